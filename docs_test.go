@@ -222,14 +222,32 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// TestTranscriptOfUp wants README.md to show the summary that 'volplane up' prints.
+func TestTranscriptOfUp(t *testing.T) {
+	_, text, _ := strings.Cut(readText(t, "standalone/up/up.go"), "`volplane %s is up")
+	text, _, found := strings.Cut(text, "\n%s\n")
+	line := strings.NewReplacer("%s", `\S+`, `%\.1f`, `[0-9.]+`).Replace(regexp.QuoteMeta(text))
+	if !found || !regexp.MustCompile(`volplane \S+ is up`+line+"\n```").MatchString(readText(t, "README.md")) {
+		t.Errorf("README.md does not show what 'volplane up' prints: %s", text)
+	}
+}
+
 // TestReasonsInDocuments wants the first word of each row of the table in
 // docs/why.md to be reasons.
 func TestReasonsInDocuments(t *testing.T) {
 	words := slices.Sorted(maps.Values(reasons(t)))
-	rows := 0
+	rows, inTable := 0, false
 	for line := range strings.Lines(readText(t, "docs/why.md")) {
 		cells := strings.Split(line, "|")
-		if len(cells) != 5 || strings.HasPrefix(cells[1], "---") || strings.TrimSpace(cells[1]) == "Reason" {
+		if len(cells) != 5 {
+			inTable = false
+			continue
+		}
+		if strings.TrimSpace(cells[1]) == "Reason" {
+			inTable = true
+			continue
+		}
+		if !inTable || strings.HasPrefix(cells[1], "---") {
 			continue
 		}
 		rows++

@@ -80,7 +80,8 @@ func explainingLayers() []layer {
 			"internal/explain/state", "internal/explain/subject",
 		}, pure, "reads an explanation, and makes none"},
 		{"internal/explain/since", []string{
-			"internal/cluster", "internal/explain/chain", "internal/explain/state", "internal/explain/subject",
+			"internal/volume", "internal/cluster", "internal/decide/provision", "internal/decide/retry",
+			"internal/explain/chain", "internal/explain/state", "internal/explain/subject",
 		}, pure, "reads an explanation, and makes none"},
 		{"internal/explain/drivers", []string{
 			"internal/volume", "internal/cluster", "internal/decide/note",
@@ -107,7 +108,7 @@ func explainingLayers() []layer {
 		{"internal/explain/survey", []string{
 			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
 			"internal/explain/chain", "internal/explain/drivers", "internal/decide/note", "internal/decide/provision",
-			"internal/explain/why",
+			"internal/explain/state", "internal/explain/why",
 		}, pure, "asks the walk about each object"},
 		{"internal/explain/why", []string{
 			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
@@ -140,7 +141,8 @@ func lowerLayers() []layer {
 			"processed, whatever they name"},
 		{"internal/mount", nil, append(heavy, clientGo, grpc), "speaks to the kernel only"},
 		{"internal/kube/kubetest", []string{
-			"internal/volume", "internal/cluster", "internal/kube", "internal/controller", "internal/testkit",
+			"internal/volume", "internal/cluster", "internal/kube", "internal/kube/kubetest", "internal/controller",
+			"internal/testkit",
 		}, heavy, forTests},
 		{"internal/kube", []string{"internal/volume", "internal/cluster"}, heavy, "a client, whoever the server is"},
 		{"internal/node/uses", []string{
@@ -157,7 +159,7 @@ func flexLayers() []layer {
 	return []layer{
 		{"internal/flex/bridge", []string{
 			"internal/volume", "internal/socket", "internal/redact", "internal/durable", decidePrefix, "internal/mount",
-			"internal/mount/", "internal/csi/", "internal/flex/driver", "internal/flex/host",
+			"internal/mount/", "internal/csi", "internal/csi/registrar", "internal/flex/driver", "internal/flex/host",
 		}, append(heavy, clientGo), "serves scripts over sockets and knows no cluster"},
 		{"internal/flex/install", []string{
 			"internal/durable", decidePrefix, "internal/mount", "internal/flex/driver", "internal/flex/host",
@@ -184,12 +186,16 @@ func flexLayers() []layer {
 func upperLayers() []layer {
 	heavy := []string{apiServer, kubernetes, etcdServer}
 	return []layer{
+		{"internal/controller/drivertest", []string{
+			"internal/volume", "internal/cluster", "internal/csi", "internal/csi/csitest", "internal/kube/kubetest",
+			"internal/controller", "internal/testkit/golden",
+		}, heavy, forTests},
 		{"internal/controller/", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/queue",
 			"internal/controller",
 		}, append(heavy, "os/exec"), "a controller never imports another controller and touches no host"},
 		{"internal/controller", []string{
-			"internal/volume", "internal/kube", "internal/queue",
+			"internal/volume", "internal/decide/retry", "internal/kube", "internal/queue",
 		}, append(heavy, "os/exec"), "what all controllers share knows none of them"},
 		{"internal/node/registration", []string{"internal/csi", "internal/queue"}, heavy, "finds drivers by their sockets"},
 		{"internal/node/identity", []string{
@@ -216,10 +222,10 @@ func upperLayers() []layer {
 		}, heavy, "tells Pods what other rooms know, and mounts nothing"},
 		{"internal/node", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/durable", "internal/mount",
-			"internal/kube", "internal/node/",
+			"internal/kube", "internal/parts", "internal/node/",
 		}, heavy, "the node agent meets controllers through the API only"},
 		{"internal/driver/local", []string{
-			"internal/volume", "internal/socket", "internal/durable", "internal/mount",
+			"internal/volume", "internal/socket", "internal/durable", "internal/mount", "internal/csi", "internal/csi/registrar",
 		}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
 		{"internal/socket", nil, append(heavy, clientGo, grpc), "makes sockets, whoever answers"},
 		{"internal/parts", nil, append(heavy, clientGo, grpc), "runs what it is given"},
@@ -229,15 +235,16 @@ func upperLayers() []layer {
 		}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
 		{"internal/cli", []string{
 			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube", "internal/manifest",
-			"internal/identity", "internal/flex", "internal/flex/migrate", "internal/orphans",
+			"internal/identity", "internal/flex", "internal/flex/migrate", "internal/orphans", "internal/program",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
+		{"internal/program", []string{"internal/csi"}, heavy, "words of programs, which it does not run"},
 		{"internal/app", []string{
 			"internal/volume", decidePrefix, "internal/csi", "internal/csi/registrar", "internal/kube", "internal/controller",
 			"internal/controller/", "internal/node", "internal/driver/local", "internal/flex", "internal/manifest",
-			"internal/orphans", "internal/parts",
+			"internal/orphans", "internal/parts", "internal/program",
 		}, heavy, "the only place that joins parts stays thin"},
 		{"cmd/volplane", []string{
-			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi",
+			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/program",
 		}, heavy, "main is boring"},
 	}
 }
@@ -247,9 +254,9 @@ func standaloneLayers() []layer {
 	return []layer{
 		{"standalone/up", []string{
 			"standalone/apiserver", "standalone/backup", "standalone/garbage", "standalone/pki", "internal/app",
-			"internal/flex", "internal/parts", "internal/csi", "internal/volume", decidePrefix,
+			"internal/flex", "internal/parts", "internal/program", "internal/csi", "internal/volume", decidePrefix,
 		}, nil, "knows roles, not their parts"},
-		{"standalone/cmd/", []string{"standalone/up", "standalone/backup"}, nil, "main is boring"},
+		{"standalone/cmd/", []string{"standalone/up", "standalone/backup", "internal/program"}, nil, "main is boring"},
 		{"standalone/apiserver/guard", []string{"internal/volume", "internal/decide/flex"}, nil, "asks for rights, and " +
 			"knows what the names of drivers mean"},
 		{"standalone/apiserver/", []string{

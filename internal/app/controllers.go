@@ -24,6 +24,8 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/manifest"
+	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/program"
 )
 
 // dialPause limits one attempt to reach a driver. After it, a warning is logged and
@@ -31,33 +33,6 @@ import (
 const dialPause = 10 * time.Second
 
 var errNoNamespace = errors.New("the namespace of leases and intents is not set: set --leader-election-namespace")
-
-// ControllersOptions configure the controllers for one driver, in a cluster whose
-// own controllers bind claims and create attachments.
-type ControllersOptions struct {
-	// Config is the client configuration.
-	Config *rest.Config
-	// Roles are the names of the controllers to run.
-	Roles []string
-	// Socket is the path of the driver's socket. The driver may start later and may
-	// restart. A dummy attacher needs no socket.
-	Socket string
-	// Namespace is the namespace of the leases and of the provisioner's intents.
-	Namespace string
-	// Elects says that the process waits for the leases; otherwise it must be the
-	// only one.
-	Elects bool
-	// Term has the times of the leader election.
-	Term Term
-	// ReconcileSync has the same meaning as in ControlPlaneOptions, and so have the
-	// following three fields.
-	ReconcileSync        time.Duration
-	CapacityPoll         time.Duration
-	CapacityForImmediate bool
-	DummyAttacher        string
-	// Log is the log of the program.
-	Log *slog.Logger
-}
 
 // DriverControllers returns the names of the controllers that can run for one driver
 // in a cluster, in start order. The others manage objects of a whole cluster.
@@ -77,7 +52,7 @@ func limitGarbage() {
 
 // Controllers waits for the driver and for the leases, and runs the controllers
 // until ctx ends.
-func Controllers(ctx context.Context, o ControllersOptions) error {
+func Controllers(ctx context.Context, o program.ControllersOptions) error {
 	if o.Namespace == "" {
 		return errNoNamespace
 	}
@@ -87,13 +62,13 @@ func Controllers(ctx context.Context, o ControllersOptions) error {
 	if name == "" {
 		d, err := dialDriver(ctx, o.Socket, o.Log)
 		if err != nil {
-			return unlessEnded(ctx, err)
+			return parts.UnlessEnded(ctx, err)
 		}
 		defer d.Close()
 		drivers.Put(d)
 		name = d.Name
 	}
-	locks, err := o.locks(name)
+	locks, err := locksOf(o, name)
 	if err != nil {
 		return err
 	}
@@ -128,9 +103,9 @@ func dialDriver(ctx context.Context, socket string, log *slog.Logger) (*csi.Driv
 	}
 }
 
-// locks returns the leases that the CSI sidecars hold for the same work, so that a
+// locksOf returns the leases that the CSI sidecars hold for the same work, so that a
 // sidecar and this process never work at the same time.
-func (o ControllersOptions) locks(driver string) ([]WatchedLock, error) {
+func locksOf(o program.ControllersOptions, driver string) ([]WatchedLock, error) {
 	if !o.Elects {
 		return nil, nil
 	}

@@ -105,7 +105,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		all = append(all, parts.Part{Name: m.Name, Run: c.Run})
 	}
 	if err := caches.Start(ctx); err != nil {
-		return unlessEnded(ctx, err)
+		return parts.UnlessEnded(ctx, err)
 	}
 	go o.Drivers.Follow(ctx)
 	ready()
@@ -130,14 +130,4 @@ func clientFor(o ControlPlaneOptions, role string, rights []kube.Access, flow ku
 		return kube.Translated(client, flex.Translation()), nil
 	}
 	return client, nil
-}
-
-// unlessEnded returns err, or nil if ctx has ended.
-func unlessEnded(ctx context.Context, err error) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	default:
-		return err
-	}
 }

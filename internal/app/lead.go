@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"volplane.dev/volplane/internal/program"
 )
 
 // Lead acquires all locks in their order, calls run while it holds them (S3-031),
@@ -19,7 +21,9 @@ import (
 // context ends, and Lead starts acquiring again. All locks are watched from the
 // start, so those of a process that died expire together. Lead returns when ctx has
 // ended, or with the error of run if run returns by itself.
-func Lead(ctx context.Context, locks []WatchedLock, t Term, log *slog.Logger, run func(context.Context) error) error {
+func Lead(
+	ctx context.Context, locks []WatchedLock, t program.Term, log *slog.Logger, run func(context.Context) error,
+) error {
 	watched, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -30,17 +34,19 @@ func Lead(ctx context.Context, locks []WatchedLock, t Term, log *slog.Logger, ru
 		observers = append(observers, o)
 		watching.Go(func() { o.run(watched) })
 	}
-	return t.lead(ctx, observers, log, run)
+	return leadInOrder(ctx, t, observers, log, run)
 }
 
-func (t Term) lead(ctx context.Context, locks []*observer, log *slog.Logger, run func(context.Context) error) error {
+func leadInOrder(
+	ctx context.Context, t program.Term, locks []*observer, log *slog.Logger, run func(context.Context) error,
+) error {
 	if len(locks) == 0 {
 		return run(ctx)
 	}
 	log = log.With("lease", locks[0].Describe())
 	for {
-		done, err := t.leadOnce(ctx, locks[0], log, func(held context.Context) error {
-			return t.lead(held, locks[1:], log, run)
+		done, err := leadOnce(ctx, t, locks[0], log, func(held context.Context) error {
+			return leadInOrder(held, t, locks[1:], log, run)
 		})
 		if done || ctx.Err() != nil {
 			return err
@@ -48,20 +54,10 @@ func (t Term) lead(ctx context.Context, locks []*observer, log *slog.Logger, run
 	}
 }
 
-// Term has the times of a leader election.
-type Term struct {
-	// Duration is how long other processes wait after the holder's last renewal.
-	Duration time.Duration
-	// Deadline is how long the holder works without being able to renew.
-	Deadline time.Duration
-	// Retry is the interval of renewals and of attempts to acquire.
-	Retry time.Duration
-}
-
 // leadOnce acquires one lease and calls run while it holds the lease. It returns done
 // if run has returned by itself or ctx has ended.
-func (t Term) leadOnce(
-	ctx context.Context, lock *observer, log *slog.Logger, run func(context.Context) error,
+func leadOnce(
+	ctx context.Context, t program.Term, lock *observer, log *slog.Logger, run func(context.Context) error,
 ) (done bool, err error) {
 	// The elector must hold the lease until run has stopped.
 	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -100,7 +96,7 @@ func (t Term) leadOnce(
 	}
 	stop()
 	<-over
-	t.release(ctx, lock)
+	release(ctx, t.Deadline, lock)
 	return done, err
 }
 
@@ -143,8 +139,8 @@ func work(ctx, held context.Context, run func(context.Context) error) (done bool
 
 // release releases the lock if it is still held, so that another process can acquire
 // it at once. If this fails, the lock expires.
-func (t Term) release(ctx context.Context, lock resourcelock.Interface) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.Deadline)
+func release(ctx context.Context, limit time.Duration, lock resourcelock.Interface) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	record, _, err := lock.Get(ctx)
 	if err != nil || record.HolderIdentity != lock.Identity() {

@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"volplane.dev/volplane/internal/program"
 )
 
 // lock is a lease whose requests can be made to hang.
@@ -70,7 +72,7 @@ func (l *lock) watched() WatchedLock {
 }
 
 // usualTerm are the default times of the CSI sidecars.
-var usualTerm = Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
+var usualTerm = program.Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
 
 // leader is a process that competes for leases.
 type leader struct {

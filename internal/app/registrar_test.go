@@ -17,6 +17,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/csi/registrar"
+	"volplane.dev/volplane/internal/program"
 )
 
 // registration is a driver with a running registrar.
@@ -35,7 +36,7 @@ func registerUntilRestart(t *testing.T, endpoint string) *registration {
 	a := &registration{
 		t: t, driver: d, dir: filepath.Join(filepath.Dir(d.Socket), "registry"), end: end, unlessEnded: make(chan error, 1),
 	}
-	o := RegistrarOptions{Socket: d.Socket, Endpoint: endpoint, Dir: a.dir, Log: slog.New(slog.DiscardHandler)}
+	o := program.RegistrarOptions{Socket: d.Socket, Endpoint: endpoint, Dir: a.dir, Log: slog.New(slog.DiscardHandler)}
 	go func() { a.unlessEnded <- Registrar(ctx, o) }()
 	return a
 }

@@ -47,11 +47,22 @@ func (r *reading) aboutPod(ctx context.Context, ns, name string) error {
 	if err := r.pod(ns, name)(ctx); err != nil {
 		return err
 	}
-	r.asked = append(r.asked, involved{ns, "Pod", name})
+	pod := involved{ns, "Pod", name}
 	var claims []read
 	for _, p := range r.Pods {
+		r.asked = append(r.asked, pod)
 		for _, claim := range cluster.ClaimNames(p) {
 			claims = append(claims, r.claim(ns, claim))
+		}
+	}
+	if len(r.Pods) == 0 {
+		if err := r.warningsMatching(ns, pod.selector())(ctx); err != nil {
+			return err
+		}
+		if all := r.Warnings.Deletions(); len(all) > 0 {
+			for _, claim := range all[0].Claims {
+				claims = append(claims, r.claim(ns, claim))
+			}
 		}
 	}
 	if err := r.together(ctx, claims...); err != nil {
@@ -155,7 +166,7 @@ func (r *reading) attachable(v *corev1.PersistentVolume) bool {
 		return false
 	}
 	i := slices.IndexFunc(r.Drivers, func(d *storagev1.CSIDriver) bool { return d.Name == v.Spec.CSI.Driver })
-	return i < 0 || !attach.Needless(r.Drivers[i])
+	return i < 0 || !attach.SkipsAttach(r.Drivers[i])
 }
 
 // neighbours keeps the attachments that concern the volumes that were read, and reads

@@ -213,7 +213,7 @@ func render(t *testing.T, c chain.Chain) string {
 	if len(c.Links) == 0 {
 		return ""
 	}
-	if err := chain.Render(&b, c); err != nil {
+	if err := chain.Render(&b, c, nil); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()

@@ -6,15 +6,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/orphans"
+	"volplane.dev/volplane/internal/program"
 )
 
 // Exit codes of the program.
@@ -26,14 +25,13 @@ const (
 
 // Programs are the roles that run until their context ends.
 type Programs struct {
-	// Node runs a node agent.
-	Node func(ctx context.Context, o NodeOptions) error
+	// Node runs a node agent, the FlexVolume bridge of its host and the bundled driver;
+	// bridge and driver may be nil.
+	Node func(ctx context.Context, o program.NodeOptions, bridge *BridgeOptions, driver *program.DriverOptions) error
 	// LocalDriver runs the bundled driver.
-	LocalDriver func(ctx context.Context, o DriverOptions) error
-	// NodeWithDriver runs both, the driver stopping last.
-	NodeWithDriver func(ctx context.Context, n NodeOptions, d DriverOptions) error
+	LocalDriver func(ctx context.Context, o program.DriverOptions) error
 	// Controllers runs controllers for one driver in a cluster.
-	Controllers func(ctx context.Context, o ControllersOptions) error
+	Controllers func(ctx context.Context, o program.ControllersOptions) error
 	// DriverControllers are the names of these controllers.
 	DriverControllers []string
 	// Rights returns the rights that a process with these controllers needs.
@@ -44,71 +42,7 @@ type Programs struct {
 	// Bridge serves the FlexVolume drivers of this host.
 	Bridge func(ctx context.Context, o BridgeOptions) error
 	// Registrar registers a driver with a node agent.
-	Registrar func(ctx context.Context, o RegistrarOptions) error
-}
-
-// NodeOptions configure a node agent.
-type NodeOptions struct {
-	// Name is the name of the Node.
-	Name string
-	// RootDir is the directory with sockets, journal and mounts.
-	RootDir string
-	// Keep are more directories over which no volume may be mounted.
-	Keep []string
-	// Config is the client configuration with the node's identity.
-	Config *rest.Config
-	// Bridge configures the FlexVolume bridge of this host; nil for none.
-	Bridge *BridgeOptions
-	Log    *slog.Logger
-}
-
-// DriverOptions configure the bundled driver.
-type DriverOptions struct {
-	// NodeID is the node's name.
-	NodeID string
-	// RootDir is the node agent's root directory.
-	RootDir string
-	// PoolDir is the directory of the volumes.
-	PoolDir string
-	Log     *slog.Logger
-}
-
-// ControllersOptions configure the controllers for one driver in a cluster.
-type ControllersOptions struct {
-	// Config is the client configuration.
-	Config *rest.Config
-	// Roles are the names of the controllers to run.
-	Roles []string
-	// Socket is the path of the driver's socket.
-	Socket string
-	// Namespace is the namespace of the leases and intents.
-	Namespace string
-	// Elects says that the controllers wait for the leases.
-	Elects bool
-	// Duration, Deadline and Retry are lease duration, renew deadline and retry
-	// period of the leader election.
-	Duration, Deadline, Retry time.Duration
-	// ReconcileSync is the interval at which the driver is asked for its attachments.
-	ReconcileSync time.Duration
-	// CapacityPoll is the interval at which the driver is asked for its capacity.
-	CapacityPoll time.Duration
-	// CapacityForImmediate includes classes with immediate binding in these questions.
-	CapacityForImmediate bool
-	// DummyAttacher is the attacher whose attachments are marked as attached
-	// without a driver; empty for none.
-	DummyAttacher string
-	Log           *slog.Logger
-}
-
-// RegistrarOptions configure the registration of a driver.
-type RegistrarOptions struct {
-	// Socket is the path of the driver's socket here.
-	Socket string
-	// Endpoint is the path of the same socket as the node agent sees it.
-	Endpoint string
-	// Dir is the directory of registration sockets.
-	Dir string
-	Log *slog.Logger
+	Registrar func(ctx context.Context, o program.RegistrarOptions) error
 }
 
 // Streams are the program's input and outputs.

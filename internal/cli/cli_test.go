@@ -11,6 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
+	"volplane.dev/volplane/internal/program"
 )
 
 func TestMain(m *testing.M) {
@@ -19,18 +20,19 @@ func TestMain(m *testing.M) {
 			streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 			code := cli.Main(ctx, os.Args[1:], streams, "v0.0.0-test", cli.Programs{
-				Node: func(_ context.Context, o cli.NodeOptions) error {
-					if o.Bridge == nil {
+				Node: func(
+					_ context.Context, _ program.NodeOptions, bridge *cli.BridgeOptions, driver *program.DriverOptions,
+				) error {
+					if bridge == nil || driver != nil {
 						return nil
 					}
-					_, err := fmt.Println("ran", o.Bridge.PluginDir, o.Bridge.RootDir, o.Bridge.SocketDir, o.Bridge.ConfigFile)
+					_, err := fmt.Println("ran", bridge.PluginDir, bridge.RootDir, bridge.SocketDir, bridge.ConfigFile)
 					return err
 				},
-				LocalDriver:    func(context.Context, cli.DriverOptions) error { return nil },
-				NodeWithDriver: func(context.Context, cli.NodeOptions, cli.DriverOptions) error { return nil },
-				Controllers: func(_ context.Context, o cli.ControllersOptions) error {
-					_, err := fmt.Println("ran", o.Roles, o.Socket, "leases", o.Elects, "in", o.Namespace, o.Duration,
-						o.Deadline, o.Retry)
+				LocalDriver: func(context.Context, program.DriverOptions) error { return nil },
+				Controllers: func(_ context.Context, o program.ControllersOptions) error {
+					_, err := fmt.Println("ran", o.Roles, o.Socket, "leases", o.Elects, "in", o.Namespace, o.Term.Duration,
+						o.Term.Deadline, o.Term.Retry)
 					return err
 				},
 				Bridge: func(_ context.Context, o cli.BridgeOptions) error {
@@ -40,7 +42,7 @@ func TestMain(m *testing.M) {
 				DriverControllers: app.DriverControllers(),
 				Rights:            app.DriverControllerRights,
 				Pool:              app.PoolRecords,
-				Registrar: func(_ context.Context, o cli.RegistrarOptions) error {
+				Registrar: func(_ context.Context, o program.RegistrarOptions) error {
 					_, err := fmt.Printf("ran %s %q %s\n", o.Socket, o.Endpoint, o.Dir)
 					return err
 				},

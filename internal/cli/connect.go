@@ -15,10 +15,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-)
 
-// defaultDataDir is the default data directory of volplaned.
-const defaultDataDir = "/var/lib/volplane"
+	"volplane.dev/volplane/internal/program"
+)
 
 // flags are the flags that every command takes.
 type flags struct {
@@ -32,17 +31,10 @@ func (f *flags) register(c *cobra.Command) {
 		"path of the kubeconfig (default $KUBECONFIG, else that of the control plane on this host, else ~/.kube/config)")
 	p.StringVar(&f.context, "context", "", "context of the kubeconfig to use")
 	p.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the request")
-	p.StringVar(&f.dataDir, "data-dir", dataDir(),
+	p.StringVar(&f.dataDir, "data-dir", program.DataDir(),
 		"data directory of the control plane on this host; set $VOLPLANE_DATA_DIR to change the default")
 	p.IntVarP(&f.verbosity, "verbosity", "v", 0,
 		"log verbosity: from 0 (errors and important events) to 9 (every request)")
-}
-
-func dataDir() string {
-	if d := os.Getenv("VOLPLANE_DATA_DIR"); d != "" {
-		return d
-	}
-	return defaultDataDir
 }
 
 // loader returns the reader of the kubeconfig: the one of --kubeconfig, else of

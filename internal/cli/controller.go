@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"volplane.dev/volplane/internal/program"
 )
 
 func (s *shell) controllerCommand() *cobra.Command {
-	var o ControllersOptions
+	var o program.ControllersOptions
 	c := &cobra.Command{
 		Use:   "controller",
 		Short: "Run the controllers for a driver in a cluster",
@@ -32,11 +34,11 @@ In a Pod, the command uses the Pod's service account.`,
 	f.BoolVar(&o.Elects, "leader-election", true, "wait while another process runs the same controllers")
 	f.StringVar(&o.Namespace, "leader-election-namespace", "",
 		"namespace of the leases and the intents (default the Pod's, or the kubeconfig's)")
-	f.DurationVar(&o.Duration, "leader-election-lease-duration", 15*time.Second,
+	f.DurationVar(&o.Term.Duration, "leader-election-lease-duration", 15*time.Second,
 		"how long other processes wait after the leader's last renewal")
-	f.DurationVar(&o.Deadline, "leader-election-renew-deadline", 10*time.Second,
+	f.DurationVar(&o.Term.Deadline, "leader-election-renew-deadline", 10*time.Second,
 		"how long the leader works without being able to renew its leases")
-	f.DurationVar(&o.Retry, "leader-election-retry-period", 5*time.Second, "interval between renewals")
+	f.DurationVar(&o.Term.Retry, "leader-election-retry-period", 5*time.Second, "interval between renewals")
 	f.DurationVar(&o.ReconcileSync, "reconcile-sync", time.Minute,
 		"interval at which the driver is asked what it has attached")
 	f.DurationVar(&o.CapacityPoll, "capacity-poll-interval", time.Minute,
@@ -50,7 +52,7 @@ In a Pod, the command uses the Pod's service account.`,
 	return c
 }
 
-func (s *shell) controller(ctx context.Context, o ControllersOptions) error {
+func (s *shell) controller(ctx context.Context, o program.ControllersOptions) error {
 	if err := s.checkControllers(o); err != nil {
 		return err
 	}
@@ -68,17 +70,17 @@ func (s *shell) controller(ctx context.Context, o ControllersOptions) error {
 }
 
 // checkControllers validates the flags.
-func (s *shell) checkControllers(o ControllersOptions) error {
+func (s *shell) checkControllers(o program.ControllersOptions) error {
 	if err := s.checkRoles(o.Roles); err != nil {
 		return err
 	}
 	switch {
 	case o.DummyAttacher != "" && !slices.Equal(o.Roles, []string{"attacher"}):
 		return fmt.Errorf("--dummy-attacher has no driver, so only the attacher can run: add '--controllers attacher'")
-	case o.Elects && (o.Duration <= o.Deadline || o.Deadline <= o.Retry):
+	case o.Elects && (o.Term.Duration <= o.Term.Deadline || o.Term.Deadline <= o.Term.Retry):
 		return fmt.Errorf("the lease duration (%v) must be longer than the renew deadline (%v), and that longer than the "+
 			"retry period (%v)",
-			o.Duration, o.Deadline, o.Retry)
+			o.Term.Duration, o.Term.Deadline, o.Term.Retry)
 	}
 	return nil
 }

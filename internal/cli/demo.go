@@ -199,7 +199,7 @@ func (s *shell) printDemoFailure(ctx context.Context, d *demo) {
 		defer cancel()
 		if told, found := s.chainOf(ctx, d.client, "pvc", "default", demoClaim); found {
 			fmt.Fprintln(s.Err)
-			_ = chain.Render(s.Err, told)
+			_ = chain.Render(s.Err, told, nil)
 		}
 	}
 	for _, name := range []string{"plane.log", "node2.log"} {

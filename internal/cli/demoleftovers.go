@@ -63,36 +63,19 @@ func (d *demo) leftovers(ctx context.Context) ([]string, error) {
 }
 
 func (d *demo) leftoverObjects(ctx context.Context) ([]string, error) {
-	var left []string
-	pods, err := d.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list pods: %w", err)
+	r := newReading(d.client)
+	err := r.together(ctx, r.pods(""), r.claims(""), r.volumes, r.attachments)
+	return slices.Concat(named("pod ", r.Pods), named("claim ", r.Claims), named("volume ", r.Volumes),
+		named("attachment ", r.Attachments)), err
+}
+
+// named returns the names of objects, with the prefix.
+func named[T metav1.Object](prefix string, objects []T) []string {
+	var out []string
+	for _, o := range objects {
+		out = append(out, prefix+o.GetName())
 	}
-	for i := range pods.Items {
-		left = append(left, "pod "+pods.Items[i].Name)
-	}
-	claims, err := d.client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list claims: %w", err)
-	}
-	for i := range claims.Items {
-		left = append(left, "claim "+claims.Items[i].Name)
-	}
-	volumes, err := d.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list volumes: %w", err)
-	}
-	for i := range volumes.Items {
-		left = append(left, "volume "+volumes.Items[i].Name)
-	}
-	attachments, err := d.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list attachments: %w", err)
-	}
-	for i := range attachments.Items {
-		left = append(left, "attachment "+attachments.Items[i].Name)
-	}
-	return left, nil
+	return out
 }
 
 // stop ends the processes, the second node first.

@@ -133,16 +133,7 @@ func mayGrowExt4() bool {
 // mount creates a Pod that uses the claim and waits until the claim is mounted.
 // Without a node, the placement controller chooses one.
 func (d *demo) mount(ctx context.Context, name, node string) (string, error) {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec: corev1.PodSpec{
-			NodeName:   node,
-			Containers: []corev1.Container{{Name: "none", Image: "none"}},
-			Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: demoClaim},
-			}}},
-		},
-	}
+	pod := claimPod(metav1.ObjectMeta{Namespace: "default", Name: name}, demoClaim, node)
 	if _, err := d.client.CoreV1().Pods("default").Create(ctx, pod,
 		metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
 		return "", err

@@ -93,7 +93,7 @@ func (s *shell) reportAnswers(r *simulation, ns string, q question) error {
 		}
 		served = served && dryrun.Served(c)
 		if q.output == "" {
-			if err := chain.Render(s.Out, c); err != nil {
+			if err := chain.Render(s.Out, c, nil); err != nil {
 				return err
 			}
 		}
@@ -243,8 +243,6 @@ func (r *simulation) readDependencies(ctx context.Context, ns string) error {
 	if err := r.around(ctx, append(reads, r.volumes)...); err != nil {
 		return err
 	}
-	add(r.reading, &r.Classes, own.Classes...)
-	add(r.reading, &r.Drivers, own.Drivers...)
 	for _, c := range own.Claims {
 		if _, named := bind.ClassOf(c); !named {
 			if d := bind.DefaultClass(r.Classes); d != nil {

@@ -4,10 +4,14 @@ import (
 	"context"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // maxAsked is the number of objects up to which events are read object by object.
@@ -32,10 +36,35 @@ func (r *reading) warningsAbout(ctx context.Context) error {
 			continue
 		}
 		for _, o := range objects {
-			reads = append(reads, r.warningsMatching(space, ",involvedObject.kind="+o.kind+",involvedObject.name="+o.name))
+			reads = append(reads, r.warningsMatching(space, o.selector()))
+		}
+		if r.unused(space) {
+			reads = append(reads, r.warningsMatching(space, ",involvedObject.kind=Pod,reason="+string(volume.ReasonNodeGone)))
 		}
 	}
 	return r.together(ctx, reads...)
+}
+
+// selector returns what selects events about the object.
+func (o involved) selector() string {
+	return ",involvedObject.kind=" + o.kind + ",involvedObject.name=" + o.name
+}
+
+// unused says whether no Pod that was read uses some bound claim of a namespace, and its volume is not attached: its
+// Pod may have been deleted. While the volume is attached, its node is told anyway. To find the event of a Pod whose
+// name is not known, the API server looks at all events of the namespace.
+func (r *reading) unused(ns string) bool {
+	return slices.ContainsFunc(r.Claims, func(c *corev1.PersistentVolumeClaim) bool {
+		if c.Namespace != ns || c.Spec.VolumeName == "" {
+			return false
+		}
+		attached := slices.ContainsFunc(r.Attachments, func(a *storagev1.VolumeAttachment) bool {
+			return ptr.Deref(a.Spec.Source.PersistentVolumeName, "") == c.Spec.VolumeName
+		})
+		return !attached && !slices.ContainsFunc(r.Pods, func(p *corev1.Pod) bool {
+			return p.Namespace == ns && slices.Contains(cluster.ClaimNames(p), c.Name)
+		})
+	})
 }
 
 // involved returns the objects of the question, the claims that were read, their

@@ -63,27 +63,25 @@ func (r *reading) hosted() {
 // making reads the intents of provisioners, which may be in any namespace. Without the
 // right to read them it reads none.
 func (r *reading) making(ns string) read {
-	return func(ctx context.Context) error { return r.readIntents(ctx, ns) }
-}
-
-func (r *reading) readIntents(ctx context.Context, ns string) error {
-	logs, err := every[*corev1.ConfigMap](ctx, "intents", metav1.ListOptions{LabelSelector: volume.LabelIntents},
-		r.client.CoreV1().ConfigMaps(metav1.NamespaceAll).List)
-	if apierrors.IsForbidden(err) {
-		r.MakingHidden = true
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, log := range logs {
-		for _, text := range log.Data {
-			if in, err := provision.ParseIntent(text); err == nil && (ns == metav1.NamespaceAll || ns == in.Claim.Namespace) {
-				r.Begun = append(r.Begun, in)
+	return func(ctx context.Context) error {
+		logs, err := every[*corev1.ConfigMap](ctx, "intents", metav1.ListOptions{LabelSelector: volume.LabelIntents},
+			r.client.CoreV1().ConfigMaps(metav1.NamespaceAll).List)
+		if apierrors.IsForbidden(err) {
+			r.MakingHidden = true
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, log := range logs {
+			for _, text := range log.Data {
+				if in, err := provision.ParseIntent(text); err == nil && (ns == metav1.NamespaceAll || ns == in.Claim.Namespace) {
+					r.Begun = append(r.Begun, in)
+				}
 			}
 		}
+		return nil
 	}
-	return nil
 }
 
 // leases reads the Leases of programs, which may be in any namespace. Without the right
@@ -113,12 +111,11 @@ func (r *reading) warnings(ns string) read {
 		if ns != metav1.NamespaceAll && ns != metav1.NamespaceDefault {
 			spaces = append(spaces, metav1.NamespaceDefault)
 		}
+		var reads []read
 		for _, ns := range spaces {
-			if err := r.warningsMatching(ns, "")(ctx); err != nil {
-				return err
-			}
+			reads = append(reads, r.warningsMatching(ns, ""))
 		}
-		return nil
+		return r.together(ctx, reads...)
 	}
 }
 

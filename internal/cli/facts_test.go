@@ -33,7 +33,7 @@ func TestIntentsOfAllNamespacesAreRead(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "other"}, Data: map[string]string{"c": "{}"},
 		})
 	r := newReading(client)
-	if err := r.readIntents(t.Context(), metav1.NamespaceAll); err != nil || r.MakingHidden || len(r.Begun) != 2 ||
+	if err := r.making(metav1.NamespaceAll)(t.Context()); err != nil || r.MakingHidden || len(r.Begun) != 2 ||
 		r.Begun[0].Claim.UID == r.Begun[1].Claim.UID {
 		t.Errorf("begun are %v, hidden %v, %v", r.Begun, r.MakingHidden, err)
 	}
@@ -41,7 +41,7 @@ func TestIntentsOfAllNamespacesAreRead(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", nil)
 	})
 	r = newReading(client)
-	if err := r.readIntents(t.Context(), metav1.NamespaceAll); err != nil || !r.MakingHidden {
+	if err := r.making(metav1.NamespaceAll)(t.Context()); err != nil || !r.MakingHidden {
 		t.Errorf("hidden %v, %v", r.MakingHidden, err)
 	}
 }
@@ -68,7 +68,9 @@ func TestStatusNamesUnresolvedIntents(t *testing.T) {
 		{&corev1.ConfigMap{}, ""},
 	} {
 		var out strings.Builder
-		if err := printUnsettled(t.Context(), &out, fake.NewClientset(c.log), nil); err != nil || out.String() != c.want {
+		r := newReading(fake.NewClientset(c.log))
+		err := r.making(metav1.NamespaceAll)(t.Context())
+		if r.printUnsettled(&out); err != nil || out.String() != c.want {
 			t.Errorf("got %q, %v, want %q", out.String(), err, c.want)
 		}
 	}

@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/pager"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/kube"
 )
 
 const (
@@ -65,7 +64,7 @@ func (r *reading) together(ctx context.Context, reads ...read) error {
 }
 
 // add puts objects beside those of the same kind that were read before.
-func add[T metav1.Object](r *reading, to *[]T, objects ...T) {
+func add[T kube.Object](r *reading, to *[]T, objects ...T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	has := make(map[string]bool, len(*to))
@@ -79,135 +78,102 @@ func add[T metav1.Object](r *reading, to *[]T, objects ...T) {
 	}
 }
 
-// got adds one object, if it is there.
-func got[T metav1.Object](r *reading, to *[]T, o T, err error) error {
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
+// one returns a read of one object. It is no error if the object does not exist.
+func one[T kube.Object](
+	r *reading, to *[]T, name string, get func(context.Context, string, metav1.GetOptions) (T, error),
+) read {
+	return func(ctx context.Context) error {
+		o, err := get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			add(r, to, o)
+		}
+		return unlessExpected(notFound(err), err)
+	}
+}
+
+// many returns a read of the objects that a field selector matches; "" matches all.
+func many[T kube.Object, L runtime.Object](
+	r *reading, to *[]T, what, selector string, list func(context.Context, metav1.ListOptions) (L, error),
+) read {
+	return func(ctx context.Context) error {
+		all, err := every[T](ctx, what, metav1.ListOptions{FieldSelector: selector}, list)
+		add(r, to, all...)
 		return err
 	}
-	add(r, to, o)
-	return nil
+}
+
+// unlessForbidden returns a read that reads nothing if the user may not read the objects.
+func unlessForbidden(next read) read {
+	return func(ctx context.Context) error {
+		err := next(ctx)
+		return unlessExpected(apierrors.IsForbidden(err), err)
+	}
 }
 
 func (r *reading) claim(ns, name string) read {
-	return func(ctx context.Context) error {
-		c, err := r.client.CoreV1().PersistentVolumeClaims(ns).Get(ctx, name, metav1.GetOptions{})
-		return got(r, &r.Claims, c, err)
-	}
+	return one(r, &r.Claims, name, r.client.CoreV1().PersistentVolumeClaims(ns).Get)
 }
 
 func (r *reading) claims(ns string) read {
-	return func(ctx context.Context) error {
-		all, err := every[*corev1.PersistentVolumeClaim](ctx, "claims", metav1.ListOptions{},
-			r.client.CoreV1().PersistentVolumeClaims(ns).List)
-		add(r, &r.Claims, all...)
-		return err
-	}
+	return many(r, &r.Claims, "claims", "", r.client.CoreV1().PersistentVolumeClaims(ns).List)
 }
 
 func (r *reading) volume(name string) read {
-	return func(ctx context.Context) error {
-		v, err := r.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
-		return got(r, &r.Volumes, v, err)
-	}
+	return one(r, &r.Volumes, name, r.client.CoreV1().PersistentVolumes().Get)
 }
 
 func (r *reading) volumes(ctx context.Context) error {
-	all, err := every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{},
-		r.client.CoreV1().PersistentVolumes().List)
-	add(r, &r.Volumes, all...)
-	return err
+	return many(r, &r.Volumes, "volumes", "", r.client.CoreV1().PersistentVolumes().List)(ctx)
 }
 
 func (r *reading) attachment(name string) read {
-	return func(ctx context.Context) error {
-		a, err := r.client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
-		return got(r, &r.Attachments, a, err)
-	}
+	return one(r, &r.Attachments, name, r.client.StorageV1().VolumeAttachments().Get)
 }
 
 // attachments reads all, for the API finds none by its volume or its node.
 func (r *reading) attachments(ctx context.Context) error {
-	all, err := every[*storagev1.VolumeAttachment](ctx, "attachments", metav1.ListOptions{},
-		r.client.StorageV1().VolumeAttachments().List)
-	add(r, &r.Attachments, all...)
-	return err
+	return many(r, &r.Attachments, "attachments", "", r.client.StorageV1().VolumeAttachments().List)(ctx)
 }
 
 func (r *reading) pod(ns, name string) read {
-	return func(ctx context.Context) error {
-		p, err := r.client.CoreV1().Pods(ns).Get(ctx, name, metav1.GetOptions{})
-		return got(r, &r.Pods, p, err)
-	}
+	return one(r, &r.Pods, name, r.client.CoreV1().Pods(ns).Get)
 }
 
 // pods reads the Pods of a namespace, for the API finds none by its claims.
-func (r *reading) pods(ns string) read { return r.podsBy(ns, "") }
-
-// podsOn reads the Pods of a node. Who may not read those of all namespaces is told
-// the rest.
-func (r *reading) podsOn(node string) read {
-	return func(ctx context.Context) error {
-		err := r.podsBy(metav1.NamespaceAll, "spec.nodeName="+node)(ctx)
-		if apierrors.IsForbidden(err) {
-			return nil
-		}
-		return err
-	}
+func (r *reading) pods(ns string) read {
+	return many(r, &r.Pods, "pods", "", r.client.CoreV1().Pods(ns).List)
 }
 
-func (r *reading) podsBy(ns, selector string) read {
-	return func(ctx context.Context) error {
-		all, err := every[*corev1.Pod](ctx, "pods", metav1.ListOptions{FieldSelector: selector},
-			r.client.CoreV1().Pods(ns).List)
-		add(r, &r.Pods, all...)
-		return err
-	}
+// podsOn reads the Pods of a node, if the user may read those of all namespaces.
+func (r *reading) podsOn(node string) read {
+	list := r.client.CoreV1().Pods(metav1.NamespaceAll).List
+	return unlessForbidden(many(r, &r.Pods, "pods", "spec.nodeName="+node, list))
+}
+
+func (r *reading) nodes(ctx context.Context) error {
+	return many(r, &r.Nodes, "nodes", "", r.client.CoreV1().Nodes().List)(ctx)
+}
+
+func (r *reading) csiNodes(ctx context.Context) error {
+	return many(r, &r.CSINodes, "CSINodes", "", r.client.StorageV1().CSINodes().List)(ctx)
 }
 
 // cluster reads what has no namespace and is not many.
 func (r *reading) cluster(ctx context.Context) error {
-	o := metav1.ListOptions{}
-	return r.together(ctx, r.leases,
-		func(ctx context.Context) (err error) {
-			r.Classes, err = every[*storagev1.StorageClass](ctx, "classes", o, r.client.StorageV1().StorageClasses().List)
-			return err
-		},
-		func(ctx context.Context) (err error) {
-			r.Drivers, err = every[*storagev1.CSIDriver](ctx, "drivers", o, r.client.StorageV1().CSIDrivers().List)
-			return err
-		},
-		func(ctx context.Context) (err error) {
-			r.Nodes, err = every[*corev1.Node](ctx, "nodes", o, r.client.CoreV1().Nodes().List)
-			return err
-		},
-		func(ctx context.Context) (err error) {
-			r.CSINodes, err = every[*storagev1.CSINode](ctx, "CSINodes", o, r.client.StorageV1().CSINodes().List)
-			return err
-		})
+	storage := r.client.StorageV1()
+	return r.together(ctx, r.leases, r.nodes, r.csiNodes,
+		many(r, &r.Classes, "classes", "", storage.StorageClasses().List),
+		many(r, &r.Drivers, "drivers", "", storage.CSIDrivers().List))
 }
 
-// namespaceObject reads a Namespace. Who may not read it is told the rest.
 func (r *reading) namespaceObject(name string) read {
-	return func(ctx context.Context) error {
-		n, err := r.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
-		return got(r, &r.Namespaces, n, err)
-	}
+	return one(r, &r.Namespaces, name, r.client.CoreV1().Namespaces().Get)
 }
 
-// namespaces reads the Namespaces, or one. Who may not read them is told the rest.
+// namespaces reads all Namespaces, if the user may read them, or one.
 func (r *reading) namespaces(name string) read {
-	return func(ctx context.Context) error {
-		if name != metav1.NamespaceAll {
-			return r.namespaceObject(name)(ctx)
-		}
-		all, err := every[*corev1.Namespace](ctx, "namespaces", metav1.ListOptions{}, r.client.CoreV1().Namespaces().List)
-		add(r, &r.Namespaces, all...)
-		if apierrors.IsForbidden(err) {
-			return nil
-		}
-		return err
+	if name != metav1.NamespaceAll {
+		return r.namespaceObject(name)
 	}
+	return unlessForbidden(many(r, &r.Namespaces, "namespaces", "", r.client.CoreV1().Namespaces().List))
 }

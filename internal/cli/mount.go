@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -125,16 +125,22 @@ func mounted(p *corev1.Pod) bool {
 	return false
 }
 
-// mountPod returns the Pod that represents the use of a claim at dir. Its container
-// is never run, but the API requires one.
+// mountPod returns the Pod that represents the use of a claim at dir.
 func mountPod(ns, claim, dir, node, allow string) *corev1.Pod {
 	hash := sha256.Sum256([]byte(claim + "\x00" + dir))
 	annotations := map[string]string{volume.AnnMountAt: dir}
 	if allow != "" {
 		annotations[volume.AnnMountOptions] = allow
 	}
+	name := "mount-" + hex.EncodeToString(hash[:5])
+	return claimPod(metav1.ObjectMeta{Namespace: ns, Name: name, Annotations: annotations}, claim, node)
+}
+
+// claimPod returns a Pod that uses a claim. Its container is never run, but the API
+// requires one.
+func claimPod(meta metav1.ObjectMeta, claim, node string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "mount-" + hex.EncodeToString(hash[:5]), Annotations: annotations},
+		ObjectMeta: meta,
 		Spec: corev1.PodSpec{
 			NodeName:   node,
 			Containers: []corev1.Container{{Name: "none", Image: "none"}},
@@ -157,7 +163,7 @@ func pickNode(ctx context.Context, client kubernetes.Interface, name string) (st
 	}
 	names := make([]string, 0, len(nodes.Items))
 	for _, n := range nodes.Items {
-		if n.Name == hostName() {
+		if n.Name == program.HostName() {
 			return n.Name, nil
 		}
 		names = append(names, n.Name)
@@ -169,15 +175,6 @@ func pickNode(ctx context.Context, client kubernetes.Interface, name string) (st
 		return names[0], nil
 	}
 	return "", fmt.Errorf("none of the nodes %s is this host: choose one with --node", strings.Join(names, ", "))
-}
-
-// hostName returns the host's name as a Node name.
-func hostName() string {
-	name, err := os.Hostname()
-	if err != nil {
-		return "localhost"
-	}
-	return strings.ToLower(name)
 }
 
 func (s *shell) umountCommand() *cobra.Command {
@@ -243,7 +240,7 @@ func podAt(ctx context.Context, client kubernetes.Interface, node, dir string) (
 		return found[0], nil
 	}
 	for _, p := range found {
-		if p.Spec.NodeName == hostName() {
+		if p.Spec.NodeName == program.HostName() {
 			return p, nil
 		}
 	}

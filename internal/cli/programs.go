@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"volplane.dev/volplane/internal/program"
 )
 
 // standalone is the name of the program that contains the control plane.
@@ -141,14 +143,14 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 	keeper.Go(func() { keep(kept) })
 	defer keeper.Wait()
 	defer stop()
-	agent := NodeOptions{
+	agent := program.NodeOptions{
 		Name: n.name, RootDir: root, Keep: []string{s.flags.dataDir, pool, n.bridge.root}, Config: config, Log: log,
 	}
-	agent.Bridge = n.bridge.options(n.name, root, log)
-	if !n.driver {
-		return s.programs.Node(ctx, agent)
+	var driver *program.DriverOptions
+	if n.driver {
+		driver = &program.DriverOptions{NodeID: n.name, RootDir: root, PoolDir: pool, Log: log}
 	}
-	return s.programs.NodeWithDriver(ctx, agent, DriverOptions{NodeID: n.name, RootDir: root, PoolDir: pool, Log: log})
+	return s.programs.Node(ctx, agent, n.bridge.options(n.name, root, log), driver)
 }
 
 // path returns p as an absolute path; if p is empty, the default below the data
@@ -179,11 +181,12 @@ func (s *shell) driverCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return s.programs.LocalDriver(cmd.Context(), DriverOptions{NodeID: id, RootDir: root, PoolDir: pool, Log: s.log()})
+			o := program.DriverOptions{NodeID: id, RootDir: root, PoolDir: pool, Log: s.log()}
+			return s.programs.LocalDriver(cmd.Context(), o)
 		},
 	}
 	f := local.Flags()
-	f.StringVar(&id, "node-id", hostName(), "name of the node")
+	f.StringVar(&id, "node-id", program.HostName(), "name of the node")
 	f.StringVar(&root, "root-dir", "", "root directory of the node agent, or the kubelet's (default <data-dir>/node)")
 	f.StringVar(&pool, "pool", "", "directory for the volumes (default <data-dir>/pool)")
 	c := &cobra.Command{Use: "driver", Short: "Run a storage driver"}

@@ -6,10 +6,12 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+
+	"volplane.dev/volplane/internal/program"
 )
 
 func (s *shell) registrarCommand() *cobra.Command {
-	var o RegistrarOptions
+	var o program.RegistrarOptions
 	c := &cobra.Command{
 		Use:   "registrar",
 		Short: "Register a driver with the kubelet of its node",
@@ -30,7 +32,7 @@ the kubelet refuses the driver.`,
 	return c
 }
 
-func (s *shell) registrar(ctx context.Context, o RegistrarOptions) error {
+func (s *shell) registrar(ctx context.Context, o program.RegistrarOptions) error {
 	for flag, path := range map[string]string{"kubelet-registration-path": o.Endpoint, "plugin-registration-path": o.Dir} {
 		if path != "" && !filepath.IsAbs(path) {
 			return fmt.Errorf("--%s %s is not an absolute path", flag, path)

@@ -19,7 +19,6 @@ import (
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/explain/why"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -46,16 +45,20 @@ func (s *shell) status(ctx context.Context) error {
 		return fmt.Errorf("ask the API server: %w", err)
 	}
 	fmt.Fprintf(s.Out, "API server  %s, Kubernetes API %s\n\n", config.Host, version.GitVersion)
-	if err := printNodes(ctx, s.Out, client); err != nil {
+	r := newReading(client)
+	if err := r.together(ctx, r.nodes, r.csiNodes, r.claims(""), r.volumes, r.attachments, r.pods(""),
+		r.making("")); err != nil {
+		return err
+	}
+	if err := r.printNodes(s.Out); err != nil {
 		return err
 	}
 	fmt.Fprintln(s.Out)
-	if err := printCounts(ctx, s.Out, client); err != nil {
-		return err
-	}
+	r.printCounts(s.Out)
 	printRoom(ctx, s.Out, client)
 	printRestored(ctx, s.Out, client)
-	return printUnhealthyPods(ctx, s.Out, client)
+	r.printUnhealthyPods(s.Out)
+	return nil
 }
 
 // printRestored says that nothing is removed because the API was restored from a
@@ -69,39 +72,24 @@ func printRestored(ctx context.Context, out io.Writer, client kubernetes.Interfa
 }
 
 // printUnhealthyPods counts the Pods with an unhealthy volume and names the first one.
-func printUnhealthyPods(ctx context.Context, out io.Writer, client kubernetes.Interface) error {
-	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list Pods: %w", err)
-	}
-	unhealthy := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
-		return !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+func (r *reading) printUnhealthyPods(out io.Writer) {
+	unhealthy := filter(r.Pods, func(p *corev1.Pod) bool {
+		return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse
 		})
 	})
 	if len(unhealthy) > 0 {
-		fmt.Fprintf(out, "\nPods with unhealthy volumes: %d. See: volplane why pod/%s -n %s\n",
-			len(unhealthy), unhealthy[0].Name,
-			unhealthy[0].Namespace)
+		fmt.Fprintf(out, "\nPods with unhealthy volumes: %d. See: volplane why pod/%s -n %s\n", len(unhealthy),
+			unhealthy[0].Name, unhealthy[0].Namespace)
 	}
-	return nil
 }
 
-func printNodes(ctx context.Context, out io.Writer, client kubernetes.Interface) error {
-	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list nodes: %w", err)
-	}
-	csiNodes, err := client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list CSINodes: %w", err)
-	}
+func (r *reading) printNodes(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
 	fmt.Fprintln(w, "NODE\tSTATUS\tATTACHED\tIN-USE\tDRIVERS")
-	for i := range nodes.Items {
-		n := &nodes.Items[i]
+	for _, n := range r.Nodes {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\n", n.Name, readiness(n), len(n.Status.VolumesAttached),
-			len(n.Status.VolumesInUse), driversOf(csiNodes.Items, n.Name))
+			len(n.Status.VolumesInUse), driversOf(r.CSINodes, n.Name))
 	}
 	return w.Flush()
 }
@@ -115,77 +103,52 @@ func readiness(n *corev1.Node) string {
 	return "NotReady"
 }
 
-func driversOf(nodes []storagev1.CSINode, name string) string {
+func driversOf(nodes []*storagev1.CSINode, name string) string {
 	var names []string
-	for i := range nodes {
-		if nodes[i].Name != name {
+	for _, n := range nodes {
+		if n.Name != name {
 			continue
 		}
-		for _, d := range nodes[i].Spec.Drivers {
+		for _, d := range n.Spec.Drivers {
 			names = append(names, d.Name)
 		}
 	}
-	if len(names) == 0 {
-		return "<none>"
-	}
-	return strings.Join(names, ",")
+	return orNone(strings.Join(names, ","))
 }
 
-func printCounts(ctx context.Context, out io.Writer, client kubernetes.Interface) error {
-	claims, err := client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list claims: %w", err)
-	}
-	volumes, err := client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list volumes: %w", err)
-	}
-	attachments, err := client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list attachments: %w", err)
-	}
-	var c, v, a []string
+func (r *reading) printCounts(out io.Writer) {
+	var claims, volumes, attachments []string
 	var pending *corev1.PersistentVolumeClaim
-	for i := range claims.Items {
-		c = append(c, string(claims.Items[i].Status.Phase))
-		if claims.Items[i].Status.Phase != corev1.ClaimBound && pending == nil {
-			pending = &claims.Items[i]
+	for _, c := range r.Claims {
+		claims = append(claims, string(c.Status.Phase))
+		if c.Status.Phase != corev1.ClaimBound && pending == nil {
+			pending = c
 		}
 	}
-	for i := range volumes.Items {
-		v = append(v, string(volumes.Items[i].Status.Phase))
+	for _, v := range r.Volumes {
+		volumes = append(volumes, string(v.Status.Phase))
 	}
-	for i := range attachments.Items {
-		a = append(a, map[bool]string{true: "attached", false: "not attached"}[attachments.Items[i].Status.Attached])
+	for _, a := range r.Attachments {
+		attachments = append(attachments, map[bool]string{true: "attached", false: "not attached"}[a.Status.Attached])
 	}
-	fmt.Fprintf(out, "claims       %s\nvolumes      %s\nattachments  %s\n", tally(c), tally(v), tally(a))
-	if err := printUnsettled(ctx, out, client, kube.Pointers(volumes.Items)); err != nil {
-		return err
-	}
+	fmt.Fprintf(out, "claims       %s\nvolumes      %s\nattachments  %s\n", tally(claims), tally(volumes),
+		tally(attachments))
+	r.printUnsettled(out)
 	if pending != nil {
 		fmt.Fprintf(out, "\nNot every claim is bound. See: volplane why pvc/%s -n %s\n", pending.Name, pending.Namespace)
 	}
-	return nil
 }
 
 // printUnsettled counts the volumes whose creation has no known outcome for some
 // time. It prints nothing if there are none or the user may not read the intents.
-func printUnsettled(
-	ctx context.Context, out io.Writer, client kubernetes.Interface, volumes []*corev1.PersistentVolume,
-) error {
-	r := newReading(client)
-	r.Volumes = volumes
-	if err := r.readIntents(ctx, metav1.NamespaceAll); err != nil {
-		return err
-	}
+func (r *reading) printUnsettled(out io.Writer) {
 	open := survey.Unsettled(why.Of(r.Objects))
 	if len(open) == 0 {
-		return nil
+		return
 	}
 	oldest := slices.MinFunc(open, func(a, b *provision.Intent) int { return a.Begun.Compare(b.Begun.Time) })
 	fmt.Fprintf(out, "unresolved   %d, the first for claim %s/%s at driver %s since %s. See: volplane why -A\n",
 		len(open), oldest.Claim.Namespace, oldest.Claim.Name, oldest.Driver, timeText(oldest.Begun.Time))
-	return nil
 }
 
 func timeText(t time.Time) string {

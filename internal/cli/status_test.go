@@ -50,15 +50,11 @@ func TestStatusNamesUnhealthyPods(t *testing.T) {
 			pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionFalse),
 		},
 	} {
-		client := fake.NewClientset()
-		for _, p := range pods {
-			if err := client.Tracker().Add(p); err != nil {
-				t.Fatal(err)
-			}
-		}
+		r := newReading(nil)
+		r.Pods = pods
 		var out bytes.Buffer
-		if err := printUnhealthyPods(t.Context(), &out, client); err != nil || out.String() != want {
-			t.Errorf("%q, %v; want %q", out.String(), err, want)
+		if r.printUnhealthyPods(&out); out.String() != want {
+			t.Errorf("%q; want %q", out.String(), want)
 		}
 	}
 }

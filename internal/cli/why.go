@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -110,6 +111,14 @@ func (q question) check(args []string) error {
 	return nil
 }
 
+// now returns the time from which ages are counted; zero while watching: an older age is no new answer.
+func (q question) now(o state.Objects) time.Time {
+	if q.watch {
+		return time.Time{}
+	}
+	return o.Now
+}
+
 func (s *shell) why(ctx context.Context, q question, args []string) error {
 	if err := q.check(args); err != nil {
 		return err
@@ -156,18 +165,19 @@ func (s *shell) whyOne(ctx context.Context, q question, args []string) error {
 
 // reportChain prints an answer, and returns errProblem unless all is well.
 func (s *shell) reportChain(told chain.Chain, o state.Objects, ns string, q question) error {
-	e := explanationOf(since.TimesOf(o), ns, told)
+	times := since.TimesOf(o)
 	var err error
 	switch {
-	case q.fix && q.output == "":
-		err = fix.Render(s.Out, told, fix.Remedies(o, ns, told))
-	case q.output == "":
-		err = chain.Render(s.Out, told)
-	case q.fix:
-		e.Fixes = fix.Remedies(o, ns, told)
-		fallthrough
-	default:
+	case q.output != "":
+		e := explanationOf(times, ns, told)
+		if q.fix {
+			e.Fixes = fix.Remedies(o, ns, told)
+		}
 		err = s.printValue(e, q.output)
+	case q.fix:
+		err = fix.Render(s.Out, told, fix.Remedies(o, ns, told))
+	default:
+		err = chain.Render(s.Out, told, func(l chain.Link) string { return times.Of(ns, told, l).Text(q.now(o)) })
 	}
 	if err != nil {
 		return err
@@ -275,6 +285,13 @@ type linkOut struct {
 	Next    string        `json:"next,omitempty"`
 	// Since is the time since when the link has this state; nil if it is not known.
 	Since *metav1.Time `json:"since,omitempty"`
+	// Attempt is the number of failures in a row, LastTry the time of the newest one, and NextTry
+	// when the next try begins at the latest. Reported is how often a failure was reported if the
+	// program does not count its attempts.
+	Attempt  int          `json:"attempt,omitempty"`
+	Reported int          `json:"reported,omitempty"`
+	LastTry  *metav1.Time `json:"lastTry,omitempty"`
+	NextTry  *metav1.Time `json:"nextTry,omitempty"`
 }
 
 // causeOut is the JSON output for a cause of waiting.
@@ -288,33 +305,42 @@ type waitOut struct {
 	Subject   string `json:"subject"`
 }
 
-func outOf(t since.Times, ns string, c chain.Chain, l chain.Link) linkOut {
-	out := linkOut{
+func outOf(l chain.Link, is since.Time) linkOut {
+	return linkOut{
 		Subject: l.Subject, State: l.State, Reason: l.Because.Reason, Message: l.Because.Message,
-		Next: l.Because.Next,
+		Next: l.Because.Next, Since: optionalTime(is.Since), Attempt: is.Attempt, Reported: is.Reported,
+		LastTry: optionalTime(is.Last), NextTry: optionalTime(is.Next),
 	}
-	if since := t.Since(ns, c, l); !since.IsZero() {
-		out.Since = &metav1.Time{Time: since}
+}
+
+// optionalTime returns nil for a time that is not known.
+func optionalTime(at time.Time) *metav1.Time {
+	if at.IsZero() {
+		return nil
 	}
-	return out
+	return &metav1.Time{Time: at}
 }
 
 func explanationOf(t since.Times, ns string, c chain.Chain) explanation {
-	a := outOf(t, ns, c, c.Answer())
+	a := outOf(c.Answer(), t.Of(ns, c, c.Answer()))
 	e := explanation{Subject: c.Subject, Healthy: c.Healthy(), State: a.State, Since: a.Since, Next: a.Next, Answer: a}
 	for _, l := range c.Links {
-		e.Links = append(e.Links, outOf(t, ns, c, l))
+		e.Links = append(e.Links, outOf(l, t.Of(ns, c, l)))
 	}
 	return e
 }
 
 func (s *shell) printCauses(causes []survey.Cause, o state.Objects, q question) error {
+	times := since.TimesOf(o)
+	timeOf := func(c survey.Cause) since.Time {
+		first := c.Waits[0]
+		return times.Of(first.Namespace, chain.Chain{Subject: first.Subject, Links: []chain.Link{c.Link}}, c.Link)
+	}
 	switch {
 	case q.output != "":
-		times, out := since.TimesOf(o), make([]causeOut, 0, len(causes))
+		out := make([]causeOut, 0, len(causes))
 		for _, c := range causes {
-			of := chain.Chain{Subject: c.Waits[0].Subject, Links: []chain.Link{c.Link}}
-			next := causeOut{linkOut: outOf(times, c.Waits[0].Namespace, of, c.Link)}
+			next := causeOut{linkOut: outOf(c.Link, timeOf(c))}
 			for _, w := range c.Waits {
 				next.Waits = append(next.Waits, waitOut(w))
 			}
@@ -326,7 +352,9 @@ func (s *shell) printCauses(causes []survey.Cause, o state.Objects, q question) 
 			len(o.Claims), len(o.Pods), len(o.Volumes), len(o.Nodes))
 		return err
 	}
-	return survey.RenderCauses(s.Out, causes, q.all)
+	return survey.RenderCauses(s.Out, causes, q.all, func(c survey.Cause) string {
+		return since.Time{Since: timeOf(c).Since}.Text(q.now(o))
+	})
 }
 
 // printValue writes any value as JSON or YAML.

@@ -20,15 +20,15 @@ type Objects[T any] interface {
 	List() []T
 }
 
-// Found returns the object with a key; nil when there is none.
-func Found[T any](in Objects[*T], key string) *T {
+// Find returns the object with a key, or nil.
+func Find[T any](in Objects[*T], key string) *T {
 	o, _ := in.Get(key)
 	return o
 }
 
-// First returns the first object of a list that fits; nil when none does.
-func First[T any](all []*T, fits func(*T) bool) *T {
-	if i := slices.IndexFunc(all, fits); i >= 0 {
+// First returns the first object of a list that matches, or nil.
+func First[T any](all []*T, match func(*T) bool) *T {
+	if i := slices.IndexFunc(all, match); i >= 0 {
 		return all[i]
 	}
 	return nil

@@ -9,17 +9,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/queue"
 	"volplane.dev/volplane/internal/volume"
 )
 
 const (
-	// closingLimit bounds what a controller does last.
-	closingLimit = 2 * time.Second
-	// turnPatience is how long a key waits for its turn before its owner is told,
-	// and turnPause the pause before that is told again.
-	turnPatience, turnPause = 10 * time.Second, time.Minute
+	// closeTimeout bounds a call of Controller.Close.
+	closeTimeout = 2 * time.Second
+	// laneWaitReported is how long a key waits for a place in a lane before an event says so, and
+	// laneWaitPause the pause until the event is repeated.
+	laneWaitReported, laneWaitPause = 10 * time.Second, time.Minute
 )
 
 // Key names one object that a controller works on.
@@ -33,69 +34,68 @@ func (k Key) String() string {
 	return k.Kind + "/" + k.Namespace + "/" + k.Name
 }
 
-// Env is what a controller is given to work with.
+// Env holds the dependencies that every controller has.
 type Env struct {
-	// Client writes, and reads live where a cache is not enough. It refuses
-	// what the controller has not declared.
+	// Client sends the controller's writes, and the reads that must not come from a cache. It
+	// refuses requests that the controller has not declared.
 	Client kubernetes.Interface
-	// Caches are shared by all controllers of the process.
+	// Caches holds the objects of the cluster. All controllers of the process share it.
 	Caches *kube.Caches
-	// Events records reasons.
+	// Events records events.
 	Events *kube.Recorder
-	// Log carries the controller's name.
+	// Log is a logger that adds the controller's name to each line.
 	Log *slog.Logger
 }
 
-// Declaration is what a controller reads and writes. RBAC roles, the graph in
-// ARCHITECTURE.md and the restricted client are all made from it.
+// Declaration lists what a controller reads and writes. The RBAC roles, the graph in
+// ARCHITECTURE.md and the restricted client are derived from it.
 type Declaration struct {
 	Name    string
 	Inputs  []kube.Access
 	Outputs []kube.Access
 }
 
-// Rights returns everything the controller may ask of the API.
+// Rights returns all requests that the controller may send to the API server.
 func (d Declaration) Rights() []kube.Access {
 	out := append([]kube.Access{kube.Events()}, d.Inputs...)
 	return append(out, d.Outputs...)
 }
 
-// Result says when to look at a key again without an event.
+// Result says when a key is reconciled again although nobody adds it.
 type Result = queue.Result
 
-// Lane is what calls share whose number is limited, and on whose behalf one is
-// made.
+// Lane names a driver and a kind of call, of which a limited number may be in flight, and the
+// namespace on whose behalf a call is made.
 type Lane = queue.Lane
 
-// Controller is one running declaration.
+// Controller runs Reconcile for keys.
 type Controller struct {
 	Declaration
-	// Workers is the number of keys worked on at once; 0 means 1. Those that have
-	// entered a lane do not count.
+	// Workers is the number of keys that are reconciled at once; 0 means 1. Keys that hold a place
+	// in a lane do not count.
 	Workers int
-	// Places is how many calls may be under way in each lane; 0 means 1.
+	// Places is the number of calls that may be in flight in each lane; 0 means 1.
 	Places int
-	// RetryMin and RetryMax bound the pause before a failed key is tried
-	// again; the defaults are 50 ms and 5 minutes.
+	// RetryMin and RetryMax bound the back-off of a key after errors; the defaults are 50 ms and
+	// 5 minutes.
 	RetryMin, RetryMax time.Duration
-	// Reconcile brings one key one step nearer to what it should be. It must
-	// be safe to repeat. An error makes the key come back after a pause.
+	// Reconcile does the next step for a key. It must be safe to repeat. After an error the key is
+	// requeued with back-off.
 	Reconcile func(ctx context.Context, key Key) (Result, error)
-	// Closing, when set, is called when all workers have stopped. It has a few
-	// seconds; what it leaves undone must be safe to leave.
-	Closing func(ctx context.Context) error
-	// Log receives the errors.
+	// Close, if set, is called after all workers have stopped. Its context ends after a few
+	// seconds, so its work must be safe to leave undone.
+	Close func(ctx context.Context) error
+	// Log receives the errors of Reconcile.
 	Log *slog.Logger
 
 	once  sync.Once
 	queue *queue.Queue[Key]
 }
 
-// Add asks for a key to be reconciled soon. It may be called before Run and
-// from any goroutine.
+// Add queues a key. It may be called before Run and by any goroutine.
 func (c *Controller) Add(k Key) { c.init(); c.queue.Add(k) }
 
-// AddAfter asks for a key to be reconciled after a pause.
+// AddAfter queues a key after a pause.
 func (c *Controller) AddAfter(k Key, d time.Duration) { c.init(); c.queue.AddAfter(k, d) }
 
 func (c *Controller) init() {
@@ -104,44 +104,66 @@ func (c *Controller) init() {
 			Process: func(ctx context.Context, k Key) (Result, error) { return c.Reconcile(ctx, k) },
 			Workers: c.Workers, Lanes: queue.Limit{Places: c.Places},
 			Retry: queue.Backoff{Min: c.RetryMin, Max: c.RetryMax}, Log: c.Log,
-			// A conflict only says that the facts were old, which is no news to anybody.
+			// A conflict only means that the facts were outdated. It is normal and not worth a log line.
 			Silent: apierrors.IsConflict,
 		})
 	})
 }
 
-// Turn is asked by Reconcile before it calls a driver. If it is not the key's
-// turn, Reconcile returns with the pause after which to look again at the latest,
-// and is called again when it is; tell is called when that takes long. Otherwise,
-// with 0, the key has a place until Reconcile returns. The pauses of a key that
-// has failed go on growing when it has waited in between.
-func (c *Controller) Turn(k Key, lane Lane, tell func(volume.Because)) (pause time.Duration) {
+// Enter is called by Reconcile before it calls a driver. If it returns 0, the key holds a place in
+// the lane until Reconcile returns. Otherwise Reconcile must return without calling the driver,
+// with the pause as Result.After; it is called again as soon as a place is free. Enter calls report
+// if the key has waited for long. Waiting does not reset the back-off of a key that has failed.
+func (c *Controller) Enter(k Key, lane Lane, report func(volume.Because)) (pause time.Duration) {
 	c.init()
 	ok, waited := c.queue.Enter(k, lane)
 	switch {
 	case ok:
 		return 0
-	case waited < turnPatience:
-		return turnPatience - waited
+	case waited < laneWaitReported:
+		return laneWaitReported - waited
 	}
-	tell(busy(lane))
-	return turnPause
+	report(busy(lane))
+	return laneWaitPause
 }
 
-// Run works on keys until ctx ends, and returns when all workers have stopped.
-// The caches must have been started.
+// Latest returns the state of an object after a change: after, or before if it was deleted.
+func Latest[T any](before, after *T) *T {
+	if after == nil {
+		return before
+	}
+	return after
+}
+
+// Try is called by Reconcile for the key that is being reconciled. It returns the try that fails now, and when the next
+// one is.
+func (c *Controller) Try(k Key) retry.Try {
+	c.init()
+	number, pause := c.queue.Attempt(k)
+	return retry.Try{Number: number, Next: time.Now().Add(pause)}
+}
+
+// TriedWithin is Try for an event that is not written after each failure: it only has the longest pause.
+func (c *Controller) TriedWithin() retry.Try {
+	c.init()
+	return retry.Try{Within: c.queue.LongestPause()}
+}
+
+// Run reconciles keys until ctx ends, and returns when all workers have stopped. The caches must
+// have been started.
 func (c *Controller) Run(ctx context.Context) error {
 	c.init()
 	c.queue.Run(ctx)
-	if c.Closing == nil {
+	if c.Close == nil {
 		return nil
 	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closingLimit)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	return c.Closing(closing)
+	return c.Close(closing)
 }
 
-// busy explains why a call is not made yet, in the same words to all that wait.
+// busy explains why a call waits. All keys that wait in a lane get the same words, so that their
+// events are alike.
 func busy(l Lane) volume.Because {
 	return volume.Because{
 		Reason: volume.ReasonDriverBusy, Next: l.Driver,

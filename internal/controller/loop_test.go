@@ -47,7 +47,7 @@ func TestClosing(t *testing.T) {
 			working = false
 			return Result{}, ctx.Err()
 		}
-		c.Closing = func(ctx context.Context) error {
+		c.Close = func(ctx context.Context) error {
 			if working || ctx.Err() != nil {
 				t.Errorf("something is worked on: %v; the end of what is done last: %v", working, ctx.Err())
 			}
@@ -62,7 +62,7 @@ func TestClosing(t *testing.T) {
 		c.Add(Key{Name: "a"})
 		synctest.Wait()
 		cancel()
-		if err := <-ended; !errors.Is(err, broken) || took != closingLimit {
+		if err := <-ended; !errors.Is(err, broken) || took != closeTimeout {
 			t.Errorf("it ended with %v; what was done last had %s", err, took)
 		}
 	})
@@ -110,7 +110,7 @@ func TestWaitingIsTold(t *testing.T) {
 		var why volume.Because
 		c := &Controller{Workers: 5, Places: 1}
 		c.Reconcile = func(_ context.Context, k Key) (Result, error) {
-			after := c.Turn(k, Lane{Driver: "d", Call: "create", Namespace: "ns"}, func(b volume.Because) {
+			after := c.Enter(k, Lane{Driver: "d", Call: "create", Namespace: "ns"}, func(b volume.Because) {
 				told, why = append(told, time.Since(begin)), b
 			})
 			if after == 0 && k.Name == "blocks" {
@@ -124,7 +124,7 @@ func TestWaitingIsTold(t *testing.T) {
 		c.Add(Key{Name: "waits"})
 		pass(time.Hour)
 		synctest.Wait()
-		if want := []time.Duration{turnPatience, turnPatience + turnPause}; !slices.Equal(told, want) {
+		if want := []time.Duration{laneWaitReported, laneWaitReported + laneWaitPause}; !slices.Equal(told, want) {
 			t.Errorf("told after %v, want %v", told, want)
 		}
 		if why.Reason != volume.ReasonDriverBusy || why.Next != "d" {

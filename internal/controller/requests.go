@@ -6,30 +6,32 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Requests carries the binder's requests for volumes to a provisioner in the
-// same process. It says what the annotation storage-provisioner says to one
-// elsewhere, without a write: the annotation follows when the claim is bound.
-// A restart forgets requests, and the binder makes them again. It is safe for
-// concurrent use.
+// Requests holds the binder's requests to create volumes, for a provisioner in the same process. A
+// request saves the write of the annotation storage-provisioner, which a provisioner in another
+// process needs; the annotation is written when the claim is bound. Requests are lost at a restart,
+// and the binder repeats them. It is safe for concurrent use.
 type Requests struct {
-	mu     sync.Mutex
+	mu sync.Mutex
+	// serves says whether the provisioner creates volumes of a driver; nil without a provisioner.
 	serves func(driver string) bool
-	wake   func(claim types.UID)
-	asked  map[types.UID]string
+	// enqueue tells the provisioner of a claim whose request is new.
+	enqueue func(claim types.UID)
+	// drivers holds the driver that is to create the volume of each claim.
+	drivers map[types.UID]string
 }
 
-// NewRequests returns requests that nobody serves yet.
-func NewRequests() *Requests { return &Requests{asked: map[types.UID]string{}} }
+// NewRequests returns Requests that nobody serves yet.
+func NewRequests() *Requests { return &Requests{drivers: map[types.UID]string{}} }
 
-// Serve makes the caller the one who serves requests: serves says for which
-// drivers, and wake is told of claims for which something new is asked.
-func (r *Requests) Serve(serves func(driver string) bool, wake func(claim types.UID)) {
+// Serve registers the provisioner: serves says for which drivers it creates volumes, and enqueue is
+// called with each claim whose request is new.
+func (r *Requests) Serve(serves func(driver string) bool, enqueue func(claim types.UID)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.serves, r.wake = serves, wake
+	r.serves, r.enqueue = serves, enqueue
 }
 
-// Served says whether a request for a volume of the driver is served.
+// Served says whether the provisioner creates volumes of a driver.
 func (r *Requests) Served(driver string) bool {
 	r.mu.Lock()
 	serves := r.serves
@@ -37,28 +39,28 @@ func (r *Requests) Served(driver string) bool {
 	return serves != nil && serves(driver)
 }
 
-// Ask asks for the claim's volume. It may be repeated.
+// Ask requests a volume of a driver for a claim. It may be repeated.
 func (r *Requests) Ask(claim types.UID, driver string) {
 	r.mu.Lock()
-	news := r.asked[claim] != driver
-	r.asked[claim] = driver
-	wake := r.wake
+	changed := r.drivers[claim] != driver
+	r.drivers[claim] = driver
+	enqueue := r.enqueue
 	r.mu.Unlock()
-	if news && wake != nil {
-		wake(claim)
+	if changed && enqueue != nil {
+		enqueue(claim)
 	}
 }
 
-// Asked returns the driver that was asked for the claim's volume; "" is none.
+// Asked returns the driver that was requested for a claim, or "".
 func (r *Requests) Asked(claim types.UID) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.asked[claim]
+	return r.drivers[claim]
 }
 
-// Forget drops the request of a claim that has its volume or is gone.
+// Forget drops the request of a claim that has a volume or was deleted.
 func (r *Requests) Forget(claim types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.asked, claim)
+	delete(r.drivers, claim)
 }

@@ -1,6 +1,11 @@
 package csi
 
-import csipb "github.com/container-storage-interface/spec/lib/go/csi"
+import (
+	"maps"
+	"slices"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+)
 
 // PluginCapabilities holds the capabilities of a driver's identity service.
 type PluginCapabilities struct {
@@ -16,63 +21,116 @@ type ControllerCapabilities struct {
 // NodeCapabilities holds the capabilities of a driver's node service.
 type NodeCapabilities struct{ StageUnstage, Expand, Stats, MountGroup, SingleNodeMultiWriter bool }
 
-func pluginCapabilities(r *csipb.GetPluginCapabilitiesResponse) PluginCapabilities {
-	var out PluginCapabilities
+func (p *PluginCapabilities) services() map[csipb.PluginCapability_Service_Type]*bool {
+	return map[csipb.PluginCapability_Service_Type]*bool{
+		csipb.PluginCapability_Service_CONTROLLER_SERVICE:               &p.ControllerService,
+		csipb.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS: &p.AccessibilityConstraints,
+	}
+}
+
+func (p *PluginCapabilities) expansions() map[csipb.PluginCapability_VolumeExpansion_Type]*bool {
+	return map[csipb.PluginCapability_VolumeExpansion_Type]*bool{
+		csipb.PluginCapability_VolumeExpansion_ONLINE:  &p.OnlineExpansion,
+		csipb.PluginCapability_VolumeExpansion_OFFLINE: &p.OfflineExpansion,
+	}
+}
+
+func (c *ControllerCapabilities) calls() map[csipb.ControllerServiceCapability_RPC_Type]*bool {
+	return map[csipb.ControllerServiceCapability_RPC_Type]*bool{
+		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME:         &c.CreateDelete,
+		csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME:     &c.PublishUnpublish,
+		csipb.ControllerServiceCapability_RPC_LIST_VOLUMES:                 &c.ListVolumes,
+		csipb.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES: &c.ListVolumesPublishedNodes,
+		csipb.ControllerServiceCapability_RPC_GET_CAPACITY:                 &c.GetCapacity,
+		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT:       &c.Snapshot,
+		csipb.ControllerServiceCapability_RPC_LIST_SNAPSHOTS:               &c.ListSnapshots,
+		csipb.ControllerServiceCapability_RPC_CLONE_VOLUME:                 &c.Clone,
+		csipb.ControllerServiceCapability_RPC_PUBLISH_READONLY:             &c.PublishReadonly,
+		csipb.ControllerServiceCapability_RPC_EXPAND_VOLUME:                &c.Expand,
+		csipb.ControllerServiceCapability_RPC_GET_VOLUME:                   &c.GetVolume,
+		csipb.ControllerServiceCapability_RPC_MODIFY_VOLUME:                &c.Modify,
+		csipb.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER:     &c.SingleNodeMultiWriter,
+	}
+}
+
+func (n *NodeCapabilities) calls() map[csipb.NodeServiceCapability_RPC_Type]*bool {
+	return map[csipb.NodeServiceCapability_RPC_Type]*bool{
+		csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME:     &n.StageUnstage,
+		csipb.NodeServiceCapability_RPC_EXPAND_VOLUME:            &n.Expand,
+		csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS:         &n.Stats,
+		csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP:       &n.MountGroup,
+		csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER: &n.SingleNodeMultiWriter,
+	}
+}
+
+// set sets the field of a capability; unknown capabilities are ignored.
+func set[K comparable](fields map[K]*bool, kind K) {
+	if f := fields[kind]; f != nil {
+		*f = true
+	}
+}
+
+// present returns the capabilities whose fields are set, in the order of their numbers.
+func present[K ~int32](fields map[K]*bool) []K {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(fields)), func(kind K) bool { return !*fields[kind] })
+}
+
+func pluginCapabilities(r *csipb.GetPluginCapabilitiesResponse) (p PluginCapabilities) {
 	for _, c := range r.GetCapabilities() {
-		switch c.GetService().GetType() {
-		case csipb.PluginCapability_Service_CONTROLLER_SERVICE:
-			out.ControllerService = true
-		case csipb.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS:
-			out.AccessibilityConstraints = true
-		}
-		switch c.GetVolumeExpansion().GetType() {
-		case csipb.PluginCapability_VolumeExpansion_ONLINE:
-			out.OnlineExpansion = true
-		case csipb.PluginCapability_VolumeExpansion_OFFLINE:
-			out.OfflineExpansion = true
-		}
+		set(p.services(), c.GetService().GetType())
+		set(p.expansions(), c.GetVolumeExpansion().GetType())
+	}
+	return p
+}
+
+func controllerCapabilities(r *csipb.ControllerGetCapabilitiesResponse) (out ControllerCapabilities) {
+	for _, c := range r.GetCapabilities() {
+		set(out.calls(), c.GetRpc().GetType())
 	}
 	return out
 }
 
-func controllerCapabilities(r *csipb.ControllerGetCapabilitiesResponse) ControllerCapabilities {
-	var out ControllerCapabilities
-	fields := map[csipb.ControllerServiceCapability_RPC_Type]*bool{
-		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME:         &out.CreateDelete,
-		csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME:     &out.PublishUnpublish,
-		csipb.ControllerServiceCapability_RPC_LIST_VOLUMES:                 &out.ListVolumes,
-		csipb.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES: &out.ListVolumesPublishedNodes,
-		csipb.ControllerServiceCapability_RPC_GET_CAPACITY:                 &out.GetCapacity,
-		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT:       &out.Snapshot,
-		csipb.ControllerServiceCapability_RPC_LIST_SNAPSHOTS:               &out.ListSnapshots,
-		csipb.ControllerServiceCapability_RPC_CLONE_VOLUME:                 &out.Clone,
-		csipb.ControllerServiceCapability_RPC_PUBLISH_READONLY:             &out.PublishReadonly,
-		csipb.ControllerServiceCapability_RPC_EXPAND_VOLUME:                &out.Expand,
-		csipb.ControllerServiceCapability_RPC_GET_VOLUME:                   &out.GetVolume,
-		csipb.ControllerServiceCapability_RPC_MODIFY_VOLUME:                &out.Modify,
-		csipb.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER:     &out.SingleNodeMultiWriter,
-	}
+func nodeCapabilities(r *csipb.NodeGetCapabilitiesResponse) (out NodeCapabilities) {
 	for _, c := range r.GetCapabilities() {
-		if f := fields[c.GetRpc().GetType()]; f != nil {
-			*f = true
-		}
+		set(out.calls(), c.GetRpc().GetType())
 	}
 	return out
 }
 
-func nodeCapabilities(r *csipb.NodeGetCapabilitiesResponse) NodeCapabilities {
-	var out NodeCapabilities
-	fields := map[csipb.NodeServiceCapability_RPC_Type]*bool{
-		csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME:     &out.StageUnstage,
-		csipb.NodeServiceCapability_RPC_EXPAND_VOLUME:            &out.Expand,
-		csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS:         &out.Stats,
-		csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP:       &out.MountGroup,
-		csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER: &out.SingleNodeMultiWriter,
+// Answer returns the answer of a driver with these capabilities.
+func (p PluginCapabilities) Answer() *csipb.GetPluginCapabilitiesResponse {
+	out := &csipb.GetPluginCapabilitiesResponse{}
+	for _, t := range present(p.services()) {
+		out.Capabilities = append(out.Capabilities, &csipb.PluginCapability{
+			Type: &csipb.PluginCapability_Service_{Service: &csipb.PluginCapability_Service{Type: t}},
+		})
 	}
-	for _, c := range r.GetCapabilities() {
-		if f := fields[c.GetRpc().GetType()]; f != nil {
-			*f = true
-		}
+	for _, t := range present(p.expansions()) {
+		out.Capabilities = append(out.Capabilities, &csipb.PluginCapability{Type: &csipb.PluginCapability_VolumeExpansion_{
+			VolumeExpansion: &csipb.PluginCapability_VolumeExpansion{Type: t},
+		}})
+	}
+	return out
+}
+
+// Answer returns the answer of a driver with these capabilities.
+func (c ControllerCapabilities) Answer() *csipb.ControllerGetCapabilitiesResponse {
+	out := &csipb.ControllerGetCapabilitiesResponse{}
+	for _, t := range present(c.calls()) {
+		out.Capabilities = append(out.Capabilities, &csipb.ControllerServiceCapability{
+			Type: &csipb.ControllerServiceCapability_Rpc{Rpc: &csipb.ControllerServiceCapability_RPC{Type: t}},
+		})
+	}
+	return out
+}
+
+// Answer returns the answer of a driver with these capabilities.
+func (n NodeCapabilities) Answer() *csipb.NodeGetCapabilitiesResponse {
+	out := &csipb.NodeGetCapabilitiesResponse{}
+	for _, t := range present(n.calls()) {
+		out.Capabilities = append(out.Capabilities, &csipb.NodeServiceCapability{
+			Type: &csipb.NodeServiceCapability_Rpc{Rpc: &csipb.NodeServiceCapability_RPC{Type: t}},
+		})
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package csi
 import (
 	"context"
 	"log/slog"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,6 +24,7 @@ type options struct {
 	memory     *Memory
 	hold       func(ctx context.Context) error
 	locks      *VolumeLocks
+	dial       func(context.Context) (net.Conn, error)
 }
 
 // Option configures the calls of a Driver.
@@ -44,6 +46,11 @@ func WithControllerTimeout(limit time.Duration) Option {
 // WithVolumeLocks serializes the calls for each volume with those of every Driver that has the same
 // VolumeLocks. By default a Driver has its own.
 func WithVolumeLocks(t *VolumeLocks) Option { return func(o *options) { o.locks = t } }
+
+// WithDialer makes connections by dial, and not to the socket: tests reach a driver in memory.
+func WithDialer(dial func(context.Context) (net.Conn, error)) Option {
+	return func(o *options) { o.dial = dial }
+}
 
 // WithFault is for tests: f replaces each call. It may make the call, and returns its error.
 func WithFault(f func(method string, call func() error) error) Option {

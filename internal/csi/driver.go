@@ -44,11 +44,11 @@ type NodeInfo struct {
 // capabilities. It fails with ErrName if the name is not allowed, with the driver's error, or when
 // ctx ends. It may be repeated.
 func Dial(ctx context.Context, socket string, opts ...Option) (*Driver, error) {
-	o := options{controller: controllerLimit, memory: NewMemory(nil), locks: NewVolumeLocks()}
+	o := options{controller: controllerLimit, memory: NewMemory(nil), locks: NewVolumeLocks(), dial: dialUnix(socket)}
 	for _, set := range opts {
 		set(&o)
 	}
-	d := &Driver{Endpoint: socket, link: newLink(socket)}
+	d := &Driver{Endpoint: socket, link: newLink(socket, o.dial)}
 	d.service = service{link: d.link, call: o.chain(d, d.link.invoke)}
 	if err := d.ask(ctx); err != nil {
 		_ = d.link.close()

@@ -32,6 +32,8 @@ var errNoReconnect = errors.New("the connection to the driver was lost")
 // reconnects.
 type link struct {
 	socket string
+	// dial makes a connection to the socket.
+	dial func(context.Context) (net.Conn, error)
 	// name is the registered name; empty while Dial reads it.
 	name string
 	// connecting is held by the goroutine that connects. It is a channel so that waiting for it can
@@ -66,7 +68,13 @@ func (c *connection) release() {
 	}
 }
 
-func newLink(socket string) *link { return &link{socket: socket, connecting: make(chan struct{}, 1)} }
+func newLink(socket string, dial func(context.Context) (net.Conn, error)) *link {
+	return &link{socket: socket, dial: dial, connecting: make(chan struct{}, 1)}
+}
+
+func dialUnix(socket string) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", socket) }
+}
 
 // invoke makes one call over a connection whose driver has the registered name.
 func (l *link) invoke(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
@@ -164,8 +172,7 @@ func (l *link) client() (*grpc.ClientConn, error) {
 			if used.Swap(true) {
 				return nil, errNoReconnect
 			}
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", l.socket)
+			return l.dial(ctx)
 		}))
 }
 

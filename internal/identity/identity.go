@@ -131,7 +131,7 @@ func (i *Identity) Keep(ctx context.Context) {
 			failed = 0
 			i.log.Info("the certificate of this node is renewed", "node", i.Node, "expires", i.end.Format(time.DateTime))
 		}
-		pause = decide.Again(failed)
+		pause = decide.Pause(failed)
 	}
 }
 

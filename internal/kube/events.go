@@ -2,6 +2,9 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,7 +23,7 @@ type Recorder struct{ events record.EventRecorder }
 // NewRecorder returns a recorder for component that sends events until ctx ends.
 func NewRecorder(ctx context.Context, client kubernetes.Interface, component string) *Recorder {
 	b := record.NewBroadcaster(record.WithContext(ctx))
-	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	b.StartRecordingToSink(sink{&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")}})
 	return &Recorder{events: b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: volume.Domain + "/" + component})}
 }
 
@@ -28,21 +31,43 @@ func NewRecorder(ctx context.Context, client kubernetes.Interface, component str
 const maxNote = 1024
 
 // Warn records an event of type Warning: something failed or cannot go on.
-func (r *Recorder) Warn(o runtime.Object, b volume.Because) {
-	r.record(o, corev1.EventTypeWarning, b)
+func (r *Recorder) Warn(o runtime.Object, b volume.Because) { r.WarnWith(o, b, nil) }
+
+// WarnWith is Warn with more annotations.
+func (r *Recorder) WarnWith(o runtime.Object, b volume.Because, notes map[string]string) {
+	r.record(o, corev1.EventTypeWarning, b, notes)
 }
 
 // Note records an event of type Normal.
 func (r *Recorder) Note(o runtime.Object, b volume.Because) {
-	r.record(o, corev1.EventTypeNormal, b)
+	r.record(o, corev1.EventTypeNormal, b, nil)
 }
 
-func (r *Recorder) record(o runtime.Object, kind string, b volume.Because) {
-	var notes map[string]string
+func (r *Recorder) record(o runtime.Object, kind string, b volume.Because, notes map[string]string) {
+	all := map[string]string{}
 	if b.Next != "" {
-		notes = map[string]string{volume.AnnNext: b.Next}
+		all[volume.AnnNext] = b.Next
 	}
-	r.events.AnnotatedEventf(o, notes, kind, string(b.Reason), "%s", clip(b.Message))
+	maps.Copy(all, notes)
+	r.events.AnnotatedEventf(o, all, kind, string(b.Reason), "%s", clip(b.Message))
+}
+
+// sink sends the attempt and the next try with the count of a repeated event: the patch that
+// client-go makes has no annotations.
+type sink struct{ record.EventSink }
+
+// Patch updates an event that was recorded before.
+func (s sink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
+	var fields map[string]any
+	if e.Annotations[volume.AnnAttempt] == "" || json.Unmarshal(patch, &fields) != nil {
+		return s.EventSink.Patch(e, patch)
+	}
+	fields["metadata"] = map[string]any{"annotations": e.Annotations}
+	with, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("encode event %s: %w", e.Name, err)
+	}
+	return s.EventSink.Patch(e, with)
 }
 
 func clip(s string) string {

@@ -34,6 +34,19 @@ type Point struct {
 	Hidden bool
 }
 
+// Filesystem names what is mounted by its type and source, without a password that the source may hold.
+func (p Point) Filesystem() string {
+	source := p.Source
+	if scheme, rest, isURL := strings.Cut(source, "://"); isURL {
+		host, path, _ := strings.Cut(rest, "/")
+		source = scheme + "://" + host[strings.LastIndex(host, "@")+1:] + "/" + path
+	}
+	return p.Type + " " + source
+}
+
+// MayShow says whether a mount may be of a filesystem that was recorded; an empty record says nothing.
+func (p Point) MayShow(filesystem string) bool { return filesystem == "" || p.Filesystem() == filesystem }
+
 // reached returns the mount if its path leads to it, and ErrHidden otherwise.
 func (p Point) reached() (Point, bool, error) {
 	if p.Hidden {
@@ -148,6 +161,25 @@ func (t *Table) read() error {
 	t.at = topmost(infos, infos)
 	t.paths = slices.Sorted(maps.Keys(t.at))
 	return nil
+}
+
+// CoveredBy names the filesystem that a path shows although another one is mounted there: something was mounted
+// later at a directory above it, or the mount at the path itself is not the one that own accepts. It is empty
+// otherwise.
+func CoveredBy(points map[string]Point, path string, own func(Point) bool) string {
+	p, mounted := points[path]
+	switch {
+	case mounted && p.Hidden:
+		for path != "/" {
+			path = filepath.Dir(path)
+			if above, ok := points[path]; ok && !above.Hidden {
+				return above.Filesystem()
+			}
+		}
+	case mounted && !own(p):
+		return p.Filesystem()
+	}
+	return ""
 }
 
 // topmost returns which of some mounts is the topmost at each path; all is the whole table.

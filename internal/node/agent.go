@@ -27,55 +27,55 @@ import (
 	"volplane.dev/volplane/internal/node/pods"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/node/volumes"
+	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Options says what an agent works with.
+// Options are the settings and the collaborators of an agent.
 type Options struct {
 	// Name is the Node's name.
 	Name string
 	// RootDir is an absolute path; one agent at a time uses it.
 	RootDir string
-	// Keep are further directories of this host that hold what volumes live by:
-	// no volume is mounted at them, in them or over them.
-	Keep []string
-	// Client has the identity of the node.
+	// Protected are other directories of this host on which volumes depend: no volume is mounted
+	// at, in or over them.
+	Protected []string
+	// Client is authenticated as the node.
 	Client kubernetes.Interface
-	// Caches are made with kube.NewNodeCaches and not started yet.
+	// Caches come from kube.NewNodeCaches and are not started yet.
 	Caches *kube.Caches
 	// Drivers receives the drivers that register.
 	Drivers *csi.Set
 	// Events records reasons.
 	Events *kube.Recorder
-	// Log receives what is worth telling.
-	Log *slog.Logger
-	// Labels are put on the Node in addition to the usual ones.
+	Log    *slog.Logger
+	// Labels are set on the Node in addition to the usual ones.
 	Labels map[string]string
 	// ControlPlane says that the controllers of this process call the drivers
 	// that register here.
 	ControlPlane bool
-	// TrustDrivers lets a driver's answer stand without a look at the mount
-	// table. It is for drivers that do not mount.
+	// TrustDrivers accepts a driver's answer without a check of the mount table. It is for drivers
+	// that do not mount.
 	TrustDrivers bool
-	// RetryMin and RetryMax bound the pause before a failed volume is tried
-	// again; the defaults are 500 ms and 2 minutes.
+	// RetryMin and RetryMax bound the back-off of a failed volume; the defaults are 500 ms and 2
+	// minutes.
 	RetryMin, RetryMax time.Duration
-	// RepublishEvery is the pause between two calls for the same target of a
-	// driver that wants to be called again; the default is a minute.
+	// RepublishEvery is the pause between two calls for the same target of a driver with
+	// requiresRepublish; the default is a minute.
 	RepublishEvery time.Duration
-	// LookEvery is the pause between looks at what no watch tells: attaches
-	// that fail, and drivers' limits; the default is 10 seconds.
-	LookEvery time.Duration
-	// StatsEvery is the pause between questions how full volumes are and how
-	// they are; the default is a minute.
+	// PollEvery is the pause between two polls of what the node cannot watch: failed attaches and
+	// drivers' limits; the default is 10 seconds.
+	PollEvery time.Duration
+	// StatsEvery is the pause between two reads of the volumes' usage and health; the default is a
+	// minute.
 	StatsEvery time.Duration
-	// SettleAfter is how long drivers have to register at the start before
-	// those that have not are taken for gone; the default is a minute.
-	SettleAfter time.Duration
+	// RegistrationGrace is the time after a start at which drivers that have not registered are
+	// removed from the Node's objects; the default is a minute.
+	RegistrationGrace time.Duration
 }
 
-// Rights is what node agents may do beyond what the Node authorizer grants
-// each of them for its own objects.
+// Rights are the rights of node agents beyond what the Node authorizer grants each of them for its own
+// objects.
 func Rights() []kube.Access {
 	out := kube.Read("", "persistentvolumes", "persistentvolumeclaims")
 	out = append(out, kube.Access{
@@ -85,7 +85,7 @@ func Rights() []kube.Access {
 	return append(out, kube.Read("storage.k8s.io", "csidrivers")...)
 }
 
-// Agent is the agent of one node. It joins the rooms, and tells them what changes.
+// Agent is the agent of one node. It connects the parts, and passes changes of the API on to them.
 type Agent struct {
 	Options
 	journal *journal.Journal
@@ -97,7 +97,7 @@ type Agent struct {
 
 var errOptions = errors.New("node agent cannot start")
 
-// New returns an agent that has not done anything yet.
+// New returns an agent that is not started.
 func New(o Options) (*Agent, error) {
 	switch {
 	case o.Name == "":
@@ -105,31 +105,30 @@ func New(o Options) (*Agent, error) {
 	case !filepath.IsAbs(o.RootDir) || filepath.Clean(o.RootDir) != o.RootDir:
 		return nil, fmt.Errorf("%w: root directory %q is not an absolute path", errOptions, o.RootDir)
 	}
-	for _, dir := range o.Keep {
-		// The mount table knows no links.
+	for _, dir := range o.Protected {
+		// The mount table has paths without symbolic links.
 		if real, err := filepath.EvalSymlinks(dir); err == nil && real != dir {
-			o.Keep = append(slices.Clone(o.Keep), real)
+			o.Protected = append(slices.Clone(o.Protected), real)
 		}
 	}
-	for d, otherwise := range map[*time.Duration]time.Duration{
-		&o.RetryMin: 500 * time.Millisecond, &o.RetryMax: 2 * time.Minute, &o.LookEvery: 10 * time.Second,
-		&o.RepublishEvery: time.Minute, &o.StatsEvery: time.Minute, &o.SettleAfter: time.Minute,
+	for d, fallback := range map[*time.Duration]time.Duration{
+		&o.RetryMin: 500 * time.Millisecond, &o.RetryMax: 2 * time.Minute, &o.PollEvery: 10 * time.Second,
+		&o.RepublishEvery: time.Minute, &o.StatsEvery: time.Minute, &o.RegistrationGrace: time.Minute,
 	} {
 		if *d == 0 {
-			*d = otherwise
+			*d = fallback
 		}
 	}
 	return &Agent{Options: o}, nil
 }
 
-// Run works until ctx ends. It fails when another agent has the directory, or
-// the journal cannot be read.
+// Run works until ctx ends. It fails if another agent uses the directory, or the journal cannot be read.
 func (a *Agent) Run(ctx context.Context) error {
-	// The mount table names places, never a way to them.
+	// The mount table has paths without symbolic links.
 	if err := mount.CheckPath("root directory", a.RootDir); err != nil {
 		return fmt.Errorf("%w: %w", errOptions, err)
 	}
-	// Mounts and sockets below are for whoever may enter here.
+	// Access to this directory is access to the mounts and sockets in it.
 	if err := os.MkdirAll(a.RootDir, 0o700); err != nil {
 		return fmt.Errorf("make root directory: %w", err)
 	}
@@ -142,47 +141,49 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var aside []string
-	a.journal, aside, err = journal.Open(filepath.Join(a.RootDir, "journal"), boot)
+	var quarantined []string
+	a.journal, quarantined, err = journal.Open(filepath.Join(a.RootDir, "journal"), boot)
 	if err != nil {
 		return err
 	}
-	finder := &uses.Finder{Root: a.RootDir, Keep: a.Keep, Claims: a.Caches.Claims(), Volumes: a.Caches.Volumes()}
+	finder := &uses.Finder{Root: a.RootDir, Protected: a.Protected, Claims: a.Caches.Claims(), Volumes: a.Caches.Volumes()}
 	search := leftovers.Options{
 		Root: a.RootDir, Journal: a.journal, Finder: finder, Pods: a.Caches.Pods(), Volumes: a.Caches.Volumes(),
 		Events: a.Events, Log: a.Log,
 	}
-	a.join(search)
+	a.assemble(search)
 	a.watch()
 	if err := a.Caches.Start(ctx); err != nil {
-		return ended(ctx, err)
+		return parts.UnlessEnded(ctx, err)
 	}
 	defer a.Drivers.Subscribe(a.volumes.AddAll)()
 	node, err := a.node.Start(ctx)
 	if err != nil {
-		return ended(ctx, err)
+		return parts.UnlessEnded(ctx, err)
 	}
-	a.begin(node, search, aside)
-	var parts sync.WaitGroup
-	tellPods := func(ctx context.Context) { a.pods.Run(ctx, a.volumes, a.health) }
-	for _, run := range []func(context.Context){a.node.Run, a.volumes.Run, tellPods, a.resync, a.health.Run} {
-		parts.Go(func() { run(ctx) })
+	a.resume(node, search, quarantined)
+	var running sync.WaitGroup
+	runPods := func(ctx context.Context) { a.pods.Run(ctx, a.volumes, a.health) }
+	for _, run := range []func(context.Context){
+		a.node.Run, a.volumes.Run, runPods, a.resync, a.watchMounts, a.health.Run,
+	} {
+		running.Go(func() { run(ctx) })
 	}
-	parts.Wait()
+	running.Wait()
 	return nil
 }
 
-// join makes the rooms, from the ground up: each is given those that it works with.
-func (a *Agent) join(search leftovers.Options) {
+// assemble creates the agent's parts; each is given those that it depends on.
+func (a *Agent) assemble(search leftovers.Options) {
 	liveness := &mount.Liveness{}
 	a.node = identity.New(identity.Options{
 		Name: a.Name, Labels: a.Labels, ControlPlane: a.ControlPlane, Client: a.Client, Nodes: a.Caches.Nodes(),
 		CSIDrivers: a.Caches.CSIDrivers(), Drivers: a.Drivers, Sockets: filepath.Join(a.RootDir, "plugins_registry"),
-		Given: func(ctx context.Context, driver, volumeID string) ([]string, error) {
-			return a.volumes.Given(ctx, driver, volumeID)
+		SecretValues: func(ctx context.Context, driver, volumeID string) ([]string, error) {
+			return a.volumes.SecretValues(ctx, driver, volumeID)
 		},
-		Events: a.Events, Log: a.Log, RetryMin: a.RetryMin, RetryMax: a.RetryMax, LookEvery: a.LookEvery,
-		SettleAfter: a.SettleAfter,
+		Events: a.Events, Log: a.Log, RetryMin: a.RetryMin, RetryMax: a.RetryMax, PollEvery: a.PollEvery,
+		RegistrationGrace: a.RegistrationGrace,
 	})
 	a.pods = pods.New(pods.Options{
 		Node: a.Name, Root: a.RootDir, Client: a.Client, Cache: a.Caches.Pods(), Journal: a.journal, Finder: search.Finder,
@@ -193,37 +194,26 @@ func (a *Agent) join(search leftovers.Options) {
 		Volumes: a.Caches.Volumes(), Drivers: a.Drivers, Journal: a.journal, Node: a.node, Finder: search.Finder,
 		Liveness:  liveness,
 		Consumers: a.pods, Events: a.Events, Log: a.Log,
-		RetryMin: a.RetryMin, RetryMax: a.RetryMax, RepublishEvery: a.RepublishEvery, LookEvery: a.LookEvery,
+		RetryMin: a.RetryMin, RetryMax: a.RetryMax, RepublishEvery: a.RepublishEvery, PollEvery: a.PollEvery,
 	})
-	unknown := leftovers.Unknown{Options: search, Node: a.node.Object}
+	unknown := leftovers.UnknownMounts{Options: search, Node: a.node.Object}
 	a.health = health.New(health.Options{
 		Node: a.Name, Root: a.RootDir, TrustDrivers: a.TrustDrivers, Journal: a.journal, Drivers: a.Drivers,
 		Pods:   a.Caches.Pods(),
 		Claims: a.Caches.Claims(), Volumes: a.Caches.Volumes(), Liveness: liveness, Events: a.Events, Log: a.Log,
-		Every: a.StatsEvery, Changed: a.pods.Add, Looked: unknown.Look,
+		Every: a.StatsEvery, HealthChanged: a.pods.Add, MountsRead: unknown.Check,
 	})
 }
 
-// ended returns no error when it only says that the agent was asked to end.
-func ended(ctx context.Context, err error) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	default:
-		return err
-	}
-}
-
-// begin finds what an earlier run left behind, and has everything looked at.
-func (a *Agent) begin(node *corev1.Node, search leftovers.Options, aside []string) {
-	for _, path := range aside {
-		a.Log.Error("journal record cannot be read and was moved aside", "file", path)
-		a.Events.Warn(node, decide.Torn(path))
+// resume rebuilds the state that an earlier run left behind, and enqueues all volumes and Pods.
+func (a *Agent) resume(node *corev1.Node, search leftovers.Options, quarantined []string) {
+	for _, path := range quarantined {
+		a.Log.Error("journal record cannot be read and was moved to quarantine", "file", path)
+		a.Events.Warn(node, decide.RecordUnreadable(path))
 	}
 	if leftovers.Rebuild(search, node, a.journal.Lossy()) {
-		if err := a.journal.Found(); err != nil {
-			// The next start looks for lost records once more.
-			a.Log.Warn("journal", "err", err)
+		if err := a.journal.MarkComplete(); err != nil {
+			a.Log.Warn("the next start searches for lost journal records again", "err", err)
 		}
 	}
 	a.node.Marks.Start(node.Status.VolumesInUse, a.volumes.Recorded())
@@ -233,9 +223,22 @@ func (a *Agent) begin(node *corev1.Node, search leftovers.Options, aside []strin
 	}
 }
 
-// resyncEvery is the pause between looks at all volumes that no event asked
-// for: the mount table has no watch that tells who unmounted what. What
-// somebody took out of volumesInUse comes back then.
+// watchMounts enqueues the volumes over which somebody mounts something, or which somebody unmounts.
+func (a *Agent) watchMounts(ctx context.Context) {
+	if a.TrustDrivers {
+		return
+	}
+	if err := mount.Watch(ctx, mountsEvery, a.volumes.CheckMounts); err != nil {
+		a.Log.Warn("changes of mounts are found late, the mount table cannot be watched", "err", err)
+	}
+}
+
+// mountsEvery is the minimum pause between two reads of the mount table after changes: while many
+// volumes are mounted it changes all the time.
+const mountsEvery = time.Second
+
+// resyncEvery is the resync period of all volumes: no watch reports that the server of a filesystem
+// has ended. The Node's volumesInUse is repaired at the same time.
 const resyncEvery = time.Minute
 
 func (a *Agent) resync(ctx context.Context) {

@@ -18,7 +18,7 @@ func shownAt(t *testing.T) (w *world, d *fakeDriver, host string) {
 	t.Helper()
 	w = newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
-	w.tune = doubts
+	w.tune = verifyMounts
 	d = newFakeDriver(driverName, w.dir)
 	d.mount = tmpfs
 	d.start(t)
@@ -31,9 +31,9 @@ func shownAt(t *testing.T) (w *world, d *fakeDriver, host string) {
 		for unix.Unmount(host, unix.MNT_DETACH) == nil {
 		}
 	})
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.podWith("p", func(p *corev1.Pod) { p.Annotations = map[string]string{volume.AnnMountAt: host} }, "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	return w, d, host
 }
 
@@ -47,7 +47,7 @@ func TestHostPathGoesAfterATargetMadeAnew(t *testing.T) {
 	first, _, err := mount.At(target)
 	w.must(nil, err)
 	w.must(nil, unix.Unmount(target, 0))
-	d.set(func() { clear(d.shown) })
+	d.set(func() { clear(d.published) })
 	eventually(t, func() string {
 		w.agent.volumes.AddAll("")
 		if now, mounted, err := mount.At(target); err != nil || !mounted || now.Device == first.Device {
@@ -56,8 +56,8 @@ func TestHostPathGoesAfterATargetMadeAnew(t *testing.T) {
 		return ""
 	})
 	w.terminate("p")
-	w.gone("p")
-	w.done(d)
+	w.awaitDeletion("p")
+	w.awaitCleanup(d)
 	if at, mounted, err := mount.At(host); err != nil || mounted {
 		t.Errorf("at the host path there is still %+v, %v", at, err)
 	}
@@ -74,12 +74,12 @@ func TestHostPathIsCovered(t *testing.T) {
 	if at, mounted, err := mount.At(host); err != nil || !mounted || at.Source != "theirs" {
 		t.Fatalf("at the host path there is %+v, %v", at, err)
 	}
-	if d.left() == "" {
+	if d.leftover() == "" {
 		t.Error("the volume is let go while it is mounted")
 	}
 	w.must(nil, unix.Unmount(host, 0))
-	w.gone("p")
-	w.done(d)
+	w.awaitDeletion("p")
+	w.awaitCleanup(d)
 	if at, mounted, err := mount.At(host); err != nil || mounted {
 		t.Errorf("at the host path there is still %+v, %v", at, err)
 	}

@@ -87,12 +87,12 @@ func believers(t *testing.T, test func(*testing.T, *world, *fakeDriver)) {
 			d := newFakeDriver(driverName, w.dir)
 			if !believes {
 				t.Cleanup(w.detachAll)
-				w.tune = doubts
+				w.tune = verifyMounts
 				d.mount, d.mountStage = tmpfs, tmpfs
 			}
 			test(t, w, d)
 			w.empty()
-			if left := d.left(); left != "" {
+			if left := d.leftover(); left != "" {
 				t.Errorf("left at the driver: %s", left)
 			}
 			if points, err := mount.Below(w.dir); err != nil || len(points) > 0 {
@@ -114,7 +114,7 @@ func TestEveryCode(t *testing.T) {
 		w.run()
 		w.registered(driverName)
 		for _, m := range all {
-			w.wire(driverName, m.name())
+			w.addVolume(driverName, m.name())
 			if m.call == "expand" {
 				w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), m.name(), types.MergePatchType,
 					[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizePending"}}}`),
@@ -123,14 +123,14 @@ func TestEveryCode(t *testing.T) {
 			w.pod(m.name(), m.name())
 		}
 		for _, m := range all {
-			w.says(m.name(), corev1.ConditionTrue, "v-"+m.name()+"=")
+			w.awaitCondition(m.name(), corev1.ConditionTrue, "v-"+m.name()+"=")
 		}
 		w.eachOnce()
 		for _, m := range all {
 			w.terminate(m.name())
 		}
 		for _, m := range all {
-			w.gone(m.name())
+			w.awaitDeletion(m.name())
 		}
 		w.empty()
 		for _, m := range all {
@@ -267,13 +267,13 @@ func TestUndoneAfterEveryCode(t *testing.T) {
 		w.run()
 		w.registered(driverName)
 		for _, m := range all {
-			w.wire(driverName, m.name())
+			w.addVolume(driverName, m.name())
 			w.pod(m.name(), m.name())
-			w.says(m.name(), corev1.ConditionFalse, "mishap "+m.name())
+			w.awaitCondition(m.name(), corev1.ConditionFalse, "mishap "+m.name())
 			w.terminate(m.name())
 		}
 		for _, m := range all {
-			w.gone(m.name())
+			w.awaitDeletion(m.name())
 		}
 	})
 }

@@ -19,7 +19,7 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// fakeDriver is a CSI driver that mounts nothing and writes down its calls.
+// fakeDriver is a CSI driver that mounts nothing and records its calls.
 type fakeDriver struct {
 	csipb.UnimplementedIdentityServer
 	csipb.UnimplementedControllerServer
@@ -38,24 +38,24 @@ type fakeDriver struct {
 	requests []*csipb.NodePublishVolumeRequest
 	// staged and shown are what was done and not undone: volumes, and volumes
 	// with a target.
-	staged, shown map[string]bool
-	// most is how many volumes the node takes; usage and ailments are what it
+	staged, published map[string]bool
+	// maxVolumes is how many volumes the node takes; usage and ailments are what it
 	// says of each volume; tells says that it does so.
-	most     int64
-	usage    []*csipb.VolumeUsage
-	ailments []*csipb.VolumeHealth_VolumeHealthEntry
-	tells    bool
+	maxVolumes int64
+	usage      []*csipb.VolumeUsage
+	problems   []*csipb.VolumeHealth_VolumeHealthEntry
+	hasHealth  bool
 	// mount, when set, mounts something at a target, mountStage at a staging
 	// path.
 	mount, mountStage func(path string) error
-	told              []*registerapi.RegistrationStatus
+	statuses          []*registerapi.RegistrationStatus
 	servers           []*grpc.Server
 }
 
 func newFakeDriver(name, root string) *fakeDriver {
 	return &fakeDriver{
 		name: name, registerAs: name, dir: root, topology: map[string]string{"topology.example/zone": "z1"},
-		staged: map[string]bool{}, shown: map[string]bool{}, most: 7,
+		staged: map[string]bool{}, published: map[string]bool{}, maxVolumes: 7,
 	}
 }
 
@@ -90,7 +90,7 @@ func (d *fakeDriver) start(t *testing.T) {
 	t.Cleanup(d.stop)
 }
 
-// stop ends the driver as a process that tidies up: its sockets go.
+// stop ends the driver like a process that removes its sockets.
 func (d *fakeDriver) stop() {
 	for _, s := range d.servers {
 		s.Stop()
@@ -124,7 +124,7 @@ func (d *fakeDriver) history() string {
 func (d *fakeDriver) answers() []*registerapi.RegistrationStatus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return append([]*registerapi.RegistrationStatus(nil), d.told...)
+	return append([]*registerapi.RegistrationStatus(nil), d.statuses...)
 }
 
 func (d *fakeDriver) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
@@ -138,7 +138,7 @@ func (d *fakeDriver) NotifyRegistrationStatus(
 ) (*registerapi.RegistrationStatusResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.told = append(d.told, s)
+	d.statuses = append(d.statuses, s)
 	return &registerapi.RegistrationStatusResponse{}, nil
 }
 
@@ -163,7 +163,7 @@ func (d *fakeDriver) NodeGetCapabilities(
 	can := []csipb.NodeServiceCapability_RPC_Type{
 		csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME,
 	}
-	if d.tells {
+	if d.hasHealth {
 		can = append(can, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS, csipb.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
 	}
 	for _, c := range can {
@@ -186,7 +186,7 @@ func (d *fakeDriver) NodeGetInfo(ctx context.Context, _ *csipb.NodeGetInfoReques
 // afterwards is an error that is answered when the work is done.
 type afterwards struct{ error }
 
-// perform asks the hook how a call goes, and does the work or not.
+// perform asks the hook how a call ends, and does the work or not.
 func (d *fakeDriver) perform(ctx context.Context, what string, work func() error) error {
 	err := d.call(ctx, what)
 	late, after := err.(afterwards) //nolint:errorlint // nothing wraps what a hook returns
@@ -204,11 +204,11 @@ func (d *fakeDriver) perform(ctx context.Context, what string, work func() error
 	return nil
 }
 
-// left says what was done and not undone.
-func (d *fakeDriver) left() string {
+// leftover returns what was done and not undone.
+func (d *fakeDriver) leftover() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return strings.Join(slices.Concat(slices.Sorted(maps.Keys(d.staged)), slices.Sorted(maps.Keys(d.shown))), " ")
+	return strings.Join(slices.Concat(slices.Sorted(maps.Keys(d.staged)), slices.Sorted(maps.Keys(d.published))), " ")
 }
 
 func (d *fakeDriver) NodeStageVolume(
@@ -230,7 +230,7 @@ func (d *fakeDriver) NodeUnstageVolume(
 	ctx context.Context, r *csipb.NodeUnstageVolumeRequest,
 ) (*csipb.NodeUnstageVolumeResponse, error) {
 	return &csipb.NodeUnstageVolumeResponse{}, d.perform(ctx, "unstage:"+r.VolumeId, func() error {
-		for at := range d.shown {
+		for at := range d.published {
 			if strings.HasPrefix(at, r.VolumeId+" ") {
 				return status.Error(codes.FailedPrecondition, "it is still at "+at)
 			}
@@ -243,7 +243,7 @@ func (d *fakeDriver) NodeUnstageVolume(
 	})
 }
 
-func (d *fakeDriver) published() []*csipb.NodePublishVolumeRequest {
+func (d *fakeDriver) publishRequests() []*csipb.NodePublishVolumeRequest {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.requests)
@@ -260,12 +260,12 @@ func (d *fakeDriver) NodePublishVolume(
 		if r.StagingTargetPath != "" && !d.staged[r.VolumeId] {
 			return status.Error(codes.FailedPrecondition, "it is not staged")
 		}
-		if d.mount != nil && !d.shown[at] {
+		if d.mount != nil && !d.published[at] {
 			if err := d.mount(r.TargetPath); err != nil {
 				return status.Error(codes.Internal, err.Error())
 			}
 		}
-		d.shown[at] = true
+		d.published[at] = true
 		return nil
 	})
 }
@@ -282,7 +282,7 @@ func (d *fakeDriver) NodeUnpublishVolume(
 			_ = unix.Unmount(r.TargetPath, unix.UMOUNT_NOFOLLOW)
 			_ = unix.Rmdir(r.TargetPath)
 		}
-		delete(d.shown, r.VolumeId+" "+r.TargetPath)
+		delete(d.published, r.VolumeId+" "+r.TargetPath)
 		return nil
 	})
 }
@@ -296,7 +296,7 @@ func (d *fakeDriver) NodeExpandVolume(
 func (d *fakeDriver) limit() int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.most
+	return d.maxVolumes
 }
 
 func (d *fakeDriver) set(change func()) {
@@ -320,6 +320,6 @@ func (d *fakeDriver) NodeGetVolumeHealth(
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return &csipb.NodeGetVolumeHealthResponse{
-		VolumeHealth: &csipb.VolumeHealth{VolumeId: r.VolumeId, HealthStatuses: d.ailments},
+		VolumeHealth: &csipb.VolumeHealth{VolumeId: r.VolumeId, HealthStatuses: d.problems},
 	}, nil
 }

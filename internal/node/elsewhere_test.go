@@ -12,13 +12,13 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestMountedElsewhere: somebody has bound the volume to a directory of his own.
-// The Pod may go, and the volume stays staged and marked as in use, so that
-// nobody detaches it, until that is unmounted.
+// TestMountedElsewhere: somebody has bind-mounted the volume at another directory. The Pod can be
+// deleted, but the volume stays staged and in volumesInUse, so that it is not detached, until that
+// mount is gone.
 func TestMountedElsewhere(t *testing.T) {
 	w := newWorld(t)
 	t.Cleanup(w.detachAll)
-	w.tune = doubts
+	w.tune = verifyMounts
 	d := newFakeDriver(driverName, w.dir)
 	d.mountStage, d.mount = tmpfs, func(target string) error {
 		if err := os.Mkdir(target, 0o700); err != nil {
@@ -29,23 +29,23 @@ func TestMountedElsewhere(t *testing.T) {
 	d.start(t)
 	w.run()
 	w.registered(driverName)
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.attach(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	theirs, err := os.MkdirTemp("", "theirs-")
 	w.must(nil, err)
 	t.Cleanup(func() { _ = unix.Unmount(theirs, unix.MNT_DETACH); _ = os.RemoveAll(theirs) })
 	w.must(nil, unix.Mount(uses.TargetPath(w.dir, "uid-p", "pv-a", false), theirs, "", unix.MS_BIND, ""))
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 	w.heard("VolumeAttachment", attach.NameOf(driverName, "h-a", "n1"), "FailedUnmount",
 		"it is mounted by somebody else at "+theirs, "user")
 	if got := w.node().Status.VolumesInUse; len(got) != 1 || string(got[0]) != volume.UniqueName(driverName, "h-a") {
 		t.Errorf("the node says that it uses %v", got)
 	}
 	w.must(nil, unix.Unmount(theirs, 0))
-	w.done(d)
+	w.awaitCleanup(d)
 	eventually(t, func() string {
 		if len(w.node().Status.VolumesInUse) > 0 {
 			return "the node says that it uses the volume"

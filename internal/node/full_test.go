@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// smallDisk puts the agent's directory on a disk of a mebibyte.
+// smallDisk mounts a disk of 1 MiB at the agent's directory.
 func (w *world) smallDisk() {
 	w.t.Helper()
 	w.must(nil, unix.Mount("none", w.dir, "tmpfs", 0, "size=1m"))
@@ -22,7 +22,7 @@ func (w *world) smallDisk() {
 	})
 }
 
-// fill leaves no room on the agent's disk; the returned function makes some.
+// fill uses all space of the agent's disk; the returned function frees some.
 func (w *world) fill() (empty func()) {
 	w.t.Helper()
 	filler, err := os.OpenFile(filepath.Join(w.dir, "filler"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -37,26 +37,26 @@ func (w *world) fill() (empty func()) {
 	return func() { w.must(nil, os.Remove(filler.Name())) }
 }
 
-// TestTeardownOnAFullDisk: what needs no room goes on, and a restart neither
-// forgets what is still there nor what is gone.
+// TestTeardownOnAFullDisk: unmounts succeed without space, and a restart forgets neither what is
+// mounted nor what is not.
 func TestTeardownOnAFullDisk(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	w.smallDisk()
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
 	w.run()
-	w.wire(driverName, "a")
-	w.wire(driverName, "b")
+	w.addVolume(driverName, "a")
+	w.addVolume(driverName, "b")
 	for _, p := range []string{"p", "q"} {
 		w.pod(p, "a")
-		w.says(p, corev1.ConditionTrue, "v-a=")
+		w.awaitCondition(p, corev1.ConditionTrue, "v-a=")
 	}
 	w.pod("last", "b")
-	w.says("last", corev1.ConditionTrue, "v-b=")
+	w.awaitCondition("last", corev1.ConditionTrue, "v-b=")
 	w.fill()
 	for _, p := range []string{"p", "last"} {
 		w.terminate(p)
-		w.gone(p)
+		w.awaitDeletion(p)
 	}
 	eventually(t, func() string {
 		if used := fmt.Sprint(w.node().Status.VolumesInUse); strings.Contains(used, "h-b") || !strings.Contains(used, "h-a") {
@@ -65,44 +65,44 @@ func TestTeardownOnAFullDisk(t *testing.T) {
 		return ""
 	})
 	empty := w.fill()
-	w.wire(driverName, "c")
+	w.addVolume(driverName, "c")
 	w.pod("late", "c")
-	w.says("late", corev1.ConditionFalse, "no space left on device")
+	w.awaitCondition("late", corev1.ConditionFalse, "no space left on device")
 	if strings.Contains(d.history(), "stage:h-c") {
 		t.Error("a volume was staged that nobody would find again")
 	}
 	w.stop()
 	calls := d.history()
 	w.run()
-	w.says("q", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("q", corev1.ConditionTrue, "v-a=")
 	w.terminate("q")
-	w.gone("q")
+	w.awaitDeletion("q")
 	for _, again := range []string{"unpublish:h-b", "unstage:h-b"} {
 		if strings.Count(d.history(), again) != strings.Count(calls, again) {
 			t.Errorf("called again: %s", again)
 		}
 	}
 	empty()
-	w.says("late", corev1.ConditionTrue, "v-c=")
+	w.awaitCondition("late", corev1.ConditionTrue, "v-c=")
 	w.terminate("late")
-	w.gone("late")
+	w.awaitDeletion("late")
 	w.empty()
-	if left := d.left(); left != "" {
+	if left := d.leftover(); left != "" {
 		t.Errorf("left at the driver: %s", left)
 	}
 }
 
-// TestDeathOnAFullDisk: the agent dies before or after each effect of a teardown
-// that it cannot write down, and the next one ends it.
+// TestDeathOnAFullDisk: the agent crashes before or after each effect of an unmount that it cannot
+// write to the disk, and the next one completes it.
 func TestDeathOnAFullDisk(t *testing.T) {
-	effects := liveAndDie(t, life{full: true})
+	effects := runWithCrash(t, crashCase{full: true})
 	for at, effect := range effects {
 		if at < len(effects)/2 {
 			continue
 		}
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d %s, after it: %v", at+1, effect, after), func(t *testing.T) {
-				liveAndDie(t, life{at: at + 1, after: after, full: true})
+				runWithCrash(t, crashCase{at: at + 1, after: after, full: true})
 			})
 		}
 	}

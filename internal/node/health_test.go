@@ -92,9 +92,9 @@ func TestTurnedReadOnly(t *testing.T) {
 			device := w.onDisk(d)
 			d.start(t)
 			w.run()
-			w.wire(driverName, "a")
+			w.addVolume(driverName, "a")
 			w.pod("p", "a")
-			w.says("p", corev1.ConditionTrue, "v-a=")
+			w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 			turn(w, device, uses.StagingPath(w.dir, driverName, "h-a", "pv-a", false))
 			w.heard("Pod", "p", "VolumeConditionAbnormal", "read-only by itself", "administrator of node n1")
 			w.heard("PersistentVolumeClaim", "a", "VolumeConditionAbnormal", "read-only by itself", "administrator of node n1")
@@ -109,7 +109,7 @@ func TestTurnedReadOnly(t *testing.T) {
 				w.eventSaid("VolumeConditionNormal", "well again")
 			}
 			w.terminate("p")
-			w.gone("p")
+			w.awaitDeletion("p")
 		})
 	}
 }
@@ -123,9 +123,9 @@ func TestFullVolume(t *testing.T) {
 	w.onDisk(d)
 	d.start(t)
 	w.run()
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	eventually(t, func() string {
 		if s, known := w.agent.health.Of("d.example^h-a"); !known || s.Usage.Total == 0 || s.Health != "" {
 			return "it is not known how full it is"
@@ -140,5 +140,5 @@ func TestFullVolume(t *testing.T) {
 	w.isIll("p", corev1.ConditionTrue)
 	w.eventSaid("VolumeConditionNormal", "well again")
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 }

@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/internal/node/uses"
 )
 
-// TestWhoHoldsTheMount: a volume cannot be unmounted, and the Pod that is to go is told
-// which process uses it, in another mount namespace too, but not with which arguments.
+// TestWhoHoldsTheMount: a volume cannot be unmounted, and an event of the terminating Pod names the
+// process that uses it, also in another mount namespace, but not its arguments.
 func TestWhoHoldsTheMount(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	w.tune = func(o *Options) { o.TrustDrivers = false }
@@ -19,9 +19,9 @@ func TestWhoHoldsTheMount(t *testing.T) {
 	w.onDisk(d)
 	d.start(t)
 	w.run()
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	at := uses.TargetPath(w.dir, "uid-p", "pv-a", false)
 	holder := exec.CommandContext(t.Context(), "sh", "-c",
 		`exec 3>"$1/file"; exec unshare --mount sh -c 'echo ready; read x; : hunter2'`, "sh", at)
@@ -38,8 +38,8 @@ func TestWhoHoldsTheMount(t *testing.T) {
 	w.terminate("p")
 	used := fmt.Sprintf("in use by process %d (sh): an open file in mount namespace mnt:[", holder.Process.Pid)
 	w.heard("Pod", "p", "FailedUnmount", used, "whoever uses the mount on node n1")
-	w.hides("hunter2", "")
+	w.checkNotDisclosed("hunter2", "")
 	end()
-	w.gone("p")
+	w.awaitDeletion("p")
 	w.empty()
 }

@@ -29,26 +29,26 @@ func TestFullAndReadOnlyDisk(t *testing.T) {
 	w.run()
 	w.registered(driverName)
 	empty := w.fill()
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
 	w.heard("Pod", "p", "FailedMount", "no space left on device", "administrator of node n1")
 	empty()
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	// A mount over it can be read-only although the agent's lock is open.
 	w.must(nil, unix.Mount(w.dir, w.dir, "", unix.MS_BIND, ""))
 	w.must(nil, unix.Mount("", w.dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-	w.wire(driverName, "b")
+	w.addVolume(driverName, "b")
 	w.pod("q", "b")
 	w.heard("Pod", "q", "FailedMount", "read-only file system", "administrator of node n1")
 	w.terminate("p")
 	w.heard("Pod", "p", "FailedUnmount", "read-only file system", "administrator of node n1")
 	w.must(nil, unix.Mount("", w.dir, "", unix.MS_BIND|unix.MS_REMOUNT, ""))
-	w.gone("p")
-	w.says("q", corev1.ConditionTrue, "v-b=")
+	w.awaitDeletion("p")
+	w.awaitCondition("q", corev1.ConditionTrue, "v-b=")
 	w.terminate("q")
-	w.gone("q")
+	w.awaitDeletion("q")
 	w.empty()
-	if left := d.left(); left != "" {
+	if left := d.leftover(); left != "" {
 		t.Errorf("left at the driver: %s", left)
 	}
 }
@@ -57,12 +57,12 @@ func TestFullAndReadOnlyDisk(t *testing.T) {
 // is not; until it is.
 func TestDeviceNeverShows(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
-	w.tune = doubts
+	w.tune = verifyMounts
 	d := newFakeDriver(driverName, w.dir)
 	d.mount = func(target string) error { return os.WriteFile(target, nil, 0o600) }
 	d.start(t)
 	w.run()
-	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
+	w.addVolume(driverName, "a", func(pv *corev1.PersistentVolume) {
 		pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 	})
 	w.pod("p", "a")
@@ -70,12 +70,13 @@ func TestDeviceNeverShows(t *testing.T) {
 	at := uses.TargetPath(w.dir, "uid-p", "pv-a", true)
 	w.must(nil, os.Remove(at))
 	w.must(nil, unix.Mknod(at, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))))
-	w.says("p", corev1.ConditionTrue, "v-a="+filepath.Join(w.dir, "pods/uid-p/volumeDevices/kubernetes.io~csi/pv-a"))
+	w.awaitCondition("p", corev1.ConditionTrue,
+		"v-a="+filepath.Join(w.dir, "pods/uid-p/volumeDevices/kubernetes.io~csi/pv-a"))
 	if to, err := os.Readlink(uses.DeviceLink(w.dir, "uid-p", "pv-a")); err != nil || to != at {
 		t.Errorf("the Pod's link leads to %s, %v", to, err)
 	}
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 	w.empty()
 }
 
@@ -84,17 +85,17 @@ func TestDeviceNeverShows(t *testing.T) {
 // nothing is taken away beneath it.
 func TestDeviceOfADeniedVolume(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
-	w.tune = doubts
+	w.tune = verifyMounts
 	d := newFakeDriver(driverName, w.dir)
 	at := uses.TargetPath(w.dir, "uid-p", "pv-a", true)
 	d.mount = func(target string) error { return unix.Mknod(target, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) }
 	d.start(t)
 	w.run()
-	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
+	w.addVolume(driverName, "a", func(pv *corev1.PersistentVolume) {
 		pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 	})
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	denied := false
 	d.setHook(func(_ context.Context, call string) error {
 		if !strings.HasPrefix(call, "unpublish") || denied {
@@ -104,32 +105,32 @@ func TestDeviceOfADeniedVolume(t *testing.T) {
 		return status.Error(codes.NotFound, "there is no such volume")
 	})
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 	w.empty()
-	if got := d.left(); got != "" || mount.IsDevice(at) {
+	if got := d.leftover(); got != "" || mount.IsDevice(at) {
 		t.Errorf("left at the driver: %q, a device at the target: %v", got, mount.IsDevice(at))
 	}
 }
 
 // TestNamesThatLeaveTheirDirectory are never made paths of.
 func TestNamesThatLeaveTheirDirectory(t *testing.T) {
-	w, d := running(t, noAttach(driverName))
-	w.wire(driverName, "a")
+	w, d := newRunningWorld(t, noAttach(driverName))
+	w.addVolume(driverName, "a")
 	w.podWith("p", func(p *corev1.Pod) { p.UID = "../../../escape" }, "a")
-	w.says("p", corev1.ConditionFalse, `the UID of the Pod, "../../../escape", cannot be the name of a directory`)
+	w.awaitCondition("p", corev1.ConditionFalse, `the UID of the Pod, "../../../escape", cannot be the name of a directory`)
 	w.heard("Pod", "p", "FailedMount", "the UID of the Pod", "user")
 	w.podWith("q", func(p *corev1.Pod) {
 		inline(p)
 		p.Spec.Volumes[0].Name = ".."
 	})
-	w.says("q", corev1.ConditionFalse, `the name of the volume, "..", cannot be the name of a directory`)
+	w.awaitCondition("q", corev1.ConditionFalse, `the name of the volume, "..", cannot be the name of a directory`)
 	w.heard("Pod", "q", "FailedMount", "the name of the volume", "user")
 	if got := d.history(); got != "info" {
 		t.Errorf("calls: %s", got)
 	}
 	for _, p := range []string{"p", "q"} {
 		w.terminate(p)
-		w.gone(p)
+		w.awaitDeletion(p)
 	}
 	w.empty()
 }
@@ -140,19 +141,19 @@ func TestManyAttributes(t *testing.T) {
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
 	d.setHook(func(_ context.Context, call string) error {
-		if strings.HasPrefix(call, "publish:") && len(d.published()) == 1 {
+		if strings.HasPrefix(call, "publish:") && len(d.publishRequests()) == 1 {
 			return status.Error(codes.Internal, strings.Repeat("too much ", 1<<17))
 		}
 		return nil
 	})
 	w.run()
 	text := strings.Repeat("x", 1<<20)
-	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
+	w.addVolume(driverName, "a", func(pv *corev1.PersistentVolume) {
 		pv.Spec.CSI.VolumeAttributes = map[string]string{"a": text}
 	})
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
-	if got := d.published()[0].VolumeContext["a"]; got != text {
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	if got := d.publishRequests()[0].VolumeContext["a"]; got != text {
 		t.Errorf("the driver got %d bytes", len(got))
 	}
 	w.eventSaid("FailedMount", "too much")
@@ -179,23 +180,23 @@ func TestLeaverKeepsNobodyWaiting(t *testing.T) {
 	single := func(pv *corev1.PersistentVolume) {
 		pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 	}
-	w.wire(driverName, "many")
-	w.wire(driverName, "one", single)
+	w.addVolume(driverName, "many")
+	w.addVolume(driverName, "one", single)
 	for _, v := range []string{"many", "one"} {
 		w.pod("old-"+v, v)
-		w.says("old-"+v, corev1.ConditionTrue, "v-"+v+"=")
+		w.awaitCondition("old-"+v, corev1.ConditionTrue, "v-"+v+"=")
 		w.terminate("old-" + v)
 	}
 	w.eventSaid("FailedUnmount", "it is stuck")
 	w.pod("new-many", "many")
-	w.says("new-many", corev1.ConditionTrue, "v-many=")
+	w.awaitCondition("new-many", corev1.ConditionTrue, "v-many=")
 	w.pod("new-one", "one")
-	w.says("new-one", corev1.ConditionFalse,
+	w.awaitCondition("new-one", corev1.ConditionFalse,
 		"FailedUnmount: NodeUnpublishVolume by driver d.example: Internal: it is stuck")
 	d.setHook(nil)
-	w.says("new-one", corev1.ConditionTrue, "v-one=")
+	w.awaitCondition("new-one", corev1.ConditionTrue, "v-one=")
 	for _, v := range []string{"many", "one"} {
-		w.gone("old-" + v)
+		w.awaitDeletion("old-" + v)
 	}
 }
 
@@ -214,22 +215,22 @@ func TestStuckUnstage(t *testing.T) {
 	})
 	w.run()
 	w.registered(driverName)
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.attach(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 	const cause = "NodeUnstageVolume by driver d.example: Internal: it is stuck"
 	w.heard("VolumeAttachment", attach.NameOf(driverName, "h-a", "n1"), "FailedUnmount", cause, "node n1")
 	w.pod("q", "a")
 	w.heard("Pod", "q", "FailedUnmount", cause, "node n1")
-	w.says("q", corev1.ConditionFalse, cause)
+	w.awaitCondition("q", corev1.ConditionFalse, cause)
 	if used := w.node().Status.VolumesInUse; len(used) != 1 {
 		t.Errorf("volumes in use: %v", used)
 	}
 	d.setHook(nil)
-	w.says("q", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("q", corev1.ConditionTrue, "v-a=")
 	if got := d.callsFor("h-a"); !strings.HasSuffix(got, "unstage stage publish") {
 		t.Errorf("calls: %s", got)
 	}
@@ -238,8 +239,8 @@ func TestStuckUnstage(t *testing.T) {
 // TestSecretOfNoUse: the user has to make it, and CSI carries nothing but text;
 // the driver is not called, and has nothing to undo.
 func TestSecretOfNoUse(t *testing.T) {
-	w, d := running(t, noAttach(driverName))
-	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
+	w, d := newRunningWorld(t, noAttach(driverName))
+	w.addVolume(driverName, "a", func(pv *corev1.PersistentVolume) {
 		pv.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
 	})
 	secret := &corev1.Secret{
@@ -257,9 +258,9 @@ func TestSecretOfNoUse(t *testing.T) {
 		}
 		w.pod(pod, "a")
 		w.heard("Pod", pod, "FailedMount", "volume pv-a: the secret cannot be used: ", "user")
-		w.says(pod, corev1.ConditionFalse, c.want)
+		w.awaitCondition(pod, corev1.ConditionFalse, c.want)
 		w.terminate(pod)
-		w.gone(pod)
+		w.awaitDeletion(pod)
 		if c.there {
 			w.must(nil, w.client.CoreV1().Secrets("ns").Delete(t.Context(), "s", metav1.DeleteOptions{}))
 		}
@@ -279,20 +280,20 @@ func TestFailureOfOnePod(t *testing.T) {
 	at := uses.TargetPath(w.dir, "uid-a", "pv-v", false)
 	w.must(nil, os.MkdirAll(filepath.Dir(at), 0o700))
 	w.must(nil, os.WriteFile(at, nil, 0o600))
-	w.wire(driverName, "v")
+	w.addVolume(driverName, "v")
 	w.pod("a", "v")
-	w.says("a", corev1.ConditionFalse, "something else is there")
+	w.awaitCondition("a", corev1.ConditionFalse, "something else is there")
 	w.pod("b", "v")
-	w.says("b", corev1.ConditionTrue, "v-v=")
+	w.awaitCondition("b", corev1.ConditionTrue, "v-v=")
 }
 
 // TestDriverRemoved: the driver is gone for good and a Pod is to go: it is told
 // whom it waits for, and nothing is forgotten.
 func TestDriverRemoved(t *testing.T) {
-	w, d := running(t, noAttach(driverName))
-	w.wire(driverName, "a")
+	w, d := newRunningWorld(t, noAttach(driverName))
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	d.stop()
 	w.registered()
 	w.terminate("p")
@@ -301,7 +302,7 @@ func TestDriverRemoved(t *testing.T) {
 		t.Errorf("volumes in use: %v", used)
 	}
 	d.start(t)
-	w.gone("p")
+	w.awaitDeletion("p")
 	w.empty()
 	if points, err := mount.Below(w.dir); err != nil || len(points) > 0 {
 		t.Errorf("mounts: %v, %v", points, err)

@@ -19,7 +19,7 @@ func shownWith(t *testing.T, options string) (w *world, host string) {
 	t.Helper()
 	w = newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
-	w.tune = doubts
+	w.tune = verifyMounts
 	d := newFakeDriver(driverName, w.dir)
 	d.mount = func(target string) error {
 		return errors.Join(tmpfs(target), tmpfs(filepath.Join(target, "below")))
@@ -29,14 +29,14 @@ func shownWith(t *testing.T, options string) (w *world, host string) {
 	w.registered(driverName)
 	host = t.TempDir()
 	t.Cleanup(func() { _ = mount.Detach(host) })
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.podWith("p", func(p *corev1.Pod) {
 		p.Annotations = map[string]string{volume.AnnMountAt: host}
 		if options != "" {
 			p.Annotations[volume.AnnMountOptions] = options
 		}
 	}, "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	return w, host
 }
 
@@ -55,7 +55,7 @@ func TestHostPathForbids(t *testing.T) {
 				}
 			}
 			w.terminate("p")
-			w.gone("p")
+			w.awaitDeletion("p")
 			if left, err := mount.Below(host); err != nil || len(left) > 0 {
 				t.Errorf("left: %v, %v", left, err)
 			}
@@ -77,7 +77,7 @@ func TestHostPathBelow(t *testing.T) {
 	w.terminate("p")
 	w.heard("Pod", "p", "FailedUnmount", theirs+": something else is mounted there", "user")
 	w.must(nil, unix.Unmount(theirs, 0))
-	w.gone("p")
+	w.awaitDeletion("p")
 	if left, err := mount.Below(host); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
@@ -95,7 +95,7 @@ func TestHostPathMadeWhole(t *testing.T) {
 		return ""
 	})
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 }
 
 // TestHostPathsRefused: volumes are not mounted at, in or over what volumes live
@@ -110,8 +110,8 @@ func TestHostPathsRefused(t *testing.T) {
 		unix.Mount(filepath.Join(data, "pool"), filepath.Join(other, "bound"), "", unix.MS_BIND, "")))
 	t.Cleanup(func() { _ = unix.Unmount(filepath.Join(other, "bound"), unix.MNT_DETACH) })
 	w.tune = func(o *Options) {
-		doubts(o)
-		o.Keep = []string{data}
+		verifyMounts(o)
+		o.Protected = []string{data}
 	}
 	d := newFakeDriver(driverName, w.dir)
 	d.mount = tmpfs
@@ -129,11 +129,11 @@ func TestHostPathsRefused(t *testing.T) {
 		"options": {other, "suid,exec", `option "exec": there are suid`},
 	} {
 		name := "p" + string(pod[0]) + string(pod[len(pod)-1])
-		w.wire(driverName, name)
+		w.addVolume(driverName, name)
 		w.podWith(name, func(p *corev1.Pod) {
 			p.Annotations = map[string]string{volume.AnnMountAt: c.path, volume.AnnMountOptions: c.options}
 		}, name)
-		w.says(name, corev1.ConditionFalse, c.want)
+		w.awaitCondition(name, corev1.ConditionFalse, c.want)
 	}
 	for dir, want := range map[string]int{data: 0, other: 1} {
 		if points, err := mount.Below(dir); err != nil || len(points) != want {

@@ -34,14 +34,14 @@ func inline(pod *corev1.Pod) {
 // TestInlineVolume: a volume that a Pod names itself is published, and nothing
 // else is done or said about it, through a restart of the agent to its end.
 func TestInlineVolume(t *testing.T) {
-	w, d := running(t, doesInline("Ephemeral"), &corev1.Secret{
+	w, d := newRunningWorld(t, doesInline("Ephemeral"), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")},
 	})
 	w.podWith("p", inline)
 	at := filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/own/mount")
-	w.says("p", corev1.ConditionTrue, "own="+at)
+	w.awaitCondition("p", corev1.ConditionTrue, "own="+at)
 	handle := fmt.Sprintf("csi-%x", sha256.Sum256([]byte("uid-pown")))
-	r := d.published()[0]
+	r := d.publishRequests()[0]
 	for what, pair := range map[string][2]string{
 		"handle":      {r.VolumeId, handle},
 		"path":        {r.TargetPath, at},
@@ -64,7 +64,7 @@ func TestInlineVolume(t *testing.T) {
 		t.Errorf("the node is to say that it uses %v", names)
 	}
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 	w.empty()
 	if got := d.history(); got != "info publish:"+handle+" info unpublish:"+handle {
 		t.Errorf("calls: %s", got)
@@ -77,23 +77,23 @@ func TestInlineVolume(t *testing.T) {
 // TestInlineVolumeIsRefused until the driver's object says that it does such
 // volumes.
 func TestInlineVolumeIsRefused(t *testing.T) {
-	w, _ := running(t, doesInline("Persistent"))
+	w, _ := newRunningWorld(t, doesInline("Persistent"))
 	w.podWith("p", func(p *corev1.Pod) {
 		inline(p)
 		p.Spec.Volumes[0].CSI.NodePublishSecretRef = nil
 	})
 	const refused = "driver d.example does not do volumes of mode Ephemeral: its CSIDriver object lists [Persistent]"
-	w.says("p", corev1.ConditionFalse, refused)
+	w.awaitCondition("p", corev1.ConditionFalse, refused)
 	w.eventSaid("FailedMount", refused)
 	w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), doesInline("Persistent", "Ephemeral"),
 		metav1.UpdateOptions{}))
-	w.says("p", corev1.ConditionTrue, "own=")
+	w.awaitCondition("p", corev1.ConditionTrue, "own=")
 }
 
 // TestRefusalIsOver when the driver is asked after all: while it does not answer, the
 // Pod hears of the call, and no more of what kept it from being made.
 func TestRefusalIsOver(t *testing.T) {
-	w, d := running(t, doesInline("Persistent"))
+	w, d := newRunningWorld(t, doesInline("Persistent"))
 	answer := make(chan struct{})
 	d.setHook(func(_ context.Context, call string) error {
 		if strings.HasPrefix(call, "publish") {
@@ -105,12 +105,12 @@ func TestRefusalIsOver(t *testing.T) {
 		inline(p)
 		p.Spec.Volumes[0].CSI.NodePublishSecretRef = nil
 	})
-	w.says("p", corev1.ConditionFalse, "does not do volumes of mode Ephemeral")
+	w.awaitCondition("p", corev1.ConditionFalse, "does not do volumes of mode Ephemeral")
 	w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), doesInline("Persistent", "Ephemeral"),
 		metav1.UpdateOptions{}))
-	w.says("p", corev1.ConditionFalse, "driver d.example was called to publish volume own")
+	w.awaitCondition("p", corev1.ConditionFalse, "driver d.example was called to publish volume own")
 	close(answer)
-	w.says("p", corev1.ConditionTrue, "own=")
+	w.awaitCondition("p", corev1.ConditionTrue, "own=")
 }
 
 // TestPersistentVolumeIsRefused by a driver that does inline volumes only.
@@ -120,20 +120,20 @@ func TestPersistentVolumeIsRefused(t *testing.T) {
 	w := newWorld(t, d)
 	newFakeDriver(driverName, w.dir).start(t)
 	w.run()
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionFalse, "does not do volumes of mode Persistent")
+	w.awaitCondition("p", corev1.ConditionFalse, "does not do volumes of mode Persistent")
 }
 
 // TestInlineSurvivesALostJournal: the volume of a living Pod is taken over, and
 // not taken for a stranger's mount.
 func TestInlineSurvivesALostJournal(t *testing.T) {
-	w, d := running(t, doesInline("Ephemeral"))
+	w, d := newRunningWorld(t, doesInline("Ephemeral"))
 	w.podWith("p", func(p *corev1.Pod) {
 		inline(p)
 		p.Spec.Volumes[0].CSI.NodePublishSecretRef = nil
 	})
-	w.says("p", corev1.ConditionTrue, "own=")
+	w.awaitCondition("p", corev1.ConditionTrue, "own=")
 	w.stop()
 	w.must(nil, os.RemoveAll(filepath.Join(w.dir, "journal")))
 	w.run()
@@ -144,6 +144,6 @@ func TestInlineSurvivesALostJournal(t *testing.T) {
 		return ""
 	})
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 	w.empty()
 }

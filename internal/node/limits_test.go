@@ -39,12 +39,12 @@ func TestLimitIsAskedAgain(t *testing.T) {
 	object := noAttach(driverName)
 	object.Spec.NodeAllocatableUpdatePeriodSeconds = ptr.To[int64](1)
 	w := newWorld(t, object)
-	w.tune = func(o *Options) { o.LookEvery = 10 * time.Millisecond }
+	w.tune = func(o *Options) { o.PollEvery = 10 * time.Millisecond }
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
 	w.run()
 	w.takes(7)
-	d.set(func() { d.most = 3 })
+	d.set(func() { d.maxVolumes = 3 })
 	w.takes(3)
 }
 
@@ -52,18 +52,18 @@ func TestLimitIsAskedAgain(t *testing.T) {
 // asked, and not before.
 func TestLimitIsAskedWhenFull(t *testing.T) {
 	w := newWorld(t)
-	w.tune = func(o *Options) { o.LookEvery = 10 * time.Millisecond }
+	w.tune = func(o *Options) { o.PollEvery = 10 * time.Millisecond }
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
 	w.run()
 	w.takes(7)
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionFalse, "WaitForAttach")
+	w.awaitCondition("p", corev1.ConditionFalse, "WaitForAttach")
 	if got := d.history(); got != "info" {
 		t.Errorf("calls: %s", got)
 	}
-	d.set(func() { d.most = 3 })
+	d.set(func() { d.maxVolumes = 3 })
 	w.attachFails("a", codes.ResourceExhausted)
 	w.takes(3)
 	// The driver's object does not say that its limits change: the Pod waits for
@@ -71,7 +71,7 @@ func TestLimitIsAskedWhenFull(t *testing.T) {
 	w.must(nil, w.client.StorageV1().VolumeAttachments().Delete(t.Context(), attach.NameOf(driverName, "h-a", "n1"),
 		metav1.DeleteOptions{}))
 	w.attach(driverName, "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 }
 
 // attachFails does what an attacher does whose driver answers with a code.
@@ -93,28 +93,28 @@ func TestPodIsGivenUpWhenFull(t *testing.T) {
 	object := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}}
 	object.Spec.NodeAllocatableUpdatePeriodSeconds = ptr.To[int64](3600)
 	w := newWorld(t, object)
-	w.tune = func(o *Options) { o.LookEvery = 10 * time.Millisecond }
+	w.tune = func(o *Options) { o.PollEvery = 10 * time.Millisecond }
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
 	w.run()
 	w.takes(7)
 	for _, name := range []string{"has", "lacks", "broken"} {
-		w.wire(driverName, name)
+		w.addVolume(driverName, name)
 	}
 	w.attach(driverName, "has")
 	w.pod("happy", "has")
-	w.says("happy", corev1.ConditionTrue, "v-has=")
+	w.awaitCondition("happy", corev1.ConditionTrue, "v-has=")
 	w.attachFails("broken", codes.Internal)
 	w.pod("waits", "broken")
 	w.pod("p", "has", "lacks")
-	w.says("p", corev1.ConditionFalse, "WaitForAttach")
-	d.set(func() { d.most = 1 })
+	w.awaitCondition("p", corev1.ConditionFalse, "WaitForAttach")
+	d.set(func() { d.maxVolumes = 1 })
 	w.attachFails("lacks", codes.ResourceExhausted)
 	w.failed("p", "VolumeAttachmentLimitExceeded")
 	w.eventSaid("VolumeAttachmentLimitExceeded", "node n1 takes no more volumes of driver d.example")
 	w.takes(1)
 	eventually(t, func() string {
-		if left := d.left(); strings.Contains(left, "uid-p/") || !strings.Contains(left, "uid-happy/") {
+		if left := d.leftover(); strings.Contains(left, "uid-p/") || !strings.Contains(left, "uid-happy/") {
 			return "mounted: " + left
 		}
 		return ""
@@ -152,7 +152,7 @@ func (w *world) failed(name, reason string) {
 // the Node's objects; the others stay.
 func TestStaleDriver(t *testing.T) {
 	w := newWorld(t)
-	w.tune = func(o *Options) { o.SettleAfter = 50 * time.Millisecond }
+	w.tune = func(o *Options) { o.RegistrationGrace = 50 * time.Millisecond }
 	stays, goes := newFakeDriver(driverName, w.dir), newFakeDriver("e.example", w.dir)
 	stays.start(t)
 	w.run()

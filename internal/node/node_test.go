@@ -33,24 +33,25 @@ func noAttach(name string) *storagev1.CSIDriver {
 }
 
 func TestLifeOfAVolume(t *testing.T) {
-	w, d := running(t)
-	w.wire(driverName, "a")
+	w, d := newRunningWorld(t)
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionFalse, "WaitForAttach")
+	w.awaitCondition("p", corev1.ConditionFalse, "WaitForAttach")
 	if used := w.node().Status.VolumesInUse; len(used) != 1 {
 		t.Errorf("volumes in use while it waits: %v", used)
 	}
 	w.attach(driverName, "a")
-	w.says("p", corev1.ConditionTrue, "v-a="+filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/pv-a/mount"))
+	w.awaitCondition("p", corev1.ConditionTrue,
+		"v-a="+filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/pv-a/mount"))
 	if got := d.history(); got != "info stage:h-a:/dev/a: publish:h-a" {
 		t.Errorf("calls: %s", got)
 	}
 	w.pod("q", "a")
-	w.says("q", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("q", corev1.ConditionTrue, "v-a=")
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 	w.terminate("q")
-	w.gone("q")
+	w.awaitDeletion("q")
 	eventually(t, func() string {
 		if used := w.node().Status.VolumesInUse; len(used) > 0 {
 			return "volumes in use stay"
@@ -83,34 +84,34 @@ func TestPodWithoutVolumes(t *testing.T) {
 	w := newWorld(t)
 	w.run()
 	w.pod("p")
-	w.says("p", corev1.ConditionTrue, "no volumes")
+	w.awaitCondition("p", corev1.ConditionTrue, "no volumes")
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 }
 
 func TestMissingThings(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	w.run()
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionFalse, "ClaimMissing")
+	w.awaitCondition("p", corev1.ConditionFalse, "ClaimMissing")
 	w.heard("Pod", "p", "ClaimMissing", "there is no claim a", "user")
-	w.wire(driverName, "a")
-	w.says("p", corev1.ConditionFalse, "DriverMissing")
+	w.addVolume(driverName, "a")
+	w.awaitCondition("p", corev1.ConditionFalse, "DriverMissing")
 	w.heard("Pod", "p", "DriverMissing", "driver d.example is not registered", driverName)
 	newFakeDriver(driverName, w.dir).start(t)
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 }
 
 // TestRestart: the agent ends while the driver works; the next one takes over
 // and ends what nobody wants any more, without touching what is wanted.
 func TestRestart(t *testing.T) {
-	w, d := running(t, noAttach(driverName))
-	w.wire(driverName, "a")
-	w.wire(driverName, "b")
+	w, d := newRunningWorld(t, noAttach(driverName))
+	w.addVolume(driverName, "a")
+	w.addVolume(driverName, "b")
 	w.pod("p", "a")
 	w.pod("q", "b")
-	w.says("p", corev1.ConditionTrue, "v-a=")
-	w.says("q", corev1.ConditionTrue, "v-b=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("q", corev1.ConditionTrue, "v-b=")
 	w.stop()
 	w.must(nil, w.client.CoreV1().Pods("ns").Delete(t.Context(), "q", metav1.DeleteOptions{}))
 	d.mu.Lock()
@@ -142,7 +143,7 @@ func TestUnknownStage(t *testing.T) {
 		return nil
 	})
 	w.run()
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
 	eventually(t, func() string {
 		if !strings.Contains(d.history(), "stage:h-a") {
@@ -154,7 +155,7 @@ func TestUnknownStage(t *testing.T) {
 	d.setHook(nil)
 	w.terminate("p")
 	w.run()
-	w.gone("p")
+	w.awaitDeletion("p")
 	eventually(t, func() string {
 		if !strings.HasSuffix(d.history(), "unstage:h-a") {
 			return "calls: " + d.history()
@@ -181,11 +182,11 @@ func TestFailuresAreRepeated(t *testing.T) {
 		return nil
 	})
 	w.run()
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 	w.empty()
 	w.eventSaid("FailedMount", "NodeStageVolume by driver d.example: Internal: no")
 	w.eventSaid("FailedUnmount", "NodeUnpublishVolume by driver d.example: Internal: no")
@@ -243,7 +244,7 @@ func TestHangingDriverDelaysNobody(t *testing.T) {
 	w.run()
 	for i := range 3 * volumes.DriverLimit {
 		name := "s" + string(rune('a'+i%26)) + string(rune('a'+i/26))
-		w.wire("slow.example", name)
+		w.addVolume("slow.example", name)
 		w.pod(name, name)
 	}
 	eventually(t, func() string {
@@ -252,23 +253,23 @@ func TestHangingDriverDelaysNobody(t *testing.T) {
 		}
 		return ""
 	})
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	if n := strings.Count(slow.history(), "stage:"); n != volumes.DriverLimit {
 		t.Errorf("%d calls at once, %d are allowed", n, volumes.DriverLimit)
 	}
 }
 
 func TestSecrets(t *testing.T) {
-	w, d := running(t, noAttach(driverName), &corev1.Secret{
+	w, d := newRunningWorld(t, noAttach(driverName), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")},
 	})
-	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
+	w.addVolume(driverName, "a", func(pv *corev1.PersistentVolume) {
 		pv.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
 	})
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	if got := d.history(); !strings.Contains(got, "stage:h-a::hidden") {
 		t.Errorf("calls: %s", got)
 	}
@@ -283,10 +284,10 @@ func TestSecrets(t *testing.T) {
 
 // TestGrow: the agent may see the claim before the volume, which was written first.
 func TestGrow(t *testing.T) {
-	w, d := running(t, noAttach(driverName))
-	w.wire(driverName, "a")
+	w, d := newRunningWorld(t, noAttach(driverName))
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	w.must(w.client.CoreV1().PersistentVolumes().Patch(t.Context(), "pv-a", types.MergePatchType,
 		[]byte(`{"spec":{"capacity":{"storage":"2Gi"}}}`), metav1.PatchOptions{}))
 	w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), "a", types.MergePatchType,
@@ -318,14 +319,14 @@ func TestGrowIsRefused(t *testing.T) {
 		return nil
 	})
 	w.run()
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
 	w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), "a", types.MergePatchType,
 		[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizePending"}}}`), metav1.PatchOptions{}, "status"))
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	w.eventSaid("FileSystemResizeFailed", "not while it is mounted")
 	w.pod("q", "a")
-	w.says("q", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("q", corev1.ConditionTrue, "v-a=")
 	if got := d.history(); strings.Count(got, "expand:") != 1 {
 		t.Errorf("calls: %s", got)
 	}
@@ -335,7 +336,7 @@ func TestMountAtIsRefused(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	newFakeDriver(driverName, w.dir).start(t)
 	w.run()
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	for name, path := range map[string]string{
 		"rel": "data", "dots": "/data/../etc", "own": w.dir + "/journal", "above": filepath.Dir(w.dir),
 		"none": w.dir + "-none",
@@ -348,7 +349,7 @@ func TestMountAtIsRefused(t *testing.T) {
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "a"},
 		}}}
 		w.must(w.client.CoreV1().Pods("ns").Create(t.Context(), pod, metav1.CreateOptions{}))
-		w.says(name, corev1.ConditionFalse, "FailedMount: volume cannot be shown at the host path")
+		w.awaitCondition(name, corev1.ConditionFalse, "FailedMount: volume cannot be shown at the host path")
 	}
 }
 
@@ -386,17 +387,17 @@ func TestRootDirIsNoLink(t *testing.T) {
 // TestLostJournal: the record was torn; the node's own word and the directories
 // are enough to take the volume away.
 func TestLostJournal(t *testing.T) {
-	w, d := running(t, noAttach(driverName))
-	w.wire(driverName, "a")
+	w, d := newRunningWorld(t, noAttach(driverName))
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	w.stop()
 	files, err := filepath.Glob(filepath.Join(w.dir, "journal", "*.json"))
 	w.must(nil, err)
 	w.must(nil, os.WriteFile(files[0], []byte("{"), 0o600))
 	w.terminate("p")
 	w.run()
-	w.gone("p")
+	w.awaitDeletion("p")
 	eventually(t, func() string {
 		if !strings.HasSuffix(d.history(), "unpublish:h-a unstage:h-a") || len(w.node().Status.VolumesInUse) > 0 {
 			return "calls: " + d.history()

@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// obstacle is something in the way of a volume.
+// obstacle is something that prevents a mount.
 type obstacle struct {
 	put, take func(path string) error
 	// want is what the Pod is told.
@@ -26,9 +26,9 @@ type obstacle struct {
 
 func removed(path string) error { return os.Remove(path) }
 
-// linkAbove moves the directory two levels above a path away and puts a link to
-// it in its place.
-func linkAbove(path string) error {
+// replaceByLinkAbove moves the directory two levels above a path, and puts a symbolic link in its
+// place.
+func replaceByLinkAbove(path string) error {
 	above := filepath.Dir(filepath.Dir(path))
 	if err := os.Rename(above, above+".away"); err != nil {
 		return err
@@ -36,7 +36,7 @@ func linkAbove(path string) error {
 	return os.Symlink(above+".away", above)
 }
 
-func noLinkAbove(path string) error {
+func restoreAbove(path string) error {
 	above := filepath.Dir(filepath.Dir(path))
 	// At once: the agent makes what is missing.
 	if err := unix.Renameat2(unix.AT_FDCWD, above, unix.AT_FDCWD, above+".away", unix.RENAME_EXCHANGE); err != nil {
@@ -60,12 +60,11 @@ func obstacles() map[string]obstacle {
 			func(at string) error { return os.MkdirAll(at+"/data", 0o700) },
 			func(at string) error { return os.Remove(at + "/data") }, "a directory that is not empty",
 		},
-		"a link above": {linkAbove, noLinkAbove, "path is a symbolic link or passes one"},
+		"a link above": {replaceByLinkAbove, restoreAbove, "path is a symbolic link or passes one"},
 	}
 }
 
-// deviceObstacles are in the way of a block device, which takes the place of an
-// empty file.
+// deviceObstacles prevent the publication of a block device, which replaces an empty file.
 func deviceObstacles() map[string]obstacle {
 	all := obstacles()
 	delete(all, "a directory with data")
@@ -82,8 +81,7 @@ func deviceObstacles() map[string]obstacle {
 	return all
 }
 
-// stageObstacles are in the way of the directory that a volume is staged at.
-// What is in that directory is its driver's.
+// stageObstacles prevent staging. Files in the staging directory do not; they belong to the driver.
 func stageObstacles() map[string]obstacle {
 	all := obstacles()
 	delete(all, "a directory with data")
@@ -93,9 +91,8 @@ func stageObstacles() map[string]obstacle {
 	return all
 }
 
-// TestObstacles: what is in the way of a volume is neither hidden nor written
-// to nor removed, and the driver is not called, nor by the next agent; the Pod is
-// told, and goes on when it is away. It may go meanwhile.
+// TestObstacles: an obstacle is neither hidden nor changed nor removed, and no agent calls the driver;
+// an event of the Pod names it. When it is gone the volume is mounted. The Pod can be deleted before.
 func TestObstacles(t *testing.T) {
 	staging := func(root string, block bool) string { return uses.StagingPath(root, driverName, "h-a", "pv-a", block) }
 	target := func(root string, block bool) string { return uses.TargetPath(root, "uid-p", "pv-a", block) }
@@ -119,18 +116,18 @@ func TestObstacles(t *testing.T) {
 				}
 				t.Run(argues, func(t *testing.T) {
 					w := newWorld(t, noAttach(driverName))
-					w.meets(o, c.path(w.dir, c.block), c.block, c.called, goes)
+					w.checkObstacle(o, c.path(w.dir, c.block), c.block, c.called, goes)
 				})
 			}
 		}
 	}
 }
 
-// meets has a Pod's volume meet an obstacle at a path.
-func (w *world) meets(o obstacle, at string, block bool, called string, goes bool) {
+// checkObstacle puts an obstacle at a path that a Pod's volume needs.
+func (w *world) checkObstacle(o obstacle, at string, block bool, called string, goes bool) {
 	w.t.Helper()
 	w.t.Cleanup(w.detachAll)
-	w.tune = doubts
+	w.tune = verifyMounts
 	d := newFakeDriver(driverName, w.dir)
 	d.mount = tmpfs
 	mode := corev1.PersistentVolumeFilesystem
@@ -143,17 +140,17 @@ func (w *world) meets(o obstacle, at string, block bool, called string, goes boo
 	w.registered(driverName)
 	w.must(nil, os.MkdirAll(filepath.Dir(at), 0o700))
 	w.must(nil, o.put(at))
-	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(mode) })
+	w.addVolume(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(mode) })
 	w.pod("p", "a")
 	w.heard("Pod", "p", "FailedMount", o.want, "user")
-	w.says("p", corev1.ConditionFalse, o.want)
+	w.awaitCondition("p", corev1.ConditionFalse, o.want)
 	w.stop()
 	w.forgetEvents()
 	w.run()
 	w.heard("Pod", "p", "FailedMount", o.want, "user")
 	if goes {
 		w.terminate("p")
-		w.gone("p")
+		w.awaitDeletion("p")
 	}
 	if got := d.history(); strings.Contains(got, called) {
 		w.t.Errorf("calls: %s", got)
@@ -162,11 +159,11 @@ func (w *world) meets(o obstacle, at string, block bool, called string, goes boo
 		w.t.Errorf("it is not there any more: %v", err)
 	}
 	if !goes {
-		w.says("p", corev1.ConditionTrue, "v-a=")
+		w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 		w.terminate("p")
-		w.gone("p")
+		w.awaitDeletion("p")
 	}
-	w.done(d)
+	w.awaitCleanup(d)
 }
 
 func (w *world) forgetEvents() {
@@ -179,8 +176,8 @@ func (w *world) forgetEvents() {
 	}
 }
 
-// TestHostPathObstacles: a volume is shown at a directory of the host and at
-// nothing else, and hides nothing that is mounted.
+// TestHostPathObstacles: a volume is bind-mounted only at a directory of the host, and hides no other
+// mount.
 func TestHostPathObstacles(t *testing.T) {
 	all := obstacles()
 	for name, o := range map[string]obstacle{
@@ -199,13 +196,14 @@ func TestHostPathObstacles(t *testing.T) {
 			func(string) error { return nil }, func(at string) error { return os.Mkdir(at, 0o700) }, "make the directory first",
 		},
 		"is below a link": {
-			func(at string) error { return errors.Join(os.Mkdir(at, 0o700), linkAbove(at)) }, noLinkAbove, "passes one",
+			func(at string) error { return errors.Join(os.Mkdir(at, 0o700), replaceByLinkAbove(at)) },
+			restoreAbove, "passes one",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, noAttach(driverName))
 			t.Cleanup(w.detachAll)
-			w.tune = doubts
+			w.tune = verifyMounts
 			d := newFakeDriver(driverName, w.dir)
 			d.mount = tmpfs
 			d.start(t)
@@ -218,18 +216,18 @@ func TestHostPathObstacles(t *testing.T) {
 			t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
 			w.must(nil, os.MkdirAll(filepath.Dir(at), 0o700))
 			w.must(nil, o.put(at))
-			w.wire(driverName, "a")
+			w.addVolume(driverName, "a")
 			w.podWith("p", func(p *corev1.Pod) { p.Annotations = map[string]string{volume.AnnMountAt: at} }, "a")
 			w.heard("Pod", "p", "FailedMount", o.want, "user")
-			w.says("p", corev1.ConditionFalse, o.want)
+			w.awaitCondition("p", corev1.ConditionFalse, o.want)
 			w.must(nil, o.take(at))
-			w.says("p", corev1.ConditionTrue, "v-a=")
+			w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 			if _, mounted, err := mount.At(at); err != nil || !mounted {
 				t.Errorf("nothing is mounted at %s: %v", at, err)
 			}
 			w.terminate("p")
-			w.gone("p")
-			w.done(d)
+			w.awaitDeletion("p")
+			w.awaitCleanup(d)
 			if _, mounted, err := mount.At(at); err != nil || mounted {
 				t.Errorf("it is still mounted at %s: %v", at, err)
 			}
@@ -237,13 +235,12 @@ func TestHostPathObstacles(t *testing.T) {
 	}
 }
 
-// done waits until nothing is left of any volume at the driver and in the
-// journal.
-func (w *world) done(d *fakeDriver) {
+// awaitCleanup waits until neither the driver nor the journal has anything of any volume.
+func (w *world) awaitCleanup(d *fakeDriver) {
 	w.t.Helper()
 	eventually(w.t, func() string {
-		if left, _ := filepath.Glob(filepath.Join(w.dir, "journal", "*.json*")); len(left) > 0 || d.left() != "" {
-			return "left: " + strings.Join(left, " ") + " " + d.left()
+		if left, _ := filepath.Glob(filepath.Join(w.dir, "journal", "*.json*")); len(left) > 0 || d.leftover() != "" {
+			return "left: " + strings.Join(left, " ") + " " + d.leftover()
 		}
 		return ""
 	})

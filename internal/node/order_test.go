@@ -22,7 +22,7 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 )
 
-// TestJournalComesFirst: before each call the journal says that it is under way.
+// TestJournalComesFirst: before each call of the driver, the journal has the phase of the call.
 func TestJournalComesFirst(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	d := newFakeDriver(driverName, w.dir)
@@ -47,11 +47,11 @@ func TestJournalComesFirst(t *testing.T) {
 	})
 	d.start(t)
 	w.run()
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 	w.empty()
 	mu.Lock()
 	defer mu.Unlock()
@@ -62,7 +62,7 @@ func TestJournalComesFirst(t *testing.T) {
 	}
 }
 
-// TestWritesNameThePod by its UID, so that none of them meets another Pod of its
+// TestWritesNameThePod: each write has the Pod's UID, so that it cannot change another Pod of the same
 // name.
 func TestWritesNameThePod(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
@@ -82,11 +82,11 @@ func TestWritesNameThePod(t *testing.T) {
 	})
 	newFakeDriver(driverName, w.dir).start(t)
 	w.run()
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 	mu.Lock()
 	defer mu.Unlock()
 	if !seen["delete"] || !seen["patch"] {
@@ -94,8 +94,8 @@ func TestWritesNameThePod(t *testing.T) {
 	}
 }
 
-// TestFinalNoAfterDoubt: a call may have done its work, and the next one is
-// plainly refused: what the first one did is undone nevertheless.
+// TestFinalNoAfterDoubt: the outcome of one call is unknown, and the next one is refused with a final
+// code. The effect of the first one is undone nevertheless.
 func TestFinalNoAfterDoubt(t *testing.T) {
 	for _, call := range []string{"stage:", "publish:"} {
 		t.Run(call, func(t *testing.T) {
@@ -114,21 +114,21 @@ func TestFinalNoAfterDoubt(t *testing.T) {
 			})
 			d.start(t)
 			w.run()
-			w.wire(driverName, "a")
+			w.addVolume(driverName, "a")
 			w.pod("p", "a")
-			w.says("p", corev1.ConditionFalse, "never")
+			w.awaitCondition("p", corev1.ConditionFalse, "never")
 			w.terminate("p")
-			w.gone("p")
+			w.awaitDeletion("p")
 			w.empty()
-			if left := d.left(); left != "" {
+			if left := d.leftover(); left != "" {
 				t.Errorf("left at the driver: %s", left)
 			}
 		})
 	}
 }
 
-// TestAttachmentIsLookedAt: the Node may say that a volume is attached when it is
-// on its way out already; only the attachment itself is believed.
+// TestAttachmentIsLookedAt: volumesAttached may still list a volume that is being detached, so the
+// attachment itself is read.
 func TestAttachmentIsLookedAt(t *testing.T) {
 	for name, change := range map[string]func(*storagev1.VolumeAttachment){
 		"it goes":            func(va *storagev1.VolumeAttachment) { va.DeletionTimestamp = ptr.To(metav1.Now()) },
@@ -137,8 +137,8 @@ func TestAttachmentIsLookedAt(t *testing.T) {
 		"of another driver":  func(va *storagev1.VolumeAttachment) { va.Spec.Attacher = "e.example" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, d := running(t)
-			w.wire(driverName, "a")
+			w, d := newRunningWorld(t)
+			w.addVolume(driverName, "a")
 			w.attach(driverName, "a")
 			all := w.client.StorageV1().VolumeAttachments()
 			good, err := all.Get(t.Context(), attach.NameOf(driverName, "h-a", "n1"), metav1.GetOptions{})
@@ -162,32 +162,32 @@ func TestAttachmentIsLookedAt(t *testing.T) {
 				t.Errorf("calls: %s", got)
 			}
 			w.must(all.Update(t.Context(), good, metav1.UpdateOptions{}))
-			w.says("p", corev1.ConditionTrue, "v-a=")
+			w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 		})
 	}
 }
 
-// TestReadOnlyVolume: a volume that is read-only is so for Pods that do not ask.
+// TestReadOnlyVolume: a read-only volume is mounted read-only for Pods that do not ask for that.
 func TestReadOnlyVolume(t *testing.T) {
-	w, d := running(t, noAttach(driverName))
-	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.CSI.ReadOnly = true })
-	w.wire(driverName, "b")
+	w, d := newRunningWorld(t, noAttach(driverName))
+	w.addVolume(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.CSI.ReadOnly = true })
+	w.addVolume(driverName, "b")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	w.pod("q", "b")
-	w.says("q", corev1.ConditionTrue, "v-b=")
+	w.awaitCondition("q", corev1.ConditionTrue, "v-b=")
 	for i, want := range []bool{true, false} {
-		if got := d.published()[i]; got.Readonly != want {
+		if got := d.publishRequests()[i]; got.Readonly != want {
 			t.Errorf("%s was published with readonly %v", got.VolumeId, got.Readonly)
 		}
 	}
 }
 
-// TestNoLimit: a driver that names no limit has none.
+// TestNoLimit: a driver that reports no limit has none.
 func TestNoLimit(t *testing.T) {
 	w := newWorld(t)
 	d := newFakeDriver(driverName, w.dir)
-	d.most = 0
+	d.maxVolumes = 0
 	d.start(t)
 	w.run()
 	w.registered(driverName)

@@ -57,7 +57,7 @@ func TestRegistrationWritesTheObjects(t *testing.T) {
 // TestDriverGoes: its entry and its id go, the topology label stays as with a
 // kubelet.
 func TestDriverGoes(t *testing.T) {
-	w, d := running(t)
+	w, d := newRunningWorld(t)
 	d.stop()
 	w.registered()
 	eventually(t, func() string {
@@ -75,7 +75,7 @@ func TestDriverGoes(t *testing.T) {
 // TestRegistrationReplaces: what a driver says the second time stands alone
 // (S1-007).
 func TestRegistrationReplaces(t *testing.T) {
-	w, d := running(t)
+	w, d := newRunningWorld(t)
 	d.stop()
 	w.registered()
 	d.topology = map[string]string{"topology.example/rack": "r1"}
@@ -110,10 +110,10 @@ func TestRegistrationIsRefused(t *testing.T) {
 		}, "segments"},
 		"topology value is no label": {func(d *fakeDriver) {
 			d.topology = map[string]string{"k": strings.Repeat("x", 5000)}
-		}, `can be no label of the node: must be no more than 63`},
+		}, `cannot be a label of the node: must be no more than 63`},
 		"topology key is no label": {func(d *fakeDriver) {
 			d.topology = map[string]string{"a b": "x"}
-		}, `"a b":"x" can be no label of the node`},
+		}, `"a b":"x" cannot be a label of the node`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, &corev1.Node{
@@ -144,7 +144,7 @@ func TestRegistrationIsRefused(t *testing.T) {
 // TestNodeInfoFailsLater: the entries of a driver that does not know its node
 // any more go (S1-008).
 func TestNodeInfoFailsLater(t *testing.T) {
-	w, d := running(t)
+	w, d := newRunningWorld(t)
 	w.stop()
 	d.setHook(func(context.Context, string) error { return status.Error(codes.Internal, "no") })
 	w.run()
@@ -192,24 +192,24 @@ func TestHangingRegistration(t *testing.T) {
 // TestDriverReturns: a driver that dies without tidying up, and comes back at
 // the same sockets, goes on.
 func TestDriverReturns(t *testing.T) {
-	w, d := running(t, noAttach(driverName))
-	w.wire(driverName, "a")
+	w, d := newRunningWorld(t, noAttach(driverName))
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	d.stop()
 	w.terminate("p")
 	d.start(t)
-	w.gone("p")
+	w.awaitDeletion("p")
 	w.registered(driverName)
 	w.empty()
 }
 
 // TestNodeDeleted: somebody deletes the Node under its agent.
 func TestNodeDeleted(t *testing.T) {
-	w, _ := running(t, noAttach(driverName))
-	w.wire(driverName, "a")
+	w, _ := newRunningWorld(t, noAttach(driverName))
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	w.must(nil, w.client.StorageV1().CSINodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
 	w.must(nil, w.client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
 	w.registered(driverName)

@@ -37,16 +37,16 @@ func TestStatsAndHealth(t *testing.T) {
 	w := newWorld(t, noAttach(driverName), noAttach("slow.example"))
 	w.tune = func(o *Options) { o.StatsEvery = 10 * time.Millisecond }
 	d, slow := newFakeDriver(driverName, w.dir), newFakeDriver("slow.example", w.dir)
-	d.tells, slow.tells = true, true
+	d.hasHealth, slow.hasHealth = true, true
 	d.usage = []*csipb.VolumeUsage{
 		{Unit: csipb.VolumeUsage_BYTES, Total: 10, Used: 4, Available: 6}, {Unit: csipb.VolumeUsage_INODES, Total: 5},
 	}
 	d.start(t)
 	slow.start(t)
 	w.run()
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	eventually(t, func() string {
 		s, _ := w.agent.health.Of("d.example^h-a")
 		if s.ClaimName != "a" || s.Usage != (mount.Usage{Total: 10, Used: 4, Available: 6, Inodes: 5}) || s.At.IsZero() {
@@ -55,7 +55,7 @@ func TestStatsAndHealth(t *testing.T) {
 		return ""
 	})
 	d.set(func() {
-		d.ailments = []*csipb.VolumeHealth_VolumeHealthEntry{
+		d.problems = []*csipb.VolumeHealth_VolumeHealthEntry{
 			{Status: csipb.VolumeHealthErrorType_DEGRADED, Reason: "OnePath", Message: "one path is\nleft"},
 		}
 	})
@@ -67,7 +67,7 @@ func TestStatsAndHealth(t *testing.T) {
 		}
 		return ""
 	})
-	d.set(func() { d.ailments = nil })
+	d.set(func() { d.problems = nil })
 	w.eventSaid("VolumeConditionNormal", "well again")
 	eventually(t, func() string {
 		for _, kind := range []string{"Pod", "PersistentVolumeClaim"} {
@@ -78,7 +78,7 @@ func TestStatsAndHealth(t *testing.T) {
 		return ""
 	})
 	w.terminate("p")
-	w.gone("p")
+	w.awaitDeletion("p")
 	eventually(t, func() string {
 		if _, known := w.agent.health.Of("d.example^h-a"); known {
 			return "what is gone is still known"
@@ -94,7 +94,7 @@ func TestStatsOfAHangingDriver(t *testing.T) {
 	w := newWorld(t, noAttach(driverName), noAttach("quick.example"))
 	w.tune = func(o *Options) { o.StatsEvery = 10 * time.Millisecond }
 	d, quick := newFakeDriver(driverName, w.dir), newFakeDriver("quick.example", w.dir)
-	d.tells, quick.tells = true, true
+	d.hasHealth, quick.hasHealth = true, true
 	d.setHook(func(ctx context.Context, call string) error {
 		if strings.HasPrefix(call, "stats:") {
 			<-ctx.Done()
@@ -105,9 +105,9 @@ func TestStatsOfAHangingDriver(t *testing.T) {
 	d.start(t)
 	quick.start(t)
 	w.run()
-	w.wire(driverName, "a")
+	w.addVolume(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	asked := func(d *fakeDriver, times int) {
 		t.Helper()
 		eventually(t, func() string {
@@ -118,10 +118,10 @@ func TestStatsOfAHangingDriver(t *testing.T) {
 		})
 	}
 	asked(d, 1)
-	w.wire(driverName, "b")
+	w.addVolume(driverName, "b")
 	w.pod("q", "b")
-	w.says("q", corev1.ConditionTrue, "v-b=")
-	w.wire("quick.example", "c")
+	w.awaitCondition("q", corev1.ConditionTrue, "v-b=")
+	w.addVolume("quick.example", "c")
 	w.pod("r", "c")
 	asked(quick, 5)
 	w.stop()

@@ -10,7 +10,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// watch has everything looked at that a change concerns.
+// watch enqueues the volumes and Pods that a change concerns.
 func (a *Agent) watch() {
 	a.Caches.Pods().Watch(a.podChanged)
 	a.Caches.Claims().Watch(func(before, after *corev1.PersistentVolumeClaim) {
@@ -54,14 +54,13 @@ func (a *Agent) podChanged(before, after *corev1.Pod) {
 	}
 }
 
-// addPod asks for a Pod and all that it wants or has to be looked at.
+// addPod enqueues a Pod and all volumes that it wants or has.
 func (a *Agent) addPod(pod *corev1.Pod) {
 	a.volumes.AddPod(pod)
 	a.pods.Add(cluster.Key(pod))
 }
 
-// nodeChanged looks at the volumes that were attached or detached, and notices
-// when the Node was deleted under its agent.
+// nodeChanged enqueues the volumes that were attached, and has a deleted Node created again.
 func (a *Agent) nodeChanged(before, after *corev1.Node) {
 	a.node.Changed(before, after)
 	if after == nil {
@@ -81,14 +80,14 @@ func (a *Agent) nodeChanged(before, after *corev1.Node) {
 	}
 }
 
-// notesChanged looks at the volumes of the drivers of which the Node notes
-// something else than before: their Pods are told why they wait.
+// notesChanged enqueues the volumes of the drivers whose note on the Node has changed, because it says
+// why their Pods wait.
 func (a *Agent) notesChanged(before, after *corev1.Node) {
-	was, is := note.Of(before), note.Of(after)
-	for _, all := range []map[string]string{was, is} {
+	oldNotes, newNotes := note.Of(before), note.Of(after)
+	for _, all := range []map[string]string{oldNotes, newNotes} {
 		for driver := range all {
-			wrong, known := was[driver]
-			if now, still := is[driver]; known != still || wrong != now {
+			text, known := oldNotes[driver]
+			if now, still := newNotes[driver]; known != still || text != now {
 				a.volumes.AddAll(driver)
 			}
 		}

@@ -29,7 +29,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// world is an agent with an API that keeps objects and does nothing else.
+// world is an agent with an API that only stores objects.
 type world struct {
 	t      *testing.T
 	dir    string
@@ -71,8 +71,8 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	return w
 }
 
-// running is a world with a driver that has registered with a running agent.
-func running(t *testing.T, objects ...runtime.Object) (*world, *fakeDriver) {
+// newRunningWorld returns a world with a running agent, with which a driver has registered.
+func newRunningWorld(t *testing.T, objects ...runtime.Object) (*world, *fakeDriver) {
 	t.Helper()
 	w := newWorld(t, objects...)
 	d := newFakeDriver(driverName, w.dir)
@@ -123,19 +123,17 @@ func (w *world) run() {
 	})
 }
 
-// longest bounds what must not take for ever, on a host that is busy with other
-// tests and has a slow disk.
-const longest = 2 * time.Minute
+// timeout bounds waiting, on a host that is busy with other tests and has a slow disk.
+const timeout = 2 * time.Minute
 
-// eventually fails the test when f does not become empty; f says what is
-// missing.
+// eventually fails the test if f, which says what is missing, does not become empty.
 func eventually(t *testing.T, f func() string) {
 	t.Helper()
-	testkit.Eventually(t, longest, f)
+	testkit.Eventually(t, timeout, f)
 }
 
-// wire makes a claim and its volume of a driver.
-func (w *world) wire(driver, name string, change ...func(*corev1.PersistentVolume)) {
+// addVolume creates a claim and its volume.
+func (w *world) addVolume(driver, name string, change ...func(*corev1.PersistentVolume)) {
 	w.t.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	claim := &corev1.PersistentVolumeClaim{
@@ -205,8 +203,8 @@ func (w *world) terminate(name string) {
 	w.must(w.client.CoreV1().Pods("ns").Update(w.t.Context(), pod, metav1.UpdateOptions{}))
 }
 
-// says waits until the Pod's condition has the status, and a text in it.
-func (w *world) says(name string, status corev1.ConditionStatus, text string) {
+// awaitCondition waits until the Pod's condition has the status, and contains a text.
+func (w *world) awaitCondition(name string, status corev1.ConditionStatus, text string) {
 	w.t.Helper()
 	eventually(w.t, func() string {
 		pod, err := w.client.CoreV1().Pods("ns").Get(w.t.Context(), name, metav1.GetOptions{})
@@ -221,7 +219,7 @@ func (w *world) says(name string, status corev1.ConditionStatus, text string) {
 	})
 }
 
-func (w *world) gone(name string) {
+func (w *world) awaitDeletion(name string) {
 	w.t.Helper()
 	eventually(w.t, func() string {
 		if _, err := w.client.CoreV1().Pods("ns").Get(w.t.Context(), name, metav1.GetOptions{}); err == nil {

@@ -7,9 +7,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Writes is what an agent writes of the objects that the Node authorizer and
-// NodeRestriction let it write: its own Node, CSINode and Lease, its Pods, and the
-// claims that these use.
+// Writes lists the fields that an agent writes: of its own Node, CSINode and Lease, of its Pods, and of
+// their claims. The Node authorizer and NodeRestriction grant the rights.
 func Writes() []kube.Access {
 	return []kube.Access{
 		kube.Write("", "nodes", "create", "patch").Only("metadata.labels", kube.Annotation(volume.AnnControllerManagedAttach),
@@ -21,6 +20,7 @@ func Writes() []kube.Access {
 		kube.Write("coordination.k8s.io", "leases", "create", "update").Only("spec"),
 		kube.Write("", "pods/status", "patch").Only(kube.Condition(volume.ConditionVolumesMounted),
 			kube.Condition(volume.ConditionVolumesHealthy), kube.Annotation(volume.AnnNextMounted),
+			kube.Annotation(volume.AnnCalledAt),
 			kube.Annotation(volume.AnnNextHealthy), "status.phase", "status.reason", "status.message"),
 		kube.Write("", "pods", "delete").Shared("for good, when nothing is mounted for them any more", "deletion"),
 		kube.Write("", "persistentvolumeclaims/status", "patch").Shared("when the node has had its turn, over the version "+

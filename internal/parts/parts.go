@@ -65,3 +65,13 @@ func orUnexpected(err error) error {
 	}
 	return err
 }
+
+// UnlessEnded returns err, or nil if ctx has ended: then err only says that the part was asked to end.
+func UnlessEnded(ctx context.Context, err error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	default:
+		return err
+	}
+}

@@ -2,11 +2,11 @@ package queue
 
 import "time"
 
-// Backoff bounds the pauses between tries: the first is Min, each is twice as
-// long as the one before, and none is longer than Max.
+// Backoff bounds the pauses after failures: the first is Min, each following one is twice as long,
+// and none is longer than Max.
 type Backoff struct{ Min, Max time.Duration }
 
-// Pause returns the pause after a try when so many tries before it have failed.
+// Pause returns the pause after a failure that follows a number of earlier failures.
 func (b Backoff) Pause(failures int) time.Duration {
 	d := b.Min
 	for range failures {

@@ -5,31 +5,30 @@ import (
 	"time"
 )
 
-// Lane is what the calls of one kind to one driver have in common: they share
-// places, and no other calls take any of them. Namespace is on whose behalf a
-// call is made.
+// Lane is a kind of call to a driver. The calls of a lane share its places. Namespace is the
+// namespace on whose behalf a call is made.
 type Lane struct{ Driver, Call, Namespace string }
 
 // Limit bounds how many keys are processed at once in a lane.
 type Limit struct {
 	// Places is the number of keys that hold a place at once; 0 means 1.
 	Places int
-	// Undivided lets one namespace hold all places. Otherwise a namespace may
-	// hold as many as are free: the first one gets half of them, and there is
-	// room for the next one however many calls hang.
+	// Undivided lets one namespace hold all places. Otherwise a namespace holds at most as many
+	// places as are free: the first one gets half of them, and there are places for the next one
+	// even if all calls of the first one hang.
 	Undivided bool
 }
 
-// lanes bound the keys in flight, in each lane separately: a driver that does not
-// answer delays only the keys that need it. A key without a place waits here,
-// without a goroutine, for its turn: round robin over the namespaces, first in
-// first out within each. The queue's lock protects it.
+// lanes bounds the keys in flight in each lane separately, so that a driver that does not answer
+// delays only the keys that need it. A key without a place waits here, without a goroutine: round
+// robin over the namespaces, first in first out within each. The queue's lock protects it.
 type lanes[K comparable] struct {
 	limit Limit
-	// granted is told that a key that has waited holds a place, and has to be
-	// processed.
+	// granted is called with a waiting key that has got a place, so that it is processed.
 	granted func(K)
-	all     map[laneKey]*lane[K]
+	// all holds the lanes with keys.
+	all map[laneKey]*lane[K]
+	// tickets holds the ticket of each key that waits or has a place.
 	tickets map[K]*ticket[K]
 }
 
@@ -40,10 +39,11 @@ func (l Lane) key() laneKey { return laneKey{l.Driver, l.Call} }
 
 // lane is the state of one lane.
 type lane[K comparable] struct {
-	// taken is the number of places that are held, held the same by namespace.
+	// taken is the number of places that are held.
 	taken int
-	held  map[string]int
-	// lines are the waiting keys of each namespace, in the order of their turns.
+	// held is the number of places that each namespace holds.
+	held map[string]int
+	// lines holds the waiting keys of each namespace, in the order of their turns.
 	lines []*line[K]
 }
 
@@ -52,37 +52,37 @@ type line[K comparable] struct {
 	tickets   []*ticket[K]
 }
 
-// ticket is the claim of one key to a place.
+// ticket is the request of a key for a place.
 type ticket[K comparable] struct {
-	key   K
-	lane  Lane
+	key  K
+	lane Lane
+	// since is when the ticket was created.
 	since time.Time
-	state turn
-	// entered says that Enter was called since the key is processed.
+	state ticketState
+	// entered says whether Enter was called since the processing of the key started.
 	entered bool
 }
 
-type turn uint8
+type ticketState uint8
 
 const (
-	// waiting is in a line.
-	waiting turn = iota
-	// granted has a place that the key does not know of yet: it is queued, or is
+	// waiting means that the ticket is in a line.
+	waiting ticketState = iota
+	// granted means that the key has a place but has not called Enter since: it is queued, or is
 	// being processed for another reason.
 	granted
-	// holding has a place until the key has been processed.
+	// holding means that the key has a place until it has been processed.
 	holding
 )
 
-// processing is told that a key is processed from now on.
+// processing is called when the processing of a key starts.
 func (l *lanes[K]) processing(k K) {
 	if t := l.tickets[k]; t != nil {
 		t.entered = false
 	}
 }
 
-// enter says whether a key holds a place in a lane, and for how long it has
-// waited if not.
+// enter says whether a key holds a place in a lane, and for how long it has waited if not.
 func (l *lanes[K]) enter(k K, in Lane) (ok bool, waited time.Duration) {
 	t := l.tickets[k]
 	if t != nil && t.lane != in {
@@ -98,7 +98,7 @@ func (l *lanes[K]) enter(k K, in Lane) (ok bool, waited time.Duration) {
 	return t.state == holding, time.Since(t.since)
 }
 
-// ticket gives a key a place in a lane, or at the end of its line.
+// ticket creates the ticket of a key, with a place or at the end of its namespace's line.
 func (l *lanes[K]) ticket(k K, in Lane) *ticket[K] {
 	t, at := &ticket[K]{key: k, lane: in, since: time.Now()}, l.lane(in.key())
 	l.tickets[k] = t
@@ -115,9 +115,8 @@ func (l *lanes[K]) ticket(k K, in Lane) *ticket[K] {
 	return t
 }
 
-// processed is told that a key has been processed, which gives its place back,
-// and says whether the key waits for one. A key that has not called Enter does
-// not want a place any more.
+// processed is called when a key has been processed. It releases the key's place, and says whether
+// the key waits for one. A key that has not called Enter does not need a place any more.
 func (l *lanes[K]) processed(k K) (waits bool) {
 	t := l.tickets[k]
 	if t == nil {
@@ -130,7 +129,7 @@ func (l *lanes[K]) processed(k K) (waits bool) {
 	return true
 }
 
-// drop takes a ticket back, and grants its place to the next key.
+// drop removes a ticket, and grants its place to the next keys.
 func (l *lanes[K]) drop(t *ticket[K]) {
 	delete(l.tickets, t.key)
 	key := t.lane.key()
@@ -145,7 +144,7 @@ func (l *lanes[K]) drop(t *ticket[K]) {
 		}
 	}
 	if at.taken == 0 {
-		delete(l.all, key) // Nobody waits where all places are free.
+		delete(l.all, key) // while all places are free, no key waits
 	}
 }
 
@@ -168,7 +167,7 @@ func (a *lane[K]) allows(namespace string, limit Limit) bool {
 	return a.held[namespace] < free
 }
 
-func (a *lane[K]) take(t *ticket[K], state turn) {
+func (a *lane[K]) take(t *ticket[K], state ticketState) {
 	t.state = state
 	a.taken++
 	a.held[t.lane.Namespace]++
@@ -181,7 +180,7 @@ func (a *lane[K]) release(namespace string) {
 	}
 }
 
-// next removes the ticket whose turn it is from its line; nil is none.
+// next removes the ticket that may take a place next from its line, and returns it, or nil.
 func (a *lane[K]) next(limit Limit) *ticket[K] {
 	i := slices.IndexFunc(a.lines, func(n *line[K]) bool { return a.allows(n.namespace, limit) })
 	if i < 0 {

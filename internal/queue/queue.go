@@ -11,38 +11,37 @@ import (
 	"time"
 )
 
-// manyKeys is the number of keys whose memory is worth giving back.
+// manyKeys is the peak number of keys above which an empty map is released.
 const manyKeys = 1000
 
-// Options are the policy of a queue.
+// Options configure a queue.
 type Options[K comparable] struct {
-	// Process brings one key one step nearer to what it should be. It must be
-	// safe to repeat. A panic counts as an error of its key.
+	// Process does the next step for a key. It must be safe to repeat. A panic counts as an error.
 	Process func(ctx context.Context, key K) (Result, error)
-	// Workers bounds how many keys are processed at once; 0 means 1. A key that
-	// holds a place in a lane is not counted.
+	// Workers bounds how many keys are processed at once; 0 means 1. A key that holds a place in a
+	// lane does not count.
 	Workers int
 	// Lanes bounds how many keys are processed at once in each lane.
 	Lanes Limit
-	// Retry has the pauses after errors; the defaults are 50 ms and 5 minutes.
+	// Retry is the back-off after errors; the defaults are 50 ms and 5 minutes.
 	Retry Backoff
-	// Poll has the pauses after results that say Poll; the default is Retry.
+	// Poll is the back-off after results with Poll; the default is Retry.
 	Poll Backoff
-	// Noun says in the log what a key names; the default is "key".
+	// Noun is the attribute of a key in the log; the default is "key".
 	Noun string
-	// Silent, when set, says which errors are retried without a line in the log.
+	// Silent, if set, says which errors are not logged.
 	Silent func(error) bool
 	// Log receives the errors; the default is slog's default.
 	Log *slog.Logger
 }
 
-// Result says when to process a key again although nobody adds it.
+// Result says when a key is processed again although nobody adds it.
 type Result struct {
-	// After is the pause before the key is processed again; zero is never.
+	// After is the pause before the key is processed again; zero means never.
 	After time.Duration
-	// Poll has the key processed again after a pause of Options.Poll. It is for
-	// what is not there yet and nobody tells of; it is neither a failure nor
-	// the end of the failures before it.
+	// Poll says that the key is processed again after the back-off Options.Poll, because it waits
+	// for a state that no event reports. This is neither a failure nor a success, which would reset
+	// the back-off after errors.
 	Poll bool
 }
 
@@ -50,32 +49,35 @@ type Result struct {
 type Queue[K comparable] struct {
 	options Options[K]
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// ready holds the queued keys in order.
 	ready []K
-	keys  map[K]*entry
-	// peak is the largest number of keys since there were none.
+	// keys holds the entries of all keys that are not idle or have failures or a timer.
+	keys map[K]*entry
+	// peak is the largest number of keys since keys was empty.
 	peak  int
 	lanes lanes[K]
-	// worker is what a worker runs; nil before Run and when Run ends.
+	// worker is the function that a worker runs; nil before Run and when Run ends.
 	worker func()
-	// free is how many more workers may be started.
+	// free is the number of workers that may be started.
 	free    int
 	workers sync.WaitGroup
 	closed  bool
 }
 
-// entry is what is remembered of one key.
+// entry is the state of one key.
 type entry struct {
 	state state
-	// uncounted says that its worker is not one of Options.Workers, because the
-	// key holds a place in a lane.
+	// uncounted says that the key's worker is not one of Options.Workers, because the key holds a
+	// place in a lane.
 	uncounted bool
-	// turnOnly says that timer was set only because the key waits for a place.
-	turnOnly bool
-	// failures and polls are the numbers of errors and of results with Poll
-	// since the last other result.
-	failures, polls int32
-	// timer adds the key when it is due; nil is none.
+	// laneOnly says that timer was set only because the key waits for a place.
+	laneOnly bool
+	// failures is the number of errors since the last success.
+	failures int32
+	// polls is the number of results with Poll since the last success.
+	polls int32
+	// timer adds the key when it is due, or is nil.
 	timer *time.Timer
 	due   time.Time
 }
@@ -84,10 +86,10 @@ type state uint8
 
 const (
 	idle state = iota
-	// queued is in Queue.ready.
+	// queued means that the key is in Queue.ready.
 	queued
 	processing
-	// dirty is processing, and was added meanwhile.
+	// dirty means that the key was added while it was processed.
 	dirty
 )
 
@@ -105,8 +107,8 @@ func New[K comparable](o Options[K]) *Queue[K] {
 	return q
 }
 
-// Run processes keys until ctx ends, and returns when all workers have stopped.
-// It is called once. Keys that are queued then are dropped.
+// Run processes keys until ctx ends, and returns when all workers have stopped. It is called once.
+// Keys that are queued at the end are dropped.
 func (q *Queue[K]) Run(ctx context.Context) {
 	q.mu.Lock()
 	q.free, q.worker = q.options.Workers, func() { q.work(ctx) }
@@ -128,23 +130,21 @@ func (q *Queue[K]) stop() {
 	}
 }
 
-// Add has a key processed soon.
+// Add queues a key.
 func (q *Queue[K]) Add(k K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.add(k, q.entry(k))
 }
 
-// AddAfter has a key processed after a pause. Of several pauses the one that
-// ends first counts.
+// AddAfter queues a key after a pause. If it is called several times, the earliest end counts.
 func (q *Queue[K]) AddAfter(k K, pause time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.addAfter(k, q.entry(k), pause, false)
 }
 
-// Failures returns the number of errors of a key since it was processed without
-// one.
+// Failures returns the number of errors of a key since its last success.
 func (q *Queue[K]) Failures(k K) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -154,11 +154,20 @@ func (q *Queue[K]) Failures(k K) int {
 	return 0
 }
 
-// Enter is called by Process before it does what the lane limits. With ok, the
-// key holds a place in the lane until Process returns. Otherwise Process returns
-// without having done it, and is called again when the key's turn has come;
-// waited is how long the key has waited for that until now. The failures of a
-// key that waits are kept.
+// Attempt is called by Process. If the key that is being processed fails now, number is the number of
+// failures since its last success, and pause is the pause until it is processed again.
+func (q *Queue[K]) Attempt(k K) (number int, pause time.Duration) {
+	failures := q.Failures(k)
+	return failures + 1, q.options.Retry.Pause(failures)
+}
+
+// LongestPause returns the longest pause after an error.
+func (q *Queue[K]) LongestPause() time.Duration { return q.options.Retry.Max }
+
+// Enter is called by Process before it makes a call of a lane. With ok, the key holds a place until
+// Process returns. Otherwise Process must return without the call, and is called again when the key
+// has got a place; waited is how long the key has waited until now. Waiting does not reset the
+// failures of a key.
 func (q *Queue[K]) Enter(k K, in Lane) (ok bool, waited time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -168,15 +177,15 @@ func (q *Queue[K]) Enter(k K, in Lane) (ok bool, waited time.Duration) {
 	return ok, waited
 }
 
-// uncount has a key that got a place in a lane, which bounds it from now on,
-// leave its place among the workers to another key.
+// uncount starts another worker in the place of a key's worker that holds a place in a lane, because
+// the lane bounds it from now on.
 func (q *Queue[K]) uncount(e *entry) {
 	if e == nil || e.uncounted || e.state != processing && e.state != dirty {
 		return
 	}
-	if e.turnOnly {
-		// The timer would only have the key processed when all is done, perhaps
-		// with a cache that does not show it yet.
+	if e.laneOnly {
+		// The key has its place, so the timer is not needed. It would queue the key after its call,
+		// perhaps while the cache does not show the result yet.
 		e.stopTimer()
 	}
 	e.uncounted = true
@@ -210,16 +219,16 @@ func (q *Queue[K]) add(k K, e *entry) {
 	}
 }
 
-// addAfter sets the timer of a key unless it is due sooner. A timer that was
-// wanted for anything but a turn as well is not turnOnly.
-func (q *Queue[K]) addAfter(k K, e *entry, pause time.Duration, turnOnly bool) {
+// addAfter sets the timer of a key, unless it is due sooner. The timer remains laneOnly if it was not
+// needed for another purpose before.
+func (q *Queue[K]) addAfter(k K, e *entry, pause time.Duration, laneOnly bool) {
 	if q.closed {
 		return
 	}
-	turnOnly = turnOnly && (e.timer == nil || e.turnOnly)
+	laneOnly = laneOnly && (e.timer == nil || e.laneOnly)
 	due := time.Now().Add(pause)
 	if e.timer != nil && !due.Before(e.due) {
-		e.turnOnly = turnOnly
+		e.laneOnly = laneOnly
 		return
 	}
 	e.stopTimer()
@@ -232,14 +241,14 @@ func (q *Queue[K]) addAfter(k K, e *entry, pause time.Duration, turnOnly bool) {
 			q.add(k, e)
 		}
 	})
-	e.timer, e.due, e.turnOnly = timer, due, turnOnly
+	e.timer, e.due, e.laneOnly = timer, due, laneOnly
 }
 
 func (e *entry) stopTimer() {
 	if e.timer != nil {
 		e.timer.Stop()
 	}
-	e.timer, e.turnOnly = nil, false
+	e.timer, e.laneOnly = nil, false
 }
 
 func (q *Queue[K]) startWorker() {
@@ -256,11 +265,11 @@ func (q *Queue[K]) work(ctx context.Context) {
 			return
 		}
 		result, err := q.process(ctx, k)
-		attempt, goOn := q.done(k, result, err)
+		attempt, more := q.done(k, result, err)
 		if err != nil && ctx.Err() == nil && (q.options.Silent == nil || !q.options.Silent(err)) {
 			q.options.Log.Warn("failed, will be retried", q.options.Noun, fmt.Sprint(k), "attempt", attempt, "err", err)
 		}
-		if !goOn {
+		if !more {
 			return
 		}
 	}
@@ -268,8 +277,8 @@ func (q *Queue[K]) work(ctx context.Context) {
 
 var errPanic = errors.New("panic")
 
-// process keeps one poisonous key from ending the process, and with it the work
-// on all others (CVE-2020-8569).
+// process calls Process. A panic does not end the program, and with it the work on all other keys
+// (CVE-2020-8569).
 func (q *Queue[K]) process(ctx context.Context, k K) (result Result, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -280,8 +289,7 @@ func (q *Queue[K]) process(ctx context.Context, k K) (result Result, err error) 
 	return q.options.Process(ctx, k)
 }
 
-// next returns the key that a worker processes next. Without one, the worker
-// ends.
+// next returns the key that a worker processes next. Without one, the worker ends.
 func (q *Queue[K]) next() (k K, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -299,15 +307,14 @@ func (q *Queue[K]) next() (k K, ok bool) {
 	return k, true
 }
 
-// done takes the result of a key, and returns the number of its failures. goOn
-// says whether the worker processes another key: one that was not counted may
-// be one too many now.
-func (q *Queue[K]) done(k K, result Result, err error) (failures int32, goOn bool) {
+// done applies the result of a key, and returns the number of its failures. more says whether the
+// worker may process another key: an uncounted worker may exceed Options.Workers now.
+func (q *Queue[K]) done(k K, result Result, err error) (failures int32, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	e := q.keys[k]
-	goOn = !e.uncounted || q.free > 0
-	if e.uncounted && goOn {
+	more = !e.uncounted || q.free > 0
+	if e.uncounted && more {
 		q.free--
 	}
 	e.uncounted = false
@@ -320,10 +327,10 @@ func (q *Queue[K]) done(k K, result Result, err error) (failures int32, goOn boo
 		e.state = idle
 		q.forget(k, e)
 	}
-	return failures, goOn
+	return failures, more
 }
 
-// requeue sets the timer of a key as its result wants it.
+// requeue sets the timer of a key according to its result.
 func (q *Queue[K]) requeue(k K, e *entry, result Result, err error) {
 	waits := q.lanes.processed(k)
 	switch {
@@ -342,14 +349,13 @@ func (q *Queue[K]) requeue(k K, e *entry, result Result, err error) {
 	}
 }
 
-// forget drops an idle key of which nothing has to be remembered.
+// forget drops an idle key without failures and timer.
 func (q *Queue[K]) forget(k K, e *entry) {
 	if e.failures > 0 || e.polls > 0 || e.timer != nil {
 		return
 	}
 	delete(q.keys, k)
 	if len(q.keys) == 0 && q.peak > manyKeys {
-		// A map does not shrink.
-		q.keys, q.peak = nil, 0
+		q.keys, q.peak = nil, 0 // a map does not shrink
 	}
 }

@@ -231,6 +231,32 @@ func TestFailures(t *testing.T) {
 	})
 }
 
+// TestAttempt: while a key is processed, it can be asked which failure in a row this would be, and how long the
+// pause after it; the pause is kept.
+func TestAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q *Queue[string]
+		var due time.Time
+		n := 0
+		q = newQueue(Options[string]{
+			Retry: Backoff{time.Minute, 3 * time.Minute}, Process: func(context.Context, string) (Result, error) {
+				number, pause := q.Attempt("a")
+				if n++; number != n || !due.IsZero() && !time.Now().Equal(due) {
+					t.Errorf("attempt %d is number %d, at %s, due at %s", n, number, time.Now(), due)
+				}
+				due = time.Now().Add(pause)
+				return Result{}, errNo
+			},
+		})
+		run(t, q)
+		q.Add("a")
+		settle(10 * time.Minute)
+		if n != 5 || q.LongestPause() != 3*time.Minute {
+			t.Errorf("%d attempts, pauses of up to %s", n, q.LongestPause())
+		}
+	})
+}
+
 // TestBeforeRun: what is added before the queue runs is processed when it does,
 // or when its time has come.
 func TestBeforeRun(t *testing.T) {

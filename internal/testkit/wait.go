@@ -1,5 +1,4 @@
-// Package testkit has what tests of many packages need: to wait for something
-// without knowing when it comes.
+// Package testkit has functions for tests that wait for a condition.
 package testkit
 
 import (
@@ -9,16 +8,16 @@ import (
 	"time"
 )
 
-// Pauses between two questions: short at first, for what comes at once, and then
-// longer, for questions that are work, such as running a program.
+// Bounds of the pauses between two checks: short ones first, for conditions that hold soon, and then
+// longer ones, for checks that are expensive, such as running a program.
 const (
 	firstPause   = 5 * time.Millisecond
 	longestPause = 50 * time.Millisecond
 )
 
-// Until asks what is missing until the answer is nothing, and returns the last
-// answer as an error when the context ends first. What is answered after the end
-// does not count: by then, questions fail.
+// Until calls missing until it returns "". If the context ends first, it returns the last text of
+// missing as an error. The text of a check that ends after the context is ignored, because checks
+// fail without the context.
 func Until(ctx context.Context, missing func() string) error {
 	pause := time.NewTimer(firstPause)
 	defer pause.Stop()
@@ -40,10 +39,10 @@ func Until(ctx context.Context, missing func() string) error {
 	}
 }
 
-// Eventually fails the test when something is still missing after this time.
+// Eventually fails the test if Until fails within the limit.
 func Eventually(t testing.TB, limit time.Duration, missing func() string) {
 	t.Helper()
-	// What is cleaned up after a test may wait as well.
+	// The context of the test has ended when its cleanup functions call this.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit)
 	defer cancel()
 	if err := Until(ctx, missing); err != nil {
@@ -51,17 +50,17 @@ func Eventually(t testing.TB, limit time.Duration, missing func() string) {
 	}
 }
 
-// Unless says what is missing as long as something is not so.
-func Unless(missing string, so func() bool) func() string {
+// Unless returns a check that returns the text missing while condition is false.
+func Unless(missing string, condition func() bool) func() string {
 	return func() string {
-		if so() {
+		if condition() {
 			return ""
 		}
 		return missing
 	}
 }
 
-// Error says what went wrong as long as something fails.
+// Error returns a check that returns the text of try's error while it fails.
 func Error(try func() error) func() string {
 	return func() string {
 		if err := try(); err != nil {

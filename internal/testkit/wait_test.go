@@ -9,21 +9,20 @@ import (
 	"time"
 )
 
-// TestUntil: it ends as soon as nothing is missing, or with the last answer that
-// was given in time.
+// TestUntil: it ends as soon as nothing is missing, or with the last text that was returned in time.
 func TestUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begin, asked := time.Now(), 0
+		start, checks := time.Now(), 0
 		missing := func() string {
-			asked++
-			return strings.Repeat("x", int((time.Second-time.Since(begin))/(100*time.Millisecond)))
+			checks++
+			return strings.Repeat("x", int((time.Second-time.Since(start))/(100*time.Millisecond)))
 		}
-		if err := Until(t.Context(), missing); err != nil || time.Since(begin) > time.Second || asked < 10 {
-			t.Errorf("after %v and %d questions: %v", time.Since(begin), asked, err)
+		if err := Until(t.Context(), missing); err != nil || time.Since(start) > time.Second || checks < 10 {
+			t.Errorf("after %v and %d checks: %v", time.Since(start), checks, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		begin = time.Now()
+		start = time.Now()
 		err := Until(ctx, func() string {
 			if ctx.Err() != nil {
 				return "the server does not answer"
@@ -31,13 +30,13 @@ func TestUntil(t *testing.T) {
 			return "a volume"
 		})
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "a volume") ||
-			time.Since(begin) != time.Second {
-			t.Errorf("after %v: %v", time.Since(begin), err)
+			time.Since(start) != time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
 		}
 	})
 }
 
-// failing is a test whose failure is looked at.
+// failing records whether the test has failed.
 type failing struct {
 	testing.TB
 	failed bool
@@ -45,18 +44,18 @@ type failing struct {
 
 func (f *failing) Fatal(...any) { f.failed = true }
 
-// TestEventually: a test whose time is over fails.
+// TestEventually: it fails the test after the limit, and only then.
 func TestEventually(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &failing{TB: t}
 		Eventually(f, time.Second, Error(func() error { return nil }))
 		Eventually(f, time.Second, Unless("no", func() bool { return true }))
 		if f.failed {
-			t.Error("what is so has failed")
+			t.Error("a condition that holds has failed the test")
 		}
 		Eventually(f, time.Second, Error(func() error { return errors.New("no") }))
 		if !f.failed {
-			t.Error("what is not so has not failed")
+			t.Error("a condition that does not hold has not failed the test")
 		}
 	})
 }

@@ -11,8 +11,6 @@ const (
 	AnnBoundByController = "pv.kubernetes.io/bound-by-controller"
 	// AnnProvisionedBy on a volume names the provisioner that created it.
 	AnnProvisionedBy = "pv.kubernetes.io/provisioned-by"
-	// AnnMigratedTo names the CSI driver that has replaced an object's in-tree plugin.
-	AnnMigratedTo = "pv.kubernetes.io/migrated-to"
 	// AnnSelectedNode on a claim of a class with WaitForFirstConsumer names the node that
 	// was chosen for the Pod that uses the claim.
 	AnnSelectedNode = "volume.kubernetes.io/selected-node"
@@ -113,10 +111,23 @@ const (
 	AnnMountOptions = "volplane.dev/mount-options"
 	// AnnNext on an event names who has to act next.
 	AnnNext = "volplane.dev/next"
+	// AnnAttempt on an event counts the failures in a row, the newest included.
+	AnnAttempt = "volplane.dev/attempt"
+	// AnnNextTry on an event is the time, in RFC 3339, at which the next try begins at the latest.
+	AnnNextTry = "volplane.dev/next-try"
+	// AnnRetryWithin on an event that is not written for each failure is the longest pause between
+	// two tries, as a Go duration. The object has the time of the last one.
+	AnnRetryWithin = "volplane.dev/retry-within"
 	// AnnNextMounted and AnnNextHealthy on a Pod name who has to act next about the conditions
 	// VolumesMounted and VolumesHealthy: a condition has no field for it.
 	AnnNextMounted = "volplane.dev/next-mounted"
 	AnnNextHealthy = "volplane.dev/next-healthy"
+	// AnnClaims on the event of a Pod that was deleted because of its node names the claims that it
+	// used, separated by commas.
+	AnnClaims = "volplane.dev/claims"
+	// AnnCalledAt on a Pod is the time, in RFC 3339, at which the driver was called that its condition
+	// VolumesMounted waits for.
+	AnnCalledAt = "volplane.dev/called-at"
 	// AnnDriverNotes on a Node lists the drivers that the FlexVolume bridge has
 	// discovered there: a JSON object from each driver's CSI name to what is wrong with
 	// the driver, or "".

@@ -28,7 +28,6 @@ const (
 	// brokenLimit limits the stop of a member that never became ready, whose stop
 	// hangs, and of a member that has failed.
 	brokenLimit = time.Second
-	quota       = 2 << 30
 	// socketNameLimit is the kernel's limit for the name of a unix socket.
 	socketNameLimit = 107
 	name            = "volplane"

@@ -22,6 +22,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/program"
 )
 
 // Options configure the control plane.
@@ -194,7 +195,7 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 		// The driver starts before the agent and stops after it, so that the agent
 		// never loses the driver.
 		{Name: "bundled driver", Run: func(ctx context.Context) error {
-			return app.LocalDriver(ctx, app.DriverOptions{
+			return app.LocalDriver(ctx, program.DriverOptions{
 				NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Keep: o.keep(), Log: o.Log,
 			})
 		}},
@@ -202,9 +203,9 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 		{Name: "flex bridge", Run: func(ctx context.Context) error { return o.flex(ctx, admin) }},
 		{Name: "node agent", Run: func(ctx context.Context) error {
 			config := server.ClientConfig("system:node:"+o.Node, "system:nodes")
-			return app.Node(ctx, app.NodeOptions{
+			return app.Node(ctx, program.NodeOptions{
 				Name: o.Node, RootDir: o.nodeRoot(), Keep: []string{o.DataDir, flex.Root(o.DataDir)},
-				Config: config, Drivers: drivers, ControlPlane: true, Flex: true, Log: o.Log,
+				Config: config, Drivers: drivers, ControlPlane: true, Bridged: true, Log: o.Log,
 			})
 		}},
 	}

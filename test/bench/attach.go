@@ -30,7 +30,7 @@ const (
 	aFew = 20
 )
 
-// attacher is somebody who attaches, and how much is asked of it.
+// attacher is a peer that attaches, and how much it is asked to do.
 type attacher struct {
 	name                string
 	volumes, oneByOne   int
@@ -39,8 +39,8 @@ type attacher struct {
 	median, ninetyNinth time.Duration
 }
 
-// measureAttaching has volumes attached to nodes and detached by volplane and by
-// Kubernetes' controllers, all at once and one after the other.
+// measureAttaching has volplane and Kubernetes' controllers attach volumes to nodes and detach them, all at
+// once and one after the other.
 func measureAttaching(ctx context.Context, figures map[string]any, volumes int) error {
 	peers := []*attacher{
 		{name: "volplane", volumes: volumes, oneByOne: 200, run: func(ctx context.Context, a *arena) error {
@@ -89,8 +89,8 @@ func (p *attacher) measure(ctx context.Context, figures map[string]any) error {
 	return p.storm(ctx, a, s, figures)
 }
 
-// latency attaches and detaches one volume again and again. The first time, which
-// shows that the peer is ready, does not count.
+// latency attaches and detaches one volume several times. The first time does not count, since it only
+// shows that the peer is ready.
 func (p *attacher) latency(ctx context.Context, a *arena, s *sights) error {
 	name := fmt.Sprint("c", p.volumes)
 	var times []time.Duration
@@ -120,8 +120,7 @@ func (p *attacher) latency(ctx context.Context, a *arena, s *sights) error {
 	return nil
 }
 
-// storm attaches all volumes, and detaches them when their nodes have unmounted
-// them.
+// storm attaches all volumes, and detaches them after their nodes have unmounted them.
 func (p *attacher) storm(ctx context.Context, a *arena, s *sights, figures map[string]any) error {
 	s.clear()
 	before, err := a.writes(ctx)
@@ -194,7 +193,7 @@ func (a *arena) nodeStatus(ctx context.Context, name string, fields map[string]a
 	return err
 }
 
-// wire makes a volume and a claim that are bound to each other.
+// wire creates a volume and a claim that are bound to each other.
 func (a *arena) wire(ctx context.Context, name string) error {
 	claim := claimOf(name, byHand)
 	claim.Spec.VolumeName = name
@@ -221,7 +220,7 @@ func (a *arena) wire(ctx context.Context, name string) error {
 	return err
 }
 
-// use makes a Pod on a node that uses a claim; both have the same name.
+// use creates a Pod on a node that uses a claim of the same name.
 func (a *arena) use(ctx context.Context, name, node string) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
 		NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}},
@@ -247,7 +246,7 @@ func (a *arena) eachOnNode(n int, f func(name, node string) error) error {
 	})
 }
 
-// mounted has the nodes say that they use the first n volumes, and no others.
+// mounted has the nodes report exactly the first n volumes as in use.
 func (a *arena) mounted(ctx context.Context, n int) error {
 	for i := range machines {
 		uses := []string{}
@@ -261,7 +260,7 @@ func (a *arena) mounted(ctx context.Context, n int) error {
 	return nil
 }
 
-// sights is when attachments were seen to be made, told to their nodes, and gone;
+// sights has the times at which attachments were seen to be created, reported to their nodes, and deleted,
 // by volume.
 type sights struct {
 	stop             func()
@@ -276,7 +275,7 @@ func (s *sights) clear() {
 	s.made, s.told, s.gone = map[string]time.Time{}, map[string]time.Time{}, map[string]time.Time{}
 }
 
-// see notes the first sight of something.
+// see records the first time at which something was seen.
 func (s *sights) see(all *map[string]time.Time, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -290,7 +289,7 @@ func (s *sights) see(all *map[string]time.Time, name string) {
 	}
 }
 
-// wait waits until something is so, which is looked at whenever there is news.
+// wait waits until a condition holds, and checks it after every event.
 func (s *sights) wait(ctx context.Context, so func() bool) error {
 	for {
 		s.mu.Lock()

@@ -13,11 +13,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// byHand is a class that nobody makes volumes of.
+// byHand is a class without a provisioner.
 const byHand = "by-hand"
 
-// measureBinding has claims bound to volumes that are there: by volplane a tenth
-// of them and all, by Kubernetes' binder with its limits raised all.
+// measureBinding has claims bound to existing volumes: by volplane a tenth of them and all, by Kubernetes'
+// binder with raised limits all.
 func measureBinding(ctx context.Context, figures map[string]any, claims int) error {
 	times := map[string]float64{}
 	for _, one := range []struct {
@@ -63,8 +63,8 @@ func measureBind(
 	return took, a.measureRestart(ctx, figures, claims)
 }
 
-// measureRestart takes the time from a start of volplane's controllers, with all
-// those claims there, to the next one bound.
+// measureRestart measures the time from a start of volplane's controllers, with all these claims, to the
+// next claim bound.
 func (a *arena) measureRestart(ctx context.Context, figures map[string]any, claims int) error {
 	if err := a.prepare(ctx); err != nil {
 		return err
@@ -84,8 +84,7 @@ func (a *arena) measureRestart(ctx context.Context, figures map[string]any, clai
 	return err
 }
 
-// makeVolumes makes volumes of different sizes, and returns when all are
-// available.
+// makeVolumes creates volumes of different sizes, and returns when all are available.
 func (a *arena) makeVolumes(ctx context.Context, n int) error {
 	ready := map[string]bool{}
 	done, stop := a.until(ctx, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {

@@ -10,12 +10,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// oneWay is how long bytes travel between an admin and a cluster that is not near:
-// a request and its answer take twice as long.
+// oneWay is the latency of the connection between an administrator and a distant cluster, in one direction.
 const oneWay = 20 * time.Millisecond
 
-// farAway writes a kubeconfig to file that reaches the API server of another one over
-// a connection with a delay of oneWay in each direction.
+// farAway writes a kubeconfig to file that reaches the API server of another kubeconfig over a connection
+// with the latency oneWay.
 func farAway(kubeconfig, file string) (stop func() error, err error) {
 	config, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil {
@@ -43,7 +42,7 @@ func farAway(kubeconfig, file string) (stop func() error, err error) {
 	return listener.Close, clientcmd.WriteToFile(*config, file)
 }
 
-// delayed passes bytes between a connection and a server until one of them ends it.
+// delayed passes bytes between a connection and a server until one of them closes it.
 func delayed(near net.Conn, server string) {
 	defer near.Close()
 	there, err := net.Dial("tcp", server)
@@ -61,8 +60,8 @@ func delayed(near net.Conn, server string) {
 	<-ended
 }
 
-// travel copies bytes, each oneWay after it was read. What is under way is bounded by
-// the channel, as it is by the window of a real connection.
+// travel copies bytes, each one oneWay after it was read. The channel bounds the bytes in flight, like the
+// window of a real connection.
 func travel(from io.Reader, to io.Writer) {
 	type packet struct {
 		bytes []byte

@@ -67,13 +67,13 @@ func measureFlex(ctx context.Context, figures map[string]any, drivers int) (err 
 	return nil
 }
 
-// script is a driver that notes each init.
+// script returns a driver that records each init.
 func (s *stage) script(version string) string {
 	return fmt.Sprintf("#!/bin/sh\n# %s\necho init >>%s/inits\necho "+
 		"'{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n", version, s.dir)
 }
 
-// install puts a driver in its place and returns when the rename was done.
+// install installs a driver and returns the time of the rename.
 func (s *stage) install(name, script string) (time.Time, error) {
 	dir := filepath.Join(s.host.Dir, name)
 	err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "."+name), []byte(script), 0o755))
@@ -99,7 +99,7 @@ func (s *stage) ready(ctx context.Context, name, before string) (change, error) 
 	}
 }
 
-// findable measures how long a driver takes to be usable after the rename.
+// findable measures the time from the rename until the driver is usable.
 func (s *stage) findable(ctx context.Context, figures map[string]any, drivers int) error {
 	var times []time.Duration
 	for n := range drivers {
@@ -121,8 +121,8 @@ func (s *stage) findable(ctx context.Context, figures map[string]any, drivers in
 	return nil
 }
 
-// again measures how long a new version takes that comes just after the one
-// before was called, the worst moment.
+// again measures the time until a new version is usable that is installed just after a call of the old one,
+// which is the worst moment.
 func (s *stage) again(ctx context.Context, figures map[string]any, _ int) error {
 	const rounds = 5
 	var worst time.Duration
@@ -185,7 +185,7 @@ func (s *stage) storm(ctx context.Context, figures map[string]any, _ int) error 
 	return nil
 }
 
-// calls measures what a call costs beside the bare start of the script.
+// calls measures what a call costs compared with the bare start of the script.
 func (s *stage) calls(ctx context.Context, figures map[string]any, _ int) error {
 	const rounds = 500
 	d, err := s.host.Get(decide.Name{Driver: "d0"})
@@ -211,7 +211,7 @@ func (s *stage) calls(ctx context.Context, figures map[string]any, _ int) error 
 	return nil
 }
 
-// mounts is a driver whose storage takes its time.
+// mounts is a driver with slow storage.
 const mounts = `#!/bin/sh
 case $1 in
 init) ;;
@@ -222,7 +222,7 @@ esac
 echo '{"status":"Success","capabilities":{"attach":false}}'
 `
 
-// atOnce has volumes mounted at once by the bare script, then by the host.
+// atOnce has volumes mounted at the same time by the bare script, then by the host.
 func (s *stage) atOnce(ctx context.Context, figures map[string]any, volumes int) error {
 	if _, err := s.install("mounts", mounts); err != nil {
 		return err

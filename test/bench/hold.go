@@ -12,8 +12,8 @@ import (
 // nobody asks for anything.
 const settling, watching = 20 * time.Second, 30 * time.Second
 
-// measureHolding has volplane's controllers, as a process of their own, and
-// Kubernetes' hold so many attachments while nothing happens.
+// measureHolding measures volplane's controllers, in a process of their own, and Kubernetes' controllers
+// while many attachments exist and nothing happens.
 func measureHolding(ctx context.Context, figures map[string]any, volumes int) error {
 	for _, p := range []struct {
 		name string
@@ -69,8 +69,7 @@ func (a *arena) attachAll(ctx context.Context, s *sights, volumes int) error {
 	return a.mounted(ctx, volumes)
 }
 
-// restart starts the programs again and takes the time to the next volume
-// attached.
+// restart restarts the programs and measures the time to the next volume attached.
 func (a *arena) restart(
 	ctx context.Context, s *sights, figures map[string]any, name string, volumes int,
 	run func(*arena) ([]*plane.Process, error),
@@ -96,8 +95,7 @@ func (a *arena) restart(
 	return nil
 }
 
-// idle measures the memory of programs, and their processor time while nobody
-// asks for anything.
+// idle measures the memory of programs, and their processor time while nobody asks for anything.
 func idle(figures map[string]any, name string, programs []*plane.Process) error {
 	time.Sleep(settling)
 	var use [2]usage
@@ -119,8 +117,7 @@ func idle(figures map[string]any, name string, programs []*plane.Process) error 
 	return nil
 }
 
-// oursApart runs all controllers of volplane that need no heartbeats, in one
-// process.
+// oursApart runs all controllers of volplane that need no heartbeats, in one process.
 func (a *arena) oursApart() ([]*plane.Process, error) {
 	p, err := a.run("bench-controllers", a.server.AdminKubeconfig(), a.driver.socket)
 	if err != nil {

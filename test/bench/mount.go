@@ -18,10 +18,11 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/test/internal/kubelet"
 )
 
-// mounter is somebody who mounts on a node, and how much is asked of it.
+// mounter is a peer that mounts on a node, and how much it is asked to do.
 type mounter struct {
 	name string
 	// free says that the driver needs no attach.
@@ -33,9 +34,8 @@ type mounter struct {
 	median, ninetyNinth, storm time.Duration
 }
 
-// measureMounting has volumes mounted that are attached already, by volplane's
-// node agent and by a kubelet: one Pod after the other, many at once, and while
-// a call of the driver hangs.
+// measureMounting has volplane's node agent and a kubelet mount attached volumes: one Pod after the other,
+// many at once, and while a call of the driver hangs.
 func measureMounting(ctx context.Context, figures map[string]any, pods int, hang time.Duration) error {
 	peers := []*mounter{
 		{name: "volplane", oneByOne: 200, run: runAgent},
@@ -93,8 +93,8 @@ func (p *mounter) measure(ctx context.Context, figures map[string]any, pods int,
 	return p.restart(ctx, w, figures)
 }
 
-// restart starts the peer again beside all that it has mounted, and takes the
-// time to one more Pod mounted, and the calls of the driver for the others.
+// restart restarts the peer with all its mounts, and measures the time until one more Pod is mounted, and
+// the calls of the driver for the others.
 func (p *mounter) restart(ctx context.Context, w *ward, figures map[string]any) error {
 	name, err := w.nextVolumes(ctx, 1)
 	if err != nil {
@@ -125,8 +125,7 @@ func (p *mounter) restart(ctx context.Context, w *ward, figures map[string]any) 
 	return nil
 }
 
-// runAgent runs volplane's node agent, which reaches the API server over the
-// network, as a kubelet does.
+// runAgent runs volplane's node agent, which reaches the API server over the network, as a kubelet does.
 func runAgent(ctx context.Context, w *ward) error {
 	config, err := clientcmd.BuildConfigFromFlags("", w.server.AdminKubeconfig())
 	if err != nil {
@@ -135,7 +134,7 @@ func runAgent(ctx context.Context, w *ward) error {
 	running, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- app.Node(running, app.NodeOptions{
+		ended <- app.Node(running, program.NodeOptions{
 			Name: ward1, RootDir: w.root, Config: config, Drivers: csi.NewSet(), Log: slog.New(slog.DiscardHandler),
 		})
 	}()
@@ -143,7 +142,7 @@ func runAgent(ctx context.Context, w *ward) error {
 	return nil
 }
 
-// runKubelet runs a kubelet at its defaults, but that it takes more Pods.
+// runKubelet runs a kubelet with its defaults, except for the number of Pods.
 func runKubelet(_ context.Context, w *ward) error {
 	k, err := kubelet.Start(kubelet.Options{
 		Dir: filepath.Dir(w.root), Node: ward1, Kubeconfig: w.server.AdminKubeconfig(), Tuning: "maxPods: 2000",
@@ -155,8 +154,8 @@ func runKubelet(_ context.Context, w *ward) error {
 	return nil
 }
 
-// besideHanging takes the times of Pods while there is another one for whose
-// volume the driver does not answer, and before and after that.
+// besideHanging measures Pods while the driver does not answer for the volume of another Pod, and before
+// and after that.
 func (w *ward) besideHanging(ctx context.Context, figures map[string]any, hang time.Duration) error {
 	// They are to be done by the time that the call is answered.
 	n := int(hang / (600 * time.Millisecond))
@@ -199,7 +198,7 @@ func (w *ward) besideHanging(ctx context.Context, figures map[string]any, hang t
 	return nil
 }
 
-// describeDriver says of the driver that it needs no attach.
+// describeDriver creates a CSIDriver that needs no attach.
 func (w *ward) describeDriver(ctx context.Context) error {
 	d := &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
@@ -208,7 +207,7 @@ func (w *ward) describeDriver(ctx context.Context) error {
 	return err
 }
 
-// newRoot makes the directory of a node.
+// newRoot creates the directory of a node.
 func newRoot() (string, error) {
 	// Short: the name of a unix socket has at most 107 bytes.
 	dir, err := os.MkdirTemp("", "node-")

@@ -19,8 +19,7 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// arena is an API server over an empty directory on the disk, and a driver, for
-// one peer.
+// arena is an API server over an empty directory on the disk, and a driver, for one peer.
 type arena struct {
 	server *apiserver.Server
 	client kubernetes.Interface
@@ -33,8 +32,8 @@ type arena struct {
 	fail context.CancelCauseFunc
 }
 
-// newArena is to be closed. What is measured in it has the context that comes
-// with it: that ends when a program of the arena ends by itself.
+// newArena starts an arena, which the caller must close. Its context ends when a program of the arena ends
+// by itself.
 func newArena(ctx context.Context, delay time.Duration) (*arena, context.Context, error) {
 	dir, err := os.MkdirTemp("", "bench-")
 	if err != nil {
@@ -69,8 +68,7 @@ func (a *arena) open(ctx context.Context, delay time.Duration) error {
 	return nil
 }
 
-// newWired is an arena with nodes and volumes that can be attached to them; it is
-// to be closed.
+// newWired starts an arena with nodes and volumes that can be attached to them. The caller must close it.
 func newWired(ctx context.Context, volumes int) (*arena, context.Context, error) {
 	a, ctx, err := newArena(ctx, 0)
 	if err != nil {
@@ -90,8 +88,7 @@ func (a *arena) close() {
 	}
 }
 
-// ours runs volplane's controllers, as they come: those that make volumes, or
-// others.
+// ours runs volplane's controllers with their defaults: those that provision, or others.
 func (a *arena) ours(ctx context.Context, roles ...string) error {
 	if len(roles) == 0 {
 		roles = []string{"binder", "provisioner", "protection"}
@@ -121,8 +118,7 @@ func (a *arena) ours(ctx context.Context, roles ...string) error {
 	}
 }
 
-// theirs runs Kubernetes' own programs: at their defaults, or with their limits
-// raised.
+// theirs runs Kubernetes' own programs with their defaults, or with raised limits.
 func (a *arena) theirs(raised bool) error {
 	file := a.server.AdminKubeconfig()
 	controllers := "persistentvolume-binder-controller,persistentvolume-protection-controller," +
@@ -136,8 +132,7 @@ func (a *arena) theirs(raised bool) error {
 	return a.start(map[string][]string{"kube-controller-manager": kcm, "csi-provisioner": provisioner})
 }
 
-// theirsAttach runs Kubernetes' own programs that attach: at their defaults, or
-// with their limits raised.
+// theirsAttach runs Kubernetes' own programs that attach, with their defaults or with raised limits.
 func (a *arena) theirsAttach(raised bool) error {
 	file := a.server.AdminKubeconfig()
 	kcm := []string{
@@ -161,7 +156,7 @@ func (a *arena) start(programs map[string][]string) error {
 	return nil
 }
 
-// run starts a program, without which there is nothing to measure.
+// run starts a program. The measurement ends when the program does.
 func (a *arena) run(program string, args ...string) (*plane.Process, error) {
 	log := filepath.Join(a.dir, program+".log")
 	p, err := plane.Run(log, program, args...)

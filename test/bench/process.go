@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// machine says where the figures come from.
+// machine describes the machine of the measurement.
 type machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`

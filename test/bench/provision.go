@@ -29,7 +29,7 @@ const (
 	few = 100
 )
 
-// measurePeers has volplane and Kubernetes' controllers make and delete volumes.
+// measurePeers has volplane and Kubernetes' controllers create and delete volumes.
 func measurePeers(ctx context.Context, figures map[string]any, claims, rounds int) error {
 	for name, delay := range map[string]time.Duration{"": 0, "slow_": 500 * time.Millisecond} {
 		made, deleted := map[string][]float64{}, map[string][]float64{}
@@ -66,8 +66,8 @@ func measurePeers(ctx context.Context, figures map[string]any, claims, rounds in
 	return measureLatency(ctx, figures)
 }
 
-// measurePeer returns how many claims a second become bound and how many volumes
-// a second are gone.
+// measurePeer returns the number of claims that become bound in a second, and of volumes that are deleted
+// in a second.
 func measurePeer(
 	ctx context.Context, delay time.Duration, claims int, run func(context.Context, *arena) error,
 ) (made, deleted float64, err error) {
@@ -114,7 +114,7 @@ func claimOf(name, class string) *corev1.PersistentVolumeClaim {
 	}}
 }
 
-// make makes claims and returns when all are bound.
+// make creates claims and returns when all are bound.
 func (a *arena) make(ctx context.Context, claims int, class string) error {
 	bound := map[string]bool{}
 	done, stop := a.until(ctx, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
@@ -153,7 +153,7 @@ func (a *arena) remove(ctx context.Context, claims int) error {
 	return errors.Join(err, done())
 }
 
-// each calls f with the name of each claim, several at a time.
+// each calls f with the name of each claim, for several at the same time.
 func (a *arena) each(claims int, f func(name string) error) error {
 	var all errgroup.Group
 	all.SetLimit(users)
@@ -163,8 +163,7 @@ func (a *arena) each(claims int, f func(name string) error) error {
 	return all.Wait()
 }
 
-// until watches objects; done returns when f has said of one that it was the
-// last.
+// until watches objects until f has returned true for the last one.
 func (a *arena) until(
 	ctx context.Context, of func(informers.SharedInformerFactory) cache.SharedIndexInformer,
 	f func(o any, deleted bool) bool,
@@ -199,7 +198,7 @@ func (a *arena) until(
 	}, cancel
 }
 
-// life follows one claim to Bound and to nothing, and returns the time to Bound.
+// life creates a claim and deletes it when it is bound, and returns the time until then.
 func (a *arena) life(ctx context.Context, name string) (time.Duration, error) {
 	var took time.Duration
 	claims := a.client.CoreV1().PersistentVolumeClaims(space)
@@ -234,7 +233,7 @@ func (a *arena) life(ctx context.Context, name string) (time.Duration, error) {
 	return took, fmt.Errorf("volume of claim %s: the watch ended", name)
 }
 
-// measureLatency takes the time of one claim after the other on an idle system.
+// measureLatency measures one claim after the other on an idle system.
 func measureLatency(ctx context.Context, figures map[string]any) error {
 	a, ctx, err := newArena(ctx, 0)
 	if err != nil {

@@ -33,8 +33,8 @@ func measureVolumes(ctx context.Context, dir string, figures map[string]any, rou
 	return measureStorm(ctx, client, figures, storm)
 }
 
-// measureOne takes the time from the create call of a claim to a file written
-// in its mount, one volume after the other.
+// measureOne measures the time from the creation of a claim to a file written in its mount, one volume
+// after the other.
 func measureOne(ctx context.Context, client kubernetes.Interface, figures map[string]any, rounds int) error {
 	var mount, unmount []time.Duration
 	for i := range rounds {

@@ -27,8 +27,7 @@ import (
 // ward1 is the node's name.
 const ward1 = "n1"
 
-// ward is an arena with one node, whose driver answers at once. The benchmark
-// attaches.
+// ward is an arena with one node, whose driver answers at once. The benchmark attaches the volumes.
 type ward struct {
 	*arena
 	root   string
@@ -74,7 +73,7 @@ func newWard(ctx context.Context, free bool) (*ward, context.Context, error) {
 	return w, ctx, err
 }
 
-// before lets the call for one volume hang.
+// before holds the call for one volume.
 func (w *ward) before(ctx context.Context, method string, r proto.Message) error {
 	h := w.hanging.Load()
 	if h == nil || method != "NodeStageVolume" || idOf(r) != h.volume {
@@ -108,7 +107,7 @@ func idOf(r proto.Message) string {
 	return ""
 }
 
-// end ends all that runs and takes away what is mounted.
+// end stops all programs and unmounts everything.
 func (w *ward) end() error {
 	err := w.stop()
 	if w.plugin != nil {
@@ -128,7 +127,7 @@ func (w *ward) end() error {
 	return err
 }
 
-// registered waits until the node knows the driver.
+// registered waits until the node has registered the driver.
 func (w *ward) registered(ctx context.Context) error {
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
@@ -145,7 +144,7 @@ func (w *ward) registered(ctx context.Context) error {
 	}
 }
 
-// nextVolumes makes volumes and their claims.
+// nextVolumes creates volumes and their claims.
 func (w *ward) nextVolumes(ctx context.Context, n int) ([]string, error) {
 	names := make([]string, n)
 	var all errgroup.Group
@@ -158,7 +157,7 @@ func (w *ward) nextVolumes(ctx context.Context, n int) ([]string, error) {
 	return names, all.Wait()
 }
 
-// attached attaches volumes, as far as they need it, and tells the node.
+// attached creates attachments where they are needed, and writes them to the node's status.
 func (w *ward) attached(ctx context.Context, names ...string) error {
 	if w.free {
 		return nil
@@ -195,8 +194,8 @@ func (w *ward) attachment(ctx context.Context, name string) error {
 	return err
 }
 
-// podFor makes a Pod on the node that uses a claim; both have the same name. A
-// kubelet mounts only what a container mounts.
+// podFor creates a Pod on the node that uses a claim of the same name. A kubelet mounts only volumes that a
+// container mounts.
 func (w *ward) podFor(ctx context.Context, name string) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
 		NodeName: ward1, AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](1),
@@ -211,8 +210,8 @@ func (w *ward) podFor(ctx context.Context, name string) error {
 	return err
 }
 
-// oneByOne makes Pods on a node that is idle, whose volumes are attached, and
-// returns the times from before the Pod is made to the driver's answer.
+// oneByOne creates Pods on an idle node, whose volumes are attached, and returns the times from the
+// creation to the driver's answer.
 func (w *ward) oneByOne(ctx context.Context, n int) ([]time.Duration, error) {
 	names, err := w.nextVolumes(ctx, n)
 	if err != nil {
@@ -244,7 +243,7 @@ func (w *ward) oneByOne(ctx context.Context, n int) ([]time.Duration, error) {
 	return times, nil
 }
 
-// allAtOnce makes Pods at once, and returns the time until all are mounted.
+// allAtOnce creates Pods at the same time, and returns the time until all are mounted.
 func (w *ward) allAtOnce(ctx context.Context, n int) (time.Duration, error) {
 	names, err := w.nextVolumes(ctx, n)
 	if err != nil {

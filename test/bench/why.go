@@ -18,12 +18,11 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// whyDriver makes nothing and attaches nothing.
+// whyDriver is a driver that does not provision and does not attach.
 const whyDriver = "why.example.com"
 
-// measureWhy asks a plane with n bound claims about one of them, first while none of
-// the volumes is attached and then while all are. The time is that of the whole
-// program, from its start to its end.
+// measureWhy asks about one of n bound claims, first while no volume is attached and then while all are.
+// The time is that of the whole program.
 func measureWhy(ctx context.Context, figures map[string]any, n, rounds int) error {
 	dir, err := os.MkdirTemp("", "volplane-bench-")
 	if err != nil {
@@ -65,8 +64,7 @@ func measureWhy(ctx context.Context, figures map[string]any, n, rounds int) erro
 	return askFromFar(ctx, figures, p.Kubeconfig(), dir+"/far.kubeconfig", rounds)
 }
 
-// askFromFar asks as an admin does whose cluster is not near, about one claim and
-// about all.
+// askFromFar asks as an administrator of a distant cluster, about one claim and about all.
 func askFromFar(ctx context.Context, figures map[string]any, kubeconfig, far string, rounds int) error {
 	stop, err := farAway(kubeconfig, far)
 	if err != nil {
@@ -83,7 +81,7 @@ func askFromFar(ctx context.Context, figures map[string]any, kubeconfig, far str
 	return nil
 }
 
-// askWhy returns the median time of a question; that something waits is no error.
+// askWhy returns the median time of a question. An answer that something waits is no error.
 func askWhy(ctx context.Context, kubeconfig string, rounds int, what ...string) (time.Duration, error) {
 	var times []time.Duration
 	for range rounds {
@@ -100,7 +98,7 @@ func askWhy(ctx context.Context, kubeconfig string, rounds int, what ...string) 
 	return median(times), nil
 }
 
-// each calls f for the names of n objects, many at the same time.
+// each calls f for the names of n objects, for many at the same time.
 func each(n int, f func(name string) error) error {
 	var g errgroup.Group
 	g.SetLimit(32)
@@ -110,7 +108,7 @@ func each(n int, f func(name string) error) error {
 	return g.Wait()
 }
 
-// bindMany makes n volumes and claims for each other, and returns when all are bound.
+// bindMany creates n volumes and claims for each other, and returns when all are bound.
 func bindMany(ctx context.Context, client kubernetes.Interface, n int) error {
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -154,7 +152,7 @@ func bindMany(ctx context.Context, client kubernetes.Interface, n int) error {
 	}
 }
 
-// attachOne makes an attachment by hand, which nobody takes away.
+// attachOne creates an attachment that no controller deletes.
 func attachOne(ctx context.Context, client kubernetes.Interface, name string) error {
 	a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{
 		Attacher: whyDriver, NodeName: "elsewhere", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name},

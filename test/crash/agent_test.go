@@ -25,14 +25,14 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/registrar"
 	"volplane.dev/volplane/internal/driver/local"
+	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// agentEnv holds the mortal that a process of this test is to be.
+// agentEnv is the environment variable with the crashingAgent that a process of this test is to run.
 const agentEnv = "VOLPLANE_CRASH_AGENT"
 
-// TestMain is a node agent instead of the tests when it is told so: an agent
-// that is killed has to be a process.
+// TestMain runs the tests, or a node agent when agentEnv is set, since only a process can be killed.
 func TestMain(m *testing.M) {
 	text, ok := os.LookupEnv(agentEnv)
 	if !ok {
@@ -47,8 +47,8 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// crashingAgent is a node agent with the bundled driver, as `volplane node` runs them,
-// that kills itself with SIGKILL at one of its effects on the outside.
+// crashingAgent is a node agent with the bundled driver, as `volplane node` runs them, that kills itself
+// with SIGKILL at one of its effects.
 type crashingAgent struct {
 	Node, Dir, Pool, Kubeconfig string
 	// At is the effect that it dies at, the first is 1, 0 is none; After says
@@ -63,7 +63,7 @@ type crashingAgent struct {
 
 func (a *crashingAgent) root() string { return filepath.Join(a.Dir, "root") }
 
-// diary is what the agent did: "begin" and "end" of each effect.
+// diary returns the file that has "begin" and "end" of each effect of the agent.
 func (a *crashingAgent) diary() string { return filepath.Join(a.Dir, "diary") }
 
 func (a *crashingAgent) live(ctx context.Context) error {
@@ -98,17 +98,17 @@ func (a *crashingAgent) live(ctx context.Context) error {
 	}
 	go func() { ended <- announce.Run(ctx) }()
 	go func() {
-		ended <- app.Node(ctx, app.NodeOptions{
+		ended <- app.Node(ctx, program.NodeOptions{
 			Name: a.Node, RootDir: a.root(), Config: config, Drivers: csi.NewSet(), Log: log,
 		})
 	}()
 	return <-ended
 }
 
-// between is the socket between agent and driver.
+// between returns the socket between agent and driver.
 func (a *crashingAgent) between() string { return filepath.Join(a.Dir, "between.sock") }
 
-// effect has something happen, and death before or after it.
+// effect causes an effect, and dies before or after it.
 func (a *crashingAgent) effect(name string, happen func() error) error {
 	a.mu.Lock()
 	a.count++
@@ -146,8 +146,7 @@ func (a *crashingAgent) note(text string) {
 	}
 }
 
-// api counts the requests that write, but for those that come at their own
-// times.
+// api counts the requests that write, except those that are sent at regular intervals.
 func (a *crashingAgent) api(next http.RoundTripper) http.RoundTripper {
 	return roundTrip(func(r *http.Request) (answer *http.Response, err error) {
 		if r.Method == http.MethodGet || strings.Contains(r.URL.Path, "/events") || strings.Contains(r.URL.Path, "/leases") {
@@ -182,7 +181,7 @@ func (a *crashingAgent) forward(_ any, stream grpc.ServerStream) error {
 	return stream.SendMsg(&out)
 }
 
-// raw is the codec of messages that are passed on unread.
+// raw is the codec of messages that are passed on without decoding.
 type raw struct{}
 
 // Marshal returns the bytes.

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// attachScenarios are about volumes that are attached in unusual ways.
+// attachScenarios returns the scenarios with volumes that are attached in unusual ways.
 func attachScenarios() []scenario {
 	immediate := storagev1.VolumeBindingImmediate
 	return []scenario{
@@ -53,12 +53,12 @@ func attachScenarios() []scenario {
 	}
 }
 
-// makeSharedClaim makes a claim for a volume that may be on many nodes.
+// makeSharedClaim creates a claim for a volume that may be on many nodes.
 func makeSharedClaim(ctx context.Context, w *world) error {
 	return claimFrom("c", nil, corev1.ReadWriteMany)(ctx, w)
 }
 
-// makeByHand makes a volume at the driver, its object and its claim.
+// makeByHand creates a volume at the driver, its object and its claim.
 func makeByHand(ctx context.Context, w *world) error {
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -97,7 +97,7 @@ func mounted(mode csipb.VolumeCapability_AccessMode_Mode) *csipb.VolumeCapabilit
 	}
 }
 
-// stripVolume takes the volume object away, finalizers and all.
+// stripVolume deletes the volume object with its finalizers.
 func stripVolume(ctx context.Context, w *world) error {
 	name, err := w.volumeName(ctx)
 	if err != nil {
@@ -115,8 +115,7 @@ func stripVolume(ctx context.Context, w *world) error {
 	return err
 }
 
-// attachedTo waits until the driver's only volume is attached to exactly these
-// nodes, by the driver's names.
+// attachedTo waits until the driver's only volume is attached to exactly these nodes, by the driver's ids.
 func attachedTo(nodes ...string) act {
 	return func(ctx context.Context, w *world) error {
 		return until(ctx, func() (string, error) {
@@ -129,7 +128,7 @@ func attachedTo(nodes ...string) act {
 	}
 }
 
-// outOfService says that a node is dead, or takes it back.
+// outOfService declares a node out of service, or takes that back.
 func outOfService(node string, dead bool) act {
 	return func(ctx context.Context, w *world) error {
 		taints := `null`
@@ -142,21 +141,21 @@ func outOfService(node string, dead bool) act {
 	}
 }
 
-// forgetPod takes a Pod away whose node does not answer.
+// forgetPod deletes a Pod by force, because its node does not respond.
 func forgetPod(name string) act {
 	return func(ctx context.Context, w *world) error {
 		return w.client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
 	}
 }
 
-// unused has a node say that it uses nothing.
+// unused has a node report that it uses nothing.
 func unused(node string) act {
 	return func(ctx context.Context, w *world) error {
 		return w.says(ctx, node, map[string]any{"volumesInUse": []string{}})
 	}
 }
 
-// publishUnasked does at the driver what nobody asked for, and does not wait.
+// publishUnasked attaches at the driver without an attachment, and does not wait.
 func publishUnasked(nodeID string) act {
 	return func(ctx context.Context, w *world) error {
 		all := w.driver.Volumes()

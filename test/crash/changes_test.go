@@ -10,11 +10,10 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// changes is how often an agent's journal and mounts have changed.
+// changes counts the changes of an agent's journal and mounts.
 type changes struct{ journal, mounts int }
 
-// watch counts the changes, and kills the agent when it has come to the one of
-// its death.
+// watch counts the changes, and kills the agent at the change that the death names.
 func (h *nodeWorld) watch(p *process, d death) (stop func() changes) {
 	end, err := unix.Eventfd(0, unix.EFD_NONBLOCK)
 	h.c.must(err)
@@ -40,7 +39,7 @@ func (h *nodeWorld) watch(p *process, d death) (stop func() changes) {
 	}
 }
 
-// watchJournal tells of each record that is written or dropped.
+// watchJournal calls changed for each record that is written or deleted.
 func (h *nodeWorld) watchJournal(end int, changed func()) {
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK)
 	if err != nil {
@@ -61,7 +60,7 @@ func (h *nodeWorld) watchJournal(end int, changed func()) {
 	}
 }
 
-// watchMounts tells of each change of the mounts below the node's directory.
+// watchMounts calls changed for each change of the mounts below the node's directory.
 func (h *nodeWorld) watchMounts(end int, changed func()) {
 	fd, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY, 0)
 	if err != nil {
@@ -78,7 +77,7 @@ func (h *nodeWorld) watchMounts(end int, changed func()) {
 	}
 }
 
-// wait waits for something to happen to a file, or returns false at the end.
+// wait waits for an event of a file, or returns false at the end.
 func wait(end, fd int, events int16) bool {
 	for {
 		//nolint:gosec // descriptors are small

@@ -7,11 +7,10 @@ import (
 	"time"
 )
 
-// patience is how long a scenario may take on a busy machine; a scenario takes
-// far less than a second.
+// patience bounds a scenario on a busy machine. A scenario usually takes far less than a second.
 const patience = 3 * time.Minute
 
-// scenario is a story that ends well whenever the control plane dies.
+// scenario is a sequence of actions that succeeds even if the control plane dies at any step.
 type scenario struct {
 	name string
 	// prepare makes what the story needs, before the control plane runs.
@@ -24,6 +23,8 @@ type scenario struct {
 	clean         func(ctx context.Context, w *world) error
 }
 
+// TestEveryStep plays each scenario with one death of the control plane: before and after each of its
+// writes and calls.
 func TestEveryStep(t *testing.T) {
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) {
@@ -61,8 +62,7 @@ func TestEveryStep(t *testing.T) {
 	}
 }
 
-// once plays the scenario with one death, and returns the steps of the life
-// that died.
+// once plays the scenario with one death, and returns the steps of the control plane until then.
 func (s scenario) once(t *testing.T, w *world, f *fuse) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -137,7 +137,7 @@ func (s scenario) once(t *testing.T, w *world, f *fuse) []string {
 	return steps
 }
 
-// end plays the story and waits until all is at rest.
+// end plays the scenario and waits until everything is at rest.
 func (s scenario) end(ctx context.Context, w *world) error {
 	if err := s.play(ctx, w); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 
 var errDead = errors.New("the control plane is dead")
 
-// fuse counts the effects of one life of the control plane and ends it at one
-// of them. From then on nothing of that life has an effect any more.
+// fuse counts the effects of one life of the control plane and ends the life at one of them. After that
+// nothing of this life has any effect.
 type fuse struct {
 	// at is the effect that it ends at, the first is 1; 0 is none. after says
 	// that this effect still happens, though nobody hears of it.
@@ -28,8 +28,8 @@ func newFuse(at int, after bool) *fuse {
 	return &fuse{at: at, after: after, blown: make(chan struct{})}
 }
 
-// effect is asked before an effect. An error says that it must not happen; last
-// that it is the last one, whose answer is lost.
+// effect is called before each effect. An error says that the effect must not happen, and last that its
+// answer is lost and no other effect follows.
 func (f *fuse) effect(name string) (last bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -55,7 +55,7 @@ func (f *fuse) steps() []string {
 	return append([]string(nil), f.names...)
 }
 
-// disarm lets the life that has not ended yet go on.
+// disarm lets a life that has not ended yet continue.
 func (f *fuse) disarm() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,7 +68,7 @@ func (f *fuse) isDead() bool {
 	return f.dead
 }
 
-// step has an effect happen, or not.
+// step causes an effect, unless the life has ended.
 func (f *fuse) step(name string, happen func() error) error {
 	last, err := f.effect(name)
 	if err != nil {
@@ -83,8 +83,7 @@ func (f *fuse) step(name string, happen func() error) error {
 	return err
 }
 
-// api lets requests that write pass the fuse. Events are news, not state: they
-// are no steps of their own.
+// api passes requests that write through the fuse. Events are not state, so they are no steps.
 func (f *fuse) api(next http.RoundTripper) http.RoundTripper {
 	return roundTrip(func(r *http.Request) (*http.Response, error) {
 		if r.Method == http.MethodGet || strings.Contains(r.URL.Path, "/events") {
@@ -110,7 +109,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// driver lets calls pass the fuse that change something at the driver.
+// driver passes calls through the fuse that change something at the driver.
 func (f *fuse) driver(method string, call func() error) error {
 	switch name := method[strings.LastIndex(method, "/")+1:]; name {
 	case "CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume", "ControllerExpandVolume":

@@ -30,21 +30,20 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// parallelNodes is how many nodes die side by side.
+// parallelNodes is the number of nodes whose agents are killed at the same time.
 const parallelNodes = 4
 
-// content is what a Pod finds in its volume's file.
+// content is the content of a file in the Pod's volume.
 const content = "kept through every death"
 
-// TestAgentIsKilled: a node agent with the bundled driver, a process of its own
-// with real mounts, is killed before and after each of its calls and writes, and
-// just after each change of its journal and of the mount table. The next one
-// ends what it began: the Pod finds its file, or everything is gone.
+// TestAgentIsKilled: a node agent with the bundled driver, a process of its own with real mounts, is killed
+// before and after each of its calls and writes, and just after each change of its journal and of the mount
+// table. The next agent completes the work: the Pod finds its file, or everything is unmounted.
 func TestAgentIsKilled(t *testing.T) {
-	c := newCity(t)
+	c := newSharedPool(t)
 	var hosts []*nodeWorld
 	for i := range parallelNodes {
-		hosts = append(hosts, c.house(fmt.Sprint("n", i+1)))
+		hosts = append(hosts, c.newNode(fmt.Sprint("n", i+1)))
 	}
 	h := hosts[0]
 	h.round(t, death{})
@@ -65,7 +64,7 @@ func TestAgentIsKilled(t *testing.T) {
 	}
 }
 
-// death is when an agent is killed.
+// death is the moment at which an agent is killed.
 type death struct {
 	// at and after are about its effects; journal and mounts are the change of
 	// the journal, or of the mounts, after which it is killed.
@@ -75,7 +74,7 @@ type death struct {
 	goes bool
 }
 
-// deaths returns all, the Pod staying or going in turn.
+// deaths returns all deaths. The Pod is deleted meanwhile in every other one.
 func deaths(effects []string, seen changes) []death {
 	var out []death
 	for at := 1; at <= len(effects); at++ {
@@ -98,7 +97,7 @@ type sharedPool struct {
 	client kubernetes.Interface
 }
 
-func newCity(t *testing.T) *sharedPool {
+func newSharedPool(t *testing.T) *sharedPool {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "crash-")
 	if err != nil {
@@ -171,13 +170,13 @@ func eventually(t *testing.T, f func() string) {
 	testkit.Eventually(t, patience, f)
 }
 
-// nodeWorld is one node: its directory, and a claim that has a file in it.
+// nodeWorld is a node with its directory, and a claim whose volume has a file.
 type nodeWorld struct {
 	crashingAgent
 	c *sharedPool
 }
 
-func (c *sharedPool) house(name string) *nodeWorld {
+func (c *sharedPool) newNode(name string) *nodeWorld {
 	h := &nodeWorld{c: c, crashingAgent: crashingAgent{
 		Node: name, Dir: filepath.Join(c.dir, name), Pool: c.pool(), Kubeconfig: c.server.AdminKubeconfig(),
 	}}
@@ -216,7 +215,7 @@ func (h *nodeWorld) remove(t *testing.T) {
 	}
 }
 
-// mounted returns where the Pod finds its volume, or why it does not.
+// mounted returns the path of the Pod's volume, or why it is not mounted.
 func (h *nodeWorld) mounted(t *testing.T) (path, missing string) {
 	pod, err := h.c.client.CoreV1().Pods(space).Get(t.Context(), h.Node, metav1.GetOptions{})
 	if err != nil {
@@ -230,7 +229,7 @@ func (h *nodeWorld) mounted(t *testing.T) (path, missing string) {
 	return path, ""
 }
 
-// process is a life of an agent.
+// process is a process of an agent.
 type process struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
@@ -266,7 +265,7 @@ func (p *process) kill() {
 	<-p.ended
 }
 
-// round has a Pod come and go, with one death on the way.
+// round creates and deletes a Pod, with one death of the agent in between.
 func (h *nodeWorld) round(t *testing.T, d death) (seen changes) {
 	t.Helper()
 	_ = os.Remove(h.diary())
@@ -317,7 +316,7 @@ func (h *nodeWorld) round(t *testing.T, d death) (seen changes) {
 	return seen
 }
 
-// left says what is left of the Pod on the node and in the API.
+// left describes what is left of the Pod on the node and in the API.
 func (h *nodeWorld) left(t *testing.T) string {
 	if _, err := h.c.client.CoreV1().Pods(space).Get(t.Context(), h.Node,
 		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -339,7 +338,7 @@ func (h *nodeWorld) left(t *testing.T) string {
 	return h.loops(t)
 }
 
-// loops says which loop device is left over the claim's volume.
+// loops describes a loop device that is left for the claim's volume.
 func (h *nodeWorld) loops(t *testing.T) string {
 	claim, err := h.c.client.CoreV1().PersistentVolumeClaims(space).Get(t.Context(), h.Node, metav1.GetOptions{})
 	if err != nil {
@@ -359,7 +358,7 @@ func (h *nodeWorld) loops(t *testing.T) string {
 	return ""
 }
 
-// effects returns what the last round's agent did.
+// effects returns the effects of the last round's agent.
 func (h *nodeWorld) effects() []string {
 	var out []string
 	for _, line := range h.lines() {
@@ -375,8 +374,8 @@ func (h *nodeWorld) lines() []string {
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
-// nothingTwice looks for calls that were answered, and written down before the
-// next call began, and were made again after the death nevertheless.
+// nothingTwice reports calls that were repeated after the death although they were answered, and recorded
+// before the next call began.
 func (h *nodeWorld) nothingTwice(t *testing.T, d death) {
 	t.Helper()
 	lines := h.lines()

@@ -78,7 +78,7 @@ func scenarios() []scenario {
 	}...)
 }
 
-// act is one thing that users or nodes do, or wait for.
+// act is an action of users or nodes, or a wait.
 type act func(ctx context.Context, w *world) error
 
 func play(acts ...act) act {
@@ -115,7 +115,7 @@ func makeClass(mode storagev1.VolumeBindingMode, reclaim corev1.PersistentVolume
 
 func makeClaim(ctx context.Context, w *world) error { return claimFrom("c", nil)(ctx, w) }
 
-// makeCopy makes a claim for a copy of the first one.
+// makeCopy creates a claim that clones the first one.
 func makeCopy(ctx context.Context, w *world) error {
 	return claimFrom("copy", &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "c"})(ctx, w)
 }
@@ -138,8 +138,7 @@ func claimFrom(name string, source *corev1.TypedLocalObjectReference, modes ...c
 	}
 }
 
-// once has the driver do something at the first call of a method, whichever
-// life makes it.
+// once sets what the driver does at the first call of a method, whichever life makes it.
 func (w *world) once(method string, do func() csitest.Action) {
 	var done atomic.Bool
 	w.driver.OnCall(method, func(int, any) csitest.Action {
@@ -150,12 +149,10 @@ func (w *world) once(method string, do func() csitest.Action) {
 	})
 }
 
-// deletedOnTheWay has the user delete the claim, and perhaps its class, while
-// CreateVolume is under way.
+// deletedOnTheWay deletes the claim, and possibly its class, while CreateVolume is in flight.
 func deletedOnTheWay(classToo bool) act { return endedOnTheWay(classToo, csitest.Action{}) }
 
-// deniedOnTheWay does so with a driver that makes the volume and says that it
-// failed.
+// deniedOnTheWay does the same with a driver that creates the volume and returns an error.
 func deniedOnTheWay(code codes.Code) act {
 	return endedOnTheWay(false, csitest.Action{After: true, Err: status.Error(code, "failed, or not")})
 }
@@ -183,8 +180,7 @@ func fullAtFirst(_ context.Context, w *world) error {
 	return nil
 }
 
-// vagueAtFirst has the driver make the volume and say that it did not get to
-// an end.
+// vagueAtFirst has the driver create the volume and return that the call is not complete.
 func vagueAtFirst(_ context.Context, w *world) error {
 	w.once("CreateVolume", func() csitest.Action {
 		return csitest.Action{After: true, Err: status.Error(codes.DeadlineExceeded, "it takes long")}
@@ -229,7 +225,7 @@ func deleteVolume(ctx context.Context, w *world) error {
 	return w.client.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{})
 }
 
-// keep has the volume retained that its class wanted deleted.
+// keep changes the volume's reclaim policy to Retain.
 func keep(ctx context.Context, w *world) error {
 	return w.policy(ctx, corev1.PersistentVolumeReclaimRetain)
 }
@@ -244,8 +240,7 @@ func removeOrphan(ctx context.Context, w *world) error {
 	return err
 }
 
-// removeKept does what an administrator does with a kept volume: the object,
-// and then the storage.
+// removeKept deletes a retained volume as an administrator does: the object, and then the storage.
 func removeKept(ctx context.Context, w *world) error {
 	return w.policy(ctx, corev1.PersistentVolumeReclaimDelete)
 }
@@ -277,7 +272,7 @@ func makePod(name, node string) act {
 	})
 }
 
-// makeScratchPod makes a Pod whose claim is to be made for it.
+// makeScratchPod creates a Pod with a generic ephemeral volume.
 func makeScratchPod(name, node string) act {
 	template := &corev1.PersistentVolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
 		StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
@@ -298,8 +293,7 @@ func podOf(name, node string, source corev1.VolumeSource) act {
 	}
 }
 
-// mayMount waits until the node of a Pod may mount the volume, and says for the
-// node that it does.
+// mayMount waits until the volume is attached to the node of a Pod, and reports it as in use.
 func mayMount(pod string) act {
 	return func(ctx context.Context, w *world) error {
 		var node *corev1.Node
@@ -323,8 +317,7 @@ func mayMount(pod string) act {
 	}
 }
 
-// removePod does what the agent of the Pod's node does at last, and then says
-// that nothing is mounted there.
+// removePod deletes a Pod as its node's agent does, and reports that no volume is in use.
 func removePod(pod string) act {
 	return func(ctx context.Context, w *world) error {
 		p, err := w.client.CoreV1().Pods(space).Get(ctx, pod, metav1.GetOptions{})

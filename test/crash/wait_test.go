@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// until asks again and again until there is nothing that is not yet so.
+// until repeats the question until the answer is "".
 func until(ctx context.Context, notYet func() (string, error)) error {
 	var broken error
 	err := testkit.Until(ctx, func() (missing string) {
@@ -82,8 +82,7 @@ func noNamed(name string) act {
 	}
 }
 
-// settled waits until as many volume objects and volumes at the driver are left
-// as shall be.
+// settled waits until the numbers of volume objects, and of volumes at the driver, are these.
 func (w *world) settled(ctx context.Context, objects, volumes int) error {
 	return until(ctx, func() (string, error) {
 		all, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
@@ -103,7 +102,7 @@ func noIntents(ctx context.Context, w *world) error {
 	return until(ctx, func() (string, error) { return intents(ctx, w) })
 }
 
-// intents says which are left.
+// intents describes the intents that are left.
 func intents(ctx context.Context, w *world) (string, error) {
 	all, err := w.client.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
 	if err != nil || len(all.Items) == 0 {

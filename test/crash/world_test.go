@@ -30,12 +30,12 @@ const (
 	class = "fast"
 )
 
-// compareOften is how often a driver is asked what it has attached: between any
-// two steps.
+// compareOften is the interval at which a driver is asked what it has attached, so short that this happens
+// between any two steps.
 const compareOften = 20 * time.Millisecond
 
-// world is what outlives the control plane: the API server, the driver, and
-// two nodes of which the scenario says what their agents say.
+// world is everything that outlives the control plane: the API server, the driver, and two nodes. The
+// scenario writes what their agents would write.
 type world struct {
 	server *apiserver.Server
 	client kubernetes.Interface
@@ -62,7 +62,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// prepare makes what every scenario finds.
+// prepare creates the objects that every scenario needs.
 func (w *world) prepare(ctx context.Context) error {
 	_, err := w.client.StorageV1().CSIDrivers().Create(ctx,
 		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: w.driver.Name()}}, metav1.CreateOptions{})
@@ -79,7 +79,7 @@ func (w *world) prepare(ctx context.Context) error {
 	return err
 }
 
-// says writes what a node's agent says of the node.
+// says writes the status of a node as its agent would.
 func (w *world) says(ctx context.Context, node string, status map[string]any) error {
 	body, err := json.Marshal(map[string]any{"status": status})
 	if err != nil {
@@ -89,8 +89,7 @@ func (w *world) says(ctx context.Context, node string, status map[string]any) er
 	return err
 }
 
-// oneNode notes a volume that is to be attached to a second node though it may
-// be on one only.
+// oneNode records a fault when a volume for one node is attached to a second one.
 func (w *world) oneNode(_ int, req any) csitest.Action {
 	r := req.(*csipb.ControllerPublishVolumeRequest)
 	if r.GetVolumeCapability().GetAccessMode().GetMode() == csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER {
@@ -104,7 +103,7 @@ func (w *world) oneNode(_ int, req any) csitest.Action {
 	return csitest.Action{}
 }
 
-// run is one life of the control plane, until the returned function is called.
+// run runs the control plane for one life, until the returned function is called.
 func (w *world) run(f *fuse) (stop func() error, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	d, err := csi.Dial(ctx, w.driver.Socket, csi.WithFault(f.driver))
@@ -141,9 +140,8 @@ func ignore(err error, what ...error) error {
 	return err
 }
 
-// wrong returns what is wrong at rest: the driver's volumes have to be those of
-// the volume objects, but for some orphans, and attached where an attachment
-// says so.
+// wrong describes what differs from the state at rest: the driver has exactly the volumes of the volume
+// objects, plus some orphans, and they are attached where an attachment says so.
 func (w *world) wrong(ctx context.Context, orphans int) (string, error) {
 	volumes, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -31,7 +31,7 @@ const (
 	patience = 3 * time.Minute
 )
 
-// misdeed is what a driver does wrong, and what people are told of it.
+// misdeed is a mistake of a driver, and what users are told about it.
 type misdeed struct {
 	name string
 	// begin has the driver do it, end has it stop.
@@ -92,10 +92,10 @@ func misdeeds() []misdeed {
 	}
 }
 
-// TestBadDrivers: a driver misbehaves in each step of a volume's life.
-// The user is told, the volumes of another driver come and go meanwhile, and
-// when the driver has come to its senses the volume is there, once.
+// TestBadDrivers: a driver misbehaves in each step of a volume's life. `volplane why` reports it, volumes
+// of another driver are not delayed, and when the driver works again, the volume exists exactly once.
 func TestBadDrivers(t *testing.T) {
+	t.Parallel()
 	w := newBadWorld(t)
 	for i, m := range misdeeds() {
 		t.Run(m.name, func(t *testing.T) {
@@ -219,7 +219,7 @@ func (w *badWorld) mounted(ctx context.Context, pod string) error {
 	})
 }
 
-// told waits for an answer of `volplane why` that has all of the words.
+// told waits until the answer of `volplane why` has all words.
 func (w *badWorld) told(ctx context.Context, t *testing.T, subject string, words []string) {
 	t.Helper()
 	w.until(ctx, t, func() string {
@@ -235,7 +235,7 @@ func (w *badWorld) told(ctx context.Context, t *testing.T, subject string, words
 	})
 }
 
-// until waits until there is nothing that is not yet so.
+// until waits until the function returns "".
 func (w *badWorld) until(ctx context.Context, t *testing.T, notYet func() string) {
 	t.Helper()
 	if err := testkit.Until(ctx, notYet); err != nil {

@@ -18,11 +18,11 @@ import (
 
 const unitFile = "../../deploy/systemd/volplane.service"
 
-// confinedProgram has TestConfined become a shell under the unit's restrictions.
+// confinedProgram is the environment variable with which TestConfined runs as a shell under the unit's
+// restrictions.
 const confinedProgram = "VOLPLANE_TEST_CONFINED"
 
-// TestUnitConfines plays a volume's whole life under exactly what the unit takes
-// away from the service.
+// TestUnitConfines runs a volume's whole life under the restrictions of the systemd unit.
 func TestUnitConfines(t *testing.T) {
 	bin, err := filepath.Abs("../../bin/volplane")
 	if err != nil {
@@ -52,7 +52,7 @@ func TestUnitConfines(t *testing.T) {
 	}
 }
 
-// TestConfined runs in the process that TestUnitConfines starts; alone it does nothing.
+// TestConfined is the process that TestUnitConfines starts. Alone it does nothing.
 func TestConfined(t *testing.T) {
 	bin := os.Getenv(confinedProgram)
 	if bin == "" {
@@ -75,8 +75,7 @@ func TestConfined(t *testing.T) {
 	t.Fatal(syscall.Exec("/bin/sh", []string{bin, "-c", script, bin}, os.Environ()))
 }
 
-// probe makes sure that the restrictions hold, and that they leave what a volume's
-// group needs.
+// probe requires that the restrictions are in force, and that they allow what the group of a volume needs.
 func probe(t *testing.T) {
 	t.Helper()
 	if _, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM, 0); !errors.Is(err, unix.EAFNOSUPPORT) {
@@ -102,13 +101,13 @@ func probe(t *testing.T) {
 	}
 }
 
-// unit is what a unit takes away.
+// unit has the restrictions of a systemd unit.
 type unit struct {
 	dropped, families, calls []string
 }
 
-// readUnit reads the unit. Each setting of it is known here to do nothing to
-// programs, or is applied: another one makes the test fail until it is.
+// readUnit reads the unit. The test applies each setting, or knows that it does not restrict programs. An
+// unknown setting fails the test.
 func readUnit(t *testing.T) unit {
 	t.Helper()
 	data, err := os.ReadFile(unitFile)
@@ -157,7 +156,7 @@ func (u *unit) take(t *testing.T, key, value string) {
 	}
 }
 
-// members returns the system calls of groups, those that this machine has.
+// members returns the system calls in the groups that exist on this machine.
 func members(t *testing.T, groups []string) []string {
 	t.Helper()
 	data, err := os.ReadFile("testdata/syscalls.txt")
@@ -184,7 +183,7 @@ func members(t *testing.T, groups []string) []string {
 	return calls
 }
 
-// policy is what systemd makes of the unit.
+// policy returns the seccomp policy that systemd makes of the unit.
 func (u unit) policy(t *testing.T) seccomp.Policy {
 	t.Helper()
 	refuse := func(e unix.Errno) seccomp.Action { return seccomp.ActionErrno | seccomp.Action(e) }

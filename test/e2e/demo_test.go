@@ -16,9 +16,10 @@ import (
 	"volplane.dev/volplane/internal/testkit"
 )
 
-// TestDemoIsKilled at a random moment: the processes that it started end with
-// it, and a second demo plays to its end.
+// TestDemoIsKilled: the demo is killed at a random moment. The processes that it started end with it, and a
+// second demo succeeds.
 func TestDemoIsKilled(t *testing.T) {
+	t.Parallel()
 	bin, err := filepath.Abs("../../bin/volplane")
 	if err != nil {
 		t.Fatal(err)
@@ -53,8 +54,7 @@ func TestDemoIsKilled(t *testing.T) {
 	}
 }
 
-// processesOf returns the living processes that have dir on their command
-// line, without one.
+// processesOf returns the living processes, except one, that have dir on their command line.
 func processesOf(dir string, without int) []string {
 	var out []string
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -72,8 +72,7 @@ func until(t *testing.T, what string, f func() bool) {
 	testkit.Eventually(t, patience, testkit.Unless(what, f))
 }
 
-// unmountBelow takes away what a killed demo left mounted, the last first, and
-// its loop devices.
+// unmountBelow removes the mounts of a killed demo, the last first, and its loop devices.
 func unmountBelow(t *testing.T, dir string) {
 	t.Helper()
 	table, err := os.ReadFile("/proc/self/mounts")

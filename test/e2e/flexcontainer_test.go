@@ -14,10 +14,9 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// TestFlexInContainer runs the command of the DaemonSet as its container does:
-// as process 1, without capabilities, with nothing that it can write to but the
-// plugin directory and /tmp. It keeps the driver in place and ends when it is
-// told to (F-055, F-058).
+// TestFlexInContainer runs the command of the DaemonSet as its container does: as process 1, without
+// capabilities, with write access only to the plugin directory and /tmp. The command keeps the driver
+// installed and ends when it is asked to (F-055, F-058).
 func TestFlexInContainer(t *testing.T) {
 	dir := t.TempDir()
 	plugins, temporary := filepath.Join(dir, "exec"), filepath.Join(dir, "tmp")
@@ -74,11 +73,10 @@ exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"`
 	}
 }
 
-// letGo has a shell in a mount table of its own hold no block device of others,
-// who want to give theirs back.
+// letGo unmounts all block devices in the shell's own mount table, so that their users can release them.
 const letGo = `grep ^/dev/ /proc/self/mounts | cut -d' ' -f2 | tac | grep -vx / | xargs -r -n1 umount -l || true`
 
-// placed waits until a driver is what its source is.
+// placed waits until an installed driver equals its source.
 func placed(t *testing.T, exe, source string, ended <-chan error) {
 	t.Helper()
 	want, err := os.ReadFile(source)

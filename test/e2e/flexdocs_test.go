@@ -40,8 +40,8 @@ func transcript(t *testing.T, path, section string) []typed {
 	return all
 }
 
-// TestFlexInTenMinutes types what docs/flex.md says, on a machine where no host
-// runs, and compares what is printed, but for times and versions.
+// TestFlexInTenMinutes runs the commands of docs/flex.md on a machine without a host of drivers, and
+// compares the output, except for times and versions.
 func TestFlexInTenMinutes(t *testing.T) {
 	all := transcript(t, filepath.Join("..", "..", "docs", "flex.md"), "A driver in ten minutes")
 	if len(all) < 5 {

@@ -18,8 +18,7 @@ func example(parts ...string) string {
 	return filepath.Join(append([]string{"..", "..", "examples", "flex"}, parts...)...)
 }
 
-// TestFlexExamples plays the tests of the example drivers, as their readers do,
-// with each shell that /bin/sh is on some system.
+// TestFlexExamples runs the tests of the example drivers with each shell that is /bin/sh on some system.
 func TestFlexExamples(t *testing.T) {
 	for _, name := range []string{"lofs", "scratch"} {
 		for _, shell := range []string{"dash", "bash"} {
@@ -72,15 +71,15 @@ func TestFlexExamplesAreWell(t *testing.T) {
 	}
 }
 
-// hosted is an example driver in our host, with a pool of its own.
+// hosted is an example driver in volplane's host, with a pool of its own.
 type hosted struct {
 	*testing.T
 	*driver.Driver
 	dir string
 }
 
-// host installs an example whose variable of the environment names its pool: a
-// host hands no environment on, so it is written into the script.
+// host installs an example driver. A host passes no environment on, so the variable that names the driver's
+// pool is written into the script.
 func host(t *testing.T, name, variable string) *hosted {
 	t.Helper()
 	h := &hosted{T: t, dir: t.TempDir()}
@@ -113,7 +112,7 @@ func (h *hosted) try(errs ...error) {
 	}
 }
 
-// at is where volumes are mounted, in the shape that drivers know.
+// at returns a path for mounts as drivers know it.
 func (h *hosted) at(parts ...string) string {
 	h.Helper()
 	dir := filepath.Join(append([]string{h.dir}, parts...)...)
@@ -121,8 +120,8 @@ func (h *hosted) at(parts ...string) string {
 	return dir
 }
 
-// TestLofsInHost attaches, mounts, grows and detaches a volume through the host,
-// which binds and unbinds what lofs leaves to it.
+// TestLofsInHost attaches, mounts, expands and detaches a volume through the host, which does the bind
+// mounts that lofs leaves to it.
 func TestLofsInHost(t *testing.T) {
 	h := host(t, "lofs", "LOFS_POOL")
 	device := h.at("plugins", "kubernetes.io", "flexvolume", "example.com", "lofs", "mounts", "pv1")
@@ -165,7 +164,7 @@ func TestLofsInHost(t *testing.T) {
 	}
 }
 
-// TestScratchInHost mounts and unmounts both kinds of scratch.
+// TestScratchInHost mounts and unmounts both kinds of scratch volumes.
 func TestScratchInHost(t *testing.T) {
 	h := host(t, "scratch", "SCRATCH_SHARES")
 	pod := h.at("pods", "8d2f", "volumes", "example.com~scratch", "data")

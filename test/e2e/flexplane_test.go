@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// flexPlane is a running control plane and the command that is typed beside it.
+// flexPlane is a running control plane, and the command that is run beside it.
 type flexPlane struct {
 	*testing.T
 	*plane.Plane
@@ -44,8 +44,7 @@ func newFlexPlane(t *testing.T) *flexPlane {
 	return f
 }
 
-// run types a command of volplane and returns what it prints and whether it
-// succeeds.
+// run runs a command of volplane and returns its output and whether it succeeded.
 func (f *flexPlane) run(args ...string) (string, bool) {
 	f.Helper()
 	ctx, cancel := context.WithTimeout(f.Context(), patience)
@@ -56,7 +55,7 @@ func (f *flexPlane) run(args ...string) (string, bool) {
 	return string(out), err == nil
 }
 
-// want types a command that succeeds and prints each of the words.
+// want runs a command that must succeed and print all words.
 func (f *flexPlane) want(args []string, words ...string) {
 	f.Helper()
 	out, ok := f.run(args...)
@@ -68,7 +67,7 @@ func (f *flexPlane) want(args []string, words ...string) {
 	}
 }
 
-// eventually types a command until it prints a word.
+// eventually runs a command until it prints a word.
 func (f *flexPlane) eventually(args []string, word string) {
 	f.Helper()
 	testkit.Eventually(f, patience, func() string {
@@ -80,7 +79,8 @@ func (f *flexPlane) eventually(args []string, word string) {
 	})
 }
 
-// flex is a command about drivers of this control plane: others may run here.
+// flex returns the arguments of a command for the drivers of this control plane, since other control planes
+// may run here.
 func (f *flexPlane) flex(args ...string) []string {
 	return append([]string{"flex"}, append(args, "--dir", filepath.Join(f.Dir, "volumeplugins"))...)
 }
@@ -100,11 +100,11 @@ func (f *flexPlane) pooled(name, variable string) string {
 	return path
 }
 
-// ofOurs is the vendor of this test's drivers: what is mounted by another test's
-// driver of the same name would count as a volume of ours.
+// ofOurs is the vendor of this test's drivers. A mount of another test's driver with the same name would
+// count as a volume of this test.
 const ofOurs = "e2e.example.com"
 
-// applied applies an example whose driver is of our vendor.
+// applied applies an example with this test's vendor.
 func (f *flexPlane) applied(file string) {
 	f.Helper()
 	text, err := os.ReadFile(example(file))
@@ -118,9 +118,8 @@ func (f *flexPlane) applied(file string) {
 	f.want([]string{"apply", "-f", path})
 }
 
-// TestFlexOnOneHost: drivers that are installed while the control plane runs
-// are used at once, shown with what uses them, replaced while in use and not
-// taken away; what the examples say works.
+// TestFlexOnOneHost: drivers that are installed while the control plane runs are used at once, listed with
+// their users, upgraded while in use, and not uninstalled while in use. The examples work.
 func TestFlexOnOneHost(t *testing.T) {
 	f := newFlexPlane(t)
 	lofs, scratch := f.pooled("lofs", "LOFS_POOL"), f.pooled("scratch", "SCRATCH_SHARES")
@@ -151,7 +150,7 @@ func TestFlexOnOneHost(t *testing.T) {
 	f.nothingLeft()
 }
 
-// nothingLeft wants no mount, driver or loop device of this control plane.
+// nothingLeft requires that no mount, driver or loop device of this control plane exists.
 func (f *flexPlane) nothingLeft() {
 	f.Helper()
 	for _, dir := range []string{f.Dir, flex.Root(f.Dir)} {

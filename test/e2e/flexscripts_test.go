@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// TestFlexScripts plays testdata/flex with the built volplane, beside no control
-// plane: drivers are installed for any host.
+// TestFlexScripts runs the scripts in testdata/flex with the built volplane and without a control plane,
+// since drivers can be installed for any host.
 func TestFlexScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "flex"),

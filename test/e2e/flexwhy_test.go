@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// says asks why until the answer, on one line, has all of the words.
+// says asks why until the answer, on one line, has all words.
 func (f *flexPlane) says(object string, words ...string) {
 	f.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -29,8 +29,7 @@ func (f *flexPlane) says(object string, words ...string) {
 	}
 }
 
-// script puts a driver that does what the cases of the shell say in its place, in
-// one step, whatever was there before.
+// script replaces a driver, in one step, by a shell script with these cases.
 func (f *flexPlane) script(name, cases string) {
 	f.Helper()
 	dir := filepath.Join(f.Dir, "volumeplugins", ofOurs+"~"+name)
@@ -47,9 +46,8 @@ func (f *flexPlane) script(name, cases string) {
 	}
 }
 
-// TestWhyFlex: whoever asks why a Pod with a FlexVolume waits is told of the
-// driver by its own name, where it has to be, what is wrong there, and who has to
-// do what.
+// TestWhyFlex: the answer about a Pod with a FlexVolume has the name and the path of the driver, what is
+// wrong there, and who acts next.
 func TestWhyFlex(t *testing.T) {
 	const (
 		scratch = "FlexVolume driver " + ofOurs + "/scratch"

@@ -24,14 +24,14 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// kills is how often the test kills one of the processes.
+// kills is the number of times that the test kills a process.
 const kills = 50
 
-// TestKillAtAnyMoment plays the life of a volume on two nodes again and again
-// while the processes are killed at random moments: the control plane with its
-// node agent and driver, the second node agent, and that one's driver. After
-// each life nothing may be left and no data may have changed.
+// TestKillAtAnyMoment creates and deletes volumes on two nodes while processes are killed at random
+// moments: the control plane with its node agent and driver, the second node agent, and the driver of the
+// second node. After each volume nothing may be left and no data may have changed.
 func TestKillAtAnyMoment(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	w := startWorld(t)
@@ -51,7 +51,7 @@ func TestKillAtAnyMoment(t *testing.T) {
 	t.Logf("%d kills survived", w.killed.Load())
 }
 
-// world is a control plane and a second node, each a process of its own.
+// world is a control plane and a second node with separate processes.
 type world struct {
 	plane *plane.Plane
 	// address is where it listens, again after each end: there the kubeconfigs
@@ -105,8 +105,8 @@ func (w *world) close(t *testing.T, dir string) {
 	_ = os.Remove(dir + ".log")
 }
 
-// killNow kills a random process after a random while, and starts it again at
-// once, until the returned function is called.
+// killNow kills a random process after random times and starts it again at once, until the returned
+// function is called.
 func (w *world) killNow(random *mathrand.Rand) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -131,7 +131,7 @@ func (w *world) killNow(random *mathrand.Rand) (stop func()) {
 func (w *world) killOne(victim int) error {
 	if victim < len(w.others) {
 		w.others[victim].Kill()
-		return w.others[victim].Again()
+		return w.others[victim].Restart()
 	}
 	w.plane.Kill()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -144,8 +144,8 @@ func (w *world) killOne(victim int) error {
 	return nil
 }
 
-// life makes a claim, writes to it on one node, reads it on the other after it
-// has grown there, and deletes everything.
+// life creates a claim, writes to it on one node, reads it on the other node after an expansion there, and
+// deletes everything.
 func (w *world) life(ctx context.Context, name string) error {
 	client, err := w.plane.Client()
 	if err != nil {
@@ -174,6 +174,8 @@ func (w *world) life(ctx context.Context, name string) error {
 	return nil
 }
 
+// life creates a claim, writes to it on one node, reads it on the other node after an expansion there, and
+// deletes everything.
 type life struct {
 	ctx    context.Context
 	client kubernetes.Interface
@@ -182,8 +184,7 @@ type life struct {
 	sum    [sha256.Size]byte
 }
 
-// eventually repeats try, whose errors may come from a server that is being
-// killed, until it says done.
+// eventually repeats try until it is done. Errors may come from a server that is being killed.
 func (l *life) eventually(try func() (bool, error)) error {
 	var result error
 	err := testkit.Until(l.ctx, func() string {
@@ -303,7 +304,7 @@ func (l *life) gone(remove func() error) error {
 	})
 }
 
-// mustBeClean waits until nothing is left of any volume.
+// mustBeClean waits until nothing of any volume is left.
 func (w *world) mustBeClean(ctx context.Context, t *testing.T, round int) {
 	t.Helper()
 	client, err := w.plane.Client()

@@ -10,10 +10,10 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// TestScripts plays testdata/*/*.txtar against one running control plane, with
-// an unmodified kubectl and with the built volplane in PATH. Each script has
-// its own namespace $NS.
+// TestScripts runs testdata/*/*.txtar against one control plane, with an unmodified kubectl and with the
+// built volplane in PATH. Each script has its own namespace $NS.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// nobodysDir makes a directory of a user without rights.
+// nobodysDir creates a directory of a user without rights.
 func nobodysDir(e *testscript.Env) error {
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {

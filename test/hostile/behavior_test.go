@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// behavior draws how calls go: by the seed, the method, the place, and how many
-// there were of it.
+// behavior draws how each call ends. The seed, the method, the place, and the number of earlier calls of
+// the method decide.
 type behavior struct {
 	seed uint64
 	// calm is set when everything is to go well from now on.
@@ -31,7 +31,8 @@ type behavior struct {
 	holds map[string]*hold
 }
 
-// hold is how a call goes again, and how often.
+// hold repeats the outcome of a call for the next calls, since a driver that returns an internal error
+// seldom recovers at once. The cause of the error ends during that time.
 type hold struct {
 	turn turn
 	left int
@@ -44,7 +45,7 @@ func newMood(seed uint64) behavior {
 	}
 }
 
-// turn is how one call goes.
+// turn is the outcome of one call.
 type turn struct {
 	// work says that its work is done, before it goes wrong or well.
 	work      bool
@@ -54,7 +55,7 @@ type turn struct {
 	err       error
 }
 
-// String is short, for the diary.
+// String returns a short text for the diary.
 func (t turn) String() string {
 	text := fmt.Sprintf("work %v", t.work)
 	switch {
@@ -88,10 +89,10 @@ type scene struct {
 	there, hidden bool
 }
 
-// unseen says that nobody but the driver sees whether the call's work is done.
+// unseen says that only the driver can see whether the call's work is done.
 func (s scene) unseen() bool { return s.method == "NodeStageVolume" && s.hidden }
 
-// draw returns how a call goes.
+// draw returns the outcome of a call.
 func (m behavior) draw(s scene) turn {
 	dice := m.dice(s.method, s.place)
 	if m.calm.Load() {
@@ -125,8 +126,8 @@ func (m behavior) draw(s scene) turn {
 	return t
 }
 
-// hold has a call go the same way again: a driver that says "internal error" is
-// seldom better at once, and what has made it say so ends while it still does.
+// hold repeats the outcome of a call for the next calls, since a driver that returns an internal error
+// seldom recovers at once. The cause of the error ends during that time.
 func (m behavior) hold(s scene, t turn, times int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -144,9 +145,8 @@ func (m behavior) held(s scene) (turn, bool) {
 	return h.turn, true
 }
 
-// believable returns the codes that a driver may answer when it has done the
-// work or not: all but the lies that no control plane can survive, because CSI
-// leaves it nothing to know better by (docs/provisioning.md).
+// believable returns the codes that a driver may return when it has, or has not, done the work. Codes are
+// excluded that are false in a way that no CSI call could detect (docs/provisioning.md).
 func (s scene) believable(work bool) []codes.Code {
 	var out []codes.Code
 	for c := codes.Canceled; c <= codes.Unauthenticated; c++ {
@@ -181,7 +181,7 @@ func (s scene) lies(work bool) []codes.Code {
 	return nil
 }
 
-// confess tells one of the secrets in a spelling, or a part of it.
+// confess returns one of the secrets, or a part of it, in some encoding.
 func (m behavior) confess(method string, secrets []string) string {
 	if len(secrets) == 0 {
 		return "no, and I do not say why"
@@ -200,12 +200,11 @@ func (m behavior) confess(method string, secrets []string) string {
 	return "cannot log in with key=" + spelled + " here"
 }
 
-// windowBytes is how many bytes of a secret in a row must never be seen. Fewer
-// may be left where a text was cut.
+// windowBytes is the number of consecutive bytes of a secret that must never be visible. Fewer may be left
+// where a text was cut.
 const windowBytes = 12
 
-// spelling is how a program shows a secret, long how many characters each byte
-// takes at least.
+// spelling is an encoding of a secret. long is the least number of characters for each byte.
 type spelling struct {
 	long  int
 	spell func(string) string
@@ -233,7 +232,7 @@ func spellings() []spelling {
 	}
 }
 
-// seen returns a part of a secret that the text shows, or "".
+// seen returns a part of a secret that the text contains, or "".
 func (m behavior) seen(text string) string {
 	for strings.Contains(text, `\\`) {
 		text = strings.ReplaceAll(text, `\\`, `\`)

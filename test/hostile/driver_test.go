@@ -16,12 +16,12 @@ func (s *side) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeResponse
 	return &csipb.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }
 
-// GetPluginInfo tells the name.
+// GetPluginInfo returns the name.
 func (s *side) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {
 	return &csipb.GetPluginInfoResponse{Name: s.d.name, VendorVersion: "1"}, nil
 }
 
-// GetPluginCapabilities tells of a controller service.
+// GetPluginCapabilities returns that there is a controller service.
 func (s *side) GetPluginCapabilities(
 	context.Context, *csipb.GetPluginCapabilitiesRequest,
 ) (*csipb.GetPluginCapabilitiesResponse, error) {
@@ -31,7 +31,7 @@ func (s *side) GetPluginCapabilities(
 	}, nil
 }
 
-// can is what the controller service can.
+// can returns the capabilities of the controller service.
 func (d *driver) can() []csipb.ControllerServiceCapability_RPC_Type {
 	out := []csipb.ControllerServiceCapability_RPC_Type{
 		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
@@ -47,7 +47,7 @@ func (d *driver) can() []csipb.ControllerServiceCapability_RPC_Type {
 	return out
 }
 
-// ControllerGetCapabilities tells what the controller service can.
+// ControllerGetCapabilities returns the capabilities of the controller service.
 func (s *side) ControllerGetCapabilities(
 	context.Context, *csipb.ControllerGetCapabilitiesRequest,
 ) (*csipb.ControllerGetCapabilitiesResponse, error) {
@@ -60,7 +60,7 @@ func (s *side) ControllerGetCapabilities(
 	return out, nil
 }
 
-// NodeGetInfo tells the node.
+// NodeGetInfo returns the node's id.
 func (s *side) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.NodeGetInfoResponse, error) {
 	return &csipb.NodeGetInfoResponse{NodeId: idOf(s.place)}, nil
 }
@@ -69,7 +69,7 @@ func idOf(node string) string { return "id-" + node }
 
 func nodeOf(id string) string { return strings.TrimPrefix(id, "id-") }
 
-// CreateVolume makes a volume, or finds it.
+// CreateVolume creates a volume, or returns the existing one.
 func (s *side) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 	bytes := max(r.GetCapacityRange().GetRequiredBytes(), 1<<20)
 	id := volumeOf(r)
@@ -85,7 +85,7 @@ func (s *side) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (*c
 	return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: v.bytes}}, nil
 }
 
-// DeleteVolume refuses what is in use, for ever if need be.
+// DeleteVolume refuses to delete a volume that is in use.
 func (s *side) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
 	v := s.d.disks[r.GetVolumeId()]
 	if v != nil && (len(v.attached) > 0 || slices.ContainsFunc(nodes(), v.used)) {
@@ -95,7 +95,7 @@ func (s *side) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*c
 	return &csipb.DeleteVolumeResponse{}, nil
 }
 
-// ControllerPublishVolume attaches, a volume for one node to one only.
+// ControllerPublishVolume attaches a volume, to one node only if it is for one node.
 func (s *side) ControllerPublishVolume(
 	_ context.Context, r *csipb.ControllerPublishVolumeRequest,
 ) (*csipb.ControllerPublishVolumeResponse, error) {
@@ -110,7 +110,7 @@ func (s *side) ControllerPublishVolume(
 	return &csipb.ControllerPublishVolumeResponse{}, nil
 }
 
-// ControllerUnpublishVolume detaches what the node does not use any more.
+// ControllerUnpublishVolume detaches a volume that the node does not use any more.
 func (s *side) ControllerUnpublishVolume(
 	_ context.Context, r *csipb.ControllerUnpublishVolumeRequest,
 ) (*csipb.ControllerUnpublishVolumeResponse, error) {
@@ -124,7 +124,7 @@ func (s *side) ControllerUnpublishVolume(
 	return &csipb.ControllerUnpublishVolumeResponse{}, nil
 }
 
-// ControllerExpandVolume makes a volume larger.
+// ControllerExpandVolume expands a volume.
 func (s *side) ControllerExpandVolume(
 	_ context.Context, r *csipb.ControllerExpandVolumeRequest,
 ) (*csipb.ControllerExpandVolumeResponse, error) {
@@ -139,7 +139,7 @@ func (s *side) ControllerExpandVolume(
 	return &csipb.ControllerExpandVolumeResponse{CapacityBytes: v.bytes, NodeExpansionRequired: s.d.growsNodes}, nil
 }
 
-// ListVolumes tells everything on one page.
+// ListVolumes returns all volumes on one page.
 func (s *side) ListVolumes(context.Context, *csipb.ListVolumesRequest) (*csipb.ListVolumesResponse, error) {
 	out := &csipb.ListVolumesResponse{}
 	for id, v := range s.d.disks {

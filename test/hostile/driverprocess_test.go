@@ -21,7 +21,7 @@ import (
 	"volplane.dev/volplane/internal/csi/registrar"
 )
 
-// driver is what lasts of a driver: its storage. Its processes are its sides.
+// driver is the storage of a driver, which outlives its processes, the sides.
 type driver struct {
 	name string
 	mood behavior
@@ -84,7 +84,7 @@ func newDriver(name string, m behavior, deaths func(string) int, faults func(str
 
 func (s *side) socket() string { return filepath.Join(s.dir, s.d.name+"."+s.place) }
 
-// start begins a process of the driver.
+// start starts a process of the driver.
 func (s *side) start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *side) start() error {
 	return nil
 }
 
-// kill ends the process: its calls get no answer.
+// kill ends the process. Its calls get no answer.
 func (s *side) kill() {
 	s.mu.Lock()
 	server, end := s.server, s.end
@@ -137,13 +137,13 @@ func (s *side) kill() {
 	server.Stop()
 }
 
-// stop ends it for good.
+// stop ends the process for good.
 func (s *side) stop() {
 	s.kill()
 	s.leaving.Wait()
 }
 
-// fault notes what nobody may ask for, and refuses it; d.mu is held.
+// fault records a call that must never be made, and refuses it. d.mu is held.
 func (d *driver) fault(format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	d.note("FAULT " + text)
@@ -155,7 +155,7 @@ func (d *driver) note(text string) {
 	d.diary = append(d.diary, time.Now().Format("05.000 ")+text)
 }
 
-// volumeOf returns the id of a call's volume, which is made of its name.
+// volumeOf returns the volume id of a call, which is derived from the name.
 func volumeOf(req any) string {
 	switch r := req.(type) {
 	case *csipb.CreateVolumeRequest:
@@ -166,7 +166,7 @@ func volumeOf(req any) string {
 	return ""
 }
 
-// intercept plays what is drawn for a call.
+// intercept gives a call the drawn outcome.
 func (s *side) intercept(
 	ctx context.Context, req any, info *grpc.UnaryServerInfo, work grpc.UnaryHandler,
 ) (any, error) {
@@ -191,10 +191,9 @@ func (s *side) intercept(
 	return answer, err
 }
 
-// judge finds what must not be: another call under way for the volume that
-// nobody's death excuses, and one at a node that was answered already. A
-// controller keeps no journal: what it could not write of an answer it asks
-// again, and so does a node of a growth. d.mu is held.
+// judge records violations: a second call in flight for a volume whose first caller did not die, and a call
+// at a node that was answered already. A controller has no journal, so it repeats a call whose answer it
+// could not write, and a node does so for an expansion. d.mu is held.
 func (d *driver) judge(me *call, what, key string) {
 	same := func(o *call) bool { return o != nil && o.deaths == me.deaths && o.was == me.was }
 	if other := d.busy[key]; same(other) {
@@ -206,7 +205,7 @@ func (d *driver) judge(me *call, what, key string) {
 	}
 }
 
-// enter notes a call, and returns how it goes and what to do at its end.
+// enter records a call, and returns its outcome and what to do at its end.
 func (d *driver) enter(me *call, id string, s *side, req any) (turn, func(err error, heard bool)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -237,16 +236,16 @@ func (d *driver) enter(me *call, id string, s *side, req any) (turn, func(err er
 	}
 }
 
-// given is what a process was given of a volume, by a caller that has died so
-// often.
+// given is the data about a volume that a process got from a caller, and the number of deaths of that
+// caller until then.
 type given struct {
 	deaths  int
 	secrets []string
 }
 
-// give notes the secret of a call and returns those that its process knows of the
-// volume. Controllers keep no record of what they gave: after a restart they
-// know the Secret of the call, and its driver no other; d.mu is held.
+// give records the secret of a call and returns the secrets that the process knows of the volume.
+// Controllers have no record of what they sent. After a restart they know the Secret of the call, and so
+// does their driver. d.mu is held.
 func (d *driver) give(key string, c *call, req any) []string {
 	g := d.given[key]
 	if g == nil || !strings.HasPrefix(c.method, "Node") && g.deaths != c.deaths {
@@ -261,8 +260,8 @@ func (d *driver) give(key string, c *call, req any) []string {
 	return g.secrets
 }
 
-// denies says that an answer leaves a growth to the user, who has to ask for
-// another size, or to the next mount.
+// denies says that after this answer only a user's request for another size, or the next mount, makes the
+// expansion go on.
 func denies(method string, code codes.Code) bool {
 	never := []codes.Code{codes.InvalidArgument, codes.OutOfRange, codes.NotFound}
 	if method == "NodeExpandVolume" {
@@ -271,13 +270,13 @@ func denies(method string, code codes.Code) bool {
 	return strings.HasSuffix(method, "ExpandVolume") && slices.Contains(never, code)
 }
 
-// scene is what a driver knows of a call; d.mu is held.
+// scene returns what a driver knows of a call. d.mu is held.
 func (d *driver) scene(method, place, id string) scene {
 	v := d.disks[id]
 	return scene{method: method, place: place, id: id, there: v != nil, hidden: v != nil && !d.shown(v)}
 }
 
-// target returns what tells two calls of a method for a volume apart.
+// target returns a text that distinguishes two calls of a method for a volume.
 func target(req any) string {
 	switch r := req.(type) {
 	case interface{ GetTargetPath() string }:
@@ -288,7 +287,7 @@ func target(req any) string {
 	return ""
 }
 
-// play has a call go as it was drawn.
+// play gives a call its drawn outcome.
 func (s *side) play(ctx, life context.Context, t turn, work func() (any, error)) (answer any, err error) {
 	if t.slow > 0 {
 		// A driver works on, whether or not somebody waits.
@@ -320,7 +319,7 @@ func (s *side) play(ctx, life context.Context, t turn, work func() (any, error))
 	return answer, nil
 }
 
-// pause is a time that something takes.
+// pause waits for a time or until the context ends.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():

@@ -37,8 +37,7 @@ const (
 	patience = 3 * time.Minute
 )
 
-// TestHostileDrivers plays LIVES lives, 200 if it is not told otherwise, in
-// rounds of the seeds from SEED on, 1 if it is not told otherwise.
+// TestHostileDrivers runs LIVES lives, 200 by default, in rounds with the seeds from SEED on, 1 by default.
 func TestHostileDrivers(t *testing.T) {
 	lives, seed := number(t, "LIVES", 200), number(t, "SEED", 1)
 	for lives > 0 && !t.Failed() {
@@ -67,7 +66,7 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// apiServer is what rounds share: the API server.
+// apiServer is the API server that all rounds share.
 type apiServer struct {
 	server *apiserver.Server
 	client kubernetes.Interface
@@ -86,7 +85,7 @@ func newTown(t *testing.T) *apiServer {
 	return w
 }
 
-// round is a number of lives side by side, and what they have in common.
+// round is a number of lives at the same time, with the processes that they share.
 type round struct {
 	*apiServer
 	t        *testing.T
@@ -100,6 +99,7 @@ type round struct {
 	faults []string
 }
 
+// round is a number of lives at the same time, with the processes that they share.
 func (w *apiServer) round(t *testing.T, seed uint64, lives int) *round {
 	t.Helper()
 	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
@@ -132,7 +132,7 @@ func (r *round) must(err error) {
 	}
 }
 
-// life makes one with its driver.
+// life creates a life with its driver.
 func (r *round) life(i int) *life {
 	name := fmt.Sprintf("l%d-%d", r.seed, i)
 	seed := r.seed<<16 + uint64(i)
@@ -156,7 +156,7 @@ func (r *round) fault(text string) {
 	r.faults = append(r.faults, text)
 }
 
-// close ends what runs. What failed is left to look at, but for the mounts.
+// close ends all processes and removes the mounts. The files of a failed round are kept.
 func (r *round) close() {
 	for _, p := range r.programs {
 		p.kill()
@@ -184,8 +184,8 @@ func (r *round) close() {
 	r.t.Logf("SEED=%d LIVES=%d plays this round; logs and diaries are in %s", r.seed, len(r.lives), r.dir)
 }
 
-// play has the lives lived with deaths in between, and looks at what they come
-// to when the drivers behave, and when everything is deleted.
+// play runs the lives while processes are killed, and checks the state when the drivers have stopped to
+// misbehave, and again when everything is deleted.
 func (r *round) play() {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	defer cancel()
@@ -242,7 +242,7 @@ func (r *round) startDrivers(ctx context.Context, l *life) {
 	}
 }
 
-// kill kills until all is lived.
+// kill kills processes until all lives have ended.
 func (r *round) kill(lived <-chan struct{}) {
 	places := append(nodes(), plane())
 	for {
@@ -263,7 +263,7 @@ func (r *round) kill(lived <-chan struct{}) {
 	}
 }
 
-// restart kills a process and starts it, sometimes without what it has written.
+// restart kills a process and starts it again, sometimes without its journal.
 func (r *round) restart(place string) {
 	p := r.programs[place]
 	p.kill()
@@ -277,11 +277,10 @@ func (r *round) restart(place string) {
 	}
 }
 
-// lose takes records out of an agent's journal, or the journal. Of an inline
-// volume nobody else knows when its Pod is gone. That only some records are lost
-// nobody tells the agent either, which then believes that what is there for Pods
-// that it has told nothing is somebody else's: it is named and stays
-// (docs/node.md). So these are not lost.
+// lose removes records from an agent's journal, or all of it. Records of inline volumes stay, because
+// nobody else knows these volumes when their Pods are gone. Records of volumes whose Pods have no condition
+// yet stay as well when only some records are lost: the agent would take their mounts for somebody else's,
+// and report them (docs/node.md).
 func (r *round) lose(p *program) error {
 	records, err := readJournal(p.Dir)
 	pods, e := r.client.CoreV1().Pods("").List(r.t.Context(), metav1.ListOptions{})
@@ -309,9 +308,9 @@ func (r *round) lose(p *program) error {
 	return errors.Join(err, p.note("LOST: the journal as a whole %v, records %v", whole, lost))
 }
 
-// behaveWell has every driver behave from now on: what hangs ends, what is away comes
-// back. In every other round the controllers and agents have to notice
-// themselves, in the others they are killed once more.
+// behaveWell ends the misbehavior of all drivers: calls do not hang any more, and processes that were away
+// are started. In every other round the controllers and agents are restarted as well; otherwise they must
+// notice themselves.
 func (r *round) behaveWell() {
 	for _, l := range r.lives {
 		l.driver.mood.calm.Store(true)
@@ -327,7 +326,7 @@ func (r *round) behaveWell() {
 	}
 }
 
-// awaitRest waits until nothing is wrong any more.
+// awaitRest waits until nothing is wrong, and returns the state.
 func (r *round) awaitRest(ctx context.Context, when string) *snapshot {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -366,7 +365,7 @@ func (r *round) awaitRest(ctx context.Context, when string) *snapshot {
 	}
 }
 
-// secrets looks for what the drivers told in all that can be read.
+// secrets looks for secrets in all texts that users can read.
 func (r *round) secrets(ctx context.Context, seen *snapshot) {
 	var logs []string
 	for _, p := range r.programs {

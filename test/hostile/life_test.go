@@ -20,7 +20,7 @@ import (
 	standalone "volplane.dev/volplane/test/internal/plane"
 )
 
-// life is what users do in a namespace with a driver of its own.
+// life is a namespace with a driver of its own, and what users do there.
 type life struct {
 	name   string
 	seed   uint64
@@ -38,7 +38,7 @@ type life struct {
 	diary []string
 }
 
-// claim is one of a user's, with the Pods that live on it.
+// claim is a claim with the Pods that use it.
 type claim struct {
 	name              string
 	many, keeps, gone bool
@@ -62,7 +62,7 @@ func (l *life) note(format string, args ...any) {
 	l.diary = append(l.diary, time.Now().Format("05.000 ")+fmt.Sprintf(format, args...))
 }
 
-// prepare makes what a life finds.
+// prepare creates the objects that a life needs.
 func (l *life) prepare(ctx context.Context) error {
 	meta := metav1.ObjectMeta{Name: l.name}
 	_, err := l.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: meta}, metav1.CreateOptions{})
@@ -86,7 +86,7 @@ func (l *life) prepare(ctx context.Context) error {
 	return errors.Join(err, l.classes(ctx))
 }
 
-// purposes are those that have a Secret each.
+// purposes returns the purposes that have a Secret each.
 func purposes() []string {
 	return []string{"provisioner", "controller-publish", "controller-expand", "node-stage", "node-publish", "node-expand"}
 }
@@ -182,7 +182,7 @@ func (l *life) makeClaim(ctx context.Context) error {
 	return err
 }
 
-// any returns a claim that fits.
+// any returns a random claim that fits.
 func (l *life) any(fits func(*claim) bool) *claim {
 	var all []*claim
 	for _, c := range l.claims {
@@ -196,8 +196,7 @@ func (l *life) any(fits func(*claim) bool) *claim {
 	return all[l.dice.IntN(len(all))]
 }
 
-// makePod makes a Pod on a node where the claim's volume can be at the same
-// time.
+// makePod creates a Pod on a node where the claim's volume may be at the same time.
 func (l *life) makePod(ctx context.Context) error {
 	c := l.any(func(c *claim) bool { return !c.gone && len(c.pods) < 3 })
 	if c == nil {
@@ -217,7 +216,7 @@ func (l *life) makePod(ctx context.Context) error {
 	})
 }
 
-// makeLoose makes a Pod that brings its volume.
+// makeLoose creates a Pod with an inline volume.
 func (l *life) makeLoose(ctx context.Context) error {
 	if len(l.loose) == 2 {
 		return nil
@@ -260,8 +259,8 @@ func (l *life) removePod(ctx context.Context) error {
 	return l.deletePod(ctx, all[l.dice.IntN(len(all))])
 }
 
-// giveUp deletes the Pods that have not got their volume: what a driver has begun
-// for them is to be undone while it still says no.
+// giveUp deletes the Pods that have no volume yet. What a driver has begun for them must be undone while
+// the driver still returns errors.
 func (l *life) giveUp(ctx context.Context) error {
 	pods, err := l.client.CoreV1().Pods(l.name).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -289,7 +288,7 @@ func (l *life) deletePod(ctx context.Context, name string) error {
 	return l.client.CoreV1().Pods(l.name).Delete(ctx, name, options)
 }
 
-// growClaim asks for more.
+// growClaim requests more capacity.
 func (l *life) growClaim(ctx context.Context) error {
 	c := l.any(func(c *claim) bool { return !c.gone })
 	if c == nil || !l.driver.grows {
@@ -324,7 +323,7 @@ func (l *life) removeClaim(ctx context.Context) error {
 	return l.client.CoreV1().PersistentVolumeClaims(l.name).Delete(ctx, c.name, metav1.DeleteOptions{})
 }
 
-// turnPolicy has a volume kept that was not to be, or the reverse.
+// turnPolicy changes a volume's reclaim policy to the other one.
 func (l *life) turnPolicy(ctx context.Context) error {
 	c := l.any(func(c *claim) bool { return !c.gone })
 	if c == nil {
@@ -352,7 +351,7 @@ func setPolicy(
 	return err
 }
 
-// finish deletes all that is left.
+// finish deletes all objects of the life.
 func (l *life) finish(ctx context.Context, seen *snapshot) error {
 	l.note("the end")
 	var err error

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// NodeGetCapabilities tells what the node service can.
+// NodeGetCapabilities returns the capabilities of the node service.
 func (s *side) NodeGetCapabilities(
 	context.Context, *csipb.NodeGetCapabilitiesRequest,
 ) (*csipb.NodeGetCapabilitiesResponse, error) {
@@ -30,7 +30,7 @@ func (s *side) NodeGetCapabilities(
 	return out, nil
 }
 
-// NodeStageVolume mounts a filesystem of its own at the staging path, or counts.
+// NodeStageVolume mounts a filesystem at the staging path, or only counts.
 func (s *side) NodeStageVolume(
 	_ context.Context, r *csipb.NodeStageVolumeRequest,
 ) (*csipb.NodeStageVolumeResponse, error) {
@@ -76,7 +76,7 @@ func (s *side) NodeUnstageVolume(
 	return &csipb.NodeUnstageVolumeResponse{}, nil
 }
 
-// unmount also finds that it is done already: whoever may, may unmount.
+// unmount succeeds if nothing is mounted: another process may have unmounted.
 func unmount(path string) error {
 	//nolint:errorlint // a number
 	if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL && err != unix.ENOENT {
@@ -92,7 +92,7 @@ func tmpfs(path string) error {
 	return nil
 }
 
-// NodePublishVolume shows a volume at a target, and makes it if a Pod brings it.
+// NodePublishVolume publishes a volume at a target, and creates it first if it is an inline volume.
 func (s *side) NodePublishVolume(
 	_ context.Context, r *csipb.NodePublishVolumeRequest,
 ) (*csipb.NodePublishVolumeResponse, error) {
@@ -124,7 +124,7 @@ func (s *side) NodePublishVolume(
 	return &csipb.NodePublishVolumeResponse{}, nil
 }
 
-// show makes what a Pod is to see.
+// show creates what a Pod finds at its target.
 func (s *side) show(v *driverVolume, r *csipb.NodePublishVolumeRequest) error {
 	path := r.GetTargetPath()
 	if v.block {
@@ -139,7 +139,7 @@ func (s *side) show(v *driverVolume, r *csipb.NodePublishVolumeRequest) error {
 	return bind(r.GetStagingTargetPath(), path)
 }
 
-// showDevice makes a device node, or mounts one over a file. Nobody opens it.
+// showDevice creates a device node, or mounts one over a file. Nobody opens it.
 func (s *side) showDevice(path string) error {
 	device := path
 	if !s.d.makesNodes {
@@ -165,7 +165,7 @@ func bind(from, to string) error {
 	return nil
 }
 
-// NodeUnpublishVolume takes the target away.
+// NodeUnpublishVolume removes the target.
 func (s *side) NodeUnpublishVolume(
 	_ context.Context, r *csipb.NodeUnpublishVolumeRequest,
 ) (*csipb.NodeUnpublishVolumeResponse, error) {
@@ -184,7 +184,7 @@ func (s *side) NodeUnpublishVolume(
 	return &csipb.NodeUnpublishVolumeResponse{}, nil
 }
 
-// NodeExpandVolume makes the filesystem as large as its volume.
+// NodeExpandVolume expands the filesystem to the size of its volume.
 func (s *side) NodeExpandVolume(
 	_ context.Context, r *csipb.NodeExpandVolumeRequest,
 ) (*csipb.NodeExpandVolumeResponse, error) {

@@ -24,7 +24,7 @@ import (
 	standalone "volplane.dev/volplane/test/internal/plane"
 )
 
-// snapshot is what everybody but the drivers says at one time.
+// snapshot is the state of the API, the journals and the mount table at one time.
 type snapshot struct {
 	claims      []corev1.PersistentVolumeClaim
 	volumes     []corev1.PersistentVolume
@@ -90,8 +90,7 @@ func readJournal(dir string) (map[string]*decide.Record, error) {
 	return records, nil
 }
 
-// shown returns where below a node's directory something is mounted, or a device
-// is published.
+// shown returns the mounts and published devices below a node's directory.
 func shown(dir string) ([]string, error) {
 	points, err := mount.Below(dir)
 	if err != nil {
@@ -110,7 +109,7 @@ func shown(dir string) ([]string, error) {
 	return out, err
 }
 
-// wrong says what is not as it has to be at rest, or "".
+// wrong describes what differs from the state at rest, or returns "".
 func (l *life) wrong(s *snapshot) string {
 	l.driver.mu.Lock()
 	defer l.driver.mu.Unlock()
@@ -131,8 +130,8 @@ func (l *life) wrong(s *snapshot) string {
 	return ""
 }
 
-// wrongClaims: the living are bound, if they do not wait for a Pod, and the
-// dead are gone, if no Pod uses them.
+// wrongClaims: existing claims are bound unless they wait for a Pod, and deleted claims are gone unless a
+// Pod uses them.
 func (l *life) wrongClaims(s *snapshot) string {
 	found := map[string]*corev1.PersistentVolumeClaim{}
 	for i, o := range s.claims {
@@ -148,6 +147,7 @@ func (l *life) wrongClaims(s *snapshot) string {
 	return ""
 }
 
+// wrong describes what differs from the state at rest, or returns "".
 func (c *claim) wrong(o *corev1.PersistentVolumeClaim) string {
 	wanted, used := !c.gone, len(c.pods) > 0
 	if o == nil {
@@ -166,15 +166,15 @@ func (c *claim) wrong(o *corev1.PersistentVolumeClaim) string {
 	return ""
 }
 
-// ours are the volume objects of the life's driver.
+// ours returns the volume objects of the life's driver.
 func (l *life) ours(s *snapshot) []corev1.PersistentVolume {
 	return slices.DeleteFunc(slices.Clone(s.volumes), func(o corev1.PersistentVolume) bool {
 		return o.Spec.CSI == nil || o.Spec.CSI.Driver != l.driver.name
 	})
 }
 
-// wrongVolumes: the driver's volumes are those of the volume objects, and those
-// that nobody claims and may go are gone.
+// wrongVolumes: the driver has exactly the volumes of the volume objects, and volumes without a claim that
+// may be deleted are gone.
 func (l *life) wrongVolumes(s *snapshot) string {
 	objects, claimed := map[string]bool{}, map[string]bool{}
 	for _, o := range s.claims {
@@ -201,7 +201,7 @@ func (l *life) wrongVolumes(s *snapshot) string {
 	return ""
 }
 
-// wrongKept: what was to be kept is there.
+// wrongKept: retained volumes exist.
 func (l *life) wrongKept(s *snapshot) string {
 	for name, keep := range l.kept {
 		if keep && !slices.ContainsFunc(s.volumes, func(v corev1.PersistentVolume) bool { return v.Name == name }) {
@@ -211,7 +211,7 @@ func (l *life) wrongKept(s *snapshot) string {
 	return ""
 }
 
-// wrongSizes: nobody was promised more than there is, and who asked for more has
+// wrongSizes: no claim has more capacity in its status than its volume, and claims that requested more have
 // it.
 func (l *life) wrongSizes(s *snapshot) string {
 	volumes, wants := map[string]corev1.PersistentVolume{}, map[string]*claim{}
@@ -231,8 +231,8 @@ func (l *life) wrongSizes(s *snapshot) string {
 	return ""
 }
 
-// wrongSize may find too little where the driver has said that more can never be,
-// or where no Pod takes the volume to a node that could make its filesystem larger.
+// wrongSize accepts less capacity where the driver has said that expansion is impossible, or where no Pod
+// uses the volume on a node that could expand the filesystem.
 func (l *life) wrongSize(c *claim, o corev1.PersistentVolumeClaim, v corev1.PersistentVolume) string {
 	d, says, has := l.driver.disks[v.Spec.CSI.VolumeHandle], v.Spec.Capacity.Storage().Value(),
 		o.Status.Capacity.Storage().Value()
@@ -248,7 +248,7 @@ func (l *life) wrongSize(c *claim, o corev1.PersistentVolumeClaim, v corev1.Pers
 	return ""
 }
 
-// wrongPods: the living have their volume, the others are gone.
+// wrongPods: existing Pods have their volume, and deleted Pods are gone.
 func (l *life) wrongPods(s *snapshot) string {
 	living, early := map[string]bool{}, map[string]bool{}
 	for _, p := range l.loose {
@@ -278,8 +278,7 @@ func (l *life) wrongPods(s *snapshot) string {
 	return ""
 }
 
-// uses returns where the volumes have to be: by node, the handles with how many
-// Pods each has there.
+// uses returns by node the handles of the volumes that Pods use, with the number of Pods.
 func (l *life) uses(s *snapshot) map[string]map[string]int {
 	handles := map[string]string{}
 	for _, o := range l.ours(s) {
@@ -304,7 +303,7 @@ func add(uses map[string]map[string]int, node, handle string) {
 	uses[node][handle]++
 }
 
-// brings returns the volumes that Pods bring, by node.
+// brings returns the inline volumes of Pods, by node.
 func (l *life) brings(s *snapshot) map[string]map[string]int {
 	out := map[string]map[string]int{}
 	for _, p := range s.pods {
@@ -316,7 +315,7 @@ func (l *life) brings(s *snapshot) map[string]map[string]int {
 	return out
 }
 
-// wrongAttachments: attached is what Pods use, at the driver and in the API.
+// wrongAttachments: exactly the volumes that Pods use are attached, at the driver and in the API.
 func (l *life) wrongAttachments(s *snapshot) string {
 	said, names := map[string]bool{}, map[string]string{}
 	for _, o := range l.ours(s) {
@@ -348,8 +347,8 @@ func (l *life) wrongAttachments(s *snapshot) string {
 	return ""
 }
 
-// wrongNodes: staged and published is what Pods use, at the driver, in the
-// journal and in the mount table.
+// wrongNodes: exactly the volumes that Pods use are staged and published, at the driver, in the journal and
+// in the mount table.
 func (l *life) wrongNodes(s *snapshot) string {
 	uses, brings := l.uses(s), l.brings(s)
 	for _, node := range nodes() {
@@ -374,8 +373,8 @@ func (l *life) wrongNodes(s *snapshot) string {
 	return ""
 }
 
-// shows returns how often each volume is published at a node, and the paths
-// where something is; d.mu is held.
+// shows returns the number of targets of each volume that is published at a node, and the paths in use.
+// d.mu is held.
 func (d *driver) shows(node string) (has map[string]int, paths []string) {
 	has = map[string]int{}
 	for id, v := range d.disks {
@@ -390,7 +389,7 @@ func (d *driver) shows(node string) (has map[string]int, paths []string) {
 	return has, paths
 }
 
-// wrongInUse: a node says that it uses what Pods use there.
+// wrongInUse: a node reports exactly the volumes that Pods use there as in use.
 func (l *life) wrongInUse(s *snapshot) string {
 	uses := l.uses(s)
 	for _, n := range s.nodes {
@@ -407,7 +406,7 @@ func (l *life) wrongInUse(s *snapshot) string {
 	return ""
 }
 
-// mountsBeside says what is mounted that no driver has mounted.
+// mountsBeside describes mounts that no driver has made.
 func mountsBeside(s *snapshot, lives []*life) string {
 	for _, node := range nodes() {
 		var known []string
@@ -426,7 +425,7 @@ func mountsBeside(s *snapshot, lives []*life) string {
 	return ""
 }
 
-// told is all that anybody can read.
+// told returns all texts that users can read.
 func told(ctx context.Context, client kubernetes.Interface, s *snapshot, logs []string) (string, error) {
 	events, err := client.CoreV1().Events("").List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 const stagedAt, shownAt, broughtAt = "/n1/staged", "/n1/target", "/n1/brought"
 
-// scenery is a life, and what everybody says of it.
+// scenery is a life with a state of the API, the journals and the mount table.
 type scenery struct {
 	*snapshot
 	life *life
@@ -28,8 +28,8 @@ type scenery struct {
 	volume, own *driverVolume
 }
 
-// atRest is a claim and a Pod that uses it, a Pod that brings a volume, and a
-// claim whose volume was retained.
+// atRest returns a life at rest: a claim with a Pod, a Pod with an inline volume, and a claim whose volume
+// was retained.
 func atRest() scenery {
 	d := newDriver("d", newMood(1), nil, func(string) {})
 	d.kind = kind{stages: true, shows: true, grows: true, growsNodes: true}
@@ -105,7 +105,7 @@ func (s scenery) wrong() string {
 	return mountsBeside(s.snapshot, []*life{s.life})
 }
 
-// TestOracleSees: what is lost and what is left over is seen, whoever has it.
+// TestOracleSees: the comparison detects each kind of loss and leak.
 func TestOracleSees(t *testing.T) {
 	if text := atRest().wrong(); text != "" {
 		t.Fatalf("what is at rest is wrong: %s", text)
@@ -185,7 +185,7 @@ func TestOracleSees(t *testing.T) {
 	}
 }
 
-// TestBelievable: a driver tells every lie but those that nobody can survive.
+// TestBelievable: a driver returns every false code except those that no control plane can detect.
 func TestBelievable(t *testing.T) {
 	for name, c := range map[string]struct {
 		scene scene

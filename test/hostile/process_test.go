@@ -23,11 +23,11 @@ import (
 	"volplane.dev/volplane/internal/node"
 )
 
-// roleEnv holds the process that one of this test's is to be.
+// roleEnv is the environment variable with the role of a process of this test.
 const roleEnv = "VOLPLANE_HOSTILE_ROLE"
 
-// TestMain is a control plane or a node agent instead of the tests when it is
-// told so: what is killed has to be a process.
+// TestMain runs the tests, or a control plane or a node agent when roleEnv is set, since only a process can
+// be killed.
 func TestMain(m *testing.M) {
 	text, ok := os.LookupEnv(roleEnv)
 	if !ok {
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// role is what a process is: the controllers, or a node's agent.
+// role says whether a process has the controllers or a node's agent.
 type role struct {
 	// Place is "plane" or the node's name.
 	Place, Dir, Kubeconfig string
@@ -93,7 +93,7 @@ func (r role) agent(ctx context.Context, config *rest.Config, log *slog.Logger) 
 	a, err := node.New(node.Options{
 		Name: r.Place, RootDir: r.Dir, Client: client, Caches: kube.NewNodeCaches(client, r.Place), Drivers: csi.NewSet(),
 		Events: kube.NewRecorder(ctx, client, "node"), Log: log,
-		RetryMin: 50 * time.Millisecond, RetryMax: time.Second, LookEvery: time.Second, StatsEvery: time.Second,
+		RetryMin: 50 * time.Millisecond, RetryMax: time.Second, PollEvery: time.Second, StatsEvery: time.Second,
 	})
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (r role) agent(ctx context.Context, config *rest.Config, log *slog.Logger) 
 	return a.Run(ctx)
 }
 
-// as returns the way to the API server of another user.
+// as returns the client configuration of another user.
 func as(config *rest.Config, user string, groups ...string) *rest.Config {
 	c := rest.CopyConfig(config)
 	c.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups}
@@ -145,7 +145,7 @@ func (p *program) start() error {
 	return nil
 }
 
-// note writes a line of the test's into the process's log.
+// note writes a line of the test into the process's log.
 func (p *program) note(format string, args ...any) error {
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -155,7 +155,7 @@ func (p *program) note(format string, args ...any) error {
 	return errors.Join(err, log.Close())
 }
 
-// kill ends it between any two of its instructions. It may be repeated.
+// kill sends SIGKILL. It may be repeated.
 func (p *program) kill() {
 	p.mu.Lock()
 	cmd, ended := p.cmd, p.ended
@@ -166,14 +166,14 @@ func (p *program) kill() {
 	}
 }
 
-// died counts the deaths so far.
+// died returns the number of deaths so far.
 func (p *program) died() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.deaths
 }
 
-// alone says that it ended though nobody killed it.
+// alone says that the process ended although nobody killed it.
 func (p *program) alone() bool {
 	select {
 	case <-p.ended:

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// kind is what a driver can, and how it does it.
+// kind says what a driver can do, and how.
 type kind struct {
 	// lists says that it tells where its volumes are; stages that it stages, and
 	// shows that a staged filesystem is mounted at its staging path: otherwise
@@ -26,7 +26,7 @@ func kindOf(seed uint64) kind {
 	}
 }
 
-// driverVolume is one volume of a driver: what the driver has, whatever anybody says.
+// driverVolume is one volume of a driver as it really is.
 type driverVolume struct {
 	// many says that it may be on many nodes.
 	many, block bool
@@ -46,9 +46,8 @@ func (v *driverVolume) used(node string) bool {
 	return v.staged[node] != "" || len(v.published[node]) > 0
 }
 
-// inline says that a volume is one that a Pod has brought: it is there while it
-// is published.
+// inline says that a volume belongs to a Pod, and exists while it is published.
 func inline(id string) bool { return strings.HasPrefix(id, "csi-") }
 
-// shown says that a volume is mounted where it is staged.
+// shown says that a volume has a mount at its staging path.
 func (k kind) shown(v *driverVolume) bool { return k.stages && k.shows && !v.block }

@@ -22,139 +22,141 @@ import (
 
 const driverName = "array.example.com"
 
-// array is storage that all hosts reach: a directory for each volume. Like a
-// real one it takes writes only from hosts that a volume is published to.
+// array is storage that all hosts reach. Each volume is a directory. Like a real storage array, it accepts
+// writes only from hosts to which the volume is published.
 type array struct {
 	dir string
 
-	// mu is held for reading during a write: who is cut off has no write under
-	// way any more.
+	// mu is held for reading during a write, so a host whose volume was unpublished has no write in flight.
 	mu    sync.RWMutex
 	disks map[string]*disk
-	// asking counts the calls to publish and unpublish that are under way, by the
-	// host that they came by; those of two hosts are of two leaders.
-	asking map[string]int
-	asked  int
-	// held is the next call that does not end before its caller gives up.
-	held *held
-	// wrong is what must never have happened.
-	wrong []string
+	// inFlight counts the calls to publish and unpublish that are in flight, by the host on which the
+	// driver was called. Calls on two hosts come from two leaders.
+	inFlight map[string]int
+	// calls counts all calls to publish and unpublish.
+	calls int
+	// held is the call to hold next.
+	held *heldCall
+	// violations describes events that must never happen.
+	violations []string
 }
 
-// held is a call that hangs, after its work or before.
-type held struct {
+// heldCall is a call that hangs until its caller gives up.
+type heldCall struct {
 	method string
-	after  bool
-	began  chan struct{}
+	// afterWork says that the call does its work before it hangs.
+	afterWork bool
+	// reached is closed when the call hangs.
+	reached chan struct{}
 }
 
 type disk struct {
-	// at are the hosts that it is published to.
-	at map[string]bool
-	// targets are where it is mounted, by host.
+	// publishedTo is the set of hosts that may write.
+	publishedTo map[string]bool
+	// targets are the paths at which the volume is mounted, by host.
 	targets map[string]string
 	// written and refused count writes by host.
 	written, refused map[string]int
 }
 
 func newArray(dir string) *array {
-	return &array{dir: dir, disks: map[string]*disk{}, asking: map[string]int{}}
+	return &array{dir: dir, disks: map[string]*disk{}, inFlight: map[string]int{}}
 }
 
 func (a *array) path(id string) string { return filepath.Join(a.dir, id) }
 
-func (a *array) complain(format string, args ...any) {
-	a.wrong = append(a.wrong, fmt.Sprintf(format, args...))
+// violation records that something happened that must never happen.
+func (a *array) violation(format string, args ...any) {
+	a.violations = append(a.violations, fmt.Sprintf(format, args...))
 }
 
-// holders returns the hosts that may write to a volume now.
+// holders returns the hosts that may write to a volume.
 func (a *array) holders(id string) []string {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	if d := a.disks[id]; d != nil {
-		return slices.Sorted(maps.Keys(d.at))
+		return slices.Sorted(maps.Keys(d.publishedTo))
 	}
 	return nil
 }
 
-// hold has the next call of a method hang; the channel is closed when it does.
-func (a *array) hold(method string, after bool) <-chan struct{} {
+// holdNext has the next call of a method hang. The returned channel is closed when it does.
+func (a *array) holdNext(method string, afterWork bool) <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.held = &held{method, after, make(chan struct{})}
-	return a.held.began
+	a.held = &heldCall{method, afterWork, make(chan struct{})}
+	return a.held.reached
 }
 
-// asks lets a call of a host do its work. Calls of another one may not be under
-// way.
-func (a *array) asks(ctx context.Context, host, method string, work func() error) error {
+// call does the work of a call on a host. It is a violation if a call on another host is in flight.
+func (a *array) call(ctx context.Context, host, method string, work func() error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.asked++
-	for other, n := range a.asking {
+	a.calls++
+	for other, n := range a.inFlight {
 		if other != host && n > 0 {
-			a.complain("%s calls %s while %d calls by %s are under way", host, method, n, other)
+			a.violation("%s calls %s while %d calls by %s are in flight", host, method, n, other)
 		}
 	}
-	a.asking[host]++
-	defer func() { a.asking[host]-- }()
+	a.inFlight[host]++
+	defer func() { a.inFlight[host]-- }()
 	h := a.held
 	if h == nil || h.method != method {
 		return work()
 	}
 	a.held = nil
-	if h.after {
+	if h.afterWork {
 		if err := work(); err != nil {
 			return err
 		}
 	}
-	close(h.began)
+	close(h.reached)
 	a.mu.Unlock()
 	<-ctx.Done()
 	a.mu.Lock()
 	return ctx.Err()
 }
 
-// calls is how often somebody asked to publish or unpublish.
-func (a *array) calls() int {
+// callCount returns the number of calls to publish and unpublish.
+func (a *array) callCount() int {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.asked
+	return a.calls
 }
 
-// counts returns how often a host has written to a volume, and was refused.
+// counts returns the numbers of a host's successful and refused writes to a volume.
 func (a *array) counts(id, host string) (written, refused int) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.disks[id].written[host], a.disks[id].refused[host]
 }
 
-// write has a host write to all that is mounted there, as a program that runs
-// there would: with a lock, which nobody else may have.
+// write has a host write to all volumes that are mounted there, like a program on the host. Each write
+// takes a lock that no other host may have.
 func (a *array) write(host string) {
 	a.mu.RLock()
-	var found []string
-	counts := map[string]bool{}
+	var violations []string
+	allowed := map[string]bool{}
 	for id, d := range a.disks {
 		target := d.targets[host]
 		if target == "" {
 			continue
 		}
-		counts[id] = d.at[host]
-		if d.at[host] {
-			if why := writeTo(target, host); why != "" {
-				found = append(found, why)
+		allowed[id] = d.publishedTo[host]
+		if d.publishedTo[host] {
+			if text := writeTo(target, host); text != "" {
+				violations = append(violations, text)
 			}
 		}
 	}
 	a.mu.RUnlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.wrong = append(a.wrong, found...)
-	for id, took := range counts {
+	a.violations = append(a.violations, violations...)
+	for id, accepted := range allowed {
 		switch d := a.disks[id]; {
 		case d == nil:
-		case took:
+		case accepted:
 			d.written[host]++
 		default:
 			d.refused[host]++
@@ -162,7 +164,7 @@ func (a *array) write(host string) {
 	}
 }
 
-// writeTo returns what was wrong with a write; "" is nothing.
+// writeTo writes once, and returns a description of what was wrong, or "".
 func writeTo(target, host string) string {
 	lock := filepath.Join(target, "lock")
 	f, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -171,13 +173,13 @@ func writeTo(target, host string) string {
 		return fmt.Sprintf("%s writes while %s does", host, other)
 	}
 	if err != nil {
-		// What is not mounted any more cannot be written to.
+		// The volume is not mounted any more.
 		return ""
 	}
 	_, _ = f.WriteString(host)
 	_ = f.Close()
 	if err := os.Remove(lock); err != nil {
-		return fmt.Sprintf("the lock of %s was lost: %v", host, err)
+		return fmt.Sprintf("the lock of %s was removed by another host: %v", host, err)
 	}
 	return ""
 }
@@ -194,7 +196,7 @@ type service struct {
 
 func socketOf(root string) string { return filepath.Join(root, "plugins", driverName, "csi.sock") }
 
-// serve has a driver on a host, whose node agent has a root directory.
+// serve runs the driver of a host whose node agent has this root directory.
 func (a *array) serve(t *testing.T, host, root string) {
 	t.Helper()
 	s := &service{array: a, host: host, socket: socketOf(root)}
@@ -272,7 +274,7 @@ func (s *service) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) 
 			return nil, err
 		}
 		s.disks[id] = &disk{
-			at: map[string]bool{}, targets: map[string]string{}, written: map[string]int{}, refused: map[string]int{},
+			publishedTo: map[string]bool{}, targets: map[string]string{}, written: map[string]int{}, refused: map[string]int{},
 		}
 	}
 	return &csipb.CreateVolumeResponse{
@@ -283,39 +285,41 @@ func (s *service) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) 
 func (s *service) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d := s.disks[r.GetVolumeId()]; d != nil && len(d.at)+len(d.targets) > 0 {
-		s.complain("volume %s is deleted while hosts have it: %v, mounted %v", r.GetVolumeId(), d.at, d.targets)
+	if d := s.disks[r.GetVolumeId()]; d != nil && len(d.publishedTo)+len(d.targets) > 0 {
+		s.violation("volume %s is deleted while it is published to %v and mounted at %v", r.GetVolumeId(), d.publishedTo,
+			d.targets)
 	}
 	delete(s.disks, r.GetVolumeId())
 	return &csipb.DeleteVolumeResponse{}, os.RemoveAll(s.path(r.GetVolumeId()))
 }
 
-// ControllerPublishVolume opens a volume for a host. A second one is never to be
-// asked for: the volumes here are for one at a time.
+// ControllerPublishVolume allows a host to write. It is a violation if another host may write: all volumes
+// are for one host at a time.
 func (s *service) ControllerPublishVolume(
 	ctx context.Context, r *csipb.ControllerPublishVolumeRequest,
 ) (*csipb.ControllerPublishVolumeResponse, error) {
-	return &csipb.ControllerPublishVolumeResponse{}, s.asks(ctx, s.host, "publish", func() error {
+	return &csipb.ControllerPublishVolumeResponse{}, s.call(ctx, s.host, "publish", func() error {
 		d := s.disks[r.GetVolumeId()]
 		if d == nil {
 			return status.Error(codes.NotFound, "no such volume")
 		}
-		if len(d.at) > 0 && !d.at[r.GetNodeId()] {
-			s.complain("volume %s is asked for at %s while %v has it", r.GetVolumeId(), r.GetNodeId(), d.at)
-			return status.Error(codes.FailedPrecondition, "another host has the volume")
+		if len(d.publishedTo) > 0 && !d.publishedTo[r.GetNodeId()] {
+			s.violation("volume %s is to be published to %s while it is published to %v", r.GetVolumeId(), r.GetNodeId(),
+				d.publishedTo)
+			return status.Error(codes.FailedPrecondition, "the volume is published to another host")
 		}
-		d.at[r.GetNodeId()] = true
+		d.publishedTo[r.GetNodeId()] = true
 		return nil
 	})
 }
 
-// ControllerUnpublishVolume cuts a host off, whatever it has mounted.
+// ControllerUnpublishVolume refuses a host's writes from now on, even if the volume is mounted there.
 func (s *service) ControllerUnpublishVolume(
 	ctx context.Context, r *csipb.ControllerUnpublishVolumeRequest,
 ) (*csipb.ControllerUnpublishVolumeResponse, error) {
-	return &csipb.ControllerUnpublishVolumeResponse{}, s.asks(ctx, s.host, "unpublish", func() error {
+	return &csipb.ControllerUnpublishVolumeResponse{}, s.call(ctx, s.host, "unpublish", func() error {
 		if d := s.disks[r.GetVolumeId()]; d != nil {
-			delete(d.at, r.GetNodeId())
+			delete(d.publishedTo, r.GetNodeId())
 		}
 		return nil
 	})
@@ -337,8 +341,8 @@ func (s *service) NodePublishVolume(
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.disks[r.GetVolumeId()]
-	if d == nil || !d.at[s.host] {
-		s.complain("volume %s is mounted at %s, which does not have it", r.GetVolumeId(), s.host)
+	if d == nil || !d.publishedTo[s.host] {
+		s.violation("volume %s is mounted at %s, but not published to it", r.GetVolumeId(), s.host)
 		return nil, status.Error(codes.FailedPrecondition, "the volume is not published to this host")
 	}
 	target := r.GetTargetPath()

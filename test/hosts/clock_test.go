@@ -9,58 +9,58 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// beats is how many heartbeats of a host with another clock are sent: for longer
-// than a node may be silent.
-const beats = 12
+// heartbeats is the number of heartbeats with another clock's time. Together they take longer than the
+// 40 seconds after which a silent node is not ready any more.
+const heartbeats = 12
 
-// TestClocksDiffer: the clock of a host is an hour behind, then an hour ahead.
-// As long as it sends heartbeats it is ready, and when it stops it is not; its
-// volume is touched in neither case.
+// TestClocksDiffer: the clock of a host is an hour behind, then an hour ahead. The node is ready as long
+// as it sends heartbeats, and not ready when it stops. Its volume is touched in neither case.
 func TestClocksDiffer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "vpk")
-	volume := w.claim("data")
-	w.pod("k", "data", "vpk")
-	w.mounted("k")
-	w.has(volume, "vpk")
-	// No process has a clock of its own: its heartbeats are sent in its place.
+	volume := w.createClaim("data")
+	w.createPod("k", "data", "vpk")
+	w.waitForMount("k")
+	w.waitForHolders(volume, "vpk")
+	// A process cannot have a clock of its own, so the test sends the heartbeats in the agent's place.
 	w.hosts["vpk"].agent.Kill()
-	every := time.NewTicker(5 * time.Second)
-	defer every.Stop()
-	for range beats {
-		w.beat("vpk", -time.Hour)
-		<-every.C
-		if ready, message := w.ready("vpk"); !ready {
-			t.Fatalf("it is an hour behind and taken for dead: %s", message)
+	ticker := time.NewTicker(5 * time.Second)
+	defer ticker.Stop()
+	for range heartbeats {
+		w.renewNodeLease("vpk", -time.Hour)
+		<-ticker.C
+		if ready, message := w.nodeReady("vpk"); !ready {
+			t.Fatalf("a node whose clock is an hour behind is not ready: %s", message)
 		}
 	}
-	w.beat("vpk", time.Hour)
-	w.until("vpk is silent", func() (string, error) {
-		if ready, message := w.ready("vpk"); ready {
+	w.renewNodeLease("vpk", time.Hour)
+	w.eventually("vpk is silent", func() (string, error) {
+		if ready, message := w.nodeReady("vpk"); ready {
 			return "ready: " + message, nil
 		}
 		return "", nil
 	})
-	w.has(volume, "vpk")
-	w.must(w.hosts["vpk"].agent.Again())
-	w.until("vpk is back", func() (string, error) {
-		if ready, message := w.ready("vpk"); !ready {
+	w.waitForHolders(volume, "vpk")
+	w.must(w.hosts["vpk"].agent.Restart())
+	w.eventually("vpk is ready again", func() (string, error) {
+		if ready, message := w.nodeReady("vpk"); !ready {
 			return message, nil
 		}
 		return "", nil
 	})
-	w.mounted("k")
-	w.remove("k", false)
-	w.gone("k")
-	w.unmounted("vpk")
-	w.nothingWrong(volume)
+	w.waitForMount("k")
+	w.deletePod("k", false)
+	w.waitForDeletion("k")
+	w.waitForUnmount("vpk")
+	w.checkEnd(volume)
 }
 
-// beat renews a host's Lease with a time that is off.
-func (w *world) beat(name string, off time.Duration) {
+// renewNodeLease sends a heartbeat of a host whose clock is off by this much.
+func (w *world) renewNodeLease(name string, off time.Duration) {
 	w.t.Helper()
 	leases := w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	// The last one of the agent itself may come in between.
-	w.until(name+" gives a sign", func() (string, error) {
+	// The update conflicts with the agent's own last heartbeat when both come at the same time.
+	w.eventually("heartbeat of "+name, func() (string, error) {
 		lease, err := leases.Get(w.ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return "", err
@@ -71,7 +71,8 @@ func (w *world) beat(name string, off time.Duration) {
 	})
 }
 
-func (w *world) ready(name string) (bool, string) {
+// nodeReady returns whether a node is ready, and the message of the condition.
+func (w *world) nodeReady(name string) (bool, string) {
 	w.t.Helper()
 	n, err := w.client.CoreV1().Nodes().Get(w.ctx, name, metav1.GetOptions{})
 	w.must(err)
@@ -80,5 +81,5 @@ func (w *world) ready(name string) (bool, string) {
 			return c.Status == corev1.ConditionTrue, c.Message
 		}
 	}
-	return false, "it says nothing"
+	return false, "the node has no condition Ready"
 }

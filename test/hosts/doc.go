@@ -1,4 +1,4 @@
-// Package hosts tests what happens between hosts: node agents in network
-// namespaces of their own lose each other and the control plane, and come back,
-// while programs write to a volume that only one of them may have.
+// Package hosts tests failures between hosts: node agents in network namespaces of their own are
+// disconnected from the control plane and reconnected, while programs on several hosts try to write to a
+// volume that only one host may have.
 package hosts

@@ -9,99 +9,100 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestOneWriter: whatever happens to hosts and control plane, a volume for one
-// host at a time is written to by one.
+// TestOneWriter: whatever happens to the hosts and to the control plane, only one host at a time writes to
+// a volume that is for one host.
 func TestOneWriter(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "vpa", "vpb", "vpc")
-	w.writers("vpa", "vpb", "vpc")
-	volume := w.claim("data")
-	w.pod("a", "data", "vpa")
-	w.mounted("a")
-	w.writes(volume, "vpa")
+	w.startWriters("vpa", "vpb", "vpc")
+	volume := w.createClaim("data")
+	w.createPod("a", "data", "vpa")
+	w.waitForMount("a")
+	w.waitForWrite(volume, "vpa")
 
-	w.cut("vpa")
-	w.pod("b", "data", "vpb")
-	w.hears("b", "Multi-Attach", "vpa")
-	// A host that cannot be heard of may well be writing, also for a control
-	// plane that has forgotten everything.
-	w.writes(volume, "vpa")
-	w.remove("a", true)
-	w.crash()
-	w.gone("a")
-	w.meanwhile("vpc")
-	w.has(volume, "vpa")
-	w.writes(volume, "vpa")
+	w.disconnect("vpa")
+	w.createPod("b", "data", "vpb")
+	w.waitForEvent("b", "Multi-Attach", "vpa")
+	// A host that the control plane cannot reach may still be writing. A control plane that was restarted,
+	// and has only what is in the API, must respect that as well.
+	w.waitForWrite(volume, "vpa")
+	w.deletePod("a", true)
+	w.restartPlane()
+	w.waitForDeletion("a")
+	w.runAnotherVolume("vpc")
+	w.waitForHolders(volume, "vpa")
+	w.waitForWrite(volume, "vpa")
 
-	w.taint("vpa", true)
-	w.has(volume, "vpb")
-	w.mounted("b")
-	w.writes(volume, "vpb")
-	// It does not know, and goes on.
-	w.refused(volume, "vpa")
+	w.setOutOfService("vpa", true)
+	w.waitForHolders(volume, "vpb")
+	w.waitForMount("b")
+	w.waitForWrite(volume, "vpb")
+	// The disconnected host does not know that it lost the volume, and tries to write.
+	w.waitForRefusedWrite(volume, "vpa")
 
-	w.plug("vpa")
-	w.unmounted("vpa")
-	w.taint("vpa", false)
-	w.writes(volume, "vpb")
+	w.reconnect("vpa")
+	w.waitForUnmount("vpa")
+	w.setOutOfService("vpa", false)
+	w.waitForWrite(volume, "vpb")
 
-	// A host that comes back in time keeps what it has.
-	w.cut("vpb")
-	w.meanwhile("vpc")
-	w.writes(volume, "vpb")
-	w.plug("vpb")
-	w.writes(volume, "vpb")
+	// A host that is disconnected for a short time keeps its volume.
+	w.disconnect("vpb")
+	w.runAnotherVolume("vpc")
+	w.waitForWrite(volume, "vpb")
+	w.reconnect("vpb")
+	w.waitForWrite(volume, "vpb")
 
-	// A host that is lost for good: its Node is deleted.
+	// A host never comes back, and an administrator deletes its Node.
 	w.hosts["vpb"].agent.Kill()
-	w.cut("vpb")
-	w.pod("c", "data", "vpc")
-	w.hears("c", "Multi-Attach", "vpb")
-	w.remove("b", true)
-	w.meanwhile("vpc")
-	w.has(volume, "vpb")
+	w.disconnect("vpb")
+	w.createPod("c", "data", "vpc")
+	w.waitForEvent("c", "Multi-Attach", "vpb")
+	w.deletePod("b", true)
+	w.runAnotherVolume("vpc")
+	w.waitForHolders(volume, "vpb")
 	w.must(w.client.CoreV1().Nodes().Delete(w.ctx, "vpb", metav1.DeleteOptions{}))
-	w.has(volume, "vpc")
-	w.mounted("c")
-	w.writes(volume, "vpc")
-	w.refused(volume, "vpb")
-	w.plug("vpb")
-	w.must(w.hosts["vpb"].agent.Again())
-	w.registered("vpb")
-	w.unmounted("vpb")
-	w.writes(volume, "vpc")
-	w.remove("c", false)
-	w.gone("c")
-	w.unmounted("vpc")
-	w.nothingWrong(volume)
+	w.waitForHolders(volume, "vpc")
+	w.waitForMount("c")
+	w.waitForWrite(volume, "vpc")
+	w.waitForRefusedWrite(volume, "vpb")
+	w.reconnect("vpb")
+	w.must(w.hosts["vpb"].agent.Restart())
+	w.waitForRegistration("vpb")
+	w.waitForUnmount("vpb")
+	w.waitForWrite(volume, "vpc")
+	w.deletePod("c", false)
+	w.waitForDeletion("c")
+	w.waitForUnmount("vpc")
+	w.checkEnd(volume)
 }
 
-// meanwhile has another volume's whole life on a host, which leaves time to do
-// the wrong thing to this one.
-func (w *world) meanwhile(host string) {
+// runAnotherVolume creates, mounts and deletes another volume on a host. Meanwhile the control plane has
+// time to do something wrong with the volume of the test.
+func (w *world) runAnotherVolume(host string) {
 	w.t.Helper()
-	w.lives++
-	name := fmt.Sprint("other-", w.lives)
-	volume := w.claim(name)
-	w.pod(name, name, host)
-	w.mounted(name)
-	w.remove(name, false)
-	w.gone(name)
-	w.has(volume)
+	w.otherVolumes++
+	name := fmt.Sprint("other-", w.otherVolumes)
+	volume := w.createClaim(name)
+	w.createPod(name, name, host)
+	w.waitForMount(name)
+	w.deletePod(name, false)
+	w.waitForDeletion(name)
+	w.waitForHolders(volume)
 }
 
-// writers has a program on each host that writes to whatever is mounted there.
-func (w *world) writers(hosts ...string) {
+// startWriters has each host write continuously to all volumes that are mounted there.
+func (w *world) startWriters(hosts ...string) {
 	for _, h := range hosts {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			tick := time.NewTicker(2 * time.Millisecond)
-			defer tick.Stop()
+			ticker := time.NewTicker(2 * time.Millisecond)
+			defer ticker.Stop()
 			for {
 				select {
 				case <-w.ctx.Done():
 					return
-				case <-tick.C:
+				case <-ticker.C:
 					w.array.write(h)
 				}
 			}
@@ -110,23 +111,23 @@ func (w *world) writers(hosts ...string) {
 	}
 }
 
-// hears waits for an event about a Pod with all the words.
-func (w *world) hears(pod string, words ...string) {
+// waitForEvent waits for an event about a Pod whose message contains all words.
+func (w *world) waitForEvent(pod string, words ...string) {
 	w.t.Helper()
-	w.until("pod "+pod+" hears "+strings.Join(words, " "), func() (string, error) {
+	w.eventually("event about pod "+pod+": "+strings.Join(words, " "), func() (string, error) {
 		events, err := w.client.CoreV1().Events("default").List(w.ctx,
 			metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
 		if err != nil {
 			return "", err
 		}
-		var heard []string
+		var messages []string
 		for _, e := range events.Items {
-			heard = append(heard, e.Message)
+			messages = append(messages, e.Message)
 			if containsAll(e.Message, words) {
 				return "", nil
 			}
 		}
-		return fmt.Sprint(heard), nil
+		return fmt.Sprint(messages), nil
 	})
 }
 
@@ -139,17 +140,17 @@ func containsAll(text string, words []string) bool {
 	return true
 }
 
-// nothingWrong waits until no host has the volume.
-func (w *world) nothingWrong(volume string) {
+// checkEnd waits until no host has the volume, and reports what went wrong at the array during the test.
+func (w *world) checkEnd(volume string) {
 	w.t.Helper()
-	w.has(volume)
+	w.waitForHolders(volume)
 	w.array.mu.RLock()
 	defer w.array.mu.RUnlock()
-	for _, text := range w.array.wrong {
+	for _, text := range w.array.violations {
 		w.t.Error(text)
 	}
 	if d := w.array.disks[volume]; len(d.targets) > 0 {
-		w.t.Errorf("mounts are left: %v", d.targets)
+		w.t.Errorf("the volume is still mounted at %v", d.targets)
 	}
 	w.t.Logf("writes %v, refused %v", w.array.disks[volume].written, w.array.disks[volume].refused)
 }

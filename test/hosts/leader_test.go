@@ -16,54 +16,55 @@ import (
 )
 
 const (
-	// term is the lease's duration of the controllers here.
-	term = 8 * time.Second
-	// renewal is how long a leader may be kept waiting by a busy machine.
-	renewal = 6 * time.Second
+	// leaseDuration is the duration of the controllers' leader election lease.
+	leaseDuration = 8 * time.Second
+	// renewDeadline is the time within which a leader must renew the lease, also on a busy machine.
+	renewDeadline = 6 * time.Second
 )
 
-// newLedWorld has the array reached by controllers on hosts of their own, of
-// which one leads, and by the other hosts.
-func newLedWorld(t *testing.T, nodes, leaders []string) *world {
+// newWorldWithLeaders runs the controllers of the array's driver on hosts of their own, the leaders, of
+// which the first one leads. The other hosts have a node agent.
+func newWorldWithLeaders(t *testing.T, nodes, leaders []string) *world {
 	t.Helper()
-	w := begin(t, append(nodes, leaders...)...)
+	w := startWorld(t, append(nodes, leaders...)...)
 	for i, name := range append(nodes, leaders...) {
-		w.connect(i, name)
+		w.addHost(name)
 		if i < len(nodes) {
-			w.join(i, name)
-			w.registered(name)
+			w.startAgent(name)
+			w.waitForRegistration(name)
 			continue
 		}
-		w.controllers(i, name)
+		w.startControllers(name)
 		if i == len(nodes) {
-			w.leads("")
+			w.waitForLeader("")
 		}
 	}
 	return w
 }
 
-// controllers runs those beside the array on a host.
-func (w *world) controllers(i int, name string) {
+// startControllers runs the controllers of the array's driver on a host.
+func (w *world) startControllers(name string) {
 	w.t.Helper()
 	config, err := clientcmd.LoadFromFile(w.plane.Kubeconfig())
 	w.must(err)
 	for _, c := range config.Clusters {
-		c.Server = "https://" + address(i, 1) + ":" + w.port
+		c.Server = "https://" + address(name, 1) + ":" + w.port
 	}
 	file := filepath.Join(w.dir, name+".kubeconfig")
 	w.must(clientcmd.WriteToFile(*config, file))
 	w.array.serve(w.t, name, w.root(name))
 	w.hosts[name].agent, err = plane.RunIn(name, filepath.Join(w.dir, name+".log"), "volplane", "controller",
 		"--controllers=provisioner,attacher",
-		"--csi-address="+socketOf(w.root(name)), "--kubeconfig="+file, "--leader-election-lease-duration="+term.String(),
-		"--leader-election-renew-deadline="+renewal.String(), "--leader-election-retry-period=500ms")
+		"--csi-address="+socketOf(w.root(name)), "--kubeconfig="+file,
+		"--leader-election-lease-duration="+leaseDuration.String(),
+		"--leader-election-renew-deadline="+renewDeadline.String(), "--leader-election-retry-period=500ms")
 	w.must(err)
 }
 
-// leads waits until somebody else than before is the leader, and says who.
-func (w *world) leads(before string) (now string) {
+// waitForLeader waits until the leader is another one than before, and returns it.
+func (w *world) waitForLeader(before string) (now string) {
 	w.t.Helper()
-	w.until("somebody else leads", func() (string, error) {
+	w.eventually("the leader changes", func() (string, error) {
 		l, err := w.client.CoordinationV1().Leases("default").Get(w.ctx, leaseName(), metav1.GetOptions{})
 		if err != nil {
 			return "", err
@@ -80,84 +81,89 @@ func leaseName() string {
 	return "external-attacher-leader-" + strings.ReplaceAll(driverName, ".", "-")
 }
 
-// upset is what happens to a leader, and how it ends.
-type upset struct {
-	name       string
-	begin, end func(w *world, leader string)
-	// method, if any, is the call that is under way then, with its work done or
-	// not.
+// disruption is a fault of the leader.
+type disruption struct {
+	name string
+	// start causes the fault, end repairs it.
+	start, end func(w *world, leader string)
+	// method is the call that is in flight when the fault starts, or empty.
 	method string
-	after  bool
+	// afterWork says that the driver has done the work of this call.
+	afterWork bool
 }
 
-func upsets() []upset {
-	again := func(w *world, leader string) { w.must(w.hosts[leader].agent.Again()) }
+func disruptions() []disruption {
+	restart := func(w *world, leader string) { w.must(w.hosts[leader].agent.Restart()) }
 	signal := func(s syscall.Signal) func(*world, string) {
 		return func(w *world, leader string) { w.must(syscall.Kill(w.hosts[leader].agent.PID(), s)) }
 	}
-	all := []upset{{name: "it is stopped for a while", begin: signal(syscall.SIGSTOP), end: signal(syscall.SIGCONT)}}
-	for _, u := range []upset{
-		{name: "it is cut off", begin: (*world).cut, end: (*world).plug},
-		{name: "it is killed", begin: func(w *world, leader string) { w.hosts[leader].agent.Kill() }, end: again},
-		{name: "it is asked to end", begin: func(w *world, leader string) { w.hosts[leader].agent.Stop() }, end: again},
+	all := []disruption{
+		{name: "it is suspended for a while", start: signal(syscall.SIGSTOP), end: signal(syscall.SIGCONT)},
+	}
+	for _, d := range []disruption{
+		{name: "it is disconnected", start: (*world).disconnect, end: (*world).reconnect},
+		{name: "it is killed", start: func(w *world, leader string) { w.hosts[leader].agent.Kill() }, end: restart},
+		{name: "it is asked to end", start: func(w *world, leader string) { w.hosts[leader].agent.Stop() }, end: restart},
 	} {
-		for _, u.method = range []string{"publish", "unpublish"} {
-			for _, u.after = range []bool{false, true} {
-				all = append(all, u)
+		for _, d.method = range []string{"publish", "unpublish"} {
+			for _, d.afterWork = range []bool{false, true} {
+				all = append(all, d)
 			}
 		}
 	}
 	return all
 }
 
-// TestLeadersChange moves a volume from host to host while the leader of the
-// attachers is lost in the middle of a call: the other one goes on, and begins
-// when no call of the first is under way any more.
+// TestLeadersChange moves a volume from host to host while the leading attacher fails in the middle of a
+// call. The other attacher takes over, and makes its first call when no call of the first one is in flight
+// any more.
 func TestLeadersChange(t *testing.T) {
+	t.Parallel()
 	nodes, leader, next := []string{"vpd", "vpe"}, "vpf", "vpg"
-	w := newLedWorld(t, nodes, []string{leader, next})
-	w.writers(nodes...)
-	volume := w.claim("data")
-	w.pod("p0", "data", nodes[0])
-	w.mounted("p0")
-	w.writes(volume, nodes[0])
-	who := w.leads("")
-	for i, u := range upsets() {
-		t.Logf("%s, in the middle of %q, done: %v", u.name, u.method, u.after)
+	w := newWorldWithLeaders(t, nodes, []string{leader, next})
+	w.startWriters(nodes...)
+	volume := w.createClaim("data")
+	w.createPod("p0", "data", nodes[0])
+	w.waitForMount("p0")
+	w.waitForWrite(volume, nodes[0])
+	identity := w.waitForLeader("")
+	for i, d := range disruptions() {
+		t.Logf("%s, in the middle of %q, done: %v", d.name, d.method, d.afterWork)
 		to, pod := nodes[(i+1)%2], fmt.Sprint("p", i+1)
-		if u.method == "" {
-			u.begin(w, leader)
+		if d.method == "" {
+			d.start(w, leader)
 		}
-		began := w.array.hold(u.method, u.after)
-		w.pod(pod, "data", to)
-		w.remove(fmt.Sprint("p", i), false)
-		if u.method != "" {
-			w.happens(u.method, began)
-			u.begin(w, leader)
+		held := w.array.holdNext(d.method, d.afterWork)
+		w.createPod(pod, "data", to)
+		w.deletePod(fmt.Sprint("p", i), false)
+		if d.method != "" {
+			w.waitForCall(d.method, held)
+			d.start(w, leader)
 		}
-		w.mounted(pod)
-		w.writes(volume, to)
-		w.has(volume, to)
-		who = w.leads(who)
-		u.end(w, leader)
-		w.writes(volume, to)
-		w.has(volume, to)
+		w.waitForMount(pod)
+		w.waitForWrite(volume, to)
+		w.waitForHolders(volume, to)
+		identity = w.waitForLeader(identity)
+		d.end(w, leader)
+		w.waitForWrite(volume, to)
+		w.waitForHolders(volume, to)
 		leader, next = next, leader
 	}
-	last := fmt.Sprint("p", len(upsets()))
-	w.remove(last, false)
-	w.gone(last)
+	last := fmt.Sprint("p", len(disruptions()))
+	w.deletePod(last, false)
+	w.waitForDeletion(last)
 	for _, name := range nodes {
-		w.unmounted(name)
+		w.waitForUnmount(name)
 	}
-	w.nothingWrong(volume)
+	w.checkEnd(volume)
 }
 
-func (w *world) happens(what string, began <-chan struct{}) {
+// waitForCall waits until the array holds a call.
+func (w *world) waitForCall(method string, held <-chan struct{}) {
 	w.t.Helper()
-	w.until(what+" is under way", func() (string, error) {
+	w.eventually(method+" is in flight", func() (string, error) {
 		select {
-		case <-began:
+		case <-held:
 			return "", nil
 		default:
 			return "not yet", nil
@@ -165,50 +171,51 @@ func (w *world) happens(what string, began <-chan struct{}) {
 	})
 }
 
-// TestLeaderHasAnotherClock: a leader whose clock is an hour behind, or ahead,
-// leads as long as it gives signs, and no longer.
+// TestLeaderHasAnotherClock: a leader whose clock is an hour behind, or ahead, leads as long as it renews
+// its lease, and no longer.
 func TestLeaderHasAnotherClock(t *testing.T) {
-	w := newLedWorld(t, []string{"vph"}, []string{"vpi"})
-	volume := w.claim("data")
+	t.Parallel()
+	w := newWorldWithLeaders(t, []string{"vph"}, []string{"vpi"})
+	volume := w.createClaim("data")
 	for _, off := range []time.Duration{-time.Hour, time.Hour} {
 		w.hosts["vpi"].agent.Kill()
-		w.sign(off)
-		w.must(w.hosts["vpi"].agent.Again())
+		w.renewControllerLease(off)
+		w.must(w.hosts["vpi"].agent.Restart())
 		pod := "ahead"
 		if off < 0 {
 			pod = "behind"
 		}
-		w.pod(pod, "data", "vph")
-		before := w.array.calls()
-		every := time.NewTicker(500 * time.Millisecond)
-		for range 3 * term / (500 * time.Millisecond) {
-			<-every.C
-			w.sign(off)
+		w.createPod(pod, "data", "vph")
+		before := w.array.callCount()
+		ticker := time.NewTicker(500 * time.Millisecond)
+		for range 3 * leaseDuration / (500 * time.Millisecond) {
+			<-ticker.C
+			w.renewControllerLease(off)
 		}
-		every.Stop()
-		if n := w.array.calls() - before; n > 0 {
-			t.Errorf("%d calls while another one leads, whose clock is off by %v", n, off)
+		ticker.Stop()
+		if n := w.array.callCount() - before; n > 0 {
+			t.Errorf("%d calls while another leader, whose clock is off by %v, renews the lease", n, off)
 		}
-		w.mounted(pod)
-		w.has(volume, "vph")
-		w.remove(pod, false)
-		w.gone(pod)
-		w.has(volume)
+		w.waitForMount(pod)
+		w.waitForHolders(volume, "vph")
+		w.deletePod(pod, false)
+		w.waitForDeletion(pod)
+		w.waitForHolders(volume)
 	}
-	w.nothingWrong(volume)
+	w.checkEnd(volume)
 }
 
-// sign is the sign of a leader with another clock.
-func (w *world) sign(off time.Duration) {
+// renewControllerLease renews the lease as another leader whose clock is off by this much.
+func (w *world) renewControllerLease(off time.Duration) {
 	w.t.Helper()
 	leases := w.client.CoordinationV1().Leases("default")
-	w.until("the other leader gives a sign", func() (string, error) {
+	w.eventually("the other leader renews the lease", func() (string, error) {
 		l, err := leases.Get(w.ctx, leaseName(), metav1.GetOptions{})
 		if err != nil {
 			return "", err
 		}
 		l.Spec.HolderIdentity, l.Spec.RenewTime = ptr.To("other"), ptr.To(metav1.NewMicroTime(time.Now().Add(off)))
-		l.Spec.LeaseDurationSeconds = ptr.To(int32(term / time.Second))
+		l.Spec.LeaseDurationSeconds = ptr.To(int32(leaseDuration / time.Second))
 		_, err = leases.Update(w.ctx, l, metav1.UpdateOptions{})
 		return "", err
 	})

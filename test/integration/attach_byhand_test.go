@@ -11,12 +11,11 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestFinalizerIsTakenByHand: somebody takes the attacher's finalizer away. An
-// attachment that lives on gets it again; one that is deleted before is detached
-// nevertheless.
+// TestFinalizerIsTakenByHand: a user removes the attacher's finalizer. An attachment that still exists gets
+// it again, and one that is deleted before that is detached nevertheless.
 func TestFinalizerIsTakenByHand(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
+	handle := p.createBoundVolume("c")
 	bare := func() string {
 		name := p.attachments()[0].Name
 		_, err := p.client.StorageV1().VolumeAttachments().Patch(p.ctx, name, types.MergePatchType,
@@ -24,8 +23,8 @@ func TestFinalizerIsTakenByHand(t *testing.T) {
 		p.must(err)
 		return name
 	}
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
 	bare()
 	p.eventually(func() string {
 		if va := p.attachments()[0]; len(va.Finalizers) != 1 || !va.Status.Attached {
@@ -36,66 +35,65 @@ func TestFinalizerIsTakenByHand(t *testing.T) {
 	if n := p.calls("ControllerUnpublishVolume"); n != 0 {
 		t.Errorf("%d calls were to detach it", n)
 	}
-	p.removePod("web")
-	p.detached()
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
+	p.deletePod("web")
+	p.waitForDetached()
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
 	p.deleteAttachment(bare())
-	p.removePod("web")
-	p.detached()
+	p.deletePod("web")
+	p.waitForDetached()
 }
 
-// TestVolumeObjectMadeAnew: a volume object is taken away with its finalizers and
-// made again under its name for another volume, while the first is attached. The
-// first is detached, and the second is attached by an attachment of its own.
+// TestVolumeObjectMadeAnew: a user deletes a volume object with its finalizers while the volume is
+// attached, and creates one with the same name for another volume. The first volume is detached, and the
+// second one is attached by an attachment of its own.
 func TestVolumeObjectMadeAnew(t *testing.T) {
 	p := newPlane(t)
-	first := p.wire("c")
-	other := p.wire("d")
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", first)
-	p.uses("n1", first)
+	first := p.createBoundVolume("c")
+	other := p.createBoundVolume("d")
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", first)
+	p.reportInUse("n1", first)
 	anew := p.getVolume("pv-c")
 	p.lose("persistentvolumes/pv-d")
 	p.lose("persistentvolumes/pv-c")
 	anew.UID, anew.ResourceVersion, anew.Spec.CSI.VolumeHandle = "", "", other
 	_, err := p.client.CoreV1().PersistentVolumes().Create(p.ctx, anew, metav1.CreateOptions{})
 	p.must(err)
-	p.mayMount("n1", other)
+	p.waitForAttached("n1", other)
 	p.on(first, "id-n1") // which the node says that it uses
-	p.uses("n1", other)
+	p.reportInUse("n1", other)
 	p.on(first)
-	p.removePod("web")
-	p.uses("n1")
-	p.detached()
+	p.deletePod("web")
+	p.reportInUse("n1")
+	p.waitForDetached()
 }
 
-// TestForcedAwayWhileMounted: somebody takes an attachment away with its
-// finalizers while its node has the volume mounted. No other node gets it before
-// that one has unmounted it, or is dead.
+// TestForcedAwayWhileMounted: a user deletes an attachment with its finalizers while its node has the
+// volume mounted. No other node gets the volume before that node has unmounted it or is dead.
 func TestForcedAwayWhileMounted(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
+	handle := p.createBoundVolume("c")
 	for _, end := range []func(){
-		func() { p.uses("n1") },
+		func() { p.reportInUse("n1") },
 		func() {
-			p.nodeStatus("n1", map[string]any{
+			p.patchNodeStatus("n1", map[string]any{
 				"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}},
 			})
 		},
 	} {
-		p.pod("web", "n1", "c")
-		p.mayMount("n1", handle)
-		p.uses("n1", handle)
-		p.removePod("web")
+		p.createPod("web", "n1", "c")
+		p.waitForAttached("n1", handle)
+		p.reportInUse("n1", handle)
+		p.deletePod("web")
 		p.lose("volumeattachments/" + p.attachments()[0].Name)
-		p.pod("next", "n2", "c")
-		p.tells("Pod", "next", volume.ReasonFailedAttach, "Multi-Attach error", "node n1 says that it still uses it")
+		p.createPod("next", "n2", "c")
+		p.waitForEvent("Pod", "next", volume.ReasonFailedAttach, "Multi-Attach error", "node n1 says that it still uses it")
 		p.attachmentCount(0)
 		end()
-		p.mayMount("n2", handle)
-		p.removePod("next")
-		p.detached()
-		p.uses("n1")
+		p.waitForAttached("n2", handle)
+		p.deletePod("next")
+		p.waitForDetached()
+		p.reportInUse("n1")
 	}
 }

@@ -20,7 +20,7 @@ const (
 	unpublishCall = "ControllerUnpublishVolume"
 )
 
-// slip is one call for one volume that fails, before or after the work.
+// slip is a failure of one call for one volume, before or after the driver does the work.
 type slip struct {
 	method string
 	code   codes.Code
@@ -49,7 +49,7 @@ func (p *plane) slipsUp(all []slip, times int, again func(slip)) {
 	p.t.Helper()
 	byCall := map[string]slip{}
 	for i := range all {
-		all[i].handle = p.wire(all[i].name())
+		all[i].handle = p.createBoundVolume(all[i].name())
 		byCall[all[i].method+all[i].handle] = all[i]
 	}
 	var mu sync.Mutex
@@ -85,9 +85,9 @@ func (p *plane) callsFor(handle string) []string {
 	return out
 }
 
-// TestEveryCodeOnce: a driver answers one call with an error, with the work done
-// or not, and goes well from then on: that call is repeated, no other is, the
-// attachment and the Pod are told, and nothing is attached at the end.
+// TestEveryCodeOnce: a driver answers one call with an error, whether it did the work or not, and works
+// from then on. That call is repeated and no other call is, events of the attachment and of the Pod say it,
+// and nothing is attached at the end.
 func TestEveryCodeOnce(t *testing.T) {
 	p := newPlane(t)
 	all := slips(publishCall, unpublishCall)
@@ -105,19 +105,19 @@ func TestEveryCodeOnce(t *testing.T) {
 		}
 	})
 	for _, s := range all {
-		p.pod(s.name(), "n1", s.name())
+		p.createPod(s.name(), "n1", s.name())
 	}
 	for _, s := range all {
 		if s.method == publishCall {
-			p.tells("Pod", s.name(), volume.ReasonFailedAttach, s.code.String()+": slip "+s.name())
+			p.waitForEvent("Pod", s.name(), volume.ReasonFailedAttach, s.code.String()+": slip "+s.name())
 		}
 		close(told[s.name()])
 	}
 	p.eventually(func() string { return p.fewer(len(all), "n1") })
 	for _, s := range all {
-		p.removePod(s.name())
+		p.deletePod(s.name())
 	}
-	p.detached()
+	p.waitForDetached()
 	for _, s := range all {
 		want := []string{publishCall, unpublishCall}
 		want = slices.Insert(want, slices.Index(want, s.method), s.method)
@@ -128,22 +128,22 @@ func TestEveryCodeOnce(t *testing.T) {
 		if s.method == publishCall {
 			reason = volume.ReasonFailedAttach
 		}
-		p.tells("VolumeAttachment", attach.NameOf(p.conn.Name, s.handle, "n1"), reason, says)
+		p.waitForEvent("VolumeAttachment", attach.NameOf(p.conn.Name, s.handle, "n1"), reason, says)
 	}
 }
 
-// TestUndoneAfterEveryCode: a driver attaches and never says so, and the Pod
-// goes: whatever it said instead, it is asked to detach.
+// TestUndoneAfterEveryCode: a driver attaches but always returns an error, and the Pod is deleted. Whatever
+// the error was, the driver is asked to detach.
 func TestUndoneAfterEveryCode(t *testing.T) {
 	p := newPlane(t)
 	all := slices.DeleteFunc(slips(publishCall), func(s slip) bool { return !s.after })
 	p.slipsUp(all, 0, func(slip) {})
 	for _, s := range all {
-		p.pod(s.name(), "n1", s.name())
-		p.tells("Pod", s.name(), volume.ReasonFailedAttach, s.code.String()+": slip "+s.name())
-		p.removePod(s.name())
+		p.createPod(s.name(), "n1", s.name())
+		p.waitForEvent("Pod", s.name(), volume.ReasonFailedAttach, s.code.String()+": slip "+s.name())
+		p.deletePod(s.name())
 	}
-	p.detached()
+	p.waitForDetached()
 	for _, s := range all {
 		if got := p.callsFor(s.handle); got[len(got)-1] != unpublishCall {
 			t.Errorf("%s: calls are %v", s.name(), got)

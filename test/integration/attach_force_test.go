@@ -19,8 +19,8 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
-// withClock has another attach/detach controller take the place of the plane's
-// own until the test ends. Its clock goes by the returned function.
+// withClock replaces the plane's attach/detach controller, until the test ends, by one whose clock the
+// returned function advances.
 func (p *plane) withClock(o attachdetach.Options) (advance func(time.Duration)) {
 	p.t.Helper()
 	p.stop()
@@ -52,9 +52,9 @@ func (p *plane) withClock(o attachdetach.Options) (advance func(time.Duration)) 
 	return func(d time.Duration) { ahead.Add(int64(d)) }
 }
 
-// TestForceDetachOnTimeout: a volume of a node that does not answer goes after six
-// minutes, or, where that is disabled, when people say that the node is out of
-// service, or when it has come back; and they hear of that.
+// TestForceDetachOnTimeout: a volume of a node that does not respond is detached after six minutes. Where
+// that is disabled, it is detached when an administrator declares the node out of service, or when the node
+// has returned, and events say so.
 func TestForceDetachOnTimeout(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -69,33 +69,33 @@ func TestForceDetachOnTimeout(t *testing.T) {
 			p.must(err)
 		}},
 		{"by its return", true, func(p *plane) {
-			p.nodeStatus("n1", map[string]any{
+			p.patchNodeStatus("n1", map[string]any{
 				"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 			})
-			p.uses("n1")
+			p.reportInUse("n1")
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPlane(t)
 			advance := p.withClock(attachdetach.Options{DisableForceDetachOnTimeout: c.disabled})
-			handle := p.wire("c")
-			p.pod("web", "n1", "c")
-			p.mayMount("n1", handle)
-			p.uses("n1", handle)
-			p.nodeStatus("n1", map[string]any{
+			handle := p.createBoundVolume("c")
+			p.createPod("web", "n1", "c")
+			p.waitForAttached("n1", handle)
+			p.reportInUse("n1", handle)
+			p.patchNodeStatus("n1", map[string]any{
 				"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}},
 			})
-			p.removePod("web")
-			p.mayMount("n1")
+			p.deletePod("web")
+			p.waitForAttached("n1")
 			p.late(handle, advance, c.disabled)
 			c.end(p)
-			p.detached()
+			p.waitForDetached()
 		})
 	}
 }
 
-// late has time go on until the volume is being detached or, where it may not be,
-// until people are told.
+// late advances the clock until the volume is being detached or, where that is disabled, until events say
+// why it is not.
 func (p *plane) late(handle string, advance func(time.Duration), disabled bool) {
 	p.t.Helper()
 	looks := 0
@@ -103,7 +103,7 @@ func (p *plane) late(handle string, advance func(time.Duration), disabled bool) 
 		// Also the node changes, so that somebody looks.
 		advance(7 * time.Minute)
 		looks++
-		p.uses("n1", handle, fmt.Sprint("other", looks%2))
+		p.reportInUse("n1", handle, fmt.Sprint("other", looks%2))
 		if !disabled {
 			if len(p.attachments()) > 0 {
 				return "it stays attached"

@@ -21,7 +21,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// attachBy makes an attachment by hand.
+// attachBy creates an attachment that no controller made.
 func (p *plane) attachBy(name, attacher, node string, change ...func(*storagev1.VolumeAttachment)) error {
 	va := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{Attacher: attacher, NodeName: node},
@@ -33,7 +33,7 @@ func (p *plane) attachBy(name, attacher, node string, change ...func(*storagev1.
 	return err
 }
 
-// describes has an attachment say itself what its volume is.
+// describes writes the volume into the attachment itself.
 func (p *plane) describes(handle string) func(*storagev1.VolumeAttachment) {
 	return func(va *storagev1.VolumeAttachment) {
 		va.Spec.Source.InlineVolumeSpec = &corev1.PersistentVolumeSpec{
@@ -50,19 +50,18 @@ func (p *plane) deleteAttachment(name string) {
 	p.must(p.client.StorageV1().VolumeAttachments().Delete(p.ctx, name, metav1.DeleteOptions{}))
 }
 
-// seenOn waits until all has happened to a node that earlier changes cause: a
-// volume that comes later is there.
+// seenOn waits until the attach/detach controller has handled all earlier changes of a node: a volume that
+// is added later is attached.
 func (p *plane) seenOn(node string, others ...string) {
 	p.t.Helper()
 	name := strings.ToLower(fmt.Sprint("seen-", len(p.driver.Volumes())))
-	handle := p.wire(name)
-	p.pod(name, node, name)
-	p.mayMount(node, append(others, handle)...)
+	handle := p.createBoundVolume(name)
+	p.createPod(name, node, name)
+	p.waitForAttached(node, append(others, handle)...)
 }
 
-// TestDummyAttacher: attachments of the dummy are attached without a driver and
-// go at once. The name that the design gave it is none that the API takes
-// today.
+// TestDummyAttacher: attachments of the dummy attacher are attached without a driver, and are deleted at
+// once.
 func TestDummyAttacher(t *testing.T) {
 	p := newPlane(t)
 	const dummy = "dummy.example.com"
@@ -73,8 +72,8 @@ func TestDummyAttacher(t *testing.T) {
 		!strings.Contains(err.Error(), "attacher") {
 		t.Errorf("csi/dummy: %v", err)
 	}
-	handle := p.wire("c", func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = dummy })
-	p.pod("web", "n1", "c")
+	handle := p.createBoundVolume("c", func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = dummy })
+	p.createPod("web", "n1", "c")
 	va := p.attachment("attached", func(va storagev1.VolumeAttachment) bool { return va.Status.Attached })
 	if len(va.Finalizers) > 0 || len(p.driver.Methods()) > 0 && p.calls("ControllerPublishVolume") > 0 {
 		t.Errorf("finalizers %v, calls %v", va.Finalizers, p.driver.Methods())
@@ -88,15 +87,15 @@ func TestDummyAttacher(t *testing.T) {
 		}
 		return ""
 	})
-	p.removePod("web")
-	p.detached()
+	p.deletePod("web")
+	p.waitForDetached()
 }
 
-// TestAttachmentDescribesItsVolume: an attachment without a volume object is
-// attached and detached by what it says.
+// TestAttachmentDescribesItsVolume: an attachment without a volume object is attached and detached as its
+// own spec says.
 func TestAttachmentDescribesItsVolume(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
+	handle := p.createBoundVolume("c")
 	p.must(p.attachBy("by-hand", p.conn.Name, "n1", p.describes(handle)))
 	p.attachment("attached", func(va storagev1.VolumeAttachment) bool { return va.Status.Attached })
 	p.on(handle, "id-n1")
@@ -110,17 +109,17 @@ func TestAttachmentDescribesItsVolume(t *testing.T) {
 		}
 	})
 	if err == nil {
-		p.tells("VolumeAttachment", "empty", volume.ReasonVolumeMissing, "no CSI volume")
+		p.waitForEvent("VolumeAttachment", "empty", volume.ReasonVolumeMissing, "no CSI volume")
 	} else if !strings.Contains(err.Error(), "csi") {
 		t.Errorf("an attachment of no CSI volume: %v", err)
 	}
 }
 
-// TestWhoKnowsTheNodesID: the driver's registration, then the attachment, then
-// the Node; and a detach goes where the attach went.
+// TestWhoKnowsTheNodesID: the node's id comes from the driver's registration, then from the attachment,
+// then from the Node. A detach uses the id of the attach.
 func TestWhoKnowsTheNodesID(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) { c.OtherNodes = append(c.OtherNodes, "id-said", "id-old", "id-new") })
-	a, b, c := p.wire("a"), p.wire("b"), p.wire("c")
+	a, b, c := p.createBoundVolume("a"), p.createBoundVolume("b"), p.createBoundVolume("c")
 	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, "n1", types.MergePatchType,
 		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, volume.AnnLegacyNodeID, `{"`+p.conn.Name+`":"id-old"}`),
 		metav1.PatchOptions{})
@@ -130,12 +129,12 @@ func TestWhoKnowsTheNodesID(t *testing.T) {
 	}
 	p.must(p.attachBy("registered", p.conn.Name, "n1", p.describes(a), said))
 	p.on(a, "id-n1")
-	p.meanwhile(func() { p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{})) })
+	p.whileStopped(func() { p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{})) })
 	p.must(p.attachBy("said", p.conn.Name, "n1", p.describes(b), said))
 	p.on(b, "id-said")
 	p.must(p.attachBy("old", p.conn.Name, "n1", p.describes(c)))
 	p.on(c, "id-old")
-	p.meanwhile(func() {
+	p.whileStopped(func() {
 		_, err = p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
 			ObjectMeta: metav1.ObjectMeta{Name: "n1"},
 			Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-new"}}},
@@ -145,14 +144,13 @@ func TestWhoKnowsTheNodesID(t *testing.T) {
 	for _, name := range []string{"registered", "said", "old"} {
 		p.deleteAttachment(name)
 	}
-	p.detached()
+	p.waitForDetached()
 }
 
-// called waits until the attacher has heard what the driver calls n1: what it
-// attaches there is at that name.
+// called waits until the attacher has noticed the driver's id of n1: a new volume is attached to that id.
 func (p *plane) called(id string) {
 	p.t.Helper()
-	handle, tries := p.wire("tried"), 0
+	handle, tries := p.createBoundVolume("tried"), 0
 	p.eventually(func() string {
 		tries++
 		name := fmt.Sprint("try-", tries)
@@ -174,13 +172,13 @@ func (p *plane) called(id string) {
 	})
 }
 
-// TestNodeGetsAnotherName: a driver that has registered anew under another name
-// of the node is asked to take back what it may have done under the old one.
+// TestNodeGetsAnotherName: a driver registers with another id of the node. It is asked to undo what it may
+// have done for the old id.
 func TestNodeGetsAnotherName(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) { c.OtherNodes = append(c.OtherNodes, "id-new") })
-	handle := p.wire("c")
+	handle := p.createBoundVolume("c")
 	called, open := p.gate("ControllerPublishVolume", true, context.DeadlineExceeded)
-	p.pod("web", "n1", "c")
+	p.createPod("web", "n1", "c")
 	<-called
 	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
 	_, err := p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
@@ -190,17 +188,17 @@ func TestNodeGetsAnotherName(t *testing.T) {
 	p.must(err)
 	p.called("id-new")
 	open()
-	p.mayMount("n1", handle)
+	p.waitForAttached("n1", handle)
 	p.on(handle, "id-new")
-	p.removePod("web")
-	p.detached()
+	p.deletePod("web")
+	p.waitForDetached()
 }
 
-// TestVolumesOfThePodItself: a CSI volume in the Pod is not attached, and the
-// claim of a generic ephemeral volume only if the Pod controls it.
+// TestVolumesOfThePodItself: a CSI volume in the Pod is not attached, and the claim of a generic ephemeral
+// volume only if the Pod controls it.
 func TestVolumesOfThePodItself(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("web-scratch")
+	handle := p.createBoundVolume("web-scratch")
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{
 		NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}},
 		Volumes: []corev1.Volume{
@@ -227,33 +225,33 @@ func TestVolumesOfThePodItself(t *testing.T) {
 	p.patchClaim("web-scratch", fmt.Sprintf(
 		`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"web","uid":%q,"controller":true}]}}`,
 		pod.UID))
-	p.mayMount("n1", handle, p.getVolume(seen).Spec.CSI.VolumeHandle)
+	p.waitForAttached("n1", handle, p.getVolume(seen).Spec.CSI.VolumeHandle)
 }
 
-// TestAttachRequiredIsSwitched while a volume is attached, and while one is
-// used without an attachment.
+// TestAttachRequiredIsSwitched: attachRequired changes while a volume is attached, and while one is used
+// without an attachment.
 func TestAttachRequiredIsSwitched(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
+	handle := p.createBoundVolume("c")
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
 	p.needsAttach(false)
 	p.seenNeedless("d")
-	p.mayMount("n1", handle)
+	p.waitForAttached("n1", handle)
 	if all := p.attachments(); len(all) != 1 {
 		t.Errorf("attachments are %v", all)
 	}
-	p.removePod("web")
-	p.detached()
-	p.pod("web", "n1", "c")
+	p.deletePod("web")
+	p.waitForDetached()
+	p.createPod("web", "n1", "c")
 	p.seenNeedless("e")
 	if all := p.attachments(); len(all) > 0 {
 		t.Errorf("attachments are %v", all)
 	}
 	p.needsAttach(true)
-	p.mayMount("n1", handle)
-	p.removePod("web")
-	p.detached()
+	p.waitForAttached("n1", handle)
+	p.deletePod("web")
+	p.waitForDetached()
 }
 
 // needsAttach replaces the CSIDriver object.
@@ -266,15 +264,15 @@ func (p *plane) needsAttach(required bool) {
 	p.must(err)
 }
 
-// seenNeedless waits until n1 has been looked at: an attachment of a driver
-// that nobody has comes and goes.
+// seenNeedless waits until the attach/detach controller has handled n1: an attachment of a driver that does
+// not exist is created and deleted.
 func (p *plane) seenNeedless(claim string) {
 	p.t.Helper()
 	before := len(p.attachments())
-	p.wire(claim, func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "absent.example.com" })
-	p.pod(claim, "n1", claim)
+	p.createBoundVolume(claim, func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "absent.example.com" })
+	p.createPod(claim, "n1", claim)
 	p.attachmentCount(before + 1)
-	p.removePod(claim)
+	p.deletePod(claim)
 	p.attachmentCount(before)
 }
 
@@ -288,11 +286,11 @@ func (p *plane) attachmentCount(want int) {
 	})
 }
 
-// TestNodeTakesNoMore: the reason comes before the driver is asked.
+// TestNodeTakesNoMore: an event gives the reason before the driver is called.
 func TestNodeTakesNoMore(t *testing.T) {
 	p := newPlane(t)
-	a, b := p.wire("a"), p.wire("b")
-	p.meanwhile(func() {
+	a, b := p.createBoundVolume("a"), p.createBoundVolume("b")
+	p.whileStopped(func() {
 		p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
 		_, err := p.client.StorageV1().CSINodes().Create(p.ctx,
 			&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{
@@ -302,24 +300,24 @@ func TestNodeTakesNoMore(t *testing.T) {
 			}}, metav1.CreateOptions{})
 		p.must(err)
 	})
-	p.pod("first", "n1", "a")
-	p.mayMount("n1", a)
-	p.pod("second", "n1", "b")
-	p.tells("Pod", "second", volume.ReasonFailedAttach, "pv-b", "n1", "as many volumes", "(1)")
+	p.createPod("first", "n1", "a")
+	p.waitForAttached("n1", a)
+	p.createPod("second", "n1", "b")
+	p.waitForEvent("Pod", "second", volume.ReasonFailedAttach, "pv-b", "n1", "as many volumes", "(1)")
 	if n := p.calls("ControllerPublishVolume"); n != 1 {
 		t.Errorf("the driver was asked %d times", n)
 	}
-	p.removePod("first")
-	p.mayMount("n1", b)
-	p.removePod("second")
-	p.detached()
+	p.deletePod("first")
+	p.waitForAttached("n1", b)
+	p.deletePod("second")
+	p.waitForDetached()
 }
 
-// TestAttachmentsOfNothing: attachments whose volume, node or Pod is gone go
-// too, but not those that somebody else has made, who has names of his own.
+// TestAttachmentsOfNothing: attachments whose volume, node or Pod does not exist are deleted, but not
+// attachments that another program made, whose names differ.
 func TestAttachmentsOfNothing(t *testing.T) {
 	p := newPlane(t)
-	idle := p.wire("idle")
+	idle := p.createBoundVolume("idle")
 	name := func(handle, node string) string { return attach.NameOf(p.conn.Name, handle, node) }
 	of := func(pv string) func(*storagev1.VolumeAttachment) {
 		return func(va *storagev1.VolumeAttachment) { va.Spec.Source.PersistentVolumeName = &pv }
@@ -336,65 +334,65 @@ func TestAttachmentsOfNothing(t *testing.T) {
 		return ""
 	})
 	p.must(p.client.StorageV1().VolumeAttachments().Delete(p.ctx, "by-hand", metav1.DeleteOptions{}))
-	p.detached()
+	p.waitForDetached()
 }
 
-// TestNodeDeletedAndMadeAgain: while a Pod is there its node may have everything
-// mounted, whoever deletes the Node. Nothing is detached, and nothing attached
-// again when it is back.
+// TestNodeDeletedAndMadeAgain: as long as a Pod exists, its node may have everything mounted, even if the
+// Node is deleted. Nothing is detached, and nothing is attached again when the Node is back.
 func TestNodeDeletedAndMadeAgain(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
-	p.uses("n1", handle)
+	handle := p.createBoundVolume("c")
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
+	p.reportInUse("n1", handle)
 	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
 	p.must(p.client.CoreV1().Nodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
 	// Another volume's way leaves time to do the wrong thing.
-	other := p.wire("other")
-	p.pod("job", "n2", "other")
-	p.mayMount("n2", other)
-	p.removePod("job")
-	p.mayMount("n2")
+	other := p.createBoundVolume("other")
+	p.createPod("job", "n2", "other")
+	p.waitForAttached("n2", other)
+	p.deletePod("job")
+	p.waitForAttached("n2")
 	if n := p.calls("ControllerUnpublishVolume"); n > 1 {
 		t.Errorf("the driver was asked to detach %d times", n)
 	}
-	p.node("n1")
-	p.mayMount("n1", handle)
+	p.createNode("n1")
+	p.waitForAttached("n1", handle)
 	if n := p.calls("ControllerPublishVolume"); n != 2 {
 		t.Errorf("the driver was asked to attach %d times", n)
 	}
 	p.must(p.client.CoreV1().Nodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
-	p.removePod("web")
-	p.detached()
+	p.deletePod("web")
+	p.waitForDetached()
 }
 
-// TestForcedDetachIsTold at the Node and the attachment.
+// TestForcedDetachIsTold: events of the Node and of the attachment report a forced detach.
 func TestForcedDetachIsTold(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
-	p.uses("n1", handle)
-	p.removePod("web")
-	p.mayMount("n1")
+	handle := p.createBoundVolume("c")
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
+	p.reportInUse("n1", handle)
+	p.deletePod("web")
+	p.waitForAttached("n1")
 	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, "n1", types.MergePatchType,
 		[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`),
 		metav1.PatchOptions{})
 	p.must(err)
-	p.tells("Node", "n1", volume.ReasonDetaching, "pv-c", "by force")
-	p.tells("VolumeAttachment", attach.NameOf(p.conn.Name, handle, "n1"), volume.ReasonDetaching, "pv-c", "by force")
-	p.detached()
+	p.waitForEvent("Node", "n1", volume.ReasonDetaching, "pv-c", "by force")
+	p.waitForEvent("VolumeAttachment", attach.NameOf(p.conn.Name, handle, "n1"), volume.ReasonDetaching, "pv-c",
+		"by force")
+	p.waitForDetached()
 }
 
-// TestRestartRepeatsNothing: new controllers that find everything attached
-// write nothing and call nobody.
+// TestRestartRepeatsNothing: new controllers that find everything attached write nothing and call no
+// driver.
 func TestRestartRepeatsNothing(t *testing.T) {
 	p := newPlane(t)
 	const volumes = 20
 	for i := range volumes {
-		p.wire(fmt.Sprint("c", i))
-		p.pod(fmt.Sprint("p", i), fmt.Sprint("n", i%2+1), fmt.Sprint("c", i))
+		p.createBoundVolume(fmt.Sprint("c", i))
+		p.createPod(fmt.Sprint("p", i), fmt.Sprint("n", i%2+1), fmt.Sprint("c", i))
 	}
 	p.eventually(func() string {
 		all, err := p.client.CoreV1().Nodes().List(p.ctx, metav1.ListOptions{})
@@ -407,9 +405,9 @@ func TestRestartRepeatsNothing(t *testing.T) {
 	p.stop()
 	from := len(p.writes.since(0))
 	p.start()
-	late := p.wire("late")
-	p.pod("late", "n1", "late")
-	p.tells("Pod", "late", volume.ReasonAttached, "pv-late")
+	late := p.createBoundVolume("late")
+	p.createPod("late", "n1", "late")
+	p.waitForEvent("Pod", "late", volume.ReasonAttached, "pv-late")
 	name := attach.NameOf(p.conn.Name, late, "n1")
 	for _, w := range p.writes.since(from) {
 		if strings.HasPrefix(w.role, "attach") && !strings.Contains(w.path, "/events") && !w.about("late") &&

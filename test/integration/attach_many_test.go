@@ -18,27 +18,29 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// crowd is many volumes, each with a Pod of its own, spread over nodes.
-type crowd struct {
+// manyVolumes is a plane with many volumes. Each has a Pod of its own, and the Pods are spread over the nodes.
+type manyVolumes struct {
 	*plane
+	// volumes and nodes are the numbers of both.
 	volumes, nodes int
 }
 
-func (c *crowd) node(i int) string { return fmt.Sprint("m", i%c.nodes) }
+// nodeName returns the name of the node of a volume's Pod.
+func (c *manyVolumes) nodeName(i int) string { return fmt.Sprint("m", i%c.nodes) }
 
-// newCrowd has the volumes bound, and no Pods yet.
-func newCrowd(t *testing.T, volumes, nodes int) *crowd {
+// newManyVolumes creates the volumes and waits until all are bound. The Pods do not exist yet.
+func newManyVolumes(t *testing.T, volumes, nodes int) *manyVolumes {
 	t.Helper()
-	c := &crowd{volumes: volumes, nodes: nodes}
-	c.plane = newPlane(t, func(config *csitest.Config) {
+	c := &manyVolumes{volumes: volumes, nodes: nodes}
+	c.plane = newPlaneAlone(t, func(config *csitest.Config) {
 		for i := range nodes {
-			config.OtherNodes = append(config.OtherNodes, "id-"+c.node(i))
+			config.OtherNodes = append(config.OtherNodes, "id-"+c.nodeName(i))
 		}
 	})
 	for i := range nodes {
-		c.plane.node(c.node(i))
+		c.plane.createNode(c.nodeName(i))
 	}
-	c.each(c.wire)
+	c.each(c.createBoundVolume)
 	c.eventually(func() string {
 		all, err := c.client.CoreV1().PersistentVolumeClaims("default").List(c.ctx, metav1.ListOptions{})
 		c.must(err)
@@ -56,8 +58,8 @@ func newCrowd(t *testing.T, volumes, nodes int) *crowd {
 	return c
 }
 
-// each calls f for every volume, many at once.
-func (c *crowd) each(f func(ctx context.Context, i int) error) {
+// each calls f for every volume, for many volumes at the same time.
+func (c *manyVolumes) each(f func(ctx context.Context, i int) error) {
 	c.t.Helper()
 	all, ctx := errgroup.WithContext(c.ctx)
 	all.SetLimit(32)
@@ -67,8 +69,8 @@ func (c *crowd) each(f func(ctx context.Context, i int) error) {
 	c.must(all.Wait())
 }
 
-// wire makes one volume at the driver, its object and its claim.
-func (c *crowd) wire(ctx context.Context, i int) error {
+// createBoundVolume creates one volume at the driver, its object and its claim.
+func (c *manyVolumes) createBoundVolume(ctx context.Context, i int) error {
 	name := fmt.Sprint("c", i)
 	made, err := c.conn.ControllerClient().CreateVolume(ctx, &csipb.CreateVolumeRequest{
 		Name: name, CapacityRange: &csipb.CapacityRange{RequiredBytes: 1 << 20},
@@ -100,9 +102,10 @@ func (c *crowd) wire(ctx context.Context, i int) error {
 	return err
 }
 
-func (c *crowd) makePod(ctx context.Context, i int) error {
+// createPod creates the Pod of one volume.
+func (c *manyVolumes) createPod(ctx context.Context, i int) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p", i)}, Spec: corev1.PodSpec{
-		NodeName: c.node(i), Containers: []corev1.Container{{Name: "c", Image: "none"}},
+		NodeName: c.nodeName(i), Containers: []corev1.Container{{Name: "c", Image: "none"}},
 		Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprint("c", i)},
 		}}},
@@ -111,13 +114,13 @@ func (c *crowd) makePod(ctx context.Context, i int) error {
 	return err
 }
 
-func (c *crowd) removePod(ctx context.Context, i int) error {
+func (c *manyVolumes) deletePod(ctx context.Context, i int) error {
 	return c.client.CoreV1().Pods("default").Delete(ctx, fmt.Sprint("p", i),
 		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
 }
 
-// told waits until the nodes may mount that many volumes together.
-func (c *crowd) told(want int) {
+// waitForAttachedCount waits until this many volumes are attached, on all nodes together.
+func (c *manyVolumes) waitForAttachedCount(want int) {
 	c.t.Helper()
 	c.eventually(func() string {
 		all, err := c.client.CoreV1().Nodes().List(c.ctx, metav1.ListOptions{})
@@ -127,39 +130,39 @@ func (c *crowd) told(want int) {
 			got += len(n.Status.VolumesAttached)
 		}
 		if got != want {
-			return fmt.Sprint("the nodes may mount ", got, " volumes, not ", want)
+			return fmt.Sprint(got, " volumes are attached, not ", want)
 		}
 		return ""
 	})
 }
 
-// TestWritesOfManyAttachments: an attach costs two writes and a detach two, no
-// write fails and no call is repeated, whether many volumes come to one node or
-// to many. Beside these there is the finalizer of each volume object, once in
-// its life, and what nodes are told, many volumes at a time.
+// TestWritesOfManyAttachments: an attach costs two writes and a detach two, no write fails and no call is
+// repeated, whether many volumes are attached to one node or to many nodes. Two other kinds of writes come
+// in addition: the finalizer of each volume object, once, and the status of the nodes, for many volumes at
+// a time.
 func TestWritesOfManyAttachments(t *testing.T) {
 	for _, nodes := range []int{1, 50} {
 		t.Run(fmt.Sprint(nodes, " nodes"), func(t *testing.T) {
-			const n = 1000
-			c := newCrowd(t, n, nodes)
+			const n = 250
+			c := newManyVolumes(t, n, nodes)
 			c.exactly(t, "attached", map[string]int{
 				"attachdetach POST apis/volumeattachments": n, "attacher PATCH apis/volumeattachments": n,
 				"attacher PUT persistentvolumes": n,
 			}, func() {
-				c.each(c.makePod)
-				c.told(n)
+				c.each(c.createPod)
+				c.waitForAttachedCount(n)
 			})
 			c.exactly(t, "detached",
 				map[string]int{"attachdetach DELETE apis/volumeattachments": n, "attacher PUT apis/volumeattachments": n}, func() {
-					c.each(c.removePod)
-					c.told(0)
-					c.detached()
+					c.each(c.deletePod)
+					c.waitForAttachedCount(0)
+					c.waitForDetached()
 				})
-			// A second time the volume objects have their finalizers.
+			// The volume objects have their finalizers already.
 			c.exactly(t, "attached again",
 				map[string]int{"attachdetach POST apis/volumeattachments": n, "attacher PATCH apis/volumeattachments": n}, func() {
-					c.each(c.makePod)
-					c.told(n)
+					c.each(c.createPod)
+					c.waitForAttachedCount(n)
 				})
 			for method, want := range map[string]int{"ControllerPublishVolume": 2 * n, "ControllerUnpublishVolume": n} {
 				if got := c.calls(method); got != want {
@@ -170,8 +173,8 @@ func TestWritesOfManyAttachments(t *testing.T) {
 	}
 }
 
-// exactly has f cause exactly these writes, beside those that tell nodes.
-func (c *crowd) exactly(t *testing.T, what string, want map[string]int, f func()) {
+// exactly requires that f causes exactly these writes, in addition to writes of the nodes' status.
+func (c *manyVolumes) exactly(t *testing.T, what string, want map[string]int, f func()) {
 	t.Helper()
 	from := len(c.writes.since(0))
 	f()
@@ -189,10 +192,9 @@ func (c *crowd) exactly(t *testing.T, what string, want map[string]int, f func()
 	const status = "attachdetach PATCH nodes/status"
 	told := got[status]
 	t.Logf("%s: %v", what, got)
-	// Pods that go one after the other are not waited for: many nodes are told
-	// of each.
+	// Each deleted Pod causes a write to its node soon, so nodes with few volumes are written for each.
 	if most := c.nodes * 100; told == 0 || told > min(most, c.volumes) {
-		t.Errorf("%s: %d writes to tell nodes of %d volumes", what, told, c.volumes)
+		t.Errorf("%s: %d writes of the nodes' status for %d volumes", what, told, c.volumes)
 	}
 	delete(got, status)
 	if fmt.Sprint(got) != fmt.Sprint(want) {

@@ -23,11 +23,11 @@ func shared(v *corev1.PersistentVolume) {
 	v.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 }
 
-// TestFinalizerOfTwoAttaches: a volume that is attached to two nodes at the same
-// moment has the finalizer once, whichever comes first.
+// TestFinalizerOfTwoAttaches: a volume that is attached to two nodes at the same time has the finalizer
+// once, whichever attach is first.
 func TestFinalizerOfTwoAttaches(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c", shared)
+	handle := p.createBoundVolume("c", shared)
 	// Both writes are held until both are on their way.
 	var both sync.WaitGroup
 	both.Add(2)
@@ -45,27 +45,28 @@ func TestFinalizerOfTwoAttaches(t *testing.T) {
 		default:
 		}
 	})
-	p.pod("a", "n1", "c")
-	p.pod("b", "n2", "c")
-	p.mayMount("n1", handle)
-	p.mayMount("n2", handle)
+	p.createPod("a", "n1", "c")
+	p.createPod("b", "n2", "c")
+	p.waitForAttached("n1", handle)
+	p.waitForAttached("n2", handle)
 	if got := p.getVolume("pv-c").Finalizers; count(got, volume.AttacherFinalizer(p.conn.Name)) != 1 {
 		t.Errorf("finalizers are %v", got)
 	}
 	// One of the nodes goes while the volume is being deleted: it stays for the
 	// other.
 	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
-	p.removePod("a")
+	p.deletePod("a")
 	p.on(handle, "id-n2")
 	p.seenOn("n1")
 	if got := p.getVolume("pv-c").Finalizers; count(got, volume.AttacherFinalizer(p.conn.Name)) != 1 {
 		t.Errorf("finalizers are %v", got)
 	}
-	p.removePod("b")
-	p.removeClaim("c")
-	p.noVolume("pv-c")
+	p.deletePod("b")
+	p.deleteClaim("c")
+	p.waitForNoVolume("pv-c")
 }
 
+// count returns how often a text occurs.
 func count(all []string, what string) (n int) {
 	for _, s := range all {
 		if s == what {
@@ -75,42 +76,41 @@ func count(all []string, what string) (n int) {
 	return n
 }
 
-// TestVolumeDeletedWhileAttaching: the attach ends well, and the volume object
-// stays until the detach.
+// TestVolumeDeletedWhileAttaching: the attach succeeds, and the volume object exists until the detach.
 func TestVolumeDeletedWhileAttaching(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
+	handle := p.createBoundVolume("c")
 	called, open := p.gate("ControllerPublishVolume", true, nil)
-	p.pod("web", "n1", "c")
+	p.createPod("web", "n1", "c")
 	<-called
 	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
 	p.patchVolume("pv-c", fmt.Sprintf(`{"metadata":{"finalizers":[%q]}}`, volume.AttacherFinalizer(p.conn.Name)))
 	open()
-	p.mayMount("n1", handle)
+	p.waitForAttached("n1", handle)
 	if v := p.getVolume("pv-c"); v.DeletionTimestamp == nil {
 		t.Error("the volume is not being deleted")
 	}
-	p.removePod("web")
-	p.detached()
-	p.noVolume("pv-c")
+	p.deletePod("web")
+	p.waitForDetached()
+	p.waitForNoVolume("pv-c")
 }
 
-// TestAttachmentOfAVolumeThatIsBeingDeleted is refused, and goes with its Pod.
+// TestAttachmentOfAVolumeThatIsBeingDeleted: the attachment is refused, and deleted with its Pod.
 func TestAttachmentOfAVolumeThatIsBeingDeleted(t *testing.T) {
 	p := newPlane(t)
-	p.wire("c")
+	p.createBoundVolume("c")
 	p.patchVolume("pv-c", `{"metadata":{"finalizers":["example.com/kept","kubernetes.io/pv-protection"]}}`)
 	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
-	p.pod("web", "n1", "c")
-	p.tells("Pod", "web", volume.ReasonFailedAttach, "pv-c", "being deleted")
+	p.createPod("web", "n1", "c")
+	p.waitForEvent("Pod", "web", volume.ReasonFailedAttach, "pv-c", "being deleted")
 	va := p.attachments()[0]
-	p.tells("VolumeAttachment", va.Name, volume.ReasonTerminating, "pv-c", "being deleted")
-	p.removePod("web")
-	p.detached()
+	p.waitForEvent("VolumeAttachment", va.Name, volume.ReasonTerminating, "pv-c", "being deleted")
+	p.deletePod("web")
+	p.waitForDetached()
 	// An attachment that was made before the controller had seen the deletion
 	// promises a detach.
 	detaches := 0
-	if attach.Kept(&va) {
+	if attach.HasFinalizer(&va) {
 		detaches = 1
 	}
 	if publish, unpublish := p.calls("ControllerPublishVolume"), p.calls("ControllerUnpublishVolume"); publish > 0 ||
@@ -119,13 +119,13 @@ func TestAttachmentOfAVolumeThatIsBeingDeleted(t *testing.T) {
 	}
 }
 
-// TestAttachmentDeletedWhileAttaching: what the attach still brings is undone
-// before a new attachment is made, and the node is told of the new one only.
+// TestAttachmentDeletedWhileAttaching: the result of the attach is undone before a new attachment is made,
+// and the node gets only the new one.
 func TestAttachmentDeletedWhileAttaching(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
+	handle := p.createBoundVolume("c")
 	called, open := p.gate("ControllerPublishVolume", true, nil)
-	p.pod("web", "n1", "c")
+	p.createPod("web", "n1", "c")
 	<-called
 	old := p.attachments()[0]
 	p.deleteAttachment(old.Name)
@@ -136,7 +136,7 @@ func TestAttachmentDeletedWhileAttaching(t *testing.T) {
 		}
 	})
 	open()
-	p.mayMount("n1", handle)
+	p.waitForAttached("n1", handle)
 	var calls []string
 	for _, c := range p.driver.Calls() {
 		switch c.Request.(type) {
@@ -155,16 +155,16 @@ func TestAttachmentDeletedWhileAttaching(t *testing.T) {
 	if now := p.attachments()[0]; now.UID == old.UID || !now.Status.Attached {
 		t.Errorf("attachment is %+v", now)
 	}
-	p.removePod("web")
-	p.detached()
+	p.deletePod("web")
+	p.waitForDetached()
 }
 
-// TestAttachmentMadeAnewWhileAttaching: what the driver has answered for an
-// attachment is not written to another one of its name, which somebody's force
-// has put in its place: that one asks for itself.
+// TestAttachmentMadeAnewWhileAttaching: a user replaces an attachment by another one of the same name
+// during the call. The driver's answer for the first is not written to the second, for which the driver is
+// called again.
 func TestAttachmentMadeAnewWhileAttaching(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
+	handle := p.createBoundVolume("c")
 	about, written := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	p.writes.onWrite(func(w write) {
@@ -172,7 +172,7 @@ func TestAttachmentMadeAnewWhileAttaching(t *testing.T) {
 			once.Do(func() { close(about); <-written })
 		}
 	})
-	p.pod("web", "n1", "c")
+	p.createPod("web", "n1", "c")
 	<-about
 	old := p.attachments()[0]
 	_, err := p.client.StorageV1().VolumeAttachments().Patch(p.ctx, old.Name, types.MergePatchType,
@@ -181,29 +181,29 @@ func TestAttachmentMadeAnewWhileAttaching(t *testing.T) {
 	p.deleteAttachment(old.Name)
 	p.attachment("made anew", func(va storagev1.VolumeAttachment) bool { return va.UID != old.UID })
 	close(written)
-	p.mayMount("n1", handle)
+	p.waitForAttached("n1", handle)
 	if now := p.attachments()[0]; now.Name != old.Name || now.UID == old.UID || !now.Status.Attached {
 		t.Errorf("attachment is %+v, was %+v", now, old)
 	}
 	if n := p.calls("ControllerPublishVolume"); n != 2 {
 		t.Errorf("%d calls attached the volume for two attachments", n)
 	}
-	p.removePod("web")
-	p.detached()
+	p.deletePod("web")
+	p.waitForDetached()
 }
 
-// TestAttachEndsAfterThePodIsGone: nobody is told that the volume is there.
+// TestAttachEndsAfterThePodIsGone: no event says that the volume is attached.
 func TestAttachEndsAfterThePodIsGone(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
+	handle := p.createBoundVolume("c")
 	called, open := p.gate("ControllerPublishVolume", true, nil)
-	p.pod("web", "n1", "c")
+	p.createPod("web", "n1", "c")
 	<-called
 	from := len(p.writes.since(0))
-	p.removePod("web")
+	p.deletePod("web")
 	p.attachment("going", func(va storagev1.VolumeAttachment) bool { return va.DeletionTimestamp != nil })
 	open()
-	p.detached()
+	p.waitForDetached()
 	for _, w := range p.writes.since(from) {
 		if strings.HasSuffix(w.path, "/nodes/n1/status") && w.about(handle) {
 			t.Errorf("the node was told: %s", w.body)
@@ -214,26 +214,26 @@ func TestAttachEndsAfterThePodIsGone(t *testing.T) {
 	}
 }
 
-// TestManyVolumesOnTwoNodes: attaches and detaches of the same volumes to two
-// nodes at once leave nothing, neither attached nor kept.
+// TestManyVolumesOnTwoNodes: the same volumes are attached to two nodes and detached at the same time. In
+// the end no attachment and no finalizer is left.
 func TestManyVolumesOnTwoNodes(t *testing.T) {
 	p := newPlane(t)
 	const volumes = 10
 	for i := range volumes {
-		p.wire(fmt.Sprint("c", i), shared)
+		p.createBoundVolume(fmt.Sprint("c", i), shared)
 	}
 	for i := range volumes {
-		p.pod(fmt.Sprint("a", i), "n1", fmt.Sprint("c", i))
-		p.pod(fmt.Sprint("b", i), "n2", fmt.Sprint("c", i))
+		p.createPod(fmt.Sprint("a", i), "n1", fmt.Sprint("c", i))
+		p.createPod(fmt.Sprint("b", i), "n2", fmt.Sprint("c", i))
 	}
 	for i := range volumes {
 		p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, fmt.Sprint("pv-c", i), metav1.DeleteOptions{}))
-		p.removePod(fmt.Sprint("a", i))
-		p.removePod(fmt.Sprint("b", i))
-		p.removeClaim(fmt.Sprint("c", i))
+		p.deletePod(fmt.Sprint("a", i))
+		p.deletePod(fmt.Sprint("b", i))
+		p.deleteClaim(fmt.Sprint("c", i))
 	}
-	p.detached()
+	p.waitForDetached()
 	for i := range volumes {
-		p.noVolume(fmt.Sprint("pv-c", i))
+		p.waitForNoVolume(fmt.Sprint("pv-c", i))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
@@ -13,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// listing has drivers asked often what they have attached.
+// listing sets a short interval at which drivers are asked what they have attached.
 func (p *plane) listing() {
 	p.t.Helper()
 	p.stop()
@@ -21,7 +22,7 @@ func (p *plane) listing() {
 	p.start()
 }
 
-// rounds waits until the driver was asked that many times more.
+// rounds waits until the driver was asked this many times more.
 func (p *plane) rounds(n int) {
 	p.t.Helper()
 	from := p.calls("ListVolumes")
@@ -33,7 +34,7 @@ func (p *plane) rounds(n int) {
 	})
 }
 
-// publish does at the driver what nobody asked for.
+// publish attaches a volume at the driver without an attachment.
 func (p *plane) publish(handle, nodeID string) {
 	p.t.Helper()
 	_, err := p.driver.ControllerPublishVolume(p.ctx, &csipb.ControllerPublishVolumeRequest{
@@ -63,14 +64,14 @@ func (p *plane) on(handle string, nodes ...string) {
 	})
 }
 
-// TestDriverForgetsAnAttachment: a driver that says that a volume is not
-// attached, though it was, is asked to attach it again, and nothing is written
-// about it.
+// TestDriverForgetsAnAttachment: a driver that reports an attached volume as not attached is asked to
+// attach it again. The volume stays attached for its node, and the error in the status is removed when the driver
+// agrees.
 func TestDriverForgetsAnAttachment(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
+	handle := p.createBoundVolume("c")
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
 	p.listing()
 	p.rounds(3)
 	if n := p.calls("ControllerPublishVolume"); n != 1 {
@@ -79,24 +80,26 @@ func TestDriverForgetsAnAttachment(t *testing.T) {
 	before := p.attachments()[0]
 	p.unpublish(handle, "id-n1")
 	p.on(handle, "id-n1")
-	p.tells("VolumeAttachment", before.Name, volume.ReasonAttachmentVanished, "pv-c", "n1")
+	p.waitForEvent("VolumeAttachment", before.Name, volume.ReasonAttachmentVanished, "pv-c", "n1")
 	p.rounds(3)
-	if after := p.attachments()[0]; after.ResourceVersion != before.ResourceVersion {
-		t.Errorf("the attachment was written: %+v", after)
-	}
+	p.eventually(func() string {
+		if after := p.attachments()[0]; !equality.Semantic.DeepEqual(after.Status, before.Status) {
+			return fmt.Sprintf("the attachment says %+v", after.Status)
+		}
+		return ""
+	})
 	if n := p.calls("ControllerPublishVolume"); n != 2 {
 		t.Errorf("%d calls attached the volume", n)
 	}
-	p.removePod("web")
-	p.detached()
+	p.deletePod("web")
+	p.waitForDetached()
 }
 
-// TestDriverAttachedWhatNobodyAskedFor: a volume that is attached without an
-// attachment is detached, unless its node uses it, or volume or node are not
-// ours.
+// TestDriverAttachedWhatNobodyAskedFor: a volume that is attached without an attachment is detached, unless
+// its node uses it, or the volume or the node is unknown.
 func TestDriverAttachedWhatNobodyAskedFor(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) { c.OtherNodes = append(c.OtherNodes, "id-elsewhere") })
-	lost, used, far := p.wire("lost"), p.wire("used"), p.wire("far")
+	lost, used, far := p.createBoundVolume("lost"), p.createBoundVolume("used"), p.createBoundVolume("far")
 	made, err := p.conn.ControllerClient().CreateVolume(p.ctx, &csipb.CreateVolumeRequest{
 		Name: "foreign", VolumeCapabilities: []*csipb.VolumeCapability{
 			csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil),
@@ -104,14 +107,14 @@ func TestDriverAttachedWhatNobodyAskedFor(t *testing.T) {
 	})
 	p.must(err)
 	foreign := made.GetVolume().GetVolumeId()
-	p.uses("n1", used)
+	p.reportInUse("n1", used)
 	p.publish(lost, "id-n1")
 	p.publish(used, "id-n1")
 	p.publish(far, "id-elsewhere")
 	p.publish(foreign, "id-n1")
 	p.listing()
 	p.on(lost)
-	p.tells("PersistentVolume", "pv-lost", volume.ReasonUnaskedAttachment, "pv-lost", "n1")
+	p.waitForEvent("PersistentVolume", "pv-lost", volume.ReasonUnaskedAttachment, "pv-lost", "n1")
 	p.rounds(4)
 	p.on(used, "id-n1")
 	p.on(far, "id-elsewhere")
@@ -122,36 +125,34 @@ func TestDriverAttachedWhatNobodyAskedFor(t *testing.T) {
 			t.Errorf("the driver was asked to detach %v", r)
 		}
 	}
-	p.uses("n1")
+	p.reportInUse("n1")
 	p.on(used)
 }
 
-// TestAttachmentLostWhileNobodyLooked: an attachment went with its finalizer
-// while no controller was there (kubernetes/kubernetes#77988); the volume can go
-// to another node nevertheless.
+// TestAttachmentLostWhileNobodyLooked: an attachment was deleted with its finalizer while no controller ran
+// (kubernetes/kubernetes#77988). The volume can be attached to another node nevertheless.
 func TestAttachmentLostWhileNobodyLooked(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
+	handle := p.createBoundVolume("c")
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
 	p.stop()
-	p.removePod("web")
+	p.deletePod("web")
 	p.lose("volumeattachments/" + p.attachments()[0].Name)
 	p.listing()
 	p.on(handle)
-	p.pod("next", "n2", "c")
-	p.mayMount("n2", handle)
-	p.removePod("next")
-	p.detached()
+	p.createPod("next", "n2", "c")
+	p.waitForAttached("n2", handle)
+	p.deletePod("next")
+	p.waitForDetached()
 }
 
-// TestDriverThatListsNonsense: a list without an end, answers that make no
-// sense and refusals change nothing.
+// TestDriverThatListsNonsense: an endless list, invalid answers and errors change nothing.
 func TestDriverThatListsNonsense(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
+	handle := p.createBoundVolume("c")
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
 	p.publish(handle, "id-n2")
 	p.driver.OnCall("ListVolumes", func(n int, req any) csitest.Action {
 		if req.(*csipb.ListVolumesRequest).GetStartingToken() == "" && n%2 == 0 {
@@ -181,6 +182,6 @@ func TestDriverThatListsNonsense(t *testing.T) {
 	}
 	p.driver.OnCall("ListVolumes", nil)
 	p.on(handle, "id-n1")
-	p.removePod("web")
-	p.detached()
+	p.deletePod("web")
+	p.waitForDetached()
 }

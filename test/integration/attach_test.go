@@ -20,13 +20,13 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestAttachAndDetach follows one volume to a node and back: what is written
-// before the driver is called, and that a detach waits for the node.
+// TestAttachAndDetach: a volume is attached to a node and detached. The finalizers are written before the
+// driver is called, and the detach waits until the node does not use the volume.
 func TestAttachAndDetach(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
+	handle := p.createBoundVolume("c")
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
 	va, finalizer := p.attachments()[0], volume.AttacherFinalizer(p.conn.Name)
 	if !slices.Equal(va.Finalizers, []string{finalizer}) || va.Annotations[volume.AnnNodeID] != "id-n1" ||
 		!va.Status.Attached || va.Status.AttachmentMetadata["node"] != "id-n1" {
@@ -37,57 +37,57 @@ func TestAttachAndDetach(t *testing.T) {
 	if !slices.Contains(pv.Finalizers, finalizer) {
 		t.Errorf("volume has the finalizers %v", pv.Finalizers)
 	}
-	p.tells("Pod", "web", volume.ReasonAttached, "pv-c", "n1")
+	p.waitForEvent("Pod", "web", volume.ReasonAttached, "pv-c", "n1")
 
-	p.uses("n1", handle)
-	p.removePod("web")
-	p.mayMount("n1")
+	p.reportInUse("n1", handle)
+	p.deletePod("web")
+	p.waitForAttached("n1")
 	// Another volume comes to the node meanwhile: the node was looked at again.
-	other := p.wire("d")
-	p.pod("next", "n1", "d")
-	p.mayMount("n1", other)
+	other := p.createBoundVolume("d")
+	p.createPod("next", "n1", "d")
+	p.waitForAttached("n1", other)
 	if p.calls("ControllerUnpublishVolume") > 0 {
 		t.Error("a volume was detached that its node uses")
 	}
-	p.uses("n1")
+	p.reportInUse("n1")
 	p.eventually(func() string {
 		if all := p.attachments(); len(all) != 1 || *all[0].Spec.Source.PersistentVolumeName != "pv-d" {
 			return fmt.Sprint("attachments are ", all)
 		}
 		return ""
 	})
-	p.removePod("next")
-	p.detached()
+	p.deletePod("next")
+	p.waitForDetached()
 }
 
-// TestMultiAttach: the second Pod waits, hears for whom, and goes on when the
-// first is gone.
+// TestMultiAttach: an event names the node for which the second Pod waits, and the Pod's volume is attached
+// when the first Pod is gone.
 func TestMultiAttach(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
-	p.pod("first", "n1", "c")
-	p.mayMount("n1", handle)
-	p.pod("second", "n2", "c")
-	p.tells("Pod", "second", volume.ReasonFailedAttach, "Multi-Attach", "n1", "first")
-	p.removePod("first")
-	p.mayMount("n2", handle)
-	p.mayMount("n1")
-	p.removePod("second")
-	p.detached()
+	handle := p.createBoundVolume("c")
+	p.createPod("first", "n1", "c")
+	p.waitForAttached("n1", handle)
+	p.createPod("second", "n2", "c")
+	p.waitForEvent("Pod", "second", volume.ReasonFailedAttach, "Multi-Attach", "n1", "first")
+	p.deletePod("first")
+	p.waitForAttached("n2", handle)
+	p.waitForAttached("n1")
+	p.deletePod("second")
+	p.waitForDetached()
 }
 
-// TestOneWriterAtATime has two nodes want the same volumes at the same moment:
-// none of them may ever have two attachments.
+// TestOneWriterAtATime: two nodes need the same volumes at the same time. No volume may ever have two
+// attachments.
 func TestOneWriterAtATime(t *testing.T) {
 	p := newPlane(t)
 	const volumes = 20
 	twice := p.secondNodes()
 	for i := range volumes {
-		p.wire(fmt.Sprint("c", i))
+		p.createBoundVolume(fmt.Sprint("c", i))
 	}
 	for i := range volumes {
-		p.pod(fmt.Sprint("a", i), "n1", fmt.Sprint("c", i))
-		p.pod(fmt.Sprint("b", i), "n2", fmt.Sprint("c", i))
+		p.createPod(fmt.Sprint("a", i), "n1", fmt.Sprint("c", i))
+		p.createPod(fmt.Sprint("b", i), "n2", fmt.Sprint("c", i))
 	}
 	seen := map[string]string{}
 	p.eventually(func() string {
@@ -101,7 +101,7 @@ func TestOneWriterAtATime(t *testing.T) {
 		return p.fewer(volumes, "")
 	})
 	for i := range volumes {
-		p.removePod(fmt.Sprint("a", i))
+		p.deletePod(fmt.Sprint("a", i))
 	}
 	p.eventually(func() string { return p.fewer(volumes, "n2") })
 	select {
@@ -110,13 +110,12 @@ func TestOneWriterAtATime(t *testing.T) {
 	default:
 	}
 	for i := range volumes {
-		p.removePod(fmt.Sprint("b", i))
+		p.deletePod(fmt.Sprint("b", i))
 	}
-	p.detached()
+	p.waitForDetached()
 }
 
-// secondNodes tells of each volume that the driver is asked to attach while it
-// is attached to another node.
+// secondNodes reports each volume that the driver is asked to attach while it is attached to another node.
 func (p *plane) secondNodes() <-chan string {
 	twice := make(chan string, 100)
 	p.driver.OnCall("ControllerPublishVolume", func(_ int, req any) csitest.Action {
@@ -131,8 +130,8 @@ func (p *plane) secondNodes() <-chan string {
 	return twice
 }
 
-// fewer says, while fewer than that many volumes are attached to the node, or
-// to any node when it is "", how many are.
+// fewer reports how many volumes are attached to the node, or to any node when it is "", while they are
+// fewer than this number.
 func (p *plane) fewer(volumes int, node string) string {
 	attached := 0
 	for _, a := range p.attachments() {
@@ -146,20 +145,20 @@ func (p *plane) fewer(volumes int, node string) string {
 	return ""
 }
 
-// TestDetachNeedsNobody: the volume object, the Secret, the Node and the
-// driver's registration there are gone when the Pod goes.
+// TestDetachNeedsNobody: the volume object, the Secret, the Node and the driver's registration are deleted
+// before the Pod.
 func TestDetachNeedsNobody(t *testing.T) {
 	p := newPlane(t)
 	_, err := p.client.CoreV1().Secrets("default").Create(p.ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "key"}, StringData: map[string]string{"password": "s3cret"},
 	}, metav1.CreateOptions{})
 	p.must(err)
-	handle := p.wire("c", func(v *corev1.PersistentVolume) {
+	handle := p.createBoundVolume("c", func(v *corev1.PersistentVolume) {
 		v.Spec.CSI.ControllerPublishSecretRef = &corev1.SecretReference{Namespace: "default", Name: "key"}
 	})
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
-	p.uses("n1", handle)
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
+	p.reportInUse("n1", handle)
 	p.must(p.client.CoreV1().Secrets("default").Delete(p.ctx, "key", metav1.DeleteOptions{}))
 	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
 	_, err = p.client.CoreV1().PersistentVolumes().Patch(p.ctx, "pv-c", types.MergePatchType,
@@ -167,7 +166,7 @@ func TestDetachNeedsNobody(t *testing.T) {
 	p.must(err)
 	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
 	p.must(p.client.CoreV1().Nodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
-	p.detached()
+	p.waitForDetached()
 	for _, c := range p.driver.Calls() {
 		if r, ok := c.Request.(*csipb.ControllerUnpublishVolumeRequest); ok &&
 			(r.GetVolumeId() != handle || r.GetNodeId() != "id-n1") {
@@ -176,41 +175,40 @@ func TestDetachNeedsNobody(t *testing.T) {
 	}
 }
 
-// TestDetachOfWhatWasNotAttached: the Secret was missing all the time. The driver
-// is asked neither to attach nor to detach, which it could not do without.
+// TestDetachOfWhatWasNotAttached: the Secret never existed. The driver is asked neither to attach nor to
+// detach, for which it would need the Secret.
 func TestDetachOfWhatWasNotAttached(t *testing.T) {
 	p := newPlane(t)
-	p.wire("c", func(v *corev1.PersistentVolume) {
+	p.createBoundVolume("c", func(v *corev1.PersistentVolume) {
 		v.Spec.CSI.ControllerPublishSecretRef = &corev1.SecretReference{Namespace: "default", Name: "key"}
 	})
-	p.pod("web", "n1", "c")
+	p.createPod("web", "n1", "c")
 	va := p.attachment("an attach without its Secret fails",
 		func(a storagev1.VolumeAttachment) bool { return a.Status.AttachError != nil })
-	p.tells("VolumeAttachment", va.Name, volume.ReasonFailedAttach, "default/key")
-	p.removePod("web")
-	p.detached()
+	p.waitForEvent("VolumeAttachment", va.Name, volume.ReasonFailedAttach, "default/key")
+	p.deletePod("web")
+	p.waitForDetached()
 	if n := p.calls("ControllerPublishVolume") + p.calls("ControllerUnpublishVolume"); n > 0 {
 		t.Errorf("%d calls", n)
 	}
 }
 
-// TestLostAttachment: an attachment that is gone with its finalizer on, as
-// after a deletion that the API server lets win over the finalizer's writing
-// (kubernetes/kubernetes#77988), is detached from where it was, and its volume
-// object waits for that.
+// TestLostAttachment: an attachment disappears although it has its finalizer, because the API server let
+// the deletion win over the write of the finalizer (kubernetes/kubernetes#77988). Its volume is detached,
+// and the volume object waits for that.
 func TestLostAttachment(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
+	handle := p.createBoundVolume("c")
 	called, open := p.gate("ControllerPublishVolume", true, nil)
 	p.driver.OnCall("ControllerUnpublishVolume", func(int, any) csitest.Action {
 		return csitest.Action{Err: status.Error(codes.Unavailable, "not now")}
 	})
 	// The node's word keeps others from detaching; it is given long before, so
 	// that they have heard it.
-	p.uses("n1", handle)
-	p.pod("web", "n1", "c")
+	p.reportInUse("n1", handle)
+	p.createPod("web", "n1", "c")
 	<-called
-	p.removePod("web")
+	p.deletePod("web")
 	va := p.attachments()[0]
 	if len(va.Finalizers) != 1 {
 		t.Fatal("finalizers are", va.Finalizers)
@@ -232,11 +230,11 @@ func TestLostAttachment(t *testing.T) {
 		t.Errorf("volume has the finalizers %v and is not detached", got)
 	}
 	p.driver.OnCall("ControllerUnpublishVolume", nil)
-	p.noVolume("pv-c")
+	p.waitForNoVolume("pv-c")
 	p.on(handle)
 }
 
-// lose takes an object away behind the API server's back.
+// lose deletes an object in etcd, which no controller can prevent.
 func (p *plane) lose(key string) {
 	p.t.Helper()
 	store, err := clientv3.New(clientv3.Config{
@@ -251,10 +249,10 @@ func (p *plane) lose(key string) {
 	}
 }
 
-// TestAttachErrors are told and repeated, and a hanging driver is not waited
-// for for ever.
+// TestAttachErrors: errors are reported by events, calls are repeated, and a call to a driver that hangs
+// times out.
 func TestAttachErrors(t *testing.T) {
-	p := newHasty(t)
+	p := newImpatientPlane(t)
 	p.driver.OnCall("ControllerPublishVolume", func(n int, _ any) csitest.Action {
 		switch n {
 		case 1:
@@ -277,9 +275,9 @@ func TestAttachErrors(t *testing.T) {
 			}
 		}
 	}()
-	handle := p.wire("c")
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
+	handle := p.createBoundVolume("c")
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
 	if first := <-refused; first.Message != "ResourceExhausted: no port is free" ||
 		ptr.Deref(first.ErrorCode, 0) != int32(codes.ResourceExhausted) {
 		t.Errorf("the first error is %+v", first)
@@ -288,17 +286,17 @@ func TestAttachErrors(t *testing.T) {
 	if va.Status.AttachError != nil || !va.Status.Attached {
 		t.Errorf("status is %+v", va.Status)
 	}
-	p.tells("VolumeAttachment", va.Name, volume.ReasonFailedAttach, "no port is free")
-	p.tells("Pod", "web", volume.ReasonFailedAttach, "pv-c", "n1")
+	p.waitForEvent("VolumeAttachment", va.Name, volume.ReasonFailedAttach, "no port is free")
+	p.waitForEvent("Pod", "web", volume.ReasonFailedAttach, "pv-c", "n1")
 	if n := p.calls("ControllerPublishVolume"); n != 4 {
 		t.Errorf("the driver was called %d times", n)
 	}
-	p.removePod("web")
-	p.detached()
+	p.deletePod("web")
+	p.waitForDetached()
 }
 
-// TestAttachThatMayHaveHappened is undone: the driver attached but said that it
-// had not, and nobody wants the volume any more.
+// TestAttachThatMayHaveHappened: the driver attached, but returned an error, and the Pod is deleted. The
+// attach is undone.
 func TestAttachThatMayHaveHappened(t *testing.T) {
 	for name, err := range map[string]error{
 		"unknown": status.Error(codes.Unavailable, "gone"), "final": status.Error(codes.Internal, "no"),
@@ -313,26 +311,26 @@ func TestAttachThatMayHaveHappened(t *testing.T) {
 				}
 				return csitest.Action{}
 			})
-			p.wire("c")
-			p.pod("web", "n1", "c")
-			p.tells("Pod", "web", volume.ReasonFailedAttach, "pv-c")
+			p.createBoundVolume("c")
+			p.createPod("web", "n1", "c")
+			p.waitForEvent("Pod", "web", volume.ReasonFailedAttach, "pv-c")
 			va := p.attachments()[0].Name
-			p.removePod("web")
-			p.detached()
-			p.tells("VolumeAttachment", va, volume.ReasonFailedDetach, "not now")
+			p.deletePod("web")
+			p.waitForDetached()
+			p.waitForEvent("VolumeAttachment", va, volume.ReasonFailedDetach, "not now")
 		})
 	}
 }
 
-// TestRestartDuringAttach: new controllers find an attach that the old ones did
-// not see the end of, and one whose Pod went away meanwhile.
+// TestRestartDuringAttach: new controllers find an attach whose end the old ones did not see, and one whose
+// Pod was deleted in the meantime.
 func TestRestartDuringAttach(t *testing.T) {
 	p := newPlane(t)
-	wanted, unwanted := p.wire("c"), p.wire("d")
+	wanted, unwanted := p.createBoundVolume("c"), p.createBoundVolume("d")
 	p.driver.OnCall("ControllerPublishVolume",
 		func(int, any) csitest.Action { return csitest.Action{After: true, Hang: true} })
-	p.pod("web", "n1", "c")
-	p.pod("old", "n1", "d")
+	p.createPod("web", "n1", "c")
+	p.createPod("old", "n1", "d")
 	p.eventually(func() string {
 		if p.calls("ControllerPublishVolume") < 2 {
 			return "the driver is not called"
@@ -340,10 +338,10 @@ func TestRestartDuringAttach(t *testing.T) {
 		return ""
 	})
 	p.stop()
-	p.removePod("old")
+	p.deletePod("old")
 	p.driver.OnCall("ControllerPublishVolume", nil)
 	p.start()
-	p.mayMount("n1", wanted)
+	p.waitForAttached("n1", wanted)
 	p.eventually(func() string {
 		for _, v := range p.driver.Volumes() {
 			if v.ID == unwanted && len(v.Nodes) > 0 {
@@ -352,61 +350,61 @@ func TestRestartDuringAttach(t *testing.T) {
 		}
 		return ""
 	})
-	p.removePod("web")
-	p.detached()
+	p.deletePod("web")
+	p.waitForDetached()
 }
 
-// TestOutOfService: people say that a node is dead, and its volumes go although
-// it said that it uses them.
+// TestOutOfService: an administrator declares a node out of service, and its volumes are detached although
+// it reports them as in use.
 func TestOutOfService(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
-	p.uses("n1", handle)
-	p.removePod("web")
-	p.mayMount("n1")
+	handle := p.createBoundVolume("c")
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
+	p.reportInUse("n1", handle)
+	p.deletePod("web")
+	p.waitForAttached("n1")
 	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, "n1", types.MergePatchType,
 		[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`),
 		metav1.PatchOptions{})
 	p.must(err)
-	p.detached()
+	p.waitForDetached()
 }
 
-// TestAttachNotRequired: a driver that says so gets no attachments, and one
-// that cannot attach is not called.
+// TestAttachNotRequired: a driver that needs no attaching gets no attachments, and a driver that cannot
+// attach is not called.
 func TestAttachNotRequired(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) { c.Controller.PublishUnpublish = false })
-	handle := p.wire("c")
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
+	handle := p.createBoundVolume("c")
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
 	if va := p.attachments()[0]; len(va.Finalizers) > 0 || p.calls("ControllerPublishVolume") > 0 {
 		t.Errorf("a driver with nothing to attach: %v, calls %v", va.Finalizers, p.driver.Methods())
 	}
-	p.removePod("web")
-	p.detached()
+	p.deletePod("web")
+	p.waitForDetached()
 	// What is attached stays so while a Pod uses it: the controllers must not see
 	// the Pod before they see what the driver says now.
 	p.stop()
 	p.needsAttach(false)
 	p.start()
-	p.pod("next", "n1", "c")
+	p.createPod("next", "n1", "c")
 	p.seenNeedless("d")
 	if all := p.attachments(); len(all) > 0 {
 		t.Errorf("attachments are %v", all)
 	}
 }
 
-// TestVolumeObjectGoesAtLast: a volume object that is being deleted is let go
-// when no attachment names it any more (S1-054).
+// TestVolumeObjectGoesAtLast: a volume object that is being deleted loses its finalizer when no attachment
+// names it any more (S1-054).
 func TestVolumeObjectGoesAtLast(t *testing.T) {
 	p := newPlane(t)
-	handle := p.wire("c")
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
+	handle := p.createBoundVolume("c")
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
 	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
-	p.removePod("web")
-	p.detached()
+	p.deletePod("web")
+	p.waitForDetached()
 	p.must(p.client.CoreV1().PersistentVolumeClaims("default").Delete(p.ctx, "c", metav1.DeleteOptions{}))
 	p.eventually(func() string {
 		v, err := p.client.CoreV1().PersistentVolumes().Get(p.ctx, "pv-c", metav1.GetOptions{})

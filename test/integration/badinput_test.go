@@ -25,8 +25,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// badInput is something wrong with a claim, its class, its Secret, or what the
-// driver answers.
+// badInput is a mistake in a claim, in its class, in its Secret, or in the driver's answer.
 type badInput struct {
 	argues string
 	// parameters are the class's, annotations and size the claim's, secret the
@@ -55,7 +54,7 @@ func (b badInput) next(driver string) string {
 	return "user"
 }
 
-// badParameters are mistakes in a class and in a claim.
+// badParameters returns mistakes in a class and in a claim.
 func badParameters() []badInput {
 	secretNamed := func(name, namespace string) map[string]string {
 		return map[string]string{
@@ -118,7 +117,7 @@ func badParameters() []badInput {
 	}
 }
 
-// wrongAnswers are mistakes and failures of a driver.
+// wrongAnswers returns mistakes and failures of a driver.
 func wrongAnswers() []badInput {
 	volumeOf := func(id string, bytes int64) *csipb.CreateVolumeResponse {
 		return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: bytes}}
@@ -163,18 +162,18 @@ func wrongAnswers() []badInput {
 	}
 }
 
-// TestBadInput: whatever is wrong, an event and `volplane why` name it, the
-// driver is not asked again at once, and nothing is left when the claim goes.
+// TestBadInput: an event and `volplane why` name the mistake, the driver is not called again at once, and
+// nothing is left when the claim is deleted.
 func TestBadInput(t *testing.T) {
 	p := newPlane(t)
-	p.makeVolume("taken", "1Gi", "other")
+	p.createVolume("taken", "1Gi", "other")
 	for i, b := range append(badParameters(), wrongAnswers()...) {
 		t.Run(b.argues, func(t *testing.T) {
 			p := p.of(t)
 			defer p.clear(b)
 			p.prepare(b)
 			begin, c := time.Now(), fmt.Sprint("c", i)
-			p.makeClaim(c, "bad", func(c *corev1.PersistentVolumeClaim) {
+			p.createClaim(c, "bad", func(c *corev1.PersistentVolumeClaim) {
 				c.Annotations = b.annotations
 				if b.size != "" {
 					c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse(b.size)
@@ -186,19 +185,19 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("the driver is asked: %v, want %v", asked, b.asks)
 			}
 			p.driver.OnCall("CreateVolume", nil)
-			p.removeClaim(c)
-			p.noClaim(c)
-			p.settled()
+			p.deleteClaim(c)
+			p.waitForNoClaim(c)
+			p.waitForSettled()
 			p.nothingLeft("taken")
 		})
 	}
 }
 
-// TestOneIDForTwo: of two claims that are answered with the same id at the same
-// time one gets the volume, the other is told and gets its own later.
+// TestOneIDForTwo: a driver answers for two claims with the same id at the same time. One claim gets the
+// volume. An event tells the other one, which gets a volume of its own later.
 func TestOneIDForTwo(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
+	p.createClass("fast")
 	var both sync.WaitGroup
 	both.Add(2)
 	var calls atomic.Int32
@@ -212,10 +211,10 @@ func TestOneIDForTwo(t *testing.T) {
 			Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "same", CapacityBytes: 2 << 30}},
 		}
 	})
-	p.makeClaim("a", "fast")
-	p.makeClaim("b", "fast")
-	p.bound("a")
-	p.bound("b")
+	p.createClaim("a", "fast")
+	p.createClaim("b", "fast")
+	p.waitForBound("a")
+	p.waitForBound("b")
 	all, err := p.client.CoreV1().PersistentVolumes().List(p.ctx, metav1.ListOptions{})
 	p.must(err)
 	if len(all.Items) != 2 || all.Items[0].Spec.CSI.VolumeHandle == all.Items[1].Spec.CSI.VolumeHandle {
@@ -226,24 +225,24 @@ func TestOneIDForTwo(t *testing.T) {
 	}
 }
 
-// TestANoThatProvesNothing: the volume that the driver had made nevertheless is
-// the claim's, and nothing stays open.
+// TestANoThatProvesNothing: a driver returns an error although it made the volume. The claim gets this
+// volume, and no intent is left.
 func TestANoThatProvesNothing(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
+	p.createClass("fast")
 	p.driver.OnCall("CreateVolume", func(n int, _ any) csitest.Action {
 		if n == 1 {
 			return csitest.Action{After: true, Err: status.Error(codes.Internal, "disk on fire")}
 		}
 		return csitest.Action{}
 	})
-	p.makeClaim("c", "fast")
-	p.bound("c")
-	p.settled()
+	p.createClaim("c", "fast")
+	p.waitForBound("c")
+	p.waitForSettled()
 	p.agrees()
 	p.sameArguments(2)
 	// A volume that is to be retained from now on is let go.
-	name := p.claim("c").Spec.VolumeName
+	name := p.getClaim("c").Spec.VolumeName
 	p.patchVolume(name, `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
 	p.finalizer(name, false)
 }
@@ -257,7 +256,7 @@ func (p *plane) of(t *testing.T) *plane {
 
 func (p *plane) prepare(b badInput) {
 	p.t.Helper()
-	p.makeClass("bad", func(c *storagev1.StorageClass) {
+	p.createClass("bad", func(c *storagev1.StorageClass) {
 		c.Parameters = maps.Clone(b.parameters)
 		if b.provisioner != "" {
 			c.Provisioner = b.provisioner
@@ -283,8 +282,8 @@ func (p *plane) clear(b badInput) {
 	}
 }
 
-// explains waits until an event about the claim and the answer of `volplane
-// why` have all the words, and the answer names who has to act.
+// explains waits until both an event about the claim and the answer of `volplane why` have all words, and
+// the answer names who acts next.
 func (p *plane) explains(claim, next string, words ...string) {
 	p.t.Helper()
 	p.eventually(func() string {
@@ -305,14 +304,13 @@ func (p *plane) explains(claim, next string, words ...string) {
 	p.warned(claim, words...)
 }
 
-// warned waits for a warning about the claim that has all the words, or for the
-// word that nobody provisions it.
+// warned waits for a warning about the claim that has all words, or says that there is no provisioner.
 func (p *plane) warned(claim string, words ...string) {
 	p.t.Helper()
 	p.eventually(func() string {
 		all, err := p.client.CoreV1().Events("default").List(p.ctx, metav1.ListOptions{})
 		p.must(err)
-		uid := p.claim(claim).UID
+		uid := p.getClaim(claim).UID
 		var seen []string
 		for _, e := range all.Items {
 			reason := volume.Reason(e.Reason)
@@ -338,9 +336,9 @@ func has(text string, words []string) bool {
 	return true
 }
 
-// asked returns how often the driver was asked for the claim's volume.
+// created returns the number of calls to create the claim's volume.
 func (p *plane) created(claim string) int {
-	n, name := 0, "pvc-"+string(p.claim(claim).UID)
+	n, name := 0, "pvc-"+string(p.getClaim(claim).UID)
 	for _, r := range p.creations() {
 		if r.GetName() == name {
 			n++
@@ -349,8 +347,8 @@ func (p *plane) created(claim string) int {
 	return n
 }
 
-// calm says that the driver is asked more often than pauses allow that begin
-// with a tenth of a second and double.
+// calm fails the test when the driver is called more often than a back-off allows that begins with a tenth
+// of a second and doubles.
 func (p *plane) calm(claim string, begin time.Time) {
 	p.t.Helper()
 	pause, least := 100*time.Millisecond, time.Duration(0)

@@ -18,8 +18,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// makeClass makes a class of the driver whose claims are bound at once.
-func (p *plane) makeClass(name string, change ...func(*storagev1.StorageClass)) {
+// createClass creates a class of the driver with immediate binding.
+func (p *plane) createClass(name string, change ...func(*storagev1.StorageClass)) {
 	p.t.Helper()
 	c := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: p.conn.Name}
 	for _, f := range change {
@@ -29,8 +29,8 @@ func (p *plane) makeClass(name string, change ...func(*storagev1.StorageClass)) 
 	p.must(err)
 }
 
-// makeClaim makes a claim of 2Gi.
-func (p *plane) makeClaim(name, class string, change ...func(*corev1.PersistentVolumeClaim)) {
+// createClaim creates a claim of 2Gi.
+func (p *plane) createClaim(name, class string, change ...func(*corev1.PersistentVolumeClaim)) {
 	p.t.Helper()
 	c := claimOf(name, class)
 	for _, f := range change {
@@ -49,8 +49,8 @@ func claimOf(name, class string) *corev1.PersistentVolumeClaim {
 	}}
 }
 
-// makeVolume makes a volume object by hand.
-func (p *plane) makeVolume(name, size, class string, change ...func(*corev1.PersistentVolume)) {
+// createVolume creates a volume object that no provisioner made.
+func (p *plane) createVolume(name, size, class string, change ...func(*corev1.PersistentVolume)) {
 	p.t.Helper()
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
 		Capacity:         corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
@@ -74,8 +74,8 @@ func (p *plane) getVolume(name string) *corev1.PersistentVolume {
 	return v
 }
 
-// volumePhase waits until a volume object has a phase.
-func (p *plane) volumePhase(name string, want corev1.PersistentVolumePhase) {
+// waitForVolumePhase waits until a volume object has a phase.
+func (p *plane) waitForVolumePhase(name string, want corev1.PersistentVolumePhase) {
 	p.t.Helper()
 	p.eventually(func() string {
 		if v := p.getVolume(name); v.Status.Phase != want {
@@ -85,11 +85,11 @@ func (p *plane) volumePhase(name string, want corev1.PersistentVolumePhase) {
 	})
 }
 
-// claimPhase waits until a claim has a phase and a volume.
-func (p *plane) claimPhase(name string, want corev1.PersistentVolumeClaimPhase, volumeName string) {
+// waitForClaimPhase waits until a claim has a phase and a volume.
+func (p *plane) waitForClaimPhase(name string, want corev1.PersistentVolumeClaimPhase, volumeName string) {
 	p.t.Helper()
 	p.eventually(func() string {
-		if c := p.claim(name); c.Status.Phase != want || c.Spec.VolumeName != volumeName {
+		if c := p.getClaim(name); c.Status.Phase != want || c.Spec.VolumeName != volumeName {
 			return fmt.Sprintf("claim %s is %q with volume %q, not %s with %q", name, c.Status.Phase, c.Spec.VolumeName,
 				want, volumeName)
 		}
@@ -97,12 +97,12 @@ func (p *plane) claimPhase(name string, want corev1.PersistentVolumeClaimPhase, 
 	})
 }
 
-func (p *plane) removeClaim(name string) {
+func (p *plane) deleteClaim(name string) {
 	p.t.Helper()
 	p.must(p.client.CoreV1().PersistentVolumeClaims("default").Delete(p.ctx, name, metav1.DeleteOptions{}))
 }
 
-func (p *plane) noClaim(name string) {
+func (p *plane) waitForNoClaim(name string) {
 	p.t.Helper()
 	p.eventually(func() string {
 		c, err := p.client.CoreV1().PersistentVolumeClaims("default").Get(p.ctx, name, metav1.GetOptions{})
@@ -127,8 +127,8 @@ func (p *plane) patchVolume(name, body string) {
 	p.must(err)
 }
 
-// TestStaticMatch: of all volumes made by hand a claim gets the smallest that
-// fits in every respect (S4-009, S4-013 to S4-016).
+// TestStaticMatch: of the volumes that no provisioner made, a claim gets the smallest one that fits in
+// every respect (S4-009, S4-013 to S4-016).
 func TestStaticMatch(t *testing.T) {
 	p := newPlane(t)
 	rwx := func(v *corev1.PersistentVolume) {
@@ -136,16 +136,16 @@ func TestStaticMatch(t *testing.T) {
 	}
 	block := func(v *corev1.PersistentVolume) { v.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }
 	labels := func(v *corev1.PersistentVolume) { v.Labels = map[string]string{"disk": "ssd"} }
-	p.makeVolume("large", "10Gi", "")
-	p.makeVolume("fits", "3Gi", "")
-	p.makeVolume("fits-too", "4Gi", "")
-	p.makeVolume("small", "1Gi", "")
-	p.makeVolume("shared", "2Gi", "", rwx)
-	p.makeVolume("raw", "2Gi", "", block)
-	p.makeVolume("labelled", "20Gi", "", labels)
-	p.makeVolume("classy", "20Gi", "byhand")
+	p.createVolume("large", "10Gi", "")
+	p.createVolume("fits", "3Gi", "")
+	p.createVolume("fits-too", "4Gi", "")
+	p.createVolume("small", "1Gi", "")
+	p.createVolume("shared", "2Gi", "", rwx)
+	p.createVolume("raw", "2Gi", "", block)
+	p.createVolume("labelled", "20Gi", "", labels)
+	p.createVolume("classy", "20Gi", "byhand")
 	for _, name := range []string{"large", "fits", "fits-too", "small", "shared", "raw", "labelled", "classy"} {
-		p.volumePhase(name, corev1.VolumeAvailable)
+		p.waitForVolumePhase(name, corev1.VolumeAvailable)
 	}
 	for _, c := range []struct {
 		argues, claim, class, want string
@@ -167,17 +167,17 @@ func TestStaticMatch(t *testing.T) {
 		{"an equal class only", "c6", "byhand", "classy", func(*corev1.PersistentVolumeClaim) {}},
 	} {
 		t.Log(c.argues)
-		p.makeClaim(c.claim, c.class, c.change)
-		p.claimPhase(c.claim, corev1.ClaimBound, c.want)
-		p.volumePhase(c.want, corev1.VolumeBound)
+		p.createClaim(c.claim, c.class, c.change)
+		p.waitForClaimPhase(c.claim, corev1.ClaimBound, c.want)
+		p.waitForVolumePhase(c.want, corev1.VolumeBound)
 	}
-	p.makeClaim("none", "", func(c *corev1.PersistentVolumeClaim) {
+	p.createClaim("none", "", func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("11Gi")
 	})
-	p.tells("PersistentVolumeClaim", "none", volume.ReasonFailedBinding,
+	p.waitForEvent("PersistentVolumeClaim", "none", volume.ReasonFailedBinding,
 		"no persistent volumes available for this claim and no storage class is set")
-	p.claimPhase("none", corev1.ClaimPending, "")
-	c, v := p.claim("c1"), p.getVolume("fits")
+	p.waitForClaimPhase("none", corev1.ClaimPending, "")
+	c, v := p.getClaim("c1"), p.getVolume("fits")
 	if c.Annotations[volume.AnnBoundByController] != "yes" || c.Annotations[volume.AnnBindCompleted] != "yes" ||
 		v.Annotations[volume.AnnBoundByController] != "yes" {
 		t.Errorf("annotations are %v and %v", c.Annotations, v.Annotations)
@@ -188,8 +188,8 @@ func TestStaticMatch(t *testing.T) {
 	}
 }
 
-// TestBoundInAdvance from the one side, the other, and both; what the user
-// wrote is not marked as ours.
+// TestBoundInAdvance: the claim names the volume, the volume names the claim, or both do. What the user
+// wrote is not annotated as written by the controller.
 func TestBoundInAdvance(t *testing.T) {
 	p := newPlane(t)
 	forClaim := func(name string) func(*corev1.PersistentVolume) {
@@ -200,41 +200,41 @@ func TestBoundInAdvance(t *testing.T) {
 	named := func(v string) func(*corev1.PersistentVolumeClaim) {
 		return func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = v }
 	}
-	p.makeVolume("kept", "50Gi", "", forClaim("by-volume"))
-	p.makeVolume("tempting", "2Gi", "")
-	p.makeVolume("asked", "60Gi", "")
-	p.makeVolume("mutual", "70Gi", "", forClaim("by-both"))
-	p.makeVolume("tiny", "1Gi", "")
-	p.volumePhase("kept", corev1.VolumeAvailable)
-	p.volumePhase("tempting", corev1.VolumeAvailable)
-	p.makeClaim("by-volume", "")
-	p.makeClaim("by-claim", "", named("asked"))
-	p.makeClaim("by-both", "", named("mutual"))
+	p.createVolume("kept", "50Gi", "", forClaim("by-volume"))
+	p.createVolume("tempting", "2Gi", "")
+	p.createVolume("asked", "60Gi", "")
+	p.createVolume("mutual", "70Gi", "", forClaim("by-both"))
+	p.createVolume("tiny", "1Gi", "")
+	p.waitForVolumePhase("kept", corev1.VolumeAvailable)
+	p.waitForVolumePhase("tempting", corev1.VolumeAvailable)
+	p.createClaim("by-volume", "")
+	p.createClaim("by-claim", "", named("asked"))
+	p.createClaim("by-both", "", named("mutual"))
 	for _, c := range []struct {
 		claim, volume             string
 		claimIsOurs, volumeIsOurs bool
 	}{{"by-volume", "kept", true, false}, {"by-claim", "asked", false, true}, {"by-both", "mutual", false, false}} {
-		p.claimPhase(c.claim, corev1.ClaimBound, c.volume)
-		_, claimIsOurs := p.claim(c.claim).Annotations[volume.AnnBoundByController]
+		p.waitForClaimPhase(c.claim, corev1.ClaimBound, c.volume)
+		_, claimIsOurs := p.getClaim(c.claim).Annotations[volume.AnnBoundByController]
 		_, volumeIsOurs := p.getVolume(c.volume).Annotations[volume.AnnBoundByController]
 		if claimIsOurs != c.claimIsOurs || volumeIsOurs != c.volumeIsOurs {
 			t.Errorf("%s: the claim's half is ours: %v, the volume's: %v", c.claim, claimIsOurs, volumeIsOurs)
 		}
 	}
-	p.makeClaim("mismatch", "", named("tiny"))
-	p.tells("PersistentVolumeClaim", "mismatch", volume.ReasonVolumeMismatch, "tiny", "1Gi", "2Gi")
-	p.makeClaim("taken", "", named("kept"))
-	p.tells("PersistentVolumeClaim", "taken", volume.ReasonFailedBinding, "already bound to a different claim",
+	p.createClaim("mismatch", "", named("tiny"))
+	p.waitForEvent("PersistentVolumeClaim", "mismatch", volume.ReasonVolumeMismatch, "tiny", "1Gi", "2Gi")
+	p.createClaim("taken", "", named("kept"))
+	p.waitForEvent("PersistentVolumeClaim", "taken", volume.ReasonFailedBinding, "already bound to a different claim",
 		"default/by-volume")
-	p.makeClaim("missing", "", named("later"))
-	p.tells("PersistentVolumeClaim", "missing", volume.ReasonVolumeMissing, "later")
-	p.claimPhase("missing", corev1.ClaimPending, "later")
-	p.makeVolume("later", "2Gi", "")
-	p.claimPhase("missing", corev1.ClaimBound, "later")
+	p.createClaim("missing", "", named("later"))
+	p.waitForEvent("PersistentVolumeClaim", "missing", volume.ReasonVolumeMissing, "later")
+	p.waitForClaimPhase("missing", corev1.ClaimPending, "later")
+	p.createVolume("later", "2Gi", "")
+	p.waitForClaimPhase("missing", corev1.ClaimBound, "later")
 }
 
-// TestTwoClaimsForOneVolume: somebody else's write meets the binder's, and then
-// one claim wins, and the other takes the next volume.
+// TestTwoClaimsForOneVolume: another client's write conflicts with the binder's. One claim gets the volume,
+// and the other claim gets the next one.
 func TestTwoClaimsForOneVolume(t *testing.T) {
 	p := newPlane(t)
 	meet := sync.Once{}
@@ -243,31 +243,31 @@ func TestTwoClaimsForOneVolume(t *testing.T) {
 			meet.Do(func() { p.patchVolume("only", `{"metadata":{"labels":{"touched":"yes"}}}`) })
 		}
 	})
-	p.makeVolume("only", "2Gi", "")
-	p.volumePhase("only", corev1.VolumeAvailable)
-	p.makeClaim("claim-one", "")
-	p.makeClaim("claim-two", "")
-	p.volumePhase("only", corev1.VolumeBound)
+	p.createVolume("only", "2Gi", "")
+	p.waitForVolumePhase("only", corev1.VolumeAvailable)
+	p.createClaim("claim-one", "")
+	p.createClaim("claim-two", "")
+	p.waitForVolumePhase("only", corev1.VolumeBound)
 	winner := p.getVolume("only").Spec.ClaimRef.Name
 	loser := map[string]string{"claim-one": "claim-two", "claim-two": "claim-one"}[winner]
-	p.claimPhase(winner, corev1.ClaimBound, "only")
-	p.tells("PersistentVolumeClaim", loser, volume.ReasonFailedBinding)
-	p.claimPhase(loser, corev1.ClaimPending, "")
-	p.makeVolume("next", "2Gi", "")
-	p.claimPhase(loser, corev1.ClaimBound, "next")
+	p.waitForClaimPhase(winner, corev1.ClaimBound, "only")
+	p.waitForEvent("PersistentVolumeClaim", loser, volume.ReasonFailedBinding)
+	p.waitForClaimPhase(loser, corev1.ClaimPending, "")
+	p.createVolume("next", "2Gi", "")
+	p.waitForClaimPhase(loser, corev1.ClaimBound, "next")
 	if !slices.ContainsFunc(p.writes.since(0),
 		func(w write) bool { return w.role == "binder" && w.code == http.StatusConflict }) {
 		t.Error("nothing met")
 	}
 }
 
-// TestLostClaim: the volume object of a bound claim goes away, comes back as
-// another claim's, and comes back as its own.
+// TestLostClaim: the volume object of a bound claim is deleted, created again for another claim, and then
+// for its own.
 func TestLostClaim(t *testing.T) {
 	p := newPlane(t)
-	p.makeVolume("v", "2Gi", "")
-	p.makeClaim("c", "")
-	p.claimPhase("c", corev1.ClaimBound, "v")
+	p.createVolume("v", "2Gi", "")
+	p.createClaim("c", "")
+	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
 	destroy := func() {
 		t.Helper()
 		volumes := p.client.CoreV1().PersistentVolumes()
@@ -279,9 +279,9 @@ func TestLostClaim(t *testing.T) {
 		}
 	}
 	destroy()
-	p.claimPhase("c", corev1.ClaimLost, "v")
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonClaimLost, "v")
-	if c := p.claim("c"); c.Status.Capacity != nil || c.Status.AccessModes != nil {
+	p.waitForClaimPhase("c", corev1.ClaimLost, "v")
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonClaimLost, "v")
+	if c := p.getClaim("c"); c.Status.Capacity != nil || c.Status.AccessModes != nil {
 		t.Errorf("a lost claim has %+v", c.Status)
 	}
 	refer := func(uid types.UID) func(*corev1.PersistentVolume) {
@@ -291,82 +291,83 @@ func TestLostClaim(t *testing.T) {
 			}
 		}
 	}
-	p.makeVolume("v", "2Gi", "", refer("another"))
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonClaimUIDMismatch, "volume v ", "uid another",
-		string(p.claim("c").UID))
-	p.claimPhase("c", corev1.ClaimLost, "v")
-	p.volumePhase("v", corev1.VolumeReleased)
+	p.createVolume("v", "2Gi", "", refer("another"))
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonClaimUIDMismatch, "volume v ", "uid another",
+		string(p.getClaim("c").UID))
+	p.waitForClaimPhase("c", corev1.ClaimLost, "v")
+	p.waitForVolumePhase("v", corev1.VolumeReleased)
 	destroy()
-	p.makeVolume("v", "2Gi", "", refer(p.claim("c").UID))
-	p.claimPhase("c", corev1.ClaimBound, "v")
-	p.volumePhase("v", corev1.VolumeBound)
+	p.createVolume("v", "2Gi", "", refer(p.getClaim("c").UID))
+	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
+	p.waitForVolumePhase("v", corev1.VolumeBound)
 }
 
-// TestReleased: a volume whose claim has gone is nobody's, not even a claim's
-// of the same name, until somebody says so.
+// TestReleased: a volume whose claim is deleted is for no other claim, not even for one of the same name,
+// until a user clears its claimRef.
 func TestReleased(t *testing.T) {
 	p := newPlane(t)
-	p.makeVolume("v", "2Gi", "")
-	p.makeClaim("c", "")
-	p.claimPhase("c", corev1.ClaimBound, "v")
-	p.removeClaim("c")
-	p.volumePhase("v", corev1.VolumeReleased)
-	p.makeClaim("c", "")
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonFailedBinding, "no persistent volumes available")
-	p.claimPhase("c", corev1.ClaimPending, "")
-	p.volumePhase("v", corev1.VolumeReleased)
+	p.createVolume("v", "2Gi", "")
+	p.createClaim("c", "")
+	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
+	p.deleteClaim("c")
+	p.waitForVolumePhase("v", corev1.VolumeReleased)
+	p.createClaim("c", "")
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonFailedBinding, "no persistent volumes available")
+	p.waitForClaimPhase("c", corev1.ClaimPending, "")
+	p.waitForVolumePhase("v", corev1.VolumeReleased)
 	p.patchVolume("v", `{"spec":{"claimRef":null}}`)
-	p.claimPhase("c", corev1.ClaimBound, "v")
+	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
 	// A policy that nobody carries out is told.
-	p.makeVolume("recycled", "2Gi", "old", func(v *corev1.PersistentVolume) {
+	p.createVolume("recycled", "2Gi", "old", func(v *corev1.PersistentVolume) {
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRecycle
 		v.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "nfs", Path: "/"}}
 	})
-	p.makeClaim("r", "old")
-	p.claimPhase("r", corev1.ClaimBound, "recycled")
-	p.removeClaim("r")
-	p.volumePhase("recycled", corev1.VolumeFailed)
-	p.tells("PersistentVolume", "recycled", volume.ReasonFailedRecycle, "nobody recycles it")
+	p.createClaim("r", "old")
+	p.waitForClaimPhase("r", corev1.ClaimBound, "recycled")
+	p.deleteClaim("r")
+	p.waitForVolumePhase("recycled", corev1.VolumeFailed)
+	p.waitForEvent("PersistentVolume", "recycled", volume.ReasonFailedRecycle, "nobody recycles it")
 	p.patchVolume("recycled", `{"spec":{"claimRef":null}}`)
-	p.volumePhase("recycled", corev1.VolumeAvailable)
+	p.waitForVolumePhase("recycled", corev1.VolumeAvailable)
 }
 
-// TestClasses: a class that comes later, by field and by the older annotation,
-// and a default that comes later.
+// TestClasses: a class is created after its claims, which name it in the field or in the older annotation.
+// A default class is created later as well.
 func TestClasses(t *testing.T) {
 	p := newPlane(t)
 	older := func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.StorageClassName = nil
 		c.Annotations = map[string]string{volume.AnnBetaStorageClass: "fast"}
 	}
-	p.makeClaim("new", "fast")
-	p.makeClaim("old", "", older)
-	p.makeClaim("nameless", "", func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil })
-	p.makeClaim("classless", "")
+	p.createClaim("new", "fast")
+	p.createClaim("old", "", older)
+	p.createClaim("nameless", "", func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil })
+	p.createClaim("classless", "")
 	for _, c := range []string{"new", "old"} {
-		p.tells("PersistentVolumeClaim", c, volume.ReasonProvisioningFailed, `storageclass.storage.k8s.io "fast" not found`)
+		p.waitForEvent("PersistentVolumeClaim", c, volume.ReasonProvisioningFailed,
+			`storageclass.storage.k8s.io "fast" not found`)
 	}
-	p.tells("PersistentVolumeClaim", "nameless", volume.ReasonFailedBinding)
-	p.makeClass("fast")
-	p.bound("new")
-	p.bound("old")
-	if v := p.getVolume(p.claim("old").Spec.VolumeName); v.Spec.StorageClassName != "fast" {
+	p.waitForEvent("PersistentVolumeClaim", "nameless", volume.ReasonFailedBinding)
+	p.createClass("fast")
+	p.waitForBound("new")
+	p.waitForBound("old")
+	if v := p.getVolume(p.getClaim("old").Spec.VolumeName); v.Spec.StorageClassName != "fast" {
 		t.Errorf("the volume's class is %q", v.Spec.StorageClassName)
 	}
-	p.makeClass("usual", func(c *storagev1.StorageClass) {
+	p.createClass("usual", func(c *storagev1.StorageClass) {
 		c.Annotations = map[string]string{volume.AnnDefaultClass: "true"}
 	})
-	p.bound("nameless")
-	p.tells("PersistentVolumeClaim", "nameless", volume.ReasonDefaultClassAssigned, "usual")
+	p.waitForBound("nameless")
+	p.waitForEvent("PersistentVolumeClaim", "nameless", volume.ReasonDefaultClassAssigned, "usual")
 	// "" is no class, and no default.
-	p.claimPhase("classless", corev1.ClaimPending, "")
-	if c := p.claim("classless"); *c.Spec.StorageClassName != "" {
+	p.waitForClaimPhase("classless", corev1.ClaimPending, "")
+	if c := p.getClaim("classless"); *c.Spec.StorageClassName != "" {
 		t.Errorf("class %q was given to a claim that wants none", *c.Spec.StorageClassName)
 	}
 }
 
-// TestConflicts: somebody else changes each object just before a controller
-// first writes it. All goes well in the end, and nothing is made twice.
+// TestConflicts: another client changes each object just before a controller first writes it. Everything
+// succeeds in the end, and nothing is made twice.
 func TestConflicts(t *testing.T) {
 	p := newPlane(t)
 	var mu sync.Mutex
@@ -398,26 +399,26 @@ func TestConflicts(t *testing.T) {
 			conflicts++
 		}
 	})
-	p.makeClass("fast")
-	p.makeVolume("v", "2Gi", "")
-	p.makeClaim("static", "")
-	p.makeClaim("dynamic", "fast")
-	p.claimPhase("static", corev1.ClaimBound, "v")
-	p.bound("dynamic")
-	p.settled()
+	p.createClass("fast")
+	p.createVolume("v", "2Gi", "")
+	p.createClaim("static", "")
+	p.createClaim("dynamic", "fast")
+	p.waitForClaimPhase("static", corev1.ClaimBound, "v")
+	p.waitForBound("dynamic")
+	p.waitForSettled()
 	if n := p.calls("CreateVolume"); n != 1 {
 		t.Errorf("%d calls of CreateVolume", n)
 	}
-	p.removeClaim("static")
-	p.removeClaim("dynamic")
-	p.volumePhase("v", corev1.VolumeReleased)
+	p.deleteClaim("static")
+	p.deleteClaim("dynamic")
+	p.waitForVolumePhase("v", corev1.VolumeReleased)
 	p.nothingLeft("v")
 	if conflicts < 8 {
 		t.Errorf("only %d writes met a change", conflicts)
 	}
 }
 
-// objectOf returns resource and name of what a request's path names.
+// objectOf returns the resource and the name in the path of a request.
 func objectOf(path string) (resource, name string) {
 	parts := strings.Split(path, "/")
 	if i := slices.Index(parts, "namespaces"); i > 0 && len(parts) > i+2 {

@@ -28,14 +28,14 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// newMeasured runs a control plane whose nodes are a segment each, and whose
-// driver is asked often and wants to be.
+// newMeasured runs a control plane in which each node is a topology segment. The driver wants storage
+// capacity tracking, and is asked at short intervals.
 func newMeasured(t *testing.T, change ...func(*csitest.Config)) *plane {
 	t.Helper()
 	return newPlane(t, change...).measured()
 }
 
-// measured has the controllers of a plane do that.
+// measured restarts the controllers of a plane as newMeasured needs them.
 func (p *plane) measured() *plane {
 	p.t.Helper()
 	p.stop()
@@ -52,7 +52,7 @@ func (p *plane) measured() *plane {
 	return p
 }
 
-// registers has a node say that it has drivers, whose topology is its name.
+// registers replaces a CSINode by one with these drivers, whose topology key is the node's name.
 func (p *plane) registers(node string, drivers ...string) {
 	p.t.Helper()
 	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node}}
@@ -66,8 +66,7 @@ func (p *plane) registers(node string, drivers ...string) {
 	p.must(err)
 }
 
-// tellsRoom has the driver say how much there is at a node's segment; what is
-// not named has nothing.
+// tellsRoom has the driver return these capacities by node, and 0 for other nodes.
 func (p *plane) tellsRoom(d *csitest.Driver, at map[string]int64) {
 	d.OnCall("GetCapacity", func(_ int, req any) csitest.Action {
 		return csitest.Action{Answer: &csipb.GetCapacityResponse{
@@ -83,7 +82,7 @@ func (p *plane) capacities() []storagev1.CSIStorageCapacity {
 	return all.Items
 }
 
-// told waits until the objects say exactly "class node size" each.
+// told waits until the CSIStorageCapacity objects are exactly these: "class node size" each.
 func (p *plane) told(want ...string) {
 	p.t.Helper()
 	slices.Sort(want)
@@ -99,7 +98,7 @@ func (p *plane) told(want ...string) {
 	})
 }
 
-// measurements returns the questions that the driver was asked.
+// measurements returns all requests of GetCapacity.
 func (p *plane) measurements() (all []*csipb.GetCapacityRequest) {
 	for _, c := range p.driver.Calls() {
 		if r, ok := c.Request.(*csipb.GetCapacityRequest); ok {
@@ -109,7 +108,7 @@ func (p *plane) measurements() (all []*csipb.GetCapacityRequest) {
 	return all
 }
 
-// askedAgain waits until the driver was asked several times more.
+// askedAgain waits until the driver was asked many times more.
 func (p *plane) askedAgain() {
 	p.t.Helper()
 	from := len(p.measurements())
@@ -130,8 +129,8 @@ func (p *plane) capacityWrites() (n int) {
 	return n
 }
 
-// TestCapacityIsTold (B-05): one object for each class that waits and each
-// segment, which follows the driver, its nodes and its classes, and comes back.
+// TestCapacityIsTold (B-05): there is one object for each late-binding class and each segment. The objects
+// follow the driver, its nodes and its classes, and are created again when they are deleted.
 func TestCapacityIsTold(t *testing.T) {
 	p := newMeasured(t)
 	p.tellsRoom(p.driver, map[string]int64{"n1": 10 << 30})
@@ -141,8 +140,8 @@ func TestCapacityIsTold(t *testing.T) {
 		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
 	}, metav1.CreateOptions{})
 	p.must(err)
-	p.makeClass("now")
-	p.lateClass("stranger", "other.example.com")
+	p.createClass("now")
+	p.createLateClass("stranger", "other.example.com")
 	p.told("fast n1 10Gi", "fast n2 0")
 	for _, r := range p.measurements() {
 		mode := r.GetVolumeCapabilities()[0].GetAccessMode().GetMode()
@@ -160,7 +159,7 @@ func TestCapacityIsTold(t *testing.T) {
 	}
 	p.tellsRoom(p.driver, map[string]int64{"n1": 9 << 30, "n2": 1 << 30})
 	p.told("fast n1 9Gi", "fast n2 1Gi")
-	p.lateClass("slow", p.conn.Name)
+	p.createLateClass("slow", p.conn.Name)
 	p.told("fast n1 9Gi", "fast n2 1Gi", "slow n1 9Gi", "slow n2 1Gi")
 	for _, o := range p.capacities() {
 		p.must(p.client.StorageV1().CSIStorageCapacities(o.Namespace).Delete(p.ctx, o.Name, metav1.DeleteOptions{}))
@@ -176,24 +175,23 @@ func TestCapacityIsTold(t *testing.T) {
 	p.told("slow n1 9Gi")
 }
 
-// TestCapacityForImmediate: classes whose claims do not wait are told of if
-// that is wanted.
+// TestCapacityForImmediate: with the option, classes with immediate binding have objects, too.
 func TestCapacityForImmediate(t *testing.T) {
 	p := newMeasured(t)
 	p.stop()
 	p.tune = func(o *app.ControlPlaneOptions) { o.CapacityForImmediate = true }
 	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30})
-	p.makeClass("now")
+	p.createClass("now")
 	p.start()
 	p.told("now n1 1Gi", "now n2 0")
 }
 
-// TestCapacityIsWrittenOnce: nothing is written that says the same, also not
-// after a restart, and also not when the driver was away.
+// TestCapacityIsWrittenOnce: an unchanged capacity is not written again, neither after a restart nor when
+// the driver was away.
 func TestCapacityIsWrittenOnce(t *testing.T) {
 	p := newMeasured(t)
 	p.tellsRoom(p.driver, map[string]int64{"n1": 10 << 30})
-	p.lateClass("fast", p.conn.Name)
+	p.createLateClass("fast", p.conn.Name)
 	p.told("fast n1 10Gi", "fast n2 0")
 	p.askedAgain()
 	if n := p.capacityWrites(); n != 2 {
@@ -202,7 +200,7 @@ func TestCapacityIsWrittenOnce(t *testing.T) {
 	p.stop()
 	p.drivers.Remove(p.conn)
 	p.start()
-	p.lateClass("slow", p.conn.Name) // is seen, but cannot be asked about
+	p.createLateClass("slow", p.conn.Name) // is seen, but cannot be asked about
 	p.drivers.Put(p.conn)
 	p.told("fast n1 10Gi", "fast n2 0", "slow n1 10Gi", "slow n2 0")
 	p.askedAgain()
@@ -211,22 +209,22 @@ func TestCapacityIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestCapacityAfterVolumes: a volume that comes or goes, and one that does not
-// fit, have the driver asked at once, and many of them only now and then.
+// TestCapacityAfterVolumes: the driver is asked soon after a volume was created or deleted, or did not fit.
+// For many volumes it is asked at most twice a second.
 func TestCapacityAfterVolumes(t *testing.T) {
 	p := newMeasured(t, func(c *csitest.Config) {
 		c.Capacity, c.Plugin.AccessibilityConstraints, c.Segments = 100<<30, true, map[string]string{"name": "n1"}
 	})
 	p.stop()
 	p.tune = nil // The poll never comes.
-	p.lateClass("fast", p.conn.Name)
+	p.createLateClass("fast", p.conn.Name)
 	p.start()
 	p.told("fast n1 100Gi", "fast n2 100Gi")
 	before, begin := len(p.measurements()), time.Now()
 	for i := range 20 {
 		name := fmt.Sprint("c", i)
-		p.lateClaim(name, "fast", corev1.ReadWriteOnce)
-		p.pod(name, "", name)
+		p.createLateClaim(name, "fast", corev1.ReadWriteOnce)
+		p.createPod(name, "", name)
 	}
 	// The volumes are all at n1: nothing is known to be new elsewhere.
 	p.told("fast n1 80Gi", "fast n2 100Gi")
@@ -235,17 +233,17 @@ func TestCapacityAfterVolumes(t *testing.T) {
 	if n := len(p.measurements()) - before; n > most {
 		t.Errorf("asked %d times for 20 volumes", n)
 	}
-	p.removePod("c0")
-	p.removeClaim("c0")
+	p.deletePod("c0")
+	p.deleteClaim("c0")
 	p.told("fast n1 81Gi", "fast n2 100Gi")
 
 	before = len(p.measurements())
 	p.driver.OnCall("CreateVolume", func(int, any) csitest.Action {
 		return csitest.Action{Err: status.Error(codes.ResourceExhausted, "full")}
 	})
-	p.lateClaim("late", "fast", corev1.ReadWriteOnce)
-	p.pod("late", "", "late")
-	p.tells("PersistentVolumeClaim", "late", volume.ReasonProvisioningFailed, "full")
+	p.createLateClaim("late", "fast", corev1.ReadWriteOnce)
+	p.createPod("late", "", "late")
+	p.waitForEvent("PersistentVolumeClaim", "late", volume.ReasonProvisioningFailed, "full")
 	p.eventually(func() string {
 		if len(p.measurements()) == before {
 			return "not asked after the driver had no room"
@@ -254,8 +252,7 @@ func TestCapacityAfterVolumes(t *testing.T) {
 	})
 }
 
-// anotherDriver adds one that tells its capacity and can do nothing else, at no
-// node yet.
+// anotherDriver adds a driver that has only GetCapacity, and is not registered at any node yet.
 func (p *plane) anotherDriver() (*csitest.Driver, *csi.Driver) {
 	p.t.Helper()
 	d := csitest.Start(p.t, csitest.Config{
@@ -269,16 +266,16 @@ func (p *plane) anotherDriver() (*csitest.Driver, *csi.Driver) {
 	return d, conn
 }
 
-// TestCapacityOfHostileDrivers: what a driver says wrong, or not at all, is not
-// told, an event says why, and no other driver waits for it.
+// TestCapacityOfHostileDrivers: an invalid answer, or none, is not written. An event says why, and no other
+// driver waits for this one.
 func TestCapacityOfHostileDrivers(t *testing.T) {
-	p := newHasty(t).measured()
+	p := newImpatientPlane(t).measured()
 	other, conn := p.anotherDriver()
 	p.registers("n1", p.conn.Name, conn.Name)
 	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30, "n2": 2 << 30})
 	p.tellsRoom(other, map[string]int64{"n1": 5 << 30})
-	p.lateClass("fast", p.conn.Name)
-	p.lateClass("calm", conn.Name)
+	p.createLateClass("fast", p.conn.Name)
+	p.createLateClass("calm", conn.Name)
 	p.told("fast n1 1Gi", "fast n2 2Gi", "calm n1 5Gi")
 
 	room := int64(5 << 30)
@@ -292,7 +289,7 @@ func TestCapacityOfHostileDrivers(t *testing.T) {
 		"DeadlineExceeded": {Hang: true},
 	} {
 		p.driver.OnCall("GetCapacity", func(int, any) csitest.Action { return action })
-		p.tells("StorageClass", "fast", volume.ReasonCapacityUnknown,
+		p.waitForEvent("StorageClass", "fast", volume.ReasonCapacityUnknown,
 			"does not tell the capacity of class fast in name=n", what)
 		// The other driver goes on meanwhile.
 		room += 1 << 30
@@ -303,8 +300,8 @@ func TestCapacityOfHostileDrivers(t *testing.T) {
 	p.told("fast n1 3Gi", "fast n2 0", fmt.Sprintf("calm n1 %dGi", room>>30))
 }
 
-// TestCapacityIsAskedInTurn: a driver is asked one thing at a time, by however
-// many classes it has; while it does not answer, others are asked.
+// TestCapacityIsAskedInTurn: a driver has one GetCapacity call in flight, however many classes it has.
+// While it does not answer, other drivers are asked.
 func TestCapacityIsAskedInTurn(t *testing.T) {
 	p := newMeasured(t)
 	other, conn := p.anotherDriver()
@@ -315,9 +312,9 @@ func TestCapacityIsAskedInTurn(t *testing.T) {
 		return csitest.Action{}
 	})
 	for i := range 20 {
-		p.lateClass(fmt.Sprint("c", i), p.conn.Name)
+		p.createLateClass(fmt.Sprint("c", i), p.conn.Name)
 	}
-	p.lateClass("calm", conn.Name)
+	p.createLateClass("calm", conn.Name)
 	p.registers("n1", p.conn.Name, conn.Name)
 	p.told("calm n1 5Gi")
 	if n := p.calls("GetCapacity"); n > 1 {
@@ -332,8 +329,8 @@ func TestCapacityIsAskedInTurn(t *testing.T) {
 	})
 }
 
-// TestCapacityAnswerLost: an object whose creation was not confirmed is found
-// again by its name.
+// TestCapacityAnswerLost: the response to a creation is lost, and the controller finds the object by its
+// name.
 func TestCapacityAnswerLost(t *testing.T) {
 	p := newMeasured(t)
 	p.stop()
@@ -359,7 +356,7 @@ func TestCapacityAnswerLost(t *testing.T) {
 		}
 	}
 	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30, "n2": 2 << 30})
-	p.lateClass("fast", p.conn.Name)
+	p.createLateClass("fast", p.conn.Name)
 	p.start()
 	p.told("fast n1 1Gi", "fast n2 2Gi")
 	p.askedAgain()
@@ -370,8 +367,7 @@ func TestCapacityAnswerLost(t *testing.T) {
 	}
 }
 
-// TestCapacityCrash: wherever the controller stops, no object is made twice and
-// none is left out.
+// TestCapacityCrash: wherever the controller stops, no object is created twice and none is missing.
 func TestCapacityCrash(t *testing.T) {
 	p := newMeasured(t)
 	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30, "n2": 2 << 30})
@@ -382,7 +378,7 @@ func TestCapacityCrash(t *testing.T) {
 		}
 		for _, c := range []string{"fast", "slow"} {
 			if n == 0 {
-				p.lateClass(c, p.conn.Name)
+				p.createLateClass(c, p.conn.Name)
 			}
 		}
 		var count atomic.Int32
@@ -401,8 +397,8 @@ func TestCapacityCrash(t *testing.T) {
 	}
 }
 
-// TestCapacityOfASidecar: objects that a sidecar made are taken over where they
-// are, of two that tell the same one goes, and strangers' stay as they are.
+// TestCapacityOfASidecar: objects that a sidecar created are adopted. One of two equal objects is deleted,
+// and objects of others are unchanged.
 func TestCapacityOfASidecar(t *testing.T) {
 	p := newMeasured(t)
 	// An object whose class is not there yet would be obsolete.
@@ -426,7 +422,7 @@ func TestCapacityOfASidecar(t *testing.T) {
 		made("csisc-eeeee", "gone", "n8", "other.example.com", volume.ManagedByProvisioner),
 		made("csisc-fffff", "fast", "n8", p.conn.Name, "external-provisioner-n1"),
 	}
-	p.lateClass("fast", p.conn.Name)
+	p.createLateClass("fast", p.conn.Name)
 	p.start()
 	p.told("fast n1 1Gi", "fast n2 2Gi", "gone n8 7Gi", "fast n8 7Gi")
 	now, err := p.client.StorageV1().CSIStorageCapacities("default").Get(p.ctx, first.Name, metav1.GetOptions{})
@@ -445,48 +441,48 @@ func TestCapacityOfASidecar(t *testing.T) {
 	}
 }
 
-// TestPlacementByCapacity: a Pod goes where there is room for its claim, and
-// waits where there is none, without the driver being asked for a volume.
+// TestPlacementByCapacity: a Pod is placed where there is capacity for its claim. Without capacity it
+// waits, and the driver is not asked for a volume.
 func TestPlacementByCapacity(t *testing.T) {
 	p := newMeasured(t)
 	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 20, "n2": 2 << 30})
-	p.lateClass("fast", p.conn.Name)
-	p.lateClaim("c", "fast", corev1.ReadWriteOnce)
-	p.pod("web", "", "c")
-	p.placed("web")
-	if node := p.claim("c").Annotations[volume.AnnSelectedNode]; node != "n2" {
+	p.createLateClass("fast", p.conn.Name)
+	p.createLateClaim("c", "fast", corev1.ReadWriteOnce)
+	p.createPod("web", "", "c")
+	p.waitForPlacement("web")
+	if node := p.getClaim("c").Annotations[volume.AnnSelectedNode]; node != "n2" {
 		t.Errorf("the volume is made for %s, room is on n2", node)
 	}
 	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 20})
 	p.told("fast n1 1Mi", "fast n2 0")
 	before := p.calls("CreateVolume")
-	p.lateClaim("d", "fast", corev1.ReadWriteOnce)
-	p.pod("db", "", "d")
+	p.createLateClaim("d", "fast", corev1.ReadWriteOnce)
+	p.createPod("db", "", "d")
 	const words = "node(s) did not have enough free storage: claim d asks for 1Gi, class fast has volumes of up to "
-	p.unplaced("db", "0/2 nodes are available: n1: "+words+"1Mi there; n2: "+words+"0 there")
+	p.waitForNoPlacement("db", "0/2 nodes are available: n1: "+words+"1Mi there; n2: "+words+"0 there")
 	if p.calls("CreateVolume") != before {
 		t.Error("the driver was asked for a volume that does not fit")
 	}
 	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30})
-	p.placed("db")
-	if node := p.claim("d").Annotations[volume.AnnSelectedNode]; node != "n1" {
+	p.waitForPlacement("db")
+	if node := p.getClaim("d").Annotations[volume.AnnSelectedNode]; node != "n1" {
 		t.Errorf("the volume is made for %s, room is on n1", node)
 	}
 }
 
-// TestPlacementBeforeCapacity: a driver that has not told anything yet keeps
-// its Pods waiting, and its first answer wakes them.
+// TestPlacementBeforeCapacity: Pods of a driver without a capacity wait, and are placed after the driver's
+// first answer.
 func TestPlacementBeforeCapacity(t *testing.T) {
 	p := newMeasured(t)
 	p.driver.OnCall("GetCapacity", func(int, any) csitest.Action {
 		return csitest.Action{Err: status.Error(codes.Unavailable, "starting")}
 	})
-	p.lateClass("fast", p.conn.Name)
-	p.lateClaim("c", "fast", corev1.ReadWriteOnce)
-	p.pod("web", "", "c")
+	p.createLateClass("fast", p.conn.Name)
+	p.createLateClaim("c", "fast", corev1.ReadWriteOnce)
+	p.createPod("web", "", "c")
 	words := "node(s) did not have enough free storage: driver " + p.conn.Name +
 		" has not told how much of class fast there is"
-	p.unplaced("web", "0/2 nodes are available: n1: "+words+"; n2: "+words)
+	p.waitForNoPlacement("web", "0/2 nodes are available: n1: "+words+"; n2: "+words)
 	p.driver.OnCall("GetCapacity", nil)
-	p.placed("web")
+	p.waitForPlacement("web")
 }

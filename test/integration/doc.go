@@ -1,4 +1,4 @@
-// Package integration tests whole parts against the real thing: the bundled
-// driver against csi-sanity with real mounts, the controllers and the node
-// agent against the API server in the test's process.
+// Package integration tests volplane with the real API server, which runs in the test's process: the
+// controllers with a driver that does what the test tells it, the node agent with real mounts, and the
+// bundled driver with csi-sanity.
 package integration

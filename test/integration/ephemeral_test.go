@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// scratchPod makes a Pod with a volume "scratch" of its own, of a class.
+// scratchPod creates a Pod with a generic ephemeral volume "scratch" of a class.
 func (p *plane) scratchPod(name, node, class string) {
 	p.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -37,8 +37,7 @@ func (p *plane) scratchPod(name, node, class string) {
 	p.must(err)
 }
 
-// made waits until the volume of such a Pod is there, in another claim than
-// before.
+// made waits until the volume of such a Pod exists, in another claim than before.
 func (p *plane) made(claim string, before types.UID) types.UID {
 	p.t.Helper()
 	var uid types.UID
@@ -52,63 +51,62 @@ func (p *plane) made(claim string, before types.UID) types.UID {
 	return uid
 }
 
-// TestEphemeral: a Pod's own volume comes and goes with the Pod, also when the
-// controllers do not run at the time.
+// TestEphemeral: an ephemeral volume is created and deleted with its Pod, even if the controllers do not
+// run when the Pod is created or deleted.
 func TestEphemeral(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
-	p.lateClass("late", p.conn.Name)
+	p.createClass("fast")
+	p.createLateClass("late", p.conn.Name)
 	p.scratchPod("web", "", "late")
-	if node := p.placed("web"); node == "" {
+	if node := p.waitForPlacement("web"); node == "" {
 		t.Error("no node")
 	}
 	p.made("web-scratch", "")
-	if c := p.claim("web-scratch"); c.Labels["purpose"] != "scratch" || len(c.OwnerReferences) != 1 {
+	if c := p.getClaim("web-scratch"); c.Labels["purpose"] != "scratch" || len(c.OwnerReferences) != 1 {
 		t.Errorf("claim is %+v", c.ObjectMeta)
 	}
-	p.removePod("web")
-	p.noClaim("web-scratch")
+	p.deletePod("web")
+	p.waitForNoClaim("web-scratch")
 
 	p.scratchPod("job", "n1", "fast")
 	p.made("job-scratch", "")
 	p.stop()
-	p.removePod("job")
+	p.deletePod("job")
 	p.start()
-	p.noClaim("job-scratch")
-	p.detached()
+	p.waitForNoClaim("job-scratch")
+	p.waitForDetached()
 	p.nothingLeft()
 }
 
-// TestEphemeralOfAnEarlierPod: a Pod that is made again at once gets a claim of
-// its own.
+// TestEphemeralOfAnEarlierPod: a Pod that is deleted and created again at once gets a claim of its own.
 func TestEphemeralOfAnEarlierPod(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
+	p.createClass("fast")
 	p.scratchPod("web", "n1", "fast")
 	before := p.made("web-scratch", "")
 	p.stop()
-	p.removePod("web")
+	p.deletePod("web")
 	p.scratchPod("web", "n1", "fast")
 	p.start()
 	p.made("web-scratch", before)
-	p.removePod("web")
-	p.noClaim("web-scratch")
-	p.detached()
+	p.deletePod("web")
+	p.waitForNoClaim("web-scratch")
+	p.waitForDetached()
 	p.nothingLeft()
 }
 
-// TestEphemeralOfAStranger: a claim that has the name already is not for the
-// Pod, which hears it and gets no node.
+// TestEphemeralOfAStranger: a claim of the same name that does not belong to the Pod is not used. An event
+// says so, and the Pod gets no node.
 func TestEphemeralOfAStranger(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
-	p.makeClaim("web-scratch", "fast")
-	p.bound("web-scratch")
+	p.createClass("fast")
+	p.createClaim("web-scratch", "fast")
+	p.waitForBound("web-scratch")
 	p.scratchPod("web", "", "fast")
-	p.tells("Pod", "web", volume.ReasonClaimMisbound, "web-scratch", "not made for")
-	p.unplaced("web", `persistentvolumeclaim "web-scratch" was not made for this pod`)
-	p.removePod("web")
-	p.removeClaim("web-scratch")
-	p.noClaim("web-scratch")
+	p.waitForEvent("Pod", "web", volume.ReasonClaimMisbound, "web-scratch", "not made for")
+	p.waitForNoPlacement("web", `persistentvolumeclaim "web-scratch" was not made for this pod`)
+	p.deletePod("web")
+	p.deleteClaim("web-scratch")
+	p.waitForNoClaim("web-scratch")
 	p.nothingLeft()
 }

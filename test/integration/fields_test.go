@@ -18,8 +18,8 @@ import (
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
-// fields compares each object that a controller writes with what it was before, and
-// fails the test when another field than a declared one is changed.
+// fields compares each object that a controller writes with the object before the write, and fails the test
+// when a field is changed that is not declared.
 type fields struct {
 	t      testing.TB
 	client rest.Interface
@@ -66,7 +66,7 @@ func (f fields) of(role string) func(http.RoundTripper) http.RoundTripper {
 	}
 }
 
-// decoded returns what the API server sent; of a kind that is somebody else's, as text.
+// decoded returns an object of the API, or the JSON text of a kind that is not known.
 func decoded(text []byte) any {
 	if o, _, err := scheme.Codecs.UniversalDeserializer().Decode(text, nil, nil); err == nil {
 		return o

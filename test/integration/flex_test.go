@@ -32,6 +32,7 @@ import (
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/identity"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -46,6 +47,7 @@ type flexHost struct {
 
 func newFlexHost(t *testing.T) *flexHost {
 	t.Helper()
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "flex-")
 	if err != nil {
 		t.Fatal(err)
@@ -107,8 +109,7 @@ func (f *flexHost) must(err error) {
 	}
 }
 
-// install puts an example driver in place, which writes down what it is called
-// with.
+// install installs an example driver that logs its arguments.
 func (f *flexHost) install(name string) {
 	f.t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../examples/flex", name, name))
@@ -117,6 +118,7 @@ func (f *flexHost) install(name string) {
 	f.write(name, strings.Replace(out, "op=${1:-}\n", `printf '%s\n' "$*" >>`+f.pool+"/calls\nop=${1:-}\n", 1))
 }
 
+// write writes the file of an example driver.
 func (f *flexHost) write(name, text string) {
 	f.t.Helper()
 	dir := filepath.Join(f.dir, "volumeplugins", "example.com~"+name)
@@ -125,7 +127,7 @@ func (f *flexHost) write(name, text string) {
 	f.must(os.Rename(filepath.Join(f.dir, "draft"), filepath.Join(dir, name)))
 }
 
-// volume makes a FlexVolume and a claim for it.
+// volume creates a volume object with a FlexVolume, and a claim for it.
 func (f *flexHost) volume(name string, source *corev1.FlexPersistentVolumeSource) {
 	f.t.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("320Mi")}
@@ -145,7 +147,7 @@ func (f *flexHost) volume(name string, source *corev1.FlexPersistentVolumeSource
 	f.must(err)
 }
 
-// pod makes a Pod with volumes and returns its UID.
+// pod creates a Pod with volumes and returns its UID.
 func (f *flexHost) pod(name string, volumes ...corev1.Volume) string {
 	f.t.Helper()
 	pod, err := f.client.CoreV1().Pods("default").Create(f.ctx,
@@ -163,7 +165,7 @@ func claimed(name string) corev1.Volume {
 	}}
 }
 
-// condition is what the node agent says of a Pod's volumes.
+// condition returns the node agent's condition about a Pod's volumes.
 func (f *flexHost) condition(pod string) corev1.PodCondition {
 	f.t.Helper()
 	p, err := f.client.CoreV1().Pods("default").Get(f.ctx, pod, metav1.GetOptions{})
@@ -197,7 +199,7 @@ func (f *flexHost) calls() string {
 	return string(data)
 }
 
-// why is what the command line says of an object.
+// why returns what `volplane why` prints about an object.
 func (f *flexHost) why(object string) string {
 	var out bytes.Buffer
 	cli.Main(f.ctx, []string{"why", object, "--kubeconfig", f.kubeconfig},
@@ -205,9 +207,9 @@ func (f *flexHost) why(object string) string {
 	return strings.Join(strings.Fields(out.String()), " ")
 }
 
-// TestFlexVolumes: PersistentVolumes and volumes of Pods that name a FlexVolume
-// driver are attached, mounted, grown and taken away by the controllers and the
-// node agent that do it for CSI, and stay what they are in the API.
+// TestFlexVolumes: the controllers and the node agent attach, mount, expand and unmount volumes of
+// FlexVolume drivers in PersistentVolumes and in Pods as they do for CSI. In the API the volumes remain
+// FlexVolumes.
 func TestFlexVolumes(t *testing.T) {
 	f := newFlexHost(t)
 	_, err := f.client.StorageV1().StorageClasses().Create(f.ctx, &storagev1.StorageClass{
@@ -268,8 +270,8 @@ func TestFlexVolumes(t *testing.T) {
 	}
 }
 
-// used wants volumes at their places that the Pod's group may write to, of
-// which the drivers were told the Secret and the Pod.
+// used requires that the Pod's group may write to the volumes, and that the drivers were given the Secret
+// and the Pod.
 func (f *flexHost) used(uid string, names ...string) {
 	f.t.Helper()
 	for _, name := range names {
@@ -285,7 +287,7 @@ func (f *flexHost) used(uid string, names ...string) {
 	}
 }
 
-// grow asks for more, and waits until the claim has it.
+// grow requests more capacity, and waits until the claim has it.
 func (f *flexHost) grow() {
 	f.t.Helper()
 	_, err := f.client.CoreV1().PersistentVolumeClaims("default").Patch(f.ctx, "data", types.MergePatchType,
@@ -314,7 +316,7 @@ func (f *flexHost) gone(what string, get func() error) {
 	})
 }
 
-// flexOnly wants the object in the API to be as it was made.
+// flexOnly requires that the volume object is still a FlexVolume.
 func (f *flexHost) flexOnly(name string) {
 	f.t.Helper()
 	v, err := f.client.CoreV1().PersistentVolumes().Get(f.ctx, name, metav1.GetOptions{})
@@ -324,8 +326,7 @@ func (f *flexHost) flexOnly(name string) {
 	}
 }
 
-// TestFlexVolumeExplained: `why` names the driver that does not work, and what
-// it says.
+// TestFlexVolumeExplained: `volplane why` names the driver that does not work, and its message.
 func TestFlexVolumeExplained(t *testing.T) {
 	f := newFlexHost(t)
 	const script = "#!/bin/sh\necho '{\"status\":\"Failure\",\"message\":\"jq is not installed\"}'; exit 1\n"
@@ -358,8 +359,8 @@ func TestFlexVolumeExplained(t *testing.T) {
 	}
 }
 
-// TestFlexVolumeOnAnotherNode: the control plane's bridge attaches to a node
-// that joined, whose own bridge, with the node's rights, mounts.
+// TestFlexVolumeOnAnotherNode: the control plane's bridge attaches to a node that joined. The node's own
+// bridge mounts, with the node's rights.
 func TestFlexVolumeOnAnotherNode(t *testing.T) {
 	f := newFlexHost(t)
 	f.install("lofs")
@@ -385,8 +386,8 @@ func TestFlexVolumeOnAnotherNode(t *testing.T) {
 			})
 		},
 		func(ctx context.Context) error {
-			return app.Node(ctx, app.NodeOptions{
-				Name: "n2", RootDir: agent, Config: joined.Config, Drivers: csi.NewSet(), Flex: true, Log: log,
+			return app.Node(ctx, program.NodeOptions{
+				Name: "n2", RootDir: agent, Config: joined.Config, Drivers: csi.NewSet(), Bridged: true, Log: log,
 			})
 		},
 	} {

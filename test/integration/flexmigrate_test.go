@@ -26,8 +26,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// death is what a process that is killed at a write sees of it: nothing. It
-// counts writes, and ends all of them from the one on at which it strikes.
+// death counts the writes of a process, and fails all of them from one on, as if the process were killed
+// there.
 type death struct {
 	mu sync.Mutex
 	// writes counts; at is the write at which it strikes, 0 never, and after
@@ -68,7 +68,7 @@ func (d *dying) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, errKilled
 }
 
-// migration returns a process that moves volumes and dies as d says.
+// migration returns a migration that is killed as d says.
 func (p *plane) migration(d *death) *migrate.Migration {
 	p.t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(p.dir, "admin.kubeconfig"))
@@ -80,7 +80,7 @@ func (p *plane) migration(d *death) *migrate.Migration {
 	return &migrate.Migration{Client: client}
 }
 
-// flexPair makes a bound FlexVolume and its claim, and their driver's object.
+// flexPair creates a bound FlexVolume with its claim, and the CSIDriver object.
 func (p *plane) flexPair(name string) {
 	p.t.Helper()
 	driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "lofs.example.com"}}
@@ -111,8 +111,8 @@ func (p *plane) flexPair(name string) {
 	p.eventually(func() string { return p.flexState(name, true) })
 }
 
-// flexState says in what the pair differs from one that is bound and, as asked,
-// a FlexVolume or a volume of the bridge.
+// flexState says how the pair differs from one that is bound and, as requested, a FlexVolume or a volume of
+// the bridge.
 func (p *plane) flexState(name string, flex bool) string {
 	pv, err := p.client.CoreV1().PersistentVolumes().Get(p.ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -157,11 +157,9 @@ func (p *plane) migrationJournals() int {
 	return len(list.Items)
 }
 
-// TestFlexMigrateKilled kills the process that moves a volume, there and back,
-// before and after each of its writes, and has another one go on, or turn
-// round: volume and claim are whole in the end, and nothing is left over. How
-// many writes there are is known of a life only when it has ended: one that met
-// a conflict has more than others.
+// TestFlexMigrateKilled kills a migration, in both directions, before and after each of its writes. Another
+// process continues it or reverts it. In the end volume and claim are complete, and nothing is left over.
+// The number of writes is known only at the end, because a conflict causes more.
 func TestFlexMigrateKilled(t *testing.T) {
 	const least, most = 7, 30
 	p := newPlane(t)
@@ -188,8 +186,8 @@ func TestFlexMigrateKilled(t *testing.T) {
 	}
 }
 
-// migrateKilled moves a volume there or back, is killed, and goes on or turns
-// round. It says whether there was a write to be killed at.
+// migrateKilled migrates a volume or reverts that, is killed, and continues or reverts. It returns whether
+// there was a write at which it was killed.
 func (p *plane) migrateKilled(ctx context.Context, back, turn bool, d *death) bool {
 	p.t.Helper()
 	name := fmt.Sprintf("%s-%d", strings.ToLower(filepath.Base(p.t.Name())), d.at)
@@ -224,8 +222,8 @@ func (p *plane) migrateKilled(ctx context.Context, back, turn bool, d *death) bo
 	return d.last != ""
 }
 
-// TestFlexMigrateInUse refuses what a Pod uses, and waits for the Pod that
-// comes between the look and the deletion.
+// TestFlexMigrateInUse: a volume that a Pod uses is refused, and a Pod that is created between the check
+// and the deletion is waited for.
 func TestFlexMigrateInUse(t *testing.T) {
 	p := newPlane(t)
 	p.flexPair("used")

@@ -12,10 +12,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestFlexDriverObjectOfAnother: a CSIDriver that somebody else made is not
-// deleted when it contradicts the driver; the Node says what is wrong, and once
-// it is gone the right one is made. One of ours is made anew when a driver begins
-// or ends to attach.
+// TestFlexDriverObjectOfAnother: a CSIDriver that another program made is not deleted when it contradicts
+// the driver. The Node says what is wrong, and when the object is deleted, the right one is created. A
+// CSIDriver of volplane is replaced when the driver's attach capability changes.
 func TestFlexDriverObjectOfAnother(t *testing.T) {
 	f := newFlexHost(t)
 	const name = "lofs.example.com"

@@ -29,11 +29,12 @@ import (
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/standalonetest"
+	"volplane.dev/volplane/test/internal/servers"
 )
 
 const inlineName = "inline.example.com"
 
-// inlineDriver publishes an empty filesystem wherever it is asked to.
+// inlineDriver publishes an empty filesystem at each target.
 type inlineDriver struct {
 	csipb.UnimplementedIdentityServer
 	csipb.UnimplementedNodeServer
@@ -105,7 +106,7 @@ func (d *inlineDriver) NodeUnpublishVolume(
 		errors.Join(mount.Unmount(r.GetTargetPath()), mount.Remove(r.GetTargetPath()))
 }
 
-// serve listens for the agent in dir until the test ends.
+// serve serves the driver for the agent in dir until the test ends.
 func (d *inlineDriver) serve(t *testing.T, dir string) {
 	t.Helper()
 	d.socket = filepath.Join(dir, "plugins_registry", "inline.sock")
@@ -124,7 +125,7 @@ func (d *inlineDriver) serve(t *testing.T, dir string) {
 	t.Cleanup(server.Stop)
 }
 
-// first is the first request to publish, as soon as there is one.
+// first waits for the first publish request and returns it.
 func (d *inlineDriver) first(h *host) *csipb.NodePublishVolumeRequest {
 	h.t.Helper()
 	var r *csipb.NodePublishVolumeRequest
@@ -140,16 +141,16 @@ func (d *inlineDriver) first(h *host) *csipb.NodePublishVolumeRequest {
 	return r
 }
 
-// newInlineHost runs a node agent with a driver of inline volumes below a real
-// API server, with the node's own identity.
+// newInlineHost runs a node agent with the rights of a node, and a driver of inline volumes.
 func newInlineHost(t *testing.T, spec storagev1.CSIDriverSpec) (*host, *inlineDriver) {
 	t.Helper()
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "node-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := &host{
-		t: t, server: standalonetest.Start(t, app.RBAC()...), dir: dir, drivers: csi.NewSet(),
+		t: t, server: servers.Borrow(t), dir: dir, drivers: csi.NewSet(),
 		log: slog.New(slog.DiscardHandler),
 	}
 	t.Cleanup(func() {
@@ -176,8 +177,7 @@ func newInlineHost(t *testing.T, spec storagev1.CSIDriverSpec) (*host, *inlineDr
 	return h, d
 }
 
-// inlinePod makes a Pod that names its volume itself, of the account that is
-// given, or of none that it names.
+// inlinePod creates a Pod with an inline volume, and with a service account unless that is empty.
 func (h *host) inlinePod(name, secret, account string) {
 	h.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -192,8 +192,8 @@ func (h *host) inlinePod(name, secret, account string) {
 	h.must(err)
 }
 
-// TestNodeInlineVolumes: the node may read the Pod's Secret, and the volume is
-// taken over and away by an agent that has lost its journal.
+// TestNodeInlineVolumes: the node may read the Pod's Secret. An agent that has lost its journal adopts and
+// unpublishes the volume.
 func TestNodeInlineVolumes(t *testing.T) {
 	h, d := newInlineHost(t, storagev1.CSIDriverSpec{})
 	_, err := h.client.CoreV1().Secrets("default").Create(t.Context(),
@@ -223,9 +223,9 @@ func TestNodeInlineVolumes(t *testing.T) {
 	h.clean()
 }
 
-// TestNodeTokens: a driver that wants a token of the Pod's service account gets
-// one that is the Pod's and for its audience, from the node's own rights. Without
-// one the volume is not published, and the Pod says why.
+// TestNodeTokens: a driver that wants a token of the Pod's service account gets one for this Pod and for
+// its audience, which the node itself requests. Without a token the volume is not published, and the Pod's
+// condition says why.
 func TestNodeTokens(t *testing.T) {
 	h, d := newInlineHost(t, storagev1.CSIDriverSpec{TokenRequests: []storagev1.TokenRequest{{Audience: "vault"}}})
 	h.inlinePod("stranger", "", "unknown")

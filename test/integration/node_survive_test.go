@@ -15,14 +15,14 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// loss is what is gone of one Pod's volume when the agent starts.
+// loss says which parts of one Pod's volume are missing when the agent starts.
 type loss struct{ journal, target, staging, pod bool }
 
 func (l loss) name() string {
 	return strings.ToLower(fmt.Sprintf("j%vt%vs%vp%v", l.journal, l.target, l.staging, l.pod))
 }
 
-// losses are all that can be, in any mixture.
+// losses returns all combinations.
 func losses() []loss {
 	var out []loss
 	for n := range 16 {
@@ -31,9 +31,9 @@ func losses() []loss {
 	return out
 }
 
-// TestNodeSurvives: whatever of the journal, of the mounts and of the Pods is
-// gone when the agent starts, within one boot of the host and after another
-// one: what a Pod wants is there with its data, and all else goes.
+// TestNodeSurvives: any part of the journal, of the mounts and of the Pods is missing when the agent
+// starts, within one boot of the host or after a reboot. Volumes that Pods need have their data, and other
+// volumes are unmounted.
 func TestNodeSurvives(t *testing.T) {
 	for _, reboot := range []bool{false, true} {
 		t.Run(fmt.Sprint("reboot: ", reboot), func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestNodeSurvives(t *testing.T) {
 	}
 }
 
-// lose takes away what shall be gone; a reboot takes all mounts.
+// lose removes these parts of a Pod's volume while the agent does not run.
 func (h *host) lose(l loss, reboot bool) {
 	h.t.Helper()
 	target := h.mounted(l.name())
@@ -104,7 +104,7 @@ func (h *host) lose(l loss, reboot bool) {
 	}
 }
 
-// record returns where a Pod's volume is staged, and its file in the journal.
+// record returns the staging path of a Pod's volume, and its file in the journal.
 func (h *host) record(pod string) (staging, path string) {
 	h.t.Helper()
 	files, err := filepath.Glob(filepath.Join(h.dir, "journal", "*.json"))
@@ -126,8 +126,8 @@ func (h *host) record(pod string) (staging, path string) {
 	return "", ""
 }
 
-// TestNodeKeepsRunningMounts of a consumer through the death of everything
-// around it: the driver's socket, the volume's object, the journal.
+// TestNodeKeepsRunningMounts: a Pod's volume stays mounted although the driver's socket, the volume object
+// and the journal disappear.
 func TestNodeKeepsRunningMounts(t *testing.T) {
 	h := newHost(t)
 	h.claim("c", corev1.PersistentVolumeFilesystem)

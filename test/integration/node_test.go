@@ -25,14 +25,16 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/standalonetest"
+	"volplane.dev/volplane/test/internal/servers"
 )
 
-// host is a node agent with the bundled driver and real mounts, below a control
-// plane in the test's process. The agent has a node's identity and no more.
+// host is a node agent with the bundled driver and real mounts, and a control plane in the test's process.
+// The agent has the rights of a node and no more.
 type host struct {
 	t       *testing.T
 	server  *apiserver.Server
@@ -46,13 +48,14 @@ type host struct {
 
 func newHost(t *testing.T, tune ...func(*host)) *host {
 	t.Helper()
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "node-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	h := &host{
-		t: t, server: standalonetest.Start(t, app.RBAC()...), dir: dir, drivers: csi.NewSet(),
+		t: t, server: servers.Borrow(t), dir: dir, drivers: csi.NewSet(),
 		log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range tune {
@@ -67,7 +70,7 @@ func newHost(t *testing.T, tune ...func(*host)) *host {
 		}, func() {})
 	})
 	h.part(func(ctx context.Context) error {
-		return app.LocalDriver(ctx, app.DriverOptions{
+		return app.LocalDriver(ctx, program.DriverOptions{
 			NodeID: "n1", RootDir: dir, PoolDir: filepath.Join(dir, "pool"), Log: h.log,
 		})
 	})
@@ -75,7 +78,7 @@ func newHost(t *testing.T, tune ...func(*host)) *host {
 	return h
 }
 
-// part runs something until the test ends or the returned function is called.
+// part runs a function until the test ends or the returned function is called.
 func (h *host) part(run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -99,7 +102,7 @@ func (h *host) startAgent() {
 	h.t.Helper()
 	config := h.server.ClientConfig("system:node:n1", "system:nodes")
 	h.stopAgent = h.part(func(ctx context.Context) error {
-		return app.Node(ctx, app.NodeOptions{Name: "n1", RootDir: h.dir, Config: config, Drivers: h.drivers, Log: h.log})
+		return app.Node(ctx, program.NodeOptions{Name: "n1", RootDir: h.dir, Config: config, Drivers: h.drivers, Log: h.log})
 	})
 }
 
@@ -124,7 +127,7 @@ func (h *host) must(err error) {
 	}
 }
 
-// patience is how long a test waits for something on a busy machine.
+// patience is the limit of each wait on a busy machine.
 const patience = 3 * time.Minute
 
 func (h *host) eventually(f func() string) {
@@ -157,7 +160,7 @@ func (h *host) pod(name, claim, at string) {
 	h.must(err)
 }
 
-// mounted waits until the Pod's volumes are mounted and returns where.
+// mounted waits until the Pod's volumes are mounted, and returns the path.
 func (h *host) mounted(name string) (path string) {
 	h.t.Helper()
 	h.eventually(func() string {
@@ -192,7 +195,7 @@ func (h *host) gone(pod string) {
 	})
 }
 
-// clean waits until nothing of any volume is left on the host.
+// clean waits until no mount, file or record of any volume is left on the host.
 func (h *host) clean() {
 	h.t.Helper()
 	h.eventually(func() string {
@@ -208,7 +211,7 @@ func (h *host) clean() {
 	})
 }
 
-// TestNodeMounts follows data through two Pods, a host path, and the group of
+// TestNodeMounts: two Pods, one after the other, find the same data, with a host path and with the group of
 // a Pod.
 func TestNodeMounts(t *testing.T) {
 	h := newHost(t)
@@ -238,8 +241,8 @@ func TestNodeMounts(t *testing.T) {
 	h.clean()
 }
 
-// TestDamagedFilesystem: the Pod hears what a person has to do, and is mounted
-// when that is done.
+// TestDamagedFilesystem: the Pod's condition says what an administrator has to do, and the volume is
+// mounted when that is done.
 func TestDamagedFilesystem(t *testing.T) {
 	h := newHost(t)
 	h.claim("c", corev1.PersistentVolumeFilesystem)
@@ -326,8 +329,8 @@ func TestNodeMountsBlockDevices(t *testing.T) {
 	}
 }
 
-// TestNodeAgentRestarts: what is wanted stays mounted through it, what is no
-// longer wanted goes, and a mount of which nobody knows the volume is named.
+// TestNodeAgentRestarts: volumes that Pods need stay mounted, other volumes are unmounted, and a mount of
+// an unknown volume is reported.
 func TestNodeAgentRestarts(t *testing.T) {
 	h := newHost(t)
 	for _, n := range []string{"a", "b"} {
@@ -377,8 +380,7 @@ func TestNodeAgentRestarts(t *testing.T) {
 	h.clean()
 }
 
-// TestNodeMountsAgain what somebody unmounted behind the agent's back, when it
-// starts next.
+// TestNodeMountsAgain: a volume that a user unmounted is mounted again when the agent starts.
 func TestNodeMountsAgain(t *testing.T) {
 	h := newHost(t)
 	h.claim("c", corev1.PersistentVolumeFilesystem)
@@ -398,7 +400,7 @@ func TestNodeMountsAgain(t *testing.T) {
 	h.clean()
 }
 
-// TestNodeRefusesAnOccupiedHostPath and says so in the Pod's condition.
+// TestNodeRefusesAnOccupiedHostPath: the Pod's condition gives the reason.
 func TestNodeRefusesAnOccupiedHostPath(t *testing.T) {
 	h := newHost(t)
 	at := t.TempDir()

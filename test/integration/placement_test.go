@@ -16,8 +16,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// lateClass makes a class whose claims wait for their consumers.
-func (p *plane) lateClass(name, provisioner string) {
+// createLateClass creates a class whose claims wait for their first consumer.
+func (p *plane) createLateClass(name, provisioner string) {
 	p.t.Helper()
 	_, err := p.client.StorageV1().StorageClasses().Create(p.ctx, &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner,
@@ -26,7 +26,7 @@ func (p *plane) lateClass(name, provisioner string) {
 	p.must(err)
 }
 
-func (p *plane) lateClaim(name, class string, mode corev1.PersistentVolumeAccessMode) {
+func (p *plane) createLateClaim(name, class string, mode corev1.PersistentVolumeAccessMode) {
 	p.t.Helper()
 	_, err := p.client.CoreV1().PersistentVolumeClaims("default").Create(p.ctx, &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -40,8 +40,8 @@ func (p *plane) lateClaim(name, class string, mode corev1.PersistentVolumeAccess
 	p.must(err)
 }
 
-// placed waits until a Pod has a node, and returns it.
-func (p *plane) placed(name string) (node string) {
+// waitForPlacement waits until a Pod has a node, and returns the node.
+func (p *plane) waitForPlacement(name string) (node string) {
 	p.t.Helper()
 	p.eventually(func() string {
 		pod, err := p.client.CoreV1().Pods("default").Get(p.ctx, name, metav1.GetOptions{})
@@ -54,8 +54,8 @@ func (p *plane) placed(name string) (node string) {
 	return node
 }
 
-// unplaced waits until a Pod says that it has no node, and why.
-func (p *plane) unplaced(name, why string) {
+// waitForNoPlacement waits until the condition of a Pod says why the Pod has no node.
+func (p *plane) waitForNoPlacement(name, why string) {
 	p.t.Helper()
 	p.eventually(func() string {
 		pod, err := p.client.CoreV1().Pods("default").Get(p.ctx, name, metav1.GetOptions{})
@@ -70,52 +70,53 @@ func (p *plane) unplaced(name, why string) {
 	})
 }
 
-// TestPlacement: the Pod comes first, then its claim, which is bound on the
-// node that was chosen for the Pod.
+// TestPlacement: the Pod is created before its claim, which is bound on the node that was chosen for the
+// Pod.
 func TestPlacement(t *testing.T) {
 	p := newPlane(t)
-	p.pod("web", "", "c")
-	p.unplaced("web", `persistentvolumeclaim "c" not found`)
-	p.tells("Pod", "web", volume.ReasonClaimMissing, `"c"`)
-	p.lateClass("late", p.conn.Name)
-	p.lateClaim("c", "late", corev1.ReadWriteOnce)
-	node := p.placed("web")
-	c := p.claim("c")
+	p.createPod("web", "", "c")
+	p.waitForNoPlacement("web", `persistentvolumeclaim "c" not found`)
+	p.waitForEvent("Pod", "web", volume.ReasonClaimMissing, `"c"`)
+	p.createLateClass("late", p.conn.Name)
+	p.createLateClaim("c", "late", corev1.ReadWriteOnce)
+	node := p.waitForPlacement("web")
+	c := p.getClaim("c")
 	if c.Annotations[volume.AnnSelectedNode] != node || c.Status.Phase != corev1.ClaimBound {
 		t.Errorf("claim is %s with annotations %v, the pod is on %s", c.Status.Phase, c.Annotations, node)
 	}
-	p.tells("Pod", "web", volume.ReasonPlaced, node)
-	p.mayMount(node, p.driver.Volumes()[0].ID)
+	p.waitForEvent("Pod", "web", volume.ReasonPlaced, node)
+	p.waitForAttached(node, p.driver.Volumes()[0].ID)
 }
 
-// TestPlacementSpreads Pods that come together, although none of them has a
-// node yet when the next is looked at.
+// TestPlacementSpreads: Pods that are created at the same time are spread over the nodes, although none has
+// a node when the next one is placed.
 func TestPlacementSpreads(t *testing.T) {
 	p := newPlane(t)
-	p.lateClass("late", p.conn.Name)
+	p.createLateClass("late", p.conn.Name)
 	count := map[string]int{}
 	for i := range 6 {
 		name := fmt.Sprint("p", i)
-		p.lateClaim(name, "late", corev1.ReadWriteOnce)
-		p.pod(name, "", name)
+		p.createLateClaim(name, "late", corev1.ReadWriteOnce)
+		p.createPod(name, "", name)
 	}
 	for i := range 6 {
-		count[p.placed(fmt.Sprint("p", i))]++
+		count[p.waitForPlacement(fmt.Sprint("p", i))]++
 	}
 	if count["n1"] != 3 || count["n2"] != 3 {
 		t.Errorf("pods are %v", count)
 	}
 }
 
-// TestPlacementByVolumes: volumes made by hand, each on one node, are reserved
-// for claims that wait for their consumers.
+// TestPlacementByVolumes: volumes that no provisioner made, each on one node, are reserved for claims that
+// wait for their consumers.
 func TestPlacementByVolumes(t *testing.T) {
 	p := newPlane(t)
-	p.lateClass("byhand", volume.NoProvisioner)
-	p.lateClaim("c", "byhand", corev1.ReadWriteOnce)
-	p.pod("web", "", "c")
-	p.unplaced("web", "0/2 nodes are available: n1: no volume of class byhand for claim c is available there; n2: no "+
-		"volume of class byhand for claim c is available there")
+	p.createLateClass("byhand", volume.NoProvisioner)
+	p.createLateClaim("c", "byhand", corev1.ReadWriteOnce)
+	p.createPod("web", "", "c")
+	p.waitForNoPlacement("web",
+		"0/2 nodes are available: n1: no volume of class byhand for claim c is available there; n2: no "+
+			"volume of class byhand for claim c is available there")
 	_, err := p.client.CoreV1().PersistentVolumes().Create(p.ctx,
 		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "disk"}, Spec: corev1.PersistentVolumeSpec{
 			Capacity:         corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
@@ -131,27 +132,27 @@ func TestPlacementByVolumes(t *testing.T) {
 			},
 		}}, metav1.CreateOptions{})
 	p.must(err)
-	if node := p.placed("web"); node != "n2" || p.claim("c").Spec.VolumeName != "disk" {
-		t.Errorf("pod is on %s, claim has %s", node, p.claim("c").Spec.VolumeName)
+	if node := p.waitForPlacement("web"); node != "n2" || p.getClaim("c").Spec.VolumeName != "disk" {
+		t.Errorf("pod is on %s, claim has %s", node, p.getClaim("c").Spec.VolumeName)
 	}
 }
 
-// TestOnePodAtATime: a claim for one Pod is not given to a second one, on any
-// node, until the first is gone.
+// TestOnePodAtATime: a claim for a single Pod is not given to a second Pod, on any node, until the first is
+// gone.
 func TestOnePodAtATime(t *testing.T) {
 	p := newPlane(t)
-	p.lateClass("late", p.conn.Name)
-	p.lateClaim("c", "late", corev1.ReadWriteOncePod)
-	p.pod("first", "", "c")
-	p.placed("first")
-	p.pod("second", "", "c")
-	p.unplaced("second", `persistentvolumeclaim "c" is for one pod and pod first uses it`)
-	p.removePod("first")
-	p.placed("second")
+	p.createLateClass("late", p.conn.Name)
+	p.createLateClaim("c", "late", corev1.ReadWriteOncePod)
+	p.createPod("first", "", "c")
+	p.waitForPlacement("first")
+	p.createPod("second", "", "c")
+	p.waitForNoPlacement("second", `persistentvolumeclaim "c" is for one pod and pod first uses it`)
+	p.deletePod("first")
+	p.waitForPlacement("second")
 }
 
-// TestPlacementLimit: a node takes as many volumes as the driver says, and the
-// next Pod goes there when there is room.
+// TestPlacementLimit: a node gets as many volumes as the driver's limit allows, and the next Pod is placed
+// there when one of them is gone.
 func TestPlacementLimit(t *testing.T) {
 	p := newPlane(t)
 	p.stop()
@@ -166,45 +167,45 @@ func TestPlacementLimit(t *testing.T) {
 		p.must(err)
 	}
 	p.start()
-	p.lateClass("late", p.conn.Name)
+	p.createLateClass("late", p.conn.Name)
 	for _, name := range []string{"a", "b", "c"} {
-		p.lateClaim(name, "late", corev1.ReadWriteOnce)
+		p.createLateClaim(name, "late", corev1.ReadWriteOnce)
 	}
-	p.pod("a", "", "a")
-	p.pod("b", "", "b")
-	if a, b := p.placed("a"), p.placed("b"); a == b {
+	p.createPod("a", "", "a")
+	p.createPod("b", "", "b")
+	if a, b := p.waitForPlacement("a"), p.waitForPlacement("b"); a == b {
 		t.Errorf("both pods are on %s", a)
 	}
-	p.pod("c", "", "c")
+	p.createPod("c", "", "c")
 	limit := "driver " + p.conn.Name + " has its limit of 1 volumes there"
-	p.unplaced("c", fmt.Sprintf("0/2 nodes are available: n1: %s; n2: %s", limit, limit))
-	freed := p.placed("a")
-	p.removePod("a")
-	if c := p.placed("c"); c != freed {
+	p.waitForNoPlacement("c", fmt.Sprintf("0/2 nodes are available: n1: %s; n2: %s", limit, limit))
+	freed := p.waitForPlacement("a")
+	p.deletePod("a")
+	if c := p.waitForPlacement("c"); c != freed {
 		t.Errorf("the pod is on %s, room was on %s", c, freed)
 	}
 }
 
-// TestManyPodsWantVolumesAtOnce: each gets one of its own at the first attempt,
-// on a node that reaches it.
+// TestManyPodsWantVolumesAtOnce: each Pod gets a volume of its own at the first attempt, on a node that
+// reaches the volume.
 func TestManyPodsWantVolumesAtOnce(t *testing.T) {
 	const n = 60
 	p := newPlane(t)
-	p.lateClass("hand", volume.NoProvisioner)
+	p.createLateClass("hand", volume.NoProvisioner)
 	node := func(i int) string { return fmt.Sprint("n", 1+i%2) }
 	for i := range n {
-		p.makeVolume(fmt.Sprint("v", i), "2Gi", "hand", func(v *corev1.PersistentVolume) {
+		p.createVolume(fmt.Sprint("v", i), "2Gi", "hand", func(v *corev1.PersistentVolume) {
 			v.Spec.NodeAffinity = topology.Affinity([]topology.Segment{{"name": node(i)}})
 		})
-		p.makeClaim(fmt.Sprint("c", i), "hand")
+		p.createClaim(fmt.Sprint("c", i), "hand")
 	}
 	var all errgroup.Group
 	for i := range n {
-		all.Go(func() error { p.pod(fmt.Sprint("p", i), "", fmt.Sprint("c", i)); return nil })
+		all.Go(func() error { p.createPod(fmt.Sprint("p", i), "", fmt.Sprint("c", i)); return nil })
 	}
 	p.must(all.Wait())
 	for i := range n {
-		where, claim := p.placed(fmt.Sprint("p", i)), p.claim(fmt.Sprint("c", i))
+		where, claim := p.waitForPlacement(fmt.Sprint("p", i)), p.getClaim(fmt.Sprint("c", i))
 		if got := p.getVolume(claim.Spec.VolumeName).
 			Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0]; got != where {
 			t.Errorf("pod p%d is on node %s, its volume on %s", i, where, got)

@@ -28,10 +28,11 @@ import (
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/standalonetest"
+	"volplane.dev/volplane/test/internal/servers"
 )
 
-// plane is the control plane with a driver that does what tests tell it. It has
-// no node agents: the tests say what nodes say.
+// plane is a control plane whose driver does what the test tells it. It has no node agents: the test writes
+// what nodes would write.
 type plane struct {
 	t       *testing.T
 	ctx     context.Context
@@ -48,20 +49,30 @@ type plane struct {
 	dir string
 }
 
-// newPlane runs a control plane over the nodes n1 and n2.
+// newPlane runs a control plane with the nodes n1 and n2. The test runs in parallel with others, because it
+// waits most of the time.
 func newPlane(t *testing.T, change ...func(*csitest.Config)) *plane {
 	t.Helper()
-	// A call that a test holds, or a busy machine, is not given up.
+	t.Parallel()
+	return newPlaneAlone(t, change...)
+}
+
+// newPlaneAlone runs a control plane while no other test of the package runs. It is for tests that count
+// writes, of which a busy machine causes more.
+func newPlaneAlone(t *testing.T, change ...func(*csitest.Config)) *plane {
+	t.Helper()
+	// A driver call never times out: tests hold calls, and the machine may be busy.
 	return newPlaneOf(t, patience, change...)
 }
 
-// newHasty is a plane that waits only a second for answers of its driver, for
-// tests of what comes then.
-func newHasty(t *testing.T) *plane {
+// newImpatientPlane runs a control plane whose calls to the driver time out after a second.
+func newImpatientPlane(t *testing.T) *plane {
 	t.Helper()
+	t.Parallel()
 	return newPlaneOf(t, time.Second)
 }
 
+// newPlaneOf runs a control plane whose calls to the driver time out after limit.
 func newPlaneOf(t *testing.T, limit time.Duration, change ...func(*csitest.Config)) *plane {
 	t.Helper()
 	config := csitest.Full()
@@ -70,7 +81,7 @@ func newPlaneOf(t *testing.T, limit time.Duration, change ...func(*csitest.Confi
 	for _, f := range change {
 		f(&config)
 	}
-	server := standalonetest.Start(t, app.RBAC()...)
+	server := servers.Borrow(t)
 	p := &plane{
 		t: t, ctx: t.Context(), client: standalonetest.Client(t, server, ""), drivers: csi.NewSet(),
 		driver: csitest.Start(t, config), writes: &writes{}, dir: filepath.Dir(server.AdminKubeconfig()),
@@ -84,7 +95,7 @@ func newPlaneOf(t *testing.T, limit time.Duration, change ...func(*csitest.Confi
 		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: p.conn.Name}}, metav1.CreateOptions{})
 	p.must(err)
 	for _, n := range []string{"n1", "n2"} {
-		p.node(n)
+		p.createNode(n)
 	}
 	p.start = func() {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -126,10 +137,9 @@ func (p *plane) must(err error) {
 	}
 }
 
-// meanwhile has f change what controllers are to know before they hear of
-// anything else, while they do not run: news of different objects come in any
-// order.
-func (p *plane) meanwhile(f func()) {
+// whileStopped calls f while the controllers do not run, so that they see all changes of f at the same
+// time. While they run, changes of different objects arrive in any order.
+func (p *plane) whileStopped(f func()) {
 	p.t.Helper()
 	p.stop()
 	f()
@@ -141,14 +151,14 @@ func (p *plane) eventually(f func() string) {
 	testkit.Eventually(p.t, patience, f)
 }
 
-// node makes a ready node with the driver.
-func (p *plane) node(name string) {
+// createNode creates a ready node that has registered the driver.
+func (p *plane) createNode(name string) {
 	p.t.Helper()
 	_, err := p.client.CoreV1().Nodes().Create(p.ctx,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}},
 		metav1.CreateOptions{})
 	p.must(err)
-	p.nodeStatus(name, map[string]any{
+	p.patchNodeStatus(name, map[string]any{
 		"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 	})
 	_, err = p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
@@ -158,7 +168,7 @@ func (p *plane) node(name string) {
 	p.must(err)
 }
 
-func (p *plane) nodeStatus(name string, fields map[string]any) {
+func (p *plane) patchNodeStatus(name string, fields map[string]any) {
 	p.t.Helper()
 	body, err := json.Marshal(map[string]any{"status": fields})
 	p.must(err)
@@ -166,18 +176,18 @@ func (p *plane) nodeStatus(name string, fields map[string]any) {
 	p.must(err)
 }
 
-// uses has a node say which volumes it uses.
-func (p *plane) uses(node string, handles ...string) {
+// reportInUse has a node report exactly these volumes as in use.
+func (p *plane) reportInUse(node string, handles ...string) {
 	p.t.Helper()
 	names := []string{}
 	for _, h := range handles {
 		names = append(names, volume.UniqueName(p.conn.Name, h))
 	}
-	p.nodeStatus(node, map[string]any{"volumesInUse": names})
+	p.patchNodeStatus(node, map[string]any{"volumesInUse": names})
 }
 
-// mayMount waits until a node is told that it may mount exactly these volumes.
-func (p *plane) mayMount(node string, handles ...string) {
+// waitForAttached waits until a node's status has exactly these volumes as attached.
+func (p *plane) waitForAttached(node string, handles ...string) {
 	p.t.Helper()
 	want := []string{}
 	for _, h := range handles {
@@ -198,9 +208,9 @@ func (p *plane) mayMount(node string, handles ...string) {
 	})
 }
 
-// wire makes a volume at the driver, its object, and a claim for it; it returns
-// the volume's handle.
-func (p *plane) wire(name string, change ...func(*corev1.PersistentVolume)) (handle string) {
+// createBoundVolume creates a volume at the driver, its object, and a claim, waits until both are bound,
+// and returns the volume's handle.
+func (p *plane) createBoundVolume(name string, change ...func(*corev1.PersistentVolume)) (handle string) {
 	p.t.Helper()
 	capability := csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil)
 	made, err := p.conn.ControllerClient().CreateVolume(p.ctx, &csipb.CreateVolumeRequest{
@@ -228,29 +238,29 @@ func (p *plane) wire(name string, change ...func(*corev1.PersistentVolume)) (han
 	}}
 	_, err = p.client.CoreV1().PersistentVolumeClaims("default").Create(p.ctx, c, metav1.CreateOptions{})
 	p.must(err)
-	p.bound(name)
+	p.waitForBound(name)
 	return made.GetVolume().GetVolumeId()
 }
 
-func (p *plane) claim(name string) *corev1.PersistentVolumeClaim {
+func (p *plane) getClaim(name string) *corev1.PersistentVolumeClaim {
 	p.t.Helper()
 	c, err := p.client.CoreV1().PersistentVolumeClaims("default").Get(p.ctx, name, metav1.GetOptions{})
 	p.must(err)
 	return c
 }
 
-func (p *plane) bound(claim string) {
+func (p *plane) waitForBound(claim string) {
 	p.t.Helper()
 	p.eventually(func() string {
-		if c := p.claim(claim); c.Status.Phase != corev1.ClaimBound {
+		if c := p.getClaim(claim); c.Status.Phase != corev1.ClaimBound {
 			return fmt.Sprintf("claim %s is %s", claim, c.Status.Phase)
 		}
 		return ""
 	})
 }
 
-// pod makes a Pod that uses claims; node may be "".
-func (p *plane) pod(name, node string, claims ...string) {
+// createPod creates a Pod that uses the claims. The node may be empty.
+func (p *plane) createPod(name, node string, claims ...string) {
 	p.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	pod.Spec.NodeName = node
@@ -264,8 +274,8 @@ func (p *plane) pod(name, node string, claims ...string) {
 	p.must(err)
 }
 
-// removePod does what a node agent does at last.
-func (p *plane) removePod(name string) {
+// deletePod deletes a Pod at once, as a node agent does at the end.
+func (p *plane) deletePod(name string) {
 	p.t.Helper()
 	p.must(p.client.CoreV1().Pods("default").Delete(p.ctx, name,
 		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
@@ -278,8 +288,8 @@ func (p *plane) attachments() []storagev1.VolumeAttachment {
 	return all.Items
 }
 
-// detached waits until the API and the driver know of no attachment.
-func (p *plane) detached() {
+// waitForDetached waits until there is no attachment, neither in the API nor at the driver.
+func (p *plane) waitForDetached() {
 	p.t.Helper()
 	p.eventually(func() string {
 		for _, a := range p.attachments() {
@@ -294,9 +304,8 @@ func (p *plane) detached() {
 	})
 }
 
-// tells waits for an event about an object with the reason and all of the
-// words.
-func (p *plane) tells(kind, name string, reason volume.Reason, words ...string) {
+// waitForEvent waits for an event about an object that has the reason and all words.
+func (p *plane) waitForEvent(kind, name string, reason volume.Reason, words ...string) {
 	p.t.Helper()
 	var seen []string
 	p.eventually(func() string {
@@ -317,7 +326,7 @@ func (p *plane) tells(kind, name string, reason volume.Reason, words ...string) 
 	})
 }
 
-// calls returns how often the driver was called.
+// calls returns the number of calls of a method.
 func (p *plane) calls(method string) int {
 	n := 0
 	for _, m := range p.driver.Methods() {

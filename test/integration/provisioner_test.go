@@ -19,8 +19,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// settled waits until there are no intents.
-func (p *plane) settled() {
+// waitForSettled waits until there are no intents.
+func (p *plane) waitForSettled() {
 	p.t.Helper()
 	p.eventually(func() string {
 		all, err := p.client.CoreV1().ConfigMaps("").List(p.ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
@@ -32,8 +32,7 @@ func (p *plane) settled() {
 	})
 }
 
-// agrees fails the test when the volumes at the driver are not those that
-// objects stand for.
+// agrees fails the test when the volumes at the driver differ from the volume objects.
 func (p *plane) agrees() {
 	p.t.Helper()
 	all, err := p.client.CoreV1().PersistentVolumes().List(p.ctx, metav1.ListOptions{})
@@ -52,8 +51,7 @@ func (p *plane) agrees() {
 	}
 }
 
-// nothingLeft waits until there are no volume objects but some, and no volumes
-// at the driver.
+// nothingLeft waits until the only volume objects are these, and until the driver has no volumes.
 func (p *plane) nothingLeft(but ...string) {
 	p.t.Helper()
 	p.eventually(func() string {
@@ -71,7 +69,7 @@ func (p *plane) nothingLeft(but ...string) {
 	})
 }
 
-// creations returns the requests of CreateVolume so far.
+// creations returns all requests of CreateVolume.
 func (p *plane) creations() (all []*csipb.CreateVolumeRequest) {
 	for _, c := range p.driver.Calls() {
 		if r, ok := c.Request.(*csipb.CreateVolumeRequest); ok {
@@ -81,8 +79,8 @@ func (p *plane) creations() (all []*csipb.CreateVolumeRequest) {
 	return all
 }
 
-// gate has the first call of a method wait, after its work is done if after is
-// true, until open is called, and then end with the error.
+// gate holds the first call of a method, before its work or after it, until open is called. Then the call
+// returns the error.
 func (p *plane) gate(method string, after bool, err error) (called <-chan struct{}, open func()) {
 	in, out := make(chan struct{}), make(chan struct{})
 	p.driver.OnCall(method, func(n int, _ any) csitest.Action {
@@ -96,18 +94,17 @@ func (p *plane) gate(method string, after bool, err error) (called <-chan struct
 	return in, func() { close(out) }
 }
 
-// TestProvision: a claim gets its volume, with all that others read, and both
-// go together.
+// TestProvision: a claim gets a volume with all fields that other programs read. Both are deleted together.
 func TestProvision(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast", func(c *storagev1.StorageClass) {
+	p.createClass("fast", func(c *storagev1.StorageClass) {
 		c.Parameters = map[string]string{"tier": "1", "fsType": "xfs"}
 		c.MountOptions = []string{"noatime"}
 	})
-	p.makeClaim("c", "fast")
-	p.bound("c")
-	p.settled()
-	c := p.claim("c")
+	p.createClaim("c", "fast")
+	p.waitForBound("c")
+	p.waitForSettled()
+	c := p.getClaim("c")
 	v := p.getVolume("pvc-" + string(c.UID))
 	for what, ok := range map[string]bool{
 		"request in both spellings": c.Annotations[volume.AnnStorageProvisioner] == p.conn.Name &&
@@ -128,50 +125,49 @@ func TestProvision(t *testing.T) {
 			t.Errorf("%s: claim %+v, volume %+v, call %+v", what, c.Annotations, v, p.creations()[0])
 		}
 	}
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningSucceeded, v.Name)
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonProvisioningSucceeded, v.Name)
 	p.agrees()
-	p.removeClaim("c")
+	p.deleteClaim("c")
 	p.nothingLeft()
-	p.noClaim("c")
+	p.waitForNoClaim("c")
 }
 
-// TestSlowDriver: a claim's owner hears that the driver works, if it takes
-// long.
+// TestSlowDriver: an event of the claim says that the driver works, if the call takes long.
 func TestSlowDriver(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
+	p.createClass("fast")
 	called, open := p.gate("CreateVolume", true, nil)
-	p.makeClaim("c", "fast")
+	p.createClaim("c", "fast")
 	<-called
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioning, p.conn.Name, "pvc-"+string(p.claim("c").UID))
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonProvisioning, p.conn.Name,
+		"pvc-"+string(p.getClaim("c").UID))
 	open()
-	p.bound("c")
+	p.waitForBound("c")
 	p.agrees()
 }
 
-// TestWaitForFirstConsumer: the driver is not asked before there is a node.
+// TestWaitForFirstConsumer: the driver is not called before there is a node.
 func TestWaitForFirstConsumer(t *testing.T) {
 	p := newPlane(t)
-	p.lateClass("late", p.conn.Name)
-	p.makeClaim("c", "late")
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonWaitForFirstConsumer,
+	p.createLateClass("late", p.conn.Name)
+	p.createClaim("c", "late")
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonWaitForFirstConsumer,
 		"waiting for first consumer to be created before binding")
-	p.pod("web", "", "c", "other")
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonWaitForPodScheduled, "web")
-	p.claimPhase("c", corev1.ClaimPending, "")
+	p.createPod("web", "", "c", "other")
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonWaitForPodScheduled, "web")
+	p.waitForClaimPhase("c", corev1.ClaimPending, "")
 	if n := p.calls("CreateVolume"); n > 0 {
 		t.Errorf("%d calls of CreateVolume before a node was selected", n)
 	}
-	p.makeClaim("other", "late")
-	node := p.placed("web")
-	p.bound("c")
-	if got := p.claim("c").Annotations[volume.AnnSelectedNode]; got != node {
+	p.createClaim("other", "late")
+	node := p.waitForPlacement("web")
+	p.waitForBound("c")
+	if got := p.getClaim("c").Annotations[volume.AnnSelectedNode]; got != node {
 		t.Errorf("node %q is selected, the pod is on %s", got, node)
 	}
 }
 
-// TestClaimGoneDuringTheCall: whatever CreateVolume did meanwhile, nothing is
-// left.
+// TestClaimGoneDuringTheCall: whatever CreateVolume did in the meantime, nothing is left.
 func TestClaimGoneDuringTheCall(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -187,22 +183,22 @@ func TestClaimGoneDuringTheCall(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPlane(t)
-			p.makeClass("fast")
+			p.createClass("fast")
 			called, open := p.gate("CreateVolume", c.after, c.err)
-			p.makeClaim("c", "fast")
+			p.createClaim("c", "fast")
 			<-called
-			p.removeClaim("c")
+			p.deleteClaim("c")
 			p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "fast", metav1.DeleteOptions{}))
 			open()
-			p.noClaim("c")
-			p.settled()
+			p.waitForNoClaim("c")
+			p.waitForSettled()
 			p.nothingLeft()
 		})
 	}
 }
 
-// TestClassGoneDuringTheCall: the volume is what the class said when it was
-// asked for, in every repetition.
+// TestClassGoneDuringTheCall: the volume is made as the class was when the first call began, in every
+// repetition.
 func TestClassGoneDuringTheCall(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		t.Run(fmt.Sprintf("made again %v", again), func(t *testing.T) {
@@ -210,20 +206,20 @@ func TestClassGoneDuringTheCall(t *testing.T) {
 			keeps := func(c *storagev1.StorageClass) {
 				c.ReclaimPolicy, c.Parameters = ptr.To(corev1.PersistentVolumeReclaimRetain), map[string]string{"tier": "1"}
 			}
-			p.makeClass("fast", keeps)
+			p.createClass("fast", keeps)
 			called, open := p.gate("CreateVolume", true, status.Error(codes.DeadlineExceeded, "slow"))
-			p.makeClaim("c", "fast")
+			p.createClaim("c", "fast")
 			<-called
 			p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "fast", metav1.DeleteOptions{}))
 			if again {
-				p.makeClass("fast", func(c *storagev1.StorageClass) {
+				p.createClass("fast", func(c *storagev1.StorageClass) {
 					c.Provisioner, c.Parameters = "other.example.com", map[string]string{"tier": "2"}
 				})
 			}
 			open()
-			p.bound("c")
-			p.settled()
-			if v := p.getVolume(p.claim("c").Spec.VolumeName); v.Spec.PersistentVolumeReclaimPolicy !=
+			p.waitForBound("c")
+			p.waitForSettled()
+			if v := p.getVolume(p.getClaim("c").Spec.VolumeName); v.Spec.PersistentVolumeReclaimPolicy !=
 				corev1.PersistentVolumeReclaimRetain {
 				t.Errorf("the volume's policy is %s", v.Spec.PersistentVolumeReclaimPolicy)
 			}
@@ -233,8 +229,7 @@ func TestClassGoneDuringTheCall(t *testing.T) {
 	}
 }
 
-// sameArguments wants CreateVolume to have been called at least so often, each
-// time with the same arguments.
+// sameArguments requires at least this many calls of CreateVolume, all with the same arguments.
 func (p *plane) sameArguments(least int) {
 	p.t.Helper()
 	all := p.creations()
@@ -248,7 +243,7 @@ func (p *plane) sameArguments(least int) {
 	}
 }
 
-// TestCreateVolumeFails in every way that there is, and goes well in the end.
+// TestCreateVolumeFails: CreateVolume fails in every possible way, and succeeds in the end.
 func TestCreateVolumeFails(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -269,25 +264,25 @@ func TestCreateVolumeFails(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPlane(t)
-			p.makeClass("fast")
+			p.createClass("fast")
 			p.driver.OnCall("CreateVolume", func(n int, _ any) csitest.Action {
 				if n > 2 {
 					return csitest.Action{}
 				}
 				return c.action
 			})
-			p.makeClaim("c", "fast")
-			p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, c.words)
-			p.bound("c")
-			p.settled()
+			p.createClaim("c", "fast")
+			p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, c.words)
+			p.waitForBound("c")
+			p.waitForSettled()
 			p.sameArguments(3)
 			p.agrees()
 		})
 	}
 }
 
-// TestFullNode: with late binding, a node whose segment is full is given up,
-// and placement selects one again.
+// TestFullNode: with late binding, a node whose segment is full is given up, and placement selects another
+// one.
 func TestFullNode(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) {
 		c.Plugin.AccessibilityConstraints, c.Segments = true, map[string]string{"zone": "here"}
@@ -308,21 +303,21 @@ func TestFullNode(t *testing.T) {
 	}
 	p.start()
 	called, open := p.gate("CreateVolume", false, status.Error(codes.ResourceExhausted, "full"))
-	p.lateClass("late", p.conn.Name)
-	p.makeClaim("c", "late")
+	p.createLateClass("late", p.conn.Name)
+	p.createClaim("c", "late")
 	w, err := p.client.CoreV1().PersistentVolumeClaims("default").Watch(p.ctx, metav1.ListOptions{})
 	p.must(err)
 	defer w.Stop()
-	p.pod("web", "", "c")
+	p.createPod("web", "", "c")
 	<-called
 	if got := p.creations()[0].GetAccessibilityRequirements().GetPreferred(); len(got) != 1 ||
 		got[0].GetSegments()["zone"] != "here" {
 		t.Errorf("preferred is %v", got)
 	}
 	open()
-	p.placed("web")
-	p.bound("c")
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, "full")
+	p.waitForPlacement("web")
+	p.waitForBound("c")
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, "full")
 	// The claim had a node, then none, then one again.
 	var story []bool
 	for story = nil; len(story) < 4; {
@@ -334,24 +329,23 @@ func TestFullNode(t *testing.T) {
 	if !slices.Equal(story, []bool{false, true, false, true}) {
 		t.Errorf("selected: %v", story)
 	}
-	if v := p.getVolume(p.claim("c").Spec.VolumeName); v.Spec.NodeAffinity == nil {
+	if v := p.getVolume(p.getClaim("c").Spec.VolumeName); v.Spec.NodeAffinity == nil {
 		t.Error("the driver's topology is not the volume's")
 	}
 	p.agrees()
 }
 
-// TestRestartDuringTheCall: the controllers stop while the driver works, and
-// with them all that they know; the claim is deleted while they are away, or
-// not; and the driver is there when they come back, or registers when they have
-// said that they miss it.
+// TestRestartDuringTheCall: the controllers stop while the driver works, and lose their memory. The claim
+// is deleted in the meantime, or not. The driver is there when the controllers start, or registers after
+// they have reported that it is missing.
 func TestRestartDuringTheCall(t *testing.T) {
 	for _, c := range []struct{ deleted, late bool }{{}, {deleted: true}, {deleted: true, late: true}} {
 		deleted := c.deleted
 		t.Run(fmt.Sprintf("deleted %v late %v", deleted, c.late), func(t *testing.T) {
 			p := newPlane(t)
-			p.makeClass("fast")
+			p.createClass("fast")
 			p.driver.OnCall("CreateVolume", func(int, any) csitest.Action { return csitest.Action{After: true, Hang: true} })
-			p.makeClaim("c", "fast")
+			p.createClaim("c", "fast")
 			p.eventually(func() string {
 				if len(p.driver.Volumes()) == 0 {
 					return "the driver has made nothing"
@@ -361,7 +355,7 @@ func TestRestartDuringTheCall(t *testing.T) {
 			p.stop()
 			p.driver.OnCall("CreateVolume", nil)
 			if deleted {
-				p.removeClaim("c")
+				p.deleteClaim("c")
 			}
 			p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "fast", metav1.DeleteOptions{}))
 			if c.late {
@@ -369,47 +363,48 @@ func TestRestartDuringTheCall(t *testing.T) {
 			}
 			p.start()
 			if c.late {
-				p.tells("PersistentVolumeClaim", "c", volume.ReasonDriverMissing, p.driver.Name())
+				p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonDriverMissing, p.driver.Name())
 				p.drivers.Put(p.conn)
 			}
 			if deleted {
-				p.noClaim("c")
-				p.settled()
+				p.waitForNoClaim("c")
+				p.waitForSettled()
 				p.nothingLeft()
 				return
 			}
-			p.bound("c")
-			p.settled()
+			p.waitForBound("c")
+			p.waitForSettled()
 			p.sameArguments(2)
 			p.agrees()
 		})
 	}
 }
 
-// TestVolumeDeletedFirst: its claim keeps it; then its policy is followed.
+// TestVolumeDeletedFirst: the volume object is deleted before its claim. It exists as long as the claim
+// does, and then its reclaim policy is followed.
 func TestVolumeDeletedFirst(t *testing.T) {
 	for name, policy := range map[string]corev1.PersistentVolumeReclaimPolicy{
 		"Delete": corev1.PersistentVolumeReclaimDelete, "Retain": corev1.PersistentVolumeReclaimRetain,
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlane(t)
-			p.makeClass("fast", func(c *storagev1.StorageClass) { c.ReclaimPolicy = &policy })
-			p.makeClaim("c", "fast")
-			p.bound("c")
-			p.settled()
-			name := p.claim("c").Spec.VolumeName
+			p.createClass("fast", func(c *storagev1.StorageClass) { c.ReclaimPolicy = &policy })
+			p.createClaim("c", "fast")
+			p.waitForBound("c")
+			p.waitForSettled()
+			name := p.getClaim("c").Spec.VolumeName
 			p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, name, metav1.DeleteOptions{}))
 			// Another claim's whole life leaves time to do the wrong thing.
-			p.makeClaim("other", "fast")
-			p.bound("other")
-			p.removeClaim("other")
-			p.noClaim("other")
+			p.createClaim("other", "fast")
+			p.waitForBound("other")
+			p.deleteClaim("other")
+			p.waitForNoClaim("other")
 			if v := p.getVolume(name); v.Status.Phase != corev1.VolumeBound || p.calls("DeleteVolume") > 1 {
 				t.Errorf("volume is %s after %d deletions", v.Status.Phase, p.calls("DeleteVolume"))
 			}
-			p.claimPhase("c", corev1.ClaimBound, name)
-			p.removeClaim("c")
-			p.noClaim("c")
+			p.waitForClaimPhase("c", corev1.ClaimBound, name)
+			p.deleteClaim("c")
+			p.waitForNoClaim("c")
 			p.eventually(func() string {
 				if _, err := p.client.CoreV1().PersistentVolumes().Get(p.ctx, name, metav1.GetOptions{}); !gone(err) {
 					return fmt.Sprintf("volume object %s is there: %v", name, err)
@@ -427,62 +422,63 @@ func TestVolumeDeletedFirst(t *testing.T) {
 // TestDeleteWaitsForDetach: a volume that a node still uses is not deleted.
 func TestDeleteWaitsForDetach(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
-	p.makeClaim("c", "fast")
-	p.bound("c")
-	v := p.getVolume(p.claim("c").Spec.VolumeName)
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", v.Spec.CSI.VolumeHandle)
-	p.uses("n1", v.Spec.CSI.VolumeHandle)
-	p.removePod("web")
-	p.removeClaim("c")
-	p.noClaim("c")
-	p.volumePhase(v.Name, corev1.VolumeReleased)
-	p.tells("PersistentVolume", v.Name, volume.ReasonStillAttached, "csi-")
+	p.createClass("fast")
+	p.createClaim("c", "fast")
+	p.waitForBound("c")
+	v := p.getVolume(p.getClaim("c").Spec.VolumeName)
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", v.Spec.CSI.VolumeHandle)
+	p.reportInUse("n1", v.Spec.CSI.VolumeHandle)
+	p.deletePod("web")
+	p.deleteClaim("c")
+	p.waitForNoClaim("c")
+	p.waitForVolumePhase(v.Name, corev1.VolumeReleased)
+	p.waitForEvent("PersistentVolume", v.Name, volume.ReasonStillAttached, "csi-")
 	if n := p.calls("DeleteVolume"); n > 0 {
 		t.Errorf("DeleteVolume was called for a volume that is attached, %d times", n)
 	}
-	p.uses("n1")
+	p.reportInUse("n1")
 	p.nothingLeft()
 }
 
-// TestDeleteVolumeFails and is repeated until it does not.
+// TestDeleteVolumeFails: a failed deletion is repeated until it succeeds.
 func TestDeleteVolumeFails(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
-	p.makeClaim("c", "fast")
-	p.bound("c")
-	name := p.claim("c").Spec.VolumeName
+	p.createClass("fast")
+	p.createClaim("c", "fast")
+	p.waitForBound("c")
+	name := p.getClaim("c").Spec.VolumeName
 	p.driver.OnCall("DeleteVolume", func(n int, _ any) csitest.Action {
 		if n > 3 {
 			return csitest.Action{}
 		}
 		return csitest.Action{Err: status.Error(codes.Internal, "disk is on fire")}
 	})
-	p.removeClaim("c")
-	p.tells("PersistentVolume", name, volume.ReasonFailedDelete, "disk is on fire")
+	p.deleteClaim("c")
+	p.waitForEvent("PersistentVolume", name, volume.ReasonFailedDelete, "disk is on fire")
 	p.nothingLeft()
 }
 
-// TestDriverThatMakesNoVolumes is told from one that is not there.
+// TestDriverThatMakesNoVolumes: the event about a driver that cannot create volumes differs from the one
+// about a missing driver.
 func TestDriverThatMakesNoVolumes(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) { c.Controller.CreateDelete = false })
-	p.makeClass("fast")
-	p.makeClaim("c", "fast")
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, p.conn.Name, "has registered",
+	p.createClass("fast")
+	p.createClaim("c", "fast")
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, p.conn.Name, "has registered",
 		"CREATE_DELETE_VOLUME")
-	p.makeVolume("v", "2Gi", "", func(v *corev1.PersistentVolume) {
+	p.createVolume("v", "2Gi", "", func(v *corev1.PersistentVolume) {
 		v.Annotations = map[string]string{volume.AnnProvisionedBy: p.conn.Name}
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 	})
-	p.makeClaim("d", "")
-	p.claimPhase("d", corev1.ClaimBound, "v")
-	p.removeClaim("d")
-	p.tells("PersistentVolume", "v", volume.ReasonFailedDelete, "CREATE_DELETE_VOLUME")
+	p.createClaim("d", "")
+	p.waitForClaimPhase("d", corev1.ClaimBound, "v")
+	p.deleteClaim("d")
+	p.waitForEvent("PersistentVolume", "v", volume.ReasonFailedDelete, "CREATE_DELETE_VOLUME")
 	// Another's class is another's business.
-	p.makeClass("foreign", func(c *storagev1.StorageClass) { c.Provisioner = "other.example.com" })
-	p.makeClaim("e", "foreign")
-	p.tells("PersistentVolumeClaim", "e", volume.ReasonExternalProvisioning, "other.example.com")
+	p.createClass("foreign", func(c *storagev1.StorageClass) { c.Provisioner = "other.example.com" })
+	p.createClaim("e", "foreign")
+	p.waitForEvent("PersistentVolumeClaim", "e", volume.ReasonExternalProvisioning, "other.example.com")
 	if n := p.calls("CreateVolume") + p.calls("DeleteVolume"); n > 0 {
 		t.Errorf("the driver was called %d times for what it cannot do", n)
 	}

@@ -10,37 +10,37 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestQuiet: objects with which nothing happens are not written while others
-// live their lives, and not when the controllers start again.
+// TestQuiet: objects to which nothing happens are written neither while other objects change nor after the
+// controllers start again.
 func TestQuiet(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
-	p.lateClass("late", p.conn.Name)
-	p.makeVolume("quiet-free", "2Gi", "none")
-	p.makeVolume("quiet-taken", "2Gi", "")
-	p.makeClaim("quiet-static", "")
-	p.makeClaim("quiet-bound", "fast")
-	p.makeClaim("quiet-late", "late")
-	p.makeClaim("quiet-waiting", "absent")
-	p.makeClaim("quiet-used", "fast")
-	p.pod("quiet-pod", "n1", "quiet-used")
-	p.claimPhase("quiet-static", corev1.ClaimBound, "quiet-taken")
-	p.volumePhase("quiet-taken", corev1.VolumeBound)
-	p.volumePhase("quiet-free", corev1.VolumeAvailable)
-	p.bound("quiet-bound")
-	p.bound("quiet-used")
-	p.settled()
-	p.settled()
-	p.tells("PersistentVolumeClaim", "quiet-late", volume.ReasonWaitForFirstConsumer)
-	p.tells("PersistentVolumeClaim", "quiet-waiting", volume.ReasonProvisioningFailed)
-	p.tells("PersistentVolumeClaim", "quiet-bound", volume.ReasonProvisioningSucceeded)
-	p.tells("PersistentVolumeClaim", "quiet-used", volume.ReasonProvisioningSucceeded)
-	p.mayMount("n1", p.getVolume(p.claim("quiet-used").Spec.VolumeName).Spec.CSI.VolumeHandle)
-	p.tells("Pod", "quiet-pod", volume.ReasonAttached)
-	p.busy("before")
+	p.createClass("fast")
+	p.createLateClass("late", p.conn.Name)
+	p.createVolume("quiet-free", "2Gi", "none")
+	p.createVolume("quiet-taken", "2Gi", "")
+	p.createClaim("quiet-static", "")
+	p.createClaim("quiet-bound", "fast")
+	p.createClaim("quiet-late", "late")
+	p.createClaim("quiet-waiting", "absent")
+	p.createClaim("quiet-used", "fast")
+	p.createPod("quiet-pod", "n1", "quiet-used")
+	p.waitForClaimPhase("quiet-static", corev1.ClaimBound, "quiet-taken")
+	p.waitForVolumePhase("quiet-taken", corev1.VolumeBound)
+	p.waitForVolumePhase("quiet-free", corev1.VolumeAvailable)
+	p.waitForBound("quiet-bound")
+	p.waitForBound("quiet-used")
+	p.waitForSettled()
+	p.waitForSettled()
+	p.waitForEvent("PersistentVolumeClaim", "quiet-late", volume.ReasonWaitForFirstConsumer)
+	p.waitForEvent("PersistentVolumeClaim", "quiet-waiting", volume.ReasonProvisioningFailed)
+	p.waitForEvent("PersistentVolumeClaim", "quiet-bound", volume.ReasonProvisioningSucceeded)
+	p.waitForEvent("PersistentVolumeClaim", "quiet-used", volume.ReasonProvisioningSucceeded)
+	p.waitForAttached("n1", p.getVolume(p.getClaim("quiet-used").Spec.VolumeName).Spec.CSI.VolumeHandle)
+	p.waitForEvent("Pod", "quiet-pod", volume.ReasonAttached)
+	p.runAnotherVolume("before")
 	mark := len(p.writes.since(0))
 	for _, name := range []string{"a", "b", "c"} {
-		p.busy(name)
+		p.runAnotherVolume(name)
 	}
 	for _, w := range p.writes.since(mark) {
 		if w.about("quiet-") {
@@ -50,7 +50,7 @@ func TestQuiet(t *testing.T) {
 	p.stop()
 	p.start()
 	mark = len(p.writes.since(0))
-	p.busy("d")
+	p.runAnotherVolume("d")
 	for _, w := range p.writes.since(mark) {
 		// To say again why a claim waits is no harm.
 		if kind, _ := objectOf(w.path); w.about("quiet-") && kind != "events" {
@@ -59,13 +59,13 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// busy lets a claim and its consumer come and go.
-func (p *plane) busy(name string) {
+// runAnotherVolume creates and deletes a claim with its Pod.
+func (p *plane) runAnotherVolume(name string) {
 	p.t.Helper()
-	p.makeClaim(name, "late")
-	p.pod(name, "", name)
-	node := p.placed(name)
-	handle := p.getVolume(p.claim(name).Spec.VolumeName).Spec.CSI.VolumeHandle
+	p.createClaim(name, "late")
+	p.createPod(name, "", name)
+	node := p.waitForPlacement(name)
+	handle := p.getVolume(p.getClaim(name).Spec.VolumeName).Spec.CSI.VolumeHandle
 	p.eventually(func() string {
 		n, err := p.client.CoreV1().Nodes().Get(p.ctx, node, metav1.GetOptions{})
 		p.must(err)
@@ -76,9 +76,9 @@ func (p *plane) busy(name string) {
 		}
 		return fmt.Sprintf("node %s has %v", node, n.Status.VolumesAttached)
 	})
-	p.removePod(name)
-	p.removeClaim(name)
-	p.noClaim(name)
+	p.deletePod(name)
+	p.deleteClaim(name)
+	p.waitForNoClaim(name)
 	p.eventually(func() string {
 		for _, v := range p.driver.Volumes() {
 			if v.ID == handle {

@@ -18,8 +18,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// growing is a plane with a class whose volumes grow, and a bound claim "c" of
-// 1Gi.
+// growing returns a plane with a class that allows expansion, and a bound claim "c" of 1Gi.
 func growing(t *testing.T, change ...func(*csitest.Config)) *plane {
 	p := newPlane(t, change...)
 	_, err := p.client.StorageV1().StorageClasses().Create(p.ctx, &storagev1.StorageClass{
@@ -32,11 +31,11 @@ func growing(t *testing.T, change ...func(*csitest.Config)) *plane {
 
 func (p *plane) growable(name string) {
 	p.t.Helper()
-	p.wire(name, func(v *corev1.PersistentVolume) { v.Spec.StorageClassName = "grows" })
+	p.createBoundVolume(name, func(v *corev1.PersistentVolume) { v.Spec.StorageClassName = "grows" })
 }
 
-// asks changes a claim's request. The class may be new to the admission that
-// looks at it.
+// asks changes a claim's request. The class may still be new to the admission plugin that checks this, so a
+// refusal is repeated.
 func (p *plane) asks(claim, size string) {
 	p.t.Helper()
 	body := fmt.Appendf(nil, `{"spec":{"resources":{"requests":{"storage":%q}}}}`, size)
@@ -49,12 +48,11 @@ func (p *plane) asks(claim, size string) {
 	})
 }
 
-// has waits until a claim has a size and a state of its resize, and its volume
-// the size.
+// has waits until a claim has a size and a state of its expansion, and its volume has the volume size.
 func (p *plane) has(claim, size, volumeSize string, state corev1.ClaimResourceStatus) {
 	p.t.Helper()
 	p.eventually(func() string {
-		c := p.claim(claim)
+		c := p.getClaim(claim)
 		v, err := p.client.CoreV1().PersistentVolumes().Get(p.ctx, c.Spec.VolumeName, metav1.GetOptions{})
 		p.must(err)
 		got := c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
@@ -67,7 +65,7 @@ func (p *plane) has(claim, size, volumeSize string, state corev1.ClaimResourceSt
 	})
 }
 
-// asked returns the sizes that the driver was asked for, in MiB.
+// asked returns the sizes, in MiB, of all requests to expand.
 func (p *plane) asked() (sizes []int64) {
 	for _, c := range p.driver.Calls() {
 		if r, ok := c.Request.(*csipb.ControllerExpandVolumeRequest); ok {
@@ -77,16 +75,16 @@ func (p *plane) asked() (sizes []int64) {
 	return sizes
 }
 
-// TestResize goes through both halves; the test is the node.
+// TestResize: the controller expands the volume, and the test does the part of the node.
 func TestResize(t *testing.T) {
 	p := growing(t)
 	p.asks("c", "2Gi")
 	p.has("c", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending)
-	if k := p.claim("c").Status.Conditions; len(k) != 1 ||
+	if k := p.getClaim("c").Status.Conditions; len(k) != 1 ||
 		k[0].Type != corev1.PersistentVolumeClaimFileSystemResizePending {
 		t.Errorf("conditions are %v", k)
 	}
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonNodeResizePending)
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonNodeResizePending)
 	// A larger request waits for the node.
 	p.asks("c", "3Gi")
 	_, err := p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, "c", types.MergePatchType,
@@ -103,14 +101,14 @@ func TestResizeWithoutTheNode(t *testing.T) {
 	p := growing(t, func(c *csitest.Config) { c.Node.Expand = false })
 	p.asks("c", "2Gi")
 	p.has("c", "2Gi", "2Gi", "")
-	if c := p.claim("c"); len(c.Status.Conditions) > 0 {
+	if c := p.getClaim("c"); len(c.Status.Conditions) > 0 {
 		t.Errorf("conditions are %v", c.Status.Conditions)
 	}
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonResized)
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonResized)
 }
 
-// TestResizeThatCannotBe is told, not asked for again and again, and taken back
-// by a smaller request.
+// TestResizeThatCannotBe: events say why, the driver is not called again and again, and a smaller request
+// cancels the expansion.
 func TestResizeThatCannotBe(t *testing.T) {
 	p := growing(t, func(c *csitest.Config) { c.Node.Expand = false })
 	p.growable("d")
@@ -122,7 +120,7 @@ func TestResizeThatCannotBe(t *testing.T) {
 	})
 	p.asks("c", "100Gi")
 	p.has("c", "1Gi", "1Gi", corev1.PersistentVolumeClaimControllerResizeInfeasible)
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonFailedResize, "too large")
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonFailedResize, "too large")
 	for _, size := range []string{"2Gi", "3Gi", "4Gi"} {
 		p.asks("d", size)
 		p.has("d", size, size, "")
@@ -134,9 +132,8 @@ func TestResizeThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestResizeThatMayHaveHappened: the driver grew the volume and lost the
-// answer. A smaller request after that must not make less of the volume than
-// there is.
+// TestResizeThatMayHaveHappened: the driver expands the volume, and its answer is lost. A smaller request
+// afterwards must not reduce the recorded size.
 func TestResizeThatMayHaveHappened(t *testing.T) {
 	p := growing(t, func(c *csitest.Config) { c.Node.Expand = false })
 	called, answer := make(chan struct{}), make(chan struct{})
@@ -155,7 +152,7 @@ func TestResizeThatMayHaveHappened(t *testing.T) {
 	p.has("c", "4Gi", "4Gi", "")
 }
 
-// TestResizeAfterRestart: the controllers stopped while the driver worked.
+// TestResizeAfterRestart: the controllers stop while the driver works.
 func TestResizeAfterRestart(t *testing.T) {
 	p := growing(t)
 	p.driver.OnCall("ControllerExpandVolume",
@@ -173,7 +170,7 @@ func TestResizeAfterRestart(t *testing.T) {
 	p.has("c", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending)
 }
 
-// TestResizeThatTheNodeCannot is not handed to the node again at once.
+// TestResizeThatTheNodeCannot: the node does not get the expansion again at once.
 func TestResizeThatTheNodeCannot(t *testing.T) {
 	p := growing(t)
 	p.asks("c", "2Gi")

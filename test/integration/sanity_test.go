@@ -12,8 +12,7 @@ import (
 	"volplane.dev/volplane/internal/driver/local"
 )
 
-// TestSanity plays csi-sanity against the bundled driver, with real loop
-// devices and mounts.
+// TestSanity runs csi-sanity against the bundled driver, with real loop devices and mounts.
 func TestSanity(t *testing.T) {
 	dir, err := os.MkdirTemp("", "sanity-")
 	if err != nil {

@@ -29,11 +29,10 @@ import (
 	"volplane.dev/volplane/internal/testkit/logged"
 )
 
-// hidden begins whatever may not be told.
+// hidden is the prefix of everything that must stay secret.
 const hidden = "hidden-"
 
-// loud is a driver that quotes whole requests in its errors, for the methods
-// that are sick.
+// loud is a driver whose errors quote the whole request, for chosen methods.
 type loud struct {
 	*csitest.Driver
 	mu   sync.Mutex
@@ -86,8 +85,7 @@ func (d *loud) heal(method string) {
 	delete(d.sick, method)
 }
 
-// wireLoud makes a volume of the driver with secrets wherever they can be, and
-// its claim.
+// wireLoud creates a volume of the driver with secrets in all possible places, and its claim.
 func (h *host) wireLoud(d *loud) {
 	h.t.Helper()
 	_, err := h.client.CoreV1().Secrets("default").Create(h.t.Context(), &corev1.Secret{
@@ -124,10 +122,9 @@ func (h *host) wireLoud(d *loud) {
 	h.must(err)
 }
 
-// TestNoSecretIsTold: Secrets, what the driver gives to the node, attributes and
-// mount options with the names of secrets reach the driver at each of its calls,
-// which quotes them; they are in no log, no event, no condition, no error of an
-// attachment, and nothing that `volplane` says of what waits.
+// TestNoSecretIsTold: Secrets, the data from the driver to the node, and attributes and mount options with
+// secret names reach the driver in each of its calls, and its errors quote them. No log, event, condition,
+// error of an attachment or output of `volplane` has them.
 func TestNoSecretIsTold(t *testing.T) {
 	log := &logged.Text{}
 	h := newHost(t, func(h *host) {
@@ -169,7 +166,7 @@ func TestNoSecretIsTold(t *testing.T) {
 	}
 }
 
-// sickness waits for the event about a call, which shows what is no secret.
+// sickness waits for the event about a call, which shows the parts that are not secret.
 func (h *host) sickness(method string) {
 	h.t.Helper()
 	h.eventually(func() string {
@@ -184,7 +181,7 @@ func (h *host) sickness(method string) {
 	})
 }
 
-// tellsNone looks for secrets wherever people look.
+// tellsNone looks for secrets in all texts that users read.
 func (h *host) tellsNone(log *logged.Text) {
 	h.t.Helper()
 	told := map[string]string{"the log": log.String()}
@@ -213,7 +210,7 @@ func (h *host) tellsNone(log *logged.Text) {
 	}
 }
 
-// why is all that `volplane why -o json` says of an object, or of all.
+// why returns what `volplane why -o json` prints about an object, or about all.
 func (h *host) why(about string) string {
 	h.t.Helper()
 	args := strings.Fields("why " + about + " -o json --kubeconfig " + h.server.AdminKubeconfig())
@@ -222,7 +219,7 @@ func (h *host) why(about string) string {
 	return out.String() + errs.String()
 }
 
-// attachErrors are what attachments say beside what the driver gives to the node.
+// attachErrors returns the attachments without the driver's data for the node.
 func (h *host) attachErrors() (any, error) {
 	all, err := h.client.StorageV1().VolumeAttachments().List(h.t.Context(), metav1.ListOptions{})
 	for i := range all.Items {

@@ -16,19 +16,19 @@ import (
 
 const snapshotAPI = "/apis/snapshot.storage.k8s.io/v1/"
 
-// TestRestore: a claim gets the data of a snapshot, and hears what is missing
-// until then. What a snapshot controller writes the test writes.
+// TestRestore: a claim gets the data of a snapshot, and until then an event says what is missing. The test
+// writes what a snapshot controller would write.
 func TestRestore(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) { c.Snapshots, c.Controller.Snapshot = []string{"snap-1"}, true })
-	p.makeClass("fast")
+	p.createClass("fast")
 	n := 0
 	refused := func(words ...string) {
 		t.Helper()
 		n++
 		name := fmt.Sprint("c", n)
-		p.makeClaim(name, "fast", restores)
-		p.tells("PersistentVolumeClaim", name, volume.ReasonProvisioningFailed, append(words, "snapshot default/s")...)
-		p.removeClaim(name)
+		p.createClaim(name, "fast", restores)
+		p.waitForEvent("PersistentVolumeClaim", name, volume.ReasonProvisioningFailed, append(words, "snapshot default/s")...)
+		p.deleteClaim(name)
 	}
 	refused("does not exist")
 	p.custom("POST", "namespaces/default/volumesnapshots",
@@ -49,25 +49,25 @@ func TestRestore(t *testing.T) {
 	p.read("namespaces/default/volumesnapshots/s", &snapshot)
 	p.custom("PATCH", "volumesnapshotcontents/content",
 		`{"spec":{"volumeSnapshotRef":{"uid":"`+string(snapshot.Metadata.UID)+`"}}}`)
-	p.makeClaim("raw", "fast", restores, func(c *corev1.PersistentVolumeClaim) {
+	p.createClaim("raw", "fast", restores, func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 	})
-	p.tells("PersistentVolumeClaim", "raw", volume.ReasonProvisioningFailed, volume.AnnAllowModeChange)
+	p.waitForEvent("PersistentVolumeClaim", "raw", volume.ReasonProvisioningFailed, volume.AnnAllowModeChange)
 	if calls := p.calls("CreateVolume"); calls > 0 {
 		t.Errorf("%d calls of CreateVolume: an empty volume is no restored snapshot", calls)
 	}
 	called, open := p.gate("CreateVolume", true, nil)
-	p.makeClaim("good", "fast", restores)
+	p.createClaim("good", "fast", restores)
 	<-called
 	p.protected(true)
 	open()
-	p.bound("good")
+	p.waitForBound("good")
 	if got := p.creations()[0].GetVolumeContentSource().GetSnapshot().GetSnapshotId(); got != "snap-1" {
 		t.Errorf("the volume is made from snapshot %q", got)
 	}
 	p.custom("PATCH", "volumesnapshotcontents/content",
 		`{"metadata":{"annotations":{"`+volume.AnnAllowModeChange+`":"true"}}}`)
-	p.bound("raw")
+	p.waitForBound("raw")
 	p.protected(false)
 	p.agrees()
 	// What a process that died has protected the next one lets go.
@@ -83,8 +83,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// protected waits until the snapshot is kept for volumes that are made from it,
-// or not any more.
+// protected waits until the snapshot has, or does not have, the finalizer that keeps it for volumes that
+// are made from it.
 func (p *plane) protected(want bool) {
 	p.t.Helper()
 	p.eventually(func() string {
@@ -103,8 +103,7 @@ func restores(c *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// custom writes an object of the custom resources of snapshots. They are served
-// a moment after the server is ready.
+// custom writes a custom resource of snapshots. These are served a moment after the server is ready.
 func (p *plane) custom(verb, path, body string) {
 	p.t.Helper()
 	p.eventually(func() string {

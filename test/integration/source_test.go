@@ -21,25 +21,25 @@ func clones(source string) func(*corev1.PersistentVolumeClaim) {
 	}
 }
 
-// TestCloneKeepsItsSource: a claim that is deleted while a copy is made of it
-// stays, with its volume, until the copy is there, even when the process that
-// makes it ends meanwhile.
+// TestCloneKeepsItsSource: a claim that is deleted while it is cloned exists, with its volume, until the
+// clone exists, even if the process that clones it ends in the meantime.
 func TestCloneKeepsItsSource(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
-	p.makeClaim("source", "fast")
-	p.bound("source")
+	p.createClass("fast")
+	p.createClaim("source", "fast")
+	p.waitForBound("source")
+	original := p.getClaim("source").Spec.VolumeName
 	called, open := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	p.driver.OnCall("CreateVolume", func(int, any) csitest.Action {
 		once.Do(func() { close(called); <-open })
 		return csitest.Action{After: true}
 	})
-	p.makeClaim("copy", "fast", clones("source"))
+	p.createClaim("copy", "fast", clones("source"))
 	<-called
-	p.removeClaim("source")
+	p.deleteClaim("source")
 	p.eventually(func() string {
-		if got := p.claim("source").Finalizers; slices.Equal(got, []string{volume.FinalizerCloning}) {
+		if got := p.getClaim("source").Finalizers; slices.Equal(got, []string{volume.FinalizerCloning}) {
 			return ""
 		}
 		return "only the copy keeps the source"
@@ -47,30 +47,31 @@ func TestCloneKeepsItsSource(t *testing.T) {
 	close(open)
 	p.stop()
 	p.start()
-	p.bound("copy")
-	p.noClaim("source")
-	p.settled()
+	p.waitForBound("copy")
+	p.waitForNoClaim("source")
+	p.waitForNoVolume(original)
+	p.waitForSettled()
 	p.agrees()
 	if n := len(p.driver.Volumes()); n != 1 {
 		t.Errorf("%d volumes at the driver, want the copy alone", n)
 	}
-	p.makeClaim("late", "fast", clones("source"))
-	p.tells("PersistentVolumeClaim", "late", volume.ReasonProvisioningFailed, "claim default/source does not exist")
+	p.createClaim("late", "fast", clones("source"))
+	p.waitForEvent("PersistentVolumeClaim", "late", volume.ReasonProvisioningFailed, "claim default/source does not exist")
 }
 
-// TestManyClonesOfOneClaim cost one write for the source, and none fails.
+// TestManyClonesOfOneClaim: the source is written once for all clones, and no clone fails.
 func TestManyClonesOfOneClaim(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
-	p.makeClaim("source", "fast")
-	p.bound("source")
+	p.createClass("fast")
+	p.createClaim("source", "fast")
+	p.waitForBound("source")
 	before := len(p.writes.since(0))
 	names := []string{"c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"}
 	for _, name := range names {
-		p.makeClaim(name, "fast", clones("source"))
+		p.createClaim(name, "fast", clones("source"))
 	}
 	for _, name := range names {
-		p.bound(name)
+		p.waitForBound(name)
 	}
 	written := 0
 	for _, w := range p.writes.since(before) {
@@ -86,20 +87,21 @@ func TestManyClonesOfOneClaim(t *testing.T) {
 	}
 }
 
-// TestAttributesClass: the parameters of the class of attributes go to the
-// driver, its name to the volume; what is wrong with it is told.
+// TestAttributesClass: the parameters of the VolumeAttributesClass are sent to the driver, and its name is
+// written to the volume. Events report mistakes in it.
 func TestAttributesClass(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
+	p.createClass("fast")
 	gold := func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeAttributesClassName = ptr.To("gold") }
-	p.makeClaim("c", "fast", gold)
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, "VolumeAttributesClass gold does not exist")
+	p.createClaim("c", "fast", gold)
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed,
+		"VolumeAttributesClass gold does not exist")
 	_, err := p.client.StorageV1().VolumeAttributesClasses().Create(p.ctx, &storagev1.VolumeAttributesClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "gold"}, DriverName: p.conn.Name, Parameters: map[string]string{"iops": "9000"},
 	}, metav1.CreateOptions{})
 	p.must(err)
-	p.bound("c")
-	c := p.claim("c")
+	p.waitForBound("c")
+	c := p.getClaim("c")
 	if got := p.creations()[0].GetMutableParameters(); !maps.Equal(got, map[string]string{"iops": "9000"}) {
 		t.Errorf("mutable parameters %v", got)
 	}
@@ -110,12 +112,12 @@ func TestAttributesClass(t *testing.T) {
 	}
 }
 
-// TestAttributesNeedTheDriver: a driver that knows no such attributes is named.
+// TestAttributesNeedTheDriver: an event names a driver that does not support attributes.
 func TestAttributesNeedTheDriver(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) { c.Controller.Modify = false })
-	p.makeClass("fast")
-	p.makeClaim("c", "fast", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeAttributesClassName = ptr.To("gold") })
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, p.conn.Name, "MODIFY_VOLUME")
+	p.createClass("fast")
+	p.createClaim("c", "fast", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeAttributesClassName = ptr.To("gold") })
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, p.conn.Name, "MODIFY_VOLUME")
 	if n := p.calls("CreateVolume"); n > 0 {
 		t.Errorf("the driver was called %d times", n)
 	}

@@ -15,8 +15,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// attachment waits until there is one attachment with a property, and returns
-// it.
+// attachment waits until there is one attachment with a property, and returns it.
 func (p *plane) attachment(
 	argues string, has func(storagev1.VolumeAttachment) bool,
 ) (found storagev1.VolumeAttachment) {
@@ -32,18 +31,18 @@ func (p *plane) attachment(
 	return found
 }
 
-// TestWhatAttachmentsSay while attaching fails, when it has gone well, and while
+// TestWhatAttachmentsSay: the status of an attachment while attaching fails, after it succeeded, and while
 // detaching fails.
 func TestWhatAttachmentsSay(t *testing.T) {
 	p := newPlane(t)
 	not := func(int, any) csitest.Action { return csitest.Action{Err: status.Error(codes.Internal, "not now")} }
 	p.driver.OnCall("ControllerPublishVolume", not)
 	p.driver.OnCall("ControllerUnpublishVolume", not)
-	p.makeClass("fast")
-	p.makeClaim("c", "fast")
-	p.bound("c")
-	v := p.getVolume(p.claim("c").Spec.VolumeName)
-	p.pod("web", "n1", "c")
+	p.createClass("fast")
+	p.createClaim("c", "fast")
+	p.waitForBound("c")
+	v := p.getVolume(p.getClaim("c").Spec.VolumeName)
+	p.createPod("web", "n1", "c")
 	va := p.attachment("attaching fails (S1-058, S1-059)", func(va storagev1.VolumeAttachment) bool {
 		return va.Status.AttachError != nil && !va.Status.Attached
 	})
@@ -58,20 +57,20 @@ func TestWhatAttachmentsSay(t *testing.T) {
 	p.attachment("attached (S1-055, S1-057)", func(va storagev1.VolumeAttachment) bool {
 		return va.Status.AttachError == nil && va.Status.Attached
 	})
-	p.mayMount("n1", handle)
-	p.removePod("web")
+	p.waitForAttached("n1", handle)
+	p.deletePod("web")
 	p.attachment("detaching fails (S1-065, S1-066)", func(va storagev1.VolumeAttachment) bool {
 		return va.Status.DetachError != nil && va.Status.Attached && va.DeletionTimestamp != nil
 	})
 	p.driver.OnCall("ControllerUnpublishVolume", nil)
-	p.detached()
+	p.waitForDetached()
 	if v := p.getVolume(v.Name); v.Status.Phase != corev1.VolumeBound {
 		t.Errorf("volume is %s", v.Status.Phase)
 	}
 }
 
-// TestWhoWritesTheStatusOfAttachments: the attacher alone does, and nobody else
-// has the right to, be it another controller or a node (S1-072).
+// TestWhoWritesTheStatusOfAttachments: only the attacher has the right to, no other controller and no node
+// (S1-072).
 func TestWhoWritesTheStatusOfAttachments(t *testing.T) {
 	p := newPlane(t)
 	users := map[string][]string{
@@ -87,14 +86,14 @@ func TestWhoWritesTheStatusOfAttachments(t *testing.T) {
 			}
 		}
 	}
-	p.makeClass("fast")
-	p.makeClaim("c", "fast")
-	p.bound("c")
-	handle := p.getVolume(p.claim("c").Spec.VolumeName).Spec.CSI.VolumeHandle
-	p.pod("web", "n1", "c")
-	p.mayMount("n1", handle)
-	p.removePod("web")
-	p.detached()
+	p.createClass("fast")
+	p.createClaim("c", "fast")
+	p.waitForBound("c")
+	handle := p.getVolume(p.getClaim("c").Spec.VolumeName).Spec.CSI.VolumeHandle
+	p.createPod("web", "n1", "c")
+	p.waitForAttached("n1", handle)
+	p.deletePod("web")
+	p.waitForDetached()
 	written := map[string]int{}
 	for _, w := range p.writes.since(0) {
 		if strings.Contains(w.path, "/volumeattachments/") && strings.HasSuffix(w.path, "/status") {

@@ -11,34 +11,34 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestGivenUpNodeIsNotAskedAtOnce: a late-binding claim whose node is given up is
-// tried again later and later, whether another node could be chosen or not
-// (S4-035). Other claims' whole lives leave time to do the wrong thing.
+// TestGivenUpNodeIsNotAskedAtOnce: a late-binding claim whose node is given up is tried again with a
+// growing back-off, whether another node could be chosen or not (S4-035). Other claims are created and
+// deleted meanwhile, which leaves time for wrong calls.
 func TestGivenUpNodeIsNotAskedAtOnce(t *testing.T) {
 	for _, node := range []string{"", "n1"} {
 		t.Run(fmt.Sprintf("node %q", node), func(t *testing.T) {
 			p := newZones(t)
-			p.makeClass("late", late)
-			p.makeClass("elsewhere", late, allow("b", "c"))
-			p.makeClass("fast")
+			p.createClass("late", late)
+			p.createClass("elsewhere", late, allow("b", "c"))
+			p.createClass("fast")
 			p.driver.OnCall("CreateVolume", func(int, any) csitest.Action {
 				return csitest.Action{Err: status.Error(codes.ResourceExhausted, "full")}
 			})
-			p.makeClaim("full", "late")
-			p.pod("full", node, "full")
-			p.tells("PersistentVolumeClaim", "full", volume.ReasonProvisioningFailed, "full")
+			p.createClaim("full", "late")
+			p.createPod("full", node, "full")
+			p.waitForEvent("PersistentVolumeClaim", "full", volume.ReasonProvisioningFailed, "full")
 			if node != "" {
-				p.makeClaim("away", "elsewhere")
-				p.pod("away", node, "away")
-				p.tells("PersistentVolumeClaim", "away", volume.ReasonProvisioningFailed, "allowed topology")
+				p.createClaim("away", "elsewhere")
+				p.createPod("away", node, "away")
+				p.waitForEvent("PersistentVolumeClaim", "away", volume.ReasonProvisioningFailed, "allowed topology")
 			}
 			for i := range 10 {
 				name := fmt.Sprint("other", i)
-				p.makeVolume(name, "2Gi", "byhand")
-				p.makeClaim(name, "byhand")
-				p.bound(name)
-				p.removeClaim(name)
-				p.noClaim(name)
+				p.createVolume(name, "2Gi", "byhand")
+				p.createClaim(name, "byhand")
+				p.waitForBound(name)
+				p.deleteClaim(name)
+				p.waitForNoClaim(name)
 			}
 			if n := p.calls("CreateVolume"); n > 10 {
 				t.Errorf("a driver that is full was asked %d times", n)

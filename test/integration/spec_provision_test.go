@@ -22,7 +22,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// deletions returns the handles of DeleteVolume so far.
+// deletions returns the handles of all calls of DeleteVolume.
 func (p *plane) deletions() (handles []string) {
 	for _, c := range p.driver.Calls() {
 		if r, ok := c.Request.(*csipb.DeleteVolumeRequest); ok {
@@ -32,31 +32,31 @@ func (p *plane) deletions() (handles []string) {
 	return handles
 }
 
-// TestRequestAndObject: what the driver is asked for follows from claim and
-// class, and the volume object from both and the answer.
+// TestRequestAndObject: the request to the driver follows from claim and class, and the volume object from
+// both and from the answer.
 func TestRequestAndObject(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast", func(c *storagev1.StorageClass) {
+	p.createClass("fast", func(c *storagev1.StorageClass) {
 		c.Parameters = map[string]string{"tier": "1", "csi.storage.k8s.io/fstype": "xfs", "csiProvisionerFoo": "theirs"}
 	})
-	p.makeClaim("files", "fast", func(c *corev1.PersistentVolumeClaim) {
+	p.createClaim("files", "fast", func(c *corev1.PersistentVolumeClaim) {
 		c.Labels = map[string]string{"app": "web"}
 		c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany}
 	})
-	p.makeClaim("raw", "fast", func(c *corev1.PersistentVolumeClaim) {
+	p.createClaim("raw", "fast", func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 	})
 	for _, name := range []string{"files", "raw"} {
-		p.bound(name)
+		p.waitForBound(name)
 	}
-	p.settled()
+	p.waitForSettled()
 	for _, r := range p.creations() {
 		name := "files"
-		if r.GetName() == "pvc-"+string(p.claim("raw").UID) {
+		if r.GetName() == "pvc-"+string(p.getClaim("raw").UID) {
 			name = "raw"
 		}
-		p.follows(p.claim(name), r)
-		p.stands(p.claim(name), p.getVolume(r.GetName()))
+		p.follows(p.getClaim(name), r)
+		p.stands(p.getClaim(name), p.getVolume(r.GetName()))
 	}
 	// Class and claim are in the object from its first write (S4-021).
 	var saved []write
@@ -66,14 +66,14 @@ func TestRequestAndObject(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"files", "raw"} {
-		whole := func(w write) bool { return w.about("fast") && w.about(string(p.claim(name).UID)) }
+		whole := func(w write) bool { return w.about("fast") && w.about(string(p.getClaim(name).UID)) }
 		if len(saved) != 2 || !slices.ContainsFunc(saved, whole) {
 			t.Errorf("saved first: %q", saved)
 		}
 	}
 }
 
-// follows says what of a request does not follow from the claim and its class.
+// follows says which part of a request does not follow from the claim and its class.
 func (p *plane) follows(c *corev1.PersistentVolumeClaim, r *csipb.CreateVolumeRequest) {
 	p.t.Helper()
 	_, files := r.GetVolumeCapabilities()[0].GetAccessType().(*csipb.VolumeCapability_Mount)
@@ -95,8 +95,7 @@ func (p *plane) follows(c *corev1.PersistentVolumeClaim, r *csipb.CreateVolumeRe
 	}
 }
 
-// stands says what of a volume object is not as claim, class and answer make
-// it.
+// stands says which part of a volume object does not follow from claim, class and answer.
 func (p *plane) stands(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) {
 	p.t.Helper()
 	ref, source := v.Spec.ClaimRef, v.Spec.CSI
@@ -121,11 +120,11 @@ func (p *plane) stands(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolu
 	}
 }
 
-// TestAnswersOfTheDriver: a larger volume is taken as it is, a smaller one is
-// deleted and told (S4-001, S4-046).
+// TestAnswersOfTheDriver: a larger volume is accepted. A smaller one is deleted, and an event says so
+// (S4-001, S4-046).
 func TestAnswersOfTheDriver(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
+	p.createClass("fast")
 	sized := func(bytes int64) func(int, any) csitest.Action {
 		return func(n int, req any) csitest.Action {
 			id := "id-" + req.(*csipb.CreateVolumeRequest).GetName()
@@ -138,17 +137,17 @@ func TestAnswersOfTheDriver(t *testing.T) {
 		}
 	}
 	p.driver.OnCall("CreateVolume", sized(1<<30))
-	p.makeClaim("small", "fast")
-	p.tells("PersistentVolumeClaim", "small", volume.ReasonProvisioningFailed, "1073741824", "2147483648")
-	p.bound("small")
+	p.createClaim("small", "fast")
+	p.waitForEvent("PersistentVolumeClaim", "small", volume.ReasonProvisioningFailed, "1073741824", "2147483648")
+	p.waitForBound("small")
 	if n := len(p.deletions()); n != 3 {
 		t.Errorf("of three volumes that are too small %d were deleted", n)
 	}
 	p.driver.OnCall("CreateVolume", sized(5<<30))
-	p.makeClaim("large", "fast")
-	p.bound("large")
-	p.settled()
-	c := p.claim("large")
+	p.createClaim("large", "fast")
+	p.waitForBound("large")
+	p.waitForSettled()
+	c := p.getClaim("large")
 	if v := p.getVolume(c.Spec.VolumeName); v.Spec.Capacity.Storage().String() != "5Gi" ||
 		c.Status.Capacity.Storage().String() != "5Gi" {
 		t.Errorf("the volume has %s, the claim %s", v.Spec.Capacity.Storage(), c.Status.Capacity.Storage())
@@ -156,43 +155,42 @@ func TestAnswersOfTheDriver(t *testing.T) {
 	p.agrees()
 }
 
-// TestRefusedClaims: what makes no sense is told, and the driver is not asked
-// (S4-002, S4-033 to S4-035).
+// TestRefusedClaims: events report invalid claims, and the driver is not called (S4-002, S4-033 to S4-035).
 func TestRefusedClaims(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
-	p.makeClass("typo", func(c *storagev1.StorageClass) {
+	p.createClass("fast")
+	p.createClass("typo", func(c *storagev1.StorageClass) {
 		c.Parameters = map[string]string{"csi.storage.k8s.io/provisioner-secret": "x"}
 	})
-	p.makeClass("twice", func(c *storagev1.StorageClass) {
+	p.createClass("twice", func(c *storagev1.StorageClass) {
 		c.Parameters = map[string]string{"csi.storage.k8s.io/fstype": "ext4", "fstype": "xfs"}
 	})
-	p.makeClaim("choosy", "fast", func(c *corev1.PersistentVolumeClaim) {
+	p.createClaim("choosy", "fast", func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"disk": "ssd"}}
 	})
-	p.makeClaim("typo", "typo")
-	p.makeClaim("twice", "twice")
-	p.tells("PersistentVolumeClaim", "choosy", volume.ReasonProvisioningFailed, "claim Selector is not supported")
-	p.tells("PersistentVolumeClaim", "typo", volume.ReasonProvisioningFailed,
+	p.createClaim("typo", "typo")
+	p.createClaim("twice", "twice")
+	p.waitForEvent("PersistentVolumeClaim", "choosy", volume.ReasonProvisioningFailed, "claim Selector is not supported")
+	p.waitForEvent("PersistentVolumeClaim", "typo", volume.ReasonProvisioningFailed,
 		`unknown parameter "csi.storage.k8s.io/provisioner-secret"`)
-	p.tells("PersistentVolumeClaim", "twice", volume.ReasonProvisioningFailed, "fstype", "are given")
+	p.waitForEvent("PersistentVolumeClaim", "twice", volume.ReasonProvisioningFailed, "fstype", "are given")
 	if n := p.calls("CreateVolume"); n > 0 {
 		t.Errorf("the driver was called %d times", n)
 	}
 	for _, c := range []string{"choosy", "typo", "twice"} {
-		p.claimPhase(c, corev1.ClaimPending, "")
+		p.waitForClaimPhase(c, corev1.ClaimPending, "")
 	}
 	// A class cannot be changed, only made again: the claim is looked at again.
 	p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "typo", metav1.DeleteOptions{}))
-	p.makeClass("typo")
-	p.bound("typo")
+	p.createClass("typo")
+	p.waitForBound("typo")
 }
 
-// TestClassThatIsGone when the provisioner looks for it is told by the
-// provisioner, and found when it is back (S4-032).
+// TestClassThatIsGone: when the provisioner does not find the class, its event says so. When the class is
+// back, the claim is provisioned (S4-032).
 func TestClassThatIsGone(t *testing.T) {
 	p := newPlane(t)
-	p.makeClaim("c", "gone", func(c *corev1.PersistentVolumeClaim) {
+	p.createClaim("c", "gone", func(c *corev1.PersistentVolumeClaim) {
 		c.Annotations = map[string]string{volume.AnnStorageProvisioner: p.conn.Name}
 	})
 	p.eventually(func() string {
@@ -206,35 +204,34 @@ func TestClassThatIsGone(t *testing.T) {
 		}
 		return "the provisioner says nothing"
 	})
-	p.makeClass("gone")
-	p.bound("c")
+	p.createClass("gone")
+	p.waitForBound("c")
 }
 
-// TestBoundElsewhereDuringTheCall: a volume made by hand comes first; what the
-// driver makes is deleted as any volume is whose claim has gone (S4-052).
+// TestBoundElsewhereDuringTheCall: the claim is bound to another volume during the call. The driver's
+// volume is deleted like any volume whose claim is gone (S4-052).
 func TestBoundElsewhereDuringTheCall(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
+	p.createClass("fast")
 	called, open := p.gate("CreateVolume", true, nil)
-	p.makeClaim("c", "fast")
+	p.createClaim("c", "fast")
 	<-called
-	p.makeVolume("v", "2Gi", "fast")
-	p.claimPhase("c", corev1.ClaimBound, "v")
+	p.createVolume("v", "2Gi", "fast")
+	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
 	open()
-	p.settled()
+	p.waitForSettled()
 	p.nothingLeft("v")
-	p.claimPhase("c", corev1.ClaimBound, "v")
+	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
 	if got := p.deletions(); len(got) != 1 {
 		t.Errorf("deleted: %v", got)
 	}
 }
 
-// TestObjectThatIsRefused for good: the driver says that the volume is where no
-// label can say it. The volume is deleted, if need be at the second attempt, and
-// the claim is told (S4-022, S4-038, S4-039).
+// TestObjectThatIsRefused: the driver's topology of the volume is not valid in an object. The volume is
+// deleted, if necessary at the second attempt, and an event of the claim says why (S4-022, S4-038, S4-039).
 func TestObjectThatIsRefused(t *testing.T) {
 	p := newPlane(t)
-	p.makeClass("fast")
+	p.createClass("fast")
 	var deleted atomic.Bool
 	p.driver.OnCall("CreateVolume", func(_ int, req any) csitest.Action {
 		if deleted.Load() {
@@ -252,27 +249,26 @@ func TestObjectThatIsRefused(t *testing.T) {
 		deleted.Store(true)
 		return csitest.Action{}
 	})
-	p.makeClaim("c", "fast")
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, "refused", "no label!")
-	p.bound("c")
-	p.settled()
+	p.createClaim("c", "fast")
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, "refused", "no label!")
+	p.waitForBound("c")
+	p.waitForSettled()
 	p.agrees()
-	if made := "id-" + p.claim("c").Spec.VolumeName; !slices.Equal(p.deletions(), []string{made, made}) {
+	if made := "id-" + p.getClaim("c").Spec.VolumeName; !slices.Equal(p.deletions(), []string{made, made}) {
 		t.Errorf("deleted: %v", p.deletions())
 	}
 }
 
-// TestObjectThatIsSavedLater: the API server refuses the volume object for a
-// while, and the provisioner ends meanwhile; the volume is not forgotten and
-// not made twice (S4-037).
+// TestObjectThatIsSavedLater: the API server refuses the volume object for a while, and the provisioner is
+// restarted meanwhile. The volume is neither forgotten nor made twice (S4-037).
 func TestObjectThatIsSavedLater(t *testing.T) {
 	p := newPlane(t)
 	roles := p.client.RbacV1().ClusterRoles()
 	role, err := roles.Get(p.ctx, app.User("provisioner"), metav1.GetOptions{})
 	p.must(err)
 	p.mayCreateVolumes(role, false)
-	p.makeClass("fast")
-	p.makeClaim("c", "fast")
+	p.createClass("fast")
+	p.createClaim("c", "fast")
 	tries := func() (n int) {
 		for _, w := range p.writes.since(0) {
 			if w.role == "provisioner" && w.method == "POST" && w.path == "/api/v1/persistentvolumes" {
@@ -297,14 +293,14 @@ func TestObjectThatIsSavedLater(t *testing.T) {
 		return ""
 	})
 	p.mayCreateVolumes(role, true)
-	p.bound("c")
-	p.settled()
+	p.waitForBound("c")
+	p.waitForSettled()
 	p.sameArguments(2)
 	p.agrees()
 }
 
-// mayCreateVolumes gives the provisioner's role the right to create volume
-// objects, or takes it away and waits until it is gone.
+// mayCreateVolumes gives the provisioner's role the right to create volume objects, or removes it, and
+// waits until that is in force.
 func (p *plane) mayCreateVolumes(role *rbacv1.ClusterRole, may bool) {
 	p.t.Helper()
 	changed := role.DeepCopy()

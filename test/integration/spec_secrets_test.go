@@ -16,8 +16,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// may asks the API server whether a user has a right on all objects of a
-// resource.
+// may asks the API server whether a user has a right on all objects of a resource.
 func (p *plane) may(verb, group, resource, user string, groups ...string) bool {
 	p.t.Helper()
 	got, err := p.client.AuthorizationV1().SubjectAccessReviews().Create(p.ctx,
@@ -29,11 +28,10 @@ func (p *plane) may(verb, group, resource, user string, groups ...string) bool {
 	return got.Status.Allowed
 }
 
-// secretClass makes a class that names a Secret of the claim's namespace for
-// every purpose.
+// secretClass creates a class that names a Secret of the claim's namespace for every purpose.
 func (p *plane) secretClass(name string) {
 	p.t.Helper()
-	p.makeClass(name, func(c *storagev1.StorageClass) {
+	p.createClass(name, func(c *storagev1.StorageClass) {
 		c.Parameters = map[string]string{"tier": "1"}
 		for _, purpose := range []string{
 			"provisioner", "controller-publish", "node-stage", "node-publish", "controller-expand", "node-expand",
@@ -44,15 +42,14 @@ func (p *plane) secretClass(name string) {
 	})
 }
 
-// TestSecretsOfTheDriver: the Secret that the class names for the claim serves
-// creation and deletion, whole and as it is, even when the class has gone. What
-// is kept are references.
+// TestSecretsOfTheDriver: the Secret that the class names for the claim is used for creation and deletion,
+// with all its values, even if the class is deleted. Only references to it are stored.
 func TestSecretsOfTheDriver(t *testing.T) {
 	p := newPlane(t)
 	p.secretClass("secret")
 	red := func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{"team": "red"} }
-	p.makeClaim("c", "secret", red)
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, `secrets "provisioner-red" not found`)
+	p.createClaim("c", "secret", red)
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, `secrets "provisioner-red" not found`)
 	if n := p.calls("CreateVolume"); n > 0 {
 		t.Errorf("the driver was called %d times without its credentials", n)
 	}
@@ -60,9 +57,9 @@ func TestSecretsOfTheDriver(t *testing.T) {
 	_, err := p.client.CoreV1().Secrets("default").Create(p.ctx,
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "provisioner-red"}, StringData: data}, metav1.CreateOptions{})
 	p.must(err)
-	p.bound("c")
-	p.settled()
-	r, v := p.creations()[0], p.getVolume(p.claim("c").Spec.VolumeName)
+	p.waitForBound("c")
+	p.waitForSettled()
+	r, v := p.creations()[0], p.getVolume(p.getClaim("c").Spec.VolumeName)
 	if !maps.Equal(r.GetSecrets(), data) || !maps.Equal(r.GetParameters(), map[string]string{"tier": "1"}) {
 		t.Errorf("called with %v and %v", r.GetSecrets(), r.GetParameters())
 	}
@@ -85,7 +82,7 @@ func TestSecretsOfTheDriver(t *testing.T) {
 		}
 	}
 	p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "secret", metav1.DeleteOptions{}))
-	p.removeClaim("c")
+	p.deleteClaim("c")
 	p.nothingLeft()
 	for _, c := range p.driver.Calls() {
 		if r, ok := c.Request.(*csipb.DeleteVolumeRequest); ok && !maps.Equal(r.GetSecrets(), data) {
@@ -94,8 +91,8 @@ func TestSecretsOfTheDriver(t *testing.T) {
 	}
 }
 
-// TestDeletionWithoutItsSecret: the driver is asked without it, and who looks at
-// the volume hears which Secret it was (S1-118).
+// TestDeletionWithoutItsSecret: the driver is called without the Secret, and an event of the volume names
+// it (S1-118).
 func TestDeletionWithoutItsSecret(t *testing.T) {
 	p := newPlane(t)
 	p.secretClass("secret")
@@ -105,18 +102,20 @@ func TestDeletionWithoutItsSecret(t *testing.T) {
 	secrets := p.client.CoreV1().Secrets("default")
 	_, err := secrets.Create(p.ctx, secret, metav1.CreateOptions{})
 	p.must(err)
-	p.makeClaim("c", "secret", func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{"team": "red"} })
-	p.bound("c")
-	p.settled()
-	name := p.claim("c").Spec.VolumeName
+	p.createClaim("c", "secret", func(c *corev1.PersistentVolumeClaim) {
+		c.Annotations = map[string]string{"team": "red"}
+	})
+	p.waitForBound("c")
+	p.waitForSettled()
+	name := p.getClaim("c").Spec.VolumeName
 	p.must(secrets.Delete(p.ctx, secret.Name, metav1.DeleteOptions{}))
-	p.removeClaim("c")
+	p.deleteClaim("c")
 	p.nothingLeft()
-	p.tells("PersistentVolume", name, volume.ReasonFailedDelete, `secrets "provisioner-red" not found`)
+	p.waitForEvent("PersistentVolume", name, volume.ReasonFailedDelete, `secrets "provisioner-red" not found`)
 }
 
-// TestSecretThatIsNoText cannot be passed by CSI, whose credentials are texts:
-// its user hears of it, not of its bytes (S1-115).
+// TestSecretThatIsNoText: CSI cannot pass a Secret that is not UTF-8. An event says so, without its bytes
+// (S1-115).
 func TestSecretThatIsNoText(t *testing.T) {
 	p := newPlane(t)
 	p.secretClass("secret")
@@ -125,18 +124,20 @@ func TestSecretThatIsNoText(t *testing.T) {
 	}
 	_, err := p.client.CoreV1().Secrets("default").Create(p.ctx, secret, metav1.CreateOptions{})
 	p.must(err)
-	p.makeClaim("c", "secret", func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{"team": "red"} })
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, "UTF-8")
+	p.createClaim("c", "secret", func(c *corev1.PersistentVolumeClaim) {
+		c.Annotations = map[string]string{"team": "red"}
+	})
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, "UTF-8")
 	if what := p.holds(map[string]string{"key": "hidden"}); what != "" {
 		t.Errorf("the bytes are in %s", what)
 	}
 	secret.Data["key"] = []byte("text")
 	_, err = p.client.CoreV1().Secrets("default").Update(p.ctx, secret, metav1.UpdateOptions{})
 	p.must(err)
-	p.bound("c")
+	p.waitForBound("c")
 }
 
-// holds names an object that has one of the values in it; "" is none.
+// holds names an object that has one of the values, or returns "".
 func (p *plane) holds(values map[string]string) string {
 	p.t.Helper()
 	claims, err := p.client.CoreV1().PersistentVolumeClaims("").List(p.ctx, metav1.ListOptions{})
@@ -159,8 +160,7 @@ func (p *plane) holds(values map[string]string) string {
 	return ""
 }
 
-// TestProvisionerListsNoSecrets: it gets those that it is told the names of
-// (S1-119).
+// TestProvisionerListsNoSecrets: the provisioner may get Secrets by name, but not list them (S1-119).
 func TestProvisionerListsNoSecrets(t *testing.T) {
 	p := newPlane(t)
 	user := app.User("provisioner")
@@ -174,8 +174,8 @@ func TestProvisionerListsNoSecrets(t *testing.T) {
 	}
 }
 
-// TestOnlyTheTrustedMakeClasses and volume objects: what they say is believed
-// (S1-126).
+// TestOnlyTheTrustedMakeClasses: ordinary users may not create classes and volume objects, whose contents
+// are trusted (S1-126).
 func TestOnlyTheTrustedMakeClasses(t *testing.T) {
 	p := newPlane(t)
 	for _, d := range app.Declarations() {

@@ -20,7 +20,7 @@ import (
 
 const zone = "topology.test/zone"
 
-// zonal is a driver whose volumes are where they are asked for first.
+// zonal configures a driver whose volumes are in the first topology of the request.
 func zonal(c *csitest.Config) { c.Plugin.AccessibilityConstraints = true }
 
 func (p *plane) makesThereFirst() {
@@ -33,7 +33,7 @@ func (p *plane) makesThereFirst() {
 	})
 }
 
-// inZones puts the nodes n1, n2 ... into zones.
+// inZones assigns the nodes n1, n2 and so on to zones.
 func (p *plane) inZones(zones ...string) {
 	p.t.Helper()
 	for i, z := range zones {
@@ -51,7 +51,7 @@ func (p *plane) inZones(zones ...string) {
 	}
 }
 
-// label writes a node's zone as JSON has it: null takes it away.
+// label sets a node's zone to a JSON value; null removes it.
 func (p *plane) label(node, value string) {
 	p.t.Helper()
 	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, node, types.MergePatchType,
@@ -59,13 +59,12 @@ func (p *plane) label(node, value string) {
 	p.must(err)
 }
 
-// newZones runs a control plane over three nodes in the zones a, b and c that
-// knows all of them from its start.
+// newZones runs a control plane that knows three nodes in the zones a, b and c from its start.
 func newZones(t *testing.T) *plane {
 	t.Helper()
 	p := newPlane(t, zonal)
 	p.stop()
-	p.node("n3")
+	p.createNode("n3")
 	p.inZones("a", "b", "c")
 	p.makesThereFirst()
 	p.start()
@@ -80,18 +79,18 @@ func allow(zones ...string) func(*storagev1.StorageClass) {
 	}
 }
 
+// late has a class wait for the first consumer.
 func late(c *storagev1.StorageClass) {
 	mode := storagev1.VolumeBindingWaitForFirstConsumer
 	c.VolumeBindingMode = &mode
 }
 
-// zonesAsked returns the zones that a claim's volume was asked for in, "abc" for a,
-// b and c.
+// zonesAsked returns the zones in the request for a claim's volume, "abc" for a, b and c.
 func (p *plane) zonesAsked(claim string) (requisite, preferred string) {
 	p.t.Helper()
 	all := p.creations()
 	i := slices.IndexFunc(all, func(r *csipb.CreateVolumeRequest) bool {
-		return r.GetName() == "pvc-"+string(p.claim(claim).UID)
+		return r.GetName() == "pvc-"+string(p.getClaim(claim).UID)
 	})
 	if i < 0 {
 		p.t.Fatal("no volume was asked for claim ", claim)
@@ -105,12 +104,12 @@ func (p *plane) zonesAsked(claim string) (requisite, preferred string) {
 	return requisite, preferred
 }
 
-// TestTopologyOfALateClaim: the node comes first, within what the class allows,
-// then the volume where the node is, and then only Pods that reach it.
+// TestTopologyOfALateClaim: the node is chosen first, within the topologies that the class allows. Then the
+// volume is made where the node is, and only Pods on nodes that reach it may use it.
 func TestTopologyOfALateClaim(t *testing.T) {
 	p := newZones(t)
-	p.makeClass("two", late, allow("b", "c"))
-	p.makeClass("any", late)
+	p.createClass("two", late, allow("b", "c"))
+	p.createClass("any", late)
 	for _, c := range []struct {
 		argues, class, node, on, requisite, preferred string
 	}{
@@ -119,11 +118,11 @@ func TestTopologyOfALateClaim(t *testing.T) {
 		{"all zones of the cluster, beginning with the node's", "any", "n2", "n2", "abc", "bca"},
 	} {
 		name := c.class + c.on
-		p.makeClaim(name, c.class)
-		p.pod(name, c.node, name)
-		p.bound(name)
-		if on := p.placed(name); on != c.on || p.claim(name).Annotations[volume.AnnSelectedNode] != c.on {
-			t.Errorf("%s: the pod is on %s, selected is %v", c.argues, on, p.claim(name).Annotations)
+		p.createClaim(name, c.class)
+		p.createPod(name, c.node, name)
+		p.waitForBound(name)
+		if on := p.waitForPlacement(name); on != c.on || p.getClaim(name).Annotations[volume.AnnSelectedNode] != c.on {
+			t.Errorf("%s: the pod is on %s, selected is %v", c.argues, on, p.getClaim(name).Annotations)
 		}
 		if requisite, preferred := p.zonesAsked(name); requisite != c.requisite || preferred != c.preferred {
 			t.Errorf("%s: requisite %s, preferred %s", c.argues, requisite, preferred)
@@ -131,27 +130,26 @@ func TestTopologyOfALateClaim(t *testing.T) {
 		want := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
 			{Key: zone, Operator: corev1.NodeSelectorOpIn, Values: []string{c.preferred[:1]}},
 		}}}
-		if got := p.getVolume(p.claim(name).Spec.VolumeName).Spec.NodeAffinity; got == nil ||
+		if got := p.getVolume(p.getClaim(name).Spec.VolumeName).Spec.NodeAffinity; got == nil ||
 			!slices.EqualFunc(got.Required.NodeSelectorTerms, want, sameTerm) {
 			t.Errorf("%s: the volume's affinity is %v", c.argues, got)
 		}
 	}
 	// The fullest node is the only one that reaches the volume (S1-044).
-	p.pod("second", "", "twon2")
-	if on := p.placed("second"); on != "n2" {
+	p.createPod("second", "", "twon2")
+	if on := p.waitForPlacement("second"); on != "n2" {
 		t.Errorf("the second pod is on %s", on)
 	}
 }
 
 func sameTerm(a, b corev1.NodeSelectorTerm) bool { return a.String() == b.String() }
 
-// TestTopologyOfAnImmediateClaim: all zones, or those that the class allows; the
-// name says which comes first, and the claims of a set spread (S1-028 to
-// S1-030, S1-038).
+// TestTopologyOfAnImmediateClaim: the request has all zones, or those that the class allows. The claim's
+// name decides which is first, so the claims of a StatefulSet are spread (S1-028 to S1-030, S1-038).
 func TestTopologyOfAnImmediateClaim(t *testing.T) {
 	p := newZones(t)
-	p.makeClass("any")
-	p.makeClass("two", allow("c", "b"))
+	p.createClass("any")
+	p.createClass("two", allow("c", "b"))
 	for _, c := range []struct{ claim, class, requisite, preferred string }{
 		{"data-web-0", "any", "abc", "abc"},
 		{"data-web-1", "any", "abc", "bca"},
@@ -160,18 +158,17 @@ func TestTopologyOfAnImmediateClaim(t *testing.T) {
 		{"one-web-0", "two", "bc", "cb"},
 		{"one-web-1", "two", "bc", "bc"},
 	} {
-		p.makeClaim(c.claim, c.class)
-		p.bound(c.claim)
+		p.createClaim(c.claim, c.class)
+		p.waitForBound(c.claim)
 		if requisite, preferred := p.zonesAsked(c.claim); requisite != c.requisite || preferred != c.preferred {
 			t.Errorf("%s: requisite %s, preferred %s, want %s and %s", c.claim, requisite, preferred, c.requisite, c.preferred)
 		}
 	}
 }
 
-// TestStaleTopology: while no Node has the labels that the driver spoke of the
-// claim waits, its user hears of it, and it is tried again; once the driver was
-// asked, it is asked the same again, whatever became of the nodes (S1-103,
-// S4-035).
+// TestStaleTopology: while no Node has the labels of the driver's topology, the claim waits, an event says
+// so, and it is tried again. After the first call every call has the same arguments, whatever happens to
+// the nodes (S1-103, S4-035).
 func TestStaleTopology(t *testing.T) {
 	p := newPlane(t, zonal)
 	p.stop()
@@ -180,12 +177,13 @@ func TestStaleTopology(t *testing.T) {
 	p.label("n2", "null")
 	p.makesThereFirst()
 	p.start()
-	p.makeClass("any")
-	p.makeClaim("early", "any")
-	p.tells("PersistentVolumeClaim", "early", volume.ReasonProvisioningFailed, "no node has a topology of the driver")
+	p.createClass("any")
+	p.createClaim("early", "any")
+	p.waitForEvent("PersistentVolumeClaim", "early", volume.ReasonProvisioningFailed,
+		"no node has a topology of the driver")
 	// Nobody is told of a Node's labels.
 	p.label("n2", `"b"`)
-	p.bound("early")
+	p.waitForBound("early")
 
 	called, open := make(chan struct{}), make(chan struct{})
 	before := len(p.creations())
@@ -197,14 +195,14 @@ func TestStaleTopology(t *testing.T) {
 		<-open
 		return csitest.Action{Err: status.Error(codes.Unavailable, "away")}
 	})
-	p.makeClaim("c", "any")
+	p.createClaim("c", "any")
 	<-called
 	for _, n := range []string{"n1", "n2"} {
 		p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, n, metav1.DeleteOptions{}))
 	}
 	close(open)
-	p.bound("c")
-	p.settled()
+	p.waitForBound("c")
+	p.waitForSettled()
 	all := p.creations()[before:]
 	if len(all) < 2 {
 		t.Fatalf("the driver was asked %d times", len(all))

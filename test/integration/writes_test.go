@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// write is one request that changes something.
+// write is one request that changes an object.
 type write struct {
 	role, method, path string
 	body               []byte
@@ -31,8 +31,7 @@ func (w write) about(name string) bool {
 	return strings.Contains(w.path, name) || bytes.Contains(w.body, []byte(name))
 }
 
-// writes notes the controllers' requests that change something, and lets a test
-// get in between.
+// writes records the controllers' requests that change something, and lets a test act before each.
 type writes struct {
 	mu     sync.Mutex
 	all    []write
@@ -84,8 +83,7 @@ func (w *writes) answered(n, code int) {
 	w.all[n].code = code
 }
 
-// onWrite has f called before each write is sent; it may be called
-// concurrently.
+// onWrite has f called before each write is sent, possibly concurrently.
 func (w *writes) onWrite(f func(write)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,12 +102,12 @@ type tripper func(*http.Request) (*http.Response, error)
 // RoundTrip calls the function.
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestWritesOfManyVolumes: what a hundred volumes at once cost, from their
-// claims to Bound and from there to nothing.
+// TestWritesOfManyVolumes: the number of writes for a hundred volumes at the same time, from the claims to
+// Bound, and for their deletion.
 func TestWritesOfManyVolumes(t *testing.T) {
 	const n = 100
-	p := newPlane(t)
-	p.makeClass("fast")
+	p := newPlaneAlone(t)
+	p.createClass("fast")
 	name := func(i int) string { return fmt.Sprint("c", i) }
 	p.count(t, "made", n, 4.1, 1.02, func() {
 		var all errgroup.Group
@@ -122,9 +120,9 @@ func TestWritesOfManyVolumes(t *testing.T) {
 		}
 		p.must(all.Wait())
 		for i := range n {
-			p.bound(name(i))
+			p.waitForBound(name(i))
 		}
-		p.settled()
+		p.waitForSettled()
 		// People are told when there is time.
 		p.eventually(func() string {
 			told, err := p.client.CoreV1().Events("default").List(p.ctx,
@@ -138,7 +136,7 @@ func TestWritesOfManyVolumes(t *testing.T) {
 	})
 	p.count(t, "deleted", n, 4, 0.02, func() {
 		for i := range n {
-			p.removeClaim(name(i))
+			p.deleteClaim(name(i))
 		}
 		p.nothingLeft()
 	})
@@ -149,8 +147,7 @@ func TestWritesOfManyVolumes(t *testing.T) {
 	}
 }
 
-// count holds what the controllers write while f runs against bounds per
-// volume.
+// count compares the number of writes of the controllers while f runs with bounds per volume.
 func (p *plane) count(t *testing.T, what string, n int, most, mostEvents float64, f func()) {
 	t.Helper()
 	from := len(p.writes.since(0))
@@ -177,7 +174,7 @@ func (p *plane) count(t *testing.T, what string, n int, most, mostEvents float64
 	}
 }
 
-// kindOf tells writes apart by who writes what how.
+// kindOf returns a text with the writer, the verb and the resource of a write.
 func kindOf(w write) string {
 	parts := strings.Split(strings.Trim(w.path, "/"), "/")
 	parts = slices.DeleteFunc(parts, func(s string) bool {

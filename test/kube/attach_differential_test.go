@@ -28,10 +28,9 @@ const (
 	stuckFor = 10 * time.Second
 )
 
-// TestAttachIsKubernetes plays the same sequences to volplane's attach/detach
-// controller and attacher and to those of Kubernetes, each with a driver of its
-// own, and compares all attachments, volumes and nodes, what the driver was
-// asked and what it has. The sequences play the kubelets.
+// TestAttachIsKubernetes plays the same sequences to volplane's attach/detach controller and attacher and
+// to those of Kubernetes, each with a driver of its own. It compares all attachments, volumes and nodes,
+// the calls of the drivers and their volumes. The sequences also do what kubelets do.
 func TestAttachIsKubernetes(t *testing.T) {
 	t.Parallel()
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
@@ -46,9 +45,9 @@ func TestAttachIsKubernetes(t *testing.T) {
 	}
 	drivers := ours.storage.start(t, manyNodes)
 	theirs.storage.start(t, manyNodes)
-	ours.begin(func() func() { return ours.ours(t, drivers, "attachdetach", "attacher") })
-	theirs.begin(func() func() { return theirs.theirAttachDetach(t) })
-	theirs.begin(func() func() { return theirs.theirAttacher(t, theirs.storage.driver) })
+	ours.startController(func() func() { return ours.ours(t, drivers, "attachdetach", "attacher") })
+	theirs.startController(func() func() { return theirs.theirAttachDetach(t) })
+	theirs.startController(func() func() { return theirs.theirAttacher(t, theirs.storage.driver) })
 	compareAll(t, &differential{
 		sides: []side{ours, theirs}, usual: 50, patience: longPause, draw: drawAttaching,
 		allowed: func(ours, theirs []string) string { return explain(ours, theirs, attachRows()) }, counted: map[string]int{},
@@ -58,12 +57,11 @@ func TestAttachIsKubernetes(t *testing.T) {
 	}
 }
 
-// awakeNode is the node that tells whether controllers have begun.
+// awakeNode is the node whose volume shows that the controllers run.
 const awakeNode = "awake"
 
-// manyNodes has the driver know the nodes of all sequences, by two ids each. It
-// does not tell which volumes are attached, because Kubernetes' attacher asks
-// for that at times of its own.
+// manyNodes configures a driver that knows the nodes of all sequences, by two ids each. The driver does not
+// list which volumes are attached, because Kubernetes' attacher asks for that at any time.
 func manyNodes(c *csitest.Config) {
 	c.Controller.ListVolumesPublishedNodes = false
 	c.NodeID = "id-" + awakeNode
@@ -75,9 +73,8 @@ func manyNodes(c *csitest.Config) {
 	}
 }
 
-// awakeAttaching waits until all controllers of a side have attached and
-// detached something. Once the driver has said whether it needs attaching,
-// Kubernetes may look at a new Pod after minutes only.
+// awakeAttaching waits until all controllers of a side have attached and detached a volume. After the
+// driver has changed whether it needs attaching, Kubernetes may take minutes to notice a new Pod.
 func (s side) awakeAttaching(ctx context.Context, name string) error {
 	if _, err := s.client.StorageV1().CSIDrivers().Get(ctx, driverName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return err

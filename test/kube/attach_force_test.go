@@ -15,57 +15,56 @@ import (
 )
 
 const (
-	// maxUnmount is how long a node that is not ready may take to unmount what no
-	// Pod wants. Neither side can be told another time.
+	// maxUnmount is how long a node that is not ready may take to unmount volumes that no Pod needs. It
+	// cannot be configured on either side.
 	maxUnmount = 6 * time.Minute
-	// Times after the Pods went: when somebody says that a node is out of service,
-	// when a Pod comes back and goes again, and when nodes die that have lived on,
-	// one before its time is over, the other one after it.
+	// These are times after the deletion of the Pods: when a node is declared out of service, when a Pod is
+	// created again and deleted again, and when nodes fail that were ready until then, one before six
+	// minutes are over and one after that.
 	atTaint, atReturn, atLeave, atDeath, atLateDeath = 15 * time.Second, 2 * time.Minute, 2*time.Minute + 10*time.Second,
 		4 * time.Minute, maxUnmount + 15*time.Second
-	// spaceOfFates is where all Pods are.
-	spaceOfFates = "default"
-	// quietEnd is how long nothing else may happen at the end.
+	// casesNamespace is the namespace of all Pods.
+	casesNamespace = "default"
+	// quietEnd is the time at the end in which nothing may be detached any more.
 	quietEnd = 12 * time.Second
-	// slack is how much later than that a volume may be detached: these minutes
-	// pass while other tests need the processors.
+	// slack is how much later than expected a volume may be detached, since other tests run at the same
+	// time.
 	slack = time.Minute
 )
 
-// fate is what becomes of a volume that its node says it uses.
-type fate struct {
+// nodeCase is a node with one volume that it reports as in use, and what happens to both.
+type nodeCase struct {
 	// node is the name of the node, of its Pod, its claim and its volume.
 	node string
-	// alive says that the node is ready when its Pod goes.
+	// alive says that the node is ready when its Pod is deleted.
 	alive bool
-	// leave takes the Pod away; nil is at once and entirely.
+	// leave deletes the Pod; nil means a forced deletion.
 	leave func(pod string) op
-	// ours and theirs are how long after that the volume is detached; 0 is never.
-	// patient is the same of both where nothing is detached by force for a
-	// timeout.
+	// ours and theirs are the times after which the sides detach the volume; 0 means never. patient is the
+	// time of both sides with --disable-force-detach-on-timeout.
 	ours, theirs, patient time.Duration
 }
 
-func fates() []fate {
+func nodeCases() []nodeCase {
 	asked := func(runs bool) func(string) op { return func(pod string) op { return terminatePod(pod, runs) } }
-	return []fate{
+	return []nodeCase{
 		{node: "dead", ours: maxUnmount, theirs: maxUnmount},
 		{node: "tainted", ours: atTaint, theirs: atTaint, patient: atTaint},
 		{node: "dying", alive: true, ours: maxUnmount, theirs: maxUnmount},
 		{node: "dying-late", alive: true, ours: atLateDeath, theirs: atLateDeath},
 		{node: "alive", alive: true},
-		// Its time begins anew.
+		// The six minutes begin again.
 		{node: "wanted-again"},
-		// Nobody has taken the Pod away: its containers may still run.
+		// The Pod is being deleted, but exists: its containers may still run.
 		{node: "pod-runs", leave: asked(true)},
-		// A Pod keeps its volumes until its node has taken it away; Kubernetes
-		// believes the containers of a node that is dead.
+		// For volplane a Pod needs its volumes until it is deleted. Kubernetes trusts the status of
+		// containers on a node that is dead.
 		{node: "pod-ended", leave: asked(false), theirs: maxUnmount},
 	}
 }
 
-// is returns after which time a side detaches the volume.
-func (f fate) is(s side) time.Duration {
+// expected returns the time after which a side detaches the volume.
+func (f nodeCase) expected(s side) time.Duration {
 	switch {
 	case s.patient:
 		return f.patient
@@ -75,17 +74,17 @@ func (f fate) is(s side) time.Duration {
 	return f.theirs
 }
 
-// happening is something that is done some time after the Pods went.
-type happening struct {
+// timedStep is an operation at a time after the deletion of the Pods.
+type timedStep struct {
 	at time.Duration
 	op
 }
 
-func happenings() []happening {
-	return []happening{
+func timedSteps() []timedStep {
+	return []timedStep{
 		{atTaint, taint("tainted", true)},
 		{atReturn, op{do: func(ctx context.Context, s side, _ string) error {
-			return s.makePod(ctx, spaceOfFates, "wanted-again", nodeOfFate("wanted-again"), "wanted-again")
+			return s.makePod(ctx, casesNamespace, "wanted-again", nodeOfCase("wanted-again"), "wanted-again")
 		}}},
 		{atLeave, deletePod("wanted-again")},
 		{atDeath, notReady("dying", corev1.ConditionUnknown)},
@@ -93,78 +92,77 @@ func happenings() []happening {
 	}
 }
 
-// TestForcedDetachIsKubernetes lets nodes die that say that they use volumes, and
-// compares what becomes of them, and when: six minutes after the Pods went, or as
-// soon as somebody says that a node is out of service, and then only where
-// --disable-force-detach-on-timeout is given. It takes seven minutes, in which it
-// does nearly nothing.
+// TestForcedDetachIsKubernetes: nodes fail while they use volumes. Both sides detach the same volumes at
+// the same time: six minutes after the Pods were deleted, or as soon as a node is declared out of service,
+// and only then with --disable-force-detach-on-timeout. The test takes seven minutes, in which it does
+// nearly nothing.
 func TestForcedDetachIsKubernetes(t *testing.T) {
 	t.Parallel()
 	for _, patient := range []bool{false, true} {
 		t.Run(fmt.Sprintf("disable=%t", patient), func(t *testing.T) {
 			t.Parallel()
-			compareFates(t, patient)
+			compareDetachTimes(t, patient)
 		})
 	}
 }
 
-func compareFates(t *testing.T, patient bool) {
+func compareDetachTimes(t *testing.T, patient bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*maxUnmount)
 	defer cancel()
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
 	ours.patient, theirs.patient = patient, patient
-	drivers := ours.storage.start(t, nodesOfFates)
-	theirs.storage.start(t, nodesOfFates)
+	drivers := ours.storage.start(t, withNodesOfCases)
+	theirs.storage.start(t, withNodesOfCases)
 	ours.ours(t, drivers, "attachdetach", "attacher")
 	theirs.theirAttachDetach(t)
 	theirs.theirAttacher(t, theirs.storage.driver)
 	var both errgroup.Group
 	var here, there map[string]time.Duration
-	both.Go(func() (err error) { here, err = ours.suffer(ctx); return err })
-	both.Go(func() (err error) { there, err = theirs.suffer(ctx); return err })
+	both.Go(func() (err error) { here, err = ours.detachTimes(ctx); return err })
+	both.Go(func() (err error) { there, err = theirs.detachTimes(ctx); return err })
 	if err := both.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("detached by volplane after %v, by Kubernetes after %v", here, there)
-	for _, f := range fates() {
+	for _, f := range nodeCases() {
 		for _, c := range []struct {
 			s   side
 			got time.Duration
 		}{{ours, here[f.node]}, {theirs, there[f.node]}} {
-			if want := f.is(c.s); c.got < want || c.got > want+slack || want == 0 && c.got > 0 {
+			if want := f.expected(c.s); c.got < want || c.got > want+slack || want == 0 && c.got > 0 {
 				t.Errorf("%s: %s has detached its volume after %v, want %v (0 is never)", f.node, c.s.name, c.got, want)
 			}
 		}
 	}
 }
 
-// nodesOfFates has a driver know all nodes.
-func nodesOfFates(c *csitest.Config) {
+// withNodesOfCases configures a driver that knows all nodes.
+func withNodesOfCases(c *csitest.Config) {
 	c.NodeID = "id-none"
-	for _, f := range fates() {
+	for _, f := range nodeCases() {
 		c.OtherNodes = append(c.OtherNodes, "id-"+f.node)
 	}
 }
 
-// suffer has the nodes use their volumes, takes their Pods away, and returns after
-// which time each volume was detached.
-func (s side) suffer(ctx context.Context) (map[string]time.Duration, error) {
-	for _, f := range fates() {
+// detachTimes has the nodes use their volumes, deletes their Pods, and returns the time after which each
+// volume was detached.
+func (s side) detachTimes(ctx context.Context) (map[string]time.Duration, error) {
+	for _, f := range nodeCases() {
 		if err := s.mounted(ctx, f.node); err != nil {
 			return nil, fmt.Errorf("%s: %s: %w", s.name, f.node, err)
 		}
 	}
 	begin := time.Now()
-	if err := s.die(ctx); err != nil {
+	if err := s.failNodes(ctx); err != nil {
 		return nil, err
 	}
-	out, left := map[string]time.Duration{}, happenings()
+	out, left := map[string]time.Duration{}, timedSteps()
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
-	for !s.suffered(time.Since(begin), out) {
+	for !s.finished(time.Since(begin), out) {
 		if len(left) > 0 && time.Since(begin) >= left[0].at {
-			if err := left[0].do(ctx, s, spaceOfFates); err != nil {
+			if err := left[0].do(ctx, s, casesNamespace); err != nil {
 				return nil, err
 			}
 			left = left[1:]
@@ -178,19 +176,19 @@ func (s side) suffer(ctx context.Context) (map[string]time.Duration, error) {
 			return nil, ctx.Err()
 		}
 	}
-	// At once: the other side may take longer, and here time goes on.
-	return out, s.asDetached(out)
+	// The driver is checked now, because the other side may take longer.
+	return out, s.checkDriver(out)
 }
 
-// suffered says whether all is over: what is late is waited for.
-func (s side) suffered(since time.Duration, detached map[string]time.Duration) bool {
-	late := slices.ContainsFunc(fates(), func(f fate) bool { return detached[f.node] == 0 && f.is(s) > 0 })
+// finished says whether the comparison is over. It waits for volumes that are detached too late.
+func (s side) finished(since time.Duration, detached map[string]time.Duration) bool {
+	late := slices.ContainsFunc(nodeCases(), func(f nodeCase) bool { return detached[f.node] == 0 && f.expected(s) > 0 })
 	return since >= atLateDeath+slack || since >= atLateDeath+quietEnd && !late
 }
 
-// asDetached says whether the driver has the volumes that were not detached.
-func (s side) asDetached(detached map[string]time.Duration) error {
-	for _, f := range fates() {
+// checkDriver requires that the driver still has the volumes that were not detached.
+func (s side) checkDriver(detached map[string]time.Duration) error {
+	for _, f := range nodeCases() {
 		at := s.publishedTo("id-" + f.node)
 		if _, gone := detached[f.node]; gone != (len(at) == 0) {
 			return fmt.Errorf("%s: %s: the driver has the volume at %v", s.name, f.node, at)
@@ -199,36 +197,36 @@ func (s side) asDetached(detached map[string]time.Duration) error {
 	return nil
 }
 
-// die has nodes not be ready any more, and takes the Pods of all away.
-func (s side) die(ctx context.Context) error {
-	for _, f := range fates() {
+// failNodes marks nodes as not ready, and deletes the Pods of all nodes.
+func (s side) failNodes(ctx context.Context) error {
+	for _, f := range nodeCases() {
 		if f.leave == nil {
 			f.leave = deletePod
 		}
 		if !f.alive {
-			if err := notReady(f.node, corev1.ConditionUnknown).do(ctx, s, spaceOfFates); err != nil {
+			if err := notReady(f.node, corev1.ConditionUnknown).do(ctx, s, casesNamespace); err != nil {
 				return err
 			}
 		}
-		if err := f.leave(f.node).do(ctx, s, spaceOfFates); err != nil {
+		if err := f.leave(f.node).do(ctx, s, casesNamespace); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func nodeOfFate(node string) string { return spaceOfFates + "-" + node }
+func nodeOfCase(node string) string { return casesNamespace + "-" + node }
 
-// mounted makes a node, and has it use a volume for a Pod.
+// mounted creates a node that uses a volume for a Pod.
 func (s side) mounted(ctx context.Context, node string) error {
-	name := nodeOfFate(node)
+	name := nodeOfCase(node)
 	if err := s.makeNode(ctx, name, "id-"+node); err != nil {
 		return err
 	}
-	if err := s.wire(ctx, spaceOfFates, node, csiVolume(node, driverName, corev1.ReadWriteOnce)); err != nil {
+	if err := s.wire(ctx, casesNamespace, node, csiVolume(node, driverName, corev1.ReadWriteOnce)); err != nil {
 		return err
 	}
-	if err := s.makePod(ctx, spaceOfFates, node, name, node); err != nil {
+	if err := s.makePod(ctx, casesNamespace, node, name, node); err != nil {
 		return err
 	}
 	return poll(ctx, func() (bool, error) {
@@ -240,7 +238,7 @@ func (s side) mounted(ctx context.Context, node string) error {
 	})
 }
 
-// noteDetached notes when each attachment was first seen to be gone.
+// noteDetached records the time at which each attachment was first missing.
 func (s side) noteDetached(ctx context.Context, begin time.Time, out map[string]time.Duration) error {
 	all, err := s.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -250,8 +248,8 @@ func (s side) noteDetached(ctx context.Context, begin time.Time, out map[string]
 	for i := range all.Items {
 		there[all.Items[i].Spec.NodeName] = true
 	}
-	for _, f := range fates() {
-		if _, known := out[f.node]; !there[nodeOfFate(f.node)] && !known {
+	for _, f := range nodeCases() {
+		if _, known := out[f.node]; !there[nodeOfCase(f.node)] && !known {
 			out[f.node] = time.Since(begin)
 		}
 	}

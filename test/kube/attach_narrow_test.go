@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// TestAttachRowsAreNarrow: a reason that holds for a volume on one node excuses
-// what it is about, and nothing beside it, and those that hold for a volume do not
-// take its place.
+// TestAttachRowsAreNarrow: a reason that holds for a volume on one node explains differences of this volume
+// on this node only, and reasons that hold for a volume do not explain more.
 func TestAttachRowsAreNarrow(t *testing.T) {
 	t.Parallel()
 	const there = "volume v0 Bound for c0 uid of c0 "
@@ -28,7 +27,7 @@ func TestAttachRowsAreNarrow(t *testing.T) {
 	}
 }
 
-// narrowCase is two states, and whether a reason explains how they differ.
+// narrowCase has two states, and says whether a reason explains their difference.
 type narrowCase struct {
 	name         string
 	ours, theirs []string

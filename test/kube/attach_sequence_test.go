@@ -59,7 +59,7 @@ func (s sequence) switchAttaching() {
 }
 
 func (d *dice) attachingOp() op {
-	return d.oneOf([]weighed{
+	return d.oneOf([]weighted{
 		{9, d.newUser},
 		{4, d.newWiredVolume},
 		{5, func() op { return deletePod(d.user()) }},
@@ -89,13 +89,13 @@ func (d *dice) attachingOp() op {
 	})
 }
 
-// weighed is something that is drawn so often.
-type weighed struct {
+// weighted is an operation that is drawn with this weight.
+type weighted struct {
 	often int
 	draw  func() op
 }
 
-func (d *dice) oneOf(all []weighed) op {
+func (d *dice) oneOf(all []weighted) op {
 	sum := 0
 	for _, a := range all {
 		sum += a.often

@@ -20,12 +20,14 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
+	settings "volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestOurAttacherTheirAttachDetach has volplane's attacher attach and detach for
-// the attach/detach controller of Kubernetes, as a sidecar in a cluster does.
+// TestOurAttacherTheirAttachDetach: volplane's attacher attaches and detaches for Kubernetes' attach/detach
+// controller, as a sidecar in a cluster does.
 func TestOurAttacherTheirAttachDetach(t *testing.T) {
+	t.Parallel()
 	s := newSide(t, "both")
 	drivers := s.storage.start(t, twoNodes)
 	s.theirAttachDetach(t)
@@ -33,10 +35,10 @@ func TestOurAttacherTheirAttachDetach(t *testing.T) {
 	movesBetweenNodes(t, s, false)
 }
 
-// TestOurAttachDetachTheirAttacher has the attacher of Kubernetes attach and
-// detach for volplane's attach/detach controller, as drivers bring it into a
-// cluster.
+// TestOurAttachDetachTheirAttacher: Kubernetes' attacher attaches and detaches for volplane's attach/detach
+// controller.
 func TestOurAttachDetachTheirAttacher(t *testing.T) {
+	t.Parallel()
 	s := newSide(t, "both")
 	s.storage.start(t, twoNodes)
 	s.ours(t, csi.NewSet(), "attachdetach")
@@ -44,7 +46,7 @@ func TestOurAttachDetachTheirAttacher(t *testing.T) {
 	movesBetweenNodes(t, s, true)
 }
 
-// mounting has the driver of n1 mount something: an agent looks.
+// mounting configures a driver whose volumes are tmpfs, because the node agent checks that a mount exists.
 func mounting(c *csitest.Config) {
 	twoNodes(c)
 	c.Hooks = map[string]func(any) error{
@@ -64,8 +66,8 @@ func mounting(c *csitest.Config) {
 
 func twoNodes(c *csitest.Config) { c.NodeID, c.OtherNodes = "id-n1", []string{"id-n2"} }
 
-// movesBetweenNodes follows a volume to a node, to another one, whose Pod waits
-// until the first node has unmounted it, and to none.
+// movesBetweenNodes moves a volume to a node and to another one, whose Pod waits until the first node has
+// unmounted the volume, and then detaches it.
 func movesBetweenNodes(t *testing.T, s side, again bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
@@ -127,9 +129,8 @@ func movesBetweenNodes(t *testing.T, s side, again bool) {
 		"ControllerUnpublishVolume")
 }
 
-// asked says what the driver was asked to do with a volume; again lets it be
-// asked twice, as Kubernetes' attacher does when it hears late of what it has
-// written itself.
+// asked requires exactly these calls of the driver for a volume. With again, each may be made twice:
+// Kubernetes' attacher does so when its cache has not seen its own write yet.
 func (s side) asked(t *testing.T, again bool, id string, want ...string) {
 	t.Helper()
 	var got []string
@@ -147,7 +148,7 @@ func (s side) asked(t *testing.T, again bool, id string, want ...string) {
 	}
 }
 
-// publishedTo returns the nodes that the driver has published a volume to.
+// publishedTo returns the nodes to which the driver has published a volume.
 func (s side) publishedTo(id string) []string {
 	for _, v := range s.storage.driver.Volumes() {
 		if v.ID == id {
@@ -157,7 +158,7 @@ func (s side) publishedTo(id string) []string {
 	return nil
 }
 
-// told says what is missing until a Pod has been told something.
+// told reports while a Pod has no event with the reason.
 func (s side) told(ctx context.Context, pod, reason string) string {
 	all, err := s.client.CoreV1().Events("default").List(ctx,
 		metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
@@ -167,7 +168,7 @@ func (s side) told(ctx context.Context, pod, reason string) string {
 	return ""
 }
 
-// left says which attachments and volumes are left.
+// left reports attachments and volumes that still exist.
 func (s side) left(ctx context.Context) string {
 	attachments, err := s.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
 	if err != nil || len(attachments.Items) > 0 {
@@ -180,9 +181,10 @@ func (s side) left(ctx context.Context) string {
 	return ""
 }
 
-// TestOurNodeTheirAttacher has the attacher of Kubernetes attach for volplane's
-// attach/detach controller and node agent, with a driver that registers.
+// TestOurNodeTheirAttacher: Kubernetes' attacher attaches for volplane's attach/detach controller and node
+// agent, with a driver that registers.
 func TestOurNodeTheirAttacher(t *testing.T) {
+	t.Parallel()
 	s := newSide(t, "both")
 	s.storage.start(t, mounting)
 	s.ours(t, csi.NewSet(), "attachdetach")
@@ -191,9 +193,10 @@ func TestOurNodeTheirAttacher(t *testing.T) {
 	mountsAndUnmounts(t, s, true)
 }
 
-// TestOurAttacherOurNodeTheirAttachDetach has volplane's attacher and node agent
-// work for the attach/detach controller of Kubernetes.
+// TestOurAttacherOurNodeTheirAttachDetach: volplane's attacher and node agent work with Kubernetes'
+// attach/detach controller.
 func TestOurAttacherOurNodeTheirAttachDetach(t *testing.T) {
+	t.Parallel()
 	s := newSide(t, "both")
 	drivers := s.storage.start(t, mounting)
 	s.theirAttachDetach(t)
@@ -226,7 +229,7 @@ func runAgent(t *testing.T, api server, node, root string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended, log := make(chan error, 1), &lastWords{}
 	go func() {
-		ended <- app.Node(ctx, app.NodeOptions{
+		ended <- app.Node(ctx, settings.NodeOptions{
 			Name: node, RootDir: root, Config: api.ClientConfig("system:node:"+node, "system:nodes"),
 			Drivers: csi.NewSet(), Log: slog.New(slog.NewTextHandler(log, nil)),
 		})
@@ -242,7 +245,7 @@ func runAgent(t *testing.T, api server, node, root string) {
 	})
 }
 
-// mountsAndUnmounts follows a volume into a Pod and out of it.
+// mountsAndUnmounts creates a Pod with a volume and deletes it.
 func mountsAndUnmounts(t *testing.T, s side, again bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)

@@ -14,37 +14,39 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// sceneLimit bounds a scene on a busy machine; the scheduler may try one Pod
-// often.
+// sceneLimit bounds a scene on a busy machine, where the scheduler may try a Pod often.
 const sceneLimit = 5 * time.Minute
 
-// TestOurProvisionerInACluster has volplane's provisioner in a cluster of
-// Kubernetes, as a driver's sidecar, with no more rights than it declares.
+// TestOurProvisionerInACluster: volplane's provisioner works as a driver's sidecar in a cluster of
+// Kubernetes, with the rights that it declares.
 func TestOurProvisionerInACluster(t *testing.T) {
-	c := newCast(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller",
+	t.Parallel()
+	c := newMixedCluster(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller",
 		"persistentvolumeclaim-protection-controller")
 	c.play(t, func() func() { return c.ours(t, c.drivers, "provisioner") })
 }
 
-// TestOurBinderInACluster has volplane's binder and protection in the place of
-// Kubernetes', for its provisioner and its scheduler.
+// TestOurBinderInACluster: volplane's binder and protection work in place of Kubernetes' controllers, with
+// its provisioner and its scheduler.
 func TestOurBinderInACluster(t *testing.T) {
-	c := newCast(t)
+	t.Parallel()
+	c := newMixedCluster(t)
 	c.ours(t, csi.NewSet(), "binder", "protection")
 	c.deletesAgain = true
 	c.play(t, func() func() { return c.theirProvisioner(t, c.driver) })
 }
 
-// TestOurStorageInACluster has all of volplane's storage controllers in the place
-// of Kubernetes', for its scheduler.
+// TestOurStorageInACluster: all storage controllers of volplane work in place of Kubernetes' controllers,
+// with its scheduler.
 func TestOurStorageInACluster(t *testing.T) {
-	c := newCast(t)
+	t.Parallel()
+	c := newMixedCluster(t)
 	c.play(t, func() func() { return c.ours(t, c.drivers, "binder", "provisioner", "protection") })
 }
 
-// cast is a cluster whose storage controllers are volplane's or Kubernetes'. The
-// rest is Kubernetes': scheduler, ephemeral volumes, garbage collection.
-type cast struct {
+// mixedCluster is a cluster whose storage controllers are volplane's or Kubernetes'. The scheduler, the
+// controller of ephemeral volumes and the garbage collector are Kubernetes'.
+type mixedCluster struct {
 	side
 	cluster *cluster
 	driver  *csitest.Driver
@@ -57,11 +59,11 @@ type cast struct {
 	deletesAgain bool
 }
 
-// newCast starts a cluster of the nodes n-a, n-b and n-c, each in a zone.
-func newCast(t *testing.T, controllers ...string) *cast {
+// newMixedCluster starts a cluster with the nodes n-a, n-b and n-c, each in a zone of its own.
+func newMixedCluster(t *testing.T, controllers ...string) *mixedCluster {
 	t.Helper()
 	k8s := startCluster(t)
-	c := &cast{side: side{name: "cluster", server: k8s, client: k8s.client}, cluster: k8s}
+	c := &mixedCluster{side: side{name: "cluster", server: k8s, client: k8s.client}, cluster: k8s}
 	c.driver, c.drivers = startDriver(t, func(c *csitest.Config) { c.Plugin.AccessibilityConstraints = true })
 	for _, z := range []string{"a", "b", "c"} {
 		k8s.node(t, "n-"+z, z, c.driver.Name())
@@ -72,7 +74,7 @@ func newCast(t *testing.T, controllers ...string) *cast {
 }
 
 // play plays all scenes, one after the other.
-func (c *cast) play(t *testing.T, provisioner func() (stop func())) {
+func (c *mixedCluster) play(t *testing.T, provisioner func() (stop func())) {
 	c.start = func() { c.stop = provisioner() }
 	c.start()
 	for _, s := range []struct {
@@ -115,11 +117,12 @@ func (c *cast) play(t *testing.T, provisioner func() (stop func())) {
 	}
 }
 
-// newScene makes a namespace. The driver makes volumes in the zone that it is
-// asked for first.
-func (c *cast) newScene(ctx context.Context, t *testing.T, name string) *scene {
+// newScene creates a namespace. The driver creates volumes in the first zone of the request.
+func (c *mixedCluster) newScene(ctx context.Context, t *testing.T, name string) *scene {
 	t.Helper()
-	s := &scene{t: t, ctx: ctx, cast: c, client: c.client, driver: c.driver, name: name, before: len(c.driver.Calls())}
+	s := &scene{
+		t: t, ctx: ctx, mixedCluster: c, client: c.client, driver: c.driver, name: name, before: len(c.driver.Calls()),
+	}
 	_, err := c.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
 		metav1.CreateOptions{})
 	s.must(err)
@@ -145,7 +148,7 @@ func thereFirst(req any) csitest.Action {
 	}}}
 }
 
-// zones returns where a volume was asked for, "abc" for a, b and c.
+// zones returns the zones of a request, "abc" for a, b and c.
 func zones(r *csipb.CreateVolumeRequest) (requisite, preferred string) {
 	join := func(all []*csipb.Topology) (out string) {
 		for _, t := range all {

@@ -36,22 +36,20 @@ const (
 	shrinking = 2 * time.Minute
 )
 
-// TestBinderIsKubernetes plays the same sequences to volplane's binder and
-// protection and to those of Kubernetes, and compares all claims and volumes
-// when both are at rest. The seed is the number of the sequence, so that a run
-// plays again what an earlier one did.
+// TestBinderIsKubernetes plays the same sequences to volplane's binder and protection and to those of
+// Kubernetes, and compares all claims and volumes when both are at rest. The seed is the number of the
+// sequence, so every run can repeat what an earlier one did.
 func TestBinderIsKubernetes(t *testing.T) {
 	t.Parallel()
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
-	ours.begin(func() func() { return ours.ours(t, csi.NewSet(), "binder", "protection") })
-	theirs.begin(func() func() { return theirs.theirs(t, theirBinder...) })
+	ours.startController(func() func() { return ours.ours(t, csi.NewSet(), "binder", "protection") })
+	theirs.startController(func() func() { return theirs.theirs(t, theirBinder...) })
 	compareAll(t, &differential{
 		sides: []side{ours, theirs}, usual: 100, draw: draw, allowed: bindingMayDiffer, counted: map[string]int{},
 	})
 }
 
-// compareAll plays the sequences of DIFFERENTIAL and complains of those after
-// which the sides differ.
+// compareAll plays the sequences of DIFFERENTIAL and reports those after which the sides differ.
 func compareAll(t *testing.T, d *differential) {
 	t.Helper()
 	first, last := seeds(t, d.usual)
@@ -165,7 +163,7 @@ func (d *differential) play(ctx context.Context, all []sequence) ([]string, erro
 			out[i] = fmt.Sprintf("%s  at step %d\n", difference, step+1)
 		}
 	}
-	return out, d.tidy(ctx)
+	return out, d.cleanUp(ctx)
 }
 
 // settle returns the states at rest. What failed is repeated after pauses that
@@ -279,7 +277,7 @@ func unreserved(lines, other []string) []string {
 	return out
 }
 
-// has says whether a line has all the words.
+// has says whether a line has all words.
 func has(lines []string, words ...string) bool {
 	return slices.ContainsFunc(lines, func(l string) bool {
 		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(l, w) })
@@ -381,8 +379,8 @@ func (s sequence) shorter() []sequence {
 	return out
 }
 
-// tidy removes everything, so that the next batch finds room.
-func (d *differential) tidy(ctx context.Context) error {
+// cleanUp deletes everything, so that there is room for the next batch.
+func (d *differential) cleanUp(ctx context.Context) error {
 	return d.both(func(s side) error { return s.remove(ctx) })
 }
 

@@ -1,5 +1,4 @@
-// Package kube lets Kubernetes be the judge: its kube-controller-manager and
-// its provisioner run beside, or in the place of, controllers of volplane, over
-// volplane's API server, or all of them in a cluster that is Kubernetes' own:
-// etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
+// Package kube compares volplane with Kubernetes' own programs. Its kube-controller-manager, sidecars and
+// kubelet run beside, or in place of, parts of volplane: with volplane's API server, or in a cluster with
+// Kubernetes' etcd, kube-apiserver and kube-scheduler.
 package kube

@@ -20,8 +20,8 @@ const (
 // flexPassword is the value of a Secret.
 const flexPassword = "a $(b) \"c\""
 
-// flexGuest is a Pod with one FlexVolume, which both sides get.
-type flexGuest struct {
+// flexPodCase is a Pod with one FlexVolume, which both sides get.
+type flexPodCase struct {
 	name, driver, fsType string
 	// inline says that the volume is the Pod's own.
 	inline bool
@@ -37,8 +37,8 @@ type flexGuest struct {
 	reader, printed bool
 }
 
-func flexGuests() []flexGuest {
-	return []flexGuest{
+func flexPodCases() []flexPodCase {
+	return []flexPodCase{
 		{name: "disk", driver: "lofs", fsType: "ext4", keeps: true, group: true},
 		{name: "grown", driver: "lofs", fsType: "xfs"},
 		{name: "reader", driver: "lofs", keeps: true, made: true, reader: true},
@@ -52,10 +52,10 @@ func flexGuests() []flexGuest {
 }
 
 // on is a guest's name on a side; everything that is a side's own has it.
-func (g flexGuest) on(side string) string { return g.name + "-" + side }
+func (g flexPodCase) on(side string) string { return g.name + "-" + side }
 
 // file is what the driver calls the volume.
-func (g flexGuest) file(side string) string {
+func (g flexPodCase) file(side string) string {
 	if g.keeps {
 		return "file-of-" + g.name
 	}
@@ -64,7 +64,7 @@ func (g flexGuest) file(side string) string {
 
 // owns returns the words that only calls about the guest's volume on a side have
 // in them.
-func (g flexGuest) owns(side, uid string) []string {
+func (g flexPodCase) owns(side, uid string) []string {
 	return []string{g.on(side), g.file(side), ownID(uid, g.on(side))}
 }
 
@@ -72,7 +72,7 @@ func (g flexGuest) owns(side, uid string) []string {
 func ownID(uid, name string) string { return "csi-" + hash(uid+name) }
 
 // source is the volume in the words of a side's Pod.
-func (g flexGuest) source(side string) corev1.FlexVolumeSource {
+func (g flexPodCase) source(side string) corev1.FlexVolumeSource {
 	file := g.file(side)
 	s := corev1.FlexVolumeSource{
 		Driver: "example.com/" + g.driver, FSType: g.fsType, ReadOnly: g.inline && g.reader || g.printed,
@@ -97,7 +97,7 @@ func (g flexGuest) source(side string) corev1.FlexVolumeSource {
 
 // volumeOn returns the volume's object for a side, and its claim; nil for a
 // volume that is the Pod's own.
-func (g flexGuest) volumeOn(side string) (*corev1.PersistentVolume, *corev1.PersistentVolumeClaim) {
+func (g flexPodCase) volumeOn(side string) (*corev1.PersistentVolume, *corev1.PersistentVolumeClaim) {
 	if g.inline {
 		return nil, nil
 	}
@@ -127,7 +127,7 @@ func (g flexGuest) volumeOn(side string) (*corev1.PersistentVolume, *corev1.Pers
 }
 
 // podOn returns the guest's Pod for a side.
-func (g flexGuest) podOn(side string) *corev1.Pod {
+func (g flexPodCase) podOn(side string) *corev1.Pod {
 	v := corev1.Volume{Name: g.on(side)}
 	switch {
 	case !g.inline:

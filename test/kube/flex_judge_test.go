@@ -34,7 +34,7 @@ const flexLimit = 8 * time.Minute
 // back, and the bridge is killed while Pods use its volumes.
 func TestFlexBridgeIsInTree(t *testing.T) {
 	j := newFlexJudge(t)
-	for _, g := range flexGuests() {
+	for _, g := range flexPodCases() {
 		j.prepare(g)
 	}
 	j.rewrite()
@@ -100,7 +100,7 @@ func newFlexJudge(t *testing.T) *flexJudge {
 		Node: "n1", PluginDir: filepath.Join(dir, theirs), Tuning: "syncFrequency: 2s",
 	})
 	j.serve()
-	j.furnish()
+	j.createObjects()
 	j.s = side{name: "cluster", server: j, client: j.client, conflicts: &atomic.Int64{}}
 	j.s.ours(t, dial(t, j.socket("lofs"), j.socket("scratch")), "attacher", "resizer")
 	return j
@@ -145,8 +145,8 @@ func (j *flexJudge) serve() {
 	})
 }
 
-// furnish makes what all Pods need, and a node that is not reached.
-func (j *flexJudge) furnish() {
+// createObjects makes what all Pods need, and a node that is not reached.
+func (j *flexJudge) createObjects() {
 	j.t.Helper()
 	core, storage := j.client.CoreV1(), j.client.StorageV1()
 	_, err := core.ServiceAccounts("default").Create(j.ctx,
@@ -195,7 +195,7 @@ func (j *flexJudge) rewrite() {
 }
 
 // prepare makes what a guest finds.
-func (j *flexJudge) prepare(g flexGuest) {
+func (j *flexJudge) prepare(g flexPodCase) {
 	j.t.Helper()
 	if !g.made {
 		return
@@ -247,15 +247,15 @@ func (j *flexJudge) devices() []string {
 func (j *flexJudge) round(side string) seenBy {
 	j.t.Helper()
 	begin, out := time.Now(), seenBy{name: side, uids: map[string]string{}}
-	for _, g := range flexGuests() {
+	for _, g := range flexPodCases() {
 		if v, c := g.volumeOn(side); v != nil {
 			j.create(v, c)
 		}
 	}
-	for _, g := range flexGuests() {
+	for _, g := range flexPodCases() {
 		out.uids[g.name] = j.come(side, g)
 	}
-	for _, g := range flexGuests() {
+	for _, g := range flexPodCases() {
 		if g.far {
 			j.eventually(func() string { return j.attachedTo("far", g.on(side)) })
 			continue
@@ -272,7 +272,7 @@ func (j *flexJudge) round(side string) seenBy {
 		}
 	}
 	j.grow(side, "grown-"+side)
-	for _, g := range flexGuests() {
+	for _, g := range flexPodCases() {
 		j.delete(g.on(side))
 	}
 	j.eventually(j.left)
@@ -283,7 +283,7 @@ func (j *flexJudge) round(side string) seenBy {
 }
 
 // come makes a guest's Pod and returns its UID.
-func (j *flexJudge) come(side string, g flexGuest) string {
+func (j *flexJudge) come(side string, g flexPodCase) string {
 	j.t.Helper()
 	if !g.inline {
 		j.bound(g.on(side))
@@ -349,7 +349,7 @@ func (j *flexJudge) path(pod string) string {
 }
 
 // use reads and writes as a Pod does, and says what that was like.
-func (j *flexJudge) use(side string, g flexGuest) string {
+func (j *flexJudge) use(side string, g flexPodCase) string {
 	j.t.Helper()
 	path := j.path(g.on(side))
 	file := filepath.Join(path, "file")

@@ -11,11 +11,11 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// moves has a volume that Kubernetes' plugin serves moved to the bridge, and
-// back: each time the next Pod finds what the last one wrote.
+// moves migrates a volume of Kubernetes' plugin to the bridge, and back. Each time the next Pod finds the
+// data of the last one.
 func (j *flexJudge) moves() {
 	j.t.Helper()
-	g := flexGuest{name: "moved", driver: "lofs", fsType: "ext4"}
+	g := flexPodCase{name: "moved", driver: "lofs", fsType: "ext4"}
 	name := g.on(theirs)
 	j.create(g.volumeOn(theirs))
 	j.visit(g, "example.com~lofs", "", "first", func() {
@@ -34,14 +34,14 @@ func (j *flexJudge) moves() {
 	j.visit(g, "example.com~lofs", "second", "third", func() {})
 }
 
-// migrate runs a command and returns what it said.
+// migrate runs a command and returns its output.
 func (j *flexJudge) migrate(verb, volume string) (string, error) {
 	said, err := exec.CommandContext(j.ctx, plane.Bin("volplane"), "flex", "migrate", verb, volume,
 		"--kubeconfig="+j.AdminKubeconfig()).CombinedOutput()
 	return string(said), err
 }
 
-// migrated wants it to go well.
+// migrated requires that the command succeeds.
 func (j *flexJudge) migrated(verb, volume string) {
 	j.t.Helper()
 	if said, err := j.migrate(verb, volume); err != nil {
@@ -51,7 +51,7 @@ func (j *flexJudge) migrated(verb, volume string) {
 
 // visit has a Pod find and write a word in a guest's volume, which is mounted by
 // a plugin.
-func (j *flexJudge) visit(g flexGuest, plugin, finds, writes string, meanwhile func()) {
+func (j *flexJudge) visit(g flexPodCase, plugin, finds, writes string, meanwhile func()) {
 	j.t.Helper()
 	j.come(theirs, g)
 	j.runs(g.on(theirs))
@@ -66,7 +66,7 @@ func (j *flexJudge) visit(g flexGuest, plugin, finds, writes string, meanwhile f
 	j.eventually(j.left)
 }
 
-// reads wants a word to be in the file of a volume.
+// reads requires that the file of a volume contains a word.
 func (j *flexJudge) reads(path, word string) {
 	j.t.Helper()
 	got, err := os.ReadFile(filepath.Join(path, "file"))
@@ -75,15 +75,14 @@ func (j *flexJudge) reads(path, word string) {
 	}
 }
 
-// killed kills the bridge while Pods use its volumes: they go on, and so does
-// what their driver has left running. Those that end while there is no bridge
-// are gone when the next one has come.
+// killed kills the bridge while Pods use its volumes. The Pods and the processes of their driver continue.
+// Pods that are deleted while there is no bridge are gone after it has started again.
 func (j *flexJudge) killed() {
 	j.t.Helper()
-	lasting := flexGuest{name: "lasting", driver: "lofs", fsType: "ext4"}
+	lasting := flexPodCase{name: "lasting", driver: "lofs", fsType: "ext4"}
 	j.create(lasting.volumeOn(ours))
 	j.come(ours, lasting)
-	pod := flexGuest{name: "served", driver: "scratch", inline: true}.podOn(ours)
+	pod := flexPodCase{name: "served", driver: "scratch", inline: true}.podOn(ours)
 	pod.Spec.Volumes[0].CSI.VolumeAttributes["daemon"] = "yes"
 	_, err := j.client.CoreV1().Pods("default").Create(j.ctx, pod, metav1.CreateOptions{})
 	j.must(err)
@@ -117,7 +116,7 @@ func (j *flexJudge) killed() {
 	neverTwice(j.t, j.calls(ours))
 }
 
-// lives says whether a process has not ended, whoever is to take notice of that.
+// lives says whether a process is running, and not a zombie.
 func lives(pid string) bool {
 	said, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
 	return err == nil && len(said) > 0
@@ -126,5 +125,5 @@ func lives(pid string) bool {
 // gone waits until a Pod is gone.
 func (j *flexJudge) gone(pod string) {
 	j.t.Helper()
-	(&household{t: j.t, ctx: j.ctx, client: j.client, root: j.root}).gone(pod)
+	(&kubeletCluster{t: j.t, ctx: j.ctx, client: j.client, root: j.root}).gone(pod)
 }

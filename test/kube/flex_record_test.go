@@ -40,7 +40,7 @@ printf '%s\n' "$answer"
 exit $code
 `
 
-// flexCall is a call that a recorder has written down.
+// flexCall is a call that a recorder has logged.
 type flexCall struct {
 	Driver string
 	// Began is when it looked at the clock, in nanoseconds, Forked when its
@@ -52,7 +52,7 @@ type flexCall struct {
 
 func (j *flexJudge) record(side string) string { return filepath.Join(j.dir, side+".calls") }
 
-// install puts a driver in place for a side, in one step.
+// install installs a driver for a side, in one step.
 func (j *flexJudge) install(side, name string) {
 	j.t.Helper()
 	example, err := filepath.Abs(filepath.Join("../../examples/flex", name, name))
@@ -65,7 +65,7 @@ func (j *flexJudge) install(side, name string) {
 	j.must(os.Rename(draft, filepath.Join(dir, name)))
 }
 
-// calls returns the calls of a side so far.
+// calls returns all calls of a side.
 func (j *flexJudge) calls(side string) []flexCall {
 	j.t.Helper()
 	data, err := os.ReadFile(j.record(side))
@@ -109,7 +109,7 @@ func (s seenBy) line(c flexCall) string {
 		return fmt.Sprintf("%s: %s answered Not supported", c.Driver, c.Args[0])
 	}
 	whose := c.Driver
-	for _, g := range flexGuests() {
+	for _, g := range flexPodCases() {
 		if slices.ContainsFunc(g.owns(s.name, s.uids[g.name]),
 			func(word string) bool { return strings.Contains(args, word) }) {
 			whose = g.name
@@ -133,8 +133,7 @@ func (j *flexJudge) lines(s seenBy) []string {
 	return append(out, s.pods...)
 }
 
-// neverTwice complains of a driver that was called to mount where it had mounted
-// something (H5).
+// neverTwice reports a driver that was called to mount where it had mounted (H5).
 func neverTwice(t *testing.T, calls []flexCall) {
 	t.Helper()
 	mounted := map[string]bool{}
@@ -151,8 +150,7 @@ func neverTwice(t *testing.T, calls []flexCall) {
 	}
 }
 
-// sameOrder complains of a volume for which both sides have made the same calls
-// in another order.
+// sameOrder reports a volume for which both sides have made the same calls in another order.
 func sameOrder(t *testing.T, ours, theirs []string) {
 	t.Helper()
 	whose := func(lines, others []string) map[string][]string {
@@ -173,8 +171,7 @@ func sameOrder(t *testing.T, ours, theirs []string) {
 	}
 }
 
-// spaced complains of a driver that was asked twice within a second what it can
-// do (H15).
+// spaced reports a driver that was asked for its capabilities twice within a second (H15).
 func spaced(t *testing.T, calls []flexCall) {
 	t.Helper()
 	last := map[string]int64{}

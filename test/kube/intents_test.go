@@ -24,6 +24,7 @@ const shared = "storage"
 // while their drivers work, each takes up its own and touches nothing of the
 // other's.
 func TestEachProvisionerItsLog(t *testing.T) {
+	t.Parallel()
 	c, log := auditedCluster(t)
 	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()

@@ -21,16 +21,16 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/mount"
+	settings "volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/test/internal/kubelet"
 )
 
-// mountLimit bounds what is done with a kubelet: it looks around in seconds.
+// mountLimit bounds a test with a kubelet, which reacts within seconds.
 const mountLimit = 5 * time.Minute
 
-// TestOurAttacherRealKubelet has volplane's provisioner, attacher and bundled
-// driver in a cluster of Kubernetes, whose scheduler places a Pod and whose
-// kubelet mounts its volume: what a Pod writes is there for the next one.
+// TestOurAttacherRealKubelet: volplane's provisioner, attacher and bundled driver work in a cluster of
+// Kubernetes, whose scheduler places a Pod and whose kubelet mounts its volume. The next Pod finds the data.
 func TestOurAttacherRealKubelet(t *testing.T) {
 	c := startCluster(t)
 	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-attach-detach-controller",
@@ -40,11 +40,11 @@ func TestOurAttacherRealKubelet(t *testing.T) {
 	root := c.kubelet(t, "n1")
 	s := side{name: "cluster", server: c, client: c.client}
 	s.ours(t, bundled(t, "n1", root), "provisioner", "attacher")
-	h := &household{t: t, client: c.client, root: root}
+	h := &kubeletCluster{t: t, client: c.client, root: root}
 	var cancel context.CancelFunc
 	h.ctx, cancel = context.WithTimeout(t.Context(), mountLimit)
 	defer cancel()
-	h.furnish()
+	h.createObjects()
 	h.run("p1")
 	file := filepath.Join(h.mounted("p1"), "file")
 	h.must(os.WriteFile(file, []byte("of p1"), 0o600))
@@ -68,8 +68,8 @@ func (c *cluster) kubelet(t *testing.T, node string) string {
 	return c.kubeletWith(t, kubelet.Options{Node: node})
 }
 
-// kubeletWith is kubelet with options; which directory and whose identity they
-// leave open.
+// kubeletWith runs a kubelet with options, for which it sets the directory and the identity if they are
+// empty.
 func (c *cluster) kubeletWith(t *testing.T, o kubelet.Options) string {
 	t.Helper()
 	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
@@ -96,14 +96,13 @@ func (c *cluster) kubeletWith(t *testing.T, o kubelet.Options) string {
 	return k.Root
 }
 
-// bundled runs the bundled driver until the test ends; its pool is beside the
-// kubelet's directory.
+// bundled runs the bundled driver until the test ends. Its pool is beside the kubelet's directory.
 func bundled(t *testing.T, node, root string) *csi.Set {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- app.LocalDriver(ctx, app.DriverOptions{
+		ended <- app.LocalDriver(ctx, settings.DriverOptions{
 			NodeID: node, RootDir: root, PoolDir: filepath.Join(filepath.Dir(root), "pool"), Log: slog.New(slog.DiscardHandler),
 		})
 	}()
@@ -116,7 +115,7 @@ func bundled(t *testing.T, node, root string) *csi.Set {
 	return dial(t, filepath.Join(root, "plugins", volume.LocalDriver, "csi.sock"))
 }
 
-// dial returns a driver for controllers.
+// dial returns the drivers at these sockets for controllers.
 func dial(t *testing.T, sockets ...string) *csi.Set {
 	t.Helper()
 	drivers := csi.NewSet()
@@ -131,8 +130,8 @@ func dial(t *testing.T, sockets ...string) *csi.Set {
 	return drivers
 }
 
-// below says what is mounted below a kubelet's directory, which itself is, and
-// which loop devices are there for files beside it.
+// below describes the mounts below a kubelet's directory, which is a mount itself, and the loop devices of
+// files beside it.
 func below(t *testing.T, root string) string {
 	t.Helper()
 	points, err := mount.Below(root)
@@ -156,23 +155,23 @@ func below(t *testing.T, root string) string {
 	return ""
 }
 
-// household has Pods that use one claim after the other.
-type household struct {
+// kubeletCluster is a cluster with a kubelet, whose Pods use one claim after the other.
+type kubeletCluster struct {
 	t      *testing.T
 	ctx    context.Context
 	client kubernetes.Interface
 	root   string
 }
 
-func (h *household) must(err error) {
+func (h *kubeletCluster) must(err error) {
 	h.t.Helper()
 	if err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-// furnish makes what Pods need: a class with the bundled driver and a claim.
-func (h *household) furnish() {
+// createObjects creates what Pods need: a class with the bundled driver, and a claim.
+func (h *kubeletCluster) createObjects() {
 	h.t.Helper()
 	_, err := h.client.CoreV1().ServiceAccounts("default").Create(h.ctx,
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
@@ -192,8 +191,8 @@ func (h *household) furnish() {
 	h.must(err)
 }
 
-// run makes a Pod that uses the claim, and returns when it is said to run.
-func (h *household) run(name string) {
+// run creates a Pod that uses the claim, and waits until it is running.
+func (h *kubeletCluster) run(name string) {
 	h.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
 		AutomountServiceAccountToken: ptr.To(false),
@@ -216,8 +215,8 @@ func (h *household) run(name string) {
 	})
 }
 
-// mounted returns where the kubelet has mounted a Pod's volume.
-func (h *household) mounted(name string) string {
+// mounted returns the path at which the kubelet has mounted a Pod's volume.
+func (h *kubeletCluster) mounted(name string) string {
 	h.t.Helper()
 	pod, err := h.client.CoreV1().Pods("default").Get(h.ctx, name, metav1.GetOptions{})
 	h.must(err)
@@ -228,15 +227,15 @@ func (h *household) mounted(name string) string {
 	return points[0].Path
 }
 
-// end deletes a Pod and waits for its end.
-func (h *household) end(name string) {
+// end deletes a Pod and waits until it is gone.
+func (h *kubeletCluster) end(name string) {
 	h.t.Helper()
 	h.must(h.client.CoreV1().Pods("default").Delete(h.ctx, name, metav1.DeleteOptions{}))
 	h.gone(name)
 }
 
-// gone waits for the end of a Pod.
-func (h *household) gone(name string) {
+// gone waits until a Pod is gone.
+func (h *kubeletCluster) gone(name string) {
 	h.t.Helper()
 	eventually(h.ctx, h.t, func() string {
 		if _, err := h.client.CoreV1().Pods("default").Get(h.ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {

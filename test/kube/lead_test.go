@@ -12,28 +12,26 @@ import (
 	"volplane.dev/volplane/internal/csi"
 )
 
-// lease is the one of Kubernetes' attacher.
+// lease is the prefix of the name of the lease of Kubernetes' attacher.
 const lease = "external-attacher-leader-"
 
-// leading has an attacher lead on leases that run out soon, but not while a busy
-// machine keeps it waiting.
+// leading adds flags with which a lease expires soon, but not while the machine is busy.
 func leading(flags ...string) []string {
 	return append(flags, "--leader-election-lease-duration=12s", "--leader-election-renew-deadline=10s",
 		"--leader-election-retry-period=500ms")
 }
 
-// ourAttacher runs `volplane controller` beside the driver as an administrator
-// does.
+// ourAttacher runs `volplane controller` beside the driver as an administrator does.
 func (s side) ourAttacher(t *testing.T) *program {
 	t.Helper()
 	return startProgram(t, "volplane", leading("controller", "--controllers=attacher",
 		"--csi-address="+s.storage.driver.Socket, "--kubeconfig="+s.server.AdminKubeconfig())...)
 }
 
-// TestSecondAttacherTakesOver: of three attachers, two of volplane and the one
-// of Kubernetes, one works; another goes on when it is killed, and when it is
-// asked to end (S3-007, S3-029, S3-031).
+// TestSecondAttacherTakesOver: of three attachers, two of volplane and one of Kubernetes, one works. When
+// it is killed or asked to end, another one takes over (S3-007, S3-029, S3-031).
 func TestSecondAttacherTakesOver(t *testing.T) {
+	t.Parallel()
 	s := newSide(t, "both")
 	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()
@@ -84,7 +82,7 @@ func TestSecondAttacherTakesOver(t *testing.T) {
 	}
 }
 
-// holder waits until somebody else than before leads, and says who.
+// holder waits until the leader is another one than before, and returns it.
 func (s side) holder(ctx context.Context, t *testing.T, before string) (now string) {
 	t.Helper()
 	eventually(ctx, t, func() string {

@@ -108,10 +108,11 @@ func (i *installation) templates(shape string) (controller, node corev1.PodTempl
 	return d.Spec.Template, d.Spec.Template
 }
 
-// TestManifestsInACluster: Kubernetes takes the manifests of each shape, and
-// again; a controllers' Pod is a restricted one, that on the nodes is not, and
-// may be in the namespace that was made for it (S1-090 to S1-096).
+// TestManifestsInACluster: Kubernetes accepts the manifests of each shape, also a second time. The
+// controllers' Pod satisfies the restricted Pod security standard. The Pod on the nodes does not, but is
+// allowed in the namespace that the manifests create (S1-090 to S1-096).
 func TestManifestsInACluster(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "--allow-privileged")
 	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()

@@ -18,17 +18,16 @@ import (
 	"volplane.dev/volplane/test/internal/plugin"
 )
 
-// TestNodeIsKubelet gives the same Pods to a node with a kubelet and to one with
-// volplane's agent, in one cluster, and compares all calls of the drivers from
-// the first one to the last.
+// TestNodeIsKubelet creates the same Pods on a node with a kubelet and on a node with volplane's agent, in
+// one cluster, and compares all calls of the drivers.
 func TestNodeIsKubelet(t *testing.T) {
 	c := startCluster(t)
 	c.controllers(t, "persistentvolume-attach-detach-controller")
-	ours, theirs := c.lodge(t, "ours"), c.lodge(t, "theirs")
+	ours, theirs := c.comparedNode(t, "ours"), c.comparedNode(t, "theirs")
 	ours.root = c.agent(t, "ours")
 	theirs.root = c.kubelet(t, "theirs")
 	var sockets []string
-	for _, l := range []*lodge{ours, theirs} {
+	for _, l := range []*comparedNode{ours, theirs} {
 		for _, name := range []string{plain, informed, grouping, loose} {
 			sockets = append(sockets, l.serve(name))
 		}
@@ -37,33 +36,33 @@ func TestNodeIsKubelet(t *testing.T) {
 	s.ours(t, dial(t, sockets[:3]...), "attacher")
 	ctx, cancel := context.WithTimeout(t.Context(), mountLimit)
 	defer cancel()
-	if err := c.furnish(ctx); err != nil {
+	if err := c.createObjects(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range []*lodge{ours, theirs} {
-		eventually(ctx, t, func() string { return l.open(ctx) })
-		if err := l.receive(ctx, s); err != nil {
+	for _, l := range []*comparedNode{ours, theirs} {
+		eventually(ctx, t, func() string { return l.missingDrivers(ctx) })
+		if err := l.createPods(ctx, s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, l := range []*lodge{ours, theirs} {
-		eventually(ctx, t, func() string { return l.waiting(ctx) })
+	for _, l := range []*comparedNode{ours, theirs} {
+		eventually(ctx, t, func() string { return l.unmountedPods(ctx) })
 	}
-	names := map[*lodge]*strings.Replacer{}
-	for _, l := range []*lodge{ours, theirs} {
-		names[l] = l.names(ctx)
-		if err := l.empty(ctx); err != nil {
+	names := map[*comparedNode]*strings.Replacer{}
+	for _, l := range []*comparedNode{ours, theirs} {
+		names[l] = l.placeholders(ctx)
+		if err := l.deletePods(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, l := range []*lodge{ours, theirs} {
+	for _, l := range []*comparedNode{ours, theirs} {
 		eventually(ctx, t, func() string { return l.left(ctx) + below(t, l.root) })
 	}
 	compareCalls(t, nodeRows(), ours.calls.mustLines(t, names[ours]), theirs.calls.mustLines(t, names[theirs]))
 }
 
-// compareCalls complains of calls that only one of the sides makes for a reason
-// that is not known, and of reasons for which nothing differs.
+// compareCalls reports calls that only one side makes without a known reason, and reasons that no
+// difference needs any more.
 func compareCalls(t *testing.T, rows []row, ours, theirs []string) {
 	t.Helper()
 	used := map[string]bool{}
@@ -86,8 +85,8 @@ func compareCalls(t *testing.T, rows []row, ours, theirs []string) {
 	t.Logf("%d calls, %d of them differ", len(ours), len(d.onlyOurs))
 }
 
-// lodge is a node with its drivers and Pods.
-type lodge struct {
+// comparedNode is one of the two nodes, with its drivers and Pods.
+type comparedNode struct {
 	t     *testing.T
 	c     *cluster
 	node  string
@@ -95,8 +94,9 @@ type lodge struct {
 	calls callLog
 }
 
-func (c *cluster) lodge(t *testing.T, node string) *lodge {
-	return &lodge{t: t, c: c, node: node}
+// comparedNode is one of the two nodes, with its drivers and Pods.
+func (c *cluster) comparedNode(t *testing.T, node string) *comparedNode {
+	return &comparedNode{t: t, c: c, node: node}
 }
 
 func (l *callLog) mustLines(t *testing.T, names *strings.Replacer) []string {
@@ -108,8 +108,7 @@ func (l *callLog) mustLines(t *testing.T, names *strings.Replacer) []string {
 	return out
 }
 
-// agent runs volplane's node agent until the test ends, and returns its
-// directory.
+// agent runs volplane's node agent until the test ends, and returns its root directory.
 func (c *cluster) agent(t *testing.T, node string) string {
 	t.Helper()
 	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
@@ -123,8 +122,8 @@ func (c *cluster) agent(t *testing.T, node string) string {
 	return root
 }
 
-// serve serves a driver until the test ends, and returns its socket.
-func (l *lodge) serve(name string) string {
+// serve runs a driver until the test ends, and returns its socket.
+func (l *comparedNode) serve(name string) string {
 	l.t.Helper()
 	d, err := plugin.Serve(plugin.Options{
 		Name: name, NodeID: "id-" + l.node, Root: l.root, Dir: filepath.Join(filepath.Dir(l.root), name),
@@ -141,8 +140,8 @@ func (l *lodge) serve(name string) string {
 	return d.Socket
 }
 
-// furnish makes what is not of one node.
-func (c *cluster) furnish(ctx context.Context) error {
+// createObjects creates the objects that both nodes need.
+func (c *cluster) createObjects(ctx context.Context) error {
 	core := c.client.CoreV1()
 	_, err := core.ServiceAccounts("default").Create(ctx,
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
@@ -159,8 +158,8 @@ func (c *cluster) furnish(ctx context.Context) error {
 	return err
 }
 
-// open says what is missing until Pods may come: the registration of drivers.
-func (l *lodge) open(ctx context.Context) string {
+// missingDrivers reports when drivers of the node are not registered yet.
+func (l *comparedNode) missingDrivers(ctx context.Context) string {
 	n, err := l.c.client.StorageV1().CSINodes().Get(ctx, l.node, metav1.GetOptions{})
 	if err != nil || len(n.Spec.Drivers) != 4 {
 		return fmt.Sprintf("the drivers are not registered: %v %v", n, err)
@@ -168,8 +167,8 @@ func (l *lodge) open(ctx context.Context) string {
 	return ""
 }
 
-// receive makes the Pods and their volumes.
-func (l *lodge) receive(ctx context.Context, s side) error {
+// createPods creates the Pods and their volumes.
+func (l *comparedNode) createPods(ctx context.Context, s side) error {
 	for _, g := range guests() {
 		if v := g.volumeOn(l.node); v != nil {
 			if err := s.wire(ctx, "default", v.Name, v); err != nil {
@@ -183,13 +182,13 @@ func (l *lodge) receive(ctx context.Context, s side) error {
 	return nil
 }
 
-func (l *lodge) pods(ctx context.Context) ([]corev1.Pod, error) {
+func (l *comparedNode) pods(ctx context.Context) ([]corev1.Pod, error) {
 	all, err := l.c.client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + l.node})
 	return all.Items, err
 }
 
-// waiting says which Pods have no volumes yet: a kubelet lets them run then.
-func (l *lodge) waiting(ctx context.Context) string {
+// unmountedPods reports a Pod whose volumes are not mounted yet. A kubelet runs a Pod after that.
+func (l *comparedNode) unmountedPods(ctx context.Context) string {
 	pods, err := l.pods(ctx)
 	if err != nil {
 		return err.Error()
@@ -205,8 +204,8 @@ func (l *lodge) waiting(ctx context.Context) string {
 	return ""
 }
 
-// names returns what takes the node out of what is said of it.
-func (l *lodge) names(ctx context.Context) *strings.Replacer {
+// placeholders returns a replacer for names that differ between the nodes.
+func (l *comparedNode) placeholders(ctx context.Context) *strings.Replacer {
 	l.t.Helper()
 	pods, err := l.pods(ctx)
 	if err != nil {
@@ -225,8 +224,8 @@ func (l *lodge) names(ctx context.Context) *strings.Replacer {
 	return strings.NewReplacer(append(names, "-"+l.node, "")...)
 }
 
-// empty deletes the Pods.
-func (l *lodge) empty(ctx context.Context) error {
+// deletePods deletes the node's Pods.
+func (l *comparedNode) deletePods(ctx context.Context) error {
 	pods, err := l.pods(ctx)
 	for _, p := range pods {
 		err = errors.Join(err, l.c.client.CoreV1().Pods("default").Delete(ctx, p.Name, metav1.DeleteOptions{}))
@@ -234,8 +233,8 @@ func (l *lodge) empty(ctx context.Context) error {
 	return err
 }
 
-// left says what is left of the Pods.
-func (l *lodge) left(ctx context.Context) string {
+// left reports Pods and attachments of the node that still exist.
+func (l *comparedNode) left(ctx context.Context) string {
 	pods, err := l.pods(ctx)
 	if err != nil || len(pods) > 0 {
 		return fmt.Sprintf("%d pods are left, %v", len(pods), err)

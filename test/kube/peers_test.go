@@ -25,12 +25,10 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// syncPeriod is how often Kubernetes' binder looks at everything anew. Much of
-// what it does, it does only then.
+// syncPeriod is the resync period of Kubernetes' binder, which does much of its work only then.
 const syncPeriod = 200 * time.Millisecond
 
-// longestRetry is the longest pause of Kubernetes' provisioner between two
-// attempts at the same thing.
+// longestRetry is the longest back-off of Kubernetes' provisioner.
 const longestRetry = 400 * time.Millisecond
 
 // server is an API server, volplane's or Kubernetes' own.
@@ -40,7 +38,7 @@ type server interface {
 	ClientConfig(user string, groups ...string) *rest.Config
 }
 
-// side is an API server with somebody's controllers.
+// side is an API server with controllers of volplane or of Kubernetes.
 type side struct {
 	name   string
 	server server
@@ -81,8 +79,8 @@ func newSide(t *testing.T, name string) side {
 	return s
 }
 
-// ours runs controllers of volplane, each with no more rights than it declares,
-// until the test ends, or until the returned function is called.
+// ours runs controllers of volplane, each with the rights that it declares, until the test ends or the
+// returned function is called.
 func (s side) ours(t *testing.T, drivers *csi.Set, roles ...string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -110,11 +108,11 @@ func (s side) ours(t *testing.T, drivers *csi.Set, roles ...string) (stop func()
 	return stop
 }
 
-// refusal begins the line of a request that the API server does not allow.
+// refusal is the beginning of a log line about a request that the API server refuses.
 const refusal = "the API server refuses"
 
-// watched notes the requests of a role that the API server does not allow: one
-// that matters little, such as an event, would not be missed.
+// watched logs the requests of a role that the API server refuses, since nobody would notice a missing
+// event.
 type watched struct {
 	next http.RoundTripper
 	role string
@@ -135,8 +133,8 @@ func (r watched) RoundTrip(req *http.Request) (*http.Response, error) {
 	return got, err
 }
 
-// ending says whether a refusal is for the end of a namespace, and not for want
-// of a right.
+// ending says whether a request is refused because the namespace is being deleted, and not because a right
+// is missing.
 func ending(got *http.Response) bool {
 	body, err := io.ReadAll(got.Body)
 	_ = got.Body.Close()
@@ -144,14 +142,13 @@ func ending(got *http.Response) bool {
 	return err == nil && bytes.Contains(body, []byte(corev1.NamespaceTerminatingCause))
 }
 
-// theirBinder are the controllers of Kubernetes that bind claims and volumes.
+// theirBinder has the controllers of Kubernetes that bind claims and volumes.
 var theirBinder = []string{
 	"persistentvolume-binder-controller", "persistentvolume-protection-controller",
 	"persistentvolumeclaim-protection-controller",
 }
 
-// theirs runs controllers of Kubernetes until the test ends, or until the
-// returned function is called.
+// theirs runs controllers of Kubernetes until the test ends or the returned function is called.
 func (s side) theirs(t *testing.T, controllers ...string) (stop func()) {
 	t.Helper()
 	return s.run(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000",
@@ -159,8 +156,8 @@ func (s side) theirs(t *testing.T, controllers ...string) (stop func()) {
 		"--pvclaimbinder-sync-period="+syncPeriod.String(), "--controllers="+strings.Join(controllers, ","))
 }
 
-// theirProvisioner runs Kubernetes' provisioner for a driver until the test
-// ends, or until the returned function is called.
+// theirProvisioner runs Kubernetes' provisioner for a driver until the test ends or the returned function
+// is called.
 func (s side) theirProvisioner(t *testing.T, driver *csitest.Driver) (stop func()) {
 	t.Helper()
 	return s.run(t, "csi-provisioner", "--csi-address="+driver.Socket, "--leader-election=false", "--kube-api-qps=5000",
@@ -169,8 +166,8 @@ func (s side) theirProvisioner(t *testing.T, driver *csitest.Driver) (stop func(
 		"--retry-interval-max="+longestRetry.String())
 }
 
-// run runs a program of Kubernetes as the administrator of the side's API
-// server until the test ends, or until the returned function is called.
+// run runs a program of Kubernetes as the administrator of the side's API server until the test ends or the
+// returned function is called.
 func (s side) run(t *testing.T, name string, args ...string) (stop func()) {
 	t.Helper()
 	return startProgram(t, name, append(args, "--kubeconfig="+s.server.AdminKubeconfig())...).kill

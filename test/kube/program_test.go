@@ -12,8 +12,7 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// program is a program of Kubernetes, which the Makefile builds from its own
-// modules.
+// program is a running program of Kubernetes, which the Makefile builds.
 type program struct {
 	// kill ends it and waits for its end, end asks it to end. They may be
 	// repeated.
@@ -23,9 +22,8 @@ type program struct {
 	log   *lastWords
 }
 
-// startProgram runs a program until the test ends; it does not outlive a test
-// that is killed. One that ends by itself fails the test, and a test that
-// fails shows what its programs said.
+// startProgram runs a program until the test ends, even if the test is killed. A program that ends by
+// itself fails the test, and a failed test shows the output of its programs.
 func startProgram(t *testing.T, name string, args ...string) *program {
 	t.Helper()
 	path := plane.Bin("kubernetes")
@@ -75,7 +73,7 @@ func startProgram(t *testing.T, name string, args ...string) *program {
 	return p
 }
 
-// lastWords keeps the end of what a program says.
+// lastWords keeps the end of a program's output.
 type lastWords struct {
 	mu   sync.Mutex
 	text bytes.Buffer

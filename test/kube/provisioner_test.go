@@ -19,9 +19,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestOurProvisionerTheirBinder has volplane make and delete volumes for the
-// binder of Kubernetes, as a sidecar in a cluster does.
+// TestOurProvisionerTheirBinder: volplane creates and deletes volumes for Kubernetes' binder, as a sidecar
+// in a cluster does.
 func TestOurProvisionerTheirBinder(t *testing.T) {
+	t.Parallel()
 	s := newSide(t, "both")
 	driver, drivers := startDriver(t)
 	s.theirs(t, theirBinder...)
@@ -38,9 +39,9 @@ func TestOurProvisionerTheirBinder(t *testing.T) {
 	}
 }
 
-// TestOurBinderTheirProvisioner has the provisioner of Kubernetes make and
-// delete volumes for volplane's binder, as drivers bring it into a cluster.
+// TestOurBinderTheirProvisioner: Kubernetes' provisioner creates and deletes volumes for volplane's binder.
 func TestOurBinderTheirProvisioner(t *testing.T) {
+	t.Parallel()
 	s := newSide(t, "both")
 	driver, _ := startDriver(t)
 	s.ours(t, csi.NewSet(), "binder", "protection")
@@ -48,7 +49,7 @@ func TestOurBinderTheirProvisioner(t *testing.T) {
 	twoComeAndGo(t, s, driver)
 }
 
-// twoComeAndGo has an Immediate and a WaitForFirstConsumer claim come and go.
+// twoComeAndGo provisions and deletes the volumes of an Immediate and a WaitForFirstConsumer claim.
 func twoComeAndGo(t *testing.T, s side, driver *csitest.Driver) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
@@ -58,7 +59,7 @@ func twoComeAndGo(t *testing.T, s side, driver *csitest.Driver) {
 	comesAndGoes(ctx, t, s.client, driver, "late", late, func() { selectNode(ctx, t, s.client, "late") })
 }
 
-// comesAndGoes follows a claim of a new class until nothing is left of it.
+// comesAndGoes creates a claim of a new class, and deletes it until nothing is left.
 func comesAndGoes(
 	ctx context.Context, t *testing.T, c kubernetes.Interface, driver *csitest.Driver, name string,
 	mode storagev1.VolumeBindingMode, schedule func(),

@@ -44,7 +44,7 @@ func (d *dice) provisioning(seed uint64, length int) sequence {
 }
 
 func (d *dice) provisioningOp() op {
-	return d.oneOf([]weighed{
+	return d.oneOf([]weighted{
 		{8, d.newDynamicClaim},
 		{5, func() op { return deleteClaim(d.made()) }},
 		{4, func() op { return schedule(d.made(), pick(d, "", d.node(), d.node(), d.node())) }},

@@ -13,17 +13,16 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestProvisionerIsKubernetes plays the same sequences to volplane's binder,
-// protection and provisioner and to those of Kubernetes, each with a driver of
-// its own, and compares all claims and volumes, what the driver was asked and
-// what it has.
+// TestProvisionerIsKubernetes plays the same sequences to volplane's binder, protection and provisioner and
+// to those of Kubernetes, each with a driver of its own. It compares all claims and volumes, the calls of
+// the drivers and their volumes.
 func TestProvisionerIsKubernetes(t *testing.T) {
 	t.Parallel()
 	playProvisioning(t, drawProvisioning, func(side) {}, func(*csitest.Config) {})
 }
 
-// playProvisioning plays sequences to two sides that provision, in worlds that
-// prepare has made, with drivers that change has changed.
+// playProvisioning plays sequences to two sides that provision. prepare creates objects first, and change
+// configures the drivers.
 func playProvisioning(t *testing.T, draw func(uint64, int) sequence, prepare func(side), change func(*csitest.Config)) {
 	t.Helper()
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
@@ -31,9 +30,9 @@ func playProvisioning(t *testing.T, draw func(uint64, int) sequence, prepare fun
 	prepare(theirs)
 	drivers := ours.storage.start(t, change)
 	theirs.storage.start(t, change)
-	ours.begin(func() func() { return ours.ours(t, drivers, "binder", "protection", "provisioner") })
-	theirs.begin(func() func() { return theirs.theirs(t, theirBinder...) })
-	theirs.begin(func() func() { return theirs.theirProvisioner(t, theirs.storage.driver) })
+	ours.startController(func() func() { return ours.ours(t, drivers, "binder", "protection", "provisioner") })
+	theirs.startController(func() func() { return theirs.theirs(t, theirBinder...) })
+	theirs.startController(func() func() { return theirs.theirProvisioner(t, theirs.storage.driver) })
 	compareAll(t, &differential{
 		sides: []side{ours, theirs}, usual: 50, draw: draw, allowed: provisioningMayDiffer, counted: map[string]int{},
 	})
@@ -42,7 +41,7 @@ func playProvisioning(t *testing.T, draw func(uint64, int) sequence, prepare fun
 	}
 }
 
-// difference is what only one side has, and all that both have.
+// difference has the lines of both sides, and those that only one side has.
 type difference struct {
 	ours, theirs         []string
 	onlyOurs, onlyTheirs []string
@@ -76,10 +75,10 @@ func explain(ours, theirs []string, rows []row) string {
 	return strings.Join(slices.Compact(reasons), "; and ")
 }
 
-// rows are all reasons; the first that explains a line is given.
+// rows returns all reasons. The first that explains a line is counted.
 func rows() []row { return slices.Concat(rowsOfCalls(), rowsOfObjects(), rowsOfSecrets()) }
 
-// rowsOfCalls are about when a driver is asked, and for what.
+// rowsOfCalls returns the reasons for different calls.
 func rowsOfCalls() []row {
 	return []row{
 		{
@@ -117,7 +116,7 @@ func rowsOfCalls() []row {
 	}
 }
 
-// rowsOfObjects are about who has what, and what is kept.
+// rowsOfObjects returns the reasons for different objects.
 func rowsOfObjects() []row {
 	return []row{
 		{
@@ -209,8 +208,7 @@ func doneUnheard(d difference, line string) bool {
 			only(lacks, keeps, "DeleteVolume of id-"+name, "volume "+name+" "))
 }
 
-// handedOn says whether a line is about claims of which each has the same volume
-// at one side.
+// handedOn says whether a line is about claims of which each has the same volume on one of the sides.
 func handedOn(d difference, line string) bool {
 	bound := regexp.MustCompile(`^volume (\S+) Bound for (\S+) `)
 	for _, l := range d.onlyOurs {
@@ -225,7 +223,7 @@ func handedOn(d difference, line string) bool {
 	return false
 }
 
-// goesToAnother says whether two states differ only by who has which volume.
+// goesToAnother says whether two states differ only in which claim has which volume.
 func goesToAnother(ours, theirs []string) bool {
 	d := difference{ours: ours, theirs: theirs, onlyOurs: without(ours, theirs), onlyTheirs: without(theirs, ours)}
 	return !slices.ContainsFunc(slices.Concat(d.onlyOurs, d.onlyTheirs), func(l string) bool { return !handedOn(d, l) })
@@ -291,7 +289,7 @@ func keptSource(d difference, line string) bool {
 		has(d.theirs, "claim ", " Pending ", " source=PersistentVolumeClaim:"+name+".")
 }
 
-// claimIn returns the claim that a line is about, "" if it is about none.
+// claimIn returns the claim of a line, or "".
 func claimIn(line string) string {
 	found := regexp.MustCompile(`(?:^claim |pvc-| for )(c[0-9]+)\b`).FindStringSubmatch(line)
 	if found == nil {
@@ -309,7 +307,7 @@ func claimsOf(d difference, pattern string) []string {
 	})
 }
 
-// names returns the second words of the lines that begin so and are such.
+// names returns the second words of the lines that have the prefix and match.
 func names(lines []string, begin string, such func(string) bool) []string {
 	var out []string
 	for _, l := range lines {

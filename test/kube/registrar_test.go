@@ -21,10 +21,9 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// TestRegistrarRealKubelet: a driver that knows nothing of kubelets is known to
-// one while `volplane registrar` runs beside it, also after each of the two was
-// killed; the kubelet forgets it when the registrar is told to end, and when it
-// refuses the driver the registrar ends with its reason (S1-003, S1-013).
+// TestRegistrarRealKubelet: a kubelet knows a driver while `volplane registrar` runs beside it, also after
+// each of the two was killed. The kubelet forgets the driver when the registrar is asked to end. When the
+// kubelet refuses the driver, the registrar ends with the reason (S1-003, S1-013).
 func TestRegistrarRealKubelet(t *testing.T) {
 	c := startCluster(t)
 	r := &registered{cluster: c, t: t, root: c.kubelet(t, "n1")}
@@ -51,9 +50,8 @@ func TestRegistrarRealKubelet(t *testing.T) {
 	}
 }
 
-// TestTopologyUnderNodeRestriction: a kubelet may set labels with a driver's own
-// prefix, but not those that are left to administrators: then it refuses the
-// driver, and the registrar says why (S1-098).
+// TestTopologyUnderNodeRestriction: a kubelet may set labels with a driver's own prefix, but not labels
+// that are reserved for administrators. Then it refuses the driver, and the registrar says why (S1-098).
 func TestTopologyUnderNodeRestriction(t *testing.T) {
 	c := startCluster(t, "--enable-admission-plugins=NodeRestriction")
 	r := &registered{cluster: c, t: t, root: c.kubelet(t, "n1")}
@@ -84,7 +82,7 @@ func TestTopologyUnderNodeRestriction(t *testing.T) {
 	}
 }
 
-// refused runs a registrar to its end, and returns what it said.
+// refused runs a registrar to its end, and returns its output.
 func (r *registered) refused(flags ...string) string {
 	r.t.Helper()
 	said, err := exec.CommandContext(r.ctx, plane.Bin("volplane"), flags...).CombinedOutput()
@@ -96,7 +94,7 @@ func (r *registered) refused(flags ...string) string {
 	return string(said)
 }
 
-// registered is a kubelet and a driver.
+// registered is a cluster with a kubelet and a driver.
 type registered struct {
 	*cluster
 	t    *testing.T
@@ -110,8 +108,8 @@ func (r *registered) socket() string {
 	return filepath.Join(r.root, "plugins", volume.LocalDriver, "csi.sock")
 }
 
-// serve runs the bundled driver, which does not announce itself, until the test
-// ends, or until the returned function is called.
+// serve runs the bundled driver without registering it, until the test ends or the returned function is
+// called.
 func (r *registered) serve(nodeID string) (stop func()) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -145,8 +143,7 @@ func (r *registered) announce() *program {
 	return startProgram(r.t, "volplane", r.flags(r.socket())...)
 }
 
-// known waits until the kubelet has written what the driver calls the node, or
-// that it knows no driver.
+// known waits until the kubelet has written this id of the node, or no driver if it is empty.
 func (r *registered) known(nodeID string) {
 	r.t.Helper()
 	eventually(r.ctx, r.t, func() string {

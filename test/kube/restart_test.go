@@ -16,11 +16,11 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// restartEvery is how many batches there are for one in which the controllers
-// are started anew: that hits all its sequences, and costs seconds.
+// restartEvery is the number of batches of which one restarts the controllers. A restart affects all
+// sequences of a batch and takes seconds.
 const restartEvery = 2
 
-// anew says how controllers end and start anew around a step.
+// anew says how controllers are restarted around a step.
 type anew int
 
 const (
@@ -51,8 +51,8 @@ func (r anew) String() string {
 // silences says whether drivers do not answer before the controllers end.
 func (r anew) silences() bool { return r == beforehand || r == afterwards }
 
-// restarted returns the sequence with the restarts of its batch, which are at the
-// same steps in all its sequences: one of each kind.
+// restarted returns the sequence with the restarts of its batch. They are at the same steps in all
+// sequences, one of each kind.
 func (s sequence) restarted() sequence {
 	block := s.seed / batch
 	if block%restartEvery != 0 {
@@ -67,7 +67,7 @@ func (s sequence) restarted() sequence {
 
 func restarts() []anew { return []anew{meanwhile, immediately, beforehand, afterwards} }
 
-// restartAt returns how controllers are started anew around a step.
+// restartAt returns how controllers are restarted around a step.
 func restartAt(all []sequence, step int) anew {
 	if step < 0 || step >= len(all[0].ops) {
 		return noRestart
@@ -75,8 +75,7 @@ func restartAt(all []sequence, step int) anew {
 	return all[0].ops[step].restart
 }
 
-// restartedAlike puts those sequences together whose restarts are at the same
-// steps.
+// restartedAlike groups sequences whose restarts are at the same steps.
 func restartedAlike(all []sequence) [][]sequence {
 	when := func(s sequence) string {
 		text := fmt.Sprint(len(s.ops))
@@ -98,14 +97,14 @@ func restartedAlike(all []sequence) [][]sequence {
 	return out
 }
 
-// life is the controllers of a side, which can be ended and started anew.
+// life has the controllers of a side, which can be stopped and started.
 type life struct {
 	starts []func() (stop func())
 	stops  []func()
 }
 
-// begin starts a controller, and again after each end.
-func (s side) begin(start func() (stop func())) {
+// startController starts a controller, and starts it again at each restart.
+func (s side) startController(start func() (stop func())) {
 	s.life.starts = append(s.life.starts, start)
 	s.life.stops = append(s.life.stops, start())
 }
@@ -123,7 +122,7 @@ func (l *life) resume() {
 	}
 }
 
-// around does something, and starts the controllers anew as how says.
+// around plays a step, and restarts the controllers as how says.
 func (d *differential) around(ctx context.Context, how anew, do func() error) error {
 	switch how {
 	case noRestart:
@@ -184,7 +183,7 @@ func (s side) awake(ctx context.Context, name string) error {
 	return s.awakeBinding(ctx, name)
 }
 
-// awakeBinding has a claim and its volume come and go.
+// awakeBinding creates a claim and its volume, and deletes them when they are bound.
 func (s side) awakeBinding(ctx context.Context, name string) error {
 	if err := s.makePair(ctx, name); err != nil {
 		return err
@@ -221,7 +220,7 @@ func (s side) awakeBinding(ctx context.Context, name string) error {
 	return nil
 }
 
-// makePair makes a claim, and a volume for it unless a provisioner does.
+// makePair creates a claim, and a volume for it unless a provisioner does.
 func (s side) makePair(ctx context.Context, name string) error {
 	claim := claimOf(name, name)
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: driverName}
@@ -244,7 +243,7 @@ func (s side) makePair(ctx context.Context, name string) error {
 	return err
 }
 
-// poll asks until something is done.
+// poll repeats a question until the answer is true.
 func poll(ctx context.Context, done func() (bool, error)) error {
 	var broken error
 	err := testkit.Until(ctx, testkit.Unless("it is not done", func() (ok bool) {

@@ -27,11 +27,11 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestRightsOfManifestsSuffice: with the account of the manifests and nothing
-// else, `volplane controller` makes a volume, attaches it, grows it, detaches and
-// deletes it, beside the controllers of Kubernetes, and the API server refuses it
-// nothing (S3-030).
+// TestRightsOfManifestsSuffice: with only the account of the manifests, `volplane controller` creates a
+// volume, attaches it, expands it, detaches it and deletes it, beside the controllers of Kubernetes. The
+// API server refuses no request (S3-030).
 func TestRightsOfManifestsSuffice(t *testing.T) {
+	t.Parallel()
 	c, log := auditedCluster(t)
 	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()
@@ -42,7 +42,7 @@ func TestRightsOfManifestsSuffice(t *testing.T) {
 	config.NodeID = "id-n1"
 	driver := csitest.Start(t, config)
 	i := c.install(ctx, t, driver.Name(), "--controllers=provisioner,capacity,attacher,resizer", "--secrets=default/login")
-	i.furnish(driver.Name())
+	i.createObjects(driver.Name())
 	account := i.base + "-controller"
 	defer i.refusedNothing(log, account)
 	ours := i.runs("deployment", driver)
@@ -68,8 +68,8 @@ func TestRightsOfManifestsSuffice(t *testing.T) {
 	t.Log("it has asked for", asked)
 }
 
-// auditedCluster starts a cluster, and returns the log of what service accounts ask
-// of it.
+// auditedCluster starts a cluster, and returns the path of the audit log with the requests of service
+// accounts.
 func auditedCluster(t *testing.T) (c *cluster, log string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -81,7 +81,7 @@ func auditedCluster(t *testing.T) (c *cluster, log string) {
 	return startCluster(t, "--allow-privileged", "--audit-policy-file="+policy, "--audit-log-path="+log), log
 }
 
-// onlyAccounts has what service accounts ask written down.
+// onlyAccounts is an audit policy that logs the requests of service accounts.
 const onlyAccounts = `
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -92,8 +92,7 @@ rules:
 - level: None
 `
 
-// runs starts the controllers of one of the shapes with the account and the
-// arguments of the manifests.
+// runs starts the controllers of one of the shapes with the account and the arguments of the manifests.
 func (i *installation) runs(shape string, driver *csitest.Driver) *program {
 	i.t.Helper()
 	template, _ := i.templates(shape)
@@ -122,9 +121,9 @@ func (i *installation) identity(account string) string {
 	return path
 }
 
-// furnish makes a node with the driver, a class whose volumes need a Secret, and
+// createObjects makes a node with the driver, a class whose volumes need a Secret, and
 // another one that waits for Pods.
-func (i *installation) furnish(driver string) {
+func (i *installation) createObjects(driver string) {
 	i.t.Helper()
 	i.node(i.t, "n1", "a", driver)
 	managed := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, volume.AnnControllerManagedAttach)

@@ -19,14 +19,14 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// scene is what happens in one namespace; its class has the same name.
+// scene is a test in one namespace. Its class has the same name.
 type scene struct {
-	t      *testing.T
-	ctx    context.Context
-	cast   *cast
-	client kubernetes.Interface
-	driver *csitest.Driver
-	name   string
+	t            *testing.T
+	ctx          context.Context
+	mixedCluster *mixedCluster
+	client       kubernetes.Interface
+	driver       *csitest.Driver
+	name         string
 	// before is how many calls the driver had when the scene began.
 	before int
 }
@@ -115,7 +115,7 @@ func (s *scene) phase(volume string, want corev1.PersistentVolumePhase) {
 	})
 }
 
-// pod makes a Pod for the scheduler.
+// pod creates a Pod for the scheduler.
 func (s *scene) pod(name string, source corev1.VolumeSource, selector map[string]string) {
 	s.t.Helper()
 	_, err := s.client.CoreV1().Pods(s.name).Create(s.ctx, &corev1.Pod{
@@ -129,7 +129,7 @@ func (s *scene) pod(name string, source corev1.VolumeSource, selector map[string
 	s.must(err)
 }
 
-// claimSource is the volume of a Pod that a claim stands for.
+// claimSource returns a volume of a Pod that uses a claim.
 func claimSource(name string) corev1.VolumeSource {
 	return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
 }
@@ -169,7 +169,7 @@ func (s *scene) deletePod(name string) {
 	s.must(s.client.CoreV1().Pods(s.name).Delete(s.ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
 }
 
-// cordon keeps new Pods from a node, or no longer.
+// cordon makes a node unschedulable, or schedulable.
 func (s *scene) cordon(node string, on bool) {
 	s.t.Helper()
 	_, err := s.client.CoreV1().Nodes().Patch(s.ctx, node, types.MergePatchType,
@@ -214,8 +214,8 @@ func (s *scene) asked(c *corev1.PersistentVolumeClaim) []*csipb.CreateVolumeRequ
 	return out
 }
 
-// isIn says whether a volume was asked for in a zone first, may be in all, and
-// is reached from this one only.
+// isIn requires that the request for a volume prefers a zone and allows all zones, and that the volume is
+// accessible from this zone only.
 func (s *scene) isIn(where string, claim string, v *corev1.PersistentVolume) {
 	s.t.Helper()
 	all := s.asked(s.claim(claim))
@@ -240,8 +240,7 @@ func onlyIn(where string) *corev1.VolumeNodeAffinity {
 	}}}}
 }
 
-// restartAfter ends the provisioner where it is, once something has begun, and
-// starts it again.
+// restartAfter ends the provisioner when a call has begun, and starts it again.
 func (s *scene) restartAfter(begun chan struct{}) {
 	s.t.Helper()
 	select {
@@ -249,8 +248,8 @@ func (s *scene) restartAfter(begun chan struct{}) {
 	case <-s.ctx.Done():
 		s.t.Fatal("what the provisioner was to be ended in did not begin")
 	}
-	s.cast.stop()
-	s.cast.start()
+	s.mixedCluster.stop()
+	s.mixedCluster.start()
 }
 
 // over waits until nothing is left.
@@ -271,7 +270,7 @@ func (s *scene) over() {
 	}
 }
 
-// events shows what users were told.
+// events logs all events.
 func (s *scene) events() {
 	all, err := s.client.CoreV1().Events("").List(context.WithoutCancel(s.ctx), metav1.ListOptions{})
 	if err != nil {

@@ -26,7 +26,7 @@ const (
 	retains  = corev1.PersistentVolumeReclaimRetain
 )
 
-// immediate: a claim comes and goes.
+// immediate: a claim is provisioned and deleted.
 func immediate(s *scene) {
 	s.class(atOnce, deletes, s.driver.Name())
 	s.makeClaim(claimOf("c", s.name))
@@ -36,8 +36,8 @@ func immediate(s *scene) {
 	s.deleteClaim("c")
 }
 
-// late: the scheduler chooses the node, the volume is made there, and then the
-// Pod is bound to it. The claim stays as long as the Pod.
+// late: the scheduler chooses the node, the volume is created there, and the Pod is bound to the node. The
+// claim exists as long as the Pod.
 func late(s *scene) {
 	s.class(whenUsed, deletes, s.driver.Name())
 	s.makeClaim(claimOf("c", s.name))
@@ -63,9 +63,8 @@ func late(s *scene) {
 	s.deleteClaim("other")
 }
 
-// full: where the scheduler wants the volume there is no room, so it has to
-// choose again. It may choose the same node many times, so its administrator
-// helps.
+// full: there is no room where the scheduler wants the volume, so it must choose another node. It may
+// choose the same node many times, so an administrator cordons the node.
 func full(s *scene) {
 	refused := make(chan string, 1)
 	s.driver.OnCall("CreateVolume", func(_ int, req any) csitest.Action {
@@ -103,17 +102,17 @@ func full(s *scene) {
 	s.deleteClaim("c")
 }
 
-// nodeGone: the node for which the volume was to be made does not exist any
-// more, so the scheduler has to choose again.
+// nodeGone: the node that was selected for the volume does not exist any more, so the scheduler must choose
+// another one.
 func nodeGone(s *scene) {
 	s.class(whenUsed, deletes, s.driver.Name())
-	s.cast.stop()
+	s.mixedCluster.stop()
 	s.makeClaim(claimOf("c", s.name))
 	s.pod("p", claimSource("c"), nil)
 	lost := s.selected("c")
 	s.must(s.client.StorageV1().CSINodes().Delete(s.ctx, "n-"+lost, metav1.DeleteOptions{}))
 	s.must(s.client.CoreV1().Nodes().Delete(s.ctx, "n-"+lost, metav1.DeleteOptions{}))
-	s.cast.start()
+	s.mixedCluster.start()
 	where := s.placed("p")
 	v := s.bound("c")
 	if _, preferred := zones(s.asked(s.claim("c"))[0]); where == lost || preferred[:1] != where ||
@@ -123,7 +122,7 @@ func nodeGone(s *scene) {
 	}
 	s.deletePod("p")
 	s.deleteClaim("c")
-	s.cast.cluster.node(s.t, "n-"+lost, lost, s.driver.Name())
+	s.mixedCluster.cluster.node(s.t, "n-"+lost, lost, s.driver.Name())
 }
 
 // set: the claims of a StatefulSet have volumes in different zones.
@@ -143,8 +142,7 @@ func set(s *scene) {
 	}
 }
 
-// retain: the volume outlives its claim, gets another one, and goes with that
-// when its policy has changed.
+// retain: a retained volume gets another claim, and is deleted with it after its policy was changed.
 func retain(s *scene) {
 	s.class(atOnce, retains, s.driver.Name())
 	s.makeClaim(claimOf("c", s.name))
@@ -167,10 +165,9 @@ func retain(s *scene) {
 	s.deleteClaim("next")
 }
 
-// byHand: of the volumes that an administrator made the scheduler reserves the
-// one that the Pod reaches, and a Pod waits for one that it reaches. What is
-// reserved for a claim by the administrator is bound at once, and the Pod
-// follows it.
+// byHand: of the volumes that an administrator created, the scheduler reserves the one that the Pod can
+// reach, and a Pod waits for such a volume. A volume that the administrator reserved for a claim is bound
+// at once, and the Pod is placed there.
 func byHand(s *scene) {
 	s.class(whenUsed, retains, volume.NoProvisioner)
 	all := []string{"b", "c", "c-2", "a"}
@@ -229,7 +226,7 @@ func byHand(s *scene) {
 	}
 }
 
-// ephemeral: a Pod's own volume comes and goes with it.
+// ephemeral: a generic ephemeral volume is created and deleted with its Pod.
 func ephemeral(s *scene) {
 	s.class(whenUsed, deletes, s.driver.Name())
 	s.pod("p", corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
@@ -240,8 +237,8 @@ func ephemeral(s *scene) {
 	s.deletePod("p")
 }
 
-// restart: the provisioner ends while the driver works, once while it makes a
-// volume and once while it deletes it, and does both again.
+// restart: the provisioner is restarted while the driver creates a volume, and again while it deletes it.
+// Both calls are repeated.
 func restart(s *scene) {
 	s.class(atOnce, deletes, s.driver.Name())
 	interrupt := func(method string) (begun chan struct{}) {
@@ -271,18 +268,18 @@ func restart(s *scene) {
 	s.restartAfter(begun)
 }
 
-// crowd is how many Pods and claims come at once.
-const crowd = 20
+// manyPods is the number of Pods and claims that are created at the same time.
+const manyPods = 20
 
-// many: claims of many Pods at once, and the provisioner ends in the middle of
-// making their volumes and in the middle of deleting them.
+// many: claims of many Pods are created at the same time, and the provisioner is restarted while their
+// volumes are created and while they are deleted.
 func many(s *scene) {
 	s.class(whenUsed, deletes, s.driver.Name())
 	restartAt := func(method string, f func(req any) csitest.Action) (restart func()) {
 		begun := make(chan struct{})
 		var n atomic.Int32
 		s.driver.OnCall(method, func(_ int, req any) csitest.Action {
-			if n.Add(1) == crowd/2 {
+			if n.Add(1) == manyPods/2 {
 				close(begun)
 			}
 			return f(req)
@@ -291,7 +288,7 @@ func many(s *scene) {
 	}
 	restart := restartAt("CreateVolume", thereFirst)
 	var names []string
-	for i := range crowd {
+	for i := range manyPods {
 		names = append(names, fmt.Sprint("web-", i))
 		s.makeClaim(claimOf(names[i], s.name))
 		s.pod(names[i], claimSource(names[i]), nil)
@@ -303,7 +300,7 @@ func many(s *scene) {
 			s.t.Errorf("for claim %s the driver was asked %v", name, all)
 		}
 	}
-	if n := len(s.driver.Volumes()); n != crowd {
+	if n := len(s.driver.Volumes()); n != manyPods {
 		s.t.Errorf("the driver has %d volumes", n)
 	}
 	restart = restartAt("DeleteVolume", func(any) csitest.Action { return csitest.Action{} })

@@ -20,14 +20,14 @@ import (
 // driverName is the driver of all volumes.
 const driverName = "test.csi.example.com"
 
-// sequence is what users do, one after the other. Its objects have names of
-// their own, so that many sequences go on at the same time.
+// sequence is a list of operations of users. Its objects have names of their own, so that many sequences
+// can be played at the same time.
 type sequence struct {
 	seed uint64
 	ops  []op
 }
 
-// op is one thing that a user does; do must be the same at both sides.
+// op is one operation of a user, the same on both sides.
 type op struct {
 	text string
 	do   func(ctx context.Context, s side, space string) error
@@ -43,8 +43,8 @@ func (s sequence) String() string {
 	return b.String()
 }
 
-// dice draws the sequences. Sizes are never drawn twice, because which of two
-// equal volumes is taken is nobody's promise.
+// dice draws the sequences. No size is drawn twice, because it is not specified which of two equal volumes
+// a claim gets.
 type dice struct {
 	*rand.Rand
 	// topology says that it matters where volumes and nodes are.
@@ -66,6 +66,7 @@ func draw(seed uint64, length int) sequence {
 	return s
 }
 
+// op is one operation of a user, the same on both sides.
 func (d *dice) op() op {
 	switch n := d.IntN(21); {
 	case n < 6 || d.volumes == 0:
@@ -103,7 +104,7 @@ func (d *dice) claim() string  { return d.claimName(d.IntN(d.claims + 1)) }
 
 func pick[T any](d *dice, all ...T) T { return all[d.IntN(len(all))] }
 
-// size is different for each volume of a sequence.
+// size returns another size for each volume of a sequence.
 func (d *dice) size() resource.Quantity {
 	return *resource.NewQuantity(int64(1+d.IntN(4))<<30+int64(d.volumes)<<20, resource.BinarySI)
 }
@@ -256,7 +257,7 @@ func changeVolume(name, what, patch string) op {
 	}}
 }
 
-// reserve does what the scheduler does for a claim that binds late.
+// reserve does what the scheduler does for a late-binding claim.
 func reserve(v, claim string) op {
 	return op{
 		text: "reserve volume " + v + " for claim " + claim,
@@ -279,8 +280,7 @@ func reserve(v, claim string) op {
 	}
 }
 
-// refused says whether the API may refuse what a user does: it does so for
-// good reasons, and then at both sides.
+// refused says whether the API may refuse an operation. It does so for good reasons, and on both sides.
 func refused(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsAlreadyExists(err) ||
 		apierrors.IsForbidden(err)

@@ -28,7 +28,7 @@ func snapshotContents() schema.GroupVersionResource {
 	}
 }
 
-// snapshot is one that a snapshotter has made of a volume, or makes still.
+// snapshot is a snapshot of a volume, ready or not.
 type snapshot struct {
 	ready bool
 	size  string
@@ -40,7 +40,7 @@ type snapshot struct {
 
 func (d *dice) snapshotName() string { return fmt.Sprint("s", d.IntN(3)) }
 
-// newSnapshot makes a snapshot and its content.
+// newSnapshot creates a snapshot and its content.
 func (d *dice) newSnapshot() op {
 	name, mark := d.snapshotName(), d.Int()
 	one := snapshot{
@@ -158,7 +158,7 @@ func (s side) snapshotted(ctx context.Context, out state) error {
 	return nil
 }
 
-// removeSnapshots removes all, whoever protects them.
+// removeSnapshots deletes all snapshots with their finalizers.
 func (s side) removeSnapshots(ctx context.Context) error {
 	all, err := s.dynamic.Resource(snapshots()).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -194,7 +194,7 @@ func protectedSnapshot(d difference, line string) bool {
 	return false
 }
 
-// snapshotIn returns the snapshot that a line is of, "" if it is of none.
+// snapshotIn returns the snapshot of a line, or "".
 func snapshotIn(line string) string {
 	rest, _ := strings.CutPrefix(line, "snapshot ")
 	if rest == line {

@@ -17,8 +17,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// quiet is how long nothing must have changed at both sides; Kubernetes' binder
-// looks at everything twice in that time.
+// quiet is the time without changes after which both sides count as at rest. Kubernetes' binder looks at
+// all objects twice in that time.
 const quiet = 3 * syncPeriod
 
 // rest waits until a side is at rest.
@@ -48,8 +48,8 @@ func (s side) rest(ctx context.Context) error {
 	}
 }
 
-// versions returns a text that changes with each claim and volume. What a
-// provisioner notes at a claim while it repeats a call does not count.
+// versions returns a text that changes with each claim and volume. Annotations of a provisioner that
+// repeats a call do not count.
 func (s side) versions(ctx context.Context) (string, error) {
 	var b strings.Builder
 	for _, resource := range []string{"persistentvolumes", "persistentvolumeclaims"} {
@@ -74,8 +74,7 @@ func (s side) versions(ctx context.Context) (string, error) {
 	return b.String(), nil
 }
 
-// state is what is compared: one line for each object of a sequence, by
-// namespace.
+// state is what is compared: one line for each object of a sequence, by namespace.
 type state map[string][]string
 
 // states returns the state of each sequence.
@@ -163,7 +162,7 @@ func claimLine(c *corev1.PersistentVolumeClaim) string {
 		annotations(notes), sorted(c.Finalizers), c.DeletionTimestamp != nil, sourceOf(c), attributesOf(c))
 }
 
-// attributesOf tells of the attributes that a claim wants and has.
+// attributesOf describes the attributes that a claim requests and has.
 func attributesOf(c *corev1.PersistentVolumeClaim) string {
 	if c.Spec.VolumeAttributesClassName == nil && c.Status.CurrentVolumeAttributesClassName == nil {
 		return ""
@@ -173,7 +172,7 @@ func attributesOf(c *corev1.PersistentVolumeClaim) string {
 		name(c.Status.CurrentVolumeAttributesClassName)
 }
 
-// sourceOf tells what a claim's data come from.
+// sourceOf describes the data source of a claim.
 func sourceOf(c *corev1.PersistentVolumeClaim) string {
 	if c.Spec.DataSource == nil {
 		return ""
@@ -210,9 +209,8 @@ func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]st
 		annotations(v.Annotations), sorted(v.Finalizers), v.DeletionTimestamp != nil, text), err
 }
 
-// annotations returns all but that of the disturber, those by which Kubernetes' provisioner says that
-// there is no secret, and those that name one for calls that volplane never
-// makes.
+// annotations returns all annotations except that of the disturber, those with which Kubernetes'
+// provisioner says that there is no secret, and those with a secret for calls that volplane never makes.
 func annotations(all map[string]string) []string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(all)) {

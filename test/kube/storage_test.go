@@ -18,12 +18,11 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// parameterSpace is a parameter of every class, by which the driver knows the
-// sequence that a volume belongs to.
+// parameterSpace is a parameter of every class that tells the driver which sequence a volume belongs to.
 const parameterSpace = "space"
 
-// storage is a side's driver, which fails when a sequence wants it to. A side
-// that only binds has one without a driver.
+// storage is a side's driver, which fails as the sequences want it to. A side that only binds has a storage
+// without a driver.
 type storage struct {
 	driver *csitest.Driver
 
@@ -38,7 +37,7 @@ type storage struct {
 	silent anew
 }
 
-// told is the size that a driver tells of a volume.
+// told is the size that a driver returns for a volume.
 type told int
 
 const (
@@ -49,9 +48,10 @@ const (
 
 func (t told) String() string { return []string{"the right size", "half the size", "no size"}[t] }
 
+// of returns the claim whose UID is the first one in a text.
 func (t told) of(bytes int64) int64 { return []int64{bytes, bytes / 2, 0}[t] }
 
-// fault is how calls of a method fail in a sequence.
+// fault says how calls of a method fail in a sequence.
 type fault struct {
 	code codes.Code
 	// told is what the driver tells of the size, without an error, unless it is
@@ -106,7 +106,7 @@ func (s *storage) start(t *testing.T, change func(*csitest.Config)) *csi.Set {
 	return drivers
 }
 
-// action says how a call goes, and what size the driver tells of.
+// action returns the outcome of a call, and the size in its answer.
 func (s *storage) action(space, method, volume string) (csitest.Action, told) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,8 +132,7 @@ func (s *storage) action(space, method, volume string) (csitest.Action, told) {
 	return csitest.Action{After: f.after, Err: status.Error(f.code, "as the test wants")}, right
 }
 
-// keptBack notes a call about a volume and a node that gets no answer, and whether
-// it does its work.
+// keptBack records a call about a volume and a node that gets no answer, and whether its work is done.
 func (s *storage) keptBack(method, volume, node string, done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +140,7 @@ func (s *storage) keptBack(method, volume, node string, done bool) {
 		fmt.Sprintf("%s%s of %s at %s, done: %v", unanswered, method, volume, node, done))
 }
 
-// answer returns what the driver says of a volume that it has made.
+// answer returns the driver's answer about a volume that it has created.
 func (s *storage) answer(r *csipb.CreateVolumeRequest, size told) *csipb.CreateVolumeResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +174,7 @@ func (s *storage) keepSilent(how anew) {
 	s.silent = how
 }
 
-// heal ends the faults of a sequence, or of all when space is "".
+// heal ends the faults of a sequence, or of all sequences when space is "".
 func (s *storage) heal(space string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +185,7 @@ func (s *storage) heal(space string) {
 	}
 }
 
-// calls counts what the driver was asked.
+// calls returns the number of calls by method.
 func (s *storage) calls() map[string]int {
 	out := map[string]int{}
 	for _, m := range s.driver.Methods() {
@@ -195,7 +194,7 @@ func (s *storage) calls() map[string]int {
 	return out
 }
 
-// memory knows claims after they have gone, and what the driver was asked.
+// memory remembers deleted claims and the calls of the driver.
 type memory struct {
 	claims map[types.UID]claimName
 	// calls is how many calls of the driver are in asked: the lines by
@@ -220,10 +219,10 @@ func newMemory() *memory {
 	}
 }
 
-// of returns the claim that the first UID in a text is of.
+// of returns the claim whose UID is the first one in a text.
 func (m *memory) of(text string) claimName { return m.claims[types.UID(m.uid.FindString(text))] }
 
-// named puts claims in the place of their UIDs.
+// named replaces the UIDs of claims by their names.
 func (m *memory) named(text string) string {
 	return m.uid.ReplaceAllStringFunc(text, func(uid string) string {
 		if c, ok := m.claims[types.UID(uid)]; ok {
@@ -233,10 +232,10 @@ func (m *memory) named(text string) string {
 	})
 }
 
-// short names all claims alike.
+// short replaces the UIDs of all claims by the same word.
 func (m *memory) short(text string) string { return m.member.ReplaceAllString(text, "$1") }
 
-// stored adds what the driver has and what it was asked, one line each.
+// stored adds a line for each volume of the driver and for each call.
 func (s side) stored(out state) error {
 	if s.storage.driver == nil {
 		return nil
@@ -278,8 +277,8 @@ func (s side) stored(out state) error {
 	return nil
 }
 
-// spaceOf returns the sequence that a text about a volume belongs to: a volume
-// has the name of a claim, or one that a user gave it.
+// spaceOf returns the sequence that a text about a volume belongs to. A volume is named after a claim, or
+// by a user.
 func (s side) spaceOf(text string) string {
 	if space := s.memory.of(text).space; space != "" {
 		return space

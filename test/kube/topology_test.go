@@ -18,11 +18,11 @@ import (
 // rack is the driver's second topology key.
 const rack = "topology.test/rack"
 
-// gone is a node that there is not.
+// gone is the name of a node that does not exist.
 const gone = "n7"
 
-// TestTopologyIsKubernetes does what TestProvisionerIsKubernetes does, with
-// drivers whose volumes are not reachable from every node.
+// TestTopologyIsKubernetes does the same as TestProvisionerIsKubernetes, with drivers whose volumes cannot
+// be reached from every node.
 func TestTopologyIsKubernetes(t *testing.T) {
 	t.Parallel()
 	playProvisioning(t, drawTopology, func(s side) {
@@ -31,7 +31,7 @@ func TestTopologyIsKubernetes(t *testing.T) {
 	}, func(c *csitest.Config) { c.Plugin.AccessibilityConstraints = true })
 }
 
-// place is a node and where it is.
+// place is a node with its topology.
 type place struct {
 	name   string
 	labels map[string]string
@@ -52,7 +52,7 @@ func places() []place {
 	}
 }
 
-// zones makes the nodes.
+// zones creates the nodes.
 func (s side) zones(t *testing.T) {
 	t.Helper()
 	for _, p := range places() {
@@ -70,7 +70,7 @@ func (s side) zones(t *testing.T) {
 	}
 }
 
-// drawTopology draws what drawProvisioning does, and where volumes may be.
+// drawTopology draws a sequence of provisioning with topologies.
 func drawTopology(seed uint64, length int) sequence {
 	return (&dice{Rand: newRand(seed), topology: true}).provisioning(seed, length)
 }
@@ -83,8 +83,8 @@ func (d *dice) node() string {
 	return pick(d, "n1", "n1", "n2", "n2", "n3", "n3", "n4", "n4", "n5", "n6", gone)
 }
 
-// claimName returns the name of the nth claim. One in two is like those of a
-// StatefulSet when it matters.
+// claimName returns the name of the nth claim. Every other one is like those of a StatefulSet when it
+// matters.
 func (d *dice) claimName(n int) string {
 	if d.topology && n%2 == 1 {
 		return fmt.Sprintf("c%d-web-%d", n, n/2)
@@ -92,7 +92,7 @@ func (d *dice) claimName(n int) string {
 	return fmt.Sprint("c", n)
 }
 
-// allowed draws the places that a class allows; nil is all.
+// allowed draws the topologies that a class allows; nil means all.
 func (d *dice) allowed() []corev1.TopologySelectorTerm {
 	in := func(key string, values ...string) corev1.TopologySelectorLabelRequirement {
 		return corev1.TopologySelectorLabelRequirement{Key: key, Values: values}
@@ -109,8 +109,8 @@ func (d *dice) allowed() []corev1.TopologySelectorTerm {
 		[]corev1.TopologySelectorTerm{term(in(zone, "d"))})
 }
 
-// placed says where the driver has a volume: where it was wanted most when it
-// was asked for the first time, if it is golden in two places.
+// placed returns the topology of a volume: the most preferred one of the first request, and two for the
+// class gold.
 func (s *storage) placed(r *csipb.CreateVolumeRequest) []*csipb.Topology {
 	if s.segments == nil {
 		return nil

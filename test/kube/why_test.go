@@ -25,11 +25,11 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// TestWhyInACluster asks `volplane why` in a cluster of Kubernetes, whose scheduler,
-// controllers, kubelet and sidecars are its own, as users who may only read, while
-// faults are made on purpose. Each row is a question of the acceptance list.
+// TestWhyInACluster asks `volplane why` in a cluster of Kubernetes with its own scheduler, controllers,
+// kubelet and sidecars, as users who may only read, while the test causes faults. Each row is a question of
+// the acceptance list.
 func TestWhyInACluster(t *testing.T) {
-	w := newInquiry(t)
+	w := newWhyCluster(t)
 	for _, row := range []struct {
 		name string
 		ask  func()
@@ -52,8 +52,8 @@ func TestWhyInACluster(t *testing.T) {
 	}
 }
 
-// inquiry is a cluster and those who ask. Node n1 is a kubelet's, n2 an object.
-type inquiry struct {
+// whyCluster is a cluster with users who ask. Node n1 has a kubelet, and n2 is only an object.
+type whyCluster struct {
 	*cluster
 	t      *testing.T
 	ctx    context.Context //nolint:containedctx // that of the test
@@ -63,9 +63,9 @@ type inquiry struct {
 	controllers, provisioner, attacher, register *program
 }
 
-func newInquiry(t *testing.T) *inquiry {
+func newWhyCluster(t *testing.T) *whyCluster {
 	t.Helper()
-	w := &inquiry{cluster: startCluster(t), t: t}
+	w := &whyCluster{cluster: startCluster(t), t: t}
 	var cancel context.CancelFunc
 	w.ctx, cancel = context.WithTimeout(t.Context(), mountLimit)
 	t.Cleanup(cancel)
@@ -87,24 +87,24 @@ func newInquiry(t *testing.T) *inquiry {
 		"--plugin-registration-path="+filepath.Join(root, "plugins_registry"))
 	w.node(t, "n2", "a", w.driver.Name())
 	w.patchNode("n2", "", `{"metadata":{"annotations":{"`+volume.AnnControllerManagedAttach+`":"true"}}}`)
-	w.furnish()
+	w.createObjects()
 	return w
 }
 
-func (w *inquiry) leader(t *testing.T, name string, args ...string) *program {
+func (w *whyCluster) leader(t *testing.T, name string, args ...string) *program {
 	t.Helper()
 	return startProgram(t, name, append(args, "--kubeconfig="+w.AdminKubeconfig())...)
 }
 
-func (w *inquiry) must(err error) {
+func (w *whyCluster) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// furnish makes the users, and what Pods need.
-func (w *inquiry) furnish() {
+// createObjects creates the users, and what Pods need.
+func (w *whyCluster) createObjects() {
 	w.t.Helper()
 	w.reader = w.mayRead("reader", "configmaps", "leases")
 	w.stranger = w.mayRead("stranger")
@@ -130,7 +130,7 @@ func (w *inquiry) furnish() {
 }
 
 // known waits until the kubelet knows so many drivers.
-func (w *inquiry) known(count int) {
+func (w *whyCluster) known(count int) {
 	w.t.Helper()
 	eventually(w.ctx, w.t, func() string {
 		n, err := w.client.StorageV1().CSINodes().Get(w.ctx, "n1", metav1.GetOptions{})
@@ -143,7 +143,7 @@ func (w *inquiry) known(count int) {
 
 // mayRead returns the kubeconfig of a new user who may read what `why` needs, and
 // of what it does not need what is named.
-func (w *inquiry) mayRead(user string, more ...string) string {
+func (w *whyCluster) mayRead(user string, more ...string) string {
 	w.t.Helper()
 	meta := metav1.ObjectMeta{Name: user}
 	resources := append(more, "persistentvolumeclaims", "persistentvolumes", "pods", "nodes", "events", "storageclasses",
@@ -164,7 +164,7 @@ func (w *inquiry) mayRead(user string, more ...string) string {
 	return w.kubeconfig(w.t, user)
 }
 
-func (w *inquiry) patchNode(name, subresource, patch string) {
+func (w *whyCluster) patchNode(name, subresource, patch string) {
 	w.t.Helper()
 	var sub []string
 	if subresource != "" {
@@ -176,7 +176,7 @@ func (w *inquiry) patchNode(name, subresource, patch string) {
 }
 
 // claim makes one and waits until it is bound.
-func (w *inquiry) claim(name string) {
+func (w *whyCluster) claim(name string) {
 	w.t.Helper()
 	w.wish(name, "fast")
 	eventually(w.ctx, w.t, func() string {
@@ -189,7 +189,7 @@ func (w *inquiry) claim(name string) {
 }
 
 // wish makes a claim.
-func (w *inquiry) wish(name, class string) {
+func (w *whyCluster) wish(name, class string) {
 	w.t.Helper()
 	_, err := w.client.CoreV1().PersistentVolumeClaims("default").Create(w.ctx, claimOf(name, class),
 		metav1.CreateOptions{})
@@ -197,7 +197,7 @@ func (w *inquiry) wish(name, class string) {
 }
 
 // pod makes a Pod of a node, or of a scheduler that may only take one.
-func (w *inquiry) pod(name, claim, node string, placed bool) {
+func (w *whyCluster) pod(name, claim, node string, placed bool) {
 	w.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
 		AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](1),
@@ -216,7 +216,7 @@ func (w *inquiry) pod(name, claim, node string, placed bool) {
 }
 
 // end takes a Pod away; by force is without asking its kubelet.
-func (w *inquiry) end(pod string, force bool) {
+func (w *whyCluster) end(pod string, force bool) {
 	w.t.Helper()
 	o := metav1.DeleteOptions{}
 	if force {
@@ -226,7 +226,7 @@ func (w *inquiry) end(pod string, force bool) {
 }
 
 // said is what `volplane why` answers, in one line, and its exit code.
-func (w *inquiry) said(as string, args ...string) (string, int) {
+func (w *whyCluster) said(as string, args ...string) (string, int) {
 	w.t.Helper()
 	cmd := exec.CommandContext(w.ctx, plane.Bin("volplane"), append([]string{"why", "--kubeconfig=" + as}, args...)...)
 	out, err := cmd.CombinedOutput()
@@ -239,7 +239,7 @@ func (w *inquiry) said(as string, args ...string) (string, int) {
 
 // tells waits until an answer with the exit code has all the words; stars in them
 // stand for what differs.
-func (w *inquiry) tells(as string, code int, object string, words ...string) {
+func (w *whyCluster) tells(as string, code int, object string, words ...string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, answerLimit)
 	defer cancel()
@@ -276,7 +276,7 @@ func missingOf(text string, words []string) string {
 }
 
 // healthy: a claim that a Pod of the kubelet uses is well, and the exit code says so.
-func (w *inquiry) healthy() {
+func (w *whyCluster) healthy() {
 	w.claim("c1")
 	w.pod("p1", "c1", "n1", false)
 	w.tells(w.reader, 0, "-A", "Nothing waits: 1 claims, 1 pods, 1 volumes and 2 nodes")
@@ -286,7 +286,7 @@ func (w *inquiry) healthy() {
 
 // lastCall: a driver that refuses is told with its call, code and text, how often
 // the kubelet has tried, and when for the last time (W-2).
-func (w *inquiry) lastCall() {
+func (w *whyCluster) lastCall() {
 	w.driver.OnCall("NodeStageVolume", func(int, any) csitest.Action {
 		return csitest.Action{Err: status.Error(codes.Internal, "disk on fire")}
 	})
@@ -301,7 +301,7 @@ func (w *inquiry) lastCall() {
 }
 
 // finalizers: what keeps an object, and whose that is (W-3).
-func (w *inquiry) finalizers() {
+func (w *whyCluster) finalizers() {
 	keep := []byte(`{"metadata":{"finalizers":["example.com/keep","external-attacher/test-csi-example-com"]}}`)
 	a := w.attachment("c2")
 	_, err := w.client.StorageV1().VolumeAttachments().Patch(w.ctx, a, types.MergePatchType, keep, metav1.PatchOptions{})
@@ -317,7 +317,7 @@ func (w *inquiry) finalizers() {
 }
 
 // attachment returns the name of the one of a claim's volume.
-func (w *inquiry) attachment(claim string) (name string) {
+func (w *whyCluster) attachment(claim string) (name string) {
 	w.t.Helper()
 	c, err := w.client.CoreV1().PersistentVolumeClaims("default").Get(w.ctx, claim, metav1.GetOptions{})
 	w.must(err)
@@ -336,7 +336,7 @@ func (w *inquiry) attachment(claim string) (name string) {
 }
 
 // attached: a volume is attached, and its node does not say that it uses it (W-4).
-func (w *inquiry) attached() {
+func (w *whyCluster) attached() {
 	w.pod("p3", "c2", "n2", true)
 	w.tells(w.reader, 2, "pod/p3", "attachment/n2 ok SuccessfulAttachVolume",
 		"node n2 has not said anything about the Pod yet (Mounting). Next: node n2.")
@@ -350,7 +350,7 @@ func (w *inquiry) attached() {
 
 // anotherNode: which node and Pod have the volume, whether the node is gone, and
 // when it is detached by force (W-5).
-func (w *inquiry) anotherNode() {
+func (w *whyCluster) anotherNode() {
 	w.pod("p4", "c2", "n1", true)
 	w.tells(w.reader, 2, "pod/p4",
 		`Multi-Attach error for volume "*": it can be on one node at a time and is still attached to node n2`,
@@ -381,7 +381,7 @@ func (w *inquiry) anotherNode() {
 
 // limits: whether a node takes a Pod with its volumes, by the scheduler's words and
 // what CSINodes say (W-6).
-func (w *inquiry) limits() {
+func (w *whyCluster) limits() {
 	w.claim("c6")
 	w.claim("c7")
 	w.pod("p6", "c6", "n1", false)
@@ -400,7 +400,7 @@ func (w *inquiry) limits() {
 }
 
 // registration: the driver is not registered on the Pod's node (W-6).
-func (w *inquiry) registration() {
+func (w *whyCluster) registration() {
 	w.register.end()
 	w.known(0)
 	w.pod("p7", "c7", "n1", true)
@@ -415,7 +415,7 @@ func (w *inquiry) registration() {
 }
 
 // secrets: a Secret that a class names does not exist (W-7).
-func (w *inquiry) secrets() {
+func (w *whyCluster) secrets() {
 	w.wish("c9", "secret")
 	w.tells(w.reader, 2, "pvc/c9", `secrets "login-c9" not found`, "(ProvisioningFailed). Next: user.")
 	w.tells(w.stranger, 2, "pvc/c9", `secrets "login-c9" not found`)
@@ -423,7 +423,7 @@ func (w *inquiry) secrets() {
 }
 
 // alive: the next actor shows no sign of life, by its lease (W-1).
-func (w *inquiry) alive() {
+func (w *whyCluster) alive() {
 	w.claim("c12")
 	w.attacher.kill()
 	w.pod("p10", "c7", "n2", true)

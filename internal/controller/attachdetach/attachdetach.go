@@ -16,8 +16,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// pause is the time between two writes to a node's status while volumes are on
-// their way to it, so that many of them travel in one.
+// pause is the shortest time between two writes to a node's status while volumes are being attached
+// to it, so that one write reports many of them.
 const pause = 50 * time.Millisecond
 
 const (
@@ -49,16 +49,14 @@ type attachDetach struct {
 	attachments kube.Writer[*storagev1.VolumeAttachment]
 }
 
-// Options are what the controller depends on beside its Env.
+// Options are the controller's dependencies beside its Env.
 type Options struct {
-	// Now tells the time.
+	// Now returns the current time.
 	Now func() time.Time
-	// Near says whether the attacher of a driver runs in this process and calls
-	// the driver; nil is for none.
+	// Near says whether the attacher of a driver runs in this process; nil means that none does.
 	Near func(driver string) bool
-	// DisableForceDetachOnTimeout has nodes that are not ready waited for
-	// however long they take to unmount, unless people say that they are out of
-	// service.
+	// DisableForceDetachOnTimeout keeps volumes attached to a node that is not ready until the node
+	// has unmounted them, however long that takes, unless a user marks the node as out of service.
 	DisableForceDetachOnTimeout bool
 }
 
@@ -84,33 +82,27 @@ func (c *attachDetach) watch() {
 	c.Caches.Pods().Watch(c.podChanged)
 	c.Caches.Nodes().Watch(func(before, after *corev1.Node) {
 		if before == nil || after == nil || !sameForAttaching(before, after) {
-			c.wake(latest(before, after).Name)
-			c.wakeAfter(before, after)
+			c.enqueue(controller.Latest(before, after).Name)
+			c.enqueueWaiting(before, after)
 		}
 	})
 	c.Caches.Claims().Watch(func(before, after *corev1.PersistentVolumeClaim) {
-		if claim := latest(before, after); claim.Spec.VolumeName != "" {
-			c.wakeUsers(cluster.Key(claim))
+		if claim := controller.Latest(before, after); claim.Spec.VolumeName != "" {
+			c.enqueueUsers(cluster.Key(claim))
 		}
 	})
-	c.Caches.Volumes().Watch(func(before, after *corev1.PersistentVolume) { c.wakeVolume(latest(before, after)) })
+	c.Caches.Volumes().Watch(func(before, after *corev1.PersistentVolume) {
+		c.enqueueVolume(controller.Latest(before, after))
+	})
 	c.Caches.Attachments().Watch(c.attachmentChanged)
-	c.Caches.CSINodes().Watch(func(before, after *storagev1.CSINode) { c.wake(latest(before, after).Name) })
+	c.Caches.CSINodes().Watch(func(before, after *storagev1.CSINode) { c.enqueue(controller.Latest(before, after).Name) })
 	c.Caches.CSIDrivers().Watch(func(before, after *storagev1.CSIDriver) {
-		if attach.Needless(before) != attach.Needless(after) {
+		if attach.SkipsAttach(before) != attach.SkipsAttach(after) {
 			for _, n := range c.view.Nodes.List() {
-				c.wake(n.Name)
+				c.enqueue(n.Name)
 			}
 		}
 	})
-}
-
-// latest returns what is known last of an object that may be new or gone.
-func latest[T any](before, after *T) *T {
-	if after == nil {
-		return before
-	}
-	return after
 }
 
 func (c *attachDetach) podChanged(before, after *corev1.Pod) {
@@ -121,87 +113,89 @@ func (c *attachDetach) podChanged(before, after *corev1.Pod) {
 	if after == nil {
 		c.forgetPod(before.UID)
 	}
-	c.wake(latest(before, after).Spec.NodeName)
+	c.enqueue(controller.Latest(before, after).Spec.NodeName)
 }
 
-// sameForAttaching says that nothing has changed on a node that attaching looks
-// at; its status changes for many reasons.
+// sameForAttaching says whether two versions of a node are the same to this controller: a node's
+// status changes often, for other reasons.
 func sameForAttaching(a, b *corev1.Node) bool {
 	return nodelife.Ready(a) == nodelife.Ready(b) && slices.Equal(a.Status.VolumesInUse, b.Status.VolumesInUse) &&
 		slices.Equal(a.Status.VolumesAttached, b.Status.VolumesAttached) &&
 		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, func(x, y corev1.Taint) bool { return x.Key == y.Key })
 }
 
-func (c *attachDetach) wake(node string) {
+func (c *attachDetach) enqueue(node string) {
 	if node != "" {
 		c.Add(controller.Key{Kind: kindNode, Name: node})
 	}
 }
 
-func (c *attachDetach) wakeUsers(claim string) {
+// enqueueUsers queues the nodes of the Pods that use a claim.
+func (c *attachDetach) enqueueUsers(claim string) {
 	for _, p := range c.view.Pods.By(cluster.PodsByClaim, claim) {
-		c.wake(p.Spec.NodeName)
+		c.enqueue(p.Spec.NodeName)
 	}
 }
 
-func (c *attachDetach) wakeVolume(v *corev1.PersistentVolume) {
+// enqueueVolume queues the nodes of the Pods that use a PersistentVolume.
+func (c *attachDetach) enqueueVolume(v *corev1.PersistentVolume) {
 	if v != nil && v.Spec.ClaimRef != nil {
-		c.wakeUsers(v.Spec.ClaimRef.Namespace + "/" + v.Spec.ClaimRef.Name)
+		c.enqueueUsers(v.Spec.ClaimRef.Namespace + "/" + v.Spec.ClaimRef.Name)
 	}
 }
 
-// wakeWaiting wakes the nodes whose Pods use a volume, by whatever object.
-func (c *attachDetach) wakeWaiting(key string) {
+// enqueueHandle queues the nodes of the Pods that use a driver's volume, through any of its
+// PersistentVolumes.
+func (c *attachDetach) enqueueHandle(key string) {
 	for _, v := range c.view.Volumes.By(cluster.VolumesByHandle, key) {
-		c.wakeVolume(v)
+		c.enqueueVolume(v)
 	}
 }
 
-// wakeAfter wakes the nodes that have waited for what a node does not use any
-// more, or can no longer be believed to.
-func (c *attachDetach) wakeAfter(before, after *corev1.Node) {
+// enqueueWaiting queues the nodes that may have waited for a volume which another node no longer
+// uses. A node that has become not ready is no longer believed to use any.
+func (c *attachDetach) enqueueWaiting(before, after *corev1.Node) {
 	if before == nil {
 		return
 	}
-	still := map[corev1.UniqueVolumeName]bool{}
-	if attach.Living(after) || !attach.Living(before) && after != nil {
+	inUse := map[corev1.UniqueVolumeName]bool{}
+	if attach.Trusted(after) || !attach.Trusted(before) && after != nil {
 		for _, name := range after.Status.VolumesInUse {
-			still[name] = true
+			inUse[name] = true
 		}
 	}
 	for _, name := range before.Status.VolumesInUse {
-		if !still[name] {
-			c.wakeWaiting(strings.TrimPrefix(string(name), "kubernetes.io/csi/"))
+		if !inUse[name] {
+			c.enqueueHandle(strings.TrimPrefix(string(name), "kubernetes.io/csi/"))
 		}
 	}
 }
 
-// attachmentChanged wakes the attachment's node and, when it has come or gone,
-// the nodes whose Pods use the volume too and may have waited for it.
+// attachmentChanged queues the attachment's node and, if the attachment was created or deleted, the
+// other nodes whose Pods use the volume.
 func (c *attachDetach) attachmentChanged(before, after *storagev1.VolumeAttachment) {
-	now := latest(before, after)
+	now := controller.Latest(before, after)
 	if after == nil || after.DeletionTimestamp != nil {
-		c.shown(now.UID)
+		c.forgetAttachment(now.UID)
 	}
 	v := attach.VolumeOf(c.view, now)
-	// It must be noted before the node is looked at.
-	c.noteAttached(before, after, v)
-	c.wake(now.Spec.NodeName)
+	c.recordAttached(before, after, v) // first, because the reconciliation of the node reads it
+	c.enqueue(now.Spec.NodeName)
 	if before != nil && after != nil {
 		return
 	}
 	if driver, handle := attach.About(now, v); handle != "" {
-		c.wakeWaiting(volume.Key(driver, handle))
+		c.enqueueHandle(volume.Key(driver, handle))
 	}
-	c.wakeVolume(v)
+	c.enqueueVolume(v)
 }
 
-// noteAttached remembers that a node has got a volume.
-func (c *attachDetach) noteAttached(before, after *storagev1.VolumeAttachment, v *corev1.PersistentVolume) {
+// recordAttached adds a volume to the history when it has been attached.
+func (c *attachDetach) recordAttached(before, after *storagev1.VolumeAttachment, v *corev1.PersistentVolume) {
 	if after == nil || !after.Status.Attached || before != nil && before.Status.Attached {
 		return
 	}
 	if driver, handle := attach.About(after, v); handle != "" {
-		c.had.gets(after.Spec.NodeName, volume.UniqueName(driver, handle))
+		c.history.add(after.Spec.NodeName, volume.UniqueName(driver, handle))
 	}
 }

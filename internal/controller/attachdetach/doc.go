@@ -1,10 +1,9 @@
-// Package attachdetach makes and deletes VolumeAttachments for what Pods use on
-// each node, and tells the nodes in their status which volumes they may mount.
+// Package attachdetach creates and deletes VolumeAttachments for the volumes that Pods use on each
+// node, and writes to the nodes' status which volumes they may mount.
 //
-// Its keys are nodes, so that everything that changes for a node travels in one
-// patch of its status. What a node's look decides is made and deleted under keys
-// of its own, many at once, and remembered until the caches show it, so that
-// nothing is asked for twice. A volume that only one node may have is reserved in
-// memory from the decision until its attachment can be seen, because two nodes
-// are decided about at the same time.
+// Its main keys are nodes, so that one patch of a node's status has all changes of the node. The
+// attachments that a node needs created or deleted have keys of their own: many are written at
+// once, and memory holds them until the caches show them, so that none is requested twice. A volume
+// that only one node may use is reserved in memory from the decision until the caches show its
+// attachment, because two nodes may be reconciled at the same time.
 package attachdetach

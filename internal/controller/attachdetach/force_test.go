@@ -276,45 +276,46 @@ func never() bool { return false }
 
 func TestReservations(t *testing.T) {
 	m := newMemory()
-	if m.take("v", "n1", func() bool { return true }) {
+	if m.reserve("v", "n1", func() bool { return true }) {
 		t.Error("a volume that is seen elsewhere was reserved")
 	}
 	for range 2 {
-		if !m.take("v", "n1", never) {
+		if !m.reserve("v", "n1", never) {
 			t.Error("a reservation does not hold for its own node")
 		}
 	}
-	if m.take("v", "n2", never) {
+	if m.reserve("v", "n2", never) {
 		t.Error("a reservation is for one node")
 	}
-	if freed := m.freeUnwanted("n2", nil); len(freed) > 0 || m.take("v", "n2", never) {
+	if freed := m.releaseUnwanted("n2", nil); len(freed) > 0 || m.reserve("v", "n2", never) {
 		t.Error("a node ended another one's reservation")
 	}
-	if freed := m.freeUnwanted("n1", map[string]bool{"v": true}); len(freed) > 0 {
+	if freed := m.releaseUnwanted("n1", map[string]bool{"v": true}); len(freed) > 0 {
 		t.Errorf("%v is still wanted", freed)
 	}
-	if freed := m.freeUnwanted("n1", nil); len(freed) != 1 || !m.take("v", "n2", never) {
+	if freed := m.releaseUnwanted("n1", nil); len(freed) != 1 || !m.reserve("v", "n2", never) {
 		t.Errorf("freed %v; want v for n2", freed)
 	}
 }
 
 func TestWaits(t *testing.T) {
 	m, start := newMemory(), time.Unix(1e9, 0)
-	m.wait("u", start)
-	m.wantedAgain("u")
-	if left := m.wait("u", start.Add(time.Hour)); left != attach.MaxUnmount || m.overdue("u", start.Add(time.Hour)) {
+	m.awaitUnmount("u", start)
+	m.cancelUnmount("u")
+	if left := m.awaitUnmount("u", start.Add(time.Hour)); left != attach.MaxUnmount ||
+		m.overdue("u", start.Add(time.Hour)) {
 		t.Errorf("a wait that begins anew lasts %s", left)
 	}
-	for _, forget := range []func(types.UID){m.wantedAgain, m.shown} {
-		if m.news("u", "v", "stuck"); m.news("u", "v", "stuck") {
+	for _, forget := range []func(types.UID){m.cancelUnmount, m.forgetAttachment} {
+		if m.addWarning("u", "v", "stuck"); m.addWarning("u", "v", "stuck") {
 			t.Error("the same is told twice")
 		}
-		if forget("u"); len(m.told) > 0 {
+		if forget("u"); len(m.warnings) > 0 {
 			t.Error("what was told of a wait that is over is remembered")
 		}
 	}
-	m.goes("u")
-	if m.shown("u"); m.isGoing("u") || m.overdue("u", start.Add(24*time.Hour)) {
+	m.startDeletion("u")
+	if m.forgetAttachment("u"); m.isDeleting("u") || m.overdue("u", start.Add(24*time.Hour)) {
 		t.Error("an attachment that is gone is remembered")
 	}
 }
@@ -323,21 +324,21 @@ func TestWaits(t *testing.T) {
 // it is known what became of it.
 func TestCreations(t *testing.T) {
 	m, a := newMemory(), creationOf("v")
-	m.take("d^v", "n1", never)
-	if !m.make(a) || m.make(a) {
+	m.reserve("d^v", "n1", never)
+	if !m.addCreation(a) || m.addCreation(a) {
 		t.Error("an attachment is noted once")
 	}
-	if freed := m.freeUnwanted("n1", nil); len(freed) > 0 {
+	if freed := m.releaseUnwanted("n1", nil); len(freed) > 0 {
 		t.Errorf("%v may be under way and is free", freed)
 	}
-	if _, noted := m.toMake("va"); !noted {
+	if _, noted := m.startCreation("va"); !noted {
 		t.Error("it is not made yet")
 	}
-	if drivers := m.beingMade("n1"); drivers["va"] != "d" || m.take("d^v", "n2", never) {
+	if drivers := m.creationsOn("n1"); drivers["va"] != "d" || m.reserve("d^v", "n2", never) {
 		t.Errorf("being made: %v, and another node gets its volume", drivers)
 	}
-	m.isMade("va")
-	if _, noted := m.toMake("va"); noted || len(m.beingMade("n1")) > 0 || !m.take("d^v", "n2", never) {
+	m.creationDone("va")
+	if _, noted := m.startCreation("va"); noted || len(m.creationsOn("n1")) > 0 || !m.reserve("d^v", "n2", never) {
 		t.Error("it is made, and not forgotten")
 	}
 }
@@ -345,13 +346,13 @@ func TestCreations(t *testing.T) {
 // TestRefusedCreations are tried again while they are wanted, and no longer.
 func TestRefusedCreations(t *testing.T) {
 	m := newMemory()
-	m.take("d^v", "n1", never)
-	m.make(creationOf("v"))
-	m.isRefused("va")
-	if freed := m.freeUnwanted("n1", map[string]bool{"d^v": true}); len(freed) > 0 || len(m.making) != 1 {
+	m.reserve("d^v", "n1", never)
+	m.addCreation(creationOf("v"))
+	m.creationRefused("va")
+	if freed := m.releaseUnwanted("n1", map[string]bool{"d^v": true}); len(freed) > 0 || len(m.creations) != 1 {
 		t.Errorf("what is wanted is tried again: freed %v", freed)
 	}
-	if freed := m.freeUnwanted("n1", nil); len(freed) != 1 || len(m.making) > 0 {
+	if freed := m.releaseUnwanted("n1", nil); len(freed) != 1 || len(m.creations) > 0 {
 		t.Errorf("what was refused and is not wanted is given up: freed %v", freed)
 	}
 }
@@ -370,10 +371,11 @@ func creationOf(handle string) attach.Attachable {
 
 func TestNews(t *testing.T) {
 	m := newMemory()
-	if !m.news("pod", "v", "no") || m.news("pod", "v", "no") || !m.news("pod", "w", "no") || !m.news("pod", "v", "never") {
+	if !m.addWarning("pod", "v", "no") || m.addWarning("pod", "v", "no") || !m.addWarning("pod", "w", "no") ||
+		!m.addWarning("pod", "v", "never") {
 		t.Error("each warning is news once, for each volume")
 	}
-	if m.forgetPod("pod"); len(m.told) > 0 {
+	if m.forgetPod("pod"); len(m.warnings) > 0 {
 		t.Error("a Pod that is gone is remembered")
 	}
 }

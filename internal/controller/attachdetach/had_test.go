@@ -76,13 +76,13 @@ func TestUsedElsewhere(t *testing.T) {
 // TestHistory: what a node had is remembered while it may have it, and no longer.
 func TestHistory(t *testing.T) {
 	h := &history{volumes: map[string]map[string]bool{}}
-	h.gets("n1", "v")
-	h.gets("n1", "w")
-	h.keep("n1", func(unique string) bool { return unique == "w" })
+	h.add("n1", "v")
+	h.add("n1", "w")
+	h.retain("n1", func(unique string) bool { return unique == "w" })
 	if h.has("n1", "v") || !h.has("n1", "w") || h.has("n2", "w") {
 		t.Errorf("it has %v", h.volumes)
 	}
-	if h.keep("n1", func(string) bool { return false }); len(h.volumes) > 0 {
+	if h.retain("n1", func(string) bool { return false }); len(h.volumes) > 0 {
 		t.Errorf("nodes are remembered that have nothing: %v", h.volumes)
 	}
 }

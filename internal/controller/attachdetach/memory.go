@@ -10,117 +10,109 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 )
 
-// memory is what the controller knows and the caches do not tell: what it is about
-// to do, and what was once. None of it makes up for a late watch, as the caches show
-// own writes. Losing it costs time, never safety.
+// memory holds the controller's decisions that the caches do not show yet, and past states that
+// they do not show any more. The caches show own writes at once, so nothing here compensates for
+// a slow watch. Losing the memory costs time, never safety.
 type memory struct {
 	mu sync.Mutex
-	// waiting is since when an attachment has waited for its node to unmount.
-	waiting map[types.UID]time.Time
-	// going are attachments whose deletion was decided, until they show it. What is
-	// going must not be told to the node again, from before the request is made and
-	// when nobody knows its outcome.
-	going map[types.UID]bool
-	// taken is the node that is about to get a volume that only one may have,
-	// by the volume's name at its driver, until its attachment is made: two nodes
-	// are looked at at once.
-	taken map[string]string
-	// told is the last warning to a Pod, or about an attachment, of a volume.
-	told map[types.UID]map[string]string
-	// making are attachments that are about to be made, by name: what has an
-	// unknown outcome is repeated until it has another one.
-	making map[string]*creation
-	// rests is when a node may be looked at again.
-	rests map[string]time.Time
-	// had is what the caches tell no more. It has a lock of its own: it is asked
-	// while a reservation is made.
-	had history
+	// unmounts holds since when an attachment has waited for its node to unmount the volume.
+	unmounts map[types.UID]time.Time
+	// deleting holds the attachments whose deletion was decided, until the caches show it. They
+	// must not be added to volumesAttached again, even if the outcome of the request is unknown.
+	deleting map[types.UID]bool
+	// reserved holds, by a volume's key, the node for which an attachment is about to be created,
+	// if only one node may use the volume: two nodes may be reconciled at once.
+	reserved map[string]string
+	// warnings holds the last warning about each volume on a Pod or attachment.
+	warnings map[types.UID]map[string]string
+	// creations holds the attachments to create, by name. A creation with an unknown outcome is
+	// repeated until the outcome is known.
+	creations map[string]*creation
+	// delays holds when a node may be reconciled again.
+	delays map[string]time.Time
+	// history has a lock of its own, because it is read while a reservation is made.
+	history history
 }
 
-// history is what has been attached to nodes.
+// history holds which volumes have been attached to nodes.
 type history struct {
 	mu sync.Mutex
-	// volumes are those that each node may still have, by their names in its
-	// status.
+	// volumes holds, by node, the unique names of the volumes that may still be there.
 	volumes map[string]map[string]bool
 }
 
-// creation is the way of an attachment from the decision until it is made.
+// creation is an attachment whose creation was decided.
 type creation struct {
 	attach.Attachable
-	// refused says that the API server has refused it last, so that nothing is
-	// under way.
+	// refused says that the API server has refused the last request, so that none is in flight.
 	refused bool
 }
 
 func newMemory() *memory {
 	return &memory{
-		waiting: map[types.UID]time.Time{}, going: map[types.UID]bool{}, taken: map[string]string{},
-		told: map[types.UID]map[string]string{}, making: map[string]*creation{}, rests: map[string]time.Time{},
-		had: history{volumes: map[string]map[string]bool{}},
+		unmounts: map[types.UID]time.Time{}, deleting: map[types.UID]bool{}, reserved: map[string]string{},
+		warnings: map[types.UID]map[string]string{}, creations: map[string]*creation{}, delays: map[string]time.Time{},
+		history: history{volumes: map[string]map[string]bool{}},
 	}
 }
 
-// take reserves a volume for a node, unless another node has it or seen finds
-// an attachment to another node.
-func (m *memory) take(volume, node string, seen func() bool) bool {
+// reserve reserves a volume for a node, unless it is reserved for another node or attached says
+// that it is attached to one.
+func (m *memory) reserve(volume, node string, attached func() bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if holder, taken := m.taken[volume]; taken && holder != node {
+	if holder, ok := m.reserved[volume]; ok && holder != node {
 		return false
 	}
-	// Reservations end after the caches have the attachment, so that one of the
-	// two is always seen.
-	if seen() {
+	// A reservation ends after the caches show the attachment, so one of the two is always visible.
+	if attached() {
 		return false
 	}
-	m.taken[volume] = node
+	m.reserved[volume] = node
 	return true
 }
 
-// freeUnwanted ends a node's reservations of volumes that it does not want any
-// more and returns them. A volume whose attachment is being made stays
-// reserved: nobody knows yet whether it is there.
-func (m *memory) freeUnwanted(node string, wanted map[string]bool) []string {
+// releaseUnwanted ends a node's reservations of volumes that it does not want any more, and returns
+// them. A volume stays reserved while the outcome of its attachment's creation is unknown.
+func (m *memory) releaseUnwanted(node string, wanted map[string]bool) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	making := map[string]bool{}
-	for name, c := range m.making {
+	creating := map[string]bool{}
+	for name, c := range m.creations {
 		switch v := attach.Key(c.Volume); {
 		case c.Attachment.Spec.NodeName != node:
 		case c.refused && !wanted[v]:
-			delete(m.making, name)
+			delete(m.creations, name)
 		default:
-			making[v] = true
+			creating[v] = true
 		}
 	}
-	var freed []string
-	for volume, holder := range m.taken {
-		if holder == node && !wanted[volume] && !making[volume] {
-			delete(m.taken, volume)
-			freed = append(freed, volume)
+	var released []string
+	for volume, holder := range m.reserved {
+		if holder == node && !wanted[volume] && !creating[volume] {
+			delete(m.reserved, volume)
+			released = append(released, volume)
 		}
 	}
-	return freed
+	return released
 }
 
-// make notes an attachment that is to be made; false is that it was noted
-// before.
-func (m *memory) make(a attach.Attachable) bool {
+// addCreation adds an attachment to create, and says whether it is new.
+func (m *memory) addCreation(a attach.Attachable) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.making[a.Attachment.Name] != nil {
+	if m.creations[a.Attachment.Name] != nil {
 		return false
 	}
-	m.making[a.Attachment.Name] = &creation{Attachable: a}
+	m.creations[a.Attachment.Name] = &creation{Attachable: a}
 	return true
 }
 
-// toMake returns an attachment that is noted.
-func (m *memory) toMake(name string) (attach.Attachable, bool) {
+// startCreation returns an attachment to create; its request is in flight from now on.
+func (m *memory) startCreation(name string) (attach.Attachable, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := m.making[name]
+	c := m.creations[name]
 	if c == nil {
 		return attach.Attachable{}, false
 	}
@@ -128,43 +120,43 @@ func (m *memory) toMake(name string) (attach.Attachable, bool) {
 	return c.Attachable, true
 }
 
-// isRefused says that an attachment has not been made by the last try.
-func (m *memory) isRefused(name string) {
+// creationRefused records that the API server has refused the last request.
+func (m *memory) creationRefused(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if c := m.making[name]; c != nil {
+	if c := m.creations[name]; c != nil {
 		c.refused = true
 	}
 }
 
-// isMade ends the creation of an attachment, which the caches show from now on, and
-// with it its volume's reservation.
-func (m *memory) isMade(name string) {
+// creationDone ends the creation of an attachment that the caches show now, and the reservation of
+// its volume.
+func (m *memory) creationDone(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := m.making[name]
+	c := m.creations[name]
 	if c == nil {
 		return
 	}
-	delete(m.making, name)
-	if v := attach.Key(c.Volume); m.taken[v] == c.Attachment.Spec.NodeName {
-		delete(m.taken, v)
+	delete(m.creations, name)
+	if v := attach.Key(c.Volume); m.reserved[v] == c.Attachment.Spec.NodeName {
+		delete(m.reserved, v)
 	}
 }
 
-// unmake forgets an attachment that will not be made.
-func (m *memory) unmake(name string) {
+// cancelCreation drops an attachment that will not be created.
+func (m *memory) cancelCreation(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.making, name)
+	delete(m.creations, name)
 }
 
-// beingMade returns the drivers of a node's attachments that are noted, by name.
-func (m *memory) beingMade(node string) map[string]string {
+// creationsOn returns the drivers of the attachments to create for a node, by attachment name.
+func (m *memory) creationsOn(node string) map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	drivers := map[string]string{}
-	for name, c := range m.making {
+	for name, c := range m.creations {
 		if c.Attachment.Spec.NodeName == node {
 			drivers[name] = c.Attachment.Spec.Attacher
 		}
@@ -172,109 +164,109 @@ func (m *memory) beingMade(node string) map[string]string {
 	return drivers
 }
 
-// rest has a node not looked at for a while.
-func (m *memory) rest(node string, until time.Time) {
+// delay postpones the next reconciliation of a node.
+func (m *memory) delay(node string, until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.rests[node] = until
+	m.delays[node] = until
 }
 
-// resting says for how long a node is not to be looked at; 0 is that it may be.
-func (m *memory) resting(node string, now time.Time) time.Duration {
+// delayLeft returns for how long a node must not be reconciled yet.
+func (m *memory) delayLeft(node string, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	left := m.rests[node].Sub(now)
+	left := m.delays[node].Sub(now)
 	if left <= 0 {
-		delete(m.rests, node)
+		delete(m.delays, node)
 	}
 	return max(0, left)
 }
 
-// wait says how long an attachment may still wait for its node to unmount;
-// 0 is no longer.
-func (m *memory) wait(a types.UID, now time.Time) time.Duration {
+// awaitUnmount starts the wait for a node to unmount an attachment's volume, unless it was started,
+// and returns how much of it is left.
+func (m *memory) awaitUnmount(a types.UID, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	since, ok := m.waiting[a]
+	since, ok := m.unmounts[a]
 	if !ok {
 		since = now
-		m.waiting[a] = now
+		m.unmounts[a] = now
 	}
 	return max(0, attach.MaxUnmount-now.Sub(since))
 }
 
-// overdue says whether an attachment has waited for too long.
+// overdue says whether a node has not unmounted an attachment's volume in time.
 func (m *memory) overdue(a types.UID, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	since, ok := m.waiting[a]
+	since, ok := m.unmounts[a]
 	return ok && now.Sub(since) >= attach.MaxUnmount
 }
 
-// wantedAgain has a later wait begin anew.
-func (m *memory) wantedAgain(a types.UID) {
+// cancelUnmount ends the wait for an attachment that is wanted again.
+func (m *memory) cancelUnmount(a types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.waiting, a)
-	delete(m.told, a)
+	delete(m.unmounts, a)
+	delete(m.warnings, a)
 }
 
-func (m *memory) isGoing(a types.UID) bool {
+func (m *memory) isDeleting(a types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.going[a]
+	return m.deleting[a]
 }
 
-// allGoing returns the attachments that are going and do not show it. It is to
-// be asked before the attachments are read: then each shows it, or is here.
-func (m *memory) allGoing() map[types.UID]bool {
+// allDeleting returns the attachments whose deletion was decided and that the caches do not show
+// as deleted. It must be called before the attachments are read from the caches, so that each
+// deletion is in one of the two.
+func (m *memory) allDeleting() map[types.UID]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return maps.Clone(m.going)
+	return maps.Clone(m.deleting)
 }
 
-// goes says that an attachment may be on its way out from here, and whether
-// this is new.
-func (m *memory) goes(a types.UID) (first bool) {
+// startDeletion records that the deletion of an attachment was decided, and says whether it is new.
+func (m *memory) startDeletion(a types.UID) (first bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	first = !m.going[a]
-	m.going[a] = true
+	first = !m.deleting[a]
+	m.deleting[a] = true
 	return first
 }
 
-// shown forgets an attachment that is seen to be going, or gone.
-func (m *memory) shown(a types.UID) {
+// forgetAttachment drops an attachment that the caches show as deleted.
+func (m *memory) forgetAttachment(a types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.waiting, a)
-	delete(m.going, a)
-	delete(m.told, a)
+	delete(m.unmounts, a)
+	delete(m.deleting, a)
+	delete(m.warnings, a)
 }
 
-// news says whether of a Pod, or an attachment, this was not the last that was
-// told about the volume.
-func (m *memory) news(of types.UID, volume, message string) bool {
+// addWarning records a warning about a volume on a Pod or attachment, and says whether it differs
+// from the last one.
+func (m *memory) addWarning(on types.UID, volume, message string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.told[of][volume] == message {
+	if m.warnings[on][volume] == message {
 		return false
 	}
-	if m.told[of] == nil {
-		m.told[of] = map[string]string{}
+	if m.warnings[on] == nil {
+		m.warnings[on] = map[string]string{}
 	}
-	m.told[of][volume] = message
+	m.warnings[on][volume] = message
 	return true
 }
 
 func (m *memory) forgetPod(pod types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.told, pod)
+	delete(m.warnings, pod)
 }
 
-// gets notes that a volume is attached to a node.
-func (h *history) gets(node, unique string) {
+// add records that a volume is attached to a node.
+func (h *history) add(node, unique string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.volumes[node] == nil {
@@ -283,15 +275,15 @@ func (h *history) gets(node, unique string) {
 	h.volumes[node][unique] = true
 }
 
-// has says whether a volume has been attached to a node that may still have it.
+// has says whether a volume was attached to a node and may still be there.
 func (h *history) has(node, unique string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.volumes[node][unique]
 }
 
-// keep forgets what has been attached to a node but for what it may still have.
-func (h *history) keep(node string, may func(unique string) bool) {
+// retain drops a node's volumes that cannot be there any more.
+func (h *history) retain(node string, may func(unique string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	maps.DeleteFunc(h.volumes[node], func(unique string, _ bool) bool { return !may(unique) })

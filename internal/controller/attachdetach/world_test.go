@@ -86,7 +86,7 @@ func (w *world) attacher() {
 	w.Helper()
 	for _, a := range w.all() {
 		switch {
-		case a.DeletionTimestamp != nil && attach.Kept(&a):
+		case a.DeletionTimestamp != nil && attach.HasFinalizer(&a):
 			change(w, w.Attachments(), a.Name, func(a *storagev1.VolumeAttachment) { a.Finalizers = nil })
 		case a.DeletionTimestamp == nil && !a.Status.Attached:
 			change(w, w.Attachments(), a.Name, attached)

@@ -22,8 +22,8 @@ const (
 	kindDriver     = "driver"
 )
 
-// places is how many calls that attach volumes, and how many that detach them, are
-// under way at each driver at most; on behalf of one namespace half as many.
+// places is the number of attach calls, and of detach calls, that may be in flight at each driver;
+// one namespace may have half of them.
 const places = 200
 
 // Declaration is what the attacher reads and writes.
@@ -45,15 +45,15 @@ func Declaration() controller.Declaration {
 	}
 }
 
-// Options are what the attacher depends on beside its Env.
+// Options are the attacher's dependencies beside its Env.
 type Options struct {
-	// Drivers are those that it serves.
+	// Drivers holds the drivers that the attacher serves.
 	Drivers *csi.Set
-	// ReconcileSync is the pause after which a driver that can tell is asked
-	// again what is attached; 0 is a minute.
+	// ReconcileSync is the interval at which drivers are asked which volumes they have attached, if
+	// they can list them; 0 means a minute.
 	ReconcileSync time.Duration
-	// Dummy, when set, is the name of an attacher without a driver, whose
-	// attachments are marked attached and let go (S3-028).
+	// Dummy, if set, is the name of an attacher without a driver: its attachments are marked as
+	// attached, and released without a call (S3-028).
 	Dummy string
 }
 
@@ -93,11 +93,11 @@ func build(env controller.Env, o Options) *attacher {
 }
 
 func (a *attacher) watch() {
-	// A volume that looks as if it were not attached may go: what is lost has to be
-	// known by then.
-	a.attachments.BeforeDelete(func(gone *storagev1.VolumeAttachment) {
-		if attach.Lost(gone) {
-			a.lost.put(gone)
+	// A volume without an attachment may be deleted, so a lost attachment must be known before the
+	// cache shows its deletion.
+	a.attachments.BeforeDelete(func(deleted *storagev1.VolumeAttachment) {
+		if attach.DeletedWithoutDetach(deleted) {
+			a.lost.put(deleted)
 		}
 	})
 	a.attachments.Watch(a.attachmentChanged)
@@ -106,12 +106,12 @@ func (a *attacher) watch() {
 			a.Add(controller.Key{Kind: kindVolume, Name: v.Name})
 		}
 		if before == nil {
-			a.wake(a.attachments.By(cluster.AttachmentsByVolume, v.Name))
+			a.enqueue(a.attachments.By(cluster.AttachmentsByVolume, v.Name))
 		}
 	})
 	a.csiNodes.Watch(func(_, n *storagev1.CSINode) {
 		if n != nil {
-			a.wake(a.attachments.By(cluster.AttachmentsByNode, n.Name))
+			a.enqueue(a.attachments.By(cluster.AttachmentsByNode, n.Name))
 		}
 	})
 	a.Drivers.Subscribe(func(name string) {
@@ -127,14 +127,14 @@ func (a *attacher) watch() {
 	}
 }
 
-func (a *attacher) wake(all []*storagev1.VolumeAttachment) {
+func (a *attacher) enqueue(all []*storagev1.VolumeAttachment) {
 	for _, va := range all {
 		a.Add(controller.Key{Kind: kindAttachment, Name: va.Name})
 	}
 }
 
-// attachmentChanged wakes an attachment, but not for what only the attacher
-// writes: that would defeat the pause between two tries (S3-015).
+// attachmentChanged queues an attachment, but not for changes that only the attacher makes: that
+// would defeat the back-off (S3-015).
 func (a *attacher) attachmentChanged(before, after *storagev1.VolumeAttachment) {
 	switch {
 	case after == nil:
@@ -145,7 +145,7 @@ func (a *attacher) attachmentChanged(before, after *storagev1.VolumeAttachment) 
 		a.known.forget(before.UID)
 		a.Add(controller.Key{Kind: kindAttachment, Name: before.Name})
 	case before == nil || !before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
-		before.Status.Attached && !after.Status.Attached || attach.Bared(before, after):
+		before.Status.Attached && !after.Status.Attached || attach.LostFinalizer(before, after):
 		a.Add(controller.Key{Kind: kindAttachment, Name: after.Name})
 	}
 }
@@ -171,15 +171,14 @@ func (a *attacher) reconcile(ctx context.Context, key controller.Key) (controlle
 	}
 	facts := a.gather(va)
 	plan := attach.Attachment(facts)
-	if left := a.turn(facts, plan); left > 0 {
-		return controller.Result{After: left}, nil
+	if pause := a.enterLane(facts, plan); pause > 0 {
+		return controller.Result{After: pause}, nil
 	}
 	return controller.Result{}, a.apply(ctx, facts, plan)
 }
 
-// turn says when to look again if a plan's call has to wait for its turn; 0 is
-// that it need not.
-func (a *attacher) turn(f attach.Facts, p attach.Plan) time.Duration {
+// enterLane enters the lane of the plan's call, if it has one; see Controller.Enter.
+func (a *attacher) enterLane(f attach.Facts, p attach.Plan) time.Duration {
 	va := f.Attachment
 	lane := controller.Lane{Driver: va.Spec.Attacher, Call: "attach"}
 	switch {
@@ -191,13 +190,13 @@ func (a *attacher) turn(f attach.Facts, p attach.Plan) time.Duration {
 	if f.Volume != nil && f.Volume.Spec.ClaimRef != nil {
 		lane.Namespace = f.Volume.Spec.ClaimRef.Namespace
 	}
-	return a.Turn(controller.Key{Kind: kindAttachment, Name: va.Name}, lane,
+	return a.Enter(controller.Key{Kind: kindAttachment, Name: va.Name}, lane,
 		func(b volume.Because) { a.Events.Warn(va, b) })
 }
 
 func (a *attacher) gather(va *storagev1.VolumeAttachment) attach.Facts {
 	f := attach.AttachmentFacts(a.view, va)
-	f.Again = a.known.isAgain(va.UID)
+	f.Again = a.known.whyMissing(va.UID) != ""
 	if d, ok := a.Drivers.Get(va.Spec.Attacher); ok {
 		f.Ours, f.Trivial = true, !d.Controller.PublishUnpublish
 	} else if a.Dummy != "" && va.Spec.Attacher == a.Dummy {

@@ -14,11 +14,12 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/kube"
 )
 
-// attach keeps the volume object, then the attachment with all that its detach
-// needs, then calls the driver (S3-011 to S3-013).
+// attach writes the finalizer of the volume object, then that of the attachment with the data for
+// the detach, and then calls the driver (S3-011 to S3-013).
 func (a *attacher) attach(ctx context.Context, f attach.Facts, p attach.Plan) error {
 	va := f.Attachment
 	request, err := a.request(ctx, f.Volume, p)
@@ -42,16 +43,19 @@ func (a *attacher) attach(ctx context.Context, f attach.Facts, p attach.Plan) er
 	if !ok {
 		return fmt.Errorf("driver %s has gone", va.Spec.Attacher)
 	}
+	vanished := a.known.whyMissing(va.UID)
 	response, err := d.ControllerClient().ControllerPublishVolume(ctx, request)
 	if err == nil {
 		a.known.forget(va.UID)
 	}
-	answer := attach.Answer{Answer: csi.AnswerOf(err), Published: response.GetPublishContext()}
+	answer := attach.Answer{
+		Answer: csi.AnswerOf(err), Published: response.GetPublishContext(), Vanished: vanished,
+	}
 	return a.settle(ctx, attach.Attach, va, answer, err)
 }
 
-// request resolves all that can fail before the finalizers are written, for
-// they delay the deletion of what they are on.
+// request builds the request of a ControllerPublishVolume call. It is called before the finalizers
+// are written: if it fails, they must not delay the deletion of their objects.
 func (a *attacher) request(
 	ctx context.Context, v *corev1.PersistentVolume, p attach.Plan,
 ) (*csipb.ControllerPublishVolumeRequest, error) {
@@ -84,8 +88,8 @@ func (a *attacher) detach(ctx context.Context, f attach.Facts, p attach.Plan) (e
 
 func answerOf(err error) attach.Answer { return attach.Answer{Answer: csi.AnswerOf(err)} }
 
-// unpublish calls ControllerUnpublishVolume. A Secret that was deleted must not
-// keep the volume attached for ever; most drivers detach without one (S1-121).
+// unpublish calls ControllerUnpublishVolume. Without its Secret, the driver is called nevertheless:
+// most drivers detach without it, and the volume must not stay attached forever (S1-121).
 func (a *attacher) unpublish(
 	ctx context.Context, va *storagev1.VolumeAttachment, p attach.Plan,
 ) (attach.Answer, error) {
@@ -108,7 +112,7 @@ func (a *attacher) unpublish(
 	return answer, err
 }
 
-// settle applies what follows an answer; cause is the error of the call.
+// settle applies the decision about an answer; cause is the error of the call.
 func (a *attacher) settle(
 	ctx context.Context, step attach.Step, va *storagev1.VolumeAttachment, answer attach.Answer, cause error,
 ) error {
@@ -122,7 +126,7 @@ func (a *attacher) settle(
 	case !r.Release:
 		return nil
 	}
-	if volume := a.lost.found(va); volume != "" {
+	if volume := a.lost.remove(va); volume != "" {
 		a.Add(controller.Key{Kind: kindVolume, Name: volume})
 		return nil
 	}
@@ -131,15 +135,15 @@ func (a *attacher) settle(
 
 // release removes the attacher's finalizer.
 func (a *attacher) release(ctx context.Context, va *storagev1.VolumeAttachment) error {
-	_, err := a.attachments.Update(ctx, attach.Released(va))
+	_, err := a.attachments.Update(ctx, attach.WithoutFinalizer(va))
 	return kube.IgnoreNotFound(err)
 }
 
-// write tells what follows an answer, as an event and in the status. An attachment that is gone has no status, and
-// another one of its name gets none.
+// write records the decision about an answer, as an event and in the attachment's status. The UID in the patch keeps a
+// new attachment of the same name unchanged.
 func (a *attacher) write(ctx context.Context, va *storagev1.VolumeAttachment, r attach.Result) error {
 	if r.Warn {
-		a.Events.Warn(va, r.Because)
+		a.Events.WarnWith(va, r.Because, a.tried(r).Notes())
 	}
 	if r.Status == nil {
 		return nil
@@ -149,8 +153,16 @@ func (a *attacher) write(ctx context.Context, va *storagev1.VolumeAttachment, r 
 	return kube.IgnoreNotFound(err)
 }
 
-// keepVolume writes the finalizer of a volume object, or removes it. A volume
-// that an attachment describes has no object.
+// tried returns what an event says about the next try. It is written once for all failures with one
+// text; the status has the time of each.
+func (a *attacher) tried(r attach.Result) retry.Try {
+	if !r.Retry {
+		return retry.Try{}
+	}
+	return a.TriedWithin()
+}
+
+// keepVolume adds or removes the finalizer of a volume object. An inline volume has no object.
 func (a *attacher) keepVolume(ctx context.Context, v *corev1.PersistentVolume, attached bool) error {
 	if v.Name == "" {
 		return nil

@@ -10,6 +10,7 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/controller"
@@ -18,7 +19,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Bounds of what a driver may answer when it is asked for its volumes.
+// Limits of the calls of ListVolumes and of their answers.
 const (
 	pageSize  = 500
 	maxPages  = 10_000
@@ -26,65 +27,65 @@ const (
 	listLimit = 5 * time.Minute
 )
 
-// errEndless is a driver that lists and lists.
 var errEndless = errors.New("the list of volumes has no end")
 
-// known is what drivers have said of their volumes. A restart forgets it, and
-// they are asked again.
+// known holds the differences between the lists of drivers and the VolumeAttachments. It is lost at
+// a restart, and the drivers are asked again.
 type known struct {
 	mu sync.Mutex
-	// again are attachments that their drivers do not know.
-	again map[types.UID]bool
-	// suspects are, by driver, what it has attached for no attachment.
+	// missing holds, of attachments that are marked as attached but are not in their driver's list, what the
+	// list says of them.
+	missing map[types.UID]string
+	// suspects holds, by driver, the pairs in its list that no attachment accounts for.
 	suspects map[string]map[attach.Pair]bool
 }
 
 func newKnown() known {
-	return known{again: map[types.UID]bool{}, suspects: map[string]map[attach.Pair]bool{}}
+	return known{missing: map[types.UID]string{}, suspects: map[string]map[attach.Pair]bool{}}
 }
 
-func (k *known) isAgain(va types.UID) bool {
+// whyMissing returns what the list says of an attachment that is missing in it, "" of any other.
+func (k *known) whyMissing(va types.UID) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.again[va]
+	return k.missing[va]
 }
 
-func (k *known) setAgain(va types.UID) {
+func (k *known) setMissing(va types.UID, why string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.again[va] = true
+	k.missing[va] = why
 }
 
-// forget ends the doubt about an attachment.
+// forget drops an attachment that was attached again or deleted.
 func (k *known) forget(va types.UID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.again, va)
+	delete(k.missing, va)
 }
 
-// suspected returns what is suspected of a driver.
-func (k *known) suspected(driver string) map[attach.Pair]bool {
+func (k *known) suspectsOf(driver string) map[attach.Pair]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.suspects[driver]
 }
 
-func (k *known) suspect(driver string, now map[attach.Pair]bool) {
+func (k *known) setSuspects(driver string, now map[attach.Pair]bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.suspects[driver] = now
 }
 
-// compare asks a driver what it has attached, corrects what differs from the
-// attachments, and returns when to ask again; 0 is never. A driver that does
-// not answer is asked again as if it had: nothing depends on one round.
+// compare lists the volumes that a driver has attached, corrects differences from the
+// VolumeAttachments, and returns the pause until the next comparison; 0 means never. If the driver
+// does not answer, the next comparison is early enough.
 func (a *attacher) compare(ctx context.Context, driver string) time.Duration {
 	d, ok := a.Drivers.Get(driver)
 	if !ok || !d.Controller.PublishUnpublish || !d.Controller.ListVolumes || !d.Controller.ListVolumesPublishedNodes {
 		return 0
 	}
-	if o, _ := a.csiDrivers.Get(driver); attach.Needless(o) {
-		// What it says of nodes has nothing to do with attachments.
+	if o, _ := a.csiDrivers.Get(driver); attach.SkipsAttach(o) {
+		// The driver needs no attachments, so the nodes in its list do not come from any.
 		return a.ReconcileSync
 	}
 	settled := map[types.UID]bool{}
@@ -99,11 +100,11 @@ func (a *attacher) compare(ctx context.Context, driver string) time.Duration {
 		return a.ReconcileSync
 	}
 	facts := a.publishedFacts(driver, published, settled)
-	a.correct(driver, attach.Published(facts))
+	a.correct(ctx, driver, attach.Published(facts))
 	return a.ReconcileSync
 }
 
-// published asks a driver, page by page, for what it has attached.
+// published returns the pairs of volumes and nodes that a driver has attached.
 func (a *attacher) published(ctx context.Context, d *csi.Driver) (map[attach.Pair]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, listLimit)
 	defer cancel()
@@ -143,7 +144,7 @@ func (a *attacher) publishedFacts(
 ) attach.PublishedFacts {
 	f := attach.PublishedFacts{
 		Driver: driver, Published: published, Settled: settled, Attachments: a.attachmentsOf(driver),
-		Nodes: map[string]*corev1.Node{}, Suspects: a.known.suspected(driver),
+		Nodes: map[string]*corev1.Node{}, Suspects: a.known.suspectsOf(driver),
 	}
 	for _, v := range a.volumes.List() {
 		if v.Spec.CSI != nil && v.Spec.CSI.Driver == driver {
@@ -165,22 +166,33 @@ func (a *attacher) publishedFacts(
 	return f
 }
 
-// correct leaves the calls to the attachments' own keys, so that an attach and
-// a detach of one never overlap.
-func (a *attacher) correct(driver string, p attach.PublishedPlan) {
-	a.known.suspect(driver, p.Suspects)
+// correct queues the attachments that differ. It does not call the driver itself, so that an attach
+// and a detach of one attachment never overlap.
+func (a *attacher) correct(ctx context.Context, driver string, p attach.PublishedPlan) {
+	a.known.setSuspects(driver, p.Suspects)
 	for _, c := range p.Undo {
 		a.Events.Warn(c.Volume, c.Because)
 		a.lost.put(c.Attachment)
 		a.Add(controller.Key{Kind: kindAttachment, Name: c.Attachment.Name})
 	}
 	for _, c := range p.Again {
-		a.Events.Warn(c.Attachment, c.Because)
-		a.known.setAgain(c.Attachment.UID)
+		a.correctStatus(ctx, c.Attachment, attach.Vanished(c, metav1.Now()))
+		a.known.setMissing(c.Attachment.UID, c.Cause)
 		a.Add(controller.Key{Kind: kindAttachment, Name: c.Attachment.Name})
+	}
+	for _, va := range p.Agreed {
+		a.known.forget(va.UID)
+		a.correctStatus(ctx, va, attach.Agreed(va))
 	}
 	if p.Because.Reason != volume.ReasonNothingToDo {
 		a.Env.Log.Warn("driver and attachments differ", "driver", driver, "reason", p.Because.Reason, "again", len(p.Again),
 			"undone", len(p.Undo))
+	}
+}
+
+// correctStatus writes what a driver's list says of an attachment; if it cannot, the next list does.
+func (a *attacher) correctStatus(ctx context.Context, va *storagev1.VolumeAttachment, r attach.Result) {
+	if err := a.write(ctx, va, r); err != nil && ctx.Err() == nil {
+		a.Env.Log.Warn("status of an attachment is not written", "attachment", va.Name, "err", err)
 	}
 }

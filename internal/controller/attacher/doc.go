@@ -1,4 +1,3 @@
-// Package attacher has drivers attach and detach what VolumeAttachments ask
-// for. Everything that a detach needs is on the attachment before the driver
-// is called to attach.
+// Package attacher calls drivers to attach and detach volumes as VolumeAttachments require. Before
+// it calls a driver to attach, it writes to the attachment everything that the detach will need.
 package attacher

@@ -9,14 +9,15 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 )
 
-// lost are attachments that went away without a detach, by name, as they were.
-// A restart forgets them; drivers that can tell what is attached remind us.
+// lost holds the attachments that were deleted before their volumes were detached. It is lost at a
+// restart; then compare finds those whose drivers can list what is attached.
 type lost struct {
-	mu  sync.Mutex
+	mu sync.Mutex
+	// all holds the last state of each attachment by name.
 	all map[string]*storagev1.VolumeAttachment
 }
 
-// put adds an attachment, as one that is to be detached.
+// put adds an attachment, changed so that it requires a detach.
 func (l *lost) put(va *storagev1.VolumeAttachment) {
 	c := attach.ToDetach(va, metav1.Now())
 	l.mu.Lock()
@@ -34,15 +35,15 @@ func (l *lost) get(name string) (*storagev1.VolumeAttachment, bool) {
 	return va, ok
 }
 
-// found forgets what was lost of an attachment's name, after a detach from its
-// node. It returns the volume if it is the lost attachment itself that was
-// detached, which nobody needs to let go; else "".
-func (l *lost) found(va *storagev1.VolumeAttachment) (volume string) {
+// remove drops the lost attachment of this name after a detach: a new attachment of the name is for
+// the same volume and node. It returns the volume if va is the lost attachment itself, which has no
+// finalizer to remove, and "" otherwise.
+func (l *lost) remove(va *storagev1.VolumeAttachment) (volume string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	was, ok := l.all[va.Name]
+	deleted, ok := l.all[va.Name]
 	delete(l.all, va.Name)
-	if !ok || was.UID != va.UID {
+	if !ok || deleted.UID != va.UID {
 		return ""
 	}
 	return *va.Spec.Source.PersistentVolumeName
@@ -60,7 +61,7 @@ func (l *lost) of(volume string) bool {
 	return false
 }
 
-// list returns all lost attachments of a driver.
+// list returns the lost attachments of a driver.
 func (l *lost) list(driver string) []*storagev1.VolumeAttachment {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -62,7 +62,7 @@ func TestLostOf(t *testing.T) {
 	l.put(va(another))
 	is(map[string][]string{driverName: {"va"}, "e.example": {"va-2"}, "volumes": {"pv", "pv-2"}})
 	for _, want := range []string{"pv", ""} {
-		if volume := l.found(va(recorded, attached)); volume != want {
+		if volume := l.remove(va(recorded, attached)); volume != want {
 			t.Errorf("the volume of the lost attachment is %q, want %q", volume, want)
 		}
 		is(map[string][]string{"e.example": {"va-2"}, "volumes": {"pv-2"}})
@@ -74,7 +74,7 @@ func TestLostOf(t *testing.T) {
 func TestLostAndMadeAgain(t *testing.T) {
 	var l lost
 	l.put(va(recorded))
-	if volume := l.found(va(recorded, going, func(a *storagev1.VolumeAttachment) { a.UID = "new" })); volume != "" ||
+	if volume := l.remove(va(recorded, going, func(a *storagev1.VolumeAttachment) { a.UID = "new" })); volume != "" ||
 		l.of("pv") {
 		t.Errorf("the new attachment is %q's lost one", volume)
 	}

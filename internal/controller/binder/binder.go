@@ -24,8 +24,8 @@ const (
 	kindClass  = "class"
 )
 
-// offerPause is how long a volume waits that could not be bound before other
-// claims are woken for it.
+// offerPause is the pause between a failure to bind a volume and the queueing of other claims that
+// could use it.
 const offerPause = time.Second
 
 // Declaration is what the binder reads and writes.
@@ -56,11 +56,12 @@ type binder struct {
 	volumes kube.Writer[*corev1.PersistentVolume]
 	classes *kube.Cache[*storagev1.StorageClass]
 	pods    *kube.Cache[*corev1.Pod]
-	// view finds objects in these caches.
+	// view looks up objects in these caches.
 	view cluster.View
-	// requests go to a provisioner of the same process.
+	// requests passes claims to the provisioner of this process.
 	requests *controller.Requests
-	free     free
+	// free holds the volumes that claims may be bound to.
+	free free
 }
 
 // New returns the binder. It must be made before the caches start.
@@ -81,31 +82,29 @@ func New(env controller.Env, requests *controller.Requests) *controller.Controll
 	return b.Controller
 }
 
-// claimChanged wakes the claim and the volumes that refer to it.
+func (b *binder) enqueueClaim(namespace, name string) {
+	b.Add(controller.Key{Kind: kindClaim, Namespace: namespace, Name: name})
+}
+
+// claimChanged queues the claim and the volumes that refer to it.
 func (b *binder) claimChanged(before, after *corev1.PersistentVolumeClaim) {
-	c := after
-	if c == nil {
-		c = before
-	}
-	b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+	c := controller.Latest(before, after)
+	b.enqueueClaim(c.Namespace, c.Name)
 	for _, v := range b.volumes.By(cluster.VolumesByClaim, cluster.Key(c)) {
 		b.Add(controller.Key{Kind: kindVolume, Name: v.Name})
 	}
 }
 
-// volumeChanged wakes the volume, its claim, the claims that name it, and, for
-// a volume that is free, the class in which claims may wait for one.
+// volumeChanged queues the volume, its claim, the claims that name it, and, if the volume is free,
+// its class, whose claims may wait for it.
 func (b *binder) volumeChanged(before, after *corev1.PersistentVolume) {
-	v := after
-	if v == nil {
-		v = before
-	}
+	v := controller.Latest(before, after)
 	b.Add(controller.Key{Kind: kindVolume, Name: v.Name})
 	if r := v.Spec.ClaimRef; r != nil {
-		b.Add(controller.Key{Kind: kindClaim, Namespace: r.Namespace, Name: r.Name})
+		b.enqueueClaim(r.Namespace, r.Name)
 	}
 	for _, c := range b.claims.By(cluster.ClaimsByVolume, v.Name) {
-		b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+		b.enqueueClaim(c.Namespace, c.Name)
 	}
 	if after == nil {
 		b.free.remove(v.Name)
@@ -116,50 +115,45 @@ func (b *binder) volumeChanged(before, after *corev1.PersistentVolume) {
 	}
 }
 
-// offer wakes the claims of a class for which there is a free volume now.
-// Volumes that come in numbers cost few looks: a class waits in the queue once.
-func (b *binder) offer(class string) {
+// reconcileClass queues the claims of a class that a free volume fits. This is done under a key of
+// the class, so that it happens once for many new volumes.
+func (b *binder) reconcileClass(class string) {
 	for _, c := range b.claims.By(cluster.UnboundByClass, class) {
 		if b.free.has(c) {
-			b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+			b.enqueueClaim(c.Namespace, c.Name)
 		}
 	}
 }
 
-// classChanged wakes the claims of a class and those without any, for which it
-// may be the default now.
+// classChanged queues the claims of a class and the claims without a class, for which it may be the
+// default now.
 func (b *binder) classChanged(after *storagev1.StorageClass) {
-	if after != nil {
-		b.wakeClass(after.Name)
-		b.wakeClass("")
+	if after == nil {
+		return
+	}
+	for _, class := range []string{after.Name, ""} {
+		for _, c := range b.claims.By(cluster.UnboundByClass, class) {
+			b.enqueueClaim(c.Namespace, c.Name)
+		}
 	}
 }
 
-func (b *binder) wakeClass(class string) {
-	for _, c := range b.claims.By(cluster.UnboundByClass, class) {
-		b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
-	}
-}
-
-// podChanged wakes the claims of a Pod that appears: what they wait for
-// changes.
+// podChanged queues the claims of a Pod that was created or deleted: claims may wait for the first
+// Pod that uses them.
 func (b *binder) podChanged(before, after *corev1.Pod) {
 	if before != nil && after != nil {
 		return
 	}
-	p := after
-	if p == nil {
-		p = before
-	}
+	p := controller.Latest(before, after)
 	for _, name := range cluster.ClaimNames(p) {
-		b.Add(controller.Key{Kind: kindClaim, Namespace: p.Namespace, Name: name})
+		b.enqueueClaim(p.Namespace, name)
 	}
 }
 
 func (b *binder) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
 	switch key.Kind {
 	case kindClass:
-		b.offer(key.Name)
+		b.reconcileClass(key.Name)
 		return controller.Result{}, nil
 	case kindVolume:
 		return controller.Result{}, b.reconcileVolume(ctx, key.Name)
@@ -201,9 +195,9 @@ func (b *binder) reconcileClaim(ctx context.Context, key string) error {
 	return err
 }
 
-// take returns the best free volume for a claim, and keeps other claims that
-// are looked at meanwhile from it; nil is none, or none needed: one that was bound
-// once gets no other one, and what is put back wakes all that could have it.
+// take returns the best free volume for a claim, or nil, and reserves it: other claims that are
+// reconciled meanwhile cannot take it. It takes none for a claim that cannot use one, because
+// putBack queues all claims that the volume fits.
 func (b *binder) take(claim *corev1.PersistentVolumeClaim, f bind.ClaimFacts) *corev1.PersistentVolume {
 	if !f.TakesFree() {
 		return nil
@@ -213,15 +207,15 @@ func (b *binder) take(claim *corev1.PersistentVolumeClaim, f bind.ClaimFacts) *c
 		if name == "" {
 			return nil
 		}
-		// The set may be older than a write of ours.
+		// The set of free volumes may be older than one of our writes.
 		if v, ok := b.volumes.Get(name); ok && bind.IsFree(v) {
 			return v
 		}
 	}
 }
 
-// putBack offers a volume again that was taken for a claim and has not become
-// its own.
+// putBack ends the reservation of a volume that take has returned. If the volume is still free, its
+// class is queued.
 func (b *binder) putBack(name string, err error) {
 	v, ok := b.volumes.Get(name)
 	if !ok || !b.free.set(v) {
@@ -229,7 +223,7 @@ func (b *binder) putBack(name string, err error) {
 	}
 	pause := time.Duration(0)
 	if err != nil {
-		// The claim itself is tried again after a pause of its own.
+		// The claim itself is requeued with back-off.
 		pause = offerPause
 	}
 	b.AddAfter(controller.Key{Kind: kindClass, Name: bind.VolumeClassOf(v)}, pause)
@@ -241,8 +235,8 @@ func (b *binder) gatherClaim(claim *corev1.PersistentVolumeClaim) bind.ClaimFact
 	return f
 }
 
-// gatherVolume asks the API server itself before it believes that a claim has
-// gone: to release a volume is the first step of deleting its data.
+// gatherVolume reads the claim from the API server if the cache does not have it: to release a
+// volume is the first step of deleting its data.
 func (b *binder) gatherVolume(ctx context.Context, v *corev1.PersistentVolume) (bind.VolumeFacts, error) {
 	f := bind.VolumeFactsOf(b.view, v)
 	if ref := v.Spec.ClaimRef; ref == nil || ref.UID == "" || f.Claim != nil || v.Status.Phase == corev1.VolumeReleased ||
@@ -260,8 +254,8 @@ func (b *binder) gatherVolume(ctx context.Context, v *corev1.PersistentVolume) (
 	return f.With(live), nil
 }
 
-// apply makes the writes in order. A write carries the version that the one
-// before it left.
+// apply does the writes in order. Each write of an object is based on the version that the previous
+// write has returned.
 func (b *binder) apply(ctx context.Context, about runtime.Object, p bind.Plan) error {
 	var volumeVersion, claimVersion string
 	for _, w := range p.Writes {
@@ -280,12 +274,12 @@ func (b *binder) apply(ctx context.Context, about runtime.Object, p bind.Plan) e
 			return err
 		}
 	}
-	b.tell(about, p)
+	b.recordEvent(about, p)
 	return nil
 }
 
-// write writes an object over a version, if that is not its own, and returns the
-// version that it has then.
+// write writes an object, based on the given version if it is not empty, and returns the new
+// version.
 func write[T kube.Object](
 	ctx context.Context, do func(context.Context, T) (T, error), o T, version string,
 ) (string, error) {
@@ -299,7 +293,7 @@ func write[T kube.Object](
 	return got.GetResourceVersion(), nil
 }
 
-func (b *binder) tell(about runtime.Object, p bind.Plan) {
+func (b *binder) recordEvent(about runtime.Object, p bind.Plan) {
 	switch p.Event {
 	case bind.Normal:
 		b.Events.Note(about, p.Because)

@@ -1,3 +1,3 @@
-// Package binder binds claims to volumes, asks provisioners for volumes that do
-// not exist, and marks volumes whose claims have gone.
+// Package binder binds claims to volumes, requests new volumes from provisioners, and marks volumes
+// as released when their claims have been deleted.
 package binder

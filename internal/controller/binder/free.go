@@ -8,13 +8,13 @@ import (
 	"volplane.dev/volplane/internal/decide/bind"
 )
 
-// free is the set of free volumes, shared by the workers.
+// free is the set of free volumes. It is safe for concurrent use.
 type free struct {
 	mu      sync.Mutex
 	volumes *bind.Free
 }
 
-// set puts a volume where it belongs now, and says whether it is free.
+// set adds a volume if it is free, removes it otherwise, and says whether it is free.
 func (f *free) set(v *corev1.PersistentVolume) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -28,14 +28,14 @@ func (f *free) remove(name string) {
 	f.volumes.Remove(name)
 }
 
-// has says whether there is a volume for the claim.
+// has says whether a volume of the set fits a claim.
 func (f *free) has(claim *corev1.PersistentVolumeClaim) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.volumes.Best(claim, nil) != nil
 }
 
-// take takes the best volume for the claim out; "" is none.
+// take removes the best volume for a claim and returns its name; "" means that none fits.
 func (f *free) take(claim *corev1.PersistentVolumeClaim) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

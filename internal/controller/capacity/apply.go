@@ -15,7 +15,7 @@ import (
 	"volplane.dev/volplane/internal/decide/capacity"
 )
 
-var errRefused = errors.New("capacity is not told")
+var errRefused = errors.New("the answer of GetCapacity is not usable")
 
 func (t *tracker) reconcileDriver(ctx context.Context, name string) error {
 	f := t.gather(name)
@@ -33,8 +33,8 @@ func (t *tracker) reconcileDriver(ctx context.Context, name string) error {
 	return nil
 }
 
-// reconcileItem asks a driver about one item. One that is gone is not asked
-// about again; a driver that is gone wakes its items when it comes back.
+// reconcileItem calls the driver for one item. An item that is obsolete, or whose driver is not
+// reached, is not requeued: when the driver registers again, all its items are queued.
 func (t *tracker) reconcileItem(ctx context.Context, key controller.Key) (controller.Result, error) {
 	if !t.begin(key) {
 		return controller.Result{}, nil
@@ -55,14 +55,14 @@ func (t *tracker) reconcileItem(ctx context.Context, key controller.Key) (contro
 		return controller.Result{}, fmt.Errorf("ask for capacity of %s: %w", item, err)
 	}
 	now := capacity.Find(item, t.objects.By(cluster.CapacitiesByClass, item.Class.Name))
-	if err := t.tell(ctx, item, now, answer); err != nil {
+	if err := t.write(ctx, item, now, answer); err != nil {
 		return controller.Result{}, err
 	}
 	return controller.Result{After: t.Poll}, nil
 }
 
-// ask makes the call as the provisioner's sidecar does: the class's parameters
-// as they are, and a capability of no mode, which stands for all.
+// ask calls GetCapacity with the same arguments as upstream's external-provisioner: the parameters
+// of the class, and a capability without an access mode, which means any.
 func ask(ctx context.Context, d *csi.Driver, i capacity.Item) (capacity.Answer, error) {
 	r := &csipb.GetCapacityRequest{
 		Parameters: i.Class.Parameters,
@@ -84,9 +84,9 @@ func ask(ctx context.Context, d *csi.Driver, i capacity.Item) (capacity.Answer, 
 	return a, nil
 }
 
-// tell writes an answer if it is news. An object that the cache does not show
-// yet, because a crash came between, is found by its name.
-func (t *tracker) tell(
+// write writes an answer if it differs from the item's object. After a crash the cache may lack the
+// object: then Ensure returns it, and it is compared with the answer.
+func (t *tracker) write(
 	ctx context.Context, item capacity.Item, now *storagev1.CSIStorageCapacity, a capacity.Answer,
 ) error {
 	told := capacity.Told(item, now, a)
@@ -101,9 +101,9 @@ func (t *tracker) tell(
 		_, err := t.objects.Update(ctx, told.Write)
 		return err
 	}
-	there, made, err := t.objects.Ensure(ctx, told.Write)
-	if err != nil || made {
+	existing, created, err := t.objects.Ensure(ctx, told.Write)
+	if err != nil || created {
 		return err
 	}
-	return t.tell(ctx, item, there, a)
+	return t.write(ctx, item, existing, a)
 }

@@ -22,21 +22,19 @@ import (
 
 const (
 	kindDriver = "driver"
-	// An item's key has its driver in the place of the namespace.
+	// kindItem is the kind of an item's key, which has the driver's name as its namespace.
 	kindItem = "item"
 )
 
 const (
-	// workers is how many drivers are asked at once.
+	// workers is the number of drivers that are called at once.
 	workers = 32
-	// defaultPoll is the pause between questions that no event asks for: that
-	// of the provisioner's sidecar.
+	// defaultPoll is the default of Options.Poll, and of upstream's external-provisioner.
 	defaultPoll = time.Minute
-	// settling is how long after a volume came or went its storage is asked
-	// about: many volumes at once cost one question.
+	// settling is the pause between a change of a volume and the call of its driver, so that many
+	// changes cost one call.
 	settling = 500 * time.Millisecond
-	// firstPause is the pause after the first failure; it doubles up to the
-	// pause of a driver that answers.
+	// firstPause is the pause after the first failure. It doubles up to Options.Poll.
 	firstPause = 500 * time.Millisecond
 )
 
@@ -53,15 +51,13 @@ func Declaration() controller.Declaration {
 	}
 }
 
-// Options say what the controller works with beside its Env.
+// Options are the controller's dependencies beside its Env.
 type Options struct {
-	// Drivers are those that the process reaches.
+	// Drivers holds the drivers that this process can call.
 	Drivers *csi.Set
-	// Immediate asks for objects of classes whose claims do not wait for a
-	// node, too.
+	// Immediate says whether classes with the binding mode Immediate get objects, too.
 	Immediate bool
-	// Poll is the pause between questions that no event asks for; 0 is a
-	// minute.
+	// Poll is the interval of the calls for each item; 0 means a minute.
 	Poll time.Duration
 }
 
@@ -99,44 +95,37 @@ func (t *tracker) watch() {
 		if before != nil && after != nil && maps.Equal(before.Labels, after.Labels) {
 			return
 		}
-		if after == nil {
-			after = before
-		}
-		if n, ok := t.csiNodes.Get(after.Name); ok {
-			t.wakeDrivers(n)
+		if n, ok := t.csiNodes.Get(controller.Latest(before, after).Name); ok {
+			t.enqueueDrivers(n)
 		}
 	})
 	t.csiNodes.Watch(func(before, after *storagev1.CSINode) {
 		if before == nil || after == nil || !equality.Semantic.DeepEqual(before.Spec, after.Spec) {
-			t.wakeDrivers(before)
-			t.wakeDrivers(after)
+			t.enqueueDrivers(before)
+			t.enqueueDrivers(after)
 		}
 	})
 	t.classes.Watch(func(before, after *storagev1.StorageClass) {
-		if after == nil {
-			after = before
-		}
-		t.wakeDriver(after.Provisioner)
+		t.enqueueDriver(controller.Latest(before, after).Provisioner)
 	})
 	t.objects.Watch(t.objectChanged)
 	t.Caches.Volumes().Watch(t.volumeChanged)
 	t.Caches.Claims().Watch(t.claimChanged)
 	t.Drivers.Subscribe(func(name string) {
-		// What it said in an earlier life may be old.
-		t.forget(name)
-		t.wakeDriver(name)
+		t.forget(name) // all items are asked for again: the driver's answers may have changed
+		t.enqueueDriver(name)
 	})
 }
 
-// objectChanged wakes the driver of an object that came, went, or tells of
-// something else now. What an object says is made right by the next answer.
+// objectChanged queues the driver of an object that was created or deleted or got other labels, and
+// the object's item. Other changes are corrected after the item's next call.
 func (t *tracker) objectChanged(before, after *storagev1.CSIStorageCapacity) {
 	if before != nil && after != nil && maps.Equal(before.Labels, after.Labels) {
 		return
 	}
 	for _, o := range []*storagev1.CSIStorageCapacity{before, after} {
 		if o != nil {
-			t.wakeDriver(o.Labels[volume.LabelDriver])
+			t.enqueueDriver(o.Labels[volume.LabelDriver])
 		}
 	}
 	if before != nil {
@@ -144,8 +133,8 @@ func (t *tracker) objectChanged(before, after *storagev1.CSIStorageCapacity) {
 	}
 }
 
-// volumeChanged has the storage asked about where a volume came, went or grew,
-// whoever had it made.
+// volumeChanged queues the items of the storage on which a volume was created, deleted or expanded,
+// by any component.
 func (t *tracker) volumeChanged(before, after *corev1.PersistentVolume) {
 	v := after
 	switch {
@@ -157,11 +146,11 @@ func (t *tracker) volumeChanged(before, after *corev1.PersistentVolume) {
 	if v.Spec.CSI == nil {
 		return
 	}
-	t.wakeClass(v.Spec.CSI.Driver, bind.VolumeClassOf(v), v.Spec.NodeAffinity)
+	t.enqueueItems(v.Spec.CSI.Driver, bind.VolumeClassOf(v), v.Spec.NodeAffinity)
 }
 
-// claimChanged has the storage asked about when a node was taken back from a
-// claim: its driver had no room there.
+// claimChanged queues the items of a claim's class when the claim's selected node was removed: the
+// driver had not enough storage there.
 func (t *tracker) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if before == nil || after == nil || before.Annotations[volume.AnnSelectedNode] == "" ||
 		after.Annotations[volume.AnnSelectedNode] != "" {
@@ -169,35 +158,35 @@ func (t *tracker) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	}
 	name, _ := bind.ClassOf(after)
 	if class, ok := t.classes.Get(name); ok {
-		t.wakeClass(class.Provisioner, name, nil)
+		t.enqueueItems(class.Provisioner, name, nil)
 	}
 }
 
-// wakeClass has the items of a class asked about that are within reach of a
-// volume; without an affinity all are.
-func (t *tracker) wakeClass(driver, class string, reach *corev1.VolumeNodeAffinity) {
+// enqueueItems queues the items of a class whose segments a volume's affinity selects; without an
+// affinity it queues all of them.
+func (t *tracker) enqueueItems(driver, class string, affinity *corev1.VolumeNodeAffinity) {
 	for name, item := range t.itemsOf(driver) {
 		if item.Class.Name != class {
 			continue
 		}
 		n := &corev1.Node{}
 		n.Labels = item.Segment
-		if reach == nil || placement.Selects(reach.Required, n) {
+		if affinity == nil || placement.Selects(affinity.Required, n) {
 			t.AddAfter(itemKey(driver, name), settling)
 		}
 	}
 }
 
-func (t *tracker) wakeDrivers(n *storagev1.CSINode) {
+func (t *tracker) enqueueDrivers(n *storagev1.CSINode) {
 	if n == nil {
 		return
 	}
 	for _, d := range n.Spec.Drivers {
-		t.wakeDriver(d.Name)
+		t.enqueueDriver(d.Name)
 	}
 }
 
-func (t *tracker) wakeDriver(name string) { t.Add(controller.Key{Kind: kindDriver, Name: name}) }
+func (t *tracker) enqueueDriver(name string) { t.Add(controller.Key{Kind: kindDriver, Name: name}) }
 
 func itemKey(driver, name string) controller.Key {
 	return controller.Key{Kind: kindItem, Namespace: driver, Name: name}

@@ -1,8 +1,8 @@
-// Package capacity keeps CSIStorageCapacity objects: what drivers say of how
-// much room there is, for those who choose nodes.
+// Package capacity maintains CSIStorageCapacity objects, in which schedulers read how much storage
+// the drivers have where.
 //
-// Life cycle: a driver's key finds out what it is to be asked about, and does
-// away with objects of no use. Each such item has a key of its own, which asks,
-// writes what is new, and comes back after a while, for a driver's storage
-// cannot be watched. One call of a driver is under way at a time.
+// Life cycle: the key of a driver determines its items, each a class and a segment of the topology,
+// and deletes objects without an item. The key of an item calls GetCapacity, writes the object if
+// the answer has changed, and is requeued after an interval, because a driver's storage cannot be
+// watched. One call per driver is in flight at a time.
 package capacity

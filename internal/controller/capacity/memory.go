@@ -9,20 +9,21 @@ import (
 	"volplane.dev/volplane/internal/decide/capacity"
 )
 
-// memory is what drivers are asked about, and who is being asked: what is decided and
-// under way, which no cache shows. It is safe for concurrent use.
+// memory holds the items of the drivers, and which drivers are being called. It is safe for
+// concurrent use.
 type memory struct {
 	mu sync.Mutex
-	// items are found by their drivers and names.
+	// items holds the items of each driver by name.
 	items map[string]map[string]capacity.Item
-	// turns are found by the drivers.
+	// turns holds the drivers that are being called.
 	turns map[string]*turn
 }
 
-// turn keeps a driver from being asked twice at once.
+// turn serializes the calls of one driver.
 type turn struct {
+	// busy says whether a key is calling the driver.
 	busy bool
-	// waiting are the keys that came meanwhile, each once.
+	// waiting holds the keys that call the driver next, each once.
 	waiting []controller.Key
 }
 
@@ -30,14 +31,13 @@ func newMemory() *memory {
 	return &memory{items: map[string]map[string]capacity.Item{}, turns: map[string]*turn{}}
 }
 
-// remember replaces the items of a driver, and returns the names of those that
-// are new.
+// remember replaces the items of a driver, and returns the names of the new ones.
 func (m *memory) remember(driver string, items map[string]capacity.Item) (fresh []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for name, i := range items {
-		// A class that was made again may have other parameters.
-		if was, ok := m.items[driver][name]; !ok || was.Class.UID != i.Class.UID {
+		// A class that was created again may have other parameters.
+		if old, ok := m.items[driver][name]; !ok || old.Class.UID != i.Class.UID {
 			fresh = append(fresh, name)
 		}
 	}
@@ -66,8 +66,8 @@ func (m *memory) itemsOf(driver string) map[string]capacity.Item {
 	return maps.Clone(m.items[driver])
 }
 
-// begin says that a key may ask its driver now, and must call end then. If not,
-// end will name it when its turn comes.
+// begin says whether a key may call its driver now; then end must be called afterwards. Otherwise
+// end returns the key when its turn has come.
 func (m *memory) begin(key controller.Key) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,7 +84,7 @@ func (m *memory) begin(key controller.Key) bool {
 	return begun
 }
 
-// end ends what begin began, and returns the key that is to begin next.
+// end ends the turn of the key that calls a driver, and returns the key whose turn is next.
 func (m *memory) end(driver string) (next controller.Key, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

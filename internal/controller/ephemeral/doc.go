@@ -1,7 +1,6 @@
-// Package ephemeral makes the claims of generic ephemeral volumes, and deletes
-// those whose Pods are gone.
+// Package ephemeral creates the claims of generic ephemeral volumes, and deletes those whose Pods
+// have been deleted.
 //
-// Life cycle: a Pod's key makes what is missing; a claim's key looks whether
-// the Pod that it was made for is still there, and asks the API server before it
-// deletes anything.
+// Life cycle: the key of a Pod creates missing claims. The key of a claim checks whether the Pod
+// that owns it still exists, at last at the API server, and deletes the claim if it does not.
 package ephemeral

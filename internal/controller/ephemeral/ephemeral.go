@@ -30,7 +30,7 @@ func Declaration() controller.Declaration {
 	}
 }
 
-type maker struct {
+type ephemeralVolumes struct {
 	controller.Env
 	*controller.Controller
 	claims kube.Writer[*corev1.PersistentVolumeClaim]
@@ -39,93 +39,93 @@ type maker struct {
 
 // New returns the controller. It must be made before the caches start.
 func New(env controller.Env) *controller.Controller {
-	m := &maker{
+	e := &ephemeralVolumes{
 		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 16, Log: env.Log},
 		claims: env.Caches.WriteClaims(env.Client), pods: env.Caches.Pods(),
 	}
-	m.Controller.Reconcile = m.reconcile
-	m.pods.Watch(func(before, after *corev1.Pod) {
+	e.Controller.Reconcile = e.reconcile
+	e.pods.Watch(func(before, after *corev1.Pod) {
 		switch {
 		case after == nil:
 			for _, name := range cluster.ClaimNames(before) {
-				m.Add(controller.Key{Kind: kindClaim, Namespace: before.Namespace, Name: name})
+				e.Add(controller.Key{Kind: kindClaim, Namespace: before.Namespace, Name: name})
 			}
 		case before == nil:
-			m.wake(after)
+			e.enqueue(after)
 		}
 	})
-	m.claims.Watch(func(before, after *corev1.PersistentVolumeClaim) {
+	e.claims.Watch(func(before, after *corev1.PersistentVolumeClaim) {
 		switch {
 		case after == nil:
-			m.wake(m.pods.By(cluster.PodsByClaim, cluster.Key(before))...)
+			e.enqueue(e.pods.By(cluster.PodsByClaim, cluster.Key(before))...)
 		case before == nil:
-			m.Add(controller.Key{Kind: kindClaim, Namespace: after.Namespace, Name: after.Name})
-			m.wake(m.pods.By(cluster.PodsByClaim, cluster.Key(after))...)
+			e.Add(controller.Key{Kind: kindClaim, Namespace: after.Namespace, Name: after.Name})
+			e.enqueue(e.pods.By(cluster.PodsByClaim, cluster.Key(after))...)
 		}
 	})
-	return m.Controller
+	return e.Controller
 }
 
-// wake has Pods looked at that have volumes of the kind.
-func (m *maker) wake(pods ...*corev1.Pod) {
+// enqueue queues those of the Pods that have generic ephemeral volumes.
+func (e *ephemeralVolumes) enqueue(pods ...*corev1.Pod) {
 	for _, p := range pods {
 		for i := range p.Spec.Volumes {
 			if p.Spec.Volumes[i].Ephemeral != nil {
-				m.Add(controller.Key{Kind: kindPod, Namespace: p.Namespace, Name: p.Name})
+				e.Add(controller.Key{Kind: kindPod, Namespace: p.Namespace, Name: p.Name})
 				break
 			}
 		}
 	}
 }
 
-func (m *maker) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
+func (e *ephemeralVolumes) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
 	if key.Kind == kindClaim {
-		return controller.Result{}, m.collect(ctx, key)
+		return controller.Result{}, e.reconcileClaim(ctx, key)
 	}
-	p, ok := m.pods.Get(key.Namespace + "/" + key.Name)
+	p, ok := e.pods.Get(key.Namespace + "/" + key.Name)
 	if !ok {
 		return controller.Result{}, nil
 	}
 	var failed []error
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; v.Ephemeral != nil {
-			f := m.gather(p, v)
-			failed = append(failed, m.apply(ctx, f, ephemeral.Claim(f)))
+			f := e.gather(p, v)
+			failed = append(failed, e.apply(ctx, f, ephemeral.Claim(f)))
 		}
 	}
 	return controller.Result{}, errors.Join(failed...)
 }
 
-func (m *maker) gather(p *corev1.Pod, v *corev1.Volume) ephemeral.Facts {
+func (e *ephemeralVolumes) gather(p *corev1.Pod, v *corev1.Volume) ephemeral.Facts {
 	f := ephemeral.Facts{Pod: p, Volume: v}
-	f.Claim, _ = m.claims.Get(p.Namespace + "/" + ephemeral.NameOf(p, v))
+	f.Claim, _ = e.claims.Get(p.Namespace + "/" + ephemeral.NameOf(p, v))
 	return f
 }
 
-func (m *maker) apply(ctx context.Context, f ephemeral.Facts, p ephemeral.Plan) error {
+func (e *ephemeralVolumes) apply(ctx context.Context, f ephemeral.Facts, p ephemeral.Plan) error {
 	if p.Refused {
-		m.Events.Warn(f.Pod, p.Because)
+		e.Events.Warn(f.Pod, p.Because)
 	}
 	if p.Create == nil {
 		return nil
 	}
-	_, err := m.claims.Create(ctx, p.Create)
+	_, err := e.claims.Create(ctx, p.Create)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		// It wakes the Pod when the cache shows it.
+		// The Pod is queued when the cache shows the claim.
 		return nil
 	case err != nil:
-		m.Events.Warn(f.Pod, ephemeral.Failed(p.Create.Name, errors.Unwrap(err).Error()))
+		e.Events.Warn(f.Pod, ephemeral.Failed(p.Create.Name, errors.Unwrap(err).Error()))
 		return err
 	}
-	m.Events.Note(f.Pod, p.Because)
+	e.Events.Note(f.Pod, p.Because)
 	return nil
 }
 
-// collect deletes a claim whose Pod is gone. The cache may not have heard of a
-// Pod yet; the API server has.
-func (m *maker) collect(ctx context.Context, key controller.Key) error {
-	c, ok := m.claims.Get(key.Namespace + "/" + key.Name)
+// reconcileClaim deletes a claim whose Pod does not exist any more. The cache may not show a new
+// Pod yet, so the API server is asked, too.
+func (e *ephemeralVolumes) reconcileClaim(ctx context.Context, key controller.Key) error {
+	c, ok := e.claims.Get(key.Namespace + "/" + key.Name)
 	if !ok {
 		return nil
 	}
@@ -133,11 +133,11 @@ func (m *maker) collect(ctx context.Context, key controller.Key) error {
 	if owner == nil {
 		return nil
 	}
-	p, _ := m.pods.Get(c.Namespace + "/" + owner.Name)
+	p, _ := e.pods.Get(c.Namespace + "/" + owner.Name)
 	if remove, _ := ephemeral.Left(c, p); !remove {
 		return nil
 	}
-	p, err := m.Client.CoreV1().Pods(c.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+	p, err := e.Client.CoreV1().Pods(c.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		p, err = nil, nil
 	}
@@ -148,8 +148,8 @@ func (m *maker) collect(ctx context.Context, key controller.Key) error {
 	if !remove {
 		return nil
 	}
-	m.Env.Log.Info("claim is deleted", "claim", cluster.Key(c), "reason", why.Message)
-	return m.claims.Delete(ctx, c, metav1.DeleteOptions{
+	e.Env.Log.Info("claim is deleted", "claim", cluster.Key(c), "reason", why.Message)
+	return e.claims.Delete(ctx, c, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: ptr.To(c.UID), ResourceVersion: ptr.To(c.ResourceVersion)},
 	})
 }

@@ -1,5 +1,4 @@
-// Package nodelife marks nodes whose agents have stopped, as Kubernetes' node
-// lifecycle controller does: their Ready condition becomes Unknown. The agent
-// sets it again when it is back. It deletes the Pods of nodes whose objects were
-// deleted and do not come back, or are said to be out of service.
+// Package nodelife does the work of Kubernetes' node lifecycle controller. It sets the Ready
+// condition of nodes whose agents have stopped to Unknown; the agent sets it again when it returns.
+// It deletes the Pods of nodes that were deleted, and of those with the taint out-of-service.
 package nodelife

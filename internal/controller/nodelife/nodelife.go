@@ -15,13 +15,16 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
-// grace is how long a Lease may stand still, and a Node be missing that has
-// Pods: four heartbeats, Kubernetes' own bound.
+// grace is how long a Lease may stay unchanged, and how long a Node with Pods may be missing: four
+// heartbeats, as in Kubernetes.
 const grace = 40 * time.Second
 
 const (
+	// kindNode is for a node's Ready condition.
 	kindNode = "node"
-	kindGone = "gone"
+	// kindMissing is for the Pods of a node that may have been deleted.
+	kindMissing = "missing"
+	// kindDead is for the Pods of a node that is out of service.
 	kindDead = "dead"
 )
 
@@ -48,23 +51,25 @@ type nodeLife struct {
 	pods   kube.Writer[*corev1.Pod]
 
 	mu sync.Mutex
-	// heard is the newest version of each node's Lease, and when it came. It
-	// begins anew with each start, and with it the grace.
-	heard map[string]heartbeat
-	// gone is since when nodes have been missing that have Pods.
-	gone map[string]time.Time
+	// heartbeats holds the last heartbeat of each node. It is empty after a start, so that the
+	// grace period starts again.
+	heartbeats map[string]heartbeat
+	// missingSince holds since when nodes that have Pods have been missing.
+	missingSince map[string]time.Time
 }
 
 type heartbeat struct {
+	// version is the resource version of the node's Lease.
 	version string
-	at      time.Time
+	// at is when this version was first seen.
+	at time.Time
 }
 
-// New returns the controller; now tells the time. It must be made before the
-// caches start.
+// New returns the controller; now returns the current time. It must be made before the caches
+// start.
 func New(env controller.Env, now func() time.Time) *controller.Controller {
 	l := &nodeLife{
-		Env: env, now: now, heard: map[string]heartbeat{}, gone: map[string]time.Time{},
+		Env: env, now: now, heartbeats: map[string]heartbeat{}, missingSince: map[string]time.Time{},
 		Controller: &controller.Controller{Declaration: Declaration(), Log: env.Log},
 		nodes:      env.Caches.WriteNodes(env.Client), leases: env.Caches.NodeLeases(),
 		pods: env.Caches.WritePods(env.Client),
@@ -79,10 +84,10 @@ func New(env controller.Env, now func() time.Time) *controller.Controller {
 		switch {
 		case after == nil:
 			l.forget(before.Name)
-			l.Add(controller.Key{Kind: kindGone, Name: before.Name})
+			l.Add(controller.Key{Kind: kindMissing, Name: before.Name})
 		case before == nil:
 			l.Add(controller.Key{Kind: kindNode, Name: after.Name})
-			l.Add(controller.Key{Kind: kindGone, Name: after.Name})
+			l.Add(controller.Key{Kind: kindMissing, Name: after.Name})
 		}
 		if nodelife.Dead(after) && !nodelife.Dead(before) {
 			l.Add(controller.Key{Kind: kindDead, Name: after.Name})
@@ -94,10 +99,10 @@ func New(env controller.Env, now func() time.Time) *controller.Controller {
 
 func (l *nodeLife) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
 	switch key.Kind {
-	case kindGone:
-		return l.collect(ctx, key.Name)
+	case kindMissing:
+		return l.reconcileMissing(ctx, key.Name)
 	case kindDead:
-		return controller.Result{}, l.collectDead(ctx, key.Name)
+		return controller.Result{}, l.reconcileDead(ctx, key.Name)
 	}
 	node, ok := l.nodes.Get(key.Name)
 	if !ok {
@@ -119,20 +124,20 @@ func (l *nodeLife) gather(node *corev1.Node) nodelife.Facts {
 	return f
 }
 
-// silence returns for how long the version has been the newest.
+// silence returns for how long a node's Lease has had its version.
 func (l *nodeLife) silence(node, version string) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.heard[node].version != version {
-		l.heard[node] = heartbeat{version: version, at: l.now()}
+	if l.heartbeats[node].version != version {
+		l.heartbeats[node] = heartbeat{version: version, at: l.now()}
 	}
-	return l.now().Sub(l.heard[node].at)
+	return l.now().Sub(l.heartbeats[node].at)
 }
 
 func (l *nodeLife) forget(node string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.heard, node)
+	delete(l.heartbeats, node)
 }
 
 func (l *nodeLife) mark(ctx context.Context, node *corev1.Node, p nodelife.Plan) error {

@@ -18,7 +18,7 @@ import (
 
 func (p *placer) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
 	if key.Kind == kindClass {
-		p.wakeClass(key.Name)
+		p.reconcileClass(key.Name)
 		return controller.Result{}, nil
 	}
 	pod, plan := p.choose(key.Namespace + "/" + key.Name)
@@ -26,15 +26,15 @@ func (p *placer) reconcile(ctx context.Context, key controller.Key) (controller.
 		return controller.Result{}, nil
 	}
 	if err := p.apply(ctx, pod, plan); err != nil {
-		p.arrived(pod.UID)
+		p.forgetPod(pod.UID)
 		return controller.Result{}, err
 	}
 	return controller.Result{}, nil
 }
 
-// mine says whether a Pod is to be placed, or has a node and claims that may
-// have to be told.
-func mine(pod *corev1.Pod) bool {
+// relevant says whether a Pod needs a node, or has a node and claims on which the node may have to
+// be selected.
+func relevant(pod *corev1.Pod) bool {
 	switch {
 	case pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 || cluster.Finished(pod):
 		return false
@@ -44,21 +44,20 @@ func mine(pod *corev1.Pod) bool {
 	return len(cluster.ClaimNames(pod)) > 0
 }
 
-// choose decides about a Pod; it returns none when nothing is to be done. The
-// Pod is looked up in its turn: one that has arrived meanwhile is not placed
-// again.
+// choose decides about a Pod; without anything to do it returns nil. The Pod is looked up under the
+// lock, so that a Pod which has got its node meanwhile is not placed again.
 func (p *placer) choose(key string) (*corev1.Pod, placement.Plan) {
 	p.choosing.Lock()
 	defer p.choosing.Unlock()
 	pod, ok := p.pods.Get(key)
-	if !ok || !mine(pod) {
+	if !ok || !relevant(pod) {
 		return nil, placement.Plan{}
 	}
 	plan := placement.Pod(p.gather(pod))
 	for _, v := range plan.Reserve {
 		p.memory.reserve(v)
 	}
-	// While its claims are being bound a Pod keeps the node that it had.
+	// While its claims are being bound, a Pod keeps the chosen node.
 	if pod.Spec.NodeName == "" && (plan.Node != "" || plan.Because.Reason != volume.ReasonWaitForBind) {
 		p.place(pod, plan.Node)
 	}
@@ -83,20 +82,19 @@ func (p *placer) apply(ctx context.Context, pod *corev1.Pod, plan placement.Plan
 	return p.refuse(ctx, pod, plan.Because)
 }
 
-// reserve writes the claims' references to the volumes that were chosen. Those
-// that are not written are for others, too.
+// reserve writes the references to claims to the chosen volumes. After an error it ends the
+// reservations of the volumes that are not written.
 func (p *placer) reserve(ctx context.Context, volumes []*corev1.PersistentVolume) error {
 	for i, v := range volumes {
 		if _, err := p.volumes.Update(ctx, v); err != nil {
 			for _, left := range volumes[i:] {
-				now, _ := p.volumes.Get(left.Name)
-				p.unreserve(left, now)
-				// This claim's Pod, too, has it tried again then.
+				current, _ := p.volumes.Get(left.Name)
+				p.unreserve(left, current)
 				p.AddAfter(controller.Key{Kind: kindClass, Name: bind.VolumeClassOf(left)}, offerPause)
 			}
 			return err
 		}
-		p.written(v)
+		p.reservationWritten(v)
 	}
 	return nil
 }
@@ -109,15 +107,16 @@ func (p *placer) bind(ctx context.Context, pod *corev1.Pod, plan placement.Plan)
 	return nil
 }
 
-// hasRefusal says whether a Pod was told that there is no node for it.
+// hasRefusal says whether the Pod's condition PodScheduled is False.
 func hasRefusal(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
 	})
 }
 
-// refuse says on the Pod why it has no node yet, once for each reason. A Pod that only
-// waits for its claims does not have to be mended: the reason of the condition says so.
+// refuse writes to the Pod's condition PodScheduled why it has no node yet, once for each message.
+// The condition of a Pod that only waits for its claims has another reason, because no user has to
+// act.
 func (p *placer) refuse(ctx context.Context, pod *corev1.Pod, why volume.Because) error {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message == why.Message {
@@ -136,7 +135,6 @@ func (p *placer) refuse(ctx context.Context, pod *corev1.Pod, why volume.Because
 		return kube.IgnoreNotFound(err)
 	}
 	if why.Reason == volume.ReasonWaitForBind {
-		// A claim takes its moment: nothing to worry about yet.
 		p.Events.Note(pod, why)
 	} else {
 		p.Events.Warn(pod, why)

@@ -1,3 +1,3 @@
-// Package placement gives Pods without a node one where their volumes can be.
-// It stands where a cluster has its scheduler.
+// Package placement chooses nodes for Pods, where their volumes can be. It does the work that the
+// scheduler does in a cluster.
 package placement

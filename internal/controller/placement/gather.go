@@ -24,9 +24,9 @@ func (p *placer) gather(pod *corev1.Pod) placement.Facts {
 		}
 		return f
 	}
-	coming := p.onTheWay(pod.UID)
+	placed := p.placedByNode(pod.UID)
 	for _, n := range p.nodes.List() {
-		f.Nodes = append(f.Nodes, p.node(n, coming[n.Name]))
+		f.Nodes = append(f.Nodes, p.node(n, placed[n.Name]))
 	}
 	return f
 }
@@ -60,7 +60,7 @@ func (p *placer) claim(pod *corev1.Pod, name string) placement.Claim {
 	return c
 }
 
-// holder returns the Pod that has a claim which is for one Pod.
+// holder returns the name of another Pod that has a ReadWriteOncePod claim, or "".
 func (p *placer) holder(pod *corev1.Pod, claim string) string {
 	for _, other := range p.pods.By(cluster.PodsByClaim, claim) {
 		if other.UID != pod.UID && (other.Spec.NodeName != "" || p.isPlaced(other.UID)) && !cluster.Finished(other) {
@@ -70,15 +70,15 @@ func (p *placer) holder(pod *corev1.Pod, claim string) string {
 	return ""
 }
 
-func (p *placer) node(n *corev1.Node, coming []*corev1.Pod) placement.Node {
+func (p *placer) node(n *corev1.Node, placed []*corev1.Pod) placement.Node {
 	pods := p.pods.By(cluster.PodsByNode, n.Name)
-	coming = slices.DeleteFunc(coming, func(c *corev1.Pod) bool {
-		return slices.ContainsFunc(pods, func(there *corev1.Pod) bool { return there.UID == c.UID })
+	placed = slices.DeleteFunc(placed, func(c *corev1.Pod) bool {
+		return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.UID == c.UID })
 	})
-	node := placement.Node{Object: n, Pods: len(pods) + len(coming)}
+	node := placement.Node{Object: n, Pods: len(pods) + len(placed)}
 	node.CSI, _ = p.csiNodes.Get(n.Name)
 	if limited(node.CSI) {
-		node.Volumes = p.volumesOn(n.Name, append(pods, coming...))
+		node.Volumes = p.volumesOn(n.Name, append(pods, placed...))
 	}
 	return node
 }
@@ -89,8 +89,8 @@ func limited(n *storagev1.CSINode) bool {
 	})
 }
 
-// volumesOn returns the volumes that are attached to a node, or will be for the
-// Pods there.
+// volumesOn returns, by driver, the handles of the volumes that are attached to a node, and of those
+// that will be attached for its Pods.
 func (p *placer) volumesOn(node string, pods []*corev1.Pod) map[string]map[string]bool {
 	out := map[string]map[string]bool{}
 	add := func(driver, handle string) {
@@ -119,7 +119,7 @@ func (p *placer) volumesOn(node string, pods []*corev1.Pod) map[string]map[strin
 	return out
 }
 
-// handle returns the handle of an attached volume, or a name in its place.
+// handle returns the handle of an attached volume, or another unique name if it is unknown.
 func (p *placer) handle(a *storagev1.VolumeAttachment) string {
 	name := a.Spec.Source.PersistentVolumeName
 	if name == nil {

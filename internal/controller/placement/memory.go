@@ -9,20 +9,19 @@ import (
 	"volplane.dev/volplane/internal/decide/bind"
 )
 
-// memory is what was chosen and is not written yet, of which no cache can tell. The
-// mutex is also held from the facts to the choice, so that each choice knows of all
-// before it.
+// memory holds decisions that are not written yet, so that no cache shows them.
 type memory struct {
+	// choosing is held while facts are gathered and a node is chosen, so that each decision knows
+	// all earlier ones. It also guards free and reserved.
 	choosing sync.Mutex
-	// free are the volumes that no claim has and that were chosen for none,
-	// reserved those that were chosen, by claim, until that is written. Both are
-	// guarded by choosing.
-	free     *bind.Free
+	// free holds the volumes that no claim has and that were not chosen for one.
+	free *bind.Free
+	// reserved holds the names of chosen volumes by claim, until the volume's reference is written.
 	reserved map[string]string
 
 	mu sync.Mutex
-	// placed are Pods with a node chosen, which some wait for their claims to be
-	// bound with, until the node is written to them.
+	// placed holds the Pods for which a node was chosen, until the node is written to them. Before
+	// that, their claims may have to be bound.
 	placed map[types.UID]placed
 }
 
@@ -35,19 +34,17 @@ func newMemory() *memory {
 	return &memory{free: bind.NewFree(), reserved: map[string]string{}, placed: map[types.UID]placed{}}
 }
 
-// reserve keeps a volume from all claims but the one that it was chosen for.
-// choosing must be held.
+// reserve reserves a volume for the claim to which it refers. choosing must be held.
 func (m *memory) reserve(v *corev1.PersistentVolume) {
 	m.free.Remove(v.Name)
 	m.reserved[claimOf(v)] = v.Name
 }
 
-// seen takes notice of a volume as it is, or as it was when it is gone, and
-// says whether claims may get it.
-func (m *memory) seen(v *corev1.PersistentVolume, gone bool) (free bool) {
+// setVolume adds or removes a changed volume, and says whether it is free.
+func (m *memory) setVolume(v *corev1.PersistentVolume, deleted bool) (free bool) {
 	m.choosing.Lock()
 	defer m.choosing.Unlock()
-	if gone {
+	if deleted {
 		m.free.Remove(v.Name)
 		return false
 	}
@@ -55,20 +52,21 @@ func (m *memory) seen(v *corev1.PersistentVolume, gone bool) (free bool) {
 	return bind.IsFree(v)
 }
 
-// written ends the time in which nobody else can know that a volume was chosen.
-func (m *memory) written(v *corev1.PersistentVolume) {
+// reservationWritten drops the reservation of a volume, whose reference the caches show now.
+func (m *memory) reservationWritten(v *corev1.PersistentVolume) {
 	m.choosing.Lock()
 	defer m.choosing.Unlock()
 	delete(m.reserved, claimOf(v))
 }
 
-// unreserve offers a volume again that could not be written; now is what it is.
-func (m *memory) unreserve(v, now *corev1.PersistentVolume) {
+// unreserve drops the reservation of a volume that could not be written. current is the volume's
+// state in the cache, or nil.
+func (m *memory) unreserve(v, current *corev1.PersistentVolume) {
 	m.choosing.Lock()
 	defer m.choosing.Unlock()
 	delete(m.reserved, claimOf(v))
-	if now != nil {
-		m.free.Set(now)
+	if current != nil {
+		m.free.Set(current)
 	}
 }
 
@@ -76,14 +74,14 @@ func claimOf(v *corev1.PersistentVolume) string {
 	return v.Spec.ClaimRef.Namespace + "/" + v.Spec.ClaimRef.Name
 }
 
-// offers says whether there is a volume for a claim somewhere.
-func (m *memory) offers(claim *corev1.PersistentVolumeClaim) bool {
+// hasFree says whether a free volume fits a claim.
+func (m *memory) hasFree(claim *corev1.PersistentVolumeClaim) bool {
 	m.choosing.Lock()
 	defer m.choosing.Unlock()
 	return m.free.Best(claim, nil) != nil
 }
 
-// place remembers the node that was chosen for a Pod; "" is none.
+// place records the node that was chosen for a Pod; "" means none.
 func (m *memory) place(pod *corev1.Pod, node string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,9 +92,9 @@ func (m *memory) place(pod *corev1.Pod, node string) {
 	m.placed[pod.UID] = placed{pod: pod, node: node}
 }
 
-// arrived forgets a Pod that the caches show on its node, or that is gone.
-func (m *memory) arrived(pod types.UID) {
-	// Who chooses for the Pod at this moment does so before it has arrived.
+// forgetPod drops a Pod that the caches show on its node, or as finished or deleted.
+func (m *memory) forgetPod(pod types.UID) {
+	// A worker that is choosing a node for the Pod at this moment must not add it afterwards.
 	m.choosing.Lock()
 	defer m.choosing.Unlock()
 	m.mu.Lock()
@@ -111,8 +109,8 @@ func (m *memory) isPlaced(pod types.UID) bool {
 	return ok
 }
 
-// onTheWay returns the Pods that were placed, except one, by node.
-func (m *memory) onTheWay(except types.UID) map[string][]*corev1.Pod {
+// placedByNode returns the placed Pods except one, by node.
+func (m *memory) placedByNode(except types.UID) map[string][]*corev1.Pod {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := map[string][]*corev1.Pod{}

@@ -21,8 +21,8 @@ const (
 	kindClass = "class"
 )
 
-// offerPause is how long a volume waits that could not be kept for a claim before
-// the Pods are woken that could have it.
+// offerPause is the pause between a failure to reserve a volume and the queueing of the Pods that
+// could use it.
 const offerPause = time.Second
 
 // Declaration is what the controller reads and writes.
@@ -76,81 +76,78 @@ func New(env controller.Env) *controller.Controller {
 func (p *placer) watch() {
 	p.pods.Watch(p.podChanged)
 	p.claims.Watch(func(before, after *corev1.PersistentVolumeClaim) {
-		if after == nil {
-			after = before
-		}
-		p.wakeUsers(cluster.Key(after))
+		p.enqueueUsers(cluster.Key(controller.Latest(before, after)))
 	})
 	p.volumes.Watch(p.volumeChanged)
 	p.nodes.Watch(func(before, after *corev1.Node) {
 		if before == nil || after == nil || !sameForPlacing(before, after) {
-			p.wakeAll()
+			p.enqueueAll()
 		}
 	})
-	p.csiNodes.Watch(func(_, _ *storagev1.CSINode) { p.wakeAll() })
-	p.classes.Watch(func(_, _ *storagev1.StorageClass) { p.wakeAll() })
-	p.csiDrivers.Watch(func(_, _ *storagev1.CSIDriver) { p.wakeAll() })
+	p.csiNodes.Watch(func(_, _ *storagev1.CSINode) { p.enqueueAll() })
+	p.classes.Watch(func(_, _ *storagev1.StorageClass) { p.enqueueAll() })
+	p.csiDrivers.Watch(func(_, _ *storagev1.CSIDriver) { p.enqueueAll() })
 	p.capacities.Watch(func(before, after *storagev1.CSIStorageCapacity) {
 		if capacity.Roomier(before, after) {
-			p.wakeAll()
+			p.enqueueAll()
 		}
 	})
 	p.attachments.Watch(func(_, after *storagev1.VolumeAttachment) {
 		if after == nil {
-			p.wakeAll() // there is room on a node
+			p.enqueueAll() // the node may have been at its attach limit
 		}
 	})
 }
 
-// podChanged wakes a Pod and, when it has made room, those that wait for it.
+// podChanged queues a Pod and, if it does not use its claims any more, the other Pods that do.
 func (p *placer) podChanged(before, after *corev1.Pod) {
 	if after != nil {
-		p.wake(after)
+		p.enqueue(after)
 		if after.Spec.NodeName != "" || cluster.Finished(after) {
-			p.arrived(after.UID)
+			p.forgetPod(after.UID)
 		}
 		if !cluster.Finished(after) || before != nil && cluster.Finished(before) {
 			return
 		}
 		before = after
 	} else {
-		p.arrived(before.UID)
+		p.forgetPod(before.UID)
 	}
 	for _, name := range cluster.ClaimNames(before) {
-		p.wakeUsers(before.Namespace + "/" + name)
+		p.enqueueUsers(before.Namespace + "/" + name)
 	}
 }
 
-// volumeChanged wakes the Pods of a volume's claim, or those of the class when
-// any claim may get it now: a class waits in the queue once, however many of
-// its volumes come.
+// volumeChanged queues the class of a volume that has become free, and the Pods of the claim for
+// which a volume was reserved.
 func (p *placer) volumeChanged(before, after *corev1.PersistentVolume) {
 	if after == nil {
-		p.seen(before, true)
+		p.setVolume(before, true)
 		return
 	}
-	if p.seen(after, false) {
+	if p.setVolume(after, false) {
 		if before == nil || !bind.IsFree(before) {
 			p.Add(controller.Key{Kind: kindClass, Name: bind.VolumeClassOf(after)})
 		}
 		return
 	}
 	if ref := after.Spec.ClaimRef; ref != nil && (before == nil || before.Spec.ClaimRef == nil) {
-		p.wakeUsers(ref.Namespace + "/" + ref.Name)
+		p.enqueueUsers(ref.Namespace + "/" + ref.Name)
 	}
 }
 
-// wakeClass wakes the Pods whose claims may get a free volume of the class.
-func (p *placer) wakeClass(class string) {
+// reconcileClass queues the Pods with a claim that a free volume of the class fits. This is done
+// under a key of the class, so that it happens once for many new volumes.
+func (p *placer) reconcileClass(class string) {
 	for _, c := range p.claims.By(cluster.UnboundByClass, class) {
-		if p.offers(c) {
-			p.wakeUsers(cluster.Key(c))
+		if p.hasFree(c) {
+			p.enqueueUsers(cluster.Key(c))
 		}
 	}
 }
 
-// sameForPlacing says that nothing has changed on a node that placing looks
-// at; its status changes with every volume.
+// sameForPlacing says whether two versions of a node are the same to this controller: a node's
+// status changes with every volume.
 func sameForPlacing(a, b *corev1.Node) bool {
 	return a.Spec.Unschedulable == b.Spec.Unschedulable && nodelife.Ready(a) == nodelife.Ready(b) &&
 		a.Annotations[volume.AnnDriverNotes] == b.Annotations[volume.AnnDriverNotes] &&
@@ -158,18 +155,20 @@ func sameForPlacing(a, b *corev1.Node) bool {
 		fmt.Sprint(a.Labels, a.Spec.Taints) == fmt.Sprint(b.Labels, b.Spec.Taints)
 }
 
-func (p *placer) wake(pod *corev1.Pod) {
+func (p *placer) enqueue(pod *corev1.Pod) {
 	p.Add(controller.Key{Kind: kindPod, Namespace: pod.Namespace, Name: pod.Name})
 }
 
-func (p *placer) wakeUsers(claim string) {
+// enqueueUsers queues the Pods that use a claim.
+func (p *placer) enqueueUsers(claim string) {
 	for _, pod := range p.pods.By(cluster.PodsByClaim, claim) {
-		p.wake(pod)
+		p.enqueue(pod)
 	}
 }
 
-func (p *placer) wakeAll() {
+// enqueueAll queues all Pods without a node.
+func (p *placer) enqueueAll() {
 	for _, pod := range p.pods.By(cluster.PodsByNode, "") {
-		p.wake(pod)
+		p.enqueue(pod)
 	}
 }

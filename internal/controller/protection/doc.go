@@ -1,5 +1,4 @@
-// Package protection keeps claims while Pods use them and volumes while claims
-// are bound to them: it takes the protecting finalizers away when the time has
-// come. The API server sets them when the objects are made; where its admission
-// did not, this controller does.
+// Package protection keeps claims that Pods use, and volumes that claims are bound to, from being
+// deleted: it removes their protection finalizers when they are not used any more. The API server
+// adds the finalizers to new objects; this controller adds them where they are missing.
 package protection

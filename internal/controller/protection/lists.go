@@ -9,29 +9,31 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
-// question asks for the Pods that use a claim; the answer is written to it.
-type question struct {
+// query asks for the Pods that use a claim.
+type query struct {
+	// claim is the name of the claim.
 	claim string
+	// users is the answer.
 	users []*corev1.Pod
 }
 
-// lists are the questions under way, by namespace.
-type lists struct {
+// batches holds the batch of queries of each namespace: one list of its Pods answers all of them.
+type batches struct {
 	mu  sync.Mutex
-	all map[string]*kube.Batch[*question]
+	all map[string]*kube.Batch[*query]
 }
 
-// of returns the questions of a namespace, which list answers.
-func (l *lists) of(namespace string, list func(context.Context, string, []*question) error) *kube.Batch[*question] {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.all == nil {
-		l.all = map[string]*kube.Batch[*question]{}
+// of returns the batch of a namespace; list answers its queries.
+func (b *batches) of(namespace string, list func(context.Context, string, []*query) error) *kube.Batch[*query] {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.all == nil {
+		b.all = map[string]*kube.Batch[*query]{}
 	}
-	if l.all[namespace] == nil {
-		l.all[namespace] = &kube.Batch[*question]{
-			Run: func(ctx context.Context, all []*question) error { return list(ctx, namespace, all) },
+	if b.all[namespace] == nil {
+		b.all[namespace] = &kube.Batch[*query]{
+			Run: func(ctx context.Context, all []*query) error { return list(ctx, namespace, all) },
 		}
 	}
-	return l.all[namespace]
+	return b.all[namespace]
 }

@@ -41,7 +41,7 @@ type protection struct {
 	claims  kube.Writer[*corev1.PersistentVolumeClaim]
 	volumes kube.Writer[*corev1.PersistentVolume]
 	pods    *kube.Cache[*corev1.Pod]
-	lists   lists
+	batches batches
 }
 
 // New returns the controller. It must be made before the caches start.
@@ -104,18 +104,18 @@ func (p *protection) applyClaim(ctx context.Context, claim *corev1.PersistentVol
 	return err
 }
 
-// users returns the Pods that name a claim. The cache may not have heard of a
-// new one yet; the API server has. It takes long to answer when no Pods change,
-// so that one answer serves all claims of a namespace that wait for one.
+// users returns the Pods that name a claim, as the API server has them: the cache may not show a new
+// Pod yet. The API server answers slowly while no Pods change, so one list serves all claims of a
+// namespace.
 func (p *protection) users(ctx context.Context, claim *corev1.PersistentVolumeClaim) ([]*corev1.Pod, error) {
-	q := &question{claim: claim.Name}
-	if err := p.lists.of(claim.Namespace, p.listPods).Do(ctx, q); err != nil {
+	q := &query{claim: claim.Name}
+	if err := p.batches.of(claim.Namespace, p.listPods).Do(ctx, q); err != nil {
 		return nil, fmt.Errorf("list pods of %s: %w", claim.Namespace, err)
 	}
 	return q.users, nil
 }
 
-func (p *protection) listPods(ctx context.Context, namespace string, questions []*question) error {
+func (p *protection) listPods(ctx context.Context, namespace string, queries []*query) error {
 	list, err := p.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (p *protection) listPods(ctx context.Context, namespace string, questions [
 			users[name] = append(users[name], &list.Items[i])
 		}
 	}
-	for _, q := range questions {
+	for _, q := range queries {
 		q.users = users[q.claim]
 	}
 	return nil

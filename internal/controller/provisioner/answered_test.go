@@ -385,23 +385,23 @@ func TestAHandleThatIsBeingSaved(t *testing.T) {
 	p := &provisioner{volumes: kube.Writer[*corev1.PersistentVolume]{Cache: newBench(t, nil).volumes}}
 	first, second := &provision.Intent{Driver: driverName, Name: "first"},
 		&provision.Intent{Driver: driverName, Name: "second"}
-	taken, release := p.hold(first, "h")
+	taken, release := p.holdHandle(first, "h")
 	if taken != "" {
 		t.Errorf("taken by %s", taken)
 	}
-	if taken, none := p.hold(second, "h"); taken != "first" {
+	if taken, none := p.holdHandle(second, "h"); taken != "first" {
 		t.Errorf("taken by %q", taken)
 	} else {
 		none()
 	}
-	if taken, _ := p.hold(second, "another"); taken != "" {
+	if taken, _ := p.holdHandle(second, "another"); taken != "" {
 		t.Errorf("another one is taken by %q", taken)
 	}
-	if taken, _ := p.hold(second, "h"); taken != "first" {
+	if taken, _ := p.holdHandle(second, "h"); taken != "first" {
 		t.Errorf("who did not have it gave it back: %q", taken)
 	}
 	release()
-	if taken, _ := p.hold(second, "h"); taken != "" {
+	if taken, _ := p.holdHandle(second, "h"); taken != "" {
 		t.Errorf("taken by %q", taken)
 	}
 }

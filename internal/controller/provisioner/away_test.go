@@ -162,7 +162,7 @@ func TestWhatTheCacheDoesNotKnow(t *testing.T) {
 			})
 		}, "Operation cannot be fulfilled on persistentvolumes"},
 		"the object cannot be read": {
-			func(b *bench) { b.api.Refuse("get", "persistentvolumes", errLost) }, "look at volume pvc-u-c: the answer is lost",
+			func(b *bench) { b.api.Refuse("get", "persistentvolumes", errLost) }, "get volume pvc-u-c: the answer is lost",
 		},
 		"the object has gone": {func(b *bench) {
 			b.api.Refuse("get", "persistentvolumes", apierrors.NewNotFound(corev1.Resource("x"), "y"))
@@ -174,7 +174,7 @@ func TestWhatTheCacheDoesNotKnow(t *testing.T) {
 		}, "Operation cannot be fulfilled on persistentvolumeclaims"},
 		"the claim cannot be read": {
 			func(b *bench) { b.api.Refuse("get", "persistentvolumeclaims", errLost) },
-			"look for claim of volume pvc-u-c: the answer is lost",
+			"get claim of volume pvc-u-c: the answer is lost",
 		},
 		"the Secret cannot be read": {
 			func(b *bench) { b.api.Refuse("get", "secrets", errLost) },
@@ -279,7 +279,7 @@ func TestFinalizersThatChangedMeanwhile(t *testing.T) {
 	}{
 		"as it is now": {nil, nil, ""},
 		"gone":         {apierrors.NewNotFound(corev1.Resource("x"), "y"), nil, ""},
-		"not read":     {errLost, nil, "look at volume pvc-u-c: the answer is lost"},
+		"not read":     {errLost, nil, "get volume pvc-u-c: the answer is lost"},
 		"not written":  {nil, errLost, "update volume pvc-u-c: the answer is lost"},
 		"gone by then": {nil, apierrors.NewNotFound(corev1.Resource("x"), "y"), ""},
 	} {
@@ -351,7 +351,7 @@ func TestRetainedWhileTheLogTellsOfIt(t *testing.T) {
 	retained := unwanted(func(v *corev1.PersistentVolume) {
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	})
-	open := "retain volume pvc-u-c: its making is not settled"
+	open := "retain volume pvc-u-c: the intent of its creation is not resolved"
 	b := newBench(t, nil, retained, left(), key())
 	b.errs(kindVolume, "pvc-u-c", open)
 	b.wrote()

@@ -161,7 +161,7 @@ func TestAnotherThanTheClaimIsAskedFirst(t *testing.T) {
 
 	b = newBench(t, nil, left(), key())
 	b.api.Refuse("get", "persistentvolumes", errLost)
-	b.errs(kindClaim, "u-c", "look for volume pvc-u-c: the answer is lost")
+	b.errs(kindClaim, "u-c", "get volume pvc-u-c: the answer is lost")
 	b.called()
 	b.sweeps()
 	b.open("u-c")
@@ -239,8 +239,8 @@ func earlier(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 // while that is told, once; when it has come, that is forgotten.
 func TestADriverThatIsNotThere(t *testing.T) {
 	b := newBench(t, func(s *setup) { s.late = true }, left(), key())
-	b.paused(kindClaim, "u-c", lateness)
-	if after, _ := b.reconcile(kindClaim, "u-c"); after < lateness/2 {
+	b.paused(kindClaim, "u-c", defaultLateness)
+	if after, _ := b.reconcile(kindClaim, "u-c"); after < defaultLateness/2 {
 		t.Errorf("looks again after %v", after)
 	}
 	b.told()

@@ -62,9 +62,7 @@ type setup struct {
 
 func newBench(t *testing.T, change func(*setup), objects ...runtime.Object) *bench {
 	t.Helper()
-	s := setup{config: csitest.Full()}
-	s.config.Name, s.config.Controller.Snapshot, s.config.Snapshots = driverName, true, []string{"shot"}
-	s.config.Plugin.AccessibilityConstraints = false
+	s := setup{config: driverConfig()}
 	s.Options = Options{Requests: controller.NewRequests(), Intents: Intents()}
 	if change != nil {
 		change(&s)
@@ -87,7 +85,7 @@ func (b *bench) start() {
 		b.claims, b.volumes = env.Caches.Claims(), env.Caches.Volumes()
 		env.Client = b.api.with(env.Client)
 		c := New(env, b.setup.Options)
-		b.step, b.closing, c.Closing = b.woken.Instead(c), c.Closing, nil
+		b.step, b.closing, c.Close = b.woken.Instead(c), c.Close, nil
 		return c
 	})
 	p.Work()

@@ -14,8 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/kube"
 )
@@ -23,17 +25,17 @@ import (
 var (
 	errGone  = errors.New("driver has gone")
 	errFault = errors.New("cannot be provisioned as it is")
-	errOpen  = errors.New("its making is not settled")
+	errOpen  = errors.New("the intent of its creation is not resolved")
 )
 
-// create calls CreateVolume and saves the volume. It is repeated until the
-// driver has given a final answer.
+// create calls CreateVolume and saves the volume. It is repeated until the driver has given a final
+// answer.
 func (p *provisioner) create(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan, secret map[string]string,
 ) error {
 	in := plan.Intent
-	slow := time.AfterFunc(patience, func() { p.Events.Note(&in.Claim, provision.Slow(in)) })
-	// What this call tells is all that counts.
+	slow := time.AfterFunc(slowAfter, func() { p.Events.Note(&in.Claim, provision.Slow(in)) })
+	// Facts from earlier calls are obsolete.
 	for _, known := range []*sync.Map{&p.doubtful, &p.missing} {
 		known.Delete(in.Claim.UID)
 	}
@@ -47,17 +49,16 @@ func (p *provisioner) create(
 	return p.settle(ctx, in, c, provision.After(in, c), err)
 }
 
-// undo learns the id of what CreateVolume may have made by calling it again
-// with the same arguments, and deletes it.
+// undo deletes a volume that CreateVolume may have created. It learns the volume's id by calling
+// CreateVolume again with the same arguments.
 func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
-	// The cache may not have heard of the volume object yet, whose reclaim
-	// policy decides from when it exists.
+	// The cache may not show the volume object yet. If it exists, its reclaim policy decides.
 	switch _, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, in.Name, metav1.GetOptions{}); {
 	case err == nil:
 		p.resolve(in)
 		return nil
 	case !apierrors.IsNotFound(err):
-		return fmt.Errorf("look for volume %s: %w", in.Name, err)
+		return fmt.Errorf("get volume %s: %w", in.Name, err)
 	}
 	secret, missing, err := kube.SecretDataLeft(ctx, p.Client, in.Secrets.Provision)
 	if err != nil {
@@ -75,26 +76,26 @@ func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
 	return nil
 }
 
-// settle does what was decided about an answer, and has decided what is answered
-// to that. cause is the error that was answered, if any.
+// settle applies the decision about an answer; the answer to that is decided and settled in turn.
+// cause is the error of the call, if any.
 func (p *provisioner) settle(
 	ctx context.Context, in *provision.Intent, c provision.Creation, v provision.Verdict, cause error,
 ) error {
+	if v.Pause {
+		p.refused.add(in.Claim.UID, in.Request(), time.Now())
+	}
 	if v.Warn {
-		p.Events.Warn(&in.Claim, v.Because)
+		p.Events.WarnWith(&in.Claim, v.Because, p.try(in).Notes())
 	} else if v.Because.Reason != "" {
 		p.Events.Note(&in.Claim, v.Because)
-	}
-	if v.Pause {
-		p.refused.add(in.Claim.UID, in.Question(), time.Now())
 	}
 	switch v.Next {
 	case provision.Await:
 	case provision.Doubt:
 		p.doubtful.Store(in.Claim.UID, nil)
 	case provision.Save:
-		object, made, err := p.volumes.Ensure(ctx, provision.Object(in, c.Volume))
-		next := provision.AfterSave(in, c.Volume, provision.Saving{Object: object, Made: made, Err: err})
+		object, created, err := p.volumes.Ensure(ctx, provision.Object(in, c.Volume))
+		next := provision.AfterSave(in, c.Volume, provision.Saving{Object: object, Made: created, Err: err})
 		return p.settle(ctx, in, c, next, err)
 	case provision.Remove:
 		call, err := p.remove(ctx, &in.Claim, in.Driver, c.Volume.Handle, in.Secrets.Provision)
@@ -110,7 +111,19 @@ func (p *provisioner) settle(
 	return failure(in, v, cause)
 }
 
-// failure is the error by which a claim that is not served comes back.
+// try returns the try of a failed call of an intent. The next one waits for the back-off of the claim's key
+// and for that of the request.
+func (p *provisioner) try(in *provision.Intent) retry.Try {
+	t := p.Try(controller.Key{Kind: kindClaim, Name: string(in.Claim.UID)})
+	times, until := p.refused.last(in.Claim.UID, in.Request())
+	t.Number = max(t.Number, times)
+	if until.After(t.Next) {
+		t.Next = until
+	}
+	return t
+}
+
+// failure returns the error that requeues a claim; nil if there is no problem.
 func failure(in *provision.Intent, v provision.Verdict, cause error) error {
 	switch {
 	case v.Problem == "":
@@ -121,34 +134,30 @@ func failure(in *provision.Intent, v provision.Verdict, cause error) error {
 	return cause
 }
 
-// secret reads what CreateVolume authenticates with.
+// secret reads the Secret for CreateVolume.
 func (p *provisioner) secret(ctx context.Context, in *provision.Intent) (map[string]string, error) {
 	secret, err := kube.SecretData(ctx, p.Client, in.Secrets.Provision)
 	if err != nil {
-		p.Events.Warn(&in.Claim, provision.SecretUnread(in, err.Error()))
+		p.Events.WarnWith(&in.Claim, provision.SecretUnread(in, err.Error()), p.try(in).Notes())
 		return nil, err
 	}
 	return secret, nil
 }
 
-// ask makes one CreateVolume call, and keeps the handle that it answers until
-// release is called.
+// ask calls CreateVolume, and holds the returned handle until release is called.
 func (p *provisioner) ask(
 	ctx context.Context, in *provision.Intent, secret map[string]string,
 ) (c provision.Creation, release func(), err error) {
 	c.Volume, err = p.call(ctx, in, secret)
 	if c.Call, release = callOf(err), func() {}; err == nil {
-		c.TakenBy, release = p.hold(in, c.Volume.Handle)
+		c.TakenBy, release = p.holdHandle(in, c.Volume.Handle)
 	}
 	return c, release, err
 }
 
-// callOf tells what became of a call of the driver.
-func callOf(err error) provision.Call {
-	return provision.Call{Answer: csi.AnswerOf(err)}
-}
+func callOf(err error) provision.Call { return provision.Call{Answer: csi.AnswerOf(err)} }
 
-// call makes one CreateVolume call from an intent alone.
+// call calls CreateVolume. All arguments come from the intent, so that a repeated call has the same.
 func (p *provisioner) call(
 	ctx context.Context, in *provision.Intent, secret map[string]string,
 ) (provision.Answer, error) {

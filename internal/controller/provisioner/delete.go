@@ -26,8 +26,8 @@ func (p *provisioner) reconcileVolume(ctx context.Context, name string) (control
 	}
 	reclaim, why := provision.Volume(p.gatherVolume(v))
 	if reclaim == provision.Delete {
-		if left := p.turnToDelete(v); left > 0 {
-			return controller.Result{After: left}, nil
+		if pause := p.enterDeleteLane(v); pause > 0 {
+			return controller.Result{After: pause}, nil
 		}
 	}
 	return controller.Result{}, p.applyVolume(ctx, v, reclaim, why)
@@ -62,9 +62,9 @@ func (p *provisioner) applyVolume(
 	return nil
 }
 
-// disown lets the object of a volume that is to be retained go. As long as the
-// log says how it was made, a restart without the object would take the volume
-// for one that nobody knows of, and delete it: the finalizer stays until then.
+// disown removes the finalizer from a volume that is to be retained, when the log has no intent of
+// it any more: if the object were deleted before, the provisioner would take the intent for one
+// whose volume was never saved after a restart, and delete the volume.
 func (p *provisioner) disown(ctx context.Context, v *corev1.PersistentVolume) error {
 	if err := p.load(ctx); err != nil {
 		return err
@@ -77,27 +77,26 @@ func (p *provisioner) disown(ctx context.Context, v *corev1.PersistentVolume) er
 			return err
 		}
 		if p.log.Holds(string(r.UID)) {
-			// Somebody else writes that part of the log at this moment.
+			// Another worker is writing that part of the log.
 			return fmt.Errorf("retain volume %s: %w", v.Name, errOpen)
 		}
 	}
 	return p.updateVolume(ctx, provision.Disowned(v))
 }
 
-// deleteVolume deletes the volume at the driver, then its object. A stop in
-// between repeats a DeleteVolume that has nothing left to do.
+// deleteVolume deletes the volume at the driver, then its object. After a crash between the two,
+// DeleteVolume is repeated, without effect.
 func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolume) error {
-	// The phase in the cache may be older than a claim that took the volume
-	// since: what cannot be undone is asked of the API server first.
+	// The deletion cannot be undone, and a claim may have been bound to the volume since the
+	// cache's version. So the API server is asked first.
 	live, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, v.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at volume %s: %w", v.Name, err)
+		return fmt.Errorf("get volume %s: %w", v.Name, err)
 	}
 	if live.ResourceVersion != v.ResourceVersion {
-		// The watch will tell, and the decision is made again.
 		return apierrors.NewConflict(corev1.Resource("persistentvolumes"), v.Name, nil)
 	}
 	if err := p.unclaimed(ctx, v); err != nil {
@@ -109,13 +108,14 @@ func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolu
 	}
 	call, err := p.remove(ctx, v, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret)
 	if err != nil {
-		p.Events.Warn(v, provision.DeleteFailed(v, call.Told()))
+		p.Events.WarnWith(v, provision.DeleteFailed(v, call.Told()),
+			p.Try(controller.Key{Kind: kindVolume, Name: v.Name}).Notes())
 		return err
 	}
-	return p.forget(ctx, live)
+	return p.deleteObject(ctx, live)
 }
 
-// unclaimed asks the API server itself whether the volume's claim is there.
+// unclaimed returns an error if the API server has the claim to which the volume is bound.
 func (p *provisioner) unclaimed(ctx context.Context, v *corev1.PersistentVolume) error {
 	ref := v.Spec.ClaimRef
 	if ref == nil {
@@ -126,17 +126,16 @@ func (p *provisioner) unclaimed(ctx context.Context, v *corev1.PersistentVolume)
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look for claim of volume %s: %w", v.Name, err)
+		return fmt.Errorf("get claim of volume %s: %w", v.Name, err)
 	case bind.Together(claim, v):
-		// The watch will tell, and the decision is made again.
 		return apierrors.NewConflict(corev1.Resource("persistentvolumeclaims"), claim.Name, nil)
 	}
 	return nil
 }
 
-// forget deletes the object of a volume that its driver has deleted: first the
-// object, then in one write the finalizers that kept it.
-func (p *provisioner) forget(ctx context.Context, v *corev1.PersistentVolume) error {
+// deleteObject deletes the object of a volume that its driver has deleted, and then removes, in one
+// write, the finalizers that keep the object.
+func (p *provisioner) deleteObject(ctx context.Context, v *corev1.PersistentVolume) error {
 	if v.DeletionTimestamp == nil {
 		if err := p.volumes.Delete(ctx, v, metav1.DeleteOptions{}); err != nil {
 			return err
@@ -148,15 +147,15 @@ func (p *provisioner) forget(ctx context.Context, v *corev1.PersistentVolume) er
 	}
 	_, err = p.volumes.Patch(ctx, v, types.JSONPatchType, json.RawMessage(patch))
 	if apierrors.IsInvalid(err) {
-		// Somebody else changed the finalizers meanwhile.
-		now, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, v.Name, metav1.GetOptions{})
+		// Another component has changed the finalizers meanwhile.
+		current, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, v.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
 			return nil
 		case err != nil:
-			return fmt.Errorf("look at volume %s: %w", v.Name, err)
+			return fmt.Errorf("get volume %s: %w", v.Name, err)
 		}
-		return p.updateVolume(ctx, provision.Disowned(now))
+		return p.updateVolume(ctx, provision.Disowned(current))
 	}
 	return kube.IgnoreNotFound(err)
 }
@@ -166,7 +165,7 @@ func (p *provisioner) updateVolume(ctx context.Context, v *corev1.PersistentVolu
 	return kube.IgnoreNotFound(err)
 }
 
-// remove calls DeleteVolume; what does not exist is deleted.
+// remove calls DeleteVolume, which succeeds for a volume that does not exist.
 func (p *provisioner) remove(
 	ctx context.Context, about runtime.Object, driver, handle string, ref *corev1.SecretReference,
 ) (provision.Call, error) {

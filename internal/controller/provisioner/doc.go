@@ -1,4 +1,4 @@
-// Package provisioner has drivers make volumes for claims and delete volumes
-// that are released. Before it calls CreateVolume it writes to the claim what
-// it will call it with, so that no crash loses a volume.
+// Package provisioner calls drivers to create volumes for claims and to delete released volumes.
+// Before it calls CreateVolume, it writes the arguments to its intent log, so that no crash loses a
+// volume.
 package provisioner

@@ -9,25 +9,27 @@ import (
 	"volplane.dev/volplane/internal/queue"
 )
 
-// lastPause is the longest pause before the same is asked of a driver that said
-// no.
+// lastPause is the longest pause until a refused request is repeated.
 const lastPause = 5 * time.Minute
 
-// refusals are what drivers have said no to, or have not answered, and nodes that
-// claims were taken from. The same is tried again after a pause that grows, whatever wakes
-// its claim; something else at once.
+// refusals holds the requests of claims that drivers have refused or not answered, and the nodes
+// that were removed from claims. The same request is repeated after a back-off, whatever queues the
+// claim; a different one is sent at once.
 type refusals struct {
 	mu  sync.Mutex
 	all map[types.UID]*refused
 }
 
+// refused is the back-off of one claim.
 type refused struct {
+	// times is the number of refusals.
 	times int
+	// until holds when each request may be repeated.
 	until map[string]time.Time
 }
 
-// add notes a no to what question says.
-func (r *refusals) add(claim types.UID, question string, now time.Time) {
+// add records that a request was refused.
+func (r *refusals) add(claim types.UID, request string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.all == nil {
@@ -38,18 +40,24 @@ func (r *refusals) add(claim types.UID, question string, now time.Time) {
 		one = &refused{until: map[string]time.Time{}}
 		r.all[claim] = one
 	}
-	one.until[question] = now.Add(queue.Backoff{Min: firstPause, Max: lastPause}.Pause(one.times))
+	one.until[request] = now.Add(queue.Backoff{Min: firstPause, Max: lastPause}.Pause(one.times))
 	one.times++
 }
 
-// left says for how long the question is not asked again.
-func (r *refusals) left(claim types.UID, question string, now time.Time) time.Duration {
+// last returns the number of refusals of a claim, and when a request may be repeated.
+func (r *refusals) last(claim types.UID, request string) (times int, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if one := r.all[claim]; one != nil {
-		return max(0, one.until[question].Sub(now))
+		return one.times, one.until[request]
 	}
-	return 0
+	return 0, time.Time{}
+}
+
+// left returns the pause until a request may be repeated.
+func (r *refusals) left(claim types.UID, request string, now time.Time) time.Duration {
+	_, until := r.last(claim, request)
+	return max(0, until.Sub(now))
 }
 
 func (r *refusals) forget(claim types.UID) {

@@ -19,7 +19,7 @@ func TestRefusals(t *testing.T) {
 		in := provision.Intent{
 			Claim: corev1.ObjectReference{UID: "u", ResourceVersion: version}, Requisite: []topology.Segment{{"host": node}},
 		}
-		return in.Question()
+		return in.Request()
 	}
 	want := func(question string, left time.Duration) {
 		t.Helper()

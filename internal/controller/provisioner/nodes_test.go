@@ -1,16 +1,19 @@
 package provisioner
 
 import (
-	"context"
 	"fmt"
-	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
 // TestNodesAreCached: the topology of each claim follows from all Nodes, and the
@@ -28,37 +31,32 @@ func TestNodesAreCached(t *testing.T) {
 	for i := range n {
 		objects = append(objects, claim(fmt.Sprint("c", i)))
 	}
-	var mu sync.Mutex
-	asked := map[string]string{}
-	w := newWorld(t, func(d *driver) {
-		d.zonal = true
-		d.answer = func(_ context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
-			mu.Lock()
-			defer mu.Unlock()
+	synctest.Test(t, func(t *testing.T) {
+		config := driverConfig()
+		config.Plugin.AccessibilityConstraints, config.Segments = true, map[string]string{"zone": "a"}
+		d := csitest.InMemory(t, config)
+		api, _ := run(t, d, objects...)
+		kubetest.Pass(time.Minute)
+		if got := len(d.Volumes()); got != n {
+			t.Errorf("%d volumes are made", got)
+		}
+		for _, c := range d.Calls() {
 			zones := ""
-			for _, s := range r.GetAccessibilityRequirements().GetRequisite() {
+			for _, s := range c.Request.(*csipb.CreateVolumeRequest).GetAccessibilityRequirements().GetRequisite() {
 				zones += s.GetSegments()["zone"]
 			}
-			asked[r.GetName()] = zones
-			return nil, nil
+			if zones != "abc" {
+				t.Errorf("a volume was asked for in the zones %q", zones)
+			}
 		}
-	}, objects...)
-	for i := range n {
-		name := fmt.Sprint("pvc-u-c", i)
-		w.saved(name)
-		mu.Lock()
-		if asked[name] != "abc" {
-			t.Errorf("volume %s was asked for in the zones %q", name, asked[name])
+		count := map[string]int{}
+		for _, a := range api.Actions() {
+			if a.GetResource().Resource == "nodes" {
+				count[a.GetVerb()]++
+			}
 		}
-		mu.Unlock()
-	}
-	count := map[string]int{}
-	for _, a := range w.client.Actions() {
-		if a.GetResource().Resource == "nodes" {
-			count[a.GetVerb()]++
+		if count["list"] != 1 || count["get"] > 0 {
+			t.Errorf("for %d claims the API was asked for Nodes: %v", n, count)
 		}
-	}
-	if count["list"] != 1 || count["get"] > 0 {
-		t.Errorf("for %d claims the API was asked for Nodes: %v", n, count)
-	}
+	})
 }

@@ -16,16 +16,16 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// errSourceGone says that the source of a volume's data is there no more, or
-// not for long.
+// errSourceGone says that the claim or snapshot that a volume is created from was deleted or is
+// being deleted.
 var errSourceGone = errors.New("the source of its data is being deleted")
 
-// sources keeps what volumes are made from until they are made: their
-// finalizers are on it before CreateVolume is called, and an open intent keeps
-// them there. One at a time: of many copies of one claim the first writes.
+// sources serializes the writes of finalizers to the claims and snapshots that volumes are created
+// from: of many clones of one claim only the first writes. The finalizer is written before
+// CreateVolume is called, and stays while there is an unresolved intent.
 type sources struct{ mu sync.Mutex }
 
-// protect makes sure that the source of the intent's data stays.
+// protect writes the finalizer to the source of an intent, if it has one.
 func (p *provisioner) protect(ctx context.Context, in *provision.Intent) error {
 	switch {
 	case in.Source != "":
@@ -50,8 +50,8 @@ func (p *provisioner) protectClaim(ctx context.Context, namespace, name string) 
 	return p.writeSource(ctx, changed)
 }
 
-// releaseClaim lets a claim that is being deleted go when no copy of it is
-// being made.
+// releaseClaim removes the finalizer from a claim that is being deleted, if no clone of it is being
+// created.
 func (p *provisioner) releaseClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	driver := provision.ProvisionerOf(claim)
 	if v, ok := p.volumes.Get(claim.Spec.VolumeName); ok && v.Spec.CSI != nil {
@@ -70,14 +70,13 @@ func (p *provisioner) releaseClaim(ctx context.Context, claim *corev1.Persistent
 func (p *provisioner) writeSource(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	_, err := p.claims.Update(ctx, claim)
 	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) {
-		// A finalizer cannot be added to what is being deleted.
+		// A finalizer cannot be added to an object that is being deleted.
 		return fmt.Errorf("claim %s/%s: %w", claim.Namespace, claim.Name, errSourceGone)
 	}
 	return err
 }
 
-// open returns the intents that are not resolved; what is not one at all names
-// no source.
+// open returns the unresolved intents. Invalid ones are left out: they name no source.
 func (p *provisioner) open() []*provision.Intent {
 	var out []*provision.Intent
 	for _, text := range p.log.Open() {
@@ -88,25 +87,26 @@ func (p *provisioner) open() []*provision.Intent {
 	return out
 }
 
-// releaseSource wakes what may be let go now that an intent is resolved.
+// releaseSource queues the source of a resolved intent, whose finalizer may not be needed any more,
+// and the claim itself, which may be the source of others.
 func (p *provisioner) releaseSource(in *provision.Intent) {
 	if in.Snapshot != "" {
 		p.Add(controller.Key{Kind: kindSnapshot, Namespace: in.Claim.Namespace, Name: in.SourceName})
 	}
 	if c, ok := p.claims.Get(in.Claim.Namespace + "/" + in.SourceName); ok && in.Source != "" {
-		p.wakeClaim(c.UID)
+		p.enqueueClaim(c.UID)
 	}
 	if c, ok := p.claims.ByUID(string(in.Claim.UID)); ok && c.DeletionTimestamp != nil {
-		p.wakeClaim(c.UID)
+		p.enqueueClaim(c.UID)
 	}
 }
 
-// reconcileSnapshot takes the finalizer off a snapshot from which no volume is
-// being made any more; without a name, it looks for those that an earlier
-// process has protected and not let go.
+// reconcileSnapshot removes the finalizer from a snapshot from which no volume is being created any
+// more. Without a name, it queues all snapshots that have the finalizer, perhaps from an earlier
+// process.
 func (p *provisioner) reconcileSnapshot(ctx context.Context, namespace, name string) error {
 	if name == "" {
-		return p.findSnapshots(ctx)
+		return p.enqueueSnapshots(ctx)
 	}
 	if slices.ContainsFunc(p.open(), func(in *provision.Intent) bool { return in.Restores(namespace, name) }) {
 		return nil
@@ -121,13 +121,13 @@ func (p *provisioner) reconcileSnapshot(ctx context.Context, namespace, name str
 	return nil
 }
 
-func (p *provisioner) findSnapshots(ctx context.Context) error {
+func (p *provisioner) enqueueSnapshots(ctx context.Context) error {
 	restores := func(name string) bool { d, ok := p.Drivers.Get(name); return ok && d.Controller.Snapshot }
 	if !slices.ContainsFunc(p.Drivers.Names(), restores) {
 		return nil
 	}
 	var all struct{ Items []snapshotObject }
-	err := p.custom(ctx, &all, volume.ResourceSnapshots)
+	err := p.getCustom(ctx, &all, volume.ResourceSnapshots)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -139,13 +139,13 @@ func (p *provisioner) findSnapshots(ctx context.Context) error {
 	return err
 }
 
-// changeSnapshot puts the finalizer on a snapshot, or takes it off.
+// changeSnapshot adds or removes the finalizer of a snapshot.
 func (p *provisioner) changeSnapshot(ctx context.Context, namespace, name string, protect bool) error {
 	p.sources.mu.Lock()
 	defer p.sources.mu.Unlock()
 	path := []string{"namespaces", namespace, volume.ResourceSnapshots, name}
 	var o unstructured.Unstructured
-	err := p.custom(ctx, &o, path...)
+	err := p.getCustom(ctx, &o, path...)
 	if apierrors.IsNotFound(err) || err == nil && protect && o.GetDeletionTimestamp() != nil {
 		return fmt.Errorf("snapshot %s/%s: %w", namespace, name, errSourceGone)
 	}
@@ -163,8 +163,7 @@ func (p *provisioner) changeSnapshot(ctx context.Context, namespace, name string
 			"application/json").Body(body).Do(ctx).Error()
 	}
 	if apierrors.IsForbidden(err) {
-		// Roles from before there was this finalizer do not allow it; volumes
-		// were restored then, too.
+		// Roles of older versions do not allow this. Restoring without the finalizer works, too.
 		p.Env.Log.Warn("snapshots cannot be protected while volumes are made from them: the right to update them is missing",
 			"snapshot", namespace+"/"+name, "error", err)
 		return nil

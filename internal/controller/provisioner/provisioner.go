@@ -24,40 +24,39 @@ import (
 )
 
 const (
-	// Claims are worked on by UID: an intent outlives its claim.
+	// kindClaim is for claims by UID: an intent outlives its claim.
 	kindClaim  = "claim"
 	kindVolume = "volume"
-	kindLog    = "intents"
-	// Snapshots are looked at for their finalizer only.
+	// kindLog is for the intent log.
+	kindLog = "intents"
+	// kindSnapshot is for the finalizers of snapshots.
 	kindSnapshot = "snapshot"
 )
 
 const (
-	// workers is how much is looked at and written at once, beside the calls of
-	// drivers.
+	// workers is the number of keys that are reconciled at once, beside the calls of drivers.
 	workers = 100
-	// firstPause is the pause before a call that failed is repeated; it doubles.
+	// firstPause is the pause after the first failure of a call; it doubles.
 	firstPause = 100 * time.Millisecond
-	// sweepPause is how long a resolved intent may stand in the log, so that
-	// new ones can take its place without a write of its own.
+	// sweepPause is how long a resolved intent may stay in the log, so that a new intent can replace
+	// it without a write of its own.
 	sweepPause = time.Second
-	// patience is how long a driver may take before the claim's owner is told
-	// that it works.
-	patience = 2 * time.Second
-	lateness = 10 * time.Second
+	// slowAfter is the duration of a call after which an event says that it is in flight.
+	slowAfter = 2 * time.Second
+	// defaultLateness is the default of Options.Lateness.
+	defaultLateness = 10 * time.Second
 )
 
-// Intents is where the provisioner of a whole control plane keeps what it has
-// begun. One beside a driver has another log, that nobody else writes.
+// Intents is the place of the intent log in a standalone control plane. A provisioner beside a
+// driver has its own log.
 func Intents() kube.LogPlace {
 	return kube.LogPlace{Namespace: volume.NamespaceSystem, Name: "volplane-intents"}
 }
 
-// Declaration is what the provisioner of a whole control plane reads and
-// writes.
+// Declaration is what the provisioner of a standalone control plane reads and writes.
 func Declaration() controller.Declaration { return DeclarationWith(Intents()) }
 
-// DeclarationWith is what a provisioner with that log reads and writes.
+// DeclarationWith is what a provisioner with the given log reads and writes.
 func DeclarationWith(intents kube.LogPlace) controller.Declaration {
 	return controller.Declaration{
 		Name: "provisioner",
@@ -79,19 +78,19 @@ func DeclarationWith(intents kube.LogPlace) controller.Declaration {
 	}
 }
 
-// Options say what a provisioner works with beside its Env.
+// Options are the provisioner's dependencies beside its Env.
 type Options struct {
-	// Drivers are those that the process reaches.
+	// Drivers holds the drivers that this process can call.
 	Drivers *csi.Set
-	// Requests are what a binder of the same process asks for.
+	// Requests holds the requests of a binder in this process.
 	Requests *controller.Requests
-	// Protects says that volumes are protected by this process, too: then
-	// their finalizers go in one write.
+	// Protects says whether the protection controller runs in this process, too. Then the
+	// provisioner removes the protection finalizer of a deleted volume together with its own.
 	Protects bool
-	// Intents is where the log is.
+	// Intents is the place of the intent log.
 	Intents kube.LogPlace
-	// Lateness is how long a driver may be away that may have made a volume before
-	// that is told; 0 is ten seconds.
+	// Lateness is how long the driver of an unresolved intent may be missing before an event says
+	// so; 0 means ten seconds.
 	Lateness time.Duration
 }
 
@@ -103,12 +102,13 @@ type provisioner struct {
 	claims  kube.Writer[*corev1.PersistentVolumeClaim]
 	volumes kube.Writer[*corev1.PersistentVolume]
 	view    cluster.View
-	// old are the claims whose intents were found in the log, doubtful those whose
-	// drivers said no and may have made a volume, missing when it was seen of those
-	// with an intent that their drivers are not there, by UID: no object says so.
-	old, doubtful, missing sync.Map
-	// handles are the ids of drivers' volumes whose objects are being written, which
-	// no cache shows yet.
+	// inherited holds the UIDs of claims whose intents an earlier process has written.
+	inherited sync.Map
+	// doubtful holds the UIDs of claims whose drivers have refused, but may have created a volume.
+	doubtful sync.Map
+	// missing holds, by claim UID, since when the driver of an unresolved intent has been missing.
+	missing sync.Map
+	// handles holds, by volume key, the names of the volumes whose objects are being written.
 	handles sync.Map
 	refused refusals
 	sources sources
@@ -127,12 +127,12 @@ func New(env controller.Env, o Options) *controller.Controller {
 			CSINodes: env.Caches.CSINodes(), Attachments: env.Caches.Attachments(),
 		},
 	}
-	p.Controller.Reconcile, p.Controller.Closing = p.reconcile, p.log.Sweep
+	p.Controller.Reconcile, p.Controller.Close = p.reconcile, p.log.Sweep
 	p.Add(controller.Key{Kind: kindLog})
 	p.Add(controller.Key{Kind: kindSnapshot})
 	p.watch()
 	p.Drivers.Subscribe(p.driverAppeared)
-	p.Requests.Serve(p.serves, p.wakeClaim)
+	p.Requests.Serve(p.serves, p.enqueueClaim)
 	return p.Controller
 }
 
@@ -141,7 +141,7 @@ func (p *provisioner) watch() {
 	p.volumes.Watch(p.volumeChanged)
 	p.Caches.Classes().Watch(func(_, class *storagev1.StorageClass) {
 		if class != nil {
-			p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool { name, _ := bind.ClassOf(c); return name == class.Name })
+			p.enqueueClaims(func(c *corev1.PersistentVolumeClaim) bool { name, _ := bind.ClassOf(c); return name == class.Name })
 		}
 	})
 	p.Caches.Attachments().Watch(func(before, after *storagev1.VolumeAttachment) {
@@ -151,24 +151,24 @@ func (p *provisioner) watch() {
 	})
 	p.Caches.CSINodes().Watch(func(before, after *storagev1.CSINode) {
 		if after != nil && (before == nil || !equality.Semantic.DeepEqual(before.Spec, after.Spec)) {
-			p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
+			p.enqueueClaims(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
 		}
 	})
 }
 
-// serves says whether volumes of the driver are made here.
+// serves says whether this provisioner creates volumes of a driver.
 func (p *provisioner) serves(driver string) bool {
 	d, ok := p.Drivers.Get(driver)
 	return ok && lacks(d) == ""
 }
 
-func (p *provisioner) wakeClaim(uid types.UID) {
+func (p *provisioner) enqueueClaim(uid types.UID) {
 	p.Add(controller.Key{Kind: kindClaim, Name: string(uid)})
 }
 
 func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if before != nil && (after == nil || after.Spec.VolumeName != before.Spec.VolumeName) {
-		// Nothing is deleted that a claim names.
+		// A volume is not deleted while a claim names it, so these may be deleted now.
 		for _, v := range p.volumes.By(cluster.VolumesByClaim, cluster.Key(before)) {
 			p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
 		}
@@ -177,41 +177,40 @@ func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) 
 	case after == nil:
 		p.Requests.Forget(before.UID)
 		p.refused.forget(before.UID)
-		p.wakeClaim(before.UID)
+		p.enqueueClaim(before.UID)
 	case after.Spec.VolumeName != "":
 		p.Requests.Forget(after.UID)
-		p.wakeClaim(after.UID)
+		p.enqueueClaim(after.UID)
 		if after.Status.Phase == corev1.ClaimBound && (before == nil || before.Status.Phase != corev1.ClaimBound) {
-			// Copies of it can be made now.
+			// Clones of the claim can be created now.
 			for _, c := range p.claims.By(cluster.UnboundBySource, cluster.Key(after)) {
-				p.wakeClaim(c.UID)
+				p.enqueueClaim(c.UID)
 			}
 		}
 	default:
-		p.wakeClaim(after.UID)
+		p.enqueueClaim(after.UID)
 	}
 }
 
-// volumeChanged wakes the volume and the claim whose volume it is.
+// volumeChanged queues the volume and the claim to which it refers.
 func (p *provisioner) volumeChanged(_, v *corev1.PersistentVolume) {
 	if v == nil {
 		return
 	}
 	p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
 	if r := v.Spec.ClaimRef; r != nil && r.UID != "" {
-		p.wakeClaim(r.UID)
+		p.enqueueClaim(r.UID)
 	}
 }
 
 func (p *provisioner) driverAppeared(name string) {
-	// It may answer otherwise than the one before it.
-	p.refused.forgetAll()
+	p.refused.forgetAll() // another version of the driver may answer differently
 	for _, in := range p.open() {
 		if in.Driver == name {
-			p.wakeClaim(in.Claim.UID)
+			p.enqueueClaim(in.Claim.UID)
 		}
 	}
-	p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
+	p.enqueueClaims(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
 	for _, v := range p.volumes.List() {
 		if provision.DeleterOf(v) == name {
 			p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
@@ -221,10 +220,10 @@ func (p *provisioner) driverAppeared(name string) {
 	p.Add(controller.Key{Kind: kindSnapshot})
 }
 
-func (p *provisioner) wakeClaims(which func(*corev1.PersistentVolumeClaim) bool) {
+func (p *provisioner) enqueueClaims(match func(*corev1.PersistentVolumeClaim) bool) {
 	for _, c := range p.claims.List() {
-		if which(c) {
-			p.wakeClaim(c.UID)
+		if match(c) {
+			p.enqueueClaim(c.UID)
 		}
 	}
 }
@@ -246,34 +245,34 @@ func (p *provisioner) reconcile(ctx context.Context, key controller.Key) (contro
 	}
 }
 
-// load reads the log if it has to be read, and wakes what is found open in it.
+// load reads the intent log, unless it was read, and queues the claims of its intents.
 func (p *provisioner) load(ctx context.Context) error {
 	open, err := p.log.Load(ctx)
 	for _, uid := range open {
-		p.old.Store(types.UID(uid), nil)
-		p.wakeClaim(types.UID(uid))
+		p.inherited.Store(types.UID(uid), nil)
+		p.enqueueClaim(types.UID(uid))
 	}
 	return err
 }
 
 func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controller.Result, error) {
 	claim, exists := p.claims.ByUID(uid)
-	text, begun := p.log.Get(uid)
-	if !exists && !begun {
+	text, open := p.log.Get(uid)
+	if !exists && !open {
 		return controller.Result{}, nil
 	}
-	if exists && !begun && claim.DeletionTimestamp != nil {
+	if exists && !open && claim.DeletionTimestamp != nil {
 		return controller.Result{}, p.releaseClaim(ctx, claim)
 	}
-	b := provision.Begun{Asked: p.Requests.Asked(types.UID(uid))}
-	if begun {
+	known := provision.Memory{Asked: p.Requests.Asked(types.UID(uid))}
+	if open {
 		var err error
-		if b.Intent, err = provision.ParseIntent(text); err != nil {
+		if known.Intent, err = provision.ParseIntent(text); err != nil {
 			return controller.Result{}, err
 		}
-		_, b.Doubtful = p.doubtful.Load(types.UID(uid))
+		_, known.Doubtful = p.doubtful.Load(types.UID(uid))
 	}
-	f, err := p.gather(ctx, provision.ClaimFactsOf(p.view, claim, b))
+	f, err := p.gather(ctx, provision.ClaimFactsOf(p.view, claim, known))
 	if err != nil {
 		return controller.Result{}, err
 	}
@@ -284,35 +283,35 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 	return controller.Result{}, p.apply(ctx, claim, plan)
 }
 
-// waits says whether a plan is not for now, and when to look again.
+// waits says whether a plan must not be applied yet, and returns the result with the pause.
 func (p *provisioner) waits(claim *corev1.PersistentVolumeClaim, plan provision.Plan) (controller.Result, bool) {
 	if left := p.pause(claim, plan); left > 0 {
 		return controller.Result{After: left}, true
 	}
 	if plan.Intent != nil && plan.Because.Reason == volume.ReasonDriverMissing {
-		return p.await(plan), true
+		return p.awaitDriver(plan), true
 	}
-	left := p.turn(plan)
-	return controller.Result{After: left}, left > 0
+	pause := p.enterCreateLane(plan)
+	return controller.Result{After: pause}, pause > 0
 }
 
-// await leaves an intent to its driver, which may have made a volume and is not
-// there. After a start drivers come a little later.
-func (p *provisioner) await(plan provision.Plan) controller.Result {
+// awaitDriver warns if the driver of an unresolved intent has been missing for Options.Lateness:
+// after a start, drivers register a little later.
+func (p *provisioner) awaitDriver(plan provision.Plan) controller.Result {
 	since, _ := p.missing.LoadOrStore(plan.Intent.Claim.UID, time.Now())
-	if left := cmp.Or(p.Lateness, lateness) - time.Since(since.(time.Time)); left > 0 {
+	if left := cmp.Or(p.Lateness, defaultLateness) - time.Since(since.(time.Time)); left > 0 {
 		return controller.Result{After: left}
 	}
 	p.Events.Warn(&plan.Intent.Claim, plan.Because)
 	return controller.Result{}
 }
 
-// pause says how long a plan waits because the same has failed before.
+// pause returns for how long a plan must wait because its request has failed before.
 func (p *provisioner) pause(claim *corev1.PersistentVolumeClaim, plan provision.Plan) time.Duration {
 	now := time.Now()
 	switch {
 	case plan.Step == provision.Record, plan.Step == provision.Create:
-		return p.refused.left(plan.Intent.Claim.UID, plan.Intent.Question(), now)
+		return p.refused.left(plan.Intent.Claim.UID, plan.Intent.Request(), now)
 	case plan.Reschedule:
 		node := claim.Annotations[volume.AnnSelectedNode]
 		left := p.refused.left(claim.UID, node, now)
@@ -324,7 +323,7 @@ func (p *provisioner) pause(claim *corev1.PersistentVolumeClaim, plan provision.
 	return 0
 }
 
-// gather adds what the claim's driver, if it is here, and the API server say.
+// gather adds the facts from the driver's capabilities and from the API server.
 func (p *provisioner) gather(ctx context.Context, f provision.ClaimFacts) (provision.ClaimFacts, error) {
 	d, ok := p.Drivers.Get(f.Driver)
 	if !ok {
@@ -348,8 +347,8 @@ func (p *provisioner) gather(ctx context.Context, f provision.ClaimFacts) (provi
 	return f, err
 }
 
-// lacks names the capability without which a driver makes and deletes no
-// volumes; "" is none.
+// lacks returns the name of a capability that the driver lacks and that creating and deleting
+// volumes requires; "" if it has all of them.
 func lacks(d *csi.Driver) string {
 	switch {
 	case !d.Plugin.ControllerService:
@@ -363,8 +362,7 @@ func lacks(d *csi.Driver) string {
 func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan) error {
 	switch plan.Step {
 	case provision.Record, provision.Create:
-		// A Secret that is missing is found before anything may have been
-		// made that could not be undone without it.
+		// The Secret is read first: without it, a volume could not be deleted again.
 		secret, err := p.secret(ctx, plan.Intent)
 		if err != nil {
 			return err
@@ -381,21 +379,20 @@ func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeC
 	case provision.Nothing:
 	}
 	if plan.Fault && claim != nil {
-		p.Events.Warn(claim, plan.Because)
+		p.Events.WarnWith(claim, plan.Because, p.Try(controller.Key{Kind: kindClaim, Name: string(claim.UID)}).Notes())
 	}
 	if plan.Reschedule {
 		return p.reschedule(ctx, claim)
 	}
 	if plan.Fault {
-		// Not all that can mend it is watched: the source of a clone, the
-		// labels of a node (S4-032, S4-035).
+		// The error requeues the claim, because not everything that can resolve the problem is
+		// watched, such as the source of a clone or the labels of a node (S4-032, S4-035).
 		return fmt.Errorf("provision: %w: %s", errFault, plan.Because.Message)
 	}
 	return nil
 }
 
-// record puts a new intent on the disk, and protects what the volume is made
-// from.
+// record writes a new intent to the log, and protects the source of the volume's data.
 func (p *provisioner) record(ctx context.Context, plan provision.Plan) error {
 	in := plan.Intent
 	if plan.Step == provision.Record {
@@ -411,30 +408,28 @@ func (p *provisioner) record(ctx context.Context, plan provision.Plan) error {
 	return p.settle(ctx, in, provision.Creation{}, provision.AfterSourceGone(plan, err.Error()), err)
 }
 
-// resolve ends an intent: its volume object exists, or nothing does.
+// resolve ends an intent whose volume has an object or does not exist.
 func (p *provisioner) resolve(in *provision.Intent) {
 	p.doubtful.Delete(in.Claim.UID)
 	p.missing.Delete(in.Claim.UID)
 	p.log.Done(string(in.Claim.UID))
 	pause := sweepPause
-	if _, old := p.old.LoadAndDelete(in.Claim.UID); old {
-		// What an earlier life left is not waited for twice.
-		pause = 0
+	if _, inherited := p.inherited.LoadAndDelete(in.Claim.UID); inherited {
+		pause = 0 // it has waited long enough
 	}
 	p.AddAfter(controller.Key{Kind: kindLog}, pause)
 	p.releaseSource(in)
 }
 
-// reschedule has another node selected for a claim.
+// reschedule removes the selected node from a claim, so that the scheduler selects another one.
 func (p *provisioner) reschedule(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	_, err := p.claims.Update(ctx, provision.Unselected(claim))
 	return err
 }
 
-// hold keeps a handle for the intent's volume until release is called, and
-// returns the name of another volume that has it already, or is being saved
-// with it at this moment; "" is none.
-func (p *provisioner) hold(in *provision.Intent, handle string) (taken string, release func()) {
+// holdHandle reserves a handle for the intent's volume until release is called. It returns the name
+// of another volume that has the handle or is being saved with it, or "".
+func (p *provisioner) holdHandle(in *provision.Intent, handle string) (taken string, release func()) {
 	key := volume.Key(in.Driver, handle)
 	if other, held := p.handles.LoadOrStore(key, in.Name); held {
 		return other.(string), func() {}

@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// snapshotObject and contentObject are what is read of the custom resources.
+// snapshotObject has the fields of a VolumeSnapshot that the provisioner reads.
 type snapshotObject struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Status            struct {
@@ -26,6 +26,7 @@ type snapshotObject struct {
 	} `json:"status"`
 }
 
+// contentObject has the fields of a VolumeSnapshotContent that the provisioner reads.
 type contentObject struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -40,9 +41,8 @@ type contentObject struct {
 	} `json:"status"`
 }
 
-// attributes asks for the class of attributes that a claim names; nil when
-// there is none. It is asked for live, as servers before 1.34 have no such
-// classes.
+// attributes returns the VolumeAttributesClass that a claim names, or nil. It reads from the API
+// server: servers before 1.34 have no such classes to watch.
 func (p *provisioner) attributes(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim,
 ) (*storagev1.VolumeAttributesClass, error) {
@@ -60,14 +60,14 @@ func (p *provisioner) attributes(
 	return got, nil
 }
 
-// snapshot asks for a snapshot's state. It is asked for live: a watch of a
-// custom resource that is not installed would never begin.
+// snapshot returns the state of a snapshot. It reads from the API server: a watch of a custom
+// resource that is not installed would never start.
 func (p *provisioner) snapshot(ctx context.Context, namespace, name string) (provision.Snapshot, error) {
 	var one snapshotObject
 	out := provision.Snapshot{Installed: true}
-	switch err := p.custom(ctx, &one, "namespaces", namespace, volume.ResourceSnapshots, name); {
+	switch err := p.getCustom(ctx, &one, "namespaces", namespace, volume.ResourceSnapshots, name); {
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		// The answer is not that of a resource: there is none of the name.
+		// The custom resource is not installed.
 		return provision.Snapshot{}, nil
 	case apierrors.IsNotFound(err):
 		return out, nil
@@ -82,13 +82,13 @@ func (p *provisioner) snapshot(ctx context.Context, namespace, name string) (pro
 		return out, nil
 	}
 	var content contentObject
-	if err := p.custom(ctx, &content, volume.ResourceSnapshotContents, one.Status.Content); err != nil {
+	if err := p.getCustom(ctx, &content, volume.ResourceSnapshotContents, one.Status.Content); err != nil {
 		if apierrors.IsNotFound(err) {
 			return out, nil
 		}
 		return out, err
 	}
-	// A snapshot alone proves nothing about whose content it names.
+	// The content must refer to the snapshot, too: a user could name any content in a snapshot.
 	out.Bound = content.Spec.Ref.UID == one.UID
 	out.Driver, out.Handle, out.Mode = content.Spec.Driver, content.Status.Handle, content.Spec.Mode
 	out.MayChangeMode = content.Annotations[volume.AnnAllowModeChange] == "true"
@@ -99,10 +99,10 @@ func customPath(path []string) []string {
 	return append([]string{"apis", volume.GroupSnapshot, "v1"}, path...)
 }
 
-// custom reads one object, or all, of a custom resource of snapshots.
-func (p *provisioner) custom(ctx context.Context, into any, path ...string) error {
+// getCustom reads one or all objects of a custom resource of snapshots.
+func (p *provisioner) getCustom(ctx context.Context, into any, path ...string) error {
 	result := p.Client.Discovery().RESTClient().Get().AbsPath(customPath(path)...).Do(ctx)
-	// Only Error tells an answer of the resource from one that nobody gave.
+	// Unlike Raw, Error distinguishes a missing object from a missing resource.
 	err := result.Error()
 	if err == nil {
 		var body []byte

@@ -1,18 +1,18 @@
 package provisioner
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/kube/kubetest"
@@ -29,76 +29,40 @@ func TestHangingCreationsHoldUpNobodyElse(t *testing.T) {
 	for i := range hanging {
 		objects = append(objects, claim(fmt.Sprint("hangs-", i)))
 	}
-	var hang atomic.Int64
-	w := newWorld(t, func(d *driver) {
-		d.volumes["old"] = 1 << 30
-		d.answer = func(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
-			if !strings.HasPrefix(r.GetName(), "pvc-u-hangs-") {
-				return nil, nil
+	synctest.Test(t, func(t *testing.T) {
+		d := csitest.InMemory(t, driverConfig())
+		var hang atomic.Int64
+		d.OnCall("CreateVolume", func(_ int, r any) csitest.Action {
+			if !strings.HasPrefix(r.(*csipb.CreateVolumeRequest).GetName(), "pvc-u-hangs-") {
+				return csitest.Action{}
 			}
 			hang.Add(1)
-			<-ctx.Done()
-			return nil, ctx.Err()
+			return csitest.Action{Hang: true}
+		})
+		api, drivers := run(t, d, objects...)
+		kubetest.Pass(time.Minute)
+		if n := hang.Load(); n != places/2 {
+			t.Fatalf("%d calls of one namespace, want %d", n, places/2)
 		}
-	}, objects...)
-	kubetest.Eventually(t, func() string {
-		if n := hang.Load(); n < places/2 {
-			return fmt.Sprintf("half of the places are taken: %d", n)
+		config := driverConfig()
+		config.Name = "other.example"
+		drivers.Put(csitest.InMemory(t, config).Dial())
+		slow, elsewhere, released := claim("second-driver"), claim("second-namespace"), plainVolume("old")
+		other := class()
+		other.Name, other.Provisioner = "other", config.Name
+		slow.Spec.StorageClassName, slow.Annotations[volume.AnnStorageProvisioner] = &other.Name, config.Name
+		elsewhere.Namespace, released.Status.Phase = "second", corev1.VolumeReleased
+		api.Put(other, slow, elsewhere, released)
+		kubetest.Pass(time.Minute)
+		if !slices.Contains(d.Methods(), "DeleteVolume") {
+			t.Error("what the driver made before is not deleted")
 		}
-		return ""
+		for _, name := range []string{"pvc-u-second-driver", "pvc-u-second-namespace"} {
+			if _, err := api.CoreV1().PersistentVolumes().Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
 	})
-	w.drivers.Put(serve(t.Context(), t, &driver{name: "other.example", volumes: map[string]int64{}}))
-	w.createClass("other", "other.example")
-	w.create("ns", "second-driver", "other", "other.example")
-	w.create("second", "second-namespace", "fast", driverName)
-	w.createReleased("old")
-	w.saved("pvc-u-second-driver")
-	w.saved("pvc-u-second-namespace")
-	kubetest.Eventually(t, func() string {
-		if !slices.Contains(w.driver.deletions(), "old") {
-			return "the deletion of what the driver made before"
-		}
-		return ""
-	})
-	if n := hang.Load(); n > places/2 {
-		t.Errorf("%d calls of one namespace, want %d at most", n, places/2)
-	}
-}
-
-func (w *world) createClass(name, provisioner string) {
-	w.t.Helper()
-	c := class()
-	c.Name, c.Provisioner = name, provisioner
-	if _, err := w.client.StorageV1().StorageClasses().Create(w.t.Context(), c, metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-func (w *world) create(namespace, name, class, driver string) {
-	w.t.Helper()
-	c := claim(name)
-	c.Namespace, c.Spec.StorageClassName = namespace, &class
-	c.Annotations[volume.AnnStorageProvisioner] = driver
-	if _, err := w.client.CoreV1().PersistentVolumeClaims(namespace).Create(w.t.Context(), c,
-		metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// createReleased makes the object of a volume that the driver is to delete.
-func (w *world) createReleased(handle string) {
-	w.t.Helper()
-	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{
-		Name: handle, UID: types.UID(handle), Annotations: map[string]string{volume.AnnProvisionedBy: driverName},
-		Finalizers: []string{volume.FinalizerProvisioner},
-	}}
-	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: handle}
-	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "gone", UID: "gone"}
-	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
-	v.Status.Phase = corev1.VolumeReleased
-	if _, err := w.client.CoreV1().PersistentVolumes().Create(w.t.Context(), v, metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
 }
 
 // TestASlowDriver: the claim's owner is told that it works.

@@ -1,3 +1,3 @@
-// Package resizer has drivers make the volumes of claims larger and hands the
-// filesystem to the node.
+// Package resizer calls drivers to expand the volumes of claims, and then requests the expansion of
+// their filesystems from the node.
 package resizer

@@ -13,11 +13,12 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/resize"
+	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/kube"
 )
 
-// expand calls the driver, unless its volume has grown already or only the node
-// takes part, and does what is decided about the answer.
+// expand calls the driver, unless its volume is large enough or only the node expands volumes, and
+// applies the decision about the answer.
 func (r *resizer) expand(ctx context.Context, f resize.Facts, p resize.Plan) (controller.Result, error) {
 	claim, a := f.Claim, resize.Answer{Answer: csi.AnswerOf(nil), NodeExpands: f.NodeExpands}
 	var cause error
@@ -28,10 +29,10 @@ func (r *resizer) expand(ctx context.Context, f resize.Facts, p resize.Plan) (co
 			Answer: csi.AnswerOf(cause), Bytes: got.GetCapacityBytes(), NodeExpands: got.GetNodeExpansionRequired(),
 		}
 	}
-	r.note(claim, a.Outcome)
+	r.record(claim, a.Outcome)
 	v := resize.After(f, p.Size, a, metav1.Now())
 	if v.Warn {
-		r.Events.Warn(claim, v.Because)
+		r.Events.WarnWith(claim, v.Because, r.tried(claim, v).Notes())
 	}
 	claim, err := r.write(ctx, claim, v)
 	if err != nil {
@@ -43,10 +44,18 @@ func (r *resizer) expand(ctx context.Context, f resize.Facts, p resize.Plan) (co
 	if v.Repeat {
 		return controller.Result{}, fmt.Errorf("grow volume of claim %s/%s: %w", claim.Namespace, claim.Name, cause)
 	}
-	return r.rest(claim), nil
+	return r.pauseInfeasible(claim), nil
 }
 
-// write writes what was decided, and returns the claim as it is then.
+// tried returns the try of a failed call; it is empty if the call is not repeated.
+func (r *resizer) tried(claim *corev1.PersistentVolumeClaim, v resize.Verdict) retry.Try {
+	if !v.Repeat {
+		return retry.Try{}
+	}
+	return r.Try(controller.Key{Kind: "claim", Namespace: claim.Namespace, Name: claim.Name})
+}
+
+// write writes the decided objects, and returns the newest version of the claim.
 func (r *resizer) write(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim, v resize.Verdict,
 ) (*corev1.PersistentVolumeClaim, error) {

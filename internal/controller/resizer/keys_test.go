@@ -1,45 +1,33 @@
 package resizer
 
 import (
-	"slices"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/resize"
 	"volplane.dev/volplane/internal/kube/kubetest"
-	"volplane.dev/volplane/internal/volume"
 )
 
-// bubble is a resizer in a bubble, whose driver cannot be called there.
-type bubble struct {
-	*world
-	keys kubetest.Notes
+// looks is a resizer that only notes which keys it is to look at, and hears what others do.
+type looks struct {
+	client  *kubetest.API
+	drivers *csi.Set
+	keys    kubetest.Notes
 }
 
-// newBubble has the resizer do what it is told, and hear of what others do.
-func newBubble(t *testing.T, objects ...runtime.Object) *bubble {
-	w := &bubble{world: &world{t: t, client: kubetest.NewAPI(t, objects...), drivers: csi.NewSet()}}
-	w.start()
-	return w
-}
-
-func (w *bubble) put() {
-	w.drivers.Put(&csi.Driver{Name: driverName, Controller: csi.ControllerCapabilities{Expand: true}})
-}
-
-// looks has it only note which claims it is to look at.
-func (w *bubble) looks() {
-	w.keys.Instead(w.c)
-	w.run()
+func newLooks(t *testing.T, objects ...runtime.Object) *looks {
+	l := &looks{client: kubetest.NewAPI(t, objects...), drivers: csi.NewSet()}
+	p := l.client.Begin(func(env controller.Env) *controller.Controller { return New(env, l.drivers) })
+	l.keys.Instead(p.Controller)
+	p.Work()
+	return l
 }
 
 const key = "claim/ns/claim"
@@ -49,7 +37,7 @@ const key = "claim/ns/claim"
 // between two tries.
 func TestClaimWakes(t *testing.T) {
 	began := func(c *corev1.PersistentVolumeClaim) {
-		*c = *resize.Begun(c, resource.MustParse("2Gi"), metav1.Now())
+		*c = *resize.Started(c, resource.MustParse("2Gi"), metav1.Now())
 	}
 	state := func(s corev1.ClaimResourceStatus) func(c *corev1.PersistentVolumeClaim) {
 		return func(c *corev1.PersistentVolumeClaim) {
@@ -103,13 +91,17 @@ func TestClaimWakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				claim, pv := bound(func(claim *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) { c.before(claim) })
-				w := newBubble(t, claim, pv)
-				w.looks()
+				claim := claim()
+				c.before(claim)
+				w := newLooks(t, claim, pv())
 				w.keys.Since(t, key)
 				after := claim.DeepCopy()
 				c.after(after)
-				w.replace(claim, after)
+				if after.UID != claim.UID {
+					w.client.Drop(claim)
+					w.keys.Since(t)
+				}
+				w.client.Put(after)
 				if c.wakes {
 					w.keys.Since(t, key)
 				} else {
@@ -120,25 +112,13 @@ func TestClaimWakes(t *testing.T) {
 	}
 }
 
-// replace writes a claim, or makes it anew if it is another one of its name.
-func (w *bubble) replace(before, after *corev1.PersistentVolumeClaim) {
-	w.t.Helper()
-	if after.UID != before.UID {
-		w.client.Drop(before)
-		w.keys.Since(w.t)
-	}
-	w.client.Put(after)
-}
-
 // TestOthersWake: a claim that waits for its volume to name it, or for a driver, is
 // looked at when that comes; what else happens to a volume changes nothing.
 func TestOthersWake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		claim, pv := bound()
-		free := pv.DeepCopy()
+		pv, free := pv(), pv()
 		free.Spec.ClaimRef = nil
-		w := newBubble(t, claim, free)
-		w.looks()
+		w := newLooks(t, claim(), free)
 		w.keys.Since(t, key)
 		for _, c := range []struct {
 			volume *corev1.PersistentVolume
@@ -155,78 +135,7 @@ func TestOthersWake(t *testing.T) {
 		w.keys.Since(t)
 		w.client.Put(pv)
 		w.keys.Since(t, key)
-		w.put()
+		w.drivers.Put(&csi.Driver{Name: driverName})
 		w.keys.Since(t, key)
-	})
-}
-
-// TestLongWait: who waits for a turn for long is told, and nothing is begun.
-func TestLongWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		claim, pv := bound()
-		w := newBubble(t, claim, pv)
-		w.put()
-		lane := controller.Lane{Driver: driverName, Call: "expand", Namespace: "ns"}
-		for i := range places / 2 {
-			w.c.Turn(controller.Key{Kind: "claim", Namespace: "ns", Name: string(rune('a' + i))}, lane, func(volume.Because) {})
-		}
-		first := w.works()
-		synctest.Wait()
-		w.events()
-		<-time.After(first)
-		if again := w.works(); again <= first {
-			t.Errorf("looked at again after %s, before after %s", again, first)
-		}
-		w.events("Warning PersistentVolumeClaim claim DriverBusy: driver d.example works on as many calls to expand " +
-			"volumes as may be under way at once; this one waits for its turn (1)")
-		w.are(claim, pv)
-	})
-}
-
-// TestImpossibleSizeIsDue: when the pause is over, a size that was refused for ever
-// is asked for again, as often as it takes to begin.
-func TestImpossibleSizeIsDue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		claim, pv := bound()
-		never := resize.Impossible(claim, resource.MustParse("2Gi"), "OutOfRange: never", metav1.Now())
-		w := newBubble(t, never, pv)
-		w.put()
-		w.client.PrependReactor("update", "*",
-			func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errNotNow })
-		for range 2 {
-			if again := w.works(); again != infeasiblePause {
-				t.Errorf("looked at again after %s", again)
-			}
-		}
-		w.written()
-		<-time.After(infeasiblePause)
-		w.fails("update the status of claim ns/claim: not now")
-		w.fails("update the status of claim ns/claim: not now")
-		w.are(never, pv)
-	})
-}
-
-// TestComesBack ever later while it cannot be written.
-func TestComesBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		claim, pv := bound()
-		w := newBubble(t, claim, pv)
-		var pauses []time.Duration
-		var last time.Time
-		w.client.PrependReactor("update", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-			pauses = append(pauses, time.Since(last))
-			last = time.Now()
-			return true, nil, errNotNow
-		})
-		w.run()
-		synctest.Wait()
-		last = time.Now()
-		w.put()
-		<-time.After(3 * time.Second)
-		synctest.Wait()
-		if want := []time.Duration{0, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 *
-			time.Millisecond}; !slices.Equal(pauses, want) {
-			t.Errorf("pauses between the tries: %v", pauses)
-		}
 	})
 }

@@ -10,19 +10,19 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// memory is what is known of calls that went wrong, which nobody writes to an object.
-// Losing it makes the resizer more careful, or has it ask once more.
+// memory holds facts about failed calls that no object has. Without them, the resizer makes fewer
+// assumptions, or repeats a call.
 type memory struct {
 	mu sync.Mutex
-	// refused is the size that a claim's driver said no to at last.
+	// refused holds the size that a claim's driver has refused, if its last answer was a refusal.
 	refused map[types.UID]string
-	// pauses end when a size that can never be is asked for again.
+	// pauses holds until when claims with an infeasible size are left alone.
 	pauses map[types.UID]pause
 }
 
 type pause struct {
-	// of is what was refused: another refusal begins another pause.
-	of    string
+	// size is the infeasible size with its state: another size or state starts another pause.
+	size  string
 	until time.Time
 }
 
@@ -34,9 +34,9 @@ func allocated(c *corev1.PersistentVolumeClaim) string {
 	return c.Status.AllocatedResources.Storage().String()
 }
 
-// note remembers what became of a call for a claim. Whatever comes after a refusal
-// takes it back: that call may have done it.
-func (m *memory) note(c *corev1.PersistentVolumeClaim, o volume.Outcome) {
+// record records the outcome of a call for a claim. Every other outcome cancels an earlier refusal,
+// because that call may have expanded the volume.
+func (m *memory) record(c *corev1.PersistentVolumeClaim, o volume.Outcome) {
 	if o == volume.Done {
 		m.forget(c.UID)
 		return
@@ -55,15 +55,14 @@ func (m *memory) wasRefused(c *corev1.PersistentVolumeClaim) bool {
 	return m.refused[c.UID] == allocated(c)
 }
 
-// pause says for how long the claim is left alone; a pause begins with the
-// first question.
+// pause returns for how long the claim is left alone. The first call starts the pause.
 func (m *memory) pause(c *corev1.PersistentVolumeClaim) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	of, now := string(state(c))+" "+allocated(c), time.Now()
+	size, now := string(state(c))+" "+allocated(c), time.Now()
 	p := m.pauses[c.UID]
-	if p.of != of {
-		p = pause{of: of, until: now.Add(infeasiblePause)}
+	if p.size != size {
+		p = pause{size: size, until: now.Add(infeasiblePause)}
 		m.pauses[c.UID] = p
 	}
 	return max(0, p.until.Sub(now))

@@ -14,8 +14,7 @@ import (
 )
 
 func began(size string) *corev1.PersistentVolumeClaim {
-	claim, _ := bound()
-	return resize.Begun(claim, resource.MustParse(size), metav1.Now())
+	return resize.Started(claim(), resource.MustParse(size), metav1.Now())
 }
 
 // TestRefusal is of one size of one claim, and any later doubt takes it back: who
@@ -27,23 +26,22 @@ func TestRefusal(t *testing.T) {
 	if m.wasRefused(began("2Gi")) {
 		t.Error("nothing was refused yet")
 	}
-	m.note(began("2Gi"), volume.Failed)
+	m.record(began("2Gi"), volume.Failed)
 	if !m.wasRefused(began("2Gi")) || m.wasRefused(began("3Gi")) || m.wasRefused(another) {
 		t.Error("2Gi of one claim was refused")
 	}
-	m.note(began("2Gi"), volume.Unknown)
+	m.record(began("2Gi"), volume.Unknown)
 	if m.wasRefused(began("2Gi")) {
 		t.Error("the refusal is not certain any more")
 	}
-	m.note(began("2Gi"), volume.Failed)
-	m.note(another, volume.Failed)
-	m.note(began("2Gi"), volume.Done)
+	m.record(began("2Gi"), volume.Failed)
+	m.record(another, volume.Failed)
+	m.record(began("2Gi"), volume.Done)
 	if m.wasRefused(began("2Gi")) || !m.wasRefused(another) {
 		t.Error("one claim was to be forgotten")
 	}
 	// A claim without a state has never been refused.
-	claim, _ := bound()
-	if m.wasRefused(claim) {
+	if m.wasRefused(claim()) {
 		t.Error("no size was refused")
 	}
 }
@@ -53,9 +51,8 @@ func TestRefusal(t *testing.T) {
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
-		claim, _ := bound()
 		never := func(size string) *corev1.PersistentVolumeClaim {
-			return resize.Impossible(claim, resource.MustParse(size), "never", metav1.Now())
+			return resize.Infeasible(claim(), resource.MustParse(size), "never", metav1.Now())
 		}
 		is := func(c *corev1.PersistentVolumeClaim, want time.Duration) {
 			t.Helper()

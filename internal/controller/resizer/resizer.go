@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// infeasiblePause is how long a size that can never be is left alone, unless
-	// the claim changes.
+	// infeasiblePause is the pause after a driver has said that a size is infeasible, unless the
+	// claim changes.
 	infeasiblePause = 5 * time.Minute
-	// places is how many calls that grow volumes are under way at each driver at
-	// most; on behalf of one namespace half as many.
+	// places is the number of calls that may be in flight at each driver; one namespace may have
+	// half of them.
 	places = 20
 )
 
@@ -30,15 +30,15 @@ func Declaration() controller.Declaration {
 		Inputs: kube.Read("", "persistentvolumeclaims", "persistentvolumes"),
 		Outputs: []kube.Access{
 			kube.Write("", "persistentvolumeclaims/status", "update").Only("status.allocatedResources").
-				Shared("until the node has its turn, over the version that it has read", grows()...),
+				Shared("until the node has its turn, over the version that it has read", sharedFields()...),
 			kube.Write("", "persistentvolumes", "update").Only("spec.capacity"),
 			kube.Write("", "secrets", "get"),
 		},
 	}
 }
 
-// grows are the fields of a claim that say how far it has grown.
-func grows() []string {
+// sharedFields are the fields of a claim that both the resizer and the node agent write.
+func sharedFields() []string {
 	return []string{
 		"status.capacity", "status.allocatedResourceStatuses", kube.Condition(corev1.PersistentVolumeClaimResizing),
 		kube.Condition(corev1.PersistentVolumeClaimFileSystemResizePending),
@@ -76,29 +76,30 @@ func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 	})
 	drivers.Subscribe(func(string) {
 		for _, c := range r.claims.List() {
-			r.wake(c)
+			r.enqueue(c)
 		}
 	})
 	return r.Controller
 }
 
-func (r *resizer) wake(c *corev1.PersistentVolumeClaim) {
+func (r *resizer) enqueue(c *corev1.PersistentVolumeClaim) {
 	r.Add(controller.Key{Kind: "claim", Namespace: c.Namespace, Name: c.Name})
 }
 
-// claimChanged wakes a claim, but not for what the resizer writes while it
-// works: that would defeat the pause between two tries.
+// claimChanged queues a claim, but not for changes that the resizer itself makes during a resize:
+// that would defeat the back-off.
 func (r *resizer) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	switch {
 	case after == nil:
 		r.forget(before.UID)
-	case before == nil || before.Spec.VolumeName != after.Spec.VolumeName || before.Status.Phase != after.Status.Phase:
-		r.wake(after)
-	case before.Spec.Resources.Requests.Storage().Cmp(*after.Spec.Resources.Requests.Storage()) != 0,
+	case before == nil,
+		before.Spec.VolumeName != after.Spec.VolumeName,
+		before.Status.Phase != after.Status.Phase,
+		before.Spec.Resources.Requests.Storage().Cmp(*after.Spec.Resources.Requests.Storage()) != 0,
 		before.Status.Capacity.Storage().Cmp(*after.Status.Capacity.Storage()) != 0,
 		state(before) != state(after) &&
 			(state(after) == corev1.PersistentVolumeClaimNodeResizeInfeasible || state(after) == ""):
-		r.wake(after)
+		r.enqueue(after)
 	}
 }
 
@@ -113,25 +114,24 @@ func (r *resizer) reconcile(ctx context.Context, key controller.Key) (controller
 	}
 	facts := r.gather(claim)
 	plan := resize.Claim(facts)
-	if left := r.turn(key, facts, plan); left > 0 {
-		return controller.Result{After: left}, nil
+	if pause := r.enterLane(key, facts, plan); pause > 0 {
+		return controller.Result{After: pause}, nil
 	}
 	return r.apply(ctx, facts, plan)
 }
 
-// turn says when to look again if a plan's call has to wait for its turn; 0 is
-// that it need not.
-func (r *resizer) turn(key controller.Key, f resize.Facts, p resize.Plan) time.Duration {
+// enterLane enters the lane of the plan's call, if it has one; see Controller.Enter.
+func (r *resizer) enterLane(key controller.Key, f resize.Facts, p resize.Plan) time.Duration {
 	if p.Step != resize.Begin && p.Step != resize.Expand || !f.Expands {
 		return 0
 	}
 	lane := controller.Lane{Driver: f.Volume.Spec.CSI.Driver, Call: "expand", Namespace: key.Namespace}
-	return r.Turn(key, lane, func(b volume.Because) { r.Events.Warn(f.Claim, b) })
+	return r.Enter(key, lane, func(b volume.Because) { r.Events.Warn(f.Claim, b) })
 }
 
 func (r *resizer) gather(claim *corev1.PersistentVolumeClaim) resize.Facts {
 	f := resize.Facts{Claim: claim, Refused: r.wasRefused(claim)}
-	if resize.Infeasible(claim) {
+	if resize.IsInfeasible(claim) {
 		f.Due = r.pause(claim) == 0
 	}
 	f.Volume, _ = r.volumes.Get(claim.Spec.VolumeName)
@@ -148,7 +148,7 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 	claim := f.Claim
 	switch p.Step {
 	case resize.Begin:
-		got, err := r.claims.UpdateStatus(ctx, resize.Begun(claim, p.Size, metav1.Now()))
+		got, err := r.claims.UpdateStatus(ctx, resize.Started(claim, p.Size, metav1.Now()))
 		if err != nil {
 			return controller.Result{}, err
 		}
@@ -163,12 +163,12 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 			r.Events.Warn(claim, p.Because)
 		}
 	}
-	return r.rest(claim), nil
+	return r.pauseInfeasible(claim), nil
 }
 
-// rest leaves a claim alone for a while whose size can never be.
-func (r *resizer) rest(claim *corev1.PersistentVolumeClaim) controller.Result {
-	if resize.Infeasible(claim) {
+// pauseInfeasible returns a result with a pause if the claim's size is infeasible.
+func (r *resizer) pauseInfeasible(claim *corev1.PersistentVolumeClaim) controller.Result {
+	if resize.IsInfeasible(claim) {
 		return controller.Result{After: r.pause(claim)}
 	}
 	return controller.Result{}

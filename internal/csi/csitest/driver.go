@@ -1,6 +1,7 @@
 package csitest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,9 +13,13 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
 
 	"volplane.dev/volplane/internal/csi"
 )
+
+// memoryBuffer is how much a connection in memory holds, in bytes.
+const memoryBuffer = 64 << 10
 
 // Config describes a Driver and its storage.
 type Config struct {
@@ -61,7 +66,7 @@ type Driver struct {
 	csipb.UnimplementedControllerServer
 	csipb.UnimplementedNodeServer
 
-	// Socket is the path of its socket.
+	// Socket is the path of its socket; empty if the driver is only in memory.
 	Socket string
 
 	t      testing.TB
@@ -72,15 +77,29 @@ type Driver struct {
 	name    string
 	volumes map[string]*vol
 	// server is nil while the driver is dead; stopped is closed when it dies.
-	server  *grpc.Server
+	server *grpc.Server
+	// memory is the listener of a driver without a socket.
+	memory  *bufconn.Listener
 	stopped chan struct{}
 }
 
-// Start serves a driver until the test ends.
+// Start serves a driver at a socket until the test ends.
 func Start(t testing.TB, c Config) *Driver {
 	t.Helper()
+	return start(t, c, filepath.Join(shortDir(t), "csi.sock"))
+}
+
+// InMemory serves a driver that only Dial reaches, until the test ends. It has no socket, so that it works in a bubble
+// of testing/synctest, where a goroutine that waits for the kernel would stop the clock.
+func InMemory(t testing.TB, c Config) *Driver {
+	t.Helper()
+	return start(t, c, "")
+}
+
+func start(t testing.TB, c Config, socket string) *Driver {
+	t.Helper()
 	d := &Driver{
-		Socket: filepath.Join(shortDir(t), "csi.sock"), t: t, config: c, volumes: map[string]*vol{},
+		Socket: socket, t: t, config: c, volumes: map[string]*vol{},
 		name: orDefault(c.Name, "test.csi.example.com"), script: newScript(),
 	}
 	d.config.NodeID = orDefault(c.NodeID, "node-1")
@@ -111,16 +130,20 @@ func orDefault(s, otherwise string) string {
 
 func (d *Driver) serve() {
 	d.t.Helper()
-	listener, err := listen(d.Socket)
-	if err != nil {
-		d.t.Fatal(err)
+	memory := bufconn.Listen(memoryBuffer)
+	var listener net.Listener = memory
+	if d.Socket != "" {
+		var err error
+		if listener, err = listen(d.Socket); err != nil {
+			d.t.Fatal(err)
+		}
 	}
 	server := grpc.NewServer(grpc.UnaryInterceptor(d.intercept), grpc.ForceServerCodecV2(rawCodec{}))
 	csipb.RegisterIdentityServer(server, d)
 	csipb.RegisterControllerServer(server, d)
 	csipb.RegisterNodeServer(server, d)
 	d.mu.Lock()
-	d.server, d.stopped = server, make(chan struct{})
+	d.server, d.stopped, d.memory = server, make(chan struct{}), memory
 	d.mu.Unlock()
 	go func() { _ = server.Serve(listener) }()
 }
@@ -157,12 +180,23 @@ func (d *Driver) Restart() {
 // Dial returns the driver as those know it who call it, until the test ends.
 func (d *Driver) Dial() *csi.Driver {
 	d.t.Helper()
-	dialed, err := csi.Dial(d.t.Context(), d.Socket)
+	var opts []csi.Option
+	if d.Socket == "" {
+		opts = append(opts, csi.WithDialer(d.dialMemory))
+	}
+	dialed, err := csi.Dial(d.t.Context(), d.Socket, opts...)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	d.t.Cleanup(func() { _ = dialed.Close() })
 	return dialed
+}
+
+func (d *Driver) dialMemory(ctx context.Context) (net.Conn, error) {
+	d.mu.Lock()
+	memory := d.memory
+	d.mu.Unlock()
+	return memory.DialContext(ctx)
 }
 
 // Rename changes the name that the driver returns from now on.

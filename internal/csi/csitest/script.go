@@ -52,6 +52,7 @@ type Call struct {
 // script holds the failures that a test has ordered, and the calls so far.
 type script struct {
 	mu       sync.Mutex
+	each     func(method string, req proto.Message) Action
 	on       map[string]func(n int, req any) Action
 	count    map[string]int
 	calls    []Call
@@ -69,6 +70,14 @@ func (d *Driver) OnCall(method string, f func(n int, req any) Action) {
 	d.script.mu.Lock()
 	defer d.script.mu.Unlock()
 	d.script.on[method] = f
+}
+
+// OnEach makes f decide how each call ends whose method has no function of its own, except those of the identity
+// service and others that only read capabilities.
+func (d *Driver) OnEach(f func(method string, req proto.Message) Action) {
+	d.script.mu.Lock()
+	defer d.script.mu.Unlock()
+	d.script.each = f
 }
 
 // Calls returns the calls so far in order of arrival, without those of the identity service and
@@ -135,7 +144,11 @@ func (s *script) record(method, key string, req any) (f func(int, any) Action, n
 			delete(s.busy, key)
 		}
 	}
-	return s.on[method], s.count[method], leave
+	f = s.on[method]
+	if each := s.each; f == nil && each != nil && !isReadOnly(method) {
+		f = func(_ int, req any) Action { return each(method, req.(proto.Message)) }
+	}
+	return f, s.count[method], leave
 }
 
 func isReadOnly(method string) bool {

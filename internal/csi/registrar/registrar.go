@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"time"
 
@@ -18,6 +20,8 @@ import (
 const (
 	// rescanInterval is the time between checks of the socket if the kernel reports no event.
 	rescanInterval = 30 * time.Second
+	// minTakenPause is the first pause of a patient registrar whose path another one has.
+	minTakenPause = time.Second
 	// stopTimeout is how long an agent may take to receive the last answer.
 	stopTimeout = time.Second
 	// maxRequest is the size limit of an agent's request, in bytes.
@@ -38,10 +42,11 @@ type Registrar struct {
 	Driver string
 	// Endpoint is the path of the driver's CSI socket as the agent sees it.
 	Endpoint string
-	// Versions holds the CSI versions that the driver supports; empty stands for 1.0.0.
-	Versions []string
 	// Path is the path of the registration socket, in the directory that the agent watches.
 	Path string
+	// Patient says that neither a refusal nor ErrTaken ends Run: they are logged, and the agent may ask
+	// again later.
+	Patient bool
 	// Log receives the result of the registration.
 	Log *slog.Logger
 }
@@ -56,15 +61,52 @@ func (r Registrar) Run(ctx context.Context) error {
 	if err := r.check(); err != nil {
 		return fmt.Errorf("register driver: %w", err)
 	}
+	pause := minTakenPause
 	for {
 		removed, err := r.announce(ctx)
+		if r.Patient && errors.Is(err, ErrTaken) {
+			r.Log.Warn("driver is not announced, it will be tried again", "driver", r.Driver, "socket", r.Path, "pause", pause,
+				"err", err)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(pause):
+			}
+			pause = min(2*pause, rescanInterval)
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("register driver %s at %s: %w", r.Driver, r.Path, err)
 		}
 		if !removed {
 			return nil
 		}
+		pause = minTakenPause
 		r.Log.Warn("the registration socket was removed and is created anew", "driver", r.Driver, "socket", r.Path)
+	}
+}
+
+// Serve serves a driver at its socket and, if there is a Path, registers it, until ctx ends or the
+// agent refuses the driver. The caller stops the server.
+func (r Registrar) Serve(ctx context.Context, server *grpc.Server, at net.Listener) error {
+	announce, stop := context.WithCancel(ctx)
+	defer stop()
+	failed, ended := make(chan error, 1), make(chan error, 1)
+	go func() { failed <- server.Serve(at) }()
+	go func() {
+		if r.Path == "" {
+			<-announce.Done()
+			ended <- nil
+			return
+		}
+		ended <- r.Run(announce)
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case err := <-failed:
+		stop()
+		return errors.Join(err, <-ended)
 	}
 }
 
@@ -84,6 +126,10 @@ func (r Registrar) check() error {
 // removed; then removed is true.
 func (r Registrar) announce(ctx context.Context) (removed bool, err error) {
 	socket, err := listen(ctx, r.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		// Somebody removed the socket, or its directory, while it was being created.
+		return ctx.Err() == nil, nil
+	}
 	if err != nil {
 		return false, err
 	}
@@ -142,12 +188,8 @@ type service struct {
 
 // GetInfo returns the driver's name, endpoint and versions.
 func (s *service) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	versions := s.Versions
-	if len(versions) == 0 {
-		versions = []string{"1.0.0"}
-	}
 	return &registerapi.PluginInfo{
-		Type: registerapi.CSIPlugin, Name: s.Driver, Endpoint: s.Endpoint, SupportedVersions: versions,
+		Type: registerapi.CSIPlugin, Name: s.Driver, Endpoint: s.Endpoint, SupportedVersions: []string{"1.0.0"},
 	}, nil
 }
 
@@ -159,8 +201,13 @@ func (s *service) NotifyRegistrationStatus(
 		s.Log.Info("driver is registered", "driver", s.Driver, "endpoint", s.Endpoint)
 		return &registerapi.RegistrationStatusResponse{}, nil
 	}
+	err := fmt.Errorf("%w: %.1000q", ErrRefused, answer.GetError())
+	if s.Patient {
+		s.Log.Warn("driver is not registered", "driver", s.Driver, "err", err)
+		return &registerapi.RegistrationStatusResponse{}, nil
+	}
 	select {
-	case s.refused <- fmt.Errorf("%w: %.1000q", ErrRefused, answer.GetError()):
+	case s.refused <- err:
 	default:
 	}
 	return &registerapi.RegistrationStatusResponse{}, nil

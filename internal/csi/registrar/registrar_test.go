@@ -120,31 +120,25 @@ func (a *run) tell(status *registerapi.RegistrationStatus) {
 // TestContract: it says who the driver is, hears that it is taken, and leaves
 // nothing when it is told to end.
 func TestContract(t *testing.T) {
-	for _, c := range []struct{ say, want []string }{
-		{nil, []string{"1.0.0"}},
-		{[]string{"1.0.0", "1.13.0"}, []string{"1.0.0", "1.13.0"}},
-	} {
-		r := announced(t)
-		r.Versions = c.say
-		a := start(t, r)
-		info, err := a.agent().GetInfo(t.Context(), &registerapi.InfoRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if info.GetType() != registerapi.CSIPlugin || info.GetName() != driverName || info.GetEndpoint() != r.Endpoint ||
-			!slices.Equal(info.GetSupportedVersions(), c.want) {
-			t.Errorf("it says %v", info)
-		}
-		a.tell(&registerapi.RegistrationStatus{PluginRegistered: true})
-		if s, err := os.Lstat(r.Path); err != nil || s.Mode().Perm() != 0o600 {
-			t.Errorf("the socket is %v: %v", s, err)
-		}
-		a.end()
-		if err := a.result(); err != nil {
-			t.Error(err)
-		}
-		a.gone()
+	r := announced(t)
+	a := start(t, r)
+	info, err := a.agent().GetInfo(t.Context(), &registerapi.InfoRequest{})
+	if err != nil {
+		t.Fatal(err)
 	}
+	if info.GetType() != registerapi.CSIPlugin || info.GetName() != driverName || info.GetEndpoint() != r.Endpoint ||
+		!slices.Equal(info.GetSupportedVersions(), []string{"1.0.0"}) {
+		t.Errorf("it says %v", info)
+	}
+	a.tell(&registerapi.RegistrationStatus{PluginRegistered: true})
+	if s, err := os.Lstat(r.Path); err != nil || s.Mode().Perm() != 0o600 {
+		t.Errorf("the socket is %v: %v", s, err)
+	}
+	a.end()
+	if err := a.result(); err != nil {
+		t.Error(err)
+	}
+	a.gone()
 }
 
 // TestRefused: it ends with what the agent says.
@@ -154,6 +148,42 @@ func TestRefused(t *testing.T) {
 	if err := a.result(); !errors.Is(err, registrar.ErrRefused) || !strings.Contains(err.Error(), "topology collides") ||
 		len(err.Error()) > 1200 {
 		t.Errorf("it ended with %.1300v", err)
+	}
+	a.gone()
+}
+
+// TestPatient: a driver that may not end with a refusal stays where the agent asks again.
+func TestPatient(t *testing.T) {
+	r := announced(t)
+	r.Patient = true
+	a := start(t, r)
+	a.tell(&registerapi.RegistrationStatus{Error: "not yet"})
+	a.tell(&registerapi.RegistrationStatus{PluginRegistered: true})
+	a.end()
+	if err := a.result(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReplaced: a driver that may not end takes its place again when another one's socket was put there
+// and nobody answers at it.
+func TestReplaced(t *testing.T) {
+	r := announced(t)
+	r.Patient = true
+	a := start(t, r)
+	away := r.Path + ".away"
+	if err := os.Rename(r.Path, away); err != nil {
+		t.Fatal(err)
+	}
+	a.awaitSocket()
+	if err := os.Rename(away, r.Path); err != nil {
+		t.Fatal(err)
+	}
+	a.awaitSocket()
+	a.tell(&registerapi.RegistrationStatus{PluginRegistered: true})
+	a.end()
+	if err := a.result(); err != nil {
+		t.Error(err)
 	}
 	a.gone()
 }

@@ -9,16 +9,18 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Answer is how an attach or a detach ended, or the preparation of one.
+// Answer is the result of an attach or a detach, or of its preparation.
 type Answer struct {
 	volume.Answer
 	// NoSecret says why the driver was called to detach without the Secret that the record names; empty when it had it.
 	NoSecret string
 	// Published is the publish context that an attach has returned.
 	Published map[string]string
+	// Vanished says why something was attached again that its driver did not list; only the next list ends that.
+	Vanished string
 }
 
-// Result is what follows an answer.
+// Result is what follows from an answer.
 type Result struct {
 	// Status has the fields to be changed in the attachment's status; nil when it says all of it already.
 	Status map[string]any
@@ -31,26 +33,44 @@ type Result struct {
 	Because volume.Because
 }
 
-// After decides what follows the end of a step of an attachment that calls the driver, if it has anything to do. The
-// finalizers stay whatever the outcome of a failed call is: only a detach that is done ends an attach.
+// After decides what follows from the end of a step that called the driver or prepared a call. The
+// finalizers stay after every failure: only a successful detach ends an attach.
 func After(step Step, a *storagev1.VolumeAttachment, answer Answer, now metav1.Time) Result {
 	switch {
 	case answer.Outcome != volume.Done:
 		return failed(a, answer, now)
 	case step == Detach:
-		done := say(Nothing, volume.ReasonDetaching, "attacher", Name(a)+" is detached from node "+a.Spec.NodeName)
+		done := plan(Nothing, volume.ReasonDetaching, "attacher", Name(a)+" is detached from node "+a.Spec.NodeName)
 		return Result{Release: true, Because: done.Because}
 	}
-	r := Result{Because: say(Nothing, volume.ReasonAttached, "", Name(a)+" is attached to node "+a.Spec.NodeName).Because}
-	if s := a.Status; !s.Attached || s.AttachError != nil || !maps.Equal(s.AttachmentMetadata, answer.Published) {
+	r := Result{Because: plan(Nothing, volume.ReasonAttached, "", Name(a)+" is attached to node "+a.Spec.NodeName).Because}
+	attachError, same := any(nil), a.Status.AttachError == nil
+	if answer.Vanished != "" {
+		status, isNew := errorStatus(a, answer.Vanished, nil, now)
+		attachError, same = status["attachError"], !isNew
+	}
+	if s := a.Status; !s.Attached || !same || !maps.Equal(s.AttachmentMetadata, answer.Published) {
 		// S1-055 to S1-057.
-		r.Status = map[string]any{"attached": true, "attachmentMetadata": answer.Published, "attachError": nil}
+		r.Status = map[string]any{"attached": true, "attachmentMetadata": answer.Published, "attachError": attachError}
 	}
 	return r
 }
 
-// failed repeats the call and writes its error where people look for it. The code is the driver's own, and the API's
-// for attaching only: an error without one takes the code of an earlier error away.
+// Vanished decides what is written of an attachment that its driver does not list: the reason, once.
+func Vanished(c Correction, now metav1.Time) Result {
+	return once(c.Attachment, c.Cause, c.Because, now)
+}
+
+// Agreed decides what is written of an attachment that its driver lists again.
+func Agreed(a *storagev1.VolumeAttachment) Result {
+	return Result{
+		Status:  map[string]any{"attachError": nil},
+		Because: plan(Nothing, volume.ReasonAttached, "", Name(a)+" is attached to node "+a.Spec.NodeName).Because,
+	}
+}
+
+// failed requests a retry and writes the error into the attachment's status. The code is written for
+// attaching only, as the API has it: an error without a code removes an earlier code.
 func failed(a *storagev1.VolumeAttachment, answer Answer, now metav1.Time) Result {
 	text, detaching := answer.Text, a.DeletionTimestamp != nil
 	if answer.NoSecret != "" {
@@ -64,18 +84,23 @@ func failed(a *storagev1.VolumeAttachment, answer Answer, now metav1.Time) Resul
 	return Result{Status: status, Warn: isNew, Retry: true, Because: Failed(a, detaching, text)}
 }
 
-// Refused decides what is written when an attachment cannot go on before something changes, which wakes it: the reason,
-// once.
+// Refused decides what is written, once, when an attachment cannot proceed before an object changes.
 func Refused(a *storagev1.VolumeAttachment, why volume.Because, now metav1.Time) Result {
+	return once(a, why.Message, why, now)
+}
+
+// once writes the text of a reason into the attachment's status and reports the reason, unless the text is
+// written already.
+func once(a *storagev1.VolumeAttachment, text string, why volume.Because, now metav1.Time) Result {
 	r := Result{Because: why}
-	if status, isNew := errorStatus(a, why.Message, nil, now); isNew {
+	if status, isNew := errorStatus(a, text, nil, now); isNew {
 		r.Status, r.Warn = status, true
 	}
 	return r
 }
 
-// errorStatus returns the field of the status that an error belongs into (S1-059, S1-066), and whether its text is new
-// there.
+// errorStatus returns the change of the status field for an error (S1-059, S1-066), and whether its
+// text is new.
 func errorStatus(a *storagev1.VolumeAttachment, text string, code any, now metav1.Time) (map[string]any, bool) {
 	field, written := "attachError", a.Status.AttachError
 	if a.DeletionTimestamp != nil {
@@ -85,18 +110,18 @@ func errorStatus(a *storagev1.VolumeAttachment, text string, code any, now metav
 		written == nil || written.Message != text
 }
 
-// ToDetach returns an attachment that went away without a detach as one that is to be detached.
+// ToDetach returns an attachment that was deleted without a detach as one that is to be detached.
 func ToDetach(gone *storagev1.VolumeAttachment, now metav1.Time) *storagev1.VolumeAttachment {
 	a := gone.DeepCopy()
 	a.DeletionTimestamp = &now
-	if !Kept(a) {
+	if !HasFinalizer(a) {
 		// Somebody has removed the finalizer by hand.
 		a.Finalizers = append(a.Finalizers, volume.AttacherFinalizer(a.Spec.Attacher))
 	}
 	return a
 }
 
-// Mount is what a node knows of the attachment by which it is about to mount a volume.
+// Mount is what a node knows of the attachment of a volume that it is about to mount.
 type Mount struct {
 	Driver, Handle, Volume, Node string
 	// Listed says that the node's volumesAttached has the volume.
@@ -105,8 +130,8 @@ type Mount struct {
 	Attachment *storagev1.VolumeAttachment
 }
 
-// Problem returns why the node may not mount; empty when it may. Wait says that it is no failure, and that no watch
-// tells when it is over.
+// Problem returns why the node may not mount; empty if it may. wait says that this is not a failure,
+// and that no watch reports its end.
 func (m Mount) Problem() (text string, wait bool) {
 	a, name := m.Attachment, NameOf(m.Driver, m.Handle, m.Node)
 	switch {
@@ -124,10 +149,10 @@ func (m Mount) Problem() (text string, wait bool) {
 	return "", false
 }
 
-// resourceExhausted is gRPC's code by which a driver says that a node has as many volumes as it can.
+// resourceExhausted is the gRPC code with which a driver reports that a node has reached its limit.
 const resourceExhausted = 8
 
-// NodeFull says whether an attachment is not attached because its node takes no more volumes of the driver.
+// NodeFull says whether an attach failed because of the driver's limit on the node.
 func NodeFull(a *storagev1.VolumeAttachment) bool {
 	e := a.Status.AttachError
 	return e != nil && e.ErrorCode != nil && *e.ErrorCode == resourceExhausted

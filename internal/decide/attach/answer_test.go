@@ -63,10 +63,8 @@ func play(t *testing.T, given string, anyAnswer volume.Answer) Result {
 		case "#":
 		case "attachment":
 			read(t, a, strings.Fields(rest))
-		case "attachError":
-			a.Status.AttachError = &storagev1.VolumeError{Message: rest}
-		case "detachError":
-			a.Status.DetachError = &storagev1.VolumeError{Message: rest}
+		case "attachError", "detachError":
+			readError(a, word, rest)
 		case "attach", "detach":
 			step = steps[word]
 		case "answer":
@@ -75,6 +73,8 @@ func play(t *testing.T, given string, anyAnswer volume.Answer) Result {
 			}
 		case "published":
 			answer.Published = map[string]string{"device": rest}
+		case "vanished":
+			answer.Vanished = rest
 		case "no-secret":
 			answer.NoSecret = rest
 		case "refused":
@@ -84,6 +84,14 @@ func play(t *testing.T, given string, anyAnswer volume.Answer) Result {
 		}
 	}
 	return After(step, a, answer, now())
+}
+
+func readError(a *storagev1.VolumeAttachment, word, message string) {
+	at := &a.Status.AttachError
+	if word == "detachError" {
+		at = &a.Status.DetachError
+	}
+	*at = &storagev1.VolumeError{Message: message}
 }
 
 func read(t *testing.T, a *storagev1.VolumeAttachment, words []string) {

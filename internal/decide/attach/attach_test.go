@@ -323,7 +323,7 @@ func TestRecorded(t *testing.T) {
 	if got, err := RecordOf(want); err != nil || !cmp.Equal(&p.Record, got) {
 		t.Errorf("read again: %+v, %v", got, err)
 	}
-	if left := Released(want).Finalizers; !slices.Equal(left, bare.Finalizers) {
+	if left := WithoutFinalizer(want).Finalizers; !slices.Equal(left, bare.Finalizers) {
 		t.Error("a released attachment has the finalizers", left)
 	}
 }
@@ -341,7 +341,7 @@ func TestLiving(t *testing.T) {
 		{"not ready", node(down), false},
 		{"out of service", node(outOf), false},
 	} {
-		if got := Living(c.node); got != c.want {
+		if got := Trusted(c.node); got != c.want {
 			t.Errorf("a node that is %s is living: %v", c.argues, got)
 		}
 	}
@@ -389,14 +389,16 @@ func TestLost(t *testing.T) {
 	recorded(bare)
 	own := lost.DeepCopy()
 	inline(own)
-	if Lost(own) {
+	if DeletedWithoutDetach(own) {
 		t.Error("what no volume object names is not ours to lose")
 	}
-	if !Lost(lost) || Lost(released) || Lost(early) || !Lost(bare) {
-		t.Error("lost, released, never recorded and bare:", Lost(lost), Lost(released), Lost(early), Lost(bare))
+	for a, want := range map[*storagev1.VolumeAttachment]bool{lost: true, released: false, early: false, bare: true} {
+		if DeletedWithoutDetach(a) != want {
+			t.Errorf("%s: deleted without detach: %v", a, !want)
+		}
 	}
-	if !Bared(lost, bare) || Bared(bare, bare) || Bared(lost, lost) ||
-		Bared(lost, func() *storagev1.VolumeAttachment { going(early); return early }()) {
+	if !LostFinalizer(lost, bare) || LostFinalizer(bare, bare) || LostFinalizer(lost, lost) ||
+		LostFinalizer(lost, func() *storagev1.VolumeAttachment { going(early); return early }()) {
 		t.Error("only what is not going can be bared")
 	}
 }

@@ -11,16 +11,14 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Record is everything that a detach needs, written to the attachment before
-// the attach: the volume object, the Secret's name and the Node may be gone by
-// then (S1-121).
+// Record is everything that a detach needs. It is written to the attachment before the attach, because
+// the volume's object, the Secret's name and the Node may be gone by then (S1-121).
 type Record struct {
 	Handle string                  `json:"handle"`
 	Secret *corev1.SecretReference `json:"secret,omitempty"`
 }
 
-// RecordOf returns the record of an attachment; nil when it has none, or none
-// that makes sense, which is an error.
+// RecordOf returns the record of an attachment, nil if it has none. An invalid record is an error.
 func RecordOf(a *storagev1.VolumeAttachment) (*Record, error) {
 	text, ok := a.Annotations[volume.AnnDetach]
 	if !ok {
@@ -36,7 +34,7 @@ func RecordOf(a *storagev1.VolumeAttachment) (*Record, error) {
 	return r, nil
 }
 
-// Step is what is done next about one attachment.
+// Step is the next step of one attachment.
 type Step int
 
 // Steps of an attachment's life.
@@ -57,7 +55,7 @@ const (
 	Refuse
 )
 
-// Facts is everything that a decision about one attachment looks at.
+// Facts is everything on which the decision about one attachment depends.
 type Facts struct {
 	Attachment *storagev1.VolumeAttachment
 	// Volume is the object that it names, or SourceOf it; nil when it is gone.
@@ -86,8 +84,8 @@ type Plan struct {
 // specification allows 4096; some drivers use more.
 const maxAttributes = 64 << 10
 
-// SourceOf returns the volume that an attachment is about: what the attachment
-// itself says, or else the object; nil when there is neither.
+// SourceOf returns the volume of an attachment: the inline spec of the attachment itself, or else the
+// object; nil if there is neither.
 func SourceOf(a *storagev1.VolumeAttachment, object *corev1.PersistentVolume) *corev1.PersistentVolume {
 	if a.Spec.Source.InlineVolumeSpec != nil {
 		return &corev1.PersistentVolume{Spec: *a.Spec.Source.InlineVolumeSpec}
@@ -95,9 +93,8 @@ func SourceOf(a *storagev1.VolumeAttachment, object *corev1.PersistentVolume) *c
 	return object
 }
 
-// NodeID returns a driver's name of an attachment's node: what the driver
-// registered there, else what the attachment says, else what an old node wrote
-// on its Node object (S1-050); "" when none of them knows the driver.
+// NodeID returns the driver's id of an attachment's node: the one in the CSINode, else the one recorded
+// in the attachment, else the one in the Node's annotation (S1-050); "" if there is none.
 func NodeID(c *storagev1.CSINode, a *storagev1.VolumeAttachment, n *corev1.Node) string {
 	if c != nil {
 		for _, d := range c.Spec.Drivers {
@@ -116,7 +113,7 @@ func NodeID(c *storagev1.CSINode, a *storagev1.VolumeAttachment, n *corev1.Node)
 	return ids[a.Spec.Attacher]
 }
 
-func say(s Step, r volume.Reason, next, message string) Plan {
+func plan(s Step, r volume.Reason, next, message string) Plan {
 	return Plan{Step: s, Because: volume.Because{Reason: r, Message: message, Next: next}}
 }
 
@@ -125,26 +122,26 @@ func Attachment(f Facts) Plan {
 	a := f.Attachment
 	switch {
 	case !f.Ours:
-		return say(Nothing, volume.ReasonDriverMissing, a.Spec.Attacher, "driver "+a.Spec.Attacher+" has not registered")
-	case a.DeletionTimestamp != nil && !Kept(a):
+		return plan(Nothing, volume.ReasonDriverMissing, a.Spec.Attacher, "driver "+a.Spec.Attacher+" has not registered")
+	case a.DeletionTimestamp != nil && !HasFinalizer(a):
 		return terminating(a)
 	case a.DeletionTimestamp != nil:
 		return detach(f)
-	case a.Status.Attached && !f.Again && (f.Trivial || Kept(a) || !isRecorded(a)):
-		return say(Nothing, volume.ReasonAttached, "", Name(a)+" is attached to node "+a.Spec.NodeName)
+	case a.Status.Attached && !f.Again && (f.Trivial || HasFinalizer(a) || !isRecorded(a)):
+		return plan(Nothing, volume.ReasonAttached, "", Name(a)+" is attached to node "+a.Spec.NodeName)
 	case f.Trivial:
-		return say(Mark, volume.ReasonAttaching, "", Name(a)+" needs no attaching by driver "+a.Spec.Attacher)
+		return plan(Mark, volume.ReasonAttaching, "", Name(a)+" needs no attaching by driver "+a.Spec.Attacher)
 	}
 	return attach(f)
 }
 
-// terminating says what an attachment waits for that is detached and being deleted.
+// terminating returns the reason for which a detached attachment that is being deleted still exists.
 func terminating(a *storagev1.VolumeAttachment) Plan {
 	if len(a.Finalizers) == 0 {
-		return say(Nothing, volume.ReasonTerminating, "api server",
+		return plan(Nothing, volume.ReasonTerminating, "api server",
 			"attachment "+a.Name+" is being deleted, and nothing holds it")
 	}
-	return say(Nothing, volume.ReasonTerminating, "owner of "+a.Finalizers[0],
+	return plan(Nothing, volume.ReasonTerminating, "owner of "+a.Finalizers[0],
 		Name(a)+" is detached from node "+a.Spec.NodeName+
 			"; its attachment is being deleted, and finalizer "+a.Finalizers[0]+" is held by somebody else")
 }
@@ -154,48 +151,47 @@ func attach(f Facts) Plan {
 	name := Name(a)
 	switch {
 	case v == nil || v.Spec.CSI == nil:
-		return say(Refuse, volume.ReasonVolumeMissing, "user", name+" does not exist or is no CSI volume")
+		return plan(Refuse, volume.ReasonVolumeMissing, "user", name+" does not exist or is no CSI volume")
 	case v.Spec.CSI.Driver != a.Spec.Attacher:
-		return say(Refuse, volume.ReasonNotMine, "user", name+" is of driver "+v.Spec.CSI.Driver+", not "+a.Spec.Attacher)
+		return plan(Refuse, volume.ReasonNotMine, "user", name+" is of driver "+v.Spec.CSI.Driver+", not "+a.Spec.Attacher)
 	case v.DeletionTimestamp != nil:
 		// S3-010, S3-024.
-		return say(Refuse, volume.ReasonTerminating, "provisioner", name+" is being deleted and is not attached any more")
+		return plan(Refuse, volume.ReasonTerminating, "provisioner", name+" is being deleted and is not attached any more")
 	case recordsOther(a, v):
 		// It keeps what is to be detached, until it is gone.
-		return say(Refuse, volume.ReasonNotMine, "attachdetach",
+		return plan(Refuse, volume.ReasonNotMine, "attachdetach",
 			name+" was made again for another volume of driver "+a.Spec.Attacher+" since it was attached")
 	case size(v.Spec.CSI.VolumeAttributes) > maxAttributes:
-		return say(Refuse, volume.ReasonFailedAttach, "user",
+		return plan(Refuse, volume.ReasonFailedAttach, "user",
 			fmt.Sprintf("%s has %d bytes of attributes, more than %d", name, size(v.Spec.CSI.VolumeAttributes), maxAttributes))
 	case f.NodeID == "":
-		return say(Refuse, volume.ReasonDriverMissing, a.Spec.Attacher,
+		return plan(Refuse, volume.ReasonDriverMissing, a.Spec.Attacher,
 			"driver "+a.Spec.Attacher+" has not registered on node "+a.Spec.NodeName)
 	}
-	p := say(Attach, volume.ReasonAttaching, a.Spec.Attacher, name+" is being attached to node "+a.Spec.NodeName)
+	p := plan(Attach, volume.ReasonAttaching, a.Spec.Attacher, name+" is being attached to node "+a.Spec.NodeName)
 	p.Record = recordFrom(v)
 	p.NodeID = f.NodeID
-	if recorded := a.Annotations[volume.AnnNodeID]; Kept(a) && recorded != p.NodeID {
+	if recorded := a.Annotations[volume.AnnNodeID]; HasFinalizer(a) && recorded != p.NodeID {
 		p.Left = recorded
 	}
 	return p
 }
 
-// isRecorded says whether the driver may have been called. The finalizer came
-// with the record; without it somebody has taken it away by hand, and the
-// attachment could go without a detach.
+// isRecorded says whether the driver may have been called. The finalizer is written together with the
+// record; without the finalizer somebody has removed it, and the attachment could be deleted without a
+// detach.
 func isRecorded(a *storagev1.VolumeAttachment) bool {
 	r, err := RecordOf(a)
 	return err != nil || r != nil
 }
 
-// recordsOther says whether the driver may have been called for another volume
-// than the one that the object is for.
+// recordsOther says whether the driver may have been called for another volume than the object's.
 func recordsOther(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
 	r, _ := RecordOf(a)
 	return r != nil && r.Handle != v.Spec.CSI.VolumeHandle
 }
 
-// size returns the bytes of a map of attributes.
+// size returns the number of bytes of a map of attributes.
 func size(m map[string]string) int {
 	n := 0
 	for k, v := range m {
@@ -210,7 +206,7 @@ func recordFrom(v *corev1.PersistentVolume) Record {
 
 func detach(f Facts) Plan {
 	a := f.Attachment
-	p := say(Detach, volume.ReasonDetaching, a.Spec.Attacher, Name(a)+" is being detached from node "+a.Spec.NodeName)
+	p := plan(Detach, volume.ReasonDetaching, a.Spec.Attacher, Name(a)+" is being detached from node "+a.Spec.NodeName)
 	if f.Trivial {
 		return p
 	}
@@ -228,23 +224,26 @@ func detach(f Facts) Plan {
 	case err == nil && !recorded && !a.Status.Attached:
 		// The finalizer comes with the node's id, in today's sidecars too:
 		// without one the driver was never called (S1-053).
-		return say(Release, volume.ReasonDetaching, "", "attachment "+a.Name+" was never attached")
+		return plan(Release, volume.ReasonDetaching, "", "attachment "+a.Name+" was never attached")
 	default:
-		return say(Refuse, volume.ReasonFailedDetach, "user",
+		return plan(Refuse, volume.ReasonFailedDetach, "user",
 			Name(a)+" is gone and attachment "+a.Name+" does not say what to detach")
 	}
 	if p.NodeID == "" {
 		// To a driver no node means all nodes.
-		return say(Refuse, volume.ReasonFailedDetach, "user", "driver "+a.Spec.Attacher+" is not known on node "+
+		return plan(Refuse, volume.ReasonFailedDetach, "user", "driver "+a.Spec.Attacher+" is not known on node "+
 			a.Spec.NodeName+" and attachment "+a.Name+" does not say from where to detach")
 	}
 	return p
 }
 
-// Failed explains a call of the driver that did not work.
+// Failed is the reason of a driver's call that failed.
 func Failed(a *storagev1.VolumeAttachment, detaching bool, cause string) volume.Because {
 	b := volume.Because{Reason: volume.ReasonFailedAttach, Next: volume.NextAfter(cause, a.Spec.Attacher)}
 	state := "attached to"
+	if a.Status.Attached {
+		b.Reason = volume.ReasonAttachmentVanished
+	}
 	if detaching {
 		b.Reason, state = volume.ReasonFailedDetach, "detached from"
 	}
@@ -252,7 +251,7 @@ func Failed(a *storagev1.VolumeAttachment, detaching bool, cause string) volume.
 	return b
 }
 
-// Name names what an attachment attaches, for people.
+// Name returns the name of an attachment's volume for messages.
 func Name(a *storagev1.VolumeAttachment) string {
 	if name := sourceOf(a); name != "" {
 		return "volume " + name
@@ -260,8 +259,8 @@ func Name(a *storagev1.VolumeAttachment) string {
 	return "a volume"
 }
 
-// Recorded returns the attachment with the finalizer and all that its detach
-// needs on it, and whether that is a change (S1-053).
+// Recorded returns the attachment with the finalizer and everything that its detach needs, and whether
+// that is a change (S1-053).
 func Recorded(a *storagev1.VolumeAttachment, p Plan) (*storagev1.VolumeAttachment, bool) {
 	// Strings always marshal.
 	text, _ := json.Marshal(p.Record)
@@ -281,38 +280,36 @@ func Recorded(a *storagev1.VolumeAttachment, p Plan) (*storagev1.VolumeAttachmen
 	return c, true
 }
 
-// Kept says whether the attachment has our finalizer: it cannot go without a
+// HasFinalizer says whether the attachment has our finalizer, so that it cannot be deleted without a
 // detach.
-func Kept(a *storagev1.VolumeAttachment) bool {
+func HasFinalizer(a *storagev1.VolumeAttachment) bool {
 	return slices.Contains(a.Finalizers, volume.AttacherFinalizer(a.Spec.Attacher))
 }
 
-// Released returns the attachment without our finalizer.
-func Released(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
+// WithoutFinalizer returns the attachment without our finalizer.
+func WithoutFinalizer(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	c := a.DeepCopy()
 	c.Finalizers = slices.DeleteFunc(c.Finalizers,
 		func(f string) bool { return f == volume.AttacherFinalizer(a.Spec.Attacher) })
 	return c
 }
 
-// Lost says of an attachment that is gone whether it went without the detach
-// that its finalizer promises: then it was never marked as going. An API server
-// deletes an object although a finalizer was added, when both happen at once
-// (kubernetes/kubernetes#77988), and people take finalizers away by hand.
-func Lost(gone *storagev1.VolumeAttachment) bool {
+// DeletedWithoutDetach says whether an attachment was deleted although it had our finalizer and was
+// never marked as deleted. An API server does that if the finalizer is added at the same moment
+// (kubernetes/kubernetes#77988), and people remove finalizers by hand.
+func DeletedWithoutDetach(gone *storagev1.VolumeAttachment) bool {
 	return gone.DeletionTimestamp == nil && gone.Spec.Source.PersistentVolumeName != nil &&
-		(Kept(gone) || isRecorded(gone))
+		(HasFinalizer(gone) || isRecorded(gone))
 }
 
-// Bared says whether an attachment has just lost our finalizer though nobody is
-// detaching it.
-func Bared(before, after *storagev1.VolumeAttachment) bool {
-	return Kept(before) && !Kept(after) && after.DeletionTimestamp == nil
+// LostFinalizer says whether an attachment has just lost our finalizer although nobody is detaching it.
+func LostFinalizer(before, after *storagev1.VolumeAttachment) bool {
+	return HasFinalizer(before) && !HasFinalizer(after) && after.DeletionTimestamp == nil
 }
 
-// Volume decides whether a volume object is kept by the finalizer of its
-// driver's attacher: it is while it may be attached, and let go when it is
-// being deleted and no attachment names it (S1-054). nil is no change.
+// Volume decides whether a PersistentVolume has the finalizer of its driver's attacher: it has while it
+// may be attached, and loses it when it is being deleted and no attachment names it (S1-054). nil means
+// no change.
 func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume, volume.Because) {
 	if v.Spec.CSI == nil {
 		return nil, volume.Because{Reason: volume.ReasonNotMine, Message: "volume " + v.Name + " is no CSI volume"}
@@ -336,7 +333,7 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 	return nil, finalizerStays(v, attached, has)
 }
 
-// finalizerStays tells why the attacher's finalizer stays on a volume as it is.
+// finalizerStays returns the reason for which a volume keeps the attacher's finalizer.
 func finalizerStays(v *corev1.PersistentVolume, attached, has bool) volume.Because {
 	switch {
 	case !has || v.DeletionTimestamp == nil:

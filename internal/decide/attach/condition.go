@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Wanted returns what the plan says of a volume that a Pod wants on the node and
-// that has no attachment to it.
+// Wanted returns the plan's condition of a volume that a Pod wants and that has no attachment to the
+// node.
 func (p NodePlan) Wanted(v *corev1.PersistentVolume, node string) volume.Condition {
 	if i := slices.IndexFunc(p.Notices, func(n Notice) bool { return n.Warn && n.Volume == v.Name }); i >= 0 {
 		b := p.Notices[i].Because
@@ -25,8 +25,8 @@ func (p NodePlan) Wanted(v *corev1.PersistentVolume, node string) volume.Conditi
 	return volume.Condition{Because: p.Because, Stuck: p.Because.Reason == volume.ReasonNodeGone}
 }
 
-// Unwanted returns what the plan of its node says of an attachment; false when
-// Pods want it, or when it is the attacher's turn.
+// Unwanted returns the plan's condition of an attachment; false if Pods want it, or if the attacher
+// acts next.
 func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (volume.Condition, bool) {
 	if i := slices.IndexFunc(p.Detach, func(d Detachment) bool { return d.Attachment.Name == a.Name }); i >= 0 {
 		return volume.Condition{Because: p.Detach[i].Because, Stuck: p.Detach[i].Stuck}, true
@@ -42,8 +42,7 @@ func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (volume.Condition, boo
 	return volume.Condition{}, false
 }
 
-// ConditionOf returns what is to be told of an attachment when it is the attacher's
-// turn.
+// ConditionOf returns the condition of an attachment when the attacher acts next.
 func ConditionOf(f Facts) volume.Condition {
 	a, p := f.Attachment, Attachment(f)
 	failed := a.Status.AttachError
@@ -53,7 +52,7 @@ func ConditionOf(f Facts) volume.Condition {
 	switch {
 	case p.Step == Refuse:
 		return volume.Condition{Because: p.Because, Stuck: true}
-	case p.Step != Nothing && failed != nil:
+	case failed != nil && (p.Step != Nothing || a.Status.Attached && a.DeletionTimestamp == nil):
 		return volume.Condition{Because: Failed(a, a.DeletionTimestamp != nil, failed.Message), Stuck: true}
 	}
 	return volume.Condition{Because: p.Because}

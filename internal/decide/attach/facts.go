@@ -12,8 +12,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Memory is what only the process knows that acts; the zero value is that of
-// anybody else.
+// Memory is what only the process that acts knows; other processes use the zero value.
 type Memory struct {
 	// Making are the drivers of attachments to the node whose creation has begun
 	// and that cannot be seen yet, by name.
@@ -60,15 +59,14 @@ func FactsOf(view cluster.View, node string, m Memory) NodeFacts {
 	return f
 }
 
-// AttachmentFacts gathers the facts about one attachment that anybody can see.
+// AttachmentFacts gathers those facts about one attachment that are in the API.
 func AttachmentFacts(view cluster.View, a *storagev1.VolumeAttachment) Facts {
 	csiNode, _ := view.CSINodes.Get(a.Spec.NodeName)
 	node, _ := view.Nodes.Get(a.Spec.NodeName)
 	return Facts{Attachment: a, Volume: SourceOf(a, VolumeOf(view, a)), NodeID: NodeID(csiNode, a, node)}
 }
 
-// VolumeOf returns the volume object that an attachment names; nil when there is
-// none.
+// VolumeOf returns the PersistentVolume that an attachment names; nil if there is none.
 func VolumeOf(view cluster.View, a *storagev1.VolumeAttachment) *corev1.PersistentVolume {
 	if a.Spec.Source.PersistentVolumeName == nil {
 		return nil
@@ -77,12 +75,12 @@ func VolumeOf(view cluster.View, a *storagev1.VolumeAttachment) *corev1.Persiste
 	return v
 }
 
-// Needless says whether a driver needs no attaching (S1-089).
-func Needless(d *storagev1.CSIDriver) bool {
+// SkipsAttach says whether a driver's volumes need not be attached (S1-089).
+func SkipsAttach(d *storagev1.CSIDriver) bool {
 	return d != nil && d.Spec.AttachRequired != nil && !*d.Spec.AttachRequired
 }
 
-// addDrivers adds what the drivers of the node's agent said of the node.
+// addDrivers adds what the node's drivers have registered.
 func (f *NodeFacts) addDrivers(view cluster.View, near func(driver string) bool) {
 	n, ok := view.CSINodes.Get(f.Name)
 	if !ok {
@@ -98,8 +96,8 @@ func (f *NodeFacts) addDrivers(view cluster.View, near func(driver string) bool)
 	}
 }
 
-// addWishes adds what a Pod wants. A volume in the Pod itself is not attached, and
-// a claim that is to live as long as the Pod counts only if it is the Pod's own.
+// addWishes adds the volumes that a Pod wants. Inline volumes are not attached, and a generic ephemeral
+// volume counts only if its claim belongs to the Pod.
 func (f *NodeFacts) addWishes(view cluster.View, p *corev1.Pod, had func(node, unique string) bool) {
 	for i := range p.Spec.Volumes {
 		var v *corev1.PersistentVolume
@@ -115,8 +113,8 @@ func (f *NodeFacts) addWishes(view cluster.View, p *corev1.Pod, had func(node, u
 	}
 }
 
-// boundVolume returns the volume that a claim is bound to, if both say so, and if
-// the owner controls the claim when there has to be one.
+// boundVolume returns the volume that a claim is bound to, if both objects say so. If owner is set, it
+// must control the claim.
 func boundVolume(view cluster.View, claim string, owner *corev1.Pod) *corev1.PersistentVolume {
 	pvc, ok := view.Claims.Get(claim)
 	if !ok || pvc.Status.Phase != corev1.ClaimBound || owner != nil && !metav1.IsControlledBy(pvc, owner) {
@@ -134,7 +132,7 @@ func wishOf(
 ) Wish {
 	w := Wish{Volume: v, Pod: p}
 	if d, ok := view.Drivers.Get(v.Spec.CSI.Driver); ok {
-		w.Needless = Needless(d)
+		w.Needless = SkipsAttach(d)
 	}
 	if Shareable(v) {
 		return w
@@ -149,8 +147,8 @@ func wishOf(
 	return w
 }
 
-// nameIn returns the name of a Pod as it is told in a namespace: with its own namespace
-// if that is another one, where a Pod of the same name may be. It is empty for nil.
+// nameIn returns a Pod's name for messages in a namespace: with its own namespace if that is another
+// one; empty for nil.
 func nameIn(namespace string, p *corev1.Pod) string {
 	switch {
 	case p == nil:
@@ -161,24 +159,24 @@ func nameIn(namespace string, p *corev1.Pod) string {
 	return p.Name
 }
 
-// Away says whether another node than this one has a volume.
-func Away(view cluster.View, v *corev1.PersistentVolume, node string, had func(node, unique string) bool) bool {
+// InUseElsewhere says whether another node uses a volume.
+func InUseElsewhere(
+	view cluster.View, v *corev1.PersistentVolume, node string, had func(node, unique string) bool,
+) bool {
 	away, _ := usedOn(view, v, node, had)
 	return len(elsewhere(view, v, node)) > 0 || away != ""
 }
 
-// usedOn returns another living node that says that it uses a volume and has it
-// mounted, though its attachment may have been taken away by force; and its Pod that
-// has the volume, if one has not ended. It is
-// believed if one of its Pods has the volume, or if none is left but the volume
-// has been attached there: any node can say that it uses any volume, and one that
-// waits for a volume says so, too.
+// usedOn returns another ready node whose volumesInUse has the volume, even if its attachment was
+// deleted by force, and the running Pod that has the volume, if any. The entry is believed if one of
+// the node's Pods has the volume, or if no Pod is left but the volume was attached there: any node can
+// claim to use any volume, and one that waits for a volume has an entry, too.
 func usedOn(
 	view cluster.View, v *corev1.PersistentVolume, node string, had func(node, unique string) bool,
 ) (name string, pod *corev1.Pod) {
 	unique := volume.UniqueName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)
 	for _, n := range view.Nodes.By(cluster.NodesByVolume, unique) {
-		if n.Name == node || !Living(n) {
+		if n.Name == node || !Trusted(n) {
 			continue
 		}
 		if pod, has, waits := podsOf(view, v, n.Name); has || !waits && had != nil && had(n.Name, unique) {
@@ -188,8 +186,8 @@ func usedOn(
 	return "", nil
 }
 
-// podsOf says whether one of a node's Pods has a volume, which one, and whether any
-// waits for it. One that has ended may have it if none waits, and is not named.
+// podsOf returns a Pod of a node that has a volume, whether one has it, and whether one waits for it. A
+// finished Pod may have it if none waits; it is not returned.
 func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (pod *corev1.Pod, has, waits bool) {
 	ended := false
 	for _, same := range view.Volumes.By(cluster.VolumesByHandle, Key(v)) {
@@ -218,14 +216,14 @@ func isMounted(p *corev1.Pod) bool {
 	})
 }
 
-// Key returns a volume's name at its driver, as cluster.VolumesByHandle has it.
-// More than one object may stand for the same volume.
+// Key returns a volume's key in the index cluster.VolumesByHandle. Several objects may have the same
+// one.
 func Key(v *corev1.PersistentVolume) string {
 	return volume.Key(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)
 }
 
-// elsewhere returns the attachments of a volume to other nodes, also those of
-// other objects that stand for it.
+// elsewhere returns the attachments of a volume to other nodes, also those of other objects with the
+// same handle.
 func elsewhere(view cluster.View, v *corev1.PersistentVolume, node string) []*storagev1.VolumeAttachment {
 	names := []string{v.Name}
 	for _, same := range view.Volumes.By(cluster.VolumesByHandle, Key(v)) {
@@ -244,8 +242,7 @@ func elsewhere(view cluster.View, v *corev1.PersistentVolume, node string) []*st
 	return out
 }
 
-// holder returns a Pod that uses what an attachment is for, on its node; nil is
-// none that is known.
+// holder returns a Pod that uses an attachment's volume on its node; nil if none is known.
 func holder(view cluster.View, a *storagev1.VolumeAttachment) (pod *corev1.Pod) {
 	v := VolumeOf(view, a)
 	if v == nil || v.Spec.ClaimRef == nil {

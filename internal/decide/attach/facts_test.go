@@ -289,7 +289,7 @@ func TestAway(t *testing.T) {
 	} {
 		s := newPlace()
 		c.change(s)
-		if got := Away(s.View(), s.volume, "n1", nil); got != c.want {
+		if got := InUseElsewhere(s.View(), s.volume, "n1", nil); got != c.want {
 			t.Errorf("%s: away %v", argues, got)
 		}
 	}

@@ -17,12 +17,11 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// MaxUnmount is how long a node that is not ready may take to unmount what no Pod
-// wants, before its volumes are detached by force, or before people are told that
-// they are not; Kubernetes' own bound.
+// MaxUnmount is how long a node that is not ready may take to unmount a volume that no Pod wants. After
+// that its volumes are detached by force, or the wait is reported; Kubernetes uses the same time.
 const MaxUnmount = 6 * time.Minute
 
-// Wish is a volume that a Pod of the node uses.
+// Wish is a volume that a Pod on the node wants.
 type Wish struct {
 	Volume *corev1.PersistentVolume
 	Pod    *corev1.Pod
@@ -38,7 +37,7 @@ type Wish struct {
 	UsedOn string
 }
 
-// NodeFacts is everything that a decision about one node looks at.
+// NodeFacts is everything on which the decision about one node depends.
 type NodeFacts struct {
 	Name string
 	// Node is nil when the Node object is gone: nothing on it can be in use.
@@ -69,7 +68,7 @@ type NodeFacts struct {
 	NodeIDs map[string]string
 }
 
-// Notice is what a Pod is told about one of its volumes.
+// Notice is a message to a Pod about one of its volumes.
 type Notice struct {
 	Pod    *corev1.Pod
 	Volume string
@@ -78,8 +77,8 @@ type Notice struct {
 	Because volume.Because
 }
 
-// Event is what the Pod is told: a warning goes under the reason that
-// Kubernetes uses for every volume that is not attached.
+// Event returns the event of a notice. A warning has the reason that Kubernetes uses for every volume
+// that is not attached.
 func (n Notice) Event() volume.Because {
 	if n.Warn {
 		n.Because.Reason = volume.ReasonFailedAttach
@@ -87,7 +86,7 @@ func (n Notice) Event() volume.Because {
 	return n.Because
 }
 
-// Detachment is an attachment that nobody wants any more.
+// Detachment is an attachment that no Pod wants any more.
 type Detachment struct {
 	Attachment *storagev1.VolumeAttachment
 	// Unique is the volume's name in the node's status; "" when unknown.
@@ -98,8 +97,8 @@ type Detachment struct {
 	Because      volume.Because
 }
 
-// NodePlan is what is done for one node, in this order: the node's status
-// first, because the node must not begin to mount what is about to go.
+// NodePlan has the actions for one node, in this order. The node's status comes first, because the node
+// must not start to mount a volume that will be detached.
 type NodePlan struct {
 	// Attached is what node.status.volumesAttached should be; Publish says
 	// that it is not yet.
@@ -119,21 +118,21 @@ type NodePlan struct {
 	Because volume.Because
 }
 
-// Attachable is an attachment to be made.
+// Attachable is an attachment to create.
 type Attachable struct {
 	Attachment *storagev1.VolumeAttachment
 	Volume     *corev1.PersistentVolume
 }
 
-// NameOf returns the name of the attachment of a volume to a node. It follows
-// from its arguments so that a repeated attach finds it.
+// NameOf returns the name of the attachment of a volume to a node. It depends only on its arguments, so
+// that a repeated attach finds it.
 func NameOf(driver, handle, node string) string {
 	sum := sha256.Sum256([]byte(handle + driver + node))
 	return "csi-" + hex.EncodeToString(sum[:])
 }
 
-// nodeDecision is the work on one NodePlan. All its steps look things up: a
-// node may have a thousand volumes.
+// nodeDecision is the state of one decision about a node. Its steps use indexes, because a node may
+// have a thousand volumes.
 type nodeDecision struct {
 	NodeFacts
 	NodePlan
@@ -152,20 +151,20 @@ func Node(f NodeFacts) NodePlan {
 		NodeFacts: f, NodePlan: NodePlan{There: map[string]bool{}}, planned: map[string]bool{}, count: map[string]int{},
 		known: map[corev1.UniqueVolumeName]bool{}, ready: map[corev1.UniqueVolumeName]bool{},
 	}
-	d.survey()
+	d.index()
 	wanted := map[string][]Wish{}
 	for _, w := range f.Wishes {
 		unique := volume.UniqueName(w.Volume.Spec.CSI.Driver, w.Volume.Spec.CSI.VolumeHandle)
 		wanted[unique] = append(wanted[unique], w)
-		d.wish(w, unique)
+		d.attachWanted(w, unique)
 	}
 	for i, a := range f.Attachments {
 		wishes := wanted[d.uniques[i]]
 		switch {
 		case len(wishes) > 0 && a.DeletionTimestamp == nil && !f.Going[a.Name]:
-			d.keep(a, d.uniques[i], wishes)
+			d.keepWanted(a, d.uniques[i], wishes)
 		case d.ours(a):
-			d.drop(a, d.uniques[i])
+			d.detachUnwanted(a, d.uniques[i])
 		case a.Spec.Source.PersistentVolumeName != nil:
 			d.Kept = append(d.Kept, a)
 		}
@@ -178,8 +177,8 @@ func Node(f NodeFacts) NodePlan {
 	return d.NodePlan
 }
 
-// survey looks at what there is.
-func (d *nodeDecision) survey() {
+// index builds the indexes of attachments and volumes.
+func (d *nodeDecision) index() {
 	for _, a := range d.Attachments {
 		unique := uniqueOf(d.NodeFacts, a)
 		d.uniques = append(d.uniques, unique)
@@ -198,7 +197,7 @@ func (d *nodeDecision) survey() {
 	}
 }
 
-// explain says what matters most about the node.
+// explain sets the most important reason of the plan.
 func (d *nodeDecision) explain() {
 	warning := slices.IndexFunc(d.Notices, func(n Notice) bool { return n.Warn })
 	pending := slices.IndexFunc(d.Wishes, func(w Wish) bool {
@@ -232,9 +231,8 @@ func (d *nodeDecision) explain() {
 	}
 }
 
-// wish attaches what is not attached, unless another node or the driver's
-// limit stands in the way.
-func (d *nodeDecision) wish(w Wish, unique string) {
+// attachWanted attaches a wanted volume, unless another node has it or the driver's limit is reached.
+func (d *nodeDecision) attachWanted(w Wish, unique string) {
 	v := w.Volume
 	driver := v.Spec.CSI.Driver
 	// An attachment may have any name (S1-052).
@@ -256,16 +254,15 @@ func (d *nodeDecision) wish(w Wish, unique string) {
 	default:
 		d.planned[name] = true
 		d.count[driver]++
-		d.Attach = append(d.Attach, Attachable{Volume: v, Attachment: d.made(name, v)})
+		d.Attach = append(d.Attach, Attachable{Volume: v, Attachment: d.newAttachment(name, v)})
 	}
 }
 
-// made returns a new attachment, with all that its detach needs on it if the
-// attacher is near: nothing can happen to it that is not recorded then, and the
-// attacher has nothing more to write before it calls the driver (S1-053). What
-// needs a Secret is recorded when the attacher has read it: without one the
-// driver was not asked to attach, and may not be able to detach.
-func (d *nodeDecision) made(name string, v *corev1.PersistentVolume) *storagev1.VolumeAttachment {
+// newAttachment returns a new attachment. If the attacher is in the same process, it contains
+// everything that its detach needs, so that the attacher need not write it before it calls the driver
+// (S1-053). If a Secret is needed, the attacher writes that after it has read the Secret: without the
+// Secret the driver could not detach.
+func (d *nodeDecision) newAttachment(name string, v *corev1.PersistentVolume) *storagev1.VolumeAttachment {
 	a := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: storagev1.VolumeAttachmentSpec{
@@ -318,10 +315,10 @@ func Shareable(v *corev1.PersistentVolume) bool {
 		slices.Contains(v.Spec.AccessModes, corev1.ReadOnlyMany)
 }
 
-// keep publishes an attachment to the node as soon as the driver is done, and
-// tells the Pods. While Pods are there, a node whose object was deleted may still
-// have everything mounted: its attachments are kept, and that is all.
-func (d *nodeDecision) keep(a *storagev1.VolumeAttachment, name string, wishes []Wish) {
+// keepWanted publishes a wanted attachment in the node's status as soon as it is attached, and warns
+// the Pods otherwise. A node whose object was deleted may still have its volumes mounted while it has
+// Pods; its attachments only stay.
+func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, wishes []Wish) {
 	unique := corev1.UniqueVolumeName(name)
 	switch {
 	case d.Node == nil:
@@ -346,14 +343,14 @@ func (d *nodeDecision) keep(a *storagev1.VolumeAttachment, name string, wishes [
 	d.ready[unique] = d.ready[unique] || a.Status.Attached
 }
 
-// ours says whether an attachment was made by this controller, or Kubernetes'
-// own: what others have made, under other names, is theirs to delete.
+// ours says whether an attachment was created by this controller or Kubernetes' own. Attachments with
+// other names are deleted by whoever has created them.
 func (d *nodeDecision) ours(a *storagev1.VolumeAttachment) bool {
 	return ownName(a, d.Volumes[sourceOf(a)])
 }
 
-// ownName says whether an attachment has the name that follows from its volume,
-// or could have it if nobody knows the volume any more.
+// ownName says whether an attachment has the name that follows from its volume, or may have it if the
+// volume is unknown.
 func ownName(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
 	if a.Spec.Source.InlineVolumeSpec != nil {
 		return false
@@ -364,10 +361,9 @@ func ownName(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
 	return len(a.Name) == len(NameOf("", "", "")) && strings.HasPrefix(a.Name, "csi-")
 }
 
-// About returns which volume an attachment is about, by its driver's name for
-// it; "" when nothing tells. v is the object that it names, nil when that is
-// gone. The object may have been made again for another volume: what was recorded
-// before it was attached is believed first, if the attachment's name proves it.
+// About returns the driver and the handle of an attachment's volume; "" if they are unknown. v is the
+// object that the attachment names, nil if it is gone. The object may have been created again for
+// another volume, so the record is preferred if the attachment's name proves it.
 func About(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) (driver, handle string) {
 	v = SourceOf(a, v)
 	known := v != nil && v.Spec.CSI != nil
@@ -381,9 +377,8 @@ func About(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) (driver, h
 	return "", ""
 }
 
-// drop takes an attachment away that nobody wants, when the node does not use
-// it any more, or is dead.
-func (d *nodeDecision) drop(a *storagev1.VolumeAttachment, unique string) {
+// detachUnwanted detaches a volume that no Pod wants, if the node does not use it any more, or is dead.
+func (d *nodeDecision) detachUnwanted(a *storagev1.VolumeAttachment, unique string) {
 	if a.DeletionTimestamp != nil {
 		return // the attacher's turn
 	}
@@ -412,8 +407,8 @@ func (d *nodeDecision) drop(a *storagev1.VolumeAttachment, unique string) {
 	d.Detach = append(d.Detach, out)
 }
 
-// stillMounted says for whom an attachment waits that its node uses; late is that
-// the node is not ready and has had its time.
+// stillMounted returns the reason of an unwanted attachment that its node uses. late says that the node
+// is not ready and its time is over.
 func (d *nodeDecision) stillMounted(a *storagev1.VolumeAttachment, late bool) volume.Because {
 	b := volume.Because{
 		Reason: volume.ReasonStillMounted, Message: Name(a) + " is still mounted on node " + d.Name, Next: "node " + d.Name,
@@ -431,8 +426,8 @@ func (d *nodeDecision) stillMounted(a *storagev1.VolumeAttachment, late bool) vo
 	return b
 }
 
-// InUse says whether a node says that it uses a volume. A node whose volume
-// is not known by name is taken at its most careful word.
+// InUse says whether a node's volumesInUse has a volume. If the volume's name is unknown, any entry
+// counts.
 func InUse(n *corev1.Node, unique string) bool {
 	if n == nil {
 		return false
@@ -443,7 +438,7 @@ func InUse(n *corev1.Node, unique string) bool {
 	return slices.Contains(n.Status.VolumesInUse, corev1.UniqueVolumeName(unique))
 }
 
-// uniqueOf returns the name in the node's status of what an attachment is about.
+// uniqueOf returns the name that an attachment's volume has in the node's status.
 func uniqueOf(f NodeFacts, a *storagev1.VolumeAttachment) string {
 	driver, handle := About(a, f.Volumes[sourceOf(a)])
 	if handle == "" {
@@ -452,8 +447,8 @@ func uniqueOf(f NodeFacts, a *storagev1.VolumeAttachment) string {
 	return volume.UniqueName(driver, handle)
 }
 
-// sourceOf returns the name of an attachment's volume for people: the object's,
-// or the handle when there is none.
+// sourceOf returns the name of an attachment's volume for messages: the object's name, or else the
+// handle.
 func sourceOf(a *storagev1.VolumeAttachment) string {
 	switch s := a.Spec.Source; {
 	case s.PersistentVolumeName != nil:
@@ -464,5 +459,5 @@ func sourceOf(a *storagev1.VolumeAttachment) string {
 	return ""
 }
 
-// Living says whether a node is to be believed in what it says that it uses.
-func Living(n *corev1.Node) bool { return n != nil && nodelife.Ready(n) && !nodelife.OutOfService(n) }
+// Trusted says whether a node's volumesInUse is believed: it exists, is ready, and is in service.
+func Trusted(n *corev1.Node) bool { return n != nil && nodelife.Ready(n) && !nodelife.OutOfService(n) }

@@ -2,7 +2,9 @@ package attach
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -12,10 +14,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Pair is a volume on a node, both by the names that their driver has for them.
+// Pair is a volume and a node, both by the names of their driver.
 type Pair struct{ Handle, NodeID string }
 
-// PublishedFacts is what a driver says is attached, and what the API says.
+// PublishedFacts is what a driver and the API say about attachments.
 type PublishedFacts struct {
 	Driver string
 	// Published is all that the driver says.
@@ -33,27 +35,30 @@ type PublishedFacts struct {
 	Suspects map[Pair]bool
 }
 
-// Correction is something that is attached, or not, against what the API says.
+// Correction is a difference between driver and API that is corrected.
 type Correction struct {
 	Attachment *storagev1.VolumeAttachment
 	Volume     *corev1.PersistentVolume
-	Because    volume.Because
+	// Cause is what the driver says of an attachment that it does not know.
+	Cause   string
+	Because volume.Because
 }
 
-// PublishedPlan is what is done about the differences.
+// PublishedPlan has the corrections.
 type PublishedPlan struct {
 	// Again are attachments to attach once more; Undo are attachments that do
 	// not exist, as they would have been, to be detached.
 	Again, Undo []Correction
+	// Agreed are attachments whose status says that they are not attached, and which the driver lists.
+	Agreed []*storagev1.VolumeAttachment
 	// Suspects are to be handed to the next decision.
 	Suspects map[Pair]bool
 	Because  volume.Because
 }
 
-// Published decides about what a driver says of its volumes. What is attached
-// for no attachment is detached when it is found twice, because an attach or a
-// detach may be under way; and only if volume and node are ours: other clusters
-// may share the driver's storage.
+// Published compares the driver's list of published volumes with the API. A volume that is published
+// without an attachment is detached if it is found twice, because an attach or detach may be in flight,
+// and only if volume and node are ours: other clusters may share the driver's storage.
 func Published(f PublishedFacts) PublishedPlan {
 	p := PublishedPlan{Suspects: map[Pair]bool{}, Because: volume.Because{
 		Reason: volume.ReasonNothingToDo, Message: "driver " + f.Driver + " has attached what it should have",
@@ -70,19 +75,18 @@ func Published(f PublishedFacts) PublishedPlan {
 	for _, a := range f.Attachments {
 		pair := pairOf(a, byName[sourceOf(a)], ids)
 		asked[pair], asked[Pair{pair.Handle, ids[a.Spec.NodeName]}] = true, true
-		if v := byHandle[pair.Handle]; f.vanished(a, pair, v) {
-			p.Again = append(p.Again, Correction{Attachment: a, Volume: v, Because: volume.Because{
-				Reason: volume.ReasonAttachmentVanished, Next: f.Driver,
-				Message: "driver " + f.Driver + " says that volume " + v.Name + " is not attached to node " + a.Spec.NodeName +
-					": it is attached again",
-			}})
+		if v := byHandle[pair.Handle]; f.missing(a, pair, v) {
+			p.Again = append(p.Again, Correction{Attachment: a, Volume: v})
+		} else if f.agrees(a, pair) {
+			p.Agreed = append(p.Agreed, a)
 		}
 	}
 	for pair := range f.Published {
 		if v, n := byHandle[pair.Handle], f.Nodes[pair.NodeID]; v != nil && n != nil && !asked[pair] {
-			p.unasked(f, pair, v, n)
+			p.detachUnknown(f, pair, v, n)
 		}
 	}
+	f.explain(p.Again)
 	slices.SortFunc(p.Undo, func(a, b Correction) int { return cmp.Compare(a.Attachment.Name, b.Attachment.Name) })
 	for _, c := range slices.Concat(p.Undo, p.Again) {
 		p.Because = c.Because
@@ -90,23 +94,61 @@ func Published(f PublishedFacts) PublishedPlan {
 	return p
 }
 
-// vanished says whether an attachment that has been attached for long enough,
-// and is to stay so, is not known to the driver.
-func (f PublishedFacts) vanished(a *storagev1.VolumeAttachment, pair Pair, v *corev1.PersistentVolume) bool {
+// missing says whether a volume that has been attached for long enough, and shall stay so, is not
+// published according to the driver.
+func (f PublishedFacts) missing(a *storagev1.VolumeAttachment, pair Pair, v *corev1.PersistentVolume) bool {
 	if v == nil || v.DeletionTimestamp != nil || pair.NodeID == "" {
 		return false
 	}
 	return a.Status.Attached && a.DeletionTimestamp == nil && f.Settled[a.UID] && !f.Published[pair]
 }
 
-func (p *PublishedPlan) unasked(f PublishedFacts, pair Pair, v *corev1.PersistentVolume, n *corev1.Node) {
+// agrees says whether an attachment with an error is published, as it should be, according to the driver.
+func (f PublishedFacts) agrees(a *storagev1.VolumeAttachment, pair Pair) bool {
+	return a.Status.Attached && a.Status.AttachError != nil && a.DeletionTimestamp == nil && f.Published[pair]
+}
+
+// explain says of attachments that their driver does not know of them, and where it says that their volumes
+// are instead.
+func (f PublishedFacts) explain(vanished []Correction) {
+	if len(vanished) == 0 {
+		return
+	}
+	elsewhere := map[string][]string{}
+	for _, c := range vanished {
+		elsewhere[c.Volume.Spec.CSI.VolumeHandle] = nil
+	}
+	for pair := range f.Published {
+		if nodes, asked := elsewhere[pair.Handle]; asked {
+			name := fmt.Sprintf("%.100q", pair.NodeID)
+			if n := f.Nodes[pair.NodeID]; n != nil {
+				name = n.Name
+			}
+			elsewhere[pair.Handle] = append(nodes, name)
+		}
+	}
+	for i, c := range vanished {
+		cause := "driver " + f.Driver + " does not list it there"
+		if nodes := elsewhere[c.Volume.Spec.CSI.VolumeHandle]; len(nodes) > 0 {
+			slices.Sort(nodes)
+			cause += ", but on node " + strings.Join(nodes[:min(len(nodes), maxNodes)], ", ")
+		}
+		vanished[i].Cause = cause + "; it is attached again"
+		vanished[i].Because = Failed(c.Attachment, false, vanished[i].Cause)
+	}
+}
+
+// maxNodes bounds the nodes that one reason names.
+const maxNodes = 5
+
+func (p *PublishedPlan) detachUnknown(f PublishedFacts, pair Pair, v *corev1.PersistentVolume, n *corev1.Node) {
 	switch {
 	case InUse(n, volume.UniqueName(f.Driver, pair.Handle)):
 		// A Pod there still needs it, and an attachment will come.
 	case !f.Suspects[pair]:
 		p.Suspects[pair] = true
 	default:
-		p.Undo = append(p.Undo, Correction{Attachment: unasked(pair, v, n.Name), Volume: v, Because: volume.Because{
+		p.Undo = append(p.Undo, Correction{Attachment: attachmentOf(pair, v, n.Name), Volume: v, Because: volume.Because{
 			Reason: volume.ReasonUnaskedAttachment, Next: f.Driver,
 			Message: "driver " + f.Driver + " says that volume " + v.Name + " is attached to node " + n.Name +
 				", which nobody asked for: it is detached",
@@ -114,9 +156,8 @@ func (p *PublishedPlan) unasked(f PublishedFacts, pair Pair, v *corev1.Persisten
 	}
 }
 
-// unasked returns an attachment that does not exist, as it would be while it is
-// detached.
-func unasked(pair Pair, v *corev1.PersistentVolume, node string) *storagev1.VolumeAttachment {
+// attachmentOf returns an attachment that does not exist, in the state of one that is being detached.
+func attachmentOf(pair Pair, v *corev1.PersistentVolume, node string) *storagev1.VolumeAttachment {
 	driver := v.Spec.CSI.Driver
 	a, _ := Recorded(&storagev1.VolumeAttachment{
 		// No object has this uid: what is written to it goes nowhere.
@@ -128,8 +169,7 @@ func unasked(pair Pair, v *corev1.PersistentVolume, node string) *storagev1.Volu
 	return a
 }
 
-// pairOf returns what an attachment is about, by what it records or, failing
-// that, by what is known of its volume and node.
+// pairOf returns the volume and the node of an attachment by its record, or else by their objects.
 func pairOf(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume, ids map[string]string) Pair {
 	p := Pair{NodeID: cmp.Or(a.Annotations[volume.AnnNodeID], ids[a.Spec.NodeName])}
 	if r, _ := RecordOf(a); r != nil {

@@ -7,23 +7,36 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-func TestPublished(t *testing.T) {
+// publishedCase is a comparison of a driver's list with the API.
+type publishedCase struct {
+	argues string
+	facts  PublishedFacts
+}
+
+func publishedCases() []publishedCase {
 	dying := pv("pv")
 	dying.DeletionTimestamp = &dying.CreationTimestamp
 	here, there := Pair{"h-pv", "id1"}, Pair{"h-pv", "id9"}
 	done := attachment("pv", "n1", attached, held, recorded)
-	var out strings.Builder
-	for _, c := range []struct {
-		argues string
-		facts  PublishedFacts
-	}{
+	return []publishedCase{
 		{"both say the same", PublishedFacts{Published: pairs(here), Attachments: attachments(done), Settled: settled(done)}},
 		{"the driver does not know of an attachment", rested(done)},
+		{"but has it on other nodes, one of them of another cluster", PublishedFacts{
+			Attachments: attachments(done), Settled: settled(done), Published: pairs(there, Pair{"h-pv", "id2"}),
+			Nodes: map[string]*corev1.Node{"id1": node(), "id2": {ObjectMeta: metav1.ObjectMeta{Name: "n2"}}},
+		}},
+		{"what it did not know of it knows again", PublishedFacts{
+			Published: pairs(here), Attachments: attachments(attachment("pv", "n1", attached, held, recorded, failing)),
+		}},
+		{"what has just failed it does not have", PublishedFacts{
+			Attachments: attachments(attachment("pv", "n1", held, recorded, failing)), Published: pairs(here),
+		}},
 		{"it may not know of one that has just been attached", PublishedFacts{Attachments: attachments(done)}},
 		{"or is being attached", rested(attachment("pv", "n1", held, recorded))},
 		{"or detached", rested(attachment("pv", "n1", attached, going, held, recorded))},
@@ -74,7 +87,12 @@ func TestPublished(t *testing.T) {
 			Volumes:   []*corev1.PersistentVolume{pv("pv"), pv("b"), pv("c")},
 		}},
 		{"one that nobody knows is left alone", rested(attachment("x", "n7", attached))},
-	} {
+	}
+}
+
+func TestPublished(t *testing.T) {
+	var out strings.Builder
+	for _, c := range publishedCases() {
 		c.facts.Driver = driver
 		if c.facts.Volumes == nil {
 			c.facts.Volumes = []*corev1.PersistentVolume{pv("pv")}
@@ -109,6 +127,17 @@ func publishedText(t *testing.T, p PublishedPlan) string {
 	var b strings.Builder
 	for _, c := range p.Again {
 		fmt.Fprintf(&b, "again %s by %s: %s\n", c.Volume.Name, c.Attachment.Name, whyText(c.Because))
+	}
+	for _, a := range p.Agreed {
+		fmt.Fprintf(&b, "agreed %s\n%s\n", a.Name, resultText(t, Agreed(a)))
+	}
+	for _, c := range p.Again {
+		fmt.Fprintln(&b, resultText(t, Vanished(c, now())))
+		c.Attachment = c.Attachment.DeepCopy()
+		c.Attachment.Status.AttachError = &storagev1.VolumeError{Message: c.Cause}
+		if r := Vanished(c, now()); r.Status != nil || r.Warn {
+			t.Errorf("%s is written twice: %v", c.Cause, r.Status)
+		}
 	}
 	for _, c := range p.Undo {
 		fmt.Fprintf(&b, "undo %s: %s\n%s", c.Volume.Name, whyText(c.Because), golden.Change(t, nil, c.Attachment))

@@ -9,23 +9,22 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// ClaimFacts is everything that a decision about one claim looks at.
+// ClaimFacts is what the decision about one claim depends on.
 type ClaimFacts struct {
 	Claim *corev1.PersistentVolumeClaim
-	// Volume is the one that spec.volumeName names; nil when it is not there.
+	// Volume is the volume that spec.volumeName names; nil if it does not exist.
 	Volume *corev1.PersistentVolume
-	// Candidates are the volumes that might match; all of them will do.
+	// Candidates are the volumes from which Match chooses. Volumes that do not fit do no harm.
 	Candidates []*corev1.PersistentVolume
-	// Class is the claim's class; nil when it names none or there is none of
-	// the name.
+	// Class is the claim's class; nil if the claim names none or it does not exist.
 	Class *storagev1.StorageClass
-	// Default is the class for claims that name none.
+	// Default is the default class, or nil.
 	Default *storagev1.StorageClass
-	// Consumers are the names of Pods that use the claim and have no node, Assigned
-	// of those that have one.
-	Consumers, Assigned []string
-	// Served says that a provisioner of this process makes the volumes of the
-	// class.
+	// Consumers are the names of the Pods that use the claim and have no node.
+	Consumers []string
+	// Assigned are the names of the Pods that use the claim and have a node.
+	Assigned []string
+	// Served says whether a provisioner in this process creates the volumes of the class.
 	Served bool
 }
 
@@ -78,7 +77,7 @@ func waitForConsumer(f ClaimFacts) Plan {
 		return wait(volume.ReasonWaitForPodScheduled, Normal, "placement",
 			"waiting for pod "+f.Consumers[0]+" to be scheduled", pending(f.Claim)...)
 	case len(f.Assigned) > 0:
-		// The Pod was given a node without a scheduler, which would have written it.
+		// The Pod got its node without a scheduler, which would have written the node on the claim.
 		return wait(volume.ReasonWaitForPodScheduled, Normal, "placement",
 			"waiting for the node of pod "+f.Assigned[0]+" to be written on the claim", pending(f.Claim)...)
 	}
@@ -86,8 +85,8 @@ func waitForConsumer(f ClaimFacts) Plan {
 		"waiting for first consumer to be created before binding", pending(f.Claim)...)
 }
 
-// askProvisioner asks for a volume: of a provisioner elsewhere by its name on
-// the claim, the request of seed 004, in both spellings.
+// askProvisioner requests a volume: from a provisioner in this process by Ask, from others by the
+// annotation storage-provisioner, in both spellings.
 func askProvisioner(f ClaimFacts) Plan {
 	name := f.Class.Provisioner
 	p := wait(volume.ReasonExternalProvisioning, Normal, name,
@@ -96,15 +95,14 @@ func askProvisioner(f ClaimFacts) Plan {
 	if f.Served {
 		p.Ask, p.Event = name, Silent
 	} else if c := requested(claim, name); c != nil {
-		// A write of the status writes the annotations as well: these.
+		// The write of the status must have the annotations, too: it replaces the metadata.
 		claim, p.Writes = c, []Write{{Claim: c}}
 	}
 	p.Writes = append(p.Writes, pending(claim)...)
 	return p
 }
 
-// requested returns the claim with its provisioner's name on it; nil when it is
-// there.
+// requested returns the claim with the annotations that name its provisioner; nil if it has them.
 func requested(claim *corev1.PersistentVolumeClaim, name string) *corev1.PersistentVolumeClaim {
 	if claim.Annotations[volume.AnnStorageProvisioner] == name &&
 		claim.Annotations[volume.AnnBetaStorageProvisioner] == name {
@@ -116,8 +114,8 @@ func requested(claim *corev1.PersistentVolumeClaim, name string) *corev1.Persist
 	return c
 }
 
-// namedVolume decides about a claim that asks for one volume, by its user's
-// wish or by the first half of a bind of ours.
+// namedVolume decides about a claim that names a volume and was not bound before. Either its user
+// or an unfinished bind has written the name.
 func namedVolume(f ClaimFacts) Plan {
 	switch {
 	case f.Volume == nil:

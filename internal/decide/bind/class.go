@@ -7,8 +7,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// ClassOf returns the name of a claim's class and whether the claim names one
-// at all: "" by name means "no class", and no name means "the default".
+// ClassOf returns the name of a claim's class, and whether the claim has a name of a class: the
+// empty name means no class, and a missing name means the default class.
 func ClassOf(claim *corev1.PersistentVolumeClaim) (name string, named bool) {
 	if n, ok := claim.Annotations[volume.AnnBetaStorageClass]; ok {
 		return n, true
@@ -27,8 +27,8 @@ func VolumeClassOf(v *corev1.PersistentVolume) string {
 	return v.Spec.StorageClassName
 }
 
-// DefaultClass returns the newest class that is marked as the default one, of
-// equally old ones the first by name; nil when none is.
+// DefaultClass returns the newest class that is marked as the default, or nil. Of several with the
+// same age it returns the first by name.
 func DefaultClass(classes []*storagev1.StorageClass) *storagev1.StorageClass {
 	var best *storagev1.StorageClass
 	for _, c := range classes {
@@ -43,7 +43,7 @@ func DefaultClass(classes []*storagev1.StorageClass) *storagev1.StorageClass {
 	return best
 }
 
-// BindsLate says whether claims of a class wait for their first consumer.
+// BindsLate says whether a class has the binding mode WaitForFirstConsumer.
 func BindsLate(c *storagev1.StorageClass) bool {
 	return c != nil && c.VolumeBindingMode != nil && *c.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 }

@@ -1,5 +1,4 @@
-// Package bind decides which volume a claim is bound to, what is written to
-// make the link, and what becomes of a volume whose claim has gone. It works on
-// its arguments only; a plan holds the objects as they are to be written, in
-// order, each write safe to repeat.
+// Package bind decides which volume a claim is bound to, which writes bind them, and what happens to
+// a volume whose claim was deleted. A plan has the objects to write, in order; each write is safe to
+// repeat.
 package bind

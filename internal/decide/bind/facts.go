@@ -9,9 +9,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// ClaimFactsOf gathers the facts about a claim. The candidates are the volumes that
-// refer to the claim; of the free volumes, the caller adds the best one (Free). Whether
-// the provisioner of a driver runs in the same process only the caller knows, too.
+// ClaimFactsOf gathers the facts about a claim. Its candidates are the volumes that refer to the
+// claim. The caller adds the best of the free volumes (Free.Best), and Served.
 func ClaimFactsOf(view cluster.View, claim *corev1.PersistentVolumeClaim) ClaimFacts {
 	f := ClaimFacts{Claim: claim, Default: DefaultClass(view.Classes.List())}
 	if class, _ := ClassOf(claim); class != "" {
@@ -33,14 +32,13 @@ func ClaimFactsOf(view cluster.View, claim *corev1.PersistentVolumeClaim) ClaimF
 	return f
 }
 
-// TakesFree says whether any free volume that fits would be bound to the claim: not
-// if it names one, was bound before, or waits for its first consumer.
+// TakesFree says whether the claim can be bound to any free volume that fits. It cannot if it names
+// a volume, was bound before, or waits for its first consumer.
 func (f ClaimFacts) TakesFree() bool {
 	return f.Claim.Spec.VolumeName == "" && f.Claim.Annotations[volume.AnnBindCompleted] == "" && !BindsLate(f.Class)
 }
 
-// FactsWithFree gathers the facts about a claim; the best of the free volumes is among the candidates, if the claim
-// takes one.
+// FactsWithFree gathers the facts about a claim, including the best free volume.
 func FactsWithFree(view cluster.View, claim *corev1.PersistentVolumeClaim, free func() *Free) ClaimFacts {
 	f := ClaimFactsOf(view, claim)
 	if f.TakesFree() {
@@ -51,7 +49,7 @@ func FactsWithFree(view cluster.View, claim *corev1.PersistentVolumeClaim, free 
 	return f
 }
 
-// FreeOf returns the volumes of a view that any claim may take.
+// FreeOf returns the free volumes of a view.
 func FreeOf(view cluster.View) *Free {
 	free := NewFree()
 	for _, v := range view.Volumes.List() {
@@ -60,8 +58,8 @@ func FreeOf(view cluster.View) *Free {
 	return free
 }
 
-// VolumeFactsOf gathers the facts about a volume. The view may be older than the
-// claim: who releases a volume because of it asks the API server first.
+// VolumeFactsOf gathers the facts about a volume. The view may not show the claim yet, so the API
+// server must be asked before a volume is released.
 func VolumeFactsOf(view cluster.View, v *corev1.PersistentVolume) VolumeFacts {
 	ref := v.Spec.ClaimRef
 	if ref == nil || ref.UID == "" {
@@ -71,8 +69,7 @@ func VolumeFactsOf(view cluster.View, v *corev1.PersistentVolume) VolumeFacts {
 	return VolumeFacts{Volume: v}.With(claim)
 }
 
-// With returns the facts with the claim that has the name in the volume's reference;
-// nil when there is none.
+// With returns the facts with another claim: the one with the name in the volume's reference, or nil.
 func (f VolumeFacts) With(claim *corev1.PersistentVolumeClaim) VolumeFacts {
 	f.Claim, f.Namesake = nil, nil
 	switch {
@@ -85,7 +82,7 @@ func (f VolumeFacts) With(claim *corev1.PersistentVolumeClaim) VolumeFacts {
 	return f
 }
 
-// Condition returns what is to be told of the object that the plan is about.
+// Condition returns the condition of the plan's object.
 func (p Plan) Condition() volume.Condition {
 	b := p.Because
 	if len(p.Writes) > 0 && b.Next == "" {

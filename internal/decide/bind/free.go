@@ -11,42 +11,43 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Free holds the volumes that any claim may take, ordered so that the best one
-// for a claim is found without a look at the others: those that are equal in
-// all but size stand in one shelf by size. It is not safe for concurrent use.
+// Free is the set of volumes that any claim may take. It groups volumes that differ only in size,
+// and orders each group by size, so that the best one for a claim is found without looking at all.
+// It is not safe for concurrent use.
 type Free struct {
-	shelves map[shelf][]*corev1.PersistentVolume
-	// at is the shelf of each volume, by name.
-	at map[string]placed
+	groups map[group][]*corev1.PersistentVolume
+	// members holds the volumes by name.
+	members map[string]member
 }
 
-type shelf struct {
-	class, attributes, modes string
-	mode                     corev1.PersistentVolumeMode
+// group has the properties that its volumes have in common.
+type group struct {
+	class, attributes, accessModes string
+	mode                           corev1.PersistentVolumeMode
 }
 
-type placed struct {
-	shelf  shelf
+type member struct {
+	group  group
 	volume *corev1.PersistentVolume
 }
 
 // NewFree returns an empty set.
 func NewFree() *Free {
-	return &Free{shelves: map[shelf][]*corev1.PersistentVolume{}, at: map[string]placed{}}
+	return &Free{groups: map[group][]*corev1.PersistentVolume{}, members: map[string]member{}}
 }
 
-// Set puts a volume where it belongs now, or takes it out if it is not free.
+// Set adds or replaces a volume, or removes it if it is not free.
 func (f *Free) Set(v *corev1.PersistentVolume) {
 	f.Remove(v.Name)
 	if !IsFree(v) {
 		return
 	}
-	s := shelf{
+	g := group{
 		VolumeClassOf(v), attributes(v.Spec.VolumeAttributesClassName), modesOf(v.Spec.AccessModes), mode(v.Spec.VolumeMode),
 	}
-	i, _ := slices.BinarySearchFunc(f.shelves[s], v, bySize)
-	f.shelves[s] = slices.Insert(f.shelves[s], i, v)
-	f.at[v.Name] = placed{s, v}
+	i, _ := slices.BinarySearchFunc(f.groups[g], v, bySize)
+	f.groups[g] = slices.Insert(f.groups[g], i, v)
+	f.members[v.Name] = member{g, v}
 }
 
 // IsFree says whether any claim may take the volume.
@@ -54,37 +55,36 @@ func IsFree(v *corev1.PersistentVolume) bool {
 	return v.Status.Phase == corev1.VolumeAvailable && v.Spec.ClaimRef == nil && v.DeletionTimestamp == nil
 }
 
-// Remove takes a volume out; it may be repeated.
+// Remove removes a volume; it may be repeated.
 func (f *Free) Remove(name string) {
-	p, ok := f.at[name]
+	m, ok := f.members[name]
 	if !ok {
 		return
 	}
-	delete(f.at, name)
-	if i, found := slices.BinarySearchFunc(f.shelves[p.shelf], p.volume, bySize); found {
-		f.shelves[p.shelf] = slices.Delete(f.shelves[p.shelf], i, i+1)
+	delete(f.members, name)
+	if i, found := slices.BinarySearchFunc(f.groups[m.group], m.volume, bySize); found {
+		f.groups[m.group] = slices.Delete(f.groups[m.group], i, i+1)
 	}
-	if len(f.shelves[p.shelf]) == 0 {
-		delete(f.shelves, p.shelf)
+	if len(f.groups[m.group]) == 0 {
+		delete(f.groups, m.group)
 	}
 }
 
-// Best returns the volume that Match would choose of all that are held and that
-// will do; nil is none. A nil function means that each of them will.
+// Best returns the volume of the set that Match would choose for a claim from those that filter
+// accepts, or nil. A nil filter accepts all.
 func (f *Free) Best(
-	claim *corev1.PersistentVolumeClaim, willDo func(*corev1.PersistentVolume) bool,
+	claim *corev1.PersistentVolumeClaim, filter func(*corev1.PersistentVolume) bool,
 ) *corev1.PersistentVolume {
 	class, _ := ClassOf(claim)
 	selector := selectorOf(claim)
 	request := claim.Spec.Resources.Requests.Storage()
 	usable := func(v *corev1.PersistentVolume) bool {
-		return selector.Matches(labels.Set(v.Labels)) && (willDo == nil || willDo(v))
+		return selector.Matches(labels.Set(v.Labels)) && (filter == nil || filter(v))
 	}
 	var best *corev1.PersistentVolume
-	for s, all := range f.shelves {
-		if s.class != class || s.attributes != attributes(claim.Spec.VolumeAttributesClassName) ||
-			s.mode != mode(claim.Spec.VolumeMode) ||
-			!offers(all[0], claim.Spec.AccessModes) {
+	for g, all := range f.groups {
+		if g.class != class || g.attributes != attributes(claim.Spec.VolumeAttributesClassName) ||
+			g.mode != mode(claim.Spec.VolumeMode) || !offers(all[0], claim.Spec.AccessModes) {
 			continue
 		}
 		if v := smallest(all, request, usable); v != nil && (best == nil || better(v, best)) {
@@ -94,8 +94,7 @@ func (f *Free) Best(
 	return best
 }
 
-// smallest returns the first of a shelf that is large enough and usable; nil is
-// none.
+// smallest returns the first volume of a group that is large enough and usable, or nil.
 func smallest(
 	all []*corev1.PersistentVolume, request *resource.Quantity, usable func(*corev1.PersistentVolume) bool,
 ) *corev1.PersistentVolume {
@@ -108,7 +107,7 @@ func smallest(
 	return nil
 }
 
-// bySize orders as better does among volumes of one shelf.
+// bySize orders the volumes of a group in the same way as better.
 func bySize(a, b *corev1.PersistentVolume) int {
 	return cmp.Or(a.Spec.Capacity.Storage().Cmp(*b.Spec.Capacity.Storage()), cmp.Compare(a.Name, b.Name))
 }

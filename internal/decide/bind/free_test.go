@@ -87,14 +87,14 @@ func TestFreeIsMatch(t *testing.T) {
 		for name := range all {
 			free.Remove(name)
 		}
-		if len(free.shelves)+len(free.at) > 0 {
+		if len(free.groups)+len(free.members) > 0 {
 			t.Fatal("not empty in the end")
 		}
 	})
 }
 
-// TestFree: only what nobody has and nobody deletes is free, and of a shelf the
-// smallest that is large enough is best, whichever shelves there are beside it.
+// TestFree: only what nobody has and nobody deletes is free, and of a group the
+// smallest that is large enough is best, whichever groups there are beside it.
 func TestFree(t *testing.T) {
 	taken, going, released := pv("taken", "5Gi", refers("ns", "other", "")), pv("going", "5Gi"), pv("released", "5Gi")
 	going.DeletionTimestamp, released.Status.Phase = &metav1.Time{}, corev1.VolumeReleased
@@ -109,7 +109,7 @@ func TestFree(t *testing.T) {
 		{"none is large enough", []*corev1.PersistentVolume{small, read}, "none"},
 		{"the smallest", []*corev1.PersistentVolume{small, large, fits, taken, going, released}, "fits"},
 		{"the first by name", []*corev1.PersistentVolume{small, large, fits, twin}, "also"},
-		{"a shelf of small ones is none", []*corev1.PersistentVolume{small, wide}, "wide"},
+		{"a group of small ones has none", []*corev1.PersistentVolume{small, wide}, "wide"},
 		{"whichever it is", []*corev1.PersistentVolume{read, large}, "large"},
 		{"few access modes before little size", []*corev1.PersistentVolume{wide, large}, "large"},
 	} {

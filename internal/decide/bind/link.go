@@ -11,10 +11,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Link returns the four writes that bind a claim and a volume, less those that
-// are done: the volume's reference, the volume's phase, the claim's reference,
-// the claim's status. In this order a stop after any of them leaves a volume
-// that nobody else may take, and the next decision finishes the rest (S4).
+// Link returns the writes that bind a claim to a volume, without those that were done before: the
+// volume's reference, its phase, the claim's reference, its status. In this order, after a crash
+// between two writes no other claim can take the volume, and the next decision does the rest (S4).
 func Link(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Plan {
 	p := wait(volume.ReasonBound, Silent, "", "claim "+claim.Namespace+"/"+claim.Name+" is bound to volume "+v.Name)
 	v = linkVolume(&p, claim, v)
@@ -36,7 +35,7 @@ func linkVolume(p *Plan, claim *corev1.PersistentVolumeClaim, v *corev1.Persiste
 	}
 	c := v.DeepCopy()
 	if v.Spec.ClaimRef == nil {
-		// Only a link of ours is ours to undo.
+		// The annotation allows unlink to remove the reference; a user's reference stays.
 		annotate(&c.Annotations, volume.AnnBoundByController, "yes")
 	}
 	c.Spec.ClaimRef = Reference(claim)
@@ -44,7 +43,7 @@ func linkVolume(p *Plan, claim *corev1.PersistentVolumeClaim, v *corev1.Persiste
 	return c
 }
 
-// Reference returns the full reference to a claim as a volume keeps it.
+// Reference returns the complete reference to a claim, for spec.claimRef of a volume.
 func Reference(claim *corev1.PersistentVolumeClaim) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name,
@@ -58,8 +57,8 @@ func linkClaim(p *Plan, claim *corev1.PersistentVolumeClaim, v *corev1.Persisten
 		c.Spec.VolumeName = v.Name
 		annotate(&c.Annotations, volume.AnnBoundByController, "yes")
 		if by := v.Annotations[volume.AnnProvisionedBy]; by != "" && v.Annotations[volume.AnnBoundByController] == "" {
-			// The volume was made for this claim: what a request within the
-			// process has not written is written now.
+			// The volume was created for this claim. A request within the process did not write the
+			// annotations that name the provisioner, so they are written now.
 			if r := requested(c, by); r != nil {
 				c = r
 			}
@@ -73,9 +72,8 @@ func linkClaim(p *Plan, claim *corev1.PersistentVolumeClaim, v *corev1.Persisten
 	return c
 }
 
-// linkStatus makes the claim Bound. Its capacity is the volume's only at the
-// moment it becomes Bound: later a difference says that a resize has not
-// reached the node yet.
+// linkStatus makes the claim Bound. It sets the claim's capacity only when the claim becomes Bound:
+// later, a difference from the volume's capacity means that the node has to expand the filesystem.
 func linkStatus(p *Plan, claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) {
 	c := claim.DeepCopy()
 	c.Status.AccessModes = slices.Clone(v.Spec.AccessModes)

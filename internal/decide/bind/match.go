@@ -9,10 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Match returns the volume that serves the claim best: those that are bound to
-// it in advance come first, then those with the tightest set of access modes,
-// then the smallest; of equal ones it is the first by name. late says that the claim waits for its
-// consumer: then only a volume bound in advance will do. nil is no match.
+// Match returns the best volume for a claim, or nil. Volumes that refer to the claim are better than
+// others, then those with fewer access modes, then smaller ones, and then the first by name. late
+// says that the claim waits for its first consumer: then only a volume that refers to it matches.
 func Match(
 	claim *corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolume, late bool,
 ) *corev1.PersistentVolume {
@@ -32,8 +31,7 @@ func Match(
 	return best
 }
 
-// selectorOf returns the claim's selector; one that makes no sense selects
-// nothing.
+// selectorOf returns the claim's selector. An invalid selector selects nothing.
 func selectorOf(claim *corev1.PersistentVolumeClaim) labels.Selector {
 	if claim.Spec.Selector == nil {
 		return labels.Everything()
@@ -45,7 +43,7 @@ func selectorOf(claim *corev1.PersistentVolumeClaim) labels.Selector {
 	return s
 }
 
-// fits is what even a volume bound in advance must satisfy.
+// fits says whether a volume meets the requirements that hold even if it refers to the claim.
 func fits(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
 	return (v.Spec.ClaimRef == nil || refersTo(v.Spec.ClaimRef, claim)) &&
 		v.Spec.Capacity.Storage().Cmp(*claim.Spec.Resources.Requests.Storage()) >= 0 &&
@@ -54,8 +52,7 @@ func fits(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool 
 		v.DeletionTimestamp == nil
 }
 
-// Mismatch names what keeps a volume that the claim asks for by name from
-// serving it; "" is nothing.
+// Mismatch returns why a volume that the claim names cannot be bound to it, or "".
 func Mismatch(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) string {
 	class, _ := ClassOf(claim)
 	switch {
@@ -93,8 +90,7 @@ func offers(v *corev1.PersistentVolume, modes []corev1.PersistentVolumeAccessMod
 	return true
 }
 
-// refersTo says whether a volume's reference means this claim: by name, and by
-// UID unless a user left that out.
+// refersTo says whether a volume's reference is to a claim: by name, and by UID if it has one.
 func refersTo(ref *corev1.ObjectReference, claim *corev1.PersistentVolumeClaim) bool {
 	return ref.Namespace == claim.Namespace && ref.Name == claim.Name && (ref.UID == "" || ref.UID == claim.UID)
 }

@@ -6,28 +6,29 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Event says whether a plan's reason is told to the object's owner.
+// Event is the type of the event that a plan records.
 type Event int
 
-// How loud a reason is.
+// The types of events. Silent records none.
 const (
 	Silent Event = iota
 	Normal
 	Warning
 )
 
-// Write is one write: exactly one field is set, the object as it is to be.
+// Write is one write. Exactly one field is set: the object to write, or whose status to write.
 type Write struct {
 	Volume, VolumeStatus *corev1.PersistentVolume
 	Claim, ClaimStatus   *corev1.PersistentVolumeClaim
 }
 
-// Plan is what to write, in this order, and why.
+// Plan is a decision.
 type Plan struct {
+	// Writes are the writes to do, in this order.
 	Writes  []Write
 	Because volume.Because
 	Event   Event
-	// Ask is the driver that a provisioner of this process is asked to use.
+	// Ask is the driver whose volume is requested from the provisioner of this process, or "".
 	Ask string
 }
 
@@ -35,13 +36,13 @@ func wait(reason volume.Reason, event Event, next, message string, writes ...Wri
 	return Plan{Writes: writes, Event: event, Because: volume.Because{Reason: reason, Message: message, Next: next}}
 }
 
-// pending returns the write that makes a claim Pending, if it is not.
+// pending returns the write that makes a claim Pending, if it is not Pending yet.
 func pending(claim *corev1.PersistentVolumeClaim) []Write {
 	return phase(claim, corev1.ClaimPending)
 }
 
-// phase returns the write that gives an unbound claim its phase: it has no
-// capacity and no access modes then.
+// phase returns the write that gives a claim a phase in which it has no capacity and no access
+// modes, if it is needed.
 func phase(claim *corev1.PersistentVolumeClaim, p corev1.PersistentVolumeClaimPhase) []Write {
 	if claim.Status.Phase == p && claim.Status.Capacity == nil && claim.Status.AccessModes == nil {
 		return nil

@@ -8,13 +8,13 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// VolumeFacts is everything that a decision about one volume looks at.
+// VolumeFacts is what the decision about one volume depends on.
 type VolumeFacts struct {
 	Volume *corev1.PersistentVolume
-	// Claim is the one that the volume's reference names, by name and UID, as
-	// the API server last said; nil when it is gone or another claim has its
-	// name now, which is Namesake then.
-	Claim, Namesake *corev1.PersistentVolumeClaim
+	// Claim is the claim with the name and UID in the volume's reference, or nil.
+	Claim *corev1.PersistentVolumeClaim
+	// Namesake is a claim with that name and another UID, or nil.
+	Namesake *corev1.PersistentVolumeClaim
 }
 
 // Volume decides about one volume.
@@ -33,7 +33,7 @@ func Volume(f VolumeFacts) Plan {
 	case f.Claim == nil:
 		return release(v)
 	case f.Claim.Spec.VolumeName == "":
-		// The claim's own decision finishes the link.
+		// The decision about the claim binds it.
 		return wait(volume.ReasonBinding, Silent, "binder", "volume "+v.Name+" waits for its claim to be bound")
 	case f.Claim.Spec.VolumeName == v.Name:
 		return wait(volume.ReasonBound, Silent, "", "volume "+v.Name+" is bound to claim "+ref.Namespace+"/"+ref.Name,
@@ -46,24 +46,22 @@ func Volume(f VolumeFacts) Plan {
 	}
 }
 
-// Together says that a claim and a volume name each other, whatever uid the
-// volume has for it. The data of such a volume are not deleted: somebody has
-// edited its reference, or made the claim anew.
+// Together says whether a claim and a volume name each other, even if the volume's reference has
+// another UID. Such a volume is not deleted: a user has edited its reference, or has created the
+// claim again.
 func Together(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
 	ref := v.Spec.ClaimRef
 	return c != nil && ref != nil && ref.Namespace == c.Namespace && ref.Name == c.Name && c.Spec.VolumeName == v.Name
 }
 
-// UIDMismatch explains why a volume is kept that names a claim by another uid
-// than it has.
+// UIDMismatch explains why a volume is kept whose reference has another UID than the claim.
 func UIDMismatch(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) volume.Because {
 	return volume.Because{Reason: volume.ReasonClaimUIDMismatch, Next: "user", Message: fmt.Sprintf(
 		"volume %s is kept: claim %s/%s names it and has uid %s, its claimRef has uid %s; write the claim's uid there, or "+
 			"delete the claim", v.Name, c.Namespace, c.Name, c.UID, v.Spec.ClaimRef.UID)}
 }
 
-// release marks a volume whose claim has gone; the reclaim policy says who
-// acts on it.
+// release marks a volume whose claim was deleted. The reclaim policy determines who acts next.
 func release(v *corev1.PersistentVolume) Plan {
 	var writes []Write
 	if v.Status.Phase != corev1.VolumeReleased && v.Status.Phase != corev1.VolumeFailed {
@@ -76,8 +74,7 @@ func release(v *corev1.PersistentVolume) Plan {
 		return wait(volume.ReasonReleased, Silent, "provisioner",
 			"volume "+v.Name+" is released and will be deleted", writes...)
 	case corev1.PersistentVolumeReclaimRecycle:
-		// Pods that scrub volumes are not run: as to the binder of Kubernetes
-		// a volume whose plugin cannot recycle.
+		// Like Kubernetes for a volume whose plugin cannot recycle: volplane runs no recycler Pods.
 		return failed(v, volume.ReasonFailedRecycle,
 			"volume "+v.Name+" is released, and nobody recycles it: delete its data and its claimRef, or the volume")
 	default:
@@ -86,7 +83,7 @@ func release(v *corev1.PersistentVolume) Plan {
 	}
 }
 
-// failed marks a volume with which nobody can go on.
+// failed marks a volume that no component acts on any more.
 func failed(v *corev1.PersistentVolume, reason volume.Reason, message string) Plan {
 	p := wait(reason, Warning, "user", message)
 	if v.Status.Phase != corev1.VolumeFailed {
@@ -97,8 +94,8 @@ func failed(v *corev1.PersistentVolume, reason volume.Reason, message string) Pl
 	return p
 }
 
-// unlink gives a volume free whose claim was bound elsewhere: a link of ours
-// is undone, of a user's link only what we added to it.
+// unlink makes a volume available again whose claim was bound to another volume. It removes a
+// reference that the binder has written, and from a user's reference the UID.
 func unlink(v *corev1.PersistentVolume) Plan {
 	c := v.DeepCopy()
 	if v.Annotations[volume.AnnBoundByController] != "" {

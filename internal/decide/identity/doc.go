@@ -1,4 +1,4 @@
-// Package identity decides who is let in as a node: whether an invitation and a
-// certificate still count, and when a node asks for its next certificate. How
-// nodes and the API server speak about that is here, too.
+// Package identity decides which clients are accepted as nodes: whether an invitation and a
+// certificate are valid, and when a node renews its certificate. It also defines the requests that
+// nodes send to the API server for this.
 package identity

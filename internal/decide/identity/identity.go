@@ -9,39 +9,36 @@ import (
 	"time"
 )
 
-// Epoch counts how often what a node shows was taken back: whatever was given
-// before the last time does not count any more. It does not depend on clocks.
+// Epoch numbers the periods between revocations of a node's credentials: credentials of an earlier
+// epoch are revoked. This does not depend on clocks.
 type Epoch int64
 
-// Counts says whether what was given in an epoch still counts in the node's
-// present one. What is newer than the present one was given before a backup of
-// an earlier time was restored.
+// Counts says whether credentials of an epoch are valid in the node's present epoch. Credentials of
+// a later epoch are valid, too: they were issued before an older backup was restored.
 func (present Epoch) Counts(given Epoch) bool { return given >= present }
 
-// Next is the epoch that begins when all that was given is taken back. It is
-// the time's, so that it also is later than those that a restored backup of an
-// earlier time knows nothing of.
+// Next returns the epoch after a revocation. It is derived from the time, so that it is later than
+// epochs that a restored backup does not know.
 func (present Epoch) Next(now time.Time) Epoch { return max(present+1, Epoch(now.Unix())) }
 
-// Invitation is what the API server keeps of one. The secret is not in it.
+// Invitation is an invitation as the API server stores it, without the secret.
 type Invitation struct {
 	Node string `json:"node"`
-	// Hash is of the secret.
+	// Hash is the hash of the secret.
 	Hash    string    `json:"hash"`
 	Expires time.Time `json:"expires"`
 	Epoch   Epoch     `json:"epoch"`
-	// Key is the hash of the public key that it was used for.
+	// Key is the hash of the public key for which the invitation was used, or "".
 	Key string `json:"key,omitempty"`
 }
 
-// Hash returns what is kept of a secret or a public key.
+// Hash returns the hash of a secret or public key, for storing it.
 func Hash(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }
 
-// Open says whether the invitation can be used: it has not expired and was not
-// taken back.
+// Open returns an error if the invitation has expired or was revoked.
 func (i Invitation) Open(present Epoch, now time.Time) error {
 	switch {
 	case !now.Before(i.Expires):
@@ -52,7 +49,7 @@ func (i Invitation) Open(present Epoch, now time.Time) error {
 	return nil
 }
 
-// Admit says whether who shows a token is invited.
+// Admit returns an error if a token does not belong to the invitation, or the invitation is not open.
 func (i Invitation) Admit(t Token, present Epoch, now time.Time) error {
 	if i.Node != t.Node || subtle.ConstantTimeCompare([]byte(i.Hash), []byte(Hash([]byte(t.Secret)))) != 1 {
 		return errors.New("there is no such invitation")
@@ -60,9 +57,8 @@ func (i Invitation) Admit(t Token, present Epoch, now time.Time) error {
 	return i.Open(present, now)
 }
 
-// Use returns the invitation after its use for a public key. It can be used for
-// one key only, and for that one again: the first answer may have been lost, and
-// the certificate is of no use without the key.
+// Use returns the invitation after its use for a public key. It can be used for one key only, but
+// repeatedly: the first response may have been lost, and a certificate is useless without the key.
 func (i Invitation) Use(key string) (Invitation, error) {
 	if i.Key != "" && i.Key != key {
 		return i, fmt.Errorf("the invitation of node %s was used already", i.Node)
@@ -71,16 +67,15 @@ func (i Invitation) Use(key string) (Invitation, error) {
 	return i, nil
 }
 
-// Pauses of who looks after a certificate.
+// Bounds of the pause between two attempts to renew a certificate.
 const (
 	shortest = time.Minute
 	longest  = time.Hour
 )
 
-// Renew says how long to wait until a certificate that was obtained at a time
-// and ends at another is renewed: two thirds of its life, but it is looked at
-// every hour, because hosts sleep and clocks are set. One that was obtained in
-// the future was obtained by a wrong clock, so nobody knows how old it is.
+// Renew returns how long to wait until a certificate is renewed: after two thirds of its life. The
+// pause is at most an hour, because hosts sleep and clocks are set. A certificate that was obtained
+// in the future is due: the clock was wrong, so its age is unknown.
 func Renew(obtained, end, now time.Time) (wait time.Duration, due bool) {
 	at := obtained.Add(end.Sub(obtained) * 2 / 3)
 	if now.Before(obtained) || !now.Before(at) {
@@ -89,8 +84,8 @@ func Renew(obtained, end, now time.Time) (wait time.Duration, due bool) {
 	return min(at.Sub(now), longest), false
 }
 
-// Again is the pause after so many failed attempts, and also after one that
-// went well: where a clock is wrong each certificate seems old.
-func Again(failed int) time.Duration {
+// Pause returns the pause after a number of failed attempts. It is also used after a success,
+// because with a wrong clock each certificate seems to be due.
+func Pause(failed int) time.Duration {
 	return min(shortest<<min(failed, 10), longest)
 }

@@ -5,58 +5,57 @@ import (
 	"strings"
 )
 
-// Where the API server of a standalone control plane gives identities to nodes.
+// Paths of the API server of a standalone control plane.
 const (
-	// PathCertificate takes a request for a certificate (PKCS #10) of a node that
-	// is invited, or has a certificate, and answers with the certificate; both
-	// are PEM.
+	// PathCertificate takes a certificate request (PKCS #10) of a node with an invitation or a
+	// certificate, and returns a certificate; both are PEM.
 	PathCertificate = "/volplane/certificate"
-	// PathInvitation takes an Invite and answers with an Invited.
+	// PathInvitation takes an Invite and returns an Invited.
 	PathInvitation = "/volplane/invitation"
 	// PathRevocation takes a Revoke.
 	PathRevocation = "/volplane/revocation"
 )
 
 const (
-	// UserPrefix begins the user of a node.
+	// UserPrefix is the prefix of the user name of a node.
 	UserPrefix = "system:node:"
 	// NodesGroup is the group of nodes.
 	NodesGroup = "system:nodes"
-	// InvitedPrefix begins the user who shows an invitation.
+	// InvitedPrefix is the prefix of the user name of a client with an invitation.
 	InvitedPrefix = "volplane:invited:"
-	// InvitedGroup is the group of those who show one.
+	// InvitedGroup is the group of such clients.
 	InvitedGroup = "volplane:invited"
 )
 
-// Invite asks for an invitation of a node.
+// Invite requests an invitation for a node.
 type Invite struct {
 	Node string `json:"node"`
-	// Seconds is how long it can be used.
+	// Seconds is how long the invitation is valid.
 	Seconds int64 `json:"seconds"`
 }
 
-// Invited is the answer.
+// Invited is the response to an Invite.
 type Invited struct {
 	Token string `json:"token"`
 }
 
-// Revoke takes back every certificate and every invitation that a node has.
+// Revoke requests that all certificates and invitations of a node are revoked.
 type Revoke struct {
 	Node string `json:"node"`
 }
 
-// Token is what a node shows to get its first certificate.
+// Token identifies an invitation. A node sends it to get its first certificate.
 type Token struct{ Node, ID, Secret string }
 
-// mark begins a token, separator is between its parts; no name of a node has it.
+// mark is the first part of a token, and separator is between its parts; node names cannot have it.
 const mark, separator = "volplane", "~"
 
-// String returns the token as it travels.
+// String returns the token as text.
 func (t Token) String() string {
 	return strings.Join([]string{mark, t.Node, t.ID, t.Secret}, separator)
 }
 
-// ParseToken reads a token; what is none is somebody else's.
+// ParseToken parses a token; false means that the text is not a token.
 func ParseToken(s string) (Token, bool) {
 	const longest = 400
 	if len(s) > longest {

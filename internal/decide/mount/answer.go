@@ -2,8 +2,8 @@ package mount
 
 import "volplane.dev/volplane/internal/volume"
 
-// Seen is what the host shows at a path after the driver was called for it.
-type Seen struct {
+// Observed is what the host shows at a path after a call of the driver.
+type Observed struct {
 	// Mounted says that something is mounted there, Device that the volume's block device is; Unreadable that the mount
 	// table cannot be read.
 	Mounted, Device, Unreadable bool
@@ -11,13 +11,13 @@ type Seen struct {
 	Dead bool
 }
 
-// Brought returns the phase of a place on the node after the driver was called to bring the volume there; before is
-// the phase that it had, so that an empty one stays empty when nothing came of the call.
+// PhaseAfterCall returns the phase of a path after the driver was called to stage or publish the volume there. before
+// is the phase that it had, to which it returns if the call had no effect.
 //
-// A final no says that this call had no effect, not that an earlier one had none. No driver is taken at its word that
-// says "internal error", or whatever else while something is at the path: it is asked to undo it. Before the first call
-// the path was free. A driver that is short of resources may have begun nevertheless.
-func Brought(v Verb, before Phase, answer volume.Answer, seen Seen) Phase {
+// A final code says that this call had no effect, but not that earlier ones had none. Codes of internal errors are not
+// trusted, and none is while something is at the path: the driver is asked to undo the step. Before the first call the
+// path was free. A driver that reports a lack of resources may have done a part.
+func PhaseAfterCall(v Verb, before Phase, answer volume.Answer, seen Observed) Phase {
 	begun, done := Publishing, Published
 	if v == Stage {
 		begun, done = Staging, Staged
@@ -35,26 +35,26 @@ func Brought(v Verb, before Phase, answer volume.Answer, seen Seen) Phase {
 	return before
 }
 
-// Removal is what is left to do after the driver was called to take a volume away.
+// Removal is what is left to do after the driver was called to unmount a volume.
 type Removal int
 
 // Removals.
 const (
-	// Remains is that the volume may still be there: the driver's error is told, and the driver is called again.
+	// Remains: the volume may still be mounted; the driver's error is reported, and the driver is called again.
 	Remains Removal = iota
-	// Gone is that nothing is left, and the record says so.
+	// Gone: nothing is left.
 	Gone
-	// DetachDead is Remains, and the kernel is told to forget a dead mount, which the driver may not be able to remove.
+	// DetachDead: like Remains; but the mount is dead and the driver may be unable to remove it, so the agent detaches it.
 	DetachDead
-	// UnmountRest is that the driver says that it is done and has left a mount behind.
+	// UnmountRest: the driver reported success and has left a mount behind.
 	UnmountRest
-	// NotSeen is that the mount table cannot be read: the driver is called again.
-	NotSeen
+	// Unverified: the mount table cannot be read; the driver is called again.
+	Unverified
 )
 
-// Removed judges the driver's answer to the call that takes the volume away from a path. The mount table is the truth,
-// so "not found" is fine when nothing is there.
-func Removed(answer volume.Answer, seen Seen) Removal {
+// Removed judges the driver's answer to the call that unmounts a volume from a path. The mount table decides, so
+// NotFound is a success if nothing is mounted there.
+func Removed(answer volume.Answer, seen Observed) Removal {
 	done := answer.Outcome == volume.Done
 	switch {
 	case !done && answer.Code != "NotFound" && seen.Dead:
@@ -62,7 +62,7 @@ func Removed(answer volume.Answer, seen Seen) Removal {
 	case !done && answer.Code != "NotFound":
 		return Remains
 	case seen.Unreadable:
-		return NotSeen
+		return Unverified
 	case !done && (seen.Mounted || seen.Device):
 		return Remains
 	case seen.Mounted:
@@ -71,16 +71,15 @@ func Removed(answer volume.Answer, seen Seen) Removal {
 	return Gone
 }
 
-// Stale says whether what is mounted of a volume came with an earlier attachment than the one by which it is to be
-// mounted now. It was detached by force in between, while nobody wanted it here, and another node may have written to
-// it: a filesystem that stayed mounted knows nothing of that. What living Pods have is not taken away under them.
-// Unstage says that nothing but the staging is left of it, which has to end first.
+// Stale says whether the mounts of a volume belong to an earlier attachment than the present one. The volume was
+// detached by force in between, and another node may have written to it, which a filesystem that stayed mounted does
+// not know. Mounts of running Pods stay. unstage says that only the staged mount is left and must be removed.
 func Stale(r *Record, attachment string, wanted []Consumer) (stale, unstage bool) {
 	if r == nil || r.Attachment == "" || r.Attachment == attachment {
 		return false, false
 	}
 	for _, t := range r.Targets {
-		if _, living := find(wanted, t.Path); living {
+		if _, living := consumerAt(wanted, t.Path); living {
 			return false, false
 		}
 	}
@@ -94,12 +93,12 @@ func Stale(r *Record, attachment string, wanted []Consumer) (stale, unstage bool
 type Cause struct {
 	// Text is the error, bounded and without secrets.
 	Text string
-	// InTheWay says that something of the host or of the API is in the way, which a person has to remove.
-	InTheWay bool
+	// Obstacle says that the host or the API prevents the step, and a person has to change that.
+	Obstacle bool
 	// Code is that of the driver's answer; empty when there is none.
 	Code string
-	// NotShown says that the driver has not done what it says.
-	NotShown bool
+	// NotDone says that the driver reported success without the effect.
+	NotDone bool
 }
 
 // StepFailed is the reason of a step that failed. A person is next when something is in the way, the driver when it
@@ -107,16 +106,16 @@ type Cause struct {
 func StepFailed(v Verb, driver, node string, c Cause) volume.Because {
 	next := "node " + node
 	switch {
-	case c.InTheWay:
+	case c.Obstacle:
 		next = "user"
-	case c.Code == "DeadlineExceeded", c.NotShown:
+	case c.Code == "DeadlineExceeded", c.NotDone:
 		next = driver
 	}
 	return Failed(v, node, c.Text, next)
 }
 
-// AskNext says whether a driver is asked how its next volume is after its answer about one: a driver that does not
-// answer would not answer for the others either.
+// AskNext says whether a driver is asked for the health of its next volume: one that does not answer
+// would not answer for the others either.
 func AskNext(answer volume.Answer) bool {
 	return answer.Code != "DeadlineExceeded" && answer.Code != "Unavailable"
 }

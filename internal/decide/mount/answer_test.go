@@ -32,9 +32,9 @@ func judge(t *testing.T, table string, verdict func(given string) string) {
 	golden.Equal(t, file, strings.Join(out, "\n\n")+"\n")
 }
 
-func seen(words []string) Seen {
+func seen(words []string) Observed {
 	has := func(w string) bool { return slices.Contains(words, w) }
-	return Seen{Mounted: has("mounted"), Device: has("device"), Unreadable: has("unreadable"), Dead: has("dead")}
+	return Observed{Mounted: has("mounted"), Device: has("device"), Unreadable: has("unreadable"), Dead: has("dead")}
 }
 
 // TestBrought: what the journal says after each answer to a stage or a publish.
@@ -48,7 +48,7 @@ func TestBrought(t *testing.T) {
 			}
 		}
 		return csitest.EveryAnswer(func(answer volume.Answer) string {
-			return cmp.Or(string(Brought(Verb(words[0]), before, answer, seen(words))), "none")
+			return cmp.Or(string(PhaseAfterCall(Verb(words[0]), before, answer, seen(words))), "none")
 		})
 	})
 }
@@ -59,7 +59,7 @@ func TestRemoved(t *testing.T) {
 		return csitest.EveryAnswer(func(answer volume.Answer) string {
 			return map[Removal]string{
 				Remains: "remains", Gone: "gone", DetachDead: "remains, and the dead mount is detached",
-				UnmountRest: "the rest is unmounted", NotSeen: "nobody can tell",
+				UnmountRest: "the rest is unmounted", Unverified: "nobody can tell",
 			}[Removed(answer, seen(strings.Fields(given)))]
 		})
 	})
@@ -98,8 +98,8 @@ func TestStepFailed(t *testing.T) {
 		words := strings.Fields(given)
 		return csitest.EveryAnswer(func(answer volume.Answer) string {
 			b := StepFailed(Verb(words[0]), "d", "n", Cause{
-				Text: answer.Text, Code: answer.Code, InTheWay: slices.Contains(words, "in-the-way"),
-				NotShown: slices.Contains(words, "not-shown"),
+				Text: answer.Text, Code: answer.Code, Obstacle: slices.Contains(words, "in-the-way"),
+				NotDone: slices.Contains(words, "not-shown"),
 			})
 			if b.Message != answer.Text {
 				t.Errorf("%s: message is %q", answer.Text, b.Message)

@@ -2,10 +2,10 @@ package mount
 
 import "strings"
 
-// State is how a mounted volume is, as its driver says and as its node sees it.
+// State is the state of a mounted volume, according to its driver and its node.
 type State struct {
-	// Ailments is what the driver says is wrong with it; empty when nothing.
-	Ailments string
+	// DriverProblems is what the driver says is wrong with it; empty when nothing.
+	DriverProblems string
 	// ReadOnly says that its filesystem takes no writes any more, though it was
 	// mounted to be written to.
 	ReadOnly bool
@@ -16,18 +16,18 @@ type State struct {
 
 // Room that is not worth the name: a filesystem keeps some of its own.
 const (
-	littleShare = 100
-	littleBytes = 16 << 20
+	fullShare = 100
+	fullBytes = 16 << 20
 )
 
-// full says whether nothing of any size can be written any more.
+// full says whether the volume has practically no space left.
 func (s State) full() bool {
-	return s.Total > 0 && s.Available <= min(s.Total/littleShare, littleBytes)
+	return s.Total > 0 && s.Available <= min(s.Total/fullShare, fullBytes)
 }
 
-// Ails returns what is wrong with a volume, empty when nothing is, and who has to
-// do something about it first. It says the same as long as the same is wrong.
-func (s State) Ails(driver, node string) (text, next string) {
+// Problems returns what is wrong with a volume, empty if nothing is, and who acts first. The text
+// changes only if the problems do.
+func (s State) Problems(driver, node string) (text, next string) {
 	var all []string
 	add := func(what, who string) {
 		all = append(all, what)
@@ -40,8 +40,8 @@ func (s State) Ails(driver, node string) (text, next string) {
 			"not work (the kernel's log says more): "+
 			"nothing is written any more; when its Pods have ended it can be checked", "administrator of node "+node)
 	}
-	if s.Ailments != "" {
-		add(s.Ailments, driver)
+	if s.DriverProblems != "" {
+		add(s.DriverProblems, driver)
 	}
 	if s.full() {
 		add("it is full: delete something, or have its claim ask for more", "user")

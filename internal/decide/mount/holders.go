@@ -16,8 +16,8 @@ type Holder struct {
 	Namespace string
 }
 
-// InUse adds to the reason of a failed unmount which processes keep the mount in use.
-// They act first when nobody else has to but the node, which tries again.
+// InUse adds the processes that keep a mount in use to the reason of a failed unmount. They act next if
+// only the node would otherwise, which retries.
 func InUse(b volume.Because, node string, holders []Holder) volume.Because {
 	if len(holders) == 0 {
 		return b
@@ -32,9 +32,9 @@ func InUse(b volume.Because, node string, holders []Holder) volume.Because {
 	}
 	b.Message = fmt.Sprintf("%.500s; in use by %s", b.Message, strings.Join(named, ", "))
 	if b.Next == "node "+node {
-		b.Next = whoeverUses(node)
+		b.Next = mountUser(node)
 	}
 	return b
 }
 
-func whoeverUses(node string) string { return "whoever uses the mount on node " + node }
+func mountUser(node string) string { return "whoever uses the mount on node " + node }

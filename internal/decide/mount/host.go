@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Allowed is what a mount at a path of the host lets the volume's files do:
-// programs change the user, and devices be opened.
+// Allowed are the options of a mount at a host path: whether programs may change the user, and devices
+// may be opened.
 type Allowed struct{ SUID, Dev bool }
 
-// HostOptions reads the options of a mount at a path of the host, "suid" and
-// "dev" and their contraries, with commas. What is not asked for is not allowed.
+// HostOptions parses the options of a mount at a host path: "suid", "dev", "nosuid" and "nodev",
+// separated by commas. Without them, neither is allowed.
 func HostOptions(text string) (Allowed, error) {
 	if text == "" {
 		return Allowed{}, nil

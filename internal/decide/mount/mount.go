@@ -7,22 +7,20 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Facts are what is known of one volume on one node.
+// Facts is what the agent knows of one volume on one node.
 type Facts struct {
 	Driver, Handle, Volume, Node string
-	// Known says that the volume's object exists and can be staged and
-	// published from.
+	// Known says that the volume's object exists.
 	Known bool
 	Block bool
-	// Refused says why the volume may not be mounted although it exists; empty
-	// when it may.
+	// Refused says why the volume may not be mounted although it exists; empty if it may.
 	Refused string
-	// Ephemeral says that a Pod itself names the volume. It is published and
-	// nothing else: nobody but its driver knows of it.
+	// Ephemeral says that the volume is an inline volume of a Pod, which is only published, neither
+	// attached nor staged.
 	Ephemeral bool
 	// DriverReady says that the driver is registered; CanStage that it stages.
 	DriverReady, CanStage bool
-	// Absent says why it is not, if more is known than that.
+	// Absent is the reason for which the driver is not registered, if it is known.
 	Absent volume.Because
 	// AttachRequired says that the volume must be attached first; Attached
 	// that the node's volumesAttached has it.
@@ -35,12 +33,14 @@ type Facts struct {
 	Wanted []Consumer
 	// Record is the journal's; nil when there is none.
 	Record *Record
-	// Verify says that the mount table is to be believed more than Record.
+	// Verify says that the mount table is read, and preferred to Record.
 	Verify bool
 	// Mounted are the paths at which something is mounted, or at which a device
 	// is that was published. Dead are those of them whose filesystem will never
 	// answer again, because its server is gone.
 	Mounted, Dead map[string]bool
+	// Covered names, by path, the filesystem that is mounted there over the volume.
+	Covered map[string]string
 	// Grow is the size in bytes that the node has to grow the volume to; 0
 	// when nothing is asked.
 	Grow int64
@@ -50,15 +50,15 @@ type Facts struct {
 type Consumer struct {
 	UID, Namespace, Name, Path string
 	ReadOnly                   bool
-	// HostPath is a directory of the host that shall show the volume too.
+	// HostPath is a directory of the host at which the volume is mounted, too.
 	HostPath string
-	// Allowed is what files may do there.
+	// Allowed are the options of that mount.
 	Allowed Allowed
-	// Due says that the driver wants to be called again for what it published.
+	// Due says that a repeated call is due, because the driver has requiresRepublish.
 	Due bool
 }
 
-// Verb names what one action does.
+// Verb names what an action does.
 type Verb string
 
 // The verbs of actions, in the order in which they can follow each other.
@@ -77,22 +77,21 @@ const (
 	Drop          Verb = "drop journal"
 )
 
-// Action is one step. Path names the target for those that are about one Pod. The journal is written before each step
+// Action is one step. Path is the target of steps for one Pod. The journal is written before each step
 // that has an effect.
 type Action struct {
 	Verb Verb
 	Path string
 }
 
-// Plan is what to do, in order, and why. The steps that a failed one Blocks are
-// not done.
+// Plan has the actions, in order, and the reason. Actions that a failed one Blocks are skipped.
 type Plan struct {
 	Actions []Action
 	Because volume.Because
 }
 
-// Blocks says whether a step must not be done after another one of its plan has
-// failed. What goes wrong at one Pod is no reason to keep others waiting.
+// Blocks says whether a step must be skipped after another step of its plan has failed. A failure for
+// one Pod does not delay others.
 func Blocks(failed, next Action) bool {
 	switch failed.Verb {
 	case Republish:
@@ -115,33 +114,32 @@ func Volume(f Facts) Plan {
 	}
 	p := &planner{f: f, next: "node " + f.Node}
 	admitted, held := f.admit()
-	p.release(admitted)
+	p.removeUnwanted(admitted)
 	if len(admitted) == 0 {
-		return p.end()
+		return p.teardown()
 	}
-	return p.serve(admitted, held)
+	return p.mountFor(admitted, held)
 }
 
 type planner struct {
 	f       Facts
 	next    string
 	actions []Action
-	// driver says that one of the actions calls the driver, bringing that one
-	// brings the volume nearer to a Pod.
-	driver, bringing bool
+	// callsDriver says that an action calls the driver, mounting that an action is a step of a mount.
+	callsDriver, mounting bool
 }
 
 func (p *planner) do(v Verb, path string) {
 	p.actions = append(p.actions, Action{v, path})
-	p.driver = p.driver || calls(v)
+	p.callsDriver = p.callsDriver || callsDriver(v)
 	switch v {
 	case MarkInUse, Stage, Publish, Bind, Grow:
-		p.bringing = true
+		p.mounting = true
 	}
 }
 
-// calls says whether an action calls the driver.
-func calls(v Verb) bool {
+// callsDriver says whether an action calls the driver.
+func callsDriver(v Verb) bool {
 	switch v {
 	case Stage, Publish, Republish, Unpublish, Unstage, Grow:
 		return true
@@ -153,9 +151,8 @@ func (p *planner) plan(r volume.Reason, next, format string, args ...any) Plan {
 	return Plan{Actions: p.actions, Because: volume.Because{Reason: r, Message: fmt.Sprintf(format, args...), Next: next}}
 }
 
-// missing returns the plan without the actions that need a driver that is not
-// there.
-func (p *planner) missing() Plan {
+// driverMissing returns the plan without the actions that need the driver, which is not registered.
+func (p *planner) driverMissing() Plan {
 	p.actions = p.withoutDriver()
 	if p.f.Absent.Reason != "" {
 		return Plan{Actions: p.actions, Because: p.f.Absent}
@@ -163,18 +160,18 @@ func (p *planner) missing() Plan {
 	return p.plan(volume.ReasonDriverMissing, p.f.Driver, "driver %s is not registered on node %s", p.f.Driver, p.f.Node)
 }
 
-// withoutDriver keeps the actions in front of the first call of the driver.
+// withoutDriver returns the actions before the first call of the driver.
 func (p *planner) withoutDriver() []Action {
 	for i, a := range p.actions {
-		if calls(a.Verb) {
+		if callsDriver(a.Verb) {
 			return p.actions[:i]
 		}
 	}
 	return p.actions
 }
 
-// admit returns who may have the volume, and the Pod that keeps others out. A
-// Pod that has the volume already is never pushed out by another one.
+// admit returns the Pods that may have the volume, and the Pod that excludes others. A Pod that has the
+// volume is never replaced by another one.
 func (f Facts) admit() (admitted []Consumer, holder string) {
 	if !f.SinglePod || len(f.Wanted) < 2 {
 		return f.Wanted, ""
@@ -193,17 +190,17 @@ func (f Facts) admit() (admitted []Consumer, holder string) {
 	return admitted, holder
 }
 
-// release takes the volume from everybody who does not want it, ends what was
-// begun to be taken away, and takes away what is dead and can be made anew.
-func (p *planner) release(wanted []Consumer) {
+// removeUnwanted unpublishes the volume from Pods that do not want it any more, completes unmounts that
+// have started, and removes dead mounts that can be replaced.
+func (p *planner) removeUnwanted(wanted []Consumer) {
 	if p.f.Record == nil {
 		return
 	}
 	staging := p.f.stagingRenewable()
 	for _, t := range p.f.Record.Targets {
-		c, keep := find(wanted, t.Path)
+		c, keep := consumerAt(wanted, t.Path)
 		keep = keep && t.Phase != Unpublishing && !staging && !p.f.renewable(t.Path)
-		if t.HostPhase != "" && (!keep || c.HostPath != t.HostPath || t.HostPhase == Unbinding) {
+		if t.HostPhase != "" && (!keep || c.HostPath != t.HostPath || t.HostPhase == Unbinding || p.f.deadOnHost(t)) {
 			p.do(Unbind, t.Path)
 		}
 		if !keep {
@@ -212,14 +209,13 @@ func (p *planner) release(wanted []Consumer) {
 	}
 }
 
-// renewable says whether what is mounted at a path is dead, and everything is
-// there to make it anew. Otherwise it is left alone: a consumer may still have
-// use for what it has open.
+// renewable says whether the mount at a path is dead and can be replaced. If it cannot, it stays,
+// because a Pod may still use open files.
 func (f Facts) renewable(path string) bool {
 	return f.Verify && f.Dead[path] && f.Known && f.Refused == "" && f.DriverReady
 }
 
-func find(wanted []Consumer, path string) (Consumer, bool) {
+func consumerAt(wanted []Consumer, path string) (Consumer, bool) {
 	for _, c := range wanted {
 		if c.Path == path {
 			return c, true
@@ -228,10 +224,9 @@ func find(wanted []Consumer, path string) (Consumer, bool) {
 	return Consumer{}, false
 }
 
-// end takes the volume off the node. NodeUnstage comes after every
-// NodeUnpublish, and volumesInUse is given up last, because the detach waits
-// for it.
-func (p *planner) end() Plan {
+// teardown removes the volume from the node. NodeUnstageVolume comes after every NodeUnpublishVolume,
+// and the entry in volumesInUse is removed last, because the detach waits for that.
+func (p *planner) teardown() Plan {
 	r := p.f.Record
 	if r != nil && r.Stage != "" {
 		p.do(Unstage, "")
@@ -246,49 +241,54 @@ func (p *planner) end() Plan {
 	case len(p.actions) == 0:
 		return p.plan(volume.ReasonNothingToDo, "", "volume %s is not on node %s and nobody wants it there",
 			p.f.Volume, p.f.Node)
-	case p.driver && !p.f.DriverReady:
-		return p.missing()
+	case p.callsDriver && !p.f.DriverReady:
+		return p.driverMissing()
 	default:
 		return p.plan(volume.ReasonUnmounting, p.next, "no Pod on node %s wants volume %s", p.f.Node, p.f.Volume)
 	}
 }
 
-// stagingRenewable wants everything dead that the volume, which has a record, is
-// staged for: what still works at a Pod is worth more than the next Pod.
+// stagingRenewable says whether the staged mount is dead and can be replaced, and no Pod has a mount
+// that works: such a mount is worth more than the next Pod.
 func (f Facts) stagingRenewable() bool {
 	r := f.Record
 	return r.Stage == Staged && f.renewable(r.StagingPath) &&
 		!slices.ContainsFunc(r.Targets, func(t Target) bool { return f.Mounted[t.Path] && !f.Dead[t.Path] })
 }
 
-// serve brings the volume to those who want it. What is taken from others comes
-// first; it keeps nobody waiting unless only one Pod may have the volume.
-func (p *planner) serve(wanted []Consumer, holder string) Plan {
+// mountFor mounts the volume for those who want it. Unmounts come first; they delay no Pod unless only
+// one Pod may have the volume.
+func (p *planner) mountFor(wanted []Consumer, holder string) Plan {
 	r := p.f.Record
 	switch {
 	case r != nil && (r.Stage == Unstaging || p.f.stagingRenewable()):
 		p.do(Unstage, "")
-		return p.leave()
-	case p.f.SinglePod && len(p.actions) > 0, p.driver && !p.f.DriverReady:
-		return p.leave()
+		return p.awaitRemoval()
+	case p.f.SinglePod && len(p.actions) > 0, p.callsDriver && !p.f.DriverReady:
+		return p.awaitRemoval()
 	}
-	if plan, wait := p.bring(wanted); wait {
+	if plan, wait := p.addMounts(wanted); wait {
 		return plan
 	}
-	return p.again(p.grow(holder), wanted)
+	return p.addRepublish(p.grow(wanted, holder), wanted)
 }
 
-// bring adds what brings the volume to those who want it, or says what it has
-// to wait for.
-func (p *planner) bring(wanted []Consumer) (Plan, bool) {
+// addMounts adds the actions that mount the volume, or returns the plan if they have to wait.
+func (p *planner) addMounts(wanted []Consumer) (Plan, bool) {
 	publish := p.f.publishNeeded(wanted)
 	stage := p.f.stageNeeded(len(publish) > 0)
+	if path, covered := p.f.stagingCovered(); covered && (stage || len(publish) > 0) {
+		// The driver would show Pods the other filesystem.
+		return p.plan(volume.ReasonMountBroken, "administrator of node "+p.f.Node,
+			"on node %s %s is mounted over the staged volume %s at %s: no further Pod gets the volume before that is unmounted",
+			p.f.Node, p.f.Covered[path], p.f.Volume, path), true
+	}
 	if stage || len(publish) > 0 {
 		if plan, wait := p.prepare(); wait {
 			return plan, true
 		}
 	} else {
-		p.mark()
+		p.markInUse()
 	}
 	if stage {
 		p.do(Stage, "")
@@ -302,25 +302,25 @@ func (p *planner) bring(wanted []Consumer) (Plan, bool) {
 	return Plan{}, false
 }
 
-func (p *planner) mark() {
+func (p *planner) markInUse() {
 	if !p.f.InUse && !p.f.Ephemeral {
 		p.do(MarkInUse, "")
 	}
 }
 
-// leave ends first what is being taken away; the volume is looked at again
-// afterwards, with new facts.
-func (p *planner) leave() Plan {
-	if p.driver && !p.f.DriverReady {
-		return p.missing()
+// awaitRemoval returns the plan that only removes mounts; the volume is reconciled again afterwards
+// with new facts.
+func (p *planner) awaitRemoval() Plan {
+	if p.callsDriver && !p.f.DriverReady {
+		return p.driverMissing()
 	}
 	if p.f.stagingRenewable() {
 		return p.broken()
 	}
-	return p.leaving()
+	return p.unmounting()
 }
 
-func (p *planner) leaving() Plan {
+func (p *planner) unmounting() Plan {
 	return p.plan(volume.ReasonUnmounting, p.next, "volume %s is taken from Pods on node %s that no longer want it",
 		p.f.Volume, p.f.Node)
 }
@@ -330,35 +330,34 @@ func (p *planner) broken() Plan {
 		"the mount of volume %s on node %s is dead, its server is gone; it is made anew", p.f.Volume, p.f.Node)
 }
 
-// again calls the driver once more for what is published, if it wants so.
-func (p *planner) again(plan Plan, wanted []Consumer) Plan {
+// addRepublish adds a call for each target at which requiresRepublish makes one due.
+func (p *planner) addRepublish(plan Plan, wanted []Consumer) Plan {
 	if !p.f.DriverReady || !p.f.Known || p.f.Refused != "" {
 		return plan
 	}
 	for _, c := range wanted {
-		if c.Due && !slices.Contains(plan.Actions, Action{Publish, c.Path}) {
+		if c.Due && !slices.Contains(plan.Actions, Action{Publish, c.Path}) && p.f.Covered[c.Path] == "" {
 			plan.Actions = append(plan.Actions, Action{Republish, c.Path})
 		}
 	}
 	return plan
 }
 
-// prepare makes sure of what must be true before the driver is called. The
-// volume is marked in use before anybody looks whether it is attached:
-// otherwise a detach that began in between would not see the mark.
+// prepare checks what must be true before the driver is called. volumesInUse is written before the
+// attachment is read: otherwise a detach that starts in between would not see the entry.
 func (p *planner) prepare() (Plan, bool) {
 	if !p.f.Known {
 		return p.plan(volume.ReasonVolumeMissing, "user", "there is no volume %s to mount", p.f.Volume), true
 	}
 	if !p.f.DriverReady && p.f.Absent.Reason != "" {
-		return p.missing(), true // what it would refuse is not known before it is there
+		return p.driverMissing(), true // what it would refuse is not known before it is there
 	}
 	if p.f.Refused != "" {
 		return p.plan(volume.ReasonFailedMount, "user", "%s", p.f.Refused), true
 	}
-	p.mark()
+	p.markInUse()
 	if !p.f.DriverReady {
-		return p.missing(), true
+		return p.driverMissing(), true
 	}
 	if !p.f.AttachRequired {
 		return Plan{}, false
@@ -372,7 +371,7 @@ func (p *planner) prepare() (Plan, bool) {
 	return Plan{}, false
 }
 
-func (p *planner) grow(holder string) Plan {
+func (p *planner) grow(wanted []Consumer, holder string) Plan {
 	f := p.f
 	if f.growNeeded() {
 		p.do(Grow, "")
@@ -380,13 +379,17 @@ func (p *planner) grow(holder string) Plan {
 	switch {
 	case slices.ContainsFunc(p.actions, func(a Action) bool { return f.renewable(a.Path) }):
 		return p.broken()
-	case slices.ContainsFunc(p.actions, func(a Action) bool { return f.Unmounted(a.Path) }):
-		return p.plan(volume.ReasonMountBroken, p.next,
-			"the mount of volume %s on node %s is gone, somebody has unmounted it; it is made anew", f.Volume, f.Node)
-	case p.bringing:
+	case slices.ContainsFunc(p.actions, f.remounts):
+		return p.unmounted()
+	case p.mounting:
 		return p.plan(volume.ReasonMounting, p.next, "volume %s is being mounted on node %s", f.Volume, f.Node)
 	case len(p.actions) > 0:
-		return p.leaving()
+		return p.unmounting()
+	}
+	if plan, wrong := p.unseen(wanted); wrong {
+		return plan
+	}
+	switch {
 	case holder != "":
 		return p.plan(volume.ReasonInUse, "pod "+holder, "volume %s is for one Pod only and Pod %s has it", f.Volume, holder)
 	default:
@@ -394,10 +397,10 @@ func (p *planner) grow(holder string) Plan {
 	}
 }
 
-// growNeeded leaves alone what the driver has refused: CSI forbids to ask again
-// before something has changed, and that is the next mount.
+// growNeeded says whether the node has to expand the volume. CSI forbids to repeat a refused expansion
+// before something has changed, so it waits for the next mount.
 func (f Facts) growNeeded() bool {
-	if f.Grow <= 0 || !f.DriverReady || !f.Known {
+	if f.Grow <= 0 || !f.DriverReady || !f.Known || len(f.Covered) > 0 {
 		return false
 	}
 	return f.Record == nil || f.Record.Size < f.Grow && f.Record.GrowRefused != f.Grow
@@ -411,15 +414,8 @@ func (f Facts) stageNeeded(publish bool) bool {
 	case r.Stage != Staged:
 		return true
 	default:
-		return f.Verify && r.StagingMounted && !f.Mounted[r.StagingPath]
+		return f.stagingUnmounted()
 	}
-}
-
-// Unmounted says whether the journal has the volume published at a path where the mount
-// table has nothing.
-func (f Facts) Unmounted(path string) bool {
-	t := f.Record.Target(path)
-	return f.Verify && t != nil && t.Phase == Published && !f.Mounted[path]
 }
 
 func (f Facts) publishNeeded(wanted []Consumer) []Consumer {
@@ -440,7 +436,7 @@ func (f Facts) bindNeeded(wanted []Consumer) []Consumer {
 			continue
 		}
 		t := f.Record.Target(c.Path)
-		if t == nil || t.HostPhase != Bound || !f.Mounted[c.HostPath] || f.renewable(c.Path) {
+		if t == nil || t.HostPhase != Bound || !f.Mounted[c.HostPath] || f.renewable(c.Path) || f.deadOnHost(*t) {
 			out = append(out, c)
 		}
 	}

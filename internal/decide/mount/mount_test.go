@@ -60,7 +60,10 @@ func text(p Plan) string {
 }
 
 func facts(t *testing.T, given string) Facts {
-	f := Facts{Driver: "d", Handle: "h", Volume: "pv", Node: "n", Mounted: map[string]bool{}, Dead: map[string]bool{}}
+	f := Facts{
+		Driver: "d", Handle: "h", Volume: "pv", Node: "n", Mounted: map[string]bool{}, Dead: map[string]bool{},
+		Covered: map[string]string{},
+	}
 	for _, line := range strings.Split(given, "\n") {
 		words := strings.Fields(line)
 		switch {
@@ -73,10 +76,8 @@ func facts(t *testing.T, given string) Facts {
 			f.Record = record(words[1:])
 		case words[0] == "target":
 			f.Record.Targets = append(f.Record.Targets, target(words[1:]))
-		case words[0] == "mounted", words[0] == "dead":
-			for _, w := range words[1:] {
-				f.Mounted[w], f.Dead[w] = true, words[0] == "dead"
-			}
+		case words[0] == "mounted", words[0] == "dead", words[0] == "covered":
+			f.readMounts(words[0], words[1:])
 		case words[0] == "absent":
 			f.Absent = volume.Because{
 				Reason: volume.ReasonDriverMissing, Message: strings.Join(words[1:], " "), Next: "administrator of node n",
@@ -88,6 +89,16 @@ func facts(t *testing.T, given string) Facts {
 		}
 	}
 	return f
+}
+
+// readMounts reads the paths at which something is mounted.
+func (f *Facts) readMounts(how string, paths []string) {
+	for _, path := range paths {
+		f.Mounted[path], f.Dead[path] = true, how == "dead"
+		if how == "covered" {
+			f.Covered[path] = "tmpfs none"
+		}
+	}
 }
 
 func wanted(words []string) Consumer {
@@ -341,8 +352,10 @@ func settled(t *rapid.T, f Facts) {
 }
 
 func TestDoubtful(t *testing.T) {
-	r := &Record{Stage: Staged, StagingMounted: true, Boot: "1", Targets: []Target{
-		{Path: "/a", Phase: Published, HostPath: "/x", HostPhase: Bound, HostDevice: "8:1"},
+	r := &Record{Stage: Staged, StagingMounted: true, Filesystem: "ext4 /dev/a", Boot: "1", Targets: []Target{
+		{
+			Path: "/a", Phase: Published, Filesystem: "ext4 /dev/a", HostPath: "/x", HostPhase: Bound, HostDevice: "8:1",
+		},
 		{Path: "/b", Phase: Unpublishing},
 	}}
 	want := &Record{Stage: Staging, Boot: "1", Targets: []Target{

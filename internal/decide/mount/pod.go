@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Use is one claim of one Pod, followed to its volume as far as it goes.
+// Use is one volume of a Pod, with its claim and its PersistentVolume if they exist.
 type Use struct {
 	Pod *corev1.Pod
 	// Name is the volume's name within the Pod.
@@ -30,9 +30,8 @@ type Use struct {
 	Volume *corev1.PersistentVolume
 }
 
-// Missing says why a use does not lead to a volume that can be mounted; its
-// reason is empty when it does. Every reference is checked in both directions
-// and by UID, because names are used again.
+// Missing says why a use has no volume that can be mounted; its reason is empty if it has. Every
+// reference is checked in both directions and by UID, because names are reused.
 func (u Use) Missing() volume.Because {
 	name := u.ClaimName
 	switch {
@@ -66,7 +65,7 @@ func because(r volume.Reason, next, format string, args ...any) volume.Because {
 	return volume.Because{Reason: r, Message: fmt.Sprintf(format, args...), Next: next}
 }
 
-// Place is what became of one volume of a Pod.
+// Place is the state of one volume of a Pod.
 type Place struct {
 	// Name is the volume's name within the Pod, Path where it is mounted.
 	Name, Path string
@@ -76,9 +75,8 @@ type Place struct {
 	Because volume.Because
 }
 
-// Pod returns whether all volumes of a Pod are mounted, and what its condition
-// says: where they are, or why the first that is missing is missing. Refused
-// is what is wrong with what the Pod itself asks for; empty when nothing is.
+// Pod returns whether all volumes of a Pod are mounted, and the message of its condition: their paths,
+// or the reason of the first one that is missing. refused is an error of the Pod itself, or empty.
 func Pod(refused string, places []Place) (bool, volume.Because) {
 	if refused != "" {
 		return false, because(volume.ReasonFailedMount, "user", "%s", refused)
@@ -99,9 +97,9 @@ func Pod(refused string, places []Place) (bool, volume.Because) {
 	return true, because(volume.ReasonMounted, "", "%s", strings.Join(at, ", "))
 }
 
-// Begun is what is told while a driver is asked for a step: it takes its time,
-// or does not come back. The reason is empty for a step that keeps nobody waiting.
-func Begun(f Facts, v Verb) volume.Because {
+// CallInFlight is the reason while a driver's call is in flight. It is empty for a step that delays
+// nobody.
+func CallInFlight(f Facts, v Verb) volume.Because {
 	say := func(r volume.Reason, method string) volume.Because {
 		return because(r, f.Driver, "driver %s was called to %s volume %s on node %s (%s) and has not answered yet", f.Driver,
 			v, f.Volume, f.Node, method)
@@ -120,10 +118,9 @@ func Begun(f Facts, v Verb) volume.Because {
 	}
 }
 
-// Failed is the reason of a step that failed on a node with a cause. Who has to
-// act follows from the cause, and is next if it does not.
+// Failed is the reason of a failed step. Who acts next follows from the cause, and is next otherwise.
 func Failed(v Verb, node, cause, next string) volume.Because {
-	next = cmp.Or(inTheWay(cause, node), gone(cause), volume.NextAfter(cause, next))
+	next = cmp.Or(whoClearsHost(cause, node), unservedDriver(cause), volume.NextAfter(cause, next))
 	switch v {
 	case Grow:
 		return because(volume.ReasonFailedNodeResize, next, "%s", cause)
@@ -134,9 +131,8 @@ func Failed(v Verb, node, cause, next string) volume.Because {
 	}
 }
 
-// gone returns the driver that a cause is about when nobody serves its socket;
-// empty when somebody does.
-func gone(cause string) string {
+// unservedDriver returns the driver that a cause names, if nobody serves its socket, and "" otherwise.
+func unservedDriver(cause string) string {
 	_, after, called := strings.Cut(cause, " by driver ")
 	if driver, _, ok := strings.Cut(after, ": "); called && ok && volume.DriverGone(cause) {
 		return driver
@@ -144,9 +140,9 @@ func gone(cause string) string {
 	return ""
 }
 
-// inTheWay returns who has to act when something of a node's host is in the way,
-// by the kernel's words for it, which no driver translates; "" when nothing is.
-func inTheWay(message, node string) string {
+// whoClearsHost returns who acts next if the cause is a problem of the node's host, by the kernel's
+// words for it, which drivers do not translate; "" if it is none.
+func whoClearsHost(message, node string) string {
 	for _, words := range []string{"no space left on device", "read-only file system"} {
 		if strings.Contains(message, words) {
 			return "administrator of node " + node
@@ -154,15 +150,14 @@ func inTheWay(message, node string) string {
 	}
 	for _, words := range []string{"device or resource busy", "target is busy"} {
 		if strings.Contains(message, words) {
-			return whoeverUses(node)
+			return mountUser(node)
 		}
 	}
 	return ""
 }
 
-// Lifecycle says why a driver does not do volumes that live as long as their
-// Pod, or those that outlive it; empty when it does. Known says that there is a
-// CSIDriver object, modes is what it lists.
+// Lifecycle says why a driver does not support ephemeral or persistent volumes; empty if it does. known
+// says whether there is a CSIDriver object, modes is its list.
 func Lifecycle(driver string, known bool, modes []storagev1.VolumeLifecycleMode, ephemeral bool) string {
 	want := storagev1.VolumeLifecyclePersistent
 	if ephemeral {
@@ -182,8 +177,7 @@ func Lifecycle(driver string, known bool, modes []storagev1.VolumeLifecycleMode,
 	}
 }
 
-// Health is the reason of a volume that its driver calls ill, or well again
-// when nothing ails it.
+// Health is the reason of a volume with problems, or of one that is healthy again if there are none.
 func Health(pv, node, ailments, driver string) volume.Because {
 	if ailments == "" {
 		return because(volume.ReasonHealthy, "", "volume %s is well again on node %s", pv, node)
@@ -191,25 +185,24 @@ func Health(pv, node, ailments, driver string) volume.Because {
 	return because(volume.ReasonUnhealthy, driver, "volume %s on node %s: %.800s", pv, node, ailments)
 }
 
-// Odd is the reason of a name that cannot be part of a path.
-func Odd(what, name string) volume.Because {
+// InvalidName is the reason of a name that cannot be part of a path.
+func InvalidName(what, name string) volume.Because {
 	return because(volume.ReasonFailedMount, "user", "the %s, %.100q, cannot be the name of a directory", what, name)
 }
 
-// Full is the reason of a Pod that is given up because its node takes no more
-// volumes of a driver.
+// Full is the reason of a Pod that is given up because its node has reached a driver's attach limit.
 func Full(pv, driver, node, cause string) volume.Because {
 	return because(volume.ReasonAttachLimit, "user",
 		"node %s takes no more volumes of driver %s, volume %s is not attached: %.500s", node, driver, pv, cause)
 }
 
-// Grown is the reason of a volume that has its new size.
+// Grown is the reason of a volume that was expanded.
 func Grown(pv, node string) volume.Because {
 	return because(volume.ReasonNodeResized, "", "volume %s has its new size on node %s", pv, node)
 }
 
-// Torn is the reason of a journal record that cannot be read.
-func Torn(path string) volume.Because {
+// RecordUnreadable is the reason of a journal record that cannot be read.
+func RecordUnreadable(path string) volume.Because {
 	return because(volume.ReasonJournalTorn, "user", "a journal record cannot be read and was moved to %s", path)
 }
 
@@ -219,12 +212,12 @@ func Refused(socket, cause, next string) volume.Because {
 		socket, cause)
 }
 
-// maxUnknown bounds the paths that one reason names.
-const maxUnknown = 5
+// maxMountsNamed is how many paths one reason names.
+const maxMountsNamed = 5
 
-// Unknown is the reason of mounts of which nothing says what volume they are.
-func Unknown(paths []string) volume.Because {
-	named, more := paths[:min(len(paths), maxUnknown)], ""
+// UnknownMounts is the reason of mounts whose volume is unknown.
+func UnknownMounts(paths []string) volume.Because {
+	named, more := paths[:min(len(paths), maxMountsNamed)], ""
 	if n := len(paths) - len(named); n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}

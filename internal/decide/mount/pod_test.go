@@ -44,16 +44,16 @@ func TestReasons(t *testing.T) {
 	for _, v := range []Verb{
 		MarkInUse, CheckAttached, Stage, Publish, Republish, Bind, Grow, Unbind, Unpublish, Unstage, UnmarkInUse, Drop,
 	} {
-		line("called to "+string(v), Begun(Facts{Driver: "d", Handle: "h", Volume: "pv", Node: "n"}, v))
+		line("called to "+string(v), CallInFlight(Facts{Driver: "d", Handle: "h", Volume: "pv", Node: "n"}, v))
 	}
 	line("ill", Health("pv", "n", "DEGRADED OnePath", "d"))
 	line("well again", Health("pv", "n", "", "d"))
-	line("odd", Odd("name of the volume", "../x"))
+	line("odd", InvalidName("name of the volume", "../x"))
 	line("full", Full("pv", "d", "n", "the cause"))
 	line("grown", Grown("pv", "n"))
-	line("torn", Torn("/j/x"))
-	line("unknown", Unknown([]string{"/a", "/b"}))
-	line("many unknown", Unknown([]string{"/1", "/2", "/3", "/4", "/5", "/6", "/7"}))
+	line("torn", RecordUnreadable("/j/x"))
+	line("unknown", UnknownMounts([]string{"/a", "/b"}))
+	line("many unknown", UnknownMounts([]string{"/1", "/2", "/3", "/4", "/5", "/6", "/7"}))
 	line("refused", Refused("/r/x.sock", "the cause", "user"))
 	failed := func(next string) volume.Because { return Failed(Unpublish, "n", "the cause", next) }
 	user, copied := Holder{PID: 7, Command: "postgres", Use: "an open file"},

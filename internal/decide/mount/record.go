@@ -8,8 +8,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Phase says how far one step has come. The phases that end in "ing" mean that
-// the call may have had its effect: it is repeated or undone, never forgotten.
+// Phase is the state of one step. In phases that end in "ing" the call may have had its effect: it is
+// repeated or undone, never forgotten.
 type Phase string
 
 // The phases of staging, of publishing, and of the bind at a host path. The
@@ -32,8 +32,8 @@ type SecretRef struct {
 	Name      string `json:"name"`
 }
 
-// Record is what must be known of one volume on one node to take it away
-// again, even when every object of the API is gone.
+// Record is what is needed to unmount one volume from one node, even if every object in the API is
+// gone.
 type Record struct {
 	Driver string `json:"driver"`
 	Handle string `json:"handle"`
@@ -43,7 +43,7 @@ type Record struct {
 	// Ephemeral says that a Pod itself named the volume; Volume is its name in
 	// the Pod then.
 	Ephemeral bool `json:"ephemeral,omitempty"`
-	// PublishContext is what the driver was called with.
+	// PublishContext is the publish context of the driver's calls.
 	PublishContext map[string]string `json:"publishContext,omitempty"`
 	// Attachment is the UID of the VolumeAttachment that the volume was last
 	// mounted by; empty for one that is not attached.
@@ -51,16 +51,18 @@ type Record struct {
 	StageSecret   *SecretRef `json:"stageSecret,omitempty"`
 	PublishSecret *SecretRef `json:"publishSecret,omitempty"`
 	GrowSecret    *SecretRef `json:"growSecret,omitempty"`
-	// SecretsUnknown says that the driver may have been given others: the record
-	// was made again when the volume's object was gone.
+	// SecretsUnknown says that the driver may have received Secrets that are not recorded: the record
+	// was rebuilt after the volume's object was gone.
 	SecretsUnknown bool `json:"secretsUnknown,omitempty"`
 	// Stage is empty for a driver that does not stage.
 	Stage       Phase  `json:"stage,omitempty"`
 	StagingPath string `json:"stagingPath,omitempty"`
 	// StagingMounted says that the mount table showed StagingPath after the
 	// driver had staged. Not every driver mounts there.
-	StagingMounted bool     `json:"stagingMounted,omitempty"`
-	Targets        []Target `json:"targets,omitempty"`
+	StagingMounted bool `json:"stagingMounted,omitempty"`
+	// Filesystem is the type and source of what was mounted at StagingPath.
+	Filesystem string   `json:"filesystem,omitempty"`
+	Targets    []Target `json:"targets,omitempty"`
 	// Size is the volume's size in bytes that the node has last grown it to;
 	// 0 when it never did.
 	Size int64 `json:"size,omitempty"`
@@ -79,11 +81,13 @@ type Target struct {
 	Path         string `json:"path"`
 	ReadOnly     bool   `json:"readOnly,omitempty"`
 	Phase        Phase  `json:"phase"`
+	// Filesystem is the type and source of what was mounted at Path when it was
+	// published; empty when that is not known.
+	Filesystem string `json:"filesystem,omitempty"`
 	// Mounts is how many paths, at Path and below it, something was mounted at
 	// when it was published; 0 is one at most.
 	Mounts int `json:"mounts,omitempty"`
-	// HostPath is a second place on the host that shows the same; empty when
-	// there is none.
+	// HostPath is a directory of the host at which the target is bind-mounted; empty if there is none.
 	HostPath  string `json:"hostPath,omitempty"`
 	HostPhase Phase  `json:"hostPhase,omitempty"`
 	// HostDevice is the number of the filesystem that was bound there, and those
@@ -91,7 +95,7 @@ type Target struct {
 	HostDevice string `json:"hostDevice,omitempty"`
 }
 
-// SetSecrets writes which Secrets the driver is given of a volume.
+// SetSecrets records which Secrets the driver receives for a volume.
 func (r *Record) SetSecrets(pv *corev1.PersistentVolume) {
 	ref := func(s *corev1.SecretReference) *SecretRef {
 		if s == nil {
@@ -105,7 +109,7 @@ func (r *Record) SetSecrets(pv *corev1.PersistentVolume) {
 	r.SecretsUnknown = false
 }
 
-// Key returns the record's volume.
+// Key returns the volume's key.
 func (r *Record) Key() string { return volume.Key(r.Driver, r.Handle) }
 
 // Target returns the target at a path, or nil.
@@ -121,13 +125,13 @@ func (r *Record) Target(path string) *Target {
 	return nil
 }
 
-// Serves says whether a target has all that its Pod asks for, which is host as its
-// path of the host, if any.
+// Serves says whether a target is mounted as its Pod asks: published, and bound at the host path, if
+// any.
 func (t *Target) Serves(host string) bool {
 	return t != nil && t.Phase == Published && (host == "" || t.HostPhase == Bound && t.HostPath == host)
 }
 
-// Clone returns a copy that shares nothing that is changed in place.
+// Clone returns a copy whose targets can be changed.
 func (r *Record) Clone() *Record {
 	if r == nil {
 		return nil
@@ -137,12 +141,11 @@ func (r *Record) Clone() *Record {
 	return &c
 }
 
-// Doubtful returns the record with everything unknown that was reached: it is
-// repeated or undone. The kernel has forgotten every mount of an earlier boot,
-// while a driver may remember its part.
+// Doubtful returns the record with the phases of steps that may have to be repeated or undone. A boot
+// removes all mounts, but a driver may still remember its part.
 func (r *Record) Doubtful() *Record {
 	c := r.Clone()
-	c.StagingMounted = false
+	c.StagingMounted, c.Filesystem = false, ""
 	if c.Stage == Staged {
 		c.Stage = Staging
 	}
@@ -154,7 +157,7 @@ func (r *Record) Doubtful() *Record {
 		if t.HostPhase == Bound {
 			t.HostPhase = Binding
 		}
-		t.HostDevice = ""
+		t.HostDevice, t.Filesystem = "", ""
 	}
 	return c
 }

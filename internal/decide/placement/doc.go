@@ -1,3 +1,2 @@
-// Package placement decides which node a Pod goes to: one where all its
-// volumes are or can be made.
+// Package placement decides on which node a Pod runs: where all its volumes exist or can be created.
 package placement

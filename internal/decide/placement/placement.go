@@ -14,64 +14,63 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Claim is one claim of the Pod with what is known of it.
+// Claim has the facts about one claim of the Pod.
 type Claim struct {
 	Name string
-	// Object is nil when there is no such claim.
+	// Object is nil if the claim does not exist.
 	Object *corev1.PersistentVolumeClaim
 	Class  *storagev1.StorageClass
-	// Volume is the one that the claim is bound to; nil when it is not.
+	// Volume is the volume to which the claim is bound, or nil.
 	Volume *corev1.PersistentVolume
-	// Reserved are volumes that refer to the claim, Free those that any claim
-	// without a volume may get; nil is none.
+	// Reserved are the volumes that refer to the unbound claim.
 	Reserved []*corev1.PersistentVolume
-	Free     *bind.Free
-	// Driver is the object of the class's driver; nil when there is none.
+	// Free is the set of free volumes, or nil.
+	Free *bind.Free
+	// Driver is the CSIDriver of the class's driver, or nil.
 	Driver *storagev1.CSIDriver
-	// Capacities tell how much there is of the class; they need only be known
-	// where the driver wants them to be looked at.
+	// Capacities are the capacity objects of the class, if the driver wants them to be considered.
 	Capacities []*storagev1.CSIStorageCapacity
-	// Holder is the other Pod that uses a claim which only one Pod may use.
+	// Holder is the name of another Pod that uses a ReadWriteOncePod claim, or "".
 	Holder string
-	// Ephemeral says that the claim is to be made for this Pod, Stranger that
-	// it was not.
-	Ephemeral, Stranger bool
+	// Ephemeral says whether the missing claim will be created for this Pod.
+	Ephemeral bool
+	// Stranger says whether the claim should have been created for this Pod, but was not.
+	Stranger bool
 }
 
-// Node is one node that the Pod might go to.
+// Node has the facts about one node.
 type Node struct {
 	Object *corev1.Node
 	CSI    *storagev1.CSINode
-	// Pods is how many Pods are there or on their way.
+	// Pods is the number of Pods that have this node or for which it was chosen.
 	Pods int
-	// Volumes are the handles of the volumes that are there or on their way, by
-	// driver; they need only be known where a driver has a limit.
+	// Volumes holds, by driver, the handles of the volumes that these Pods use or that are attached,
+	// if a driver has an attach limit.
 	Volumes map[string]map[string]bool
 }
 
-// Facts is everything that a decision about one Pod looks at.
+// Facts is what the decision about one Pod depends on.
 type Facts struct {
 	Pod    *corev1.Pod
 	Claims []Claim
-	// Nodes are all nodes; of a Pod that named its node itself, only that one.
+	// Nodes are all nodes. If the Pod has a node, it is only that node.
 	Nodes []Node
 }
 
-// Plan is what is written for the Pod.
+// Plan is the decision about a Pod.
 type Plan struct {
-	// Reserve are volumes that now refer to late-binding claims, Select
-	// late-binding claims that Node is written to.
+	// Reserve are volumes to write, with references to claims of the Pod.
 	Reserve []*corev1.PersistentVolume
-	Select  []*corev1.PersistentVolumeClaim
-	// Node is where the Pod goes; Bind says that it may go now, because all
-	// its claims are bound.
-	Node    string
+	// Select are claims to write, with Node as their selected node.
+	Select []*corev1.PersistentVolumeClaim
+	// Node is the name of the chosen node, or "".
+	Node string
+	// Bind says whether Node is to be written to the Pod now, because all its claims are bound.
 	Bind    bool
 	Because volume.Because
 }
 
-// Pod decides about one Pod. A Pod that names its node itself only has its
-// late-binding claims told.
+// Pod decides about one Pod. For a Pod that has a node, it only decides about late-binding claims.
 func Pod(f Facts) Plan {
 	for _, c := range f.Claims {
 		if p := unready(c); p != nil {
@@ -87,9 +86,9 @@ func Pod(f Facts) Plan {
 	p.Because = volume.Because{
 		Reason: volume.ReasonPlaced, Message: "Successfully assigned " + f.Pod.Namespace + "/" + f.Pod.Name + " to " + name,
 	}
-	// A Pod that named its node is there, whatever the node lacks; volumes are
-	// then made for it and none of the available ones is chosen.
-	volumes, _ := settle(f, *node)
+	// If the Pod's user has chosen a node where the claims cannot be assigned, volumes is empty: no
+	// free volume is reserved, and new ones are requested.
+	volumes, _ := assign(f, *node)
 	for _, c := range f.Claims {
 		if c.Volume != nil {
 			continue
@@ -102,15 +101,15 @@ func Pod(f Facts) Plan {
 		if v := volumes[c.Name]; v != nil {
 			p.Reserve = append(p.Reserve, reserved(v, c.Object))
 			p.Because.Next = "binder"
-		} else if told := c.Object.Annotations[volume.AnnSelectedNode]; told != name &&
-			(told == "" || f.Pod.Spec.NodeName == "") {
+		} else if old := c.Object.Annotations[volume.AnnSelectedNode]; old != name &&
+			(old == "" || f.Pod.Spec.NodeName == "") {
 			p.Select = append(p.Select, selected(c.Object, name))
 		}
 	}
 	return p
 }
 
-// unready returns why a claim keeps its Pod from any node; nil is nothing.
+// unready returns the plan for a Pod that no node can take because of a claim, or nil.
 func unready(c Claim) *Plan {
 	var p Plan
 	switch {
@@ -141,8 +140,8 @@ func waits(r volume.Reason, next, message string) Plan {
 	return Plan{Because: volume.Because{Reason: r, Message: message, Next: next}}
 }
 
-// late says whether an unbound claim waits for a node to be chosen. One that a
-// volume refers to is about to be bound.
+// late says whether an unbound claim waits for a selected node. A claim to which a volume refers
+// does not: the binder is binding it.
 func late(c Claim) bool {
 	return c.Object.Spec.VolumeName == "" && bind.BindsLate(c.Class) && len(c.Reserved) == 0
 }
@@ -166,23 +165,23 @@ func reserved(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *core
 	return o
 }
 
-// maxNamed is how many nodes a refusal names.
+// maxNamed is the number of nodes that a message names.
 const maxNamed = 10
 
-// choose returns the node with the fewest Pods that everything fits on, of
-// equal ones the first by name; a node that a claim was promised before is
-// kept, so that a volume under way is not left behind.
+// choose returns the best possible node: a node that was selected for claims before, because volumes
+// may be in creation there, then the node with the fewest Pods, then the first by name. Without a
+// possible node it returns the plan with the reason.
 func choose(f Facts) (*Node, Plan) {
 	nodes := slices.Clone(f.Nodes)
 	slices.SortFunc(nodes, func(a, b Node) int {
-		return cmp.Or(cmp.Compare(promises(f, b), promises(f, a)), cmp.Compare(a.Pods, b.Pods),
+		return cmp.Or(cmp.Compare(selections(f, b), selections(f, a)), cmp.Compare(a.Pods, b.Pods),
 			cmp.Compare(a.Object.Name, b.Object.Name))
 	})
 	var refused []string
 	for i := range nodes {
 		why := ""
 		if f.Pod.Spec.NodeName == "" {
-			why = refuses(f, nodes[i])
+			why = problem(f, nodes[i])
 		}
 		if why == "" {
 			return &nodes[i], Plan{}
@@ -200,8 +199,8 @@ func choose(f Facts) (*Node, Plan) {
 	return nil, waits(volume.ReasonFailedPlacing, "user", message)
 }
 
-// promises is how many claims of the Pod a node was selected for.
-func promises(f Facts, n Node) (count int) {
+// selections returns the number of the Pod's claims for which a node was selected.
+func selections(f Facts, n Node) (count int) {
 	for _, c := range f.Claims {
 		if c.Object.Annotations[volume.AnnSelectedNode] == n.Object.Name {
 			count++
@@ -210,8 +209,8 @@ func promises(f Facts, n Node) (count int) {
 	return count
 }
 
-// refuses names what keeps the Pod from a node; "" is nothing.
-func refuses(f Facts, n Node) string {
+// problem returns why the Pod cannot run on a node, or "".
+func problem(f Facts, n Node) string {
 	labels := n.Object.Labels
 	switch {
 	case n.Object.DeletionTimestamp != nil, n.Object.Spec.Unschedulable:
@@ -231,7 +230,7 @@ func refuses(f Facts, n Node) string {
 	if t := untolerated(f.Pod, n.Object); t != "" {
 		return "the pod does not tolerate taint " + t
 	}
-	_, why := settle(f, n)
+	_, why := assign(f, n)
 	return why
 }
 

@@ -8,9 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Selects says whether a node selector matches a node: one of its terms must,
-// with all its expressions. No selector matches every node; one without terms
-// matches none.
+// Selects says whether a node selector matches a node: all expressions of one of its terms must
+// match. A nil selector matches every node, a selector without terms none.
 func Selects(s *corev1.NodeSelector, n *corev1.Node) bool {
 	if s == nil {
 		return true
@@ -51,8 +50,8 @@ func matches(e corev1.NodeSelectorRequirement, labels map[string]string) bool {
 	return false
 }
 
-// compare compares a label's value with the one number of an expression; 0 is
-// also the answer when one of them is no number, or is missing.
+// compare compares a label's value with the only value of an expression. It returns 0 if they are
+// equal, or if one of them is missing or not a number.
 func compare(value string, want []string) int {
 	if len(want) != 1 {
 		return 0

@@ -1,3 +1,2 @@
-// Package protect decides when a claim or a volume that is being deleted may
-// go.
+// Package protect decides when the protection finalizers of claims and volumes are added and removed.
 package protect

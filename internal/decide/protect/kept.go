@@ -11,11 +11,11 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Owners say of each finalizer of ours what its owner waits for.
+// Owners maps each finalizer of a known owner to a function that returns what the owner waits for.
 type Owners map[string]func() volume.Because
 
-// Kept returns why an object that is being deleted is still there: because of the first
-// of its finalizers whose owner we know, or else because of those of somebody else.
+// Kept returns why an object that is being deleted still exists: because of the first of its
+// finalizers that has a known owner, or else because of all of them.
 func Kept(what string, o metav1.Object, owners Owners) volume.Condition {
 	terminating := func(next, message string) volume.Condition {
 		return volume.Condition{Because: volume.Because{
@@ -36,7 +36,7 @@ func Kept(what string, o metav1.Object, owners Owners) volume.Condition {
 	return terminating("owner of "+all[0], "finalizers "+strings.Join(all, ", ")+" are held by somebody else")
 }
 
-// names names Pods with the places where they have volumes.
+// names returns the names of Pods with their nodes and with host paths of mounts.
 func names(pods []*corev1.Pod) string {
 	all := make([]string, 0, len(pods))
 	for _, p := range pods {

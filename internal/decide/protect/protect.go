@@ -9,12 +9,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Claim returns a claim as it is to be written, or nil when it is to stay. One
-// that came without its protection gets it: the admission of another server may
-// not have set it. One that is being deleted loses it, unless one of the Pods
-// that name it still uses it. A Pod uses its claims from when it has a node
-// until its object is gone, even when it has ended: its volumes may still be
-// mounted.
+// Claim returns the claim to write, or nil. A claim without the finalizer gets it: the admission of
+// another API server may not have added it. A claim that is being deleted loses the finalizer,
+// unless one of the Pods that name the claim uses it. A Pod uses its claims from the time when it
+// has a node until its object is deleted: the volumes of a finished Pod may still be mounted.
 func Claim(claim *corev1.PersistentVolumeClaim, users []*corev1.Pod) (*corev1.PersistentVolumeClaim, volume.Because) {
 	protected := slices.Contains(claim.Finalizers, volume.FinalizerClaimProtection)
 	switch {
@@ -27,7 +25,7 @@ func Claim(claim *corev1.PersistentVolumeClaim, users []*corev1.Pod) (*corev1.Pe
 			Reason: volume.ReasonNothingToDo, Message: "claim " + claim.Name + " is not waiting to be freed",
 		}
 	}
-	// The claim of an earlier Pod of the same name is not this one's.
+	// A Pod does not use the ephemeral claim of an earlier Pod with the same name.
 	users = slices.DeleteFunc(slices.Clone(users),
 		func(p *corev1.Pod) bool { return p.Spec.NodeName == "" || ephemeral.Stranger(p, claim) })
 	if len(users) > 0 {
@@ -43,9 +41,8 @@ func Claim(claim *corev1.PersistentVolumeClaim, users []*corev1.Pod) (*corev1.Pe
 	}
 }
 
-// Volume returns a volume as it is to be written, or nil when it is to stay. One
-// that came without its protection gets it, one that is being deleted loses it,
-// unless it is bound to a claim.
+// Volume returns the volume to write, or nil. A volume without the finalizer gets it. A volume that
+// is being deleted loses it, unless the volume is bound to a claim.
 func Volume(v *corev1.PersistentVolume) (*corev1.PersistentVolume, volume.Because) {
 	protected := slices.Contains(v.Finalizers, volume.FinalizerVolumeProtection)
 	switch {
@@ -62,7 +59,7 @@ func Volume(v *corev1.PersistentVolume) (*corev1.PersistentVolume, volume.Becaus
 			Reason: volume.ReasonInUse, Message: "volume " + v.Name + " is bound to a claim", Next: "user",
 		}
 	case slices.Contains(v.Finalizers, volume.FinalizerProvisioner):
-		// Nothing would come of two writers at the same moment.
+		// The provisioner removes both finalizers in one write; a second writer would only conflict.
 		return nil, volume.Because{
 			Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is kept by its provisioner", Next: "provisioner",
 		}

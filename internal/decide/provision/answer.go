@@ -10,15 +10,14 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Call is what became of a call of the driver.
+// Call is the result of a call of the driver.
 type Call struct {
 	volume.Answer
-	// Missing says why the call was made without the Secret that it wants; ""
-	// is that it had all that it wants.
+	// Missing says why the call was made without its Secret; "" if it had it or needs none.
 	Missing string
 }
 
-// Told returns the error of the call, with what may be its cause.
+// Told returns the error of the call, with the missing Secret as a possible cause.
 func (c Call) Told() string {
 	if c.Missing == "" {
 		return c.Text
@@ -26,39 +25,37 @@ func (c Call) Told() string {
 	return c.Text + "; " + c.Missing
 }
 
-// Answer is what the driver said of the volume it made.
+// Answer describes the volume that the driver has created.
 type Answer struct {
 	Handle   string
 	Bytes    int64
 	Context  map[string]string
 	Segments []topology.Segment
-	// Source is the id of the volume that the driver says it copied, Snapshot
-	// of the snapshot that it says it restored.
-	Source, Snapshot string
+	// Source is the handle of the cloned volume, as the driver reports it.
+	Source string
+	// Snapshot is the handle of the restored snapshot, as the driver reports it.
+	Snapshot string
 }
 
-// Creation is what became of a CreateVolume call.
+// Creation is the result of a call of CreateVolume.
 type Creation struct {
 	Call
 	Volume Answer
-	// TakenBy is the name of another volume object with the same handle; "" is
-	// that there is none.
+	// TakenBy is the name of another volume object with the same handle, or "".
 	TakenBy string
 	// First says that no earlier call with the intent can have had an effect.
 	First bool
-	// Claim is nil when it is gone.
+	// Claim is nil if it was deleted.
 	Claim *corev1.PersistentVolumeClaim
 }
 
-// nothingMade says that the driver has no volume of the intent, neither by this
-// call nor by an earlier one.
+// nothingMade says whether the driver has certainly no volume of the intent, neither from this call
+// nor from an earlier one.
 //
-// CSI has a code for each reason not to begin. With those about the request a
-// driver also says that it has no such volume, as it must answer OK to the
-// arguments of one that it has. Those about whether it serves the caller at all
-// tell of this call only, and that a volume exists already but is another one is
-// no comfort when it may be ours. What remains, Internal and Unknown above all,
-// is said by drivers that failed half-way or after they were done.
+// The codes about the arguments prove it: for the arguments of an existing volume, a driver must
+// answer OK. The codes about whether the driver serves the caller at all prove it only for this
+// call. AlreadyExists proves nothing if an earlier call may have created the volume. With the other
+// codes, above all Internal and Unknown, drivers may fail in the middle or after the work is done.
 func (c Creation) nothingMade() bool {
 	switch c.Code {
 	case "InvalidArgument", "NotFound", "OutOfRange", "ResourceExhausted":
@@ -69,37 +66,35 @@ func (c Creation) nothingMade() bool {
 	return false
 }
 
-// Next is what is done about an intent after an answer.
+// Next is the next step for an intent after an answer.
 type Next int
 
 const (
-	// Await keeps the intent, and its call is made again.
+	// Await keeps the intent and repeats its call.
 	Await Next = iota
-	// Doubt keeps it because the driver's no does not prove that it made nothing:
-	// its call is made again, or undone if the claim wants something else by now.
+	// Doubt keeps the intent because the refusal does not prove that there is no volume. The call
+	// is repeated, or undone if the claim's request has changed.
 	Doubt
 	// Save writes the volume object.
 	Save
-	// Remove deletes at the driver what must not become a volume object.
+	// Remove deletes a volume that must not get an object at the driver.
 	Remove
-	// Resolve ends the intent: its volume object exists, or nothing does.
+	// Resolve ends the intent: its volume has an object or does not exist.
 	Resolve
-	// Reselect has another node selected for the claim, and ends the intent.
+	// Reselect removes the selected node from the claim, and ends the intent.
 	Reselect
 )
 
-// Verdict is what an answer means for an intent.
+// Verdict is the decision about an answer.
 type Verdict struct {
 	Next Next
-	// Because is told to the claim's owner, as a warning if Warn says so;
-	// without a reason nothing is told.
+	// Because is recorded as an event of the claim, unless its reason is empty.
 	Because volume.Because
-	Warn    bool
-	// Pause says that the driver is not asked the same again before a pause that
-	// grows.
+	// Warn says whether the event is a warning.
+	Warn bool
+	// Pause says whether the same request is repeated only after a back-off.
 	Pause bool
-	// Problem is why the claim is not served, and is looked at again after a
-	// back-off; "" is that there is no problem.
+	// Problem is the error with which the claim is requeued, or "".
 	Problem string
 }
 
@@ -107,7 +102,7 @@ func (in *Intent) failed(next, message string) volume.Because {
 	return volume.Because{Reason: volume.ReasonProvisioningFailed, Message: message, Next: next}
 }
 
-// After decides what follows from a CreateVolume call.
+// After decides about the result of a call of CreateVolume.
 func After(in *Intent, c Creation) Verdict {
 	if c.Outcome == volume.Done {
 		return afterVolume(in, c.Volume, c.TakenBy)
@@ -122,7 +117,7 @@ func After(in *Intent, c Creation) Verdict {
 		v.Next = Doubt
 	case c.Code == "ResourceExhausted" && len(in.Requisite) > 0 && c.Claim != nil &&
 		c.Claim.Annotations[volume.AnnSelectedNode] != "":
-		// If the node's segment is full, another node is looked for.
+		// The selected node's segment is full, so another node must be selected.
 		v.Next = Reselect
 	default:
 		v.Next = Resolve
@@ -130,8 +125,8 @@ func After(in *Intent, c Creation) Verdict {
 	return v
 }
 
-// afterVolume decides whether what the driver made becomes a volume object. Only
-// what is ours alone is deleted.
+// afterVolume decides whether a created volume gets an object. A wrong volume is deleted, unless
+// another object has its handle.
 func afterVolume(in *Intent, a Answer, takenBy string) Verdict {
 	switch {
 	case takenBy != "" && takenBy != in.Name:
@@ -148,30 +143,30 @@ func afterVolume(in *Intent, a Answer, takenBy string) Verdict {
 	return Verdict{Next: Save}
 }
 
-// refuse is the verdict about an answer that must not become a volume object.
+// refuse returns the decision about a volume that must not get an object.
 func refuse(in *Intent, next Next, problem string) Verdict {
 	return Verdict{
 		Next: next, Because: in.failed(in.Driver, problem), Warn: true, Pause: next == Resolve, Problem: problem,
 	}
 }
 
-// Saving is what the API server answered to the creation of a volume object.
+// Saving is the result of the creation of a volume object.
 type Saving struct {
-	// Object has the name of the volume, Made says that it was written now; an
-	// Err is that neither is known.
+	// Object is the object that has the volume's name; nil after an error.
 	Object *corev1.PersistentVolume
-	Made   bool
-	Err    error
+	// Made says whether Object is the created one; otherwise it existed before.
+	Made bool
+	// Err is the error of the request.
+	Err error
 }
 
-// AfterSave decides what follows from the creation of the volume object. From
-// when that exists, the cache shows it, which keeps the claim from being
-// provisioned again, and the handle from another volume. An object of a stranger
-// must not hide what the driver made for us.
+// AfterSave decides about the result of the creation of the volume object. The object keeps the
+// claim from getting another volume, and the handle from being used twice. If an unrelated object
+// has the volume's name, the volume is deleted, because nothing else would refer to it.
 func AfterSave(in *Intent, a Answer, s Saving) Verdict {
 	switch {
 	case apierrors.IsInvalid(s.Err), apierrors.IsForbidden(s.Err):
-		// It is not to be saved: seed 004 wants the asset deleted then.
+		// The API server will never accept the object.
 		return refuse(in, Remove, "the volume object is refused: "+s.Err.Error())
 	case s.Err != nil:
 		return Verdict{
@@ -192,8 +187,8 @@ func AfterSave(in *Intent, a Answer, s Saving) Verdict {
 	return Verdict{Next: Resolve}
 }
 
-// AfterUndo decides what follows from a CreateVolume call that was made to learn
-// the id of a volume that nobody wants any more.
+// AfterUndo decides about the result of a call of CreateVolume that was made to learn the handle of
+// a volume that is not wanted any more.
 func AfterUndo(in *Intent, c Creation) Verdict {
 	switch {
 	case c.Outcome == volume.Done && c.TakenBy == "":
@@ -204,9 +199,8 @@ func AfterUndo(in *Intent, c Creation) Verdict {
 	return notRemoved(in, c.Call)
 }
 
-// AfterRemove decides what follows from a DeleteVolume call for what was made by
-// an intent. The problem is the one that it was made for; "" is that nobody wants
-// the volume any more.
+// AfterRemove decides about the result of a call of DeleteVolume for the volume of an intent.
+// problem is why the volume is deleted; "" if it is not wanted any more.
 func AfterRemove(in *Intent, problem string, c Call) Verdict {
 	switch {
 	case c.Outcome != volume.Done:
@@ -219,8 +213,7 @@ func AfterRemove(in *Intent, problem string, c Call) Verdict {
 	}}
 }
 
-// notRemoved is the verdict about what was made for a claim, must not become its
-// volume, and may be there still.
+// notRemoved returns the decision about a volume that must be deleted and may still exist.
 func notRemoved(in *Intent, c Call) Verdict {
 	return Verdict{Warn: true, Problem: c.Text, Because: volume.Because{
 		Reason: volume.ReasonProvisioningCleanupFailed, Next: in.Driver,
@@ -228,9 +221,9 @@ func notRemoved(in *Intent, c Call) Verdict {
 	}}
 }
 
-// AfterSourceGone decides what follows when the source of a volume's data is
-// being deleted before CreateVolume is called: a new intent ends. An old one
-// stays, as it may have made its volume, which CreateVolume tells.
+// AfterSourceGone decides about an intent whose source of data is being deleted before CreateVolume
+// is called. A new intent ends. An old one stays, because its volume may exist; the next call of
+// CreateVolume will show that.
 func AfterSourceGone(p Plan, problem string) Verdict {
 	if p.Step == Create {
 		return Verdict{}
@@ -243,16 +236,15 @@ func SecretUnread(in *Intent, cause string) volume.Because {
 	return in.failed("user", "no volume is asked for: "+cause)
 }
 
-// Slow tells of a CreateVolume call that takes long.
+// Slow returns the event for a call of CreateVolume that takes long.
 func Slow(in *Intent) volume.Because {
 	return volume.Because{
 		Reason: volume.ReasonProvisioning, Message: "driver " + in.Driver + " is making volume " + in.Name,
 	}
 }
 
-// WithoutSecret tells that DeleteVolume is called without the Secret that it
-// wants. One that is gone must not keep the volume for ever, and most drivers
-// delete without one.
+// WithoutSecret returns the event for a call of DeleteVolume without its Secret, which was deleted.
+// Most drivers need none for this, and the volume must not be kept forever.
 func WithoutSecret(handle, missing string) volume.Because {
 	return volume.Because{
 		Reason:  volume.ReasonFailedDelete,

@@ -13,68 +13,65 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Step is what is done next about a claim.
+// Step is the next step for a claim.
 type Step int
 
 // Steps, in the order of a claim's life.
 const (
-	// Nothing: it is not ours, or not yet, or no more.
+	// Nothing does nothing.
 	Nothing Step = iota
 	// Record writes the plan's intent to the log; Create follows.
 	Record
 	// Create calls CreateVolume with the intent and saves the volume.
 	Create
-	// Finish resolves the intent: the volume is saved.
+	// Finish resolves the intent, because the volume is saved.
 	Finish
-	// Undo finds what CreateVolume made, deletes it, and resolves the intent:
-	// nobody wants the volume any more.
+	// Undo deletes the volume that CreateVolume may have created, because it is not wanted any
+	// more, and resolves the intent.
 	Undo
 )
 
-// ClaimFacts is everything that a decision about one claim looks at.
+// ClaimFacts is what the decision about one claim depends on.
 type ClaimFacts struct {
-	// Claim is nil when there is an intent whose claim is gone.
-	Claim  *corev1.PersistentVolumeClaim
-	Class  *storagev1.StorageClass
+	// Claim is nil if the claim of an intent was deleted.
+	Claim *corev1.PersistentVolumeClaim
+	Class *storagev1.StorageClass
+	// Intent is the unresolved intent of the claim, or nil.
 	Intent *Intent
-	// Doubtful says that the driver has said a no to the intent that does not
-	// prove that it made nothing.
+	// Doubtful says whether the driver has refused the intent in a way that does not prove that
+	// there is no volume.
 	Doubtful bool
-	// Driver is the one that the binder has asked for the claim's volume; ""
-	// is none.
+	// Driver is the driver from which the binder has requested the volume, or "".
 	Driver string
-	// Saved is the volume object of the claim's name for volumes; nil when
-	// there is none, or none yet that is seen.
+	// Saved is the volume object with the name of the claim's volume; nil if the cache shows none.
 	Saved *corev1.PersistentVolume
-	// Ours says that the driver that the claim asks for is reached by this
-	// process. Lacks names the capability of CSI that it would need to make
-	// volumes; "" is none.
-	Ours  bool
+	// Ours says whether this process can call the driver.
+	Ours bool
+	// Lacks is a CSI capability that the driver lacks and needs to create volumes, or "".
 	Lacks string
-	// Topology says that the driver's volumes are not reachable everywhere;
-	// Places is what a requirement follows from then.
+	// Topology says whether the driver's volumes are accessible from some nodes only.
 	Topology bool
-	Places   topology.Facts
-	// Source is what is there of the object that the claim's data come from.
+	// Places has the facts for the topology requirement.
+	Places topology.Facts
+	// Source has the facts about the source of the claim's data.
 	Source Source
-	// Attributes is the class of attributes that the claim names; nil when it
-	// names none, or there is none of that name. Modifies says that the driver
-	// knows such attributes.
+	// Attributes is the claim's VolumeAttributesClass, or nil.
 	Attributes *storagev1.VolumeAttributesClass
-	Modifies   bool
-	// Partial says that the driver's capabilities, the topology, and the sources of
-	// data were not looked at: the plan takes for granted that nothing is wrong there.
+	// Modifies says whether the driver supports VolumeAttributesClasses.
+	Modifies bool
+	// Partial says that the driver's capabilities, the topology, and the source of the data are not
+	// known. The plan assumes that there is no problem with them.
 	Partial bool
 }
 
-// Plan is the next step and its reason.
+// Plan is the decision about a claim.
 type Plan struct {
 	Step    Step
 	Intent  *Intent
 	Because volume.Because
-	// Reschedule says that the selected node cannot have the volume.
+	// Reschedule says whether the selected node is to be removed, because it cannot have the volume.
 	Reschedule bool
-	// Fault says that the reason is somebody's mistake, worth a warning.
+	// Fault says whether Because is recorded as a warning.
 	Fault bool
 }
 
@@ -110,7 +107,7 @@ func Claim(f ClaimFacts) Plan {
 	return ask(f, driver)
 }
 
-// ask decides about a claim whose driver could make its volume.
+// ask decides about a claim whose driver can create volumes.
 func ask(f ClaimFacts, driver string) Plan {
 	c := f.Claim
 	switch {
@@ -127,16 +124,16 @@ func ask(f ClaimFacts, driver string) Plan {
 	return request(f)
 }
 
-// Reopens says that a claim is looked at anew although its intent is not
-// resolved, because what the driver said no to may have been mended.
+// Reopens says whether the claim is decided about anew although its intent is not resolved: the
+// driver has refused the intent, and its cause may have been removed.
 func (f ClaimFacts) Reopens() bool {
 	return f.Intent != nil && f.Doubtful && !unwanted(f.Claim, f.Intent)
 }
 
-// again decides about an intent that the driver may have refused. Only the same
-// question tells what came of it: it is asked again before another one is.
-func again(old *Intent, p Plan) Plan {
-	if p.Intent.Question() == old.Question() {
+// reopen decides about an old intent when p has a new one. If both have the same request, the old
+// one is repeated. Otherwise it is undone first, because its volume may exist.
+func reopen(old *Intent, p Plan) Plan {
+	if p.Intent.Request() == old.Request() {
 		p.Step, p.Intent = Create, old
 		return p
 	}
@@ -161,8 +158,8 @@ func resolve(f ClaimFacts) Plan {
 	case !unwanted(c, in):
 		p = because(Create, volume.ReasonProvisioning, in.Driver, "volume "+in.Name+" is being made")
 	case in.Reclaim != corev1.PersistentVolumeReclaimDelete:
-		// A volume of this name may hold data that its object, which has gone
-		// since, had retained: what is there becomes a volume object again.
+		// The volume may exist with data that must be retained, and its object may have been
+		// deleted. CreateVolume returns it, and it gets an object again.
 		p = because(Create, volume.ReasonProvisioning, in.Driver,
 			"volume "+in.Name+" may have been made, and is to be retained")
 	default:
@@ -180,20 +177,20 @@ func settle(f ClaimFacts) (p Plan, settled bool) {
 	case f.Saved != nil && Owns(in.Claim.UID, f.Saved):
 		return because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" is saved"), true
 	case c != nil && c.Spec.VolumeName == in.Name && c.Annotations[volume.AnnBindCompleted] != "":
-		// The claim had its volume. If the object has gone since, its reclaim
-		// policy has said what becomes of the data.
+		// The claim was bound to the volume. If the volume object was deleted since, its reclaim
+		// policy was applied.
 		return because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" was saved"), true
 	}
 	return Plan{}, false
 }
 
-// unwanted says that nobody waits for an intent's volume any more.
+// unwanted says whether no claim waits for the volume of an intent any more.
 func unwanted(c *corev1.PersistentVolumeClaim, in *Intent) bool {
 	return c == nil || c.DeletionTimestamp != nil || c.Spec.VolumeName != "" && c.Spec.VolumeName != in.Name
 }
 
-// ProvisionerOf returns the driver that the binder named, in either spelling;
-// "" when it has not named any.
+// ProvisionerOf returns the driver in a claim's annotation storage-provisioner, in either spelling,
+// or "".
 func ProvisionerOf(c *corev1.PersistentVolumeClaim) string {
 	if p := c.Annotations[volume.AnnStorageProvisioner]; p != "" {
 		return p
@@ -201,7 +198,7 @@ func ProvisionerOf(c *corev1.PersistentVolumeClaim) string {
 	return c.Annotations[volume.AnnBetaStorageProvisioner]
 }
 
-// request makes the intent of a new volume.
+// request returns the plan with the intent of a new volume.
 func request(f ClaimFacts) Plan {
 	c, class := f.Claim, f.Class
 	bytes, err := Bytes(c.Spec.Resources.Requests.Storage())
@@ -233,13 +230,14 @@ func request(f ClaimFacts) Plan {
 		"External provisioner is provisioning volume for claim \""+c.Namespace+"/"+c.Name+"\"")
 	p.Intent = in
 	if f.Intent != nil {
-		return again(f.Intent, p)
+		return reopen(f.Intent, p)
 	}
 	return p
 }
 
-// live writes to the intent what follows from what the driver and the cluster say at
-// this moment; false, with the plan, when the volume cannot be asked for.
+// live completes the intent with facts that are known only with a driver: the source of the data,
+// attributes and topology. If the volume cannot be requested, it returns the plan with the reason
+// and false.
 func (f ClaimFacts) live(in *Intent) (Plan, bool) {
 	if f.Partial {
 		return Plan{}, true
@@ -263,8 +261,7 @@ func (f ClaimFacts) live(in *Intent) (Plan, bool) {
 	return Plan{}, true
 }
 
-// AttributesOf returns the name of the class of attributes that a claim wants;
-// "" is none.
+// AttributesOf returns the name of a claim's VolumeAttributesClass, or "".
 func AttributesOf(c *corev1.PersistentVolumeClaim) string {
 	if n := c.Spec.VolumeAttributesClassName; n != nil {
 		return *n
@@ -272,7 +269,7 @@ func AttributesOf(c *corev1.PersistentVolumeClaim) string {
 	return ""
 }
 
-// attributes writes to the intent what the volume's class of attributes says.
+// attributes completes the intent with the claim's VolumeAttributesClass.
 func (f ClaimFacts) attributes(in *Intent) error {
 	name := AttributesOf(f.Claim)
 	switch {

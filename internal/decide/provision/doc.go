@@ -1,4 +1,4 @@
-// Package provision decides whether a claim is ours to provision, what the
-// driver is asked for, what the driver's answer is worth, what the volume
-// object looks like, and when a volume is deleted.
+// Package provision decides whether a claim gets a new volume, which arguments CreateVolume gets,
+// what follows from the driver's answer, what the volume object contains, and when a volume is
+// deleted.
 package provision

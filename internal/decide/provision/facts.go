@@ -10,20 +10,20 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Begun is what only a provisioner knows of a claim; the zero value is that of anybody
-// else. The fields are those of ClaimFacts.
-type Begun struct {
+// Memory has the facts about a claim that only its provisioner knows.
+type Memory struct {
+	// Intent and Doubtful are the fields of ClaimFacts.
 	Intent   *Intent
 	Doubtful bool
-	// Asked is the driver that the binder asked for within the process.
+	// Asked is the driver that the binder has requested within the process, or "".
 	Asked string
 }
 
-// ClaimFactsOf gathers what is known of a claim without asking its driver or reading
-// the sources of its data that no view holds: the caller adds these, or says that the
-// facts are Partial. The claim may be nil when there is an intent.
-func ClaimFactsOf(view cluster.View, claim *corev1.PersistentVolumeClaim, b Begun) ClaimFacts {
-	f := ClaimFacts{Claim: claim, Intent: b.Intent, Doubtful: b.Doubtful}
+// ClaimFactsOf gathers the facts about a claim that a view has. The caller adds the facts about the
+// driver, and about sources that no view has, or sets Partial. The claim may be nil if there is an
+// intent.
+func ClaimFactsOf(view cluster.View, claim *corev1.PersistentVolumeClaim, m Memory) ClaimFacts {
+	f := ClaimFacts{Claim: claim, Intent: m.Intent, Doubtful: m.Doubtful}
 	if f.Settles() {
 		f.Driver = f.Intent.Driver
 		f.Saved, _ = view.Volumes.Get(f.Intent.Name)
@@ -31,7 +31,7 @@ func ClaimFactsOf(view cluster.View, claim *corev1.PersistentVolumeClaim, b Begu
 	}
 	f.Saved, _ = view.Volumes.Get(NameOf(claim))
 	if f.Driver = ProvisionerOf(claim); f.Driver == "" {
-		f.Driver = b.Asked
+		f.Driver = m.Asked
 	}
 	if name, _ := bind.ClassOf(claim); name != "" {
 		f.Class, _ = view.Classes.Get(name)
@@ -45,11 +45,10 @@ func ClaimFactsOf(view cluster.View, claim *corev1.PersistentVolumeClaim, b Begu
 	return f
 }
 
-// Settles says whether what is decided is what becomes of an intent: then nothing but
-// the intent, its volume and its driver are looked at.
+// Settles says whether the decision only depends on the intent, its volume and its driver.
 func (f ClaimFacts) Settles() bool { return f.Intent != nil && !f.Reopens() }
 
-// PlacesOf gathers what the topology requirement for the claim's volume follows from.
+// PlacesOf gathers the facts for the topology requirement of the claim's volume.
 func (f ClaimFacts) PlacesOf(view cluster.View) topology.Facts {
 	t := topology.Facts{
 		Driver: f.Driver, Claim: f.Claim.Name, Selected: f.Claim.Annotations[volume.AnnSelectedNode],
@@ -67,8 +66,7 @@ func (f ClaimFacts) PlacesOf(view cluster.View) topology.Facts {
 	return t
 }
 
-// VolumeFactsOf gathers the facts about a volume. Whether its driver can be called,
-// only the caller knows.
+// VolumeFactsOf gathers the facts about a volume. The caller adds Ours and Lacks.
 func VolumeFactsOf(view cluster.View, v *corev1.PersistentVolume) VolumeFacts {
 	f := VolumeFacts{Volume: v}
 	if r := v.Spec.ClaimRef; r != nil {

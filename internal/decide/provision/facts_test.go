@@ -36,31 +36,33 @@ func TestClaimFacts(t *testing.T) {
 		argues string
 		view   cluster.View
 		claim  *corev1.PersistentVolumeClaim
-		begun  Begun
+		begun  Memory
 		want   ClaimFacts
 	}{
-		{"the driver is the one that the claim names", lists.View(), c, Begun{Asked: "other"}, ClaimFacts{
+		{"the driver is the one that the claim names", lists.View(), c, Memory{Asked: "other"}, ClaimFacts{
 			Claim: c, Class: k, Driver: ProvisionerOf(c),
 		}},
-		{"or that was asked for within the process", lists.View(), claim(unasked), Begun{Asked: "other"}, ClaimFacts{
+		{"or that was asked for within the process", lists.View(), claim(unasked), Memory{Asked: "other"}, ClaimFacts{
 			Claim: claim(unasked), Class: k, Driver: "other",
 		}},
-		{"its volume may be there", withVolume.View(), c, Begun{}, ClaimFacts{
+		{"its volume may be there", withVolume.View(), c, Memory{}, ClaimFacts{
 			Claim: c, Class: k, Driver: ProvisionerOf(c), Saved: made,
 		}},
-		{"the source of a copy is looked for", lists.View(), copies, Begun{}, ClaimFacts{
+		{"the source of a copy is looked for", lists.View(), copies, Memory{}, ClaimFacts{
 			Claim: copies, Class: k, Driver: ProvisionerOf(copies), Source: Source{Claim: source, Volume: sourceVolume},
 		}},
 		{
-			"and may be gone", cluster.Lists{}.View(), copies, Begun{}, ClaimFacts{Claim: copies, Driver: ProvisionerOf(copies)},
+			"and may be gone", cluster.Lists{}.View(), copies,
+			Memory{},
+			ClaimFacts{Claim: copies, Driver: ProvisionerOf(copies)},
 		},
-		{"an intent is looked at with its volume", withVolume.View(), c, Begun{Intent: in}, ClaimFacts{
+		{"an intent is looked at with its volume", withVolume.View(), c, Memory{Intent: in}, ClaimFacts{
 			Claim: c, Intent: in, Driver: in.Driver, Saved: made,
 		}},
-		{"also when the claim is gone", withVolume.View(), nil, Begun{Intent: in, Doubtful: true}, ClaimFacts{
+		{"also when the claim is gone", withVolume.View(), nil, Memory{Intent: in, Doubtful: true}, ClaimFacts{
 			Intent: in, Doubtful: true, Driver: in.Driver, Saved: made,
 		}},
-		{"a doubtful one is asked for anew", withVolume.View(), c, Begun{Intent: in, Doubtful: true}, ClaimFacts{
+		{"a doubtful one is asked for anew", withVolume.View(), c, Memory{Intent: in, Doubtful: true}, ClaimFacts{
 			Claim: c, Intent: in, Doubtful: true, Class: k, Driver: ProvisionerOf(c), Saved: made,
 		}},
 	} {

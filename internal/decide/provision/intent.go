@@ -12,13 +12,12 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Intent is everything that CreateVolume is called with and that the volume
-// object follows from. It is on disk before the call, so that the call can be
-// repeated with the same arguments, or undone, after a crash and whatever
-// became of the claim and its class meanwhile.
+// Intent has everything that CreateVolume and the volume object need. It is written to the log
+// before the call, so that the call can be repeated with the same arguments, or undone, after a
+// crash and after changes of the claim and its class.
 type Intent struct {
 	Driver string `json:"driver"`
-	// Claim is the reference to the claim as the volume object keeps it.
+	// Claim is the reference to the claim for the volume object.
 	Claim corev1.ObjectReference `json:"claim"`
 	// Name is the name of the volume at the driver and of its object.
 	Name       string                              `json:"name"`
@@ -30,23 +29,22 @@ type Intent struct {
 	Options    []string                            `json:"options,omitempty"`
 	Source     string                              `json:"source,omitempty"`
 	Snapshot   string                              `json:"snapshot,omitempty"`
-	// SourceName is the name of the claim or snapshot that the data come from,
-	// in the claim's namespace.
+	// SourceName is the name of the source claim or snapshot, in the claim's namespace.
 	SourceName string             `json:"sourceName,omitempty"`
 	Requisite  []topology.Segment `json:"requisite,omitempty"`
 	Preferred  []topology.Segment `json:"preferred,omitempty"`
 	Secrets    Secrets            `json:"secrets,omitzero"`
 	Class      string             `json:"class,omitempty"`
 	Attributes *string            `json:"attributesClass,omitempty"`
-	// Mutable are the parameters of that class.
+	// Mutable are the parameters of the VolumeAttributesClass.
 	Mutable map[string]string                    `json:"mutable,omitempty"`
 	Reclaim corev1.PersistentVolumeReclaimPolicy `json:"reclaim"`
-	// Begun is when it was written down; those of earlier versions do not know.
+	// Begun is when the intent was written; intents of earlier versions lack it.
 	Begun metav1.Time `json:"begun,omitzero"`
 }
 
-// ParseIntent reads what String wrote. What is read decides what a driver
-// makes and deletes: an intent that names no volume of its own is an error.
+// ParseIntent parses the result of String. It refuses an intent whose volume does not belong to its
+// claim, because the intent decides what a driver creates and deletes.
 func ParseIntent(text string) (*Intent, error) {
 	in := &Intent{}
 	if err := json.Unmarshal([]byte(text), in); err != nil {
@@ -59,19 +57,18 @@ func ParseIntent(text string) (*Intent, error) {
 	return in, nil
 }
 
-// String returns the intent as it is kept.
+// String returns the intent as it is written to the log.
 func (in *Intent) String() string {
 	text, err := json.Marshal(in)
 	if err != nil {
-		// Strings, numbers and lists of them are always written.
-		panic(err)
+		panic(err) // impossible: the fields are strings, numbers and lists of them
 	}
 	return string(text)
 }
 
-// Question returns what is asked of the driver, and what becomes of the answer,
-// whichever version of the claim asks.
-func (in *Intent) Question() string {
+// Request returns a text that is equal for intents with the same arguments and the same volume
+// object, whichever version of the claim they are from.
+func (in *Intent) Request() string {
 	c := *in
 	c.Claim.ResourceVersion, c.Begun = "", metav1.Time{}
 	return c.String()
@@ -82,8 +79,7 @@ func NameOf(claim *corev1.PersistentVolumeClaim) string { return nameOf(claim.UI
 
 func nameOf(uid types.UID) string { return "pvc-" + string(uid) }
 
-// Unselected returns the claim without its selected node, so that another one
-// is selected.
+// Unselected returns the claim without its selected node.
 func Unselected(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	c := claim.DeepCopy()
 	delete(c.Annotations, volume.AnnSelectedNode)

@@ -8,18 +8,18 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Copies says whether the intent makes a copy of that claim.
+// Copies says whether the intent creates a clone of a claim.
 func (in *Intent) Copies(c *corev1.PersistentVolumeClaim) bool {
 	return in.Source != "" && in.Claim.Namespace == c.Namespace && in.SourceName == c.Name
 }
 
-// Restores says whether the intent makes a volume from that snapshot.
+// Restores says whether the intent creates a volume from a snapshot.
 func (in *Intent) Restores(namespace, name string) bool {
 	return in.Snapshot != "" && in.Claim.Namespace == namespace && in.SourceName == name
 }
 
-// Protected returns the claim with the finalizer that keeps it while it is
-// copied, or nil when it has it.
+// Protected returns the claim with the finalizer that keeps it while it is being cloned, or nil if
+// it has the finalizer.
 func Protected(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	if slices.Contains(c.Finalizers, volume.FinalizerCloning) {
 		return nil
@@ -29,8 +29,8 @@ func Protected(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	return c
 }
 
-// Copied tells why a claim that is being deleted is kept by that finalizer, as far as
-// the open intents are known.
+// Copied explains why the finalizer keeps a claim that is being deleted. open are the intents that
+// are known, perhaps none.
 func Copied(c *corev1.PersistentVolumeClaim, open []*Intent) volume.Because {
 	b := volume.Because{
 		Reason: volume.ReasonInUse, Message: "it stays until no copy of it is being made", Next: "provisioner",
@@ -41,9 +41,8 @@ func Copied(c *corev1.PersistentVolumeClaim, open []*Intent) volume.Because {
 	return b
 }
 
-// Released returns the claim without that finalizer, or nil when it is to stay:
-// it goes no earlier than the claim is deleted, so that the next copy needs no
-// write for it, and not while one of the open intents makes a copy.
+// Released returns the claim without the finalizer, or nil. The finalizer stays until the claim is
+// deleted, which saves a write for the next clone, and while one of the open intents creates a clone.
 func Released(c *corev1.PersistentVolumeClaim, open []*Intent) *corev1.PersistentVolumeClaim {
 	if c.DeletionTimestamp == nil || !slices.Contains(c.Finalizers, volume.FinalizerCloning) {
 		return nil

@@ -11,18 +11,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// ErrParameters says that a class's parameters make no sense.
+// ErrParameters says that a class's parameters are invalid.
 var ErrParameters = errors.New("class parameters are not usable")
 
 const (
 	keyPrefix = "csi.storage.k8s.io/"
 	keyFSType = keyPrefix + "fstype"
-	// oldFSType is the older spelling, in any case. It is the driver's as well.
+	// oldFSType is the older spelling, case-insensitive. The driver gets this parameter, too.
 	oldFSType = "fstype"
 )
 
-// Secrets are the references that a class's templates resolve to. The first is
-// needed to make the volume, the others are written into its object.
+// Secrets are the references to Secrets that result from a class's templates. Provision is used for
+// CreateVolume and DeleteVolume; the others are written to the volume object.
 type Secrets struct {
 	Provision  *corev1.SecretReference `json:"provision,omitempty"`
 	Publish    *corev1.SecretReference `json:"publish,omitempty"`
@@ -33,15 +33,18 @@ type Secrets struct {
 	Modify     *corev1.SecretReference `json:"modify,omitempty"`
 }
 
-// purpose is what a class may name a Secret for. old is the prefix of the
-// older keys, "" if there are none; those are the driver's as well (S1-116).
+// purpose is a call, or a group of calls, for which a class may name a Secret.
 type purpose struct {
-	name, old string
-	of        func(*Secrets) **corev1.SecretReference
+	// name is the purpose in today's keys.
+	name string
+	// old is the prefix of the older keys, or ""; the driver gets those parameters, too (S1-116).
+	old string
+	// of returns the field of the reference.
+	of func(*Secrets) **corev1.SecretReference
 }
 
-// purposes are in order, so that the same class always gives the same
-// complaint.
+// purposes returns all purposes, always in the same order, so that a class always gives the same
+// error.
 func purposes() []purpose {
 	return []purpose{
 		{"provisioner", "csiProvisioner", func(s *Secrets) **corev1.SecretReference { return &s.Provision }},
@@ -54,13 +57,13 @@ func purposes() []purpose {
 	}
 }
 
-// keys returns the keys of name and namespace in today's spelling.
+// keys returns today's keys of the Secret's name and namespace.
 func (p purpose) keys() (name, namespace string) {
 	return keyPrefix + p.name + "-secret-name", keyPrefix + p.name + "-secret-namespace"
 }
 
-// secrets resolves the templates. The namespace may not depend on the claim's
-// name or annotations, which are under the claim's user's control.
+// secrets resolves the templates. A namespace must not depend on the claim's name and annotations,
+// which the claim's user controls.
 func secrets(parameters map[string]string, claim *corev1.PersistentVolumeClaim, pv string) (Secrets, error) {
 	var out Secrets
 	for _, one := range purposes() {
@@ -78,8 +81,8 @@ func secrets(parameters map[string]string, claim *corev1.PersistentVolumeClaim, 
 	return out, nil
 }
 
-// templates returns what a class says for a purpose: today's keys, the older
-// ones, or those for all purposes; "" is nothing.
+// templates returns the templates of a class for a purpose, from today's keys, the older ones, or
+// those for all purposes; "" if it has none.
 func (p purpose) templates(parameters map[string]string) (name, namespace string, err error) {
 	keyName, keyNamespace := p.keys()
 	spellings := [][2]string{{keyName, keyNamespace}}
@@ -127,8 +130,8 @@ func secret(
 	return &corev1.SecretReference{Name: name, Namespace: namespace}, nil
 }
 
-// expand replaces ${token}. A token without braces, $token, would be ambiguous
-// and is refused like one that is not known.
+// expand replaces ${token}. A token without braces is refused like an unknown one, because it would
+// be ambiguous.
 func expand(template string, tokens map[string]string) (string, error) {
 	var out strings.Builder
 	for rest := template; ; {
@@ -147,8 +150,8 @@ func expand(template string, tokens map[string]string) (string, error) {
 	}
 }
 
-// driverParameters are what the driver gets of a class's parameters: all but
-// those with the prefix of Kubernetes' own (S1-026).
+// driverParameters returns the parameters of a class for the driver: all without the prefix of
+// Kubernetes (S1-026).
 func driverParameters(all map[string]string) (map[string]string, error) {
 	known := map[string]bool{keyFSType: true, keyPrefix + "secret-name": true, keyPrefix + "secret-namespace": true}
 	for _, p := range purposes() {
@@ -171,8 +174,7 @@ func driverParameters(all map[string]string) (map[string]string, error) {
 	return out, nil
 }
 
-// fsType returns the filesystem type that a class names, "" for the driver's
-// choice.
+// fsType returns the filesystem type that a class names; "" leaves it to the driver.
 func fsType(parameters map[string]string) (string, error) {
 	value, by := "", ""
 	for _, k := range slices.Sorted(maps.Keys(parameters)) {

@@ -14,35 +14,41 @@ import (
 // ErrSource says that a claim cannot get its data from its source.
 var ErrSource = errors.New("data source")
 
-// Snapshot is what the API server says of the snapshot to restore.
+// Snapshot has the facts about the snapshot to restore.
 type Snapshot struct {
-	// Installed says that the server knows snapshots, Exists that it has this
-	// one, Going that it is being deleted, and Ready that its data can be used.
-	Installed, Exists, Going, Ready bool
-	// Bound says that the snapshot and its content name each other. The rest
-	// is what the content says.
-	Bound          bool
-	Driver, Handle string
-	// Bytes is the size that a volume needs for the data, 0 when it is not
-	// known.
+	// Installed says whether the custom resource is installed.
+	Installed bool
+	// Exists says whether the snapshot exists.
+	Exists bool
+	// Going says whether the snapshot is being deleted.
+	Going bool
+	// Ready says whether the snapshot is ready to use.
+	Ready bool
+	// Bound says whether the snapshot and its content name each other.
+	Bound bool
+	// Driver is the content's driver.
+	Driver string
+	// Handle is the content's snapshot handle.
+	Handle string
+	// Bytes is the size that a volume needs for the data; 0 if it is unknown.
 	Bytes int64
-	// Mode is that of the volume which was snapshotted, "" when it is not
-	// known; MayChangeMode is the administrator's permission to restore the
-	// data in another one.
-	Mode          corev1.PersistentVolumeMode
+	// Mode is the mode of the volume from which the snapshot was taken; "" if it is unknown.
+	Mode corev1.PersistentVolumeMode
+	// MayChangeMode says whether the administrator allows another mode.
 	MayChangeMode bool
 }
 
-// Source is what is there of the object that a claim names as its data source.
+// Source has the facts about a claim's data source.
 type Source struct {
-	// Claim is the one to clone, Volume the volume object that it names; nil
-	// when there is none.
-	Claim  *corev1.PersistentVolumeClaim
+	// Claim is the claim to clone, or nil.
+	Claim *corev1.PersistentVolumeClaim
+	// Volume is the volume of that claim, or nil.
 	Volume *corev1.PersistentVolume
-	// Clones says that the driver can copy volumes, Restores that it can make
-	// them from snapshots.
-	Clones, Restores bool
-	// Snapshot is the one to restore.
+	// Clones says whether the driver can clone volumes.
+	Clones bool
+	// Restores says whether the driver can create volumes from snapshots.
+	Restores bool
+	// Snapshot is the snapshot to restore.
 	Snapshot Snapshot
 }
 
@@ -58,9 +64,8 @@ func IsClone(c *corev1.PersistentVolumeClaim) bool {
 	return s != nil && s.Kind == "PersistentVolumeClaim" && (s.APIGroup == nil || *s.APIGroup == "")
 }
 
-// into writes to the intent what the volume's data come from. A source that
-// cannot be used is an error: an empty volume in its place would look like lost
-// data.
+// into completes the intent with the source of the data. An unusable source is an error: an empty
+// volume would look like lost data.
 func (s Source) into(in *Intent, c *corev1.PersistentVolumeClaim) (err error) {
 	source, ref := c.Spec.DataSource, c.Spec.DataSourceRef
 	switch {
@@ -81,7 +86,7 @@ func (s Source) into(in *Intent, c *corev1.PersistentVolumeClaim) (err error) {
 		source.Name, source.Kind)
 }
 
-// restore returns the driver's id of the snapshot.
+// restore returns the handle of the snapshot.
 func (s Source) restore(c *corev1.PersistentVolumeClaim, name, driver string) (string, error) {
 	shot := s.Snapshot
 	var problem string
@@ -106,8 +111,7 @@ func (s Source) restore(c *corev1.PersistentVolumeClaim, name, driver string) (s
 	return shot.Handle, nil
 }
 
-// mismatch says why a snapshot that is ready is not for this claim; "" is
-// nothing.
+// mismatch returns why the claim cannot have the data of the snapshot, or "".
 func (shot Snapshot) mismatch(c *corev1.PersistentVolumeClaim, driver string) string {
 	request, wanted := c.Spec.Resources.Requests.Storage(), corev1.PersistentVolumeFilesystem
 	if cluster.IsBlock(c.Spec.VolumeMode) {
@@ -150,8 +154,8 @@ func (s Source) clone(c *corev1.PersistentVolumeClaim, name, driver string) (str
 	return s.Volume.Spec.CSI.VolumeHandle, nil
 }
 
-// Owns looks at the reference of the volume: a claim alone proves nothing about
-// whose volume it names (CVE-2019-11255).
+// Owns says whether a volume belongs to a claim. It checks the volume's reference, because a claim
+// can name any volume (CVE-2019-11255).
 func Owns(claim types.UID, v *corev1.PersistentVolume) bool {
 	return v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == claim
 }

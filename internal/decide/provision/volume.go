@@ -13,8 +13,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Object returns the volume object for what the driver made: bound in advance
-// to the claim, kept by a finalizer until the driver has deleted it.
+// Object returns the object of a created volume. It refers to the claim, and has a finalizer until
+// the driver has deleted the volume.
 func Object(in *Intent, a Answer) *corev1.PersistentVolume {
 	bytes := a.Bytes
 	if bytes == 0 {
@@ -63,12 +63,12 @@ func Object(in *Intent, a Answer) *corev1.PersistentVolume {
 	return pv
 }
 
-// Reclaim is what is done next about a volume object.
+// Reclaim is the next step for a volume object.
 type Reclaim int
 
-// What may be done about a volume object.
+// The steps for a volume object.
 const (
-	// Keep leaves it as it is.
+	// Keep changes nothing.
 	Keep Reclaim = iota
 	// Adopt sets the finalizer that a volume with policy Delete needs.
 	Adopt
@@ -78,22 +78,21 @@ const (
 	Delete
 )
 
-// VolumeFacts is everything that a decision about one volume looks at.
+// VolumeFacts is what the decision about one volume depends on.
 type VolumeFacts struct {
 	Volume *corev1.PersistentVolume
-	// Claim is the one of the name in the volume's reference, whatever its uid;
-	// nil when there is none.
+	// Claim is the claim with the name in the volume's reference and any UID, or nil.
 	Claim *corev1.PersistentVolumeClaim
-	// Attachments are the names of VolumeAttachments that name the volume.
+	// Attachments are the names of the VolumeAttachments of the volume.
 	Attachments []string
-	// Ours says that the driver is reached by this process, Lacks names the
-	// capability that it would need to delete volumes.
-	Ours  bool
+	// Ours says whether this process can call the driver.
+	Ours bool
+	// Lacks is a CSI capability that the driver lacks and needs to delete volumes, or "".
 	Lacks string
 }
 
-// DeleterOf returns the driver that deletes a volume: the one that made it, or
-// the one whose volume it is when nobody says who made it (S4-056); "" is none.
+// DeleterOf returns the driver that deletes a volume: the driver of the volume, unless another
+// provisioner has created it (S4-056); then it returns "".
 func DeleterOf(v *corev1.PersistentVolume) string {
 	by, made := v.Annotations[volume.AnnProvisionedBy]
 	switch {
@@ -147,8 +146,7 @@ func inUse(v *corev1.PersistentVolume, kept bool) volume.Because {
 	return volume.Because{Reason: volume.ReasonBound, Message: "volume " + v.Name + " is in use"}
 }
 
-// released decides about a volume that is to be deleted and whose claim has
-// gone.
+// released decides about a released volume with the policy Delete.
 func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because) {
 	v := f.Volume
 	switch {
@@ -180,7 +178,7 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 	}
 }
 
-// DeleteFailed explains a DeleteVolume that did not work.
+// DeleteFailed explains why a volume is not deleted yet.
 func DeleteFailed(v *corev1.PersistentVolume, cause string) volume.Because {
 	return volume.Because{
 		Reason: volume.ReasonFailedDelete, Message: "volume " + v.Name + " is not deleted: " + cause, Next: DeleterOf(v),
@@ -201,10 +199,9 @@ func Adopted(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return c
 }
 
-// Forgotten returns the JSON patch that takes from the object of a deleted
-// volume what has kept it: the provisioner's finalizer and that of the driver's
-// attacher, and, if this process protects volumes, that of the protection. The
-// patch fails when the finalizers are not those of v any more.
+// Forgotten returns the JSON patch that removes the finalizers from the object of a deleted volume:
+// the provisioner's, the attacher's, and, with protects, the protection controller's. The patch
+// fails if the finalizers have changed since v.
 func Forgotten(v *corev1.PersistentVolume, protects bool) ([]byte, error) {
 	left := without(v.Finalizers, volume.FinalizerProvisioner)
 	left = without(left, volume.AttacherFinalizer(v.Spec.CSI.Driver))

@@ -8,7 +8,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Answer is what became of a ControllerExpandVolume call.
+// Answer is the result of a ControllerExpandVolume call.
 type Answer struct {
 	volume.Answer
 	// Bytes is the size that the driver says the volume has; 0 is that it does
@@ -31,16 +31,15 @@ type Verdict struct {
 	Repeat bool
 }
 
-// After decides what follows from a call that was to have a claim's volume grow
-// to size. It tells a size that the driver will never give from a call that may
-// work next time.
+// After decides what follows from a call that expands a claim's volume to size. It distinguishes a size
+// that the driver will never accept from a call that may succeed later.
 func After(f Facts, size resource.Quantity, a Answer, now metav1.Time) Verdict {
 	c := f.Claim
 	if a.Outcome != volume.Done {
 		v := Verdict{Because: Failed(c, f.Volume.Spec.CSI.Driver, a.Text), Warn: true}
 		switch a.Code {
 		case "InvalidArgument", "OutOfRange", "NotFound":
-			v.Claim = Impossible(c, size, a.Text, now)
+			v.Claim = Infeasible(c, size, a.Text, now)
 		default:
 			v.Claim, v.Repeat = Refused(c, a.Text, now), true
 		}
@@ -51,7 +50,7 @@ func After(f Facts, size resource.Quantity, a Answer, now metav1.Time) Verdict {
 	}
 	v := Verdict{Claim: Finished(c, size), Because: Grown(c)}
 	if a.NodeExpands {
-		v.Claim, v.Because = Handed(c, size, now), Pending(Facts{Claim: c})
+		v.Claim, v.Because = NodePending(c, size, now), Pending(Facts{Claim: c})
 	}
 	if f.Volume.Spec.Capacity.Storage().Cmp(size) != 0 {
 		v.Volume = f.Volume.DeepCopy()

@@ -26,14 +26,14 @@ func no(code codes.Code) Answer { return ended(status.Error(code, "no")) }
 // TestCodes: after which codes a size is never to be, and after which the call is made again.
 func TestCodes(t *testing.T) {
 	ten := resource.MustParse("10Gi")
-	f := grows(Begun(claim("10Gi", "5Gi"), ten, metav1.Time{}), pv("5Gi"))
+	f := grows(Started(claim("10Gi", "5Gi"), ten, metav1.Time{}), pv("5Gi"))
 	var out strings.Builder
 	for code := codes.Canceled; code <= codes.Unauthenticated+1; code++ {
 		v, word := After(f, ten, no(code), metav1.Time{}), "never"
 		if v.Repeat {
 			word = "repeat"
 		}
-		if v.Repeat == Infeasible(v.Claim) || !v.Warn || v.Volume != nil {
+		if v.Repeat == IsInfeasible(v.Claim) || !v.Warn || v.Volume != nil {
 			t.Errorf("%s: %+v", code, v)
 		}
 		fmt.Fprintf(&out, "%-18s %s\n", code, word)
@@ -43,7 +43,7 @@ func TestCodes(t *testing.T) {
 
 func TestAnswers(t *testing.T) {
 	ten, now := resource.MustParse("10Gi"), metav1.Unix(7, 0)
-	begun := Begun(claim("10Gi", "5Gi"), ten, metav1.Unix(3, 0))
+	begun := Started(claim("10Gi", "5Gi"), ten, metav1.Unix(3, 0))
 	done := Answer{Answer: volume.Answer{Outcome: volume.Done}}
 	gone := ended(errors.New("driver d.example.com has gone")) //nolint:err113 // an error that is no gRPC status
 	var out strings.Builder

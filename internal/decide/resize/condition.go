@@ -8,29 +8,30 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// ConditionOf returns what is to be told of a claim's size.
+// ConditionOf returns the condition of a claim's size.
 func ConditionOf(f Facts) volume.Condition {
 	p, cause := Claim(f), Failure(f.Claim)
-	if p.Step == Hand && isHanded(f.Claim) {
+	if p.Step == Hand && isNodePending(f.Claim) {
 		p.Because = Pending(f)
 	}
 	switch {
 	case cause == "" || p.Step == Nothing && p.Because.Reason != volume.ReasonNodeResizePending:
-		return volume.Condition{Because: p.Because, Stuck: p.Tell || p.Step == Nothing && Infeasible(f.Claim)}
+		return volume.Condition{Because: p.Because, Stuck: p.Tell || p.Step == Nothing && IsInfeasible(f.Claim)}
 	case p.Because.Reason == volume.ReasonNodeResizePending:
 		return volume.Condition{Because: FailedOnNode(f.Claim, p.Because.Next, cause), Stuck: true}
 	}
 	return volume.Condition{Because: Failed(f.Claim, f.Volume.Spec.CSI.Driver, cause), Stuck: true}
 }
 
-// isHanded says that a resizer says by a condition alone that it is the node's turn.
-func isHanded(c *corev1.PersistentVolumeClaim) bool {
+// isNodePending says whether a condition, without a resource status, says that the node has to expand
+// the filesystem.
+func isNodePending(c *corev1.PersistentVolumeClaim) bool {
 	return slices.ContainsFunc(c.Status.Conditions, func(k corev1.PersistentVolumeClaimCondition) bool {
 		return k.Type == corev1.PersistentVolumeClaimFileSystemResizePending && k.Status == corev1.ConditionTrue
 	})
 }
 
-// FailedOnNode explains a filesystem that did not grow; repeats is who tries again.
+// FailedOnNode is the reason of a filesystem that was not expanded; repeats is who tries again.
 func FailedOnNode(c *corev1.PersistentVolumeClaim, repeats, cause string) volume.Because {
 	return volume.Because{
 		Reason: volume.ReasonFailedNodeResize, Message: "the filesystem of claim " + c.Name + " did not grow: " + cause,

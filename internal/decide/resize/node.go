@@ -7,9 +7,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// OnNode is what follows the answer of a node's driver that was asked to grow a volume. A call that failed is repeated
-// after a back-off as long as nothing of it forbids that.
-type OnNode struct {
+// NodeVerdict is what an answer to NodeExpandVolume means. A call that failed is repeated after a
+// back-off unless it must not be.
+type NodeVerdict struct {
 	// State is what the claim says from now on of its size; nil when it stays as it is, and empty when the growth is done.
 	State *corev1.ClaimResourceStatus
 	// Refused says that the driver is not asked for this size before the volume is mounted anew: CSI forbids it.
@@ -17,22 +17,22 @@ type OnNode struct {
 }
 
 // AfterNode judges the answer to NodeExpandVolume.
-func AfterNode(answer volume.Answer) OnNode {
+func AfterNode(answer volume.Answer) NodeVerdict {
 	state := corev1.PersistentVolumeClaimNodeResizeInfeasible
 	switch {
 	case answer.Outcome == volume.Done:
 		state = ""
 	case answer.Code == "FailedPrecondition":
-		return OnNode{Refused: true}
+		return NodeVerdict{Refused: true}
 	case answer.Code != "InvalidArgument" && answer.Code != "OutOfRange" && answer.Code != "NotFound":
-		return OnNode{}
+		return NodeVerdict{}
 	}
 	// Otherwise the driver will never do it: the user has to ask for another size.
-	return OnNode{State: &state}
+	return NodeVerdict{State: &state}
 }
 
-// NodeStatus returns what the node changes in a claim's status: the state of its size, and its capacity when the
-// growth is done.
+// NodeStatus returns what the node changes in a claim's status: the resource status, and the capacity
+// when the expansion is done.
 func NodeStatus(
 	c *corev1.PersistentVolumeClaim, state corev1.ClaimResourceStatus, size resource.Quantity,
 ) map[string]any {

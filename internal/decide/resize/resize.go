@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Step is what is done next about a claim's size.
+// Step is the next step of a claim's resize.
 type Step int
 
 // Steps of a resize.
@@ -29,7 +29,7 @@ const (
 	Hand
 )
 
-// Facts is everything that a decision about one claim looks at.
+// Facts is everything on which the decision about one claim depends.
 type Facts struct {
 	Claim  *corev1.PersistentVolumeClaim
 	Volume *corev1.PersistentVolume
@@ -83,8 +83,8 @@ func Claim(f Facts) Plan {
 		p := nothing(volume.ReasonFailedResize, "user", "the claim's request of "+tooLarge.Error())
 		p.Tell = true
 		return p
-	case Infeasible(c) && !f.Due:
-		return impossible(c)
+	case IsInfeasible(c) && !f.Due:
+		return infeasible(c)
 	}
 	return grow(f, want)
 }
@@ -93,7 +93,7 @@ func nothing(r volume.Reason, next, message string) Plan {
 	return Plan{Because: volume.Because{Reason: r, Message: message, Next: next}}
 }
 
-func impossible(c *corev1.PersistentVolumeClaim) Plan {
+func infeasible(c *corev1.PersistentVolumeClaim) Plan {
 	reason := volume.ReasonFailedResize
 	if stateOf(c) == corev1.PersistentVolumeClaimNodeResizeInfeasible {
 		reason = volume.ReasonFailedNodeResize
@@ -101,10 +101,9 @@ func impossible(c *corev1.PersistentVolumeClaim) Plan {
 	return nothing(reason, "user", "claim "+c.Name+" cannot have the size that it requests: "+problem(c))
 }
 
-// Infeasible says whether what the claim requests now was refused for ever.
-// The request of a claim whose node cannot grow the filesystem changes nothing:
-// the volume is larger already.
-func Infeasible(c *corev1.PersistentVolumeClaim) bool {
+// IsInfeasible says whether the claim's present request was refused for good. If only the node cannot
+// expand the filesystem, a new request changes nothing, because the volume is larger already.
+func IsInfeasible(c *corev1.PersistentVolumeClaim) bool {
 	want := c.Spec.Resources.Requests[corev1.ResourceStorage]
 	switch stateOf(c) {
 	case corev1.PersistentVolumeClaimControllerResizeInfeasible:
@@ -115,7 +114,7 @@ func Infeasible(c *corev1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// problem is what the claim's conditions say about a resize.
+// problem returns the error in the claim's conditions of a resize.
 func problem(c *corev1.PersistentVolumeClaim) string {
 	if cause := Failure(c); cause != "" {
 		return cause
@@ -123,8 +122,7 @@ func problem(c *corev1.PersistentVolumeClaim) string {
 	return string(stateOf(c))
 }
 
-// Failure is why the volume, or its filesystem, did not grow; "" is that nobody
-// says so.
+// Failure returns why the volume or its filesystem was not expanded; "" if no failure is known.
 func Failure(c *corev1.PersistentVolumeClaim) string {
 	for _, k := range c.Status.Conditions {
 		if k.Type == corev1.PersistentVolumeClaimControllerResizeError ||
@@ -159,7 +157,7 @@ func grow(f Facts, want resource.Quantity) Plan {
 	return p
 }
 
-// Pending explains that the filesystem is the node's turn.
+// Pending is the reason of a resize that waits for the node.
 func Pending(f Facts) volume.Because {
 	b := volume.Because{
 		Reason: volume.ReasonNodeResizePending, Message: "claim " + f.Claim.Name + " has a larger volume; ", Next: "node",
@@ -175,7 +173,7 @@ func Pending(f Facts) volume.Because {
 	return b
 }
 
-// Failed explains a call of the driver that did not work.
+// Failed is the reason of a driver's call that failed.
 func Failed(c *corev1.PersistentVolumeClaim, driver, cause string) volume.Because {
 	return volume.Because{
 		Reason: volume.ReasonFailedResize, Message: "the volume of claim " + c.Name + " did not grow: " + cause,
@@ -183,7 +181,7 @@ func Failed(c *corev1.PersistentVolumeClaim, driver, cause string) volume.Becaus
 	}
 }
 
-// Grown explains a resize that is done.
+// Grown is the reason of a resize that is done.
 func Grown(c *corev1.PersistentVolumeClaim) volume.Because {
 	return volume.Because{Reason: volume.ReasonResized, Message: "claim " + c.Name + " has its new size"}
 }
@@ -202,24 +200,23 @@ func allocated(c *corev1.PersistentVolumeClaim) *resource.Quantity {
 	return &q
 }
 
-// Begun returns the claim whose volume is about to grow to size.
-func Begun(c *corev1.PersistentVolumeClaim, size resource.Quantity, now metav1.Time) *corev1.PersistentVolumeClaim {
-	out := stamped(c, corev1.PersistentVolumeClaimControllerResizeInProgress, size)
+// Started returns the claim before its volume is expanded to size.
+func Started(c *corev1.PersistentVolumeClaim, size resource.Quantity, now metav1.Time) *corev1.PersistentVolumeClaim {
+	out := withState(c, corev1.PersistentVolumeClaimControllerResizeInProgress, size)
 	condition(out, corev1.PersistentVolumeClaimResizing, "", now)
 	return out
 }
 
-// Impossible returns the claim whose volume the driver will never grow to size.
-func Impossible(
+// Infeasible returns the claim after the driver has refused size for good.
+func Infeasible(
 	c *corev1.PersistentVolumeClaim, size resource.Quantity, message string, now metav1.Time,
 ) *corev1.PersistentVolumeClaim {
-	out := stamped(c, corev1.PersistentVolumeClaimControllerResizeInfeasible, size)
+	out := withState(c, corev1.PersistentVolumeClaimControllerResizeInfeasible, size)
 	condition(out, corev1.PersistentVolumeClaimControllerResizeError, message, now)
 	return out
 }
 
-// Refused returns the claim whose volume the driver did not grow this time; nil
-// when the claim says so already.
+// Refused returns the claim after a failed call; nil if it has that error already.
 func Refused(c *corev1.PersistentVolumeClaim, message string, now metav1.Time) *corev1.PersistentVolumeClaim {
 	for _, k := range c.Status.Conditions {
 		if k.Type == corev1.PersistentVolumeClaimControllerResizeError && k.Message == message {
@@ -231,16 +228,18 @@ func Refused(c *corev1.PersistentVolumeClaim, message string, now metav1.Time) *
 	return out
 }
 
-// Handed returns the claim whose volume has grown to size and whose filesystem
-// is the node's turn.
-func Handed(c *corev1.PersistentVolumeClaim, size resource.Quantity, now metav1.Time) *corev1.PersistentVolumeClaim {
-	out := stamped(c, corev1.PersistentVolumeClaimNodeResizePending, size)
+// NodePending returns the claim after its volume was expanded to size, when the node has to expand the
+// filesystem.
+func NodePending(
+	c *corev1.PersistentVolumeClaim, size resource.Quantity, now metav1.Time,
+) *corev1.PersistentVolumeClaim {
+	out := withState(c, corev1.PersistentVolumeClaimNodeResizePending, size)
 	condition(out, corev1.PersistentVolumeClaimFileSystemResizePending,
 		"Waiting for user to (re-)start a pod to finish file system resize of volume on node.", now)
 	return out
 }
 
-// Finished returns the claim that has its new size.
+// Finished returns the claim with its new size.
 func Finished(c *corev1.PersistentVolumeClaim, size resource.Quantity) *corev1.PersistentVolumeClaim {
 	out := c.DeepCopy()
 	if out.Status.Capacity == nil {
@@ -253,7 +252,7 @@ func Finished(c *corev1.PersistentVolumeClaim, size resource.Quantity) *corev1.P
 	return out
 }
 
-func stamped(
+func withState(
 	c *corev1.PersistentVolumeClaim, state corev1.ClaimResourceStatus, size resource.Quantity,
 ) *corev1.PersistentVolumeClaim {
 	out := c.DeepCopy()

@@ -80,11 +80,11 @@ type claimCase struct {
 // growing are claims on their way, and those that have nothing to grow.
 func growing() []claimCase {
 	now, ten := metav1.Time{}, resource.MustParse("10Gi")
-	begun := Begun(claim("10Gi", "5Gi"), ten, now)
-	changed := Begun(claim("10Gi", "5Gi"), resource.MustParse("8Gi"), now)
+	begun := Started(claim("10Gi", "5Gi"), ten, now)
+	changed := Started(claim("10Gi", "5Gi"), resource.MustParse("8Gi"), now)
 	unbound := claim("10Gi", "5Gi")
 	unbound.Status.Phase = corev1.ClaimPending
-	lowered := Begun(claim("8Gi", "5Gi"), ten, now)
+	lowered := Started(claim("8Gi", "5Gi"), ten, now)
 	going := claim("10Gi", "5Gi")
 	going.DeletionTimestamp = &now
 	others, free, path := pv("5Gi"), pv("5Gi"), pv("5Gi")
@@ -107,7 +107,7 @@ func growing() []claimCase {
 		{"a stop between the volume's and the claim's write is made good", Facts{
 			Claim: begun, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true,
 		}},
-		{"then it is the node's turn", grows(Handed(begun, ten, now), pv("10Gi"))},
+		{"then it is the node's turn", grows(NodePending(begun, ten, now), pv("10Gi"))},
 		{"a claim that has what it wants is left alone", grows(Finished(begun, ten), pv("10Gi"))},
 		{"a driver that cannot grow volumes says so", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true}},
 		{"a size that no driver can be asked for", grows(claim("1e30", "5Gi"), pv("5Gi"))},
@@ -123,19 +123,19 @@ func growing() []claimCase {
 // troubled are claims that a driver or a node has refused, or is slow with.
 func troubled() []claimCase {
 	now, ten := metav1.Time{}, resource.MustParse("10Gi")
-	begun := Begun(claim("10Gi", "5Gi"), ten, now)
-	changed := Begun(claim("10Gi", "5Gi"), resource.MustParse("8Gi"), now)
-	nodeRefused := stamped(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimNodeResizeInfeasible, ten)
-	wordless := Impossible(claim("10Gi", "5Gi"), ten, "", now)
+	begun := Started(claim("10Gi", "5Gi"), ten, now)
+	changed := Started(claim("10Gi", "5Gi"), resource.MustParse("8Gi"), now)
+	nodeRefused := withState(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimNodeResizeInfeasible, ten)
+	wordless := Infeasible(claim("10Gi", "5Gi"), ten, "", now)
 	wordless.Status.Conditions = append(wordless.Status.Conditions,
 		corev1.PersistentVolumeClaimCondition{Type: "Other", Message: "of something else"})
 	return []claimCase{
 		{"a size that cannot be is explained by what was said of it", grows(wordless, pv("5Gi"))},
-		{"a size that cannot be is not asked for again at once", grows(Impossible(begun, ten, "no", now), pv("5Gi"))},
+		{"a size that cannot be is not asked for again at once", grows(Infeasible(begun, ten, "no", now), pv("5Gi"))},
 		{"but later", Facts{
-			Claim: Impossible(begun, ten, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Due: true,
+			Claim: Infeasible(begun, ten, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Due: true,
 		}},
-		{"another size is asked for at once", grows(Impossible(changed, resource.MustParse("8Gi"), "no", now), pv("5Gi"))},
+		{"another size is asked for at once", grows(Infeasible(changed, resource.MustParse("8Gi"), "no", now), pv("5Gi"))},
 		{"a node that cannot grow the filesystem is left alone for a while", Facts{
 			Claim: nodeRefused, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true,
 		}},
@@ -146,13 +146,13 @@ func troubled() []claimCase {
 			Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true, NodeExpands: true,
 		}},
 		{"a node that waits for whoever mounts it", Facts{
-			Claim: Handed(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true, Unused: true,
+			Claim: NodePending(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true, Unused: true,
 		}},
 		{"a node that is known", Facts{
-			Claim: Handed(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1",
+			Claim: NodePending(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1",
 		}},
 		{"a filesystem that has not grown yet", Facts{
-			Claim:  saying(Handed(begun, ten, now), corev1.PersistentVolumeClaimNodeResizeError, "Internal: no"),
+			Claim:  saying(NodePending(begun, ten, now), corev1.PersistentVolumeClaimNodeResizeError, "Internal: no"),
 			Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1",
 		}},
 		{"a resizer that says by a condition alone that it is the node's turn", Facts{
@@ -198,7 +198,7 @@ func TestClaimsStatus(t *testing.T) {
 	now, ten := metav1.Time{}, resource.MustParse("10Gi")
 	c := claim("10Gi", "5Gi")
 	c.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: "Other"}}
-	begun := Begun(c, ten, now)
+	begun := Started(c, ten, now)
 	refused := Refused(begun, "no", now)
 	if again := Refused(refused, "no", now); again != nil {
 		t.Error("the same refusal is written twice")
@@ -206,7 +206,7 @@ func TestClaimsStatus(t *testing.T) {
 	if other := Refused(refused, "never", now); other == nil {
 		t.Error("another refusal is not written")
 	}
-	done := Finished(Handed(refused, ten, now), ten)
+	done := Finished(NodePending(refused, ten, now), ten)
 	if len(done.Status.Conditions) != 1 || len(done.Status.AllocatedResourceStatuses) > 0 ||
 		done.Status.Capacity.Storage().Cmp(ten) != 0 {
 		t.Errorf("a finished claim has %+v", done.Status)
@@ -233,9 +233,9 @@ func TestConditions(t *testing.T) {
 		typ     corev1.PersistentVolumeClaimConditionType
 		message string
 	}{
-		{Begun(c, ten, then), corev1.PersistentVolumeClaimResizing, ""},
+		{Started(c, ten, then), corev1.PersistentVolumeClaimResizing, ""},
 		{Refused(c, "no", then), corev1.PersistentVolumeClaimControllerResizeError, "no"},
-		{Impossible(c, ten, "never", then), corev1.PersistentVolumeClaimControllerResizeError, "never"},
+		{Infeasible(c, ten, "never", then), corev1.PersistentVolumeClaimControllerResizeError, "never"},
 	} {
 		want := []corev1.PersistentVolumeClaimCondition{
 			other, {Type: x.typ, Status: corev1.ConditionTrue, LastTransitionTime: then, Message: x.message},

@@ -1,4 +1,4 @@
-// Package room decides what becomes of the space that the control plane itself
-// needs: what its database gives back, when new objects are refused so that
-// there is room to delete some, and how much of the disk is held in reserve.
+// Package room decides about the disk space of the control plane: when its database is compacted and
+// defragmented, when new objects are refused so that others can still be deleted, and how much of
+// the disk is reserved.
 package room

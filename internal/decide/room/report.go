@@ -1,28 +1,30 @@
 package room
 
-// Path is where the API server of a standalone control plane tells about its
-// room.
+// Path is the URL path at which the API server of a standalone control plane serves its Report.
 const Path = "/volplane/room"
 
-// Report is what it tells.
+// Report has the facts and the decision as JSON; sizes are in bytes.
 type Report struct {
-	// Used is what the database holds, Size its file's size, Limit what it may
-	// hold before new objects are refused.
-	Used  int64 `json:"used"`
-	Size  int64 `json:"size"`
+	// Used is the size of the data in the database.
+	Used int64 `json:"used"`
+	// Size is the size of the database's file.
+	Size int64 `json:"size"`
+	// Limit is the value of Used above which new objects are refused.
 	Limit int64 `json:"limit"`
-	// Free and Total are its disk's, Reserve what is held in reserve there.
-	Free    int64 `json:"free"`
-	Total   int64 `json:"total"`
+	// Free is the free space of the disk.
+	Free int64 `json:"free"`
+	// Total is the size of the disk.
+	Total int64 `json:"total"`
+	// Reserve is the size of the reserve on the disk.
 	Reserve int64 `json:"reserve"`
-	// Refuses says that new objects are refused.
+	// Refuses says whether new objects are refused.
 	Refuses bool   `json:"refuses"`
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 	Next    string `json:"next,omitempty"`
 }
 
-// ReportOf tells facts and what follows from them.
+// ReportOf returns the Report of facts and their plan.
 func ReportOf(f Facts, p Plan) Report {
 	return Report{
 		Used: f.Used, Size: f.Size, Limit: soft(f.Quota), Free: f.Free, Total: f.Total, Reserve: f.Reserve,

@@ -10,69 +10,82 @@ import (
 const (
 	mib = 1 << 20
 	gib = 1 << 30
-	// leastQuota and mostQuota bound the database: etcd is not made for more.
+	// leastQuota and mostQuota bound the quota; etcd does not support larger databases.
 	leastQuota, mostQuota = 256 * mib, 8 * gib
-	// fullReserve is what a start on a full disk needs, and a little more for
-	// what must be written to get there.
+	// fullReserve is the size of the whole reserve: what a start on a full disk needs, and some more
+	// for the writes before it.
 	fullReserve = 160 * mib
-	// slice is how much of the reserve is given up at once: a writer that fills
-	// the disk gets a slice, and what unmounts and deletes has had a moment.
+	// slice is how much of the reserve is released at once. A program that fills the disk takes one
+	// slice after the other, so unmounts and deletions get some time.
 	slice = 4 * mib
 	// low is the free space below which the disk counts as full.
 	low = 16 * mib
-	// wasteful is what a database may waste before it is written anew.
+	// wasteful is how much unused space the database's file may have before it is defragmented.
 	wasteful = 64 * mib
-	// pause is the least time between two copies of the database.
-	pause = 10 * time.Minute
-	// rest is the least time between two compactions, urgent the one between
-	// two that deletions wait for.
-	rest, urgent = 30 * time.Second, 3 * time.Second
+	// defragmentPause is the shortest time between two defragmentations.
+	defragmentPause = 10 * time.Minute
+	// compactPause is the shortest time between two compactions.
+	compactPause = 30 * time.Second
+	// urgentPause is used instead of both when deletions wait for the space.
+	urgentPause = 3 * time.Second
 )
 
-// Facts are sizes in bytes.
+// Facts is what the decision depends on; sizes are in bytes.
 type Facts struct {
-	// Size is the database file's, Used what of it holds something, and Quota
-	// the size at which etcd refuses every write.
-	Size, Used, Quota int64
-	// Alarm says that it refuses them.
+	// Size is the size of the database's file.
+	Size int64
+	// Used is the size of the data in it.
+	Used int64
+	// Quota is the file size at which etcd refuses every write.
+	Quota int64
+	// Alarm says whether etcd refuses every write now.
 	Alarm bool
-	// Total and Free are the disk's that holds the database.
-	Total, Free int64
-	// Reserve is what is held in reserve on it.
+	// Total is the size of the database's disk.
+	Total int64
+	// Free is the free space of that disk.
+	Free int64
+	// Reserve is the size of the reserve on that disk.
 	Reserve int64
-	// Compacted and Defragmented are the times since both were done.
-	Compacted, Defragmented time.Duration
+	// Compacted is the time since the last compaction.
+	Compacted time.Duration
+	// Defragmented is the time since the last defragmentation.
+	Defragmented time.Duration
 }
 
-// Plan says what is to be done.
+// Plan is the decision.
 type Plan struct {
-	// Compact forgets what objects were before, Defragment gives what is unused
-	// back to the disk, Disarm lets etcd take writes again.
-	Compact, Defragment, Disarm bool
-	// Reserve is what shall be held in reserve.
+	// Compact says whether old revisions of objects are removed.
+	Compact bool
+	// Defragment says whether the file is written without its unused space.
+	Defragment bool
+	// Disarm says whether etcd's alarm is ended, so that it accepts writes again.
+	Disarm bool
+	// Reserve is the size that the reserve should have.
 	Reserve int64
-	// RefuseNew refuses new objects, RefuseChanges also changes of those that
-	// are not being deleted.
-	RefuseNew, RefuseChanges bool
-	Because                  volume.Because
+	// RefuseNew says whether new objects are refused.
+	RefuseNew bool
+	// RefuseChanges says whether changes are refused, too, except of objects that are being deleted.
+	RefuseChanges bool
+	Because       volume.Because
 }
 
-// Quota returns the quota of a database of that size on a disk: a tenth of it
-// within reason, and always enough to delete what is there.
+// Quota returns the quota for a database of a size on a disk: a tenth of the disk within bounds, and
+// always enough to delete the existing objects.
 func Quota(total, size int64) int64 {
 	return max(min(max(total/10, leastQuota), mostQuota), size+leastQuota)
 }
 
-// Kept returns what volumes on the same disk leave free, for the database to
-// grow, beside the reserve.
+// Kept returns the space that volumes on the same disk must leave free for the database, beside the
+// reserve.
 func Kept(total int64) int64 { return min(max(total/50, 4*low), gib, total/4) }
 
-// soft is the part of a quota above which new objects are refused, hard the
-// one above which changes are.
+// soft returns the part of a quota above which new objects are refused.
 func soft(quota int64) int64 { return quota / 10 * 8 }
+
+// hard returns the part of a quota above which changes are refused.
 func hard(quota int64) int64 { return quota / 10 * 9 }
 
-// Decide says what is to be done.
+// Decide decides about the disk space.
 func Decide(f Facts) Plan {
 	p := Plan{
 		Reserve: reserve(f), Compact: compact(f), Defragment: defragment(f),
@@ -83,35 +96,34 @@ func Decide(f Facts) Plan {
 	return p
 }
 
-// tight says that the database file is near its quota, whatever it holds.
+// tight says whether the database's file is near its quota.
 func (f Facts) tight() bool { return f.Size > soft(f.Quota) }
 
-// compact wants what objects were before forgotten: in good time, and at once
-// when somebody waits for it.
+// compact decides about a compaction: in advance, and sooner when writes are refused.
 func compact(f Facts) bool {
 	if f.Alarm || f.Used > soft(f.Quota) {
-		return f.Compacted >= urgent
+		return f.Compacted >= urgentPause
 	}
-	return f.Compacted >= rest && (f.tight() || f.Free < low)
+	return f.Compacted >= compactPause && (f.tight() || f.Free < low)
 }
 
-// defragment wants the file written anew when that pays, and there is room for
-// the copy.
+// defragment decides about a defragmentation: when enough space is unused, and the disk has space
+// for the copy.
 func defragment(f Facts) bool {
 	waste := f.Size - f.Used
 	least := max(wasteful, f.Used)
-	between := pause
+	pause := defragmentPause
 	switch {
 	case f.Alarm:
-		least, between = f.Quota/50, urgent
+		least, pause = f.Quota/50, urgentPause
 	case f.tight():
 		least = f.Size / 10
 	}
-	return waste > least && f.Defragmented >= between && f.Free > f.Used+low
+	return waste > least && f.Defragmented >= pause && f.Free > f.Used+low
 }
 
-// reserve gives up a slice of the reserve on a full disk, down to what a start
-// needs, and takes it back when there is room for all of it and more.
+// reserve returns the size that the reserve should have. On a full disk it releases a slice, down to
+// what a start needs; it takes the whole reserve again when the disk has space for it and more.
 func reserve(f Facts) int64 {
 	whole := min(fullReserve, f.Total/8)
 	switch missing := whole - f.Reserve; {
@@ -141,7 +153,7 @@ func because(f Facts, p Plan) volume.Because {
 	}
 }
 
-// Text writes a size as people read it.
+// Text returns a size as text for people.
 func Text(n int64) string {
 	switch {
 	case n >= 10*gib:

@@ -1,4 +1,3 @@
-// Package topology decides where a new volume has to be reachable: which
-// segments the driver must choose from, in which order, and which nodes a
-// volume's answer allows.
+// Package topology decides where a new volume must be accessible: from which segments the driver
+// chooses, in which order, and from which nodes the created volume can be used.
 package topology

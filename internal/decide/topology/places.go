@@ -5,10 +5,9 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// Places returns the segments of all nodes that the driver is registered on,
-// each once, in an order that depends on nothing else. Nodes for which it has
-// no topology keys are in the empty segment; one whose labels do not tell all
-// keys (yet) is in none.
+// Places returns the segments of all nodes on which the driver is registered, each once, in a fixed
+// order. A node for which the driver has no topology keys is in the empty segment. A node whose
+// labels lack a key is in none.
 func Places(driver string, nodes []*corev1.Node, csiNodes []*storagev1.CSINode) []Segment {
 	labels := make(map[string]map[string]string, len(nodes))
 	for _, n := range nodes {
@@ -16,9 +15,9 @@ func Places(driver string, nodes []*corev1.Node, csiNodes []*storagev1.CSINode) 
 	}
 	var out []Segment
 	for _, n := range csiNodes {
-		of, there := labels[n.Name]
+		values, exists := labels[n.Name]
 		for _, d := range n.Spec.Drivers {
-			if s, ok := place(d.TopologyKeys, of); there && ok && d.Name == driver {
+			if s, missing := place(d.TopologyKeys, values); exists && missing == "" && d.Name == driver {
 				out = append(out, s)
 			}
 		}
@@ -26,16 +25,15 @@ func Places(driver string, nodes []*corev1.Node, csiNodes []*storagev1.CSINode) 
 	return sorted(out)
 }
 
-// place returns the values that labels have for the keys; false when one is
-// missing.
-func place(keys []string, labels map[string]string) (Segment, bool) {
-	s := Segment{}
+// place returns the segment that labels have for the keys, or a key that is missing.
+func place(keys []string, labels map[string]string) (s Segment, missing string) {
+	s = Segment{}
 	for _, k := range keys {
 		v, ok := labels[k]
 		if !ok {
-			return nil, false
+			return nil, k
 		}
 		s[k] = v
 	}
-	return s, true
+	return s, ""
 }

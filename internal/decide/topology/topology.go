@@ -14,37 +14,40 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// Reasons why there is no requirement to give.
+// Errors of Require.
 var (
-	// ErrNode says that the selected node does not tell its segment (yet, or
-	// any more); another node has to be selected.
+	// ErrNode says that the selected node has no segment; another node must be selected.
 	ErrNode = errors.New("selected node has no topology of the driver")
-	// ErrNone says that no node tells a segment.
+	// ErrNone says that no node has a segment.
 	ErrNone = errors.New("no node has a topology of the driver")
 )
 
-// Segment is one place: topology keys and their values.
+// Segment is a CSI topology segment: topology keys and their values.
 type Segment map[string]string
 
-// Facts is what the requirement follows from.
+// Facts is what the requirement depends on.
 type Facts struct {
-	Driver, Claim string
-	// Selected is the node of a late-binding claim's consumer; "" for claims
-	// that bind at once.
+	// Driver is the driver's name.
+	Driver string
+	// Claim is the claim's name.
+	Claim string
+	// Selected is the name of the claim's selected node; "" with immediate binding.
 	Selected string
-	Allowed  []corev1.TopologySelectorTerm
-	Nodes    map[string]*corev1.Node
+	// Allowed are the class's allowed topologies.
+	Allowed []corev1.TopologySelectorTerm
+	// Nodes are the nodes by name.
+	Nodes map[string]*corev1.Node
+	// CSINodes are the CSINodes by name.
 	CSINodes map[string]*storagev1.CSINode
 }
 
-// Requirement is what the driver is asked for; both lists are of the same
-// length and hold the same segments.
+// Requirement is CSI's TopologyRequirement. Both lists have the same segments, in different orders.
 type Requirement struct{ Requisite, Preferred []Segment }
 
-// Require returns the requirement for a new volume: the class's allowed
-// segments, or all that nodes of the driver tell; the selected node's segment
-// comes first, and otherwise the claim's name picks the first one, so that
-// the claims of a StatefulSet spread (S1-027 to S1-038).
+// Require returns the requirement for a new volume: the class's allowed segments, or else those of
+// all nodes of the driver. The segment of the selected node is preferred. Without a selected node,
+// the claim's name determines the preferred segment, so that the claims of a StatefulSet are spread
+// (S1-027 to S1-038).
 func Require(f Facts) (Requirement, error) {
 	var own Segment
 	if f.Selected != "" {
@@ -64,28 +67,24 @@ func Require(f Facts) (Requirement, error) {
 	hash, index := spread(f.Claim)
 	first := int((hash + index) % uint32(len(all)))
 	if own != nil {
-		if first = slices.IndexFunc(all, func(s Segment) bool { return contains(own, s) }); first < 0 {
+		if first = slices.IndexFunc(all, func(s Segment) bool { return s.Matches(own) }); first < 0 {
 			return Requirement{}, fmt.Errorf("node %s: %w: it is not in any allowed topology", f.Selected, ErrNode)
 		}
 	}
 	return Requirement{Requisite: all, Preferred: slices.Concat(all[first:], all[:first])}, nil
 }
 
-// segmentOf returns the segment of a node: the values that its labels have for
-// the keys that the driver registered there.
+// segmentOf returns the segment of a node: the driver's topology keys there, with the values of the
+// node's labels.
 func segmentOf(f Facts, name string) (Segment, error) {
 	keys := keysOf(f.CSINodes[name], f.Driver)
 	node := f.Nodes[name]
 	if len(keys) == 0 || node == nil {
 		return nil, fmt.Errorf("node %s: %w", name, ErrNode)
 	}
-	s := Segment{}
-	for _, k := range keys {
-		v, ok := node.Labels[k]
-		if !ok {
-			return nil, fmt.Errorf("node %s: %w: label %s is missing", name, ErrNode, k)
-		}
-		s[k] = v
+	s, missing := place(keys, node.Labels)
+	if missing != "" {
+		return nil, fmt.Errorf("node %s: %w: label %s is missing", name, ErrNode, missing)
 	}
 	return s, nil
 }
@@ -102,8 +101,8 @@ func keysOf(n *storagev1.CSINode, driver string) []string {
 	return nil
 }
 
-// aggregate collects the segments of all nodes; beside a selected node only
-// those with the same keys count.
+// aggregate returns the segments of all nodes; with a selected node, only those with the same keys
+// as its segment.
 func aggregate(f Facts, own Segment) []Segment {
 	var out []Segment
 	for _, name := range slices.Sorted(maps.Keys(f.CSINodes)) {
@@ -116,8 +115,7 @@ func aggregate(f Facts, own Segment) []Segment {
 	return out
 }
 
-// Flatten turns allowed topologies into segments with one value for each key:
-// every combination of a term's values.
+// Flatten returns the segments of allowed topologies: each combination of the values of a term.
 func Flatten(terms []corev1.TopologySelectorTerm) []Segment {
 	var out []Segment
 	for _, t := range terms {
@@ -140,8 +138,8 @@ func Flatten(terms []corev1.TopologySelectorTerm) []Segment {
 	return out
 }
 
-// sorted orders segments by length, then by keys and values, without
-// duplicates, so that the same cluster gives the same list.
+// sorted orders segments by length, then by keys and values, and removes duplicates, so that equal
+// clusters have equal lists.
 func sorted(all []Segment) []Segment {
 	slices.SortFunc(all, func(a, b Segment) int {
 		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(text(a), text(b)))
@@ -157,9 +155,10 @@ func text(s Segment) string {
 	return b.String()
 }
 
-func contains(whole, part Segment) bool {
-	for k, v := range part {
-		if whole[k] != v {
+// Matches says whether labels, or another segment, have all values of the segment.
+func (s Segment) Matches(labels map[string]string) bool {
+	for k, v := range s {
+		if labels[k] != v {
 			return false
 		}
 	}
@@ -170,9 +169,9 @@ func sameKeys(a, b Segment) bool {
 	return slices.Equal(slices.Sorted(maps.Keys(a)), slices.Sorted(maps.Keys(b)))
 }
 
-// spread returns the hash and the ordinal of a claim's name. The claims of a
-// StatefulSet, "volume-set-ordinal", share the hash of the set's name, so that
-// the ordinal spreads them and several claims of one Pod land together.
+// spread returns the hash and the ordinal of a claim's name. The claims of a StatefulSet,
+// "volume-set-ordinal", have the hash of the set's name: so the claims of one Pod get the same
+// segment, and those of the next Pod the next one.
 func spread(claim string) (hash, index uint32) {
 	name := claim
 	if i := strings.LastIndexByte(claim, '-'); i >= 0 {
@@ -186,8 +185,7 @@ func spread(claim string) (hash, index uint32) {
 	return h.Sum32(), index
 }
 
-// Affinity returns the nodes that a volume with these segments is reachable
-// from; nil is all.
+// Affinity returns the node affinity of a volume with the given segments; nil means all nodes.
 func Affinity(segments []Segment) *corev1.VolumeNodeAffinity {
 	var terms []corev1.NodeSelectorTerm
 	for _, s := range segments {

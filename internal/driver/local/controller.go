@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -194,23 +195,8 @@ func page[T any](entries []T, token string, most int32) ([]T, string, error) {
 func (c *controller) ControllerGetCapabilities(
 	context.Context, *csipb.ControllerGetCapabilitiesRequest,
 ) (*csipb.ControllerGetCapabilitiesResponse, error) {
-	out := &csipb.ControllerGetCapabilitiesResponse{}
-	for _, t := range []csipb.ControllerServiceCapability_RPC_Type{
-		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
-		csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
-		csipb.ControllerServiceCapability_RPC_LIST_VOLUMES,
-		csipb.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES,
-		csipb.ControllerServiceCapability_RPC_GET_CAPACITY,
-		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
-		csipb.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
-		csipb.ControllerServiceCapability_RPC_CLONE_VOLUME,
-		csipb.ControllerServiceCapability_RPC_EXPAND_VOLUME,
-		csipb.ControllerServiceCapability_RPC_GET_VOLUME,
-		csipb.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
-	} {
-		out.Capabilities = append(out.Capabilities, &csipb.ControllerServiceCapability{
-			Type: &csipb.ControllerServiceCapability_Rpc{Rpc: &csipb.ControllerServiceCapability_RPC{Type: t}},
-		})
-	}
-	return out, nil
+	return csi.ControllerCapabilities{
+		CreateDelete: true, PublishUnpublish: true, ListVolumes: true, ListVolumesPublishedNodes: true, GetCapacity: true,
+		Snapshot: true, ListSnapshots: true, Clone: true, Expand: true, GetVolume: true, SingleNodeMultiWriter: true,
+	}.Answer(), nil
 }

@@ -4,12 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
-	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"volplane.dev/volplane/internal/csi/registrar"
 	"volplane.dev/volplane/internal/socket"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -51,50 +50,12 @@ func Serve(ctx context.Context, o Options) error {
 	csipb.RegisterIdentityServer(server, identity{})
 	csipb.RegisterControllerServer(server, &controller{pool: p, keep: o.Keep})
 	csipb.RegisterNodeServer(server, &node{pool: p, id: o.NodeID})
-	servers := []listener{{server, o.Endpoint}}
-	if o.RegistrationSocket != "" {
-		announce := grpc.NewServer()
-		registration.RegisterRegistrationServer(announce, &registrar{endpoint: o.Endpoint, log: o.Log})
-		servers = append(servers, listener{announce, o.RegistrationSocket})
+	at, err := socket.Listen(ctx, o.Endpoint)
+	if err != nil {
+		return fmt.Errorf("serve driver: %w", err)
 	}
-	return serveAll(ctx, servers)
-}
-
-type listener struct {
-	server *grpc.Server
-	socket string
-}
-
-// serveAll starts the servers in order, so that the driver answers before it is registered, and
-// stops them in the reverse order.
-func serveAll(ctx context.Context, all []listener) error {
-	failed := make(chan error, len(all))
-	var started []listener
-	var err error
-	for _, l := range all {
-		var at net.Listener
-		if at, err = socket.Listen(ctx, l.socket); err != nil {
-			err = fmt.Errorf("serve driver: %w", err)
-			break
-		}
-		started = append(started, l)
-		go func() { failed <- l.server.Serve(at) }()
-	}
-	if err == nil {
-		select {
-		case <-ctx.Done():
-		case err = <-failed:
-		}
-	}
-	for i := len(started) - 1; i >= 0; i-- {
-		started[i].server.GracefulStop()
-	}
-	return err
-}
-
-// registrar answers the node agent at the registration socket.
-type registrar struct {
-	registration.UnimplementedRegistrationServer
-	endpoint string
-	log      *slog.Logger
+	defer server.GracefulStop()
+	return registrar.Registrar{
+		Driver: volume.LocalDriver, Endpoint: o.Endpoint, Path: o.RegistrationSocket, Patient: true, Log: o.Log,
+	}.Serve(ctx, server, at)
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/mount"
 )
@@ -317,16 +318,7 @@ func (n *node) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.N
 func (n *node) NodeGetCapabilities(
 	context.Context, *csipb.NodeGetCapabilitiesRequest,
 ) (*csipb.NodeGetCapabilitiesResponse, error) {
-	out := &csipb.NodeGetCapabilitiesResponse{}
-	for _, t := range []csipb.NodeServiceCapability_RPC_Type{
-		csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
-		csipb.NodeServiceCapability_RPC_EXPAND_VOLUME,
-		csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS,
-		csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
-	} {
-		out.Capabilities = append(out.Capabilities, &csipb.NodeServiceCapability{
-			Type: &csipb.NodeServiceCapability_Rpc{Rpc: &csipb.NodeServiceCapability_RPC{Type: t}},
-		})
-	}
-	return out, nil
+	return csi.NodeCapabilities{
+		StageUnstage: true, Expand: true, Stats: true, SingleNodeMultiWriter: true,
+	}.Answer(), nil
 }

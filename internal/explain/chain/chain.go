@@ -19,7 +19,7 @@ const (
 	Problem State = "problem"
 )
 
-// Link is one step of the chain.
+// Link is one object of a chain, with its state.
 type Link struct {
 	// Subject is the object that the link is about, "type/name".
 	Subject string
@@ -29,14 +29,14 @@ type Link struct {
 
 // Chain is the explanation of one object.
 type Chain struct {
-	// Subject is what was asked about, "type/name".
+	// Subject is the explained object, "type/name".
 	Subject string
-	// Links go from the claim to the mount; there is at least one.
+	// Links are in the order from the claim to the mount. There is at least one.
 	Links []Link
 }
 
-// Answer returns the link to look at: the first one with a problem, for what only
-// waits for it may stand before it; else the first that waits; else the last.
+// Answer returns the link that explains the state of the subject: the first one with a problem,
+// because earlier links may only wait for it; else the first one that waits; else the last one.
 func (c Chain) Answer() Link {
 	for _, s := range []State{Problem, Waiting} {
 		if i := slices.IndexFunc(c.Links, func(l Link) bool { return l.State == s }); i >= 0 {
@@ -46,7 +46,7 @@ func (c Chain) Answer() Link {
 	return c.Links[len(c.Links)-1]
 }
 
-// Under returns the chain as that of another subject.
+// Under returns the chain with another subject.
 func (c Chain) Under(subject string) Chain { return Chain{Subject: subject, Links: c.Links} }
 
 // Healthy says whether all links hold.
@@ -57,7 +57,7 @@ func New(subject string, s State, r volume.Reason, message, next string) Link {
 	return Link{Subject: subject, State: s, Because: volume.Because{Reason: r, Message: message, Next: next}}
 }
 
-// Tell returns the link of what a decision says.
+// Tell returns a link with the condition that a decision returned.
 func Tell(subject string, t volume.Condition) Link {
 	state := Waiting
 	switch {

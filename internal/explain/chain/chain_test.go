@@ -27,7 +27,7 @@ func TestRender(t *testing.T) {
 		{Subject: "pvc/data", Links: []chain.Link{ok, waits, problem}},
 		chain.Chain{Subject: "pvc/data", Links: []chain.Link{problem, ok}}.Under("pod/web"),
 	} {
-		if err := chain.Render(&b, c); err != nil {
+		if err := chain.Render(&b, c, nil); err != nil {
 			t.Fatal(err)
 		}
 		if c.Healthy() != (len(c.Links) == 1) {
@@ -35,6 +35,9 @@ func TestRender(t *testing.T) {
 		}
 		b.WriteString("\n")
 	}
+	timed := chain.Chain{Subject: "pvc/data", Links: []chain.Link{ok, waits}}
+	_ = chain.Render(&b, timed, func(l chain.Link) string { return map[bool]string{true: "since noon"}[l == waits] })
+	b.WriteString("\n")
 	chain.WriteHeadline(&b, chain.Chain{Subject: "pod/web", Links: []chain.Link{problem}})
 	chain.Paragraph(&b, problem.Because.Message)
 	golden.Equal(t, "testdata/render.txt", b.String())

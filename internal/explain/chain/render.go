@@ -7,13 +7,12 @@ import (
 	"time"
 )
 
-// width is the number of columns that a rendering keeps to; only words longer
-// than a line go beyond it.
+// width is the maximum length of a line; only longer words exceed it.
 const width = 80
 
 // Render writes the chain for people: the answer, an empty line, and the links
-// as a tree.
-func Render(w io.Writer, c Chain) error {
+// as a tree; when, if not nil, returns what is known of the time of a link.
+func Render(w io.Writer, c Chain, when func(Link) string) error {
 	var b strings.Builder
 	WriteHeadline(&b, c)
 	b.WriteString("\n")
@@ -29,7 +28,11 @@ func Render(w io.Writer, c Chain) error {
 			rest = "   "
 		}
 		fmt.Fprintf(&b, "%s%s  %s  %s\n", first, l.Subject, l.State, l.Because.Reason)
-		for _, line := range wrap(l.Because.Message, width-6) {
+		lines := wrap(l.Because.Message, width-6)
+		if when != nil {
+			lines = append(lines, wrap(when(l), width-6)...)
+		}
+		for _, line := range lines {
 			b.WriteString(rest + line + "\n")
 		}
 	}
@@ -37,7 +40,7 @@ func Render(w io.Writer, c Chain) error {
 	return err
 }
 
-// WriteHeadline writes the answer alone.
+// WriteHeadline writes only the answer.
 func WriteHeadline(b *strings.Builder, c Chain) {
 	for i, line := range wrap(Headline(c), width-2) {
 		if i > 0 {
@@ -83,17 +86,17 @@ func wrap(s string, n int) []string {
 	return lines
 }
 
-// Paragraph writes a text that belongs to the line before it.
+// Paragraph writes an indented text below the line before it.
 func Paragraph(b *strings.Builder, text string) {
 	for _, line := range wrap(text, width-3) {
 		b.WriteString("   " + line + "\n")
 	}
 }
 
-// Moment writes a time for people.
+// Moment returns a time as text.
 func Moment(t time.Time) string { return t.UTC().Format(time.DateTime + " UTC") }
 
-// OnNode adds the node to a message that does not name it.
+// OnNode adds the name of a node to a message that does not have it.
 func OnNode(node, message string) string {
 	if strings.Contains(message, node) {
 		return message
@@ -101,10 +104,10 @@ func OnNode(node, message string) string {
 	return "on node " + node + ": " + message
 }
 
-// several is how many of what is told of one cause are told.
+// several is the maximum number of items in a message.
 const several = 3
 
-// Few shortens a list that is as long as a cluster has nodes.
+// Few shortens a list that may be as long as the number of nodes.
 func Few(all []string) []string {
 	if more := len(all) - several; more > 0 {
 		return append(all[:several:several], fmt.Sprintf("and %d more", more))

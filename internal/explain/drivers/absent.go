@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Of returns the driver of a volume; false when it is no driver's.
+// Of returns the driver of a volume; false if it has none.
 func Of(v *corev1.PersistentVolume) (note.Driver, bool) {
 	if v == nil || v.Spec.CSI == nil {
 		return note.Driver{}, false
@@ -30,22 +30,22 @@ func OfPod(view cluster.View, p *corev1.Pod) []note.Driver {
 		}
 	}
 	for _, name := range cluster.ClaimNames(p) {
-		claim := cluster.Found(view.Claims, p.Namespace+"/"+name)
+		claim := cluster.Find(view.Claims, p.Namespace+"/"+name)
 		if claim == nil {
 			continue
 		}
-		if s, ok := Of(cluster.Found(view.Volumes, claim.Spec.VolumeName)); ok {
+		if s, ok := Of(cluster.Find(view.Volumes, claim.Spec.VolumeName)); ok {
 			out = append(out, s)
 		}
 	}
 	return out
 }
 
-// Absent says why a driver has not registered on a node, if more is known than
-// that: of a host's driver, which the host may know under its CSI name in a
-// cluster that was not told of such volumes.
+// Absent returns why a driver has not registered on a node, if the notes of the node's host of
+// drivers say so. In a cluster that does not know such volumes, the driver may be noted although the
+// volume does not say that it is hosted.
 func Absent(view cluster.View, s note.Driver, node string) (volume.Because, bool) {
-	n := cluster.Found(view.Nodes, node)
+	n := cluster.Find(view.Nodes, node)
 	if n == nil || Registered(view, s.CSI, node) {
 		return volume.Because{}, false
 	}
@@ -57,18 +57,17 @@ func Absent(view cluster.View, s note.Driver, node string) (volume.Because, bool
 	return b, b.Reason != ""
 }
 
-// Broken says why a driver of a host that is registered on a node cannot be used
-// there, if that is what a message is about: a version of it may be kept to take
-// volumes away with.
+// Broken returns why a registered driver of a host cannot be used on a node, if that is the cause of
+// a message. The host may keep a broken version registered, so that volumes can be unmounted.
 func Broken(view cluster.View, s note.Driver, node, message string) (volume.Because, bool) {
-	n := cluster.Found(view.Nodes, node)
+	n := cluster.Find(view.Nodes, node)
 	if n == nil || note.Of(n)[s.CSI] == "" || !strings.Contains(message, "Unavailable: ") {
 		return volume.Because{}, false
 	}
 	return note.Absent(s.CSI, n), true
 }
 
-// BrokenFor is broken for the first such driver that the Pod needs.
+// BrokenFor returns the result of Broken for the first broken driver of a Pod.
 func BrokenFor(view cluster.View, p *corev1.Pod, message string) (volume.Because, bool) {
 	for _, s := range OfPod(view, p) {
 		if b, ok := Broken(view, s, p.Spec.NodeName, message); ok {
@@ -78,7 +77,7 @@ func BrokenFor(view cluster.View, p *corev1.Pod, message string) (volume.Because
 	return volume.Because{}, false
 }
 
-// Lacks is absent for the first such driver that the Pod needs on its node.
+// Lacks returns the result of Absent for the first absent driver of a Pod.
 func Lacks(view cluster.View, p *corev1.Pod, node string) (volume.Because, bool) {
 	for _, s := range OfPod(view, p) {
 		if b, ok := Absent(view, s, node); ok {
@@ -88,15 +87,15 @@ func Lacks(view cluster.View, p *corev1.Pod, node string) (volume.Because, bool)
 	return volume.Because{}, false
 }
 
-// ControlPlane returns the node in whose process the controllers run; nil in a
+// ControlPlane returns the node whose agent runs in the process of the controllers; nil in a
 // cluster, where that is not known.
 func ControlPlane(view cluster.View) *corev1.Node {
 	return cluster.First(view.Nodes.List(),
 		func(n *corev1.Node) bool { return n.Annotations[volume.AnnControlPlane] != "" })
 }
 
-// Uncalled tells of a driver that the controllers cannot call, because it has not
-// registered where they run. Where they run is not known in a cluster.
+// Uncalled returns why the controllers cannot call a driver: it has not registered on the node where
+// they run. In a cluster that node is not known.
 func Uncalled(view cluster.View, s note.Driver) (volume.Because, bool) {
 	n := ControlPlane(view)
 	if n == nil || Registered(view, s.CSI, n.Name) {
@@ -113,8 +112,7 @@ func Uncalled(view cluster.View, s note.Driver) (volume.Because, bool) {
 	return b, true
 }
 
-// Registered says whether the driver is registered on the node, or on any
-// node when node is empty.
+// Registered says whether a driver is registered on a node, or, with an empty node, on any.
 func Registered(view cluster.View, driver, node string) bool {
 	has := func(n *storagev1.CSINode) bool {
 		return slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver })
@@ -122,11 +120,11 @@ func Registered(view cluster.View, driver, node string) bool {
 	if node == "" {
 		return slices.ContainsFunc(view.CSINodes.List(), has)
 	}
-	n := cluster.Found(view.CSINodes, node)
+	n := cluster.Find(view.CSINodes, node)
 	return n != nil && has(n)
 }
 
-// Attached returns how many volumes of a driver are attached to a node.
+// Attached returns the number of a driver's volumes that are attached to a node.
 func Attached(view cluster.View, node, driver string) (count int) {
 	for _, a := range view.Attachments.By(cluster.AttachmentsByNode, node) {
 		if a.Spec.Attacher == driver {

@@ -9,19 +9,17 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// maxNamed bounds how many names an answer offers instead of a wrong one.
+// maxNamed bounds the number of names that a message suggests.
 const maxNamed = 5
 
-// Nearest returns the names in the order of how little has to be changed to turn
-// each into name, and then of the alphabet.
+// Nearest orders names by their distance from name, and then alphabetically.
 func Nearest(name string, names []string) []string {
 	return slices.SortedFunc(slices.Values(names), func(a, b string) int {
 		return cmp.Or(cmp.Compare(distance(name, a), distance(name, b)), cmp.Compare(a, b))
 	})
 }
 
-// Alike returns the nearest of the names if it may be the one that was meant;
-// otherwise "".
+// Alike returns the nearest of the names if name may be a misspelling of it; otherwise "".
 func Alike(name string, names []string) string {
 	near := Nearest(name, names)
 	if len(near) == 0 || distance(name, near[0]) > max(1, len(name)/4) {
@@ -30,8 +28,7 @@ func Alike(name string, names []string) string {
 	return near[0]
 }
 
-// distance returns how many letters have to be added, removed or replaced to turn a
-// into b: the Levenshtein distance.
+// distance returns the Levenshtein distance of two texts.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -52,15 +49,15 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// Nowhere tells of a driver that has not registered on any node.
+// Nowhere returns the reason of a driver that has not registered on any node.
 func Nowhere(view cluster.View, driver string) volume.Because {
 	return OrMeant(view, driver, volume.Because{
 		Reason: volume.ReasonDriverMissing, Message: "driver " + driver + " has not registered", Next: driver,
 	})
 }
 
-// OrMeant adds to what is told of a driver that has not registered the names of those
-// that have: first the one that may have been meant.
+// OrMeant adds the names of registered drivers to the reason of one that has not registered: the one
+// that may be meant, or else several.
 func OrMeant(view cluster.View, driver string, b volume.Because) volume.Because {
 	var names []string
 	for _, n := range view.CSINodes.List() {

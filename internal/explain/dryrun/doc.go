@@ -1,4 +1,4 @@
-// Package dryrun foretells what becomes of objects that are not there yet.
+// Package dryrun predicts what would happen to objects that do not exist yet.
 //
 // Life cycle: Foretell returns the objects as the binder will have left them, and whoever asked explains those; Served
 // and Refused are the answer.

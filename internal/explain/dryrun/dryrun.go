@@ -22,7 +22,7 @@ func Foretell(o state.Objects, claims ...string) state.Objects {
 	for _, key := range claims {
 		for range maxBinds {
 			view := o.View()
-			c := cluster.Found(view.Claims, key)
+			c := cluster.Find(view.Claims, key)
 			if c == nil || c.Status.Phase == corev1.ClaimBound {
 				break
 			}

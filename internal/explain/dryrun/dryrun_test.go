@@ -39,12 +39,12 @@ func TestForetold(t *testing.T) {
 		if dryrun.Served(told) {
 			b.WriteString("served by itself\n")
 		}
-		if err := chain.Render(&b, told); err != nil {
+		if err := chain.Render(&b, told, nil); err != nil {
 			t.Fatal(err)
 		}
 		b.WriteString("\n")
 	}
-	if err := chain.Render(&b, dryrun.Refused("pvc/data", "exceeded quota: storage")); err != nil {
+	if err := chain.Render(&b, dryrun.Refused("pvc/data", "exceeded quota: storage"), nil); err != nil {
 		t.Fatal(err)
 	}
 	whytest.Equal(t, "dryrun.txt", b.String())

@@ -1,5 +1,5 @@
-// Package fix knows commands that would free what waits, and what each risks.
+// Package fix suggests commands that would solve a problem, each with its risk.
 //
-// Life cycle: Remedies are chosen by the reason of a chain's answer, and Render writes them for people. Nothing here
-// carries one out.
+// Life cycle: Remedies chooses them by the reason of a chain's answer, and Render writes them as text.
+// Nothing here runs a command.
 package fix

@@ -206,7 +206,7 @@ func (k fixing) smaller() []Remedy {
 func (k fixing) node(name string) []Remedy {
 	const off = "only if you have made sure that it is off: a node that still writes while its volumes are attached " +
 		"elsewhere destroys their data"
-	n := cluster.Found(k.View.Nodes, name)
+	n := cluster.Find(k.View.Nodes, name)
 	if n == nil {
 		var out []Remedy
 		for _, p := range k.on(name) {
@@ -245,7 +245,7 @@ func (k fixing) on(node string) []*corev1.Pod {
 func (k fixing) holders(l chain.Link) []Remedy {
 	next := l.Because.Next
 	if node, is := strings.CutPrefix(next, "node "); is {
-		if n := cluster.Found(k.View.Nodes, node); n == nil || !nodelife.Ready(n) {
+		if n := cluster.Find(k.View.Nodes, node); n == nil || !nodelife.Ready(n) {
 			return k.node(node)
 		}
 	}
@@ -270,7 +270,7 @@ func (k fixing) holders(l chain.Link) []Remedy {
 // pod returns a Pod by its name in the namespace of the question, or by the name that has
 // its namespace before it; nil if there is none.
 func (k fixing) pod(name string) *corev1.Pod {
-	return cmp.Or(cluster.Found(k.View.Pods, k.Namespace+"/"+name), cluster.Found(k.View.Pods, name))
+	return cmp.Or(cluster.Find(k.View.Pods, k.Namespace+"/"+name), cluster.Find(k.View.Pods, name))
 }
 
 // deletePod deletes a Pod, and names what makes it again.
@@ -289,7 +289,7 @@ func deletePod(p *corev1.Pod) Remedy {
 // undeletable returns ways for a volume that its driver does not delete.
 func (k fixing) undeletable(l chain.Link) []Remedy {
 	name := strings.TrimPrefix(l.Subject, "pv/")
-	v := cluster.Found(k.View.Volumes, name)
+	v := cluster.Find(k.View.Volumes, name)
 	if v == nil {
 		return nil
 	}
@@ -312,11 +312,11 @@ func (k fixing) finalizers(l chain.Link) []Remedy {
 	kind, name, _ := strings.Cut(l.Subject, "/")
 	switch kind {
 	case "pvc":
-		if c := cluster.Found(k.View.Claims, k.Namespace+"/"+name); c != nil && c.DeletionTimestamp != nil {
+		if c := cluster.Find(k.View.Claims, k.Namespace+"/"+name); c != nil && c.DeletionTimestamp != nil {
 			return removeFinalizers("pvc", k.Namespace, name, c.Finalizers)
 		}
 	case "pv":
-		if v := cluster.Found(k.View.Volumes, name); v != nil && v.DeletionTimestamp != nil {
+		if v := cluster.Find(k.View.Volumes, name); v != nil && v.DeletionTimestamp != nil {
 			return removeFinalizers("pv", "", name, v.Finalizers)
 		}
 	case "attachment", "volumeattachment":

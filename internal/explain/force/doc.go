@@ -1,4 +1,5 @@
-// Package force tells when a volume is detached by force from a node that is not ready, and what has to happen before.
+// Package force explains when a volume is detached by force from a node that is not ready.
 //
-// Life cycle: Facts are made for one volume, and asked about each attachment that has to go.
+// Life cycle: Facts are created for one volume, and Detach is called for each of its attachments that
+// must be deleted.
 package force

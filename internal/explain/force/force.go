@@ -29,7 +29,7 @@ type Facts struct {
 // Its time begins when no Pod on the node has it any more; only the process that
 // detaches knows when that was.
 func (f Facts) Detach(a *storagev1.VolumeAttachment) (chain.Link, bool) {
-	n := cluster.Found(f.View.Nodes, a.Spec.NodeName)
+	n := cluster.Find(f.View.Nodes, a.Spec.NodeName)
 	if n == nil || nodelife.Ready(n) || nodelife.OutOfService(n) || a.DeletionTimestamp != nil {
 		return chain.Link{}, false
 	}

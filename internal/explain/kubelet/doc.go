@@ -1,5 +1,6 @@
-// Package kubelet judges by what a kubelet says of a Pod, in its status and in events, what becomes of the Pod's
-// mounts.
+// Package kubelet derives the state of a Pod's mounts from what its kubelet writes to the Pod's
+// status and to events.
 //
-// Life cycle: Facts are what was read, and are asked about one Pod after the other.
+// Life cycle: Facts hold the objects that were read; their methods are called for one Pod after the
+// other.
 package kubelet

@@ -244,7 +244,7 @@ func (f Facts) complained(p *corev1.Pod, e *corev1.Event) chain.Link {
 	if absentObject(e.Message) {
 		b.Next = "user"
 	}
-	return chain.New("pod/"+p.Name, chain.Problem, reason, chain.OnNode(node, b.Message)+f.repeated(e), b.Next)
+	return chain.New("pod/"+p.Name, chain.Problem, reason, chain.OnNode(node, b.Message), b.Next)
 }
 
 // silent says whether a call failed because the driver does not answer: nobody
@@ -268,7 +268,7 @@ func absentObject(message string) bool {
 // one that the Pod has.
 func (f Facts) sourceIn(p *corev1.Pod, message string) (note.Driver, bool) {
 	name := attach.VolumeIn(message)
-	if s, ok := drivers.Of(cluster.Found(f.View.Volumes, name)); ok {
+	if s, ok := drivers.Of(cluster.Find(f.View.Volumes, name)); ok {
 		return s, true
 	}
 	for i := range p.Spec.Volumes {
@@ -286,25 +286,17 @@ func (f Facts) sourceIn(p *corev1.Pod, message string) (note.Driver, bool) {
 	return all[0], true
 }
 
-// repeated says how often an event was seen, and when for the last time.
-func (f Facts) repeated(e *corev1.Event) string {
-	if e.Count < 2 || e.LastTimestamp.IsZero() {
-		return ""
-	}
-	return fmt.Sprintf(" (%d times, last at %s)", e.Count, chain.Moment(e.LastTimestamp.Time))
-}
-
 // notTaken tells of a volume that a kubelet does not mount yet: not before the
 // Node says that the volume is in use and that it is attached.
 func (f Facts) notTaken(p *corev1.Pod) (chain.Link, bool) {
-	n, subject := cluster.Found(f.View.Nodes, p.Spec.NodeName), "pod/"+p.Name
+	n, subject := cluster.Find(f.View.Nodes, p.Spec.NodeName), "pod/"+p.Name
 	for _, name := range cluster.ClaimNames(p) {
-		claim := cluster.Found(f.View.Claims, p.Namespace+"/"+name)
+		claim := cluster.Find(f.View.Claims, p.Namespace+"/"+name)
 		if claim == nil {
 			continue
 		}
-		v := cluster.Found(f.View.Volumes, claim.Spec.VolumeName)
-		if v == nil || v.Spec.CSI == nil || attach.Needless(cluster.Found(f.View.Drivers, v.Spec.CSI.Driver)) {
+		v := cluster.Find(f.View.Volumes, claim.Spec.VolumeName)
+		if v == nil || v.Spec.CSI == nil || attach.SkipsAttach(cluster.Find(f.View.Drivers, v.Spec.CSI.Driver)) {
 			continue
 		}
 		csi := v.Spec.CSI

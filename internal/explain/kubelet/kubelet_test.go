@@ -112,8 +112,6 @@ func unmountedRows() []row {
 			s.Warn("uid-web", "BackOff", "of something else")
 		}},
 		{"the driver has refused once", "pod/web", func(s *scene) { s.Refused(1, whytest.At(1)) }},
-		{"twice", "pod/web", func(s *scene) { s.Refused(2, whytest.At(1)) }},
-		{"nobody knows when", "pod/web", func(s *scene) { s.Refused(2, metav1.Time{}) }},
 		{"a claim that is not bound is not waited for here", "pod/web", func(s *scene) {
 			s.Claim.Spec.VolumeName, s.Claim.Status.Phase = "", corev1.ClaimPending
 		}},

@@ -1,5 +1,6 @@
-// Package scheduling judges what placement, or a cluster's scheduler, says of a Pod without a node: what of it is
-// about the Pod's volumes, and who can change that.
+// Package scheduling explains why a Pod has no node, from the words of placement or of a cluster's
+// scheduler: which part is about the Pod's volumes, and who acts next.
 //
-// Life cycle: Facts are what was read, and are asked about one Pod after the other.
+// Life cycle: Facts hold the objects that were read; their methods are called for one Pod after the
+// other.
 package scheduling

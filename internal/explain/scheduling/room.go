@@ -88,12 +88,12 @@ func (f Facts) only() string {
 
 // claim returns a claim by its key, with its volume and its class, as far as there are any.
 func (f Facts) claim(key string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, *storagev1.StorageClass) {
-	c := cluster.Found(f.View.Claims, key)
+	c := cluster.Find(f.View.Claims, key)
 	if c == nil {
 		return nil, nil, nil
 	}
 	class, _ := bind.ClassOf(c)
-	return c, cluster.Found(f.View.Volumes, c.Spec.VolumeName), cluster.Found(f.View.Classes, class)
+	return c, cluster.Find(f.View.Volumes, c.Spec.VolumeName), cluster.Find(f.View.Classes, class)
 }
 
 // driverOf returns the driver of a claim's volume, or the one that is to make it; "" when that is not known.

@@ -50,7 +50,7 @@ func aboutStorage(message string) bool {
 // unboundClaim returns the first claim of a Pod that is not bound.
 func (f Facts) unboundClaim(p *corev1.Pod) (string, bool) {
 	for _, name := range cluster.ClaimNames(p) {
-		if c := cluster.Found(f.View.Claims, p.Namespace+"/"+name); c != nil && c.Status.Phase != corev1.ClaimBound {
+		if c := cluster.Find(f.View.Claims, p.Namespace+"/"+name); c != nil && c.Status.Phase != corev1.ClaimBound {
 			return "pvc " + name, true
 		}
 	}

@@ -1,111 +1,194 @@
 package since
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/subject"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Times knows since when links do not hold.
 type Times struct {
-	warnings state.Warnings
-	view     cluster.View
+	state.Objects
+	view cluster.View
 }
 
 // TimesOf returns what the objects tell.
-func TimesOf(o state.Objects) Times { return Times{o.Warnings, o.View()} }
+func TimesOf(o state.Objects) Times { return Times{o, o.View()} }
 
-// Since returns since when a link does not hold, as far as the objects tell: by a
-// condition of the same reason, by the first of its warnings, by the deletion that is
-// not finished, or else since the object is there. It is zero for a link that holds,
-// and when nothing is known.
-func (t Times) Since(ns string, c chain.Chain, l chain.Link) time.Time {
+// Time is what is known of the time of a link. Zero fields are not known.
+type Time struct {
+	// Since is since when the link does not hold.
+	Since time.Time
+	// Tries are the tries that have failed.
+	Tries
+}
+
+// Of returns the time of a link, as far as the objects tell; nothing for a link that holds.
+func (t Times) Of(ns string, c chain.Chain, l chain.Link) Time {
 	if l.State == chain.OK {
-		return time.Time{}
+		return Time{}
 	}
 	of := subject.Of(t.view, ns, c)
 	kind, name, _ := strings.Cut(l.Subject, "/")
 	switch kind {
-	case "pvc", "resize":
-		return t.sinceOf(objectOf(cluster.Found(t.view.Claims, of.Namespace+"/"+name)), l)
+	case "pvc":
+		return t.claim(cluster.Find(t.view.Claims, of.Namespace+"/"+name), l)
+	case "resize":
+		return t.resize(cluster.Find(t.view.Claims, of.Namespace+"/"+name), l)
 	case "pod":
-		return t.sincePod(cluster.Found(t.view.Pods, of.Namespace+"/"+name), l)
+		return t.pod(cluster.Find(t.view.Pods, of.Namespace+"/"+name), l)
 	case "node":
-		return t.sinceNode(name)
-	case "pv":
-		if v := cluster.Found(t.view.Volumes, name); v != nil {
-			return t.sinceOf(v, l)
+		return t.node(name)
+	case "pv", "storageclass", "csidriver":
+		claim, _ := of.Claim()
+		if v := cluster.Find(t.view.Volumes, name); v != nil && kind == "pv" {
+			return t.volume(v, claim, l)
 		}
-		claim, _ := of.Claim() // of a claim that has no volume yet
-		return t.sinceOf(objectOf(claim), l)
-	case "storageclass", "csidriver":
-		claim, _ := of.Claim() // which waits for it
-		return t.sinceOf(objectOf(claim), l)
+		return t.claim(claim, l) // which waits for it
 	case "attachment", "volumeattachment":
-		return t.sinceOf(objectOf(of.Attachment(name, func(*storagev1.VolumeAttachment) bool { return true })), l)
+		return t.attachment(of.Attachment(name, func(*storagev1.VolumeAttachment) bool { return true }), l)
 	}
-	return time.Time{}
+	return Time{}
 }
 
-// objectOf returns nil for an object that is not there, whatever its type.
-func objectOf[T any, P interface {
-	*T
-	metav1.Object
-}](o P,
-) metav1.Object {
-	if o == nil {
-		return nil
+// of returns the time of a link about an object: since when it is being deleted, or else since its first
+// warning for the same reason, or else what is known otherwise.
+func (t Times) of(o metav1.Object, l chain.Link, otherwise time.Time) Time {
+	told := t.warnings(o, l)
+	out := Time{Since: otherwise, Tries: triesOf(told, l)}
+	if len(told) > 0 {
+		out.Since = firstSeen(told[0])
 	}
-	return o
+	if d := o.GetDeletionTimestamp(); d != nil {
+		// It is when the grace period ends.
+		out.Since = d.Add(-time.Duration(ptr.Deref(o.GetDeletionGracePeriodSeconds(), 0)) * time.Second)
+	}
+	return out
 }
 
-func (t Times) sinceOf(o metav1.Object, l chain.Link) time.Time {
-	switch {
-	case o == nil:
-		return time.Time{}
-	case o.GetDeletionTimestamp() != nil:
-		return o.GetDeletionTimestamp().Time
+// claim returns since when a claim waits. One that is bound has not waited since it was created.
+func (t Times) claim(c *corev1.PersistentVolumeClaim, l chain.Link) Time {
+	if c == nil {
+		return Time{}
 	}
-	for _, e := range t.warnings {
-		if e.InvolvedObject.UID == o.GetUID() && e.Reason == string(l.Because.Reason) {
-			if !e.FirstTimestamp.IsZero() {
-				return e.FirstTimestamp.Time
-			}
-			return e.EventTime.Time
+	var waits time.Time
+	if c.Status.Phase == corev1.ClaimPending || c.Status.Phase == "" {
+		waits = c.CreationTimestamp.Time
+	}
+	if in := cluster.First(t.Begun, func(in *provision.Intent) bool { return in.Claim.UID == c.UID }); in != nil &&
+		l.Because.Reason == volume.ReasonProvisioning {
+		waits = in.Begun.Time
+	}
+	return t.of(c, l, waits)
+}
+
+func (t Times) resize(c *corev1.PersistentVolumeClaim, l chain.Link) Time {
+	if c == nil {
+		return Time{}
+	}
+	var began time.Time
+	for _, condition := range c.Status.Conditions {
+		if condition.Status == corev1.ConditionTrue {
+			began = condition.LastTransitionTime.Time
 		}
 	}
-	return o.GetCreationTimestamp().Time
+	return t.of(c, l, began)
 }
 
-func (t Times) sincePod(p *corev1.Pod, l chain.Link) time.Time {
+// volume returns since when a volume is released, or else since when a claim waits for it.
+func (t Times) volume(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, l chain.Link) Time {
+	var waits time.Time
+	switch changed := v.Status.LastPhaseTransitionTime; {
+	case v.Status.Phase != corev1.VolumeReleased && v.Status.Phase != corev1.VolumeFailed:
+		waits = t.claim(claim, l).Since
+	case changed != nil:
+		waits = changed.Time
+	}
+	return t.of(v, l, waits)
+}
+
+// attachment returns since when a volume waits for its attach or its detach. The status has the time of
+// the last failure.
+func (t Times) attachment(a *storagev1.VolumeAttachment, l chain.Link) Time {
+	if a == nil {
+		return Time{}
+	}
+	var waits time.Time
+	if !a.Status.Attached {
+		waits = a.CreationTimestamp.Time
+	}
+	out := t.of(a, l, waits)
+	var failed *storagev1.VolumeError
+	switch l.Because.Reason {
+	case volume.ReasonFailedAttach:
+		failed = a.Status.AttachError
+	case volume.ReasonFailedDetach:
+		failed = a.Status.DetachError
+	}
+	if failed != nil {
+		out.Tries = out.failedAt(failed.Time.Time)
+	}
+	return out
+}
+
+// pod returns since when a Pod waits: by its condition, which also has the time of the call that has not
+// returned, or else since it was created.
+func (t Times) pod(p *corev1.Pod, l chain.Link) Time {
 	if p == nil {
-		return time.Time{}
+		return Time{}
+	}
+	out := t.of(p, l, p.CreationTimestamp.Time)
+	if p.DeletionTimestamp != nil {
+		return out
 	}
 	for _, c := range p.Status.Conditions {
-		if c.Reason == string(l.Because.Reason) && p.DeletionTimestamp == nil {
-			return c.LastTransitionTime.Time
+		if c.Reason == string(l.Because.Reason) {
+			out.Since = c.LastTransitionTime.Time
 		}
 	}
-	return t.sinceOf(p, l)
+	if at, err := time.Parse(time.RFC3339, p.Annotations[volume.AnnCalledAt]); err == nil &&
+		l.Because.Reason == volume.ReasonMounting {
+		out.Since = at
+	}
+	return out
 }
 
-func (t Times) sinceNode(name string) time.Time {
-	n := cluster.Found(t.view.Nodes, name)
+func (t Times) node(name string) Time {
+	n := cluster.Find(t.view.Nodes, name)
 	if n == nil {
-		return time.Time{}
+		return Time{}
 	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			return c.LastTransitionTime.Time
+			return Time{Since: c.LastTransitionTime.Time}
 		}
 	}
-	return time.Time{}
+	return Time{}
+}
+
+// warnings returns the warnings about an object for the reason of a link, oldest first.
+func (t Times) warnings(o metav1.Object, l chain.Link) []*corev1.Event {
+	var out []*corev1.Event
+	for _, e := range t.Warnings {
+		if e.InvolvedObject.UID == o.GetUID() && e.Reason == string(l.Because.Reason) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func firstSeen(e *corev1.Event) time.Time {
+	return cmp.Or(e.FirstTimestamp.Time, e.EventTime.Time, e.CreationTimestamp.Time)
 }

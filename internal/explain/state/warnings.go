@@ -3,6 +3,7 @@ package state
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,28 @@ func (w Warnings) Condition(about metav1.Object, reason volume.Reason, repeats s
 	}
 	next := volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], repeats))
 	return volume.Condition{Because: volume.Because{Reason: reason, Message: e.Message, Next: next}, Stuck: true}, true
+}
+
+// Deletion is the deletion of a Pod because of its node.
+type Deletion struct {
+	// Event is about the Pod; it names the node and the reason.
+	Event *corev1.Event
+	// Claims are the names of the claims that the Pod used.
+	Claims []string
+}
+
+// Deletions returns the deletions of Pods that used claims, the newest one first.
+func (w Warnings) Deletions() []Deletion {
+	var out []Deletion
+	for _, e := range slices.Backward(w) {
+		if e.Reason != string(volume.ReasonNodeGone) {
+			continue
+		}
+		if claims := e.Annotations[volume.AnnClaims]; claims != "" {
+			out = append(out, Deletion{e, strings.Split(claims, ",")})
+		}
+	}
+	return out
 }
 
 // About returns the newest warning about the object of a UID, and not of an earlier one of

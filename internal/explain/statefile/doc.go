@@ -1,4 +1,5 @@
-// Package statefile decides what a file of a cluster's state may hold: all that an explanation reads, and no secrets.
+// Package statefile decides what a file with the state of a cluster contains: everything that an
+// explanation reads, and no secrets.
 //
-// Life cycle: Clean copies what was read before it is written to a file. The objects themselves are not changed.
+// Life cycle: Clean copies the objects before they are written to a file. It does not change them.
 package statefile

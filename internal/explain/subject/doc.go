@@ -1,4 +1,4 @@
-// Package subject finds the objects that a chain is about, by the names that stand in it.
+// Package subject finds the objects of a chain by the names in it.
 //
-// Life cycle: a Finder is made for one chain, and reads only.
+// Life cycle: a Finder is created for one chain. It changes nothing.
 package subject

@@ -13,25 +13,24 @@ import (
 // Finder finds the objects of a chain.
 type Finder struct {
 	View cluster.View
-	// Namespace is that of the claim that the chain is about: a volume and an attachment are in none.
+	// Namespace is the namespace of the chain's claim: volumes and attachments have none.
 	Namespace string
 	chain     chain.Chain
 }
 
-// Of returns what finds the objects of a chain; ns is the namespace of the question.
+// Of returns the Finder of a chain; ns is the namespace in which the user asked.
 func Of(view cluster.View, ns string, c chain.Chain) Finder {
 	return Finder{View: view, Namespace: namespaceOf(view, ns, c), chain: c}
 }
 
-// namespaceOf returns the namespace of the claim that a chain is about: a volume and an
-// attachment are in none.
+// namespaceOf returns the namespace of a chain's claim, or ns if it is not known.
 func namespaceOf(view cluster.View, ns string, c chain.Chain) string {
 	kind, name, _ := strings.Cut(c.Subject, "/")
 	switch kind {
 	case "namespace":
 		return name
 	case "volumeattachment":
-		a := cluster.Found(view.Attachments, name)
+		a := cluster.Find(view.Attachments, name)
 		if a == nil || a.Spec.Source.PersistentVolumeName == nil {
 			return ns
 		}
@@ -40,7 +39,7 @@ func namespaceOf(view cluster.View, ns string, c chain.Chain) string {
 	default:
 		return ns
 	}
-	v := cluster.Found(view.Volumes, name)
+	v := cluster.Find(view.Volumes, name)
 	if v == nil || v.Spec.ClaimRef == nil {
 		return ns
 	}
@@ -55,16 +54,16 @@ func (f Finder) Claim() (*corev1.PersistentVolumeClaim, string) {
 	}
 	for _, s := range subjects {
 		if name, is := strings.CutPrefix(s, "pvc/"); is {
-			return cluster.Found(f.View.Claims, f.Namespace+"/"+name), name
+			return cluster.Find(f.View.Claims, f.Namespace+"/"+name), name
 		}
 	}
 	return nil, "CLAIM"
 }
 
-// Attachment returns the attachment that fits and has a name, or is of the chain's claim
-// to a node of that name; nil when there is none.
-func (f Finder) Attachment(name string, fits func(*storagev1.VolumeAttachment) bool) *storagev1.VolumeAttachment {
-	if a := cluster.Found(f.View.Attachments, name); a != nil && fits(a) {
+// Attachment returns a matching attachment that has the name, or that attaches the chain's claim to
+// the node with the name; nil if there is none.
+func (f Finder) Attachment(name string, match func(*storagev1.VolumeAttachment) bool) *storagev1.VolumeAttachment {
+	if a := cluster.Find(f.View.Attachments, name); a != nil && match(a) {
 		return a
 	}
 	claim, _ := f.Claim()
@@ -72,5 +71,5 @@ func (f Finder) Attachment(name string, fits func(*storagev1.VolumeAttachment) b
 		return nil
 	}
 	return cluster.First(f.View.Attachments.By(cluster.AttachmentsByVolume, claim.Spec.VolumeName),
-		func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == name && fits(a) })
+		func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == name && match(a) })
 }

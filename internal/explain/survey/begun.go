@@ -22,7 +22,7 @@ const slow = 10 * time.Second
 func Unsettled(w why.Walk) []*provision.Intent {
 	var out []*provision.Intent
 	for _, in := range w.Begun {
-		v := cluster.Found(w.View.Volumes, in.Name)
+		v := cluster.Find(w.View.Volumes, in.Name)
 		if w.Now.Sub(in.Begun.Time) >= slow && (v == nil || !provision.Owns(in.Claim.UID, v)) {
 			out = append(out, in)
 		}
@@ -33,7 +33,7 @@ func Unsettled(w why.Walk) []*provision.Intent {
 // abandoned explains an intent that no claim waits for; false when one does, and
 // tells it itself.
 func abandoned(w why.Walk, in *provision.Intent) (chain.Chain, bool) {
-	claim := cluster.Found(w.View.Claims, in.Claim.Namespace+"/"+in.Claim.Name)
+	claim := cluster.Find(w.View.Claims, in.Claim.Namespace+"/"+in.Claim.Name)
 	if claim != nil && claim.UID == in.Claim.UID && claim.DeletionTimestamp == nil && claim.Spec.VolumeName == "" {
 		return chain.Chain{}, false
 	}

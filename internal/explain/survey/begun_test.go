@@ -65,7 +65,7 @@ func TestBegun(t *testing.T) {
 		s.All.Begun, s.All.Now = []*provision.Intent{in}, start.Add(time.Minute)
 		c.change(s, in)
 		fmt.Fprintf(&out, "# %s\nunsettled: %d\n", c.argues, len(survey.Unsettled(why.Of(s.All))))
-		if err := survey.RenderCauses(&out, survey.Causes(why.Of(s.All)), true); err != nil {
+		if err := survey.RenderCauses(&out, survey.Causes(why.Of(s.All)), true, nil); err != nil {
 			t.Fatal(err)
 		}
 		out.WriteString("\n")

@@ -121,8 +121,9 @@ func (g *grouping) joinDrivers() {
 	}
 }
 
-// RenderCauses writes the causes for people; spaces says to name the namespaces.
-func RenderCauses(w io.Writer, causes []Cause, spaces bool) error {
+// RenderCauses writes the causes for people; spaces says to name the namespaces, and when, if not nil, returns
+// what is known of the time of a cause.
+func RenderCauses(w io.Writer, causes []Cause, spaces bool, when func(Cause) string) error {
 	var b strings.Builder
 	for i, c := range causes {
 		if i > 0 {
@@ -146,6 +147,9 @@ func RenderCauses(w io.Writer, causes []Cause, spaces bool) error {
 			text = strings.TrimRight(text, ".") + ". Next: " + c.Because.Next + "."
 		}
 		chain.Paragraph(&b, text)
+		if when != nil {
+			chain.Paragraph(&b, when(c))
+		}
 		if len(waits) > 0 {
 			chain.Paragraph(&b, "Held up: "+strings.Join(waits, ", "))
 		}

@@ -1,5 +1,6 @@
-// Package survey explains what many claims depend on (a class, a driver, a node, a namespace) by the answers about each
-// of them, and all causes of waiting in a cluster.
+// Package survey explains objects on which many claims depend (a class, a driver, a node, a
+// namespace), and lists all causes of waiting in a cluster.
 //
-// Life cycle: it is given a Walk, which it asks about one object after the other. RenderCauses writes for people.
+// Life cycle: its functions use a Walk, which explains one object after the other. RenderCauses
+// writes the causes as text.
 package survey

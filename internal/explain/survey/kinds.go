@@ -22,7 +22,7 @@ import (
 // Class returns whether volumes can be made of a class, and each claim that waits
 // for one; false when there is no such class.
 func Class(w why.Walk, name string) (chain.Chain, bool) {
-	class := cluster.Found(w.View.Classes, name)
+	class := cluster.Find(w.View.Classes, name)
 	if class == nil {
 		return chain.Chain{}, false
 	}
@@ -86,7 +86,7 @@ func Driver(w why.Walk, name string) (chain.Chain, bool) {
 		}
 	}
 	told := slices.ContainsFunc(w.Nodes, func(n *corev1.Node) bool { return note.Of(n)[name] != "" })
-	object := cluster.Found(w.View.Drivers, name)
+	object := cluster.Find(w.View.Drivers, name)
 	if object == nil && len(nodes) == 0 && !told {
 		return chain.Chain{}, false
 	}
@@ -131,7 +131,7 @@ func absences(w why.Walk, name string, object *storagev1.CSIDriver) []chain.Link
 	control := drivers.ControlPlane(w.View)
 	for _, n := range w.Nodes {
 		b, ok := note.Absent(name, n), note.Of(n)[name] != "" && !drivers.Registered(w.View, name, n.Name)
-		if n == control && !attach.Needless(object) {
+		if n == control && !attach.SkipsAttach(object) {
 			b, ok = drivers.Uncalled(w.View, note.Driver{CSI: name})
 		}
 		if ok && b.Reason != "" {

@@ -21,7 +21,7 @@ import (
 // on it, and every attachment and Pod there that is not as it should be; false
 // when there is no such node.
 func Node(w why.Walk, name string) (chain.Chain, bool) {
-	n := cluster.Found(w.View.Nodes, name)
+	n := cluster.Find(w.View.Nodes, name)
 	if n == nil {
 		return chain.Chain{}, false
 	}
@@ -70,7 +70,7 @@ func aboutNode(w why.Walk, n *corev1.Node) chain.Chain {
 // drivers tells of each driver on a node; a node without any is no use for
 // volumes.
 func registered(w why.Walk, node *corev1.Node) []chain.Link {
-	n := cluster.Found(w.View.CSINodes, node.Name)
+	n := cluster.Find(w.View.CSINodes, node.Name)
 	if n == nil || len(n.Spec.Drivers) == 0 {
 		if l, ok := warned(w, "csinode/"+node.Name, node, volume.ReasonRegistrationRefused, "user"); ok {
 			return []chain.Link{l}

@@ -27,7 +27,7 @@ func TestCauses(t *testing.T) {
 		s := whytest.New()
 		r.Change(s)
 		b.WriteString("# " + r.Name + "\n")
-		if err := survey.RenderCauses(&b, survey.Causes(why.Of(s.All)), true); err != nil {
+		if err := survey.RenderCauses(&b, survey.Causes(why.Of(s.All)), true, nil); err != nil {
 			t.Fatal(err)
 		}
 		b.WriteString("\n")
@@ -72,7 +72,7 @@ func TestDeadDrivers(t *testing.T) {
 		s.Kubelet("")
 		r.Change(s)
 		b.WriteString("# " + r.Name + "\n")
-		if err := survey.RenderCauses(&b, survey.Causes(why.Of(s.All)), true); err != nil {
+		if err := survey.RenderCauses(&b, survey.Causes(why.Of(s.All)), true, nil); err != nil {
 			t.Fatal(err)
 		}
 		b.WriteString("\n")
@@ -100,7 +100,7 @@ func TestDeadControllersAreOneCause(t *testing.T) {
 	s.Lease("storage", "d-example-com", "csi-0", 15, time.Minute)
 	s.Lease("kube-system", "kube-scheduler", "m_2", 15, 9*time.Minute)
 	var b strings.Builder
-	if err := survey.RenderCauses(&b, survey.Causes(why.Of(s.All)), true); err != nil {
+	if err := survey.RenderCauses(&b, survey.Causes(why.Of(s.All)), true, nil); err != nil {
 		t.Fatal(err)
 	}
 	whytest.Equal(t, "dead-controllers.txt", b.String())

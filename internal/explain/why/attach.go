@@ -19,7 +19,7 @@ import (
 // attachments tells, for each node, whether the volume is attached where it is
 // wanted and only there.
 func (f facts) attachments() []chain.Link {
-	if f.Volume == nil || f.Volume.Spec.CSI == nil || attach.Needless(f.Driver) {
+	if f.Volume == nil || f.Volume.Spec.CSI == nil || attach.SkipsAttach(f.Driver) {
 		return nil
 	}
 	var out []chain.Link
@@ -156,7 +156,7 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.L
 	if told, unwanted := f.plan(node).Unwanted(a); unwanted {
 		return f.unwanted(subject, a, told)
 	}
-	if a.Status.Attached && a.DeletionTimestamp == nil {
+	if a.Status.Attached && a.Status.AttachError == nil && a.DeletionTimestamp == nil {
 		return chain.New(subject, chain.OK, volume.ReasonAttached, "attached to node "+node, "")
 	}
 	facts := attach.AttachmentFacts(f.View, a)
@@ -206,4 +206,4 @@ func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volu
 	return f.tell(subject, told)
 }
 
-func (w Walk) node(name string) *corev1.Node { return cluster.Found(w.View.Nodes, name) }
+func (w Walk) node(name string) *corev1.Node { return cluster.Find(w.View.Nodes, name) }

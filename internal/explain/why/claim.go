@@ -62,7 +62,7 @@ func (f facts) binding() []chain.Link {
 	}
 	switch {
 	case told.Reason == volume.ReasonDefaultClassAssigned:
-		return []chain.Link{chain.Tell("storageclass/"+f.DefaultClass, told)}
+		return []chain.Link{chain.Tell("storageclass/"+bind.DefaultClass(f.Classes).Name, told)}
 	case told.Reason == volume.ReasonDriverMissing:
 		return []chain.Link{class, chain.Tell("csidriver/"+f.Class.Provisioner, told)}
 	case f.Class == nil && told.Stuck && f.Claim.Spec.VolumeName == "":
@@ -116,7 +116,7 @@ func (f facts) maker() string {
 // provisioned tells of a volume that a driver is to make. What only the provisioner
 // knows is in its intents, if they may be read, and in its events.
 func (f facts) provisioned(told volume.Condition) volume.Condition {
-	p := provision.ClaimFactsOf(f.View, f.Claim, provision.Begun{Intent: f.intent(), Asked: f.Class.Provisioner})
+	p := provision.ClaimFactsOf(f.View, f.Claim, provision.Memory{Intent: f.intent(), Asked: f.Class.Provisioner})
 	p.Partial, p.Ours = true, f.provides(p.Driver)
 	plan := provision.Claim(p)
 	switch {
@@ -131,9 +131,6 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	busy := f.Warnings.About(f.Claim.UID, volume.ReasonDriverBusy)
 	switch {
 	case plan.Step == provision.Create:
-		if !plan.Intent.Begun.IsZero() {
-			plan.Because.Message += ", since " + chain.Moment(plan.Intent.Begun.Time)
-		}
 		return volume.Condition{Because: plan.Because}
 	case busy != nil:
 		told.Reason, told.Message = volume.ReasonDriverBusy, busy.Message

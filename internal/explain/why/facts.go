@@ -28,8 +28,6 @@ type facts struct {
 	Volume *corev1.PersistentVolume
 	// Class is the class that the claim names, or else the volume.
 	Class *storagev1.StorageClass
-	// DefaultClass names the default class; empty when there is none.
-	DefaultClass string
 	// Driver is the object of the driver concerned.
 	Driver *storagev1.CSIDriver
 	// OnlyPod, when not empty, limits what is told of consumers to this Pod.
@@ -104,7 +102,7 @@ func (w Walk) provides(provisioner string) bool {
 			return true
 		}
 	}
-	return cluster.Found(w.View.Drivers, provisioner) == nil && w.leases.Held(strings.ReplaceAll(provisioner, "/", "-"))
+	return cluster.Find(w.View.Drivers, provisioner) == nil && w.leases.Held(strings.ReplaceAll(provisioner, "/", "-"))
 }
 
 // moved tells of a volume or a claim, "namespace/name", that is not there, or not

@@ -17,6 +17,8 @@ type Walk struct {
 	View cluster.View
 	*derived
 	leases lease.Leases
+	// deletions are the Pods that were deleted because of their nodes, the newest one first.
+	deletions []state.Deletion
 }
 
 // derived is worked out when it is asked for first.
@@ -31,17 +33,17 @@ type derived struct {
 func Of(o state.Objects) Walk {
 	return Walk{
 		Objects: o, View: o.View(), derived: &derived{plans: map[string]attach.NodePlan{}},
-		leases: lease.Read(o.Leases, o.LeasesHidden, o.Now),
+		leases: lease.Read(o.Leases, o.LeasesHidden, o.Now), deletions: o.Warnings.Deletions(),
 	}
 }
 
 // claim returns the facts about a claim, which need not exist.
 func (w Walk) claim(ns, name string) facts {
-	f := facts{Walk: w, Namespace: ns, ClaimName: name, Claim: cluster.Found(w.View.Claims, ns+"/"+name)}
+	f := facts{Walk: w, Namespace: ns, ClaimName: name, Claim: cluster.Find(w.View.Claims, ns+"/"+name)}
 	class := ""
 	if f.Claim != nil {
 		class, _ = bind.ClassOf(f.Claim)
-		f.Volume = cluster.Found(w.View.Volumes, f.Claim.Spec.VolumeName)
+		f.Volume = cluster.Find(w.View.Volumes, f.Claim.Spec.VolumeName)
 	}
 	return f.withClass(class)
 }
@@ -49,17 +51,14 @@ func (w Walk) claim(ns, name string) facts {
 // volume returns the facts about a volume, and of the claim that it is bound to.
 func (w Walk) volume(v *corev1.PersistentVolume) facts {
 	if ref := v.Spec.ClaimRef; ref != nil &&
-		(v.Status.Phase == corev1.VolumeBound || bind.Together(cluster.Found(w.View.Claims, ref.Namespace+"/"+ref.Name), v)) {
+		(v.Status.Phase == corev1.VolumeBound || bind.Together(cluster.Find(w.View.Claims, ref.Namespace+"/"+ref.Name), v)) {
 		return w.claim(ref.Namespace, ref.Name)
 	}
 	return facts{Walk: w, Volume: v}.withClass(bind.VolumeClassOf(v))
 }
 
 func (f facts) withClass(class string) facts {
-	f.Class = cluster.Found(f.View.Classes, class)
-	if d := bind.DefaultClass(f.Classes); d != nil {
-		f.DefaultClass = d.Name
-	}
-	f.Driver = cluster.Found(f.View.Drivers, f.driverName())
+	f.Class = cluster.Find(f.View.Classes, class)
+	f.Driver = cluster.Find(f.View.Drivers, f.driverName())
 	return f
 }

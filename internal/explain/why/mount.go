@@ -16,7 +16,7 @@ import (
 )
 
 func (f facts) mounts() []chain.Link {
-	var out []chain.Link
+	out := f.lastUser()
 	for _, p := range f.told() {
 		out = append(out, f.mounted(p))
 	}
@@ -80,7 +80,7 @@ func (w Walk) condition(p *corev1.Pod) chain.Link {
 				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
 			}
 			return chain.New(subject, chain.Problem, reason, c.Message, next)
-		case strings.HasPrefix(c.Reason, "Failed"), reason == volume.ReasonClaimMissing:
+		case strings.HasPrefix(c.Reason, "Failed"), reason == volume.ReasonClaimMissing, reason == volume.ReasonMountBroken:
 			if b, ok := drivers.BrokenFor(w.View, p, c.Message); ok {
 				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
 			}

@@ -22,7 +22,7 @@ func (w Walk) Claim(ns, name string) (chain.Chain, bool) {
 // Volume returns the chain of the claim that a volume is bound to, or what
 // becomes of a volume without one; false when there is no such volume.
 func (w Walk) Volume(name string) (chain.Chain, bool) {
-	v := cluster.Found(w.View.Volumes, name)
+	v := cluster.Find(w.View.Volumes, name)
 	if v == nil {
 		l, moved := w.moved("pv/"+name, name, "")
 		return chain.Chain{Subject: "pv/" + name, Links: []chain.Link{l}}, moved
@@ -37,7 +37,7 @@ func (w Walk) AboutVolume(v *corev1.PersistentVolume) chain.Chain { return w.vol
 // of the attachment of a volume that is gone; false when there is no such
 // attachment.
 func (w Walk) Attachment(name string) (chain.Chain, bool) {
-	a := cluster.Found(w.View.Attachments, name)
+	a := cluster.Find(w.View.Attachments, name)
 	if a == nil {
 		return chain.Chain{}, false
 	}
@@ -51,11 +51,12 @@ func (w Walk) Attachment(name string) (chain.Chain, bool) {
 }
 
 // Pod returns the chains of all claims that a Pod uses, and what the Pod waits
-// for by itself; false when there is no such Pod.
+// for by itself; false when there is no such Pod, and none that was deleted because of
+// its node while its claim exists.
 func (w Walk) Pod(ns, name string) (chain.Chain, bool) {
-	p := cluster.Found(w.View.Pods, ns+"/"+name)
+	p := cluster.Find(w.View.Pods, ns+"/"+name)
 	if p == nil {
-		return chain.Chain{}, false
+		return w.deletedPod(ns, name)
 	}
 	return w.AboutPod(p), true
 }

@@ -17,7 +17,7 @@ func TestExplanations(t *testing.T) {
 	for file, rows := range map[string][]whytest.Row{
 		"claims.txt": whytest.ClaimRows(), "attachments.txt": whytest.AttachmentRows(),
 		"consumers.txt": whytest.ConsumerRows(), "growth.txt": whytest.GrowthRows(),
-		"volumes.txt": whytest.VolumeRows(), "moves.txt": whytest.MoveRows(),
+		"volumes.txt": whytest.VolumeRows(), "moves.txt": whytest.MoveRows(), "deleted.txt": whytest.DeletedRows(),
 	} {
 		whytest.Equal(t, file, whytest.Written(t, rows, func(*scene) {}))
 	}
@@ -64,6 +64,26 @@ func TestNextAfterEveryCode(t *testing.T) {
 		b.WriteString("\n")
 	}
 	whytest.Equal(t, "codes.txt", b.String())
+}
+
+// TestDeletedPodIsForgotten: a Pod that was deleted for its node is not explained when its claims are gone.
+func TestDeletedPodIsForgotten(t *testing.T) {
+	for name, change := range map[string]func(*scene){
+		"no claim":            func(s *scene) { s.Deleted("data"); s.All.Claims = nil },
+		"another claim":       func(s *scene) { s.Deleted("other") },
+		"no claims are named": func(s *scene) { s.Deleted("") },
+		"a younger claim":     func(s *scene) { s.Deleted("data"); s.Claim.CreationTimestamp = whytest.At(2) },
+		"another namespace": func(s *scene) {
+			s.Deleted("data")
+			s.All.Warnings[0].InvolvedObject.Namespace = "other"
+		},
+	} {
+		s := whytest.New()
+		change(s)
+		if c, ok := whytest.Ask(s.All, "pod/web"); ok {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
 }
 
 func TestWhatIsNotThere(t *testing.T) {

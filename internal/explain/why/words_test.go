@@ -31,7 +31,7 @@ func own() []string {
 // that a decision has for the event, or that stand in a condition or an event.
 func TestWordsAreThoseOfTheDecisions(t *testing.T) {
 	for _, r := range slices.Concat(whytest.ClaimRows(), whytest.AttachmentRows(), whytest.VolumeRows(),
-		whytest.MoveRows()) {
+		whytest.MoveRows(), whytest.DeletedRows()) {
 		s := whytest.New()
 		r.Change(s)
 		told, _ := whytest.Explain(s.All, strings.Replace(r.Ask, "/a1", "/"+whytest.AttachmentName(), 1))
@@ -55,7 +55,7 @@ func decided(o state.Objects) []string {
 		add(bind.Claim(facts).Because)
 		facts.Candidates = o.Volumes
 		add(bind.Claim(facts).Because)
-		p := provision.ClaimFactsOf(view, c, provision.Begun{})
+		p := provision.ClaimFactsOf(view, c, provision.Memory{})
 		p.Partial = true
 		for _, in := range append(o.Begun, nil) {
 			p.Intent, p.Driver = in, whytest.Driver

@@ -52,6 +52,18 @@ func (w *calls) do(
 	return nil, status.Error(codes.Canceled, "the driver is still at work; call again to wait for it")
 }
 
+// inTurn makes a call by do and returns its answer.
+func inTurn[T proto.Message](
+	ctx context.Context, w *calls, key string, call *inFlight, run func(context.Context) (T, error),
+) (T, error) {
+	answer, err := w.do(ctx, key, call, func(ctx context.Context) (proto.Message, error) { return run(ctx) })
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return answer.(T), nil
+}
+
 func (w *calls) start(
 	ctx context.Context, key string, call *inFlight, run func(context.Context) (proto.Message, error),
 ) (running *inFlight, conflict bool) {

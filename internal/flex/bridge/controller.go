@@ -6,8 +6,8 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
+	"volplane.dev/volplane/internal/csi"
 	flex "volplane.dev/volplane/internal/flex/driver"
 )
 
@@ -15,21 +15,9 @@ import (
 func (d *driver) ControllerGetCapabilities(
 	context.Context, *csipb.ControllerGetCapabilitiesRequest,
 ) (*csipb.ControllerGetCapabilitiesResponse, error) {
-	var all []csipb.ControllerServiceCapability_RPC_Type
-	if d.Attach {
-		all = append(all, csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
-			csipb.ControllerServiceCapability_RPC_PUBLISH_READONLY)
-	}
-	if d.provision {
-		all = append(all, csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME)
-	}
-	out := &csipb.ControllerGetCapabilitiesResponse{}
-	for _, t := range all {
-		out.Capabilities = append(out.Capabilities, &csipb.ControllerServiceCapability{
-			Type: &csipb.ControllerServiceCapability_Rpc{Rpc: &csipb.ControllerServiceCapability_RPC{Type: t}},
-		})
-	}
-	return out, nil
+	return csi.ControllerCapabilities{
+		PublishUnpublish: d.Attach, PublishReadonly: d.Attach, CreateDelete: d.provision,
+	}.Answer(), nil
 }
 
 // ControllerPublishVolume attaches a volume to a node.
@@ -60,20 +48,16 @@ func (d *driver) ControllerPublishVolume(
 		Kind: attached, Driver: d.name, Volume: r.GetVolumeId(), Place: r.GetNodeId(), Step: attaching,
 		Name: r.GetVolumeId(), FSType: u.fsType, ReadOnly: u.readOnly || r.GetReadonly(), Options: options,
 	}
-	out, err := d.b.calls.do(ctx, d.attachKey(want.Volume), &inFlight{path: want.Place, request: r},
-		func(ctx context.Context) (proto.Message, error) {
+	return inTurn(ctx, &d.b.calls, d.attachKey(want.Volume), &inFlight{path: want.Place, request: r},
+		func(ctx context.Context) (*csipb.ControllerPublishVolumeResponse, error) {
 			return d.attach(ctx, want)
 		})
-	if err != nil {
-		return nil, err
-	}
-	return out.(*csipb.ControllerPublishVolumeResponse), nil
 }
 
 func (d *driver) attachKey(volumeID string) string { return "attach " + d.csi + " " + volumeID }
 
 // attach attaches a volume unless it is attached already.
-func (d *driver) attach(ctx context.Context, want *record) (proto.Message, error) {
+func (d *driver) attach(ctx context.Context, want *record) (*csipb.ControllerPublishVolumeResponse, error) {
 	now, err := d.ready()
 	if err != nil {
 		return nil, err
@@ -141,13 +125,10 @@ func (d *driver) ControllerUnpublishVolume(
 		return nil, err
 	}
 	one := &inFlight{path: r.GetNodeId(), wholeVolume: r.GetNodeId() == "", request: r}
-	out, err := d.b.calls.do(ctx, d.attachKey(r.GetVolumeId()), one, func(ctx context.Context) (proto.Message, error) {
-		return &csipb.ControllerUnpublishVolumeResponse{}, d.detachAll(ctx, r.GetVolumeId(), r.GetNodeId())
-	})
-	if err != nil {
-		return nil, err
-	}
-	return out.(*csipb.ControllerUnpublishVolumeResponse), nil
+	return inTurn(ctx, &d.b.calls, d.attachKey(r.GetVolumeId()), one,
+		func(ctx context.Context) (*csipb.ControllerUnpublishVolumeResponse, error) {
+			return &csipb.ControllerUnpublishVolumeResponse{}, d.detachAll(ctx, r.GetVolumeId(), r.GetNodeId())
+		})
 }
 
 func (d *driver) detachAll(ctx context.Context, volumeID, node string) error {
@@ -211,16 +192,12 @@ func (d *driver) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest)
 		return nil, err
 	}
 	want := &record{Kind: made, Driver: d.name, Volume: r.GetName(), Options: options, Bytes: need}
-	out, err := d.b.calls.do(ctx, d.createKey(want.Volume), &inFlight{wholeVolume: true, request: r},
-		func(context.Context) (proto.Message, error) {
+	return inTurn(ctx, &d.b.calls, d.createKey(want.Volume), &inFlight{wholeVolume: true, request: r},
+		func(context.Context) (*csipb.CreateVolumeResponse, error) {
 			return &csipb.CreateVolumeResponse{
 				Volume: &csipb.Volume{VolumeId: want.Volume, CapacityBytes: need, VolumeContext: options},
 			}, d.createVolume(want)
 		})
-	if err != nil {
-		return nil, err
-	}
-	return out.(*csipb.CreateVolumeResponse), nil
 }
 
 func (d *driver) createKey(volumeID string) string { return "made " + d.csi + " " + volumeID }
@@ -266,14 +243,10 @@ func (d *driver) DeleteVolume(ctx context.Context, r *csipb.DeleteVolumeRequest)
 	if err := checkID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
-	out, err := d.b.calls.do(ctx, d.createKey(r.GetVolumeId()), &inFlight{wholeVolume: true, request: r},
-		func(context.Context) (proto.Message, error) {
+	return inTurn(ctx, &d.b.calls, d.createKey(r.GetVolumeId()), &inFlight{wholeVolume: true, request: r},
+		func(context.Context) (*csipb.DeleteVolumeResponse, error) {
 			return &csipb.DeleteVolumeResponse{}, d.deleteVolume(r.GetVolumeId())
 		})
-	if err != nil {
-		return nil, err
-	}
-	return out.(*csipb.DeleteVolumeResponse), nil
 }
 
 func (d *driver) deleteVolume(volumeID string) error {

@@ -7,7 +7,6 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	flex "volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/mount"
@@ -71,15 +70,11 @@ func (d *driver) NodeExpandVolume(
 	if err != nil {
 		return nil, err
 	}
-	out, err := d.b.calls.do(ctx, d.nodeKey(one.Volume), &inFlight{path: one.Place, wholeVolume: true, request: r},
-		func(ctx context.Context) (proto.Message, error) {
+	return inTurn(ctx, &d.b.calls, d.nodeKey(one.Volume), &inFlight{path: one.Place, wholeVolume: true, request: r},
+		func(ctx context.Context) (*csipb.NodeExpandVolumeResponse, error) {
 			size, err := d.grow(ctx, one, r.GetCapacityRange().GetRequiredBytes())
 			return &csipb.NodeExpandVolumeResponse{CapacityBytes: size}, err
 		})
-	if err != nil {
-		return nil, err
-	}
-	return out.(*csipb.NodeExpandVolumeResponse), nil
 }
 
 // grow returns the volume's new size.

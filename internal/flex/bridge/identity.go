@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -56,16 +57,5 @@ func (d *driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRespon
 func (d *driver) GetPluginCapabilities(
 	context.Context, *csipb.GetPluginCapabilitiesRequest,
 ) (*csipb.GetPluginCapabilitiesResponse, error) {
-	out := &csipb.GetPluginCapabilitiesResponse{}
-	if d.Attach || d.provision {
-		out.Capabilities = append(out.Capabilities, &csipb.PluginCapability{Type: &csipb.PluginCapability_Service_{
-			Service: &csipb.PluginCapability_Service{Type: csipb.PluginCapability_Service_CONTROLLER_SERVICE},
-		}})
-	}
-	if d.expand {
-		out.Capabilities = append(out.Capabilities, &csipb.PluginCapability{Type: &csipb.PluginCapability_VolumeExpansion_{
-			VolumeExpansion: &csipb.PluginCapability_VolumeExpansion{Type: csipb.PluginCapability_VolumeExpansion_ONLINE},
-		}})
-	}
-	return out, nil
+	return csi.PluginCapabilities{ControllerService: d.Attach || d.provision, OnlineExpansion: d.expand}.Answer(), nil
 }

@@ -8,8 +8,8 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
+	"volplane.dev/volplane/internal/csi"
 	flex "volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/volume"
@@ -24,23 +24,9 @@ func (d *driver) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb
 func (d *driver) NodeGetCapabilities(
 	context.Context, *csipb.NodeGetCapabilitiesRequest,
 ) (*csipb.NodeGetCapabilitiesResponse, error) {
-	all := []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP}
-	if d.Attach {
-		all = append(all, csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
-	}
-	if d.SupportsMetrics {
-		all = append(all, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS)
-	}
-	if d.expand {
-		all = append(all, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME)
-	}
-	out := &csipb.NodeGetCapabilitiesResponse{}
-	for _, t := range all {
-		out.Capabilities = append(out.Capabilities, &csipb.NodeServiceCapability{
-			Type: &csipb.NodeServiceCapability_Rpc{Rpc: &csipb.NodeServiceCapability_RPC{Type: t}},
-		})
-	}
-	return out, nil
+	return csi.NodeCapabilities{
+		MountGroup: true, StageUnstage: d.Attach, Stats: d.SupportsMetrics, Expand: d.expand,
+	}.Answer(), nil
 }
 
 func (d *driver) nodeKey(volumeID string) string { return "node " + d.csi + " " + volumeID }
@@ -73,14 +59,10 @@ func (d *driver) NodeStageVolume(
 		Options:   options,
 		DeviceDir: deviceDir(d.b.RootDir, d.name, r.GetVolumeId()), Device: r.GetPublishContext()[keyDevice],
 	}
-	out, err := d.b.calls.do(ctx, d.nodeKey(want.Volume), &inFlight{path: want.Place, wholeVolume: true, request: r},
-		func(ctx context.Context) (proto.Message, error) {
+	return inTurn(ctx, &d.b.calls, d.nodeKey(want.Volume), &inFlight{path: want.Place, wholeVolume: true, request: r},
+		func(ctx context.Context) (*csipb.NodeStageVolumeResponse, error) {
 			return &csipb.NodeStageVolumeResponse{}, d.stage(ctx, want)
 		})
-	if err != nil {
-		return nil, err
-	}
-	return out.(*csipb.NodeStageVolumeResponse), nil
 }
 
 func (d *driver) stage(ctx context.Context, want *record) error {
@@ -255,14 +237,10 @@ func (d *driver) NodeUnstageVolume(
 		return nil, err
 	}
 	path := r.GetStagingTargetPath()
-	out, err := d.b.calls.do(ctx, d.nodeKey(r.GetVolumeId()), &inFlight{path: path, wholeVolume: true, request: r},
-		func(ctx context.Context) (proto.Message, error) {
+	return inTurn(ctx, &d.b.calls, d.nodeKey(r.GetVolumeId()), &inFlight{path: path, wholeVolume: true, request: r},
+		func(ctx context.Context) (*csipb.NodeUnstageVolumeResponse, error) {
 			return &csipb.NodeUnstageVolumeResponse{}, d.unstage(ctx, r.GetVolumeId(), path)
 		})
-	if err != nil {
-		return nil, err
-	}
-	return out.(*csipb.NodeUnstageVolumeResponse), nil
 }
 
 func (d *driver) unstage(ctx context.Context, volumeID, path string) error {

@@ -7,7 +7,6 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	flex "volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/mount"
@@ -28,14 +27,10 @@ func (d *driver) NodePublishVolume(
 	if err != nil {
 		return nil, err
 	}
-	out, err := d.b.calls.do(ctx, d.nodeKey(want.Volume), &inFlight{path: want.Place, request: r},
-		func(ctx context.Context) (proto.Message, error) {
+	return inTurn(ctx, &d.b.calls, d.nodeKey(want.Volume), &inFlight{path: want.Place, request: r},
+		func(ctx context.Context) (*csipb.NodePublishVolumeResponse, error) {
 			return &csipb.NodePublishVolumeResponse{}, d.publish(ctx, want, hidden)
 		})
-	if err != nil {
-		return nil, err
-	}
-	return out.(*csipb.NodePublishVolumeResponse), nil
 }
 
 // parsePublish parses a publish request.
@@ -255,14 +250,10 @@ func (d *driver) NodeUnpublishVolume(
 		return nil, err
 	}
 	path := r.GetTargetPath()
-	out, err := d.b.calls.do(ctx, d.nodeKey(r.GetVolumeId()), &inFlight{path: path, request: r},
-		func(ctx context.Context) (proto.Message, error) {
+	return inTurn(ctx, &d.b.calls, d.nodeKey(r.GetVolumeId()), &inFlight{path: path, request: r},
+		func(ctx context.Context) (*csipb.NodeUnpublishVolumeResponse, error) {
 			return &csipb.NodeUnpublishVolumeResponse{}, d.unpublish(ctx, r.GetVolumeId(), path)
 		})
-	if err != nil {
-		return nil, err
-	}
-	return out.(*csipb.NodeUnpublishVolumeResponse), nil
 }
 
 func (d *driver) unpublish(ctx context.Context, volumeID, path string) error {

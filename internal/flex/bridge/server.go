@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"errors"
 	"net"
 	"path/filepath"
 	"time"
@@ -98,32 +97,15 @@ func (d *driver) run(ctx context.Context, at net.Listener, endpoint string) erro
 	if d.Attach || d.provision {
 		csipb.RegisterControllerServer(server, d)
 	}
-	failed := make(chan error, 2)
-	go func() { failed <- server.Serve(at) }()
 	defer func() {
 		defer time.AfterFunc(stopTimeout, server.Stop).Stop()
 		server.GracefulStop()
 	}()
-	if d.b.RegistryDir == "" {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-failed:
-			return err
-		}
+	r := registrar.Registrar{Driver: d.csi, Endpoint: endpoint, Log: d.b.Log}
+	if d.b.RegistryDir != "" {
+		r.Path = registrar.Path(d.b.RegistryDir, d.csi)
 	}
-	announce, end := context.WithCancel(ctx)
-	over := make(chan error, 1)
-	r := registrar.Registrar{Driver: d.csi, Endpoint: endpoint, Path: registrar.Path(d.b.RegistryDir, d.csi), Log: d.b.Log}
-	go func() { over <- r.Run(announce) }()
-	defer end()
-	select {
-	case err := <-over:
-		return err
-	case err := <-failed:
-		end()
-		return errors.Join(err, <-over)
-	}
+	return r.Serve(ctx, server, at)
 }
 
 // answer gives errors their gRPC codes and removes secrets from them, including those of earlier

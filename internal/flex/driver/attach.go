@@ -16,7 +16,7 @@ func (d *Driver) VolumeName(ctx context.Context, v decide.Volume) (string, error
 		return v.Name, nil
 	}
 	const op = decide.OpGetVolumeName
-	arg, _, err := d.argument(op, v)
+	arg, err := d.argument(op, v)
 	if err != nil {
 		return "", err
 	}
@@ -41,7 +41,7 @@ func (d *Driver) object(v decide.Volume) string {
 // know it. If the driver does not support attach, that is a success without a device. It may be
 // repeated.
 func (d *Driver) Attach(ctx context.Context, v decide.Volume, node string) (string, error) {
-	arg, _, err := d.argument(decide.OpAttach, v)
+	arg, err := d.argument(decide.OpAttach, v)
 	if err != nil {
 		return "", err
 	}
@@ -53,7 +53,7 @@ func (d *Driver) Attach(ctx context.Context, v decide.Volume, node string) (stri
 
 // IsAttached says whether a volume is attached to a node; known is false if the driver cannot tell.
 func (d *Driver) IsAttached(ctx context.Context, v decide.Volume, node string) (attached, known bool, err error) {
-	arg, _, err := d.argument(decide.OpIsAttached, v)
+	arg, err := d.argument(decide.OpIsAttached, v)
 	if err != nil {
 		return false, false, err
 	}
@@ -67,7 +67,7 @@ func (d *Driver) IsAttached(ctx context.Context, v decide.Volume, node string) (
 // WaitForAttach waits until the device of a volume exists on this node and returns its path. device
 // is the result of Attach. It may be repeated.
 func (d *Driver) WaitForAttach(ctx context.Context, device string, v decide.Volume) (string, error) {
-	arg, _, err := d.argument(decide.OpWaitForAttach, v)
+	arg, err := d.argument(decide.OpWaitForAttach, v)
 	if err != nil {
 		return "", err
 	}
@@ -104,7 +104,7 @@ func (d *Driver) ExpandVolume(
 	if d.o.Settings.SkipExpandVolume {
 		return newSize, nil
 	}
-	arg, _, err := d.argument(decide.OpExpandVolume, v)
+	arg, err := d.argument(decide.OpExpandVolume, v)
 	if err != nil {
 		return 0, err
 	}
@@ -124,7 +124,7 @@ func (d *Driver) ExpandVolume(
 // ErrNotSupported. It may be repeated.
 func (d *Driver) ExpandFS(ctx context.Context, v decide.Volume, device, dir string, newSize, oldSize int64) error {
 	const op = decide.OpExpandFS
-	arg, _, err := d.argument(op, v)
+	arg, err := d.argument(op, v)
 	if err != nil {
 		return err
 	}

@@ -78,14 +78,6 @@ func TestCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden.Equal(t, filepath.Join("testdata", "calls.txt"), strings.ReplaceAll(string(calls), b.root, "ROOT")+"\n"+result)
-	for _, c := range b.seen {
-		if strings.Contains(strings.Join(c.Args, " "), decide.KeySecretPrefix) {
-			t.Errorf("an observer was told a secret: %+v", c)
-		}
-		if c.Took <= 0 || c.Exit != 0 || c.Status != decide.Success || c.Err != "" {
-			t.Errorf("seen: %+v", c)
-		}
-	}
 	if left := b.mounted(t); left != "" {
 		t.Errorf("left: %s", left)
 	}

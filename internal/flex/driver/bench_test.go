@@ -30,7 +30,7 @@ type bench struct {
 	*Driver
 	root string
 	mu   sync.Mutex
-	seen []Call
+	seen []decide.Operation
 }
 
 const (
@@ -111,10 +111,10 @@ func newBench(t *testing.T, branches string, o Options) *bench {
 	b := &bench{root: place(t)}
 	path := filepath.Join(b.root, "plugins", "example.com~t", "t")
 	install(t, path, script(b.root, branches))
-	o.Observe = func(c Call) {
+	o.ended = func(op decide.Operation) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.seen = append(b.seen, c)
+		b.seen = append(b.seen, op)
 	}
 	// A limit is that of calls: init is none of what it bounds.
 	limits := o.Settings
@@ -138,8 +138,8 @@ func (b *bench) ops() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var out []string
-	for _, c := range b.seen[1:] {
-		out = append(out, string(c.Op))
+	for _, op := range b.seen[1:] {
+		out = append(out, string(op))
 	}
 	return strings.Join(out, " ")
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/redact"
@@ -19,9 +18,8 @@ type call struct {
 	// key names the object of the call: the driver is never called twice at the same time for one
 	// object.
 	key string
-	// args are the arguments after the operation. loggedArgs are those that observers see; nil if
-	// they are the same.
-	args, loggedArgs []string
+	// args are the arguments after the operation.
+	args []string
 	// volume is the volume's name, if key has the driver's name of the volume.
 	volume string
 	// secrets holds the values that must not appear in any text.
@@ -81,7 +79,7 @@ func failure(a decide.Answer) error {
 	return errors.New(a.Message)
 }
 
-// start starts the driver once. Its results, and what observers get, hold no secret.
+// start starts the driver once. Its results hold no secret.
 func (d *Driver) start(c call, overdue func()) (decide.Answer, error) {
 	if d.isUnsupported(c.op) {
 		return decide.Answer{Status: decide.NotSupported}, nil
@@ -97,36 +95,25 @@ func (d *Driver) start(c call, overdue func()) (decide.Answer, error) {
 		traced.close()
 		return decide.Answer{}, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
-	began := time.Now()
 	p := process{
 		program: checked, args: append([]string{string(c.op)}, c.args...), cgroup: d.o.Cgroup, trace: traced,
 		limit: d.o.Settings.Limit(c.op), overdue: overdue,
 	}
 	e, err := p.run()
 	traced.close()
-	seen := Call{Driver: d.Name, Op: c.op, Args: c.args, Took: time.Since(began), Exit: e.exit}
-	if c.loggedArgs != nil {
-		seen.Args = c.loggedArgs
-	}
 	a := decide.Answer{}
 	if err == nil {
 		a, err = decide.ParseAnswer(c.op, e.exit, e.stdout, e.stderr)
 	}
 	a.Message = decide.Redact(a.Message, &d.o.Calls.secrets)
-	seen.Status = a.Status
 	switch {
-	case errors.Is(err, errNotStarted):
-		seen.Exit = -1
-	case err != nil:
+	case err != nil && !errors.Is(err, errNotStarted):
 		err = e.explain(err, &d.o.Calls.secrets)
 	case a.Status == decide.NotSupported && c.op.Optional():
 		d.markUnsupported(c.op)
 	}
-	if err != nil {
-		seen.Err = err.Error()
-	}
-	if d.o.Observe != nil {
-		d.o.Observe(seen)
+	if d.o.ended != nil {
+		d.o.ended(c.op)
 	}
 	return a, err
 }
@@ -163,15 +150,11 @@ func (d *Driver) markUnsupported(op decide.Operation) {
 	d.unsupported[op] = true
 }
 
-// argument returns the JSON argument for a volume, with and without the secrets.
-func (d *Driver) argument(op decide.Operation, v decide.Volume) (arg, shown string, err error) {
-	arg, err = decide.Argument(op, v)
-	if err == nil {
-		v.Secrets = nil
-		shown, err = decide.Argument(op, v)
-	}
+// argument returns the JSON argument for a volume.
+func (d *Driver) argument(op decide.Operation, v decide.Volume) (string, error) {
+	arg, err := decide.Argument(op, v)
 	if err != nil {
-		return "", "", d.fail(op, volume.Failed, err)
+		return "", d.fail(op, volume.Failed, err)
 	}
-	return arg, shown, nil
+	return arg, nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/mount"
@@ -31,29 +30,15 @@ type Options struct {
 	// Calls is shared by all Drivers of one name, before and after an upgrade, so that their calls
 	// are serialized. Nil creates one for this Driver.
 	Calls *Calls
-	// Observe, if set, is called at the end of each call. It may be called concurrently.
-	Observe func(Call)
 	// Cgroup is the directory of a cgroup v2 in which the executable is started (see Cgroup); if
 	// empty, it is that of this process.
 	Cgroup string
 	// Traces is the directory of trace files, which EndLeft reads after this process was killed; if
 	// empty, none are written.
 	Traces string
-}
 
-// Call is one start of a driver, for observers.
-type Call struct {
-	Driver decide.Name
-	Op     decide.Operation
-	// Args holds the arguments after the operation, without secrets.
-	Args []string
-	Took time.Duration
-	// Exit is the exit code; -1 if a signal ended the driver or it was not started.
-	Exit int
-	// Status is the status in the driver's answer; empty if there was no answer. Err says why then;
-	// it holds no secret.
-	Status decide.Status
-	Err    string
+	// ended is called by tests at the end of each call; nil otherwise.
+	ended func(decide.Operation)
 }
 
 // CallError is the error of an operation that was not done.

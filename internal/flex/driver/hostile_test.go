@@ -155,8 +155,8 @@ func (b *bench) twice(t *testing.T) string {
 	}
 	fmt.Fprintf(&out, "\tcalls: %s\n", b.ops())
 	for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret)), "touch /x"} {
-		if strings.Contains(out.String()+fmt.Sprint(b.seen), form) {
-			t.Errorf("the secret is told:\n%s%v", out.String(), b.seen)
+		if strings.Contains(out.String(), form) {
+			t.Errorf("the secret is told:\n%s", out.String())
 		}
 	}
 	return strings.NewReplacer(b.dir(), "DIR", b.root, "ROOT").Replace(out.String())

@@ -21,14 +21,11 @@ import (
 // that, the host does it: a blank device is formatted, and then mounted; without a device nothing
 // is mounted. It may be repeated.
 func (d *Driver) MountDevice(ctx context.Context, dir, device string, v decide.Volume) (volume.Because, error) {
-	arg, shown, err := d.argument(decide.OpMountDevice, v)
+	arg, err := d.argument(decide.OpMountDevice, v)
 	if err != nil {
 		return volume.Because{}, err
 	}
-	c := call{
-		op: decide.OpMountDevice, args: []string{dir, device, arg}, loggedArgs: []string{dir, device, shown},
-		secrets: v.Secrets,
-	}
+	c := call{op: decide.OpMountDevice, args: []string{dir, device, arg}, secrets: v.Secrets}
 	return d.mountAt(ctx, dir, c, func(ctx context.Context) error {
 		if device == "" {
 			return nil
@@ -41,11 +38,11 @@ func (d *Driver) MountDevice(ctx context.Context, dir, device string, v decide.V
 // device; it is "" for drivers without attach. If the driver does not support mount, deviceDir is
 // bind-mounted at dir (H3). If dir is mounted already, nothing is done (H5). It may be repeated.
 func (d *Driver) Mount(ctx context.Context, dir, deviceDir string, v decide.Volume) (volume.Because, error) {
-	arg, shown, err := d.argument(decide.OpMount, v)
+	arg, err := d.argument(decide.OpMount, v)
 	if err != nil {
 		return volume.Because{}, err
 	}
-	c := call{op: decide.OpMount, args: []string{dir, arg}, loggedArgs: []string{dir, shown}, secrets: v.Secrets}
+	c := call{op: decide.OpMount, args: []string{dir, arg}, secrets: v.Secrets}
 	return d.mountAt(ctx, dir, c, func(context.Context) error {
 		if deviceDir == "" {
 			return ErrNotSupported

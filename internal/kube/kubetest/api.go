@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
@@ -30,6 +31,8 @@ type API struct {
 	// words, as Wrote has them: whether it is done, and what is answered. Once a
 	// controller runs it is set under the lock.
 	Fate func(n int, write string) (done bool, err error)
+	// Seen, when set, is told of each write when it is over, and of each event.
+	Seen func(Write)
 
 	t       testing.TB
 	objects *objects
@@ -42,16 +45,23 @@ type API struct {
 	told   []string
 }
 
+// Write is a write that was asked for. Resource includes the subresource, Name the
+// namespace.
+type Write struct {
+	Verb, Resource, Name string
+	// Limits are the preconditions of a deletion.
+	Limits string
+	// Before and After are the object; nil is none.
+	Before, After runtime.Object
+	// Done says that the write was done, and Err is its answer.
+	Done bool
+	Err  error
+}
+
 // NewAPI returns an API with objects, all of which have the version 1.
 func NewAPI(t testing.TB, all ...runtime.Object) *API {
 	a := &API{Clientset: &fake.Clientset{}, t: t, objects: newObjects()}
-	for _, o := range all {
-		a.objects.version = 0
-		if err := a.objects.Add(o); err != nil {
-			t.Fatal(err)
-		}
-	}
-	a.objects.version = 1
+	a.Set(all...)
 	a.AddReactor("*", "*", clienttesting.ObjectReaction(a.objects))
 	a.AddWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
 		w, err := a.objects.Watch(action.GetResource(), action.GetNamespace(),
@@ -105,7 +115,7 @@ func (a *API) Tracker() clienttesting.ObjectTracker { return a.objects }
 func (a *API) Put(all ...runtime.Object) {
 	a.t.Helper()
 	for _, o := range all {
-		m, r := metaOf(o), resourceOf(o)
+		m, r := MetaOf(o), ResourceOf(o)
 		keep := func() error { return a.objects.Add(o) }
 		if _, err := a.objects.Get(r, m.GetNamespace(), m.GetName()); err == nil {
 			keep = func() error { return a.objects.Update(r, o, m.GetNamespace()) }
@@ -116,11 +126,35 @@ func (a *API) Put(all ...runtime.Object) {
 	}
 }
 
+// Set has objects be as if they had always been so: they have the version 1.
+func (a *API) Set(all ...runtime.Object) {
+	a.t.Helper()
+	for _, o := range all {
+		a.objects.version = 0
+		a.Put(o)
+	}
+	a.objects.version = 1
+}
+
+// Edit has somebody else replace an object, which is gone then if it was deleted and nothing keeps it any more.
+func (a *API) Edit(o runtime.Object) {
+	a.t.Helper()
+	a.Put(o)
+	if err := a.collect(ResourceOf(o), o); err != nil {
+		a.t.Error(err)
+	}
+}
+
+// Delete has somebody else delete an object, which stays as long as something keeps it.
+func (a *API) Delete(o runtime.Object, options metav1.DeleteOptions) error {
+	return a.end(ResourceOf(o), o, options)
+}
+
 // Drop has somebody else take an object away, whatever keeps it.
 func (a *API) Drop(o runtime.Object) {
 	a.t.Helper()
-	m := metaOf(o)
-	if err := a.objects.Delete(resourceOf(o), m.GetNamespace(), m.GetName()); err != nil {
+	m := MetaOf(o)
+	if err := a.objects.Delete(ResourceOf(o), m.GetNamespace(), m.GetName()); err != nil {
 		a.t.Fatal(err)
 	}
 }
@@ -200,13 +234,13 @@ func (a *API) Has(want ...runtime.Object) {
 // options of the comparison.
 func (a *API) Is(want runtime.Object, more ...cmp.Option) {
 	a.t.Helper()
-	m := metaOf(want)
-	got, err := a.objects.Get(resourceOf(want), m.GetNamespace(), m.GetName())
+	m := MetaOf(want)
+	got, err := a.objects.Get(ResourceOf(want), m.GetNamespace(), m.GetName())
 	if err != nil {
 		a.t.Error(err)
 		return
 	}
 	if diff := cmp.Diff(want, got, append(Whole(), more...)); diff != "" {
-		a.t.Errorf("%s %s (-want +got):\n%s", resourceOf(want).Resource, cluster.Key(m), diff)
+		a.t.Errorf("%s %s (-want +got):\n%s", ResourceOf(want).Resource, cluster.Key(m), diff)
 	}
 }

@@ -37,9 +37,9 @@ func written(a clienttesting.Action) string {
 	case clienttesting.DeleteActionImpl:
 		return a.Name + limits(a.DeleteOptions)
 	case clienttesting.CreateActionImpl:
-		return metaOf(a.Object).GetName()
+		return MetaOf(a.Object).GetName()
 	case clienttesting.UpdateActionImpl:
-		return metaOf(a.Object).GetName()
+		return MetaOf(a.Object).GetName()
 	}
 	return ""
 }
@@ -98,6 +98,12 @@ func Told(t testing.TB, client *fake.Clientset, want ...string) {
 type Notes struct {
 	mu  sync.Mutex
 	all []string
+}
+
+// KeyOf returns the key that is written KIND/NAME or KIND/NAMESPACE/NAME.
+func KeyOf(text string) controller.Key {
+	word := strings.Split(text, "/")
+	return controller.Key{Kind: word[0], Namespace: strings.Join(word[1:len(word)-1], ""), Name: word[len(word)-1]}
 }
 
 // Instead has a controller only note which keys it is to look at, and returns what it

@@ -45,13 +45,13 @@ func (s *objects) stamped(o runtime.Object) runtime.Object {
 		return o
 	}
 	s.version++
-	metaOf(o).SetResourceVersion(strconv.FormatInt(s.version, 10))
+	MetaOf(o).SetResourceVersion(strconv.FormatInt(s.version, 10))
 	return o
 }
 
 // Add has somebody make an object.
 func (s *objects) Add(o runtime.Object) error {
-	return s.Create(resourceOf(o), o, metaOf(o).GetNamespace())
+	return s.Create(ResourceOf(o), o, MetaOf(o).GetNamespace())
 }
 
 // Create keeps a new object.
@@ -61,7 +61,7 @@ func (s *objects) Create(
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o = s.stamped(o)
-	if m := metaOf(o); m.GetUID() == "" {
+	if m := MetaOf(o); m.GetUID() == "" {
 		m.SetUID(types.UID(givenUID + m.GetResourceVersion()))
 	}
 	return s.ObjectTracker.Create(r, o, ns, opts...)
@@ -74,8 +74,8 @@ func (s *objects) Update(
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o = s.stamped(o)
-	if now, err := s.Get(r, ns, metaOf(o).GetName()); err == nil && metaOf(o).GetUID() == "" {
-		metaOf(o).SetUID(metaOf(now).GetUID())
+	if now, err := s.Get(r, ns, MetaOf(o).GetName()); err == nil && MetaOf(o).GetUID() == "" {
+		MetaOf(o).SetUID(MetaOf(now).GetUID())
 	}
 	return s.ObjectTracker.Update(r, o, ns, opts...)
 }
@@ -84,17 +84,17 @@ func (s *objects) Update(
 func (s *objects) Patch(
 	r schema.GroupVersionResource, o runtime.Object, ns string, _ ...metav1.PatchOptions,
 ) error {
-	now, err := s.Get(r, ns, metaOf(o).GetName())
+	now, err := s.Get(r, ns, MetaOf(o).GetName())
 	if err != nil {
 		return err
 	}
-	if err := conflict(r, metaOf(now), metaOf(o)); err != nil {
+	if err := conflict(r, MetaOf(now), MetaOf(o)); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stamped := s.stamped(o)
-	metaOf(o).SetResourceVersion(metaOf(stamped).GetResourceVersion())
+	MetaOf(o).SetResourceVersion(MetaOf(stamped).GetResourceVersion())
 	return s.ObjectTracker.Update(r, stamped, ns)
 }
 

@@ -146,10 +146,7 @@ func Quietly[T runtime.Object](a *API, of Objects[T], name string, f func(T)) {
 		return
 	}
 	f(o)
-	a.Put(o)
-	if err := a.collect(resourceOf(o), o); err != nil {
-		a.t.Error(err)
-	}
+	a.Edit(o)
 }
 
 // Remove has somebody delete an object, for which no node is asked, and all others
@@ -159,7 +156,7 @@ func Remove[T runtime.Object](a *API, of Objects[T], name string) {
 	o, err := of.Get(a.t.Context(), name, metav1.GetOptions{})
 	if err == nil {
 		var now int64
-		err = a.end(resourceOf(o), o, metav1.DeleteOptions{GracePeriodSeconds: &now})
+		err = a.end(ResourceOf(o), o, metav1.DeleteOptions{GracePeriodSeconds: &now})
 	}
 	if err != nil {
 		a.t.Fatal(err)

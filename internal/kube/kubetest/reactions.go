@@ -26,33 +26,61 @@ const givenUID = "uid-"
 // write has a write done as Fate wants, and writes it down; an event is none.
 func (a *API) write(do func(clienttesting.Action) (runtime.Object, error)) clienttesting.ReactionFunc {
 	return func(action clienttesting.Action) (bool, runtime.Object, error) {
+		w := a.described(action)
+		var o runtime.Object
 		if action.GetResource().Resource == "events" {
-			o, err := do(action)
-			if err == nil {
+			if o, w.Err = do(action); w.Err == nil {
 				a.hear(o.(*corev1.Event))
 			}
-			return true, o, err
+		} else {
+			o = a.decide(&w, action, do)
 		}
-		words := strings.Join([]string{action.GetVerb(), resourceAsked(action), nameAsked(action)}, " ")
-		n := a.asked(words)
-		done, answer := true, error(nil)
-		if a.Fate != nil {
-			done, answer = a.Fate(n, words)
+		if w.After = o; a.Seen != nil {
+			a.Seen(w)
 		}
-		if !done {
-			return true, nil, answer
+		if w.Err != nil {
+			o = nil
 		}
-		o, err := do(action)
-		if err != nil {
-			return true, nil, err
-		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.done = append(a.done, words); answer != nil {
-			return true, nil, answer
-		}
-		return true, o, nil
+		return true, o, w.Err
 	}
+}
+
+// described is a write before it is done.
+func (a *API) described(action clienttesting.Action) Write {
+	w := Write{Verb: action.GetVerb(), Resource: resourceAsked(action), Name: nameAsked(action)}
+	_, name, _ := strings.Cut("/"+w.Name, action.GetNamespace()+"/")
+	if now, err := a.now(action, name); err == nil {
+		w.Before = now
+	}
+	if d, ok := action.(clienttesting.DeleteActionImpl); ok {
+		w.Limits = limits(d.DeleteOptions)
+	}
+	return w
+}
+
+// decide has a write done as Fate wants.
+func (a *API) decide(
+	w *Write, action clienttesting.Action, do func(clienttesting.Action) (runtime.Object, error),
+) runtime.Object {
+	words := strings.Join([]string{w.Verb, w.Resource, w.Name}, " ")
+	n := a.asked(words)
+	done, answer := true, error(nil)
+	if a.Fate != nil {
+		done, answer = a.Fate(n, words)
+	}
+	if w.Err = answer; !done {
+		return nil
+	}
+	o, err := do(action)
+	if err != nil {
+		w.Err = err
+		return nil
+	}
+	w.Done = true
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.done = append(a.done, words)
+	return o
 }
 
 // asked writes down a write, and returns its number.
@@ -113,12 +141,12 @@ func (a *API) bind(action clienttesting.Action, b *corev1.Binding) error {
 
 func (a *API) update(action clienttesting.Action) (runtime.Object, error) {
 	o := action.(clienttesting.UpdateActionImpl).Object.DeepCopyObject()
-	m := metaOf(o)
+	m := MetaOf(o)
 	now, err := a.now(action, m.GetName())
 	if err != nil {
 		return nil, err
 	}
-	before := metaOf(now)
+	before := MetaOf(now)
 	if err := conflict(action.GetResource(), before, m); err != nil {
 		return nil, err
 	}
@@ -154,7 +182,7 @@ func (a *API) remove(action clienttesting.Action) (runtime.Object, error) {
 
 // end has an object go, as soon as it may.
 func (a *API) end(r schema.GroupVersionResource, now runtime.Object, d metav1.DeleteOptions) error {
-	m := metaOf(now)
+	m := MetaOf(now)
 	if p := d.Preconditions; p != nil {
 		if err := conflict(r, m, &metav1.ObjectMeta{
 			UID: ptr.Deref(p.UID, ""), ResourceVersion: ptr.Deref(p.ResourceVersion, ""),
@@ -190,7 +218,7 @@ func (a *API) now(action clienttesting.Action, name string) (runtime.Object, err
 
 // keep puts an object in the place of what there is of it, and returns it as it is now.
 func (a *API) keep(action clienttesting.Action, o runtime.Object) (runtime.Object, error) {
-	m, r := metaOf(o), action.GetResource()
+	m, r := MetaOf(o), action.GetResource()
 	if err := a.objects.Update(r, o, m.GetNamespace()); err != nil {
 		return nil, err
 	}
@@ -203,7 +231,7 @@ func (a *API) keep(action clienttesting.Action, o runtime.Object) (runtime.Objec
 
 // collect takes away what was deleted and may go now.
 func (a *API) collect(r schema.GroupVersionResource, o runtime.Object) error {
-	m := metaOf(o)
+	m := MetaOf(o)
 	if m.GetDeletionTimestamp() == nil || stays(m) {
 		return nil
 	}
@@ -215,7 +243,8 @@ func stays(m metav1.Object) bool {
 	return len(m.GetFinalizers()) > 0 || m.GetDeletionGracePeriodSeconds() != nil
 }
 
-func metaOf(o runtime.Object) metav1.Object {
+// MetaOf returns an object's metadata.
+func MetaOf(o runtime.Object) metav1.Object {
 	m, err := meta.Accessor(o)
 	if err != nil {
 		panic(err)
@@ -223,7 +252,8 @@ func metaOf(o runtime.Object) metav1.Object {
 	return m
 }
 
-func resourceOf(o runtime.Object) schema.GroupVersionResource {
+// ResourceOf is the resource of a kind of objects.
+func ResourceOf(o runtime.Object) schema.GroupVersionResource {
 	kinds, _, err := scheme.Scheme.ObjectKinds(o)
 	if err != nil {
 		panic(err)
@@ -240,9 +270,9 @@ func resourceAsked(action clienttesting.Action) string {
 func nameAsked(action clienttesting.Action) string {
 	switch x := action.(type) {
 	case clienttesting.CreateActionImpl:
-		return cluster.Key(metaOf(x.Object))
+		return cluster.Key(MetaOf(x.Object))
 	case clienttesting.UpdateActionImpl:
-		return cluster.Key(metaOf(x.Object))
+		return cluster.Key(MetaOf(x.Object))
 	case interface{ GetName() string }:
 		return strings.TrimPrefix(action.GetNamespace()+"/"+x.GetName(), "/")
 	}

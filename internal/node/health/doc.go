@@ -1,6 +1,6 @@
-// Package health knows how the mounted volumes of a node are: how full, whether they
-// still take writes, and what their drivers say is wrong with them.
+// Package health observes the mounted volumes of a node: how full they are, whether they have become
+// read-only, and which problems their drivers report.
 //
-// Life cycle: New makes a Monitor; Run looks at the volumes of the journal now and
-// then, and tells their Pods and claims of what has changed, until its context ends.
+// Life cycle: New makes a Monitor; Run inspects the volumes of the journal periodically, and records
+// changes as events of their Pods and claims, until its context ends.
 package health

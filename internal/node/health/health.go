@@ -18,11 +18,11 @@ import (
 	"volplane.dev/volplane/internal/node/journal"
 )
 
-// Options says what the volumes of a node are looked at with.
+// Options are the settings and the collaborators of a Monitor.
 type Options struct {
 	// Node is the Node's name, Root the agent's root directory.
 	Node, Root string
-	// TrustDrivers says that the mount table is not looked at.
+	// TrustDrivers says that the mount table is not read.
 	TrustDrivers bool
 	Journal      *journal.Journal
 	Drivers      *csi.Set
@@ -32,38 +32,38 @@ type Options struct {
 	Liveness     *mount.Liveness
 	Events       *kube.Recorder
 	Log          *slog.Logger
-	// Every is the pause between two looks.
+	// Every is the pause between two inspections of all volumes.
 	Every time.Duration
-	// Changed is told the keys of the Pods of a volume that fell ill or is well again.
-	Changed func(pod string)
-	// Looked is given the mount table of each look.
-	Looked func(points map[string]mount.Point)
+	// HealthChanged receives the keys of the Pods of a volume whose health has changed.
+	HealthChanged func(pod string)
+	// MountsRead receives the mount table that each inspection reads.
+	MountsRead func(points map[string]mount.Point)
 }
 
-// Monitor looks at the volumes of a node.
+// Monitor inspects the volumes of a node.
 type Monitor struct {
 	Options
 
 	mu sync.Mutex
-	// last is what is known of each volume, by its key.
+	// last is the latest state of each volume, by its key.
 	last map[string]Stats
-	// healthy says which drivers tell of health.
-	healthy map[*csi.Driver]bool
-	// asking are the drivers that have not answered yet.
+	// reportsHealth says which drivers have the capability GET_VOLUME_HEALTH.
+	reportsHealth map[*csi.Driver]bool
+	// asking are the drivers whose poll is in flight.
 	asking map[string]bool
-	// writable are the paths that could once be written to.
+	// writable are the paths that were writable at some time.
 	writable map[string]bool
 }
 
-// New returns a Monitor that knows nothing yet.
+// New returns a Monitor that is not started.
 func New(o Options) *Monitor {
 	return &Monitor{
-		Options: o, last: map[string]Stats{}, healthy: map[*csi.Driver]bool{}, asking: map[string]bool{},
+		Options: o, last: map[string]Stats{}, reportsHealth: map[*csi.Driver]bool{}, asking: map[string]bool{},
 		writable: map[string]bool{},
 	}
 }
 
-// Of returns what is known of a volume, by its key, and whether it was looked at.
+// Of returns the state of a volume, by its key, and whether it has been inspected.
 func (m *Monitor) Of(key string) (Stats, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,8 +71,8 @@ func (m *Monitor) Of(key string) (Stats, bool) {
 	return s, ok
 }
 
-// Run asks the drivers about their volumes, one after the other and each
-// driver for itself, until ctx ends: one that hangs delays its own answers only.
+// Run inspects all volumes periodically until ctx ends. Each driver has a goroutine, which polls one
+// volume after the other: a driver that hangs delays only its own volumes.
 func (m *Monitor) Run(ctx context.Context) {
 	tick := time.NewTicker(m.Every)
 	defer tick.Stop()
@@ -90,23 +90,23 @@ func (m *Monitor) Run(ctx context.Context) {
 		}
 		points := m.points()
 		if points != nil {
-			m.Looked(points)
+			m.MountsRead(points)
 		}
 		for name, records := range byDriver {
-			if m.enter(name) {
+			if m.start(name) {
 				d, _ := m.Drivers.Get(name)
 				asking.Go(func() {
-					defer m.leave(name)
-					m.ask(ctx, d, records, points)
+					defer m.finish(name)
+					m.pollDriver(ctx, d, records, points)
 				})
 			}
 		}
-		m.forget()
+		m.removeStale()
 	}
 }
 
-// enter says whether to ask a driver now: not while it is being asked.
-func (m *Monitor) enter(driver string) bool {
+// start says whether to poll a driver now: not while its last poll is in flight.
+func (m *Monitor) start(driver string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.asking[driver] {
@@ -116,22 +116,22 @@ func (m *Monitor) enter(driver string) bool {
 	return true
 }
 
-func (m *Monitor) leave(driver string) {
+func (m *Monitor) finish(driver string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.asking, driver)
 }
 
-// points reads the mount table anew: that a filesystem has become read-only by
-// itself is no change of the table of which the kernel tells. It is nil where the
-// table is not believed, or cannot be read.
+// points reads the mount table. It does not use a cached table, because the kernel does not notify
+// that a filesystem has become read-only because of an error. It is nil if drivers are trusted, or if
+// the table cannot be read.
 func (m *Monitor) points() map[string]mount.Point {
 	if m.TrustDrivers {
 		return nil
 	}
 	all, err := mount.Below(m.Root)
 	if err != nil {
-		m.Log.Warn("volumes are not looked at", "err", err)
+		m.Log.Warn("volumes are not inspected, mount table cannot be read", "err", err)
 		return nil
 	}
 	points := make(map[string]mount.Point, len(all))
@@ -141,8 +141,7 @@ func (m *Monitor) points() map[string]mount.Point {
 	return points
 }
 
-// lastOf returns what was known last of a volume, with the claim that it is
-// for now.
+// lastOf returns the last state of a volume, with its present claim.
 func (m *Monitor) lastOf(r *decide.Record) Stats {
 	m.mu.Lock()
 	now := m.last[r.Key()]
@@ -154,43 +153,54 @@ func (m *Monitor) lastOf(r *decide.Record) Stats {
 	return now
 }
 
-// lookAt adds what the host itself shows of a volume; measure says that its
-// driver does not tell how full it is. It says whether there was anything to see.
-func (m *Monitor) lookAt(
+// inspect adds what the host shows of a volume, and says whether it is mounted; measure says that its
+// driver does not report the usage.
+func (m *Monitor) inspect(
 	ctx context.Context, r *decide.Record, path string, points map[string]mount.Point, now *Stats, measure bool,
 ) (decide.State, bool) {
 	p, mounted := points[path]
-	looked := mounted && !r.Block
-	if looked && measure {
+	inspected := mounted && !r.Block
+	if inspected && measure {
 		if u, err := m.Liveness.Usage(ctx, path); err == nil {
 			now.Usage = u
 		}
 	}
-	u := now.Usage
-	s := decide.State{Ailments: now.ailments}
-	// A driver need not tell all of it.
+	s := stateOf(*now)
+	if inspected {
+		s.ReadOnly = slices.ContainsFunc(r.Targets, func(t decide.Target) bool {
+			return t.Phase == decide.Published && !t.ReadOnly && !covered(t, points) && m.becameReadOnly(t.Path, points)
+		})
+		// A read-only filesystem may be full.
+		if p.ReadOnly || p.NoWrites {
+			s.Total, s.Inodes = 0, 0
+		}
+	}
+	return s, inspected
+}
+
+// stateOf returns the state that a driver's answers and the usage tell.
+func stateOf(now Stats) decide.State {
+	u, s := now.Usage, decide.State{DriverProblems: now.problems}
+	// A driver may report only a part of the usage.
 	if u.Used > 0 {
 		s.Total, s.Available = u.Total, u.Available
 	}
 	if u.InodesUsed > 0 {
 		s.Inodes, s.InodesAvailable = u.Inodes, u.InodesAvailable
 	}
-	if looked {
-		s.ReadOnly = slices.ContainsFunc(r.Targets, func(t decide.Target) bool {
-			return t.Phase == decide.Published && !t.ReadOnly && m.turned(t.Path, points)
-		})
-		// What cannot be written to need not have room.
-		if p.ReadOnly || p.NoWrites {
-			s.Total, s.Inodes = 0, 0
-		}
-	}
-	return s, looked
+	return s
 }
 
-// turned says whether the filesystem at a path, where it was to be written to, has
-// become read-only by itself. A driver that mounts read-only sets the mount's own
-// flag; what could once be written to here was not mounted so.
-func (m *Monitor) turned(path string, points map[string]mount.Point) bool {
+// covered says whether another filesystem is mounted over a target, so that nothing is known of the volume's.
+func covered(t decide.Target, points map[string]mount.Point) bool {
+	p, mounted := points[t.Path]
+	return mounted && !p.MayShow(t.Filesystem)
+}
+
+// becameReadOnly says whether the filesystem at a path has become read-only after it was mounted to be
+// writable. A driver that mounts read-only sets the flag of the mount; so a filesystem that is
+// read-only without that flag, or that was writable here before, has changed.
+func (m *Monitor) becameReadOnly(path string, points map[string]mount.Point) bool {
 	p, mounted := points[path]
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -201,31 +211,30 @@ func (m *Monitor) turned(path string, points map[string]mount.Point) bool {
 		m.writable[path] = m.writable[path] || !p.ReadOnly
 		return false
 	}
-	turns := slices.Contains([]string{"ext2", "ext3", "ext4", "btrfs", "f2fs", "vfat", "exfat", "xfs"}, p.Type)
-	return m.writable[path] || turns && !p.ReadOnly
+	mayChange := slices.Contains([]string{"ext2", "ext3", "ext4", "btrfs", "f2fs", "vfat", "exfat", "xfs"}, p.Type)
+	return m.writable[path] || mayChange && !p.ReadOnly
 }
 
-// learn keeps what was seen of a volume, and tells when it fell ill or is
-// well again.
-func (m *Monitor) learn(r *decide.Record, now Stats, state decide.State) {
-	now.Health, now.Next = state.Ails(r.Driver, m.Node)
+// update stores the new state of a volume, and reports a change of its health.
+func (m *Monitor) update(r *decide.Record, now Stats, state decide.State) {
+	now.Health, now.Next = state.Problems(r.Driver, m.Node)
 	m.mu.Lock()
 	before, known := m.last[r.Key()]
 	m.last[r.Key()] = now
 	m.mu.Unlock()
 	if before.Health != now.Health {
-		m.tell(r, now)
+		m.recordEvents(r, now)
 	}
 	if before.Health == now.Health && known {
 		return
 	}
 	for _, t := range r.Targets {
-		m.Changed(t.PodNamespace + "/" + t.PodName)
+		m.HealthChanged(t.PodNamespace + "/" + t.PodName)
 	}
 }
 
-// tell tells the volume's Pods and its claim that it is well or ill now.
-func (m *Monitor) tell(r *decide.Record, now Stats) {
+// recordEvents records the new health of a volume at its Pods and its claim.
+func (m *Monitor) recordEvents(r *decide.Record, now Stats) {
 	b := decide.Health(r.Volume, m.Node, now.Health, now.Next)
 	record := m.Events.Warn
 	if now.Health == "" {
@@ -241,8 +250,8 @@ func (m *Monitor) tell(r *decide.Record, now Stats) {
 	}
 }
 
-// forget drops what is known of volumes and drivers that are gone.
-func (m *Monitor) forget() {
+// removeStale deletes the state of volumes and drivers that are gone.
+func (m *Monitor) removeStale() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for key := range m.last {
@@ -257,9 +266,9 @@ func (m *Monitor) forget() {
 		}
 	}
 	maps.DeleteFunc(m.writable, func(path string, _ bool) bool { return !published[path] })
-	for d := range m.healthy {
+	for d := range m.reportsHealth {
 		if now, ok := m.Drivers.Get(d.Name); !ok || now != d {
-			delete(m.healthy, d)
+			delete(m.reportsHealth, d)
 		}
 	}
 }

@@ -33,8 +33,8 @@ func TestReadOnlyIsNoIllness(t *testing.T) {
 		"of a strange kind, and turned": {mount.Point{Type: "fuse.x"}, mount.Point{Type: "fuse.x", NoWrites: true}, true},
 	} {
 		m := New(Options{})
-		m.turned("/t", map[string]mount.Point{"/t": c.before})
-		if got := m.turned("/t", map[string]mount.Point{"/t": c.now}); got != c.want {
+		m.becameReadOnly("/t", map[string]mount.Point{"/t": c.before})
+		if got := m.becameReadOnly("/t", map[string]mount.Point{"/t": c.now}); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

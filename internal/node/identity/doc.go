@@ -1,7 +1,6 @@
-// Package identity is what the cluster knows of a node: its Node and CSINode, the
-// Lease that says that it lives, which volumes it uses, and the drivers that have
-// registered on it.
+// Package identity maintains the objects that represent a node in the API: the Node with volumesInUse,
+// the CSINode with its registered drivers, and the Lease.
 //
-// Life cycle: New makes it; Start writes the Node; Run keeps everything as it is to
-// be until its context ends. What is written stays when it ends.
+// Life cycle: New makes a Node; Start writes its object; Run maintains all objects until its context
+// ends. They stay when it ends.
 package identity

@@ -11,13 +11,12 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// ErrHeld says that nothing is taken away until an administrator has looked.
+// ErrHeld says that nothing is unmounted until an administrator has agreed.
 var ErrHeld = errors.New("nothing is taken away")
 
-// held fails while the API is one that was restored from a backup and nobody has
-// said that what it does not know of may go. It is asked live: a cache may be of
-// the API as it was before.
-func (o *object) held(ctx context.Context) error {
+// checkHold fails after the API was restored from a backup, until an administrator accepts that what
+// it does not know may be removed. It reads the API, because a cache may be older than the restore.
+func (o *object) checkHold(ctx context.Context) error {
 	restored, err := o.client.CoreV1().ConfigMaps(volume.NamespaceSystem).Get(ctx, volume.ConfigRestored,
 		metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -22,10 +22,11 @@ import (
 	"volplane.dev/volplane/internal/queue"
 )
 
-// Options says what a node's identity works with.
+// Options are the settings and the collaborators of a Node.
 type Options struct {
-	// Name is the Node's name, Labels are put on it in addition to the usual ones.
-	Name   string
+	// Name is the Node's name.
+	Name string
+	// Labels are set on the Node in addition to the usual ones.
 	Labels map[string]string
 	// ControlPlane says that the controllers of this process call the drivers that
 	// register here.
@@ -33,22 +34,23 @@ type Options struct {
 	Client       kubernetes.Interface
 	Nodes        *kube.Cache[*corev1.Node]
 	CSIDrivers   cluster.Objects[*storagev1.CSIDriver]
-	// Drivers receives the drivers that register, by sockets in the directory Sockets.
+	// Drivers receives the drivers that register.
 	Drivers *csi.Set
+	// Sockets is the directory of registration sockets.
 	Sockets string
-	// Given returns the values of the Secrets that a driver was given of a volume.
-	Given  func(ctx context.Context, driver, volumeID string) ([]string, error)
-	Events *kube.Recorder
-	Log    *slog.Logger
-	// RetryMin and RetryMax bound the pause after a failure.
+	// SecretValues returns the values of the Secrets that a driver received for a volume.
+	SecretValues func(ctx context.Context, driver, volumeID string) ([]string, error)
+	Events       *kube.Recorder
+	Log          *slog.Logger
+	// RetryMin and RetryMax bound the back-off.
 	RetryMin, RetryMax time.Duration
-	// LookEvery is the pause between looks at drivers' limits.
-	LookEvery time.Duration
-	// SettleAfter is how long drivers have to register at the start.
-	SettleAfter time.Duration
+	// PollEvery is the pause between two checks whether drivers' limits must be read again.
+	PollEvery time.Duration
+	// RegistrationGrace is the time that drivers have to register after a start.
+	RegistrationGrace time.Duration
 }
 
-// Node is the node as the cluster knows it.
+// Node maintains a node's objects in the API.
 type Node struct {
 	Options
 	// Marks are the Node's volumesInUse.
@@ -56,16 +58,16 @@ type Node struct {
 	object  *object
 	watcher *registration.Watcher
 	limits  limits
-	// lost receives a word when the Node was deleted, or marked as dead.
-	lost chan struct{}
-	// made is the Node as Start returned it, before the cache has it.
-	made *corev1.Node
+	// recreate receives a signal when the Node was deleted, or became not ready.
+	recreate chan struct{}
+	// initial is the Node that Start returned, for the time until the cache has it.
+	initial *corev1.Node
 }
 
-// New returns a node of which nothing is written yet.
+// New returns a node whose objects are not written yet.
 func New(o Options) *Node {
 	n := &Node{
-		Options: o, lost: make(chan struct{}, 1), Marks: newMarks(o.Client, o.Name, o.Nodes.Wrote),
+		Options: o, recreate: make(chan struct{}, 1), Marks: newMarks(o.Client, o.Name, o.Nodes.Wrote),
 		object: &object{client: o.Client, name: o.Name, labels: o.Labels, controlPlane: o.ControlPlane, log: o.Log},
 	}
 	n.limits = limits{
@@ -73,35 +75,35 @@ func New(o Options) *Node {
 		asked: map[string]time.Time{}, asking: map[string]bool{}, full: map[string]bool{},
 	}
 	n.watcher = &registration.Watcher{
-		Dir: o.Sockets, Registrar: n.object, Drivers: o.Drivers, Memory: csi.NewMemory(o.Given),
-		Hold: n.object.held, Log: o.Log,
+		Dir: o.Sockets, Registrar: n.object, Drivers: o.Drivers, Memory: csi.NewMemory(o.SecretValues),
+		Hold: n.object.checkHold, Log: o.Log,
 		Refused: n.refused, RetryMin: o.RetryMin, RetryMax: o.RetryMax,
 	}
 	return n
 }
 
-// Run keeps the node's objects, and registers drivers, until ctx ends.
+// Run maintains the node's objects, and registers drivers, until ctx ends.
 func (n *Node) Run(ctx context.Context) {
 	heartbeat := func(ctx context.Context) { n.object.heartbeat(ctx, n.RetryMin) }
-	limits := func(ctx context.Context) { n.limits.keep(ctx, n.LookEvery) }
+	limits := func(ctx context.Context) { n.limits.run(ctx, n.PollEvery) }
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context){n.Marks.run, n.register, n.keep, heartbeat, limits, n.dropStale} {
+	for _, run := range []func(context.Context){n.Marks.run, n.register, n.recreateNode, heartbeat, limits, n.dropStale} {
 		parts.Go(func() { run(ctx) })
 	}
 	parts.Wait()
 }
 
-// Object returns the Node as it is known to be.
+// Object returns the Node from the cache.
 func (n *Node) Object() (*corev1.Node, bool) { return n.Nodes.Get(n.Name) }
 
-// Attached says whether the Node says that a volume is attached to it.
+// Attached says whether the Node's volumesAttached has a volume.
 func (n *Node) Attached(name corev1.UniqueVolumeName) bool {
 	node, ok := n.Object()
 	return ok && slices.ContainsFunc(node.Status.VolumesAttached,
 		func(v corev1.AttachedVolume) bool { return v.Name == name })
 }
 
-// Spec returns what a driver's object says of it; without one it is empty.
+// Spec returns the spec of a driver's CSIDriver object; it is empty if there is none.
 func (n *Node) Spec(driver string) storagev1.CSIDriverSpec {
 	if d, ok := n.CSIDrivers.Get(driver); ok {
 		return d.Spec
@@ -109,36 +111,35 @@ func (n *Node) Spec(driver string) storagev1.CSIDriverSpec {
 	return storagev1.CSIDriverSpec{}
 }
 
-// Hold fails while nothing may be taken away: the API was restored from a backup, and
-// nobody has said yet that what it does not know of may go.
-func (n *Node) Hold(ctx context.Context) error { return n.object.held(ctx) }
+// Hold fails while nothing may be unmounted, because the API was restored from a backup and no
+// administrator has accepted that yet.
+func (n *Node) Hold(ctx context.Context) error { return n.object.checkHold(ctx) }
 
-// Full notes that an attach failed because the node takes no more volumes of a
-// driver, which is asked anew how many they are.
-func (n *Node) Full(driver string) { n.limits.isFull(driver) }
+// AttachLimitReached says that an attach failed because of a driver's limit: the driver is asked for
+// its limit again.
+func (n *Node) AttachLimitReached(driver string) { n.limits.setFull(driver) }
 
-// Resync writes once more what somebody has changed of the volumes in use.
+// Resync repairs the Node's volumesInUse if somebody has changed it.
 func (n *Node) Resync() {
 	if node, ok := n.Object(); ok {
-		n.Marks.look(node.Status.VolumesInUse)
+		n.Marks.resync(node.Status.VolumesInUse)
 	}
 }
 
-// Changed notices when the Node was deleted under its agent, or taken for dead.
+// Changed has the Node written again if it was deleted, or became not ready.
 func (n *Node) Changed(before, after *corev1.Node) {
 	if after == nil || before != nil && nodelife.Ready(before) && !nodelife.Ready(after) {
 		select {
-		case n.lost <- struct{}{}:
+		case n.recreate <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// Start makes the Node, which it repeats until the API takes it, and returns it as
-// it was made or found.
-func (n *Node) Start(ctx context.Context) (made *corev1.Node, err error) {
-	n.made, err = n.ensure(ctx)
-	return n.made, err
+// Start writes the Node, with retries until it succeeds, and returns it.
+func (n *Node) Start(ctx context.Context) (node *corev1.Node, err error) {
+	n.initial, err = n.ensure(ctx)
+	return n.initial, err
 }
 
 func (n *Node) ensure(ctx context.Context) (*corev1.Node, error) {
@@ -156,25 +157,25 @@ func (n *Node) ensure(ctx context.Context) (*corev1.Node, error) {
 	}
 }
 
-// keep makes the Node again when somebody has deleted it or taken this agent for
-// dead, with all that was written of drivers and volumes.
-func (n *Node) keep(ctx context.Context) {
+// recreateNode writes the Node again, with its drivers and volumes, whenever it was deleted or became
+// not ready.
+func (n *Node) recreateNode(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-n.lost:
+		case <-n.recreate:
 		}
 		if _, err := n.ensure(ctx); err != nil {
 			return
 		}
 		n.Marks.rewrite()
-		n.watcher.Again()
+		n.watcher.RegisterAll()
 	}
 }
 
-// refused records at the Node why a driver is not registered. What it answers
-// may be another thing the next time, what it is may not.
+// refused records at the Node why a driver is not registered. The node acts next if the driver answered
+// with an error, because it tries again; otherwise a user has to act.
 func (n *Node) refused(socket string, err error) {
 	next := "user"
 	if _, answered := status.FromError(err); answered {
@@ -182,7 +183,7 @@ func (n *Node) refused(socket string, err error) {
 	}
 	node, ok := n.Object()
 	if !ok {
-		node = n.made
+		node = n.initial
 	}
 	n.Events.Warn(node, decide.Refused(socket, fmt.Sprintf("%.900s", err), next))
 }
@@ -198,10 +199,10 @@ func (n *Node) register(ctx context.Context) {
 	}
 }
 
-// dropStale takes the drivers from the Node's objects whose sockets went away
-// while no agent ran, once the others have had time to register.
+// dropStale removes the drivers from the Node's objects whose sockets disappeared while no agent ran,
+// after the others have had time to register.
 func (n *Node) dropStale(ctx context.Context) {
-	pause(ctx, n.SettleAfter)
+	pause(ctx, n.RegistrationGrace)
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		err := n.dropStaleOnce(ctx)
 		if err == nil {
@@ -228,8 +229,8 @@ func (n *Node) dropStaleOnce(ctx context.Context) error {
 			return err
 		}
 		if n.watcher.Claimed(name) {
-			// It came just now.
-			n.watcher.Again()
+			// It has registered in the meantime.
+			n.watcher.RegisterAll()
 		}
 	}
 	return nil

@@ -14,8 +14,7 @@ import (
 	"volplane.dev/volplane/internal/queue"
 )
 
-// A node says that it lives as a kubelet does: whoever watches gives it the time
-// of four heartbeats.
+// The Lease is renewed as often as a kubelet's, and lasts four heartbeats.
 const (
 	heartbeatEvery = 10 * time.Second
 	leaseSeconds   = 40
@@ -29,16 +28,16 @@ func (o *object) heartbeat(ctx context.Context, retryMin time.Duration) {
 			failed = 0
 		} else {
 			wait = queue.Backoff{Min: retryMin, Max: heartbeatEvery}.Pause(failed)
-			// A cluster that is just being started has no place for leases yet.
+			// A cluster that is being started may not have the namespace of leases yet.
 			if failed++; failed > 3 && ctx.Err() == nil {
-				o.log.Warn("the node cannot say that it lives, will be tried again", "attempt", failed, "err", err)
+				o.log.Warn("lease of the node cannot be renewed, will be tried again", "attempt", failed, "err", err)
 			}
 		}
 		pause(ctx, wait)
 	}
 }
 
-// renew writes the time into the Lease, and makes it when it is missing.
+// renew writes the time into the Lease, and creates it if needed.
 func (o *object) renew(ctx context.Context) error {
 	leases := o.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	lease, err := leases.Get(ctx, o.name, metav1.GetOptions{})

@@ -11,37 +11,39 @@ import (
 	"volplane.dev/volplane/internal/csi"
 )
 
-// askLimit bounds a question to a driver that nothing waits for.
-const askLimit = 10 * time.Second
+// askTimeout bounds a call of a driver for its limit.
+const askTimeout = 10 * time.Second
 
-// limits says when the drivers were asked last how many volumes the node
-// takes, and which of them have to be asked again.
+// limits reads drivers' attach limits again, when their period is over or an attach has failed because
+// of one.
 type limits struct {
 	object  *object
 	drivers *csi.Set
 	spec    func(driver string) storagev1.CSIDriverSpec
 
-	mu     sync.Mutex
-	asked  map[string]time.Time
+	mu sync.Mutex
+	// asked is the time of the last call, by driver.
+	asked map[string]time.Time
+	// asking are the drivers whose call is in flight.
 	asking map[string]bool
-	full   map[string]bool
+	// full are the drivers for which an attach has failed since the last call.
+	full map[string]bool
 }
 
-// isFull notes that an attach failed because the node takes no more volumes of
-// a driver.
-func (l *limits) isFull(driver string) {
+// setFull says that an attach failed because of a driver's limit.
+func (l *limits) setFull(driver string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.full[driver] = true
 }
 
-// begin says whether to ask a driver now: it is full, or the period that its
-// object names is over. A driver is asked by one goroutine at a time.
-func (l *limits) begin(driver string, period time.Duration) bool {
+// start says whether to ask a driver now: an attach has failed, or the period of its CSIDriver object
+// is over. A driver is asked by one goroutine at a time.
+func (l *limits) start(driver string, period time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, known := l.asked[driver]; !known {
-		// It said so when it registered.
+		// Its registration has read the limit.
 		l.asked[driver] = time.Now()
 	}
 	if l.asking[driver] || !l.full[driver] && (period <= 0 || time.Since(l.asked[driver]) < period) {
@@ -52,14 +54,14 @@ func (l *limits) begin(driver string, period time.Duration) bool {
 	return true
 }
 
-func (l *limits) end(driver string) {
+func (l *limits) finish(driver string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.asking, driver)
 }
 
-// keep asks drivers again how many volumes the node takes.
-func (l *limits) keep(ctx context.Context, every time.Duration) {
+// run asks drivers for their limits until ctx ends.
+func (l *limits) run(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var asking sync.WaitGroup
@@ -72,11 +74,11 @@ func (l *limits) keep(ctx context.Context, every time.Duration) {
 		}
 		for _, name := range l.drivers.Names() {
 			period := time.Duration(ptr.Deref(l.spec(name).NodeAllocatableUpdatePeriodSeconds, 0)) * time.Second
-			if l.begin(name, period) {
+			if l.start(name, period) {
 				asking.Go(func() {
-					defer l.end(name)
+					defer l.finish(name)
 					if err := l.ask(ctx, name); err != nil && ctx.Err() == nil {
-						l.object.log.Warn("what the node takes of a driver's volumes stays as it was", "driver", name, "err", err)
+						l.object.log.Warn("attach limit of driver cannot be read again, the old one stays", "driver", name, "err", err)
 					}
 				})
 			}
@@ -89,7 +91,7 @@ func (l *limits) ask(ctx context.Context, name string) error {
 	if !ok {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	info, err := d.NodeInfo(ctx)
 	if err != nil {

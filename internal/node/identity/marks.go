@@ -15,71 +15,71 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Marks keep the Node's volumesInUse: the promise to the attach/detach
-// controller that a volume is mounted or about to be. Changes that come
-// together travel in one patch.
+// Marks maintain the Node's volumesInUse, which tells the attach/detach controller that a volume is
+// mounted or about to be. Concurrent changes share a patch.
 type Marks struct {
 	client kubernetes.Interface
 	node   string
-	// wrote receives the Node that the API answered, whose volumesAttached is
-	// newer than what any cache tells.
+	// wrote receives the Node that the API returned, whose volumesAttached is newer than any cache's.
 	wrote func(*corev1.Node)
-	wake  chan struct{}
+	// wake starts a write.
+	wake chan struct{}
 
 	mu sync.Mutex
-	// want is what the Node shall say, sure what it says, and may what it may
-	// say: the answer to a write can get lost, and then it says either.
-	want, sure, may map[corev1.UniqueVolumeName]bool
-	waiting         []chan error
-	// doubts counts how often it has turned out that nothing is sure.
-	doubts int
+	// desired are the entries that the Node shall have, confirmed those that it has, and possible
+	// those that it may have: if a write gets no answer, it has the old or the new ones.
+	desired, confirmed, possible map[corev1.UniqueVolumeName]bool
+	// waiting receive the result of the next write.
+	waiting []chan error
+	// generation counts how often everything had to be written again.
+	generation int
 }
 
-var errNodeAnew = errors.New("the node was made anew meanwhile")
+var errNodeRecreated = errors.New("the node was created again or edited in the meantime")
 
 func newMarks(client kubernetes.Interface, node string, wrote func(*corev1.Node)) *Marks {
 	return &Marks{
 		client: client, node: node, wrote: wrote, wake: make(chan struct{}, 1),
-		want: map[corev1.UniqueVolumeName]bool{}, sure: map[corev1.UniqueVolumeName]bool{},
-		may: map[corev1.UniqueVolumeName]bool{},
+		desired: map[corev1.UniqueVolumeName]bool{}, confirmed: map[corev1.UniqueVolumeName]bool{},
+		possible: map[corev1.UniqueVolumeName]bool{},
 	}
 }
 
-// Start takes over what the Node says and what must be in it at least. What
-// the Node says beyond that is taken out by those who find it unwanted.
+// Start takes over the entries of the Node, and adds those that are needed. An entry that nobody needs
+// stays until its volume is reconciled.
 func (m *Marks) Start(now, needed []corev1.UniqueVolumeName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, n := range now {
-		m.want[n], m.sure[n], m.may[n] = true, true, true
+		m.desired[n], m.confirmed[n], m.possible[n] = true, true, true
 	}
 	for _, n := range needed {
-		m.want[n] = true
+		m.desired[n] = true
 	}
-	m.poke()
+	m.wakeWriter()
 }
 
-// rewrite writes everything once more, after the Node was made anew. What is
-// being written may have gone to the old one.
+// rewrite writes all entries again, after the Node was created again or edited. A write that is in
+// flight may have changed the old Node.
 func (m *Marks) rewrite() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.doubts++
-	m.sure = map[corev1.UniqueVolumeName]bool{}
-	m.poke()
+	m.generation++
+	m.confirmed = map[corev1.UniqueVolumeName]bool{}
+	m.wakeWriter()
 }
 
-// look writes everything once more if the Node says something else than was
-// written: somebody has edited it.
-func (m *Marks) look(says []corev1.UniqueVolumeName) {
+// resync writes all entries again if the Node has others than the last write, because somebody has
+// edited it.
+func (m *Marks) resync(says []corev1.UniqueVolumeName) {
 	m.mu.Lock()
 	now := map[corev1.UniqueVolumeName]bool{}
 	for _, n := range says {
 		now[n] = true
 	}
-	edited := !maps.Equal(now, m.sure)
+	edited := !maps.Equal(now, m.confirmed)
 	if edited {
-		maps.Copy(m.may, now)
+		maps.Copy(m.possible, now)
 	}
 	m.mu.Unlock()
 	if edited {
@@ -87,41 +87,41 @@ func (m *Marks) look(says []corev1.UniqueVolumeName) {
 	}
 }
 
-// Names returns what is or may be in volumesInUse.
+// Names returns the volumes that are or may be in volumesInUse.
 func (m *Marks) Names() []corev1.UniqueVolumeName {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := maps.Clone(m.may)
-	maps.Copy(all, m.want)
+	all := maps.Clone(m.possible)
+	maps.Copy(all, m.desired)
 	return slices.Collect(maps.Keys(all))
 }
 
-// Has says whether the API has confirmed the mark and it shall stay.
+// Has says whether the API has confirmed the entry and it shall stay.
 func (m *Marks) Has(n corev1.UniqueVolumeName) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.want[n] && m.sure[n]
+	return m.desired[n] && m.confirmed[n]
 }
 
-// MayHave says whether the API may have the mark.
+// MayHave says whether the API may have the entry.
 func (m *Marks) MayHave(n corev1.UniqueVolumeName) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.want[n] || m.may[n]
+	return m.desired[n] || m.possible[n]
 }
 
-// Set marks or unmarks a volume and returns when the API has confirmed it. It
-// may be repeated; after an error the mark may be there or not.
+// Set adds or removes an entry and returns when the API has confirmed it. It may be repeated; after an
+// error the entry may exist or not.
 func (m *Marks) Set(ctx context.Context, n corev1.UniqueVolumeName, used bool) error {
 	m.mu.Lock()
 	if used {
-		m.want[n] = true
+		m.desired[n] = true
 	} else {
-		delete(m.want, n)
+		delete(m.desired, n)
 	}
 	answer := make(chan error, 1)
 	m.waiting = append(m.waiting, answer)
-	m.poke()
+	m.wakeWriter()
 	m.mu.Unlock()
 	select {
 	case err := <-answer:
@@ -131,7 +131,7 @@ func (m *Marks) Set(ctx context.Context, n corev1.UniqueVolumeName, used bool) e
 	}
 }
 
-func (m *Marks) poke() {
+func (m *Marks) wakeWriter() {
 	select {
 	case m.wake <- struct{}{}:
 	default:
@@ -151,33 +151,33 @@ func (m *Marks) run(ctx context.Context) {
 
 func (m *Marks) write(ctx context.Context) {
 	m.mu.Lock()
-	want, waiting, doubts := maps.Clone(m.want), m.waiting, m.doubts
-	same := maps.Equal(want, m.sure) && maps.Equal(want, m.may)
+	want, waiting, doubts := maps.Clone(m.desired), m.waiting, m.generation
+	same := maps.Equal(want, m.confirmed) && maps.Equal(want, m.possible)
 	m.waiting = nil
 	m.mu.Unlock()
 	var err error
 	if !same {
-		err = m.learn(want, doubts, m.patch(ctx, slices.Sorted(maps.Keys(want))))
+		err = m.recordResult(want, doubts, m.patch(ctx, slices.Sorted(maps.Keys(want))))
 	}
 	for _, w := range waiting {
 		w <- err
 	}
 }
 
-// learn takes what came of a write.
-func (m *Marks) learn(want map[corev1.UniqueVolumeName]bool, doubts int, err error) error {
+// recordResult stores the result of a write. After an error the API may have the old or the new entries.
+func (m *Marks) recordResult(want map[corev1.UniqueVolumeName]bool, doubts int, err error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.doubts != doubts:
-		maps.Copy(m.may, want)
-		return errors.Join(err, errNodeAnew)
+	case m.generation != doubts:
+		maps.Copy(m.possible, want)
+		return errors.Join(err, errNodeRecreated)
 	case err != nil:
-		maps.Copy(m.may, want)
-		maps.DeleteFunc(m.sure, func(n corev1.UniqueVolumeName, _ bool) bool { return !want[n] })
+		maps.Copy(m.possible, want)
+		maps.DeleteFunc(m.confirmed, func(n corev1.UniqueVolumeName, _ bool) bool { return !want[n] })
 		return err
 	}
-	m.sure, m.may = want, maps.Clone(want)
+	m.confirmed, m.possible = want, maps.Clone(want)
 	return nil
 }
 

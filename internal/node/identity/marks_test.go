@@ -111,7 +111,7 @@ func TestNodeMadeAnewDuringAWrite(t *testing.T) {
 		}
 		m.rewrite()
 	}
-	if err := m.Set(t.Context(), n, true); !errors.Is(err, errNodeAnew) {
+	if err := m.Set(t.Context(), n, true); !errors.Is(err, errNodeRecreated) {
 		t.Errorf("%v: the Node that is there now may not say it", err)
 	}
 	kubetest.Eventually(t, func() string {
@@ -136,7 +136,7 @@ func TestMarkIsEdited(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.look(node.Status.VolumesInUse)
+		m.resync(node.Status.VolumesInUse)
 		kubetest.Eventually(t, func() string {
 			if !m.Has(n) || m.said() != 1 {
 				return "the Node does not say what is in use"

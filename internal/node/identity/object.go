@@ -28,12 +28,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// podCapacity is what the Node says it takes; a Pod here costs no more than
-// its mounts.
+// podCapacity is the Node's capacity of Pods; a Pod costs no more than its mounts here.
 const podCapacity = 1000
 
-// object is the Node and its CSINode in the API. It is the registrar of the
-// node's drivers.
+// object writes the Node and its CSINode. It is the registrar of the node's drivers.
 type object struct {
 	client kubernetes.Interface
 	name   string
@@ -42,14 +40,13 @@ type object struct {
 	controlPlane bool
 	log          *slog.Logger
 
-	// mu keeps the drivers' changes from meeting each other.
+	// mu serialises the changes of drivers.
 	mu sync.Mutex
 }
 
 var errCollision = errors.New("detected topology value collision")
 
-// ensure makes the Node when it is missing and sets what is the agent's to
-// set. It may be repeated.
+// ensure creates the Node if it is missing, and writes the agent's fields. It may be repeated.
 func (o *object) ensure(ctx context.Context) (*corev1.Node, error) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: o.name, Labels: o.wantLabels(), Annotations: map[string]string{volume.AnnControllerManagedAttach: "true"},
@@ -63,7 +60,7 @@ func (o *object) ensure(ctx context.Context) (*corev1.Node, error) {
 		err = o.patch(ctx, map[string]any{"metadata": map[string]any{"labels": node.Labels, "annotations": annotations}})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make node %s: %w", o.name, err)
+		return nil, fmt.Errorf("create node %s: %w", o.name, err)
 	}
 	body, err := json.Marshal(map[string]any{"status": o.status()})
 	if err != nil {
@@ -113,9 +110,8 @@ func (o *object) patch(ctx context.Context, change map[string]any) error {
 	return err
 }
 
-// Register replaces all that is written of the driver (S1-006, S1-007): its
-// topology as labels of the Node, its id in the Node's annotation, and its
-// entry of the CSINode. The entry comes last: who sees it finds the labels.
+// Register writes a driver's topology as labels of the Node, its node id into the Node's annotation,
+// and its entry of the CSINode (S1-006, S1-007). The entry comes last: whoever sees it finds the labels.
 func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -138,13 +134,12 @@ func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) e
 	})
 }
 
-// label writes topology and node id. A label that somebody else has set to
-// another value is not overwritten (S1-012), and a segment that can be no
-// label is refused before any of them is written.
+// label writes topology and node id. It does not overwrite a label that has another value (S1-012), and
+// refuses a segment that cannot be a label before it writes any.
 func (o *object) label(ctx context.Context, node *corev1.Node, driver string, info csi.NodeInfo) error {
 	for k, v := range info.Topology {
 		if faults := append(validation.IsQualifiedName(k), validation.IsValidLabelValue(v)...); len(faults) > 0 {
-			return fmt.Errorf("topology segment %.80q:%.80q can be no label of the node: %s", k, v, strings.Join(faults, "; "))
+			return fmt.Errorf("topology segment %.80q:%.80q cannot be a label of the node: %s", k, v, strings.Join(faults, "; "))
 		}
 		if now, ok := node.Labels[k]; ok && now != v {
 			return fmt.Errorf("%w: driver reported %q:%q but existing label is %q:%q", errCollision, k, v, k, now)
@@ -152,7 +147,7 @@ func (o *object) label(ctx context.Context, node *corev1.Node, driver string, in
 	}
 	ids, err := nodeIDs(node)
 	if err != nil {
-		o.log.Warn("annotation of node ids is replaced, it cannot be read", "err", err)
+		o.log.Warn("annotation of node ids cannot be read and is replaced", "err", err)
 	}
 	ids[driver] = info.ID
 	return o.writeIDs(ctx, node, ids, info.Topology)
@@ -171,7 +166,7 @@ func (o *object) writeIDs(ctx context.Context, node *corev1.Node, ids, labels ma
 		"resourceVersion": node.ResourceVersion, "annotations": map[string]any{volume.AnnLegacyNodeID: value},
 	}
 	if len(labels) > 0 {
-		// A null would take every label of the Node away.
+		// A null would delete all labels of the Node.
 		metadata["labels"] = labels
 	}
 	return o.patch(ctx, map[string]any{"metadata": metadata})
@@ -204,7 +199,7 @@ func (o *object) Unregister(ctx context.Context, name string) error {
 			func(d []storagev1.CSINodeDriver) []storagev1.CSINodeDriver { return without(d, name) }); err != nil {
 			return err
 		}
-		// An annotation that cannot be read names no driver.
+		// The ids are empty if the annotation cannot be read.
 		ids, _ := nodeIDs(node)
 		if _, ok := ids[name]; !ok {
 			return nil
@@ -222,8 +217,8 @@ func without(drivers []storagev1.CSINodeDriver, name string) []storagev1.CSINode
 	return slices.DeleteFunc(slices.Clone(drivers), func(d storagev1.CSINodeDriver) bool { return d.Name == name })
 }
 
-// csiNode makes the CSINode, owned by the Node (S1-018), and changes its
-// drivers. One that belongs to an earlier Node of the same name is made anew.
+// csiNode creates the CSINode, owned by the Node (S1-018), and changes its drivers. It replaces a
+// CSINode that belongs to an earlier Node of the same name.
 func (o *object) csiNode(
 	ctx context.Context, node *corev1.Node, change func([]storagev1.CSINodeDriver) []storagev1.CSINodeDriver,
 ) error {
@@ -273,7 +268,7 @@ func ownedBy(c *storagev1.CSINode, uid types.UID) bool {
 		func(r metav1.OwnerReference) bool { return r.Kind == "Node" && r.UID == uid })
 }
 
-// setLimit writes how many volumes of a registered driver the node takes.
+// setLimit writes the attach limit of a registered driver.
 func (o *object) setLimit(ctx context.Context, name string, info csi.NodeInfo) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -291,7 +286,7 @@ func (o *object) setLimit(ctx context.Context, name string, info csi.NodeInfo) e
 	})
 }
 
-// allocatable is nil when a driver names no limit.
+// allocatable returns a driver's attach limit, nil if it has none.
 func allocatable(info csi.NodeInfo) *storagev1.VolumeNodeResources {
 	if info.MaxVolumes <= 0 {
 		return nil
@@ -299,7 +294,7 @@ func allocatable(info csi.NodeInfo) *storagev1.VolumeNodeResources {
 	return &storagev1.VolumeNodeResources{Count: ptr.To(int32(min(info.MaxVolumes, math.MaxInt32)))}
 }
 
-// drivers returns the drivers that the Node's objects name.
+// drivers returns the names of the drivers in the Node's objects.
 func (o *object) drivers(ctx context.Context) ([]string, error) {
 	c, err := o.client.StorageV1().CSINodes().Get(ctx, o.name, metav1.GetOptions{})
 	if err != nil {
@@ -313,11 +308,9 @@ func (o *object) drivers(ctx context.Context) ([]string, error) {
 	for _, d := range c.Spec.Drivers {
 		all[d.Name] = true
 	}
-	ids := map[string]string{}
-	if text, ok := node.Annotations[volume.AnnLegacyNodeID]; ok && json.Unmarshal([]byte(text), &ids) == nil {
-		for name := range ids {
-			all[name] = true
-		}
+	ids, _ := nodeIDs(node)
+	for name := range ids {
+		all[name] = true
 	}
 	return slices.Sorted(maps.Keys(all)), nil
 }

@@ -15,25 +15,23 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// format is the version of the files that this program writes; it reads those
-// of earlier ones. Format 2 knows inline volumes, and block devices that are
-// linked to from their Pods' directories, neither of which a program of format
-// 1 would take away rightly.
+// format is the version of the files that this program writes; it reads earlier ones, too. Format 2 adds
+// inline volumes and links to block devices in Pods' directories, which a program of format 1 would not
+// remove correctly.
 const format = 2
 
-// maxFile bounds a file: a record is a few KiB, with thousands of Pods some
-// hundred.
+// maxFile bounds the size of a file: a record has a few KiB, with thousands of Pods a few hundred.
 const maxFile = 16 << 20
 
-// lossyFile is there while records are lost and what they told of is not found.
+// lossyFile is the name of a file that exists while records may be lost and are not rebuilt.
 const lossyFile = "lossy"
 
-// Journal is the records of one node. It is safe for concurrent use; the
-// records of one volume must be put by one goroutine at a time.
+// Journal has the records of one node. It is safe for concurrent use; but each record must be changed
+// by one goroutine at a time.
 type Journal struct {
 	dir     string
 	records *durable.Records[file]
-	// lossy says that records may be lost, it is not known of which volumes.
+	// lossy says that records of unknown volumes may be lost.
 	lossy bool
 }
 
@@ -42,23 +40,22 @@ type file struct {
 	Record *mount.Record `json:"record"`
 }
 
-// Open reads the journal in dir, which it makes when it does not exist, and
-// returns the paths of files that could not be read and were moved aside. What
-// records of an earlier boot of the host say to be done is not believed.
+// Open reads the journal in dir, which it creates if needed. It returns the paths to which files were
+// moved that could not be read. Records of an earlier boot of the host are read as Doubtful.
 func Open(dir, boot string) (*Journal, []string, error) {
 	j := &Journal{dir: dir}
 	if err := j.prepare(); err != nil {
 		return nil, nil, fmt.Errorf("make journal: %w", err)
 	}
 	kind := kind()
-	// On a full disk only a crash that comes next forgets it.
-	kind.BeforeAside = func() { _ = j.lose() }
-	var aside []string
+	// If the disk is full, the mark is lost only if this process crashes before it has rebuilt records.
+	kind.BeforeAside = func() { _ = j.markLossy() }
+	var quarantined []string
 	var err error
-	if j.records, aside, err = durable.OpenRecords(dir, boot, kind); err != nil {
+	if j.records, quarantined, err = durable.OpenRecords(dir, boot, kind); err != nil {
 		return nil, nil, fmt.Errorf("open journal: %w", err)
 	}
-	return j, aside, nil
+	return j, quarantined, nil
 }
 
 func kind() durable.Kind[file] {
@@ -77,15 +74,15 @@ func kind() durable.Kind[file] {
 	}
 }
 
-// prepare makes what there is when there are no records. That they may have
-// been lost is written before anything says otherwise.
+// prepare creates the directories. A journal without a quarantine is new or was deleted; it is marked
+// as lossy before the quarantine exists.
 func (j *Journal) prepare() error {
-	aside := filepath.Join(j.dir, durable.Quarantine)
+	quarantine := filepath.Join(j.dir, durable.Quarantine)
 	if err := os.MkdirAll(j.dir, 0o700); err != nil {
 		return err
 	}
-	if _, err := os.Lstat(aside); errors.Is(err, fs.ErrNotExist) {
-		if err := j.lose(); err != nil {
+	if _, err := os.Lstat(quarantine); errors.Is(err, fs.ErrNotExist) {
+		if err := j.markLossy(); err != nil {
 			return err
 		}
 	}
@@ -94,21 +91,20 @@ func (j *Journal) prepare() error {
 		return err
 	}
 	j.lossy = err == nil
-	return os.MkdirAll(aside, 0o700)
+	return os.MkdirAll(quarantine, 0o700)
 }
 
-func (j *Journal) lose() error {
+func (j *Journal) markLossy() error {
 	j.lossy = true
 	return durable.WriteFile(filepath.Join(j.dir, lossyFile), nil)
 }
 
-// Lossy says that records may be lost, it is not known of which volumes: there
-// was no journal before, or some could not be read. It says so after a crash as
-// well, until Found.
+// Lossy says that records of unknown volumes may be lost, because there was no journal before, or files
+// could not be read. It survives a crash and lasts until MarkComplete.
 func (j *Journal) Lossy() bool { return j.lossy }
 
-// Found says that there are records again of all that is here.
-func (j *Journal) Found() error {
+// MarkComplete says that all lost records have been rebuilt.
+func (j *Journal) MarkComplete() error {
 	if !j.lossy {
 		return nil
 	}
@@ -137,23 +133,20 @@ func (j *Journal) List() []*mount.Record {
 	return out
 }
 
-// Put writes a record before a deed that it is needed to undo, and returns when
-// it will be found after a crash.
-func (j *Journal) Put(r *mount.Record) error { return of(r, j.records.Put(&file{format, r})) }
+// Put writes a record before a step that it is needed to undo, and returns when it survives a crash.
+func (j *Journal) Put(r *mount.Record) error { return wrap(r, j.records.Put(&file{format, r})) }
 
-// Settle is Put around deeds that take something away, which a full disk does
-// not stop: durable.Records says how.
-func (j *Journal) Settle(r *mount.Record) error { return of(r, j.records.Settle(&file{format, r})) }
+// Settle is Put for unmounts, and succeeds on a full disk, as durable.Records explains.
+func (j *Journal) Settle(r *mount.Record) error { return wrap(r, j.records.Settle(&file{format, r})) }
 
-func of(r *mount.Record, err error) error {
+func wrap(r *mount.Record, err error) error {
 	if err != nil {
 		return fmt.Errorf("journal of volume %s: %w", r.Key(), err)
 	}
 	return nil
 }
 
-// Drop deletes the record of a volume of which nothing is left. It may be
-// repeated.
+// Drop deletes the record of a volume. It may be repeated.
 func (j *Journal) Drop(key string) error {
 	if err := j.records.Drop(pathOf(key)); err != nil {
 		return fmt.Errorf("journal of volume %s: %w", key, err)
@@ -161,7 +154,7 @@ func (j *Journal) Drop(key string) error {
 	return nil
 }
 
-// pathOf returns the name of a volume's file without its ending.
+// pathOf returns the name of a volume's file without its extension.
 func pathOf(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:])

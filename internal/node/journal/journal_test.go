@@ -160,7 +160,7 @@ func TestLossy(t *testing.T) {
 	found := func() {
 		t.Helper()
 		for range 2 {
-			if err := j.Found(); err != nil {
+			if err := j.MarkComplete(); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -1,5 +1,6 @@
-// Package leftovers finds the volumes that are on a node and not in its journal:
-// records were lost, or are old.
+// Package leftovers finds the volumes that are on a node but not in its journal, because records were
+// lost or are old.
 //
-// Life cycle: Rebuild works once, when the agent starts, before it mounts anything.
+// Life cycle: Rebuild runs once, when the agent starts, before it mounts anything. UnknownMounts
+// reports, while the agent runs, the mounts that no record explains.
 package leftovers

@@ -18,7 +18,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Options says where leftovers are looked for, and what is known of them.
+// Options are the settings and the collaborators of a search.
 type Options struct {
 	// Root is the agent's root directory.
 	Root    string
@@ -30,38 +30,35 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Rebuild makes records for volumes that the journal does not know and of which
-// something is here: a Node says that they are in use, or the API knows them and
-// they have left directories. What is known of them is unknown, so it is repeated
-// or undone, by their drivers. What is there for a Pod that was not told that it
-// has its volumes is somebody else's, unless records were lost. It returns whether
-// all were made that have to be.
-func Rebuild(o Options, node *corev1.Node, lost bool) bool {
+// Rebuild creates records for volumes that are not in the journal, if volumesInUse names them, or if
+// the API has them and their directories exist. The phases in these records are uncertain, so drivers
+// repeat or undo the steps. Directories of a Pod whose condition does not say that its volumes are
+// mounted are ignored, unless records were lost. It returns whether all records are complete.
+func Rebuild(o Options, node *corev1.Node, recordsLost bool) bool {
 	points, err := mount.Below(o.Root)
 	if err != nil {
 		o.Log.Error("lost records are not looked for", "err", err)
 		return false
 	}
 	s := search{
-		Options: o, lost: lost, targets: map[string][]string{}, mounted: map[string]mount.Point{},
+		Options: o, recordsLost: recordsLost, targets: map[string][]string{}, mounted: map[string]mount.Point{},
 		users: map[string][]*corev1.Pod{},
 	}
 	for _, p := range points {
 		s.mounted[p.Path] = p
 	}
 	s.scan()
-	whole := true
-	for key, own := range s.candidates(node) {
+	complete := true
+	for key, inline := range s.candidates(node) {
 		driver, handle, _ := strings.Cut(key, "^")
 		before := s.Journal.Get(key)
-		r := s.found(driver, handle, own)
+		r := s.rebuild(driver, handle, inline)
 		switch {
 		case r == nil:
 		case before == nil:
-			whole = s.adopt(r) && whole
+			complete = s.adopt(r) && complete
 		default:
-			// What is mounted and not in the record came after it: the record is
-			// an old one.
+			// A mount that is not in the record is newer than the record.
 			n := len(before.Targets)
 			for _, t := range r.Targets {
 				if _, mounted := s.mounted[t.Path]; mounted && before.Target(t.Path) == nil {
@@ -69,35 +66,35 @@ func Rebuild(o Options, node *corev1.Node, lost bool) bool {
 				}
 			}
 			if len(before.Targets) > n {
-				whole = s.adopt(before) && whole
+				complete = s.adopt(before) && complete
 			}
 		}
 	}
-	o.name(node, unknown(o, points))
-	return whole
+	o.report(node, unknownMounts(o, points))
+	return complete
 }
 
-// search is what an earlier agent has left in its directories.
+// search is the state of one Rebuild.
 type search struct {
 	Options
-	// lost says that records were lost, it is not known of which volumes.
-	lost bool
-	// targets are the UIDs of the Pods that have a directory for a volume, or a
-	// device, by its name.
+	// recordsLost says that records of unknown volumes were lost.
+	recordsLost bool
+	// targets are the UIDs of the Pods that have a directory or a device for a volume, by the
+	// volume's name.
 	targets map[string][]string
+	// mounted is the mount table below the root directory, by path.
 	mounted map[string]mount.Point
 	// users are the Pods that use a volume, by its key.
 	users map[string][]*corev1.Pod
 }
 
-// adopt puts a record that was made from directories into the journal, and says
-// whether it is there.
+// adopt writes a rebuilt record to the journal, and says whether that succeeded.
 func (s search) adopt(r *decide.Record) bool {
 	if err := s.Journal.Put(r); err != nil {
 		s.Log.Error("lost record is not rebuilt", "volume", r.Key(), "err", err)
 		return false
 	}
-	s.Log.Warn("volume is here and not in the journal, its record is made from what is there", "volume", r.Key(), "staged",
+	s.Log.Warn("volume is on the node but not in the journal, its record is rebuilt", "volume", r.Key(), "staged",
 		r.StagingPath, "targets", len(r.Targets))
 	return true
 }
@@ -107,22 +104,22 @@ func hasItsVolumes(pod *corev1.Pod) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// scan reads the directories once, however many volumes there are.
+// scan reads all directories once, to be fast with many volumes.
 func (s search) scan() {
 	pods := filepath.Join(s.Root, "pods")
-	for _, uid := range names(pods) {
-		for _, volume := range names(filepath.Dir(filepath.Dir(uses.TargetPath(s.Root, uid, "x", false)))) {
+	for _, uid := range entries(pods) {
+		for _, volume := range entries(filepath.Dir(filepath.Dir(uses.TargetPath(s.Root, uid, "x", false)))) {
 			s.targets[volume] = append(s.targets[volume], uid)
 		}
 	}
 	devices := filepath.Dir(filepath.Dir(uses.TargetPath(s.Root, "x", "x", true)))
-	for _, volume := range names(devices) {
-		s.targets[volume] = append(s.targets[volume], names(filepath.Join(devices, volume))...)
+	for _, volume := range entries(devices) {
+		s.targets[volume] = append(s.targets[volume], entries(filepath.Join(devices, volume))...)
 	}
 }
 
-// names returns what is in a directory; one that cannot be read has nothing.
-func names(dir string) []string {
+// entries returns the names in a directory, none if it cannot be read.
+func entries(dir string) []string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil
@@ -134,8 +131,7 @@ func names(dir string) []string {
 	return out
 }
 
-// candidates returns the volumes that may be here; with each inline one the use
-// that it is.
+// candidates returns the keys of the volumes that may be on the node, with the use of each inline volume.
 func (s search) candidates(node *corev1.Node) map[string]*uses.Use {
 	all := map[string]*uses.Use{}
 	for _, n := range node.Status.VolumesInUse {
@@ -144,7 +140,7 @@ func (s search) candidates(node *corev1.Node) map[string]*uses.Use {
 		}
 	}
 	for _, pv := range s.Volumes.List() {
-		if s.traces(pv) {
+		if s.hasDirectories(pv) {
 			all[volume.Key(pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)] = nil
 		}
 	}
@@ -154,7 +150,7 @@ func (s search) candidates(node *corev1.Node) map[string]*uses.Use {
 				continue
 			}
 			s.users[u.Key()] = append(s.users[u.Key()], pod)
-			if u.Inline && s.mayHave(pod) {
+			if u.Inline && s.mayBelongTo(pod) {
 				all[u.Key()] = &u
 			}
 		}
@@ -162,8 +158,8 @@ func (s search) candidates(node *corev1.Node) map[string]*uses.Use {
 	return all
 }
 
-// traces says whether anything is here under the name of a volume.
-func (s search) traces(pv *corev1.PersistentVolume) bool {
+// hasDirectories says whether a volume has a staging or target directory.
+func (s search) hasDirectories(pv *corev1.PersistentVolume) bool {
 	if pv.Spec.CSI == nil || !uses.IsComponent(pv.Name) || !uses.IsComponent(pv.Spec.CSI.Driver) {
 		return false
 	}
@@ -176,20 +172,20 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// mayHave says whether what is there for a Pod is its own; a Pod that is gone was
-// not told anything any more.
-func (s search) mayHave(pod *corev1.Pod) bool {
-	return s.lost || pod == nil || hasItsVolumes(pod)
+// mayBelongTo says whether directories of a Pod may hold mounts of this agent; those of a Pod that is
+// gone may.
+func (s search) mayBelongTo(pod *corev1.Pod) bool {
+	return s.recordsLost || pod == nil || hasItsVolumes(pod)
 }
 
-// found returns the record of a volume as its directories tell it, or nil when
-// there are none.
-func (s search) found(driver, handle string, own *uses.Use) *decide.Record {
+// rebuild returns the record of a volume according to its directories, or nil if it has none. inline is
+// the use of an inline volume.
+func (s search) rebuild(driver, handle string, inline *uses.Use) *decide.Record {
 	r := &decide.Record{Driver: driver, Handle: handle}
-	if own != nil {
-		r.Volume, r.Ephemeral = own.PV.Name, true
-		r.SetSecrets(own.PV)
-		s.publishedTo(r, own.PV.Name, string(own.Pod.UID))
+	if inline != nil {
+		r.Volume, r.Ephemeral = inline.PV.Name, true
+		r.SetSecrets(inline.PV)
+		s.addTarget(r, inline.PV.Name, string(inline.Pod.UID))
 	}
 	staging := uses.StagingPath(s.Root, driver, handle, "", false)
 	objects := s.Volumes.By(cluster.VolumesByHandle, r.Key())
@@ -198,12 +194,12 @@ func (s search) found(driver, handle string, own *uses.Use) *decide.Record {
 		r.SetSecrets(pv)
 		staging = uses.StagingPath(s.Root, driver, handle, pv.Name, r.Block)
 		for _, uid := range s.targets[pv.Name] {
-			s.publishedTo(r, pv.Name, uid)
+			s.addTarget(r, pv.Name, uid)
 		}
 	}
-	if len(objects) == 0 && own == nil {
+	if len(objects) == 0 && inline == nil {
 		r.SecretsUnknown = true
-		s.publishedFrom(r, staging)
+		s.addTargetsOf(r, staging)
 	}
 	if s.mayBeStaged(r) && exists(staging) {
 		r.Stage, r.StagingPath = decide.Staging, staging
@@ -214,23 +210,23 @@ func (s search) found(driver, handle string, own *uses.Use) *decide.Record {
 	return r
 }
 
-// mayBeStaged says whether what is at the staging path of a volume is its own.
+// mayBeStaged says whether the staging directory of a volume may hold a mount of this agent.
 func (s search) mayBeStaged(r *decide.Record) bool {
 	users := s.users[r.Key()]
-	return s.lost || len(users) == 0 || len(r.Targets) > 0 || slices.ContainsFunc(users, hasItsVolumes)
+	return s.recordsLost || len(users) == 0 || len(r.Targets) > 0 || slices.ContainsFunc(users, hasItsVolumes)
 }
 
-// publishedTo adds the place where a volume is for a Pod, by its object's name.
-func (s search) publishedTo(r *decide.Record, name, uid string) {
+// addTarget adds the target of a volume for a Pod, if it may have one.
+func (s search) addTarget(r *decide.Record, name, uid string) {
 	path := uses.TargetPath(s.Root, uid, name, r.Block)
-	if pod, _ := s.Pods.ByUID(uid); s.mayHave(pod) && (exists(path) || !r.Block && exists(filepath.Dir(path))) {
+	if pod, _ := s.Pods.ByUID(uid); s.mayBelongTo(pod) && (exists(path) || !r.Block && exists(filepath.Dir(path))) {
 		r.Targets = append(r.Targets, s.target(uid, path))
 	}
 }
 
-// publishedFrom adds the places where the filesystem shows that is mounted at the
-// staging path of a volume whose object is gone.
-func (s search) publishedFrom(r *decide.Record, staging string) {
+// addTargetsOf adds the targets at which the same filesystem is mounted as at the staging path, for a
+// volume whose object is gone.
+func (s search) addTargetsOf(r *decide.Record, staging string) {
 	staged, mounted := s.mounted[staging]
 	if !mounted {
 		return
@@ -239,7 +235,7 @@ func (s search) publishedFrom(r *decide.Record, staging string) {
 		for _, uid := range uids {
 			path := uses.TargetPath(s.Root, uid, name, false)
 			_, known := s.Volumes.Get(name)
-			if pod, _ := s.Pods.ByUID(uid); !known && s.mayHave(pod) && s.mounted[path].Device == staged.Device {
+			if pod, _ := s.Pods.ByUID(uid); !known && s.mayBelongTo(pod) && s.mounted[path].Device == staged.Device {
 				r.Volume, r.Targets = name, append(r.Targets, s.target(uid, path))
 			}
 		}

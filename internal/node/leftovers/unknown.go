@@ -12,30 +12,29 @@ import (
 	"volplane.dev/volplane/internal/node/uses"
 )
 
-// repeatAfter is when it is told once more of what stays unknown, before the event of
-// the last time is gone.
+// repeatAfter is when unknown mounts are reported again, before the last event expires.
 const repeatAfter = 30 * time.Minute
 
-// Unknown tells of mounts that no record names while the agent runs. One goroutine at a
-// time uses it.
-type Unknown struct {
+// UnknownMounts reports mounts that no record explains while the agent runs. It is used by one
+// goroutine at a time.
+type UnknownMounts struct {
 	Options
-	// Node returns the Node that is told.
+	// Node returns the Node at which they are reported.
 	Node func() (*corev1.Node, bool)
 
-	// seen are the mounts that the last look found, by path, told is what the Node was
-	// told last, and when.
+	// seen are the ids of the unknown mounts in the last check, by path.
 	seen map[string]int
-	told []string
-	at   time.Time
+	// reported are the paths of the last report.
+	reported []string
+	// at is the time of the last report.
+	at time.Time
 }
 
-// Look holds a mount table that was just read against the journal. A mount counts when
-// two looks in a row have seen it: what is being taken away may be in the table still
-// and in the journal no more.
-func (u *Unknown) Look(points map[string]mount.Point) {
+// Check compares a new mount table with the journal. It reports a mount that is unknown in two
+// consecutive checks, because an unmount that is in flight may have left the journal first.
+func (u *UnknownMounts) Check(points map[string]mount.Point) {
 	seen, stays := map[string]int{}, []string(nil)
-	for _, path := range unknown(u.Options, slices.Collect(maps.Values(points))) {
+	for _, path := range unknownMounts(u.Options, slices.Collect(maps.Values(points))) {
 		seen[path] = points[path].ID
 		if u.seen[path] == points[path].ID {
 			stays = append(stays, path)
@@ -43,32 +42,31 @@ func (u *Unknown) Look(points map[string]mount.Point) {
 	}
 	u.seen = seen
 	slices.Sort(stays)
-	if slices.Equal(stays, u.told) && time.Since(u.at) < repeatAfter {
+	if slices.Equal(stays, u.reported) && time.Since(u.at) < repeatAfter {
 		return
 	}
 	node, ok := u.Node()
 	if !ok {
 		return
 	}
-	u.told, u.at = stays, time.Now()
-	u.name(node, stays)
+	u.reported, u.at = stays, time.Now()
+	u.report(node, stays)
 }
 
-// name tells the Node of the mounts that are not known.
-func (o Options) name(node *corev1.Node, paths []string) {
+// report records unknown mounts at the Node.
+func (o Options) report(node *corev1.Node, paths []string) {
 	if len(paths) == 0 {
 		return
 	}
 	slices.Sort(paths)
-	o.Log.Error("nobody knows which volumes are mounted here, they stay", "paths", paths)
-	o.Events.Warn(node, decide.Unknown(paths))
+	o.Log.Error("unknown mounts stay, nothing says which volumes they are", "paths", paths)
+	o.Events.Warn(node, decide.UnknownMounts(paths))
 }
 
-// unknown returns where something is mounted that only this agent's drivers can have
-// mounted and that nobody owns: no record, no living Pod that could be using it, and no
-// object that says which volume it is. It is not unmounted beneath its driver, which
-// may count it.
-func unknown(o Options, points []mount.Point) []string {
+// unknownMounts returns the paths of mounts that only drivers of this agent can have made and that
+// nothing explains: no record, no running Pod that may use them, and no object that identifies the
+// volume. The agent does not unmount them, because their driver may count its mounts.
+func unknownMounts(o Options, points []mount.Point) []string {
 	owned := ownedPaths(o)
 	var out []string
 	for _, p := range points {
@@ -84,8 +82,7 @@ func unknown(o Options, points []mount.Point) []string {
 	return out
 }
 
-// ownedPaths returns the paths that records name, and those at which living
-// Pods' volumes are staged.
+// ownedPaths returns the paths in records, and the staging paths of running Pods' volumes.
 func ownedPaths(o Options) map[string]bool {
 	owned := map[string]bool{}
 	for _, r := range o.Journal.List() {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,8 +18,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// writeCondition says in the Pod's status what podState found, and returns
-// whether that is a change. The UID keeps it from another Pod of the same name.
+// writeCondition writes the result of podState into the Pod's status, and returns whether it has
+// changed. The UID in the patch excludes another Pod of the same name.
 func (p *Pods) writeCondition(
 	ctx context.Context, pod *corev1.Pod, ready bool, b volume.Because,
 ) (changed bool, err error) {
@@ -30,13 +31,13 @@ func (p *Pods) writeCondition(
 	if ready {
 		want.Status, reason = corev1.ConditionTrue, string(volume.ReasonMounted)
 	}
-	same := follows(&want, uses.Mounted(pod))
-	says, next := []corev1.PodCondition{want}, map[string]string{volume.AnnNextMounted: b.Next}
+	same := setTransitionTime(&want, uses.Mounted(pod))
+	conditions, next := []corev1.PodCondition{want}, map[string]string{volume.AnnNextMounted: b.Next}
 	if h, who := p.podHealth(pod); h != nil {
-		same = follows(h, uses.Condition(pod, h.Type)) && same
-		says, next[volume.AnnNextHealthy] = append(says, *h), who
+		same = setTransitionTime(h, uses.Condition(pod, h.Type)) && same
+		conditions, next[volume.AnnNextHealthy] = append(conditions, *h), who
 	}
-	notes := map[string]any{}
+	notes := map[string]any{volume.AnnCalledAt: p.calledAt(pod, b)}
 	for name, who := range next {
 		if same = same && pod.Annotations[name] == who; who == "" {
 			notes[name] = nil
@@ -49,7 +50,7 @@ func (p *Pods) writeCondition(
 	}
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID, "annotations": notes},
-		"status":   map[string]any{"reason": reason, "conditions": says},
+		"status":   map[string]any{"reason": reason, "conditions": conditions},
 	})
 	if err != nil {
 		return false, fmt.Errorf("write condition of pod %s: %w", cluster.Key(pod), err)
@@ -66,9 +67,22 @@ func (p *Pods) writeCondition(
 	return true, nil
 }
 
-// follows gives a condition the time since when it is so, and says whether it says
-// the same as the one before.
-func follows(now, before *corev1.PodCondition) (same bool) {
+// calledAt returns the annotation of the call that a Pod waits for; nil removes it.
+func (p *Pods) calledAt(pod *corev1.Pod, b volume.Because) any {
+	for _, u := range p.Finder.Of(pod) {
+		if u.PV == nil || p.volumes.Because(u.Key()) != b {
+			continue
+		}
+		if at := p.volumes.CalledAt(u.Key()); !at.IsZero() {
+			return at.UTC().Format(time.RFC3339)
+		}
+	}
+	return nil
+}
+
+// setTransitionTime sets the time of a condition's last transition, and says whether the condition is
+// otherwise equal to the previous one.
+func setTransitionTime(now, before *corev1.PodCondition) (same bool) {
 	now.LastTransitionTime = metav1.Now()
 	if before == nil {
 		return false
@@ -79,36 +93,36 @@ func follows(now, before *corev1.PodCondition) (same bool) {
 	return now.Status == before.Status && now.Reason == before.Reason && now.Message == before.Message
 }
 
-// podHealth returns what the Pod's condition says of how its volumes are, and who
-// has to act; nothing for one whose volumes are well and always were. What was ill
-// before this agent was started is so until it has been looked at.
+// podHealth returns the condition of the Pod's volumes' health, and who acts next. It is nil if all
+// volumes are healthy and always were. A volume that was unhealthy before the agent's start stays so
+// until it has been inspected.
 func (p *Pods) podHealth(pod *corev1.Pod) (c *corev1.PodCondition, next string) {
 	before := uses.Condition(pod, volume.ConditionVolumesHealthy)
 	c = &corev1.PodCondition{
 		Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionTrue, Reason: string(volume.ReasonHealthy),
 		Message: "all volumes are well again",
 	}
-	waits := false
+	pending := false
 	for _, u := range p.Finder.Of(pod) {
 		if u.PV == nil {
 			continue
 		}
-		s, looked := p.health.Of(u.Key())
-		waits = waits || !looked && before != nil && strings.Contains(before.Message, "volume "+u.PV.Name+" ")
+		s, inspected := p.health.Of(u.Key())
+		pending = pending || !inspected && before != nil && strings.Contains(before.Message, "volume "+u.PV.Name+" ")
 		if s.Health != "" && c.Status == corev1.ConditionTrue {
 			b := decide.Health(s.Volume, p.Node, s.Health, s.Next)
 			c.Status, c.Reason, c.Message, next = corev1.ConditionFalse, string(b.Reason), b.Message, b.Next
 		}
 	}
-	if c.Status == corev1.ConditionTrue && (before == nil || waits) {
+	if c.Status == corev1.ConditionTrue && (before == nil || pending) {
 		return before.DeepCopy(), pod.Annotations[volume.AnnNextHealthy]
 	}
 	return c, next
 }
 
-// GiveUp ends a Pod that waits for a volume which it will not get here, as a kubelet
-// does, so that whoever made it can have another elsewhere. A Pod that had all of its
-// volumes may be running and is left alone.
+// GiveUp fails a Pod that waits for a volume which this node cannot mount, as a kubelet does, so that
+// its controller can create another Pod on another node. A Pod that has had all its volumes may be
+// running and is left alone.
 func (p *Pods) GiveUp(ctx context.Context, pod *corev1.Pod, b volume.Because) error {
 	if c := uses.Mounted(pod); c != nil && c.Status == corev1.ConditionTrue {
 		return nil

@@ -1,6 +1,5 @@
-// Package pods tells the Pods of a node what became of their volumes, in conditions, and
-// deletes those that are to go when none of their volumes is left.
+// Package pods writes the state of volumes into the conditions of a node's Pods, and deletes terminating
+// Pods that have no volume left.
 //
-// Life cycle: New makes Pods; Run tells those that are added what the volumes' and the
-// health's rooms know, until its context ends.
+// Life cycle: New makes Pods; Run processes the Pods that are added until its context ends.
 package pods

@@ -28,13 +28,12 @@ import (
 const (
 	// podWorkers is how many Pods are written to the API at once.
 	podWorkers = 16
-	// patience is how long a Pod waits for something that is under way before
-	// its condition says so. Most mounts are done by then, and one write
-	// instead of two tells everything.
-	patience = time.Second
+	// conditionDelay is the age at which work in progress is written into a Pod's condition. Most
+	// mounts end earlier, and need one write instead of two.
+	conditionDelay = time.Second
 )
 
-// Options says what the Pods of a node are told with.
+// Options are the settings and the collaborators of Pods.
 type Options struct {
 	// Node is the Node's name, Root the agent's root directory.
 	Node, Root string
@@ -44,11 +43,11 @@ type Options struct {
 	Finder     *uses.Finder
 	Events     *kube.Recorder
 	Log        *slog.Logger
-	// RetryMax bounds the pause after a failure.
+	// RetryMax bounds the back-off.
 	RetryMax time.Duration
 }
 
-// Pods are the Pods of a node.
+// Pods writes the conditions of a node's Pods.
 type Pods struct {
 	Options
 	volumes *volumes.Volumes
@@ -56,13 +55,13 @@ type Pods struct {
 	queue   *queue.Queue[string]
 
 	mu sync.Mutex
-	// seen is when each Pod, by its UID, was looked at first.
-	seen map[string]time.Time
+	// firstSeen is when the volumes of a Pod were first in progress, by the Pod's UID.
+	firstSeen map[string]time.Time
 }
 
-// New returns Pods that nothing was told yet.
+// New returns Pods that is not started.
 func New(o Options) *Pods {
-	p := &Pods{Options: o, seen: map[string]time.Time{}}
+	p := &Pods{Options: o, firstSeen: map[string]time.Time{}}
 	p.queue = queue.New(queue.Options[string]{
 		Process: p.syncPod, Workers: podWorkers, Retry: queue.Backoff{Max: o.RetryMax}, Silent: apierrors.IsConflict,
 		Noun: "consumer", Log: o.Log,
@@ -70,25 +69,24 @@ func New(o Options) *Pods {
 	return p
 }
 
-// Add has a Pod looked at, by its key.
+// Add enqueues a Pod, by its key.
 func (p *Pods) Add(key string) { p.queue.Add(key) }
 
-// Begun has a Pod whose condition says something older looked at when the driver that
-// was called for its volume has had some time.
-func (p *Pods) Begun(pod *corev1.Pod) {
+// DriverCalled enqueues a Pod that has a condition, after a delay: the call of a driver for one of its
+// volumes is in flight.
+func (p *Pods) DriverCalled(pod *corev1.Pod) {
 	if uses.Mounted(pod) != nil {
-		p.queue.AddAfter(cluster.Key(pod), patience)
+		p.queue.AddAfter(cluster.Key(pod), conditionDelay)
 	}
 }
 
-// Run tells Pods what is known of their volumes until ctx ends.
+// Run processes the queue of Pods until ctx ends.
 func (p *Pods) Run(ctx context.Context, v *volumes.Volumes, h *health.Monitor) {
 	p.volumes, p.health = v, h
 	p.queue.Run(ctx)
 }
 
-// syncPod tells a Pod what became of its volumes, or deletes it when it is to
-// go and has none any more.
+// syncPod writes a Pod's condition, or deletes a terminating Pod that has no volume left.
 func (p *Pods) syncPod(ctx context.Context, key string) (queue.Result, error) {
 	pod, ok := p.Cache.Get(key)
 	if !ok {
@@ -101,7 +99,7 @@ func (p *Pods) syncPod(ctx context.Context, key string) (queue.Result, error) {
 		return queue.Result{}, nil
 	}
 	ready, b, own := p.podState(pod)
-	if wait := p.patienceLeft(pod, ready, b.Reason); wait > 0 {
+	if wait := p.delayLeft(pod, ready, b.Reason); wait > 0 {
 		return queue.Result{After: wait}, nil
 	}
 	changed, err := p.writeCondition(ctx, pod, ready, b)
@@ -111,9 +109,8 @@ func (p *Pods) syncPod(ctx context.Context, key string) (queue.Result, error) {
 	return queue.Result{}, err
 }
 
-// podState returns whether all volumes of the Pod are mounted, and where, or
-// why not; own says that it is for what the Pod itself says, and not for what
-// became of a volume.
+// podState returns whether all volumes of the Pod are mounted, and where, or why not. own says that the
+// cause is the Pod or its claims, for which no other event is recorded.
 func (p *Pods) podState(pod *corev1.Pod) (ready bool, why volume.Because, own bool) {
 	refused := ""
 	host, _, err := p.Finder.HostPath(pod)
@@ -127,7 +124,7 @@ func (p *Pods) podState(pod *corev1.Pod) (ready bool, why volume.Because, own bo
 		if u.PV != nil {
 			target := uses.TargetPath(p.Root, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
 			place.Path = uses.PlacePath(p.Root, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
-			place.Served = p.Journal.Get(u.Key()).Target(target).Serves(host) && !p.volumes.Unmounted(u.Key(), target)
+			place.Served = p.Journal.Get(u.Key()).Target(target).Serves(host) && !p.volumes.Unseen(u.Key(), target)
 			place.Because = p.volumes.Because(u.Key())
 		}
 		places = append(places, place)
@@ -136,31 +133,31 @@ func (p *Pods) podState(pod *corev1.Pod) (ready bool, why volume.Because, own bo
 	return ready, why, own || refused != ""
 }
 
-// patienceLeft says how long a Pod's condition is not written yet, because
-// what it would say may have changed in a moment.
-func (p *Pods) patienceLeft(pod *corev1.Pod, ready bool, r volume.Reason) time.Duration {
+// delayLeft returns the time for which a Pod's first condition is not written yet, because the work in
+// progress may end in a moment.
+func (p *Pods) delayLeft(pod *corev1.Pod, ready bool, r volume.Reason) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	uid := string(pod.UID)
-	under := r == volume.ReasonMounting || r == volume.ReasonWaitForAttach || r == volume.ReasonWaitForBind ||
+	inProgress := r == volume.ReasonMounting || r == volume.ReasonWaitForAttach || r == volume.ReasonWaitForBind ||
 		r == volume.ReasonUnmounting
-	if ready || !under {
-		delete(p.seen, uid)
+	if ready || !inProgress {
+		delete(p.firstSeen, uid)
 		return 0
 	}
 	if uses.Mounted(pod) != nil {
 		return 0
 	}
-	first, ok := p.seen[uid]
+	first, ok := p.firstSeen[uid]
 	if !ok {
 		first = time.Now()
-		p.seen[uid] = first
+		p.firstSeen[uid] = first
 	}
-	return patience - time.Since(first)
+	return conditionDelay - time.Since(first)
 }
 
-// deletePod lets a Pod go when none of its volumes is left here. The API
-// server keeps it until then.
+// deletePod deletes a terminating Pod for good when the journal has no target of it. The API server
+// keeps it until then.
 func (p *Pods) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	for _, r := range p.Journal.List() {
 		if slices.ContainsFunc(r.Targets, func(t decide.Target) bool { return t.PodUID == string(pod.UID) }) {
@@ -168,7 +165,7 @@ func (p *Pods) deletePod(ctx context.Context, pod *corev1.Pod) error {
 		}
 	}
 	p.mu.Lock()
-	delete(p.seen, string(pod.UID))
+	delete(p.firstSeen, string(pod.UID))
 	p.mu.Unlock()
 	p.volumes.Forget(string(pod.UID))
 	err := p.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{

@@ -19,37 +19,38 @@ import (
 	"volplane.dev/volplane/internal/queue"
 )
 
-// Limits of the calls of one registration. A driver may need long to know its
-// node; it delays only itself.
+// Time limits of the calls of one registration. A driver may need long to answer NodeGetInfo; it delays
+// only itself.
 const (
-	askLimit  = 5 * time.Second
-	dialLimit = 15 * time.Second
-	infoLimit = 30 * time.Second
-	apiLimit  = 30 * time.Second
+	askTimeout  = 5 * time.Second
+	dialTimeout = 15 * time.Second
+	infoTimeout = 30 * time.Second
+	apiTimeout  = 30 * time.Second
 )
 
-// maxInfo bounds the answer to GetInfo.
+// maxInfo bounds the size of an answer.
 const maxInfo = 64 << 10
 
 var errInfo = errors.New("registration refused")
 
-// session is the life of one registration socket.
+// session registers the driver behind one registration socket.
 type session struct {
 	w    *Watcher
 	path string
 	log  *slog.Logger
-	// socket is the identity of the socket as last seen, "" when it is gone;
-	// guarded by w.mu.
+	// socket is the identity of the socket in the last scan, "" if it is gone; guarded by w.mu.
 	socket string
-	// inbox holds the newest identity that was not looked at yet.
+	// inbox holds the newest identity that is not processed yet.
 	inbox chan string
 
+	// driver is the registered driver, or nil.
 	driver *csi.Driver
+	// failed counts the failures since the socket has changed.
 	failed int
 }
 
-// tell replaces what waits in the inbox; w.mu is held.
-func (s *session) tell(id string) {
+// notify replaces the identity in the inbox; w.mu is held.
+func (s *session) notify(id string) {
 	select {
 	case <-s.inbox:
 	default:
@@ -71,7 +72,7 @@ func (s *session) run(ctx context.Context) {
 		}
 		retry = nil
 		if !present {
-			s.gone(ctx)
+			s.unregister(ctx)
 			continue
 		}
 		if err := s.register(ctx); err != nil && ctx.Err() == nil {
@@ -86,8 +87,7 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// close ends the connection when the agent stops. The driver stays in the
-// Node's objects.
+// close ends the connection when the agent stops. The driver stays in the Node's objects.
 func (s *session) close() {
 	if s.driver != nil {
 		s.w.Drivers.Remove(s.driver)
@@ -95,29 +95,29 @@ func (s *session) close() {
 	}
 }
 
-// gone takes the driver out of everything (S1-009, S1-011).
-func (s *session) gone(ctx context.Context) {
+// unregister removes the driver from the set of drivers and from the Node's objects (S1-009, S1-011).
+func (s *session) unregister(ctx context.Context) {
 	d := s.driver
 	if d == nil {
 		return
 	}
 	s.w.Drivers.Remove(d)
 	s.driver = nil
-	if err := s.unwrite(ctx, d.Name); err != nil {
-		s.log.Warn("what is written of a driver that went away stays", "driver", d.Name, "err", err)
+	if err := s.unregisterNode(ctx, d.Name); err != nil {
+		s.log.Warn("driver cannot be removed from the node's objects", "driver", d.Name, "err", err)
 	}
 	d.Retire()
 	s.w.release(d.Name, s.path)
-	s.log.Info("driver went away", "driver", d.Name)
+	s.log.Info("driver is gone", "driver", d.Name)
 }
 
-func (s *session) unwrite(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, apiLimit)
+func (s *session) unregisterNode(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	return s.w.Registrar.Unregister(ctx, name)
 }
 
-// register asks who is there, registers it, and tells it the result.
+// register asks for the driver's name, registers the driver, and reports the result to it.
 func (s *session) register(ctx context.Context) error {
 	conn, err := grpc.NewClient("unix:"+s.path, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithNoProxy(),
@@ -127,92 +127,92 @@ func (s *session) register(ctx context.Context) error {
 	}
 	defer conn.Close()
 	client := registerapi.NewRegistrationClient(conn)
-	ask, cancel := context.WithTimeout(ctx, askLimit)
+	ask, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	info, err := client.GetInfo(ask, &registerapi.InfoRequest{})
 	if err != nil {
-		return fmt.Errorf("ask who is at %s: %w", s.path, err)
+		return fmt.Errorf("ask for the driver at %s: %w", s.path, err)
 	}
 	err = s.accept(ctx, info)
 	answer := &registerapi.RegistrationStatus{PluginRegistered: err == nil}
 	if err != nil {
 		answer.Error = err.Error()
 	}
-	tell, cancel := context.WithTimeout(ctx, askLimit)
+	tell, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	if _, told := client.NotifyRegistrationStatus(tell, answer); told != nil && err == nil {
-		// The driver works; that it cannot be told is its own loss.
+		// The registration is valid nevertheless.
 		s.log.Warn("driver cannot be told that it is registered", "driver", info.GetName(), "err", told)
 	}
 	return err
 }
 
-// accept registers the driver that a registration names.
+// accept registers the driver that info describes.
 func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo) error {
-	endpoint, err := check(info, s.path)
+	endpoint, err := endpointOf(info, s.path)
 	if err != nil {
 		return err
 	}
 	name := info.GetName()
 	if s.driver != nil && s.driver.Name != name {
-		s.gone(ctx)
+		s.unregister(ctx)
 	}
 	if err := s.w.claim(name, s.path); err != nil {
 		return fmt.Errorf("%w: %w", errInfo, err)
 	}
-	dial, cancel := context.WithTimeout(ctx, dialLimit)
+	dial, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	d, err := csi.Dial(dial, endpoint, csi.WithMemory(s.w.Memory), csi.WithHold(s.w.Hold),
-		csi.WithVolumeLocks(s.w.turnsOf(name)))
+		csi.WithVolumeLocks(s.w.locksOf(name)))
 	if err == nil && d.Name != name {
 		_ = d.Close()
 		err = fmt.Errorf("%w: the driver at %s calls itself %q, its registration says %q", errInfo, endpoint, d.Name, name)
 	}
 	if err != nil {
-		s.forget(name)
+		s.releaseUnused(name)
 		return err
 	}
-	if err := s.write(ctx, d); err != nil {
+	if err := s.registerNode(ctx, d); err != nil {
 		_ = d.Close()
-		s.forget(name)
+		s.releaseUnused(name)
 		return err
 	}
 	before := s.driver
 	s.driver = d
 	s.w.Drivers.Put(d)
 	if before != nil {
-		// Its calls may be with the process that has registered now: it would
-		// work on what is asked of it again.
+		// The new connection may lead to the same process, in which calls of the old one may be in
+		// flight.
 		before.Retire()
 	}
 	s.log.Info("driver registered", "driver", d.Name, "version", d.Version)
 	return nil
 }
 
-// forget gives the name free for another socket, unless the driver that this
-// socket registered earlier still works.
-func (s *session) forget(name string) {
+// releaseUnused releases the name for other sockets, unless an earlier registration by this socket is
+// still valid.
+func (s *session) releaseUnused(name string) {
 	if s.driver == nil {
 		s.w.release(name, s.path)
 	}
 }
 
-// write asks the driver about its node and writes the answer. When the driver
-// does not know its node, what was written of it earlier must go (S1-008).
-func (s *session) write(ctx context.Context, d *csi.Driver) error {
-	ask, cancel := context.WithTimeout(ctx, infoLimit)
+// registerNode calls NodeGetInfo and writes the answer to the Node's objects. If the call fails, it
+// removes the earlier answer (S1-008).
+func (s *session) registerNode(ctx context.Context, d *csi.Driver) error {
+	ask, cancel := context.WithTimeout(ctx, infoTimeout)
 	defer cancel()
 	info, err := d.NodeInfo(ask)
 	if err != nil {
-		return errors.Join(err, s.unwrite(ctx, d.Name))
+		return errors.Join(err, s.unregisterNode(ctx, d.Name))
 	}
-	api, cancel := context.WithTimeout(ctx, apiLimit)
+	api, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	return s.w.Registrar.Register(api, d.Name, info)
 }
 
-// check refuses what cannot be a CSI driver, and returns the driver's socket.
-func check(info *registerapi.PluginInfo, path string) (string, error) {
+// endpointOf returns the driver's socket. It refuses a plugin that is not a CSI driver.
+func endpointOf(info *registerapi.PluginInfo, path string) (string, error) {
 	if info.GetType() != registerapi.CSIPlugin {
 		return "", fmt.Errorf("%w: %s is of type %.40q, only %s is known here", errInfo, path, info.GetType(),
 			registerapi.CSIPlugin)

@@ -17,15 +17,14 @@ import (
 	"volplane.dev/volplane/internal/csi"
 )
 
-// rescan is the pause between looks at the directory that no notice asked for.
+// rescan is the pause between two scans that no notice asks for.
 const rescan = 30 * time.Second
 
-// Registrar writes what a driver says of its node to the API. Both methods may
-// be repeated.
+// Registrar writes drivers to the Node's objects. Both methods may be repeated.
 type Registrar interface {
-	// Register replaces all that is written of the driver.
+	// Register writes the driver's entries and replaces earlier ones.
 	Register(ctx context.Context, name string, info csi.NodeInfo) error
-	// Unregister removes it.
+	// Unregister removes the driver's entries.
 	Unregister(ctx context.Context, name string) error
 }
 
@@ -34,33 +33,32 @@ type Watcher struct {
 	Dir       string
 	Registrar Registrar
 	Drivers   *csi.Set
-	// Memory is what the drivers were given, also before they registered again.
+	// Memory keeps the secrets that drivers have received, over their registrations.
 	Memory *csi.Memory
-	// Hold fails when the controllers may take nothing away.
+	// Hold fails while nothing may be deleted or unmounted.
 	Hold func(ctx context.Context) error
 	Log  *slog.Logger
-	// Refused is told why the driver at a socket is not registered.
+	// Refused receives the error for which the driver at a socket is not registered.
 	Refused func(socket string, err error)
-	// RetryMin and RetryMax bound the pause after a failure; the defaults are
-	// 500 ms and 2 minutes.
+	// RetryMin and RetryMax bound the back-off; the defaults are 500 ms and 2 minutes.
 	RetryMin, RetryMax time.Duration
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	// sessions are the sessions by socket.
 	sessions map[string]*session
 	// owners maps the names of drivers to their registration sockets.
 	owners map[string]string
-	// turns are those of each driver: its next process must not be called for a
-	// volume before the call that its last one was given has ended.
-	turns map[string]*csi.VolumeLocks
+	// locks are the volume locks of each driver. They outlive a registration: the next process of a
+	// driver must not be called for a volume before the call of its last process has ended.
+	locks map[string]*csi.VolumeLocks
 }
 
-// Run registers drivers until ctx ends. What is registered stays so: the
-// drivers go on without the agent.
+// Run registers drivers until ctx ends. They stay registered, because they work without the agent.
 func (w *Watcher) Run(ctx context.Context) error {
 	if err := os.MkdirAll(w.Dir, 0o700); err != nil {
 		return fmt.Errorf("make directory of registration sockets: %w", err)
 	}
-	events, errs, stop := w.follow()
+	events, errs, stop := w.notices()
 	defer stop()
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
@@ -73,16 +71,16 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return nil
 		case <-events:
 		case err := <-errs:
-			// After an overflow the next scan sees everything.
+			// After an overflow, the next scan finds all changes.
 			w.Log.Warn("notice of a registration socket may be lost", "err", err)
 		case <-tick.C:
 		}
 	}
 }
 
-// follow asks the kernel for notices. Without them the rescan must do: a full
-// inotify table is no reason to stop (kubernetes 74669).
-func (w *Watcher) follow() (<-chan fsnotify.Event, <-chan error, func()) {
+// notices watches the directory. If inotify is exhausted, the periodic scan must suffice (kubernetes
+// 74669).
+func (w *Watcher) notices() (<-chan fsnotify.Event, <-chan error, func()) {
 	n, err := fsnotify.NewWatcher()
 	if err == nil {
 		if err = n.Add(w.Dir); err == nil {
@@ -94,21 +92,20 @@ func (w *Watcher) follow() (<-chan fsnotify.Event, <-chan error, func()) {
 	return nil, nil, func() {}
 }
 
-// Again registers all drivers once more, because what was written of them is
-// gone.
-func (w *Watcher) Again() {
+// RegisterAll registers all drivers again, because the Node's objects were replaced.
+func (w *Watcher) RegisterAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.sessions {
 		if s.socket != "" {
-			s.tell(s.socket)
+			s.notify(s.socket)
 		}
 	}
 }
 
-// scan tells each session when its socket appeared, changed or went away.
+// scan notifies the sessions whose socket has appeared, changed or disappeared.
 func (w *Watcher) scan(ctx context.Context, running *sync.WaitGroup) {
-	found, err := sockets(w.Dir)
+	present, err := sockets(w.Dir)
 	if err != nil {
 		w.Log.Warn("registration sockets cannot be listed", "err", err)
 		return
@@ -116,9 +113,9 @@ func (w *Watcher) scan(ctx context.Context, running *sync.WaitGroup) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.sessions == nil {
-		w.sessions, w.owners, w.turns = map[string]*session{}, map[string]string{}, map[string]*csi.VolumeLocks{}
+		w.sessions, w.owners, w.locks = map[string]*session{}, map[string]string{}, map[string]*csi.VolumeLocks{}
 	}
-	for path, id := range found {
+	for path, id := range present {
 		s := w.sessions[path]
 		if s == nil {
 			s = &session{w: w, path: path, inbox: make(chan string, 1), log: w.Log.With("socket", path)}
@@ -127,19 +124,19 @@ func (w *Watcher) scan(ctx context.Context, running *sync.WaitGroup) {
 		}
 		if s.socket != id {
 			s.socket = id
-			s.tell(id)
+			s.notify(id)
 		}
 	}
 	for path, s := range w.sessions {
-		if found[path] == "" && s.socket != "" {
+		if present[path] == "" && s.socket != "" {
 			s.socket = ""
-			s.tell("")
+			s.notify("")
 		}
 	}
 }
 
-// sockets returns the sockets in dir and an identity of each, which changes
-// when another socket takes its place.
+// sockets returns the identities of the sockets in dir, by path. An identity changes when the socket is
+// replaced.
 func sockets(dir string) (map[string]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -162,7 +159,7 @@ func sockets(dir string) (map[string]string, error) {
 	return out, nil
 }
 
-// Claimed says whether there is a socket that speaks for the driver.
+// Claimed says whether a socket has claimed a driver's name.
 func (w *Watcher) Claimed(name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -170,7 +167,7 @@ func (w *Watcher) Claimed(name string) bool {
 	return ok
 }
 
-// claim makes the socket the only one that speaks for the driver.
+// claim reserves a driver's name for a socket.
 func (w *Watcher) claim(name, path string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -189,13 +186,13 @@ func (w *Watcher) release(name, path string) {
 	}
 }
 
-func (w *Watcher) turnsOf(name string) *csi.VolumeLocks {
+func (w *Watcher) locksOf(name string) *csi.VolumeLocks {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	t := w.turns[name]
+	t := w.locks[name]
 	if t == nil {
 		t = csi.NewVolumeLocks()
-		w.turns[name] = t
+		w.locks[name] = t
 	}
 	return t
 }

@@ -1,6 +1,5 @@
-// Package uses follows the volumes of a Pod to what is to be mounted for it, and says
-// where on the host that is.
+// Package uses finds the PersistentVolumes of a Pod's volumes, and the paths on the host at which they
+// are mounted.
 //
-// Life cycle: a Finder is made of what it reads and keeps nothing; its answers are as
-// old as the caches that it asks.
+// Life cycle: a Finder has no state; its answers are as old as the caches that it reads.
 package uses

@@ -12,8 +12,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// CSIDir is where drivers stage volumes below the root directory; its paths are those
-// of a kubelet.
+// CSIDir is where drivers stage volumes below the root directory. All paths are those of a kubelet.
 const CSIDir = "plugins/kubernetes.io/csi"
 
 // StagingPath is where a driver stages a volume.
@@ -38,7 +37,7 @@ func DeviceLink(root, podUID, pv string) string {
 	return filepath.Join(root, "pods", podUID, "volumeDevices/kubernetes.io~csi", pv)
 }
 
-// PlacePath is what the Pod is told: where its file system or its device is.
+// PlacePath is where a Pod finds its filesystem or its device.
 func PlacePath(root, podUID, pv string, block bool) string {
 	if block {
 		return DeviceLink(root, podUID, pv)
@@ -46,13 +45,13 @@ func PlacePath(root, podUID, pv string, block bool) string {
 	return TargetPath(root, podUID, pv, false)
 }
 
-// IsComponent says whether a name is one directory's, and no way to another.
+// IsComponent says whether a name is a single component of a path.
 func IsComponent(name string) bool {
 	return name != "" && name != "." && name != ".." && len(name) <= 255 && !strings.ContainsAny(name, "/\x00")
 }
 
-// IsOwn says whether a path below root is one that only this agent and its
-// drivers mount at, and returns the UID of the Pod it belongs to, if any.
+// IsOwn says whether a path below root is one that only this agent and its drivers use for mounts, and
+// returns the UID of its Pod, if any.
 func IsOwn(root, path string) (podUID string, ok bool) {
 	rel := strings.TrimPrefix(path, root+"/")
 	for shape, uid := range map[string]int{
@@ -72,13 +71,12 @@ func IsOwn(root, path string) (podUID string, ok bool) {
 	return "", false
 }
 
-// IsAgents says whether a path is one at which an agent or a kubelet of this host
-// has volumes mounted: those of others are unmounted by them.
-func IsAgents(path string) bool {
+// IsAgentPath says whether a path is one of a node agent or a kubelet of this host.
+func IsAgentPath(path string) bool {
 	return strings.Contains(path, "/"+CSIDir+"/") || strings.Contains(path, "/volumes/kubernetes.io~csi/")
 }
 
-// Split takes a name of volumesInUse or volumesAttached apart.
+// Split returns the driver and the handle in an entry of volumesInUse or volumesAttached.
 func Split(name corev1.UniqueVolumeName) (driver, handle string, ok bool) {
 	rest, ok := strings.CutPrefix(string(name), "kubernetes.io/csi/")
 	if !ok {
@@ -93,7 +91,7 @@ func DriverOf(key string) string {
 	return driver
 }
 
-// UniqueName is how a Node names a volume.
+// UniqueName returns a volume's entry in volumesInUse and volumesAttached.
 func UniqueName(driver, handle string) corev1.UniqueVolumeName {
 	return corev1.UniqueVolumeName(volume.UniqueName(driver, handle))
 }

@@ -18,12 +18,12 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Use is one volume of one Pod, followed to what is to be mounted.
+// Use is one volume of a Pod, with the PersistentVolume to mount.
 type Use struct {
 	decide.Use
-	// PV is nil when there is nothing that can be mounted; Why says the reason.
-	// An inline volume has one that nobody else knows.
-	PV  *corev1.PersistentVolume
+	// PV is nil if nothing can be mounted. That of an inline volume does not exist in the API.
+	PV *corev1.PersistentVolume
+	// Why is the reason for which PV is nil.
 	Why volume.Because
 }
 
@@ -39,14 +39,14 @@ func (u Use) Key() string {
 type Finder struct {
 	// Root is the agent's root directory, Keep are further directories that no
 	// volume is mounted at, in or over.
-	Root    string
-	Keep    []string
-	Claims  cluster.Objects[*corev1.PersistentVolumeClaim]
-	Volumes cluster.Objects[*corev1.PersistentVolume]
+	Root      string
+	Protected []string
+	Claims    cluster.Objects[*corev1.PersistentVolumeClaim]
+	Volumes   cluster.Objects[*corev1.PersistentVolume]
 }
 
-// Of returns the volumes that a Pod uses. Kinds that are no storage of drivers
-// are not mounted here and not waited for.
+// Of returns a Pod's volumes that drivers provide. The agent neither mounts other kinds nor waits for
+// them.
 func (f *Finder) Of(pod *corev1.Pod) []Use {
 	var out []Use
 	for i := range pod.Spec.Volumes {
@@ -62,12 +62,12 @@ func (f *Finder) Of(pod *corev1.Pod) []Use {
 		default:
 			continue
 		}
-		out = append(out, checked(f.follow(u, v)))
+		out = append(out, validated(f.follow(u, v)))
 	}
 	return out
 }
 
-// follow goes from the Pod's word to the volume.
+// follow finds the claim and the PersistentVolume of a use.
 func (f *Finder) follow(u decide.Use, v *corev1.Volume) Use {
 	if u.Inline {
 		u.ReadOnly = ptr.Deref(v.CSI.ReadOnly, false)
@@ -86,9 +86,9 @@ func (f *Finder) follow(u decide.Use, v *corev1.Volume) Use {
 	return Use{Use: u, PV: u.Volume}
 }
 
-// checked takes the volume away from a use whose names would lead out of the
-// directories that are made from them. The API server lets none through.
-func checked(u Use) Use {
+// validated removes the volume from a use whose names could lead to other directories than its own. The
+// API server rejects such names.
+func validated(u Use) Use {
 	if u.PV == nil {
 		return u
 	}
@@ -96,25 +96,25 @@ func checked(u Use) Use {
 		"UID of the Pod": string(u.Pod.UID), "name of the volume": u.PV.Name, "name of the driver": u.PV.Spec.CSI.Driver,
 	} {
 		if !IsComponent(name) {
-			u.PV, u.Why = nil, decide.Odd(what, name)
+			u.PV, u.Why = nil, decide.InvalidName(what, name)
 			return u
 		}
 	}
 	return u
 }
 
-// InlinePrefix begins the handles of inline volumes.
-const InlinePrefix = "csi-"
+// InlineHandlePrefix is the prefix of the handles of inline volumes.
+const InlineHandlePrefix = "csi-"
 
-// inlineVolume returns what a Pod says of a volume of its own, in the form of
-// an object that nobody else has. The handle is a kubelet's, so drivers find
-// their volumes again.
+// inlineVolume returns an inline volume as a PersistentVolume that does not exist in the API. The handle
+// is the same as a kubelet's, so drivers recognise their volumes.
 func inlineVolume(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolume {
 	sum := sha256.Sum256([]byte(string(pod.UID) + v.Name))
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: v.Name}}
 	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{
-		Driver: v.CSI.Driver, VolumeHandle: InlinePrefix + hex.EncodeToString(sum[:]), FSType: ptr.Deref(v.CSI.FSType, ""),
+		Driver: v.CSI.Driver, VolumeHandle: InlineHandlePrefix + hex.EncodeToString(sum[:]),
+		FSType:           ptr.Deref(v.CSI.FSType, ""),
 		VolumeAttributes: v.CSI.VolumeAttributes,
 	}
 	note.Inherit(pv, v)
@@ -124,11 +124,11 @@ func inlineVolume(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolume {
 	return pv
 }
 
-// ErrHostPath says that a volume cannot be shown where its Pod asks for it.
+// ErrHostPath says that a volume cannot be mounted at the host path that its Pod asks for.
 var ErrHostPath = errors.New("volume cannot be shown at the host path")
 
-// HostPath returns the directory of the host that the Pod asks for, "" when it
-// asks for none, and what is allowed there.
+// HostPath returns the directory of the host that the Pod asks for, "" if it asks for none, and the
+// allowed mount options.
 func (f *Finder) HostPath(pod *corev1.Pod) (string, decide.Allowed, error) {
 	path, ok := pod.Annotations[volume.AnnMountAt]
 	if !ok {
@@ -150,7 +150,7 @@ func (f *Finder) checkHostPath(pod *corev1.Pod, path string) error {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
 		return fmt.Errorf("%w: %.200q is not an absolute, clean path", ErrHostPath, path)
 	}
-	for _, dir := range f.Kept() {
+	for _, dir := range f.ProtectedDirs() {
 		if path == dir || strings.HasPrefix(path, dir+"/") || strings.HasPrefix(dir, path+"/") {
 			return fmt.Errorf("%w: %.200s is at, in or above %s, which volumes live by", ErrHostPath, path, dir)
 		}
@@ -161,16 +161,15 @@ func (f *Finder) checkHostPath(pod *corev1.Pod, path string) error {
 	return nil
 }
 
-// Kept are the directories that no volume is mounted at, in or over.
-func (f *Finder) Kept() []string { return append([]string{f.Root}, f.Keep...) }
+// ProtectedDirs returns all directories at, in or over which no volume is mounted.
+func (f *Finder) ProtectedDirs() []string { return append([]string{f.Root}, f.Protected...) }
 
-// Alive says whether a Pod still has a right to its volumes.
+// Alive says whether a Pod is neither terminating nor finished, so that its volumes stay mounted.
 func Alive(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && !cluster.Finished(pod)
 }
 
-// Mounted returns the condition of a Pod that says whether its volumes are mounted,
-// nil when nothing was said yet.
+// Mounted returns the Pod's condition VolumesMounted, nil if it has none yet.
 func Mounted(pod *corev1.Pod) *corev1.PodCondition {
 	return Condition(pod, volume.ConditionVolumesMounted)
 }

@@ -14,10 +14,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// awaitAttach looks why a volume is not attached yet, since the node is not told of an
-// attach that fails: when it failed because there are too many, the driver is asked how
-// many there may be.
-func (p *parts) awaitAttach(ctx context.Context, f *facts, before volume.Because) error {
+// checkAttachError reads why a volume is not attached yet, because a node cannot watch attachments.
+// If the attach limit was the cause, the driver is asked for its limit again, and Pods are given up
+// if the driver wants that.
+func (p *shared) checkAttachError(ctx context.Context, f *facts, before volume.Because) error {
 	if before.Reason != volume.ReasonWaitForAttach {
 		return nil
 	}
@@ -25,15 +25,15 @@ func (p *parts) awaitAttach(ctx context.Context, f *facts, before volume.Because
 	if err != nil || va == nil || !attach.NodeFull(va) {
 		return err
 	}
-	p.Node.Full(f.Driver)
+	p.Node.AttachLimitReached(f.Driver)
 	if p.Node.Spec(f.Driver).NodeAllocatableUpdatePeriodSeconds == nil {
 		return nil
 	}
 	return p.giveUp(ctx, f, decide.Full(f.Volume, f.Driver, f.Node, va.Status.AttachError.Message))
 }
 
-// attachmentOf reads the volume's attachment past every cache; it is nil when the API shows none to this node.
-func (p *parts) attachmentOf(ctx context.Context, f *facts) (*storagev1.VolumeAttachment, error) {
+// attachmentOf reads the volume's attachment from the API; it is nil if the API shows none to this node.
+func (p *shared) attachmentOf(ctx context.Context, f *facts) (*storagev1.VolumeAttachment, error) {
 	va, err := p.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node),
 		metav1.GetOptions{})
 	switch {
@@ -45,9 +45,8 @@ func (p *parts) attachmentOf(ctx context.Context, f *facts) (*storagev1.VolumeAt
 	return va, nil
 }
 
-// giveUp ends the Pods that wait for a volume for which the node has no room. One
-// that has the volume is left alone.
-func (p *parts) giveUp(ctx context.Context, f *facts, b volume.Because) error {
+// giveUp fails the Pods that wait for the volume. Pods that have it are left alone.
+func (p *shared) giveUp(ctx context.Context, f *facts, b volume.Because) error {
 	var failed []error
 	for path, pod := range f.consumers {
 		if f.Record.Target(path) == nil {

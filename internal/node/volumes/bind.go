@@ -12,14 +12,14 @@ import (
 	"volplane.dev/volplane/internal/node/uses"
 )
 
-// bind shows the target at the host path that the Pod asks for.
-func (d *deed) bind(path string) error {
+// bind makes the target visible at the host path that the Pod asks for.
+func (d *applier) bind(path string) error {
 	c := d.consumer(path)
 	t, host := d.rec.Target(path), c.HostPath
 	if t == nil {
 		return fmt.Errorf("%w: there is no target %s", uses.ErrHostPath, path)
 	}
-	if err := d.bindable(host); err != nil {
+	if err := d.checkHostPath(host); err != nil {
 		return err
 	}
 	before := t.HostPhase
@@ -31,7 +31,7 @@ func (d *deed) bind(path string) error {
 		return err
 	}
 	d.dirty = true
-	if err := d.show(path, t, c.Allowed); err != nil {
+	if err := d.bindTarget(path, t, c.Allowed); err != nil {
 		if at, _, unknown := d.boundAt(t); before == "" && len(at) == 0 && unknown == nil {
 			t.HostPath, t.HostPhase = "", ""
 		}
@@ -46,11 +46,10 @@ func (d *deed) bind(path string) error {
 	return err
 }
 
-// show binds the target to its host path. A bind of which a part is gone is made
-// anew.
-func (d *deed) show(path string, t *decide.Target, allowed decide.Allowed) error {
+// bindTarget bind-mounts the target at its host path. A bind mount of which a part is gone is replaced.
+func (d *applier) bindTarget(path string, t *decide.Target, allowed decide.Allowed) error {
 	if points, err := d.table.Below(t.HostPath); err != nil || 0 < len(points) && len(points) < t.Mounts {
-		if err = errors.Join(err, d.takeBound(path, t)); err != nil {
+		if err = errors.Join(err, d.unmountBound(path, t)); err != nil {
 			return err
 		}
 	}
@@ -64,13 +63,13 @@ func (d *deed) show(path string, t *decide.Target, allowed decide.Allowed) error
 	return mount.Bind(path, t.HostPath, attr)
 }
 
-// bindable refuses what is no directory, and what leads to a directory that
-// volumes live by, before anything is written.
-func (d *deed) bindable(host string) error {
+// checkHostPath refuses a path that is not a directory, or that leads to a protected directory, before
+// anything is written.
+func (d *applier) checkHostPath(host string) error {
 	if d.f.Block {
 		return fmt.Errorf("%w: volume %s is a block device", uses.ErrHostPath, d.f.Volume)
 	}
-	if kept, err := mount.Within(host, d.Finder.Kept()...); err != nil || kept {
+	if protected, err := mount.Within(host, d.Finder.ProtectedDirs()...); err != nil || protected {
 		return errors.Join(err, fmt.Errorf("%w: %.200s leads to a directory that volumes live by, or covers one",
 			uses.ErrHostPath, host))
 	}
@@ -84,24 +83,24 @@ func (d *deed) bindable(host string) error {
 	return nil
 }
 
-// unbind takes the second mount away, if it is the one that bind made.
-func (d *deed) unbind(path string) error {
+// unbind unmounts the host path, if the mount there is the one that bind made.
+func (d *applier) unbind(path string) error {
 	t := d.rec.Target(path)
 	t.HostPhase = decide.Unbinding
 	if err := d.settle(); err != nil {
 		return err
 	}
-	if err := d.takeBound(path, t); err != nil {
+	if err := d.unmountBound(path, t); err != nil {
 		return err
 	}
 	t.HostPath, t.HostPhase, t.HostDevice, d.dirty = "", "", "", true
 	return nil
 }
 
-// takeBound takes away what is bound at the target's host path, and nothing that
-// anybody else has mounted there or below it.
-func (d *deed) takeBound(path string, t *decide.Target) error {
-	at, strange, err := d.boundAt(t)
+// unmountBound unmounts the target's host path, but nothing that somebody else has mounted there or
+// below it.
+func (d *applier) unmountBound(path string, t *decide.Target) error {
+	at, foreign, err := d.boundAt(t)
 	if err != nil {
 		return err
 	}
@@ -110,13 +109,13 @@ func (d *deed) takeBound(path string, t *decide.Target) error {
 	case err != nil:
 		return err
 	case len(at) > 0 && !slices.Contains(at, top.ID):
-		// Nobody sees the volume there, and it is mounted nevertheless.
+		// The volume is mounted there, but hidden by another mount.
 		return fmt.Errorf("%w: %s: %w: %s", uses.ErrHostPath, t.HostPath, mount.ErrOccupied, top.Source)
-	case len(at) > 0 && strange != "":
-		return fmt.Errorf("%w: %s: %w", uses.ErrHostPath, strange, mount.ErrOccupied)
+	case len(at) > 0 && foreign != "":
+		return fmt.Errorf("%w: %s: %w", uses.ErrHostPath, foreign, mount.ErrOccupied)
 	case len(at) > 0:
 		unmount := mount.Unmount
-		if d.f.Dead[path] {
+		if d.f.Dead[path] || d.f.Dead[t.HostPath] {
 			unmount = mount.Detach
 		}
 		return unmount(t.HostPath)
@@ -126,10 +125,10 @@ func (d *deed) takeBound(path string, t *decide.Target) error {
 	return nil
 }
 
-// boundAt returns the mounts at the target's host path that are of the volume's
-// filesystems, as they are now or were when they were bound there, and where
-// below it another one is.
-func (d *deed) boundAt(t *decide.Target) (at []int, strange string, err error) {
+// boundAt returns the ids of the mounts at the target's host path that show the volume's filesystems
+// (those mounted now or at the time of the bind), and a path below it where another filesystem is
+// mounted.
+func (d *applier) boundAt(t *decide.Target) (at []int, foreign string, err error) {
 	own := map[string]bool{}
 	for device := range strings.FieldsSeq(t.HostDevice) {
 		own[device] = true
@@ -149,8 +148,8 @@ func (d *deed) boundAt(t *decide.Target) (at []int, strange string, err error) {
 		case own[p.Device] && p.Path == t.HostPath:
 			at = append(at, p.ID)
 		case !own[p.Device] && p.Path != t.HostPath:
-			strange = p.Path
+			foreign = p.Path
 		}
 	}
-	return at, strange, err
+	return at, foreign, err
 }

@@ -13,15 +13,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Keys of what a driver is told of a Pod.
+// Keys of a Pod's attributes in the volume context.
 const (
 	infoPrefix = "csi.storage.k8s.io/"
 	tokensKey  = infoPrefix + "serviceAccount.tokens"
 )
 
-// volumeContext is the volume's attributes, with the Pod's when the driver
-// asks for them.
-func (d *deed) volumeContext(pod *corev1.Pod) map[string]string {
+// volumeContext returns the volume's attributes, with those of the Pod if the driver asks for them.
+func (d *applier) volumeContext(pod *corev1.Pod) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, d.f.pv.Spec.CSI.VolumeAttributes)
 	if info := d.Node.Spec(d.f.Driver).PodInfoOnMount; info == nil || !*info || pod == nil {
@@ -34,10 +33,9 @@ func (d *deed) volumeContext(pod *corev1.Pod) map[string]string {
 	return out
 }
 
-// addTokens puts the tokens of the Pod's service account that the driver asks
-// for into the request: by audience, among the volume's attributes or its
-// secrets. They are nowhere else: not in the journal, not in a log.
-func (d *deed) addTokens(ctx context.Context, pod *corev1.Pod, request *csipb.NodePublishVolumeRequest) error {
+// addTokens adds the tokens of the Pod's service account that the driver asks for, by audience, to the
+// request's volume context or secrets. Tokens are never written to the journal or a log.
+func (d *applier) addTokens(ctx context.Context, pod *corev1.Pod, request *csipb.NodePublishVolumeRequest) error {
 	spec := d.Node.Spec(d.f.Driver)
 	if len(spec.TokenRequests) == 0 || pod == nil {
 		return nil

@@ -1,8 +1,6 @@
-// Package volumes brings volumes to the Pods of a node and takes them away: gather,
-// decide/mount, apply.
+// Package volumes mounts and unmounts the volumes of a node's Pods: gather, decide/mount, apply.
 //
-// Life cycle: New makes Volumes over a journal that is open; Run works on those that
-// are added until its context ends. One volume is worked on by one goroutine at a time;
-// volumes are independent of each other, and a driver that hangs holds up its own
-// volumes only. Mounts stay when Run ends.
+// Life cycle: New makes Volumes from an open journal; Run processes the volumes that are added until
+// its context ends. Each volume is processed by one goroutine at a time. Volumes are independent of
+// each other, and a driver that hangs delays only its own volumes. Mounts stay when Run ends.
 package volumes

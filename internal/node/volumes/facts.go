@@ -18,21 +18,24 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// facts are what one look at a volume found.
+// facts are the facts of one decision, with the objects that its actions need.
 type facts struct {
 	decide.Facts
 	driver *csi.Driver
-	// pv and claim are nil when they are gone.
-	pv    *corev1.PersistentVolume
+	// pv is nil if the volume's object is gone.
+	pv *corev1.PersistentVolume
+	// claim is nil if the volume has none.
 	claim *corev1.PersistentVolumeClaim
-	// consumers are the living Pods, by target path.
+	// consumers are the Pods that may use the volume, by target path.
 	consumers map[string]*corev1.Pod
+	// differs are the paths at which the mount table differs from the journal.
+	differs []string
 }
 
-// gatherer finds the facts about volumes.
-type gatherer struct{ *parts }
+// gatherer reads the facts about volumes.
+type gatherer struct{ *shared }
 
-// gather collects the facts about one volume.
+// gather returns the facts about a volume, by its key.
 func (g gatherer) gather(ctx context.Context, key string) (*facts, error) {
 	name, handle, _ := strings.Cut(key, "^")
 	f := &facts{consumers: map[string]*corev1.Pod{}}
@@ -40,14 +43,14 @@ func (g gatherer) gather(ctx context.Context, key string) (*facts, error) {
 	f.Record = g.Journal.Get(key)
 	g.gatherUses(f, key)
 	g.gatherInline(f, key)
-	g.keepRunning(f)
+	g.gatherRunning(f)
 	slices.SortFunc(f.Wanted, func(x, y decide.Consumer) int {
 		return strings.Compare(x.Namespace+"/"+x.Name+x.Path, y.Namespace+"/"+y.Name+y.Path)
 	})
 	f.driver, f.DriverReady = g.Drivers.Get(name)
 	f.CanStage = f.DriverReady && f.driver.Node.StageUnstage
 	if !f.DriverReady {
-		f.Absent = g.absent(f)
+		f.Absent = g.driverAbsent(f)
 	}
 	n := uses.UniqueName(name, handle)
 	f.InUse = g.Node.Marks.Has(n)
@@ -62,12 +65,12 @@ func (g gatherer) gather(ctx context.Context, key string) (*facts, error) {
 	return f, nil
 }
 
-// gatherUses finds the Pods that want the volume. More than one object may
-// stand for the same volume.
+// gatherUses adds the Pods that want the volume through a claim. Several PersistentVolumes may have
+// the same handle.
 func (g gatherer) gatherUses(f *facts, key string) {
 	for _, pv := range g.Volumes.By(cluster.VolumesByHandle, key) {
 		if f.pv == nil {
-			f.set(pv, nil)
+			f.setVolume(pv, nil)
 		}
 		ref := pv.Spec.ClaimRef
 		if ref == nil {
@@ -79,16 +82,16 @@ func (g gatherer) gatherUses(f *facts, key string) {
 			}
 			for _, u := range g.Finder.Of(pod) {
 				if u.PV == pv || u.PV != nil && u.PV.UID == pv.UID {
-					g.want(f, u)
+					g.addConsumer(f, u)
 				}
 			}
 		}
 	}
 }
 
-// gatherInline finds the Pod that names the volume itself.
+// gatherInline adds the Pod that defines the volume inline.
 func (g gatherer) gatherInline(f *facts, key string) {
-	if !strings.HasPrefix(f.Handle, uses.InlinePrefix) || f.pv != nil {
+	if !strings.HasPrefix(f.Handle, uses.InlineHandlePrefix) || f.pv != nil {
 		return
 	}
 	for _, pod := range g.Pods.List() {
@@ -97,25 +100,25 @@ func (g gatherer) gatherInline(f *facts, key string) {
 		}
 		for _, u := range g.Finder.Of(pod) {
 			if u.Inline && u.Key() == key {
-				g.want(f, u)
+				g.addConsumer(f, u)
 			}
 		}
 	}
 }
 
-func (f *facts) set(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
+func (f *facts) setVolume(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
 	f.pv, f.claim, f.Known = pv, claim, true
 	f.Volume, f.Block = pv.Name, uses.IsBlock(pv)
 	f.SinglePod = slices.Equal(pv.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod})
 }
 
-func (g gatherer) want(f *facts, u uses.Use) {
+func (g gatherer) addConsumer(f *facts, u uses.Use) {
 	path := uses.TargetPath(g.Root, string(u.Pod.UID), u.PV.Name, uses.IsBlock(u.PV))
 	if f.consumers[path] != nil {
 		return
 	}
 	if f.claim == nil {
-		f.set(u.PV, u.Claim)
+		f.setVolume(u.PV, u.Claim)
 		f.Ephemeral = u.Inline
 	}
 	if u.Claim != nil && f.claim == u.Claim {
@@ -132,10 +135,9 @@ func (g gatherer) want(f *facts, u uses.Use) {
 	f.Wanted = append(f.Wanted, c)
 }
 
-// keepRunning adds the living Pods that have the volume although no object
-// leads from them to it any more: a consumer's mount is never taken away under
-// it.
-func (g gatherer) keepRunning(f *facts) {
+// gatherRunning adds the running Pods for which the volume is published, although no object leads
+// from them to it any more: a volume is never unmounted while its Pod may run.
+func (g gatherer) gatherRunning(f *facts) {
 	if f.Record == nil {
 		return
 	}
@@ -154,9 +156,9 @@ func (g gatherer) keepRunning(f *facts) {
 	}
 }
 
-// gatherMounts reads the mount table at the places that matter.
+// gatherMounts reads what is mounted at the paths of the record.
 func (g gatherer) gatherMounts(ctx context.Context, f *facts) error {
-	f.Mounted, f.Dead = map[string]bool{}, map[string]bool{}
+	f.Mounted, f.Dead, f.Covered = map[string]bool{}, map[string]bool{}, map[string]string{}
 	if f.Record == nil {
 		return nil
 	}
@@ -164,53 +166,51 @@ func (g gatherer) gatherMounts(ctx context.Context, f *facts) error {
 	if err != nil {
 		return err
 	}
-	shown := func(path string) bool {
-		p, mounted := points[path]
-		return mounted && !p.Hidden
-	}
-	if f.Mounted[f.Record.StagingPath] = shown(f.Record.StagingPath); f.Mounted[f.Record.StagingPath] {
-		f.Dead[f.Record.StagingPath] = g.Liveness.Dead(ctx, f.Record.StagingPath)
-	}
-	for _, t := range f.Record.Targets {
-		if f.Record.Block {
-			f.Mounted[t.Path] = mount.IsDevice(t.Path) && g.linked(f.Record.Volume, t)
-			continue
-		}
-		for _, path := range []string{t.Path, t.HostPath} {
-			if path == "" || !shown(path) {
-				continue
-			}
-			if f.Mounted[path], f.Dead[path], err = g.whole(ctx, path, t.Mounts); err != nil {
+	for _, p := range placesOf(f.Record) {
+		switch covered := mount.CoveredBy(points, p.path, p.own); {
+		case covered != "":
+			f.Mounted[p.path], f.Covered[p.path] = true, covered
+		case points[p.path].Path == "":
+		case p.path == f.Record.StagingPath:
+			f.Mounted[p.path], f.Dead[p.path] = true, g.Liveness.Dead(ctx, p.path)
+		default:
+			if f.Mounted[p.path], f.Dead[p.path], err = g.checkMounts(ctx, p.path, p.mounts); err != nil {
 				return err
 			}
 		}
 	}
+	for _, t := range f.Record.Targets {
+		if f.Record.Block {
+			f.Mounted[t.Path] = mount.IsDevice(t.Path) && g.deviceLinked(f.Record.Volume, t)
+		}
+	}
+	f.differs = differences(f.Record, points)
 	return nil
 }
 
-// whole says whether as much is mounted at a path and below it as was, and whether
-// any of it is dead.
-func (g gatherer) whole(ctx context.Context, path string, was int) (whole, dead bool, err error) {
+// checkMounts says whether at least count mounts are at a path and below it, and whether one of them
+// is dead.
+func (g gatherer) checkMounts(ctx context.Context, path string, count int) (complete, dead bool, err error) {
 	points, err := g.table.Below(path)
 	for _, p := range points {
 		dead = dead || g.Liveness.Dead(ctx, p.Path)
 	}
-	return len(points) >= was, dead, err
+	return len(points) >= count, dead, err
 }
 
-// linked says whether the Pod sees its device.
-func (g gatherer) linked(pv string, t decide.Target) bool {
+// deviceLinked says whether the Pod's directory has the link to its block device.
+func (g gatherer) deviceLinked(pv string, t decide.Target) bool {
 	at, err := os.Readlink(uses.DeviceLink(g.Root, t.PodUID, pv))
 	return err == nil && at == t.Path
 }
 
-// attachRequired is true for a driver that has not said otherwise.
+// attachRequired says whether a driver's volumes must be attached, which is the default.
 func (g gatherer) attachRequired(driver string) bool {
 	return ptr.Deref(g.Node.Spec(driver).AttachRequired, true)
 }
 
-// absent says why a driver of a host of drivers is not there.
-func (g gatherer) absent(f *facts) volume.Because {
+// driverAbsent returns the reason that the host of a driver notes on the Node for not running it.
+func (g gatherer) driverAbsent(f *facts) volume.Because {
 	n, ok := g.Node.Object()
 	if _, noted := note.Of(n)[f.Driver]; !ok || !noted && !note.Hosted(f.pv) {
 		return volume.Because{}
@@ -218,8 +218,7 @@ func (g gatherer) absent(f *facts) volume.Because {
 	return note.Absent(f.Driver, n)
 }
 
-// refusedMode says why a driver does not do volumes that live as long as they
-// shall; empty when it does.
+// refusedMode says why a driver does not support the volume's lifecycle mode; empty if it does.
 func (g gatherer) refusedMode(driver string, ephemeral bool) string {
 	d, known := g.Node.CSIDrivers.Get(driver)
 	if !known {
@@ -228,8 +227,7 @@ func (g gatherer) refusedMode(driver string, ephemeral bool) string {
 	return decide.Lifecycle(driver, true, d.Spec.VolumeLifecycleModes, ephemeral)
 }
 
-// growTo returns the size that the node has to grow the volume to, 0 when it
-// is not the node's turn.
+// growTo returns the size to which the node has to expand the volume; 0 if it does not have to.
 func growTo(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) int64 {
 	turn := false
 	switch claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
@@ -245,8 +243,8 @@ func growTo(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) in
 	}
 	size, promised := pv.Spec.Capacity[corev1.ResourceStorage], claim.Status.AllocatedResources[corev1.ResourceStorage]
 	if size.Cmp(promised) < 0 {
-		// The volume was written before the claim and is only not seen yet: what
-		// is known of its size would be taken for the end of the resize.
+		// The PersistentVolume in the cache is older than the claim. With its size, the resize would
+		// seem to be finished.
 		return 0
 	}
 	return size.Value()

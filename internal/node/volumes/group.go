@@ -9,9 +9,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// mountGroup returns the group that the driver itself gives the files to, ""
-// when it cannot or nobody asks. Staging is for all Pods; the first in order
-// decides.
+// mountGroup returns the VolumeMountGroup for a driver's call, "" if the driver does not support it or
+// the Pod has no group. A volume is staged for all its Pods, with the group of the first one; pod is
+// nil then.
 func (f *facts) mountGroup(pod *corev1.Pod) string {
 	if pod == nil && len(f.Wanted) > 0 {
 		pod = f.consumers[f.Wanted[0].Path]
@@ -29,9 +29,9 @@ func groupOf(pod *corev1.Pod) *int64 {
 	return pod.Spec.SecurityContext.FSGroup
 }
 
-// ownGroup says whether the agent has to give the files to the Pod's group,
-// and whether it does so even when the top directory has that group already.
-func (f *facts) ownGroup(policy *storagev1.FSGroupPolicy, pod *corev1.Pod, readOnly bool) (group int, always, ok bool) {
+// fsGroup says whether the agent has to change the group of the files to the Pod's, and whether it does
+// so even if the top directory already has that group.
+func (f *facts) fsGroup(policy *storagev1.FSGroupPolicy, pod *corev1.Pod, readOnly bool) (group int, always, ok bool) {
 	g := groupOf(pod)
 	if g == nil || readOnly || f.Block || f.driver.Node.MountGroup {
 		return 0, false, false
@@ -46,8 +46,7 @@ func (f *facts) ownGroup(policy *storagev1.FSGroupPolicy, pod *corev1.Pod, readO
 	return int(*g), change == nil || *change == corev1.FSGroupChangeAlways, ok
 }
 
-// oneWriter says whether a mode is for writers on one node. A volume may have
-// others beside it.
+// oneWriter says whether a mode is for writers on one node.
 func oneWriter(mode corev1.PersistentVolumeAccessMode) bool {
 	return mode == corev1.ReadWriteOnce || mode == corev1.ReadWriteOncePod
 }

@@ -40,7 +40,7 @@ func TestWhoseGroup(t *testing.T) {
 		f.pv = &corev1.PersistentVolume{}
 		f.pv.Spec.AccessModes, f.pv.Spec.CSI = c.modes, &corev1.CSIPersistentVolumeSource{FSType: c.fsType}
 		pod := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{FSGroup: ptr.To[int64](7)}}}
-		if group, always, ok := f.ownGroup(c.policy, pod, c.readOnly); ok != c.want || ok && (group != 7 || !always) {
+		if group, always, ok := f.fsGroup(c.policy, pod, c.readOnly); ok != c.want || ok && (group != 7 || !always) {
 			t.Errorf("%s: %d %v %v", name, group, always, ok)
 		}
 	}

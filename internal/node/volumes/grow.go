@@ -15,8 +15,8 @@ import (
 	"volplane.dev/volplane/internal/decide/resize"
 )
 
-// grow grows the volume on the node and then tells the claim.
-func (d *deed) grow(ctx context.Context) error {
+// grow expands the volume on the node and then writes its new size to the claim.
+func (d *applier) grow(ctx context.Context) error {
 	r, size := d.rec, d.f.Facts.Grow
 	var failed error
 	if d.f.driver.Node.Expand && len(r.Targets) > 0 {
@@ -27,7 +27,7 @@ func (d *deed) grow(ctx context.Context) error {
 		r.GrowRefused, d.dirty = size, true
 	}
 	if after.State != nil {
-		if err := d.tellGrown(ctx, *after.State); err != nil {
+		if err := d.writeSize(ctx, *after.State); err != nil {
 			return err
 		}
 	}
@@ -39,8 +39,9 @@ func (d *deed) grow(ctx context.Context) error {
 	return nil
 }
 
-func (d *deed) expand(ctx context.Context) error {
-	_, capability, err := d.prepareGrow()
+func (d *applier) expand(ctx context.Context) error {
+	d.publishContext = d.rec.PublishContext
+	_, capability, err := d.prepare()
 	if err != nil {
 		return err
 	}
@@ -49,7 +50,8 @@ func (d *deed) expand(ctx context.Context) error {
 		return err
 	}
 	if d.rec.GrowSecret != nil {
-		// What the driver is given now it may say after the next start.
+		// Its errors may contain the secret even after a restart of the agent; the record is needed to
+		// redact them.
 		if err := d.save(); err != nil {
 			return err
 		}
@@ -62,18 +64,12 @@ func (d *deed) expand(ctx context.Context) error {
 		request.StagingTargetPath = d.rec.StagingPath
 	}
 	_, err = d.f.driver.NodeClient().NodeExpandVolume(ctx, request)
-	return called(d.f.Driver, "NodeExpandVolume", err)
+	return wrapCall(d.f.Driver, "NodeExpandVolume", err)
 }
 
-// prepareGrow keeps the publish context that the volume was mounted with.
-func (d *deed) prepareGrow() (*decide.Record, *csipb.VolumeCapability, error) {
-	d.publishContext = d.rec.PublishContext
-	return d.prepare()
-}
-
-// tellGrown writes the end of a growth into the claim's status: the new
-// capacity, or that it cannot be.
-func (d *deed) tellGrown(ctx context.Context, state corev1.ClaimResourceStatus) error {
+// writeSize writes the result of an expansion into the claim's status: the new capacity, or that the
+// driver refuses it.
+func (d *applier) writeSize(ctx context.Context, state corev1.ClaimResourceStatus) error {
 	claim := d.f.claim
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": claim.ResourceVersion},

@@ -20,12 +20,12 @@ var (
 	errNoDevice   = errors.New("the driver said that the volume is published, but there is no block device")
 )
 
-func (d *deed) publish(ctx context.Context, path string) error {
+func (d *applier) publish(ctx context.Context, path string) error {
 	request, err := d.request(ctx, path)
 	if err != nil {
 		return err
 	}
-	// What is there must be this agent's: a driver could write to it, or hide it.
+	// A driver could write to what somebody else has put there, or hide it.
 	if d.rec.Target(path) == nil {
 		if err := d.table.CheckFree(path, d.f.Block); err != nil {
 			return fmt.Errorf("target of volume %s: %w", d.f.Volume, err)
@@ -34,45 +34,45 @@ func (d *deed) publish(ctx context.Context, path string) error {
 	t, before := d.target(d.consumer(path))
 	t.Phase = decide.Publishing
 	if err := d.save(); err != nil {
-		d.notBegun(path, before)
+		d.restorePhase(path, before)
 		return err
 	}
 	if err := mount.MakeBelow(d.Root, filepath.Dir(path)); err != nil {
 		// The driver was not called.
-		d.notBegun(path, before)
+		d.restorePhase(path, before)
 		d.dirty = true
 		return fmt.Errorf("make parent of target: %w", err)
 	}
 	_, err = d.f.driver.NodeClient().NodePublishVolume(ctx, request)
 	d.dirty = true
-	phase := d.brought(decide.Publish, before, path, err)
+	phase := d.phaseAfterCall(decide.Publish, before, path, err)
 	switch {
 	case err == nil:
-		return d.published(ctx, t)
+		return d.confirmPublished(ctx, t)
 	case phase == "":
-		d.forget(path)
+		d.removeTarget(path)
 	default:
 		t.Phase = phase
 	}
-	return called(d.f.Driver, "NodePublishVolume", err)
+	return wrapCall(d.f.Driver, "NodePublishVolume", err)
 }
 
-// republish calls the driver again for what it has published. Whatever comes
-// of it, the mount stays as it is.
-func (d *deed) republish(ctx context.Context, path string) error {
+// republish calls the driver again for a published target. The mount stays as it is even if the call
+// fails.
+func (d *applier) republish(ctx context.Context, path string) error {
 	d.publishContext = d.rec.PublishContext
 	request, err := d.request(ctx, path)
 	if err != nil {
 		return err
 	}
 	if _, err := d.f.driver.NodeClient().NodePublishVolume(ctx, request); err != nil {
-		return called(d.f.Driver, "NodePublishVolume", err)
+		return wrapCall(d.f.Driver, "NodePublishVolume", err)
 	}
-	return d.published(ctx, d.rec.Target(path))
+	return d.confirmPublished(ctx, d.rec.Target(path))
 }
 
-// request is what NodePublishVolume is called with, the first time and again.
-func (d *deed) request(ctx context.Context, path string) (*csipb.NodePublishVolumeRequest, error) {
+// request returns the arguments of NodePublishVolume.
+func (d *applier) request(ctx context.Context, path string) (*csipb.NodePublishVolumeRequest, error) {
 	r, capability, err := d.prepare()
 	if err != nil {
 		return nil, err
@@ -95,15 +95,16 @@ func (d *deed) request(ctx context.Context, path string) (*csipb.NodePublishVolu
 	return request, d.addTokens(ctx, pod, request)
 }
 
-// published believes the driver when the host shows what it says.
-func (d *deed) published(ctx context.Context, t *decide.Target) error {
+// confirmPublished checks the driver's success on the host, does what is left to the agent (group of
+// the files, link of a device), and sets the phase.
+func (d *applier) confirmPublished(ctx context.Context, t *decide.Target) error {
 	pod := d.f.consumers[t.Path]
 	if d.f.Verify {
-		if err := d.shown(t.Path); err != nil {
+		if err := d.checkMounted(t.Path); err != nil {
 			return err
 		}
 	}
-	if group, always, ok := d.f.ownGroup(d.Node.Spec(d.f.Driver).FSGroupPolicy, pod, t.ReadOnly); ok {
+	if group, always, ok := d.f.fsGroup(d.Node.Spec(d.f.Driver).FSGroupPolicy, pod, t.ReadOnly); ok {
 		if err := fsgroup.Apply(ctx, t.Path, group, always); err != nil {
 			return err
 		}
@@ -120,12 +121,16 @@ func (d *deed) published(ctx context.Context, t *decide.Target) error {
 	if t.Mounts = len(points); t.Mounts == 1 {
 		t.Mounts = 0
 	}
+	t.Filesystem = ""
+	if len(points) > 0 && points[0].Path == t.Path {
+		t.Filesystem = points[0].Filesystem()
+	}
 	t.Phase = decide.Published
 	d.republishes.done(d.f.Driver, t.Path)
 	return nil
 }
 
-func (d *deed) shown(path string) error {
+func (d *applier) checkMounted(path string) error {
 	if d.f.Block {
 		if !mount.IsDevice(path) {
 			return fmt.Errorf("volume %s at %s: %w", d.f.Volume, path, errNoDevice)
@@ -139,8 +144,8 @@ func (d *deed) shown(path string) error {
 	return err
 }
 
-// link shows a block device where the Pod looks for it.
-func (d *deed) link(t *decide.Target) error {
+// link makes the block device visible in the Pod's directory.
+func (d *applier) link(t *decide.Target) error {
 	at := uses.DeviceLink(d.Root, t.PodUID, d.rec.Volume)
 	if err := mount.MakeBelow(d.Root, filepath.Dir(at)); err != nil {
 		return fmt.Errorf("make parent of device link: %w", err)
@@ -148,7 +153,7 @@ func (d *deed) link(t *decide.Target) error {
 	return mount.Link(t.Path, at)
 }
 
-func (d *deed) consumer(path string) decide.Consumer {
+func (d *applier) consumer(path string) decide.Consumer {
 	for _, c := range d.f.Wanted {
 		if c.Path == path {
 			return c
@@ -157,10 +162,10 @@ func (d *deed) consumer(path string) decide.Consumer {
 	return decide.Consumer{Path: path}
 }
 
-// target returns the record's target for a consumer, and its phase so far. A
-// published one that is published again is no longer known to be without
+// target returns the record's target for a consumer, which it adds if needed, and the phase to which a
+// failed call falls back: Publishing for an existing target, because an earlier call may have had an
 // effect.
-func (d *deed) target(c decide.Consumer) (*decide.Target, decide.Phase) {
+func (d *applier) target(c decide.Consumer) (*decide.Target, decide.Phase) {
 	if t := d.rec.Target(c.Path); t != nil {
 		return t, decide.Publishing
 	}
@@ -170,9 +175,8 @@ func (d *deed) target(c decide.Consumer) (*decide.Target, decide.Phase) {
 	return &d.rec.Targets[len(d.rec.Targets)-1], ""
 }
 
-// notBegun puts a target back to the phase that it had; "" is that there was
-// none.
-func (d *deed) notBegun(path string, before decide.Phase) {
+// restorePhase gives a target its previous phase back; a target without one is removed.
+func (d *applier) restorePhase(path string, before decide.Phase) {
 	if before == "" {
 		d.rec.Targets = slices.DeleteFunc(d.rec.Targets, func(t decide.Target) bool { return t.Path == path })
 		return
@@ -180,25 +184,24 @@ func (d *deed) notBegun(path string, before decide.Phase) {
 	d.rec.Target(path).Phase = before
 }
 
-// forget takes a target out of the record.
-func (d *deed) forget(path string) {
+// removeTarget removes a target from the record, and its empty directories.
+func (d *applier) removeTarget(path string) {
 	d.rec.Targets, d.dirty = slices.DeleteFunc(d.rec.Targets, func(t decide.Target) bool { return t.Path == path }), true
 	d.republishes.forget(path)
-	d.tidyTarget(path)
+	d.removeEmptyTarget(path)
 }
 
-// unlink takes the device out of the Pod's sight; then come the driver's steps,
-// in the opposite order of those that brought it.
-func (d *deed) unlink(t *decide.Target) error {
+// unlink removes the link to the device from the Pod's directory.
+func (d *applier) unlink(t *decide.Target) error {
 	at := uses.DeviceLink(d.Root, t.PodUID, d.rec.Volume)
 	if err := mount.Unlink(at); err != nil {
 		return err
 	}
-	d.tidyTarget(filepath.Dir(at))
+	d.removeEmptyTarget(filepath.Dir(at))
 	return nil
 }
 
-func (d *deed) unpublish(ctx context.Context, path string) error {
+func (d *applier) unpublish(ctx context.Context, path string) error {
 	t := d.rec.Target(path)
 	t.Phase = decide.Unpublishing
 	if err := d.settle(); err != nil {
@@ -211,9 +214,9 @@ func (d *deed) unpublish(ctx context.Context, path string) error {
 	}
 	_, err := d.f.driver.NodeClient().NodeUnpublishVolume(ctx,
 		&csipb.NodeUnpublishVolumeRequest{VolumeId: d.rec.Handle, TargetPath: path})
-	if err := d.taken(path, called(d.f.Driver, "NodeUnpublishVolume", err)); err != nil {
+	if err := d.verifyRemoved(path, wrapCall(d.f.Driver, "NodeUnpublishVolume", err)); err != nil {
 		return err
 	}
-	d.forget(path)
+	d.removeTarget(path)
 	return nil
 }

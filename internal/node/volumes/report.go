@@ -7,26 +7,37 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/identity"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// reporter tells of what went wrong at the objects that it keeps waiting.
-type reporter struct{ *parts }
+// reporter records failures as events of the objects that wait.
+type reporter struct {
+	*shared
+	// try is the next try of the failure that is being reported.
+	try retry.Try
+}
 
-// after tells of what failed, and of what cannot begin, at the objects that it
-// keeps waiting, and returns why the volume has to be looked at again. What is
-// only waited for counts when nothing went wrong.
-func (r reporter) after(ctx context.Context, f *facts, plan *decide.Plan, failed []failure) error {
+// event records a warning, with the next try if it is about a failure.
+func (r reporter) event(o runtime.Object, b volume.Because) { r.Events.WarnWith(o, b, r.try.Notes()) }
+
+// after records the failures of a plan, and what keeps it from starting, and returns the error for
+// which the volume is requeued. errNotYet counts only if nothing else failed.
+func (r reporter) after(
+	ctx context.Context, f *facts, plan *decide.Plan, failed []failure, try retry.Try,
+) error {
 	r.warnStuck(ctx, f, plan.Because)
 	if len(failed) == 0 {
 		return nil
 	}
+	r.try = try
 	var wrong, notYet error
 	for _, x := range failed {
 		if errors.Is(x.err, errNotYet) {
@@ -48,12 +59,11 @@ func (r reporter) after(ctx context.Context, f *facts, plan *decide.Plan, failed
 	return notYet
 }
 
-// inUse adds to the reason of a failed unmount who keeps in use what is still mounted. A
-// search costs something, so there is one only after the kernel or the driver has
-// refused.
+// inUse adds the processes that keep the mount in use to the reason of a failed unmount. The search is
+// expensive, so it runs only after the kernel or the driver has refused.
 func (r reporter) inUse(ctx context.Context, f *facts, x failure, b volume.Because) volume.Because {
 	var call *callError
-	at := f.takenFrom(x.action)
+	at := f.unmountPath(x.action)
 	if at == "" || !f.Verify || !errors.Is(x.err, unix.EBUSY) && !errors.As(x.err, &call) {
 		return b
 	}
@@ -72,8 +82,8 @@ func (r reporter) inUse(ctx context.Context, f *facts, x failure, b volume.Becau
 	return decide.InUse(b, r.Node.Name, holders)
 }
 
-// takenFrom returns where an action takes a filesystem away, "" when it does not.
-func (f *facts) takenFrom(a decide.Action) string {
+// unmountPath returns the path that an action unmounts, "" if it unmounts none.
+func (f *facts) unmountPath(a decide.Action) string {
 	switch {
 	case f.Block:
 	case a.Verb == decide.Unbind:
@@ -86,7 +96,7 @@ func (f *facts) takenFrom(a decide.Action) string {
 	return ""
 }
 
-// describe returns an error as a bounded text.
+// describe returns the bounded text of an error.
 func describe(err error) string {
 	var call *callError
 	if errors.As(err, &call) {
@@ -95,13 +105,13 @@ func describe(err error) string {
 	return fmt.Sprintf("%.900s", err)
 }
 
-// causeOf returns why a step failed, as what decides who has to act.
+// causeOf returns the cause of a failed step, from which decide/mount derives who acts next.
 func causeOf(err error) decide.Cause {
 	c := decide.Cause{
-		Text: describe(err), NotShown: errors.Is(err, errNotMounted) || errors.Is(err, errNoDevice),
-		InTheWay: slices.ContainsFunc([]error{
+		Text: describe(err), NotDone: errors.Is(err, errNotMounted) || errors.Is(err, errNoDevice),
+		Obstacle: slices.ContainsFunc([]error{
 			mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, uses.ErrHostPath,
-			errSecret, errElsewhere, identity.ErrHeld,
+			errSecret, errMountedElsewhere, identity.ErrHeld,
 			unix.ENOSPC, unix.EROFS, unix.EBUSY, unix.ENOTDIR,
 		}, func(inTheWay error) bool { return errors.Is(err, inTheWay) }),
 	}
@@ -112,47 +122,58 @@ func causeOf(err error) decide.Cause {
 	return c
 }
 
-// warn records a failure at the objects that it keeps waiting.
+// warn records a failed action at the objects that wait for it.
 func (r reporter) warn(ctx context.Context, f *facts, failed decide.Action, b volume.Because) {
 	switch {
 	case b.Reason == volume.ReasonFailedNodeResize:
-		r.Events.Warn(f.claim, b)
+		r.event(f.claim, b)
 		for _, pod := range f.consumers {
-			r.Events.Warn(pod, b)
+			r.event(pod, b)
 		}
 	case failed.Verb == decide.Republish || failed.Verb == decide.Publish:
-		r.Events.Warn(f.consumers[failed.Path], b)
+		r.event(f.consumers[failed.Path], b)
 	case b.Reason == volume.ReasonFailedMount:
 		r.warnWaiting(f, b)
 	default:
-		r.warnLeaving(ctx, f, failed.Path, b)
+		r.warnUnmounting(ctx, f, failed.Path, b)
 	}
 }
 
-// warnStuck records what keeps Pods waiting, or has happened to them, without
-// any step of this agent having failed.
+// warnStuck records what keeps Pods waiting although no step of this agent failed.
 func (r reporter) warnStuck(ctx context.Context, f *facts, b volume.Because) {
 	switch b.Reason {
 	case volume.ReasonFailedMount:
 		r.warnWaiting(f, b)
 	case volume.ReasonMountBroken:
-		for path, pod := range f.consumers {
-			if f.Dead[path] || f.Unmounted(path) {
-				r.Events.Warn(pod, b)
-			}
-		}
+		r.warnBroken(f, b)
 	case volume.ReasonDriverMissing:
 		r.warnWaiting(f, b)
 		if len(f.Wanted) == 0 || f.Record != nil && len(f.Record.Targets) > 0 {
-			r.warnLeaving(ctx, f, "", volume.Because{Reason: volume.ReasonFailedUnmount, Message: b.Message, Next: b.Next})
+			r.warnUnmounting(ctx, f, "", volume.Because{Reason: volume.ReasonFailedUnmount, Message: b.Message, Next: b.Next})
 		}
 	}
 }
 
-// warnLeaving tells the Pods that the volume is to be taken from; path limits
-// it to the one that it is published to there. When it is taken from none any
-// more, those wait that want it next, or its detach.
-func (r reporter) warnLeaving(ctx context.Context, f *facts, path string, b volume.Because) {
+// warnBroken warns the Pods whose own mounts are broken; if it is the staged mount, all Pods.
+func (r reporter) warnBroken(f *facts, b volume.Because) {
+	warned := false
+	for _, c := range f.Wanted {
+		if f.Unseen(c) != "" || f.Unmounted(c.Path) || c.HostPath != "" && slices.Contains(f.differs, c.HostPath) {
+			r.event(f.consumers[c.Path], b)
+			warned = true
+		}
+	}
+	for _, pod := range f.consumers {
+		if !warned {
+			r.Events.Warn(pod, b)
+		}
+	}
+}
+
+// warnUnmounting warns the Pods from which the volume is being unmounted; a path limits it to the Pod
+// of that target. If no such Pod exists any more, it warns those that want the volume next, or what
+// waits for the detach.
+func (r reporter) warnUnmounting(ctx context.Context, f *facts, path string, b volume.Because) {
 	record := r.Journal.Get(volume.Key(f.Driver, f.Handle))
 	if record == nil {
 		return
@@ -162,45 +183,45 @@ func (r reporter) warnLeaving(ctx context.Context, f *facts, path string, b volu
 		pod, there := r.Pods.ByUID(t.PodUID)
 		gone = gone || !there
 		if there && f.consumers[t.Path] == nil && (path == "" || path == t.Path) {
-			r.Events.Warn(pod, b)
+			r.event(pod, b)
 		}
 	}
 	switch {
 	case gone:
-		r.warnHeld(ctx, f, b)
+		r.warnDetachBlocked(ctx, f, b)
 	case len(record.Targets) > 0:
 	case len(f.Wanted) > 0:
 		r.warnWaiting(f, b)
 	default:
-		r.warnHeld(ctx, f, b)
+		r.warnDetachBlocked(ctx, f, b)
 	}
 }
 
-// warnHeld tells the attachment whose detach waits for this node, or without one
-// the volume, or the node if nobody knows of that.
-func (r reporter) warnHeld(ctx context.Context, f *facts, b volume.Because) {
+// warnDetachBlocked warns the attachment whose detach waits for this node; without one, the volume, or
+// else the node.
+func (r reporter) warnDetachBlocked(ctx context.Context, f *facts, b volume.Because) {
 	if f.AttachRequired {
 		if va, err := r.attachmentOf(ctx, f); err == nil && va != nil {
-			r.Events.Warn(va, b)
+			r.event(va, b)
 			return
 		}
 	}
 	if f.pv != nil {
-		r.Events.Warn(f.pv, b)
+		r.event(f.pv, b)
 		return
 	}
 	if node, ok := r.Node.Object(); ok {
-		r.Events.Warn(node, b)
+		r.event(node, b)
 	}
 }
 
-// warnWaiting leaves out the Pods that have what they want.
+// warnWaiting warns the Pods that want the volume and do not have it completely.
 func (r reporter) warnWaiting(f *facts, b volume.Because) {
 	record := r.Journal.Get(volume.Key(f.Driver, f.Handle))
 	for path, pod := range f.consumers {
 		host, _, err := r.Finder.HostPath(pod)
 		if err != nil || !record.Target(path).Serves(host) || f.Unmounted(path) {
-			r.Events.Warn(pod, b)
+			r.event(pod, b)
 		}
 	}
 }

@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// republishes know when the drivers that want to be called again and again for what
-// they have published (requiresRepublish) were called last.
+// republishes schedules the repeated calls of drivers with requiresRepublish.
 type republishes struct {
+	// every is the pause between two calls for a target.
 	every time.Duration
-	// wants says whether a driver is one of them.
-	wants func(driver string) bool
+	// required says whether a driver has requiresRepublish.
+	required func(driver string) bool
 
-	mu   sync.Mutex
+	mu sync.Mutex
+	// last is the time of the last call, by target path.
 	last map[string]time.Time
 }
 
-// due says whether it is time to call a driver again for a target. After a
-// start of the agent it is: what the driver was told before may be old.
+// due says whether it is time to call a driver again for a target. It is after each start of the agent.
 func (r *republishes) due(driver, path string) bool {
-	if !r.wants(driver) {
+	if !r.required(driver) {
 		return false
 	}
 	r.mu.Lock()
@@ -27,9 +27,9 @@ func (r *republishes) due(driver, path string) bool {
 	return time.Since(r.last[path]) >= r.every
 }
 
-// done notes that a driver was called.
+// done records a call for a target.
 func (r *republishes) done(driver, path string) {
-	if !r.wants(driver) {
+	if !r.required(driver) {
 		return
 	}
 	r.mu.Lock()
@@ -43,9 +43,9 @@ func (r *republishes) forget(path string) {
 	delete(r.last, path)
 }
 
-// next returns in which time a driver is to be called again; 0 is never.
+// next returns the time until the next call of a driver; 0 means never.
 func (r *republishes) next(driver string) time.Duration {
-	if !r.wants(driver) {
+	if !r.required(driver) {
 		return 0
 	}
 	return r.every

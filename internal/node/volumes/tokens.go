@@ -15,15 +15,13 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// tokenAge bounds how old a token becomes before a new one is asked for, as
-// does four fifths of its life.
-const tokenAge = 24 * time.Hour
+// maxTokenAge is the age at which a token is renewed, if four fifths of its lifetime are not over before.
+const maxTokenAge = 24 * time.Hour
 
-// tokens keeps the service account tokens of the Pods of drivers that are
-// called again and again, in memory only.
+// tokens caches the service account tokens of Pods, in memory only.
 type tokens struct {
-	mu   sync.Mutex
-	kept map[tokenKey]token
+	mu    sync.Mutex
+	byKey map[tokenKey]token
 }
 
 type tokenKey struct {
@@ -36,18 +34,17 @@ type token struct {
 	renew  time.Time
 }
 
-// get returns a token that is bound to the Pod, and asks for a new one in time
-// before the one at hand ends.
+// get returns a token that is bound to the Pod: the cached one, or a new one if that must be renewed.
 func (t *tokens) get(
 	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, r storagev1.TokenRequest,
 ) (authenticationv1.TokenRequestStatus, error) {
 	key := tokenKey{string(pod.UID), r.Audience, ptr.Deref(r.ExpirationSeconds, 0)}
 	now := time.Now()
 	t.mu.Lock()
-	have, ok := t.kept[key]
+	cached, ok := t.byKey[key]
 	t.mu.Unlock()
-	if ok && now.Before(have.renew) {
-		return have.status, nil
+	if ok && now.Before(cached.renew) {
+		return cached.status, nil
 	}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: r.ExpirationSeconds,
@@ -62,33 +59,34 @@ func (t *tokens) get(
 	if account == "" {
 		account = "default"
 	}
-	got, err := client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+	issued, err := client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, account, request,
+		metav1.CreateOptions{})
 	if err != nil {
 		return authenticationv1.TokenRequestStatus{},
 			fmt.Errorf("token of service account %s/%s for audience %q: %w", pod.Namespace, account, r.Audience, err)
 	}
-	life := lifeOf(got, now)
+	lifetime := lifetimeOf(issued, now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.kept == nil {
-		t.kept = map[tokenKey]token{}
+	if t.byKey == nil {
+		t.byKey = map[tokenKey]token{}
 	}
-	t.kept[key] = token{got.Status, now.Add(min(life*4/5, tokenAge))}
-	return got.Status, nil
+	t.byKey[key] = token{issued.Status, now.Add(min(lifetime*4/5, maxTokenAge))}
+	return issued.Status, nil
 }
 
-// lifeOf returns how long a new token lives. The API server says it in seconds
-// and as the end: the end is by its clock, and this host has another one.
-func lifeOf(r *authenticationv1.TokenRequest, now time.Time) time.Duration {
+// lifetimeOf returns the lifetime of a new token. The number of seconds is preferred to the time of
+// expiration, because the clock of the API server may differ from that of this host.
+func lifetimeOf(r *authenticationv1.TokenRequest, now time.Time) time.Duration {
 	if seconds := ptr.Deref(r.Spec.ExpirationSeconds, 0); seconds > 0 {
 		return time.Duration(seconds) * time.Second
 	}
 	return r.Status.ExpirationTimestamp.Sub(now)
 }
 
-// forget drops the tokens of a Pod.
+// forget deletes the tokens of a Pod.
 func (t *tokens) forget(podUID string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.DeleteFunc(t.kept, func(k tokenKey, _ token) bool { return k.pod == podUID })
+	maps.DeleteFunc(t.byKey, func(k tokenKey, _ token) bool { return k.pod == podUID })
 }

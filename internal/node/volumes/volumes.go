@@ -13,62 +13,72 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/queue"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// rounds bounds how often one turn looks at a volume anew: once to take away,
-// once to bring, once to see that nothing is left to do, and one to spare.
-const rounds = 4
+// maxRounds bounds how often one call of reconcile plans: once to unmount, once to mount, once to
+// see that nothing is left to do, and one in reserve.
+const maxRounds = 4
 
-// Volumes brings volumes to the Pods of a node, and takes them away.
+// Volumes mounts and unmounts the volumes of a node's Pods.
 type Volumes struct {
-	*parts
+	*shared
 	queue *queue.Queue[string]
 
 	mu sync.Mutex
-	// told is the last plan's reason for each volume.
-	told map[string]volume.Because
-	// unmounted are the paths of each volume that it is published at by the journal and
-	// not by the mount table.
-	unmounted map[string][]string
+	// last is the outcome of the last reconcile of each volume, by its key.
+	last map[string]outcome
 }
 
-// New returns Volumes that nothing was done with yet.
+// outcome is what a reconcile of a volume has found out.
+type outcome struct {
+	// because is the plan's reason.
+	because volume.Because
+	// called is the start of the driver's call that is in flight; zero if there is none.
+	called time.Time
+	// unseen are the targets at which Pods do not see the volume although the journal has it published.
+	unseen []string
+	// differs are the paths at which the mount table differed from the journal.
+	differs []string
+}
+
+// New returns Volumes that Run has not processed yet.
 func New(o Options) *Volumes {
-	v := &Volumes{parts: &parts{Options: o}, told: map[string]volume.Because{}, unmounted: map[string][]string{}}
-	v.republishes = &republishes{every: o.RepublishEvery, last: map[string]time.Time{}, wants: func(driver string) bool {
+	v := &Volumes{shared: &shared{Options: o}, last: map[string]outcome{}}
+	v.republishes = &republishes{every: o.RepublishEvery, last: map[string]time.Time{}}
+	v.republishes.required = func(driver string) bool {
 		return ptr.Deref(o.Node.Spec(driver).RequiresRepublish, false)
-	}}
+	}
 	v.queue = v.newQueue()
 	return v
 }
 
-// Run works on the volumes that are added until ctx ends.
+// Run processes the queue of volumes until ctx ends.
 func (v *Volumes) Run(ctx context.Context) {
 	v.queue.Run(ctx)
 	_ = v.table.Close()
 }
 
-// Add has a volume looked at, by its key.
+// Add enqueues a volume by its key; the empty key is ignored.
 func (v *Volumes) Add(key string) {
 	if key != "" {
 		v.queue.Add(key)
 	}
 }
 
-// AddAll asks for all volumes of a driver, or of every driver, to be looked
-// at.
+// AddAll enqueues all volumes of a driver, or of every driver if its name is empty.
 func (v *Volumes) AddAll(driver string) {
-	for _, k := range v.keys() {
+	for _, k := range v.allKeys() {
 		if driver == "" || uses.DriverOf(k) == driver {
 			v.queue.Add(k)
 		}
 	}
 }
 
-// AddPod has all volumes looked at that a Pod wants or has.
+// AddPod enqueues all volumes that a Pod wants or has.
 func (v *Volumes) AddPod(pod *corev1.Pod) {
 	for _, u := range v.Finder.Of(pod) {
 		v.Add(u.Key())
@@ -80,39 +90,42 @@ func (v *Volumes) AddPod(pod *corev1.Pod) {
 	}
 }
 
-// Forget drops what is only known for a Pod that is gone.
+// Forget deletes the tokens of a Pod that is gone.
 func (v *Volumes) Forget(podUID string) { v.tokens.forget(podUID) }
 
-// Because returns what the last plan said of a volume, by its key.
-func (v *Volumes) Because(key string) volume.Because {
+// outcomeOf returns the outcome of the last reconcile of a volume, by its key.
+func (v *Volumes) outcomeOf(key string) outcome {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.told[key]
+	return v.last[key]
 }
 
-// Unmounted says whether a volume, by its key, was last seen not to be mounted at a path
-// where its journal has it published.
-func (v *Volumes) Unmounted(key, path string) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return slices.Contains(v.unmounted[key], path)
-}
+// Because returns the last plan's reason for a volume, by its key.
+func (v *Volumes) Because(key string) volume.Because { return v.outcomeOf(key).because }
 
-// reconcile brings one volume to where it should be: gather, decide, apply,
-// until there is nothing left to do.
+// CalledAt returns the start of the driver's call that is in flight for a volume, by its key; zero if
+// there is none.
+func (v *Volumes) CalledAt(key string) time.Time { return v.outcomeOf(key).called }
+
+// Unseen says whether the Pod that a volume, by its key, is published to at a path did not
+// see it there at the last look.
+func (v *Volumes) Unseen(key, path string) bool { return slices.Contains(v.outcomeOf(key).unseen, path) }
+
+// reconcile gathers, decides and applies until nothing is left to do for a volume.
 func (v *Volumes) reconcile(ctx context.Context, key string) error {
-	for range rounds {
-		f, err := gatherer{v.parts}.gather(ctx, key)
+	for range maxRounds {
+		f, err := gatherer{v.shared}.gather(ctx, key)
 		if err != nil {
 			return err
 		}
 		plan := decide.Volume(f.Facts)
-		err = reporter{v.parts}.after(ctx, f, &plan, v.apply(ctx, f, plan))
+		failed := v.apply(ctx, f, plan)
+		err = reporter{shared: v.shared}.after(ctx, f, &plan, failed, v.try(key))
 		if plan.Because.Reason == volume.ReasonWaitForAttach {
-			v.queue.AddAfter(key, v.LookEvery)
-			err = errors.Join(err, v.awaitAttach(ctx, f, v.Because(key)))
+			v.queue.AddAfter(key, v.PollEvery)
+			err = errors.Join(err, v.checkAttachError(ctx, f, v.Because(key)))
 		}
-		v.tell(f, plan.Because)
+		v.setOutcome(f, plan.Because)
 		if wait := v.republishes.next(f.Driver); wait > 0 && len(f.Wanted) > 0 {
 			v.queue.AddAfter(key, wait)
 		}
@@ -123,16 +136,21 @@ func (v *Volumes) reconcile(ctx context.Context, key string) error {
 	return nil
 }
 
-// apply carries the actions out in order, but for those that a failed one
-// blocks.
+// try returns the number and the time of the next try after a failure now.
+func (v *Volumes) try(key string) retry.Try {
+	number, pause := v.queue.Attempt(key)
+	return retry.Try{Number: number, Next: time.Now().Add(pause)}
+}
+
+// apply carries out the actions in order, except those that a failed action blocks.
 func (v *Volumes) apply(ctx context.Context, f *facts, plan decide.Plan) []failure {
-	d := &deed{parts: v.parts, f: f, rec: f.Record.Clone()}
+	d := &applier{shared: v.shared, f: f, rec: f.Record.Clone()}
 	var failed []failure
 	for _, action := range plan.Actions {
 		if slices.ContainsFunc(failed, func(x failure) bool { return decide.Blocks(x.action, action) }) {
 			continue
 		}
-		v.begun(f, decide.Begun(f.Facts, action.Verb))
+		v.setCalled(f, decide.CallInFlight(f.Facts, action.Verb))
 		if err := d.do(ctx, action); err != nil {
 			failed = append(failed, failure{action, err})
 		}
@@ -147,17 +165,12 @@ func (v *Volumes) apply(ctx context.Context, f *facts, plan decide.Plan) []failu
 	return failed
 }
 
-// tell keeps the reason for the Pods' conditions and has the Pods looked at.
-func (v *Volumes) tell(f *facts, b volume.Because) {
-	key, unmounted := volume.Key(f.Driver, f.Handle), v.stillUnmounted(f)
+// setOutcome stores the outcome for the Pods' conditions and enqueues these Pods.
+func (v *Volumes) setOutcome(f *facts, b volume.Because) {
+	key, now := volume.Key(f.Driver, f.Handle), outcome{because: b, unseen: v.unseenNow(f), differs: f.differs}
 	v.mu.Lock()
-	delete(v.told, key)
-	delete(v.unmounted, key)
-	if f.Record != nil || len(f.Wanted) > 0 {
-		v.told[key] = b
-	}
-	if len(unmounted) > 0 {
-		v.unmounted[key] = unmounted
+	if v.last[key] = now; f.Record == nil && len(f.Wanted) == 0 {
+		delete(v.last, key)
 	}
 	v.mu.Unlock()
 	for _, pod := range f.consumers {
@@ -171,34 +184,38 @@ func (v *Volumes) tell(f *facts, b volume.Because) {
 	}
 }
 
-// stillUnmounted returns the paths that the volume was not mounted at before the plan was
-// carried out, and is not now.
-func (v *Volumes) stillUnmounted(f *facts) []string {
+// unseenNow returns the targets whose Pods do not see the volume: it was not mounted there before the
+// plan was carried out and is not now, or another filesystem or a dead one is mounted there.
+func (v *Volumes) unseenNow(f *facts) []string {
 	var out []string
 	for _, c := range f.Wanted {
-		if !f.Unmounted(c.Path) || f.Block {
-			continue
+		unseen := f.Unseen(c) != ""
+		if f.Unmounted(c.Path) && !f.Block {
+			mounted, err := v.table.Mounted(c.Path)
+			unseen = unseen || err == nil && !mounted
 		}
-		if mounted, err := v.table.Mounted(c.Path); err == nil && !mounted {
+		if unseen {
 			out = append(out, c.Path)
 		}
 	}
 	return out
 }
 
-// begun keeps the reason while a driver is asked, unless the last attempt has
-// failed, which says more; what was refused without an attempt is over. A Pod whose
-// condition says something older is told when the driver has had some time.
-func (v *Volumes) begun(f *facts, b volume.Because) {
+// setCalled stores the reason while a call of the driver is in flight. If the last attempt failed,
+// its reason says more and stays. A Pod that has a condition gets the new one only if the call takes
+// longer than usual.
+func (v *Volumes) setCalled(f *facts, b volume.Because) {
 	key := volume.Key(f.Driver, f.Handle)
 	if b.Reason == "" || v.queue.Failures(key) > 0 && strings.HasPrefix(string(v.Because(key).Reason), "Failed") {
 		return
 	}
 	v.mu.Lock()
-	v.told[key] = b
+	now := v.last[key]
+	now.because, now.called = b, time.Now()
+	v.last[key] = now
 	v.mu.Unlock()
 	for _, pod := range f.consumers {
-		v.Consumers.Begun(pod)
+		v.Consumers.DriverCalled(pod)
 	}
 }
 
@@ -213,8 +230,8 @@ func (v *Volumes) Recorded() []corev1.UniqueVolumeName {
 	return out
 }
 
-// keys returns every volume that is on this node or wanted on it.
-func (v *Volumes) keys() []string {
+// allKeys returns the keys of all volumes that are on this node or wanted on it.
+func (v *Volumes) allKeys() []string {
 	set := map[string]bool{}
 	for _, r := range v.Journal.List() {
 		set[r.Key()] = true

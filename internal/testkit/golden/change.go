@@ -9,17 +9,16 @@ import (
 	"testing"
 )
 
-// Change tells in lines what becomes of an object: each path whose value is not
-// what it was, as JSON has them. It is how a test names all of a write without
-// all of the object.
+// Change returns the differences between two objects, one line for each JSON path whose value
+// differs. With it, a test shows a write completely without showing the whole object.
 func Change(t testing.TB, before, after any) string {
 	t.Helper()
-	was, is := leaves(t, before), leaves(t, after)
-	paths := maps.Clone(was)
-	maps.Copy(paths, is)
+	oldValues, newValues := leaves(t, before), leaves(t, after)
+	paths := maps.Clone(oldValues)
+	maps.Copy(paths, newValues)
 	var out strings.Builder
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
-		switch old, now := was[path], is[path]; {
+		switch old, now := oldValues[path], newValues[path]; {
 		case old == now:
 		case old == "":
 			fmt.Fprintf(&out, "  %s: %s\n", path, now)
@@ -32,7 +31,7 @@ func Change(t testing.TB, before, after any) string {
 	return out.String()
 }
 
-// leaves returns what an object is made of, by path; nil is made of nothing.
+// leaves returns the values of an object by JSON path; none for nil.
 func leaves(t testing.TB, object any) map[string]string {
 	t.Helper()
 	text, err := json.Marshal(object)

@@ -2,7 +2,7 @@ package golden
 
 import "testing"
 
-// TestChange: what is as it was is not told, all else is.
+// TestChange: the text has all values that differ, and no others.
 func TestChange(t *testing.T) {
 	type object struct {
 		Same, Other string
@@ -17,9 +17,9 @@ func TestChange(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	if got := Change(t, nil, object{Same: "a"}); got != "  Other: \"\"\n  Same: \"a\"\n" {
-		t.Errorf("of nothing becomes\n%s", got)
+		t.Errorf("change from nil:\n%s", got)
 	}
 	if got := Change(t, before, before); got != "" {
-		t.Errorf("nothing becomes of it but\n%s", got)
+		t.Errorf("change of equal objects:\n%s", got)
 	}
 }

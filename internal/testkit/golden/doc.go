@@ -1,6 +1,6 @@
-// Package golden compares what tests get with files that people have read.
+// Package golden compares the results of tests with golden files.
 //
-// Life cycle: a test calls Equal with its text, into which Change writes what
-// becomes of objects; with UPDATE_GOLDEN=1 in the environment the file is
-// written anew instead, and its difference is read before it is committed.
+// Life cycle: a test calls Equal with a text, which may have the results of Change. With
+// UPDATE_GOLDEN=1 in the environment, Equal writes the file instead; review the difference before
+// you commit it.
 package golden

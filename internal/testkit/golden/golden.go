@@ -8,8 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Equal fails the test when got is not the content of the file, a path below
-// the package's folder.
+// Equal fails the test if got is not the content of a file, whose path is relative to the package.
 func Equal(t testing.TB, file, got string) {
 	t.Helper()
 	if os.Getenv("UPDATE_GOLDEN") != "" {

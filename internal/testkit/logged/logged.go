@@ -1,5 +1,4 @@
-// Package logged keeps what is logged, for tests that read it while it is
-// written.
+// Package logged collects log output for tests that read it while it is written.
 package logged
 
 import (
@@ -7,8 +6,8 @@ import (
 	"sync"
 )
 
-// Text is what was written to it so far. The zero Text is empty; it may be
-// written and read by several goroutines at once, and must not be copied.
+// Text collects everything that is written to it. The zero Text is empty. It is safe for concurrent
+// use, and must not be copied.
 type Text struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -21,7 +20,7 @@ func (t *Text) Write(p []byte) (int, error) {
 	return t.text.Write(p)
 }
 
-// String returns all that was written.
+// String returns everything that was written.
 func (t *Text) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/standalone/backup"
 	"volplane.dev/volplane/standalone/up"
 )
@@ -41,7 +42,7 @@ all keys: keep it secret.`,
 			return printBackup(cmd.OutOrStdout(), output, file, m)
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
+	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
 	c.Flags().StringVarP(&output, "output", "o", "", "output format: json")
 	return c
 }
@@ -78,7 +79,7 @@ removed. Check them, and then run 'volplane restore --accept'.`,
 			return nil
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
+	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
 	c.Flags().BoolVar(&accept, "accept", false,
 		"allow the restored control plane to unmount, detach and delete again")
 	return c
@@ -107,7 +108,7 @@ func checkCommand() *cobra.Command {
 			return printBackup(cmd.OutOrStdout(), output, dir, m)
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
+	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
 	c.Flags().StringVarP(&output, "output", "o", "", "output format: json")
 	return c
 }

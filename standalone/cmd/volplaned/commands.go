@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -14,11 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/standalone/up"
 )
-
-// defaultDataDir is the default of --data-dir.
-const defaultDataDir = "/var/lib/volplane"
 
 func root() *cobra.Command {
 	c := &cobra.Command{
@@ -47,11 +43,11 @@ func upCommand() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.DataDir, "data-dir", dataDir(),
+	f.StringVar(&o.DataDir, "data-dir", program.DataDir(),
 		"directory for all persistent data; set $VOLPLANE_DATA_DIR to change the default")
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:6771", "address of the API server; port 0 chooses a free port")
 	f.StringSliceVar(&o.Names, "tls-san", nil, "additional host names or addresses by which nodes reach this host")
-	f.StringVar(&o.Node, "name", hostName(), "name of this host's node")
+	f.StringVar(&o.Node, "name", program.HostName(), "name of this host's node")
 	f.StringVar(&o.PluginDir, "volume-plugin-dir", "",
 		"directory of FlexVolume drivers (default volumeplugins in the data directory)")
 	f.StringVar(&o.FlexConfig, "flex-config", "", "configuration file with the FlexVolume drivers that Pods may use")
@@ -90,7 +86,7 @@ The control plane must be running.`,
 			return err
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
+	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
 	c.Flags().StringVar(&server, "server", "",
 		"HOST or HOST:PORT by which the node reaches this control plane (default the address used on this host)")
 	c.Flags().DurationVar(&life, "ttl", time.Hour, "lifetime of the invitation")
@@ -116,24 +112,8 @@ must be running.`,
 			return err
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
+	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
 	return c
-}
-
-func dataDir() string {
-	if d := os.Getenv("VOLPLANE_DATA_DIR"); d != "" {
-		return d
-	}
-	return defaultDataDir
-}
-
-// hostName returns the host's name as a Node name.
-func hostName() string {
-	name, err := os.Hostname()
-	if err != nil {
-		return "localhost"
-	}
-	return strings.ToLower(name)
 }
 
 // newLog returns the process's log and makes the libraries use it too. They log

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/program"
 )
 
 func main() {
@@ -36,7 +37,7 @@ func run(kubeconfig, socket string) error {
 			roles = append(roles, d.Name)
 		}
 	}
-	return app.Controllers(ctx, app.ControllersOptions{
+	return app.Controllers(ctx, program.ControllersOptions{
 		Config: config, Roles: roles, Socket: socket, Namespace: "default", Log: slog.New(slog.DiscardHandler),
 	})
 }

@@ -54,11 +54,20 @@ volume() {
 	EOF
 }
 
+# attachment NAME NODE VOLUME: an attachment made by hand.
+attachment() {
+	kubectl create -f - <<-EOF
+		{"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": "$1"}, "spec": {
+		  "attacher": "bad.csi.example.com", "nodeName": "$2", "source": {"persistentVolumeName": "$3"}}}
+	EOF
+}
+
 # node NAME STATUS: a Node without an agent, whose Ready condition has this status, and on
-# which the driver has registered as on node1: it attaches for it, too.
+# which the driver has registered as on node1: it attaches for it, too. Only Pods that name the
+# node go there.
 node() {
 	kubectl create -f - <<-EOF
-		{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "$1"}}
+		{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "$1"}, "spec": {"unschedulable": true}}
 	EOF
 	kubectl create -f - <<-EOF
 		{"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "$1"},
@@ -71,4 +80,28 @@ node() {
 # healthy OBJECT: waits until all is well.
 healthy() {
 	timeout 60 bash -c 'until volplane why "$1" -n "$N" >/dev/null; do read -rt 0.1 <> <(:) || :; done' - "$1"
+}
+
+# at POD: where the node has the Pod's volume.
+at() {
+	kubectl get pod "$1" -n "$N" -o 'jsonpath={.status.conditions[?(@.type=="volplane.dev/VolumesMounted")].message}' |
+		cut -d= -f2
+}
+
+# mounted POD: waits until the Pod has its volumes.
+mounted() {
+	kubectl wait "pod/$1" -n "$N" --for=condition=volplane.dev/VolumesMounted --timeout=60s
+}
+
+# break_filesystem DIR: has the kernel find an error in a filesystem, after which it takes no writes.
+break_filesystem() {
+	local device
+	device=$(findmnt -nrvo SOURCE "$1")
+	mount -o remount,errors=remount-ro "$device" "$1"
+	echo test >"/sys/fs/ext4/${device#/dev/}/trigger_fs_error"
+}
+
+# work_in DIR: a process works in a directory for a while.
+work_in() {
+	(cd "$1" && exec sleep 60) >/dev/null 2>&1 &
 }

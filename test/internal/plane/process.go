@@ -36,18 +36,18 @@ func (p *Plane) Pool() string { return filepath.Join(p.Dir, "pool") }
 // Run starts one of the built programs; its output goes to log.
 func Run(log, program string, args ...string) (*Process, error) {
 	p := &Process{args: append([]string{Bin(program)}, args...), log: log}
-	return p, p.Again()
+	return p, p.Restart()
 }
 
 // RunIn starts one of the built programs in a network namespace of that name,
 // as on a host of its own: it shares nothing but the file system.
 func RunIn(namespace, log, program string, args ...string) (*Process, error) {
 	p := &Process{args: append([]string{"nsenter", "--net=/run/netns/" + namespace, Bin(program)}, args...), log: log}
-	return p, p.Again()
+	return p, p.Restart()
 }
 
-// Again starts the program with the same arguments after it ended.
-func (p *Process) Again() error {
+// Restart starts the program with the same arguments after it ended.
+func (p *Process) Restart() error {
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

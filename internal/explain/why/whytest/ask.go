@@ -65,7 +65,7 @@ func Written[R AnyRow](t *testing.T, rows []R, first func(*Scene)) string {
 func rendered(t *testing.T, c chain.Chain) string {
 	t.Helper()
 	var b strings.Builder
-	if err := chain.Render(&b, c); err != nil {
+	if err := chain.Render(&b, c, nil); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -118,7 +118,7 @@ func Explain(o state.Objects, subject string) (chain.Chain, bool) {
 	case "namespace":
 		return survey.Namespace(w, name)
 	case "volumesnapshot":
-		return w.Snapshot("ns", name)
+		return survey.Snapshot(w, "ns", name)
 	default:
 		return survey.Node(w, name)
 	}

@@ -84,7 +84,7 @@ func NodeRows() []Row {
 		}},
 		{"a node with a mount that nobody knows", "node/n1", func(s *Scene) {
 			s.Warn(s.N1.UID, volume.ReasonMountUnknown,
-				mount.Unknown([]string{"/r/pods/u/volumes/kubernetes.io~csi/v/mount"}).Message)
+				mount.UnknownMounts([]string{"/r/pods/u/volumes/kubernetes.io~csi/v/mount"}).Message)
 			s.Next("user")
 		}},
 		{"a node without drivers", "node/n1", func(s *Scene) { s.All.CSINodes = nil }},

@@ -235,6 +235,9 @@ func AttachmentRows() []Row {
 		{"the driver refuses", "pvc/data", func(s *Scene) {
 			s.Attachment.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "no such disk"}}
 		}},
+		{"the driver does not list it there", "pod/web", func(s *Scene) {
+			s.Attachment.Status.AttachError = &storagev1.VolumeError{Message: "driver d.example.com does not list it there"}
+		}},
 		{"the driver is not on the node", "pvc/data", func(s *Scene) { s.Attaching(); s.CSI1.Spec.Drivers = nil }},
 		{"the driver needs no attaching", "pvc/data", func(s *Scene) {
 			s.Detached()
@@ -296,6 +299,7 @@ func ConsumerRows() []Row {
 			s.Ill()
 			s.All.Warnings = nil
 		}},
+		{"a Pod over whose volume something is mounted", "pod/web", (*Scene).Covered},
 		{"a Pod that names a claim that does not exist", "pod/web", func(s *Scene) { s.All.Claims = nil }},
 		{"a Pod without claims that finds no node", "pod/other", func(s *Scene) {
 			p := Pod("other", "")
@@ -362,6 +366,19 @@ func ConsumerRows() []Row {
 			s.Pod.DeletionTimestamp = Now()
 			s.Failed(mount.Unpublish,
 				"NodeUnpublishVolume by driver d.example.com: Internal: unmount /t: device or resource busy", "node n1")
+		}},
+	}
+}
+
+// DeletedRows are of a Pod that was deleted for its node.
+func DeletedRows() []Row {
+	return []Row{
+		{"a Pod that was deleted for its node", "pod/web", func(s *Scene) { s.Deleted("data,gone") }},
+		{"the same, the claim is asked about", "pvc/data", func(s *Scene) { s.Deleted("other,data") }},
+		{"the same, another Pod has the claim", "pvc/data", func(s *Scene) { s.Deleted("data"); s.Use(Pod("new", "n1")) }},
+		{"the same, the claim is younger", "pvc/data", func(s *Scene) {
+			s.Deleted("data")
+			s.Claim.CreationTimestamp = At(2)
 		}},
 	}
 }

@@ -136,6 +136,14 @@ func (s *Scene) Told(b volume.Because) {
 	s.Pod.Annotations = map[string]string{volume.AnnNextMounted: b.Next}
 }
 
+// Covered has the node agent say that something is mounted over the Pod's volume.
+func (s *Scene) Covered() {
+	s.Told(volume.Because{
+		Reason: volume.ReasonMountBroken, Next: "administrator of node n1",
+		Message: "on node n1 tmpfs none is mounted over volume v1 at /p, and is what Pods see there: unmount it",
+	})
+}
+
 // Failed has the node agent say, or tell by an event, that a step did not work.
 func (s *Scene) Failed(v mount.Verb, cause, next string) {
 	b := mount.Failed(v, "n1", cause, next)
@@ -148,7 +156,7 @@ func (s *Scene) Failed(v mount.Verb, cause, next string) {
 
 // Ill has the node agent say that a volume takes no writes any more.
 func (s *Scene) Ill() {
-	text, next := mount.State{ReadOnly: true}.Ails(Driver, "n1")
+	text, next := mount.State{ReadOnly: true}.Problems(Driver, "n1")
 	b := mount.Health("v1", "n1", text, next)
 	s.Mounted(corev1.ConditionTrue, "", "data=/x")
 	s.Pod.Status.Conditions = append(s.Pod.Status.Conditions, corev1.PodCondition{
@@ -160,7 +168,7 @@ func (s *Scene) Ill() {
 
 // Asked has the node agent have called the driver, which does not answer.
 func (s *Scene) Asked() {
-	s.Told(mount.Begun(mount.Facts{Driver: Driver, Volume: "v1", Node: "n1"}, mount.Publish))
+	s.Told(mount.CallInFlight(mount.Facts{Driver: Driver, Volume: "v1", Node: "n1"}, mount.Publish))
 }
 
 // FlexDrivers has the bridge of n1 say where its drivers stand, and the driver
@@ -272,6 +280,15 @@ func (s *Scene) Warn(uid types.UID, reason volume.Reason, message string) {
 	s.All.Warnings = append(s.All.Warnings, &corev1.Event{
 		InvolvedObject: corev1.ObjectReference{UID: uid}, Reason: string(reason), Message: message,
 	})
+}
+
+// Deleted has the Pod deleted, because its node is missing, with an event that names the claims that it used.
+func (s *Scene) Deleted(claims string) {
+	s.Warn("uid-web", volume.ReasonNodeGone, "node n1 has been gone for 40s, its pods are deleted")
+	e := s.All.Warnings[len(s.All.Warnings)-1]
+	e.InvolvedObject.Namespace, e.InvolvedObject.Name = "ns", "web"
+	e.Annotations, e.LastTimestamp = map[string]string{volume.AnnClaims: claims}, At(1)
+	s.All.Pods, s.All.Nodes, s.All.Attachments = nil, s.All.Nodes[1:], nil
 }
 
 // Next adds to the newest warning who has to act.

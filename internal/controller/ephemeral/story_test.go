@@ -1,0 +1,12 @@
+package ephemeral
+
+import (
+	"testing"
+
+	"volplane.dev/volplane/internal/kube/kubetest/story"
+)
+
+// TestStories plays testdata/*.txt.
+func TestStories(t *testing.T) {
+	story.Run(t, func(*story.Scene) story.Cast { return story.Cast{Controller: New} })
+}

@@ -1,0 +1,109 @@
+package node
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/uses"
+)
+
+// TestMountedOver: somebody mounts another filesystem over what a Pod has, at its path or above it.
+// The Pod is told what it sees instead, also by an agent that is started meanwhile, until that is
+// unmounted; the driver is not called.
+func TestMountedOver(t *testing.T) {
+	for name, c := range map[string]struct{ over, told string }{
+		"at the target": {"mount", "mounted over volume pv-a"},
+		"above it":      {"", "mounted over volume pv-a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, noAttach(driverName))
+			w.tune = verifyMounts
+			d := newFakeDriver(driverName, w.dir)
+			w.onDisk(d)
+			d.start(t)
+			w.run()
+			w.addVolume(driverName, "a")
+			w.pod("p", "a")
+			w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+			over := filepath.Join(filepath.Dir(uses.TargetPath(w.dir, "uid-p", "pv-a", false)), c.over)
+			w.must(nil, unix.Mount("https://me:hunter2@theirs/x", over, "tmpfs", 0, ""))
+			w.awaitCondition("p", corev1.ConditionFalse, c.told)
+			w.heard("Pod", "p", "MountBroken", "on node n1 tmpfs https://theirs/x is mounted over volume pv-a",
+				"administrator of node n1")
+			w.stop()
+			w.run()
+			w.awaitCondition("p", corev1.ConditionFalse, c.told)
+			w.must(nil, unix.Unmount(over, 0))
+			w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+			if got := d.callsFor("h-a"); got != "stage publish" {
+				t.Errorf("calls: %s", got)
+			}
+			w.checkNotDisclosed("hunter2", "")
+			w.terminate("p")
+			w.awaitDeletion("p")
+			w.empty()
+		})
+	}
+}
+
+// TestMountedOverAtTheHostPath: so it is where the host sees the volume.
+func TestMountedOverAtTheHostPath(t *testing.T) {
+	w, d, host := shownAt(t)
+	w.must(nil, unix.Mount("theirs", host, "tmpfs", 0, ""))
+	w.awaitCondition("p", corev1.ConditionFalse, "tmpfs theirs is mounted over volume pv-a at "+host)
+	w.must(nil, unix.Unmount(host, 0))
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.must(nil, unix.Unmount(host, 0))
+	w.eventSaid("MountBroken", "somebody has unmounted it")
+	eventually(t, func() string {
+		if _, mounted, err := mount.At(host); err != nil || !mounted {
+			return "the host does not see the volume again"
+		}
+		return ""
+	})
+	w.terminate("p")
+	w.awaitDeletion("p")
+	w.awaitCleanup(d)
+}
+
+// TestStagedVolumeIsCovered: the driver would show the next Pod what is mounted over the staged
+// volume. It waits, and the Pod that has the volume is not bothered.
+func TestStagedVolumeIsCovered(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	w.tune = verifyMounts
+	d := newFakeDriver(driverName, w.dir)
+	w.onDisk(d)
+	d.start(t)
+	w.run()
+	w.addVolume(driverName, "a")
+	w.pod("p", "a")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	staging := uses.StagingPath(w.dir, driverName, "h-a", "pv-a", false)
+	w.must(nil, unix.Mount("theirs", staging, "tmpfs", 0, ""))
+	w.pod("q", "a")
+	w.awaitCondition("q", corev1.ConditionFalse, "tmpfs theirs is mounted over the staged volume pv-a")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.must(nil, unix.Unmount(staging, 0))
+	w.awaitCondition("q", corev1.ConditionTrue, "v-a=")
+	// What somebody unmounts is staged anew.
+	before := strings.Count(d.history(), "stage:h-a")
+	d.set(func() { clear(d.staged) })
+	w.must(nil, unix.Unmount(staging, 0))
+	eventually(t, func() string {
+		if _, mounted, err := mount.At(staging); err != nil || !mounted || strings.Count(d.history(), "stage:h-a") == before {
+			return "it is not staged anew"
+		}
+		return ""
+	})
+	w.eventSaid("MountBroken", "the staged mount of volume pv-a on node n1 is gone")
+	for _, p := range []string{"p", "q"} {
+		w.terminate(p)
+		w.awaitDeletion(p)
+	}
+	w.empty()
+}

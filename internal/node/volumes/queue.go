@@ -1,0 +1,38 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/queue"
+)
+
+// DriverLimit is how many volumes of one driver are processed at once. A driver that hangs holds that
+// many goroutines and nothing else.
+const DriverLimit = 16
+
+// newQueue returns the queue of volumes. A volume is processed as soon as its driver has a free place.
+func (v *Volumes) newQueue() *queue.Queue[string] {
+	return queue.New(queue.Options[string]{
+		Process: v.process,
+		Lanes:   queue.Limit{Places: DriverLimit, Undivided: true},
+		Retry:   queue.Backoff{Min: v.RetryMin, Max: v.RetryMax},
+		Poll:    queue.Backoff{Min: 50 * time.Millisecond, Max: 10 * time.Second},
+		Noun:    "volume", Log: v.Log,
+	})
+}
+
+// process reconciles a volume if its driver has a free place; otherwise the queue adds it again.
+func (v *Volumes) process(ctx context.Context, key string) (queue.Result, error) {
+	if ok, _ := v.queue.Enter(key, queue.Lane{Driver: uses.DriverOf(key)}); !ok {
+		return queue.Result{}, nil
+	}
+	err := v.reconcile(ctx, key)
+	if errors.Is(err, errNotYet) {
+		v.Log.Debug("volume waits", "volume", key, "for", err)
+		return queue.Result{Poll: true}, nil
+	}
+	return queue.Result{}, err
+}

@@ -1,0 +1,99 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/identity"
+	"volplane.dev/volplane/internal/node/journal"
+	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Options are the settings and the collaborators of Volumes.
+type Options struct {
+	// Root is the agent's root directory.
+	Root string
+	// TrustDrivers accepts a driver's answer without a check of the mount table.
+	TrustDrivers bool
+	Client       kubernetes.Interface
+	Pods         *kube.Cache[*corev1.Pod]
+	Claims       *kube.Cache[*corev1.PersistentVolumeClaim]
+	Volumes      cluster.Objects[*corev1.PersistentVolume]
+	Drivers      *csi.Set
+	Journal      *journal.Journal
+	Node         *identity.Node
+	Finder       *uses.Finder
+	Liveness     *mount.Liveness
+	Consumers    Consumers
+	Events       *kube.Recorder
+	Log          *slog.Logger
+	// RetryMin and RetryMax bound the back-off of a failed volume. RepublishEvery is the pause
+	// between two calls for a target of a driver with requiresRepublish, PollEvery the pause between
+	// two reads of an attachment that the node waits for.
+	RetryMin, RetryMax, RepublishEvery, PollEvery time.Duration
+}
+
+// Consumers are the Pods that wait for volumes.
+type Consumers interface {
+	// Add enqueues a Pod, by its key, because the state of one of its volumes has changed.
+	Add(pod string)
+	// DriverCalled says that a call of a driver for a volume of the Pod is in flight.
+	DriverCalled(pod *corev1.Pod)
+	// GiveUp fails a Pod that waits for a volume, unless it has had all its volumes.
+	GiveUp(ctx context.Context, pod *corev1.Pod, why volume.Because) error
+}
+
+// errNotYet marks waiting that is not a failure and whose end no watch reports: the volume is polled.
+var errNotYet = errors.New("not yet")
+
+// shared is what gatherer, applier and reporter work with.
+type shared struct {
+	Options
+	table       mount.Table
+	search      mount.Search
+	tokens      tokens
+	republishes *republishes
+}
+
+// unmountBelow unmounts everything at one of the agent's own paths and below it.
+func (p *shared) unmountBelow(path string) error {
+	points, err := p.table.Below(path)
+	for _, at := range points {
+		err = errors.Join(err, mount.Unmount(at.Path))
+	}
+	return err
+}
+
+// removeEmpty removes empty directories in the given order, and stops at one that is not empty.
+func (p *shared) removeEmpty(paths ...string) {
+	for _, path := range paths {
+		if err := mount.Remove(path); err != nil {
+			p.Log.Debug("directory stays", "path", path, "err", err)
+			return
+		}
+	}
+}
+
+// removeEmptyTarget removes a target and those empty directories above it that belong to the Pod or
+// the volume.
+func (p *shared) removeEmptyTarget(path string) {
+	pods, blocks := filepath.Join(p.Root, "pods")+"/", filepath.Join(p.Root, uses.CSIDir, "volumeDevices/publish")+"/"
+	paths := []string{path}
+	for dir := filepath.Dir(path); strings.HasPrefix(dir, pods) ||
+		strings.HasPrefix(dir, blocks); dir = filepath.Dir(dir) {
+		paths = append(paths, dir)
+	}
+	p.removeEmpty(paths...)
+}
