@@ -27,9 +27,7 @@ func TestMountedOver(t *testing.T) {
 			w.onDisk(d)
 			d.start(t)
 			w.run()
-			w.addVolume(driverName, "a")
-			w.pod("p", "a")
-			w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+			w.mountVolume()
 			over := filepath.Join(filepath.Dir(uses.TargetPath(w.dir, "uid-p", "pv-a", false)), c.over)
 			w.must(nil, unix.Mount("https://me:hunter2@theirs/x", over, "tmpfs", 0, ""))
 			w.awaitCondition("p", corev1.ConditionFalse, c.told)
@@ -51,7 +49,8 @@ func TestMountedOver(t *testing.T) {
 	}
 }
 
-// TestMountedOverAtTheHostPath: so it is where the host sees the volume.
+// TestMountedOverAtTheHostPath: a mount over the path at which the host sees the volume is told, and what somebody
+// unmounts there is mounted again.
 func TestMountedOverAtTheHostPath(t *testing.T) {
 	w, d, host := shownAt(t)
 	w.must(nil, unix.Mount("theirs", host, "tmpfs", 0, ""))
@@ -71,8 +70,8 @@ func TestMountedOverAtTheHostPath(t *testing.T) {
 	w.awaitCleanup(d)
 }
 
-// TestStagedVolumeIsCovered: the driver would show the next Pod what is mounted over the staged
-// volume. It waits, and the Pod that has the volume is not bothered.
+// TestStagedVolumeIsCovered: the driver would show the next Pod what is mounted over the staged volume, so that Pod
+// waits. The Pod that has the volume keeps it.
 func TestStagedVolumeIsCovered(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	w.tune = verifyMounts
@@ -80,9 +79,7 @@ func TestStagedVolumeIsCovered(t *testing.T) {
 	w.onDisk(d)
 	d.start(t)
 	w.run()
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	staging := uses.StagingPath(w.dir, driverName, "h-a", "pv-a", false)
 	w.must(nil, unix.Mount("theirs", staging, "tmpfs", 0, ""))
 	w.pod("q", "a")

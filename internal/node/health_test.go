@@ -92,9 +92,7 @@ func TestTurnedReadOnly(t *testing.T) {
 			device := w.onDisk(d)
 			d.start(t)
 			w.run()
-			w.addVolume(driverName, "a")
-			w.pod("p", "a")
-			w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+			w.mountVolume()
 			turn(w, device, uses.StagingPath(w.dir, driverName, "h-a", "pv-a", false))
 			w.heard("Pod", "p", "VolumeConditionAbnormal", "read-only by itself", "administrator of node n1")
 			w.heard("PersistentVolumeClaim", "a", "VolumeConditionAbnormal", "read-only by itself", "administrator of node n1")
@@ -123,9 +121,7 @@ func TestFullVolume(t *testing.T) {
 	w.onDisk(d)
 	d.start(t)
 	w.run()
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	eventually(t, func() string {
 		if s, known := w.agent.health.Of("d.example^h-a"); !known || s.Usage.Total == 0 || s.Health != "" {
 			return "it is not known how full it is"

@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/node/uses"
 )
@@ -19,9 +18,7 @@ func TestWhoHoldsTheMount(t *testing.T) {
 	w.onDisk(d)
 	d.start(t)
 	w.run()
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	at := uses.TargetPath(w.dir, "uid-p", "pv-a", false)
 	holder := exec.CommandContext(t.Context(), "sh", "-c",
 		`exec 3>"$1/file"; exec unshare --mount sh -c 'echo ready; read x; : hunter2'`, "sh", at)

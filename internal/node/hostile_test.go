@@ -291,9 +291,7 @@ func TestFailureOfOnePod(t *testing.T) {
 // whom it waits for, and nothing is forgotten.
 func TestDriverRemoved(t *testing.T) {
 	w, d := newRunningWorld(t, noAttach(driverName))
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	d.stop()
 	w.registered()
 	w.terminate("p")

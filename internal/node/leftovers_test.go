@@ -162,9 +162,7 @@ func TestOldRecord(t *testing.T) {
 	d.start(t)
 	w.run()
 	w.registered(driverName)
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	old := w.agent.journal.Get("d.example^h-a")
 	w.pod("q", "a")
 	w.awaitCondition("q", corev1.ConditionTrue, "v-a=")
@@ -199,9 +197,7 @@ func (w *world) loseRecords() {
 // volume is unmounted with the Pod.
 func TestRunningPodKeepsItsVolume(t *testing.T) {
 	w, d := newRunningWorld(t, noAttach(driverName))
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	w.must(nil, w.client.CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}))
 	w.must(nil, w.client.CoreV1().PersistentVolumes().Delete(t.Context(), "pv-a", metav1.DeleteOptions{}))
 	w.awaitCondition("p", corev1.ConditionFalse, "ClaimMissing")
@@ -279,9 +275,7 @@ func TestJournalLostAndKilled(t *testing.T) {
 	d.start(t)
 	w.run()
 	w.registered(driverName)
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	w.stop()
 	w.must(w.client.CoreV1().Pods("ns").Patch(t.Context(), "p", types.MergePatchType,
 		[]byte(`{"status":{"conditions":null}}`), metav1.PatchOptions{}, "status"))

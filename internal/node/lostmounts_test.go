@@ -80,9 +80,7 @@ func TestDeadMount(t *testing.T) {
 	d.mount = servers.mount
 	d.start(t)
 	w.run()
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	d.mu.Lock()
 	d.mount = tmpfs
 	d.mu.Unlock()
@@ -126,9 +124,7 @@ func TestDeadMountGoes(t *testing.T) {
 	d.mount = servers.mount
 	d.start(t)
 	w.run()
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	w.stop()
 	servers.killAll()
 	w.terminate("p")
@@ -180,9 +176,7 @@ func TestSomebodyUnmounts(t *testing.T) {
 			d.start(t)
 			w.run()
 			w.registered(driverName)
-			w.addVolume(driverName, "a")
-			w.pod("p", "a")
-			w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+			w.mountVolume()
 			if c.hinder != nil {
 				c.hinder(t, w, d)
 			}
@@ -215,9 +209,7 @@ func TestDriverLeavesAMount(t *testing.T) {
 	d.mount = tmpfs
 	d.start(t)
 	w.run()
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	d.set(func() { d.mount = nil })
 	w.terminate("p")
 	w.awaitDeletion("p")

@@ -182,9 +182,7 @@ func TestFailuresAreRepeated(t *testing.T) {
 		return nil
 	})
 	w.run()
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	w.terminate("p")
 	w.awaitDeletion("p")
 	w.empty()
@@ -253,9 +251,7 @@ func TestHangingDriverDelaysNobody(t *testing.T) {
 		}
 		return ""
 	})
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	if n := strings.Count(slow.history(), "stage:"); n != volumes.DriverLimit {
 		t.Errorf("%d calls at once, %d are allowed", n, volumes.DriverLimit)
 	}
@@ -285,9 +281,7 @@ func TestSecrets(t *testing.T) {
 // TestGrow: the agent may see the claim before the volume, which was written first.
 func TestGrow(t *testing.T) {
 	w, d := newRunningWorld(t, noAttach(driverName))
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	w.must(w.client.CoreV1().PersistentVolumes().Patch(t.Context(), "pv-a", types.MergePatchType,
 		[]byte(`{"spec":{"capacity":{"storage":"2Gi"}}}`), metav1.PatchOptions{}))
 	w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), "a", types.MergePatchType,
@@ -388,9 +382,7 @@ func TestRootDirIsNoLink(t *testing.T) {
 // are enough to take the volume away.
 func TestLostJournal(t *testing.T) {
 	w, d := newRunningWorld(t, noAttach(driverName))
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	w.stop()
 	files, err := filepath.Glob(filepath.Join(w.dir, "journal", "*.json"))
 	w.must(nil, err)

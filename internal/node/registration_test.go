@@ -193,9 +193,7 @@ func TestHangingRegistration(t *testing.T) {
 // the same sockets, goes on.
 func TestDriverReturns(t *testing.T) {
 	w, d := newRunningWorld(t, noAttach(driverName))
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	d.stop()
 	w.terminate("p")
 	d.start(t)
@@ -207,9 +205,7 @@ func TestDriverReturns(t *testing.T) {
 // TestNodeDeleted: somebody deletes the Node under its agent.
 func TestNodeDeleted(t *testing.T) {
 	w, _ := newRunningWorld(t, noAttach(driverName))
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	w.must(nil, w.client.StorageV1().CSINodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
 	w.must(nil, w.client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
 	w.registered(driverName)

@@ -15,9 +15,7 @@ import (
 // and the driver deletes nothing, until an administrator accepts the restore.
 func TestRestoredAPI(t *testing.T) {
 	w, d := newRunningWorld(t, noAttach(driverName))
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	w.stop()
 	said := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: volume.ConfigRestored},

@@ -44,9 +44,7 @@ func TestStatsAndHealth(t *testing.T) {
 	d.start(t)
 	slow.start(t)
 	w.run()
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	eventually(t, func() string {
 		s, _ := w.agent.health.Of("d.example^h-a")
 		if s.ClaimName != "a" || s.Usage != (mount.Usage{Total: 10, Used: 4, Available: 6, Inodes: 5}) || s.At.IsZero() {
@@ -105,9 +103,7 @@ func TestStatsOfAHangingDriver(t *testing.T) {
 	d.start(t)
 	quick.start(t)
 	w.run()
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	asked := func(d *fakeDriver, times int) {
 		t.Helper()
 		eventually(t, func() string {

@@ -66,9 +66,7 @@ func TestTokens(t *testing.T) {
 			d := newFakeDriver(driverName, w.dir)
 			d.start(t)
 			w.run()
-			w.addVolume(driverName, "a")
-			w.pod("p", "a")
-			w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+			w.mountVolume()
 			first := d.publishRequests()[0]
 			holds, other := first.VolumeContext, first.Secrets
 			if inSecrets {
@@ -130,9 +128,7 @@ func TestTokensOfAnotherClock(t *testing.T) {
 			d := newFakeDriver(driverName, w.dir)
 			d.start(t)
 			w.run()
-			w.addVolume(driverName, "a")
-			w.pod("p", "a")
-			w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+			w.mountVolume()
 			eventually(t, func() string {
 				if n := len(d.publishRequests()); n < 10 || c.renewed && given.Load() < 2 {
 					return fmt.Sprintf("published %d times with %d tokens", n, given.Load())
@@ -216,9 +212,7 @@ func TestRepublish(t *testing.T) {
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
 	w.run()
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountVolume()
 	again := func(n int) {
 		t.Helper()
 		eventually(t, func() string {

@@ -151,6 +151,14 @@ func (w *world) addVolume(driver, name string, change ...func(*corev1.Persistent
 	w.must(w.client.CoreV1().PersistentVolumes().Create(w.t.Context(), pv, metav1.CreateOptions{}))
 }
 
+// mountVolume creates volume a and a Pod p that uses it, and waits until it is mounted.
+func (w *world) mountVolume() {
+	w.t.Helper()
+	w.addVolume(driverName, "a")
+	w.pod("p", "a")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+}
+
 func (w *world) must(_ any, err error) {
 	w.t.Helper()
 	if err != nil {
