@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/controller"
@@ -62,12 +61,7 @@ func TestForceDetachOnTimeout(t *testing.T) {
 		end      func(p *plane)
 	}{
 		{"after six minutes", false, func(*plane) {}},
-		{"by taint", true, func(p *plane) {
-			_, err := p.client.CoreV1().Nodes().Patch(p.ctx, "n1", types.MergePatchType,
-				[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`),
-				metav1.PatchOptions{})
-			p.must(err)
-		}},
+		{"by taint", true, func(p *plane) { p.outOfService("n1") }},
 		{"by its return", true, func(p *plane) {
 			p.patchNodeStatus("n1", map[string]any{
 				"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},

@@ -366,25 +366,6 @@ func TestNodeDeletedAndMadeAgain(t *testing.T) {
 	p.waitForDetached()
 }
 
-// TestForcedDetachIsTold: events of the Node and of the attachment report a forced detach.
-func TestForcedDetachIsTold(t *testing.T) {
-	p := newPlane(t)
-	handle := p.createBoundVolume("c")
-	p.createPod("web", "n1", "c")
-	p.waitForAttached("n1", handle)
-	p.reportInUse("n1", handle)
-	p.deletePod("web")
-	p.waitForAttached("n1")
-	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, "n1", types.MergePatchType,
-		[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`),
-		metav1.PatchOptions{})
-	p.must(err)
-	p.waitForEvent("Node", "n1", volume.ReasonDetaching, "pv-c", "by force")
-	p.waitForEvent("VolumeAttachment", attach.NameOf(p.conn.Name, handle, "n1"), volume.ReasonDetaching, "pv-c",
-		"by force")
-	p.waitForDetached()
-}
-
 // TestRestartRepeatsNothing: new controllers that find everything attached write nothing and call no
 // driver.
 func TestRestartRepeatsNothing(t *testing.T) {

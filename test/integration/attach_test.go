@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -355,7 +356,7 @@ func TestRestartDuringAttach(t *testing.T) {
 }
 
 // TestOutOfService: an administrator declares a node out of service, and its volumes are detached although
-// it reports them as in use.
+// it reports them as in use. Events of the Node and of the attachment say that it was by force.
 func TestOutOfService(t *testing.T) {
 	p := newPlane(t)
 	handle := p.createBoundVolume("c")
@@ -364,10 +365,9 @@ func TestOutOfService(t *testing.T) {
 	p.reportInUse("n1", handle)
 	p.deletePod("web")
 	p.waitForAttached("n1")
-	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, "n1", types.MergePatchType,
-		[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`),
-		metav1.PatchOptions{})
-	p.must(err)
+	p.outOfService("n1")
+	p.waitForEvent("Node", "n1", volume.ReasonDetaching, "pv-c", "by force")
+	p.waitForEvent("VolumeAttachment", attach.NameOf(p.conn.Name, handle, "n1"), volume.ReasonDetaching, "pv-c", "by force")
 	p.waitForDetached()
 }
 

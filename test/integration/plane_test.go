@@ -176,6 +176,14 @@ func (p *plane) patchNodeStatus(name string, fields map[string]any) {
 	p.must(err)
 }
 
+// outOfService has an administrator declare a node out of service.
+func (p *plane) outOfService(node string) {
+	p.t.Helper()
+	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, node, types.MergePatchType,
+		[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`), metav1.PatchOptions{})
+	p.must(err)
+}
+
 // reportInUse has a node report exactly these volumes as in use.
 func (p *plane) reportInUse(node string, handles ...string) {
 	p.t.Helper()

@@ -91,6 +91,16 @@ func (a *run) result() error {
 	}
 }
 
+// stop ends the registrar, which may return no error and leaves nothing at the path.
+func (a *run) stop() {
+	a.t.Helper()
+	a.end()
+	if err := a.result(); err != nil {
+		a.t.Error(err)
+	}
+	a.gone()
+}
+
 // gone fails the test when something is at the path still.
 func (a *run) gone() {
 	a.t.Helper()
@@ -134,11 +144,7 @@ func TestContract(t *testing.T) {
 	if s, err := os.Lstat(r.Path); err != nil || s.Mode().Perm() != 0o600 {
 		t.Errorf("the socket is %v: %v", s, err)
 	}
-	a.end()
-	if err := a.result(); err != nil {
-		t.Error(err)
-	}
-	a.gone()
+	a.stop()
 }
 
 // TestRefused: it ends with what the agent says.
@@ -159,10 +165,7 @@ func TestPatient(t *testing.T) {
 	a := start(t, r)
 	a.tell(&registerapi.RegistrationStatus{Error: "not yet"})
 	a.tell(&registerapi.RegistrationStatus{PluginRegistered: true})
-	a.end()
-	if err := a.result(); err != nil {
-		t.Error(err)
-	}
+	a.stop()
 }
 
 // TestReplaced: a driver that may not end takes its place again when another one's socket was put there
@@ -181,11 +184,7 @@ func TestReplaced(t *testing.T) {
 	}
 	a.awaitSocket()
 	a.tell(&registerapi.RegistrationStatus{PluginRegistered: true})
-	a.end()
-	if err := a.result(); err != nil {
-		t.Error(err)
-	}
-	a.gone()
+	a.stop()
 }
 
 // TestSocketIsRemoved: it is made again, more than once, also with its
@@ -203,11 +202,7 @@ func TestSocketIsRemoved(t *testing.T) {
 		a.awaitSocket()
 		a.tell(&registerapi.RegistrationStatus{PluginRegistered: true})
 	}
-	a.end()
-	if err := a.result(); err != nil {
-		t.Error(err)
-	}
-	a.gone()
+	a.stop()
 }
 
 // TestOneAnnounces: where a killed one has left its socket it begins; where
