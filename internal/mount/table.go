@@ -45,7 +45,9 @@ func (p Point) Filesystem() string {
 }
 
 // MayShow says whether a mount may be of a filesystem that was recorded; an empty record says nothing.
-func (p Point) MayShow(filesystem string) bool { return filesystem == "" || p.Filesystem() == filesystem }
+func (p Point) MayShow(filesystem string) bool {
+	return filesystem == "" || p.Filesystem() == filesystem
+}
 
 // reached returns the mount if its path leads to it, and ErrHidden otherwise.
 func (p Point) reached() (Point, bool, error) {

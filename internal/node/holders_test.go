@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"testing"
 
-
 	"volplane.dev/volplane/internal/node/uses"
 )
 

@@ -367,7 +367,8 @@ func TestOutOfService(t *testing.T) {
 	p.waitForAttached("n1")
 	p.outOfService("n1")
 	p.waitForEvent("Node", "n1", volume.ReasonDetaching, "pv-c", "by force")
-	p.waitForEvent("VolumeAttachment", attach.NameOf(p.conn.Name, handle, "n1"), volume.ReasonDetaching, "pv-c", "by force")
+	p.waitForEvent("VolumeAttachment", attach.NameOf(p.conn.Name, handle, "n1"), volume.ReasonDetaching, "pv-c",
+		"by force")
 	p.waitForDetached()
 }
 

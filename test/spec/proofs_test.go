@@ -86,8 +86,8 @@ func TestProofs(t *testing.T) {
 	all := readTests(t)
 	for proof, want := range map[string]string{
 		"internal/decide/attach.TestAttachments/what_is_attached_is_left_alone": "",
-		"internal/controller/resizer.TestSteps/by_itself/the_wish_comes_last":        "",
-		"internal/controller/resizer.TestSteps/by_itself/renamed":                    "has no such row",
+		"internal/controller/resizer.TestSteps/by_itself/the_wish_comes_last":   "",
+		"internal/controller/resizer.TestSteps/by_itself/renamed":               "has no such row",
 		"test/crash.TestEveryStep/a_claim_comes_and_goes":                       "",
 		"test/kube.TestFlexCalls/nothing_but_init/unmount":                      "",
 		"internal/cli.TestScripts/programs":                                     "",

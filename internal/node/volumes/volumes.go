@@ -109,7 +109,9 @@ func (v *Volumes) CalledAt(key string) time.Time { return v.outcomeOf(key).calle
 
 // Unseen says whether the Pod that a volume, by its key, is published to at a path did not
 // see it there at the last look.
-func (v *Volumes) Unseen(key, path string) bool { return slices.Contains(v.outcomeOf(key).unseen, path) }
+func (v *Volumes) Unseen(key, path string) bool {
+	return slices.Contains(v.outcomeOf(key).unseen, path)
+}
 
 // reconcile gathers, decides and applies until nothing is left to do for a volume.
 func (v *Volumes) reconcile(ctx context.Context, key string) error {
