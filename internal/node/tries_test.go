@@ -52,3 +52,26 @@ func TestTimeOfCalls(t *testing.T) {
 		return e.InvolvedObject.Name == "p" && e.Reason == "FailedMount" && try.Number > 1 && try.Next.After(before)
 	}, "with a second attempt")
 }
+
+// TestEachSlowCallIsTold: a Pod that had no condition when its volume's plan was made is told of every call that takes
+// long.
+func TestEachSlowCallIsTold(t *testing.T) {
+	w, d := newRunningWorld(t, noAttach(driverName))
+	answer := make(chan struct{})
+	d.setHook(func(ctx context.Context, call string) error {
+		if strings.HasPrefix(call, "stage:") || strings.HasPrefix(call, "publish:") {
+			select {
+			case <-answer:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	w.addVolume(driverName, "a")
+	w.pod("p", "a")
+	for _, method := range []string{"NodeStageVolume", "NodePublishVolume"} {
+		w.awaitCondition("p", corev1.ConditionFalse, "("+method+") and has not answered yet")
+		answer <- struct{}{}
+	}
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+}

@@ -72,13 +72,8 @@ func New(o Options) *Pods {
 // Add enqueues a Pod, by its key.
 func (p *Pods) Add(key string) { p.queue.Add(key) }
 
-// DriverCalled enqueues a Pod that has a condition, after a delay: the call of a driver for one of its
-// volumes is in flight.
-func (p *Pods) DriverCalled(pod *corev1.Pod) {
-	if uses.Mounted(pod) != nil {
-		p.queue.AddAfter(cluster.Key(pod), conditionDelay)
-	}
-}
+// DriverCalled enqueues a Pod, by its key, after a delay: the call of a driver for one of its volumes is in flight.
+func (p *Pods) DriverCalled(key string) { p.queue.AddAfter(key, conditionDelay) }
 
 // Run processes the queue of Pods until ctx ends.
 func (p *Pods) Run(ctx context.Context, v *volumes.Volumes, h *health.Monitor) {

@@ -49,8 +49,8 @@ type Options struct {
 type Consumers interface {
 	// Add enqueues a Pod, by its key, because the state of one of its volumes has changed.
 	Add(pod string)
-	// DriverCalled says that a call of a driver for a volume of the Pod is in flight.
-	DriverCalled(pod *corev1.Pod)
+	// DriverCalled says that a call of a driver for a volume of the Pod, by its key, is in flight.
+	DriverCalled(pod string)
 	// GiveUp fails a Pod that waits for a volume, unless it has had all its volumes.
 	GiveUp(ctx context.Context, pod *corev1.Pod, why volume.Because) error
 }

@@ -204,8 +204,7 @@ func (v *Volumes) unseenNow(f *facts) []string {
 }
 
 // setCalled stores the reason while a call of the driver is in flight. If the last attempt failed,
-// its reason says more and stays. A Pod that has a condition gets the new one only if the call takes
-// longer than usual.
+// its reason says more and stays. A Pod's condition is written only if the call takes longer than usual.
 func (v *Volumes) setCalled(f *facts, b volume.Because) {
 	key := volume.Key(f.Driver, f.Handle)
 	if b.Reason == "" || v.queue.Failures(key) > 0 && strings.HasPrefix(string(v.Because(key).Reason), "Failed") {
@@ -217,7 +216,7 @@ func (v *Volumes) setCalled(f *facts, b volume.Because) {
 	v.last[key] = now
 	v.mu.Unlock()
 	for _, pod := range f.consumers {
-		v.Consumers.DriverCalled(pod)
+		v.Consumers.DriverCalled(cluster.Key(pod))
 	}
 }
 
