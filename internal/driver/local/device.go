@@ -36,7 +36,11 @@ func (p *pool) attach(v record) (string, error) {
 	if strings.TrimSpace(string(flag)) != "0" {
 		return "", stillOpen(v.ID, device)
 	}
-	return device, mount.LoopResize(device)
+	if at, err := shownAt(device); err != nil || at != "" {
+		return device, errors.Join(err, mount.LoopResize(device))
+	}
+	// The kernel gives a loop device to its next user with the write protection that the last one has set.
+	return device, errors.Join(setReadOnly(device, false), mount.LoopResize(device))
 }
 
 func stillOpen(id, device string) error {
@@ -57,7 +61,7 @@ func (p *pool) detach(ctx context.Context, id string) error {
 	if at != "" {
 		return status.Errorf(codes.FailedPrecondition, "volume %s is in use at %s; unmount it there first", id, at)
 	}
-	if err := mount.LoopDetach(image); err != nil {
+	if err := errors.Join(setReadOnly(device, false), mount.LoopDetach(image)); err != nil {
 		return err
 	}
 	err = until(ctx, detachLimit, func() (bool, error) {

@@ -297,6 +297,35 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
+// TestWriteProtectionOfAnEarlierUser: the kernel leaves a loop device write-protected when it gets another file. A
+// volume does not inherit that, and leaves it to nobody.
+func TestWriteProtectionOfAnEarlierUser(t *testing.T) {
+	for _, fsType := range []string{"ext4", "block"} {
+		w := newWorld(t)
+		d := w.create("v", 16*mib, fsType, nil)
+		device, err := mount.LoopAttach(d.image(), false)
+		w.ok(err)
+		w.ok(setReadOnly(device, true))
+		d.use()
+		d.write("data")
+		w.ok(d.unpublish())
+		w.ok(d.publish(true))
+		// What is open is still this volume's when the flag is read.
+		open, err := os.Open(device)
+		w.ok(err)
+		w.ok(d.unpublish())
+		w.refused("unstage while it is open", d.unstage(), codes.FailedPrecondition, "open")
+		if is, err := readOnly(device); err != nil || is {
+			t.Errorf("%s: the next user gets %s read-only, %v", fsType, device, err)
+		}
+		w.ok(open.Close())
+		w.ok(insist(d.unstage))
+		w.ok(d.detach())
+		w.ok(w.delete(d.id))
+		w.empty()
+	}
+}
+
 func (d *disk) refusesWrites() {
 	d.Helper()
 	path := d.target
