@@ -42,9 +42,7 @@ func TestMountedOver(t *testing.T) {
 				t.Errorf("calls: %s", got)
 			}
 			w.checkNotDisclosed("hunter2", "")
-			w.terminate("p")
-			w.awaitDeletion("p")
-			w.empty()
+			w.endPods("p")
 		})
 	}
 }
@@ -98,9 +96,5 @@ func TestStagedVolumeIsCovered(t *testing.T) {
 		return ""
 	})
 	w.eventSaid("MountBroken", "the staged mount of volume pv-a on node n1 is gone")
-	for _, p := range []string{"p", "q"} {
-		w.terminate(p)
-		w.awaitDeletion(p)
-	}
-	w.empty()
+	w.endPods("p", "q")
 }

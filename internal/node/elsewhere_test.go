@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/node/uses"
@@ -29,10 +28,7 @@ func TestMountedElsewhere(t *testing.T) {
 	d.start(t)
 	w.run()
 	w.registered(driverName)
-	w.addVolume(driverName, "a")
-	w.attach(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountAttached()
 	theirs, err := os.MkdirTemp("", "theirs-")
 	w.must(nil, err)
 	t.Cleanup(func() { _ = unix.Unmount(theirs, unix.MNT_DETACH); _ = os.RemoveAll(theirs) })

@@ -75,9 +75,7 @@ func TestDeviceNeverShows(t *testing.T) {
 	if to, err := os.Readlink(uses.DeviceLink(w.dir, "uid-p", "pv-a")); err != nil || to != at {
 		t.Errorf("the Pod's link leads to %s, %v", to, err)
 	}
-	w.terminate("p")
-	w.awaitDeletion("p")
-	w.empty()
+	w.endPods("p")
 }
 
 // TestDeviceOfADeniedVolume: a driver does not know a volume of which it has
@@ -104,9 +102,7 @@ func TestDeviceOfADeniedVolume(t *testing.T) {
 		denied = true
 		return status.Error(codes.NotFound, "there is no such volume")
 	})
-	w.terminate("p")
-	w.awaitDeletion("p")
-	w.empty()
+	w.endPods("p")
 	if got := d.leftover(); got != "" || mount.IsDevice(at) {
 		t.Errorf("left at the driver: %q, a device at the target: %v", got, mount.IsDevice(at))
 	}
@@ -128,11 +124,7 @@ func TestNamesThatLeaveTheirDirectory(t *testing.T) {
 	if got := d.history(); got != "info" {
 		t.Errorf("calls: %s", got)
 	}
-	for _, p := range []string{"p", "q"} {
-		w.terminate(p)
-		w.awaitDeletion(p)
-	}
-	w.empty()
+	w.endPods("p", "q")
 }
 
 // TestManyAttributes reach the driver, and nothing else keeps them.
@@ -215,10 +207,7 @@ func TestStuckUnstage(t *testing.T) {
 	})
 	w.run()
 	w.registered(driverName)
-	w.addVolume(driverName, "a")
-	w.attach(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountAttached()
 	w.terminate("p")
 	w.awaitDeletion("p")
 	const cause = "NodeUnstageVolume by driver d.example: Internal: it is stuck"

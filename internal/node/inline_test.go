@@ -63,9 +63,7 @@ func TestInlineVolume(t *testing.T) {
 	if names := w.agent.volumes.Recorded(); len(names) > 0 {
 		t.Errorf("the node is to say that it uses %v", names)
 	}
-	w.terminate("p")
-	w.awaitDeletion("p")
-	w.empty()
+	w.endPods("p")
 	if got := d.history(); got != "info publish:"+handle+" info unpublish:"+handle {
 		t.Errorf("calls: %s", got)
 	}
@@ -143,7 +141,5 @@ func TestInlineSurvivesALostJournal(t *testing.T) {
 		}
 		return ""
 	})
-	w.terminate("p")
-	w.awaitDeletion("p")
-	w.empty()
+	w.endPods("p")
 }

@@ -124,10 +124,7 @@ func TestMissingRecord(t *testing.T) {
 			d.start(t)
 			w.run()
 			w.registered(driverName)
-			w.addVolume(driverName, "a")
-			w.attach(driverName, "a")
-			w.pod("p", "a")
-			w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+			w.mountAttached()
 			w.stop()
 			w.loseRecords()
 			for _, lose := range c.lose {
@@ -178,9 +175,7 @@ func TestOldRecord(t *testing.T) {
 		return ""
 	})
 	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
-	w.terminate("p")
-	w.awaitDeletion("p")
-	w.empty()
+	w.endPods("p")
 }
 
 // loseRecords deletes the files of the journal, and nothing else.
@@ -208,11 +203,7 @@ func TestRunningPodKeepsItsVolume(t *testing.T) {
 	if got := d.history(); strings.Contains(got, "unpublish:") {
 		t.Errorf("calls: %s", got)
 	}
-	for _, p := range []string{"p", "q"} {
-		w.terminate(p)
-		w.awaitDeletion(p)
-	}
-	w.empty()
+	w.endPods("p", "q")
 }
 
 // TestBusyOrphan: somebody has deleted the journal's records, the Pod is gone, and its mount is busy.
@@ -226,10 +217,7 @@ func TestBusyOrphan(t *testing.T) {
 	d.start(t)
 	w.run()
 	w.registered(driverName)
-	w.addVolume(driverName, "a")
-	w.attach(driverName, "a")
-	w.pod("p", "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.mountAttached()
 	busy, err := os.Create(filepath.Join(uses.TargetPath(w.dir, "uid-p", "pv-a", false), "open"))
 	w.must(nil, err)
 	defer busy.Close()
@@ -284,9 +272,7 @@ func TestJournalLostAndKilled(t *testing.T) {
 	w.must(nil, err)
 	w.run()
 	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
-	w.terminate("p")
-	w.awaitDeletion("p")
-	w.empty()
+	w.endPods("p")
 	if got := d.leftover(); got != "" {
 		t.Errorf("left at the driver: %s", got)
 	}

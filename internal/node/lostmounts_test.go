@@ -107,11 +107,7 @@ func TestDeadMount(t *testing.T) {
 		t.Error(err)
 	}
 	w.must(nil, kept.Close())
-	for _, p := range []string{"p", "q"} {
-		w.terminate(p)
-		w.awaitDeletion(p)
-	}
-	w.empty()
+	w.endPods("p", "q")
 }
 
 // TestDeadMountGoes: a dead mount is removed with its Pod, although the driver cannot stat it.
@@ -211,9 +207,7 @@ func TestDriverLeavesAMount(t *testing.T) {
 	w.run()
 	w.mountVolume()
 	d.set(func() { d.mount = nil })
-	w.terminate("p")
-	w.awaitDeletion("p")
-	w.empty()
+	w.endPods("p")
 	if points, err := mount.Below(w.dir); err != nil || len(points) > 0 {
 		t.Errorf("mounts: %v, %v", points, err)
 	}

@@ -183,9 +183,7 @@ func TestFailuresAreRepeated(t *testing.T) {
 	})
 	w.run()
 	w.mountVolume()
-	w.terminate("p")
-	w.awaitDeletion("p")
-	w.empty()
+	w.endPods("p")
 	w.eventSaid("FailedMount", "NodeStageVolume by driver d.example: Internal: no")
 	w.eventSaid("FailedUnmount", "NodeUnpublishVolume by driver d.example: Internal: no")
 }

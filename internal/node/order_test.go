@@ -48,9 +48,7 @@ func TestJournalComesFirst(t *testing.T) {
 	d.start(t)
 	w.run()
 	w.mountVolume()
-	w.terminate("p")
-	w.awaitDeletion("p")
-	w.empty()
+	w.endPods("p")
 	mu.Lock()
 	defer mu.Unlock()
 	for call, phase := range phases {
@@ -113,9 +111,7 @@ func TestFinalNoAfterDoubt(t *testing.T) {
 			w.addVolume(driverName, "a")
 			w.pod("p", "a")
 			w.awaitCondition("p", corev1.ConditionFalse, "never")
-			w.terminate("p")
-			w.awaitDeletion("p")
-			w.empty()
+			w.endPods("p")
 			if left := d.leftover(); left != "" {
 				t.Errorf("left at the driver: %s", left)
 			}

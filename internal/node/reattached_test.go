@@ -61,9 +61,5 @@ func TestDetachedMeanwhile(t *testing.T) {
 	if n := strings.Count(d.history(), "unstage:"); n != 1 {
 		t.Errorf("the volume was taken from living Pods: %s", d.history())
 	}
-	for _, p := range []string{"q", "r", "s"} {
-		w.terminate(p)
-		w.awaitDeletion(p)
-	}
-	w.empty()
+	w.endPods("q", "r", "s")
 }

@@ -241,7 +241,5 @@ func TestRepublish(t *testing.T) {
 	before := len(d.publishRequests())
 	w.run()
 	again(before + 1)
-	w.terminate("p")
-	w.awaitDeletion("p")
-	w.empty()
+	w.endPods("p")
 }

@@ -159,6 +159,13 @@ func (w *world) mountVolume() {
 	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 }
 
+// mountAttached is mountVolume for a driver whose volumes are attached.
+func (w *world) mountAttached() {
+	w.t.Helper()
+	w.attach(driverName, "a")
+	w.mountVolume()
+}
+
 func (w *world) must(_ any, err error) {
 	w.t.Helper()
 	if err != nil {
@@ -235,6 +242,16 @@ func (w *world) awaitDeletion(name string) {
 		}
 		return ""
 	})
+}
+
+// endPods terminates Pods one after the other; with the last one, everything of them is gone from the node.
+func (w *world) endPods(names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		w.terminate(name)
+		w.awaitDeletion(name)
+	}
+	w.empty()
 }
 
 func (w *world) node() *corev1.Node {

@@ -36,11 +36,12 @@ func (p *pool) attach(v record) (string, error) {
 	if strings.TrimSpace(string(flag)) != "0" {
 		return "", stillOpen(v.ID, device)
 	}
-	if at, err := shownAt(device); err != nil || at != "" {
-		return device, errors.Join(err, mount.LoopResize(device))
+	at, err := shownAt(device)
+	if err == nil && at == "" {
+		// The kernel gives a loop device to its next user with the write protection that the last one has set.
+		err = setReadOnly(device, false)
 	}
-	// The kernel gives a loop device to its next user with the write protection that the last one has set.
-	return device, errors.Join(setReadOnly(device, false), mount.LoopResize(device))
+	return device, errors.Join(err, mount.LoopResize(device))
 }
 
 func stillOpen(id, device string) error {
