@@ -1,7 +1,6 @@
 package standalonetest
 
 import (
-	"os"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,13 +26,7 @@ func StartCollecting(t testing.TB, roles ...runtime.Object) *apiserver.Server {
 
 func start(t testing.TB, o apiserver.Options) *apiserver.Server {
 	t.Helper()
-	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
-	dir, err := os.MkdirTemp("", "api-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	o.DataDir, o.Listen, o.NoSync = dir, "127.0.0.1:0", true
+	o.DataDir, o.Listen, o.NoSync = Dir(t), "127.0.0.1:0", true
 	s, err := apiserver.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

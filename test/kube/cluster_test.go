@@ -20,6 +20,7 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/standalone/pki"
+	"volplane.dev/volplane/standalone/standalonetest"
 	"volplane.dev/volplane/test/internal/plane"
 )
 
@@ -44,14 +45,9 @@ type cluster struct {
 // directory until the test ends, and grants volplane's users what they declare.
 func startCluster(t *testing.T, flags ...string) *cluster {
 	t.Helper()
-	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
-	dir, err := os.MkdirTemp("", "k8s-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	c := &cluster{t: t, dir: dir, address: plane.FreeAddress("127.0.0.1")}
-	if c.authority, err = pki.Open(dir); err != nil {
+	c := &cluster{t: t, dir: standalonetest.Dir(t), address: plane.FreeAddress("127.0.0.1")}
+	var err error
+	if c.authority, err = pki.Open(c.dir); err != nil {
 		t.Fatal(err)
 	}
 	if c.client, err = kubernetes.NewForConfig(c.AdminConfig()); err != nil {

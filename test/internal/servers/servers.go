@@ -10,6 +10,7 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/standalone/apiserver"
+	"volplane.dev/volplane/standalone/standalonetest"
 )
 
 // flagName is the name under which Main registers the pool. Nobody sets the flag: the registry of flags is
@@ -98,8 +99,7 @@ type server struct {
 }
 
 func start(ctx context.Context) (_ *server, err error) {
-	// The name of a unix socket has at most 107 bytes, so the path must be short.
-	dir, err := os.MkdirTemp("", "api-")
+	dir, err := standalonetest.MakeDir()
 	if err != nil {
 		return nil, err
 	}
