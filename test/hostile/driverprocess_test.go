@@ -94,10 +94,13 @@ func (s *side) start() error {
 	if err := os.Remove(s.socket()); err != nil && !os.IsNotExist(err) {
 		return err
 	}
-	l, err := net.Listen("unix", s.socket())
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: s.socket()})
 	if err != nil {
 		return err
 	}
+	// A killed process leaves its socket; the server of this one, which may end after the next one has
+	// begun, must not remove that one's.
+	l.SetUnlinkOnClose(false)
 	s.number++
 	s.life, s.end = context.WithCancel(context.Background())
 	s.server = grpc.NewServer(grpc.UnaryInterceptor(s.intercept))

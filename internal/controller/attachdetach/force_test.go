@@ -135,7 +135,7 @@ func attachment() *storagev1.VolumeAttachment {
 }
 
 // world is the controller over volume pv and other objects.
-func world(t *testing.T, o Options, objects ...runtime.Object) (*kubetest.API, *controller.Controller) {
+func world(t *testing.T, o Options, objects ...runtime.Object) (*kubetest.API, *attachDetach) {
 	t.Helper()
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}
@@ -143,13 +143,7 @@ func world(t *testing.T, o Options, objects ...runtime.Object) (*kubetest.API, *
 }
 
 // started is the controller over objects.
-func started(t *testing.T, o Options, objects ...runtime.Object) (*kubetest.API, *controller.Controller) {
-	t.Helper()
-	client, c := built(t, o, objects...)
-	return client, c.Controller
-}
-
-func built(t *testing.T, o Options, objects ...runtime.Object) (*kubetest.API, *attachDetach) {
+func started(t *testing.T, o Options, objects ...runtime.Object) (*kubetest.API, *attachDetach) {
 	t.Helper()
 	client := kubetest.NewAPI(t, objects...)
 	var c *attachDetach
@@ -160,9 +154,10 @@ func built(t *testing.T, o Options, objects ...runtime.Object) (*kubetest.API, *
 	return client, c
 }
 
-// look has the controller look at n1 and at the attachment.
-func look(t *testing.T, c *controller.Controller, attachment string) time.Duration {
+// look has the controller look at n1, without the pause after its last look, and at the attachment.
+func look(t *testing.T, c *attachDetach, attachment string) time.Duration {
 	t.Helper()
+	c.delay("n1", time.Time{})
 	result, err := c.Reconcile(t.Context(), controller.Key{Kind: kindNode, Name: "n1"})
 	if err != nil {
 		t.Fatal(err)

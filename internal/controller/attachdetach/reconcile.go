@@ -20,19 +20,19 @@ func (c *attachDetach) reconcile(ctx context.Context, key controller.Key) (contr
 	case kindDetach:
 		return controller.Result{}, c.detach(ctx, key.Name)
 	}
-	start := c.Now()
+	start := time.Now()
 	if left := c.delayLeft(key.Name, start); left > 0 {
 		return controller.Result{After: left}, nil
 	}
 	facts := c.gather(key.Name)
 	plan := attach.Node(facts)
 	// A node with many volumes occupies a worker for at most half of the time.
-	delay := c.Now().Sub(start)
+	delay := time.Since(start)
 	if plan.Publish && plan.More {
 		delay = max(delay, pause)
 	}
 	result, err := c.apply(ctx, facts, plan)
-	c.delay(key.Name, c.Now().Add(delay))
+	c.delay(key.Name, time.Now().Add(delay))
 	return result, err
 }
 

@@ -148,12 +148,18 @@ func (d *Driver) serve() {
 	go func() { _ = server.Serve(listener) }()
 }
 
-// listen replaces a socket that an earlier server left.
+// listen replaces a socket that an earlier server left, as a killed process does. That server may end later, and
+// must not remove its successor's.
 func listen(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove old socket: %w", err)
 	}
-	return net.Listen("unix", path)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	return l, nil
 }
 
 // Kill ends the driver as SIGKILL does: calls in flight get no answer. Its volumes survive. It may
