@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,7 +84,17 @@ func (l *link) invoke(ctx context.Context, method string, req, reply any, opts .
 		return err
 	}
 	defer c.release()
-	return c.Invoke(ctx, method, req, reply, opts...)
+	return inTime(c.Invoke(ctx, method, req, reply, opts...))
+}
+
+// inTime returns the error of a call. The driver's side may notice the end of the call's time before this side
+// does; then gRPC's error names its frame, which tells nobody anything.
+func inTime(err error) error {
+	s := status.Convert(err)
+	if s.Code() == codes.DeadlineExceeded && strings.HasPrefix(s.Message(), "stream terminated") {
+		return status.FromContextError(context.DeadlineExceeded).Err()
+	}
+	return err
 }
 
 func (l *link) take(ctx context.Context) (*connection, error) {

@@ -33,6 +33,7 @@ func TestInMemory(t *testing.T) {
 		}
 		ask(codes.OK)
 		d.Kill()
+		synctest.Wait() // until its end is noticed
 		ask(codes.Unavailable)
 		d.Restart()
 		ask(codes.OK)

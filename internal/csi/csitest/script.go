@@ -178,9 +178,11 @@ func (d *Driver) intercept(
 		d.mu.Unlock()
 		select {
 		case <-ctx.Done():
+			// At the deadline of both sides this may arrive before the caller has noticed, and must tell it the same.
+			return nil, status.FromContextError(ctx.Err()).Err()
 		case <-stopped:
+			return nil, status.Error(codes.Canceled, "the driver hung")
 		}
-		return nil, status.Error(codes.Canceled, "the driver hung")
 	case action.Kill:
 		d.Kill()
 		<-ctx.Done()
