@@ -84,12 +84,12 @@ func (l *link) invoke(ctx context.Context, method string, req, reply any, opts .
 		return err
 	}
 	defer c.release()
-	return inTime(c.Invoke(ctx, method, req, reply, opts...))
+	return callError(c.Invoke(ctx, method, req, reply, opts...))
 }
 
-// inTime returns the error of a call. The driver's side may notice the end of the call's time before this side
-// does; then gRPC's error names its frame, which tells nobody anything.
-func inTime(err error) error {
+// callError returns the error of a call for people. When the deadline of a call passes, the driver's side may
+// notice that first; gRPC's error then names the HTTP/2 frame that ended the stream, and not the deadline.
+func callError(err error) error {
 	s := status.Convert(err)
 	if s.Code() == codes.DeadlineExceeded && strings.HasPrefix(s.Message(), "stream terminated") {
 		return status.FromContextError(context.DeadlineExceeded).Err()

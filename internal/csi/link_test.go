@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestInTime: whoever notices first that the time of a call is over, its error is the same.
-func TestInTime(t *testing.T) {
+// TestCallError: whichever side notices first that the deadline of a call has passed, the error is the same.
+func TestCallError(t *testing.T) {
 	for _, row := range []struct{ err, want error }{
 		{nil, nil},
 		{
@@ -23,7 +23,7 @@ func TestInTime(t *testing.T) {
 			status.Error(codes.Internal, "stream terminated by RST_STREAM"),
 		},
 	} {
-		if got := inTime(row.err); Describe(got) != Describe(row.want) {
+		if got := callError(row.err); Describe(got) != Describe(row.want) {
 			t.Errorf("%v: %v, want %v", row.err, got, row.want)
 		}
 	}

@@ -113,7 +113,8 @@ func TestNamesThatLeaveTheirDirectory(t *testing.T) {
 	w, d := newRunningWorld(t, noAttach(driverName))
 	w.addVolume(driverName, "a")
 	w.podWith("p", func(p *corev1.Pod) { p.UID = "../../../escape" }, "a")
-	w.awaitCondition("p", corev1.ConditionFalse, `the UID of the Pod, "../../../escape", cannot be the name of a directory`)
+	w.awaitCondition("p", corev1.ConditionFalse,
+		`the UID of the Pod, "../../../escape", cannot be the name of a directory`)
 	w.heard("Pod", "p", "FailedMount", "the UID of the Pod", "user")
 	w.podWith("q", func(p *corev1.Pod) {
 		inline(p)

@@ -283,7 +283,10 @@ func TestGrow(t *testing.T) {
 	w.must(w.client.CoreV1().PersistentVolumes().Patch(t.Context(), "pv-a", types.MergePatchType,
 		[]byte(`{"spec":{"capacity":{"storage":"2Gi"}}}`), metav1.PatchOptions{}))
 	w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), "a", types.MergePatchType,
-		[]byte(`{"status":{"allocatedResources":{"storage":"2Gi"},"allocatedResourceStatuses":{"storage":"NodeResizePending"},"conditions":[{"type":"FileSystemResizePending","status":"True"}]}}`), metav1.PatchOptions{}, "status"))
+		[]byte(`{"status":{
+			"allocatedResources":{"storage":"2Gi"},"allocatedResourceStatuses":{"storage":"NodeResizePending"},
+			"conditions":[{"type":"FileSystemResizePending","status":"True"}]
+		}}`), metav1.PatchOptions{}, "status"))
 	eventually(t, func() string {
 		c, err := w.client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "a", metav1.GetOptions{})
 		size := c.Status.Capacity[corev1.ResourceStorage]

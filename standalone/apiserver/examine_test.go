@@ -11,13 +11,12 @@ import (
 
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/etcd"
-	"volplane.dev/volplane/standalone/standalonetest"
 )
 
 // TestDamagedDirectory: a data directory that has lost something is refused in
 // seconds, on one screen with what to type, and nothing in it is made anew.
 func TestDamagedDirectory(t *testing.T) {
-	dir := standalonetest.Dir(t)
+	dir := shortDir(t)
 	s := start(t, apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0"})
 	s.Stop()
 	member := filepath.Join(dir, "etcd/member/member")
@@ -90,8 +89,8 @@ func prepare(t *testing.T, gone, short string, size int64) (back func()) {
 func TestStartEndsWhenAsked(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := apiserver.Start(ctx, apiserver.Options{DataDir: standalonetest.Dir(t), Listen: "127.0.0.1:0"})
-	if !errors.Is(err, context.Canceled) {
+	if _, err := apiserver.Start(ctx, apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0"}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("%v, want %v", err, context.Canceled)
 	}
 }

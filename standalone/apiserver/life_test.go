@@ -43,7 +43,7 @@ func TestChild(t *testing.T) {
 }
 
 func TestKillLosesNothing(t *testing.T) {
-	dir := standalonetest.Dir(t)
+	dir := shortDir(t)
 	var names []string
 	for range 2 {
 		names = append(names, "by-"+killedAfterWrite(t, dir))
@@ -115,7 +115,7 @@ func TestServersDoNotKnowEachOther(t *testing.T) {
 func TestStopEndsEverything(t *testing.T) {
 	const several = 3
 	cycle := func() {
-		s := start(t, apiserver.Options{DataDir: standalonetest.Dir(t), Listen: "127.0.0.1:0", NoSync: true})
+		s := start(t, apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", NoSync: true})
 		s.Stop()
 	}
 	cycle()
@@ -150,7 +150,7 @@ func settled(t *testing.T, limit int, calm time.Duration) int {
 // TestListenEverywhere: a server that listens at all addresses of the host is
 // reached, and trusted, at each of them.
 func TestListenEverywhere(t *testing.T) {
-	s := start(t, apiserver.Options{DataDir: standalonetest.Dir(t), Listen: "0.0.0.0:0", NoSync: true})
+	s := start(t, apiserver.Options{DataDir: shortDir(t), Listen: "0.0.0.0:0", NoSync: true})
 	defer s.Stop()
 	_, port, err := net.SplitHostPort(s.Addr())
 	if err != nil {

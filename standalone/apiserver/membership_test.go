@@ -247,7 +247,7 @@ func TestInvitationExpires(t *testing.T) {
 // requests under way, over connections that are open, and after a restart; other
 // nodes go on, and the node can be invited again.
 func TestRevocation(t *testing.T) {
-	o := apiserver.Options{DataDir: standalonetest.Dir(t), Listen: "127.0.0.1:0", RBAC: app.RBAC(), NoSync: true}
+	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", RBAC: app.RBAC(), NoSync: true}
 	s := start(t, o)
 	stop := func() { s.Stop() }
 	defer func() { stop() }()

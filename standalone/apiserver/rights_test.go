@@ -52,7 +52,7 @@ func TestRightsEndWhereTheRolesEnd(t *testing.T) {
 // TestNobodyIsRefusedDuringAStart: a node agent that asks while the server starts
 // is answered late, not told that it has no right.
 func TestNobodyIsRefusedDuringAStart(t *testing.T) {
-	o := apiserver.Options{DataDir: standalonetest.Dir(t), Listen: "127.0.0.1:0", RBAC: app.RBAC()}
+	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", RBAC: app.RBAC()}
 	s := start(t, o)
 	o.Listen = s.Addr()
 	agent := agentOf(t, o.DataDir, "https://"+s.Addr())

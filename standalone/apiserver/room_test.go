@@ -124,7 +124,7 @@ func (w world) empty(names []string) {
 // control plane itself writes on, and room comes back. A start over the quota
 // works.
 func TestFullDatabase(t *testing.T) {
-	o := apiserver.Options{DataDir: standalonetest.Dir(t), Listen: "127.0.0.1:0", NoSync: true, Quota: 40 << 20}
+	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", NoSync: true, Quota: 40 << 20}
 	s := start(t, o)
 	w := world{t, remote(t, s)}
 	names := w.fill("a")

@@ -29,7 +29,7 @@ import (
 )
 
 func TestRestartKeepsEverything(t *testing.T) {
-	dir := standalonetest.Dir(t)
+	dir := shortDir(t)
 	o := apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0"}
 	begin := time.Now()
 	s := start(t, o)
@@ -71,7 +71,7 @@ func TestStartIsRefusedWithTheNextStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	newer := standalonetest.Dir(t)
+	newer := shortDir(t)
 	file := filepath.Join(newer, "format")
 	if err := os.WriteFile(file, []byte("99\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -82,12 +82,10 @@ func TestStartIsRefusedWithTheNextStep(t *testing.T) {
 		says string
 	}{
 		"port taken": {
-			apiserver.Options{DataDir: standalonetest.Dir(t), Listen: l.Addr().String()}, apiserver.ErrPortTaken, "--listen",
+			apiserver.Options{DataDir: shortDir(t), Listen: l.Addr().String()}, apiserver.ErrPortTaken, "--listen",
 		},
-		"no port": {apiserver.Options{DataDir: standalonetest.Dir(t), Listen: "127.0.0.1"}, nil, "host:port"},
-		"no address": {
-			apiserver.Options{DataDir: standalonetest.Dir(t), Listen: "nowhere.invalid:0"}, nil, "not an IP address",
-		},
+		"no port":       {apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1"}, nil, "host:port"},
+		"no address":    {apiserver.Options{DataDir: shortDir(t), Listen: "nowhere.invalid:0"}, nil, "not an IP address"},
 		"newer format":  {apiserver.Options{DataDir: newer, Listen: "127.0.0.1:0"}, datadir.ErrNewer, "format 99"},
 		"not writable":  {apiserver.Options{DataDir: "/proc/volplane", Listen: "127.0.0.1:0"}, nil, "--data-dir"},
 		"not directory": {apiserver.Options{DataDir: file, Listen: "127.0.0.1:0"}, nil, "--data-dir"},
@@ -289,6 +287,17 @@ func start(t *testing.T, o apiserver.Options) *apiserver.Server {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// shortDir makes a directory whose sockets' names fit into 107 bytes.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "api-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // grant lets the user "someone" do everything with Pods.

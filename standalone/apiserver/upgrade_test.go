@@ -77,7 +77,7 @@ func TestEarlierVersions(t *testing.T) {
 		"a293080": {"one"},
 	} {
 		t.Run(commit, func(t *testing.T) {
-			dir := standalonetest.Dir(t)
+			dir := shortDir(t)
 			unpack(t, commit, dir)
 			var log bytes.Buffer
 			o := apiserver.Options{
@@ -93,7 +93,7 @@ func TestEarlierVersions(t *testing.T) {
 			if log.Len() > 0 {
 				t.Errorf("the second start says %q", &log)
 			}
-			o.DataDir = standalonetest.Dir(t)
+			o.DataDir = shortDir(t)
 			if _, err := backup.Restore(said[1], o.DataDir, time.Now()); err != nil {
 				t.Fatal(err)
 			}

@@ -98,8 +98,7 @@ func (s *side) start() error {
 	if err != nil {
 		return err
 	}
-	// A killed process leaves its socket; the server of this one, which may end after the next one has
-	// begun, must not remove that one's.
+	// A killed process leaves its socket. A server that removed it at its end could remove its successor's.
 	l.SetUnlinkOnClose(false)
 	s.number++
 	s.life, s.end = context.WithCancel(context.Background())

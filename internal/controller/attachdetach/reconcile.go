@@ -20,6 +20,7 @@ func (c *attachDetach) reconcile(ctx context.Context, key controller.Key) (contr
 	case kindDetach:
 		return controller.Result{}, c.detach(ctx, key.Name)
 	}
+	// The pause after a look is a share of real time; Now is the time that decisions are about.
 	start := time.Now()
 	if left := c.delayLeft(key.Name, start); left > 0 {
 		return controller.Result{After: left}, nil

@@ -148,8 +148,8 @@ func (d *Driver) serve() {
 	go func() { _ = server.Serve(listener) }()
 }
 
-// listen replaces a socket that an earlier server left, as a killed process does. That server may end later, and
-// must not remove its successor's.
+// listen replaces a socket that an earlier server left, as a killed process does. A server does not remove the
+// socket when it ends: by then the path may be its successor's.
 func listen(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove old socket: %w", err)

@@ -178,7 +178,8 @@ func (d *Driver) intercept(
 		d.mu.Unlock()
 		select {
 		case <-ctx.Done():
-			// At the deadline of both sides this may arrive before the caller has noticed, and must tell it the same.
+			// Both sides have the same deadline. An answer that arrives before the caller has noticed it must not
+			// differ from the caller's own error.
 			return nil, status.FromContextError(ctx.Err()).Err()
 		case <-stopped:
 			return nil, status.Error(codes.Canceled, "the driver hung")
