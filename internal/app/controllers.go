@@ -4,18 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
-	"regexp"
 	"runtime/debug"
-	"slices"
 	"strings"
-	"time"
 
-	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/capacity"
@@ -28,11 +21,12 @@ import (
 	"volplane.dev/volplane/internal/program"
 )
 
-// dialPause limits one attempt to reach a driver. After it, a warning is logged and
-// the next attempt starts.
-const dialPause = 10 * time.Second
-
 var errNoNamespace = errors.New("the namespace of leases and intents is not set: set --leader-election-namespace")
+
+// errNoController says that a driver's controller is elsewhere. Without it volumes would be marked as attached that
+// nobody has attached.
+var errNoController = errors.New("says that it has a controller, but not behind this socket: run the controllers " +
+	"beside the driver's controller process")
 
 // DriverControllers returns the names of the controllers that can run for one driver
 // in a cluster, in start order. The others manage objects of a whole cluster.
@@ -60,11 +54,14 @@ func Controllers(ctx context.Context, o program.ControllersOptions) error {
 	go newMemoryReleaser().run(ctx)
 	drivers, name := csi.NewSet(), o.DummyAttacher
 	if name == "" {
-		d, err := dialDriver(ctx, o.Socket, o.Log)
+		d, err := csi.Await(ctx, o.Socket, o.Log)
 		if err != nil {
 			return parts.UnlessEnded(ctx, err)
 		}
 		defer d.Close()
+		if d.Plugin.ControllerService && !d.HasController {
+			return fmt.Errorf("driver %s at %s %w", d.Name, o.Socket, errNoController)
+		}
 		drivers.Put(d)
 		name = d.Name
 	}
@@ -84,53 +81,22 @@ func Controllers(ctx context.Context, o program.ControllersOptions) error {
 	})
 }
 
-// dialDriver waits until a driver serves the socket, and returns it (S3-007). It
-// fails only if ctx ends or the driver has an invalid name.
-func dialDriver(ctx context.Context, socket string, log *slog.Logger) (*csi.Driver, error) {
-	for {
-		try, cancel := context.WithTimeout(ctx, dialPause)
-		d, err := csi.Dial(try, socket)
-		if err == nil || errors.Is(err, csi.ErrName) {
-			cancel()
-			return d, err
-		}
-		<-try.Done()
-		cancel()
-		if ctx.Err() != nil {
-			return nil, err
-		}
-		log.Warn("the driver does not answer yet", "socket", socket, "err", err)
-	}
-}
-
-// locksOf returns the leases that the CSI sidecars hold for the same work, so that a
-// sidecar and this process never work at the same time.
+// locksOf returns the locks of the leases that the process waits for; none if it does not elect.
 func locksOf(o program.ControllersOptions, driver string) ([]WatchedLock, error) {
 	if !o.Elects {
 		return nil, nil
 	}
-	host, err := os.Hostname()
+	id, err := processIdentity()
 	if err != nil {
-		return nil, fmt.Errorf("name of this host: %w", err)
+		return nil, err
 	}
-	// Two processes on one host need different identities.
-	id := resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}
-	var locks []WatchedLock
 	names := leaseNames(o.Roles, driver)
 	config := kube.Restrict(o.Config, "leader-election", leaseRights(o.Namespace, names))
-	client, err := kubernetes.NewForConfig(config)
+	l, err := newLeases(config, o.Namespace, id, o.Term.Deadline)
 	if err != nil {
-		return nil, fmt.Errorf("client of the leases: %w", err)
+		return nil, err
 	}
-	for _, name := range names {
-		lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.Namespace, name, id, config,
-			o.Term.Deadline)
-		if err != nil {
-			return nil, fmt.Errorf("lease %s: %w", name, err)
-		}
-		locks = append(locks, WatchedLock{Interface: lock, Leases: client.CoordinationV1().Leases(o.Namespace), Name: name})
-	}
-	return locks, nil
+	return l.locks(names)
 }
 
 // driverIntents returns the place of the intents of a driver's own provisioner. Each
@@ -138,22 +104,4 @@ func locksOf(o program.ControllersOptions, driver string) ([]WatchedLock, error)
 func driverIntents(driver, namespace string) kube.LogPlace {
 	name := provisioner.Intents().Name + "-" + manifest.Base(strings.ToLower(driver))
 	return kube.LogPlace{Namespace: namespace, Name: name}
-}
-
-// leaseNames returns the names of the leases for controllers of one driver. Their order
-// is always the same, so that processes that acquire several cannot deadlock.
-func leaseNames(roles []string, driver string) []string {
-	driver = regexp.MustCompile("[^a-zA-Z0-9-]").ReplaceAllString(driver, "-")
-	var out []string
-	for _, l := range []struct{ role, name string }{
-		{provisioner.Declaration().Name, driver},
-		{capacity.Declaration().Name, driver},
-		{attacher.Declaration().Name, "external-attacher-leader-" + driver},
-		{resizer.Declaration().Name, "external-resizer-" + driver},
-	} {
-		if slices.Contains(roles, l.role) && !slices.Contains(out, l.name) {
-			out = append(out, l.name)
-		}
-	}
-	return out
 }

@@ -20,10 +20,14 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // ReaderRole is the role whose identity fills the shared caches.
 const ReaderRole = "reader"
+
+// LeasesRole is the role whose identity holds the leases of drivers in a standalone control plane.
+const LeasesRole = "leases"
 
 // nodesGroup is the group of all node agents' identities.
 const nodesGroup = "system:nodes"
@@ -97,6 +101,8 @@ func RBAC() []runtime.Object {
 		out = append(out, kube.Roles(User(d.Name), d.Rights(), kube.User(User(d.Name)))...)
 	}
 	out = append(out, kube.Roles(User(ReaderRole), inputs(Declarations()), kube.User(User(ReaderRole)))...)
+	holds := leaseRights(volume.NamespaceSystem, nil)
+	out = append(out, kube.Roles(User(LeasesRole), holds, kube.User(User(LeasesRole)))...)
 	// The Node authorizer grants each agent the rights on its own objects; these are
 	// the others.
 	return append(out, kube.Roles(User("node"), node.Rights(), kube.Group(nodesGroup))...)
@@ -125,13 +131,4 @@ func DriverControllerRights(roles []string, driver, namespace string, elects boo
 		return out
 	}
 	return append(out, leaseRights(namespace, leaseNames(roles, driver))...)
-}
-
-// leaseRights returns the rights that holding leases needs.
-func leaseRights(namespace string, names []string) []kube.Access {
-	const group, resource = "coordination.k8s.io", "leases"
-	return []kube.Access{
-		{Group: group, Resource: resource, Namespace: namespace, Verbs: []string{"create"}},
-		{Group: group, Resource: resource, Namespace: namespace, Names: names, Verbs: []string{"get", "update", "watch"}},
-	}
 }

@@ -21,10 +21,12 @@ type options struct {
 	observe    func(Observation)
 	controller time.Duration
 	fault      func(method string, call func() error) error
+	witness    func(method string, reply any, err error)
 	memory     *Memory
 	hold       func(ctx context.Context) error
 	locks      *VolumeLocks
 	dial       func(context.Context) (net.Conn, error)
+	nameOnly   bool
 }
 
 // Option configures the calls of a Driver.
@@ -52,6 +54,16 @@ func WithDialer(dial func(context.Context) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
 }
 
+// WithNameOnly makes Dial ask for the driver's name and version only, as soon as the driver answers. That is all that
+// a registrar needs, and a driver that is not ready yet, or whose controller does not answer, can be registered.
+func WithNameOnly() Option { return func(o *options) { o.nameOnly = true } }
+
+// WithWitness shows f each answer and each error as the driver gave it: nothing was checked, and secrets are still in
+// it. It is for who judges drivers, and f must not show what it sees. It may be called concurrently.
+func WithWitness(f func(method string, reply any, err error)) Option {
+	return func(o *options) { o.witness = f }
+}
+
 // WithFault is for tests: f replaces each call. It may make the call, and returns its error.
 func WithFault(f func(method string, call func() error) error) Option {
 	return func(o *options) { o.fault = f }
@@ -68,6 +80,9 @@ func (o *options) chain(d *Driver, last invoker) invoker {
 		all = append(all, withLog(o.log, d))
 	}
 	all = append(all, hideSecrets(o.memory, d), checkIDs, checkAnswer)
+	if o.witness != nil {
+		all = append(all, withWitness(o.witness))
+	}
 	if o.fault != nil {
 		all = append(all, withFault(o.fault))
 	}
@@ -75,6 +90,16 @@ func (o *options) chain(d *Driver, last invoker) invoker {
 		last = all[i](last)
 	}
 	return last
+}
+
+func withWitness(witness func(method string, reply any, err error)) decorator {
+	return func(next invoker) invoker {
+		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
+			err := next(ctx, method, req, reply, opts...)
+			witness(method, reply, err)
+			return err
+		}
+	}
 }
 
 func withFault(fault func(method string, call func() error) error) decorator {

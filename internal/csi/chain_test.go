@@ -3,6 +3,7 @@ package csi_test
 import (
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -215,12 +216,11 @@ func TestObserverAndFault(t *testing.T) {
 
 func TestSet(t *testing.T) {
 	s := csi.NewSet()
-	var told []string
+	var told, there []string
 	cancel := s.Subscribe(func(name string) { told = append(told, name) })
 	s.Subscribe(func(name string) {
-		if _, ok := s.Get(name); !ok {
-			t.Errorf("%s is not there when it is told of", name)
-		}
+		d, ok := s.Get(name)
+		there = append(there, fmt.Sprint(name, " ", ok && d.Name == name))
 	})
 	a, b, newer := &csi.Driver{Name: "a"}, &csi.Driver{Name: "b"}, &csi.Driver{Name: "a"}
 	s.Put(b)
@@ -237,6 +237,10 @@ func TestSet(t *testing.T) {
 		t.Error("removing the older driver removed the newer one")
 	}
 	s.Remove(newer)
+	s.Remove(newer)
+	if want := []string{"b true", "a true", "a true", "b true", "a false"}; !slices.Equal(there, want) {
+		t.Errorf("told that it is there: %q, want %q", there, want)
+	}
 	if names := s.Names(); !slices.Equal(names, []string{"b"}) {
 		t.Errorf("names %q, want b", names)
 	}

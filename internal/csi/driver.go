@@ -10,8 +10,11 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// probePause is the interval of probes while a driver is not ready.
-const probePause = 100 * time.Millisecond
+// probePause is the first pause between two calls of a driver that is not ready, and maxProbePause the longest.
+const (
+	probePause    = 100 * time.Millisecond
+	maxProbePause = time.Second
+)
 
 // Driver is one CSI driver behind one socket. It is safe for concurrent use.
 type Driver struct {
@@ -21,6 +24,9 @@ type Driver struct {
 	Version string
 	// Endpoint is the path of the driver's socket.
 	Endpoint string
+	// HasController says that the controller service is behind this socket. The processes of a driver that has
+	// several may all say CONTROLLER_SERVICE, so it is the controller service that is asked.
+	HasController bool
 	// Plugin, Controller and Node hold the capabilities, as the driver returned them to Dial.
 	Plugin     PluginCapabilities
 	Controller ControllerCapabilities
@@ -50,7 +56,11 @@ func Dial(ctx context.Context, socket string, opts ...Option) (*Driver, error) {
 	}
 	d := &Driver{Endpoint: socket, link: newLink(socket, o.dial)}
 	d.service = service{link: d.link, call: o.chain(d, d.link.invoke)}
-	if err := d.ask(ctx); err != nil {
+	ask := d.ask
+	if o.nameOnly {
+		ask = d.awaitName
+	}
+	if err := ask(ctx); err != nil {
 		_ = d.link.close()
 		return nil, fmt.Errorf("driver at %s: %w", socket, err)
 	}
@@ -94,6 +104,14 @@ func CheckName(name string) error {
 	return nil
 }
 
+// CheckIs returns an error that wraps ErrOtherDriver unless the driver has this name.
+func CheckIs(d *Driver, name string) error {
+	if d.Name != name {
+		return fmt.Errorf("%w: the driver at %s calls itself %s, and not %s", ErrOtherDriver, d.Endpoint, d.Name, name)
+	}
+	return nil
+}
+
 // AwaitLoss waits until the connection to the driver is lost and returns nil then, or the error of
 // ctx when that ends first. Without a connection it tries to make one, and returns nil at once if
 // that fails. It may be repeated.
@@ -107,30 +125,22 @@ func (d *Driver) ask(ctx context.Context) error {
 	if err := awaitReady(ctx, identity); err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
-	info, err := identity.GetPluginInfo(ctx, &csipb.GetPluginInfoRequest{})
-	if err != nil {
-		return fmt.Errorf("ask its name: %w", err)
-	}
-	if err := CheckName(info.GetName()); err != nil {
+	if err := d.askName(ctx); err != nil {
 		return err
 	}
-	d.Name, d.Version = info.GetName(), info.GetVendorVersion()
-	d.link.name = d.Name
 	plugin, err := identity.GetPluginCapabilities(ctx, &csipb.GetPluginCapabilitiesRequest{})
 	if err != nil {
 		return fmt.Errorf("ask its capabilities: %w", err)
 	}
 	d.Plugin = pluginCapabilities(plugin)
 	if d.Plugin.ControllerService {
-		c, err := d.ControllerClient().ControllerGetCapabilities(ctx, &csipb.ControllerGetCapabilitiesRequest{})
-		if err != nil {
-			return fmt.Errorf("ask its controller's capabilities: %w", err)
+		if err := d.askController(ctx); err != nil {
+			return err
 		}
-		d.Controller = controllerCapabilities(c)
 	}
 	n, err := d.NodeClient().NodeGetCapabilities(ctx, &csipb.NodeGetCapabilitiesRequest{})
 	if Code(err) == codes.Unimplemented {
-		// A driver that runs beside the controller only has no node service.
+		// The process of a driver that serves its controller only has no node service.
 		return nil
 	}
 	if err != nil {
@@ -140,21 +150,64 @@ func (d *Driver) ask(ctx context.Context) error {
 	return nil
 }
 
-// awaitReady probes until the driver says that it is ready. An answer without the field counts as
-// ready.
+// askName asks the driver for its name and version.
+func (d *Driver) askName(ctx context.Context) error {
+	info, err := d.IdentityClient().GetPluginInfo(ctx, &csipb.GetPluginInfoRequest{})
+	if err != nil {
+		return fmt.Errorf("ask its name: %w", err)
+	}
+	if err := CheckName(info.GetName()); err != nil {
+		return err
+	}
+	d.Name, d.Version = info.GetName(), info.GetVendorVersion()
+	d.link.name = d.Name
+	return nil
+}
+
+// awaitName asks the driver for its name until it can be reached.
+func (d *Driver) awaitName(ctx context.Context) error {
+	return untilReady(ctx, func() (again bool, err error) {
+		err = d.askName(ctx)
+		return Code(err) == codes.Unavailable, err
+	})
+}
+
+// askController asks for the controller's capabilities. Unimplemented says that the controller is behind another
+// socket.
+func (d *Driver) askController(ctx context.Context) error {
+	c, err := d.ControllerClient().ControllerGetCapabilities(ctx, &csipb.ControllerGetCapabilitiesRequest{})
+	if Code(err) == codes.Unimplemented {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ask its controller's capabilities: %w", err)
+	}
+	d.HasController, d.Controller = true, controllerCapabilities(c)
+	return nil
+}
+
+// awaitReady probes until the driver says that it is ready. An answer without the field counts as ready, and
+// FailedPrecondition is CSI's code for a driver that is not.
 func awaitReady(ctx context.Context, identity csipb.IdentityClient) error {
-	tick := time.NewTicker(probePause)
-	defer tick.Stop()
-	for {
+	return untilReady(ctx, func() (again bool, err error) {
 		r, err := identity.Probe(ctx, &csipb.ProbeRequest{})
-		switch {
-		case err == nil && (r.GetReady() == nil || r.GetReady().GetValue()):
-			return nil
-		case err != nil && Code(err) != codes.Unavailable:
+		if code := Code(err); err != nil {
+			return code == codes.Unavailable || code == codes.FailedPrecondition, err
+		}
+		return r.GetReady() != nil && !r.GetReady().GetValue(), nil
+	})
+}
+
+// untilReady calls f until it does not want to be called again, and returns its error. When ctx ends before, it returns
+// the last error.
+func untilReady(ctx context.Context, f func() (again bool, err error)) error {
+	for pause := probePause; ; pause = min(2*pause, maxProbePause) {
+		again, err := f()
+		if !again {
 			return err
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
 			if err == nil {
 				err = fmt.Errorf("the driver is not ready: %w", ctx.Err())

@@ -21,6 +21,10 @@ import (
 // maxAnswer is the size limit of one answer of a driver, in bytes.
 const maxAnswer = 4 << 20
 
+// connectionBuffer is the size of the buffers of a connection, in bytes. gRPC's own are eight times as large, and a
+// host may have hundreds of drivers, most of which are idle.
+const connectionBuffer = 4 << 10
+
 // nameLimit is the time limit for reading the driver's name on a new connection.
 const nameLimit = 10 * time.Second
 
@@ -178,6 +182,7 @@ func (l *link) client() (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithNoProxy(),
 		grpc.WithIdleTimeout(0),
+		grpc.WithReadBufferSize(connectionBuffer), grpc.WithWriteBufferSize(connectionBuffer),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			if used.Swap(true) {

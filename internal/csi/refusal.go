@@ -22,6 +22,8 @@ var (
 	ErrHeld = errors.New("the driver was not called")
 	// ErrID says that an id has control characters, so no driver can have returned it. It is final.
 	ErrID = errors.New("id is not usable")
+	// ErrTerm says that the term of Within is over, so the driver was not called. Whoever has the next term may call it.
+	ErrTerm = errors.New("the driver is no longer called from here")
 	// ErrBusy says that the call timed out while it waited for an earlier call for the volume. It
 	// may be repeated.
 	ErrBusy = errors.New("an earlier call for the volume has not ended yet")

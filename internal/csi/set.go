@@ -28,12 +28,17 @@ func (s *Set) Put(d *Driver) {
 	}
 }
 
-// Remove removes a driver, unless another one has replaced it. It may be repeated.
+// Remove removes a driver, unless another one has replaced it, and notifies the subscribers. It may be repeated.
 func (s *Set) Remove(d *Driver) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	var subscribers []*func(name string)
 	if s.drivers[d.Name] == d {
 		delete(s.drivers, d.Name)
+		subscribers = slices.Clone(s.subscribers)
+	}
+	s.mu.Unlock()
+	for _, f := range subscribers {
+		(*f)(d.Name)
 	}
 }
 
@@ -52,8 +57,8 @@ func (s *Set) Names() []string {
 	return slices.Sorted(maps.Keys(s.drivers))
 }
 
-// Subscribe calls f with the name of each driver that is put after this call, until cancel is
-// called. f must not block.
+// Subscribe calls f with the name of each driver that is put or removed after this call, until cancel is called. f must
+// not block.
 func (s *Set) Subscribe(f func(name string)) (cancel func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -173,6 +173,34 @@ func TestSecondSocketOfADriver(t *testing.T) {
 	w.registered(driverName)
 }
 
+// TestSuccessorOfARefused: what takes the place of a driver while that is refused does not hear the refusal.
+func TestSuccessorOfARefused(t *testing.T) {
+	w := newWorld(t)
+	wrong, right := newFakeDriver(driverName, w.dir), newFakeDriver(driverName, w.dir)
+	asked, replaced := make(chan struct{}), make(chan struct{})
+	wrong.setHook(func(context.Context, string) error {
+		close(asked)
+		<-replaced
+		return status.Error(codes.Internal, "no idea")
+	})
+	wrong.start(t)
+	w.run()
+	<-asked
+	wrong.stop()
+	right.start(t)
+	close(replaced)
+	w.registered(driverName)
+	eventually(t, func() string {
+		if len(right.answers()) == 0 {
+			return "the successor was told nothing"
+		}
+		return ""
+	})
+	if told := right.answers()[0]; !told.PluginRegistered {
+		t.Errorf("the successor was told at first: %s", told.Error)
+	}
+}
+
 // TestHangingRegistration: a socket that never answers keeps nobody waiting.
 func TestHangingRegistration(t *testing.T) {
 	w := newWorld(t)

@@ -221,7 +221,10 @@ func TestADriverThatIsAway(t *testing.T) {
 	b.objectsAre()
 	// The item of the object that went is looked at, too, though it is none.
 	b.wakes(item("fast", "a").String(), item("fast", "b").String(), item("gone", "a").String(), "driver/"+driverName)
+	// It is looked at when it goes, and asked nothing.
 	b.drivers.Remove(b.dialed)
+	b.wakes("driver/" + driverName)
+	b.works(theDriver())
 	b.works(item("fast", "a"))
 	b.called()
 	// It is asked anew about everything when it is back.

@@ -138,8 +138,7 @@ func (d *Driver) serve() {
 			d.t.Fatal(err)
 		}
 	}
-	server := grpc.NewServer(grpc.UnaryInterceptor(d.intercept), grpc.ForceServerCodecV2(rawCodec{}))
-	csipb.RegisterIdentityServer(server, d)
+	server := d.newServer()
 	csipb.RegisterControllerServer(server, d)
 	csipb.RegisterNodeServer(server, d)
 	d.mu.Lock()

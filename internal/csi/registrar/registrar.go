@@ -47,6 +47,9 @@ type Registrar struct {
 	// Patient says that neither a refusal nor ErrTaken ends Run: they are logged, and the agent may ask
 	// again later.
 	Patient bool
+	// Changes returns notices of changes in the directory of Path, until stop is called. If it is nil, the registrar
+	// watches the directory itself, which takes an inotify instance.
+	Changes func() (changed <-chan struct{}, stop func())
 	// Log receives the result of the registration.
 	Log *slog.Logger
 }
@@ -134,7 +137,7 @@ func (r Registrar) announce(ctx context.Context) (removed bool, err error) {
 		return false, err
 	}
 	defer socket.remove()
-	events, stop := r.watchDir()
+	changed, stop := r.changes()
 	defer stop()
 	refused, failed := make(chan error, 1), make(chan error, 1)
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest))
@@ -158,25 +161,41 @@ func (r Registrar) announce(ctx context.Context) (removed bool, err error) {
 			return false, err
 		case err := <-failed:
 			return false, err
-		case <-events:
+		case <-changed:
 		case <-tick.C:
 		}
 	}
 }
 
-// watchDir returns kernel events of the socket's directory. If there are none, the periodic check
-// must do.
-func (r Registrar) watchDir() (events <-chan fsnotify.Event, stop func()) {
+// changes returns notices of changes in the socket's directory. If there are none, the periodic check must do.
+func (r Registrar) changes() (changed <-chan struct{}, stop func()) {
+	if r.Changes != nil {
+		return r.Changes()
+	}
 	n, err := fsnotify.NewWatcher()
 	if err == nil {
 		if err = n.Add(filepath.Dir(r.Path)); err == nil {
-			return n.Events, func() { _ = n.Close() }
+			return forward(n.Events), func() { _ = n.Close() }
 		}
 		_ = n.Close()
 	}
 	r.Log.Warn("the directory of the registration socket cannot be watched: a removed socket is noticed late",
 		"socket", r.Path, "err", err)
 	return nil, func() {}
+}
+
+// forward returns a channel that receives after each event, until there are no more.
+func forward(events <-chan fsnotify.Event) <-chan struct{} {
+	changed := make(chan struct{}, 1)
+	go func() {
+		for range events {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return changed
 }
 
 // service answers the agent's requests.

@@ -212,6 +212,12 @@ func Refused(socket, cause, next string) volume.Because {
 		socket, cause)
 }
 
+// NotRun is the reason of a driver that a node runs, or of a file about one, that cannot be used.
+func NotRun(about, cause, node string) volume.Because {
+	next := "administrator of node " + node
+	return because(volume.ReasonRegistrationRefused, next, "%s cannot be used: %.900s", about, cause)
+}
+
 // maxMountsNamed is how many paths one reason names.
 const maxMountsNamed = 5
 

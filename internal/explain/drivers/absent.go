@@ -94,12 +94,19 @@ func ControlPlane(view cluster.View) *corev1.Node {
 		func(n *corev1.Node) bool { return n.Annotations[volume.AnnControlPlane] != "" })
 }
 
-// Uncalled returns why the controllers cannot call a driver: it has not registered on the node where
-// they run. In a cluster that node is not known.
-func Uncalled(view cluster.View, s note.Driver) (volume.Because, bool) {
+// Uncalled returns why the controllers cannot call a driver where a control plane runs in one process: called says that
+// a living process holds the driver's leases. Of a cluster nothing is told: its sidecars may run without leases.
+func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bool) {
 	n := ControlPlane(view)
-	if n == nil || Registered(view, s.CSI, n.Name) {
+	if n == nil || called {
 		return volume.Because{}, false
+	}
+	if Registered(view, s.CSI, n.Name) {
+		return volume.Because{
+			Reason: volume.ReasonDriverMissing, Next: "administrator of node " + n.Name,
+			Message: fmt.Sprintf("nobody calls driver %s as a controller: what has registered on node %s is its node "+
+				"process, and no process with its controller is known", s.CSI, n.Name),
+		}, true
 	}
 	b, ok := Absent(view, s, n.Name)
 	if !ok {
@@ -108,7 +115,7 @@ func Uncalled(view cluster.View, s note.Driver) (volume.Because, bool) {
 			Next: "administrator of node " + n.Name,
 		}
 	}
-	b.Message += "; the control plane runs there and calls it to attach, detach and grow volumes of any node"
+	b.Message += "; the control plane runs there and calls it to make, attach, detach and grow volumes of any node"
 	return b, true
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/explain/chain"
-	"volplane.dev/volplane/internal/explain/drivers"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -112,10 +111,10 @@ func (f Facts) actor(l chain.Link) (actor, bool) {
 		return controlPlaneActor("kube-scheduler"), true
 	case driver == "":
 	case slices.Contains([]string{"provisioner", "attacher", "resizer"}, next):
-		prefix := map[string]string{"attacher": "external-attacher-leader-", "resizer": "external-resizer-"}[next]
+		prefix := map[string]string{"attacher": attacherPrefix, "resizer": "external-resizer-"}[next]
 		return actor{
 			name: "the " + next + " of driver " + driver, subject: "csidriver/" + driver,
-			lease: prefix + volume.SanitizedDriver(driver), reason: volume.ReasonLeaderGone, next: driver,
+			lease: prefix + sanitized(driver), reason: volume.ReasonLeaderGone, next: driver,
 		}, true
 	}
 	return actor{}, false
@@ -177,12 +176,26 @@ func (l Leases) Held(name string) bool {
 	return l.of(a) != nil && !dead
 }
 
+// Calls says whether a living process may call a driver as its attacher does, as far as leases may be read: who may
+// not read them is told nothing of one that is missing.
+func (l Leases) Calls(driver string) bool {
+	held := l.of(actor{lease: OfAttacher(driver)})
+	return l.hidden || held != nil && ptr.Deref(held.Spec.HolderIdentity, "") != "" && l.Held(held.Name)
+}
+
+// OfAttacher returns the name of the lease of a driver's attacher.
+func OfAttacher(driver string) string { return attacherPrefix + sanitized(driver) }
+
+const attacherPrefix = "external-attacher-leader-"
+
+// sanitized returns a driver's name as it is in the names of leases, which have no upper case.
+func sanitized(driver string) string { return strings.ToLower(volume.SanitizedDriver(driver)) }
+
 // untouched tells of an attachment that no attacher has taken up, when there is no
 // lease of an attacher either: each adds its finalizer before it calls the driver.
 func (l Leases) untouched(link chain.Link, a actor, f Facts) (chain.Link, bool) {
 	node := strings.TrimPrefix(link.Subject, "attachment/")
-	if l.hidden || l.of(a) != nil || link.Because.Reason != volume.ReasonAttaching || f.Volume == nil ||
-		drivers.ControlPlane(f.View) != nil { // whose attacher needs no lease
+	if l.hidden || l.of(a) != nil || link.Because.Reason != volume.ReasonAttaching || f.Volume == nil {
 		return chain.Link{}, false
 	}
 	for _, va := range f.View.Attachments.By(cluster.AttachmentsByVolume, f.Volume.Name) {

@@ -37,6 +37,7 @@ func leaseRows() []row {
 		},
 		{"it is that of a control plane in one process", "pvc/data", func(s *scene) {
 			s.N1.Annotations = map[string]string{volume.AnnControlPlane: "yes"}
+			s.Called()
 		}},
 		{
 			"one has", "pvc/data",

@@ -119,10 +119,13 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	p := provision.ClaimFactsOf(f.View, f.Claim, provision.Memory{Intent: f.intent(), Asked: f.Class.Provisioner})
 	p.Partial, p.Ours = true, f.provides(p.Driver)
 	plan := provision.Claim(p)
-	switch {
-	case plan.Because.Reason == volume.ReasonDriverMissing:
+	if plan.Because.Reason == volume.ReasonDriverMissing {
 		return volume.Condition{Because: drivers.OrMeant(f.View, p.Driver, plan.Because), Stuck: true}
-	case plan.Fault:
+	}
+	if c, ok := f.uncalled(p.Driver); ok {
+		return c
+	}
+	if plan.Fault {
 		return volume.Condition{Because: plan.Because, Stuck: true}
 	}
 	if failed, ok := f.Warnings.Condition(f.Claim, volume.ReasonProvisioningFailed, p.Driver); ok {

@@ -105,6 +105,18 @@ func (w Walk) provides(provisioner string) bool {
 	return cluster.Find(w.View.Drivers, provisioner) == nil && w.leases.Held(strings.ReplaceAll(provisioner, "/", "-"))
 }
 
+// Uncalled returns why the controllers cannot call a driver; see drivers.Uncalled.
+func (w Walk) Uncalled(s note.Driver) (volume.Because, bool) {
+	return drivers.Uncalled(w.View, s, w.leases.Calls(s.CSI))
+}
+
+// uncalled returns the condition of what only a driver's controller can do, if nobody calls it although the driver is
+// registered somewhere.
+func (w Walk) uncalled(driver string) (volume.Condition, bool) {
+	b, ok := w.Uncalled(note.Driver{CSI: driver})
+	return volume.Condition{Because: b, Stuck: true}, ok && drivers.Registered(w.View, driver, "")
+}
+
 // moved tells of a volume or a claim, "namespace/name", that is not there, or not
 // whole, because it is being moved between a Flex plugin and the bridge: whoever
 // moves it deletes both and makes them anew.

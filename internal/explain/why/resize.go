@@ -5,7 +5,6 @@ import (
 
 	"volplane.dev/volplane/internal/decide/resize"
 	"volplane.dev/volplane/internal/explain/chain"
-	"volplane.dev/volplane/internal/explain/drivers"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -41,6 +40,6 @@ func (f facts) failedResize(subject string, c volume.Condition) (chain.Link, boo
 	if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedResize, c.Next); ok {
 		return l, true
 	}
-	b, away := drivers.Uncalled(f.View, f.source())
+	b, away := f.Uncalled(f.source())
 	return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next), away
 }

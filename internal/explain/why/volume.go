@@ -38,6 +38,12 @@ func (f facts) volumeAlone() chain.Link {
 // policy is Delete. Why a driver did not delete it is in an event.
 func (f facts) reclaimed() volume.Condition {
 	v, driver := f.Volume, provision.DeleterOf(f.Volume)
+	facts := provision.VolumeFactsOf(f.View, v)
+	facts.Ours = f.provides(driver)
+	_, b := provision.Volume(facts)
+	if c, ok := f.uncalled(driver); ok && b.Reason == volume.ReasonDeleting {
+		return c
+	}
 	if failed, ok := f.Warnings.Condition(v, volume.ReasonFailedDelete, driver); ok {
 		return failed
 	}
@@ -46,9 +52,6 @@ func (f facts) reclaimed() volume.Condition {
 		b.Next = cmp.Or(b.Next, "user")
 		return volume.Condition{Because: b, Stuck: true}
 	}
-	facts := provision.VolumeFactsOf(f.View, v)
-	facts.Ours = f.provides(driver)
-	_, b := provision.Volume(facts)
 	if e := f.Warnings.About(v.UID, volume.ReasonDriverBusy); e != nil && b.Reason == volume.ReasonDeleting {
 		b.Reason, b.Message = volume.ReasonDriverBusy, e.Message
 	}

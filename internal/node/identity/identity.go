@@ -76,7 +76,7 @@ func New(o Options) *Node {
 	}
 	n.watcher = &registration.Watcher{
 		Dir: o.Sockets, Registrar: n.object, Drivers: o.Drivers, Memory: csi.NewMemory(o.SecretValues),
-		Hold: n.object.checkHold, Log: o.Log,
+		Hold: n.Hold, Log: o.Log,
 		Refused: n.refused, RetryMin: o.RetryMin, RetryMax: o.RetryMax,
 	}
 	return n
@@ -113,7 +113,7 @@ func (n *Node) Spec(driver string) storagev1.CSIDriverSpec {
 
 // Hold fails while nothing may be unmounted, because the API was restored from a backup and no
 // administrator has accepted that yet.
-func (n *Node) Hold(ctx context.Context) error { return n.object.checkHold(ctx) }
+func (n *Node) Hold(ctx context.Context) error { return kube.CheckHeld(ctx, n.Client) }
 
 // AttachLimitReached says that an attach failed because of a driver's limit: the driver is asked for
 // its limit again.

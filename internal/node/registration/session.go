@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -31,7 +33,10 @@ const (
 // maxInfo bounds the size of an answer.
 const maxInfo = 64 << 10
 
-var errInfo = errors.New("registration refused")
+var (
+	errInfo = errors.New("registration refused")
+	errGone = errors.New("the process that was asked is gone")
+)
 
 // session registers the driver behind one registration socket.
 type session struct {
@@ -117,11 +122,24 @@ func (s *session) unregisterNode(ctx context.Context, name string) error {
 	return s.w.Registrar.Unregister(ctx, name)
 }
 
+// connect returns a connection to the registration socket that is made once: who is asked there is also who hears the
+// result, and not a process that has taken its place meanwhile.
+func (s *session) connect() (*grpc.ClientConn, error) {
+	var used atomic.Bool
+	return grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithNoProxy(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxInfo)),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			if used.Swap(true) {
+				return nil, errGone
+			}
+			return new(net.Dialer).DialContext(ctx, "unix", s.path)
+		}))
+}
+
 // register asks for the driver's name, registers the driver, and reports the result to it.
 func (s *session) register(ctx context.Context) error {
-	conn, err := grpc.NewClient("unix:"+s.path, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithNoProxy(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxInfo)))
+	conn, err := s.connect()
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", s.path, err)
 	}

@@ -12,8 +12,8 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/retry"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
-	"volplane.dev/volplane/internal/node/identity"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -111,7 +111,7 @@ func causeOf(err error) decide.Cause {
 		Text: describe(err), NotDone: errors.Is(err, errNotMounted) || errors.Is(err, errNoDevice),
 		Obstacle: slices.ContainsFunc([]error{
 			mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, uses.ErrHostPath,
-			errSecret, errMountedElsewhere, identity.ErrHeld,
+			errSecret, errMountedElsewhere, kube.ErrHeld,
 			unix.ENOSPC, unix.EROFS, unix.EBUSY, unix.ENOTDIR,
 		}, func(inTheWay error) bool { return errors.Is(err, inTheWay) }),
 	}

@@ -92,8 +92,8 @@ func uselessRows() []Row {
 		}},
 		{"the control plane's host has a broken one", "pvc/data", func(s *Scene) {
 			s.FlexVolume()
-			s.Controls()
-			s.All.CSINodes = append(s.All.CSINodes, CSINode("n2"))
+			s.NodeOnly()
+			s.Called()
 			s.All.Nodes[1].Annotations[volume.AnnDriverNotes] = `{"d.example.com":"driver example.com/d does not initialise: jq is not installed"}`
 			s.Attachment.Status = storagev1.VolumeAttachmentStatus{
 				AttachError: &storagev1.VolumeError{Message: "Unavailable: driver example.com/d does not initialise"},
@@ -122,5 +122,30 @@ func uselessRows() []Row {
 			s.Controls()
 		}},
 		{"the control plane's host cannot grow it", "pvc/data", func(s *Scene) { s.Wants("2Gi"); s.Controls() }},
+		{"another host calls it", "pvc/data", func(s *Scene) {
+			s.Attachment.Status.Attached = false
+			s.Controls()
+			s.Called()
+		}},
+		{"nobody calls its controller to attach", "pvc/data", func(s *Scene) {
+			s.Attachment.Status.Attached = false
+			s.NodeOnly()
+		}},
+		{"nobody calls its controller to make a volume", "pvc/data", func(s *Scene) { s.Unbound(); s.NodeOnly() }},
+		{"nobody calls its controller to delete", "pv/v1", func(s *Scene) { s.Released(); s.Detached(); s.NodeOnly() }},
+		{"what is attached is not deleted", "pv/v1", func(s *Scene) { s.Released(); s.NodeOnly() }},
+		{"nobody calls its controller to grow it", "pvc/data", func(s *Scene) { s.Wants("2Gi"); s.NodeOnly() }},
+		{"a driver that nobody calls", "csidriver/d.example.com", func(s *Scene) { s.Detached(); s.NodeOnly() }},
+		{"whether somebody calls it may not be read", "pvc/data", func(s *Scene) {
+			s.Attachment.Status.Attached = false
+			s.NodeOnly()
+			s.All.LeasesHidden = true
+		}},
+		{"who called it has given the lease back", "pvc/data", func(s *Scene) {
+			s.Attachment.Status.Attached = false
+			s.NodeOnly()
+			s.Called()
+			s.All.Leases[0].Spec.HolderIdentity = nil
+		}},
 	}
 }

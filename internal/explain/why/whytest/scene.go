@@ -1,6 +1,8 @@
 package whytest
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -204,6 +206,17 @@ func (s *Scene) Homeless(why string) {
 func (s *Scene) Controls() {
 	s.All.Nodes[1].Annotations = map[string]string{volume.AnnControlPlane: "yes"}
 	s.All.CSINodes = s.All.CSINodes[:1]
+}
+
+// NodeOnly has the control plane run on n2, where the process of the driver has no controller.
+func (s *Scene) NodeOnly() {
+	s.Controls()
+	s.All.CSINodes = append(s.All.CSINodes, CSINode("n2"))
+}
+
+// Called has a process call the driver as its controllers do.
+func (s *Scene) Called() {
+	s.Lease(volume.NamespaceSystem, "external-attacher-leader-d-example-com", "volplane-up_n2", 120, time.Minute)
 }
 
 // Use adds a second consumer of the claim.

@@ -1,4 +1,4 @@
-package identity
+package kube
 
 import (
 	"context"
@@ -7,18 +7,19 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/volume"
 )
 
-// ErrHeld says that nothing is unmounted until an administrator has agreed.
+// ErrHeld says that nothing is unmounted, detached or deleted until an administrator has agreed.
 var ErrHeld = errors.New("nothing is taken away")
 
-// checkHold fails after the API was restored from a backup, until an administrator accepts that what
-// it does not know may be removed. It reads the API, because a cache may be older than the restore.
-func (o *object) checkHold(ctx context.Context) error {
-	restored, err := o.client.CoreV1().ConfigMaps(volume.NamespaceSystem).Get(ctx, volume.ConfigRestored,
-		metav1.GetOptions{})
+// CheckHeld fails with ErrHeld after the API was restored from a backup, until an administrator accepts that what it
+// does not know may be removed. It reads the API, because a cache may be older than the restore.
+func CheckHeld(ctx context.Context, client kubernetes.Interface) error {
+	maps := client.CoreV1().ConfigMaps(volume.NamespaceSystem)
+	restored, err := maps.Get(ctx, volume.ConfigRestored, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

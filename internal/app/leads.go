@@ -1,0 +1,200 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// linger is how long the leases of a driver are kept that is no longer reached: it may be about to restart.
+const linger = 10 * time.Second
+
+// DriverLeads holds the leases of each driver whose controller this process reaches, so that only one process calls
+// it: this one, that of another host, or upstream's sidecars.
+type DriverLeads struct {
+	// Reached holds the drivers that this process reaches. Of several sets that have a controller of one name, the
+	// first counts.
+	Reached []*csi.Set
+	// Called receives each driver for as long as this process may call it.
+	Called *csi.Set
+	// Locks returns the locks of a driver's leases, in the order in which every process acquires them.
+	Locks func(driver string) ([]WatchedLock, error)
+	// Term has the times of the elections.
+	Term program.Term
+	// Log receives what becomes of the leases.
+	Log *slog.Logger
+
+	mu sync.Mutex
+	// candidates holds, by driver, the channel that wakes the goroutine that stands for its leases.
+	candidates map[string]chan struct{}
+}
+
+// standaloneTerm is long, because where this process has died no API server is left by which another one could take
+// its leases. It gives them back when it ends, and when it starts anew after a crash it has the same identity. So many
+// drivers cost few renewals.
+func standaloneTerm() program.Term {
+	return program.Term{Duration: 10 * time.Minute, Deadline: 8 * time.Minute, Retry: 4 * time.Minute}
+}
+
+// LeadDrivers holds the leases of the drivers that a standalone control plane reaches, until ctx ends. node is the
+// name of its node, and config has the identity of LeasesRole.
+func LeadDrivers(
+	ctx context.Context, config *rest.Config, node string, reached []*csi.Set, called *csi.Set, log *slog.Logger,
+) error {
+	term := standaloneTerm()
+	config = kube.Restrict(config, LeasesRole, leaseRights(volume.NamespaceSystem, nil))
+	l, err := newLeases(config, volume.NamespaceSystem, "volplane-up_"+node, term.Deadline)
+	if err != nil {
+		return err
+	}
+	// Its role allows it to watch all leases, which that of controllers beside one driver does not.
+	l.watched = newSharedWatch(l.watched)
+	return (&DriverLeads{
+		Reached: reached, Called: called, Term: term, Log: log,
+		Locks: func(driver string) ([]WatchedLock, error) { return l.locks(leaseNames(DriverControllers(), driver)) },
+	}).Run(ctx)
+}
+
+// Run holds leases until ctx ends, and gives them back then. No driver is called under them any more when it returns.
+func (l *DriverLeads) Run(ctx context.Context) error {
+	l.candidates = map[string]chan struct{}{}
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	wake := func(name string) { l.wake(ctx, &running, name) }
+	for _, set := range l.Reached {
+		defer set.Subscribe(wake)()
+		for _, name := range set.Names() {
+			wake(name)
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// wake has the driver of that name looked at again.
+func (l *DriverLeads) wake(ctx context.Context, running *sync.WaitGroup, name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	woken, stands := l.candidates[name]
+	switch {
+	case stands:
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	case ctx.Err() == nil && l.controller(name) != nil:
+		woken = make(chan struct{}, 1)
+		l.candidates[name] = woken
+		running.Go(func() {
+			for next := true; next; {
+				err := l.stand(ctx, name, woken)
+				if err != nil {
+					l.Log.Error("the leases of a driver cannot be held", "driver", name, "err", err)
+				}
+				next = l.retire(ctx, name) && err == nil
+			}
+		})
+	}
+}
+
+// retire ends the candidate of a driver, unless the driver has come back.
+func (l *DriverLeads) retire(ctx context.Context, name string) (again bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ctx.Err() == nil && l.controller(name) != nil {
+		return true
+	}
+	delete(l.candidates, name)
+	return false
+}
+
+// controller returns the driver of that name behind whose socket is its controller; nil if none is reached.
+func (l *DriverLeads) controller(name string) *csi.Driver {
+	for _, set := range l.Reached {
+		if d, ok := set.Get(name); ok && d.HasController {
+			return d
+		}
+	}
+	return nil
+}
+
+// stand acquires the leases of a driver, and calls it while it holds them, until the driver has gone.
+func (l *DriverLeads) stand(ctx context.Context, name string, woken <-chan struct{}) error {
+	locks, err := l.Locks(name)
+	if err != nil {
+		return fmt.Errorf("leases of driver %s: %w", name, err)
+	}
+	there, leave := context.WithCancel(ctx)
+	changed := make(chan struct{}, 1)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer leave()
+	watching.Go(func() {
+		defer leave()
+		l.whileThere(there, name, woken, changed)
+	})
+	return Lead(there, locks, l.Term, l.Log.With("driver", name), func(held context.Context) error {
+		l.call(held, name, changed)
+		return nil
+	})
+}
+
+// whileThere returns when ctx ends, or when the driver has not been reached for as long as linger.
+func (l *DriverLeads) whileThere(ctx context.Context, name string, woken <-chan struct{}, changed chan<- struct{}) {
+	gone := time.NewTimer(linger)
+	defer gone.Stop()
+	for {
+		if l.controller(name) != nil {
+			gone.Stop()
+		} else {
+			gone.Reset(linger)
+		}
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-gone.C:
+			return
+		case <-woken:
+		}
+	}
+}
+
+// call puts the driver in the set of those that are called, whenever it is reached, until the term ends.
+func (l *DriverLeads) call(term context.Context, name string, changed <-chan struct{}) {
+	var now, within *csi.Driver
+	for {
+		d := l.controller(name)
+		switch d {
+		case now:
+		case nil:
+			l.Called.Remove(within)
+		default:
+			within = d.Within(term)
+			l.Called.Put(within)
+		}
+		now = d
+		select {
+		case <-term.Done():
+			if now != nil {
+				l.Called.Remove(within)
+			}
+			return
+		case <-changed:
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package app
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes"
+	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"volplane.dev/volplane/internal/controller/attacher"
+	"volplane.dev/volplane/internal/controller/capacity"
+	"volplane.dev/volplane/internal/controller/provisioner"
+	"volplane.dev/volplane/internal/controller/resizer"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// leases makes the locks of one process. The leases are those that the CSI sidecars hold for the same work, so that a
+// sidecar and this process never call a driver at the same time.
+type leases struct {
+	namespace, identity string
+	// renewed has a time limit for each request, and watched has none.
+	renewed kubernetes.Interface
+	watched typedcoordinationv1.LeaseInterface
+}
+
+// newLeases returns the leases in a namespace. The configuration must allow leaseRights; deadline is the Term's.
+// There is no client-side rate limit, because a process may hold the leases of many drivers.
+func newLeases(config *rest.Config, namespace, identity string, deadline time.Duration) (leases, error) {
+	l := leases{namespace: namespace, identity: identity}
+	config = rest.CopyConfig(config)
+	config.QPS = -1
+	watched, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return l, fmt.Errorf("client of the leases: %w", err)
+	}
+	l.watched = watched.CoordinationV1().Leases(namespace)
+	// A request that hangs must leave time for one more before the deadline.
+	config.Timeout = max(deadline/2, time.Second)
+	if l.renewed, err = kubernetes.NewForConfig(config); err != nil {
+		return l, fmt.Errorf("client of the leases: %w", err)
+	}
+	return l, nil
+}
+
+// locks returns the locks of the leases with these names.
+func (l leases) locks(names []string) ([]WatchedLock, error) {
+	var out []WatchedLock
+	for _, name := range names {
+		lock, err := resourcelock.New(resourcelock.LeasesResourceLock, l.namespace, name, l.renewed.CoreV1(),
+			l.renewed.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: l.identity})
+		if err != nil {
+			return nil, fmt.Errorf("lease %s: %w", name, err)
+		}
+		out = append(out, WatchedLock{Interface: lock, Leases: l.watched, Name: name})
+	}
+	return out, nil
+}
+
+// processIdentity returns the holder's name for this process: two processes on one host need different ones.
+func processIdentity() (string, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("name of this host: %w", err)
+	}
+	return host + "_" + string(uuid.NewUUID()), nil
+}
+
+// leaseNames returns the names of the leases for controllers of one driver. Their order
+// is always the same, so that processes that acquire several cannot deadlock.
+func leaseNames(roles []string, driver string) []string {
+	// Names of objects have no upper case, which names of drivers may have.
+	driver = strings.ToLower(volume.SanitizedDriver(driver))
+	var out []string
+	for _, l := range []struct{ role, name string }{
+		{provisioner.Declaration().Name, driver},
+		{capacity.Declaration().Name, driver},
+		{attacher.Declaration().Name, "external-attacher-leader-" + driver},
+		{resizer.Declaration().Name, "external-resizer-" + driver},
+	} {
+		if slices.Contains(roles, l.role) && !slices.Contains(out, l.name) {
+			out = append(out, l.name)
+		}
+	}
+	return out
+}
+
+// leaseRights returns the rights that holding leases needs; without names, those on every lease of the namespace.
+func leaseRights(namespace string, names []string) []kube.Access {
+	const group, resource = "coordination.k8s.io", "leases"
+	return []kube.Access{
+		{Group: group, Resource: resource, Namespace: namespace, Verbs: []string{"create"}},
+		{Group: group, Resource: resource, Namespace: namespace, Names: names, Verbs: []string{"get", "update", "watch"}},
+	}
+}

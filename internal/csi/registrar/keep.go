@@ -1,0 +1,83 @@
+package registrar
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+
+	"volplane.dev/volplane/internal/csi"
+)
+
+// Keeping registers the driver behind a socket, and registers it anew after each restart.
+type Keeping struct {
+	// Name is the name that the driver must have; empty means any.
+	Name string
+	// Socket is the path of the driver's socket. The driver may start later and may restart.
+	Socket string
+	// Endpoint is the path of the same socket as the agent sees it; empty means the usual path below Plugins.
+	Endpoint string
+	// Plugins is the directory of drivers' sockets as the agent sees it.
+	Plugins string
+	// Dir is the directory of registration sockets.
+	Dir string
+	// Patient and Changes are as in Registrar.
+	Patient bool
+	Changes func() (changed <-chan struct{}, stop func())
+	// Log receives what becomes of the registration.
+	Log *slog.Logger
+}
+
+// Run registers the driver until ctx ends (S1-013). While the driver is unavailable it stays registered, because its
+// volumes still exist. When it restarts it is registered again, because its name or what it says of its node may have
+// changed. Run fails as Registrar.Run does, and with csi.ErrOtherDriver if the driver has another name than Name. It
+// may be repeated.
+func (k Keeping) Run(ctx context.Context) error {
+	d, err := k.await(ctx)
+	for err == nil && ctx.Err() == nil {
+		d, err = k.once(ctx, d)
+	}
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // an end that was asked for is no failure
+	}
+	return err
+}
+
+func (k Keeping) await(ctx context.Context) (*csi.Driver, error) {
+	d, err := csi.Await(ctx, k.Socket, k.Log, csi.WithNameOnly())
+	if err == nil && k.Name != "" && csi.CheckIs(d, k.Name) != nil {
+		return nil, errors.Join(d.Close(), csi.CheckIs(d, k.Name))
+	}
+	return d, err
+}
+
+// once registers a driver until it has restarted, and returns the restarted driver.
+func (k Keeping) once(ctx context.Context, d *csi.Driver) (next *csi.Driver, err error) {
+	defer d.Close()
+	own, stop := context.WithCancel(ctx)
+	defer stop()
+	endpoint := k.Endpoint
+	if endpoint == "" {
+		endpoint = filepath.Join(k.Plugins, d.Name, "csi.sock")
+	}
+	ended := make(chan error, 1)
+	go func() {
+		defer stop()
+		ended <- Registrar{
+			Driver: d.Name, Endpoint: endpoint, Path: Path(k.Dir, d.Name), Patient: k.Patient,
+			Changes: k.Changes, Log: k.Log,
+		}.Run(own)
+	}()
+	if err = d.AwaitLoss(own); err == nil {
+		k.Log.Warn("the driver is unavailable", "driver", d.Name)
+		next, err = k.await(own)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		if next != nil {
+			_ = next.Close()
+		}
+		return nil, err
+	}
+	return next, err
+}

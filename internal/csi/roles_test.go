@@ -1,0 +1,133 @@
+package csi_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+)
+
+// TestTwoProcesses: a driver in two processes says CONTROLLER_SERVICE at both of its sockets, and has its controller
+// at one of them.
+func TestTwoProcesses(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	for _, c := range []struct {
+		what, socket     string
+		controller, node bool
+	}{
+		{"one process", d.Socket, true, true},
+		{"the controller's", d.ControllerSocket(), true, false},
+		{"the node's", d.NodeSocket(), false, true},
+	} {
+		got, err := csi.Dial(within(t, patience), c.socket)
+		if err != nil {
+			t.Errorf("%s: %v", c.what, err)
+			continue
+		}
+		defer got.Close()
+		if !got.Plugin.ControllerService || got.HasController != c.controller ||
+			got.Controller.PublishUnpublish != c.controller || got.Node.StageUnstage != c.node {
+			t.Errorf("%s: controller %t %+v, node %+v", c.what, got.HasController, got.Controller, got.Node)
+		}
+	}
+}
+
+// TestControllerThatFails is none that is elsewhere: only Unimplemented says so.
+func TestControllerThatFails(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	for _, code := range []codes.Code{codes.Internal, codes.PermissionDenied, codes.Unavailable} {
+		_, err := csi.Dial(within(t, patience), d.Socket, csi.WithFault(func(method string, call func() error) error {
+			if strings.HasSuffix(method, "ControllerGetCapabilities") {
+				return status.Error(code, "no")
+			}
+			return call()
+		}))
+		if csi.Code(err) != code {
+			t.Errorf("%v, want %v", err, code)
+		}
+	}
+}
+
+// TestNameOnly: whoever wants to know the name only neither waits until the driver is ready nor asks more. A driver
+// that does not listen yet is awaited.
+func TestNameOnly(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	refuse := csi.WithFault(func(method string, call func() error) error {
+		if strings.HasSuffix(method, "/GetPluginInfo") {
+			return call()
+		}
+		return status.Error(codes.FailedPrecondition, "not healthy yet")
+	})
+	if _, err := csi.Dial(within(t, brief), d.Socket, refuse); csi.Code(err) != codes.FailedPrecondition {
+		t.Errorf("all that it says of itself: %v", err)
+	}
+	got, err := csi.Dial(within(t, patience), d.Socket, refuse, csi.WithNameOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Close()
+	if got.Name != d.Name() || got.Version != "1.0" || got.HasController {
+		t.Errorf("%q %q, controller %t", got.Name, got.Version, got.HasController)
+	}
+	late := make(chan error, 1)
+	d.Kill()
+	go func() {
+		late1, err := csi.Dial(within(t, patience), d.Socket, csi.WithNameOnly())
+		if err == nil {
+			_ = late1.Close()
+		}
+		late <- err
+	}()
+	d.Restart()
+	if err := <-late; err != nil {
+		t.Errorf("a driver that starts late: %v", err)
+	}
+	d.Rename("-")
+	if _, err := csi.Await(t.Context(), d.Socket, slog.New(slog.DiscardHandler)); !errors.Is(err, csi.ErrName) {
+		t.Errorf("%v, want ErrName", err)
+	}
+}
+
+// TestTerm: whoever loses the right to call a driver calls it no more, and does not wait for the call in flight.
+func TestTerm(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	whole := dial(t, d)
+	term, end := context.WithCancel(t.Context())
+	limited := whole.Within(term)
+	if err := create(t, limited, "v"); err != nil {
+		t.Fatal(err)
+	}
+	arrived := make(chan struct{})
+	d.OnCall("CreateVolume", func(int, any) csitest.Action {
+		close(arrived)
+		return csitest.Action{Hang: true}
+	})
+	flying := make(chan error)
+	go func() {
+		_, err := limited.ControllerClient().CreateVolume(t.Context(), newVolume("w"))
+		flying <- err
+	}()
+	<-arrived
+	end()
+	if err := <-flying; csi.Code(err) != codes.Canceled {
+		t.Errorf("in flight: %v, want Canceled", err)
+	}
+	called := len(d.Calls())
+	if err := create(t, limited, "x"); !errors.Is(err, csi.ErrTerm) || csi.Code(err) != codes.Unavailable {
+		t.Errorf("afterwards: %v, want ErrTerm", err)
+	}
+	if now := len(d.Calls()); now != called {
+		t.Errorf("%d calls after the term", now-called)
+	}
+	if _, err := whole.ControllerClient().GetCapacity(t.Context(), &csipb.GetCapacityRequest{}); err != nil {
+		t.Errorf("the driver itself: %v", err)
+	}
+}

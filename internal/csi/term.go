@@ -1,0 +1,31 @@
+package csi
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+)
+
+// Within returns the driver for a caller that may call it during a term only, as the holder of a lease may. Once term
+// has ended, calls fail with ErrTerm; those in flight end with it, and their outcome is unknown. Both share one
+// connection: to close or retire one of them does so for both.
+func (d *Driver) Within(term context.Context) *Driver {
+	limited := *d
+	limited.service.call = withTerm(term)(d.service.call)
+	return &limited
+}
+
+func withTerm(term context.Context) decorator {
+	return func(next invoker) invoker {
+		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
+			if term.Err() != nil {
+				return refuse(codes.Unavailable, ErrTerm, "")
+			}
+			ctx, end := context.WithCancel(ctx)
+			defer end()
+			defer context.AfterFunc(term, end)()
+			return next(ctx, method, req, reply, opts...)
+		}
+	}
+}
