@@ -11,6 +11,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex/check"
 	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/flex/install"
 )
@@ -249,12 +250,16 @@ func Capabilities(s State) string {
 	if s.State != decide.Ready {
 		return ""
 	}
-	return install.Capabilities(s.Capabilities)
+	return check.Capabilities(s.Capabilities)
 }
 
+// Languages returns the languages in which Skeleton writes drivers; the first one is the default.
+func Languages() []string { return []string{install.Shell, install.Python, install.Go} }
+
 // Skeleton writes a working example of a driver and its test into a directory; if dir is empty,
-// into a directory with the driver's name. It returns the paths of the files.
-func Skeleton(name, dir string) ([]string, error) {
+// into a directory with the driver's name. With attach the driver attaches. It returns the paths of
+// the files, the test last.
+func Skeleton(name, dir, language string, attach bool) ([]string, error) {
 	n, err := decide.ParseName(name)
 	if err != nil {
 		return nil, fmt.Errorf("driver %q: want VENDOR/DRIVER, as example.com/lofs: %w", name, err)
@@ -262,5 +267,5 @@ func Skeleton(name, dir string) ([]string, error) {
 	if dir == "" {
 		dir = n.Driver
 	}
-	return install.Skeleton(n, dir)
+	return install.Skeleton{Name: n, Language: language, Attach: attach}.Write(dir)
 }

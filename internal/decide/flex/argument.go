@@ -111,10 +111,10 @@ func CheckOptions(options map[string]string) error {
 		domain, _, _ := strings.Cut(key, "/")
 		domain = "." + strings.ToLower(domain)
 		if strings.HasSuffix(domain, ".kubernetes.io") || strings.HasSuffix(domain, ".k8s.io") {
-			return fmt.Errorf("option %q: %w", bounded(key, maxShown), ErrOptionKey)
+			return fmt.Errorf("option %q: %w", bounded(key), ErrOptionKey)
 		}
 		if strings.ContainsRune(key, 0) || strings.ContainsRune(value, 0) {
-			return fmt.Errorf("option %q: %w", bounded(key, maxShown), ErrNUL)
+			return fmt.Errorf("option %q: %w", bounded(key), ErrNUL)
 		}
 	}
 	return nil

@@ -22,7 +22,7 @@ type Name struct{ Vendor, Driver string }
 // error wraps ErrName.
 func ParseName(s string) (Name, error) {
 	if problems := validation.IsQualifiedName(s); len(problems) > 0 {
-		return Name{}, fmt.Errorf("%w: %q: %s", ErrName, bounded(s, maxShown), strings.Join(problems, "; "))
+		return Name{}, fmt.Errorf("%w: %q: %s", ErrName, bounded(s), strings.Join(problems, "; "))
 	}
 	vendor, driver, found := strings.Cut(s, "/")
 	if !found {
@@ -35,7 +35,7 @@ func ParseName(s string) (Name, error) {
 // for a slash, so there is at most one (F-056). The error wraps ErrName.
 func ParseDir(dir string) (Name, error) {
 	if strings.Contains(dir, "/") {
-		return Name{}, fmt.Errorf("%w: %q: a directory's name holds no slash", ErrName, bounded(dir, maxShown))
+		return Name{}, fmt.Errorf("%w: %q: a directory's name holds no slash", ErrName, bounded(dir))
 	}
 	return ParseName(strings.ReplaceAll(dir, "~", "/"))
 }
@@ -46,7 +46,7 @@ func ParseCSI(s string) (Name, error) {
 	driver, ok := unescape(label)
 	n := Name{Vendor: vendor, Driver: driver}
 	if again, err := n.CSI(); !ok || err != nil || again != s {
-		return Name{}, fmt.Errorf("%w: %q comes from no driver's name", ErrName, bounded(s, maxShown))
+		return Name{}, fmt.Errorf("%w: %q comes from no driver's name", ErrName, bounded(s))
 	}
 	return n, nil
 }
@@ -72,7 +72,7 @@ func (n Name) CSI() (string, error) {
 		return "", err
 	}
 	if again != n {
-		return "", fmt.Errorf("%w: %q has a slash in one of its parts", ErrName, bounded(n.String(), maxShown))
+		return "", fmt.Errorf("%w: %q has a slash in one of its parts", ErrName, bounded(n.String()))
 	}
 	s := escape(n.Driver)
 	if n.Vendor != "" {

@@ -49,7 +49,7 @@ func (p Policy) Allow(namespace string, n Name, fsType string, options map[strin
 				Message: fmt.Sprintf("rule %d allows driver %s in namespace %s", i+1, n, namespace),
 			}
 		}
-		why += fmt.Sprintf("; rule %d does not allow the option %q so", i+1, bounded(key, maxShown))
+		why += fmt.Sprintf("; rule %d does not allow the option %q so", i+1, bounded(key))
 	}
 	if p == nil {
 		return true, volume.Because{Reason: volume.ReasonFlexAllowed, Message: "no policy restricts inline volumes"}

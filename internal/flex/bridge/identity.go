@@ -53,9 +53,10 @@ func (d *driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRespon
 	return &csipb.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }
 
-// GetPluginCapabilities returns the capabilities of the identity service.
+// GetPluginCapabilities returns the capabilities of the identity service. The controller service of a driver that
+// neither attaches nor makes volumes says so itself: volumes that an earlier version has attached are detached then.
 func (d *driver) GetPluginCapabilities(
 	context.Context, *csipb.GetPluginCapabilitiesRequest,
 ) (*csipb.GetPluginCapabilitiesResponse, error) {
-	return csi.PluginCapabilities{ControllerService: d.Attach || d.provision, OnlineExpansion: d.expand}.Answer(), nil
+	return csi.PluginCapabilities{ControllerService: true, OnlineExpansion: d.expand}.Answer(), nil
 }

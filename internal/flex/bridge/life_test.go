@@ -165,7 +165,10 @@ func TestCapabilities(t *testing.T) {
 			csi.ControllerCapabilities{PublishUnpublish: true, PublishReadonly: true},
 			csi.NodeCapabilities{StageUnstage: true, MountGroup: true, Stats: true, Expand: true},
 		}, able{a.Plugin, a.Controller, a.Node}},
-		{able{NodeCapabilities: csi.NodeCapabilities{MountGroup: true, Stats: true}}, able{b.Plugin, b.Controller, b.Node}},
+		{able{
+			PluginCapabilities: csi.PluginCapabilities{ControllerService: true},
+			NodeCapabilities:   csi.NodeCapabilities{MountGroup: true, Stats: true},
+		}, able{b.Plugin, b.Controller, b.Node}},
 	} {
 		if diff := cmp.Diff(c.want, c.got); diff != "" {
 			t.Error(diff)

@@ -210,7 +210,7 @@ func TestDriverNoLongerAttaches(t *testing.T) {
 	v.back()
 	w.eventually(func() error {
 		d := w.dial(lofs)
-		if d.Node.StageUnstage || d.Plugin.ControllerService {
+		if d.Node.StageUnstage || d.Controller.PublishUnpublish {
 			return fmt.Errorf("it is served as one that attaches still")
 		}
 		v.d = d

@@ -1,14 +1,17 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/scratch"
 )
 
 // attachable makes the checks of a driver that attaches, including those of mount and unmount while
@@ -18,19 +21,22 @@ func (x *exam) attachable(ctx context.Context, v vol) {
 	if !ok {
 		return
 	}
-	device, ok := x.attach(ctx, v, name)
+	x.observe(ctx, v)
+	given, ok := x.attach(ctx, v, name)
 	if !ok {
 		return
 	}
-	if device, ok = x.waits(ctx, v, device); !ok {
+	device, ok := x.waits(ctx, v, given)
+	if !ok {
 		return
 	}
+	x.emptyDevice(ctx, v, given, device)
 	if x.mountDevice(ctx, v, device) {
 		x.mountable(ctx, v)
 		x.grows(ctx, v, device, v.deviceDir)
 		x.unmountDevice(ctx, v)
 	}
-	x.emptyDevice(ctx, v)
+	x.detachByName(ctx, v, name)
 	x.detach(ctx, v, name)
 }
 
@@ -41,15 +47,17 @@ func (x *exam) volumeName(ctx context.Context, v vol) (string, bool) {
 		x.pass("getvolumename", "Not supported: the volume has its object's name")
 		return v.Name, true
 	}
+	const check = "getvolumename"
 	if !c.ok() {
-		x.fail("getvolumename", "answer the name that the volume has on all nodes, or Not supported",
+		x.fail(check, both(), "answer the name that the volume has on all nodes, or Not supported",
 			"hosts give the mount up: %s", c.why())
 		return "", false
 	}
+	// Kubernetes ignores the name.
 	name, err := decide.VolumeNameOf(c.answer)
 	if err != nil {
-		x.fail("getvolumename", "answer a name that can be a part of a path; each / becomes ~", "%v", err)
-		return "", false
+		x.fail(check, volplane(), "answer a name that can be a part of a path, or Not supported", "%v", err)
+		return v.Name, true
 	}
 	again := x.call(ctx, decide.OpGetVolumeName, x.json(decide.OpGetVolumeName, v))
 	reason := ""
@@ -57,9 +65,17 @@ func (x *exam) volumeName(ctx context.Context, v vol) (string, bool) {
 		reason = "it gives one volume two names"
 	}
 	x.answer(question{
-		"getvolumename", decide.Fail, "make the name of the options and of nothing else", "the volume is called " + name,
+		check, volplane(), "make the name of the options and of nothing else", "the volume is called " + name,
 	}, reason)
 	return name, true
+}
+
+// observe calls isattached before the volume is attached, which no host does: a driver that says
+// then that it is attached always says so, and says nothing by it.
+func (x *exam) observe(ctx context.Context, v vol) {
+	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.node)
+	x.unjudged()
+	x.observes = c.ok() && c.answer.Attached != nil && !*c.answer.Attached
 }
 
 // attach attaches the volume twice.
@@ -67,7 +83,10 @@ func (x *exam) attach(ctx context.Context, v vol, name string) (device string, o
 	x.undo = append(x.undo, undo{decide.OpDetach, name})
 	first := x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.node)
 	if !first.ok() && !first.unsupported() {
-		x.fail("attach", giveOptions, "%s", first.why())
+		x.add(decide.Finding{
+			Check: "attach", Level: decide.Fail, Message: first.why(), Breaks: both(),
+			Next: decide.PodAuthor.Should(giveOptions),
+		})
 		return "", false
 	}
 	x.pass("attach", "the device is %q", first.answer.Device)
@@ -76,34 +95,44 @@ func (x *exam) attach(ctx context.Context, v vol, name string) (device string, o
 	if !again.ok() && !again.unsupported() {
 		reason = "what is attached should be a success: " + again.why()
 	}
-	x.answer(question{"attach-again", decide.Warn, "look first whether it is attached", "what is attached stays as it is"},
+	x.answer(question{"attach-again", nil, "look first whether it is attached", "what is attached stays as it is"},
 		reason)
 	if again.ok() && again.answer.Device != first.answer.Device {
-		x.fail("attach-device", "answer the device that the volume has already", "attached again, the device is %q, not %q",
-			again.answer.Device, first.answer.Device)
+		x.fail("attach-device", both(), "answer the device that the volume has already",
+			"attached again, the device is %q, not %q", again.answer.Device, first.answer.Device)
 	}
-	x.attached(ctx, "isattached", v, true)
+	x.attached(ctx, v)
 	return first.answer.Device, !x.stopped()
 }
 
 // sayAttached is the advice about isattached.
 const sayAttached = `answer "attached" with true or false, without quotes, or Not supported`
 
-// attached calls isattached and compares the answer with want.
-func (x *exam) attached(ctx context.Context, name string, v vol, want bool) {
+// attached calls isattached for a volume that is attached.
+func (x *exam) attached(ctx context.Context, v vol) {
+	const name = "isattached"
 	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.node)
 	switch {
 	case c.unsupported():
 		x.pass(name, "Not supported: hosts believe that it is as they left it")
 	case !c.ok():
-		x.fail(name, sayAttached, "%s", c.why())
+		x.fail(name, volplane(), sayAttached, "%s; Kubernetes ignores that", c.why())
 	case c.answer.Attached == nil:
 		x.warn(name, sayAttached, "the answer has no \"attached\"")
-	case *c.answer.Attached != want:
-		x.fail(name, "ask the storage, not a file of yours", "attached is %v, and should be %v", *c.answer.Attached, want)
+	case !*c.answer.Attached:
+		x.fail(name, kubernetes(), "ask the storage, not a file of yours",
+			"attached is false, and should be true: Kubernetes attaches the volume elsewhere then")
 	default:
-		x.pass(name, "attached is %v", want)
+		x.pass(name, "attached is true")
 	}
+}
+
+// stillAttached says whether the driver says that a volume is attached which was detached. That
+// counts only if it knows the difference; no host asks.
+func (x *exam) stillAttached(ctx context.Context, v vol) bool {
+	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.node)
+	x.unjudged()
+	return x.observes && c.ok() && c.answer.Attached != nil && *c.answer.Attached
 }
 
 // waits calls waitforattach twice.
@@ -114,7 +143,7 @@ func (x *exam) waits(ctx context.Context, v vol, device string) (string, bool) {
 		return device, true
 	}
 	if !c.ok() {
-		x.fail("waitforattach", "answer the path of the device on this node as soon as it is there", "%s", c.why())
+		x.fail("waitforattach", both(), "answer the path of the device on this node as soon as it is there", "%s", c.why())
 		return "", false
 	}
 	again := x.call(ctx, decide.OpWaitForAttach, device, x.json(decide.OpWaitForAttach, v))
@@ -123,7 +152,7 @@ func (x *exam) waits(ctx context.Context, v vol, device string) (string, bool) {
 		reason = "asked again, it answers otherwise: " + again.why()
 	}
 	x.answer(question{
-		"waitforattach", decide.Fail, "answer the device that is there already", "the device is " + c.answer.Device,
+		"waitforattach", both(), "answer the device that is there already", "the device is " + c.answer.Device,
 	}, reason)
 	return c.answer.Device, true
 }
@@ -135,77 +164,109 @@ func (x *exam) mountDevice(ctx context.Context, v vol, device string) bool {
 	}
 	x.undo = append(x.undo, undo{decide.OpUnmountDevice, v.deviceDir})
 	c := x.call(ctx, decide.OpMountDevice, v.deviceDir, device, x.json(decide.OpMountDevice, v))
+	const name = "mountdevice"
 	if c.unsupported() {
-		x.hostMounts(ctx, v, device)
-		return !x.stopped()
+		return x.hostMounts(ctx, v, device)
 	}
 	if !c.ok() {
-		x.fail("mountdevice", x.byHand("mountdevice DIR DEVICE JSON"), "%s", c.why())
+		x.fail(name, both(), x.byHand("mountdevice DIR DEVICE JSON"), "%s", c.why())
 		return false
 	}
 	if len(at(c.after, v.deviceDir)) == 0 {
-		x.warn("mountdevice", "mount the device there, or answer Not supported, and the host does",
+		x.warn(name, "mount the device there, or answer Not supported, and the host does",
 			"it answers Success and nothing is mounted at the directory")
 		return true
 	}
-	x.pass("mountdevice", "%s is mounted", at(c.after, v.deviceDir)[0].source)
+	x.pass(name, "%s is mounted", at(c.after, v.deviceDir)[0].source)
+	before := within(c.after, v.deviceDir)
 	again := x.call(ctx, decide.OpMountDevice, v.deviceDir, device, x.json(decide.OpMountDevice, v))
-	switch before, after := at(c.after, v.deviceDir), at(again.after, v.deviceDir); {
+	x.unjudged()
+	switch after := within(again.after, v.deviceDir); {
 	case len(after) != len(before):
-		x.fail("mountdevice-again", lookFirst, "called again, there are %d mounts, not %d", len(after), len(before))
+		x.warn("mountdevice-again", lookFirst, "called again, there are %d mounts, not %d", len(after), len(before))
 	case !again.ok():
 		x.warn("mountdevice-again", lookFirst, "what is mounted should be a success: %s", again.why())
 	default:
 		x.pass("mountdevice-again", "what is mounted stays as it is")
 	}
+	x.peel(v.deviceDir, before)
 	return !x.stopped()
 }
 
-// hostMounts mounts the device as a host does for a driver without mountdevice.
-func (x *exam) hostMounts(ctx context.Context, v vol, device string) {
+// hostMounts mounts the device as a host does for a driver without mountdevice, and says whether the
+// volume can be mounted then.
+func (x *exam) hostMounts(ctx context.Context, v vol, device string) bool {
+	const name = "mountdevice"
 	if device == "" {
-		x.pass("mountdevice", "Not supported, and there is no device: mount does everything")
-		return
+		x.pass(name, "Not supported, and there is no device: mount does everything")
+		return !x.stopped()
 	}
-	fsType := v.FSType
-	if fsType == "" {
-		fsType = "ext4"
-	}
+	fsType := cmp.Or(v.FSType, "ext4")
 	err := mount.Format(ctx, device, fsType)
 	if err == nil {
 		err = mount.Device(ctx, device, v.deviceDir, fsType, nil)
 	}
-	if err != nil {
-		x.fail("mountdevice", "answer waitforattach with a block device, or mount the volume in mountdevice",
+	switch {
+	case errors.Is(err, mount.ErrUnknownFS):
+		x.add(decide.Finding{
+			Check: name, Level: decide.Warn,
+			Message: fmt.Sprintf("Not supported, and this host cannot mount %s: %v", device, err),
+			Next:    decide.Administrator.Should("install the tools of " + fsType + ", or give another --fstype"),
+		})
+		return false
+	case err != nil:
+		x.fail(name, both(), "answer waitforattach with a block device, or mount the volume in mountdevice",
 			"Not supported, and a host cannot mount %s: %v", device, err)
-		return
+		return false
 	}
-	x.pass("mountdevice", "Not supported: the host mounts %s", device)
+	x.pass(name, "Not supported: the host mounts %s", device)
+	return !x.stopped()
 }
 
 // unmountDevice undoes mountdevice twice.
 func (x *exam) unmountDevice(ctx context.Context, v vol) {
-	c := x.undoAt(ctx, decide.OpUnmountDevice, v.deviceDir)
-	switch left := within(c.after, v.deviceDir); {
-	case len(left) > 0:
-		x.fail("unmountdevice", "unmount what the mount table has at the directory, and answer Failure if that "+
-			"cannot be done", "something is still mounted at %s: %s", left[0].path, c.why())
-	case !c.ok() && !c.unsupported():
-		x.warn("unmountdevice", "answer Success when nothing is mounted", "nothing is mounted any more, though %s", c.why())
-	default:
-		x.pass("unmountdevice", "nothing is mounted any more")
-	}
-	if err := x.unmountBelow(v.deviceDir); err != nil {
+	x.undoes(ctx, "unmountdevice", decide.OpUnmountDevice, v.deviceDir)
+	if err := scratch.UnmountBelow(v.deviceDir); err != nil {
 		x.stop(err)
 	}
-	x.undoTwice(ctx, "unmountdevice-again", decide.OpUnmountDevice, v.deviceDir)
+	x.undoAgain(ctx, "unmountdevice-again", decide.OpUnmountDevice, v.deviceDir)
+}
+
+// detachByName detaches the volume by the name of its object, as Kubernetes does, whatever
+// getvolumename answers, and attaches it again.
+func (x *exam) detachByName(ctx context.Context, v vol, name string) {
+	const check, advice = "detach-by-object", "find the volume by the name of its object, too"
+	if name == v.Name {
+		return
+	}
+	c := x.call(ctx, decide.OpDetach, v.Name, x.node)
+	switch {
+	case !c.ok() && !c.unsupported():
+		x.fail(check, kubernetes(), advice, "Kubernetes ignores getvolumename, and passes %q: %s", v.Name, c.why())
+	case !c.unsupported() && x.stillAttached(ctx, v):
+		x.fail(check, kubernetes(), advice,
+			"Kubernetes ignores getvolumename, and passes %q: detach answers Success, and the volume is still attached", v.Name)
+	default:
+		x.pass(check, "the volume is detached by the name that Kubernetes passes, too")
+	}
+	x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.node)
 }
 
 // detach detaches the volume twice.
 func (x *exam) detach(ctx context.Context, v vol, name string) {
+	// Kubernetes passes another name, if the driver has one of its own.
+	breaks := both()
+	if name != v.Name {
+		breaks = volplane()
+	}
 	c := x.call(ctx, decide.OpDetach, name, x.node)
 	if !c.ok() && !c.unsupported() {
-		x.fail("detach", "find the volume by its name and the node: there are no options", "%s", c.why())
+		x.fail("detach", breaks, "find the volume by its name and the node: there are no options", "%s", c.why())
+		return
+	}
+	if !c.unsupported() && x.stillAttached(ctx, v) {
+		x.fail("detach", breaks, "detach the volume before answering Success",
+			"detach answers Success, and isattached says that the volume is still attached")
 		return
 	}
 	x.pass("detach", "it answers %q", c.answer.Status)
@@ -215,31 +276,36 @@ func (x *exam) detach(ctx context.Context, v vol, name string) {
 		reason = "what is detached should be a success: " + again.why()
 	}
 	x.answer(question{
-		"detach-again", decide.Warn, "answer Success when it is not attached", "what is detached already is a success",
+		"detach-again", nil, "answer Success when it is not attached", "what is detached already is a success",
 	}, reason)
-	if !c.unsupported() {
-		x.attached(ctx, "isattached-after", v, false)
-	}
 }
 
 // emptyDevice calls waitforattach with an empty device, as a host does that got no device from
-// attach. A driver that passes its arguments on as $* then takes the JSON for the device.
-func (x *exam) emptyDevice(ctx context.Context, v vol) {
-	argument := x.json(decide.OpWaitForAttach, v)
-	r := x.begin(ctx, decide.OpWaitForAttach, "", argument)
+// attach: given is what attach has answered, and device what waitforattach has. A driver that passes
+// its arguments on as $* loses an empty one, so that the others shift.
+func (x *exam) emptyDevice(ctx context.Context, v vol, given, device string) {
+	const name = "empty-device"
+	r := x.beginWithin(ctx, min(x.limit, initLimit), decide.OpWaitForAttach, "", x.json(decide.OpWaitForAttach, v))
 	r.mayHang = true
 	c := x.finish(r)
-	device := c.answer.Device
-	reason, next := "", "find the device by the options when none is given"
-	switch {
+	q := question{name, nil, "find the device by the options when none is given", "an empty device is an argument, too"}
+	if given == "" {
+		q.breaks = both()
+	} else {
+		x.unjudged()
+	}
+	reason := ""
+	switch got := c.answer.Device; {
 	case c.overdue:
 		reason = "with an empty device it waits for ever, though the volume is attached"
-	case strings.ContainsAny(device, "{}\""):
-		reason, next = "with an empty device it takes the JSON for one: its arguments shift", quoteArguments
-	case c.ok() && device != "" && !filepath.IsAbs(device):
-		reason = "with an empty device it answers " + device + ", which is no path"
-	case c.err != nil:
+	case strings.ContainsAny(got, "{}\""):
+		reason, q.advice = "with an empty device it takes the JSON for one: its arguments shift", quoteArguments
+	case c.ok() && got != device:
+		reason = fmt.Sprintf("with an empty device it answers %q, and with the one of attach %q", got, device)
+		q.advice = "find the device by the options when none is given, and " + quoteArguments
+	case !c.ok() && !c.unsupported():
 		reason = "with an empty device, " + c.why()
+		q.advice = "find the device by the options when none is given, and " + quoteArguments
 	}
-	x.answer(question{"empty-device", decide.Fail, next, "an empty device is an argument, too"}, reason)
+	x.answer(q, reason)
 }

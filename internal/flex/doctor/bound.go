@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -46,7 +45,7 @@ func (x *exam) seen(v vol) {
 		reason = "a pod does not see what is mounted at " + missing[0]
 	}
 	x.answer(question{
-		"seen-by-pods", decide.Fail, "mount nothing unbindable at the directory or below it",
+		"seen-by-pods", both(), "mount nothing unbindable at the directory or below it",
 		"a pod sees all that is mounted, at the directory and below it",
 	}, reason)
 }

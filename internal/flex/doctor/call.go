@@ -1,15 +1,11 @@
 package doctor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -23,17 +19,20 @@ import (
 
 // call is one start of the driver and its result.
 type call struct {
-	op   decide.Operation
-	args []string
-	// exit is the exit code; -1 if a signal ended the driver or it was not started, as err says.
-	exit           int
-	stdout, stderr []byte
-	took           time.Duration
+	// Call has the output. Its exit code is also -1 if the driver was not started, as err says.
+	decide.Call
+	took time.Duration
 	// overdue says that the driver was killed at its time limit, and holds that one of its
 	// processes has kept the output open.
 	overdue, holds bool
 	answer         decide.Answer
 	err            error
+	// byHost says that the driver leaves the work to the host, which has done it.
+	byHost bool
+	// odd says that no host makes such a call, so that its form is not judged.
+	odd bool
+	// hide removes secrets from a text.
+	hide func(string) string
 	// before and after are the mount table before and after the call.
 	before, after []point
 }
@@ -52,6 +51,13 @@ var (
 	errHung    = errors.New("the driver does not end")
 )
 
+// unjudged says of the last call that no host makes such a call.
+func (x *exam) unjudged() {
+	if len(x.calls) > 0 {
+		x.calls[len(x.calls)-1].odd = true
+	}
+}
+
 // running is a call in flight.
 type running struct {
 	call
@@ -60,19 +66,30 @@ type running struct {
 	cmd            *exec.Cmd
 	stdout, stderr output
 	begun          time.Time
+	args           []string
+	limit          time.Duration
 	// mayHang says that the driver may hang without a finding.
 	mayHang bool
 }
 
-// begin starts the driver as a host does: in a session of its own, and with no environment but the
-// mark by which its processes are found.
+// begin and beginWithin start the driver as a host does: in a session of its own, and with no
+// environment but the mark by which its processes are found.
 func (x *exam) begin(ctx context.Context, op decide.Operation, args ...string) *running {
-	r := &running{call: call{op: op, args: args, exit: -1, err: errStopped}}
+	limit := x.limit
+	if op == decide.OpInit {
+		limit = min(limit, initLimit)
+	}
+	return x.beginWithin(ctx, limit, op, args...)
+}
+
+func (x *exam) beginWithin(ctx context.Context, limit time.Duration, op decide.Operation, args ...string) *running {
+	r := &running{args: args, limit: limit}
+	r.Op, r.Exit, r.err, r.hide = op, -1, errStopped, x.given.Hide
 	if x.stopped() {
 		return r
 	}
 	r.before = x.table()
-	r.ctx, r.cancel = context.WithTimeout(ctx, x.limit)
+	r.ctx, r.cancel = context.WithTimeout(ctx, r.limit)
 	r.err = driver.WhenClosed(busyTries, func() error {
 		r.cmd = x.command(r)
 		r.begun = time.Now()
@@ -90,10 +107,10 @@ func (x *exam) begin(ctx context.Context, op decide.Operation, args ...string) *
 const busyTries = 10
 
 func (x *exam) command(r *running) *exec.Cmd {
-	cmd := exec.CommandContext(r.ctx, x.path, append([]string{string(r.op)}, r.args...)...)
+	cmd := exec.CommandContext(r.ctx, x.path, append([]string{string(r.Op)}, r.args...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = "/", &r.stdout, &r.stderr, drainTimeout
 	cmd.Env = []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8", x.mark,
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8", x.dir.Mark,
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
@@ -109,17 +126,20 @@ func (x *exam) finish(r *running) call {
 	c := r.call
 	err := r.cmd.Wait()
 	c.took = time.Since(r.begun)
-	c.exit = r.cmd.ProcessState.ExitCode()
+	c.Exit = r.cmd.ProcessState.ExitCode()
 	c.after = x.table()
-	c.stdout, c.stderr = r.stdout.kept, r.stderr.kept
+	c.Stdout, c.Stderr = r.stdout.kept, r.stderr.kept
 	// On a busy host, another child of this process may have the output open for a moment. If the
 	// driver has no processes, it is not its fault.
-	c.holds = errors.Is(err, exec.ErrWaitDelay) && len(x.processes()) > 0
+	c.holds = errors.Is(err, exec.ErrWaitDelay) && len(x.dir.Processes()) > 0
 	c.overdue = errors.Is(r.ctx.Err(), context.DeadlineExceeded)
-	c.answer, c.err = decide.ParseAnswer(c.op, c.exit, c.stdout, c.stderr)
+	c.answer, c.err = c.Read()
+	if len(r.args) > 0 {
+		c.Seen = decide.SeenBy(c.Op, len(within(c.before, r.args[0])), len(within(c.after, r.args[0])))
+	}
 	x.calls = append(x.calls, c)
 	if c.overdue && !r.mayHang {
-		x.stop(fmt.Errorf("%w: %s within %v", errHung, c.op, x.limit))
+		x.stop(fmt.Errorf("%w: %s within %v", errHung, c.Op, r.limit))
 	}
 	return c
 }
@@ -142,19 +162,17 @@ func (c call) unsupported() bool { return c.err == nil && c.answer.Status == dec
 
 // why returns why a call did not succeed.
 func (c call) why() string {
-	said := ""
-	if text := bytes.TrimSpace(append(bytes.Clone(c.stdout), c.stderr...)); c.err != nil && len(text) > 0 {
-		said = fmt.Sprintf("; it printed %q", text[:min(len(text), 200)])
-	}
 	switch {
 	case c.overdue:
-		return fmt.Sprintf("%s did not end in time", c.op)
+		return fmt.Sprintf("%s did not end in time", c.Op)
+	case c.err != nil && c.Exit < 0 && len(c.Stdout)+len(c.Stderr) == 0:
+		return fmt.Sprintf("%s: %v", c.Op, c.err)
 	case c.err != nil:
-		return fmt.Sprintf("%s: %v%s", c.op, c.err, said)
+		return fmt.Sprintf("%s: %v; %s", c.Op, c.err, c.Quote(c.hide))
 	case c.answer.Message != "":
-		return fmt.Sprintf("%s answers %q: %s", c.op, c.answer.Status, c.answer.Message)
+		return fmt.Sprintf("%s answers %q: %s", c.Op, c.answer.Status, c.answer.Message)
 	}
-	return fmt.Sprintf("%s answers %q without a message", c.op, c.answer.Status)
+	return fmt.Sprintf("%s answers %q without a message", c.Op, c.answer.Status)
 }
 
 // added returns the mounts that a call has made.
@@ -193,29 +211,4 @@ func at(points []point, path string) []point {
 func within(points []point, dir string) []point {
 	return slices.DeleteFunc(slices.Clone(points),
 		func(p point) bool { return p.path != dir && !strings.HasPrefix(p.path, dir+"/") })
-}
-
-// processes returns the running processes that the driver has started.
-func (x *exam) processes() []int {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
-	var pids []int
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		if x.marked(pid) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// marked says whether the driver has started a process.
-func (x *exam) marked(pid int) bool {
-	env, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-	return err == nil && slices.Contains(strings.Split(string(env), "\x00"), x.mark)
 }

@@ -2,6 +2,10 @@
 // that hosts should not, with real mounts in a scratch directory, and reports behaviour that hosts
 // cannot handle.
 //
+// A check fails for what breaks Kubernetes' own host or volplane's, and for what loses data or a
+// secret; it says which of the two. Matters of form are warnings, and what no host calls is never
+// more than that. The table of all checks is in docs/flex.md.
+//
 // Life cycle of an examination: what killed examinations have left is removed. A scratch directory
 // with the layout that drivers rely on is created, and locked while this process lives. Then init
 // and the operations of a volume's life are called, each check with its own volume; one volume is

@@ -14,6 +14,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/scratch"
 )
 
 // Doctor examines one driver.
@@ -33,13 +34,18 @@ type Doctor struct {
 	// GrowTo is the size in bytes to which the volume is expanded; 0 expands nothing. The volume
 	// keeps that size.
 	GrowTo int64
-	// Limit is the time limit of each call; the default is 10 s.
+	// Limit is the time limit of each call; the default is 2 min. That of init is at most 10 s, as in
+	// volplane's host.
 	Limit time.Duration
 }
 
+// The Secret of a volume for which none was given.
+const user, password = "someone-who-mounts", "pa55word-of-nobody"
+
 const (
 	defaultScratch = "/var/lib"
-	defaultLimit   = 10 * time.Second
+	// defaultLimit is how long a kubelet waits for the volumes of a Pod until it complains.
+	defaultLimit = 2 * time.Minute
 	// cleanLimit is the time limit of the clean-up after the last check.
 	cleanLimit = 30 * time.Second
 )
@@ -70,17 +76,19 @@ type exam struct {
 	limit              time.Duration
 	growTo             int64
 	options, secrets   map[string]string
-	// given removes the secrets from texts.
-	given redact.Secrets
-	// root is the scratch directory. mark is the environment variable of all processes that the
-	// driver starts. canary is a file that no driver creates by itself.
-	root, mark, canary string
-	// lock is the open scratch directory, locked while the examination runs.
-	lock   *os.File
-	report Report
-	calls  []call
+	// ownSecrets says that secrets were given; given removes the secrets from texts.
+	ownSecrets bool
+	given      redact.Secrets
+	// dir is the scratch directory, and root its path. canary is a file that no driver creates by itself.
+	dir          *scratch.Dir
+	root, canary string
+	report       Report
+	calls        []call
 	// undo holds the calls that are made at the end, the last one first.
 	undo []undo
+
+	// observes says that isattached tells a volume that is attached from one that is not.
+	observes bool
 
 	mu sync.Mutex
 	// why is the reason why the examination was stopped, or nil.
@@ -129,15 +137,24 @@ func (d *Doctor) Run(ctx context.Context) (Report, error) {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
 	why := x.resume()
-	x.afterwards(clean)
+	if len(x.calls) > 0 {
+		x.afterwards(clean)
+	}
 	if errors.Is(why, errHung) {
-		x.fail("time-limit", "bound whatever may wait, and answer Failure", "%v; nothing was checked after that", why)
+		x.fail("time-limit", both(), "bound whatever may wait, and answer Failure", "%v; nothing was checked after that",
+			why)
 		why = nil
 	}
-	x.ofAllCalls()
-	err = errors.Join(why, x.cleanUp(clean))
+	if len(x.calls) > 0 {
+		x.ofAllCalls()
+	}
+	err = errors.Join(why, x.dir.CleanUp(clean))
 	x.report.Level, x.report.Calls, x.report.Seconds = decide.Worst(x.report.Findings), len(x.calls),
 		seconds(time.Since(begun))
+	if err == nil {
+		works := decide.WorksIn(x.report.Findings)
+		x.report.Works = &works
+	}
 	return x.report, err
 }
 
@@ -160,41 +177,23 @@ func (d *Doctor) begin(ctx context.Context) (*exam, error) {
 		}
 		x.node = host
 	}
-	if err := x.scratch(ctx, cmp.Or(d.Scratch, defaultScratch)); err != nil {
+	dir, left, err := scratch.Make(ctx, cmp.Or(d.Scratch, defaultScratch))
+	for _, f := range left {
+		x.add(f)
+	}
+	if err != nil {
 		return x, fmt.Errorf("make a scratch directory: %w", err)
 	}
+	x.dir, x.root = dir, dir.Root
 	x.canary = filepath.Join(x.root, "canary")
 	x.secrets = d.Secrets
+	x.ownSecrets = len(d.Secrets) > 0
 	x.given.AddData(d.Secrets)
-	if len(x.secrets) == 0 {
-		// Only this part is hidden: the whole value contains the path of the scratch directory.
-		const password = "pa55word-of-nobody"
-		x.secrets = map[string]string{"username": "someone-who-mounts", "password": x.odd(password)}
+	if !x.ownSecrets {
+		x.secrets = map[string]string{userKey: user, "password": password}
 		x.given.Add(password)
 	}
 	return x, nil
-}
-
-// scratch creates the scratch directory in a directory.
-func (x *exam) scratch(ctx context.Context, in string) error {
-	// The mount table has paths without symbolic links.
-	in, err := filepath.EvalSymlinks(in)
-	if err != nil {
-		return err
-	}
-	parent, err := os.Open(in)
-	if err != nil {
-		return err
-	}
-	defer parent.Close()
-	clean, cancel := context.WithTimeout(ctx, cleanLimit)
-	defer cancel()
-	if err := x.cleanUpKilled(clean, parent); err != nil {
-		return err
-	}
-	x.root, x.lock, err = makeScratch(parent)
-	x.mark = markOf(x.root)
-	return err
 }
 
 // odd returns a value with characters that are special to a shell.
@@ -205,8 +204,7 @@ func (x *exam) odd(word string) string {
 
 // examine makes all checks, until one stops the examination.
 func (x *exam) examine(ctx context.Context) {
-	x.file()
-	if !x.init(ctx) {
+	if !x.file() || !x.init(ctx) {
 		return
 	}
 	x.unknown(ctx)
@@ -215,7 +213,6 @@ func (x *exam) examine(ctx context.Context) {
 		x.attachable(ctx, v)
 		return
 	}
-	x.others(ctx, v)
 	x.mountable(ctx, v)
 	if x.growTo > 0 {
 		x.up(ctx, v)

@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/mount"
@@ -40,8 +44,11 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 		return
 	}
 	if g.size <= g.old {
-		x.warn("grown", "ask for more with --grow-to, or give a smaller volume",
-			"nothing was tried: the volume has %d bytes already", g.old)
+		x.add(decide.Finding{
+			Check: "grown", Level: decide.Warn,
+			Message: fmt.Sprintf("nothing was tried: the volume has %d bytes already", g.old),
+			Next:    decide.PodAuthor.Should("ask for more with --grow-to, or give a smaller volume"),
+		})
 		return
 	}
 	path := filepath.Join(dir, marker)
@@ -59,7 +66,7 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 		reason = "what was written before the volume grew is not there any more"
 	}
 	x.answer(question{
-		"grown-data", decide.Fail, "change the size only: make no new filesystem and no second mount",
+		"grown-data", both(), "change the size only: make no new filesystem and no second mount",
 		"what was written before is still there",
 	}, reason)
 	_ = os.Remove(path)
@@ -111,14 +118,14 @@ func (x *exam) expandVolume(ctx context.Context, g *growth) bool {
 		x.pass(name, "Not supported: hosts believe that somebody else makes the volume larger")
 		return true
 	case !c.ok():
-		x.fail(name, growToSize+`, and answer "volumeNewSize" with a number`, "%s", c.why())
+		x.fail(name, volplane(), growToSize+`, and answer "volumeNewSize" with a number`, "%s", c.why())
 		return false
 	case c.answer.NewSize > 0 && c.answer.NewSize < g.size:
-		x.fail(name, growToSize+", or answer Failure", "it answers that the volume has %d bytes, %d were asked for",
-			c.answer.NewSize, g.size)
+		x.fail(name, volplane(), growToSize+", or answer Failure",
+			"it answers that the volume has %d bytes, %d were asked for", c.answer.NewSize, g.size)
 	case has > 0 && has < g.size:
-		x.fail(name, growToSize+", and let the device see it", "it answers Success, and %s has %d bytes, %d were asked for",
-			g.device, has, g.size)
+		x.fail(name, volplane(), growToSize+", and let the device see it",
+			"it answers Success, and %s has %d bytes, %d were asked for", g.device, has, g.size)
 	default:
 		x.pass(name, "the volume has %d bytes", max(g.size, c.answer.NewSize))
 	}
@@ -133,7 +140,7 @@ func (x *exam) expandVolume(ctx context.Context, g *growth) bool {
 	case g.deviceSize() != has:
 		reason = "called again, it makes the device larger once more"
 	}
-	x.answer(question{"expandvolume-again", decide.Fail, growToSize, "what is as large already stays as it is"}, reason)
+	x.answer(question{"expandvolume-again", volplane(), growToSize, "what is as large already stays as it is"}, reason)
 	g.done = true
 	g.size = max(g.size, c.answer.NewSize)
 	return true
@@ -157,7 +164,10 @@ func (x *exam) expandFS(ctx context.Context, g *growth) bool {
 		return x.hostGrows(ctx, g)
 	}
 	if !c.ok() {
-		x.fail(name, growFS, "%s", c.why())
+		if x.withheld(g) {
+			return false
+		}
+		x.fail(name, both(), growFS, "%s", c.why())
 		return false
 	}
 	g.done = true
@@ -166,7 +176,7 @@ func (x *exam) expandFS(ctx context.Context, g *growth) bool {
 	if again := x.call(ctx, decide.OpExpandFS, args...); !again.ok() {
 		reason = "a host that was interrupted calls it again: " + again.why()
 	}
-	x.answer(question{"expandfs-again", decide.Fail, growFS, "what is as large already is a success"}, reason)
+	x.answer(question{"expandfs-again", both(), growFS, "what is as large already is a success"}, reason)
 	return true
 }
 
@@ -183,14 +193,38 @@ func (x *exam) hostGrows(ctx context.Context, g *growth) bool {
 	case errors.Is(err, mount.ErrUnknownFS) && g.device == "":
 		// Without a device there is no filesystem that a host could expand.
 		x.pass(name, "Not supported, and there is no device: hosts have nothing to do")
+	case err != nil && x.withheld(g):
+		return false
 	case err != nil:
-		x.fail(name, growFS, "Not supported, and a host cannot grow it: %v", err)
+		x.fail(name, both(), growFS, "Not supported, and a host cannot grow it: %v", err)
 		return false
 	default:
 		g.done = true
 		x.pass(name, "Not supported: the host grows the filesystem")
 	}
 	return true
+}
+
+// withheld says whether this host withholds what the expansion of a mounted ext4 needs, which is not
+// the driver's fault, and adds the finding.
+func (x *exam) withheld(g *growth) bool {
+	point, mounted, err := mount.At(g.dir)
+	if err != nil || !mounted || !strings.HasPrefix(point.Type, "ext") || mayResize() {
+		return false
+	}
+	x.add(decide.Finding{
+		Check: "expandfs", Level: decide.Warn,
+		Message: "not judged: a mounted ext4 grows only with CAP_SYS_RESOURCE, which this host withholds",
+		Next:    decide.Administrator.Should("run the doctor where the capability is granted, or with --fstype xfs"),
+	})
+	return true
+}
+
+// mayResize says whether this process has CAP_SYS_RESOURCE.
+func mayResize() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	return unix.Capget(&header, &caps[0]) == nil && caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 // grown compares the driver's answers with the size of the filesystem.
@@ -202,7 +236,7 @@ func (x *exam) grown(g *growth) {
 	case u.Total > g.had:
 		x.pass("grown", "the filesystem has %d bytes, and had %d", u.Total, g.had)
 	case g.done:
-		x.fail("grown", growFS+"; it is called if init says requiresFSResize",
+		x.fail("grown", both(), growFS+"; it is called if init says requiresFSResize",
 			"the driver answers Success, and the filesystem has %d bytes, and had %d", u.Total, g.had)
 	default:
 		x.warn("grown", "do it in expandvolume or expandfs, if the volumes can grow",

@@ -106,14 +106,15 @@ func TestGrowingFaults(t *testing.T) {
 			"expandvolume", `say '{"status":"Success","volumeNewSize":2}'`, "expandvolume", decide.Fail,
 		},
 		"it cannot grow": {"expandvolume", `fail "no room"`, "expandvolume", decide.Fail},
-		"no answer":      {"expandvolume", `exit 0`, "one-answer", decide.Fail},
+		"no answer":      {"expandvolume", `exit 0`, "one-answer", decide.Warn},
 		"it grows once": {
 			"expandvolume", `mkdir "${0%/*}/once" 2>/dev/null || fail "again?"; ` + success, "expandvolume-again", decide.Fail,
 		},
-		"it grows by a difference": {"expandvolume", `echo >>"${0%/*}/n"; n=$(wc -l <"${0%/*}/n"); say "{\"status\":\"Success\",\"volumeNewSize\":$(($4 + ($4 - $5) * n))}"`, "expandvolume-again", decide.Fail},
-		"it hangs":                 {"expandvolume", `sleep 600`, "time-limit", decide.Fail},
-		"noise on standard error":  {"expandvolume", `echo grown >&2; ` + no, "standard-error", decide.Fail},
-		"the filesystem cannot":    {"expandfs", `fail "no tool"`, "expandfs", decide.Fail},
+		"it grows by a difference":  {"expandvolume", `echo >>"${0%/*}/n"; n=$(wc -l <"${0%/*}/n"); say "{\"status\":\"Success\",\"volumeNewSize\":$(($4 + ($4 - $5) * n))}"`, "expandvolume-again", decide.Fail},
+		"it hangs":                  {"expandvolume", `sleep 600`, "time-limit", decide.Fail},
+		"noise on standard error":   {"expandvolume", `echo grown >&2; ` + no, "standard-error", decide.Warn},
+		"noise with the filesystem": {"expandfs", grow + `echo grown >&2; ` + success, "standard-error", decide.Fail},
+		"the filesystem cannot":     {"expandfs", `fail "no tool"`, "expandfs", decide.Fail},
 		"the filesystem once": {
 			"expandfs", `mkdir "${0%/*}/once" 2>/dev/null || fail "again?"; ` + grow + success, "expandfs-again", decide.Fail,
 		},
@@ -203,6 +204,25 @@ func TestHostGrows(t *testing.T) {
 			return g.Check == f.check && g.Level == f.level && g.Next != ""
 		}) {
 			t.Errorf("%s: %v\n%s", name, err, listed(r))
+		}
+	}
+}
+
+// TestWithheldCapability: what the host withholds is not the driver's fault, whether the host or the
+// driver grows the filesystem.
+func TestWithheldCapability(t *testing.T) {
+	t.Parallel()
+	own := onLoop()
+	own["expandfs"] = `resize2fs "$3" >/dev/null 2>&1 || fail "cannot grow"; say '{"status":"Success"}'`
+	for name, p := range map[string]parts{"the host grows it": onLoop(), "the driver grows it": own} {
+		r, _, err := examined(t, p.all(), func(d *Doctor) { d.GrowTo, d.FSType, d.Limit = 400<<20, "ext4", time.Minute })
+		want := decide.Warn
+		if mayResize() {
+			want = decide.Pass
+		}
+		is := slices.ContainsFunc(r.Findings, func(f decide.Finding) bool { return f.Check == "expandfs" && f.Level == want })
+		if err != nil || !is || decide.Worst(ofGrowing(r).Findings) != want || !r.Works.Volplane || !r.Works.Kubernetes {
+			t.Errorf("%s: %v, want %s\n%s", name, err, want, listed(r))
 		}
 	}
 }

@@ -177,7 +177,7 @@ func TestDeadOnesOnly(t *testing.T) {
 	for _, f := range ofLeftovers(a.beside()) {
 		said += fmt.Sprintf("%s %s, to do: %q\n", f.Level, filepath.Base(f.Path), f.Next)
 	}
-	if want := "warn volplane-doctor-7, to do: \"unmount what is mounted there, and remove it\"\npass " +
+	if want := "warn volplane-doctor-7, to do: \"administrator: unmount what is mounted there, and remove it\"\npass " +
 		"volplane-doctor-8, to do: \"\"\n"; said != want {
 		t.Errorf("it said %s", said)
 	}
@@ -191,49 +191,6 @@ func TestDeadOnesOnly(t *testing.T) {
 	x := &exam{}
 	if len(at(x.table(), of("volplane-doctor-7"))) != 1 {
 		t.Error("what is mounted on a directory was taken away")
-	}
-}
-
-// TestManyAtOnce: many that begin and end at once, each looking for the dead,
-// take nothing from one another.
-func TestManyAtOnce(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	one := func() error {
-		parent, err := os.Open(dir)
-		if err != nil {
-			return err
-		}
-		defer parent.Close()
-		x := &exam{}
-		if x.root, x.lock, err = makeScratch(parent); err != nil {
-			return err
-		}
-		other := &exam{}
-		x.mark = markOf(x.root)
-		return errors.Join(
-			os.WriteFile(x.root+"/file", nil, 0o600), other.cleanUpKilled(t.Context(), parent), os.Remove(x.root+"/file"),
-			x.cleanUp(t.Context()),
-		)
-	}
-	ended := make(chan error)
-	const doctors, rounds = 8, 25
-	for range doctors {
-		go func() {
-			var err error
-			for range rounds {
-				err = errors.Join(err, one())
-			}
-			ended <- err
-		}()
-	}
-	for range doctors {
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

@@ -13,8 +13,10 @@ type Report struct {
 	Path         string               `json:"path"`
 	Hash         string               `json:"hash,omitempty"`
 	Capabilities *decide.Capabilities `json:"capabilities,omitempty"`
-	// Level is the worst level of all findings.
+	// Level is the worst level of all findings. Works says in which hosts the driver works, and is
+	// nil if the examination did not come to its end.
 	Level    decide.Level     `json:"level"`
+	Works    *decide.Works    `json:"works,omitempty"`
 	Findings []decide.Finding `json:"findings"`
 	// Calls is the number of calls of the driver, Seconds the duration of the examination.
 	Calls   int     `json:"calls"`
@@ -30,36 +32,53 @@ func (x *exam) add(f decide.Finding) {
 	x.report.Findings = append(x.report.Findings, f)
 }
 
-// pass, warn and fail add the result of a check; next is the advice for the author of the driver.
+// pass adds the result of a check that passed.
 func (x *exam) pass(check, format string, args ...any) {
 	x.add(decide.Finding{Check: check, Level: decide.Pass, Message: fmt.Sprintf(format, args...)})
 }
 
-func (x *exam) warn(check, next, format string, args ...any) {
-	x.add(decide.Finding{Check: check, Level: decide.Warn, Message: fmt.Sprintf(format, args...), Next: next})
+// warn and fail add the result of a check that did not pass; advice is for the author of the
+// driver. fail is for what breaks hosts or loses data.
+func (x *exam) warn(check, advice, format string, args ...any) {
+	x.add(decide.Finding{
+		Check: check, Level: decide.Warn, Message: fmt.Sprintf(format, args...), Next: decide.Author.Should(advice),
+	})
 }
 
-func (x *exam) fail(check, next, format string, args ...any) {
-	x.add(decide.Finding{Check: check, Level: decide.Fail, Message: fmt.Sprintf(format, args...), Next: next})
+func (x *exam) fail(check string, breaks []decide.Host, advice, format string, args ...any) {
+	x.add(decide.Finding{
+		Check: check, Level: decide.Fail, Message: fmt.Sprintf(format, args...), Next: decide.Author.Should(advice),
+		Breaks: breaks,
+	})
 }
+
+// both returns all hosts, kubernetes and volplane one of them.
+func both() []decide.Host       { return decide.Hosts() }
+func kubernetes() []decide.Host { return []decide.Host{decide.Kubernetes} }
+func volplane() []decide.Host   { return []decide.Host{decide.Volplane} }
 
 // question is a check that passes unless something wrong was found.
 type question struct {
 	check string
-	// otherwise is the level if it does not pass, and next the advice then.
-	otherwise decide.Level
-	next      string
+	// breaks are the hosts in which the driver does not work if the check does not pass; without
+	// any it is a warning.
+	breaks []decide.Host
+	// advice is for the author of the driver.
+	advice string
 	// passed is the message if it passes.
 	passed string
 }
 
 // answer adds the result of a question, which passes if wrong is empty.
 func (x *exam) answer(q question, wrong string) {
-	if wrong == "" {
+	switch {
+	case wrong == "":
 		x.pass(q.check, "%s", q.passed)
-		return
+	case len(q.breaks) > 0:
+		x.fail(q.check, q.breaks, q.advice, "%s", wrong)
+	default:
+		x.warn(q.check, q.advice, "%s", wrong)
 	}
-	x.add(decide.Finding{Check: q.check, Level: q.otherwise, Message: wrong, Next: q.next})
 }
 
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }

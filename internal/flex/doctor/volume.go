@@ -1,15 +1,14 @@
 package doctor
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/scratch"
 )
 
 // vol is a volume for one Pod, at the paths that drivers rely on.
@@ -44,15 +43,6 @@ func (x *exam) json(op decide.Operation, v vol) string {
 	return s
 }
 
-// spaced returns the same JSON in the form that another host could write.
-func spaced(s string) string {
-	var b bytes.Buffer
-	if json.Indent(&b, []byte(s), "", " ") != nil {
-		return s
-	}
-	return b.String()
-}
-
 // mount creates the directory, calls mount with an argument, and does what the driver leaves to the
 // host.
 func (x *exam) mount(ctx context.Context, v vol, argument string) call {
@@ -74,7 +64,7 @@ func (x *exam) mounted(v vol, r *running) call {
 			c.err = err
 			return c
 		}
-		c.answer.Status, c.after = decide.Success, x.table()
+		c.answer.Status, c.after, c.byHost = decide.Success, x.table(), true
 	}
 	return c
 }
@@ -91,7 +81,7 @@ func (x *exam) undoAt(ctx context.Context, op decide.Operation, dir string) call
 			c.err = err
 			return c
 		}
-		c.answer.Status, c.after = decide.Success, x.table()
+		c.answer.Status, c.after, c.byHost = decide.Success, x.table(), true
 	}
 	return c
 }
@@ -105,10 +95,10 @@ func (x *exam) up(ctx context.Context, v vol) bool {
 // down unmounts the volume, by force if needed: the next check starts without mounts.
 func (x *exam) down(ctx context.Context, v vol) {
 	x.unmount(ctx, v)
-	if err := x.unmountBelow(v.dir); err != nil {
+	if err := scratch.UnmountBelow(v.dir); err != nil {
 		x.stop(err)
 	}
-	if err := removeTree(v.dir); err != nil {
+	if err := scratch.RemoveTree(v.dir); err != nil {
 		x.stop(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/flex/check"
 	"volplane.dev/volplane/internal/flex/host"
 )
 
@@ -98,17 +99,20 @@ func (p *place) install(ctx context.Context, o Options, r *Report) error {
 	if r.Payload, err = s.fill(o); err != nil {
 		return err
 	}
-	checked := Check(ctx, o.Name, s.exe, o.Here)
+	checked := check.Driver(ctx, o.Name, s.exe, o.Here)
 	r.Findings, r.Capabilities = checked.Findings, checked.Capabilities
 	if decide.Worst(r.Findings) == decide.Fail && !o.Force {
 		return fmt.Errorf("%w: %s", ErrRefused, failed(r.Findings))
+	}
+	if checked.Capabilities != nil {
+		r.Findings = append(r.Findings, check.Unknown(ctx, s.exe))
 	}
 	if o.Directory.Host == HostKubelet && checked.Script && checked.Capabilities != nil && checked.Capabilities.Attach {
 		r.Findings = append(r.Findings, decide.Finding{
 			Check: "control-plane", Level: decide.Warn,
 			Message: "it attaches, which kube-controller-manager calls it for; the usual image of that has no shell to " +
 				"run a script",
-			Next: "serve it with 'volplane flex bridge'",
+			Next: decide.Administrator.Should("serve it with 'volplane flex bridge'"),
 		})
 	}
 	if err := p.replace(ctx, o, s, r); err != nil {
@@ -182,7 +186,7 @@ func (p *place) checkAttach(ctx context.Context, o Options, next *decide.Capabil
 	if why, err := host.Refused(p.dir, p.name.Dir()); err != nil || why.Reason != "" {
 		return nil // users other than root can change the installed driver: it is not started
 	}
-	before := Check(ctx, o.Name, p.exe, true).Capabilities
+	before := check.Driver(ctx, o.Name, p.exe, true).Capabilities
 	if before == nil || before.Attach == next.Attach {
 		return nil
 	}
@@ -198,7 +202,7 @@ func (p *place) checkAttach(ctx context.Context, o Options, next *decide.Capabil
 		Check: "attach", Level: decide.Warn, Path: used[0],
 		Message: fmt.Sprintf("the version before %s, this one %s, and %d mounts of its volumes are there", was,
 			is, len(used)),
-		Next: "unmount its volumes, or roll back",
+		Next: decide.Administrator.Should("unmount its volumes, or roll back"),
 	}}
 }
 
@@ -235,7 +239,7 @@ func (p *place) rollback(ctx context.Context, o Options, r *Report) error {
 	if err := copyFile(p.beside("previous"), s.exe, 0o700); err != nil {
 		return err
 	}
-	checked := Check(ctx, o.Name, s.exe, o.Here)
+	checked := check.Driver(ctx, o.Name, s.exe, o.Here)
 	r.Findings, r.Capabilities = checked.Findings, checked.Capabilities
 	if decide.Worst(r.Findings) == decide.Fail && !o.Force {
 		return fmt.Errorf("%w: previous version %s: %s", ErrRefused, r.Previous, failed(r.Findings))
@@ -346,7 +350,7 @@ func (p *place) retain(r *Report, use string) error {
 	r.Findings = append(r.Findings, decide.Finding{
 		Check: "in-use", Level: decide.Warn, Path: copied,
 		Message: use + "; a copy is kept to unmount them with",
-		Next:    "remove " + copied + " when nothing is mounted any more",
+		Next:    decide.Administrator.Should("remove " + copied + " when nothing is mounted any more"),
 	})
 	return nil
 }

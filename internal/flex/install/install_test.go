@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,7 +32,8 @@ func demo() decide.Name { return decide.Name{Vendor: "example.com", Driver: "dem
 // driver writes a driver that says which version it is.
 func (w *world) driver(version string) string {
 	return w.script(version, "#!/bin/sh\n# version "+version+
-		"\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n")
+		"\n[ $1 = init ] || { echo '{\"status\":\"Not supported\"}'; exit 1; }\n"+
+		"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n")
 }
 
 func (w *world) script(file, text string) string {
@@ -268,7 +270,8 @@ func TestInstallWithoutTrying(t *testing.T) {
 // TestControlPlane: a script that attaches for a kubelet is installed, and what
 // will not work is said.
 func TestControlPlane(t *testing.T) {
-	const attaching = "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n"
+	const attaching = "#!/bin/sh\n[ $1 = init ] || { echo '{\"status\":\"Not supported\"}'; exit 1; }\n" +
+		"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n"
 	for host, want := range map[string]decide.Level{HostKubelet: decide.Warn, HostVolplane: decide.Pass} {
 		w := newWorld(t)
 		o := w.options(w.script("attaching", attaching))
@@ -277,6 +280,47 @@ func TestControlPlane(t *testing.T) {
 		w.want(Installed, r, err)
 		if got := decide.Worst(r.Findings); got != want {
 			t.Errorf("%s: %s: %+v", host, got, r.Findings)
+		}
+	}
+}
+
+// TestUnknownOperation: an operation that does not exist is called once, with nothing that could be
+// mounted, and only of a driver that may be started.
+func TestUnknownOperation(t *testing.T) {
+	for _, here := range []bool{true, false} {
+		w := newWorld(t)
+		o := w.options(w.script("calls", "#!/bin/sh\nprintf '%s|' \"$@\" >>"+w.dir+"/log\n"+
+			"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n"))
+		o.Here = here
+		r, err := Install(t.Context(), o)
+		w.want(Installed, r, err)
+		said := slices.ContainsFunc(r.Findings, func(f decide.Finding) bool {
+			return f.Check == "unknown-operation" && f.Level == decide.Warn && strings.HasSuffix(f.Message, "succeeds")
+		})
+		calls, err := os.ReadFile(w.dir + "/log")
+		if here != said || here != (err == nil) || here && string(calls) != "init|volplanedoctor|/dev/null/nothing|" {
+			t.Errorf("called with %s, %v; findings %+v", calls, err, r.Findings)
+		}
+	}
+}
+
+// TestInstallTellsTheCause of what cannot be installed, and who has to act.
+func TestInstallTellsTheCause(t *testing.T) {
+	for script, want := range map[string]string{
+		"#!/bin/sh\r\n":                     "format: its first line ends with a carriage return (CRLF)",
+		"#!/bin/sh\necho 'Usage:\a demo'\n": `init: the driver printed no answer (exit code 0); it printed "Usage:`,
+		"#!/usr/bin/env -S python9 -u\n":    "interpreter: its interpreter python9 is not on this host",
+		"\xef\xbb\xbf#!/bin/sh\n":           "format: a byte order mark is before its #!",
+	} {
+		w := newWorld(t)
+		r, err := Install(t.Context(), w.options(w.script("bad", script)))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", script, err, want)
+		}
+		for _, f := range r.Findings {
+			if f.Level == decide.Fail && (f.Next == "" || len(f.Breaks) == 0) {
+				t.Errorf("%q: %+v", script, f)
+			}
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex/check"
 	"volplane.dev/volplane/internal/flex/host"
 )
 
@@ -37,8 +38,11 @@ type lint struct {
 	findings []decide.Finding
 }
 
-func (l *lint) add(check string, level decide.Level, path, message, next string) {
-	l.findings = append(l.findings, decide.Finding{Check: check, Level: level, Path: path, Message: message, Next: next})
+// add adds a finding about the directory, which is the administrator's.
+func (l *lint) add(check string, level decide.Level, path, message, advice string) {
+	l.findings = append(l.findings, decide.Finding{
+		Check: check, Level: level, Path: path, Message: message, Next: decide.Administrator.Should(advice),
+	})
 }
 
 // entry checks one entry of the plugin directory.
@@ -82,7 +86,7 @@ func (l *lint) hidden(path, name string, info fs.FileInfo) {
 // driver checks the directory of one driver.
 func (l *lint) driver(ctx context.Context, path, entry string) {
 	if why, err := host.Refused(l.dir, entry); err != nil {
-		l.add("refused", decide.Fail, path, err.Error(), "")
+		l.add("refused", decide.Fail, path, err.Error(), "look at the disk")
 		return
 	} else if why.Reason != "" {
 		l.add("refused", decide.Fail, path, why.Message, "put it right, or remove it")
@@ -91,7 +95,7 @@ func (l *lint) driver(ctx context.Context, path, entry string) {
 	want := decide.ExecutableName(entry)
 	files, err := os.ReadDir(path)
 	if err != nil {
-		l.add("directory", decide.Fail, path, err.Error(), "")
+		l.add("directory", decide.Fail, path, err.Error(), "look at the disk")
 		return
 	}
 	if !slices.ContainsFunc(files, func(f fs.DirEntry) bool { return f.Name() == want }) {
@@ -114,7 +118,7 @@ func (l *lint) driver(ctx context.Context, path, entry string) {
 		l.add("name", decide.Fail, path, err.Error(), "rename it")
 		return
 	}
-	for _, f := range Check(ctx, name, exe, l.start).Findings {
+	for _, f := range check.Driver(ctx, name, exe, l.start).Findings {
 		f.Path = exe
 		l.findings = append(l.findings, f)
 	}

@@ -70,7 +70,7 @@ func TestLint(t *testing.T) {
 			for _, f := range findings {
 				if f.Level != decide.Pass {
 					rel, err := filepath.Rel(dir, f.Path)
-					if err != nil || f.Message == "" {
+					if err != nil || f.Message == "" || !strings.Contains(f.Next, ": ") {
 						t.Errorf("%+v, %v", f, err)
 					}
 					got = append(got, fmt.Sprintf("%s %s %s", f.Check, f.Level, rel))

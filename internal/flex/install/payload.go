@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/flex/check"
 	"volplane.dev/volplane/internal/flex/host"
 )
 
@@ -83,7 +84,7 @@ func (s *stage) fillPayload(o Options) (string, error) {
 		return "", fmt.Errorf("payload directory: %w", err)
 	}
 	exe := filepath.Join(version, o.Name.Driver)
-	if err := executable(exe); err != nil {
+	if err := check.Executable(exe); err != nil {
 		return "", fmt.Errorf("%s holds no executable %s", o.Source, o.Name.Driver)
 	}
 	return version, writeFile(s.exe, strings.NewReader(fmt.Sprintf(wrapper, exe)), 0o700)

@@ -17,11 +17,9 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/flex/check"
 	"volplane.dev/volplane/internal/flex/host"
 )
-
-// maxDriver is the size limit of an executable, in bytes.
-const maxDriver = 1 << 30
 
 // lockPause is the interval of attempts to lock a plugin directory.
 const lockPause = 20 * time.Millisecond
@@ -256,7 +254,7 @@ func hashOf(path string) (string, error) {
 	}
 	defer f.Close()
 	h := sha256.New()
-	if _, err := io.Copy(h, io.LimitReader(f, maxDriver)); err != nil {
+	if _, err := io.Copy(h, io.LimitReader(f, check.MaxSize)); err != nil {
 		return "", fmt.Errorf("read %s: %w", path, err)
 	}
 	return hex.EncodeToString(h.Sum(nil))[:16], nil

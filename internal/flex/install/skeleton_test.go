@@ -8,30 +8,60 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex/check"
 )
 
-// TestSkeleton: what is written works, by its own test.
+// TestSkeleton: what is written works, by its own test, in each language and in both kinds.
 func TestSkeleton(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new")
-	name := decide.Name{Vendor: "corp.example.org", Driver: "files"}
-	paths, err := Skeleton(name, dir)
-	if err != nil || len(paths) != 2 {
-		t.Fatal(paths, err)
-	}
-	for _, shell := range []string{"dash", "bash"} {
-		if out, err := exec.CommandContext(t.Context(), shell, filepath.Join(dir, "test.sh"),
-			shell).CombinedOutput(); err != nil || string(out) != "PASS\n" {
-			t.Errorf("%s: %v\n%s", shell, err, out)
+	for language, shells := range map[string][]string{Shell: {"dash", "bash"}, Python: {"sh"}, Go: {"sh"}} {
+		for _, attach := range []bool{false, true} {
+			name := language + " that mounts"
+			if attach {
+				name = language + " that attaches"
+			}
+			t.Run(name, func(t *testing.T) {
+				s := Skeleton{Language: language, Attach: attach}
+				s.Name = decide.Name{Vendor: "corp.example.org", Driver: "files"}
+				s.works(t, shells)
+			})
 		}
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "files"))
-	if err != nil || strings.Contains(string(text), "skeleton") {
-		t.Errorf("the driver speaks of a skeleton, %v", err)
+	if _, err := (Skeleton{Language: "perl"}).Write(t.TempDir()); err == nil ||
+		!strings.Contains(err.Error(), "sh, python") {
+		t.Error(err)
 	}
-	if c := Check(t.Context(), name, filepath.Join(dir, "files"), true); decide.Worst(c.Findings) != decide.Pass {
-		t.Errorf("%+v", c.Findings)
+}
+
+func (s Skeleton) works(t *testing.T, shells []string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "new")
+	paths, err := s.Write(dir)
+	if err != nil || filepath.Base(paths[len(paths)-1]) != "test.sh" {
+		t.Fatal(paths, err)
 	}
-	if _, err := Skeleton(name, dir); err == nil {
+	runsTest(t, dir, shells)
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil || strings.Contains(string(text), "skeleton") || strings.Contains(string(text), "[end]") {
+			t.Errorf("%s speaks of a skeleton, %v", path, err)
+		}
+	}
+	c := check.Driver(t.Context(), s.Name, filepath.Join(dir, "files"), true)
+	if decide.Worst(c.Findings) != decide.Pass || c.Capabilities.Attach != s.Attach {
+		t.Errorf("%+v", c)
+	}
+	if _, err := s.Write(dir); err == nil {
 		t.Error("it is overwritten")
+	}
+}
+
+// runsTest runs the test of a skeleton.
+func runsTest(t *testing.T, dir string, shells []string) {
+	t.Helper()
+	for _, shell := range shells {
+		out, err := exec.CommandContext(t.Context(), shell, filepath.Join(dir, "test.sh"), shell).CombinedOutput()
+		if err != nil || string(out) != "PASS\n" {
+			t.Errorf("%s: %v\n%s", shell, err, out)
+		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/flex/check"
 )
 
 // stage is a directory of its own in which a driver is checked before any host can see it. The
@@ -82,9 +84,9 @@ func writeFile(to string, content io.Reader, mode os.FileMode) error {
 		if err != nil {
 			return fmt.Errorf("copy driver: %w", err)
 		}
-		n, err := io.Copy(out, io.LimitReader(content, maxDriver+1))
-		if err == nil && n > maxDriver {
-			err = fmt.Errorf("it has more than %d bytes", int64(maxDriver))
+		n, err := io.Copy(out, io.LimitReader(content, check.MaxSize+1))
+		if err == nil && n > check.MaxSize {
+			err = fmt.Errorf("it has more than %d bytes", int64(check.MaxSize))
 		}
 		if err == nil {
 			err = out.Chmod(mode)

@@ -1,4 +1,5 @@
 #!/bin/sh
+#[mount]
 # skeleton: a FlexVolume driver that only mounts. Everything happens on the node,
 # in mount and unmount.
 #
@@ -6,6 +7,14 @@
 #
 #   size   how large (64Mi)
 #
+#[end]
+#[attach]
+# skeleton: a FlexVolume driver that attaches. A volume is a directory of a pool that
+# all nodes share; one node at a time may have it.
+#
+# It needs jq, and the mount and findmnt of util-linux.
+#
+#[end]
 # Try it with: sh test.sh
 set -eu
 export LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -37,6 +46,7 @@ mounted() {
 	findmnt --noheadings --mountpoint "$1"
 }
 
+#[mount]
 # mountvolume DIR JSON: after it the volume is mounted at DIR, or nothing is. It
 # may be called again when it is mounted already.
 mountvolume() {
@@ -68,6 +78,81 @@ mountvolume() {
 	answer '{"status":"Success"}'
 }
 
+#[end]
+#[attach]
+# Where the volumes are. Only the test sets POOL: hosts pass no such variable.
+pool=${POOL:-/var/lib/skeleton-pool}
+
+# checkname refuses what is not one component of a path.
+checkname() {
+	case $1 in '' | .* | -* | *[!A-Za-z0-9._-]*) fail 'the name of a volume or node is not valid' ;; esac
+}
+
+# volume JSON sets the name of the volume, and home, which is its directory. jq
+# quotes each value for the shell (@sh): no value is run as a command.
+volume() {
+	volume=''
+	read=$(printf %s "$1" | jq -r '
+		@sh "volume=\(.["kubernetes.io/pvOrVolumeName"] // "" | tostring)"') || read=''
+	[ -n "$read" ] || fail 'the argument is no JSON object'
+	eval "$read"
+	checkname "$volume"
+	home=$pool/$volume
+}
+
+# owner prints the node that has a volume, if there is one.
+owner() {
+	cat "$1/node" || :
+}
+
+# attach JSON NODE: here your storage comes in. It runs on the control plane.
+attach() {
+	volume "$1"
+	checkname "$2"
+	mkdir -p "$home/data" || fail 'cannot make the directory of the volume'
+	# Of two nodes that attach at once, one fails: a link is made or not.
+	printf %s "$2" >"$home/.$2" && ln "$home/.$2" "$home/node" || :
+	rm -f "$home/.$2"
+	[ "$(owner "$home")" = "$2" ] || fail 'another node has the volume'
+	answer "{\"status\":\"Success\",\"device\":\"$home/data\"}"
+}
+
+# isattached JSON NODE
+isattached() {
+	volume "$1"
+	is=false
+	[ "$(owner "$home")" != "$2" ] || is=true
+	answer "{\"status\":\"Success\",\"attached\":$is}"
+}
+
+# waitforattach DEVICE JSON: it runs on the node. DEVICE may be empty.
+waitforattach() {
+	volume "$2"
+	[ -d "$home/data" ] || fail 'the volume is not attached'
+	answer "{\"status\":\"Success\",\"device\":\"$home/data\"}"
+}
+
+# mountdevice DIR DEVICE JSON: once for the node. The host binds it for each Pod,
+# because mount and unmount are Not supported.
+mountdevice() {
+	if mounted "$1"; then
+		answer '{"status":"Success","message":"it is mounted already"}'
+		return
+	fi
+	volume "$3"
+	mkdir -p "$1" || fail 'cannot make the directory'
+	said=$(mount --bind -- "$home/data" "$1" 2>&1) || fail "$said"
+	answer '{"status":"Success"}'
+}
+
+# detach NAME NODE: there are no options. What another node has stays with it.
+detach() {
+	checkname "$1"
+	[ "$(owner "$pool/$1")" != "$2" ] || rm -f "$pool/$1/node"
+	answer '{"status":"Success"}'
+}
+
+#[end]
 # unmountvolume DIR: what is not mounted is done. Nothing but the path is known,
 # also after a restart of the node.
 unmountvolume() {
@@ -84,14 +169,29 @@ init() {
 	for tool in jq findmnt; do
 		command -v "$tool" || fail "$tool is not installed"
 	done
+	#[mount]
 	answer '{"status":"Success","capabilities":{"attach":false,"selinuxRelabel":true,"supportsMetrics":true,"fsGroup":true,"requiresFSResize":false}}'
+	#[end]
+	#[attach]
+	answer '{"status":"Success","capabilities":{"attach":true,"selinuxRelabel":true,"supportsMetrics":true,"fsGroup":true,"requiresFSResize":false}}'
+	#[end]
 }
 
 # Arguments are always "$2", never $*: a value with a blank would become two.
 case $op/$# in
 init/1) init ;;
+#[mount]
 mount/3) mountvolume "$2" "$3" ;;
 unmount/2) unmountvolume "$2" ;;
+#[end]
+#[attach]
+attach/3) attach "$2" "$3" ;;
+isattached/3) isattached "$2" "$3" ;;
+waitforattach/3) waitforattach "$2" "$3" ;;
+mountdevice/4) mountdevice "$2" "$3" "$4" ;;
+unmountdevice/2) unmountvolume "$2" ;;
+detach/3) detach "$2" "$3" ;;
+#[end]
 *)
 	answer '{"status":"Not supported"}'
 	exit 1

@@ -1,0 +1,123 @@
+package doctor
+
+import (
+	"maps"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/testkit/golden"
+)
+
+// attaching is a driver with nothing to complain about whose devices are
+// directories.
+func attaching() parts {
+	return parts{
+		"before": `s=${0%/*}/state; mkdir -p "$s/device"`,
+		"init":   `say '{"status":"Success","capabilities":{"attach":true}}'`,
+		"mount":  `echo '{"status":"Not supported"}'; exit 1`, "unmount": `echo '{"status":"Not supported"}'; exit 1`,
+		"*":             `echo '{"status":"Not supported"}'; exit 1`,
+		"getvolumename": `say '{"status":"Success","volumeName":"vol/1"}'`,
+		"attach":        `: >"$s/attached"; say "{\"status\":\"Success\",\"device\":\"$s/device\"}"`,
+		"isattached":    `a=false; [ ! -e "$s/attached" ] || a=true; say "{\"status\":\"Success\",\"attached\":$a}"`,
+		"waitforattach": `say "{\"status\":\"Success\",\"device\":\"$s/device\"}"`,
+		"mountdevice":   `mountpoint -q "$2" || mount --bind "$3" "$2" 2>/dev/null || fail no; say '{"status":"Success"}'`,
+		"unmountdevice": `if mountpoint -q "$2"; then umount "$2" 2>/dev/null || fail busy; fi; say '{"status":"Success"}'`,
+		"detach":        `case $2 in vol~1|pv1) ;; *) fail "which $2" ;; esac; rm -f "$s/attached"; say '{"status":"Success"}'`,
+	}
+}
+
+// all returns the script of a driver that has more than three operations.
+func (p parts) all() string {
+	before := p["before"] + "\ncase $1 in\n"
+	for _, op := range []string{
+		"getvolumename", "attach", "isattached", "waitforattach", "mountdevice", "unmountdevice", "detach", "expandvolume",
+		"expandfs",
+	} {
+		if text, has := p[op]; has {
+			before += op + ") " + text + " ;;\n"
+		}
+	}
+	q := maps.Clone(p)
+	q["before"] = before + "esac"
+	return q.script()
+}
+
+// TestSoundAttachingDriver: all checks of a driver that attaches.
+func TestSoundAttachingDriver(t *testing.T) {
+	t.Parallel()
+	r, d, err := examined(t, attaching().all(), nil)
+	if err != nil || r.Level != decide.Pass {
+		t.Error(err)
+	}
+	// What the file system is called is the machine's business.
+	text := regexp.MustCompile(`(?m): \S+ is mounted$`).ReplaceAllString(
+		strings.ReplaceAll(listed(r), filepath.Dir(d.Path), "DIR"), ": it is mounted")
+	golden.Equal(t, "testdata/attaching.txt", text)
+}
+
+// TestAttachingFaults: each fault is found by the check that is there for it.
+func TestAttachingFaults(t *testing.T) {
+	t.Parallel()
+	const success, no = `say '{"status":"Success"}'`, `echo '{"status":"Not supported"}'; exit 1`
+	faults := map[string]fault{
+		"a name that leads upwards": {
+			"getvolumename", `say '{"status":"Success","volumeName":".."}'`, "getvolumename", decide.Fail,
+		},
+		"two names": {
+			"getvolumename", `say "{\"status\":\"Success\",\"volumeName\":\"v$$\"}"`, "getvolumename", decide.Fail,
+		},
+		"no name":            {"getvolumename", `fail "what?"`, "getvolumename", decide.Fail},
+		"no attach":          {"attach", `fail "no such volume"`, "attach", decide.Fail},
+		"attached once only": {"attach", `[ ! -e "$s/attached" ] || fail "attached"; : >"$s/attached"; say "{\"status\":\"Success\",\"device\":\"$s/device\"}"`, "attach-again", decide.Warn},
+		"another device": {
+			"attach", `say "{\"status\":\"Success\",\"device\":\"/dev/$$\"}"`, "attach-device", decide.Fail,
+		},
+		"attached is a word": {
+			"isattached", `say '{"status":"Success","attached":"True"}'`, "isattached", decide.Fail,
+		},
+		"attached is python":        {"isattached", `say '{"status":"Success","attached":True}'`, "isattached", decide.Fail},
+		"attached is not said":      {"isattached", success, "isattached", decide.Warn},
+		"attached after the detach": {"detach", success, "detach", decide.Fail},
+		"attached never":            {"isattached", `say '{"status":"Success","attached":false}'`, "isattached", decide.Fail},
+		"detach by its own name only": {
+			"detach", `[ "$2" = vol~1 ] || fail "which $2"; rm -f "$s/attached"; ` + success, "detach-by-object", decide.Fail,
+		},
+		"detach by its own name, silently": {
+			"detach", `[ "$2" != vol~1 ] || rm -f "$s/attached"; ` + success, "detach-by-object", decide.Fail,
+		},
+		"no device comes": {"waitforattach", `fail "no device"`, "waitforattach", decide.Fail},
+		"arguments of the shell": {
+			"waitforattach", `set -- $*; d=$(echo "$2" | sed 's/"/\\"/g'); say "{\"status\":\"Success\",\"device\":\"$d\"}"`,
+			"empty-device", decide.Warn,
+		},
+		"arguments of the shell, and a path": {
+			"waitforattach", `set -- $*; case $2 in /*) ;; *) set -- x /dev/mapper/null ;; esac; say "{\"status\":\"Success\",\"device\":\"$2\"}"`,
+			"empty-device", decide.Warn,
+		},
+		"an empty device that hosts have": {
+			"before", `s=${0%/*}/state; mkdir -p "$s/device"; case $1 in attach) : >"$s/attached"; ` + success +
+				` ;; waitforattach) set -- $*; say "{\"status\":\"Success\",\"device\":\"$(echo "$2" | sed 's/"/\\\\"/g')\"}" ;; esac`,
+			"empty-device", decide.Fail,
+		},
+		"waits for an empty device": {
+			"waitforattach", `[ -n "$2" ] || sleep 600; say "{\"status\":\"Success\",\"device\":\"$2\"}"`, "empty-device",
+			decide.Warn,
+		},
+		"mounts the device twice": {
+			"mountdevice", `mount --bind "$3" "$2" 2>/dev/null; ` + success, "mountdevice-again", decide.Warn,
+		},
+		"no device for the host": {"mountdevice", no, "mountdevice", decide.Fail},
+		"unmounts no device":     {"unmountdevice", success, "unmountdevice", decide.Fail},
+		"unmounts a device once": {
+			"unmountdevice", `umount "$2" 2>/dev/null || fail "not mounted"; ` + success, "unmountdevice-again", decide.Warn,
+		},
+		"no detach": {"detach", `fail "busy"`, "detach", decide.Fail},
+		"detached once only": {
+			"detach", `rm "$s/attached" 2>/dev/null || fail "not attached"; ` + success, "detach-again", decide.Warn,
+		},
+	}
+	findsAll(t, faults, attaching, parts.all, nil)
+}
