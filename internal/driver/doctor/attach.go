@@ -1,0 +1,194 @@
+package doctor
+
+import (
+	"context"
+	"maps"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"volplane.dev/volplane/internal/csi"
+)
+
+func attachChecks() []check {
+	return []check{
+		{
+			"controller-publish", (*exam).attaches, (*exam).checkAttach,
+			"attach the volume to the node that NodeGetInfo names",
+		},
+		{
+			"controller-publish-again", (*exam).attaches, (*exam).checkAttachAgain,
+			"answer OK with the same publish_context when it is attached already",
+		},
+		{
+			"controller-publish-conflict",
+			func(x *exam) bool { return x.attaches() && x.promises().PublishReadonly },
+			(*exam).checkAttachConflict, "answer ALREADY_EXISTS when it is attached in another way",
+		},
+		{
+			"attach-limit",
+			func(x *exam) bool { return x.attaches() && x.info.MaxVolumes > 0 && x.info.MaxVolumes <= mostAttached },
+			(*exam).checkAttachLimit, "answer RESOURCE_EXHAUSTED when the node has max_volumes_per_node volumes",
+		},
+		{
+			"delete-published", (*exam).attaches, (*exam).checkDeletePublished,
+			"answer FAILED_PRECONDITION as long as the volume is published to a node",
+		},
+		{
+			"published-nodes",
+			func(x *exam) bool {
+				return x.attaches() && (x.lists() && x.promises().ListVolumesPublishedNodes || x.promises().GetVolume)
+			},
+			(*exam).checkPublishedNodes, "answer with the nodes that the volume is published to, and no others",
+		},
+		{
+			"controller-unpublish", (*exam).attaches, (*exam).checkDetach,
+			"answer OK when the volume is not published to the node, whether it ever was or not",
+		},
+	}
+}
+
+func (x *exam) checkAttach(ctx context.Context) verdict {
+	if err := x.shared.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	if err := x.shared.to(ctx, attached); err != nil {
+		return wrong("%v", err)
+	}
+	return well("it is attached")
+}
+
+func (x *exam) checkAttachAgain(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, attached); err != nil {
+		return unable(err)
+	}
+	first := v.context
+	if err := x.insist(ctx, v.attach); err != nil {
+		return wrong("what is attached cannot be attached again: %s", csi.Describe(err))
+	}
+	if !maps.Equal(first, v.context) {
+		return wrong("attached again, it has another publish_context")
+	}
+	return well("what is attached stays as it is")
+}
+
+func (x *exam) checkAttachConflict(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, attached); err != nil {
+		return unable(err)
+	}
+	r := v.attachRequest()
+	r.Readonly = true
+	_, err := do(ctx, x, x.control().ControllerPublishVolume, r)
+	if problem := answered("ControllerPublishVolume with readonly of what is attached without", err,
+		codes.AlreadyExists); problem != "" {
+		return wrong("%s", problem)
+	}
+	return well("what is attached in another way is refused")
+}
+
+// mostAttached is the largest limit that is tried out.
+const mostAttached = 16
+
+func (x *exam) checkAttachLimit(ctx context.Context) verdict {
+	var all []*vol
+	if err := x.shared.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	for range x.info.MaxVolumes + 1 {
+		v := x.volume()
+		if err := v.to(ctx, created); err != nil {
+			return unable(err)
+		}
+		all = append(all, v)
+	}
+	var last error
+	for i, v := range all {
+		if last = x.insist(ctx, v.attach); last != nil && i < len(all)-1 {
+			return unable(last)
+		}
+	}
+	problem := answered("ControllerPublishVolume of one volume more than max_volumes_per_node", last,
+		codes.ResourceExhausted)
+	for _, v := range all {
+		if err := v.to(ctx, none); err != nil {
+			return unable(err)
+		}
+	}
+	if problem != "" {
+		return wrong("%s", problem)
+	}
+	return well("the node takes %d volumes", x.info.MaxVolumes)
+}
+
+func (x *exam) checkDeletePublished(ctx context.Context) verdict {
+	v := x.volume()
+	if err := v.to(ctx, attached); err != nil {
+		return unable(err)
+	}
+	if err := x.insist(ctx, v.remove); err == nil {
+		return wrong("a volume that is published to a node is deleted")
+	}
+	// It must be as it was.
+	for _, want := range []state{published, none} {
+		if !x.mounts() {
+			continue
+		}
+		if err := v.to(ctx, want); err != nil {
+			return wrong("after a deletion that was refused the volume cannot be used: %v", err)
+		}
+	}
+	return well("a volume that is published to a node is not deleted")
+}
+
+func (x *exam) checkPublishedNodes(ctx context.Context) verdict {
+	v := x.shared
+	for _, want := range []state{attached, created} {
+		if err := v.to(ctx, want); err != nil {
+			return unable(err)
+		}
+		nodes, err := x.nodesOf(ctx, v.id())
+		is := len(nodes) == 1 && nodes[0] == x.info.ID
+		switch {
+		case err != nil:
+			return wrong("%s", csi.Describe(err))
+		case want == attached && !is:
+			return wrong("it is published to this node, and the driver says: %.200q", nodes)
+		case want == created && len(nodes) > 0:
+			return wrong("it is published to no node, and the driver says: %.200q", nodes)
+		}
+	}
+	return well("the driver knows where a volume is published")
+}
+
+// nodesOf returns the nodes that a volume is published to.
+func (x *exam) nodesOf(ctx context.Context, id string) ([]string, error) {
+	if x.promises().GetVolume {
+		r, err := do(ctx, x, x.control().ControllerGetVolume, &csipb.ControllerGetVolumeRequest{VolumeId: id})
+		if err != nil || r.GetStatus() != nil {
+			return r.GetStatus().GetPublishedNodeIds(), err
+		}
+	}
+	var nodes []string
+	err := x.pages(ctx, 0, func(e *csipb.ListVolumesResponse_Entry) {
+		if e.GetVolume().GetVolumeId() == id {
+			nodes = e.GetStatus().GetPublishedNodeIds()
+		}
+	})
+	return nodes, err
+}
+
+func (x *exam) checkDetach(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, attached); err != nil {
+		return unable(err)
+	}
+	if err := v.to(ctx, created); err != nil {
+		return wrong("%v", err)
+	}
+	if err := x.insist(ctx, v.detach); err != nil {
+		return wrong("what is detached cannot be detached again: %s", csi.Describe(err))
+	}
+	return well("it is detached, also twice")
+}

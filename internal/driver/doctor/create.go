@@ -1,0 +1,313 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"volplane.dev/volplane/internal/csi"
+)
+
+func createChecks() []check {
+	const sameName = "find the volume by its name first; a name is one volume until it is deleted"
+	return []check{
+		{
+			"create-volume", (*exam).creates, (*exam).checkCreate,
+			"make a volume that is at least as large as required; give --parameter, --secret-file and --size if it needs them",
+		},
+		{"create-again", (*exam).creates, (*exam).checkCreateAgain, sameName},
+		{
+			"create-conflict", (*exam).creates, (*exam).checkCreateConflict,
+			"compare the size with that of the volume of this name, and answer ALREADY_EXISTS if they do not fit",
+		},
+		{"create-parameters", (*exam).creates, (*exam).checkParameters, sameName},
+		{
+			"create-range", (*exam).creates, (*exam).checkCreateRange,
+			"answer OUT_OF_RANGE if no size is at least required_bytes and at most limit_bytes",
+		},
+		{
+			"create-names", (*exam).creates, (*exam).checkCreateNames,
+			"do not cut names off; hash a name of up to 128 bytes if the storage allows less",
+		},
+		{
+			"topology", func(x *exam) bool { return x.creates() && x.here() != nil }, (*exam).checkTopology,
+			"make the volume where one of the requisite topologies is, and say so in accessible_topology",
+		},
+		{
+			"validate", (*exam).creates, (*exam).checkValidate,
+			"confirm the capabilities that a volume was made with",
+		},
+		{"required-fields", (*exam).creates, (*exam).checkRequiredFields, "look for missing fields before anything else"},
+		{
+			"unknown-ids", (*exam).creates, (*exam).checkUnknownIDs,
+			"answer NOT_FOUND for what does not exist, and OK when it is to be deleted",
+		},
+		{
+			"delete-volume", (*exam).creates, (*exam).checkDelete,
+			"answer OK when the volume is gone, and an error as long as it is not",
+		},
+		{"delete-again", (*exam).creates, (*exam).checkDeleteAgain, "answer OK for a volume that does not exist"},
+	}
+}
+
+// volumeProblem judges the answer of CreateVolume.
+func volumeProblem(r *csipb.CreateVolumeRequest, v *csipb.Volume) string {
+	size, limit := r.GetCapacityRange().GetRequiredBytes(), r.GetCapacityRange().GetLimitBytes()
+	has := v.GetCapacityBytes()
+	switch {
+	case v.GetVolumeId() == "":
+		return "the volume has no id"
+	case has != 0 && has < size:
+		return fmt.Sprintf("the volume has %d bytes, %d were required", has, size)
+	case limit > 0 && has > limit:
+		return fmt.Sprintf("the volume has %d bytes, %d are the limit", has, limit)
+	case r.GetVolumeContentSource() != nil && !proto.Equal(r.GetVolumeContentSource(), v.GetContentSource()):
+		return "the answer does not name the source of the volume's content"
+	case r.GetVolumeContentSource() == nil && v.GetContentSource() != nil:
+		return "the answer names a source of the volume's content, and none was asked for"
+	}
+	return ""
+}
+
+func (x *exam) checkCreate(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, created); err != nil {
+		return wrong("%v", err)
+	}
+	if problem := volumeProblem(v.createRequest(), v.made); problem != "" {
+		return wrong("%s", problem)
+	}
+	return well("%.128q of %d bytes", v.id(), v.made.GetCapacityBytes())
+}
+
+func (x *exam) checkCreateAgain(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	first, before := v.made, x.strangers(ctx)
+	err := x.insist(ctx, v.create)
+	second := v.made
+	switch {
+	case err != nil:
+		return wrong("the same request fails the second time: %s", csi.Describe(err))
+	case first.GetVolumeId() != second.GetVolumeId():
+		v.made = first
+		x.adopt(second)
+		return wrong("the same request makes two volumes: %.128q and %.128q", first.GetVolumeId(), second.GetVolumeId())
+	case !proto.Equal(withoutOrder(first), withoutOrder(second)):
+		return wrong("the same request is answered in two ways")
+	}
+	if after := x.strangers(ctx); len(after) > len(before) {
+		return wrong("the same request makes a second volume: %.128q", after[len(after)-1])
+	}
+	return well("the same request gives the same volume")
+}
+
+// withoutOrder returns a volume whose topologies are sorted: their order means nothing.
+func withoutOrder(v *csipb.Volume) *csipb.Volume {
+	v = proto.Clone(v).(*csipb.Volume)
+	slices.SortFunc(v.AccessibleTopology,
+		func(a, b *csipb.Topology) int { return strings.Compare(a.String(), b.String()) })
+	return v
+}
+
+func (x *exam) checkCreateConflict(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	r := v.createRequest()
+	// A driver may make volumes larger than required, so the other size is larger than what the volume has.
+	r.CapacityRange.RequiredBytes = 2 * max(v.made.GetCapacityBytes(), v.size)
+	answer, err := do(ctx, x, x.control().CreateVolume, r)
+	if err == nil && answer.GetVolume().GetVolumeId() != v.id() {
+		x.adopt(answer.GetVolume())
+	}
+	if problem := answered("CreateVolume of the same name with another size", err, codes.AlreadyExists); problem != "" {
+		return wrong("%s", problem)
+	}
+	return well("the same name with another size is refused")
+}
+
+func (x *exam) checkCreateRange(ctx context.Context) verdict {
+	r := x.shared.createRequest()
+	r.Name, r.CapacityRange.LimitBytes = x.newName(), r.CapacityRange.RequiredBytes-1
+	problem := answered("CreateVolume with a limit below the size", x.accidental(r)(ctx), codes.OutOfRange,
+		codes.InvalidArgument)
+	if problem != "" {
+		return wrong("%s", problem)
+	}
+	return well("a size that cannot be is refused")
+}
+
+// checkCreateNames makes two volumes whose names are as long as CSI allows and differ in the last byte.
+func (x *exam) checkCreateNames(ctx context.Context) verdict {
+	a, b := x.volume(), x.volume()
+	long := a.name + strings.Repeat("-", maxString-len(a.name)-1)
+	a.name, b.name = long+"a", long+"b"
+	a.targets, b.targets = []string{a.target(1)}, []string{b.target(1)}
+	for _, v := range []*vol{a, b} {
+		if err := v.to(ctx, created); err != nil {
+			return wrong("a name of %d bytes: %v", len(v.name), err)
+		}
+	}
+	if a.id() == b.id() {
+		return wrong("two names of %d bytes that differ in the last one are one volume", len(a.name))
+	}
+	for _, v := range []*vol{a, b} {
+		if err := v.to(ctx, none); err != nil {
+			return unable(err)
+		}
+	}
+	return well("names may have %d bytes", maxString)
+}
+
+// checkTopology asks for a volume of this node, and for one of a place that does not exist.
+func (x *exam) checkTopology(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	if problem := accessProblem(x.here(), v.made.GetAccessibleTopology()); problem != "" {
+		return wrong("%s", problem)
+	}
+	nowhere := x.volume()
+	r := nowhere.createRequest()
+	segments := map[string]string{}
+	for key := range x.info.Topology {
+		segments[key] = "volplane-doctor-no-such-place"
+	}
+	r.AccessibilityRequirements = &csipb.TopologyRequirement{Requisite: []*csipb.Topology{{Segments: segments}}}
+	answer, err := do(ctx, x, x.control().CreateVolume, r)
+	if err == nil {
+		nowhere.made, nowhere.state, nowhere.tried = answer.GetVolume(), created, created
+		problem := accessProblem(r.AccessibilityRequirements, answer.GetVolume().GetAccessibleTopology())
+		if problem != "" {
+			return wrong("where there is nothing, a volume is made: %s", problem)
+		}
+	}
+	return well("volumes are where they are required")
+}
+
+// accessProblem says why a volume that can be reached from some topologies does not meet a requirement.
+func accessProblem(r *csipb.TopologyRequirement, has []*csipb.Topology) string {
+	for _, t := range has {
+		for _, want := range r.GetRequisite() {
+			if contains(want.GetSegments(), t.GetSegments()) {
+				return ""
+			}
+		}
+	}
+	if len(has) == 0 {
+		return "the volume has no accessible_topology, and a requirement was given"
+	}
+	return fmt.Sprintf("accessible_topology is %.200q, required was %.200q", has[0].GetSegments(),
+		r.GetRequisite()[0].GetSegments())
+}
+
+// contains says whether all of part is in whole.
+func contains(whole, part map[string]string) bool {
+	for k, v := range part {
+		if whole[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+func (x *exam) checkValidate(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	r, err := do(ctx, x, x.control().ValidateVolumeCapabilities, &csipb.ValidateVolumeCapabilitiesRequest{
+		VolumeId: v.id(), VolumeContext: v.made.GetVolumeContext(), Parameters: x.Parameters, Secrets: x.Secrets,
+		VolumeCapabilities: []*csipb.VolumeCapability{v.capability},
+	})
+	switch {
+	case err != nil:
+		return wrong("ValidateVolumeCapabilities: %s", csi.Describe(err))
+	case r.GetConfirmed() == nil:
+		return wrong("the capability that the volume was made with is not confirmed: %.200q", r.GetMessage())
+	case len(r.GetConfirmed().GetVolumeCapabilities()) == 0:
+		return wrong("confirmed has no capabilities")
+	}
+	return well("the capability that the volume was made with is confirmed")
+}
+
+func (x *exam) checkDelete(ctx context.Context) verdict {
+	v := x.volume()
+	if err := v.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	id := v.id()
+	if err := v.to(ctx, none); err != nil {
+		return wrong("%v", err)
+	}
+	if x.lists() {
+		all, err := x.listed(ctx)
+		if err != nil {
+			return unable(err)
+		}
+		if all[id] {
+			return wrong("a volume that was deleted is in the list")
+		}
+	}
+	_, err := do(ctx, x, x.control().ValidateVolumeCapabilities, &csipb.ValidateVolumeCapabilitiesRequest{
+		VolumeId: id, VolumeCapabilities: []*csipb.VolumeCapability{v.capability},
+	})
+	if err == nil {
+		return wrong("a volume that was deleted still has capabilities")
+	}
+	return well("the volume is gone")
+}
+
+func (x *exam) checkDeleteAgain(ctx context.Context) verdict {
+	v := x.volume()
+	if err := v.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	if err := v.to(ctx, none); err != nil {
+		return unable(err)
+	}
+	if err := x.insist(ctx, v.remove); err != nil {
+		return wrong("a volume that is gone cannot be deleted: %s", csi.Describe(err))
+	}
+	again := x.volume()
+	again.name = v.name
+	if err := again.to(ctx, created); err != nil {
+		return wrong("its name cannot be used again: %v", err)
+	}
+	if err := again.to(ctx, none); err != nil {
+		return unable(err)
+	}
+	return well("what is gone is deleted, and its name is free")
+}
+
+// strangers returns the ids of volumes that were not there before and are not known to be ours.
+func (x *exam) strangers(ctx context.Context) []string {
+	if !x.lists() {
+		return nil
+	}
+	all, err := x.listed(ctx)
+	if err != nil {
+		return nil
+	}
+	for _, v := range x.volumes {
+		delete(all, v.id())
+	}
+	var ids []string
+	for id := range all {
+		if !x.before[id] {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}

@@ -1,0 +1,224 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"volplane.dev/volplane/internal/csi"
+)
+
+func identityChecks() []check {
+	return []check{
+		{"name", nil, (*exam).checkName, "answer GetPluginInfo with the same domain name in all processes, always"},
+		{"version", nil, (*exam).checkVersion, "answer GetPluginInfo with a vendor_version"},
+		{"probe", nil, (*exam).checkProbe, "answer Probe with OK, and with ready false while the driver cannot work yet"},
+		{
+			"controller-service", nil, (*exam).checkControllerService,
+			"promise CONTROLLER_SERVICE where there is a controller; give its socket with --controller-socket",
+		},
+		{
+			"promises", nil, (*exam).checkPromises,
+			"implement what the capabilities say, or do not say it",
+		},
+		{
+			"unpromised", nil, (*exam).checkUnpromised,
+			"say what the driver can do in its capabilities; answer UNIMPLEMENTED to all other calls",
+		},
+		{
+			"node-info", func(x *exam) bool { return x.node.d.Node != (csi.NodeCapabilities{}) || x.info.ID != "" },
+			(*exam).checkNodeInfo,
+			"answer with a node_id of 1 to 256 bytes that stays the same, and topology keys that Kubernetes takes as labels",
+		},
+	}
+}
+
+// checkName compares the names that the processes give; Dial has refused names that CSI does not allow.
+func (x *exam) checkName(ctx context.Context) verdict {
+	for _, p := range x.all() {
+		for range 2 {
+			r, err := do(ctx, x, p.d.IdentityClient().GetPluginInfo, &csipb.GetPluginInfoRequest{})
+			switch {
+			case err != nil:
+				return wrong("GetPluginInfo: %s", csi.Describe(err))
+			case r.GetName() != x.node.d.Name:
+				return wrong("the driver calls itself %.80q and then %.80q", x.node.d.Name, r.GetName())
+			}
+		}
+	}
+	return well("%s, always", x.node.d.Name)
+}
+
+func (x *exam) checkVersion(context.Context) verdict {
+	if x.node.d.Version == "" {
+		return wrong("the vendor_version is empty")
+	}
+	return well("%s", x.node.d.Version)
+}
+
+func (x *exam) checkProbe(ctx context.Context) verdict {
+	for _, p := range x.all() {
+		for range 2 {
+			r, err := do(ctx, x, p.d.IdentityClient().Probe, &csipb.ProbeRequest{})
+			if err != nil {
+				return wrong("Probe: %s", csi.Describe(err))
+			}
+			if r.GetReady() != nil && !r.GetReady().GetValue() {
+				return wrong("the driver was ready, and is not any more")
+			}
+		}
+	}
+	return well("the driver is ready")
+}
+
+func (x *exam) checkControllerService(context.Context) verdict {
+	switch {
+	case x.controller == nil && x.plugin.ControllerService:
+		return doubtful("CONTROLLER_SERVICE is promised, and the controller is not behind this socket: it must be another " +
+			"process, and nothing that needs volumes was checked")
+	case x.controller == nil:
+		return doubtful("there is no controller: nothing that needs volumes was checked")
+	case !x.controller.d.HasController:
+		return wrong("the controller service is not behind %s", x.controller.socket)
+	case !x.plugin.ControllerService:
+		return wrong("there is a controller service, and CONTROLLER_SERVICE is not promised: callers do not look for it")
+	case !x.creates():
+		return doubtful("the driver makes no volumes (CREATE_DELETE_VOLUME): only what needs none was checked")
+	}
+	return well("it is promised, and there")
+}
+
+// promise is one call, and whether the driver promises it.
+type promise struct {
+	name string
+	kept bool
+	call func(context.Context) error
+}
+
+// promisesOf returns the calls that depend on capabilities. Their requests are empty: the answer shows whether the call
+// is implemented, and has no effect.
+func (x *exam) promisesOf() []promise {
+	node := x.node.d.Node
+	n := x.serve()
+	all := []promise{
+		{"NodeStageVolume", node.StageUnstage, probe(x, n.NodeStageVolume, &csipb.NodeStageVolumeRequest{})},
+		{"NodeUnstageVolume", node.StageUnstage, probe(x, n.NodeUnstageVolume, &csipb.NodeUnstageVolumeRequest{})},
+		{"NodeGetVolumeStats", node.Stats, probe(x, n.NodeGetVolumeStats, &csipb.NodeGetVolumeStatsRequest{})},
+		{"NodeExpandVolume", node.Expand, probe(x, n.NodeExpandVolume, &csipb.NodeExpandVolumeRequest{})},
+	}
+	if x.info.ID == "" {
+		all = nil
+	}
+	if x.controller == nil {
+		return all
+	}
+	p, c := x.promises(), x.control()
+	return append(all,
+		promise{"CreateVolume", p.CreateDelete, probe(x, c.CreateVolume, &csipb.CreateVolumeRequest{})},
+		promise{"DeleteVolume", p.CreateDelete, probe(x, c.DeleteVolume, &csipb.DeleteVolumeRequest{})},
+		promise{
+			"ControllerPublishVolume", p.PublishUnpublish,
+			probe(x, c.ControllerPublishVolume, &csipb.ControllerPublishVolumeRequest{}),
+		},
+		promise{
+			"ControllerUnpublishVolume", p.PublishUnpublish,
+			probe(x, c.ControllerUnpublishVolume, &csipb.ControllerUnpublishVolumeRequest{}),
+		},
+		promise{"ListVolumes", p.ListVolumes, probe(x, c.ListVolumes, &csipb.ListVolumesRequest{MaxEntries: 1})},
+		promise{"GetCapacity", p.GetCapacity, probe(x, c.GetCapacity, &csipb.GetCapacityRequest{Parameters: x.Parameters})},
+		promise{"CreateSnapshot", p.Snapshot, probe(x, c.CreateSnapshot, &csipb.CreateSnapshotRequest{})},
+		promise{"DeleteSnapshot", p.Snapshot, probe(x, c.DeleteSnapshot, &csipb.DeleteSnapshotRequest{})},
+		promise{"ListSnapshots", p.ListSnapshots, probe(x, c.ListSnapshots, &csipb.ListSnapshotsRequest{MaxEntries: 1})},
+		promise{
+			"ControllerExpandVolume", p.Expand,
+			probe(x, c.ControllerExpandVolume, &csipb.ControllerExpandVolumeRequest{}),
+		},
+		promise{"ControllerGetVolume", p.GetVolume, probe(x, c.ControllerGetVolume, &csipb.ControllerGetVolumeRequest{})},
+		promise{
+			"ControllerModifyVolume", p.Modify,
+			probe(x, c.ControllerModifyVolume, &csipb.ControllerModifyVolumeRequest{}),
+		},
+		promise{
+			"ValidateVolumeCapabilities", p.CreateDelete,
+			probe(x, c.ValidateVolumeCapabilities, &csipb.ValidateVolumeCapabilitiesRequest{}),
+		})
+}
+
+func (x *exam) checkPromises(ctx context.Context) verdict {
+	var problems []string
+	for _, p := range x.promisesOf() {
+		if p.kept && csi.Code(p.call(ctx)) == codes.Unimplemented {
+			problems = append(problems, p.name+" is promised, and UNIMPLEMENTED")
+		}
+	}
+	if x.promises().ListVolumesPublishedNodes && !x.lists() {
+		problems = append(problems, "LIST_VOLUMES_PUBLISHED_NODES is promised without LIST_VOLUMES")
+	}
+	return oneOf(problems, "what is promised is implemented")
+}
+
+// checkUnpromised only warns: callers do not make these calls.
+func (x *exam) checkUnpromised(ctx context.Context) verdict {
+	for _, p := range x.promisesOf() {
+		if p.kept {
+			continue
+		}
+		if err := p.call(ctx); err == nil {
+			return doubtful("%s is not promised, and answers OK: callers do not use it", p.name)
+		}
+	}
+	return well("what is not promised is refused")
+}
+
+func (x *exam) checkNodeInfo(ctx context.Context) verdict {
+	var infos []csi.NodeInfo
+	for range 2 {
+		info, err := x.node.d.NodeInfo(ctx)
+		if err != nil {
+			return wrong("NodeGetInfo: %s", csi.Describe(err))
+		}
+		infos = append(infos, info)
+	}
+	return oneOf(nodeInfoProblems(infos[0], infos[1], x.plugin.AccessibilityConstraints),
+		fmt.Sprintf("the node is %.256q", infos[0].ID))
+}
+
+// nodeInfoProblems judges two answers of NodeGetInfo.
+func nodeInfoProblems(a, b csi.NodeInfo, hasTopology bool) []string {
+	var problems []string
+	switch {
+	case a.ID != b.ID:
+		problems = append(problems, fmt.Sprintf("the node_id is %.80q and then %.80q", a.ID, b.ID))
+	case a.ID == "" || len(a.ID) > maxNodeID:
+		problems = append(problems, fmt.Sprintf("the node_id has %d bytes", len(a.ID)))
+	}
+	if a.MaxVolumes < 0 {
+		problems = append(problems, fmt.Sprintf("max_volumes_per_node is %d", a.MaxVolumes))
+	}
+	if hasTopology && len(a.Topology) == 0 {
+		problems = append(problems, "VOLUME_ACCESSIBILITY_CONSTRAINTS is promised, and the node has no topology")
+	}
+	return append(problems, topologyProblems(a.Topology)...)
+}
+
+// topologyProblems returns what is wrong with a segment: its keys and values become labels.
+func topologyProblems(segment map[string]string) []string {
+	const name = `[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?`
+	key := regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?` + name + `$`)
+	value := regexp.MustCompile(`^(` + name + `)?$`)
+	var problems []string
+	for k, v := range segment {
+		if !key.MatchString(k) {
+			problems = append(problems, fmt.Sprintf("the topology key %.100q cannot be a label", k))
+		}
+		if !value.MatchString(v) {
+			problems = append(problems, fmt.Sprintf("the topology value %.100q of %.100q cannot be a label", v, k))
+		}
+	}
+	slices.Sort(problems)
+	return problems
+}

@@ -1,0 +1,213 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"volplane.dev/volplane/internal/csi"
+)
+
+func listChecks() []check {
+	listsSnapshots := func(x *exam) bool { return x.snaps() && x.promises().ListSnapshots }
+	return []check{
+		{
+			"list-volumes", func(x *exam) bool { return x.creates() && x.lists() }, (*exam).checkList,
+			"list each volume once, over all pages; answer ABORTED to a starting_token that is not yours",
+		},
+		{
+			"list-snapshots", listsSnapshots, (*exam).checkListSnapshots,
+			"list each snapshot once, over all pages, and only those of the id or the volume that is given",
+		},
+		{
+			"capacity", func(x *exam) bool { return x.creates() && x.promises().GetCapacity }, (*exam).checkCapacity,
+			"answer with what could be allotted to new volumes now",
+		},
+	}
+}
+
+// mostPages is how many pages a list may have: a token that leads in a circle must not be followed forever.
+const mostPages = 2000
+
+var errPages = errors.New("the list does not end")
+
+// pages calls visit for each volume in the list.
+func (x *exam) pages(ctx context.Context, most int32, visit func(*csipb.ListVolumesResponse_Entry)) error {
+	token := ""
+	for range mostPages {
+		r, err := do(ctx, x, x.control().ListVolumes, &csipb.ListVolumesRequest{MaxEntries: most, StartingToken: token})
+		if err != nil {
+			return failure{"ListVolumes", err}
+		}
+		if most > 0 && len(r.GetEntries()) > int(most) {
+			return fmt.Errorf("ListVolumes answers with %d entries, %d are allowed", len(r.GetEntries()), most)
+		}
+		for _, e := range r.GetEntries() {
+			visit(e)
+		}
+		if token = r.GetNextToken(); token == "" {
+			return nil
+		}
+	}
+	return errPages
+}
+
+// listed returns the ids of all volumes.
+func (x *exam) listed(ctx context.Context) (map[string]bool, error) {
+	ids := map[string]bool{}
+	err := x.pages(ctx, 0, func(e *csipb.ListVolumesResponse_Entry) { ids[e.GetVolume().GetVolumeId()] = true })
+	return ids, err
+}
+
+// checkList makes three volumes and reads the list in pages.
+func (x *exam) checkList(ctx context.Context) verdict {
+	var all []*vol
+	for range 3 {
+		v := x.volume()
+		if err := v.to(ctx, created); err != nil {
+			return unable(err)
+		}
+		all = append(all, v)
+	}
+	whole, err := x.listed(ctx)
+	if err != nil {
+		return wrong("%v", err)
+	}
+	seen := map[string]int{}
+	err = x.pages(ctx, int32(max(1, len(whole)/4)), func(e *csipb.ListVolumesResponse_Entry) {
+		seen[e.GetVolume().GetVolumeId()]++
+	})
+	if err != nil {
+		return wrong("in pages: %v", err)
+	}
+	for _, v := range all {
+		if !whole[v.id()] || seen[v.id()] != 1 {
+			return wrong("a volume is %d times in the pages of the list, and %v in the whole", seen[v.id()], whole[v.id()])
+		}
+		if err := v.to(ctx, none); err != nil {
+			return unable(err)
+		}
+	}
+	_, err = do(ctx, x, x.control().ListVolumes, &csipb.ListVolumesRequest{StartingToken: "volplane-doctor-no-token"})
+	if problem := answered("ListVolumes with an invalid starting_token", err, codes.Aborted); problem != "" {
+		return wrong("%s", problem)
+	}
+	return well("each volume is listed once, over all pages")
+}
+
+// snapshotPages returns the ids of the snapshots in the list, in the order of the pages.
+func (x *exam) snapshotPages(ctx context.Context, r *csipb.ListSnapshotsRequest) ([]string, error) {
+	var ids []string
+	for range mostPages {
+		answer, err := do(ctx, x, x.control().ListSnapshots, r)
+		if err != nil {
+			return ids, failure{"ListSnapshots", err}
+		}
+		if r.MaxEntries > 0 && len(answer.GetEntries()) > int(r.MaxEntries) {
+			return ids, fmt.Errorf("ListSnapshots answers with %d entries, %d are allowed", len(answer.GetEntries()),
+				r.MaxEntries)
+		}
+		for _, e := range answer.GetEntries() {
+			ids = append(ids, e.GetSnapshot().GetSnapshotId())
+		}
+		if r.StartingToken = answer.GetNextToken(); r.StartingToken == "" {
+			return ids, nil
+		}
+	}
+	return ids, errPages
+}
+
+// checkListSnapshots makes two snapshots of one volume and one of another.
+func (x *exam) checkListSnapshots(ctx context.Context) verdict {
+	v, w := x.volume(), x.volume()
+	var ids []string
+	for _, of := range []*vol{v, v, w} {
+		if err := of.to(ctx, created); err != nil {
+			return unable(err)
+		}
+		s, err := of.snapshot(ctx, x.newName())
+		if err != nil {
+			return unable(failure{"CreateSnapshot", err})
+		}
+		ids = append(ids, s.GetSnapshotId())
+	}
+	problem := x.snapshotListProblem(ctx, v, ids)
+	for _, id := range ids {
+		if err := x.removeSnapshot(ctx, id); err != nil {
+			return unable(failure{"DeleteSnapshot", err})
+		}
+	}
+	for _, of := range []*vol{v, w} {
+		if err := of.to(ctx, none); err != nil {
+			return unable(err)
+		}
+	}
+	if problem != "" {
+		return wrong("%s", problem)
+	}
+	return well("each snapshot is listed once, over all pages, by its id and by its volume")
+}
+
+func (x *exam) snapshotListProblem(ctx context.Context, v *vol, ids []string) string {
+	secrets := x.Secrets
+	for _, q := range []struct {
+		what string
+		r    *csipb.ListSnapshotsRequest
+		want []string
+		more bool
+	}{
+		{"of all", &csipb.ListSnapshotsRequest{Secrets: secrets}, ids, true},
+		{"of all in pages", &csipb.ListSnapshotsRequest{Secrets: secrets, MaxEntries: 1}, ids, true},
+		{"of one id", &csipb.ListSnapshotsRequest{Secrets: secrets, SnapshotId: ids[0]}, ids[:1], false},
+		{"of one volume", &csipb.ListSnapshotsRequest{Secrets: secrets, SourceVolumeId: v.id()}, ids[:2], false},
+		{"of an unknown id", &csipb.ListSnapshotsRequest{Secrets: secrets, SnapshotId: ids[0] + "0"}, nil, false},
+		{"of an unknown volume", &csipb.ListSnapshotsRequest{Secrets: secrets, SourceVolumeId: v.id() + "0"}, nil, false},
+	} {
+		got, err := x.snapshotPages(ctx, q.r)
+		if err != nil {
+			return fmt.Sprintf("the list %s: %v", q.what, err)
+		}
+		for _, id := range q.want {
+			if n := count(got, id); n != 1 {
+				return fmt.Sprintf("the list %s has a snapshot %d times", q.what, n)
+			}
+		}
+		if !q.more && len(got) != len(q.want) {
+			return fmt.Sprintf("the list %s has %d snapshots, want %d", q.what, len(got), len(q.want))
+		}
+	}
+	return ""
+}
+
+func count(all []string, one string) int {
+	return len(slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s != one }))
+}
+
+func (x *exam) checkCapacity(ctx context.Context) verdict {
+	if err := x.shared.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	r := &csipb.GetCapacityRequest{
+		Parameters: x.Parameters, VolumeCapabilities: []*csipb.VolumeCapability{x.shared.capability},
+	}
+	if x.here() != nil {
+		r.AccessibleTopology = x.here().GetRequisite()[0]
+	}
+	for _, r := range []*csipb.GetCapacityRequest{{Parameters: x.Parameters}, r} {
+		answer, err := do(ctx, x, x.control().GetCapacity, r)
+		switch {
+		case err != nil:
+			return wrong("GetCapacity: %s", csi.Describe(err))
+		case answer.GetAvailableCapacity() == 0:
+			return wrong("available_capacity is 0, and volumes can be made")
+		case answer.GetMaximumVolumeSize() != nil && answer.GetMaximumVolumeSize().GetValue() < x.Size:
+			return wrong("maximum_volume_size is %d, and a volume of %d was made", answer.GetMaximumVolumeSize().GetValue(),
+				x.Size)
+		}
+	}
+	return well("there is room for volumes")
+}

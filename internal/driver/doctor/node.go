@@ -1,0 +1,256 @@
+package doctor
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/mount"
+)
+
+func nodeChecks() []check {
+	const look = "look at the mount table first, and answer OK when it is mounted already"
+	return []check{
+		{
+			"publish-unstaged", (*exam).stages, (*exam).checkUnstaged,
+			"answer FAILED_PRECONDITION to NodePublishVolume of what is not staged, and mount nothing",
+		},
+		{"stage", (*exam).stages, (*exam).checkStage, "make the volume ready at the staging_target_path"},
+		{"stage-again", (*exam).stages, (*exam).checkStageAgain, look},
+		{"publish", (*exam).mounts, (*exam).checkPublish, "mount the volume at the target_path itself"},
+		{"publish-again", (*exam).mounts, (*exam).checkPublishAgain, look},
+		{
+			"publish-conflict", (*exam).mounts, (*exam).checkPublishConflict,
+			"answer ALREADY_EXISTS when the volume is at the target_path in another way",
+		},
+		{
+			"fs-type", (*exam).mounts, (*exam).checkFSType,
+			"make the filesystem that the capability names, or answer INVALID_ARGUMENT",
+		},
+		{
+			"unpublish", (*exam).mounts, (*exam).checkUnpublish,
+			"unmount the target_path and remove it; answer an error as long as that is not done",
+		},
+		{"unpublish-again", (*exam).mounts, (*exam).checkUnpublishAgain, "answer OK when nothing is mounted any more"},
+		{
+			"unstage", (*exam).stages, (*exam).checkUnstage,
+			"unmount the staging_target_path; answer an error as long as that is not done",
+		},
+		{"unstage-again", (*exam).stages, (*exam).checkUnstageAgain, "answer OK when nothing is staged any more"},
+	}
+}
+
+// checkUnstaged publishes a volume that is attached and not staged.
+func (x *exam) checkUnstaged(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, attached); err != nil {
+		return unable(err)
+	}
+	if err := mount.MakeBelow(x.dir.Root, v.staging()); err != nil {
+		return unable(err)
+	}
+	err := v.publishAt(ctx, v.targets[0])
+	n := mounts(v.targets[0])
+	if undone := x.insist(ctx, v.unpublish); undone != nil && n > 0 {
+		return unable(undone)
+	}
+	v.lower(attached)
+	switch {
+	case err == nil && n == 0:
+		return wrong("what is not staged is published: the answer is OK, and nothing is mounted")
+	case err == nil:
+		return wrong("what is not staged is published: a program would write to a directory of the host")
+	case n > 0:
+		return wrong("what is not staged is refused, and something is mounted at the target_path: %s", csi.Describe(err))
+	}
+	return well("what is not staged is refused: %s", csi.Code(err))
+}
+
+func (x *exam) checkStage(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, attached); err != nil {
+		return unable(err)
+	}
+	if err := v.to(ctx, staged); err != nil {
+		return wrong("%v", err)
+	}
+	if at, mounted := mountedAt(v.staging()); mounted {
+		return well("%s is mounted", at.Type)
+	}
+	return well("it is staged, and nothing is mounted at the staging_target_path")
+}
+
+func (x *exam) checkStageAgain(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, staged); err != nil {
+		return unable(err)
+	}
+	before := mounts(v.staging())
+	if err := x.insist(ctx, v.stage); err != nil {
+		return wrong("what is staged cannot be staged again: %s", csi.Describe(err))
+	}
+	if after := mounts(v.staging()); after != before {
+		return wrong("staged again, there are %d mounts at the staging_target_path, not %d", after, before)
+	}
+	return well("what is staged stays as it is")
+}
+
+func (x *exam) checkPublish(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, staged); err != nil {
+		return unable(err)
+	}
+	if err := v.to(ctx, published); err != nil {
+		return wrong("%v", err)
+	}
+	switch n := mounts(v.targets[0]); {
+	case n == 0:
+		return wrong("the answer is OK, and nothing is mounted at the target_path")
+	case n > 1:
+		return wrong("%d mounts lie on top of each other at the target_path", n)
+	}
+	if err := v.write(v.targets[0], "first"); err != nil {
+		return wrong("the volume cannot be written to: %v", err)
+	}
+	return well("it is mounted, and can be written to")
+}
+
+func (x *exam) checkPublishAgain(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, published); err != nil {
+		return unable(err)
+	}
+	before := mounts(v.targets[0])
+	if err := x.insist(ctx, v.publish); err != nil {
+		return wrong("what is published cannot be published again: %s", csi.Describe(err))
+	}
+	if after := mounts(v.targets[0]); after != before {
+		return wrong("published again, there are %d mounts at the target_path, not %d", after, before)
+	}
+	return well("what is published stays as it is")
+}
+
+// checkPublishConflict only warns when the driver answers OK and changes nothing.
+func (x *exam) checkPublishConflict(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, published); err != nil {
+		return unable(err)
+	}
+	r := v.publishRequest(v.targets[0])
+	r.Readonly = true
+	_, err := do(ctx, x, x.serve().NodePublishVolume, r)
+	if n := mounts(v.targets[0]); n != 1 {
+		return wrong("published with readonly where it is without, there are %d mounts", n)
+	}
+	if written := v.write(v.targets[0], "first"); written != nil {
+		return wrong("published with readonly where it is without, a user of it cannot write any more: %v", written)
+	}
+	problem := answered("NodePublishVolume with readonly where it is without", err, codes.AlreadyExists)
+	if problem != "" {
+		return doubtful("%s", problem)
+	}
+	return well("what is published in another way is refused")
+}
+
+func (x *exam) checkFSType(ctx context.Context) verdict {
+	v := x.shared
+	asked := x.FSType
+	if asked == "" {
+		asked = "ext4"
+		v = x.volume()
+		v.capability = csi.Capability(v.capability.GetAccessMode().GetMode(), false, asked, nil)
+	}
+	err := v.to(ctx, published)
+	if csi.Code(err) == codes.InvalidArgument && v != x.shared {
+		return well("%s is refused", asked)
+	}
+	if err != nil {
+		return unable(err)
+	}
+	at, mounted := mountedAt(v.targets[0])
+	if v != x.shared {
+		if err := v.to(ctx, none); err != nil {
+			return unable(err)
+		}
+	}
+	switch {
+	case !mounted:
+		return unable(os.ErrNotExist)
+	case at.Type != asked && x.FSType != "":
+		return wrong("%s was asked for, and %s is mounted", asked, at.Type)
+	case at.Type != asked:
+		return doubtful("%s was asked for, and %s is mounted", asked, at.Type)
+	}
+	return well("%s is mounted, as asked", asked)
+}
+
+func (x *exam) checkUnpublish(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, published); err != nil {
+		return unable(err)
+	}
+	target := v.targets[0]
+	err := v.to(ctx, staged)
+	switch {
+	case err != nil:
+		return wrong("%v", err)
+	case mounts(target) > 0:
+		return wrong("the answer is OK, and something is still mounted at the target_path")
+	case x.exists(target):
+		return wrong("the target_path is still there: the driver must remove it")
+	}
+	return well("nothing is mounted any more, and the target_path is gone")
+}
+
+func (x *exam) checkUnpublishAgain(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, published); err != nil {
+		return unable(err)
+	}
+	if err := v.to(ctx, staged); err != nil {
+		return unable(err)
+	}
+	if err := x.insist(ctx, v.unpublish); err != nil {
+		return wrong("what is unpublished cannot be unpublished again: %s", csi.Describe(err))
+	}
+	return well("what is unpublished stays so")
+}
+
+func (x *exam) checkUnstage(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, staged); err != nil {
+		return unable(err)
+	}
+	if err := v.to(ctx, attached); err != nil {
+		return wrong("%v", err)
+	}
+	if mounts(v.staging()) > 0 {
+		return wrong("the answer is OK, and something is still mounted at the staging_target_path")
+	}
+	return well("nothing is staged any more")
+}
+
+func (x *exam) checkUnstageAgain(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, staged); err != nil {
+		return unable(err)
+	}
+	if err := v.to(ctx, attached); err != nil {
+		return unable(err)
+	}
+	if err := x.insist(ctx, v.unstage); err != nil {
+		return wrong("what is unstaged cannot be unstaged again: %s", csi.Describe(err))
+	}
+	_, err := do(ctx, x, x.serve().NodeUnstageVolume, &csipb.NodeUnstageVolumeRequest{
+		VolumeId: v.id(), StagingTargetPath: filepath.Join(filepath.Dir(v.staging()), "nowhere"),
+	})
+	problem := answered("NodeUnstageVolume of a path that does not exist", err, codes.OK, codes.NotFound)
+	if problem != "" {
+		return wrong("%s", problem)
+	}
+	return well("what is unstaged stays so")
+}
