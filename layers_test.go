@@ -87,7 +87,7 @@ func explainingLayers() []layer {
 			"internal/volume", "internal/cluster", "internal/decide/note",
 		}, pure, "which drivers are where, not what waits for them"},
 		{"internal/explain/lease", []string{
-			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/explain/drivers",
+			"internal/volume", "internal/cluster", "internal/explain/chain",
 		}, pure, "who lives, not what is decided"},
 		{"internal/explain/kubelet", []string{
 			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/explain/state",
@@ -125,11 +125,15 @@ func lowerLayers() []layer {
 	heavy := []string{apiServer, kubernetes, etcdServer}
 	return []layer{
 		{"internal/volume", nil, append(deeds, "time", "k8s.io/api", "k8s.io/apimachinery"), "words, not deeds"},
+		{"internal/finding", nil, append(deeds, "sync", "time"), "what checks tell, not what they check"},
+		{"internal/scratch", []string{
+			"internal/finding", "internal/mount",
+		}, append(heavy, clientGo, grpc), "directories in which drivers are tried out, whatever tries them"},
 		{"internal/redact", nil, append(deeds, "k8s.io/api", "k8s.io/apimachinery"), "texts, not deeds"},
 		{"internal/cluster", []string{"internal/volume"}, append(deeds, "sync", "time"), "what is looked up, not how " +
 			"it came here"},
 		{decidePrefix, []string{
-			"internal/volume", "internal/redact", "internal/cluster", decidePrefix,
+			"internal/volume", "internal/redact", "internal/cluster", "internal/finding", decidePrefix,
 		}, append(deeds, "sync"), "decisions are functions of their arguments, and know nobody who explains them"},
 		{"internal/csi", []string{
 			"internal/volume", "internal/redact", "internal/socket", "internal/csi", "internal/csi/registrar",
@@ -140,6 +144,9 @@ func lowerLayers() []layer {
 		{"internal/queue", nil, append(heavy, clientGo, grpc, "k8s.io/api", "k8s.io/apimachinery"), "decides when keys are " +
 			"processed, whatever they name"},
 		{"internal/mount", nil, append(heavy, clientGo, grpc), "speaks to the kernel only"},
+		{"internal/supervise", []string{
+			"internal/durable", "internal/queue", "internal/redact",
+		}, append(heavy, clientGo, grpc), "keeps programs running, whatever they are"},
 		{"internal/kube/kubetest", []string{
 			"internal/volume", "internal/cluster", "internal/kube", "internal/kube/kubetest", "internal/controller",
 			"internal/testkit",
@@ -162,11 +169,15 @@ func flexLayers() []layer {
 			"internal/mount/", "internal/csi", "internal/csi/registrar", "internal/flex/driver", "internal/flex/host",
 		}, append(heavy, clientGo), "serves scripts over sockets and knows no cluster"},
 		{"internal/flex/install", []string{
-			"internal/durable", decidePrefix, "internal/mount", "internal/flex/driver", "internal/flex/host",
+			"internal/durable", decidePrefix, "internal/mount", "internal/flex/check", "internal/flex/host",
 		}, append(heavy, clientGo, grpc), "puts files in their place, beside any host"},
 		{"internal/flex/doctor", []string{
-			"internal/redact", decidePrefix, "internal/mount", "internal/flex/driver", "internal/flex/host",
+			"internal/redact", decidePrefix, "internal/mount", "internal/scratch", "internal/flex/check",
+			"internal/flex/driver", "internal/flex/host",
 		}, append(heavy, clientGo, grpc), "judges a script by the host's own calls"},
+		{"internal/flex/check", []string{
+			decidePrefix, "internal/flex/driver",
+		}, append(heavy, clientGo, grpc), "calls init of a script, and nothing that needs a volume"},
 		{"internal/flex/host", []string{
 			"internal/volume", "internal/durable", decidePrefix, "internal/flex/driver",
 		}, append(heavy, clientGo, grpc), "finds scripts and calls none but by a driver"},
@@ -224,9 +235,21 @@ func upperLayers() []layer {
 			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/durable", "internal/mount",
 			"internal/kube", "internal/parts", "internal/node/",
 		}, heavy, "the node agent meets controllers through the API only"},
+		{"internal/driver/doctor", []string{
+			"internal/csi", "internal/driverfile", "internal/finding", "internal/mount", "internal/redact", "internal/scratch",
+		}, append(heavy, clientGo), "judges any driver over its socket, the bundled one like others"},
 		{"internal/driver/local", []string{
 			"internal/volume", "internal/socket", "internal/durable", "internal/mount", "internal/csi", "internal/csi/registrar",
 		}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
+		{"internal/driverfile", []string{
+			"internal/volume", "internal/durable", "internal/csi",
+		}, append(heavy, clientGo), "says which drivers a host runs, whoever runs them"},
+		{"internal/driverimport", []string{
+			"internal/volume", "internal/driverfile",
+		}, append(heavy, clientGo, "os", "os/exec", "net", "context"), "reads what it is given, and touches no host"},
+		{"internal/driverhost", []string{
+			"internal/csi", "internal/csi/registrar", "internal/driverfile", "internal/queue", "internal/supervise",
+		}, append(heavy, clientGo), "runs drivers for whoever tells it of Secrets and failures"},
 		{"internal/socket", nil, append(heavy, clientGo, grpc), "makes sockets, whoever answers"},
 		{"internal/parts", nil, append(heavy, clientGo, grpc), "runs what it is given"},
 		{"internal/testkit", nil, append(heavy, clientGo), forTests},
@@ -235,16 +258,19 @@ func upperLayers() []layer {
 		}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
 		{"internal/cli", []string{
 			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube", "internal/manifest",
-			"internal/identity", "internal/flex", "internal/flex/migrate", "internal/orphans", "internal/program",
+			"internal/identity", "internal/finding", "internal/driver/doctor", "internal/flex", "internal/flex/migrate",
+			"internal/orphans", "internal/program", "internal/csi", "internal/driverfile", "internal/driverimport",
+			"internal/durable", "internal/supervise",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/program", []string{"internal/csi"}, heavy, "words of programs, which it does not run"},
 		{"internal/app", []string{
 			"internal/volume", decidePrefix, "internal/csi", "internal/csi/registrar", "internal/kube", "internal/controller",
 			"internal/controller/", "internal/node", "internal/driver/local", "internal/flex", "internal/manifest",
-			"internal/orphans", "internal/parts", "internal/program",
+			"internal/orphans", "internal/parts", "internal/program", "internal/driverfile", "internal/driverhost",
 		}, heavy, "the only place that joins parts stays thin"},
 		{"cmd/volplane", []string{
 			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/program",
+			"internal/supervise",
 		}, heavy, "main is boring"},
 	}
 }
@@ -256,7 +282,9 @@ func standaloneLayers() []layer {
 			"standalone/apiserver", "standalone/backup", "standalone/garbage", "standalone/pki", "internal/app",
 			"internal/flex", "internal/parts", "internal/program", "internal/csi", "internal/volume", decidePrefix,
 		}, nil, "knows roles, not their parts"},
-		{"standalone/cmd/", []string{"standalone/up", "standalone/backup", "internal/program"}, nil, "main is boring"},
+		{"standalone/cmd/", []string{
+			"standalone/up", "standalone/backup", "internal/program", "internal/supervise",
+		}, nil, "main is boring"},
 		{"standalone/apiserver/guard", []string{"internal/volume", "internal/decide/flex"}, nil, "asks for rights, and " +
 			"knows what the names of drivers mean"},
 		{"standalone/apiserver/", []string{

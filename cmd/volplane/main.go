@@ -6,15 +6,21 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"volplane.dev/volplane/internal/cli"
+	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/supervise"
 )
 
 // version is set by the build.
 var version = "dev"
 
 func main() {
+	if slices.Equal(os.Args[1:], []string{program.GateVerb}) {
+		os.Exit(supervise.Gate())
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
 	code := cli.Main(ctx, os.Args[1:], streams, version, programs())

@@ -39,11 +39,18 @@ func runNode(
 			Name: "bundled driver", Run: func(ctx context.Context) error { return app.LocalDriver(ctx, *driver) },
 		})
 	}
+	client, err := kubernetes.NewForConfig(o.Config)
+	if err != nil {
+		return fmt.Errorf("client of node %s: %w", o.Name, err)
+	}
+	if o.DriversDir != "" {
+		all = append(all, parts.Part{Name: "drivers of this host", Run: func(ctx context.Context) error {
+			return app.Drivers(ctx, program.DriversOptions{
+				FilesDir: o.DriversDir, RootDir: o.RootDir, Node: o.Name, Client: client, Controllers: csi.NewSet(), Log: o.Log,
+			})
+		}})
+	}
 	if bridge != nil {
-		client, err := kubernetes.NewForConfig(o.Config)
-		if err != nil {
-			return fmt.Errorf("client of node %s: %w", o.Name, err)
-		}
 		bridge.Client = client
 		all = append(all, parts.Part{
 			Name: "flex bridge", Run: func(ctx context.Context) error { return flex.Bridge(ctx, *bridge) },

@@ -77,7 +77,7 @@ func (o *objects) apply(
 	name = doc.GetKind() + "/" + doc.GetName()
 	m, err := o.mapping(doc.GroupVersionKind())
 	if err != nil {
-		return name, "", err
+		return name, "", notServed(doc.GetKind(), err)
 	}
 	if doc.GetName() == "" {
 		return name, "", fmt.Errorf("the object has no metadata.name")
@@ -101,6 +101,16 @@ func (o *objects) apply(
 		return name, "unchanged", nil
 	}
 	return name, "configured", nil
+}
+
+// notServed adds to the error about a kind that the server does not have what to do instead.
+func notServed(kind string, err error) error {
+	switch kind {
+	case "DaemonSet", "Deployment", "StatefulSet":
+		return fmt.Errorf("%w: volplane runs no containers; if it is a CSI driver, 'volplane driver import -f FILE' runs "+
+			"its programs on this host", err)
+	}
+	return err
 }
 
 // sameContent compares two states of an object without the server's own

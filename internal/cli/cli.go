@@ -89,7 +89,8 @@ func (s *shell) root() *cobra.Command {
 		Long: `Manage the claims, volumes and mounts of a volplane control plane or of any
 Kubernetes cluster.
 
-Exit codes: 0 success, 1 error. 'why', 'flex lint' and 'flex doctor' exit with 2
+Exit codes: 0 success, 1 error. 'why', 'flex lint', 'flex doctor' and 'driver
+doctor' exit with 2
 when they have found a problem.`,
 		Example: `  volplane up                      # start the control plane on this host
   volplane apply -f claim.yaml     # create a claim

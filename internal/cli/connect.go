@@ -19,6 +19,9 @@ import (
 	"volplane.dev/volplane/internal/program"
 )
 
+var errNoServer = errors.New("no API server is configured: start one with 'volplane up', or set --kubeconfig or " +
+	"$KUBECONFIG")
+
 // flags are the flags that every command takes.
 type flags struct {
 	kubeconfig, context, namespace, dataDir string
@@ -67,8 +70,7 @@ func readable(path string) bool {
 func (s *shell) config() (*rest.Config, error) {
 	config, err := s.flags.loader().ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil,
-			fmt.Errorf("no API server is configured: start one with 'volplane up', or set --kubeconfig or $KUBECONFIG")
+		return nil, errNoServer
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)

@@ -32,6 +32,10 @@ end. The command calls the driver as hosts do, and also in ways that hosts
 should not. Set the options that a volume of the driver needs. With --grow-to
 the volume is also expanded, and keeps the new size.
 
+A check fails if the driver does not work in some host, or loses data or a
+secret; matters of form are warnings. The last lines say whether the driver
+works in Kubernetes, and here.
+
 Exit codes: 0 no check failed, 1 the driver could not be tested, 2 a check failed.`,
 		Example: `  volplane flex doctor files/files
   volplane flex doctor example.com/lofs --option file=try --option size=400Mi --fstype xfs --grow-to 600Mi
@@ -131,7 +135,22 @@ func (s *shell) printDiagnosis(d flex.Diagnosis) error {
 	if err := printFindings(s.Out, d.Findings, "", true); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(s.Out, "\ndriver/%s: %s, %d checks by %d calls in %.1f s\n", d.Driver, d.Level, len(d.Findings),
-		d.Calls, d.Seconds)
-	return err
+	fmt.Fprintf(s.Out, "\ndriver/%s: %s, %d checks by %d calls in %.1f s\n", d.Driver, d.Level, len(d.Findings), d.Calls,
+		d.Seconds)
+	if d.Works == nil {
+		return nil
+	}
+	for _, in := range []struct {
+		where string
+		host  decide.Host
+	}{{"in Kubernetes", decide.Kubernetes}, {"here (volplane)", decide.Volplane}} {
+		verdict := "yes"
+		if by := decide.BrokenBy(d.Findings, in.host); len(by) > 0 {
+			verdict = "no (" + strings.Join(by, ", ") + ")"
+		}
+		if _, err := fmt.Fprintf(s.Out, "works %s: %s\n", in.where, verdict); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -17,9 +17,10 @@ func (s *shell) flexInstallCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "install NAME FILE|DIR",
 		Short: "Install a driver atomically",
-		Long: `Install a driver from a file. The command inspects the file and runs its init
-before any host can see it, and then installs it in one step: a host never runs
-an incomplete driver, even if this command is killed.
+		Long: `Install a driver from a file. The command inspects the file, runs its init, and
+calls it with an operation that does not exist, before any host can see it, and
+then installs it in one step: a host never runs an incomplete driver, even if
+this command is killed. It mounts nothing; 'volplane flex doctor' does.
 
 A directory is installed outside the plugin directory, because hosts run init
 whenever a file there changes. The plugin directory gets a script that runs the
@@ -133,7 +134,9 @@ func (s *shell) changeDriver(
 	}
 	r, err := do(ctx, s.flexOptions(f))
 	if err != nil {
-		return fmt.Errorf("driver %s: %w", f.Name, err)
+		// The findings say who has to act.
+		return errors.Join(printFindings(s.Err, r.Findings, r.Directory.Path, false),
+			fmt.Errorf("driver %s: %w", f.Name, err))
 	}
 	return s.printReport(f, r)
 }
@@ -157,11 +160,7 @@ func (s *shell) printReport(f flexFlags, r flex.Report) error {
 	if r.Payload != "" {
 		fmt.Fprintf(s.Out, "  files      %s\n", r.Payload)
 	}
-	for _, one := range r.Findings {
-		if one.Check == "init" && one.Level != decide.Fail {
-			fmt.Fprintf(s.Out, "  init       %s\n", one.Message)
-		}
-	}
+	s.printChecks(r)
 	switch {
 	case r.Loaded != nil:
 		fmt.Fprintf(s.Out, "  bridge     %s\n", r.Loaded.Message)
@@ -169,6 +168,20 @@ func (s *shell) printReport(f flexFlags, r flex.Report) error {
 		fmt.Fprintln(s.Out, "  kubelet    runs init when it notices the file; it does not tell when")
 	}
 	return printFindings(s.Err, r.Findings, r.Directory.Path, f.output == "wide")
+}
+
+// printChecks prints what the driver has answered to the checks of an installation, if it was called.
+func (s *shell) printChecks(r flex.Report) {
+	if r.Capabilities == nil {
+		return
+	}
+	for _, one := range r.Findings {
+		if one.Check == "init" && one.Level != decide.Fail {
+			fmt.Fprintf(s.Out, "  init       %s\n", one.Message)
+		}
+	}
+	fmt.Fprintf(s.Out, "  checks     %s, without a volume; 'volplane flex doctor %s' also mounts\n",
+		decide.Worst(r.Findings), r.Name)
 }
 
 // keepInstalled installs a driver and restores it until ctx ends.

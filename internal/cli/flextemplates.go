@@ -13,25 +13,37 @@ import (
 )
 
 func (s *shell) flexInitCommand() *cobra.Command {
-	var dir string
+	var dir, language string
+	var attach bool
 	c := &cobra.Command{
 		Use:   "init NAME",
 		Short: "Write a driver to start from, and its test",
 		Long: `Write a working driver and its test into a directory. Change the driver so that
-it mounts your storage, and test it with 'sh test.sh'.`,
-		Example: `  volplane flex init example.com/files`,
-		Args:    cobra.ExactArgs(1),
+it mounts your storage, and test it with 'sh test.sh'. With --attach the driver
+attaches a volume to one node at a time, and mounts it once for the node.
+
+A driver in Go is built by its test.`,
+		Example: `  volplane flex init example.com/files
+  volplane flex init example.com/files --language python --attach`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			paths, err := flex.Skeleton(args[0], dir)
+			paths, err := flex.Skeleton(args[0], dir, language, attach)
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(s.Out, "wrote %s\ntry it, as root: sh %s\n", strings.Join(paths, " and "), paths[len(paths)-1])
+			fmt.Fprintf(s.Out, "wrote %s\ntry it, as root: sh %s\n", strings.Join(paths, " and "),
+				paths[len(paths)-1])
 			return nil
 		},
 	}
 	c.Flags().StringVar(&dir, "dir", "", "directory to write to (default the name of the driver)")
+	f := c.Flags()
+	f.StringVar(&language, "language", flex.Languages()[0],
+		"language of the driver: "+strings.Join(flex.Languages(), ", "))
+	f.BoolVar(&attach, "attach", false, "write a driver that attaches")
 	_ = c.MarkFlagDirname("dir")
+	_ = c.RegisterFlagCompletionFunc("language",
+		cobra.FixedCompletions(flex.Languages(), cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 

@@ -91,9 +91,9 @@ func findStandalone() (string, error) {
 }
 
 type nodeFlags struct {
-	join, root, name, pool string
-	driver                 bool
-	bridge                 bridgeFlags
+	join, root, name, pool, drivers string
+	driver                          bool
+	bridge                          bridgeFlags
 }
 
 func (s *shell) nodeCommand() *cobra.Command {
@@ -114,6 +114,8 @@ key, gets a certificate for it, and renews the certificate from then on.`,
 	f.StringVar(&n.root, "root-dir", "", "directory for the agent's sockets, journal and mounts (default <data-dir>/node)")
 	f.StringVar(&n.name, "name", "", "name of the node (default the name in the identity)")
 	f.StringVar(&n.pool, "pool", "", "directory for the bundled driver's volumes (default <data-dir>/pool)")
+	f.StringVar(&n.drivers, "drivers-dir", "",
+		"directory of the files of CSI drivers to run (default <data-dir>/drivers.d)")
 	f.BoolVar(&n.driver, "driver", true, "run the bundled driver in the same process")
 	n.bridge.register(c)
 	_ = c.MarkFlagRequired("join")
@@ -133,6 +135,10 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 	if err != nil {
 		return err
 	}
+	drivers, err := s.path(n.drivers, "drivers.d")
+	if err != nil {
+		return err
+	}
 	log := s.log()
 	config, keep, err := s.identify(ctx, &n, root, log)
 	if err != nil {
@@ -144,7 +150,8 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 	defer keeper.Wait()
 	defer stop()
 	agent := program.NodeOptions{
-		Name: n.name, RootDir: root, Keep: []string{s.flags.dataDir, pool, n.bridge.root}, Config: config, Log: log,
+		Name: n.name, RootDir: root, DriversDir: drivers, Keep: []string{s.flags.dataDir, pool, n.bridge.root},
+		Config: config, Log: log,
 	}
 	var driver *program.DriverOptions
 	if n.driver {
@@ -189,7 +196,16 @@ func (s *shell) driverCommand() *cobra.Command {
 	f.StringVar(&id, "node-id", program.HostName(), "name of the node")
 	f.StringVar(&root, "root-dir", "", "root directory of the node agent, or the kubelet's (default <data-dir>/node)")
 	f.StringVar(&pool, "pool", "", "directory for the volumes (default <data-dir>/pool)")
-	c := &cobra.Command{Use: "driver", Short: "Run a storage driver"}
-	c.AddCommand(local)
+	c := &cobra.Command{
+		Use:   "driver",
+		Short: "Run and test CSI drivers on this host, and see what becomes of them",
+		Long: `Run CSI drivers on this host, and see what becomes of them. Each driver has a
+file in <data-dir>/drivers.d, which these commands write, or which you write
+yourself.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(local, s.driverAddCommand(), s.driverImportCommand(), s.driverListCommand(), s.driverLogsCommand(),
+		s.driverRestartCommand(), s.driverRemoveCommand(), s.driverDoctorCommand())
 	return c
 }

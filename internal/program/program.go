@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/csi"
@@ -33,6 +34,8 @@ type NodeOptions struct {
 	// RootDir is the directory of the agent's sockets, journal and mounts; only one
 	// agent at a time may use it.
 	RootDir string
+	// DriversDir is the directory of the files about the CSI drivers that the host runs; empty for none.
+	DriversDir string
 	// Keep are more directories over which no volume may be mounted.
 	Keep []string
 	// Config is the client configuration with the node's own identity.
@@ -45,6 +48,28 @@ type NodeOptions struct {
 	// Bridged says that a bridge serves drivers of this node as CSI drivers, so that the
 	// sources of their volumes are presented as CSI volumes.
 	Bridged bool
+	// Log is the log of the program.
+	Log *slog.Logger
+}
+
+// GateVerb is the first argument of a process that is to become a driver's program; see supervise.Gate. It is no verb
+// for people.
+const GateVerb = "run-program"
+
+// DriversOptions configure the CSI drivers that files describe.
+type DriversOptions struct {
+	// FilesDir is the directory of the files, one for each driver.
+	FilesDir string
+	// RootDir is the root directory of the node agent with which the drivers register.
+	RootDir string
+	// Node is the name of the node.
+	Node string
+	// Client reads the Secrets that files name, and records events at the Node.
+	Client kubernetes.Interface
+	// Objects says that the CSIDriver of a driver that has none is made, which Client must be allowed to.
+	Objects bool
+	// Controllers receives the drivers whose controllers have sockets of their own.
+	Controllers *csi.Set
 	// Log is the log of the program.
 	Log *slog.Logger
 }

@@ -83,6 +83,9 @@ func (o Options) Validate() error {
 func (o Options) nodeRoot() string { return filepath.Join(o.DataDir, "node") }
 func (o Options) pool() string     { return filepath.Join(o.DataDir, "pool") }
 
+// driversDir is the directory of the files about CSI drivers that this host runs.
+func (o Options) driversDir() string { return filepath.Join(o.DataDir, "drivers.d") }
+
 // Run runs the control plane until ctx ends or a part of it fails.
 func Run(ctx context.Context, o Options) error {
 	begin := time.Now()
@@ -171,13 +174,17 @@ func supervisor() (notify func(state string)) {
 
 // parts returns the parts of the control plane, in start order.
 func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, ready func()) []parts.Part {
-	drivers, works := csi.NewSet(), make(chan struct{})
+	drivers, controllers, called, works := csi.NewSet(), csi.NewSet(), csi.NewSet(), make(chan struct{})
 	return []parts.Part{
 		{Name: "api server", Run: server.Wait},
+		{Name: "leases of drivers", Run: func(ctx context.Context) error {
+			config := server.ClientConfig(app.User(app.LeasesRole))
+			return app.LeadDrivers(ctx, config, o.Node, []*csi.Set{drivers, controllers}, called, o.Log)
+		}},
 		{Name: "controllers", Run: func(ctx context.Context) error {
 			return app.ControlPlane(ctx, app.ControlPlaneOptions{
 				ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)), nil },
-				Drivers:   drivers, Flex: true, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Log: o.Log,
+				Drivers:   called, Flex: true, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Log: o.Log,
 			}, func() {
 				ready()
 				close(works)
@@ -197,6 +204,12 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 		{Name: "bundled driver", Run: func(ctx context.Context) error {
 			return app.LocalDriver(ctx, program.DriverOptions{
 				NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Keep: o.keep(), Log: o.Log,
+			})
+		}},
+		{Name: "drivers of this host", Run: func(ctx context.Context) error {
+			return app.Drivers(ctx, program.DriversOptions{
+				FilesDir: o.driversDir(), RootDir: o.nodeRoot(), Node: o.Node, Client: admin, Objects: true,
+				Controllers: controllers, Log: o.Log,
 			})
 		}},
 		{Name: "backups", Run: o.backUp},

@@ -33,7 +33,9 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{"kubectl", "volplane", "why", "watch", "refused", "nodes", "start", "orphans"} {
+	for _, kind := range []string{
+		"kubectl", "volplane", "why", "watch", "refused", "nodes", "start", "orphans", "drivers",
+	} {
 		t.Run(kind, func(t *testing.T) {
 			testscript.Run(t, testscript.Params{
 				Dir:                 filepath.Join("testdata", kind),
@@ -43,6 +45,7 @@ func TestScripts(t *testing.T) {
 					e.Setenv("PATH", filepath.Dir(plane.Bin("kubectl"))+string(os.PathListSeparator)+e.Getenv("PATH"))
 					e.Setenv("HOME", e.WorkDir)
 					e.Setenv("DATA_DIR", p.Dir)
+					e.Setenv("GOCSI_MOCK", plane.Bin("gocsi-mock"))
 					e.Setenv("LISTEN", client.CoreV1().RESTClient().Get().URL().Host)
 					return nobodysDir(e)
 				},

@@ -7,9 +7,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"syscall"
 
 	"k8s.io/klog/v2"
+
+	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/supervise"
 )
 
 // version is set by the build.
@@ -20,6 +24,9 @@ var version = "dev"
 const gcPercent = 60
 
 func main() {
+	if slices.Equal(os.Args[1:], []string{program.GateVerb}) {
+		os.Exit(supervise.Gate())
+	}
 	debug.SetGCPercent(gcPercent)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

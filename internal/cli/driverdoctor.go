@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"volplane.dev/volplane/internal/driver/doctor"
+	"volplane.dev/volplane/internal/finding"
+)
+
+type driverDoctorFlags struct {
+	doctor.Doctor
+	parameters, secrets []string
+	size, output        string
+}
+
+func (s *shell) driverDoctorCommand() *cobra.Command {
+	var d driverDoctorFlags
+	c := &cobra.Command{
+		Use:   "doctor --exec COMMAND | --socket PATH",
+		Short: "Test a CSI driver with real mounts",
+		Long: `Test a CSI driver with real mounts in a scratch directory, which is removed at
+the end. The command calls the driver as clusters do, and also in ways that they
+should not. It deletes the volumes that it has made, and no others.
+
+With --exec, the driver is started, and also killed in the middle of calls. The
+driver must listen at the address in $(CSI_ENDPOINT), which is replaced in the
+command and set in its environment; $(NODE_NAME) is the name of this host, and
+$(SCRATCH) the scratch directory. COMMAND is split into words as a shell does,
+but no shell is run. A driver that chooses its socket itself needs --socket, too.
+
+Exit codes: 0 no check failed, 1 the driver could not be tested, 2 a check failed.`,
+		Example: `  volplane driver doctor --exec './mydriver --endpoint $(CSI_ENDPOINT) --node $(NODE_NAME)'
+  volplane driver doctor --socket /run/mydriver/csi.sock --parameter type=ssd --fstype xfs
+  volplane driver doctor --exec './mydriver node' --controller-exec './mydriver controller' -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.driverDoctor(cmd.Context(), d) },
+	}
+	f := c.Flags()
+	f.StringVar(&d.Exec, "exec", "", "command that starts the driver")
+	f.StringVar(&d.Socket, "socket", "", "socket of the driver (default the one in $(CSI_ENDPOINT))")
+	f.StringVar(&d.ControllerExec, "controller-exec", "", "command that starts the controller, if that is another process")
+	f.StringVar(&d.ControllerSocket, "controller-socket", "", "socket of the controller, if that is another process")
+	f.StringArrayVar(&d.Env, "env", nil, "environment variable of the driver, as NAME=VALUE; may be repeated")
+	f.StringArrayVar(&d.parameters, "parameter", nil, "parameter of the volumes, as KEY=VALUE; may be repeated")
+	f.StringArrayVar(&d.secrets, "secret-file", nil, "value of the volumes' Secret, as KEY=FILE; may be repeated")
+	f.StringVar(&d.FSType, "fstype", "", "filesystem of the volumes")
+	f.StringVar(&d.size, "size", "",
+		"size of a volume, such as 1Gi; one grows to its double (default 64Mi, 320Mi for xfs and btrfs)")
+	f.StringVar(&d.Scratch, "scratch-dir", "",
+		"directory in which the scratch directory is made, which the driver sees (default /var/lib)")
+	f.StringVarP(&d.output, "output", "o", "", "output format: json or yaml")
+	return c
+}
+
+// volume parses the flags that describe the volumes.
+func (d *driverDoctorFlags) volume() (err error) {
+	asIs := func(value string) (string, error) { return value, nil }
+	if d.Parameters, err = pairs("--parameter", d.parameters, asIs); err != nil {
+		return err
+	}
+	if d.Secrets, err = pairs("--secret-file", d.secrets, readSecret); err != nil {
+		return err
+	}
+	if _, err = pairs("--env", d.Env, asIs); err != nil {
+		return err
+	}
+	if d.size != "" {
+		size, err := resource.ParseQuantity(d.size)
+		if err != nil || size.Value() <= 0 {
+			return fmt.Errorf("--size %q: want a size, as 1Gi", d.size)
+		}
+		d.Size = size.Value()
+	}
+	return nil
+}
+
+func (s *shell) driverDoctor(ctx context.Context, d driverDoctorFlags) error {
+	if d.output != "" && d.output != "json" && d.output != "yaml" {
+		return fmt.Errorf("unknown output %q: use json or yaml", d.output)
+	}
+	if err := d.volume(); err != nil {
+		return err
+	}
+	d.Progress = s.progress()
+	report, err := d.Run(ctx)
+	if err != nil && len(report.Findings) == 0 {
+		return err
+	}
+	printed, failed := s.printStructured(d.output, report)
+	if !printed {
+		failed = s.printDriverReport(report)
+	}
+	switch {
+	case err != nil:
+		return err
+	case failed != nil:
+		return failed
+	case report.Level == finding.Fail:
+		return errProblem
+	}
+	return nil
+}
+
+// progress returns a function that tells which check is made, once the first seconds are over, and not more often than
+// in these.
+func (s *shell) progress() func(check string) {
+	const quiet = 2 * time.Second
+	begun := time.Now()
+	last := begun
+	return func(check string) {
+		if now := time.Now(); now.Sub(last) > quiet {
+			last = now
+			fmt.Fprintf(s.Err, "%3.0f s: %s\n", now.Sub(begun).Seconds(), check)
+		}
+	}
+}
+
+func (s *shell) printDriverReport(r doctor.Report) error {
+	if err := printFindings(s.Out, r.Findings, "", true); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(s.Out, "\ndriver/%s: %s, %d checks by %d calls in %.1f s\n", r.Driver, r.Level, len(r.Findings),
+		r.Calls, r.Seconds)
+	return err
+}

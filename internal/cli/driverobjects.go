@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// wantedClass is a class that is to be made; nil if none is asked for or it exists.
+type wantedClass struct {
+	name       string
+	parameters map[string]string
+	isDefault  bool
+}
+
+// prepareClass looks whether a class can be made for a driver, before anything is changed.
+func (h *hostDrivers) prepareClass(ctx context.Context, driver string, f classFlags) (*wantedClass, error) {
+	if f.name == "" {
+		return nil, nil
+	}
+	parameters, err := pairs("--parameter", f.parameters, func(value string) (string, error) { return value, nil })
+	if err != nil {
+		return nil, err
+	}
+	if h.client == nil {
+		return nil, fmt.Errorf("class %s cannot be made: %w", f.name, h.absent)
+	}
+	has, err := h.client.StorageV1().StorageClasses().Get(ctx, f.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return &wantedClass{f.name, parameters, f.isDefault}, nil
+	case err != nil:
+		return nil, fmt.Errorf("get class %s: %w", f.name, err)
+	case has.Provisioner != driver:
+		return nil, fmt.Errorf("class %s exists and is one of driver %s: choose another name with --class", f.name,
+			has.Provisioner)
+	case !maps.Equal(has.Parameters, parameters):
+		return nil, fmt.Errorf("class %s exists with other parameters, which cannot be changed: choose another name with "+
+			"--class, or delete it with 'volplane delete sc %s'", f.name, f.name)
+	}
+	return nil, nil
+}
+
+// ensureObjects makes the CSIDriver of a registered driver, if there is none, and its class.
+func (h *hostDrivers) ensureObjects(ctx context.Context, d driverfile.Driver, class *wantedClass) error {
+	_, err := h.client.StorageV1().CSIDrivers().Get(ctx, d.Name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("get CSIDriver %s: %w", d.Name, err)
+	}
+	if err == nil && class == nil {
+		return nil
+	}
+	said, err := h.describe(ctx, d)
+	if err != nil {
+		return fmt.Errorf("driver %s is registered, but what its CSIDriver must be is not known: %w", d.Name, err)
+	}
+	o := driverfile.CSIDriverOf(d.Name, said.Controller)
+	_, err = h.client.StorageV1().CSIDrivers().Create(ctx, o, metav1.CreateOptions{FieldManager: fieldManager})
+	if err = h.made("csidriver/"+d.Name, err); err != nil || class == nil {
+		return err
+	}
+	c := class.object(d.Name, said)
+	_, err = h.client.StorageV1().StorageClasses().Create(ctx, c, metav1.CreateOptions{FieldManager: fieldManager})
+	return h.made("storageclass/"+c.Name, err)
+}
+
+// made reports the creation of an object, which another process may have done first.
+func (h *hostDrivers) made(name string, err error) error {
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("create %s: %w", name, err)
+	}
+	fmt.Fprintf(h.out, "%s created\n", name)
+	return nil
+}
+
+// describe asks each process of a driver what it is, and joins the answers.
+func (h *hostDrivers) describe(ctx context.Context, d driverfile.Driver) (*csi.Driver, error) {
+	all := &csi.Driver{Name: d.Name}
+	for _, p := range d.Processes {
+		said, err := ask(ctx, d.Socket(p, h.plugins))
+		if err != nil {
+			return nil, fmt.Errorf("ask at %s, as root on this host: %w", d.Socket(p, h.plugins), err)
+		}
+		if p.Has(driverfile.RoleController) {
+			if err := d.CheckController(p, d.Socket(p, h.plugins), said); err != nil {
+				return nil, err
+			}
+			all.Controller = said.Controller
+			all.Plugin = said.Plugin
+		}
+		if p.Has(driverfile.RoleNode) {
+			all.Node = said.Node
+		}
+	}
+	return all, nil
+}
+
+// object returns the class for a driver. It binds late if the driver says that not every node reaches every
+// volume, because the Pod then decides where the volume must be reachable.
+func (c *wantedClass) object(driver string, said *csi.Driver) *storagev1.StorageClass {
+	o := &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: c.name, Labels: map[string]string{volume.LabelMadeBy: driverfile.MadeBy},
+		},
+		Provisioner:          driver,
+		Parameters:           c.parameters,
+		ReclaimPolicy:        ptr.To(corev1.PersistentVolumeReclaimDelete),
+		AllowVolumeExpansion: ptr.To(said.Controller.Expand || said.Node.Expand),
+		VolumeBindingMode:    ptr.To(storagev1.VolumeBindingImmediate),
+	}
+	if said.Plugin.AccessibilityConstraints {
+		o.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+	}
+	if c.isDefault {
+		o.Annotations = map[string]string{volume.AnnDefaultClass: "true"}
+	}
+	return o
+}

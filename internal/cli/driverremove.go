@@ -1,0 +1,226 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/volume"
+)
+
+func (s *shell) driverRemoveCommand() *cobra.Command {
+	var f hostFlags
+	var force bool
+	c := &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Stop a CSI driver of this host, and forget it",
+		Long: `Remove the file of a CSI driver of this host, whose processes then end. The
+class that 'driver add' has made is deleted, and the CSIDriver if volplane made
+it and no other node has the driver.
+
+This is refused while the driver has PersistentVolumes, or volumes are attached
+to or mounted on this node, because nobody could unmount, detach or delete them
+any more. With --force all of them stay as they are: mounts stay mounted, and
+claims and Pods that are deleted wait until the driver is added again.`,
+		Example: `  volplane driver remove csi.example.com`,
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: s.completeHosted,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return s.driverRemove(cmd.Context(), f, args[0], force)
+		},
+	}
+	f.register(c)
+	f.registerNode(c)
+	c.Flags().BoolVar(&force, "force", false, "remove it although it has volumes, which then stay as they are")
+	return c
+}
+
+func (s *shell) driverRemove(ctx context.Context, f hostFlags, name string, force bool) error {
+	h, err := s.hostDrivers(f)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(h.names(), name) {
+		// Either there is no file, or the directory cannot be read.
+		if _, err := h.get(name); err != nil {
+			return err
+		}
+	}
+	if err := h.reach(ctx, s, f.node); err != nil && force {
+		h.client, h.absent = nil, err
+	} else if err != nil {
+		return fmt.Errorf("find out whether driver %s has volumes: %w", name, err)
+	}
+	return h.remove(ctx, name, force)
+}
+
+// remove removes a driver that has a file.
+func (h *hostDrivers) remove(ctx context.Context, name string, force bool) error {
+	left, err := h.needed(ctx, name)
+	if err != nil && !force {
+		return err
+	} else if err != nil {
+		fmt.Fprintf(h.err, "Warning: %v\n", err)
+	}
+	// Without its file the class cannot be told from others, so it is read before.
+	d, err := h.files.Get(name)
+	if err != nil && errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("driver %s: %w", name, err)
+	}
+	if err := h.files.Remove(name); err != nil {
+		return fmt.Errorf("remove driver %s: %w", name, err)
+	}
+	fmt.Fprintf(h.out, "driver/%s removed\n", name)
+	if left {
+		return nil
+	}
+	return h.deleteObjects(ctx, name, d.Class)
+}
+
+// needed says whether anything may need a driver, and why it must not be removed.
+func (h *hostDrivers) needed(ctx context.Context, name string) (bool, error) {
+	if h.client == nil {
+		return true, fmt.Errorf("whether driver %s has volumes is not known: %w\nWith --force it is removed anyway; its "+
+			"volumes then cannot be unmounted, detached or deleted", name, h.absent)
+	}
+	left, err := h.remains(ctx, name)
+	if err == nil {
+		err = left.refuse(name, h.node)
+	}
+	return err != nil, err
+}
+
+// remains are what would be left without a driver, by name.
+type remains struct{ volumes, attachments, mounts, pods []string }
+
+func (r remains) empty() bool {
+	return len(r.volumes)+len(r.attachments)+len(r.mounts)+len(r.pods) == 0
+}
+
+// remains asks the API what needs a driver.
+func (h *hostDrivers) remains(ctx context.Context, driver string) (r remains, err error) {
+	volumes, err := every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{},
+		h.client.CoreV1().PersistentVolumes().List)
+	if err != nil {
+		return r, err
+	}
+	attachments, err := every[*storagev1.VolumeAttachment](ctx, "attachments", metav1.ListOptions{},
+		h.client.StorageV1().VolumeAttachments().List)
+	if err != nil {
+		return r, err
+	}
+	pods, err := every[*corev1.Pod](ctx, "pods", metav1.ListOptions{FieldSelector: "spec.nodeName=" + h.node},
+		h.client.CoreV1().Pods(metav1.NamespaceAll).List)
+	if err != nil {
+		return r, err
+	}
+	node, err := h.client.CoreV1().Nodes().Get(ctx, h.node, metav1.GetOptions{})
+	if err != nil && !notFound(err) {
+		return r, fmt.Errorf("get node %s: %w", h.node, err)
+	}
+	return remaining(driver, h.node, volumes, attachments, pods, node), nil
+}
+
+// remaining returns what needs a driver on a node.
+func remaining(
+	driver, node string, volumes []*corev1.PersistentVolume, attachments []*storagev1.VolumeAttachment, pods []*corev1.Pod,
+	n *corev1.Node,
+) (r remains) {
+	ours := func(v *corev1.PersistentVolume) bool { return v.Spec.CSI != nil && v.Spec.CSI.Driver == driver }
+	r.volumes = named("", filter(volumes, ours))
+	here := func(a *storagev1.VolumeAttachment) bool { return a.Spec.Attacher == driver && a.Spec.NodeName == node }
+	r.attachments = named("", filter(attachments, here))
+	for _, p := range pods {
+		inline := func(v corev1.Volume) bool { return v.CSI != nil && v.CSI.Driver == driver }
+		if p.Spec.NodeName == node && slices.ContainsFunc(p.Spec.Volumes, inline) {
+			r.pods = append(r.pods, p.Namespace+"/"+p.Name)
+		}
+	}
+	if n != nil {
+		for _, name := range n.Status.VolumesInUse {
+			if _, handle, _ := strings.Cut(string(name), "^"); driverInUse(name) == driver {
+				r.mounts = append(r.mounts, handle)
+			}
+		}
+	}
+	return r
+}
+
+// refuse says why a driver is needed; nil if it is not.
+func (r remains) refuse(driver, node string) error {
+	if r.empty() {
+		return nil
+	}
+	var parts []string
+	for _, one := range []struct {
+		what string
+		all  []string
+	}{
+		{"it has %d PersistentVolumes (%s)", r.volumes},
+		{"%d volumes are attached to node " + node + " (%s)", r.attachments},
+		{"%d volumes are in use on node " + node + " (%s)", r.mounts},
+		{"%d Pods on node " + node + " have inline volumes of it (%s)", r.pods},
+	} {
+		if len(one.all) > 0 {
+			parts = append(parts, fmt.Sprintf(one.what, len(one.all), some(one.all)))
+		}
+	}
+	return fmt.Errorf("driver %s is needed: %s. Without it nobody can unmount, detach or delete them: delete the Pods "+
+		"and claims first, or use --force to leave everything as it is until the driver is added again", driver,
+		strings.Join(parts, "; "))
+}
+
+// some returns the first names of a list.
+func some(names []string) string {
+	const most = 5
+	names = slices.Sorted(slices.Values(names))
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + ", ..."
+	}
+	return strings.Join(names, ", ")
+}
+
+// deleteObjects deletes the class that was made with a driver, and its CSIDriver unless somebody else made it or
+// another node has the driver.
+func (h *hostDrivers) deleteObjects(ctx context.Context, driver, class string) error {
+	classes, drivers := h.client.StorageV1().StorageClasses(), h.client.StorageV1().CSIDrivers()
+	if class != "" {
+		c, err := classes.Get(ctx, class, metav1.GetOptions{})
+		if err == nil && c.Provisioner == driver && c.Labels[volume.LabelMadeBy] == driverfile.MadeBy {
+			err = classes.Delete(ctx, class, *metav1.NewPreconditionDeleteOptions(string(c.UID)))
+			err = h.deleted("storageclass/"+class, err)
+		}
+		if err != nil && !notFound(err) {
+			return fmt.Errorf("delete class %s: %w", class, err)
+		}
+	}
+	o, err := drivers.Get(ctx, driver, metav1.GetOptions{})
+	if err != nil || o.Labels[volume.LabelMadeBy] != driverfile.MadeBy {
+		return unlessExpected(notFound(err), err)
+	}
+	nodes, err := every[*storagev1.CSINode](ctx, "nodes", metav1.ListOptions{}, h.client.StorageV1().CSINodes().List)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(nodes, func(n *storagev1.CSINode) bool { return n.Name != h.node && registers(n, driver) }) {
+		return nil
+	}
+	return h.deleted("csidriver/"+driver, drivers.Delete(ctx, driver, *metav1.NewPreconditionDeleteOptions(string(o.UID))))
+}
+
+// deleted reports the deletion of an object.
+func (h *hostDrivers) deleted(name string, err error) error {
+	if err != nil {
+		return unlessExpected(notFound(err), err)
+	}
+	fmt.Fprintf(h.out, "%s deleted\n", name)
+	return nil
+}

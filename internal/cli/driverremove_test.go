@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/supervise"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// needing returns objects of another driver and node, which hold nobody up, and one that needs the driver.
+func needing(kind string) []runtime.Object {
+	pv := func(name, driver string) *corev1.PersistentVolume {
+		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driver}
+		return v
+	}
+	attachment := func(name, driver, node string) *storagev1.VolumeAttachment {
+		a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		a.Spec.Attacher, a.Spec.NodeName = driver, node
+		return a
+	}
+	pod := func(name, driver, node string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+		p.Spec.NodeName, p.Spec.Volumes = node, []corev1.Volume{{Name: "v"}}
+		p.Spec.Volumes[0].CSI = &corev1.CSIVolumeSource{Driver: driver}
+		return p
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	node.Status.VolumesInUse = []corev1.UniqueVolumeName{"kubernetes.io/csi/other^h"}
+	out := []runtime.Object{
+		node, pv("others", "other"), &corev1.PersistentVolume{}, attachment("others", "other", "n1"),
+		attachment("elsewhere", hosted, "n2"), pod("others", "other", "n1"), pod("elsewhere", hosted, "n2"),
+	}
+	switch kind {
+	case "volume":
+		out = append(out, pv("pv-1", hosted))
+	case "attachment":
+		out = append(out, attachment("csi-1", hosted, "n1"))
+	case "mount":
+		node.Status.VolumesInUse = append(node.Status.VolumesInUse, "kubernetes.io/csi/"+hosted+"^handle")
+	case "inline":
+		out = append(out, pod("web", hosted, "n1"))
+	}
+	return out
+}
+
+// TestRemoveNeeded: a driver that something needs stays, and the error names what needs it.
+func TestRemoveNeeded(t *testing.T) {
+	for kind, want := range map[string]string{
+		"volume":     "it has 1 PersistentVolumes (pv-1)",
+		"attachment": "1 volumes are attached to node n1 (csi-1)",
+		"mount":      "1 volumes are in use on node n1 (handle)",
+		"inline":     "1 Pods on node n1 have inline volumes of it (ns/web)",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{
+				Name: "fast", Labels: map[string]string{volume.LabelMadeBy: driverfile.MadeBy},
+			}, Provisioner: hosted}
+			s := newStand(t, append(needing(kind), class)...)
+			d := own("/bin/a")
+			d.Class = "fast"
+			if err := s.files.Put(d); err != nil {
+				t.Fatal(err)
+			}
+			err := s.remove(t.Context(), hosted, false)
+			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "use --force") {
+				t.Errorf("%v; want %s", err, want)
+			}
+			if _, err := s.files.Get(hosted); err != nil {
+				t.Errorf("it is gone: %v", err)
+			}
+			if err := s.remove(t.Context(), hosted, true); err != nil || !strings.Contains(s.err.String(), want) {
+				t.Errorf("by force: %v; %s", err, s.err)
+			}
+			if _, err := s.files.Get(hosted); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("by force it stays: %v", err)
+			}
+			if _, err := s.client.StorageV1().StorageClasses().Get(t.Context(), "fast", metav1.GetOptions{}); err != nil {
+				t.Errorf("what is left has no class any more: %v", err)
+			}
+		})
+	}
+}
+
+// TestRemove: with a driver goes what was made for it, and nothing that somebody else made or needs.
+func TestRemove(t *testing.T) {
+	labels := map[string]string{volume.LabelMadeBy: driverfile.MadeBy}
+	class := func(driver string, labels map[string]string) *storagev1.StorageClass {
+		return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast", Labels: labels}, Provisioner: driver}
+	}
+	driver := func(labels map[string]string) *storagev1.CSIDriver {
+		return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: hosted, Labels: labels}}
+	}
+	const removed, driverToo = "driver/x.example.com removed\n", "csidriver/x.example.com deleted\n"
+	const classToo = "storageclass/fast deleted\n"
+	for name, c := range map[string]struct {
+		objects []runtime.Object
+		want    string
+	}{
+		"no objects":      {nil, removed},
+		"made by add":     {[]runtime.Object{class(hosted, labels), driver(labels)}, removed + classToo + driverToo},
+		"by somebody":     {[]runtime.Object{class(hosted, nil), driver(nil)}, removed},
+		"another's class": {[]runtime.Object{class("other", labels), driver(labels)}, removed + driverToo},
+		"another node":    {[]runtime.Object{driver(labels), csiNode("n2", hosted)}, removed},
+		"this node":       {[]runtime.Object{driver(labels), csiNode("n1", hosted)}, removed + driverToo},
+	} {
+		s := newStand(t, append(needing(""), c.objects...)...)
+		d := own("/bin/a")
+		d.Class = "fast"
+		if err := s.files.Put(d); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.remove(t.Context(), hosted, false); err != nil || s.out.String() != c.want {
+			t.Errorf("%s: %v\n%s", name, err, s.out)
+		}
+	}
+}
+
+// TestRemoveBlindly: without the API nobody knows of volumes, and a broken file can be removed, too.
+func TestRemoveBlindly(t *testing.T) {
+	s := newStand(t)
+	s.hostDrivers.client, s.absent = nil, errors.New("no API server answers")
+	if err := s.files.Put(own("/bin/a")); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(string(s.files), hosted+".yaml")
+	if err := os.WriteFile(path, []byte("a: ["), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := s.remove(t.Context(), hosted, false)
+	if err == nil || !strings.Contains(err.Error(), "whether driver x.example.com has volumes is not known: no API") {
+		t.Error(err)
+	}
+	if err := s.remove(t.Context(), hosted, true); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file stays: %v", err)
+	}
+	if err := s.remove(t.Context(), hosted, true); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it was removed before: %v", err)
+	}
+}
+
+// TestRestart: what this host does not start it does not restart, and the error says how far it is.
+func TestRestart(t *testing.T) {
+	s := newStand(t)
+	if err := s.restart(t.Context(), hosted, patience); err == nil || !strings.Contains(err.Error(), "has no file in") {
+		t.Error(err)
+	}
+	if err := s.files.Put(external("/run/x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.restart(t.Context(), hosted, patience); err == nil || !strings.Contains(err.Error(), "restart it there") {
+		t.Error(err)
+	}
+	if err := s.files.Put(own("/bin/a")); err != nil {
+		t.Fatal(err)
+	}
+	s.record(t, hosted, func(*supervise.Record) {})
+	if err := s.restart(t.Context(), hosted, soon); err == nil ||
+		!strings.Contains(err.Error(), "driver x.example.com is not restarted after 1ms: x.example.com is ended") {
+		t.Errorf("the old process is still named: %v", err)
+	}
+}
+
+// TestRestarted: a restart is done when the processes are others.
+func TestRestarted(t *testing.T) {
+	s := newStand(t)
+	if err := s.files.Put(own("/bin/a")); err != nil {
+		t.Fatal(err)
+	}
+	s.record(t, hosted, func(*supervise.Record) {})
+	if err := s.restart(t.Context(), hosted, 0); err != nil || s.out.String() != "driver/x.example.com restarting\n" {
+		t.Errorf("without waiting: %v: %s", err, s.out)
+	}
+	first, err := s.files.Get(hosted)
+	if err != nil || first.RestartedAt == "" {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	ended := make(chan error)
+	go func() { ended <- s.restart(t.Context(), hosted, patience) }()
+	s.await(t, func() bool { d, err := s.files.Get(hosted); return err == nil && d.RestartedAt != first.RestartedAt })
+	s.record(t, hosted, func(r *supervise.Record) { r.StartTime++ })
+	if err := <-ended; err != nil || !strings.HasSuffix(s.out.String(), "driver/x.example.com restarted\n") {
+		t.Errorf("%v: %s", err, s.out)
+	}
+	if at, err := time.Parse(time.RFC3339, first.RestartedAt); err != nil || time.Since(at) > patience {
+		t.Errorf("%s, %v", at, err)
+	}
+}

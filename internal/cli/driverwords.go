@@ -1,0 +1,172 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"unicode"
+)
+
+// commandWords splits a command line into words as a shell does: at blanks, with quotes and
+// backslashes. Nothing is expanded and no shell is run; what a shell would do more is refused, because
+// it would be passed to the program as it is. $(NAME) stays, for the process's variables.
+func commandWords(line string) ([]string, error) {
+	w := splitter{rest: []rune(line)}
+	for len(w.rest) > 0 {
+		if err := w.next(); err != nil {
+			return nil, err
+		}
+	}
+	w.end()
+	if len(w.words) == 0 {
+		return nil, errors.New("it is empty: write a program and its arguments")
+	}
+	if name, _, assigned := strings.Cut(w.words[0], "="); assigned && !strings.Contains(name, "/") {
+		return nil, fmt.Errorf("%q is not a program: set a variable with --env", w.words[0])
+	}
+	return w.words, nil
+}
+
+// splitter is the state of commandWords.
+type splitter struct {
+	rest  []rune
+	word  strings.Builder
+	words []string
+	// begun says that the word has begun; it may be empty, as in ''.
+	begun bool
+}
+
+// end ends a word.
+func (w *splitter) end() {
+	if w.begun {
+		w.words = append(w.words, w.word.String())
+	}
+	w.word.Reset()
+	w.begun = false
+}
+
+// take removes and returns the next rune.
+func (w *splitter) take() rune {
+	r := w.rest[0]
+	w.rest = w.rest[1:]
+	return r
+}
+
+func (w *splitter) write(r rune) {
+	w.word.WriteRune(r)
+	w.begun = true
+}
+
+// next reads a blank, or the next part of a word.
+func (w *splitter) next() error {
+	switch r := w.take(); {
+	case r == '\n':
+		return errors.New("it has a newline: write one command in one line")
+	case unicode.IsSpace(r):
+		w.end()
+	case r == '\'':
+		return w.single()
+	case r == '"':
+		return w.double()
+	case r == '\\':
+		if len(w.rest) == 0 {
+			return errors.New("it ends with a backslash")
+		}
+		w.write(w.take())
+	case r == '$':
+		return w.dollar()
+	case strings.ContainsRune("|&;<>()`", r):
+		return noShell(string(r))
+	default:
+		w.write(r)
+	}
+	return nil
+}
+
+// single reads the rest of a part in single quotes.
+func (w *splitter) single() error {
+	for w.begun = true; len(w.rest) > 0; {
+		r := w.take()
+		if r == '\'' {
+			return nil
+		}
+		w.write(r)
+	}
+	return errors.New("a single quote is not closed")
+}
+
+// double reads the rest of a part in double quotes.
+func (w *splitter) double() error {
+	for w.begun = true; len(w.rest) > 0; {
+		switch r := w.take(); {
+		case r == '"':
+			return nil
+		case r == '`':
+			return noShell("`")
+		case r == '$':
+			if err := w.dollar(); err != nil {
+				return err
+			}
+		case r == '\\' && len(w.rest) > 0 && strings.ContainsRune("\"\\$`", w.rest[0]):
+			w.write(w.take())
+		default:
+			w.write(r)
+		}
+	}
+	return errors.New("a double quote is not closed")
+}
+
+// dollar reads what follows a dollar sign: $(NAME) and $$ are the process's own matter, and $NAME is a
+// shell's.
+func (w *splitter) dollar() error {
+	w.write('$')
+	escaped := len(w.rest) > 0 && w.rest[0] == '$'
+	if escaped {
+		w.write(w.take())
+	}
+	if len(w.rest) == 0 {
+		return nil
+	}
+	switch r := w.rest[0]; {
+	case r == '(':
+		return w.variable()
+	case !escaped && (r == '_' || r == '{' || unicode.IsLetter(r) || unicode.IsDigit(r)):
+		return fmt.Errorf("no shell is run, and $%c is not replaced: write $(NAME) for a variable of the process, "+
+			`or \$ for a dollar sign`, r)
+	}
+	return nil
+}
+
+// variable reads (NAME).
+func (w *splitter) variable() error {
+	for len(w.rest) > 0 {
+		r := w.take()
+		if unicode.IsSpace(r) {
+			return noShell("$(")
+		}
+		if w.write(r); r == ')' {
+			return nil
+		}
+	}
+	return errors.New("$( is not closed")
+}
+
+func noShell(sign string) error {
+	return fmt.Errorf("no shell is run, and %s means nothing to the program: put it in quotes if it belongs to an "+
+		"argument, or else write a script and name that", sign)
+}
+
+// programOf replaces the program of a command by its absolute path.
+func programOf(words []string) error {
+	path, err := exec.LookPath(words[0])
+	switch {
+	case errors.Is(err, exec.ErrNotFound) && !strings.Contains(words[0], "/"):
+		return fmt.Errorf("no program %s is in PATH: install it, or write its path", words[0])
+	case err != nil:
+		return fmt.Errorf("find the program: %w", err)
+	}
+	words[0], err = filepath.Abs(path)
+	return err
+}

@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestCommandWords: words are split as by a shell, and what only a shell can do is refused.
+func TestCommandWords(t *testing.T) {
+	for line, want := range map[string][]string{
+		`plugin`:                        {"plugin"},
+		" a\tb  c ":                     {"a", "b", "c"},
+		`a 'b c' "d e"`:                 {"a", "b c", "d e"},
+		`a b' 'c" "d`:                   {"a", "b c d"},
+		`a '' ""`:                       {"a", "", ""},
+		`a b\ c \\ \" \'`:               {"a", "b c", `\`, `"`, `'`},
+		`a "b\"c\\d\n" 'e\"f'`:          {"a", `b"c\d\n`, `e\"f`},
+		`a --x=$(CSI_ENDPOINT) $$(B)`:   {"a", "--x=$(CSI_ENDPOINT)", "$$(B)"},
+		`a "$(X)" '$(Y)' '$Z' \$HOME $`: {"a", "$(X)", "$(Y)", "$Z", "$HOME", "$"},
+		`a '|' "&" \; '>' "<" "(" "$."`: {"a", "|", "&", ";", ">", "<", "(", "$."},
+		`/x/y=z --a=* ~ [b]? {c} #d !`:  {"/x/y=z", "--a=*", "~", "[b]?", "{c}", "#d", "!"},
+		`é "ü ö"`:                       {"é", "ü ö"},
+	} {
+		if got, err := commandWords(line); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v; want %q", line, got, err, want)
+		}
+	}
+	for line, want := range map[string]string{
+		"":            "it is empty",
+		" ":           "it is empty",
+		"a | b":       "| means nothing to the program",
+		"a&":          "& means nothing",
+		"a; b":        "; means nothing",
+		"a > log":     "> means nothing",
+		"a < in":      "< means nothing",
+		"a `b`":       "` means nothing",
+		"a \"`b`\"":   "` means nothing",
+		"(a)":         "( means nothing",
+		"a $(cat x)":  "$( means nothing",
+		"a $(X":       "$( is not closed",
+		"a $HOME":     "$H is not replaced: write $(NAME)",
+		"a \"$HOME\"": "$H is not replaced",
+		"a ${HOME}":   "${ is not replaced",
+		"a 'b":        "a single quote is not closed",
+		`a "b`:        "a double quote is not closed",
+		`a "b\`:       "a double quote is not closed",
+		`a \`:         "it ends with a backslash",
+		"a\nb":        "it has a newline",
+		"DEBUG=1 a":   `"DEBUG=1" is not a program: set a variable with --env`,
+	} {
+		if got, err := commandWords(line); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %q, %v; want %s", line, got, err, want)
+		}
+	}
+}
+
+func TestProgramOf(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	t.Chdir(dir)
+	plugin := filepath.Join(dir, "plugin")
+	for path, mode := range map[string]os.FileMode{plugin: 0o755, plugin + ".txt": 0o644} {
+		if err := os.WriteFile(path, nil, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"plugin", "./plugin", plugin} {
+		words := []string{name, "x"}
+		if err := programOf(words); err != nil || !slices.Equal(words, []string{plugin, "x"}) {
+			t.Errorf("%s: %q, %v", name, words, err)
+		}
+	}
+	for name, want := range map[string]string{
+		"absent":       "no program absent is in PATH: install it, or write its path",
+		"/absent":      "no such file",
+		"./plugin.txt": "permission denied",
+		"./":           "directory",
+	} {
+		if err := programOf([]string{name}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %s", name, err, want)
+		}
+	}
+}

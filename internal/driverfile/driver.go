@@ -1,0 +1,97 @@
+package driverfile
+
+import (
+	"path/filepath"
+	"slices"
+)
+
+// Version and kind of a Driver.
+const (
+	APIVersion = "volplane.dev/v1"
+	Kind       = "Driver"
+)
+
+// Variables that every process has in its environment, and that Process.Exec may refer to.
+const (
+	// VarEndpoint is the variable with the address of the socket, as unix:///run/x/csi.sock.
+	VarEndpoint = "CSI_ENDPOINT"
+	// VarNode is the variable with the name of the node.
+	VarNode = "NODE_NAME"
+)
+
+// Role is a service of a driver that a process has at its socket.
+type Role string
+
+// The roles of a driver. Each of them belongs to exactly one process.
+const (
+	RoleController Role = "controller"
+	RoleNode       Role = "node"
+)
+
+// Driver is the content of one file: a CSI driver that this host runs.
+type Driver struct {
+	// APIVersion and Kind are the constants of these names.
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	// Name is the driver's CSI name, and that of the file.
+	Name string `json:"name"`
+	// Processes are the one or two processes of the driver.
+	Processes []Process `json:"processes"`
+	// Class is the StorageClass that was made together with the driver; it may be empty.
+	Class string `json:"class,omitempty"`
+	// RestartedAt is a time in RFC 3339. When it changes, the processes are started again.
+	RestartedAt string `json:"restartedAt,omitempty"`
+}
+
+// Process is one process of a driver, with one socket.
+type Process struct {
+	// Roles are the services at the socket. A driver without a controller service may have the role
+	// of the controller too: it says so when it is asked.
+	Roles []Role `json:"roles"`
+	// Exec is the program, an absolute path, and its arguments. In each, $(NAME) stands for a variable
+	// of the process's environment, as in Kubernetes. If it is empty, somebody else runs the process.
+	Exec []string `json:"exec,omitempty"`
+	// Env are variables of the environment, beside VarEndpoint and VarNode, for which $(CSI_ENDPOINT) and
+	// $(NODE_NAME) stand in the values.
+	Env map[string]string `json:"env,omitempty"`
+	// EnvFromSecret are variables whose values are in Secrets of the API.
+	EnvFromSecret []SecretVariable `json:"envFromSecret,omitempty"`
+	// WorkingDir is the directory in which the program is started; empty stands for /.
+	WorkingDir string `json:"workingDir,omitempty"`
+	// Socket is the path of the socket; see Driver.Socket for the default.
+	Socket string `json:"socket,omitempty"`
+}
+
+// SecretVariable is a variable whose value is in a Secret.
+type SecretVariable struct {
+	// Name is the name of the variable.
+	Name string `json:"name"`
+	// Secret is NAMESPACE/NAME of the Secret.
+	Secret string `json:"secret"`
+	// Key is the key of the value in the Secret.
+	Key string `json:"key"`
+}
+
+// Has says whether the process has a role.
+func (p Process) Has(r Role) bool { return slices.Contains(p.Roles, r) }
+
+// ProcessName returns the name of a process of this driver: the driver's own name for the only
+// process, else the name with "-node" or "-controller".
+func (d Driver) ProcessName(p Process) string {
+	if len(p.Roles) != 1 {
+		return d.Name
+	}
+	return d.Name + "-" + string(p.Roles[0])
+}
+
+// Socket returns the path of the socket of a process of this driver. A process without a path of its
+// own has its socket in the driver's directory below plugins, the node agent's directory of drivers.
+func (d Driver) Socket(p Process, plugins string) string {
+	switch {
+	case p.Socket != "":
+		return p.Socket
+	case p.Has(RoleNode):
+		return filepath.Join(plugins, d.Name, "csi.sock")
+	}
+	return filepath.Join(plugins, d.Name, "controller.sock")
+}

@@ -1,0 +1,45 @@
+package driverfile
+
+import (
+	"fmt"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// MadeBy is the value of volume.LabelMadeBy of the objects that are made for a driver of a file. They are not those of
+// FlexVolume drivers, which are recognized by volume.Program.
+const MadeBy = volume.Program + "-driver"
+
+// CSIDriverOf returns the CSIDriver object of a driver that has none, from what the driver says of its
+// controller service. What a driver does not say keeps Kubernetes' defaults.
+func CSIDriverOf(name string, c csi.ControllerCapabilities) *storagev1.CSIDriver {
+	return &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{volume.LabelMadeBy: MadeBy}},
+		Spec:       storagev1.CSIDriverSpec{AttachRequired: ptr.To(c.PublishUnpublish)},
+	}
+}
+
+// CheckController returns why what answers at the socket of a process with the role of the controller cannot be called
+// as the controller of the driver; nil if it can, or if the whole driver has none. Only a driver in one process that
+// does not say CONTROLLER_SERVICE has none: the others have theirs at another socket, and nothing may be concluded
+// about how volumes are attached from one that is not known.
+func (d Driver) CheckController(p Process, socket string, said *csi.Driver) error {
+	if err := csi.CheckIs(said, d.Name); err != nil {
+		return err
+	}
+	switch {
+	case said.HasController:
+		return nil
+	case !p.Has(RoleNode):
+		return fmt.Errorf("driver %s has no controller at %s, where its controller is said to be", d.Name, socket)
+	case said.Plugin.ControllerService:
+		return fmt.Errorf("driver %s says that it has a controller, and has none at %s: add the process that has it with "+
+			"--controller-exec, or its socket with --controller-socket", d.Name, socket)
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+package driverhost
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/supervise"
+)
+
+// rescan is the pause between two looks at the files that no notice asks for.
+const rescan = 30 * time.Second
+
+// Options configure a Host.
+type Options struct {
+	// Files is the directory of the drivers' files.
+	Files driverfile.Dir
+	// RootDir is the node agent's root directory, which has the sockets of drivers.
+	RootDir string
+	// Node is the name of this host's node.
+	Node string
+	// Gate is the command line of a process that calls supervise.Gate.
+	Gate []string
+	// Controllers receives the drivers that are reached at a socket that has their controller only.
+	Controllers *csi.Set
+	// Dial are options of the connections to controllers.
+	Dial []csi.Option
+	// Secret returns a value of a Secret.
+	Secret func(ctx context.Context, namespace, name, key string) (string, error)
+	// Reached is called whenever a process with the role of the controller answers, with what it says of itself.
+	Reached func(ctx context.Context, d *csi.Driver)
+	// Failed is called with each new cause for which a file, or a driver, cannot be used; about names it.
+	Failed func(about string, err error)
+	// Log is the log of the program.
+	Log *slog.Logger
+	// Retry bounds the pauses of what is tried again; from half a second to a minute if it is zero.
+	Retry queue.Backoff
+}
+
+// StateDir returns the directory of the records and logs of drivers' programs below a node agent's root directory.
+func StateDir(root string) string { return filepath.Join(root, "drivers") }
+
+// PluginDir returns the directory of drivers' sockets.
+func PluginDir(root string) string { return filepath.Join(root, "plugins") }
+
+func registryDir(root string) string { return filepath.Join(root, "plugins_registry") }
+
+// Host runs the drivers of a host.
+type Host struct {
+	Options
+	programs *supervise.Supervisor
+	// running holds the drivers that are followed, by name.
+	running map[string]*running
+	// told holds the last error of each file and driver.
+	told told
+	// registry tells of changes of the registration sockets.
+	registry changes
+}
+
+// running is one driver that is followed.
+type running struct {
+	driver driverfile.Driver
+	// leave ends the goroutines of the driver, which are done then. Its programs live on.
+	leave context.CancelFunc
+	done  sync.WaitGroup
+}
+
+// Run runs the drivers until ctx ends. It fails if another process runs those of the same root directory, or if the
+// directory of their records cannot be used. It may be repeated.
+func Run(ctx context.Context, o Options) error {
+	if o.Retry == (queue.Backoff{}) {
+		o.Retry = queue.Backoff{Min: 500 * time.Millisecond, Max: time.Minute}
+	}
+	programs, err := supervise.Open(ctx, supervise.Options{Dir: StateDir(o.RootDir), Gate: o.Gate, Log: o.Log})
+	if err != nil {
+		return fmt.Errorf("run drivers: %w", err)
+	}
+	h := &Host{Options: o, programs: programs, running: map[string]*running{}}
+	defer func() {
+		for _, r := range h.running {
+			r.leave()
+		}
+		for _, r := range h.running {
+			r.done.Wait()
+		}
+		_ = programs.Close()
+	}()
+	return h.follow(ctx)
+}
+
+// follow looks at the files whenever they change, and tells the registrars of what changes among their sockets: a host
+// has few inotify instances, and may have many drivers.
+func (h *Host) follow(ctx context.Context) error {
+	notices, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch the files of drivers: %w", err)
+	}
+	defer notices.Close()
+	for _, dir := range []string{string(h.Files), registryDir(h.RootDir)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("run drivers: %w", err)
+		}
+		if err := notices.Add(dir); err != nil {
+			h.Log.Warn("no notices of changes, they are found late", "dir", dir, "err", err)
+		}
+	}
+	tick := time.NewTicker(rescan)
+	defer tick.Stop()
+	h.look(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-notices.Events:
+			if filepath.Dir(e.Name) == registryDir(h.RootDir) {
+				h.registry.notify()
+				continue
+			}
+		case err := <-notices.Errors:
+			h.Log.Warn("notice of a driver's file may be lost", "err", err)
+			h.registry.notify()
+		case <-tick.C:
+		}
+		h.look(ctx)
+	}
+}
+
+// look reads the files, and does what they say.
+func (h *Host) look(ctx context.Context) {
+	wanted, broken := h.Files.Read()
+	for path, err := range broken {
+		h.fail(path, err)
+	}
+	h.told.keep(func(about string) bool {
+		_, is := broken[about]
+		return is || !isFile(h.Files, about)
+	})
+	known, err := supervise.Names(StateDir(h.RootDir))
+	if err != nil {
+		h.Log.Warn("the records of drivers cannot be listed", "err", err)
+	}
+	p := planOf(h.now(), wanted, broken, known, h.Files)
+	for _, name := range p.leave {
+		r := h.running[name]
+		r.leave()
+		r.done.Wait()
+		delete(h.running, name)
+	}
+	var stopping sync.WaitGroup
+	for _, program := range p.stop {
+		stopping.Go(func() { h.stop(ctx, program) })
+	}
+	stopping.Wait()
+	for _, d := range p.start {
+		h.start(ctx, d)
+	}
+}
+
+// now returns the drivers that are followed.
+func (h *Host) now() map[string]driverfile.Driver {
+	out := map[string]driverfile.Driver{}
+	for name, r := range h.running {
+		out[name] = r.driver
+	}
+	return out
+}
+
+func (h *Host) stop(ctx context.Context, program string) {
+	h.Log.Info("the file of a driver is gone: its program is ended", "program", program)
+	if err := h.programs.Stop(ctx, program); err != nil && ctx.Err() == nil {
+		h.fail("program "+program, err)
+	}
+}
+
+// start follows a driver from now on.
+func (h *Host) start(ctx context.Context, d driverfile.Driver) {
+	own, leave := context.WithCancel(ctx)
+	r := &running{driver: d, leave: leave}
+	h.running[d.Name] = r
+	for _, p := range d.Processes {
+		one := &process{h: h, driver: d, Process: p, socket: d.Socket(p, PluginDir(h.RootDir))}
+		for _, run := range one.deeds() {
+			r.done.Go(func() { run(own) })
+		}
+	}
+}
+
+// fail tells of an error once, until another one takes its place.
+func (h *Host) fail(about string, err error) {
+	if !h.told.isNew(about, err) {
+		return
+	}
+	h.Log.Warn("a driver cannot be used", "of", about, "err", err)
+	if h.Failed != nil {
+		h.Failed(about, err)
+	}
+}
+
+// told remembers the last error of each subject. It is safe for concurrent use.
+type told struct {
+	mu   sync.Mutex
+	last map[string]string
+}
+
+func (t *told) forget(about string) { t.keep(func(other string) bool { return other != about }) }
+
+func (t *told) isNew(about string, err error) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.last == nil {
+		t.last = map[string]string{}
+	}
+	was := t.last[about]
+	t.last[about] = err.Error()
+	return was != err.Error()
+}
+
+// keep forgets what was told of all other subjects, because it is not so any more.
+func (t *told) keep(is func(about string) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for about := range t.last {
+		if !is(about) {
+			delete(t.last, about)
+		}
+	}
+}
+
+func isFile(dir driverfile.Dir, about string) bool {
+	return about == string(dir) || filepath.Dir(about) == string(dir)
+}

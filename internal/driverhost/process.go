@@ -1,0 +1,187 @@
+package driverhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/registrar"
+	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/supervise"
+)
+
+// path is the search path of drivers, which run mount, mkfs and their kind.
+const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// process is one process of a driver that is followed.
+type process struct {
+	driverfile.Process
+	h      *Host
+	driver driverfile.Driver
+	socket string
+}
+
+// deeds returns what is done about a process at the same time; each deed ends with its context.
+func (p *process) deeds() []func(context.Context) {
+	var out []func(context.Context)
+	if len(p.Exec) > 0 {
+		out = append(out, p.execute)
+	}
+	if p.Has(driverfile.RoleNode) {
+		out = append(out, p.register)
+	}
+	if p.Has(driverfile.RoleController) {
+		out = append(out, p.reach)
+	}
+	return out
+}
+
+func (p *process) name() string { return p.driver.ProcessName(p.Process) }
+
+func (p *process) subject() string { return "driver " + p.driver.Name }
+
+func (p *process) fail(err error) { p.h.fail(p.subject(), err) }
+
+// repeat calls f until it succeeds or ctx ends, and tells why it fails.
+func (p *process) repeat(ctx context.Context, f func(context.Context) error) {
+	for failed := 0; ; failed++ {
+		err := f(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		p.fail(err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(p.h.Retry.Pause(failed)):
+		}
+	}
+}
+
+// execute keeps the program of the process running.
+func (p *process) execute(ctx context.Context) {
+	p.repeat(ctx, func(ctx context.Context) error {
+		program, err := p.program(ctx)
+		if err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Dir(p.socket), 0o700); err != nil {
+			return fmt.Errorf("make directory of socket: %w", err)
+		}
+		err = p.h.programs.Run(ctx, program, nil)
+		if errors.Is(err, supervise.ErrStopped) {
+			return nil
+		}
+		return err
+	})
+}
+
+// program returns what is executed. The values of Secrets are read now: a driver hears of a change when it is started
+// anew.
+func (p *process) program(ctx context.Context) (supervise.Program, error) {
+	host := map[string]string{
+		driverfile.VarEndpoint: "unix://" + p.socket, driverfile.VarNode: p.h.Node, "PATH": path, "HOME": "/root",
+	}
+	secrets := map[string]string{}
+	for _, s := range p.EnvFromSecret {
+		ns, name, _ := strings.Cut(s.Secret, "/")
+		value, err := p.h.Secret(ctx, ns, name, s.Key)
+		if err != nil {
+			return supervise.Program{}, fmt.Errorf("variable %s of %s: %w", s.Name, p.name(), err)
+		}
+		secrets[s.Name] = value
+	}
+	argv, env := p.Start(host, secrets)
+	return supervise.Program{
+		Name: p.name(), Argv: argv, Env: env, Dir: p.WorkingDir, Generation: p.driver.RestartedAt,
+		Prepare: p.removeStaleSocket,
+	}, nil
+}
+
+// removeStaleSocket removes a socket at which nobody listens: some drivers do not start while there is one. Nothing but
+// a socket of the opened directory is removed, whoever may change what the path leads to.
+func (p *process) removeStaleSocket() error {
+	dir, name := filepath.Split(p.socket)
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer unix.Close(fd)
+	var is unix.Stat_t
+	err = unix.Fstatat(fd, name, &is, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil:
+		return &os.PathError{Op: "stat", Path: p.socket, Err: err}
+	case is.Mode&unix.S_IFMT != unix.S_IFSOCK:
+		return fmt.Errorf("%s is not a socket: remove it", p.socket)
+	}
+	dialer := net.Dialer{Timeout: time.Second}
+	if c, err := dialer.DialContext(context.Background(), "unix", p.socket); err == nil {
+		_ = c.Close()
+		return fmt.Errorf("another process listens at %s: end it, or use --socket if it is the driver", p.socket)
+	}
+	if err := unix.Unlinkat(fd, name, 0); err != nil {
+		return &os.PathError{Op: "remove", Path: p.socket, Err: err}
+	}
+	return nil
+}
+
+// register registers the process with the node agent.
+func (p *process) register(ctx context.Context) {
+	p.repeat(ctx, func(ctx context.Context) error {
+		return registrar.Keeping{
+			Name: p.driver.Name, Socket: p.socket, Endpoint: p.socket, Patient: true, Log: p.h.Log,
+			Dir: registryDir(p.h.RootDir), Changes: p.h.registry.subscribe,
+		}.Run(ctx)
+	})
+}
+
+// reach follows the process with the controller: it tells of what the process says, and has it called.
+func (p *process) reach(ctx context.Context) {
+	var before *csi.Driver
+	p.repeat(ctx, func(ctx context.Context) error {
+		for {
+			d, err := csi.Await(ctx, p.socket, p.h.Log, p.h.Dial...)
+			if err != nil {
+				return err
+			}
+			if before != nil {
+				before.Retire()
+			}
+			before = d
+			p.whileThere(ctx, d)
+		}
+	})
+	if before != nil {
+		_ = before.Close()
+	}
+}
+
+// whileThere has the driver called as a controller until its connection is lost: while it is away, another host may
+// call it. A driver in one process is called by the connection of the node agent.
+func (p *process) whileThere(ctx context.Context, d *csi.Driver) {
+	if err := p.driver.CheckController(p.Process, p.socket, d); err != nil {
+		p.fail(err)
+		_ = d.AwaitLoss(ctx)
+		return
+	}
+	p.h.told.forget(p.subject())
+	if p.h.Reached != nil {
+		p.h.Reached(ctx, d)
+	}
+	if !p.Has(driverfile.RoleNode) {
+		p.h.Controllers.Put(d)
+		defer p.h.Controllers.Remove(d)
+	}
+	_ = d.AwaitLoss(ctx)
+}
