@@ -43,20 +43,26 @@ func runNode(
 	if err != nil {
 		return fmt.Errorf("client of node %s: %w", o.Name, err)
 	}
+	o.Drivers, o.Bridged = csi.NewSet(), bridge != nil
+	controllers := csi.NewSet()
 	if o.DriversDir != "" {
 		all = append(all, parts.Part{Name: "drivers of this host", Run: func(ctx context.Context) error {
 			return app.Drivers(ctx, program.DriversOptions{
-				FilesDir: o.DriversDir, RootDir: o.RootDir, Node: o.Name, Client: client, Controllers: csi.NewSet(), Log: o.Log,
+				FilesDir: o.DriversDir, RootDir: o.RootDir, Node: o.Name, Client: client, Controllers: controllers, Log: o.Log,
 			})
 		}})
 	}
+	all = append(all, parts.Part{Name: "controllers of this host", Run: func(ctx context.Context) error {
+		return app.HostControllers(ctx, app.HostOptions{
+			Node: o.Name, Config: o.Config, Reached: []*csi.Set{o.Drivers, controllers}, Log: o.Log,
+		})
+	}})
 	if bridge != nil {
 		bridge.Client = client
 		all = append(all, parts.Part{
 			Name: "flex bridge", Run: func(ctx context.Context) error { return flex.Bridge(ctx, *bridge) },
 		})
 	}
-	o.Drivers, o.Bridged = csi.NewSet(), bridge != nil
 	return parts.Run(ctx, o.Log, append(all, parts.Part{
 		Name: "node agent", Run: func(ctx context.Context) error { return app.Node(ctx, o) },
 	}))

@@ -20,6 +20,7 @@ import (
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // ControlPlaneOptions configure the controllers of a process.
@@ -46,6 +47,8 @@ type ControlPlaneOptions struct {
 	// DisableForceDetachOnTimeout says that a volume is not detached by force after
 	// its node has not been ready for six minutes.
 	DisableForceDetachOnTimeout bool
+	// Scope says which volumes belong to this process whose drivers it does not reach.
+	Scope volume.Scope
 	// Intents is the place of the provisioner's intents; the zero value means that
 	// of a standalone control plane.
 	Intents kube.LogPlace
@@ -80,8 +83,10 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	var all []parts.Part
 	common := shared{
 		drivers: o.Drivers, requests: controller.NewRequests(), protects: o.runs(protection.Declaration().Name),
-		capacity:     capacity.Options{Drivers: o.Drivers, Immediate: o.CapacityForImmediate, Poll: o.CapacityPoll},
-		attacher:     attacher.Options{Drivers: o.Drivers, ReconcileSync: o.ReconcileSync, Dummy: o.DummyAttacher},
+		capacity: capacity.Options{Drivers: o.Drivers, Immediate: o.CapacityForImmediate, Poll: o.CapacityPoll},
+		attacher: attacher.Options{
+			Drivers: o.Drivers, Scope: o.Scope, ReconcileSync: o.ReconcileSync, Dummy: o.DummyAttacher,
+		},
 		attachDetach: attachdetach.Options{Now: time.Now, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout},
 	}
 	if o.runs(attacher.Declaration().Name) {

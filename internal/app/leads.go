@@ -7,10 +7,12 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -19,13 +21,15 @@ import (
 const linger = 10 * time.Second
 
 // DriverLeads holds the leases of each driver whose controller this process reaches, so that only one process calls
-// it: this one, that of another host, or upstream's sidecars.
+// it: this one, or upstream's sidecars. Node-local drivers have no leases: each host calls its own.
 type DriverLeads struct {
 	// Reached holds the drivers that this process reaches. Of several sets that have a controller of one name, the
 	// first counts.
 	Reached []*csi.Set
 	// Called receives each driver for as long as this process may call it.
 	Called *csi.Set
+	// Homes says for which volumes of a driver this process calls it.
+	Homes Homes
 	// Locks returns the locks of a driver's leases, in the order in which every process acquires them.
 	Locks func(driver string) ([]WatchedLock, error)
 	// Term has the times of the elections.
@@ -36,6 +40,8 @@ type DriverLeads struct {
 	mu sync.Mutex
 	// candidates holds, by driver, the channel that wakes the goroutine that stands for its leases.
 	candidates map[string]chan struct{}
+	// changed wakes the candidate of a driver.
+	changed func(name string)
 }
 
 // standaloneTerm is long, because where this process has died no API server is left by which another one could take
@@ -51,27 +57,54 @@ func LeadDrivers(
 	ctx context.Context, config *rest.Config, node string, reached []*csi.Set, called *csi.Set, log *slog.Logger,
 ) error {
 	term := standaloneTerm()
-	config = kube.Restrict(config, LeasesRole, leaseRights(volume.NamespaceSystem, nil))
+	config = kube.Restrict(config, LeasesRole, leadRights())
 	l, err := newLeases(config, volume.NamespaceSystem, "volplane-up_"+node, term.Deadline)
 	if err != nil {
 		return err
 	}
 	// Its role allows it to watch all leases, which that of controllers beside one driver does not.
 	l.watched = newSharedWatch(l.watched)
-	return (&DriverLeads{
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("client of the leases: %w", err)
+	}
+	leads := &DriverLeads{
 		Reached: reached, Called: called, Term: term, Log: log,
 		Locks: func(driver string) ([]WatchedLock, error) { return l.locks(leaseNames(DriverControllers(), driver)) },
-	}).Run(ctx)
+	}
+	drivers, err := readCSIDrivers(ctx, client, leads.Changed)
+	if err != nil {
+		return parts.UnlessEnded(ctx, err)
+	}
+	leads.Homes = drivers.ofControlPlane(node)
+	return leads.Run(ctx)
+}
+
+// leadRights returns the rights that LeadDrivers needs.
+func leadRights() []kube.Access {
+	return append(leaseRights(volume.NamespaceSystem, nil), kube.Read("storage.k8s.io", "csidrivers")...)
+}
+
+// Changed has Homes asked again about a driver.
+func (l *DriverLeads) Changed(name string) {
+	l.mu.Lock()
+	changed := l.changed
+	l.mu.Unlock()
+	if changed != nil {
+		changed(name)
+	}
 }
 
 // Run holds leases until ctx ends, and gives them back then. No driver is called under them any more when it returns.
 func (l *DriverLeads) Run(ctx context.Context) error {
-	l.candidates = map[string]chan struct{}{}
 	var running sync.WaitGroup
 	defer running.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	wake := func(name string) { l.wake(ctx, &running, name) }
+	l.mu.Lock()
+	l.candidates, l.changed = map[string]chan struct{}{}, wake
+	l.mu.Unlock()
 	for _, set := range l.Reached {
 		defer set.Subscribe(wake)()
 		for _, name := range set.Names() {
@@ -119,8 +152,12 @@ func (l *DriverLeads) retire(ctx context.Context, name string) (again bool) {
 	return false
 }
 
-// controller returns the driver of that name behind whose socket is its controller; nil if none is reached.
+// controller returns the driver of that name behind whose socket is its controller; nil if none is reached, or if it is
+// not called from here.
 func (l *DriverLeads) controller(name string) *csi.Driver {
+	if _, calls := l.Homes(name); !calls {
+		return nil
+	}
 	for _, set := range l.Reached {
 		if d, ok := set.Get(name); ok && d.HasController {
 			return d
@@ -131,9 +168,13 @@ func (l *DriverLeads) controller(name string) *csi.Driver {
 
 // stand acquires the leases of a driver, and calls it while it holds them, until the driver has gone.
 func (l *DriverLeads) stand(ctx context.Context, name string, woken <-chan struct{}) error {
-	locks, err := l.Locks(name)
-	if err != nil {
-		return fmt.Errorf("leases of driver %s: %w", name, err)
+	scope, _ := l.Homes(name)
+	var locks []WatchedLock
+	var err error
+	if scope.Node == "" {
+		if locks, err = l.Locks(name); err != nil {
+			return fmt.Errorf("leases of driver %s: %w", name, err)
+		}
 	}
 	there, leave := context.WithCancel(ctx)
 	changed := make(chan struct{}, 1)
@@ -142,19 +183,25 @@ func (l *DriverLeads) stand(ctx context.Context, name string, woken <-chan struc
 	defer leave()
 	watching.Go(func() {
 		defer leave()
-		l.whileThere(there, name, woken, changed)
+		l.whileThere(there, name, scope, woken, changed)
 	})
 	return Lead(there, locks, l.Term, l.Log.With("driver", name), func(held context.Context) error {
-		l.call(held, name, changed)
+		l.call(held, name, scope, changed)
 		return nil
 	})
 }
 
-// whileThere returns when ctx ends, or when the driver has not been reached for as long as linger.
-func (l *DriverLeads) whileThere(ctx context.Context, name string, woken <-chan struct{}, changed chan<- struct{}) {
+// whileThere returns when ctx ends, when the driver has another scope, or when it has not been reached for as long as
+// linger.
+func (l *DriverLeads) whileThere(
+	ctx context.Context, name string, scope volume.Scope, woken <-chan struct{}, changed chan<- struct{},
+) {
 	gone := time.NewTimer(linger)
 	defer gone.Stop()
 	for {
+		if now, calls := l.Homes(name); !calls || now != scope {
+			return
+		}
 		if l.controller(name) != nil {
 			gone.Stop()
 		} else {
@@ -175,7 +222,7 @@ func (l *DriverLeads) whileThere(ctx context.Context, name string, woken <-chan 
 }
 
 // call puts the driver in the set of those that are called, whenever it is reached, until the term ends.
-func (l *DriverLeads) call(term context.Context, name string, changed <-chan struct{}) {
+func (l *DriverLeads) call(term context.Context, name string, scope volume.Scope, changed <-chan struct{}) {
 	var now, within *csi.Driver
 	for {
 		d := l.controller(name)
@@ -184,7 +231,7 @@ func (l *DriverLeads) call(term context.Context, name string, changed <-chan str
 		case nil:
 			l.Called.Remove(within)
 		default:
-			within = d.Within(term)
+			within = d.Within(term).In(scope)
 			l.Called.Put(within)
 		}
 		now = d

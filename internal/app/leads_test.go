@@ -15,6 +15,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // caller is a process that calls drivers.
@@ -28,6 +29,7 @@ func newCaller(t *testing.T, client kubernetes.Interface, identity string) *call
 	c := &caller{t: t, reached: csi.NewSet(), called: csi.NewSet()}
 	leads := &DriverLeads{
 		Reached: []*csi.Set{c.reached}, Called: c.called, Term: usualTerm, Log: slog.New(slog.DiscardHandler),
+		Homes: func(string) (volume.Scope, bool) { return volume.Scope{}, true },
 		Locks: func(driver string) ([]WatchedLock, error) {
 			var out []WatchedLock
 			for _, name := range leaseNames(DriverControllers(), driver) {

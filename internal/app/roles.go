@@ -18,9 +18,9 @@ import (
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/controller/resizer"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node"
-	"volplane.dev/volplane/internal/volume"
 )
 
 // ReaderRole is the role whose identity fills the shared caches.
@@ -101,8 +101,8 @@ func RBAC() []runtime.Object {
 		out = append(out, kube.Roles(User(d.Name), d.Rights(), kube.User(User(d.Name)))...)
 	}
 	out = append(out, kube.Roles(User(ReaderRole), inputs(Declarations()), kube.User(User(ReaderRole)))...)
-	holds := leaseRights(volume.NamespaceSystem, nil)
-	out = append(out, kube.Roles(User(LeasesRole), holds, kube.User(User(LeasesRole)))...)
+	out = append(out, kube.Roles(User(LeasesRole), leadRights(), kube.User(User(LeasesRole)))...)
+	out = append(out, kube.Roles(User("host"), hostRights(), kube.Group(identity.HostsGroup))...)
 	// The Node authorizer grants each agent the rights on its own objects; these are
 	// the others.
 	return append(out, kube.Roles(User("node"), node.Rights(), kube.Group(nodesGroup))...)

@@ -12,8 +12,8 @@ import (
 // and the binder repeats them. It is safe for concurrent use.
 type Requests struct {
 	mu sync.Mutex
-	// serves says whether the provisioner creates volumes of a driver; nil without a provisioner.
-	serves func(driver string) bool
+	// serves says whether the provisioner creates volumes of a driver for a node; nil without a provisioner.
+	serves func(driver, node string) bool
 	// enqueue tells the provisioner of a claim whose request is new.
 	enqueue func(claim types.UID)
 	// drivers holds the driver that is to create the volume of each claim.
@@ -23,20 +23,21 @@ type Requests struct {
 // NewRequests returns Requests that nobody serves yet.
 func NewRequests() *Requests { return &Requests{drivers: map[types.UID]string{}} }
 
-// Serve registers the provisioner: serves says for which drivers it creates volumes, and enqueue is
+// Serve registers the provisioner: serves says for which drivers and nodes it creates volumes, and enqueue is
 // called with each claim whose request is new.
-func (r *Requests) Serve(serves func(driver string) bool, enqueue func(claim types.UID)) {
+func (r *Requests) Serve(serves func(driver, node string) bool, enqueue func(claim types.UID)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.serves, r.enqueue = serves, enqueue
 }
 
-// Served says whether the provisioner creates volumes of a driver.
-func (r *Requests) Served(driver string) bool {
+// Served says whether the provisioner creates volumes of a driver for a node; an empty name stands for a claim for
+// which no node is selected.
+func (r *Requests) Served(driver, node string) bool {
 	r.mu.Lock()
 	serves := r.serves
 	r.mu.Unlock()
-	return serves != nil && serves(driver)
+	return serves != nil && serves(driver, node)
 }
 
 // Ask requests a volume of a driver for a claim. It may be repeated.

@@ -24,7 +24,7 @@ func TestRequests(t *testing.T) {
 		{"nobody serves", func() {}, nil, "", "", false},
 		{"it is asked for all the same", func() { r.Ask("a", "d") }, nil, "d", "", false},
 		{"somebody serves", func() {
-			r.Serve(func(d string) bool { return d == "d" }, func(c types.UID) { woken = append(woken, c) })
+			r.Serve(func(d, _ string) bool { return d == "d" }, func(c types.UID) { woken = append(woken, c) })
 		}, nil, "d", "", true},
 		{"the same is no news", func() { r.Ask("a", "d") }, nil, "d", "", true},
 		{"another claim", func() { r.Ask("b", "d") }, []types.UID{"b"}, "d", "d", true},
@@ -41,8 +41,9 @@ func TestRequests(t *testing.T) {
 		if got := r.Asked("b"); got != s.b {
 			t.Errorf("%s: for b is asked %q, want %q", s.name, got, s.b)
 		}
-		if !slices.Equal(woken, s.woken) || r.Served("d") != s.serve || r.Served("e") {
-			t.Errorf("%s: told of %v, want %v; serves d: %v, e: %v", s.name, woken, s.woken, r.Served("d"), r.Served("e"))
+		if !slices.Equal(woken, s.woken) || r.Served("d", "n") != s.serve || r.Served("e", "n") {
+			t.Errorf("%s: told of %v, want %v; serves d: %v, e: %v", s.name, woken, s.woken, r.Served("d", "n"),
+				r.Served("e", "n"))
 		}
 	}
 }

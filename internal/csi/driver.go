@@ -8,6 +8,8 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // probePause is the first pause between two calls of a driver that is not ready, and maxProbePause the longest.
@@ -27,6 +29,8 @@ type Driver struct {
 	// HasController says that the controller service is behind this socket. The processes of a driver that has
 	// several may all say CONTROLLER_SERVICE, so it is the controller service that is asked.
 	HasController bool
+	// Scope says for which volumes the process that has this Driver calls the controller service.
+	Scope volume.Scope
 	// Plugin, Controller and Node hold the capabilities, as the driver returned them to Dial.
 	Plugin     PluginCapabilities
 	Controller ControllerCapabilities

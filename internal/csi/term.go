@@ -5,7 +5,16 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+
+	"volplane.dev/volplane/internal/volume"
 )
+
+// In returns the driver for a controller of the volumes in a scope. Both share one connection.
+func (d *Driver) In(scope volume.Scope) *Driver {
+	scoped := *d
+	scoped.Scope = scope
+	return &scoped
+}
 
 // Within returns the driver for a caller that may call it during a term only, as the holder of a lease may. Once term
 // has ended, calls fail with ErrTerm; those in flight end with it, and their outcome is unknown. Both share one

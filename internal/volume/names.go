@@ -11,6 +11,14 @@ const (
 	AnnBoundByController = "pv.kubernetes.io/bound-by-controller"
 	// AnnProvisionedBy on a volume names the provisioner that created it.
 	AnnProvisionedBy = "pv.kubernetes.io/provisioned-by"
+	// AnnProvisionedOn on a volume names the node whose controllers have made it and serve it: its driver is
+	// node-local.
+	AnnProvisionedOn = "volplane.dev/provisioned-on"
+	// AnnControllers on a CSIDriver says where the controllers run that call the driver. ControllersOnNodes means: on
+	// each node that has the driver, for the node's own volumes. Without it they run on the control plane's host, for
+	// all volumes.
+	AnnControllers     = "volplane.dev/controllers"
+	ControllersOnNodes = "nodes"
 	// AnnSelectedNode on a claim of a class with WaitForFirstConsumer names the node that
 	// was chosen for the Pod that uses the claim.
 	AnnSelectedNode = "volume.kubernetes.io/selected-node"

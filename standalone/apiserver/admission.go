@@ -22,6 +22,7 @@ import (
 	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/standalone/apiserver/account"
 	"volplane.dev/volplane/standalone/apiserver/guard"
+	"volplane.dev/volplane/standalone/apiserver/hosts"
 	"volplane.dev/volplane/standalone/apiserver/spare"
 )
 
@@ -38,6 +39,7 @@ func admit(
 	resize.Register(plugins)
 	account.Register(plugins)
 	guard.Register(plugins)
+	hosts.Register(plugins)
 	spare.Register(plugins, left, own)
 	guard.RegisterData(plugins)
 	resourcequota.Register(plugins)
@@ -54,7 +56,7 @@ func admit(
 	for _, name := range []string{
 		lifecycle.PluginName, limitranger.PluginName, noderestriction.PluginName, setdefault.PluginName,
 		storageobjectinuseprotection.PluginName, resize.PluginName, account.PluginName, guard.PluginName,
-		guard.DataPluginName, spare.PluginName,
+		hosts.PluginName, guard.DataPluginName, spare.PluginName,
 		// Quota is last, because it counts an admitted object as used.
 		resourcequota.PluginName,
 	} {

@@ -28,6 +28,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 
+	"volplane.dev/volplane/standalone/apiserver/hosts"
 	"volplane.dev/volplane/standalone/apiserver/membership"
 	"volplane.dev/volplane/standalone/pki"
 )
@@ -97,6 +98,7 @@ func authorize(
 		authzunion.NamedAuthorizer{AuthorizerName: "Membership", Authorizer: members.Authorizer()},
 		authzunion.NamedAuthorizer{AuthorizerName: "Node", Authorizer: node.NewAuthorizer(graph,
 			nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())},
+		authzunion.NamedAuthorizer{AuthorizerName: "Hosts", Authorizer: hosts.Authorizer()},
 		authzunion.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: roles})
 	if err != nil {
 		return fmt.Errorf("authorization: %w", err)

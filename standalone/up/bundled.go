@@ -18,8 +18,11 @@ import (
 // ensureBundled creates the objects of the bundled driver if they do not exist. It
 // keeps the changes of users; a deleted object is created again at the next start.
 func ensureBundled(ctx context.Context, client kubernetes.Interface) error {
-	if _, err := client.StorageV1().CSIDrivers().Create(ctx, bundledDriver(), metav1.CreateOptions{}); err != nil &&
-		!apierrors.IsAlreadyExists(err) {
+	_, err := client.StorageV1().CSIDrivers().Create(ctx, bundledDriver(), metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		err = placeBundled(ctx, client)
+	}
+	if err != nil {
 		return fmt.Errorf("create CSIDriver %s: %w", volume.LocalDriver, err)
 	}
 	if _, err := client.StorageV1().StorageClasses().Create(ctx, bundledClass(), metav1.CreateOptions{}); err != nil &&
@@ -29,9 +32,26 @@ func ensureBundled(ctx context.Context, client kubernetes.Interface) error {
 	return nil
 }
 
+// placeBundled has each host call its own instance of the bundled driver, unless a user has said who calls it. Earlier
+// versions have created the object without a word about that.
+func placeBundled(ctx context.Context, client kubernetes.Interface) error {
+	d, err := client.StorageV1().CSIDrivers().Get(ctx, volume.LocalDriver, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if _, said := d.Annotations[volume.AnnControllers]; said {
+		return nil
+	}
+	metav1.SetMetaDataAnnotation(&d.ObjectMeta, volume.AnnControllers, volume.ControllersOnNodes)
+	_, err = client.StorageV1().CSIDrivers().Update(ctx, d, metav1.UpdateOptions{})
+	return err
+}
+
 func bundledDriver() *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
-		ObjectMeta: metav1.ObjectMeta{Name: volume.LocalDriver},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: volume.LocalDriver, Annotations: map[string]string{volume.AnnControllers: volume.ControllersOnNodes},
+		},
 		Spec: storagev1.CSIDriverSpec{
 			AttachRequired:       ptr.To(true),
 			PodInfoOnMount:       ptr.To(false),

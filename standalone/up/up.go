@@ -23,6 +23,7 @@ import (
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Options configure the control plane.
@@ -184,7 +185,8 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 		{Name: "controllers", Run: func(ctx context.Context) error {
 			return app.ControlPlane(ctx, app.ControlPlaneOptions{
 				ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)), nil },
-				Drivers:   called, Flex: true, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Log: o.Log,
+				Drivers:   called, Scope: volume.Scope{Node: o.Node, Rest: true}, Flex: true,
+				DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Log: o.Log,
 			}, func() {
 				ready()
 				close(works)

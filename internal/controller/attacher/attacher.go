@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -49,6 +50,8 @@ func Declaration() controller.Declaration {
 type Options struct {
 	// Drivers holds the drivers that the attacher serves.
 	Drivers *csi.Set
+	// Scope says which volumes lose its finalizer by this attacher, whether or not their drivers are reached.
+	Scope volume.Scope
 	// ReconcileSync is the interval at which drivers are asked which volumes they have attached, if
 	// they can list them; 0 means a minute.
 	ReconcileSync time.Duration
@@ -156,7 +159,7 @@ func (a *attacher) reconcile(ctx context.Context, key controller.Key) (controlle
 		return controller.Result{After: a.compare(ctx, key.Name)}, nil
 	case kindVolume:
 		v, ok := a.volumes.Get(key.Name)
-		if !ok {
+		if !ok || !a.Scope.Has(provision.MadeOn(v)) {
 			return controller.Result{}, nil
 		}
 		attached := len(a.attachments.By(cluster.AttachmentsByVolume, v.Name)) > 0 || a.lost.of(v.Name)
@@ -198,7 +201,7 @@ func (a *attacher) gather(va *storagev1.VolumeAttachment) attach.Facts {
 	f := attach.AttachmentFacts(a.view, va)
 	f.Again = a.known.whyMissing(va.UID) != ""
 	if d, ok := a.Drivers.Get(va.Spec.Attacher); ok {
-		f.Ours, f.Trivial = true, !d.Controller.PublishUnpublish
+		f.Ours, f.Trivial = d.Scope.Has(attach.ServedBy(f)), !d.Controller.PublishUnpublish
 	} else if a.Dummy != "" && va.Spec.Attacher == a.Dummy {
 		f.Ours, f.Trivial = true, true
 	}

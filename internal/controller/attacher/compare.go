@@ -16,6 +16,7 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -99,7 +100,7 @@ func (a *attacher) compare(ctx context.Context, driver string) time.Duration {
 		}
 		return a.ReconcileSync
 	}
-	facts := a.publishedFacts(driver, published, settled)
+	facts := a.publishedFacts(d, published, settled)
 	a.correct(ctx, driver, attach.Published(facts))
 	return a.ReconcileSync
 }
@@ -140,14 +141,15 @@ func (a *attacher) attachmentsOf(driver string) []*storagev1.VolumeAttachment {
 }
 
 func (a *attacher) publishedFacts(
-	driver string, published map[attach.Pair]bool, settled map[types.UID]bool,
+	d *csi.Driver, published map[attach.Pair]bool, settled map[types.UID]bool,
 ) attach.PublishedFacts {
+	driver := d.Name
 	f := attach.PublishedFacts{
 		Driver: driver, Published: published, Settled: settled, Attachments: a.attachmentsOf(driver),
 		Nodes: map[string]*corev1.Node{}, Suspects: a.known.suspectsOf(driver),
 	}
 	for _, v := range a.volumes.List() {
-		if v.Spec.CSI != nil && v.Spec.CSI.Driver == driver {
+		if v.Spec.CSI != nil && v.Spec.CSI.Driver == driver && d.Scope.Has(provision.MadeOn(v)) {
 			f.Volumes = append(f.Volumes, v)
 		}
 	}

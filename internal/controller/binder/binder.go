@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -231,7 +232,7 @@ func (b *binder) putBack(name string, err error) {
 
 func (b *binder) gatherClaim(claim *corev1.PersistentVolumeClaim) bind.ClaimFacts {
 	f := bind.ClaimFactsOf(b.view, claim)
-	f.Served = f.Class != nil && b.requests.Served(f.Class.Provisioner)
+	f.Served = f.Class != nil && b.requests.Served(f.Class.Provisioner, provision.SelectedNode(f.Claim))
 	return f
 }
 

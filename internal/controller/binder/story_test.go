@@ -14,7 +14,7 @@ func TestStories(t *testing.T) {
 	story.Run(t, func(s *story.Scene) story.Cast {
 		requests := controller.NewRequests()
 		serve := func(args []string) error {
-			requests.Serve(func(driver string) bool { return driver == args[0] }, func(claim types.UID) {
+			requests.Serve(func(driver, _ string) bool { return driver == args[0] }, func(claim types.UID) {
 				s.Note("asks " + requests.Asked(claim) + " in this process for a volume for claim " + string(claim))
 			})
 			return nil

@@ -3,6 +3,7 @@ package capacity
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -205,8 +206,20 @@ func (t *tracker) gather(driver string) capacity.Facts {
 		Objects:  t.objects.By(cluster.CapacitiesByDriver, driver),
 		Segments: topology.Places(driver, t.nodes.List(), t.csiNodes.List()),
 	}
-	if d, ok := t.Drivers.Get(driver); ok {
-		f.Reached, f.Tells = true, d.Controller.GetCapacity
+	d, ok := t.Drivers.Get(driver)
+	if !ok {
+		return f
+	}
+	f.Reached, f.Tells, f.Guest = true, d.Controller.GetCapacity, !d.Scope.Has("")
+	if own := d.Scope.Node; own != "" {
+		all := f.Segments
+		f.Segments = nil
+		if n, ok := t.csiNodes.Get(own); ok {
+			f.Segments = topology.Places(driver, t.nodes.List(), []*storagev1.CSINode{n})
+		}
+		f.Elsewhere = slices.DeleteFunc(all, func(s topology.Segment) bool {
+			return slices.ContainsFunc(f.Segments, func(own topology.Segment) bool { return maps.Equal(s, own) })
+		})
 	}
 	return f
 }

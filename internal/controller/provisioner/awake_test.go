@@ -143,7 +143,7 @@ func TestABinderOfTheSameProcessAsks(t *testing.T) {
 	b := newBench(t, func(s *setup) { s.hears = true }, c, class(), claim("d"))
 	r := b.setup.Requests
 	for driver, want := range map[string]bool{driverName: true, "other.example": false} {
-		if r.Served(driver) != want {
+		if r.Served(driver, "") != want {
 			t.Errorf("serves %s: %v", driver, !want)
 		}
 	}
@@ -156,7 +156,7 @@ func TestABinderOfTheSameProcessAsks(t *testing.T) {
 	b.until("both are forgotten", func() bool { return r.Asked("u-c") == "" && r.Asked("u-d") == "" })
 
 	incapable := newBench(t, func(s *setup) { s.config.Controller.CreateDelete = false })
-	if incapable.setup.Requests.Served(driverName) {
+	if incapable.setup.Requests.Served(driverName, "") {
 		t.Error("serves a driver that makes no volumes")
 	}
 }

@@ -36,7 +36,7 @@ func (p *provisioner) reconcileVolume(ctx context.Context, name string) (control
 func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeFacts {
 	f := provision.VolumeFactsOf(p.view, v)
 	if d, ok := p.Drivers.Get(provision.DeleterOf(v)); ok {
-		f.Ours, f.Lacks = true, lacks(d)
+		f.Ours, f.Lacks = d.Scope.Has(provision.MadeOn(v)), lacks(d)
 	}
 	return f
 }

@@ -53,11 +53,11 @@ func (p *provisioner) protectClaim(ctx context.Context, namespace, name string) 
 // releaseClaim removes the finalizer from a claim that is being deleted, if no clone of it is being
 // created.
 func (p *provisioner) releaseClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	driver := provision.ProvisionerOf(claim)
+	driver, node := provision.ProvisionerOf(claim), provision.SelectedNode(claim)
 	if v, ok := p.volumes.Get(claim.Spec.VolumeName); ok && v.Spec.CSI != nil {
-		driver = v.Spec.CSI.Driver
+		driver, node = v.Spec.CSI.Driver, provision.MadeOn(v)
 	}
-	if _, ours := p.Drivers.Get(driver); !ours {
+	if d, ok := p.Drivers.Get(driver); !ok || !d.Scope.Has(node) {
 		return nil
 	}
 	changed := provision.Released(claim, p.open())

@@ -156,10 +156,10 @@ func (p *provisioner) watch() {
 	})
 }
 
-// serves says whether this provisioner creates volumes of a driver.
-func (p *provisioner) serves(driver string) bool {
+// serves says whether this provisioner creates volumes of a driver for a node.
+func (p *provisioner) serves(driver, node string) bool {
 	d, ok := p.Drivers.Get(driver)
-	return ok && lacks(d) == ""
+	return ok && d.Scope.Has(node) && lacks(d) == ""
 }
 
 func (p *provisioner) enqueueClaim(uid types.UID) {
@@ -313,7 +313,7 @@ func (p *provisioner) pause(claim *corev1.PersistentVolumeClaim, plan provision.
 	case plan.Step == provision.Record, plan.Step == provision.Create:
 		return p.refused.left(plan.Intent.Claim.UID, plan.Intent.Request(), now)
 	case plan.Reschedule:
-		node := claim.Annotations[volume.AnnSelectedNode]
+		node := provision.SelectedNode(claim)
 		left := p.refused.left(claim.UID, node, now)
 		if left == 0 {
 			p.refused.add(claim.UID, node, now)
@@ -329,8 +329,9 @@ func (p *provisioner) gather(ctx context.Context, f provision.ClaimFacts) (provi
 	if !ok {
 		return f, nil
 	}
-	f.Ours, f.Lacks = true, lacks(d)
-	if f.Lacks != "" || f.Settles() {
+	f.Scope, f.Lacks = d.Scope, lacks(d)
+	f.Ours = f.Settles() || f.Scope.Has(provision.SelectedNode(f.Claim))
+	if !f.Ours || f.Lacks != "" || f.Settles() {
 		return f, nil
 	}
 	if f.Topology = d.Plugin.AccessibilityConstraints; f.Topology {

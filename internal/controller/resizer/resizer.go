@@ -9,6 +9,7 @@ import (
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/resize"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
@@ -139,7 +140,7 @@ func (r *resizer) gather(claim *corev1.PersistentVolumeClaim) resize.Facts {
 		return f
 	}
 	if d, ok := r.drivers.Get(f.Volume.Spec.CSI.Driver); ok {
-		f.Ours, f.Expands, f.NodeExpands = true, d.Controller.Expand, d.Node.Expand
+		f.Ours, f.Expands, f.NodeExpands = d.Scope.Has(provision.MadeOn(f.Volume)), d.Controller.Expand, d.Node.Expand
 	}
 	return f
 }

@@ -93,6 +93,15 @@ func SourceOf(a *storagev1.VolumeAttachment, object *corev1.PersistentVolume) *c
 	return object
 }
 
+// ServedBy returns the node whose controllers attach and detach a volume of a node-local driver: the one on which it
+// was made, or, if it has no object any more, the attachment's; "" if the volume was made on no particular node.
+func ServedBy(f Facts) string {
+	if f.Volume == nil {
+		return f.Attachment.Spec.NodeName
+	}
+	return f.Volume.Annotations[volume.AnnProvisionedOn]
+}
+
 // NodeID returns the driver's id of an attachment's node: the one in the CSINode, else the one recorded
 // in the attachment, else the one in the Node's annotation (S1-050); "" if there is none.
 func NodeID(c *storagev1.CSINode, a *storagev1.VolumeAttachment, n *corev1.Node) string {

@@ -26,7 +26,7 @@ type PublishedFacts struct {
 	// asked; of the others it need not know yet.
 	Settled map[types.UID]bool
 	// Attachments are all of the driver, those that are lost and being
-	// detached included; Volumes all of its volume objects.
+	// detached included; Volumes all of its volume objects for which it can be called here.
 	Attachments []*storagev1.VolumeAttachment
 	Volumes     []*corev1.PersistentVolume
 	// Nodes are the nodes where the driver has registered, by its names.

@@ -2,6 +2,7 @@ package capacity
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	storagev1 "k8s.io/api/storage/v1"
@@ -20,8 +21,12 @@ type Facts struct {
 	// Immediate says that classes with immediate binding have objects, too.
 	Immediate bool
 	Classes   []*storagev1.StorageClass
-	// Segments are the topology segments of the nodes that the driver is registered on.
+	// Segments are the topology segments of the nodes that the driver is registered on and can be asked about here.
 	Segments []topology.Segment
+	// Elsewhere are the segments about which other processes ask. They keep the objects about these.
+	Elsewhere []topology.Segment
+	// Guest says that another process deletes the objects about segments in which there is no node any more.
+	Guest bool
 	// Objects are the objects with the driver's label.
 	Objects []*storagev1.CSIStorageCapacity
 }
@@ -47,7 +52,7 @@ func Driver(f Facts) Plan {
 	all := items(f)
 	var p Plan
 	for _, o := range f.Objects {
-		if !managed(f.Driver, o) || !f.Reached && !isOwn(o) {
+		if !managed(f.Driver, o) || !f.Reached && !isOwn(o) || f.keptElsewhere(o) {
 			continue
 		}
 		if why := obsoleteBecause(f, all, o); why != "" {
@@ -61,6 +66,13 @@ func Driver(f Facts) Plan {
 		p.Items = all
 	}
 	return p
+}
+
+// keptElsewhere says whether another process keeps an object.
+func (f Facts) keptElsewhere(o *storagev1.CSIStorageCapacity) bool {
+	s, _ := segmentOf(o)
+	is := func(t topology.Segment) bool { return maps.Equal(s, t) }
+	return slices.ContainsFunc(f.Elsewhere, is) || f.Guest && !slices.ContainsFunc(f.Segments, is)
 }
 
 func items(f Facts) map[string]Item {
@@ -98,7 +110,7 @@ func obsoleteBecause(f Facts, all map[string]Item, o *storagev1.CSIStorageCapaci
 		return "claims of class " + o.StorageClassName + " do not wait for a node"
 	}
 	if s, ok := segmentOf(o); ok {
-		return "no node with driver " + f.Driver + " is in " + describe(s)
+		return "no node with driver " + f.Driver + " is in " + topology.Describe(s)
 	}
 	return "its nodes are not chosen by a segment of driver " + f.Driver
 }

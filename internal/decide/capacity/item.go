@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -24,7 +23,7 @@ type Item struct {
 func (i Item) Name() string { return nameOf(i.Class.Provisioner, i.Class.Name, i.Segment) }
 
 // String returns the item as a text for people.
-func (i Item) String() string { return "class " + i.Class.Name + " in " + describe(i.Segment) }
+func (i Item) String() string { return "class " + i.Class.Name + " in " + topology.Describe(i.Segment) }
 
 // Key returns the name of the item that an object is about, or "".
 func Key(o *storagev1.CSIStorageCapacity) string {
@@ -88,15 +87,4 @@ func nameOf(driver, class string, s topology.Segment) string {
 		fmt.Fprintf(h, " %q=%q", k, s[k])
 	}
 	return volume.CapacityPrefix + hex.EncodeToString(h.Sum(nil)[:10])
-}
-
-func describe(s topology.Segment) string {
-	if len(s) == 0 {
-		return "all places"
-	}
-	parts := make([]string, 0, len(s))
-	for _, k := range slices.Sorted(maps.Keys(s)) {
-		parts = append(parts, k+"="+s[k])
-	}
-	return strings.Join(parts, ",")
 }

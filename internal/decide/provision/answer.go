@@ -2,6 +2,7 @@ package provision
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -139,8 +140,26 @@ func afterVolume(in *Intent, a Answer, takenBy string) Verdict {
 		return refuse(in, Remove, "driver "+in.Driver+" made an empty volume instead of a copy")
 	case in.Snapshot != "" && a.Snapshot != in.Snapshot:
 		return refuse(in, Remove, "driver "+in.Driver+" made an empty volume instead of restoring the snapshot")
+	case !topology.Meets(a.Segments, in.Requisite):
+		return refuse(in, Remove, fmt.Sprintf("driver %s made a volume that is accessible from %s only, and %s was required",
+			in.Driver, listed(a.Segments), listed(in.Requisite)))
 	}
 	return Verdict{Next: Save}
+}
+
+// maxListed is how many segments a message has.
+const maxListed = 4
+
+// listed returns segments for a message.
+func listed(all []topology.Segment) string {
+	var names []string
+	for _, s := range all[:min(len(all), maxListed)] {
+		names = append(names, topology.Describe(s))
+	}
+	if more := len(all) - maxListed; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, " or ")
 }
 
 // refuse returns the decision about a volume that must not get an object.

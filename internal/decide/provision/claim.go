@@ -45,8 +45,10 @@ type ClaimFacts struct {
 	Driver string
 	// Saved is the volume object with the name of the claim's volume; nil if the cache shows none.
 	Saved *corev1.PersistentVolume
-	// Ours says whether this process can call the driver.
+	// Ours says whether this process can call the driver for this claim.
 	Ours bool
+	// Scope says for which claims and volumes of the driver it does so.
+	Scope volume.Scope
 	// Lacks is a CSI capability that the driver lacks and needs to create volumes, or "".
 	Lacks string
 	// Topology says whether the driver's volumes are accessible from some nodes only.
@@ -127,7 +129,7 @@ func ask(f ClaimFacts, driver string) Plan {
 // Reopens says whether the claim is decided about anew although its intent is not resolved: the
 // driver has refused the intent, and its cause may have been removed.
 func (f ClaimFacts) Reopens() bool {
-	return f.Intent != nil && f.Doubtful && !unwanted(f.Claim, f.Intent)
+	return f.Intent != nil && f.Doubtful && !f.unwanted()
 }
 
 // reopen decides about an old intent when p has a new one. If both have the same request, the old
@@ -145,7 +147,7 @@ func reopen(old *Intent, p Plan) Plan {
 
 // resolve decides about a claim for which CreateVolume may have been called.
 func resolve(f ClaimFacts) Plan {
-	c, in := f.Claim, f.Intent
+	in := f.Intent
 	p, settled := settle(f)
 	switch {
 	case settled:
@@ -155,7 +157,10 @@ func resolve(f ClaimFacts) Plan {
 	case f.Lacks != "":
 		p = fault(in.Driver, "driver "+in.Driver+" does not have the capability "+f.Lacks+
 			" any more, and may have made volume "+in.Name)
-	case !unwanted(c, in):
+	case f.left():
+		p = because(Undo, volume.ReasonDeleting, in.Driver,
+			"volume "+in.Name+" may have been made on node "+in.Node+", and is wanted on another node now")
+	case !f.unwanted():
 		p = because(Create, volume.ReasonProvisioning, in.Driver, "volume "+in.Name+" is being made")
 	case in.Reclaim != corev1.PersistentVolumeReclaimDelete:
 		// The volume may exist with data that must be retained, and its object may have been
@@ -185,8 +190,21 @@ func settle(f ClaimFacts) (p Plan, settled bool) {
 }
 
 // unwanted says whether no claim waits for the volume of an intent any more.
-func unwanted(c *corev1.PersistentVolumeClaim, in *Intent) bool {
-	return c == nil || c.DeletionTimestamp != nil || c.Spec.VolumeName != "" && c.Spec.VolumeName != in.Name
+func (f ClaimFacts) unwanted() bool {
+	c, in := f.Claim, f.Intent
+	return c == nil || c.DeletionTimestamp != nil || c.Spec.VolumeName != "" && c.Spec.VolumeName != in.Name || f.left()
+}
+
+// left says whether the claim, which has no volume, waits for one on another node than the intent's. Nobody can have
+// used the intent's volume, so it is deleted even if it was to be retained.
+func (f ClaimFacts) left() bool {
+	c := f.Claim
+	return c != nil && c.Spec.VolumeName == "" && !f.Scope.Has(SelectedNode(c))
+}
+
+// SelectedNode returns the node for which a claim's volume is to be made, or "".
+func SelectedNode(c *corev1.PersistentVolumeClaim) string {
+	return c.Annotations[volume.AnnSelectedNode]
 }
 
 // ProvisionerOf returns the driver in a claim's annotation storage-provisioner, in either spelling,
@@ -206,7 +224,8 @@ func request(f ClaimFacts) Plan {
 		return fault("user", "the claim's request of "+err.Error())
 	}
 	in := &Intent{
-		Driver: class.Provisioner, Claim: *bind.Reference(c), Name: NameOf(c), Bytes: bytes, Class: class.Name,
+		Driver: class.Provisioner, Claim: *bind.Reference(c), Node: f.Scope.Node, Name: NameOf(c), Bytes: bytes,
+		Class:   class.Name,
 		Options: class.MountOptions, Reclaim: corev1.PersistentVolumeReclaimDelete,
 		Block: cluster.IsBlock(c.Spec.VolumeMode),
 		Modes: c.Spec.AccessModes,

@@ -19,6 +19,8 @@ type Intent struct {
 	Driver string `json:"driver"`
 	// Claim is the reference to the claim for the volume object.
 	Claim corev1.ObjectReference `json:"claim"`
+	// Node is the node on which the volume is made, if the driver is node-local; otherwise "".
+	Node string `json:"node,omitempty"`
 	// Name is the name of the volume at the driver and of its object.
 	Name       string                              `json:"name"`
 	Bytes      int64                               `json:"bytes"`

@@ -54,6 +54,9 @@ func Object(in *Intent, a Answer) *corev1.PersistentVolume {
 	if in.Reclaim == corev1.PersistentVolumeReclaimDelete {
 		pv.Finalizers = append(pv.Finalizers, volume.FinalizerProvisioner)
 	}
+	if in.Node != "" {
+		pv.Annotations[volume.AnnProvisionedOn] = in.Node
+	}
 	if s := in.Secrets.Provision; s != nil {
 		pv.Annotations[volume.AnnDeletionSecretName], pv.Annotations[volume.AnnDeletionSecretNamespace] = s.Name, s.Namespace
 	}
@@ -85,7 +88,7 @@ type VolumeFacts struct {
 	Claim *corev1.PersistentVolumeClaim
 	// Attachments are the names of the VolumeAttachments of the volume.
 	Attachments []string
-	// Ours says whether this process can call the driver.
+	// Ours says whether this process can call the driver for this volume.
 	Ours bool
 	// Lacks is a CSI capability that the driver lacks and needs to delete volumes, or "".
 	Lacks string
@@ -101,6 +104,9 @@ func DeleterOf(v *corev1.PersistentVolume) string {
 	}
 	return v.Spec.CSI.Driver
 }
+
+// MadeOn returns the node on which a node-local driver has made a volume, or "".
+func MadeOn(v *corev1.PersistentVolume) string { return v.Annotations[volume.AnnProvisionedOn] }
 
 // Volume decides about one volume object.
 func Volume(f VolumeFacts) (Reclaim, volume.Because) {

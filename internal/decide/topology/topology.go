@@ -33,6 +33,8 @@ type Facts struct {
 	Claim string
 	// Selected is the name of the claim's selected node; "" with immediate binding.
 	Selected string
+	// Only is the one node on which the volume can be made; "" if it may be any.
+	Only string
 	// Allowed are the class's allowed topologies.
 	Allowed []corev1.TopologySelectorTerm
 	// Nodes are the nodes by name.
@@ -47,12 +49,13 @@ type Requirement struct{ Requisite, Preferred []Segment }
 // Require returns the requirement for a new volume: the class's allowed segments, or else those of
 // all nodes of the driver. The segment of the selected node is preferred. Without a selected node,
 // the claim's name determines the preferred segment, so that the claims of a StatefulSet are spread
-// (S1-027 to S1-038).
+// (S1-027 to S1-038). If the volume can be made on one node only, that node's segment is the only one.
 func Require(f Facts) (Requirement, error) {
 	var own Segment
-	if f.Selected != "" {
+	selected := cmp.Or(f.Selected, f.Only)
+	if selected != "" {
 		var err error
-		if own, err = segmentOf(f, f.Selected); err != nil {
+		if own, err = segmentOf(f, selected); err != nil {
 			return Requirement{}, err
 		}
 	}
@@ -68,8 +71,11 @@ func Require(f Facts) (Requirement, error) {
 	first := int((hash + index) % uint32(len(all)))
 	if own != nil {
 		if first = slices.IndexFunc(all, func(s Segment) bool { return s.Matches(own) }); first < 0 {
-			return Requirement{}, fmt.Errorf("node %s: %w: it is not in any allowed topology", f.Selected, ErrNode)
+			return Requirement{}, fmt.Errorf("node %s: %w: it is not in any allowed topology", selected, ErrNode)
 		}
+	}
+	if f.Only != "" {
+		return Requirement{Requisite: []Segment{own}, Preferred: []Segment{own}}, nil
 	}
 	return Requirement{Requisite: all, Preferred: slices.Concat(all[first:], all[:first])}, nil
 }
@@ -163,6 +169,35 @@ func (s Segment) Matches(labels map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// Meets says whether a volume that is accessible from the given segments meets a requirement: a segment must not
+// contradict one that was required. They may have different keys, because a driver may know a place by several.
+func Meets(accessible, requisite []Segment) bool {
+	return len(accessible) == 0 || len(requisite) == 0 || slices.ContainsFunc(accessible, func(a Segment) bool {
+		return slices.ContainsFunc(requisite, func(r Segment) bool { return !a.contradicts(r) })
+	})
+}
+
+func (s Segment) contradicts(other Segment) bool {
+	for k, v := range s {
+		if w, ok := other[k]; ok && v != w {
+			return true
+		}
+	}
+	return false
+}
+
+// Describe returns a segment for a message.
+func Describe(s Segment) string {
+	if len(s) == 0 {
+		return "all places"
+	}
+	parts := make([]string, 0, len(s))
+	for _, k := range slices.Sorted(maps.Keys(s)) {
+		parts = append(parts, k+"="+s[k])
+	}
+	return strings.Join(parts, ",")
 }
 
 func sameKeys(a, b Segment) bool {

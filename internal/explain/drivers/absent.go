@@ -119,6 +119,25 @@ func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bo
 	return b, true
 }
 
+// IsNodeLocal says whether the volumes of a driver are made and served by the controllers of each node.
+func IsNodeLocal(view cluster.View, driver string) bool {
+	d := cluster.Find(view.Drivers, driver)
+	return d != nil && d.Annotations[volume.AnnControllers] == volume.ControllersOnNodes
+}
+
+// UncalledOn returns why the controllers of a node cannot call a node-local driver; false if the driver has registered
+// there.
+func UncalledOn(view cluster.View, s note.Driver, node string) (volume.Because, bool) {
+	if Registered(view, s.CSI, node) {
+		return volume.Because{}, false
+	}
+	return volume.Because{
+		Reason: volume.ReasonDriverMissing, Next: "administrator of node " + node,
+		Message: fmt.Sprintf("driver %s has not registered on node %s, and only that node's controllers call it for the "+
+			"node's volumes", s.CSI, node),
+	}, true
+}
+
 // Registered says whether a driver is registered on a node, or, with an empty node, on any.
 func Registered(view cluster.View, driver, node string) bool {
 	has := func(n *storagev1.CSINode) bool {

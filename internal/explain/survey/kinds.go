@@ -132,7 +132,7 @@ func absences(w why.Walk, name string, object *storagev1.CSIDriver) []chain.Link
 	for _, n := range w.Nodes {
 		b, ok := note.Absent(name, n), note.Of(n)[name] != "" && !drivers.Registered(w.View, name, n.Name)
 		if n == control && !attach.SkipsAttach(object) {
-			b, ok = w.Uncalled(note.Driver{CSI: name})
+			b, ok = w.Uncalled(note.Driver{CSI: name}, "")
 		}
 		if ok && b.Reason != "" {
 			out = append(out, chain.New("node/"+n.Name, chain.Problem, b.Reason, b.Message, b.Next))

@@ -172,7 +172,11 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.L
 // than what the attachment says: it is not where the controllers run, or not on the
 // node, or it is a driver of a host that is broken.
 func (f facts) cannot(s note.Driver, a *storagev1.VolumeAttachment, told volume.Condition) (volume.Because, bool) {
-	if b, ok := f.Uncalled(s); ok {
+	served := a.Spec.NodeName
+	if f.Volume != nil {
+		served = f.servedOn()
+	}
+	if b, ok := f.Uncalled(s, served); ok {
 		return b, true
 	}
 	if told.Reason == volume.ReasonDriverMissing {

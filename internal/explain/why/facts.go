@@ -1,6 +1,7 @@
 package why
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/migrate"
 	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
 	"volplane.dev/volplane/internal/explain/state"
@@ -105,16 +107,42 @@ func (w Walk) provides(provisioner string) bool {
 	return cluster.Find(w.View.Drivers, provisioner) == nil && w.leases.Held(strings.ReplaceAll(provisioner, "/", "-"))
 }
 
-// Uncalled returns why the controllers cannot call a driver; see drivers.Uncalled.
-func (w Walk) Uncalled(s note.Driver) (volume.Because, bool) {
-	return drivers.Uncalled(w.View, s, w.leases.Calls(s.CSI))
+// Uncalled returns why no controllers can call a driver for the volumes of a node, if it is node-local; otherwise the
+// node does not matter.
+func (w Walk) Uncalled(s note.Driver, node string) (volume.Because, bool) {
+	if !drivers.IsNodeLocal(w.View, s.CSI) {
+		return drivers.Uncalled(w.View, s, w.leases.Calls(s.CSI))
+	}
+	if n := drivers.ControlPlane(w.View); n != nil {
+		node = cmp.Or(node, n.Name)
+	}
+	if node == "" {
+		return volume.Because{}, false
+	}
+	if l, down := w.NodeDown(node); down {
+		l.Because.Message += "; only its controllers call driver " + s.CSI + " for its volumes"
+		return l.Because, true
+	}
+	return drivers.UncalledOn(w.View, s, node)
+}
+
+// servedOn returns the node whose controllers serve the claim or the volume, if its driver is node-local; "" if it
+// belongs to none.
+func (f facts) servedOn() string {
+	switch {
+	case f.Volume != nil:
+		return provision.MadeOn(f.Volume)
+	case f.Claim != nil:
+		return provision.SelectedNode(f.Claim)
+	}
+	return ""
 }
 
 // uncalled returns the condition of what only a driver's controller can do, if nobody calls it although the driver is
 // registered somewhere.
-func (w Walk) uncalled(driver string) (volume.Condition, bool) {
-	b, ok := w.Uncalled(note.Driver{CSI: driver})
-	return volume.Condition{Because: b, Stuck: true}, ok && drivers.Registered(w.View, driver, "")
+func (f facts) uncalled(driver string) (volume.Condition, bool) {
+	b, ok := f.Uncalled(note.Driver{CSI: driver}, f.servedOn())
+	return volume.Condition{Because: b, Stuck: true}, ok && drivers.Registered(f.View, driver, "")
 }
 
 // moved tells of a volume or a claim, "namespace/name", that is not there, or not

@@ -40,6 +40,6 @@ func (f facts) failedResize(subject string, c volume.Condition) (chain.Link, boo
 	if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedResize, c.Next); ok {
 		return l, true
 	}
-	b, away := f.Uncalled(f.source())
+	b, away := f.Uncalled(f.source(), f.servedOn())
 	return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next), away
 }

@@ -1,0 +1,55 @@
+package hosts
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Authorizer lets the agent of a node impersonate the controllers of its host, and lets these read and write their
+// intent log. RBAC cannot express either, because it knows no names that depend on the user.
+func Authorizer() authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(
+		func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			if a.IsResourceRequest() && a.GetAPIGroup() == "" && a.GetSubresource() == "" && (impersonates(a) || logs(a)) {
+				return authorizer.DecisionAllow, "", nil
+			}
+			return authorizer.DecisionNoOpinion, "", nil
+		})
+}
+
+// impersonates says whether a node's agent wants to act as the controllers of its host.
+func impersonates(a authorizer.Attributes) bool {
+	node, ok := strings.CutPrefix(a.GetUser().GetName(), identity.UserPrefix)
+	if !ok || a.GetVerb() != "impersonate" || !slices.Contains(a.GetUser().GetGroups(), identity.NodesGroup) {
+		return false
+	}
+	return a.GetResource() == "users" && a.GetName() == identity.HostPrefix+node ||
+		a.GetResource() == "groups" && a.GetName() == identity.HostsGroup
+}
+
+// logs says whether the controllers of a host want to use their intent log. The name of an object that is to be created
+// is not known here; the admission plugin checks it.
+func logs(a authorizer.Attributes) bool {
+	node, ok := identity.HostOf(a.GetUser().GetName())
+	if !ok || a.GetResource() != "configmaps" || a.GetNamespace() != volume.NamespaceSystem {
+		return false
+	}
+	switch a.GetVerb() {
+	case "create":
+		return true
+	case "update", "delete":
+		return isLog(node, a.GetName())
+	case "list":
+		all, err := a.GetLabelSelector()
+		return err == nil && len(all) == 1 && all[0].Key() == volume.LabelIntents &&
+			all[0].Operator() == selection.Equals && all[0].ValuesUnsorted()[0] == identity.HostIntents(node)
+	}
+	return false
+}

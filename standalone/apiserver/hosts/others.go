@@ -1,0 +1,147 @@
+package hosts
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// claim checks a write of a claim: the finalizer of a claim that is cloned, and that another node is to be selected.
+// The status tells how its volume grows.
+func (w *write) claim() error {
+	if w.GetOperation() != admission.Update || w.GetSubresource() != "" && w.GetSubresource() != "status" {
+		return errOther
+	}
+	before, after, err := pair(w, &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolumeClaim{})
+	if err != nil {
+		return err
+	}
+	if before.Spec.VolumeName != "" {
+		v, err := w.client.CoreV1().PersistentVolumes().Get(w.ctx, before.Spec.VolumeName, metav1.GetOptions{})
+		if err != nil {
+			return unread("volume "+before.Spec.VolumeName, err)
+		}
+		if err := w.madeHere(v); err != nil {
+			return err
+		}
+	} else if on := provision.SelectedNode(before); on != w.node {
+		return fmt.Errorf("claim %s/%s is for node %q", before.Namespace, before.Name, on)
+	}
+	if w.GetSubresource() == "status" {
+		return nil
+	}
+	annotations := []string{}
+	if provision.SelectedNode(after) == "" {
+		annotations = append(annotations, volume.AnnSelectedNode)
+	}
+	bare(&before.ObjectMeta, []string{volume.FinalizerCloning}, annotations)
+	bare(&after.ObjectMeta, []string{volume.FinalizerCloning}, annotations)
+	if !equality.Semantic.DeepEqual(before, after) {
+		return errOther
+	}
+	return nil
+}
+
+// attachment checks a write of a VolumeAttachment: what the attacher of its volume says of it.
+func (w *write) attachment() error {
+	if w.GetOperation() != admission.Update {
+		return errOther
+	}
+	before, after, err := pair(w, &storagev1.VolumeAttachment{}, &storagev1.VolumeAttachment{})
+	if err != nil {
+		return err
+	}
+	if err := w.attachedHere(before); err != nil {
+		return err
+	}
+	finalizers := []string{volume.AttacherFinalizer(before.Spec.Attacher)}
+	annotations := []string{volume.AnnNodeID, volume.AnnDetach}
+	bare(&before.ObjectMeta, finalizers, annotations)
+	bare(&after.ObjectMeta, finalizers, annotations)
+	after.Status = before.Status
+	if !equality.Semantic.DeepEqual(before, after) {
+		return errOther
+	}
+	return nil
+}
+
+func (w *write) attachedHere(a *storagev1.VolumeAttachment) error {
+	if err := w.isNodeLocal(a.Spec.Attacher); err != nil {
+		return err
+	}
+	name := a.Spec.Source.PersistentVolumeName
+	if name == nil {
+		return fmt.Errorf("attachment %s names no volume", a.Name)
+	}
+	v, err := w.client.CoreV1().PersistentVolumes().Get(w.ctx, *name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return w.madeHere(v)
+	case !apierrors.IsNotFound(err):
+		return unread("volume "+*name, err)
+	case a.Spec.NodeName != w.node:
+		return fmt.Errorf("attachment %s, whose volume does not exist, is for node %s", a.Name, a.Spec.NodeName)
+	}
+	return nil
+}
+
+// capacity checks a write of a CSIStorageCapacity: it is about a driver and a segment of the node.
+func (w *write) capacity() error {
+	for _, o := range []struct {
+		is bool
+		of func() (*storagev1.CSIStorageCapacity, error)
+	}{
+		{w.GetOperation() != admission.Create, func() (*storagev1.CSIStorageCapacity, error) {
+			if w.GetOperation() == admission.Update {
+				return as(w.GetOldObject(), &storagev1.CSIStorageCapacity{})
+			}
+			o, err := w.client.StorageV1().CSIStorageCapacities(w.GetNamespace()).Get(w.ctx, w.GetName(), metav1.GetOptions{})
+			if err != nil {
+				return nil, unread("CSIStorageCapacity "+w.GetName(), err)
+			}
+			return o, nil
+		}},
+		{w.GetOperation() != admission.Delete, func() (*storagev1.CSIStorageCapacity, error) {
+			return as(w.GetObject(), &storagev1.CSIStorageCapacity{})
+		}},
+	} {
+		if !o.is {
+			continue
+		}
+		c, err := o.of()
+		if err == nil {
+			err = w.aboutHere(c)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *write) aboutHere(c *storagev1.CSIStorageCapacity) error {
+	if err := w.isNodeLocal(c.Labels[volume.LabelDriver]); err != nil {
+		return err
+	}
+	n, err := w.client.CoreV1().Nodes().Get(w.ctx, w.node, metav1.GetOptions{})
+	if err != nil {
+		return unread("node "+w.node, err)
+	}
+	if t := c.NodeTopology; t == nil || len(t.MatchExpressions) > 0 || len(t.MatchLabels) == 0 {
+		return fmt.Errorf("CSIStorageCapacity %s is not about labels of the node", c.Name)
+	}
+	for k, v := range c.NodeTopology.MatchLabels {
+		if n.Labels[k] != v {
+			return fmt.Errorf("CSIStorageCapacity %s is about %s=%s, which is not a label of the node", c.Name, k, v)
+		}
+	}
+	return nil
+}

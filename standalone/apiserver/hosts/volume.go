@@ -1,0 +1,137 @@
+package hosts
+
+import (
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+
+	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/volume"
+)
+
+var errOther = errors.New("it changes more than they may")
+
+// volume checks a write of a PersistentVolume.
+func (w *write) volume() error {
+	switch {
+	case w.GetSubresource() != "":
+		return errOther
+	case w.GetOperation() == admission.Create:
+		v, err := as(w.GetObject(), &corev1.PersistentVolume{})
+		if err != nil {
+			return err
+		}
+		return w.newVolume(v)
+	case w.GetOperation() == admission.Delete:
+		v, err := w.client.CoreV1().PersistentVolumes().Get(w.ctx, w.GetName(), metav1.GetOptions{})
+		if err != nil {
+			return unread("volume "+w.GetName(), err)
+		}
+		if policy := v.Spec.PersistentVolumeReclaimPolicy; v.Status.Phase != corev1.VolumeReleased ||
+			policy != corev1.PersistentVolumeReclaimDelete {
+			return fmt.Errorf("volume %s is not to be deleted: it is %s with the policy %s", v.Name, v.Status.Phase, policy)
+		}
+		return w.madeHere(v)
+	}
+	return w.changedVolume()
+}
+
+// changedVolume checks an update of a volume: finalizers, and its size when it grows.
+func (w *write) changedVolume() error {
+	before, after, err := pair(w, &corev1.PersistentVolume{}, &corev1.PersistentVolume{})
+	if err != nil {
+		return err
+	}
+	if err := w.madeHere(before); err != nil {
+		return err
+	}
+	finalizers := []string{volume.FinalizerProvisioner, volume.AttacherFinalizer(before.Spec.CSI.Driver)}
+	bare(&before.ObjectMeta, finalizers, nil)
+	bare(&after.ObjectMeta, finalizers, nil)
+	after.Spec.Capacity = before.Spec.Capacity
+	if !equality.Semantic.DeepEqual(before, after) {
+		return errOther
+	}
+	return nil
+}
+
+// newVolume returns an error unless a volume is what the provisioner decides to make for its claim, with the driver's
+// answer. Above all, it names no other Secrets than the class does: a node may read the Secrets of volumes that its
+// Pods use.
+func (w *write) newVolume(v *corev1.PersistentVolume) error {
+	if err := w.madeHere(v); err != nil {
+		return err
+	}
+	ref := v.Spec.ClaimRef
+	if ref == nil {
+		return fmt.Errorf("volume %s has no claim", v.Name)
+	}
+	claim, err := w.client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(w.ctx, ref.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && claim.UID != ref.UID {
+		return retained(v)
+	}
+	if err != nil {
+		return unread("claim "+ref.Name, err)
+	}
+	want, err := w.wanted(claim, v)
+	if err != nil {
+		return err
+	}
+	for _, o := range []*corev1.PersistentVolume{want, v} {
+		bare(&o.ObjectMeta, nil, nil)
+		o.UID, o.CreationTimestamp, o.Status = "", metav1.Time{}, corev1.PersistentVolumeStatus{}
+		o.Spec.ClaimRef.ResourceVersion = ""
+	}
+	if !equality.Semantic.DeepEqual(want, v) {
+		return fmt.Errorf("volume %s is not what claim %s/%s and its class ask for", v.Name, ref.Namespace, ref.Name)
+	}
+	return nil
+}
+
+// retained returns an error unless a volume without a claim may hold data that is to be retained. It must name no
+// Secrets, because a later claim of the same name would make them readable for the node.
+func retained(v *corev1.PersistentVolume) error {
+	c := v.Spec.CSI
+	switch {
+	case v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
+		return fmt.Errorf("the claim of volume %s does not exist", v.Name)
+	case c.ControllerPublishSecretRef != nil, c.NodeStageSecretRef != nil, c.NodePublishSecretRef != nil,
+		c.ControllerExpandSecretRef != nil, c.NodeExpandSecretRef != nil:
+		return fmt.Errorf("the claim of volume %s does not exist, and the volume names Secrets", v.Name)
+	}
+	return nil
+}
+
+// wanted returns the volume that the provisioner makes for a claim, with what only the driver knows from v.
+func (w *write) wanted(
+	claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume,
+) (*corev1.PersistentVolume, error) {
+	f := provision.ClaimFacts{
+		Claim: claim, Driver: v.Spec.CSI.Driver, Ours: true, Scope: volume.Scope{Node: w.node}, Partial: true,
+	}
+	if on := provision.SelectedNode(claim); on != w.node {
+		return nil, fmt.Errorf("claim %s/%s is for node %q", claim.Namespace, claim.Name, on)
+	}
+	name, _ := bind.ClassOf(claim)
+	class, err := w.client.StorageV1().StorageClasses().Get(w.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, unread("class "+name, err)
+	}
+	f.Class = class
+	plan := provision.Claim(f)
+	if plan.Intent == nil {
+		return nil, fmt.Errorf("claim %s/%s gets no volume: %s", claim.Namespace, claim.Name, plan.Because.Message)
+	}
+	want := provision.Object(plan.Intent, provision.Answer{
+		Handle: v.Spec.CSI.VolumeHandle, Context: v.Spec.CSI.VolumeAttributes,
+	})
+	want.Spec.Capacity, want.Spec.NodeAffinity = v.Spec.Capacity, v.Spec.NodeAffinity
+	want.Spec.VolumeAttributesClassName = v.Spec.VolumeAttributesClassName
+	return want, nil
+}
