@@ -91,7 +91,7 @@ type verdictCase struct {
 
 func TestAnswers(t *testing.T) {
 	var out strings.Builder
-	for _, cases := range [][]verdictCase{refusals(), savings(), removals(), goneSources()} {
+	for _, cases := range [][]verdictCase{refusals(), misplaced(), savings(), removals(), goneSources()} {
 		for _, c := range cases {
 			fmt.Fprintf(&out, "# %s\n%s\n----\n%s", c.argues, c.answer, verdictText(c.verdict))
 		}
@@ -184,6 +184,24 @@ func refusals() []verdictCase {
 }
 
 // savings are answers of the API server to a volume object.
+// misplaced are volumes that were made elsewhere than required, or not.
+func misplaced() []verdictCase {
+	in := intent()
+	in.Requisite = []topology.Segment{{"zone": "a"}, {"zone": "b", "rack": "1"}}
+	made := func(segments ...topology.Segment) Verdict {
+		return After(in, Creation{Call: ended(nil), Volume: Answer{Handle: "h", Segments: segments}})
+	}
+	return []verdictCase{
+		{"it is where it was required", "made in zone=b", made(topology.Segment{"zone": "b"})},
+		{"one of its segments is enough", "made in zone=c and zone=a",
+			made(topology.Segment{"zone": "c"}, topology.Segment{"zone": "a"})},
+		{"a driver that tells nothing is believed", "made somewhere", made()},
+		{"a place may have other keys", "made in region=1", made(topology.Segment{"region": "1"})},
+		{"it is where nobody wanted it", "made in zone=c", made(topology.Segment{"zone": "c"})},
+		{"one key contradicts", "made in zone=b,rack=2", made(topology.Segment{"zone": "b", "rack": "2"})},
+	}
+}
+
 func savings() []verdictCase {
 	in, a := intent(), Answer{Handle: "h"}
 	object := func(change func(*corev1.PersistentVolume)) Saving {

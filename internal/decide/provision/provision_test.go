@@ -87,7 +87,7 @@ func ours(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) ClaimF
 
 func TestClaims(t *testing.T) {
 	var out strings.Builder
-	for _, c := range slices.Concat(newClaims(), openIntents(), wholeClaims(), halfDone()) {
+	for _, c := range slices.Concat(newClaims(), nodeClaims(), openIntents(), wholeClaims(), halfDone()) {
 		if c.facts.Intent == nil && c.facts.Driver == "" {
 			c.facts.Driver = ProvisionerOf(c.facts.Claim)
 		}
@@ -151,6 +151,37 @@ func newClaims() []claimCase {
 			Claim: claim(), Class: class(nil), Ours: true, Topology: true,
 			Places: topology.Facts{Driver: driver, Selected: "n1"},
 		}},
+	}
+}
+
+// nodeClaims are claims of a driver that is called for the volumes of node n1 only.
+func nodeClaims() []claimCase {
+	here, rest := volume.Scope{Node: "n1"}, volume.Scope{Node: "n1", Rest: true}
+	on := func(node string) func(*corev1.PersistentVolumeClaim) {
+		return func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = node }
+	}
+	in, keeping := intent(), intent()
+	in.Node, keeping.Node, keeping.Reclaim = "n1", "n1", corev1.PersistentVolumeReclaimRetain
+	return []claimCase{
+		{"a node-local driver makes the volume on the node", ClaimFacts{
+			Claim: claim(on("n1")), Class: lateClass(), Ours: true, Scope: here,
+		}},
+		{"one host makes those of no node", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Scope: rest}},
+		{"another node's claim is not ours", ClaimFacts{Claim: claim(on("n2")), Class: lateClass(), Scope: here}},
+		{"after a crash the call is repeated on its node", ClaimFacts{
+			Claim: claim(on("n1")), Intent: in, Ours: true, Scope: here,
+		}},
+		{"a claim that has left for another node leaves no volume", ClaimFacts{
+			Claim: claim(on("n2")), Intent: in, Ours: true, Scope: here,
+		}},
+		{"nor one that would be retained: nobody has used it", ClaimFacts{
+			Claim: claim(on("n2")), Intent: keeping, Ours: true, Scope: here,
+		}},
+		{"nor does one without a node, unless this host has those", ClaimFacts{
+			Claim: claim(), Intent: in, Ours: true, Scope: here,
+		}},
+		{"which goes on then", ClaimFacts{Claim: claim(), Intent: in, Ours: true, Scope: rest}},
+		{"what a claim that is gone may have used is retained", ClaimFacts{Intent: keeping, Ours: true, Scope: here}},
 	}
 }
 

@@ -49,7 +49,7 @@ type Requirement struct{ Requisite, Preferred []Segment }
 // Require returns the requirement for a new volume: the class's allowed segments, or else those of
 // all nodes of the driver. The segment of the selected node is preferred. Without a selected node,
 // the claim's name determines the preferred segment, so that the claims of a StatefulSet are spread
-// (S1-027 to S1-038). If the volume can be made on one node only, that node's segment is the only one.
+// (S1-027 to S1-038). If only one node can make the volume, there is only its segment.
 func Require(f Facts) (Requirement, error) {
 	var own Segment
 	selected := cmp.Or(f.Selected, f.Only)

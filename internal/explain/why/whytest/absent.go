@@ -147,5 +147,27 @@ func uselessRows() []Row {
 			s.Called()
 			s.All.Leases[0].Spec.HolderIdentity = nil
 		}},
+		{"a node-local driver needs no lease", "pvc/data", func(s *Scene) {
+			s.Attachment.Status.Attached = false
+			s.NodeLocal("n1")
+		}},
+		{"a node-local driver is not where the volume is", "pvc/data", func(s *Scene) {
+			s.Attachment.Status.Attached = false
+			s.NodeLocal("n1")
+			s.CSI1.Spec.Drivers = nil
+		}},
+		{"the node that is to make a volume is down", "pvc/data", func(s *Scene) {
+			s.Unbound()
+			s.NodeLocal("n1")
+			s.Claim.Annotations = map[string]string{volume.AnnSelectedNode: "n1"}
+			s.All.Nodes[0].Status.Conditions = []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "no heartbeat for 40s",
+			}}
+		}},
+		{"the node that is to delete a volume is gone", "pv/v1", func(s *Scene) {
+			s.Released()
+			s.Detached()
+			s.NodeLocal("n3")
+		}},
 	}
 }

@@ -214,6 +214,18 @@ func (s *Scene) NodeOnly() {
 	s.All.CSINodes = append(s.All.CSINodes, CSINode("n2"))
 }
 
+// NodeLocal has the driver make and serve volumes on each node, and v1 be made on the given one. The control plane is
+// on n2.
+func (s *Scene) NodeLocal(node string) {
+	s.NodeOnly()
+	for _, d := range s.All.Drivers {
+		d.Annotations = map[string]string{volume.AnnControllers: volume.ControllersOnNodes}
+	}
+	for _, v := range s.All.Volumes {
+		metav1.SetMetaDataAnnotation(&v.ObjectMeta, volume.AnnProvisionedOn, node)
+	}
+}
+
 // Called has a process call the driver as its controllers do.
 func (s *Scene) Called() {
 	s.Lease(volume.NamespaceSystem, "external-attacher-leader-d-example-com", "volplane-up_n2", 120, time.Minute)
