@@ -1,0 +1,351 @@
+package apiserver_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/standalone/standalonetest"
+)
+
+const (
+	ownDriver     = "own.example.com"
+	networkDriver = "network.example.com"
+)
+
+// hostCluster is an API server with the nodes n1 and n2, a node-local driver and another one.
+type hostCluster struct {
+	t     *testing.T
+	admin kubernetes.Interface
+	// n1 is what the agent of n1 may do as the controllers of its host.
+	n1 kubernetes.Interface
+}
+
+func newHostCluster(t *testing.T) *hostCluster {
+	s := standalonetest.Start(t, app.RBAC()...)
+	agent := s.ClientConfig(identity.UserPrefix+"n1", identity.NodesGroup)
+	agent.Impersonate = rest.ImpersonationConfig{UserName: identity.HostPrefix + "n1", Groups: []string{identity.HostsGroup}}
+	c := &hostCluster{t: t, admin: kubernetes.NewForConfigOrDie(s.AdminConfig()), n1: kubernetes.NewForConfigOrDie(agent)}
+	ctx := t.Context()
+	for name, where := range map[string]string{ownDriver: volume.ControllersOnNodes, networkDriver: ""} {
+		d := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if where != "" {
+			d.Annotations = map[string]string{volume.AnnControllers: where}
+		}
+		must(c.admin.StorageV1().CSIDrivers().Create(ctx, d, metav1.CreateOptions{}))(t)
+		must(c.admin.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
+			ObjectMeta: metav1.ObjectMeta{Name: strings.TrimSuffix(name, ".example.com")}, Provisioner: name,
+			VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer), AllowVolumeExpansion: ptr.To(true),
+		}, metav1.CreateOptions{}))(t)
+	}
+	for _, n := range []string{"n1", "n2"} {
+		must(c.admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: n, Labels: map[string]string{"disk": n},
+		}}, metav1.CreateOptions{}))(t)
+	}
+	// The roles are known a moment after the start.
+	granted := func(ctx context.Context) (bool, error) {
+		_, err := c.n1.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{})
+		return err == nil, nil
+	}
+	if err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, granted); err != nil {
+		t.Fatalf("the controllers of a host may not read claims: %v", err)
+	}
+	return c
+}
+
+// must returns a function that fails the test if the call has failed.
+func must[T any](o T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+}
+
+// claim creates a claim of a class for which a node is selected.
+func (c *hostCluster) claim(name, class, node string) *corev1.PersistentVolumeClaim {
+	c.t.Helper()
+	return must(c.admin.CoreV1().PersistentVolumeClaims("default").Create(c.t.Context(), &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
+			volume.AnnSelectedNode: node, volume.AnnStorageProvisioner: class + ".example.com",
+		}},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			},
+		},
+	}, metav1.CreateOptions{}))(c.t)
+}
+
+// object returns what the provisioner of a node writes for a claim.
+func (c *hostCluster) object(
+	claim *corev1.PersistentVolumeClaim, node string, change ...func(*corev1.PersistentVolume),
+) *corev1.PersistentVolume {
+	c.t.Helper()
+	class := must(c.admin.StorageV1().StorageClasses().Get(c.t.Context(), *claim.Spec.StorageClassName,
+		metav1.GetOptions{}))(c.t)
+	plan := provision.Claim(provision.ClaimFacts{
+		Claim: claim, Class: class, Driver: class.Provisioner, Ours: true, Scope: volume.Scope{Node: node}, Partial: true,
+	})
+	if plan.Intent == nil {
+		c.t.Fatalf("no volume is made for claim %s: %s", claim.Name, plan.Because.Message)
+	}
+	v := provision.Object(plan.Intent, provision.Answer{Handle: "h-" + claim.Name, Segments: nil})
+	for _, f := range change {
+		f(v)
+	}
+	return v
+}
+
+func (c *hostCluster) create(by kubernetes.Interface, v *corev1.PersistentVolume) error {
+	_, err := by.CoreV1().PersistentVolumes().Create(c.t.Context(), v, metav1.CreateOptions{})
+	return err
+}
+
+// TestAHostMakesItsOwnVolumesOnly: a node that somebody else has taken over can make volumes of its own node-local
+// drivers for claims that were given to it, and nothing else.
+func TestAHostMakesItsOwnVolumesOnly(t *testing.T) {
+	c := newHostCluster(t)
+	secret := &corev1.SecretReference{Namespace: "kube-system", Name: "s"}
+	for i, row := range []struct {
+		argues, class, selected, node string
+		change                        func(*corev1.PersistentVolume)
+		want                          string
+	}{
+		{"what its class asks for", "own", "n1", "n1", nil, ""},
+		{"it keeps what the driver says of it", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.CSI.VolumeAttributes = map[string]string{"path": "/x"}
+			v.Spec.Capacity[corev1.ResourceStorage] = resource.MustParse("2Gi")
+		}, ""},
+		{"a claim of another node", "own", "n2", "n1", nil, `is for node "n2"`},
+		{"in the name of another node", "own", "n2", "n2", nil, `was not made on the node`},
+		{"in nobody's name", "own", "n1", "", nil, `was not made on the node`},
+		{"a driver that the control plane calls", "network", "n1", "n1", nil, "is not node-local"},
+		{"a driver that its claim does not ask for", "network", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.CSI.Driver = ownDriver
+		}, "gets no volume"},
+		{"no CSI driver", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/etc"}}
+		}, "is no CSI volume"},
+		{"a Secret to publish with", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.CSI.NodePublishSecretRef = secret
+		}, "is not what claim"},
+		{"a Secret to stage with", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.CSI.NodeStageSecretRef = secret
+		}, "is not what claim"},
+		{"a Secret to delete with", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Annotations[volume.AnnDeletionSecretName], v.Annotations[volume.AnnDeletionSecretNamespace] = "s", "kube-system"
+		}, "is not what claim"},
+		{"another policy", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		}, "is not what claim"},
+		{"another claim's", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.ClaimRef.Name = "other"
+		}, "does not exist"},
+		{"nobody's", "own", "n1", "n1", func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }, "has no claim"},
+		{"one to retain, whose claim is gone", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.ClaimRef.UID, v.Spec.PersistentVolumeReclaimPolicy = "gone", corev1.PersistentVolumeReclaimRetain
+		}, ""},
+		{"such a one with a Secret", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.ClaimRef.UID, v.Spec.PersistentVolumeReclaimPolicy = "gone", corev1.PersistentVolumeReclaimRetain
+			v.Spec.CSI.NodePublishSecretRef = secret
+		}, "the volume names Secrets"},
+		{"another name", "own", "n1", "n1", func(v *corev1.PersistentVolume) { v.Name = "data" }, "is not what claim"},
+	} {
+		claim := c.claim(fmt.Sprintf("c%d", i), row.class, row.selected)
+		v := c.object(claim, row.node)
+		if row.change != nil {
+			row.change(v)
+		}
+		c.expect(row.argues, c.create(c.n1, v), row.want)
+	}
+}
+
+// expect fails the test unless a request was admitted, or refused with such a text.
+func (c *hostCluster) expect(argues string, err error, want string) {
+	c.t.Helper()
+	switch {
+	case want == "" && err != nil:
+		c.t.Errorf("%s: %v", argues, err)
+	case want != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), want)):
+		c.t.Errorf("%s: %v, want a refusal that says %q", argues, err, want)
+	}
+}
+
+// TestAHostTouchesNothingElse: what other nodes and people have stays as it is.
+func TestAHostTouchesNothingElse(t *testing.T) {
+	c := newHostCluster(t)
+	ctx := t.Context()
+	mine, theirs := c.claim("mine", "own", "n1"), c.claim("theirs", "own", "n2")
+	mineV, theirsV := c.object(mine, "n1"), c.object(theirs, "n2")
+	for _, v := range []*corev1.PersistentVolume{mineV, theirsV} {
+		if err := c.create(c.admin, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	patch := func(v, body string) error {
+		_, err := c.n1.CoreV1().PersistentVolumes().Patch(ctx, v, types.MergePatchType, []byte(body), metav1.PatchOptions{})
+		return err
+	}
+	c.expect("its volume's finalizers", patch(mineV.Name, `{"metadata":{"finalizers":["kubernetes.io/pv-protection",`+
+		`"external-attacher/own-example-com"]}}`), "")
+	c.expect("its volume's size", patch(mineV.Name, `{"spec":{"capacity":{"storage":"3Gi"}}}`), "")
+	c.expect("the finalizer of the protection", patch(mineV.Name, `{"metadata":{"finalizers":null}}`), "changes more")
+	c.expect("whose its volume is", patch(mineV.Name, `{"spec":{"claimRef":{"uid":"x"}}}`), "changes more")
+	c.expect("its volume's policy", patch(mineV.Name, `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`), "changes more")
+	c.expect("where its volume was made", patch(mineV.Name,
+		`{"metadata":{"annotations":{"volplane.dev/provisioned-on":"n2"}}}`), "changes more")
+	c.expect("another node's volume", patch(theirsV.Name, `{"spec":{"capacity":{"storage":"3Gi"}}}`), "was not made on")
+	pvs := c.n1.CoreV1().PersistentVolumes()
+	c.expect("a volume in use is deleted", pvs.Delete(ctx, mineV.Name, metav1.DeleteOptions{}), "is not to be deleted")
+	c.expect("another's is deleted", pvs.Delete(ctx, theirsV.Name, metav1.DeleteOptions{}), "is not to be deleted")
+	c.expect("all are deleted", pvs.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}), "deletecollection")
+
+	c.claims(mine, theirs)
+	c.attachments(mineV, theirsV)
+	c.capacities()
+	c.logs()
+}
+
+func (c *hostCluster) claims(mine, theirs *corev1.PersistentVolumeClaim) {
+	ctx, pvcs := c.t.Context(), c.n1.CoreV1().PersistentVolumeClaims("default")
+	change := func(claim *corev1.PersistentVolumeClaim, f func(*corev1.PersistentVolumeClaim)) error {
+		now := must(c.admin.CoreV1().PersistentVolumeClaims("default").Get(ctx, claim.Name, metav1.GetOptions{}))(c.t)
+		f(now)
+		_, err := pvcs.Update(ctx, now, metav1.UpdateOptions{})
+		return err
+	}
+	protect := func(c *corev1.PersistentVolumeClaim) { c.Finalizers = append(c.Finalizers, volume.FinalizerCloning) }
+	labelled := func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{"team": "red"} }
+	moved := func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = "n2" }
+	given := func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, volume.AnnSelectedNode) }
+	c.expect("its claim is cloned", change(mine, protect), "")
+	c.expect("another's is cloned", change(theirs, protect), `is for node "n2"`)
+	c.expect("a claim gets a label", change(mine, labelled), "changes more")
+	c.expect("a claim is handed to another node", change(mine, moved), "changes more")
+	c.expect("another's claim is taken", change(theirs, given), `is for node "n2"`)
+	c.expect("a claim is given back", change(mine, given), "")
+	c.expect("a claim is deleted", pvcs.Delete(ctx, "mine", metav1.DeleteOptions{}), "cannot delete")
+	theirs.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("9Gi")}
+	_, err := pvcs.UpdateStatus(ctx, theirs, metav1.UpdateOptions{})
+	c.expect("another's status", err, `is for node "n2"`)
+}
+
+func (c *hostCluster) attachments(mine, theirs *corev1.PersistentVolume) {
+	ctx := c.t.Context()
+	for name, v := range map[string]*corev1.PersistentVolume{"mine": mine, "theirs": theirs} {
+		must(c.admin.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: storagev1.VolumeAttachmentSpec{
+				Attacher: ownDriver, NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &v.Name},
+			},
+		}, metav1.CreateOptions{}))(c.t)
+	}
+	patch := func(name string, sub ...string) error {
+		_, err := c.n1.StorageV1().VolumeAttachments().Patch(ctx, name, types.MergePatchType,
+			[]byte(`{"status":{"attached":true}}`), metav1.PatchOptions{}, sub...)
+		return err
+	}
+	c.expect("its volume is attached", patch("mine", "status"), "")
+	c.expect("another's volume is attached", patch("theirs", "status"), "was not made on the node")
+	err := c.n1.StorageV1().VolumeAttachments().Delete(ctx, "mine", metav1.DeleteOptions{})
+	c.expect("an attachment is deleted", err, "cannot delete")
+}
+
+func (c *hostCluster) capacities() {
+	object := func(driver, disk string) *storagev1.CSIStorageCapacity {
+		return &storagev1.CSIStorageCapacity{
+			ObjectMeta: metav1.ObjectMeta{
+				GenerateName: "csisc-", Labels: map[string]string{volume.LabelDriver: driver},
+			},
+			StorageClassName: "own", Capacity: ptr.To(resource.MustParse("1Gi")),
+			NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{"disk": disk}},
+		}
+	}
+	everywhere := object(ownDriver, "n1")
+	everywhere.NodeTopology = &metav1.LabelSelector{}
+	for _, row := range []struct {
+		argues string
+		object *storagev1.CSIStorageCapacity
+		want   string
+	}{
+		{"what is free on it", object(ownDriver, "n1"), ""},
+		{"what is free elsewhere", object(ownDriver, "n2"), "not a label of the node"},
+		{"what is free everywhere", everywhere, "not about labels of the node"},
+		{"what another driver has free", object(networkDriver, "n1"), "is not node-local"},
+	} {
+		_, err := c.n1.StorageV1().CSIStorageCapacities("kube-system").Create(c.t.Context(), row.object,
+			metav1.CreateOptions{})
+		c.expect(row.argues, err, row.want)
+	}
+}
+
+// logs checks who may read and write the intents of a node.
+func (c *hostCluster) logs() {
+	ctx, maps := c.t.Context(), c.n1.CoreV1().ConfigMaps(volume.NamespaceSystem)
+	create := func(name string) error {
+		_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		return err
+	}
+	own, other := identity.HostIntents("n1"), identity.HostIntents("n2")
+	c.expect("its intents", create(own+"-1"), "")
+	c.expect("another node's intents", create(other+"-1"), "is not of their intent log")
+	c.expect("the revocations", create("volplane-revoked-nodes"), "is not of their intent log")
+	list := func(label string) error {
+		_, err := maps.List(ctx, metav1.ListOptions{LabelSelector: label})
+		return err
+	}
+	c.expect("its intents are read", list(volume.LabelIntents+"="+own), "")
+	c.expect("another's are read", list(volume.LabelIntents+"="+other), "cannot list")
+	c.expect("all are read", list(""), "cannot list")
+	c.expect("its intents are deleted", maps.Delete(ctx, own+"-1", metav1.DeleteOptions{}), "")
+	c.expect("another's are deleted", maps.Delete(ctx, other+"-1", metav1.DeleteOptions{}), "cannot delete")
+	_, err := c.n1.CoreV1().Secrets("default").List(ctx, metav1.ListOptions{})
+	c.expect("Secrets are read", err, "cannot list")
+}
+
+// TestWhoIsAHost: an agent acts as the controllers of its own host only, and nobody else does.
+func TestWhoIsAHost(t *testing.T) {
+	s := standalonetest.Start(t, app.RBAC()...)
+	for _, row := range []struct {
+		user, group, as, in string
+		want                bool
+	}{
+		{"system:node:n1", identity.NodesGroup, "system:volplane:host:n1", identity.HostsGroup, true},
+		{"system:node:n1", identity.NodesGroup, "system:volplane:host:n2", identity.HostsGroup, false},
+		{"system:node:n1", identity.NodesGroup, "system:volplane:host:n1", "system:masters", false},
+		{"system:node:n1", identity.NodesGroup, "system:volplane:provisioner", identity.HostsGroup, false},
+		{"system:node:n1", "people", "system:volplane:host:n1", identity.HostsGroup, false},
+		{"somebody", "people", "system:volplane:host:n1", identity.HostsGroup, false},
+	} {
+		config := s.ClientConfig(row.user, row.group)
+		config.Impersonate = rest.ImpersonationConfig{UserName: row.as, Groups: []string{row.in}}
+		body, err := kubernetes.NewForConfigOrDie(config).Discovery().RESTClient().Get().AbsPath("/version").
+			DoRaw(t.Context())
+		if got := err == nil && json.Valid(body); got != row.want {
+			t.Errorf("%s of %s acts as %s of %s: %v (%v), want %v", row.user, row.group, row.as, row.in, got, err, row.want)
+		}
+	}
+}
