@@ -42,7 +42,9 @@ type hostCluster struct {
 func newHostCluster(t *testing.T) *hostCluster {
 	s := standalonetest.Start(t, app.RBAC()...)
 	agent := s.ClientConfig(identity.UserPrefix+"n1", identity.NodesGroup)
-	agent.Impersonate = rest.ImpersonationConfig{UserName: identity.HostPrefix + "n1", Groups: []string{identity.HostsGroup}}
+	agent.Impersonate = rest.ImpersonationConfig{
+		UserName: identity.HostPrefix + "n1", Groups: []string{identity.HostsGroup},
+	}
 	c := &hostCluster{t: t, admin: kubernetes.NewForConfigOrDie(s.AdminConfig()), n1: kubernetes.NewForConfigOrDie(agent)}
 	ctx := t.Context()
 	for name, where := range map[string]string{ownDriver: volume.ControllersOnNodes, networkDriver: ""} {
@@ -214,7 +216,8 @@ func TestAHostTouchesNothingElse(t *testing.T) {
 	c.expect("its volume's size", patch(mineV.Name, `{"spec":{"capacity":{"storage":"3Gi"}}}`), "")
 	c.expect("the finalizer of the protection", patch(mineV.Name, `{"metadata":{"finalizers":null}}`), "changes more")
 	c.expect("whose its volume is", patch(mineV.Name, `{"spec":{"claimRef":{"uid":"x"}}}`), "changes more")
-	c.expect("its volume's policy", patch(mineV.Name, `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`), "changes more")
+	c.expect("its volume's policy", patch(mineV.Name, `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`),
+		"changes more")
 	c.expect("where its volume was made", patch(mineV.Name,
 		`{"metadata":{"annotations":{"volplane.dev/provisioned-on":"n2"}}}`), "changes more")
 	c.expect("another node's volume", patch(theirsV.Name, `{"spec":{"capacity":{"storage":"3Gi"}}}`), "was not made on")

@@ -1,6 +1,8 @@
 package whytest
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -67,7 +69,7 @@ func AbsentRows() []Row {
 			s.FlexVolume()
 			s.Homeless("0/2 nodes are available: n1: it is not ready; n2: it is not ready")
 		}},
-	}, uselessRows()...)
+	}, slices.Concat(uselessRows(), placedRows())...)
 }
 
 // uselessRows are of drivers that are there and cannot be used, or not where the control
@@ -147,6 +149,12 @@ func uselessRows() []Row {
 			s.Called()
 			s.All.Leases[0].Spec.HolderIdentity = nil
 		}},
+	}
+}
+
+// placedRows are of a driver whose controllers run on each node.
+func placedRows() []Row {
+	return []Row{
 		{"a node-local driver needs no lease", "pvc/data", func(s *Scene) {
 			s.Attachment.Status.Attached = false
 			s.NodeLocal("n1")
