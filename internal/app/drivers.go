@@ -2,12 +2,16 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
@@ -43,6 +47,9 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 		Dial: []csi.Option{csi.WithHold(func(ctx context.Context) error { return kube.CheckHeld(ctx, o.Client) })},
 		Log:  o.Log,
 	}
+	if o.API.Host != "" {
+		host.Identify = d.identify
+	}
 	if o.Objects {
 		host.Reached = d.ensureObject
 	}
@@ -66,6 +73,47 @@ func (d *drivers) secret(ctx context.Context, namespace, name, key string) (stri
 		return "", fmt.Errorf("secret %s/%s has no key %s", namespace, name, key)
 	}
 	return string(value), nil
+}
+
+// tokenLife is how long a token of a driver's service account is valid.
+const tokenLife = time.Hour
+
+// identify returns an identity of a service account, which ends with the Node.
+func (d *drivers) identify(ctx context.Context, namespace, name string) (driverhost.Identity, error) {
+	var none driverhost.Identity
+	node, err := d.ownNode(ctx)
+	if err != nil {
+		return none, fmt.Errorf("node %s, to which its token is bound: %w", d.Node, err)
+	}
+	life := int64(tokenLife.Seconds())
+	r, err := d.Client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{
+			ExpirationSeconds: &life,
+			BoundObjectRef: &authenticationv1.BoundObjectReference{
+				Kind: "Node", APIVersion: "v1", Name: node.Name, UID: node.UID,
+			},
+		},
+	}, metav1.CreateOptions{})
+	if apierrors.IsNotFound(err) {
+		return none, errors.New("there is none: create it and its roles with 'volplane apply'")
+	}
+	if err != nil {
+		return none, fmt.Errorf("its token: %w", err)
+	}
+	return driverhost.Identity{
+		Host: d.API.Host, Port: d.API.Port, CA: d.API.CA,
+		Token: r.Status.Token, Expires: r.Status.ExpirationTimestamp.Time,
+	}, nil
+}
+
+// ownNode returns the Node of this host, for which it waits at the first start.
+func (d *drivers) ownNode(ctx context.Context) (node *corev1.Node, err error) {
+	const pause, most = 200 * time.Millisecond, 20 * time.Second
+	_ = wait.PollUntilContextTimeout(ctx, pause, most, true, func(ctx context.Context) (bool, error) {
+		node, err = d.Client.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
+		return !apierrors.IsNotFound(err), nil
+	})
+	return node, err
 }
 
 // ensureObject makes the CSIDriver of a driver that has none, from what it says of itself. Changes of users are kept.

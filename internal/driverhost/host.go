@@ -1,6 +1,7 @@
 package driverhost
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -36,6 +37,8 @@ type Options struct {
 	Dial []csi.Option
 	// Secret returns a value of a Secret.
 	Secret func(ctx context.Context, namespace, name, key string) (string, error)
+	// Identify returns an identity of a service account; nil if none can be had on this host.
+	Identify func(ctx context.Context, namespace, name string) (Identity, error)
 	// Reached is called whenever a process with the role of the controller answers, with what it says of itself.
 	Reached func(ctx context.Context, d *csi.Driver)
 	// Failed is called with each new cause for which a file, or a driver, cannot be used; about names it.
@@ -44,6 +47,9 @@ type Options struct {
 	Log *slog.Logger
 	// Retry bounds the pauses of what is tried again; from half a second to a minute if it is zero.
 	Retry queue.Backoff
+
+	// accountPlace is where programs look for the files of their account.
+	accountPlace string
 }
 
 // StateDir returns the directory of the records and logs of drivers' programs below a node agent's root directory.
@@ -80,6 +86,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Retry == (queue.Backoff{}) {
 		o.Retry = queue.Backoff{Min: 500 * time.Millisecond, Max: time.Minute}
 	}
+	o.accountPlace = cmp.Or(o.accountPlace, accountPlace)
 	programs, err := supervise.Open(ctx, supervise.Options{Dir: StateDir(o.RootDir), Gate: o.Gate, Log: o.Log})
 	if err != nil {
 		return fmt.Errorf("run drivers: %w", err)
@@ -160,6 +167,7 @@ func (h *Host) look(ctx context.Context) {
 		stopping.Go(func() { h.stop(ctx, program) })
 	}
 	stopping.Wait()
+	h.forgetAccounts(wanted, broken)
 	for _, d := range p.start {
 		h.start(ctx, d)
 	}

@@ -69,9 +69,12 @@ func (p *process) repeat(ctx context.Context, f func(context.Context) error) {
 // execute keeps the program of the process running.
 func (p *process) execute(ctx context.Context) {
 	p.repeat(ctx, func(ctx context.Context) error {
-		program, err := p.program(ctx)
+		program, id, err := p.program(ctx)
 		if err != nil {
 			return err
+		}
+		if p.ServiceAccount != "" {
+			defer p.keepIdentity(ctx, id)()
 		}
 		if err := os.MkdirAll(filepath.Dir(p.socket), 0o700); err != nil {
 			return fmt.Errorf("make directory of socket: %w", err)
@@ -84,26 +87,36 @@ func (p *process) execute(ctx context.Context) {
 	})
 }
 
-// program returns what is executed. The values of Secrets are read now: a driver hears of a change when it is started
-// anew.
-func (p *process) program(ctx context.Context) (supervise.Program, error) {
+// program returns what is executed, and the identity that its account has now. The values of Secrets are read now: a
+// driver hears of a change when it is started anew.
+func (p *process) program(ctx context.Context) (supervise.Program, Identity, error) {
 	host := map[string]string{
 		driverfile.VarEndpoint: "unix://" + p.socket, driverfile.VarNode: p.h.Node, "PATH": path, "HOME": "/root",
+	}
+	var id Identity
+	handed := ""
+	if p.ServiceAccount != "" {
+		var err error
+		if id, err = p.identify(ctx); err != nil {
+			return supervise.Program{}, id, err
+		}
+		host[driverfile.VarServiceHost], host[driverfile.VarServicePort] = id.Host, id.Port
+		handed = p.accountDir()
 	}
 	secrets := map[string]string{}
 	for _, s := range p.EnvFromSecret {
 		ns, name, _ := strings.Cut(s.Secret, "/")
 		value, err := p.h.Secret(ctx, ns, name, s.Key)
 		if err != nil {
-			return supervise.Program{}, fmt.Errorf("variable %s of %s: %w", s.Name, p.name(), err)
+			return supervise.Program{}, id, fmt.Errorf("variable %s of %s: %w", s.Name, p.name(), err)
 		}
 		secrets[s.Name] = value
 	}
 	argv, env := p.Start(host, secrets)
 	return supervise.Program{
 		Name: p.name(), Argv: argv, Env: env, Dir: p.WorkingDir, Generation: p.driver.RestartedAt,
-		Prepare: p.removeStaleSocket,
-	}, nil
+		Handed: handed, Prepare: p.removeStaleSocket,
+	}, id, nil
 }
 
 // removeStaleSocket removes a socket at which nobody listens: some drivers do not start while there is one. Nothing but

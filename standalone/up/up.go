@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	rtdebug "runtime/debug"
@@ -207,9 +208,13 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 			})
 		}},
 		{Name: "drivers of this host", Run: func(ctx context.Context) error {
+			host, port, err := net.SplitHostPort(server.Addr())
+			if err != nil {
+				return fmt.Errorf("address of the API server: %w", err)
+			}
 			return app.Drivers(ctx, program.DriversOptions{
 				FilesDir: o.driversDir(), RootDir: o.nodeRoot(), Node: o.Node, Client: admin, Objects: true,
-				Controllers: controllers, Log: o.Log,
+				API: program.Endpoint{Host: host, Port: port, CA: server.CA()}, Controllers: controllers, Log: o.Log,
 			})
 		}},
 		{Name: "backups", Run: o.backUp},
