@@ -2,15 +2,18 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"volplane.dev/volplane/internal/csi"
@@ -19,6 +22,7 @@ import (
 	"volplane.dev/volplane/internal/driverhost"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Drivers runs the CSI drivers that files describe until ctx ends. Their programs live on then. An error is only
@@ -44,14 +48,18 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 	host := driverhost.Options{
 		Files: driverfile.Dir(o.FilesDir), RootDir: o.RootDir, Node: o.Node, Gate: []string{self, program.GateVerb},
 		Controllers: o.Controllers, Secret: d.secret, Failed: func(about string, err error) { d.failed(ctx, about, err) },
-		Dial: []csi.Option{csi.WithHold(func(ctx context.Context) error { return kube.CheckHeld(ctx, o.Client) })},
-		Log:  o.Log,
+		Mended: func(about string) { d.note(ctx, about, nil) },
+		Dial:   []csi.Option{csi.WithHold(func(ctx context.Context) error { return kube.CheckHeld(ctx, o.Client) })},
+		Log:    o.Log,
 	}
 	if o.API.Host != "" {
 		host.Identify = d.identify
 	}
 	if o.Objects {
 		host.Reached = d.ensureObject
+	}
+	if err := d.forgetNotes(ctx); err != nil {
+		o.Log.Warn("what was written of drivers before cannot be removed from the node", "err", err)
 	}
 	return driverhost.Run(ctx, host)
 }
@@ -128,8 +136,66 @@ func (d *drivers) ensureObject(ctx context.Context, said *csi.Driver) {
 	}
 }
 
+// note writes to the Node why the program of a driver does not run; nil removes that.
+func (d *drivers) note(ctx context.Context, about string, cause error) {
+	name, is := strings.CutPrefix(about, "driver ")
+	if !is {
+		name = driverfile.NameOf(about)
+	}
+	if csi.CheckName(name) != nil {
+		return // only the event tells of it
+	}
+	const most = 900
+	text := any(nil)
+	if cause != nil {
+		text = fmt.Sprintf("%.*s", most, cause)
+	}
+	if err := d.annotate(ctx, map[string]any{volume.AnnNotRun + name: text}); err != nil && ctx.Err() == nil {
+		d.Log.Warn("the node cannot be told of a driver that does not run", "driver", name, "err", err)
+	}
+}
+
+// annotate changes annotations of the Node; nil removes one. Without a Node there is nothing to change.
+func (d *drivers) annotate(ctx context.Context, annotations map[string]any) error {
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	if err != nil {
+		return err
+	}
+	const most = 10 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	_, err = d.Client.CoreV1().Nodes().Patch(ctx, d.Node, types.MergePatchType, body, metav1.PatchOptions{})
+	return ignoreNotFound(err)
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// forgetNotes removes from the Node what an earlier process wrote of drivers.
+func (d *drivers) forgetNotes(ctx context.Context) error {
+	node, err := d.Client.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
+	if err != nil {
+		return ignoreNotFound(err)
+	}
+	gone := map[string]any{}
+	for key := range node.Annotations {
+		if strings.HasPrefix(key, volume.AnnNotRun) {
+			gone[key] = nil
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	return d.annotate(ctx, gone)
+}
+
 // failed records at the Node why a driver cannot be used.
 func (d *drivers) failed(ctx context.Context, about string, cause error) {
+	d.note(ctx, about, cause)
 	node, err := d.Client.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
 	if err != nil {
 		node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: d.Node}}

@@ -46,9 +46,25 @@ func (p *process) deeds() []func(context.Context) {
 
 func (p *process) name() string { return p.driver.ProcessName(p.Process) }
 
-func (p *process) subject() string { return "driver " + p.driver.Name }
+func subject(driver string) string { return "driver " + driver }
 
-func (p *process) fail(err error) { p.h.fail(p.subject(), err) }
+func (p *process) fail(err error) { p.h.fail(subject(p.driver.Name), err) }
+
+func (p *process) mend() { p.h.mend(subject(p.driver.Name)) }
+
+// changed tells when the program does not run, and when it does for a while. What it has printed may be another line each
+// time, and is in its log.
+func (p *process) changed(r supervise.Record) {
+	switch {
+	case r.State == supervise.Running && r.Settled:
+		p.mend()
+	case r.State == supervise.CannotStart:
+		p.fail(fmt.Errorf("its program %s cannot be started: %s", p.name(), r.Message))
+	case r.State == supervise.BackingOff:
+		p.fail(fmt.Errorf("its program %s has ended and is started again: %s; see 'volplane driver logs %s'", p.name(),
+			r.LastExit, p.driver.Name))
+	}
+}
 
 // repeat calls f until it succeeds or ctx ends, and tells why it fails.
 func (p *process) repeat(ctx context.Context, f func(context.Context) error) {
@@ -79,7 +95,7 @@ func (p *process) execute(ctx context.Context) {
 		if err := os.MkdirAll(filepath.Dir(p.socket), 0o700); err != nil {
 			return fmt.Errorf("make directory of socket: %w", err)
 		}
-		err = p.h.programs.Run(ctx, program, nil)
+		err = p.h.programs.Run(ctx, program, p.changed)
 		if errors.Is(err, supervise.ErrStopped) {
 			return nil
 		}
@@ -188,7 +204,7 @@ func (p *process) whileThere(ctx context.Context, d *csi.Driver) {
 		_ = d.AwaitLoss(ctx)
 		return
 	}
-	p.h.told.forget(p.subject())
+	p.mend()
 	if p.h.Reached != nil {
 		p.h.Reached(ctx, d)
 	}

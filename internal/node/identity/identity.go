@@ -139,7 +139,13 @@ func (n *Node) Changed(before, after *corev1.Node) {
 // Start writes the Node, with retries until it succeeds, and returns it.
 func (n *Node) Start(ctx context.Context) (node *corev1.Node, err error) {
 	n.initial, err = n.ensure(ctx)
-	return n.initial, err
+	if err != nil {
+		return nil, err
+	}
+	if err := n.object.forgetRefused(ctx, n.initial); err != nil {
+		n.Log.Warn("what an earlier agent wrote of drivers cannot be removed from the node", "err", err)
+	}
+	return n.initial, nil
 }
 
 func (n *Node) ensure(ctx context.Context) (*corev1.Node, error) {
@@ -174,9 +180,15 @@ func (n *Node) recreateNode(ctx context.Context) {
 	}
 }
 
-// refused records at the Node why a driver is not registered. The node acts next if the driver answered
-// with an error, because it tries again; otherwise a user has to act.
-func (n *Node) refused(socket string, err error) {
+// refused records at the Node why a driver is not registered, and with nil that it is so no longer. The node acts next if
+// the driver answered with an error, because it tries again; otherwise a user has to act.
+func (n *Node) refused(ctx context.Context, socket, driver string, err error) {
+	if noted := n.object.noteRefused(ctx, driver, err); noted != nil && ctx.Err() == nil {
+		n.Log.Warn("node cannot be told of a refused driver", "driver", driver, "err", noted)
+	}
+	if err == nil {
+		return
+	}
 	next := "user"
 	if _, answered := status.FromError(err); answered {
 		next = "node " + n.Name

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -30,6 +31,9 @@ import (
 
 // podCapacity is the Node's capacity of Pods; a Pod costs no more than its mounts here.
 const podCapacity = 1000
+
+// noteTimeout bounds the writing of a note.
+const noteTimeout = 10 * time.Second
 
 // object writes the Node and its CSINode. It is the registrar of the node's drivers.
 type object struct {
@@ -99,6 +103,37 @@ func (o *object) status() map[string]any {
 			"operatingSystem": runtime.GOOS, "architecture": runtime.GOARCH, "kubeletVersion": "volplane",
 		},
 	}
+}
+
+// maxRefused bounds the text about a driver that was not registered.
+const maxRefused = 900
+
+// noteRefused writes to the Node why a driver was not registered; nil removes that.
+func (o *object) noteRefused(ctx context.Context, driver string, refused error) error {
+	key, text := volume.AnnRefused+driver, any(nil)
+	if len(validation.IsQualifiedName(key)) > 0 {
+		return nil // only the event tells of it
+	}
+	if refused != nil {
+		text = fmt.Sprintf("it was not registered: %.*s", maxRefused, refused)
+	}
+	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
+	defer cancel()
+	return o.patch(ctx, map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: text}}})
+}
+
+// forgetRefused removes from a Node what an earlier agent wrote of drivers that it had not registered.
+func (o *object) forgetRefused(ctx context.Context, node *corev1.Node) error {
+	gone := map[string]any{}
+	for key := range node.Annotations {
+		if strings.HasPrefix(key, volume.AnnRefused) {
+			gone[key] = nil
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	return o.patch(ctx, map[string]any{"metadata": map[string]any{"annotations": gone}})
 }
 
 func (o *object) patch(ctx context.Context, change map[string]any) error {
