@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -44,7 +45,12 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 	if err != nil {
 		return fmt.Errorf("path of this program: %w", err)
 	}
-	d := &drivers{DriversOptions: o, events: kube.NewRecorder(ctx, o.Client, "node")}
+	d := &drivers{DriversOptions: o, events: kube.NewRecorder(ctx, o.Client, "node"), notRun: map[string]string{}}
+	go func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.writeNotes(ctx)
+	}()
 	host := driverhost.Options{
 		Files: driverfile.Dir(o.FilesDir), RootDir: o.RootDir, Node: o.Node, Gate: []string{self, program.GateVerb},
 		Controllers: o.Controllers, Secret: d.secret, Failed: func(about string, err error) { d.failed(ctx, about, err) },
@@ -58,9 +64,6 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 	if o.Objects {
 		host.Reached = d.ensureObject
 	}
-	if err := d.forgetNotes(ctx); err != nil {
-		o.Log.Warn("what was written of drivers before cannot be removed from the node", "err", err)
-	}
 	return driverhost.Run(ctx, host)
 }
 
@@ -68,6 +71,11 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 type drivers struct {
 	program.DriversOptions
 	events *kube.Recorder
+
+	// mu guards notRun, and serialises its writes.
+	mu sync.Mutex
+	// notRun says why drivers do not run, by name.
+	notRun map[string]string
 }
 
 // secret returns a value of a Secret.
@@ -146,51 +154,32 @@ func (d *drivers) note(ctx context.Context, about string, cause error) {
 		return // only the event tells of it
 	}
 	const most = 900
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if delete(d.notRun, name); cause != nil {
+		d.notRun[name] = fmt.Sprintf("%.*s", most, cause)
+	}
+	d.writeNotes(ctx)
+}
+
+// writeNotes writes all of notRun to the Node, also for what an earlier process has written; mu is held.
+func (d *drivers) writeNotes(ctx context.Context) {
 	text := any(nil)
-	if cause != nil {
-		text = fmt.Sprintf("%.*s", most, cause)
+	if len(d.notRun) > 0 {
+		// Marshal cannot fail for texts.
+		all, _ := json.Marshal(d.notRun)
+		text = string(all)
 	}
-	if err := d.annotate(ctx, map[string]any{volume.AnnNotRun + name: text}); err != nil && ctx.Err() == nil {
-		d.Log.Warn("the node cannot be told of a driver that does not run", "driver", name, "err", err)
+	_, err := d.ownNode(ctx)
+	if err == nil {
+		body, _ := json.Marshal(map[string]any{"metadata": map[string]any{
+			"annotations": map[string]any{volume.AnnNotRun: text},
+		}})
+		_, err = d.Client.CoreV1().Nodes().Patch(ctx, d.Node, types.MergePatchType, body, metav1.PatchOptions{})
 	}
-}
-
-// annotate changes annotations of the Node; nil removes one. Without a Node there is nothing to change.
-func (d *drivers) annotate(ctx context.Context, annotations map[string]any) error {
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
-	if err != nil {
-		return err
+	if err != nil && ctx.Err() == nil {
+		d.Log.Warn("the node cannot be told which drivers do not run", "node", d.Node, "err", err)
 	}
-	const most = 10 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	_, err = d.Client.CoreV1().Nodes().Patch(ctx, d.Node, types.MergePatchType, body, metav1.PatchOptions{})
-	return ignoreNotFound(err)
-}
-
-func ignoreNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
-
-// forgetNotes removes from the Node what an earlier process wrote of drivers.
-func (d *drivers) forgetNotes(ctx context.Context) error {
-	node, err := d.Client.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
-	if err != nil {
-		return ignoreNotFound(err)
-	}
-	gone := map[string]any{}
-	for key := range node.Annotations {
-		if strings.HasPrefix(key, volume.AnnNotRun) {
-			gone[key] = nil
-		}
-	}
-	if len(gone) == 0 {
-		return nil
-	}
-	return d.annotate(ctx, gone)
 }
 
 // failed records at the Node why a driver cannot be used.

@@ -12,7 +12,8 @@ import (
 func Writes() []kube.Access {
 	return []kube.Access{
 		kube.Write("", "nodes", "create", "patch").Only("metadata.labels", kube.Annotation(volume.AnnControllerManagedAttach),
-			kube.Annotation(volume.AnnControlPlane), kube.Annotation(volume.AnnLegacyNodeID)),
+			kube.Annotation(volume.AnnControlPlane), kube.Annotation(volume.AnnLegacyNodeID),
+			kube.Annotation(volume.AnnRefused)),
 		kube.Write("", "nodes/status", "patch").
 			Only("status.capacity", "status.allocatable", "status.nodeInfo", "status.volumesInUse").
 			Shared("says that it is there; nodelife says so of a silent one", kube.Condition(corev1.NodeReady)),

@@ -51,30 +51,24 @@ func Of(n *corev1.Node) map[string]string {
 // refusedOn returns why drivers were not registered on a node, or do not run there; nil if it says nothing of any. If
 // the program of a driver does not run, that is why it was not registered.
 func refusedOn(n *corev1.Node) map[string]string {
-	if n == nil {
-		return nil
+	refused, notRun := notes(n, volume.AnnRefused), notes(n, volume.AnnNotRun)
+	if refused == nil {
+		return notRun
 	}
-	var out map[string]string
-	for _, prefix := range []string{volume.AnnRefused, volume.AnnNotRun} {
-		for key, text := range n.Annotations {
-			if name, ok := strings.CutPrefix(key, prefix); ok && name != "" && text != "" {
-				if out == nil {
-					out = map[string]string{}
-				}
-				out[name] = text
-			}
-		}
-	}
-	return out
+	maps.Copy(refused, notRun)
+	return refused
 }
 
 // hostedOn returns the notes of a node's host of drivers.
-func hostedOn(n *corev1.Node) map[string]string {
+func hostedOn(n *corev1.Node) map[string]string { return notes(n, volume.AnnDriverNotes) }
+
+// notes returns the notes in an annotation; nil if there are no valid ones.
+func notes(n *corev1.Node, annotation string) map[string]string {
 	if n == nil {
 		return nil
 	}
 	var all map[string]string
-	if json.Unmarshal([]byte(n.Annotations[volume.AnnDriverNotes]), &all) != nil {
+	if json.Unmarshal([]byte(n.Annotations[annotation]), &all) != nil {
 		return nil
 	}
 	return all

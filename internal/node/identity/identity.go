@@ -139,13 +139,7 @@ func (n *Node) Changed(before, after *corev1.Node) {
 // Start writes the Node, with retries until it succeeds, and returns it.
 func (n *Node) Start(ctx context.Context) (node *corev1.Node, err error) {
 	n.initial, err = n.ensure(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := n.object.forgetRefused(ctx, n.initial); err != nil {
-		n.Log.Warn("what an earlier agent wrote of drivers cannot be removed from the node", "err", err)
-	}
-	return n.initial, nil
+	return n.initial, err
 }
 
 func (n *Node) ensure(ctx context.Context) (*corev1.Node, error) {

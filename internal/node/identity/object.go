@@ -46,6 +46,11 @@ type object struct {
 
 	// mu serialises the changes of drivers.
 	mu sync.Mutex
+
+	// notes guards refused, and serialises its writes.
+	notes sync.Mutex
+	// refused says why drivers were not registered, by name.
+	refused map[string]string
 }
 
 var errCollision = errors.New("detected topology value collision")
@@ -58,6 +63,12 @@ func (o *object) ensure(ctx context.Context) (*corev1.Node, error) {
 	annotations := map[string]any{volume.AnnControllerManagedAttach: "true", volume.AnnControlPlane: nil}
 	if o.controlPlane {
 		node.Annotations[volume.AnnControlPlane], annotations[volume.AnnControlPlane] = "yes", "yes"
+	}
+	o.notes.Lock()
+	defer o.notes.Unlock()
+	annotations[volume.AnnRefused] = o.refusals()
+	if text, some := annotations[volume.AnnRefused].(string); some {
+		node.Annotations[volume.AnnRefused] = text
 	}
 	_, err := o.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
@@ -110,30 +121,36 @@ const maxRefused = 900
 
 // noteRefused writes to the Node why a driver was not registered; nil removes that.
 func (o *object) noteRefused(ctx context.Context, driver string, refused error) error {
-	key, text := volume.AnnRefused+driver, any(nil)
-	if len(validation.IsQualifiedName(key)) > 0 {
-		return nil // only the event tells of it
-	}
+	text := ""
 	if refused != nil {
 		text = fmt.Sprintf("it was not registered: %.*s", maxRefused, refused)
 	}
-	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
-	defer cancel()
-	return o.patch(ctx, map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: text}}})
-}
-
-// forgetRefused removes from a Node what an earlier agent wrote of drivers that it had not registered.
-func (o *object) forgetRefused(ctx context.Context, node *corev1.Node) error {
-	gone := map[string]any{}
-	for key := range node.Annotations {
-		if strings.HasPrefix(key, volume.AnnRefused) {
-			gone[key] = nil
-		}
-	}
-	if len(gone) == 0 {
+	o.notes.Lock()
+	defer o.notes.Unlock()
+	if o.refused[driver] == text {
 		return nil
 	}
-	return o.patch(ctx, map[string]any{"metadata": map[string]any{"annotations": gone}})
+	if o.refused == nil {
+		o.refused = map[string]string{}
+	}
+	if o.refused[driver] = text; text == "" {
+		delete(o.refused, driver)
+	}
+	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
+	defer cancel()
+	return o.patch(ctx, map[string]any{"metadata": map[string]any{
+		"annotations": map[string]any{volume.AnnRefused: o.refusals()},
+	}})
+}
+
+// refusals returns the drivers that were not registered, for an annotation; nil if there are none. notes is held.
+func (o *object) refusals() any {
+	if len(o.refused) == 0 {
+		return nil
+	}
+	// Marshal cannot fail for texts.
+	all, _ := json.Marshal(o.refused)
+	return string(all)
 }
 
 func (o *object) patch(ctx context.Context, change map[string]any) error {
