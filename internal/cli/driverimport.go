@@ -99,7 +99,7 @@ func (s *shell) importOptions(f importFlags) (driverimport.Options, error) {
 		o.Namespace = ns
 	}
 	var err error
-	if o.NodeDir, err = s.path("", "node"); err != nil {
+	if o.NodeDir, err = s.rootDir(f.root); err != nil {
 		return o, err
 	}
 	if f.imageRoot != "" {

@@ -15,7 +15,8 @@ func Writes() []kube.Access {
 			kube.Annotation(volume.AnnControlPlane), kube.Annotation(volume.AnnLegacyNodeID),
 			kube.Annotation(volume.AnnRefused)),
 		kube.Write("", "nodes/status", "patch").
-			Only("status.capacity", "status.allocatable", "status.nodeInfo", "status.volumesInUse").
+			Only("status.capacity", "status.allocatable", "status.nodeInfo", "status.volumesInUse",
+				"status.addresses").
 			Shared("says that it is there; nodelife says so of a silent one", kube.Condition(corev1.NodeReady)),
 		kube.Write("storage.k8s.io", "csinodes", "create", "update", "delete").Only("spec.drivers"),
 		kube.Write("coordination.k8s.io", "leases", "create", "update").Only("spec"),

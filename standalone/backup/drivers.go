@@ -19,7 +19,9 @@ const (
 	maxDriver = 64 << 10
 )
 
-func inDrivers(path string) bool { return path == driversDir || strings.HasPrefix(path, driversDir+"/") }
+func inDrivers(path string) bool {
+	return path == driversDir || strings.HasPrefix(path, driversDir+"/")
+}
 
 // describesDriver says whether a file in driversDir may be about a driver: people may keep other things beside.
 func describesDriver(path string, size int64) bool {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
@@ -100,11 +101,20 @@ func (o *object) wantLabels() map[string]string {
 	return labels
 }
 
+// addresses returns the name of the host, and the address at which others reach it, as far as its routes say one.
+func addresses(host string) []corev1.NodeAddress {
+	out := []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: host}}
+	if ip, err := utilnet.ChooseHostInterface(); err == nil {
+		out = append(out, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
+	}
+	return out
+}
+
 func (o *object) status() map[string]any {
 	now := metav1.Now()
 	capacity := corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(podCapacity, resource.DecimalSI)}
 	return map[string]any{
-		"capacity": capacity, "allocatable": capacity,
+		"capacity": capacity, "allocatable": capacity, "addresses": addresses(o.name),
 		"conditions": []corev1.NodeCondition{{
 			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "NodeAgentReady",
 			Message:           "the node agent mounts volumes",
