@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,6 +49,8 @@ func Claim(ctx context.Context, dataDir, root string) error {
 		return nil
 	}
 	mounted, err := os.ReadDir(filepath.Join(before, journal))
+	// Folders beside the records have what could not be read.
+	mounted = slices.DeleteFunc(mounted, fs.DirEntry.IsDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("look for volumes mounted below %s: %w", before, err)
 	}

@@ -35,7 +35,7 @@ func TestClaim(t *testing.T) {
 	}
 	claims(second, "1 volumes are mounted below "+first)
 	claims(first, "")
-	if err := os.Remove(volume); err != nil {
+	if err := errors.Join(os.Remove(volume), os.Mkdir(filepath.Join(first, "journal", "quarantine"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	claims(second, "")

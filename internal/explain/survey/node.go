@@ -72,7 +72,7 @@ func aboutNode(w why.Walk, n *corev1.Node) chain.Chain {
 func registered(w why.Walk, node *corev1.Node) []chain.Link {
 	n := cluster.Find(w.View.CSINodes, node.Name)
 	if n == nil || len(n.Spec.Drivers) == 0 {
-		if len(unusable(node)) > 0 {
+		if len(refused(node)) > 0 {
 			return nil // it is told with them
 		}
 		if l, ok := warned(w, "csinode/"+node.Name, node, volume.ReasonRegistrationRefused, "user"); ok {
@@ -117,6 +117,12 @@ func unusable(n *corev1.Node) []chain.Link {
 		}
 	}
 	return out
+}
+
+// refused tells of each driver that a node has refused or does not run.
+func refused(n *corev1.Node) []chain.Link {
+	other := func(l chain.Link) bool { return l.Because.Reason != volume.ReasonRegistrationRefused }
+	return slices.DeleteFunc(unusable(n), other)
 }
 
 // warned tells of the newest warning about an object with a reason; repeats is who tries again.
