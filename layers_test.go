@@ -260,8 +260,10 @@ func upperLayers() []layer {
 			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube", "internal/manifest",
 			"internal/identity", "internal/finding", "internal/driver/doctor", "internal/flex", "internal/flex/migrate",
 			"internal/orphans", "internal/program", "internal/csi", "internal/driverfile", "internal/driverimport",
-			"internal/durable", "internal/supervise",
+			"internal/durable", "internal/noderoot", "internal/supervise",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
+		{"internal/noderoot", []string{"internal/durable"}, append(heavy, clientGo, grpc), "knows whose a directory is, " +
+			"not what is in it"},
 		{"internal/program", []string{"internal/csi"}, heavy, "words of programs, which it does not run"},
 		{"internal/app", []string{
 			"internal/volume", decidePrefix, "internal/csi", "internal/csi/registrar", "internal/kube", "internal/controller",
@@ -270,7 +272,7 @@ func upperLayers() []layer {
 		}, heavy, "the only place that joins parts stays thin"},
 		{"cmd/volplane", []string{
 			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/program",
-			"internal/supervise",
+			"internal/noderoot", "internal/supervise",
 		}, heavy, "main is boring"},
 	}
 }
@@ -280,7 +282,8 @@ func standaloneLayers() []layer {
 	return []layer{
 		{"standalone/up", []string{
 			"standalone/apiserver", "standalone/backup", "standalone/garbage", "standalone/pki", "internal/app",
-			"internal/flex", "internal/parts", "internal/program", "internal/csi", "internal/volume", decidePrefix,
+			"internal/flex", "internal/noderoot", "internal/parts", "internal/program", "internal/csi", "internal/volume",
+			decidePrefix,
 		}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{
 			"standalone/up", "standalone/backup", "internal/program", "internal/supervise",

@@ -10,6 +10,7 @@ import (
 	"volplane.dev/volplane/internal/cli"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/noderoot"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
 )
@@ -33,6 +34,9 @@ func programs() cli.Programs {
 func runNode(
 	ctx context.Context, o program.NodeOptions, bridge *cli.BridgeOptions, driver *program.DriverOptions,
 ) error {
+	if err := noderoot.Check(ctx, o.RootDir); err != nil {
+		return err
+	}
 	var all []parts.Part
 	if driver != nil {
 		all = append(all, parts.Part{

@@ -2,12 +2,20 @@ package app
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"strings"
+	"sync"
+	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
@@ -15,6 +23,7 @@ import (
 	"volplane.dev/volplane/internal/driverhost"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Drivers runs the CSI drivers that files describe until ctx ends. Their programs live on then. An error is only
@@ -36,12 +45,21 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 	if err != nil {
 		return fmt.Errorf("path of this program: %w", err)
 	}
-	d := &drivers{DriversOptions: o, events: kube.NewRecorder(ctx, o.Client, "node")}
+	d := &drivers{DriversOptions: o, events: kube.NewRecorder(ctx, o.Client, "node"), notRun: map[string]string{}}
+	go func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.writeNotes(ctx)
+	}()
 	host := driverhost.Options{
 		Files: driverfile.Dir(o.FilesDir), RootDir: o.RootDir, Node: o.Node, Gate: []string{self, program.GateVerb},
 		Controllers: o.Controllers, Secret: d.secret, Failed: func(about string, err error) { d.failed(ctx, about, err) },
-		Dial: []csi.Option{csi.WithHold(func(ctx context.Context) error { return kube.CheckHeld(ctx, o.Client) })},
-		Log:  o.Log,
+		Mended: func(about string) { d.note(ctx, about, nil) },
+		Dial:   []csi.Option{csi.WithHold(func(ctx context.Context) error { return kube.CheckHeld(ctx, o.Client) })},
+		Log:    o.Log,
+	}
+	if o.API.Host != "" {
+		host.Identify = d.identify
 	}
 	if o.Objects {
 		host.Reached = d.ensureObject
@@ -53,6 +71,11 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 type drivers struct {
 	program.DriversOptions
 	events *kube.Recorder
+
+	// mu guards notRun, and serialises its writes.
+	mu sync.Mutex
+	// notRun says why drivers do not run, by name.
+	notRun map[string]string
 }
 
 // secret returns a value of a Secret.
@@ -68,6 +91,47 @@ func (d *drivers) secret(ctx context.Context, namespace, name, key string) (stri
 	return string(value), nil
 }
 
+// tokenLife is how long a token of a driver's service account is valid.
+const tokenLife = time.Hour
+
+// identify returns an identity of a service account, which ends with the Node.
+func (d *drivers) identify(ctx context.Context, namespace, name string) (driverhost.Identity, error) {
+	var none driverhost.Identity
+	node, err := d.ownNode(ctx)
+	if err != nil {
+		return none, fmt.Errorf("node %s, to which its token is bound: %w", d.Node, err)
+	}
+	life := int64(tokenLife.Seconds())
+	r, err := d.Client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{
+			ExpirationSeconds: &life,
+			BoundObjectRef: &authenticationv1.BoundObjectReference{
+				Kind: "Node", APIVersion: "v1", Name: node.Name, UID: node.UID,
+			},
+		},
+	}, metav1.CreateOptions{})
+	if apierrors.IsNotFound(err) {
+		return none, errors.New("there is none: create it and its roles with 'volplane apply'")
+	}
+	if err != nil {
+		return none, fmt.Errorf("its token: %w", err)
+	}
+	return driverhost.Identity{
+		Host: d.API.Host, Port: d.API.Port, CA: d.API.CA,
+		Token: r.Status.Token, Expires: r.Status.ExpirationTimestamp.Time,
+	}, nil
+}
+
+// ownNode returns the Node of this host, for which it waits at the first start.
+func (d *drivers) ownNode(ctx context.Context) (node *corev1.Node, err error) {
+	const pause, most = 200 * time.Millisecond, 20 * time.Second
+	_ = wait.PollUntilContextTimeout(ctx, pause, most, true, func(ctx context.Context) (bool, error) {
+		node, err = d.Client.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
+		return !apierrors.IsNotFound(err), nil
+	})
+	return node, err
+}
+
 // ensureObject makes the CSIDriver of a driver that has none, from what it says of itself. Changes of users are kept.
 func (d *drivers) ensureObject(ctx context.Context, said *csi.Driver) {
 	all := d.Client.StorageV1().CSIDrivers()
@@ -80,8 +144,47 @@ func (d *drivers) ensureObject(ctx context.Context, said *csi.Driver) {
 	}
 }
 
+// note writes to the Node why the program of a driver does not run; nil removes that.
+func (d *drivers) note(ctx context.Context, about string, cause error) {
+	name, is := strings.CutPrefix(about, "driver ")
+	if !is {
+		name = driverfile.NameOf(about)
+	}
+	if csi.CheckName(name) != nil {
+		return // only the event tells of it
+	}
+	const most = 900
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if delete(d.notRun, name); cause != nil {
+		d.notRun[name] = fmt.Sprintf("%.*s", most, cause)
+	}
+	d.writeNotes(ctx)
+}
+
+// writeNotes writes all of notRun to the Node, also for what an earlier process has written; mu is held.
+func (d *drivers) writeNotes(ctx context.Context) {
+	text := any(nil)
+	if len(d.notRun) > 0 {
+		// Marshal cannot fail for texts.
+		all, _ := json.Marshal(d.notRun)
+		text = string(all)
+	}
+	_, err := d.ownNode(ctx)
+	if err == nil {
+		body, _ := json.Marshal(map[string]any{"metadata": map[string]any{
+			"annotations": map[string]any{volume.AnnNotRun: text},
+		}})
+		_, err = d.Client.CoreV1().Nodes().Patch(ctx, d.Node, types.MergePatchType, body, metav1.PatchOptions{})
+	}
+	if err != nil && ctx.Err() == nil {
+		d.Log.Warn("the node cannot be told which drivers do not run", "node", d.Node, "err", err)
+	}
+}
+
 // failed records at the Node why a driver cannot be used.
 func (d *drivers) failed(ctx context.Context, about string, cause error) {
+	d.note(ctx, about, cause)
 	node, err := d.Client.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
 	if err != nil {
 		node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: d.Node}}

@@ -31,8 +31,8 @@ type addFlags struct {
 
 // processFlags describe one process of a driver.
 type processFlags struct {
-	exec, socket string
-	env, secrets []string
+	exec, socket, account string
+	env, secrets          []string
 }
 
 // classFlags describe the StorageClass that is made with a driver.
@@ -60,6 +60,9 @@ and $(CSI_ENDPOINT) and $(NODE_NAME) stand for them in the command.
 With --exec alone, one process has all services of the driver. With
 --controller-exec or --controller-socket, another process has its controller
 service. With --socket instead of --exec, somebody else runs the process.
+
+With --service-account, the program finds the API server as it would in a Pod:
+by its environment and the files of the account, whose rights it has.
 
 If the driver has no CSIDriver, one is made from what the driver says of itself;
 --class makes a StorageClass, too. The command may be repeated. To change a
@@ -89,6 +92,9 @@ func (f *addFlags) register(c *cobra.Command) {
 	p.StringArrayVar(&f.plugin.secrets, "env-from-secret", nil,
 		"variable with a value of a Secret, as K=NAMESPACE/NAME/KEY; may be repeated")
 	p.StringArrayVar(&f.controller.secrets, "controller-env-from-secret", nil, "the same for the controller's process")
+	p.StringVar(&f.plugin.account, "service-account", "",
+		"service account as which the driver finds the API server as in a Pod, as NAMESPACE/NAME")
+	p.StringVar(&f.controller.account, "controller-service-account", "", "the same for the controller's process")
 	p.StringVar(&f.workingDir, "working-dir", "", "directory in which the commands are started (default /)")
 	p.StringVar(&f.class.name, "class", "", "name of a StorageClass to make for the driver")
 	p.StringArrayVar(&f.class.parameters, "parameter", nil, "parameter of the class, as K=V; may be repeated")
@@ -126,16 +132,16 @@ func (f *addFlags) driver(name string) (driverfile.Driver, error) {
 		}
 		d.Processes[0].Roles, controller.Roles = main.Roles[1:], main.Roles[:1:1]
 		d.Processes = append(d.Processes, controller)
-	} else if len(f.controller.env) > 0 || len(f.controller.secrets) > 0 {
-		return d, errors.New("--controller-env and --controller-env-from-secret are for the process of --controller-exec: " +
-			"use --env and --env-from-secret")
+	} else if len(f.controller.env) > 0 || len(f.controller.secrets) > 0 || f.controller.account != "" {
+		return d, errors.New("--controller-env, --controller-env-from-secret and --controller-service-account are for the " +
+			"process of --controller-exec: use --env, --env-from-secret and --service-account")
 	}
 	return d, driverfile.Check(d)
 }
 
 // process returns a process of the driver; prefix is that of its flags.
 func (f *addFlags) process(one processFlags, prefix string) (driverfile.Process, error) {
-	p := driverfile.Process{Socket: one.socket}
+	p := driverfile.Process{Socket: one.socket, ServiceAccount: one.account}
 	var err error
 	if p.Env, err = f.variables("--"+prefix+"env", one.env); err != nil {
 		return p, err

@@ -20,6 +20,7 @@ type importFlags struct {
 	from, name, imageRoot string
 	programs              []string
 	dryRun, replace       bool
+	accounts              bool
 	wait                  time.Duration
 }
 
@@ -54,6 +55,7 @@ func (f *importFlags) register(c *cobra.Command) {
 	p.StringVar(&f.name, "name", "", "the driver's CSI name, if the manifests do not say it")
 	p.StringArrayVar(&f.programs, "program", nil, "program of an image on this host, as IMAGE=PATH; may be repeated")
 	p.StringVar(&f.imageRoot, "image-root", "", "directory with the files of the driver's image")
+	p.BoolVar(&f.accounts, "service-accounts", true, "have the programs find the API server as the manifests' accounts")
 	p.BoolVar(&f.dryRun, "dry-run", false, "print the driver's file, and change nothing")
 	p.BoolVar(&f.replace, "replace", false, "change the driver if it exists and is another one")
 	p.DurationVar(&f.wait, "wait", time.Minute, "how long to wait until the driver is registered; 0 not to wait")
@@ -90,13 +92,14 @@ func (s *shell) driverImport(ctx context.Context, f importFlags) error {
 func (s *shell) importOptions(f importFlags) (driverimport.Options, error) {
 	o := driverimport.Options{
 		Name: f.name, Namespace: cmp.Or(s.flags.namespace, metav1.NamespaceDefault), ImageRoot: f.imageRoot,
+		NoAccounts: !f.accounts,
 	}
 	// Without a kubeconfig nothing is applied, but what the driver would be can be seen.
 	if ns, err := s.namespace(); err == nil {
 		o.Namespace = ns
 	}
 	var err error
-	if o.NodeDir, err = s.path("", "node"); err != nil {
+	if o.NodeDir, err = s.rootDir(f.root); err != nil {
 		return o, err
 	}
 	if f.imageRoot != "" {

@@ -163,7 +163,7 @@ func (h *hostDrivers) look(
 		g.answers = listens(ctx, d.Socket(p, h.plugins))
 	}
 	status := g.judge(p)
-	if status.State == stateNotRegistered {
+	if status.State == stateNotRegistered || status.State == stateNotStarted {
 		status.LastError = cmp.Or(h.refusal(ctx, d.Name), status.LastError)
 	}
 	status.Name, status.Socket = d.ProcessName(p), d.Socket(p, h.plugins)

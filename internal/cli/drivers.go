@@ -36,11 +36,14 @@ type hostDrivers struct {
 }
 
 // hostFlags are the flags of all verbs about the drivers of this host.
-type hostFlags struct{ dir, node string }
+type hostFlags struct{ dir, node, root string }
 
 func (f *hostFlags) register(c *cobra.Command) {
 	c.Flags().StringVar(&f.dir, "drivers-dir", "", "directory of the drivers' files (default <data-dir>/drivers.d)")
+	c.Flags().StringVar(&f.root, "root-dir", "", "root directory of the node agent (default the control plane's, or "+
+		"<data-dir>/node)")
 	_ = c.MarkFlagDirname("drivers-dir")
+	_ = c.MarkFlagDirname("root-dir")
 }
 
 // registerNode adds the flag of verbs that ask the API about this host.
@@ -53,7 +56,7 @@ func (s *shell) hostDrivers(f hostFlags) (*hostDrivers, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := s.path("", "node")
+	root, err := s.rootDir(f.root)
 	if err != nil {
 		return nil, err
 	}

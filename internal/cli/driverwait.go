@@ -112,7 +112,7 @@ func (h *hostDrivers) notReady(ctx context.Context, d driverfile.Driver, what st
 		if other := h.otherName(ctx, d, p); other != "" && !strings.Contains(what, other) {
 			fmt.Fprintf(&out, "\nThe driver at %s calls itself %s: add it with this name", d.Socket(p, h.plugins), other)
 		}
-		if h.look(ctx, d, p, nil).State == stateNotStarted {
+		if s := h.look(ctx, d, p, nil); s.State == stateNotStarted && s.LastError == "" {
 			unknown++
 		}
 		if lines := lastLogLines(h.state, name, lastLines); len(p.Exec) > 0 && len(lines) > 0 {

@@ -122,7 +122,7 @@ func (s *shell) sockets(ctx context.Context, d driverFlags) ([]string, error) {
 	if d.address != "" {
 		return []string{d.address}, nil
 	}
-	root, err := s.path(d.root, "node")
+	root, err := s.rootDir(d.root)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"volplane.dev/volplane/internal/noderoot"
 	"volplane.dev/volplane/internal/program"
 )
 
@@ -160,6 +162,15 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 	return s.programs.Node(ctx, agent, n.bridge.options(n.name, root, log), driver)
 }
 
+// rootDir returns p as an absolute path; if p is empty, that of the control plane's node agent.
+func (s *shell) rootDir(p string) (string, error) {
+	dataDir, err := s.path(s.flags.dataDir, "")
+	if err != nil {
+		return "", err
+	}
+	return s.path(cmp.Or(p, noderoot.Of(dataDir)), "")
+}
+
 // path returns p as an absolute path; if p is empty, the default below the data
 // directory.
 func (s *shell) path(p, otherwise string) (string, error) {
@@ -180,7 +191,7 @@ func (s *shell) driverCommand() *cobra.Command {
 		Short: "Run the bundled driver, which stores volumes in files",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			root, err := s.path(root, "node")
+			root, err := s.rootDir(root)
 			if err != nil {
 				return err
 			}

@@ -56,7 +56,7 @@ func (s *shell) findRegistry(o *program.RegistrarOptions, is func(dir string) bo
 	if is(containerRegistry) {
 		return nil
 	}
-	agent, err := s.path("", "node")
+	agent, err := s.rootDir("")
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/survey"
@@ -91,7 +93,18 @@ func (r *reading) printNodes(out io.Writer) error {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\n", n.Name, readiness(n), len(n.Status.VolumesAttached),
 			len(n.Status.VolumesInUse), driversOf(r.CSINodes, n.Name))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, n := range r.Nodes {
+		notes := note.Of(n)
+		for _, driver := range slices.Sorted(maps.Keys(notes)) {
+			if b := note.Absent(driver, n); notes[driver] != "" && b.Reason != "" {
+				fmt.Fprintf(out, "\n%s. See: volplane why node/%s\n", plainLine(b.Message), n.Name)
+			}
+		}
+	}
+	return nil
 }
 
 func readiness(n *corev1.Node) string {

@@ -109,6 +109,9 @@ func (m *mistakes) process(field string, p Process) {
 		m.add(field+".workingDir", "%.80q is not an absolute path; write one", p.WorkingDir)
 	}
 	m.text(field+".workingDir", p.WorkingDir)
+	if p.ServiceAccount != "" {
+		m.reference(field+".serviceAccount", p.ServiceAccount, "service account")
+	}
 	m.environment(field, p)
 }
 
@@ -117,8 +120,8 @@ func (m *mistakes) notStarted(field string, p Process) {
 	if p.Socket == "" {
 		m.add(field, "write exec if volplane starts the process, or else its socket")
 	}
-	if len(p.Env) > 0 || len(p.EnvFromSecret) > 0 || p.WorkingDir != "" {
-		m.add(field, "env, envFromSecret and workingDir have no effect without exec; remove them")
+	if len(p.Env) > 0 || len(p.EnvFromSecret) > 0 || p.WorkingDir != "" || p.ServiceAccount != "" {
+		m.add(field, "env, envFromSecret, serviceAccount and workingDir have no effect without exec; remove them")
 	}
 }
 
@@ -142,7 +145,7 @@ func (m *mistakes) environment(field string, p Process) {
 		switch {
 		case name == VarEndpoint:
 			m.add(field, "volplane sets %s; remove it, and write the path to socket", name)
-		case name == VarNode:
+		case name == VarNode, p.ServiceAccount != "" && (name == VarServiceHost || name == VarServicePort):
 			m.add(field, "volplane sets %s; remove it", name)
 		case !regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`).MatchString(name):
 			m.add(field, "%.80q is not the name of a variable; write letters, digits and underscores", name)
@@ -158,13 +161,7 @@ func (m *mistakes) environment(field string, p Process) {
 	for i, v := range p.EnvFromSecret {
 		field := fmt.Sprintf("%s.envFromSecret[%d]", field, i)
 		variable(field+".name", v.Name)
-		ns, name, found := strings.Cut(v.Secret, "/")
-		if !found {
-			m.add(field+".secret", "%.80q is no Secret; write NAMESPACE/NAME", v.Secret)
-		} else {
-			m.object(field+".secret", ns)
-			m.object(field+".secret", name)
-		}
+		m.reference(field+".secret", v.Secret, "Secret")
 		if problems := validation.IsConfigMapKey(v.Key); len(problems) > 0 {
 			m.add(field+".key", "%.80q is no key of a Secret: %s", v.Key, problems[0])
 		}
@@ -178,6 +175,17 @@ func sortedKeys(of map[string]string) []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// reference wants NAMESPACE/NAME of an object.
+func (m *mistakes) reference(field, ref, kind string) {
+	ns, name, found := strings.Cut(ref, "/")
+	if !found {
+		m.add(field, "%.80q is no %s; write NAMESPACE/NAME", ref, kind)
+		return
+	}
+	m.object(field, ns)
+	m.object(field, name)
 }
 
 // object wants the name of an object of the API.

@@ -19,6 +19,13 @@ const (
 	VarNode = "NODE_NAME"
 )
 
+// Variables that a process with a service account has in its environment: where programs that run in a Pod find the API
+// server.
+const (
+	VarServiceHost = "KUBERNETES_SERVICE_HOST"
+	VarServicePort = "KUBERNETES_SERVICE_PORT"
+)
+
 // Role is a service of a driver that a process has at its socket.
 type Role string
 
@@ -56,6 +63,9 @@ type Process struct {
 	Env map[string]string `json:"env,omitempty"`
 	// EnvFromSecret are variables whose values are in Secrets of the API.
 	EnvFromSecret []SecretVariable `json:"envFromSecret,omitempty"`
+	// ServiceAccount is NAMESPACE/NAME of the account as which the program finds the API server, as a program in a Pod
+	// does; empty if it finds none.
+	ServiceAccount string `json:"serviceAccount,omitempty"`
 	// WorkingDir is the directory in which the program is started; empty stands for /.
 	WorkingDir string `json:"workingDir,omitempty"`
 	// Socket is the path of the socket; see Driver.Socket for the default.

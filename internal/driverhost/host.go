@@ -1,6 +1,7 @@
 package driverhost
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -36,14 +37,21 @@ type Options struct {
 	Dial []csi.Option
 	// Secret returns a value of a Secret.
 	Secret func(ctx context.Context, namespace, name, key string) (string, error)
+	// Identify returns an identity of a service account; nil if none can be had on this host.
+	Identify func(ctx context.Context, namespace, name string) (Identity, error)
 	// Reached is called whenever a process with the role of the controller answers, with what it says of itself.
 	Reached func(ctx context.Context, d *csi.Driver)
 	// Failed is called with each new cause for which a file, or a driver, cannot be used; about names it.
 	Failed func(about string, err error)
+	// Mended is called when a file, or a driver, that Failed was told of can be used again, or is gone.
+	Mended func(about string)
 	// Log is the log of the program.
 	Log *slog.Logger
 	// Retry bounds the pauses of what is tried again; from half a second to a minute if it is zero.
 	Retry queue.Backoff
+
+	// accountPlace is where programs look for the files of their account.
+	accountPlace string
 }
 
 // StateDir returns the directory of the records and logs of drivers' programs below a node agent's root directory.
@@ -80,6 +88,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Retry == (queue.Backoff{}) {
 		o.Retry = queue.Backoff{Min: 500 * time.Millisecond, Max: time.Minute}
 	}
+	o.accountPlace = cmp.Or(o.accountPlace, accountPlace)
 	programs, err := supervise.Open(ctx, supervise.Options{Dir: StateDir(o.RootDir), Gate: o.Gate, Log: o.Log})
 	if err != nil {
 		return fmt.Errorf("run drivers: %w", err)
@@ -140,10 +149,10 @@ func (h *Host) look(ctx context.Context) {
 	for path, err := range broken {
 		h.fail(path, err)
 	}
-	h.told.keep(func(about string) bool {
+	h.mended(h.told.keep(func(about string) bool {
 		_, is := broken[about]
 		return is || !isFile(h.Files, about)
-	})
+	}))
 	known, err := supervise.Names(StateDir(h.RootDir))
 	if err != nil {
 		h.Log.Warn("the records of drivers cannot be listed", "err", err)
@@ -154,12 +163,14 @@ func (h *Host) look(ctx context.Context) {
 		r.leave()
 		r.done.Wait()
 		delete(h.running, name)
+		h.mend(subject(name))
 	}
 	var stopping sync.WaitGroup
 	for _, program := range p.stop {
 		stopping.Go(func() { h.stop(ctx, program) })
 	}
 	stopping.Wait()
+	h.forgetAccounts(wanted, broken)
 	for _, d := range p.start {
 		h.start(ctx, d)
 	}
@@ -205,13 +216,26 @@ func (h *Host) fail(about string, err error) {
 	}
 }
 
+// mend tells that nothing is wrong with a driver any more.
+func (h *Host) mend(subject string) { h.mended(h.told.forget(subject)) }
+
+func (h *Host) mended(subjects []string) {
+	for _, about := range subjects {
+		if h.Mended != nil {
+			h.Mended(about)
+		}
+	}
+}
+
 // told remembers the last error of each subject. It is safe for concurrent use.
 type told struct {
 	mu   sync.Mutex
 	last map[string]string
 }
 
-func (t *told) forget(about string) { t.keep(func(other string) bool { return other != about }) }
+func (t *told) forget(about string) []string {
+	return t.keep(func(other string) bool { return other != about })
+}
 
 func (t *told) isNew(about string, err error) bool {
 	t.mu.Lock()
@@ -224,15 +248,17 @@ func (t *told) isNew(about string, err error) bool {
 	return was != err.Error()
 }
 
-// keep forgets what was told of all other subjects, because it is not so any more.
-func (t *told) keep(is func(about string) bool) {
+// keep forgets what was told of all other subjects, because it is not so any more, and returns these.
+func (t *told) keep(is func(about string) bool) (forgotten []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for about := range t.last {
 		if !is(about) {
 			delete(t.last, about)
+			forgotten = append(forgotten, about)
 		}
 	}
+	return forgotten
 }
 
 func isFile(dir driverfile.Dir, about string) bool {

@@ -103,6 +103,9 @@ type world struct {
 	reached []string
 	secrets map[string]string
 	changed chan struct{}
+	// accounts answers for service accounts, of which a host that has joined knows nothing.
+	accounts accounts
+	joined   bool
 }
 
 const name = "d.example.com"
@@ -135,8 +138,13 @@ func (w *world) run() {
 	w.calls = csi.NewSet()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
+	identify := w.identify
+	if w.joined {
+		identify = nil
+	}
 	go func() {
 		ended <- Run(ctx, Options{
+			Identify: identify, accountPlace: w.place(),
 			Files: w.files, RootDir: w.root, Node: "n1", Gate: []string{executable(w.t), "gate"}, Controllers: w.calls,
 			Secret: w.secret, Reached: w.heard, Failed: w.failed, Log: slog.New(slog.DiscardHandler),
 			Retry: queue.Backoff{Min: 10 * time.Millisecond, Max: 20 * time.Millisecond},
@@ -149,6 +157,9 @@ func (w *world) run() {
 		}
 	}
 }
+
+// place is where programs look for the files of their account.
+func (w *world) place() string { return filepath.Join(w.root, "run", "sa") }
 
 func executable(t *testing.T) string {
 	t.Helper()

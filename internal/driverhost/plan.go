@@ -25,7 +25,7 @@ func planOf(
 	if _, unread := broken[string(dir)]; unread {
 		return p
 	}
-	kept := keptPrograms(wanted, broken)
+	kept := keptPrograms(wanted, broken, func(p driverfile.Process) bool { return len(p.Exec) > 0 })
 	is := map[string]bool{}
 	for _, d := range wanted {
 		is[d.Name] = true
@@ -51,8 +51,10 @@ func planOf(
 	return p
 }
 
-// keptPrograms returns the names of the programs that files describe, or may describe as far as one can tell.
-func keptPrograms(wanted []driverfile.Driver, broken map[string]error) map[string]bool {
+// keptPrograms returns the names of the programs of a kind that files describe, or may describe as far as one can tell.
+func keptPrograms(
+	wanted []driverfile.Driver, broken map[string]error, is func(driverfile.Process) bool,
+) map[string]bool {
 	kept := map[string]bool{}
 	for path := range broken {
 		name := driverfile.NameOf(path)
@@ -62,7 +64,7 @@ func keptPrograms(wanted []driverfile.Driver, broken map[string]error) map[strin
 	}
 	for _, d := range wanted {
 		for _, process := range d.Processes {
-			if len(process.Exec) > 0 {
+			if is(process) {
 				kept[d.ProcessName(process)] = true
 			}
 		}

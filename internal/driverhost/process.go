@@ -46,9 +46,25 @@ func (p *process) deeds() []func(context.Context) {
 
 func (p *process) name() string { return p.driver.ProcessName(p.Process) }
 
-func (p *process) subject() string { return "driver " + p.driver.Name }
+func subject(driver string) string { return "driver " + driver }
 
-func (p *process) fail(err error) { p.h.fail(p.subject(), err) }
+func (p *process) fail(err error) { p.h.fail(subject(p.driver.Name), err) }
+
+func (p *process) mend() { p.h.mend(subject(p.driver.Name)) }
+
+// changed tells when the program does not run, and when it does for a while. What it has printed may be another line each
+// time, and is in its log.
+func (p *process) changed(r supervise.Record) {
+	switch {
+	case r.State == supervise.Running && r.Settled:
+		p.mend()
+	case r.State == supervise.CannotStart:
+		p.fail(fmt.Errorf("its program %s cannot be started: %s", p.name(), r.Message))
+	case r.State == supervise.BackingOff:
+		p.fail(fmt.Errorf("its program %s has ended and is started again: %s; see 'volplane driver logs %s'", p.name(),
+			r.LastExit, p.driver.Name))
+	}
+}
 
 // repeat calls f until it succeeds or ctx ends, and tells why it fails.
 func (p *process) repeat(ctx context.Context, f func(context.Context) error) {
@@ -69,14 +85,17 @@ func (p *process) repeat(ctx context.Context, f func(context.Context) error) {
 // execute keeps the program of the process running.
 func (p *process) execute(ctx context.Context) {
 	p.repeat(ctx, func(ctx context.Context) error {
-		program, err := p.program(ctx)
+		program, id, err := p.program(ctx)
 		if err != nil {
 			return err
+		}
+		if p.ServiceAccount != "" {
+			defer p.keepIdentity(ctx, id)()
 		}
 		if err := os.MkdirAll(filepath.Dir(p.socket), 0o700); err != nil {
 			return fmt.Errorf("make directory of socket: %w", err)
 		}
-		err = p.h.programs.Run(ctx, program, nil)
+		err = p.h.programs.Run(ctx, program, p.changed)
 		if errors.Is(err, supervise.ErrStopped) {
 			return nil
 		}
@@ -84,26 +103,36 @@ func (p *process) execute(ctx context.Context) {
 	})
 }
 
-// program returns what is executed. The values of Secrets are read now: a driver hears of a change when it is started
-// anew.
-func (p *process) program(ctx context.Context) (supervise.Program, error) {
+// program returns what is executed, and the identity that its account has now. The values of Secrets are read now: a
+// driver hears of a change when it is started anew.
+func (p *process) program(ctx context.Context) (supervise.Program, Identity, error) {
 	host := map[string]string{
 		driverfile.VarEndpoint: "unix://" + p.socket, driverfile.VarNode: p.h.Node, "PATH": path, "HOME": "/root",
+	}
+	var id Identity
+	handed := ""
+	if p.ServiceAccount != "" {
+		var err error
+		if id, err = p.identify(ctx); err != nil {
+			return supervise.Program{}, id, err
+		}
+		host[driverfile.VarServiceHost], host[driverfile.VarServicePort] = id.Host, id.Port
+		handed = p.accountDir()
 	}
 	secrets := map[string]string{}
 	for _, s := range p.EnvFromSecret {
 		ns, name, _ := strings.Cut(s.Secret, "/")
 		value, err := p.h.Secret(ctx, ns, name, s.Key)
 		if err != nil {
-			return supervise.Program{}, fmt.Errorf("variable %s of %s: %w", s.Name, p.name(), err)
+			return supervise.Program{}, id, fmt.Errorf("variable %s of %s: %w", s.Name, p.name(), err)
 		}
 		secrets[s.Name] = value
 	}
 	argv, env := p.Start(host, secrets)
 	return supervise.Program{
 		Name: p.name(), Argv: argv, Env: env, Dir: p.WorkingDir, Generation: p.driver.RestartedAt,
-		Prepare: p.removeStaleSocket,
-	}, nil
+		Handed: handed, Prepare: p.removeStaleSocket,
+	}, id, nil
 }
 
 // removeStaleSocket removes a socket at which nobody listens: some drivers do not start while there is one. Nothing but
@@ -175,7 +204,7 @@ func (p *process) whileThere(ctx context.Context, d *csi.Driver) {
 		_ = d.AwaitLoss(ctx)
 		return
 	}
-	p.h.told.forget(p.subject())
+	p.mend()
 	if p.h.Reached != nil {
 		p.h.Reached(ctx, d)
 	}

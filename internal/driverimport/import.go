@@ -25,6 +25,8 @@ type Options struct {
 	Programs map[string]string
 	// ImageRoot is a directory with the files of the image, for containers that name their program.
 	ImageRoot string
+	// NoAccounts says that programs do not get the service accounts of their Pods.
+	NoAccounts bool
 }
 
 // Note is about a part of the manifests.
@@ -62,9 +64,9 @@ type importer struct {
 	Result
 	// names are the CSI names that objects mention.
 	names []string
-	// configs and secrets are the objects of these kinds, by NAMESPACE/NAME.
-	configs, secrets map[string]*unstructured.Unstructured
-	drivers          map[string]*found
+	// configs, secrets and accounts are the objects of these kinds, by NAMESPACE/NAME.
+	configs, secrets, accounts map[string]*unstructured.Unstructured
+	drivers                    map[string]*found
 }
 
 // found is what the workloads say of one driver.
@@ -85,7 +87,7 @@ type part struct {
 func Import(objects []*unstructured.Unstructured, o Options) Result {
 	m := &importer{
 		Options: o, configs: map[string]*unstructured.Unstructured{}, secrets: map[string]*unstructured.Unstructured{},
-		drivers: map[string]*found{},
+		accounts: map[string]*unstructured.Unstructured{}, drivers: map[string]*found{},
 	}
 	var workloads []*unstructured.Unstructured
 	for _, u := range objects {
@@ -163,6 +165,8 @@ func (m *importer) remember(u *unstructured.Unstructured) {
 		m.configs[key] = u
 	case "Secret":
 		m.secrets[key] = u
+	case "ServiceAccount":
+		m.accounts[key] = u
 	}
 }
 

@@ -107,6 +107,21 @@ func TestNamed(t *testing.T) {
 	}
 }
 
+// TestWithoutAccounts: a host that may not have their tokens runs the programs without.
+func TestWithoutAccounts(t *testing.T) {
+	o := driverimport.Options{NodeDir: "/n", Programs: map[string]string{"plugin": "/bin/a"}}
+	with := driverimport.Import(read(t, "share"), o)
+	if len(with.Drivers) != 1 || !strings.Contains(text(t, with), "serviceAccount: storage/share-node") {
+		t.Fatalf("%+v %v", with.Drivers, with.Missing)
+	}
+	o.NoAccounts = true
+	for _, p := range driverimport.Import(read(t, "share"), o).Drivers[0].Processes {
+		if p.ServiceAccount != "" {
+			t.Errorf("%s", p.ServiceAccount)
+		}
+	}
+}
+
 // FuzzImport: manifests are anybody's. What becomes a driver is one that can be run.
 func FuzzImport(f *testing.F) {
 	for _, name := range []string{"share", "loop", "cloud", "unknown"} {

@@ -172,11 +172,38 @@ func (m *importer) driver(w workload, c *corev1.Container, roles []driverfile.Ro
 		p.Exec = append(p.Exec, t.text(word))
 	}
 	m.environment(w, c, t, &p)
+	m.account(w, &p)
 	if t.bare {
 		p.Socket = t.host
 	}
 	m.mounts(w, c, t)
 	of.processes = append(of.processes, part{p, w.object, c.Ports})
+}
+
+// account takes the service account of a workload that names one, unless it or its account says that it is not used.
+func (m *importer) account(w workload, p *driverfile.Process) {
+	name := cmp.Or(w.ServiceAccountName, w.DeprecatedServiceAccount)
+	if m.NoAccounts || name == "" {
+		return
+	}
+	account := m.accounts[w.namespace+"/"+name]
+	uses := true
+	if account != nil {
+		if said, found, _ := unstructured.NestedBool(account.Object, "automountServiceAccountToken"); found {
+			uses = said
+		}
+	}
+	if said := w.AutomountServiceAccountToken; said != nil {
+		uses = *said
+	}
+	if !uses {
+		return
+	}
+	p.ServiceAccount = w.namespace + "/" + name
+	if account == nil {
+		m.left(w.object, "", "its service account %s is not in the manifests; create it with its roles, or use "+
+			"--service-accounts=false if the driver does not need the API server", p.ServiceAccount)
+	}
 }
 
 // program returns the program of a container on this host and its arguments, or why it is not known.

@@ -12,9 +12,11 @@ import (
 func Writes() []kube.Access {
 	return []kube.Access{
 		kube.Write("", "nodes", "create", "patch").Only("metadata.labels", kube.Annotation(volume.AnnControllerManagedAttach),
-			kube.Annotation(volume.AnnControlPlane), kube.Annotation(volume.AnnLegacyNodeID)),
+			kube.Annotation(volume.AnnControlPlane), kube.Annotation(volume.AnnLegacyNodeID),
+			kube.Annotation(volume.AnnRefused)),
 		kube.Write("", "nodes/status", "patch").
-			Only("status.capacity", "status.allocatable", "status.nodeInfo", "status.volumesInUse").
+			Only("status.capacity", "status.allocatable", "status.nodeInfo", "status.volumesInUse",
+				"status.addresses").
 			Shared("says that it is there; nodelife says so of a silent one", kube.Condition(corev1.NodeReady)),
 		kube.Write("storage.k8s.io", "csinodes", "create", "update", "delete").Only("spec.drivers"),
 		kube.Write("coordination.k8s.io", "leases", "create", "update").Only("spec"),

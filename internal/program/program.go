@@ -66,12 +66,21 @@ type DriversOptions struct {
 	Node string
 	// Client reads the Secrets that files name, and records events at the Node.
 	Client kubernetes.Interface
+	// API is where programs reach the API server as service accounts; zero on hosts that may not have their tokens.
+	API Endpoint
 	// Objects says that the CSIDriver of a driver that has none is made, which Client must be allowed to.
 	Objects bool
 	// Controllers receives the drivers whose controllers have sockets of their own.
 	Controllers *csi.Set
 	// Log is the log of the program.
 	Log *slog.Logger
+}
+
+// Endpoint is where an API server listens.
+type Endpoint struct {
+	Host, Port string
+	// CA is the authority of its certificate, in PEM.
+	CA []byte
 }
 
 // DriverOptions configure one instance of the bundled driver.

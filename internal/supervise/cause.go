@@ -15,7 +15,7 @@ import (
 
 // failure is what a gate says when it cannot become the program.
 type failure struct {
-	// Step is "chdir" or "exec".
+	// Step is "hand", "chdir" or "exec".
 	Step  string
 	Errno unix.Errno
 }
@@ -23,7 +23,10 @@ type failure struct {
 // cause says in words why a program could not be executed, and what can be done about it.
 func cause(p *Program, f failure) string {
 	path := p.Argv[0]
-	if f.Step == stepChdir {
+	switch f.Step {
+	case stepHand:
+		return fmt.Sprintf("the directory %s cannot be given to it: %s", p.Handed, f.Errno.Error())
+	case stepChdir:
 		return fmt.Sprintf("the working directory %s cannot be entered: %s", p.dir(), f.Errno.Error())
 	}
 	st, err := os.Stat(path)

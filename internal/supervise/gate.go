@@ -20,13 +20,17 @@ const (
 	// gateClosed is the exit code of a gate that was not told to go on, notExecuted of one that could not.
 	gateClosed, notExecuted = 126, 127
 
-	stepChdir, stepExec = "chdir", "exec"
+	stepHand, stepChdir, stepExec = "hand", "chdir", "exec"
 )
+
+// HandedFD is the descriptor at which a program has Program.Handed. It is above those that programs open and shells use
+// by number at their start, and below any usual limit.
+const HandedFD = 200
 
 // word is what a gate is told: the program that it becomes. Bytes, because JSON changes strings that are not UTF-8.
 type word struct {
-	Argv, Env [][]byte
-	Dir       []byte
+	Argv, Env   [][]byte
+	Dir, Handed []byte
 }
 
 // Gate is what a process of Options.Gate does: it waits until the supervisor that has started it has told it a program,
@@ -81,10 +85,25 @@ func become(w word) failure {
 	const usual = 0o022
 	unix.Umask(usual)
 	heedSignals()
+	if err := hand(string(w.Handed)); err != nil {
+		return failureOf(stepHand, err)
+	}
 	if err := unix.Chdir(string(w.Dir)); err != nil {
 		return failureOf(stepChdir, err)
 	}
 	return failureOf(stepExec, unix.Exec(string(w.Argv[0]), toStrings(w.Argv), toStrings(w.Env)))
+}
+
+// hand opens a directory for the program, which keeps it open whatever happens to its path.
+func hand(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return unix.Dup3(fd, HandedFD, 0)
 }
 
 // heedSignals gives each signal its default action. A handler ends with the execution of a program, but what a process

@@ -25,6 +25,8 @@ type Program struct {
 	Env []string
 	// Dir is the working directory, "/" if empty.
 	Dir string
+	// Handed is the absolute path of a directory that the program has open as HandedFD; empty for none.
+	Handed string
 	// Generation is any text. A program that differs in it only is another one, so a new text restarts the program.
 	Generation string
 	// Prepare, if it is set, is called before each start, which fails with its error.
@@ -56,7 +58,10 @@ func (p *Program) check() error {
 	case p.Dir != "" && !filepath.IsAbs(p.Dir):
 		return fmt.Errorf("%w: %s: the working directory %q is not an absolute path", ErrInvalid, p.Name, p.Dir)
 	}
-	if i := slices.IndexFunc(p.Argv, hasNUL); i >= 0 || hasNUL(p.Dir) {
+	if p.Handed != "" && !filepath.IsAbs(p.Handed) {
+		return fmt.Errorf("%w: %s: the directory %q is not an absolute path", ErrInvalid, p.Name, p.Handed)
+	}
+	if i := slices.IndexFunc(p.Argv, hasNUL); i >= 0 || hasNUL(p.Dir) || hasNUL(p.Handed) {
 		return fmt.Errorf("%w: %s: an argument has a NUL byte", ErrInvalid, p.Name)
 	}
 	for i, e := range p.Env {
@@ -82,7 +87,11 @@ func (p *Program) dir() string {
 func (p *Program) hash() string {
 	env := slices.Sorted(slices.Values(p.Env))
 	// Marshal cannot fail for these types. JSON only gives each list one form.
-	data, _ := json.Marshal([][][]byte{toBytes(p.Argv), toBytes(env), toBytes([]string{p.dir(), p.Generation})})
+	rest := []string{p.dir(), p.Generation}
+	if p.Handed != "" {
+		rest = append(rest, p.Handed)
+	}
+	data, _ := json.Marshal([][][]byte{toBytes(p.Argv), toBytes(env), toBytes(rest)})
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }

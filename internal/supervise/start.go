@@ -79,7 +79,9 @@ func (g *gate) abandon() error {
 // say tells a gate which program it becomes. It fails if ctx ends before.
 func (g *gate) say(ctx context.Context, p *Program) error {
 	defer context.AfterFunc(ctx, func() { _ = g.word.SetWriteDeadline(time.Unix(1, 0)) })()
-	return json.NewEncoder(g.word).Encode(word{Argv: toBytes(p.Argv), Env: toBytes(p.Env), Dir: []byte(p.dir())})
+	return json.NewEncoder(g.word).Encode(word{
+		Argv: toBytes(p.Argv), Env: toBytes(p.Env), Dir: []byte(p.dir()), Handed: []byte(p.Handed),
+	})
 }
 
 // failure returns nil when the gate has become the program, or has ended, or when ctx has ended; else what it says.

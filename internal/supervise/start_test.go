@@ -108,6 +108,33 @@ func TestMissingDirectory(t *testing.T) {
 	w.until("it runs", runs)
 }
 
+// TestHandedDirectory: the program has the directory open, also when its path leads elsewhere since.
+func TestHandedDirectory(t *testing.T) {
+	w := newWorld(t)
+	p := Program{Name: w.name(), Argv: []string{"/bin/sh", "-c", "cat /proc/self/fd/200/new; sleep 1000"}}
+	p.Handed = filepath.Join(w.dir, "handed")
+	w.run(p)
+	want := "the directory " + p.Handed + " cannot be given to it: no such file or directory"
+	if r := w.until("it cannot start", func(r Record) bool { return r.State == CannotStart }); r.Message != want {
+		t.Errorf("%+v", r)
+	}
+	if err := errors.Join(os.Mkdir(p.Handed, 0o700),
+		os.WriteFile(filepath.Join(p.Handed, "new"), []byte("for it alone\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	r := w.until("it runs", runs)
+	if err := os.Rename(p.Handed, p.Handed+".old"); err != nil {
+		t.Fatal(err)
+	}
+	is, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", r.PID, HandedFD))
+	if err != nil || is != p.Handed+".old" {
+		t.Errorf("%q, %v", is, err)
+	}
+	if others, err := os.Stat(fmt.Sprintf("/proc/self/fd/%d", HandedFD)); err == nil {
+		t.Errorf("this process has it, too: %v", others)
+	}
+}
+
 func TestCauses(t *testing.T) {
 	p := &Program{Argv: []string{"/bin/sh"}}
 	for errno, want := range map[unix.Errno]string{

@@ -66,6 +66,7 @@ func TestEqualProgramsDiffer(t *testing.T) {
 		"a value":                    {func(p *Program) { p.Env = []string{"A=1", "B=3"} }, false},
 		"an argument in environment": {func(p *Program) { p.Argv, p.Env = p.Argv[:1], append(p.Env, "a") }, false},
 		"the generation":             {func(p *Program) { p.Generation = "1" }, false},
+		"a directory that it has":    {func(p *Program) { p.Handed = "/tmp" }, false},
 	} {
 		p := base
 		p.Argv, p.Env = slices.Clone(p.Argv), slices.Clone(p.Env)
@@ -454,6 +455,7 @@ func TestInvalidPrograms(t *testing.T) {
 		"no command":    {Name: "x"},
 		"relative":      {Name: "x", Argv: []string{"true"}},
 		"relative dir":  {Name: "x", Argv: []string{"/bin/true"}, Dir: "x"},
+		"no path":       {Name: "x", Argv: []string{"/bin/true"}, Handed: "x"},
 		"no K=V":        {Name: "x", Argv: []string{"/bin/true"}, Env: []string{secret}},
 		"no K":          {Name: "x", Argv: []string{"/bin/true"}, Env: []string{"=" + secret}},
 		"NUL in a V":    {Name: "x", Argv: []string{"/bin/true"}, Env: []string{"K=" + secret + "\x00"}},

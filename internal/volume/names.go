@@ -142,6 +142,10 @@ const (
 	AnnDriverNotes = "volplane.dev/flex-drivers"
 	// AnnDriverDir on a Node is the directory in which the bridge looks for drivers.
 	AnnDriverDir = "volplane.dev/flex-plugin-dir"
+	// AnnRefused on a Node says which drivers its agent has not registered, and AnnNotRun which drivers' programs do not
+	// run there: a JSON object from each driver's CSI name to the cause.
+	AnnRefused = "volplane.dev/refused-drivers"
+	AnnNotRun  = "volplane.dev/drivers-not-run"
 	// AnnControlPlane on a Node says that its agent runs in the process of the controllers (value
 	// "yes"): the controllers call the drivers that are registered on this node.
 	AnnControlPlane = "volplane.dev/control-plane"

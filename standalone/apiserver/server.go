@@ -184,6 +184,9 @@ func local(a net.Addr) string {
 // Addr returns the host:port at which this host reaches the server.
 func (s *Server) Addr() string { return s.address }
 
+// CA returns the authority of the server's certificate, in PEM.
+func (s *Server) CA() []byte { return s.ca.CertPEM() }
+
 // AdminKubeconfig returns the path of the administrator's kubeconfig.
 func (s *Server) AdminKubeconfig() string { return filepath.Join(s.dir.Path, "admin.kubeconfig") }
 

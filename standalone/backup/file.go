@@ -58,7 +58,7 @@ type Manifest struct {
 
 // kept returns the files and directories of a data directory that a backup contains
 // besides the snapshot, if they exist.
-func kept() []string { return []string{"format", "pki"} }
+func kept() []string { return []string{"format", "pki", driversDir} }
 
 // write writes the archive of what is in a data directory and of a snapshot.
 func write(to io.Writer, dir *os.Root, snapshot string, m Manifest) error {
@@ -67,7 +67,7 @@ func write(to io.Writer, dir *os.Root, snapshot string, m Manifest) error {
 	m.Format, m.Sums = format, map[string]string{}
 	add := func(name string, f fs.File) error {
 		info, err := f.Stat()
-		if err != nil {
+		if err != nil || inDrivers(name) && !describesDriver(name, info.Size()) {
 			return err
 		}
 		m.Sums[name], err = addFile(t, name, info.Size(), f)
@@ -184,6 +184,7 @@ func acceptable(h *tar.Header, before map[string]string) error {
 		rel, err := filepath.Rel(top, h.Name)
 		return err == nil && filepath.IsLocal(rel)
 	})
+	known = known && (!inDrivers(h.Name) || describesDriver(h.Name, h.Size))
 	if h.Typeflag != tar.TypeReg || !filepath.IsLocal(h.Name) || filepath.Clean(h.Name) != h.Name || !known || twice ||
 		h.Size > most || len(before) >= maxFiles {
 		return fmt.Errorf("%.200q of %d bytes is no part of a backup", h.Name, h.Size)

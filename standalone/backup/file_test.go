@@ -30,6 +30,8 @@ func small(t *testing.T) (dir, file string) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	for name, text := range map[string]string{
 		"format": "1\n", "pki/ca.key": "key", "pki/deep/ca.crt": "crt", "pki/x.tmp": "draft", "pool/data": "data",
+		"drivers.d/a.yaml": "a", "drivers.d/b.yml": "b", "drivers.d/.c.yaml": "hidden", "drivers.d/notes": "no driver",
+		"drivers.d/old/d.yaml": "below", "drivers.d/huge.yaml": strings.Repeat("x", maxFile+1),
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -76,7 +78,45 @@ func tree(t *testing.T, dir string) []string {
 	return all
 }
 
-// TestWhatIsKept: keys and objects, and nothing of the volumes.
+// TestDriversAreRestored: a driver that has no file any more gets it back, and one that has keeps it.
+func TestDriversAreRestored(t *testing.T) {
+	_, file := small(t)
+	dir := filepath.Join(t.TempDir(), "d")
+	drivers := filepath.Join(dir, driversDir)
+	now := time.Now()
+	for range 2 { // It may be repeated.
+		now = now.Add(time.Hour)
+		r, err := Restore(file, dir, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(filepath.Join(r.Replaced, driversDir)); r.Replaced != "" && err == nil {
+			t.Error("the files of drivers were replaced")
+		}
+		if got := tree(t, drivers); !slices.Equal(got, []string{"a.yaml", "b.yml"}) {
+			t.Errorf("%v", got)
+		}
+	}
+	if st, err := os.Stat(filepath.Join(drivers, "a.yaml")); err != nil || st.Mode() != 0o600 {
+		t.Errorf("%v %v", st, err)
+	}
+	write := func(name string) error { return os.WriteFile(filepath.Join(drivers, name), []byte("now"), 0o600) }
+	if err := errors.Join(os.Remove(filepath.Join(drivers, "b.yml")), write("b.yaml"), write("e.yaml"),
+		os.Remove(filepath.Join(drivers, "a.yaml"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Restore(file, dir, now.Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if got := tree(t, drivers); !slices.Equal(got, []string{"a.yaml", "b.yaml", "e.yaml"}) {
+		t.Errorf("%v", got)
+	}
+	if got := string(read(t, filepath.Join(drivers, "b.yaml"))); got != "now" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestWhatIsKept: keys, objects and the files of drivers, and nothing of the volumes.
 func TestWhatIsKept(t *testing.T) {
 	_, file := small(t)
 	into := t.TempDir()
@@ -84,8 +124,9 @@ func TestWhatIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := tree(t, into); !slices.Equal(got, []string{"etcd.snapshot", "format", "pki/ca.key", "pki/deep/ca.crt"}) ||
-		len(m.Sums) != len(got) {
+	if got := tree(t, into); len(m.Sums) != len(got) || !slices.Equal(got, []string{
+		"drivers.d/a.yaml", "drivers.d/b.yml", "etcd.snapshot", "format", "pki/ca.key", "pki/deep/ca.crt",
+	}) {
 		t.Errorf("%v, manifest %v", got, m.Sums)
 	}
 }
@@ -153,6 +194,8 @@ func TestHostileBackup(t *testing.T) {
 		"twice":           {{Name: "pki/a", Typeflag: tar.TypeReg}, {Name: "pki/a", Typeflag: tar.TypeReg}},
 		"file and folder": {{Name: "pki", Typeflag: tar.TypeReg}, {Name: "pki/a", Typeflag: tar.TypeReg}},
 		"huge":            {{Name: "pki/a", Typeflag: tar.TypeReg, Size: maxFile + 1}},
+		"no driver":       {{Name: "drivers.d/x/y.yaml", Typeflag: tar.TypeReg}},
+		"no directory":    {{Name: "drivers.d", Typeflag: tar.TypeReg}},
 		"empty":           {},
 	} {
 		var b bytes.Buffer

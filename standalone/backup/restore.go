@@ -36,8 +36,8 @@ type Restored struct {
 
 // Restore makes the objects and keys of a data directory those of a backup. No
 // control plane may be running over it; the directory may be damaged, empty or
-// not exist. What is replaced is kept. Volumes, and what nodes have written down
-// of them, stay as they are. It may be repeated, also after a crash.
+// not exist. What is replaced is kept. Volumes, what nodes have written down of them,
+// and the files of the drivers that the host runs stay as they are. It may be repeated, also after a crash.
 func Restore(file, dataDir string, now time.Time) (r Restored, err error) {
 	if file, err = filepath.Abs(file); err != nil {
 		return r, fmt.Errorf("restore: %w", err)
@@ -95,6 +95,9 @@ func prepare(work string) error {
 // exchange puts the folders in work in the place of those in dir, which go to
 // old. It returns old, or "" when there was nothing.
 func exchange(dir, work, old string) (string, error) {
+	if err := addDrivers(dir, work); err != nil {
+		return "", err
+	}
 	entries, err := os.ReadDir(work)
 	if err != nil {
 		return "", fmt.Errorf("restore: %w", err)

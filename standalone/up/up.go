@@ -1,10 +1,12 @@
 package up
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	rtdebug "runtime/debug"
@@ -21,6 +23,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/noderoot"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/volume"
@@ -30,6 +33,8 @@ import (
 type Options struct {
 	// DataDir is the directory of all persistent data.
 	DataDir string
+	// RootDir is the directory of the node agent's sockets, journal and mounts; empty means the one of the last start.
+	RootDir string
 	// Listen is the API server's address, host:port; port 0 chooses a free port.
 	Listen string
 	// Names are additional host names and addresses by which nodes reach this host.
@@ -66,6 +71,9 @@ func (o Options) Validate() error {
 	if o.Node == "" {
 		return fmt.Errorf("the node has no name: set one with --name")
 	}
+	if o.RootDir != "" && !filepath.IsAbs(o.RootDir) {
+		return fmt.Errorf("--root-dir %q is not an absolute path", o.RootDir)
+	}
 	if o.PluginDir != "" && !filepath.IsAbs(o.PluginDir) {
 		return fmt.Errorf("--volume-plugin-dir %q is not an absolute path", o.PluginDir)
 	}
@@ -81,7 +89,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
-func (o Options) nodeRoot() string { return filepath.Join(o.DataDir, "node") }
+func (o Options) nodeRoot() string { return cmp.Or(o.RootDir, noderoot.Default(o.DataDir)) }
 func (o Options) pool() string     { return filepath.Join(o.DataDir, "pool") }
 
 // driversDir is the directory of the files about CSI drivers that this host runs.
@@ -105,6 +113,14 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer server.Stop()
+	// The data directory is this process's now.
+	if o.RootDir == "" {
+		o.RootDir = noderoot.Of(o.DataDir)
+	}
+	o.RootDir = filepath.Clean(o.RootDir)
+	if err := noderoot.Claim(ctx, o.DataDir, o.RootDir); err != nil {
+		return err
+	}
 	admin, err := kubernetes.NewForConfig(server.AdminConfig())
 	if err != nil {
 		return fmt.Errorf("client of the administrator: %w", err)
@@ -209,9 +225,13 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 			})
 		}},
 		{Name: "drivers of this host", Run: func(ctx context.Context) error {
+			host, port, err := net.SplitHostPort(server.Addr())
+			if err != nil {
+				return fmt.Errorf("address of the API server: %w", err)
+			}
 			return app.Drivers(ctx, program.DriversOptions{
 				FilesDir: o.driversDir(), RootDir: o.nodeRoot(), Node: o.Node, Client: admin, Objects: true,
-				Controllers: controllers, Log: o.Log,
+				API: program.Endpoint{Host: host, Port: port, CA: server.CA()}, Controllers: controllers, Log: o.Log,
 			})
 		}},
 		{Name: "backups", Run: o.backUp},

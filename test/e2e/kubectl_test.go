@@ -46,6 +46,7 @@ func TestScripts(t *testing.T) {
 					e.Setenv("HOME", e.WorkDir)
 					e.Setenv("DATA_DIR", p.Dir)
 					e.Setenv("GOCSI_MOCK", plane.Bin("gocsi-mock"))
+					e.Setenv("CSI_ATTACHER", plane.Bin("csi-attacher"))
 					e.Setenv("LISTEN", client.CoreV1().RESTClient().Get().URL().Host)
 					return nobodysDir(e)
 				},

@@ -1,11 +1,12 @@
-// Package note reads the notes that a host of drivers, the bridge, has written to its Node: which
-// drivers there are, and what is wrong with each. Decisions, controllers and the node agent know no
-// more of such drivers. FlexVolume drivers are the only ones.
+// Package note reads the notes on a Node about drivers: which ones a host of drivers, the bridge, has, and what is wrong
+// with each. Decisions, controllers and the node agent know no more of such drivers; FlexVolume drivers are the only ones.
+// Of other drivers there are notes only if something is wrong: they were not registered, or their programs do not run.
 package note
 
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,14 +37,38 @@ func Inherit(pv *corev1.PersistentVolume, v *corev1.Volume) {
 	}
 }
 
-// Of returns what is wrong with each driver of a node's host, by CSI name; "" for a driver that is
+// Of returns what is wrong with each driver of which a Node has notes, by CSI name; "" for a driver of its host that is
 // all right. It is nil if the Node has no valid notes.
 func Of(n *corev1.Node) map[string]string {
+	refused, hosted := refusedOn(n), hostedOn(n)
+	if hosted == nil {
+		return refused
+	}
+	maps.Copy(hosted, refused)
+	return hosted
+}
+
+// refusedOn returns why drivers were not registered on a node, or do not run there; nil if it says nothing of any. If
+// the program of a driver does not run, that is why it was not registered.
+func refusedOn(n *corev1.Node) map[string]string {
+	refused, notRun := notes(n, volume.AnnRefused), notes(n, volume.AnnNotRun)
+	if refused == nil {
+		return notRun
+	}
+	maps.Copy(refused, notRun)
+	return refused
+}
+
+// hostedOn returns the notes of a node's host of drivers.
+func hostedOn(n *corev1.Node) map[string]string { return notes(n, volume.AnnDriverNotes) }
+
+// notes returns the notes in an annotation; nil if there are no valid ones.
+func notes(n *corev1.Node, annotation string) map[string]string {
 	if n == nil {
 		return nil
 	}
 	var all map[string]string
-	if json.Unmarshal([]byte(n.Annotations[volume.AnnDriverNotes]), &all) != nil {
+	if json.Unmarshal([]byte(n.Annotations[annotation]), &all) != nil {
 		return nil
 	}
 	return all
@@ -86,9 +111,15 @@ func (d Driver) Elsewhere(message string) string {
 	return fmt.Sprintf("; the Pod can be where %s is: install it with `volplane flex install %s FILE` on a node", d, name)
 }
 
-// Absent returns why a driver of a host has not registered on a node, and who has to do what. The
-// reason is empty if the notes do not say.
+// Absent returns why a driver has not registered on a node, and who has to do what. The reason is empty if the notes do
+// not say.
 func Absent(csi string, n *corev1.Node) volume.Because {
+	if wrong := refusedOn(n)[csi]; wrong != "" {
+		return volume.Because{
+			Reason: volume.ReasonRegistrationRefused, Next: "administrator of node " + n.Name,
+			Message: fmt.Sprintf("driver %s cannot be used on node %s: %s", csi, n.Name, wrong),
+		}
+	}
 	name, err := flex.ParseCSI(csi)
 	if err != nil || n == nil {
 		return volume.Because{}
@@ -97,7 +128,7 @@ func Absent(csi string, n *corev1.Node) volume.Because {
 	because := func(reason volume.Reason, next, format string, args ...any) volume.Because {
 		return volume.Because{Reason: reason, Next: next, Message: fmt.Sprintf(format, args...)}
 	}
-	all := Of(n)
+	all := hostedOn(n)
 	wrong, found := all[csi]
 	switch {
 	case all == nil:
@@ -122,7 +153,7 @@ func Lack(csi string, n *corev1.Node) string {
 	if err != nil || n == nil {
 		return ""
 	}
-	all := Of(n)
+	all := hostedOn(n)
 	wrong, found := all[csi]
 	switch {
 	case all == nil:

@@ -56,7 +56,9 @@ func Causes(w why.Walk) []Cause {
 		}
 	}
 	for _, n := range w.Nodes {
-		g.add("", aboutNode(w, n))
+		c := aboutNode(w, n)
+		c.Links = append(c.Links, refused(n)...)
+		g.add("", c)
 	}
 	g.joinDrivers()
 	slices.SortStableFunc(g.causes, func(a, b Cause) int {

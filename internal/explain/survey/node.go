@@ -72,6 +72,9 @@ func aboutNode(w why.Walk, n *corev1.Node) chain.Chain {
 func registered(w why.Walk, node *corev1.Node) []chain.Link {
 	n := cluster.Find(w.View.CSINodes, node.Name)
 	if n == nil || len(n.Spec.Drivers) == 0 {
+		if len(refused(node)) > 0 {
+			return nil // it is told with them
+		}
 		if l, ok := warned(w, "csinode/"+node.Name, node, volume.ReasonRegistrationRefused, "user"); ok {
 			return []chain.Link{l}
 		}
@@ -96,8 +99,8 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 	return out
 }
 
-// unusable tells of each driver of a host that cannot be used on a node,
-// whether or not somebody waits for it.
+// unusable tells of each driver that cannot be used on a node, whether or not
+// somebody waits for it.
 func unusable(n *corev1.Node) []chain.Link {
 	noted := note.Of(n)
 	var out []chain.Link
@@ -106,11 +109,20 @@ func unusable(n *corev1.Node) []chain.Link {
 			continue
 		}
 		if b := note.Absent(csi, n); b.Reason != "" {
-			out = append(out, chain.New(note.Driver{CSI: csi, Hosted: true}.Subject(), chain.Problem, b.Reason, b.Message,
-				b.Next))
+			subject := "csidriver/" + csi
+			if b.Reason != volume.ReasonRegistrationRefused {
+				subject = note.Driver{CSI: csi, Hosted: true}.Subject()
+			}
+			out = append(out, chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next))
 		}
 	}
 	return out
+}
+
+// refused tells of each driver that a node has refused or does not run.
+func refused(n *corev1.Node) []chain.Link {
+	other := func(l chain.Link) bool { return l.Because.Reason != volume.ReasonRegistrationRefused }
+	return slices.DeleteFunc(unusable(n), other)
 }
 
 // warned tells of the newest warning about an object with a reason; repeats is who tries again.

@@ -75,9 +75,9 @@ func (w Walk) condition(p *corev1.Pod) chain.Link {
 				return l
 			}
 			return chain.New(subject, chain.OK, volume.ReasonMounted, cmp.Or(c.Message, "all volumes are mounted"), "")
-		case reason == volume.ReasonDriverMissing:
+		case reason == volume.ReasonDriverMissing, reason == volume.ReasonRegistrationRefused:
 			if b, ok := drivers.Lacks(w.View, p, p.Spec.NodeName); ok {
-				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
+				return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next)
 			}
 			return chain.New(subject, chain.Problem, reason, c.Message, next)
 		case strings.HasPrefix(c.Reason, "Failed"), reason == volume.ReasonClaimMissing, reason == volume.ReasonMountBroken:

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
@@ -31,6 +33,9 @@ import (
 // podCapacity is the Node's capacity of Pods; a Pod costs no more than its mounts here.
 const podCapacity = 1000
 
+// noteTimeout bounds the writing of a note.
+const noteTimeout = 10 * time.Second
+
 // object writes the Node and its CSINode. It is the registrar of the node's drivers.
 type object struct {
 	client kubernetes.Interface
@@ -42,6 +47,11 @@ type object struct {
 
 	// mu serialises the changes of drivers.
 	mu sync.Mutex
+
+	// notes guards refused, and serialises its writes.
+	notes sync.Mutex
+	// refused says why drivers were not registered, by name.
+	refused map[string]string
 }
 
 var errCollision = errors.New("detected topology value collision")
@@ -54,6 +64,12 @@ func (o *object) ensure(ctx context.Context) (*corev1.Node, error) {
 	annotations := map[string]any{volume.AnnControllerManagedAttach: "true", volume.AnnControlPlane: nil}
 	if o.controlPlane {
 		node.Annotations[volume.AnnControlPlane], annotations[volume.AnnControlPlane] = "yes", "yes"
+	}
+	o.notes.Lock()
+	defer o.notes.Unlock()
+	annotations[volume.AnnRefused] = o.refusals()
+	if text, some := annotations[volume.AnnRefused].(string); some {
+		node.Annotations[volume.AnnRefused] = text
 	}
 	_, err := o.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
@@ -85,11 +101,20 @@ func (o *object) wantLabels() map[string]string {
 	return labels
 }
 
+// addresses returns the name of the host, and the address at which others reach it, as far as its routes say one.
+func addresses(host string) []corev1.NodeAddress {
+	out := []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: host}}
+	if ip, err := utilnet.ChooseHostInterface(); err == nil {
+		out = append(out, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
+	}
+	return out
+}
+
 func (o *object) status() map[string]any {
 	now := metav1.Now()
 	capacity := corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(podCapacity, resource.DecimalSI)}
 	return map[string]any{
-		"capacity": capacity, "allocatable": capacity,
+		"capacity": capacity, "allocatable": capacity, "addresses": addresses(o.name),
 		"conditions": []corev1.NodeCondition{{
 			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "NodeAgentReady",
 			Message:           "the node agent mounts volumes",
@@ -99,6 +124,43 @@ func (o *object) status() map[string]any {
 			"operatingSystem": runtime.GOOS, "architecture": runtime.GOARCH, "kubeletVersion": "volplane",
 		},
 	}
+}
+
+// maxRefused bounds the text about a driver that was not registered.
+const maxRefused = 900
+
+// noteRefused writes to the Node why a driver was not registered; nil removes that.
+func (o *object) noteRefused(ctx context.Context, driver string, refused error) error {
+	text := ""
+	if refused != nil {
+		text = fmt.Sprintf("it was not registered: %.*s", maxRefused, refused)
+	}
+	o.notes.Lock()
+	defer o.notes.Unlock()
+	if o.refused[driver] == text {
+		return nil
+	}
+	if o.refused == nil {
+		o.refused = map[string]string{}
+	}
+	if o.refused[driver] = text; text == "" {
+		delete(o.refused, driver)
+	}
+	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
+	defer cancel()
+	return o.patch(ctx, map[string]any{"metadata": map[string]any{
+		"annotations": map[string]any{volume.AnnRefused: o.refusals()},
+	}})
+}
+
+// refusals returns the drivers that were not registered, for an annotation; nil if there are none. notes is held.
+func (o *object) refusals() any {
+	if len(o.refused) == 0 {
+		return nil
+	}
+	// Marshal cannot fail for texts.
+	all, _ := json.Marshal(o.refused)
+	return string(all)
 }
 
 func (o *object) patch(ctx context.Context, change map[string]any) error {

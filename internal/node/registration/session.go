@@ -52,6 +52,10 @@ type session struct {
 	driver *csi.Driver
 	// failed counts the failures since the socket has changed.
 	failed int
+	// refused is the driver whose refusal was told; empty if that is over.
+	refused string
+	// name is the name that the driver at the socket has last said.
+	name string
 }
 
 // notify replaces the identity in the inbox; w.mu is held.
@@ -78,18 +82,43 @@ func (s *session) run(ctx context.Context) {
 		retry = nil
 		if !present {
 			s.unregister(ctx)
+			s.acquit(ctx)
 			continue
 		}
-		if err := s.register(ctx); err != nil && ctx.Err() == nil {
+		err := s.register(ctx)
+		if err == nil {
+			s.acquit(ctx)
+		} else if ctx.Err() == nil {
 			pause := queue.Backoff{
 				Min: cmp.Or(s.w.RetryMin, 500*time.Millisecond), Max: cmp.Or(s.w.RetryMax, 2*time.Minute),
 			}.Pause(s.failed)
 			s.failed++
-			s.w.Refused(s.path, err)
+			s.refuse(ctx, err)
 			s.log.Warn("driver is not registered, will be tried again", "attempt", s.failed, "pause", pause, "err", err)
 			retry = time.After(pause)
 		}
 	}
+}
+
+// refuse tells why the driver is not registered. One that has not said its name is called as its socket is.
+func (s *session) refuse(ctx context.Context, err error) {
+	name := s.name
+	if name == "" {
+		name = strings.TrimSuffix(strings.TrimSuffix(filepath.Base(s.path), ".sock"), "-reg")
+	}
+	if s.refused != name {
+		s.acquit(ctx)
+	}
+	s.refused = name
+	s.w.Refused(ctx, s.path, name, err)
+}
+
+// acquit tells that the driver is not refused any more.
+func (s *session) acquit(ctx context.Context) {
+	if s.refused != "" {
+		s.w.Refused(ctx, s.path, s.refused, nil)
+	}
+	s.refused = ""
 }
 
 // close ends the connection when the agent stops. The driver stays in the Node's objects.
@@ -151,6 +180,7 @@ func (s *session) register(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask for the driver at %s: %w", s.path, err)
 	}
+	s.name = info.GetName()
 	err = s.accept(ctx, info)
 	answer := &registerapi.RegistrationStatus{PluginRegistered: err == nil}
 	if err != nil {

@@ -38,8 +38,9 @@ type Watcher struct {
 	// Hold fails while nothing may be deleted or unmounted.
 	Hold func(ctx context.Context) error
 	Log  *slog.Logger
-	// Refused receives the error for which the driver at a socket is not registered.
-	Refused func(socket string, err error)
+	// Refused receives the error for which the driver at a socket is not registered, and the driver's name as far as it
+	// is known; and nil when there is none any more.
+	Refused func(ctx context.Context, socket, driver string, err error)
 	// RetryMin and RetryMax bound the back-off; the defaults are 500 ms and 2 minutes.
 	RetryMin, RetryMax time.Duration
 

@@ -23,8 +23,8 @@ func backupCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "backup [FILE]",
 		Short: "Save the objects and keys of the control plane to a file",
-		Long: `Save the objects and keys of the control plane to a file, whether it is running
-or not. Without FILE, the backup goes to the directory backup in the data
+		Long: `Save the objects and keys of the control plane, and the files of the CSI drivers
+that its host runs, to one file, whether it is running or not. Without FILE, the backup goes to the directory backup in the data
 directory. It does not contain the data of volumes. It contains every Secret and
 all keys: keep it secret.`,
 		Args: cobra.MaximumNArgs(1),
@@ -55,7 +55,7 @@ func restoreCommand() *cobra.Command {
 		Short: "Restore an empty or damaged data directory from a backup",
 		Long: `Restore an empty or damaged data directory from a backup. The control plane must
 not be running. Replaced files are kept beside the data directory; volumes and
-mounts stay as they are.
+mounts, and the files of CSI drivers that the host has, stay as they are.
 
 When the control plane runs again, it unmounts, detaches and deletes nothing,
 because it does not know the objects that were created after the backup.

@@ -5,12 +5,53 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/volume"
 )
 
 // AbsentRows are what is told when a driver is not where it is needed.
-func AbsentRows() []Row {
+func AbsentRows() []Row { return append(refusedRows(), absentRows()...) }
+
+// refusedRows are drivers of which a node says why it does not use them.
+func refusedRows() []Row {
+	refused := func(annotation, cause string) func(*Scene) {
+		return func(s *Scene) {
+			s.CSI1.Spec.Drivers = nil
+			metav1.SetMetaDataAnnotation(&s.N1.ObjectMeta, annotation, `{"`+Driver+`":"`+cause+`"}`)
+			s.Mounted(corev1.ConditionFalse, string(volume.ReasonDriverMissing), "driver d.example.com is not registered on node n1")
+		}
+	}
+	unanswered := refused(volume.AnnRefused, "it was not registered: NodeGetInfo: DeadlineExceeded: no answer")
+	crashed := refused(volume.AnnNotRun, "its program d.example.com has ended and is started again: exit status 1")
+	controlled := func(change func(*Scene)) func(*Scene) {
+		return func(s *Scene) {
+			change(s)
+			metav1.SetMetaDataAnnotation(&s.N1.ObjectMeta, volume.AnnControlPlane, "yes")
+		}
+	}
+	return []Row{
+		{"a driver that does not answer the node", "pod/web", unanswered},
+		{"the same, of its node", "node/n1", unanswered},
+		{"the same, of the driver", "csidriver/d.example.com", unanswered},
+		{"a driver whose program ends, where the controllers call it", "pvc/data", controlled(func(s *Scene) {
+			crashed(s)
+			s.Unbound()
+		})},
+		{"the same, its volume is not attached", "pvc/data", controlled(func(s *Scene) { crashed(s); s.Attaching() })},
+		{"a program that ends is why it was not registered", "node/n1", func(s *Scene) {
+			unanswered(s)
+			crashed(s)
+		}},
+		{"a registered driver whose program has ended", "node/n1", func(s *Scene) {
+			drivers := s.CSI1.Spec.Drivers
+			crashed(s)
+			s.CSI1.Spec.Drivers = drivers
+		}},
+	}
+}
+
+func absentRows() []Row {
 	missing := func(s *Scene) {
 		s.Mounted(corev1.ConditionFalse, string(volume.ReasonDriverMissing),
 			"driver d.example.com is not registered on node n1")

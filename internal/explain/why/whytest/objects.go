@@ -109,6 +109,9 @@ func NodeRows() []Row {
 func CauseRows() []Row {
 	return []Row{
 		{"nothing waits", "", func(*Scene) {}},
+		{"a driver that its node refused", "", func(s *Scene) {
+			metav1.SetMetaDataAnnotation(&s.N1.ObjectMeta, volume.AnnRefused, `{"x.example.com":"it was not registered: no answer"}`)
+		}},
 		{"the control plane is full", "", func(s *Scene) {
 			s.All.Full = &volume.Because{Reason: volume.ReasonDatabaseFull, Message: "the database is full", Next: "user"}
 		}},
