@@ -40,7 +40,9 @@ func Write(name, dir, language string) ([]string, error) {
 	switch language {
 	case golang:
 		parts = append([][2]string{
-			{"main.go", "driver.go.txt"}, {"main_test.go", "driver_test.go.txt"}, {"go.mod", "go.mod.txt"},
+			{"main.go", "driver.go.txt"},
+			{"main_test.go", "driver_test.go.txt"},
+			{"go.mod", "go.mod.txt"},
 			{"go.sum", "go.sum.txt"},
 		}, parts...)
 	case python:
