@@ -169,7 +169,7 @@ func flexLayers() []layer {
 			"internal/mount/", "internal/csi", "internal/csi/registrar", "internal/flex/driver", "internal/flex/host",
 		}, append(heavy, clientGo), "serves scripts over sockets and knows no cluster"},
 		{"internal/flex/install", []string{
-			"internal/durable", decidePrefix, "internal/mount", "internal/flex/check", "internal/flex/host",
+			"internal/durable", decidePrefix, "internal/mount", "internal/flex/check", "internal/flex/host", "internal/skeleton",
 		}, append(heavy, clientGo, grpc), "puts files in their place, beside any host"},
 		{"internal/flex/doctor", []string{
 			"internal/redact", decidePrefix, "internal/mount", "internal/scratch", "internal/flex/check",
@@ -238,6 +238,9 @@ func upperLayers() []layer {
 		{"internal/driver/doctor", []string{
 			"internal/csi", "internal/driverfile", "internal/finding", "internal/mount", "internal/redact", "internal/scratch",
 		}, append(heavy, clientGo), "judges any driver over its socket, the bundled one like others"},
+		{"internal/driver/starter", []string{
+			"internal/csi", "internal/skeleton",
+		}, append(heavy, clientGo), "writes a driver, and runs none"},
 		{"internal/driver/local", []string{
 			"internal/volume", "internal/socket", "internal/durable", "internal/mount", "internal/csi", "internal/csi/registrar",
 		}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
@@ -251,6 +254,7 @@ func upperLayers() []layer {
 			"internal/csi", "internal/csi/registrar", "internal/driverfile", "internal/queue", "internal/supervise",
 		}, append(heavy, clientGo), "runs drivers for whoever tells it of Secrets and failures"},
 		{"internal/socket", nil, append(heavy, clientGo, grpc), "makes sockets, whoever answers"},
+		{"internal/skeleton", nil, append(heavy, clientGo, grpc), "writes files, whatever is in them"},
 		{"internal/parts", nil, append(heavy, clientGo, grpc), "runs what it is given"},
 		{"internal/testkit", nil, append(heavy, clientGo), forTests},
 		{"internal/orphans", []string{
@@ -258,7 +262,8 @@ func upperLayers() []layer {
 		}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
 		{"internal/cli", []string{
 			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube", "internal/manifest",
-			"internal/identity", "internal/finding", "internal/driver/doctor", "internal/flex", "internal/flex/migrate",
+			"internal/identity", "internal/finding", "internal/driver/doctor", "internal/driver/starter", "internal/flex",
+			"internal/flex/migrate",
 			"internal/orphans", "internal/program", "internal/csi", "internal/driverfile", "internal/driverimport",
 			"internal/durable", "internal/noderoot", "internal/supervise",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},

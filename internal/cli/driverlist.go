@@ -155,18 +155,21 @@ func (h *hostDrivers) list(ctx context.Context, names []string) ([]driverStatus,
 func (h *hostDrivers) look(
 	ctx context.Context, d driverfile.Driver, p driverfile.Process, registered *bool,
 ) processStatus {
-	g := sighting{registered: registered}
+	socket := d.Socket(p, h.plugins)
+	g := sighting{registered: registered, answers: listens(ctx, socket)}
 	if len(p.Exec) > 0 {
 		g.record, g.recordErr = supervise.Read(h.state, d.ProcessName(p))
 		g.lives = lives(g.record)
-	} else {
-		g.answers = listens(ctx, d.Socket(p, h.plugins))
 	}
 	status := g.judge(p)
-	if status.State == stateNotRegistered || status.State == stateNotStarted {
-		status.LastError = cmp.Or(h.refusal(ctx, d.Name), status.LastError)
+	status.Name, status.Socket = d.ProcessName(p), socket
+	if status.State != stateNotRegistered && status.State != stateNotStarted {
+		return status
 	}
-	status.Name, status.Socket = d.ProcessName(p), d.Socket(p, h.plugins)
+	status.LastError = cmp.Or(h.refusal(ctx, d.Name), status.LastError)
+	if status.State == stateNotRegistered && status.LastError == "" && !g.answers {
+		status.LastError = "nobody listens at " + socket
+	}
 	return status
 }
 

@@ -13,37 +13,46 @@ import (
 )
 
 func (s *shell) flexInitCommand() *cobra.Command {
-	var dir, language string
 	var attach bool
-	c := &cobra.Command{
-		Use:   "init NAME",
-		Short: "Write a driver to start from, and its test",
-		Long: `Write a working driver and its test into a directory. Change the driver so that
+	c := s.initCommand(flex.Languages(), func(name, dir, language string) ([]string, error) {
+		return flex.Skeleton(name, dir, language, attach)
+	})
+	c.Short = "Write a driver to start from, and its test"
+	c.Long = `Write a working driver and its test into a directory. Change the driver so that
 it mounts your storage, and test it with 'sh test.sh'. With --attach the driver
 attaches a volume to one node at a time, and mounts it once for the node.
 
-A driver in Go is built by its test.`,
-		Example: `  volplane flex init example.com/files
-  volplane flex init example.com/files --language python --attach`,
+A driver in Go is built by its test.`
+	c.Example = `  volplane flex init example.com/files
+  volplane flex init example.com/files --language python --attach`
+	c.Flags().BoolVar(&attach, "attach", false, "write a driver that attaches")
+	return c
+}
+
+// initCommand returns a command that writes a driver to start from, in one of several languages, of which the first one
+// is the default. write returns the paths of the files, that of the test last.
+func (s *shell) initCommand(
+	languages []string, write func(name, dir, language string) ([]string, error),
+) *cobra.Command {
+	var dir, language string
+	c := &cobra.Command{
+		Use:  "init NAME",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			paths, err := flex.Skeleton(args[0], dir, language, attach)
+			paths, err := write(args[0], dir, language)
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(s.Out, "wrote %s\ntry it, as root: sh %s\n", strings.Join(paths, " and "),
-				paths[len(paths)-1])
+			fmt.Fprintf(s.Out, "wrote %s\ntry it, as root: sh %s\n", strings.Join(paths, " and "), paths[len(paths)-1])
 			return nil
 		},
 	}
-	c.Flags().StringVar(&dir, "dir", "", "directory to write to (default the name of the driver)")
 	f := c.Flags()
-	f.StringVar(&language, "language", flex.Languages()[0],
-		"language of the driver: "+strings.Join(flex.Languages(), ", "))
-	f.BoolVar(&attach, "attach", false, "write a driver that attaches")
+	f.StringVar(&dir, "dir", "", "directory to write to (default the name of the driver)")
+	f.StringVar(&language, "language", languages[0], "language of the driver: "+strings.Join(languages, ", "))
 	_ = c.MarkFlagDirname("dir")
 	_ = c.RegisterFlagCompletionFunc("language",
-		cobra.FixedCompletions(flex.Languages(), cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(languages, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 

@@ -217,6 +217,6 @@ yourself.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(local, s.driverAddCommand(), s.driverImportCommand(), s.driverListCommand(), s.driverLogsCommand(),
-		s.driverRestartCommand(), s.driverRemoveCommand(), s.driverDoctorCommand())
+		s.driverRestartCommand(), s.driverRemoveCommand(), s.driverDoctorCommand(), s.driverInitCommand())
 	return c
 }

@@ -112,6 +112,7 @@ const (
 	ReasonNodeResized         Reason = "FileSystemResizeSuccessful"
 	ReasonFailedNodeResize    Reason = "FileSystemResizeFailed"
 	ReasonRegistrationRefused Reason = "RegistrationRefused"
+	ReasonSharedNodeID        Reason = "SharedNodeID"
 	ReasonLeaderGone          Reason = "LeaderGone"
 )
 

@@ -25,6 +25,10 @@ type report struct {
 }
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == hostedDriver {
+		fmt.Fprintln(os.Stderr, beHosted(os.Args[2]))
+		os.Exit(1)
+	}
 	rounds := flag.Int("rounds", 5, "how often each figure is measured")
 	storm := flag.Int("storm", 200, "how many claims and Pods are made at once")
 	hang := flag.Duration("hang", time.Minute, "with -mount, how long one call of the driver hangs")
@@ -62,6 +66,9 @@ func main() {
 		func(figures map[string]any, n int) error {
 			return measureFlex(ctx, figures, n)
 		})
+	instead("drivers", "run so many CSI drivers on a host", func(figures map[string]any, n int) error {
+		return measureDrivers(ctx, figures, n)
+	})
 	instead("why", "ask a plane with so many volumes about one of them", func(figures map[string]any, n int) error {
 		return measureWhy(ctx, figures, n, *rounds)
 	})

@@ -138,6 +138,17 @@ func UncalledOn(view cluster.View, s note.Driver, node string) (volume.Because, 
 	}, true
 }
 
+// SharesID returns the first other node that a driver knows by the same id as this one; "" if there is none.
+func SharesID(view cluster.View, d storagev1.CSINodeDriver, node string) string {
+	same := func(other storagev1.CSINodeDriver) bool { return other.Name == d.Name && other.NodeID == d.NodeID }
+	for _, n := range slices.SortedFunc(slices.Values(view.CSINodes.List()), cluster.Compare[*storagev1.CSINode]) {
+		if n.Name != node && slices.ContainsFunc(n.Spec.Drivers, same) {
+			return n.Name
+		}
+	}
+	return ""
+}
+
 // Registered says whether a driver is registered on a node, or, with an empty node, on any.
 func Registered(view cluster.View, driver, node string) bool {
 	has := func(n *storagev1.CSINode) bool {

@@ -89,6 +89,13 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 	}
 	var out []chain.Link
 	for _, d := range n.Spec.Drivers {
+		other := drivers.SharesID(w.View, d, node.Name)
+		if other != "" && !attach.SkipsAttach(cluster.Find(w.View.Drivers, d.Name)) {
+			out = append(out, chain.New("csidriver/"+d.Name, chain.Problem, volume.ReasonSharedNodeID,
+				fmt.Sprintf("registered as %s, and on node %s as well: the driver may attach a volume to the wrong one of them; "+
+					"start it with an id of its own on each node", d.NodeID, other), "administrator of node "+node.Name))
+			continue
+		}
 		message := "registered as " + d.NodeID
 		if d.Allocatable != nil && d.Allocatable.Count != nil {
 			message += fmt.Sprintf(", takes %d volumes and has %d", *d.Allocatable.Count, drivers.Attached(w.View, node.Name,

@@ -93,6 +93,16 @@ func NodeRows() []Row {
 			s.Warn("uid-n1", volume.ReasonRegistrationRefused,
 				"the driver that registers at /r is not registered: Unavailable: not now")
 		}},
+		{"a node that a driver cannot tell from another one", "node/n1", func(s *Scene) {
+			twin := CSINode("n2")
+			twin.Spec.Drivers[0].NodeID = s.CSI1.Spec.Drivers[0].NodeID
+			s.All.CSINodes = append(s.All.CSINodes[:1:1], twin)
+		}},
+		{"two such nodes, of a driver that does not attach", "node/n1", func(s *Scene) {
+			twin := CSINode("n2")
+			twin.Spec.Drivers[0].NodeID = s.CSI1.Spec.Drivers[0].NodeID
+			s.All.CSINodes, s.Driver.Spec.AttachRequired = append(s.All.CSINodes[:1:1], twin), ptr.To(false)
+		}},
 		{"a node that is not ready, whoever is there", "node/n1", func(s *Scene) {
 			s.N1.Status.Conditions[0] = corev1.NodeCondition{
 				Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown",
