@@ -259,7 +259,8 @@ func upperLayers() []layer {
 		{"internal/cli", []string{
 			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube", "internal/manifest",
 			"internal/identity", "internal/finding", "internal/driver/doctor", "internal/flex", "internal/flex/migrate",
-			"internal/orphans", "internal/program", "internal/csi", "internal/driverfile", "internal/driverimport",
+			"internal/orphans", "internal/program", "internal/csi", "internal/csi/", "internal/driverfile",
+			"internal/driverimport",
 			"internal/durable", "internal/supervise",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/program", []string{"internal/csi"}, heavy, "words of programs, which it does not run"},
@@ -269,7 +270,8 @@ func upperLayers() []layer {
 			"internal/orphans", "internal/parts", "internal/program", "internal/driverfile", "internal/driverhost",
 		}, heavy, "the only place that joins parts stays thin"},
 		{"cmd/volplane", []string{
-			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/program",
+			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/csi/trace",
+			"internal/program",
 			"internal/supervise",
 		}, heavy, "main is boring"},
 	}
@@ -280,7 +282,8 @@ func standaloneLayers() []layer {
 	return []layer{
 		{"standalone/up", []string{
 			"standalone/apiserver", "standalone/backup", "standalone/garbage", "standalone/pki", "internal/app",
-			"internal/flex", "internal/parts", "internal/program", "internal/csi", "internal/volume", decidePrefix,
+			"internal/flex", "internal/parts", "internal/program", "internal/csi", "internal/csi/trace", "internal/volume",
+			decidePrefix,
 		}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{
 			"standalone/up", "standalone/backup", "internal/program", "internal/supervise",

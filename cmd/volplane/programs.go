@@ -9,6 +9,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
@@ -33,7 +34,10 @@ func programs() cli.Programs {
 func runNode(
 	ctx context.Context, o program.NodeOptions, bridge *cli.BridgeOptions, driver *program.DriverOptions,
 ) error {
-	var all []parts.Part
+	traced := trace.New()
+	all := []parts.Part{{Name: "trace", Run: func(ctx context.Context) error {
+		return traced.Serve(ctx, trace.Socket(o.RootDir), o.Log)
+	}}}
 	if driver != nil {
 		all = append(all, parts.Part{
 			Name: "bundled driver", Run: func(ctx context.Context) error { return app.LocalDriver(ctx, *driver) },
@@ -46,7 +50,8 @@ func runNode(
 	if o.DriversDir != "" {
 		all = append(all, parts.Part{Name: "drivers of this host", Run: func(ctx context.Context) error {
 			return app.Drivers(ctx, program.DriversOptions{
-				FilesDir: o.DriversDir, RootDir: o.RootDir, Node: o.Name, Client: client, Controllers: csi.NewSet(), Log: o.Log,
+				FilesDir: o.DriversDir, RootDir: o.RootDir, Node: o.Name, Client: client, Controllers: csi.NewSet(),
+				Dial: traced.Options(), Log: o.Log,
 			})
 		}})
 	}
@@ -56,7 +61,7 @@ func runNode(
 			Name: "flex bridge", Run: func(ctx context.Context) error { return flex.Bridge(ctx, *bridge) },
 		})
 	}
-	o.Drivers, o.Bridged = csi.NewSet(), bridge != nil
+	o.Drivers, o.Dial, o.Bridged = csi.NewSet(), traced.Options(), bridge != nil
 	return parts.Run(ctx, o.Log, append(all, parts.Part{
 		Name: "node agent", Run: func(ctx context.Context) error { return app.Node(ctx, o) },
 	}))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,7 +41,9 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 	host := driverhost.Options{
 		Files: driverfile.Dir(o.FilesDir), RootDir: o.RootDir, Node: o.Node, Gate: []string{self, program.GateVerb},
 		Controllers: o.Controllers, Secret: d.secret, Failed: func(about string, err error) { d.failed(ctx, about, err) },
-		Dial: []csi.Option{csi.WithHold(func(ctx context.Context) error { return kube.CheckHeld(ctx, o.Client) })},
+		Dial: append(slices.Clone(o.Dial), csi.WithHold(func(ctx context.Context) error {
+			return kube.CheckHeld(ctx, o.Client)
+		})),
 		Log:  o.Log,
 	}
 	if o.Objects {

@@ -206,6 +206,7 @@ yourself.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(local, s.driverAddCommand(), s.driverImportCommand(), s.driverListCommand(), s.driverLogsCommand(),
-		s.driverRestartCommand(), s.driverRemoveCommand(), s.driverDoctorCommand())
+		s.driverRestartCommand(), s.driverRemoveCommand(), s.driverDoctorCommand(), s.driverTraceCommand(),
+		s.driverFaultsCommand(), s.driverCallCommand(), s.driverRecordCommand(), s.driverReplayCommand())
 	return c
 }
