@@ -44,7 +44,7 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 		Dial: append(slices.Clone(o.Dial), csi.WithHold(func(ctx context.Context) error {
 			return kube.CheckHeld(ctx, o.Client)
 		})),
-		Log:  o.Log,
+		Log: o.Log,
 	}
 	if o.Objects {
 		host.Reached = d.ensureObject

@@ -83,7 +83,9 @@ func (s *shell) driverRecord(ctx context.Context, f hostFlags, name, path string
 	return err
 }
 
-func hostRoles() []driverfile.Role { return []driverfile.Role{driverfile.RoleNode, driverfile.RoleController} }
+func hostRoles() []driverfile.Role {
+	return []driverfile.Role{driverfile.RoleNode, driverfile.RoleController}
+}
 
 // introduce asks a driver what it is and can, and returns these calls. A player needs them, and they may have been made
 // more than an hour ago.
@@ -135,7 +137,9 @@ command can be run by 'volplane driver add NAME --exec ...'.`,
 		Example: `  volplane driver replay calls.jsonl --socket /tmp/csi.sock
   volplane driver call csi.example.com GetPluginInfo --socket /tmp/csi.sock`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return s.driverReplay(cmd.Context(), args[0], socket, speed) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return s.driverReplay(cmd.Context(), args[0], socket, speed)
+		},
 	}
 	c.Flags().StringVar(&socket, "socket", "", "path of the socket to serve")
 	c.Flags().Float64Var(&speed, "speed", 0,

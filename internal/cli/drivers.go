@@ -63,7 +63,7 @@ func (s *shell) hostDrivers(f hostFlags) (*hostDrivers, error) {
 	return &hostDrivers{
 		files: driverfile.Dir(dir), state: filepath.Join(root, "drivers"), plugins: filepath.Join(root, "plugins"),
 		traced: trace.Client{Socket: trace.Socket(root)},
-		out: s.Out, err: s.Err,
+		out:    s.Out, err: s.Err,
 	}, nil
 }
 

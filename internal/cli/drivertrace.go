@@ -140,7 +140,9 @@ func (s *shell) completeCalled(c *cobra.Command, args []string, _ string) ([]str
 	return slices.Compact(names), directive
 }
 
-func (h *hostDrivers) usualSocket(driver string) string { return filepath.Join(h.plugins, driver, "csi.sock") }
+func (h *hostDrivers) usualSocket(driver string) string {
+	return filepath.Join(h.plugins, driver, "csi.sock")
+}
 
 // socketOf returns the socket of a driver's process with a role.
 func (h *hostDrivers) socketOf(name string, role driverfile.Role) (string, error) {

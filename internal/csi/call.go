@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -121,10 +122,10 @@ func newMessage(d protoreflect.MessageDescriptor) proto.Message {
 // not; all other texts are without the secrets that are known, which those of a request are from now on.
 func (m *Memory) Shown(message any) json.RawMessage {
 	m.secrets.Add(secretsOf(message)...)
-	return shown(message, m.secrets.Hide)
+	return shown(message, &m.secrets)
 }
 
-func shown(message any, hide func(text string) string) json.RawMessage {
+func shown(message any, secrets *redact.Secrets) json.RawMessage {
 	m, ok := message.(proto.Message)
 	if !ok {
 		return nil
@@ -133,7 +134,7 @@ func shown(message any, hide func(text string) string) json.RawMessage {
 		return json.RawMessage(fmt.Sprintf(`"%d bytes are not shown"`, n))
 	}
 	m = proto.Clone(m)
-	hideTexts(m.ProtoReflect(), hide)
+	hideTexts(m.ProtoReflect(), secrets)
 	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
 	var out bytes.Buffer
 	// protojson puts blanks where they are not expected, so that nobody relies on it.
@@ -143,53 +144,104 @@ func shown(message any, hide func(text string) string) json.RawMessage {
 	return out.Bytes()
 }
 
-func hideTexts(m protoreflect.Message, hide func(string) string) {
+// hideTexts replaces all texts of a message by what may be shown of them.
+func hideTexts(m protoreflect.Message, secrets *redact.Secrets) {
+	var texts, own []string
 	eachText(m, func(f protoreflect.FieldDescriptor, name, text string) string {
 		if text != "" && (isSecret(f) || isPrivate(f) || isSecretName(name)) {
 			return redact.Hidden
 		}
-		return hide(text)
+		if isOwn(f) {
+			own = append(own, text)
+		} else {
+			texts = append(texts, text)
+		}
+		return text
 	})
-	hideNames(m, hide)
+	eachName(m, func(name string) string {
+		own = append(own, name)
+		return name
+	})
+	hidden := hideAll(own, secrets.HidePlain)
+	maps.Copy(hidden, hideAll(texts, secrets.Hide))
+	eachText(m, func(_ protoreflect.FieldDescriptor, _, text string) string {
+		if text == redact.Hidden {
+			return text
+		}
+		return hidden[text]
+	})
+	eachName(m, func(name string) string { return hidden[name] })
 }
 
-// hideNames removes secrets from the keys of maps, and from the names in lists of NAME=TEXT.
-func hideNames(m protoreflect.Message, hide func(string) string) {
+// isOwn says whether a field has a text that volplane has made: a path or the name of a volume. In these, as in names of
+// parameters, nobody encodes a secret, and to look for one in all encodings is the largest cost of a trace.
+func isOwn(f protoreflect.FieldDescriptor) bool {
+	return f.Name() == "name" || f.Name() == "fs_type" || strings.HasSuffix(string(f.Name()), "_path")
+}
+
+// hideAll returns what hide makes of texts. It has it look at many at the same time, because to look for secrets in all
+// encodings costs more for each text than for each of its bytes.
+func hideAll(texts []string, hide func(string) string) map[string]string {
+	const border = "\x00\n\x00"
+	out := map[string]string{}
+	slices.Sort(texts)
+	texts = slices.Compact(texts)
+	for len(texts) > 0 {
+		n, size := 1, len(texts[0])
+		for n < len(texts) && size+len(border)+len(texts[n]) <= redact.MaxText {
+			size += len(border) + len(texts[n])
+			n++
+		}
+		hidden := strings.Split(hide(strings.Join(texts[:n], border)), border)
+		for i, text := range texts[:n] {
+			if len(hidden) == n {
+				out[text] = hidden[i]
+			} else {
+				out[text] = hide(text)
+			}
+		}
+		texts = texts[n:]
+	}
+	return out
+}
+
+// eachName replaces each key of a map, and each NAME in lists of NAME=TEXT, by the result of visit.
+func eachName(m protoreflect.Message, visit func(string) string) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
 		case f.IsMap():
 			if f.MapKey().Kind() == protoreflect.StringKind {
-				hideKeys(v.Map(), hide)
+				eachKey(v.Map(), visit)
 			}
 		case f.IsList():
-			hideInList(f, v.List(), hide)
+			eachNameInList(f, v.List(), visit)
 		case f.Message() != nil:
-			hideNames(v.Message(), hide)
+			eachName(v.Message(), visit)
 		}
 		return true
 	})
 }
 
-func hideInList(f protoreflect.FieldDescriptor, l protoreflect.List, hide func(string) string) {
+func eachNameInList(f protoreflect.FieldDescriptor, l protoreflect.List, visit func(string) string) {
 	for i := range l.Len() {
 		if f.Message() != nil {
-			hideNames(l.Get(i).Message(), hide)
+			eachName(l.Get(i).Message(), visit)
 		} else if name, text, named := strings.Cut(l.Get(i).String(), "="); named && f.Kind() == protoreflect.StringKind {
-			l.Set(i, protoreflect.ValueOfString(hide(name)+"="+text))
+			l.Set(i, protoreflect.ValueOfString(visit(name)+"="+text))
 		}
 	}
 }
 
-func hideKeys(m protoreflect.Map, hide func(string) string) {
-	shown := map[string]protoreflect.Value{}
+func eachKey(m protoreflect.Map, visit func(string) string) {
+	changed := map[string]protoreflect.Value{}
 	m.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-		if key := hide(k.String()); key != k.String() {
-			shown[key] = v
+		if key := visit(k.String()); key != k.String() {
+			changed[key] = v
 			m.Clear(k)
 		}
 		return true
 	})
-	for key, v := range shown {
+	for key, v := range changed {
 		m.Set(protoreflect.ValueOfString(key).MapKey(), v)
 	}
 }
