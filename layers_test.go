@@ -260,8 +260,7 @@ func upperLayers() []layer {
 			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube", "internal/manifest",
 			"internal/identity", "internal/finding", "internal/driver/doctor", "internal/flex", "internal/flex/migrate",
 			"internal/orphans", "internal/program", "internal/csi", "internal/csi/", "internal/driverfile",
-			"internal/driverimport",
-			"internal/durable", "internal/supervise",
+			"internal/driverimport", "internal/durable", "internal/supervise",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/program", []string{"internal/csi"}, heavy, "words of programs, which it does not run"},
 		{"internal/app", []string{
@@ -271,8 +270,7 @@ func upperLayers() []layer {
 		}, heavy, "the only place that joins parts stays thin"},
 		{"cmd/volplane", []string{
 			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/csi/trace",
-			"internal/program",
-			"internal/supervise",
+			"internal/program", "internal/supervise",
 		}, heavy, "main is boring"},
 	}
 }

@@ -133,12 +133,7 @@ func (s *shell) driverCall(ctx context.Context, f callFlags, name, method string
 			return err
 		}
 	}
-	if f.timeout > 0 {
-		limited, cancel := context.WithTimeout(ctx, f.timeout)
-		defer cancel()
-		ctx = limited
-	}
-	result, err := callOnce(ctx, f.socket, name, full, request, answer)
+	result, err := f.call(ctx, name, full, request, answer)
 	if err != nil {
 		return err
 	}
@@ -169,13 +164,10 @@ func roleOf(method string) driverfile.Role {
 
 // isRead says whether a method changes nothing.
 func isRead(method string) bool {
-	for _, verb := range []string{"Get", "List", "Probe", "Validate"} {
-		if strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(method, "Group"), "Controller"), "Node"),
-			verb) {
-			return true
-		}
-	}
-	return false
+	deed := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(method, "Group"), "Controller"), "Node")
+	return slices.ContainsFunc([]string{"Get", "List", "Probe", "Validate"}, func(verb string) bool {
+		return strings.HasPrefix(deed, verb)
+	})
 }
 
 // readRequest reads the request and its secrets.
@@ -265,7 +257,8 @@ func (s *shell) affected(ctx context.Context, h *hostDrivers, driver string, req
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	all, _ := every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{}, client.CoreV1().PersistentVolumes().List)
+	volumes := client.CoreV1().PersistentVolumes()
+	all, _ := every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{}, volumes.List) // or it is not told
 	for _, v := range all {
 		if v.Spec.CSI == nil || v.Spec.CSI.Driver != driver || v.Spec.CSI.VolumeHandle != about.GetVolumeId() {
 			continue
@@ -279,19 +272,24 @@ func (s *shell) affected(ctx context.Context, h *hostDrivers, driver string, req
 	return ""
 }
 
-// callOnce calls the driver at a socket.
-func callOnce(
-	ctx context.Context, socket, name, method string, request, answer proto.Message,
+// call calls the driver at the socket.
+func (f *callFlags) call(
+	ctx context.Context, name, method string, request, answer proto.Message,
 ) (out callResult, err error) {
 	dial, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	d, err := csi.Dial(dial, socket, csi.WithNameOnly())
+	d, err := csi.Dial(dial, f.socket, csi.WithNameOnly())
 	if err != nil {
 		return out, err
 	}
 	defer d.Close()
 	if err := csi.CheckIs(d, name); err != nil {
 		return out, err
+	}
+	if f.timeout > 0 {
+		limited, cancel := context.WithTimeout(ctx, f.timeout)
+		defer cancel()
+		ctx = limited
 	}
 	begun := time.Now()
 	failed := d.Call(ctx, method, request, answer)

@@ -90,7 +90,15 @@ func (s *shell) driverList(ctx context.Context, f hostFlags, names []string, out
 	if output != "" && output != "name" {
 		versions(ctx, all)
 	}
-	return s.printList(h, all, h.planted(ctx, all), output)
+	faults := h.planted(ctx, all)
+	if err := s.printList(h, all, output); err != nil {
+		return err
+	}
+	for _, p := range faults {
+		fmt.Fprintf(s.Err, "\nA fault is planted between volplane and driver %s: %s, until %s; 'volplane driver faults "+
+			"%[1]s --clear' ends it\n", p.Driver, p.Fault, p.Until.Format(time.RFC3339))
+	}
+	return nil
 }
 
 // planted adds the planted faults to drivers, and returns those of all drivers, also of those without a file. If no
@@ -109,15 +117,9 @@ func (h *hostDrivers) planted(ctx context.Context, of []driverStatus) []trace.Pl
 	return all
 }
 
-func (s *shell) printList(h *hostDrivers, all []driverStatus, faults []trace.Planted, output string) error {
+func (s *shell) printList(h *hostDrivers, all []driverStatus, output string) error {
 	if printed, err := s.printStructured(output, map[string]any{"drivers": all}); printed {
 		return err
-	}
-	if output != "name" {
-		for _, p := range faults {
-			defer fmt.Fprintf(s.Err, "\nA fault is planted between volplane and driver %s: %s, until %s; 'volplane driver faults "+
-				"%[1]s --clear' ends it\n", p.Driver, p.Fault, p.Until.Format(time.RFC3339))
-		}
 	}
 	switch {
 	case output == "name":

@@ -49,7 +49,8 @@ and mount flags.`,
 	f.register(c)
 	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "print what follows, until interrupted")
 	c.Flags().StringVarP(&f.output, "output", "o", "", "output format: json, one object in each line")
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -151,8 +152,8 @@ func (h *hostDrivers) socketOf(name string, role driverfile.Role) (string, error
 		if _, err := os.Stat(h.usualSocket(name)); err == nil {
 			return h.usualSocket(name), nil
 		}
-		return "", fmt.Errorf("driver %s has neither a file in %s nor a socket below %s: see 'volplane driver list', or name "+
-			"its socket with --socket", name, h.files, h.plugins)
+		return "", fmt.Errorf("driver %s has neither a file in %s nor a socket below %s: see 'volplane driver list', or "+
+			"name its socket with --socket", name, h.files, h.plugins)
 	}
 	if err != nil {
 		return "", err

@@ -66,10 +66,14 @@ func TestShown(t *testing.T) {
 				FsType: "ext4", MountFlags: []string{"ro", "user=admin", "hunter22=1"},
 			}},
 		}}, `{"volume_capability":{"mount":{"fs_type":"ext4","mount_flags":["***","user=***","***=***"]}}}`},
-		{"a token without a name", &csipb.DeleteVolumeRequest{VolumeId: "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJr.c2ln"},
-			`{"volume_id":"***"}`},
-		{"too much", &csipb.CreateVolumeRequest{Parameters: map[string]string{"a": strings.Repeat("x", maxShown)}},
-			`"32779 bytes are not shown"`},
+		{
+			"a token without a name", &csipb.DeleteVolumeRequest{VolumeId: "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJr.c2ln"},
+			`{"volume_id":"***"}`,
+		},
+		{
+			"too much", &csipb.CreateVolumeRequest{Parameters: map[string]string{"a": strings.Repeat("x", maxShown)}},
+			`"32779 bytes are not shown"`,
+		},
 	} {
 		if got := string(m.Shown(test.message)); got != test.want {
 			t.Errorf("%s:\n%s, want\n%s", test.name, got, test.want)
@@ -92,7 +96,9 @@ func TestMethods(t *testing.T) {
 		slices.Contains(all, csipb.SnapshotMetadata_GetMetadataDelta_FullMethodName) {
 		t.Errorf("%q", all)
 	}
-	for _, m := range []string{"", "/", "NodeStageVolume", "/csi.v1.Node", "/csi.v1.Node/No", "/csi.v1.Node/NodeStageVolume/x"} {
+	for _, m := range []string{
+		"", "/", "NodeStageVolume", "/csi.v1.Node", "/csi.v1.Node/No", "/csi.v1.Node/NodeStageVolume/x",
+	} {
 		if request, _ := NewMessages(m); request != nil {
 			t.Errorf("%q has messages", m)
 		}

@@ -38,8 +38,8 @@ type answers struct {
 	next  int
 }
 
-// NewPlayer returns a Player of a recording, and how many of its calls it cannot play, because they were too large to be
-// recorded.
+// NewPlayer returns a Player of a recording, and how many of its calls it cannot play, because they were too large to
+// be recorded.
 func NewPlayer(r Recording) (p *Player, unplayable int) {
 	p = &Player{memory: csi.NewMemory(nil), answers: map[string]*answers{}, methods: map[string][]json.RawMessage{}}
 	for _, c := range r.Calls {

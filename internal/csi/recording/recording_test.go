@@ -12,6 +12,7 @@ import (
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -22,7 +23,9 @@ import (
 )
 
 func header() recording.Header {
-	return recording.Header{Driver: "a.example.com", DriverVersion: "1", RecordedBy: "dev", RecordedAt: time.Unix(0, 0).UTC()}
+	return recording.Header{
+		Driver: "a.example.com", DriverVersion: "1", RecordedBy: "dev", RecordedAt: time.Unix(0, 0).UTC(),
+	}
 }
 
 // play serves a recording.
@@ -91,40 +94,40 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := csi.Dial(t.Context(), driver.Socket, csi.WithTrace(func(c csi.Call) {
+	d := dial(t, driver.Socket, csi.WithTrace(func(c csi.Call) {
 		if err := w.Add(c); err != nil {
 			t.Error(err)
 		}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
 	want := life(t, d)
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
-	if strings.Contains(file.String(), "hunter22") {
-		t.Errorf("a secret is in the file: %s", &file)
+	if strings.Contains(file.String(), "hunter22") || !strings.Contains(want[0], "not yet, ***") {
+		t.Errorf("%q, the file has %s", want, &file)
 	}
 	_, socket := play(t, file.String())
-	played, err := csi.Dial(t.Context(), socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer played.Close()
+	played := dial(t, socket)
 	if played.Name != driver.Name() || played.Controller != d.Controller || played.Node != d.Node {
 		t.Errorf("the player says that it is %+v", played)
 	}
-	got := life(t, played)
-	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("call %d: %s, want %s", i, got[i], want[i])
-		}
-	}
-	if !strings.Contains(want[0], "not yet, ***") || !strings.Contains(want[1], "volume_id") {
-		t.Errorf("%q", want)
+	if diff := cmp.Diff(want, life(t, played)); diff != "" {
+		t.Errorf("the player and the driver differ (-driver +player):\n%s", diff)
 	}
 }
+
+func dial(t *testing.T, socket string, o ...csi.Option) *csi.Driver {
+	t.Helper()
+	d, err := csi.Dial(t.Context(), socket, o...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+const deleteVolume = csipb.Controller_DeleteVolume_FullMethodName
 
 const played = `{"volplane":"driver recording","version":1,"driver":"a.example.com"}
 {"method":"/csi.v1.Identity/GetPluginInfo","code":"OK","request":{},"answer":{"name":"a.example.com"}}
@@ -137,29 +140,25 @@ const played = `{"volplane":"driver recording","version":1,"driver":"a.example.c
 func TestPlayer(t *testing.T) {
 	p, socket := play(t, played)
 	p.Speed = 1
-	d, err := csi.Dial(t.Context(), socket, csi.WithNameOnly())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	d := dial(t, socket, csi.WithNameOnly())
 	secret := map[string]string{"k": "hunter22"}
 	for i, test := range []struct {
 		method  string
 		request proto.Message
 		want    string
 	}{
-		{csipb.Controller_DeleteVolume_FullMethodName, &csipb.DeleteVolumeRequest{VolumeId: "a"}, ""},
-		{csipb.Controller_DeleteVolume_FullMethodName, &csipb.DeleteVolumeRequest{VolumeId: "b", Secrets: secret}, "Internal: no"},
-		{csipb.Controller_DeleteVolume_FullMethodName, &csipb.DeleteVolumeRequest{VolumeId: "b", Secrets: secret}, "Unknown: "},
-		{csipb.Controller_DeleteVolume_FullMethodName, &csipb.DeleteVolumeRequest{VolumeId: "b", Secrets: secret}, "Unknown: "},
-		{csipb.Controller_DeleteVolume_FullMethodName, &csipb.DeleteVolumeRequest{VolumeId: "a"}, ""},
+		{deleteVolume, &csipb.DeleteVolumeRequest{VolumeId: "a"}, ""},
+		{deleteVolume, &csipb.DeleteVolumeRequest{VolumeId: "b", Secrets: secret}, "Internal: no"},
+		{deleteVolume, &csipb.DeleteVolumeRequest{VolumeId: "b", Secrets: secret}, "Unknown: "},
+		{deleteVolume, &csipb.DeleteVolumeRequest{VolumeId: "b", Secrets: secret}, "Unknown: "},
+		{deleteVolume, &csipb.DeleteVolumeRequest{VolumeId: "a"}, ""},
 		{
-			csipb.Controller_DeleteVolume_FullMethodName, &csipb.DeleteVolumeRequest{VolumeId: "b"},
+			deleteVolume, &csipb.DeleteVolumeRequest{VolumeId: "b"},
 			`InvalidArgument: the recording has no DeleteVolume with this request; the nearest one differs: volume_id: ` +
 				`recorded "a", asked "b"`,
 		},
 		{
-			csipb.Controller_DeleteVolume_FullMethodName, &csipb.DeleteVolumeRequest{VolumeId: "c", Secrets: secret},
+			deleteVolume, &csipb.DeleteVolumeRequest{VolumeId: "c", Secrets: secret},
 			`InvalidArgument: the recording has no DeleteVolume with this request; the nearest one differs: volume_id: ` +
 				`recorded "b", asked "c"`,
 		},

@@ -61,7 +61,7 @@ func (t *Trace) serve(ctx context.Context, path string, log *slog.Logger) error 
 	}
 	free := make(chan struct{}, maxRequests)
 	server := &http.Server{
-		Handler: limited(free, t.handler(log)), ReadHeaderTimeout: headerLimit, ReadTimeout: idleLimit,
+		Handler: limited(free, t.requests(log)), ReadHeaderTimeout: headerLimit, ReadTimeout: idleLimit,
 		IdleTimeout: idleLimit, MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
@@ -85,7 +85,7 @@ func limited(free chan struct{}, next http.Handler) http.Handler {
 	})
 }
 
-func (t *Trace) handler(log *slog.Logger) http.Handler {
+func (t *Trace) requests(log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /calls/{driver}", t.serveCalls)
 	mux.HandleFunc("GET /faults", t.serveFaults)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -24,7 +25,9 @@ import (
 // callOf returns a call with a request of a size.
 func callOf(driver string, at time.Time, size int) csi.Call {
 	text, _ := json.Marshal(map[string]string{"volume_id": strings.Repeat("x", size)})
-	return csi.Call{Time: at, Driver: driver, Method: csipb.Controller_CreateVolume_FullMethodName, Code: "OK", Request: text}
+	return csi.Call{
+		Time: at, Driver: driver, Method: csipb.Controller_CreateVolume_FullMethodName, Code: "OK", Request: text,
+	}
 }
 
 // numbers returns the numbers of the calls to a driver that are remembered.
@@ -47,51 +50,57 @@ func TestBounds(t *testing.T) { synctest.Test(t, bounds) }
 
 func bounds(t *testing.T) {
 	r := newRing()
+	add := func(driver string, calls, size int) {
+		for range calls {
+			r.add(callOf(driver, time.Now(), size))
+		}
+	}
 	want := func(driver string, first, last uint64) {
 		t.Helper()
-		got := numbers(t, r, driver)
-		if n := last + 1 - first; uint64(len(got)) != n || n > 0 && (got[0] != first || got[n-1] != last) {
+		var all []uint64
+		for n := first; n <= last; n++ {
+			all = append(all, n)
+		}
+		if got := numbers(t, r, driver); !slices.Equal(got, all) {
 			t.Errorf("%s has %d calls, %v, want %d to %d", driver, len(got), got, first, last)
 		}
 	}
-	for range maxCalls + 10 {
-		r.add(callOf("many", time.Now(), 1))
-	}
+	add("many", maxCalls+10, 1)
 	want("many", 11, maxCalls+10)
-	for range 20 {
-		r.add(callOf("large", time.Now(), maxBytes/8))
-	}
+	add("large", 20, maxBytes/8)
 	want("large", 14, 20)
 	want("many", 11, maxCalls+10)
 
-	time.Sleep(maxAge - time.Minute)
-	r.add(callOf("many", time.Now(), 1))
+	<-time.After(maxAge - time.Minute)
+	add("many", 1, 1)
 	want("many", 12, maxCalls+11)
-	time.Sleep(2 * time.Minute)
+	<-time.After(2 * time.Minute)
 	want("many", maxCalls+11, maxCalls+11)
 	want("large", 1, 0)
 
 	for i := range 20 {
-		for range 8 {
-			r.add(callOf(fmt.Sprint("driver", i), time.Now(), maxBytes/8))
-		}
+		add(fmt.Sprint("driver", i), 8, maxBytes/8)
 	}
-	if r.bytes > maxAll {
-		t.Errorf("%d bytes are remembered, %d are allowed", r.bytes, maxAll)
+	if n := size(r); n > maxAll || n != r.bytes {
+		t.Errorf("%d bytes are remembered and %d counted, %d are allowed", n, r.bytes, maxAll)
 	}
 	want("many", maxCalls+11, maxCalls+11)
 	for i := range 2 * maxDrivers {
-		r.add(callOf(fmt.Sprint("another", i), time.Now(), 1))
+		add(fmt.Sprint("another", i), 1, 1)
 	}
+	if n := size(r); len(r.drivers) > maxDrivers || n != r.bytes {
+		t.Errorf("%d drivers, %d bytes, counted as %d", len(r.drivers), n, r.bytes)
+	}
+}
+
+func size(r *ring) int {
 	sum := 0
 	for _, h := range r.drivers {
 		for _, c := range h.calls {
 			sum += len(c.line) - 1 + overhead
 		}
 	}
-	if len(r.drivers) > maxDrivers || sum != r.bytes {
-		t.Errorf("%d drivers, %d bytes, counted as %d", len(r.drivers), sum, r.bytes)
-	}
+	return sum
 }
 
 // TestCostsNothing until there are calls.
@@ -112,18 +121,18 @@ func TestCostsNothing(t *testing.T) {
 
 func TestParseFaults(t *testing.T) {
 	for text, want := range map[string]string{
-		"CreateVolume:Unavailable":                                   "",
-		"NodeStageVolume:hang":                                       "",
-		"NodeStageVolume:hang 30s":                                   "",
-		"*:lost once":                                                "",
-		"Probe:Internal 3x":                                          "",
-		"CreateVolume:NotFound 20%":                                  "",
-		"CreateVolume:NotFound 0.5%":                                 "",
-		"NodeStageVolume:hang 1m 50%":                                "NodeStageVolume:hang 1m0s 50%",
-		"NodeStageVolume:hang once":                                  "",
-		"CreateVolume:NOT_FOUND 1x":                                  "CreateVolume:NotFound once",
-		" CreateVolume : unavailable ":                               "CreateVolume:Unavailable",
-		"NodeStageVolume:hang 30s once,CreateVolume:Unavailable 20%": "NodeStageVolume:hang 30s once, CreateVolume:Unavailable 20%",
+		"CreateVolume:Unavailable":           "",
+		"NodeStageVolume:hang":               "",
+		"NodeStageVolume:hang 30s":           "",
+		"*:lost once":                        "",
+		"Probe:Internal 3x":                  "",
+		"CreateVolume:NotFound 20%":          "",
+		"CreateVolume:NotFound 0.5%":         "",
+		"NodeStageVolume:hang 1m 50%":        "NodeStageVolume:hang 1m0s 50%",
+		"NodeStageVolume:hang once":          "",
+		"CreateVolume:NOT_FOUND 1x":          "CreateVolume:NotFound once",
+		" CreateVolume : unavailable ":       "CreateVolume:Unavailable",
+		"NodeStageVolume:hang 1s,*:lost 20%": "NodeStageVolume:hang 1s, *:lost 20%",
 	} {
 		all, err := ParseFaults(text)
 		var said []string
@@ -183,82 +192,132 @@ func FuzzParseFaults(f *testing.F) {
 	})
 }
 
-// TestFaults: which calls a fault meets, what becomes of them, and when it ends.
-func TestFaults(t *testing.T) { synctest.Test(t, faultsMeet) }
+// drill calls a driver with planted faults, in time that only passes when somebody waits.
+type drill struct {
+	*testing.T
+	*faults
+	// calls is how many calls reached the driver.
+	calls int
+}
 
-func faultsMeet(t *testing.T) {
-	const driver, create, stage = "a.example.com", csipb.Controller_CreateVolume_FullMethodName,
-		csipb.Node_NodeStageVolume_FullMethodName
-	s := newFaults()
-	rolls := []float64{10, 90}
-	s.roll = func() float64 { rolls = append(rolls[1:], rolls[0]); return rolls[1] }
-	made := 0
-	call := func(ctx context.Context, driver, method string) (codes.Code, time.Duration) {
-		begun := time.Now()
-		err := s.call(ctx, driver, method, func() error { made++; return nil })
-		if err != nil && (!errors.Is(err, csi.ErrPlanted) || !strings.Contains(err.Error(), "this fault is planted: ") ||
-			!strings.Contains(err.Error(), "'volplane driver faults a.example.com --clear'")) {
-			t.Errorf("%v does not say what it is", err)
-		}
-		return csi.Code(err), time.Since(begun)
-	}
-	plant := func(text string, life time.Duration) {
-		t.Helper()
-		all, err := ParseFaults(text)
-		if err == nil {
-			err = s.plant(driver, all, life)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	want := func(ctx context.Context, driver, method string, code codes.Code, took time.Duration, calls int) {
-		t.Helper()
-		made = 0
-		if c, d := call(ctx, driver, method); c != code || d != took || made != calls {
-			t.Errorf("%s: %s after %s with %d calls, want %s after %s with %d", method, c, d, made, code, took, calls)
-		}
-	}
-	ctx := t.Context()
-	plant("CreateVolume:Unavailable once,CreateVolume:Internal 50%,NodeStageVolume:hang 30s 2x", 10*time.Minute)
-	want(ctx, "b.example.com", create, codes.OK, 0, 1)
-	want(ctx, driver, csipb.Controller_DeleteVolume_FullMethodName, codes.OK, 0, 1)
-	want(ctx, driver, create, codes.Unavailable, 0, 0)
-	want(ctx, driver, create, codes.Internal, 0, 0)
-	want(ctx, driver, create, codes.OK, 0, 1)
-	want(ctx, driver, stage, codes.DeadlineExceeded, 30*time.Second, 0)
-	short, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	want(short, driver, stage, codes.DeadlineExceeded, 5*time.Second, 0)
-	want(ctx, driver, stage, codes.OK, 0, 1)
-	if all := s.list(driver); len(all) != 3 || all[2].Hits != 2 || all[2].Fault != "NodeStageVolume:hang 30s 2x" {
-		t.Errorf("%+v", all)
-	}
+const (
+	drilled = "a.example.com"
+	create  = csipb.Controller_CreateVolume_FullMethodName
+	stage   = csipb.Node_NodeStageVolume_FullMethodName
+)
 
-	plant("*:lost", time.Minute)
-	want(ctx, driver, create, codes.Unavailable, 0, 1)
-	want(ctx, driver, csipb.Identity_Probe_FullMethodName, codes.OK, 0, 1)
-	time.Sleep(time.Minute)
-	want(ctx, driver, create, codes.OK, 0, 1)
-	if all := s.names(); len(all) > 0 {
-		t.Errorf("%q have faults after their end", all)
+func (d *drill) plant(text string) {
+	d.Helper()
+	all, err := ParseFaults(text)
+	if err == nil {
+		err = d.faults.plant(drilled, all, time.Minute)
 	}
+	if err != nil {
+		d.Fatal(err)
+	}
+}
 
-	plant("*:hang", time.Minute)
-	want(ctx, driver, stage, codes.DeadlineExceeded, time.Minute, 0)
-	plant("*:hang", time.Minute)
-	time.AfterFunc(time.Second, func() {
-		if err := s.plant(driver, nil, 0); err != nil {
+// want makes a call, which ends with a code after a time, and reaches the driver if calls is 1.
+func (d *drill) want(ctx context.Context, driver, method string, code codes.Code, took time.Duration, calls int) {
+	d.Helper()
+	begun, before := time.Now(), d.calls
+	err := d.call(ctx, driver, method, func() error { d.calls++; return nil })
+	if csi.Code(err) != code || time.Since(begun) != took || d.calls-before != calls {
+		d.Errorf("%s: %v after %s with %d calls, want %s after %s with %d", method, err, time.Since(begun), d.calls-before,
+			code, took, calls)
+	}
+	const next = "this fault is planted: "
+	if err != nil && (!errors.Is(err, csi.ErrPlanted) || !strings.Contains(err.Error(), next) ||
+		!strings.Contains(err.Error(), "'volplane driver faults a.example.com --clear'")) {
+		d.Errorf("%v does not say what it is", err)
+	}
+}
+
+// inDrill runs a test in such time.
+func inDrill(t *testing.T, f func(context.Context, *drill)) {
+	synctest.Test(t, func(t *testing.T) { f(t.Context(), &drill{T: t, faults: newFaults()}) })
+}
+
+// TestFaults: which calls a fault meets, and what becomes of them.
+func TestFaults(t *testing.T) {
+	inDrill(t, func(ctx context.Context, d *drill) {
+		rolls := []float64{90, 10}
+		d.roll = func() float64 { rolls = append(rolls[1:], rolls[0]); return rolls[0] }
+		d.plant("CreateVolume:Unavailable once,CreateVolume:Internal 50%,NodeStageVolume:hang 30s 2x")
+		d.want(ctx, "b.example.com", create, codes.OK, 0, 1)
+		d.want(ctx, drilled, csipb.Controller_DeleteVolume_FullMethodName, codes.OK, 0, 1)
+		d.want(ctx, drilled, create, codes.Unavailable, 0, 0)
+		d.want(ctx, drilled, create, codes.Internal, 0, 0)
+		d.want(ctx, drilled, create, codes.OK, 0, 1)
+		short, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		d.want(short, drilled, stage, codes.DeadlineExceeded, 5*time.Second, 0)
+		d.want(ctx, drilled, stage, codes.DeadlineExceeded, 30*time.Second, 0)
+		d.want(ctx, drilled, stage, codes.OK, 0, 1)
+		if all := d.list(drilled); len(all) != 3 || all[2].Hits != 2 || all[2].Fault != "NodeStageVolume:hang 30s 2x" {
+			d.Errorf("%+v", all)
+		}
+		d.plant("*:lost")
+		d.want(ctx, drilled, create, codes.Unavailable, 0, 1)
+		d.want(ctx, drilled, csipb.Identity_Probe_FullMethodName, codes.OK, 0, 1)
+	})
+}
+
+// TestFaultsEnd: they end by themselves, and whoever hangs is released when they are cleared.
+func TestFaultsEnd(t *testing.T) {
+	inDrill(t, func(ctx context.Context, d *drill) {
+		d.plant("*:lost")
+		<-time.After(time.Minute)
+		d.want(ctx, drilled, create, codes.OK, 0, 1)
+		if all := d.names(); len(all) > 0 {
+			d.Errorf("%q have faults after their end", all)
+		}
+		d.plant("*:hang")
+		d.want(ctx, drilled, stage, codes.DeadlineExceeded, time.Minute, 0)
+		d.plant("*:hang")
+		time.AfterFunc(time.Second, func() {
+			if err := d.faults.plant(drilled, nil, 0); err != nil {
+				d.Error(err)
+			}
+		})
+		d.want(ctx, drilled, stage, codes.DeadlineExceeded, time.Second, 0)
+		ended, end := context.WithCancel(ctx)
+		time.AfterFunc(time.Second, end)
+		d.plant("*:hang")
+		d.want(ended, drilled, stage, codes.Canceled, time.Second, 0)
+		if err := d.faults.plant(drilled, []Fault{{Method: "*"}}, 25*time.Hour); err == nil {
+			d.Error("faults of more than a day are planted")
+		}
+		d.clear(drilled)
+	})
+}
+
+// following returns a function that waits for the next call of a method in the trace of a driver.
+func following(t *testing.T, client Client, driver string) func(method string) Entry {
+	ctx, stop := context.WithCancel(t.Context())
+	seen, ended := make(chan Entry), make(chan error, 1)
+	go func() {
+		ended <- client.Calls(ctx, driver, true, func(e Entry) error {
+			select {
+			case seen <- e:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
-	want(ctx, driver, stage, codes.DeadlineExceeded, time.Second, 0)
-	ended, end := context.WithCancel(ctx)
-	time.AfterFunc(time.Second, end)
-	plant("*:hang", time.Minute)
-	want(ended, driver, stage, codes.Canceled, time.Second, 0)
-	if err := s.plant(driver, []Fault{{Method: "*"}}, 25*time.Hour); err == nil {
-		t.Error("faults of more than a day are planted")
+	return func(method string) Entry {
+		t.Helper()
+		for {
+			if e := <-seen; strings.HasSuffix(e.Method, "/"+method) {
+				return e
+			}
+		}
 	}
 }
 
@@ -266,66 +325,48 @@ func faultsMeet(t *testing.T) {
 func TestServe(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	traced, client := serve(t)
+	next := following(t, client, d.Name())
 	c, err := csi.Dial(t.Context(), d.Socket, append(traced.Options(), csi.WithExpectedName(d.Name()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	seen := make(chan Entry)
-	go func() {
-		defer close(seen)
-		err := client.Calls(ctx, d.Name(), true, func(e Entry) error {
-			select {
-			case seen <- e:
-			case <-ctx.Done():
-			}
-			return nil
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	}()
-	next := func(method string) Entry {
-		t.Helper()
-		for e := range seen {
-			if strings.HasSuffix(e.Method, "/"+method) {
-				return e
-			}
-		}
-		t.Fatalf("the trace ended before %s", method)
-		return Entry{}
-	}
 	if e := next("Probe"); e.Number != 1 || e.Code != "OK" {
 		t.Errorf("first: %+v", e)
 	}
 	if err := client.Plant(t.Context(), d.Name(), "CreateVolume:ResourceExhausted once", time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	create := &csipb.CreateVolumeRequest{
+	request := &csipb.CreateVolumeRequest{
 		Name: "v", Secrets: map[string]string{"k": "hunter22"},
-		VolumeCapabilities: []*csipb.VolumeCapability{csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, true, "", nil)},
+		VolumeCapabilities: []*csipb.VolumeCapability{
+			csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, true, "", nil),
+		},
 	}
-	_, err = c.ControllerClient().CreateVolume(t.Context(), create)
+	_, err = c.ControllerClient().CreateVolume(t.Context(), request)
 	if !errors.Is(err, csi.ErrPlanted) || csi.Code(err) != codes.ResourceExhausted {
 		t.Errorf("%v, want the planted fault", err)
 	}
-	if e := next("CreateVolume"); e.Code != "ResourceExhausted" || !strings.Contains(e.Error, "this fault is planted") ||
-		strings.Contains(string(e.Request), "hunter22") || !strings.Contains(string(e.Request), `"k":"***"`) {
-		t.Errorf("%+v", e)
+	text := callText(next("CreateVolume"))
+	if !strings.Contains(text, "ResourceExhausted") || !strings.Contains(text, "this fault is planted") ||
+		strings.Contains(text, "hunter22") || !strings.Contains(text, `"k":"***"`) {
+		t.Error(text)
 	}
-	if _, err = c.ControllerClient().CreateVolume(t.Context(), create); err != nil {
+	if _, err = c.ControllerClient().CreateVolume(t.Context(), request); err != nil {
 		t.Error(err)
 	}
-	if e := next("CreateVolume"); e.Code != "OK" || !strings.Contains(string(e.Answer), `"volume_id"`) {
-		t.Errorf("%+v", e)
+	if text := callText(next("CreateVolume")); !strings.Contains(text, `"volume_id"`) {
+		t.Error(text)
 	}
-	stop()
 	all, err := client.Faults(t.Context())
 	if err != nil || len(all) != 1 || all[0].Hits != 1 || all[0].Driver != d.Name() {
 		t.Errorf("%+v, %v", all, err)
 	}
+}
+
+func callText(e Entry) string {
+	text, _ := json.Marshal(e)
+	return string(text)
 }
 
 func serve(t *testing.T) (*Trace, Client) {
