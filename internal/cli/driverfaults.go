@@ -127,3 +127,25 @@ func (s *shell) showFaults(ctx context.Context, h *hostDrivers, output, name str
 	}
 	return w.Flush()
 }
+
+// allPlanted returns the planted faults of all drivers; none if nobody on this host calls drivers, or the user may not ask.
+func (h *hostDrivers) allPlanted(ctx context.Context) []trace.Planted {
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	all, _ := h.traced.Faults(ctx)
+	return all
+}
+
+// tellPlanted says which faults are planted on this host, so that nobody looks for a cause elsewhere.
+func (s *shell) tellPlanted(ctx context.Context) {
+	if h, err := s.hostDrivers(hostFlags{}); err == nil {
+		s.printPlanted(h.allPlanted(ctx))
+	}
+}
+
+func (s *shell) printPlanted(all []trace.Planted) {
+	for _, p := range all {
+		fmt.Fprintf(s.Err, "\nA fault is planted between volplane and driver %s: %s, until %s; 'volplane driver faults "+
+			"%[1]s --clear' ends it\n", p.Driver, p.Fault, p.Until.Format(time.RFC3339))
+	}
+}

@@ -94,19 +94,14 @@ func (s *shell) driverList(ctx context.Context, f hostFlags, names []string, out
 	if err := s.printList(h, all, output); err != nil {
 		return err
 	}
-	for _, p := range faults {
-		fmt.Fprintf(s.Err, "\nA fault is planted between volplane and driver %s: %s, until %s; 'volplane driver faults "+
-			"%[1]s --clear' ends it\n", p.Driver, p.Fault, p.Until.Format(time.RFC3339))
-	}
+	s.printPlanted(faults)
 	return nil
 }
 
 // planted adds the planted faults to drivers, and returns those of all drivers, also of those without a file. If no
 // process calls drivers, there are none.
 func (h *hostDrivers) planted(ctx context.Context, of []driverStatus) []trace.Planted {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	all, _ := h.traced.Faults(ctx)
+	all := h.allPlanted(ctx)
 	for i := range of {
 		for _, p := range all {
 			if p.Driver == of[i].Name {
