@@ -263,9 +263,8 @@ func upperLayers() []layer {
 		{"internal/cli", []string{
 			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube", "internal/manifest",
 			"internal/identity", "internal/finding", "internal/driver/doctor", "internal/driver/starter", "internal/flex",
-			"internal/flex/migrate",
-			"internal/orphans", "internal/program", "internal/csi", "internal/driverfile", "internal/driverimport",
-			"internal/durable", "internal/noderoot", "internal/supervise",
+			"internal/flex/migrate", "internal/orphans", "internal/program", "internal/csi", "internal/csi/",
+			"internal/driverfile", "internal/driverimport", "internal/durable", "internal/noderoot", "internal/supervise",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/noderoot", []string{"internal/durable"}, append(heavy, clientGo, grpc), "knows whose a directory is, " +
 			"not what is in it"},
@@ -276,8 +275,8 @@ func upperLayers() []layer {
 			"internal/orphans", "internal/parts", "internal/program", "internal/driverfile", "internal/driverhost",
 		}, heavy, "the only place that joins parts stays thin"},
 		{"cmd/volplane", []string{
-			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/program",
-			"internal/noderoot", "internal/supervise",
+			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/csi/trace",
+			"internal/program", "internal/noderoot", "internal/supervise",
 		}, heavy, "main is boring"},
 	}
 }
@@ -287,7 +286,8 @@ func standaloneLayers() []layer {
 	return []layer{
 		{"standalone/up", []string{
 			"standalone/apiserver", "standalone/backup", "standalone/garbage", "standalone/pki", "internal/app",
-			"internal/flex", "internal/noderoot", "internal/parts", "internal/program", "internal/csi", "internal/volume",
+			"internal/flex", "internal/noderoot", "internal/parts", "internal/program", "internal/csi", "internal/csi/trace",
+			"internal/volume",
 			decidePrefix,
 		}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{

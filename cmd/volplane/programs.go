@@ -9,6 +9,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/noderoot"
 	"volplane.dev/volplane/internal/parts"
@@ -37,7 +38,10 @@ func runNode(
 	if err := noderoot.Check(ctx, o.RootDir); err != nil {
 		return err
 	}
-	var all []parts.Part
+	traced := trace.New()
+	all := []parts.Part{{Name: "trace", Run: func(ctx context.Context) error {
+		return traced.Serve(ctx, trace.Socket(o.RootDir), o.Log)
+	}}}
 	if driver != nil {
 		all = append(all, parts.Part{
 			Name: "bundled driver", Run: func(ctx context.Context) error { return app.LocalDriver(ctx, *driver) },
@@ -47,12 +51,13 @@ func runNode(
 	if err != nil {
 		return fmt.Errorf("client of node %s: %w", o.Name, err)
 	}
-	o.Drivers, o.Bridged = csi.NewSet(), bridge != nil
+	o.Drivers, o.Dial, o.Bridged = csi.NewSet(), traced.Options(), bridge != nil
 	controllers := csi.NewSet()
 	if o.DriversDir != "" {
 		all = append(all, parts.Part{Name: "drivers of this host", Run: func(ctx context.Context) error {
 			return app.Drivers(ctx, program.DriversOptions{
-				FilesDir: o.DriversDir, RootDir: o.RootDir, Node: o.Name, Client: client, Controllers: controllers, Log: o.Log,
+				FilesDir: o.DriversDir, RootDir: o.RootDir, Node: o.Name, Client: client, Controllers: controllers,
+				Dial: traced.Options(), Log: o.Log,
 			})
 		}})
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -55,8 +56,10 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 		Files: driverfile.Dir(o.FilesDir), RootDir: o.RootDir, Node: o.Node, Gate: []string{self, program.GateVerb},
 		Controllers: o.Controllers, Secret: d.secret, Failed: func(about string, err error) { d.failed(ctx, about, err) },
 		Mended: func(about string) { d.note(ctx, about, nil) },
-		Dial:   []csi.Option{csi.WithHold(func(ctx context.Context) error { return kube.CheckHeld(ctx, o.Client) })},
-		Log:    o.Log,
+		Dial: append(slices.Clone(o.Dial), csi.WithHold(func(ctx context.Context) error {
+			return kube.CheckHeld(ctx, o.Client)
+		})),
+		Log: o.Log,
 	}
 	if o.API.Host != "" {
 		host.Identify = d.identify

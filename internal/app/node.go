@@ -31,6 +31,7 @@ func Node(ctx context.Context, o program.NodeOptions) error {
 	caches := kube.NewNodeCaches(client, o.Name)
 	agent, err := node.New(node.Options{
 		Name: o.Name, RootDir: o.RootDir, Protected: o.Keep, Client: client, Caches: caches, Drivers: o.Drivers,
+		Dial:         o.Dial,
 		ControlPlane: o.ControlPlane,
 		Events:       kube.NewRecorder(ctx, client, "node"), Log: o.Log,
 	})

@@ -78,6 +78,11 @@ func Main(ctx context.Context, args []string, s Streams, version string, p Progr
 	case errors.Is(err, errProblem):
 		return exitProblem
 	}
+	var refused *callError
+	if errors.As(err, &refused) {
+		fmt.Fprintln(s.Err, "error:", refused)
+		return refused.exitCode()
+	}
 	fmt.Fprintln(s.Err, "error:", sh.explain(err))
 	return exitError
 }
@@ -90,8 +95,8 @@ func (s *shell) root() *cobra.Command {
 Kubernetes cluster.
 
 Exit codes: 0 success, 1 error. 'why', 'flex lint', 'flex doctor' and 'driver
-doctor' exit with 2
-when they have found a problem.`,
+doctor' exit with 2 when they have found a problem, 'driver call' with 64 and the
+gRPC code that the driver has answered.`,
 		Example: `  volplane up                      # start the control plane on this host
   volplane apply -f claim.yaml     # create a claim
   volplane mount data /mnt         # mount the claim "data" at /mnt

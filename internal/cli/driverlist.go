@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 
+	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/supervise"
 )
@@ -33,6 +34,8 @@ type driverStatus struct {
 	Volumes    *int            `json:"volumes,omitempty"`
 	InUse      *int            `json:"inUse,omitempty"`
 	Processes  []processStatus `json:"processes"`
+	// Faults are planted between volplane and the driver.
+	Faults []trace.Planted `json:"faults,omitempty"`
 	// Error is why the driver's file cannot be used.
 	Error string `json:"error,omitempty"`
 }
@@ -87,7 +90,26 @@ func (s *shell) driverList(ctx context.Context, f hostFlags, names []string, out
 	if output != "" && output != "name" {
 		versions(ctx, all)
 	}
-	return s.printList(h, all, output)
+	faults := h.planted(ctx, all)
+	if err := s.printList(h, all, output); err != nil {
+		return err
+	}
+	s.printPlanted(faults)
+	return nil
+}
+
+// planted adds the planted faults to drivers, and returns those of all drivers, also of those without a file. If no
+// process calls drivers, there are none.
+func (h *hostDrivers) planted(ctx context.Context, of []driverStatus) []trace.Planted {
+	all := h.allPlanted(ctx)
+	for i := range of {
+		for _, p := range all {
+			if p.Driver == of[i].Name {
+				of[i].Faults = append(of[i].Faults, p)
+			}
+		}
+	}
+	return all
 }
 
 func (s *shell) printList(h *hostDrivers, all []driverStatus, output string) error {

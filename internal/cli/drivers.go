@@ -16,6 +16,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/driverfile"
 )
 
@@ -27,6 +28,8 @@ type hostDrivers struct {
 	state string
 	// plugins is the node agent's directory of drivers' sockets.
 	plugins string
+	// traced is the process that calls the drivers.
+	traced trace.Client
 	// client and node are set by reach.
 	client kubernetes.Interface
 	node   string
@@ -62,7 +65,8 @@ func (s *shell) hostDrivers(f hostFlags) (*hostDrivers, error) {
 	}
 	return &hostDrivers{
 		files: driverfile.Dir(dir), state: filepath.Join(root, "drivers"), plugins: filepath.Join(root, "plugins"),
-		out: s.Out, err: s.Err,
+		traced: trace.Client{Socket: trace.Socket(root)},
+		out:    s.Out, err: s.Err,
 	}, nil
 }
 

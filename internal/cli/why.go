@@ -133,14 +133,20 @@ func (s *shell) why(ctx context.Context, q question, args []string) error {
 }
 
 // whyOnce prints one answer.
-func (s *shell) whyOnce(ctx context.Context, q question, args []string) error {
+func (s *shell) whyOnce(ctx context.Context, q question, args []string) (err error) {
 	switch {
 	case q.from != "":
 		return s.whyFrom(q, args)
 	case len(args) == 0:
-		return s.whyAnything(ctx, q)
+		err = s.whyAnything(ctx, q)
+	default:
+		err = s.whyOne(ctx, q, args)
 	}
-	return s.whyOne(ctx, q, args)
+	if errors.Is(err, errProblem) {
+		// A call that hangs has no error yet that could say that it is planted.
+		s.tellPlanted(ctx)
+	}
+	return err
 }
 
 // whyOne explains one object.

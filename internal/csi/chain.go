@@ -1,8 +1,8 @@
 package csi
 
 import (
+	"cmp"
 	"context"
-	"log/slog"
 	"net"
 	"time"
 
@@ -17,10 +17,10 @@ type (
 
 // options holds what Options have set.
 type options struct {
-	log        *slog.Logger
-	observe    func(Observation)
+	trace      func(Call)
+	called     string
 	controller time.Duration
-	fault      func(method string, call func() error) error
+	fault      func(ctx context.Context, driver, method string, call func() error) error
 	witness    func(method string, reply any, err error)
 	memory     *Memory
 	hold       func(ctx context.Context) error
@@ -32,12 +32,11 @@ type options struct {
 // Option configures the calls of a Driver.
 type Option func(*options)
 
-// WithLog logs each call without secrets: at level debug, or info if it was slow.
-func WithLog(log *slog.Logger) Option { return func(o *options) { o.log = log } }
+// WithTrace shows f each call after it has ended, without secrets. f must not block and may be called concurrently.
+func WithTrace(f func(Call)) Option { return func(o *options) { o.trace = f } }
 
-// WithObserver calls f after each call, for metrics. f must not block and may be called
-// concurrently.
-func WithObserver(f func(Observation)) Option { return func(o *options) { o.observe = f } }
+// WithExpectedName tells traces and faults what the driver is called until Dial has read its name.
+func WithExpectedName(name string) Option { return func(o *options) { o.called = name } }
 
 // WithControllerTimeout limits the time of each call that has no deadline of its own, except
 // CreateVolume and the node service, which have their own limits. The default is 15 s.
@@ -64,27 +63,25 @@ func WithWitness(f func(method string, reply any, err error)) Option {
 	return func(o *options) { o.witness = f }
 }
 
-// WithFault is for tests: f replaces each call. It may make the call, and returns its error.
-func WithFault(f func(method string, call func() error) error) Option {
+// WithFault has f replace each call. It may make the call, and returns its error, or one of Planted.
+func WithFault(f func(ctx context.Context, driver, method string, call func() error) error) Option {
 	return func(o *options) { o.fault = f }
 }
 
 // chain wraps the connection in the decorators, the outermost first. So the deadline includes the
-// wait for the volume's lock, the measured time does not, and logs and metrics are free of secrets.
+// wait for the volume's lock, the traced time does not, and traces are free of secrets and show faults.
 func (o *options) chain(d *Driver, last invoker) invoker {
 	all := []decorator{withDeadline(o.controller), withHold(o.hold), serialise(o.locks)}
-	if o.observe != nil {
-		all = append(all, withObserver(o.observe, d))
-	}
-	if o.log != nil {
-		all = append(all, withLog(o.log, d))
+	name := func() string { return cmp.Or(d.Name, o.called) }
+	if o.trace != nil {
+		all = append(all, withTrace(o.trace, o.memory, name))
 	}
 	all = append(all, hideSecrets(o.memory, d), checkIDs, checkAnswer)
 	if o.witness != nil {
 		all = append(all, withWitness(o.witness))
 	}
 	if o.fault != nil {
-		all = append(all, withFault(o.fault))
+		all = append(all, withFault(o.fault, name))
 	}
 	for i := len(all) - 1; i >= 0; i-- {
 		last = all[i](last)
@@ -102,10 +99,12 @@ func withWitness(witness func(method string, reply any, err error)) decorator {
 	}
 }
 
-func withFault(fault func(method string, call func() error) error) decorator {
+func withFault(
+	fault func(ctx context.Context, driver, method string, call func() error) error, name func() string,
+) decorator {
 	return func(next invoker) invoker {
 		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
-			return fault(method, func() error { return next(ctx, method, req, reply, opts...) })
+			return fault(ctx, name(), method, func() error { return next(ctx, method, req, reply, opts...) })
 		}
 	}
 }

@@ -1,10 +1,12 @@
 package csi_test
 
 import (
+	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
+	"io"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,11 +23,19 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
+// traced writes each call as JSON.
+func traced(to io.Writer) csi.Option {
+	return csi.WithTrace(func(c csi.Call) {
+		text, _ := json.Marshal(c)
+		_, _ = to.Write(text)
+	})
+}
+
 func TestSecretsStayInside(t *testing.T) {
-	const secret, key, token, context = "s3cr3t/\"pass\"\n", "a", "eyJhbGciOi.tok.en", "address-of-storage"
+	const secret, key, token, address = "s3cr3t/\"pass\"\n", "a", "eyJhbGciOi.tok.en", "address-of-storage"
 	d := csitest.Start(t, csitest.Full())
 	log := &logged.Text{}
-	c := dial(t, d, csi.WithLog(slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	c := dial(t, d, traced(log))
 	encoded := base64.StdEncoding.EncodeToString([]byte(secret))
 	said := "mount -o password=" + secret + " failed: " + strings.TrimSpace(secret) + ", " + encoded +
 		`, "s3cr3t/\"pass\"", ` + token
@@ -33,13 +43,13 @@ func TestSecretsStayInside(t *testing.T) {
 	_, err := c.NodeClient().NodePublishVolume(within(t, patience), &csipb.NodePublishVolumeRequest{
 		VolumeId: "volume-7", TargetPath: "/t", Secrets: map[string]string{"password": secret, "empty": ""},
 		VolumeContext: map[string]string{
-			"server": context,
+			"server": address,
 			"csi.storage.k8s.io/serviceAccount.tokens": `{"":{"token":"` + token +
 				`","expirationTimestamp":"2030-01-01T00:00:00Z"}}`,
 		},
-		PublishContext: map[string]string{"device": context},
+		PublishContext: map[string]string{"device": address},
 		VolumeCapability: csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "ext4",
-			[]string{"password=" + context}),
+			[]string{"password=" + address}),
 	})
 	if csi.Code(err) != codes.Internal || !strings.Contains(err.Error(), "mount -o password=*** failed") {
 		t.Errorf("%v, want the driver's words without the secret", err)
@@ -50,7 +60,7 @@ func TestSecretsStayInside(t *testing.T) {
 			t.Errorf("%q got out: %s", hidden, text)
 		}
 	}
-	if strings.Contains(log.String(), context) {
+	if strings.Contains(log.String(), address) {
 		t.Errorf("the log has the values of contexts: %s", log)
 	}
 	for _, seen := range []string{"volume-7", "NodePublishVolume", "password"} {
@@ -65,7 +75,7 @@ func TestSecretsStayInside(t *testing.T) {
 func TestSecretsByTheirNames(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	log := &logged.Text{}
-	c := dial(t, d, csi.WithLog(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	c := dial(t, d, traced(log))
 	d.OnCall("NodeStageVolume", func(_ int, req any) csitest.Action {
 		return csitest.Action{Err: status.Errorf(codes.Internal, "cannot stage %v", req)}
 	})
@@ -175,18 +185,21 @@ func TestBusyVolume(t *testing.T) {
 	}
 }
 
-func TestObserverAndFault(t *testing.T) {
+func TestTraceAndFault(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	var mu sync.Mutex
 	var seen []string
 	first := true
-	c := dial(t, d, csi.WithObserver(func(o csi.Observation) {
+	c := dial(t, d, csi.WithTrace(func(c csi.Call) {
 		mu.Lock()
 		defer mu.Unlock()
-		if o.Method == csipb.Controller_CreateVolume_FullMethodName {
-			seen = append(seen, o.Driver+" "+o.Code.String())
+		if c.Method == csipb.Controller_CreateVolume_FullMethodName {
+			seen = append(seen, c.Driver+" "+c.Code)
 		}
-	}), csi.WithFault(func(method string, call func() error) error {
+	}), csi.WithFault(func(_ context.Context, driver, method string, call func() error) error {
+		if driver != d.Name() && driver != "" {
+			t.Errorf("the driver is %s", driver)
+		}
 		if method != csipb.Controller_CreateVolume_FullMethodName {
 			return call()
 		}
@@ -210,7 +223,7 @@ func TestObserverAndFault(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if want := slices.Repeat([]string{d.Name() + " Unavailable"}, 2); !slices.Equal(seen, want) {
-		t.Errorf("observed %q, want %q", seen, want)
+		t.Errorf("traced %q, want %q", seen, want)
 	}
 }
 

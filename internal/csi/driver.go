@@ -8,6 +8,7 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"volplane.dev/volplane/internal/volume"
 )
@@ -87,6 +88,11 @@ func (d *Driver) NodeClient() csipb.NodeClient { return csipb.NewNodeClient(d.se
 
 // IdentityClient returns a client of the driver's identity service.
 func (d *Driver) IdentityClient() csipb.IdentityClient { return csipb.NewIdentityClient(d.service) }
+
+// Call calls any method of the driver, of which method is the full name.
+func (d *Driver) Call(ctx context.Context, method string, request, answer proto.Message) error {
+	return d.service.Invoke(ctx, method, request, answer)
+}
 
 // NodeInfo calls NodeGetInfo. It may be repeated.
 func (d *Driver) NodeInfo(ctx context.Context) (NodeInfo, error) {

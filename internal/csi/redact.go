@@ -2,16 +2,12 @@ package csi
 
 import (
 	"encoding/json"
-	"log/slog"
 	"slices"
 	"strings"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"volplane.dev/volplane/internal/redact"
 )
 
 // tokensKey is the key in a volume_context under which service account tokens are passed as JSON;
@@ -112,8 +108,12 @@ const shortestNamed = 6
 // namesSecret says whether the name of a value says that the value is a secret. The name of a
 // Secret object is none.
 func namesSecret(name, value string) bool {
+	return len(value) >= shortestNamed && isSecretName(name)
+}
+
+func isSecretName(name string) bool {
 	name = strings.ToLower(name)
-	if len(value) < shortestNamed || strings.HasSuffix(name, "name") || strings.HasSuffix(name, "namespace") {
+	if strings.HasSuffix(name, "name") || strings.HasSuffix(name, "namespace") {
 		return false
 	}
 	return slices.ContainsFunc(
@@ -131,28 +131,4 @@ func isSecret(f protoreflect.FieldDescriptor) bool {
 // secret: contexts hold tokens and storage addresses, mount flags hold passwords.
 func isPrivate(f protoreflect.FieldDescriptor) bool {
 	return slices.Contains([]protoreflect.Name{"volume_context", "publish_context", "mount_flags"}, f.Name())
-}
-
-// loggable is a request that is redacted when, and only if, the line is logged.
-type loggable struct{ req any }
-
-// LogValue returns the request as JSON in which the values, but not the names, of secrets and
-// contexts are hidden.
-func (l loggable) LogValue() slog.Value {
-	m, ok := l.req.(proto.Message)
-	if !ok {
-		return slog.StringValue("?")
-	}
-	m = proto.Clone(m)
-	eachText(m.ProtoReflect(), func(f protoreflect.FieldDescriptor, name, text string) string {
-		if isSecret(f) || isPrivate(f) || namesSecret(name, text) {
-			return redact.Hidden
-		}
-		return text
-	})
-	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
-	if err != nil {
-		return slog.StringValue("?")
-	}
-	return slog.StringValue(line(string(text)))
 }

@@ -27,6 +27,9 @@ var (
 	// ErrBusy says that the call timed out while it waited for an earlier call for the volume. It
 	// may be repeated.
 	ErrBusy = errors.New("an earlier call for the volume has not ended yet")
+	// ErrPlanted says that somebody has planted this failure for a drill or a test. What became of the call is as the
+	// code says.
+	ErrPlanted = errors.New("this fault is planted")
 )
 
 // refusal is an error that was made here and not by the driver. It is also a gRPC status, so that
@@ -40,6 +43,9 @@ type refusal struct {
 func refuse(code codes.Code, reason error, text string) error {
 	return &refusal{code: code, reason: reason, text: text}
 }
+
+// Planted returns the error of a call that fails because somebody wants it to.
+func Planted(code codes.Code, text string) error { return refuse(code, ErrPlanted, text) }
 
 // Error returns the reason and, if there are any, details.
 func (r *refusal) Error() string {

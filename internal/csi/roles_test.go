@@ -44,7 +44,9 @@ func TestTwoProcesses(t *testing.T) {
 func TestControllerThatFails(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	for _, code := range []codes.Code{codes.Internal, codes.PermissionDenied, codes.Unavailable} {
-		_, err := csi.Dial(within(t, patience), d.Socket, csi.WithFault(func(method string, call func() error) error {
+		_, err := csi.Dial(within(t, patience), d.Socket, csi.WithFault(func(
+			_ context.Context, _, method string, call func() error,
+		) error {
 			if strings.HasSuffix(method, "ControllerGetCapabilities") {
 				return status.Error(code, "no")
 			}
@@ -60,7 +62,9 @@ func TestControllerThatFails(t *testing.T) {
 // that does not listen yet is awaited.
 func TestNameOnly(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
-	refuse := csi.WithFault(func(method string, call func() error) error {
+	refuse := csi.WithFault(func(
+		_ context.Context, _, method string, call func() error,
+	) error {
 		if strings.HasSuffix(method, "/GetPluginInfo") {
 			return call()
 		}

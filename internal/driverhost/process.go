@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -180,7 +181,8 @@ func (p *process) reach(ctx context.Context) {
 	var before *csi.Driver
 	p.repeat(ctx, func(ctx context.Context) error {
 		for {
-			d, err := csi.Await(ctx, p.socket, p.h.Log, p.h.Dial...)
+			d, err := csi.Await(ctx, p.socket, p.h.Log, append(slices.Clone(p.h.Dial),
+				csi.WithExpectedName(p.driver.Name))...)
 			if err != nil {
 				return err
 			}

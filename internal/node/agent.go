@@ -46,6 +46,8 @@ type Options struct {
 	Caches *kube.Caches
 	// Drivers receives the drivers that register.
 	Drivers *csi.Set
+	// Dial are more options of the connections to them.
+	Dial []csi.Option
 	// Events records reasons.
 	Events *kube.Recorder
 	Log    *slog.Logger
@@ -178,7 +180,8 @@ func (a *Agent) assemble(search leftovers.Options) {
 	liveness := &mount.Liveness{}
 	a.node = identity.New(identity.Options{
 		Name: a.Name, Labels: a.Labels, ControlPlane: a.ControlPlane, Client: a.Client, Nodes: a.Caches.Nodes(),
-		CSIDrivers: a.Caches.CSIDrivers(), Drivers: a.Drivers, Sockets: filepath.Join(a.RootDir, "plugins_registry"),
+		CSIDrivers: a.Caches.CSIDrivers(), Drivers: a.Drivers, Dial: a.Dial,
+		Sockets: filepath.Join(a.RootDir, "plugins_registry"),
 		SecretValues: func(ctx context.Context, driver, volumeID string) ([]string, error) {
 			return a.volumes.SecretValues(ctx, driver, volumeID)
 		},

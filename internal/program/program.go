@@ -43,6 +43,8 @@ type NodeOptions struct {
 	// Drivers is the set to which the agent adds the drivers that register on this
 	// node. An agent in the control plane's process uses the control plane's set.
 	Drivers *csi.Set
+	// Dial are options of the connections to drivers.
+	Dial []csi.Option
 	// ControlPlane says that the agent runs in the control plane's process.
 	ControlPlane bool
 	// Bridged says that a bridge serves drivers of this node as CSI drivers, so that the
@@ -72,6 +74,8 @@ type DriversOptions struct {
 	Objects bool
 	// Controllers receives the drivers whose controllers have sockets of their own.
 	Controllers *csi.Set
+	// Dial are options of the connections to drivers.
+	Dial []csi.Option
 	// Log is the log of the program.
 	Log *slog.Logger
 }

@@ -46,13 +46,20 @@ func (v view) key() string {
 	return string(key)
 }
 
+// viewOf returns the text itself.
+func viewOf(text string) view {
+	n := len(text)
+	v := view{text: []byte(text), from: make([]int, n), to: make([]int, n)}
+	for i := range n {
+		v.from[i], v.to[i] = i, i+1
+	}
+	return v
+}
+
 // viewsOf returns the text itself and with every encoding undone, those with the fewest steps
 // first.
 func viewsOf(text string) []view {
-	var first view
-	for i := range len(text) {
-		first.add(i, i+1, text[i])
-	}
+	first := viewOf(text)
 	views, known, undoers := []view{first}, map[string]bool{first.key(): true, "": true}, undoers()
 	for begin, depth := 0, 0; depth < maxDepth; depth++ {
 		end := len(views)
@@ -73,7 +80,7 @@ func viewsOf(text string) []view {
 func undoers() []func(view) view {
 	return []func(view) view{
 		replace(unescape), replace(unpercent), replace(unform), replace(unentity), replace(unquote), replace(unwrap),
-		unbase64(0), unbase64(1), unbase64(2), unbase64(3), unhex(0), unhex(1), undecimal,
+		unbase64(0), unbase64(1), unbase64(2), unbase64(3), unhex(0), unhex(1), undecimal(),
 	}
 }
 
@@ -270,19 +277,22 @@ func unhex(skip int) func(view) view {
 }
 
 // undecimal decodes bytes in the form in which Go prints a slice of them.
-func undecimal(v view) view {
-	next := view{decoded: true}
+func undecimal() func(view) view {
 	digits := regexp.MustCompile(`[0-9]+`)
-	for _, at := range regexp.MustCompile(`[0-9]{1,3}([ ,]{1,2}[0-9]{1,3}){3,}`).FindAllIndex(v.text, -1) {
-		run := v.text[at[0]:at[1]]
-		for _, p := range digits.FindAllIndex(run, -1) {
-			if n, err := strconv.ParseUint(string(run[p[0]:p[1]]), 10, 8); err == nil {
-				next.add(v.from[at[0]+p[0]], v.to[at[0]+p[1]-1], byte(n))
+	form := regexp.MustCompile(`[0-9]{1,3}([ ,]{1,2}[0-9]{1,3}){3,}`)
+	return func(v view) view {
+		next := view{decoded: true}
+		for _, at := range form.FindAllIndex(v.text, -1) {
+			run := v.text[at[0]:at[1]]
+			for _, p := range digits.FindAllIndex(run, -1) {
+				if n, err := strconv.ParseUint(string(run[p[0]:p[1]]), 10, 8); err == nil {
+					next.add(v.from[at[0]+p[0]], v.to[at[0]+p[1]-1], byte(n))
+				}
 			}
+			next.gap(v, at[1])
 		}
-		next.gap(v, at[1])
+		return next
 	}
-	return next
 }
 
 // gap separates what was decoded from one word from the next one.

@@ -22,6 +22,7 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/noderoot"
 	"volplane.dev/volplane/internal/parts"
@@ -192,6 +193,7 @@ func supervisor() (notify func(state string)) {
 // parts returns the parts of the control plane, in start order.
 func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, ready func()) []parts.Part {
 	drivers, controllers, called, works := csi.NewSet(), csi.NewSet(), csi.NewSet(), make(chan struct{})
+	traced := trace.New()
 	return []parts.Part{
 		{Name: "api server", Run: server.Wait},
 		{Name: "leases of drivers", Run: func(ctx context.Context) error {
@@ -217,6 +219,9 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 				return garbage.Run(ctx, server.ClientConfig(garbage.User))
 			}
 		}},
+		{Name: "trace", Run: func(ctx context.Context) error {
+			return traced.Serve(ctx, trace.Socket(o.nodeRoot()), o.Log)
+		}},
 		// The driver starts before the agent and stops after it, so that the agent
 		// never loses the driver.
 		{Name: "bundled driver", Run: func(ctx context.Context) error {
@@ -231,7 +236,8 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 			}
 			return app.Drivers(ctx, program.DriversOptions{
 				FilesDir: o.driversDir(), RootDir: o.nodeRoot(), Node: o.Node, Client: admin, Objects: true,
-				API: program.Endpoint{Host: host, Port: port, CA: server.CA()}, Controllers: controllers, Log: o.Log,
+				API: program.Endpoint{Host: host, Port: port, CA: server.CA()}, Controllers: controllers,
+				Dial: traced.Options(), Log: o.Log,
 			})
 		}},
 		{Name: "backups", Run: o.backUp},
@@ -240,7 +246,7 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 			config := server.ClientConfig("system:node:"+o.Node, "system:nodes")
 			return app.Node(ctx, program.NodeOptions{
 				Name: o.Node, RootDir: o.nodeRoot(), Keep: []string{o.DataDir, flex.Root(o.DataDir)},
-				Config: config, Drivers: drivers, ControlPlane: true, Bridged: true, Log: o.Log,
+				Config: config, Drivers: drivers, Dial: traced.Options(), ControlPlane: true, Bridged: true, Log: o.Log,
 			})
 		}},
 	}

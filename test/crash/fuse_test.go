@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -110,7 +111,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // driver passes calls through the fuse that change something at the driver.
-func (f *fuse) driver(method string, call func() error) error {
+func (f *fuse) driver(_ context.Context, _, method string, call func() error) error {
 	switch name := method[strings.LastIndex(method, "/")+1:]; name {
 	case "CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume", "ControllerExpandVolume":
 		return f.step(name, call)

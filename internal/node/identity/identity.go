@@ -36,6 +36,8 @@ type Options struct {
 	CSIDrivers   cluster.Objects[*storagev1.CSIDriver]
 	// Drivers receives the drivers that register.
 	Drivers *csi.Set
+	// Dial are more options of the connections to them.
+	Dial []csi.Option
 	// Sockets is the directory of registration sockets.
 	Sockets string
 	// SecretValues returns the values of the Secrets that a driver received for a volume.
@@ -76,7 +78,7 @@ func New(o Options) *Node {
 	}
 	n.watcher = &registration.Watcher{
 		Dir: o.Sockets, Registrar: n.object, Drivers: o.Drivers, Memory: csi.NewMemory(o.SecretValues),
-		Hold: n.Hold, Log: o.Log,
+		Hold: n.Hold, Dial: o.Dial, Log: o.Log,
 		Refused: n.refused, RetryMin: o.RetryMin, RetryMax: o.RetryMax,
 	}
 	return n

@@ -210,8 +210,8 @@ func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo) erro
 	}
 	dial, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	d, err := csi.Dial(dial, endpoint, csi.WithMemory(s.w.Memory), csi.WithHold(s.w.Hold),
-		csi.WithVolumeLocks(s.w.locksOf(name)))
+	d, err := csi.Dial(dial, endpoint, append(slices.Clone(s.w.Dial), csi.WithMemory(s.w.Memory), csi.WithHold(s.w.Hold),
+		csi.WithVolumeLocks(s.w.locksOf(name)), csi.WithExpectedName(name))...)
 	if err == nil && d.Name != name {
 		_ = d.Close()
 		err = fmt.Errorf("%w: the driver at %s calls itself %q, its registration says %q", errInfo, endpoint, d.Name, name)

@@ -37,6 +37,8 @@ type Watcher struct {
 	Memory *csi.Memory
 	// Hold fails while nothing may be deleted or unmounted.
 	Hold func(ctx context.Context) error
+	// Dial are more options of the connections to drivers.
+	Dial []csi.Option
 	Log  *slog.Logger
 	// Refused receives the error for which the driver at a socket is not registered, and the driver's name as far as it
 	// is known; and nil when there is none any more.

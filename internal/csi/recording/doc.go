@@ -1,0 +1,6 @@
+// Package recording keeps the calls of a CSI driver in a file for reports of bugs, and plays such a file: it answers as
+// the driver has answered.
+//
+// The file has one JSON object in each line: a Header, and then the calls as they were traced, without secrets. A
+// Player answers a request by what was answered to it, in the same order, and repeats the last answer.
+package recording

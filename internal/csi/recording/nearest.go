@@ -1,0 +1,86 @@
+package recording
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// maxShown is how many differences are told, and how long each value may be.
+const (
+	maxShown = 5
+	maxValue = 80
+)
+
+// nearest says in what a request differs from the one of the recorded ones from which it differs least.
+func nearest(request json.RawMessage, recorded []json.RawMessage) string {
+	asked := leaves(request)
+	var least []string
+	for i, other := range recorded {
+		if d := differences(leaves(other), asked); i == 0 || len(d) < len(least) {
+			least = d
+		}
+	}
+	if n := len(least) - maxShown; n > 0 {
+		least = append(least[:maxShown:maxShown], fmt.Sprintf("and %d more", n))
+	}
+	return strings.Join(least, "; ")
+}
+
+// differences returns a sentence about each field that is not the same.
+func differences(recorded, asked map[string]string) []string {
+	var out []string
+	all := maps.Clone(recorded)
+	maps.Copy(all, asked)
+	for _, field := range slices.Sorted(maps.Keys(all)) {
+		was, had := recorded[field]
+		is, has := asked[field]
+		switch {
+		case !has:
+			out = append(out, fmt.Sprintf("%s: recorded %s, not asked", field, beginning(was)))
+		case !had:
+			out = append(out, fmt.Sprintf("%s: not recorded, asked %s", field, beginning(is)))
+		case was != is:
+			out = append(out, fmt.Sprintf("%s: recorded %s, asked %s", field, beginning(was), beginning(is)))
+		}
+	}
+	return out
+}
+
+// leaves returns the values of a JSON text by their paths.
+func leaves(text json.RawMessage) map[string]string {
+	out := map[string]string{}
+	var value any
+	if json.Unmarshal(text, &value) == nil {
+		addLeaves(out, "", value)
+	}
+	return out
+}
+
+func addLeaves(to map[string]string, path string, value any) {
+	switch v := value.(type) {
+	case map[string]any:
+		for name, field := range v {
+			addLeaves(to, strings.TrimPrefix(path+"."+name, "."), field)
+		}
+		if len(v) == 0 && path != "" {
+			to[path] = "{}"
+		}
+	case []any:
+		for i, element := range v {
+			addLeaves(to, fmt.Sprintf("%s[%d]", path, i), element)
+		}
+	default:
+		data, _ := json.Marshal(v) // it was read as JSON
+		to[path] = string(data)
+	}
+}
+
+func beginning(text string) string {
+	if len(text) <= maxValue {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxValue], "") + "..."
+}
