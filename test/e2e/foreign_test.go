@@ -185,10 +185,13 @@ func setUpForeign(t *testing.T, e *testscript.Env, table *foreignTable) error {
 	e.Defer(func() { s.close(t) })
 	for name, value := range map[string]string{
 		"DRIVERS": os.Getenv("DRIVERS"), "HOST": host, "HOME": e.WorkDir, "KUBECONFIG": s.plane.Kubeconfig(),
-		"VOLPLANE_DATA_DIR": s.dir, "PORT": strings.TrimPrefix(plane.FreeAddress("127.0.0.1"), "127.0.0.1:"),
-		"PATH": s.bin + string(os.PathListSeparator) + e.Getenv("PATH"),
+		"VOLPLANE_DATA_DIR": s.dir,
+		"PATH":              s.bin + string(os.PathListSeparator) + e.Getenv("PATH"),
 	} {
 		e.Setenv(name, value)
+	}
+	for _, name := range []string{"PORT1", "PORT2", "PORT3", "PORT4"} {
+		e.Setenv(name, strings.TrimPrefix(plane.FreeAddress("127.0.0.1"), "127.0.0.1:"))
 	}
 	return nil
 }

@@ -387,7 +387,9 @@ func (l *foreignLife) processes(driver string) ([]driverProcess, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, out)
 	}
-	var list struct{ Drivers []struct{ Processes []driverProcess } }
+	var list struct {
+		Drivers []struct{ Processes []driverProcess }
+	}
 	if err := json.Unmarshal(out, &list); err != nil {
 		return nil, err
 	}
