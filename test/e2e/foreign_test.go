@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -190,8 +191,20 @@ func setUpForeign(t *testing.T, e *testscript.Env, table *foreignTable) error {
 	} {
 		e.Setenv(name, value)
 	}
+	e.Setenv("HOST_ADDRESS", hostAddress())
 	for _, name := range []string{"PORT1", "PORT2", "PORT3", "PORT4"} {
 		e.Setenv(name, strings.TrimPrefix(plane.FreeAddress("127.0.0.1"), "127.0.0.1:"))
 	}
 	return nil
+}
+
+// hostAddress returns an address of this host for servers that refuse to be reached by loopback, if it has one.
+func hostAddress() string {
+	addresses, _ := net.InterfaceAddrs()
+	for _, a := range addresses {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && ip.IP.IsGlobalUnicast() {
+			return ip.IP.String()
+		}
+	}
+	return "127.0.0.1"
 }
