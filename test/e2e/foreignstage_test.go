@@ -61,7 +61,9 @@ func (s *foreignStage) run(program string, args ...string) error {
 func (s *foreignStage) close(t *testing.T) {
 	if s.row.result != "works" {
 		for _, args := range [][]string{
-			{"driver", "list", "-o", "wide"}, {"why", "pvc/data"}, {"why", "csidriver/" + s.row.driver},
+			{"driver", "list", "-o", "wide"},
+			{"why", "pvc/data"},
+			{"why", "csidriver/" + s.row.driver},
 			{"driver", "logs", s.row.driver, "--tail", "30"},
 			{"driver", "logs", s.row.driver, "--controller", "--tail", "10"},
 			{"driver", "remove", s.row.driver, "--force"},
