@@ -72,6 +72,11 @@ mutants: ## change PACKAGES in small ways, one by one, and tell which changes th
 hostile: ## play LIVES=5000 lives with hostile drivers and kill -9, in rounds from SEED=1 on (20 of them in 12 s; needs root)
 	cd test && LIVES=$(or $(LIVES),5000) SEED=$(or $(SEED),1) go test -count=1 -timeout=12h -v -run TestHostileDrivers ./hostile
 
+.PHONY: foreign
+foreign: build bin/kubectl ## play the whole life of drivers of others, whose built programs are below DRIVERS=DIR (needs root)
+	cd test && DRIVERS="$(abspath $(or $(DRIVERS),$(error name the directory of the drivers: make foreign DRIVERS=DIR)))" \
+	go test -count=1 -timeout=2h -parallel=2 -v -run 'TestForeign$$' ./e2e
+
 .PHONY: cluster
 cluster: bin/kubernetes bin/csi-provisioner ## try the storage controllers in a cluster of Kubernetes' own
 	cd test && go test -count=1 -v -run InACluster ./kube

@@ -40,6 +40,7 @@ func TestScripts(t *testing.T) {
 			testscript.Run(t, testscript.Params{
 				Dir:                 filepath.Join("testdata", kind),
 				RequireExplicitExec: true,
+				Cmds:                map[string]func(*testscript.TestScript, bool, []string){"until": runUntil},
 				Setup: func(e *testscript.Env) error {
 					e.Setenv("KUBECONFIG", p.Kubeconfig())
 					e.Setenv("PATH", filepath.Dir(plane.Bin("kubectl"))+string(os.PathListSeparator)+e.Getenv("PATH"))

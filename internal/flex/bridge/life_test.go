@@ -176,8 +176,8 @@ func TestCapabilities(t *testing.T) {
 	}
 	for name, d := range map[string]*csi.Driver{lofs: a, scratch: b} {
 		info, err := d.NodeInfo(t.Context())
-		if err != nil || info.ID != nodeName || d.Name != name || len(d.Version) != 16 {
-			t.Errorf("%s: %+v, version %s, %v", name, info, d.Version, err)
+		if err != nil || info.ID != nodeName || d.Name != name || len(d.Version) != 16 || !d.HasController {
+			t.Errorf("%s: %+v, version %s, controller %t, %v", name, info, d.Version, d.HasController, err)
 		}
 	}
 	if o := Object(Served{Name: scratch}); *o.Spec.AttachRequired || !*o.Spec.PodInfoOnMount ||

@@ -94,9 +94,7 @@ func (d *driver) run(ctx context.Context, at net.Listener, endpoint string) erro
 	server := grpc.NewServer(grpc.UnaryInterceptor(d.answer))
 	csipb.RegisterIdentityServer(server, d)
 	csipb.RegisterNodeServer(server, d)
-	if d.Attach || d.provision {
-		csipb.RegisterControllerServer(server, d)
-	}
+	csipb.RegisterControllerServer(server, d)
 	defer func() {
 		defer time.AfterFunc(stopTimeout, server.Stop).Stop()
 		server.GracefulStop()

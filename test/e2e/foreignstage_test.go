@@ -1,0 +1,88 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/testkit"
+	"volplane.dev/volplane/test/internal/plane"
+)
+
+// foreignPatience is how long a driver's whole life may last.
+const foreignPatience = 10 * time.Minute
+
+// foreignStage is where a script of a foreign driver is played. Its zero value is the key to it in a script's
+// values.
+type foreignStage struct {
+	// host is the directory of all that the script makes, dir that of the control plane.
+	host, dir, address, bin string
+	plane                   *plane.Plane
+	client                  kubernetes.Interface
+	row                     *foreignRow
+}
+
+// runUntil is the command `until PROGRAM ARGS` of scripts: it runs the program again until it succeeds.
+func runUntil(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: until PROGRAM ARGS")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := testkit.Until(ctx, testkit.Error(func() error { return ts.Exec(args[0], args[1:]...) })); err != nil {
+		ts.Fatalf("%s: %v", strings.Join(args, " "), err)
+	}
+}
+
+func (s *foreignStage) output(program string, args ...string) ([]byte, error) {
+	c := exec.Command(filepath.Join(s.bin, program), args...)
+	c.Env = append(os.Environ(), "KUBECONFIG="+s.plane.Kubeconfig(), "VOLPLANE_DATA_DIR="+s.dir)
+	return c.CombinedOutput()
+}
+
+func (s *foreignStage) run(program string, args ...string) error {
+	if out, err := s.output(program, args...); err != nil {
+		return fmt.Errorf("%s %s: %w\n%s", program, strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// close ends what the script has started. If the life has failed, it says what volplane knows of it, and takes
+// away by force what is left.
+func (s *foreignStage) close(t *testing.T) {
+	if s.row.result != "works" {
+		for _, args := range [][]string{
+			{"driver", "list", "-o", "wide"},
+			{"why", "pvc/data"},
+			{"why", "csidriver/" + s.row.driver},
+			{"driver", "logs", s.row.driver, "--tail", "30"},
+			{"driver", "logs", s.row.driver, "--controller", "--tail", "10"},
+			{"driver", "remove", s.row.driver, "--force"},
+		} {
+			out, err := s.output("volplane", args...)
+			t.Logf("%s: volplane %s (%v)\n%s", s.row.script, strings.Join(args, " "), err, out)
+		}
+	}
+	s.plane.Stop()
+	for _, p := range processesOf(s.dir, 0) {
+		var pid int
+		if _, err := fmt.Sscanf(p, "/proc/%d/cmdline", &pid); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	unmountBelow(t, s.host)
+	if t.Failed() && s.row.result != "works" {
+		t.Logf("%s: kept %s", s.row.script, s.host)
+		return
+	}
+	_ = os.RemoveAll(s.host)
+}
