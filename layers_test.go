@@ -251,7 +251,8 @@ func upperLayers() []layer {
 			"internal/volume", "internal/driverfile",
 		}, append(heavy, clientGo, "os", "os/exec", "net", "context"), "reads what it is given, and touches no host"},
 		{"internal/driverhost", []string{
-			"internal/csi", "internal/csi/registrar", "internal/driverfile", "internal/queue", "internal/supervise",
+			"internal/csi", "internal/csi/registrar", "internal/driverfile", "internal/durable", "internal/queue",
+			"internal/supervise",
 		}, append(heavy, clientGo), "runs drivers for whoever tells it of Secrets and failures"},
 		{"internal/socket", nil, append(heavy, clientGo, grpc), "makes sockets, whoever answers"},
 		{"internal/skeleton", nil, append(heavy, clientGo, grpc), "writes files, whatever is in them"},

@@ -128,7 +128,8 @@ func (s *shell) showFaults(ctx context.Context, h *hostDrivers, output, name str
 	return w.Flush()
 }
 
-// allPlanted returns the planted faults of all drivers; none if nobody on this host calls drivers, or the user may not ask.
+// allPlanted returns the planted faults of all drivers; none if nobody on this host calls drivers, or the user may not
+// ask.
 func (h *hostDrivers) allPlanted(ctx context.Context) []trace.Planted {
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()

@@ -50,8 +50,8 @@ func (w *world) sees(file string) string {
 	return string(data)
 }
 
-// TestServiceAccount: the program, and nobody else, finds the files of its account at the usual place; they are renewed,
-// also for a program that was taken over, and are gone with the driver.
+// TestServiceAccount: the program, and nobody else, finds the files of its account at the usual place; they are
+// renewed, also for a program that was taken over, and are gone with the driver.
 func TestServiceAccount(t *testing.T) {
 	w := newWorld(t)
 	w.accounts.valid = time.Hour
@@ -75,7 +75,8 @@ func TestServiceAccount(t *testing.T) {
 		t.Fatal(err)
 	}
 	vars := strings.Split(string(environ), "\x00")
-	if !slices.Contains(vars, "KUBERNETES_SERVICE_HOST=127.0.0.1") || !slices.Contains(vars, "KUBERNETES_SERVICE_PORT=6771") {
+	if !slices.Contains(vars, "KUBERNETES_SERVICE_HOST=127.0.0.1") ||
+		!slices.Contains(vars, "KUBERNETES_SERVICE_PORT=6771") {
 		t.Errorf("%q", vars)
 	}
 	if there, err := os.ReadDir(w.place()); err == nil {

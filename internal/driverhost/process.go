@@ -53,8 +53,8 @@ func (p *process) fail(err error) { p.h.fail(subject(p.driver.Name), err) }
 
 func (p *process) mend() { p.h.mend(subject(p.driver.Name)) }
 
-// changed tells when the program does not run, and when it does for a while. What it has printed may be another line each
-// time, and is in its log.
+// changed tells when the program does not run, and when it does for a while. What it has printed may be another line
+// each time, and is in its log.
 func (p *process) changed(r supervise.Record) {
 	switch {
 	case r.State == supervise.Running && r.Settled:

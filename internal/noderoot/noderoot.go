@@ -65,8 +65,9 @@ func Claim(ctx context.Context, dataDir, root string) error {
 	return durable.WriteFile(filepath.Join(dataDir, record), []byte(root+"\n"))
 }
 
-// Check refuses a root directory that is a kubelet's: both would mount and unmount the same paths, and register the same
-// drivers. A kubelet that runs serves a socket there; one that has run, and may be about to run again, has left its state.
+// Check refuses a root directory that is a kubelet's: both would mount and unmount the same paths, and register the
+// same drivers. A kubelet that runs serves a socket there; one that has run, and may be about to run again, has left
+// its state.
 func Check(ctx context.Context, root string) error {
 	const patience = 2 * time.Second
 	socket := filepath.Join(root, "pod-resources", "kubelet.sock")

@@ -11,7 +11,8 @@ import (
 	"volplane.dev/volplane/internal/noderoot"
 )
 
-// TestClaim: the directory changes only while nothing is mounted below the last one, and whoever asks finds the last one.
+// TestClaim: the directory changes only while nothing is mounted below the last one, and whoever asks finds the last
+// one.
 func TestClaim(t *testing.T) {
 	data, first, second := t.TempDir(), t.TempDir(), t.TempDir()
 	if got := noderoot.Of(data); got != filepath.Join(data, "node") {

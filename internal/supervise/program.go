@@ -55,11 +55,11 @@ func (p *Program) check() error {
 		return fmt.Errorf("%w: %s has no command", ErrInvalid, p.Name)
 	case !filepath.IsAbs(p.Argv[0]):
 		return fmt.Errorf("%w: %s: %q is not an absolute path", ErrInvalid, p.Name, p.Argv[0])
-	case p.Dir != "" && !filepath.IsAbs(p.Dir):
-		return fmt.Errorf("%w: %s: the working directory %q is not an absolute path", ErrInvalid, p.Name, p.Dir)
 	}
-	if p.Handed != "" && !filepath.IsAbs(p.Handed) {
-		return fmt.Errorf("%w: %s: the directory %q is not an absolute path", ErrInvalid, p.Name, p.Handed)
+	for _, dir := range []string{p.Dir, p.Handed} {
+		if dir != "" && !filepath.IsAbs(dir) {
+			return fmt.Errorf("%w: %s: the directory %q is not an absolute path", ErrInvalid, p.Name, dir)
+		}
 	}
 	if i := slices.IndexFunc(p.Argv, hasNUL); i >= 0 || hasNUL(p.Dir) || hasNUL(p.Handed) {
 		return fmt.Errorf("%w: %s: an argument has a NUL byte", ErrInvalid, p.Name)

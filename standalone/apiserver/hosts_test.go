@@ -224,7 +224,8 @@ func TestAHostTouchesNothingElse(t *testing.T) {
 	pvs := c.n1.CoreV1().PersistentVolumes()
 	c.expect("a volume in use is deleted", pvs.Delete(ctx, mineV.Name, metav1.DeleteOptions{}), "is not to be deleted")
 	c.expect("another's is deleted", pvs.Delete(ctx, theirsV.Name, metav1.DeleteOptions{}), "is not to be deleted")
-	c.expect("all are deleted", pvs.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}), "deletecollection")
+	err := pvs.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	c.expect("all are deleted", err, "deletecollection")
 
 	c.claims(mine, theirs)
 	c.attachments(mineV, theirsV)

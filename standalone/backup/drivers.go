@@ -30,8 +30,8 @@ func describesDriver(path string, size int64) bool {
 		!strings.HasPrefix(filepath.Base(path), ".")
 }
 
-// addDrivers moves the files about drivers in work to dir, except those of drivers that dir has a file for: what the host
-// runs now stays as it is, because the end of a program may be the end of mounts.
+// addDrivers moves the files about drivers in work to dir, except those of drivers that dir has a file for: what the
+// host runs now stays as it is, because the end of a program may be the end of mounts.
 func addDrivers(dir, work string) error {
 	from, to := filepath.Join(work, driversDir), filepath.Join(dir, driversDir)
 	entries, err := os.ReadDir(from)

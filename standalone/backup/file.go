@@ -180,16 +180,21 @@ func acceptable(h *tar.Header, before map[string]string) error {
 		most = maxSnapshot
 	}
 	_, twice := before[h.Name]
-	known := h.Name == snapshotName || slices.ContainsFunc(kept(), func(top string) bool {
-		rel, err := filepath.Rel(top, h.Name)
-		return err == nil && filepath.IsLocal(rel)
-	})
-	known = known && (!inDrivers(h.Name) || describesDriver(h.Name, h.Size))
+	known := h.Name == snapshotName || isKept(h)
 	if h.Typeflag != tar.TypeReg || !filepath.IsLocal(h.Name) || filepath.Clean(h.Name) != h.Name || !known || twice ||
 		h.Size > most || len(before) >= maxFiles {
 		return fmt.Errorf("%.200q of %d bytes is no part of a backup", h.Name, h.Size)
 	}
 	return nil
+}
+
+// isKept says whether a file is one of those that a backup keeps of a data directory.
+func isKept(h *tar.Header) bool {
+	below := slices.ContainsFunc(kept(), func(top string) bool {
+		rel, err := filepath.Rel(top, h.Name)
+		return err == nil && filepath.IsLocal(rel)
+	})
+	return below && (!inDrivers(h.Name) || describesDriver(h.Name, h.Size))
 }
 
 func extractFile(from io.Reader, h *tar.Header, into *os.Root) (sum string, err error) {

@@ -176,8 +176,8 @@ func (n *Node) recreateNode(ctx context.Context) {
 	}
 }
 
-// refused records at the Node why a driver is not registered, and with nil that it is so no longer. The node acts next if
-// the driver answered with an error, because it tries again; otherwise a user has to act.
+// refused records at the Node why a driver is not registered, and with nil that it is so no longer. The node acts next
+// if the driver answered with an error, because it tries again; otherwise a user has to act.
 func (n *Node) refused(ctx context.Context, socket, driver string, err error) {
 	if noted := n.object.noteRefused(ctx, driver, err); noted != nil && ctx.Err() == nil {
 		n.Log.Warn("node cannot be told of a refused driver", "driver", driver, "err", noted)

@@ -19,7 +19,8 @@ func refusedRows() []Row {
 		return func(s *Scene) {
 			s.CSI1.Spec.Drivers = nil
 			metav1.SetMetaDataAnnotation(&s.N1.ObjectMeta, annotation, `{"`+Driver+`":"`+cause+`"}`)
-			s.Mounted(corev1.ConditionFalse, string(volume.ReasonDriverMissing), "driver d.example.com is not registered on node n1")
+			s.Mounted(corev1.ConditionFalse, string(volume.ReasonDriverMissing),
+				"driver d.example.com is not registered on node n1")
 		}
 	}
 	unanswered := refused(volume.AnnRefused, "it was not registered: NodeGetInfo: DeadlineExceeded: no answer")
