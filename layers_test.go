@@ -45,7 +45,7 @@ const (
 // layers returns the table. The first row whose prefix is the package or a
 // folder above it is the package's row.
 func layers() []layer {
-	return slices.Concat(explainingLayers(), lowerLayers(), flexLayers(), upperLayers())
+	return slices.Concat(explainingLayers(), lowerLayers(), flexLayers(), driverLayers(), upperLayers())
 }
 
 // deeds are packages that act, or look at what no argument is.
@@ -193,6 +193,32 @@ func flexLayers() []layer {
 	}
 }
 
+// driverLayers are the rows of drivers and of what runs them on a host.
+func driverLayers() []layer {
+	heavy := []string{apiServer, kubernetes, etcdServer}
+	return []layer{
+		{"internal/driver/doctor", []string{
+			"internal/csi", "internal/driverfile", "internal/finding", "internal/mount", "internal/redact", "internal/scratch",
+		}, append(heavy, clientGo), "judges any driver over its socket, the bundled one like others"},
+		{"internal/driver/starter", []string{
+			"internal/csi", "internal/skeleton",
+		}, append(heavy, clientGo), "writes a driver, and runs none"},
+		{"internal/driver/local", []string{
+			"internal/volume", "internal/socket", "internal/durable", "internal/mount", "internal/csi", "internal/csi/registrar",
+		}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
+		{"internal/driverfile", []string{
+			"internal/volume", "internal/durable", "internal/csi",
+		}, append(heavy, clientGo), "says which drivers a host runs, whoever runs them"},
+		{"internal/driverimport", []string{
+			"internal/volume", "internal/driverfile",
+		}, append(heavy, clientGo, "os", "os/exec", "net", "context"), "reads what it is given, and touches no host"},
+		{"internal/driverhost", []string{
+			"internal/csi", "internal/csi/registrar", "internal/driverfile", "internal/durable", "internal/queue",
+			"internal/supervise",
+		}, append(heavy, clientGo), "runs drivers for whoever tells it of Secrets and failures"},
+	}
+}
+
 // upperLayers are the rows of what acts, and of what joins it.
 func upperLayers() []layer {
 	heavy := []string{apiServer, kubernetes, etcdServer}
@@ -235,25 +261,6 @@ func upperLayers() []layer {
 			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/durable", "internal/mount",
 			"internal/kube", "internal/parts", "internal/node/",
 		}, heavy, "the node agent meets controllers through the API only"},
-		{"internal/driver/doctor", []string{
-			"internal/csi", "internal/driverfile", "internal/finding", "internal/mount", "internal/redact", "internal/scratch",
-		}, append(heavy, clientGo), "judges any driver over its socket, the bundled one like others"},
-		{"internal/driver/starter", []string{
-			"internal/csi", "internal/skeleton",
-		}, append(heavy, clientGo), "writes a driver, and runs none"},
-		{"internal/driver/local", []string{
-			"internal/volume", "internal/socket", "internal/durable", "internal/mount", "internal/csi", "internal/csi/registrar",
-		}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
-		{"internal/driverfile", []string{
-			"internal/volume", "internal/durable", "internal/csi",
-		}, append(heavy, clientGo), "says which drivers a host runs, whoever runs them"},
-		{"internal/driverimport", []string{
-			"internal/volume", "internal/driverfile",
-		}, append(heavy, clientGo, "os", "os/exec", "net", "context"), "reads what it is given, and touches no host"},
-		{"internal/driverhost", []string{
-			"internal/csi", "internal/csi/registrar", "internal/driverfile", "internal/durable", "internal/queue",
-			"internal/supervise",
-		}, append(heavy, clientGo), "runs drivers for whoever tells it of Secrets and failures"},
 		{"internal/socket", nil, append(heavy, clientGo, grpc), "makes sockets, whoever answers"},
 		{"internal/skeleton", nil, append(heavy, clientGo, grpc), "writes files, whatever is in them"},
 		{"internal/parts", nil, append(heavy, clientGo, grpc), "runs what it is given"},

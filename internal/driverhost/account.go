@@ -30,8 +30,8 @@ type Identity struct {
 const accountPlace = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // errNoTokens says what to do where nobody may ask for tokens.
-var errNoTokens = errors.New("this host's node agent may ask for tokens of Pods only: run the program on the host of the " +
-	"control plane, or remove serviceAccount from its file and give it a kubeconfig, as by --env KUBECONFIG=PATH")
+var errNoTokens = errors.New("this host's node agent may ask for tokens of Pods only: run the program on the host of " +
+	"the control plane, or remove serviceAccount from its file and give it a kubeconfig, as by --env KUBECONFIG=PATH")
 
 // accountsDir is the directory of the files of service accounts, in a directory for each program.
 func accountsDir(root string) string { return filepath.Join(root, "serviceaccounts") }
@@ -78,8 +78,8 @@ func linkAccounts(place string) error {
 		return err
 	}
 	if there, err := os.Readlink(place); err != nil || there != target {
-		return fmt.Errorf("%s is there already, as in a Pod of Kubernetes, and is used by other programs: run the driver on a "+
-			"host without it, or remove serviceAccount from its file", place)
+		return fmt.Errorf("%s is there already, as in a Pod of Kubernetes, and is used by other programs: run the driver on "+
+			"a host without it, or remove serviceAccount from its file", place)
 	}
 	return nil
 }

@@ -488,10 +488,8 @@ func TestExits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if _, err := writer.WriteString("\n"); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.wait(t.Context()); err != nil {
+	_, err = writer.WriteString("\n")
+	if err = errors.Join(err, p.wait(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	_, errInfo := p.info()

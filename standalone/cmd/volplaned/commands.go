@@ -46,8 +46,8 @@ func upCommand() *cobra.Command {
 	f.StringVar(&o.DataDir, "data-dir", program.DataDir(),
 		"directory for all persistent data; set $VOLPLANE_DATA_DIR to change the default")
 	f.StringVar(&o.RootDir, "root-dir", "",
-		"directory for the node agent's sockets, journal and mounts, such as /var/lib/kubelet for drivers that know no other "+
-			"(default that of the last start, or node in the data directory)")
+		"directory for the node agent's sockets, journal and mounts, such as /var/lib/kubelet for drivers that know no "+
+			"other (default that of the last start, or node in the data directory)")
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:6771", "address of the API server; port 0 chooses a free port")
 	f.StringSliceVar(&o.Names, "tls-san", nil, "additional host names or addresses by which nodes reach this host")
 	f.StringVar(&o.Node, "name", program.HostName(), "name of this host's node")
