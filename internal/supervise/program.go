@@ -56,10 +56,9 @@ func (p *Program) check() error {
 	case !filepath.IsAbs(p.Argv[0]):
 		return fmt.Errorf("%w: %s: %q is not an absolute path", ErrInvalid, p.Name, p.Argv[0])
 	}
-	for _, dir := range []string{p.Dir, p.Handed} {
-		if dir != "" && !filepath.IsAbs(dir) {
-			return fmt.Errorf("%w: %s: the directory %q is not an absolute path", ErrInvalid, p.Name, dir)
-		}
+	dirs := []string{p.Dir, p.Handed}
+	if i := slices.IndexFunc(dirs, isRelative); i >= 0 {
+		return fmt.Errorf("%w: %s: the directory %q is not an absolute path", ErrInvalid, p.Name, dirs[i])
 	}
 	if i := slices.IndexFunc(p.Argv, hasNUL); i >= 0 || hasNUL(p.Dir) || hasNUL(p.Handed) {
 		return fmt.Errorf("%w: %s: an argument has a NUL byte", ErrInvalid, p.Name)
@@ -72,6 +71,8 @@ func (p *Program) check() error {
 	}
 	return nil
 }
+
+func isRelative(dir string) bool { return dir != "" && !filepath.IsAbs(dir) }
 
 func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
 
