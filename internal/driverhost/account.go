@@ -71,7 +71,7 @@ func (p *process) identify(ctx context.Context) (Identity, error) {
 // been given. A process without one finds nothing there, as if the link were not there.
 func linkAccounts(place string) error {
 	target := fmt.Sprintf("/proc/thread-self/fd/%d", supervise.HandedFD)
-	if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(place), 0o750); err != nil {
 		return err
 	}
 	if err := os.Symlink(target, place); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -83,9 +83,20 @@ func (p *placer) watch() {
 		if before == nil || after == nil || !sameForPlacing(before, after) {
 			p.enqueueAll()
 		}
+		if before == nil {
+			for _, pod := range p.pods.By(cluster.PodsByNode, after.Name) {
+				p.enqueue(pod)
+			}
+		}
 	})
 	p.csiNodes.Watch(func(_, _ *storagev1.CSINode) { p.enqueueAll() })
-	p.classes.Watch(func(_, _ *storagev1.StorageClass) { p.enqueueAll() })
+	p.classes.Watch(func(before, after *storagev1.StorageClass) {
+		p.enqueueAll()
+		// A Pod whose user has chosen its node has claims to decide about, too.
+		for _, c := range p.claims.By(cluster.UnboundByClass, controller.Latest(before, after).Name) {
+			p.enqueueUsers(cluster.Key(c))
+		}
+	})
 	p.csiDrivers.Watch(func(_, _ *storagev1.CSIDriver) { p.enqueueAll() })
 	p.capacities.Watch(func(before, after *storagev1.CSIStorageCapacity) {
 		if capacity.Roomier(before, after) {

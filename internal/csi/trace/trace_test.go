@@ -269,6 +269,7 @@ func TestFaultsEnd(t *testing.T) {
 		d.plant("*:lost")
 		<-time.After(time.Minute)
 		d.want(ctx, drilled, create, codes.OK, 0, 1)
+		synctest.Wait()
 		if all := d.names(); len(all) > 0 {
 			d.Errorf("%q have faults after their end", all)
 		}
