@@ -126,7 +126,7 @@ func (s *shell) driverCall(ctx context.Context, f callFlags, name, method string
 	}
 	if !f.yes && !isRead(method) {
 		return fmt.Errorf("%s changes something at driver %s, and volplane does not learn of it%s: add --yes to call it",
-			method, name, s.affected(ctx, h, name, request))
+			method, name, s.affected(ctx, name, request))
 	}
 	if f.socket == "" {
 		if f.socket, err = h.socketOf(name, roleOf(full)); err != nil {
@@ -249,7 +249,7 @@ func (s *shell) addSecrets(ctx context.Context, from string, request proto.Messa
 }
 
 // affected names the PersistentVolume that a request is about, as far as the API can be asked.
-func (s *shell) affected(ctx context.Context, h *hostDrivers, driver string, request proto.Message) string {
+func (s *shell) affected(ctx context.Context, driver string, request proto.Message) string {
 	about, ok := request.(interface{ GetVolumeId() string })
 	client, _, err := s.client()
 	if !ok || err != nil || about.GetVolumeId() == "" {

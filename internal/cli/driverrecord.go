@@ -164,7 +164,7 @@ func (s *shell) driverReplay(ctx context.Context, path, socket string, speed flo
 		if err != nil {
 			return fmt.Errorf("make directory of socket: %w", err)
 		}
-		defer os.RemoveAll(dir)
+		defer func() { _ = os.RemoveAll(dir) }()
 		socket = filepath.Join(dir, "csi.sock")
 	}
 	player, unplayable := recording.NewPlayer(recorded)

@@ -60,6 +60,7 @@ func (s *shell) status(ctx context.Context) error {
 	printRoom(ctx, s.Out, client)
 	printRestored(ctx, s.Out, client)
 	r.printUnhealthyPods(s.Out)
+	s.tellPlanted(ctx)
 	return nil
 }
 

@@ -47,7 +47,9 @@ type Planted struct {
 }
 
 func newFaults() *faults {
-	return &faults{drivers: map[string]*planted{}, roll: func() float64 { return 100 * rand.Float64() }}
+	return &faults{drivers: map[string]*planted{}, roll: func() float64 {
+		return 100 * rand.Float64() //nolint:gosec // which calls fail is no secret
+	}}
 }
 
 // plant replaces the faults of a driver; without any, it clears them.
