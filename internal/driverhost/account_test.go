@@ -113,13 +113,15 @@ func TestNoServiceAccount(t *testing.T) {
 		{"a Pod", "ROOT/run/sa is there already, as in a Pod of Kubernetes", func(w *world) error {
 			return os.MkdirAll(w.place(), 0o700)
 		}},
-		{"a host that has joined", "may ask for tokens of Pods only: run the program on the host of the control plane",
+		{
+			"a host that has joined", "may ask for tokens of Pods only: run the program on the host of the control plane",
 			func(w *world) error {
 				w.joined = true
 				w.end()
 				w.run()
 				return nil
-			}},
+			},
+		},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			w := newWorld(t)

@@ -193,8 +193,10 @@ func misplaced() []verdictCase {
 	}
 	return []verdictCase{
 		{"it is where it was required", "made in zone=b", made(topology.Segment{"zone": "b"})},
-		{"one of its segments is enough", "made in zone=c and zone=a",
-			made(topology.Segment{"zone": "c"}, topology.Segment{"zone": "a"})},
+		{
+			"one of its segments is enough", "made in zone=c and zone=a",
+			made(topology.Segment{"zone": "c"}, topology.Segment{"zone": "a"}),
+		},
 		{"a driver that tells nothing is believed", "made somewhere", made()},
 		{"a place may have other keys", "made in region=1", made(topology.Segment{"region": "1"})},
 		{"it is where nobody wanted it", "made in zone=c", made(topology.Segment{"zone": "c"})},
