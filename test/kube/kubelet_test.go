@@ -44,18 +44,7 @@ func TestOurAttacherRealKubelet(t *testing.T) {
 	var cancel context.CancelFunc
 	h.ctx, cancel = context.WithTimeout(t.Context(), mountLimit)
 	defer cancel()
-	h.createObjects()
-	h.run("p1")
-	file := filepath.Join(h.mounted("p1"), "file")
-	h.must(os.WriteFile(file, []byte("of p1"), 0o600))
-	h.end("p1")
-	h.run("p2")
-	got, err := os.ReadFile(filepath.Join(h.mounted("p2"), "file"))
-	if err != nil || string(got) != "of p1" {
-		t.Errorf("p2 reads %q: %v", got, err)
-	}
-	h.end("p2")
-	h.must(c.client.CoreV1().PersistentVolumeClaims("default").Delete(h.ctx, "c", metav1.DeleteOptions{}))
+	h.useTwice()
 	eventually(h.ctx, t, func() string { return s.left(h.ctx) + below(t, root) })
 	if files, err := os.ReadDir(filepath.Join(filepath.Dir(root), "pool", "volumes")); err != nil || len(files) > 0 {
 		t.Errorf("the driver has %v: %v", files, err)
@@ -168,6 +157,23 @@ func (h *kubeletCluster) must(err error) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+}
+
+// useTwice has one Pod write to the claim's volume and another one read what it has written, and deletes the claim.
+func (h *kubeletCluster) useTwice() {
+	h.t.Helper()
+	h.createObjects()
+	h.run("p1")
+	file := filepath.Join(h.mounted("p1"), "file")
+	h.must(os.WriteFile(file, []byte("of p1"), 0o600))
+	h.end("p1")
+	h.run("p2")
+	got, err := os.ReadFile(filepath.Join(h.mounted("p2"), "file"))
+	if err != nil || string(got) != "of p1" {
+		h.t.Errorf("p2 reads %q: %v", got, err)
+	}
+	h.end("p2")
+	h.must(h.client.CoreV1().PersistentVolumeClaims("default").Delete(h.ctx, "c", metav1.DeleteOptions{}))
 }
 
 // createObjects creates what Pods need: a class with the bundled driver, and a claim.

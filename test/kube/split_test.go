@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/app"
 	settings "volplane.dev/volplane/internal/program"
@@ -66,18 +65,7 @@ func TestDriverInTwoProcesses(t *testing.T) {
 	options.Socket = controller
 	runs(t, func(ctx context.Context) error { return app.Controllers(ctx, options) })
 
-	h.createObjects()
-	h.run("p1")
-	file := filepath.Join(h.mounted("p1"), "file")
-	h.must(os.WriteFile(file, []byte("of p1"), 0o600))
-	h.end("p1")
-	h.run("p2")
-	got, err := os.ReadFile(filepath.Join(h.mounted("p2"), "file"))
-	if err != nil || string(got) != "of p1" {
-		t.Errorf("p2 reads %q: %v", got, err)
-	}
-	h.end("p2")
-	h.must(c.client.CoreV1().PersistentVolumeClaims("default").Delete(h.ctx, "c", metav1.DeleteOptions{}))
+	h.useTwice()
 	s := side{name: "cluster", server: c, client: c.client}
 	eventually(h.ctx, t, func() string { return s.left(h.ctx) + below(t, root) })
 }
