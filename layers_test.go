@@ -272,7 +272,7 @@ func upperLayers() []layer {
 			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube", "internal/manifest",
 			"internal/identity", "internal/finding", "internal/driver/doctor", "internal/driver/starter", "internal/flex",
 			"internal/flex/migrate", "internal/orphans", "internal/program", "internal/csi", "internal/csi/",
-			"internal/driverfile", "internal/driverimport", "internal/durable", "internal/noderoot", "internal/supervise",
+			"internal/driverfile", "internal/driverimport", "internal/noderoot", "internal/supervise",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/noderoot", []string{"internal/durable"}, append(heavy, clientGo, grpc), "knows whose a directory is, " +
 			"not what is in it"},

@@ -181,7 +181,7 @@ func (h *hostDrivers) look(
 	g := sighting{registered: registered, answers: listens(ctx, socket)}
 	if len(p.Exec) > 0 {
 		g.record, g.recordErr = supervise.Read(h.state, d.ProcessName(p))
-		g.lives = lives(g.record)
+		g.lives = g.record.Lives()
 	}
 	status := g.judge(p)
 	status.Name, status.Socket = d.ProcessName(p), socket

@@ -83,7 +83,7 @@ func TestLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := supervise.Record{State: supervise.Running, Boot: boot, PID: os.Getpid(), StartTime: start}
-	if !lives(own) {
+	if !own.Lives() {
 		t.Errorf("this process does not live: %+v", own)
 	}
 	for name, change := range map[string]func(*supervise.Record){
@@ -93,11 +93,11 @@ func TestLives(t *testing.T) {
 		"backing off":     func(r *supervise.Record) { r.State = supervise.BackingOff },
 		"no process":      func(r *supervise.Record) { r.PID = 0 },
 	} {
-		if r := own; func() bool { change(&r); return lives(r) }() {
+		if r := own; func() bool { change(&r); return r.Lives() }() {
 			t.Errorf("%s: it lives", name)
 		}
 	}
-	if !lives(supervise.Record{State: supervise.Running, Boot: boot, Daemonised: true}) {
+	if !(supervise.Record{State: supervise.Running, Boot: boot, Daemonised: true}).Lives() {
 		t.Error("what a daemon has left does not live")
 	}
 }

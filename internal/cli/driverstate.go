@@ -3,15 +3,10 @@ package cli
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"volplane.dev/volplane/internal/driverfile"
-	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/supervise"
 )
 
@@ -109,23 +104,4 @@ func (p processStatus) String() string {
 		out += " (" + p.LastError + ")"
 	}
 	return out
-}
-
-// lives says whether what a record names exists. What a daemon has left is believed.
-func lives(r supervise.Record) bool {
-	boot, err := durable.Boot()
-	if err != nil || r.Boot != boot || r.State != supervise.Running {
-		return false
-	}
-	if r.PID == 0 {
-		return r.Daemonised
-	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.PID))
-	if err != nil {
-		return false
-	}
-	// After the name, which is in parentheses, the start is the 20th field: see proc_pid_stat(5).
-	const start = 19
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	return len(fields) > start && fields[start] == strconv.FormatUint(r.StartTime, 10)
 }

@@ -101,14 +101,14 @@ func (r *Record) valid(name string) bool {
 }
 
 // Lives says whether what a record calls running lives now: the main process, or what it has left as a daemon. It may
-// be called while a supervisor works, and where none does.
+// be called while a supervisor works, and where none does. A daemon without a cgroup is believed to live.
 func (r Record) Lives() bool {
 	boot, err := durable.Boot()
 	if err != nil || r.Boot != boot || r.State != Running {
 		return false
 	}
 	if r.Daemonised {
-		return populated(r.Cgroup)
+		return r.Cgroup == "" || populated(r.Cgroup)
 	}
 	p, err := openProcess(r.PID, r.StartTime)
 	if err != nil {
