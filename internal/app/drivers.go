@@ -159,10 +159,13 @@ func (d *drivers) note(ctx context.Context, about string, cause error) {
 	const most = 900
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	before := d.notRun[name]
 	if delete(d.notRun, name); cause != nil {
 		d.notRun[name] = fmt.Sprintf("%.*s", most, cause)
 	}
-	d.writeNotes(ctx)
+	if d.notRun[name] != before {
+		d.writeNotes(ctx)
+	}
 }
 
 // writeNotes writes all of notRun to the Node, also for what an earlier process has written; mu is held.
