@@ -7,6 +7,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -25,12 +26,7 @@ func readCSIDrivers(ctx context.Context, client kubernetes.Interface, changed fu
 	d := csiDrivers{caches.CSIDrivers()}
 	d.cache.Watch(func(before, after *storagev1.CSIDriver) {
 		if isNodeLocal(before) != isNodeLocal(after) {
-			for _, o := range []*storagev1.CSIDriver{before, after} {
-				if o != nil {
-					changed(o.Name)
-					return
-				}
-			}
+			changed(controller.Latest(before, after).Name)
 		}
 	})
 	if err := caches.Start(ctx); err != nil {
@@ -40,7 +36,7 @@ func readCSIDrivers(ctx context.Context, client kubernetes.Interface, changed fu
 }
 
 func isNodeLocal(d *storagev1.CSIDriver) bool {
-	return d != nil && d.Annotations[volume.AnnControllers] == volume.ControllersOnNodes
+	return d != nil && volume.IsNodeLocal(d.Annotations)
 }
 
 func (d csiDrivers) isNodeLocal(name string) bool {

@@ -1,5 +1,10 @@
 package volume
 
+// IsNodeLocal says whether the CSIDriver with these annotations is of a driver whose controllers run on each node.
+func IsNodeLocal(annotations map[string]string) bool {
+	return annotations[AnnControllers] == ControllersOnNodes
+}
+
 // Scope says for which volumes of a driver a process is the controller. The zero value means for all of them.
 type Scope struct {
 	// Node is the node whose volumes these are: those that are to be made for it, and those that were made on it.

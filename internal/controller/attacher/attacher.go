@@ -200,8 +200,8 @@ func (a *attacher) enterLane(f attach.Facts, p attach.Plan) time.Duration {
 func (a *attacher) gather(va *storagev1.VolumeAttachment) attach.Facts {
 	f := attach.AttachmentFacts(a.view, va)
 	f.Again = a.known.whyMissing(va.UID) != ""
-	if d, ok := a.Drivers.Get(va.Spec.Attacher); ok {
-		f.Ours, f.Trivial = d.Scope.Has(attach.ServedBy(f)), !d.Controller.PublishUnpublish
+	if d, ok := a.Drivers.For(va.Spec.Attacher, attach.ServedBy(f)); ok {
+		f.Ours, f.Trivial = true, !d.Controller.PublishUnpublish
 	} else if a.Dummy != "" && va.Spec.Attacher == a.Dummy {
 		f.Ours, f.Trivial = true, true
 	}

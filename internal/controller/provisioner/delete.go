@@ -35,8 +35,8 @@ func (p *provisioner) reconcileVolume(ctx context.Context, name string) (control
 
 func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeFacts {
 	f := provision.VolumeFactsOf(p.view, v)
-	if d, ok := p.Drivers.Get(provision.DeleterOf(v)); ok {
-		f.Ours, f.Lacks = d.Scope.Has(provision.MadeOn(v)), lacks(d)
+	if d, ok := p.Drivers.For(provision.DeleterOf(v), provision.MadeOn(v)); ok {
+		f.Ours, f.Lacks = true, lacks(d)
 	}
 	return f
 }

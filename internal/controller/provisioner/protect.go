@@ -57,7 +57,7 @@ func (p *provisioner) releaseClaim(ctx context.Context, claim *corev1.Persistent
 	if v, ok := p.volumes.Get(claim.Spec.VolumeName); ok && v.Spec.CSI != nil {
 		driver, node = v.Spec.CSI.Driver, provision.MadeOn(v)
 	}
-	if d, ok := p.Drivers.Get(driver); !ok || !d.Scope.Has(node) {
+	if _, ours := p.Drivers.For(driver, node); !ours {
 		return nil
 	}
 	changed := provision.Released(claim, p.open())

@@ -158,8 +158,8 @@ func (p *provisioner) watch() {
 
 // serves says whether this provisioner creates volumes of a driver for a node.
 func (p *provisioner) serves(driver, node string) bool {
-	d, ok := p.Drivers.Get(driver)
-	return ok && d.Scope.Has(node) && lacks(d) == ""
+	d, ok := p.Drivers.For(driver, node)
+	return ok && lacks(d) == ""
 }
 
 func (p *provisioner) enqueueClaim(uid types.UID) {

@@ -139,8 +139,8 @@ func (r *resizer) gather(claim *corev1.PersistentVolumeClaim) resize.Facts {
 	if f.Volume == nil || f.Volume.Spec.CSI == nil {
 		return f
 	}
-	if d, ok := r.drivers.Get(f.Volume.Spec.CSI.Driver); ok {
-		f.Ours, f.Expands, f.NodeExpands = d.Scope.Has(provision.MadeOn(f.Volume)), d.Controller.Expand, d.Node.Expand
+	if d, ok := r.drivers.For(f.Volume.Spec.CSI.Driver, provision.MadeOn(f.Volume)); ok {
+		f.Ours, f.Expands, f.NodeExpands = true, d.Controller.Expand, d.Node.Expand
 	}
 	return f
 }

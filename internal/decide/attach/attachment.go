@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -99,7 +100,7 @@ func ServedBy(f Facts) string {
 	if f.Volume == nil {
 		return f.Attachment.Spec.NodeName
 	}
-	return f.Volume.Annotations[volume.AnnProvisionedOn]
+	return provision.MadeOn(f.Volume)
 }
 
 // NodeID returns the driver's id of an attachment's node: the one in the CSINode, else the one recorded

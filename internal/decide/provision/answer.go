@@ -116,8 +116,7 @@ func After(in *Intent, c Creation) Verdict {
 	case c.Outcome == volume.Unknown: // Await
 	case !c.nothingMade():
 		v.Next = Doubt
-	case c.Code == "ResourceExhausted" && len(in.Requisite) > 0 && c.Claim != nil &&
-		c.Claim.Annotations[volume.AnnSelectedNode] != "":
+	case c.Code == "ResourceExhausted" && len(in.Requisite) > 0 && c.Claim != nil && SelectedNode(c.Claim) != "":
 		// The selected node's segment is full, so another node must be selected.
 		v.Next = Reselect
 	default:

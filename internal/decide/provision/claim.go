@@ -118,7 +118,7 @@ func ask(f ClaimFacts, driver string) Plan {
 		return fault("user", fmt.Sprintf("storageclass.storage.k8s.io %q not found", name))
 	case f.Class.Provisioner != driver:
 		return because(Nothing, volume.ReasonNotMine, "binder", "class "+f.Class.Name+" has another provisioner now")
-	case bind.BindsLate(f.Class) && c.Annotations[volume.AnnSelectedNode] == "":
+	case bind.BindsLate(f.Class) && SelectedNode(c) == "":
 		return because(Nothing, volume.ReasonWaitForFirstConsumer, "placement", "claim "+c.Name+" waits for a node")
 	case c.Spec.Selector != nil:
 		return fault("user", "claim Selector is not supported")

@@ -122,7 +122,7 @@ func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bo
 // IsNodeLocal says whether the volumes of a driver are made and served by the controllers of each node.
 func IsNodeLocal(view cluster.View, driver string) bool {
 	d := cluster.Find(view.Drivers, driver)
-	return d != nil && d.Annotations[volume.AnnControllers] == volume.ControllersOnNodes
+	return d != nil && volume.IsNodeLocal(d.Annotations)
 }
 
 // UncalledOn returns why the controllers of a node cannot call a node-local driver; false if the driver has registered

@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -111,7 +112,7 @@ func (w *write) isNodeLocal(driver string) error {
 	if err != nil {
 		return unread("CSIDriver "+driver, err)
 	}
-	if d.Annotations[volume.AnnControllers] != volume.ControllersOnNodes {
+	if !volume.IsNodeLocal(d.Annotations) {
 		return fmt.Errorf("driver %s is not node-local: its CSIDriver has no annotation %s=%s", driver, volume.AnnControllers,
 			volume.ControllersOnNodes)
 	}
@@ -166,7 +167,7 @@ func bare(m *metav1.ObjectMeta, finalizers, annotations []string) {
 
 // madeHere returns an error unless a volume was made on the node, by a driver that is node-local.
 func (w *write) madeHere(v *corev1.PersistentVolume) error {
-	if on := v.Annotations[volume.AnnProvisionedOn]; on != w.node {
+	if on := provision.MadeOn(v); on != w.node {
 		return fmt.Errorf("volume %s was not made on the node (annotation %s=%q)", v.Name, volume.AnnProvisionedOn, on)
 	}
 	if v.Spec.CSI == nil {

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 
 	"volplane.dev/volplane/internal/decide/provision"
@@ -93,30 +94,13 @@ func (w *write) attachedHere(a *storagev1.VolumeAttachment) error {
 	return nil
 }
 
-// capacity checks a write of a CSIStorageCapacity: it is about a driver and a segment of the node.
+// capacity checks a write of a CSIStorageCapacity: it is about a driver and a segment of the node, and was before.
 func (w *write) capacity() error {
-	for _, o := range []struct {
-		is bool
-		of func() (*storagev1.CSIStorageCapacity, error)
-	}{
-		{w.GetOperation() != admission.Create, func() (*storagev1.CSIStorageCapacity, error) {
-			if w.GetOperation() == admission.Update {
-				return as(w.GetOldObject(), &storagev1.CSIStorageCapacity{})
-			}
-			o, err := w.client.StorageV1().CSIStorageCapacities(w.GetNamespace()).Get(w.ctx, w.GetName(), metav1.GetOptions{})
-			if err != nil {
-				return nil, unread("CSIStorageCapacity "+w.GetName(), err)
-			}
-			return o, nil
-		}},
-		{w.GetOperation() != admission.Delete, func() (*storagev1.CSIStorageCapacity, error) {
-			return as(w.GetObject(), &storagev1.CSIStorageCapacity{})
-		}},
-	} {
-		if !o.is {
+	for _, o := range []runtime.Object{w.GetOldObject(), w.GetObject()} {
+		if o == nil {
 			continue
 		}
-		c, err := o.of()
+		c, err := as(o, &storagev1.CSIStorageCapacity{})
 		if err == nil {
 			err = w.aboutHere(c)
 		}

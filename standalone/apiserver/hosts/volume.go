@@ -29,9 +29,9 @@ func (w *write) volume() error {
 		}
 		return w.newVolume(v)
 	case w.GetOperation() == admission.Delete:
-		v, err := w.client.CoreV1().PersistentVolumes().Get(w.ctx, w.GetName(), metav1.GetOptions{})
+		v, err := as(w.GetOldObject(), &corev1.PersistentVolume{})
 		if err != nil {
-			return unread("volume "+w.GetName(), err)
+			return err
 		}
 		if policy := v.Spec.PersistentVolumeReclaimPolicy; v.Status.Phase != corev1.VolumeReleased ||
 			policy != corev1.PersistentVolumeReclaimDelete {
