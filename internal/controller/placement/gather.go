@@ -49,7 +49,13 @@ func (p *placer) claim(pod *corev1.Pod, name string) placement.Claim {
 	case c.Object.Status.Phase == corev1.ClaimBound:
 		c.Volume, _ = p.volumes.Get(c.Object.Spec.VolumeName)
 	case bind.BindsLate(c.Class):
-		c.Reserved, c.Free = p.volumes.By(cluster.VolumesByClaim, key), p.free
+		c.Free = p.free
+		for _, v := range p.volumes.By(cluster.VolumesByClaim, key) {
+			// The retained volume of an earlier claim of this name is not this one's.
+			if bind.RefersTo(v.Spec.ClaimRef, c.Object) {
+				c.Reserved = append(c.Reserved, v)
+			}
+		}
 		if v, ok := p.volumes.Get(p.reserved[key]); ok {
 			c.Reserved = append(c.Reserved, v)
 		}

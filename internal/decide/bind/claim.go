@@ -127,7 +127,7 @@ func namedVolume(f ClaimFacts) Plan {
 				pending(f.Claim)...)
 		}
 		return Link(f.Claim, f.Volume)
-	case refersTo(f.Volume.Spec.ClaimRef, f.Claim):
+	case RefersTo(f.Volume.Spec.ClaimRef, f.Claim):
 		return Link(f.Claim, f.Volume)
 	default:
 		ref := f.Volume.Spec.ClaimRef

@@ -45,7 +45,7 @@ func selectorOf(claim *corev1.PersistentVolumeClaim) labels.Selector {
 
 // fits says whether a volume meets the requirements that hold even if it refers to the claim.
 func fits(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
-	return (v.Spec.ClaimRef == nil || refersTo(v.Spec.ClaimRef, claim)) &&
+	return (v.Spec.ClaimRef == nil || RefersTo(v.Spec.ClaimRef, claim)) &&
 		v.Spec.Capacity.Storage().Cmp(*claim.Spec.Resources.Requests.Storage()) >= 0 &&
 		mode(v.Spec.VolumeMode) == mode(claim.Spec.VolumeMode) &&
 		attributes(v.Spec.VolumeAttributesClassName) == attributes(claim.Spec.VolumeAttributesClassName) &&
@@ -90,8 +90,8 @@ func offers(v *corev1.PersistentVolume, modes []corev1.PersistentVolumeAccessMod
 	return true
 }
 
-// refersTo says whether a volume's reference is to a claim: by name, and by UID if it has one.
-func refersTo(ref *corev1.ObjectReference, claim *corev1.PersistentVolumeClaim) bool {
+// RefersTo says whether a volume's reference is to a claim: by name, and by UID if it has one.
+func RefersTo(ref *corev1.ObjectReference, claim *corev1.PersistentVolumeClaim) bool {
 	return ref.Namespace == claim.Namespace && ref.Name == claim.Name && (ref.UID == "" || ref.UID == claim.UID)
 }
 

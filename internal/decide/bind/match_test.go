@@ -23,7 +23,7 @@ func TestRefersTo(t *testing.T) {
 		{corev1.ObjectReference{Namespace: "ns", Name: "other"}, false},
 		{corev1.ObjectReference{Namespace: "ns", Name: "other", UID: "u"}, false},
 	} {
-		if got := refersTo(&c.ref, claim); got != c.want {
+		if got := RefersTo(&c.ref, claim); got != c.want {
 			t.Errorf("%+v means claim ns/c: %v", c.ref, got)
 		}
 	}
