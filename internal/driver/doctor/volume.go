@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -93,11 +92,20 @@ func do[Q, A any](
 ) (A, error) {
 	limited, cancel := context.WithTimeout(ctx, x.Limit)
 	defer cancel()
+	deadline, _ := limited.Deadline()
 	answer, err := call(limited, request)
-	if err != nil && ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
+	if err != nil && ctx.Err() == nil && outOfTime(err, deadline) {
 		x.stop(fmt.Errorf("%w: %T within %v", errHung, request, x.Limit))
 	}
 	return answer, err
+}
+
+// outOfTime says whether a call that has just failed did so because of its deadline. The driver's side may notice the
+// deadline a moment before this one.
+func outOfTime(err error, deadline time.Time) bool {
+	const moment = 100 * time.Millisecond
+	left := time.Until(deadline)
+	return left <= 0 || left < moment && csi.Code(err) == codes.DeadlineExceeded
 }
 
 // busy says that the driver asks to repeat the call later.
