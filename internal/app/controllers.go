@@ -101,7 +101,7 @@ func locksOf(o program.ControllersOptions, driver string) ([]WatchedLock, error)
 
 // driverIntents returns the place of the intents of a driver's own provisioner. Each
 // driver has another place, so that a role can be restricted to it.
-func driverIntents(driver, namespace string) kube.LogPlace {
-	name := provisioner.Intents().Name + "-" + manifest.Base(strings.ToLower(driver))
-	return kube.LogPlace{Namespace: namespace, Name: name}
+func driverIntents(driver, namespace string) provisioner.Logs {
+	name := provisioner.Standalone().Own.Name + "-" + manifest.Base(strings.ToLower(driver))
+	return provisioner.Logs{Own: kube.LogPlace{Namespace: namespace, Name: name}}
 }

@@ -49,9 +49,8 @@ type ControlPlaneOptions struct {
 	DisableForceDetachOnTimeout bool
 	// Scope says which volumes belong to this process whose drivers it does not reach.
 	Scope volume.Scope
-	// Intents is the place of the provisioner's intents; the zero value means that
-	// of a standalone control plane.
-	Intents kube.LogPlace
+	// Intents says where the provisioner's intents are; the zero value means the logs of a standalone control plane.
+	Intents provisioner.Logs
 	// Flex presents FlexVolumes as volumes of the CSI drivers that a bridge serves.
 	// It is for a control plane whose FlexVolumes no other program serves.
 	Flex bool
@@ -71,8 +70,8 @@ func (o ControlPlaneOptions) declarations() []controller.Declaration {
 // ControlPlane runs controllers until ctx ends. It calls ready once, when the
 // caches are synced and every controller is about to run.
 func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) error {
-	if o.Intents == (kube.LogPlace{}) {
-		o.Intents = provisioner.Intents()
+	if o.Intents.Own == (kube.LogPlace{}) {
+		o.Intents = provisioner.Standalone()
 	}
 	flow := kube.NewFlow()
 	reader, err := clientFor(o, ReaderRole, inputs(o.declarations()), flow)

@@ -12,8 +12,15 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Homes says for which volumes of each driver a process is the controller.
-type Homes func(driver string) (scope volume.Scope, calls bool)
+// Home says for which volumes of a driver a process is the controller.
+type Home struct {
+	Scope volume.Scope
+	// Shared says that other processes of this control plane may call the driver for the same volumes.
+	Shared bool
+}
+
+// Homes returns the home of a driver; false if the process does not call it.
+type Homes func(driver string) (home Home, calls bool)
 
 // csiDrivers keeps the CSIDrivers of the cluster, which say where the controllers of a driver run.
 type csiDrivers struct {
@@ -25,7 +32,7 @@ func readCSIDrivers(ctx context.Context, client kubernetes.Interface, changed fu
 	caches := kube.NewCaches(client)
 	d := csiDrivers{caches.CSIDrivers()}
 	d.cache.Watch(func(before, after *storagev1.CSIDriver) {
-		if isNodeLocal(before) != isNodeLocal(after) {
+		if controllersOf(before) != controllersOf(after) {
 			changed(controller.Latest(before, after).Name)
 		}
 	})
@@ -35,30 +42,42 @@ func readCSIDrivers(ctx context.Context, client kubernetes.Interface, changed fu
 	return d, nil
 }
 
-func isNodeLocal(d *storagev1.CSIDriver) bool {
-	return d != nil && volume.IsNodeLocal(d.Annotations)
+// controllersOf returns where the controllers of a driver run, as its object says it.
+func controllersOf(d *storagev1.CSIDriver) string {
+	if d == nil {
+		return ""
+	}
+	return d.Annotations[volume.AnnControllers]
 }
 
-func (d csiDrivers) isNodeLocal(name string) bool {
-	o, _ := d.cache.Get(name)
-	return isNodeLocal(o)
+// annotations returns those of a driver's object, if there is one.
+func (d csiDrivers) annotations(name string) map[string]string {
+	if o, ok := d.cache.Get(name); ok {
+		return o.Annotations
+	}
+	return nil
 }
 
 // ofControlPlane returns the homes of the drivers that the control plane's process on a node calls: all, but of
 // node-local drivers only the volumes of its own node and those that belong to none.
 func (d csiDrivers) ofControlPlane(node string) Homes {
-	return func(driver string) (volume.Scope, bool) {
-		if d.isNodeLocal(driver) {
-			return volume.Scope{Node: node, Rest: true}, true
+	return func(driver string) (Home, bool) {
+		said := d.annotations(driver)
+		if volume.IsNodeLocal(said) {
+			return Home{Scope: volume.Scope{Node: node, Rest: true}}, true
 		}
-		return volume.Scope{}, true
+		return Home{Shared: len(volume.DelegatedTo(said)) > 0}, true
 	}
 }
 
 // ofHost returns the homes of the drivers that a host without the control plane calls: node-local ones for the
-// volumes of its node.
+// volumes of its node, and those that are delegated to it for all volumes.
 func (d csiDrivers) ofHost(node string) Homes {
-	return func(driver string) (volume.Scope, bool) {
-		return volume.Scope{Node: node}, d.isNodeLocal(driver)
+	return func(driver string) (Home, bool) {
+		said := d.annotations(driver)
+		if volume.IsNodeLocal(said) {
+			return Home{Scope: volume.Scope{Node: node}}, true
+		}
+		return Home{Shared: true}, volume.IsDelegatedTo(said, node)
 	}
 }

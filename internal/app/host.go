@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/kube"
@@ -28,9 +29,10 @@ type HostOptions struct {
 	Log *slog.Logger
 }
 
-// HostControllers runs the controllers of the node-local drivers of a host until ctx ends: they make, attach, grow and
-// delete the volumes of this node. They start when the host reaches the first such driver. An error is only logged, so
-// that the node agent keeps running.
+// HostControllers runs the controllers of a host until ctx ends: they make, attach, grow and delete the volumes of this
+// node by drivers that are node-local, and all volumes of drivers that are delegated to it, while it holds their leases.
+// They start when the host may call the first such driver. An error is only logged, so that the node agent keeps
+// running.
 func HostControllers(ctx context.Context, o HostOptions) error {
 	if err := runHost(ctx, o); err != nil && ctx.Err() == nil {
 		o.Log.Error("the controllers of this host do not run", "node", o.Node, "err", err)
@@ -53,6 +55,10 @@ func runHost(ctx context.Context, o HostOptions) error {
 		}
 	})()
 	leads := &DriverLeads{Reached: o.Reached, Called: called, Log: o.Log}
+	config := kube.Restrict(o.config(), LeasesRole, leaseRights(volume.NamespaceSystem, nil))
+	if leads.Locks, err = driverLocks(config, "volplane-node_"+o.Node); err != nil {
+		return err
+	}
 	drivers, err := readCSIDrivers(ctx, client, leads.Changed)
 	if err != nil {
 		return parts.UnlessEnded(ctx, err)
@@ -71,27 +77,29 @@ func runHost(ctx context.Context, o HostOptions) error {
 	})
 }
 
-func (o HostOptions) controllers(ctx context.Context, called *csi.Set) error {
+// config returns the client configuration of the host's controllers.
+func (o HostOptions) config() *rest.Config {
 	config := rest.CopyConfig(o.Config)
 	config.Impersonate = rest.ImpersonationConfig{
 		UserName: identity.HostPrefix + o.Node, Groups: []string{identity.HostsGroup},
 	}
+	return config
+}
+
+func (o HostOptions) controllers(ctx context.Context, called *csi.Set) error {
 	return ControlPlane(ctx, ControlPlaneOptions{
-		ConfigFor: func(string) (*rest.Config, error) { return rest.CopyConfig(config), nil },
+		ConfigFor: func(string) (*rest.Config, error) { return o.config(), nil },
 		Roles:     DriverControllers(), Drivers: called, Scope: volume.Scope{Node: o.Node},
-		Intents: hostIntents(o.Node), Log: o.Log,
+		Intents: provisioner.OnHost(o.Node), Log: o.Log,
 	}, func() { o.Log.Info("controllers work", "node", o.Node) })
 }
 
-func hostIntents(node string) kube.LogPlace {
-	return kube.LogPlace{Namespace: volume.NamespaceSystem, Name: identity.HostIntents(node)}
-}
-
 // hostRights returns the rights of the controllers of all hosts. The API server restricts each of them to the volumes
-// of its own node, grants it its own intent log, and lets it read no Secrets beyond those that RBAC gives it.
+// of its own node and to the drivers that are delegated to it, grants it their intent logs, and lets it read no Secrets
+// beyond those that RBAC gives it.
 func hostRights() []kube.Access {
-	var out []kube.Access
-	for _, d := range declarations(kube.LogPlace{Namespace: volume.NamespaceSystem}) {
+	out := leaseRights(volume.NamespaceSystem, nil)
+	for _, d := range declarations(provisioner.Standalone()) {
 		if slices.Contains(DriverControllers(), d.Name) {
 			out = append(out, slices.DeleteFunc(d.Rights(), func(a kube.Access) bool {
 				return a.Resource == "secrets" || a.Resource == "configmaps"

@@ -21,7 +21,7 @@ import (
 const linger = 10 * time.Second
 
 // DriverLeads holds the leases of each driver whose controller this process reaches, so that only one process calls
-// it: this one, or upstream's sidecars. Node-local drivers have no leases: each host calls its own.
+// it: this one, that of another host, or upstream's sidecars. Node-local drivers have no leases: each host calls its own.
 type DriverLeads struct {
 	// Reached holds the drivers that this process reaches. Of several sets that have a controller of one name, the
 	// first counts.
@@ -30,10 +30,9 @@ type DriverLeads struct {
 	Called *csi.Set
 	// Homes says for which volumes of a driver this process calls it.
 	Homes Homes
-	// Locks returns the locks of a driver's leases, in the order in which every process acquires them.
-	Locks func(driver string) ([]WatchedLock, error)
-	// Term has the times of the elections.
-	Term program.Term
+	// Locks returns the locks of the leases of a driver, in the order in which every process acquires them, and the
+	// times of their elections. Shared is that of its Home.
+	Locks func(driver string, shared bool) ([]WatchedLock, program.Term, error)
 	// Log receives what becomes of the leases.
 	Log *slog.Logger
 
@@ -51,26 +50,24 @@ func standaloneTerm() program.Term {
 	return program.Term{Duration: 10 * time.Minute, Deadline: 8 * time.Minute, Retry: 4 * time.Minute}
 }
 
+// sharedTerm is that of drivers that more than one host may call. It is upstream's usual one.
+func sharedTerm() program.Term {
+	return program.Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
+}
+
 // LeadDrivers holds the leases of the drivers that a standalone control plane reaches, until ctx ends. node is the
 // name of its node, and config has the identity of LeasesRole.
 func LeadDrivers(
 	ctx context.Context, config *rest.Config, node string, reached []*csi.Set, called *csi.Set, log *slog.Logger,
 ) error {
-	term := standaloneTerm()
 	config = kube.Restrict(config, LeasesRole, leadRights())
-	l, err := newLeases(config, volume.NamespaceSystem, "volplane-up_"+node, term.Deadline)
-	if err != nil {
-		return err
-	}
-	// Its role allows it to watch all leases, which that of controllers beside one driver does not.
-	l.watched = newSharedWatch(l.watched)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("client of the leases: %w", err)
 	}
-	leads := &DriverLeads{
-		Reached: reached, Called: called, Term: term, Log: log,
-		Locks: func(driver string) ([]WatchedLock, error) { return l.locks(leaseNames(DriverControllers(), driver)) },
+	leads := &DriverLeads{Reached: reached, Called: called, Log: log}
+	if leads.Locks, err = driverLocks(config, "volplane-up_"+node); err != nil {
+		return err
 	}
 	drivers, err := readCSIDrivers(ctx, client, leads.Changed)
 	if err != nil {
@@ -78,6 +75,31 @@ func LeadDrivers(
 	}
 	leads.Homes = drivers.ofControlPlane(node)
 	return leads.Run(ctx)
+}
+
+// driverLocks returns DriverLeads.Locks for a process of a standalone control plane. The configuration must allow to
+// watch all leases of the namespace, which that of controllers beside one driver does not.
+func driverLocks(
+	config *rest.Config, identity string,
+) (func(driver string, shared bool) ([]WatchedLock, program.Term, error), error) {
+	alone, err := newLeases(config, volume.NamespaceSystem, identity, standaloneTerm().Deadline)
+	if err != nil {
+		return nil, err
+	}
+	shared, err := newLeases(config, volume.NamespaceSystem, identity, sharedTerm().Deadline)
+	if err != nil {
+		return nil, err
+	}
+	alone.watched = newSharedWatch(alone.watched)
+	shared.watched = alone.watched
+	return func(driver string, isShared bool) ([]WatchedLock, program.Term, error) {
+		l, term := alone, standaloneTerm()
+		if isShared {
+			l, term = shared, sharedTerm()
+		}
+		locks, err := l.locks(leaseNames(DriverControllers(), driver))
+		return locks, term, err
+	}, nil
 }
 
 // leadRights returns the rights that LeadDrivers needs.
@@ -168,11 +190,12 @@ func (l *DriverLeads) controller(name string) *csi.Driver {
 
 // stand acquires the leases of a driver, and calls it while it holds them, until the driver has gone.
 func (l *DriverLeads) stand(ctx context.Context, name string, woken <-chan struct{}) error {
-	scope, _ := l.Homes(name)
+	home, _ := l.Homes(name)
 	var locks []WatchedLock
+	var term program.Term
 	var err error
-	if scope.Node == "" {
-		if locks, err = l.Locks(name); err != nil {
+	if home.Scope.Node == "" {
+		if locks, term, err = l.Locks(name, home.Shared); err != nil {
 			return fmt.Errorf("leases of driver %s: %w", name, err)
 		}
 	}
@@ -183,23 +206,23 @@ func (l *DriverLeads) stand(ctx context.Context, name string, woken <-chan struc
 	defer leave()
 	watching.Go(func() {
 		defer leave()
-		l.whileThere(there, name, scope, woken, changed)
+		l.whileThere(there, name, home, woken, changed)
 	})
-	return Lead(there, locks, l.Term, l.Log.With("driver", name), func(held context.Context) error {
-		l.call(held, name, scope, changed)
+	return Lead(there, locks, term, l.Log.With("driver", name), func(held context.Context) error {
+		l.call(held, name, home.Scope, changed)
 		return nil
 	})
 }
 
-// whileThere returns when ctx ends, when the driver has another scope, or when it has not been reached for as long as
+// whileThere returns when ctx ends, when the driver has another home, or when it has not been reached for as long as
 // linger.
 func (l *DriverLeads) whileThere(
-	ctx context.Context, name string, scope volume.Scope, woken <-chan struct{}, changed chan<- struct{},
+	ctx context.Context, name string, home Home, woken <-chan struct{}, changed chan<- struct{},
 ) {
 	gone := time.NewTimer(linger)
 	defer gone.Stop()
 	for {
-		if now, calls := l.Homes(name); !calls || now != scope {
+		if now, calls := l.Homes(name); !calls || now != home {
 			return
 		}
 		if l.controller(name) != nil {

@@ -15,7 +15,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
-	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/internal/program"
 )
 
 // caller is a process that calls drivers.
@@ -28,14 +28,14 @@ type caller struct {
 func newCaller(t *testing.T, client kubernetes.Interface, identity string) *caller {
 	c := &caller{t: t, reached: csi.NewSet(), called: csi.NewSet()}
 	leads := &DriverLeads{
-		Reached: []*csi.Set{c.reached}, Called: c.called, Term: usualTerm, Log: slog.New(slog.DiscardHandler),
-		Homes: func(string) (volume.Scope, bool) { return volume.Scope{}, true },
-		Locks: func(driver string) ([]WatchedLock, error) {
+		Reached: []*csi.Set{c.reached}, Called: c.called, Log: slog.New(slog.DiscardHandler),
+		Homes: func(string) (Home, bool) { return Home{}, true },
+		Locks: func(driver string, _ bool) ([]WatchedLock, program.Term, error) {
 			var out []WatchedLock
 			for _, name := range leaseNames(DriverControllers(), driver) {
 				out = append(out, newLock(client, name, identity).watched())
 			}
-			return out, nil
+			return out, usualTerm, nil
 		},
 	}
 	ctx, cancel := context.WithCancel(t.Context())

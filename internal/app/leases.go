@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -75,14 +74,12 @@ func processIdentity() (string, error) {
 // leaseNames returns the names of the leases for controllers of one driver. Their order
 // is always the same, so that processes that acquire several cannot deadlock.
 func leaseNames(roles []string, driver string) []string {
-	// Names of objects have no upper case, which names of drivers may have.
-	driver = strings.ToLower(volume.SanitizedDriver(driver))
 	var out []string
 	for _, l := range []struct{ role, name string }{
-		{provisioner.Declaration().Name, driver},
-		{capacity.Declaration().Name, driver},
-		{attacher.Declaration().Name, "external-attacher-leader-" + driver},
-		{resizer.Declaration().Name, "external-resizer-" + driver},
+		{provisioner.Declaration().Name, volume.ProvisionerLease(driver)},
+		{capacity.Declaration().Name, volume.ProvisionerLease(driver)},
+		{attacher.Declaration().Name, volume.AttacherLease(driver)},
+		{resizer.Declaration().Name, volume.ResizerLease(driver)},
 	} {
 		if slices.Contains(roles, l.role) && !slices.Contains(out, l.name) {
 			out = append(out, l.name)

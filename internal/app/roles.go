@@ -50,8 +50,8 @@ type shared struct {
 }
 
 // members lists the controllers in start order, with a provisioner that stores its
-// intents in the given place. Only this function knows all controllers.
-func members(intents kube.LogPlace) []member {
+// intents in the given logs. Only this function knows all controllers.
+func members(intents provisioner.Logs) []member {
 	return []member{
 		{protection.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return protection.New(e) }},
 		{binder.Declaration(), func(e controller.Env, s shared) *controller.Controller { return binder.New(e, s.requests) }},
@@ -80,9 +80,9 @@ func members(intents kube.LogPlace) []member {
 
 // Declarations returns what each controller of the control plane reads and
 // writes, in start order.
-func Declarations() []controller.Declaration { return declarations(provisioner.Intents()) }
+func Declarations() []controller.Declaration { return declarations(provisioner.Standalone()) }
 
-func declarations(intents kube.LogPlace) []controller.Declaration {
+func declarations(intents provisioner.Logs) []controller.Declaration {
 	var out []controller.Declaration
 	for _, m := range members(intents) {
 		out = append(out, m.Declaration)

@@ -41,6 +41,13 @@ func (l *IntentLog) Load(ctx context.Context) ([]string, error) {
 	return l.finishLoad(), nil
 }
 
+// Expire has the log read again before its next use, because another process may have written it. It may be repeated.
+func (l *IntentLog) Expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.loaded = false
+}
+
 func (l *IntentLog) isLoaded() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,9 +14,9 @@ const (
 	// AnnProvisionedOn on a volume names the node whose controllers have made it and serve it: its driver is
 	// node-local.
 	AnnProvisionedOn = "volplane.dev/provisioned-on"
-	// AnnControllers on a CSIDriver says where the controllers run that call the driver. ControllersOnNodes means: on
-	// each node that has the driver, for the node's own volumes. Without it they run on the control plane's host, for
-	// all volumes.
+	// AnnControllers on a CSIDriver says where the controllers may run that call the driver. ControllersOnNodes means: on
+	// each node that has the driver, for the node's own volumes. Otherwise they run on one host, for all volumes: on the
+	// control plane's or on one of the nodes that are named here, see Delegation.
 	AnnControllers     = "volplane.dev/controllers"
 	ControllersOnNodes = "nodes"
 	// AnnSelectedNode on a claim of a class with WaitForFirstConsumer names the node that

@@ -1,8 +1,42 @@
 package volume
 
+import (
+	"slices"
+	"strings"
+)
+
 // IsNodeLocal says whether the CSIDriver with these annotations is of a driver whose controllers run on each node.
 func IsNodeLocal(annotations map[string]string) bool {
 	return annotations[AnnControllers] == ControllersOnNodes
+}
+
+// delegate is the prefix of each node in the value of AnnControllers.
+const delegate = "node/"
+
+// Delegation returns the value of AnnControllers that lets the hosts of these nodes call a driver for all volumes,
+// beside the control plane's: "node/a,node/b".
+func Delegation(nodes []string) string {
+	var out []string
+	for _, n := range nodes {
+		out = append(out, delegate+n)
+	}
+	return strings.Join(out, ",")
+}
+
+// DelegatedTo returns the nodes that the annotations of a CSIDriver name by Delegation.
+func DelegatedTo(annotations map[string]string) []string {
+	var out []string
+	for _, one := range strings.Split(annotations[AnnControllers], ",") {
+		if node, ok := strings.CutPrefix(strings.TrimSpace(one), delegate); ok && node != "" {
+			out = append(out, node)
+		}
+	}
+	return out
+}
+
+// IsDelegatedTo says whether the host of a node may call the driver with these annotations for all volumes.
+func IsDelegatedTo(annotations map[string]string, node string) bool {
+	return slices.Contains(DelegatedTo(annotations), node)
 }
 
 // Scope says for which volumes of a driver a process is the controller. The zero value means for all of them.

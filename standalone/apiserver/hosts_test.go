@@ -29,9 +29,12 @@ import (
 const (
 	ownDriver     = "own.example.com"
 	networkDriver = "network.example.com"
+	sharedDriver  = "shared.example.com"
+	lentDriver    = "lent.example.com"
 )
 
-// hostCluster is an API server with the nodes n1 and n2, a node-local driver and another one.
+// hostCluster is an API server with the nodes n1 and n2 and four drivers: a node-local one, one that only the control
+// plane calls, one that is delegated to n1, too, and one that is delegated to n2.
 type hostCluster struct {
 	t     *testing.T
 	admin kubernetes.Interface
@@ -47,7 +50,10 @@ func newHostCluster(t *testing.T) *hostCluster {
 	}
 	c := &hostCluster{t: t, admin: kubernetes.NewForConfigOrDie(s.AdminConfig()), n1: kubernetes.NewForConfigOrDie(agent)}
 	ctx := t.Context()
-	for name, where := range map[string]string{ownDriver: volume.ControllersOnNodes, networkDriver: ""} {
+	for name, where := range map[string]string{
+		ownDriver: volume.ControllersOnNodes, networkDriver: "", sharedDriver: volume.Delegation([]string{"n3", "n1"}),
+		lentDriver: volume.Delegation([]string{"n2"}),
+	} {
 		d := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		if where != "" {
 			d.Annotations = map[string]string{volume.AnnControllers: where}
@@ -144,7 +150,7 @@ func TestAHostMakesItsOwnVolumesOnly(t *testing.T) {
 		{"a claim of another node", "own", "n2", "n1", nil, `is for node "n2"`},
 		{"in the name of another node", "own", "n2", "n2", nil, `was not made on the node`},
 		{"in nobody's name", "own", "n1", "", nil, `was not made on the node`},
-		{"a driver that the control plane calls", "network", "n1", "n1", nil, "is not node-local"},
+		{"a driver that the control plane calls", "network", "n1", "n1", nil, "is neither node-local nor delegated"},
 		{"a driver that its claim does not ask for", "network", "n1", "n1", func(v *corev1.PersistentVolume) {
 			v.Spec.CSI.Driver = ownDriver
 		}, "gets no volume"},
@@ -298,7 +304,7 @@ func (c *hostCluster) capacities() {
 		{"what is free on it", object(ownDriver, "n1"), ""},
 		{"what is free elsewhere", object(ownDriver, "n2"), "not a label of the node"},
 		{"what is free everywhere", everywhere, "not about labels of the node"},
-		{"what another driver has free", object(networkDriver, "n1"), "is not node-local"},
+		{"what another driver has free", object(networkDriver, "n1"), "is neither node-local nor delegated"},
 	} {
 		_, err := c.n1.StorageV1().CSIStorageCapacities("kube-system").Create(c.t.Context(), row.object,
 			metav1.CreateOptions{})

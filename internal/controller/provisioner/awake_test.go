@@ -203,11 +203,11 @@ func TestASavedVolumeIsSeen(t *testing.T) {
 // TestDeclaration: what it may do beside a driver is what it needs, with a log of
 // its own.
 func TestDeclaration(t *testing.T) {
-	d := DeclarationWith(Intents())
+	d := DeclarationWith(oneLog())
 	if d.Name != "provisioner" || len(d.Inputs) != 6 || len(d.Outputs) != 8 {
 		t.Errorf("declaration %+v", d)
 	}
-	if got := Intents(); got.Namespace != volume.NamespaceSystem || got.Name != "volplane-intents" {
+	if got := oneLog().Own; got.Namespace != volume.NamespaceSystem || got.Name != "volplane-intents" {
 		t.Errorf("log at %+v", got)
 	}
 }

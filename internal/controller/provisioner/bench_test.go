@@ -63,7 +63,7 @@ type setup struct {
 func newBench(t *testing.T, change func(*setup), objects ...runtime.Object) *bench {
 	t.Helper()
 	s := setup{config: driverConfig()}
-	s.Options = Options{Requests: controller.NewRequests(), Intents: Intents()}
+	s.Options = Options{Requests: controller.NewRequests(), Intents: oneLog()}
 	if change != nil {
 		change(&s)
 	}

@@ -69,16 +69,12 @@ func (p *provisioner) disown(ctx context.Context, v *corev1.PersistentVolume) er
 	if err := p.load(ctx); err != nil {
 		return err
 	}
-	if r := v.Spec.ClaimRef; r != nil && p.log.Holds(string(r.UID)) {
-		if _, open := p.log.Get(string(r.UID)); open {
-			return fmt.Errorf("retain volume %s: %w", v.Name, errOpen)
-		}
-		if err := p.log.Sweep(ctx); err != nil {
-			return err
-		}
-		if p.log.Holds(string(r.UID)) {
-			// Another worker is writing that part of the log.
-			return fmt.Errorf("retain volume %s: %w", v.Name, errOpen)
+	if !p.log.knows(provision.DeleterOf(v)) {
+		return nil // the driver's log is read when the driver is called again
+	}
+	if r := v.Spec.ClaimRef; r != nil {
+		if err := p.log.forget(ctx, string(r.UID)); err != nil {
+			return fmt.Errorf("retain volume %s: %w", v.Name, err)
 		}
 	}
 	return p.updateVolume(ctx, provision.Disowned(v))

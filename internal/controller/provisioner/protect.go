@@ -60,7 +60,7 @@ func (p *provisioner) releaseClaim(ctx context.Context, claim *corev1.Persistent
 	if _, ours := p.Drivers.For(driver, node); !ours {
 		return nil
 	}
-	changed := provision.Released(claim, p.open())
+	changed := provision.Released(claim, p.log.open())
 	if changed == nil {
 		return nil
 	}
@@ -74,17 +74,6 @@ func (p *provisioner) writeSource(ctx context.Context, claim *corev1.PersistentV
 		return fmt.Errorf("claim %s/%s: %w", claim.Namespace, claim.Name, errSourceGone)
 	}
 	return err
-}
-
-// open returns the unresolved intents. Invalid ones are left out: they name no source.
-func (p *provisioner) open() []*provision.Intent {
-	var out []*provision.Intent
-	for _, text := range p.log.Open() {
-		if in, err := provision.ParseIntent(text); err == nil {
-			out = append(out, in)
-		}
-	}
-	return out
 }
 
 // releaseSource queues the source of a resolved intent, whose finalizer may not be needed any more,
@@ -108,7 +97,7 @@ func (p *provisioner) reconcileSnapshot(ctx context.Context, namespace, name str
 	if name == "" {
 		return p.enqueueSnapshots(ctx)
 	}
-	if slices.ContainsFunc(p.open(), func(in *provision.Intent) bool { return in.Restores(namespace, name) }) {
+	if slices.ContainsFunc(p.log.open(), func(in *provision.Intent) bool { return in.Restores(namespace, name) }) {
 		return nil
 	}
 	s, err := p.snapshot(ctx, namespace, name)

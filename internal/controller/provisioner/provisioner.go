@@ -47,22 +47,16 @@ const (
 	defaultLateness = 10 * time.Second
 )
 
-// Intents is the place of the intent log in a standalone control plane. A provisioner beside a
-// driver has its own log.
-func Intents() kube.LogPlace {
-	return kube.LogPlace{Namespace: volume.NamespaceSystem, Name: "volplane-intents"}
-}
-
 // Declaration is what the provisioner of a standalone control plane reads and writes.
-func Declaration() controller.Declaration { return DeclarationWith(Intents()) }
+func Declaration() controller.Declaration { return DeclarationWith(Standalone()) }
 
-// DeclarationWith is what a provisioner with the given log reads and writes.
-func DeclarationWith(intents kube.LogPlace) controller.Declaration {
+// DeclarationWith is what a provisioner with the given logs reads and writes.
+func DeclarationWith(intents Logs) controller.Declaration {
 	return controller.Declaration{
 		Name: "provisioner",
 		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "nodes"),
 			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "volumeattachments")...),
-		Outputs: append(intents.Access(),
+		Outputs: append(intents.access(),
 			kube.Write("", "persistentvolumeclaims", "update").Only(kube.Finalizer(volume.FinalizerCloning)).
 				Shared("takes away a node on which there can be no volume", kube.Annotation(volume.AnnSelectedNode)),
 			kube.Write("", "persistentvolumes", "get", "create", "update", "patch", "delete").
@@ -87,8 +81,8 @@ type Options struct {
 	// Protects says whether the protection controller runs in this process, too. Then the
 	// provisioner removes the protection finalizer of a deleted volume together with its own.
 	Protects bool
-	// Intents is the place of the intent log.
-	Intents kube.LogPlace
+	// Intents says where the intents are.
+	Intents Logs
 	// Lateness is how long the driver of an unresolved intent may be missing before an event says
 	// so; 0 means ten seconds.
 	Lateness time.Duration
@@ -98,7 +92,7 @@ type provisioner struct {
 	controller.Env
 	*controller.Controller
 	Options
-	log     *kube.IntentLog
+	log     *intents
 	claims  kube.Writer[*corev1.PersistentVolumeClaim]
 	volumes kube.Writer[*corev1.PersistentVolume]
 	view    cluster.View
@@ -117,7 +111,7 @@ type provisioner struct {
 // New returns the provisioner. It must be made before the caches start.
 func New(env controller.Env, o Options) *controller.Controller {
 	p := &provisioner{
-		Env: env, Options: o, log: kube.NewIntentLog(env.Client, o.Intents),
+		Env: env, Options: o, log: newIntents(env.Client, o),
 		Controller: &controller.Controller{
 			Declaration: DeclarationWith(o.Intents), Workers: workers, Places: places, RetryMin: firstPause, Log: env.Log,
 		},
@@ -127,7 +121,7 @@ func New(env controller.Env, o Options) *controller.Controller {
 			CSINodes: env.Caches.CSINodes(), Attachments: env.Caches.Attachments(),
 		},
 	}
-	p.Controller.Reconcile, p.Controller.Close = p.reconcile, p.log.Sweep
+	p.Controller.Reconcile, p.Controller.Close = p.reconcile, p.log.sweep
 	p.Add(controller.Key{Kind: kindLog})
 	p.Add(controller.Key{Kind: kindSnapshot})
 	p.watch()
@@ -205,7 +199,8 @@ func (p *provisioner) volumeChanged(_, v *corev1.PersistentVolume) {
 
 func (p *provisioner) driverAppeared(name string) {
 	p.refused.forgetAll() // another version of the driver may answer differently
-	for _, in := range p.open() {
+	p.log.driverChanged(name)
+	for _, in := range p.log.open() {
 		if in.Driver == name {
 			p.enqueueClaim(in.Claim.UID)
 		}
@@ -237,7 +232,7 @@ func (p *provisioner) reconcile(ctx context.Context, key controller.Key) (contro
 	}
 	switch key.Kind {
 	case kindLog:
-		return controller.Result{}, p.log.Sweep(ctx)
+		return controller.Result{}, p.log.sweep(ctx)
 	case kindSnapshot:
 		return controller.Result{}, p.reconcileSnapshot(ctx, key.Namespace, key.Name)
 	default:
@@ -247,7 +242,7 @@ func (p *provisioner) reconcile(ctx context.Context, key controller.Key) (contro
 
 // load reads the intent log, unless it was read, and queues the claims of its intents.
 func (p *provisioner) load(ctx context.Context) error {
-	open, err := p.log.Load(ctx)
+	open, err := p.log.load(ctx)
 	for _, uid := range open {
 		p.inherited.Store(types.UID(uid), nil)
 		p.enqueueClaim(types.UID(uid))
@@ -257,7 +252,7 @@ func (p *provisioner) load(ctx context.Context) error {
 
 func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controller.Result, error) {
 	claim, exists := p.claims.ByUID(uid)
-	text, open := p.log.Get(uid)
+	text, open := p.log.get(uid)
 	if !exists && !open {
 		return controller.Result{}, nil
 	}
@@ -398,7 +393,7 @@ func (p *provisioner) record(ctx context.Context, plan provision.Plan) error {
 	in := plan.Intent
 	if plan.Step == provision.Record {
 		in.Begun = metav1.Now()
-		if err := p.log.Put(ctx, string(in.Claim.UID), in.String()); err != nil {
+		if err := p.log.put(ctx, in); err != nil {
 			return err
 		}
 	}
@@ -413,7 +408,7 @@ func (p *provisioner) record(ctx context.Context, plan provision.Plan) error {
 func (p *provisioner) resolve(in *provision.Intent) {
 	p.doubtful.Delete(in.Claim.UID)
 	p.missing.Delete(in.Claim.UID)
-	p.log.Done(string(in.Claim.UID))
+	p.log.done(string(in.Claim.UID))
 	pause := sweepPause
 	if _, inherited := p.inherited.LoadAndDelete(in.Claim.UID); inherited {
 		pause = 0 // it has waited long enough

@@ -22,7 +22,7 @@ func TestSteps(t *testing.T) {
 	drivertest.Run(t, drivertest.Setting{
 		Driver: driverConfig(),
 		Build: func(env controller.Env, drivers *csi.Set, _ func(string) string) *controller.Controller {
-			return New(env, Options{Drivers: drivers, Requests: controller.NewRequests(), Intents: Intents()})
+			return New(env, Options{Drivers: drivers, Requests: controller.NewRequests(), Intents: oneLog()})
 		},
 		Usual: []proto.Message{asksFor("c"), deletes("c", nil)},
 		Given: []string{"class"}, Lazy: "configmaps",
@@ -102,8 +102,8 @@ func begun(uid types.UID, name string) *corev1.ConfigMap {
 	}
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: volume.NamespaceSystem, Name: Intents().Name + "-7",
-			Labels: map[string]string{volume.LabelIntents: Intents().Name},
+			Namespace: volume.NamespaceSystem, Name: oneLog().Own.Name + "-7",
+			Labels: map[string]string{volume.LabelIntents: oneLog().Own.Name},
 		},
 		Data: map[string]string{string(uid): in.String()},
 	}

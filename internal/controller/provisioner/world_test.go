@@ -19,7 +19,10 @@ func run(t *testing.T, d *csitest.Driver, objects ...runtime.Object) (*kubetest.
 	api, drivers := kubetest.NewAPI(t, append(objects, class())...), csi.NewSet()
 	drivers.Put(d.Dial())
 	api.Begin(func(env controller.Env) *controller.Controller {
-		return New(env, Options{Drivers: drivers, Requests: controller.NewRequests(), Intents: Intents()})
+		return New(env, Options{Drivers: drivers, Requests: controller.NewRequests(), Intents: oneLog()})
 	}).Work()
 	return api, drivers
 }
+
+// oneLog returns the logs of a process that has one.
+func oneLog() Logs { return Logs{Own: Standalone().Own} }

@@ -20,19 +20,29 @@ func HostOf(user string) (node string, ok bool) {
 	return node, ok && node != ""
 }
 
-// intentsPrefix and a node's name are the name of its intent log, of at most maxIntents bytes: it is the value of a
-// label.
+// The names of intent logs, which have at most maxIntents bytes: they are values of a label.
 const (
-	intentsPrefix = "volplane-intents-node-"
+	hostIntents   = "volplane-intents-node-"
+	driverIntents = "volplane-intents-driver-"
 	maxIntents    = 63
 )
 
 // HostIntents returns the name of the intent log of a host's controllers. Each node has another one.
-func HostIntents(node string) string {
-	name := intentsPrefix + node
-	if len(name) > maxIntents {
-		hash := Hash([]byte(node))[:12]
-		name = fmt.Sprintf("%s.%s", strings.TrimRight(name[:maxIntents-len(hash)-1], "-."), hash)
+func HostIntents(node string) string { return logName(hostIntents, node) }
+
+// DriverIntents returns the name of the intent log of a driver: of all processes that may call its controller, the one
+// that holds the driver's leases writes it. Each driver has another one.
+func DriverIntents(driver string) string { return logName(driverIntents, driver) }
+
+// IsOfDriver says whether an intent log of this name is that of a driver.
+func IsOfDriver(log string) bool { return strings.HasPrefix(log, driverIntents) }
+
+// logName returns a name for an object. A hash tells names apart that are too long or have upper case.
+func logName(prefix, of string) string {
+	name := prefix + strings.ToLower(of)
+	if len(name) <= maxIntents && strings.HasSuffix(name, of) {
+		return name
 	}
-	return name
+	hash := Hash([]byte(of))[:12]
+	return fmt.Sprintf("%s.%s", strings.TrimRight(name[:min(len(name), maxIntents-len(hash)-1)], "-."), hash)
 }

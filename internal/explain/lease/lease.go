@@ -111,10 +111,12 @@ func (f Facts) actor(l chain.Link) (actor, bool) {
 		return controlPlaneActor("kube-scheduler"), true
 	case driver == "":
 	case slices.Contains([]string{"provisioner", "attacher", "resizer"}, next):
-		prefix := map[string]string{"attacher": attacherPrefix, "resizer": "external-resizer-"}[next]
+		name := map[string]func(string) string{
+			"provisioner": volume.ProvisionerLease, "attacher": volume.AttacherLease, "resizer": volume.ResizerLease,
+		}[next]
 		return actor{
 			name: "the " + next + " of driver " + driver, subject: "csidriver/" + driver,
-			lease: prefix + sanitized(driver), reason: volume.ReasonLeaderGone, next: driver,
+			lease: name(driver), reason: volume.ReasonLeaderGone, next: driver,
 		}, true
 	}
 	return actor{}, false
@@ -179,17 +181,9 @@ func (l Leases) Held(name string) bool {
 // Calls says whether a living process may call a driver as its attacher does, as far as leases may be read: who may
 // not read them is told nothing of one that is missing.
 func (l Leases) Calls(driver string) bool {
-	held := l.of(actor{lease: OfAttacher(driver)})
+	held := l.of(actor{lease: volume.AttacherLease(driver)})
 	return l.hidden || held != nil && ptr.Deref(held.Spec.HolderIdentity, "") != "" && l.Held(held.Name)
 }
-
-// OfAttacher returns the name of the lease of a driver's attacher.
-func OfAttacher(driver string) string { return attacherPrefix + sanitized(driver) }
-
-const attacherPrefix = "external-attacher-leader-"
-
-// sanitized returns a driver's name as it is in the names of leases, which have no upper case.
-func sanitized(driver string) string { return strings.ToLower(volume.SanitizedDriver(driver)) }
 
 // untouched tells of an attachment that no attacher has taken up, when there is no
 // lease of an attacher either: each adds its finalizer before it calls the driver.

@@ -55,7 +55,8 @@ func (p *plugin) ValidateInitialization() error {
 	return nil
 }
 
-// Validate refuses a write of a host's controllers that is not about the volumes of their node.
+// Validate refuses a write of a host's controllers that is neither about the volumes of their node nor about a driver
+// that is delegated to it.
 func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	node, ok := identity.HostOf(a.GetUserInfo().GetName())
 	if !ok {
@@ -88,10 +89,9 @@ func (w *write) check() error {
 	case "csistoragecapacities.storage.k8s.io":
 		return w.capacity()
 	case "configmaps":
-		if w.GetNamespace() == volume.NamespaceSystem && isLog(w.node, w.GetName()) {
-			return nil
-		}
-		return fmt.Errorf("ConfigMap %s/%s is not of their intent log", w.GetNamespace(), w.GetName())
+		return w.intents()
+	case "leases.coordination.k8s.io":
+		return w.lease()
 	case "events", "events.events.k8s.io":
 		return nil
 	default:
@@ -99,24 +99,69 @@ func (w *write) check() error {
 	}
 }
 
-// isLog says whether a ConfigMap is one of a node's intent log; see kube.LogPlace.
-func isLog(node, name string) bool {
-	n, ok := strings.CutPrefix(name, identity.HostIntents(node)+"-")
-	number, err := strconv.ParseUint(n, 10, 8)
-	return ok && err == nil && strconv.FormatUint(number, 10) == n
+// intents returns an error unless a ConfigMap is of the node's intent log, or of that of a driver that is delegated to
+// it.
+func (w *write) intents() error {
+	log, ok := logOf(w.GetName())
+	switch {
+	case !ok || w.GetNamespace() != volume.NamespaceSystem:
+	case log == identity.HostIntents(w.node):
+		return nil
+	case identity.IsOfDriver(log):
+		return w.mayLead("intents "+log, func(driver string) bool { return identity.DriverIntents(driver) == log })
+	}
+	return fmt.Errorf("ConfigMap %s/%s is not of their intent log", w.GetNamespace(), w.GetName())
 }
 
-// isNodeLocal returns an error unless each host calls its own instance of a driver.
-func (w *write) isNodeLocal(driver string) error {
-	d, err := w.client.StorageV1().CSIDrivers().Get(w.ctx, driver, metav1.GetOptions{})
+// logOf returns the name of the intent log to which a ConfigMap belongs; see kube.LogPlace.
+func logOf(name string) (log string, ok bool) {
+	i := strings.LastIndexByte(name, '-')
+	if i < 0 {
+		return "", false
+	}
+	number, err := strconv.ParseUint(name[i+1:], 10, 8)
+	return name[:i], err == nil && strconv.FormatUint(number, 10) == name[i+1:]
+}
+
+// lease returns an error unless a lease is one of a driver that is delegated to the node.
+func (w *write) lease() error {
+	name := w.GetName()
+	if w.GetNamespace() != volume.NamespaceSystem {
+		return fmt.Errorf("lease %s/%s is not of a driver", w.GetNamespace(), name)
+	}
+	return w.mayLead("lease "+name, func(driver string) bool {
+		return name == volume.ProvisionerLease(driver) || name == volume.AttacherLease(driver) ||
+			name == volume.ResizerLease(driver)
+	})
+}
+
+// mayLead returns an error unless what is written is about a driver that is delegated to the node.
+func (w *write) mayLead(what string, isOf func(driver string) bool) error {
+	all, err := w.client.StorageV1().CSIDrivers().List(w.ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
-		return unread("CSIDriver "+driver, err)
+		return unread("CSIDrivers", err)
 	}
-	if !volume.IsNodeLocal(d.Annotations) {
-		return fmt.Errorf("driver %s is not node-local: its CSIDriver has no annotation %s=%s", driver, volume.AnnControllers,
-			volume.ControllersOnNodes)
+	for _, d := range all.Items {
+		if isOf(d.Name) && volume.IsDelegatedTo(d.Annotations, w.node) {
+			return nil
+		}
 	}
-	return nil
+	return fmt.Errorf("%s is not of a driver that is delegated to the node", what)
+}
+
+// scopeOf returns for which volumes of a driver the node's controllers may call it.
+func (w *write) scopeOf(driver string) (volume.Scope, error) {
+	d, err := w.client.StorageV1().CSIDrivers().Get(w.ctx, driver, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return volume.Scope{}, unread("CSIDriver "+driver, err)
+	case volume.IsNodeLocal(d.Annotations):
+		return volume.Scope{Node: w.node}, nil
+	case volume.IsDelegatedTo(d.Annotations, w.node):
+		return volume.Scope{}, nil
+	}
+	return volume.Scope{}, fmt.Errorf("driver %s is neither node-local nor delegated to the node: annotation %s=%q of its "+
+		"CSIDriver", driver, volume.AnnControllers, d.Annotations[volume.AnnControllers])
 }
 
 // unread returns the error for an object that could not be read. It is no refusal unless the object does not exist:
@@ -165,13 +210,15 @@ func bare(m *metav1.ObjectMeta, finalizers, annotations []string) {
 	}
 }
 
-// madeHere returns an error unless a volume was made on the node, by a driver that is node-local.
-func (w *write) madeHere(v *corev1.PersistentVolume) error {
-	if on := provision.MadeOn(v); on != w.node {
-		return fmt.Errorf("volume %s was not made on the node (annotation %s=%q)", v.Name, volume.AnnProvisionedOn, on)
-	}
+// serves returns an error unless the node's controllers serve a volume: its driver is delegated to the node, or it was
+// made on the node by a driver that is node-local. It returns the scope in which they serve it.
+func (w *write) serves(v *corev1.PersistentVolume) (volume.Scope, error) {
 	if v.Spec.CSI == nil {
-		return fmt.Errorf("volume %s is no CSI volume", v.Name)
+		return volume.Scope{}, fmt.Errorf("volume %s is no CSI volume", v.Name)
 	}
-	return w.isNodeLocal(v.Spec.CSI.Driver)
+	scope, err := w.scopeOf(v.Spec.CSI.Driver)
+	if on := provision.MadeOn(v); err == nil && !scope.Has(on) {
+		err = fmt.Errorf("volume %s was not made on the node (annotation %s=%q)", v.Name, volume.AnnProvisionedOn, on)
+	}
+	return scope, err
 }

@@ -34,22 +34,24 @@ func impersonates(a authorizer.Attributes) bool {
 		a.GetResource() == "groups" && a.GetName() == identity.HostsGroup
 }
 
-// logs says whether the controllers of a host want to use their intent log. The name of an object that is to be created
-// is not known here; the admission plugin checks it.
+// logs says whether the controllers of a host want to use an intent log of their own or of a driver. The admission
+// plugin checks the name of an object that is to be created, which is not known here, and whose driver it is.
 func logs(a authorizer.Attributes) bool {
 	node, ok := identity.HostOf(a.GetUser().GetName())
 	if !ok || a.GetResource() != "configmaps" || a.GetNamespace() != volume.NamespaceSystem {
 		return false
 	}
+	isTheirs := func(log string) bool { return log == identity.HostIntents(node) || identity.IsOfDriver(log) }
 	switch a.GetVerb() {
 	case "create":
 		return true
 	case "update", "delete":
-		return isLog(node, a.GetName())
+		log, ok := logOf(a.GetName())
+		return ok && isTheirs(log)
 	case "list":
 		all, err := a.GetLabelSelector()
 		return err == nil && len(all) == 1 && all[0].Key() == volume.LabelIntents &&
-			all[0].Operator() == selection.Equals && all[0].ValuesUnsorted()[0] == identity.HostIntents(node)
+			all[0].Operator() == selection.Equals && isTheirs(all[0].ValuesUnsorted()[0])
 	}
 	return false
 }

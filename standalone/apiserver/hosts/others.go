@@ -25,16 +25,8 @@ func (w *write) claim() error {
 	if err != nil {
 		return err
 	}
-	if before.Spec.VolumeName != "" {
-		v, err := w.client.CoreV1().PersistentVolumes().Get(w.ctx, before.Spec.VolumeName, metav1.GetOptions{})
-		if err != nil {
-			return unread("volume "+before.Spec.VolumeName, err)
-		}
-		if err := w.madeHere(v); err != nil {
-			return err
-		}
-	} else if on := provision.SelectedNode(before); on != w.node {
-		return fmt.Errorf("claim %s/%s is for node %q", before.Namespace, before.Name, on)
+	if err := w.servesClaim(before); err != nil {
+		return err
 	}
 	if w.GetSubresource() == "status" {
 		return nil
@@ -49,6 +41,23 @@ func (w *write) claim() error {
 		return errOther
 	}
 	return nil
+}
+
+// servesClaim returns an error unless the node's controllers serve the volume of a claim, or are to make it.
+func (w *write) servesClaim(c *corev1.PersistentVolumeClaim) error {
+	if c.Spec.VolumeName != "" {
+		v, err := w.client.CoreV1().PersistentVolumes().Get(w.ctx, c.Spec.VolumeName, metav1.GetOptions{})
+		if err != nil {
+			return unread("volume "+c.Spec.VolumeName, err)
+		}
+		_, err = w.serves(v)
+		return err
+	}
+	scope, err := w.scopeOf(provision.ProvisionerOf(c))
+	if on := provision.SelectedNode(c); err == nil && !scope.Has(on) {
+		err = fmt.Errorf("claim %s/%s is for node %q", c.Namespace, c.Name, on)
+	}
+	return err
 }
 
 // attachment checks a write of a VolumeAttachment: what the attacher of its volume says of it.
@@ -75,7 +84,8 @@ func (w *write) attachment() error {
 }
 
 func (w *write) attachedHere(a *storagev1.VolumeAttachment) error {
-	if err := w.isNodeLocal(a.Spec.Attacher); err != nil {
+	scope, err := w.scopeOf(a.Spec.Attacher)
+	if err != nil || scope.Has("") {
 		return err
 	}
 	name := a.Spec.Source.PersistentVolumeName
@@ -85,7 +95,8 @@ func (w *write) attachedHere(a *storagev1.VolumeAttachment) error {
 	v, err := w.client.CoreV1().PersistentVolumes().Get(w.ctx, *name, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		return w.madeHere(v)
+		_, err = w.serves(v)
+		return err
 	case !apierrors.IsNotFound(err):
 		return unread("volume "+*name, err)
 	case a.Spec.NodeName != w.node:
@@ -112,7 +123,8 @@ func (w *write) capacity() error {
 }
 
 func (w *write) aboutHere(c *storagev1.CSIStorageCapacity) error {
-	if err := w.isNodeLocal(c.Labels[volume.LabelDriver]); err != nil {
+	scope, err := w.scopeOf(c.Labels[volume.LabelDriver])
+	if err != nil || scope.Has("") {
 		return err
 	}
 	n, err := w.client.CoreV1().Nodes().Get(w.ctx, w.node, metav1.GetOptions{})

@@ -37,7 +37,8 @@ func (w *write) volume() error {
 			policy != corev1.PersistentVolumeReclaimDelete {
 			return fmt.Errorf("volume %s is not to be deleted: it is %s with the policy %s", v.Name, v.Status.Phase, policy)
 		}
-		return w.madeHere(v)
+		_, err = w.serves(v)
+		return err
 	}
 	return w.changedVolume()
 }
@@ -48,7 +49,7 @@ func (w *write) changedVolume() error {
 	if err != nil {
 		return err
 	}
-	if err := w.madeHere(before); err != nil {
+	if _, err := w.serves(before); err != nil {
 		return err
 	}
 	finalizers := []string{volume.FinalizerProvisioner, volume.AttacherFinalizer(before.Spec.CSI.Driver)}
@@ -65,7 +66,8 @@ func (w *write) changedVolume() error {
 // answer. Above all, it names no other Secrets than the class does: a node may read the Secrets of volumes that its
 // Pods use.
 func (w *write) newVolume(v *corev1.PersistentVolume) error {
-	if err := w.madeHere(v); err != nil {
+	scope, err := w.serves(v)
+	if err != nil {
 		return err
 	}
 	ref := v.Spec.ClaimRef
@@ -79,7 +81,7 @@ func (w *write) newVolume(v *corev1.PersistentVolume) error {
 	if err != nil {
 		return unread("claim "+ref.Name, err)
 	}
-	want, err := w.wanted(claim, v)
+	want, err := w.wanted(claim, v, scope)
 	if err != nil {
 		return err
 	}
@@ -110,12 +112,10 @@ func retained(v *corev1.PersistentVolume) error {
 
 // wanted returns the volume that the provisioner makes for a claim, with what only the driver knows from v.
 func (w *write) wanted(
-	claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume,
+	claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, scope volume.Scope,
 ) (*corev1.PersistentVolume, error) {
-	f := provision.ClaimFacts{
-		Claim: claim, Driver: v.Spec.CSI.Driver, Ours: true, Scope: volume.Scope{Node: w.node}, Partial: true,
-	}
-	if on := provision.SelectedNode(claim); on != w.node {
+	f := provision.ClaimFacts{Claim: claim, Driver: v.Spec.CSI.Driver, Ours: true, Scope: scope, Partial: true}
+	if on := provision.SelectedNode(claim); !scope.Has(on) {
 		return nil, fmt.Errorf("claim %s/%s is for node %q", claim.Namespace, claim.Name, on)
 	}
 	name, _ := bind.ClassOf(claim)

@@ -1,0 +1,129 @@
+package provisioner
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// logsOf has the process keep the intents about drivers in logs of these drivers.
+func logsOf(l Logs) func(*setup) { return func(s *setup) { s.Intents = l } }
+
+// logs returns the names of the logs that have objects.
+func (b *bench) logs() map[string]bool {
+	b.t.Helper()
+	all, err := b.api.CoreV1().ConfigMaps(volume.NamespaceSystem).List(b.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	out := map[string]bool{}
+	for i := range all.Items {
+		out[all.Items[i].Labels[volume.LabelIntents]] = true
+	}
+	return out
+}
+
+// TestIntentsGoWithTheDriver: a process has called a driver whose answer was lost, and its leases with it. Whoever calls
+// the driver next finds the intent, also when nobody wants the volume any more. The first one acts on nothing that it
+// remembers, and reads the log anew when the driver is its own again.
+func TestIntentsGoWithTheDriver(t *testing.T) {
+	b := newBench(t, func(s *setup) { s.Intents, s.hears = Standalone(), true }, claim("c"), class())
+	b.driver.OnCall("CreateVolume", func(int, any) csitest.Action {
+		return csitest.Action{After: true, Err: no(codes.Unavailable)}
+	})
+	b.errs(kindClaim, "u-c", "Unavailable")
+	if got := b.logs(); len(got) != 1 || !got[identity.DriverIntents(driverName)] {
+		t.Errorf("logs %v", got)
+	}
+	first := *b
+	first.drivers.Remove(first.dialed)
+	b.deleteClaim("c")
+	b.driver.OnCall("CreateVolume", nil)
+	first.paused(kindClaim, "u-c", defaultLateness) // it tells later that it knows of an intent
+	first.called(asksFor("c"))
+
+	b.setup.Intents = OnHost("two")
+	b.start()
+	b.works(kindClaim, "u-c")
+	b.called(asksFor("c"), asksFor("c"), deletes("c", nil))
+	b.sweeps()
+	b.open()
+
+	b.drivers.Remove(b.dialed)
+	first.drivers.Put(first.dialed)
+	first.until("it hears of the claim", func() bool { _, there := first.claims.Get("ns/c"); return !there })
+	first.works(kindClaim, "u-c")
+	first.called(asksFor("c"), asksFor("c"), deletes("c", nil))
+	first.stop()
+}
+
+// TestWhoseLogItIs: the volumes of one node are in the log of its host, all others in that of their driver.
+func TestWhoseLogItIs(t *testing.T) {
+	for name, one := range map[string]struct {
+		logs  Logs
+		scope volume.Scope
+		want  string
+	}{
+		"beside one driver":                {oneLog(), volume.Scope{}, "volplane-intents"},
+		"a control plane":                  {Standalone(), volume.Scope{}, identity.DriverIntents(driverName)},
+		"its node, and volumes of no node": {Standalone(), volume.Scope{Node: "n", Rest: true}, identity.DriverIntents(driverName)},
+		"a host with a driver of its own":  {OnHost("n"), volume.Scope{Node: "n"}, identity.HostIntents("n")},
+		"a host to which it is delegated":  {OnHost("n"), volume.Scope{}, identity.DriverIntents(driverName)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := claim("c")
+			c.Annotations[volume.AnnSelectedNode] = "n"
+			b := newBench(t, func(s *setup) { s.Intents, s.late = one.logs, true }, c, class())
+			b.drivers.Put(b.dialed.In(one.scope))
+			b.fails("CreateVolume", no(codes.Unavailable), false)
+			b.errs(kindClaim, "u-c", "Unavailable")
+			if got := b.logs(); len(got) != 1 || !got[one.want] {
+				t.Errorf("logs %v, want %s", got, one.want)
+			}
+			b.open("u-c")
+		})
+	}
+}
+
+// TestIntentsOfAnEarlierVersion: they are in the process's own log, and are resolved from there. An intent of the same
+// claim that follows is never beside an old one.
+func TestIntentsOfAnEarlierVersion(t *testing.T) {
+	b := newBench(t, logsOf(Standalone()), begun("u-c", "pvc-u-c"))
+	b.works(kindClaim, "u-c")
+	b.called(asksFor("c"), deletes("c", nil))
+	b.sweeps()
+	b.open()
+
+	b = newBench(t, logsOf(Standalone()), begun("u-c", "pvc-u-c"), claim("c"), class())
+	b.fails("CreateVolume", no(codes.InvalidArgument), false)
+	b.errs(kindClaim, "u-c", "InvalidArgument")
+	b.fails("CreateVolume", nil, false)
+	b.drivers.Remove(b.dialed)
+	b.drivers.Put(b.dialed) // it forgets what was refused
+	b.works(kindClaim, "u-c")
+	b.open("u-c")
+	if got := b.logs(); len(got) != 1 || !got[identity.DriverIntents(driverName)] {
+		t.Errorf("logs %v", got)
+	}
+}
+
+// TestRetainedWhileOthersMayKnow: a volume to retain keeps its finalizer as long as its driver's log cannot be read,
+// because the leases are another process's.
+func TestRetainedWhileOthersMayKnow(t *testing.T) {
+	retained := unwanted(func(v *corev1.PersistentVolume) {
+		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	})
+	b := newBench(t, func(s *setup) { s.Intents, s.late = Standalone(), true }, retained)
+	b.works(kindVolume, "pvc-u-c")
+	b.wrote()
+	b.forgetsWakes("snapshot/")
+	b.drivers.Put(b.dialed)
+	b.works(kindVolume, "pvc-u-c")
+	b.wrote("update persistentvolumes pvc-u-c")
+}

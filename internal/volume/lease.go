@@ -1,0 +1,18 @@
+package volume
+
+import "strings"
+
+// ProvisionerLease, AttacherLease and ResizerLease return the names of the leases that the CSI sidecars of a driver
+// hold. Who calls the driver as its controller holds them, too.
+func ProvisionerLease(driver string) string { return leaseName("", driver) }
+
+// AttacherLease returns the name of the lease of a driver's attacher.
+func AttacherLease(driver string) string { return leaseName("external-attacher-leader-", driver) }
+
+// ResizerLease returns the name of the lease of a driver's resizer.
+func ResizerLease(driver string) string { return leaseName("external-resizer-", driver) }
+
+// leaseName returns a name for an object, which has no upper case.
+func leaseName(prefix, driver string) string {
+	return prefix + strings.ToLower(SanitizedDriver(driver))
+}
