@@ -54,6 +54,11 @@ func Key(o metav1.Object) string {
 	return o.GetNamespace() + "/" + o.GetName()
 }
 
+// HasDriver says whether a driver is registered on a node.
+func HasDriver(n *storagev1.CSINode, driver string) bool {
+	return slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver })
+}
+
 // Compare orders objects by key.
 func Compare[T metav1.Object](a, b T) int {
 	return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))

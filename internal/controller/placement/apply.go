@@ -17,9 +17,12 @@ import (
 )
 
 func (p *placer) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	if key.Kind == kindClass {
+	switch key.Kind {
+	case kindClass:
 		p.reconcileClass(key.Name)
 		return controller.Result{}, nil
+	case kindClaim:
+		return controller.Result{}, p.reconcileClaim(ctx, key)
 	}
 	pod, plan := p.choose(key.Namespace + "/" + key.Name)
 	if pod == nil {

@@ -1,11 +1,14 @@
 package placement
 
 import (
+	"maps"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/bind"
 )
 
@@ -23,6 +26,8 @@ type memory struct {
 	// placed holds the Pods for which a node was chosen, until the node is written to them. Before
 	// that, their claims may have to be bound.
 	placed map[types.UID]placed
+	// unplaced holds the claims for which no node was found.
+	unplaced map[controller.Key]bool
 }
 
 type placed struct {
@@ -31,7 +36,7 @@ type placed struct {
 }
 
 func newMemory() *memory {
-	return &memory{free: bind.NewFree(), reserved: map[string]string{}, placed: map[types.UID]placed{}}
+	return &memory{free: bind.NewFree(), reserved: map[string]string{}, placed: map[types.UID]placed{}, unplaced: map[controller.Key]bool{}}
 }
 
 // reserve reserves a volume for the claim to which it refers. choosing must be held.
@@ -100,6 +105,23 @@ func (m *memory) forgetPod(pod types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.placed, pod)
+}
+
+// setUnplaced remembers that a claim waits for a node, or forgets it.
+func (m *memory) setUnplaced(claim controller.Key, waits bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if waits {
+		m.unplaced[claim] = true
+	} else {
+		delete(m.unplaced, claim)
+	}
+}
+
+func (m *memory) unplacedClaims() []controller.Key {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Keys(m.unplaced))
 }
 
 func (m *memory) isPlaced(pod types.UID) bool {

@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/decide/placement"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -19,6 +20,8 @@ import (
 const (
 	kindPod   = "pod"
 	kindClass = "class"
+	// kindClaim is for claims that no Pod places.
+	kindClaim = "claim"
 )
 
 // offerPause is the pause between a failure to reserve a volume and the queueing of the Pods that
@@ -77,6 +80,9 @@ func (p *placer) watch() {
 	p.pods.Watch(p.podChanged)
 	p.claims.Watch(func(before, after *corev1.PersistentVolumeClaim) {
 		p.enqueueUsers(cluster.Key(controller.Latest(before, after)))
+		if after != nil && placement.MayBeUnplaced(after) {
+			p.enqueueClaim(after)
+		}
 	})
 	p.volumes.Watch(p.volumeChanged)
 	p.nodes.Watch(func(before, after *corev1.Node) {
@@ -95,9 +101,17 @@ func (p *placer) watch() {
 		// A Pod whose user has chosen its node has claims to decide about, too.
 		for _, c := range p.claims.By(cluster.UnboundByClass, controller.Latest(before, after).Name) {
 			p.enqueueUsers(cluster.Key(c))
+			p.enqueueClaim(c)
 		}
 	})
-	p.csiDrivers.Watch(func(_, _ *storagev1.CSIDriver) { p.enqueueAll() })
+	p.csiDrivers.Watch(func(_, _ *storagev1.CSIDriver) {
+		p.enqueueAll()
+		for _, c := range p.claims.List() {
+			if placement.MayBeUnplaced(c) {
+				p.enqueueClaim(c)
+			}
+		}
+	})
 	p.capacities.Watch(func(before, after *storagev1.CSIStorageCapacity) {
 		if capacity.Roomier(before, after) {
 			p.enqueueAll()
@@ -170,6 +184,10 @@ func (p *placer) enqueue(pod *corev1.Pod) {
 	p.Add(controller.Key{Kind: kindPod, Namespace: pod.Namespace, Name: pod.Name})
 }
 
+func (p *placer) enqueueClaim(c *corev1.PersistentVolumeClaim) {
+	p.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+}
+
 // enqueueUsers queues the Pods that use a claim.
 func (p *placer) enqueueUsers(claim string) {
 	for _, pod := range p.pods.By(cluster.PodsByClaim, claim) {
@@ -177,8 +195,11 @@ func (p *placer) enqueueUsers(claim string) {
 	}
 }
 
-// enqueueAll queues all Pods without a node.
+// enqueueAll queues all Pods and claims for which no node was found.
 func (p *placer) enqueueAll() {
+	for _, key := range p.unplacedClaims() {
+		p.Add(key)
+	}
 	for _, pod := range p.pods.By(cluster.PodsByNode, "") {
 		p.enqueue(pod)
 	}

@@ -41,7 +41,10 @@ func TestIntentsGoWithTheDriver(t *testing.T) {
 	if got := b.logs(); len(got) != 1 || !got[identity.DriverIntents(driverName)] {
 		t.Errorf("logs %v", got)
 	}
-	first := *b
+	first := &bench{
+		t: t, api: b.api, driver: b.driver, dialed: b.dialed, drivers: b.drivers, setup: b.setup, claims: b.claims,
+		volumes: b.volumes, step: b.step, closing: b.closing, stop: b.stop,
+	}
 	first.drivers.Remove(first.dialed)
 	b.deleteClaim("c")
 	b.driver.OnCall("CreateVolume", nil)

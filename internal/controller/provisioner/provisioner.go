@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -150,10 +151,23 @@ func (p *provisioner) watch() {
 	})
 }
 
-// serves says whether this provisioner creates volumes of a driver for a node.
+// serves says whether this provisioner creates volumes of a driver for a node. Those of a node-local driver for no node
+// are its own if no other node has the driver: otherwise placement selects a node.
 func (p *provisioner) serves(driver, node string) bool {
 	d, ok := p.Drivers.For(driver, node)
-	return ok && lacks(d) == ""
+	if !ok || lacks(d) != "" {
+		return false
+	}
+	return node != "" || d.Scope.Node == "" || !slices.ContainsFunc(p.view.CSINodes.List(), func(n *storagev1.CSINode) bool {
+		return n.Name != d.Scope.Node && cluster.HasDriver(n, driver)
+	})
+}
+
+// creates says whether the volume of a claim is for this process to create. A claim without a node of a node-local driver
+// is if the binder has asked for it within the process; whoever asks by the annotation asks placement for a node, too.
+func creates(scope volume.Scope, c *corev1.PersistentVolumeClaim) bool {
+	node := provision.SelectedNode(c)
+	return scope.Has(node) && (node != "" || scope.Node == "" || provision.ProvisionerOf(c) == "")
 }
 
 func (p *provisioner) enqueueClaim(uid types.UID) {
@@ -325,7 +339,7 @@ func (p *provisioner) gather(ctx context.Context, f provision.ClaimFacts) (provi
 		return f, nil
 	}
 	f.Scope, f.Lacks = d.Scope, lacks(d)
-	f.Ours = f.Settles() || f.Scope.Has(provision.SelectedNode(f.Claim))
+	f.Ours = f.Settles() || creates(d.Scope, f.Claim)
 	if !f.Ours || f.Lacks != "" || f.Settles() {
 		return f, nil
 	}

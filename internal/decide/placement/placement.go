@@ -77,7 +77,7 @@ func Pod(f Facts) Plan {
 			return *p
 		}
 	}
-	node, why := choose(f)
+	node, why := choose(f, func(a, b Node) int { return preferred(f, a, b) })
 	if node == nil {
 		return why
 	}
@@ -168,15 +168,16 @@ func reserved(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *core
 // maxNamed is the number of nodes that a message names.
 const maxNamed = 10
 
-// choose returns the best possible node: a node that was selected for claims before, because volumes
-// may be in creation there, then the node with the fewest Pods, then the first by name. Without a
-// possible node it returns the plan with the reason.
-func choose(f Facts) (*Node, Plan) {
-	nodes := slices.Clone(f.Nodes)
-	slices.SortFunc(nodes, func(a, b Node) int {
-		return cmp.Or(cmp.Compare(selections(f, b), selections(f, a)), cmp.Compare(a.Pods, b.Pods),
-			cmp.Compare(a.Object.Name, b.Object.Name))
-	})
+// preferred compares two nodes for a Pod. Better is one that was selected for claims before, because volumes may be in
+// creation there, then the one with the fewest Pods, then the first by name.
+func preferred(f Facts, a, b Node) int {
+	return cmp.Or(cmp.Compare(selections(f, b), selections(f, a)), cmp.Compare(a.Pods, b.Pods),
+		cmp.Compare(a.Object.Name, b.Object.Name))
+}
+
+// choose returns the first possible node in an order. Without a possible node it returns the plan with the reason.
+func choose(f Facts, order func(a, b Node) int) (*Node, Plan) {
+	nodes := slices.SortedFunc(slices.Values(f.Nodes), order)
 	var refused []string
 	for i := range nodes {
 		why := ""

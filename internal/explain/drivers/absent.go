@@ -101,6 +101,9 @@ func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bo
 	if n == nil || called {
 		return volume.Because{}, false
 	}
+	if b, ok := delegatedTo(view, s.CSI, n.Name); ok {
+		return b, true
+	}
 	if Registered(view, s.CSI, n.Name) {
 		return volume.Because{
 			Reason: volume.ReasonDriverMissing, Next: "administrator of node " + n.Name,
@@ -116,7 +119,44 @@ func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bo
 		}
 	}
 	b.Message += "; the control plane runs there and calls it to make, attach, detach and grow volumes of any node"
+	if on := registeredOn(view, s.CSI); on != "" {
+		b.Message += fmt.Sprintf(", unless another node may: volplane driver delegate %s %s", s.CSI, on)
+	}
 	return b, true
+}
+
+// delegatedTo returns why no node calls a driver that is delegated to nodes, beside that of the control plane.
+func delegatedTo(view cluster.View, driver, controlPlane string) (volume.Because, bool) {
+	var nodes []string
+	if d := cluster.Find(view.Drivers, driver); d != nil {
+		nodes = volume.DelegatedTo(d.Annotations)
+	}
+	if len(nodes) == 0 {
+		return volume.Because{}, false
+	}
+	return volume.Because{
+		Reason: volume.ReasonDriverMissing, Next: "administrator of node " + nodes[0],
+		Message: fmt.Sprintf("nobody calls driver %s as a controller: it is delegated to %s, and neither there nor on node %s, "+
+			"which may call it, too, is a process with its controller reached", driver, named(nodes), controlPlane),
+	}, true
+}
+
+// named returns "node a" or "nodes a, b".
+func named(nodes []string) string {
+	if len(nodes) == 1 {
+		return "node " + nodes[0]
+	}
+	return "nodes " + strings.Join(nodes, ", ")
+}
+
+// registeredOn returns the first node on which a driver is registered, or "".
+func registeredOn(view cluster.View, driver string) string {
+	for _, n := range slices.SortedFunc(slices.Values(view.CSINodes.List()), cluster.Compare[*storagev1.CSINode]) {
+		if cluster.HasDriver(n, driver) {
+			return n.Name
+		}
+	}
+	return ""
 }
 
 // IsNodeLocal says whether the volumes of a driver are made and served by the controllers of each node.
@@ -151,9 +191,7 @@ func SharesID(view cluster.View, d storagev1.CSINodeDriver, node string) string 
 
 // Registered says whether a driver is registered on a node, or, with an empty node, on any.
 func Registered(view cluster.View, driver, node string) bool {
-	has := func(n *storagev1.CSINode) bool {
-		return slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver })
-	}
+	has := func(n *storagev1.CSINode) bool { return cluster.HasDriver(n, driver) }
 	if node == "" {
 		return slices.ContainsFunc(view.CSINodes.List(), has)
 	}

@@ -81,7 +81,7 @@ func held(kind, namespace string, c chain.Chain, told chain.Link) []chain.Link {
 func Driver(w why.Walk, name string) (chain.Chain, bool) {
 	var nodes []string
 	for _, n := range w.CSINodes {
-		if slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == name }) {
+		if cluster.HasDriver(n, name) {
 			nodes = append(nodes, n.Name)
 		}
 	}

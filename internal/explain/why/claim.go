@@ -8,6 +8,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/placement"
 	"volplane.dev/volplane/internal/decide/protect"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/explain/chain"
@@ -122,7 +123,8 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	if plan.Because.Reason == volume.ReasonDriverMissing {
 		return volume.Condition{Because: drivers.OrMeant(f.View, p.Driver, plan.Because), Stuck: true}
 	}
-	if c, ok := f.uncalled(p.Driver); ok {
+	unplaced := placement.IsUnplaced(f.Claim, f.Class, cluster.Find(f.View.Drivers, p.Driver))
+	if c, ok := f.uncalled(p.Driver); ok && !unplaced {
 		return c
 	}
 	if plan.Fault {
@@ -130,6 +132,10 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	}
 	if failed, ok := f.Warnings.Condition(f.Claim, volume.ReasonProvisioningFailed, p.Driver); ok {
 		return failed
+	}
+	if unplaced {
+		told.Message, told.Next = "the claim waits until one of the nodes with driver "+p.Driver+" is selected", "placement"
+		return told
 	}
 	busy := f.Warnings.About(f.Claim.UID, volume.ReasonDriverBusy)
 	switch {
