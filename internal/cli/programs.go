@@ -217,8 +217,8 @@ yourself.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(local, s.driverAddCommand(), s.driverImportCommand(), s.driverListCommand(), s.driverLogsCommand(),
-		s.driverRestartCommand(), s.driverRemoveCommand(), s.driverDoctorCommand(), s.driverInitCommand(),
-		s.driverTraceCommand(), s.driverFaultsCommand(), s.driverCallCommand(), s.driverRecordCommand(),
+		s.driverRestartCommand(), s.driverRemoveCommand(), s.driverDelegateCommand(), s.driverDoctorCommand(),
+		s.driverInitCommand(), s.driverTraceCommand(), s.driverFaultsCommand(), s.driverCallCommand(), s.driverRecordCommand(),
 		s.driverReplayCommand())
 	return c
 }
