@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,8 +19,12 @@ import (
 	"volplane.dev/volplane/internal/supervise"
 )
 
-// rescan is the pause between two looks at the files that no notice asks for.
-const rescan = 30 * time.Second
+const (
+	// rescan is the pause between two looks at the files that no notice asks for.
+	rescan = 30 * time.Second
+	// stopPatience is after which time it is told that a program does not end, which is then tried again.
+	stopPatience = time.Minute
+)
 
 // Options configure a Host.
 type Options struct {
@@ -39,8 +44,9 @@ type Options struct {
 	Secret func(ctx context.Context, namespace, name, key string) (string, error)
 	// Identify returns an identity of a service account; nil if none can be had on this host.
 	Identify func(ctx context.Context, namespace, name string) (Identity, error)
-	// Reached is called whenever a process with the role of the controller answers, with what it says of itself.
-	Reached func(ctx context.Context, d *csi.Driver)
+	// Reached is called whenever a process with the role of the controller answers, with what the driver's file and the
+	// process say.
+	Reached func(ctx context.Context, d driverfile.Driver, said *csi.Driver)
 	// Failed is called with each new cause for which a file, or a driver, cannot be used; about names it.
 	Failed func(about string, err error)
 	// Mended is called when a file, or a driver, that Failed was told of can be used again, or is gone.
@@ -52,6 +58,8 @@ type Options struct {
 
 	// accountPlace is where programs look for the files of their account.
 	accountPlace string
+	// grace is that of the programs, as in supervise.Options.
+	grace time.Duration
 }
 
 // StateDir returns the directory of the records and logs of drivers' programs below a node agent's root directory.
@@ -72,6 +80,17 @@ type Host struct {
 	told told
 	// registry tells of changes of the registration sockets.
 	registry changes
+	// stopping holds the programs that are being ended, and stopped tells how that went. One that does not end holds up
+	// no other driver.
+	stopping map[string]bool
+	stopped  chan stopped
+	stops    sync.WaitGroup
+}
+
+// stopped is the end of an attempt to end a program.
+type stopped struct {
+	program string
+	err     error
 }
 
 // running is one driver that is followed.
@@ -89,11 +108,16 @@ func Run(ctx context.Context, o Options) error {
 		o.Retry = queue.Backoff{Min: 500 * time.Millisecond, Max: time.Minute}
 	}
 	o.accountPlace = cmp.Or(o.accountPlace, accountPlace)
-	programs, err := supervise.Open(ctx, supervise.Options{Dir: StateDir(o.RootDir), Gate: o.Gate, Log: o.Log})
+	programs, err := supervise.Open(ctx, supervise.Options{
+		Dir: StateDir(o.RootDir), Gate: o.Gate, Log: o.Log, Grace: o.grace,
+	})
 	if err != nil {
 		return fmt.Errorf("run drivers: %w", err)
 	}
-	h := &Host{Options: o, programs: programs, running: map[string]*running{}}
+	h := &Host{
+		Options: o, programs: programs, running: map[string]*running{}, stopping: map[string]bool{},
+		stopped: make(chan stopped),
+	}
 	defer func() {
 		for _, r := range h.running {
 			r.leave()
@@ -101,6 +125,7 @@ func Run(ctx context.Context, o Options) error {
 		for _, r := range h.running {
 			r.done.Wait()
 		}
+		h.stops.Wait()
 		_ = programs.Close()
 	}()
 	return h.follow(ctx)
@@ -137,6 +162,10 @@ func (h *Host) follow(ctx context.Context) error {
 		case err := <-notices.Errors:
 			h.Log.Warn("notice of a driver's file may be lost", "err", err)
 			h.registry.notify()
+		case s := <-h.stopped:
+			if !h.hasStopped(s) {
+				continue // it is tried again at the next look
+			}
 		case <-tick.C:
 		}
 		h.look(ctx)
@@ -165,14 +194,15 @@ func (h *Host) look(ctx context.Context) {
 		delete(h.running, name)
 		h.mend(subject(name))
 	}
-	var stopping sync.WaitGroup
 	for _, program := range p.stop {
-		stopping.Go(func() { h.stop(ctx, program) })
+		h.stop(ctx, program)
 	}
-	stopping.Wait()
 	h.forgetAccounts(wanted, broken)
 	for _, d := range p.start {
-		h.start(ctx, d)
+		// A program of its that still ends may have the socket. When it has ended, the files are looked at again.
+		if !slices.ContainsFunc(driverfile.ProgramsOf(d.Name), func(program string) bool { return h.stopping[program] }) {
+			h.start(ctx, d)
+		}
 	}
 }
 
@@ -185,11 +215,34 @@ func (h *Host) now() map[string]driverfile.Driver {
 	return out
 }
 
+// stop begins to end a program, unless that is under way.
 func (h *Host) stop(ctx context.Context, program string) {
-	h.Log.Info("the file of a driver is gone: its program is ended", "program", program)
-	if err := h.programs.Stop(ctx, program); err != nil && ctx.Err() == nil {
-		h.fail("program "+program, err)
+	if h.stopping[program] {
+		return
 	}
+	h.Log.Info("the file of a driver is gone: its program is ended", "program", program)
+	h.stopping[program] = true
+	h.stops.Go(func() {
+		bounded, cancel := context.WithTimeout(ctx, stopPatience)
+		defer cancel()
+		s := stopped{program, h.programs.Stop(bounded, program)}
+		select {
+		case h.stopped <- s:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// hasStopped takes note of how an attempt to end a program went, and says whether the program has ended.
+func (h *Host) hasStopped(s stopped) bool {
+	delete(h.stopping, s.program)
+	about := "program " + s.program
+	if s.err != nil {
+		h.fail(about, s.err)
+		return false
+	}
+	h.mend(about)
+	return true
 }
 
 // start follows a driver from now on.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -291,9 +292,30 @@ func (s *Supervisor) endMain(ctx context.Context, r Record, main *process) error
 	}
 	if start, err := startTime(main.pid); r.Cgroup == "" && (err != nil || start == main.start) {
 		// No other process has its pid, which is the number of its group as long as that has members.
-		_ = unix.Kill(-main.pid, unix.SIGKILL)
+		err = killGroup(ctx, main.pid)
+		main.exit()
+		return err
 	}
 	main.exit()
+	return nil
+}
+
+// killGroup kills the processes of a process group, and returns when all have ended that were there.
+func killGroup(ctx context.Context, pgid int) error {
+	_ = unix.Kill(-pgid, unix.SIGKILL)
+	for _, pid := range groupMembers(pgid) {
+		p, err := openProcess(pid, 0)
+		if err != nil {
+			continue // it has ended
+		}
+		// A process that has come by the pid is not in the group.
+		if slices.Contains(groupMembers(pgid), pid) {
+			err = p.wait(ctx)
+		}
+		if err = errors.Join(err, p.Close()); err != nil {
+			return fmt.Errorf("process %d does not end: %w", pid, err)
+		}
+	}
 	return nil
 }
 
