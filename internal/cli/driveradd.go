@@ -105,7 +105,7 @@ func (f *addFlags) register(c *cobra.Command) {
 	p.StringVar(&f.class.name, "class", "", "name of a StorageClass to make for the driver")
 	p.StringArrayVar(&f.class.parameters, "parameter", nil, "parameter of the class, as K=V; may be repeated")
 	p.BoolVar(&f.class.isDefault, "default", false, "make the class the default; of several, the newest counts")
-	p.BoolVar(&f.nodeLocal.is, "node-local", false, "each host with the driver has disks of its own, and controllers for them")
+	p.BoolVar(&f.nodeLocal.is, "node-local", false, "each host that has the driver has disks of its own")
 	p.BoolVar(&f.replace, "replace", false, "change the driver if it exists and is another one")
 	p.DurationVar(&f.wait, "wait", time.Minute, "how long to wait until the driver is registered; 0 not to wait")
 	for _, name := range []string{"exec", "controller-exec", "socket", "controller-socket"} {

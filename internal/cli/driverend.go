@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"volplane.dev/volplane/internal/csi/registrar"
 	"volplane.dev/volplane/internal/driverfile"
-	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/supervise"
 )
 
@@ -19,6 +19,10 @@ func (h *hostDrivers) removed(ctx context.Context, name string, o removal) error
 	if o.wait > 0 {
 		if err := h.awaitEnd(ctx, name, o.wait); err != nil {
 			return err
+		}
+		// A control plane that was killed cannot have removed it.
+		if err := registrar.RemoveStale(ctx, filepath.Join(filepath.Dir(h.plugins), "plugins_registry"), name); err != nil {
+			return fmt.Errorf("remove registration of driver %s: %w", name, err)
 		}
 	}
 	fmt.Fprintf(h.out, "driver/%s removed\n", name)
@@ -49,7 +53,8 @@ func (h *hostDrivers) awaitEnd(ctx context.Context, name string, limit time.Dura
 			if len(programs) == 0 {
 				return true, nil
 			}
-			return h.endAlone(ctx, programs)
+			// Without a control plane or node agent, nobody else does it.
+			return supervise.StopAlone(ctx, h.state, programs)
 		})
 	})
 	switch {
@@ -75,22 +80,4 @@ func (h *hostDrivers) left(name string) string {
 		out = append(out, program+" has "+strings.Join(living, ", "))
 	}
 	return strings.Join(out, "; ")
-}
-
-// endAlone ends programs if nobody else does, because no control plane or node agent runs, and says whether it did.
-func (h *hostDrivers) endAlone(ctx context.Context, programs []string) (bool, error) {
-	// The lock is only tried, and not waited for.
-	once, cancel := context.WithCancel(ctx)
-	cancel()
-	s, err := supervise.Open(once, supervise.Options{Dir: h.state, Log: slog.New(slog.DiscardHandler)})
-	if errors.Is(err, durable.ErrLocked) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	for _, program := range programs {
-		err = errors.Join(err, s.Stop(ctx, program))
-	}
-	return true, errors.Join(err, s.Close())
 }

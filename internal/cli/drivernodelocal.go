@@ -29,15 +29,18 @@ func (h *hostDrivers) prepareNodeLocal(ctx context.Context, d driverfile.Driver)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("get CSIDriver %s: %w", d.Name, err)
 	}
-	if err == nil {
-		if volume.IsNodeLocal(o.Annotations) {
-			return nil
-		}
-		if other := o.Annotations[volume.AnnControllers]; other != "" {
-			return fmt.Errorf("the CSIDriver of %s has the annotation %s=%.80q: remove it before the driver becomes node-local",
-				d.Name, volume.AnnControllers, other)
-		}
+	if err == nil && volume.IsNodeLocal(o.Annotations) {
+		return nil
 	}
+	if err == nil && o.Annotations[volume.AnnControllers] != "" {
+		return fmt.Errorf("the CSIDriver of %s has the annotation %s=%.80q: remove it before the driver becomes node-local",
+			d.Name, volume.AnnControllers, o.Annotations[volume.AnnControllers])
+	}
+	return h.checkHomes(ctx, d.Name)
+}
+
+// checkHomes fails if a driver has volumes that do not say which host has them.
+func (h *hostDrivers) checkHomes(ctx context.Context, driver string) error {
 	volumes, err := every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{},
 		h.client.CoreV1().PersistentVolumes().List)
 	if apierrors.IsForbidden(err) {
@@ -47,15 +50,16 @@ func (h *hostDrivers) prepareNodeLocal(ctx context.Context, d driverfile.Driver)
 		return err
 	}
 	homeless := named("", filter(volumes, func(v *corev1.PersistentVolume) bool {
-		return v.Spec.CSI != nil && v.Spec.CSI.Driver == d.Name && v.Annotations[volume.AnnProvisionedOn] == ""
+		return v.Spec.CSI != nil && v.Spec.CSI.Driver == driver && v.Annotations[volume.AnnProvisionedOn] == ""
 	}))
 	if len(homeless) == 0 {
 		return nil
 	}
-	return fmt.Errorf("driver %s has %d PersistentVolumes that do not say which host has them (%s): once it is node-local, "+
-		"only the control plane's host would attach, expand and delete them. Write to each the name of its host's node, which "+
-		"is this one if no other host has run the driver, and repeat the command:\n  kubectl annotate pv %s %s=%s", d.Name,
-		len(homeless), some(homeless), strings.Join(homeless, " "), volume.AnnProvisionedOn, h.node)
+	return fmt.Errorf("driver %s has %d PersistentVolumes that do not say which host has them (%s): once it is "+
+		"node-local, only the control plane's host would attach, expand and delete them. Write to each the name of "+
+		"its host's node, which is this one if no other host has run the driver, and repeat the command:\n"+
+		"  kubectl annotate pv %s %s=%s", driver, len(homeless), some(homeless), strings.Join(homeless, " "),
+		volume.AnnProvisionedOn, h.node)
 }
 
 // sayNodeLocal adds the annotation of node-local drivers to a CSIDriver. Who may not do that is told who may.
@@ -71,8 +75,9 @@ func (h *hostDrivers) sayNodeLocal(ctx context.Context, o *storagev1.CSIDriver) 
 		metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
 	case apierrors.IsForbidden(err):
-		fmt.Fprintf(h.err, "The CSIDriver of %[1]s does not say that it is node-local, and this host may not change it. Until "+
-			"it does, the driver is called on the control plane's host only. There, before the first volume is made, type:\n"+
+		fmt.Fprintf(h.err, "The CSIDriver of %[1]s does not say that it is node-local, and this host may not change it. "+
+			"Until it does, the driver is called on the control plane's host only. There, before the first volume is made, "+
+			"type:\n"+
 			"  kubectl annotate csidriver %[1]s %[2]s=%[3]s\n", o.Name, volume.AnnControllers, volume.ControllersOnNodes)
 		return nil
 	case err != nil:

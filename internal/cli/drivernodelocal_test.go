@@ -65,56 +65,63 @@ func TestNodeLocal(t *testing.T) {
 		}
 		return v
 	}
-	const annotated = "driver/x.example.com created\ncsidriver/x.example.com annotated: volplane.dev/controllers=nodes\n"
-	const created = "driver/x.example.com created\n"
-	for name, c := range map[string]struct {
-		objects []runtime.Object
-		joined  bool
-		// want is what is printed, or a part of the error.
-		want string
-		fail bool
-	}{
-		"an object of somebody": {[]runtime.Object{object(""), pv("o", "other", ""), pv("b", hosted, "n2")}, false, annotated, false},
-		"it says so":            {[]runtime.Object{object("nodes"), pv("a", hosted, "")}, false, created, false},
+	for name, c := range map[string]nodeLocalCase{
+		"an object of somebody": {
+			objects: []runtime.Object{object(""), pv("o", "other", ""), pv("b", hosted, "n2")},
+			want:    "csidriver/x.example.com annotated: volplane.dev/controllers=nodes\n", local: true,
+		},
+		"it says so": {objects: []runtime.Object{object("nodes"), pv("a", hosted, "")}, local: true},
 		"volumes without a host": {
-			[]runtime.Object{object(""), pv("b", hosted, ""), pv("a", hosted, ""), pv("c", hosted, "n2")}, false,
-			"has 2 PersistentVolumes that do not say which host has them (a, b): once it is node-local", true,
+			objects: []runtime.Object{object(""), pv("b", hosted, ""), pv("a", hosted, ""), pv("c", hosted, "n2")},
+			refused: "has 2 PersistentVolumes that do not say which host has them (a, b): once it is node-local",
 		},
 		"volumes without an object": {
-			[]runtime.Object{pv("a", hosted, "")}, false,
-			"kubectl annotate pv a volplane.dev/provisioned-on=n1", true,
+			objects: []runtime.Object{pv("a", hosted, "")}, refused: "kubectl annotate pv a volplane.dev/provisioned-on=n1",
 		},
-		"something else is said": {[]runtime.Object{object("n2")}, false, `volplane.dev/controllers="n2": remove it`, true},
-		"a host that has joined": {[]runtime.Object{object("")}, true, created, false},
+		"something else is said": {
+			objects: []runtime.Object{object("n2")}, refused: `volplane.dev/controllers="n2": remove it`,
+		},
+		"a host that has joined": {
+			objects: []runtime.Object{object("")}, joined: true,
+			told: "kubectl annotate csidriver x.example.com volplane.dev/controllers=nodes",
+		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStand(t, append(c.objects, csiNode("n1", hosted))...)
-			if c.joined {
-				forbid(s, "list", "persistentvolumes")
-				forbid(s, "patch", "csidrivers")
-			}
-			d := external("/run/x")
-			d.NodeLocal = true
-			err := s.add(t.Context(), d, addFlags{wait: patience})
-			if c.fail {
-				if _, has := s.files.Get(hosted); has == nil || err == nil || !strings.Contains(err.Error(), c.want) {
-					t.Errorf("%v", err)
-				}
-				return
-			}
-			if out := strings.Replace(s.out.String(), "driver/x.example.com registered on node n1\n", "", 1); err != nil ||
-				out != c.want {
-				t.Errorf("%v\n%s%s", err, out, s.err)
-			}
-			o, err := s.client.StorageV1().CSIDrivers().Get(t.Context(), hosted, metav1.GetOptions{})
-			if err != nil || volume.IsNodeLocal(o.Annotations) == c.joined {
-				t.Errorf("%v: %q", err, o.Annotations)
-			}
-			const typed = "kubectl annotate csidriver x.example.com volplane.dev/controllers=nodes"
-			if strings.Contains(s.err.String(), typed) != c.joined {
-				t.Errorf("told: %s", s.err)
-			}
-		})
+		t.Run(name, c.run)
+	}
+}
+
+// nodeLocalCase is a row of TestNodeLocal.
+type nodeLocalCase struct {
+	objects []runtime.Object
+	joined  bool
+	// refused is a part of the error; if it is empty, want is what is printed beside what is always printed, told is a
+	// part of what is told, and local says what the CSIDriver says then.
+	refused, want, told string
+	local               bool
+}
+
+func (c nodeLocalCase) run(t *testing.T) {
+	s := newStand(t, append(c.objects, csiNode("n1", hosted))...)
+	if c.joined {
+		forbid(s, "list", "persistentvolumes")
+		forbid(s, "patch", "csidrivers")
+	}
+	d := external("/run/x")
+	d.NodeLocal = true
+	err := s.add(t.Context(), d, addFlags{wait: patience})
+	if c.refused != "" {
+		if _, has := s.files.Get(hosted); has == nil || err == nil || !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%v", err)
+		}
+		return
+	}
+	const always = "driver/x.example.com created\ndriver/x.example.com registered on node n1\n"
+	if err != nil || s.out.String() != always+c.want || !strings.Contains(s.err.String(), c.told) {
+		t.Errorf("%v\n%s%s", err, s.out, s.err)
+	}
+	o, err := s.client.StorageV1().CSIDrivers().Get(t.Context(), hosted, metav1.GetOptions{})
+	if err != nil || volume.IsNodeLocal(o.Annotations) != c.local {
+		t.Errorf("%v: %q", err, o.Annotations)
 	}
 }
 

@@ -59,12 +59,11 @@ func (s *shell) driverRemove(ctx context.Context, f hostFlags, name string, o re
 		return err
 	}
 	if !slices.Contains(h.names(), name) {
-		// Either there is no file, or the directory cannot be read.
-		_, err := h.get(name)
-		if errors.Is(err, fs.ErrNotExist) && len(h.leftPrograms(name)) > 0 {
+		if len(h.leftPrograms(name)) > 0 {
 			return h.removed(ctx, name, o)
 		}
-		if err != nil {
+		// Either there is no file, or the directory cannot be read.
+		if _, err := h.get(name); err != nil {
 			return err
 		}
 	}

@@ -87,7 +87,8 @@ func TestRemoveNeeded(t *testing.T) {
 			if _, err := s.files.Get(hosted); err != nil {
 				t.Errorf("it is gone: %v", err)
 			}
-			if err := s.remove(t.Context(), hosted, removal{force: true, wait: patience}); err != nil || !strings.Contains(s.err.String(), want) {
+			err = s.remove(t.Context(), hosted, removal{force: true, wait: patience})
+			if err != nil || !strings.Contains(s.err.String(), want) {
 				t.Errorf("by force: %v; %s", err, s.err)
 			}
 			if _, err := s.files.Get(hosted); !errors.Is(err, fs.ErrNotExist) {
@@ -160,8 +161,8 @@ func TestRemoveBlindly(t *testing.T) {
 	}
 }
 
-// TestRemoveWaits: a driver is removed when its processes have ended, which somebody else's supervisor sees to, and only
-// then are its objects deleted. A process that stays is named.
+// TestRemoveWaits: a driver is removed when its processes have ended, which somebody else's supervisor sees to, and
+// only then are its objects deleted. A process that stays is named.
 func TestRemoveWaits(t *testing.T) {
 	s := newStand(t, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{
 		Name: hosted, Labels: map[string]string{volume.LabelMadeBy: driverfile.MadeBy},

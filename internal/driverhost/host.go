@@ -8,12 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/registrar"
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/queue"
 	"volplane.dev/volplane/internal/supervise"
@@ -80,17 +82,11 @@ type Host struct {
 	told told
 	// registry tells of changes of the registration sockets.
 	registry changes
-	// stopping holds the programs that are being ended, and stopped tells how that went. One that does not end holds up
-	// no other driver.
+	// stopping holds the programs that are being ended, and stopped receives each when that was tried. One that does not
+	// end holds up no other driver.
 	stopping map[string]bool
-	stopped  chan stopped
+	stopped  chan string
 	stops    sync.WaitGroup
-}
-
-// stopped is the end of an attempt to end a program.
-type stopped struct {
-	program string
-	err     error
 }
 
 // running is one driver that is followed.
@@ -116,7 +112,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	h := &Host{
 		Options: o, programs: programs, running: map[string]*running{}, stopping: map[string]bool{},
-		stopped: make(chan stopped),
+		stopped: make(chan string),
 	}
 	defer func() {
 		for _, r := range h.running {
@@ -162,10 +158,8 @@ func (h *Host) follow(ctx context.Context) error {
 		case err := <-notices.Errors:
 			h.Log.Warn("notice of a driver's file may be lost", "err", err)
 			h.registry.notify()
-		case s := <-h.stopped:
-			if !h.hasStopped(s) {
-				continue // it is tried again at the next look
-			}
+		case program := <-h.stopped:
+			delete(h.stopping, program)
 		case <-tick.C:
 		}
 		h.look(ctx)
@@ -215,7 +209,7 @@ func (h *Host) now() map[string]driverfile.Driver {
 	return out
 }
 
-// stop begins to end a program, unless that is under way.
+// stop begins to end a program, unless that is under way. It is tried again after a pause.
 func (h *Host) stop(ctx context.Context, program string) {
 	if h.stopping[program] {
 		return
@@ -223,26 +217,31 @@ func (h *Host) stop(ctx context.Context, program string) {
 	h.Log.Info("the file of a driver is gone: its program is ended", "program", program)
 	h.stopping[program] = true
 	h.stops.Go(func() {
+		about := "program " + program
 		bounded, cancel := context.WithTimeout(ctx, stopPatience)
 		defer cancel()
-		s := stopped{program, h.programs.Stop(bounded, program)}
+		err := h.programs.Stop(bounded, program)
+		if err != nil && ctx.Err() == nil {
+			h.fail(about, err)
+			sleep(ctx, rescan)
+		} else if err == nil {
+			h.mend(about)
+		}
+		h.forgetRegistration(ctx, program)
 		select {
-		case h.stopped <- s:
+		case h.stopped <- program:
 		case <-ctx.Done():
 		}
 	})
 }
 
-// hasStopped takes note of how an attempt to end a program went, and says whether the program has ended.
-func (h *Host) hasStopped(s stopped) bool {
-	delete(h.stopping, s.program)
-	about := "program " + s.program
-	if s.err != nil {
-		h.fail(about, s.err)
-		return false
+// forgetRegistration removes what an earlier process of the host, which was killed, has left of the registration of a
+// driver whose program is ended.
+func (h *Host) forgetRegistration(ctx context.Context, program string) {
+	driver := strings.TrimSuffix(program, "-"+string(driverfile.RoleNode))
+	if err := registrar.RemoveStale(ctx, registryDir(h.RootDir), driver); err != nil && ctx.Err() == nil {
+		h.Log.Warn("the registration socket of a driver that is gone cannot be removed", "driver", driver, "err", err)
 	}
-	h.mend(about)
-	return true
 }
 
 // start follows a driver from now on.

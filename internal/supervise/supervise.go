@@ -219,6 +219,24 @@ func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	return s.remove(name)
 }
 
+// StopAlone does Stop for programs of a directory that no supervisor has, and says whether it has done so: false means
+// that there is a supervisor, which sees to its programs itself. It may be repeated.
+func StopAlone(ctx context.Context, dir string, programs []string) (bool, error) {
+	once, cancel := context.WithCancel(ctx)
+	cancel() // so that the lock is tried, and not waited for
+	s, err := Open(once, Options{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	if errors.Is(err, durable.ErrLocked) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, program := range programs {
+		err = errors.Join(err, s.Stop(ctx, program))
+	}
+	return true, errors.Join(err, s.Close())
+}
+
 // endAll ends all processes of a program.
 func (s *Supervisor) endAll(ctx context.Context, name string) error {
 	old, err := Read(s.Dir, name)
