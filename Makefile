@@ -35,9 +35,9 @@ demo: deps build ## play a volume's whole life in a temporary directory (needs r
 	bin/volplane demo
 
 .PHONY: install
-install: build ## install programs, systemd unit and completions below PREFIX (/usr/local)
+install: build ## install programs, systemd units and completions below PREFIX (/usr/local)
 	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin bin/volplane bin/volplaned
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system deploy/systemd/volplane.service
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system deploy/systemd/volplane.service deploy/systemd/volplane-driver@.service
 	sed -i 's|/usr/local/bin/|$(PREFIX)/bin/|' $(DESTDIR)$(PREFIX)/lib/systemd/system/volplane.service
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
 	bin/volplane completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/volplane

@@ -135,13 +135,14 @@ func (d *drivers) ownNode(ctx context.Context) (node *corev1.Node, err error) {
 	return node, err
 }
 
-// ensureObject makes the CSIDriver of a driver that has none, from what it says of itself. Changes of users are kept.
-func (d *drivers) ensureObject(ctx context.Context, said *csi.Driver) {
+// ensureObject makes the CSIDriver of a driver that has none, from what its file and the driver say. Changes of users
+// are kept.
+func (d *drivers) ensureObject(ctx context.Context, file driverfile.Driver, said *csi.Driver) {
 	all := d.Client.StorageV1().CSIDrivers()
 	if _, err := all.Get(ctx, said.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return
 	}
-	_, err := all.Create(ctx, driverfile.CSIDriverOf(said.Name, said.Controller), metav1.CreateOptions{})
+	_, err := all.Create(ctx, file.CSIDriver(said.Controller), metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) && ctx.Err() == nil {
 		d.Log.Warn("the CSIDriver of a driver cannot be made", "driver", said.Name, "err", err)
 	}

@@ -25,6 +25,7 @@ type addFlags struct {
 	plugin, controller processFlags
 	workingDir         string
 	class              classFlags
+	nodeLocal          nodeLocalFlag
 	replace            bool
 	wait               time.Duration
 }
@@ -63,6 +64,8 @@ service. With --socket instead of --exec, somebody else runs the process.
 
 With --service-account, the program finds the API server as it would in a Pod:
 by its environment and the files of the account, whose rights it has.
+With --node-local, each host that has the driver has disks of its own: a volume
+is made and served on the host for whose Pod it is made.
 
 If the driver has no CSIDriver, one is made from what the driver says of itself;
 --class makes a StorageClass, too. The command may be repeated. To change a
@@ -73,7 +76,10 @@ driver, use --replace: its processes are started anew, and mounts stay.`,
       --env-from-secret TOKEN=storage/cloud/token
   volplane driver add csi.example.com --socket /run/example/csi.sock`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: s.completeHosted,
-		RunE: func(cmd *cobra.Command, args []string) error { return s.driverAdd(cmd.Context(), f, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.nodeLocal.said = cmd.Flags().Changed("node-local")
+			return s.driverAdd(cmd.Context(), f, args[0])
+		},
 	}
 	f.register(c)
 	return c
@@ -99,6 +105,7 @@ func (f *addFlags) register(c *cobra.Command) {
 	p.StringVar(&f.class.name, "class", "", "name of a StorageClass to make for the driver")
 	p.StringArrayVar(&f.class.parameters, "parameter", nil, "parameter of the class, as K=V; may be repeated")
 	p.BoolVar(&f.class.isDefault, "default", false, "make the class the default; of several, the newest counts")
+	p.BoolVar(&f.nodeLocal.is, "node-local", false, "each host that has the driver has disks of its own")
 	p.BoolVar(&f.replace, "replace", false, "change the driver if it exists and is another one")
 	p.DurationVar(&f.wait, "wait", time.Minute, "how long to wait until the driver is registered; 0 not to wait")
 	for _, name := range []string{"exec", "controller-exec", "socket", "controller-socket"} {
@@ -111,6 +118,7 @@ func (f *addFlags) register(c *cobra.Command) {
 func (f *addFlags) driver(name string) (driverfile.Driver, error) {
 	d := driverfile.Driver{
 		APIVersion: driverfile.APIVersion, Kind: driverfile.Kind, Name: name, Class: f.class.name,
+		NodeLocal: f.nodeLocal.is,
 	}
 	if f.plugin.exec == "" && f.plugin.socket == "" {
 		return d, errors.New("nothing says how the driver is reached: use --exec to start it, or --socket if somebody " +
@@ -210,8 +218,11 @@ var errOther = errors.New("it exists already and is another one: use --replace t
 	"remove' to remove it first")
 
 // planAdd says what adding a driver does to the one of the same name, and what is written. What add does
-// not say stays: the time of the last restart and, without --class, the class.
-func planAdd(before *driverfile.Driver, d driverfile.Driver, replace bool) (string, driverfile.Driver, error) {
+// not say stays: the time of the last restart, without --class the class, and unless nodeLocalSaid, whether it is
+// node-local.
+func planAdd(
+	before *driverfile.Driver, d driverfile.Driver, replace, nodeLocalSaid bool,
+) (string, driverfile.Driver, error) {
 	if before == nil {
 		return deedCreated, d, nil
 	}
@@ -219,18 +230,20 @@ func planAdd(before *driverfile.Driver, d driverfile.Driver, replace bool) (stri
 	if d.Class == "" {
 		d.Class = before.Class
 	}
+	if !nodeLocalSaid {
+		d.NodeLocal = before.NodeLocal
+	}
+	// A class is made, and a driver said to be node-local, beside its processes, which stay as they are.
+	same := *before
+	if before.Class == "" {
+		same.Class = d.Class
+	}
+	same.NodeLocal = before.NodeLocal || d.NodeLocal
 	switch {
 	case reflect.DeepEqual(*before, d):
 		return deedUnchanged, d, nil
-	case replace:
+	case replace, reflect.DeepEqual(same, d):
 		return deedConfigured, d, nil
-	case before.Class == "":
-		// A class is made beside the driver, which stays as it is.
-		if same := *before; d.Class != "" {
-			if same.Class = d.Class; reflect.DeepEqual(same, d) {
-				return deedConfigured, d, nil
-			}
-		}
 	}
 	return "", d, errOther
 }
@@ -287,12 +300,15 @@ func (h *hostDrivers) add(ctx context.Context, d driverfile.Driver, f addFlags) 
 	case !errors.Is(err, fs.ErrNotExist) && !f.replace:
 		return fmt.Errorf("%w\nCorrect the file, or use --replace to write it anew", err)
 	}
-	deed, d, err := planAdd(before, d, f.replace)
+	deed, d, err := planAdd(before, d, f.replace, f.nodeLocal.said)
 	if err != nil {
 		return fmt.Errorf("driver %s: %w", d.Name, err)
 	}
 	wanted, err := h.prepareClass(ctx, d.Name, f.class)
 	if err != nil {
+		return err
+	}
+	if err := h.prepareNodeLocal(ctx, d); err != nil {
 		return err
 	}
 	started := h.startsOf(d, changedProcesses(before, d, h.plugins))

@@ -181,7 +181,7 @@ func (h *hostDrivers) look(
 	g := sighting{registered: registered, answers: listens(ctx, socket)}
 	if len(p.Exec) > 0 {
 		g.record, g.recordErr = supervise.Read(h.state, d.ProcessName(p))
-		g.lives = g.record.Lives()
+		g.lives, g.late = g.record.Lives(), overdue(g.record.NextAt, time.Now())
 	}
 	status := g.judge(p)
 	status.Name, status.Socket = d.ProcessName(p), socket
@@ -193,6 +193,12 @@ func (h *hostDrivers) look(
 		status.LastError = "nobody listens at " + socket
 	}
 	return status
+}
+
+// overdue says whether a start that was planned for a time was not tried; a zero time plans none.
+func overdue(planned, now time.Time) bool {
+	const most = 15 * time.Second // more than a start takes on a host that is busy
+	return !planned.IsZero() && now.After(planned.Add(most))
 }
 
 // versions asks the processes that run for their versions. Who cannot be asked has none.

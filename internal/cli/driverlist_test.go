@@ -46,6 +46,9 @@ func TestJudge(t *testing.T) {
 			node,
 			"backing off", failed + ": bad flag",
 		},
+		"backing off, and nobody starts it": {
+			sighting{record: supervise.Record{State: supervise.BackingOff, LastExit: failed}, late: true}, node, "ended", failed,
+		},
 		"cannot start": {
 			sighting{record: supervise.Record{State: supervise.CannotStart, Message: "no such file"}},
 			node, "cannot start",
@@ -63,6 +66,18 @@ func TestJudge(t *testing.T) {
 		}
 		if (got.PID != 0) != c.seen.lives {
 			t.Errorf("%s: process %d", name, got.PID)
+		}
+	}
+}
+
+// TestOverdue: a start that was planned is awaited for a while.
+func TestOverdue(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for planned, want := range map[time.Time]bool{
+		{}: false, now.Add(time.Minute): false, now.Add(-time.Second): false, now.Add(-time.Minute): true,
+	} {
+		if got := overdue(planned, now); got != want {
+			t.Errorf("%v: %t", planned, got)
 		}
 	}
 }

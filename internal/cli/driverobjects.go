@@ -53,9 +53,14 @@ func (h *hostDrivers) prepareClass(ctx context.Context, driver string, f classFl
 
 // ensureObjects makes the CSIDriver of a registered driver, if there is none, and its class.
 func (h *hostDrivers) ensureObjects(ctx context.Context, d driverfile.Driver, class *wantedClass) error {
-	_, err := h.client.StorageV1().CSIDrivers().Get(ctx, d.Name, metav1.GetOptions{})
+	has, err := h.client.StorageV1().CSIDrivers().Get(ctx, d.Name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("get CSIDriver %s: %w", d.Name, err)
+	}
+	if err == nil && d.NodeLocal && !volume.IsNodeLocal(has.Annotations) {
+		if err := h.sayNodeLocal(ctx, has); err != nil {
+			return err
+		}
 	}
 	if err == nil && class == nil {
 		return nil
@@ -64,7 +69,7 @@ func (h *hostDrivers) ensureObjects(ctx context.Context, d driverfile.Driver, cl
 	if err != nil {
 		return fmt.Errorf("driver %s is registered, but what its CSIDriver must be is not known: %w", d.Name, err)
 	}
-	o := driverfile.CSIDriverOf(d.Name, said.Controller)
+	o := d.CSIDriver(said.Controller)
 	_, err = h.client.StorageV1().CSIDrivers().Create(ctx, o, metav1.CreateOptions{FieldManager: fieldManager})
 	if err = h.made("csidriver/"+d.Name, err); err != nil || class == nil {
 		return err

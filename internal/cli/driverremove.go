@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -19,13 +20,15 @@ import (
 
 func (s *shell) driverRemoveCommand() *cobra.Command {
 	var f hostFlags
-	var force bool
+	var o removal
 	c := &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Stop a CSI driver of this host, and forget it",
-		Long: `Remove the file of a CSI driver of this host, whose processes then end. The
-class that 'driver add' has made is deleted, and the CSIDriver if volplane made
-it and no other node has the driver.
+		Long: `Remove the file of a CSI driver of this host, and wait until its processes have
+ended. Where no control plane or node agent runs that would end them, the command
+does. The class that 'driver add' has made is deleted, and the CSIDriver if
+volplane made it and no other node has the driver. The command may be repeated
+while processes are left.
 
 This is refused while the driver has PersistentVolumes, or volumes are attached
 to or mounted on this node, because nobody could unmount, detach or delete them
@@ -34,38 +37,48 @@ claims and Pods that are deleted wait until the driver is added again.`,
 		Example: `  volplane driver remove csi.example.com`,
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: s.completeHosted,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.driverRemove(cmd.Context(), f, args[0], force)
+			return s.driverRemove(cmd.Context(), f, args[0], o)
 		},
 	}
 	f.register(c)
 	f.registerNode(c)
-	c.Flags().BoolVar(&force, "force", false, "remove it although it has volumes, which then stay as they are")
+	c.Flags().BoolVar(&o.force, "force", false, "remove it although it has volumes, which then stay as they are")
+	c.Flags().DurationVar(&o.wait, "wait", time.Minute, "how long to wait until its processes have ended; 0 not to wait")
 	return c
 }
 
-func (s *shell) driverRemove(ctx context.Context, f hostFlags, name string, force bool) error {
+// removal says how a driver is removed.
+type removal struct {
+	force bool
+	wait  time.Duration
+}
+
+func (s *shell) driverRemove(ctx context.Context, f hostFlags, name string, o removal) error {
 	h, err := s.hostDrivers(f)
 	if err != nil {
 		return err
 	}
 	if !slices.Contains(h.names(), name) {
+		if len(h.leftPrograms(name)) > 0 {
+			return h.removed(ctx, name, o)
+		}
 		// Either there is no file, or the directory cannot be read.
 		if _, err := h.get(name); err != nil {
 			return err
 		}
 	}
-	if err := h.reach(ctx, s, f.node); err != nil && force {
+	if err := h.reach(ctx, s, f.node); err != nil && o.force {
 		h.client, h.absent = nil, err
 	} else if err != nil {
 		return fmt.Errorf("find out whether driver %s has volumes: %w", name, err)
 	}
-	return h.remove(ctx, name, force)
+	return h.remove(ctx, name, o)
 }
 
 // remove removes a driver that has a file.
-func (h *hostDrivers) remove(ctx context.Context, name string, force bool) error {
+func (h *hostDrivers) remove(ctx context.Context, name string, o removal) error {
 	left, err := h.needed(ctx, name)
-	if err != nil && !force {
+	if err != nil && !o.force {
 		return err
 	} else if err != nil {
 		fmt.Fprintf(h.err, "Warning: %v\n", err)
@@ -78,11 +91,12 @@ func (h *hostDrivers) remove(ctx context.Context, name string, force bool) error
 	if err := h.files.Remove(name); err != nil {
 		return fmt.Errorf("remove driver %s: %w", name, err)
 	}
-	fmt.Fprintf(h.out, "driver/%s removed\n", name)
-	if left {
-		return nil
+	ended := h.removed(ctx, name, o)
+	if left || ctx.Err() != nil {
+		return ended
 	}
-	return h.deleteObjects(ctx, name, d.Class)
+	// A driver that is gone is told of by its processes only, and its objects would stay for good.
+	return errors.Join(ended, h.deleteObjects(ctx, name, d.Class))
 }
 
 // needed says whether anything may need a driver, and why it must not be removed.

@@ -2,10 +2,14 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,8 +17,10 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/supervise"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -74,14 +80,15 @@ func TestRemoveNeeded(t *testing.T) {
 			if err := s.files.Put(d); err != nil {
 				t.Fatal(err)
 			}
-			err := s.remove(t.Context(), hosted, false)
+			err := s.remove(t.Context(), hosted, removal{wait: patience})
 			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "use --force") {
 				t.Errorf("%v; want %s", err, want)
 			}
 			if _, err := s.files.Get(hosted); err != nil {
 				t.Errorf("it is gone: %v", err)
 			}
-			if err := s.remove(t.Context(), hosted, true); err != nil || !strings.Contains(s.err.String(), want) {
+			err = s.remove(t.Context(), hosted, removal{force: true, wait: patience})
+			if err != nil || !strings.Contains(s.err.String(), want) {
 				t.Errorf("by force: %v; %s", err, s.err)
 			}
 			if _, err := s.files.Get(hosted); !errors.Is(err, fs.ErrNotExist) {
@@ -122,7 +129,7 @@ func TestRemove(t *testing.T) {
 		if err := s.files.Put(d); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.remove(t.Context(), hosted, false); err != nil || s.out.String() != c.want {
+		if err := s.remove(t.Context(), hosted, removal{wait: patience}); err != nil || s.out.String() != c.want {
 			t.Errorf("%s: %v\n%s", name, err, s.out)
 		}
 	}
@@ -139,19 +146,112 @@ func TestRemoveBlindly(t *testing.T) {
 	if err := os.WriteFile(path, []byte("a: ["), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := s.remove(t.Context(), hosted, false)
+	err := s.remove(t.Context(), hosted, removal{wait: patience})
 	if err == nil || !strings.Contains(err.Error(), "whether driver x.example.com has volumes is not known: no API") {
 		t.Error(err)
 	}
-	if err := s.remove(t.Context(), hosted, true); err != nil {
+	if err := s.remove(t.Context(), hosted, removal{force: true, wait: patience}); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the file stays: %v", err)
 	}
-	if err := s.remove(t.Context(), hosted, true); !errors.Is(err, fs.ErrNotExist) {
+	if err := s.remove(t.Context(), hosted, removal{force: true, wait: patience}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it was removed before: %v", err)
 	}
+}
+
+// TestRemoveWaits: a driver is removed when its processes have ended, which somebody else's supervisor sees to, and
+// only then are its objects deleted. A process that stays is named.
+func TestRemoveWaits(t *testing.T) {
+	s := newStand(t, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{
+		Name: hosted, Labels: map[string]string{volume.LabelMadeBy: driverfile.MadeBy},
+	}})
+	lock, err := durable.TryLock(filepath.Join(s.state, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := s.files.Put(own("/bin/a")); err != nil {
+		t.Fatal(err)
+	}
+	process := startTimeOf(t, os.Getpid())
+	s.record(t, hosted, func(r *supervise.Record) { r.PID, r.StartTime = os.Getpid(), process })
+	// What belongs to another driver is not waited for.
+	s.record(t, hosted+"-nodes", func(*supervise.Record) {})
+	s.client.PrependReactor("delete", "csidrivers", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if left := s.leftPrograms(hosted); len(left) > 0 {
+			t.Errorf("its CSIDriver is deleted while %q live", left)
+		}
+		return false, nil, nil
+	})
+	ended := make(chan error)
+	go func() { ended <- s.remove(t.Context(), hosted, removal{wait: patience}) }()
+	s.await(t, func() bool { _, err := s.files.Get(hosted); return errors.Is(err, fs.ErrNotExist) })
+	if err := os.Remove(filepath.Join(s.state, hosted+".json")); err != nil {
+		t.Fatal(err)
+	}
+	want := "driver/x.example.com removed\ncsidriver/x.example.com deleted\n"
+	if err := <-ended; err != nil || s.out.String() != want {
+		t.Errorf("%v: %s", err, s.out)
+	}
+	s.record(t, hosted, func(r *supervise.Record) { r.PID, r.StartTime = os.Getpid(), process })
+	if err := s.files.Put(own("/bin/a")); err != nil {
+		t.Fatal(err)
+	}
+	want = fmt.Sprintf("x.example.com has %d (", os.Getpid())
+	if err := s.remove(t.Context(), hosted, removal{wait: soon}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a process stays: %v", err)
+	}
+	// Then there is no file any more.
+	if err := s.removed(t.Context(), hosted, removal{wait: soon}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a process stays when it is repeated: %v", err)
+	}
+}
+
+// TestRemoveAlone: where nobody runs drivers, remove ends their processes by itself.
+func TestRemoveAlone(t *testing.T) {
+	s := newStand(t)
+	if err := s.files.Put(own("/bin/a")); err != nil {
+		t.Fatal(err)
+	}
+	process := exec.Command("/bin/sh", "-c", "read forever")
+	stdin, err := process.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.record(t, hosted, func(r *supervise.Record) {
+		r.PID, r.StartTime = process.Process.Pid, startTimeOf(t, process.Process.Pid)
+	})
+	if err := s.remove(t.Context(), hosted, removal{wait: patience}); err != nil {
+		t.Error(err)
+	}
+	if err := process.Process.Signal(syscall.Signal(0)); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("the process lives: %v", err)
+	}
+	if left, err := supervise.Names(s.state); err != nil || len(left) > 0 {
+		t.Errorf("left are records of %q, %v", left, err)
+	}
+}
+
+// startTimeOf returns when a process has started, as a record has it.
+func startTimeOf(t *testing.T, pid int) uint64 {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	const field = 22 - 3
+	start, err := strconv.ParseUint(strings.Fields(rest)[field], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return start
 }
 
 // TestRestart: what this host does not start it does not restart, and the error says how far it is.

@@ -205,7 +205,7 @@ func TestPlanAdd(t *testing.T) {
 		"a class to another":  {ptr.To(own("/bin/a")), classy(own("/bin/b"), "c"), false, "", "c", errOther},
 		"another class":       {ptr.To(classy(own("/bin/a"), "c")), classy(own("/bin/a"), "e"), false, "", "e", errOther},
 	} {
-		deed, d, err := planAdd(c.before, c.d, c.replace)
+		deed, d, err := planAdd(c.before, c.d, c.replace, false)
 		if deed != c.deed || d.Class != c.class || !errors.Is(err, c.err) {
 			t.Errorf("%s: %s, class %q, %v", name, deed, d.Class, err)
 		}

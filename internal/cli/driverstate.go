@@ -33,6 +33,8 @@ type sighting struct {
 	recordErr error
 	// lives says that the process that the record names exists.
 	lives bool
+	// late says that the time at which the process was to be started again is over, so no supervisor runs.
+	late bool
 	// answers says that somebody listens at the socket.
 	answers bool
 	// registered says that the API names the driver on this node; nil if it cannot be asked.
@@ -78,6 +80,8 @@ func (g sighting) judgeStarted(out *processStatus) {
 	case g.recordErr != nil:
 		out.State, out.LastError = stateUnknown, g.recordErr.Error()
 		return
+	case g.record.State != supervise.Running && g.late:
+		out.State = stateEnded
 	case g.record.State != supervise.Running:
 		out.State = string(g.record.State)
 	case !g.lives:

@@ -12,8 +12,11 @@ import (
 // commandWords splits a command line into words as a shell does: at blanks, with quotes and
 // backslashes. Nothing is expanded and no shell is run; what a shell would do more is refused, because
 // it would be passed to the program as it is. $(NAME) stays, for the process's variables.
+//
+// A command may be copied with its line breaks. One after a backslash continues the line; any other is a blank if the
+// next line begins as arguments do. Where it begins with a plain word, a shell would run that as another command.
 func commandWords(line string) ([]string, error) {
-	w := splitter{rest: []rune(line)}
+	w := splitter{rest: []rune(strings.ReplaceAll(line, "\r\n", "\n"))}
 	for len(w.rest) > 0 {
 		if err := w.next(); err != nil {
 			return nil, err
@@ -63,9 +66,12 @@ func (w *splitter) write(r rune) {
 func (w *splitter) next() error {
 	switch r := w.take(); {
 	case r == '\n':
-		return errors.New("it has a newline: write one command in one line")
+		w.end()
+		return w.newLine()
 	case unicode.IsSpace(r):
 		w.end()
+	case r == '\\' && len(w.rest) > 0 && w.rest[0] == '\n':
+		w.take()
 	case r == '\'':
 		return w.single()
 	case r == '"':
@@ -83,6 +89,25 @@ func (w *splitter) next() error {
 		w.write(r)
 	}
 	return nil
+}
+
+// newLine looks at the beginning of a line that no backslash continues.
+func (w *splitter) newLine() error {
+	for len(w.rest) > 0 && unicode.IsSpace(w.rest[0]) {
+		w.take()
+	}
+	if len(w.rest) == 0 || len(w.words) == 0 {
+		return nil
+	}
+	first := strings.Fields(string(w.rest))[0]
+	switch {
+	case first == "-":
+		return errors.New("a line begins with a dash, as an item of a list in YAML: remove these dashes")
+	case strings.HasPrefix(first, `\`) && len(w.rest) > 1 && w.rest[1] == '\n', strings.ContainsAny(first[:1], `-'"$`):
+		return nil
+	}
+	return fmt.Errorf("a line begins with %.80q, which a shell takes for another command: end the line before it with a "+
+		"backslash if it is an argument, or else write a script and name that", first)
 }
 
 // single reads the rest of a part in single quotes.
@@ -109,6 +134,8 @@ func (w *splitter) double() error {
 			if err := w.dollar(); err != nil {
 				return err
 			}
+		case r == '\\' && len(w.rest) > 0 && w.rest[0] == '\n':
+			w.take()
 		case r == '\\' && len(w.rest) > 0 && strings.ContainsRune("\"\\$`", w.rest[0]):
 			w.write(w.take())
 		default:

@@ -103,7 +103,7 @@ func (m *mistakes) process(field string, p Process) {
 		m.add(field+".exec", "the program %.80q is not an absolute path; write one, as /usr/local/bin/plugin", p.Exec[0])
 	}
 	for i, arg := range p.Exec {
-		m.text(fmt.Sprintf("%s.exec[%d]", field, i), arg)
+		m.lines(fmt.Sprintf("%s.exec[%d]", field, i), arg, i > 0)
 	}
 	if p.WorkingDir != "" && !filepath.IsAbs(p.WorkingDir) {
 		m.add(field+".workingDir", "%.80q is not an absolute path; write one", p.WorkingDir)
@@ -156,7 +156,7 @@ func (m *mistakes) environment(field string, p Process) {
 	}
 	for _, name := range sortedKeys(p.Env) {
 		variable(field+".env", name)
-		m.text(fmt.Sprintf("%s.env[%.80q]", field, name), p.Env[name])
+		m.lines(fmt.Sprintf("%s.env[%.80q]", field, name), p.Env[name], true)
 	}
 	for i, v := range p.EnvFromSecret {
 		field := fmt.Sprintf("%s.envFromSecret[%d]", field, i)
@@ -195,11 +195,19 @@ func (m *mistakes) object(field, name string) {
 	}
 }
 
+// lines is text for what may have lines and tabs, as the script of a shell does.
+func (m *mistakes) lines(field, text string, may bool) {
+	if may {
+		text = strings.NewReplacer("\n", "", "\t", "").Replace(text)
+	}
+	m.text(field, text)
+}
+
 // text refuses what no program can be given, or what nobody writes on purpose.
 func (m *mistakes) text(field, text string) {
 	if !utf8.ValidString(text) {
 		m.add(field, "it is not UTF-8")
 	} else if strings.ContainsFunc(text, unicode.IsControl) {
-		m.add(field, "it has a control character, as a newline or NUL; remove it")
+		m.add(field, "it has a control character, such as NUL; remove it")
 	}
 }

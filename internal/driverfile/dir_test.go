@@ -15,6 +15,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/volume"
 )
 
 func driver(name string) driverfile.Driver {
@@ -278,9 +279,13 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-func TestCSIDriverOf(t *testing.T) {
+func TestCSIDriver(t *testing.T) {
 	for _, attaches := range []bool{false, true} {
-		o := driverfile.CSIDriverOf("x", csi.ControllerCapabilities{PublishUnpublish: attaches, Expand: true})
+		d := driverfile.Driver{Name: "x", NodeLocal: attaches}
+		o := d.CSIDriver(csi.ControllerCapabilities{PublishUnpublish: attaches, Expand: true})
+		if volume.IsNodeLocal(o.Annotations) != d.NodeLocal {
+			t.Errorf("node-local %t: %q", d.NodeLocal, o.Annotations)
+		}
 		made := o.Labels["app.kubernetes.io/managed-by"]
 		if o.Name != "x" || *o.Spec.AttachRequired != attaches || made != "volplane-driver" {
 			t.Errorf("%+v", o)

@@ -44,6 +44,9 @@ type Driver struct {
 	Name string `json:"name"`
 	// Processes are the one or two processes of the driver.
 	Processes []Process `json:"processes"`
+	// NodeLocal says that each host has an instance with disks of its own, so that the controllers of a host call its
+	// own: the CSIDriver that is made for the driver says so.
+	NodeLocal bool `json:"nodeLocal,omitempty"`
 	// Class is the StorageClass that was made together with the driver; it may be empty.
 	Class string `json:"class,omitempty"`
 	// RestartedAt is a time in RFC 3339. When it changes, the processes are started again.
@@ -92,6 +95,30 @@ func (d Driver) ProcessName(p Process) string {
 		return d.Name
 	}
 	return d.Name + "-" + string(p.Roles[0])
+}
+
+// ProgramsOf returns the names that the processes of a driver may have, whatever its file says.
+func ProgramsOf(driver string) []string {
+	return []string{driver, driver + "-" + string(RoleNode), driver + "-" + string(RoleController)}
+}
+
+// Programs returns the names of the processes of a kind that files describe, or may describe as far as one can tell:
+// wanted and broken are what Dir.Read returns.
+func Programs(wanted []Driver, broken map[string]error, is func(Process) bool) map[string]bool {
+	out := map[string]bool{}
+	for path := range broken {
+		for _, name := range ProgramsOf(NameOf(path)) {
+			out[name] = true
+		}
+	}
+	for _, d := range wanted {
+		for _, p := range d.Processes {
+			if is(p) {
+				out[d.ProcessName(p)] = true
+			}
+		}
+	}
+	return out
 }
 
 // Socket returns the path of the socket of a process of this driver. A process without a path of its

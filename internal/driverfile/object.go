@@ -15,13 +15,17 @@ import (
 // FlexVolume drivers, which are recognized by volume.Program.
 const MadeBy = volume.Program + "-driver"
 
-// CSIDriverOf returns the CSIDriver object of a driver that has none, from what the driver says of its
-// controller service. What a driver does not say keeps Kubernetes' defaults.
-func CSIDriverOf(name string, c csi.ControllerCapabilities) *storagev1.CSIDriver {
-	return &storagev1.CSIDriver{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{volume.LabelMadeBy: MadeBy}},
+// CSIDriver returns the CSIDriver object of a driver that has none, from its file and what the driver says of its
+// controller service. What neither says keeps Kubernetes' defaults.
+func (d Driver) CSIDriver(c csi.ControllerCapabilities) *storagev1.CSIDriver {
+	o := &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: d.Name, Labels: map[string]string{volume.LabelMadeBy: MadeBy}},
 		Spec:       storagev1.CSIDriverSpec{AttachRequired: ptr.To(c.PublishUnpublish)},
 	}
+	if d.NodeLocal {
+		o.Annotations = map[string]string{volume.AnnControllers: volume.ControllersOnNodes}
+	}
+	return o
 }
 
 // CheckController returns why what answers at the socket of a process with the role of the controller cannot be called

@@ -135,7 +135,7 @@ func (h *Host) forgetAccounts(wanted []driverfile.Driver, broken map[string]erro
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		h.Log.Warn("the files of service accounts cannot be listed", "err", err)
 	}
-	kept := keptPrograms(wanted, broken, func(p driverfile.Process) bool { return p.ServiceAccount != "" })
+	kept := driverfile.Programs(wanted, broken, func(p driverfile.Process) bool { return p.ServiceAccount != "" })
 	for _, e := range entries {
 		if kept[e.Name()] {
 			continue

@@ -7,19 +7,26 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/registrar"
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/queue"
 	"volplane.dev/volplane/internal/supervise"
 )
 
-// rescan is the pause between two looks at the files that no notice asks for.
-const rescan = 30 * time.Second
+const (
+	// rescan is the pause between two looks at the files that no notice asks for.
+	rescan = 30 * time.Second
+	// stopPatience is after which time it is told that a program does not end, which is then tried again.
+	stopPatience = time.Minute
+)
 
 // Options configure a Host.
 type Options struct {
@@ -39,8 +46,9 @@ type Options struct {
 	Secret func(ctx context.Context, namespace, name, key string) (string, error)
 	// Identify returns an identity of a service account; nil if none can be had on this host.
 	Identify func(ctx context.Context, namespace, name string) (Identity, error)
-	// Reached is called whenever a process with the role of the controller answers, with what it says of itself.
-	Reached func(ctx context.Context, d *csi.Driver)
+	// Reached is called whenever a process with the role of the controller answers, with what the driver's file and the
+	// process say.
+	Reached func(ctx context.Context, d driverfile.Driver, said *csi.Driver)
 	// Failed is called with each new cause for which a file, or a driver, cannot be used; about names it.
 	Failed func(about string, err error)
 	// Mended is called when a file, or a driver, that Failed was told of can be used again, or is gone.
@@ -52,6 +60,8 @@ type Options struct {
 
 	// accountPlace is where programs look for the files of their account.
 	accountPlace string
+	// grace is that of the programs, as in supervise.Options.
+	grace time.Duration
 }
 
 // StateDir returns the directory of the records and logs of drivers' programs below a node agent's root directory.
@@ -72,6 +82,11 @@ type Host struct {
 	told told
 	// registry tells of changes of the registration sockets.
 	registry changes
+	// stopping holds the programs that are being ended, and stopped receives each when that was tried. One that does not
+	// end holds up no other driver.
+	stopping map[string]bool
+	stopped  chan string
+	stops    sync.WaitGroup
 }
 
 // running is one driver that is followed.
@@ -89,11 +104,16 @@ func Run(ctx context.Context, o Options) error {
 		o.Retry = queue.Backoff{Min: 500 * time.Millisecond, Max: time.Minute}
 	}
 	o.accountPlace = cmp.Or(o.accountPlace, accountPlace)
-	programs, err := supervise.Open(ctx, supervise.Options{Dir: StateDir(o.RootDir), Gate: o.Gate, Log: o.Log})
+	programs, err := supervise.Open(ctx, supervise.Options{
+		Dir: StateDir(o.RootDir), Gate: o.Gate, Log: o.Log, Grace: o.grace,
+	})
 	if err != nil {
 		return fmt.Errorf("run drivers: %w", err)
 	}
-	h := &Host{Options: o, programs: programs, running: map[string]*running{}}
+	h := &Host{
+		Options: o, programs: programs, running: map[string]*running{}, stopping: map[string]bool{},
+		stopped: make(chan string),
+	}
 	defer func() {
 		for _, r := range h.running {
 			r.leave()
@@ -101,6 +121,7 @@ func Run(ctx context.Context, o Options) error {
 		for _, r := range h.running {
 			r.done.Wait()
 		}
+		h.stops.Wait()
 		_ = programs.Close()
 	}()
 	return h.follow(ctx)
@@ -137,6 +158,8 @@ func (h *Host) follow(ctx context.Context) error {
 		case err := <-notices.Errors:
 			h.Log.Warn("notice of a driver's file may be lost", "err", err)
 			h.registry.notify()
+		case program := <-h.stopped:
+			delete(h.stopping, program)
 		case <-tick.C:
 		}
 		h.look(ctx)
@@ -165,14 +188,15 @@ func (h *Host) look(ctx context.Context) {
 		delete(h.running, name)
 		h.mend(subject(name))
 	}
-	var stopping sync.WaitGroup
 	for _, program := range p.stop {
-		stopping.Go(func() { h.stop(ctx, program) })
+		h.stop(ctx, program)
 	}
-	stopping.Wait()
 	h.forgetAccounts(wanted, broken)
 	for _, d := range p.start {
-		h.start(ctx, d)
+		// A program of its that still ends may have the socket. When it has ended, the files are looked at again.
+		if !slices.ContainsFunc(driverfile.ProgramsOf(d.Name), func(program string) bool { return h.stopping[program] }) {
+			h.start(ctx, d)
+		}
 	}
 }
 
@@ -185,10 +209,38 @@ func (h *Host) now() map[string]driverfile.Driver {
 	return out
 }
 
+// stop begins to end a program, unless that is under way. It is tried again after a pause.
 func (h *Host) stop(ctx context.Context, program string) {
+	if h.stopping[program] {
+		return
+	}
 	h.Log.Info("the file of a driver is gone: its program is ended", "program", program)
-	if err := h.programs.Stop(ctx, program); err != nil && ctx.Err() == nil {
-		h.fail("program "+program, err)
+	h.stopping[program] = true
+	h.stops.Go(func() {
+		about := "program " + program
+		bounded, cancel := context.WithTimeout(ctx, stopPatience)
+		defer cancel()
+		err := h.programs.Stop(bounded, program)
+		if err != nil && ctx.Err() == nil {
+			h.fail(about, err)
+			sleep(ctx, rescan)
+		} else if err == nil {
+			h.mend(about)
+		}
+		h.forgetRegistration(ctx, program)
+		select {
+		case h.stopped <- program:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// forgetRegistration removes what an earlier process of the host, which was killed, has left of the registration of a
+// driver whose program is ended.
+func (h *Host) forgetRegistration(ctx context.Context, program string) {
+	driver := strings.TrimSuffix(program, "-"+string(driverfile.RoleNode))
+	if err := registrar.RemoveStale(ctx, registryDir(h.RootDir), driver); err != nil && ctx.Err() == nil {
+		h.Log.Warn("the registration socket of a driver that is gone cannot be removed", "driver", driver, "err", err)
 	}
 }
 

@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -74,7 +76,8 @@ func (p plugin) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.
 	return &csipb.NodeGetInfoResponse{NodeId: os.Getenv(driverfile.VarNode)}, nil
 }
 
-// serve serves the services of a driver that a mode names: all, node or controller.
+// serve serves the services of a driver that a mode names: all, node or controller; deaf has
+// all, and does not end when it is asked to.
 func serve(name, mode, endpoint string) error {
 	l, err := net.Listen("unix", strings.TrimPrefix(endpoint, "unix://"))
 	if err != nil {
@@ -87,6 +90,9 @@ func serve(name, mode, endpoint string) error {
 	}
 	if mode != "controller" {
 		csipb.RegisterNodeServer(server, p)
+	}
+	if mode == "deaf" {
+		signal.Ignore(syscall.SIGTERM)
 	}
 	return server.Serve(l)
 }
@@ -106,6 +112,8 @@ type world struct {
 	// accounts answers for service accounts, of which a host that has joined knows nothing.
 	accounts accounts
 	joined   bool
+	// grace is how long programs may take to end; the usual time if it is zero.
+	grace time.Duration
 }
 
 const name = "d.example.com"
@@ -147,6 +155,7 @@ func (w *world) run() {
 			Identify: identify, accountPlace: w.place(),
 			Files: w.files, RootDir: w.root, Node: "n1", Gate: []string{executable(w.t), "gate"}, Controllers: w.calls,
 			Secret: w.secret, Reached: w.heard, Failed: w.failed, Log: slog.New(slog.DiscardHandler),
+			grace: w.grace,
 			Retry: queue.Backoff{Min: 10 * time.Millisecond, Max: 20 * time.Millisecond},
 		})
 	}()
@@ -179,7 +188,7 @@ func (w *world) secret(_ context.Context, ns, name, key string) (string, error) 
 	return "", errors.New("there is no such secret")
 }
 
-func (w *world) heard(_ context.Context, d *csi.Driver) {
+func (w *world) heard(_ context.Context, _ driverfile.Driver, d *csi.Driver) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reached = append(w.reached, fmt.Sprintf("%s %s controller=%t", d.Name, d.Version, d.HasController))
@@ -316,6 +325,45 @@ func TestTwoProcesses(t *testing.T) {
 	})
 	w.until("no longer called", func() bool { return !called() })
 	w.until("its program ended", func() bool { _, is := w.pids()[name+"-controller"]; return !is })
+}
+
+// TestSlowEnd: a program that takes long to end holds up its own driver, which must not run twice, and no other one.
+func TestSlowEnd(t *testing.T) {
+	w := newWorld(t)
+	w.end()
+	w.grace = time.Hour
+	w.run()
+	w.put(w.process("deaf", controller, node))
+	w.until("announced", w.announced)
+	slow := w.pids()[name]
+	if err := w.files.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	w.until("it is being ended", func() bool { return !w.announced() })
+	other := w.process("all", controller, node)
+	other.Exec[2] = "other.example.com"
+	d := driverfile.Driver{
+		APIVersion: driverfile.APIVersion, Kind: driverfile.Kind, Name: other.Exec[2], Processes: []driverfile.Process{other},
+	}
+	if err := w.files.Put(d); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the other one runs", func() bool { return w.pids()[d.Name] > 0 })
+	w.put(w.process("all", controller, node))
+	if err := w.files.Remove(d.Name); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the files are read", func() bool { return w.pids()[d.Name] == 0 })
+	if now := w.pids()[name]; now != slow {
+		t.Errorf("it is process %d, and %d has not ended", now, slow)
+	}
+	if err := syscall.Kill(slow, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	w.until("it runs again", w.announced)
+	if n := len(w.said); n > 0 {
+		t.Errorf("told %q", w.said)
+	}
 }
 
 // TestWrongProcesses: what does not fit its file is told once, and is not called.

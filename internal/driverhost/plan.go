@@ -25,7 +25,7 @@ func planOf(
 	if _, unread := broken[string(dir)]; unread {
 		return p
 	}
-	kept := keptPrograms(wanted, broken, func(p driverfile.Process) bool { return len(p.Exec) > 0 })
+	kept := driverfile.Programs(wanted, broken, func(p driverfile.Process) bool { return len(p.Exec) > 0 })
 	is := map[string]bool{}
 	for _, d := range wanted {
 		is[d.Name] = true
@@ -49,25 +49,4 @@ func planOf(
 		}
 	}
 	return p
-}
-
-// keptPrograms returns the names of the programs of a kind that files describe, or may describe as far as one can tell.
-func keptPrograms(
-	wanted []driverfile.Driver, broken map[string]error, is func(driverfile.Process) bool,
-) map[string]bool {
-	kept := map[string]bool{}
-	for path := range broken {
-		name := driverfile.NameOf(path)
-		for _, suffix := range []string{"", "-" + string(driverfile.RoleNode), "-" + string(driverfile.RoleController)} {
-			kept[name+suffix] = true
-		}
-	}
-	for _, d := range wanted {
-		for _, process := range d.Processes {
-			if is(process) {
-				kept[d.ProcessName(process)] = true
-			}
-		}
-	}
-	return kept
 }

@@ -208,7 +208,7 @@ func (p *process) whileThere(ctx context.Context, d *csi.Driver) {
 	}
 	p.mend()
 	if p.h.Reached != nil {
-		p.h.Reached(ctx, d)
+		p.h.Reached(ctx, p.driver, d)
 	}
 	if !p.Has(driverfile.RoleNode) {
 		p.h.Controllers.Put(d)

@@ -49,19 +49,50 @@ func openProcess(pid int, start uint64) (*process, error) {
 	return p, nil
 }
 
-// startTime returns when the process with a pid has started, in ticks since boot.
-func startTime(pid int) (uint64, error) {
+// Fields of a process's stat in /proc, counted from 1.
+const (
+	statGroup     = 5
+	statStartTime = 22
+)
+
+// stat returns a field after the name of the process with a pid.
+func stat(pid, field int) (string, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, errGone
+		return "", errGone
 	}
-	// The second field is a name of any characters, in parentheses; the 22nd is the time.
-	const afterName = 22 - 3
+	// The second field is a name of any characters, in parentheses.
+	const afterName = 3
 	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
-	if len(fields) <= afterName {
-		return 0, fmt.Errorf("process %d: /proc does not say when it started", pid)
+	if len(fields) <= field-afterName {
+		return "", fmt.Errorf("process %d: /proc does not have its field %d", pid, field)
 	}
-	return strconv.ParseUint(string(fields[afterName]), 10, 64)
+	return string(fields[field-afterName]), nil
+}
+
+// startTime returns when the process with a pid has started, in ticks since boot.
+func startTime(pid int) (uint64, error) {
+	ticks, err := stat(pid, statStartTime)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(ticks, 10, 64)
+}
+
+// groupMembers returns the processes of a process group.
+func groupMembers(pgid int) []int {
+	entries, _ := os.ReadDir("/proc") // where it is not mounted, no process is opened either
+	var out []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if group, err := stat(pid, statGroup); err == nil && group == strconv.Itoa(pgid) {
+			out = append(out, pid)
+		}
+	}
+	return out
 }
 
 func (p *process) Close() error { return p.pidfd.Close() }

@@ -118,6 +118,32 @@ func (r Record) Lives() bool {
 	return !p.ended()
 }
 
+// Living returns the processes of a program that live now, each with its number and name, as "4711 (plugin)": the main
+// process, and what this and earlier starts have left behind. It may be called as Lives may.
+func (r Record) Living() []string {
+	var pids []int
+	if r.Cgroup != "" {
+		pids = processesOf(filepath.Dir(r.Cgroup))
+	}
+	if boot, err := durable.Boot(); err == nil && r.Boot == boot && r.PID > 0 {
+		if p, err := openProcess(r.PID, r.StartTime); err == nil {
+			if !p.ended() {
+				pids = append(pids, r.PID)
+			}
+			_ = p.Close() // it was only looked at
+		}
+	}
+	slices.Sort(pids)
+	var out []string
+	for _, pid := range slices.Compact(pids) {
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		if err == nil {
+			out = append(out, fmt.Sprintf("%d (%s)", pid, strings.TrimSpace(string(name))))
+		}
+	}
+	return out
+}
+
 // Names returns the names of the programs that have a record in a directory, sorted. A directory that does not exist
 // has none.
 func Names(dir string) ([]string, error) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -218,6 +219,24 @@ func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	return s.remove(name)
 }
 
+// StopAlone does Stop for programs of a directory that no supervisor has, and says whether it has done so: false means
+// that there is a supervisor, which sees to its programs itself. It may be repeated.
+func StopAlone(ctx context.Context, dir string, programs []string) (bool, error) {
+	once, cancel := context.WithCancel(ctx)
+	cancel() // so that the lock is tried, and not waited for
+	s, err := Open(once, Options{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	if errors.Is(err, durable.ErrLocked) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, program := range programs {
+		err = errors.Join(err, s.Stop(ctx, program))
+	}
+	return true, errors.Join(err, s.Close())
+}
+
 // endAll ends all processes of a program.
 func (s *Supervisor) endAll(ctx context.Context, name string) error {
 	old, err := Read(s.Dir, name)
@@ -291,9 +310,30 @@ func (s *Supervisor) endMain(ctx context.Context, r Record, main *process) error
 	}
 	if start, err := startTime(main.pid); r.Cgroup == "" && (err != nil || start == main.start) {
 		// No other process has its pid, which is the number of its group as long as that has members.
-		_ = unix.Kill(-main.pid, unix.SIGKILL)
+		err = killGroup(ctx, main.pid)
+		main.exit()
+		return err
 	}
 	main.exit()
+	return nil
+}
+
+// killGroup kills the processes of a process group, and returns when all have ended that were there.
+func killGroup(ctx context.Context, pgid int) error {
+	_ = unix.Kill(-pgid, unix.SIGKILL)
+	for _, pid := range groupMembers(pgid) {
+		p, err := openProcess(pid, 0)
+		if err != nil {
+			continue // it has ended
+		}
+		// A process that has come by the pid is not in the group.
+		if slices.Contains(groupMembers(pgid), pid) {
+			err = p.wait(ctx)
+		}
+		if err = errors.Join(err, p.Close()); err != nil {
+			return fmt.Errorf("process %d does not end: %w", pid, err)
+		}
+	}
 	return nil
 }
 

@@ -205,6 +205,44 @@ func TestSocketIsRemoved(t *testing.T) {
 	a.stop()
 }
 
+// TestRemoveStale: a socket at which nobody listens is removed; what is used, or is no socket, stays.
+func TestRemoveStale(t *testing.T) {
+	dir := t.TempDir()
+	for name, c := range map[string]struct {
+		make  func(path string) error
+		stays bool
+	}{
+		"none":   {func(string) error { return nil }, false},
+		"a file": {func(path string) error { return os.WriteFile(path, nil, 0o600) }, true},
+		"stale": {func(path string) error {
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+			if err != nil {
+				return err
+			}
+			l.SetUnlinkOnClose(false)
+			return l.Close()
+		}, false},
+		"used": {func(path string) error {
+			l, err := net.Listen("unix", path)
+			if err == nil {
+				t.Cleanup(func() { _ = l.Close() })
+			}
+			return err
+		}, true},
+	} {
+		path := registrar.Path(dir, name)
+		if err := c.make(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := registrar.RemoveStale(t.Context(), dir, name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Lstat(path); (err == nil) != c.stays {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestOneAnnounces: where a killed one has left its socket it begins; where
 // another one answers, or has taken the place, it ends and leaves the other's
 // socket alone.

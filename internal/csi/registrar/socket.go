@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"syscall"
 
 	"volplane.dev/volplane/internal/socket"
 )
@@ -34,6 +35,26 @@ func listen(ctx context.Context, path string) (*socketFile, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return s, nil
+}
+
+// RemoveStale removes the registration socket of a driver from a directory if nobody listens at it, as after the kill
+// of the process that had made it: a node agent would go on asking there. It may be repeated.
+func RemoveStale(ctx context.Context, dir, driver string) error {
+	s := &socketFile{path: Path(dir, driver)}
+	var err error
+	if s.created, err = os.Lstat(s.path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", s.path)
+	if err == nil {
+		return c.Close()
+	}
+	if s.created.Mode().Type() == fs.ModeSocket && errors.Is(err, syscall.ECONNREFUSED) {
+		s.remove()
+	}
+	return nil
 }
 
 // exists says whether the socket's file is still at its path. Another file at the path is ErrTaken.

@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const driverUnitFile = "../../deploy/systemd/volplane-driver@.service"
+
+// TestUnits: systemd has nothing to say against the units.
+func TestUnits(t *testing.T) {
+	dir := t.TempDir()
+	for from, to := range map[string]string{
+		unitFile: "volplane.service", driverUnitFile: "volplane-driver@csi.example.com.service",
+	} {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The program is not installed on this machine.
+		text := strings.ReplaceAll(string(data), "/usr/local/bin/volplaned", "/bin/true")
+		if err := os.WriteFile(filepath.Join(dir, to), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", filepath.Join(dir, to))
+		if out, err := c.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%s: %v\n%s", to, err, out)
+		}
+	}
+}
+
+// TestDriverUnit: a driver of systemd has its command read by a shell, and leaves its mounts and their servers to the
+// host.
+func TestDriverUnit(t *testing.T) {
+	data, err := os.ReadFile(driverUnitFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unit := regexp.MustCompile(`(?m)^#.*\n`).ReplaceAllString(string(data), "")
+	for _, want := range []string{
+		"\nKillMode=process\n", "\nOOMPolicy=continue\n", "\nBefore=volplane.service\n",
+		"\nEnvironmentFile=/etc/volplane/drivers/%i.env\n",
+	} {
+		if !strings.Contains(unit, want) {
+			t.Errorf("the unit does not say %q", want)
+		}
+	}
+	own := regexp.MustCompile(`(?m)^(Private|Protect|ReadOnlyPaths|ReadWritePaths|InaccessiblePaths|BindPaths|` +
+		`TemporaryFileSystem|RootDirectory|RootImage|MountFlags|DynamicUser|Requires|BindsTo|PartOf)\w*=`)
+	if found := own.FindString(unit); found != "" {
+		t.Errorf("the unit says %s, which hides the mounts of the driver or ends it with volplane", found)
+	}
+	_, line, _ := strings.Cut(unit, "\nExecStart=/bin/sh -c '")
+	script, _, found := strings.Cut(line, "'\n")
+	if !found {
+		t.Fatal("the unit starts no shell")
+	}
+	script = strings.NewReplacer("$$", "$", "%i", "csi.example.com").Replace(script)
+	for command, want := range map[string]string{
+		`printf '[%s]' $CSI_ENDPOINT "a  b" 'c"$d'`: `[unix:///run/x][a  b][c"$d]`,
+		"": "write the command of the driver to /etc/volplane/drivers/csi.example.com.env",
+	} {
+		c := exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
+		c.Env = []string{"PATH=/usr/bin:/bin", "CSI_ENDPOINT=unix:///run/x", "DRIVER_EXEC=" + command}
+		if out, err := c.CombinedOutput(); !strings.Contains(string(out), want) || (err == nil) != (command != "") {
+			t.Errorf("%s: %v: %s", command, err, out)
+		}
+	}
+}
