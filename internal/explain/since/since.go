@@ -94,14 +94,19 @@ func (t Times) claim(c *corev1.PersistentVolumeClaim, l chain.Link) Time {
 	return t.of(c, l, waits)
 }
 
+// resize returns since when a claim's volume grows: by the condition of the step that is under way. Other controllers'
+// conditions of the claim say nothing of that.
 func (t Times) resize(c *corev1.PersistentVolumeClaim, l chain.Link) Time {
 	if c == nil {
 		return Time{}
 	}
 	var began time.Time
 	for _, condition := range c.Status.Conditions {
-		if condition.Status == corev1.ConditionTrue {
-			began = condition.LastTransitionTime.Time
+		switch condition.Type {
+		case corev1.PersistentVolumeClaimResizing, corev1.PersistentVolumeClaimFileSystemResizePending:
+			if condition.Status == corev1.ConditionTrue {
+				began = condition.LastTransitionTime.Time
+			}
 		}
 	}
 	return t.of(c, l, began)

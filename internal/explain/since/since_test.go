@@ -85,9 +85,10 @@ func rows() []row {
 		{"a volume that grows", "pvc/data", func(s *scene) {
 			s.Wants("2Gi")
 			s.Resizing(corev1.PersistentVolumeClaimControllerResizeInProgress)
-			s.Claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{
-				Type: corev1.PersistentVolumeClaimResizing, Status: corev1.ConditionTrue, LastTransitionTime: whytest.At(6),
-			}}
+			s.Claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{
+				{Type: corev1.PersistentVolumeClaimResizing, Status: corev1.ConditionTrue, LastTransitionTime: whytest.At(6)},
+				{Type: "example.org/Foreign", Status: corev1.ConditionTrue, LastTransitionTime: whytest.At(9)},
+			}
 		}, 6},
 		{"a class that is not there", "pvc/data", func(s *scene) { s.Unbound(); s.All.Classes = nil }, 1},
 		{"a claim that is not there", "pod/web", func(s *scene) { s.All.Claims = nil }, 0},
