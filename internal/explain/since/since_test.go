@@ -175,7 +175,11 @@ func TestTries(t *testing.T) {
 		s := whytest.New()
 		c.change(s)
 		told, _ := explainNamed(s.All, c.ask)
-		is := since.TimesOf(s.All).Of("ns", told, told.Answer())
+		times := since.TimesOf(s.All)
+		is := times.Of("ns", told, told.Answer())
+		if steady := times.WithoutTries().Of("ns", told, told.Answer()); steady != (since.Time{Since: is.Since}) {
+			t.Errorf("%s: without tries there are %+v", c.name, steady)
+		}
 		fmt.Fprintf(&b, "# %s\n%s\n%s\n%s\n\n", c.name, is.Text(time.Time{}), is.Text(whytest.At(8).Time),
 			is.Text(whytest.At(10).Time))
 	}
