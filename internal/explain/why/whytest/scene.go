@@ -153,7 +153,8 @@ func (s *Scene) Lost() {
 		Volume: "v1", Node: "n1", Wanted: []mount.Consumer{{Path: at}},
 		Record: &mount.Record{Lost: map[string]mount.Loss{at: mount.Died}},
 	}
-	cause := mount.Failed(mount.Publish, "n1", "NodePublishVolume by driver "+Driver+": Internal: no such bucket", "node n1")
+	const words = "NodePublishVolume by driver " + Driver + ": Internal: no such bucket"
+	cause := mount.Failed(mount.Publish, "n1", words, "node n1")
 	s.Told(f.NotBack(mount.Action{Verb: mount.Publish, Path: at}, cause))
 }
 
