@@ -156,8 +156,8 @@ func lowerLayers() []layer {
 		{"internal/node/uses", []string{
 			"internal/volume", "internal/cluster", decidePrefix,
 		}, append(deeds[1:], "sync"), "reads what it is given, and says what a Pod wants where"},
-		{"internal/identity", []string{"internal/durable", decidePrefix}, append(heavy, grpc), "speaks to the API server " +
-			"and the disk only"},
+		{"internal/identity", []string{"internal/durable", "internal/queue", decidePrefix}, append(heavy, grpc), "speaks " +
+			"to the API server and the disk only"},
 	}
 }
 

@@ -58,10 +58,10 @@ func treeFiles(t *testing.T, suffixes ...string) []string {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() {
-			if path == ".git" || path == "bin" {
-				return filepath.SkipDir
-			}
+		switch {
+		case d.IsDir() && (path == ".git" || path == "bin"):
+			return filepath.SkipDir
+		case d.IsDir(), path == ".git": // a file in a work tree beside the repository, with the path of that
 			return nil
 		}
 		for _, s := range suffixes {

@@ -119,6 +119,14 @@ func (q question) now(o state.Objects) time.Time {
 	return o.Now
 }
 
+// times returns since when links do not hold; without tries while watching: one more is no new answer.
+func (q question) times(o state.Objects) since.Times {
+	if q.watch {
+		return since.TimesOf(o).WithoutTries()
+	}
+	return since.TimesOf(o)
+}
+
 func (s *shell) why(ctx context.Context, q question, args []string) error {
 	if err := q.check(args); err != nil {
 		return err
@@ -171,7 +179,7 @@ func (s *shell) whyOne(ctx context.Context, q question, args []string) error {
 
 // reportChain prints an answer, and returns errProblem unless all is well.
 func (s *shell) reportChain(told chain.Chain, o state.Objects, ns string, q question) error {
-	times := since.TimesOf(o)
+	times := q.times(o)
 	var err error
 	switch {
 	case q.output != "":
@@ -337,7 +345,7 @@ func explanationOf(t since.Times, ns string, c chain.Chain) explanation {
 }
 
 func (s *shell) printCauses(causes []survey.Cause, o state.Objects, q question) error {
-	times := since.TimesOf(o)
+	times := q.times(o)
 	timeOf := func(c survey.Cause) since.Time {
 		first := c.Waits[0]
 		return times.Of(first.Namespace, chain.Chain{Subject: first.Subject, Links: []chain.Link{c.Link}}, c.Link)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	decide "volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/queue"
 )
 
 var (
@@ -131,7 +132,8 @@ func (i *Identity) Keep(ctx context.Context) {
 			failed = 0
 			i.log.Info("the certificate of this node is renewed", "node", i.Node, "expires", i.end.Format(time.DateTime))
 		}
-		pause = decide.Pause(failed)
+		// There is a pause after a success, too: with a wrong clock each certificate seems to be due.
+		pause = queue.Backoff{Min: time.Minute, Max: decide.RenewalPause}.Pause(failed)
 	}
 }
 

@@ -110,6 +110,49 @@ func TestDeadMount(t *testing.T) {
 	w.endPods("p", "q")
 }
 
+// TestDeadMountIsNotBack: the server of a filesystem ends, and the driver refuses to mount the volume again. The Pod
+// is told that it has lost its volume and why it does not have it back, also by an agent that is started meanwhile; a
+// Pod that comes later is told the driver's words only.
+func TestDeadMountIsNotBack(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	t.Cleanup(w.detachAll)
+	w.tune = verifyMounts
+	servers := &fuseServers{}
+	t.Cleanup(servers.killAll)
+	d := newFakeDriver(driverName, w.dir)
+	d.mount = servers.mount
+	d.start(t)
+	w.run()
+	w.mountVolume()
+	d.setHook(func(_ context.Context, call string) error {
+		if strings.HasPrefix(call, "publish") {
+			return status.Error(codes.FailedPrecondition, "the bucket is gone")
+		}
+		return nil
+	})
+	servers.killAll()
+	d.set(func() { d.mount = tmpfs })
+	w.agent.volumes.AddAll("")
+	const lost = "MountBroken: the mount of volume pv-a on node n1 is dead, its server is gone; the mount is not back: " +
+		"NodePublishVolume by driver d.example: FailedPrecondition: the bucket is gone"
+	w.awaitCondition("p", corev1.ConditionFalse, lost)
+	w.heard("Pod", "p", "MountBroken", "the bucket is gone", "user")
+	w.stop()
+	w.forgetEvents()
+	w.run()
+	w.heard("Pod", "p", "MountBroken", "the bucket is gone", "user")
+	w.awaitCondition("p", corev1.ConditionFalse, lost)
+	w.pod("q", "a")
+	w.heard("Pod", "q", "FailedMount", "the bucket is gone", "user")
+	d.setHook(nil)
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("q", corev1.ConditionTrue, "v-a=")
+	if r := w.agent.journal.Get("d.example^h-a"); len(r.Lost) > 0 {
+		t.Errorf("the loss is still recorded: %v", r.Lost)
+	}
+	w.endPods("p", "q")
+}
+
 // TestDeadMountGoes: a dead mount is removed with its Pod, although the driver cannot stat it.
 func TestDeadMountGoes(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
@@ -145,7 +188,7 @@ func TestSomebodyUnmounts(t *testing.T) {
 				d.setHook(func(context.Context, string) error { return status.Error(codes.Internal, "no more") })
 			},
 			mend:   func(_ *testing.T, _ *world, d *fakeDriver) { d.setHook(nil) },
-			reason: "FailedMount", told: "no more",
+			reason: "MountBroken", told: "somebody has unmounted it; the mount is not back: NodePublishVolume",
 		},
 		"the driver is away": {
 			hinder: func(_ *testing.T, w *world, d *fakeDriver) {

@@ -69,6 +69,10 @@ func main() {
 	instead("drivers", "run so many CSI drivers on a host", func(figures map[string]any, n int) error {
 		return measureDrivers(ctx, figures, n)
 	})
+	instead("hosts", "mount so many claims on the control plane's host and as many on one that has joined",
+		func(figures map[string]any, n int) error {
+			return measureHosts(ctx, figures, n)
+		})
 	instead("why", "ask a plane with so many volumes about one of them", func(figures map[string]any, n int) error {
 		return measureWhy(ctx, figures, n, *rounds)
 	})

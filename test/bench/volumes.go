@@ -93,11 +93,16 @@ func measureStorm(ctx context.Context, client kubernetes.Interface, figures map[
 }
 
 func create(ctx context.Context, client kubernetes.Interface, name string) error {
+	return createOn(ctx, client, name, "")
+}
+
+// createOn creates a claim and its Pod, on a node or wherever it is placed.
+func createOn(ctx context.Context, client kubernetes.Interface, name, node string) error {
 	if _, err := client.CoreV1().PersistentVolumeClaims("default").Create(ctx, plane.Claim(name, "64Mi"),
 		metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	_, err := client.CoreV1().Pods("default").Create(ctx, plane.Pod(name, name, ""), metav1.CreateOptions{})
+	_, err := client.CoreV1().Pods("default").Create(ctx, plane.Pod(name, name, node), metav1.CreateOptions{})
 	return err
 }
 

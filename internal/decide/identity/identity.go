@@ -67,25 +67,15 @@ func (i Invitation) Use(key string) (Invitation, error) {
 	return i, nil
 }
 
-// Bounds of the pause between two attempts to renew a certificate.
-const (
-	shortest = time.Minute
-	longest  = time.Hour
-)
+// RenewalPause is the longest pause between two looks whether a certificate is due: hosts sleep, and clocks are set.
+const RenewalPause = time.Hour
 
-// Renew returns how long to wait until a certificate is renewed: after two thirds of its life. The
-// pause is at most an hour, because hosts sleep and clocks are set. A certificate that was obtained
-// in the future is due: the clock was wrong, so its age is unknown.
+// Renew returns how long to wait until a certificate is renewed: after two thirds of its life, and at most
+// RenewalPause. A certificate that was obtained in the future is due: the clock was wrong, so its age is unknown.
 func Renew(obtained, end, now time.Time) (wait time.Duration, due bool) {
 	at := obtained.Add(end.Sub(obtained) * 2 / 3)
 	if now.Before(obtained) || !now.Before(at) {
 		return 0, true
 	}
-	return min(at.Sub(now), longest), false
-}
-
-// Pause returns the pause after a number of failed attempts. It is also used after a success,
-// because with a wrong clock each certificate seems to be due.
-func Pause(failed int) time.Duration {
-	return min(shortest<<min(failed, 10), longest)
+	return min(at.Sub(now), RenewalPause), false
 }

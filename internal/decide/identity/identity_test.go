@@ -125,13 +125,3 @@ func TestRenew(t *testing.T) {
 		}
 	}
 }
-
-func TestPause(t *testing.T) {
-	for failed, want := range map[int]time.Duration{
-		0: time.Minute, 1: 2 * time.Minute, 5: 32 * time.Minute, 6: time.Hour, 1000: time.Hour,
-	} {
-		if got := identity.Pause(failed); got != want {
-			t.Errorf("after %d failures: %v, want %v", failed, got, want)
-		}
-	}
-}

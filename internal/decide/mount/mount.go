@@ -347,13 +347,13 @@ func (p *planner) addRepublish(plan Plan, wanted []Consumer) Plan {
 // attachment is read: otherwise a detach that starts in between would not see the entry.
 func (p *planner) prepare() (Plan, bool) {
 	if !p.f.Known {
-		return p.plan(volume.ReasonVolumeMissing, "user", "there is no volume %s to mount", p.f.Volume), true
+		return p.refuse(because(volume.ReasonVolumeMissing, "user", "there is no volume %s to mount", p.f.Volume)), true
 	}
 	if !p.f.DriverReady && p.f.Absent.Reason != "" {
 		return p.driverMissing(), true // what it would refuse is not known before it is there
 	}
 	if p.f.Refused != "" {
-		return p.plan(volume.ReasonFailedMount, "user", "%s", p.f.Refused), true
+		return p.refuse(because(volume.ReasonFailedMount, "user", "%s", p.f.Refused)), true
 	}
 	p.markInUse()
 	if !p.f.DriverReady {
@@ -369,6 +369,11 @@ func (p *planner) prepare() (Plan, bool) {
 	}
 	p.do(CheckAttached, "")
 	return Plan{}, false
+}
+
+// refuse returns the plan without the mounts that may not be made.
+func (p *planner) refuse(cause volume.Because) Plan {
+	return Plan{Actions: p.actions, Because: p.f.NotBack(Action{}, cause)}
 }
 
 func (p *planner) grow(wanted []Consumer, holder string) Plan {

@@ -76,6 +76,8 @@ func facts(t *testing.T, given string) Facts {
 			f.Record = record(words[1:])
 		case words[0] == "target":
 			f.Record.Targets = append(f.Record.Targets, target(words[1:]))
+		case words[0] == "lost":
+			f.Record.Lost = map[string]Loss{words[1]: Loss(words[2])}
 		case words[0] == "mounted", words[0] == "dead", words[0] == "covered":
 			f.readMounts(words[0], words[1:])
 		case words[0] == "absent":
@@ -352,7 +354,8 @@ func settled(t *rapid.T, f Facts) {
 }
 
 func TestDoubtful(t *testing.T) {
-	r := &Record{Stage: Staged, StagingMounted: true, Filesystem: "ext4 /dev/a", Boot: "1", Targets: []Target{
+	lost := map[string]Loss{"/c": Died}
+	r := &Record{Stage: Staged, StagingMounted: true, Filesystem: "ext4 /dev/a", Boot: "1", Lost: lost, Targets: []Target{
 		{
 			Path: "/a", Phase: Published, Filesystem: "ext4 /dev/a", HostPath: "/x", HostPhase: Bound, HostDevice: "8:1",
 		},

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,6 +64,9 @@ type Record struct {
 	// Filesystem is the type and source of what was mounted at StagingPath.
 	Filesystem string   `json:"filesystem,omitempty"`
 	Targets    []Target `json:"targets,omitempty"`
+	// Lost is how Pods have lost the volume, by the paths of targets at which
+	// they had it and do not have it again.
+	Lost map[string]Loss `json:"lost,omitempty"`
 	// Size is the volume's size in bytes that the node has last grown it to;
 	// 0 when it never did.
 	Size int64 `json:"size,omitempty"`
@@ -131,13 +135,13 @@ func (t *Target) Serves(host string) bool {
 	return t != nil && t.Phase == Published && (host == "" || t.HostPhase == Bound && t.HostPath == host)
 }
 
-// Clone returns a copy whose targets can be changed.
+// Clone returns a copy whose targets and losses can be changed.
 func (r *Record) Clone() *Record {
 	if r == nil {
 		return nil
 	}
 	c := *r
-	c.Targets = slices.Clone(r.Targets)
+	c.Targets, c.Lost = slices.Clone(r.Targets), maps.Clone(r.Lost)
 	return &c
 }
 
@@ -145,7 +149,7 @@ func (r *Record) Clone() *Record {
 // removes all mounts, but a driver may still remember its part.
 func (r *Record) Doubtful() *Record {
 	c := r.Clone()
-	c.StagingMounted, c.Filesystem = false, ""
+	c.StagingMounted, c.Filesystem, c.Lost = false, "", nil
 	if c.Stage == Staged {
 		c.Stage = Staging
 	}

@@ -99,7 +99,5 @@ func (p *planner) deadStays() Plan {
 	default:
 		cause = because(volume.ReasonFailedMount, "user", "%s", f.Refused)
 	}
-	return p.plan(volume.ReasonMountBroken, cause.Next,
-		"the mount of volume %s on node %s is dead, its server is gone; it is not made anew: %s",
-		p.f.Volume, p.f.Node, cause.Message)
+	return Plan{Actions: p.actions, Because: p.f.notBack(Died, cause)}
 }

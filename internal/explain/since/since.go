@@ -22,10 +22,18 @@ import (
 type Times struct {
 	state.Objects
 	view cluster.View
+	// untried says that tries are left out.
+	untried bool
 }
 
 // TimesOf returns what the objects tell.
-func TimesOf(o state.Objects) Times { return Times{o, o.View()} }
+func TimesOf(o state.Objects) Times { return Times{Objects: o, view: o.View()} }
+
+// WithoutTries returns the times without what changes whenever something is tried again.
+func (t Times) WithoutTries() Times {
+	t.untried = true
+	return t
+}
 
 // Time is what is known of the time of a link. Zero fields are not known.
 type Time struct {
@@ -40,6 +48,14 @@ func (t Times) Of(ns string, c chain.Chain, l chain.Link) Time {
 	if l.State == chain.OK {
 		return Time{}
 	}
+	out := t.find(ns, c, l)
+	if t.untried {
+		out.Tries = Tries{}
+	}
+	return out
+}
+
+func (t Times) find(ns string, c chain.Chain, l chain.Link) Time {
 	of := subject.Of(t.view, ns, c)
 	kind, name, _ := strings.Cut(l.Subject, "/")
 	switch kind {
@@ -94,14 +110,19 @@ func (t Times) claim(c *corev1.PersistentVolumeClaim, l chain.Link) Time {
 	return t.of(c, l, waits)
 }
 
+// resize returns since when a claim's volume grows: by the condition of the step that is under way. Other controllers'
+// conditions of the claim say nothing of that.
 func (t Times) resize(c *corev1.PersistentVolumeClaim, l chain.Link) Time {
 	if c == nil {
 		return Time{}
 	}
 	var began time.Time
 	for _, condition := range c.Status.Conditions {
-		if condition.Status == corev1.ConditionTrue {
-			began = condition.LastTransitionTime.Time
+		switch condition.Type {
+		case corev1.PersistentVolumeClaimResizing, corev1.PersistentVolumeClaimFileSystemResizePending:
+			if condition.Status == corev1.ConditionTrue {
+				began = condition.LastTransitionTime.Time
+			}
 		}
 	}
 	return t.of(c, l, began)

@@ -85,9 +85,10 @@ func rows() []row {
 		{"a volume that grows", "pvc/data", func(s *scene) {
 			s.Wants("2Gi")
 			s.Resizing(corev1.PersistentVolumeClaimControllerResizeInProgress)
-			s.Claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{
-				Type: corev1.PersistentVolumeClaimResizing, Status: corev1.ConditionTrue, LastTransitionTime: whytest.At(6),
-			}}
+			s.Claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{
+				{Type: corev1.PersistentVolumeClaimResizing, Status: corev1.ConditionTrue, LastTransitionTime: whytest.At(6)},
+				{Type: "example.org/Foreign", Status: corev1.ConditionTrue, LastTransitionTime: whytest.At(9)},
+			}
 		}, 6},
 		{"a class that is not there", "pvc/data", func(s *scene) { s.Unbound(); s.All.Classes = nil }, 1},
 		{"a claim that is not there", "pod/web", func(s *scene) { s.All.Claims = nil }, 0},
@@ -174,7 +175,11 @@ func TestTries(t *testing.T) {
 		s := whytest.New()
 		c.change(s)
 		told, _ := explainNamed(s.All, c.ask)
-		is := since.TimesOf(s.All).Of("ns", told, told.Answer())
+		times := since.TimesOf(s.All)
+		is := times.Of("ns", told, told.Answer())
+		if steady := times.WithoutTries().Of("ns", told, told.Answer()); steady != (since.Time{Since: is.Since}) {
+			t.Errorf("%s: without tries there are %+v", c.name, steady)
+		}
 		fmt.Fprintf(&b, "# %s\n%s\n%s\n%s\n\n", c.name, is.Text(time.Time{}), is.Text(whytest.At(8).Time),
 			is.Text(whytest.At(10).Time))
 	}

@@ -45,6 +45,7 @@ func (r reporter) after(
 			continue
 		}
 		b := r.inUse(ctx, f, x, decide.StepFailed(x.action.Verb, f.Driver, f.Node, causeOf(x.err)))
+		b = f.NotBack(x.action, b)
 		if wrong == nil {
 			plan.Because = b
 		}
@@ -130,9 +131,10 @@ func (r reporter) warn(ctx context.Context, f *facts, failed decide.Action, b vo
 		for _, pod := range f.consumers {
 			r.event(pod, b)
 		}
-	case failed.Verb == decide.Republish || failed.Verb == decide.Publish:
+	case failed.Verb == decide.Republish, failed.Verb == decide.Publish,
+		b.Reason == volume.ReasonMountBroken && failed.Path != "":
 		r.event(f.consumers[failed.Path], b)
-	case b.Reason == volume.ReasonFailedMount:
+	case b.Reason == volume.ReasonFailedMount, b.Reason == volume.ReasonMountBroken:
 		r.warnWaiting(f, b)
 	default:
 		r.warnUnmounting(ctx, f, failed.Path, b)

@@ -147,16 +147,20 @@ func (v *Volumes) try(key string) retry.Try {
 // apply carries out the actions in order, except those that a failed action blocks.
 func (v *Volumes) apply(ctx context.Context, f *facts, plan decide.Plan) []failure {
 	d := &applier{shared: v.shared, f: f, rec: f.Record.Clone()}
+	if d.rec != nil && len(plan.Actions) > 0 {
+		d.rec.Lost = f.Lost()
+	}
 	var failed []failure
 	for _, action := range plan.Actions {
 		if slices.ContainsFunc(failed, func(x failure) bool { return decide.Blocks(x.action, action) }) {
 			continue
 		}
-		v.setCalled(f, decide.CallInFlight(f.Facts, action.Verb))
+		v.setCalled(f, f.NotBack(action, decide.CallInFlight(f.Facts, action.Verb)))
 		if err := d.do(ctx, action); err != nil {
 			failed = append(failed, failure{action, err})
 		}
 	}
+	d.rec.Regain(f.Wanted)
 	if err := d.flush(); err != nil {
 		verb := decide.Stage
 		if len(f.Wanted) == 0 {
@@ -207,7 +211,7 @@ func (v *Volumes) unseenNow(f *facts) []string {
 // its reason says more and stays. A Pod's condition is written only if the call takes longer than usual.
 func (v *Volumes) setCalled(f *facts, b volume.Because) {
 	key := volume.Key(f.Driver, f.Handle)
-	if b.Reason == "" || v.queue.Failures(key) > 0 && strings.HasPrefix(string(v.Because(key).Reason), "Failed") {
+	if b.Reason == "" || v.queue.Failures(key) > 0 && ofFailure(v.Because(key).Reason) {
 		return
 	}
 	v.mu.Lock()
@@ -218,6 +222,11 @@ func (v *Volumes) setCalled(f *facts, b volume.Because) {
 	for _, pod := range f.consumers {
 		v.Consumers.DriverCalled(cluster.Key(pod))
 	}
+}
+
+// ofFailure says whether a reason is that of a step that failed.
+func ofFailure(r volume.Reason) bool {
+	return strings.HasPrefix(string(r), "Failed") || r == volume.ReasonMountBroken
 }
 
 // Recorded returns the volumes of the journal as the Node names them.

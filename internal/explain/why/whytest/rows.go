@@ -300,6 +300,7 @@ func ConsumerRows() []Row {
 			s.All.Warnings = nil
 		}},
 		{"a Pod over whose volume something is mounted", "pod/web", (*Scene).Covered},
+		{"a Pod that has lost its volume, which the driver does not mount again", "pod/web", (*Scene).Lost},
 		{"a Pod that names a claim that does not exist", "pod/web", func(s *Scene) { s.All.Claims = nil }},
 		{"a Pod without claims that finds no node", "pod/other", func(s *Scene) {
 			p := Pod("other", "")

@@ -146,6 +146,18 @@ func (s *Scene) Covered() {
 	})
 }
 
+// Lost has the node agent say that the server of the Pod's volume has died and that the driver does not mount it again.
+func (s *Scene) Lost() {
+	const at = "/p"
+	f := mount.Facts{
+		Volume: "v1", Node: "n1", Wanted: []mount.Consumer{{Path: at}},
+		Record: &mount.Record{Lost: map[string]mount.Loss{at: mount.Died}},
+	}
+	const words = "NodePublishVolume by driver " + Driver + ": Internal: no such bucket"
+	cause := mount.Failed(mount.Publish, "n1", words, "node n1")
+	s.Told(f.NotBack(mount.Action{Verb: mount.Publish, Path: at}, cause))
+}
+
 // Failed has the node agent say, or tell by an event, that a step did not work.
 func (s *Scene) Failed(v mount.Verb, cause, next string) {
 	b := mount.Failed(v, "n1", cause, next)

@@ -25,7 +25,7 @@
 //	silence                  lets watches that begin later tell nothing: caches keep what they list
 //	expect NAME              compares what the controller has done and told since the last expect with the text
 //	                         NAME of the file. "nothing" is no text. With -sort before NAME, different objects may
-//	                         be written in any order
+//	                         be written, and different lines noted, in any order
 //	table NAME KIND [COLUMN...]   compares a table of all objects of the kind; a COLUMN is HEADER=.json.path
 //	faults                   repeats the whole story once for each write of the controller and for each way in which it
 //	                         can fail (refused with a conflict; done but not answered; the controller dies before or

@@ -47,7 +47,7 @@ func newScene(t *testing.T, s *script) *Scene {
 }
 
 // Note adds a line to what the controller has done, for example a call of its driver.
-func (c *Scene) Note(line string) { c.note(deed{text: line + "\n"}) }
+func (c *Scene) Note(line string) { c.note(deed{line, line + "\n"}) }
 
 func (c *Scene) note(d deed) {
 	c.mu.Lock()

@@ -1,0 +1,86 @@
+package mount
+
+import "volplane.dev/volplane/internal/volume"
+
+// Loss is how a Pod has lost a mount.
+type Loss string
+
+// Losses: the server of the mounted filesystem has died, or somebody has unmounted it.
+const (
+	Died   Loss = "died"
+	Undone Loss = "unmounted"
+)
+
+// says continues a sentence about the mount.
+func (l Loss) says() string {
+	if l == Died {
+		return "is dead, its server is gone"
+	}
+	return "is gone, somebody has unmounted it"
+}
+
+// Lost returns how Pods that want the volume have lost it, by the paths of their targets: the volume was there, and a
+// Pod may be running that is without it. A loss ends when the Pod has the volume again, and not when a step fails that
+// should bring it back.
+func (f Facts) Lost() map[string]Loss {
+	if f.Record == nil {
+		return nil
+	}
+	var out map[string]Loss
+	for _, c := range f.Wanted {
+		if l := f.lossOf(c); l != "" {
+			if out == nil {
+				out = map[string]Loss{}
+			}
+			out[c.Path] = l
+		}
+	}
+	return out
+}
+
+func (f Facts) lossOf(c Consumer) Loss {
+	t := f.Record.Target(c.Path)
+	published := f.Verify && t != nil && t.Phase == Published
+	bound := published && t.HostPhase == Bound
+	switch {
+	case published && f.Dead[c.Path], bound && f.Dead[t.HostPath]:
+		return Died
+	case published && !f.Mounted[c.Path], bound && !f.Mounted[t.HostPath]:
+		return Undone
+	case t.Serves(c.HostPath):
+		return ""
+	}
+	return f.Record.Lost[c.Path]
+}
+
+// Regain forgets the losses of Pods that have the volume again.
+func (r *Record) Regain(wanted []Consumer) {
+	if r == nil {
+		return
+	}
+	for _, c := range wanted {
+		if r.Target(c.Path).Serves(c.HostPath) {
+			delete(r.Lost, c.Path)
+		}
+	}
+}
+
+// NotBack returns the reason why a step does not bring back a volume that Pods have lost. cause is why the step is not
+// done; it stays the reason if no Pod that had the volume waits for the step.
+func (f Facts) NotBack(a Action, cause volume.Because) volume.Because {
+	if cause.Reason == "" || a.Verb == Grow {
+		return cause
+	}
+	lost := f.Lost()
+	for _, c := range f.Wanted {
+		if l := lost[c.Path]; l != "" && (a.Path == "" || a.Path == c.Path) {
+			return f.notBack(l, cause)
+		}
+	}
+	return cause
+}
+
+func (f Facts) notBack(l Loss, cause volume.Because) volume.Because {
+	return because(volume.ReasonMountBroken, cause.Next, "the mount of volume %s on node %s %s; the mount is not back: %s",
+		f.Volume, f.Node, l.says(), cause.Message)
+}
