@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -35,6 +36,10 @@ type Caches struct {
 	csiDrivers  *Cache[*storagev1.CSIDriver]
 	capacities  *Cache[*storagev1.CSIStorageCapacity]
 	leases      *Cache[*coordinationv1.Lease]
+
+	snapshots       *Cache[*snapshotv1.VolumeSnapshot]
+	contents        *Cache[*snapshotv1.VolumeSnapshotContent]
+	snapshotClasses *Cache[*snapshotv1.VolumeSnapshotClass]
 }
 
 // anyCache is a Cache of any type of object.

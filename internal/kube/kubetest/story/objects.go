@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 
 	"volplane.dev/volplane/internal/kube/kubetest"
@@ -166,7 +165,7 @@ func decoded(text []byte) (runtime.Object, error) {
 	if err := yaml.Unmarshal(text, &m); err != nil {
 		return nil, err
 	}
-	o, err := scheme.Scheme.New(m.GroupVersionKind())
+	o, err := kubetest.NewScheme().New(m.GroupVersionKind())
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +178,7 @@ func decoded(text []byte) (runtime.Object, error) {
 
 // merged is an object with a merge patch.
 func merged(o runtime.Object, patch string) (runtime.Object, error) {
-	kinds, _, err := scheme.Scheme.ObjectKinds(o)
+	kinds, _, err := kubetest.NewScheme().ObjectKinds(o)
 	if err != nil {
 		return nil, err
 	}
