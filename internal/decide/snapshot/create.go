@@ -83,7 +83,7 @@ func contentOf(f Facts) (*snapshotv1.VolumeSnapshotContent, error) {
 		Spec: snapshotv1.VolumeSnapshotContentSpec{
 			VolumeSnapshotRef: corev1.ObjectReference{
 				Kind: volume.KindSnapshot, APIVersion: snapshotv1.SchemeGroupVersion.String(), Namespace: s.Namespace, Name: s.Name,
-				UID: s.UID, ResourceVersion: s.ResourceVersion,
+				UID: s.UID,
 			},
 			DeletionPolicy: class.DeletionPolicy, Driver: class.Driver, VolumeSnapshotClassName: &class.Name,
 			Source:           snapshotv1.VolumeSnapshotContentSource{VolumeHandle: &v.Spec.CSI.VolumeHandle},

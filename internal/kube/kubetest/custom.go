@@ -45,10 +45,14 @@ func (s Scheme) of(group string) *runtime.Scheme {
 }
 
 // New makes an object of a kind.
-func (s Scheme) New(kind schema.GroupVersionKind) (runtime.Object, error) { return s.of(kind.Group).New(kind) }
+func (s Scheme) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+	return s.of(kind.Group).New(kind)
+}
 
 // Recognizes says whether a kind is known.
-func (s Scheme) Recognizes(kind schema.GroupVersionKind) bool { return s.of(kind.Group).Recognizes(kind) }
+func (s Scheme) Recognizes(kind schema.GroupVersionKind) bool {
+	return s.of(kind.Group).Recognizes(kind)
+}
 
 // ObjectKinds returns the kinds that an object can be.
 func (s Scheme) ObjectKinds(o runtime.Object) (kinds []schema.GroupVersionKind, unversioned bool, err error) {
@@ -243,6 +247,10 @@ func (a customActions) send(to io.Writer, e watch.Event) error {
 }
 
 func jsonAnswer(code int, o any) (*http.Response, error) {
+	if status, ok := o.(metav1.Status); ok {
+		status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+		o = status
+	}
 	text, err := json.Marshal(o)
 	return &http.Response{
 		StatusCode: code, Header: http.Header{"Content-Type": {runtime.ContentTypeJSON}},

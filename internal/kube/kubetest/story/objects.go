@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/rogpeppe/go-internal/txtar"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -49,6 +50,13 @@ func kinds() []kind {
 		{"sc", "StorageClass", &storagev1.StorageClass{}, nil},
 		{"csinode", "CSINode", &storagev1.CSINode{}, nil},
 		{"csidriver", "CSIDriver", &storagev1.CSIDriver{}, nil},
+		{"vs", "VolumeSnapshot", &snapshotv1.VolumeSnapshot{}, []string{
+			"READYTOUSE=.status.readyToUse", "CONTENT=.status.boundVolumeSnapshotContentName", "ERROR=.status.error.message",
+		}},
+		{"vsc", "VolumeSnapshotContent", &snapshotv1.VolumeSnapshotContent{}, []string{
+			"HANDLE=.status.snapshotHandle", "READYTOUSE=.status.readyToUse", "SNAPSHOT=.spec.volumeSnapshotRef.name",
+		}},
+		{"vsclass", "VolumeSnapshotClass", &snapshotv1.VolumeSnapshotClass{}, nil},
 		{"capacity", "CSIStorageCapacity", &storagev1.CSIStorageCapacity{}, nil},
 	}
 }
