@@ -46,6 +46,7 @@ type Caches struct {
 type anyCache interface {
 	start(ctx context.Context)
 	wait(ctx context.Context) error
+	isOptional() bool
 }
 
 // NewCaches returns caches of the whole cluster. With a client of Translated, the cached objects
@@ -150,12 +151,23 @@ func cacheFor[T Object, L runtime.Object](
 }
 
 // Start starts the caches that were asked for and returns when they hold the objects of the first
-// list. They follow the cluster until ctx ends.
+// list, but for those of kinds that a server may not have. They follow the cluster until ctx ends.
 func (c *Caches) Start(ctx context.Context) error {
 	for _, m := range c.created {
 		m.start(ctx)
 	}
+	return c.wait(ctx, false)
+}
+
+// WaitForOptional returns when the caches of kinds that a server may not have hold the objects of the first list:
+// where custom resources are not installed, when they are.
+func (c *Caches) WaitForOptional(ctx context.Context) error { return c.wait(ctx, true) }
+
+func (c *Caches) wait(ctx context.Context, optional bool) error {
 	for _, m := range c.created {
+		if m.isOptional() != optional {
+			continue
+		}
 		if err := m.wait(ctx); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -37,7 +38,7 @@ func TestSnapshots(t *testing.T) {
 				heard[o.Name] = true
 			}
 		})
-		if err := caches.Start(ctx); err != nil {
+		if err := errors.Join(caches.Start(ctx), caches.WaitForOptional(ctx)); err != nil {
 			t.Fatal(err)
 		}
 		if _, ok := classes.Get("fast"); !ok || len(snapshots.By(cluster.SnapshotsByClaim, "ns/data")) != 1 {

@@ -54,7 +54,11 @@ func (a *API) Begin(build func(controller.Env) *controller.Controller) *Process 
 	late := time.AfterFunc(time.Minute, p.end)
 	defer late.Stop()
 	followed := p.follow()
-	if err := p.Caches.Start(p.ctx); err != nil {
+	err := p.Caches.Start(p.ctx)
+	if err == nil {
+		err = p.Caches.WaitForOptional(p.ctx)
+	}
+	if err != nil {
 		a.t.Fatal(err)
 	}
 	followed()
