@@ -41,7 +41,7 @@ func DriverControllers() []string {
 // ClusterControllers returns the names of the controllers that can run in a cluster of Kubernetes: those for one driver,
 // and the snapshot-controller, which Kubernetes does not have.
 func ClusterControllers() []string {
-	return append(DriverControllers(), snapshotter.CommonDeclaration().Name)
+	return append(DriverControllers(), snapshotter.BindingDeclaration().Name)
 }
 
 // limitGarbage sets the garbage collector's target to 50 % unless GOGC is set. The

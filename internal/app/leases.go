@@ -82,7 +82,7 @@ func leaseNames(roles []string, driver string) []string {
 		{attacher.Declaration().Name, volume.AttacherLease(driver)},
 		{resizer.Declaration().Name, volume.ResizerLease(driver)},
 		{snapshotter.Declaration().Name, volume.SnapshotterLease(driver)},
-		{snapshotter.CommonDeclaration().Name, volume.SnapshotControllerLease},
+		{snapshotter.BindingDeclaration().Name, volume.SnapshotControllerLease},
 	} {
 		if slices.Contains(roles, l.role) && !slices.Contains(out, l.name) {
 			out = append(out, l.name)

@@ -76,8 +76,8 @@ func members(intents provisioner.Logs) []member {
 			nodelife.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return nodelife.New(e, time.Now) },
 		},
 		{resizer.Declaration(), func(e controller.Env, s shared) *controller.Controller { return resizer.New(e, s.drivers) }},
-		{snapshotter.CommonDeclaration(), func(e controller.Env, _ shared) *controller.Controller {
-			return snapshotter.NewCommon(e)
+		{snapshotter.BindingDeclaration(), func(e controller.Env, _ shared) *controller.Controller {
+			return snapshotter.NewBinding(e)
 		}},
 		{snapshotter.Declaration(), func(e controller.Env, s shared) *controller.Controller {
 			return snapshotter.New(e, s.drivers)

@@ -24,8 +24,10 @@ import (
 type customClient[T Object, L runtime.Object] struct {
 	rest                rest.Interface
 	namespace, resource string
-	object              func() T
-	list                func() L
+	// kind is the name of the kind, which the API server wants to read in each object.
+	kind   string
+	object func() T
+	list   func() L
 }
 
 // request returns a request about the resource, or about one object of it. part is a subresource.
@@ -66,6 +68,8 @@ func do[T any](ctx context.Context, r *rest.Request, into T) (T, error) {
 
 // send sends a request with an object.
 func (c customClient[T, L]) send(ctx context.Context, r *rest.Request, o T) (T, error) {
+	o = o.DeepCopyObject().(T)
+	o.GetObjectKind().SetGroupVersionKind(snapshotv1.SchemeGroupVersion.WithKind(c.kind))
 	body, err := json.Marshal(o)
 	if err != nil {
 		var none T

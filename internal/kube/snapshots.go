@@ -24,7 +24,7 @@ func (c *Caches) SnapshotContents() *Cache[*snapshotv1.VolumeSnapshotContent] {
 func (c *Caches) SnapshotClasses() *Cache[*snapshotv1.VolumeSnapshotClass] {
 	return optionalFor(c, &c.snapshotClasses, customClient[*snapshotv1.VolumeSnapshotClass,
 		*snapshotv1.VolumeSnapshotClassList]{
-		rest: c.client.Discovery().RESTClient(), resource: volume.ResourceSnapshotClasses,
+		rest: c.client.Discovery().RESTClient(), resource: volume.ResourceSnapshotClasses, kind: "VolumeSnapshotClass",
 		object: func() *snapshotv1.VolumeSnapshotClass { return &snapshotv1.VolumeSnapshotClass{} },
 		list:   func() *snapshotv1.VolumeSnapshotClassList { return &snapshotv1.VolumeSnapshotClassList{} },
 	}, nil)
@@ -60,6 +60,7 @@ func snapshotsOf(
 ) customClient[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotList] {
 	return customClient[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotList]{
 		rest: client.Discovery().RESTClient(), namespace: namespace, resource: volume.ResourceSnapshots,
+		kind:   volume.KindSnapshot,
 		object: func() *snapshotv1.VolumeSnapshot { return &snapshotv1.VolumeSnapshot{} },
 		list:   func() *snapshotv1.VolumeSnapshotList { return &snapshotv1.VolumeSnapshotList{} },
 	}
@@ -69,7 +70,7 @@ func contentsOf(
 	client kubernetes.Interface,
 ) customClient[*snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContentList] {
 	return customClient[*snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContentList]{
-		rest: client.Discovery().RESTClient(), resource: volume.ResourceSnapshotContents,
+		rest: client.Discovery().RESTClient(), resource: volume.ResourceSnapshotContents, kind: "VolumeSnapshotContent",
 		object: func() *snapshotv1.VolumeSnapshotContent { return &snapshotv1.VolumeSnapshotContent{} },
 		list:   func() *snapshotv1.VolumeSnapshotContentList { return &snapshotv1.VolumeSnapshotContentList{} },
 	}

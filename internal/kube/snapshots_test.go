@@ -41,7 +41,10 @@ func TestSnapshots(t *testing.T) {
 		if err := errors.Join(caches.Start(ctx), caches.WaitForOptional(ctx)); err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := classes.Get("fast"); !ok || len(snapshots.By(cluster.SnapshotsByClaim, "ns/data")) != 1 {
+		if _, ok := classes.Get("fast"); !ok {
+			t.Error("classes are not cached")
+		}
+		if len(snapshots.By(cluster.SnapshotsByClaim, "ns/data")) != 1 {
 			t.Error("what there was is not cached")
 		}
 		synctest.Wait()
@@ -52,23 +55,29 @@ func TestSnapshots(t *testing.T) {
 		if _, ok := snapshots.Get("ns/new"); !ok || !heard["new"] || !heard["old"] {
 			t.Errorf("what is new is not watched: %v", heard)
 		}
-		one := &snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "c", Finalizers: []string{"a/b"}}}
-		one.Spec.VolumeSnapshotRef.Namespace, one.Spec.VolumeSnapshotRef.Name = "ns", "new"
-		got, err := contents.Create(ctx, one)
-		if err != nil || got.Kind != "VolumeSnapshotContent" {
-			t.Fatalf("created %v: %v", got, err)
-		}
-		again, made, err := contents.Ensure(ctx, one)
-		if err != nil || made || again.UID != got.UID || len(contents.By(cluster.ContentsBySnapshot, "ns/new")) != 1 {
-			t.Errorf("created again: %v, %v, %v", again, made, err)
-		}
-		if err := contents.Delete(ctx, got, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-		if gone, ok := contents.Get("c"); !ok || gone.DeletionTimestamp == nil {
-			t.Errorf("deleted: %v", gone)
-		}
+		writtenContents(t, contents)
 	})
+}
+
+// writtenContents creates, creates again and deletes a content.
+func writtenContents(t *testing.T, contents kube.Writer[*snapshotv1.VolumeSnapshotContent]) {
+	t.Helper()
+	one := &snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "c", Finalizers: []string{"a/b"}}}
+	one.Spec.VolumeSnapshotRef.Namespace, one.Spec.VolumeSnapshotRef.Name = "ns", "new"
+	got, err := contents.Create(t.Context(), one)
+	if err != nil || got.Kind != "VolumeSnapshotContent" {
+		t.Fatalf("created %v: %v", got, err)
+	}
+	again, made, err := contents.Ensure(t.Context(), one)
+	if err != nil || made || again.UID != got.UID || len(contents.By(cluster.ContentsBySnapshot, "ns/new")) != 1 {
+		t.Errorf("created again: %v, %v, %v", again, made, err)
+	}
+	if err := contents.Delete(t.Context(), got, metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+	if gone, ok := contents.Get("c"); !ok || gone.DeletionTimestamp == nil {
+		t.Errorf("deleted: %v", gone)
+	}
 }
 
 // TestChange: a change has only what differs, all digits of it, and the version that it is made of.

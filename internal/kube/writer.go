@@ -113,8 +113,8 @@ func (w Writer[T]) Ensure(ctx context.Context, o T) (got T, made bool, err error
 	return got, false, err
 }
 
-// Look reads an object from the API server itself, and lays it over the cache: what has just been made elsewhere may not
-// have arrived there. exists is false if there is no such object.
+// Look reads an object from the API server itself, and lays it over the cache: what has just been made elsewhere may
+// not have arrived there. exists is false if there is no such object.
 func (w Writer[T]) Look(ctx context.Context, namespace, name string) (exists bool, err error) {
 	got, err := w.api(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {

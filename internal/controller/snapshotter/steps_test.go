@@ -21,8 +21,8 @@ import (
 // TestSteps: what the snapshotter does with its driver, step by step, and by itself.
 func TestSteps(t *testing.T) { drivertest.Run(t, setting()) }
 
-// TestKilledWhileTaking: whenever a snapshotter is killed, before or after a write or call, the next one ends where this
-// one would have ended, and the driver is never asked before the intent is written.
+// TestKilledWhileTaking: whenever a snapshotter is killed, before or after a write or call, the next one ends where
+// this one would have ended, and the driver is never asked before the intent is written.
 func TestKilledWhileTaking(t *testing.T) {
 	drivertest.Killed(t, setting(), "testdata/killed/take.txt", "driver made vol\nlook content/c", intentFirst)
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // watch has everything looked at again that a change can concern: nothing is polled.
-func (c *common) watch() {
+func (c *binding) watch() {
 	c.snapshots.Watch(c.snapshotChanged)
 	c.contents.Watch(c.contentChanged)
 	c.claims.Watch(c.claimChanged)
@@ -31,11 +31,11 @@ func (c *common) watch() {
 	})
 }
 
-func (c *common) enqueue(s *snapshotv1.VolumeSnapshot) {
+func (c *binding) enqueue(s *snapshotv1.VolumeSnapshot) {
 	c.Add(controller.Key{Kind: kindSnapshot, Namespace: s.Namespace, Name: s.Name})
 }
 
-func (c *common) enqueueUnready(all []*snapshotv1.VolumeSnapshot) {
+func (c *binding) enqueueUnready(all []*snapshotv1.VolumeSnapshot) {
 	for _, s := range all {
 		if !snapshot.IsReady(s) {
 			c.enqueue(s)
@@ -43,7 +43,7 @@ func (c *common) enqueueUnready(all []*snapshotv1.VolumeSnapshot) {
 	}
 }
 
-func (c *common) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
+func (c *binding) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 	last := controller.Latest(before, after)
 	if after != nil {
 		c.enqueue(after)
@@ -57,7 +57,7 @@ func (c *common) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 	}
 }
 
-func (c *common) contentChanged(before, after *snapshotv1.VolumeSnapshotContent) {
+func (c *binding) contentChanged(before, after *snapshotv1.VolumeSnapshotContent) {
 	last := controller.Latest(before, after)
 	if after != nil {
 		c.Add(controller.Key{Kind: kindContent, Name: after.Name})
@@ -69,7 +69,7 @@ func (c *common) contentChanged(before, after *snapshotv1.VolumeSnapshotContent)
 	}
 }
 
-func (c *common) claimChanged(before, after *corev1.PersistentVolumeClaim) {
+func (c *binding) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	last := controller.Latest(before, after)
 	c.enqueueUnready(c.snapshots.By(cluster.SnapshotsByClaim, cluster.Key(last)))
 	if after != nil && slices.Contains(after.Finalizers, volume.FinalizerSnapshotSource) {

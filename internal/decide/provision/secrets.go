@@ -130,8 +130,8 @@ func secret(
 	return &corev1.SecretReference{Name: name, Namespace: namespace}, nil
 }
 
-// Expand replaces each ${token} of a template for the name or namespace of a Secret. A token without braces is refused like an unknown one, because it would
-// be ambiguous.
+// Expand replaces each ${token} of a template for the name or namespace of a Secret. A token without braces is refused
+// like an unknown one, because it would be ambiguous.
 func Expand(template string, tokens map[string]string) (string, error) {
 	var out strings.Builder
 	for rest := template; ; {

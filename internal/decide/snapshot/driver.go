@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -41,8 +42,9 @@ const (
 	Record
 	// Take calls CreateSnapshot; AfterTake judges the answer.
 	Take
-	// Get calls GetSnapshot, and Look ListSnapshots; AfterLook judges the answer.
+	// Get calls GetSnapshot; AfterLook judges the answer.
 	Get
+	// Look calls ListSnapshots; AfterLook judges the answer.
 	Look
 	// Note writes the status of DriverPlan.Content.
 	Note
@@ -142,43 +144,57 @@ func keep(f DriverFacts) DriverPlan {
 // intent: the driver is asked with the same arguments whether it is ready.
 func record(f DriverFacts) DriverPlan {
 	c := f.Content
-	p := DriverPlan{Step: Take, First: !isIntended(c) && !isTaken(c), Because: because(volume.ReasonSnapshotPending, c.Spec.Driver,
-		"driver "+c.Spec.Driver+" is asked for a snapshot of volume "+*c.Spec.Source.VolumeHandle)}
-	parameters, recorded := c.Annotations[volume.AnnSnapshotParameters]
-	switch {
-	case !f.Takes:
-		return f.failed(volume.ReasonSnapshotFailed, "user", "driver "+c.Spec.Driver+
-			" cannot take snapshots: it does not have the capability CREATE_DELETE_SNAPSHOT")
-	case !recorded && f.Class == nil:
-		return f.failed(volume.ReasonSnapshotClassFailed, "user", "VolumeSnapshotClass "+
-			ptr.Deref(c.Spec.VolumeSnapshotClassName, "")+" of content "+c.Name+" does not exist")
-	case !recorded && f.Class.Driver != c.Spec.Driver:
-		return f.failed(volume.ReasonSnapshotDriverMismatch, "user", "VolumeSnapshotClass "+f.Class.Name+" is of driver "+
-			f.Class.Driver+", and content "+c.Name+" of driver "+c.Spec.Driver)
-	case !recorded:
-		var err error
-		if parameters, err = parametersOf(f.Class); err != nil {
-			return f.failed(volume.ReasonSnapshotFailed, "user", err.Error())
-		}
+	parameters, problem := f.parameters()
+	if problem.Reason != "" {
+		return f.failed(problem.Reason, problem.Next, problem.Message)
 	}
-	p.Request = Request{
-		Name: namePrefix + string(c.Spec.VolumeSnapshotRef.UID), Source: *c.Spec.Source.VolumeHandle,
-		Secret: takingSecret(c),
+	p := DriverPlan{
+		Step: Take, First: !isIntended(c) && !isTaken(c),
+		Request: Request{
+			Name: namePrefix + string(c.Spec.VolumeSnapshotRef.UID), Source: *c.Spec.Source.VolumeHandle,
+			Secret: takingSecret(c),
+		},
+		Because: because(volume.ReasonSnapshotPending, c.Spec.Driver,
+			"driver "+c.Spec.Driver+" is asked for a snapshot of volume "+*c.Spec.Source.VolumeHandle),
 	}
 	if json.Unmarshal([]byte(parameters), &p.Request.Parameters) != nil {
 		return f.failed(volume.ReasonSnapshotFailed, "user",
 			"annotation "+volume.AnnSnapshotParameters+" of content "+c.Name+" is no JSON object of texts")
-	}
-	if (isIntended(c) || isTaken(c)) && recorded && has(c, volume.FinalizerContentBound) {
-		return p
 	}
 	next := noted(c, volume.AnnSnapshotParameters, parameters)
 	if !isTaken(c) {
 		next = noted(next, volume.AnnSnapshotCreating, yes)
 	}
 	with(next, volume.FinalizerContentBound)
-	p.Step, p.Content = Record, next
+	if !maps.Equal(next.Annotations, c.Annotations) || len(next.Finalizers) > len(c.Finalizers) {
+		p.Step, p.Content = Record, next
+	}
 	return p
+}
+
+// parameters returns the parameters for the driver as JSON, as they were written down or as the class has them now, or
+// why there are none.
+func (f DriverFacts) parameters() (parameters string, problem volume.Because) {
+	c := f.Content
+	parameters, recorded := c.Annotations[volume.AnnSnapshotParameters]
+	switch {
+	case !f.Takes:
+		return "", because(volume.ReasonSnapshotFailed, "user", "driver "+c.Spec.Driver+
+			" cannot take snapshots: it does not have the capability CREATE_DELETE_SNAPSHOT")
+	case recorded:
+		return parameters, problem
+	case f.Class == nil:
+		return "", because(volume.ReasonSnapshotClassFailed, "user", "VolumeSnapshotClass "+
+			ptr.Deref(c.Spec.VolumeSnapshotClassName, "")+" of content "+c.Name+" does not exist")
+	case f.Class.Driver != c.Spec.Driver:
+		return "", because(volume.ReasonSnapshotDriverMismatch, "user", "VolumeSnapshotClass "+f.Class.Name+
+			" is of driver "+f.Class.Driver+", and content "+c.Name+" of driver "+c.Spec.Driver)
+	}
+	parameters, err := parametersOf(f.Class)
+	if err != nil {
+		return "", because(volume.ReasonSnapshotFailed, "user", err.Error())
+	}
+	return parameters, problem
 }
 
 // takingSecret returns the Secret for taking and deleting the driver's snapshot.
@@ -235,10 +251,18 @@ func remove(f DriverFacts) DriverPlan {
 		return release(c, "driver "+c.Spec.Driver+" has taken no snapshot for content "+c.Name)
 	case isIntended(c) && handle == "":
 		return record(f)
-	case !deletes(c):
-		return release(c, "the driver's snapshot of content "+c.Name+" is retained")
 	case handle == "":
 		return release(c, "driver "+c.Spec.Driver+" was never asked for the snapshot of content "+c.Name)
+	case !deletes(c):
+		return release(c, "the driver's snapshot of content "+c.Name+" is retained")
+	}
+	return removeHandle(f, handle)
+}
+
+// removeHandle decides about the driver's snapshot of a content that is being deleted.
+func removeHandle(f DriverFacts, handle string) DriverPlan {
+	c := f.Content
+	switch {
 	case c.Status != nil && c.Status.VolumeGroupSnapshotHandle != nil:
 		return release(c, "the driver's snapshot of content "+c.Name+" is deleted with its group")
 	case len(f.Others) > 0:

@@ -190,7 +190,8 @@ func TestEveryAnswer(t *testing.T) {
 
 // TestAnswers: what is written and said after an answer.
 func TestAnswers(t *testing.T) {
-	done, no := volume.Answer{Outcome: volume.Done}, volume.Answer{Outcome: volume.Failed, Code: "Internal", Text: "Internal: no"}
+	done := volume.Answer{Outcome: volume.Done}
+	no := volume.Answer{Outcome: volume.Failed, Code: "Internal", Text: "Internal: no"}
 	shot := func(t Taken) Answer { t.Handle = handle; return Answer{Answer: done, Taken: t} }
 	var out strings.Builder
 	for _, c := range []struct {
@@ -199,7 +200,9 @@ func TestAnswers(t *testing.T) {
 		facts  DriverFacts
 		answer Answer
 	}{
-		{"it is taken and ready", AfterTake, at(of(contained)), shot(Taken{Source: "vol", Created: 7, Bytes: 3, Ready: true})},
+		{"it is taken and ready", AfterTake, at(of(contained)), shot(Taken{
+			Source: "vol", Created: 7, Bytes: 3, Ready: true,
+		})},
 		{"it is not ready", AfterTake, at(of(contained)), shot(Taken{Created: 7})},
 		{"nor later", AfterTake, at(of(pending)), shot(Taken{Created: 5e9, Bytes: 1 << 30})},
 		{"a driver that does not say when", AfterTake, at(of(contained)), shot(Taken{Ready: true})},

@@ -217,7 +217,9 @@ func TestContents(t *testing.T) {
 		{"it is kept", of(contained), false},
 		{"somebody else made it", of(contained, func(f *Facts) { f.Content.Finalizers = nil }), false},
 		{"nobody is bound to it", of(given), false},
-		{"it has two sources", of(contained, func(f *Facts) { f.Content.Spec.Source.SnapshotHandle = ptr.To(handle) }), false},
+		{"it has two sources", of(contained, func(f *Facts) {
+			f.Content.Spec.Source.SnapshotHandle = ptr.To(handle)
+		}), false},
 		{"its snapshot is there", of(used, contentGone), false},
 		{"its snapshot is gone, but a cache may be late", of(used, contentGone, func(f *Facts) { f.Snapshot = nil }), false},
 		{"its snapshot is gone", of(used, contentGone, func(f *Facts) { f.Snapshot = nil }), true},

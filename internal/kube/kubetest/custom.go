@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -185,6 +186,10 @@ func (a customActions) action(q customRequest) (clienttesting.Action, error) {
 	if err != nil {
 		return nil, err
 	}
+	if is := o.GetObjectKind().GroupVersionKind(); is != q.kind {
+		return nil, fmt.Errorf("the body is of kind %q, not %q", is, q.kind)
+	}
+	o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	if q.Method == http.MethodPost {
 		return clienttesting.NewCreateAction(q.resource, q.namespace, o), nil
 	}

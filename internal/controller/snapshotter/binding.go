@@ -31,8 +31,8 @@ const maxSteps = 10
 // errSteps says that a key had more to do than expected.
 var errSteps = errors.New("more steps than expected; it is looked at again")
 
-// CommonDeclaration is what the snapshot-controller reads and writes.
-func CommonDeclaration() controller.Declaration {
+// BindingDeclaration is what the snapshot-controller reads and writes.
+func BindingDeclaration() controller.Declaration {
 	const creates = "from the beginning of a content that this program makes, and on one that somebody else has made"
 	return controller.Declaration{
 		Name: "snapshot-controller",
@@ -51,7 +51,7 @@ func CommonDeclaration() controller.Declaration {
 	}
 }
 
-type common struct {
+type binding struct {
 	controller.Env
 	*controller.Controller
 	snapshots kube.Writer[*snapshotv1.VolumeSnapshot]
@@ -61,10 +61,10 @@ type common struct {
 	volumes   *kube.Cache[*corev1.PersistentVolume]
 }
 
-// NewCommon returns the snapshot-controller. It must be made before the caches start.
-func NewCommon(env controller.Env) *controller.Controller {
-	c := &common{
-		Env: env, Controller: &controller.Controller{Declaration: CommonDeclaration(), Workers: 10, Log: env.Log},
+// NewBinding returns the snapshot-controller. It must be made before the caches start.
+func NewBinding(env controller.Env) *controller.Controller {
+	c := &binding{
+		Env: env, Controller: &controller.Controller{Declaration: BindingDeclaration(), Workers: 10, Log: env.Log},
 		snapshots: env.Caches.WriteSnapshots(env.Client), contents: env.Caches.WriteContents(env.Client),
 		classes: env.Caches.SnapshotClasses(), claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.Volumes(),
 	}
@@ -73,7 +73,7 @@ func NewCommon(env controller.Env) *controller.Controller {
 	return c.Controller
 }
 
-func (c *common) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
+func (c *binding) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
 	next := map[string]func(context.Context, controller.Key, bool) (done bool, err error){
 		kindSnapshot: c.stepSnapshot, kindContent: c.stepContent, kindClaim: c.stepClaim,
 	}[key.Kind]
@@ -94,7 +94,7 @@ func (c *common) reconcile(ctx context.Context, key controller.Key) (controller.
 var errAbsent = errors.New("the object does not exist")
 
 // stepSnapshot does the next step for a snapshot.
-func (c *common) stepSnapshot(ctx context.Context, key controller.Key, absent bool) (done bool, err error) {
+func (c *binding) stepSnapshot(ctx context.Context, key controller.Key, absent bool) (done bool, err error) {
 	s, ok := c.snapshots.Get(key.Namespace + "/" + key.Name)
 	if !ok {
 		return true, nil
@@ -121,7 +121,7 @@ func look[T kube.Object](ctx context.Context, w kube.Writer[T], namespace, name 
 	return err
 }
 
-func (c *common) gather(s *snapshotv1.VolumeSnapshot) snapshot.Facts {
+func (c *binding) gather(s *snapshotv1.VolumeSnapshot) snapshot.Facts {
 	f := snapshot.Facts{Snapshot: s, Now: metav1.Now()}
 	if name := s.Spec.VolumeSnapshotClassName; name != nil && *name != "" {
 		f.Class, _ = c.classes.Get(*name)
@@ -155,7 +155,7 @@ func refusal(f snapshot.Facts, p snapshot.Plan, err error) (then snapshot.Plan, 
 }
 
 // apply does the step of a plan about a snapshot, and tells of it.
-func (c *common) apply(ctx context.Context, f snapshot.Facts, p snapshot.Plan) (err error) {
+func (c *binding) apply(ctx context.Context, f snapshot.Facts, p snapshot.Plan) (err error) {
 	switch p.Step {
 	case snapshot.WriteSnapshot:
 		_, err = c.snapshots.Change(ctx, f.Snapshot, p.Snapshot)
@@ -178,7 +178,7 @@ func (c *common) apply(ctx context.Context, f snapshot.Facts, p snapshot.Plan) (
 }
 
 // tell records the events of a plan.
-func (c *common) tell(about runtime.Object, p snapshot.Plan) {
+func (c *binding) tell(about runtime.Object, p snapshot.Plan) {
 	switch {
 	case p.Tell && p.Warn:
 		c.Events.Warn(about, p.Because)
@@ -191,7 +191,7 @@ func (c *common) tell(about runtime.Object, p snapshot.Plan) {
 }
 
 // stepContent does the next step for a content that is no matter of its driver.
-func (c *common) stepContent(ctx context.Context, key controller.Key, absent bool) (done bool, err error) {
+func (c *binding) stepContent(ctx context.Context, key controller.Key, absent bool) (done bool, err error) {
 	content, ok := c.contents.Get(key.Name)
 	if !ok {
 		return true, nil
@@ -213,7 +213,7 @@ func (c *common) stepContent(ctx context.Context, key controller.Key, absent boo
 }
 
 // stepClaim takes the finalizer from a claim when no snapshot is being taken of it any more.
-func (c *common) stepClaim(ctx context.Context, key controller.Key, _ bool) (done bool, err error) {
+func (c *binding) stepClaim(ctx context.Context, key controller.Key, _ bool) (done bool, err error) {
 	claim, ok := c.claims.Get(key.Namespace + "/" + key.Name)
 	if !ok {
 		return true, nil

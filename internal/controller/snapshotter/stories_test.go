@@ -8,5 +8,5 @@ import (
 
 // TestStories: what the snapshot-controller does about snapshots, contents and claims.
 func TestStories(t *testing.T) {
-	story.Run(t, func(*story.Scene) story.Cast { return story.Cast{Controller: NewCommon} })
+	story.Run(t, func(*story.Scene) story.Cast { return story.Cast{Controller: NewBinding} })
 }
