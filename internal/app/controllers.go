@@ -38,8 +38,8 @@ func DriverControllers() []string {
 	}
 }
 
-// ClusterControllers returns the names of the controllers that can run in a cluster of Kubernetes: those for one driver,
-// and the snapshot-controller, which Kubernetes does not have.
+// ClusterControllers returns the names of the controllers that can run in a cluster of Kubernetes: those for one
+// driver, and the snapshot-controller, which Kubernetes does not have.
 func ClusterControllers() []string {
 	return append(DriverControllers(), snapshotter.BindingDeclaration().Name)
 }

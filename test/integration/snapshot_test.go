@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -110,15 +111,18 @@ func restores(c *corev1.PersistentVolumeClaim) {
 // custom writes a custom resource of snapshots. These are served a moment after the server is ready.
 func (p *plane) custom(verb, path, body string) {
 	p.t.Helper()
+	tried := false
 	p.eventually(func() string {
 		r := p.client.Discovery().RESTClient().Verb(verb).AbsPath(snapshotAPI + path)
 		if verb == "PATCH" {
 			r = r.SetHeader("Content-Type", string(types.MergePatchType))
 		}
-		if err := r.Body([]byte(body)).Do(p.ctx).Error(); err != nil {
-			return err.Error()
+		err := r.Body([]byte(body)).Do(p.ctx).Error()
+		if err == nil || tried && apierrors.IsAlreadyExists(err) {
+			return ""
 		}
-		return ""
+		tried = true
+		return err.Error()
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/csi/csitest"
@@ -77,10 +78,12 @@ func (p *plane) waitForReady(name string) snapshotObject {
 func (p *plane) waitForGone(path string) {
 	p.t.Helper()
 	p.eventually(func() string {
-		body, err := p.client.Discovery().RESTClient().Get().AbsPath(snapshotAPI + path).DoRaw(p.ctx)
-		if err != nil && strings.Contains(err.Error(), "not found") {
+		result := p.client.Discovery().RESTClient().Get().AbsPath(snapshotAPI+path).
+			SetHeader("Accept", "application/json").Do(p.ctx)
+		if apierrors.IsNotFound(result.Error()) {
 			return ""
 		}
+		body, _ := result.Raw()
 		return path + " is there: " + string(body)
 	})
 }
@@ -124,7 +127,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	p.createClaim("copy", "fast", restores)
 	p.waitForBound("copy")
-	if got := p.creations()[0].GetVolumeContentSource().GetSnapshot().GetSnapshotId(); got != handle {
+	if got := p.creations()[1].GetVolumeContentSource().GetSnapshot().GetSnapshotId(); got != handle {
 		t.Errorf("the volume is made from snapshot %q", got)
 	}
 	p.deleteSnapshot("s")

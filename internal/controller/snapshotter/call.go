@@ -111,6 +111,11 @@ func (s *snapshotter) remove(
 	_, err = d.ControllerClient().DeleteSnapshot(ctx,
 		&csipb.DeleteSnapshotRequest{SnapshotId: p.Request.Handle, Secrets: secret})
 	a := answer(nil, err)
+	if err == nil {
+		s.mu.Lock()
+		s.removed[f.Content.UID] = true
+		s.mu.Unlock()
+	}
 	if missing != nil {
 		a.Missing = missing.Error()
 	}

@@ -56,6 +56,8 @@ type snapshotter struct {
 	mu sync.Mutex
 	// refused holds the contents whose drivers have certainly not taken the snapshot.
 	refused map[types.UID]bool
+	// removed holds the contents whose drivers have deleted the snapshot.
+	removed map[types.UID]bool
 	// polls counts, by content, the answers that a snapshot is not ready.
 	polls map[types.UID]int
 }
@@ -63,7 +65,8 @@ type snapshotter struct {
 // New returns the snapshotter for the drivers of a set. It must be made before the caches start.
 func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 	s := &snapshotter{
-		Env: env, drivers: drivers, refused: map[types.UID]bool{}, polls: map[types.UID]int{},
+		Env: env, drivers: drivers, refused: map[types.UID]bool{}, removed: map[types.UID]bool{},
+		polls: map[types.UID]int{},
 		Controller: &controller.Controller{
 			Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log,
 		},
@@ -100,6 +103,7 @@ func (s *snapshotter) forget(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.refused, uid)
+	delete(s.removed, uid)
 	delete(s.polls, uid)
 }
 
@@ -152,7 +156,7 @@ func (s *snapshotter) gather(c *snapshotv1.VolumeSnapshotContent) snapshot.Drive
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f.Refused = s.refused[c.UID]
+	f.Refused, f.Removed = s.refused[c.UID], s.removed[c.UID]
 	return f
 }
 

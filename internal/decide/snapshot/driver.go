@@ -26,6 +26,8 @@ type DriverFacts struct {
 	Ours, Takes, Lists, Gets bool
 	// Refused says that the driver's last answer was that it has not taken the snapshot, and proves it.
 	Refused bool
+	// Removed says that the driver has deleted the snapshot, and that this is not written yet.
+	Removed bool
 	// Others are the names of other contents of the driver that stand for the same snapshot of it, in order.
 	Others []string
 	// Now is the time at which errors are noted.
@@ -263,6 +265,8 @@ func remove(f DriverFacts) DriverPlan {
 func removeHandle(f DriverFacts, handle string) DriverPlan {
 	c := f.Content
 	switch {
+	case f.Removed:
+		return release(c, "driver "+c.Spec.Driver+" has deleted snapshot "+handle)
 	case c.Status != nil && c.Status.VolumeGroupSnapshotHandle != nil:
 		return release(c, "the driver's snapshot of content "+c.Name+" is deleted with its group")
 	case len(f.Others) > 0:

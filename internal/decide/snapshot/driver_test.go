@@ -154,6 +154,9 @@ func TestRemoving(t *testing.T) {
 		{"another content stands for the same snapshot", at(of(taken, going), func(f *DriverFacts) {
 			f.Others = []string{"another"}
 		})},
+		{"the driver has deleted it, and that could not be written", at(of(taken, going), func(f *DriverFacts) {
+			f.Removed = true
+		})},
 		{"it goes with its group", at(of(taken, going, func(f *Facts) {
 			f.Content.Status.VolumeGroupSnapshotHandle = ptr.To("g")
 		}))},
