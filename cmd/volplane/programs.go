@@ -22,7 +22,7 @@ func programs() cli.Programs {
 		Node:              runNode,
 		LocalDriver:       app.LocalDriver,
 		Controllers:       app.Controllers,
-		DriverControllers: app.DriverControllers(),
+		DriverControllers: app.ClusterControllers(),
 		Rights:            app.DriverControllerRights,
 		Pool:              app.PoolRecords,
 		Registrar:         app.Registrar,

@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/controller/capacity"
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/controller/resizer"
+	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/manifest"
@@ -33,7 +34,14 @@ var errNoController = errors.New("says that it has a controller, but not behind 
 func DriverControllers() []string {
 	return []string{
 		provisioner.Declaration().Name, capacity.Declaration().Name, attacher.Declaration().Name, resizer.Declaration().Name,
+		snapshotter.Declaration().Name,
 	}
+}
+
+// ClusterControllers returns the names of the controllers that can run in a cluster of Kubernetes: those for one
+// driver, and the snapshot-controller, which Kubernetes does not have.
+func ClusterControllers() []string {
+	return append(DriverControllers(), snapshotter.BindingDeclaration().Name)
 }
 
 // limitGarbage sets the garbage collector's target to 50 % unless GOGC is set. The

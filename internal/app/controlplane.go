@@ -106,7 +106,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 			Client: client, Caches: caches,
 			Events: kube.NewRecorder(ctx, client, m.Name), Log: o.Log.With("controller", m.Name),
 		}, common)
-		all = append(all, parts.Part{Name: m.Name, Run: c.Run})
+		all = append(all, parts.Part{Name: m.Name, Run: whenRead(m.Declaration, caches, c.Run)})
 	}
 	if err := caches.Start(ctx); err != nil {
 		return parts.UnlessEnded(ctx, err)
@@ -114,6 +114,22 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	go o.Drivers.Follow(ctx)
 	ready()
 	return parts.Run(ctx, o.Log, all)
+}
+
+// whenRead returns a function that runs a controller when it has read its objects. Those of custom resources may be
+// installed later, and no other controller waits for them.
+func whenRead(
+	d controller.Declaration, caches *kube.Caches, run func(context.Context) error,
+) func(context.Context) error {
+	if !slices.ContainsFunc(d.Inputs, func(a kube.Access) bool { return a.Group == volume.GroupSnapshot }) {
+		return run
+	}
+	return func(ctx context.Context) error {
+		if err := caches.WaitForOptional(ctx); err != nil {
+			return parts.UnlessEnded(ctx, err)
+		}
+		return run(ctx)
+	}
 }
 
 // clientFor returns the client of one role. It has no client-side rate limit, but

@@ -16,6 +16,7 @@ import (
 	"volplane.dev/volplane/internal/controller/capacity"
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/controller/resizer"
+	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -80,6 +81,8 @@ func leaseNames(roles []string, driver string) []string {
 		{capacity.Declaration().Name, volume.ProvisionerLease(driver)},
 		{attacher.Declaration().Name, volume.AttacherLease(driver)},
 		{resizer.Declaration().Name, volume.ResizerLease(driver)},
+		{snapshotter.Declaration().Name, volume.SnapshotterLease(driver)},
+		{snapshotter.BindingDeclaration().Name, volume.SnapshotControllerLease},
 	} {
 		if slices.Contains(roles, l.role) && !slices.Contains(out, l.name) {
 			out = append(out, l.name)

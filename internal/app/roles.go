@@ -17,6 +17,7 @@ import (
 	"volplane.dev/volplane/internal/controller/protection"
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/controller/resizer"
+	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/kube"
@@ -75,6 +76,12 @@ func members(intents provisioner.Logs) []member {
 			nodelife.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return nodelife.New(e, time.Now) },
 		},
 		{resizer.Declaration(), func(e controller.Env, s shared) *controller.Controller { return resizer.New(e, s.drivers) }},
+		{snapshotter.BindingDeclaration(), func(e controller.Env, _ shared) *controller.Controller {
+			return snapshotter.NewBinding(e)
+		}},
+		{snapshotter.Declaration(), func(e controller.Env, s shared) *controller.Controller {
+			return snapshotter.New(e, s.drivers)
+		}},
 	}
 }
 

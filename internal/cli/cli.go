@@ -115,6 +115,7 @@ gRPC code that the driver has answered.`,
 		&cobra.Group{ID: "programs", Title: "Control plane, node agent and drivers:"})
 	for _, o := range []*cobra.Command{
 		s.applyCommand(), s.getCommand(), s.deleteCommand(), s.mountCommand(), s.umountCommand(), s.whyCommand(),
+		s.snapshotCommand(), s.restoreSnapshotCommand(),
 		s.snapshotStateCommand(), s.statusCommand(), s.orphansCommand(), s.adoptCommand(),
 	} {
 		o.GroupID = "objects"

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 					_, err := fmt.Println("ran", o.Node, o.PluginDir, o.RootDir, o.SocketDir, o.RegistryDir, o.ConfigFile)
 					return err
 				},
-				DriverControllers: app.DriverControllers(),
+				DriverControllers: app.ClusterControllers(),
 				Rights:            app.DriverControllerRights,
 				Pool:              app.PoolRecords,
 				Registrar: func(_ context.Context, o program.RegistrarOptions) error {

@@ -18,11 +18,13 @@ func (s *shell) controllerCommand() *cobra.Command {
 		Use:   "controller",
 		Short: "Run the controllers for a driver in a cluster",
 		Long: `Run the controllers for a CSI driver in a Kubernetes cluster until terminated.
-They replace csi-provisioner, csi-attacher and csi-resizer and use the same
-leases, so that a sidecar and this command never work at the same time.
+They replace csi-provisioner, csi-attacher, csi-resizer, csi-snapshotter and the
+snapshot-controller, and use the same leases, so that a sidecar and this command
+never work at the same time.
 
 In a Pod, the command uses the Pod's service account.`,
 		Example: `  volplane controller --csi-address /run/csi/socket
+  volplane controller --controllers provisioner,attacher,resizer,snapshotter
   volplane controller --kubeconfig admin.conf --controllers attacher -v 5`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.controller(cmd.Context(), o) },

@@ -23,6 +23,9 @@ const (
 	// UnboundBySource: "namespace/name" of the claim that a claim without spec.volumeName is to be
 	// a clone of.
 	UnboundBySource = "source"
+	// UnboundBySnapshot: "namespace/name" of the snapshot that the data of a claim without spec.volumeName are to come
+	// from.
+	UnboundBySnapshot = "snapshot"
 	// VolumesByClaim: "namespace/name" of spec.claimRef.
 	VolumesByClaim = "claim"
 	// VolumesByHandle: "driver^handle" of a CSI volume.
@@ -102,6 +105,12 @@ func ClaimIndexers() Indexers[*corev1.PersistentVolumeClaim] {
 		ClaimsByVolume: func(c *corev1.PersistentVolumeClaim) []string { return nonEmpty(c.Spec.VolumeName) },
 		UnboundBySource: func(c *corev1.PersistentVolumeClaim) []string {
 			if s := c.Spec.DataSource; s != nil && s.Kind == "PersistentVolumeClaim" && c.Spec.VolumeName == "" {
+				return []string{c.Namespace + "/" + s.Name}
+			}
+			return nil
+		},
+		UnboundBySnapshot: func(c *corev1.PersistentVolumeClaim) []string {
+			if s := c.Spec.DataSource; s != nil && s.Kind == volume.KindSnapshot && c.Spec.VolumeName == "" {
 				return []string{c.Namespace + "/" + s.Name}
 			}
 			return nil

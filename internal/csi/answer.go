@@ -76,6 +76,8 @@ func answerProblem(reply any) string {
 		missing = required("volume id", r.GetVolume().GetVolumeId())
 	case *csipb.CreateSnapshotResponse:
 		missing = required("snapshot id", r.GetSnapshot().GetSnapshotId())
+	case *csipb.GetSnapshotResponse:
+		missing = required("snapshot id", r.GetSnapshot().GetSnapshotId())
 	case *csipb.NodeGetInfoResponse:
 		missing = required("node id", r.GetNodeId())
 	}

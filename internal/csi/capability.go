@@ -15,7 +15,7 @@ type PluginCapabilities struct {
 // ControllerCapabilities holds the capabilities of a driver's controller service.
 type ControllerCapabilities struct {
 	CreateDelete, PublishUnpublish, ListVolumes, ListVolumesPublishedNodes, GetCapacity, Snapshot, ListSnapshots,
-	Clone, PublishReadonly, Expand, GetVolume, Modify, SingleNodeMultiWriter bool
+	GetSnapshot, Clone, PublishReadonly, Expand, GetVolume, Modify, SingleNodeMultiWriter bool
 }
 
 // NodeCapabilities holds the capabilities of a driver's node service.
@@ -44,6 +44,7 @@ func (c *ControllerCapabilities) calls() map[csipb.ControllerServiceCapability_R
 		csipb.ControllerServiceCapability_RPC_GET_CAPACITY:                 &c.GetCapacity,
 		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT:       &c.Snapshot,
 		csipb.ControllerServiceCapability_RPC_LIST_SNAPSHOTS:               &c.ListSnapshots,
+		csipb.ControllerServiceCapability_RPC_GET_SNAPSHOT:                 &c.GetSnapshot,
 		csipb.ControllerServiceCapability_RPC_CLONE_VOLUME:                 &c.Clone,
 		csipb.ControllerServiceCapability_RPC_PUBLISH_READONLY:             &c.PublishReadonly,
 		csipb.ControllerServiceCapability_RPC_EXPAND_VOLUME:                &c.Expand,

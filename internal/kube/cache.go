@@ -26,6 +26,8 @@ type Object interface {
 type Cache[T Object] struct {
 	store  *store[T]
 	source cache.ListerWatcher
+	// optional says that a server may not have the kind.
+	optional bool
 }
 
 func newCache[T Object](from cache.ListerWatcher, indexers cluster.Indexers[T], trim cache.TransformFunc) *Cache[T] {
@@ -41,6 +43,9 @@ func (c *Cache[T]) start(ctx context.Context) {
 	go cache.NewReflectorWithOptions(c.source, kind, reflectorStore[T]{c.store},
 		cache.ReflectorOptions{Name: "volplane"}).RunWithContext(ctx)
 }
+
+// isOptional says whether a server may not have the kind.
+func (c *Cache[T]) isOptional() bool { return c.optional }
 
 // wait returns when the cache has the objects of the first list, or with an error when ctx ends.
 func (c *Cache[T]) wait(ctx context.Context) error {

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -35,12 +36,17 @@ type Caches struct {
 	csiDrivers  *Cache[*storagev1.CSIDriver]
 	capacities  *Cache[*storagev1.CSIStorageCapacity]
 	leases      *Cache[*coordinationv1.Lease]
+
+	snapshots       *Cache[*snapshotv1.VolumeSnapshot]
+	contents        *Cache[*snapshotv1.VolumeSnapshotContent]
+	snapshotClasses *Cache[*snapshotv1.VolumeSnapshotClass]
 }
 
 // anyCache is a Cache of any type of object.
 type anyCache interface {
 	start(ctx context.Context)
 	wait(ctx context.Context) error
+	isOptional() bool
 }
 
 // NewCaches returns caches of the whole cluster. With a client of Translated, the cached objects
@@ -145,12 +151,23 @@ func cacheFor[T Object, L runtime.Object](
 }
 
 // Start starts the caches that were asked for and returns when they hold the objects of the first
-// list. They follow the cluster until ctx ends.
+// list, but for those of kinds that a server may not have. They follow the cluster until ctx ends.
 func (c *Caches) Start(ctx context.Context) error {
 	for _, m := range c.created {
 		m.start(ctx)
 	}
+	return c.wait(ctx, false)
+}
+
+// WaitForOptional returns when the caches of kinds that a server may not have hold the objects of the first list:
+// where custom resources are not installed, when they are.
+func (c *Caches) WaitForOptional(ctx context.Context) error { return c.wait(ctx, true) }
+
+func (c *Caches) wait(ctx context.Context, optional bool) error {
 	for _, m := range c.created {
+		if m.isOptional() != optional {
+			continue
+		}
 		if err := m.wait(ctx); err != nil {
 			return err
 		}

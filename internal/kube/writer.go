@@ -113,6 +113,20 @@ func (w Writer[T]) Ensure(ctx context.Context, o T) (got T, made bool, err error
 	return got, false, err
 }
 
+// Look reads an object from the API server itself, and lays it over the cache: what has just been made elsewhere may
+// not have arrived there. exists is false if there is no such object.
+func (w Writer[T]) Look(ctx context.Context, namespace, name string) (exists bool, err error) {
+	got, err := w.api(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look at %s %s: %w", w.kind, name, err)
+	}
+	w.store.recordWrite(got)
+	return true, nil
+}
+
 // Update writes an object except its status.
 func (w Writer[T]) Update(ctx context.Context, o T) (T, error) {
 	got, err := w.api(o.GetNamespace()).Update(ctx, o, metav1.UpdateOptions{})

@@ -19,7 +19,7 @@ func flexPrinted(t *testing.T, flags ...string) (out, err string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	args := append([]string{"flex", "manifest", "example.com/lofs", "--image", "registry.example.com/lofs:1"}, flags...)
-	programs := cli.Programs{DriverControllers: app.DriverControllers(), Rights: app.DriverControllerRights}
+	programs := cli.Programs{DriverControllers: app.ClusterControllers(), Rights: app.DriverControllerRights}
 	code := cli.Main(t.Context(), args, cli.Streams{Out: &o, Err: &e}, "test", programs)
 	if (code == 0) != (e.Len() == 0) {
 		t.Errorf("it ended with %d and says %s", code, &e)

@@ -32,7 +32,7 @@ func printed(t *testing.T, flags ...string) (out, err string) {
 	var o, e bytes.Buffer
 	code := cli.Main(t.Context(), append(append([]string{"manifests"}, usual()...), flags...),
 		cli.Streams{Out: &o, Err: &e}, "test",
-		cli.Programs{DriverControllers: app.DriverControllers(), Rights: app.DriverControllerRights})
+		cli.Programs{DriverControllers: app.ClusterControllers(), Rights: app.DriverControllerRights})
 	if (code == 0) != (e.Len() == 0) {
 		t.Errorf("it ended with %d and says %s", code, &e)
 	}

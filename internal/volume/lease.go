@@ -12,6 +12,13 @@ func AttacherLease(driver string) string { return leaseName("external-attacher-l
 // ResizerLease returns the name of the lease of a driver's resizer.
 func ResizerLease(driver string) string { return leaseName("external-resizer-", driver) }
 
+// SnapshotterLease returns the name of the lease of a driver's snapshotter, and SnapshotControllerLease that of the
+// snapshot-controller of a cluster.
+func SnapshotterLease(driver string) string { return leaseName("external-snapshotter-leader-", driver) }
+
+// SnapshotControllerLease is described at SnapshotterLease.
+const SnapshotControllerLease = "snapshot-controller-leader"
+
 // leaseName returns a name for an object, which has no upper case.
 func leaseName(prefix, driver string) string {
 	return prefix + strings.ToLower(SanitizedDriver(driver))

@@ -65,6 +65,16 @@ const (
 	FinalizerCloning = "provisioner.storage.kubernetes.io/cloning-protection"
 	// FinalizerRestoring keeps a snapshot while a volume is being created from it.
 	FinalizerRestoring = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
+	// FinalizerSnapshotSource keeps a claim while a snapshot of it is being taken.
+	FinalizerSnapshotSource = "snapshot.storage.kubernetes.io/pvc-as-source-protection"
+	// FinalizerSnapshotAsSource keeps a snapshot while a claim that is to be made from it waits.
+	FinalizerSnapshotAsSource = "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection"
+	// FinalizerSnapshotBound keeps a snapshot while its content exists, if the driver's snapshot goes with it.
+	FinalizerSnapshotBound = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection"
+	// FinalizerContentBound keeps a VolumeSnapshotContent until the driver's snapshot is deleted or let go.
+	FinalizerContentBound = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"
+	// FinalizerSnapshotInGroup keeps a snapshot while the group exists that it is a member of.
+	FinalizerSnapshotInGroup = "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection"
 	// FinalizerAttacherPrefix, followed by the sanitized driver name, is the finalizer
 	// that keeps a VolumeAttachment and its volume until the driver has detached the
 	// volume (S1-053, S1-054).
@@ -76,9 +86,26 @@ const (
 	ResourceSnapshots = "volumesnapshots"
 	// ResourceSnapshotContents names the custom resource that stands for a driver's snapshot.
 	ResourceSnapshotContents = "volumesnapshotcontents"
+	// ResourceSnapshotClasses names the custom resource of the classes of snapshots.
+	ResourceSnapshotClasses = "volumesnapshotclasses"
 	// AnnAllowModeChange on a VolumeSnapshotContent allows it to be restored to a volume
 	// of the other volume mode.
 	AnnAllowModeChange = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
+	// AnnDefaultSnapshotClass marks a VolumeSnapshotClass as the default of its driver (value "true").
+	AnnDefaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
+	// AnnSnapshotCreating on a VolumeSnapshotContent says that the driver may have been asked to take its snapshot, and
+	// has given no final answer yet (value "yes"). It is written before the driver is called.
+	AnnSnapshotCreating = "snapshot.storage.kubernetes.io/volumesnapshot-being-created"
+	// AnnSnapshotDeleting on a VolumeSnapshotContent says that its snapshot is being deleted (value "yes"). Without it
+	// no snapshot of a driver is deleted.
+	AnnSnapshotDeleting = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
+	// AnnSnapshotSecretName and AnnSnapshotSecretNamespace on a VolumeSnapshotContent name the Secret for taking and
+	// deleting the driver's snapshot.
+	AnnSnapshotSecretName      = "snapshot.storage.kubernetes.io/deletion-secret-name"
+	AnnSnapshotSecretNamespace = "snapshot.storage.kubernetes.io/deletion-secret-namespace"
+	// AnnGroupSnapshotHandle on a VolumeSnapshotContent says that it is a member of a group, which another controller
+	// takes as a whole.
+	AnnGroupSnapshotHandle = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
 
 	// LabelDriver on a CSIStorageCapacity names its driver, and LabelManagedBy the component that
 	// maintains it. ManagedByProvisioner is the component's name: upstream's external-provisioner
@@ -174,6 +201,9 @@ const (
 	// LabelMigration is on a ConfigMap that keeps a moved volume and its claim as they
 	// were before the move.
 	LabelMigration = "volplane.dev/flex-migration"
+	// AnnSnapshotParameters on a VolumeSnapshotContent holds the parameters with which the driver is asked to take the
+	// snapshot, as JSON: its class may change or be deleted before the driver has answered.
+	AnnSnapshotParameters = "volplane.dev/snapshot-parameters"
 	// AnnDetach on a VolumeAttachment holds all that a detach needs, as JSON.
 	AnnDetach = "volplane.dev/detach"
 )

@@ -64,8 +64,6 @@ const (
 	ReasonCapacityUnknown           Reason = "CapacityUnknown"
 	ReasonCapacityObsolete          Reason = "CapacityObsolete"
 	ReasonNotEnoughStorage          Reason = "NotEnoughStorage"
-	ReasonSnapshotPending           Reason = "CreatingSnapshot"
-	ReasonSnapshotFailed            Reason = "SnapshotCreationFailed"
 )
 
 // Reasons for placement, attaching and mounting.
@@ -114,6 +112,31 @@ const (
 	ReasonRegistrationRefused Reason = "RegistrationRefused"
 	ReasonSharedNodeID        Reason = "SharedNodeID"
 	ReasonLeaderGone          Reason = "LeaderGone"
+)
+
+// Reasons for snapshots. The spelling is that of upstream's snapshot-controller and csi-snapshotter, where they have a
+// reason with the same meaning.
+const (
+	ReasonSnapshotPending        Reason = "CreatingSnapshot"
+	ReasonSnapshotCreated        Reason = "SnapshotCreated"
+	ReasonSnapshotReady          Reason = "SnapshotReady"
+	ReasonSnapshotFailed         Reason = "SnapshotCreationFailed"
+	ReasonSnapshotInvalid        Reason = "SnapshotValidationError"
+	ReasonSnapshotClassFailed    Reason = "GetSnapshotClassFailed"
+	ReasonSnapshotDefaultFailed  Reason = "SetDefaultSnapshotClassFailed"
+	ReasonSnapshotDriverMismatch Reason = "SnapshotDriverMismatch"
+	ReasonSnapshotDeletePending  Reason = "SnapshotDeletePending"
+	ReasonSnapshotDeleteFailed   Reason = "SnapshotDeleteError"
+	ReasonSnapshotCheckFailed    Reason = "SnapshotContentCheckandUpdateFailed"
+	ReasonSnapshotMisbound       Reason = "SnapshotMisbound"
+	ReasonContentFailed          Reason = "SnapshotContentCreationFailed"
+	ReasonContentWriteFailed     Reason = "CreateSnapshotContentFailed"
+	ReasonContentMissing         Reason = "SnapshotContentMissing"
+	ReasonContentMismatch        Reason = "SnapshotContentMismatch"
+	ReasonContentMisbound        Reason = "SnapshotContentMisbound"
+	ReasonContentBindFailed      Reason = "SnapshotBindFailed"
+	ReasonContentHandleSet       Reason = "SnapshotHandleSet"
+	ReasonContentInvalid         Reason = "ContentValidationError"
 )
 
 // Reasons for the disk space of the control plane itself.

@@ -2,11 +2,15 @@ package up
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
@@ -45,6 +49,32 @@ func placeBundled(ctx context.Context, client kubernetes.Interface) error {
 	metav1.SetMetaDataAnnotation(&d.ObjectMeta, volume.AnnControllers, volume.ControllersOnNodes)
 	_, err = client.StorageV1().CSIDrivers().Update(ctx, d, metav1.UpdateOptions{})
 	return err
+}
+
+// ensureSnapshotClass creates the VolumeSnapshotClass of the bundled driver if it does not exist. It tries until the
+// server serves custom resources, which is a moment after it is ready, or until ctx ends.
+func ensureSnapshotClass(ctx context.Context, client kubernetes.Interface) {
+	_ = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		body, err := json.Marshal(bundledSnapshotClass())
+		if err != nil {
+			return false, err
+		}
+		err = client.Discovery().RESTClient().Post().
+			AbsPath("apis", volume.GroupSnapshot, "v1", volume.ResourceSnapshotClasses).
+			SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
+		return err == nil || apierrors.IsAlreadyExists(err), nil
+	})
+}
+
+func bundledSnapshotClass() *snapshotv1.VolumeSnapshotClass {
+	return &snapshotv1.VolumeSnapshotClass{
+		TypeMeta: metav1.TypeMeta{APIVersion: snapshotv1.SchemeGroupVersion.String(), Kind: "VolumeSnapshotClass"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: volume.DefaultClass, Annotations: map[string]string{volume.AnnDefaultSnapshotClass: "true"},
+		},
+		Driver:         volume.LocalDriver,
+		DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+	}
 }
 
 func bundledDriver() *storagev1.CSIDriver {

@@ -210,6 +210,11 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 				close(works)
 			})
 		}},
+		{Name: "class of snapshots", Run: func(ctx context.Context) error {
+			ensureSnapshotClass(ctx, admin)
+			<-ctx.Done()
+			return nil
+		}},
 		{Name: "garbage collector", Run: func(ctx context.Context) error {
 			// It reads all objects at its start, which must not delay the other parts.
 			select {

@@ -110,6 +110,10 @@ func resources() []schema.GroupVersionResource {
 			all = append(all, r)
 		}
 	}
+	for _, kind := range kubetest.NewScheme().Custom() {
+		r, _ := meta.UnsafeGuessKindToResource(kind)
+		all = append(all, r)
+	}
 	return all
 }
 

@@ -129,13 +129,15 @@ func (s *stage) call(method string, request proto.Message) csitest.Action {
 	return csitest.Action{Err: status.Error(s.code(name), message), After: done}
 }
 
-// subject is the volume that a call is about.
+// subject is the volume or snapshot that a call is about.
 func subject(request proto.Message) string {
 	switch r := request.(type) {
 	case interface{ GetVolumeId() string }:
 		return r.GetVolumeId()
 	case interface{ GetName() string }:
 		return r.GetName()
+	case interface{ GetSnapshotId() string }:
+		return r.GetSnapshotId()
 	}
 	return ""
 }

@@ -321,11 +321,16 @@ func (s *stage) moveDriver(words []string) {
 	s.wait()
 }
 
-// inventory returns the ids of the volumes that the driver has.
+// inventory returns the ids of the volumes that the driver has, and of the snapshots that it did not have at the start.
 func (s *stage) inventory() string {
 	out := "the driver has"
 	for _, v := range s.driver.Volumes() {
 		out += " " + v.ID
+	}
+	for _, id := range s.driver.Snapshots() {
+		if !slices.Contains(s.Driver.Snapshots, id) {
+			out += " " + id
+		}
 	}
 	return out
 }

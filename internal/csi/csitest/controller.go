@@ -135,7 +135,7 @@ func (d *Driver) checkSource(source *csipb.VolumeContentSource) error {
 	case id == "":
 		_, err := d.find(source.GetVolume().GetVolumeId())
 		return err
-	case !slices.Contains(d.config.Snapshots, id):
+	case d.snapshots[id] == nil:
 		return status.Errorf(codes.NotFound, "there is no snapshot %s", id)
 	}
 	return nil

@@ -25,7 +25,7 @@ const memoryBuffer = 64 << 10
 type Config struct {
 	// Name is the driver's name; empty stands for "test.csi.example.com".
 	Name, Version string
-	// Snapshots holds the ids of snapshots that volumes can be created from.
+	// Snapshots holds the ids of the snapshots that the driver has at its start.
 	Snapshots []string
 	// NodeID is the id of this node; empty stands for "node-1". OtherNodes holds the ids of further
 	// nodes that volumes can be published to.
@@ -73,9 +73,10 @@ type Driver struct {
 	config Config
 	script script
 
-	mu      sync.Mutex
-	name    string
-	volumes map[string]*vol
+	mu        sync.Mutex
+	name      string
+	volumes   map[string]*vol
+	snapshots map[string]*csipb.Snapshot
 	// server is nil while the driver is dead; stopped is closed when it dies.
 	server *grpc.Server
 	// memory is the listener of a driver without a socket.
@@ -99,7 +100,7 @@ func InMemory(t testing.TB, c Config) *Driver {
 func start(t testing.TB, c Config, socket string) *Driver {
 	t.Helper()
 	d := &Driver{
-		Socket: socket, t: t, config: c, volumes: map[string]*vol{},
+		Socket: socket, t: t, config: c, volumes: map[string]*vol{}, snapshots: firstSnapshots(c.Snapshots),
 		name: orDefault(c.Name, "test.csi.example.com"), script: newScript(),
 	}
 	d.config.NodeID = orDefault(c.NodeID, "node-1")

@@ -211,6 +211,8 @@ func (d *Driver) abilities() map[string]bool {
 		"ControllerPublishVolume": c.PublishUnpublish, "ControllerUnpublishVolume": c.PublishUnpublish,
 		"ListVolumes": c.ListVolumes, "GetCapacity": c.GetCapacity, "ControllerExpandVolume": c.Expand,
 		"ControllerGetVolume": c.GetVolume, "ControllerModifyVolume": c.Modify,
+		"CreateSnapshot": c.Snapshot, "DeleteSnapshot": c.Snapshot, "ListSnapshots": c.ListSnapshots,
+		"GetSnapshot":     c.GetSnapshot,
 		"NodeStageVolume": n.StageUnstage, "NodeUnstageVolume": n.StageUnstage,
 		"NodeExpandVolume": n.Expand, "NodeGetVolumeStats": n.Stats,
 	}

@@ -383,7 +383,7 @@ func TestForgotten(t *testing.T) {
 func FuzzExpand(f *testing.F) {
 	f.Add("${pvc.name}-$x-$$-${")
 	f.Fuzz(func(t *testing.T, template string) {
-		got, err := expand(template, map[string]string{"pvc.name": "data"})
+		got, err := Expand(template, map[string]string{"pvc.name": "data"})
 		if err == nil && strings.Contains(template, "${pvc.name}") && !strings.Contains(got, "data") {
 			t.Errorf("%q became %q", template, got)
 		}

@@ -113,7 +113,7 @@ func secret(
 	name, namespace, purpose string, claim *corev1.PersistentVolumeClaim, pv string,
 ) (*corev1.SecretReference, error) {
 	tokens := map[string]string{"pv.name": pv, "pvc.namespace": claim.Namespace}
-	namespace, err := expand(namespace, tokens)
+	namespace, err := Expand(namespace, tokens)
 	if err != nil {
 		return nil, fmt.Errorf("%w: namespace of the %s secret: %w", ErrParameters, purpose, err)
 	}
@@ -121,7 +121,7 @@ func secret(
 	for k, v := range claim.Annotations {
 		tokens["pvc.annotations['"+k+"']"] = v
 	}
-	if name, err = expand(name, tokens); err != nil {
+	if name, err = Expand(name, tokens); err != nil {
 		return nil, fmt.Errorf("%w: name of the %s secret: %w", ErrParameters, purpose, err)
 	}
 	if p := slices.Concat(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)); len(p) > 0 {
@@ -130,9 +130,9 @@ func secret(
 	return &corev1.SecretReference{Name: name, Namespace: namespace}, nil
 }
 
-// expand replaces ${token}. A token without braces is refused like an unknown one, because it would
-// be ambiguous.
-func expand(template string, tokens map[string]string) (string, error) {
+// Expand replaces each ${token} of a template for the name or namespace of a Secret. A token without braces is refused
+// like an unknown one, because it would be ambiguous.
+func Expand(template string, tokens map[string]string) (string, error) {
 	var out strings.Builder
 	for rest := template; ; {
 		before, after, found := strings.Cut(rest, "$")

@@ -32,7 +32,7 @@ type objects struct {
 
 func newObjects() *objects {
 	return &objects{
-		ObjectTracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()),
+		ObjectTracker: clienttesting.NewObjectTracker(NewScheme(), scheme.Codecs.UniversalDecoder()),
 		counts:        map[schema.GroupVersionResource]map[string]string{},
 	}
 }

@@ -45,15 +45,20 @@ func (a *API) Begin(build func(controller.Env) *controller.Controller) *Process 
 	// The last workers tell what they were at, too.
 	events, silence := context.WithCancel(context.Background())
 	a.t.Cleanup(func() { p.Kill(); silence() })
-	p.Caches = kube.NewCaches(p.Client)
+	client := Customized(p.Client)
+	p.Caches = kube.NewCaches(client)
 	p.Controller = build(controller.Env{
-		Client: p.Client, Caches: p.Caches, Events: kube.NewRecorder(events, p.Client, "test"),
+		Client: client, Caches: p.Caches, Events: kube.NewRecorder(events, p.Client, "test"),
 		Log: slog.New(slog.DiscardHandler),
 	})
 	late := time.AfterFunc(time.Minute, p.end)
 	defer late.Stop()
 	followed := p.follow()
-	if err := p.Caches.Start(p.ctx); err != nil {
+	err := p.Caches.Start(p.ctx)
+	if err == nil {
+		err = p.Caches.WaitForOptional(p.ctx)
+	}
+	if err != nil {
 		a.t.Fatal(err)
 	}
 	followed()

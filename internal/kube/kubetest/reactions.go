@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
@@ -254,7 +253,7 @@ func MetaOf(o runtime.Object) metav1.Object {
 
 // ResourceOf is the resource of a kind of objects.
 func ResourceOf(o runtime.Object) schema.GroupVersionResource {
-	kinds, _, err := scheme.Scheme.ObjectKinds(o)
+	kinds, _, err := NewScheme().ObjectKinds(o)
 	if err != nil {
 		panic(err)
 	}

@@ -88,6 +88,8 @@ func (w *write) check() error {
 		return w.attachment()
 	case "csistoragecapacities.storage.k8s.io":
 		return w.capacity()
+	case volume.ResourceSnapshotContents + "." + volume.GroupSnapshot:
+		return w.content()
 	case "configmaps":
 		return w.intents()
 	case "leases.coordination.k8s.io":
@@ -131,7 +133,7 @@ func (w *write) lease() error {
 	}
 	return w.mayLead("lease "+name, func(driver string) bool {
 		return name == volume.ProvisionerLease(driver) || name == volume.AttacherLease(driver) ||
-			name == volume.ResizerLease(driver)
+			name == volume.ResizerLease(driver) || name == volume.SnapshotterLease(driver)
 	})
 }
 

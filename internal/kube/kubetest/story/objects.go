@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/rogpeppe/go-internal/txtar"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 
 	"volplane.dev/volplane/internal/kube/kubetest"
@@ -50,6 +50,13 @@ func kinds() []kind {
 		{"sc", "StorageClass", &storagev1.StorageClass{}, nil},
 		{"csinode", "CSINode", &storagev1.CSINode{}, nil},
 		{"csidriver", "CSIDriver", &storagev1.CSIDriver{}, nil},
+		{"vs", "VolumeSnapshot", &snapshotv1.VolumeSnapshot{}, []string{
+			"READYTOUSE=.status.readyToUse", "CONTENT=.status.boundVolumeSnapshotContentName", "ERROR=.status.error.message",
+		}},
+		{"vsc", "VolumeSnapshotContent", &snapshotv1.VolumeSnapshotContent{}, []string{
+			"HANDLE=.status.snapshotHandle", "READYTOUSE=.status.readyToUse", "SNAPSHOT=.spec.volumeSnapshotRef.name",
+		}},
+		{"vsclass", "VolumeSnapshotClass", &snapshotv1.VolumeSnapshotClass{}, nil},
 		{"capacity", "CSIStorageCapacity", &storagev1.CSIStorageCapacity{}, nil},
 	}
 }
@@ -166,7 +173,7 @@ func decoded(text []byte) (runtime.Object, error) {
 	if err := yaml.Unmarshal(text, &m); err != nil {
 		return nil, err
 	}
-	o, err := scheme.Scheme.New(m.GroupVersionKind())
+	o, err := kubetest.NewScheme().New(m.GroupVersionKind())
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +186,7 @@ func decoded(text []byte) (runtime.Object, error) {
 
 // merged is an object with a merge patch.
 func merged(o runtime.Object, patch string) (runtime.Object, error) {
-	kinds, _, err := scheme.Scheme.ObjectKinds(o)
+	kinds, _, err := kubetest.NewScheme().ObjectKinds(o)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/util/jsonpath"
 
 	"volplane.dev/volplane/internal/kube/kubetest"
@@ -191,7 +190,7 @@ func cells(o runtime.Object, columns []string) ([]string, error) {
 
 // list returns all objects of a kind.
 func (c *Scene) list(k kind) []runtime.Object {
-	gvk, _, err := scheme.Scheme.ObjectKinds(k.object)
+	gvk, _, err := kubetest.NewScheme().ObjectKinds(k.object)
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -1,0 +1,169 @@
+package snapshot
+
+import (
+	"slices"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Taken describes a snapshot as its driver does.
+type Taken struct {
+	Handle string
+	// Source is the handle of the volume that it was taken of; "" if the driver does not say.
+	Source string
+	// Created is the time at which it was taken, in nanoseconds since 1970, and Bytes the size of a volume that its data
+	// need; 0 if the driver does not say.
+	Created, Bytes int64
+	Ready          bool
+}
+
+// Answer is the result of a call of the driver.
+type Answer struct {
+	volume.Answer
+	// Missing says why the call was made without its Secret; "" if it had it or needs none.
+	Missing string
+	// Taken is the snapshot, unless the call failed.
+	Taken Taken
+	// TakenBy is the name of another content with the same handle, or "".
+	TakenBy string
+}
+
+// told returns the error of a call, with the missing Secret as a possible cause.
+func (a Answer) told() string {
+	if a.Missing == "" {
+		return a.Text
+	}
+	return a.Text + "; " + a.Missing
+}
+
+// nothingTaken says whether the driver has certainly taken no snapshot: neither in this call, nor in an earlier one.
+// The codes about the arguments prove it, since for those of an existing snapshot a driver must answer OK. The codes
+// about whether the driver serves the caller at all prove it only for this call.
+func (a Answer) nothingTaken(first bool) bool {
+	switch {
+	case a.Outcome != volume.Failed || a.Missing != "":
+		return false
+	case slices.Contains([]string{"InvalidArgument", "NotFound", "OutOfRange", "ResourceExhausted"}, a.Code):
+		return true
+	}
+	return first && slices.Contains([]string{"AlreadyExists", "Unimplemented", "PermissionDenied", "Unauthenticated"},
+		a.Code)
+}
+
+// AfterTake decides about the answer to CreateSnapshot.
+func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
+	c, driver := f.Content, f.Content.Spec.Driver
+	if a.Outcome == volume.Done {
+		return afterTaken(f, p, a)
+	}
+	out := f.failed(volume.ReasonSnapshotFailed, volume.NextAfter(a.told(), driver),
+		"driver "+driver+" took no snapshot of volume "+p.Request.Source+": "+a.told())
+	out.Repeat, out.Refused = true, a.nothingTaken(p.First)
+	if out.Refused && c.DeletionTimestamp != nil {
+		out.Repeat = false
+	}
+	return out
+}
+
+// afterTaken decides about a snapshot that the driver says it has taken.
+func afterTaken(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
+	driver, t := f.Content.Spec.Driver, a.Taken
+	problem := ""
+	switch {
+	case t.Source != "" && t.Source != p.Request.Source:
+		problem = "driver " + driver + " was asked for a snapshot of volume " + p.Request.Source + ", and names " + t.Handle +
+			", which is one of volume " + t.Source
+	case isTaken(f.Content) && t.Handle != *f.Content.Status.SnapshotHandle:
+		problem = "driver " + driver + " was asked whether snapshot " + *f.Content.Status.SnapshotHandle +
+			" is ready, and names " + t.Handle
+	case a.TakenBy != "":
+		problem = "driver " + driver + " names snapshot " + t.Handle + ", which content " + a.TakenBy + " stands for"
+	}
+	if problem != "" {
+		out := f.failed(volume.ReasonSnapshotFailed, driver, problem)
+		out.Repeat = true
+		return out
+	}
+	if t.Created == 0 {
+		t.Created = f.Now.UnixNano()
+		if s := f.Content.Status; s != nil && s.CreationTime != nil {
+			t.Created = *s.CreationTime
+		}
+	}
+	return p.note(f, t)
+}
+
+// note writes to a content what is known of its snapshot.
+func (p DriverPlan) note(f DriverFacts, t Taken) DriverPlan {
+	c := f.Content.DeepCopy()
+	s := &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &t.Handle, ReadyToUse: &t.Ready}
+	if t.Created != 0 {
+		s.CreationTime = &t.Created
+	}
+	if t.Bytes > 0 {
+		s.RestoreSize = &t.Bytes
+	}
+	if c.Status != nil {
+		s.VolumeGroupSnapshotHandle = c.Status.VolumeGroupSnapshotHandle
+	}
+	out := DriverPlan{Step: Note, Content: c, Because: because(volume.ReasonSnapshotReady, "",
+		"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")}
+	if !t.Ready {
+		out.Repeat, out.Poll = c.DeletionTimestamp == nil, true
+		out.Because = because(volume.ReasonSnapshotPending, c.Spec.Driver,
+			"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is not ready to use yet")
+	}
+	if unchanged(c.Status, s) {
+		out.Step, out.Content = Rest, nil
+	}
+	c.Status = s
+	return out
+}
+
+// unchanged says whether a status says the same of a snapshot, and no error.
+func unchanged(a, b *snapshotv1.VolumeSnapshotContentStatus) bool {
+	return a != nil && a.Error == nil && ptr.Equal(a.SnapshotHandle, b.SnapshotHandle) &&
+		ptr.Equal(a.ReadyToUse, b.ReadyToUse) && ptr.Equal(a.CreationTime, b.CreationTime) &&
+		ptr.Equal(a.RestoreSize, b.RestoreSize)
+}
+
+// AfterLook decides about the answer to GetSnapshot or ListSnapshots. A snapshot that is not there has no handle.
+func AfterLook(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
+	driver := f.Content.Spec.Driver
+	problem := a.told()
+	switch {
+	case a.Outcome == volume.Done && a.Taken.Handle == p.Request.Handle:
+		return p.note(f, a.Taken)
+	case a.Outcome == volume.Done && a.Taken.Handle != "":
+		problem = "the driver answers about snapshot " + a.Taken.Handle
+	case a.Outcome == volume.Done:
+		problem = "NotFound: the driver has no such snapshot"
+	}
+	out := f.failed(volume.ReasonSnapshotCheckFailed, volume.NextAfter(problem, driver),
+		"driver "+driver+" was asked about snapshot "+p.Request.Handle+": "+problem)
+	out.Repeat = true
+	return out
+}
+
+// AfterRemove decides about the answer to DeleteSnapshot.
+func AfterRemove(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
+	c, driver := f.Content, f.Content.Spec.Driver
+	if a.Outcome == volume.Done {
+		return release(c, "driver "+driver+" has deleted snapshot "+p.Request.Handle)
+	}
+	out := f.failed(volume.ReasonSnapshotDeleteFailed, volume.NextAfter(a.told(), driver),
+		"driver "+driver+" did not delete snapshot "+p.Request.Handle+": "+a.told())
+	out.Repeat = true
+	return out
+}
+
+// SecretUnread is the plan for a call that was not made because its Secret could not be read.
+func SecretUnread(f DriverFacts, cause string) DriverPlan {
+	out := f.failed(volume.ReasonSnapshotFailed, volume.NextAfter(cause, f.Content.Spec.Driver),
+		"driver "+f.Content.Spec.Driver+" was not asked: "+cause)
+	out.Repeat = true
+	return out
+}

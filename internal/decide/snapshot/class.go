@@ -1,0 +1,137 @@
+package snapshot
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	// keyPrefix begins the parameters of a class that are not for the driver.
+	keyPrefix = "csi.storage.k8s.io/"
+	// forTaking and forLooking are the purposes of Secrets of a class: calls that take and delete a snapshot, and
+	// calls that look for one.
+	forTaking, forLooking = "snapshotter", "snapshotter-list"
+)
+
+// keysOf returns the parameters that name the Secret of a purpose.
+func keysOf(purpose string) (name, namespace string) {
+	return keyPrefix + purpose + "-secret-name", keyPrefix + purpose + "-secret-namespace"
+}
+
+// tokensOf returns what templates of Secrets may contain. A namespace must not depend on the snapshot's name, which a
+// user chooses.
+func tokensOf(content string, s *snapshotv1.VolumeSnapshot) (inName, inNamespace map[string]string) {
+	inNamespace = map[string]string{"volumesnapshotcontent.name": content}
+	if s != nil {
+		inNamespace["volumesnapshot.namespace"] = s.Namespace
+	}
+	inName = maps.Clone(inNamespace)
+	if s != nil {
+		inName["volumesnapshot.name"] = s.Name
+	}
+	return inName, inNamespace
+}
+
+// secretOf resolves the templates of a class for a purpose; nil if it has none. s is nil if there is no snapshot.
+func secretOf(
+	class *snapshotv1.VolumeSnapshotClass, purpose, content string, s *snapshotv1.VolumeSnapshot,
+) (*corev1.SecretReference, error) {
+	keyName, keyNamespace := keysOf(purpose)
+	name, hasName := class.Parameters[keyName]
+	namespace, hasNamespace := class.Parameters[keyNamespace]
+	switch {
+	case !hasName && !hasNamespace:
+		return nil, nil
+	case name == "" || namespace == "":
+		return nil, fmt.Errorf("the %s secret of class %s needs both a name and a namespace", purpose, class.Name)
+	}
+	inName, inNamespace := tokensOf(content, s)
+	namespace, err := provision.Expand(namespace, inNamespace)
+	if err != nil {
+		return nil, fmt.Errorf("namespace of the %s secret of class %s: %w", purpose, class.Name, err)
+	}
+	if name, err = provision.Expand(name, inName); err != nil {
+		return nil, fmt.Errorf("name of the %s secret of class %s: %w", purpose, class.Name, err)
+	}
+	if p := slices.Concat(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)); len(p) > 0 {
+		return nil, fmt.Errorf("the %s secret of class %s: %s", purpose, class.Name, p[0])
+	}
+	return &corev1.SecretReference{Name: name, Namespace: namespace}, nil
+}
+
+// parametersOf returns the parameters of a class that are for the driver, as JSON.
+func parametersOf(class *snapshotv1.VolumeSnapshotClass) (string, error) {
+	known := map[string]bool{}
+	for _, purpose := range []string{
+		forTaking, forLooking, "group-snapshotter", "group-snapshotter-list", "group-snapshotter-get",
+	} {
+		name, namespace := keysOf(purpose)
+		known[name], known[namespace] = true, true
+	}
+	out := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(class.Parameters)) {
+		switch {
+		case known[key]:
+		case strings.HasPrefix(key, keyPrefix):
+			return "", fmt.Errorf("class %s has the unknown parameter %q", class.Name, key)
+		default:
+			out[key] = class.Parameters[key]
+		}
+	}
+	text, _ := json.Marshal(out) // strings always marshal
+	return string(text), nil
+}
+
+// chooseDefault returns the default class of the driver of a snapshot's claim, or why there is none.
+func chooseDefault(f Facts) (*snapshotv1.VolumeSnapshotClass, string) {
+	if f.Claim == nil {
+		return nil, "claim " + ClaimOf(f.Snapshot) + " does not exist"
+	}
+	if problem := volumeProblem(f); problem != "" {
+		return nil, problem
+	}
+	driver := f.Volume.Spec.CSI.Driver
+	var found []string
+	var class *snapshotv1.VolumeSnapshotClass
+	for _, c := range f.Classes {
+		if c.Driver == driver && c.Annotations[volume.AnnDefaultSnapshotClass] == "true" {
+			found, class = append(found, c.Name), c
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, "no VolumeSnapshotClass of driver " + driver + " is the default"
+	case 1:
+		return class, ""
+	}
+	slices.Sort(found)
+	return nil, "driver " + driver + " has several default VolumeSnapshotClasses: " + strings.Join(found, ", ")
+}
+
+// volumeProblem returns why no snapshot can be taken of a claim that exists, or "".
+func volumeProblem(f Facts) string {
+	c, v := f.Claim, f.Volume
+	switch {
+	case c.Status.Phase != corev1.ClaimBound || v == nil || v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != c.UID:
+		return "claim " + c.Name + " is not bound to a volume"
+	case v.Spec.CSI == nil:
+		return "volume " + v.Name + " is no CSI volume"
+	}
+	return ""
+}
+
+// className returns the name of a snapshot's class.
+func className(s *snapshotv1.VolumeSnapshot) string {
+	return ptr.Deref(s.Spec.VolumeSnapshotClassName, "")
+}

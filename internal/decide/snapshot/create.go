@@ -1,0 +1,93 @@
+package snapshot
+
+import (
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// begin has the content made by which a driver is asked to take a snapshot. The claim gets a finalizer before, so that
+// its volume stays.
+func begin(f Facts) Plan {
+	s := f.Snapshot
+	const cannot = "Failed to create snapshot content with error "
+	problem := ""
+	if f.Claim == nil {
+		problem = "claim " + ClaimOf(s) + " does not exist"
+	} else {
+		problem = volumeProblem(f)
+	}
+	switch {
+	case problem != "":
+		return failed(f, volume.ReasonContentFailed, "user", cannot+problem)
+	case f.Class == nil:
+		return failed(f, volume.ReasonSnapshotClassFailed, "user",
+			"VolumeSnapshotClass "+className(s)+" of snapshot "+s.Name+" does not exist")
+	case f.Class.Driver != f.Volume.Spec.CSI.Driver:
+		return failed(f, volume.ReasonSnapshotDriverMismatch, "user", cannot+"VolumeSnapshotClass "+f.Class.Name+
+			" is of driver "+f.Class.Driver+", and volume "+f.Volume.Name+" of driver "+f.Volume.Spec.CSI.Driver)
+	}
+	if !has(f.Claim, volume.FinalizerSnapshotSource) {
+		if f.Claim.DeletionTimestamp != nil {
+			return failed(f, volume.ReasonContentFailed, "user", cannot+"cannot add finalizer on claim "+f.Claim.Name+
+				" because it is being deleted")
+		}
+		claim := f.Claim.DeepCopy()
+		with(claim, volume.FinalizerSnapshotSource)
+		return Plan{Step: WriteClaim, Claim: claim, Because: because(volume.ReasonSnapshotPending, controller,
+			"claim "+claim.Name+" is kept while snapshot "+s.Name+" is taken of it")}
+	}
+	content, err := contentOf(f)
+	if err != nil {
+		return failed(f, volume.ReasonContentFailed, "user", cannot+err.Error())
+	}
+	return Plan{Step: CreateContent, Content: content, Tell: true, Because: because(volume.ReasonSnapshotPending,
+		f.Class.Driver, "Waiting for a snapshot "+s.Namespace+"/"+s.Name+" to be created by the CSI driver.")}
+}
+
+// AfterCreate judges the answer to the creation of a content that was refused.
+func AfterCreate(f Facts, problem string) Plan {
+	return failed(f, volume.ReasonContentWriteFailed, controller, "Failed to create snapshot content: "+problem)
+}
+
+// contentOf returns the content of a snapshot. It has everything that is needed to take and to delete the driver's
+// snapshot: neither the class, nor the claim, nor the volume is needed any more.
+func contentOf(f Facts) (*snapshotv1.VolumeSnapshotContent, error) {
+	s, class, v := f.Snapshot, f.Class, f.Volume
+	name := ContentName(s)
+	secret, err := secretOf(class, forTaking, name, s)
+	if err != nil {
+		return nil, err
+	}
+	parameters, err := parametersOf(class)
+	if err != nil {
+		return nil, err
+	}
+	annotations := map[string]string{volume.AnnSnapshotParameters: parameters}
+	if secret != nil {
+		annotations[volume.AnnSnapshotSecretName], annotations[volume.AnnSnapshotSecretNamespace] =
+			secret.Name, secret.Namespace
+	}
+	if node := provision.MadeOn(v); node != "" {
+		annotations[volume.AnnProvisionedOn] = node
+	}
+	return &snapshotv1.VolumeSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Annotations: annotations, Finalizers: []string{volume.FinalizerContentBound},
+			Labels: map[string]string{volume.LabelMadeBy: volume.Program},
+		},
+		Spec: snapshotv1.VolumeSnapshotContentSpec{
+			VolumeSnapshotRef: corev1.ObjectReference{
+				Kind: volume.KindSnapshot, APIVersion: snapshotv1.SchemeGroupVersion.String(), Namespace: s.Namespace, Name: s.Name,
+				UID: s.UID,
+			},
+			DeletionPolicy: class.DeletionPolicy, Driver: class.Driver, VolumeSnapshotClassName: &class.Name,
+			Source:           snapshotv1.VolumeSnapshotContentSource{VolumeHandle: &v.Spec.CSI.VolumeHandle},
+			SourceVolumeMode: ptr.To(ptr.Deref(v.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)),
+		},
+	}, nil
+}

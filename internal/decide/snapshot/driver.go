@@ -1,0 +1,325 @@
+package snapshot
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// namePrefix begins the name under which a driver is asked to take a snapshot.
+const namePrefix = "snapshot-"
+
+// DriverFacts is everything on which the decision about the driver's part of a VolumeSnapshotContent depends.
+type DriverFacts struct {
+	Content *snapshotv1.VolumeSnapshotContent
+	// Class is the class that the content names, or nil.
+	Class *snapshotv1.VolumeSnapshotClass
+	// Ours says that the content's driver is called by this process; Takes, Lists and Gets what it can: take and delete
+	// snapshots, list them, and look for one.
+	Ours, Takes, Lists, Gets bool
+	// Refused says that the driver's last answer was that it has not taken the snapshot, and proves it.
+	Refused bool
+	// Removed says that the driver has deleted the snapshot, and that this is not written yet.
+	Removed bool
+	// Others are the names of other contents of the driver that stand for the same snapshot of it, in order.
+	Others []string
+	// Now is the time at which errors are noted.
+	Now metav1.Time
+}
+
+// DriverStep is the next step for the driver's part of a content.
+type DriverStep int
+
+const (
+	// Rest does nothing now.
+	Rest DriverStep = iota
+	// Record writes DriverPlan.Content, the intent to take the snapshot, and goes on with Take.
+	Record
+	// Take calls CreateSnapshot; AfterTake judges the answer.
+	Take
+	// Get calls GetSnapshot; AfterLook judges the answer.
+	Get
+	// Look calls ListSnapshots; AfterLook judges the answer.
+	Look
+	// Note writes the status of DriverPlan.Content.
+	Note
+	// Forget writes DriverPlan.Content, which has no intent any more.
+	Forget
+	// Remove calls DeleteSnapshot; AfterRemove judges the answer.
+	Remove
+	// Release writes DriverPlan.Content, which the driver does not keep any more.
+	Release
+)
+
+// Request is what a driver is asked for.
+type Request struct {
+	// Name is the name of the snapshot that is to be taken of the volume with the handle Source.
+	Name, Source string
+	Parameters   map[string]string
+	// Handle is the snapshot that is looked for or deleted.
+	Handle string
+	// Secret is for the call, or nil.
+	Secret *corev1.SecretReference
+}
+
+// DriverPlan is the next step of a content at its driver, and its reason.
+type DriverPlan struct {
+	Step    DriverStep
+	Content *snapshotv1.VolumeSnapshotContent
+	Request Request
+	Because volume.Because
+	// Warn says that something is wrong, and Tell that the reason is recorded as an event with the step.
+	Warn, Tell bool
+	// Repeat says that the call is made again after a back-off, and Poll that this is no failure.
+	Repeat, Poll bool
+	// First says that no earlier call can have taken the snapshot, and Refused that the driver has certainly not.
+	First, Refused bool
+}
+
+// HandleOf returns the driver's snapshot that a content stands for; "" if it is not known.
+func HandleOf(c *snapshotv1.VolumeSnapshotContent) string {
+	if c.Status != nil && c.Status.SnapshotHandle != nil {
+		return *c.Status.SnapshotHandle
+	}
+	return ptr.Deref(c.Spec.Source.SnapshotHandle, "")
+}
+
+// isTaken says whether a content names the snapshot that its driver has taken for it.
+func isTaken(c *snapshotv1.VolumeSnapshotContent) bool {
+	return c.Status != nil && c.Status.SnapshotHandle != nil
+}
+
+// Home returns the node whose controllers call the driver for a content; "" if it belongs to none.
+func Home(c *snapshotv1.VolumeSnapshotContent) string { return c.Annotations[volume.AnnProvisionedOn] }
+
+// isIntended says whether the driver may be taking the snapshot.
+func isIntended(c *snapshotv1.VolumeSnapshotContent) bool {
+	return c.Annotations[volume.AnnSnapshotCreating] == yes
+}
+
+func rest(r volume.Reason, next, message string) DriverPlan {
+	return DriverPlan{Because: because(r, next, message)}
+}
+
+// Driver decides about the driver's part of a content. It is called again after each step.
+func Driver(f DriverFacts) DriverPlan {
+	c := f.Content
+	driver := c.Spec.Driver
+	switch {
+	case c.DeletionTimestamp != nil && !has(c, volume.FinalizerContentBound):
+		return rest(volume.ReasonTerminating, "api server", "content "+c.Name+" is being deleted, and no driver is asked")
+	case !f.Ours:
+		return rest(volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered")
+	case c.Annotations[volume.AnnGroupSnapshotHandle] != "" && c.Spec.Source.VolumeHandle != nil:
+		return rest(volume.ReasonSnapshotPending, "group snapshot controller", "content "+c.Name+" is a member of a group")
+	case !isValid(c):
+		return rest(volume.ReasonContentInvalid, "user", invalid(c))
+	case c.DeletionTimestamp != nil:
+		return remove(f)
+	}
+	return keep(f)
+}
+
+// keep decides about a content that is not being deleted.
+func keep(f DriverFacts) DriverPlan {
+	c := f.Content
+	switch {
+	case isIntended(c) && isTaken(c):
+		return DriverPlan{Step: Forget, Content: noted(c, volume.AnnSnapshotCreating, ""), Because: because(
+			volume.ReasonSnapshotPending, c.Spec.Driver, "content "+c.Name+" names the driver's snapshot")}
+	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false):
+		return rest(volume.ReasonSnapshotReady, "", "content "+c.Name+" is ready to use")
+	case c.Spec.Source.SnapshotHandle != nil:
+		return look(f)
+	}
+	return record(f)
+}
+
+// record writes the intent to take a snapshot, unless it is there, and has it taken. A snapshot that is taken needs no
+// intent: the driver is asked with the same arguments whether it is ready.
+func record(f DriverFacts) DriverPlan {
+	c := f.Content
+	parameters, problem := f.parameters()
+	if problem.Reason != "" {
+		return f.failed(problem.Reason, problem.Next, problem.Message)
+	}
+	p := DriverPlan{
+		Step: Take, First: !isIntended(c) && !isTaken(c),
+		Request: Request{
+			Name: namePrefix + string(c.Spec.VolumeSnapshotRef.UID), Source: *c.Spec.Source.VolumeHandle,
+			Secret: takingSecret(c),
+		},
+		Because: because(volume.ReasonSnapshotPending, c.Spec.Driver,
+			"driver "+c.Spec.Driver+" is asked for a snapshot of volume "+*c.Spec.Source.VolumeHandle),
+	}
+	if json.Unmarshal([]byte(parameters), &p.Request.Parameters) != nil {
+		return f.failed(volume.ReasonSnapshotFailed, "user",
+			"annotation "+volume.AnnSnapshotParameters+" of content "+c.Name+" is no JSON object of texts")
+	}
+	next := noted(c, volume.AnnSnapshotParameters, parameters)
+	if !isTaken(c) {
+		next = noted(next, volume.AnnSnapshotCreating, yes)
+	}
+	with(next, volume.FinalizerContentBound)
+	if !maps.Equal(next.Annotations, c.Annotations) || len(next.Finalizers) > len(c.Finalizers) {
+		p.Step, p.Content = Record, next
+	}
+	return p
+}
+
+// parameters returns the parameters for the driver as JSON, as they were written down or as the class has them now, or
+// why there are none.
+func (f DriverFacts) parameters() (parameters string, problem volume.Because) {
+	c := f.Content
+	parameters, recorded := c.Annotations[volume.AnnSnapshotParameters]
+	switch {
+	case !f.Takes:
+		return "", because(volume.ReasonSnapshotFailed, "user", "driver "+c.Spec.Driver+
+			" cannot take snapshots: it does not have the capability CREATE_DELETE_SNAPSHOT")
+	case recorded:
+		return parameters, problem
+	case f.Class == nil:
+		return "", because(volume.ReasonSnapshotClassFailed, "user", "VolumeSnapshotClass "+
+			ptr.Deref(c.Spec.VolumeSnapshotClassName, "")+" of content "+c.Name+" does not exist")
+	case f.Class.Driver != c.Spec.Driver:
+		return "", because(volume.ReasonSnapshotDriverMismatch, "user", "VolumeSnapshotClass "+f.Class.Name+
+			" is of driver "+f.Class.Driver+", and content "+c.Name+" of driver "+c.Spec.Driver)
+	}
+	parameters, err := parametersOf(f.Class)
+	if err != nil {
+		return "", because(volume.ReasonSnapshotFailed, "user", err.Error())
+	}
+	return parameters, problem
+}
+
+// takingSecret returns the Secret for taking and deleting the driver's snapshot.
+func takingSecret(c *snapshotv1.VolumeSnapshotContent) *corev1.SecretReference {
+	name, namespace := c.Annotations[volume.AnnSnapshotSecretName], c.Annotations[volume.AnnSnapshotSecretNamespace]
+	if name == "" || namespace == "" {
+		return nil
+	}
+	return &corev1.SecretReference{Name: name, Namespace: namespace}
+}
+
+// look has the driver say how a snapshot is that somebody else has taken.
+func look(f DriverFacts) DriverPlan {
+	c := f.Content
+	p := DriverPlan{
+		Request: Request{Handle: *c.Spec.Source.SnapshotHandle},
+		Because: because(volume.ReasonSnapshotPending, c.Spec.Driver,
+			"driver "+c.Spec.Driver+" is asked about snapshot "+*c.Spec.Source.SnapshotHandle),
+	}
+	switch {
+	case f.Gets:
+		p.Step = Get
+	case f.Lists:
+		p.Step = Look
+	default:
+		// A driver that cannot be asked is believed.
+		return p.note(f, Taken{Handle: p.Request.Handle, Ready: true})
+	}
+	if f.Class != nil {
+		var err error
+		if p.Request.Secret, err = secretOf(f.Class, forLooking, c.Name, nil); err != nil {
+			return f.failed(volume.ReasonSnapshotCheckFailed, "user", err.Error())
+		}
+	}
+	return p
+}
+
+// mayGo says whether a content that is being deleted may be let go: somebody has deleted its snapshot, or it never
+// had one.
+func mayGo(c *snapshotv1.VolumeSnapshotContent) bool {
+	return c.Annotations[volume.AnnSnapshotDeleting] == yes ||
+		c.Spec.Source.SnapshotHandle != nil && c.Spec.VolumeSnapshotRef.UID == ""
+}
+
+// remove decides about a content that is being deleted. A snapshot that the driver may be taking is settled first: only
+// then it is known what to delete.
+func remove(f DriverFacts) DriverPlan {
+	c, handle := f.Content, HandleOf(f.Content)
+	switch {
+	case !mayGo(c):
+		return rest(volume.ReasonTerminating, controller,
+			"content "+c.Name+" is being deleted; it stays until snapshot "+c.Spec.VolumeSnapshotRef.Name+" is deleted")
+	case isIntended(c) && handle == "" && f.Refused:
+		return release(c, "driver "+c.Spec.Driver+" has taken no snapshot for content "+c.Name)
+	case isIntended(c) && handle == "":
+		return record(f)
+	case handle == "":
+		return release(c, "driver "+c.Spec.Driver+" was never asked for the snapshot of content "+c.Name)
+	case !deletes(c):
+		return release(c, "the driver's snapshot of content "+c.Name+" is retained")
+	}
+	return removeHandle(f, handle)
+}
+
+// removeHandle decides about the driver's snapshot of a content that is being deleted.
+func removeHandle(f DriverFacts, handle string) DriverPlan {
+	c := f.Content
+	switch {
+	case f.Removed:
+		return release(c, "driver "+c.Spec.Driver+" has deleted snapshot "+handle)
+	case c.Status != nil && c.Status.VolumeGroupSnapshotHandle != nil:
+		return release(c, "the driver's snapshot of content "+c.Name+" is deleted with its group")
+	case len(f.Others) > 0:
+		p := release(c, "snapshot "+handle+" of driver "+c.Spec.Driver+" is kept: content "+f.Others[0]+" names it, too")
+		p.Because.Reason, p.Warn, p.Tell = volume.ReasonRetained, true, true
+		return p
+	case !f.Takes:
+		return f.failed(volume.ReasonSnapshotDeleteFailed, "user", "driver "+c.Spec.Driver+
+			" cannot delete snapshots: it does not have the capability CREATE_DELETE_SNAPSHOT")
+	}
+	return DriverPlan{
+		Step: Remove, Request: Request{Handle: handle, Secret: takingSecret(c)},
+		Because: because(volume.ReasonTerminating, c.Spec.Driver,
+			"driver "+c.Spec.Driver+" is asked to delete snapshot "+handle),
+	}
+}
+
+// release takes the finalizer from a content, and with it the intent, if it has one.
+func release(c *snapshotv1.VolumeSnapshotContent, message string) DriverPlan {
+	next := noted(c, volume.AnnSnapshotCreating, "")
+	without(next, volume.FinalizerContentBound)
+	return DriverPlan{Step: Release, Content: next, Because: because(volume.ReasonTerminating, "", message)}
+}
+
+// failed notes an error in the status of a content, unless it is there already.
+func (f DriverFacts) failed(r volume.Reason, next, message string) DriverPlan {
+	p := DriverPlan{Because: because(r, next, message), Warn: true}
+	c := f.Content
+	if problemOf(c) == message {
+		return p
+	}
+	p.Step, p.Tell, p.Content = Note, true, c.DeepCopy()
+	if p.Content.Status == nil {
+		p.Content.Status = &snapshotv1.VolumeSnapshotContentStatus{}
+	}
+	s := p.Content.Status
+	s.Error = &snapshotv1.VolumeSnapshotError{Time: &f.Now, Message: &message}
+	if c.DeletionTimestamp == nil {
+		s.ReadyToUse = ptr.To(false)
+	}
+	return p
+}
+
+// OthersOf returns the names of contents, other than c, that stand for a snapshot of c's driver, in order.
+func OthersOf(
+	c *snapshotv1.VolumeSnapshotContent, handle string, all []*snapshotv1.VolumeSnapshotContent,
+) []string {
+	var names []string
+	for _, other := range all {
+		if handle != "" && other.Name != c.Name && other.Spec.Driver == c.Spec.Driver && HandleOf(other) == handle {
+			names = append(names, other.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,260 @@
+package snapshot
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/testkit/golden"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// at are the facts about the driver's part of the content of a snapshot.
+func at(f Facts, changes ...func(*DriverFacts)) DriverFacts {
+	d := DriverFacts{Content: f.Content, Class: f.Class, Ours: true, Takes: true, Lists: true, Gets: true, Now: now()}
+	for _, c := range changes {
+		c(&d)
+	}
+	return d
+}
+
+func intended(f *Facts) { f.Content = noted(f.Content, volume.AnnSnapshotCreating, yes) }
+
+// pending says that the driver has taken the snapshot, and that it is not ready.
+func pending(f *Facts) {
+	taken(f)
+	f.Content.Status.ReadyToUse = ptr.To(false)
+}
+
+func driverText(t *testing.T, f DriverFacts, p DriverPlan) string {
+	var out strings.Builder
+	out.WriteString([...]string{
+		"nothing", "write the intent, take the snapshot", "take the snapshot", "get the snapshot", "list the snapshot",
+		"write the status", "forget the intent", "delete the snapshot", "let the content go",
+	}[p.Step])
+	for word, is := range map[string]bool{"poll": p.Poll, "repeat": p.Repeat && !p.Poll} {
+		if is {
+			out.WriteString(", " + word)
+		}
+	}
+	if p.Refused {
+		out.WriteString(", certainly not taken")
+	}
+	out.WriteString("\n" + told(p.Because, p.Warn, p.Tell))
+	if p.Request.Name != "" || p.Request.Handle != "" {
+		text, err := json.Marshal(p.Request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&out, "  asks for %s\n", text)
+	}
+	if p.Content != nil {
+		out.WriteString(golden.Change(t, f.Content, p.Content))
+	}
+	return out.String() + "\n"
+}
+
+// driverRow is a content in a state.
+type driverRow struct {
+	argues string
+	facts  DriverFacts
+}
+
+func compareDriver(t *testing.T, file string, rows []driverRow) {
+	t.Helper()
+	var out strings.Builder
+	for _, r := range rows {
+		before := r.facts.Content.DeepCopy()
+		fmt.Fprintf(&out, "# %s\n%s", r.argues, driverText(t, r.facts, Driver(r.facts)))
+		if golden.Change(t, before, r.facts.Content) != "" {
+			t.Errorf("%s: the decision has changed its facts", r.argues)
+		}
+	}
+	golden.Equal(t, file, out.String())
+}
+
+func noAnnotations(f *Facts) { f.Content.Annotations = nil }
+
+// TestTaking: what a driver is asked for, and what is written before.
+func TestTaking(t *testing.T) {
+	secret := func(f *Facts) {
+		f.Content = noted(noted(f.Content, volume.AnnSnapshotSecretName, "key"), volume.AnnSnapshotSecretNamespace, "vault")
+	}
+	foreign := func(f *DriverFacts) { f.Class.Driver = "other.example.com" }
+	compareDriver(t, "testdata/taking.txt", []driverRow{
+		{"the intent comes first", at(of(contained, secret))},
+		{"it is there", at(of(contained, intended, secret))},
+		{"a content of another controller gets the parameters of its class", at(of(contained, noAnnotations),
+			func(f *DriverFacts) { f.Class.Parameters["copies"] = "2" })},
+		{"its class is gone, and its parameters are known", at(of(contained), func(f *DriverFacts) { f.Class = nil })},
+		{"its class is gone before anybody knew them", at(of(contained, noAnnotations),
+			func(f *DriverFacts) { f.Class = nil })},
+		{"its class is another driver's", at(of(contained, noAnnotations), foreign)},
+		{"a parameter is unknown", at(of(contained, noAnnotations),
+			func(f *DriverFacts) { f.Class.Parameters["csi.storage.k8s.io/odd"] = "2" })},
+		{"somebody has spoiled the parameters", at(of(contained, func(f *Facts) {
+			f.Content = noted(f.Content, volume.AnnSnapshotParameters, "[]")
+		}))},
+		{"somebody has removed the finalizer", at(of(contained, intended, func(f *Facts) { f.Content.Finalizers = nil }))},
+		{"the driver takes no snapshots", at(of(contained), func(f *DriverFacts) { f.Takes = false })},
+		{"the driver is elsewhere", at(of(contained), func(f *DriverFacts) { f.Ours = false })},
+		{"the intent is not needed any more", at(of(taken, intended))},
+		{"not even while the snapshot is not ready", at(of(pending, intended))},
+		{"whether it is ready is asked with the same words", at(of(pending))},
+		{"it is ready", at(of(taken))},
+		{"it is a member of a group", at(of(contained, func(f *Facts) {
+			f.Content = noted(f.Content, volume.AnnGroupSnapshotHandle, "g")
+		}))},
+		{"it has two sources", at(of(contained, func(f *Facts) { f.Content.Spec.Source.SnapshotHandle = ptr.To(handle) }))},
+	})
+}
+
+// TestLooking: how a driver is asked about a snapshot that somebody else has taken.
+func TestLooking(t *testing.T) {
+	lists := func(f *DriverFacts) { f.Gets = false }
+	compareDriver(t, "testdata/looking.txt", []driverRow{
+		{"the driver can get it", at(of(given))},
+		{"the driver lists it, with the Secret of the class", at(of(given), lists, func(f *DriverFacts) {
+			f.Class = class("fast", "csi.storage.k8s.io/snapshotter-list-secret-name", "${volumesnapshotcontent.name}",
+				"csi.storage.k8s.io/snapshotter-list-secret-namespace", "vault")
+		})},
+		{"a template that needs a snapshot cannot be used", at(of(given), lists, func(f *DriverFacts) {
+			f.Class = class("fast", "csi.storage.k8s.io/snapshotter-list-secret-name", "${volumesnapshot.name}",
+				"csi.storage.k8s.io/snapshotter-list-secret-namespace", "vault")
+		})},
+		{"a driver that cannot be asked is believed", at(of(given), lists, func(f *DriverFacts) { f.Lists = false })},
+		{"it is known", at(of(given, func(f *Facts) {
+			f.Content.Status = &snapshotv1.VolumeSnapshotContentStatus{ReadyToUse: ptr.To(true), SnapshotHandle: ptr.To(handle)}
+		}))},
+	})
+}
+
+// TestRemoving: what a driver deletes, and when a content may go.
+func TestRemoving(t *testing.T) {
+	going := func(f *Facts) { contentGoing(f); contentGone(f) }
+	kept := func(f *Facts) { with(f.Content, volume.FinalizerContentBound) }
+	compareDriver(t, "testdata/removing.txt", []driverRow{
+		{"somebody deletes the content of a snapshot that is there", at(of(taken, contentGone))},
+		{"the driver deletes the snapshot", at(of(taken, going))},
+		{"with its Secret", at(of(taken, going, func(f *Facts) {
+			f.Content = noted(noted(f.Content, volume.AnnSnapshotSecretName, "key"), volume.AnnSnapshotSecretNamespace, "vault")
+		}))},
+		{"one that is not ready, too", at(of(pending, going))},
+		{"it is retained", at(of(taken, retains, going))},
+		{"the driver was never asked", at(of(contained, going))},
+		{"the driver may have taken it: it is asked again", at(of(contained, intended, going))},
+		{"its class is not needed for that", at(of(contained, intended, going), func(f *DriverFacts) { f.Class = nil })},
+		{"the driver has not taken it", at(of(contained, intended, going), func(f *DriverFacts) { f.Refused = true })},
+		{"whatever it said before it took it", at(of(taken, intended, going), func(f *DriverFacts) { f.Refused = true })},
+		{"another content stands for the same snapshot", at(of(taken, going), func(f *DriverFacts) {
+			f.Others = []string{"another"}
+		})},
+		{"the driver has deleted it, and that could not be written", at(of(taken, going), func(f *DriverFacts) {
+			f.Removed = true
+		})},
+		{"it goes with its group", at(of(taken, going, func(f *Facts) {
+			f.Content.Status.VolumeGroupSnapshotHandle = ptr.To("g")
+		}))},
+		{"the driver cannot delete snapshots", at(of(taken, going), func(f *DriverFacts) { f.Takes = false })},
+		{"an administrator's content that nobody was bound to", at(of(given, kept, contentGone))},
+		{"with the driver's snapshot", at(of(given, kept, contentGone, func(f *Facts) {
+			f.Content.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentDelete
+		}))},
+		{"the driver is not asked any more", at(of(taken, going, func(f *Facts) { f.Content.Finalizers = nil }))},
+		{"the driver is elsewhere", at(of(taken, going), func(f *DriverFacts) { f.Ours = false })},
+	})
+}
+
+// TestEveryAnswer: what follows each answer to the calls that make and delete something.
+func TestEveryAnswer(t *testing.T) {
+	going := func(f *Facts) { contentGoing(f); contentGone(f) }
+	first, again := at(of(contained)), at(of(contained, intended))
+	undo, removed := at(of(contained, intended, going)), at(of(taken, going))
+	short := func(p DriverPlan) string {
+		text := strings.TrimSuffix(fmt.Sprintf("%v", map[bool]string{true: "repeat", false: "go on"}[p.Repeat]), "\n")
+		if p.Refused {
+			text += ", not taken"
+		}
+		return text
+	}
+	got := csitest.EveryAnswer(func(a volume.Answer) string {
+		answer := Answer{Answer: a, Taken: Taken{Handle: handle, Ready: true}}
+		return fmt.Sprintf("first: %s; again: %s; undo: %s; delete: %s",
+			short(AfterTake(first, Driver(first), answer)), short(AfterTake(again, Driver(again), answer)),
+			short(AfterTake(undo, Driver(undo), answer)), short(AfterRemove(removed, Driver(removed), answer)))
+	})
+	golden.Equal(t, "testdata/codes.txt", got+"\n")
+}
+
+// TestAnswers: what is written and said after an answer.
+func TestAnswers(t *testing.T) {
+	done := volume.Answer{Outcome: volume.Done}
+	no := volume.Answer{Outcome: volume.Failed, Code: "Internal", Text: "Internal: no"}
+	shot := func(t Taken) Answer { t.Handle = handle; return Answer{Answer: done, Taken: t} }
+	var out strings.Builder
+	for _, c := range []struct {
+		argues string
+		after  func(DriverFacts, DriverPlan, Answer) DriverPlan
+		facts  DriverFacts
+		answer Answer
+	}{
+		{"it is taken and ready", AfterTake, at(of(contained)), shot(Taken{
+			Source: "vol", Created: 7, Bytes: 3, Ready: true,
+		})},
+		{"it is not ready", AfterTake, at(of(contained)), shot(Taken{Created: 7})},
+		{"nor later", AfterTake, at(of(pending)), shot(Taken{Created: 5e9, Bytes: 1 << 30})},
+		{"a driver that does not say when", AfterTake, at(of(contained)), shot(Taken{Ready: true})},
+		{"what was known of the time stays", AfterTake, at(of(pending)), shot(Taken{Ready: true})},
+		{"it fails", AfterTake, at(of(contained)), Answer{Answer: no}},
+		{"and is not said twice", AfterTake, at(of(contained, func(f *Facts) {
+			f.Content = AfterTake(at(*f), Driver(at(*f)), Answer{Answer: no}).Content
+		})), Answer{Answer: no}},
+		{"an error ends with success", AfterTake, at(of(pending, func(f *Facts) {
+			f.Content.Status.Error = &snapshotv1.VolumeSnapshotError{Message: ptr.To("old")}
+		})), shot(Taken{Created: 5e9, Bytes: 1 << 30})},
+		{"the driver names a snapshot of another volume", AfterTake, at(of(contained)), shot(Taken{Source: "other"})},
+		{"the driver names another content's snapshot", AfterTake, at(of(contained)), Answer{
+			Answer: done, Taken: Taken{Handle: handle}, TakenBy: "another",
+		}},
+		{"the driver names another snapshot than before", AfterTake, at(of(pending)), Answer{
+			Answer: done, Taken: Taken{Handle: "shot-2"},
+		}},
+		{"an answer is late: the content is being deleted", AfterTake, at(of(contained, intended, contentGoing, contentGone)),
+			shot(Taken{Created: 7})},
+		{"it is found", AfterLook, at(of(given)), shot(Taken{Created: 7, Bytes: 3, Ready: true})},
+		{"it is found, and not ready", AfterLook, at(of(given)), shot(Taken{Created: 7})},
+		{"it is not found", AfterLook, at(of(given)), Answer{Answer: done}},
+		{"another one is found", AfterLook, at(of(given)), Answer{Answer: done, Taken: Taken{Handle: "shot-2"}}},
+		{"it cannot be asked", AfterLook, at(of(given)), Answer{Answer: no}},
+		{"it is deleted", AfterRemove, at(of(taken, contentGoing, contentGone)), Answer{Answer: done}},
+		{"it is not deleted", AfterRemove, at(of(taken, contentGoing, contentGone)), Answer{Answer: no}},
+		{"perhaps for want of a Secret", AfterRemove, at(of(taken, contentGoing, contentGone)), Answer{
+			Answer: no, Missing: `read secret ns/s: secrets "s" not found`,
+		}},
+	} {
+		plan := Driver(c.facts)
+		fmt.Fprintf(&out, "# %s\n%s", c.argues, driverText(t, c.facts, c.after(c.facts, plan, c.answer)))
+	}
+	f := at(of(contained))
+	fmt.Fprintf(&out, "# its Secret is missing\n%s", driverText(t, f, SecretUnread(f, `secrets "s" not found`)))
+	golden.Equal(t, "testdata/answers.txt", out.String())
+}
+
+// TestOthers: contents of one driver that stand for one snapshot know of each other.
+func TestOthers(t *testing.T) {
+	c := of(taken).Content
+	same := func(name, driver string) *snapshotv1.VolumeSnapshotContent {
+		o := of(given).Content
+		o.Name, o.Spec.Driver = name, driver
+		return o
+	}
+	all := []*snapshotv1.VolumeSnapshotContent{same("z", driver), c, same("a", driver), same("b", "other.example.com")}
+	if got := fmt.Sprint(OthersOf(c, handle, all), OthersOf(c, "", all)); got != "[a z] []" {
+		t.Errorf("others: %s", got)
+	}
+}

@@ -1,0 +1,194 @@
+package snapshot
+
+import (
+	"maps"
+	"slices"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// controller is who acts next about a VolumeSnapshot.
+const controller = "snapshot-controller"
+
+// yes is the value of the annotations that say something by being there.
+const yes = "yes"
+
+// Facts is everything on which the decision about one VolumeSnapshot depends.
+type Facts struct {
+	Snapshot *snapshotv1.VolumeSnapshot
+	// Class is the class that the snapshot names; nil if there is none of that name.
+	Class *snapshotv1.VolumeSnapshotClass
+	// Classes are all classes, of which one may be the default.
+	Classes []*snapshotv1.VolumeSnapshotClass
+	// Content is the content with the name that ContentName returns, or nil.
+	Content *snapshotv1.VolumeSnapshotContent
+	// Absent says that the API server itself has said that there is no such content: a cache may not have it yet.
+	Absent bool
+	// Claim is the claim that the snapshot is to be taken of, and Volume that claim's volume; or nil.
+	Claim  *corev1.PersistentVolumeClaim
+	Volume *corev1.PersistentVolume
+	// Restores are the claims without a volume whose data are to come from the snapshot.
+	Restores []*corev1.PersistentVolumeClaim
+	// Now is the time at which errors are noted.
+	Now metav1.Time
+}
+
+// Step is the next step for a VolumeSnapshot, its content or its claim.
+type Step int
+
+const (
+	// Nothing is to be done now.
+	Nothing Step = iota
+	// WriteSnapshot writes Plan.Snapshot, except its status.
+	WriteSnapshot
+	// WriteStatus writes the status of Plan.Snapshot.
+	WriteStatus
+	// WriteClaim writes Plan.Claim.
+	WriteClaim
+	// CreateContent creates Plan.Content; AfterCreate judges the answer.
+	CreateContent
+	// WriteContent writes Plan.Content, except its status; AfterBind judges the answer if Plan.Binds.
+	WriteContent
+	// DeleteContent deletes the content.
+	DeleteContent
+	// Confirm asks the API server itself whether the content exists, or the snapshot of a content.
+	Confirm
+)
+
+// Plan is the next step and its reason.
+type Plan struct {
+	Step     Step
+	Snapshot *snapshotv1.VolumeSnapshot
+	Content  *snapshotv1.VolumeSnapshotContent
+	Claim    *corev1.PersistentVolumeClaim
+	// Binds says that the written content gets the snapshot's identity.
+	Binds   bool
+	Because volume.Because
+	// Warn says that something is wrong, and Tell that the reason is recorded as an event when the step is done: at
+	// once if there is none.
+	Warn, Tell bool
+	// Also are further reasons that are told with the step.
+	Also []volume.Because
+}
+
+// ContentName returns the name of a snapshot's content: the one that the snapshot is bound to or names, or else that
+// of the content that is made for it.
+func ContentName(s *snapshotv1.VolumeSnapshot) string {
+	if name := ptr.Deref(s.Spec.Source.VolumeSnapshotContentName, ""); name != "" {
+		return name
+	}
+	if name := boundTo(s); name != "" {
+		return name
+	}
+	return "snapcontent-" + string(s.UID)
+}
+
+// ClaimOf returns the name of the claim that a snapshot is taken of; "" for a snapshot of a content that exists.
+func ClaimOf(s *snapshotv1.VolumeSnapshot) string {
+	return ptr.Deref(s.Spec.Source.PersistentVolumeClaimName, "")
+}
+
+func boundTo(s *snapshotv1.VolumeSnapshot) string {
+	if s.Status == nil {
+		return ""
+	}
+	return ptr.Deref(s.Status.BoundVolumeSnapshotContentName, "")
+}
+
+// IsReady says whether a volume can be made from a snapshot.
+func IsReady(s *snapshotv1.VolumeSnapshot) bool {
+	return s.Status != nil && ptr.Deref(s.Status.ReadyToUse, false)
+}
+
+// errorOf returns the error in the status of a snapshot.
+func errorOf(s *snapshotv1.VolumeSnapshot) string {
+	if s.Status == nil || s.Status.Error == nil {
+		return ""
+	}
+	return ptr.Deref(s.Status.Error.Message, "")
+}
+
+// problemOf returns the error in the status of a content.
+func problemOf(c *snapshotv1.VolumeSnapshotContent) string {
+	if c.Status == nil || c.Status.Error == nil {
+		return ""
+	}
+	return ptr.Deref(c.Status.Error.Message, "")
+}
+
+// pointsTo says whether a content refers to a snapshot, by its identity or, before they are bound, by its name.
+func pointsTo(c *snapshotv1.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) bool {
+	ref := c.Spec.VolumeSnapshotRef
+	return ref.Namespace == s.Namespace && ref.Name == s.Name && (ref.UID == "" || ref.UID == s.UID)
+}
+
+// isOf says whether a content is bound to a snapshot.
+func isOf(c *snapshotv1.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) bool {
+	return c != nil && pointsTo(c, s) && c.Spec.VolumeSnapshotRef.UID == s.UID
+}
+
+// deletes says whether the driver's snapshot is deleted with a content.
+func deletes(c *snapshotv1.VolumeSnapshotContent) bool {
+	return c.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
+}
+
+// isDeletedWith says whether a content exists that is bound to a snapshot, and with which the driver's snapshot goes.
+func isDeletedWith(c *snapshotv1.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) bool {
+	return isOf(c, s) && deletes(c)
+}
+
+// isValid says whether a content names exactly one source.
+func isValid(c *snapshotv1.VolumeSnapshotContent) bool {
+	return (c.Spec.Source.VolumeHandle == nil) != (c.Spec.Source.SnapshotHandle == nil)
+}
+
+func invalid(c *snapshotv1.VolumeSnapshotContent) string {
+	return "content " + c.Name + " must name either a volume or a snapshot of the driver as its source"
+}
+
+func has(o metav1.Object, finalizer string) bool {
+	return slices.Contains(o.GetFinalizers(), finalizer)
+}
+
+// with adds finalizers to an object, which is the caller's.
+func with(o metav1.Object, finalizers ...string) {
+	for _, f := range finalizers {
+		if !has(o, f) {
+			o.SetFinalizers(append(slices.Clone(o.GetFinalizers()), f))
+		}
+	}
+}
+
+// without takes finalizers from an object, which is the caller's.
+func without(o metav1.Object, finalizers ...string) {
+	o.SetFinalizers(slices.DeleteFunc(slices.Clone(o.GetFinalizers()),
+		func(f string) bool { return slices.Contains(finalizers, f) }))
+}
+
+// noted returns a copy of a content with an annotation; an empty value takes it away.
+func noted(c *snapshotv1.VolumeSnapshotContent, key, value string) *snapshotv1.VolumeSnapshotContent {
+	c = c.DeepCopy()
+	all := maps.Clone(c.Annotations)
+	if all == nil {
+		all = map[string]string{}
+	}
+	all[key] = value
+	if value == "" {
+		delete(all, key)
+	}
+	c.Annotations = all
+	return c
+}
+
+func because(r volume.Reason, next, message string) volume.Because {
+	return volume.Because{Reason: r, Message: message, Next: next}
+}
+
+func nothing(r volume.Reason, next, message string) Plan {
+	return Plan{Because: because(r, next, message)}
+}

@@ -1,0 +1,217 @@
+package snapshot
+
+import (
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Snapshot decides about one VolumeSnapshot. It is called again after each step.
+func Snapshot(f Facts) Plan {
+	s := f.Snapshot
+	claim, content := ClaimOf(s), ptr.Deref(s.Spec.Source.VolumeSnapshotContentName, "")
+	switch {
+	case s.DeletionTimestamp != nil:
+		return deletion(f)
+	case (claim == "") == (content == ""):
+		return failed(f, volume.ReasonSnapshotInvalid, "user",
+			"snapshot "+s.Name+" must name either a claim or a content as its source")
+	case has(s, volume.FinalizerSnapshotInGroup) && boundTo(s) == "":
+		return nothing(volume.ReasonSnapshotPending, "group snapshot controller",
+			"snapshot "+s.Name+" is a member of a group that is being taken")
+	}
+	p := prepare(f)
+	switch {
+	case p.Step != Nothing || p.Because.Reason != "":
+		return p
+	case IsReady(s) && boundTo(s) != "":
+		return ready(f)
+	case content != "":
+		return adopt(f)
+	}
+	return take(f)
+}
+
+// prepare gives a snapshot its class and finalizers. It returns an empty plan if it has both.
+func prepare(f Facts) Plan {
+	s, class := f.Snapshot, f.Class
+	next, told := s.DeepCopy(), "snapshot "+s.Name+" is kept while it is used"
+	if f.Content == nil && !IsReady(s) {
+		var problem volume.Because
+		if class, problem = classOf(f); problem.Reason != "" {
+			return failed(f, problem.Reason, problem.Next, problem.Message)
+		}
+		if class != nil && className(s) == "" {
+			next.Spec.VolumeSnapshotClassName, told = &class.Name, "snapshot "+s.Name+" gets the default class "+class.Name
+		}
+	}
+	if with(next, volume.FinalizerSnapshotAsSource); mayDelete(f, class) {
+		with(next, volume.FinalizerSnapshotBound)
+	}
+	if len(next.Finalizers) == len(s.Finalizers) && className(next) == className(s) {
+		return Plan{}
+	}
+	return Plan{Step: WriteSnapshot, Snapshot: next, Because: because(volume.ReasonSnapshotPending, controller, told)}
+}
+
+// classOf returns the class that a snapshot has or gets; nil if it needs none.
+func classOf(f Facts) (*snapshotv1.VolumeSnapshotClass, volume.Because) {
+	s := f.Snapshot
+	switch {
+	case className(s) != "" && f.Class == nil:
+		return nil, because(volume.ReasonSnapshotClassFailed, "user",
+			"VolumeSnapshotClass "+className(s)+" of snapshot "+s.Name+" does not exist")
+	case className(s) != "" || ClaimOf(s) == "":
+		return f.Class, volume.Because{}
+	}
+	class, problem := chooseDefault(f)
+	if problem != "" {
+		return nil, because(volume.ReasonSnapshotDefaultFailed, "user", "snapshot "+s.Name+" has no class: "+problem)
+	}
+	return class, volume.Because{}
+}
+
+// mayDelete says whether the driver's snapshot goes with a snapshot. The finalizer is there before the content is, so
+// that whoever deletes the snapshot meanwhile does not lose the content.
+func mayDelete(f Facts, class *snapshotv1.VolumeSnapshotClass) bool {
+	if f.Content != nil {
+		return deletes(f.Content) && pointsTo(f.Content, f.Snapshot)
+	}
+	return class != nil && class.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
+}
+
+// ready looks after a snapshot that can be used.
+func ready(f Facts) Plan {
+	s := f.Snapshot
+	switch {
+	case f.Content == nil && !f.Absent:
+		return Plan{Step: Confirm, Because: missing(s)}
+	case f.Content == nil:
+		return failed(f, volume.ReasonContentMissing, "user", missing(s).Message)
+	case !isOf(f.Content, s):
+		return failed(f, volume.ReasonSnapshotMisbound, "user",
+			"content "+f.Content.Name+" is not bound to snapshot "+s.Name)
+	}
+	return nothing(volume.ReasonSnapshotReady, "", "snapshot "+s.Name+" is ready to use")
+}
+
+// missing is the reason of a content that is gone. It says nothing of a snapshot that nobody can restore from, and no
+// other snapshot is taken in its place: that would have other data.
+func missing(s *snapshotv1.VolumeSnapshot) volume.Because {
+	return because(volume.ReasonContentMissing, "user", "content "+ContentName(s)+" of snapshot "+s.Name+" does not exist")
+}
+
+// adopt binds a snapshot to a content that somebody else has made.
+func adopt(f Facts) Plan {
+	s, c := f.Snapshot, f.Content
+	switch {
+	case c == nil:
+		return failed(f, volume.ReasonContentMissing, "user", missing(s).Message)
+	case c.Spec.Source.SnapshotHandle == nil:
+		return failed(f, volume.ReasonContentMismatch, "user",
+			"content "+c.Name+" does not name a snapshot of a driver: it was made for another snapshot")
+	case !pointsTo(c, s):
+		return failed(f, volume.ReasonContentMisbound, "user", "content "+c.Name+" is for another snapshot than "+s.Name)
+	case c.Spec.VolumeSnapshotRef.UID == "" && c.DeletionTimestamp != nil:
+		return failed(f, volume.ReasonContentMisbound, "user", "content "+c.Name+" is being deleted")
+	case c.Spec.VolumeSnapshotRef.UID == "":
+		next := c.DeepCopy()
+		next.Spec.VolumeSnapshotRef.UID = s.UID
+		if name := className(s); name != "" && c.Spec.VolumeSnapshotClassName == nil {
+			next.Spec.VolumeSnapshotClassName = &name
+		}
+		return Plan{Step: WriteContent, Content: next, Binds: true, Because: because(volume.ReasonSnapshotPending, controller,
+			"content "+c.Name+" is being bound to snapshot "+s.Name)}
+	}
+	return follow(f)
+}
+
+// AfterBind judges the answer to the write that binds a content. A conflict is no answer: the facts were outdated.
+func AfterBind(f Facts, problem string) Plan {
+	return failed(f, volume.ReasonContentBindFailed, controller,
+		"content "+f.Content.Name+" could not be bound to snapshot "+f.Snapshot.Name+": "+problem)
+}
+
+// take has a snapshot taken of a claim.
+func take(f Facts) Plan {
+	s, c := f.Snapshot, f.Content
+	switch {
+	case c == nil && s.Status != nil && s.Status.CreationTime != nil && !f.Absent:
+		return Plan{Step: Confirm, Because: missing(s)}
+	case c == nil && s.Status != nil && s.Status.CreationTime != nil:
+		return failed(f, volume.ReasonContentMissing, "user", missing(s).Message)
+	case c == nil:
+		return begin(f)
+	case c.Spec.Source.SnapshotHandle != nil:
+		return failed(f, volume.ReasonContentHandleSet, "user",
+			"content "+c.Name+" names a snapshot of the driver, although it should be made for snapshot "+s.Name)
+	case !isOf(c, s):
+		return failed(f, volume.ReasonContentMisbound, "user", "content "+c.Name+" is for another snapshot than "+s.Name)
+	}
+	return follow(f)
+}
+
+// follow copies the state of a content to its snapshot.
+func follow(f Facts) Plan {
+	s, c := f.Snapshot, f.Content
+	next, told := copied(s, c)
+	why := because(volume.ReasonSnapshotPending, c.Spec.Driver,
+		"snapshot "+s.Name+" is being taken by driver "+c.Spec.Driver)
+	if message := problemOf(c); message != "" {
+		why = because(volume.ReasonSnapshotFailed, volume.NextAfter(message, c.Spec.Driver), message)
+	}
+	if next == nil {
+		return Plan{Because: why}
+	}
+	return Plan{Step: WriteStatus, Snapshot: next, Because: why, Also: told}
+}
+
+// copied returns a snapshot with the state of its content, and what is to be told of it; nil if it has that state.
+func copied(
+	s *snapshotv1.VolumeSnapshot, c *snapshotv1.VolumeSnapshotContent,
+) (next *snapshotv1.VolumeSnapshot, told []volume.Because) {
+	next = s.DeepCopy()
+	if next.Status == nil {
+		next.Status = &snapshotv1.VolumeSnapshotStatus{}
+	}
+	from, to := c.Status, next.Status
+	if from == nil {
+		from = &snapshotv1.VolumeSnapshotContentStatus{}
+	}
+	isReady := ptr.Deref(from.ReadyToUse, false)
+	to.BoundVolumeSnapshotContentName, to.ReadyToUse = &c.Name, &isReady
+	if to.CreationTime == nil && from.CreationTime != nil {
+		to.CreationTime = timeOf(*from.CreationTime)
+		told = append(told, because(volume.ReasonSnapshotCreated, "",
+			"Snapshot "+s.Namespace+"/"+s.Name+" was successfully created by the CSI driver."))
+	}
+	if from.RestoreSize != nil && (to.RestoreSize == nil || to.RestoreSize.IsZero()) {
+		to.RestoreSize = sizeOf(*from.RestoreSize)
+	}
+	if to.Error = from.Error.DeepCopy(); isReady {
+		to.Error = nil
+		told = append(told, because(volume.ReasonSnapshotReady, "",
+			"Snapshot "+s.Namespace+"/"+s.Name+" is ready to use."))
+	}
+	if same(s.Status, to) {
+		return nil, nil
+	}
+	return next, told
+}
+
+// failed notes an error in a snapshot's status, unless it is there already.
+func failed(f Facts, r volume.Reason, next, message string) Plan {
+	s := f.Snapshot
+	p := Plan{Because: because(r, next, message), Warn: true}
+	if errorOf(s) == message && !IsReady(s) {
+		return p
+	}
+	p.Step, p.Tell, p.Snapshot = WriteStatus, true, s.DeepCopy()
+	if p.Snapshot.Status == nil {
+		p.Snapshot.Status = &snapshotv1.VolumeSnapshotStatus{}
+	}
+	p.Snapshot.Status.ReadyToUse = ptr.To(false)
+	p.Snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{Time: &f.Now, Message: &message}
+	return p
+}

@@ -1,0 +1,58 @@
+package hosts
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apiserver/pkg/admission"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// content checks a write of a VolumeSnapshotContent: what the driver says of its snapshot, and the intent to take it.
+// Nobody but the snapshot-controller says of which node a content is.
+func (w *write) content() error {
+	before, ok := w.GetOldObject().(*unstructured.Unstructured)
+	after, ok2 := w.GetObject().(*unstructured.Unstructured)
+	if w.GetOperation() != admission.Update || !ok || !ok2 {
+		return errOther
+	}
+	driver, _, err := unstructured.NestedString(before.Object, "spec", "driver")
+	if err != nil {
+		return fmt.Errorf("content %s: %w", before.GetName(), err)
+	}
+	scope, err := w.scopeOf(driver)
+	if on := before.GetAnnotations()[volume.AnnProvisionedOn]; err == nil && !scope.Has(on) {
+		err = fmt.Errorf("content %s is not of a volume of the node (annotation %s=%q)", before.GetName(),
+			volume.AnnProvisionedOn, on)
+	}
+	if err != nil {
+		return err
+	}
+	if !equality.Semantic.DeepEqual(bareContent(before), bareContent(after)) {
+		return errOther
+	}
+	return nil
+}
+
+// bareContent returns a content without what a snapshotter may change, and without the server's own fields.
+func bareContent(o *unstructured.Unstructured) map[string]any {
+	o = o.DeepCopy()
+	o.SetManagedFields(nil)
+	o.SetResourceVersion("")
+	o.SetGeneration(0)
+	o.SetFinalizers(slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return f == volume.FinalizerContentBound }))
+	if len(o.GetFinalizers()) == 0 {
+		o.SetFinalizers(nil)
+	}
+	annotations := o.GetAnnotations()
+	delete(annotations, volume.AnnSnapshotCreating)
+	delete(annotations, volume.AnnSnapshotParameters)
+	if o.SetAnnotations(annotations); len(annotations) == 0 {
+		o.SetAnnotations(nil)
+	}
+	unstructured.RemoveNestedField(o.Object, "status")
+	return o.Object
+}
