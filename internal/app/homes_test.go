@@ -7,6 +7,7 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/volume"
@@ -42,13 +43,13 @@ func TestHomes(t *testing.T) {
 			Home
 			calls bool
 		}
-		everything := answer{Home{}, true}
+		everything, shared := answer{Home{}, true}, answer{Home{Shared: true}, true}
 		for driver, want := range map[string]map[string]answer{
 			"local": {
 				"one": {Home{Scope: volume.Scope{Node: "one", Rest: true}}, true},
 				"two": {Home{Scope: volume.Scope{Node: "two"}}, true}, "three": {Home{Scope: volume.Scope{Node: "three"}}, true},
 			},
-			"lent":    {"one": {Home{Shared: true}, true}, "two": {Home{Shared: true}, true}, "three": {Home{Shared: true}, false}},
+			"lent":    {"one": shared, "two": shared, "three": {Home{Shared: true}, false}},
 			"plain":   {"one": everything, "two": {Home{Shared: true}, false}},
 			"unknown": {"one": everything, "two": {Home{Shared: true}, false}},
 		} {
@@ -62,21 +63,26 @@ func TestHomes(t *testing.T) {
 				}
 			}
 		}
-		synctest.Wait()
-		for len(changed) > 0 {
-			<-changed
-		}
-		d, _ := all.cache.Get("plain")
-		d = d.DeepCopy()
-		d.Annotations[volume.AnnControllers] = volume.Delegation([]string{"two"})
-		if _, err := client.StorageV1().CSIDrivers().Update(ctx, d, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if got := <-changed; got != "plain" {
-			t.Errorf("%s has changed", got)
-		}
-		if _, calls := all.ofHost("two")("plain"); !calls {
-			t.Error("a driver is not called by the node that it was delegated to")
-		}
+		becomesDelegated(t, client, all, changed)
 	})
+}
+
+// becomesDelegated has a driver delegated to a node, which the node learns.
+func becomesDelegated(t *testing.T, client kubernetes.Interface, all csiDrivers, changed chan string) {
+	synctest.Wait()
+	for len(changed) > 0 {
+		<-changed
+	}
+	d, _ := all.cache.Get("plain")
+	d = d.DeepCopy()
+	d.Annotations[volume.AnnControllers] = volume.Delegation([]string{"two"})
+	if _, err := client.StorageV1().CSIDrivers().Update(t.Context(), d, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-changed; got != "plain" {
+		t.Errorf("%s has changed", got)
+	}
+	if _, calls := all.ofHost("two")("plain"); !calls {
+		t.Error("a driver is not called by the node that it was delegated to")
+	}
 }

@@ -29,10 +29,10 @@ type HostOptions struct {
 	Log *slog.Logger
 }
 
-// HostControllers runs the controllers of a host until ctx ends: they make, attach, grow and delete the volumes of this
-// node by drivers that are node-local, and all volumes of drivers that are delegated to it, while it holds their leases.
-// They start when the host may call the first such driver. An error is only logged, so that the node agent keeps
-// running.
+// HostControllers runs the controllers of a host until ctx ends: they make, attach, grow and delete the volumes of
+// this node by drivers that are node-local, and all volumes of drivers that are delegated to it, while it holds their
+// leases. They start when the host may call the first such driver. An error is only logged, so that the node agent
+// keeps running.
 func HostControllers(ctx context.Context, o HostOptions) error {
 	if err := runHost(ctx, o); err != nil && ctx.Err() == nil {
 		o.Log.Error("the controllers of this host do not run", "node", o.Node, "err", err)

@@ -21,7 +21,8 @@ import (
 const linger = 10 * time.Second
 
 // DriverLeads holds the leases of each driver whose controller this process reaches, so that only one process calls
-// it: this one, that of another host, or upstream's sidecars. Node-local drivers have no leases: each host calls its own.
+// it: this one, that of another host, or upstream's sidecars. Node-local drivers have no leases: each host calls its
+// own.
 type DriverLeads struct {
 	// Reached holds the drivers that this process reaches. Of several sets that have a controller of one name, the
 	// first counts.

@@ -218,7 +218,7 @@ yourself.`,
 	}
 	c.AddCommand(local, s.driverAddCommand(), s.driverImportCommand(), s.driverListCommand(), s.driverLogsCommand(),
 		s.driverRestartCommand(), s.driverRemoveCommand(), s.driverDelegateCommand(), s.driverDoctorCommand(),
-		s.driverInitCommand(), s.driverTraceCommand(), s.driverFaultsCommand(), s.driverCallCommand(), s.driverRecordCommand(),
-		s.driverReplayCommand())
+		s.driverInitCommand(), s.driverTraceCommand(), s.driverFaultsCommand(), s.driverCallCommand(),
+		s.driverRecordCommand(), s.driverReplayCommand())
 	return c
 }

@@ -19,7 +19,7 @@ func TestDelegatedTo(t *testing.T) {
 			t.Errorf("%q: %q, want %q", value, got, want)
 		}
 		if IsNodeLocal(said) != (value == ControllersOnNodes) || IsDelegatedTo(said, "nodes") != (value == "node/nodes") {
-			t.Errorf("%q: node-local %v, delegated to node %q %v", value, IsNodeLocal(said), "nodes", IsDelegatedTo(said, "nodes"))
+			t.Errorf("%q: node-local %v, delegated to the node nodes %v", value, IsNodeLocal(said), IsDelegatedTo(said, "nodes"))
 		}
 	}
 }

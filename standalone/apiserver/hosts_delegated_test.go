@@ -16,8 +16,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestAHostAndItsDelegatedDrivers: a host to which a driver is delegated serves all its volumes, exactly as their classes
-// ask for them, holds its leases and has its intents. It does none of this for a driver that is delegated to another.
+// TestAHostAndItsDelegatedDrivers: a host to which a driver is delegated serves all its volumes, exactly as their
+// classes ask for them, holds its leases and has its intents. It does none of this for a driver that is delegated to
+// another.
 func TestAHostAndItsDelegatedDrivers(t *testing.T) {
 	c := newHostCluster(t)
 	secret := &corev1.SecretReference{Namespace: "kube-system", Name: "s"}
@@ -126,7 +127,8 @@ func (c *hostCluster) driverLogs() {
 		}
 		c.expect("intents of "+driver+" go", maps.Delete(ctx, name, metav1.DeleteOptions{}), want)
 	}
-	_, err := maps.List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents + "=" + identity.DriverIntents(sharedDriver)})
+	shared := volume.LabelIntents + "=" + identity.DriverIntents(sharedDriver)
+	_, err := maps.List(ctx, metav1.ListOptions{LabelSelector: shared})
 	c.expect("intents of a driver are read", err, "")
 	_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Name: identity.DriverIntents(sharedDriver) + "-01",

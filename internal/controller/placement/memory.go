@@ -36,7 +36,10 @@ type placed struct {
 }
 
 func newMemory() *memory {
-	return &memory{free: bind.NewFree(), reserved: map[string]string{}, placed: map[types.UID]placed{}, unplaced: map[controller.Key]bool{}}
+	return &memory{
+		free: bind.NewFree(), reserved: map[string]string{}, placed: map[types.UID]placed{},
+		unplaced: map[controller.Key]bool{},
+	}
 }
 
 // reserve reserves a volume for the claim to which it refers. choosing must be held.

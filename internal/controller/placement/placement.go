@@ -80,9 +80,7 @@ func (p *placer) watch() {
 	p.pods.Watch(p.podChanged)
 	p.claims.Watch(func(before, after *corev1.PersistentVolumeClaim) {
 		p.enqueueUsers(cluster.Key(controller.Latest(before, after)))
-		if after != nil && placement.MayBeUnplaced(after) {
-			p.enqueueClaim(after)
-		}
+		p.enqueueClaim(after)
 	})
 	p.volumes.Watch(p.volumeChanged)
 	p.nodes.Watch(func(before, after *corev1.Node) {
@@ -107,9 +105,7 @@ func (p *placer) watch() {
 	p.csiDrivers.Watch(func(_, _ *storagev1.CSIDriver) {
 		p.enqueueAll()
 		for _, c := range p.claims.List() {
-			if placement.MayBeUnplaced(c) {
-				p.enqueueClaim(c)
-			}
+			p.enqueueClaim(c)
 		}
 	})
 	p.capacities.Watch(func(before, after *storagev1.CSIStorageCapacity) {
@@ -184,8 +180,11 @@ func (p *placer) enqueue(pod *corev1.Pod) {
 	p.Add(controller.Key{Kind: kindPod, Namespace: pod.Namespace, Name: pod.Name})
 }
 
+// enqueueClaim queues a claim that may be unplaced; nil is none.
 func (p *placer) enqueueClaim(c *corev1.PersistentVolumeClaim) {
-	p.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+	if c != nil && placement.MayBeUnplaced(c) {
+		p.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+	}
 }
 
 // enqueueUsers queues the Pods that use a claim.

@@ -29,9 +29,9 @@ func (b *bench) logs() map[string]bool {
 	return out
 }
 
-// TestIntentsGoWithTheDriver: a process has called a driver whose answer was lost, and its leases with it. Whoever calls
-// the driver next finds the intent, also when nobody wants the volume any more. The first one acts on nothing that it
-// remembers, and reads the log anew when the driver is its own again.
+// TestIntentsGoWithTheDriver: a process has called a driver whose answer was lost, and its leases with it. Whoever
+// calls the driver next finds the intent, also when nobody wants the volume any more. The first one acts on nothing
+// that it remembers, and reads the log anew when the driver is its own again.
 func TestIntentsGoWithTheDriver(t *testing.T) {
 	b := newBench(t, func(s *setup) { s.Intents, s.hears = Standalone(), true }, claim("c"), class())
 	b.driver.OnCall("CreateVolume", func(int, any) csitest.Action {
@@ -73,11 +73,13 @@ func TestWhoseLogItIs(t *testing.T) {
 		scope volume.Scope
 		want  string
 	}{
-		"beside one driver":                {oneLog(), volume.Scope{}, "volplane-intents"},
-		"a control plane":                  {Standalone(), volume.Scope{}, identity.DriverIntents(driverName)},
-		"its node, and volumes of no node": {Standalone(), volume.Scope{Node: "n", Rest: true}, identity.DriverIntents(driverName)},
-		"a host with a driver of its own":  {OnHost("n"), volume.Scope{Node: "n"}, identity.HostIntents("n")},
-		"a host to which it is delegated":  {OnHost("n"), volume.Scope{}, identity.DriverIntents(driverName)},
+		"beside one driver": {oneLog(), volume.Scope{}, "volplane-intents"},
+		"a control plane":   {Standalone(), volume.Scope{}, identity.DriverIntents(driverName)},
+		"its node, and volumes of no node": {
+			Standalone(), volume.Scope{Node: "n", Rest: true}, identity.DriverIntents(driverName),
+		},
+		"a host with a driver of its own": {OnHost("n"), volume.Scope{Node: "n"}, identity.HostIntents("n")},
+		"a host to which it is delegated": {OnHost("n"), volume.Scope{}, identity.DriverIntents(driverName)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := claim("c")

@@ -158,13 +158,13 @@ func (p *provisioner) serves(driver, node string) bool {
 	if !ok || lacks(d) != "" {
 		return false
 	}
-	return node != "" || d.Scope.Node == "" || !slices.ContainsFunc(p.view.CSINodes.List(), func(n *storagev1.CSINode) bool {
-		return n.Name != d.Scope.Node && cluster.HasDriver(n, driver)
-	})
+	others := func(n *storagev1.CSINode) bool { return n.Name != d.Scope.Node && cluster.HasDriver(n, driver) }
+	return node != "" || d.Scope.Node == "" || !slices.ContainsFunc(p.view.CSINodes.List(), others)
 }
 
-// creates says whether the volume of a claim is for this process to create. A claim without a node of a node-local driver
-// is if the binder has asked for it within the process; whoever asks by the annotation asks placement for a node, too.
+// creates says whether the volume of a claim is for this process to create. A claim without a node of a node-local
+// driver is if the binder has asked for it within the process; whoever asks by the annotation asks placement for a
+// node, too.
 func creates(scope volume.Scope, c *corev1.PersistentVolumeClaim) bool {
 	node := provision.SelectedNode(c)
 	return scope.Has(node) && (node != "" || scope.Node == "" || provision.ProvisionerOf(c) == "")

@@ -25,8 +25,8 @@ func MayBeUnplaced(c *corev1.PersistentVolumeClaim) bool {
 		provision.SelectedNode(c) == ""
 }
 
-// Unplaced decides on which node the volume of an unplaced claim is made: on any that a Pod without wishes could use and
-// that has room. Which one it is depends on the claim alone, so that many claims are spread; a claim whose node was
+// Unplaced decides on which node the volume of an unplaced claim is made: on any that a Pod without wishes could use
+// and that has room. Which one it is depends on the claim alone, so that many claims are spread; a claim whose node was
 // taken away again, because the driver had no room there, is another version and may get another node.
 func Unplaced(c Claim, nodes []Node) Plan {
 	f := Facts{Pod: &corev1.Pod{}, Claims: []Claim{c}, Nodes: nodes}

@@ -136,8 +136,8 @@ func delegatedTo(view cluster.View, driver, controlPlane string) (volume.Because
 	}
 	return volume.Because{
 		Reason: volume.ReasonDriverMissing, Next: "administrator of node " + nodes[0],
-		Message: fmt.Sprintf("nobody calls driver %s as a controller: it is delegated to %s, and neither there nor on node %s, "+
-			"which may call it, too, is a process with its controller reached", driver, named(nodes), controlPlane),
+		Message: fmt.Sprintf("nobody calls driver %s as a controller: it is delegated to %s, and neither there nor on node "+
+			"%s, which may call it, too, is a process with its controller reached", driver, named(nodes), controlPlane),
 	}, true
 }
 

@@ -162,8 +162,8 @@ func (w *write) scopeOf(driver string) (volume.Scope, error) {
 	case volume.IsDelegatedTo(d.Annotations, w.node):
 		return volume.Scope{}, nil
 	}
-	return volume.Scope{}, fmt.Errorf("driver %s is neither node-local nor delegated to the node: annotation %s=%q of its "+
-		"CSIDriver", driver, volume.AnnControllers, d.Annotations[volume.AnnControllers])
+	return volume.Scope{}, fmt.Errorf("driver %s is neither node-local nor delegated to the node: annotation %s=%q of "+
+		"its CSIDriver", driver, volume.AnnControllers, d.Annotations[volume.AnnControllers])
 }
 
 // unread returns the error for an object that could not be read. It is no refusal unless the object does not exist:

@@ -49,9 +49,17 @@ func logs(a authorizer.Attributes) bool {
 		log, ok := logOf(a.GetName())
 		return ok && isTheirs(log)
 	case "list":
-		all, err := a.GetLabelSelector()
-		return err == nil && len(all) == 1 && all[0].Key() == volume.LabelIntents &&
-			all[0].Operator() == selection.Equals && isTheirs(all[0].ValuesUnsorted()[0])
+		log, ok := listed(a)
+		return ok && isTheirs(log)
 	}
 	return false
+}
+
+// listed returns the intent log to which the label selector of a list restricts it.
+func listed(a authorizer.Attributes) (log string, ok bool) {
+	all, err := a.GetLabelSelector()
+	if err != nil || len(all) != 1 || all[0].Key() != volume.LabelIntents || all[0].Operator() != selection.Equals {
+		return "", false
+	}
+	return all[0].ValuesUnsorted()[0], true
 }
