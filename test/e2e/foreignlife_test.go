@@ -330,13 +330,7 @@ func (l *foreignLife) deleteObjects() error {
 }
 
 func (l *foreignLife) remove() error {
-	err := l.run("volplane", "driver", "remove", l.row.driver)
-	if path := l.ts.MkAbs("csidriver.yaml"); err == nil {
-		if _, there := os.Stat(path); there == nil {
-			err = l.run("kubectl", "delete", "-f", path)
-		}
-	}
-	return err
+	return l.run("volplane", "driver", "remove", l.row.driver)
 }
 
 // nothingLeft looks for objects, mounts, loop devices, processes and data.

@@ -33,11 +33,16 @@ func TestFuse(t *testing.T) {
 			if err := setUpForeign(t, e, table); err != nil {
 				return err
 			}
-			text, err := os.ReadFile(filepath.Join("testdata", "fuse.py"))
-			if err != nil {
-				return err
+			for _, name := range []string{"fuse.py", "s3.py"} {
+				text, err := os.ReadFile(filepath.Join("testdata", name))
+				if err != nil {
+					return err
+				}
+				if err := os.WriteFile(filepath.Join(e.WorkDir, name), text, 0o600); err != nil {
+					return err
+				}
 			}
-			return os.WriteFile(filepath.Join(e.WorkDir, "fuse.py"), text, 0o700)
+			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"life": playLife, "until": runUntil},
 	})

@@ -37,13 +37,17 @@ class Driver(driver.Driver):
     """A driver whose volumes are shown by FUSE."""
 
     def bind(self, volume, target, read_only):
-        home, mode = self.home(volume), ['ro'] if read_only else []
-        if os.environ['FUSE'] == 'bindfs':
-            driver.run('bindfs', '-o', ','.join(['fsname=' + volume] + mode), '--', home, target)
-            return
-        command = ['rclone', 'mount', '--config=/dev/null', '--devname=' + volume, '--dir-cache-time=0']
-        command += ['--read-only'] if read_only else []
-        subprocess.Popen(command + ['--', home, target], stdin=subprocess.DEVNULL, start_new_session=True)
+        program, home = os.environ['FUSE'], self.home(volume)
+        options = ['fsname=' + volume] + (['ro'] if read_only else [])
+        if program == 'bindfs':
+            driver.run('bindfs', '-o', ','.join(options), '--', home, target)
+        elif program == 's3fs':
+            options += ['url=' + os.environ['S3'], 'use_path_request_style']
+            driver.run('s3fs', volume, target, '-o', ','.join(options))
+        else:
+            command = ['rclone', 'mount', '--config=/dev/null', '--devname=' + volume, '--dir-cache-time=0']
+            command += ['--read-only'] if read_only else []
+            subprocess.Popen(command + ['--', home, target], stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 driver.mounts_of, driver.unmount, driver.Driver = mounts_of, unmount, Driver
