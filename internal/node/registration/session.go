@@ -40,6 +40,8 @@ const maxLost = 2
 
 var (
 	errInfo = errors.New("registration refused")
+	// errUnasked says that nobody answered at the socket, which may have been seen before its process listens.
+	errUnasked = errors.New("no answer")
 	errGone = errors.New("the process that was asked is gone")
 )
 
@@ -100,8 +102,9 @@ func (s *session) run(ctx context.Context) {
 			pause := queue.Backoff{
 				Min: cmp.Or(s.w.RetryMin, 500*time.Millisecond), Max: cmp.Or(s.w.RetryMax, 2*time.Minute),
 			}.Pause(s.failed)
-			s.failed++
-			s.refuse(ctx, err)
+			if s.failed++; s.failed > 1 || !errors.Is(err, errUnasked) {
+				s.refuse(ctx, err)
+			}
 			s.log.Warn("driver is not registered, will be tried again", "attempt", s.failed, "pause", pause, "err", err)
 			retry = time.After(pause)
 		}
@@ -187,7 +190,7 @@ func (s *session) register(ctx context.Context) error {
 	var said metadata.MD
 	info, err := client.GetInfo(ask, &registerapi.InfoRequest{}, grpc.Header(&said))
 	if err != nil {
-		return fmt.Errorf("ask for the driver at %s: %w", s.path, err)
+		return fmt.Errorf("ask for the driver at %s: %w: %w", s.path, errUnasked, err)
 	}
 	s.name = info.GetName()
 	err = s.accept(ctx, info, len(said.Get(csi.HeaderNodeOnly)) > 0)

@@ -11,13 +11,16 @@ import driver
 
 
 def mounts_of(volume):
-    """Return where a volume is mounted, and whether it is read-only there: the programs are told its name."""
+    """Return where a volume is mounted, and whether it is read-only there.
+
+    What is mounted is called as the volume, or as its directory: bindfs insists on that.
+    """
     found = []
     with open('/proc/self/mountinfo', encoding='utf-8', errors='surrogateescape') as table:
         for line in table:
             point, _, filesystem = line.rstrip('\n').partition(' - ')
             fields, (kind, source, _) = point.split(' '), filesystem.split(' ')
-            if kind.startswith('fuse') and source == volume:
+            if kind.startswith('fuse') and os.path.basename(source) == volume:
                 found.append((fields[4], 'ro' in fields[5].split(',')))
     return found
 
@@ -40,7 +43,8 @@ class Driver(driver.Driver):
         program, home = os.environ['FUSE'], self.home(volume)
         options = ['fsname=' + volume] + (['ro'] if read_only else [])
         if program == 'bindfs':
-            driver.run('bindfs', '-o', ','.join(options), '--', home, target)
+            # It takes no `--`.
+            driver.run('bindfs', '-o', ','.join(options), home, target)
         elif program == 's3fs':
             options += ['url=' + os.environ['S3'], 'use_path_request_style']
             driver.run('s3fs', volume, target, '-o', ','.join(options))

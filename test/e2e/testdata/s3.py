@@ -6,6 +6,7 @@ Its argument is the port.
 import hashlib
 import http.server
 import re
+import signal
 import sys
 import threading
 import urllib.parse
@@ -98,4 +99,5 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_forever()
