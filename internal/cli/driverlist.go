@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 
+	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/supervise"
@@ -211,7 +212,7 @@ func versions(ctx context.Context, all []driverStatus) {
 				continue
 			}
 			asked.Go(func() {
-				if said, err := ask(ctx, p.Socket); err == nil {
+				if said, err := ask(ctx, p.Socket, csi.WithNameOnly()); err == nil {
 					p.Version = said.Version
 				}
 			})

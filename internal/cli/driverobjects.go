@@ -95,7 +95,7 @@ func (h *hostDrivers) made(name string, err error) error {
 func (h *hostDrivers) describe(ctx context.Context, d driverfile.Driver) (*csi.Driver, error) {
 	all := &csi.Driver{Name: d.Name}
 	for _, p := range d.Processes {
-		said, err := ask(ctx, d.Socket(p, h.plugins))
+		said, err := ask(ctx, d.Socket(p, h.plugins), p.Asked()...)
 		if err != nil {
 			return nil, fmt.Errorf("ask at %s, as root on this host: %w", d.Socket(p, h.plugins), err)
 		}

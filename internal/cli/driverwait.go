@@ -134,7 +134,7 @@ func (h *hostDrivers) otherName(ctx context.Context, d driverfile.Driver, p driv
 	if !listens(ctx, d.Socket(p, h.plugins)) {
 		return ""
 	}
-	found, err := ask(ctx, d.Socket(p, h.plugins))
+	found, err := ask(ctx, d.Socket(p, h.plugins), csi.WithNameOnly())
 	if err != nil || found.Name == d.Name {
 		return ""
 	}
@@ -152,10 +152,10 @@ func listens(ctx context.Context, socket string) bool {
 }
 
 // ask returns what the driver at a socket says of itself.
-func ask(ctx context.Context, socket string) (*csi.Driver, error) {
+func ask(ctx context.Context, socket string, what ...csi.Option) (*csi.Driver, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	found, err := csi.Dial(ctx, socket)
+	found, err := csi.Dial(ctx, socket, what...)
 	if err != nil {
 		return nil, err
 	}

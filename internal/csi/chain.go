@@ -27,6 +27,7 @@ type options struct {
 	locks      *VolumeLocks
 	dial       func(context.Context) (net.Conn, error)
 	nameOnly   bool
+	nodeOnly   bool
 }
 
 // Option configures the calls of a Driver.
@@ -56,6 +57,9 @@ func WithDialer(dial func(context.Context) (net.Conn, error)) Option {
 // WithNameOnly makes Dial ask for the driver's name and version only, as soon as the driver answers. That is all that
 // a registrar needs, and a driver that is not ready yet, or whose controller does not answer, can be registered.
 func WithNameOnly() Option { return func(o *options) { o.nameOnly = true } }
+
+// WithNodeOnly makes Dial leave the controller service alone: the driver has it at another socket, or has none.
+func WithNodeOnly() Option { return func(o *options) { o.nodeOnly = true } }
 
 // WithWitness shows f each answer and each error as the driver gave it: nothing was checked, and secrets are still in
 // it. It is for who judges drivers, and f must not show what it sees. It may be called concurrently.

@@ -2,6 +2,7 @@ package csi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"time"
@@ -18,6 +19,14 @@ const (
 	probePause    = 100 * time.Millisecond
 	maxProbePause = time.Second
 )
+
+// HeaderNodeOnly is the header with which a registrar of volplane answers the node agent that asks for its driver, if
+// the driver is known to have no service but that of the node at the socket.
+const HeaderNodeOnly = "volplane-node-only"
+
+// ErrControllerLost says that the connection to a driver was lost when it was asked for its controller: some drivers
+// have a process for each service, say CONTROLLER_SERVICE in both, and end when the wrong one is asked.
+var ErrControllerLost = errors.New("the connection was lost when the driver was asked for its controller")
 
 // Driver is one CSI driver behind one socket. It is safe for concurrent use.
 type Driver struct {
@@ -61,11 +70,7 @@ func Dial(ctx context.Context, socket string, opts ...Option) (*Driver, error) {
 	}
 	d := &Driver{Endpoint: socket, link: newLink(socket, o.dial)}
 	d.service = service{link: d.link, call: o.chain(d, d.link.invoke)}
-	ask := d.ask
-	if o.nameOnly {
-		ask = d.awaitName
-	}
-	if err := ask(ctx); err != nil {
+	if err := d.ask(ctx, o); err != nil {
 		_ = d.link.close()
 		return nil, fmt.Errorf("driver at %s: %w", socket, err)
 	}
@@ -130,7 +135,10 @@ func (d *Driver) AwaitLoss(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (d *Driver) ask(ctx context.Context) error {
+func (d *Driver) ask(ctx context.Context, o options) error {
+	if o.nameOnly {
+		return d.awaitName(ctx)
+	}
 	identity := d.IdentityClient()
 	if err := awaitReady(ctx, identity); err != nil {
 		return fmt.Errorf("probe: %w", err)
@@ -143,7 +151,7 @@ func (d *Driver) ask(ctx context.Context) error {
 		return fmt.Errorf("ask its capabilities: %w", err)
 	}
 	d.Plugin = pluginCapabilities(plugin)
-	if d.Plugin.ControllerService {
+	if d.Plugin.ControllerService && !o.nodeOnly {
 		if err := d.askController(ctx); err != nil {
 			return err
 		}
@@ -186,8 +194,11 @@ func (d *Driver) awaitName(ctx context.Context) error {
 // socket.
 func (d *Driver) askController(ctx context.Context) error {
 	c, err := d.ControllerClient().ControllerGetCapabilities(ctx, &csipb.ControllerGetCapabilitiesRequest{})
-	if Code(err) == codes.Unimplemented {
+	switch Code(err) {
+	case codes.Unimplemented:
 		return nil
+	case codes.Unavailable:
+		return fmt.Errorf("%w: %w", ErrControllerLost, err)
 	}
 	if err != nil {
 		return fmt.Errorf("ask its controller's capabilities: %w", err)

@@ -58,6 +58,25 @@ func TestControllerThatFails(t *testing.T) {
 	}
 }
 
+// TestNodeOnly: a driver that ends when its node's process is asked for its controller is reached by those who know that
+// it has none there. The others are told what it died of.
+func TestNodeOnly(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	d.OnCall("ControllerGetCapabilities", func(int, any) csitest.Action { return csitest.Action{Kill: true} })
+	if _, err := csi.Dial(within(t, patience), d.Socket); !errors.Is(err, csi.ErrControllerLost) {
+		t.Errorf("a driver that dies of the question: %v", err)
+	}
+	d.Restart()
+	got, err := csi.Dial(within(t, patience), d.Socket, csi.WithNodeOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Close()
+	if got.HasController || !got.Plugin.ControllerService || !got.Node.StageUnstage {
+		t.Errorf("controller %t, plugin %+v, node %+v", got.HasController, got.Plugin, got.Node)
+	}
+}
+
 // TestNameOnly: whoever wants to know the name only neither waits until the driver is ready nor asks more. A driver
 // that does not listen yet is awaited.
 func TestNameOnly(t *testing.T) {

@@ -28,6 +28,15 @@ func (d Driver) CSIDriver(c csi.ControllerCapabilities) *storagev1.CSIDriver {
 	return o
 }
 
+// Asked returns the options with which a process is asked what it can do. One without the role of the controller is not
+// asked for that: some programs end then. The node service is asked for everywhere, as csi-resizer does.
+func (p Process) Asked() []csi.Option {
+	if p.Has(RoleController) {
+		return nil
+	}
+	return []csi.Option{csi.WithNodeOnly()}
+}
+
 // CheckController returns why what answers at the socket of a process with the role of the controller cannot be called
 // as the controller of the driver; nil if it can, or if the whole driver has none. Only a driver in one process that
 // does not say CONTROLLER_SERVICE has none: the others have theirs at another socket, and nothing may be concluded

@@ -98,9 +98,7 @@ func Import(objects []*unstructured.Unstructured, o Options) Result {
 			m.object(u)
 		}
 	}
-	for _, u := range workloads {
-		m.workload(u)
-	}
+	m.workloads(workloads)
 	for _, name := range sorted(m.drivers) {
 		m.join(name, m.drivers[name])
 	}

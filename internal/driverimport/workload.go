@@ -54,8 +54,43 @@ func withoutTag(image string) string {
 	return image
 }
 
-// workload takes the driver's container of a workload.
-func (m *importer) workload(u *unstructured.Unstructured) {
+// workloads takes the driver's containers. Beside one with the sidecars of a role, a workload without any that would have
+// the same role is something else, as a server of mounts with an endpoint of its own.
+func (m *importer) workloads(all []*unstructured.Unstructured) {
+	var read []workload
+	for _, u := range all {
+		if w, ok := m.read(u); ok {
+			read = append(read, w)
+		}
+	}
+	beside := map[driverfile.Role]string{}
+	for _, w := range read {
+		for _, role := range w.sidecars() {
+			beside[role] = w.object
+		}
+	}
+	for _, w := range read {
+		if other := beside[w.roles(nil)[0]]; other != "" && len(w.sidecars()) == 0 {
+			m.left(w.object, "", "it has no sidecar of CSI, as %s has, and is not taken for the driver; if the driver needs it, "+
+				"run it on the host as a service of its own", other)
+			continue
+		}
+		m.workload(w)
+	}
+}
+
+// sidecars returns the roles of the known sidecars; "" for one that says none.
+func (w *workload) sidecars() (roles []driverfile.Role) {
+	for i := range w.Containers {
+		if role, known := sidecar(&w.Containers[i]); known {
+			roles = append(roles, role)
+		}
+	}
+	return roles
+}
+
+// read returns a workload, unless it is misshapen.
+func (m *importer) read(u *unstructured.Unstructured) (workload, bool) {
 	w := workload{
 		object: u.GetKind() + "/" + u.GetName(), namespace: cmp.Or(u.GetNamespace(), m.Namespace), name: u.GetName(),
 		daemon: u.GetKind() == "DaemonSet",
@@ -67,9 +102,14 @@ func (m *importer) workload(u *unstructured.Unstructured) {
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &spec); err != nil {
 		m.missing(w.object, "", "it cannot be read: %v", err)
-		return
+		return w, false
 	}
 	w.PodSpec = spec.Spec.Template.Spec
+	return w, true
+}
+
+// workload takes the driver's container of a workload.
+func (m *importer) workload(w workload) {
 	roles, others := m.split(w)
 	i := slices.IndexFunc(others, func(c *corev1.Container) bool { return endpoint(c) != "" && !probes(c) })
 	if i < 0 && len(roles) > 0 && len(others) == 1 {

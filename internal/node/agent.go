@@ -71,6 +71,9 @@ type Options struct {
 	// StatsEvery is the pause between two reads of the volumes' usage and health; the default is a
 	// minute.
 	StatsEvery time.Duration
+	// LateMount is how long a mount may take to appear after a driver has said that it is there; the
+	// default is 5 seconds.
+	LateMount time.Duration
 	// RegistrationGrace is the time after a start at which drivers that have not registered are
 	// removed from the Node's objects; the default is a minute.
 	RegistrationGrace time.Duration
@@ -198,6 +201,7 @@ func (a *Agent) assemble(search leftovers.Options) {
 		Liveness:  liveness,
 		Consumers: a.pods, Events: a.Events, Log: a.Log,
 		RetryMin: a.RetryMin, RetryMax: a.RetryMax, RepublishEvery: a.RepublishEvery, PollEvery: a.PollEvery,
+		LateMount: a.LateMount,
 	})
 	unknown := leftovers.UnknownMounts{Options: search, Node: a.node.Object}
 	a.health = health.New(health.Options{

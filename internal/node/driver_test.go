@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net"
@@ -15,8 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"volplane.dev/volplane/internal/csi"
 )
 
 // fakeDriver is a CSI driver that mounts nothing and records its calls.
@@ -28,6 +32,12 @@ type fakeDriver struct {
 
 	name, registerAs string
 	topology         map[string]string
+	// promises says CONTROLLER_SERVICE; nodeOnly has the registration say that the controller is elsewhere.
+	promises, nodeOnly bool
+	// files is what its sockets are called; the driver's name if it is empty. id is its name of the node, with the same
+	// default. noStage says that it does not stage.
+	files, id string
+	noStage   bool
 	dir              string
 	// hook, when set, is asked before each call of the node service.
 	hook func(ctx context.Context, call string) error
@@ -59,9 +69,9 @@ func newFakeDriver(name, root string) *fakeDriver {
 	}
 }
 
-func (d *fakeDriver) endpoint() string { return filepath.Join(d.dir, "plugins", d.name+".sock") }
+func (d *fakeDriver) endpoint() string { return filepath.Join(d.dir, "plugins", cmp.Or(d.files, d.name)+".sock") }
 func (d *fakeDriver) socket() string {
-	return filepath.Join(d.dir, "plugins_registry", d.name+"-reg.sock")
+	return filepath.Join(d.dir, "plugins_registry", cmp.Or(d.files, d.name)+"-reg.sock")
 }
 
 // start serves both sockets until stop.
@@ -127,7 +137,12 @@ func (d *fakeDriver) answers() []*registerapi.RegistrationStatus {
 	return append([]*registerapi.RegistrationStatus(nil), d.statuses...)
 }
 
-func (d *fakeDriver) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
+func (d *fakeDriver) GetInfo(ctx context.Context, _ *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
+	if d.nodeOnly {
+		if err := grpc.SetHeader(ctx, metadata.Pairs(csi.HeaderNodeOnly, "true")); err != nil {
+			return nil, err
+		}
+	}
 	return &registerapi.PluginInfo{
 		Type: registerapi.CSIPlugin, Name: d.registerAs, Endpoint: d.endpoint(), SupportedVersions: []string{"1.0.0"},
 	}, nil
@@ -153,15 +168,28 @@ func (d *fakeDriver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRe
 func (d *fakeDriver) GetPluginCapabilities(
 	context.Context, *csipb.GetPluginCapabilitiesRequest,
 ) (*csipb.GetPluginCapabilitiesResponse, error) {
-	return &csipb.GetPluginCapabilitiesResponse{}, nil
+	r := &csipb.GetPluginCapabilitiesResponse{}
+	if d.promises {
+		r.Capabilities = []*csipb.PluginCapability{{Type: &csipb.PluginCapability_Service_{
+			Service: &csipb.PluginCapability_Service{Type: csipb.PluginCapability_Service_CONTROLLER_SERVICE},
+		}}}
+	}
+	return r, nil
+}
+
+func (d *fakeDriver) ControllerGetCapabilities(
+	ctx context.Context, _ *csipb.ControllerGetCapabilitiesRequest,
+) (*csipb.ControllerGetCapabilitiesResponse, error) {
+	return &csipb.ControllerGetCapabilitiesResponse{}, d.call(ctx, "controller")
 }
 
 func (d *fakeDriver) NodeGetCapabilities(
 	context.Context, *csipb.NodeGetCapabilitiesRequest,
 ) (*csipb.NodeGetCapabilitiesResponse, error) {
 	r := &csipb.NodeGetCapabilitiesResponse{}
-	can := []csipb.NodeServiceCapability_RPC_Type{
-		csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME,
+	can := []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_EXPAND_VOLUME}
+	if !d.noStage {
+		can = append(can, csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
 	}
 	if d.hasHealth {
 		can = append(can, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS, csipb.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
@@ -179,7 +207,7 @@ func (d *fakeDriver) NodeGetInfo(ctx context.Context, _ *csipb.NodeGetInfoReques
 		return nil, err
 	}
 	return &csipb.NodeGetInfoResponse{
-		NodeId: "id-" + d.name, MaxVolumesPerNode: d.limit(), AccessibleTopology: &csipb.Topology{Segments: d.topology},
+		NodeId: "id-" + cmp.Or(d.id, d.name), MaxVolumesPerNode: d.limit(), AccessibleTopology: &csipb.Topology{Segments: d.topology},
 	}, nil
 }
 

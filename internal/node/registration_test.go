@@ -153,6 +153,65 @@ func TestNodeInfoFailsLater(t *testing.T) {
 	w.registered(driverName)
 }
 
+// TestNodeOnly: a driver whose registration says that its controller is elsewhere is not asked for it.
+func TestNodeOnly(t *testing.T) {
+	w := newWorld(t)
+	d := newFakeDriver(driverName, w.dir)
+	d.promises, d.nodeOnly = true, true
+	d.start(t)
+	w.run()
+	w.registered(driverName)
+	if h := d.history(); h != "info" {
+		t.Errorf("it was called: %s", h)
+	}
+}
+
+// TestLostDriver: a driver that ends whenever it is asked for its controller is registered without that after the second
+// time, and stays so when it starts anew. Who answers in time keeps its controller.
+func TestLostDriver(t *testing.T) {
+	for name, c := range map[string]struct {
+		lost       int
+		controller bool
+	}{
+		"by chance": {1, true},
+		"always":    {100, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			d := newFakeDriver(driverName, w.dir)
+			d.promises = true
+			asked := 0
+			d.setHook(func(_ context.Context, call string) error {
+				if call != "controller" {
+					return nil
+				}
+				if asked++; asked <= c.lost {
+					return status.Error(codes.Unavailable, "the process ended")
+				}
+				return nil
+			})
+			d.start(t)
+			w.run()
+			for range 2 {
+				w.registered(driverName)
+				eventually(t, func() string {
+					if found, ok := w.agent.Drivers.Get(driverName); !ok || found.HasController != c.controller {
+						return fmt.Sprintf("registered %t: %+v", ok, found)
+					}
+					return ""
+				})
+				d.stop()
+				w.registered()
+				d.start(t)
+			}
+			w.registered(driverName)
+			if n := strings.Count(d.history(), "controller"); !c.controller && n != 2 {
+				t.Errorf("it was asked for its controller %d times: %s", n, d.history())
+			}
+		})
+	}
+}
+
 // TestSecondSocketOfADriver waits until the first one is gone.
 func TestSecondSocketOfADriver(t *testing.T) {
 	w := newWorld(t)

@@ -90,7 +90,7 @@ func (w *world) run() {
 		Name: "n1", RootDir: w.dir, Client: kubetest.Observed(w.t, w.client, Writes()),
 		Caches: kube.NewNodeCaches(w.client, "n1"), Drivers: csi.NewSet(),
 		Events: kube.NewRecorder(ctx, w.client, "node"), Log: slog.New(slog.DiscardHandler), TrustDrivers: true,
-		RetryMin: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond,
+		RetryMin: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond, LateMount: time.Millisecond,
 	}
 	if w.tune != nil {
 		w.tune(&o)

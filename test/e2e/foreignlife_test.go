@@ -38,7 +38,8 @@ func playLife(ts *testscript.TestScript, neg bool, args []string) {
 	flags := flag.NewFlagSet("life", flag.ContinueOnError)
 	flags.StringVar(&l.reads, "reads", "", "the volume has this file already, and Pods do not write")
 	flags.StringVar(&l.holds, "holds", "", "what the file begins with that Pods read")
-	flags.BoolVar(&l.late, "late", false, "the driver says that it has mounted before it has, and writes behind")
+	flags.BoolVar(&l.late, "late", false, "the driver writes behind")
+	flags.StringVar(&l.server, "server", "", "the program that serves the mounts, and is killed")
 	flags.BoolVar(&l.dies, "mount-dies", false, "the driver serves the mount itself, so both end together")
 	err := flags.Parse(args)
 	if err != nil || neg || flags.NArg() != 1 {
@@ -62,10 +63,10 @@ func playLife(ts *testscript.TestScript, neg bool, args []string) {
 // foreignLife is the life of a volume of one driver.
 type foreignLife struct {
 	*foreignStage
-	ts           *testscript.TestScript
-	ctx          context.Context
-	reads, holds string
-	dies, late   bool
+	ts                   *testscript.TestScript
+	ctx                  context.Context
+	reads, holds, server string
+	dies, late           bool
 	inline       *corev1.VolumeSource
 	// data is what the file has; file is its path in the mount of the Pod that lives.
 	data []byte
@@ -88,6 +89,9 @@ func (l *foreignLife) steps() []foreignStep {
 	}
 	if l.grows() {
 		steps = append(steps, foreignStep{"expanded", l.grow})
+	}
+	if l.server != "" {
+		steps = append(steps, foreignStep{"server killed", l.killServer})
 	}
 	return append(steps,
 		foreignStep{"driver killed", l.killDriver},
@@ -152,10 +156,7 @@ func (l *foreignLife) mount(name string) error {
 		}
 		_, dir, _ := strings.Cut(message, "=")
 		l.file = filepath.Join(dir, cmp.Or(l.reads, "life-of-volplane"))
-		if l.late {
-			err = l.isMounted()
-		}
-		return err
+		return nil
 	})
 	return errors.Join(err, l.isMounted())
 }
@@ -329,13 +330,7 @@ func (l *foreignLife) deleteObjects() error {
 }
 
 func (l *foreignLife) remove() error {
-	err := l.run("volplane", "driver", "remove", l.row.driver)
-	if path := l.ts.MkAbs("csidriver.yaml"); err == nil {
-		if _, there := os.Stat(path); there == nil {
-			err = l.run("kubectl", "delete", "-f", path)
-		}
-	}
-	return err
+	return l.run("volplane", "driver", "remove", l.row.driver)
 }
 
 // nothingLeft looks for objects, mounts, loop devices, processes and data.

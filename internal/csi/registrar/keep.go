@@ -21,8 +21,9 @@ type Keeping struct {
 	Plugins string
 	// Dir is the directory of registration sockets.
 	Dir string
-	// Patient and Changes are as in Registrar.
-	Patient bool
+	// Patient, NodeOnly and Changes are as in Registrar.
+	Patient  bool
+	NodeOnly bool
 	Changes func() (changed <-chan struct{}, stop func())
 	// Log receives what becomes of the registration.
 	Log *slog.Logger
@@ -65,7 +66,7 @@ func (k Keeping) once(ctx context.Context, d *csi.Driver) (next *csi.Driver, err
 		defer stop()
 		ended <- Registrar{
 			Driver: d.Name, Endpoint: endpoint, Path: Path(k.Dir, d.Name), Patient: k.Patient,
-			Changes: k.Changes, Log: k.Log,
+			NodeOnly: k.NodeOnly, Changes: k.Changes, Log: k.Log,
 		}.Run(own)
 	}()
 	if err = d.AwaitLoss(own); err == nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"volplane.dev/volplane/internal/csi"
@@ -47,6 +48,9 @@ type Registrar struct {
 	// Patient says that neither a refusal nor ErrTaken ends Run: they are logged, and the agent may ask
 	// again later.
 	Patient bool
+	// NodeOnly says that the driver has nothing but its node service behind the socket. Volplane's node agent then does not
+	// ask it for its controller; a kubelet never does.
+	NodeOnly bool
 	// Changes returns notices of changes in the directory of Path, until stop is called. If it is nil, the registrar
 	// watches the directory itself, which takes an inotify instance.
 	Changes func() (changed <-chan struct{}, stop func())
@@ -206,7 +210,13 @@ type service struct {
 }
 
 // GetInfo returns the driver's name, endpoint and versions.
-func (s *service) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
+func (s *service) GetInfo(ctx context.Context, _ *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
+	if s.NodeOnly {
+		// The API has no field for it. Whoever does not know the header does not see it.
+		if err := grpc.SetHeader(ctx, metadata.Pairs(csi.HeaderNodeOnly, "true")); err != nil {
+			return nil, err
+		}
+	}
 	return &registerapi.PluginInfo{
 		Type: registerapi.CSIPlugin, Name: s.Driver, Endpoint: s.Endpoint, SupportedVersions: []string{"1.0.0"},
 	}, nil

@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"volplane.dev/volplane/internal/csi"
@@ -132,9 +133,13 @@ func (a *run) tell(status *registerapi.RegistrationStatus) {
 func TestContract(t *testing.T) {
 	r := announced(t)
 	a := start(t, r)
-	info, err := a.agent().GetInfo(t.Context(), &registerapi.InfoRequest{})
+	var header metadata.MD
+	info, err := a.agent().GetInfo(t.Context(), &registerapi.InfoRequest{}, grpc.Header(&header))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if said := header.Get(csi.HeaderNodeOnly); len(said) > 0 {
+		t.Errorf("it says of itself that it has no controller: %q", said)
 	}
 	if info.GetType() != registerapi.CSIPlugin || info.GetName() != driverName || info.GetEndpoint() != r.Endpoint ||
 		!slices.Equal(info.GetSupportedVersions(), []string{"1.0.0"}) {
@@ -143,6 +148,19 @@ func TestContract(t *testing.T) {
 	a.tell(&registerapi.RegistrationStatus{PluginRegistered: true})
 	if s, err := os.Lstat(r.Path); err != nil || s.Mode().Perm() != 0o600 {
 		t.Errorf("the socket is %v: %v", s, err)
+	}
+	a.stop()
+}
+
+// TestNodeOnly: a driver of whose socket it is known that it has no controller says so to agents that ask for it.
+func TestNodeOnly(t *testing.T) {
+	r := announced(t)
+	r.NodeOnly = true
+	a := start(t, r)
+	var header metadata.MD
+	_, err := a.agent().GetInfo(t.Context(), &registerapi.InfoRequest{}, grpc.Header(&header))
+	if said := header.Get(csi.HeaderNodeOnly); err != nil || !slices.Equal(said, []string{"true"}) {
+		t.Errorf("%q, %v", said, err)
 	}
 	a.stop()
 }

@@ -261,7 +261,7 @@ func (f Facts) stagingRenewable() bool {
 func (p *planner) mountFor(wanted []Consumer, holder string) Plan {
 	r := p.f.Record
 	switch {
-	case r != nil && (r.Stage == Unstaging || p.f.stagingRenewable()):
+	case r != nil && (r.Stage == Unstaging || p.f.stagingRenewable() || p.f.stagingGivenUp()):
 		p.do(Unstage, "")
 		return p.awaitRemoval()
 	case p.f.SinglePod && len(p.actions) > 0, p.callsDriver && !p.f.DriverReady:
@@ -411,6 +411,12 @@ func (f Facts) growNeeded() bool {
 	return f.Record == nil || f.Record.Size < f.Grow && f.Record.GrowRefused != f.Grow
 }
 
+// stagingGivenUp says that the outcome of staging is unknown, and that the driver has come back without it: it is not
+// asked again, and what it may have mounted is taken away.
+func (f Facts) stagingGivenUp() bool {
+	return f.Record.Stage == Staging && f.DriverReady && !f.CanStage
+}
+
 func (f Facts) stageNeeded(publish bool) bool {
 	r := f.Record
 	switch {
@@ -419,7 +425,7 @@ func (f Facts) stageNeeded(publish bool) bool {
 	case r.Stage != Staged:
 		return true
 	default:
-		return f.stagingUnmounted()
+		return f.CanStage && f.stagingUnmounted()
 	}
 }
 

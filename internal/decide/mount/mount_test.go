@@ -303,6 +303,7 @@ func carryOutStage(t *rapid.T, f *Facts, a Action) {
 	r := begin(f)
 	if a.Verb == Stage {
 		must(t, f.InUse && !f.Ephemeral, "staged without being marked in use")
+		must(t, f.CanStage, "staged by a driver that does not stage")
 		r.Stage, f.Mounted["/s"], f.Dead["/s"] = Staged, true, false
 		return
 	}

@@ -116,6 +116,9 @@ func (x *exam) connect(ctx context.Context, p *process) (err error) {
 	defer cancel()
 	defer p.whileItRuns(cancel)()
 	options := []csi.Option{csi.WithMemory(x.memory), csi.WithWitness(x.witness.see), csi.WithControllerTimeout(x.Limit)}
+	if p == x.node && x.controller != nil && x.controller != x.node {
+		options = append(options, csi.WithNodeOnly())
+	}
 	if p.d, err = csi.Dial(ctx, p.socket, options...); err == nil {
 		p.second, err = csi.Dial(ctx, p.socket, options...)
 	}

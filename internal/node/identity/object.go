@@ -16,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -191,6 +192,15 @@ func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) e
 	entry := storagev1.CSINodeDriver{
 		Name: name, NodeID: info.ID, TopologyKeys: slices.Sorted(maps.Keys(info.Topology)), Allocatable: allocatable(info),
 	}
+	// The API allows no other change of an entry than that of its limit, so one that says something else goes first.
+	err = o.csiNode(ctx, node, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
+		return slices.DeleteFunc(slices.Clone(drivers), func(d storagev1.CSINodeDriver) bool {
+			return d.Name == name && (d.NodeID != entry.NodeID || !slices.Equal(d.TopologyKeys, entry.TopologyKeys))
+		})
+	})
+	if err != nil {
+		return err
+	}
 	return o.csiNode(ctx, node, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
 		return append(without(drivers, name), entry)
 	})
@@ -300,8 +310,12 @@ func (o *object) csiNode(
 		if err != nil || change == nil {
 			return err
 		}
+		drivers := change(now.Spec.Drivers)
+		if apiequality.Semantic.DeepEqual(drivers, now.Spec.Drivers) {
+			return nil
+		}
 		now = now.DeepCopy()
-		now.Spec.Drivers = change(now.Spec.Drivers)
+		now.Spec.Drivers = drivers
 		_, err = all.Update(ctx, now, metav1.UpdateOptions{})
 		return err
 	})

@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"volplane.dev/volplane/internal/csi"
@@ -33,8 +34,14 @@ const (
 // maxInfo bounds the size of an answer.
 const maxInfo = 64 << 10
 
+// maxLost is how many times in a row a driver may be lost when it is asked for its controller. Once may be chance; then
+// it is not asked any more, because each question ends it.
+const maxLost = 2
+
 var (
 	errInfo = errors.New("registration refused")
+	// errUnasked says that nobody answered at the socket, which may have been seen before its process listens.
+	errUnasked = errors.New("no answer")
 	errGone = errors.New("the process that was asked is gone")
 )
 
@@ -54,6 +61,9 @@ type session struct {
 	failed int
 	// refused is the driver whose refusal was told; empty if that is over.
 	refused string
+	// lost counts the times in a row that the driver was lost when it was asked for its controller. It outlives the
+	// socket, which a registrar makes anew with each start of the driver.
+	lost int
 	// name is the name that the driver at the socket has last said.
 	name string
 }
@@ -92,8 +102,9 @@ func (s *session) run(ctx context.Context) {
 			pause := queue.Backoff{
 				Min: cmp.Or(s.w.RetryMin, 500*time.Millisecond), Max: cmp.Or(s.w.RetryMax, 2*time.Minute),
 			}.Pause(s.failed)
-			s.failed++
-			s.refuse(ctx, err)
+			if s.failed++; s.failed > 1 || !errors.Is(err, errUnasked) {
+				s.refuse(ctx, err)
+			}
 			s.log.Warn("driver is not registered, will be tried again", "attempt", s.failed, "pause", pause, "err", err)
 			retry = time.After(pause)
 		}
@@ -176,12 +187,13 @@ func (s *session) register(ctx context.Context) error {
 	client := registerapi.NewRegistrationClient(conn)
 	ask, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	info, err := client.GetInfo(ask, &registerapi.InfoRequest{})
+	var said metadata.MD
+	info, err := client.GetInfo(ask, &registerapi.InfoRequest{}, grpc.Header(&said))
 	if err != nil {
-		return fmt.Errorf("ask for the driver at %s: %w", s.path, err)
+		return fmt.Errorf("ask for the driver at %s: %w: %w", s.path, errUnasked, err)
 	}
 	s.name = info.GetName()
-	err = s.accept(ctx, info)
+	err = s.accept(ctx, info, len(said.Get(csi.HeaderNodeOnly)) > 0)
 	answer := &registerapi.RegistrationStatus{PluginRegistered: err == nil}
 	if err != nil {
 		answer.Error = err.Error()
@@ -195,8 +207,8 @@ func (s *session) register(ctx context.Context) error {
 	return err
 }
 
-// accept registers the driver that info describes.
-func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo) error {
+// accept registers the driver that info describes, and of which nodeOnly says that it has its controller elsewhere.
+func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo, nodeOnly bool) error {
 	endpoint, err := endpointOf(info, s.path)
 	if err != nil {
 		return err
@@ -208,14 +220,7 @@ func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo) erro
 	if err := s.w.claim(name, s.path); err != nil {
 		return fmt.Errorf("%w: %w", errInfo, err)
 	}
-	dial, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	d, err := csi.Dial(dial, endpoint, append(slices.Clone(s.w.Dial), csi.WithMemory(s.w.Memory), csi.WithHold(s.w.Hold),
-		csi.WithVolumeLocks(s.w.locksOf(name)), csi.WithExpectedName(name))...)
-	if err == nil && d.Name != name {
-		_ = d.Close()
-		err = fmt.Errorf("%w: the driver at %s calls itself %q, its registration says %q", errInfo, endpoint, d.Name, name)
-	}
+	d, err := s.dial(ctx, name, endpoint, nodeOnly)
 	if err != nil {
 		s.releaseUnused(name)
 		return err
@@ -235,6 +240,33 @@ func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo) erro
 	}
 	s.log.Info("driver registered", "driver", d.Name, "version", d.Version)
 	return nil
+}
+
+// dial connects to the driver. If it is not known where its controller is, it is asked for it at this socket, unless it
+// has died of this question.
+func (s *session) dial(ctx context.Context, name, endpoint string, nodeOnly bool) (*csi.Driver, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	options := append(slices.Clone(s.w.Dial), csi.WithMemory(s.w.Memory), csi.WithHold(s.w.Hold),
+		csi.WithVolumeLocks(s.w.locksOf(name)), csi.WithExpectedName(name))
+	if nodeOnly || s.lost >= maxLost {
+		options = append(options, csi.WithNodeOnly())
+	}
+	d, err := csi.Dial(ctx, endpoint, options...)
+	switch {
+	case errors.Is(err, csi.ErrControllerLost):
+		if s.lost++; s.lost == maxLost {
+			s.log.Warn("the driver ends when it is asked for its controller, and is not asked any more until this agent "+
+				"starts anew: it is taken for the node's process of a driver in several", "driver", name)
+		}
+	case err == nil && s.lost < maxLost:
+		s.lost = 0
+	}
+	if err == nil && d.Name != name {
+		err = errors.Join(fmt.Errorf("%w: the driver at %s calls itself %q, its registration says %q",
+			errInfo, endpoint, d.Name, name), d.Close())
+	}
+	return d, err
 }
 
 // releaseUnused releases the name for other sockets, unless an earlier registration by this socket is

@@ -267,8 +267,15 @@ func (d *applier) unstage(ctx context.Context) error {
 	if err := d.settle(); err != nil {
 		return err
 	}
-	_, err := d.f.driver.NodeClient().NodeUnstageVolume(ctx,
-		&csipb.NodeUnstageVolumeRequest{VolumeId: r.Handle, StagingTargetPath: r.StagingPath})
+	var err error
+	if d.f.CanStage {
+		_, err = d.f.driver.NodeClient().NodeUnstageVolume(ctx,
+			&csipb.NodeUnstageVolumeRequest{VolumeId: r.Handle, StagingTargetPath: r.StagingPath})
+	} else {
+		// It may not be called for that, and nobody else takes away what it has staged when it still did.
+		d.Log.Warn("the driver does not stage any more, what it has staged is unmounted without it", "driver", d.f.Driver,
+			"volume", d.f.Volume, "path", r.StagingPath)
+	}
 	if err := d.verifyRemoved(r.StagingPath, wrapCall(d.f.Driver, "NodeUnstageVolume", err)); err != nil {
 		return err
 	}

@@ -1,11 +1,13 @@
 package volumes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
+	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -14,6 +16,9 @@ import (
 	"volplane.dev/volplane/internal/mount/fsgroup"
 	"volplane.dev/volplane/internal/node/uses"
 )
+
+// lookPause is the pause between two looks for a mount that a driver has promised.
+const lookPause = 50 * time.Millisecond
 
 var (
 	errNotMounted = errors.New("the driver said that the volume is mounted, but it is not in the mount table")
@@ -100,7 +105,7 @@ func (d *applier) request(ctx context.Context, path string) (*csipb.NodePublishV
 func (d *applier) confirmPublished(ctx context.Context, t *decide.Target) error {
 	pod := d.f.consumers[t.Path]
 	if d.f.Verify {
-		if err := d.checkMounted(t.Path); err != nil {
+		if err := d.awaitMounted(ctx, t.Path); err != nil {
 			return err
 		}
 	}
@@ -128,6 +133,29 @@ func (d *applier) confirmPublished(ctx context.Context, t *decide.Target) error 
 	t.Phase = decide.Published
 	d.republishes.done(d.f.Driver, t.Path)
 	return nil
+}
+
+// awaitMounted checks that a driver has mounted a volume. Some drivers answer when their FUSE program has only been
+// started: what a Pod wrote then would be lost, and a second call would mount a second time.
+func (d *applier) awaitMounted(ctx context.Context, path string) error {
+	err := d.checkMounted(path)
+	if !errors.Is(err, errNotMounted) {
+		return err
+	}
+	began, limit := time.Now(), cmp.Or(d.LateMount, 5*time.Second)
+	for errors.Is(err, errNotMounted) && time.Since(began) < limit {
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(lookPause):
+			err = d.checkMounted(path)
+		}
+	}
+	if err == nil {
+		d.Log.Warn("the driver said that the volume is mounted before it was", "driver", d.f.Driver, "volume", d.f.Volume,
+			"path", path, "late", time.Since(began))
+	}
+	return err
 }
 
 func (d *applier) checkMounted(path string) error {

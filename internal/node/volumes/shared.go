@@ -43,6 +43,8 @@ type Options struct {
 	// between two calls for a target of a driver with requiresRepublish, PollEvery the pause between
 	// two reads of an attachment that the node waits for.
 	RetryMin, RetryMax, RepublishEvery, PollEvery time.Duration
+	// LateMount is how long a mount may take to appear after the driver has said that it is there; the default is 5 s.
+	LateMount time.Duration
 }
 
 // Consumers are the Pods that wait for volumes.
