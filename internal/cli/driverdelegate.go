@@ -84,7 +84,7 @@ func (s *shell) driverDelegate(ctx context.Context, client kubernetes.Interface,
 		switch {
 		case apierrors.IsNotFound(err) && value != "":
 			// How the driver attaches is not known here. Requiring it is right for every driver.
-			d = driverfile.CSIDriverOf(driver, csi.ControllerCapabilities{PublishUnpublish: true})
+			d = driverfile.Driver{Name: driver}.CSIDriver(csi.ControllerCapabilities{PublishUnpublish: true})
 			metav1.SetMetaDataAnnotation(&d.ObjectMeta, volume.AnnControllers, value)
 			_, err = all.Create(ctx, d, metav1.CreateOptions{FieldManager: fieldManager})
 			return err
