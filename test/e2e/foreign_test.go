@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -77,7 +78,7 @@ type foreignRow struct {
 }
 
 // readForeign reads the title of a script, its first line, and its file "needs", in which each line is
-// `file PATH` below $DRIVERS, `program NAME` in PATH, or `kernel FILESYSTEM`.
+// `file PATH` below $DRIVERS, `program NAME` in PATH, `kernel FILESYSTEM`, or `mounts shared`.
 func readForeign(path string) (*foreignRow, error) {
 	archive, err := txtar.ParseFile(path)
 	if err != nil {
@@ -93,8 +94,8 @@ func readForeign(path string) (*foreignRow, error) {
 	}
 	for _, need := range row.needs {
 		if kind, what, ok := strings.Cut(need, " "); !ok || what == "" ||
-			!slices.Contains([]string{"file", "program", "kernel"}, kind) {
-			return nil, fmt.Errorf("%s needs %q: want file PATH, program NAME or kernel FILESYSTEM", path, need)
+			!slices.Contains([]string{"file", "program", "kernel", "mounts"}, kind) {
+			return nil, fmt.Errorf("%s needs %q: want file PATH, program NAME, kernel FILESYSTEM or mounts shared", path, need)
 		}
 	}
 	if len(row.needs) == 0 || row.title == first {
@@ -123,6 +124,9 @@ func (r *foreignRow) missing(drivers string) string {
 			there = err == nil
 		case "kernel":
 			there = slices.Contains(strings.Fields(string(kernel)), what)
+		case "mounts":
+			mounts, _ := os.ReadFile("/proc/self/mountinfo")
+			there = regexp.MustCompile(`(?m)^\S+ \S+ \S+ / / .* shared:`).Match(mounts)
 		}
 		if !there {
 			out = append(out, need)
