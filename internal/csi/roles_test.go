@@ -58,8 +58,8 @@ func TestControllerThatFails(t *testing.T) {
 	}
 }
 
-// TestNodeOnly: a driver that ends when its node's process is asked for its controller is reached by those who know that
-// it has none there. The others are told what it died of.
+// TestNodeOnly: a driver that ends when its node's process is asked for its controller is reached by those who know
+// that it has none there. The others are told what it died of.
 func TestNodeOnly(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	d.OnCall("ControllerGetCapabilities", func(int, any) csitest.Action { return csitest.Action{Kill: true} })

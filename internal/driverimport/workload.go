@@ -54,8 +54,8 @@ func withoutTag(image string) string {
 	return image
 }
 
-// workloads takes the driver's containers. Beside one with the sidecars of a role, a workload without any that would have
-// the same role is something else, as a server of mounts with an endpoint of its own.
+// workloads takes the driver's containers. Beside one with the sidecars of a role, a workload without any that would
+// have the same role is something else, as a server of mounts with an endpoint of its own.
 func (m *importer) workloads(all []*unstructured.Unstructured) {
 	var read []workload
 	for _, u := range all {
@@ -71,8 +71,8 @@ func (m *importer) workloads(all []*unstructured.Unstructured) {
 	}
 	for _, w := range read {
 		if other := beside[w.roles(nil)[0]]; other != "" && len(w.sidecars()) == 0 {
-			m.left(w.object, "", "it has no sidecar of CSI, as %s has, and is not taken for the driver; if the driver needs it, "+
-				"run it on the host as a service of its own", other)
+			m.left(w.object, "", "it has no sidecar of CSI, as %s has, and is not taken for the driver; if the driver needs "+
+				"it, run it on the host as a service of its own", other)
 			continue
 		}
 		m.workload(w)

@@ -207,7 +207,8 @@ func (d *fakeDriver) NodeGetInfo(ctx context.Context, _ *csipb.NodeGetInfoReques
 		return nil, err
 	}
 	return &csipb.NodeGetInfoResponse{
-		NodeId: "id-" + cmp.Or(d.id, d.name), MaxVolumesPerNode: d.limit(), AccessibleTopology: &csipb.Topology{Segments: d.topology},
+		NodeId: "id-" + cmp.Or(d.id, d.name), MaxVolumesPerNode: d.limit(),
+		AccessibleTopology: &csipb.Topology{Segments: d.topology},
 	}, nil
 }
 

@@ -166,8 +166,8 @@ func TestNodeOnly(t *testing.T) {
 	}
 }
 
-// TestLostDriver: a driver that ends whenever it is asked for its controller is registered without that after the second
-// time, and stays so when it starts anew. Who answers in time keeps its controller.
+// TestLostDriver: a driver that ends whenever it is asked for its controller is registered without that after the
+// second time, and stays so when it starts anew. Who answers in time keeps its controller.
 func TestLostDriver(t *testing.T) {
 	for name, c := range map[string]struct {
 		lost       int

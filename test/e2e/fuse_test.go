@@ -13,8 +13,8 @@ import (
 )
 
 // TestFuse plays testdata/fuse/*.txtar, each with a control plane of its own: the driver that `volplane driver init`
-// writes, but for its mounts, which programs of Debian serve by FUSE. The driver, the programs and the control plane are
-// killed.
+// writes, but for its mounts, which programs of Debian serve by FUSE. The driver, the programs and the control plane
+// are killed.
 func TestFuse(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob(filepath.Join("testdata", "fuse", "*.txtar"))
