@@ -172,7 +172,7 @@ func (p *process) register(ctx context.Context) {
 		return registrar.Keeping{
 			Name: p.driver.Name, Socket: p.socket, Endpoint: p.socket, Patient: true, Log: p.h.Log,
 			NodeOnly: !p.Has(driverfile.RoleController),
-			Dir: registryDir(p.h.RootDir), Changes: p.h.registry.subscribe,
+			Dir:      registryDir(p.h.RootDir), Changes: p.h.registry.subscribe,
 		}.Run(ctx)
 	})
 }

@@ -38,7 +38,7 @@ type fakeDriver struct {
 	// default. noStage says that it does not stage.
 	files, id string
 	noStage   bool
-	dir              string
+	dir       string
 	// hook, when set, is asked before each call of the node service.
 	hook func(ctx context.Context, call string) error
 
@@ -69,7 +69,10 @@ func newFakeDriver(name, root string) *fakeDriver {
 	}
 }
 
-func (d *fakeDriver) endpoint() string { return filepath.Join(d.dir, "plugins", cmp.Or(d.files, d.name)+".sock") }
+func (d *fakeDriver) endpoint() string {
+	return filepath.Join(d.dir, "plugins", cmp.Or(d.files, d.name)+".sock")
+}
+
 func (d *fakeDriver) socket() string {
 	return filepath.Join(d.dir, "plugins_registry", cmp.Or(d.files, d.name)+"-reg.sock")
 }

@@ -24,7 +24,7 @@ type Keeping struct {
 	// Patient, NodeOnly and Changes are as in Registrar.
 	Patient  bool
 	NodeOnly bool
-	Changes func() (changed <-chan struct{}, stop func())
+	Changes  func() (changed <-chan struct{}, stop func())
 	// Log receives what becomes of the registration.
 	Log *slog.Logger
 }

@@ -42,7 +42,7 @@ var (
 	errInfo = errors.New("registration refused")
 	// errUnasked says that nobody answered at the socket, which may have been seen before its process listens.
 	errUnasked = errors.New("no answer")
-	errGone = errors.New("the process that was asked is gone")
+	errGone    = errors.New("the process that was asked is gone")
 )
 
 // session registers the driver behind one registration socket.
