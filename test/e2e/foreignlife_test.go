@@ -67,7 +67,7 @@ type foreignLife struct {
 	ctx                  context.Context
 	reads, holds, server string
 	dies, late           bool
-	inline       *corev1.VolumeSource
+	inline               *corev1.VolumeSource
 	// data is what the file has; file is its path in the mount of the Pod that lives.
 	data []byte
 	file string
