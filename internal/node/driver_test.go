@@ -72,6 +72,7 @@ func newFakeDriver(name, root string) *fakeDriver {
 func (d *fakeDriver) endpoint() string {
 	return filepath.Join(d.dir, "plugins", cmp.Or(d.files, d.name)+".sock")
 }
+
 func (d *fakeDriver) socket() string {
 	return filepath.Join(d.dir, "plugins_registry", cmp.Or(d.files, d.name)+"-reg.sock")
 }

@@ -48,8 +48,8 @@ type Registrar struct {
 	// Patient says that neither a refusal nor ErrTaken ends Run: they are logged, and the agent may ask
 	// again later.
 	Patient bool
-	// NodeOnly says that the driver has nothing but its node service behind the socket. Volplane's node agent then does
-	// not ask it for its controller; a kubelet never does.
+	// NodeOnly says that the driver has nothing but its node service behind the socket. Volplane's node agent then
+	// does not ask it for its controller; a kubelet never does.
 	NodeOnly bool
 	// Changes returns notices of changes in the directory of Path, until stop is called. If it is nil, the registrar
 	// watches the directory itself, which takes an inotify instance.

@@ -310,13 +310,11 @@ func (o *object) csiNode(
 		if err != nil || change == nil {
 			return err
 		}
-		drivers := change(now.Spec.Drivers)
-		if apiequality.Semantic.DeepEqual(drivers, now.Spec.Drivers) {
+		next := now.DeepCopy()
+		if next.Spec.Drivers = change(next.Spec.Drivers); apiequality.Semantic.DeepEqual(next.Spec, now.Spec) {
 			return nil
 		}
-		now = now.DeepCopy()
-		now.Spec.Drivers = drivers
-		_, err = all.Update(ctx, now, metav1.UpdateOptions{})
+		_, err = all.Update(ctx, next, metav1.UpdateOptions{})
 		return err
 	})
 	if err != nil {
