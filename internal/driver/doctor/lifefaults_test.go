@@ -148,9 +148,10 @@ func onceFaults() map[string]fault {
 		"what is given up is never done": {check: "lost-answer", spoil: spoils{
 			"NodePublishVolume": func(c *call) (proto.Message, error) {
 				path := c.req.(*csipb.NodePublishVolumeRequest).GetTargetPath()
-				unix.Nanosleep(&unix.Timespec{Nsec: 10e6}, nil)
-				if c.ctx.Err() != nil {
+				select {
+				case <-c.ctx.Done():
 					c.count("given up " + path)
+				case <-time.After(200 * time.Millisecond): // this call is not given up
 				}
 				if c.peek("given up "+path) > 0 {
 					return nil, status.Error(codes.Internal, "an operation is in progress")
