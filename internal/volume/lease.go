@@ -2,8 +2,8 @@ package volume
 
 import "strings"
 
-// ProvisionerLease, AttacherLease and ResizerLease return the names of the leases that the CSI sidecars of a driver
-// hold. Who calls the driver as its controller holds them, too.
+// ProvisionerLease returns the name of the lease of a driver's provisioner. CSI sidecars hold it and those below, and
+// whoever else calls the driver as its controller.
 func ProvisionerLease(driver string) string { return leaseName("", driver) }
 
 // AttacherLease returns the name of the lease of a driver's attacher.

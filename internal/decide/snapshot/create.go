@@ -15,10 +15,8 @@ import (
 func begin(f Facts) Plan {
 	s := f.Snapshot
 	const cannot = "Failed to create snapshot content with error "
-	problem := ""
-	if f.Claim == nil {
-		problem = "claim " + ClaimOf(s) + " does not exist"
-	} else {
+	problem := "claim " + ClaimOf(s) + " does not exist"
+	if f.Claim != nil {
 		problem = volumeProblem(f)
 	}
 	switch {

@@ -224,8 +224,10 @@ func TestAnswers(t *testing.T) {
 		{"the driver names another snapshot than before", AfterTake, at(of(pending)), Answer{
 			Answer: done, Taken: Taken{Handle: "shot-2"},
 		}},
-		{"an answer is late: the content is being deleted", AfterTake, at(of(contained, intended, contentGoing, contentGone)),
-			shot(Taken{Created: 7})},
+		{
+			"an answer is late: the content is being deleted", AfterTake,
+			at(of(contained, intended, contentGoing, contentGone)), shot(Taken{Created: 7}),
+		},
 		{"it is found", AfterLook, at(of(given)), shot(Taken{Created: 7, Bytes: 3, Ready: true})},
 		{"it is found, and not ready", AfterLook, at(of(given)), shot(Taken{Created: 7})},
 		{"it is not found", AfterLook, at(of(given)), Answer{Answer: done}},

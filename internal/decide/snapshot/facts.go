@@ -137,11 +137,6 @@ func deletes(c *snapshotv1.VolumeSnapshotContent) bool {
 	return c.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
 }
 
-// isDeletedWith says whether a content exists that is bound to a snapshot, and with which the driver's snapshot goes.
-func isDeletedWith(c *snapshotv1.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) bool {
-	return isOf(c, s) && deletes(c)
-}
-
 // isValid says whether a content names exactly one source.
 func isValid(c *snapshotv1.VolumeSnapshotContent) bool {
 	return (c.Spec.Source.VolumeHandle == nil) != (c.Spec.Source.SnapshotHandle == nil)
