@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/volume"
 )
@@ -39,6 +41,28 @@ func (l *IntentLog) Load(ctx context.Context) ([]string, error) {
 		}
 	}
 	return l.finishLoad(), nil
+}
+
+// ReadIntentLogs returns what the intent logs of a namespace have, resolved or not, by the name of the log and by key. It
+// changes nothing, and others may write the logs meanwhile. Objects that no writer of a log uses are left out.
+func ReadIntentLogs(ctx context.Context, client kubernetes.Interface, namespace string) (map[string]map[string]string, error) {
+	list, err := client.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
+	if err != nil {
+		return nil, fmt.Errorf("read the intents in %s: %w", namespace, err)
+	}
+	logs := map[string]map[string]string{}
+	for i := range list.Items {
+		o := &list.Items[i]
+		name := o.Labels[volume.LabelIntents]
+		if !slices.Contains((LogPlace{namespace, name}).objects(), o.Name) {
+			continue
+		}
+		if logs[name] == nil {
+			logs[name] = map[string]string{}
+		}
+		maps.Copy(logs[name], o.Data)
+	}
+	return logs, nil
 }
 
 // Expire has the log read again before its next use, because another process may have written it. It may be repeated.

@@ -24,6 +24,9 @@ func (p *provisioner) reconcileVolume(ctx context.Context, name string) (control
 	if !ok {
 		return controller.Result{}, nil
 	}
+	if !p.log.ReadsAll && !p.log.knows(provision.DeleterOf(v), provision.MadeOn(v)) {
+		return controller.Result{}, nil // it is for another process
+	}
 	reclaim, why := provision.Volume(p.gatherVolume(v))
 	if reclaim == provision.Delete {
 		if pause := p.enterDeleteLane(v); pause > 0 {
@@ -62,18 +65,16 @@ func (p *provisioner) applyVolume(
 	return nil
 }
 
-// disown removes the finalizer from a volume that is to be retained, when the log has no intent of
+// disown removes the finalizer from a volume that is to be retained, when no log has an intent of
 // it any more: if the object were deleted before, the provisioner would take the intent for one
 // whose volume was never saved after a restart, and delete the volume.
 func (p *provisioner) disown(ctx context.Context, v *corev1.PersistentVolume) error {
 	if err := p.load(ctx); err != nil {
 		return err
 	}
-	if !p.log.knows(provision.DeleterOf(v)) {
-		return nil // the driver's log is read when the driver is called again
-	}
 	if r := v.Spec.ClaimRef; r != nil {
-		if err := p.log.forget(ctx, string(r.UID)); err != nil {
+		others := !p.log.knows(provision.DeleterOf(v), provision.MadeOn(v))
+		if err := p.log.forget(ctx, string(r.UID), others); err != nil {
 			return fmt.Errorf("retain volume %s: %w", v.Name, err)
 		}
 	}

@@ -3,6 +3,8 @@ package provisioner
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"k8s.io/client-go/kubernetes"
@@ -21,11 +23,17 @@ type Logs struct {
 	// OfDriver returns the place of the log of a driver that the process calls for more than the volumes of one node, in
 	// the namespace of Own; nil means that all intents are in Own.
 	OfDriver func(driver string) kube.LogPlace
+	// ReadsAll says that the process may read the logs of all others in the namespace of Own: it speaks for drivers that
+	// nobody calls.
+	ReadsAll bool
 }
 
 // Standalone returns the logs of a standalone control plane. A provisioner beside a driver has one log.
 func Standalone() Logs {
-	return Logs{Own: kube.LogPlace{Namespace: volume.NamespaceSystem, Name: "volplane-intents"}, OfDriver: ofDriver}
+	return Logs{
+		Own:      kube.LogPlace{Namespace: volume.NamespaceSystem, Name: "volplane-intents"},
+		OfDriver: ofDriver, ReadsAll: true,
+	}
 }
 
 // OnHost returns the logs of the controllers of a host.
@@ -55,16 +63,19 @@ func (l Logs) access() []kube.Access {
 // its own, which goes with the driver's leases: whoever calls the driver next finds what is unresolved. All other
 // intents are in the log of the process.
 type intents struct {
+	Logs
+
 	client  kubernetes.Interface
 	drivers *csi.Set
-	// of is Logs.OfDriver.
-	of func(driver string) kube.LogPlace
 
 	mu sync.Mutex
 	// own is the log of the process.
 	own *kube.IntentLog
 	// ofDrivers holds the logs of drivers, by name.
 	ofDrivers map[string]*driverLog
+	// others holds, by claim, what the logs of others had when they were read; nil before. It is told, and never acted on.
+	// An invalid intent is nil.
+	others map[string]*provision.Intent
 }
 
 // driverLog is the log of one driver.
@@ -76,7 +87,7 @@ type driverLog struct {
 
 func newIntents(client kubernetes.Interface, o Options) *intents {
 	l := &intents{
-		client: client, drivers: o.Drivers, of: o.Intents.OfDriver,
+		Logs: o.Intents, client: client, drivers: o.Drivers,
 		own:       kube.NewIntentLog(client, o.Intents.Own),
 		ofDrivers: map[string]*driverLog{},
 	}
@@ -91,10 +102,10 @@ func (l *intents) driverChanged(name string) {
 	d, called := l.drivers.Get(name)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	known, held := l.ofDrivers[name], l.of != nil && called && d.Scope.Has("")
+	known, held := l.ofDrivers[name], l.OfDriver != nil && called && d.Scope.Has("")
 	switch {
 	case known == nil && held:
-		l.ofDrivers[name] = &driverLog{kube.NewIntentLog(l.client, l.of(name)), true}
+		l.ofDrivers[name] = &driverLog{kube.NewIntentLog(l.client, l.OfDriver(name)), true}
 	case known != nil && held && !known.held:
 		known.Expire()
 		known.held = true
@@ -126,13 +137,14 @@ func (l *intents) logOf(driver string) *kube.IntentLog {
 	return l.own
 }
 
-// knows says whether the intents about a driver are known: no other process writes them.
-func (l *intents) knows(driver string) bool {
-	d, called := l.drivers.Get(driver)
-	return l.of == nil || called && !d.Scope.Has("") || l.logOf(driver) != l.own
+// knows says whether no other process writes intents about the volumes of a driver for a node.
+func (l *intents) knows(driver, node string) bool {
+	_, called := l.drivers.For(driver, node)
+	return l.OfDriver == nil || called
 }
 
-// load reads the logs that were not read, and returns the keys of their intents; see kube.IntentLog.
+// load reads the logs that were not read, and returns the keys of their intents; see kube.IntentLog. The logs of others
+// are read once.
 func (l *intents) load(ctx context.Context) (open []string, err error) {
 	for _, log := range l.all(false) {
 		some, err := log.Load(ctx)
@@ -141,7 +153,56 @@ func (l *intents) load(ctx context.Context) (open []string, err error) {
 			return open, err
 		}
 	}
-	return open, nil
+	l.mu.Lock()
+	read := !l.ReadsAll || l.others != nil
+	l.mu.Unlock()
+	if read {
+		return open, nil
+	}
+	if err := l.readOthers(ctx); err != nil {
+		return open, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.AppendSeq(open, maps.Keys(l.others)), nil
+}
+
+// readOthers reads the logs that the process does not write.
+func (l *intents) readOthers(ctx context.Context) error {
+	logs, err := kube.ReadIntentLogs(ctx, l.client, l.Own.Namespace)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(logs, l.Own.Name)
+	for name, d := range l.ofDrivers {
+		if d.held {
+			delete(logs, l.OfDriver(name).Name)
+		}
+	}
+	l.others = map[string]*provision.Intent{}
+	for _, log := range logs {
+		for uid, text := range log {
+			l.others[uid], _ = provision.ParseIntent(text)
+		}
+	}
+	return nil
+}
+
+// missing returns the intent of a claim about a driver that the process does not call, as it was when the logs of others
+// were read, or nil.
+func (l *intents) missing(uid string) *provision.Intent {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	in := l.others[uid]
+	if in == nil {
+		return nil
+	}
+	if _, called := l.drivers.Get(in.Driver); called {
+		return nil
+	}
+	return in
 }
 
 // get returns the unresolved intent of a claim.
@@ -181,12 +242,23 @@ func (l *intents) put(ctx context.Context, in *provision.Intent) error {
 	return log.Put(ctx, uid, in.String())
 }
 
-// forget makes sure that no log has an intent of a claim any more.
-func (l *intents) forget(ctx context.Context, uid string) error {
+// forget makes sure that no log of the process has an intent of a claim any more; if others may know, that none has.
+func (l *intents) forget(ctx context.Context, uid string, others bool) error {
 	for _, log := range l.all(false) {
 		if err := sweep(ctx, log, uid); err != nil {
 			return err
 		}
+	}
+	if !others {
+		return nil
+	}
+	if err := l.readOthers(ctx); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, has := l.others[uid]; has {
+		return errOpen
 	}
 	return nil
 }

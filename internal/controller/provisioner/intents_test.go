@@ -1,11 +1,15 @@
 package provisioner
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/identity"
@@ -118,17 +122,79 @@ func TestIntentsOfAnEarlierVersion(t *testing.T) {
 	}
 }
 
-// TestRetainedWhileOthersMayKnow: a volume to retain keeps its finalizer as long as its driver's log cannot be read,
-// because the leases are another process's.
+// TestRetainedWhileOthersMayKnow: a volume to retain, of a driver that the process does not call, keeps its finalizer as
+// long as some other log has an intent of its claim, resolved or not; a process that may not read all logs leaves it to
+// the driver's caller.
 func TestRetainedWhileOthersMayKnow(t *testing.T) {
 	retained := unwanted(func(v *corev1.PersistentVolume) {
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	})
-	b := newBench(t, func(s *setup) { s.Intents, s.late = Standalone(), true }, retained)
-	b.works(kindVolume, "pvc-u-c")
-	b.wrote()
-	b.forgetsWakes("snapshot/")
-	b.drivers.Put(b.dialed)
-	b.works(kindVolume, "pvc-u-c")
-	b.wrote("update persistentvolumes pvc-u-c")
+	lets := "update persistentvolumes pvc-u-c"
+	for name, one := range map[string]struct {
+		logs  Logs
+		known string
+		want  []string
+	}{
+		"nobody knows":            {logs: Standalone(), want: []string{lets}},
+		"the driver's log has it": {logs: Standalone(), known: identity.DriverIntents(driverName)},
+		"a host's log has it":     {logs: Standalone(), known: identity.HostIntents("two")},
+		"a host does not look":    {logs: OnHost("two")},
+		"beside a driver":         {logs: oneLog(), want: []string{lets}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := []runtime.Object{retained}
+			if one.known != "" {
+				objects = append(objects, knownTo(one.known, "u-c"))
+			}
+			b := newBench(t, func(s *setup) { s.Intents, s.late = one.logs, true }, objects...)
+			if one.known == "" {
+				b.works(kindVolume, retained.Name)
+			} else {
+				b.errs(kindVolume, retained.Name, errOpen.Error())
+			}
+			b.wrote(one.want...)
+			if one.known == "" {
+				return
+			}
+			log := b.api.CoreV1().ConfigMaps(volume.NamespaceSystem)
+			if err := log.Delete(t.Context(), one.known+"-1", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			b.works(kindVolume, retained.Name)
+			b.wrote("delete configmaps "+one.known+"-1", lets)
+		})
+	}
+}
+
+// knownTo returns an object of a log that has the intent of a claim.
+func knownTo(log, uid string) *corev1.ConfigMap {
+	o := begun(types.UID(uid), "pvc-"+uid)
+	o.Name, o.Labels[volume.LabelIntents] = log+"-1", log
+	return o
+}
+
+// TestMissingAfterARestart: a process that has never called the driver of an unresolved intent tells that it is missing,
+// unless whoever called it has resolved the intent meanwhile.
+func TestMissingAfterARestart(t *testing.T) {
+	for _, resolved := range []bool{false, true} {
+		t.Run(fmt.Sprint("resolved ", resolved), func(t *testing.T) {
+			log := identity.DriverIntents(driverName)
+			b := newBench(t, func(s *setup) { s.Intents, s.late, s.Lateness = Standalone(), true, time.Nanosecond },
+				knownTo(log, "u-c"), claim("c"), class())
+			b.sweeps()
+			if resolved {
+				err := b.api.CoreV1().ConfigMaps(volume.NamespaceSystem).Delete(t.Context(), log+"-1", metav1.DeleteOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.works(kindClaim, "u-c")
+			if resolved {
+				b.told()
+			} else {
+				b.told([5]string{"Warning", "DriverMissing", "c", driverName, "has not registered, and may have made a volume"})
+			}
+			b.called()
+		})
+	}
 }

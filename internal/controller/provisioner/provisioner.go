@@ -267,11 +267,14 @@ func (p *provisioner) load(ctx context.Context) error {
 func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controller.Result, error) {
 	claim, exists := p.claims.ByUID(uid)
 	text, open := p.log.get(uid)
-	if !exists && !open {
-		return controller.Result{}, nil
-	}
 	if exists && !open && claim.DeletionTimestamp != nil {
 		return controller.Result{}, p.releaseClaim(ctx, claim)
+	}
+	if in := p.log.missing(uid); in != nil && !open {
+		return p.awaitCaller(ctx, claim, in)
+	}
+	if !exists && !open {
+		return controller.Result{}, nil
 	}
 	known := provision.Memory{Asked: p.Requests.Asked(types.UID(uid))}
 	if open {
@@ -307,12 +310,39 @@ func (p *provisioner) waits(claim *corev1.PersistentVolumeClaim, plan provision.
 // awaitDriver warns if the driver of an unresolved intent has been missing for Options.Lateness:
 // after a start, drivers register a little later.
 func (p *provisioner) awaitDriver(plan provision.Plan) controller.Result {
-	since, _ := p.missing.LoadOrStore(plan.Intent.Claim.UID, time.Now())
-	if left := cmp.Or(p.Lateness, defaultLateness) - time.Since(since.(time.Time)); left > 0 {
+	if left := p.untilLate(plan.Intent); left > 0 {
 		return controller.Result{After: left}
 	}
 	p.Events.Warn(&plan.Intent.Claim, plan.Because)
 	return controller.Result{}
+}
+
+// awaitCaller does the same for an intent in a log that only the caller of the driver may write, who may have resolved
+// it meanwhile. Nothing else is done for the claim: a volume may have been made.
+func (p *provisioner) awaitCaller(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent,
+) (controller.Result, error) {
+	plan := provision.Claim(provision.ClaimFactsOf(p.view, claim, provision.Memory{Intent: in}))
+	if plan.Because.Reason != volume.ReasonDriverMissing {
+		return controller.Result{}, nil
+	}
+	if p.untilLate(in) <= 0 {
+		if err := p.log.readOthers(ctx); err != nil {
+			return controller.Result{}, err
+		}
+		if p.log.missing(string(in.Claim.UID)) == nil {
+			p.missing.Delete(in.Claim.UID)
+			p.enqueueClaim(in.Claim.UID)
+			return controller.Result{}, nil
+		}
+	}
+	return p.awaitDriver(plan), nil
+}
+
+// untilLate returns for how long a driver may still be missing before it is told.
+func (p *provisioner) untilLate(in *provision.Intent) time.Duration {
+	since, _ := p.missing.LoadOrStore(in.Claim.UID, time.Now())
+	return cmp.Or(p.Lateness, defaultLateness) - time.Since(since.(time.Time))
 }
 
 // pause returns for how long a plan must wait because its request has failed before.
