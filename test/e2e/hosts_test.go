@@ -33,7 +33,7 @@ func threeHosts(e *testscript.Env) error {
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		return err
 	}
-	name := fmt.Sprintf("vp%d", os.Getpid())
+	name := fmt.Sprintf("vp%d-%s", os.Getpid(), filepath.Base(e.WorkDir)) // scripts run side by side
 	for n := 1; n <= 3; n++ {
 		host := fmt.Sprintf("%s-%d", name, n)
 		e.Defer(func() { _ = exec.Command("ip", "netns", "del", host).Run() })

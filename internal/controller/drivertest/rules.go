@@ -70,12 +70,11 @@ func (s *stage) effect(what string) string {
 
 // write decides about each write, and notes it.
 func (s *stage) write(_ int, what string) (done bool, err error) {
-	s.mu.Lock()
-	others := s.others
-	s.mu.Unlock()
-	if others {
+	if s.isOthers() {
 		return true, nil
 	}
+	s.turn.Lock()
+	s.turn.Unlock() //nolint:staticcheck // it only waits for its turn
 	if done, err := s.step(what); err != nil {
 		return done, err
 	}

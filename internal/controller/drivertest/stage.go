@@ -43,10 +43,14 @@ type stage struct {
 	// lives are the processes so far; the last one is the present one.
 	lives []*kubetest.Process
 
+	// turn is held while somebody else writes and the script takes note of it: the controller, which may hear of it at
+	// once, writes afterwards.
+	turn sync.Mutex
+
 	// mu guards what follows.
 	mu    sync.Mutex
 	rules []*rule
-	// others says that somebody else than the controller writes.
+	// others says that the next write is somebody else's than the controller's.
 	others bool
 	// killed is how this process ends, and steps are the writes and calls that were done.
 	killed kill
@@ -208,8 +212,10 @@ func (s *stage) put(o runtime.Object) {
 		s.objects = append(s.objects, o)
 		return
 	}
+	s.turn.Lock()
 	s.api.Put(o)
 	s.remember(o)
+	s.turn.Unlock()
 	s.wait()
 }
 
@@ -264,17 +270,18 @@ func (s *stage) remove(verb, resource, name string) {
 		namespace, base = "", name
 	}
 	var err error
+	s.turn.Lock()
 	if verb == "drop" {
 		err = s.api.Tracker().Delete(r, namespace, base)
 	} else {
-		s.setOthers(true)
+		s.setOthers()
 		_, err = s.api.Invokes(clienttesting.NewDeleteAction(r, namespace, base), nil)
-		s.setOthers(false)
 	}
+	s.refresh(object{r, name})
+	s.turn.Unlock()
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.refresh(object{r, name})
 	s.wait()
 }
 
@@ -294,10 +301,19 @@ func (s *stage) wait() {
 	}
 }
 
-func (s *stage) setOthers(is bool) {
+func (s *stage) setOthers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.others = is
+	s.others = true
+}
+
+// isOthers says whether a write that begins is somebody else's.
+func (s *stage) isOthers() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	is := s.others
+	s.others = false
+	return is
 }
 
 // moveDriver has the driver leave or enter the set of drivers, or gives it a volume.
