@@ -43,9 +43,11 @@ func (l *IntentLog) Load(ctx context.Context) ([]string, error) {
 	return l.finishLoad(), nil
 }
 
-// ReadIntentLogs returns what the intent logs of a namespace have, resolved or not, by the name of the log and by key. It
-// changes nothing, and others may write the logs meanwhile. Objects that no writer of a log uses are left out.
-func ReadIntentLogs(ctx context.Context, client kubernetes.Interface, namespace string) (map[string]map[string]string, error) {
+// ReadIntentLogs returns what the intent logs of a namespace have, resolved or not, by the name of the log and by key.
+// It changes nothing, and others may write the logs meanwhile. Objects that no writer of a log uses are left out.
+func ReadIntentLogs(
+	ctx context.Context, client kubernetes.Interface, namespace string,
+) (map[string]map[string]string, error) {
 	list, err := client.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
 	if err != nil {
 		return nil, fmt.Errorf("read the intents in %s: %w", namespace, err)

@@ -122,8 +122,8 @@ func TestIntentsOfAnEarlierVersion(t *testing.T) {
 	}
 }
 
-// TestRetainedWhileOthersMayKnow: a volume to retain, of a driver that the process does not call, keeps its finalizer as
-// long as some other log has an intent of its claim, resolved or not; a process that may not read all logs leaves it to
+// TestRetainedWhileOthersMayKnow: a volume to retain, of a driver that the process does not call, keeps its finalizer
+// as long as some other log has an intent of its claim, resolved or not; a process that may not read all logs leaves it to
 // the driver's caller.
 func TestRetainedWhileOthersMayKnow(t *testing.T) {
 	retained := unwanted(func(v *corev1.PersistentVolume) {
@@ -173,8 +173,8 @@ func knownTo(log, uid string) *corev1.ConfigMap {
 	return o
 }
 
-// TestMissingAfterARestart: a process that has never called the driver of an unresolved intent tells that it is missing,
-// unless whoever called it has resolved the intent meanwhile.
+// TestMissingAfterARestart: a process that has never called the driver of an unresolved intent tells that it is
+// missing, unless whoever called it has resolved the intent meanwhile.
 func TestMissingAfterARestart(t *testing.T) {
 	for _, resolved := range []bool{false, true} {
 		t.Run(fmt.Sprint("resolved ", resolved), func(t *testing.T) {
