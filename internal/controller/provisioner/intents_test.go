@@ -123,8 +123,8 @@ func TestIntentsOfAnEarlierVersion(t *testing.T) {
 }
 
 // TestRetainedWhileOthersMayKnow: a volume to retain, of a driver that the process does not call, keeps its finalizer
-// as long as some other log has an intent of its claim, resolved or not; a process that may not read all logs leaves it to
-// the driver's caller.
+// as long as some other log has an intent of its claim, resolved or not; a process that may not read all logs leaves it
+// to the driver's caller.
 func TestRetainedWhileOthersMayKnow(t *testing.T) {
 	retained := unwanted(func(v *corev1.PersistentVolume) {
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
