@@ -214,6 +214,27 @@ func placedRows() []Row {
 				Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "no heartbeat for 40s",
 			}}
 		}},
+		{"no Pod chooses the node that is to make a volume", "pvc/data", func(s *Scene) {
+			s.Unbound()
+			s.NodeLocal("")
+			s.Claim.Annotations = map[string]string{volume.AnnStorageProvisioner: "d.example.com"}
+		}},
+		{"no node has the driver that is to make a volume", "pvc/data", func(s *Scene) {
+			s.Unbound()
+			s.NodeLocal("")
+			s.All.CSINodes = nil
+		}},
+		{"a driver is delegated to nodes that do not call it", "pvc/data", func(s *Scene) {
+			s.Unbound()
+			s.NodeOnly()
+			s.Driver.Annotations = map[string]string{volume.AnnControllers: volume.Delegation([]string{"n1", "n3"})}
+		}},
+		{"a driver is delegated to a node that calls it", "pvc/data", func(s *Scene) {
+			s.Unbound()
+			s.Controls()
+			s.Called()
+			s.Driver.Annotations = map[string]string{volume.AnnControllers: volume.Delegation([]string{"n1"})}
+		}},
 		{"the node that is to delete a volume is gone", "pv/v1", func(s *Scene) {
 			s.Released()
 			s.Detached()
