@@ -67,7 +67,10 @@ func (s *script) endScene() {
 		c.outlive()
 		_ = c.kill(nil)
 		slices.Sort(c.writes)
-		s.ends = append(s.ends, c.objects(), strings.Join(c.writes, "\n"))
+		// Whether a deletion whose answer was lost is repeated depends on how soon the watch tells of it. Repeating it does
+		// nothing.
+		writes := slices.CompactFunc(c.writes, func(a, b string) bool { return a == b && strings.HasPrefix(a, "delete ") })
+		s.ends = append(s.ends, c.objects(), strings.Join(writes, "\n"))
 		s.scene = nil
 	}
 }
