@@ -202,11 +202,14 @@ func (t *tracker) reconcile(ctx context.Context, key controller.Key) (controller
 
 func (t *tracker) gather(driver string) capacity.Facts {
 	f := capacity.Facts{
-		Driver: driver, Immediate: t.Immediate, Classes: t.classes.List(),
+		Driver: driver, Classes: t.classes.List(),
 		Objects:  t.objects.By(cluster.CapacitiesByDriver, driver),
 		Segments: topology.Places(driver, t.nodes.List(), t.csiNodes.List()),
 	}
 	d, ok := t.Drivers.Get(driver)
+	// Claims of a node-local driver that do not wait for a Pod need a node with enough room, too. Whether a driver is
+	// node-local is not known before it is reached.
+	f.Immediate = t.Immediate || !ok || d.Scope.Node != ""
 	if !ok {
 		return f
 	}

@@ -15,10 +15,12 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/kube/kubetest/story"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // TestStories plays testdata/*.txt. "driver has SIZE" has the driver answer GetCapacity, "driver fails" has it refuse,
-// "driver leaves" and "driver comes" take it from the set of drivers and put it back.
+// "driver leaves" and "driver comes" take it from the set of drivers and put it back, "driver serves NODE" has the
+// process call it for the volumes of that node only, or of all if none is named.
 func TestStories(t *testing.T) {
 	story.Run(t, func(s *story.Scene) story.Cast {
 		d := newDouble(s)
@@ -69,6 +71,10 @@ func (d *double) command(args []string) error {
 	case "leaves":
 		d.set.Remove(d.dialed)
 	case "comes":
+		d.set.Put(d.dialed)
+	case "serves":
+		d.set.Remove(d.dialed)
+		d.dialed = d.dialed.In(volume.Scope{Node: strings.Join(args[1:], ""), Rest: true})
 		d.set.Put(d.dialed)
 	default:
 		return fmt.Errorf("a driver does not do %q", word)
