@@ -48,7 +48,7 @@ type DriverLeads struct {
 // its leases. It gives them back when it ends, and when it starts anew after a crash it has the same identity. So many
 // drivers cost few renewals.
 func standaloneTerm() program.Term {
-	return program.Term{Duration: 10 * time.Minute, Deadline: 8 * time.Minute, Retry: 4 * time.Minute}
+	return program.Term{Duration: 30 * time.Minute, Deadline: 25 * time.Minute, Retry: 12 * time.Minute}
 }
 
 // sharedTerm is that of drivers that more than one host may call. It is upstream's usual one.

@@ -116,37 +116,43 @@ func (f *objects) setState(s host.State) {
 
 // run writes what has changed and retries until it succeeds.
 func (f *objects) run(ctx context.Context) error {
-	tick := time.NewTicker(retryInterval)
-	defer tick.Stop()
+	var again <-chan time.Time // nil when nothing has failed
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-f.wake:
-		case <-tick.C:
+		case <-again:
 		}
-		f.createObjects(ctx)
-		if err := f.annotateNode(ctx); err != nil && ctx.Err() == nil {
+		again = nil
+		done, err := f.createObjects(ctx), f.annotateNode(ctx)
+		if err != nil && ctx.Err() == nil {
 			f.log.Debug("the FlexVolume drivers cannot be written to the node, will be retried", "node", f.node, "err", err)
+		}
+		if !done || err != nil {
+			again = time.After(retryInterval)
 		}
 	}
 }
 
-// createObjects creates the CSIDriver objects that are missing or wrong.
-func (f *objects) createObjects(ctx context.Context) {
+// createObjects creates the CSIDriver objects that are missing or wrong, and says whether all of them are right now.
+func (f *objects) createObjects(ctx context.Context) (done bool) {
 	f.mu.Lock()
 	all := f.objects
 	if all != nil {
 		f.objects = map[string]bridge.Served{}
 	}
 	f.mu.Unlock()
+	done = true
 	for _, s := range all {
 		err := f.ensure(ctx, bridge.Object(s))
 		if ctx.Err() != nil {
-			return
+			return done
 		}
 		f.recordError(s, err)
+		done = done && err == nil
 	}
+	return done
 }
 
 // recordError stores why an object could not be created, and logs it once. The creation is retried,

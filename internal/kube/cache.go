@@ -3,14 +3,21 @@ package kube
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 
 	"volplane.dev/volplane/internal/cluster"
 )
+
+// firstLook and lastLook are the first and the longest pause between two looks for a kind that a server does not have.
+const firstLook, lastLook = 100 * time.Millisecond, time.Minute
 
 // Object is a Kubernetes object of one Go type.
 type Object interface {
@@ -40,8 +47,22 @@ func (c *Cache[T]) start(ctx context.Context) {
 		go l.run(ctx)
 	}
 	var kind T
-	go cache.NewReflectorWithOptions(c.source, kind, reflectorStore[T]{c.store},
-		cache.ReflectorOptions{Name: "volplane"}).RunWithContext(ctx)
+	r := cache.NewReflectorWithOptions(c.source, kind, reflectorStore[T]{c.store}, cache.ReflectorOptions{Name: "volplane"})
+	go func() {
+		if c.optional {
+			c.waitForKind(ctx)
+		}
+		r.RunWithContext(ctx)
+	}()
+}
+
+// waitForKind returns when the server has the kind, or when ctx ends. A reflector would log each try as an error.
+func (c *Cache[T]) waitForKind(ctx context.Context) {
+	pauses := wait.Backoff{Duration: firstLook, Factor: 2, Steps: math.MaxInt, Cap: lastLook}
+	_ = pauses.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (found bool, err error) {
+		_, err = cache.ToListerWatcherWithContext(c.source).ListWithContext(ctx, metav1.ListOptions{Limit: 1})
+		return !apierrors.IsNotFound(err), nil
+	})
 }
 
 // isOptional says whether a server may not have the kind.
