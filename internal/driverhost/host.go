@@ -22,8 +22,9 @@ import (
 )
 
 const (
-	// rescan is the pause between two looks at the files that no notice asks for.
-	rescan = 30 * time.Second
+	// rescan is the pause between two looks at the files that no notice asks for, and again the same where the kernel
+	// gives no notices; a program that could not be ended is tried again after it, too.
+	rescan, again = 5 * time.Minute, 30 * time.Second
 	// stopPatience is after which time it is told that a program does not end, which is then tried again.
 	stopPatience = time.Minute
 )
@@ -135,15 +136,17 @@ func (h *Host) follow(ctx context.Context) error {
 		return fmt.Errorf("watch the files of drivers: %w", err)
 	}
 	defer notices.Close()
+	pause := rescan
 	for _, dir := range []string{string(h.Files), registryDir(h.RootDir)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("run drivers: %w", err)
 		}
 		if err := notices.Add(dir); err != nil {
 			h.Log.Warn("no notices of changes, they are found late", "dir", dir, "err", err)
+			pause = again
 		}
 	}
-	tick := time.NewTicker(rescan)
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	h.look(ctx)
 	for {
@@ -223,7 +226,7 @@ func (h *Host) stop(ctx context.Context, program string) {
 		err := h.programs.Stop(bounded, program)
 		if err != nil && ctx.Err() == nil {
 			h.fail(about, err)
-			sleep(ctx, rescan)
+			sleep(ctx, again)
 		} else if err == nil {
 			h.mend(about)
 		}
