@@ -50,8 +50,10 @@ func TestAHostAndItsSnapshots(t *testing.T) {
 		{"a status", http.MethodPatch, "/here/status", `{"status":{"readyToUse":true,"snapshotHandle":"h"}}`, ""},
 		{"a delegated driver's", http.MethodPatch, "/shared", intent, ""},
 		{"another node's", http.MethodPatch, "/there", intent, "is not of a volume of the node"},
-		{"another node's status", http.MethodPatch, "/there/status", `{"status":{"readyToUse":true}}`,
-			"is not of a volume of the node"},
+		{
+			"another node's status", http.MethodPatch, "/there/status", `{"status":{"readyToUse":true}}`,
+			"is not of a volume of the node",
+		},
 		{"a driver that is another's", http.MethodPatch, "/lent", intent, "is neither node-local nor delegated"},
 		{"the node of a content", http.MethodPatch, "/here", `{"metadata":{"annotations":{"` + volume.AnnProvisionedOn +
 			`":"n2"}}}`, "changes more than they may"},
