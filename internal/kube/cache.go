@@ -47,7 +47,8 @@ func (c *Cache[T]) start(ctx context.Context) {
 		go l.run(ctx)
 	}
 	var kind T
-	r := cache.NewReflectorWithOptions(c.source, kind, reflectorStore[T]{c.store}, cache.ReflectorOptions{Name: "volplane"})
+	r := cache.NewReflectorWithOptions(c.source, kind, reflectorStore[T]{c.store},
+		cache.ReflectorOptions{Name: "volplane"})
 	go func() {
 		if c.optional {
 			c.waitForKind(ctx)
