@@ -30,8 +30,9 @@ does. The class that 'driver add' has made is deleted, and the CSIDriver if
 volplane made it and no other node has the driver. The command may be repeated
 while processes are left.
 
-This is refused while the driver has PersistentVolumes, or volumes are attached
-to or mounted on this node, because nobody could unmount, detach or delete them
+Volumes that were deleted just before may still be mounted; that is waited for.
+Otherwise it is refused while the driver has PersistentVolumes, or volumes are
+attached to or mounted on this node, because nobody could unmount, detach or delete them
 any more. With --force all of them stay as they are: mounts stay mounted, and
 claims and Pods that are deleted wait until the driver is added again.`,
 		Example: `  volplane driver remove csi.example.com`,
@@ -43,7 +44,7 @@ claims and Pods that are deleted wait until the driver is added again.`,
 	f.register(c)
 	f.registerNode(c)
 	c.Flags().BoolVar(&o.force, "force", false, "remove it although it has volumes, which then stay as they are")
-	c.Flags().DurationVar(&o.wait, "wait", time.Minute, "how long to wait until its processes have ended; 0 not to wait")
+	c.Flags().DurationVar(&o.wait, "wait", time.Minute, "how long to wait for each, deleted volumes and its processes; 0 not to wait")
 	return c
 }
 
@@ -77,7 +78,7 @@ func (s *shell) driverRemove(ctx context.Context, f hostFlags, name string, o re
 
 // remove removes a driver that has a file.
 func (h *hostDrivers) remove(ctx context.Context, name string, o removal) error {
-	left, err := h.needed(ctx, name)
+	left, err := h.needed(ctx, name, o)
 	if err != nil && !o.force {
 		return err
 	} else if err != nil {
@@ -100,16 +101,35 @@ func (h *hostDrivers) remove(ctx context.Context, name string, o removal) error 
 }
 
 // needed says whether anything may need a driver, and why it must not be removed.
-func (h *hostDrivers) needed(ctx context.Context, name string) (bool, error) {
+func (h *hostDrivers) needed(ctx context.Context, name string, o removal) (bool, error) {
 	if h.client == nil {
 		return true, fmt.Errorf("whether driver %s has volumes is not known: %w\nWith --force it is removed anyway; its "+
 			"volumes then cannot be unmounted, detached or deleted", name, h.absent)
 	}
 	left, err := h.remains(ctx, name)
+	if err == nil && left.deleted() && !o.force && o.wait > 0 {
+		h.awaitUnmounted(ctx, name, o.wait)
+		left, err = h.remains(ctx, name)
+	}
 	if err == nil {
 		err = left.refuse(name, h.node)
 	}
 	return err != nil, err
+}
+
+// awaitUnmounted waits until a node has no mounts of a driver any more. Whether it has is asked afterwards.
+func (h *hostDrivers) awaitUnmounted(ctx context.Context, driver string, limit time.Duration) {
+	waiting, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	nodes := h.client.CoreV1().Nodes()
+	tell := func(context.Context) string {
+		return "waiting for node/" + h.node + " to unmount the deleted volumes of driver/" + driver
+	}
+	_ = progress(waiting, h.err, tell, func(ctx context.Context) error {
+		return follow(ctx, source[*corev1.Node]{get: nodes.Get, watch: nodes.Watch}, h.node, func(n *corev1.Node) (bool, error) {
+			return len(remaining(driver, h.node, nil, nil, nil, n).mounts) == 0, nil
+		})
+	})
 }
 
 // remains are what would be left without a driver, by name.
@@ -117,6 +137,11 @@ type remains struct{ volumes, attachments, mounts, pods []string }
 
 func (r remains) empty() bool {
 	return len(r.volumes)+len(r.attachments)+len(r.mounts)+len(r.pods) == 0
+}
+
+// deleted says whether all that is left are mounts of volumes that are deleted: a node unmounts them after that.
+func (r remains) deleted() bool {
+	return len(r.mounts) > 0 && len(r.volumes)+len(r.attachments)+len(r.pods) == 0
 }
 
 // remains asks the API what needs a driver.

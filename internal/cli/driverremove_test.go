@@ -17,6 +17,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/driverfile"
@@ -80,7 +81,7 @@ func TestRemoveNeeded(t *testing.T) {
 			if err := s.files.Put(d); err != nil {
 				t.Fatal(err)
 			}
-			err := s.remove(t.Context(), hosted, removal{wait: patience})
+			err := s.remove(t.Context(), hosted, removal{wait: 50 * time.Millisecond})
 			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "use --force") {
 				t.Errorf("%v; want %s", err, want)
 			}
@@ -98,6 +99,23 @@ func TestRemoveNeeded(t *testing.T) {
 				t.Errorf("what is left has no class any more: %v", err)
 			}
 		})
+	}
+}
+
+// TestRemoveAfterDelete: the volumes of claims that were deleted just before are unmounted first.
+func TestRemoveAfterDelete(t *testing.T) {
+	s := newStand(t, needing("mount")...)
+	if err := s.files.Put(own("/bin/a")); err != nil {
+		t.Fatal(err)
+	}
+	unmounted := needing("")[0].(*corev1.Node)
+	s.client.PrependWatchReactor("nodes", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		w := watch.NewFake()
+		go w.Modify(unmounted)
+		return true, w, s.client.Tracker().Update(a.GetResource(), unmounted, "")
+	})
+	if err := s.remove(t.Context(), hosted, removal{wait: patience}); err != nil {
+		t.Error(err)
 	}
 }
 
