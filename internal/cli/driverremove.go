@@ -44,7 +44,8 @@ claims and Pods that are deleted wait until the driver is added again.`,
 	f.register(c)
 	f.registerNode(c)
 	c.Flags().BoolVar(&o.force, "force", false, "remove it although it has volumes, which then stay as they are")
-	c.Flags().DurationVar(&o.wait, "wait", time.Minute, "how long to wait for each, deleted volumes and its processes; 0 not to wait")
+	c.Flags().DurationVar(&o.wait, "wait", time.Minute,
+		"how long to wait for each, deleted volumes and its processes; 0 not to wait")
 	return c
 }
 
@@ -126,7 +127,8 @@ func (h *hostDrivers) awaitUnmounted(ctx context.Context, driver string, limit t
 		return "waiting for node/" + h.node + " to unmount the deleted volumes of driver/" + driver
 	}
 	_ = progress(waiting, h.err, tell, func(ctx context.Context) error {
-		return follow(ctx, source[*corev1.Node]{get: nodes.Get, watch: nodes.Watch}, h.node, func(n *corev1.Node) (bool, error) {
+		from := source[*corev1.Node]{get: nodes.Get, watch: nodes.Watch}
+		return follow(ctx, from, h.node, func(n *corev1.Node) (bool, error) {
 			return len(remaining(driver, h.node, nil, nil, nil, n).mounts) == 0, nil
 		})
 	})
