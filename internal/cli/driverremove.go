@@ -30,10 +30,10 @@ does. The class that 'driver add' has made is deleted, and the CSIDriver if
 volplane made it and no other node has the driver. The command may be repeated
 while processes are left.
 
-Volumes that were deleted just before may still be mounted; that is waited for.
+The command waits until volumes that were deleted just before are unmounted.
 Otherwise it is refused while the driver has PersistentVolumes, or volumes are
-attached to or mounted on this node, because nobody could unmount, detach or delete them
-any more. With --force all of them stay as they are: mounts stay mounted, and
+attached to or mounted on this node, because nobody could unmount, detach or
+delete them any more. With --force all of them stay as they are: mounts stay mounted, and
 claims and Pods that are deleted wait until the driver is added again.`,
 		Example: `  volplane driver remove csi.example.com`,
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: s.completeHosted,
@@ -45,7 +45,7 @@ claims and Pods that are deleted wait until the driver is added again.`,
 	f.registerNode(c)
 	c.Flags().BoolVar(&o.force, "force", false, "remove it although it has volumes, which then stay as they are")
 	c.Flags().DurationVar(&o.wait, "wait", time.Minute,
-		"how long to wait for each, deleted volumes and its processes; 0 not to wait")
+		"how long to wait until deleted volumes are unmounted, and then until its processes have ended; 0 not to wait")
 	return c
 }
 
@@ -108,7 +108,7 @@ func (h *hostDrivers) needed(ctx context.Context, name string, o removal) (bool,
 			"volumes then cannot be unmounted, detached or deleted", name, h.absent)
 	}
 	left, err := h.remains(ctx, name)
-	if err == nil && left.deleted() && !o.force && o.wait > 0 {
+	if err == nil && left.onlyMounts() && !o.force && o.wait > 0 {
 		h.awaitUnmounted(ctx, name, o.wait)
 		left, err = h.remains(ctx, name)
 	}
@@ -141,8 +141,8 @@ func (r remains) empty() bool {
 	return len(r.volumes)+len(r.attachments)+len(r.mounts)+len(r.pods) == 0
 }
 
-// deleted says whether all that is left are mounts of volumes that are deleted: a node unmounts them after that.
-func (r remains) deleted() bool {
+// onlyMounts says whether nothing but mounts is left: their volumes are deleted, and the node is about to unmount them.
+func (r remains) onlyMounts() bool {
 	return len(r.mounts) > 0 && len(r.volumes)+len(r.attachments)+len(r.pods) == 0
 }
 

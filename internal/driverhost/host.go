@@ -22,9 +22,11 @@ import (
 )
 
 const (
-	// rescan is the pause between two looks at the files that no notice asks for, and again the same where the kernel
-	// gives no notices; a program that could not be ended is tried again after it, too.
-	rescan, again = 5 * time.Minute, 30 * time.Second
+	// rescan is the pause between two looks at the files that no notice asks for, and rescanUnnoticed the same where the
+	// kernel gives no notices.
+	rescan, rescanUnnoticed = 5 * time.Minute, 30 * time.Second
+	// stopPause is the pause before a program that did not end is stopped again.
+	stopPause = 30 * time.Second
 	// stopPatience is after which time it is told that a program does not end, which is then tried again.
 	stopPatience = time.Minute
 )
@@ -143,7 +145,7 @@ func (h *Host) follow(ctx context.Context) error {
 		}
 		if err := notices.Add(dir); err != nil {
 			h.Log.Warn("no notices of changes, they are found late", "dir", dir, "err", err)
-			pause = again
+			pause = rescanUnnoticed
 		}
 	}
 	tick := time.NewTicker(pause)
@@ -226,7 +228,7 @@ func (h *Host) stop(ctx context.Context, program string) {
 		err := h.programs.Stop(bounded, program)
 		if err != nil && ctx.Err() == nil {
 			h.fail(about, err)
-			sleep(ctx, again)
+			sleep(ctx, stopPause)
 		} else if err == nil {
 			h.mend(about)
 		}

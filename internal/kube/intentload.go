@@ -56,7 +56,7 @@ func ReadIntentLogs(
 	for i := range list.Items {
 		o := &list.Items[i]
 		name := o.Labels[volume.LabelIntents]
-		if !slices.Contains((LogPlace{namespace, name}).objects(), o.Name) {
+		if !(LogPlace{namespace, name}).has(o) {
 			continue
 		}
 		if logs[name] == nil {
@@ -98,8 +98,7 @@ func (l *IntentLog) read(all []corev1.ConfigMap) (rewrite []string) {
 	})
 	for i := range all {
 		o := &all[i]
-		if !slices.Contains(l.place.objects(), o.Name) {
-			// The object has the log's label, but a name that no writer of the log uses.
+		if !l.place.has(o) {
 			continue
 		}
 		for key, value := range o.Data {

@@ -43,6 +43,9 @@ func (p LogPlace) objects() []string {
 	return names
 }
 
+// has says whether an object with the log's label is one of its own: others have names that no writer of the log uses.
+func (p LogPlace) has(o *corev1.ConfigMap) bool { return slices.Contains(p.objects(), o.Name) }
+
 // Access returns the rights that the log's writer needs. It writes no other ConfigMaps than the
 // log's. But RBAC cannot restrict create and list by name or label: these two rights extend to all
 // ConfigMaps of the namespace.

@@ -70,7 +70,7 @@ func (s *stage) effect(what string) string {
 
 // write decides about each write, and notes it.
 func (s *stage) write(_ int, what string) (done bool, err error) {
-	if s.isOthers() {
+	if s.takeOthers() {
 		return true, nil
 	}
 	s.turn.Lock()

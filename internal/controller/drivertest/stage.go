@@ -301,14 +301,15 @@ func (s *stage) wait() {
 	}
 }
 
+// setOthers says that the next write is somebody else's.
 func (s *stage) setOthers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.others = true
 }
 
-// isOthers says whether a write that begins is somebody else's.
-func (s *stage) isOthers() bool {
+// takeOthers says whether the write that begins is somebody else's; the next one is the controller's again.
+func (s *stage) takeOthers() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	is := s.others

@@ -190,9 +190,9 @@ func (l *intents) readOthers(ctx context.Context) error {
 	return nil
 }
 
-// missing returns the intent of a claim about a driver that the process does not call, as it was when the logs of
+// uncalled returns the intent of a claim about a driver that the process does not call, as it was when the logs of
 // others were read, or nil.
-func (l *intents) missing(uid string) *provision.Intent {
+func (l *intents) uncalled(uid string) *provision.Intent {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	in := l.others[uid]

@@ -270,7 +270,7 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 	if exists && !open && claim.DeletionTimestamp != nil {
 		return controller.Result{}, p.releaseClaim(ctx, claim)
 	}
-	if in := p.log.missing(uid); in != nil && !open {
+	if in := p.log.uncalled(uid); in != nil && !open {
 		return p.awaitCaller(ctx, claim, in)
 	}
 	if !exists && !open {
@@ -317,8 +317,8 @@ func (p *provisioner) awaitDriver(plan provision.Plan) controller.Result {
 	return controller.Result{}
 }
 
-// awaitCaller does the same for an intent in a log that only the caller of the driver may write, who may have resolved
-// it meanwhile. Nothing else is done for the claim: a volume may have been made.
+// awaitCaller does what awaitDriver does, for an intent in the log of another process, which may have resolved it
+// meanwhile. Nothing else is done for the claim: a volume may have been made.
 func (p *provisioner) awaitCaller(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent,
 ) (controller.Result, error) {
@@ -330,7 +330,7 @@ func (p *provisioner) awaitCaller(
 		if err := p.log.readOthers(ctx); err != nil {
 			return controller.Result{}, err
 		}
-		if p.log.missing(string(in.Claim.UID)) == nil {
+		if p.log.uncalled(string(in.Claim.UID)) == nil {
 			p.missing.Delete(in.Claim.UID)
 			p.enqueueClaim(in.Claim.UID)
 			return controller.Result{}, nil
