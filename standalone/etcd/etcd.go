@@ -91,13 +91,15 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 	if err == nil {
 		// What is over its quota has room again before anybody writes.
-		s.keeper = &keeper{etcd: s.etcd, reserve: o.Reserve}
+		s.keeper = &keeper{etcd: s.etcd, reserve: o.Reserve, done: make(chan struct{})}
 		_ = s.keeper.keep(ctx) // what fails is done again, and keeps nobody from reading
 	}
 	switch {
 	case err == nil:
 		go s.listen()
-		go s.keeper.run(context.WithoutCancel(ctx))
+		run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		s.keeper.cancel = cancel
+		go s.keeper.run(run)
 		return s, nil
 	case s.etcd != nil:
 		s.stop(brokenLimit)
@@ -197,6 +199,9 @@ func (s *Server) stop(limit time.Duration) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
+		if s.keeper != nil {
+			s.keeper.stop()
+		}
 		s.etcd.Close()
 	}()
 	select {

@@ -32,6 +32,9 @@ type keeper struct {
 	// reserve is the path of the file that holds room in reserve; "" for none.
 	reserve                 string
 	compacted, defragmented time.Time
+	// cancel ends the runs, done says that the last one has ended.
+	cancel context.CancelFunc
+	done   chan struct{}
 
 	mu    sync.Mutex
 	facts room.Facts
@@ -45,18 +48,28 @@ func (s *Server) Room() (room.Facts, room.Plan) {
 	return s.keeper.facts, s.keeper.plan
 }
 
-// run maintains the space until etcd stops.
+// run maintains the space until etcd stops, or ctx ends.
 func (k *keeper) run(ctx context.Context) {
+	defer close(k.done)
 	ticker := time.NewTicker(keepEvery)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-k.etcd.Server.StoppingNotify():
 			return
+		case <-ctx.Done():
+			return
 		case <-ticker.C:
 			_ = k.keep(ctx)
 		}
 	}
+}
+
+// stop ends the runs, and waits for the one that is under way: etcd panics when its
+// database is closed in the middle of a compaction that somebody waits for.
+func (k *keeper) stop() {
+	k.cancel()
+	<-k.done
 }
 
 // keep executes the current plan. After a failure it is repeated at the next interval,
