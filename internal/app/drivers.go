@@ -81,15 +81,18 @@ type drivers struct {
 	notRun map[string]string
 }
 
-// secret returns a value of a Secret.
+// secret returns a value of a Secret; driverhost.ErrNoValue is the error if there is none.
 func (d *drivers) secret(ctx context.Context, namespace, name, key string) (string, error) {
 	s, err := d.Client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("secret %s/%s %w", namespace, name, driverhost.ErrNoValue)
+	}
 	if err != nil {
 		return "", fmt.Errorf("secret %s/%s: %w", namespace, name, err)
 	}
 	value, ok := s.Data[key]
 	if !ok {
-		return "", fmt.Errorf("secret %s/%s has no key %s", namespace, name, key)
+		return "", fmt.Errorf("key %s of secret %s/%s %w", key, namespace, name, driverhost.ErrNoValue)
 	}
 	return string(value), nil
 }

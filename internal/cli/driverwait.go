@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/supervise"
 	"volplane.dev/volplane/internal/volume"
@@ -162,11 +163,16 @@ func ask(ctx context.Context, socket string, what ...csi.Option) (*csi.Driver, e
 	return found, found.Close()
 }
 
-// refusal returns why the node agent or the host of the drivers refuses a driver, as it last said at the Node; "" if
-// it did not, or may not be asked.
+// refusal returns why the node agent or the host of the drivers refuses a driver: what the Node says now, or else what
+// was last told of it; "" if nothing was, or nobody may be asked.
 func (h *hostDrivers) refusal(ctx context.Context, driver string) string {
 	if h.client == nil {
 		return ""
+	}
+	if n, err := h.client.CoreV1().Nodes().Get(ctx, h.node, metav1.GetOptions{}); err == nil {
+		if wrong := note.Of(n)[driver]; wrong != "" {
+			return plainLine(wrong)
+		}
 	}
 	o := metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + h.node + ",reason=" +
 		string(volume.ReasonRegistrationRefused)}

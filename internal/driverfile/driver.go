@@ -83,6 +83,8 @@ type SecretVariable struct {
 	Secret string `json:"secret"`
 	// Key is the key of the value in the Secret.
 	Key string `json:"key"`
+	// Optional says that the program is started without the variable while the value does not exist.
+	Optional bool `json:"optional,omitempty"`
 }
 
 // Has says whether the process has a role.

@@ -3,6 +3,7 @@ package driverhost
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -31,6 +32,10 @@ const (
 	stopPatience = time.Minute
 )
 
+// ErrNoValue is the error for a value of a Secret that does not exist. The driver is tried again later, unless it can do
+// without the value.
+var ErrNoValue = errors.New("does not exist")
+
 // Options configure a Host.
 type Options struct {
 	// Files is the directory of the drivers' files.
@@ -45,7 +50,7 @@ type Options struct {
 	Controllers *csi.Set
 	// Dial are options of the connections to controllers.
 	Dial []csi.Option
-	// Secret returns a value of a Secret.
+	// Secret returns a value of a Secret. Its error is ErrNoValue if the Secret or the key does not exist.
 	Secret func(ctx context.Context, namespace, name, key string) (string, error)
 	// Identify returns an identity of a service account; nil if none can be had on this host.
 	Identify func(ctx context.Context, namespace, name string) (Identity, error)
@@ -81,7 +86,7 @@ type Host struct {
 	programs *supervise.Supervisor
 	// running holds the drivers that are followed, by name.
 	running map[string]*running
-	// told holds the last error of each file and driver.
+	// told holds the last errors of each file and driver.
 	told told
 	// registry tells of changes of the registration sockets.
 	registry changes
@@ -175,12 +180,13 @@ func (h *Host) follow(ctx context.Context) error {
 func (h *Host) look(ctx context.Context) {
 	wanted, broken := h.Files.Read()
 	for path, err := range broken {
-		h.fail(path, err)
+		h.fail(path, "", err)
 	}
-	h.mended(h.told.keep(func(about string) bool {
-		_, is := broken[about]
-		return is || !isFile(h.Files, about)
-	}))
+	for _, about := range h.told.subjects() {
+		if _, is := broken[about]; !is && isFile(h.Files, about) {
+			h.mend(about, "")
+		}
+	}
 	known, err := supervise.Names(StateDir(h.RootDir))
 	if err != nil {
 		h.Log.Warn("the records of drivers cannot be listed", "err", err)
@@ -191,7 +197,7 @@ func (h *Host) look(ctx context.Context) {
 		r.leave()
 		r.done.Wait()
 		delete(h.running, name)
-		h.mend(subject(name))
+		h.mend(subject(name), "")
 	}
 	for _, program := range p.stop {
 		h.stop(ctx, program)
@@ -227,10 +233,10 @@ func (h *Host) stop(ctx context.Context, program string) {
 		defer cancel()
 		err := h.programs.Stop(bounded, program)
 		if err != nil && ctx.Err() == nil {
-			h.fail(about, err)
+			h.fail(about, "", err)
 			sleep(ctx, stopPause)
 		} else if err == nil {
-			h.mend(about)
+			h.mend(about, "")
 		}
 		h.forgetRegistration(ctx, program)
 		select {
@@ -262,60 +268,32 @@ func (h *Host) start(ctx context.Context, d driverfile.Driver) {
 	}
 }
 
-// fail tells of an error once, until another one takes its place.
-func (h *Host) fail(about string, err error) {
-	if !h.told.isNew(about, err) {
+// fail tells of an error of a file or driver once, until another one takes its place. by is which of its processes
+// has the error.
+func (h *Host) fail(about, by string, err error) {
+	all, is := h.told.add(about, by, err.Error())
+	if !is {
 		return
 	}
 	h.Log.Warn("a driver cannot be used", "of", about, "err", err)
-	if h.Failed != nil {
-		h.Failed(about, err)
+	h.tell(about, all)
+}
+
+// mend tells that nothing is wrong any more with a process of a driver; "" stands for all of the driver.
+func (h *Host) mend(about, by string) {
+	if left, is := h.told.drop(about, by); is {
+		h.tell(about, left)
 	}
 }
 
-// mend tells that nothing is wrong with a driver any more.
-func (h *Host) mend(subject string) { h.mended(h.told.forget(subject)) }
-
-func (h *Host) mended(subjects []string) {
-	for _, about := range subjects {
-		if h.Mended != nil {
-			h.Mended(about)
-		}
+// tell tells what is wrong with a file or driver; "" if nothing is.
+func (h *Host) tell(about, wrong string) {
+	switch {
+	case wrong == "" && h.Mended != nil:
+		h.Mended(about)
+	case wrong != "" && h.Failed != nil:
+		h.Failed(about, errors.New(wrong))
 	}
-}
-
-// told remembers the last error of each subject. It is safe for concurrent use.
-type told struct {
-	mu   sync.Mutex
-	last map[string]string
-}
-
-func (t *told) forget(about string) []string {
-	return t.keep(func(other string) bool { return other != about })
-}
-
-func (t *told) isNew(about string, err error) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.last == nil {
-		t.last = map[string]string{}
-	}
-	was := t.last[about]
-	t.last[about] = err.Error()
-	return was != err.Error()
-}
-
-// keep forgets what was told of all other subjects, because it is not so any more, and returns these.
-func (t *told) keep(is func(about string) bool) (forgotten []string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for about := range t.last {
-		if !is(about) {
-			delete(t.last, about)
-			forgotten = append(forgotten, about)
-		}
-	}
-	return forgotten
 }
 
 func isFile(dir driverfile.Dir, about string) bool {

@@ -2,7 +2,6 @@ package driverhost
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -185,7 +184,7 @@ func (w *world) secret(_ context.Context, ns, name, key string) (string, error) 
 	if v, ok := w.secrets[ns+"/"+name+"/"+key]; ok {
 		return v, nil
 	}
-	return "", errors.New("there is no such secret")
+	return "", fmt.Errorf("the secret %w", ErrNoValue)
 }
 
 func (w *world) heard(_ context.Context, _ driverfile.Driver, d *csi.Driver) {
@@ -389,7 +388,7 @@ func TestWrongProcesses(t *testing.T) {
 			},
 		},
 		{
-			"no secret", "variable TOKEN of " + name + ": there is no such secret", false,
+			"no secret", "variable TOKEN of " + name + ": the secret does not exist", false,
 			func(w *world) []driverfile.Process {
 				p := w.process("all", controller, node)
 				p.EnvFromSecret = []driverfile.SecretVariable{{Name: "TOKEN", Secret: "ns/s", Key: "k"}}
@@ -422,7 +421,7 @@ func TestSecret(t *testing.T) {
 	p := w.process("all", controller, node)
 	p.EnvFromSecret = []driverfile.SecretVariable{{Name: "TOKEN", Secret: "ns/s", Key: "k"}}
 	w.put(p)
-	w.tells("there is no such secret")
+	w.tells("the secret does not exist")
 	w.mu.Lock()
 	w.secrets["ns/s/k"] = "secret"
 	w.mu.Unlock()
@@ -434,6 +433,22 @@ func TestSecret(t *testing.T) {
 	record, err := os.ReadFile(filepath.Join(StateDir(w.root), name+".json"))
 	if err != nil || strings.Contains(string(record), "secret1") || strings.Contains(string(record), `"secret"`) {
 		t.Errorf("the record has it: %s %v", record, err)
+	}
+}
+
+// TestOptionalSecret: a driver runs without a value that it can do without.
+func TestOptionalSecret(t *testing.T) {
+	w := newWorld(t)
+	p := w.process("all", controller, node)
+	p.EnvFromSecret = []driverfile.SecretVariable{{Name: "TOKEN", Secret: "ns/s", Key: "k", Optional: true}}
+	w.put(p)
+	w.until("it runs without", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return slices.Contains(w.reached, name+" 1 controller=true")
+	})
+	if n := w.told("secret"); n != 0 {
+		t.Errorf("told %q", w.said)
 	}
 }
 

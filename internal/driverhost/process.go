@@ -49,9 +49,9 @@ func (p *process) name() string { return p.driver.ProcessName(p.Process) }
 
 func subject(driver string) string { return "driver " + driver }
 
-func (p *process) fail(err error) { p.h.fail(subject(p.driver.Name), err) }
+func (p *process) fail(err error) { p.h.fail(subject(p.driver.Name), p.name(), err) }
 
-func (p *process) mend() { p.h.mend(subject(p.driver.Name)) }
+func (p *process) mend() { p.h.mend(subject(p.driver.Name), p.name()) }
 
 // changed tells when the program does not run, and when it does for a while. What it has printed may be another line
 // each time, and is in its log.
@@ -124,6 +124,9 @@ func (p *process) program(ctx context.Context) (supervise.Program, Identity, err
 	for _, s := range p.EnvFromSecret {
 		ns, name, _ := strings.Cut(s.Secret, "/")
 		value, err := p.h.Secret(ctx, ns, name, s.Key)
+		if s.Optional && errors.Is(err, ErrNoValue) {
+			continue
+		}
 		if err != nil {
 			return supervise.Program{}, id, fmt.Errorf("variable %s of %s: %w", s.Name, p.name(), err)
 		}

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/volume"
@@ -196,6 +197,7 @@ func (m *importer) valueFrom(w workload, at string, e corev1.EnvVar, t *translat
 	case from.SecretKeyRef != nil:
 		p.EnvFromSecret = append(p.EnvFromSecret, driverfile.SecretVariable{
 			Name: e.Name, Secret: w.namespace + "/" + from.SecretKeyRef.Name, Key: from.SecretKeyRef.Key,
+			Optional: ptr.Deref(from.SecretKeyRef.Optional, false),
 		})
 	case from.ConfigMapKeyRef != nil:
 		values, _ := data(m.configs[w.namespace+"/"+from.ConfigMapKeyRef.Name])

@@ -145,11 +145,7 @@ func (m *importer) split(w workload) (roles []driverfile.Role, others []*corev1.
 			others = append(others, c)
 			continue
 		}
-		if strings.Contains(baseName(c.Image), "snapshot") {
-			m.left(w.object, "container "+c.Name, "volplane takes no snapshots of volumes yet")
-		} else {
-			m.Replaced = append(m.Replaced, Note{w.object, "container " + c.Name, "volplane does this itself"})
-		}
+		m.Replaced = append(m.Replaced, Note{w.object, "container " + c.Name, "volplane does this itself"})
 		if role != "" && !slices.Contains(roles, role) {
 			roles = append(roles, role)
 		}

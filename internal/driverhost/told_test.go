@@ -1,0 +1,43 @@
+package driverhost
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestTold: each process of a driver has its own error, which ends with it, and not with that of another.
+func TestTold(t *testing.T) {
+	const about = "driver d"
+	var told told
+	for i, c := range []struct {
+		add, drop string
+		want      string
+	}{
+		{add: "node=no socket", want: "no socket true"},
+		{add: "node=no socket", want: "no socket false"},
+		{add: "controller=no secret", want: "no secret; no socket true"},
+		{add: "node=no secret", want: "no secret true"},
+		{drop: "node", want: "no secret true"},
+		{drop: "node", want: "no secret false"},
+		{drop: "controller", want: " true"},
+		{add: "node=no socket", want: "no socket true"},
+		{add: "controller=no secret", want: "no secret; no socket true"},
+		{drop: "all", want: " true"},
+		{drop: "all", want: " false"},
+	} {
+		var got string
+		var is bool
+		if by, text, ok := strings.Cut(c.add, "="); ok {
+			got, is = told.add(about, by, text)
+		} else {
+			got, is = told.drop(about, strings.TrimSuffix(c.drop, "all"))
+		}
+		if all := fmt.Sprint(got, " ", is); all != c.want {
+			t.Errorf("step %d: %q, want %q", i, all, c.want)
+		}
+	}
+	if left := told.subjects(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
