@@ -62,7 +62,9 @@ func Controllers(ctx context.Context, o program.ControllersOptions) error {
 	go newMemoryReleaser().run(ctx)
 	drivers, name := csi.NewSet(), o.DummyAttacher
 	if name == "" {
-		d, err := csi.Await(ctx, o.Socket, o.Log)
+		d, err := csi.Await(ctx, o.Socket, func(cause error) {
+			o.Log.Warn("the driver does not answer yet", "socket", o.Socket, "err", cause)
+		})
 		if err != nil {
 			return parts.UnlessEnded(ctx, err)
 		}

@@ -93,7 +93,7 @@ func (p *process) keepIdentity(ctx context.Context, id Identity) (stop func()) {
 			if !sleep(ctx, renewal(time.Until(id.Expires))) {
 				return
 			}
-			p.repeat(ctx, func(ctx context.Context) error {
+			p.repeat(ctx, p.fail, func(ctx context.Context) error {
 				next, err := p.identify(ctx)
 				if err == nil {
 					id = next

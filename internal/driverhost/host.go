@@ -32,8 +32,8 @@ const (
 	stopPatience = time.Minute
 )
 
-// ErrNoValue is the error for a value of a Secret that does not exist. The driver is tried again later, unless it can do
-// without the value.
+// ErrNoValue is the error for a value of a Secret that does not exist. The driver is tried again later, unless it can
+// do without the value.
 var ErrNoValue = errors.New("does not exist")
 
 // Options configure a Host.
@@ -271,8 +271,8 @@ func (h *Host) start(ctx context.Context, d driverfile.Driver) {
 // fail tells of an error of a file or driver once, until another one takes its place. by is which of its processes
 // has the error.
 func (h *Host) fail(about, by string, err error) {
-	all, is := h.told.add(about, by, err.Error())
-	if !is {
+	all, changed := h.told.add(about, by, err.Error())
+	if !changed {
 		return
 	}
 	h.Log.Warn("a driver cannot be used", "of", about, "err", err)
@@ -281,7 +281,7 @@ func (h *Host) fail(about, by string, err error) {
 
 // mend tells that nothing is wrong any more with a process of a driver; "" stands for all of the driver.
 func (h *Host) mend(about, by string) {
-	if left, is := h.told.drop(about, by); is {
+	if left, changed := h.told.drop(about, by); changed {
 		h.tell(about, left)
 	}
 }

@@ -17,6 +17,8 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/driverfile"
@@ -41,10 +43,13 @@ type plugin struct {
 	csipb.UnimplementedIdentityServer
 	csipb.UnimplementedControllerServer
 	csipb.UnimplementedNodeServer
-	name string
+	name, mode string
 }
 
 func (p plugin) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeResponse, error) {
+	if p.mode == "unready" {
+		return nil, status.Error(codes.FailedPrecondition, "no credentials")
+	}
 	return &csipb.ProbeResponse{}, nil
 }
 
@@ -76,18 +81,18 @@ func (p plugin) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.
 }
 
 // serve serves the services of a driver that a mode names: all, node or controller; deaf has
-// all, and does not end when it is asked to.
+// all, and does not end when it is asked to; unready is a controller that never is ready.
 func serve(name, mode, endpoint string) error {
 	l, err := net.Listen("unix", strings.TrimPrefix(endpoint, "unix://"))
 	if err != nil {
 		return err
 	}
-	server, p := grpc.NewServer(), plugin{name: name}
+	server, p := grpc.NewServer(), plugin{name: name, mode: mode}
 	csipb.RegisterIdentityServer(server, p)
 	if mode != "node" {
 		csipb.RegisterControllerServer(server, p)
 	}
-	if mode != "controller" {
+	if mode != "controller" && mode != "unready" {
 		csipb.RegisterNodeServer(server, p)
 	}
 	if mode == "deaf" {
@@ -412,43 +417,6 @@ func TestWrongProcesses(t *testing.T) {
 				t.Errorf("told %d times: %q", n, w.said)
 			}
 		})
-	}
-}
-
-// TestSecret: a driver is started as soon as the Secret is there that its file names.
-func TestSecret(t *testing.T) {
-	w := newWorld(t)
-	p := w.process("all", controller, node)
-	p.EnvFromSecret = []driverfile.SecretVariable{{Name: "TOKEN", Secret: "ns/s", Key: "k"}}
-	w.put(p)
-	w.tells("the secret does not exist")
-	w.mu.Lock()
-	w.secrets["ns/s/k"] = "secret"
-	w.mu.Unlock()
-	w.until("it has the secret", func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return slices.Contains(w.reached, name+" secret1 controller=true")
-	})
-	record, err := os.ReadFile(filepath.Join(StateDir(w.root), name+".json"))
-	if err != nil || strings.Contains(string(record), "secret1") || strings.Contains(string(record), `"secret"`) {
-		t.Errorf("the record has it: %s %v", record, err)
-	}
-}
-
-// TestOptionalSecret: a driver runs without a value that it can do without.
-func TestOptionalSecret(t *testing.T) {
-	w := newWorld(t)
-	p := w.process("all", controller, node)
-	p.EnvFromSecret = []driverfile.SecretVariable{{Name: "TOKEN", Secret: "ns/s", Key: "k", Optional: true}}
-	w.put(p)
-	w.until("it runs without", func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return slices.Contains(w.reached, name+" 1 controller=true")
-	})
-	if n := w.told("secret"); n != 0 {
-		t.Errorf("told %q", w.said)
 	}
 }
 

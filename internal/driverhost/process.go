@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/registrar"
@@ -51,14 +53,19 @@ func subject(driver string) string { return "driver " + driver }
 
 func (p *process) fail(err error) { p.h.fail(subject(p.driver.Name), p.name(), err) }
 
-func (p *process) mend() { p.h.mend(subject(p.driver.Name), p.name()) }
+// failController tells of an error of what the process answers; that its program runs does not mend it.
+func (p *process) failController(err error) { p.h.fail(subject(p.driver.Name), p.controller(), err) }
+
+func (p *process) controller() string { return p.name() + " controller" }
+
+func (p *process) mend(by string) { p.h.mend(subject(p.driver.Name), by) }
 
 // changed tells when the program does not run, and when it does for a while. What it has printed may be another line
 // each time, and is in its log.
 func (p *process) changed(r supervise.Record) {
 	switch {
 	case r.State == supervise.Running && r.Settled:
-		p.mend()
+		p.mend(p.name())
 	case r.State == supervise.CannotStart:
 		p.fail(fmt.Errorf("its program %s cannot be started: %s", p.name(), r.Message))
 	case r.State == supervise.BackingOff:
@@ -68,13 +75,13 @@ func (p *process) changed(r supervise.Record) {
 }
 
 // repeat calls f until it succeeds or ctx ends, and tells why it fails.
-func (p *process) repeat(ctx context.Context, f func(context.Context) error) {
+func (p *process) repeat(ctx context.Context, fail func(error), f func(context.Context) error) {
 	for failed := 0; ; failed++ {
 		err := f(ctx)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		p.fail(err)
+		fail(err)
 		select {
 		case <-ctx.Done():
 			return
@@ -85,7 +92,7 @@ func (p *process) repeat(ctx context.Context, f func(context.Context) error) {
 
 // execute keeps the program of the process running.
 func (p *process) execute(ctx context.Context) {
-	p.repeat(ctx, func(ctx context.Context) error {
+	p.repeat(ctx, p.fail, func(ctx context.Context) error {
 		program, id, err := p.program(ctx)
 		if err != nil {
 			return err
@@ -171,7 +178,7 @@ func (p *process) removeStaleSocket() error {
 
 // register registers the process with the node agent.
 func (p *process) register(ctx context.Context) {
-	p.repeat(ctx, func(ctx context.Context) error {
+	p.repeat(ctx, p.fail, func(ctx context.Context) error {
 		return registrar.Keeping{
 			Name: p.driver.Name, Socket: p.socket, Endpoint: p.socket, Patient: true, Log: p.h.Log,
 			NodeOnly: !p.Has(driverfile.RoleController),
@@ -183,9 +190,9 @@ func (p *process) register(ctx context.Context) {
 // reach follows the process with the controller: it tells of what the process says, and has it called.
 func (p *process) reach(ctx context.Context) {
 	var before *csi.Driver
-	p.repeat(ctx, func(ctx context.Context) error {
+	p.repeat(ctx, p.failController, func(ctx context.Context) error {
 		for {
-			d, err := csi.Await(ctx, p.socket, p.h.Log, append(slices.Clone(p.h.Dial),
+			d, err := csi.Await(ctx, p.socket, p.silent, append(slices.Clone(p.h.Dial),
 				csi.WithExpectedName(p.driver.Name))...)
 			if err != nil {
 				return err
@@ -202,15 +209,27 @@ func (p *process) reach(ctx context.Context) {
 	}
 }
 
+// silent tells what the process answers instead of being ready. One that cannot be reached is not told of: why its
+// program does not run is.
+func (p *process) silent(cause error) {
+	p.h.Log.Warn("the driver does not answer yet", "socket", p.socket, "err", cause)
+	var said interface{ GRPCStatus() *status.Status }
+	if !errors.As(cause, &said) || said.GRPCStatus().Code() == codes.Unavailable && len(p.Exec) > 0 {
+		return
+	}
+	p.failController(fmt.Errorf("its process %s is not ready: %s", p.name(), csi.Describe(said.GRPCStatus().Err())))
+}
+
 // whileThere has the driver called as a controller until its connection is lost: while it is away, another host may
 // call it. A driver in one process is called by the connection of the node agent.
 func (p *process) whileThere(ctx context.Context, d *csi.Driver) {
 	if err := p.driver.CheckController(p.Process, p.socket, d); err != nil {
-		p.fail(err)
+		p.failController(err)
 		_ = d.AwaitLoss(ctx)
 		return
 	}
-	p.mend()
+	p.mend(p.name())
+	p.mend(p.controller())
 	if p.h.Reached != nil {
 		p.h.Reached(ctx, p.driver, d)
 	}

@@ -13,8 +13,8 @@ type told struct {
 	last map[string]map[string]string
 }
 
-// add remembers an error, and returns all of the subject. It says whether that is a new one.
-func (t *told) add(about, by, text string) (all string, isNew bool) {
+// add remembers an error, and returns all of the subject. It says whether that has changed.
+func (t *told) add(about, by, text string) (all string, changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.last == nil {
@@ -23,26 +23,27 @@ func (t *told) add(about, by, text string) (all string, isNew bool) {
 	if t.last[about] == nil {
 		t.last[about] = map[string]string{}
 	}
-	isNew = t.last[about][by] != text
+	before := t.all(about)
 	t.last[about][by] = text
-	return t.all(about), isNew
+	all = t.all(about)
+	return all, all != before
 }
 
 // drop forgets the error of a process, or all of a subject if by is "", and returns what is left of the subject. It
-// says whether there was one.
-func (t *told) drop(about, by string) (left string, was bool) {
+// says whether that has changed.
+func (t *told) drop(about, by string) (left string, changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before := len(t.last[about])
+	before := t.all(about)
 	delete(t.last[about], by)
 	if by == "" {
 		clear(t.last[about])
 	}
-	was = len(t.last[about]) < before
 	if len(t.last[about]) == 0 {
 		delete(t.last, about)
 	}
-	return t.all(about), was
+	left = t.all(about)
+	return left, left != before
 }
 
 // subjects returns all that have an error.

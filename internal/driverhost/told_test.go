@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"volplane.dev/volplane/internal/driverfile"
 )
 
 // TestTold: each process of a driver has its own error, which ends with it, and not with that of another.
@@ -18,7 +20,6 @@ func TestTold(t *testing.T) {
 		{add: "node=no socket", want: "no socket false"},
 		{add: "controller=no secret", want: "no secret; no socket true"},
 		{add: "node=no secret", want: "no secret true"},
-		{drop: "node", want: "no secret true"},
 		{drop: "node", want: "no secret false"},
 		{drop: "controller", want: " true"},
 		{add: "node=no socket", want: "no socket true"},
@@ -40,4 +41,12 @@ func TestTold(t *testing.T) {
 	if left := told.subjects(); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
+}
+
+// TestNotReady: what a controller answers instead of being ready is told, while the node process serves.
+func TestNotReady(t *testing.T) {
+	w := newWorld(t)
+	w.put(w.process("node", driverfile.RoleNode), w.process("unready", driverfile.RoleController))
+	w.until("announced", w.announced)
+	w.tells("its process " + name + "-controller is not ready: FailedPrecondition: no credentials")
 }

@@ -77,6 +77,9 @@ type foreignRow struct {
 	steps []string
 }
 
+// passed says whether the driver did all that this host lets it do.
+func (r *foreignRow) passed() bool { return r.result == "works" || r.result == "registers" }
+
 // readForeign reads the title of a script, its first line, and its file "needs", in which each line is
 // `file PATH` below $DRIVERS, `program NAME` in PATH, `kernel FILESYSTEM`, or `mounts shared`.
 func readForeign(path string) (*foreignRow, error) {

@@ -40,6 +40,7 @@ func playLife(ts *testscript.TestScript, neg bool, args []string) {
 	flags.StringVar(&l.holds, "holds", "", "what the file begins with that Pods read")
 	flags.BoolVar(&l.late, "late", false, "the driver writes behind")
 	flags.StringVar(&l.server, "server", "", "the program that serves the mounts, and is killed")
+	flags.StringVar(&l.refuses, "refuses", "", "why the driver makes no volume on this host: a regular expression")
 	flags.BoolVar(&l.dies, "mount-dies", false, "the driver serves the mount itself, so both end together")
 	err := flags.Parse(args)
 	if err != nil || neg || flags.NArg() != 1 {
@@ -57,18 +58,20 @@ func playLife(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		ts.Logf("%s: %s", s.row.driver, step.name)
 	}
-	s.row.result = "works"
+	if s.row.result = "works"; l.refuses != "" {
+		s.row.result = "registers"
+	}
 }
 
 // foreignLife is the life of a volume of one driver.
 type foreignLife struct {
 	*foreignStage
-	ts                   *testscript.TestScript
-	ctx                  context.Context
-	reads, holds, server string
-	dies, late           bool
-	inline               *corev1.VolumeSource
-	// data is what the file has; file is its path in the mount of the Pod that lives.
+	ts                            *testscript.TestScript
+	ctx                           context.Context
+	reads, holds, server, refuses string
+	dies, late                    bool
+	inline                        *corev1.VolumeSource
+	// data is what the file has; file is its path in the mount of the Pod that lives, if one does.
 	data []byte
 	file string
 }
@@ -80,6 +83,9 @@ type foreignStep struct {
 
 // steps are in the order of what users do. An expansion is one of them if the class allows it.
 func (l *foreignLife) steps() []foreignStep {
+	if l.refuses != "" {
+		return l.registration()
+	}
 	steps := []foreignStep{
 		{"added", l.added},
 		{"mounted", func() error { return errors.Join(l.createObjects(), l.mount("one")) }},
@@ -134,17 +140,10 @@ func (l *foreignLife) createObjects() error {
 
 // mount creates a Pod and waits until its volume is mounted.
 func (l *foreignLife) mount(name string) error {
-	pod := plane.Pod(name, "data", "")
-	if l.inline != nil {
-		pod.Spec.Volumes[0].VolumeSource = *l.inline
-	}
-	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{
-		Name: "data", MountPath: "/data", ReadOnly: l.reads != "",
-	}}
-	pods := l.client.CoreV1().Pods("default")
-	if _, err := pods.Create(l.ctx, pod, metav1.CreateOptions{}); err != nil {
+	if err := l.createPod(name); err != nil {
 		return err
 	}
+	pods := l.client.CoreV1().Pods("default")
 	err := l.eventually(func() error {
 		got, err := pods.Get(l.ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -159,6 +158,18 @@ func (l *foreignLife) mount(name string) error {
 		return nil
 	})
 	return errors.Join(err, l.isMounted())
+}
+
+func (l *foreignLife) createPod(name string) error {
+	pod := plane.Pod(name, "data", "")
+	if l.inline != nil {
+		pod.Spec.Volumes[0].VolumeSource = *l.inline
+	}
+	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{
+		Name: "data", MountPath: "/data", ReadOnly: l.reads != "",
+	}}
+	_, err := l.client.CoreV1().Pods("default").Create(l.ctx, pod, metav1.CreateOptions{})
+	return err
 }
 
 // isMounted wants a mount where the Pod's volume is.
@@ -193,6 +204,9 @@ func (l *foreignLife) write() (err error) {
 
 // read compares the file with what was written.
 func (l *foreignLife) read() error {
+	if l.file == "" {
+		return nil
+	}
 	once := func() error {
 		data, err := os.ReadFile(l.file)
 		if err == nil && !bytes.Equal(data, l.data) {

@@ -59,7 +59,7 @@ func (s *foreignStage) run(program string, args ...string) error {
 // close ends what the script has started. If the life has failed, it says what volplane knows of it, and takes
 // away by force what is left.
 func (s *foreignStage) close(t *testing.T) {
-	if s.row.result != "works" {
+	if !s.row.passed() {
 		for _, args := range [][]string{
 			{"driver", "list", "-o", "wide"},
 			{"why", "pvc/data"},
@@ -80,7 +80,7 @@ func (s *foreignStage) close(t *testing.T) {
 		}
 	}
 	unmountBelow(t, s.host)
-	if t.Failed() && s.row.result != "works" {
+	if t.Failed() && !s.row.passed() {
 		t.Logf("%s: kept %s", s.row.script, s.host)
 		return
 	}

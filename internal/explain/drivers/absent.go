@@ -105,6 +105,9 @@ func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bo
 		return b, true
 	}
 	if Registered(view, s.CSI, n.Name) {
+		if note.Of(n)[s.CSI] != "" {
+			return note.Absent(s.CSI, n), true
+		}
 		return volume.Because{
 			Reason: volume.ReasonDriverMissing, Next: "administrator of node " + n.Name,
 			Message: fmt.Sprintf("nobody calls driver %s as a controller: what has registered on node %s is its node "+

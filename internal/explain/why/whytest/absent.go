@@ -40,6 +40,12 @@ func refusedRows() []Row {
 			s.Unbound()
 		})},
 		{"the same, its volume is not attached", "pvc/data", controlled(func(s *Scene) { crashed(s); s.Attaching() })},
+		{"a controller that is not ready, of a driver whose node process has registered", "pvc/data", controlled(func(s *Scene) {
+			drivers := s.CSI1.Spec.Drivers
+			refused(volume.AnnNotRun, "its process "+Driver+"-controller is not ready: FailedPrecondition: none")(s)
+			s.CSI1.Spec.Drivers = drivers
+			s.Unbound()
+		})},
 		{"a program that ends is why it was not registered", "node/n1", func(s *Scene) {
 			unanswered(s)
 			crashed(s)

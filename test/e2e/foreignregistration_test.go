@@ -1,0 +1,58 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// registration is the life of a driver whose storage this host does not have: it registers and is asked for a volume,
+// `why` tells what it answers, and all of it goes again.
+func (l *foreignLife) registration() []foreignStep {
+	return []foreignStep{
+		{"added", l.added},
+		{"registered", func() error { return l.eventually(l.registered) }},
+		{"asked", func() error { return errors.Join(l.createObjects(), l.createPod("one")) }},
+		{"refusal told", func() error { return l.eventually(l.refusalTold) }},
+		{"driver killed", l.killDriver},
+		{"volplaned killed", l.killPlane},
+		{"registered again", func() error { return errors.Join(l.eventually(l.registered), l.eventually(l.refusalTold)) }},
+		{"deleted", func() error { return errors.Join(l.unmount("one"), l.deleteObjects()) }},
+		{"removed", l.remove},
+		{"nothing left", func() error { return l.eventually(l.nothingLeft) }},
+	}
+}
+
+// registered wants the driver in a CSINode, and its CSIDriver.
+func (l *foreignLife) registered() error {
+	if _, err := l.client.StorageV1().CSIDrivers().Get(l.ctx, l.row.driver, metav1.GetOptions{}); err != nil {
+		return err
+	}
+	nodes, err := l.client.StorageV1().CSINodes().List(l.ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes.Items {
+		for _, d := range n.Spec.Drivers {
+			if d.Name == l.row.driver && d.NodeID != "" {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("no CSINode has driver %s", l.row.driver)
+}
+
+// refusalTold wants the driver's own words in what the claim waits for.
+func (l *foreignLife) refusalTold() error {
+	if _, err := l.client.CoreV1().Pods("default").Get(l.ctx, "one", metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		return err
+	}
+	out, err := l.output("volplane", "why", "pvc/data", "-o", "json")
+	if words := regexp.MustCompile(l.refuses); !words.Match(out) {
+		return fmt.Errorf("why does not tell %s: %w\n%s", words, err, out)
+	}
+	return nil
+}
