@@ -40,7 +40,7 @@ func refusedRows() []Row {
 			s.Unbound()
 		})},
 		{"the same, its volume is not attached", "pvc/data", controlled(func(s *Scene) { crashed(s); s.Attaching() })},
-		{"a controller that is not ready, of a driver whose node process has registered", "pvc/data", controlled(func(s *Scene) {
+		{"a controller that is not ready, its node process has registered", "pvc/data", controlled(func(s *Scene) {
 			drivers := s.CSI1.Spec.Drivers
 			refused(volume.AnnNotRun, "its process "+Driver+"-controller is not ready: FailedPrecondition: none")(s)
 			s.CSI1.Spec.Drivers = drivers
