@@ -170,7 +170,12 @@ func (x *exam) cut(ctx context.Context, p *process, after time.Duration, v *vol,
 }
 
 // killed cuts a step off at each moment, with a volume that is at the state before it, and looks at what is there then.
+// It takes the step once before, to know what it takes: another volume, such as a clone, may take another time.
 func (x *exam) killed(ctx context.Context, p *process, from state, s step, look func(*vol) string) verdict {
+	v := x.volume()
+	if err := errors.Join(v.to(ctx, from), v.take(ctx, s), v.to(ctx, none)); err != nil {
+		return unable(err)
+	}
 	before := x.strangers(ctx)
 	for _, after := range x.moments(s.name) {
 		v := x.volume()

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -131,7 +132,7 @@ func onceFaults() map[string]fault {
 					r.Name += " 2"
 				}
 				// Whoever comes second comes while the first is there.
-				unix.Nanosleep(&unix.Timespec{Nsec: 20e6}, nil)
+				takes(20 * time.Millisecond)
 				return c.ask(c.method, r)
 			},
 		}, also: []string{"leftover-volumes", "lost-answer", "killed-create"}},
@@ -141,7 +142,7 @@ func onceFaults() map[string]fault {
 				if c.inside("stage") > 1 {
 					return nil, status.Error(codes.Internal, "something else is being staged")
 				}
-				unix.Nanosleep(&unix.Timespec{Nsec: 20e6}, nil)
+				takes(20 * time.Millisecond)
 				return c.pass()
 			},
 		}},
@@ -188,6 +189,13 @@ func endFaults() map[string]fault {
 	}
 }
 
+// takes makes a call last as long as that, whatever signals come: the runtime sends some of its own.
+func takes(d time.Duration) {
+	left := unix.NsecToTimespec(d.Nanoseconds())
+	for errors.Is(unix.Nanosleep(&left, &left), unix.EINTR) {
+	}
+}
+
 func killedFaults() map[string]fault {
 	return map[string]fault{
 		"a leak when it is killed": {check: "killed-create", also: []string{"leftover-volumes", "lost-answer"}, spoil: spoils{
@@ -204,8 +212,7 @@ func killedFaults() map[string]fault {
 				}
 				// The stray volume is there for most of the call, however loaded the machine is: the doctor kills
 				// the driver in the middle of what the call usually takes.
-				there := unix.NsecToTimespec(max(20*time.Millisecond, 4*time.Since(begun)).Nanoseconds())
-				_ = unix.Nanosleep(&there, nil)
+				takes(max(300*time.Millisecond, 4*time.Since(begun)))
 				without := &call{c.proxy, context.WithoutCancel(c.ctx), c.method, c.req}
 				_, _ = without.ask("/csi.v1.Controller/DeleteVolume",
 					&csipb.DeleteVolumeRequest{VolumeId: m.(*csipb.CreateVolumeResponse).GetVolume().GetVolumeId()})
@@ -224,7 +231,7 @@ func killedFaults() map[string]fault {
 				}
 				c.count(mark)
 				_ = c.keep(mark, "")
-				unix.Nanosleep(&unix.Timespec{Nsec: 20e6}, nil)
+				takes(20 * time.Millisecond)
 				m, err := c.pass()
 				_ = os.Remove(filepath.Join(c.dir, mark))
 				return m, err
