@@ -60,10 +60,20 @@ func TestForeign(t *testing.T) {
 		Files:               present,
 		RequireExplicitExec: true,
 		Setup:               func(e *testscript.Env) error { return setUpForeign(t, e, table) },
+		Condition:           hasKernel,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"life": playLife, "until": runUntil,
 		},
 	})
+}
+
+// hasKernel is the condition of scripts that says what the kernel of this host can do.
+func hasKernel(what string) (bool, error) {
+	if what != "device-mapper" {
+		return false, fmt.Errorf("unknown condition %q", what)
+	}
+	devices, err := os.ReadFile("/proc/misc")
+	return bytes.Contains(devices, []byte(" device-mapper\n")), err
 }
 
 // foreignRow is what the table says of one driver.
