@@ -62,9 +62,7 @@ func Controllers(ctx context.Context, o program.ControllersOptions) error {
 	go newMemoryReleaser().run(ctx)
 	drivers, name := csi.NewSet(), o.DummyAttacher
 	if name == "" {
-		d, err := csi.Await(ctx, o.Socket, func(cause error) {
-			o.Log.Warn("the driver does not answer yet", "socket", o.Socket, "err", cause)
-		})
+		d, err := csi.Await(ctx, o.Socket, csi.LogNotReady(o.Log, o.Socket))
 		if err != nil {
 			return parts.UnlessEnded(ctx, err)
 		}

@@ -3,6 +3,7 @@ package csi
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 )
 
@@ -14,9 +15,9 @@ const (
 )
 
 // Await waits until a driver answers at a socket, and returns it as Dial does (S3-007). It fails only if ctx ends or
-// the driver has an invalid name. It calls silent with the cause while the driver does not answer, less and less often.
+// the driver has an invalid name. It calls notReady with the cause while the driver is not ready, less and less often.
 // It may be repeated.
-func Await(ctx context.Context, socket string, silent func(cause error), opts ...Option) (*Driver, error) {
+func Await(ctx context.Context, socket string, notReady func(cause error), opts ...Option) (*Driver, error) {
 	silence, told := awaitPause, time.Now()
 	for {
 		try, cancel := context.WithTimeout(ctx, awaitPause)
@@ -31,8 +32,13 @@ func Await(ctx context.Context, socket string, silent func(cause error), opts ..
 			return nil, err
 		}
 		if time.Since(told) >= silence {
-			silent(err)
+			notReady(err)
 			silence, told = min(2*silence, maxSilence), time.Now()
 		}
 	}
+}
+
+// LogNotReady returns a function for Await that writes a warning to a log.
+func LogNotReady(log *slog.Logger, socket string) func(cause error) {
+	return func(cause error) { log.Warn("the driver does not answer yet", "socket", socket, "err", cause) }
 }

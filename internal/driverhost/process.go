@@ -192,7 +192,7 @@ func (p *process) reach(ctx context.Context) {
 	var before *csi.Driver
 	p.repeat(ctx, p.failController, func(ctx context.Context) error {
 		for {
-			d, err := csi.Await(ctx, p.socket, p.silent, append(slices.Clone(p.h.Dial),
+			d, err := csi.Await(ctx, p.socket, p.notReady, append(slices.Clone(p.h.Dial),
 				csi.WithExpectedName(p.driver.Name))...)
 			if err != nil {
 				return err
@@ -209,10 +209,10 @@ func (p *process) reach(ctx context.Context) {
 	}
 }
 
-// silent tells what the process answers instead of being ready. One that cannot be reached is not told of: why its
-// program does not run is.
-func (p *process) silent(cause error) {
-	p.h.Log.Warn("the driver does not answer yet", "socket", p.socket, "err", cause)
+// notReady tells what the process answers instead of being ready. If it cannot be reached, the state of its program
+// tells why.
+func (p *process) notReady(cause error) {
+	csi.LogNotReady(p.h.Log, p.socket)(cause)
 	var said interface{ GRPCStatus() *status.Status }
 	if !errors.As(cause, &said) || said.GRPCStatus().Code() == codes.Unavailable && len(p.Exec) > 0 {
 		return

@@ -45,9 +45,7 @@ func (k Keeping) Run(ctx context.Context) error {
 }
 
 func (k Keeping) await(ctx context.Context) (*csi.Driver, error) {
-	d, err := csi.Await(ctx, k.Socket, func(cause error) {
-		k.Log.Warn("the driver does not answer yet", "socket", k.Socket, "err", cause)
-	}, csi.WithNameOnly())
+	d, err := csi.Await(ctx, k.Socket, csi.LogNotReady(k.Log, k.Socket), csi.WithNameOnly())
 	if err == nil && k.Name != "" && csi.CheckIs(d, k.Name) != nil {
 		return nil, errors.Join(d.Close(), csi.CheckIs(d, k.Name))
 	}

@@ -105,13 +105,13 @@ func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bo
 		return b, true
 	}
 	if Registered(view, s.CSI, n.Name) {
-		if note.Of(n)[s.CSI] != "" {
-			return note.Absent(s.CSI, n), true
+		cause := "what has registered on node " + n.Name + " is its node process, and no process with its controller is known"
+		if wrong := note.Of(n)[s.CSI]; wrong != "" {
+			cause = "on node " + n.Name + " " + wrong
 		}
 		return volume.Because{
 			Reason: volume.ReasonDriverMissing, Next: "administrator of node " + n.Name,
-			Message: fmt.Sprintf("nobody calls driver %s as a controller: what has registered on node %s is its node "+
-				"process, and no process with its controller is known", s.CSI, n.Name),
+			Message: "nobody calls driver " + s.CSI + " as a controller: " + cause,
 		}, true
 	}
 	b, ok := Absent(view, s, n.Name)
