@@ -121,11 +121,8 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 func whenRead(
 	d controller.Declaration, caches *kube.Caches, run func(context.Context) error,
 ) func(context.Context) error {
-	if !slices.ContainsFunc(d.Inputs, func(a kube.Access) bool { return a.Group == volume.GroupSnapshot }) {
-		return run
-	}
 	return func(ctx context.Context) error {
-		if err := caches.WaitForOptional(ctx); err != nil {
+		if err := caches.WaitForOptional(ctx, d.Inputs); err != nil {
 			return parts.UnlessEnded(ctx, err)
 		}
 		return run(ctx)

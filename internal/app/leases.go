@@ -14,6 +14,7 @@ import (
 
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/capacity"
+	"volplane.dev/volplane/internal/controller/modifier"
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/controller/resizer"
 	"volplane.dev/volplane/internal/controller/snapshotter"
@@ -81,6 +82,7 @@ func leaseNames(roles []string, driver string) []string {
 		{capacity.Declaration().Name, volume.ProvisionerLease(driver)},
 		{attacher.Declaration().Name, volume.AttacherLease(driver)},
 		{resizer.Declaration().Name, volume.ResizerLease(driver)},
+		{modifier.Declaration().Name, volume.ResizerLease(driver)},
 		{snapshotter.Declaration().Name, volume.SnapshotterLease(driver)},
 		{snapshotter.BindingDeclaration().Name, volume.SnapshotControllerLease},
 	} {

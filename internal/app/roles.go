@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/controller/binder"
 	"volplane.dev/volplane/internal/controller/capacity"
 	"volplane.dev/volplane/internal/controller/ephemeral"
+	"volplane.dev/volplane/internal/controller/modifier"
 	"volplane.dev/volplane/internal/controller/nodelife"
 	"volplane.dev/volplane/internal/controller/placement"
 	"volplane.dev/volplane/internal/controller/protection"
@@ -76,6 +77,7 @@ func members(intents provisioner.Logs) []member {
 			nodelife.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return nodelife.New(e, time.Now) },
 		},
 		{resizer.Declaration(), func(e controller.Env, s shared) *controller.Controller { return resizer.New(e, s.drivers) }},
+		{modifier.Declaration(), func(e controller.Env, s shared) *controller.Controller { return modifier.New(e, s.drivers) }},
 		{snapshotter.BindingDeclaration(), func(e controller.Env, _ shared) *controller.Controller {
 			return snapshotter.NewBinding(e)
 		}},

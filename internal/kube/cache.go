@@ -33,8 +33,8 @@ type Object interface {
 type Cache[T Object] struct {
 	store  *store[T]
 	source cache.ListerWatcher
-	// optional says that a server may not have the kind.
-	optional bool
+	// optional is the resource of a kind that a server may not have, or "".
+	optional string
 }
 
 func newCache[T Object](from cache.ListerWatcher, indexers cluster.Indexers[T], trim cache.TransformFunc) *Cache[T] {
@@ -66,8 +66,8 @@ func (c *Cache[T]) waitForKind(ctx context.Context) {
 	})
 }
 
-// isOptional says whether a server may not have the kind.
-func (c *Cache[T]) isOptional() bool { return c.optional }
+// optionalResource returns the resource of a kind that a server may not have, or "".
+func (c *Cache[T]) optionalResource() string { return c.optional }
 
 // wait returns when the cache has the objects of the first list, or with an error when ctx ends.
 func (c *Cache[T]) wait(ctx context.Context) error {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"slices"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -35,6 +36,7 @@ type Caches struct {
 	csiNodes    *Cache[*storagev1.CSINode]
 	csiDrivers  *Cache[*storagev1.CSIDriver]
 	capacities  *Cache[*storagev1.CSIStorageCapacity]
+	attributes  *Cache[*storagev1.VolumeAttributesClass]
 	leases      *Cache[*coordinationv1.Lease]
 
 	snapshots       *Cache[*snapshotv1.VolumeSnapshot]
@@ -46,7 +48,7 @@ type Caches struct {
 type anyCache interface {
 	start(ctx context.Context)
 	wait(ctx context.Context) error
-	isOptional() bool
+	optionalResource() string
 }
 
 // NewCaches returns caches of the whole cluster. With a client of Translated, the cached objects
@@ -112,6 +114,11 @@ func (c *Caches) Capacities() *Cache[*storagev1.CSIStorageCapacity] {
 	return cacheFor(c, &c.capacities, c.client.StorageV1().CSIStorageCapacities(""), "", cluster.CapacityIndexers)
 }
 
+// VolumeAttributesClasses returns the cache of VolumeAttributesClasses, which servers before 1.34 do not have.
+func (c *Caches) VolumeAttributesClasses() *Cache[*storagev1.VolumeAttributesClass] {
+	return optionalFor(c, &c.attributes, c.client.StorageV1().VolumeAttributesClasses(), "volumeattributesclasses", nil)
+}
+
 // NodeLeases returns the cache of the nodes' heartbeats: the Leases of the namespace
 // kube-node-lease.
 func (c *Caches) NodeLeases() *Cache[*coordinationv1.Lease] {
@@ -156,16 +163,20 @@ func (c *Caches) Start(ctx context.Context) error {
 	for _, m := range c.created {
 		m.start(ctx)
 	}
-	return c.wait(ctx, false)
+	return c.wait(ctx, func(optional string) bool { return optional == "" })
 }
 
-// WaitForOptional returns when the caches of kinds that a server may not have hold the objects of the first list:
+// WaitForOptional returns when the caches of those inputs that a server may not have hold the objects of the first list:
 // where custom resources are not installed, when they are.
-func (c *Caches) WaitForOptional(ctx context.Context) error { return c.wait(ctx, true) }
+func (c *Caches) WaitForOptional(ctx context.Context, inputs []Access) error {
+	return c.wait(ctx, func(optional string) bool {
+		return slices.ContainsFunc(inputs, func(a Access) bool { return a.Resource == optional })
+	})
+}
 
-func (c *Caches) wait(ctx context.Context, optional bool) error {
+func (c *Caches) wait(ctx context.Context, includes func(optional string) bool) error {
 	for _, m := range c.created {
-		if m.isOptional() != optional {
+		if !includes(m.optionalResource()) {
 			continue
 		}
 		if err := m.wait(ctx); err != nil {

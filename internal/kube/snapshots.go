@@ -12,12 +12,12 @@ import (
 // Snapshots returns the cache of VolumeSnapshots. It and the caches of the other kinds of this API are optional: they
 // wait until the custom resources of snapshots are installed.
 func (c *Caches) Snapshots() *Cache[*snapshotv1.VolumeSnapshot] {
-	return optionalFor(c, &c.snapshots, snapshotsOf(c.client, ""), cluster.SnapshotIndexers)
+	return optionalFor(c, &c.snapshots, snapshotsOf(c.client, ""), volume.ResourceSnapshots, cluster.SnapshotIndexers)
 }
 
 // SnapshotContents returns the cache of VolumeSnapshotContents.
 func (c *Caches) SnapshotContents() *Cache[*snapshotv1.VolumeSnapshotContent] {
-	return optionalFor(c, &c.contents, contentsOf(c.client), cluster.ContentIndexers)
+	return optionalFor(c, &c.contents, contentsOf(c.client), volume.ResourceSnapshotContents, cluster.ContentIndexers)
 }
 
 // SnapshotClasses returns the cache of VolumeSnapshotClasses.
@@ -27,7 +27,7 @@ func (c *Caches) SnapshotClasses() *Cache[*snapshotv1.VolumeSnapshotClass] {
 		rest: c.client.Discovery().RESTClient(), resource: volume.ResourceSnapshotClasses, kind: "VolumeSnapshotClass",
 		object: func() *snapshotv1.VolumeSnapshotClass { return &snapshotv1.VolumeSnapshotClass{} },
 		list:   func() *snapshotv1.VolumeSnapshotClassList { return &snapshotv1.VolumeSnapshotClassList{} },
-	}, nil)
+	}, volume.ResourceSnapshotClasses, nil)
 }
 
 // WriteSnapshots returns the cache of VolumeSnapshots with a client to write them.
@@ -46,12 +46,12 @@ func (c *Caches) WriteContents(client kubernetes.Interface) Writer[*snapshotv1.V
 	}
 }
 
-// optionalFor is cacheFor for a kind that a server may not have.
+// optionalFor is cacheFor for a resource that a server may not have.
 func optionalFor[T Object, L runtime.Object](
-	c *Caches, field **Cache[T], api listWatcher[L], indexers func() cluster.Indexers[T],
+	c *Caches, field **Cache[T], api listWatcher[L], resource string, indexers func() cluster.Indexers[T],
 ) *Cache[T] {
 	k := cacheFor(c, field, api, "", indexers)
-	k.optional = true
+	k.optional = resource
 	return k
 }
 

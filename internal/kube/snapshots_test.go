@@ -38,7 +38,10 @@ func TestSnapshots(t *testing.T) {
 				heard[o.Name] = true
 			}
 		})
-		if err := errors.Join(caches.Start(ctx), caches.WaitForOptional(ctx)); err != nil {
+		if err := errors.Join(caches.Start(ctx), caches.WaitForOptional(ctx, []kube.Access{
+			{Resource: volume.ResourceSnapshots}, {Resource: volume.ResourceSnapshotContents},
+			{Resource: volume.ResourceSnapshotClasses},
+		})); err != nil {
 			t.Fatal(err)
 		}
 		if _, ok := classes.Get("fast"); !ok {

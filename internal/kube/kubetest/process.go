@@ -56,7 +56,7 @@ func (a *API) Begin(build func(controller.Env) *controller.Controller) *Process 
 	followed := p.follow()
 	err := p.Caches.Start(p.ctx)
 	if err == nil {
-		err = p.Caches.WaitForOptional(p.ctx)
+		err = p.Caches.WaitForOptional(p.ctx, p.Inputs)
 	}
 	if err != nil {
 		a.t.Fatal(err)

@@ -1,0 +1,232 @@
+package modifier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/modify"
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/retry"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	kindClaim = "claim"
+	// refusedPause is the pause after a driver has refused a class for good.
+	refusedPause = 5 * time.Minute
+	// places is the number of calls that may be in flight at each driver; one namespace may have half of them.
+	places = 20
+)
+
+// errGone says that a driver is not registered any more.
+var errGone = errors.New("the driver has gone")
+
+// Declaration is what the controller reads and writes.
+func Declaration() controller.Declaration {
+	return controller.Declaration{
+		Name: "modifier",
+		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes"),
+			kube.Read("storage.k8s.io", "volumeattributesclasses")...),
+		Outputs: []kube.Access{
+			kube.Write("", "persistentvolumeclaims/status", "update").Only("status.modifyVolumeStatus",
+				kube.Condition(corev1.PersistentVolumeClaimVolumeModifyingVolume),
+				kube.Condition(corev1.PersistentVolumeClaimVolumeModifyVolumeError)).
+				Shared("of a volume whose attributes were changed; the binder writes it when it binds",
+					"status.currentVolumeAttributesClassName"),
+			kube.Write("", "persistentvolumes", "update").Only("spec.volumeAttributesClassName"),
+			kube.Write("", "secrets", "get"),
+		},
+	}
+}
+
+type modifier struct {
+	controller.Env
+	*controller.Controller
+	*memory
+	drivers *csi.Set
+	claims  kube.Writer[*corev1.PersistentVolumeClaim]
+	volumes kube.Writer[*corev1.PersistentVolume]
+	classes *kube.Cache[*storagev1.VolumeAttributesClass]
+}
+
+// New returns the modifier for the drivers of a set. It must be made before the caches start.
+func New(env controller.Env, drivers *csi.Set) *controller.Controller {
+	m := &modifier{
+		Env: env, drivers: drivers, memory: newMemory(),
+		Controller: &controller.Controller{
+			Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log,
+		},
+		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client),
+		classes: env.Caches.VolumeAttributesClasses(),
+	}
+	m.Controller.Reconcile = m.reconcile
+	m.claims.Watch(m.claimChanged)
+	m.volumes.Watch(func(before, v *corev1.PersistentVolume) {
+		if v != nil && v.Spec.ClaimRef != nil && (before == nil || before.Spec.ClaimRef == nil) {
+			m.Add(controller.Key{Kind: kindClaim, Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name})
+		}
+	})
+	m.classes.Watch(func(before, after *storagev1.VolumeAttributesClass) {
+		if before == nil {
+			m.enqueueAll(func(c *corev1.PersistentVolumeClaim) bool { return m.target(c) == after.Name })
+		}
+	})
+	drivers.Subscribe(func(string) { m.enqueueAll(func(*corev1.PersistentVolumeClaim) bool { return true }) })
+	return m.Controller
+}
+
+// enqueueAll queues the claims that match, of those that have anything to do with a class.
+func (m *modifier) enqueueAll(match func(*corev1.PersistentVolumeClaim) bool) {
+	for _, c := range m.claims.List() {
+		if (c.Spec.VolumeAttributesClassName != nil || c.Status.ModifyVolumeStatus != nil) && match(c) {
+			m.enqueue(c)
+		}
+	}
+}
+
+func (m *modifier) enqueue(c *corev1.PersistentVolumeClaim) {
+	m.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+}
+
+// claimChanged queues a claim, but not for what the modifier itself writes while a call fails: that would defeat the
+// back-off.
+func (m *modifier) claimChanged(before, after *corev1.PersistentVolumeClaim) {
+	switch {
+	case after == nil:
+		m.forget(before.UID)
+	case before == nil,
+		before.Spec.VolumeName != after.Spec.VolumeName,
+		before.Status.Phase != after.Status.Phase,
+		!apiequality.Semantic.DeepEqual(before.Spec.VolumeAttributesClassName, after.Spec.VolumeAttributesClassName),
+		before.Status.ModifyVolumeStatus != nil && after.Status.ModifyVolumeStatus == nil:
+		m.enqueue(after)
+	}
+}
+
+func (m *modifier) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
+	claim, ok := m.claims.Get(key.Namespace + "/" + key.Name)
+	if !ok {
+		return controller.Result{}, nil
+	}
+	f := m.gather(claim)
+	plan := modify.Claim(f)
+	if plan.Step == modify.Begin || plan.Step == modify.Modify {
+		lane := controller.Lane{Driver: f.Volume.Spec.CSI.Driver, Call: "modify", Namespace: key.Namespace}
+		if pause := m.Enter(key, lane, func(b volume.Because) { m.Events.Warn(claim, b) }); pause > 0 {
+			return controller.Result{After: pause}, nil
+		}
+	}
+	return m.apply(ctx, f, plan)
+}
+
+func (m *modifier) gather(claim *corev1.PersistentVolumeClaim) modify.Facts {
+	f := modify.Facts{Claim: claim, Refused: m.wasRefused(claim), Due: m.pause(claim) == 0}
+	f.Volume, _ = m.volumes.Get(claim.Spec.VolumeName)
+	f.Class, _ = m.classes.Get(f.Target())
+	if f.Volume == nil || f.Volume.Spec.CSI == nil {
+		return f
+	}
+	if d, ok := m.drivers.For(f.Volume.Spec.CSI.Driver, provision.MadeOn(f.Volume)); ok {
+		f.Ours, f.Modifies = true, d.Controller.Modify
+	}
+	return f
+}
+
+// target returns the name of the class that a claim's volume gets next.
+func (m *modifier) target(claim *corev1.PersistentVolumeClaim) string {
+	return modify.Facts{Claim: claim, Refused: m.wasRefused(claim)}.Target()
+}
+
+func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (controller.Result, error) {
+	var err error
+	switch p.Step {
+	case modify.Begin:
+		if f.Claim, err = m.claims.UpdateStatus(ctx, modify.Begun(f.Claim, f.Class.Name, metav1.Now())); err != nil {
+			return controller.Result{}, err
+		}
+		m.forget(f.Claim.UID)
+		m.Events.Note(f.Claim, p.Because)
+		return m.modify(ctx, f)
+	case modify.Modify:
+		return m.modify(ctx, f)
+	case modify.Wait:
+		_, err = m.claims.UpdateStatus(ctx, modify.Waiting(f.Claim))
+	case modify.Cancel:
+		if _, err = m.claims.UpdateStatus(ctx, modify.Cancelled(f.Claim)); err == nil {
+			m.Events.Note(f.Claim, p.Because)
+		}
+	case modify.Nothing:
+	}
+	if p.Tell {
+		m.Events.Warn(f.Claim, p.Because)
+	}
+	return controller.Result{After: m.pause(f.Claim)}, err
+}
+
+// modify calls the driver, and applies the decision about the answer.
+func (m *modifier) modify(ctx context.Context, f modify.Facts) (controller.Result, error) {
+	cause := m.call(ctx, f)
+	v := modify.After(f, csi.AnswerOf(cause), metav1.Now())
+	m.record(f.Claim, v.Refused)
+	key := controller.Key{Kind: kindClaim, Namespace: f.Claim.Namespace, Name: f.Claim.Name}
+	if v.Warn {
+		var try retry.Try
+		if v.Repeat {
+			try = m.Try(key)
+		}
+		m.Events.WarnWith(f.Claim, v.Because, try.Notes())
+	}
+	claim, err := m.write(ctx, f.Claim, v)
+	switch {
+	case err != nil:
+		return controller.Result{}, err
+	case v.Repeat:
+		return controller.Result{}, fmt.Errorf("change the attributes of the volume of claim %s/%s: %w", key.Namespace, key.Name,
+			cause)
+	case !v.Warn:
+		m.Events.Note(claim, v.Because)
+	}
+	return controller.Result{After: m.pause(claim)}, nil
+}
+
+// write writes the decided objects, and returns the newest version of the claim.
+func (m *modifier) write(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, v modify.Verdict,
+) (*corev1.PersistentVolumeClaim, error) {
+	if v.Volume != nil {
+		if _, err := m.volumes.Update(ctx, v.Volume); err != nil {
+			return nil, err
+		}
+	}
+	if v.Claim == nil {
+		return claim, nil
+	}
+	return m.claims.UpdateStatus(ctx, v.Claim)
+}
+
+func (m *modifier) call(ctx context.Context, f modify.Facts) error {
+	source := f.Volume.Spec.CSI
+	d, ok := m.drivers.Get(source.Driver)
+	if !ok {
+		return fmt.Errorf("%s: %w", source.Driver, errGone)
+	}
+	secret, err := kube.SecretData(ctx, m.Client, modify.SecretOf(f.Volume))
+	if err != nil {
+		return err
+	}
+	_, err = d.ControllerClient().ControllerModifyVolume(ctx, &csipb.ControllerModifyVolumeRequest{
+		VolumeId: source.VolumeHandle, Secrets: secret, MutableParameters: f.Class.Parameters,
+	})
+	return err
+}

@@ -1,0 +1,176 @@
+package modify
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Step is the next step of a change of attributes.
+type Step int
+
+// Steps of a change.
+const (
+	// Nothing: the volume has the attributes that it should have, or somebody else's turn.
+	Nothing Step = iota
+	// Wait writes to the claim that its class does not exist.
+	Wait
+	// Begin writes to the claim which class its volume is about to get; Modify follows.
+	Begin
+	// Modify calls ControllerModifyVolume.
+	Modify
+	// Cancel takes back what the claim says of a change that nobody wants any more.
+	Cancel
+)
+
+// Facts is everything on which the decision about one claim depends.
+type Facts struct {
+	Claim  *corev1.PersistentVolumeClaim
+	Volume *corev1.PersistentVolume
+	// Ours says that this process calls the volume's driver, Modifies that the driver can change attributes.
+	Ours, Modifies bool
+	// Class is the class named by Target, or nil.
+	Class *storagev1.VolumeAttributesClass
+	// Refused says that the driver's last answer about the target in the claim's status was a final no: no call for it is
+	// in progress. Without memory of the answer it may be.
+	Refused bool
+	// Due says that a class that the driver has refused for good may be tried again.
+	Due bool
+}
+
+// Plan is the next step and its reason.
+type Plan struct {
+	Step Step
+	// Tell says that the user is warned.
+	Tell    bool
+	Because volume.Because
+}
+
+// Target returns the name of the class that the volume gets next, or "". A change that may be in progress at the driver
+// is finished before another one begins; CSI has no way to cancel it.
+func (f Facts) Target() string {
+	if s := f.Claim.Status.ModifyVolumeStatus; isBegun(f.Claim) && (!f.Refused || wish(f.Claim) == "") {
+		return s.TargetVolumeAttributesClassName
+	}
+	return wish(f.Claim)
+}
+
+// Claim decides about one claim.
+func Claim(f Facts) Plan {
+	c, v := f.Claim, f.Volume
+	s, target := c.Status.ModifyVolumeStatus, f.Target()
+	switch {
+	case !isBound(c, v):
+		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" is not bound to a CSI volume")
+	case s == nil && target == current(c):
+		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" has the attributes that it requests")
+	case c.DeletionTimestamp != nil:
+		return nothing(volume.ReasonTerminating, "", "claim "+c.Name+" is being deleted")
+	case target == "":
+		return cancelled(c)
+	case !f.Ours:
+		return nothing(volume.ReasonDriverMissing, v.Spec.CSI.Driver, "driver "+v.Spec.CSI.Driver+" has not registered")
+	case !f.Modifies:
+		return impossible("driver " + v.Spec.CSI.Driver + " cannot change the attributes of volumes: it does not have the " +
+			"capability MODIFY_VOLUME")
+	case IsRefusedForGood(c) && !f.Due:
+		return nothing(volume.ReasonFailedModify, "user",
+			strings.TrimSuffix("the volume of claim "+c.Name+" cannot have the attributes of class "+target+": "+Failure(c), ": "))
+	case f.Class == nil:
+		return missing(c, target)
+	case f.Class.DriverName != v.Spec.CSI.Driver:
+		return impossible(fmt.Sprintf("VolumeAttributesClass %s is for driver %s, not for %s", target, f.Class.DriverName,
+			v.Spec.CSI.Driver))
+	}
+	p := nothing(volume.ReasonModifying, v.Spec.CSI.Driver,
+		"the volume of claim "+c.Name+" gets the attributes of class "+target)
+	if p.Step = Begin; isBegun(c) && s.TargetVolumeAttributesClassName == target {
+		p.Step = Modify
+	}
+	return p
+}
+
+// missing is the plan for a claim whose class does not exist. A change that has begun stays so until the class is there
+// again: nobody else knows its parameters.
+func missing(c *corev1.PersistentVolumeClaim, target string) Plan {
+	p := impossible(fmt.Sprintf("VAC %q does not exist.", target))
+	if s := c.Status.ModifyVolumeStatus; s == nil || s.Status == corev1.PersistentVolumeClaimModifyVolumeInfeasible ||
+		isBegun(c) && s.TargetVolumeAttributesClassName != target {
+		p.Step = Wait
+	}
+	return p
+}
+
+// cancelled is the plan for a claim that asks for nothing any more.
+func cancelled(c *corev1.PersistentVolumeClaim) Plan {
+	p := nothing(volume.ReasonModifyCanceled, "", "Cancelled modify.")
+	if slices.ContainsFunc(c.Status.Conditions, isModifying) {
+		p.Step = Cancel
+	}
+	return p
+}
+
+func nothing(r volume.Reason, next, message string) Plan {
+	return Plan{Because: volume.Because{Reason: r, Message: message, Next: next}}
+}
+
+func impossible(message string) Plan {
+	p := nothing(volume.ReasonFailedModify, "user", message)
+	p.Tell = true
+	return p
+}
+
+// SecretOf returns the reference to the Secret for the call, or nil.
+func SecretOf(v *corev1.PersistentVolume) *corev1.SecretReference {
+	name, namespace := v.Annotations[volume.AnnModifySecretName], v.Annotations[volume.AnnModifySecretNamespace]
+	if name == "" || namespace == "" {
+		return v.Spec.CSI.ControllerExpandSecretRef
+	}
+	return &corev1.SecretReference{Name: name, Namespace: namespace}
+}
+
+// Failure returns why the attributes have not changed; "" if no failure is known.
+func Failure(c *corev1.PersistentVolumeClaim) string {
+	for _, k := range c.Status.Conditions {
+		if k.Type == corev1.PersistentVolumeClaimVolumeModifyVolumeError {
+			return strings.TrimPrefix(k.Reason+": "+k.Message, ": ")
+		}
+	}
+	return ""
+}
+
+// IsRefusedForGood says whether the driver has refused the class that the claim names.
+func IsRefusedForGood(c *corev1.PersistentVolumeClaim) bool {
+	s := c.Status.ModifyVolumeStatus
+	return s != nil && s.Status == corev1.PersistentVolumeClaimModifyVolumeInfeasible &&
+		s.TargetVolumeAttributesClassName == wish(c)
+}
+
+// isBegun says whether the driver may have been called.
+func isBegun(c *corev1.PersistentVolumeClaim) bool {
+	s := c.Status.ModifyVolumeStatus
+	return s != nil && s.Status == corev1.PersistentVolumeClaimModifyVolumeInProgress
+}
+
+func isModifying(k corev1.PersistentVolumeClaimCondition) bool {
+	return k.Type == corev1.PersistentVolumeClaimVolumeModifyingVolume
+}
+
+func isBound(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
+	return c.Status.Phase == corev1.ClaimBound && v != nil && v.Spec.CSI != nil && v.Spec.ClaimRef != nil &&
+		v.Spec.ClaimRef.UID == c.UID
+}
+
+func wish(c *corev1.PersistentVolumeClaim) string {
+	return ptr.Deref(c.Spec.VolumeAttributesClassName, "")
+}
+
+func current(c *corev1.PersistentVolumeClaim) string {
+	return ptr.Deref(c.Status.CurrentVolumeAttributesClassName, "")
+}
