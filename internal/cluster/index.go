@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
@@ -26,6 +28,10 @@ const (
 	// UnboundBySnapshot: "namespace/name" of the snapshot that the data of a claim without spec.volumeName are to come
 	// from.
 	UnboundBySnapshot = "snapshot"
+	// ClaimsByAttributes: the VolumeAttributesClasses that a claim asks for, has, or is about to get.
+	ClaimsByAttributes = "attributes"
+	// VolumesByAttributes: spec.volumeAttributesClassName.
+	VolumesByAttributes = "attributes"
 	// VolumesByClaim: "namespace/name" of spec.claimRef.
 	VolumesByClaim = "claim"
 	// VolumesByHandle: "driver^handle" of a CSI volume.
@@ -115,6 +121,7 @@ func ClaimIndexers() Indexers[*corev1.PersistentVolumeClaim] {
 			}
 			return nil
 		},
+		ClaimsByAttributes: AttributesOfClaim,
 		UnboundByClass: func(c *corev1.PersistentVolumeClaim) []string {
 			if c.Spec.VolumeName != "" {
 				return nil
@@ -127,6 +134,24 @@ func ClaimIndexers() Indexers[*corev1.PersistentVolumeClaim] {
 	}
 }
 
+// AttributesOfVolume returns the VolumeAttributesClass that a volume names, if it names one.
+func AttributesOfVolume(v *corev1.PersistentVolume) []string {
+	return nonEmpty(ptr.Deref(v.Spec.VolumeAttributesClassName, ""))
+}
+
+// AttributesOfClaim returns the VolumeAttributesClasses that a claim names: those that it asks for, has, and is about to
+// get.
+func AttributesOfClaim(c *corev1.PersistentVolumeClaim) []string {
+	all := []string{
+		ptr.Deref(c.Spec.VolumeAttributesClassName, ""), ptr.Deref(c.Status.CurrentVolumeAttributesClassName, ""),
+	}
+	if s := c.Status.ModifyVolumeStatus; s != nil {
+		all = append(all, s.TargetVolumeAttributesClassName)
+	}
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(name string) bool { return name == "" })
+}
+
 // VolumeIndexers returns the indexes of PersistentVolumes.
 func VolumeIndexers() Indexers[*corev1.PersistentVolume] {
 	return Indexers[*corev1.PersistentVolume]{
@@ -136,6 +161,7 @@ func VolumeIndexers() Indexers[*corev1.PersistentVolume] {
 			}
 			return nil
 		},
+		VolumesByAttributes: AttributesOfVolume,
 		VolumesByHandle: func(v *corev1.PersistentVolume) []string {
 			if s := v.Spec.CSI; s != nil {
 				return []string{volume.Key(s.Driver, s.VolumeHandle)}

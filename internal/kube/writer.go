@@ -59,6 +59,15 @@ func (c *Caches) WriteClaims(client kubernetes.Interface) Writer[*corev1.Persist
 	}
 }
 
+// WriteVolumeAttributesClasses returns the cache of VolumeAttributesClasses with a client to write them.
+func (c *Caches) WriteVolumeAttributesClasses(client kubernetes.Interface) Writer[*storagev1.VolumeAttributesClass] {
+	return Writer[*storagev1.VolumeAttributesClass]{
+		c.VolumeAttributesClasses(), "VolumeAttributesClass", func(string) API[*storagev1.VolumeAttributesClass] {
+			return client.StorageV1().VolumeAttributesClasses()
+		},
+	}
+}
+
 // WriteVolumes returns the cache of volumes with a client to write them.
 func (c *Caches) WriteVolumes(client kubernetes.Interface) Writer[*corev1.PersistentVolume] {
 	return Writer[*corev1.PersistentVolume]{

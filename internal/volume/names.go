@@ -56,6 +56,8 @@ const (
 
 	// FinalizerClaimProtection keeps a claim while a Pod uses it.
 	FinalizerClaimProtection = "kubernetes.io/pvc-protection"
+	// FinalizerAttributesProtection keeps a VolumeAttributesClass while a claim or volume names it.
+	FinalizerAttributesProtection = "kubernetes.io/vac-protection"
 	// FinalizerVolumeProtection keeps a volume while a claim is bound to it.
 	FinalizerVolumeProtection = "kubernetes.io/pv-protection"
 	// FinalizerProvisioner keeps a PersistentVolume until the driver has deleted the volume it

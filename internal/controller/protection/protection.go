@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -18,18 +19,22 @@ import (
 const (
 	kindClaim  = "claim"
 	kindVolume = "volume"
+	kindClass  = "class"
 )
 
 // Declaration is what the controller reads and writes.
 func Declaration() controller.Declaration {
 	return controller.Declaration{
 		Name:   "protection",
-		Inputs: kube.Read("", "persistentvolumeclaims", "persistentvolumes", "pods"),
+		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "pods"),
+			kube.Read("storage.k8s.io", "volumeattributesclasses")...),
 		Outputs: []kube.Access{
 			kube.Write("", "persistentvolumeclaims", "update").Only(kube.Finalizer(volume.FinalizerClaimProtection)),
 			kube.Write("", "persistentvolumes", "update").Shared(
 				"there while a claim is bound; the provisioner takes it from a volume that its driver has deleted",
 				kube.Finalizer(volume.FinalizerVolumeProtection)),
+			kube.Write("storage.k8s.io", "volumeattributesclasses", "update").
+				Only(kube.Finalizer(volume.FinalizerAttributesProtection)),
 			kube.Write("", "pods", "list"),
 		},
 	}
@@ -40,6 +45,7 @@ type protection struct {
 	*controller.Controller
 	claims  kube.Writer[*corev1.PersistentVolumeClaim]
 	volumes kube.Writer[*corev1.PersistentVolume]
+	classes kube.Writer[*storagev1.VolumeAttributesClass]
 	pods    *kube.Cache[*corev1.Pod]
 	batches batches
 }
@@ -49,8 +55,10 @@ func New(env controller.Env) *controller.Controller {
 	p := &protection{
 		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 100, Log: env.Log},
 		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client), pods: env.Caches.Pods(),
+		classes: env.Caches.WriteVolumeAttributesClasses(env.Client),
 	}
 	p.Controller.Reconcile = p.reconcile
+	p.watchClasses()
 	p.claims.Watch(func(_, c *corev1.PersistentVolumeClaim) {
 		if c != nil && (c.DeletionTimestamp != nil || !slices.Contains(c.Finalizers, volume.FinalizerClaimProtection)) {
 			p.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
@@ -72,7 +80,10 @@ func New(env controller.Env) *controller.Controller {
 }
 
 func (p *protection) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	if key.Kind == kindVolume {
+	switch key.Kind {
+	case kindClass:
+		return controller.Result{}, p.applyClass(ctx, key.Name)
+	case kindVolume:
 		v, ok := p.volumes.Get(key.Name)
 		if !ok {
 			return controller.Result{}, nil

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/decide/ephemeral"
 	"volplane.dev/volplane/internal/volume"
@@ -35,10 +36,46 @@ func Claim(claim *corev1.PersistentVolumeClaim, users []*corev1.Pod) (*corev1.Pe
 		}
 	}
 	c := claim.DeepCopy()
-	c.Finalizers = slices.DeleteFunc(c.Finalizers, func(f string) bool { return f == volume.FinalizerClaimProtection })
+	c.Finalizers = without(c.Finalizers, volume.FinalizerClaimProtection)
 	return c, volume.Because{
 		Reason: volume.ReasonNotInUse, Message: "claim " + claim.Name + " is not used by any pod", Next: "protection",
 	}
+}
+
+// AttributesClass returns the VolumeAttributesClass to write, or nil. A class without the finalizer gets it. A class that
+// is being deleted loses it, unless a claim or a volume names it: whoever is working towards it needs its parameters.
+func AttributesClass(
+	class *storagev1.VolumeAttributesClass, claims []*corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolume,
+) (*storagev1.VolumeAttributesClass, volume.Because) {
+	protected := slices.Contains(class.Finalizers, volume.FinalizerAttributesProtection)
+	c := class.DeepCopy()
+	switch {
+	case class.DeletionTimestamp == nil && !protected:
+		c.Finalizers = append(c.Finalizers, volume.FinalizerAttributesProtection)
+		return c, volume.Because{Reason: volume.ReasonProtecting, Message: "class " + class.Name + " has no protection yet"}
+	case class.DeletionTimestamp == nil || !protected:
+		return nil, volume.Because{
+			Reason: volume.ReasonNothingToDo, Message: "class " + class.Name + " is not waiting to be freed",
+		}
+	case len(claims) > 0:
+		return nil, volume.Because{
+			Reason:  volume.ReasonInUse,
+			Message: "class " + class.Name + " is named by claim " + claims[0].Namespace + "/" + claims[0].Name, Next: "user",
+		}
+	case len(volumes) > 0:
+		return nil, volume.Because{
+			Reason: volume.ReasonInUse, Message: "class " + class.Name + " is named by volume " + volumes[0].Name, Next: "user",
+		}
+	}
+	c.Finalizers = without(c.Finalizers, volume.FinalizerAttributesProtection)
+	return c, volume.Because{
+		Reason: volume.ReasonNotInUse, Message: "class " + class.Name + " is not named any more", Next: "protection",
+	}
+}
+
+// without returns the finalizers without one.
+func without(all []string, finalizer string) []string {
+	return slices.DeleteFunc(all, func(f string) bool { return f == finalizer })
 }
 
 // Volume returns the volume to write, or nil. A volume without the finalizer gets it. A volume that
@@ -65,7 +102,7 @@ func Volume(v *corev1.PersistentVolume) (*corev1.PersistentVolume, volume.Becaus
 		}
 	}
 	c := v.DeepCopy()
-	c.Finalizers = slices.DeleteFunc(c.Finalizers, func(f string) bool { return f == volume.FinalizerVolumeProtection })
+	c.Finalizers = without(c.Finalizers, volume.FinalizerVolumeProtection)
 	return c, volume.Because{
 		Reason: volume.ReasonNotInUse, Message: "volume " + v.Name + " is not bound", Next: "protection",
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/testkit/golden"
@@ -78,6 +79,25 @@ func TestProtection(t *testing.T) {
 		v := &corev1.PersistentVolume{ObjectMeta: c.meta, Status: corev1.PersistentVolumeStatus{Phase: c.phase}}
 		next, why := Volume(v)
 		tell(c.argues, v, next, next != nil, why)
+	}
+	meta.Finalizers = []string{"example.com/keep", volume.FinalizerAttributesProtection}
+	alive.Finalizers = meta.Finalizers
+	for _, c := range []struct {
+		argues string
+		meta   metav1.ObjectMeta
+		claims []*corev1.PersistentVolumeClaim
+		pvs    []*corev1.PersistentVolume
+	}{
+		{"a class that is not deleted stays protected", alive, nil, nil},
+		{"a class that came without protection gets it", bare, nil, nil},
+		{"not when it is deleted already", going, nil, nil},
+		{"a claim names the class", meta, []*corev1.PersistentVolumeClaim{claim}, nil},
+		{"a volume has it", meta, nil, []*corev1.PersistentVolume{{ObjectMeta: alive}}},
+		{"nobody names it any more", meta, nil, nil},
+	} {
+		class := &storagev1.VolumeAttributesClass{ObjectMeta: c.meta}
+		next, why := AttributesClass(class, c.claims, c.pvs)
+		tell(c.argues, class, next, next != nil, why)
 	}
 	golden.Equal(t, "testdata/protection.txt", out.String())
 }

@@ -48,6 +48,7 @@ func kinds() []kind {
 		{"node", "Node", &corev1.Node{}, nil},
 		{"lease", "Lease", &coordinationv1.Lease{}, nil},
 		{"sc", "StorageClass", &storagev1.StorageClass{}, nil},
+		{"vac", "VolumeAttributesClass", &storagev1.VolumeAttributesClass{}, nil},
 		{"csinode", "CSINode", &storagev1.CSINode{}, nil},
 		{"csidriver", "CSIDriver", &storagev1.CSIDriver{}, nil},
 		{"vs", "VolumeSnapshot", &snapshotv1.VolumeSnapshot{}, []string{
