@@ -198,5 +198,6 @@ func (c *controller) ControllerGetCapabilities(
 	return csi.ControllerCapabilities{
 		CreateDelete: true, PublishUnpublish: true, ListVolumes: true, ListVolumesPublishedNodes: true, GetCapacity: true,
 		Snapshot: true, ListSnapshots: true, Clone: true, Expand: true, GetVolume: true, SingleNodeMultiWriter: true,
+		Modify: true,
 	}.Answer(), nil
 }

@@ -46,9 +46,8 @@ func (c *controller) CreateVolume(
 	if err := checkParameters(r.GetParameters()); err != nil {
 		return nil, err
 	}
-	if len(r.GetMutableParameters()) > 0 {
-		return nil, status.Error(codes.InvalidArgument,
-			"this driver cannot modify volumes; take the attributes class out of the claim")
+	if _, _, err := attributes(r.GetMutableParameters()); err != nil {
+		return nil, err
 	}
 	fsType, err := checkCapabilities(r.GetVolumeCapabilities())
 	if err != nil {
@@ -87,8 +86,15 @@ func (c *controller) create(ctx context.Context, id, fsType string, r *csipb.Cre
 		return source, err
 	}
 	want := record{ID: id, Name: r.GetName(), Size: size, Source: source.ID, Created: time.Now().UnixNano()}
+	if want.Preallocated, _, err = attributes(r.GetMutableParameters()); err != nil {
+		return source, err
+	}
 	return c.pool.add(ctx, volumes, want, func(image *os.File) error {
-		if err := c.fill(ctx, image, source); err != nil {
+		err := c.fill(ctx, image, source)
+		if err == nil && want.Preallocated {
+			err = c.reserve(image, size)
+		}
+		if err != nil {
 			return err
 		}
 		return distinguish(ctx, image.Name(), fsType)
@@ -364,6 +370,11 @@ func (c *controller) ControllerExpandVolume(
 	if limit := r.GetCapacityRange().GetLimitBytes(); size > orNone(limit) {
 		return nil, status.Errorf(codes.OutOfRange, "volume %s has %d bytes, more than the limit of %d; volumes never shrink",
 			v.ID, size, limit)
+	}
+	if v.Preallocated {
+		if err := c.allocate(v.ID, size); err != nil {
+			return nil, failure(err)
+		}
 	}
 	if err := c.pool.grow(v.ID, size); err != nil {
 		return nil, failure(err)

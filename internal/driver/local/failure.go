@@ -28,6 +28,7 @@ func failure(err error) error {
 		{errBusy, codes.Aborted, ""},
 		{mount.ErrHeld, codes.Aborted, ""},
 		{mount.ErrUnknownFS, codes.InvalidArgument, ""},
+		{errNoPreallocation, codes.InvalidArgument, ""},
 		{mount.ErrNotPlain, codes.InvalidArgument, ""},
 		{mount.ErrNotPermitted, codes.FailedPrecondition, ""},
 		{mount.ErrGrowLater, codes.FailedPrecondition, ""},

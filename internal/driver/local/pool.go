@@ -57,6 +57,8 @@ type record struct {
 	Source string `json:"source,omitempty"`
 	// Created is the time of creation in Unix nanoseconds.
 	Created int64 `json:"created"`
+	// Preallocated says that the image has all of its space on the disk.
+	Preallocated bool `json:"preallocated,omitempty"`
 
 	// Size is the size of the image in bytes. It is not stored elsewhere, so that no crash can make
 	// two sizes differ.
