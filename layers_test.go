@@ -113,7 +113,8 @@ func explainingLayers() []layer {
 		{"internal/explain/why", []string{
 			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
 			"internal/explain/chain", "internal/explain/drivers", "internal/explain/force", "internal/explain/kubelet",
-			"internal/explain/lease", "internal/decide/migrate", "internal/decide/note", "internal/decide/placement",
+			"internal/explain/lease", "internal/decide/migrate", "internal/decide/modify", "internal/decide/note",
+			"internal/decide/placement",
 			"internal/decide/protect", "internal/decide/provision", "internal/decide/resize", "internal/explain/scheduling",
 			"internal/explain/state",
 		}, pure, "asks the decisions, and knows nobody who reads its answer"},

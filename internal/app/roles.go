@@ -77,7 +77,9 @@ func members(intents provisioner.Logs) []member {
 			nodelife.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return nodelife.New(e, time.Now) },
 		},
 		{resizer.Declaration(), func(e controller.Env, s shared) *controller.Controller { return resizer.New(e, s.drivers) }},
-		{modifier.Declaration(), func(e controller.Env, s shared) *controller.Controller { return modifier.New(e, s.drivers) }},
+		{modifier.Declaration(), func(e controller.Env, s shared) *controller.Controller {
+			return modifier.New(e, s.drivers)
+		}},
 		{snapshotter.BindingDeclaration(), func(e controller.Env, _ shared) *controller.Controller {
 			return snapshotter.NewBinding(e)
 		}},

@@ -139,8 +139,8 @@ func AttributesOfVolume(v *corev1.PersistentVolume) []string {
 	return nonEmpty(ptr.Deref(v.Spec.VolumeAttributesClassName, ""))
 }
 
-// AttributesOfClaim returns the VolumeAttributesClasses that a claim names: those that it asks for, has, and is about to
-// get.
+// AttributesOfClaim returns the VolumeAttributesClasses that a claim names: those that it asks for, has, and is about
+// to get.
 func AttributesOfClaim(c *corev1.PersistentVolumeClaim) []string {
 	all := []string{
 		ptr.Deref(c.Spec.VolumeAttributesClassName, ""), ptr.Deref(c.Status.CurrentVolumeAttributesClassName, ""),

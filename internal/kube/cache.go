@@ -50,7 +50,7 @@ func (c *Cache[T]) start(ctx context.Context) {
 	r := cache.NewReflectorWithOptions(c.source, kind, reflectorStore[T]{c.store},
 		cache.ReflectorOptions{Name: "volplane"})
 	go func() {
-		if c.optional {
+		if c.optional != "" {
 			c.waitForKind(ctx)
 		}
 		r.RunWithContext(ctx)

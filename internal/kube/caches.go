@@ -166,8 +166,8 @@ func (c *Caches) Start(ctx context.Context) error {
 	return c.wait(ctx, func(optional string) bool { return optional == "" })
 }
 
-// WaitForOptional returns when the caches of those inputs that a server may not have hold the objects of the first list:
-// where custom resources are not installed, when they are.
+// WaitForOptional returns when the caches of those inputs that a server may not have hold the objects of the first
+// list: where custom resources are not installed, when they are.
 func (c *Caches) WaitForOptional(ctx context.Context, inputs []Access) error {
 	return c.wait(ctx, func(optional string) bool {
 		return slices.ContainsFunc(inputs, func(a Access) bool { return a.Resource == optional })

@@ -17,6 +17,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // TestSnapshots: custom resources are cached, watched and written like all other kinds.
@@ -39,7 +40,8 @@ func TestSnapshots(t *testing.T) {
 			}
 		})
 		if err := errors.Join(caches.Start(ctx), caches.WaitForOptional(ctx, []kube.Access{
-			{Resource: volume.ResourceSnapshots}, {Resource: volume.ResourceSnapshotContents},
+			{Resource: volume.ResourceSnapshots},
+			{Resource: volume.ResourceSnapshotContents},
 			{Resource: volume.ResourceSnapshotClasses},
 		})); err != nil {
 			t.Fatal(err)

@@ -202,6 +202,20 @@ func (c *hostCluster) expect(argues string, err error, want string) {
 	}
 }
 
+// attributes checks changes of the class of a volume's attributes.
+func (c *hostCluster) attributes(patch func(v, body string) error, mine string) {
+	for _, driver := range []string{ownDriver, networkDriver} {
+		must(c.admin.StorageV1().VolumeAttributesClasses().Create(c.t.Context(), &storagev1.VolumeAttributesClass{
+			ObjectMeta: metav1.ObjectMeta{Name: strings.TrimSuffix(driver, ".example.com")},
+			DriverName: driver, Parameters: map[string]string{"k": "v"},
+		}, metav1.CreateOptions{}))(c.t)
+	}
+	c.expect("its volume's attributes", patch(mine, `{"spec":{"volumeAttributesClassName":"own"}}`), "")
+	c.expect("attributes of another driver", patch(mine, `{"spec":{"volumeAttributesClassName":"network"}}`),
+		"is for driver network.example.com")
+	c.expect("attributes that do not exist", patch(mine, `{"spec":{"volumeAttributesClassName":"none"}}`), "does not exist")
+}
+
 // TestAHostTouchesNothingElse: what other nodes and people have stays as it is.
 func TestAHostTouchesNothingElse(t *testing.T) {
 	c := newHostCluster(t)
@@ -220,6 +234,7 @@ func TestAHostTouchesNothingElse(t *testing.T) {
 	c.expect("its volume's finalizers", patch(mineV.Name, `{"metadata":{"finalizers":["kubernetes.io/pv-protection",`+
 		`"external-attacher/own-example-com"]}}`), "")
 	c.expect("its volume's size", patch(mineV.Name, `{"spec":{"capacity":{"storage":"3Gi"}}}`), "")
+	c.attributes(patch, mineV.Name)
 	c.expect("the finalizer of the protection", patch(mineV.Name, `{"metadata":{"finalizers":null}}`), "changes more")
 	c.expect("whose its volume is", patch(mineV.Name, `{"spec":{"claimRef":{"uid":"x"}}}`), "changes more")
 	c.expect("its volume's policy", patch(mineV.Name, `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`),

@@ -34,7 +34,7 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{
-		"kubectl", "volplane", "snapshots", "why", "watch", "refused", "nodes", "start", "orphans", "drivers",
+		"kubectl", "volplane", "snapshots", "attributes", "why", "watch", "refused", "nodes", "start", "orphans", "drivers",
 	} {
 		t.Run(kind, func(t *testing.T) {
 			testscript.Run(t, testscript.Params{

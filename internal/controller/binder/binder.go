@@ -40,7 +40,9 @@ func Declaration() controller.Declaration {
 				kube.Annotation(volume.AnnBindCompleted), kube.Annotation(volume.AnnBoundByController),
 				kube.Annotation(volume.AnnStorageProvisioner), kube.Annotation(volume.AnnBetaStorageProvisioner)),
 			kube.Write("", "persistentvolumeclaims/status", "update").
-				Only("status.phase", "status.accessModes", "status.currentVolumeAttributesClassName").
+				Only("status.phase", "status.accessModes").
+				Shared("once, when the claim becomes Bound; from then on the modifier does",
+					"status.currentVolumeAttributesClassName").
 				Shared("once, when the claim becomes Bound; from then on it grows", "status.capacity"),
 			kube.Write("", "persistentvolumes", "update").Shared(
 				"completes and undoes references, over the version that it has read: who comes second decides anew",

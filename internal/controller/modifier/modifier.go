@@ -192,8 +192,8 @@ func (m *modifier) modify(ctx context.Context, f modify.Facts) (controller.Resul
 	case err != nil:
 		return controller.Result{}, err
 	case v.Repeat:
-		return controller.Result{}, fmt.Errorf("change the attributes of the volume of claim %s/%s: %w", key.Namespace, key.Name,
-			cause)
+		return controller.Result{}, fmt.Errorf("change the attributes of the volume of claim %s/%s: %w",
+			key.Namespace, key.Name, cause)
 	case !v.Warn:
 		m.Events.Note(claim, v.Because)
 	}

@@ -52,7 +52,8 @@ func class(name string) *storagev1.VolumeAttributesClass {
 
 func secret(name string) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{"key": []byte("value of " + name)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Data:       map[string][]byte{"key": []byte("value of " + name)},
 	}
 }
 

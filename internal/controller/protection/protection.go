@@ -25,7 +25,7 @@ const (
 // Declaration is what the controller reads and writes.
 func Declaration() controller.Declaration {
 	return controller.Declaration{
-		Name:   "protection",
+		Name: "protection",
 		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "pods"),
 			kube.Read("storage.k8s.io", "volumeattributesclasses")...),
 		Outputs: []kube.Access{

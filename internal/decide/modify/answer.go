@@ -33,13 +33,9 @@ func After(f Facts, a volume.Answer, now metav1.Time) Verdict {
 	if a.Outcome == volume.Done {
 		return done(f, target)
 	}
-	driver := f.Volume.Spec.CSI.Driver
 	v := Verdict{
-		Because: volume.Because{
-			Reason: volume.ReasonFailedModify, Next: volume.NextAfter(a.Text, driver),
-			Message: "the volume of claim " + c.Name + " did not get the attributes of class " + target + ": " + a.Text,
-		},
-		Warn: true, Refused: a.Outcome == volume.Failed && a.Code != "ResourceExhausted", Repeat: true,
+		Because: failed(c, target, f.Volume.Spec.CSI.Driver, a.Text), Warn: true,
+		Refused: a.Outcome == volume.Failed && a.Code != "ResourceExhausted", Repeat: true,
 	}
 	words := fmt.Sprintf("Modifying volume to %q failed. Waiting for retry.", target)
 	if !v.Refused {
@@ -64,7 +60,8 @@ func After(f Facts, a volume.Answer, now metav1.Time) Verdict {
 
 func done(f Facts, class string) Verdict {
 	v := Verdict{Claim: finished(f.Claim, class), Because: volume.Because{
-		Reason: volume.ReasonModified, Message: "the volume of claim " + f.Claim.Name + " has the attributes of class " + class,
+		Reason:  volume.ReasonModified,
+		Message: "the volume of claim " + f.Claim.Name + " has the attributes of class " + class,
 	}}
 	if ptr.Deref(f.Volume.Spec.VolumeAttributesClassName, "") != class {
 		v.Volume = f.Volume.DeepCopy()

@@ -81,7 +81,8 @@ func Claim(f Facts) Plan {
 			"capability MODIFY_VOLUME")
 	case IsRefusedForGood(c) && !f.Due:
 		return nothing(volume.ReasonFailedModify, "user",
-			strings.TrimSuffix("the volume of claim "+c.Name+" cannot have the attributes of class "+target+": "+Failure(c), ": "))
+			strings.TrimSuffix("the volume of claim "+c.Name+" cannot have the attributes of class "+target+": "+Failure(c),
+				": "))
 	case f.Class == nil:
 		return missing(c, target)
 	case f.Class.DriverName != v.Spec.CSI.Driver:
@@ -99,7 +100,7 @@ func Claim(f Facts) Plan {
 // missing is the plan for a claim whose class does not exist. A change that has begun stays so until the class is there
 // again: nobody else knows its parameters.
 func missing(c *corev1.PersistentVolumeClaim, target string) Plan {
-	p := impossible(fmt.Sprintf("VAC %q does not exist.", target))
+	p := impossible("VolumeAttributesClass " + target + " does not exist")
 	if s := c.Status.ModifyVolumeStatus; s == nil || s.Status == corev1.PersistentVolumeClaimModifyVolumeInfeasible ||
 		isBegun(c) && s.TargetVolumeAttributesClassName != target {
 		p.Step = Wait

@@ -110,7 +110,8 @@ func TestClaims(t *testing.T) {
 		{"there is no such class either", of(as(claim("iron"), infeasible, "gold"), absent)},
 	} {
 		p := Claim(c.facts)
-		fmt.Fprintf(&out, "# %s\n%s %q: %s: %s", c.argues, steps[p.Step], c.facts.Target(), p.Because.Reason, p.Because.Message)
+		fmt.Fprintf(&out, "# %s\n%s %q: %s: %s", c.argues, steps[p.Step], c.facts.Target(), p.Because.Reason,
+			p.Because.Message)
 		if p.Because.Next != "" {
 			out.WriteString(" -> " + p.Because.Next)
 		}

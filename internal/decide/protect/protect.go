@@ -42,8 +42,9 @@ func Claim(claim *corev1.PersistentVolumeClaim, users []*corev1.Pod) (*corev1.Pe
 	}
 }
 
-// AttributesClass returns the VolumeAttributesClass to write, or nil. A class without the finalizer gets it. A class that
-// is being deleted loses it, unless a claim or a volume names it: whoever is working towards it needs its parameters.
+// AttributesClass returns the VolumeAttributesClass to write, or nil. A class without the finalizer gets it. A class
+// that is being deleted loses it, unless a claim or a volume names it: whoever is working towards it needs its
+// parameters.
 func AttributesClass(
 	class *storagev1.VolumeAttributesClass, claims []*corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolume,
 ) (*storagev1.VolumeAttributesClass, volume.Because) {

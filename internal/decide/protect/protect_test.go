@@ -37,13 +37,6 @@ func TestProtection(t *testing.T) {
 	earlier := claim.DeepCopy()
 	earlier.Name = "earlier-x"
 	var out strings.Builder
-	tell := func(argues string, before, after metav1.Object, written bool, why volume.Because) {
-		what := "stay\n"
-		if written {
-			what = "write\n" + golden.Change(t, before, after)
-		}
-		fmt.Fprintf(&out, "# %s\n%s%s: %s -> %s\n\n", argues, what, why.Reason, why.Message, why.Next)
-	}
 	for _, c := range []struct {
 		argues string
 		claim  *corev1.PersistentVolumeClaim
@@ -62,7 +55,7 @@ func TestProtection(t *testing.T) {
 		{"a Pod for which another claim of the name will be made does not use it", earlier, stranger},
 	} {
 		next, why := Claim(c.claim, c.users)
-		tell(c.argues, c.claim, next, next != nil, why)
+		tell(t, &out, c.argues, c.claim, next, next != nil, why)
 	}
 	for _, c := range []struct {
 		argues string
@@ -78,10 +71,20 @@ func TestProtection(t *testing.T) {
 	} {
 		v := &corev1.PersistentVolume{ObjectMeta: c.meta, Status: corev1.PersistentVolumeStatus{Phase: c.phase}}
 		next, why := Volume(v)
-		tell(c.argues, v, next, next != nil, why)
+		tell(t, &out, c.argues, v, next, next != nil, why)
 	}
-	meta.Finalizers = []string{"example.com/keep", volume.FinalizerAttributesProtection}
-	alive.Finalizers = meta.Finalizers
+	golden.Equal(t, "testdata/protection.txt", out.String())
+}
+
+func TestAttributesClassProtection(t *testing.T) {
+	meta := metav1.ObjectMeta{Name: "x", DeletionTimestamp: &metav1.Time{}, Finalizers: []string{
+		"example.com/keep", volume.FinalizerAttributesProtection,
+	}}
+	alive, bare, going := meta, meta, meta
+	alive.DeletionTimestamp, bare.DeletionTimestamp = nil, nil
+	bare.Finalizers, going.Finalizers = nil, nil
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
+	var out strings.Builder
 	for _, c := range []struct {
 		argues string
 		meta   metav1.ObjectMeta
@@ -97,7 +100,19 @@ func TestProtection(t *testing.T) {
 	} {
 		class := &storagev1.VolumeAttributesClass{ObjectMeta: c.meta}
 		next, why := AttributesClass(class, c.claims, c.pvs)
-		tell(c.argues, class, next, next != nil, why)
+		tell(t, &out, c.argues, class, next, next != nil, why)
 	}
-	golden.Equal(t, "testdata/protection.txt", out.String())
+	golden.Equal(t, "testdata/attributes.txt", out.String())
+}
+
+// tell writes what is decided about an object.
+func tell(
+	t *testing.T, out *strings.Builder, argues string, before, after metav1.Object, written bool, why volume.Because,
+) {
+	t.Helper()
+	what := "stay\n"
+	if written {
+		what = "write\n" + golden.Change(t, before, after)
+	}
+	fmt.Fprintf(out, "# %s\n%s%s: %s -> %s\n\n", argues, what, why.Reason, why.Message, why.Next)
 }

@@ -17,8 +17,9 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// preallocate is the attribute that a VolumeAttributesClass may have: "true" gives a volume all of its space on the disk
-// at once, so that no other volume can take it; with "false" it takes space as it is written, and keeps what it has.
+// preallocate is the attribute that a VolumeAttributesClass may have: "true" gives a volume all of its space on the
+// disk at once, so that no other volume can take it; with "false" it takes space as it is written, and keeps what it
+// has.
 const preallocate = "preallocate"
 
 // errNoPreallocation says that the filesystem of the pool cannot give files space that they have not used.
@@ -32,15 +33,16 @@ func attributes(all map[string]string) (preallocated, given bool, err error) {
 				"attribute %.128q is not known; there is %s=true or false", key, preallocate)
 		}
 		if preallocated, err = strconv.ParseBool(value); err != nil {
-			return false, false, status.Errorf(codes.InvalidArgument, "attribute %s=%.128q is neither true nor false", key, value)
+			return false, false, status.Errorf(codes.InvalidArgument,
+				"attribute %s=%.128q is neither true nor false", key, value)
 		}
 		given = true
 	}
 	return preallocated, given, nil
 }
 
-// ControllerModifyVolume gives a volume other attributes. It may be repeated, also when an earlier call was cut off: the
-// space comes first, and is kept if the disk is full before all of it is there.
+// ControllerModifyVolume gives a volume other attributes. It may be repeated, also when an earlier call was cut off:
+// the space comes first, and is kept if the disk is full before all of it is there.
 func (c *controller) ControllerModifyVolume(
 	ctx context.Context, r *csipb.ControllerModifyVolumeRequest,
 ) (*csipb.ControllerModifyVolumeResponse, error) {

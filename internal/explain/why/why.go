@@ -124,6 +124,7 @@ func (f facts) steps() chain.Chain {
 		c.Links = append(c.Links, f.attachments()...)
 		c.Links = append(c.Links, f.mounts()...)
 		c.Links = append(c.Links, f.resize()...)
+		c.Links = append(c.Links, f.modify()...)
 	}
 	return c
 }

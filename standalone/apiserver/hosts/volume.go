@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/provision"
@@ -43,7 +44,7 @@ func (w *write) volume() error {
 	return w.changedVolume()
 }
 
-// changedVolume checks an update of a volume: finalizers, and its size when it grows.
+// changedVolume checks an update of a volume: finalizers, its size when it grows, and the class of its attributes.
 func (w *write) changedVolume() error {
 	before, after, err := pair(w, &corev1.PersistentVolume{}, &corev1.PersistentVolume{})
 	if err != nil {
@@ -56,8 +57,29 @@ func (w *write) changedVolume() error {
 	bare(&before.ObjectMeta, finalizers, nil)
 	bare(&after.ObjectMeta, finalizers, nil)
 	after.Spec.Capacity = before.Spec.Capacity
+	if err := w.changedAttributes(before, after); err != nil {
+		return err
+	}
+	after.Spec.VolumeAttributesClassName = before.Spec.VolumeAttributesClassName
 	if !equality.Semantic.DeepEqual(before, after) {
 		return errOther
+	}
+	return nil
+}
+
+// changedAttributes returns an error unless the class of a volume's attributes stays as it is, or becomes one of the
+// same driver.
+func (w *write) changedAttributes(before, after *corev1.PersistentVolume) error {
+	name := ptr.Deref(after.Spec.VolumeAttributesClassName, "")
+	if name == ptr.Deref(before.Spec.VolumeAttributesClassName, "") {
+		return nil
+	}
+	class, err := w.client.StorageV1().VolumeAttributesClasses().Get(w.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return unread("VolumeAttributesClass "+name, err)
+	}
+	if class.DriverName != before.Spec.CSI.Driver {
+		return fmt.Errorf("VolumeAttributesClass %s is for driver %s", name, class.DriverName)
 	}
 	return nil
 }

@@ -1,0 +1,23 @@
+package why
+
+import (
+	"volplane.dev/volplane/internal/decide/modify"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// modify tells of a claim that asks for the attributes of another class.
+func (f facts) modify() []chain.Link {
+	c := modify.ConditionOf(f.Claim, f.Volume)
+	if c.Next == "" {
+		return nil
+	}
+	subject := "attributes/" + f.ClaimName
+	if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedModify, c.Next); ok && modify.Failure(f.Claim) == "" {
+		return []chain.Link{l}
+	}
+	if b, away := f.Uncalled(f.source(), f.servedOn()); away && !c.Stuck {
+		return []chain.Link{chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next)}
+	}
+	return []chain.Link{f.tell(subject, c)}
+}
