@@ -92,7 +92,7 @@ func (c *controller) create(ctx context.Context, id, fsType string, r *csipb.Cre
 	return c.pool.add(ctx, volumes, want, func(image *os.File) error {
 		err := c.fill(ctx, image, source)
 		if err == nil && want.Preallocated {
-			err = c.reserve(image, size)
+			err = c.pool.reserve(image, size, c.keep)
 		}
 		if err != nil {
 			return err
@@ -372,7 +372,7 @@ func (c *controller) ControllerExpandVolume(
 			v.ID, size, limit)
 	}
 	if v.Preallocated {
-		if err := c.allocate(v.ID, size); err != nil {
+		if err := c.pool.allocate(v.ID, size, c.keep); err != nil {
 			return nil, failure(err)
 		}
 	}

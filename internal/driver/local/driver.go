@@ -49,7 +49,7 @@ func Serve(ctx context.Context, o Options) error {
 	server := grpc.NewServer()
 	csipb.RegisterIdentityServer(server, identity{})
 	csipb.RegisterControllerServer(server, &controller{pool: p, keep: o.Keep})
-	csipb.RegisterNodeServer(server, &node{pool: p, id: o.NodeID})
+	csipb.RegisterNodeServer(server, &node{pool: p, id: o.NodeID, keep: o.Keep})
 	at, err := socket.Listen(ctx, o.Endpoint)
 	if err != nil {
 		return fmt.Errorf("serve driver: %w", err)

@@ -62,7 +62,7 @@ func (c *controller) ControllerModifyVolume(
 		return &csipb.ControllerModifyVolumeResponse{}, nil
 	}
 	if preallocated {
-		if err := c.allocate(v.ID, v.Size); err != nil {
+		if err := c.pool.allocate(v.ID, v.Size, c.keep); err != nil {
 			return nil, failure(err)
 		}
 	}
@@ -74,19 +74,18 @@ func (c *controller) ControllerModifyVolume(
 }
 
 // allocate gives the image of a volume that the caller holds space up to size, which may be more than it has.
-func (c *controller) allocate(id string, size int64) error {
-	image, err := os.OpenFile(c.pool.image(volumes, id), os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+func (p *pool) allocate(id string, size, keep int64) error {
+	image, err := os.OpenFile(p.image(volumes, id), os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fmt.Errorf("preallocate %s: %w", id, err)
 	}
 	defer image.Close()
-	return c.reserve(image, size)
+	return p.reserve(image, size, keep)
 }
 
-// reserve gives an image space up to size, and leaves its size as it is. What is kept for the control plane is not
-// touched.
-func (c *controller) reserve(image *os.File, size int64) error {
-	usage, err := mount.Stat(c.pool.dir)
+// reserve gives an image space up to size, and leaves its size as it is. It leaves keep bytes of the disk to others.
+func (p *pool) reserve(image *os.File, size, keep int64) error {
+	usage, err := mount.Stat(p.dir)
 	if err != nil {
 		return err
 	}
@@ -94,7 +93,7 @@ func (c *controller) reserve(image *os.File, size int64) error {
 	if err := unix.Fstat(int(image.Fd()), &info); err != nil {
 		return err
 	}
-	if missing := size - info.Blocks*512; missing > usage.Available-c.keep {
+	if missing := size - info.Blocks*512; missing > usage.Available-keep {
 		return fmt.Errorf("preallocate %d bytes, of which %d are missing: %w", size, missing, unix.ENOSPC)
 	}
 	err = ignoringInterrupts(func() error {

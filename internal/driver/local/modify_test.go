@@ -2,6 +2,7 @@ package local
 
 import (
 	"maps"
+	"os/exec"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -24,6 +25,16 @@ func (w *world) modify(id string, attributes map[string]string) codes.Code {
 		VolumeId: id, MutableParameters: attributes,
 	})
 	return status.Code(err)
+}
+
+// trim has the filesystem of a volume give back what it does not use.
+func (w *world) trim(d *disk) {
+	w.Helper()
+	before := w.allocated(d.id)
+	out, err := exec.CommandContext(w.Context(), "fstrim", d.target).CombinedOutput()
+	if after := w.allocated(d.id); err != nil || after >= before {
+		w.Fatalf("fstrim: %v, %s; allocated were %d bytes and are %d", err, out, before, after)
+	}
 }
 
 // TestPreallocation: a volume gets all of its space, also when it grows or the call is repeated, and its data stays.
@@ -50,6 +61,18 @@ func TestPreallocation(t *testing.T) {
 	}
 	if code := w.modify(d.id, none); code != codes.OK || w.allocated(d.id) < 48*mib {
 		t.Errorf("%s; what a volume has it keeps: %d bytes", code, w.allocated(d.id))
+	}
+	d.holds("data")
+	w.trim(d)
+	if code := w.modify(d.id, all); code != codes.OK || w.allocated(d.id) < 48*mib {
+		t.Errorf("%s; what was given back is not taken again: %d bytes", code, w.allocated(d.id))
+	}
+	d.rest()
+	d.use()
+	w.trim(d)
+	d.rest()
+	if d.use(); w.allocated(d.id) < 48*mib {
+		t.Errorf("what was given back is not taken again by the next stage: %d bytes", w.allocated(d.id))
 	}
 	d.holds("data")
 	d.rest()

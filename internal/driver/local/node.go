@@ -20,6 +20,8 @@ type node struct {
 	csipb.UnimplementedNodeServer
 	pool *pool
 	id   string
+	// keep is as in Options.
+	keep int64
 }
 
 // thawAll thaws filesystems that a killed driver has left frozen. A volume that another driver is
@@ -153,9 +155,18 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 			return err
 		}
 	}
-	if fsType == "xfs" {
+	options = slices.Clone(options)
+	switch {
+	case fsType == "xfs":
 		// A clone has the UUID of its source; both may be mounted at the same time.
-		options = append(slices.Clone(options), "nouuid")
+		options = append(options, "nouuid")
+	case fsType == "ext4" && v.Preallocated:
+		// The tables that ext4 would fill with zeros later hold zeros. To fill them, it gives back their space.
+		options = append(options, "noinit_itable")
+	}
+	if v.Preallocated {
+		// What was given back before is taken again. If that is not there any more, the volume is used without it.
+		_ = n.pool.allocate(v.ID, v.Size, n.keep)
 	}
 	if err := mount.Device(ctx, device, target, fsType, options); err != nil {
 		return err
