@@ -63,6 +63,25 @@ func (n Need) Refuses(node *corev1.Node) string {
 		" has volumes of up to " + rounded(most) + " there"
 }
 
+// Tenths returns how many tenths of the free space for a node the claim's volume takes, rounded down; 0 if the space is
+// not known. Kubernetes' scheduler has a finer measure, by which the node with a little more space than its neighbours
+// would get all Pods.
+func (n Need) Tenths(node *corev1.Node) int64 {
+	if !Counts(n.Driver) {
+		return 0
+	}
+	var most float64
+	for _, o := range n.Known {
+		if o.StorageClassName == n.Class.Name && o.Capacity != nil && selects(o.NodeTopology, node) {
+			most = max(most, o.Capacity.AsApproximateFloat64())
+		}
+	}
+	if most <= 0 {
+		return 0
+	}
+	return int64(n.Claim.Spec.Resources.Requests.Storage().AsApproximateFloat64() * 10 / most)
+}
+
 // rounded returns a size for people, rounded down.
 func rounded(q *resource.Quantity) string {
 	for shift, unit := range map[uint]string{60: "Ei", 50: "Pi", 40: "Ti", 30: "Gi", 20: "Mi"} {

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
@@ -100,8 +99,7 @@ func (s *assignment) find(c Claim) string {
 	}
 	// The free space of the selected node may lack what a volume in creation there has taken.
 	if selected != s.node.Object.Name {
-		need := capacity.Need{Claim: c.Object, Class: c.Class, Driver: c.Driver, Known: c.Capacities}
-		if why := need.Refuses(s.node.Object); why != "" {
+		if why := needOf(c).Refuses(s.node.Object); why != "" {
 			return why
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -77,7 +78,7 @@ func Pod(f Facts) Plan {
 			return *p
 		}
 	}
-	node, why := choose(f, func(a, b Node) int { return preferred(f, a, b) })
+	node, why := choose(f, preference(f))
 	if node == nil {
 		return why
 	}
@@ -168,11 +169,33 @@ func reserved(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *core
 // maxNamed is the number of nodes that a message names.
 const maxNamed = 10
 
-// preferred compares two nodes for a Pod. Better is one that was selected for claims before, because volumes may be in
-// creation there, then the one with the fewest Pods, then the first by name.
-func preferred(f Facts, a, b Node) int {
-	return cmp.Or(cmp.Compare(selections(f, b), selections(f, a)), cmp.Compare(a.Pods, b.Pods),
-		cmp.Compare(a.Object.Name, b.Object.Name))
+// preference returns the order of nodes for a Pod. Better is one that was selected for claims before, because volumes may
+// be in creation there, then the one of whose free space the new volumes take clearly less (StorageCapacityScoring of
+// Kubernetes), then the one with the fewest Pods, then the first by name.
+func preference(f Facts) func(a, b Node) int {
+	taken := map[string]int64{}
+	for _, n := range f.Nodes {
+		taken[n.Object.Name] = tenths(f, n)
+	}
+	return func(a, b Node) int {
+		return cmp.Or(cmp.Compare(selections(f, b), selections(f, a)),
+			cmp.Compare(taken[a.Object.Name], taken[b.Object.Name]), cmp.Compare(a.Pods, b.Pods),
+			cmp.Compare(a.Object.Name, b.Object.Name))
+	}
+}
+
+// tenths returns how much of the free space for a node the volumes take that are made for a Pod.
+func tenths(f Facts, n Node) (sum int64) {
+	for _, c := range f.Claims {
+		if c.Volume == nil && len(c.Capacities) > 0 {
+			sum += needOf(c).Tenths(n.Object)
+		}
+	}
+	return sum
+}
+
+func needOf(c Claim) capacity.Need {
+	return capacity.Need{Claim: c.Object, Class: c.Class, Driver: c.Driver, Known: c.Capacities}
 }
 
 // choose returns the first possible node in an order. Without a possible node it returns the plan with the reason.
