@@ -301,6 +301,9 @@ func TestVolumes(t *testing.T) {
 		{"the claim's own decision finishes a link", VolumeFacts{
 			Volume: pv("pv", "5Gi", refers("ns", "data", "u1")), Claim: claim(),
 		}},
+		{"a volume of another mode than the claim for which it is kept is told", VolumeFacts{
+			Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), block), Claim: claim(),
+		}},
 		{"a volume whose claim is gone is released for deletion", VolumeFacts{
 			Volume: pv("pv", "5Gi", refers("ns", "data", "u1")),
 		}},

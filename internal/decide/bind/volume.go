@@ -32,6 +32,10 @@ func Volume(f VolumeFacts) Plan {
 		return Plan{Because: UIDMismatch(f.Namesake, v), Event: Warning}
 	case f.Claim == nil:
 		return release(v)
+	case f.Claim.Spec.VolumeName == "" && mode(v.Spec.VolumeMode) != mode(f.Claim.Spec.VolumeMode):
+		return wait(volume.ReasonVolumeMismatch, Warning, "user", fmt.Sprintf(
+			"volume %s, which is kept for claim %s/%s, cannot be bound: its volume mode is %s, the claim's is %s",
+			v.Name, ref.Namespace, ref.Name, mode(v.Spec.VolumeMode), mode(f.Claim.Spec.VolumeMode)))
 	case f.Claim.Spec.VolumeName == "":
 		// The decision about the claim binds it.
 		return wait(volume.ReasonBinding, Silent, "binder", "volume "+v.Name+" waits for its claim to be bound")
