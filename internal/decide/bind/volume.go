@@ -32,13 +32,8 @@ func Volume(f VolumeFacts) Plan {
 		return Plan{Because: UIDMismatch(f.Namesake, v), Event: Warning}
 	case f.Claim == nil:
 		return release(v)
-	case f.Claim.Spec.VolumeName == "" && mode(v.Spec.VolumeMode) != mode(f.Claim.Spec.VolumeMode):
-		return wait(volume.ReasonVolumeMismatch, Warning, "user", fmt.Sprintf(
-			"volume %s, which is kept for claim %s/%s, cannot be bound: its volume mode is %s, the claim's is %s",
-			v.Name, ref.Namespace, ref.Name, mode(v.Spec.VolumeMode), mode(f.Claim.Spec.VolumeMode)))
 	case f.Claim.Spec.VolumeName == "":
-		// The decision about the claim binds it.
-		return wait(volume.ReasonBinding, Silent, "binder", "volume "+v.Name+" waits for its claim to be bound")
+		return kept(v, f.Claim)
 	case f.Claim.Spec.VolumeName == v.Name:
 		return wait(volume.ReasonBound, Silent, "", "volume "+v.Name+" is bound to claim "+ref.Namespace+"/"+ref.Name,
 			volumePhase(v, corev1.VolumeBound)...)
@@ -48,6 +43,17 @@ func Volume(f VolumeFacts) Plan {
 	default:
 		return unlink(v)
 	}
+}
+
+// kept is the plan for a volume whose claim is not bound yet.
+func kept(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) Plan {
+	if mode(v.Spec.VolumeMode) != mode(c.Spec.VolumeMode) {
+		return wait(volume.ReasonVolumeMismatch, Warning, "user", fmt.Sprintf(
+			"volume %s, which is kept for claim %s/%s, cannot be bound: its volume mode is %s, the claim's is %s",
+			v.Name, c.Namespace, c.Name, mode(v.Spec.VolumeMode), mode(c.Spec.VolumeMode)))
+	}
+	// The decision about the claim binds it.
+	return wait(volume.ReasonBinding, Silent, "binder", "volume "+v.Name+" waits for its claim to be bound")
 }
 
 // Together says whether a claim and a volume name each other, even if the volume's reference has

@@ -76,6 +76,14 @@ func Claim(f Facts) Plan {
 		return cancelled(c)
 	case !f.Ours:
 		return nothing(volume.ReasonDriverMissing, v.Spec.CSI.Driver, "driver "+v.Spec.CSI.Driver+" has not registered")
+	}
+	return change(f, target)
+}
+
+// change decides about a claim whose volume is to get the attributes of class target.
+func change(f Facts, target string) Plan {
+	c, v := f.Claim, f.Volume
+	switch {
 	case !f.Modifies:
 		return impossible("driver " + v.Spec.CSI.Driver + " cannot change the attributes of volumes: it does not have the " +
 			"capability MODIFY_VOLUME")
@@ -91,7 +99,7 @@ func Claim(f Facts) Plan {
 	}
 	p := nothing(volume.ReasonModifying, v.Spec.CSI.Driver,
 		"the volume of claim "+c.Name+" gets the attributes of class "+target)
-	if p.Step = Begin; isBegun(c) && s.TargetVolumeAttributesClassName == target {
+	if p.Step = Begin; isBegun(c) && c.Status.ModifyVolumeStatus.TargetVolumeAttributesClassName == target {
 		p.Step = Modify
 	}
 	return p

@@ -169,9 +169,9 @@ func reserved(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *core
 // maxNamed is the number of nodes that a message names.
 const maxNamed = 10
 
-// preference returns the order of nodes for a Pod. Better is one that was selected for claims before, because volumes may
-// be in creation there, then the one of whose free space the new volumes take clearly less (StorageCapacityScoring of
-// Kubernetes), then the one with the fewest Pods, then the first by name.
+// preference returns the order of nodes for a Pod. Better is one that was selected for claims before, because volumes
+// may be in creation there, then the one of whose free space the new volumes take clearly less (StorageCapacityScoring
+// of Kubernetes), then the one with the fewest Pods, then the first by name.
 func preference(f Facts) func(a, b Node) int {
 	taken := map[string]int64{}
 	for _, n := range f.Nodes {

@@ -323,9 +323,11 @@ func refusedPods() []podCase {
 		{"a node without room is passed over", between(two,
 			measured(lateClaim(""), map[string]string{"a": "6Gi", "b": "5Gi"}))},
 		{"a node with clearly more room is better than one with fewer Pods", between(
-			[]Node{node("n1", "a", 0), node("n2", "b", 5)}, measured(lateClaim(""), map[string]string{"a": "10Gi", "b": "60Gi"}))},
+			[]Node{node("n1", "a", 0), node("n2", "b", 5)},
+			measured(lateClaim(""), map[string]string{"a": "10Gi", "b": "60Gi"}))},
 		{"with about the same room the one with fewer Pods is better", between(
-			[]Node{node("n1", "a", 5), node("n2", "b", 0)}, measured(lateClaim(""), map[string]string{"a": "59Gi", "b": "55Gi"}))},
+			[]Node{node("n1", "a", 5), node("n2", "b", 0)},
+			measured(lateClaim(""), map[string]string{"a": "59Gi", "b": "55Gi"}))},
 		{"no node has room", between(two, measured(lateClaim(""), map[string]string{"b": "5Gi"}))},
 		{"at the promised node the volume may be there already", between(two,
 			measured(lateClaim("n2"), map[string]string{"a": "6Gi", "b": "0"}))},

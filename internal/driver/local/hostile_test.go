@@ -265,7 +265,7 @@ func TestWhatIsNotKnown(t *testing.T) {
 		}, codes.InvalidArgument, []string{"class"}},
 		"mutable": {func(r *csipb.CreateVolumeRequest) {
 			r.MutableParameters = map[string]string{"iops": "1"}
-		}, codes.InvalidArgument, []string{"attributes class"}},
+		}, codes.InvalidArgument, []string{"attribute", "iops", "not known"}},
 		"empty source": {func(r *csipb.CreateVolumeRequest) {
 			r.VolumeContentSource = &csipb.VolumeContentSource{}
 		}, codes.InvalidArgument, []string{"source"}},

@@ -155,19 +155,11 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 			return err
 		}
 	}
-	options = slices.Clone(options)
-	switch {
-	case fsType == "xfs":
-		// A clone has the UUID of its source; both may be mounted at the same time.
-		options = append(options, "nouuid")
-	case fsType == "ext4" && v.Preallocated:
-		// The tables that ext4 would fill with zeros later hold zeros. To fill them, it gives back their space.
-		options = append(options, "noinit_itable")
-	}
 	if v.Preallocated {
 		// What was given back before is taken again. If that is not there any more, the volume is used without it.
 		_ = n.pool.allocate(v.ID, v.Size, n.keep)
 	}
+	options = append(slices.Clone(options), ownOptions(v, fsType)...)
 	if err := mount.Device(ctx, device, target, fsType, options); err != nil {
 		return err
 	}
@@ -177,6 +169,19 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 	// The volume may have been expanded while it was not mounted, or be a copy of a smaller one.
 	if err := mount.Grow(ctx, device, target, fsType); err != nil && !errors.Is(err, mount.ErrGrowLater) {
 		return errors.Join(err, mount.Unmount(target))
+	}
+	return nil
+}
+
+// ownOptions returns the mount options that the driver adds to those of the user.
+func ownOptions(v record, fsType string) []string {
+	switch {
+	case fsType == "xfs":
+		// A clone has the UUID of its source; both may be mounted at the same time.
+		return []string{"nouuid"}
+	case fsType == "ext4" && v.Preallocated:
+		// The tables that ext4 would fill with zeros later hold zeros. To fill them, it gives back their space.
+		return []string{"noinit_itable"}
 	}
 	return nil
 }
