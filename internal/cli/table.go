@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 )
 
 // acceptTable requests the server's own table format.
@@ -35,7 +37,7 @@ func (o *objects) table(ctx context.Context, t target, g getOptions) (*metav1.Ta
 }
 
 func (o *objects) oneTable(ctx context.Context, t target, g getOptions, name string) (*metav1.Table, error) {
-	r, err := o.request(t.mapping, acceptTable)
+	r, err := o.tableRequest(t, g)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +51,16 @@ func (o *objects) oneTable(ctx context.Context, t target, g getOptions, name str
 	if err != nil {
 		return nil, err
 	}
-	return decodeTable(data)
+	return decodeTable(data, g.showsUnused(t))
+}
+
+// tableRequest asks for rows, with the whole objects when a column is made of them here.
+func (o *objects) tableRequest(t target, g getOptions) (*rest.Request, error) {
+	r, err := o.request(t.mapping, acceptTable)
+	if err == nil && g.showsUnused(t) {
+		r = r.Param("includeObject", string(metav1.IncludeObject))
+	}
+	return r, err
 }
 
 // withSelectors adds the selectors to a request through its Param method.
@@ -61,13 +72,18 @@ func withSelectors[R any](param func(name, value string) R, o metav1.ListOptions
 	return r
 }
 
-func decodeTable(data []byte) (*metav1.Table, error) {
+func decodeTable(data []byte, unused bool) (*metav1.Table, error) {
 	table := &metav1.Table{}
 	if err := fromJSON(data, table); err != nil {
 		return nil, fmt.Errorf("read the server's table: %w", err)
 	}
 	if table.Kind != "Table" {
 		return nil, fmt.Errorf("the server answered with a %s instead of a table: use -o json", table.Kind)
+	}
+	if unused {
+		if err := addUnused(table, time.Now()); err != nil {
+			return nil, err
+		}
 	}
 	return table, decodeRows(table)
 }
@@ -76,7 +92,7 @@ func decodeTable(data []byte) (*metav1.Table, error) {
 func (s *shell) watchTable(
 	ctx context.Context, o *objects, g getOptions, t target, version string, noHeaders bool,
 ) error {
-	r, err := o.request(t.mapping, acceptTable)
+	r, err := o.tableRequest(t, g)
 	if err != nil {
 		return err
 	}
@@ -100,7 +116,7 @@ func (s *shell) watchTable(
 		if e.Type == string(watch.Bookmark) || e.Type == string(watch.Error) {
 			continue
 		}
-		table, err := decodeTable(e.Object.Raw)
+		table, err := decodeTable(e.Object.Raw, g.showsUnused(t))
 		if err != nil {
 			return err
 		}

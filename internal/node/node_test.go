@@ -276,57 +276,6 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestGrow: the agent may see the claim before the volume, which was written first.
-func TestGrow(t *testing.T) {
-	w, d := newRunningWorld(t, noAttach(driverName))
-	w.mountVolume()
-	w.must(w.client.CoreV1().PersistentVolumes().Patch(t.Context(), "pv-a", types.MergePatchType,
-		[]byte(`{"spec":{"capacity":{"storage":"2Gi"}}}`), metav1.PatchOptions{}))
-	w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), "a", types.MergePatchType,
-		[]byte(`{"status":{
-			"allocatedResources":{"storage":"2Gi"},"allocatedResourceStatuses":{"storage":"NodeResizePending"},
-			"conditions":[{"type":"FileSystemResizePending","status":"True"}]
-		}}`), metav1.PatchOptions{}, "status"))
-	eventually(t, func() string {
-		c, err := w.client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "a", metav1.GetOptions{})
-		size := c.Status.Capacity[corev1.ResourceStorage]
-		if err != nil || size.String() != "2Gi" || len(c.Status.AllocatedResourceStatuses) > 0 ||
-			len(c.Status.Conditions) > 0 {
-			return "claim says " + size.String()
-		}
-		return ""
-	})
-	if got := d.history(); strings.Count(got, "expand:h-a") != 1 {
-		t.Errorf("calls: %s", got)
-	}
-}
-
-// TestGrowIsRefused: a driver that cannot grow what is mounted is asked once,
-// and again after the next mount.
-func TestGrowIsRefused(t *testing.T) {
-	w := newWorld(t, noAttach(driverName))
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	d.setHook(func(_ context.Context, call string) error {
-		if strings.HasPrefix(call, "expand:") {
-			return status.Error(codes.FailedPrecondition, "not while it is mounted")
-		}
-		return nil
-	})
-	w.run()
-	w.addVolume(driverName, "a")
-	w.pod("p", "a")
-	w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), "a", types.MergePatchType,
-		[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizePending"}}}`), metav1.PatchOptions{}, "status"))
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
-	w.eventSaid("FileSystemResizeFailed", "not while it is mounted")
-	w.pod("q", "a")
-	w.awaitCondition("q", corev1.ConditionTrue, "v-a=")
-	if got := d.history(); strings.Count(got, "expand:") != 1 {
-		t.Errorf("calls: %s", got)
-	}
-}
-
 func TestMountAtIsRefused(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	newFakeDriver(driverName, w.dir).start(t)

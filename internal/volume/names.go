@@ -22,6 +22,9 @@ const (
 	// AnnSelectedNode on a claim of a class with WaitForFirstConsumer names the node that
 	// was chosen for the Pod that uses the claim.
 	AnnSelectedNode = "volume.kubernetes.io/selected-node"
+	// AnnAlphaSelectedNode is the older spelling of AnnSelectedNode. It is read where that is missing, and never written
+	// (S1-027).
+	AnnAlphaSelectedNode = "volume.alpha.kubernetes.io/selected-node"
 	// AnnStorageProvisioner on a claim names the provisioner that must create its volume.
 	AnnStorageProvisioner = "volume.kubernetes.io/storage-provisioner"
 	// AnnBetaStorageProvisioner is the older spelling of AnnStorageProvisioner; both are

@@ -1,9 +1,15 @@
 package volume
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
+
+// SelectedNode returns the node for which the volume of the claim with these annotations is to be made, or "".
+func SelectedNode(annotations map[string]string) string {
+	return cmp.Or(annotations[AnnSelectedNode], annotations[AnnAlphaSelectedNode])
+}
 
 // IsNodeLocal says whether the CSIDriver with these annotations is of a driver whose controllers run on each node.
 func IsNodeLocal(annotations map[string]string) bool {

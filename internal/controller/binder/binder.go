@@ -14,7 +14,6 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/bind"
-	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -234,7 +233,7 @@ func (b *binder) putBack(name string, err error) {
 
 func (b *binder) gatherClaim(claim *corev1.PersistentVolumeClaim) bind.ClaimFacts {
 	f := bind.ClaimFactsOf(b.view, claim)
-	f.Served = f.Class != nil && b.requests.Served(f.Class.Provisioner, provision.SelectedNode(f.Claim))
+	f.Served = f.Class != nil && b.requests.Served(f.Class.Provisioner, volume.SelectedNode(f.Claim.Annotations))
 	return f
 }
 

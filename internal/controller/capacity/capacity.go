@@ -153,8 +153,8 @@ func (t *tracker) volumeChanged(before, after *corev1.PersistentVolume) {
 // claimChanged queues the items of a claim's class when the claim's selected node was removed: the
 // driver had not enough storage there.
 func (t *tracker) claimChanged(before, after *corev1.PersistentVolumeClaim) {
-	if before == nil || after == nil || before.Annotations[volume.AnnSelectedNode] == "" ||
-		after.Annotations[volume.AnnSelectedNode] != "" {
+	if before == nil || after == nil || volume.SelectedNode(before.Annotations) == "" ||
+		volume.SelectedNode(after.Annotations) != "" {
 		return
 	}
 	name, _ := bind.ClassOf(after)

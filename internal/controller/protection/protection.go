@@ -1,6 +1,7 @@
 package protection
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
@@ -33,6 +35,8 @@ func Declaration() controller.Declaration {
 			kube.Write("", "persistentvolumes", "update").Shared(
 				"there while a claim is bound; the provisioner takes it from a volume that its driver has deleted",
 				kube.Finalizer(volume.FinalizerVolumeProtection)),
+			kube.Write("", "persistentvolumeclaims/status", "patch").
+				Only(kube.Condition(corev1.PersistentVolumeClaimUnused)),
 			kube.Write("storage.k8s.io", "volumeattributesclasses", "update").
 				Only(kube.Finalizer(volume.FinalizerAttributesProtection)),
 			kube.Write("", "pods", "list"),
@@ -60,7 +64,8 @@ func New(env controller.Env) *controller.Controller {
 	p.Controller.Reconcile = p.reconcile
 	p.watchClasses()
 	p.claims.Watch(func(_, c *corev1.PersistentVolumeClaim) {
-		if c != nil && (c.DeletionTimestamp != nil || !slices.Contains(c.Finalizers, volume.FinalizerClaimProtection)) {
+		if c != nil && (c.DeletionTimestamp != nil || c.Status.Phase == corev1.ClaimBound ||
+			!slices.Contains(c.Finalizers, volume.FinalizerClaimProtection)) {
 			p.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
 		}
 	})
@@ -70,9 +75,10 @@ func New(env controller.Env) *controller.Controller {
 		}
 	})
 	p.pods.Watch(func(before, after *corev1.Pod) {
-		if after == nil {
-			for _, name := range cluster.ClaimNames(before) {
-				p.Add(controller.Key{Kind: kindClaim, Namespace: before.Namespace, Name: name})
+		if before == nil || after == nil || cluster.Finished(before) != cluster.Finished(after) {
+			pod := cmp.Or(after, before)
+			for _, name := range cluster.ClaimNames(pod) {
+				p.Add(controller.Key{Kind: kindClaim, Namespace: pod.Namespace, Name: name})
 			}
 		}
 	})
@@ -98,13 +104,14 @@ func (p *protection) reconcile(ctx context.Context, key controller.Key) (control
 }
 
 func (p *protection) applyClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	next, _ := protect.Claim(claim, p.pods.By(cluster.PodsByClaim, cluster.Key(claim)))
+	users := p.pods.By(cluster.PodsByClaim, cluster.Key(claim))
+	next, _ := protect.Claim(claim, users)
 	if next == nil {
-		return nil
+		return p.tellUnused(ctx, claim, protect.Unused(claim, users, metav1.Now()))
 	}
 	if claim.DeletionTimestamp != nil {
-		users, err := p.users(ctx, claim)
-		if err != nil {
+		var err error
+		if users, err = p.users(ctx, claim); err != nil {
 			return err
 		}
 		if next, _ = protect.Claim(claim, users); next == nil {
@@ -112,6 +119,21 @@ func (p *protection) applyClaim(ctx context.Context, claim *corev1.PersistentVol
 		}
 	}
 	_, err := p.claims.Update(ctx, next)
+	return err
+}
+
+// tellUnused writes the condition Unused, if there is one to write, and nothing else, so that it does not conflict with
+// the other writers of the status.
+func (p *protection) tellUnused(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, unused *corev1.PersistentVolumeClaimCondition,
+) error {
+	if unused == nil {
+		return nil
+	}
+	_, err := p.claims.Patch(ctx, claim, types.StrategicMergePatchType, map[string]any{
+		"metadata": map[string]any{"uid": claim.UID},
+		"status":   map[string]any{"conditions": []*corev1.PersistentVolumeClaimCondition{unused}},
+	}, "status")
 	return err
 }
 

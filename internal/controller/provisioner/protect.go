@@ -53,7 +53,7 @@ func (p *provisioner) protectClaim(ctx context.Context, namespace, name string) 
 // releaseClaim removes the finalizer from a claim that is being deleted, if no clone of it is being
 // created.
 func (p *provisioner) releaseClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	driver, node := provision.ProvisionerOf(claim), provision.SelectedNode(claim)
+	driver, node := provision.ProvisionerOf(claim), volume.SelectedNode(claim.Annotations)
 	if v, ok := p.volumes.Get(claim.Spec.VolumeName); ok && v.Spec.CSI != nil {
 		driver, node = v.Spec.CSI.Driver, provision.MadeOn(v)
 	}

@@ -58,7 +58,8 @@ func DeclarationWith(intents Logs) controller.Declaration {
 		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "nodes"),
 			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "volumeattachments")...),
 		Outputs: append(intents.access(),
-			kube.Write("", "persistentvolumeclaims", "update").Only(kube.Finalizer(volume.FinalizerCloning)).
+			kube.Write("", "persistentvolumeclaims", "update").
+				Only(kube.Finalizer(volume.FinalizerCloning), kube.Annotation(volume.AnnAlphaSelectedNode)).
 				Shared("takes away a node on which there can be no volume", kube.Annotation(volume.AnnSelectedNode)),
 			kube.Write("", "persistentvolumes", "get", "create", "update", "patch", "delete").
 				Only(kube.Finalizer(volume.FinalizerProvisioner)).Shared(
@@ -166,7 +167,7 @@ func (p *provisioner) serves(driver, node string) bool {
 // driver is if the binder has asked for it within the process; whoever asks by the annotation asks placement for a
 // node, too.
 func creates(scope volume.Scope, c *corev1.PersistentVolumeClaim) bool {
-	node := provision.SelectedNode(c)
+	node := volume.SelectedNode(c.Annotations)
 	return scope.Has(node) && (node != "" || scope.Node == "" || provision.ProvisionerOf(c) == "")
 }
 
@@ -352,7 +353,7 @@ func (p *provisioner) pause(claim *corev1.PersistentVolumeClaim, plan provision.
 	case plan.Step == provision.Record, plan.Step == provision.Create:
 		return p.refused.left(plan.Intent.Claim.UID, plan.Intent.Request(), now)
 	case plan.Reschedule:
-		node := provision.SelectedNode(claim)
+		node := volume.SelectedNode(claim.Annotations)
 		left := p.refused.left(claim.UID, node, now)
 		if left == 0 {
 			p.refused.add(claim.UID, node, now)

@@ -61,7 +61,7 @@ func unboundClaim(f ClaimFacts) Plan {
 	case f.Class == nil:
 		return wait(volume.ReasonProvisioningFailed, Warning, "user",
 			fmt.Sprintf("storageclass.storage.k8s.io %q not found", class), pending(f.Claim)...)
-	case late && f.Claim.Annotations[volume.AnnSelectedNode] == "":
+	case late && volume.SelectedNode(f.Claim.Annotations) == "":
 		return waitForConsumer(f)
 	case f.Class.Provisioner == volume.NoProvisioner:
 		return wait(volume.ReasonFailedBinding, Normal, "user",

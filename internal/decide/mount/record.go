@@ -62,8 +62,11 @@ type Record struct {
 	// driver had staged. Not every driver mounts there.
 	StagingMounted bool `json:"stagingMounted,omitempty"`
 	// Filesystem is the type and source of what was mounted at StagingPath.
-	Filesystem string   `json:"filesystem,omitempty"`
-	Targets    []Target `json:"targets,omitempty"`
+	Filesystem string `json:"filesystem,omitempty"`
+	// Short says that the filesystem at StagingPath came with the data of a smaller volume and was not grown by its
+	// driver.
+	Short   bool     `json:"short,omitempty"`
+	Targets []Target `json:"targets,omitempty"`
 	// Lost is how Pods have lost the volume, by the paths of targets at which
 	// they had it and do not have it again.
 	Lost map[string]Loss `json:"lost,omitempty"`

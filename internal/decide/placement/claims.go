@@ -80,7 +80,7 @@ func reachable(v *corev1.PersistentVolume, n *corev1.Node) bool {
 // For a claim with a selected node, a volume may be in creation there, so it gets no other one. A
 // selected node that does not exist any more is ignored.
 func (s *assignment) find(c Claim) string {
-	selected := c.Object.Annotations[volume.AnnSelectedNode]
+	selected := volume.SelectedNode(c.Object.Annotations)
 	if selected != s.node.Object.Name && s.exists(selected) {
 		return fmt.Sprintf("claim %s is promised to node %s", c.Name, selected)
 	}

@@ -102,7 +102,7 @@ func Pod(f Facts) Plan {
 		if v := volumes[c.Name]; v != nil {
 			p.Reserve = append(p.Reserve, reserved(v, c.Object))
 			p.Because.Next = "binder"
-		} else if old := c.Object.Annotations[volume.AnnSelectedNode]; old != name &&
+		} else if old := volume.SelectedNode(c.Object.Annotations); old != name &&
 			(old == "" || f.Pod.Spec.NodeName == "") {
 			p.Select = append(p.Select, selected(c.Object, name))
 		}
@@ -226,7 +226,7 @@ func choose(f Facts, order func(a, b Node) int) (*Node, Plan) {
 // selections returns the number of the Pod's claims for which a node was selected.
 func selections(f Facts, n Node) (count int) {
 	for _, c := range f.Claims {
-		if c.Object.Annotations[volume.AnnSelectedNode] == n.Object.Name {
+		if volume.SelectedNode(c.Object.Annotations) == n.Object.Name {
 			count++
 		}
 	}

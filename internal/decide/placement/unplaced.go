@@ -22,7 +22,7 @@ func IsUnplaced(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, 
 // MayBeUnplaced says whether IsUnplaced can be true with some class and driver.
 func MayBeUnplaced(c *corev1.PersistentVolumeClaim) bool {
 	return c.Spec.VolumeName == "" && c.DeletionTimestamp == nil && provision.ProvisionerOf(c) != "" &&
-		provision.SelectedNode(c) == ""
+		volume.SelectedNode(c.Annotations) == ""
 }
 
 // Unplaced decides on which node the volume of an unplaced claim is made: on any that a Pod without wishes could use

@@ -76,6 +76,73 @@ func TestProtection(t *testing.T) {
 	golden.Equal(t, "testdata/protection.txt", out.String())
 }
 
+func TestUnused(t *testing.T) {
+	claim := func(change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "p-v"}}
+		c.Status.Phase = corev1.ClaimBound
+		change(c)
+		return c
+	}
+	told := func(status corev1.ConditionStatus) func(*corev1.PersistentVolumeClaim) {
+		return func(c *corev1.PersistentVolumeClaim) {
+			c.Status.Conditions = []corev1.PersistentVolumeClaimCondition{
+				{Type: corev1.PersistentVolumeClaimResizing, Status: corev1.ConditionTrue},
+				{Type: corev1.PersistentVolumeClaimUnused, Status: status},
+			}
+		}
+	}
+	pod := func(phase corev1.PodPhase) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Status: corev1.PodStatus{Phase: phase}}
+	}
+	// Its volume would have a claim of this name, made for it.
+	stranger := pod(corev1.PodRunning)
+	stranger.Name = "p"
+	stranger.Spec.Volumes = []corev1.Volume{
+		{Name: "v", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}},
+	}
+	nobody := func(*corev1.PersistentVolumeClaim) {}
+	for _, c := range []struct {
+		argues string
+		claim  *corev1.PersistentVolumeClaim
+		users  []*corev1.Pod
+		want   string
+	}{
+		{"nobody uses it", claim(nobody), nil, "True NoPodsUsingPVC"},
+		{"that is told once", claim(told(corev1.ConditionTrue)), nil, ""},
+		{"a Pod counts before it has a node", claim(nobody), []*corev1.Pod{pod("")}, "False PodUsingPVC"},
+		{
+			"also one of several", claim(told(corev1.ConditionTrue)),
+			[]*corev1.Pod{pod(corev1.PodFailed), pod("")},
+			"False PodUsingPVC",
+		},
+		{"that is told once, too", claim(told(corev1.ConditionFalse)), []*corev1.Pod{pod("")}, ""},
+		{
+			"a Pod that has ended does not count", claim(told(corev1.ConditionFalse)),
+			[]*corev1.Pod{pod(corev1.PodFailed), pod(corev1.PodSucceeded)},
+			"True NoPodsUsingPVC",
+		},
+		{
+			"nor does one for which another claim of the name will be made", claim(nobody),
+			[]*corev1.Pod{stranger},
+			"True NoPodsUsingPVC",
+		},
+		{"a claim without a volume says nothing", claim(func(c *corev1.PersistentVolumeClaim) {
+			c.Status.Phase = corev1.ClaimPending
+		}), nil, ""},
+		{"nor does one that is being deleted", claim(func(c *corev1.PersistentVolumeClaim) {
+			c.DeletionTimestamp = &metav1.Time{}
+		}), nil, ""},
+	} {
+		got, now := "", metav1.Unix(1, 0)
+		if u := Unused(c.claim, c.users, now); u != nil && u.LastTransitionTime == now {
+			got = string(u.Status) + " " + u.Reason
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.argues, got, c.want)
+		}
+	}
+}
+
 func TestAttributesClassProtection(t *testing.T) {
 	meta := metav1.ObjectMeta{Name: "x", DeletionTimestamp: &metav1.Time{}, Finalizers: []string{
 		"example.com/keep", volume.FinalizerAttributesProtection,

@@ -116,7 +116,8 @@ func After(in *Intent, c Creation) Verdict {
 	case c.Outcome == volume.Unknown: // Await
 	case !c.nothingMade():
 		v.Next = Doubt
-	case c.Code == "ResourceExhausted" && len(in.Requisite) > 0 && c.Claim != nil && SelectedNode(c.Claim) != "":
+	case c.Code == "ResourceExhausted" && len(in.Requisite) > 0 && c.Claim != nil &&
+		volume.SelectedNode(c.Claim.Annotations) != "":
 		// The selected node's segment is full, so another node must be selected.
 		v.Next = Reselect
 	default:

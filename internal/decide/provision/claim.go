@@ -118,7 +118,7 @@ func ask(f ClaimFacts, driver string) Plan {
 		return fault("user", fmt.Sprintf("storageclass.storage.k8s.io %q not found", name))
 	case f.Class.Provisioner != driver:
 		return because(Nothing, volume.ReasonNotMine, "binder", "class "+f.Class.Name+" has another provisioner now")
-	case bind.BindsLate(f.Class) && SelectedNode(c) == "":
+	case bind.BindsLate(f.Class) && volume.SelectedNode(c.Annotations) == "":
 		return because(Nothing, volume.ReasonWaitForFirstConsumer, "placement", "claim "+c.Name+" waits for a node")
 	case c.Spec.Selector != nil:
 		return fault("user", "claim Selector is not supported")
@@ -199,12 +199,7 @@ func (f ClaimFacts) unwanted() bool {
 // used the intent's volume, so it is deleted even if it was to be retained.
 func (f ClaimFacts) left() bool {
 	c := f.Claim
-	return c != nil && c.Spec.VolumeName == "" && !f.Scope.Has(SelectedNode(c))
-}
-
-// SelectedNode returns the node for which a claim's volume is to be made, or "".
-func SelectedNode(c *corev1.PersistentVolumeClaim) string {
-	return c.Annotations[volume.AnnSelectedNode]
+	return c != nil && c.Spec.VolumeName == "" && !f.Scope.Has(volume.SelectedNode(c.Annotations))
 }
 
 // ProvisionerOf returns the driver in a claim's annotation storage-provisioner, in either spelling,

@@ -7,6 +7,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Memory has the facts about a claim that only its provisioner knows.
@@ -50,7 +51,7 @@ func (f ClaimFacts) Settles() bool { return f.Intent != nil && !f.Reopens() }
 // PlacesOf gathers the facts for the topology requirement of the claim's volume.
 func (f ClaimFacts) PlacesOf(view cluster.View) topology.Facts {
 	t := topology.Facts{
-		Driver: f.Driver, Claim: f.Claim.Name, Selected: SelectedNode(f.Claim), Only: f.Scope.Node,
+		Driver: f.Driver, Claim: f.Claim.Name, Selected: volume.SelectedNode(f.Claim.Annotations), Only: f.Scope.Node,
 		Nodes: map[string]*corev1.Node{}, CSINodes: map[string]*storagev1.CSINode{},
 	}
 	if f.Class != nil {

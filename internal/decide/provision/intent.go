@@ -85,6 +85,7 @@ func nameOf(uid types.UID) string { return "pvc-" + string(uid) }
 func Unselected(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	c := claim.DeepCopy()
 	delete(c.Annotations, volume.AnnSelectedNode)
+	delete(c.Annotations, volume.AnnAlphaSelectedNode)
 	return c
 }
 

@@ -167,6 +167,10 @@ func nodeClaims() []claimCase {
 			Claim: claim(on("n1")), Class: lateClass(), Ours: true, Scope: here,
 		}},
 		{"one host makes those of no node", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Scope: rest}},
+		{"the older annotation names a node, too", ClaimFacts{
+			Claim: claim(func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnAlphaSelectedNode] = "n1" }),
+			Class: lateClass(), Ours: true, Scope: here,
+		}},
 		{"another node's claim is not ours", ClaimFacts{Claim: claim(on("n2")), Class: lateClass(), Scope: here}},
 		{"after a crash the call is repeated on its node", ClaimFacts{
 			Claim: claim(on("n1")), Intent: in, Ours: true, Scope: here,

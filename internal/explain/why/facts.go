@@ -133,7 +133,7 @@ func (f facts) servedOn() string {
 	case f.Volume != nil:
 		return provision.MadeOn(f.Volume)
 	case f.Claim != nil:
-		return provision.SelectedNode(f.Claim)
+		return volume.SelectedNode(f.Claim.Annotations)
 	}
 	return ""
 }

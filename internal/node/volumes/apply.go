@@ -221,6 +221,7 @@ func (d *applier) stage(ctx context.Context) error {
 		var at mount.Point
 		if at, r.StagingMounted, err = d.table.At(r.StagingPath); r.StagingMounted {
 			r.Filesystem = at.Filesystem()
+			r.Short = isShort(d.f.claim, pv, at)
 		}
 		return err
 	case r.Stage == "":

@@ -122,7 +122,7 @@ func (g gatherer) addConsumer(f *facts, u uses.Use) {
 		f.Ephemeral = u.Inline
 	}
 	if u.Claim != nil && f.claim == u.Claim {
-		f.Facts.Grow = growTo(u.PV, u.Claim)
+		f.Facts.Grow = growTo(u.PV, u.Claim, f.Record != nil && f.Record.Short)
 	}
 	c := decide.Consumer{
 		UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, ReadOnly: u.ReadOnly,
@@ -227,13 +227,15 @@ func (g gatherer) refusedMode(driver string, ephemeral bool) string {
 	return decide.Lifecycle(driver, true, d.Spec.VolumeLifecycleModes, ephemeral)
 }
 
-// growTo returns the size to which the node has to expand the volume; 0 if it does not have to.
-func growTo(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) int64 {
+// growTo returns the size to which the node has to expand the volume; 0 if it does not have to. short says that its
+// filesystem has less room than the volume.
+func growTo(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, short bool) int64 {
 	turn := false
 	switch claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
 		turn = true
 	case "":
+		turn = short
 		for _, c := range claim.Status.Conditions {
 			turn = turn || c.Type == corev1.PersistentVolumeClaimFileSystemResizePending && c.Status == corev1.ConditionTrue
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/resize"
+	"volplane.dev/volplane/internal/mount"
 )
 
 // grow expands the volume on the node and then writes its new size to the claim.
@@ -85,4 +87,16 @@ func (d *applier) writeSize(ctx context.Context, state corev1.ClaimResourceStatu
 	}
 	d.Claims.Wrote(written)
 	return nil
+}
+
+// isShort says whether a volume that was staged has the filesystem of a smaller one: of the snapshot or volume that
+// its data come from. Drivers copy that with the data, and CSI does not say who grows it. An eighth may be what the
+// filesystem needs for itself. Only filesystems on devices of this host are measured: others may keep us waiting.
+func isShort(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume, at mount.Point) bool {
+	if claim == nil || claim.Spec.DataSourceRef == nil && claim.Spec.DataSource == nil ||
+		!strings.HasPrefix(at.Source, "/dev/") || at.Type == "devtmpfs" {
+		return false
+	}
+	usage, err := mount.Stat(at.Path)
+	return err == nil && usage.Total+usage.Total/8 < pv.Spec.Capacity.Storage().Value()
 }

@@ -32,8 +32,8 @@ func (w *write) claim() error {
 		return nil
 	}
 	annotations := []string{}
-	if provision.SelectedNode(after) == "" {
-		annotations = append(annotations, volume.AnnSelectedNode)
+	if volume.SelectedNode(after.Annotations) == "" {
+		annotations = append(annotations, volume.AnnSelectedNode, volume.AnnAlphaSelectedNode)
 	}
 	bare(&before.ObjectMeta, []string{volume.FinalizerCloning}, annotations)
 	bare(&after.ObjectMeta, []string{volume.FinalizerCloning}, annotations)
@@ -54,7 +54,7 @@ func (w *write) servesClaim(c *corev1.PersistentVolumeClaim) error {
 		return err
 	}
 	scope, err := w.scopeOf(provision.ProvisionerOf(c))
-	if on := provision.SelectedNode(c); err == nil && !scope.Has(on) {
+	if on := volume.SelectedNode(c.Annotations); err == nil && !scope.Has(on) {
 		err = fmt.Errorf("claim %s/%s is for node %q", c.Namespace, c.Name, on)
 	}
 	return err

@@ -137,7 +137,7 @@ func (w *write) wanted(
 	claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, scope volume.Scope,
 ) (*corev1.PersistentVolume, error) {
 	f := provision.ClaimFacts{Claim: claim, Driver: v.Spec.CSI.Driver, Ours: true, Scope: scope, Partial: true}
-	if on := provision.SelectedNode(claim); !scope.Has(on) {
+	if on := volume.SelectedNode(claim.Annotations); !scope.Has(on) {
 		return nil, fmt.Errorf("claim %s/%s is for node %q", claim.Namespace, claim.Name, on)
 	}
 	name, _ := bind.ClassOf(claim)
