@@ -233,7 +233,8 @@ func TestAHostTouchesNothingElse(t *testing.T) {
 	}
 	c.expect("its volume's finalizers", patch(mineV.Name, `{"metadata":{"finalizers":["kubernetes.io/pv-protection",`+
 		`"external-attacher/own-example-com"]}}`), "")
-	c.expect("its volume's size", patch(mineV.Name, `{"spec":{"capacity":{"storage":"3Gi"}}}`), "")
+	c.expect("its volume's size", patch(mineV.Name, `{"spec":{"capacity":{"storage":"3Gi"}},"metadata":{"annotations":{`+
+		`"volume.alpha.kubernetes.io/pre-resize-capacity":"1Gi"}}}`), "")
 	c.attributes(patch, mineV.Name)
 	c.expect("the finalizer of the protection", patch(mineV.Name, `{"metadata":{"finalizers":null}}`), "changes more")
 	c.expect("whose its volume is", patch(mineV.Name, `{"spec":{"claimRef":{"uid":"x"}}}`), "changes more")

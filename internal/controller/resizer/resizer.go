@@ -32,7 +32,8 @@ func Declaration() controller.Declaration {
 		Outputs: []kube.Access{
 			kube.Write("", "persistentvolumeclaims/status", "update").Only("status.allocatedResources").
 				Shared("until the node has its turn, over the version that it has read", sharedFields()...),
-			kube.Write("", "persistentvolumes", "update").Only("spec.capacity"),
+			kube.Write("", "persistentvolumes", "update").
+				Only("spec.capacity", kube.Annotation(volume.AnnPreResizeCapacity)),
 			kube.Write("", "secrets", "get"),
 		},
 	}
@@ -157,6 +158,13 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 		r.Events.Note(claim, p.Because)
 		f.Claim = got
 		return r.expand(ctx, f, p)
+	case resize.Settle:
+		got, err := r.volumes.Update(ctx, resize.Settled(f.Volume))
+		if err != nil {
+			return controller.Result{}, err
+		}
+		f.Volume = got
+		return r.apply(ctx, f, resize.Claim(f))
 	case resize.Expand, resize.Hand:
 		return r.expand(ctx, f, p)
 	case resize.Nothing:

@@ -17,6 +17,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/resize"
 	"volplane.dev/volplane/internal/kube/kubetest"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // TestSteps: what the resizer does step by step, and by itself.
@@ -81,8 +82,10 @@ func volumeStates() map[string]func(*corev1.PersistentVolume) {
 		"unclaimed": func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil },
 		"none":      func(v *corev1.PersistentVolume) { v.Spec.CSI = nil },
 		"public":    func(v *corev1.PersistentVolume) { v.Spec.CSI.ControllerExpandSecretRef = nil },
-		"larger":    func(v *corev1.PersistentVolume) { v.Spec.Capacity = storage("2Gi") },
-		"newer":     func(v *corev1.PersistentVolume) { v.Finalizers = append(v.Finalizers, "example.org/newer") },
+		"larger": func(v *corev1.PersistentVolume) {
+			v.Spec.Capacity, v.Annotations = storage("2Gi"), map[string]string{volume.AnnPreResizeCapacity: "1Gi"}
+		},
+		"newer": func(v *corev1.PersistentVolume) { v.Finalizers = append(v.Finalizers, "example.org/newer") },
 		"mixed": func(v *corev1.PersistentVolume) {
 			v.Spec.AccessModes = append(v.Spec.AccessModes, corev1.ReadOnlyMany)
 		},

@@ -53,8 +53,7 @@ func After(f Facts, size resource.Quantity, a Answer, now metav1.Time) Verdict {
 		v.Claim, v.Because = NodePending(c, size, now), Pending(Facts{Claim: c})
 	}
 	if f.Volume.Spec.Capacity.Storage().Cmp(size) != 0 {
-		v.Volume = f.Volume.DeepCopy()
-		v.Volume.Spec.Capacity[corev1.ResourceStorage] = size
+		v.Volume = enlarged(f.Volume, size, a.NodeExpands)
 	}
 	return v
 }

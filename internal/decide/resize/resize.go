@@ -27,6 +27,9 @@ const (
 	// Hand tells the node that the volume has grown: a stop between the two
 	// writes of an expansion is made good.
 	Hand
+	// Settle takes from the volume what it was before its resize: that is
+	// over.
+	Settle
 )
 
 // Facts is everything on which the decision about one claim depends.
@@ -66,6 +69,10 @@ func Claim(f Facts) Plan {
 	switch {
 	case !isBound(c, v):
 		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" is not bound to a CSI volume")
+	case f.Ours && isMarked(v) && have.Cmp(v.Spec.Capacity[corev1.ResourceStorage]) >= 0:
+		p := nothing(volume.ReasonResized, "", "the resize of volume "+v.Name+" is over")
+		p.Step = Settle
+		return p
 	case c.DeletionTimestamp != nil:
 		return nothing(volume.ReasonTerminating, "", "claim "+c.Name+" is being deleted")
 	case stateOf(c) == corev1.PersistentVolumeClaimNodeResizePending,
@@ -184,6 +191,30 @@ func Failed(c *corev1.PersistentVolumeClaim, driver, cause string) volume.Becaus
 // Grown is the reason of a resize that is done.
 func Grown(c *corev1.PersistentVolumeClaim) volume.Because {
 	return volume.Because{Reason: volume.ReasonResized, Message: "claim " + c.Name + " has its new size"}
+}
+
+// isMarked says whether a volume tells the size that it had before a resize which the node has to end: if the claim is
+// deleted meanwhile, the next one begins with that size (B-030).
+func isMarked(v *corev1.PersistentVolume) bool {
+	_, ok := v.Annotations[volume.AnnPreResizeCapacity]
+	return ok
+}
+
+// Settled returns the volume after its resize.
+func Settled(v *corev1.PersistentVolume) *corev1.PersistentVolume {
+	out := v.DeepCopy()
+	delete(out.Annotations, volume.AnnPreResizeCapacity)
+	return out
+}
+
+// enlarged returns the volume with its new size, and with the old one if the node has to end the resize.
+func enlarged(v *corev1.PersistentVolume, size resource.Quantity, nodeExpands bool) *corev1.PersistentVolume {
+	out := v.DeepCopy()
+	if nodeExpands && !isMarked(v) {
+		metav1.SetMetaDataAnnotation(&out.ObjectMeta, volume.AnnPreResizeCapacity, v.Spec.Capacity.Storage().String())
+	}
+	out.Spec.Capacity[corev1.ResourceStorage] = size
+	return out
 }
 
 func isBound(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {

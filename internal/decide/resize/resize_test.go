@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/testkit/golden"
+	"volplane.dev/volplane/internal/volume"
 )
 
 func claim(want, have string) *corev1.PersistentVolumeClaim {
@@ -33,6 +34,12 @@ func pv(size string) *corev1.PersistentVolume {
 			CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example.com"},
 		},
 	}}
+}
+
+// marked is a volume that tells that it had 5Gi before its resize.
+func marked(v *corev1.PersistentVolume) *corev1.PersistentVolume {
+	v.Annotations = map[string]string{volume.AnnPreResizeCapacity: "5Gi"}
+	return v
 }
 
 // saying is a claim with one more condition.
@@ -108,6 +115,10 @@ func growing() []claimCase {
 			Claim: begun, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true,
 		}},
 		{"then it is the node's turn", grows(NodePending(begun, ten, now), pv("10Gi"))},
+		{"when that is over, the volume need not tell its old size any more", grows(Finished(begun, ten), marked(pv("10Gi")))},
+		{"until then it tells it", grows(NodePending(begun, ten, now), marked(pv("10Gi")))},
+		{"also to the next claim, which begins with the old size", grows(claim("5Gi", "5Gi"), marked(pv("10Gi")))},
+		{"who does not reach the driver leaves it alone", Facts{Claim: Finished(begun, ten), Volume: marked(pv("10Gi"))}},
 		{"a claim that has what it wants is left alone", grows(Finished(begun, ten), pv("10Gi"))},
 		{"a driver that cannot grow volumes says so", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true}},
 		{"a size that no driver can be asked for", grows(claim("1e30", "5Gi"), pv("5Gi"))},
@@ -180,7 +191,7 @@ func troubled() []claimCase {
 // claimText is what is known of a claim, and what is decided about it.
 func claimText(f Facts) string {
 	p, told, claim := Claim(f), ConditionOf(f), f.Claim
-	step := map[Step]string{Nothing: "nothing", Begin: "begin", Expand: "expand", Hand: "hand"}[p.Step]
+	step := map[Step]string{Nothing: "nothing", Begin: "begin", Expand: "expand", Hand: "hand", Settle: "settle"}[p.Step]
 	var conditions []corev1.PersistentVolumeClaimConditionType
 	for _, k := range claim.Status.Conditions {
 		conditions = append(conditions, k.Type)

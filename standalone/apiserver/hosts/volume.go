@@ -44,7 +44,8 @@ func (w *write) volume() error {
 	return w.changedVolume()
 }
 
-// changedVolume checks an update of a volume: finalizers, its size when it grows, and the class of its attributes.
+// changedVolume checks an update of a volume: finalizers, its size when it grows, and the class
+// of its attributes.
 func (w *write) changedVolume() error {
 	before, after, err := pair(w, &corev1.PersistentVolume{}, &corev1.PersistentVolume{})
 	if err != nil {
@@ -54,8 +55,9 @@ func (w *write) changedVolume() error {
 		return err
 	}
 	finalizers := []string{volume.FinalizerProvisioner, volume.AttacherFinalizer(before.Spec.CSI.Driver)}
-	bare(&before.ObjectMeta, finalizers, nil)
-	bare(&after.ObjectMeta, finalizers, nil)
+	annotations := []string{volume.AnnPreResizeCapacity}
+	bare(&before.ObjectMeta, finalizers, annotations)
+	bare(&after.ObjectMeta, finalizers, annotations)
 	after.Spec.Capacity = before.Spec.Capacity
 	if err := w.changedAttributes(before, after); err != nil {
 		return err
