@@ -25,6 +25,8 @@ type Options struct {
 	Listen string
 	// Names are additional host names and addresses in the server's certificate.
 	Names []string
+	// FeatureGates are Kubernetes' feature gates with another value than this version's default.
+	FeatureGates map[string]bool
 	// RBAC are ClusterRoles and ClusterRoleBindings that the server creates or updates at
 	// every start.
 	RBAC []runtime.Object

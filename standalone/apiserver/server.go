@@ -48,7 +48,7 @@ type Server struct {
 // to serve everybody.
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	s := &Server{ready: make(chan struct{}), done: make(chan struct{})}
-	if s.dir, err = datadir.Open(o.DataDir); err != nil {
+	if err = s.open(o); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -92,6 +92,14 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	}
 	close(s.ready)
 	return s, nil
+}
+
+// open sets the feature gates, and takes the data directory for this process.
+func (s *Server) open(o Options) (err error) {
+	if err = openGates(o.FeatureGates); err == nil {
+		s.dir, err = datadir.Open(o.DataDir)
+	}
+	return err
 }
 
 // seal has all Secrets encrypted before anybody can ask for them, and returns the

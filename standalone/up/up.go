@@ -52,6 +52,8 @@ type Options struct {
 	EncryptionConfig string
 	// ForgetUnreadable deletes the Secrets whose key is lost.
 	ForgetUnreadable bool
+	// FeatureGates are the API server's feature gates with another value than Kubernetes' default.
+	FeatureGates map[string]bool
 	// DisableForceDetachOnTimeout says that a volume is not detached by force after its
 	// node has not been ready for six minutes.
 	DisableForceDetachOnTimeout bool
@@ -166,7 +168,7 @@ func extend(ctx context.Context, notify func(state string)) {
 func (o Options) server() apiserver.Options {
 	return apiserver.Options{
 		DataDir: o.DataDir, Listen: o.Listen, Names: o.Names, RBAC: append(app.RBAC(), garbage.RBAC()...), Collects: true,
-		Version: o.Version, Log: o.Log,
+		Version: o.Version, Log: o.Log, FeatureGates: o.FeatureGates,
 		EncryptionConfig: o.EncryptionConfig, ForgetUnreadable: o.ForgetUnreadable,
 	}
 }

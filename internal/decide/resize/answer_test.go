@@ -57,7 +57,7 @@ func TestAnswers(t *testing.T) {
 		{"it has more", grows(begun, pv("5Gi")), Answer{Answer: done.Answer, Bytes: 11 << 30}},
 		{"a driver that says less has done it nevertheless", grows(begun, pv("5Gi")), Answer{Answer: done.Answer, Bytes: 1}},
 		{"the node goes on", grows(begun, pv("5Gi")), Answer{Answer: done.Answer, NodeExpands: true}},
-		{"a volume that tells an older size", grows(begun, marked(pv("8Gi"))), Answer{Answer: done.Answer, NodeExpands: true}},
+		{"it tells an older size", grows(begun, marked(pv("8Gi"))), Answer{Answer: done.Answer, NodeExpands: true}},
 		{"the volume's size was written already", grows(begun, pv("10Gi")), Answer{Answer: done.Answer, NodeExpands: true}},
 		{"a size that can never be", grows(begun, pv("5Gi")), no(codes.OutOfRange)},
 		{"a final no that may end", grows(begun, pv("5Gi")), no(codes.ResourceExhausted)},

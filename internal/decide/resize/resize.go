@@ -64,15 +64,24 @@ type Plan struct {
 // Claim decides about one claim.
 func Claim(f Facts) Plan {
 	c, v := f.Claim, f.Volume
-	want, have := c.Spec.Resources.Requests[corev1.ResourceStorage], c.Status.Capacity[corev1.ResourceStorage]
-	_, tooLarge := provision.Bytes(&want)
-	switch {
-	case !isBound(c, v):
+	if !isBound(c, v) {
 		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" is not bound to a CSI volume")
-	case f.Ours && isMarked(v) && have.Cmp(v.Spec.Capacity[corev1.ResourceStorage]) >= 0:
+	}
+	have := c.Status.Capacity[corev1.ResourceStorage]
+	if f.Ours && isMarked(v) && have.Cmp(v.Spec.Capacity[corev1.ResourceStorage]) >= 0 {
 		p := nothing(volume.ReasonResized, "", "the resize of volume "+v.Name+" is over")
 		p.Step = Settle
 		return p
+	}
+	return bound(f, have)
+}
+
+// bound decides about a bound claim that has the size that its status tells.
+func bound(f Facts, have resource.Quantity) Plan {
+	c, v := f.Claim, f.Volume
+	want := c.Spec.Resources.Requests[corev1.ResourceStorage]
+	_, tooLarge := provision.Bytes(&want)
+	switch {
 	case c.DeletionTimestamp != nil:
 		return nothing(volume.ReasonTerminating, "", "claim "+c.Name+" is being deleted")
 	case stateOf(c) == corev1.PersistentVolumeClaimNodeResizePending,
@@ -193,8 +202,8 @@ func Grown(c *corev1.PersistentVolumeClaim) volume.Because {
 	return volume.Because{Reason: volume.ReasonResized, Message: "claim " + c.Name + " has its new size"}
 }
 
-// isMarked says whether a volume tells the size that it had before a resize which the node has to end: if the claim is
-// deleted meanwhile, the next one begins with that size (B-030).
+// isMarked says whether a volume tells the size that it had before a resize which the node has to end: if the claim
+// is deleted meanwhile, the next one begins with that size (B-030).
 func isMarked(v *corev1.PersistentVolume) bool {
 	_, ok := v.Annotations[volume.AnnPreResizeCapacity]
 	return ok

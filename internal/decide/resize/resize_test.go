@@ -115,7 +115,7 @@ func growing() []claimCase {
 			Claim: begun, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true,
 		}},
 		{"then it is the node's turn", grows(NodePending(begun, ten, now), pv("10Gi"))},
-		{"when that is over, the volume need not tell its old size any more", grows(Finished(begun, ten), marked(pv("10Gi")))},
+		{"when that is over, the volume need not tell its old size", grows(Finished(begun, ten), marked(pv("10Gi")))},
 		{"until then it tells it", grows(NodePending(begun, ten, now), marked(pv("10Gi")))},
 		{"also to the next claim, which begins with the old size", grows(claim("5Gi", "5Gi"), marked(pv("10Gi")))},
 		{"who does not reach the driver leaves it alone", Facts{Claim: Finished(begun, ten), Volume: marked(pv("10Gi"))}},

@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
 
 	"volplane.dev/volplane/internal/program"
@@ -65,6 +66,8 @@ func upCommand() *cobra.Command {
 			"directory)")
 	f.BoolVar(&o.ForgetUnreadable, "forget-unreadable-secrets", false,
 		"delete the Secrets whose key is lost; use it for one start only")
+	f.Var(flag.NewMapStringBool(&o.FeatureGates), "feature-gates",
+		"feature gates of the API server, as name=true or name=false: those of Kubernetes, with its defaults")
 	f.IntVarP(&verbosity, "verbosity", "v", 0, "log verbosity: from 0 (warnings and important events) to 4 (everything)")
 	return c
 }
