@@ -118,12 +118,13 @@ bin/kubernetes: test/go.mod test/kubernetes/main.go
 bin/kubectl bin/kube-controller-manager bin/kubelet: bin/kubernetes
 	ln -sf kubernetes $@
 
-# Kubernetes' own provisioner and attacher of CSI volumes, and a driver of others, each
-# from a module of its own.
+# Kubernetes' own provisioner and attacher of CSI volumes, its example of a populator, and
+# a driver of others, each from a module of its own.
 bin/csi-provisioner: test/upstream/go.mod
 bin/csi-attacher: test/upstream/attacher/go.mod
 bin/gocsi-mock: test/upstream/gocsi/go.mod
-bin/csi-provisioner bin/csi-attacher bin/gocsi-mock:
+bin/hello-populator: test/upstream/populator/go.mod
+bin/csi-provisioner bin/csi-attacher bin/gocsi-mock bin/hello-populator:
 	cd $(<D) && p=$$(go list tool) && v=$$(go list -f '{{.Module.Version}}' $$p) && \
 	go build -ldflags "-s -w -X main.version=$$v" -o $(CURDIR)/$@ $$p
 

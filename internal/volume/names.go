@@ -70,6 +70,8 @@ const (
 	FinalizerCloning = "provisioner.storage.kubernetes.io/cloning-protection"
 	// FinalizerRestoring keeps a snapshot while a volume is being created from it.
 	FinalizerRestoring = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
+	// SuffixPopulating ends the finalizer with which a populator keeps the claim for which it fills a volume.
+	SuffixPopulating = "/populate-target-protection"
 	// FinalizerSnapshotSource keeps a claim while a snapshot of it is being taken.
 	FinalizerSnapshotSource = "snapshot.storage.kubernetes.io/pvc-as-source-protection"
 	// FinalizerSnapshotAsSource keeps a snapshot while a claim that is to be made from it waits.

@@ -34,7 +34,8 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{
-		"kubectl", "volplane", "snapshots", "attributes", "why", "watch", "refused", "nodes", "start", "orphans", "drivers",
+		"kubectl", "volplane", "snapshots", "attributes", "populators", "why", "watch", "refused", "nodes", "start",
+		"orphans", "drivers",
 	} {
 		t.Run(kind, func(t *testing.T) {
 			testscript.Run(t, testscript.Params{
@@ -48,6 +49,7 @@ func TestScripts(t *testing.T) {
 					e.Setenv("DATA_DIR", p.Dir)
 					e.Setenv("GOCSI_MOCK", plane.Bin("gocsi-mock"))
 					e.Setenv("CSI_ATTACHER", plane.Bin("csi-attacher"))
+					e.Setenv("HELLO_POPULATOR", plane.Bin("hello-populator"))
 					e.Setenv("LISTEN", client.CoreV1().RESTClient().Get().URL().Host)
 					return nobodysDir(e)
 				},

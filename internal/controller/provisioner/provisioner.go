@@ -419,8 +419,8 @@ func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeC
 		return nil
 	case provision.Nothing:
 	}
-	if plan.Fault && claim != nil {
-		p.Events.WarnWith(claim, plan.Because, p.Try(controller.Key{Kind: kindClaim, Name: string(claim.UID)}).Notes())
+	if claim != nil {
+		p.tell(claim, plan)
 	}
 	if plan.Reschedule {
 		return p.reschedule(ctx, claim)
@@ -431,6 +431,16 @@ func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeC
 		return fmt.Errorf("provision: %w: %s", errFault, plan.Because.Message)
 	}
 	return nil
+}
+
+// tell records why nothing is done for a claim, if its owner has to know.
+func (p *provisioner) tell(claim *corev1.PersistentVolumeClaim, plan provision.Plan) {
+	switch {
+	case plan.Fault:
+		p.Events.WarnWith(claim, plan.Because, p.Try(controller.Key{Kind: kindClaim, Name: string(claim.UID)}).Notes())
+	case plan.Tell:
+		p.Events.Note(claim, plan.Because)
+	}
 }
 
 // record writes a new intent to the log, and protects the source of the volume's data.

@@ -73,8 +73,9 @@ type Plan struct {
 	Because volume.Because
 	// Reschedule says whether the selected node is to be removed, because it cannot have the volume.
 	Reschedule bool
-	// Fault says whether Because is recorded as a warning.
-	Fault bool
+	// Fault says whether Because is recorded as a warning; Tell, whether it is recorded otherwise although nothing is
+	// done.
+	Fault, Tell bool
 }
 
 func because(step Step, reason volume.Reason, next, message string) Plan {
@@ -122,6 +123,8 @@ func ask(f ClaimFacts, driver string) Plan {
 		return because(Nothing, volume.ReasonWaitForFirstConsumer, "placement", "claim "+c.Name+" waits for a node")
 	case c.Spec.Selector != nil:
 		return fault("user", "claim Selector is not supported")
+	case isPopulated(c):
+		return populating(c)
 	}
 	return request(f)
 }

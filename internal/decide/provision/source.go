@@ -3,6 +3,8 @@ package provision
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -62,6 +64,31 @@ func IsSnapshot(c *corev1.PersistentVolumeClaim) bool {
 func IsClone(c *corev1.PersistentVolumeClaim) bool {
 	s := c.Spec.DataSource
 	return s != nil && s.Kind == "PersistentVolumeClaim" && (s.APIGroup == nil || *s.APIGroup == "")
+}
+
+// isPopulated says whether a claim's data come from an object of another kind: a populator of that kind makes a volume
+// with the data and hands it over by its claimRef (B-031).
+func isPopulated(c *corev1.PersistentVolumeClaim) bool {
+	s := c.Spec.DataSource
+	return s != nil && s.Kind != volume.KindSnapshot && s.Kind != "PersistentVolumeClaim"
+}
+
+// populating is the plan for a claim that a populator fills. One that is built with Kubernetes' library has a finalizer
+// on the claim while it works.
+func populating(c *corev1.PersistentVolumeClaim) Plan {
+	s := c.Spec.DataSource
+	kind := s.Kind
+	if s.APIGroup != nil && *s.APIGroup != "" {
+		kind += "." + *s.APIGroup
+	}
+	message := "its data come from " + s.Kind + " " + s.Name + ", and no populator of " + kind +
+		" has begun to fill a volume"
+	if slices.ContainsFunc(c.Finalizers, func(f string) bool { return strings.HasSuffix(f, volume.SuffixPopulating) }) {
+		message = "a populator of " + kind + " fills a volume from " + s.Kind + " " + s.Name
+	}
+	p := because(Nothing, volume.ReasonProvisioning, "populator of "+kind, message)
+	p.Tell = true
+	return p
 }
 
 // into completes the intent with the source of the data. An unusable source is an error: an empty

@@ -101,6 +101,10 @@ func sources() []sourceCase {
 		})},
 		{"the snapshot is ready", restores, shot(func(*Snapshot) {})},
 		{"what others fill", from("populators.example.com", "Web"), Source{}},
+		{"and fill already", func(c *corev1.PersistentVolumeClaim) {
+			from("populators.example.com", "Web")(c)
+			c.Finalizers = []string{"web.example.com/populate-target-protection"}
+		}, Source{}},
 		{"a volume that no claim has is no source", clones, copied(source, &corev1.PersistentVolume{})},
 		{"nor one of no CSI driver", clones, copied(source, saved("u9"))},
 		{"data that just fit", restores, shot(func(s *Snapshot) { s.Bytes = 5 << 30 })},

@@ -137,6 +137,9 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 		told.Message, told.Next = "the claim waits until one of the nodes with driver "+p.Driver+" is selected", "placement"
 		return told
 	}
+	if plan.Tell {
+		return f.populated(plan.Because)
+	}
 	busy := f.Warnings.About(f.Claim.UID, volume.ReasonDriverBusy)
 	switch {
 	case plan.Step == provision.Create:
@@ -147,6 +150,15 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 		told.Message += "; who may list the ConfigMaps of all namespaces is told whether it was asked"
 	}
 	return told
+}
+
+// populated tells of a claim that a populator fills, whose state is only in its events.
+func (f facts) populated(b volume.Because) volume.Condition {
+	warning := f.Warnings.About(f.Claim.UID, "")
+	if warning != nil {
+		b.Message += "; the newest warning about the claim is: " + warning.Message + " (" + warning.Reason + ")"
+	}
+	return volume.Condition{Because: b, Stuck: warning != nil}
 }
 
 // intent returns what the provisioner has begun for the claim; nil when nothing is known.

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/explain/why/whytest"
 	"volplane.dev/volplane/internal/volume"
@@ -46,4 +47,22 @@ func provisionerRows() []row {
 			s.Lease("nfs", "example.com-nfs", "nfs-0", 15, time.Second)
 		}},
 	}
+}
+
+// TestPopulators: a claim whose data come from an object of another kind waits for a populator.
+func TestPopulators(t *testing.T) {
+	whytest.Equal(t, "populators.txt", whytest.Written(t, []row{
+		{"none has begun", "pvc/data", func(*scene) {}},
+		{"one has, and has not reported anything", "pvc/data", func(s *scene) {
+			s.Claim.Finalizers = []string{"populators.example.com" + volume.SuffixPopulating}
+		}},
+		{"the source is missing", "pvc/data", func(s *scene) {
+			s.Warn("uid-data", "PopulatorDataSourceNotFound", "Data source ns/web not found")
+		}},
+	}, func(s *scene) {
+		s.Unbound()
+		s.Claim.Spec.DataSource = &corev1.TypedLocalObjectReference{
+			APIGroup: ptr.To("populators.example.com"), Kind: "Web", Name: "page",
+		}
+	}))
 }
