@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -22,7 +23,7 @@ import (
 
 func scenarios() []scenario {
 	immediate, late := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
-	return append(attachScenarios(), []scenario{
+	return append(slices.Concat(attachScenarios(), snapshotScenarios()), []scenario{
 		{name: "a claim comes and goes", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound),
 			deleteClaim)},
 		{name: "a claim is deleted while its volume is made", prepare: classOf(immediate), play: play(deletedOnTheWay(false),

@@ -50,7 +50,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	config := csitest.Full()
 	config.NodeID, config.OtherNodes, config.Segments = "id-n1", []string{"id-n2"}, nil
-	config.Plugin.AccessibilityConstraints = false
+	config.Plugin.AccessibilityConstraints, config.Controller.Snapshot = false, true
 	w := &world{
 		server: standalonetest.Start(t, app.RBAC()...), driver: csitest.Start(t, config), faults: make(chan string, 100),
 	}
