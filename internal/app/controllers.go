@@ -12,6 +12,7 @@ import (
 
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/capacity"
+	"volplane.dev/volplane/internal/controller/health"
 	"volplane.dev/volplane/internal/controller/modifier"
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/controller/resizer"
@@ -35,7 +36,7 @@ var errNoController = errors.New("says that it has a controller, but not behind 
 func DriverControllers() []string {
 	return []string{
 		provisioner.Declaration().Name, capacity.Declaration().Name, attacher.Declaration().Name, resizer.Declaration().Name,
-		modifier.Declaration().Name, snapshotter.Declaration().Name,
+		modifier.Declaration().Name, snapshotter.Declaration().Name, health.Declaration().Name,
 	}
 }
 

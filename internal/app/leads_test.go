@@ -74,6 +74,7 @@ func TestOneCalls(t *testing.T) {
 		a.calls("the only one", d.Name())
 		for _, name := range []string{
 			"test-csi-example-com", "external-attacher-leader-test-csi-example-com", "external-resizer-test-csi-example-com",
+			"external-health-monitor-leader-test-csi-example-com",
 		} {
 			l, err := client.CoordinationV1().Leases("default").Get(t.Context(), name, metav1.GetOptions{})
 			if err != nil || ptr.Deref(l.Spec.HolderIdentity, "") != "a" {

@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/controller/binder"
 	"volplane.dev/volplane/internal/controller/capacity"
 	"volplane.dev/volplane/internal/controller/ephemeral"
+	"volplane.dev/volplane/internal/controller/health"
 	"volplane.dev/volplane/internal/controller/modifier"
 	"volplane.dev/volplane/internal/controller/nodelife"
 	"volplane.dev/volplane/internal/controller/placement"
@@ -86,6 +87,7 @@ func members(intents provisioner.Logs) []member {
 		{snapshotter.Declaration(), func(e controller.Env, s shared) *controller.Controller {
 			return snapshotter.New(e, s.drivers)
 		}},
+		{health.Declaration(), func(e controller.Env, s shared) *controller.Controller { return health.New(e, s.drivers) }},
 	}
 }
 

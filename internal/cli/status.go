@@ -52,6 +52,7 @@ func (s *shell) status(ctx context.Context) error {
 		r.making("")); err != nil {
 		return err
 	}
+	r.printUnhealthy(s.Out)
 	if err := r.printNodes(s.Out); err != nil {
 		return err
 	}
@@ -59,7 +60,6 @@ func (s *shell) status(ctx context.Context) error {
 	r.printCounts(s.Out)
 	printRoom(ctx, s.Out, client)
 	printRestored(ctx, s.Out, client)
-	r.printUnhealthyPods(s.Out)
 	s.tellPlanted(ctx)
 	return nil
 }
@@ -71,19 +71,6 @@ func printRestored(ctx context.Context, out io.Writer, client kubernetes.Interfa
 	if err == nil {
 		fmt.Fprintf(out, "\nRestored from a backup of %.40q: nothing is unmounted, detached or deleted until 'volplane "+
 			"restore --accept'\n", o.Data[volume.RestoredMade])
-	}
-}
-
-// printUnhealthyPods counts the Pods with an unhealthy volume and names the first one.
-func (r *reading) printUnhealthyPods(out io.Writer) {
-	unhealthy := filter(r.Pods, func(p *corev1.Pod) bool {
-		return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse
-		})
-	})
-	if len(unhealthy) > 0 {
-		fmt.Fprintf(out, "\nPods with unhealthy volumes: %d. See: volplane why pod/%s -n %s\n", len(unhealthy),
-			unhealthy[0].Name, unhealthy[0].Namespace)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -33,27 +34,53 @@ func TestStatusReportsRestore(t *testing.T) {
 	}
 }
 
-// TestStatusNamesUnhealthyPods: status counts the Pods with unhealthy volumes and names
-// one of them.
-func TestStatusNamesUnhealthyPods(t *testing.T) {
-	pod := func(name string, status corev1.ConditionStatus) *corev1.Pod {
+// TestStatusNamesWhatIsUnhealthy: status counts the Pods and the claims with unhealthy volumes and names one of each,
+// and tells of each storage that is not well.
+func TestStatusNamesWhatIsUnhealthy(t *testing.T) {
+	pod := func(name string, status corev1.ConditionStatus, told ...corev1.VolumeHealthCondition) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 		p.Status.Conditions = []corev1.PodCondition{
 			{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue},
 			{Type: volume.ConditionVolumesHealthy, Status: status},
 		}
+		p.Status.VolumeHealth = []corev1.PodVolumeHealth{{Name: "v", HealthConditions: told}}
 		return p
 	}
-	for want, pods := range map[string][]*corev1.Pod{
-		"": {pod("a", corev1.ConditionTrue)},
-		"\nPods with unhealthy volumes: 1. See: volplane why pod/b -n ns\n": {
-			pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionFalse),
+	ill := corev1.VolumeHealthCondition{Status: corev1.VolumeHealthDegraded, Reason: "OnePath"}
+	ended := pod("e", corev1.ConditionFalse)
+	ended.Status.Phase = corev1.PodSucceeded
+	claim := func(name string, told ...corev1.VolumeHealthCondition) *corev1.PersistentVolumeClaim {
+		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+		c.Status.HealthStatus = &corev1.VolumeHealthStatus{HealthConditions: told}
+		return c
+	}
+	node := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	node.Spec.Drivers = []storagev1.CSINodeDriver{{Name: "d.example"}}
+	node.Status.StorageHealth = []storagev1.StorageHealth{
+		{Name: "d.example", HealthConditions: []storagev1.StorageHealthCondition{
+			{Status: storagev1.StorageDegraded, Reason: "Slow", Message: "\x1b[2J"},
+		}},
+		{Name: "gone.example", HealthConditions: []storagev1.StorageHealthCondition{{Status: storagev1.StorageDegraded}}},
+	}
+	for want, change := range map[string]func(*reading){
+		"": func(r *reading) {
+			r.Pods, r.Claims = []*corev1.Pod{pod("a", corev1.ConditionTrue), ended}, []*corev1.PersistentVolumeClaim{claim("c")}
 		},
+		"Pods with unhealthy volumes: 2. See: volplane why pod/b -n ns\n\n": func(r *reading) {
+			r.Pods = []*corev1.Pod{
+				pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionFalse), pod("k", corev1.ConditionTrue, ill),
+			}
+		},
+		"Claims with unhealthy volumes: 1. See: volplane why pvc/d -n ns\n\n": func(r *reading) {
+			r.Claims = []*corev1.PersistentVolumeClaim{claim("c"), claim("d", ill)}
+		},
+		"driver d.example says of its storage, seen from node n1: StorageDegraded (Slow): [2J. See: volplane why " +
+			"node/n1\n\n": func(r *reading) { r.CSINodes = []*storagev1.CSINode{node} },
 	} {
 		r := newReading(nil)
-		r.Pods = pods
+		change(r)
 		var out bytes.Buffer
-		if r.printUnhealthyPods(&out); out.String() != want {
+		if r.printUnhealthy(&out); out.String() != want {
 			t.Errorf("%q; want %q", out.String(), want)
 		}
 	}

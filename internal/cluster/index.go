@@ -53,15 +53,22 @@ const (
 func ClaimNames(pod *corev1.Pod) []string {
 	var names []string
 	for i := range pod.Spec.Volumes {
-		v := &pod.Spec.Volumes[i]
-		switch {
-		case v.PersistentVolumeClaim != nil:
-			names = append(names, v.PersistentVolumeClaim.ClaimName)
-		case v.Ephemeral != nil:
-			names = append(names, volume.EphemeralClaim(pod.Name, v.Name))
+		if name := ClaimName(pod, &pod.Spec.Volumes[i]); name != "" {
+			names = append(names, name)
 		}
 	}
 	return names
+}
+
+// ClaimName returns the name of the claim behind one of a Pod's volumes; it is empty if there is none.
+func ClaimName(pod *corev1.Pod, v *corev1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		return volume.EphemeralClaim(pod.Name, v.Name)
+	}
+	return ""
 }
 
 // Finished says whether a Pod has succeeded or failed, so that it does not use its volumes any

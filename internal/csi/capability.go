@@ -15,11 +15,14 @@ type PluginCapabilities struct {
 // ControllerCapabilities holds the capabilities of a driver's controller service.
 type ControllerCapabilities struct {
 	CreateDelete, PublishUnpublish, ListVolumes, ListVolumesPublishedNodes, GetCapacity, Snapshot, ListSnapshots,
-	GetSnapshot, Clone, PublishReadonly, Expand, GetVolume, Modify, SingleNodeMultiWriter bool
+	GetSnapshot, Clone, PublishReadonly, Expand, GetVolume, Modify, SingleNodeMultiWriter, GetVolumeHealth,
+	ListVolumeHealth bool
 }
 
 // NodeCapabilities holds the capabilities of a driver's node service.
-type NodeCapabilities struct{ StageUnstage, Expand, Stats, MountGroup, SingleNodeMultiWriter bool }
+type NodeCapabilities struct {
+	StageUnstage, Expand, Stats, MountGroup, SingleNodeMultiWriter, VolumeHealth, StorageHealth bool
+}
 
 func (p *PluginCapabilities) services() map[csipb.PluginCapability_Service_Type]*bool {
 	return map[csipb.PluginCapability_Service_Type]*bool{
@@ -51,6 +54,8 @@ func (c *ControllerCapabilities) calls() map[csipb.ControllerServiceCapability_R
 		csipb.ControllerServiceCapability_RPC_GET_VOLUME:                   &c.GetVolume,
 		csipb.ControllerServiceCapability_RPC_MODIFY_VOLUME:                &c.Modify,
 		csipb.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER:     &c.SingleNodeMultiWriter,
+		csipb.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH:            &c.GetVolumeHealth,
+		csipb.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH:           &c.ListVolumeHealth,
 	}
 }
 
@@ -61,6 +66,8 @@ func (n *NodeCapabilities) calls() map[csipb.NodeServiceCapability_RPC_Type]*boo
 		csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS:         &n.Stats,
 		csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP:       &n.MountGroup,
 		csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER: &n.SingleNodeMultiWriter,
+		csipb.NodeServiceCapability_RPC_GET_VOLUME_HEALTH:        &n.VolumeHealth,
+		csipb.NodeServiceCapability_RPC_GET_STORAGE_HEALTH:       &n.StorageHealth,
 	}
 }
 

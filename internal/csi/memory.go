@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -19,7 +20,8 @@ import (
 const recallLimit = 5 * time.Second
 
 // Recall returns the values of all secrets that earlier processes passed to a driver in calls for a
-// volume, as far as that is recorded. It fails when one of them cannot be read.
+// volume, or for all of its volumes if volumeID is empty, as far as that is recorded. It fails when one
+// of them cannot be read.
 type Recall func(ctx context.Context, driver, volumeID string) ([]string, error)
 
 // Memory keeps hashes of the secrets that drivers received: a driver may quote them in the answers
@@ -50,7 +52,13 @@ func hideSecrets(m *Memory, d *Driver) decorator {
 		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 			m.secrets.Add(secretsOf(req)...)
 			err := next(ctx, method, req, reply, opts...)
-			hide := func(text string) string { return m.hide(ctx, d.Name, idOf(req), text) }
+			id, quotes := mayQuote(req)
+			hide := func(text string) string {
+				if !quotes {
+					return m.secrets.Hide(text)
+				}
+				return m.hide(ctx, d.Name, id, text)
+			}
 			hideInAnswer(reply, hide)
 			return hideInError(err, hide)
 		}
@@ -88,7 +96,7 @@ func (m *Memory) hide(ctx context.Context, driver, volumeID, text string) string
 func (m *Memory) remember(ctx context.Context, driver, volumeID string) error {
 	key := [2]string{driver, volumeID}
 	m.mu.Lock()
-	done := m.recall == nil || volumeID == "" || m.recalled[key]
+	done := m.recall == nil || m.recalled[key]
 	m.mu.Unlock()
 	if done {
 		return nil
@@ -113,6 +121,14 @@ func idOf(req any) string {
 		return r.GetVolumeId()
 	}
 	return ""
+}
+
+// mayQuote returns the volume whose secrets an answer may quote, and whether there is one. An empty id stands for all
+// of the driver's volumes: what is wrong with its storage may be told in the words of any of them.
+func mayQuote(req any) (id string, ok bool) {
+	_, all := req.(*csipb.NodeGetStorageHealthRequest)
+	id = idOf(req)
+	return id, all || id != ""
 }
 
 // hideInAnswer removes secrets from the texts for people in an answer. All other fields are sent

@@ -59,3 +59,27 @@ func Capability(
 	}
 	return c
 }
+
+// KubernetesModes returns the Kubernetes access mode and volume mode of a capability; each is empty if the capability
+// does not say it.
+func KubernetesModes[A, V ~string](c *csipb.VolumeCapability) (access A, volume V) {
+	switch c.GetAccessMode().GetMode() {
+	case csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csipb.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
+		csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
+		access = "ReadWriteOnce"
+	case csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER:
+		access = "ReadWriteOncePod"
+	case csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:
+		access = "ReadOnlyMany"
+	case csipb.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER,
+		csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:
+		access = "ReadWriteMany"
+	}
+	switch {
+	case c.GetBlock() != nil:
+		volume = "Block"
+	case c.GetMount() != nil:
+		volume = "Filesystem"
+	}
+	return access, volume
+}

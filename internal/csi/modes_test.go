@@ -53,3 +53,22 @@ func TestCapability(t *testing.T) {
 		t.Errorf("mount: %v", c)
 	}
 }
+
+// TestKubernetesModes: a capability that is made of Kubernetes' modes says them.
+func TestKubernetesModes(t *testing.T) {
+	for _, mode := range []string{"ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany", "ReadWriteMany"} {
+		for volumeMode, block := range map[string]bool{"Block": true, "Filesystem": false} {
+			made, err := csi.AccessMode([]string{mode}, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, v := csi.KubernetesModes[string, string](csi.Capability(made, block, "", nil))
+			if a != mode || v != volumeMode {
+				t.Errorf("%s %s: %s %s", mode, volumeMode, a, v)
+			}
+		}
+	}
+	if a, v := csi.KubernetesModes[string, string](nil); a != "" || v != "" {
+		t.Errorf("nothing: %s %s", a, v)
+	}
+}

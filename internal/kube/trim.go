@@ -54,6 +54,7 @@ func (t *trimmer) pod(p *corev1.Pod) {
 	}
 	p.Status = corev1.PodStatus{
 		Phase: corev1.PodPhase(t.shared.text(string(p.Status.Phase))), Conditions: ownConditions(p.Status.Conditions),
+		VolumeHealth: p.Status.VolumeHealth,
 	}
 }
 

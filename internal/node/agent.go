@@ -209,6 +209,7 @@ func (a *Agent) assemble(search leftovers.Options) {
 		Pods:   a.Caches.Pods(),
 		Claims: a.Caches.Claims(), Volumes: a.Caches.Volumes(), Liveness: liveness, Events: a.Events, Log: a.Log,
 		Every: a.StatsEvery, HealthChanged: a.pods.Add, MountsRead: unknown.Check,
+		StorageHealth: a.node.SetStorageHealth,
 	})
 }
 

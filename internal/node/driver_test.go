@@ -55,6 +55,9 @@ type fakeDriver struct {
 	usage      []*csipb.VolumeUsage
 	problems   []*csipb.VolumeHealth_VolumeHealthEntry
 	hasHealth  bool
+	// storage is what it says of its storage; noHealth is the error of NodeGetVolumeHealth.
+	storage  []*csipb.NodeGetStorageHealthResponse_StorageBackendHealth
+	noHealth error
 	// mount, when set, mounts something at a target, mountStage at a staging
 	// path.
 	mount, mountStage func(path string) error
@@ -195,7 +198,8 @@ func (d *fakeDriver) NodeGetCapabilities(
 		can = append(can, csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
 	}
 	if d.hasHealth {
-		can = append(can, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS, csipb.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
+		can = append(can, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS, csipb.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
+			csipb.NodeServiceCapability_RPC_GET_STORAGE_HEALTH)
 	}
 	for _, c := range can {
 		r.Capabilities = append(r.Capabilities, &csipb.NodeServiceCapability{
@@ -347,11 +351,22 @@ func (d *fakeDriver) NodeGetVolumeStats(
 }
 
 func (d *fakeDriver) NodeGetVolumeHealth(
-	_ context.Context, r *csipb.NodeGetVolumeHealthRequest,
+	ctx context.Context, r *csipb.NodeGetVolumeHealthRequest,
 ) (*csipb.NodeGetVolumeHealthResponse, error) {
+	if err := d.call(ctx, "health:"+r.VolumeId+":"+r.VolumePublishPath); err != nil {
+		return nil, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return &csipb.NodeGetVolumeHealthResponse{
 		VolumeHealth: &csipb.VolumeHealth{VolumeId: r.VolumeId, HealthStatuses: d.problems},
-	}, nil
+	}, d.noHealth
+}
+
+func (d *fakeDriver) NodeGetStorageHealth(
+	context.Context, *csipb.NodeGetStorageHealthRequest,
+) (*csipb.NodeGetStorageHealthResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &csipb.NodeGetStorageHealthResponse{BackendHealth: d.storage}, nil
 }

@@ -19,11 +19,13 @@ func Writes() []kube.Access {
 				"status.addresses").
 			Shared("says that it is there; nodelife says so of a silent one", kube.Condition(corev1.NodeReady)),
 		kube.Write("storage.k8s.io", "csinodes", "create", "update", "delete").Only("spec.drivers"),
+		kube.Write("storage.k8s.io", "csinodes/status", "update").Only("status.storageHealth"),
 		kube.Write("coordination.k8s.io", "leases", "create", "update").Only("spec"),
 		kube.Write("", "pods/status", "patch").Only(kube.Condition(volume.ConditionVolumesMounted),
 			kube.Condition(volume.ConditionVolumesHealthy), kube.Annotation(volume.AnnNextMounted),
 			kube.Annotation(volume.AnnCalledAt),
-			kube.Annotation(volume.AnnNextHealthy), "status.phase", "status.reason", "status.message"),
+			kube.Annotation(volume.AnnNextHealthy), "status.phase", "status.reason", "status.message",
+			"status.volumeHealth"),
 		kube.Write("", "pods", "delete").Shared("for good, when nothing is mounted for them any more", "deletion"),
 		kube.Write("", "persistentvolumeclaims/status", "patch").Shared("when the node has had its turn, over the version "+
 			"that it has read", "status.capacity", "status.allocatedResourceStatuses",

@@ -12,6 +12,10 @@ func AttacherLease(driver string) string { return leaseName("external-attacher-l
 // ResizerLease returns the name of the lease of a driver's resizer.
 func ResizerLease(driver string) string { return leaseName("external-resizer-", driver) }
 
+// HealthLease returns the name of the lease of whoever asks a driver's controller how volumes are, as
+// external-health-monitor does.
+func HealthLease(driver string) string { return leaseName("external-health-monitor-leader-", driver) }
+
 // SnapshotterLease returns the name of the lease of a driver's snapshotter, and SnapshotControllerLease that of the
 // snapshot-controller of a cluster.
 func SnapshotterLease(driver string) string { return leaseName("external-snapshotter-leader-", driver) }

@@ -93,6 +93,7 @@ func (c *hostCluster) leases() {
 	for lease, want := range map[string]string{
 		volume.ProvisionerLease(sharedDriver): "", volume.AttacherLease(sharedDriver): "",
 		volume.ResizerLease(sharedDriver): "", volume.AttacherLease(lentDriver): refused,
+		volume.HealthLease(sharedDriver): "", volume.HealthLease(lentDriver): refused,
 		volume.ProvisionerLease(networkDriver): refused, volume.ResizerLease(ownDriver): refused, "kube-scheduler": refused,
 	} {
 		all := c.n1.CoordinationV1().Leases(volume.NamespaceSystem)

@@ -25,8 +25,6 @@ type Options struct {
 	Listen string
 	// Names are additional host names and addresses in the server's certificate.
 	Names []string
-	// FeatureGates are Kubernetes' feature gates with another value than this version's default.
-	FeatureGates map[string]bool
 	// RBAC are ClusterRoles and ClusterRoleBindings that the server creates or updates at
 	// every start.
 	RBAC []runtime.Object
@@ -42,6 +40,8 @@ type Options struct {
 	ForgetUnreadable bool
 	// Collects says that a garbage collector runs, so deletions may wait for it.
 	Collects bool
+	// FeatureGates turns features of Kubernetes on or off, by their names; see gates for those that are on anyway.
+	FeatureGates map[string]bool
 	// NoSync omits fsync; for tests only.
 	NoSync bool
 	// Quota is the size of the database at which etcd refuses writes; 0 is what

@@ -96,7 +96,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 
 // open sets the feature gates, and takes the data directory for this process.
 func (s *Server) open(o Options) (err error) {
-	if err = openGates(o.FeatureGates); err == nil {
+	if err = setGates(o.FeatureGates); err == nil {
 		s.dir, err = datadir.Open(o.DataDir)
 	}
 	return err

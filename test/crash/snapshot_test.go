@@ -56,7 +56,8 @@ func snapshotScenarios() []scenario {
 	return append(rows, scenario{
 		name:    "a snapshot is kept, and deleted later",
 		prepare: play(classOf(storagev1.VolumeBindingImmediate), snapshotClass("Retain")),
-		play:    play(makeClaim, bound, makeSnapshot, ready, deleteSnapshot, snapshotKept, deleteKept, noSnapshot, deleteClaim),
+		play: play(makeClaim, bound, makeSnapshot, ready, deleteSnapshot, snapshotKept, deleteKept, noSnapshot,
+			deleteClaim),
 	})
 }
 

@@ -132,6 +132,20 @@ func (r *Record) Target(path string) *Target {
 	return nil
 }
 
+// Attempted returns where a driver was last asked to publish a volume that is published nowhere; it is empty if that
+// came to nothing. ok is false while the volume is being taken away.
+func (r *Record) Attempted() (path string, ok bool) {
+	for _, t := range r.Targets {
+		switch t.Phase {
+		case Publishing:
+			path = t.Path
+		case Unpublishing:
+			return "", false
+		}
+	}
+	return path, r.Stage != Unstaging
+}
+
 // Serves says whether a target is mounted as its Pod asks: published, and bound at the host path, if
 // any.
 func (t *Target) Serves(host string) bool {

@@ -28,6 +28,29 @@ func TestServes(t *testing.T) {
 	}
 }
 
+// TestAttempted: a driver is asked about a volume that it was asked to mount, and not about one that it takes away.
+func TestAttempted(t *testing.T) {
+	at := func(path string, p Phase) Target { return Target{Path: path, Phase: p} }
+	for name, c := range map[string]struct {
+		record Record
+		want   string
+		ok     bool
+	}{
+		"staging failed":            {Record{}, "", true},
+		"staging may have failed":   {Record{Stage: Staging}, "", true},
+		"publishing failed":         {Record{Stage: Staged}, "", true},
+		"publishing may have":       {Record{Stage: Staged, Targets: []Target{at("/a", Publishing)}}, "/a", true},
+		"it is being unpublished":   {Record{Targets: []Target{at("/a", Publishing), at("/b", Unpublishing)}}, "", false},
+		"it is being unstaged":      {Record{Stage: Unstaging}, "", false},
+		"it is staged and wanted":   {Record{Stage: Staged, Targets: []Target{at("/a", Published)}}, "", true},
+		"nothing is known about it": {Record{Targets: []Target{at("/a", "")}}, "", true},
+	} {
+		if path, ok := c.record.Attempted(); path != c.want || ok != c.ok {
+			t.Errorf("%s: %q, %v", name, path, ok)
+		}
+	}
+}
+
 // TestSetSecrets: a record names the Secrets that its volume's object names now, and is
 // no longer in doubt about them.
 func TestSetSecrets(t *testing.T) {

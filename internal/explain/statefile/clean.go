@@ -240,7 +240,17 @@ func (c cleaner) driver(d *storagev1.CSIDriver) *storagev1.CSIDriver {
 }
 
 func (c cleaner) csiNode(n *storagev1.CSINode) *storagev1.CSINode {
-	return &storagev1.CSINode{ObjectMeta: c.meta(&n.ObjectMeta), Spec: n.Spec}
+	out := &storagev1.CSINode{ObjectMeta: c.meta(&n.ObjectMeta), Spec: n.Spec}
+	for _, h := range n.Status.StorageHealth {
+		var kept []storagev1.StorageHealthCondition
+		for _, s := range h.HealthConditions {
+			s.Reason, s.Message = c.text(s.Reason), c.text(s.Message)
+			kept = append(kept, s)
+		}
+		h.HealthConditions = kept
+		out.Status.StorageHealth = append(out.Status.StorageHealth, h)
+	}
+	return out
 }
 
 func (c cleaner) lease(l *coordinationv1.Lease) *coordinationv1.Lease {

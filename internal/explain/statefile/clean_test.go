@@ -77,6 +77,12 @@ func secrets(s *scene) {
 	}
 	s.Class.Annotations[volume.AnnDefaultClass] = "true"
 	s.Claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: "Resizing", Message: text}}
+	s.CSI1.Status.StorageHealth = []storagev1.StorageHealth{{
+		Name: whytest.Driver, HealthConditions: []storagev1.StorageHealthCondition{{Reason: text, Message: text}},
+	}}
+	s.Claim.Status.HealthStatus = &corev1.VolumeHealthStatus{
+		HealthConditions: []corev1.VolumeHealthCondition{{Reason: text, Message: text}},
+	}
 	s.Volume.Spec.CSI.VolumeAttributes, s.Class.Parameters, s.Attachment.Status.AttachmentMetadata = attributes,
 		attributes, attributes
 	s.Volume.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Name: hidden}
@@ -120,6 +126,9 @@ func secretPod(s *scene, text string, attributes map[string]string) {
 			},
 		}}})
 	s.Pod.Status.Message = text
+	s.Pod.Status.VolumeHealth = []corev1.PodVolumeHealth{{
+		Name: "in", HealthConditions: []corev1.VolumeHealthCondition{{Reason: text, Message: text}},
+	}}
 	s.Pod.Status.Conditions[0].Message = text
 	s.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 		Name: "c", State: corev1.ContainerState{

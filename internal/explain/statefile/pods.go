@@ -14,6 +14,21 @@ func (c cleaner) claim(p *corev1.PersistentVolumeClaim) *corev1.PersistentVolume
 		cond.Message = c.text(cond.Message)
 		out.Status.Conditions = append(out.Status.Conditions, cond)
 	}
+	if h := p.Status.HealthStatus; h != nil {
+		out.Status.HealthStatus = &corev1.VolumeHealthStatus{
+			HealthConditions: c.health(h.HealthConditions), LastTransitionTime: h.LastTransitionTime,
+		}
+	}
+	return out
+}
+
+// health keeps what drivers have said of a volume.
+func (c cleaner) health(all []corev1.VolumeHealthCondition) []corev1.VolumeHealthCondition {
+	var out []corev1.VolumeHealthCondition
+	for _, h := range all {
+		h.Reason, h.Message = c.text(h.Reason), c.text(h.Message)
+		out = append(out, h)
+	}
 	return out
 }
 
@@ -119,6 +134,10 @@ func (c cleaner) podStatus(s *corev1.PodStatus) corev1.PodStatus {
 	for _, cond := range s.Conditions {
 		cond.Message = c.text(cond.Message)
 		out.Conditions = append(out.Conditions, cond)
+	}
+	for _, h := range s.VolumeHealth {
+		h.HealthConditions = c.health(h.HealthConditions)
+		out.VolumeHealth = append(out.VolumeHealth, h)
 	}
 	out.ContainerStatuses, out.InitContainerStatuses = c.containers(s.ContainerStatuses),
 		c.containers(s.InitContainerStatuses)

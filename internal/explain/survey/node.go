@@ -10,6 +10,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/health"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
@@ -89,6 +90,9 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 	}
 	var out []chain.Link
 	for _, d := range n.Spec.Drivers {
+		if b, bad := health.TellStorage(n, d.Name, nil); bad {
+			out = append(out, chain.New("csidriver/"+d.Name, chain.Problem, b.Reason, b.Message, b.Next))
+		}
 		other := drivers.SharesID(w.View, d, node.Name)
 		if other != "" && !attach.SkipsAttach(cluster.Find(w.View.Drivers, d.Name)) {
 			out = append(out, chain.New("csidriver/"+d.Name, chain.Problem, volume.ReasonSharedNodeID,

@@ -17,8 +17,8 @@ func TestExplanations(t *testing.T) {
 	for file, rows := range map[string][]whytest.Row{
 		"claims.txt": whytest.ClaimRows(), "attachments.txt": whytest.AttachmentRows(),
 		"consumers.txt": whytest.ConsumerRows(), "growth.txt": whytest.GrowthRows(),
-		"attributes.txt": whytest.AttributesRows(),
-		"volumes.txt":    whytest.VolumeRows(), "moves.txt": whytest.MoveRows(), "deleted.txt": whytest.DeletedRows(),
+		"attributes.txt": whytest.AttributesRows(), "health.txt": whytest.HealthRows(),
+		"volumes.txt": whytest.VolumeRows(), "moves.txt": whytest.MoveRows(), "deleted.txt": whytest.DeletedRows(),
 	} {
 		whytest.Equal(t, file, whytest.Written(t, rows, func(*scene) {}))
 	}

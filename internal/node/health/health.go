@@ -9,9 +9,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/health"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
@@ -36,6 +39,8 @@ type Options struct {
 	Every time.Duration
 	// HealthChanged receives the keys of the Pods of a volume whose health has changed.
 	HealthChanged func(pod string)
+	// StorageHealth receives what a driver tells of its storage.
+	StorageHealth func(ctx context.Context, driver string, conditions []storagev1.StorageHealthCondition)
 	// MountsRead receives the mount table that each inspection reads.
 	MountsRead func(points map[string]mount.Point)
 }
@@ -47,8 +52,6 @@ type Monitor struct {
 	mu sync.Mutex
 	// last is the latest state of each volume, by its key.
 	last map[string]Stats
-	// reportsHealth says which drivers have the capability GET_VOLUME_HEALTH.
-	reportsHealth map[*csi.Driver]bool
 	// asking are the drivers whose poll is in flight.
 	asking map[string]bool
 	// writable are the paths that were writable at some time.
@@ -58,8 +61,7 @@ type Monitor struct {
 // New returns a Monitor that is not started.
 func New(o Options) *Monitor {
 	return &Monitor{
-		Options: o, last: map[string]Stats{}, reportsHealth: map[*csi.Driver]bool{}, asking: map[string]bool{},
-		writable: map[string]bool{},
+		Options: o, last: map[string]Stats{}, asking: map[string]bool{}, writable: map[string]bool{},
 	}
 }
 
@@ -85,6 +87,9 @@ func (m *Monitor) Run(ctx context.Context) {
 		case <-tick.C:
 		}
 		byDriver := map[string][]*decide.Record{}
+		for _, name := range m.Drivers.Names() {
+			byDriver[name] = nil
+		}
 		for _, r := range m.Journal.List() {
 			byDriver[r.Driver] = append(byDriver[r.Driver], r)
 		}
@@ -222,35 +227,55 @@ func (m *Monitor) update(r *decide.Record, now Stats, state decide.State) {
 	before, known := m.last[r.Key()]
 	m.last[r.Key()] = now
 	m.mu.Unlock()
+	pods := m.consumers(r)
 	if before.Health != now.Health {
-		m.recordEvents(r, now)
+		m.recordEvents(r, now, pods)
 	}
-	if before.Health == now.Health && known {
+	if known && before.Health == now.Health && before.Told == now.Told &&
+		health.Same(before.Conditions, now.Conditions) {
 		return
 	}
-	for _, t := range r.Targets {
-		m.HealthChanged(t.PodNamespace + "/" + t.PodName)
+	for _, pod := range pods {
+		m.HealthChanged(cluster.Key(pod))
 	}
 }
 
+// consumers returns the Pods that have a volume, and those that want it through its claim.
+func (m *Monitor) consumers(r *decide.Record) []*corev1.Pod {
+	byUID := map[types.UID]*corev1.Pod{}
+	for _, t := range r.Targets {
+		if pod, ok := m.Pods.ByUID(t.PodUID); ok {
+			byUID[pod.UID] = pod
+		}
+	}
+	for _, pv := range m.Volumes.By(cluster.VolumesByHandle, r.Key()) {
+		if ref := pv.Spec.ClaimRef; ref != nil {
+			for _, pod := range m.Pods.By(cluster.PodsByClaim, ref.Namespace+"/"+ref.Name) {
+				if !cluster.Finished(pod) {
+					byUID[pod.UID] = pod
+				}
+			}
+		}
+	}
+	return slices.Collect(maps.Values(byUID))
+}
+
 // recordEvents records the new health of a volume at its Pods and its claim.
-func (m *Monitor) recordEvents(r *decide.Record, now Stats) {
+func (m *Monitor) recordEvents(r *decide.Record, now Stats, pods []*corev1.Pod) {
 	b := decide.Health(r.Volume, m.Node, now.Health, now.Next)
 	record := m.Events.Warn
 	if now.Health == "" {
 		record = m.Events.Note
 	}
-	for _, t := range r.Targets {
-		if pod, ok := m.Pods.ByUID(t.PodUID); ok {
-			record(pod, b)
-		}
+	for _, pod := range pods {
+		record(pod, b)
 	}
 	if claim, ok := m.Claims.Get(now.ClaimNamespace + "/" + now.ClaimName); ok {
 		record(claim, b)
 	}
 }
 
-// removeStale deletes the state of volumes and drivers that are gone.
+// removeStale deletes the state of volumes that are gone.
 func (m *Monitor) removeStale() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -266,9 +291,4 @@ func (m *Monitor) removeStale() {
 		}
 	}
 	maps.DeleteFunc(m.writable, func(path string, _ bool) bool { return !published[path] })
-	for d := range m.reportsHealth {
-		if now, ok := m.Drivers.Get(d.Name); !ok || now != d {
-			delete(m.reportsHealth, d)
-		}
-	}
 }

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/health"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
 )
@@ -16,84 +18,133 @@ import (
 // askTimeout bounds a poll of a driver.
 const askTimeout = 10 * time.Second
 
-// pollDriver reads the state of a driver's volumes; d is nil if it is not registered. A driver that
+// asks says which questions a driver answers.
+type asks struct{ stats, health bool }
+
+// place is where a driver is asked about a volume.
+type place struct {
+	path string
+	// published says that the volume can be seen there; otherwise it was only tried to publish it.
+	published bool
+}
+
+// placeOf returns where to ask about a volume, and whether to ask at all.
+func placeOf(r *decide.Record, points map[string]mount.Point) (place, bool) {
+	hidden := false
+	for _, t := range r.Targets {
+		if t.Phase != decide.Published {
+			continue
+		}
+		if !covered(t, points) {
+			return place{t.Path, true}, true
+		}
+		hidden = true
+	}
+	path, ok := r.Attempted()
+	return place{path: path}, ok && !hidden
+}
+
+// pollDriver reads the state of a driver's volumes and of its storage; d is nil if it is not registered. A driver that
 // does not answer for one volume is not asked about the others.
 func (m *Monitor) pollDriver(
 	ctx context.Context, d *csi.Driver, records []*decide.Record, points map[string]mount.Point,
 ) {
-	hasHealth := d != nil && m.supportsHealth(ctx, d)
-	poll := d != nil && (d.Node.Stats || hasHealth)
+	var ask asks
+	if d != nil {
+		ask = asks{stats: d.Node.Stats, health: d.Node.VolumeHealth}
+	}
+	measure := !ask.stats
 	for _, r := range records {
-		i := slices.IndexFunc(r.Targets, func(t decide.Target) bool {
-			return t.Phase == decide.Published && !covered(t, points)
-		})
-		if i < 0 {
+		at, ok := placeOf(r, points)
+		if !ok {
 			continue
 		}
-		now, polled := m.lastOf(r), false
-		if poll {
-			err := m.pollVolume(ctx, d, r, r.Targets[i].Path, hasHealth, &now)
-			if polled = err == nil; !polled {
-				m.Log.Debug("driver does not say how its volume is", "driver", d.Name, "volume", r.Volume, "err", err)
-				poll = decide.AskNext(csi.AnswerOf(err))
-			}
+		now := m.lastOf(r)
+		polled, inspected := m.pollVolume(ctx, d, r, at, &ask, &now), false
+		var state decide.State
+		if at.published {
+			state, inspected = m.inspect(ctx, r, at.path, points, &now, measure)
+		} else {
+			now.Usage = mount.Usage{}
+			state = stateOf(now)
 		}
-		state, inspected := m.inspect(ctx, r, r.Targets[i].Path, points, &now, d == nil || !d.Node.Stats)
 		if polled || inspected {
 			m.update(r, now, state)
 		}
 	}
+	if d != nil && d.Node.StorageHealth {
+		m.pollStorage(ctx, d)
+	}
 }
 
-// supportsHealth asks a driver once whether it has the capability GET_VOLUME_HEALTH.
-func (m *Monitor) supportsHealth(ctx context.Context, d *csi.Driver) bool {
-	m.mu.Lock()
-	supported, known := m.reportsHealth[d]
-	m.mu.Unlock()
-	if known {
-		return supported
-	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	r, err := d.NodeClient().NodeGetCapabilities(ctx, &csipb.NodeGetCapabilitiesRequest{})
-	if err != nil {
-		return false
-	}
-	supported = slices.ContainsFunc(r.GetCapabilities(), func(c *csipb.NodeServiceCapability) bool {
-		return c.GetRpc().GetType() == csipb.NodeServiceCapability_RPC_GET_VOLUME_HEALTH
-	})
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.reportsHealth[d] = supported
-	return supported
-}
-
-// pollVolume asks a driver for the usage and the health of a volume. It changes now only if both
-// calls succeed.
+// pollVolume asks a driver about a volume, and says whether it has answered anything. Each question stands for itself:
+// a driver that cannot measure a volume is the first that should tell what is wrong with it.
 func (m *Monitor) pollVolume(
-	ctx context.Context, d *csi.Driver, r *decide.Record, path string, health bool, now *Stats,
-) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	answer := *now
-	if d.Node.Stats {
-		s, err := d.NodeClient().NodeGetVolumeStats(ctx,
-			&csipb.NodeGetVolumeStatsRequest{VolumeId: r.Handle, VolumePath: path, StagingTargetPath: r.StagingPath})
-		if err != nil {
-			return err
+	ctx context.Context, d *csi.Driver, r *decide.Record, at place, ask *asks, now *Stats,
+) (answered bool) {
+	try := func(question func(context.Context, *csi.Driver, *decide.Record, string, *Stats) error) {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		err := question(ctx, d, r, at.path, now)
+		if err == nil {
+			answered = true
+			return
 		}
-		answer.Usage = usage(s.GetUsage())
-	}
-	if health {
-		h, err := d.NodeClient().NodeGetVolumeHealth(ctx,
-			&csipb.NodeGetVolumeHealthRequest{VolumeId: r.Handle, VolumePublishPath: path, StagingTargetPath: r.StagingPath})
-		if err != nil {
-			return err
+		m.Log.Debug("driver does not say how its volume is", "driver", d.Name, "volume", r.Volume, "err", err)
+		if !decide.AskNext(csi.AnswerOf(err)) {
+			*ask = asks{}
 		}
-		answer.problems = problems(h.GetVolumeHealth().GetHealthStatuses())
 	}
-	*now = answer
+	if ask.stats && at.published {
+		try(askUsage)
+	}
+	if ask.health {
+		try(askHealth)
+	}
+	return answered
+}
+
+func askUsage(ctx context.Context, d *csi.Driver, r *decide.Record, path string, now *Stats) error {
+	s, err := d.NodeClient().NodeGetVolumeStats(ctx,
+		&csipb.NodeGetVolumeStatsRequest{VolumeId: r.Handle, VolumePath: path, StagingTargetPath: r.StagingPath})
+	if err == nil {
+		now.Usage = usage(s.GetUsage())
+	}
+	return err
+}
+
+// askHealth changes nothing if the driver answers with an error: that is no recovery.
+func askHealth(ctx context.Context, d *csi.Driver, r *decide.Record, path string, now *Stats) error {
+	h, err := d.NodeClient().NodeGetVolumeHealth(ctx,
+		&csipb.NodeGetVolumeHealthRequest{VolumeId: r.Handle, VolumePublishPath: path, StagingTargetPath: r.StagingPath})
+	if err != nil {
+		return err
+	}
+	var all []health.Report
+	for _, e := range h.GetVolumeHealth().GetHealthStatuses() {
+		all = append(all, health.Report{Status: e.GetStatus().String(), Reason: e.GetReason(), Message: e.GetMessage()})
+	}
+	now.Told, now.Conditions, now.problems = true, health.OfVolume(all), problems(h.GetVolumeHealth().GetHealthStatuses())
 	return nil
+}
+
+// pollStorage asks a driver how its storage is, seen from this node.
+func (m *Monitor) pollStorage(ctx context.Context, d *csi.Driver) {
+	asking, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	s, err := d.NodeClient().NodeGetStorageHealth(asking, &csipb.NodeGetStorageHealthRequest{})
+	if err != nil {
+		m.Log.Debug("driver does not say how its storage is", "driver", d.Name, "err", err)
+		return
+	}
+	var all []health.Report
+	for _, e := range s.GetBackendHealth() {
+		r := health.Report{Status: e.GetStatus().String(), Reason: e.GetReason(), Message: e.GetMessage()}
+		r.AccessMode, r.VolumeMode = csi.KubernetesModes[corev1.PersistentVolumeAccessMode,
+			corev1.PersistentVolumeMode](e.GetVolumeCapability())
+		all = append(all, r)
+	}
+	m.StorageHealth(ctx, d.Name, health.OfStorage(all))
 }
 
 // usage converts a driver's answer; negative numbers count as 0.

@@ -3,6 +3,8 @@ package health
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -15,6 +17,9 @@ type Stats struct {
 	Usage mount.Usage
 	// Health is what is wrong with it, empty if nothing is; Next is who has to act.
 	Health, Next string
+	// Told says that its driver has told how it is, and Conditions are what it told, in the form of the API.
+	Told       bool
+	Conditions []corev1.VolumeHealthCondition
 	// At is the time of the last inspection.
 	At time.Time
 	// problems is what the driver reports as wrong.

@@ -70,7 +70,9 @@ type Node struct {
 func New(o Options) *Node {
 	n := &Node{
 		Options: o, recreate: make(chan struct{}, 1), Marks: newMarks(o.Client, o.Name, o.Nodes.Wrote),
-		object: &object{client: o.Client, name: o.Name, labels: o.Labels, controlPlane: o.ControlPlane, log: o.Log},
+		object: &object{
+			client: o.Client, name: o.Name, labels: o.Labels, controlPlane: o.ControlPlane, log: o.Log, well: map[string]bool{},
+		},
 	}
 	n.limits = limits{
 		object: n.object, drivers: o.Drivers, spec: n.Spec,

@@ -48,6 +48,8 @@ type object struct {
 
 	// mu serialises the changes of drivers.
 	mu sync.Mutex
+	// well are the drivers whose storage was well when they were asked last, which the CSINode shows by saying nothing.
+	well map[string]bool
 
 	// notes guards refused, and serialises its writes.
 	notes sync.Mutex
@@ -256,7 +258,7 @@ func nodeIDs(node *corev1.Node) (map[string]string, error) {
 	return ids, nil
 }
 
-// Unregister removes the driver's entry of the CSINode and its id from the
+// Unregister removes the driver's entry of the CSINode, what it has told of its storage, and its id from the
 // Node's annotation; the topology labels stay, as with a kubelet (S1-008,
 // S1-009, S1-011).
 func (o *object) Unregister(ctx context.Context, name string) error {
@@ -279,6 +281,9 @@ func (o *object) Unregister(ctx context.Context, name string) error {
 		delete(ids, name)
 		return o.writeIDs(ctx, node, ids, nil)
 	})
+	if err == nil {
+		err = o.forgetStorage(ctx, name)
+	}
 	if err != nil {
 		return fmt.Errorf("take driver %s from node %s: %w", name, o.name, err)
 	}
@@ -381,6 +386,9 @@ func (o *object) drivers(ctx context.Context) ([]string, error) {
 	all := map[string]bool{}
 	for _, d := range c.Spec.Drivers {
 		all[d.Name] = true
+	}
+	for _, h := range c.Status.StorageHealth {
+		all[h.Name] = true
 	}
 	ids, _ := nodeIDs(node)
 	for name := range ids {

@@ -13,45 +13,71 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/health"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// writeCondition writes the result of podState into the Pod's status, and returns whether it has
-// changed. The UID in the patch excludes another Pod of the same name.
-func (p *Pods) writeCondition(
-	ctx context.Context, pod *corev1.Pod, ready bool, b volume.Because,
-) (changed bool, err error) {
+// report is what a Pod's status and annotations are to say of its volumes.
+type report struct {
+	reason     any
+	conditions []corev1.PodCondition
+	notes      map[string]any
+	health     []corev1.PodVolumeHealth
+	// changed says that conditions or notes differ from those of the Pod, healthChanged that health does.
+	changed, healthChanged bool
+}
+
+// report returns what to write of the result of podState.
+func (p *Pods) report(pod *corev1.Pod, ready bool, b volume.Because) report {
 	want := corev1.PodCondition{
 		Type: volume.ConditionVolumesMounted, Status: corev1.ConditionFalse,
 		Reason: string(b.Reason), Message: b.Message,
 	}
-	var reason any
+	r := report{notes: map[string]any{volume.AnnCalledAt: p.calledAt(pod, b)}}
 	if ready {
-		want.Status, reason = corev1.ConditionTrue, string(volume.ReasonMounted)
+		want.Status, r.reason = corev1.ConditionTrue, string(volume.ReasonMounted)
 	}
-	same := setTransitionTime(&want, uses.Mounted(pod))
-	conditions, next := []corev1.PodCondition{want}, map[string]string{volume.AnnNextMounted: b.Next}
+	r.changed = !setTransitionTime(&want, uses.Mounted(pod))
+	next := map[string]string{volume.AnnNextMounted: b.Next}
+	r.conditions = []corev1.PodCondition{want}
 	if h, who := p.podHealth(pod); h != nil {
-		same = setTransitionTime(h, uses.Condition(pod, h.Type)) && same
-		conditions, next[volume.AnnNextHealthy] = append(conditions, *h), who
+		r.changed = !setTransitionTime(h, uses.Condition(pod, h.Type)) || r.changed
+		r.conditions, next[volume.AnnNextHealthy] = append(r.conditions, *h), who
 	}
-	notes := map[string]any{volume.AnnCalledAt: p.calledAt(pod, b)}
 	for name, who := range next {
-		if same = same && pod.Annotations[name] == who; who == "" {
-			notes[name] = nil
-			continue
+		r.changed = r.changed || pod.Annotations[name] != who
+		if r.notes[name] = who; who == "" {
+			r.notes[name] = nil
 		}
-		notes[name] = who
 	}
-	if same {
+	r.health, r.healthChanged = p.volumeHealth(pod)
+	return r
+}
+
+// patch returns the patch that writes a report. The UID in it excludes another Pod of the same name.
+func (r report) patch(pod *corev1.Pod) ([]byte, error) {
+	status := map[string]any{"reason": r.reason, "conditions": r.conditions}
+	if r.healthChanged {
+		// The list is replaced as a whole.
+		status["volumeHealth"] = r.health
+	}
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID, "annotations": r.notes}, "status": status,
+	})
+}
+
+// writeCondition writes the result of podState and the health of volumes into the Pod's status, and returns whether it
+// has changed.
+func (p *Pods) writeCondition(
+	ctx context.Context, pod *corev1.Pod, ready bool, b volume.Because,
+) (changed bool, err error) {
+	r := p.report(pod, ready, b)
+	if !r.changed && (!r.healthChanged || p.dropsHealth.Load()) {
 		return false, nil
 	}
-	body, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID, "annotations": notes},
-		"status":   map[string]any{"reason": reason, "conditions": conditions},
-	})
+	body, err := r.patch(pod)
 	if err != nil {
 		return false, fmt.Errorf("write condition of pod %s: %w", cluster.Key(pod), err)
 	}
@@ -64,7 +90,23 @@ func (p *Pods) writeCondition(
 		return false, fmt.Errorf("write condition of pod %s: %w", cluster.Key(pod), err)
 	}
 	p.Cache.Wrote(written)
+	if r.healthChanged {
+		p.dropsHealth.Store(len(written.Status.VolumeHealth) == 0)
+	}
 	return true, nil
+}
+
+// volumeHealth returns the volumeHealth of the Pod's status, and whether it differs from what the Pod has. Inline
+// volumes have no entry, as with a kubelet.
+func (p *Pods) volumeHealth(pod *corev1.Pod) (told []corev1.PodVolumeHealth, news bool) {
+	var seen []health.Seen
+	for _, u := range p.Finder.Of(pod) {
+		if u.PV != nil && !u.Inline {
+			s, _ := p.health.Of(u.Key())
+			seen = append(seen, health.Seen{Name: u.Name, Known: s.Told, Conditions: s.Conditions})
+		}
+	}
+	return health.OfPod(pod.Status.VolumeHealth, seen, metav1.Now())
 }
 
 // calledAt returns the annotation of the call that a Pod waits for; nil removes it.

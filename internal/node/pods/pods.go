@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,6 +54,10 @@ type Pods struct {
 	volumes *volumes.Volumes
 	health  *health.Monitor
 	queue   *queue.Queue[string]
+
+	// dropsHealth says that the API server dropped the health of volumes when it was written last. Then it is written with
+	// other changes only.
+	dropsHealth atomic.Bool
 
 	mu sync.Mutex
 	// firstSeen is when the volumes of a Pod were first in progress, by the Pod's UID.

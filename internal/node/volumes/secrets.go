@@ -17,26 +17,36 @@ import (
 
 var errRecordLost = errors.New("the journal's record of it was lost, and its object is gone")
 
-// SecretValues returns the values of the Secrets that the journal says a driver received for a volume.
-// It fails if one of them can no longer be read.
+// SecretValues returns the values of the Secrets that the journal says a driver received for a volume, or for all of
+// its volumes if the id is empty. It fails if one of them can no longer be read.
 func (p *shared) SecretValues(ctx context.Context, driver, volumeID string) ([]string, error) {
-	r := p.Journal.Get(volume.Key(driver, volumeID))
-	if r == nil {
-		return nil, nil
-	}
-	if r.SecretsUnknown {
-		return nil, fmt.Errorf("what volume %s was mounted with: %w", cmp.Or(r.Volume, r.Handle), errRecordLost)
-	}
 	var out []string
-	for _, ref := range []*decide.SecretRef{r.StageSecret, r.PublishSecret, r.GrowSecret} {
-		if ref == nil {
-			continue
+	read := map[decide.SecretRef]bool{}
+	for _, r := range p.recordsOf(driver, volumeID) {
+		if r.SecretsUnknown {
+			return nil, fmt.Errorf("what volume %s was mounted with: %w", cmp.Or(r.Volume, r.Handle), errRecordLost)
 		}
-		data, err := kube.SecretData(ctx, p.Client, &corev1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
-		if err != nil {
-			return nil, fmt.Errorf("what volume %s was mounted with: %w", r.Volume, err)
+		for _, ref := range []*decide.SecretRef{r.StageSecret, r.PublishSecret, r.GrowSecret} {
+			if ref == nil || read[*ref] {
+				continue
+			}
+			data, err := kube.SecretData(ctx, p.Client, &corev1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
+			if err != nil {
+				return nil, fmt.Errorf("what volume %s was mounted with: %w", r.Volume, err)
+			}
+			read[*ref], out = true, append(out, slices.Collect(maps.Values(data))...)
 		}
-		out = append(out, slices.Collect(maps.Values(data))...)
 	}
 	return out, nil
+}
+
+// recordsOf returns the record of a volume, if any, or those of all volumes of the driver if the id is empty.
+func (p *shared) recordsOf(driver, volumeID string) []*decide.Record {
+	if volumeID == "" {
+		return slices.DeleteFunc(p.Journal.List(), func(r *decide.Record) bool { return r.Driver != driver })
+	}
+	if r := p.Journal.Get(volume.Key(driver, volumeID)); r != nil {
+		return []*decide.Record{r}
+	}
+	return nil
 }

@@ -133,7 +133,8 @@ func (w *write) lease() error {
 	}
 	return w.mayLead("lease "+name, func(driver string) bool {
 		return name == volume.ProvisionerLease(driver) || name == volume.AttacherLease(driver) ||
-			name == volume.ResizerLease(driver) || name == volume.SnapshotterLease(driver)
+			name == volume.ResizerLease(driver) || name == volume.SnapshotterLease(driver) ||
+			name == volume.HealthLease(driver)
 	})
 }
 

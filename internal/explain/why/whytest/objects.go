@@ -82,6 +82,9 @@ func NodeRows() []Row {
 			s.N1.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "x"}}
 			s.CSI1.Spec.Drivers[0].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(int32(32))}
 		}},
+		{"a node from which a storage is not well", "node/n1", func(s *Scene) {
+			s.StorageIll(corev1.PersistentVolumeBlock)
+		}},
 		{"a node with a mount that nobody knows", "node/n1", func(s *Scene) {
 			s.Warn(s.N1.UID, volume.ReasonMountUnknown,
 				mount.UnknownMounts([]string{"/r/pods/u/volumes/kubernetes.io~csi/v/mount"}).Message)

@@ -1,0 +1,86 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// maxTold bounds what is told of a volume at once.
+const maxTold = 800
+
+// TellVolume returns the reason of a volume that its driver says is not well, and whether it says so. The node is empty
+// for what the driver's controller says.
+func TellVolume(driver, name, node string, all []corev1.VolumeHealthCondition) (volume.Because, bool) {
+	var words []string
+	for _, c := range all {
+		words = append(words, phrase(string(c.Status), c.Reason, c.Message, ""))
+	}
+	what := "volume " + name
+	if node != "" {
+		what += " on node " + node
+	}
+	return tell(driver, what, words)
+}
+
+// TellStorage returns the reason of a volume whose driver says that its storage is not well on a node, and whether it
+// says so of volumes like this one. A nil volume is like all.
+func TellStorage(c *storagev1.CSINode, driver string, v *corev1.PersistentVolume) (volume.Because, bool) {
+	var words []string
+	for _, h := range c.Status.StorageHealth {
+		for _, s := range h.HealthConditions {
+			if h.Name == driver && affects(s, v) {
+				words = append(words, phrase(string(s.Status), s.Reason, s.Message, scope(s)))
+			}
+		}
+	}
+	return tell(driver, "its storage, seen from node "+c.Name, words)
+}
+
+// affects says whether a problem of a storage concerns a volume.
+func affects(s storagev1.StorageHealthCondition, v *corev1.PersistentVolume) bool {
+	if v == nil {
+		return true
+	}
+	return (s.AccessMode == nil || slices.Contains(v.Spec.AccessModes, *s.AccessMode)) &&
+		(s.VolumeMode == nil || cluster.IsBlock(s.VolumeMode) == cluster.IsBlock(v.Spec.VolumeMode))
+}
+
+// scope names the volumes that a problem of a storage concerns, if it does not concern all.
+func scope(s storagev1.StorageHealthCondition) string {
+	var words []string
+	if s.AccessMode != nil {
+		words = append(words, string(*s.AccessMode))
+	}
+	if s.VolumeMode != nil {
+		words = append(words, string(*s.VolumeMode))
+	}
+	return strings.Join(words, " ")
+}
+
+// phrase returns one problem in words.
+func phrase(status, reason, message, of string) string {
+	if of != "" {
+		status += " for " + of
+	}
+	if message = line(message); message != "" {
+		message = ": " + message
+	}
+	return fmt.Sprintf("%s (%s)%s", status, line(reason), message)
+}
+
+func tell(driver, what string, words []string) (volume.Because, bool) {
+	if len(words) == 0 {
+		return volume.Because{}, false
+	}
+	return volume.Because{
+		Reason: volume.ReasonUnhealthy, Next: driver,
+		Message: "driver " + driver + " says of " + what + ": " + cut(strings.Join(words, "; "), maxTold),
+	}, true
+}
