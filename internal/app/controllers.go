@@ -12,6 +12,7 @@ import (
 
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/capacity"
+	"volplane.dev/volplane/internal/controller/groupsnapshotter"
 	"volplane.dev/volplane/internal/controller/health"
 	"volplane.dev/volplane/internal/controller/modifier"
 	"volplane.dev/volplane/internal/controller/provisioner"
@@ -41,9 +42,10 @@ func DriverControllers() []string {
 }
 
 // ClusterControllers returns the names of the controllers that can run in a cluster of Kubernetes: those for one
-// driver, and the snapshot-controller, which Kubernetes does not have.
+// driver, also that for groups of snapshots, which a standalone control plane does not have, and the
+// snapshot-controller, which Kubernetes does not have.
 func ClusterControllers() []string {
-	return append(DriverControllers(), snapshotter.BindingDeclaration().Name)
+	return append(DriverControllers(), groupsnapshotter.Declaration().Name, snapshotter.BindingDeclaration().Name)
 }
 
 // limitGarbage sets the garbage collector's target to 50 % unless GOGC is set. The

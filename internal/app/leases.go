@@ -14,6 +14,7 @@ import (
 
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/capacity"
+	"volplane.dev/volplane/internal/controller/groupsnapshotter"
 	"volplane.dev/volplane/internal/controller/health"
 	"volplane.dev/volplane/internal/controller/modifier"
 	"volplane.dev/volplane/internal/controller/provisioner"
@@ -86,6 +87,7 @@ func leaseNames(roles []string, driver string) []string {
 		{modifier.Declaration().Name, volume.ResizerLease(driver)},
 		{snapshotter.Declaration().Name, volume.SnapshotterLease(driver)},
 		{health.Declaration().Name, volume.HealthLease(driver)},
+		{groupsnapshotter.Declaration().Name, volume.SnapshotterLease(driver)},
 		{snapshotter.BindingDeclaration().Name, volume.SnapshotControllerLease},
 	} {
 		if slices.Contains(roles, l.role) && !slices.Contains(out, l.name) {

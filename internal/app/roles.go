@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/controller/binder"
 	"volplane.dev/volplane/internal/controller/capacity"
 	"volplane.dev/volplane/internal/controller/ephemeral"
+	"volplane.dev/volplane/internal/controller/groupsnapshotter"
 	"volplane.dev/volplane/internal/controller/health"
 	"volplane.dev/volplane/internal/controller/modifier"
 	"volplane.dev/volplane/internal/controller/nodelife"
@@ -88,6 +89,9 @@ func members(intents provisioner.Logs) []member {
 			return snapshotter.New(e, s.drivers)
 		}},
 		{health.Declaration(), func(e controller.Env, s shared) *controller.Controller { return health.New(e, s.drivers) }},
+		{groupsnapshotter.Declaration(), func(e controller.Env, s shared) *controller.Controller {
+			return groupsnapshotter.New(e, s.drivers)
+		}},
 	}
 }
 

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"k8s.io/utils/ptr"
 )
@@ -18,6 +19,13 @@ const (
 	// ContentsByDriver: spec.driver.
 	ContentsByDriver = "driver"
 )
+
+// GroupContentIndexers returns the indexes of VolumeGroupSnapshotContents.
+func GroupContentIndexers() Indexers[*groupv1.VolumeGroupSnapshotContent] {
+	return Indexers[*groupv1.VolumeGroupSnapshotContent]{
+		ContentsByDriver: func(c *groupv1.VolumeGroupSnapshotContent) []string { return []string{c.Spec.Driver} },
+	}
+}
 
 // SnapshotIndexers returns the indexes of VolumeSnapshots.
 func SnapshotIndexers() Indexers[*snapshotv1.VolumeSnapshot] {

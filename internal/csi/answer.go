@@ -46,7 +46,11 @@ func checkAnswer(next invoker) invoker {
 		if err := next(ctx, method, req, reply, opts...); err != nil {
 			return checkError(err)
 		}
-		if problem := answerProblem(reply); problem != "" {
+		problem := answerProblem(reply)
+		if problem == "" {
+			problem = groupProblem(req, reply)
+		}
+		if problem != "" {
 			return refuse(codes.Unknown, ErrAnswer, problem)
 		}
 		return nil

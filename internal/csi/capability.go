@@ -9,7 +9,7 @@ import (
 
 // PluginCapabilities holds the capabilities of a driver's identity service.
 type PluginCapabilities struct {
-	ControllerService, AccessibilityConstraints, OnlineExpansion, OfflineExpansion bool
+	ControllerService, GroupController, AccessibilityConstraints, OnlineExpansion, OfflineExpansion bool
 }
 
 // ControllerCapabilities holds the capabilities of a driver's controller service.
@@ -19,6 +19,9 @@ type ControllerCapabilities struct {
 	ListVolumeHealth bool
 }
 
+// GroupCapabilities holds the capabilities of a driver's group controller service.
+type GroupCapabilities struct{ Snapshot bool }
+
 // NodeCapabilities holds the capabilities of a driver's node service.
 type NodeCapabilities struct {
 	StageUnstage, Expand, Stats, MountGroup, SingleNodeMultiWriter, VolumeHealth, StorageHealth bool
@@ -27,6 +30,7 @@ type NodeCapabilities struct {
 func (p *PluginCapabilities) services() map[csipb.PluginCapability_Service_Type]*bool {
 	return map[csipb.PluginCapability_Service_Type]*bool{
 		csipb.PluginCapability_Service_CONTROLLER_SERVICE:               &p.ControllerService,
+		csipb.PluginCapability_Service_GROUP_CONTROLLER_SERVICE:         &p.GroupController,
 		csipb.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS: &p.AccessibilityConstraints,
 	}
 }
@@ -56,6 +60,12 @@ func (c *ControllerCapabilities) calls() map[csipb.ControllerServiceCapability_R
 		csipb.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER:     &c.SingleNodeMultiWriter,
 		csipb.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH:            &c.GetVolumeHealth,
 		csipb.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH:           &c.ListVolumeHealth,
+	}
+}
+
+func (g *GroupCapabilities) calls() map[csipb.GroupControllerServiceCapability_RPC_Type]*bool {
+	return map[csipb.GroupControllerServiceCapability_RPC_Type]*bool{
+		csipb.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT: &g.Snapshot,
 	}
 }
 
@@ -98,6 +108,13 @@ func controllerCapabilities(r *csipb.ControllerGetCapabilitiesResponse) (out Con
 	return out
 }
 
+func groupCapabilities(r *csipb.GroupControllerGetCapabilitiesResponse) (out GroupCapabilities) {
+	for _, c := range r.GetCapabilities() {
+		set(out.calls(), c.GetRpc().GetType())
+	}
+	return out
+}
+
 func nodeCapabilities(r *csipb.NodeGetCapabilitiesResponse) (out NodeCapabilities) {
 	for _, c := range r.GetCapabilities() {
 		set(out.calls(), c.GetRpc().GetType())
@@ -127,6 +144,17 @@ func (c ControllerCapabilities) Answer() *csipb.ControllerGetCapabilitiesRespons
 	for _, t := range present(c.calls()) {
 		out.Capabilities = append(out.Capabilities, &csipb.ControllerServiceCapability{
 			Type: &csipb.ControllerServiceCapability_Rpc{Rpc: &csipb.ControllerServiceCapability_RPC{Type: t}},
+		})
+	}
+	return out
+}
+
+// Answer returns the answer of a driver with these capabilities.
+func (g GroupCapabilities) Answer() *csipb.GroupControllerGetCapabilitiesResponse {
+	out := &csipb.GroupControllerGetCapabilitiesResponse{}
+	for _, t := range present(g.calls()) {
+		out.Capabilities = append(out.Capabilities, &csipb.GroupControllerServiceCapability{
+			Type: &csipb.GroupControllerServiceCapability_Rpc{Rpc: &csipb.GroupControllerServiceCapability_RPC{Type: t}},
 		})
 	}
 	return out

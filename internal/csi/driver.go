@@ -41,9 +41,10 @@ type Driver struct {
 	HasController bool
 	// Scope says for which volumes the process that has this Driver calls the controller service.
 	Scope volume.Scope
-	// Plugin, Controller and Node hold the capabilities, as the driver returned them to Dial.
+	// Plugin, Controller, Group and Node hold the capabilities, as the driver returned them to Dial.
 	Plugin     PluginCapabilities
 	Controller ControllerCapabilities
+	Group      GroupCapabilities
 	Node       NodeCapabilities
 
 	link    *link
@@ -86,6 +87,12 @@ func (d *Driver) Retire() { d.link.retire() }
 // ControllerClient returns a client of the driver's controller service.
 func (d *Driver) ControllerClient() csipb.ControllerClient {
 	return csipb.NewControllerClient(d.service)
+}
+
+// GroupControllerClient returns a client of the driver's group controller service. It refuses answers that are not
+// about the group that was asked for.
+func (d *Driver) GroupControllerClient() csipb.GroupControllerClient {
+	return csipb.NewGroupControllerClient(d.service)
 }
 
 // NodeClient returns a client of the driver's node service.
@@ -190,8 +197,8 @@ func (d *Driver) awaitName(ctx context.Context) error {
 	})
 }
 
-// askController asks for the controller's capabilities. Unimplemented says that the controller is behind another
-// socket.
+// askController asks for the capabilities of the controller, and of the group controller beside it. Unimplemented says
+// that the controller is behind another socket, or that there is no group controller.
 func (d *Driver) askController(ctx context.Context) error {
 	c, err := d.ControllerClient().ControllerGetCapabilities(ctx, &csipb.ControllerGetCapabilitiesRequest{})
 	switch Code(err) {
@@ -204,6 +211,18 @@ func (d *Driver) askController(ctx context.Context) error {
 		return fmt.Errorf("ask its controller's capabilities: %w", err)
 	}
 	d.HasController, d.Controller = true, controllerCapabilities(c)
+	if !d.Plugin.GroupController {
+		return nil
+	}
+	g, err := d.GroupControllerClient().GroupControllerGetCapabilities(ctx,
+		&csipb.GroupControllerGetCapabilitiesRequest{})
+	if Code(err) == codes.Unimplemented {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ask its group controller's capabilities: %w", err)
+	}
+	d.Group = groupCapabilities(g)
 	return nil
 }
 

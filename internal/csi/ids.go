@@ -36,6 +36,10 @@ func idProblem(m protoreflect.Message) string {
 	problem := ""
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
+		case f.IsList() && f.Kind() == protoreflect.StringKind && strings.HasSuffix(string(f.Name()), "_ids"):
+			for i := 0; i < v.List().Len() && problem == ""; i++ {
+				problem = controlProblem(f, v.List().Get(i).String())
+			}
 		case f.IsMap() || f.IsList():
 		case f.Kind() == protoreflect.MessageKind:
 			problem = idProblem(v.Message())

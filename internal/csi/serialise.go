@@ -28,14 +28,21 @@ func serialise(t *VolumeLocks) decorator {
 	}
 }
 
-// volumeOf returns the key of the volume that a request is about. The prefixes distinguish names
-// from ids.
+// volumeOf returns the key of the volume, or of the group of snapshots, that a request is about. The prefixes
+// distinguish names from ids.
 func volumeOf(req any) string {
 	if r, ok := req.(*csipb.CreateVolumeRequest); ok {
 		return "name " + r.GetName()
 	}
 	if id := idOf(req); id != "" {
 		return "id " + id
+	}
+	// A group has calls of its own, and CSI asks for one at a time of them, too.
+	if r, ok := req.(*csipb.CreateVolumeGroupSnapshotRequest); ok {
+		return "group name " + r.GetName()
+	}
+	if r, ok := req.(interface{ GetGroupSnapshotId() string }); ok && r.GetGroupSnapshotId() != "" {
+		return "group id " + r.GetGroupSnapshotId()
 	}
 	return ""
 }

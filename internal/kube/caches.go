@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -42,6 +43,8 @@ type Caches struct {
 	snapshots       *Cache[*snapshotv1.VolumeSnapshot]
 	contents        *Cache[*snapshotv1.VolumeSnapshotContent]
 	snapshotClasses *Cache[*snapshotv1.VolumeSnapshotClass]
+	groupContents   *Cache[*groupv1.VolumeGroupSnapshotContent]
+	groupClasses    *Cache[*groupv1.VolumeGroupSnapshotClass]
 }
 
 // anyCache is a Cache of any type of object.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,11 +17,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// customClient is the client of one kind of custom resources of snapshots; L is the list type of the kind. It works
+// customClient is the client of one kind of custom resources; L is the list type of the kind. It works
 // over the general REST client that every Kubernetes client has for discovery, so that custom resources need no client
 // of their own: they have the same connection, identity and limits.
 type customClient[T Object, L runtime.Object] struct {
 	rest                rest.Interface
+	version             schema.GroupVersion
 	namespace, resource string
 	// kind is the name of the kind, which the API server wants to read in each object.
 	kind   string
@@ -32,7 +32,7 @@ type customClient[T Object, L runtime.Object] struct {
 
 // request returns a request about the resource, or about one object of it. part is a subresource.
 func (c customClient[T, L]) request(verb, name string, part ...string) *rest.Request {
-	path := []string{"apis", snapshotv1.GroupName, snapshotv1.SchemeGroupVersion.Version}
+	path := []string{"apis", c.version.Group, c.version.Version}
 	if c.namespace != "" {
 		path = append(path, "namespaces", c.namespace)
 	}
@@ -69,7 +69,7 @@ func do[T any](ctx context.Context, r *rest.Request, into T) (T, error) {
 // send sends a request with an object.
 func (c customClient[T, L]) send(ctx context.Context, r *rest.Request, o T) (T, error) {
 	o = o.DeepCopyObject().(T)
-	o.GetObjectKind().SetGroupVersionKind(snapshotv1.SchemeGroupVersion.WithKind(c.kind))
+	o.GetObjectKind().SetGroupVersionKind(c.version.WithKind(c.kind))
 	body, err := json.Marshal(o)
 	if err != nil {
 		var none T

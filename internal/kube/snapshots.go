@@ -24,7 +24,8 @@ func (c *Caches) SnapshotContents() *Cache[*snapshotv1.VolumeSnapshotContent] {
 func (c *Caches) SnapshotClasses() *Cache[*snapshotv1.VolumeSnapshotClass] {
 	return optionalFor(c, &c.snapshotClasses, customClient[*snapshotv1.VolumeSnapshotClass,
 		*snapshotv1.VolumeSnapshotClassList]{
-		rest: c.client.Discovery().RESTClient(), resource: volume.ResourceSnapshotClasses, kind: "VolumeSnapshotClass",
+		rest: c.client.Discovery().RESTClient(), version: snapshotv1.SchemeGroupVersion,
+		resource: volume.ResourceSnapshotClasses, kind: "VolumeSnapshotClass",
 		object: func() *snapshotv1.VolumeSnapshotClass { return &snapshotv1.VolumeSnapshotClass{} },
 		list:   func() *snapshotv1.VolumeSnapshotClassList { return &snapshotv1.VolumeSnapshotClassList{} },
 	}, volume.ResourceSnapshotClasses, nil)
@@ -59,10 +60,11 @@ func snapshotsOf(
 	client kubernetes.Interface, namespace string,
 ) customClient[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotList] {
 	return customClient[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotList]{
-		rest: client.Discovery().RESTClient(), namespace: namespace, resource: volume.ResourceSnapshots,
-		kind:   volume.KindSnapshot,
-		object: func() *snapshotv1.VolumeSnapshot { return &snapshotv1.VolumeSnapshot{} },
-		list:   func() *snapshotv1.VolumeSnapshotList { return &snapshotv1.VolumeSnapshotList{} },
+		rest: client.Discovery().RESTClient(), version: snapshotv1.SchemeGroupVersion, namespace: namespace,
+		resource: volume.ResourceSnapshots,
+		kind:     volume.KindSnapshot,
+		object:   func() *snapshotv1.VolumeSnapshot { return &snapshotv1.VolumeSnapshot{} },
+		list:     func() *snapshotv1.VolumeSnapshotList { return &snapshotv1.VolumeSnapshotList{} },
 	}
 }
 
@@ -70,7 +72,8 @@ func contentsOf(
 	client kubernetes.Interface,
 ) customClient[*snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContentList] {
 	return customClient[*snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContentList]{
-		rest: client.Discovery().RESTClient(), resource: volume.ResourceSnapshotContents, kind: "VolumeSnapshotContent",
+		rest: client.Discovery().RESTClient(), version: snapshotv1.SchemeGroupVersion,
+		resource: volume.ResourceSnapshotContents, kind: "VolumeSnapshotContent",
 		object: func() *snapshotv1.VolumeSnapshotContent { return &snapshotv1.VolumeSnapshotContent{} },
 		list:   func() *snapshotv1.VolumeSnapshotContentList { return &snapshotv1.VolumeSnapshotContentList{} },
 	}

@@ -150,11 +150,17 @@ const (
 // Freeze blocks all writes to the filesystem at target until the returned function is called. The
 // freeze survives the process: call Thaw after a restart.
 func Freeze(target string) (thaw func() error, err error) {
-	if err := freezeControl(target, ioctlFreeze); err != nil {
+	dir, err := openTop(target)
+	if err != nil {
 		return nil, fail("freeze", target, err)
 	}
+	if err := unix.IoctlSetInt(dir, ioctlFreeze, 0); err != nil {
+		return nil, errors.Join(fail("freeze", target, err), unix.Close(dir))
+	}
+	// The open directory reaches the filesystem also when something else is mounted at the path by then.
 	return func() error {
-		if err := freezeControl(target, ioctlThaw); err != nil {
+		defer unix.Close(dir)
+		if err := unix.IoctlSetInt(dir, ioctlThaw, 0); err != nil {
 			return fail("thaw", target, err)
 		}
 		return nil
@@ -162,17 +168,21 @@ func Freeze(target string) (thaw func() error, err error) {
 }
 
 // Thaw ends a freeze of the filesystem at target, if there is one. It may be repeated.
-func Thaw(target string) { _ = freezeControl(target, ioctlThaw) }
+func Thaw(target string) {
+	if dir, err := openTop(target); err == nil {
+		_ = unix.IoctlSetInt(dir, ioctlThaw, 0)
+		_ = unix.Close(dir)
+	}
+}
 
-func freezeControl(target string, request uint) error {
+// openTop opens the top directory of the filesystem that is mounted at target, and no other one.
+func openTop(target string) (int, error) {
 	dir, err := open(target, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
-		return err
+		return -1, err
 	}
-	defer unix.Close(dir)
-	// Otherwise the filesystem of a directory above would be frozen.
 	if _, top, err := mountAt(dir, ""); err != nil || !top {
-		return errors.Join(ErrMoved, err)
+		return -1, errors.Join(ErrMoved, err, unix.Close(dir))
 	}
-	return unix.IoctlSetInt(dir, request, 0)
+	return dir, nil
 }

@@ -110,6 +110,23 @@ const (
 	// deleting the driver's snapshot.
 	AnnSnapshotSecretName      = "snapshot.storage.kubernetes.io/deletion-secret-name"
 	AnnSnapshotSecretNamespace = "snapshot.storage.kubernetes.io/deletion-secret-namespace"
+	// GroupGroupSnapshot names the API group of the custom resources of groups of snapshots, and ResourceGroupContents
+	// and ResourceGroupClasses the resources that stand for a driver's group, and for the classes of groups.
+	GroupGroupSnapshot    = "groupsnapshot.storage.k8s.io"
+	ResourceGroupContents = "volumegroupsnapshotcontents"
+	ResourceGroupClasses  = "volumegroupsnapshotclasses"
+	// FinalizerGroupContentBound keeps a VolumeGroupSnapshotContent until the driver's group is deleted or let go.
+	FinalizerGroupContentBound = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection"
+	// AnnGroupCreating on a VolumeGroupSnapshotContent says that the driver may have been asked to take its group, and
+	// has given no final answer yet (value "yes"). It is written before the driver is called.
+	AnnGroupCreating = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created"
+	// AnnGroupDeleting on a VolumeGroupSnapshotContent says that its group is being deleted (value "yes"). Without it no
+	// group of a driver is deleted.
+	AnnGroupDeleting = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted"
+	// AnnGroupSecretName and AnnGroupSecretNamespace on a VolumeGroupSnapshotContent name the Secret for taking and
+	// deleting the driver's group.
+	AnnGroupSecretName      = "groupsnapshot.storage.kubernetes.io/deletion-secret-name"
+	AnnGroupSecretNamespace = "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace"
 	// AnnGroupSnapshotHandle on a VolumeSnapshotContent says that it is a member of a group, which another controller
 	// takes as a whole.
 	AnnGroupSnapshotHandle = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
@@ -208,8 +225,9 @@ const (
 	// LabelMigration is on a ConfigMap that keeps a moved volume and its claim as they
 	// were before the move.
 	LabelMigration = "volplane.dev/flex-migration"
-	// AnnSnapshotParameters on a VolumeSnapshotContent holds the parameters with which the driver is asked to take the
-	// snapshot, as JSON: its class may change or be deleted before the driver has answered.
+	// AnnSnapshotParameters on a VolumeSnapshotContent or a VolumeGroupSnapshotContent holds the parameters with which
+	// the driver is asked to take what it stands for, as JSON: its class may change or be deleted before the driver has
+	// answered.
 	AnnSnapshotParameters = "volplane.dev/snapshot-parameters"
 	// AnnDetach on a VolumeAttachment holds all that a detach needs, as JSON.
 	AnnDetach = "volplane.dev/detach"

@@ -141,6 +141,12 @@ const (
 	ReasonContentBindFailed      Reason = "SnapshotBindFailed"
 	ReasonContentHandleSet       Reason = "SnapshotHandleSet"
 	ReasonContentInvalid         Reason = "ContentValidationError"
+	ReasonGroupPending           Reason = "CreatingGroupSnapshot"
+	ReasonGroupReady             Reason = "GroupSnapshotReady"
+	ReasonGroupFailed            Reason = "GroupSnapshotCreationFailed"
+	ReasonGroupDeleteFailed      Reason = "GroupSnapshotDeleteError"
+	ReasonGroupCheckFailed       Reason = "GroupSnapshotContentCheckandUpdateFailed"
+	ReasonGroupContentInvalid    Reason = "GroupContentValidationError"
 )
 
 // Reasons for the disk space of the control plane itself.

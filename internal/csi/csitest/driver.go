@@ -37,10 +37,11 @@ type Config struct {
 	Segments map[string]string
 	// Capacity is the limit for the sum of all volumes, in bytes; 0 is no limit.
 	Capacity int64
-	// Plugin, Controller and Node hold the driver's capabilities. Calls that need another one fail
+	// Plugin, Controller, Group and Node hold the driver's capabilities. Calls that need another one fail
 	// with Unimplemented.
 	Plugin     csi.PluginCapabilities
 	Controller csi.ControllerCapabilities
+	Group      csi.GroupCapabilities
 	Node       csi.NodeCapabilities
 	// Hooks holds functions, by method, that replace what a call of the node service does on the
 	// host (create or remove a directory or file).
@@ -64,6 +65,7 @@ func Full() Config {
 type Driver struct {
 	csipb.UnimplementedIdentityServer
 	csipb.UnimplementedControllerServer
+	csipb.UnimplementedGroupControllerServer
 	csipb.UnimplementedNodeServer
 
 	// Socket is the path of its socket; empty if the driver is only in memory.
@@ -77,6 +79,7 @@ type Driver struct {
 	name      string
 	volumes   map[string]*vol
 	snapshots map[string]*csipb.Snapshot
+	groups    map[string]*csipb.VolumeGroupSnapshot
 	// server is nil while the driver is dead; stopped is closed when it dies.
 	server *grpc.Server
 	// memory is the listener of a driver without a socket.
@@ -101,7 +104,8 @@ func start(t testing.TB, c Config, socket string) *Driver {
 	t.Helper()
 	d := &Driver{
 		Socket: socket, t: t, config: c, volumes: map[string]*vol{}, snapshots: firstSnapshots(c.Snapshots),
-		name: orDefault(c.Name, "test.csi.example.com"), script: newScript(),
+		groups: map[string]*csipb.VolumeGroupSnapshot{},
+		name:   orDefault(c.Name, "test.csi.example.com"), script: newScript(),
 	}
 	d.config.NodeID = orDefault(c.NodeID, "node-1")
 	d.config.Version = orDefault(c.Version, "1.0")
@@ -141,6 +145,7 @@ func (d *Driver) serve() {
 	}
 	server := d.newServer()
 	csipb.RegisterControllerServer(server, d)
+	csipb.RegisterGroupControllerServer(server, d)
 	csipb.RegisterNodeServer(server, d)
 	d.mu.Lock()
 	d.server, d.stopped, d.memory = server, make(chan struct{}), memory

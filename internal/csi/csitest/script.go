@@ -154,6 +154,7 @@ func (s *script) record(method, key string, req any) (f func(int, any) Action, n
 func isReadOnly(method string) bool {
 	return slices.Contains([]string{
 		"Probe", "GetPluginInfo", "GetPluginCapabilities", "ControllerGetCapabilities", "NodeGetCapabilities",
+		"GroupControllerGetCapabilities",
 	}, method)
 }
 
@@ -212,8 +213,11 @@ func (d *Driver) abilities() map[string]bool {
 		"ListVolumes": c.ListVolumes, "GetCapacity": c.GetCapacity, "ControllerExpandVolume": c.Expand,
 		"ControllerGetVolume": c.GetVolume, "ControllerModifyVolume": c.Modify,
 		"CreateSnapshot": c.Snapshot, "DeleteSnapshot": c.Snapshot, "ListSnapshots": c.ListSnapshots,
-		"GetSnapshot":     c.GetSnapshot,
-		"NodeStageVolume": n.StageUnstage, "NodeUnstageVolume": n.StageUnstage,
+		"GetSnapshot":                    c.GetSnapshot,
+		"GroupControllerGetCapabilities": d.config.Plugin.GroupController,
+		"CreateVolumeGroupSnapshot":      d.config.Group.Snapshot, "GetVolumeGroupSnapshot": d.config.Group.Snapshot,
+		"DeleteVolumeGroupSnapshot": d.config.Group.Snapshot,
+		"NodeStageVolume":           n.StageUnstage, "NodeUnstageVolume": n.StageUnstage,
 		"NodeExpandVolume": n.Expand, "NodeGetVolumeStats": n.Stats,
 	}
 	if !d.config.Plugin.ControllerService {

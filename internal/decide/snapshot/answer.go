@@ -39,12 +39,15 @@ func (a Answer) told() string {
 	return a.Text + "; " + a.Missing
 }
 
-// nothingTaken says whether the driver has certainly taken no snapshot: neither in this call, nor in an earlier one.
+// nothingTaken is NothingTaken for this answer.
+func (a Answer) nothingTaken(first bool) bool { return NothingTaken(a.Answer, a.Missing, first) }
+
+// NothingTaken says whether the driver has certainly taken no snapshot: neither in this call, nor in an earlier one.
 // The codes about the arguments prove it, since for those of an existing snapshot a driver must answer OK. The codes
 // about whether the driver serves the caller at all prove it only for this call.
-func (a Answer) nothingTaken(first bool) bool {
+func NothingTaken(a volume.Answer, missing string, first bool) bool {
 	switch {
-	case a.Outcome != volume.Failed || a.Missing != "":
+	case a.Outcome != volume.Failed || missing != "":
 		return false
 	case slices.Contains([]string{"InvalidArgument", "NotFound", "OutOfRange", "ResourceExhausted"}, a.Code):
 		return true

@@ -29,6 +29,33 @@ func keysOf(purpose string) (name, namespace string) {
 	return keyPrefix + purpose + "-secret-name", keyPrefix + purpose + "-secret-namespace"
 }
 
+// SecretOf resolves the templates of a Secret among the parameters of a class of snapshots, or of groups of snapshots;
+// nil if there are none. What templates of the name and of the namespace may contain is given.
+func SecretOf(
+	class, purpose string, parameters, inName, inNamespace map[string]string,
+) (*corev1.SecretReference, error) {
+	keyName, keyNamespace := keysOf(purpose)
+	name, hasName := parameters[keyName]
+	namespace, hasNamespace := parameters[keyNamespace]
+	switch {
+	case !hasName && !hasNamespace:
+		return nil, nil
+	case name == "" || namespace == "":
+		return nil, fmt.Errorf("the %s secret of class %s needs both a name and a namespace", purpose, class)
+	}
+	namespace, err := provision.Expand(namespace, inNamespace)
+	if err != nil {
+		return nil, fmt.Errorf("namespace of the %s secret of class %s: %w", purpose, class, err)
+	}
+	if name, err = provision.Expand(name, inName); err != nil {
+		return nil, fmt.Errorf("name of the %s secret of class %s: %w", purpose, class, err)
+	}
+	if p := slices.Concat(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)); len(p) > 0 {
+		return nil, fmt.Errorf("the %s secret of class %s: %s", purpose, class, p[0])
+	}
+	return &corev1.SecretReference{Name: name, Namespace: namespace}, nil
+}
+
 // tokensOf returns what templates of Secrets may contain. A namespace must not depend on the snapshot's name, which a
 // user chooses.
 func tokensOf(content string, s *snapshotv1.VolumeSnapshot) (inName, inNamespace map[string]string) {
@@ -47,31 +74,13 @@ func tokensOf(content string, s *snapshotv1.VolumeSnapshot) (inName, inNamespace
 func secretOf(
 	class *snapshotv1.VolumeSnapshotClass, purpose, content string, s *snapshotv1.VolumeSnapshot,
 ) (*corev1.SecretReference, error) {
-	keyName, keyNamespace := keysOf(purpose)
-	name, hasName := class.Parameters[keyName]
-	namespace, hasNamespace := class.Parameters[keyNamespace]
-	switch {
-	case !hasName && !hasNamespace:
-		return nil, nil
-	case name == "" || namespace == "":
-		return nil, fmt.Errorf("the %s secret of class %s needs both a name and a namespace", purpose, class.Name)
-	}
 	inName, inNamespace := tokensOf(content, s)
-	namespace, err := provision.Expand(namespace, inNamespace)
-	if err != nil {
-		return nil, fmt.Errorf("namespace of the %s secret of class %s: %w", purpose, class.Name, err)
-	}
-	if name, err = provision.Expand(name, inName); err != nil {
-		return nil, fmt.Errorf("name of the %s secret of class %s: %w", purpose, class.Name, err)
-	}
-	if p := slices.Concat(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)); len(p) > 0 {
-		return nil, fmt.Errorf("the %s secret of class %s: %s", purpose, class.Name, p[0])
-	}
-	return &corev1.SecretReference{Name: name, Namespace: namespace}, nil
+	return SecretOf(class.Name, purpose, class.Parameters, inName, inNamespace)
 }
 
-// parametersOf returns the parameters of a class that are for the driver, as JSON.
-func parametersOf(class *snapshotv1.VolumeSnapshotClass) (string, error) {
+// ParametersOf returns the parameters of a class of snapshots, or of groups of snapshots, that are for the driver, as
+// JSON.
+func ParametersOf(class string, parameters map[string]string) (string, error) {
 	known := map[string]bool{}
 	for _, purpose := range []string{
 		forTaking, forLooking, "group-snapshotter", "group-snapshotter-list", "group-snapshotter-get",
@@ -80,13 +89,13 @@ func parametersOf(class *snapshotv1.VolumeSnapshotClass) (string, error) {
 		known[name], known[namespace] = true, true
 	}
 	out := map[string]string{}
-	for _, key := range slices.Sorted(maps.Keys(class.Parameters)) {
+	for _, key := range slices.Sorted(maps.Keys(parameters)) {
 		switch {
 		case known[key]:
 		case strings.HasPrefix(key, keyPrefix):
-			return "", fmt.Errorf("class %s has the unknown parameter %q", class.Name, key)
+			return "", fmt.Errorf("class %s has the unknown parameter %q", class, key)
 		default:
-			out[key] = class.Parameters[key]
+			out[key] = parameters[key]
 		}
 	}
 	text, _ := json.Marshal(out) // strings always marshal

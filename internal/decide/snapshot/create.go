@@ -61,7 +61,7 @@ func contentOf(f Facts) (*snapshotv1.VolumeSnapshotContent, error) {
 	if err != nil {
 		return nil, err
 	}
-	parameters, err := parametersOf(class)
+	parameters, err := ParametersOf(class.Name, class.Parameters)
 	if err != nil {
 		return nil, err
 	}

@@ -192,7 +192,7 @@ func (f DriverFacts) parameters() (parameters string, problem volume.Because) {
 		return "", because(volume.ReasonSnapshotDriverMismatch, "user", "VolumeSnapshotClass "+f.Class.Name+
 			" is of driver "+f.Class.Driver+", and content "+c.Name+" of driver "+c.Spec.Driver)
 	}
-	parameters, err := parametersOf(f.Class)
+	parameters, err := ParametersOf(f.Class.Name, f.Class.Parameters)
 	if err != nil {
 		return "", because(volume.ReasonSnapshotFailed, "user", err.Error())
 	}

@@ -37,7 +37,7 @@ func (x *exam) ofAllCalls() {
 	}
 }
 
-// takeBack brings every volume to its end, and deletes the snapshots. It returns what did not succeed.
+// takeBack brings every volume to its end, and deletes the snapshots and their groups. It returns what did not succeed.
 func (x *exam) takeBack(ctx context.Context) []string {
 	var problems []string
 	for _, v := range slices.Backward(x.volumes) {
@@ -51,6 +51,11 @@ func (x *exam) takeBack(ctx context.Context) []string {
 	for _, id := range x.snapshots {
 		if err := x.removeSnapshot(ctx, id); err != nil {
 			problems = append(problems, "DeleteSnapshot: "+csi.Describe(err))
+		}
+	}
+	for _, id := range x.groups {
+		if err := x.removeGroup(ctx, id); err != nil {
+			problems = append(problems, "DeleteVolumeGroupSnapshot: "+csi.Describe(err))
 		}
 	}
 	return problems

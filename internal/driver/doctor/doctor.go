@@ -96,10 +96,11 @@ type exam struct {
 	report  Report
 	// before has the ids of the volumes that were there before the examination.
 	before map[string]bool
-	// volumes and snapshots are all that may have to be deleted; shared is the volume of checks that change nothing.
-	volumes   []*vol
-	snapshots []string
-	shared    *vol
+	// volumes, snapshots and groups are all that may have to be deleted; shared is the volume of checks that change
+	// nothing.
+	volumes           []*vol
+	snapshots, groups []string
+	shared            *vol
 	// names counts the names that were given, and deaths how often the driver has ended by itself.
 	names, deaths int
 	// usual is how long each step of a volume has taken, by its name.

@@ -56,6 +56,23 @@ func copyFaults() map[string]fault {
 				return c.pass()
 			},
 		}},
+		"two groups of one name": {check: "group-snapshot", spoil: spoils{
+			"CreateVolumeGroupSnapshot": func(c *call) (proto.Message, error) {
+				r := c.req.(*csipb.CreateVolumeGroupSnapshotRequest)
+				r.Name = fmt.Sprintf("%s %d", r.Name, c.count("group"))
+				return c.pass()
+			},
+		}},
+		"a group without a volume": {check: "group-snapshot", spoil: spoils{
+			"CreateVolumeGroupSnapshot": on(func(_ *call, r *csipb.CreateVolumeGroupSnapshotResponse) {
+				r.GroupSnapshot.Snapshots = r.GroupSnapshot.Snapshots[1:]
+			}),
+		}},
+		"a group that stays": {check: "group-snapshot", spoil: spoils{
+			"DeleteVolumeGroupSnapshot": func(*call) (proto.Message, error) {
+				return &csipb.DeleteVolumeGroupSnapshotResponse{}, nil
+			},
+		}},
 		"a list of all snapshots": {check: "list-snapshots", spoil: spoils{
 			"ListSnapshots": func(c *call) (proto.Message, error) {
 				c.req.(*csipb.ListSnapshotsRequest).SourceVolumeId = ""

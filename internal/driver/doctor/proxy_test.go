@@ -115,6 +115,7 @@ func (p *proxy) serve(ctx context.Context, inner string) error {
 	s := grpc.NewServer(grpc.UnaryInterceptor(p.intercept))
 	csipb.RegisterIdentityServer(s, csipb.UnimplementedIdentityServer{})
 	csipb.RegisterControllerServer(s, csipb.UnimplementedControllerServer{})
+	csipb.RegisterGroupControllerServer(s, csipb.UnimplementedGroupControllerServer{})
 	csipb.RegisterNodeServer(s, csipb.UnimplementedNodeServer{})
 	defer context.AfterFunc(ctx, s.Stop)()
 	return s.Serve(l)
@@ -174,7 +175,7 @@ func (c *call) ask(method string, req proto.Message) (proto.Message, error) {
 func (p *proxy) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
 	c := &call{p, ctx, info.FullMethod, req.(proto.Message)}
 	if service := path.Base(path.Dir(info.FullMethod)); p.role != "" && service != "csi.v1."+p.role &&
-		service != "csi.v1.Identity" {
+		service != "csi.v1.Group"+p.role && service != "csi.v1.Identity" {
 		return nil, status.Error(codes.Unimplemented, "this process does not serve "+service)
 	}
 	if spoil := p.spoils[path.Base(info.FullMethod)]; spoil != nil {

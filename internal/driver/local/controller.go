@@ -197,7 +197,7 @@ func (c *controller) ControllerGetCapabilities(
 ) (*csipb.ControllerGetCapabilitiesResponse, error) {
 	return csi.ControllerCapabilities{
 		CreateDelete: true, PublishUnpublish: true, ListVolumes: true, ListVolumesPublishedNodes: true, GetCapacity: true,
-		Snapshot: true, ListSnapshots: true, Clone: true, Expand: true, GetVolume: true, SingleNodeMultiWriter: true,
-		Modify: true,
+		Snapshot: true, ListSnapshots: true, GetSnapshot: true, Clone: true, Expand: true, GetVolume: true,
+		SingleNodeMultiWriter: true, Modify: true,
 	}.Answer(), nil
 }

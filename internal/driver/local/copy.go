@@ -68,27 +68,27 @@ func eachData(ctx context.Context, f *os.File, do func(at, length int64) error) 
 
 // frozen calls f while the image's filesystem is frozen, if it is mounted on this host.
 func frozen(image string, f func() error) error {
-	device, err := mount.LoopFind(image)
-	if err != nil {
-		return err
-	}
-	if device == "" {
-		return f()
-	}
-	target, err := mountedAt(device)
-	if err != nil {
-		return err
-	}
-	if target == "" {
-		// A raw device: data that was written to it may not be in the image yet.
-		if err := syncDevice(device); err != nil {
-			return err
-		}
-		return f()
-	}
-	thaw, err := mount.Freeze(target)
+	thaw, err := freeze(image)
 	if err != nil {
 		return err
 	}
 	return errors.Join(f(), thaw())
+}
+
+// freeze freezes the image's filesystem until thaw is called, if it is mounted on this host.
+func freeze(image string) (thaw func() error, err error) {
+	nothing := func() error { return nil }
+	device, err := mount.LoopFind(image)
+	if err != nil || device == "" {
+		return nothing, err
+	}
+	target, err := mountedAt(device)
+	if err != nil {
+		return nothing, err
+	}
+	if target == "" {
+		// A raw device: data that was written to it may not be in the image yet.
+		return nothing, syncDevice(device)
+	}
+	return mount.Freeze(target)
 }

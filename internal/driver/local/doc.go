@@ -9,6 +9,7 @@
 //	nodes/HASH           one file for each node that was served, locked while it is
 //	volumes/ID/          volume.json, disk.img, and node while it is published to one
 //	snapshots/ID/        volume.json and disk.img
+//	groups/ID/           group.json, and for each snapshot of the group a directory like those of snapshots
 //	volumes/.new-*       what is being made or deleted; a rename makes it a volume
 //
 // Several drivers, one for each node agent on the host, share a pool; two for one node are refused.

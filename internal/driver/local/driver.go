@@ -43,12 +43,16 @@ func Serve(ctx context.Context, o Options) error {
 		// A leftover that cannot be deleted must not make all volumes unavailable.
 		o.Log.Warn("garbage stays in the pool", "driver", volume.LocalDriver, "pool", o.PoolDir, "err", err)
 	}
-	if err := thawAll(ctx, p); err != nil {
+	stopThawing, err := thawAll(ctx, p)
+	if err != nil {
 		return err
 	}
+	defer stopThawing()
 	server := grpc.NewServer()
 	csipb.RegisterIdentityServer(server, identity{})
-	csipb.RegisterControllerServer(server, &controller{pool: p, keep: o.Keep})
+	c := &controller{pool: p, keep: o.Keep}
+	csipb.RegisterControllerServer(server, c)
+	csipb.RegisterGroupControllerServer(server, &groupController{controller: c})
 	csipb.RegisterNodeServer(server, &node{pool: p, id: o.NodeID, keep: o.Keep})
 	at, err := socket.Listen(ctx, o.Endpoint)
 	if err != nil {

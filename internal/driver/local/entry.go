@@ -136,14 +136,23 @@ func (p *pool) begin(k kind) (string, *os.File, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	image, err := os.OpenFile(filepath.Join(dir, imageFile), os.O_CREATE|os.O_EXCL|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	image, err := newImage(dir)
 	if err != nil {
 		return "", nil, errors.Join(err, removeEntry(dir))
 	}
-	if err := unix.Flock(int(image.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return "", nil, errors.Join(err, image.Close(), removeEntry(dir))
-	}
 	return dir, image, nil
+}
+
+// newImage creates an empty image that is locked until it is closed.
+func newImage(dir string) (*os.File, error) {
+	image, err := os.OpenFile(filepath.Join(dir, imageFile), os.O_CREATE|os.O_EXCL|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(image.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(err, image.Close())
+	}
+	return image, nil
 }
 
 // finish writes the image, sets its size to that of r, and syncs everything.

@@ -33,6 +33,6 @@ func (identity) GetPluginCapabilities(
 	context.Context, *csipb.GetPluginCapabilitiesRequest,
 ) (*csipb.GetPluginCapabilitiesResponse, error) {
 	return csi.PluginCapabilities{
-		ControllerService: true, AccessibilityConstraints: true, OnlineExpansion: true,
+		ControllerService: true, GroupController: true, AccessibilityConstraints: true, OnlineExpansion: true,
 	}.Answer(), nil
 }

@@ -24,30 +24,6 @@ type node struct {
 	keep int64
 }
 
-// thawAll thaws filesystems that a killed driver has left frozen. A volume that another driver is
-// copying is locked and stays frozen.
-func thawAll(ctx context.Context, p *pool) error {
-	all, err := p.list(volumes)
-	if err != nil {
-		return err
-	}
-	for _, v := range all {
-		device, err := mount.LoopFind(p.image(volumes, v.ID))
-		if err != nil || device == "" {
-			continue
-		}
-		target, err := mountedAt(device)
-		if err != nil || target == "" {
-			continue
-		}
-		if _, release, err := p.hold(ctx, volumes, v.ID, unix.LOCK_EX, 0); err == nil {
-			mount.Thaw(target)
-			release()
-		}
-	}
-	return nil
-}
-
 // mine locks a volume that is published to this node.
 func (n *node) mine(ctx context.Context, id string) (record, func(), error) {
 	v, release, err := n.pool.hold(ctx, volumes, id, unix.LOCK_EX, holdLimit)

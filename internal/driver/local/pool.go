@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,17 +74,22 @@ type kind string
 const (
 	volumes   kind = "volumes"
 	snapshots kind = "snapshots"
+	groups    kind = "groups"
 )
 
 // prefix is the first part of the ids of a kind.
-func (k kind) prefix() string { return map[kind]string{volumes: "vol-", snapshots: "snap-"}[k] }
+func (k kind) prefix() string {
+	return map[kind]string{volumes: "vol-", snapshots: "snap-", groups: groupPrefix}[k]
+}
 
 // idOf returns the id for a name.
 func (k kind) idOf(name string) string { return k.prefix() + digest(name) }
 
-// checkID refuses ids that could lead out of the pool (CVE-2026-3864).
+// checkID refuses ids that could lead out of the pool (CVE-2026-3864). The id of a snapshot that belongs to a group has
+// a second part.
 func (k kind) checkID(id string) error {
-	if ok, _ := regexp.MatchString(`^(vol|snap)-[0-9a-f]{32}$`, id); !ok || !strings.HasPrefix(id, k.prefix()) {
+	ok, _ := regexp.MatchString(`^((vol|snap|group)-[0-9a-f]{32}|snap-[0-9a-f]{32}-[0-9a-f]{32})$`, id)
+	if !ok || !strings.HasPrefix(id, k.prefix()) {
 		return fmt.Errorf("%.128q %w", id, errID)
 	}
 	return nil
@@ -102,7 +108,7 @@ func openPool(dir, node string) (*pool, error) {
 		return nil, errors.New("open pool: no id for this node")
 	}
 	p := &pool{dir: dir}
-	for _, d := range []string{"", string(volumes), string(snapshots), "nodes"} {
+	for _, d := range []string{"", string(volumes), string(snapshots), string(groups), "nodes"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			return nil, fmt.Errorf("open pool: %w", err)
 		}
@@ -188,18 +194,29 @@ func (p *pool) sweep() error {
 			failed = append(failed, sweepOne(dir))
 		}
 	}
+	garbage, err := filepath.Glob(filepath.Join(p.dir, string(groups), ".new-*"))
+	failed = append(failed, err)
+	for _, dir := range garbage {
+		failed = append(failed, sweepGroup(dir))
+	}
 	return errors.Join(failed...)
 }
 
 func sweepOne(dir string) error {
-	f, err := os.OpenFile(filepath.Join(dir, imageFile), os.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err == nil {
-		defer f.Close()
-		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-			return nil
-		}
+	if unlock, mine := lockGarbage(dir); mine {
+		defer unlock()
+		return removeEntry(dir)
 	}
-	return removeEntry(dir)
+	return nil
+}
+
+// lockGarbage locks the image of an entry, if it has one; false if another driver is at work on it.
+func lockGarbage(dir string) (unlock func(), mine bool) {
+	f, err := os.OpenFile(filepath.Join(dir, imageFile), os.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return func() {}, true
+	}
+	return func() { _ = f.Close() }, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 }
 
 // removeEntry deletes the directory of a volume or snapshot: only the files that this driver
@@ -245,7 +262,12 @@ func ignoringInterrupts(f func() error) error {
 	}
 }
 
-func (p *pool) path(k kind, id string) string { return filepath.Join(p.dir, string(k), id) }
+func (p *pool) path(k kind, id string) string {
+	if group := groupOf(id); group != "" {
+		return filepath.Join(p.dir, string(groups), group, id)
+	}
+	return filepath.Join(p.dir, string(k), id)
+}
 
 // image returns the path of the file with the data.
 func (p *pool) image(k kind, id string) string { return filepath.Join(p.path(k, id), imageFile) }
@@ -256,31 +278,39 @@ func (p *pool) get(k kind, id string) (record, error) {
 	if err := k.checkID(id); err != nil {
 		return record{}, err
 	}
+	r := record{ID: id}
+	err := settled(p.path(k, id), func(dir string) (err error) {
+		r, err = readEntry(dir, id)
+		return err
+	})
+	return r, err
+}
+
+// settled calls read for a directory, and again if another one has taken its place meanwhile: what is being deleted or
+// created is not damaged.
+func settled(dir string, read func(dir string) error) error {
 	for {
-		r, settled, err := p.look(k, id)
-		if settled {
-			return r, err
+		stays, err := once(dir, read)
+		if stays {
+			return err
 		}
 	}
 }
 
-// look reads an entry once. settled is false if another entry has taken its place meanwhile: an
-// entry that is being deleted or created is not damaged.
-func (p *pool) look(k kind, id string) (r record, settled bool, err error) {
-	dir := p.path(k, id)
+func once(dir string, read func(dir string) error) (stays bool, err error) {
 	// While it is open, no other directory can get its inode.
 	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return r, true, fmt.Errorf("%s %w", id, errMissing)
+		return true, fmt.Errorf("%s %w", filepath.Base(dir), errMissing)
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		return record{ID: id}, true, damaged(dir, errors.New("it is not a directory"))
+		return true, damaged(dir, errors.New("it is not a directory"))
 	case err != nil:
-		return r, true, err
+		return true, err
 	}
 	defer d.Close()
-	r, err = readEntry(dir, id)
-	return r, sameFile(d, dir), err
+	err = read(dir)
+	return sameFile(d, dir), err
 }
 
 // readEntry reads the directory of an id.
@@ -312,13 +342,13 @@ func damaged(dir string, why error) error {
 
 // list returns all records of a kind, ordered by id; a damaged one has at least the id.
 func (p *pool) list(k kind) ([]record, error) {
-	entries, err := os.ReadDir(filepath.Join(p.dir, string(k)))
+	ids, err := p.ids(k)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", k, err)
 	}
 	var out []record
-	for _, e := range entries {
-		r, err := p.get(k, e.Name())
+	for _, id := range ids {
+		r, err := p.get(k, id)
 		if errors.Is(err, errMissing) || errors.Is(err, errID) {
 			continue
 		}
@@ -327,5 +357,32 @@ func (p *pool) list(k kind) ([]record, error) {
 		}
 		out = append(out, r)
 	}
+	return out, nil
+}
+
+// ids returns the names of all entries of a kind, ordered; those of snapshots that belong to groups included.
+func (p *pool) ids(k kind) ([]string, error) {
+	dirs := []string{filepath.Join(p.dir, string(k))}
+	if k == snapshots {
+		found, err := filepath.Glob(filepath.Join(p.dir, string(groups), groupPrefix+"*"))
+		if err != nil {
+			return nil, err
+		}
+		dirs = append(dirs, found...)
+	}
+	var out []string
+	for i, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if i > 0 && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)) {
+			continue // a group that was deleted meanwhile, or what never was one
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			out = append(out, e.Name())
+		}
+	}
+	slices.Sort(out)
 	return out, nil
 }

@@ -57,9 +57,29 @@ func (c *controller) snapshot(ctx context.Context, id string, r *csipb.CreateSna
 
 func describeSnapshot(s record) *csipb.Snapshot {
 	return &csipb.Snapshot{
-		SnapshotId: s.ID, SourceVolumeId: s.Source, SizeBytes: s.Size, ReadyToUse: true,
+		SnapshotId: s.ID, SourceVolumeId: s.Source, SizeBytes: s.Size, ReadyToUse: true, GroupSnapshotId: groupOf(s.ID),
 		CreationTime: timestamppb.New(time.Unix(0, s.Created)),
 	}
+}
+
+// GetSnapshot describes one snapshot.
+func (c *controller) GetSnapshot(_ context.Context, r *csipb.GetSnapshotRequest) (*csipb.GetSnapshotResponse, error) {
+	if r.GetSnapshotId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "no snapshot id")
+	}
+	s, err := c.pool.get(snapshots, r.GetSnapshotId())
+	if err != nil {
+		return nil, failure(err)
+	}
+	return &csipb.GetSnapshotResponse{Snapshot: describeSnapshot(s)}, nil
+}
+
+// aloneOnly refuses a snapshot that goes with its group only.
+func aloneOnly(s record) error {
+	if group := groupOf(s.ID); group != "" {
+		return status.Errorf(codes.InvalidArgument, "snapshot %s is part of group %s; delete the group", s.ID, group)
+	}
+	return nil
 }
 
 // DeleteSnapshot deletes a snapshot; volumes made from it live on.
@@ -72,7 +92,7 @@ func (c *controller) DeleteSnapshot(
 	_, release, err := c.pool.hold(ctx, snapshots, r.GetSnapshotId(), unix.LOCK_EX, holdLimit)
 	if err == nil {
 		defer release()
-		err = c.pool.remove(snapshots, r.GetSnapshotId(), func(record) error { return nil })
+		err = c.pool.remove(snapshots, r.GetSnapshotId(), aloneOnly)
 	}
 	if err != nil && !errors.Is(err, errMissing) && !errors.Is(err, errID) {
 		return nil, failure(err)

@@ -80,6 +80,7 @@ type world struct {
 	dir, pool string
 	keep      int64
 	c         csipb.ControllerClient
+	g         csipb.GroupControllerClient
 	n         csipb.NodeClient
 	stop      func()
 }
@@ -172,7 +173,7 @@ func (w *world) start() {
 	}
 	w.Cleanup(w.stop)
 	awaitSocket(w.T, socket)
-	w.c, w.n = dial(w.T, socket)
+	w.dial(socket)
 }
 
 // restart ends the driver, as it was told to, and serves another one.
@@ -193,17 +194,15 @@ func awaitSocket(t *testing.T, path string) {
 	})
 }
 
-// dial returns a client whose calls wait for a driver, unless the options say
+// dial makes clients whose calls wait for a driver, unless the options say
 // otherwise.
-func dial(t *testing.T, socket string, opts ...grpc.CallOption) (csipb.ControllerClient, csipb.NodeClient) {
-	t.Helper()
+func (w *world) dial(socket string, opts ...grpc.CallOption) {
+	w.Helper()
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(append([]grpc.CallOption{grpc.WaitForReady(true)}, opts...)...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return csipb.NewControllerClient(conn), csipb.NewNodeClient(conn)
+	w.ok(err)
+	w.Cleanup(func() { _ = conn.Close() })
+	w.c, w.g, w.n = csipb.NewControllerClient(conn), csipb.NewGroupControllerClient(conn), csipb.NewNodeClient(conn)
 }
 
 func (w *world) ok(err error) {
@@ -433,7 +432,7 @@ func (d *disk) size() int64 {
 // empty wants nothing in the pool but what a new one has.
 func (w *world) empty() {
 	w.Helper()
-	for _, k := range []kind{volumes, snapshots} {
+	for _, k := range []kind{volumes, snapshots, groups} {
 		entries, err := os.ReadDir(filepath.Join(w.pool, string(k)))
 		w.ok(err)
 		for _, e := range entries {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -31,15 +32,17 @@ type Scheme struct{ custom *runtime.Scheme }
 // NewScheme returns a Scheme.
 func NewScheme() Scheme {
 	s := Scheme{runtime.NewScheme()}
-	if err := snapshotv1.AddToScheme(s.custom); err != nil {
-		panic(err) // its kinds are known when it is compiled
+	for _, add := range []func(*runtime.Scheme) error{snapshotv1.AddToScheme, groupv1.AddToScheme} {
+		if err := add(s.custom); err != nil {
+			panic(err) // its kinds are known when it is compiled
+		}
 	}
 	return s
 }
 
 // of returns the scheme that has a group.
 func (s Scheme) of(group string) *runtime.Scheme {
-	if group == snapshotv1.GroupName {
+	if group == snapshotv1.GroupName || group == groupv1.GroupName {
 		return s.custom
 	}
 	return scheme.Scheme
@@ -68,6 +71,9 @@ func (s Scheme) Custom() []schema.GroupVersionKind {
 	var out []schema.GroupVersionKind
 	for _, name := range []string{"VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotClass"} {
 		out = append(out, snapshotv1.SchemeGroupVersion.WithKind(name))
+	}
+	for _, name := range []string{"VolumeGroupSnapshotContent", "VolumeGroupSnapshotClass"} {
+		out = append(out, groupv1.SchemeGroupVersion.WithKind(name))
 	}
 	return out
 }
@@ -144,18 +150,20 @@ func (a customActions) RoundTrip(r *http.Request) (*http.Response, error) {
 // parse reads "/apis/GROUP/VERSION/[namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE]]".
 func (a customActions) parse(r *http.Request) (customRequest, bool) {
 	q := customRequest{Request: r}
-	path, ok := strings.CutPrefix(r.URL.Path, "/apis/"+snapshotv1.SchemeGroupVersion.String()+"/")
-	parts := strings.Split(path, "/")
-	if !ok {
+	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/apis/"), "/")
+	if len(parts) < 3 {
 		return q, false
 	}
+	version := schema.GroupVersion{Group: parts[0], Version: parts[1]}
+	parts = parts[2:]
 	if len(parts) > 2 && parts[0] == "namespaces" {
 		q.namespace, parts = parts[1], parts[2:]
 	}
 	parts = append(parts, "", "")
 	q.name, q.sub = parts[1], parts[2]
 	for _, kind := range a.scheme.Custom() {
-		if resource, _ := meta.UnsafeGuessKindToResource(kind); resource.Resource == parts[0] {
+		if resource, _ := meta.UnsafeGuessKindToResource(kind); kind.GroupVersion() == version &&
+			resource.Resource == parts[0] {
 			q.kind, q.resource = kind, resource
 			return q, true
 		}

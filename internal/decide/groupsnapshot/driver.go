@@ -1,0 +1,225 @@
+package groupsnapshot
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/decide/snapshot"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	// controller is who acts next about a VolumeGroupSnapshot.
+	controller = "snapshot-controller"
+	// namePrefix begins the name under which a driver is asked to take a group.
+	namePrefix = "groupsnapshot-"
+	// forGetting is the purpose of the Secret of a class for calls that look for a group.
+	forGetting = "group-snapshotter-get"
+	// capability is what a driver needs to take, find and delete groups.
+	capability = "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"
+)
+
+// Driver decides about the driver's part of a content. It is called again after each step.
+func Driver(f DriverFacts) DriverPlan {
+	c := f.Content
+	driver := c.Spec.Driver
+	switch {
+	case c.DeletionTimestamp != nil && !isKept(c):
+		return rest(volume.ReasonTerminating, "api server", "content "+c.Name+" is being deleted, and no driver is asked")
+	case !f.Ours:
+		return rest(volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered")
+	case !isValid(c):
+		return rest(volume.ReasonGroupContentInvalid, "user",
+			"content "+c.Name+" must name either volumes or a group of snapshots of the driver as its source")
+	case c.DeletionTimestamp != nil:
+		return remove(f)
+	}
+	return keep(f)
+}
+
+// keep decides about a content that is not being deleted.
+func keep(f DriverFacts) DriverPlan {
+	c := f.Content
+	switch {
+	case isIntended(c) && isTaken(c):
+		return DriverPlan{
+			Step: Forget, Content: noted(c, map[string]string{volume.AnnGroupCreating: ""}), Because: because(
+				volume.ReasonGroupPending, c.Spec.Driver, "content "+c.Name+" names the driver's group of snapshots"),
+		}
+	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false):
+		return rest(volume.ReasonGroupReady, "", "content "+c.Name+" is ready to use")
+	case c.Spec.Source.GroupSnapshotHandles != nil:
+		return look(f)
+	case c.Spec.VolumeGroupSnapshotRef.UID == "":
+		return rest(volume.ReasonGroupContentInvalid, controller,
+			"content "+c.Name+" is bound to no group snapshot, so what the driver takes would have no name")
+	}
+	return record(f)
+}
+
+// record writes the intent to take a group, unless it is there, and has it taken. A group that is taken needs no
+// intent: the driver is asked with the same arguments whether it is ready.
+func record(f DriverFacts) DriverPlan {
+	c := f.Content
+	parameters, problem := f.parameters()
+	if problem.Reason != "" {
+		return f.failed(problem.Reason, problem.Next, problem.Message)
+	}
+	p := DriverPlan{
+		Step: Take, First: !isIntended(c) && !isTaken(c),
+		Request: Request{
+			Name: namePrefix + string(c.Spec.VolumeGroupSnapshotRef.UID), Sources: c.Spec.Source.VolumeHandles,
+			Secret: takingSecret(c),
+		},
+		Because: because(volume.ReasonGroupPending, c.Spec.Driver, fmt.Sprintf(
+			"driver %s is asked for snapshots of %d volumes at one moment", c.Spec.Driver, len(c.Spec.Source.VolumeHandles))),
+	}
+	if json.Unmarshal([]byte(parameters), &p.Request.Parameters) != nil {
+		return f.failed(volume.ReasonGroupFailed, "user",
+			"annotation "+volume.AnnSnapshotParameters+" of content "+c.Name+" is no JSON object of texts")
+	}
+	notes := map[string]string{volume.AnnSnapshotParameters: parameters}
+	if !isTaken(c) {
+		notes[volume.AnnGroupCreating] = yes
+	}
+	next := noted(c, notes)
+	if !isKept(next) {
+		next.Finalizers = append(slices.Clone(next.Finalizers), volume.FinalizerGroupContentBound)
+	}
+	if !maps.Equal(next.Annotations, c.Annotations) || len(next.Finalizers) > len(c.Finalizers) {
+		p.Step, p.Content = Record, next
+	}
+	return p
+}
+
+// parameters returns the parameters for the driver as JSON, as they were written down or as the class has them now, or
+// why there are none.
+func (f DriverFacts) parameters() (parameters string, problem volume.Because) {
+	c := f.Content
+	parameters, recorded := c.Annotations[volume.AnnSnapshotParameters]
+	switch {
+	case !f.Takes:
+		return "", because(volume.ReasonGroupFailed, "user",
+			"driver "+c.Spec.Driver+" cannot take groups of snapshots: it does not have the capability "+capability)
+	case recorded:
+		return parameters, problem
+	case f.Class == nil:
+		return "", because(volume.ReasonGroupFailed, "user", "VolumeGroupSnapshotClass "+
+			ptr.Deref(c.Spec.VolumeGroupSnapshotClassName, "")+" of content "+c.Name+" does not exist")
+	case f.Class.Driver != c.Spec.Driver:
+		return "", because(volume.ReasonGroupFailed, "user", "VolumeGroupSnapshotClass "+f.Class.Name+
+			" is of driver "+f.Class.Driver+", and content "+c.Name+" of driver "+c.Spec.Driver)
+	}
+	parameters, err := snapshot.ParametersOf(f.Class.Name, f.Class.Parameters)
+	if err != nil {
+		return "", because(volume.ReasonGroupFailed, "user", err.Error())
+	}
+	return parameters, problem
+}
+
+// takingSecret returns the Secret for taking and deleting the driver's group.
+func takingSecret(c *groupv1.VolumeGroupSnapshotContent) *corev1.SecretReference {
+	name, namespace := c.Annotations[volume.AnnGroupSecretName], c.Annotations[volume.AnnGroupSecretNamespace]
+	if name == "" || namespace == "" {
+		return nil
+	}
+	return &corev1.SecretReference{Name: name, Namespace: namespace}
+}
+
+// look has the driver say how a group is that somebody else has taken.
+func look(f DriverFacts) DriverPlan {
+	c, handle := f.Content, f.Content.Spec.Source.GroupSnapshotHandles.VolumeGroupSnapshotHandle
+	if !f.Takes {
+		return f.failed(volume.ReasonGroupCheckFailed, "user",
+			"driver "+c.Spec.Driver+" cannot be asked about groups of snapshots: it does not have the capability "+capability)
+	}
+	p := DriverPlan{
+		Step: Get, Request: Request{Handle: handle, Members: MembersOf(c)},
+		Because: because(volume.ReasonGroupPending, c.Spec.Driver,
+			"driver "+c.Spec.Driver+" is asked about group "+handle),
+	}
+	if f.Class != nil {
+		tokens := map[string]string{"volumegroupsnapshotcontent.name": c.Name}
+		var err error
+		if p.Request.Secret, err = snapshot.SecretOf(f.Class.Name, forGetting, f.Class.Parameters, tokens,
+			tokens); err != nil {
+			return f.failed(volume.ReasonGroupCheckFailed, "user", err.Error())
+		}
+	}
+	return p
+}
+
+// mayGo says whether a content that is being deleted may be let go: somebody has deleted its group snapshot, or it
+// never had one.
+func mayGo(c *groupv1.VolumeGroupSnapshotContent) bool {
+	return c.Annotations[volume.AnnGroupDeleting] == yes ||
+		c.Spec.Source.GroupSnapshotHandles != nil && c.Spec.VolumeGroupSnapshotRef.UID == ""
+}
+
+// remove decides about a content that is being deleted. A group that the driver may be taking is settled first: only
+// then it is known what to delete.
+func remove(f DriverFacts) DriverPlan {
+	c, handle := f.Content, HandleOf(f.Content)
+	driver := c.Spec.Driver
+	switch {
+	case !mayGo(c):
+		return rest(volume.ReasonTerminating, controller, "content "+c.Name+
+			" is being deleted; it stays until group snapshot "+c.Spec.VolumeGroupSnapshotRef.Name+" is deleted")
+	case isIntended(c) && handle == "" && f.Refused:
+		return release(c, "driver "+driver+" has taken no group of snapshots for content "+c.Name)
+	case isIntended(c) && handle == "":
+		return record(f)
+	case handle == "":
+		return release(c, "driver "+driver+" was never asked for the group of content "+c.Name)
+	case !deletes(c):
+		return release(c, "the driver's group of content "+c.Name+" is retained")
+	case f.Removed:
+		return release(c, "driver "+driver+" has deleted group "+handle)
+	case len(f.Others) > 0:
+		p := release(c, "group "+handle+" of driver "+driver+" is kept: content "+f.Others[0]+
+			" names it or a snapshot in it, too")
+		p.Because.Reason, p.Warn, p.Tell = volume.ReasonRetained, true, true
+		return p
+	case !f.Takes:
+		return f.failed(volume.ReasonGroupDeleteFailed, "user",
+			"driver "+driver+" cannot delete groups of snapshots: it does not have the capability "+capability)
+	}
+	return DriverPlan{
+		Step: Remove, Request: Request{Handle: handle, Members: MembersOf(c), Secret: takingSecret(c)},
+		Because: because(volume.ReasonTerminating, driver, "driver "+driver+" is asked to delete group "+handle),
+	}
+}
+
+// release takes the finalizer from a content, and with it the intent, if it has one.
+func release(c *groupv1.VolumeGroupSnapshotContent, message string) DriverPlan {
+	next := noted(c, map[string]string{volume.AnnGroupCreating: ""})
+	next.Finalizers = slices.DeleteFunc(next.Finalizers,
+		func(f string) bool { return f == volume.FinalizerGroupContentBound })
+	return DriverPlan{Step: Release, Content: next, Because: because(volume.ReasonTerminating, "", message)}
+}
+
+// failed notes an error in the status of a content, unless it is there already.
+func (f DriverFacts) failed(r volume.Reason, next, message string) DriverPlan {
+	p := DriverPlan{Because: because(r, next, message), Warn: true}
+	c := f.Content
+	if problemOf(c) == message {
+		return p
+	}
+	p.Step, p.Tell, p.Content = Note, true, c.DeepCopy()
+	if p.Content.Status == nil {
+		p.Content.Status = &groupv1.VolumeGroupSnapshotContentStatus{}
+	}
+	s := p.Content.Status
+	s.Error = &snapshotv1.VolumeSnapshotError{Time: &f.Now, Message: &message}
+	if c.DeletionTimestamp == nil {
+		s.ReadyToUse = ptr.To(false)
+	}
+	return p
+}
