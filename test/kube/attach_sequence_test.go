@@ -263,6 +263,11 @@ func (d *dice) attachFault(method string) op {
 	if f.code == codes.Unavailable || f.code == codes.DeadlineExceeded {
 		f.after = d.IntN(2) == 0
 	}
+	return failing(method, f)
+}
+
+// failing has calls of a method fail from now on.
+func failing(method string, f fault) op {
 	text := fmt.Sprintf("let the driver answer %s with %s, %d times a volume (0 is always), done nevertheless: %v", method,
 		f.code, f.times, f.after)
 	return op{text: text, do: func(_ context.Context, s side, space string) error {

@@ -322,7 +322,8 @@ const unanswered = "kept back the answer to "
 // compared returns the lines that must be the same.
 func compared(lines []string) []string {
 	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool {
-		return strings.HasPrefix(l, unanswered) || strings.HasPrefix(l, unwantedMount) || strings.HasPrefix(l, leftBehind)
+		return strings.HasPrefix(l, unanswered) || strings.HasPrefix(l, unwantedMount) || strings.HasPrefix(l, leftBehind) ||
+			strings.HasPrefix(l, aside)
 	})
 }
 

@@ -55,6 +55,8 @@ type side struct {
 	conflicts *atomic.Int64
 	// attaching says that what is attached to which node is compared, too.
 	attaching bool
+	// snapshotting says that snapshots are compared, and nothing else.
+	snapshotting bool
 	// patient says that no volume is detached by force for a timeout.
 	patient bool
 }

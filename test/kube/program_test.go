@@ -27,7 +27,7 @@ type program struct {
 func startProgram(t *testing.T, name string, args ...string) *program {
 	t.Helper()
 	path := plane.Bin("kubernetes")
-	if strings.HasPrefix(name, "csi-") || name == "volplane" {
+	if strings.HasPrefix(name, "csi-") || name == "volplane" || name == "snapshot-controller" {
 		path = plane.Bin(name)
 	}
 	cmd := exec.Command(path, args...)

@@ -317,8 +317,11 @@ func heal(mark int) op {
 }
 
 func (s side) touch(ctx context.Context, space string, mark int) error {
-	if s.attaching {
+	switch {
+	case s.attaching:
 		return s.touchNodes(ctx, space, mark)
+	case s.snapshotting:
+		return s.touchSnapshots(ctx, mark)
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, mark)
 	for uid, c := range s.memory.claims {
@@ -342,6 +345,10 @@ func (d *dice) changeSecret() op {
 	if d.IntN(2) == 0 {
 		return d.newSecret(name)
 	}
+	return deleteSecret(name)
+}
+
+func deleteSecret(name string) op {
 	return op{text: "delete secret " + name, do: func(ctx context.Context, s side, space string) error {
 		return s.client.CoreV1().Secrets(space).Delete(ctx, name, metav1.DeleteOptions{})
 	}}

@@ -177,8 +177,11 @@ func (d *differential) silence(how anew) {
 
 // awake waits until all controllers of a side have done something.
 func (s side) awake(ctx context.Context, name string) error {
-	if s.attaching {
+	switch {
+	case s.attaching:
 		return s.awakeAttaching(ctx, name)
+	case s.snapshotting:
+		return s.awakeSnapshotting(ctx, name)
 	}
 	return s.awakeBinding(ctx, name)
 }

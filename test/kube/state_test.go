@@ -24,6 +24,9 @@ const quiet = 3 * syncPeriod
 // rest waits until a side is at rest.
 func (s side) rest(ctx context.Context) error {
 	pause, versions := syncPeriod/4, s.versions
+	if s.snapshotting {
+		pause, versions = syncPeriod, s.snapshotVersions
+	}
 	if s.attaching {
 		pause, versions = syncPeriod, s.attachVersions
 	}
@@ -79,6 +82,14 @@ type state map[string][]string
 
 // states returns the state of each sequence.
 func (s side) states(ctx context.Context) (state, error) {
+	if s.snapshotting {
+		return s.snapshotStates(ctx)
+	}
+	return s.boundStates(ctx)
+}
+
+// boundStates returns the state of each sequence about claims and volumes.
+func (s side) boundStates(ctx context.Context) (state, error) {
 	claims, err := s.client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err

@@ -35,6 +35,8 @@ type storage struct {
 	segments map[string][]*csipb.Topology
 	// silent says that calls get no answer, and whether they do their work.
 	silent anew
+	// moods are what the driver tells of snapshots, by sequence.
+	moods map[string]mood
 }
 
 // told is the size that a driver returns for a volume.
@@ -65,7 +67,10 @@ type fault struct {
 }
 
 func newStorage() *storage {
-	return &storage{faults: map[string]*fault{}, spaces: map[string]string{}, answers: map[string]map[string]bool{}}
+	return &storage{
+		faults: map[string]*fault{}, spaces: map[string]string{}, answers: map[string]map[string]bool{},
+		moods: map[string]mood{},
+	}
 }
 
 // start starts the driver.
@@ -183,6 +188,11 @@ func (s *storage) heal(space string) {
 			delete(s.faults, k)
 		}
 	}
+	for k := range s.moods {
+		if space == "" || k == space {
+			delete(s.moods, k)
+		}
+	}
 }
 
 // calls returns the number of calls by method.
@@ -242,8 +252,10 @@ func (s side) stored(out state) error {
 	}
 	calls := s.storage.driver.Calls()
 	for _, c := range calls[s.memory.calls:] {
-		if !slices.Contains([]string{"CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume"},
-			c.Method) {
+		if !slices.Contains([]string{
+			"CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume", "CreateSnapshot",
+			"DeleteSnapshot", "ListSnapshots",
+		}, c.Method) {
 			continue
 		}
 		text, err := json.Marshal(c.Request)
@@ -265,6 +277,9 @@ func (s side) stored(out state) error {
 		for l := range lines {
 			out[space] = append(out[space], s.memory.named(l))
 		}
+	}
+	for _, id := range s.storage.driver.Snapshots() {
+		out[s.spaceOf(id)] = append(out[s.spaceOf(id)], "stored snapshot "+s.memory.named(id))
 	}
 	for _, v := range s.storage.driver.Volumes() {
 		text, err := json.Marshal(v)

@@ -37,7 +37,10 @@ func TestTell(t *testing.T) {
 			{Status: storagev1.StorageUnreachable, Reason: "All"},
 			{Status: storagev1.StorageDegraded, Reason: "Shared", AccessMode: ptr.To(corev1.ReadWriteMany)},
 			{Status: storagev1.StorageDegraded, Reason: "Device", VolumeMode: block},
-			{Status: storagev1.StorageDegraded, Reason: "File", VolumeMode: filesystem, AccessMode: ptr.To(corev1.ReadWriteOnce)},
+			{
+				Status: storagev1.StorageDegraded, Reason: "File", VolumeMode: filesystem,
+				AccessMode: ptr.To(corev1.ReadWriteOnce),
+			},
 		}},
 	}}}
 	node.Name = "n1"

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"slices"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -92,14 +93,12 @@ func afterTaken(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	}
 	if t.Created == 0 {
 		t.Created = f.Now.UnixNano()
-		if s := f.Content.Status; s != nil && s.CreationTime != nil {
-			t.Created = *s.CreationTime
-		}
 	}
 	return p.note(f, t)
 }
 
-// note writes to a content what is known of its snapshot.
+// note writes to a content what is known of its snapshot. A time and a size that are known stay, as they do in the
+// VolumeSnapshot, which would otherwise say something else.
 func (p DriverPlan) note(f DriverFacts, t Taken) DriverPlan {
 	c := f.Content.DeepCopy()
 	s := &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &t.Handle, ReadyToUse: &t.Ready}
@@ -111,6 +110,8 @@ func (p DriverPlan) note(f DriverFacts, t Taken) DriverPlan {
 	}
 	if c.Status != nil {
 		s.VolumeGroupSnapshotHandle = c.Status.VolumeGroupSnapshotHandle
+		s.CreationTime = cmp.Or(c.Status.CreationTime, s.CreationTime)
+		s.RestoreSize = cmp.Or(c.Status.RestoreSize, s.RestoreSize)
 	}
 	out := DriverPlan{Step: Note, Content: c, Because: because(volume.ReasonSnapshotReady, "",
 		"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")}

@@ -17,7 +17,8 @@ func deletion(f Facts) Plan {
 	switch {
 	case !has(s, volume.FinalizerSnapshotAsSource) && !has(s, volume.FinalizerSnapshotBound):
 		return gone(s)
-	case len(names) > 0:
+	case len(names) > 0 && isOf(f.Content, s):
+		// Without its content nobody can restore it, and the claims wait for another snapshot of its name.
 		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonSnapshotDeletePending, "user",
 			"snapshot "+s.Name+" is used to restore claim "+strings.Join(names, ", ")+", which has no volume yet")}
 	case has(s, volume.FinalizerRestoring):

@@ -146,6 +146,11 @@ func keep(f DriverFacts) DriverPlan {
 // intent: the driver is asked with the same arguments whether it is ready.
 func record(f DriverFacts) DriverPlan {
 	c := f.Content
+	if c.Spec.VolumeSnapshotRef.UID == "" {
+		// The driver would take all such contents for one: they would ask for a snapshot of the same name.
+		return f.failed(volume.ReasonSnapshotFailed, "user", "content "+c.Name+
+			" is for no snapshot: its volumeSnapshotRef has no uid, of which the snapshot's name at the driver is made")
+	}
 	parameters, problem := f.parameters()
 	if problem.Reason != "" {
 		return f.failed(problem.Reason, problem.Next, problem.Message)

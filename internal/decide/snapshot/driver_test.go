@@ -101,6 +101,7 @@ func TestTaking(t *testing.T) {
 			f.Content = noted(f.Content, volume.AnnSnapshotParameters, "[]")
 		}))},
 		{"somebody has removed the finalizer", at(of(contained, intended, func(f *Facts) { f.Content.Finalizers = nil }))},
+		{"it is for no snapshot yet", at(of(contained, func(f *Facts) { f.Content.Spec.VolumeSnapshotRef.UID = "" }))},
 		{"the driver takes no snapshots", at(of(contained), func(f *DriverFacts) { f.Takes = false })},
 		{"the driver is elsewhere", at(of(contained), func(f *DriverFacts) { f.Ours = false })},
 		{"the intent is not needed any more", at(of(taken, intended))},
@@ -148,6 +149,9 @@ func TestRemoving(t *testing.T) {
 		{"it is retained", at(of(taken, retains, going))},
 		{"the driver was never asked", at(of(contained, going))},
 		{"the driver may have taken it: it is asked again", at(of(contained, intended, going))},
+		{"somebody has removed the UID under which it was asked", at(of(contained, intended, going, func(f *Facts) {
+			f.Content.Spec.VolumeSnapshotRef.UID = ""
+		}))},
 		{"its class is not needed for that", at(of(contained, intended, going), func(f *DriverFacts) { f.Class = nil })},
 		{"the driver has not taken it", at(of(contained, intended, going), func(f *DriverFacts) { f.Refused = true })},
 		{"whatever it said before it took it", at(of(taken, intended, going), func(f *DriverFacts) { f.Refused = true })},
@@ -209,7 +213,10 @@ func TestAnswers(t *testing.T) {
 		{"it is not ready", AfterTake, at(of(contained)), shot(Taken{Created: 7})},
 		{"nor later", AfterTake, at(of(pending)), shot(Taken{Created: 5e9, Bytes: 1 << 30})},
 		{"a driver that does not say when", AfterTake, at(of(contained)), shot(Taken{Ready: true})},
-		{"what was known of the time stays", AfterTake, at(of(pending)), shot(Taken{Ready: true})},
+		{"what was known of the time and the size stays", AfterTake, at(of(pending)), shot(Taken{Ready: true})},
+		{"whatever the driver says later", AfterTake, at(of(pending)), shot(Taken{
+			Created: 6e9, Bytes: 2 << 30, Ready: true,
+		})},
 		{"it fails", AfterTake, at(of(contained)), Answer{Answer: no}},
 		{"and is not said twice", AfterTake, at(of(contained, func(f *Facts) {
 			f.Content = AfterTake(at(*f), Driver(at(*f)), Answer{Answer: no}).Content

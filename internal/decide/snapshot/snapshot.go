@@ -78,7 +78,7 @@ func mayDelete(f Facts, class *snapshotv1.VolumeSnapshotClass) bool {
 	if f.Content != nil {
 		return deletes(f.Content) && pointsTo(f.Content, f.Snapshot)
 	}
-	return class != nil && class.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
+	return class != nil && ClaimOf(f.Snapshot) != "" && class.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
 }
 
 // ready looks after a snapshot that can be used.

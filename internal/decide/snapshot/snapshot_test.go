@@ -127,6 +127,9 @@ func TestFollow(t *testing.T) {
 func TestGiven(t *testing.T) {
 	compare(t, "testdata/given.txt", []row{
 		{"it is kept from now on", of(given)},
+		{"whatever policy its class has, before its content is there", of(given, noContent, func(f *Facts) {
+			f.Class, f.Snapshot.Spec.VolumeSnapshotClassName = class("fast"), ptr.To("fast")
+		})},
 		{"it is bound", of(given, func(f *Facts) { with(f.Snapshot, volume.FinalizerSnapshotAsSource) })},
 		{"with its class", of(given, kept, func(f *Facts) { f.Snapshot.Spec.VolumeSnapshotClassName = ptr.To("slow") })},
 		{"it is bound already", of(given, bound)},
@@ -158,6 +161,11 @@ func TestDeleted(t *testing.T) {
 		{"it was only kept, but a cache may be late", of(kept, deleted)},
 		{"it was only kept", of(kept, deleted, absent)},
 		{"a claim waits for its data", of(used, deleted, restores)},
+		{"a claim cannot wait for a snapshot without a content", of(kept, deleted, restores, absent)},
+		{"nor for one whose content is another snapshot's", of(used, deleted, restores, func(f *Facts) {
+			f.Content.Spec.VolumeSnapshotRef.UID = "another"
+		})},
+		{"a cache may be late, and the claim wait nevertheless", of(kept, deleted, restores)},
 		{"a claim that has its volume does not", of(used, deleted, restores, func(f *Facts) {
 			f.Restores[0].Status.Phase = corev1.ClaimBound
 		})},
