@@ -3,6 +3,7 @@ package binder
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/protect"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -42,7 +44,9 @@ func Declaration() controller.Declaration {
 				Only("status.phase", "status.accessModes").
 				Shared("once, when the claim becomes Bound; from then on the modifier does",
 					"status.currentVolumeAttributesClassName").
-				Shared("once, when the claim becomes Bound; from then on it grows", "status.capacity"),
+				Shared("once, when the claim becomes Bound; from then on it grows", "status.capacity").
+				Shared("once, when the claim becomes Bound; from then on the protection does",
+					kube.Condition(corev1.PersistentVolumeClaimUnused)),
 			kube.Write("", "persistentvolumes", "update").Shared(
 				"completes and undoes references, over the version that it has read: who comes second decides anew",
 				"spec.claimRef", kube.Annotation(volume.AnnBoundByController)),
@@ -270,7 +274,7 @@ func (b *binder) apply(ctx context.Context, about runtime.Object, p bind.Plan) e
 		case w.Claim != nil:
 			claimVersion, err = write(ctx, b.claims.Update, w.Claim, claimVersion)
 		default:
-			claimVersion, err = write(ctx, b.claims.UpdateStatus, w.ClaimStatus, claimVersion)
+			claimVersion, err = write(ctx, b.claims.UpdateStatus, b.withUnused(w.ClaimStatus), claimVersion)
 		}
 		if err != nil {
 			return err
@@ -278,6 +282,19 @@ func (b *binder) apply(ctx context.Context, about runtime.Object, p bind.Plan) e
 	}
 	b.recordEvent(about, p)
 	return nil
+}
+
+// withUnused adds the condition Unused to a claim that becomes Bound: the protection, which keeps it from then on,
+// would write the claim once more for it.
+func (b *binder) withUnused(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	unused := protect.Unused(c, b.pods.By(cluster.PodsByClaim, cluster.Key(c)), metav1.Now())
+	if unused == nil {
+		return c
+	}
+	others := slices.DeleteFunc(c.Status.Conditions,
+		func(k corev1.PersistentVolumeClaimCondition) bool { return k.Type == unused.Type })
+	c.Status.Conditions = append(others, *unused)
+	return c
 }
 
 // write writes an object, based on the given version if it is not empty, and returns the new

@@ -36,7 +36,8 @@ func Declaration() controller.Declaration {
 				"there while a claim is bound; the provisioner takes it from a volume that its driver has deleted",
 				kube.Finalizer(volume.FinalizerVolumeProtection)),
 			kube.Write("", "persistentvolumeclaims/status", "patch").
-				Only(kube.Condition(corev1.PersistentVolumeClaimUnused)),
+				Shared("of bound claims; the binder writes it when the claim becomes Bound",
+					kube.Condition(corev1.PersistentVolumeClaimUnused)),
 			kube.Write("storage.k8s.io", "volumeattributesclasses", "update").
 				Only(kube.Finalizer(volume.FinalizerAttributesProtection)),
 			kube.Write("", "pods", "list"),

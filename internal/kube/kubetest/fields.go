@@ -155,13 +155,14 @@ func Meant(kind types.PatchType, patch []byte, path string) bool {
 		if json.Unmarshal(patch, &all) != nil {
 			return true
 		}
-		named = patched(all, "")
+		named = patched(kind, all, "")
 	}
 	return slices.ContainsFunc(named, func(n string) bool { return Covers(n, path) || Covers(path, n) })
 }
 
-// patched returns the fields that a merge patch names; all of a list is one.
-func patched(patch map[string]any, at string) []string {
+// patched returns the fields that a merge patch names. All of a list is one, but of conditions only those are named
+// that are in the list: a strategic merge patch adds them to the others.
+func patched(kind types.PatchType, patch map[string]any, at string) []string {
 	var out []string
 	for key, value := range patch {
 		path := strings.TrimPrefix(at+"."+key, ".")
@@ -169,7 +170,14 @@ func patched(patch map[string]any, at string) []string {
 			path = at + "[" + key + "]"
 		}
 		if below, ok := value.(map[string]any); ok {
-			out = append(out, patched(below, path)...)
+			out = append(out, patched(kind, below, path)...)
+			continue
+		}
+		if list, ok := value.([]any); ok && key == "conditions" && kind == types.StrategicMergePatchType {
+			for _, c := range list {
+				one, _ := c.(map[string]any)
+				out = append(out, fmt.Sprintf("%s[%v]", path, one["type"]))
+			}
 			continue
 		}
 		out = append(out, path)
