@@ -108,15 +108,15 @@ func explainingLayers() []layer {
 		{"internal/explain/survey", []string{
 			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
 			"internal/explain/chain", "internal/explain/drivers", "internal/decide/health", "internal/decide/note",
-			"internal/decide/provision", "internal/explain/state", "internal/explain/why",
+			"internal/decide/provision", "internal/explain/why",
 		}, pure, "asks the walk about each object"},
 		{"internal/explain/why", []string{
 			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
 			"internal/explain/chain", "internal/explain/drivers", "internal/explain/force", "internal/explain/kubelet",
 			"internal/explain/lease", "internal/decide/migrate", "internal/decide/modify", "internal/decide/note",
 			"internal/decide/health", "internal/decide/placement",
-			"internal/decide/protect", "internal/decide/provision", "internal/decide/resize", "internal/explain/scheduling",
-			"internal/explain/state",
+			"internal/decide/protect", "internal/decide/provision", "internal/decide/resize", "internal/decide/snapshot",
+			"internal/explain/scheduling", "internal/explain/state",
 		}, pure, "asks the decisions, and knows nobody who reads its answer"},
 	}
 }

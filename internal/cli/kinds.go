@@ -54,7 +54,7 @@ func kinds() []kind {
 			storage, false, (*reading).aboutAttachment,
 			withoutNamespace(why.Walk.Attachment),
 		},
-		{"volumesnapshot", []string{"volumesnapshots", "vs"}, snapshots, true, (*reading).aboutSnapshot, survey.Snapshot},
+		{"volumesnapshot", []string{"volumesnapshots", "vs"}, snapshots, true, (*reading).aboutSnapshot, why.Walk.Snapshot},
 		{"csidriver", []string{"csidrivers"}, storage, false, (*reading).aboutDriver, withoutNamespace(survey.Driver)},
 		{"node", []string{"nodes", "no"}, "", false, (*reading).aboutNode, withoutNamespace(survey.Node)},
 		{"csinode", []string{"csinodes"}, storage, false, (*reading).aboutNode, withoutNamespace(survey.CSINode)},

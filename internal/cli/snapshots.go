@@ -5,11 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
-	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/decide/snapshot"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -23,28 +27,9 @@ const snapshotsVersion = volume.GroupSnapshot + "/v1"
 var errNoSnapshots = errors.New("the server has no VolumeSnapshots: " +
 	"their custom resource definitions (" + snapshotsVersion + ") are not installed")
 
-// snapshotObject has the fields of a VolumeSnapshot that why needs.
-type snapshotObject struct {
-	metav1.ObjectMeta `json:"metadata"`
-	Spec              struct {
-		Source struct {
-			Claim string `json:"persistentVolumeClaimName"`
-		} `json:"source"`
-	} `json:"spec"`
-	Status struct {
-		Content string `json:"boundVolumeSnapshotContentName"`
-		Ready   bool   `json:"readyToUse"`
-		Error   struct {
-			Message string `json:"message"`
-		} `json:"error"`
-	} `json:"status"`
-}
-
-// aboutSnapshot reads a VolumeSnapshot and what concerns its source claim.
+// aboutSnapshot reads a VolumeSnapshot with its content and the classes, and what concerns its source claim.
 func (r *reading) aboutSnapshot(ctx context.Context, ns, name string) error {
-	request := r.client.CoreV1().RESTClient().Get()
-	data, err := request.AbsPath(snapshotsPath, "namespaces", ns, volume.ResourceSnapshots, name).SetHeader("Accept",
-		"application/json").Do(ctx).Raw()
+	s, err := readCustom[snapshotv1.VolumeSnapshot](ctx, r.client, "namespaces", ns, volume.ResourceSnapshots, name)
 	if apierrors.IsNotFound(err) {
 		_, missing := r.client.Discovery().ServerResourcesForGroupVersion(snapshotsVersion)
 		if apierrors.IsNotFound(missing) {
@@ -55,49 +40,77 @@ func (r *reading) aboutSnapshot(ctx context.Context, ns, name string) error {
 	if err != nil {
 		return err
 	}
-	var s snapshotObject
-	if err := json.Unmarshal(data, &s); err != nil {
-		return fmt.Errorf("read snapshot %s: %w", name, err)
+	r.Snapshots = []*snapshotv1.VolumeSnapshot{s}
+	c, err := readCustom[snapshotv1.VolumeSnapshotContent](ctx, r.client, volume.ResourceSnapshotContents,
+		snapshot.ContentName(s))
+	switch {
+	case err == nil:
+		r.SnapshotContents = []*snapshotv1.VolumeSnapshotContent{c}
+	case apierrors.IsForbidden(err):
+		r.SnapshotsHidden = true
+	case !apierrors.IsNotFound(err):
+		return err
 	}
-	r.Snapshots = []state.Snapshot{s.snapshot()}
-	if s.Spec.Source.Claim == "" {
+	if err := r.snapshotClasses(ctx); err != nil {
+		return err
+	}
+	if claim := snapshot.ClaimOf(s); claim != "" {
+		return r.aboutClaim(ctx, ns, claim)
+	}
+	return nil
+}
+
+func (r *reading) snapshotClasses(ctx context.Context) error {
+	classes, err := readCustom[snapshotv1.VolumeSnapshotClassList](ctx, r.client, volume.ResourceSnapshotClasses)
+	if apierrors.IsForbidden(err) {
+		r.SnapshotsHidden = true
 		return nil
 	}
-	return r.aboutClaim(ctx, ns, s.Spec.Source.Claim)
-}
-
-func (s *snapshotObject) snapshot() state.Snapshot {
-	return state.Snapshot{
-		Namespace: s.Namespace, Name: s.Name, Claim: s.Spec.Source.Claim, Content: s.Status.Content, Ready: s.Status.Ready,
-		Error: s.Status.Error.Message, Deleting: s.DeletionTimestamp != nil, Finalizers: s.Finalizers,
+	if err == nil {
+		r.SnapshotClasses = kube.Pointers(classes.Items)
 	}
+	return err
 }
 
-// snapshots reads the VolumeSnapshots of a namespace, or all. It reads none if the
+// snapshots reads the VolumeSnapshots of a namespace, or all, and all contents and classes. It reads none if the
 // server does not have them or the user may not read them.
 func (r *reading) snapshots(ns string) read {
 	return func(ctx context.Context) error {
-		path := []string{snapshotsPath, volume.ResourceSnapshots}
+		path := []string{volume.ResourceSnapshots}
 		if ns != metav1.NamespaceAll {
-			path = []string{snapshotsPath, "namespaces", ns, volume.ResourceSnapshots}
+			path = []string{"namespaces", ns, volume.ResourceSnapshots}
 		}
-		request := r.client.CoreV1().RESTClient().Get().AbsPath(path...).SetHeader("Accept", "application/json")
-		data, err := request.Do(ctx).Raw()
+		all, err := readCustom[snapshotv1.VolumeSnapshotList](ctx, r.client, path...)
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		var list struct {
-			Items []snapshotObject `json:"items"`
+		r.Snapshots = kube.Pointers(all.Items)
+		contents, err := readCustom[snapshotv1.VolumeSnapshotContentList](ctx, r.client, volume.ResourceSnapshotContents)
+		switch {
+		case apierrors.IsForbidden(err):
+			r.SnapshotsHidden = true
+		case err != nil:
+			return err
+		default:
+			r.SnapshotContents = kube.Pointers(contents.Items)
 		}
-		if err := json.Unmarshal(data, &list); err != nil {
-			return fmt.Errorf("read snapshots: %w", err)
-		}
-		for i := range list.Items {
-			r.Snapshots = append(r.Snapshots, list.Items[i].snapshot())
-		}
-		return nil
+		return r.snapshotClasses(ctx)
 	}
+}
+
+// readCustom reads an object or a list of the API of snapshots.
+func readCustom[T any](ctx context.Context, client kubernetes.Interface, path ...string) (*T, error) {
+	request := client.CoreV1().RESTClient().Get().AbsPath(append([]string{snapshotsPath}, path...)...)
+	data, err := request.SetHeader("Accept", "application/json").Do(ctx).Raw()
+	if err != nil {
+		return nil, err
+	}
+	out := new(T)
+	if err := json.Unmarshal(data, out); err != nil {
+		return nil, fmt.Errorf("read %s: %w", strings.Join(path, "/"), err)
+	}
+	return out, nil
 }

@@ -204,6 +204,8 @@ func (st *stateFile) dropNulls() {
 	st.Claims, st.Volumes, st.Pods = withoutNil(st.Claims), withoutNil(st.Volumes), withoutNil(st.Pods)
 	st.Classes, st.Drivers, st.CSINodes = withoutNil(st.Classes), withoutNil(st.Drivers), withoutNil(st.CSINodes)
 	st.Attachments, st.Nodes, st.Namespaces = withoutNil(st.Attachments), withoutNil(st.Nodes), withoutNil(st.Namespaces)
+	st.Snapshots, st.SnapshotContents = withoutNil(st.Snapshots), withoutNil(st.SnapshotContents)
+	st.SnapshotClasses = withoutNil(st.SnapshotClasses)
 	st.Warnings, st.Begun, st.Leases = withoutNil(st.Warnings), withoutNil(st.Begun), withoutNil(st.Leases)
 }
 

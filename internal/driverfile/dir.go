@@ -217,6 +217,12 @@ func (p Dir) open() (*os.File, error) {
 	return dir, nil
 }
 
+const (
+	// lockPatience is how long a change waits for those of other processes, which take milliseconds.
+	lockPatience = 5 * time.Second
+	lockPause    = 10 * time.Millisecond
+)
+
 // lock opens the directory for a change; closing it ends the change. Writes of one file must not
 // overlap, and a file of its own for the lock would show up where people look.
 func (p Dir) lock() (*os.File, error) {
@@ -224,11 +230,16 @@ func (p Dir) lock() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s is being changed by another process (%w): repeat the command", p, err),
-			dir.Close())
+	for until := time.Now().Add(lockPatience); ; time.Sleep(lockPause) {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return dir, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(until) {
+			return nil, errors.Join(fmt.Errorf("%s is being changed by another process (%w): repeat the command", p, err),
+				dir.Close())
+		}
 	}
-	return dir, nil
 }
 
 // private refuses what others than root and the user of this process could change. The mode is not

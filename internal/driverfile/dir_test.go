@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -224,6 +225,14 @@ func TestNotPut(t *testing.T) {
 	if _, err := dir.Get("../a"); !errors.Is(err, csi.ErrName) {
 		t.Errorf("got: %v", err)
 	}
+	if entries, err := os.ReadDir(string(dir)); err != nil || len(entries) != 0 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// TestOneChangeAtATime: a change waits for that of another process, but not for ever.
+func TestOneChangeAtATime(t *testing.T) {
+	dir := lay(t, nil)
 	held, err := os.Open(string(dir))
 	if err != nil {
 		t.Fatal(err)
@@ -232,12 +241,20 @@ func TestNotPut(t *testing.T) {
 	if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	if err := dir.Put(driver("a")); err == nil || !strings.Contains(err.Error(), "is being changed by another process") {
-		t.Errorf("while another process writes: %v", err)
-	}
-	if entries, err := os.ReadDir(string(dir)); err != nil || len(entries) != 0 {
-		t.Errorf("%v, %v", entries, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		err := dir.Put(driver("a"))
+		if err == nil || !strings.Contains(err.Error(), "is being changed by another process") {
+			t.Errorf("while another process writes: %v", err)
+		}
+		if waited := time.Since(begin); waited < 5*time.Second {
+			t.Errorf("it was waited for %v", waited)
+		}
+		time.AfterFunc(time.Second, func() { _ = unix.Flock(int(held.Fd()), unix.LOCK_UN) })
+		if err := dir.Put(driver("b")); err != nil {
+			t.Errorf("when the other process has written: %v", err)
+		}
+	})
 }
 
 // TestRestart: what a person wrote stays as it is.

@@ -25,16 +25,15 @@ func Clean(o state.Objects) state.Objects {
 	c.learn(o)
 	out := state.Objects{
 		Moves: o.Moves, Now: o.Now, MakingHidden: o.MakingHidden, LeasesHidden: o.LeasesHidden,
-		Snapshots: slices.Clone(o.Snapshots),
-		Warnings:  each(o.Warnings, c.event), Begun: each(o.Begun, c.intent), Namespaces: each(o.Namespaces, c.namespace),
+		SnapshotsHidden: o.SnapshotsHidden, Warnings: each(o.Warnings, c.event), Begun: each(o.Begun, c.intent),
+		Namespaces: each(o.Namespaces, c.namespace),
 	}
 	out.Claims, out.Volumes, out.Pods = each(o.Claims, c.claim), each(o.Volumes, c.volume), each(o.Pods, c.pod)
 	out.Classes, out.Drivers = each(o.Classes, c.class), each(o.Drivers, c.driver)
 	out.Attachments, out.Nodes = each(o.Attachments, c.attachment), each(o.Nodes, c.node)
 	out.CSINodes, out.Leases = each(o.CSINodes, c.csiNode), each(o.Leases, c.lease)
-	for i := range out.Snapshots {
-		out.Snapshots[i].Error = c.text(out.Snapshots[i].Error)
-	}
+	out.Snapshots, out.SnapshotContents = each(o.Snapshots, c.snapshot), each(o.SnapshotContents, c.snapshotContent)
+	out.SnapshotClasses = each(o.SnapshotClasses, c.snapshotClass)
 	if o.Full != nil {
 		full := *o.Full
 		full.Message = c.text(full.Message)
@@ -87,6 +86,9 @@ func (c cleaner) learn(o state.Objects) {
 		c.learnVolume(&v.Spec)
 	}
 	for _, class := range o.Classes {
+		c.add(class.Parameters)
+	}
+	for _, class := range o.SnapshotClasses {
 		c.add(class.Parameters)
 	}
 	for _, a := range o.Attachments {
@@ -205,14 +207,14 @@ func (c cleaner) meta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 // one that holds what a user has written.
 func keptAnnotation(name string) bool {
 	switch name {
-	case volume.AnnMountOptions, volume.AnnMigratedFrom:
+	case volume.AnnMountOptions, volume.AnnMigratedFrom, volume.AnnSnapshotParameters:
 		return false
 	}
 	domain, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{
 		"volplane.dev", "pv.kubernetes.io", "volume.kubernetes.io", "volume.beta.kubernetes.io", "volume.alpha.kubernetes.io",
 		"volumes.kubernetes.io", "storageclass.kubernetes.io", "storageclass.beta.kubernetes.io", "csi.alpha.kubernetes.io",
-		"csi.volume.kubernetes.io",
+		"csi.volume.kubernetes.io", "snapshot.storage.kubernetes.io",
 	}, domain)
 }
 

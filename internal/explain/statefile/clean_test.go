@@ -11,12 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/decide/provision"
-	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/statefile"
 	"volplane.dev/volplane/internal/explain/why/whytest"
 	"volplane.dev/volplane/internal/volume"
@@ -102,7 +102,12 @@ func secrets(s *scene) {
 		Name: "pvc-1", Parameters: attributes, Mutable: attributes,
 		Options: []string{hidden},
 	}}
-	s.Snapshot(func(snap *state.Snapshot) { snap.Error = text })
+	s.Snapshot(func(snap *snapshotv1.VolumeSnapshot, c *snapshotv1.VolumeSnapshotContent) {
+		snap.Status.Error = &snapshotv1.VolumeSnapshotError{Message: &text}
+		c.Status.Error, c.Status.SnapshotHandle, c.Spec.Source.VolumeHandle = snap.Status.Error, &text, &text
+		c.Annotations = map[string]string{volume.AnnSnapshotParameters: hidden}
+	})
+	s.All.SnapshotClasses[0].Parameters = attributes
 	s.Leaving(corev1.NamespaceContentRemaining, text)
 }
 

@@ -118,7 +118,7 @@ func Explain(o state.Objects, subject string) (chain.Chain, bool) {
 	case "namespace":
 		return survey.Namespace(w, name)
 	case "volumesnapshot":
-		return survey.Snapshot(w, "ns", name)
+		return w.Snapshot("ns", name)
 	default:
 		return survey.Node(w, name)
 	}

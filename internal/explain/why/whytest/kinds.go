@@ -6,7 +6,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -36,13 +35,6 @@ func (s *Scene) Register(names ...string) {
 	for _, n := range names {
 		s.All.CSINodes[1].Spec.Drivers = append(s.All.CSINodes[1].Spec.Drivers, storagev1.CSINodeDriver{Name: n})
 	}
-}
-
-// Snapshot makes the scene one of a snapshot of the claim.
-func (s *Scene) Snapshot(change func(*state.Snapshot)) {
-	snap := state.Snapshot{Namespace: "ns", Name: "s1", Claim: "data", Content: "c1"}
-	change(&snap)
-	s.All.Snapshots = []state.Snapshot{snap}
 }
 
 // KindRows are questions about classes, drivers, nodes, namespaces and snapshots.
@@ -111,7 +103,7 @@ func KindRows() []Row {
 }
 
 func moreKindRows() []Row {
-	return []Row{
+	return append([]Row{
 		{"what has registered on a node", "csinode/n1", func(*Scene) {}},
 		{"nothing has registered on a node", "csinode/n1", func(s *Scene) { s.All.CSINodes = nil }},
 		{"what has registered on a node that is gone", "csinode/n1", func(s *Scene) { s.All.Nodes = nil }},
@@ -136,33 +128,5 @@ func moreKindRows() []Row {
 			s.Leaving(corev1.NamespaceDeletionDiscoveryFailure,
 				"Discovery failed for some groups, 1 failing: metrics.k8s.io/v1beta1")
 		}},
-		{
-			"a snapshot that is ready", "volumesnapshot/s1",
-			func(s *Scene) { s.Snapshot(func(s *state.Snapshot) { s.Ready = true }) },
-		},
-		{
-			"a snapshot that nobody takes", "volumesnapshot/s1",
-			func(s *Scene) { s.Snapshot(func(s *state.Snapshot) { s.Content = "" }) },
-		},
-		{"a snapshot that is being taken", "volumesnapshot/s1", func(s *Scene) { s.Snapshot(func(*state.Snapshot) {}) }},
-		{
-			"a snapshot of a claim that is not there", "volumesnapshot/s1",
-			func(s *Scene) { s.Snapshot(func(s *state.Snapshot) { s.Claim = "gone" }) },
-		},
-		{"a snapshot that the driver refuses", "volumesnapshot/s1", func(s *Scene) {
-			s.Snapshot(func(s *state.Snapshot) {
-				s.Claim, s.Error = "", "rpc error: code = ResourceExhausted desc = pool is full"
-			})
-		}},
-		{
-			"a snapshot that is being deleted", "volumesnapshot/s1",
-			func(s *Scene) { s.Snapshot(func(s *state.Snapshot) { s.Deleting = true }) },
-		},
-		{"a snapshot that a volume is made from", "volumesnapshot/s1", func(s *Scene) {
-			s.Snapshot(func(s *state.Snapshot) { s.Deleting, s.Finalizers = true, []string{volume.FinalizerRestoring} })
-		}},
-		{"a snapshot that cannot be deleted", "volumesnapshot/s1", func(s *Scene) {
-			s.Snapshot(func(s *state.Snapshot) { s.Deleting, s.Error = true, "the driver is busy" })
-		}},
-	}
+	}, snapshotRows()...)
 }

@@ -1,0 +1,92 @@
+package why
+
+import (
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/cluster"
+	decide "volplane.dev/volplane/internal/decide/snapshot"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Snapshot returns what is decided about a snapshot, and the chain of the claim that it is of, as long as it is not
+// taken; false when there is no such snapshot.
+func (w Walk) Snapshot(ns, name string) (chain.Chain, bool) {
+	s := cluster.First(w.Snapshots, func(s *snapshotv1.VolumeSnapshot) bool { return s.Namespace == ns && s.Name == name })
+	if s == nil {
+		return chain.Chain{}, false
+	}
+	c := chain.Chain{Subject: "volumesnapshot/" + name}
+	c.Links = append(c.Links, w.snapshot(c.Subject, s))
+	if claim := decide.ClaimOf(s); claim != "" && !decide.IsReady(s) && s.DeletionTimestamp == nil {
+		told, _ := w.Claim(ns, claim)
+		c.Links = append(c.Links, told.Links...)
+	}
+	return c, true
+}
+
+// snapshot is what the snapshot-controller decides. Who may not read contents is told what the snapshot says.
+func (w Walk) snapshot(subject string, s *snapshotv1.VolumeSnapshot) chain.Link {
+	if w.SnapshotsHidden {
+		return reported(subject, s)
+	}
+	f := w.snapshotFacts(s)
+	plan := decide.Snapshot(f)
+	is, b := chain.Waiting, plan.Because
+	switch {
+	case plan.Warn, problemOf(s) != "", f.Content != nil && f.Content.Status != nil && f.Content.Status.Error != nil:
+		is = chain.Problem
+	case plan.Step == decide.Nothing && b.Reason == volume.ReasonSnapshotReady:
+		is = chain.OK
+	case plan.Step != decide.Nothing && len(s.Finalizers) == 0:
+		b.Message = "the snapshot-controller has not taken up snapshot " + s.Name + " yet"
+	}
+	return chain.New(subject, is, b.Reason, b.Message, b.Next)
+}
+
+// problemOf is the error that a snapshot tells, or "".
+func problemOf(s *snapshotv1.VolumeSnapshot) string {
+	if s.Status == nil || s.Status.Error == nil {
+		return ""
+	}
+	return ptr.Deref(s.Status.Error.Message, "")
+}
+
+// snapshotFacts are the facts for the decision. They were read from the API server itself, so that a content that is
+// not among them does not exist.
+func (w Walk) snapshotFacts(s *snapshotv1.VolumeSnapshot) decide.Facts {
+	class, content := ptr.Deref(s.Spec.VolumeSnapshotClassName, ""), decide.ContentName(s)
+	f := decide.Facts{
+		Snapshot: s, Classes: w.SnapshotClasses, Now: metav1.NewTime(w.Now),
+		Class: cluster.First(w.SnapshotClasses, func(c *snapshotv1.VolumeSnapshotClass) bool { return c.Name == class }),
+	}
+	f.Content = cluster.First(w.SnapshotContents,
+		func(c *snapshotv1.VolumeSnapshotContent) bool { return c.Name == content })
+	f.Absent = f.Content == nil
+	view := w.View
+	if name := decide.ClaimOf(s); name != "" {
+		if f.Claim, _ = view.Claims.Get(s.Namespace + "/" + name); f.Claim != nil {
+			f.Volume, _ = view.Volumes.Get(f.Claim.Spec.VolumeName)
+		}
+	}
+	f.Restores = view.Claims.By(cluster.UnboundBySnapshot, cluster.Key(s))
+	return f
+}
+
+// reported is what a snapshot tells by itself.
+func reported(subject string, s *snapshotv1.VolumeSnapshot) chain.Link {
+	const controller = "snapshot-controller"
+	failed := problemOf(s)
+	switch {
+	case s.DeletionTimestamp != nil:
+		return chain.New(subject, chain.Waiting, volume.ReasonTerminating, "the snapshot is being deleted", controller)
+	case failed != "":
+		return chain.New(subject, chain.Problem, volume.ReasonSnapshotFailed, failed, volume.NextAfter(failed, controller))
+	case decide.IsReady(s):
+		return chain.New(subject, chain.OK, volume.ReasonSnapshotReady, "snapshot "+s.Name+" is ready to use", "")
+	}
+	return chain.New(subject, chain.Waiting, volume.ReasonSnapshotPending, "snapshot "+s.Name+" is not ready to use yet; "+
+		"who may read contents and classes of snapshots is told why", controller)
+}
