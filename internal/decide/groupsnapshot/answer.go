@@ -23,24 +23,8 @@ type Taken struct {
 	Members []snapshot.Taken
 }
 
-// Answer is the result of a call of the driver.
-type Answer struct {
-	volume.Answer
-	// Missing says why the call was made without its Secret; "" if it had it or needs none.
-	Missing string
-	// Taken is the group, unless the call failed.
-	Taken Taken
-	// TakenBy is the name of another content that stands for the group or for a snapshot in it, or "".
-	TakenBy string
-}
-
-// told returns the error of a call, with the missing Secret as a possible cause.
-func (a Answer) told() string {
-	if a.Missing == "" {
-		return a.Text
-	}
-	return a.Text + "; " + a.Missing
-}
+// Answer is the result of a call of the driver about a group.
+type Answer = snapshot.AnswerAbout[Taken]
 
 // AfterTake decides about the answer to CreateVolumeGroupSnapshot.
 func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
@@ -48,9 +32,9 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return afterTaken(f, p, a)
 	}
-	out := f.failed(volume.ReasonGroupFailed, volume.NextAfter(a.told(), driver),
-		"driver "+driver+" took no group of snapshots for content "+c.Name+": "+a.told())
-	out.Repeat, out.Refused = true, snapshot.NothingTaken(a.Answer, a.Missing, p.First)
+	out := f.failed(volume.ReasonGroupFailed, volume.NextAfter(a.Told(), driver),
+		"driver "+driver+" took no group of snapshots for content "+c.Name+": "+a.Told())
+	out.Repeat, out.Refused = true, a.NothingTaken(p.First)
 	if out.Refused && c.DeletionTimestamp != nil {
 		out.Repeat = false
 	}
@@ -155,8 +139,8 @@ func AfterGet(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 		return p.note(f, a.Taken)
 	}
 	driver := f.Content.Spec.Driver
-	out := f.failed(volume.ReasonGroupCheckFailed, volume.NextAfter(a.told(), driver),
-		"driver "+driver+" was asked about group "+p.Request.Handle+": "+a.told())
+	out := f.failed(volume.ReasonGroupCheckFailed, volume.NextAfter(a.Told(), driver),
+		"driver "+driver+" was asked about group "+p.Request.Handle+": "+a.Told())
 	out.Repeat = true
 	return out
 }
@@ -167,8 +151,8 @@ func AfterRemove(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return release(f.Content, "driver "+driver+" has deleted group "+p.Request.Handle)
 	}
-	out := f.failed(volume.ReasonGroupDeleteFailed, volume.NextAfter(a.told(), driver),
-		"driver "+driver+" did not delete group "+p.Request.Handle+": "+a.told())
+	out := f.failed(volume.ReasonGroupDeleteFailed, volume.NextAfter(a.Told(), driver),
+		"driver "+driver+" did not delete group "+p.Request.Handle+": "+a.Told())
 	out.Repeat = true
 	return out
 }

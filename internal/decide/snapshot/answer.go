@@ -21,34 +21,35 @@ type Taken struct {
 	Ready          bool
 }
 
-// Answer is the result of a call of the driver.
-type Answer struct {
+// Answer is the result of a call of the driver about a snapshot.
+type Answer = AnswerAbout[Taken]
+
+// AnswerAbout is the result of a call of the driver. T is how it describes what it has taken: a snapshot, or a group of
+// them.
+type AnswerAbout[T any] struct {
 	volume.Answer
 	// Missing says why the call was made without its Secret; "" if it had it or needs none.
 	Missing string
-	// Taken is the snapshot, unless the call failed.
-	Taken Taken
-	// TakenBy is the name of another content with the same handle, or "".
+	// Taken is what the driver has taken, unless the call failed.
+	Taken T
+	// TakenBy is the name of another content that stands for what is taken, or for a part of it; "" if there is none.
 	TakenBy string
 }
 
-// told returns the error of a call, with the missing Secret as a possible cause.
-func (a Answer) told() string {
+// Told returns the error of a call, with the missing Secret as a possible cause.
+func (a AnswerAbout[T]) Told() string {
 	if a.Missing == "" {
 		return a.Text
 	}
 	return a.Text + "; " + a.Missing
 }
 
-// nothingTaken is NothingTaken for this answer.
-func (a Answer) nothingTaken(first bool) bool { return NothingTaken(a.Answer, a.Missing, first) }
-
-// NothingTaken says whether the driver has certainly taken no snapshot: neither in this call, nor in an earlier one.
-// The codes about the arguments prove it, since for those of an existing snapshot a driver must answer OK. The codes
-// about whether the driver serves the caller at all prove it only for this call.
-func NothingTaken(a volume.Answer, missing string, first bool) bool {
+// NothingTaken says whether the driver has certainly taken nothing: neither in this call, nor, unless this is the first
+// one, in an earlier one. The codes about the arguments prove it, since for those of an existing snapshot a driver must
+// answer OK. The codes about whether the driver serves the caller at all prove it only for this call.
+func (a AnswerAbout[T]) NothingTaken(first bool) bool {
 	switch {
-	case a.Outcome != volume.Failed || missing != "":
+	case a.Outcome != volume.Failed || a.Missing != "":
 		return false
 	case slices.Contains([]string{"InvalidArgument", "NotFound", "OutOfRange", "ResourceExhausted"}, a.Code):
 		return true
@@ -63,9 +64,9 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return afterTaken(f, p, a)
 	}
-	out := f.failed(volume.ReasonSnapshotFailed, volume.NextAfter(a.told(), driver),
-		"driver "+driver+" took no snapshot of volume "+p.Request.Source+": "+a.told())
-	out.Repeat, out.Refused = true, a.nothingTaken(p.First)
+	out := f.failed(volume.ReasonSnapshotFailed, volume.NextAfter(a.Told(), driver),
+		"driver "+driver+" took no snapshot of volume "+p.Request.Source+": "+a.Told())
+	out.Repeat, out.Refused = true, a.NothingTaken(p.First)
 	if out.Refused && c.DeletionTimestamp != nil {
 		out.Repeat = false
 	}
@@ -137,7 +138,7 @@ func unchanged(a, b *snapshotv1.VolumeSnapshotContentStatus) bool {
 // AfterLook decides about the answer to GetSnapshot or ListSnapshots. A snapshot that is not there has no handle.
 func AfterLook(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	driver := f.Content.Spec.Driver
-	problem := a.told()
+	problem := a.Told()
 	switch {
 	case a.Outcome == volume.Done && a.Taken.Handle == p.Request.Handle:
 		return p.note(f, a.Taken)
@@ -158,8 +159,8 @@ func AfterRemove(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return release(c, "driver "+driver+" has deleted snapshot "+p.Request.Handle)
 	}
-	out := f.failed(volume.ReasonSnapshotDeleteFailed, volume.NextAfter(a.told(), driver),
-		"driver "+driver+" did not delete snapshot "+p.Request.Handle+": "+a.told())
+	out := f.failed(volume.ReasonSnapshotDeleteFailed, volume.NextAfter(a.Told(), driver),
+		"driver "+driver+" did not delete snapshot "+p.Request.Handle+": "+a.Told())
 	out.Repeat = true
 	return out
 }
