@@ -364,8 +364,11 @@ func (d *fakeDriver) NodeGetVolumeHealth(
 }
 
 func (d *fakeDriver) NodeGetStorageHealth(
-	context.Context, *csipb.NodeGetStorageHealthRequest,
+	ctx context.Context, _ *csipb.NodeGetStorageHealthRequest,
 ) (*csipb.NodeGetStorageHealthResponse, error) {
+	if err := d.call(ctx, "storage"); err != nil {
+		return nil, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return &csipb.NodeGetStorageHealthResponse{BackendHealth: d.storage}, nil
