@@ -2,11 +2,8 @@ package groupsnapshotter
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"sync"
-	"time"
 
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,28 +12,16 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/controller/contents"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/groupsnapshot"
+	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
-const (
-	kindContent = "groupcontent"
-	// places is the number of calls about groups that may be in flight at each driver.
-	places = 10
-	// maxSteps is more than the steps that a content can need at once. One that needs more is looked at again.
-	maxSteps = 10
-	// firstPoll is the pause after the first answer that a group is not ready; it doubles up to maxPoll.
-	firstPoll, maxPoll = time.Second, time.Minute
-)
-
-var (
-	// errSteps says that a content had more to do than expected.
-	errSteps = errors.New("more steps than expected; it is looked at again")
-	// errCall says that a call of a driver has failed.
-	errCall = errors.New("a call is made again")
-)
+// Calls about groups that may be in flight at each driver, and contents that are looked at at once.
+const places, workers = 10, 5
 
 // Declaration is what the group-snapshotter reads and writes.
 func Declaration() controller.Declaration {
@@ -54,149 +39,66 @@ func Declaration() controller.Declaration {
 	}
 }
 
+// snapshotter has drivers take and delete groups of snapshots.
 type snapshotter struct {
-	controller.Env
-	*controller.Controller
-	drivers  *csi.Set
 	contents kube.Writer[*groupv1.VolumeGroupSnapshotContent]
 	classes  *kube.Cache[*groupv1.VolumeGroupSnapshotClass]
 	// snapshots are the contents of single snapshots, of which some may stand for a snapshot in a group.
 	snapshots *kube.Cache[*snapshotv1.VolumeSnapshotContent]
-
-	mu sync.Mutex
-	// known holds, by content, what the last calls have said and what is not written to the API.
-	known map[types.UID]knowledge
-}
-
-// knowledge is what calls have said about a content.
-type knowledge struct {
-	// refused says that the driver has certainly not taken the group, and removed that it has deleted it.
-	refused, removed bool
-	// polls counts the answers that the group is not ready.
-	polls int
 }
 
 // New returns the group-snapshotter for the drivers of a set. It must be made before the caches start.
 func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 	s := &snapshotter{
-		Env: env, drivers: drivers, known: map[types.UID]knowledge{},
-		Controller: &controller.Controller{
-			Declaration: Declaration(), Workers: 5, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log,
-		},
 		contents: env.Caches.WriteGroupContents(env.Client), classes: env.Caches.GroupClasses(),
 		snapshots: env.Caches.SnapshotContents(),
 	}
-	s.Controller.Reconcile = s.reconcile
-	s.contents.Watch(func(before, after *groupv1.VolumeGroupSnapshotContent) {
-		if after == nil {
-			s.learn(before.UID, func(k *knowledge) { *k = knowledge{} })
-		} else if concerns(before, after) {
-			s.enqueue(after)
-		}
-	})
+	loop := &contents.Loop[*groupv1.VolumeGroupSnapshotContent]{Env: env, Drivers: drivers, Kind: s, Writer: s.contents}
 	s.classes.Watch(func(_, class *groupv1.VolumeGroupSnapshotClass) {
 		if class != nil {
-			s.enqueueAll(class.Driver)
+			loop.EnqueueAll(class.Driver)
 		}
 	})
-	drivers.Subscribe(s.enqueueAll)
-	return s.Controller
+	return contents.New(loop, Declaration(), workers, places)
 }
 
-// concerns says whether a change of a content is one that its driver is to be asked for, and not one that this
-// controller makes itself: that would defeat its back-off.
-func concerns(before, after *groupv1.VolumeGroupSnapshotContent) bool {
-	if before == nil || before.UID != after.UID {
-		return true
-	}
-	for _, key := range []string{
-		volume.AnnGroupDeleting, volume.AnnGroupSecretName, volume.AnnGroupSecretNamespace, volume.AnnProvisionedOn,
-	} {
-		if before.Annotations[key] != after.Annotations[key] {
-			return true
-		}
-	}
-	was, is := before.Spec, after.Spec
-	return (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
-		was.VolumeGroupSnapshotRef.UID != is.VolumeGroupSnapshotRef.UID || was.DeletionPolicy != is.DeletionPolicy ||
-		!ptr.Equal(was.VolumeGroupSnapshotClassName, is.VolumeGroupSnapshotClassName)
+// matters is what of a content its driver is to be asked for.
+type matters struct {
+	uid, ref                          types.UID
+	deleted                           bool
+	policy                            snapshotv1.DeletionPolicy
+	class, going, secret, vault, node string
 }
 
-func (s *snapshotter) enqueue(c *groupv1.VolumeGroupSnapshotContent) {
-	s.Add(controller.Key{Kind: kindContent, Name: c.Name})
-}
-
-func (s *snapshotter) enqueueAll(driver string) {
-	for _, c := range s.contents.By(cluster.ContentsByDriver, driver) {
-		s.enqueue(c)
+// About returns what a content is about.
+func (s *snapshotter) About(c *groupv1.VolumeGroupSnapshotContent) contents.About {
+	ref := c.Spec.VolumeGroupSnapshotRef
+	return contents.About{
+		Driver: c.Spec.Driver, Home: groupsnapshot.Home(c), Call: "groupsnapshot", Namespace: ref.Namespace,
+		Matters: matters{
+			uid: c.UID, ref: ref.UID, deleted: c.DeletionTimestamp != nil, policy: c.Spec.DeletionPolicy,
+			class: ptr.Deref(c.Spec.VolumeGroupSnapshotClassName, ""), going: c.Annotations[volume.AnnGroupDeleting],
+			secret: c.Annotations[volume.AnnGroupSecretName], vault: c.Annotations[volume.AnnGroupSecretNamespace],
+			node: c.Annotations[volume.AnnProvisionedOn],
+		},
 	}
 }
 
-// learn changes what is known of a content.
-func (s *snapshotter) learn(uid types.UID, change func(*knowledge)) (before knowledge) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before = s.known[uid]
-	after := before
-	if change(&after); after == (knowledge{}) {
-		delete(s.known, uid)
-	} else {
-		s.known[uid] = after
-	}
-	return before
-}
-
-func (s *snapshotter) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	for range maxSteps {
-		c, ok := s.contents.Get(key.Name)
-		if !ok {
-			return controller.Result{}, nil
-		}
-		f := s.gather(c)
-		plan := groupsnapshot.Driver(f)
-		if calls(plan) {
-			lane := controller.Lane{
-				Driver: c.Spec.Driver, Call: "groupsnapshot", Namespace: c.Spec.VolumeGroupSnapshotRef.Namespace,
-			}
-			if pause := s.Enter(key, lane, func(b volume.Because) { s.Events.Warn(c, b) }); pause > 0 {
-				return controller.Result{After: pause}, nil
-			}
-		}
-		if plan.Step == groupsnapshot.Rest {
-			s.tell(c, plan)
-			return controller.Result{}, nil
-		}
-		result, goOn, err := s.apply(ctx, f, plan)
-		if err != nil || !goOn {
-			return result, kube.IgnoreNotFound(err)
-		}
-	}
-	return controller.Result{}, fmt.Errorf("%s: %w", key, errSteps)
-}
-
-// calls says whether a plan calls the driver.
-func calls(p groupsnapshot.DriverPlan) bool {
-	switch p.Step {
-	case groupsnapshot.Record, groupsnapshot.Take, groupsnapshot.Get, groupsnapshot.Remove:
-		return true
-	}
-	return false
-}
-
-func (s *snapshotter) gather(c *groupv1.VolumeGroupSnapshotContent) groupsnapshot.DriverFacts {
-	f := groupsnapshot.DriverFacts{Content: c, Now: metav1.Now()}
+// Plan decides about a content.
+func (s *snapshotter) Plan(
+	c *groupv1.VolumeGroupSnapshotContent, d *csi.Driver, known snapshot.Known,
+) groupsnapshot.DriverPlan {
+	f := groupsnapshot.DriverFacts{Content: c, Known: known, Now: metav1.Now()}
 	if name := c.Spec.VolumeGroupSnapshotClassName; name != nil {
 		f.Class, _ = s.classes.Get(*name)
 	}
-	if d, ok := s.drivers.For(c.Spec.Driver, groupsnapshot.Home(c)); ok {
+	if d != nil {
 		f.Ours, f.Takes = true, d.Group.Snapshot
 	}
 	if c.DeletionTimestamp != nil {
 		f.Others = s.others(c, groupsnapshot.HandleOf(c), groupsnapshot.MembersOf(c))
 	}
-	k := s.learn(c.UID, func(*knowledge) {})
-	f.Refused, f.Removed = k.refused, k.removed
-	return f
+	return groupsnapshot.Driver(f)
 }
 
 // others returns the names of other contents that stand for a group of a content's driver, or for a snapshot in it.
@@ -205,69 +107,70 @@ func (s *snapshotter) others(c *groupv1.VolumeGroupSnapshotContent, handle strin
 		s.snapshots.By(cluster.ContentsByDriver, c.Spec.Driver))
 }
 
-// apply does the step of a plan. goOn says that the next one can be done at once.
-func (s *snapshotter) apply(
-	ctx context.Context, f groupsnapshot.DriverFacts, p groupsnapshot.DriverPlan,
-) (result controller.Result, goOn bool, err error) {
-	switch p.Step {
-	case groupsnapshot.Note:
-		err = s.note(ctx, f, p)
-	case groupsnapshot.Forget, groupsnapshot.Release:
-		_, err = s.contents.Change(ctx, f.Content, p.Content)
-	case groupsnapshot.Rest:
-	default:
-		then, err := s.call(ctx, &f, p)
-		if err != nil {
-			return result, false, err
-		}
-		return s.apply(ctx, f, then)
-	}
-	if err != nil {
-		return result, false, err
-	}
-	s.tell(f.Content, p)
-	return s.repeat(f.Content, p)
-}
-
-// note writes a status. If the driver is asked again whether the group is ready, the intent is not needed any more.
-func (s *snapshotter) note(
-	ctx context.Context, f groupsnapshot.DriverFacts, p groupsnapshot.DriverPlan,
-) error {
-	content, err := s.contents.Change(ctx, f.Content, p.Content, "status")
-	if err != nil || !p.Poll {
-		return err
-	}
-	if then := groupsnapshot.Driver(s.gather(content)); then.Step == groupsnapshot.Forget {
-		_, err = s.contents.Change(ctx, content, then.Content)
-	}
-	return err
-}
-
-// tell records the event of a plan.
-func (s *snapshotter) tell(about *groupv1.VolumeGroupSnapshotContent, p groupsnapshot.DriverPlan) {
-	switch {
-	case !p.Tell:
-	case p.Repeat:
-		s.Events.WarnWith(about, p.Because, s.TriedWithin().Notes())
-	default:
-		s.Events.Warn(about, p.Because)
-	}
-}
-
-// repeat returns when a call is made again, if it is.
-func (s *snapshotter) repeat(
-	c *groupv1.VolumeGroupSnapshotContent, p groupsnapshot.DriverPlan,
-) (result controller.Result, goOn bool, err error) {
-	before := s.learn(c.UID, func(k *knowledge) {
-		if k.polls++; !p.Repeat || !p.Poll {
-			k.polls = 0
-		}
+// Take asks for a group of snapshots.
+func (s *snapshotter) Take(
+	ctx context.Context, d *csi.Driver, c *groupv1.VolumeGroupSnapshotContent, p groupsnapshot.DriverPlan,
+	secret map[string]string,
+) groupsnapshot.DriverPlan {
+	got, err := d.GroupControllerClient().CreateVolumeGroupSnapshot(ctx, &csipb.CreateVolumeGroupSnapshotRequest{
+		Name: p.Request.Name, SourceVolumeIds: p.Request.Sources, Parameters: p.Request.Parameters, Secrets: secret,
 	})
-	switch {
-	case !p.Repeat:
-		return result, true, nil
-	case p.Poll:
-		return controller.Result{After: min(firstPoll<<min(before.polls, 10), maxPoll)}, false, nil
+	a := answer(got.GetGroupSnapshot(), err)
+	var members []string
+	for _, m := range a.Taken.Members {
+		members = append(members, m.Handle)
 	}
-	return result, false, fmt.Errorf("content %s: %w: %s", c.Name, errCall, p.Because.Message)
+	if others := s.others(c, a.Taken.Handle, members); len(others) > 0 {
+		a.TakenBy = others[0]
+	}
+	return groupsnapshot.AfterTake(about(c), p, a)
+}
+
+// about are the facts on which the decision about an answer depends.
+func about(c *groupv1.VolumeGroupSnapshotContent) groupsnapshot.DriverFacts {
+	return groupsnapshot.DriverFacts{Content: c, Now: metav1.Now()}
+}
+
+// Find asks a driver about a group that somebody else has taken.
+func (s *snapshotter) Find(
+	ctx context.Context, d *csi.Driver, c *groupv1.VolumeGroupSnapshotContent, p groupsnapshot.DriverPlan,
+	secret map[string]string,
+) groupsnapshot.DriverPlan {
+	got, err := d.GroupControllerClient().GetVolumeGroupSnapshot(ctx, &csipb.GetVolumeGroupSnapshotRequest{
+		GroupSnapshotId: p.Request.Handle, SnapshotIds: p.Request.Members, Secrets: secret,
+	})
+	return groupsnapshot.AfterGet(about(c), p, answer(got.GetGroupSnapshot(), err))
+}
+
+// Remove asks a driver to delete a group with its snapshots.
+func (s *snapshotter) Remove(
+	ctx context.Context, d *csi.Driver, c *groupv1.VolumeGroupSnapshotContent, p groupsnapshot.DriverPlan,
+	secret map[string]string, missing string,
+) (then groupsnapshot.DriverPlan, removed bool) {
+	_, err := d.GroupControllerClient().DeleteVolumeGroupSnapshot(ctx, &csipb.DeleteVolumeGroupSnapshotRequest{
+		GroupSnapshotId: p.Request.Handle, SnapshotIds: p.Request.Members, Secrets: secret,
+	})
+	a := answer(nil, err)
+	a.Missing = missing
+	return groupsnapshot.AfterRemove(about(c), p, a), err == nil
+}
+
+// SecretUnread decides about a call that was not made.
+func (s *snapshotter) SecretUnread(c *groupv1.VolumeGroupSnapshotContent, cause string) groupsnapshot.DriverPlan {
+	return groupsnapshot.SecretUnread(about(c), cause)
+}
+
+// answer returns the end of a call as the facts that decisions judge.
+func answer(g *csipb.VolumeGroupSnapshot, err error) groupsnapshot.Answer {
+	a := groupsnapshot.Answer{Answer: csi.AnswerOf(err)}
+	if err != nil || g == nil {
+		return a
+	}
+	a.Taken = groupsnapshot.Taken{
+		Handle: g.GetGroupSnapshotId(), Ready: g.GetReadyToUse(), Created: contents.Nanoseconds(g.GetCreationTime()),
+	}
+	for _, s := range g.GetSnapshots() {
+		a.Taken.Members = append(a.Taken.Members, contents.Taken(s))
+	}
+	return a
 }

@@ -5,7 +5,6 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
@@ -79,24 +78,4 @@ func (c *binding) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 		// The snapshot is not held by it any more.
 		c.Add(controller.Key{Kind: kindSnapshot, Namespace: last.Namespace, Name: last.Spec.DataSource.Name})
 	}
-}
-
-// concerns says whether a change of a content is one that its driver is to be asked for, and not one that the
-// snapshotter makes itself: that would defeat its back-off.
-func concerns(before, after *snapshotv1.VolumeSnapshotContent) bool {
-	if before == nil || after == nil || before.UID != after.UID {
-		return true
-	}
-	for _, key := range []string{
-		volume.AnnSnapshotDeleting, volume.AnnSnapshotSecretName, volume.AnnSnapshotSecretNamespace,
-		volume.AnnProvisionedOn, volume.AnnGroupSnapshotHandle,
-	} {
-		if before.Annotations[key] != after.Annotations[key] {
-			return true
-		}
-	}
-	was, is := before.Spec, after.Spec
-	return (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
-		was.VolumeSnapshotRef.UID != is.VolumeSnapshotRef.UID || was.DeletionPolicy != is.DeletionPolicy ||
-		!ptr.Equal(was.VolumeSnapshotClassName, is.VolumeSnapshotClassName)
 }

@@ -30,19 +30,15 @@ type Answer = snapshot.AnswerAbout[Taken]
 func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	c, driver := f.Content, f.Content.Spec.Driver
 	if a.Outcome == volume.Done {
-		return afterTaken(f, p, a)
+		return afterTaken(f, a)
 	}
-	out := f.failed(volume.ReasonGroupFailed, volume.NextAfter(a.Told(), driver),
-		"driver "+driver+" took no group of snapshots for content "+c.Name+": "+a.Told())
-	out.Repeat, out.Refused = true, a.NothingTaken(p.First)
-	if out.Refused && c.DeletionTimestamp != nil {
-		out.Repeat = false
-	}
-	return out
+	return f.failed(volume.ReasonGroupFailed, volume.NextAfter(a.Told(), driver),
+		"driver "+driver+" took no group of snapshots for content "+c.Name+": "+a.Told()).
+		NotTaken(a.NothingTaken(p.First), c.DeletionTimestamp != nil)
 }
 
 // afterTaken decides about a group that the driver says it has taken.
-func afterTaken(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
+func afterTaken(f DriverFacts, a Answer) DriverPlan {
 	c, driver, t := f.Content, f.Content.Spec.Driver, a.Taken
 	problem := ""
 	switch {
@@ -54,11 +50,9 @@ func afterTaken(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 			" stands for it or for a snapshot in it"
 	}
 	if problem != "" {
-		out := f.failed(volume.ReasonGroupFailed, driver, problem)
-		out.Repeat = true
-		return out
+		return f.failed(volume.ReasonGroupFailed, driver, problem).Again()
 	}
-	return p.note(f, t)
+	return f.taken(t)
 }
 
 // infosOf returns the snapshots in the status of a content, and handlesOf those of an answer, as "VOLUME SNAPSHOT", in
@@ -81,9 +75,9 @@ func handlesOf(t Taken) []string {
 	return out
 }
 
-// note writes to a content what is known of its group. Of a group that somebody else has taken the members are in the
-// source of the content, and are not repeated.
-func (p DriverPlan) note(f DriverFacts, t Taken) DriverPlan {
+// taken writes to a content what is known of its group. A time that is known stays, as it does in the group snapshot.
+// Of a group that somebody else has taken the members are in the source of the content, and are not repeated.
+func (f DriverFacts) taken(t Taken) DriverPlan {
 	c := f.Content.DeepCopy()
 	s := &groupv1.VolumeGroupSnapshotContentStatus{
 		VolumeGroupSnapshotHandle: &t.Handle, ReadyToUse: &t.Ready, CreationTime: createdAt(f, t),
@@ -96,7 +90,7 @@ func (p DriverPlan) note(f DriverFacts, t Taken) DriverPlan {
 			return strings.Compare(a.VolumeHandle, b.VolumeHandle)
 		})
 	}
-	out := DriverPlan{Step: Note, Content: c, Because: because(volume.ReasonGroupReady, "",
+	out := DriverPlan{Step: snapshot.Note, Content: c, Because: because(volume.ReasonGroupReady, "",
 		"group "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")}
 	if !t.Ready {
 		out.Repeat, out.Poll = c.DeletionTimestamp == nil, true
@@ -104,7 +98,7 @@ func (p DriverPlan) note(f DriverFacts, t Taken) DriverPlan {
 			"group "+t.Handle+" of driver "+c.Spec.Driver+" is not ready to use yet")
 	}
 	if equality.Semantic.DeepEqual(c.Status, s) {
-		out.Step, out.Content = Rest, nil
+		out.Step, out.Content = snapshot.Rest, nil
 	}
 	c.Status = s
 	return out
@@ -114,10 +108,10 @@ func (p DriverPlan) note(f DriverFacts, t Taken) DriverPlan {
 func createdAt(f DriverFacts, t Taken) *metav1.Time {
 	const second = 1e9
 	switch {
-	case t.Created != 0:
-		return ptr.To(metav1.Unix(t.Created/second, 0))
 	case f.Content.Status != nil && f.Content.Status.CreationTime != nil:
 		return f.Content.Status.CreationTime
+	case t.Created != 0:
+		return ptr.To(metav1.Unix(t.Created/second, 0))
 	}
 	return ptr.To(metav1.Unix(f.Now.Unix(), 0))
 }
@@ -136,13 +130,11 @@ func info(m snapshot.Taken) groupv1.VolumeSnapshotInfo {
 // AfterGet decides about the answer to GetVolumeGroupSnapshot, which is about the group that was asked for.
 func AfterGet(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
-		return p.note(f, a.Taken)
+		return f.taken(a.Taken)
 	}
 	driver := f.Content.Spec.Driver
-	out := f.failed(volume.ReasonGroupCheckFailed, volume.NextAfter(a.Told(), driver),
-		"driver "+driver+" was asked about group "+p.Request.Handle+": "+a.Told())
-	out.Repeat = true
-	return out
+	return f.failed(volume.ReasonGroupCheckFailed, volume.NextAfter(a.Told(), driver),
+		"driver "+driver+" was asked about group "+p.Request.Handle+": "+a.Told()).Again()
 }
 
 // AfterRemove decides about the answer to DeleteVolumeGroupSnapshot.
@@ -151,16 +143,12 @@ func AfterRemove(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return release(f.Content, "driver "+driver+" has deleted group "+p.Request.Handle)
 	}
-	out := f.failed(volume.ReasonGroupDeleteFailed, volume.NextAfter(a.Told(), driver),
-		"driver "+driver+" did not delete group "+p.Request.Handle+": "+a.Told())
-	out.Repeat = true
-	return out
+	return f.failed(volume.ReasonGroupDeleteFailed, volume.NextAfter(a.Told(), driver),
+		"driver "+driver+" did not delete group "+p.Request.Handle+": "+a.Told()).Again()
 }
 
 // SecretUnread is the plan for a call that was not made because its Secret could not be read.
 func SecretUnread(f DriverFacts, cause string) DriverPlan {
-	out := f.failed(volume.ReasonGroupFailed, volume.NextAfter(cause, f.Content.Spec.Driver),
-		"driver "+f.Content.Spec.Driver+" was not asked: "+cause)
-	out.Repeat = true
-	return out
+	return f.failed(volume.ReasonGroupFailed, volume.NextAfter(cause, f.Content.Spec.Driver),
+		"driver "+f.Content.Spec.Driver+" was not asked: "+cause).Again()
 }

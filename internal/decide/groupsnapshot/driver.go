@@ -3,7 +3,6 @@ package groupsnapshot
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
@@ -50,7 +49,7 @@ func keep(f DriverFacts) DriverPlan {
 	switch {
 	case isIntended(c) && isTaken(c):
 		return DriverPlan{
-			Step: Forget, Content: noted(c, map[string]string{volume.AnnGroupCreating: ""}), Because: because(
+			Step: snapshot.Forget, Content: snapshot.Noted(c, volume.AnnGroupCreating, ""), Because: because(
 				volume.ReasonGroupPending, c.Spec.Driver, "content "+c.Name+" names the driver's group of snapshots"),
 		}
 	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false):
@@ -73,8 +72,8 @@ func record(f DriverFacts) DriverPlan {
 		return f.failed(problem.Reason, problem.Next, problem.Message)
 	}
 	p := DriverPlan{
-		Step: Take, First: !isIntended(c) && !isTaken(c),
-		Request: Request{
+		Step: snapshot.Take, First: !isIntended(c) && !isTaken(c),
+		Request: snapshot.Request{
 			Name: namePrefix + string(c.Spec.VolumeGroupSnapshotRef.UID), Sources: c.Spec.Source.VolumeHandles,
 			Secret: takingSecret(c),
 		},
@@ -85,16 +84,15 @@ func record(f DriverFacts) DriverPlan {
 		return f.failed(volume.ReasonGroupFailed, "user",
 			"annotation "+volume.AnnSnapshotParameters+" of content "+c.Name+" is no JSON object of texts")
 	}
-	notes := map[string]string{volume.AnnSnapshotParameters: parameters}
+	next := snapshot.Noted(c, volume.AnnSnapshotParameters, parameters)
 	if !isTaken(c) {
-		notes[volume.AnnGroupCreating] = yes
+		next = snapshot.Noted(next, volume.AnnGroupCreating, yes)
 	}
-	next := noted(c, notes)
 	if !isKept(next) {
 		next.Finalizers = append(slices.Clone(next.Finalizers), volume.FinalizerGroupContentBound)
 	}
-	if !maps.Equal(next.Annotations, c.Annotations) || len(next.Finalizers) > len(c.Finalizers) {
-		p.Step, p.Content = Record, next
+	if snapshot.Changed(c, next) {
+		p.Step, p.Content = snapshot.Record, next
 	}
 	return p
 }
@@ -126,11 +124,7 @@ func (f DriverFacts) parameters() (parameters string, problem volume.Because) {
 
 // takingSecret returns the Secret for taking and deleting the driver's group.
 func takingSecret(c *groupv1.VolumeGroupSnapshotContent) *corev1.SecretReference {
-	name, namespace := c.Annotations[volume.AnnGroupSecretName], c.Annotations[volume.AnnGroupSecretNamespace]
-	if name == "" || namespace == "" {
-		return nil
-	}
-	return &corev1.SecretReference{Name: name, Namespace: namespace}
+	return snapshot.RecordedSecret(c, volume.AnnGroupSecretName, volume.AnnGroupSecretNamespace)
 }
 
 // look has the driver say how a group is that somebody else has taken.
@@ -141,7 +135,7 @@ func look(f DriverFacts) DriverPlan {
 			"driver "+c.Spec.Driver+" cannot be asked about groups of snapshots: it does not have the capability "+capability)
 	}
 	p := DriverPlan{
-		Step: Get, Request: Request{Handle: handle, Members: MembersOf(c)},
+		Step: snapshot.Get, Request: snapshot.Request{Handle: handle, Members: MembersOf(c)},
 		Because: because(volume.ReasonGroupPending, c.Spec.Driver,
 			"driver "+c.Spec.Driver+" is asked about group "+handle),
 	}
@@ -192,34 +186,26 @@ func remove(f DriverFacts) DriverPlan {
 			"driver "+driver+" cannot delete groups of snapshots: it does not have the capability "+capability)
 	}
 	return DriverPlan{
-		Step: Remove, Request: Request{Handle: handle, Members: MembersOf(c), Secret: takingSecret(c)},
+		Step: snapshot.Remove, Request: snapshot.Request{Handle: handle, Members: MembersOf(c), Secret: takingSecret(c)},
 		Because: because(volume.ReasonTerminating, driver, "driver "+driver+" is asked to delete group "+handle),
 	}
 }
 
 // release takes the finalizer from a content, and with it the intent, if it has one.
 func release(c *groupv1.VolumeGroupSnapshotContent, message string) DriverPlan {
-	next := noted(c, map[string]string{volume.AnnGroupCreating: ""})
+	next := snapshot.Noted(c, volume.AnnGroupCreating, "")
 	next.Finalizers = slices.DeleteFunc(next.Finalizers,
 		func(f string) bool { return f == volume.FinalizerGroupContentBound })
-	return DriverPlan{Step: Release, Content: next, Because: because(volume.ReasonTerminating, "", message)}
+	return DriverPlan{Step: snapshot.Release, Content: next, Because: because(volume.ReasonTerminating, "", message)}
 }
 
 // failed notes an error in the status of a content, unless it is there already.
 func (f DriverFacts) failed(r volume.Reason, next, message string) DriverPlan {
-	p := DriverPlan{Because: because(r, next, message), Warn: true}
-	c := f.Content
-	if problemOf(c) == message {
-		return p
-	}
-	p.Step, p.Tell, p.Content = Note, true, c.DeepCopy()
-	if p.Content.Status == nil {
-		p.Content.Status = &groupv1.VolumeGroupSnapshotContentStatus{}
-	}
-	s := p.Content.Status
-	s.Error = &snapshotv1.VolumeSnapshotError{Time: &f.Now, Message: &message}
-	if c.DeletionTimestamp == nil {
-		s.ReadyToUse = ptr.To(false)
-	}
-	return p
+	return snapshot.Failed(f.Content, f.Now, because(r, next, message),
+		func(c *groupv1.VolumeGroupSnapshotContent) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
+			if c.Status == nil {
+				c.Status = &groupv1.VolumeGroupSnapshotContentStatus{}
+			}
+			return &c.Status.Error, &c.Status.ReadyToUse
+		})
 }

@@ -1,12 +1,10 @@
 package groupsnapshot
 
 import (
-	"maps"
 	"slices"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -24,10 +22,7 @@ type DriverFacts struct {
 	Class *groupv1.VolumeGroupSnapshotClass
 	// Ours says that the content's driver is called by this process, and Takes that it takes, finds and deletes groups.
 	Ours, Takes bool
-	// Refused says that the driver's last answer was that it has not taken the group, and proves it.
-	Refused bool
-	// Removed says that the driver has deleted the group, and that this is not written yet.
-	Removed bool
+	snapshot.Known
 	// Others are the names of other contents, of groups or of snapshots, that stand for the same group of the driver or
 	// for a snapshot in it, in order.
 	Others []string
@@ -35,54 +30,10 @@ type DriverFacts struct {
 	Now metav1.Time
 }
 
-// DriverStep is the next step for the driver's part of a content.
-type DriverStep int
-
-const (
-	// Rest does nothing now.
-	Rest DriverStep = iota
-	// Record writes DriverPlan.Content, the intent to take the group, and goes on with Take.
-	Record
-	// Take calls CreateVolumeGroupSnapshot; AfterTake judges the answer.
-	Take
-	// Get calls GetVolumeGroupSnapshot; AfterGet judges the answer.
-	Get
-	// Note writes the status of DriverPlan.Content.
-	Note
-	// Forget writes DriverPlan.Content, which has no intent any more.
-	Forget
-	// Remove calls DeleteVolumeGroupSnapshot; AfterRemove judges the answer.
-	Remove
-	// Release writes DriverPlan.Content, which the driver does not keep any more.
-	Release
-)
-
-// Request is what a driver is asked for.
-type Request struct {
-	// Name is the name of the group that is to be taken of the volumes with the handles Sources.
-	Name       string
-	Sources    []string
-	Parameters map[string]string
-	// Handle is the group that is looked for or deleted, and Members are the handles of its snapshots.
-	Handle  string
-	Members []string
-	// Secret is for the call, or nil.
-	Secret *corev1.SecretReference
-}
-
-// DriverPlan is the next step of a content at its driver, and its reason.
-type DriverPlan struct {
-	Step    DriverStep
-	Content *groupv1.VolumeGroupSnapshotContent
-	Request Request
-	Because volume.Because
-	// Warn says that something is wrong, and Tell that the reason is recorded as an event with the step.
-	Warn, Tell bool
-	// Repeat says that the call is made again after a back-off, and Poll that this is no failure.
-	Repeat, Poll bool
-	// First says that no earlier call can have taken the group, and Refused that the driver has certainly not.
-	First, Refused bool
-}
+// DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges what
+// CreateVolumeGroupSnapshot answers, AfterGet what GetVolumeGroupSnapshot does, AfterRemove what
+// DeleteVolumeGroupSnapshot does.
+type DriverPlan = snapshot.PlanFor[*groupv1.VolumeGroupSnapshotContent]
 
 // HandleOf returns the driver's group that a content stands for; "" if it is not known.
 func HandleOf(c *groupv1.VolumeGroupSnapshotContent) string {
@@ -165,25 +116,6 @@ func deletes(c *groupv1.VolumeGroupSnapshotContent) bool {
 
 func isKept(c *groupv1.VolumeGroupSnapshotContent) bool {
 	return slices.Contains(c.Finalizers, volume.FinalizerGroupContentBound)
-}
-
-// problemOf returns the error in the status of a content.
-func problemOf(c *groupv1.VolumeGroupSnapshotContent) string {
-	if c.Status == nil || c.Status.Error == nil {
-		return ""
-	}
-	return ptr.Deref(c.Status.Error.Message, "")
-}
-
-// noted returns a copy of a content with annotations; an empty value takes one away.
-func noted(c *groupv1.VolumeGroupSnapshotContent, all map[string]string) *groupv1.VolumeGroupSnapshotContent {
-	c = c.DeepCopy()
-	if c.Annotations == nil {
-		c.Annotations = map[string]string{}
-	}
-	maps.Copy(c.Annotations, all)
-	maps.DeleteFunc(c.Annotations, func(key, value string) bool { _, set := all[key]; return set && value == "" })
-	return c
 }
 
 func because(r volume.Reason, next, message string) volume.Because {

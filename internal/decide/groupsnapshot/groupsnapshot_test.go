@@ -60,7 +60,7 @@ func class(parameters ...string) *groupv1.VolumeGroupSnapshotClass {
 }
 
 func annotated(key, value string) change {
-	return func(f *DriverFacts) { f.Content = noted(f.Content, map[string]string{key: value}) }
+	return func(f *DriverFacts) { f.Content = snapshot.Noted(f.Content, key, value) }
 }
 
 func known(f *DriverFacts)    { annotated(volume.AnnSnapshotParameters, `{"copies":"1"}`)(f) }
@@ -84,7 +84,7 @@ func answered(ready bool) Taken {
 }
 
 func status(f *DriverFacts, ready bool) {
-	f.Content = DriverPlan{}.note(*f, answered(ready)).Content
+	f.Content = f.taken(answered(ready)).Content
 }
 
 func taken(f *DriverFacts)   { known(f); status(f, true) }
@@ -101,7 +101,7 @@ func given(f *DriverFacts) {
 func planText(t *testing.T, f DriverFacts, p DriverPlan) string {
 	var out strings.Builder
 	out.WriteString([...]string{
-		"nothing", "write the intent, take the group", "take the group", "get the group", "write the status",
+		"nothing", "write the intent, take the group", "take the group", "get the group", "list groups", "write the status",
 		"forget the intent", "delete the group", "let the content go",
 	}[p.Step])
 	for _, w := range []struct {
@@ -269,6 +269,7 @@ func TestAnswers(t *testing.T) {
 		{"it is still not ready", AfterTake, of(pending), Answer{Answer: done, Taken: answered(false)}},
 		{"it is ready now", AfterTake, of(pending), Answer{Answer: done, Taken: answered(true)}},
 		{"a driver that does not say when", AfterTake, of(intended), other(func(g *Taken) { g.Created = 0 })},
+		{"whatever the driver says later", AfterTake, of(pending), other(func(g *Taken) { g.Created = 6e9 })},
 		{"what was known of the time stays", AfterTake, of(pending), other(func(g *Taken) { g.Created = 0 })},
 		{"it fails", AfterTake, of(intended), Answer{Answer: no}},
 		{"and is not said twice", AfterTake, of(intended, func(f *DriverFacts) {

@@ -60,26 +60,22 @@ func (a AnswerAbout[T]) NothingTaken(first bool) bool {
 
 // AfterTake decides about the answer to CreateSnapshot.
 func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
-	c, driver := f.Content, f.Content.Spec.Driver
+	driver := f.Content.Spec.Driver
 	if a.Outcome == volume.Done {
-		return afterTaken(f, p, a)
+		return afterTaken(f, a, p.Request.Sources[0])
 	}
-	out := f.failed(volume.ReasonSnapshotFailed, volume.NextAfter(a.Told(), driver),
-		"driver "+driver+" took no snapshot of volume "+p.Request.Source+": "+a.Told())
-	out.Repeat, out.Refused = true, a.NothingTaken(p.First)
-	if out.Refused && c.DeletionTimestamp != nil {
-		out.Repeat = false
-	}
-	return out
+	return f.failed(volume.ReasonSnapshotFailed, volume.NextAfter(a.Told(), driver),
+		"driver "+driver+" took no snapshot of volume "+p.Request.Sources[0]+": "+a.Told()).
+		NotTaken(a.NothingTaken(p.First), f.Content.DeletionTimestamp != nil)
 }
 
-// afterTaken decides about a snapshot that the driver says it has taken.
-func afterTaken(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
+// afterTaken decides about a snapshot that the driver says it has taken of a volume.
+func afterTaken(f DriverFacts, a Answer, source string) DriverPlan {
 	driver, t := f.Content.Spec.Driver, a.Taken
 	problem := ""
 	switch {
-	case t.Source != "" && t.Source != p.Request.Source:
-		problem = "driver " + driver + " was asked for a snapshot of volume " + p.Request.Source + ", and names " + t.Handle +
+	case t.Source != "" && t.Source != source:
+		problem = "driver " + driver + " was asked for a snapshot of volume " + source + ", and names " + t.Handle +
 			", which is one of volume " + t.Source
 	case isTaken(f.Content) && t.Handle != *f.Content.Status.SnapshotHandle:
 		problem = "driver " + driver + " was asked whether snapshot " + *f.Content.Status.SnapshotHandle +
@@ -88,19 +84,17 @@ func afterTaken(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 		problem = "driver " + driver + " names snapshot " + t.Handle + ", which content " + a.TakenBy + " stands for"
 	}
 	if problem != "" {
-		out := f.failed(volume.ReasonSnapshotFailed, driver, problem)
-		out.Repeat = true
-		return out
+		return f.failed(volume.ReasonSnapshotFailed, driver, problem).Again()
 	}
 	if t.Created == 0 {
 		t.Created = f.Now.UnixNano()
 	}
-	return p.note(f, t)
+	return f.taken(t)
 }
 
-// note writes to a content what is known of its snapshot. A time and a size that are known stay, as they do in the
+// taken writes to a content what is known of its snapshot. A time and a size that are known stay, as they do in the
 // VolumeSnapshot, which would otherwise say something else.
-func (p DriverPlan) note(f DriverFacts, t Taken) DriverPlan {
+func (f DriverFacts) taken(t Taken) DriverPlan {
 	c := f.Content.DeepCopy()
 	s := &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &t.Handle, ReadyToUse: &t.Ready}
 	if t.Created != 0 {
@@ -141,16 +135,14 @@ func AfterLook(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	problem := a.Told()
 	switch {
 	case a.Outcome == volume.Done && a.Taken.Handle == p.Request.Handle:
-		return p.note(f, a.Taken)
+		return f.taken(a.Taken)
 	case a.Outcome == volume.Done && a.Taken.Handle != "":
 		problem = "the driver answers about snapshot " + a.Taken.Handle
 	case a.Outcome == volume.Done:
 		problem = "NotFound: the driver has no such snapshot"
 	}
-	out := f.failed(volume.ReasonSnapshotCheckFailed, volume.NextAfter(problem, driver),
-		"driver "+driver+" was asked about snapshot "+p.Request.Handle+": "+problem)
-	out.Repeat = true
-	return out
+	return f.failed(volume.ReasonSnapshotCheckFailed, volume.NextAfter(problem, driver),
+		"driver "+driver+" was asked about snapshot "+p.Request.Handle+": "+problem).Again()
 }
 
 // AfterRemove decides about the answer to DeleteSnapshot.
@@ -159,16 +151,12 @@ func AfterRemove(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return release(c, "driver "+driver+" has deleted snapshot "+p.Request.Handle)
 	}
-	out := f.failed(volume.ReasonSnapshotDeleteFailed, volume.NextAfter(a.Told(), driver),
-		"driver "+driver+" did not delete snapshot "+p.Request.Handle+": "+a.Told())
-	out.Repeat = true
-	return out
+	return f.failed(volume.ReasonSnapshotDeleteFailed, volume.NextAfter(a.Told(), driver),
+		"driver "+driver+" did not delete snapshot "+p.Request.Handle+": "+a.Told()).Again()
 }
 
 // SecretUnread is the plan for a call that was not made because its Secret could not be read.
 func SecretUnread(f DriverFacts, cause string) DriverPlan {
-	out := f.failed(volume.ReasonSnapshotFailed, volume.NextAfter(cause, f.Content.Spec.Driver),
-		"driver "+f.Content.Spec.Driver+" was not asked: "+cause)
-	out.Repeat = true
-	return out
+	return f.failed(volume.ReasonSnapshotFailed, volume.NextAfter(cause, f.Content.Spec.Driver),
+		"driver "+f.Content.Spec.Driver+" was not asked: "+cause).Again()
 }

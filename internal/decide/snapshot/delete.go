@@ -40,7 +40,7 @@ func deletion(f Facts) Plan {
 func letContentGo(s *snapshotv1.VolumeSnapshot, c *snapshotv1.VolumeSnapshotContent) Plan {
 	switch {
 	case c.Annotations[volume.AnnSnapshotDeleting] != yes:
-		return Plan{Step: WriteContent, Content: noted(c, volume.AnnSnapshotDeleting, yes), Because: because(
+		return Plan{Step: WriteContent, Content: Noted(c, volume.AnnSnapshotDeleting, yes), Because: because(
 			volume.ReasonTerminating, controller, "content "+c.Name+" is to go with snapshot "+s.Name)}
 	case !deletes(c):
 		return letGo(s, "content "+c.Name+" is retained without snapshot "+s.Name)
@@ -154,7 +154,7 @@ func contentGoes(f ContentFacts) Plan {
 		return Plan{Step: Confirm, Because: orphaned(c)}
 	}
 	// An administrator deletes a content whose snapshot is gone.
-	return Plan{Step: WriteContent, Content: noted(c, volume.AnnSnapshotDeleting, yes), Because: orphaned(c)}
+	return Plan{Step: WriteContent, Content: Noted(c, volume.AnnSnapshotDeleting, yes), Because: orphaned(c)}
 }
 
 func orphaned(c *snapshotv1.VolumeSnapshotContent) volume.Because {

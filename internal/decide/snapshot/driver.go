@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"encoding/json"
-	"maps"
 	"slices"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -24,64 +23,16 @@ type DriverFacts struct {
 	// Ours says that the content's driver is called by this process; Takes, Lists and Gets what it can: take and delete
 	// snapshots, list them, and look for one.
 	Ours, Takes, Lists, Gets bool
-	// Refused says that the driver's last answer was that it has not taken the snapshot, and proves it.
-	Refused bool
-	// Removed says that the driver has deleted the snapshot, and that this is not written yet.
-	Removed bool
+	Known
 	// Others are the names of other contents of the driver that stand for the same snapshot of it, in order.
 	Others []string
 	// Now is the time at which errors are noted.
 	Now metav1.Time
 }
 
-// DriverStep is the next step for the driver's part of a content.
-type DriverStep int
-
-const (
-	// Rest does nothing now.
-	Rest DriverStep = iota
-	// Record writes DriverPlan.Content, the intent to take the snapshot, and goes on with Take.
-	Record
-	// Take calls CreateSnapshot; AfterTake judges the answer.
-	Take
-	// Get calls GetSnapshot; AfterLook judges the answer.
-	Get
-	// Look calls ListSnapshots; AfterLook judges the answer.
-	Look
-	// Note writes the status of DriverPlan.Content.
-	Note
-	// Forget writes DriverPlan.Content, which has no intent any more.
-	Forget
-	// Remove calls DeleteSnapshot; AfterRemove judges the answer.
-	Remove
-	// Release writes DriverPlan.Content, which the driver does not keep any more.
-	Release
-)
-
-// Request is what a driver is asked for.
-type Request struct {
-	// Name is the name of the snapshot that is to be taken of the volume with the handle Source.
-	Name, Source string
-	Parameters   map[string]string
-	// Handle is the snapshot that is looked for or deleted.
-	Handle string
-	// Secret is for the call, or nil.
-	Secret *corev1.SecretReference
-}
-
-// DriverPlan is the next step of a content at its driver, and its reason.
-type DriverPlan struct {
-	Step    DriverStep
-	Content *snapshotv1.VolumeSnapshotContent
-	Request Request
-	Because volume.Because
-	// Warn says that something is wrong, and Tell that the reason is recorded as an event with the step.
-	Warn, Tell bool
-	// Repeat says that the call is made again after a back-off, and Poll that this is no failure.
-	Repeat, Poll bool
-	// First says that no earlier call can have taken the snapshot, and Refused that the driver has certainly not.
-	First, Refused bool
-}
+// DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges what CreateSnapshot answers,
+// AfterLook what GetSnapshot or ListSnapshots does, AfterRemove what DeleteSnapshot does.
+type DriverPlan = PlanFor[*snapshotv1.VolumeSnapshotContent]
 
 // HandleOf returns the driver's snapshot that a content stands for; "" if it is not known.
 func HandleOf(c *snapshotv1.VolumeSnapshotContent) string {
@@ -132,7 +83,7 @@ func keep(f DriverFacts) DriverPlan {
 	c := f.Content
 	switch {
 	case isIntended(c) && isTaken(c):
-		return DriverPlan{Step: Forget, Content: noted(c, volume.AnnSnapshotCreating, ""), Because: because(
+		return DriverPlan{Step: Forget, Content: Noted(c, volume.AnnSnapshotCreating, ""), Because: because(
 			volume.ReasonSnapshotPending, c.Spec.Driver, "content "+c.Name+" names the driver's snapshot")}
 	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false):
 		return rest(volume.ReasonSnapshotReady, "", "content "+c.Name+" is ready to use")
@@ -158,7 +109,7 @@ func record(f DriverFacts) DriverPlan {
 	p := DriverPlan{
 		Step: Take, First: !isIntended(c) && !isTaken(c),
 		Request: Request{
-			Name: namePrefix + string(c.Spec.VolumeSnapshotRef.UID), Source: *c.Spec.Source.VolumeHandle,
+			Name: namePrefix + string(c.Spec.VolumeSnapshotRef.UID), Sources: []string{*c.Spec.Source.VolumeHandle},
 			Secret: takingSecret(c),
 		},
 		Because: because(volume.ReasonSnapshotPending, c.Spec.Driver,
@@ -168,12 +119,12 @@ func record(f DriverFacts) DriverPlan {
 		return f.failed(volume.ReasonSnapshotFailed, "user",
 			"annotation "+volume.AnnSnapshotParameters+" of content "+c.Name+" is no JSON object of texts")
 	}
-	next := noted(c, volume.AnnSnapshotParameters, parameters)
+	next := Noted(c, volume.AnnSnapshotParameters, parameters)
 	if !isTaken(c) {
-		next = noted(next, volume.AnnSnapshotCreating, yes)
+		next = Noted(next, volume.AnnSnapshotCreating, yes)
 	}
 	with(next, volume.FinalizerContentBound)
-	if !maps.Equal(next.Annotations, c.Annotations) || len(next.Finalizers) > len(c.Finalizers) {
+	if Changed(c, next) {
 		p.Step, p.Content = Record, next
 	}
 	return p
@@ -206,11 +157,7 @@ func (f DriverFacts) parameters() (parameters string, problem volume.Because) {
 
 // takingSecret returns the Secret for taking and deleting the driver's snapshot.
 func takingSecret(c *snapshotv1.VolumeSnapshotContent) *corev1.SecretReference {
-	name, namespace := c.Annotations[volume.AnnSnapshotSecretName], c.Annotations[volume.AnnSnapshotSecretNamespace]
-	if name == "" || namespace == "" {
-		return nil
-	}
-	return &corev1.SecretReference{Name: name, Namespace: namespace}
+	return RecordedSecret(c, volume.AnnSnapshotSecretName, volume.AnnSnapshotSecretNamespace)
 }
 
 // look has the driver say how a snapshot is that somebody else has taken.
@@ -228,7 +175,7 @@ func look(f DriverFacts) DriverPlan {
 		p.Step = Look
 	default:
 		// A driver that cannot be asked is believed.
-		return p.note(f, Taken{Handle: p.Request.Handle, Ready: true})
+		return f.taken(Taken{Handle: p.Request.Handle, Ready: true})
 	}
 	if f.Class != nil {
 		var err error
@@ -291,28 +238,20 @@ func removeHandle(f DriverFacts, handle string) DriverPlan {
 
 // release takes the finalizer from a content, and with it the intent, if it has one.
 func release(c *snapshotv1.VolumeSnapshotContent, message string) DriverPlan {
-	next := noted(c, volume.AnnSnapshotCreating, "")
+	next := Noted(c, volume.AnnSnapshotCreating, "")
 	without(next, volume.FinalizerContentBound)
 	return DriverPlan{Step: Release, Content: next, Because: because(volume.ReasonTerminating, "", message)}
 }
 
 // failed notes an error in the status of a content, unless it is there already.
 func (f DriverFacts) failed(r volume.Reason, next, message string) DriverPlan {
-	p := DriverPlan{Because: because(r, next, message), Warn: true}
-	c := f.Content
-	if problemOf(c) == message {
-		return p
-	}
-	p.Step, p.Tell, p.Content = Note, true, c.DeepCopy()
-	if p.Content.Status == nil {
-		p.Content.Status = &snapshotv1.VolumeSnapshotContentStatus{}
-	}
-	s := p.Content.Status
-	s.Error = &snapshotv1.VolumeSnapshotError{Time: &f.Now, Message: &message}
-	if c.DeletionTimestamp == nil {
-		s.ReadyToUse = ptr.To(false)
-	}
-	return p
+	return Failed(f.Content, f.Now, because(r, next, message),
+		func(c *snapshotv1.VolumeSnapshotContent) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
+			if c.Status == nil {
+				c.Status = &snapshotv1.VolumeSnapshotContentStatus{}
+			}
+			return &c.Status.Error, &c.Status.ReadyToUse
+		})
 }
 
 // OthersOf returns the names of contents, other than c, that stand for a snapshot of c's driver, in order.

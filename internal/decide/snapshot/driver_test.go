@@ -23,7 +23,7 @@ func at(f Facts, changes ...func(*DriverFacts)) DriverFacts {
 	return d
 }
 
-func intended(f *Facts) { f.Content = noted(f.Content, volume.AnnSnapshotCreating, yes) }
+func intended(f *Facts) { f.Content = Noted(f.Content, volume.AnnSnapshotCreating, yes) }
 
 // pending says that the driver has taken the snapshot, and that it is not ready.
 func pending(f *Facts) {
@@ -83,7 +83,7 @@ func noAnnotations(f *Facts) { f.Content.Annotations = nil }
 // TestTaking: what a driver is asked for, and what is written before.
 func TestTaking(t *testing.T) {
 	secret := func(f *Facts) {
-		f.Content = noted(noted(f.Content, volume.AnnSnapshotSecretName, "key"), volume.AnnSnapshotSecretNamespace, "vault")
+		f.Content = Noted(Noted(f.Content, volume.AnnSnapshotSecretName, "key"), volume.AnnSnapshotSecretNamespace, "vault")
 	}
 	foreign := func(f *DriverFacts) { f.Class.Driver = "other.example.com" }
 	compareDriver(t, "testdata/taking.txt", []driverRow{
@@ -98,7 +98,7 @@ func TestTaking(t *testing.T) {
 		{"a parameter is unknown", at(of(contained, noAnnotations),
 			func(f *DriverFacts) { f.Class.Parameters["csi.storage.k8s.io/odd"] = "2" })},
 		{"somebody has spoiled the parameters", at(of(contained, func(f *Facts) {
-			f.Content = noted(f.Content, volume.AnnSnapshotParameters, "[]")
+			f.Content = Noted(f.Content, volume.AnnSnapshotParameters, "[]")
 		}))},
 		{"somebody has removed the finalizer", at(of(contained, intended, func(f *Facts) { f.Content.Finalizers = nil }))},
 		{"it is for no snapshot yet", at(of(contained, func(f *Facts) { f.Content.Spec.VolumeSnapshotRef.UID = "" }))},
@@ -109,7 +109,7 @@ func TestTaking(t *testing.T) {
 		{"whether it is ready is asked with the same words", at(of(pending))},
 		{"it is ready", at(of(taken))},
 		{"it is a member of a group", at(of(contained, func(f *Facts) {
-			f.Content = noted(f.Content, volume.AnnGroupSnapshotHandle, "g")
+			f.Content = Noted(f.Content, volume.AnnGroupSnapshotHandle, "g")
 		}))},
 		{"it has two sources", at(of(contained, func(f *Facts) { f.Content.Spec.Source.SnapshotHandle = ptr.To(handle) }))},
 	})
@@ -143,7 +143,7 @@ func TestRemoving(t *testing.T) {
 		{"somebody deletes the content of a snapshot that is there", at(of(taken, contentGone))},
 		{"the driver deletes the snapshot", at(of(taken, going))},
 		{"with its Secret", at(of(taken, going, func(f *Facts) {
-			f.Content = noted(noted(f.Content, volume.AnnSnapshotSecretName, "key"), volume.AnnSnapshotSecretNamespace, "vault")
+			f.Content = Noted(Noted(f.Content, volume.AnnSnapshotSecretName, "key"), volume.AnnSnapshotSecretNamespace, "vault")
 		}))},
 		{"one that is not ready, too", at(of(pending, going))},
 		{"it is retained", at(of(taken, retains, going))},

@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"maps"
 	"slices"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -163,21 +162,6 @@ func with(o metav1.Object, finalizers ...string) {
 func without(o metav1.Object, finalizers ...string) {
 	o.SetFinalizers(slices.DeleteFunc(slices.Clone(o.GetFinalizers()),
 		func(f string) bool { return slices.Contains(finalizers, f) }))
-}
-
-// noted returns a copy of a content with an annotation; an empty value takes it away.
-func noted(c *snapshotv1.VolumeSnapshotContent, key, value string) *snapshotv1.VolumeSnapshotContent {
-	c = c.DeepCopy()
-	all := maps.Clone(c.Annotations)
-	if all == nil {
-		all = map[string]string{}
-	}
-	all[key] = value
-	if value == "" {
-		delete(all, key)
-	}
-	c.Annotations = all
-	return c
 }
 
 func because(r volume.Reason, next, message string) volume.Because {

@@ -124,7 +124,7 @@ func noContent(f *Facts)    { f.Content = nil }
 func noClass(f *Facts)      { f.Class, f.Snapshot.Spec.VolumeSnapshotClassName = nil, nil }
 func retains(f *Facts)      { f.Content.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain }
 func contentGone(f *Facts)  { f.Content.DeletionTimestamp = ptr.To(now()) }
-func contentGoing(f *Facts) { f.Content = noted(f.Content, volume.AnnSnapshotDeleting, yes) }
+func contentGoing(f *Facts) { f.Content = Noted(f.Content, volume.AnnSnapshotDeleting, yes) }
 
 func isDefault(c *snapshotv1.VolumeSnapshotClass) *snapshotv1.VolumeSnapshotClass {
 	c.Annotations = map[string]string{volume.AnnDefaultSnapshotClass: "true"}

@@ -1,0 +1,148 @@
+package snapshot
+
+import (
+	"maps"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Object is what decisions need of a content: of a snapshot, or of a group of snapshots.
+type Object[C any] interface {
+	metav1.Object
+	DeepCopy() C
+}
+
+// DriverStep is the next step for the driver's part of a content.
+type DriverStep int
+
+const (
+	// Rest does nothing now.
+	Rest DriverStep = iota
+	// Record writes the content with the intent to take what it stands for, and goes on with Take.
+	Record
+	// Take has the driver take it, or say whether it is ready.
+	Take
+	// Get has the driver say how it is: somebody else has taken it.
+	Get
+	// Look has the driver find it in its list; groups have none.
+	Look
+	// Note writes the status of the content.
+	Note
+	// Forget writes the content, which has no intent any more.
+	Forget
+	// Remove has the driver delete it.
+	Remove
+	// Release writes the content, which the driver does not keep any more.
+	Release
+)
+
+// Request is what a driver is asked for.
+type Request struct {
+	// Name is the name of what is to be taken of the volumes with the handles Sources: a snapshot of one, a group of any.
+	Name       string
+	Sources    []string
+	Parameters map[string]string
+	// Handle is what is looked for or deleted; if it is a group, Members are the handles of its snapshots.
+	Handle  string
+	Members []string
+	// Secret is for the call, or nil.
+	Secret *corev1.SecretReference
+}
+
+// PlanFor is the next step of a content at its driver, and its reason.
+type PlanFor[C any] struct {
+	Step    DriverStep
+	Content C
+	Request Request
+	Because volume.Because
+	// Warn says that something is wrong, and Tell that the reason is recorded as an event with the step.
+	Warn, Tell bool
+	// Repeat says that the call is made again after a back-off, and Poll that this is no failure.
+	Repeat, Poll bool
+	// First says that no earlier call can have taken anything, and Refused that the driver has certainly not.
+	First, Refused bool
+}
+
+// Calls says whether the step is a call of the driver.
+func (p PlanFor[C]) Calls() bool {
+	switch p.Step {
+	case Record, Take, Get, Look, Remove:
+		return true
+	}
+	return false
+}
+
+// Again returns a plan after whose step the call is made again.
+func (p PlanFor[C]) Again() PlanFor[C] {
+	p.Repeat = true
+	return p
+}
+
+// NotTaken returns the plan after a call that has taken nothing, or not certainly: then, and if the content is to stay,
+// the call is made again.
+func (p PlanFor[C]) NotTaken(certainly, deleted bool) PlanFor[C] {
+	p.Refused, p.Repeat = certainly, !certainly || !deleted
+	return p
+}
+
+// Known is what calls have said about a content and what is not written to the API.
+type Known struct {
+	// Refused says that the driver's last answer was that it has not taken anything, and proves it.
+	Refused bool
+	// Removed says that the driver has deleted what the content stands for.
+	Removed bool
+}
+
+// Failed returns the plan that notes an error in the status of a content, unless it is there already. state returns
+// where the status, which it makes if there is none, has its error and whether the content is ready.
+func Failed[C Object[C]](
+	c C, now metav1.Time, b volume.Because, state func(C) (problem **snapshotv1.VolumeSnapshotError, ready **bool),
+) PlanFor[C] {
+	p := PlanFor[C]{Because: b, Warn: true}
+	next := c.DeepCopy()
+	problem, ready := state(next)
+	if *problem != nil && ptr.Deref((*problem).Message, "") == b.Message {
+		return p
+	}
+	p.Step, p.Tell, p.Content = Note, true, next
+	*problem = &snapshotv1.VolumeSnapshotError{Time: &now, Message: &b.Message}
+	if c.GetDeletionTimestamp() == nil {
+		*ready = ptr.To(false)
+	}
+	return p
+}
+
+// Noted returns a copy of a content with an annotation; an empty value takes it away.
+func Noted[C Object[C]](c C, key, value string) C {
+	c = c.DeepCopy()
+	all := maps.Clone(c.GetAnnotations())
+	if all == nil {
+		all = map[string]string{}
+	}
+	all[key] = value
+	if value == "" {
+		delete(all, key)
+	}
+	c.SetAnnotations(all)
+	return c
+}
+
+// RecordedSecret returns the Secret that two annotations of a content name; nil if one is missing.
+func RecordedSecret(c metav1.Object, name, namespace string) *corev1.SecretReference {
+	s := &corev1.SecretReference{Name: c.GetAnnotations()[name], Namespace: c.GetAnnotations()[namespace]}
+	if s.Name == "" || s.Namespace == "" {
+		return nil
+	}
+	return s
+}
+
+// Changed says whether a content has other annotations or more finalizers than before.
+func Changed(before, after metav1.Object) bool {
+	return !maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||
+		len(after.GetFinalizers()) > len(before.GetFinalizers())
+}
