@@ -3,6 +3,7 @@ package cluster
 import (
 	"slices"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,6 +71,10 @@ type Lists struct {
 	Pods        []*corev1.Pod
 	Nodes       []*corev1.Node
 	CSINodes    []*storagev1.CSINode
+
+	Snapshots        []*snapshotv1.VolumeSnapshot
+	SnapshotContents []*snapshotv1.VolumeSnapshotContent
+	SnapshotClasses  []*snapshotv1.VolumeSnapshotClass
 }
 
 // View returns a View of the lists.
@@ -83,5 +88,9 @@ func (l Lists) View() View {
 		Pods:        NewSnapshot(l.Pods, PodIndexers()),
 		Nodes:       NewSnapshot(l.Nodes, NodeIndexers()),
 		CSINodes:    NewSnapshot(l.CSINodes, nil),
+
+		Snapshots:        NewSnapshot(l.Snapshots, SnapshotIndexers()),
+		SnapshotContents: NewSnapshot(l.SnapshotContents, ContentIndexers()),
+		SnapshotClasses:  NewSnapshot(l.SnapshotClasses, nil),
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,6 +45,10 @@ type View struct {
 	Pods        Objects[*corev1.Pod]
 	Nodes       Objects[*corev1.Node]
 	CSINodes    Objects[*storagev1.CSINode]
+
+	Snapshots        Objects[*snapshotv1.VolumeSnapshot]
+	SnapshotContents Objects[*snapshotv1.VolumeSnapshotContent]
+	SnapshotClasses  Objects[*snapshotv1.VolumeSnapshotClass]
 }
 
 // Key returns the key of an object: "namespace/name", or "name" for kinds without namespaces.

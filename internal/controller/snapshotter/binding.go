@@ -59,6 +59,8 @@ type binding struct {
 	classes   *kube.Cache[*snapshotv1.VolumeSnapshotClass]
 	claims    kube.Writer[*corev1.PersistentVolumeClaim]
 	volumes   *kube.Cache[*corev1.PersistentVolume]
+	// view finds the facts in these caches.
+	view cluster.View
 }
 
 // NewBinding returns the snapshot-controller. It must be made before the caches start.
@@ -67,6 +69,9 @@ func NewBinding(env controller.Env) *controller.Controller {
 		Env: env, Controller: &controller.Controller{Declaration: BindingDeclaration(), Workers: 10, Log: env.Log},
 		snapshots: env.Caches.WriteSnapshots(env.Client), contents: env.Caches.WriteContents(env.Client),
 		classes: env.Caches.SnapshotClasses(), claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.Volumes(),
+	}
+	c.view = cluster.View{
+		SnapshotContents: c.contents, SnapshotClasses: c.classes, Claims: c.claims, Volumes: c.volumes,
 	}
 	c.Controller.Reconcile = c.reconcile
 	c.watch()
@@ -99,7 +104,7 @@ func (c *binding) stepSnapshot(ctx context.Context, key controller.Key, absent b
 	if !ok {
 		return true, nil
 	}
-	f := c.gather(s)
+	f := snapshot.FactsOf(c.view, s, metav1.Now())
 	f.Absent = absent && f.Content == nil
 	plan := snapshot.Snapshot(f)
 	if plan.Step == snapshot.Confirm {
@@ -119,25 +124,6 @@ func look[T kube.Object](ctx context.Context, w kube.Writer[T], namespace, name 
 		return errAbsent
 	}
 	return err
-}
-
-func (c *binding) gather(s *snapshotv1.VolumeSnapshot) snapshot.Facts {
-	f := snapshot.Facts{Snapshot: s, Now: metav1.Now()}
-	if name := s.Spec.VolumeSnapshotClassName; name != nil && *name != "" {
-		f.Class, _ = c.classes.Get(*name)
-	} else {
-		f.Classes = c.classes.List()
-	}
-	f.Content, _ = c.contents.Get(snapshot.ContentName(s))
-	if name := snapshot.ClaimOf(s); name != "" {
-		if f.Claim, _ = c.claims.Get(s.Namespace + "/" + name); f.Claim != nil {
-			f.Volume, _ = c.volumes.Get(f.Claim.Spec.VolumeName)
-		}
-	}
-	if s.DeletionTimestamp != nil {
-		f.Restores = c.claims.By(cluster.UnboundBySnapshot, cluster.Key(s))
-	}
-	return f
 }
 
 // refusal decides about a write that the API server has refused for good; refused is false for any other answer.

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -35,6 +36,25 @@ type Facts struct {
 	Restores []*corev1.PersistentVolumeClaim
 	// Now is the time at which errors are noted.
 	Now metav1.Time
+}
+
+// FactsOf gathers the facts about a snapshot.
+func FactsOf(view cluster.View, s *snapshotv1.VolumeSnapshot, now metav1.Time) Facts {
+	f := Facts{Snapshot: s, Content: cluster.Find(view.SnapshotContents, ContentName(s)), Now: now}
+	if name := className(s); name != "" {
+		f.Class = cluster.Find(view.SnapshotClasses, name)
+	} else {
+		f.Classes = view.SnapshotClasses.List()
+	}
+	if name := ClaimOf(s); name != "" {
+		if f.Claim = cluster.Find(view.Claims, s.Namespace+"/"+name); f.Claim != nil {
+			f.Volume = cluster.Find(view.Volumes, f.Claim.Spec.VolumeName)
+		}
+	}
+	if s.DeletionTimestamp != nil {
+		f.Restores = view.Claims.By(cluster.UnboundBySnapshot, cluster.Key(s))
+	}
+	return f
 }
 
 // Step is the next step for a VolumeSnapshot, its content or its claim.

@@ -3,7 +3,6 @@ package state
 import (
 	"time"
 
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
@@ -17,12 +16,8 @@ import (
 type Objects struct {
 	cluster.Lists
 	Namespaces []*corev1.Namespace
-	// Snapshots are the VolumeSnapshots that are asked about, with the contents and classes of snapshots; SnapshotsHidden
-	// says that contents or classes could not be read.
-	Snapshots        []*snapshotv1.VolumeSnapshot
-	SnapshotContents []*snapshotv1.VolumeSnapshotContent
-	SnapshotClasses  []*snapshotv1.VolumeSnapshotClass
-	SnapshotsHidden  bool
+	// SnapshotsHidden says that contents or classes of snapshots could not be read.
+	SnapshotsHidden bool
 	// Moves are the moves of volumes between a Flex plugin and the bridge that
 	// were begun and not finished.
 	Moves    []Move

@@ -32,7 +32,9 @@ func (w Walk) snapshot(subject string, s *snapshotv1.VolumeSnapshot) chain.Link 
 	if w.SnapshotsHidden {
 		return reported(subject, s)
 	}
-	f := w.snapshotFacts(s)
+	f := decide.FactsOf(w.View, s, metav1.NewTime(w.Now))
+	// The objects were read from the API server itself.
+	f.Absent = f.Content == nil
 	plan := decide.Snapshot(f)
 	is, b := chain.Waiting, plan.Because
 	switch {
@@ -52,27 +54,6 @@ func problemOf(s *snapshotv1.VolumeSnapshot) string {
 		return ""
 	}
 	return ptr.Deref(s.Status.Error.Message, "")
-}
-
-// snapshotFacts are the facts for the decision. They were read from the API server itself, so that a content that is
-// not among them does not exist.
-func (w Walk) snapshotFacts(s *snapshotv1.VolumeSnapshot) decide.Facts {
-	class, content := ptr.Deref(s.Spec.VolumeSnapshotClassName, ""), decide.ContentName(s)
-	f := decide.Facts{
-		Snapshot: s, Classes: w.SnapshotClasses, Now: metav1.NewTime(w.Now),
-		Class: cluster.First(w.SnapshotClasses, func(c *snapshotv1.VolumeSnapshotClass) bool { return c.Name == class }),
-	}
-	f.Content = cluster.First(w.SnapshotContents,
-		func(c *snapshotv1.VolumeSnapshotContent) bool { return c.Name == content })
-	f.Absent = f.Content == nil
-	view := w.View
-	if name := decide.ClaimOf(s); name != "" {
-		if f.Claim, _ = view.Claims.Get(s.Namespace + "/" + name); f.Claim != nil {
-			f.Volume, _ = view.Volumes.Get(f.Claim.Spec.VolumeName)
-		}
-	}
-	f.Restores = view.Claims.By(cluster.UnboundBySnapshot, cluster.Key(s))
-	return f
 }
 
 // reported is what a snapshot tells by itself.
