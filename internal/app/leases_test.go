@@ -3,6 +3,9 @@ package app
 import (
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,5 +39,20 @@ func TestWatchOfOneLease(t *testing.T) {
 	w.Stop()
 	if got := <-asked; got != "metadata.name=l" {
 		t.Errorf("watched with %q", got)
+	}
+}
+
+// TestClusterPageNamesLeases: docs/cluster.md has each controller of a cluster in its table, with its lease.
+func TestClusterPageNamesLeases(t *testing.T) {
+	page, err := os.ReadFile("../../docs/cluster.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range ClusterControllers() {
+		lease := strings.Replace(leaseNames([]string{role}, "name")[0], "name", "DRIVER", 1)
+		want := "(?m)^\\| `" + role + "` \\|.*\\| `" + lease + "` \\|$"
+		if !regexp.MustCompile(want).Match(page) {
+			t.Errorf("no row is like %s", want)
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"os/exec"
 	"strings"
@@ -43,15 +42,20 @@ func (c *cluster) install(ctx context.Context, t *testing.T, driver string, flag
 	}
 	// The second time is an upgrade in which nothing is new.
 	for range 2 {
-		cmd := exec.CommandContext(ctx, plane.Bin("kubectl"), "--kubeconfig="+c.AdminKubeconfig(), "apply",
-			"--validate=strict", "-f", "-")
-		cmd.Stdin = bytes.NewReader(text)
-		said, err := cmd.CombinedOutput()
-		if err != nil || strings.Contains(string(said), "Warning") {
-			t.Fatalf("kubectl apply: %v\n%s", err, said)
-		}
+		i.kubectl(string(text), "apply", "--validate=strict", "-f", "-")
 	}
 	return i
+}
+
+// kubectl runs Kubernetes' own client as the administrator. It must succeed, and warn of nothing.
+func (i *installation) kubectl(input string, args ...string) {
+	i.t.Helper()
+	cmd := exec.CommandContext(i.ctx, plane.Bin("kubectl"), append(args, "--kubeconfig="+i.AdminKubeconfig())...)
+	cmd.Stdin = strings.NewReader(input)
+	said, err := cmd.CombinedOutput()
+	if err != nil || strings.Contains(string(said), "Warning") {
+		i.t.Fatalf("kubectl %s: %v\n%s", args[0], err, said)
+	}
 }
 
 func (i *installation) must(err error) {

@@ -23,13 +23,14 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // TestRightsOfManifestsSuffice: with only the account of the manifests, `volplane controller` creates a
-// volume, attaches it, expands it, detaches it and deletes it, beside the controllers of Kubernetes. The
-// API server refuses no request (S3-030).
+// volume, attaches it, expands it, changes its attributes, takes and deletes a snapshot of it, detaches it and
+// deletes it, beside the controllers of Kubernetes. The API server refuses no request (S3-030).
 func TestRightsOfManifestsSuffice(t *testing.T) {
 	t.Parallel()
 	c, log := auditedCluster(t)
@@ -39,9 +40,11 @@ func TestRightsOfManifestsSuffice(t *testing.T) {
 		"persistentvolume-protection-controller",
 		"persistentvolumeclaim-protection-controller")
 	config := csitest.Full()
-	config.NodeID = "id-n1"
+	config.NodeID, config.Controller.Snapshot, config.Controller.ListSnapshots = "id-n1", true, true
 	driver := csitest.Start(t, config)
-	i := c.install(ctx, t, driver.Name(), "--controllers=provisioner,capacity,attacher,resizer", "--secrets=default/login")
+	i := c.install(ctx, t, driver.Name(), "--controllers="+strings.Join(app.ClusterControllers(), ","),
+		"--secrets=default/login")
+	i.kubectl("", "apply", "-f", filepath.Join("..", "..", "standalone", "apiserver", "crds"))
 	i.createObjects(driver.Name())
 	account := i.base + "-controller"
 	defer i.refusedNothing(log, account)
@@ -59,6 +62,8 @@ func TestRightsOfManifestsSuffice(t *testing.T) {
 	for _, must := range []string{
 		"persistentvolumes create", "persistentvolumes delete", "volumeattachments/status patch",
 		"persistentvolumeclaims/status update",
+		"persistentvolumes patch", "volumesnapshots/status patch", "volumesnapshotcontents create",
+		"volumesnapshotcontents/status patch", "volumesnapshotcontents delete",
 		"csistoragecapacities create", "secrets get", "leases create", "leases update", "configmaps create", "events create",
 	} {
 		if asked[must] == 0 {
@@ -194,6 +199,7 @@ func (i *installation) lives(driver *csitest.Driver) {
 		}
 		return ""
 	})
+	i.changes(driver.Name())
 	i.must(pods.Delete(i.ctx, "p", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
 	i.attachments(0)
 	i.must(claims.Delete(i.ctx, "c", metav1.DeleteOptions{}))
@@ -205,6 +211,43 @@ func (i *installation) lives(driver *csitest.Driver) {
 		return ""
 	})
 }
+
+// changes changes the attributes of the claim, and takes a snapshot of it and deletes it.
+func (i *installation) changes(driver string) {
+	i.t.Helper()
+	wait := func(object, path string) {
+		i.t.Helper()
+		i.kubectl("", "wait", object, "--namespace=default", "--for=jsonpath="+path, "--timeout=1m")
+	}
+	i.kubectl(strings.ReplaceAll(changed, "DRIVER", driver), "apply", "-f", "-")
+	i.kubectl("", "patch", "pvc/c", "--namespace=default", `--patch={"spec":{"volumeAttributesClassName":"gold"}}`)
+	wait("pvc/c", "{.status.currentVolumeAttributesClassName}=gold")
+	wait("volumesnapshot/s", "{.status.readyToUse}=true")
+	i.kubectl("", "delete", "volumesnapshot/s", "--namespace=default", "--timeout=1m")
+}
+
+// changed are a class of attributes for the claim, and a snapshot of it.
+const changed = `
+apiVersion: storage.k8s.io/v1
+kind: VolumeAttributesClass
+metadata: {name: gold}
+driverName: DRIVER
+parameters: {iops: "9"}
+---
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshotClass
+metadata: {name: shots}
+driver: DRIVER
+deletionPolicy: Delete
+parameters:
+  csi.storage.k8s.io/snapshotter-secret-name: login
+  csi.storage.k8s.io/snapshotter-secret-namespace: default
+---
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {name: s, namespace: default}
+spec: {volumeSnapshotClassName: shots, source: {persistentVolumeClaimName: c}}
+`
 
 // attachments waits until there are so many, all of them attached.
 func (i *installation) attachments(want int) {
