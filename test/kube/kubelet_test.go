@@ -32,22 +32,38 @@ const mountLimit = 5 * time.Minute
 // TestOurAttacherRealKubelet: volplane's provisioner, attacher and bundled driver work in a cluster of
 // Kubernetes, whose scheduler places a Pod and whose kubelet mounts its volume. The next Pod finds the data.
 func TestOurAttacherRealKubelet(t *testing.T) {
+	h := newKubeletCluster(t, "provisioner", "attacher")
+	h.useTwice()
+	h.nothingLeft()
+}
+
+// newKubeletCluster starts a cluster with a scheduler and a kubelet, the bundled driver, and controllers of volplane.
+func newKubeletCluster(t *testing.T, roles ...string) *kubeletCluster {
+	t.Helper()
 	c := startCluster(t)
 	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-attach-detach-controller",
 		"persistentvolume-protection-controller",
 		"persistentvolumeclaim-protection-controller", "node-lifecycle-controller")
 	c.scheduler(t)
-	root := c.kubelet(t, "n1")
-	s := side{name: "cluster", server: c, client: c.client}
-	s.ours(t, bundled(t, "n1", root), "provisioner", "attacher")
-	h := &kubeletCluster{t: t, client: c.client, root: root}
-	var cancel context.CancelFunc
-	h.ctx, cancel = context.WithTimeout(t.Context(), mountLimit)
-	defer cancel()
-	h.useTwice()
-	eventually(h.ctx, t, func() string { return s.left(h.ctx) + below(t, root) })
-	if files, err := os.ReadDir(filepath.Join(filepath.Dir(root), "pool", "volumes")); err != nil || len(files) > 0 {
-		t.Errorf("the driver has %v: %v", files, err)
+	h := &kubeletCluster{
+		t: t, cluster: c, client: c.client, root: c.kubelet(t, "n1"), side: side{name: "cluster", server: c, client: c.client},
+	}
+	h.side.ours(t, bundled(t, "n1", h.root), roles...)
+	ctx, cancel := context.WithTimeout(t.Context(), mountLimit)
+	t.Cleanup(cancel)
+	h.ctx = ctx
+	return h
+}
+
+// nothingLeft waits until no volume, attachment or mount is left, and then wants the driver to have nothing.
+func (h *kubeletCluster) nothingLeft() {
+	h.t.Helper()
+	eventually(h.ctx, h.t, func() string { return h.side.left(h.ctx) + below(h.t, h.root) })
+	for _, dir := range []string{"volumes", "snapshots"} {
+		files, err := os.ReadDir(filepath.Join(filepath.Dir(h.root), "pool", dir))
+		if err != nil && !os.IsNotExist(err) || len(files) > 0 {
+			h.t.Errorf("the driver has %s %v: %v", dir, files, err)
+		}
 	}
 }
 
@@ -146,9 +162,11 @@ func below(t *testing.T, root string) string {
 
 // kubeletCluster is a cluster with a kubelet, whose Pods use one claim after the other.
 type kubeletCluster struct {
+	*cluster
 	t      *testing.T
-	ctx    context.Context
+	ctx    context.Context //nolint:containedctx // that of the test
 	client kubernetes.Interface
+	side   side
 	root   string
 }
 
@@ -197,8 +215,14 @@ func (h *kubeletCluster) createObjects() {
 	h.must(err)
 }
 
-// run creates a Pod that uses the claim, and waits until it is running.
+// run creates a Pod that uses the claim c, and waits until it is running.
 func (h *kubeletCluster) run(name string) {
+	h.t.Helper()
+	h.runWith(name, "c")
+}
+
+// runWith creates a Pod that uses a claim, and waits until it is running.
+func (h *kubeletCluster) runWith(name, claim string) {
 	h.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
 		AutomountServiceAccountToken: ptr.To(false),
@@ -207,7 +231,7 @@ func (h *kubeletCluster) run(name string) {
 			{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}},
 		},
 		Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
 		}}},
 	}}
 	_, err := h.client.CoreV1().Pods("default").Create(h.ctx, pod, metav1.CreateOptions{})

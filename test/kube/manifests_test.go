@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -42,20 +43,26 @@ func (c *cluster) install(ctx context.Context, t *testing.T, driver string, flag
 	}
 	// The second time is an upgrade in which nothing is new.
 	for range 2 {
-		i.kubectl(string(text), "apply", "--validate=strict", "-f", "-")
+		c.kubectl(ctx, t, string(text), "apply", "--validate=strict", "-f", "-")
 	}
 	return i
 }
 
 // kubectl runs Kubernetes' own client as the administrator. It must succeed, and warn of nothing.
-func (i *installation) kubectl(input string, args ...string) {
-	i.t.Helper()
-	cmd := exec.CommandContext(i.ctx, plane.Bin("kubectl"), append(args, "--kubeconfig="+i.AdminKubeconfig())...)
+func (c *cluster) kubectl(ctx context.Context, t *testing.T, input string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(ctx, plane.Bin("kubectl"), append(args, "--kubeconfig="+c.AdminKubeconfig())...)
 	cmd.Stdin = strings.NewReader(input)
 	said, err := cmd.CombinedOutput()
 	if err != nil || strings.Contains(string(said), "Warning") {
-		i.t.Fatalf("kubectl %s: %v\n%s", args[0], err, said)
+		t.Fatalf("kubectl %s: %v\n%s", args[0], err, said)
 	}
+}
+
+// serveSnapshots has the cluster serve the custom resources of snapshots.
+func (c *cluster) serveSnapshots(ctx context.Context, t *testing.T) {
+	t.Helper()
+	c.kubectl(ctx, t, "", "apply", "-f", filepath.Join("..", "..", "standalone", "apiserver", "crds"))
 }
 
 func (i *installation) must(err error) {

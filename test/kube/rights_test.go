@@ -44,7 +44,7 @@ func TestRightsOfManifestsSuffice(t *testing.T) {
 	driver := csitest.Start(t, config)
 	i := c.install(ctx, t, driver.Name(), "--controllers="+strings.Join(app.ClusterControllers(), ","),
 		"--secrets=default/login")
-	i.kubectl("", "apply", "-f", filepath.Join("..", "..", "standalone", "apiserver", "crds"))
+	c.serveSnapshots(ctx, t)
 	i.createObjects(driver.Name())
 	account := i.base + "-controller"
 	defer i.refusedNothing(log, account)
@@ -217,13 +217,13 @@ func (i *installation) changes(driver string) {
 	i.t.Helper()
 	wait := func(object, path string) {
 		i.t.Helper()
-		i.kubectl("", "wait", object, "--namespace=default", "--for=jsonpath="+path, "--timeout=1m")
+		i.kubectl(i.ctx, i.t, "", "wait", object, "--namespace=default", "--for=jsonpath="+path, "--timeout=1m")
 	}
-	i.kubectl(strings.ReplaceAll(changed, "DRIVER", driver), "apply", "-f", "-")
-	i.kubectl("", "patch", "pvc/c", "--namespace=default", `--patch={"spec":{"volumeAttributesClassName":"gold"}}`)
+	i.kubectl(i.ctx, i.t, strings.ReplaceAll(changed, "DRIVER", driver), "apply", "-f", "-")
+	i.kubectl(i.ctx, i.t, "", "patch", "pvc/c", "--namespace=default", `--patch={"spec":{"volumeAttributesClassName":"gold"}}`)
 	wait("pvc/c", "{.status.currentVolumeAttributesClassName}=gold")
 	wait("volumesnapshot/s", "{.status.readyToUse}=true")
-	i.kubectl("", "delete", "volumesnapshot/s", "--namespace=default", "--timeout=1m")
+	i.kubectl(i.ctx, i.t, "", "delete", "volumesnapshot/s", "--namespace=default", "--timeout=1m")
 }
 
 // changed are a class of attributes for the claim, and a snapshot of it.

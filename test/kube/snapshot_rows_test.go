@@ -36,6 +36,10 @@ func snapshotRows() []row {
 			"listing, is a matter of who is first",
 		func(d difference, line string) bool { return slices.ContainsFunc(subjectsOf(d, line), listedBySecret) },
 	}, row{
+		"Kubernetes' snapshotter writes all annotations of a content at once, whenever it asks for the snapshot again, and so" +
+			" takes away what the snapshot-controller has just written there",
+		func(d difference, line string) bool { return slices.ContainsFunc(subjectsOf(d, line), overwritten) },
+	}, row{
 		"whether a call was under way when the controllers ended depends on their pauses; what it has done shows when the " +
 			"driver is asked again",
 		func(d difference, line string) bool {
@@ -258,11 +262,22 @@ func keptLonger(about subject, line string) bool {
 	return onlyKept(lineOf(about.ours, "claim "+claim+" "), lineOf(about.theirs, "claim "+claim+" "))
 }
 
+// overwritten says whether a content of which the driver has not taken the snapshot is told to go by volplane only.
+func overwritten(about subject) bool {
+	ours, theirs := about.contentIn(about.ours), about.contentIn(about.theirs)
+	return ours != theirs && strings.Contains(ours, " handle=none ") && untold(ours) == theirs &&
+		has(about.theirs, "answered CreateSnapshot of snapshot-"+about.shot+" with ")
+}
+
+// untold returns the line of a content as if nobody had told that to go.
+func untold(content string) string {
+	return regexp.MustCompile(` ?`+regexp.QuoteMeta(volume.AnnSnapshotDeleting)+`=yes`).ReplaceAllString(content, "")
+}
+
 // toldEarly says whether only Kubernetes tells a content to go while a claim waits for its snapshot.
 func toldEarly(about subject, _ string) bool {
 	ours, theirs := about.contentIn(about.ours), about.contentIn(about.theirs)
-	told := regexp.MustCompile(` ?` + regexp.QuoteMeta(volume.AnnSnapshotDeleting) + `=yes`)
-	return ours != "" && ours != theirs && ours == told.ReplaceAllString(theirs, "") &&
+	return ours != "" && ours != theirs && ours == untold(theirs) &&
 		has(about.ours, "claim ", " Pending ", " source=VolumeSnapshot:"+about.shot+".")
 }
 
