@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -18,6 +19,10 @@ import (
 
 // Node runs a node agent until ctx ends. Mounts stay when the agent ends.
 func Node(ctx context.Context, o program.NodeOptions) error {
+	if o.StatsEvery != 0 && o.StatsEvery < time.Second {
+		return fmt.Errorf("node %s: volumes cannot be asked for their state every %s: a second is the least", o.Name,
+			o.StatsEvery)
+	}
 	config := rest.CopyConfig(o.Config)
 	config.QPS, config.UserAgent = -1, "volplane/node"
 	var client kubernetes.Interface
@@ -31,7 +36,7 @@ func Node(ctx context.Context, o program.NodeOptions) error {
 	caches := kube.NewNodeCaches(client, o.Name)
 	agent, err := node.New(node.Options{
 		Name: o.Name, RootDir: o.RootDir, Protected: o.Keep, Client: client, Caches: caches, Drivers: o.Drivers,
-		Dial:         o.Dial,
+		Dial: o.Dial, StatsEvery: o.StatsEvery,
 		ControlPlane: o.ControlPlane,
 		Events:       kube.NewRecorder(ctx, client, "node"), Log: o.Log,
 	})

@@ -53,6 +53,8 @@ $(NODE_NAME).`,
 	f.StringSliceVar(&m.Controllers, "controllers", []string{"provisioner", "attacher", "resizer"},
 		"controllers to run: "+strings.Join(s.programs.DriverControllers, ", "))
 	f.StringSliceVar(&m.secrets, "secrets", nil, "Secrets that the controllers may read: NAMESPACE/NAME, or * for all")
+	f.BoolVar(&m.SELinuxMount, "selinux-mount", false,
+		"the driver passes the mount option context= on, and no two volumes share a filesystem (seLinuxMount)")
 	f.StringVar(&m.KubeletDir, "kubelet-dir", volume.KubeletDir, "root directory of the kubelets")
 	f.StringSliceVar(&m.HostPaths, "host-path", nil,
 		"directory of a node to mount into the driver's container, such as /dev; may be repeated")

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -95,6 +96,7 @@ func findStandalone() (string, error) {
 type nodeFlags struct {
 	join, root, name, pool, drivers string
 	driver                          bool
+	statsEvery                      time.Duration
 	bridge                          bridgeFlags
 }
 
@@ -119,6 +121,7 @@ key, gets a certificate for it, and renews the certificate from then on.`,
 	f.StringVar(&n.drivers, "drivers-dir", "",
 		"directory of the files of CSI drivers to run (default <data-dir>/drivers.d)")
 	f.BoolVar(&n.driver, "driver", true, "run the bundled driver in the same process")
+	f.DurationVar(&n.statsEvery, "volume-stats-agg-period", time.Minute, program.StatsUsage)
 	n.bridge.register(c)
 	_ = c.MarkFlagRequired("join")
 	c.AddCommand(s.passCommand("revoke NODE", "Revoke a node's certificates and invitations (runs volplaned)",
@@ -153,7 +156,7 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 	defer stop()
 	agent := program.NodeOptions{
 		Name: n.name, RootDir: root, DriversDir: drivers, Keep: []string{s.flags.dataDir, pool, n.bridge.root},
-		Config: config, Log: log,
+		Config: config, StatsEvery: n.statsEvery, Log: log,
 	}
 	var driver *program.DriverOptions
 	if n.driver {

@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,9 +47,10 @@ func (t *trimmer) pod(p *corev1.Pod) {
 	spec := p.Spec
 	p.Spec = corev1.PodSpec{
 		Volumes: driverVolumes(spec.Volumes), NodeName: t.shared.text(spec.NodeName),
-		SecurityContext:    fsGroupOf(spec.SecurityContext),
+		SecurityContext:    filesOf(spec.SecurityContext),
 		ServiceAccountName: t.shared.text(spec.ServiceAccountName),
 	}
+	keepLabels(&p.Spec, &spec)
 	if spec.NodeName == "" {
 		p.Spec.NodeSelector, p.Spec.Affinity, p.Spec.Tolerations = spec.NodeSelector, spec.Affinity, spec.Tolerations
 		p.Spec.SchedulerName, p.Spec.SchedulingGates = t.shared.text(spec.SchedulerName), spec.SchedulingGates
@@ -100,12 +103,50 @@ func usesDriver(v *corev1.Volume) bool {
 	return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil
 }
 
-// fsGroupOf returns the part of the security context that sets the ownership of a volume's files.
-func fsGroupOf(c *corev1.PodSecurityContext) *corev1.PodSecurityContext {
-	if c == nil || c.FSGroup == nil {
+// filesOf returns the part of the security context that sets the ownership and the labels of a volume's files.
+func filesOf(c *corev1.PodSecurityContext) *corev1.PodSecurityContext {
+	if c == nil || c.FSGroup == nil && c.SELinuxOptions == nil && c.SELinuxChangePolicy == nil {
 		return nil
 	}
-	return &corev1.PodSecurityContext{FSGroup: c.FSGroup, FSGroupChangePolicy: c.FSGroupChangePolicy}
+	return &corev1.PodSecurityContext{
+		FSGroup: c.FSGroup, FSGroupChangePolicy: c.FSGroupChangePolicy,
+		SELinuxOptions: c.SELinuxOptions, SELinuxChangePolicy: c.SELinuxChangePolicy,
+	}
+}
+
+// keepLabels keeps of containers of all kinds with which SELinux options they mount what, if one has options of its
+// own. Otherwise all mount with the Pod's.
+func keepLabels(to, from *corev1.PodSpec) {
+	all := slices.Concat(from.InitContainers, from.Containers)
+	for i := range from.EphemeralContainers {
+		all = append(all, corev1.Container(from.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+	labelled := func(c corev1.Container) bool {
+		return c.SecurityContext != nil && c.SecurityContext.SELinuxOptions != nil
+	}
+	if slices.ContainsFunc(all, labelled) {
+		to.Containers = labelsOf(all)
+	}
+}
+
+func labelsOf(all []corev1.Container) []corev1.Container {
+	var out []corev1.Container
+	for i := range all {
+		out = append(out, labelOf(&all[i]))
+	}
+	return out
+}
+
+// labelOf returns what a container mounts, and with which SELinux options.
+func labelOf(c *corev1.Container) corev1.Container {
+	out := corev1.Container{}
+	for _, m := range c.VolumeMounts {
+		out.VolumeMounts = append(out.VolumeMounts, corev1.VolumeMount{Name: m.Name})
+	}
+	if s := c.SecurityContext; s != nil && s.SELinuxOptions != nil {
+		out.SecurityContext = &corev1.SecurityContext{SELinuxOptions: s.SELinuxOptions}
+	}
+	return out
 }
 
 // ownConditions returns the conditions that volplane's components have written themselves.

@@ -238,3 +238,46 @@ func TestTrimPod(t *testing.T) {
 		t.Errorf("with a node (-want +got):\n%s", d)
 	}
 }
+
+// TestTrimLabels: of the SELinux options of a Pod remains what labels its mounts: the Pod's alone if no container has
+// its own.
+func TestTrimLabels(t *testing.T) {
+	label := func(level string) *corev1.SELinuxOptions { return &corev1.SELinuxOptions{Level: level} }
+	mounts := []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+	pod := func() *corev1.Pod {
+		return &corev1.Pod{Spec: corev1.PodSpec{
+			NodeName: "n1", SecurityContext: &corev1.PodSecurityContext{
+				SELinuxOptions: label("s0"), SELinuxChangePolicy: ptr.To(corev1.SELinuxChangePolicyRecursive),
+			},
+			InitContainers: []corev1.Container{{Name: "i", Image: "big", VolumeMounts: mounts}},
+			Containers: []corev1.Container{{
+				Name: "c", Image: "big", SecurityContext: &corev1.SecurityContext{Privileged: ptr.To(true)},
+			}},
+			EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+				Name: "e", Image: "big", VolumeMounts: mounts,
+			}}},
+		}}
+	}
+	want := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1", SecurityContext: pod().Spec.SecurityContext}}
+	if d := cmp.Diff(want, trimmed(t, &trimmer{}, pod())); d != "" {
+		t.Errorf("the Pod's alone (-want +got):\n%s", d)
+	}
+	own := pod()
+	own.Spec.EphemeralContainers[0].SecurityContext = &corev1.SecurityContext{
+		SELinuxOptions: label("s0:c1"), Privileged: ptr.To(true),
+	}
+	// How files are relabelled counts for these options, too.
+	own.Spec.SecurityContext.SELinuxOptions, want.Spec.SecurityContext.SELinuxOptions = nil, nil
+	bare := []corev1.VolumeMount{{Name: "v"}}
+	want.Spec.Containers = []corev1.Container{
+		{VolumeMounts: bare},
+		{},
+		{VolumeMounts: bare, SecurityContext: &corev1.SecurityContext{SELinuxOptions: label("s0:c1")}},
+	}
+	if d := cmp.Diff(want, trimmed(t, &trimmer{}, own)); d != "" {
+		t.Errorf("one of a container (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff(want, trimmed(t, &trimmer{}, want.DeepCopy())); d != "" {
+		t.Errorf("trimmed again (-want +got):\n%s", d)
+	}
+}

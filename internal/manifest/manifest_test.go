@@ -47,7 +47,7 @@ func TestShapes(t *testing.T) {
 			"--replicas=3", "--controllers=provisioner,capacity,attacher,resizer",
 			"--secrets=storage/login,storage/key,other/login", "--kubelet-dir=/var/lib/k0s/kubelet",
 			"--host-path=/dev,/run/udev", "--node-selector=role=infra", "--toleration=dedicated=storage:NoSchedule",
-			"--toleration=infra", "--namespace=kube-system",
+			"--toleration=infra", "--namespace=kube-system", "--selinux-mount",
 			"--driver-args=--endpoint=$(CSI_ENDPOINT)", "--controller-args=--mode=controller", "--node-args=--mode=node",
 			"--node-args=--node=$(NODE_NAME)",
 		},

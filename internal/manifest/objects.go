@@ -41,7 +41,7 @@ func Objects(o Options) ([]runtime.Object, error) {
 	out = append(append(out, node), o.RBAC...)
 	out = append(out, &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: o.Driver},
-		Spec:       storagev1.CSIDriverSpec{AttachRequired: &o.Attaches, StorageCapacity: &o.TracksRoom},
+		Spec:       o.csiDriver(),
 	})
 	switch o.Shape {
 	case Deployment:
@@ -69,6 +69,14 @@ func Objects(o Options) ([]runtime.Object, error) {
 		}
 	}
 	return out, nil
+}
+
+func (o Options) csiDriver() storagev1.CSIDriverSpec {
+	spec := storagev1.CSIDriverSpec{AttachRequired: &o.Attaches, StorageCapacity: &o.TracksRoom}
+	if o.SELinuxMount {
+		spec.SELinuxMount = &o.SELinuxMount
+	}
+	return spec
 }
 
 func (o Options) meta(name, part string) metav1.ObjectMeta {

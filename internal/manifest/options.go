@@ -55,6 +55,8 @@ type Options struct {
 	Controllers []string
 	Attaches    bool
 	TracksRoom  bool
+	// SELinuxMount says that the driver can mount each volume with a label of its own.
+	SELinuxMount bool
 	// KubeletDir is the root directory of the kubelets. HostPaths are further directories of the
 	// nodes that the driver uses, at the same paths.
 	KubeletDir string

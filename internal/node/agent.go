@@ -74,6 +74,8 @@ type Options struct {
 	// LateMount is how long a mount may take to appear after a driver has said that it is there; the
 	// default is 5 seconds.
 	LateMount time.Duration
+	// FileLabel returns the label of files for a container's SELinux options; the default is the host's.
+	FileLabel func(*corev1.SELinuxOptions) (string, error)
 	// RegistrationGrace is the time after a start at which drivers that have not registered are
 	// removed from the Node's objects; the default is a minute.
 	RegistrationGrace time.Duration
@@ -201,7 +203,7 @@ func (a *Agent) assemble(search leftovers.Options) {
 		Liveness:  liveness,
 		Consumers: a.pods, Events: a.Events, Log: a.Log,
 		RetryMin: a.RetryMin, RetryMax: a.RetryMax, RepublishEvery: a.RepublishEvery, PollEvery: a.PollEvery,
-		LateMount: a.LateMount,
+		LateMount: a.LateMount, FileLabel: a.FileLabel,
 	})
 	unknown := leftovers.UnknownMounts{Options: search, Node: a.node.Object}
 	a.health = health.New(health.Options{

@@ -61,14 +61,17 @@ type fakeDriver struct {
 	// mount, when set, mounts something at a target, mountStage at a staging
 	// path.
 	mount, mountStage func(path string) error
-	statuses          []*registerapi.RegistrationStatus
-	servers           []*grpc.Server
+	// flags are the mount flags that staged volumes have; mixed are those of calls for a volume that has others.
+	flags    map[string]string
+	mixed    []string
+	statuses []*registerapi.RegistrationStatus
+	servers  []*grpc.Server
 }
 
 func newFakeDriver(name, root string) *fakeDriver {
 	return &fakeDriver{
 		name: name, registerAs: name, dir: root, topology: map[string]string{"topology.example/zone": "z1"},
-		staged: map[string]bool{}, published: map[string]bool{}, maxVolumes: 7,
+		staged: map[string]bool{}, published: map[string]bool{}, flags: map[string]string{}, maxVolumes: 7,
 	}
 }
 
@@ -240,6 +243,17 @@ func (d *fakeDriver) perform(ctx context.Context, what string, work func() error
 	return nil
 }
 
+// labelled compares the mount flags of a call with those that the volume is staged with.
+func (d *fakeDriver) labelled(id string, c *csipb.VolumeCapability) error {
+	flags := strings.Join(c.GetMount().GetMountFlags(), ",")
+	if d.staged[id] && d.flags[id] != flags {
+		d.mixed = append(d.mixed, flags)
+		return status.Errorf(codes.AlreadyExists, "it has the mount flags %s", d.flags[id])
+	}
+	d.flags[id] = flags
+	return nil
+}
+
 // leftover returns what was done and not undone.
 func (d *fakeDriver) leftover() string {
 	d.mu.Lock()
@@ -252,6 +266,9 @@ func (d *fakeDriver) NodeStageVolume(
 ) (*csipb.NodeStageVolumeResponse, error) {
 	return &csipb.NodeStageVolumeResponse{},
 		d.perform(ctx, "stage:"+r.VolumeId+":"+r.PublishContext["device"]+":"+r.Secrets["key"], func() error {
+			if err := d.labelled(r.VolumeId, r.VolumeCapability); err != nil {
+				return err
+			}
 			if d.mountStage != nil && !d.staged[r.VolumeId] {
 				if err := d.mountStage(r.StagingTargetPath); err != nil {
 					return status.Error(codes.Internal, err.Error())
@@ -295,6 +312,9 @@ func (d *fakeDriver) NodePublishVolume(
 		at := r.VolumeId + " " + r.TargetPath
 		if r.StagingTargetPath != "" && !d.staged[r.VolumeId] {
 			return status.Error(codes.FailedPrecondition, "it is not staged")
+		}
+		if err := d.labelled(r.VolumeId, r.VolumeCapability); err != nil {
+			return err
 		}
 		if d.mount != nil && !d.published[at] {
 			if err := d.mount(r.TargetPath); err != nil {

@@ -142,25 +142,6 @@ func TestTokensOfAnotherClock(t *testing.T) {
 	}
 }
 
-// TestNoLabels: a driver with seLinuxMount and a Pod with an SELinux label receive only the mount
-// options of the volume.
-func TestNoLabels(t *testing.T) {
-	object := noAttach(driverName)
-	object.Spec.SELinuxMount = ptr.To(true)
-	w, d := newRunningWorld(t, object)
-	w.addVolume(driverName, "a", func(pv *corev1.PersistentVolume) {
-		pv.Spec.AccessModes, pv.Spec.MountOptions = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod},
-			[]string{"noatime"}
-	})
-	w.podWith("p", func(p *corev1.Pod) {
-		p.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0:c1,c2"}}
-	}, "a")
-	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
-	if got := d.publishRequests()[0].VolumeCapability.GetMount().GetMountFlags(); len(got) != 1 || got[0] != "noatime" {
-		t.Errorf("mount flags: %q", got)
-	}
-}
-
 // checkNotDisclosed checks that a secret is in no log, no event, and no file of the agent.
 func (w *world) checkNotDisclosed(secret, log string) {
 	w.t.Helper()

@@ -50,9 +50,14 @@ type NodeOptions struct {
 	// Bridged says that a bridge serves drivers of this node as CSI drivers, so that the
 	// sources of their volumes are presented as CSI volumes.
 	Bridged bool
+	// StatsEvery is the pause between two reads of the usage and health of volumes; the default is a minute.
+	StatsEvery time.Duration
 	// Log is the log of the program.
 	Log *slog.Logger
 }
+
+// StatsUsage describes the flag for StatsEvery, which has a kubelet's name.
+const StatsUsage = "interval at which drivers are asked for the usage and the health of volumes, at least 1s"
 
 // GateVerb is the first argument of a process that is to become a driver's program; see supervise.Gate. It is no verb
 // for people.

@@ -87,6 +87,7 @@ func bundledDriver() *storagev1.CSIDriver {
 			PodInfoOnMount:       ptr.To(false),
 			StorageCapacity:      ptr.To(true),
 			FSGroupPolicy:        ptr.To(storagev1.FileFSGroupPolicy),
+			SELinuxMount:         ptr.To(true),
 			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
 		},
 	}

@@ -59,6 +59,8 @@ type Options struct {
 	DisableForceDetachOnTimeout bool
 	// Backups configure the automatic backups.
 	Backups Backups
+	// StatsEvery is the pause of the node agent between two reads of the usage and health of volumes.
+	StatsEvery time.Duration
 	// Out receives the summary that is printed when the control plane is ready.
 	Out io.Writer
 	Log *slog.Logger
@@ -253,7 +255,8 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 			config := server.ClientConfig("system:node:"+o.Node, "system:nodes")
 			return app.Node(ctx, program.NodeOptions{
 				Name: o.Node, RootDir: o.nodeRoot(), Keep: []string{o.DataDir, flex.Root(o.DataDir)},
-				Config: config, Drivers: drivers, Dial: traced.Options(), ControlPlane: true, Bridged: true, Log: o.Log,
+				Config: config, Drivers: drivers, Dial: traced.Options(), ControlPlane: true, Bridged: true,
+				StatsEvery: o.StatsEvery, Log: o.Log,
 			})
 		}},
 	}

@@ -35,7 +35,7 @@ func TestScripts(t *testing.T) {
 	}
 	for _, kind := range []string{
 		"kubectl", "volplane", "snapshots", "attributes", "populators", "why", "watch", "refused", "nodes", "start",
-		"orphans", "drivers",
+		"orphans", "drivers", "health",
 	} {
 		t.Run(kind, func(t *testing.T) {
 			testscript.Run(t, testscript.Params{

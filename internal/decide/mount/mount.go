@@ -56,6 +56,8 @@ type Consumer struct {
 	Allowed Allowed
 	// Due says that a repeated call is due, because the driver has requiresRepublish.
 	Due bool
+	// Label is the SELinux label that the Pod asks for the mount; Refused says why the Pod's wish cannot be met.
+	Label, Refused string
 }
 
 // Verb names what an action does.
@@ -88,6 +90,8 @@ type Action struct {
 type Plan struct {
 	Actions []Action
 	Because volume.Because
+	// Label is the SELinux label of the volume's mounts; empty if they have none.
+	Label string
 }
 
 // Blocks says whether a step must be skipped after another step of its plan has failed. A failure for
@@ -113,12 +117,22 @@ func Volume(f Facts) Plan {
 		f.AttachRequired, f.CanStage = false, false
 	}
 	p := &planner{f: f, next: "node " + f.Node}
-	admitted, held := f.admit()
-	p.removeUnwanted(admitted)
-	if len(admitted) == 0 {
-		return p.teardown()
+	a := f.admit()
+	p.removeUnwanted(a.pods)
+	plan := p.planFor(a)
+	plan.Label = a.label
+	return plan
+}
+
+func (p *planner) planFor(a admission) Plan {
+	if len(a.pods) > 0 {
+		return p.mountFor(a)
 	}
-	return p.mountFor(admitted, held)
+	plan := p.teardown()
+	if len(plan.Actions) == 0 && a.held.Reason != "" {
+		plan.Because = a.held
+	}
+	return plan
 }
 
 type planner struct {
@@ -170,24 +184,23 @@ func (p *planner) withoutDriver() []Action {
 	return p.actions
 }
 
-// admit returns the Pods that may have the volume, and the Pod that excludes others. A Pod that has the
-// volume is never replaced by another one.
-func (f Facts) admit() (admitted []Consumer, holder string) {
-	if !f.SinglePod || len(f.Wanted) < 2 {
-		return f.Wanted, ""
+// admit returns the Pods that may have the volume. A Pod that has the volume is never replaced by another one.
+func (f Facts) admit() admission {
+	a := f.admitLabel()
+	if !f.SinglePod || len(a.pods) < 2 {
+		return a
 	}
-	for _, c := range f.Wanted {
-		if f.Record.Target(c.Path) != nil {
-			admitted = append(admitted, c)
-		}
+	all := a.pods
+	a.pods = slices.DeleteFunc(slices.Clone(all), func(c Consumer) bool { return f.Record.Target(c.Path) == nil })
+	if len(a.pods) == 0 {
+		a.pods = all[:1]
 	}
-	if len(admitted) == 0 {
-		admitted = f.Wanted[:1]
+	if len(a.pods) < len(all) {
+		holder := a.pods[0].Namespace + "/" + a.pods[0].Name
+		a.held = because(volume.ReasonInUse, "pod "+holder, "volume %s is for one Pod only and Pod %s has it", f.Volume,
+			holder)
 	}
-	if len(admitted) < len(f.Wanted) {
-		holder = admitted[0].Namespace + "/" + admitted[0].Name
-	}
-	return admitted, holder
+	return a
 }
 
 // removeUnwanted unpublishes the volume from Pods that do not want it any more, completes unmounts that
@@ -258,10 +271,12 @@ func (f Facts) stagingRenewable() bool {
 
 // mountFor mounts the volume for those who want it. Unmounts come first; they delay no Pod unless only
 // one Pod may have the volume.
-func (p *planner) mountFor(wanted []Consumer, holder string) Plan {
-	r := p.f.Record
+func (p *planner) mountFor(a admission) Plan {
+	r, wanted := p.f.Record, a.pods
 	switch {
-	case r != nil && (r.Stage == Unstaging || p.f.stagingRenewable() || p.f.stagingGivenUp()):
+	case a.remount && r.Stage == "":
+		return p.awaitRemoval()
+	case a.remount, r != nil && (r.Stage == Unstaging || p.f.stagingRenewable() || p.f.stagingGivenUp()):
 		p.do(Unstage, "")
 		return p.awaitRemoval()
 	case p.f.SinglePod && len(p.actions) > 0, p.callsDriver && !p.f.DriverReady:
@@ -270,7 +285,7 @@ func (p *planner) mountFor(wanted []Consumer, holder string) Plan {
 	if plan, wait := p.addMounts(wanted); wait {
 		return plan
 	}
-	return p.addRepublish(p.grow(wanted, holder), wanted)
+	return p.addRepublish(p.grow(wanted, a.held), wanted)
 }
 
 // addMounts adds the actions that mount the volume, or returns the plan if they have to wait.
@@ -376,7 +391,7 @@ func (p *planner) refuse(cause volume.Because) Plan {
 	return Plan{Actions: p.actions, Because: p.f.NotBack(Action{}, cause)}
 }
 
-func (p *planner) grow(wanted []Consumer, holder string) Plan {
+func (p *planner) grow(wanted []Consumer, held volume.Because) Plan {
 	f := p.f
 	if f.growNeeded() {
 		p.do(Grow, "")
@@ -394,12 +409,10 @@ func (p *planner) grow(wanted []Consumer, holder string) Plan {
 	if plan, wrong := p.unseen(wanted); wrong {
 		return plan
 	}
-	switch {
-	case holder != "":
-		return p.plan(volume.ReasonInUse, "pod "+holder, "volume %s is for one Pod only and Pod %s has it", f.Volume, holder)
-	default:
-		return p.plan(volume.ReasonMounted, "", "volume %s is mounted on node %s", f.Volume, f.Node)
+	if held.Reason != "" {
+		return Plan{Because: held}
 	}
+	return p.plan(volume.ReasonMounted, "", "volume %s is mounted on node %s", f.Volume, f.Node)
 }
 
 // growNeeded says whether the node has to expand the volume. CSI forbids to repeat a refused expansion

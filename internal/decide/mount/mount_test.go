@@ -52,6 +52,9 @@ func text(p Plan) string {
 	for _, a := range p.Actions {
 		fmt.Fprintln(&b, strings.TrimSpace(string(a.Verb)+" "+a.Path))
 	}
+	if p.Label != "" {
+		fmt.Fprintln(&b, "with label", p.Label)
+	}
 	fmt.Fprintf(&b, "%s: %s", p.Because.Reason, p.Because.Message)
 	if p.Because.Next != "" {
 		fmt.Fprintf(&b, " -> %s", p.Because.Next)
@@ -109,6 +112,12 @@ func wanted(words []string) Consumer {
 		if host, ok := strings.CutPrefix(w, "host="); ok {
 			c.HostPath = host
 		}
+		if label, ok := strings.CutPrefix(w, "label="); ok {
+			c.Label = label
+		}
+		if w == "two-labels" {
+			_, c.Refused = Label([]string{"x", "y"})
+		}
 		c.Due = c.Due || w == "due"
 	}
 	return c
@@ -138,6 +147,8 @@ func record(words []string) *Record {
 			r.Size, _ = strconv.ParseInt(size, 10, 64)
 		} else if size, ok := strings.CutPrefix(w, "refused="); ok {
 			r.GrowRefused, _ = strconv.ParseInt(size, 10, 64)
+		} else if label, ok := strings.CutPrefix(w, "label="); ok {
+			r.Label, r.LabelUnknown = label, label == "?"
 		} else if w == "seen" {
 			r.StagingMounted = true
 		} else {
@@ -171,6 +182,9 @@ func TestInvariants(t *testing.T) {
 				return
 			}
 			for _, a := range p.Actions {
+				if a.Verb == Stage || a.Verb == Publish {
+					labelled(t, &f, p.Label)
+				}
 				carryOut(t, &f, a)
 			}
 		}
@@ -219,7 +233,10 @@ func anyFacts(t *rapid.T) Facts {
 	pods := []string{"a", "b", "c"}
 	for _, p := range pods {
 		if flag("want " + p) {
-			c := Consumer{UID: p, Namespace: "ns", Name: p, Path: "/p/" + p, Due: flag("due " + p)}
+			c := Consumer{
+				UID: p, Namespace: "ns", Name: p, Path: "/p/" + p, Due: flag("due " + p),
+				Label: rapid.SampledFrom([]string{"", "", "x", "y"}).Draw(t, "label"),
+			}
 			f.Dead[c.Path] = flag("dead " + p)
 			if flag("host " + p) {
 				c.HostPath = "/h/" + p
@@ -235,13 +252,17 @@ func anyFacts(t *rapid.T) Facts {
 
 func anyRecord(t *rapid.T, f Facts, pods []string) *Record {
 	flag := func(name string) bool { return rapid.Bool().Draw(t, name) }
-	r := &Record{Driver: "d", Handle: "h", StagingPath: "/s", StagingMounted: flag("seen")}
+	r := &Record{
+		Driver: "d", Handle: "h", StagingPath: "/s", StagingMounted: flag("seen"), LabelUnknown: flag("rebuilt"),
+		Label: rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "mounted label"),
+	}
 	if r.Stage = rapid.SampledFrom([]Phase{"", Staging, Staged, Unstaging}).Draw(t, "stage"); f.Ephemeral {
 		r.Stage = ""
 	}
 	if r.Stage == Staging || r.Stage == Unstaging {
 		return r
 	}
+	r.LabelUnknown = r.LabelUnknown && r.Stage != Staged
 	for _, p := range pods {
 		if !flag("target " + p) {
 			continue
@@ -252,6 +273,8 @@ func anyRecord(t *rapid.T, f Facts, pods []string) *Record {
 		if at.Phase == Published && flag("bound") {
 			at.HostPath, at.HostPhase = "/h/"+p, rapid.SampledFrom([]Phase{Binding, Bound, Unbinding}).Draw(t, "host phase")
 		}
+		// What was rebuilt is done once more.
+		r.LabelUnknown = r.LabelUnknown && at.Phase != Published
 		r.Targets = append(r.Targets, at)
 	}
 	return r
@@ -282,6 +305,13 @@ func carryOut(t *rapid.T, f *Facts, a Action) {
 	default:
 		carryOutTarget(t, f, a)
 	}
+}
+
+// labelled records the label of a mount, which all mounts of a volume have.
+func labelled(t *rapid.T, f *Facts, label string) {
+	r := begin(f)
+	must(t, empty(r) || r.LabelUnknown || r.Label == label, "mounted with another label than before")
+	r.Label, r.LabelUnknown = label, false
 }
 
 func empty(r *Record) bool { return r == nil || r.Stage == "" && len(r.Targets) == 0 }
@@ -343,15 +373,26 @@ func settled(t *rapid.T, f Facts) {
 		}
 		return
 	}
-	served := 0
+	served, ask := 0, f.fitting()
 	for _, c := range f.Wanted {
 		if at := f.Record.Target(c.Path); at != nil && at.Phase == Published && (c.HostPath == "" || at.HostPhase == Bound) {
 			served++
 		}
 	}
-	if served != len(f.Wanted) && !f.SinglePod || served == 0 {
-		t.Fatalf("settled with %d of %d served: %+v", served, len(f.Wanted), f)
+	if served != ask && !f.SinglePod || served == 0 {
+		t.Fatalf("settled with %d of %d served: %+v", served, ask, f)
 	}
+}
+
+// fitting is how many Pods want the volume as it is labelled, or have it.
+func (f Facts) fitting() int {
+	n := 0
+	for _, c := range f.Wanted {
+		if f.Record.Target(c.Path) != nil || c.Label == f.Record.Label {
+			n++
+		}
+	}
+	return n
 }
 
 func TestDoubtful(t *testing.T) {

@@ -55,6 +55,10 @@ type Record struct {
 	// SecretsUnknown says that the driver may have received Secrets that are not recorded: the record
 	// was rebuilt after the volume's object was gone.
 	SecretsUnknown bool `json:"secretsUnknown,omitempty"`
+	// Label is the SELinux label that the volume was mounted with; empty if it has none. LabelUnknown says that the
+	// record was rebuilt, and the label is not known.
+	Label        string `json:"seLinuxLabel,omitempty"`
+	LabelUnknown bool   `json:"seLinuxLabelUnknown,omitempty"`
 	// Stage is empty for a driver that does not stage.
 	Stage       Phase  `json:"stage,omitempty"`
 	StagingPath string `json:"stagingPath,omitempty"`

@@ -311,6 +311,6 @@ func (n *node) NodeGetCapabilities(
 	context.Context, *csipb.NodeGetCapabilitiesRequest,
 ) (*csipb.NodeGetCapabilitiesResponse, error) {
 	return csi.NodeCapabilities{
-		StageUnstage: true, Expand: true, Stats: true, SingleNodeMultiWriter: true,
+		StageUnstage: true, Expand: true, Stats: true, SingleNodeMultiWriter: true, VolumeHealth: true, StorageHealth: true,
 	}.Answer(), nil
 }

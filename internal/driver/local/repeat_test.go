@@ -342,6 +342,20 @@ func (d *disk) refusesWrites() {
 	}
 }
 
+// TestLabel: a label with commas in it is one option of the mount, as the driver's seLinuxMount says; mount(8) leaves
+// it out on a host without SELinux.
+func TestLabel(t *testing.T) {
+	w := newWorld(t)
+	d := w.create("v", smallest("ext4"), "ext4", nil)
+	w.ok(d.attach())
+	w.ok(d.stage("noatime", `context="system_u:object_r:container_file_t:s0:c1,c2"`))
+	w.ok(d.publish(false))
+	d.write("data")
+	d.holds("data")
+	d.rest()
+	w.ok(w.delete(d.id))
+}
+
 // TestMountOptions: options reach the mount, ones that the kernel does not
 // know fail and leave nothing, and "ro" is no obstacle to the rest.
 func TestMountOptions(t *testing.T) {

@@ -45,7 +45,7 @@ func Remedies(o state.Objects, ns string, c chain.Chain) []Remedy {
 	case volume.ReasonFailedDelete:
 		return k.undeletable(l)
 	case volume.ReasonMultiAttach, volume.ReasonInUse, volume.ReasonStillAttached, volume.ReasonStillMounted,
-		volume.ReasonAttachLimit,
+		volume.ReasonAttachLimit, volume.ReasonSELinuxLabelConflict,
 		volume.ReasonFailedMount, volume.ReasonFailedAttach, volume.ReasonUnhealthy, volume.ReasonMountBroken:
 		return k.holders(l)
 	case volume.ReasonFailedResize, volume.ReasonFailedNodeResize, volume.ReasonResizing:

@@ -181,7 +181,7 @@ func (s search) mayBelongTo(pod *corev1.Pod) bool {
 // rebuild returns the record of a volume according to its directories, or nil if it has none. inline is
 // the use of an inline volume.
 func (s search) rebuild(driver, handle string, inline *uses.Use) *decide.Record {
-	r := &decide.Record{Driver: driver, Handle: handle}
+	r := &decide.Record{Driver: driver, Handle: handle, LabelUnknown: true}
 	if inline != nil {
 		r.Volume, r.Ephemeral = inline.PV.Name, true
 		r.SetSecrets(inline.PV)

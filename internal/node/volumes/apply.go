@@ -34,6 +34,8 @@ type applier struct {
 	publishContext map[string]string
 	// attachment is the UID of the VolumeAttachment; set by checkAttached.
 	attachment string
+	// label is the SELinux label of what is mounted.
+	label string
 }
 
 // callError is the error of a driver's call.
@@ -158,7 +160,9 @@ func (d *applier) prepare() (*decide.Record, *csipb.VolumeCapability, error) {
 		r.Attachment = d.attachment
 	}
 	r.SetSecrets(pv)
-	return r, csi.Capability(mode, d.f.Block, pv.Spec.CSI.FSType, pv.Spec.MountOptions), nil
+	r.Label, r.LabelUnknown = d.label, false
+	options := decide.WithLabel(pv.Spec.MountOptions, d.label)
+	return r, csi.Capability(mode, d.f.Block, pv.Spec.CSI.FSType, options), nil
 }
 
 var errMountedElsewhere = errors.New("it is mounted by somebody else")

@@ -128,11 +128,34 @@ func (g gatherer) addConsumer(f *facts, u uses.Use) {
 		UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, ReadOnly: u.ReadOnly,
 		Due: g.republishes.due(f.Driver, path),
 	}
+	c.Label, c.Refused = g.label(f, u)
 	if host, allowed, err := g.Finder.HostPath(u.Pod); err == nil {
 		c.HostPath, c.Allowed = host, allowed
 	}
 	f.consumers[path] = u.Pod
 	f.Wanted = append(f.Wanted, c)
+}
+
+// label returns the SELinux label that a Pod asks for the mount of its volume, or why the Pod's wish cannot be met.
+// A Pod may have a volume under several names.
+func (g gatherer) label(f *facts, u uses.Use) (label, refused string) {
+	if u.Inline || f.Block || !ptr.Deref(g.Node.Spec(f.Driver).SELinuxMount, false) || decide.Relabels(u.Pod) {
+		return "", ""
+	}
+	var names, labels []string
+	for _, other := range g.Finder.Of(u.Pod) {
+		if other.PV != nil && other.PV.UID == u.PV.UID {
+			names = append(names, other.Name)
+		}
+	}
+	for _, o := range decide.SELinuxOptions(u.Pod, names) {
+		one, err := g.FileLabel(o)
+		if err != nil {
+			return "", describe(err)
+		}
+		labels = append(labels, one)
+	}
+	return decide.Label(labels)
 }
 
 // gatherRunning adds the running Pods for which the volume is published, although no object leads

@@ -144,7 +144,7 @@ func (r reporter) warn(ctx context.Context, f *facts, failed decide.Action, b vo
 // warnStuck records what keeps Pods waiting although no step of this agent failed.
 func (r reporter) warnStuck(ctx context.Context, f *facts, b volume.Because) {
 	switch b.Reason {
-	case volume.ReasonFailedMount:
+	case volume.ReasonFailedMount, volume.ReasonSELinuxLabelConflict:
 		r.warnWaiting(f, b)
 	case volume.ReasonMountBroken:
 		r.warnBroken(f, b)

@@ -45,6 +45,8 @@ type Options struct {
 	RetryMin, RetryMax, RepublishEvery, PollEvery time.Duration
 	// LateMount is how long a mount may take to appear after the driver has said that it is there; the default is 5 s.
 	LateMount time.Duration
+	// FileLabel returns the label of files for a container's SELinux options; the default is the host's.
+	FileLabel func(*corev1.SELinuxOptions) (string, error)
 }
 
 // Consumers are the Pods that wait for volumes.

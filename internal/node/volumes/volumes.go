@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/retry"
+	"volplane.dev/volplane/internal/mount/selinux"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/queue"
 	"volplane.dev/volplane/internal/volume"
@@ -47,6 +48,9 @@ type outcome struct {
 
 // New returns Volumes that Run has not processed yet.
 func New(o Options) *Volumes {
+	if o.FileLabel == nil {
+		o.FileLabel = selinux.FileLabel
+	}
 	v := &Volumes{shared: &shared{Options: o}, last: map[string]outcome{}}
 	v.republishes = &republishes{every: o.RepublishEvery, last: map[string]time.Time{}}
 	v.republishes.required = func(driver string) bool {
@@ -146,7 +150,7 @@ func (v *Volumes) try(key string) retry.Try {
 
 // apply carries out the actions in order, except those that a failed action blocks.
 func (v *Volumes) apply(ctx context.Context, f *facts, plan decide.Plan) []failure {
-	d := &applier{shared: v.shared, f: f, rec: f.Record.Clone()}
+	d := &applier{shared: v.shared, f: f, rec: f.Record.Clone(), label: plan.Label}
 	if d.rec != nil && len(plan.Actions) > 0 {
 		d.rec.Lost = f.Lost()
 	}

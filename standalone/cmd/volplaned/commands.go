@@ -66,6 +66,7 @@ func upCommand() *cobra.Command {
 			"directory)")
 	f.BoolVar(&o.ForgetUnreadable, "forget-unreadable-secrets", false,
 		"delete the Secrets whose key is lost; use it for one start only")
+	f.DurationVar(&o.StatsEvery, "volume-stats-agg-period", time.Minute, program.StatsUsage)
 	f.Var(flag.NewMapStringBool(&o.FeatureGates), "feature-gates",
 		"feature gates of the API server, as name=true or name=false: those of Kubernetes, with its defaults")
 	f.IntVarP(&verbosity, "verbosity", "v", 0, "log verbosity: from 0 (warnings and important events) to 4 (everything)")

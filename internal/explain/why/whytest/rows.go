@@ -333,6 +333,7 @@ func ConsumerRows() []Row {
 				Reason: volume.ReasonInUse, Message: "volume v1 is for one Pod only and Pod ns/first has it", Next: "pod ns/first",
 			})
 		}},
+		{"another Pod has the volume with another SELinux label", "pod/web", (*Scene).OtherLabel},
 		{"the node waits for the attach", "pod/web", func(s *Scene) {
 			s.Told(volume.Because{
 				Reason: volume.ReasonWaitForAttach, Message: "volume v1 is not attached to node n1 yet", Next: "attacher",

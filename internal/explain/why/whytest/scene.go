@@ -420,3 +420,12 @@ func (s *Scene) SameHandle() {
 	s.All.Claims, s.All.Volumes = append(s.All.Claims, claim), append(s.All.Volumes, v)
 	s.Use(first)
 }
+
+// OtherLabel has the node tell that another Pod has the volume with another SELinux label.
+func (s *Scene) OtherLabel() {
+	s.Told(volume.Because{
+		Reason: volume.ReasonSELinuxLabelConflict, Message: "volume v1 is on node n1 with the SELinux label " +
+			"system_u:object_r:container_file_t:s0:c1,c2 for Pod ns/first: Pods that ask for another label wait until no " +
+			"Pod has it there", Next: "pod ns/first",
+	})
+}

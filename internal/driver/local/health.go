@@ -1,0 +1,129 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/mount"
+)
+
+// NodeGetVolumeHealth tells of what is damaged in the pool, and of errors that the kernel has found in a mounted ext4.
+func (n *node) NodeGetVolumeHealth(
+	_ context.Context, r *csipb.NodeGetVolumeHealthRequest,
+) (*csipb.NodeGetVolumeHealthResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "no volume id")
+	}
+	out := &csipb.VolumeHealth{VolumeId: r.GetVolumeId()}
+	say := func(kind csipb.VolumeHealthErrorType, reason, message string) {
+		out.HealthStatuses = append(out.HealthStatuses,
+			&csipb.VolumeHealth_VolumeHealthEntry{Status: kind, Reason: reason, Message: message})
+	}
+	id := r.GetVolumeId()
+	v, err := n.pool.get(volumes, id)
+	switch {
+	case errors.Is(err, errDamaged):
+		mounted, unread := mountedAtOne(r.GetVolumePublishPath(), r.GetStagingTargetPath())
+		if unread != nil {
+			return nil, failure(unread)
+		}
+		if mounted {
+			say(csipb.VolumeHealthErrorType_DEGRADED, "VolumeDamaged", fmt.Sprintf("files of the volume are damaged or gone "+
+				"in %s: restore them, or copy what the volume holds while it is mounted", n.pool.path(volumes, id)))
+		} else {
+			say(csipb.VolumeHealthErrorType_INACCESSIBLE, "VolumeDamaged", err.Error())
+		}
+	case err != nil:
+		return nil, failure(err)
+	default:
+		found, err := n.filesystemErrors(v)
+		if err != nil {
+			return nil, failure(err)
+		}
+		if found > 0 {
+			say(csipb.VolumeHealthErrorType_DEGRADED, "FilesystemErrors", fmt.Sprintf("the kernel has found %d errors in the "+
+				"filesystem: see its log; the filesystem is checked when it is staged the next time", found))
+		}
+	}
+	return &csipb.NodeGetVolumeHealthResponse{VolumeHealth: out}, nil
+}
+
+// mountedAtOne says whether something is mounted at one of the paths.
+func mountedAtOne(paths ...string) (bool, error) {
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		if _, mounted, err := mount.At(path); mounted || err != nil {
+			return mounted, err
+		}
+	}
+	return false, nil
+}
+
+// filesystemErrors returns how many errors the kernel has found in a volume's ext4 since it was last repaired; 0 if it
+// is not mounted, or another filesystem.
+func (n *node) filesystemErrors(v record) (int, error) {
+	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
+	if err != nil || device == "" {
+		return 0, err
+	}
+	text, err := os.ReadFile(filepath.Join("/sys/fs/ext4", filepath.Base(device), "errors_count"))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
+}
+
+// NodeGetStorageHealth tells of a pool that is gone, cannot be written, or is full.
+func (n *node) NodeGetStorageHealth(
+	context.Context, *csipb.NodeGetStorageHealthRequest,
+) (*csipb.NodeGetStorageHealthResponse, error) {
+	out := &csipb.NodeGetStorageHealthResponse{}
+	if kind, reason, message := n.pool.ailment(); reason != "" {
+		out.BackendHealth = append(out.BackendHealth, &csipb.NodeGetStorageHealthResponse_StorageBackendHealth{
+			Status: kind, Reason: reason, Message: message,
+		})
+	}
+	return out, nil
+}
+
+// ailment returns what is wrong with the pool as a whole; its reason is empty if nothing is.
+func (p *pool) ailment() (kind csipb.StorageHealthErrorType, reason, message string) {
+	var about struct {
+		ID string `json:"id"`
+	}
+	var disk unix.Statfs_t
+	err := durable.ReadJSON(filepath.Join(p.dir, "pool.json"), maxSmall, &about)
+	if err == nil {
+		err = unix.Statfs(p.dir, &disk)
+	}
+	switch {
+	case err != nil:
+		return csipb.StorageHealthErrorType_STORAGE_UNREACHABLE, "PoolUnreadable", err.Error()
+	case about.ID != p.id:
+		return csipb.StorageHealthErrorType_STORAGE_UNREACHABLE, "PoolReplaced",
+			fmt.Sprintf("another pool is at %s than when the driver was started", p.dir)
+	case disk.Flags&unix.ST_RDONLY != 0:
+		return csipb.StorageHealthErrorType_STORAGE_DEGRADED, "PoolReadOnly",
+			"the filesystem of the pool " + p.dir + " cannot be written"
+	case disk.Bavail == 0:
+		return csipb.StorageHealthErrorType_STORAGE_DEGRADED, "PoolFull",
+			"the filesystem of the pool " + p.dir + " is full: what is written to volumes may be lost"
+	}
+	return 0, "", ""
+}
