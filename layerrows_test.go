@@ -102,6 +102,7 @@ func explainingLayers() []layer {
 			"internal/explain/lease", "internal/decide/migrate", "internal/decide/modify", "internal/decide/note",
 			"internal/decide/health", "internal/decide/placement",
 			"internal/decide/protect", "internal/decide/provision", "internal/decide/resize", "internal/decide/snapshot",
+			"internal/decide/groupsnapshot",
 			"internal/explain/scheduling", "internal/explain/state",
 		}, pure, "asks the decisions, and knows nobody who reads its answer"},
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -38,14 +39,23 @@ func DriverControllers() []string {
 	return []string{
 		provisioner.Declaration().Name, capacity.Declaration().Name, attacher.Declaration().Name, resizer.Declaration().Name,
 		modifier.Declaration().Name, snapshotter.Declaration().Name, health.Declaration().Name,
+		groupsnapshotter.Declaration().Name,
 	}
 }
 
 // ClusterControllers returns the names of the controllers that can run in a cluster of Kubernetes: those for one
-// driver, also that for groups of snapshots, which a standalone control plane does not have, and the
-// snapshot-controller, which Kubernetes does not have.
+// driver, and the snapshot-controller, which Kubernetes does not have. The latter is two: the one for groups of
+// snapshots has no name of its own, as in upstream's program.
 func ClusterControllers() []string {
-	return append(DriverControllers(), groupsnapshotter.Declaration().Name, snapshotter.BindingDeclaration().Name)
+	return append(DriverControllers(), snapshotter.BindingDeclaration().Name)
+}
+
+// runs says whether a controller is one of those with these names.
+func runs(roles []string, name string) bool {
+	if name == groupsnapshotter.BindingDeclaration().Name {
+		name = snapshotter.BindingDeclaration().Name
+	}
+	return slices.Contains(roles, name)
 }
 
 // limitGarbage sets the garbage collector's target to 50 % unless GOGC is set. The

@@ -14,7 +14,6 @@ import (
 	"volplane.dev/volplane/internal/controller/attachdetach"
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/capacity"
-	"volplane.dev/volplane/internal/controller/groupsnapshotter"
 	"volplane.dev/volplane/internal/controller/protection"
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
@@ -59,14 +58,8 @@ type ControlPlaneOptions struct {
 	Log *slog.Logger
 }
 
-// runs says whether a controller is to run. The custom resources of groups of snapshots are those of clusters: the API
-// server of a standalone control plane does not have them.
-func (o ControlPlaneOptions) runs(role string) bool {
-	if len(o.Roles) == 0 {
-		return role != groupsnapshotter.Declaration().Name
-	}
-	return slices.Contains(o.Roles, role)
-}
+// runs says whether a controller is to run.
+func (o ControlPlaneOptions) runs(role string) bool { return len(o.Roles) == 0 || runs(o.Roles, role) }
 
 // declarations returns the declarations of the controllers to run.
 func (o ControlPlaneOptions) declarations() []controller.Declaration {

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -89,6 +88,9 @@ func members(intents provisioner.Logs) []member {
 			return snapshotter.New(e, s.drivers)
 		}},
 		{health.Declaration(), func(e controller.Env, s shared) *controller.Controller { return health.New(e, s.drivers) }},
+		{groupsnapshotter.BindingDeclaration(), func(e controller.Env, _ shared) *controller.Controller {
+			return groupsnapshotter.NewBinding(e)
+		}},
 		{groupsnapshotter.Declaration(), func(e controller.Env, s shared) *controller.Controller {
 			return groupsnapshotter.New(e, s.drivers)
 		}},
@@ -140,7 +142,7 @@ func inputs(all []controller.Declaration) []kube.Access {
 func DriverControllerRights(roles []string, driver, namespace string, elects bool) []kube.Access {
 	var out []kube.Access
 	for _, d := range declarations(driverIntents(driver, namespace)) {
-		if slices.Contains(roles, d.Name) {
+		if runs(roles, d.Name) {
 			out = append(out, d.Rights()...)
 		}
 	}

@@ -191,7 +191,7 @@ func TestPartsAnswerAsTheWhole(t *testing.T) {
 			"late", "data", "pv-data", "pod-data", "c1", "pv-c1", "pod-c1", "a-c1", "n1", "n2",
 			"fast", "d.example.com",
 		} {
-			if k.name == "volumesnapshot" || k.name == "namespace" {
+			if slices.Contains([]string{"volumesnapshot", "volumegroupsnapshot", "namespace"}, k.name) {
 				continue // which are not in the whole
 			}
 			part, _, found, err := k.explain(t.Context(), town(), "ns", name)

@@ -55,6 +55,11 @@ func kinds() []kind {
 			withoutNamespace(why.Walk.Attachment),
 		},
 		{"volumesnapshot", []string{"volumesnapshots", "vs"}, snapshots, true, (*reading).aboutSnapshot, why.Walk.Snapshot},
+		{
+			"volumegroupsnapshot",
+			[]string{"volumegroupsnapshots", "vgs"},
+			volume.GroupGroupSnapshot, true, (*reading).aboutGroup, why.Walk.Group,
+		},
 		{"csidriver", []string{"csidrivers"}, storage, false, (*reading).aboutDriver, withoutNamespace(survey.Driver)},
 		{"node", []string{"nodes", "no"}, "", false, (*reading).aboutNode, withoutNamespace(survey.Node)},
 		{"csinode", []string{"csinodes"}, storage, false, (*reading).aboutNode, withoutNamespace(survey.CSINode)},

@@ -43,12 +43,9 @@ func (r *reading) aboutSnapshot(ctx context.Context, ns, name string) error {
 	r.Snapshots = []*snapshotv1.VolumeSnapshot{s}
 	c, err := readCustom[snapshotv1.VolumeSnapshotContent](ctx, r.client, volume.ResourceSnapshotContents,
 		snapshot.ContentName(s))
-	switch {
-	case err == nil:
+	if err == nil {
 		r.SnapshotContents = []*snapshotv1.VolumeSnapshotContent{c}
-	case apierrors.IsForbidden(err):
-		r.SnapshotsHidden = true
-	case !apierrors.IsNotFound(err):
+	} else if err := r.hidden(err); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
 	if err := r.snapshotClasses(ctx); err != nil {
@@ -62,14 +59,11 @@ func (r *reading) aboutSnapshot(ctx context.Context, ns, name string) error {
 
 func (r *reading) snapshotClasses(ctx context.Context) error {
 	classes, err := readCustom[snapshotv1.VolumeSnapshotClassList](ctx, r.client, volume.ResourceSnapshotClasses)
-	if apierrors.IsForbidden(err) {
-		r.SnapshotsHidden = true
-		return nil
+	if err != nil {
+		return r.hidden(err)
 	}
-	if err == nil {
-		r.SnapshotClasses = kube.Pointers(classes.Items)
-	}
-	return err
+	r.SnapshotClasses = kube.Pointers(classes.Items)
+	return nil
 }
 
 // snapshots reads the VolumeSnapshots of a namespace, or all, and all contents and classes. It reads none if the
@@ -89,13 +83,10 @@ func (r *reading) snapshots(ns string) read {
 		}
 		r.Snapshots = kube.Pointers(all.Items)
 		contents, err := readCustom[snapshotv1.VolumeSnapshotContentList](ctx, r.client, volume.ResourceSnapshotContents)
-		switch {
-		case apierrors.IsForbidden(err):
-			r.SnapshotsHidden = true
-		case err != nil:
-			return err
-		default:
+		if err == nil {
 			r.SnapshotContents = kube.Pointers(contents.Items)
+		} else if err = r.hidden(err); err != nil {
+			return err
 		}
 		return r.snapshotClasses(ctx)
 	}
@@ -103,7 +94,12 @@ func (r *reading) snapshots(ns string) read {
 
 // readCustom reads an object or a list of the API of snapshots.
 func readCustom[T any](ctx context.Context, client kubernetes.Interface, path ...string) (*T, error) {
-	request := client.CoreV1().RESTClient().Get().AbsPath(append([]string{snapshotsPath}, path...)...)
+	return readFrom[T](ctx, client, snapshotsVersion, path...)
+}
+
+// readFrom reads an object or a list of an API, which is GROUP/VERSION.
+func readFrom[T any](ctx context.Context, client kubernetes.Interface, version string, path ...string) (*T, error) {
+	request := client.CoreV1().RESTClient().Get().AbsPath(append([]string{"/apis/" + version}, path...)...)
 	data, err := request.SetHeader("Accept", "application/json").Do(ctx).Raw()
 	if err != nil {
 		return nil, err

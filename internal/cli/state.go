@@ -129,7 +129,7 @@ func (s *shell) stateOf(ctx context.Context, ns string) (state.Objects, error) {
 	}
 	r := newReading(client)
 	all := func(ctx context.Context) error { return r.all(ctx, ns) }
-	err = r.together(ctx, r.room, r.namespaces(ns), r.snapshots(ns), all)
+	err = r.together(ctx, r.room, r.namespaces(ns), r.snapshots(ns), r.groups(ns), all)
 	return r.Objects, err
 }
 
@@ -205,7 +205,8 @@ func (st *stateFile) dropNulls() {
 	st.Classes, st.Drivers, st.CSINodes = withoutNil(st.Classes), withoutNil(st.Drivers), withoutNil(st.CSINodes)
 	st.Attachments, st.Nodes, st.Namespaces = withoutNil(st.Attachments), withoutNil(st.Nodes), withoutNil(st.Namespaces)
 	st.Snapshots, st.SnapshotContents = withoutNil(st.Snapshots), withoutNil(st.SnapshotContents)
-	st.SnapshotClasses = withoutNil(st.SnapshotClasses)
+	st.SnapshotClasses, st.Groups = withoutNil(st.SnapshotClasses), withoutNil(st.Groups)
+	st.GroupContents, st.GroupClasses = withoutNil(st.GroupContents), withoutNil(st.GroupClasses)
 	st.Warnings, st.Begun, st.Leases = withoutNil(st.Warnings), withoutNil(st.Begun), withoutNil(st.Leases)
 }
 

@@ -49,7 +49,7 @@ func sameAnswers(t *testing.T, k kind, filed state.Objects) {
 		"late", "data", "pv-data", "pod-data", "c1", "a-c1", "n1", "fast", "d.example.com",
 		"ns",
 	} {
-		if k.name == "volumesnapshot" {
+		if k.name == "volumesnapshot" || k.name == "volumegroupsnapshot" {
 			continue
 		}
 		live, _, exists, err := k.explain(t.Context(), town(), "ns", name)

@@ -3,6 +3,7 @@ package cluster
 import (
 	"slices"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -75,6 +76,9 @@ type Lists struct {
 	Snapshots        []*snapshotv1.VolumeSnapshot
 	SnapshotContents []*snapshotv1.VolumeSnapshotContent
 	SnapshotClasses  []*snapshotv1.VolumeSnapshotClass
+	Groups           []*groupv1.VolumeGroupSnapshot
+	GroupContents    []*groupv1.VolumeGroupSnapshotContent
+	GroupClasses     []*groupv1.VolumeGroupSnapshotClass
 }
 
 // View returns a View of the lists.
@@ -92,5 +96,8 @@ func (l Lists) View() View {
 		Snapshots:        NewSnapshot(l.Snapshots, SnapshotIndexers()),
 		SnapshotContents: NewSnapshot(l.SnapshotContents, ContentIndexers()),
 		SnapshotClasses:  NewSnapshot(l.SnapshotClasses, nil),
+		Groups:           NewSnapshot(l.Groups, GroupIndexers()),
+		GroupContents:    NewSnapshot(l.GroupContents, GroupContentIndexers()),
+		GroupClasses:     NewSnapshot(l.GroupClasses, nil),
 	}
 }

@@ -1,9 +1,14 @@
 package cluster
 
 import (
+	"strings"
+
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Names of the indexes of snapshots and of their contents.
@@ -14,17 +19,46 @@ const (
 	SnapshotsByContent = "content"
 	// SnapshotsByClass: the name of a snapshot's class; "" for snapshots without one.
 	SnapshotsByClass = "class"
+	// SnapshotsByGroup: "namespace/name" of the group snapshot that a snapshot is a member of.
+	SnapshotsByGroup = "group"
+	// GroupsByNamespace: the namespace of a group snapshot.
+	GroupsByNamespace = "namespace"
+	// GroupsByContent: the name of the content that a group snapshot is bound to, or is to be bound to.
+	GroupsByContent = "content"
 	// ContentsBySnapshot: "namespace/name" of spec.volumeSnapshotRef.
 	ContentsBySnapshot = "snapshot"
 	// ContentsByDriver: spec.driver.
 	ContentsByDriver = "driver"
 )
 
+// GroupIndexers returns the indexes of VolumeGroupSnapshots.
+func GroupIndexers() Indexers[*groupv1.VolumeGroupSnapshot] {
+	return Indexers[*groupv1.VolumeGroupSnapshot]{
+		GroupsByNamespace: func(g *groupv1.VolumeGroupSnapshot) []string { return []string{g.Namespace} },
+		GroupsByContent: func(g *groupv1.VolumeGroupSnapshot) []string {
+			if g.Status != nil && g.Status.BoundVolumeGroupSnapshotContentName != nil {
+				return nonEmpty(*g.Status.BoundVolumeGroupSnapshotContentName)
+			}
+			return nonEmpty(ptr.Deref(g.Spec.Source.VolumeGroupSnapshotContentName, ""))
+		},
+	}
+}
+
 // GroupContentIndexers returns the indexes of VolumeGroupSnapshotContents.
 func GroupContentIndexers() Indexers[*groupv1.VolumeGroupSnapshotContent] {
 	return Indexers[*groupv1.VolumeGroupSnapshotContent]{
 		ContentsByDriver: func(c *groupv1.VolumeGroupSnapshotContent) []string { return []string{c.Spec.Driver} },
 	}
+}
+
+// GroupOf returns the reference to the group snapshot that a snapshot is a member of; nil if it is of none.
+func GroupOf(s *snapshotv1.VolumeSnapshot) *metav1.OwnerReference {
+	for i, owner := range s.OwnerReferences {
+		if owner.Kind == volume.KindGroup && strings.HasPrefix(owner.APIVersion, volume.GroupGroupSnapshot+"/") {
+			return &s.OwnerReferences[i]
+		}
+	}
+	return nil
 }
 
 // SnapshotIndexers returns the indexes of VolumeSnapshots.
@@ -41,6 +75,12 @@ func SnapshotIndexers() Indexers[*snapshotv1.VolumeSnapshot] {
 				return nonEmpty(*s.Status.BoundVolumeSnapshotContentName)
 			}
 			return nonEmpty(ptr.Deref(s.Spec.Source.VolumeSnapshotContentName, ""))
+		},
+		SnapshotsByGroup: func(s *snapshotv1.VolumeSnapshot) []string {
+			if group := GroupOf(s); group != nil {
+				return []string{s.Namespace + "/" + group.Name}
+			}
+			return nil
 		},
 		SnapshotsByClass: func(s *snapshotv1.VolumeSnapshot) []string {
 			return []string{ptr.Deref(s.Spec.VolumeSnapshotClassName, "")}

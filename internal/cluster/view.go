@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -49,6 +50,9 @@ type View struct {
 	Snapshots        Objects[*snapshotv1.VolumeSnapshot]
 	SnapshotContents Objects[*snapshotv1.VolumeSnapshotContent]
 	SnapshotClasses  Objects[*snapshotv1.VolumeSnapshotClass]
+	Groups           Objects[*groupv1.VolumeGroupSnapshot]
+	GroupContents    Objects[*groupv1.VolumeGroupSnapshotContent]
+	GroupClasses     Objects[*groupv1.VolumeGroupSnapshotClass]
 }
 
 // Key returns the key of an object: "namespace/name", or "name" for kinds without namespaces.

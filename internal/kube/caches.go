@@ -43,6 +43,7 @@ type Caches struct {
 	snapshots       *Cache[*snapshotv1.VolumeSnapshot]
 	contents        *Cache[*snapshotv1.VolumeSnapshotContent]
 	snapshotClasses *Cache[*snapshotv1.VolumeSnapshotClass]
+	groups          *Cache[*groupv1.VolumeGroupSnapshot]
 	groupContents   *Cache[*groupv1.VolumeGroupSnapshotContent]
 	groupClasses    *Cache[*groupv1.VolumeGroupSnapshotClass]
 }

@@ -8,8 +8,32 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// GroupContents returns the cache of VolumeGroupSnapshotContents. It and the other cache of this API are optional, like
-// those of snapshots.
+// Groups returns the cache of VolumeGroupSnapshots.
+func (c *Caches) Groups() *Cache[*groupv1.VolumeGroupSnapshot] {
+	return optionalFor(c, &c.groups, groupsOf(c.client, ""), volume.ResourceGroups, cluster.GroupIndexers)
+}
+
+// WriteGroups returns the cache of VolumeGroupSnapshots with a client to write them.
+func (c *Caches) WriteGroups(client kubernetes.Interface) Writer[*groupv1.VolumeGroupSnapshot] {
+	return Writer[*groupv1.VolumeGroupSnapshot]{
+		c.Groups(), "group snapshot",
+		func(namespace string) API[*groupv1.VolumeGroupSnapshot] { return groupsOf(client, namespace) },
+	}
+}
+
+func groupsOf(
+	client kubernetes.Interface, namespace string,
+) customClient[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotList] {
+	return customClient[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotList]{
+		rest: client.Discovery().RESTClient(), version: groupv1.SchemeGroupVersion,
+		resource: volume.ResourceGroups, kind: volume.KindGroup, namespace: namespace,
+		object: func() *groupv1.VolumeGroupSnapshot { return &groupv1.VolumeGroupSnapshot{} },
+		list:   func() *groupv1.VolumeGroupSnapshotList { return &groupv1.VolumeGroupSnapshotList{} },
+	}
+}
+
+// GroupContents returns the cache of VolumeGroupSnapshotContents. It and the other caches of this API are optional,
+// like those of snapshots.
 func (c *Caches) GroupContents() *Cache[*groupv1.VolumeGroupSnapshotContent] {
 	return optionalFor(c, &c.groupContents, groupContentsOf(c.client), volume.ResourceGroupContents,
 		cluster.GroupContentIndexers)

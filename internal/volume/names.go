@@ -110,11 +110,18 @@ const (
 	// deleting the driver's snapshot.
 	AnnSnapshotSecretName      = "snapshot.storage.kubernetes.io/deletion-secret-name"
 	AnnSnapshotSecretNamespace = "snapshot.storage.kubernetes.io/deletion-secret-namespace"
-	// GroupGroupSnapshot names the API group of the custom resources of groups of snapshots, and ResourceGroupContents
-	// and ResourceGroupClasses the resources that stand for a driver's group, and for the classes of groups.
+	// GroupGroupSnapshot names the API group of the custom resources of groups of snapshots. KindGroup and ResourceGroups
+	// are those of a group, and ResourceGroupContents and ResourceGroupClasses the resources that stand for a driver's
+	// group, and for the classes of groups.
 	GroupGroupSnapshot    = "groupsnapshot.storage.k8s.io"
+	KindGroup             = "VolumeGroupSnapshot"
+	ResourceGroups        = "volumegroupsnapshots"
 	ResourceGroupContents = "volumegroupsnapshotcontents"
 	ResourceGroupClasses  = "volumegroupsnapshotclasses"
+	// AnnDefaultGroupClass marks a VolumeGroupSnapshotClass as the default of its driver (value "true").
+	AnnDefaultGroupClass = "groupsnapshot.storage.kubernetes.io/is-default-class"
+	// FinalizerGroupBound keeps a VolumeGroupSnapshot until its content and its members are deleted, or let go.
+	FinalizerGroupBound = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-bound-protection"
 	// FinalizerGroupContentBound keeps a VolumeGroupSnapshotContent until the driver's group is deleted or let go.
 	FinalizerGroupContentBound = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection"
 	// AnnGroupCreating on a VolumeGroupSnapshotContent says that the driver may have been asked to take its group, and

@@ -143,11 +143,23 @@ const (
 	ReasonContentHandleSet       Reason = "SnapshotHandleSet"
 	ReasonContentInvalid         Reason = "ContentValidationError"
 	ReasonGroupPending           Reason = "CreatingGroupSnapshot"
+	ReasonGroupCreated           Reason = "GroupSnapshotCreated"
 	ReasonGroupReady             Reason = "GroupSnapshotReady"
 	ReasonGroupFailed            Reason = "GroupSnapshotCreationFailed"
+	ReasonGroupInvalid           Reason = "GroupSnapshotValidationError"
+	ReasonGroupClassFailed       Reason = "GetGroupSnapshotClassFailed"
+	ReasonGroupDefaultFailed     Reason = "SetDefaultGroupSnapshotClassFailed"
 	ReasonGroupDeleteFailed      Reason = "GroupSnapshotDeleteError"
 	ReasonGroupCheckFailed       Reason = "GroupSnapshotContentCheckandUpdateFailed"
+	ReasonGroupMisbound          Reason = "GroupSnapshotMisbound"
+	ReasonGroupMemberFailed      Reason = "GroupSnapshotMemberFailed"
+	ReasonGroupContentFailed     Reason = "GroupSnapshotContentCreationFailed"
+	ReasonGroupContentWrite      Reason = "CreateGroupSnapshotContentFailed"
+	ReasonGroupContentMissing    Reason = "GroupSnapshotContentMissing"
+	ReasonGroupContentMismatch   Reason = "GroupSnapshotContentMismatch"
+	ReasonGroupContentMisbound   Reason = "GroupSnapshotContentMisbound"
 	ReasonGroupContentInvalid    Reason = "GroupContentValidationError"
+	ReasonGroupBindFailed        Reason = "GroupSnapshotBindFailed"
 )
 
 // Reasons for the disk space of the control plane itself.

@@ -14,40 +14,71 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// contents sends a request about VolumeSnapshotContents. They are served a moment after the server is ready.
-func (c *hostCluster) contents(client kubernetes.Interface, verb, path, body string) error {
-	r := client.Discovery().RESTClient().Verb(verb).
-		AbsPath("/apis/" + volume.GroupSnapshot + "/v1/" + volume.ResourceSnapshotContents + path)
+// contentKind is a kind of contents: of snapshots, or of groups of them.
+type contentKind struct {
+	group, resource, kind, source, ref    string
+	finalizer, creating, deleting, handle string
+}
+
+func contentKinds() []contentKind {
+	return []contentKind{
+		{
+			volume.GroupSnapshot, volume.ResourceSnapshotContents, "VolumeSnapshotContent", `"volumeHandle":"v"`,
+			"volumeSnapshotRef", volume.FinalizerContentBound, volume.AnnSnapshotCreating, volume.AnnSnapshotDeleting,
+			`"snapshotHandle":"h"`,
+		},
+		{
+			volume.GroupGroupSnapshot, volume.ResourceGroupContents, "VolumeGroupSnapshotContent", `"volumeHandles":["v"]`,
+			"volumeGroupSnapshotRef", volume.FinalizerGroupContentBound, volume.AnnGroupCreating, volume.AnnGroupDeleting,
+			`"volumeGroupSnapshotHandle":"h"`,
+		},
+	}
+}
+
+// contents sends a request about contents. They are served a moment after the server is ready.
+func (c *hostCluster) contents(client kubernetes.Interface, k contentKind, verb, path, body string) error {
+	r := client.Discovery().RESTClient().Verb(verb).AbsPath("/apis/" + k.group + "/v1/" + k.resource + path)
 	if r = r.Body([]byte(body)).SetHeader("Content-Type", "application/json"); verb == http.MethodPatch {
 		r = r.SetHeader("Content-Type", string(types.MergePatchType))
 	}
 	return r.Do(c.t.Context()).Error()
 }
 
-// TestAHostAndItsSnapshots: a host says how the snapshots of its own volumes are, and nothing else.
+// TestAHostAndItsSnapshots: a host says how the snapshots of its own volumes are, and the groups of them, and nothing
+// else.
 func TestAHostAndItsSnapshots(t *testing.T) {
 	c := newHostCluster(t)
-	content := func(name, driver, node string) {
-		t.Helper()
-		served := func(context.Context) (bool, error) {
-			return c.contents(c.admin, http.MethodPost, "", fmt.Sprintf(`{"apiVersion":"snapshot.storage.k8s.io/v1",
-				"kind":"VolumeSnapshotContent","metadata":{"name":%q,"annotations":{%q:%q},"finalizers":[%q]},"spec":{"driver":%q,
-				"deletionPolicy":"Delete","source":{"volumeHandle":"v"},"volumeSnapshotRef":{"namespace":"ns","name":"s"}}}`,
-				name, volume.AnnProvisionedOn, node, volume.FinalizerContentBound, driver)) == nil, nil
-		}
-		if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, served); err != nil {
-			t.Fatal(err)
-		}
+	for _, k := range contentKinds() {
+		c.restrictsContents(k)
 	}
-	content("here", ownDriver, "n1")
-	content("there", ownDriver, "n2")
-	content("shared", sharedDriver, "")
-	content("lent", lentDriver, "n1")
-	intent := `{"metadata":{"annotations":{"` + volume.AnnSnapshotCreating + `":"yes"}}}`
+}
+
+// makeContent makes a content of a kind.
+func (c *hostCluster) makeContent(k contentKind, name, driver, node string) {
+	c.t.Helper()
+	served := func(context.Context) (bool, error) {
+		return c.contents(c.admin, k, http.MethodPost, "", fmt.Sprintf(`{"apiVersion":"%s/v1","kind":%q,
+			"metadata":{"name":%q,"annotations":{%q:%q},"finalizers":[%q]},"spec":{"driver":%q,"deletionPolicy":"Delete",
+			"source":{%s},%q:{"namespace":"ns","name":"s"}}}`,
+			k.group, k.kind, name, volume.AnnProvisionedOn, node, k.finalizer, driver, k.source, k.ref)) == nil, nil
+	}
+	if err := wait.PollUntilContextTimeout(c.t.Context(), 50*time.Millisecond, time.Minute, true, served); err != nil {
+		c.t.Fatal(k.kind, err)
+	}
+}
+
+func (c *hostCluster) restrictsContents(k contentKind) {
+	c.makeContent(k, "here", ownDriver, "n1")
+	c.makeContent(k, "there", ownDriver, "n2")
+	c.makeContent(k, "shared", sharedDriver, "")
+	c.makeContent(k, "lent", lentDriver, "n1")
+	annotation := func(key, value string) string { return `{"metadata":{"annotations":{"` + key + `":` + value + `}}}` }
+	intent := annotation(k.creating, `"yes"`)
 	for _, row := range []struct{ argues, verb, path, body, want string }{
 		{"an intent", http.MethodPatch, "/here", intent, ""},
-		{"its end", http.MethodPatch, "/here", `{"metadata":{"annotations":{"` + volume.AnnSnapshotCreating + `":null}}}`, ""},
-		{"a status", http.MethodPatch, "/here/status", `{"status":{"readyToUse":true,"snapshotHandle":"h"}}`, ""},
+		{"its end", http.MethodPatch, "/here", annotation(k.creating, "null"), ""},
+		{"its parameters", http.MethodPatch, "/here", annotation(volume.AnnSnapshotParameters, `"{}"`), ""},
+		{"a status", http.MethodPatch, "/here/status", `{"status":{"readyToUse":true,` + k.handle + `}}`, ""},
 		{"a delegated driver's", http.MethodPatch, "/shared", intent, ""},
 		{"another node's", http.MethodPatch, "/there", intent, "is not of a volume of the node"},
 		{
@@ -55,14 +86,18 @@ func TestAHostAndItsSnapshots(t *testing.T) {
 			"is not of a volume of the node",
 		},
 		{"a driver that is another's", http.MethodPatch, "/lent", intent, "is neither node-local nor delegated"},
-		{"the node of a content", http.MethodPatch, "/here", `{"metadata":{"annotations":{"` + volume.AnnProvisionedOn +
-			`":"n2"}}}`, "changes more than they may"},
+		{
+			"the node of a content", http.MethodPatch, "/here", annotation(volume.AnnProvisionedOn, `"n2"`),
+			"changes more than they may",
+		},
 		{"the policy", http.MethodPatch, "/here", `{"spec":{"deletionPolicy":"Retain"}}`, "changes more than they may"},
-		{"that it may be deleted", http.MethodPatch, "/here", `{"metadata":{"annotations":{"` + volume.AnnSnapshotDeleting +
-			`":"yes"}}}`, "changes more than they may"},
+		{
+			"that it may be deleted", http.MethodPatch, "/here", annotation(k.deleting, `"yes"`),
+			"changes more than they may",
+		},
 		{"a deletion", http.MethodDelete, "/here", "{}", "cannot delete"},
 		{"its end at the driver", http.MethodPatch, "/here", `{"metadata":{"finalizers":[]}}`, ""},
 	} {
-		c.expect(row.argues, c.contents(c.n1, row.verb, row.path, row.body), row.want)
+		c.expect(k.kind+": "+row.argues, c.contents(c.n1, k, row.verb, row.path, row.body), row.want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,16 +52,21 @@ func placeBundled(ctx context.Context, client kubernetes.Interface) error {
 	return err
 }
 
-// ensureSnapshotClass creates the VolumeSnapshotClass of the bundled driver if it does not exist. It tries until the
-// server serves custom resources, which is a moment after it is ready, or until ctx ends.
-func ensureSnapshotClass(ctx context.Context, client kubernetes.Interface) {
+// ensureSnapshotClasses creates the VolumeSnapshotClass and the VolumeGroupSnapshotClass of the bundled driver if they
+// do not exist. It tries until the server serves custom resources, which is a moment after it is ready, or until ctx
+// ends.
+func ensureSnapshotClasses(ctx context.Context, client kubernetes.Interface) {
+	ensureCustom(ctx, client, bundledSnapshotClass(), volume.GroupSnapshot, volume.ResourceSnapshotClasses)
+	ensureCustom(ctx, client, bundledGroupClass(), volume.GroupGroupSnapshot, volume.ResourceGroupClasses)
+}
+
+func ensureCustom(ctx context.Context, client kubernetes.Interface, object any, group, resource string) {
 	_ = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		body, err := json.Marshal(bundledSnapshotClass())
+		body, err := json.Marshal(object)
 		if err != nil {
 			return false, err
 		}
-		err = client.Discovery().RESTClient().Post().
-			AbsPath("apis", volume.GroupSnapshot, "v1", volume.ResourceSnapshotClasses).
+		err = client.Discovery().RESTClient().Post().AbsPath("apis", group, "v1", resource).
 			SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
 		return err == nil || apierrors.IsAlreadyExists(err), nil
 	})
@@ -71,6 +77,17 @@ func bundledSnapshotClass() *snapshotv1.VolumeSnapshotClass {
 		TypeMeta: metav1.TypeMeta{APIVersion: snapshotv1.SchemeGroupVersion.String(), Kind: "VolumeSnapshotClass"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: volume.DefaultClass, Annotations: map[string]string{volume.AnnDefaultSnapshotClass: "true"},
+		},
+		Driver:         volume.LocalDriver,
+		DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+	}
+}
+
+func bundledGroupClass() *groupv1.VolumeGroupSnapshotClass {
+	return &groupv1.VolumeGroupSnapshotClass{
+		TypeMeta: metav1.TypeMeta{APIVersion: groupv1.SchemeGroupVersion.String(), Kind: "VolumeGroupSnapshotClass"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: volume.DefaultClass, Annotations: map[string]string{volume.AnnDefaultGroupClass: "true"},
 		},
 		Driver:         volume.LocalDriver,
 		DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,

@@ -215,7 +215,7 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 			})
 		}},
 		{Name: "class of snapshots", Run: func(ctx context.Context) error {
-			ensureSnapshotClass(ctx, admin)
+			ensureSnapshotClasses(ctx, admin)
 			<-ctx.Done()
 			return nil
 		}},

@@ -23,7 +23,7 @@ import (
 
 func scenarios() []scenario {
 	immediate, late := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
-	return append(slices.Concat(attachScenarios(), snapshotScenarios()), []scenario{
+	return append(slices.Concat(attachScenarios(), snapshotScenarios(), groupScenarios()), []scenario{
 		{name: "a claim comes and goes", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound),
 			deleteClaim)},
 		{name: "a claim is deleted while its volume is made", prepare: classOf(immediate), play: play(deletedOnTheWay(false),

@@ -164,12 +164,7 @@ type shotObject struct {
 }
 
 func (w *world) contents(ctx context.Context) ([]shotObject, error) {
-	data, err := w.request(ctx, "GET", contents, nil)
-	if err != nil {
-		return nil, err
-	}
-	var all struct{ Items []shotObject }
-	return all.Items, json.Unmarshal(data, &all)
+	return w.list(ctx, contents)
 }
 
 func snapshotIsReady(ctx context.Context, w *world) error {

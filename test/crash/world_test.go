@@ -51,6 +51,7 @@ func newWorld(t *testing.T) *world {
 	config := csitest.Full()
 	config.NodeID, config.OtherNodes, config.Segments = "id-n1", []string{"id-n2"}, nil
 	config.Plugin.AccessibilityConstraints, config.Controller.Snapshot = false, true
+	config.Plugin.GroupController, config.Group.Snapshot = true, true
 	w := &world{
 		server: standalonetest.Start(t, app.RBAC()...), driver: csitest.Start(t, config), faults: make(chan string, 100),
 	}

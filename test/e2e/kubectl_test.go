@@ -34,7 +34,7 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{
-		"kubectl", "volplane", "snapshots", "attributes", "populators", "why", "watch", "refused", "nodes", "start",
+		"kubectl", "volplane", "snapshots", "groups", "attributes", "populators", "why", "watch", "refused", "nodes", "start",
 		"orphans", "drivers", "health",
 	} {
 		t.Run(kind, func(t *testing.T) {

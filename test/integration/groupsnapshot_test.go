@@ -1,30 +1,21 @@
 package integration
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/volume"
 )
 
-const (
-	groupAPI       = "/apis/groupsnapshot.storage.k8s.io/v1/"
-	definitionsAPI = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-)
+const groupAPI = "/apis/groupsnapshot.storage.k8s.io/v1/"
 
 // groupContent is what these tests read of a VolumeGroupSnapshotContent.
 type groupContent struct {
@@ -42,7 +33,7 @@ type groupContent struct {
 	}
 }
 
-// newGroupPlane runs the group-snapshotter, and nothing else, where the custom resources of groups are installed later.
+// newGroupPlane runs the group-snapshotter, and nothing else.
 func newGroupPlane(t *testing.T) *plane {
 	t.Helper()
 	p := newPlane(t, func(c *csitest.Config) { c.Plugin.GroupController, c.Group.Snapshot = true, true })
@@ -57,22 +48,6 @@ func newGroupPlane(t *testing.T) *plane {
 			}},
 		})
 		p.must(err)
-	}
-	// Those that upstream installs, with all their versions.
-	dir, err := exec.CommandContext(p.ctx, "go", "list", "-m", "-f", "{{.Dir}}",
-		"github.com/kubernetes-csi/external-snapshotter/client/v8").Output()
-	p.must(err)
-	for _, kind := range []string{"volumegroupsnapshotcontents", "volumegroupsnapshotclasses"} {
-		text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "config/crd",
-			"groupsnapshot.storage.k8s.io_"+kind+".yaml"))
-		p.must(err)
-		definition, err := yaml.ToJSON(text)
-		p.must(err)
-		p.must(p.group("POST", definitionsAPI, string(definition)))
-		t.Cleanup(func() {
-			p.must(p.client.Discovery().RESTClient().Delete().
-				AbsPath(definitionsAPI + "/" + kind + ".groupsnapshot.storage.k8s.io").Do(context.Background()).Error())
-		})
 	}
 	p.served("POST", groupAPI+"volumegroupsnapshotclasses", fmt.Sprintf(`{"apiVersion":"groupsnapshot.storage.k8s.io/v1",
 		"kind":"VolumeGroupSnapshotClass","metadata":{"name":"usual"},"driver":%q,"deletionPolicy":"Delete"}`, p.conn.Name))

@@ -31,7 +31,8 @@ func Declaration() controller.Declaration {
 			kube.Read(volume.GroupSnapshot, volume.ResourceSnapshotContents)...),
 		Outputs: []kube.Access{
 			kube.Write(volume.GroupGroupSnapshot, volume.ResourceGroupContents, "patch").
-				Only(kube.Annotation(volume.AnnGroupCreating), kube.Annotation(volume.AnnSnapshotParameters),
+				Only(kube.Annotation(volume.AnnGroupCreating), kube.Annotation(volume.AnnSnapshotParameters)).
+				Shared("with the intent to take a group, if somebody has removed it, and away when the driver keeps nothing",
 					kube.Finalizer(volume.FinalizerGroupContentBound)),
 			kube.Write(volume.GroupGroupSnapshot, volume.ResourceGroupContents+"/status", "patch").Only("status"),
 			kube.Write("", "secrets", "get"),

@@ -45,7 +45,8 @@ func BindingDeclaration() controller.Declaration {
 					kube.Finalizer(volume.FinalizerSnapshotBound)),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshots+"/status", "patch").Only("status"),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents, "get", "create", "patch", "delete").
-				Only("spec.volumeSnapshotRef", "spec.volumeSnapshotClassName", kube.Annotation(volume.AnnSnapshotDeleting)).
+				Only("deletion", "spec.volumeSnapshotClassName", kube.Annotation(volume.AnnSnapshotDeleting)).
+				Shared("of all but members of groups", "creation", "spec.volumeSnapshotRef").
 				Shared(creates, kube.Finalizer(volume.FinalizerContentBound)),
 		},
 	}

@@ -33,7 +33,8 @@ func Declaration() controller.Declaration {
 				Only(kube.Annotation(volume.AnnSnapshotCreating), kube.Annotation(volume.AnnSnapshotParameters)).
 				Shared("with the intent to take a snapshot, if somebody has removed it, and away when the driver keeps nothing",
 					kube.Finalizer(volume.FinalizerContentBound)),
-			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents+"/status", "patch").Only("status"),
+			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents+"/status", "patch").
+				Shared("of all but members of groups", "status"),
 			kube.Write("", "secrets", "get"),
 		},
 	}

@@ -1,7 +1,8 @@
-// Package groupsnapshot decides how groups of snapshots, of several volumes at one moment, are taken and deleted at
-// their driver: Driver, with the functions After..., decides about a VolumeGroupSnapshotContent.
+// Package groupsnapshot decides how groups of snapshots, of several volumes at one moment, are taken and deleted. Group
+// decides about a VolumeGroupSnapshot: its content, and the snapshots that are its members in the API. Content and
+// Membership decide what a content and a member get that depends on their group. Driver, with the functions that judge
+// answers of drivers, decides about the driver's part of a VolumeGroupSnapshotContent.
 //
-// The objects, annotations, finalizers and reasons are those of upstream's csi-snapshotter, so that either of the two
-// can go on where the other one has stopped. What becomes of a VolumeGroupSnapshot, and the snapshots of a group in the
-// API, are the affair of a snapshot-controller.
+// The objects, annotations, finalizers, names and reasons are those of upstream's snapshot-controller and
+// csi-snapshotter, so that either of them can go on where this program has stopped, and the other way round.
 package groupsnapshot

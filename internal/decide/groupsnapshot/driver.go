@@ -35,8 +35,7 @@ func Driver(f DriverFacts) DriverPlan {
 	case !f.Ours:
 		return rest(volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered")
 	case !isValid(c):
-		return rest(volume.ReasonGroupContentInvalid, "user",
-			"content "+c.Name+" must name either volumes or a group of snapshots of the driver as its source")
+		return rest(volume.ReasonGroupContentInvalid, "user", invalid(c))
 	case c.DeletionTimestamp != nil:
 		return remove(f)
 	}

@@ -109,6 +109,10 @@ func isValid(c *groupv1.VolumeGroupSnapshotContent) bool {
 	return (len(c.Spec.Source.VolumeHandles) == 0) != (c.Spec.Source.GroupSnapshotHandles == nil)
 }
 
+func invalid(c *groupv1.VolumeGroupSnapshotContent) string {
+	return "content " + c.Name + " must name either volumes or a group of snapshots of the driver as its source"
+}
+
 // deletes says whether the driver's group is deleted with a content.
 func deletes(c *groupv1.VolumeGroupSnapshotContent) bool {
 	return c.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete

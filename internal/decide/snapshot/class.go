@@ -107,7 +107,7 @@ func chooseDefault(f Facts) (*snapshotv1.VolumeSnapshotClass, string) {
 	if f.Claim == nil {
 		return nil, "claim " + ClaimOf(f.Snapshot) + " does not exist"
 	}
-	if problem := volumeProblem(f); problem != "" {
+	if problem := VolumeProblem(f.Claim, f.Volume); problem != "" {
 		return nil, problem
 	}
 	driver := f.Volume.Spec.CSI.Driver
@@ -128,9 +128,8 @@ func chooseDefault(f Facts) (*snapshotv1.VolumeSnapshotClass, string) {
 	return nil, "driver " + driver + " has several default VolumeSnapshotClasses: " + strings.Join(found, ", ")
 }
 
-// volumeProblem returns why no snapshot can be taken of a claim that exists, or "".
-func volumeProblem(f Facts) string {
-	c, v := f.Claim, f.Volume
+// VolumeProblem returns why no snapshot can be taken of a claim that exists and its volume, or "".
+func VolumeProblem(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) string {
 	switch {
 	case c.Status.Phase != corev1.ClaimBound || v == nil || v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != c.UID:
 		return "claim " + c.Name + " is not bound to a volume"

@@ -17,7 +17,7 @@ func begin(f Facts) Plan {
 	const cannot = "Failed to create snapshot content with error "
 	problem := "claim " + ClaimOf(s) + " does not exist"
 	if f.Claim != nil {
-		problem = volumeProblem(f)
+		problem = VolumeProblem(f.Claim, f.Volume)
 	}
 	switch {
 	case problem != "":

@@ -25,8 +25,9 @@ func deletion(f Facts) Plan {
 		// The claim may be gone already, and its volume be made nevertheless.
 		return nothing(volume.ReasonSnapshotDeletePending, "provisioner", restoring(s))
 	case has(s, volume.FinalizerSnapshotInGroup):
-		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonSnapshotDeletePending, "user",
-			"deletion of the individual volume snapshot "+s.Name+" is not allowed as it belongs to a group snapshot")}
+		// The group-snapshot-controller knows whether the group is being deleted, too, and tells the user.
+		return Plan{Warn: true, Because: because(volume.ReasonSnapshotDeletePending, "user",
+			"snapshot "+s.Name+" is being deleted; it stays until "+itsGroup(s)+" is deleted")}
 	case f.Content == nil && !f.Absent:
 		return Plan{Step: Confirm, Because: because(volume.ReasonTerminating, controller,
 			"snapshot "+s.Name+" is being deleted, and its content "+ContentName(s)+" is looked for")}

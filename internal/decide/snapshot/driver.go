@@ -50,6 +50,11 @@ func isTaken(c *snapshotv1.VolumeSnapshotContent) bool {
 // Home returns the node whose controllers call the driver for a content; "" if it belongs to none.
 func Home(c *snapshotv1.VolumeSnapshotContent) string { return c.Annotations[volume.AnnProvisionedOn] }
 
+// isMember says whether a content stands for a snapshot that is taken and deleted with a group.
+func isMember(c *snapshotv1.VolumeSnapshotContent) bool {
+	return c.Annotations[volume.AnnGroupSnapshotHandle] != "" && c.Spec.Source.VolumeHandle != nil
+}
+
 // isIntended says whether the driver may be taking the snapshot.
 func isIntended(c *snapshotv1.VolumeSnapshotContent) bool {
 	return c.Annotations[volume.AnnSnapshotCreating] == yes
@@ -68,8 +73,8 @@ func Driver(f DriverFacts) DriverPlan {
 		return rest(volume.ReasonTerminating, "api server", "content "+c.Name+" is being deleted, and no driver is asked")
 	case !f.Ours:
 		return rest(volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered")
-	case c.Annotations[volume.AnnGroupSnapshotHandle] != "" && c.Spec.Source.VolumeHandle != nil:
-		return rest(volume.ReasonSnapshotPending, "group snapshot controller", "content "+c.Name+" is a member of a group")
+	case isMember(c) && c.DeletionTimestamp == nil:
+		return rest(volume.ReasonSnapshotPending, groupController, "content "+c.Name+" is a member of a group")
 	case !isValid(c):
 		return rest(volume.ReasonContentInvalid, "user", invalid(c))
 	case c.DeletionTimestamp != nil:
@@ -219,7 +224,7 @@ func removeHandle(f DriverFacts, handle string) DriverPlan {
 	switch {
 	case f.Removed:
 		return release(c, "driver "+c.Spec.Driver+" has deleted snapshot "+handle)
-	case c.Status != nil && c.Status.VolumeGroupSnapshotHandle != nil:
+	case isMember(c) || c.Status != nil && c.Status.VolumeGroupSnapshotHandle != nil:
 		return release(c, "the driver's snapshot of content "+c.Name+" is deleted with its group")
 	case len(f.Others) > 0:
 		p := release(c, "snapshot "+handle+" of driver "+c.Spec.Driver+" is kept: content "+f.Others[0]+" names it, too")

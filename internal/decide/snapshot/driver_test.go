@@ -161,7 +161,9 @@ func TestRemoving(t *testing.T) {
 		{"the driver has deleted it, and that could not be written", at(of(taken, going), func(f *DriverFacts) {
 			f.Removed = true
 		})},
-		{"it goes with its group", at(of(taken, going, func(f *Facts) {
+		{"it goes with its group", at(of(member, going))},
+		{"it goes with its group, which has never had it", at(of(member, going, func(f *Facts) { f.Content.Status = nil }))},
+		{"its group is known only by its status", at(of(taken, going, func(f *Facts) {
 			f.Content.Status.VolumeGroupSnapshotHandle = ptr.To("g")
 		}))},
 		{"the driver cannot delete snapshots", at(of(taken, going), func(f *DriverFacts) { f.Takes = false })},

@@ -1,19 +1,27 @@
 package snapshot
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"slices"
+	"strings"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// controller is who acts next about a VolumeSnapshot.
-const controller = "snapshot-controller"
+// controller is who acts next about a VolumeSnapshot, and groupController about one that is a member of a group.
+const controller, groupController = "snapshot-controller", "group-snapshot-controller"
+
+// memberName and memberContent begin the names of the snapshots in a group, and of their contents; those of contents
+// that are made for other snapshots begin like the latter.
+const memberName, memberContent = "snapshot-", "snapcontent-"
 
 // yes is the value of the annotations that say something by being there.
 const yes = "yes"
@@ -104,7 +112,29 @@ func ContentName(s *snapshotv1.VolumeSnapshot) string {
 	if name := boundTo(s); name != "" {
 		return name
 	}
-	return "snapcontent-" + string(s.UID)
+	if InGroup(s) {
+		return memberContent + strings.TrimPrefix(s.Name, memberName)
+	}
+	return memberContent + string(s.UID)
+}
+
+// InGroup says whether a snapshot is a member of a group, which is taken as a whole.
+func InGroup(s *snapshotv1.VolumeSnapshot) bool {
+	return cluster.GroupOf(s) != nil || has(s, volume.FinalizerSnapshotInGroup)
+}
+
+// itsGroup names the group that a snapshot is a member of, as far as it is known.
+func itsGroup(s *snapshotv1.VolumeSnapshot) string {
+	if owner := cluster.GroupOf(s); owner != nil {
+		return "group snapshot " + owner.Name
+	}
+	return "its group snapshot"
+}
+
+// MemberNames returns the names of the snapshot and of the content that stand for one volume in a group.
+func MemberNames(group types.UID, handle string) (name, content string) {
+	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(string(group)+handle)))
+	return memberName + sum, memberContent + sum
 }
 
 // ClaimOf returns the name of the claim that a snapshot is taken of; "" for a snapshot of a content that exists.

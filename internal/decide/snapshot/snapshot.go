@@ -4,6 +4,7 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -14,12 +15,9 @@ func Snapshot(f Facts) Plan {
 	switch {
 	case s.DeletionTimestamp != nil:
 		return deletion(f)
-	case (claim == "") == (content == ""):
+	case (claim == "") == (content == "") && !InGroup(s):
 		return failed(f, volume.ReasonSnapshotInvalid, "user",
 			"snapshot "+s.Name+" must name either a claim or a content as its source")
-	case has(s, volume.FinalizerSnapshotInGroup) && boundTo(s) == "":
-		return nothing(volume.ReasonSnapshotPending, "group snapshot controller",
-			"snapshot "+s.Name+" is a member of a group that is being taken")
 	}
 	p := prepare(f)
 	switch {
@@ -62,7 +60,7 @@ func classOf(f Facts) (*snapshotv1.VolumeSnapshotClass, volume.Because) {
 	case className(s) != "" && f.Class == nil:
 		return nil, because(volume.ReasonSnapshotClassFailed, "user",
 			"VolumeSnapshotClass "+className(s)+" of snapshot "+s.Name+" does not exist")
-	case className(s) != "" || ClaimOf(s) == "":
+	case className(s) != "" || ClaimOf(s) == "" || InGroup(s):
 		return f.Class, volume.Because{}
 	}
 	class, problem := chooseDefault(f)
@@ -137,12 +135,10 @@ func AfterBind(f Facts, problem string) Plan {
 func take(f Facts) Plan {
 	s, c := f.Snapshot, f.Content
 	switch {
-	case c == nil && s.Status != nil && s.Status.CreationTime != nil && !f.Absent:
-		return Plan{Step: Confirm, Because: missing(s)}
-	case c == nil && s.Status != nil && s.Status.CreationTime != nil:
-		return failed(f, volume.ReasonContentMissing, "user", missing(s).Message)
 	case c == nil:
-		return begin(f)
+		return takeAnew(f)
+	case InGroup(s) && !isOf(c, s):
+		return awaitGroup(s)
 	case c.Spec.Source.SnapshotHandle != nil:
 		return failed(f, volume.ReasonContentHandleSet, "user",
 			"content "+c.Name+" names a snapshot of the driver, although it should be made for snapshot "+s.Name)
@@ -150,6 +146,27 @@ func take(f Facts) Plan {
 		return failed(f, volume.ReasonContentMisbound, "user", "content "+c.Name+" is for another snapshot than "+s.Name)
 	}
 	return follow(f)
+}
+
+// takeAnew decides about a snapshot without a content.
+func takeAnew(f Facts) Plan {
+	s := f.Snapshot
+	isTaken := s.Status != nil && s.Status.CreationTime != nil
+	switch {
+	case isTaken && !f.Absent:
+		return Plan{Step: Confirm, Because: missing(s)}
+	case isTaken:
+		return failed(f, volume.ReasonContentMissing, "user", missing(s).Message)
+	case InGroup(s):
+		return awaitGroup(s)
+	}
+	return begin(f)
+}
+
+// awaitGroup is the plan for a member of a group: its content is made when the driver has taken the group.
+func awaitGroup(s *snapshotv1.VolumeSnapshot) Plan {
+	return nothing(volume.ReasonSnapshotPending, groupController,
+		"snapshot "+s.Name+" is a member of "+itsGroup(s)+", which is being taken")
 }
 
 // follow copies the state of a content to its snapshot.
@@ -188,6 +205,9 @@ func copied(
 	}
 	if from.RestoreSize != nil && (to.RestoreSize == nil || to.RestoreSize.IsZero()) {
 		to.RestoreSize = sizeOf(*from.RestoreSize)
+	}
+	if group := cluster.GroupOf(s); group != nil && from.VolumeGroupSnapshotHandle != nil {
+		to.VolumeGroupSnapshotName = &group.Name
 	}
 	if to.Error = from.Error.DeepCopy(); isReady {
 		to.Error = nil

@@ -119,7 +119,17 @@ func TestFollow(t *testing.T) {
 			f.Content.Spec.Source.SnapshotHandle = ptr.To(handle)
 		})},
 		{"a class that is gone is not needed any more", of(contained, func(f *Facts) { f.Class = nil })},
-		{"a member of a group that is being taken", of(func(f *Facts) { with(f.Snapshot, volume.FinalizerSnapshotInGroup) })},
+		{"a member of a group that is being taken is kept", of(member, noContent)},
+		{"and waits for its content, whatever its class", of(member, noContent, kept)},
+		{"also if it has lost its owner", of(member, noContent, kept, func(f *Facts) { f.Snapshot.OwnerReferences = nil })},
+		{"the content of its name is for another snapshot", of(member, kept, func(f *Facts) {
+			f.Content.Spec.VolumeSnapshotRef.UID = "another"
+		})},
+		{"its content is there, and says nothing yet", of(member, kept, func(f *Facts) { f.Content.Status = nil })},
+		{"the volume and the claim of a member may be gone", of(member, kept, func(f *Facts) {
+			f.Snapshot.Spec.Source.PersistentVolumeClaimName, f.Claim, f.Volume = ptr.To(""), nil, nil
+		})},
+		{"a member that is ready", of(member, kept, func(f *Facts) { f.Snapshot, _ = copied(f.Snapshot, f.Content) })},
 	})
 }
 
@@ -173,8 +183,9 @@ func TestDeleted(t *testing.T) {
 			f.Restores[0].Spec.DataSource.APIGroup = nil
 		})},
 		{"a volume is being made from it", of(used, deleted, func(f *Facts) { with(f.Snapshot, volume.FinalizerRestoring) })},
-		{"it is a member of a group", of(used, deleted, func(f *Facts) {
-			with(f.Snapshot, volume.FinalizerSnapshotInGroup)
+		{"it is a member of a group", of(member, kept, deleted)},
+		{"it was a member of a group", of(member, kept, deleted, func(f *Facts) {
+			without(f.Snapshot, volume.FinalizerSnapshotInGroup)
 		})},
 		{"its content is told", of(used, deleted)},
 		{"and deleted", of(used, deleted, contentGoing)},

@@ -101,6 +101,21 @@ func used(f *Facts) {
 	f.Snapshot, _ = copied(f.Snapshot, f.Content)
 }
 
+// member is a snapshot in a group that its driver has taken.
+func member(f *Facts) {
+	taken(f)
+	s, c := f.Snapshot, f.Content
+	s.Name, c.Name = MemberNames("group-uid", "vol")
+	s.Finalizers, s.OwnerReferences = []string{volume.FinalizerSnapshotInGroup}, []metav1.OwnerReference{
+		{APIVersion: "apps/v1", Kind: "Deployment", Name: "d"},
+		{APIVersion: volume.GroupGroupSnapshot + "/v1", Kind: volume.KindGroup, Name: "g", UID: "group-uid"},
+	}
+	s.Spec.VolumeSnapshotClassName, f.Class = nil, nil
+	c.Spec.VolumeSnapshotClassName, c.Spec.VolumeSnapshotRef.Name = nil, s.Name
+	c.Annotations = map[string]string{volume.AnnGroupSnapshotHandle: "group-1"}
+	c.Status.VolumeGroupSnapshotHandle = ptr.To("group-1")
+}
+
 // given is a snapshot of a content that an administrator has made.
 func given(f *Facts) {
 	f.Snapshot.Spec.Source = snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: ptr.To(existing)}

@@ -34,6 +34,8 @@ func Clean(o state.Objects) state.Objects {
 	out.CSINodes, out.Leases = each(o.CSINodes, c.csiNode), each(o.Leases, c.lease)
 	out.Snapshots, out.SnapshotContents = each(o.Snapshots, c.snapshot), each(o.SnapshotContents, c.snapshotContent)
 	out.SnapshotClasses = each(o.SnapshotClasses, c.snapshotClass)
+	out.Groups, out.GroupContents = each(o.Groups, c.group), each(o.GroupContents, c.groupContent)
+	out.GroupClasses = each(o.GroupClasses, c.groupClass)
 	if o.Full != nil {
 		full := *o.Full
 		full.Message = c.text(full.Message)
@@ -59,6 +61,8 @@ type cleaner struct {
 	forms []form
 	// done are texts that were cleaned: many objects have the same.
 	done map[string]string
+	// chosenBy are the keys of labels by which groups of snapshots choose their claims.
+	chosenBy map[string]bool
 }
 
 type form struct {
@@ -68,7 +72,7 @@ type form struct {
 
 func newCleaner() cleaner {
 	const words = `passw|pwd|secret|token|credential|api_?key|access_?key|private`
-	return cleaner{secrets: &redact.Secrets{}, done: map[string]string{}, forms: []form{
+	return cleaner{secrets: &redact.Secrets{}, done: map[string]string{}, chosenBy: map[string]bool{}, forms: []form{
 		{regexp.MustCompile(`://[^/\s@]+@`), "://" + redact.Hidden + "@"},
 		{regexp.MustCompile(`(?s)-----BEGIN [^-]*-----.*?(-----END [^-]*-----|$)`), redact.Hidden},
 		{regexp.MustCompile(`(?i)([\w.\-]*(?:` + words + `)[\w.\-]*\\?"?(?:=|\s*:\s*\\?"))[^\s"',;&\\]+`), "${1}" +
@@ -91,6 +95,7 @@ func (c cleaner) learn(o state.Objects) {
 	for _, class := range o.SnapshotClasses {
 		c.add(class.Parameters)
 	}
+	c.learnGroups(o.Groups, o.GroupClasses)
 	for _, a := range o.Attachments {
 		c.add(a.Status.AttachmentMetadata)
 		if a.Spec.Source.InlineVolumeSpec != nil {
@@ -214,7 +219,8 @@ func keptAnnotation(name string) bool {
 	return slices.Contains([]string{
 		"volplane.dev", "pv.kubernetes.io", "volume.kubernetes.io", "volume.beta.kubernetes.io", "volume.alpha.kubernetes.io",
 		"volumes.kubernetes.io", "storageclass.kubernetes.io", "storageclass.beta.kubernetes.io", "csi.alpha.kubernetes.io",
-		"csi.volume.kubernetes.io", "snapshot.storage.kubernetes.io",
+		"csi.volume.kubernetes.io", "snapshot.storage.kubernetes.io", "groupsnapshot.storage.kubernetes.io",
+		volume.GroupGroupSnapshot,
 	}, domain)
 }
 

@@ -9,7 +9,7 @@ import (
 
 func (c cleaner) claim(p *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	out := &corev1.PersistentVolumeClaim{ObjectMeta: c.meta(&p.ObjectMeta), Spec: p.Spec, Status: p.Status}
-	out.Status.Conditions = nil
+	out.Labels, out.Status.Conditions = c.chosen(&p.ObjectMeta), nil
 	for _, cond := range p.Status.Conditions {
 		cond.Message = c.text(cond.Message)
 		out.Status.Conditions = append(out.Status.Conditions, cond)

@@ -91,6 +91,7 @@ func TestWhatIsNotThere(t *testing.T) {
 	for _, subject := range []string{
 		"pvc/other", "pv/other", "pod/other", "volumeattachment/other", "node/other",
 		"storageclass/other", "csidriver/other", "csinode/other", "namespace/other", "volumesnapshot/other",
+		"volumegroupsnapshot/other",
 	} {
 		if c, ok := whytest.Ask(whytest.New().All, subject); ok {
 			t.Errorf("%s is explained: %+v", subject, c)

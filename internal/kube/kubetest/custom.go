@@ -72,7 +72,7 @@ func (s Scheme) Custom() []schema.GroupVersionKind {
 	for _, name := range []string{"VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotClass"} {
 		out = append(out, snapshotv1.SchemeGroupVersion.WithKind(name))
 	}
-	for _, name := range []string{"VolumeGroupSnapshotContent", "VolumeGroupSnapshotClass"} {
+	for _, name := range []string{"VolumeGroupSnapshot", "VolumeGroupSnapshotContent", "VolumeGroupSnapshotClass"} {
 		out = append(out, groupv1.SchemeGroupVersion.WithKind(name))
 	}
 	return out

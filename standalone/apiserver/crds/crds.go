@@ -1,4 +1,4 @@
-// Package crds contains the custom resources of every server: those of snapshots, as
+// Package crds contains the custom resources of every server: those of snapshots and of groups of snapshots, as
 // Kubernetes' snapshot controller installs them.
 package crds
 
@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-//go:generate sh -c "cp $(go list -m -f '{{.Dir}}' github.com/kubernetes-csi/external-snapshotter/client/v8)/config/crd/snapshot.storage.k8s.io_*.yaml . && chmod 0644 *.yaml"
+//go:generate sh -c "cp $(go list -m -f '{{.Dir}}' github.com/kubernetes-csi/external-snapshotter/client/v8)/config/crd/*snapshot.storage.k8s.io_*.yaml . && chmod 0644 *.yaml"
 
 //go:embed *.yaml
 var files embed.FS

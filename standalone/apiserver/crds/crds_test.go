@@ -5,9 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 )
 
@@ -20,7 +22,7 @@ func TestDefinitionsAreThoseOfTheModule(t *testing.T) {
 		t.Fatal(err)
 	}
 	theirs, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)),
-		"config/crd/snapshot.storage.k8s.io_*.yaml"))
+		"config/crd/*snapshot.storage.k8s.io_*.yaml"))
 	if err != nil || len(theirs) == 0 {
 		t.Fatalf("%v, %v", theirs, err)
 	}
@@ -29,7 +31,7 @@ func TestDefinitionsAreThoseOfTheModule(t *testing.T) {
 		t.Fatalf("%d definitions, %d in the module, %v", len(all), len(theirs), err)
 	}
 	for _, crd := range all {
-		if crd.Spec.Group != snapshotv1.GroupName {
+		if !slices.Contains([]string{snapshotv1.GroupName, groupv1.GroupName}, crd.Spec.Group) {
 			t.Errorf("%s is of group %s", crd.Name, crd.Spec.Group)
 		}
 	}
@@ -41,6 +43,19 @@ func TestDefinitionsAreThoseOfTheModule(t *testing.T) {
 		got, err := os.ReadFile(filepath.Base(path))
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s is not that of the module: %v", filepath.Base(path), err)
+		}
+	}
+}
+
+// TestDefinitionsNeedNoWebhook: no server converts versions for this one.
+func TestDefinitionsNeedNoWebhook(t *testing.T) {
+	all, err := All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, crd := range all {
+		if crd.Spec.Conversion != nil {
+			t.Errorf("%s is converted by %s, and nobody serves that", crd.Name, crd.Spec.Conversion.Strategy)
 		}
 	}
 }

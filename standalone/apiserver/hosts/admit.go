@@ -89,7 +89,9 @@ func (w *write) check() error {
 	case "csistoragecapacities.storage.k8s.io":
 		return w.capacity()
 	case volume.ResourceSnapshotContents + "." + volume.GroupSnapshot:
-		return w.content()
+		return w.content(volume.FinalizerContentBound, volume.AnnSnapshotCreating)
+	case volume.ResourceGroupContents + "." + volume.GroupGroupSnapshot:
+		return w.content(volume.FinalizerGroupContentBound, volume.AnnGroupCreating)
 	case "configmaps":
 		return w.intents()
 	case "leases.coordination.k8s.io":

@@ -11,9 +11,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// content checks a write of a VolumeSnapshotContent: what the driver says of its snapshot, and the intent to take it.
-// Nobody but the snapshot-controller says of which node a content is.
-func (w *write) content() error {
+// content checks a write of a VolumeSnapshotContent or VolumeGroupSnapshotContent: what the driver says of its
+// snapshots, and the intent to take them, which has a finalizer and an annotation. Nobody but the controllers of
+// snapshots and groups says of which node a content is.
+func (w *write) content(finalizer, creating string) error {
 	before, ok := w.GetOldObject().(*unstructured.Unstructured)
 	after, ok2 := w.GetObject().(*unstructured.Unstructured)
 	if w.GetOperation() != admission.Update || !ok || !ok2 {
@@ -31,24 +32,25 @@ func (w *write) content() error {
 	if err != nil {
 		return err
 	}
-	if !equality.Semantic.DeepEqual(bareContent(before), bareContent(after)) {
+	bare := func(o *unstructured.Unstructured) map[string]any { return bareContent(o, finalizer, creating) }
+	if !equality.Semantic.DeepEqual(bare(before), bare(after)) {
 		return errOther
 	}
 	return nil
 }
 
 // bareContent returns a content without what a snapshotter may change, and without the server's own fields.
-func bareContent(o *unstructured.Unstructured) map[string]any {
+func bareContent(o *unstructured.Unstructured, finalizer, creating string) map[string]any {
 	o = o.DeepCopy()
 	o.SetManagedFields(nil)
 	o.SetResourceVersion("")
 	o.SetGeneration(0)
-	o.SetFinalizers(slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return f == volume.FinalizerContentBound }))
+	o.SetFinalizers(slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return f == finalizer }))
 	if len(o.GetFinalizers()) == 0 {
 		o.SetFinalizers(nil)
 	}
 	annotations := o.GetAnnotations()
-	delete(annotations, volume.AnnSnapshotCreating)
+	delete(annotations, creating)
 	delete(annotations, volume.AnnSnapshotParameters)
 	if o.SetAnnotations(annotations); len(annotations) == 0 {
 		o.SetAnnotations(nil)

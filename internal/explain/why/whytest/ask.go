@@ -119,6 +119,8 @@ func Explain(o state.Objects, subject string) (chain.Chain, bool) {
 		return survey.Namespace(w, name)
 	case "volumesnapshot":
 		return w.Snapshot("ns", name)
+	case "volumegroupsnapshot":
+		return w.Group("ns", name)
 	default:
 		return survey.Node(w, name)
 	}

@@ -1,6 +1,8 @@
 package whytest
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -128,5 +130,5 @@ func moreKindRows() []Row {
 			s.Leaving(corev1.NamespaceDeletionDiscoveryFailure,
 				"Discovery failed for some groups, 1 failing: metrics.k8s.io/v1beta1")
 		}},
-	}, snapshotRows()...)
+	}, slices.Concat(snapshotRows(), groupRows())...)
 }

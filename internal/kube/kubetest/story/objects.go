@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/rogpeppe/go-internal/txtar"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
@@ -58,6 +59,12 @@ func kinds() []kind {
 			"HANDLE=.status.snapshotHandle", "READYTOUSE=.status.readyToUse", "SNAPSHOT=.spec.volumeSnapshotRef.name",
 		}},
 		{"vsclass", "VolumeSnapshotClass", &snapshotv1.VolumeSnapshotClass{}, nil},
+		{"vgs", "VolumeGroupSnapshot", &groupv1.VolumeGroupSnapshot{}, []string{
+			"READYTOUSE=.status.readyToUse", "CONTENT=.status.boundVolumeGroupSnapshotContentName",
+			"ERROR=.status.error.message",
+		}},
+		{"vgsc", "VolumeGroupSnapshotContent", &groupv1.VolumeGroupSnapshotContent{}, nil},
+		{"vgsclass", "VolumeGroupSnapshotClass", &groupv1.VolumeGroupSnapshotClass{}, nil},
 		{"capacity", "CSIStorageCapacity", &storagev1.CSIStorageCapacity{}, nil},
 	}
 }

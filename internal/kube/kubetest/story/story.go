@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -36,6 +37,17 @@ func Run(t *testing.T, cast func(*Scene) Cast) {
 	}
 }
 
+// alike returns texts without the identities that the API gives: which ones these are depends on how many writes came
+// before.
+func alike(ends []string) []string {
+	given := regexp.MustCompile(`\buid-[0-9]+\b`)
+	var out []string
+	for _, text := range ends {
+		out = append(out, given.ReplaceAllString(text, "uid"))
+	}
+	return out
+}
+
 // tell runs one story, and repeats it with faults if it wants them.
 func tell(t *testing.T, file string, cast func(*Scene) Cast) {
 	t.Helper()
@@ -50,7 +62,7 @@ func tell(t *testing.T, file string, cast func(*Scene) Cast) {
 			t.Run(fmt.Sprintf("write %d %s", n, way), func(t *testing.T) {
 				faulty := &script{file: file, cast: cast, fault: &fault{n: n, way: way}}
 				faulty.run(t)
-				if diff := cmp.Diff(s.ends, faulty.ends); diff != "" {
+				if diff := cmp.Diff(alike(s.ends), alike(faulty.ends)); diff != "" {
 					t.Errorf("objects and writes in the end (-without fault +with):\n%s", diff)
 				}
 			})

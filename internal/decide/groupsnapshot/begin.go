@@ -1,0 +1,187 @@
+package groupsnapshot
+
+import (
+	"slices"
+	"strings"
+
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/snapshot"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// forTaking is the purpose of the Secret of a class for calls that take and delete a group.
+const forTaking = "group-snapshotter"
+
+// Chosen returns the claims of a group's namespace that its selector chooses, in order; none if the selector is not
+// valid.
+func Chosen(g *groupv1.VolumeGroupSnapshot, claims []*corev1.PersistentVolumeClaim) []*corev1.PersistentVolumeClaim {
+	selector, err := metav1.LabelSelectorAsSelector(g.Spec.Source.Selector)
+	if err != nil {
+		return nil
+	}
+	var out []*corev1.PersistentVolumeClaim
+	for _, c := range claims {
+		if c.Namespace == g.Namespace && selector.Matches(labels.Set(c.Labels)) {
+			out = append(out, c)
+		}
+	}
+	slices.SortFunc(out, func(a, b *corev1.PersistentVolumeClaim) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// sourceProblem returns why no group can be taken of the claims that are chosen, or "".
+func (f Facts) sourceProblem() string {
+	if _, err := metav1.LabelSelectorAsSelector(f.Group.Spec.Source.Selector); err != nil {
+		return "its selector is not valid: " + err.Error()
+	}
+	if len(f.Sources) == 0 {
+		return "no claim of namespace " + f.Group.Namespace + " has the labels " +
+			metav1.FormatLabelSelector(f.Group.Spec.Source.Selector)
+	}
+	first := f.Sources[0].Volume
+	seen := map[string]string{}
+	for _, s := range f.Sources {
+		problem := snapshot.VolumeProblem(s.Claim, s.Volume)
+		if problem == "" {
+			problem = mismatch(first, s)
+		}
+		if problem != "" {
+			return problem
+		}
+		handle := s.Volume.Spec.CSI.VolumeHandle
+		if other := seen[handle]; other != "" {
+			return "volumes " + other + " and " + s.Volume.Name + " are the same volume of the driver"
+		}
+		seen[handle] = s.Volume.Name
+	}
+	return ""
+}
+
+// mismatch returns why a claim's volume cannot be in one group with the first one, or "".
+func mismatch(first *corev1.PersistentVolume, s Source) string {
+	v := s.Volume
+	switch {
+	case s.Claim.DeletionTimestamp != nil:
+		return "claim " + s.Claim.Name + " is being deleted"
+	case v.Spec.CSI.Driver != first.Spec.CSI.Driver:
+		return "volume " + first.Name + " is of driver " + first.Spec.CSI.Driver + ", and volume " + v.Name +
+			" of driver " + v.Spec.CSI.Driver
+	case provision.MadeOn(v) != provision.MadeOn(first):
+		return "volume " + first.Name + " is of node " + provision.MadeOn(first) + ", and volume " + v.Name +
+			" of node " + provision.MadeOn(v) + ": no driver takes both at one moment"
+	}
+	return ""
+}
+
+// classOf returns the class that a group has or gets; nil if it needs none.
+func (f Facts) classOf() (*groupv1.VolumeGroupSnapshotClass, volume.Because) {
+	g := f.Group
+	switch {
+	case className(g) != "" && f.Class == nil:
+		return nil, because(volume.ReasonGroupClassFailed, "user",
+			"VolumeGroupSnapshotClass "+className(g)+" of group snapshot "+g.Name+" does not exist")
+	case className(g) != "" || givenTo(g) != "":
+		return f.Class, volume.Because{}
+	}
+	class, problem := f.chooseDefault()
+	if problem != "" {
+		return nil, because(volume.ReasonGroupDefaultFailed, "user", "group snapshot "+g.Name+" has no class: "+problem)
+	}
+	return class, volume.Because{}
+}
+
+// chooseDefault returns the default class of the driver of a group's volumes, or why there is none.
+func (f Facts) chooseDefault() (*groupv1.VolumeGroupSnapshotClass, string) {
+	if problem := f.sourceProblem(); problem != "" {
+		return nil, problem
+	}
+	driver := f.Sources[0].Volume.Spec.CSI.Driver
+	var found []string
+	var class *groupv1.VolumeGroupSnapshotClass
+	for _, c := range f.Classes {
+		if c.Driver == driver && c.Annotations[volume.AnnDefaultGroupClass] == "true" {
+			found, class = append(found, c.Name), c
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, "no VolumeGroupSnapshotClass of driver " + driver + " is the default"
+	case 1:
+		return class, ""
+	}
+	slices.Sort(found)
+	return nil, "driver " + driver + " has several default VolumeGroupSnapshotClasses: " + strings.Join(found, ", ")
+}
+
+// begin has the content made by which a driver is asked to take a group.
+func (f Facts) begin() Plan {
+	g, class := f.Group, f.Class
+	const cannot = "failed to create group snapshot content with error "
+	problem := f.sourceProblem()
+	switch {
+	case problem != "":
+		return f.failed(volume.ReasonGroupContentFailed, "user", cannot+problem)
+	case class.Driver != f.Sources[0].Volume.Spec.CSI.Driver:
+		return f.failed(volume.ReasonGroupContentFailed, "user", cannot+"VolumeGroupSnapshotClass "+class.Name+
+			" is of driver "+class.Driver+", and volume "+f.Sources[0].Volume.Name+" of driver "+
+			f.Sources[0].Volume.Spec.CSI.Driver)
+	}
+	content, err := f.contentOf()
+	if err != nil {
+		return f.failed(volume.ReasonGroupContentFailed, "user", cannot+err.Error())
+	}
+	return Plan{Step: CreateContent, Content: content, Tell: true, Because: because(volume.ReasonGroupPending,
+		class.Driver, "Waiting for a group snapshot "+g.Namespace+"/"+g.Name+" to be created by the CSI driver.")}
+}
+
+// contentOf returns the content of a group. It has everything that is needed to take and to delete the driver's group:
+// neither the class, nor the claims, nor the volumes are needed any more.
+func (f Facts) contentOf() (*groupv1.VolumeGroupSnapshotContent, error) {
+	g, class := f.Group, f.Class
+	name := ContentName(g)
+	inNamespace := map[string]string{
+		"volumegroupsnapshotcontent.name": name, "volumegroupsnapshot.namespace": g.Namespace,
+	}
+	inName := map[string]string{
+		"volumegroupsnapshotcontent.name": name, "volumegroupsnapshot.namespace": g.Namespace,
+		"volumegroupsnapshot.name": g.Name,
+	}
+	secret, err := snapshot.SecretOf(class.Name, forTaking, class.Parameters, inName, inNamespace)
+	if err != nil {
+		return nil, err
+	}
+	parameters, err := snapshot.ParametersOf(class.Name, class.Parameters)
+	if err != nil {
+		return nil, err
+	}
+	notes := map[string]string{volume.AnnSnapshotParameters: parameters}
+	if secret != nil {
+		notes[volume.AnnGroupSecretName], notes[volume.AnnGroupSecretNamespace] = secret.Name, secret.Namespace
+	}
+	if node := provision.MadeOn(f.Sources[0].Volume); node != "" {
+		notes[volume.AnnProvisionedOn] = node
+	}
+	var handles []string
+	for _, s := range f.Sources {
+		handles = append(handles, s.Volume.Spec.CSI.VolumeHandle)
+	}
+	return &groupv1.VolumeGroupSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Annotations: notes, Finalizers: []string{volume.FinalizerGroupContentBound},
+			Labels: map[string]string{volume.LabelMadeBy: volume.Program},
+		},
+		Spec: groupv1.VolumeGroupSnapshotContentSpec{
+			VolumeGroupSnapshotRef: corev1.ObjectReference{
+				Kind: volume.KindGroup, APIVersion: groupv1.SchemeGroupVersion.String(), Namespace: g.Namespace, Name: g.Name,
+				UID: g.UID,
+			},
+			DeletionPolicy: class.DeletionPolicy, Driver: class.Driver, VolumeGroupSnapshotClassName: &class.Name,
+			Source: groupv1.VolumeGroupSnapshotContentSource{VolumeHandles: handles},
+		},
+	}, nil
+}

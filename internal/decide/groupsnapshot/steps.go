@@ -1,0 +1,169 @@
+package groupsnapshot
+
+import (
+	"slices"
+
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// groupController is who acts next about a VolumeGroupSnapshot.
+const groupController = "group-snapshot-controller"
+
+// Facts is everything on which the decision about one VolumeGroupSnapshot depends.
+type Facts struct {
+	Group *groupv1.VolumeGroupSnapshot
+	// Class is the class that the group names; nil if there is none of that name.
+	Class *groupv1.VolumeGroupSnapshotClass
+	// Classes are all classes, of which one may be the default.
+	Classes []*groupv1.VolumeGroupSnapshotClass
+	// Content is the content with the name that ContentName returns, or nil.
+	Content *groupv1.VolumeGroupSnapshotContent
+	// Absent says that the API server itself has said that there is no such content: a cache may not have it yet.
+	Absent bool
+	// Sources are the claims that the group is to be taken of, which Chosen returns, while there is no content.
+	Sources []Source
+	// Members are what the driver has taken for the content, in the order of its status.
+	Members []Member
+	// Children are the snapshots whose owner the group is, in order.
+	Children []Child
+	// Now is the time at which errors are noted.
+	Now metav1.Time
+}
+
+// Source is a claim with its volume, or nil.
+type Source struct {
+	Claim  *corev1.PersistentVolumeClaim
+	Volume *corev1.PersistentVolume
+}
+
+// Member is a snapshot in a group: what the driver says of it, the volume that has its source's handle, and the objects
+// with the names that snapshot.MemberNames returns, or nil.
+type Member struct {
+	Info     groupv1.VolumeSnapshotInfo
+	Volume   *corev1.PersistentVolume
+	Snapshot *snapshotv1.VolumeSnapshot
+	Content  *snapshotv1.VolumeSnapshotContent
+}
+
+// Child is a snapshot of a group with the claims without a volume whose data are to come from it.
+type Child struct {
+	Snapshot *snapshotv1.VolumeSnapshot
+	Restores []*corev1.PersistentVolumeClaim
+}
+
+// Step is the next step for a VolumeGroupSnapshot, its content or its members.
+type Step int
+
+const (
+	// Nothing is to be done now.
+	Nothing Step = iota
+	// WriteGroup writes Plan.Group, except its status.
+	WriteGroup
+	// WriteStatus writes the status of Plan.Group.
+	WriteStatus
+	// CreateContent creates Plan.Content.
+	CreateContent
+	// WriteContent writes Plan.Content, except its status; AfterBind judges the answer if Plan.Binds.
+	WriteContent
+	// DeleteContent deletes Plan.Content.
+	DeleteContent
+	// Confirm asks the API server itself whether the content exists, or the group of a content or a member.
+	Confirm
+	// CreateSnapshot creates Plan.Snapshot, a member.
+	CreateSnapshot
+	// WriteSnapshot writes Plan.Snapshot, except its status.
+	WriteSnapshot
+	// DeleteSnapshot deletes Plan.Snapshot.
+	DeleteSnapshot
+	// CreateMember creates Plan.Member, the content of a member.
+	CreateMember
+	// WriteMember writes Plan.Member over Plan.Before, except its status.
+	WriteMember
+	// NoteMember writes the status of Plan.Member over Plan.Before.
+	NoteMember
+)
+
+// Plan is the next step and its reason.
+type Plan struct {
+	Step     Step
+	Group    *groupv1.VolumeGroupSnapshot
+	Content  *groupv1.VolumeGroupSnapshotContent
+	Snapshot *snapshotv1.VolumeSnapshot
+	// Member is the content of a member, and Before the same as it is.
+	Member, Before *snapshotv1.VolumeSnapshotContent
+	// Binds says that the written content gets the group's identity.
+	Binds   bool
+	Because volume.Because
+	// Warn says that something is wrong, and Tell that the reason is recorded as an event when the step is done: at
+	// once if there is none.
+	Warn, Tell bool
+	// Also are further reasons that are told with the step.
+	Also []volume.Because
+}
+
+// ContentName returns the name of a group's content: the one that the group is bound to or names, or else that of the
+// content that is made for it.
+func ContentName(g *groupv1.VolumeGroupSnapshot) string {
+	if name := givenTo(g); name != "" {
+		return name
+	}
+	if name := boundTo(g); name != "" {
+		return name
+	}
+	return "groupsnapcontent-" + string(g.UID)
+}
+
+// IsReady says whether volumes can be made from a group.
+func IsReady(g *groupv1.VolumeGroupSnapshot) bool {
+	return g.Status != nil && ptr.Deref(g.Status.ReadyToUse, false)
+}
+
+// givenTo returns the name of the content that exists before its group does; "" for a group of claims.
+func givenTo(g *groupv1.VolumeGroupSnapshot) string {
+	return ptr.Deref(g.Spec.Source.VolumeGroupSnapshotContentName, "")
+}
+
+func boundTo(g *groupv1.VolumeGroupSnapshot) string {
+	if g.Status == nil {
+		return ""
+	}
+	return ptr.Deref(g.Status.BoundVolumeGroupSnapshotContentName, "")
+}
+
+// className returns the name of a group's class.
+func className(g *groupv1.VolumeGroupSnapshot) string {
+	return ptr.Deref(g.Spec.VolumeGroupSnapshotClassName, "")
+}
+
+// pointsTo says whether a content refers to a group, by its identity or, before they are bound, by its name.
+func pointsTo(c *groupv1.VolumeGroupSnapshotContent, g *groupv1.VolumeGroupSnapshot) bool {
+	ref := c.Spec.VolumeGroupSnapshotRef
+	return ref.Namespace == g.Namespace && ref.Name == g.Name && (ref.UID == "" || ref.UID == g.UID)
+}
+
+// isOf says whether a content is bound to a group.
+func isOf(c *groupv1.VolumeGroupSnapshotContent, g *groupv1.VolumeGroupSnapshot) bool {
+	return c != nil && pointsTo(c, g) && c.Spec.VolumeGroupSnapshotRef.UID == g.UID
+}
+
+// problemOf returns the error in the status of a content.
+func problemOf(c *groupv1.VolumeGroupSnapshotContent) string {
+	if c.Status == nil || c.Status.Error == nil {
+		return ""
+	}
+	return ptr.Deref(c.Status.Error.Message, "")
+}
+
+func isHeld(g *groupv1.VolumeGroupSnapshot) bool {
+	return slices.Contains(g.Finalizers, volume.FinalizerGroupBound)
+}
+
+func nothing(r volume.Reason, next, message string) Plan {
+	return Plan{Because: because(r, next, message)}
+}
