@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"slices"
 	"strings"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
@@ -29,6 +30,8 @@ const (
 	ContentsBySnapshot = "snapshot"
 	// ContentsByDriver: spec.driver.
 	ContentsByDriver = "driver"
+	// ContentsByHandle: the handles of drivers' snapshots that a content names, in its source or in its status.
+	ContentsByHandle = "handle"
 )
 
 // GroupIndexers returns the indexes of VolumeGroupSnapshots.
@@ -95,5 +98,12 @@ func ContentIndexers() Indexers[*snapshotv1.VolumeSnapshotContent] {
 			return []string{c.Spec.VolumeSnapshotRef.Namespace + "/" + c.Spec.VolumeSnapshotRef.Name}
 		},
 		ContentsByDriver: func(c *snapshotv1.VolumeSnapshotContent) []string { return []string{c.Spec.Driver} },
+		ContentsByHandle: func(c *snapshotv1.VolumeSnapshotContent) []string {
+			handles := nonEmpty(ptr.Deref(c.Spec.Source.SnapshotHandle, ""))
+			if c.Status == nil || c.Status.SnapshotHandle == nil || slices.Contains(handles, *c.Status.SnapshotHandle) {
+				return handles
+			}
+			return append(handles, *c.Status.SnapshotHandle)
+		},
 	}
 }

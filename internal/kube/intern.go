@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -110,6 +111,26 @@ func (s *interner) volume(v *corev1.PersistentVolume) {
 			v.Spec.NodeAffinity = s.affinities.intern(all, affinity)
 		}
 	}
+}
+
+// kind interns the names of an object's kind, which custom resources have in each object.
+func (s *interner) kind(t *metav1.TypeMeta) {
+	t.Kind, t.APIVersion = s.text(t.Kind), s.text(t.APIVersion)
+}
+
+func (s *interner) snapshot(o *snapshotv1.VolumeSnapshot) {
+	s.kind(&o.TypeMeta)
+	o.Spec.VolumeSnapshotClassName = stringPointer(&s.classes, o.Spec.VolumeSnapshotClassName)
+}
+
+func (s *interner) content(o *snapshotv1.VolumeSnapshotContent) {
+	s.kind(&o.TypeMeta)
+	o.Spec.Driver, o.Spec.DeletionPolicy = s.text(o.Spec.Driver), snapshotv1.DeletionPolicy(
+		s.text(string(o.Spec.DeletionPolicy)))
+	o.Spec.VolumeSnapshotClassName, o.Spec.SourceVolumeMode = stringPointer(&s.classes, o.Spec.VolumeSnapshotClassName),
+		stringPointer(&s.volumeModes, o.Spec.SourceVolumeMode)
+	r := &o.Spec.VolumeSnapshotRef
+	r.Kind, r.APIVersion, r.Namespace = s.text(r.Kind), s.text(r.APIVersion), s.text(r.Namespace)
 }
 
 // stringMap interns labels, annotations or attributes. A map that is like no other still shares its

@@ -3,6 +3,7 @@ package kube
 import (
 	"slices"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,10 @@ func (t *trimmer) trim(o any) (any, error) {
 		t.shared.volume(o)
 	case *storagev1.VolumeAttachment:
 		o.Spec.Attacher, o.Spec.NodeName = t.shared.text(o.Spec.Attacher), t.shared.text(o.Spec.NodeName)
+	case *snapshotv1.VolumeSnapshot:
+		t.shared.snapshot(o)
+	case *snapshotv1.VolumeSnapshotContent:
+		t.shared.content(o)
 	}
 	t.shared.meta(m)
 	return o, nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -84,7 +85,7 @@ func TestTrimLeavesWhatIsUpdatedWhole(t *testing.T) {
 	trimmer := &trimmer{}
 	for _, o := range []object{
 		&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.VolumeAttachment{},
-		&storagev1.CSIStorageCapacity{},
+		&storagev1.CSIStorageCapacity{}, &snapshotv1.VolumeSnapshot{}, &snapshotv1.VolumeSnapshotContent{},
 	} {
 		for n := range maxInterned + 2 {
 			f := filler{n: n % (maxInterned + 1) * 1000}

@@ -9,8 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/tools/cache"
 )
 
 // byHand is a class without a provisioner.
@@ -87,15 +85,12 @@ func (a *arena) measureRestart(ctx context.Context, figures map[string]any, clai
 // makeVolumes creates volumes of different sizes, and returns when all are available.
 func (a *arena) makeVolumes(ctx context.Context, n int) error {
 	ready := map[string]bool{}
-	done, stop := a.until(ctx, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
-		return f.Core().V1().PersistentVolumes().Informer()
-	},
-		func(o any, _ bool) bool {
-			if v := o.(*corev1.PersistentVolume); v.Status.Phase == corev1.VolumeAvailable {
-				ready[v.Name] = true
-			}
-			return len(ready) == n
-		})
+	done, stop := a.until(ctx, a.informers().Core().V1().PersistentVolumes().Informer(), func(o any, _ bool) bool {
+		if v := o.(*corev1.PersistentVolume); v.Status.Phase == corev1.VolumeAvailable {
+			ready[v.Name] = true
+		}
+		return len(ready) == n
+	})
 	defer stop()
 	err := a.each(n, func(name string) error {
 		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{

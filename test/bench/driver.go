@@ -10,6 +10,7 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 const driverName = "bench.csi.example.com"
@@ -22,8 +23,8 @@ type driver struct {
 	socket           string
 	delay            time.Duration
 	created, deleted atomic.Int64
-	// attached and detached count calls, too.
-	attached, detached atomic.Int64
+	// attached, detached, snapped and unsnapped count calls, too.
+	attached, detached, snapped, unsnapped atomic.Int64
 }
 
 // serveDriver serves a driver until stop is called.
@@ -68,6 +69,7 @@ func (d *driver) ControllerGetCapabilities(
 	for _, able := range []csipb.ControllerServiceCapability_RPC_Type{
 		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
 	} {
 		rpc := &csipb.ControllerServiceCapability_RPC{Type: able}
 		out.Capabilities = append(out.Capabilities,
@@ -104,4 +106,23 @@ func (d *driver) DeleteVolume(context.Context, *csipb.DeleteVolumeRequest) (*csi
 	d.deleted.Add(1)
 	time.Sleep(d.delay)
 	return &csipb.DeleteVolumeResponse{}, nil
+}
+
+func (d *driver) CreateSnapshot(
+	_ context.Context, r *csipb.CreateSnapshotRequest,
+) (*csipb.CreateSnapshotResponse, error) {
+	d.snapped.Add(1)
+	time.Sleep(d.delay)
+	return &csipb.CreateSnapshotResponse{Snapshot: &csipb.Snapshot{
+		SnapshotId: "id-" + r.GetName(), SourceVolumeId: r.GetSourceVolumeId(), SizeBytes: 1 << 30, ReadyToUse: true,
+		CreationTime: timestamppb.Now(),
+	}}, nil
+}
+
+func (d *driver) DeleteSnapshot(
+	context.Context, *csipb.DeleteSnapshotRequest,
+) (*csipb.DeleteSnapshotResponse, error) {
+	d.unsnapped.Add(1)
+	time.Sleep(d.delay)
+	return &csipb.DeleteSnapshotResponse{}, nil
 }

@@ -54,6 +54,14 @@ func main() {
 		"Kubernetes' own", func(figures map[string]any, n int) error {
 		return measureAttaching(ctx, figures, n)
 	})
+	instead("snapshot", "take a snapshot of each of so many volumes, and delete them, with volplane's controllers "+
+		"and with Kubernetes' own", func(figures map[string]any, n int) error {
+		return measureSnapshots(ctx, figures, n, *rounds)
+	})
+	instead("snapped", "hold so many volumes with a snapshot of each while nothing happens, with volplane's controllers "+
+		"and with Kubernetes' own of snapshots", func(figures map[string]any, n int) error {
+		return measureSnapped(ctx, figures, n)
+	})
 	instead("hold", "hold so many attachments while nothing happens, with volplane's controllers and with Kubernetes' own",
 		func(figures map[string]any, n int) error {
 			return measureHolding(ctx, figures, n)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -23,9 +24,13 @@ import (
 type arena struct {
 	server *apiserver.Server
 	client kubernetes.Interface
-	driver *driver
-	dir    string
-	stops  []func()
+	// dynamic is the client of custom resources.
+	dynamic dynamic.Interface
+	driver  *driver
+	dir     string
+	stops   []func()
+	// running are the programs that were started.
+	running []*plane.Process
 	// stopOurs stops volplane's controllers; nil if they do not run.
 	stopOurs func()
 	// fail ends what is measured.
@@ -58,6 +63,9 @@ func (a *arena) open(ctx context.Context, delay time.Duration) error {
 	config := a.server.AdminConfig()
 	config.QPS = -1
 	if a.client, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	if a.dynamic, err = dynamic.NewForConfig(config); err != nil {
 		return err
 	}
 	d, stop, err := serveDriver(delay)
@@ -163,7 +171,7 @@ func (a *arena) run(program string, args ...string) (*plane.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.stops = append(a.stops, p.Kill)
+	a.stops, a.running = append(a.stops, p.Kill), append(a.running, p)
 	go func() {
 		if p.Died() {
 			// It need not have said anything.
@@ -172,4 +180,13 @@ func (a *arena) run(program string, args ...string) (*plane.Process, error) {
 		}
 	}()
 	return p, nil
+}
+
+// programs returns the process ids of the programs that were started.
+func (a *arena) programs() []int {
+	var all []int
+	for _, p := range a.running {
+		all = append(all, p.PID())
+	}
+	return all
 }

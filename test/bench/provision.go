@@ -117,15 +117,12 @@ func claimOf(name, class string) *corev1.PersistentVolumeClaim {
 // make creates claims and returns when all are bound.
 func (a *arena) make(ctx context.Context, claims int, class string) error {
 	bound := map[string]bool{}
-	done, stop := a.until(ctx, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
-		return f.Core().V1().PersistentVolumeClaims().Informer()
-	},
-		func(o any, _ bool) bool {
-			if c := o.(*corev1.PersistentVolumeClaim); c.Status.Phase == corev1.ClaimBound {
-				bound[c.Name] = true
-			}
-			return len(bound) == claims
-		})
+	done, stop := a.until(ctx, a.informers().Core().V1().PersistentVolumeClaims().Informer(), func(o any, _ bool) bool {
+		if c := o.(*corev1.PersistentVolumeClaim); c.Status.Phase == corev1.ClaimBound {
+			bound[c.Name] = true
+		}
+		return len(bound) == claims
+	})
 	defer stop()
 	err := a.each(claims, func(name string) error {
 		_, err := a.client.CoreV1().PersistentVolumeClaims(space).Create(ctx, claimOf(name, class), metav1.CreateOptions{})
@@ -137,15 +134,12 @@ func (a *arena) make(ctx context.Context, claims int, class string) error {
 // remove deletes claims and returns when no volume is left.
 func (a *arena) remove(ctx context.Context, claims int) error {
 	gone := map[string]bool{}
-	done, stop := a.until(ctx, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
-		return f.Core().V1().PersistentVolumes().Informer()
-	},
-		func(o any, deleted bool) bool {
-			if deleted {
-				gone[o.(*corev1.PersistentVolume).Name] = true
-			}
-			return len(gone) == claims
-		})
+	done, stop := a.until(ctx, a.informers().Core().V1().PersistentVolumes().Informer(), func(o any, deleted bool) bool {
+		if deleted {
+			gone[o.(*corev1.PersistentVolume).Name] = true
+		}
+		return len(gone) == claims
+	})
 	defer stop()
 	err := a.each(claims, func(name string) error {
 		return a.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, name, metav1.DeleteOptions{})
@@ -155,28 +149,39 @@ func (a *arena) remove(ctx context.Context, claims int) error {
 
 // each calls f with the name of each claim, for several at the same time.
 func (a *arena) each(claims int, f func(name string) error) error {
+	var names []string
+	for i := range claims {
+		names = append(names, fmt.Sprint("c", i))
+	}
+	return eachOf(names, f)
+}
+
+// eachOf calls f with each name, for several at the same time.
+func eachOf(names []string, f func(name string) error) error {
 	var all errgroup.Group
 	all.SetLimit(users)
-	for i := range claims {
-		all.Go(func() error { return f(fmt.Sprint("c", i)) })
+	for _, name := range names {
+		all.Go(func() error { return f(name) })
 	}
 	return all.Wait()
 }
 
+// informers returns a factory of informers, which are for one use each.
+func (a *arena) informers() informers.SharedInformerFactory {
+	return informers.NewSharedInformerFactory(a.client, 0)
+}
+
 // until watches objects until f has returned true for the last one.
 func (a *arena) until(
-	ctx context.Context, of func(informers.SharedInformerFactory) cache.SharedIndexInformer,
-	f func(o any, deleted bool) bool,
+	ctx context.Context, informer cache.SharedIndexInformer, f func(o any, deleted bool) bool,
 ) (done func() error, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	factory := informers.NewSharedInformerFactory(a.client, 0)
 	last, once := make(chan struct{}), sync.Once{}
 	tell := func(o any, deleted bool) {
 		if f(o, deleted) {
 			once.Do(func() { close(last) })
 		}
 	}
-	informer := of(factory)
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { tell(o, false) }, UpdateFunc: func(_, o any) { tell(o, false) },
 		DeleteFunc: func(o any) {
@@ -186,7 +191,7 @@ func (a *arena) until(
 			tell(o, true)
 		},
 	})
-	factory.StartWithContext(ctx)
+	go informer.RunWithContext(ctx)
 	cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 	return func() error {
 		select {

@@ -67,7 +67,7 @@ type binding struct {
 // NewBinding returns the snapshot-controller. It must be made before the caches start.
 func NewBinding(env controller.Env) *controller.Controller {
 	c := &binding{
-		Env: env, Controller: &controller.Controller{Declaration: BindingDeclaration(), Workers: 10, Log: env.Log},
+		Env: env, Controller: &controller.Controller{Declaration: BindingDeclaration(), Workers: 50, Log: env.Log},
 		snapshots: env.Caches.WriteSnapshots(env.Client), contents: env.Caches.WriteContents(env.Client),
 		classes: env.Caches.SnapshotClasses(), claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.Volumes(),
 	}

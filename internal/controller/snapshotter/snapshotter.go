@@ -21,7 +21,7 @@ import (
 
 // Calls about snapshots that may be in flight at each driver, of which one namespace may have half, and contents that
 // are looked at at once.
-const places, workers = 20, 10
+const places, workers = 20, 50
 
 // Declaration is what the snapshotter reads and writes.
 func Declaration() controller.Declaration {
@@ -101,7 +101,7 @@ func (s *snapshotter) Plan(
 
 // others returns the names of other contents that stand for a snapshot of a content's driver.
 func (s *snapshotter) others(c *snapshotv1.VolumeSnapshotContent, handle string) []string {
-	return snapshot.OthersOf(c, handle, s.contents.By(cluster.ContentsByDriver, c.Spec.Driver))
+	return snapshot.OthersOf(c, handle, s.contents.By(cluster.ContentsByHandle, handle))
 }
 
 // Take asks for a snapshot.
