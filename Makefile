@@ -67,6 +67,10 @@ attaching: bin/kube-controller-manager bin/csi-attacher ## compare attaching wit
 snapshotting: build bin/snapshot-controller bin/csi-snapshotter ## compare snapshots with Kubernetes' own in DIFFERENTIAL=2000 sequences
 	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=12h -v -run TestSnapshotIsKubernetes ./kube
 
+.PHONY: modifying
+modifying: bin/csi-resizer ## compare changes of attributes with Kubernetes' own in DIFFERENTIAL=2000 sequences
+	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=12h -v -run TestModifyIsKubernetes ./kube
+
 .PHONY: mutants
 mutants: ## change PACKAGES in small ways, one by one, and tell which changes their own tests do not notice
 	cd test && go build -o ../bin/mutants ./mutants
@@ -122,15 +126,16 @@ bin/kubernetes: test/go.mod test/kubernetes/main.go
 bin/kubectl bin/kube-controller-manager bin/kubelet: bin/kubernetes
 	ln -sf kubernetes $@
 
-# Kubernetes' own provisioner and attacher of CSI volumes, its two snapshot controllers, its example of
-# a populator, and a driver of others, from modules of their own. The tool of a module that has one may
-# have any name.
+# Kubernetes' own provisioner, attacher and resizer of CSI volumes, its two snapshot controllers, its
+# example of a populator, and a driver of others, from modules of their own. The tool of a module that has
+# one may have any name.
 bin/csi-provisioner: test/upstream/go.mod
 bin/csi-attacher: test/upstream/attacher/go.mod
+bin/csi-resizer: test/upstream/resizer/go.mod
 bin/csi-snapshotter bin/snapshot-controller: test/upstream/snapshotter/go.mod
 bin/gocsi-mock: test/upstream/gocsi/go.mod
 bin/hello-populator: test/upstream/populator/go.mod
-bin/csi-provisioner bin/csi-attacher bin/csi-snapshotter bin/snapshot-controller bin/gocsi-mock bin/hello-populator:
+bin/csi-provisioner bin/csi-attacher bin/csi-resizer bin/csi-snapshotter bin/snapshot-controller bin/gocsi-mock bin/hello-populator:
 	cd $(<D) && p=$$(go list tool | grep "/$(@F)$$" || go list tool) && v=$$(go list -f '{{.Module.Version}}' $$p) && \
 	go build -ldflags "-s -w -X main.version=$$v" -o $(CURDIR)/$@ $$p
 

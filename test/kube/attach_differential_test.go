@@ -52,9 +52,6 @@ func TestAttachIsKubernetes(t *testing.T) {
 		sides: []side{ours, theirs}, usual: 50, patience: longPause, draw: drawAttaching,
 		allowed: func(ours, theirs []string) string { return explain(ours, theirs, attachRows()) }, counted: map[string]int{},
 	})
-	for _, s := range []side{ours, theirs} {
-		t.Logf("%s called %v", s.name, s.storage.calls())
-	}
 }
 
 // awakeNode is the node whose volume shows that the controllers run.

@@ -79,6 +79,11 @@ func compareAll(t *testing.T, d *differential) {
 	t.Logf("played %d sequences, seeds %d to %d; volplane met %d conflicts; %d restarts took %v; differences that are "+
 		"allowed:%s", last-first, first, last-1, d.sides[0].conflicts.Load(), d.restarts,
 		d.restarting.Round(time.Second), d.table())
+	for _, s := range d.sides {
+		if s.storage.driver != nil {
+			t.Logf("%s called %v", s.name, s.storage.calls())
+		}
+	}
 }
 
 // table returns how often each difference was allowed.
@@ -124,6 +129,8 @@ type differential struct {
 	// allowed returns the reason why two states may differ, "" if there is
 	// none; counted counts the reasons.
 	allowed func(ours, theirs []string) string
+	// beyond, if set, returns what is wrong in lines that are not compared, one line each.
+	beyond  func(ours, theirs []string) string
 	counted map[string]int
 	// games numbers the namespaces, touches the edits, wakes what shows that the
 	// controllers have seen everything.
@@ -151,19 +158,34 @@ func (d *differential) play(ctx context.Context, all []sequence) ([]string, erro
 			return nil, err
 		}
 		for i, space := range spaces {
-			difference := compare(compared(states[0][space]), compared(states[1][space]))
-			if ended[i] || difference == "" {
+			if ended[i] {
 				continue
 			}
-			ended[i] = true
-			if reason := d.allowed(states[0][space], states[1][space]); reason != "" {
+			difference, reason := d.differ(states[0][space], states[1][space])
+			if difference != "" {
+				out[i] = fmt.Sprintf("%s  at step %d\n", difference, step+1)
+			}
+			if reason != "" {
 				d.counted[reason]++
-				continue
 			}
-			out[i] = fmt.Sprintf("%s  at step %d\n", difference, step+1)
+			ended[i] = difference != "" || reason != ""
 		}
 	}
 	return out, d.cleanUp(ctx)
+}
+
+// differ returns the difference between the states of a sequence, "" if there is none or if it is allowed for a reason.
+func (d *differential) differ(ours, theirs []string) (difference, reason string) {
+	if difference = compare(compared(ours), compared(theirs)); difference != "" {
+		if reason = d.allowed(ours, theirs); reason != "" {
+			return "", reason
+		}
+		return difference, ""
+	}
+	if d.beyond != nil {
+		difference = d.beyond(ours, theirs)
+	}
+	return difference, ""
 }
 
 // settle returns the states at rest. What failed is repeated after pauses that
@@ -181,8 +203,7 @@ func (d *differential) settle(ctx context.Context, spaces []string, ended []bool
 		}
 		var differ []string
 		for i, space := range spaces {
-			ours, theirs := states[0][space], states[1][space]
-			if !ended[i] && !slices.Equal(compared(ours), compared(theirs)) && d.allowed(ours, theirs) == "" {
+			if difference, _ := d.differ(states[0][space], states[1][space]); !ended[i] && difference != "" {
 				differ = append(differ, space)
 			}
 		}

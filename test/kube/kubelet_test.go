@@ -46,7 +46,8 @@ func newKubeletCluster(t *testing.T, roles ...string) *kubeletCluster {
 		"persistentvolumeclaim-protection-controller", "node-lifecycle-controller")
 	c.scheduler(t)
 	h := &kubeletCluster{
-		t: t, cluster: c, client: c.client, root: c.kubelet(t, "n1"), side: side{name: "cluster", server: c, client: c.client},
+		t: t, cluster: c, client: c.client, root: c.kubelet(t, "n1"),
+		side: side{name: "cluster", server: c, client: c.client},
 	}
 	h.side.ours(t, bundled(t, "n1", h.root), roles...)
 	ctx, cancel := context.WithTimeout(t.Context(), mountLimit)

@@ -57,6 +57,8 @@ type side struct {
 	attaching bool
 	// snapshotting says that snapshots are compared, and nothing else.
 	snapshotting bool
+	// modifying says that changes of attributes are compared, and nothing else.
+	modifying bool
 	// patient says that no volume is detached by force for a timeout.
 	patient bool
 }

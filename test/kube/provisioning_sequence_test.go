@@ -322,6 +322,8 @@ func (s side) touch(ctx context.Context, space string, mark int) error {
 		return s.touchNodes(ctx, space, mark)
 	case s.snapshotting:
 		return s.touchSnapshots(ctx, mark)
+	case s.modifying:
+		return s.touchClaims(ctx, space)
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, mark)
 	for uid, c := range s.memory.claims {

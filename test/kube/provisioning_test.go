@@ -36,9 +36,6 @@ func playProvisioning(t *testing.T, draw func(uint64, int) sequence, prepare fun
 	compareAll(t, &differential{
 		sides: []side{ours, theirs}, usual: 50, draw: draw, allowed: provisioningMayDiffer, counted: map[string]int{},
 	})
-	for _, s := range []side{ours, theirs} {
-		t.Logf("%s called %v", s.name, s.storage.calls())
-	}
 }
 
 // difference has the lines of both sides, and those that only one side has.

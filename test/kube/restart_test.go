@@ -101,6 +101,8 @@ func restartedAlike(all []sequence) [][]sequence {
 type life struct {
 	starts []func() (stop func())
 	stops  []func()
+	// ended is when they were stopped last.
+	ended time.Time
 }
 
 // startController starts a controller, and starts it again at each restart.
@@ -113,7 +115,7 @@ func (l *life) end() {
 	for _, stop := range l.stops {
 		stop()
 	}
-	l.stops = nil
+	l.stops, l.ended = nil, time.Now()
 }
 
 func (l *life) resume() {
@@ -182,6 +184,8 @@ func (s side) awake(ctx context.Context, name string) error {
 		return s.awakeAttaching(ctx, name)
 	case s.snapshotting:
 		return s.awakeSnapshotting(ctx, name)
+	case s.modifying:
+		return s.awakeModifying(ctx, name)
 	}
 	return s.awakeBinding(ctx, name)
 }

@@ -219,15 +219,15 @@ func (i *installation) changes(driver string) {
 		i.t.Helper()
 		i.kubectl(i.ctx, i.t, "", "wait", object, "--namespace=default", "--for=jsonpath="+path, "--timeout=1m")
 	}
-	i.kubectl(i.ctx, i.t, strings.ReplaceAll(changed, "DRIVER", driver), "apply", "-f", "-")
+	i.kubectl(i.ctx, i.t, strings.ReplaceAll(changesWanted, "DRIVER", driver), "apply", "-f", "-")
 	i.kubectl(i.ctx, i.t, "", "patch", "pvc/c", "--namespace=default", `--patch={"spec":{"volumeAttributesClassName":"gold"}}`)
 	wait("pvc/c", "{.status.currentVolumeAttributesClassName}=gold")
 	wait("volumesnapshot/s", "{.status.readyToUse}=true")
 	i.kubectl(i.ctx, i.t, "", "delete", "volumesnapshot/s", "--namespace=default", "--timeout=1m")
 }
 
-// changed are a class of attributes for the claim, and a snapshot of it.
-const changed = `
+// changesWanted are a class of attributes for the claim, and a snapshot of it.
+const changesWanted = `
 apiVersion: storage.k8s.io/v1
 kind: VolumeAttributesClass
 metadata: {name: gold}

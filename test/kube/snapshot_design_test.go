@@ -14,12 +14,31 @@ import (
 // sides to differ for it: a reason without one would be an excuse.
 func TestSnapshotDiffersByDesign(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
 	d := snapshotDifferential(t)
-	d.allowed = func(ours, theirs []string) string { return explain(ours, theirs, snapshotRows()) }
+	reasons := make([]string, 0, len(snapshotReasons()))
+	for _, r := range snapshotReasons() {
+		reasons = append(reasons, r.reason)
+	}
+	d.show(t, designs(), reasons)
+	d.seesAside(t)
+}
+
+// designLimit is how long all designs may take.
+const designLimit = 10 * time.Minute
+
+// design is what shows one reason.
+type design struct {
+	reason string
+	ops    []op
+}
+
+// show plays the designs, and wants each of the reasons to be shown by one.
+func (d *differential) show(t *testing.T, designs []design, reasons []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), designLimit)
+	defer cancel()
 	var all []sequence
-	for i, one := range designs() {
+	for i, one := range designs {
 		all = append(all, sequence{seed: uint64(i), ops: one.ops})
 	}
 	found, err := d.play(ctx, all)
@@ -28,26 +47,19 @@ func TestSnapshotDiffersByDesign(t *testing.T) {
 	}
 	for i, difference := range found {
 		if difference != "" {
-			t.Errorf("%s\n%s%s", designs()[i].reason, all[i], difference)
+			t.Errorf("%s\n%s%s", designs[i].reason, all[i], difference)
 		}
 	}
-	for _, r := range snapshotReasons() {
+	for _, reason := range reasons {
 		shown := false
-		for reasons := range d.counted {
-			shown = shown || strings.Contains(reasons, r.reason)
+		for counted := range d.counted {
+			shown = shown || strings.Contains(counted, reason)
 		}
 		if !shown {
-			t.Errorf("nothing shows that %s", r.reason)
+			t.Errorf("nothing shows that %s", reason)
 		}
 	}
 	t.Logf("differences that are allowed:%s", d.table())
-	d.seesAside(ctx, t)
-}
-
-// design is what shows one reason.
-type design struct {
-	reason string
-	ops    []op
 }
 
 func plainClass(parameters map[string]any) op {
@@ -108,8 +120,10 @@ func designs() []design {
 }
 
 // seesAside wants the lines that are not compared to say what always differs.
-func (d *differential) seesAside(ctx context.Context, t *testing.T) {
+func (d *differential) seesAside(t *testing.T) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), designLimit)
+	defer cancel()
 	spaces, ended, s := []string{"g0-s0"}, []bool{false}, sequence{ops: []op{
 		plainClass(map[string]any{"copies": "1"}), newBoundClaim("c0", driverName), newBoundClaim("c1", ""),
 		newShot("s0", "c0", "a"), newShot("s1", "c1", "a"), failing("CreateSnapshot", fault{code: codes.Internal}),

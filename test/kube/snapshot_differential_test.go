@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,13 +23,7 @@ import (
 // and claims, the calls of the drivers and their snapshots.
 func TestSnapshotIsKubernetes(t *testing.T) {
 	t.Parallel()
-	d := snapshotDifferential(t)
-	d.usual, d.draw = 20, drawSnapshots
-	d.allowed = func(ours, theirs []string) string { return explain(ours, theirs, snapshotRows()) }
-	compareAll(t, d)
-	for _, s := range d.sides {
-		t.Logf("%s called %v", s.name, s.storage.calls())
-	}
+	compareAll(t, snapshotDifferential(t))
 }
 
 // snapshotDifferential starts both sides.
@@ -46,7 +41,11 @@ func snapshotDifferential(t *testing.T) *differential {
 	ours.startController(func() func() { return ours.ours(t, drivers, "snapshot-controller", "snapshotter") })
 	theirs.startController(func() func() { return theirs.theirSnapshotController(t) })
 	theirs.startController(func() func() { return theirs.theirSnapshotter(t, theirs.storage.driver) })
-	return &differential{sides: []side{ours, theirs}, counted: map[string]int{}}
+	return &differential{
+		sides: []side{ours, theirs}, usual: 20, draw: drawSnapshots,
+		allowed: func(ours, theirs []string) string { return explain(ours, theirs, snapshotRows()) },
+		counted: map[string]int{},
+	}
 }
 
 // startSnapshots starts a driver that takes and lists snapshots, and tells of them what the sequence wants.
@@ -152,25 +151,41 @@ func (s side) touchSnapshots(ctx context.Context, mark int) error {
 // endSnapshots deletes all snapshots, contents, classes and claims of sequences, whatever keeps them, and
 // what their drivers keep.
 func (s side) endSnapshots(ctx context.Context) error {
-	ours := func(name string) bool { return s.memory.space.MatchString(name) }
-	for _, r := range []schema.GroupVersionResource{
-		snapshots(), snapshotContents(), snapshotClasses(), corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"),
-		corev1.SchemeGroupVersion.WithResource("persistentvolumes"),
-	} {
-		if err := poll(ctx, func() (bool, error) { return s.deleteAll(ctx, r, ours) }); err != nil {
-			return err
-		}
+	if err := s.deleteKinds(ctx, snapshots(), snapshotContents(), snapshotClasses()); err != nil {
+		return err
 	}
 	for _, id := range s.storage.driver.Snapshots() {
 		if err := s.deleteAtDriver(ctx, id, ""); err != nil {
 			return err
 		}
 	}
+	return s.endClaims(ctx)
+}
+
+// endClaims deletes all claims, their volumes and events of sequences, whatever keeps them, and what their drivers
+// keep.
+func (s side) endClaims(ctx context.Context) error {
+	core := corev1.SchemeGroupVersion
+	if err := s.deleteKinds(ctx, core.WithResource("persistentvolumeclaims"), core.WithResource("persistentvolumes"),
+		core.WithResource("events"), storagev1.SchemeGroupVersion.WithResource("volumeattributesclasses")); err != nil {
+		return err
+	}
 	for _, v := range s.storage.driver.Volumes() {
-		if ours(v.ID) {
+		if s.memory.space.MatchString(v.ID) {
 			if err := s.deleteAtDriver(ctx, "", v.ID); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// deleteKinds deletes the objects of sequences until there are none.
+func (s side) deleteKinds(ctx context.Context, kinds ...schema.GroupVersionResource) error {
+	ours := func(name string) bool { return s.memory.space.MatchString(name) }
+	for _, r := range kinds {
+		if err := poll(ctx, func() (bool, error) { return s.deleteAll(ctx, r, ours) }); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -10,9 +10,9 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// TestSnapshotsRealKubelet: in a cluster of Kubernetes with a kubelet, a snapshot has what a Pod had written before, and
-// a larger claim that is made of it has a filesystem of its own size. The bundled driver grows it; beside a kubelet
-// nobody else does.
+// TestSnapshotsRealKubelet: in a cluster of Kubernetes with a kubelet, a snapshot has what a Pod had written
+// before, and a larger claim that is made of it has a filesystem of its own size. The bundled driver grows it;
+// beside a kubelet nobody else does.
 func TestSnapshotsRealKubelet(t *testing.T) {
 	h := newKubeletCluster(t, "provisioner", "attacher", "snapshotter", "snapshot-controller")
 	h.serveSnapshots(h.ctx, t)

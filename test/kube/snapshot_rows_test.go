@@ -36,8 +36,8 @@ func snapshotRows() []row {
 			"listing, is a matter of who is first",
 		func(d difference, line string) bool { return slices.ContainsFunc(subjectsOf(d, line), listedBySecret) },
 	}, row{
-		"Kubernetes' snapshotter writes all annotations of a content at once, whenever it asks for the snapshot again, and so" +
-			" takes away what the snapshot-controller has just written there",
+		"Kubernetes' snapshotter writes all annotations of a content at once, whenever it asks for the snapshot again," +
+			" and so takes away what the snapshot-controller has just written there",
 		func(d difference, line string) bool { return slices.ContainsFunc(subjectsOf(d, line), overwritten) },
 	}, row{
 		"whether a call was under way when the controllers ended depends on their pauses; what it has done shows when the " +

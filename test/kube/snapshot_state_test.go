@@ -21,8 +21,8 @@ import (
 // repeated.
 const aside = "aside: "
 
-// snapshotVersions returns a text that changes with all that is compared.
-func (s side) snapshotVersions(ctx context.Context) (string, error) {
+// comparedVersions returns a text that changes with all that is compared.
+func (s side) comparedVersions(ctx context.Context) (string, error) {
 	all, err := s.states(ctx)
 	if err != nil {
 		return "", err

@@ -160,8 +160,11 @@ func (s side) snapshotted(ctx context.Context, out state) error {
 
 // removeSnapshots deletes all snapshots with their finalizers.
 func (s side) removeSnapshots(ctx context.Context) error {
-	if s.snapshotting {
+	switch {
+	case s.snapshotting:
 		return s.endSnapshots(ctx)
+	case s.modifying:
+		return s.endClaims(ctx)
 	}
 	all, err := s.dynamic.Resource(snapshots()).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -24,8 +24,8 @@ const quiet = 3 * syncPeriod
 // rest waits until a side is at rest.
 func (s side) rest(ctx context.Context) error {
 	pause, versions := syncPeriod/4, s.versions
-	if s.snapshotting {
-		pause, versions = syncPeriod, s.snapshotVersions
+	if s.snapshotting || s.modifying {
+		pause, versions = syncPeriod, s.comparedVersions
 	}
 	if s.attaching {
 		pause, versions = syncPeriod, s.attachVersions
@@ -82,8 +82,11 @@ type state map[string][]string
 
 // states returns the state of each sequence.
 func (s side) states(ctx context.Context) (state, error) {
-	if s.snapshotting {
+	switch {
+	case s.snapshotting:
 		return s.snapshotStates(ctx)
+	case s.modifying:
+		return s.modifyStates(ctx)
 	}
 	return s.boundStates(ctx)
 }

@@ -254,7 +254,7 @@ func (s side) stored(out state) error {
 	for _, c := range calls[s.memory.calls:] {
 		if !slices.Contains([]string{
 			"CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume", "CreateSnapshot",
-			"DeleteSnapshot", "ListSnapshots",
+			"DeleteSnapshot", "ListSnapshots", methodModify,
 		}, c.Method) {
 			continue
 		}

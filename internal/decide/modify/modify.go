@@ -92,7 +92,7 @@ func change(f Facts, target string) Plan {
 			strings.TrimSuffix("the volume of claim "+c.Name+" cannot have the attributes of class "+target+": "+Failure(c),
 				": "))
 	case f.Class == nil:
-		return missing(c, target)
+		return missing(f, target)
 	case f.Class.DriverName != v.Spec.CSI.Driver:
 		return impossible(fmt.Sprintf("VolumeAttributesClass %s is for driver %s, not for %s", target, f.Class.DriverName,
 			v.Spec.CSI.Driver))
@@ -105,12 +105,13 @@ func change(f Facts, target string) Plan {
 	return p
 }
 
-// missing is the plan for a claim whose class does not exist. A change that has begun stays so until the class is there
-// again: nobody else knows its parameters.
-func missing(c *corev1.PersistentVolumeClaim, target string) Plan {
+// missing is the plan for a claim whose class does not exist. A change that may be in progress, or that the claim does
+// not ask for any more, stays begun until the class is there again: nobody else knows its parameters.
+func missing(f Facts, target string) Plan {
 	p := impossible("VolumeAttributesClass " + target + " does not exist")
-	if s := c.Status.ModifyVolumeStatus; s == nil || s.Status == corev1.PersistentVolumeClaimModifyVolumeInfeasible ||
-		isBegun(c) && s.TargetVolumeAttributesClassName != target {
+	if s := f.Claim.Status.ModifyVolumeStatus; s == nil ||
+		s.Status == corev1.PersistentVolumeClaimModifyVolumeInfeasible ||
+		isBegun(f.Claim) && f.Refused && wish(f.Claim) != "" {
 		p.Step = Wait
 	}
 	return p

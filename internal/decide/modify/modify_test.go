@@ -94,6 +94,8 @@ func TestClaims(t *testing.T) {
 		{"it wanted a class that there was not, and wants its own again", of(as(claim("silver"), pending, ""))},
 		{"the change has begun", of(as(claim("gold"), begun, "gold"))},
 		{"the change has begun, and the class has gone", of(as(claim("gold"), begun, "gold"), absent)},
+		{"the driver has refused, and the class has gone", of(as(claim("gold"), begun, "gold"), refused, absent)},
+		{"it gave up what the driver has refused, and the class has gone", of(as(claim(""), begun, "gold"), refused, absent)},
 		{"it changed its mind, and the driver may be at work", of(as(claim("silver"), begun, "gold"))},
 		{"it changed its mind, and the driver has refused", of(as(claim("silver"), begun, "gold"), refused)},
 		{"then there is no such class", of(as(claim("iron"), begun, "gold"), refused, absent)},

@@ -1,0 +1,172 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+)
+
+// TestModifyIsKubernetes plays the same sequences to volplane's modifier and to Kubernetes' resizer, each with a
+// driver of its own and beside what makes volumes larger. It compares all claims, volumes and events, the calls of
+// the drivers and what these have been told of their volumes. Both programs are killed.
+func TestModifyIsKubernetes(t *testing.T) {
+	t.Parallel()
+	compareAll(t, modifyDifferential(t))
+}
+
+// modifyDifferential starts both sides.
+func modifyDifferential(t *testing.T) *differential {
+	t.Helper()
+	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
+	ours.modifying, theirs.modifying = true, true
+	for _, s := range []side{ours, theirs} {
+		s.storage.start(t, func(c *csitest.Config) { c.Node.Expand = false })
+		s.storage.modifies()
+	}
+	ours.startController(func() func() { return ours.ourModifier(t) })
+	theirs.startController(func() func() { return theirs.theirResizer(t) })
+	return &differential{
+		sides: []side{ours, theirs}, usual: 20, draw: drawModifying, beyond: beyondModifying,
+		allowed: func(ours, theirs []string) string { return explain(ours, theirs, modifyRows()) }, counted: map[string]int{},
+	}
+}
+
+// ourModifier runs volplane's controllers that change volumes, as a program that can be killed.
+func (s side) ourModifier(t *testing.T) (stop func()) {
+	t.Helper()
+	p := startProgram(t, "volplane", "controller", "--controllers=modifier,resizer", "--leader-election=false",
+		"--csi-address="+s.storage.driver.Socket, "--kubeconfig="+s.server.AdminKubeconfig())
+	return func() {
+		p.kill()
+		if said := p.log.String(); strings.Contains(said, "not declared") {
+			t.Errorf("volplane said:\n%s", said)
+		}
+	}
+}
+
+// theirResizer runs Kubernetes' resizer, which also changes attributes. It looks at everything again after a second,
+// not after 10 minutes: it forgets a claim that it sees before the claim's volume.
+func (s side) theirResizer(t *testing.T) (stop func()) {
+	t.Helper()
+	return s.run(t, "csi-resizer", "--csi-address="+s.storage.driver.Socket, "--leader-election=false",
+		"--feature-gates=VolumeAttributesClass=true", "--kube-api-qps=5000", "--kube-api-burst=5000",
+		"--modify-timeout=1m", "--resize-timeout=1m", "--workers="+strconv.Itoa(2*batch), "--resync-period=1s",
+		"--retry-interval-start=100ms", "--retry-interval-max="+longestRetry.String())
+}
+
+// beyondModifying returns what of calls and events is wrong, though their numbers are not the same at both sides.
+// Kubernetes drops events when a thousand wait to be written, and after 25 about an object: what it has told of a claim
+// must be told here.
+func beyondModifying(ours, theirs []string) string {
+	wrong := calledTooOften(ours, theirs)
+	for _, line := range theirs {
+		if strings.HasPrefix(line, aside+"told of ") && !slices.Contains(ours, line) {
+			wrong += "  kubernetes  " + line + "\n"
+		}
+	}
+	return wrong
+}
+
+// calledTooOften names the volumes for which volplane's driver was called much more often than that of Kubernetes,
+// whose pauses are short here. What each side does by itself when it starts anew is allowed to it.
+func calledTooOften(ours, theirs []string) string {
+	var b strings.Builder
+	for _, line := range ours {
+		v, n, ok := callsIn(line)
+		if !ok {
+			continue
+		}
+		other := 0
+		for _, l := range theirs {
+			if w, m, ok := callsIn(l); ok && v == w {
+				other = m
+			}
+		}
+		if n > 2*other+5 {
+			fmt.Fprintf(&b, "  volplane    called ControllerModifyVolume of %s %d times, Kubernetes %d times\n", v, n, other)
+		}
+	}
+	return b.String()
+}
+
+// callsIn returns what a line says of the number of calls for a volume.
+func callsIn(line string) (v string, n int, ok bool) {
+	_, err := fmt.Sscanf(line, aside+"called %s %d times", &v, &n)
+	return v, n, err == nil
+}
+
+// awakeName of attributes and claims shows that the controllers run: awakeModifying waits until a side has changed
+// the attributes of a volume.
+func (s side) awakeModifying(ctx context.Context, name string) error {
+	vac := &storagev1.VolumeAttributesClass{
+		ObjectMeta: metav1.ObjectMeta{Name: awakeName}, DriverName: driverName, Parameters: map[string]string{"iops": "1"},
+	}
+	if _, err := s.client.StorageV1().VolumeAttributesClasses().Create(ctx, vac, metav1.CreateOptions{}); err != nil &&
+		!apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	c := claimOf(name, "")
+	c.Spec.VolumeAttributesClassName = ptr.To(awakeName)
+	claims := s.client.CoreV1().PersistentVolumeClaims("default")
+	if err := s.makeModifiable(ctx, "default", c, csiVolume(name, driverName, corev1.ReadWriteOnce)); err != nil {
+		return err
+	}
+	err := poll(ctx, func() (bool, error) {
+		c, err := claims.Get(ctx, name, metav1.GetOptions{})
+		return err == nil && ptr.Deref(c.Status.CurrentVolumeAttributesClassName, "") == awakeName, err
+	})
+	if err != nil {
+		return fmt.Errorf("%s changes no attributes: %w", s.name, err)
+	}
+	if err := s.unprotectClaim(ctx, "default", name); err != nil {
+		return err
+	}
+	if err := claims.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	if err := s.client.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	if _, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, name, types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !refused(err) {
+		return err
+	}
+	return s.deleteAtDriver(ctx, "", "id-"+name)
+}
+
+// touchClaims ends the pauses of volplane's modifier, which looks at a claim again when that is bound anew; those of
+// Kubernetes are short here, and it would take a claim that is not bound for one without work.
+func (s side) touchClaims(ctx context.Context, space string) error {
+	if s.name != "volplane" {
+		return nil
+	}
+	all, err := s.client.CoreV1().PersistentVolumeClaims(space).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range all.Items {
+		if all.Items[i].Status.Phase != corev1.ClaimBound {
+			continue
+		}
+		for _, phase := range []corev1.PersistentVolumeClaimPhase{corev1.ClaimLost, corev1.ClaimBound} {
+			_, err := s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, all.Items[i].Name, types.MergePatchType,
+				fmt.Appendf(nil, `{"status":{"phase":%q}}`, phase), metav1.PatchOptions{}, "status")
+			if err != nil && !refused(err) {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package kube
+
+import (
+	"slices"
+	"strings"
+)
+
+// Reasons for which what is about changes of attributes may differ.
+const (
+	reasonNoticed = "a class of attributes that is made later is noticed; Kubernetes looks for it again when the claim" +
+		" wants another one, or when its program starts anew"
+	reasonStrange = "a class of attributes of another driver is refused; Kubernetes asks its own driver for what" +
+		" it says"
+	reasonLeaving = "the volume of a claim that is being deleted is not changed or grown any more; Kubernetes goes on"
+	reasonForGood = "what a driver has refused with InvalidArgument is asked for again after five minutes, when the " +
+		"controller starts anew as well; the pause of Kubernetes is short here, and none when its program starts anew"
+)
+
+// modifyReason is one of the reasons; explains tells whether it is the reason for what differs about a claim.
+type modifyReason struct {
+	reason   string
+	explains func(about changed) bool
+}
+
+// changed is a claim in both states, with its volume.
+type changed struct {
+	difference
+	claim        string
+	ours, theirs string
+}
+
+// modifyReasons are all reasons that are on purpose.
+func modifyReasons() []modifyReason {
+	return []modifyReason{
+		{reasonNoticed, func(about changed) bool {
+			return strings.Contains(about.theirs, " change=Pending:") && has(about.difference.ours,
+				"attributes "+field(about.theirs, "wants=")+" of ") && !strings.Contains(about.ours, " change=Pending:")
+		}},
+		{reasonStrange, func(about changed) bool {
+			return strings.Contains(about.ours, " wants=strange ") && !strings.Contains(about.ours, "strange is in progress")
+		}},
+		{reasonLeaving, func(about changed) bool {
+			return strings.Contains(about.ours, " going=true ") && (!strings.Contains(about.ours, " change=none ") ||
+				field(about.ours, "wants=") != field(about.ours, "has=") ||
+				field(about.ours, "requests=") != field(about.ours, "capacity="))
+		}},
+		{reasonForGood, func(about changed) bool {
+			return strings.Contains(about.ours, " change=Infeasible:"+field(about.ours, "wants=")+" ")
+		}},
+	}
+}
+
+// modifyRows judge what is about changes of attributes.
+func modifyRows() []row {
+	var out []row
+	for _, r := range modifyReasons() {
+		out = append(out, row{r.reason, func(d difference, line string) bool {
+			about, ok := changedIn(d, line)
+			return ok && r.explains(about)
+		}})
+	}
+	return append(out, row{
+		"whether a call was under way when the controllers ended depends on their pauses; what it has done is undone " +
+			"when the driver does what is asked next",
+		func(d difference, line string) bool {
+			about, ok := changedIn(d, line)
+			v := "-" + strings.Replace(about.claim, "c", "v", 1)
+			// Such a call keeps a claim whose class has gone since from saying that it waits for the class.
+			begun := func(l string) string { return strings.Replace(l, " change=Pending:", " change=InProgress:", 1) }
+			return ok && !strings.Contains(about.ours, " change=none ") && begun(about.ours) == begun(about.theirs) &&
+				has(slices.Concat(d.ours, d.theirs), unanswered+methodModify, v)
+		},
+	})
+}
+
+// changedIn returns the claim that a line is about.
+func changedIn(d difference, line string) (changed, bool) {
+	for _, l := range slices.Concat(d.ours, d.theirs) {
+		claim, _, ok := strings.Cut(strings.TrimPrefix(l, "claim "), " ")
+		if !ok || !strings.HasPrefix(l, "claim ") ||
+			!about(line, []string{claim, strings.Replace(claim, "c", "v", 1)}) {
+			continue
+		}
+		return changed{d, claim, lineOf(d.ours, "claim "+claim+" "), lineOf(d.theirs, "claim "+claim+" ")}, true
+	}
+	return changed{}, false
+}
