@@ -3,7 +3,6 @@ package groupsnapshotter
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -13,6 +12,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/controller/contents"
 	"volplane.dev/volplane/internal/decide/groupsnapshot"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
@@ -28,13 +28,6 @@ const (
 // maxSteps is more than the steps that a group with a hundred members can need at once. A key that needs more is looked
 // at again.
 const maxSteps = 500
-
-var (
-	// errSteps says that a key had more to do than expected.
-	errSteps = errors.New("more steps than expected; it is looked at again")
-	// errAbsent says that the API server itself has said that an object does not exist.
-	errAbsent = errors.New("the object does not exist")
-)
 
 // BindingDeclaration is what the group-snapshot-controller reads and writes.
 func BindingDeclaration() controller.Declaration {
@@ -93,29 +86,10 @@ func NewBinding(env controller.Env) *controller.Controller {
 }
 
 func (c *binding) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	next := map[string]func(context.Context, controller.Key, bool) (done bool, err error){
+	next := map[string]contents.Step{
 		kindGroup: c.stepGroup, kindContent: c.stepContent, kindMember: c.stepMember,
 	}[key.Kind]
-	absent := false
-	for range maxSteps {
-		done, err := next(ctx, key, absent)
-		switch {
-		case errors.Is(err, errAbsent):
-			absent = true
-		case done || err != nil:
-			return controller.Result{}, kube.IgnoreNotFound(err)
-		}
-	}
-	return controller.Result{}, fmt.Errorf("%s: %w", key, errSteps)
-}
-
-// look reads an object from the API server itself, and returns errAbsent if there is none.
-func look[T kube.Object](ctx context.Context, w kube.Writer[T], namespace, name string) error {
-	exists, err := w.Look(ctx, namespace, name)
-	if err == nil && !exists {
-		return errAbsent
-	}
-	return err
+	return contents.Steps(ctx, key, maxSteps, next)
 }
 
 // stepGroup does the next step for a group.
@@ -128,7 +102,7 @@ func (c *binding) stepGroup(ctx context.Context, key controller.Key, absent bool
 	f.Absent = absent && f.Content == nil
 	plan := groupsnapshot.Group(f)
 	if plan.Step == groupsnapshot.Confirm {
-		return false, look(ctx, c.contents, "", groupsnapshot.ContentName(g))
+		return false, contents.Look(ctx, c.contents, "", groupsnapshot.ContentName(g))
 	}
 	err = c.apply(ctx, f, plan)
 	if then, refused := refusal(f, plan, err); refused {
@@ -217,7 +191,7 @@ func (c *binding) stepContent(ctx context.Context, key controller.Key, absent bo
 	f.Absent = absent && f.Group == nil
 	switch plan := groupsnapshot.Content(f); plan.Step {
 	case groupsnapshot.Confirm:
-		return false, look(ctx, c.groups, ref.Namespace, ref.Name)
+		return false, contents.Look(ctx, c.groups, ref.Namespace, ref.Name)
 	case groupsnapshot.WriteContent:
 		_, err = c.contents.Change(ctx, content, plan.Content)
 		return false, err
@@ -239,7 +213,7 @@ func (c *binding) stepMember(ctx context.Context, key controller.Key, absent boo
 	f.Absent = absent && f.Group == nil
 	switch plan := groupsnapshot.Membership(f); plan.Step {
 	case groupsnapshot.Confirm:
-		return false, look(ctx, c.groups, s.Namespace, parent)
+		return false, contents.Look(ctx, c.groups, s.Namespace, parent)
 	case groupsnapshot.WriteSnapshot:
 		_, err = c.snapshots.Change(ctx, s, plan.Snapshot)
 		return true, err

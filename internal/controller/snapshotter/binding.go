@@ -3,7 +3,6 @@ package snapshotter
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +12,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/controller/contents"
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
@@ -27,9 +27,6 @@ const (
 
 // maxSteps is more than the steps that a key can need at once. A key that needs more is looked at again.
 const maxSteps = 10
-
-// errSteps says that a key had more to do than expected.
-var errSteps = errors.New("more steps than expected; it is looked at again")
 
 // BindingDeclaration is what the snapshot-controller reads and writes.
 func BindingDeclaration() controller.Declaration {
@@ -80,24 +77,11 @@ func NewBinding(env controller.Env) *controller.Controller {
 }
 
 func (c *binding) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	next := map[string]func(context.Context, controller.Key, bool) (done bool, err error){
+	next := map[string]contents.Step{
 		kindSnapshot: c.stepSnapshot, kindContent: c.stepContent, kindClaim: c.stepClaim,
 	}[key.Kind]
-	absent := false
-	for range maxSteps {
-		done, err := next(ctx, key, absent)
-		switch {
-		case errors.Is(err, errAbsent):
-			absent = true
-		case done || err != nil:
-			return controller.Result{}, kube.IgnoreNotFound(err)
-		}
-	}
-	return controller.Result{}, fmt.Errorf("%s: %w", key, errSteps)
+	return contents.Steps(ctx, key, maxSteps, next)
 }
-
-// errAbsent says that the API server itself has said that an object does not exist.
-var errAbsent = errors.New("the object does not exist")
 
 // stepSnapshot does the next step for a snapshot.
 func (c *binding) stepSnapshot(ctx context.Context, key controller.Key, absent bool) (done bool, err error) {
@@ -109,22 +93,13 @@ func (c *binding) stepSnapshot(ctx context.Context, key controller.Key, absent b
 	f.Absent = absent && f.Content == nil
 	plan := snapshot.Snapshot(f)
 	if plan.Step == snapshot.Confirm {
-		return false, look(ctx, c.contents, "", snapshot.ContentName(s))
+		return false, contents.Look(ctx, c.contents, "", snapshot.ContentName(s))
 	}
 	err = c.apply(ctx, f, plan)
 	if then, refused := refusal(f, plan, err); refused {
 		return true, errors.Join(err, c.apply(ctx, f, then))
 	}
 	return plan.Step == snapshot.Nothing, err
-}
-
-// look reads an object from the API server itself, and returns errAbsent if there is none.
-func look[T kube.Object](ctx context.Context, w kube.Writer[T], namespace, name string) error {
-	exists, err := w.Look(ctx, namespace, name)
-	if err == nil && !exists {
-		return errAbsent
-	}
-	return err
 }
 
 // refusal decides about a write that the API server has refused for good; refused is false for any other answer.
@@ -189,7 +164,7 @@ func (c *binding) stepContent(ctx context.Context, key controller.Key, absent bo
 	f.Absent = absent && f.Snapshot == nil
 	switch plan := snapshot.Content(f); plan.Step {
 	case snapshot.Confirm:
-		return false, look(ctx, c.snapshots, ref.Namespace, ref.Name)
+		return false, contents.Look(ctx, c.snapshots, ref.Namespace, ref.Name)
 	case snapshot.WriteContent:
 		_, err = c.contents.Change(ctx, content, plan.Content)
 		return false, err
