@@ -11,7 +11,7 @@ import (
 func Taken(s *csipb.Snapshot) snapshot.Taken {
 	return snapshot.Taken{
 		Handle: s.GetSnapshotId(), Source: s.GetSourceVolumeId(), Bytes: s.GetSizeBytes(), Ready: s.GetReadyToUse(),
-		Created: Nanoseconds(s.GetCreationTime()),
+		Created: Nanoseconds(s.GetCreationTime()), Group: s.GetGroupSnapshotId(),
 	}
 }
 

@@ -50,7 +50,7 @@ func BindingDeclaration() controller.Declaration {
 				Only("spec.volumeGroupSnapshotRef", "spec.volumeGroupSnapshotClassName", kube.Annotation(volume.AnnGroupDeleting)).
 				Shared(kept, kube.Finalizer(volume.FinalizerGroupContentBound)),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshots, "get", "create", "patch", "delete").
-				Only(kube.Finalizer(volume.FinalizerSnapshotInGroup)),
+				Only(kube.Finalizer(volume.FinalizerSnapshotInGroup), "metadata.ownerReferences"),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents, "get", "create", "patch").
 				Shared(made, "creation", "spec.volumeSnapshotRef"),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents+"/status", "patch").Shared(says, "status"),
@@ -154,6 +154,8 @@ func (c *binding) applyMember(ctx context.Context, p groupsnapshot.Plan) (err er
 	switch p.Step {
 	case groupsnapshot.CreateSnapshot:
 		_, _, err = c.snapshots.Ensure(ctx, p.Snapshot)
+	case groupsnapshot.WriteSnapshot:
+		_, err = c.snapshots.Change(ctx, p.Was, p.Snapshot)
 	case groupsnapshot.DeleteSnapshot:
 		err = c.snapshots.Delete(ctx, p.Snapshot, metav1.DeleteOptions{})
 	case groupsnapshot.CreateMember:
@@ -215,8 +217,7 @@ func (c *binding) stepMember(ctx context.Context, key controller.Key, absent boo
 	case groupsnapshot.Confirm:
 		return false, contents.Look(ctx, c.groups, s.Namespace, parent)
 	case groupsnapshot.WriteSnapshot:
-		_, err = c.snapshots.Change(ctx, s, plan.Snapshot)
-		return true, err
+		return true, c.applyMember(ctx, plan)
 	default:
 		c.tell(s, plan)
 		return true, nil

@@ -19,12 +19,7 @@ func (c *binding) watch() {
 	c.groups.Watch(c.groupChanged)
 	c.contents.Watch(c.contentChanged)
 	c.snapshots.Watch(c.snapshotChanged)
-	c.members.Watch(func(before, after *snapshotv1.VolumeSnapshotContent) {
-		ref := controller.Latest(before, after).Spec.VolumeSnapshotRef
-		if s, ok := c.snapshots.Get(ref.Namespace + "/" + ref.Name); ok {
-			c.enqueueParent(s)
-		}
-	})
+	c.members.Watch(c.memberChanged)
 	c.Caches.GroupClasses().Watch(func(_, _ *groupv1.VolumeGroupSnapshotClass) {
 		c.enqueueUntaken(c.groups.List())
 	})
@@ -34,6 +29,24 @@ func (c *binding) watch() {
 			c.enqueueUntaken(c.groups.By(cluster.GroupsByNamespace, ref.Namespace))
 		}
 	})
+}
+
+// memberChanged has the group looked at that a content is about, also if it is only known by its driver's handle.
+func (c *binding) memberChanged(before, after *snapshotv1.VolumeSnapshotContent) {
+	last := controller.Latest(before, after)
+	ref := last.Spec.VolumeSnapshotRef
+	s, ok := c.snapshots.Get(ref.Namespace + "/" + ref.Name)
+	if ok {
+		c.enqueueParent(s)
+	}
+	if !ok || groupsnapshot.ParentOf(s) != "" || last.Status == nil || last.Status.VolumeGroupSnapshotHandle == nil {
+		return
+	}
+	for _, of := range c.contents.By(cluster.ContentsByDriver, last.Spec.Driver) {
+		if groupsnapshot.HandleOf(of) == *last.Status.VolumeGroupSnapshotHandle {
+			c.enqueue(of.Spec.VolumeGroupSnapshotRef.Namespace, of.Spec.VolumeGroupSnapshotRef.Name)
+		}
+	}
 }
 
 func (c *binding) enqueue(namespace, name string) {

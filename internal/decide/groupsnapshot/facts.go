@@ -83,8 +83,16 @@ func OthersOf(
 
 // groupOf returns the handle of the group that the content of a snapshot says it is a member of.
 func groupOf(s *snapshotv1.VolumeSnapshotContent) string {
-	if group := s.Annotations[volume.AnnGroupSnapshotHandle]; group != "" || s.Status == nil {
+	if group := s.Annotations[volume.AnnGroupSnapshotHandle]; group != "" {
 		return group
+	}
+	return toldGroup(s)
+}
+
+// toldGroup returns the handle of the group that a snapshot is a part of, as its driver has said; "" if there is none.
+func toldGroup(s *snapshotv1.VolumeSnapshotContent) string {
+	if s.Status == nil {
+		return ""
 	}
 	return ptr.Deref(s.Status.VolumeGroupSnapshotHandle, "")
 }

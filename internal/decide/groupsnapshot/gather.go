@@ -23,7 +23,7 @@ func FactsOf(view cluster.View, g *groupv1.VolumeGroupSnapshot, now metav1.Time)
 	}
 	switch {
 	case f.Content != nil:
-		f.Members = membersOf(view, f)
+		f.Members, f.Given = membersOf(view, f), givenOf(view, f)
 	case givenTo(g) == "" && g.DeletionTimestamp == nil:
 		for _, c := range Chosen(g, view.Claims.List()) {
 			f.Sources = append(f.Sources, Source{c, cluster.Find(view.Volumes, c.Spec.VolumeName)})
@@ -53,6 +53,28 @@ func membersOf(view cluster.View, f Facts) []Member {
 		}
 		out = append(out, m)
 	}
+	return out
+}
+
+// givenOf returns the snapshots of a group that somebody else has taken whose owner the group is to be: the driver has
+// said of their contents that they are parts of the group.
+func givenOf(view cluster.View, f Facts) []*snapshotv1.VolumeSnapshot {
+	c, given := f.Content, f.Content.Spec.Source.GroupSnapshotHandles
+	if given == nil || !isOf(c, f.Group) {
+		return nil
+	}
+	var out []*snapshotv1.VolumeSnapshot
+	for _, handle := range given.VolumeSnapshotHandles {
+		for _, of := range view.SnapshotContents.By(cluster.ContentsByHandle, handle) {
+			ref := of.Spec.VolumeSnapshotRef
+			s := cluster.Find(view.Snapshots, ref.Namespace+"/"+ref.Name)
+			if of.Spec.Driver == c.Spec.Driver && toldGroup(of) == given.VolumeGroupSnapshotHandle && s != nil &&
+				s.UID == ref.UID && s.Namespace == f.Group.Namespace && cluster.GroupOf(s) == nil {
+				out = append(out, s)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *snapshotv1.VolumeSnapshot) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 

@@ -70,7 +70,18 @@ func (f Facts) ready() Plan {
 		return f.failed(volume.ReasonGroupMisbound, "user",
 			"content "+f.Content.Name+" is not bound to group snapshot "+g.Name)
 	}
+	if len(f.Given) > 0 {
+		return f.own(f.Given[0])
+	}
 	return nothing(volume.ReasonGroupReady, "", "group snapshot "+g.Name+" is ready to use")
+}
+
+// own makes a group the owner of a snapshot that is a part of it, so that both go together.
+func (f Facts) own(s *snapshotv1.VolumeSnapshot) Plan {
+	next := s.DeepCopy()
+	next.OwnerReferences = append(next.OwnerReferences, ownerOf(f.Group))
+	return Plan{Step: WriteSnapshot, Was: s, Snapshot: next, Because: because(volume.ReasonGroupPending, groupController,
+		"snapshot "+s.Name+" becomes a member of group snapshot "+f.Group.Name)}
 }
 
 // missing is the reason of a content that is gone. No other group is taken in its place: that would have other data.
@@ -138,6 +149,9 @@ func (f Facts) follow() Plan {
 		if p := f.member(m); p.Step != Nothing || p.Because.Reason != "" {
 			return p
 		}
+	}
+	if len(f.Given) > 0 {
+		return f.own(f.Given[0])
 	}
 	g, c := f.Group, f.Content
 	why := because(volume.ReasonGroupPending, c.Spec.Driver,

@@ -139,6 +139,11 @@ func TestGroupGiven(t *testing.T) {
 			f.Group.Spec.VolumeGroupSnapshotClassName, f.Class = ptr.To("fast"), fast("fast")
 		})},
 		{"it is bound already", group(prebound, held, func(f *Facts) { f.Content.Spec.VolumeGroupSnapshotRef.UID = "u" })},
+		{"a snapshot of a member becomes its own", group(prebound, held, theirs)},
+		{"also after the group is ready", group(prebound, held, theirs, func(f *Facts) {
+			f.Content.Status = &groupv1.VolumeGroupSnapshotContentStatus{ReadyToUse: ptr.To(true)}
+			f.Group, _ = copied(f.Group, f.Content)
+		})},
 		{"the content does not exist, and the group is not kept", group(prebound, lost)},
 		{"the content is for another name", group(prebound, func(f *Facts) {
 			f.Content.Spec.VolumeGroupSnapshotRef.Name = "another"

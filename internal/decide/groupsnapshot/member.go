@@ -93,11 +93,15 @@ func (f Facts) snapshotOf(name string, m Member) *snapshotv1.VolumeSnapshot {
 	return &snapshotv1.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: g.Namespace, Name: name, Finalizers: finalizers,
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: groupv1.SchemeGroupVersion.String(), Kind: volume.KindGroup, Name: g.Name, UID: g.UID,
-			}},
+			OwnerReferences: []metav1.OwnerReference{ownerOf(g)},
 		},
 		Spec: snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim}},
+	}
+}
+
+func ownerOf(g *groupv1.VolumeGroupSnapshot) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: groupv1.SchemeGroupVersion.String(), Kind: volume.KindGroup, Name: g.Name, UID: g.UID,
 	}
 }
 
@@ -174,6 +178,6 @@ func Membership(f MemberFacts) Plan {
 	next := s.DeepCopy()
 	next.Finalizers = slices.DeleteFunc(next.Finalizers,
 		func(finalizer string) bool { return finalizer == volume.FinalizerSnapshotInGroup })
-	return Plan{Step: WriteSnapshot, Snapshot: next, Because: because(volume.ReasonTerminating, "snapshot-controller",
-		"snapshot "+s.Name+" is being deleted, and its group is gone")}
+	return Plan{Step: WriteSnapshot, Was: s, Snapshot: next, Because: because(volume.ReasonTerminating,
+		"snapshot-controller", "snapshot "+s.Name+" is being deleted, and its group is gone")}
 }

@@ -30,6 +30,8 @@ type Facts struct {
 	Sources []Source
 	// Members are what the driver has taken for the content, in the order of its status.
 	Members []Member
+	// Given are snapshots of members of a group that somebody else has taken, whose owner the group is not yet, in order.
+	Given []*snapshotv1.VolumeSnapshot
 	// Children are the snapshots whose owner the group is, in order.
 	Children []Child
 	// Now is the time at which errors are noted.
@@ -77,7 +79,7 @@ const (
 	Confirm
 	// CreateSnapshot creates Plan.Snapshot, a member.
 	CreateSnapshot
-	// WriteSnapshot writes Plan.Snapshot, except its status.
+	// WriteSnapshot writes Plan.Snapshot over Plan.Was, except its status.
 	WriteSnapshot
 	// DeleteSnapshot deletes Plan.Snapshot.
 	DeleteSnapshot
@@ -91,10 +93,11 @@ const (
 
 // Plan is the next step and its reason.
 type Plan struct {
-	Step     Step
-	Group    *groupv1.VolumeGroupSnapshot
-	Content  *groupv1.VolumeGroupSnapshotContent
-	Snapshot *snapshotv1.VolumeSnapshot
+	Step    Step
+	Group   *groupv1.VolumeGroupSnapshot
+	Content *groupv1.VolumeGroupSnapshotContent
+	// Snapshot is a member, and Was the same as it is.
+	Snapshot, Was *snapshotv1.VolumeSnapshot
 	// Member is the content of a member, and Before the same as it is.
 	Member, Before *snapshotv1.VolumeSnapshotContent
 	// Binds says that the written content gets the group's identity.

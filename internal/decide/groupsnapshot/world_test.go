@@ -125,6 +125,12 @@ func prebound(f *Facts) {
 	f.Content.Name, f.Content.Spec.VolumeGroupSnapshotClassName = "admins", nil
 }
 
+// theirs has a bound content, and a snapshot of a member that an administrator has made.
+func theirs(f *Facts) {
+	f.Content.Spec.VolumeGroupSnapshotRef.UID = "u"
+	f.Given = []*snapshotv1.VolumeSnapshot{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}}}
+}
+
 func deleted(f *Facts)   { f.Group.DeletionTimestamp = ptr.To(now()) }
 func absent(f *Facts)    { f.Absent = true }
 func lost(f *Facts)      { f.Content = nil }
@@ -192,6 +198,8 @@ func stepText(t *testing.T, p Plan, before any) string {
 // written returns the object that a plan changes; nil for a new one.
 func written(f Facts, p Plan) any {
 	switch p.Step {
+	case WriteSnapshot:
+		return p.Was
 	case WriteGroup, WriteStatus:
 		return f.Group
 	case WriteContent:

@@ -19,6 +19,8 @@ type Taken struct {
 	// need; 0 if the driver does not say.
 	Created, Bytes int64
 	Ready          bool
+	// Group is the handle of the driver's group that it is a part of; "" if it is none.
+	Group string
 }
 
 // Answer is the result of a call of the driver about a snapshot.
@@ -103,8 +105,12 @@ func (f DriverFacts) taken(t Taken) DriverPlan {
 	if t.Bytes > 0 {
 		s.RestoreSize = &t.Bytes
 	}
+	if t.Group != "" && c.Spec.Source.SnapshotHandle != nil {
+		// Only what somebody else has taken can be a part of a group that nobody here has asked for.
+		s.VolumeGroupSnapshotHandle = &t.Group
+	}
 	if c.Status != nil {
-		s.VolumeGroupSnapshotHandle = c.Status.VolumeGroupSnapshotHandle
+		s.VolumeGroupSnapshotHandle = cmp.Or(c.Status.VolumeGroupSnapshotHandle, s.VolumeGroupSnapshotHandle)
 		s.CreationTime = cmp.Or(c.Status.CreationTime, s.CreationTime)
 		s.RestoreSize = cmp.Or(c.Status.RestoreSize, s.RestoreSize)
 	}
@@ -126,7 +132,7 @@ func (f DriverFacts) taken(t Taken) DriverPlan {
 func unchanged(a, b *snapshotv1.VolumeSnapshotContentStatus) bool {
 	return a != nil && a.Error == nil && ptr.Equal(a.SnapshotHandle, b.SnapshotHandle) &&
 		ptr.Equal(a.ReadyToUse, b.ReadyToUse) && ptr.Equal(a.CreationTime, b.CreationTime) &&
-		ptr.Equal(a.RestoreSize, b.RestoreSize)
+		ptr.Equal(a.RestoreSize, b.RestoreSize) && ptr.Equal(a.VolumeGroupSnapshotHandle, b.VolumeGroupSnapshotHandle)
 }
 
 // AfterLook decides about the answer to GetSnapshot or ListSnapshots. A snapshot that is not there has no handle.

@@ -238,6 +238,8 @@ func TestAnswers(t *testing.T) {
 			at(of(contained, intended, contentGoing, contentGone)), shot(Taken{Created: 7}),
 		},
 		{"it is found", AfterLook, at(of(given)), shot(Taken{Created: 7, Bytes: 3, Ready: true})},
+		{"it is a part of a group", AfterLook, at(of(given)), shot(Taken{Created: 7, Ready: true, Group: "g"})},
+		{"none that is taken here is one", AfterTake, at(of(contained)), shot(Taken{Created: 7, Ready: true, Group: "g"})},
 		{"it is found, and not ready", AfterLook, at(of(given)), shot(Taken{Created: 7})},
 		{"it is not found", AfterLook, at(of(given)), Answer{Answer: done}},
 		{"another one is found", AfterLook, at(of(given)), Answer{Answer: done, Taken: Taken{Handle: "shot-2"}}},
