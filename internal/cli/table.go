@@ -9,12 +9,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	kjson "sigs.k8s.io/json"
 )
 
 // acceptTable requests the server's own table format.
 const acceptTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
-func fromJSON(data []byte, into any) error { return json.Unmarshal(data, into) }
+// fromJSON keeps whole numbers whole: cells of a table would print sizes in bytes as floating-point numbers.
+func fromJSON(data []byte, into any) error {
+	return kjson.UnmarshalCaseSensitivePreserveInts(data, into)
+}
 
 // table returns the server's table for the target, with the rows of all its names.
 func (o *objects) table(ctx context.Context, t target, g getOptions) (*metav1.Table, error) {
