@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -51,9 +50,9 @@ func (n *node) NodeGetVolumeHealth(
 		if err != nil {
 			return nil, failure(err)
 		}
-		if found > 0 {
-			say(csipb.VolumeHealthErrorType_DEGRADED, "FilesystemErrors", fmt.Sprintf("the kernel has found %d errors in the "+
-				"filesystem: see its log; the filesystem is checked when it is staged the next time", found))
+		if found {
+			say(csipb.VolumeHealthErrorType_DEGRADED, "FilesystemErrors", "the kernel has found errors in the filesystem: "+
+				"see its log; the filesystem is checked when it is staged the next time")
 		}
 	}
 	return &csipb.NodeGetVolumeHealthResponse{VolumeHealth: out}, nil
@@ -72,21 +71,18 @@ func mountedAtOne(paths ...string) (bool, error) {
 	return false, nil
 }
 
-// filesystemErrors returns how many errors the kernel has found in a volume's ext4 since it was last repaired; 0 if it
-// is not mounted, or another filesystem.
-func (n *node) filesystemErrors(v record) (int, error) {
+// filesystemErrors says whether the kernel has found errors in a volume's ext4 since it was last repaired; not if it is
+// not mounted, or another filesystem.
+func (n *node) filesystemErrors(v record) (found bool, err error) {
 	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
 	if err != nil || device == "" {
-		return 0, err
+		return false, err
 	}
 	text, err := os.ReadFile(filepath.Join("/sys/fs/ext4", filepath.Base(device), "errors_count"))
 	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
+		return false, nil
 	}
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(string(text)))
+	return err == nil && strings.TrimSpace(string(text)) != "0", err
 }
 
 // NodeGetStorageHealth tells of a pool that is gone, cannot be written, or is full.

@@ -71,7 +71,7 @@ func TestFilesystemErrors(t *testing.T) {
 	w.ok(os.WriteFile(trigger, []byte("test"), 0o200))
 	// The kernel counts it a little later.
 	eventually(t, "the error is told", func() bool {
-		return strings.Contains(d.health(), "DEGRADED FilesystemErrors: the kernel has found 1 errors")
+		return strings.Contains(d.health(), "DEGRADED FilesystemErrors: the kernel has found errors in the filesystem")
 	})
 	d.rest()
 	d.use()
