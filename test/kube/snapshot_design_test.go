@@ -115,6 +115,10 @@ func designs() []design {
 			changed(func(c *givenContent) { c.uid, c.policy = "11111111-2222-3333-4444-555555555555", "Retain" }),
 			deleteContent("k0"),
 		}},
+		{reasonLeft, []op{
+			class, claim, newMood(mood{unready: true}, mark), newShot("s0", "c0", ""), newShot("s1", "c0", "a"),
+			deleteSnapshot("s1"), deleteSnapshot("s0"),
+		}},
 		{reasonGoing, []op{class, claim, always("CreateSnapshot", codes.Unavailable), shot, deleteSnapshot("s0")}},
 	}
 }

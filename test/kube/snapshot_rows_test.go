@@ -80,6 +80,8 @@ const (
 		"keeps it for ever"
 	reasonSource = "a snapshot is kept before its content is looked at; Kubernetes keeps it only if the content is" +
 		" not another's"
+	reasonLeft = "a claim is let go when the last snapshot of it that was not begun is deleted; Kubernetes keeps it for" +
+		" ever"
 	reasonSuccess = "a success ends the error of an earlier attempt; Kubernetes leaves it until the snapshot is " +
 		"ready"
 )
@@ -107,6 +109,7 @@ func snapshotReasons() []snapshotRow {
 		{reasonPending, toldEarly},
 		{reasonOrphan, orphaned},
 		{reasonTime, untimed},
+		{reasonLeft, leftKept},
 	}
 }
 
@@ -134,6 +137,9 @@ func subjectsOf(d difference, line string) []subject {
 			if found := ofShot(l); found != nil && strings.Contains(l, " of claim "+claim+" ") {
 				out = append(out, subjectOf(d, found[1]))
 			}
+		}
+		if len(out) == 0 {
+			out = []subject{{difference: d}}
 		}
 		return out
 	}
@@ -244,12 +250,23 @@ func keptBefore(about subject, _ string) bool {
 // claimOnly says whether a claim differs only in being kept by Kubernetes for a snapshot without a content.
 func claimOnly(about subject, line string) bool {
 	claim, ok := strings.CutPrefix(line, "claim ")
-	if !ok || about.contentIn(about.theirs) != "" {
+	if !ok || about.shot == "" || about.contentIn(about.theirs) != "" {
 		return false
 	}
 	claim, _, _ = strings.Cut(claim, " ")
 	ours, theirs := lineOf(about.ours, "claim "+claim+" "), lineOf(about.theirs, "claim "+claim+" ")
 	return onlyKept(theirs, ours)
+}
+
+// leftKept says whether only Kubernetes keeps a claim of which no snapshot is being taken.
+func leftKept(about subject, line string) bool {
+	claim, ok := strings.CutPrefix(line, "claim ")
+	if !ok {
+		return false
+	}
+	claim, _, _ = strings.Cut(claim, " ")
+	return !has(about.theirs, "snapshot ", " of claim "+claim+" ", " ready=false ") &&
+		onlyKept(lineOf(about.theirs, "claim "+claim+" "), lineOf(about.ours, "claim "+claim+" "))
 }
 
 // keptLonger says whether only volplane keeps a claim for a snapshot that is going.

@@ -34,7 +34,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	}
 	return f.failed(volume.ReasonGroupFailed, volume.NextAfter(a.Told(), driver),
 		"driver "+driver+" took no group of snapshots for content "+c.Name+": "+a.Told()).
-		NotTaken(a.NothingTaken(p.First), c.DeletionTimestamp != nil)
+		NotTaken(a.NothingTaken(p.First), isGoing(c))
 }
 
 // afterTaken decides about a group that the driver says it has taken.
@@ -93,7 +93,7 @@ func (f DriverFacts) taken(t Taken) DriverPlan {
 	out := DriverPlan{Step: snapshot.Note, Content: c, Because: because(volume.ReasonGroupReady, "",
 		"group "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")}
 	if !t.Ready {
-		out.Repeat, out.Poll = c.DeletionTimestamp == nil, true
+		out.Repeat, out.Poll = !isGoing(c), true
 		out.Because = because(volume.ReasonGroupPending, c.Spec.Driver,
 			"group "+t.Handle+" of driver "+c.Spec.Driver+" is not ready to use yet")
 	}

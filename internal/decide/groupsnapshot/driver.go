@@ -36,13 +36,13 @@ func Driver(f DriverFacts) DriverPlan {
 		return rest(volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered")
 	case !isValid(c):
 		return rest(volume.ReasonGroupContentInvalid, "user", invalid(c))
-	case c.DeletionTimestamp != nil:
+	case isGoing(c):
 		return remove(f)
 	}
 	return keep(f)
 }
 
-// keep decides about a content that is not being deleted.
+// keep decides about a content that is not being deleted, or that stays until its group snapshot is deleted.
 func keep(f DriverFacts) DriverPlan {
 	c := f.Content
 	switch {
@@ -51,6 +51,9 @@ func keep(f DriverFacts) DriverPlan {
 			Step: snapshot.Forget, Content: snapshot.Noted(c, volume.AnnGroupCreating, ""), Because: because(
 				volume.ReasonGroupPending, c.Spec.Driver, "content "+c.Name+" names the driver's group of snapshots"),
 		}
+	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false) && c.DeletionTimestamp != nil:
+		return rest(volume.ReasonTerminating, controller, "content "+c.Name+
+			" is being deleted; it stays until group snapshot "+c.Spec.VolumeGroupSnapshotRef.Name+" is deleted")
 	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false):
 		return rest(volume.ReasonGroupReady, "", "content "+c.Name+" is ready to use")
 	case c.Spec.Source.GroupSnapshotHandles != nil:
@@ -149,22 +152,19 @@ func look(f DriverFacts) DriverPlan {
 	return p
 }
 
-// mayGo says whether a content that is being deleted may be let go: somebody has deleted its group snapshot, or it
+// isGoing says whether a content is being deleted and may be let go: somebody has deleted its group snapshot, or it
 // never had one.
-func mayGo(c *groupv1.VolumeGroupSnapshotContent) bool {
-	return c.Annotations[volume.AnnGroupDeleting] == yes ||
-		c.Spec.Source.GroupSnapshotHandles != nil && c.Spec.VolumeGroupSnapshotRef.UID == ""
+func isGoing(c *groupv1.VolumeGroupSnapshotContent) bool {
+	return c.DeletionTimestamp != nil && (c.Annotations[volume.AnnGroupDeleting] == yes ||
+		c.Spec.Source.GroupSnapshotHandles != nil && c.Spec.VolumeGroupSnapshotRef.UID == "")
 }
 
-// remove decides about a content that is being deleted. A group that the driver may be taking is settled first: only
+// remove decides about a content that is going. A group that the driver may be taking is settled first: only
 // then it is known what to delete.
 func remove(f DriverFacts) DriverPlan {
 	c, handle := f.Content, HandleOf(f.Content)
 	driver := c.Spec.Driver
 	switch {
-	case !mayGo(c):
-		return rest(volume.ReasonTerminating, controller, "content "+c.Name+
-			" is being deleted; it stays until group snapshot "+c.Spec.VolumeGroupSnapshotRef.Name+" is deleted")
 	case isIntended(c) && handle == "" && f.Refused:
 		return release(c, "driver "+driver+" has taken no group of snapshots for content "+c.Name)
 	case isIntended(c) && handle == "":

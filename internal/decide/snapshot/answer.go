@@ -68,7 +68,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	}
 	return f.failed(volume.ReasonSnapshotFailed, volume.NextAfter(a.Told(), driver),
 		"driver "+driver+" took no snapshot of volume "+p.Request.Sources[0]+": "+a.Told()).
-		NotTaken(a.NothingTaken(p.First), f.Content.DeletionTimestamp != nil)
+		NotTaken(a.NothingTaken(p.First), isGoing(f.Content))
 }
 
 // afterTaken decides about a snapshot that the driver says it has taken of a volume.
@@ -117,7 +117,7 @@ func (f DriverFacts) taken(t Taken) DriverPlan {
 	out := DriverPlan{Step: Note, Content: c, Because: because(volume.ReasonSnapshotReady, "",
 		"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")}
 	if !t.Ready {
-		out.Repeat, out.Poll = c.DeletionTimestamp == nil, true
+		out.Repeat, out.Poll = !isGoing(c), true
 		out.Because = because(volume.ReasonSnapshotPending, c.Spec.Driver,
 			"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is not ready to use yet")
 	}

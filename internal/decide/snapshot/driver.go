@@ -77,19 +77,22 @@ func Driver(f DriverFacts) DriverPlan {
 		return rest(volume.ReasonSnapshotPending, groupController, "content "+c.Name+" is a member of a group")
 	case !isValid(c):
 		return rest(volume.ReasonContentInvalid, "user", invalid(c))
-	case c.DeletionTimestamp != nil:
+	case isGoing(c):
 		return remove(f)
 	}
 	return keep(f)
 }
 
-// keep decides about a content that is not being deleted.
+// keep decides about a content that is not being deleted, or that stays until its snapshot is deleted.
 func keep(f DriverFacts) DriverPlan {
 	c := f.Content
 	switch {
 	case isIntended(c) && isTaken(c):
 		return DriverPlan{Step: Forget, Content: Noted(c, volume.AnnSnapshotCreating, ""), Because: because(
 			volume.ReasonSnapshotPending, c.Spec.Driver, "content "+c.Name+" names the driver's snapshot")}
+	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false) && c.DeletionTimestamp != nil:
+		return rest(volume.ReasonTerminating, controller,
+			"content "+c.Name+" is being deleted; it stays until snapshot "+c.Spec.VolumeSnapshotRef.Name+" is deleted")
 	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false):
 		return rest(volume.ReasonSnapshotReady, "", "content "+c.Name+" is ready to use")
 	case c.Spec.Source.SnapshotHandle != nil:
@@ -191,21 +194,18 @@ func look(f DriverFacts) DriverPlan {
 	return p
 }
 
-// mayGo says whether a content that is being deleted may be let go: somebody has deleted its snapshot, or it never
+// isGoing says whether a content is being deleted and may be let go: somebody has deleted its snapshot, or it never
 // had one.
-func mayGo(c *snapshotv1.VolumeSnapshotContent) bool {
-	return c.Annotations[volume.AnnSnapshotDeleting] == yes ||
-		c.Spec.Source.SnapshotHandle != nil && c.Spec.VolumeSnapshotRef.UID == ""
+func isGoing(c *snapshotv1.VolumeSnapshotContent) bool {
+	return c.DeletionTimestamp != nil && (c.Annotations[volume.AnnSnapshotDeleting] == yes ||
+		c.Spec.Source.SnapshotHandle != nil && c.Spec.VolumeSnapshotRef.UID == "")
 }
 
-// remove decides about a content that is being deleted. A snapshot that the driver may be taking is settled first: only
+// remove decides about a content that is going. A snapshot that the driver may be taking is settled first: only
 // then it is known what to delete.
 func remove(f DriverFacts) DriverPlan {
 	c, handle := f.Content, HandleOf(f.Content)
 	switch {
-	case !mayGo(c):
-		return rest(volume.ReasonTerminating, controller,
-			"content "+c.Name+" is being deleted; it stays until snapshot "+c.Spec.VolumeSnapshotRef.Name+" is deleted")
 	case isIntended(c) && handle == "" && f.Refused:
 		return release(c, "driver "+c.Spec.Driver+" has taken no snapshot for content "+c.Name)
 	case isIntended(c) && handle == "":

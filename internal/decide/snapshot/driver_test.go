@@ -141,6 +141,8 @@ func TestRemoving(t *testing.T) {
 	kept := func(f *Facts) { with(f.Content, volume.FinalizerContentBound) }
 	compareDriver(t, "testdata/removing.txt", []driverRow{
 		{"somebody deletes the content of a snapshot that is there", at(of(taken, contentGone))},
+		{"one that is not ready is asked for until then", at(of(pending, contentGone))},
+		{"and one that is not taken is taken", at(of(contained, contentGone))},
 		{"the driver deletes the snapshot", at(of(taken, going))},
 		{"with its Secret", at(of(taken, going, func(f *Facts) {
 			f.Content = Noted(Noted(f.Content, volume.AnnSnapshotSecretName, "key"), volume.AnnSnapshotSecretNamespace, "vault")
