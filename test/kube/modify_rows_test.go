@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -69,6 +70,14 @@ func modifyRows() []row {
 			begun := func(l string) string { return strings.Replace(l, " change=Pending:", " change=InProgress:", 1) }
 			return ok && !strings.Contains(about.ours, " change=none ") && begun(about.ours) == begun(about.theirs) &&
 				has(slices.Concat(d.ours, d.theirs), unanswered+methodModify, v)
+		},
+	}, row{
+		"whether a call was under way when the controllers ended and the claim was deleted depends on their pauses, too; " +
+			"what it has done stays",
+		func(d difference, line string) bool {
+			found := regexp.MustCompile(`^stored \{"ID":"id-\S+?-v([0-9]+)"`).FindStringSubmatch(line)
+			return found != nil && lineOf(d.ours, "claim c"+found[1]+" ") == "" &&
+				has(d.ours, unanswered+methodModify, "-v"+found[1]) != has(d.theirs, unanswered+methodModify, "-v"+found[1])
 		},
 	})
 }
