@@ -32,10 +32,6 @@ func snapshotRows() []row {
 		}})
 	}
 	return append(out, row{
-		"whether a driver is asked for a content before that gets the class of its snapshot, and so the Secret for " +
-			"listing, is a matter of who is first",
-		func(d difference, line string) bool { return slices.ContainsFunc(subjectsOf(d, line), listedBySecret) },
-	}, row{
 		"Kubernetes' snapshotter writes all annotations of a content at once, whenever it asks for the snapshot again," +
 			" and so takes away what the snapshot-controller has just written there",
 		func(d difference, line string) bool { return slices.ContainsFunc(subjectsOf(d, line), overwritten) },
@@ -303,14 +299,6 @@ func orphaned(about subject, _ string) bool {
 	theirs := about.contentIn(about.theirs)
 	return strings.HasSuffix(theirs, " going=true") && !strings.Contains(theirs, volume.AnnSnapshotDeleting) &&
 		about.contentIn(about.ours) == "" && (about.shot == "" || about.shotIn(about.theirs) == "")
-}
-
-// listedBySecret says whether a content has the class of its snapshot, which names a Secret for listing.
-func listedBySecret(about subject) bool {
-	shot, content := about.shotIn(about.ours), about.contentIn(about.ours)
-	class := lineOf(about.ours, "class "+field(content, "class=")+" ")
-	return strings.Contains(shot, " of content ") && field(shot, "class=") == field(content, "class=") &&
-		strings.Contains(class, "snapshotter-list-secret-name:")
 }
 
 // onlyKept says whether a claim is as another one, or gone, but for being kept for a snapshot.
