@@ -104,8 +104,11 @@ func (s *snapshotter) Plan(
 
 // others returns the names of other contents that stand for a group of a content's driver, or for a snapshot in it.
 func (s *snapshotter) others(c *groupv1.VolumeGroupSnapshotContent, handle string, members []string) []string {
-	return groupsnapshot.OthersOf(c, handle, members, s.contents.By(cluster.ContentsByDriver, c.Spec.Driver),
-		s.snapshots.By(cluster.ContentsByDriver, c.Spec.Driver))
+	var snapshots []*snapshotv1.VolumeSnapshotContent
+	for _, member := range members {
+		snapshots = append(snapshots, s.snapshots.By(cluster.ContentsByHandle, member)...)
+	}
+	return groupsnapshot.OthersOf(c, handle, members, s.contents.By(cluster.ContentsByDriver, c.Spec.Driver), snapshots)
 }
 
 // Take asks for a group of snapshots.
