@@ -7,10 +7,16 @@ SHELL := /bin/bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 PREFIX  ?= /usr/local
 DESTDIR ?=
+# mount(8) looks for its helpers there only.
+SBIN    ?= /sbin
 BENCH   ?=
+BIN     ?= bin
+# The private key of ssh-keygen that signs a release, and more flags of the program that makes it.
+KEY     ?=
+DIST    ?=
 
 # The modules; each has its own go.mod.
-MODULES := . standalone test
+MODULES := . standalone test release
 GOLANGCI_VERSION := v2.15.0
 
 # Programs and tests are compiled with the same flags, so that each package is
@@ -20,29 +26,36 @@ GOLANGCI_VERSION := v2.15.0
 export CGO_ENABLED := 0
 export GOFLAGS := $(strip -buildvcs=false -trimpath -tags=grpcnotrace $(GOFLAGS))
 
-PROGRAM := go build -ldflags "-s -w -X main.version=$(VERSION) $${api-}"
+PROGRAM := go build -ldflags "-s -w -X main.version=$(VERSION) $${more-}"
 LINTER  := bin/golangci-lint-$(GOLANGCI_VERSION)
 
 ##@ To use it
 .PHONY: build
-build: ## build bin/volplane and bin/volplaned
-	$(PROGRAM) -o bin/volplane ./cmd/volplane
+build: ## build bin/volplane, bin/volplane-node-sidecars and bin/volplaned
+	$(PROGRAM) -o $(BIN)/volplane ./cmd/volplane
+	more=-funcalign=16 && $(PROGRAM) -o $(BIN)/volplane-node-sidecars ./cmd/volplane-node-sidecars
 	cd standalone && v=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && minor=$${v#v1.} && k=k8s.io/component-base/version && \
-	api="-X $$k.gitVersion=$$v -X $$k.gitMajor=1 -X $$k.gitMinor=$${minor%%.*}" && $(PROGRAM) -o ../bin/volplaned ./cmd/volplaned
+	more="-X $$k.gitVersion=$$v -X $$k.gitMajor=1 -X $$k.gitMinor=$${minor%%.*}" && $(PROGRAM) -o $(abspath $(BIN))/volplaned ./cmd/volplaned
+
+.PHONY: plugin
+plugin: ## build bin/kubectl-why_volume, the plugin of kubectl, for the system in GOOS
+	$(PROGRAM) -o $(BIN)/ ./cmd/kubectl-why_volume
 
 .PHONY: demo
 demo: deps build ## play a volume's whole life in a temporary directory (needs root)
 	bin/volplane demo
 
 .PHONY: install
-install: build ## install programs, systemd units and completions below PREFIX (/usr/local)
-	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin bin/volplane bin/volplaned
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system deploy/systemd/volplane.service deploy/systemd/volplane-driver@.service
+install: build ## install programs, systemd units and completions below PREFIX (/usr/local), and the helpers of mount(8) in SBIN (/sbin)
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)/volplane $(BIN)/volplaned
+	for name in mount umount; do install -d $(DESTDIR)$(SBIN) && ln -sf $(PREFIX)/bin/volplane $(DESTDIR)$(SBIN)/$$name.volplane; done
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system deploy/systemd/volplane.service deploy/systemd/volplane-driver@.service \
+		deploy/systemd/volplane-docker.socket deploy/systemd/volplane-storage.socket
 	sed -i 's|/usr/local/bin/|$(PREFIX)/bin/|' $(DESTDIR)$(PREFIX)/lib/systemd/system/volplane.service
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
-	bin/volplane completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/volplane
-	bin/volplane completion zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_volplane
-	bin/volplane completion fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/volplane.fish
+	$(BIN)/volplane completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/volplane
+	$(BIN)/volplane completion zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_volplane
+	$(BIN)/volplane completion fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/volplane.fish
 
 ##@ To change it
 .PHONY: test
@@ -56,8 +69,8 @@ t: ## run the tests of one package, with what they need: P=internal/node RUN=Tes
 	.ci/gotest -p $(P) $(if $(RUN),-v -run '$(RUN)')
 
 .PHONY: differential
-differential: bin/kube-controller-manager bin/csi-provisioner ## compare binder and provisioner (without and with topology) with Kubernetes' own in DIFFERENTIAL=2000 sequences each (half an hour on 4 idle cores)
-	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=12h -v -run 'Test(Binder|Provisioner|Topology)IsKubernetes' ./kube
+differential: bin/kube-controller-manager bin/csi-provisioner ## compare binder and provisioner (without and with topology, and with options) with Kubernetes' own in DIFFERENTIAL=2000 sequences each (half an hour on 4 idle cores)
+	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=12h -v -run 'Test(Binder|Provisioner|Topology|ProvisionerOptions)IsKubernetes' ./kube
 
 .PHONY: attaching
 attaching: bin/kube-controller-manager bin/csi-attacher ## compare attaching with Kubernetes' own in DIFFERENTIAL=250 sequences
@@ -70,6 +83,15 @@ snapshotting: build bin/snapshot-controller bin/csi-snapshotter ## compare snaps
 .PHONY: modifying
 modifying: bin/csi-resizer ## compare changes of attributes with Kubernetes' own in DIFFERENTIAL=2000 sequences
 	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=12h -v -run TestModifyIsKubernetes ./kube
+
+.PHONY: exchanging
+exchanging: build bin/kube-controller-manager bin/csi-provisioner bin/csi-attacher bin/csi-resizer bin/csi-snapshotter bin/snapshot-controller ## exchange Kubernetes' own sidecars for volplane's and back, EXCHANGES=50 times; SEED=7 repeats what is done meanwhile
+	cd test && EXCHANGES=$(or $(EXCHANGES),50) SEED=$(or $(SEED),$$RANDOM) go test -count=1 -timeout=12h -v -run TestExchange ./kube
+
+.PHONY: vendors
+vendors: build bin/kubectl bin/kube-controller-manager ## start the sidecars of charts of others, which `helm template` has rendered into the directory MANIFESTS=DIR, one driver a file
+	cd test && MANIFESTS="$(abspath $(or $(MANIFESTS),$(error name the directory of the manifests: make vendors MANIFESTS=DIR)))" \
+	go test -count=1 -timeout=1h -v -run 'TestVendors$$' ./kube
 
 .PHONY: mutants
 mutants: ## change PACKAGES in small ways, one by one, and tell which changes their own tests do not notice
@@ -97,13 +119,27 @@ unit: ## run the quick tests: no root, no API server
 lint: $(LINTER) ## run the linters over all modules
 	@failed=0; for m in $(MODULES); do echo "== lint, module $$m"; (cd $$m && $(CURDIR)/$(LINTER) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed
 
+.PHONY: dist
+dist: ## make below dist/ what is released: archives, packages, images, plugin, sums (KEY=FILE signs them)
+	cd release && go build -o ../bin/release .
+	bin/release -root . -out dist -version "$(VERSION)" -key "$(KEY)" $(DIST)
+
 .PHONY: bench
 bench: deps build ## measure the built programs, print JSON; BENCH="-rounds 5 -storm 200"
 	cd test && go build -ldflags "-s -w" -o ../bin/bench-controllers ./bench/controllers && go run ./bench $(BENCH)
 
+.PHONY: screenshots
+screenshots: ## take the pictures of docs/page.md with Chromium
+	.ci/deps
+	cd test && SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -run TestDarkAndLight ./page
+
 .PHONY: generate
 generate: ## make generated files anew
 	for m in $(MODULES); do (cd $$m && go generate ./...); done
+
+.PHONY: chart
+chart: ## write charts/volplane, the Helm chart of what `volplane manifests` prints
+	cd test && go run ./chart
 
 .PHONY: deps
 deps: ## install the tools that are missing (Debian, Ubuntu)
@@ -111,7 +147,7 @@ deps: ## install the tools that are missing (Debian, Ubuntu)
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist
 
 .PHONY: help
 help: ## list the targets
@@ -123,11 +159,13 @@ bin/kubernetes: test/go.mod test/kubernetes/main.go
 	cd test && v=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$v" -o ../$@ ./kubernetes
 
-bin/kubectl bin/kube-controller-manager bin/kubelet: bin/kubernetes
+bin/kubectl-why_volume: plugin
+
+bin/kubectl bin/kube-controller-manager bin/kubelet bin/kube-apiserver bin/etcd: bin/kubernetes
 	ln -sf kubernetes $@
 
 # Kubernetes' own provisioner, attacher and resizer of CSI volumes, its two snapshot controllers, its
-# example of a populator, and a driver of others, from modules of their own. The tool of a module that has
+# example of a populator, a driver of others, Helm, and podman's generator of units, from modules of their own. The tool of a module that has
 # one may have any name.
 bin/csi-provisioner: test/upstream/go.mod
 bin/csi-attacher: test/upstream/attacher/go.mod
@@ -135,7 +173,9 @@ bin/csi-resizer: test/upstream/resizer/go.mod
 bin/csi-snapshotter bin/snapshot-controller: test/upstream/snapshotter/go.mod
 bin/gocsi-mock: test/upstream/gocsi/go.mod
 bin/hello-populator: test/upstream/populator/go.mod
-bin/csi-provisioner bin/csi-attacher bin/csi-resizer bin/csi-snapshotter bin/snapshot-controller bin/gocsi-mock bin/hello-populator:
+bin/helm: test/upstream/helm/go.mod
+bin/quadlet: test/upstream/quadlet/go.mod
+bin/csi-provisioner bin/csi-attacher bin/csi-resizer bin/csi-snapshotter bin/snapshot-controller bin/gocsi-mock bin/hello-populator bin/helm bin/quadlet:
 	cd $(<D) && p=$$(go list tool | grep "/$(@F)$$" || go list tool) && v=$$(go list -f '{{.Module.Version}}' $$p) && \
 	go build -ldflags "-s -w -X main.version=$$v" -o $(CURDIR)/$@ $$p
 

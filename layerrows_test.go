@@ -28,10 +28,43 @@ const (
 	forTests      = "for tests only"
 )
 
+// doorLayers are the rows of what asks the API, and of what uses claims for those outside of Kubernetes.
+func doorLayers() []layer {
+	heavy := []string{apiServer, kubernetes, etcdServer}
+	return []layer{
+		{"internal/door/mount8", []string{
+			"internal/door", decidePrefix, "internal/mount", "internal/volume",
+		}, heavy, "what mount(8) asks of a claim, and what it is told"},
+		{"internal/door/docker", []string{
+			"internal/volume", "internal/cluster", "internal/decide/references", "internal/door", "internal/door/users",
+			"internal/durable", "internal/kube", "internal/mount", "internal/program", "internal/socket",
+		}, heavy, "knows what engines count, and how they ask"},
+		{"internal/door/storageprovider", []string{
+			"internal/door", "internal/door/users", "internal/durable", "internal/kube", "internal/mount",
+			"internal/program", "internal/socket",
+		}, heavy, "hands out what is mounted, and is never told that it is given back"},
+		{"internal/door/users/userstest", []string{
+			"internal/volume", "internal/door", "internal/door/users", "internal/kube/kubetest", "internal/mount",
+		}, heavy, forTests},
+		{"internal/door/users", []string{
+			"internal/volume", "internal/cluster", "internal/decide/references", "internal/door", "internal/kube",
+			"internal/mount",
+		}, heavy, "keeps what is said of users, and asks the kernel who is right"},
+		{"internal/gather/gathertest", nil, heavy, forTests},
+		{"internal/gather", []string{
+			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube",
+		}, heavy, "reads the facts of answers, and answers nothing itself"},
+		{"internal/door", []string{
+			"internal/volume", "internal/decide/mount", "internal/kube", "internal/program",
+		}, heavy, "uses claims through the API, and meets no controller and no driver"},
+	}
+}
+
 // layers returns the table. The first row whose prefix is the package or a
 // folder above it is the package's row.
 func layers() []layer {
-	return slices.Concat(explainingLayers(), lowerLayers(), flexLayers(), driverLayers(), upperLayers())
+	return slices.Concat(explainingLayers(), lowerLayers(), flexLayers(), driverLayers(), sidecarLayers(), doorLayers(),
+		upperLayers())
 }
 
 // deeds are packages that act, or look at what no argument is.
@@ -73,7 +106,7 @@ func explainingLayers() []layer {
 			"internal/volume", "internal/cluster", "internal/decide/note",
 		}, pure, "which drivers are where, not what waits for them"},
 		{"internal/explain/lease", []string{
-			"internal/volume", "internal/cluster", "internal/explain/chain",
+			"internal/volume", "internal/cluster", "internal/decide/election", "internal/explain/chain",
 		}, pure, "who lives, not what is decided"},
 		{"internal/explain/kubelet", []string{
 			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/explain/state",
@@ -177,7 +210,7 @@ func flexLayers() []layer {
 			"internal/volume", "internal/cluster", decidePrefix, "internal/queue",
 		}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
 		{"internal/flex", []string{
-			"internal/volume", decidePrefix, "internal/kube", "internal/parts", "internal/flex/",
+			"internal/volume", decidePrefix, "internal/csi", "internal/kube", "internal/parts", "internal/flex/",
 		}, heavy, "the only door to what is about FlexVolume drivers"},
 	}
 }
@@ -208,6 +241,20 @@ func driverLayers() []layer {
 	}
 }
 
+// sidecarLayers are the rows of what takes the place of upstream's sidecars, without the controllers.
+func sidecarLayers() []layer {
+	heavy := []string{apiServer, kubernetes, etcdServer}
+	return []layer{
+		{"internal/healthz", nil, append(heavy, clientGo, grpc), "answers over HTTP, whatever is asked for"},
+		{"internal/beside", []string{
+			"internal/volume", "internal/csi", "internal/csi/registrar", "internal/healthz", "internal/parts",
+			"internal/sidecar",
+		}, append(heavy, clientGo, "k8s.io/api", "k8s.io/apimachinery"), "small programs stay small"},
+		{"cmd/volplane-node-sidecars", []string{"internal/beside"}, append(heavy, clientGo), "main is boring"},
+		{"internal/sidecar", nil, append(heavy, clientGo, grpc), "words of upstream's programs, whoever runs them"},
+	}
+}
+
 // upperLayers are the rows of what acts, and of what joins it.
 func upperLayers() []layer {
 	heavy := []string{apiServer, kubernetes, etcdServer}
@@ -224,7 +271,7 @@ func upperLayers() []layer {
 			"internal/controller", "internal/controller/contents",
 		}, append(heavy, "os/exec"), "a controller never imports another controller and touches no host"},
 		{"internal/controller", []string{
-			"internal/volume", "internal/decide/retry", "internal/kube", "internal/queue",
+			"internal/volume", "internal/csi", "internal/decide/retry", "internal/kube", "internal/queue",
 		}, append(heavy, "os/exec"), "what all controllers share knows none of them"},
 		{"internal/node/registration", []string{"internal/csi", "internal/queue"}, heavy, "finds drivers by their sockets"},
 		{"internal/node/identity", []string{
@@ -261,23 +308,32 @@ func upperLayers() []layer {
 			"internal/volume", decidePrefix, "internal/csi", "internal/kube",
 		}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
 		{"internal/cli", []string{
+			"internal/gather",
 			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube", "internal/manifest",
 			"internal/identity", "internal/finding", "internal/driver/doctor", "internal/driver/starter", "internal/flex",
 			"internal/flex/migrate", "internal/orphans", "internal/program", "internal/csi", "internal/csi/",
-			"internal/driverfile", "internal/driverimport", "internal/noderoot", "internal/supervise",
+			"internal/driverfile", "internal/driverimport", "internal/noderoot", "internal/supervise", "internal/sidecar",
+			"internal/door", "internal/door/mount8",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/noderoot", []string{"internal/durable"}, append(heavy, clientGo, grpc), "knows whose a directory is, " +
 			"not what is in it"},
-		{"internal/program", []string{"internal/csi"}, heavy, "words of programs, which it does not run"},
+		{"internal/program", []string{
+			"internal/csi", "internal/observe", "internal/sidecar",
+		}, heavy, "words of programs, which it does not run"},
+		{"internal/observe", nil, append(heavy, grpc), "counts what it is told, and serves it"},
 		{"internal/app", []string{
-			"internal/volume", decidePrefix, "internal/csi", "internal/csi/registrar", "internal/kube", "internal/controller",
-			"internal/controller/", "internal/node", "internal/driver/local", "internal/flex", "internal/manifest",
+			"internal/volume", "internal/cluster", decidePrefix, "internal/explain/chain", "internal/explain/since",
+			"internal/explain/state", "internal/explain/survey", "internal/explain/why", "internal/csi",
+			"internal/kube", "internal/controller", "internal/controller/", "internal/node",
+			"internal/driver/local", "internal/flex", "internal/manifest", "internal/mount", "internal/observe",
 			"internal/orphans", "internal/parts", "internal/program", "internal/driverfile", "internal/driverhost",
+			"internal/beside", "internal/sidecar", "internal/door/", "internal/gather",
 		}, heavy, "the only place that joins parts stays thin"},
 		{"cmd/volplane", []string{
 			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/csi/trace",
 			"internal/program", "internal/noderoot", "internal/supervise",
 		}, heavy, "main is boring"},
+		{"cmd/kubectl-why_volume", []string{"internal/cli"}, heavy, "main is boring"},
 	}
 }
 
@@ -285,13 +341,13 @@ func upperLayers() []layer {
 func standaloneLayers() []layer {
 	return []layer{
 		{"standalone/up", []string{
-			"standalone/apiserver", "standalone/backup", "standalone/garbage", "standalone/pki", "internal/app",
-			"internal/flex", "internal/noderoot", "internal/parts", "internal/program", "internal/csi", "internal/csi/trace",
-			"internal/volume",
-			decidePrefix,
+			"standalone/apiserver", "standalone/backup", "standalone/garbage", "standalone/page", "standalone/pki",
+			"internal/app",
+			"internal/flex", "internal/noderoot", "internal/observe", "internal/parts", "internal/program", "internal/csi",
+			"internal/csi/trace", "internal/volume", decidePrefix,
 		}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{
-			"standalone/up", "standalone/backup", "internal/program", "internal/supervise",
+			"standalone/up", "standalone/backup", "internal/program", "internal/sidecar", "internal/supervise",
 		}, nil, "main is boring"},
 		{"standalone/apiserver/guard", []string{"internal/volume", "internal/decide/flex"}, nil, "asks for rights, and " +
 			"knows what the names of drivers mean"},
@@ -308,6 +364,9 @@ func standaloneLayers() []layer {
 		{"standalone/etcd", []string{"standalone/progress", decidePrefix}, nil, "keeps keys, whatever they are of"},
 		{"standalone/pki", []string{"internal/durable", decidePrefix}, nil, "makes keys and certificates, for anybody"},
 		{"standalone/datadir", []string{"internal/durable"}, nil, "knows whose a data directory is, not what is in it"},
+		{"standalone/page", []string{
+			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/gather", "internal/program",
+		}, nil, "arranges what others answer, and writes nothing"},
 		{"standalone/garbage", nil, nil, "deletes by owners, whatever the objects are"},
 		{"standalone/progress", nil, nil, "tells how far something is, whatever it is"},
 	}

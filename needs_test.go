@@ -67,7 +67,7 @@ func provided(t *testing.T, word string) bool {
 // that imports it, is compiled twice.
 func TestModulesAgree(t *testing.T) {
 	versions, of := map[string]string{}, map[string]string{}
-	for _, file := range []string{"go.mod", "standalone/go.mod", "test/go.mod"} {
+	for _, file := range []string{"go.mod", "standalone/go.mod", "test/go.mod", "release/go.mod"} {
 		for s := bufio.NewScanner(strings.NewReader(readText(t, file))); s.Scan(); {
 			words := strings.Fields(strings.TrimPrefix(s.Text(), "require "))
 			if len(words) < 2 || !regexp.MustCompile(`^v\d`).MatchString(words[1]) || words[1] == "v0.0.0" {

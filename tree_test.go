@@ -59,7 +59,7 @@ func treeFiles(t *testing.T, suffixes ...string) []string {
 			return err
 		}
 		switch {
-		case d.IsDir() && (path == ".git" || path == "bin"):
+		case d.IsDir() && (path == ".git" || path == "bin" || path == "dist"):
 			return filepath.SkipDir
 		case d.IsDir(), path == ".git": // a file in a work tree beside the repository, with the path of that
 			return nil

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+	"time"
 
 	"volplane.dev/volplane/internal/cli"
 	"volplane.dev/volplane/internal/program"
@@ -22,8 +23,10 @@ func main() {
 		os.Exit(supervise.Gate())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	// A later signal ends the process at once. Whoever runs this one, such as sudo, may repeat the first.
+	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) })
 	streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
-	code := cli.Main(ctx, os.Args[1:], streams, version, programs())
+	code := cli.Run(ctx, os.Args, streams, version, programs())
 	stop()
 	os.Exit(code)
 }

@@ -20,12 +20,15 @@ import (
 func programs() cli.Programs {
 	return cli.Programs{
 		Node:              runNode,
+		Docker:            app.Docker,
+		StorageProvider:   app.StorageProvider,
 		LocalDriver:       app.LocalDriver,
 		Controllers:       app.Controllers,
 		DriverControllers: app.ClusterControllers(),
 		Rights:            app.DriverControllerRights,
 		Pool:              app.PoolRecords,
 		Registrar:         app.Registrar,
+		Liveness:          app.Liveness,
 		Bridge:            flex.Bridge,
 	}
 }
@@ -38,6 +41,14 @@ func runNode(
 	if err := noderoot.Check(ctx, o.RootDir); err != nil {
 		return err
 	}
+	return app.ServeNode(ctx, o, func(ctx context.Context, o program.NodeOptions) error {
+		return runNodeParts(ctx, o, bridge, driver)
+	})
+}
+
+func runNodeParts(
+	ctx context.Context, o program.NodeOptions, bridge *cli.BridgeOptions, driver *program.DriverOptions,
+) error {
 	traced := trace.New()
 	all := []parts.Part{{Name: "trace", Run: func(ctx context.Context) error {
 		return traced.Serve(ctx, trace.Socket(o.RootDir), o.Log)
@@ -63,7 +74,7 @@ func runNode(
 	}
 	all = append(all, parts.Part{Name: "controllers of this host", Run: func(ctx context.Context) error {
 		return app.HostControllers(ctx, app.HostOptions{
-			Node: o.Name, Config: o.Config, Reached: []*csi.Set{o.Drivers, controllers}, Log: o.Log,
+			Node: o.Name, Config: o.Config, Reached: []*csi.Set{o.Drivers, controllers}, Metrics: o.Metrics, Log: o.Log,
 		})
 	}})
 	if bridge != nil {
@@ -72,7 +83,33 @@ func runNode(
 			Name: "flex bridge", Run: func(ctx context.Context) error { return flex.Bridge(ctx, *bridge) },
 		})
 	}
-	return parts.Run(ctx, o.Log, append(all, parts.Part{
+	all = append(all, parts.Part{
 		Name: "node agent", Run: func(ctx context.Context) error { return app.Node(ctx, o) },
-	}))
+	})
+	doors, err := doorsOf(ctx, o)
+	if err != nil {
+		return err
+	}
+	all = append(all, doors...)
+	return parts.Run(ctx, o.Log, all)
+}
+
+// doorsOf returns the doors that a node opens to those outside of Kubernetes.
+func doorsOf(ctx context.Context, o program.NodeOptions) ([]parts.Part, error) {
+	var all []parts.Part
+	if o.Docker != nil {
+		docker, err := app.DockerPart(ctx, *o.Docker)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, docker...)
+	}
+	if o.Storage != nil {
+		storage, err := app.StoragePart(ctx, *o.Storage)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, storage...)
+	}
+	return all, nil
 }

@@ -21,9 +21,10 @@ import (
 	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/manifest"
+	"volplane.dev/volplane/internal/observe"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sidecar"
 )
 
 var errNoNamespace = errors.New("the namespace of leases and intents is not set: set --leader-election-namespace")
@@ -67,40 +68,142 @@ func limitGarbage() {
 }
 
 // Controllers waits for the driver and for the leases, and runs the controllers
-// until ctx ends.
+// until ctx ends. Metrics and health are served from the beginning. In a container, an error is told to the kubelet,
+// too.
 func Controllers(ctx context.Context, o program.ControllersOptions) error {
+	err := controllers(ctx, o)
+	tellTermination(terminationLog, err)
+	return err
+}
+
+func controllers(ctx context.Context, o program.ControllersOptions) error {
 	if o.Namespace == "" {
 		return errNoNamespace
 	}
+	o.Roles = withNodeWatcher(o.Roles, o.HealthMonitor)
 	limitGarbage()
 	go newMemoryReleaser().run(ctx)
+	ready := &readiness{}
+	return served(ctx, o.HTTP, o.Version, ready.checks(), o.Log,
+		func(ctx context.Context, metrics *observe.Registry) error {
+			return runControllers(ctx, o, metrics, ready)
+		})
+}
+
+// runControllers is Controllers without a server.
+func runControllers(
+	ctx context.Context, o program.ControllersOptions, metrics *observe.Registry, ready *readiness,
+) error {
 	drivers, name := csi.NewSet(), o.DummyAttacher
-	if name == "" {
-		d, err := csi.Await(ctx, o.Socket, csi.LogNotReady(o.Log, o.Socket))
-		if err != nil {
-			return parts.UnlessEnded(ctx, err)
+	var without []kube.Access
+	var never []string
+	if name == "" && needDriver(o.Roles) {
+		d, err := awaitController(ctx, o, csi.WithMeter(metrics.Call), csi.WithCallLog(csi.NewCallLog(o.Log)))
+		if d == nil {
+			return err
 		}
 		defer d.Close()
-		if d.Plugin.ControllerService && !d.HasController {
-			return fmt.Errorf("driver %s at %s %w", d.Name, o.Socket, errNoController)
+		name, without = d.Name, allDispensable(o.Roles, d, o.Provisioner.OnNode.Node != "")
+		never = unused(d)
+		if err := placeOnNode(ctx, o, d, drivers); err != nil {
+			return parts.UnlessEnded(ctx, err)
 		}
-		drivers.Put(d)
-		name = d.Name
 	}
+	sidecars, err := sidecarsOf(ctx, o, name)
+	if err != nil {
+		return parts.UnlessEnded(ctx, err)
+	}
+	ready.driver.Store(true)
 	locks, err := locksOf(o, name)
 	if err != nil {
 		return err
 	}
-	return Lead(ctx, locks, o.Term, o.Log, func(ctx context.Context) error {
-		return ControlPlane(ctx, ControlPlaneOptions{
-			ConfigFor: func(string) (*rest.Config, error) { return rest.CopyConfig(o.Config), nil },
-			Roles:     o.Roles, Drivers: drivers, CapacityPoll: o.CapacityPoll, CapacityForImmediate: o.CapacityForImmediate,
-			ReconcileSync: o.ReconcileSync, DummyAttacher: o.DummyAttacher,
-			Intents: driverIntents(name, o.Namespace), Log: o.Log,
-		}, func() {
-			o.Log.Info("controllers work", "driver", name, "controllers", strings.Join(o.Roles, ","))
+	beside, err := newOthers(o, name)
+	if err != nil {
+		return err
+	}
+	leadership, term := new(Leadership), o.Term
+	metrics.Follow(leadership)
+	term.LongOthers = !o.ShortLeases
+	return leadership.Lead(ctx, locks, term, o.Log, func(ctx context.Context) error {
+		ready.leads.Store(true)
+		defer ready.rests()
+		if err := beside.refuse(ctx); err != nil || ctx.Err() != nil {
+			return err
+		}
+		plane := planeOf(o, name, sidecars)
+		plane.Drivers, plane.Metrics = drivers, metrics
+		var err error
+		if plane.Forgone, err = unread(ctx, o, without, never); err != nil {
+			return parts.UnlessEnded(ctx, err)
+		}
+		return keepIntents(ctx, o, plane.Intents, func(ctx context.Context, logs provisioner.Logs) error {
+			plane.Intents = logs
+			return whileThere(ctx, drivers, func(ctx context.Context) error {
+				return ControlPlane(ctx, plane, func() {
+					ready.works.Store(true)
+					o.Log.Info("controllers work", "driver", name, "controllers", strings.Join(o.Roles, ","))
+				})
+			})
 		})
 	})
+}
+
+// uncompressed returns a configuration with which the API server compresses no watch: it is near, and that costs both
+// more than the bytes.
+func uncompressed(c *rest.Config) *rest.Config {
+	c = rest.CopyConfig(c)
+	c.DisableCompression = true
+	return c
+}
+
+// planeOf returns the options of the controllers beside a driver.
+func planeOf(o program.ControllersOptions, driver string, sidecars Sidecars) ControlPlaneOptions {
+	return ControlPlaneOptions{
+		ConfigFor: func(string) (*rest.Config, error) { return uncompressed(o.Config), nil },
+		Roles:     o.Roles, CapacityPoll: o.CapacityPoll, CapacityForImmediate: o.CapacityForImmediate,
+		ReconcileSync: o.ReconcileSync, Health: healthOptions(o.HealthMonitor), DummyAttacher: o.DummyAttacher,
+		Intents:  driverIntents(driver, o.Provisioner.OnNode.Node, o.Namespace),
+		Sidecars: sidecars, Log: o.Log,
+	}
+}
+
+// needDriver says whether one of the controllers calls a driver.
+func needDriver(roles []string) bool {
+	return slices.ContainsFunc(roles, func(r string) bool { return slices.Contains(DriverControllers(), r) })
+}
+
+// awaitController waits for the driver with its controller; it returns nil without an error if ctx ends before.
+func awaitController(
+	ctx context.Context, o program.ControllersOptions, opts ...csi.Option,
+) (*csi.Driver, error) {
+	told, notReady := false, csi.LogNotReady(o.Log, o.Socket)
+	d, err := csi.Await(ctx, o.Socket, func(cause error) {
+		told = true
+		notReady(cause)
+	}, opts...)
+	if err != nil {
+		return nil, parts.UnlessEnded(ctx, err)
+	}
+	if told {
+		o.Log.Info("the driver answers", "driver", d.Name, "socket", o.Socket)
+	}
+	if d.Plugin.ControllerService && !d.HasController {
+		return nil, errors.Join(fmt.Errorf("driver %s at %s %w", d.Name, o.Socket, errNoController), d.Close())
+	}
+	return d, nil
+}
+
+// withNodeWatcher adds the watcher of nodes to the controllers if it is asked for, and if they say how volumes are.
+func withNodeWatcher(roles []string, o sidecar.HealthMonitorOptions) []string {
+	if !o.WatchesNodes || !slices.Contains(roles, health.Declaration().Name) {
+		return roles
+	}
+	return append(slices.Clip(roles), health.WatcherDeclaration().Name)
+}
+
+func healthOptions(o sidecar.HealthMonitorOptions) health.Options {
+	return health.Options{Every: o.Every, Timeout: o.Timeout, Volumes: o.Workers}
 }
 
 // locksOf returns the locks of the leases that the process waits for; none if it does not elect.
@@ -113,17 +216,15 @@ func locksOf(o program.ControllersOptions, driver string) ([]WatchedLock, error)
 		return nil, err
 	}
 	names := leaseNames(o.Roles, driver)
+	if node := o.Provisioner.OnNode.Node; node != "" {
+		names = leasesOnNode(names, node)
+	}
 	config := kube.Restrict(o.Config, "leader-election", leaseRights(o.Namespace, names))
 	l, err := newLeases(config, o.Namespace, id, o.Term.Deadline)
 	if err != nil {
 		return nil, err
 	}
-	return l.locks(names)
-}
-
-// driverIntents returns the place of the intents of a driver's own provisioner. Each
-// driver has another place, so that a role can be restricted to it.
-func driverIntents(driver, namespace string) provisioner.Logs {
-	name := provisioner.Standalone().Own.Name + "-" + manifest.Base(strings.ToLower(driver))
-	return provisioner.Logs{Own: kube.LogPlace{Namespace: namespace, Name: name}}
+	l.labels = o.LeaseLabels
+	l.watched = newSharedWatch(l.watched)
+	return l.locks(names), nil
 }

@@ -14,11 +14,13 @@ import (
 	"volplane.dev/volplane/internal/controller/attachdetach"
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/capacity"
+	"volplane.dev/volplane/internal/controller/health"
 	"volplane.dev/volplane/internal/controller/protection"
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/observe"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -28,7 +30,7 @@ type ControlPlaneOptions struct {
 	// ConfigFor returns the client configuration of ReaderRole or of a role in
 	// Declarations.
 	ConfigFor func(role string) (*rest.Config, error)
-	// Roles are the names of the controllers to run; empty means all.
+	// Roles are the names of the controllers to run; empty means all but those that run on demand.
 	Roles []string
 	// Drivers are the CSI drivers that this process reaches.
 	Drivers *csi.Set
@@ -44,6 +46,8 @@ type ControlPlaneOptions struct {
 	// DummyAttacher is the name of an attacher without a driver, whose attachments
 	// are marked as attached; empty for none.
 	DummyAttacher string
+	// Health configures how drivers are asked for the health of volumes.
+	Health health.Options
 	// DisableForceDetachOnTimeout says that a volume is not detached by force after
 	// its node has not been ready for six minutes.
 	DisableForceDetachOnTimeout bool
@@ -51,15 +55,30 @@ type ControlPlaneOptions struct {
 	Scope volume.Scope
 	// Intents says where the provisioner's intents are; the zero value means the logs of a standalone control plane.
 	Intents provisioner.Logs
+	// Forgone are the resources that the process may not read and does without.
+	Forgone []string
 	// Flex presents FlexVolumes as volumes of the CSI drivers that a bridge serves.
 	// It is for a control plane whose FlexVolumes no other program serves.
 	Flex bool
+	// Sidecars are what the user has chosen for the controllers of a driver.
+	Sidecars Sidecars
+	// Metrics counts what the controllers do, or is nil.
+	Metrics *observe.Registry
+	// World is filled with what the process knows of the cluster, and Metrics tells of it what waits, and why; nil means
+	// that this is not told.
+	World *World
 	// Log is the log of the program.
 	Log *slog.Logger
 }
 
 // runs says whether a controller is to run.
-func (o ControlPlaneOptions) runs(role string) bool { return len(o.Roles) == 0 || runs(o.Roles, role) }
+func (o ControlPlaneOptions) runs(role string) bool {
+	return len(o.Roles) == 0 && !onDemand(role) || runs(o.Roles, role)
+}
+
+// onDemand says whether a controller runs only where its name is given. A control plane of volplane says by Nodes and
+// by explanations what the watcher of nodes says by events.
+func onDemand(role string) bool { return role == health.WatcherDeclaration().Name }
 
 // declarations returns the declarations of the controllers to run.
 func (o ControlPlaneOptions) declarations() []controller.Declaration {
@@ -78,13 +97,24 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		return err
 	}
 	caches := kube.NewCaches(reader)
+	caches.Forgo(o.Forgone...)
+	caches.LimitCapacities(o.Sidecars.CapacityHome.Namespace)
 	var all []parts.Part
 	common := shared{
-		drivers: o.Drivers, requests: controller.NewRequests(), protects: o.runs(protection.Declaration().Name),
-		capacity: capacity.Options{Drivers: o.Drivers, Immediate: o.CapacityForImmediate, Poll: o.CapacityPoll},
+		drivers: o.Drivers, sidecars: o.Sidecars, requests: controller.NewRequests(),
+		protects: o.runs(protection.Declaration().Name),
+		// What a host may create is checked, and an older API server does not expect this finalizer there.
+		attaches: o.runs(attacher.Declaration().Name) && o.Scope.Node == "",
+		capacity: capacity.Options{
+			Drivers: o.Drivers, Immediate: o.CapacityForImmediate, Poll: o.CapacityPoll,
+			Home: o.Sidecars.CapacityHome, Count: countCapacities(o.Metrics),
+		},
+		meter: provisionMeter(o.Metrics),
 		attacher: attacher.Options{
 			Drivers: o.Drivers, Scope: o.Scope, ReconcileSync: o.ReconcileSync, Dummy: o.DummyAttacher,
+			MaxEntries: o.Sidecars.Attacher.MaxEntries, DefaultFSType: o.Sidecars.Attacher.DefaultFSType,
 		},
+		health:       o.Health,
 		attachDetach: attachdetach.Options{Now: time.Now, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout},
 	}
 	if o.runs(attacher.Declaration().Name) {
@@ -101,14 +131,30 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		if err != nil {
 			return err
 		}
+		pace := o.Sidecars.pace(m.Name)
 		c := m.build(controller.Env{
-			Client: client, Caches: caches,
+			Client: client, Caches: caches, Pace: ownPace(pace),
 			Events: kube.NewRecorder(ctx, client, m.Name), Log: o.Log.With("controller", m.Name),
 		}, common)
-		all = append(all, parts.Part{Name: m.Name, Run: whenRead(m.Declaration, caches, c.Run)})
+		measure(o.Metrics, m.Name, c)
+		all = append(all, parts.Part{
+			Name: m.Name, Run: whenRead(m.Declaration, caches, o.Log, limited(c.Run, pace.Timeout)),
+		})
 	}
-	if err := caches.Start(ctx); err != nil {
+	if o.World != nil {
+		o.World.follow(caches)
+	}
+	o.measureObjects(caches)
+	read := newNotice(o.Log, "waiting for the API server")
+	read.tell("the objects that the controllers need have not all been read")
+	err = caches.Start(ctx)
+	if err != nil {
+		read.stop()
 		return parts.UnlessEnded(ctx, err)
+	}
+	read.over()
+	if o.World != nil {
+		o.World.fill()
 	}
 	go o.Drivers.Follow(ctx)
 	ready()
@@ -118,14 +164,27 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 // whenRead returns a function that runs a controller when it has read its objects. Those of custom resources may be
 // installed later, and no other controller waits for them.
 func whenRead(
-	d controller.Declaration, caches *kube.Caches, run func(context.Context) error,
+	d controller.Declaration, caches *kube.Caches, log *slog.Logger, run func(context.Context) error,
 ) func(context.Context) error {
 	return func(ctx context.Context) error {
+		installed := newNotice(log.With("controller", d.Name), "waiting for custom resources")
+		defer installed.stop()
+		installed.tell("the API server does not have those that the controller reads")
 		if err := caches.WaitForOptional(ctx, d.Inputs); err != nil {
 			return parts.UnlessEnded(ctx, err)
 		}
+		installed.over()
 		return run(ctx)
 	}
+}
+
+// limited returns a function that runs a controller each of whose calls of a driver has a time limit; 0 leaves it as it
+// is.
+func limited(run func(context.Context) error, limit time.Duration) func(context.Context) error {
+	if limit == 0 {
+		return run
+	}
+	return func(ctx context.Context) error { return run(csi.Limit(ctx, limit)) }
 }
 
 // clientFor returns the client of one role. It has no client-side rate limit, but
@@ -137,6 +196,7 @@ func clientFor(o ControlPlaneOptions, role string, rights []kube.Access, flow ku
 	}
 	config = kube.Restrict(config, role, rights)
 	config.QPS = -1
+	config.Wrap(o.Metrics.Requests)
 	flow.Limit(config)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

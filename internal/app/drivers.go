@@ -46,7 +46,8 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 	if err != nil {
 		return fmt.Errorf("path of this program: %w", err)
 	}
-	d := &drivers{DriversOptions: o, events: kube.NewRecorder(ctx, o.Client, "node"), notRun: map[string]string{}}
+	events := kube.NewNodeRecorder(ctx, o.Client, "node", o.Node)
+	d := &drivers{DriversOptions: o, events: events, notRun: map[string]string{}}
 	go func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -56,9 +57,8 @@ func runDrivers(ctx context.Context, o program.DriversOptions) error {
 		Files: driverfile.Dir(o.FilesDir), RootDir: o.RootDir, Node: o.Node, Gate: []string{self, program.GateVerb},
 		Controllers: o.Controllers, Secret: d.secret, Failed: func(about string, err error) { d.failed(ctx, about, err) },
 		Mended: func(about string) { d.note(ctx, about, nil) },
-		Dial: append(slices.Clone(o.Dial), csi.WithHold(func(ctx context.Context) error {
-			return kube.CheckHeld(ctx, o.Client)
-		})),
+		Dial: append(slices.Clone(o.Dial), csi.WithCallLog(csi.NewCallLog(o.Log)),
+			csi.WithHold(func(ctx context.Context) error { return kube.CheckHeld(ctx, o.Client) })),
 		Log: o.Log,
 	}
 	if o.API.Host != "" {

@@ -13,6 +13,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/observe"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -25,6 +26,8 @@ type HostOptions struct {
 	Config *rest.Config
 	// Reached holds the drivers that the host reaches; see DriverLeads.
 	Reached []*csi.Set
+	// Metrics counts what the controllers do, or is nil.
+	Metrics *observe.Registry
 	// Log is the log of the program.
 	Log *slog.Logger
 }
@@ -90,7 +93,7 @@ func (o HostOptions) controllers(ctx context.Context, called *csi.Set) error {
 	return ControlPlane(ctx, ControlPlaneOptions{
 		ConfigFor: func(string) (*rest.Config, error) { return o.config(), nil },
 		Roles:     DriverControllers(), Drivers: called, Scope: volume.Scope{Node: o.Node},
-		Intents: provisioner.OnHost(o.Node), Log: o.Log,
+		Intents: provisioner.OnHost(o.Node), Metrics: o.Metrics, Log: o.Log,
 	}, func() { o.Log.Info("controllers work", "node", o.Node) })
 }
 

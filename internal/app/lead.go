@@ -2,16 +2,14 @@ package app
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
-
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/decide/election"
+	"volplane.dev/volplane/internal/sidecar"
 )
 
 // Lead acquires all locks in their order, calls run while it holds them (S3-031),
@@ -22,31 +20,76 @@ import (
 // start, so those of a process that died expire together. Lead returns when ctx has
 // ended, or with the error of run if run returns by itself.
 func Lead(
-	ctx context.Context, locks []WatchedLock, t program.Term, log *slog.Logger, run func(context.Context) error,
+	ctx context.Context, locks []WatchedLock, t sidecar.Term, log *slog.Logger, run func(context.Context) error,
 ) error {
-	watched, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	defer stop()
-	observers := make([]*observer, 0, len(locks))
-	for _, s := range locks {
-		o := newObserver(s)
-		observers = append(observers, o)
-		watching.Go(func() { o.run(watched) })
-	}
-	return leadInOrder(ctx, t, observers, log, run)
+	return new(Leadership).Lead(ctx, locks, t, log, run)
 }
 
-func leadInOrder(
-	ctx context.Context, t program.Term, locks []*observer, log *slog.Logger, run func(context.Context) error,
+// Lead is the function Lead, of which l tells others.
+func (l *Leadership) Lead(
+	ctx context.Context, locks []WatchedLock, t sidecar.Term, log *slog.Logger, run func(context.Context) error,
 ) error {
 	if len(locks) == 0 {
 		return run(ctx)
 	}
-	log = log.With("lease", locks[0].Describe())
+	all, err := tenures(locks, t, log)
+	if err != nil {
+		return err
+	}
+	l.stand(locks)
+	watched, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer stop()
+	for _, one := range all {
+		watching.Go(func() { one.run(watched) })
+	}
+	// Several that cannot be given back must not outlast the time that a process has to end.
+	e := electorate{log: log, limit: all[0].times.Deadline / 2 / time.Duration(len(all))}
+	return e.leadInOrder(ctx, all, func(held context.Context) error {
+		// After a suspension the clock knows of a lost lease before its timer does.
+		if slices.ContainsFunc(all, func(one *tenure) bool { return !one.valid() }) {
+			<-held.Done()
+			return nil
+		}
+		l.begin(all)
+		defer l.end()
+		return run(held)
+	})
+}
+
+// tenures returns those of the locks, of which the first is for the others what Term.LongOthers says.
+func tenures(locks []WatchedLock, t sidecar.Term, log *slog.Logger) ([]*tenure, error) {
+	times, err := election.First(t.Duration, t.Deadline, t.Retry)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*tenure, 0, len(locks))
+	for i, s := range locks {
+		one := &tenure{observer: newObserver(s), times: times}
+		if i > 0 && t.LongOthers {
+			one.times, one.first = election.Other(times), all[0]
+		}
+		one.waits = newNotice(log.With("lease", s.Namespace+"/"+s.Name), "waiting for the lease")
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// electorate is what the steps of Lead share.
+type electorate struct {
+	log *slog.Logger
+	// limit is the time limit of giving back one lease.
+	limit time.Duration
+}
+
+func (e electorate) leadInOrder(ctx context.Context, all []*tenure, run func(context.Context) error) error {
+	if len(all) == 0 {
+		return run(ctx)
+	}
 	for {
-		done, err := leadOnce(ctx, t, locks[0], log, func(held context.Context) error {
-			return leadInOrder(held, t, locks[1:], log, run)
+		done, err := e.leadOnce(ctx, all[0], func(held context.Context) error {
+			return e.leadInOrder(held, all[1:], run)
 		})
 		if done || ctx.Err() != nil {
 			return err
@@ -56,75 +99,31 @@ func leadInOrder(
 
 // leadOnce acquires one lease and calls run while it holds the lease. It returns done
 // if run has returned by itself or ctx has ended.
-func leadOnce(
-	ctx context.Context, t program.Term, lock *observer, log *slog.Logger, run func(context.Context) error,
-) (done bool, err error) {
-	// The elector must hold the lease until run has stopped.
-	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	last := time.AfterFunc(t.Deadline, stop)
-	defer last.Stop()
-	last.Stop()
-	begin, over := make(chan context.Context, 1), make(chan struct{})
-	lock.drainFree()
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock:          renewalDeadline{lock, last, t.Deadline},
-		LeaseDuration: t.Duration, RenewDeadline: t.Deadline, RetryPeriod: t.Retry,
-		// ReleaseOnCancel would release the lease before run has returned.
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(held context.Context) { begin <- held },
-			OnStoppedLeading: func() {},
-		},
-	})
-	if err != nil {
-		return true, fmt.Errorf("lead by %s: %w", lock.Describe(), err)
+func (e electorate) leadOnce(ctx context.Context, t *tenure, run func(context.Context) error) (done bool, err error) {
+	t.holds(false)
+	defer t.release(ctx, e.limit)
+	if t.acquire(ctx) != nil {
+		return true, nil
 	}
+	t.holds(true)
+	log := e.log.With("lease", t.Namespace+"/"+t.Name)
+	log.Info("lease is held")
+	// The lease is renewed until run has stopped, also when ctx has ended.
+	renewed, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	held, lose := context.WithCancelCause(renewed)
+	defer lose(nil)
+	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		elector.Run(elect)
+		t.keep(renewed, lose)
 	}()
-	select {
-	case <-ctx.Done():
-		done = true
-	case <-lock.free:
-		// A new elector makes its first attempt now.
-	case held := <-begin:
-		log.Info("lease is held")
-		if done, err = work(ctx, held, run); !done {
-			log.Warn("lease is lost, waiting to acquire it again", "err", err)
-		}
+	if done, err = work(ctx, held, run); !done {
+		log.Warn("lease is lost, waiting to acquire it again", "why", context.Cause(held), "err", err)
 	}
 	stop()
 	<-over
-	release(ctx, t.Deadline, lock)
 	return done, err
-}
-
-// renewalDeadline is a lock that stops its holder when the deadline has passed since
-// the start of the last successful renewal. The elector itself counts from the attempt
-// after that renewal; with upstream's usual times, that can be as late as the moment
-// at which other processes acquire the lock.
-type renewalDeadline struct {
-	resourcelock.Interface
-	last     *time.Timer
-	deadline time.Duration
-}
-
-func (s renewalDeadline) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	return s.renew(func() error { return s.Interface.Create(ctx, r) })
-}
-
-func (s renewalDeadline) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	return s.renew(func() error { return s.Interface.Update(ctx, r) })
-}
-
-func (s renewalDeadline) renew(write func() error) error {
-	until := time.Now().Add(s.deadline)
-	err := write()
-	if err == nil {
-		s.last.Reset(time.Until(until))
-	}
-	return err
 }
 
 // work calls run with a context that ends with the first of the two contexts. It
@@ -133,21 +132,62 @@ func work(ctx, held context.Context, run func(context.Context) error) (done bool
 	both, end := context.WithCancel(held)
 	defer end()
 	defer context.AfterFunc(ctx, end)()
+	if ctx.Err() != nil {
+		// The function runs on a goroutine of its own, and may be late.
+		end()
+	}
 	err = run(both)
 	return held.Err() == nil, err
 }
 
-// release releases the lock if it is still held, so that another process can acquire
-// it at once. If this fails, the lock expires.
-func release(ctx context.Context, limit time.Duration, lock resourcelock.Interface) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	defer cancel()
-	record, _, err := lock.Get(ctx)
-	if err != nil || record.HolderIdentity != lock.Identity() {
-		return
+// Leadership says whether a process leads, for its health endpoint and its metrics.
+type Leadership struct {
+	mu   sync.Mutex
+	held []*tenure
+	// names are those of all leases, held or not.
+	names []string
+}
+
+// Held says of each lease for which the process stands whether it holds it.
+func (l *Leadership) Held() map[string]bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[string]bool{}
+	for _, name := range l.names {
+		out[name] = len(l.held) > 0
 	}
-	now := metav1.Now()
-	_ = lock.Update(ctx, resourcelock.LeaderElectionRecord{
-		LeaseDurationSeconds: 1, LeaderTransitions: record.LeaderTransitions, AcquireTime: now, RenewTime: now,
-	})
+	return out
+}
+
+func (l *Leadership) stand(locks []WatchedLock) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, one := range locks {
+		l.names = append(l.names, one.Name)
+	}
+}
+
+func (l *Leadership) begin(all []*tenure) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = all
+}
+
+func (l *Leadership) end() { l.begin(nil) }
+
+// grace is how long after the end of its lease a leader may still work before Check fails. It is upstream's.
+const grace = 20 * time.Second
+
+var errStillWorks = errors.New("this process leads, and has not renewed its lease for its duration and 20s")
+
+// Check fails if the process works although it has not renewed its lease for its duration and upstream's grace.
+func (l *Leadership) Check() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range l.held {
+		if t.left() < -(t.times.Duration - t.times.Deadline + grace) {
+			return errStillWorks
+		}
+	}
+	return nil
 }

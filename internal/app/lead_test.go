@@ -18,10 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sidecar"
 )
 
 // lock is a lease whose requests can be made to hang.
@@ -32,18 +33,26 @@ type lock struct {
 
 var errAway = errors.New("the server does not answer")
 
-func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	if l.away.Load() {
-		return nil, nil, noAnswer(ctx)
-	}
-	return l.Interface.Get(ctx)
+// server is the API server as a lock reaches it.
+type server struct {
+	typedcoordinationv1.LeaseInterface
+	*lock
 }
 
-func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	if l.away.Load() {
-		return noAnswer(ctx)
+func (s server) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
+	if s.away.Load() {
+		return nil, noAnswer(ctx)
 	}
-	return l.Interface.Update(ctx, r)
+	return s.LeaseInterface.Get(ctx, name, o)
+}
+
+func (s server) Update(
+	ctx context.Context, l *coordinationv1.Lease, o metav1.UpdateOptions,
+) (*coordinationv1.Lease, error) {
+	if s.away.Load() {
+		return nil, noAnswer(ctx)
+	}
+	return s.LeaseInterface.Update(ctx, l, o)
 }
 
 // noAnswer is the result of a request without an answer: the client's time limit is half of
@@ -57,22 +66,46 @@ func noAnswer(ctx context.Context) error {
 }
 
 func newLock(client kubernetes.Interface, name, identity string) *lock {
+	leases := client.CoordinationV1().Leases("default")
 	return &lock{WatchedLock: WatchedLock{
-		Name: name, Leases: client.CoordinationV1().Leases("default"),
-		Interface: &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-			Client:    client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-		},
+		Namespace: "default", Name: name, Identity: identity, Renewed: leases, Leases: leases,
 	}}
 }
 
 // watched returns the lock as an argument of Lead.
 func (l *lock) watched() WatchedLock {
-	return WatchedLock{Interface: l, Leases: l.Leases, Name: l.Name}
+	w := l.WatchedLock
+	w.Renewed = server{l.Renewed, l}
+	return w
+}
+
+// write writes a record as client-go's elector does.
+func (l *lock) write(t *testing.T, holder string, duration time.Duration) {
+	t.Helper()
+	now := metav1.NowMicro()
+	next := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name}}
+	before, err := l.Leases.Get(context.Background(), l.Name, metav1.GetOptions{})
+	write := func() error {
+		_, err := l.Leases.Create(context.Background(), next, metav1.CreateOptions{})
+		return err
+	}
+	if err == nil {
+		next = before
+		write = func() error {
+			_, err := l.Leases.Update(context.Background(), next, metav1.UpdateOptions{})
+			return err
+		}
+	}
+	next.Spec = coordinationv1.LeaseSpec{
+		HolderIdentity: &holder, LeaseDurationSeconds: ptr.To(int32(duration / time.Second)), RenewTime: &now,
+	}
+	if err := write(); err != nil {
+		t.Error(err)
+	}
 }
 
 // usualTerm are the default times of the CSI sidecars.
-var usualTerm = program.Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
+var usualTerm = sidecar.Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
 
 // leader is a process that competes for leases.
 type leader struct {
@@ -301,17 +334,8 @@ func versioned() *fake.Clientset {
 // renews renews a lease until ctx ends, from a moment on.
 func renews(ctx context.Context, t *testing.T, l *lock, from time.Duration) {
 	<-time.After(from)
-	write := l.Create
 	for ctx.Err() == nil {
-		now := metav1.Now()
-		err := write(context.WithoutCancel(ctx), resourcelock.LeaderElectionRecord{
-			HolderIdentity: "gone", LeaseDurationSeconds: int(usualTerm.Duration / time.Second),
-			AcquireTime: now, RenewTime: now,
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		write = l.Update
+		l.write(t, "gone", usualTerm.Duration)
 		select {
 		case <-ctx.Done():
 		case <-time.After(usualTerm.Retry):
@@ -366,7 +390,8 @@ func TestWorkEndsByItself(t *testing.T) {
 		if !errors.Is(err, broken) {
 			t.Errorf("got %v", err)
 		}
-		if r, _, err := l.Get(t.Context()); err != nil || r.HolderIdentity != "" {
+		r, err := l.Leases.Get(t.Context(), l.Name, metav1.GetOptions{})
+		if holder, _ := held(r); err != nil || holder != "" {
 			t.Errorf("the lease is not given back: %v %v", r, err)
 		}
 	})

@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/parts"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -33,7 +33,7 @@ type DriverLeads struct {
 	Homes Homes
 	// Locks returns the locks of the leases of a driver, in the order in which every process acquires them, and the
 	// times of their elections. Shared is that of its Home.
-	Locks func(driver string, shared bool) ([]WatchedLock, program.Term, error)
+	Locks func(driver string, shared bool) ([]WatchedLock, sidecar.Term)
 	// Log receives what becomes of the leases.
 	Log *slog.Logger
 
@@ -47,13 +47,13 @@ type DriverLeads struct {
 // standaloneTerm is long, because where this process has died no API server is left by which another one could take
 // its leases. It gives them back when it ends, and when it starts anew after a crash it has the same identity. So many
 // drivers cost few renewals.
-func standaloneTerm() program.Term {
-	return program.Term{Duration: 30 * time.Minute, Deadline: 25 * time.Minute, Retry: 12 * time.Minute}
+func standaloneTerm() sidecar.Term {
+	return sidecar.Term{Duration: 30 * time.Minute, Deadline: 25 * time.Minute, Retry: 12 * time.Minute}
 }
 
 // sharedTerm is that of drivers that more than one host may call. It is upstream's usual one.
-func sharedTerm() program.Term {
-	return program.Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
+func sharedTerm() sidecar.Term {
+	return sidecar.Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
 }
 
 // LeadDrivers holds the leases of the drivers that a standalone control plane reaches, until ctx ends. node is the
@@ -82,7 +82,7 @@ func LeadDrivers(
 // watch all leases of the namespace, which that of controllers beside one driver does not.
 func driverLocks(
 	config *rest.Config, identity string,
-) (func(driver string, shared bool) ([]WatchedLock, program.Term, error), error) {
+) (func(driver string, shared bool) ([]WatchedLock, sidecar.Term), error) {
 	alone, err := newLeases(config, volume.NamespaceSystem, identity, standaloneTerm().Deadline)
 	if err != nil {
 		return nil, err
@@ -93,13 +93,12 @@ func driverLocks(
 	}
 	alone.watched = newSharedWatch(alone.watched)
 	shared.watched = alone.watched
-	return func(driver string, isShared bool) ([]WatchedLock, program.Term, error) {
+	return func(driver string, isShared bool) ([]WatchedLock, sidecar.Term) {
 		l, term := alone, standaloneTerm()
 		if isShared {
 			l, term = shared, sharedTerm()
 		}
-		locks, err := l.locks(leaseNames(DriverControllers(), driver))
-		return locks, term, err
+		return l.locks(leaseNames(DriverControllers(), driver)), term
 	}, nil
 }
 
@@ -193,12 +192,9 @@ func (l *DriverLeads) controller(name string) *csi.Driver {
 func (l *DriverLeads) stand(ctx context.Context, name string, woken <-chan struct{}) error {
 	home, _ := l.Homes(name)
 	var locks []WatchedLock
-	var term program.Term
-	var err error
+	var term sidecar.Term
 	if home.Scope.Node == "" {
-		if locks, term, err = l.Locks(name, home.Shared); err != nil {
-			return fmt.Errorf("leases of driver %s: %w", name, err)
-		}
+		locks, term = l.Locks(name, home.Shared)
 	}
 	there, leave := context.WithCancel(ctx)
 	changed := make(chan struct{}, 1)

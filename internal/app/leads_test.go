@@ -15,7 +15,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sidecar"
 )
 
 // caller is a process that calls drivers.
@@ -30,12 +30,12 @@ func newCaller(t *testing.T, client kubernetes.Interface, identity string) *call
 	leads := &DriverLeads{
 		Reached: []*csi.Set{c.reached}, Called: c.called, Log: slog.New(slog.DiscardHandler),
 		Homes: func(string) (Home, bool) { return Home{}, true },
-		Locks: func(driver string, _ bool) ([]WatchedLock, program.Term, error) {
+		Locks: func(driver string, _ bool) ([]WatchedLock, sidecar.Term) {
 			var out []WatchedLock
 			for _, name := range leaseNames(DriverControllers(), driver) {
 				out = append(out, newLock(client, name, identity).watched())
 			}
-			return out, usualTerm, nil
+			return out, usualTerm
 		},
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -10,7 +10,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/capacity"
@@ -28,9 +27,9 @@ import (
 // sidecar and this process never call a driver at the same time.
 type leases struct {
 	namespace, identity string
+	labels              map[string]string
 	// renewed has a time limit for each request, and watched has none.
-	renewed kubernetes.Interface
-	watched typedcoordinationv1.LeaseInterface
+	renewed, watched typedcoordinationv1.LeaseInterface
 }
 
 // newLeases returns the leases in a namespace. The configuration must allow leaseRights; deadline is the Term's.
@@ -46,24 +45,23 @@ func newLeases(config *rest.Config, namespace, identity string, deadline time.Du
 	l.watched = watched.CoordinationV1().Leases(namespace)
 	// A request that hangs must leave time for one more before the deadline.
 	config.Timeout = max(deadline/2, time.Second)
-	if l.renewed, err = kubernetes.NewForConfig(config); err != nil {
+	renewed, err := kubernetes.NewForConfig(config)
+	if err != nil {
 		return l, fmt.Errorf("client of the leases: %w", err)
 	}
+	l.renewed = renewed.CoordinationV1().Leases(namespace)
 	return l, nil
 }
 
 // locks returns the locks of the leases with these names.
-func (l leases) locks(names []string) ([]WatchedLock, error) {
-	var out []WatchedLock
+func (l leases) locks(names []string) []WatchedLock {
+	out := make([]WatchedLock, 0, len(names))
 	for _, name := range names {
-		lock, err := resourcelock.New(resourcelock.LeasesResourceLock, l.namespace, name, l.renewed.CoreV1(),
-			l.renewed.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: l.identity})
-		if err != nil {
-			return nil, fmt.Errorf("lease %s: %w", name, err)
-		}
-		out = append(out, WatchedLock{Interface: lock, Leases: l.watched, Name: name})
+		out = append(out, WatchedLock{
+			Namespace: l.namespace, Name: name, Identity: l.identity, Labels: l.labels, Renewed: l.renewed, Leases: l.watched,
+		})
 	}
-	return out, nil
+	return out
 }
 
 // processIdentity returns the holder's name for this process: two processes on one host need different ones.
@@ -97,11 +95,12 @@ func leaseNames(roles []string, driver string) []string {
 	return out
 }
 
-// leaseRights returns the rights that holding leases needs; without names, those on every lease of the namespace.
+// leaseRights returns the rights that holding leases needs; without names, those on every lease of the namespace. The
+// names do not restrict the watch: one of the whole namespace costs the API server less than one for each lease.
 func leaseRights(namespace string, names []string) []kube.Access {
 	const group, resource = "coordination.k8s.io", "leases"
 	return []kube.Access{
-		{Group: group, Resource: resource, Namespace: namespace, Verbs: []string{"create"}},
-		{Group: group, Resource: resource, Namespace: namespace, Names: names, Verbs: []string{"get", "update", "watch"}},
+		{Group: group, Resource: resource, Namespace: namespace, Verbs: []string{"create", "watch"}},
+		{Group: group, Resource: resource, Namespace: namespace, Names: names, Verbs: []string{"get", "update"}},
 	}
 }

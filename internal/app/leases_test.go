@@ -28,10 +28,7 @@ func TestWatchOfOneLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	locks, err := l.locks([]string{"l"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	locks := l.locks([]string{"l"})
 	w, err := locks[0].Leases.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + locks[0].Name})
 	if err != nil {
 		t.Fatal(err)

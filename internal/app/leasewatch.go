@@ -6,13 +6,15 @@ import (
 	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
 
 // sharedWatch is a client of leases whose watches of single leases share one watch of the namespace: a process that
-// holds the leases of many drivers would otherwise have the server keep a watch for each.
+// holds several leases would otherwise have the server keep a watch for each. Who may not watch the namespace gets a
+// watch for each lease: rights that were given for an older release allow only that.
 type sharedWatch struct {
 	typedcoordinationv1.LeaseInterface
 
@@ -36,7 +38,7 @@ type leaseWatch struct {
 
 // Watch watches the lease that the field selector names. Of several changes that its receiver is slow to take, it gets
 // the last.
-func (s *sharedWatch) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+func (s *sharedWatch) Watch(single context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.end == nil {
@@ -44,6 +46,9 @@ func (s *sharedWatch) Watch(_ context.Context, o metav1.ListOptions) (watch.Inte
 		all, err := s.LeaseInterface.Watch(ctx, metav1.ListOptions{})
 		if err != nil {
 			end()
+			if apierrors.IsForbidden(err) {
+				return s.LeaseInterface.Watch(single, o)
+			}
 			return nil, err
 		}
 		s.end = end

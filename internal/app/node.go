@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/driver/local"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/kube"
@@ -34,15 +36,20 @@ func Node(ctx context.Context, o program.NodeOptions) error {
 		client = kube.Translated(client, flex.Translation())
 	}
 	caches := kube.NewNodeCaches(client, o.Name)
+	o.Dial = append(slices.Clone(o.Dial), csi.WithCallLog(csi.NewCallLog(o.Log)))
+	if o.Metrics != nil {
+		o.Dial = append(o.Dial, csi.WithMeter(o.Metrics.Call))
+	}
 	agent, err := node.New(node.Options{
 		Name: o.Name, RootDir: o.RootDir, Protected: o.Keep, Client: client, Caches: caches, Drivers: o.Drivers,
 		Dial: o.Dial, StatsEvery: o.StatsEvery,
 		ControlPlane: o.ControlPlane,
-		Events:       kube.NewRecorder(ctx, client, "node"), Log: o.Log,
+		Events:       kube.NewNodeRecorder(ctx, client, "node", o.Name), Log: o.Log,
 	})
 	if err != nil {
 		return fmt.Errorf("node %s: %w", o.Name, err)
 	}
+	measureNode(o.Metrics, agent)
 	return agent.Run(ctx)
 }
 

@@ -45,11 +45,16 @@ type member struct {
 type shared struct {
 	drivers  *csi.Set
 	requests *controller.Requests
-	// protects says that the protection controller runs.
+	sidecars Sidecars
+	// protects says that the protection controller runs, and attaches that the attacher runs.
 	protects     bool
+	attaches     bool
 	attachDetach attachdetach.Options
 	attacher     attacher.Options
 	capacity     capacity.Options
+	health       health.Options
+	// meter counts the provisioner's attempts, or is nil.
+	meter provisioner.Meter
 }
 
 // members lists the controllers in start order, with a provisioner that stores its
@@ -60,7 +65,9 @@ func members(intents provisioner.Logs) []member {
 		{binder.Declaration(), func(e controller.Env, s shared) *controller.Controller { return binder.New(e, s.requests) }},
 		{provisioner.DeclarationWith(intents), func(e controller.Env, s shared) *controller.Controller {
 			return provisioner.New(e, provisioner.Options{
-				Drivers: s.drivers, Requests: s.requests, Protects: s.protects, Intents: intents,
+				Drivers: s.drivers, Requests: s.requests, Protects: s.protects, Attaches: s.attaches, Intents: intents,
+				Choices: s.sidecars.choices(), WithoutTopology: s.sidecars.Provisioner.WithoutTopology,
+				Contest: s.sidecars.contest(), Identity: s.sidecars.Identity, Meter: s.meter,
 			})
 		}},
 		{capacity.Declaration(), func(e controller.Env, s shared) *controller.Controller {
@@ -79,20 +86,25 @@ func members(intents provisioner.Logs) []member {
 		},
 		{resizer.Declaration(), func(e controller.Env, s shared) *controller.Controller { return resizer.New(e, s.drivers) }},
 		{modifier.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return modifier.New(e, s.drivers)
+			return modifier.New(e, s.drivers, s.sidecars.Resizer.ExtraMetadata)
 		}},
-		{snapshotter.BindingDeclaration(), func(e controller.Env, _ shared) *controller.Controller {
-			return snapshotter.NewBinding(e)
+		{snapshotter.BindingDeclaration(), func(e controller.Env, s shared) *controller.Controller {
+			return snapshotter.NewBinding(e, s.sidecars.SnapshotController.Distributed)
 		}},
 		{snapshotter.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return snapshotter.New(e, s.drivers)
+			return snapshotter.New(e, s.drivers, s.sidecars.snapshots())
 		}},
-		{health.Declaration(), func(e controller.Env, s shared) *controller.Controller { return health.New(e, s.drivers) }},
+		{health.Declaration(), func(e controller.Env, s shared) *controller.Controller {
+			return health.New(e, s.drivers, s.health)
+		}},
+		{health.WatcherDeclaration(), func(e controller.Env, s shared) *controller.Controller {
+			return health.NewWatcher(e, s.drivers, time.Now)
+		}},
 		{groupsnapshotter.BindingDeclaration(), func(e controller.Env, _ shared) *controller.Controller {
 			return groupsnapshotter.NewBinding(e)
 		}},
 		{groupsnapshotter.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return groupsnapshotter.New(e, s.drivers)
+			return groupsnapshotter.New(e, s.drivers, s.sidecars.groups())
 		}},
 	}
 }
@@ -109,6 +121,17 @@ func declarations(intents provisioner.Logs) []controller.Declaration {
 	return out
 }
 
+// ControllerNames returns the names of the controllers that a standalone control plane runs, in start order.
+func ControllerNames() []string {
+	var out []string
+	for _, d := range Declarations() {
+		if !onDemand(d.Name) {
+			out = append(out, d.Name)
+		}
+	}
+	return out
+}
+
 // User returns the user name of a role of the control plane in the API.
 func User(role string) string { return "system:volplane:" + role }
 
@@ -117,6 +140,9 @@ func User(role string) string { return "system:volplane:" + role }
 func RBAC() []runtime.Object {
 	var out []runtime.Object
 	for _, d := range Declarations() {
+		if onDemand(d.Name) {
+			continue
+		}
 		out = append(out, kube.Roles(User(d.Name), d.Rights(), kube.User(User(d.Name)))...)
 	}
 	out = append(out, kube.Roles(User(ReaderRole), inputs(Declarations()), kube.User(User(ReaderRole)))...)
@@ -137,17 +163,23 @@ func inputs(all []controller.Declaration) []kube.Access {
 }
 
 // DriverControllerRights returns the rights that a process of Controllers needs: those
-// that the controllers declare and, with leader election, those on the leases of the
-// driver. Leases and intents are in the namespace.
-func DriverControllerRights(roles []string, driver, namespace string, elects bool) []kube.Access {
+// that the controllers declare, the one to look for others, and, with leader election,
+// those on the leases of the driver. Leases and intents are in the namespace. If each node has such a process, the
+// names of these are not known, and the rights are those on every Lease of the namespace.
+func DriverControllerRights(roles []string, driver, namespace string, elects, onNodes bool) []kube.Access {
 	var out []kube.Access
-	for _, d := range declarations(driverIntents(driver, namespace)) {
+	intents, leases := driverIntents(driver, "", namespace), leaseNames(roles, driver)
+	if onNodes {
+		intents.AnyName, leases = true, nil
+	}
+	for _, d := range declarations(intents) {
 		if runs(roles, d.Name) {
 			out = append(out, d.Rights()...)
 		}
 	}
+	out = append(out, besideRight())
 	if !elects {
 		return out
 	}
-	return append(out, leaseRights(namespace, leaseNames(roles, driver))...)
+	return append(out, leaseRights(namespace, leases)...)
 }

@@ -6,53 +6,51 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/ptr"
 )
 
 // WatchedLock is a lease for which several processes compete.
 type WatchedLock struct {
-	// Interface acquires and renews the lease.
-	resourcelock.Interface
+	// Namespace and Name are those of the lease.
+	Namespace, Name string
+	// Identity is the holder's name for this process.
+	Identity string
+	// Labels are set on the lease when it is written.
+	Labels map[string]string
+	// Renewed is the client that reads and writes the lease.
+	Renewed typedcoordinationv1.LeaseInterface
 	// Leases is the client for watching the lease. Its requests must have no time
 	// limit, which would end the watches.
 	Leases typedcoordinationv1.LeaseInterface
-	// Name is the name of the lease.
-	Name string
 }
 
 // followPause is the pause between two watches.
 const followPause = time.Second
 
-// observer watches the renewals of a lease from the start of the process, and not only
-// while this process tries to acquire it. So the leases of a holder that died expire
-// together, however many it held.
+// observer watches a lease from the start of the process, and not only while this process tries to acquire it. So the
+// leases of a holder that died expire together, however many it held; and a holder sees at once when somebody else
+// deletes or takes its lease.
 type observer struct {
 	WatchedLock
-	// free receives when the lease can be acquired.
-	free chan struct{}
+	// news receives when the lease can be acquired, or, while this process holds it, when it does not say so.
+	news chan struct{}
 
-	mu    sync.Mutex
-	last  renewal
+	mu sync.Mutex
+	// held says that this process holds the lease, as far as it knows.
+	held bool
+	// seen says that the lease has been read; then last, which is as it was read, is nil if there is none.
+	seen  bool
+	last  *coordinationv1.Lease
 	since time.Time
 	timer *time.Timer
 }
 
-// renewal identifies the last renewal of a lease.
-type renewal struct {
-	holder string
-	at     time.Time
-}
-
-func renewalOf(r *resourcelock.LeaderElectionRecord) renewal {
-	return renewal{r.HolderIdentity, r.RenewTime.UTC()}
-}
-
 func newObserver(s WatchedLock) *observer {
-	return &observer{WatchedLock: s, free: make(chan struct{}, 1)}
+	return &observer{WatchedLock: s, news: make(chan struct{}, 1)}
 }
 
 // run watches the lease until ctx ends.
@@ -91,61 +89,91 @@ func (o *observer) follow(ctx context.Context) {
 			if !ok {
 				return
 			}
-			if now, ok := e.Object.(*coordinationv1.Lease); ok && now.Name == o.Name {
-				o.see(now)
+			now, isLease := e.Object.(*coordinationv1.Lease)
+			if !isLease || now.Name != o.Name {
+				continue
 			}
+			if e.Type == watch.Deleted {
+				now = nil
+			}
+			o.see(now)
 		}
 	}
 }
 
-// see records the last renewal of a lease, and notifies free when the lease has not been
-// renewed for its duration.
+// see records what a lease says; it is nil if there is none.
 func (o *observer) see(l *coordinationv1.Lease) {
-	r := resourcelock.LeaseSpecToLeaderElectionRecord(&l.Spec)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if now := renewalOf(r); now != o.last || o.timer == nil {
-		if o.timer != nil {
-			o.timer.Stop()
-		}
-		o.last, o.since = now, time.Now()
-		pause := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
-		if r.HolderIdentity == "" {
-			pause = 0
-		}
-		o.timer = time.AfterFunc(pause, o.notifyFree)
+	same := o.seen && equality.Semantic.DeepEqual(specOf(l), specOf(o.last))
+	o.last = l.DeepCopy()
+	if same {
+		return
+	}
+	if o.timer != nil {
+		o.timer.Stop()
+	}
+	o.seen, o.since = true, time.Now()
+	holder, duration := held(l)
+	switch {
+	case o.held && holder != o.Identity:
+		o.tell()
+	case !o.held && holder == "":
+		o.tell()
+	case !o.held:
+		o.timer = time.AfterFunc(duration, o.tell)
 	}
 }
 
-func (o *observer) notifyFree() {
+func specOf(l *coordinationv1.Lease) *coordinationv1.LeaseSpec {
+	if l == nil {
+		return nil
+	}
+	return &l.Spec
+}
+
+// givenBack returns the lease as it was seen last if it has no holder, and nil if it has one or does not exist.
+func (o *observer) givenBack() *coordinationv1.Lease {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if holder, _ := held(o.last); o.last == nil || holder != "" {
+		return nil
+	}
+	return o.last
+}
+
+// unchanged returns how long the lease has been seen as it is now, which it sees.
+func (o *observer) unchanged(now *coordinationv1.Lease) time.Duration {
+	o.see(now)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return time.Since(o.since)
+}
+
+// holds records whether this process holds the lease. What was told before is no news any more.
+func (o *observer) holds(held bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.held = held
 	select {
-	case o.free <- struct{}{}:
+	case <-o.news:
 	default:
 	}
 }
 
-// drainFree removes a notification that the lease is free.
-func (o *observer) drainFree() {
+func (o *observer) tell() {
 	select {
-	case <-o.free:
+	case o.news <- struct{}{}:
 	default:
 	}
 }
 
-// Get returns an expired lease without a holder, so that the elector acquires it at
-// once. The elector itself would count the lease duration from its own first read.
-func (o *observer) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	r, raw, err := o.Interface.Get(ctx)
-	if err != nil || r.HolderIdentity == o.Identity() {
-		return r, raw, err
+// held returns who holds a lease and how long others wait after the last renewal, as the lease records it. Fields that
+// are missing are those of a lease that can be acquired, as in client-go.
+func held(l *coordinationv1.Lease) (holder string, duration time.Duration) {
+	if l == nil {
+		return "", 0
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	duration := time.Duration(r.LeaseDurationSeconds) * time.Second
-	if o.timer != nil && o.last == renewalOf(r) && time.Since(o.since) >= duration {
-		shown := *r
-		shown.HolderIdentity = ""
-		r = &shown
-	}
-	return r, raw, nil
+	return ptr.Deref(l.Spec.HolderIdentity, ""),
+		time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
 }

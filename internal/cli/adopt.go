@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -23,9 +25,10 @@ import (
 
 type adoptFlags struct {
 	driverFlags
-	claim, size, mode, class, dryRun, output string
-	modes                                    []string
-	wish                                     decide.Wish
+	claim, size, mode, class, output string
+	dryRun                           bool
+	modes                            []string
+	wish                             decide.Wish
 }
 
 func (s *shell) adoptCommand() *cobra.Command {
@@ -42,7 +45,7 @@ properties are known on its host; for other drivers, set them with the flags, as
 the class of the volume did.`,
 		Example: `  volplane adopt local.volplane.dev vol-d41d8cd98f00b204e9800998ecf8427e --claim default/data
   volplane adopt nfs.csi.k8s.io server/share/pvc-1 --access-mode ReadWriteMany --size 10Gi --attributes server=s,share=/share --csi-address /run/csi/socket`,
-		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: s.completeFirst("csidriver"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("storage-class") {
 				a.wish.Class = &a.class
@@ -73,13 +76,10 @@ func (a *adoptFlags) register(c *cobra.Command) {
 	f.StringVar(&a.class, "storage-class", "",
 		"class of the PersistentVolume and the claim (default the bundled driver's, none for others)")
 	f.BoolVar(&a.wish.Force, "force", false, "adopt the volume even if it may be in use or is being created")
-	f.StringVar(&a.dryRun, "dry-run", "none",
-		"none or server; with server the API server validates everything and stores nothing")
-	f.Lookup("dry-run").NoOptDefVal = "server"
+	registerDryRun(c, (*dryRun)(&a.dryRun), "have the API server validate everything and store nothing")
 	f.StringVarP(&a.output, "output", "o", "", "output format: name, json, yaml")
 	for flag, values := range map[string][]string{
 		"access-mode": accessModes(), "volume-mode": {"Filesystem", "Block"}, "dry-run": {"none", "server"},
-		"output": {"name", "json", "yaml"},
 	} {
 		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -93,12 +93,12 @@ func accessModes() []string {
 }
 
 func (s *shell) adopt(ctx context.Context, a adoptFlags, args []string) error {
-	print, err := printer(a.output)
-	if err != nil || a.output == "wide" {
-		return fmt.Errorf("unknown output %q: use name, json or yaml", a.output)
+	if err := knownOutput(a.output, "name", "json", "yaml"); err != nil {
+		return err
 	}
-	if a.dryRun != "none" && a.dryRun != "server" {
-		return fmt.Errorf("--dry-run %q: use none or server", a.dryRun)
+	print, err := printer(a.output)
+	if err != nil {
+		return err
 	}
 	wish, err := s.wish(a, args)
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *shell) adopt(ctx context.Context, a adoptFlags, args []string) error {
 	if err != nil {
 		return errors.Join(err, unasked)
 	}
-	done, err := search.Adopt(ctx, socket, wish, a.dryRun == "server")
+	done, err := search.Adopt(ctx, socket, wish, a.dryRun)
 	if done.Volume != nil {
 		err = errors.Join(s.printAdoptedNames(done, a, print), err)
 	}
@@ -181,7 +181,7 @@ func (s *shell) printAdoptedNames(done orphans.Adopted, a adoptFlags, print prin
 		return printAdoptedObjects(s.Out, objects, print)
 	}
 	suffix := ""
-	if a.dryRun == "server" {
+	if a.dryRun {
 		suffix = " (dry run)"
 	}
 	verb := func(changed bool) string {

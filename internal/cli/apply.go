@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"slices"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -18,34 +16,33 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
-)
 
-// fieldManager owns the fields that apply sets.
-const fieldManager = "volplane"
+	"volplane.dev/volplane/internal/door"
+)
 
 // maxManifest limits the size of one manifest, in bytes.
 const maxManifest = 16 << 20
 
 func (s *shell) applyCommand() *cobra.Command {
-	var from string
-	var dryRun, force bool
+	var from sources
+	var dry dryRun
+	var force bool
 	c := &cobra.Command{
-		Use:   "apply -f FILE|DIR|-",
+		Use:   "apply -f FILE|DIR|- ...",
 		Short: "Create or change objects from files (server-side apply)",
-		Args:  cobra.NoArgs,
+		Args:  positional,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return s.apply(cmd.Context(), from, dryRun, force)
+			return s.apply(cmd.Context(), from, bool(dry), force)
 		},
 	}
-	c.Flags().StringVarP(&from, "filename", "f", "", "YAML or JSON file, directory of such files, or - for standard input")
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "have the server validate everything and change nothing")
+	from.register(c)
+	registerDryRun(c, &dry, "have the server validate everything and change nothing")
 	c.Flags().BoolVar(&force, "force-conflicts", false, "take over fields that other programs have set")
-	_ = c.MarkFlagRequired("filename")
 	return c
 }
 
-func (s *shell) apply(ctx context.Context, from string, dryRun, force bool) error {
-	docs, err := s.manifests(from)
+func (s *shell) apply(ctx context.Context, from sources, dryRun, force bool) error {
+	docs, err := from.objects(s)
 	if err != nil {
 		return err
 	}
@@ -53,21 +50,62 @@ func (s *shell) apply(ctx context.Context, from string, dryRun, force bool) erro
 	if err != nil {
 		return err
 	}
-	options := metav1.ApplyOptions{FieldManager: fieldManager, Force: force}
+	options := metav1.ApplyOptions{FieldManager: door.FieldManager, Force: force}
 	suffix := ""
 	if dryRun {
 		options.DryRun, suffix = []string{metav1.DryRunAll}, " (dry run)"
 	}
 	var failed []error
-	for _, doc := range docs {
-		name, verb, err := o.apply(ctx, doc, options)
-		if err != nil {
-			failed = append(failed, fmt.Errorf("apply %s: %w", name, err))
-			continue
+	for _, batch := range batches(docs) {
+		for _, a := range o.applyAll(ctx, batch, options) {
+			if a.err != nil {
+				failed = append(failed, fmt.Errorf("apply %s: %w", a.name, a.err))
+				continue
+			}
+			fmt.Fprintf(s.Out, "%s %s%s\n", a.name, a.verb, suffix)
 		}
-		fmt.Fprintf(s.Out, "%s %s%s\n", name, verb, suffix)
 	}
 	return errors.Join(failed...)
+}
+
+// atOnce is how many objects are sent at the same time: each takes two requests, and the API server's time for them is
+// mostly waiting.
+const atOnce = 8
+
+// batches divides objects, in their order, into those that can be sent at the same time: they are of one kind, so none
+// needs another one to be there first, and none is there twice.
+func batches(docs []*unstructured.Unstructured) [][]*unstructured.Unstructured {
+	var out [][]*unstructured.Unstructured
+	named := map[string]bool{}
+	for _, doc := range docs {
+		name := doc.GetNamespace() + "/" + doc.GetName()
+		last := len(out) - 1
+		if last < 0 || len(out[last]) == atOnce || named[name] ||
+			out[last][0].GroupVersionKind() != doc.GroupVersionKind() {
+			out, last, named = append(out, nil), last+1, map[string]bool{}
+		}
+		out[last], named[name] = append(out[last], doc), true
+	}
+	return out
+}
+
+// applied is what became of an object.
+type applied struct {
+	name, verb string
+	err        error
+}
+
+// applyAll sends objects at the same time, and returns what became of each.
+func (o *objects) applyAll(
+	ctx context.Context, docs []*unstructured.Unstructured, options metav1.ApplyOptions,
+) []applied {
+	out := make([]applied, len(docs))
+	var all sync.WaitGroup
+	for i, doc := range docs {
+		all.Go(func() { out[i].name, out[i].verb, out[i].err = o.apply(ctx, doc, options) })
+	}
+	all.Wait()
+	return out
 }
 
 // apply sends one object and says what that changed.
@@ -130,56 +168,6 @@ func (o *objects) setNamespace(m *meta.RESTMapping, doc *unstructured.Unstructur
 		doc.SetNamespace(o.namespace)
 	}
 	return doc.GetNamespace()
-}
-
-// manifests reads all objects of a file, of the files of a directory in the
-// order of their names, or of standard input.
-func (s *shell) manifests(from string) ([]*unstructured.Unstructured, error) {
-	if from == "-" {
-		return documents("standard input", s.In)
-	}
-	files, err := manifestFiles(from)
-	if err != nil {
-		return nil, err
-	}
-	var out []*unstructured.Unstructured
-	for _, name := range files {
-		file, err := os.Open(name)
-		if err != nil {
-			return nil, fmt.Errorf("open manifest: %w", err)
-		}
-		docs, err := documents(name, file)
-		_ = file.Close()
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, docs...)
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("%s contains no object", from)
-	}
-	return out, nil
-}
-
-func manifestFiles(from string) ([]string, error) {
-	info, err := os.Stat(from)
-	if err != nil {
-		return nil, fmt.Errorf("find manifest: %w", err)
-	}
-	if !info.IsDir() {
-		return []string{from}, nil
-	}
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		return nil, fmt.Errorf("read directory: %w", err)
-	}
-	var files []string
-	for _, e := range entries {
-		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(e.Name())) && !e.IsDir() {
-			files = append(files, filepath.Join(from, e.Name()))
-		}
-	}
-	return files, nil
 }
 
 // documents splits YAML or JSON into its objects; the items of a List count

@@ -12,10 +12,15 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sidecar"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
+		cli.PluginProgram: func() {
+			streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
+			os.Exit(cli.Run(context.Background(), os.Args, streams, "v0.0.0-test", cli.Programs{}))
+		},
 		"volplane": func() {
 			streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -42,7 +47,7 @@ func TestMain(m *testing.M) {
 				DriverControllers: app.ClusterControllers(),
 				Rights:            app.DriverControllerRights,
 				Pool:              app.PoolRecords,
-				Registrar: func(_ context.Context, o program.RegistrarOptions) error {
+				Registrar: func(_ context.Context, o sidecar.RegistrarOptions) error {
 					_, err := fmt.Printf("ran %s %q %s\n", o.Socket, o.Endpoint, o.Dir)
 					return err
 				},

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sidecar"
 )
 
 var errNoServer = errors.New("no API server is configured: start one with 'volplane up', or set --kubeconfig or " +
@@ -26,36 +27,82 @@ var errNoServer = errors.New("no API server is configured: start one with 'volpl
 type flags struct {
 	kubeconfig, context, namespace, dataDir string
 	verbosity                               int
+	// logFormat is "json" for a log of JSON objects.
+	logFormat string
+	// named says whether --data-dir was given, which names a control plane.
+	named func() bool
+	// kubectl are the flags of a plugin of kubectl, which finds its server as kubectl does; nil elsewhere.
+	kubectl *kubectlFlags
 }
 
 func (f *flags) register(c *cobra.Command) {
 	p := c.PersistentFlags()
 	p.StringVar(&f.kubeconfig, "kubeconfig", "",
-		"path of the kubeconfig (default $KUBECONFIG, else that of the control plane on this host, else ~/.kube/config)")
+		"path of the kubeconfig (default that of --data-dir, else $KUBECONFIG, else that of the control plane on this "+
+			"host, else ~/.kube/config)")
 	p.StringVar(&f.context, "context", "", "context of the kubeconfig to use")
 	p.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the request")
 	p.StringVar(&f.dataDir, "data-dir", program.DataDir(),
 		"data directory of the control plane on this host; set $VOLPLANE_DATA_DIR to change the default")
-	p.IntVarP(&f.verbosity, "verbosity", "v", 0,
-		"log verbosity: from 0 (errors and important events) to 9 (every request)")
+	named := p.Lookup("data-dir")
+	f.named = func() bool { return named.Changed }
+	p.IntVarP(&f.verbosity, "verbosity", "v", 0, sidecar.VerbosityUsage)
+	p.StringVar(&f.logFormat, "logging-format", "text", sidecar.LogFormatUsage)
 }
 
-// loader returns the reader of the kubeconfig: the one of --kubeconfig, else of
-// $KUBECONFIG, else of the control plane on this host, else the user's own.
+// loader returns the reader of the kubeconfig: the one of --kubeconfig, else of the control plane in --data-dir, else
+// of $KUBECONFIG, else of the control plane on this host, else the user's own.
 func (f *flags) loader() clientcmd.ClientConfig {
+	if f.kubectl != nil {
+		return f.kubectl.loader()
+	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.WarnIfAllMissing = false
-	plane := filepath.Join(f.dataDir, "admin.kubeconfig")
 	switch {
 	case f.kubeconfig != "":
 		rules.ExplicitPath = f.kubeconfig
-	case os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" && readable(plane):
-		rules.ExplicitPath = plane
+	case f.named() || os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" && readable(f.plane()):
+		rules.ExplicitPath = f.plane()
 	}
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: f.context}
 	overrides.Context.Namespace = f.namespace
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 }
+
+// plane is the path of the kubeconfig of the control plane on this host.
+func (f *flags) plane() string { return filepath.Join(f.dataDir, "admin.kubeconfig") }
+
+// check refuses what would reach another API server than the one that is meant, or none, and says what is wrong.
+func (f *flags) check() error {
+	env := os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
+	switch _, err := os.Stat(f.plane()); {
+	case f.kubectl != nil || f.kubeconfig != "":
+		return nil
+	case f.named() && errors.Is(err, os.ErrNotExist):
+		return &noServerError{fmt.Sprintf("there is no control plane in %s: start it with 'volplane up --data-dir %s', "+
+			"or name another one with --kubeconfig", f.dataDir, f.dataDir)}
+	case f.named() || env == "":
+		if errors.Is(err, os.ErrPermission) || err == nil && !readable(f.plane()) {
+			return &noServerError{fmt.Sprintf("the files of the control plane in %s may not be read: use sudo, or name a "+
+				"file that you may read with --kubeconfig or $KUBECONFIG", f.dataDir)}
+		}
+		return nil
+	}
+	for _, path := range filepath.SplitList(env) {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+	}
+	return &noServerError{fmt.Sprintf("$KUBECONFIG names %s, which does not exist", env)}
+}
+
+// noServerError says why no API server is configured.
+type noServerError struct{ text string }
+
+func (e *noServerError) Error() string { return e.text }
+
+// Is makes it an errNoServer, for commands that can do without.
+func (e *noServerError) Is(other error) bool { return other == errNoServer }
 
 func readable(path string) bool {
 	file, err := os.Open(path)
@@ -68,7 +115,13 @@ func readable(path string) bool {
 
 // config returns the client configuration, without a client-side rate limit.
 func (s *shell) config() (*rest.Config, error) {
+	if err := s.flags.check(); err != nil {
+		return nil, err
+	}
 	config, err := s.flags.loader().ClientConfig()
+	if clientcmd.IsEmptyConfig(err) && s.flags.kubectl != nil {
+		return nil, errNoKubeconfig
+	}
 	if clientcmd.IsEmptyConfig(err) {
 		return nil, errNoServer
 	}
@@ -120,7 +173,11 @@ func (s *shell) explain(err error) string {
 		if u, bad := url.Parse(server.URL); bad == nil {
 			host = u.Host
 		}
-		return fmt.Sprintf("no API server answers at %s: %v; is the control plane running ('volplane up')?", host, dial.Err)
+		text := fmt.Sprintf("no API server answers at %s: %v", host, dial.Err)
+		if s.flags.kubectl != nil {
+			return text
+		}
+		return text + "; is the control plane running ('volplane up')?"
 	case apierrors.IsUnauthorized(err):
 		return err.Error() + "; the kubeconfig is not valid for this server, or not any more: use another one"
 	}

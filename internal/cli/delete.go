@@ -9,15 +9,18 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"volplane.dev/volplane/internal/kube"
 )
 
 type deleteOptions struct {
 	selection
-	from           string
+	from           sources
 	wait           bool
 	timeout        time.Duration
 	ignoreNotFound bool
@@ -26,7 +29,7 @@ type deleteOptions struct {
 func (s *shell) deleteCommand() *cobra.Command {
 	var d deleteOptions
 	c := &cobra.Command{
-		Use:   "delete TYPE NAME ... | TYPE/NAME ... | TYPE -l SELECTOR | -f FILE",
+		Use:   "delete TYPE NAME ... | TYPE/NAME ... | TYPE -l SELECTOR | -f FILE ...",
 		Short: "Delete objects, and wait until they are removed",
 		Long: `Delete objects, and wait until they are removed.
 
@@ -39,7 +42,7 @@ more than two seconds, the command prints what it waits for.`,
 	}
 	f := c.Flags()
 	d.register(c)
-	f.StringVarP(&d.from, "filename", "f", "", "delete the objects in this file, directory or - (standard input)")
+	d.from.register(c)
 	f.BoolVar(&d.wait, "wait", true, "wait until the objects are removed")
 	f.DurationVar(&d.timeout, "timeout", 0, "how long to wait; 0 for no limit")
 	f.BoolVar(&d.ignoreNotFound, "ignore-not-found", false, "treat an object that does not exist as deleted")
@@ -91,8 +94,14 @@ func (s *shell) delete(ctx context.Context, d deleteOptions, args []string) erro
 
 // deletions returns the objects that the command line or the manifests name.
 func (s *shell) deletions(ctx context.Context, o *objects, d deleteOptions, args []string) ([]deletion, error) {
-	if d.from != "" {
+	if len(d.from.names) > 0 {
+		if len(args) > 0 {
+			return nil, positional(nil, args)
+		}
 		return s.deletionsOf(o, d.from)
+	}
+	if err := fileWithoutFlag(args); err != nil {
+		return nil, err
 	}
 	targets, err := o.targets(args)
 	if err != nil {
@@ -123,8 +132,8 @@ func (s *shell) deletions(ctx context.Context, o *objects, d deleteOptions, args
 
 // deletionsOf returns the objects of manifests, in reverse order, because later objects
 // may use earlier ones.
-func (s *shell) deletionsOf(o *objects, from string) ([]deletion, error) {
-	docs, err := s.manifests(from)
+func (s *shell) deletionsOf(o *objects, from sources) ([]deletion, error) {
+	docs, err := from.objects(s)
 	if err != nil {
 		return nil, err
 	}
@@ -144,28 +153,28 @@ func (o *objects) delete(ctx context.Context, v *deletion, missing bool) (bool, 
 	client := o.at(v.mapping, v.ns)
 	found, err := client.Get(ctx, v.name, metav1.GetOptions{})
 	if err != nil {
-		return missing && notFound(err), unlessExpected(missing && notFound(err), err)
+		return missing && apierrors.IsNotFound(err), kube.Unless(missing && apierrors.IsNotFound(err), err)
 	}
 	uid := found.GetUID()
 	v.uid = string(uid)
 	err = client.Delete(ctx, v.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-	return false, unlessExpected(notFound(err), err)
+	return false, kube.Unless(apierrors.IsNotFound(err), err)
 }
 
 func (s *shell) awaitGone(ctx context.Context, o *objects, v deletion) error {
 	client := o.at(v.mapping, v.ns)
-	from := source[*unstructured.Unstructured]{
-		get: func(ctx context.Context, name string, g metav1.GetOptions) (*unstructured.Unstructured, error) {
+	from := kube.Source[*unstructured.Unstructured]{
+		Get: func(ctx context.Context, name string, g metav1.GetOptions) (*unstructured.Unstructured, error) {
 			return client.Get(ctx, name, g)
 		},
-		watch: func(ctx context.Context, l metav1.ListOptions) (watch.Interface, error) { return client.Watch(ctx, l) },
+		Watch: func(ctx context.Context, l metav1.ListOptions) (watch.Interface, error) { return client.Watch(ctx, l) },
 	}
 	var finalizers []string
 	err := progress(ctx, s.Err, func(ctx context.Context) string {
 		return "waiting for " + v.String() + ": " + s.reason(ctx, v)
 	},
 		func(ctx context.Context) error {
-			return follow(ctx, from, v.name, func(u *unstructured.Unstructured) (bool, error) {
+			return kube.Follow(ctx, from, v.name, func(u *unstructured.Unstructured) (bool, error) {
 				if u == nil || string(u.GetUID()) != v.uid {
 					return true, nil
 				}

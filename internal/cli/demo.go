@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -197,7 +199,7 @@ func (s *shell) printDemoFailure(ctx context.Context, d *demo) {
 	if d.client != nil {
 		ctx, cancel := context.WithTimeout(ctx, cleanupTime)
 		defer cancel()
-		if told, found := s.chainOf(ctx, d.client, "pvc", "default", demoClaim); found {
+		if told, found := newFacts(d.client).Chain(ctx, "pvc", "default", demoClaim); found {
 			fmt.Fprintln(s.Err)
 			_ = chain.Render(s.Err, told, nil)
 		}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -63,8 +65,8 @@ func (d *demo) leftovers(ctx context.Context) ([]string, error) {
 }
 
 func (d *demo) leftoverObjects(ctx context.Context) ([]string, error) {
-	r := newReading(d.client)
-	err := r.together(ctx, r.pods(""), r.claims(""), r.volumes, r.attachments)
+	r := newFacts(d.client)
+	err := r.Overview(ctx)
 	return slices.Concat(named("pod ", r.Pods), named("claim ", r.Claims), named("volume ", r.Volumes),
 		named("attachment ", r.Attachments)), err
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -22,6 +24,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -93,7 +99,7 @@ func (d *demo) claim(ctx context.Context) (string, error) {
 		},
 	}
 	if _, err := d.client.CoreV1().PersistentVolumeClaims("default").Create(ctx, claim,
-		metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
+		metav1.CreateOptions{FieldManager: door.FieldManager}); err != nil {
 		return "", err
 	}
 	return demoSize + " of " + why, nil
@@ -113,7 +119,7 @@ func (d *demo) class(ctx context.Context) (name *string, why string, err error) 
 		AllowVolumeExpansion: ptr.To(true), VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
 	}
 	if _, err := d.client.StorageV1().StorageClasses().Create(ctx, c,
-		metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
+		metav1.CreateOptions{FieldManager: door.FieldManager}); err != nil {
 		return nil, "", err
 	}
 	return &c.Name, "class demo-xfs (ext4 would not grow online: CAP_SYS_RESOURCE is missing here)", nil
@@ -133,17 +139,17 @@ func mayGrowExt4() bool {
 // mount creates a Pod that uses the claim and waits until the claim is mounted.
 // Without a node, the placement controller chooses one.
 func (d *demo) mount(ctx context.Context, name, node string) (string, error) {
-	pod := claimPod(metav1.ObjectMeta{Namespace: "default", Name: name}, demoClaim, node)
+	pod := door.Pod(metav1.ObjectMeta{Namespace: "default", Name: name}, demoClaim, node)
 	if _, err := d.client.CoreV1().Pods("default").Create(ctx, pod,
-		metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
+		metav1.CreateOptions{FieldManager: door.FieldManager}); err != nil {
 		return "", err
 	}
-	err := follow(ctx, podSource(d.client, "default"), name, func(p *corev1.Pod) (bool, error) {
+	err := kube.Follow(ctx, door.Pods(d.client, "default"), name, func(p *corev1.Pod) (bool, error) {
 		if p == nil {
 			return false, fmt.Errorf("pod %s was deleted by somebody else", name)
 		}
 		d.path = pathIn(p, "data")
-		return mounted(p), nil
+		return door.Mounted(p), nil
 	})
 	if err != nil {
 		return "", err
@@ -188,9 +194,9 @@ func (d *demo) write(context.Context) (string, error) {
 func (d *demo) unmount(ctx context.Context, name string) error {
 	pod, err := d.client.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return unlessExpected(notFound(err), err)
+		return kube.Unless(apierrors.IsNotFound(err), err)
 	}
-	return deletePod(ctx, d.client, pod)
+	return door.Unmount(ctx, d.client, pod)
 }
 
 // join starts a second node agent with the same pool, like another host with shared
@@ -217,7 +223,7 @@ func (d *demo) join(ctx context.Context) (string, error) {
 	ctx, cancel := d.node.with(ctx)
 	defer cancel()
 	nodes := d.client.StorageV1().CSINodes()
-	err = follow(ctx, source[*storagev1.CSINode]{get: nodes.Get, watch: nodes.Watch}, demoSecond,
+	err = kube.Follow(ctx, kube.Source[*storagev1.CSINode]{Get: nodes.Get, Watch: nodes.Watch}, demoSecond,
 		func(n *storagev1.CSINode) (bool, error) {
 			return n != nil && slices.ContainsFunc(n.Spec.Drivers, func(r storagev1.CSINodeDriver) bool {
 				return r.Name == volume.LocalDriver
@@ -245,11 +251,11 @@ func (d *demo) grow(ctx context.Context) (string, error) {
 	claims := d.client.CoreV1().PersistentVolumeClaims("default")
 	patch := fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, demoGrown)
 	if _, err := claims.Patch(ctx, demoClaim, types.MergePatchType, []byte(patch),
-		metav1.PatchOptions{FieldManager: fieldManager}); err != nil {
+		metav1.PatchOptions{FieldManager: door.FieldManager}); err != nil {
 		return "", err
 	}
 	want := resource.MustParse(demoGrown)
-	err = follow(ctx, source[*corev1.PersistentVolumeClaim]{get: claims.Get, watch: claims.Watch}, demoClaim,
+	err = kube.Follow(ctx, kube.Source[*corev1.PersistentVolumeClaim]{Get: claims.Get, Watch: claims.Watch}, demoClaim,
 		func(c *corev1.PersistentVolumeClaim) (bool, error) {
 			if c == nil {
 				return false, fmt.Errorf("the claim was deleted by somebody else")
@@ -289,12 +295,12 @@ func (d *demo) remove(ctx context.Context) (string, error) {
 	claims := d.client.CoreV1().PersistentVolumeClaims("default")
 	claim, err := claims.Get(ctx, demoClaim, metav1.GetOptions{})
 	if err != nil {
-		return "", unlessExpected(notFound(err), err)
+		return "", kube.Unless(apierrors.IsNotFound(err), err)
 	}
-	if err := claims.Delete(ctx, demoClaim, metav1.DeleteOptions{}); err != nil && !notFound(err) {
+	if err := claims.Delete(ctx, demoClaim, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return "", err
 	}
-	err = follow(ctx, source[*corev1.PersistentVolumeClaim]{get: claims.Get, watch: claims.Watch}, demoClaim,
+	err = kube.Follow(ctx, kube.Source[*corev1.PersistentVolumeClaim]{Get: claims.Get, Watch: claims.Watch}, demoClaim,
 		func(c *corev1.PersistentVolumeClaim) (bool, error) {
 			return c == nil, nil
 		})
@@ -302,7 +308,8 @@ func (d *demo) remove(ctx context.Context) (string, error) {
 		return "", err
 	}
 	volumes := d.client.CoreV1().PersistentVolumes()
-	return "", follow(ctx, source[*corev1.PersistentVolume]{get: volumes.Get, watch: volumes.Watch}, claim.Spec.VolumeName,
+	from := kube.Source[*corev1.PersistentVolume]{Get: volumes.Get, Watch: volumes.Watch}
+	return "", kube.Follow(ctx, from, claim.Spec.VolumeName,
 		func(v *corev1.PersistentVolume) (bool, error) {
 			return v == nil, nil
 		})

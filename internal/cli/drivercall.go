@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -23,6 +25,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/gather"
 )
 
 // maxCallRequest is the size limit of a request in JSON, in bytes.
@@ -92,8 +95,6 @@ for NOT_FOUND), 1 if it was not called.`,
 	p.BoolVarP(&f.yes, "yes", "y", false, "call also what changes something")
 	p.DurationVar(&f.timeout, "timeout", 0, "how long to wait for the answer (default as volplane waits)")
 	p.StringVarP(&f.output, "output", "o", "", "output format: json or yaml, with code, error and time")
-	_ = c.RegisterFlagCompletionFunc("output",
-		cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -258,7 +259,8 @@ func (s *shell) affected(ctx context.Context, driver string, request proto.Messa
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	volumes := client.CoreV1().PersistentVolumes()
-	all, _ := every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{}, volumes.List) // or it is not told
+	// What cannot be read is not told.
+	all, _ := gather.Every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{}, volumes.List)
 	for _, v := range all {
 		if v.Spec.CSI == nil || v.Spec.CSI.Driver != driver || v.Spec.CSI.VolumeHandle != about.GetVolumeId() {
 			continue

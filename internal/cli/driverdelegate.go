@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -15,6 +17,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -86,7 +89,7 @@ func (s *shell) driverDelegate(ctx context.Context, client kubernetes.Interface,
 			// How the driver attaches is not known here. Requiring it is right for every driver.
 			d = driverfile.Driver{Name: driver}.CSIDriver(csi.ControllerCapabilities{PublishUnpublish: true})
 			metav1.SetMetaDataAnnotation(&d.ObjectMeta, volume.AnnControllers, value)
-			_, err = all.Create(ctx, d, metav1.CreateOptions{FieldManager: fieldManager})
+			_, err = all.Create(ctx, d, metav1.CreateOptions{FieldManager: door.FieldManager})
 			return err
 		case err != nil:
 			return err
@@ -111,6 +114,6 @@ func setDelegation(ctx context.Context, client kubernetes.Interface, d *storagev
 	if value == "" {
 		delete(d.Annotations, volume.AnnControllers)
 	}
-	_, err := client.StorageV1().CSIDrivers().Update(ctx, d, metav1.UpdateOptions{FieldManager: fieldManager})
+	_, err := client.StorageV1().CSIDrivers().Update(ctx, d, metav1.UpdateOptions{FieldManager: door.FieldManager})
 	return err
 }

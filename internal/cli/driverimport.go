@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -11,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/driverimport"
 )
 
@@ -152,7 +155,7 @@ func (s *shell) runImport(ctx context.Context, f importFlags, r driverimport.Res
 			return err
 		}
 		for _, u := range r.Objects {
-			name, verb, err := o.apply(ctx, u.DeepCopy(), metav1.ApplyOptions{FieldManager: fieldManager})
+			name, verb, err := o.apply(ctx, u.DeepCopy(), metav1.ApplyOptions{FieldManager: door.FieldManager})
 			if err != nil {
 				failed = append(failed, fmt.Errorf("apply %s: %w", name, err))
 				continue

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -17,9 +19,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/supervise"
 )
 
@@ -66,13 +71,11 @@ somebody else should run it; invalid file.`,
 	f.register(c)
 	f.registerNode(c)
 	c.Flags().StringVarP(&output, "output", "o", "", "output format: wide, name, json, yaml")
-	_ = c.RegisterFlagCompletionFunc("output",
-		cobra.FixedCompletions([]string{"wide", "name", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
 func (s *shell) driverList(ctx context.Context, f hostFlags, names []string, output string) error {
-	if _, err := printer(output); err != nil {
+	if err := knownOutput(output, "wide", "name", "json", "yaml"); err != nil {
 		return err
 	}
 	h, err := s.hostDrivers(f)
@@ -232,7 +235,7 @@ func (h *hostDrivers) api(ctx context.Context) (*apiFacts, error) {
 		return nil, nil
 	}
 	out := &apiFacts{map[string]int{}, map[string]int{}, map[string]int{}}
-	volumes, err := every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{},
+	volumes, err := gather.Every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{},
 		h.client.CoreV1().PersistentVolumes().List)
 	if err != nil {
 		return nil, err
@@ -252,7 +255,7 @@ func (h *hostDrivers) onNode(ctx context.Context, out *apiFacts) error {
 		for _, d := range n.Spec.Drivers {
 			out.registered[d.Name]++
 		}
-	} else if !notFound(err) {
+	} else if !apierrors.IsNotFound(err) {
 		return fmt.Errorf("get CSINode %s: %w", h.node, err)
 	}
 	node, err := h.client.CoreV1().Nodes().Get(ctx, h.node, metav1.GetOptions{})
@@ -260,7 +263,7 @@ func (h *hostDrivers) onNode(ctx context.Context, out *apiFacts) error {
 		for _, name := range node.Status.VolumesInUse {
 			out.inUse[driverInUse(name)]++
 		}
-	} else if !notFound(err) {
+	} else if !apierrors.IsNotFound(err) {
 		return fmt.Errorf("get node %s: %w", h.node, err)
 	}
 	return nil

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -10,12 +12,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/kube"
 )
 
 // logFlags are the flags of 'driver logs'.
@@ -95,11 +97,11 @@ func (h *hostDrivers) logs(ctx context.Context, name string, f logFlags) error {
 	}
 	err = onChange(ctx, h.state, func() (bool, error) {
 		if err := l.open(); err != nil {
-			return false, unlessExpected(errors.Is(err, fs.ErrNotExist), err)
+			return false, kube.Unless(errors.Is(err, fs.ErrNotExist), err)
 		}
 		return false, l.copy()
 	})
-	return unlessExpected(ctx.Err() != nil, err)
+	return kube.Unless(ctx.Err() != nil, err)
 }
 
 // logReader prints a log that grows, and that its supervisor cuts to nothing when it is too long.
@@ -199,23 +201,4 @@ func lastLogLines(dir, name string, lines int) []string {
 		out = append(out, plainLine(line))
 	}
 	return out
-}
-
-// plainLine returns a line that others wrote for people: not too long, and without what a terminal could take for a
-// command.
-func plainLine(line string) string {
-	const longest = 400
-	line = strings.Map(func(r rune) rune {
-		if r == '\t' || r == '\n' {
-			return ' '
-		}
-		if !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(strings.TrimRight(line, "\r\n"), "?"))
-	if len(line) > longest {
-		line = strings.ToValidUTF8(line[:longest], "") + "..."
-	}
-	return line
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -12,7 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -41,7 +45,7 @@ func (h *hostDrivers) prepareNodeLocal(ctx context.Context, d driverfile.Driver)
 
 // checkHomes fails if a driver has volumes that do not say which host has them.
 func (h *hostDrivers) checkHomes(ctx context.Context, driver string) error {
-	volumes, err := every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{},
+	volumes, err := gather.Every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{},
 		h.client.CoreV1().PersistentVolumes().List)
 	if apierrors.IsForbidden(err) {
 		return nil // a host that has joined may not change the CSIDriver either, and says so later
@@ -72,7 +76,7 @@ func (h *hostDrivers) sayNodeLocal(ctx context.Context, o *storagev1.CSIDriver) 
 		return err
 	}
 	_, err = h.client.StorageV1().CSIDrivers().Patch(ctx, o.Name, types.MergePatchType, body,
-		metav1.PatchOptions{FieldManager: fieldManager})
+		metav1.PatchOptions{FieldManager: door.FieldManager})
 	switch {
 	case apierrors.IsForbidden(err):
 		fmt.Fprintf(h.err, "The CSIDriver of %[1]s does not say that it is node-local, and this host may not change it. "+

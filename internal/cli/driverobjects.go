@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -12,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -70,12 +73,12 @@ func (h *hostDrivers) ensureObjects(ctx context.Context, d driverfile.Driver, cl
 		return fmt.Errorf("driver %s is registered, but what its CSIDriver must be is not known: %w", d.Name, err)
 	}
 	o := d.CSIDriver(said.Controller)
-	_, err = h.client.StorageV1().CSIDrivers().Create(ctx, o, metav1.CreateOptions{FieldManager: fieldManager})
+	_, err = h.client.StorageV1().CSIDrivers().Create(ctx, o, metav1.CreateOptions{FieldManager: door.FieldManager})
 	if err = h.made("csidriver/"+d.Name, err); err != nil || class == nil {
 		return err
 	}
 	c := class.object(d.Name, said)
-	_, err = h.client.StorageV1().StorageClasses().Create(ctx, c, metav1.CreateOptions{FieldManager: fieldManager})
+	_, err = h.client.StorageV1().StorageClasses().Create(ctx, c, metav1.CreateOptions{FieldManager: door.FieldManager})
 	return h.made("storageclass/"+c.Name, err)
 }
 

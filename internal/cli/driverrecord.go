@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -17,6 +19,7 @@ import (
 	"volplane.dev/volplane/internal/csi/recording"
 	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/kube"
 )
 
 // maxRecording is the size of the largest recording that is read, in bytes.
@@ -175,7 +178,7 @@ func (s *shell) driverReplay(ctx context.Context, path, socket string, speed flo
 	player.Told = func(c csi.Call) { fmt.Fprintln(s.Out, callLine(c)) }
 	fmt.Fprintf(s.Out, "%s, answers at %s\n", printable(recorded.Name()), socket)
 	err = player.Serve(ctx, socket)
-	return unlessExpected(ctx.Err() != nil, err)
+	return kube.Unless(ctx.Err() != nil, err)
 }
 
 func readRecording(path string) (recording.Recording, error) {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -9,12 +11,18 @@ import (
 	"strings"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/gather"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -30,10 +38,11 @@ does. The class that 'driver add' has made is deleted, and the CSIDriver if
 volplane made it and no other node has the driver. The command may be repeated
 while processes are left.
 
-The command waits until volumes that were deleted just before are unmounted.
-Otherwise it is refused while the driver has PersistentVolumes, or volumes are
-attached to or mounted on this node, because nobody could unmount, detach or
-delete them any more. With --force all of them stay as they are: mounts stay mounted, and
+The command waits until volumes that were deleted just before are unmounted, and
+until the driver has told what became of volumes that it was asked for.
+Otherwise it is refused while the driver has PersistentVolumes or snapshots, or
+volumes are attached to or mounted on this node, because nobody could unmount,
+detach or delete them any more. With --force all of them stay as they are: mounts stay mounted, and
 claims and Pods that are deleted wait until the driver is added again.`,
 		Example: `  volplane driver remove csi.example.com`,
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: s.completeHosted,
@@ -108,9 +117,8 @@ func (h *hostDrivers) needed(ctx context.Context, name string, o removal) (bool,
 			"volumes then cannot be unmounted, detached or deleted", name, h.absent)
 	}
 	left, err := h.remains(ctx, name)
-	if err == nil && left.onlyMounts() && !o.force && o.wait > 0 {
-		h.awaitUnmounted(ctx, name, o.wait)
-		left, err = h.remains(ctx, name)
+	if err == nil && left.passing() && !o.force && o.wait > 0 {
+		left, err = h.awaitSettled(ctx, name, o.wait)
 	}
 	if err == nil {
 		err = left.refuse(name, h.node)
@@ -118,78 +126,95 @@ func (h *hostDrivers) needed(ctx context.Context, name string, o removal) (bool,
 	return err != nil, err
 }
 
-// awaitUnmounted waits until a node has no mounts of a driver any more. Whether it has is asked afterwards.
-func (h *hostDrivers) awaitUnmounted(ctx context.Context, driver string, limit time.Duration) {
+// awaitSettled waits while nothing is left of a driver but what is about to end, and returns what is left then.
+func (h *hostDrivers) awaitSettled(ctx context.Context, driver string, limit time.Duration) (remains, error) {
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	nodes := h.client.CoreV1().Nodes()
 	tell := func(context.Context) string {
-		return "waiting for node/" + h.node + " to unmount the deleted volumes of driver/" + driver
+		return "waiting for node/" + h.node + " to unmount the deleted volumes of driver/" + driver +
+			", and for the driver's last answers"
 	}
-	_ = progress(waiting, h.err, tell, func(ctx context.Context) error {
-		from := source[*corev1.Node]{get: nodes.Get, watch: nodes.Watch}
-		return follow(ctx, from, h.node, func(n *corev1.Node) (bool, error) {
-			return len(remaining(driver, h.node, nil, nil, nil, n).mounts) == 0, nil
-		})
+	_ = progress(waiting, h.err, tell, func(waiting context.Context) error {
+		// Both watches begin before what they tell of is read, so that no change is missed.
+		node, err := h.client.CoreV1().Nodes().Watch(waiting, metav1.SingleObject(metav1.ObjectMeta{Name: h.node}))
+		if err != nil {
+			return err
+		}
+		defer node.Stop()
+		begun, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceAll).Watch(waiting,
+			metav1.ListOptions{LabelSelector: volume.LabelIntents})
+		if err != nil {
+			return err
+		}
+		defer begun.Stop()
+		for open := true; open; {
+			if left, err := h.remains(waiting, driver); err != nil || !left.passing() {
+				return err
+			}
+			select {
+			case <-waiting.Done():
+				return waiting.Err()
+			case _, open = <-node.ResultChan():
+			case _, open = <-begun.ResultChan():
+			}
+		}
+		return nil
 	})
+	return h.remains(ctx, driver)
 }
 
 // remains are what would be left without a driver, by name.
-type remains struct{ volumes, attachments, mounts, pods []string }
+type remains struct{ volumes, snapshots, begun, attachments, mounts, pods []string }
 
-func (r remains) empty() bool {
-	return len(r.volumes)+len(r.attachments)+len(r.mounts)+len(r.pods) == 0
+// lasting says whether something is left that stays, and ending whether something is about to end: mounts of deleted
+// volumes, and calls for volumes.
+func (r remains) lasting() bool {
+	return len(r.volumes)+len(r.snapshots)+len(r.attachments)+len(r.pods) > 0
 }
+func (r remains) ending() bool { return len(r.mounts)+len(r.begun) > 0 }
 
-// onlyMounts says whether nothing but mounts is left: their volumes are deleted, and the node is about to unmount them.
-func (r remains) onlyMounts() bool {
-	return len(r.mounts) > 0 && len(r.volumes)+len(r.attachments)+len(r.pods) == 0
-}
+// passing says whether nothing is left but what is about to end.
+func (r remains) passing() bool { return r.ending() && !r.lasting() }
 
 // remains asks the API what needs a driver.
-func (h *hostDrivers) remains(ctx context.Context, driver string) (r remains, err error) {
-	volumes, err := every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{},
-		h.client.CoreV1().PersistentVolumes().List)
-	if err != nil {
-		return r, err
-	}
-	attachments, err := every[*storagev1.VolumeAttachment](ctx, "attachments", metav1.ListOptions{},
-		h.client.StorageV1().VolumeAttachments().List)
-	if err != nil {
-		return r, err
-	}
-	pods, err := every[*corev1.Pod](ctx, "pods", metav1.ListOptions{FieldSelector: "spec.nodeName=" + h.node},
-		h.client.CoreV1().Pods(metav1.NamespaceAll).List)
-	if err != nil {
-		return r, err
+func (h *hostDrivers) remains(ctx context.Context, driver string) (remains, error) {
+	facts := gather.New(h.client, gather.Options{})
+	if err := facts.Kept(ctx, h.node); err != nil {
+		return remains{}, err
 	}
 	node, err := h.client.CoreV1().Nodes().Get(ctx, h.node, metav1.GetOptions{})
-	if err != nil && !notFound(err) {
-		return r, fmt.Errorf("get node %s: %w", h.node, err)
+	if apierrors.IsNotFound(err) {
+		node, err = &corev1.Node{}, nil
 	}
-	return remaining(driver, h.node, volumes, attachments, pods, node), nil
+	if err != nil {
+		return remains{}, fmt.Errorf("get node %s: %w", h.node, err)
+	}
+	return remaining(driver, h.node, facts.Objects, node), nil
 }
 
-// remaining returns what needs a driver on a node.
-func remaining(
-	driver, node string, volumes []*corev1.PersistentVolume, attachments []*storagev1.VolumeAttachment, pods []*corev1.Pod,
-	n *corev1.Node,
-) (r remains) {
+// remaining returns what needs a driver on a node, as its object n has it.
+func remaining(driver, node string, o state.Objects, n *corev1.Node) (r remains) {
 	ours := func(v *corev1.PersistentVolume) bool { return v.Spec.CSI != nil && v.Spec.CSI.Driver == driver }
-	r.volumes = named("", filter(volumes, ours))
+	r.volumes = named("", filter(o.Volumes, ours))
+	single := func(c *snapshotv1.VolumeSnapshotContent) bool { return c.Spec.Driver == driver }
+	group := func(c *groupv1.VolumeGroupSnapshotContent) bool { return c.Spec.Driver == driver }
+	r.snapshots = slices.Concat(named("", filter(o.SnapshotContents, single)), named("", filter(o.GroupContents, group)))
+	for _, in := range o.Begun {
+		if in.Driver == driver && !slices.Contains(r.volumes, in.Name) {
+			r.begun = append(r.begun, in.Name)
+		}
+	}
 	here := func(a *storagev1.VolumeAttachment) bool { return a.Spec.Attacher == driver && a.Spec.NodeName == node }
-	r.attachments = named("", filter(attachments, here))
-	for _, p := range pods {
+	r.attachments = named("", filter(o.Attachments, here))
+	for _, p := range o.Pods {
 		inline := func(v corev1.Volume) bool { return v.CSI != nil && v.CSI.Driver == driver }
 		if p.Spec.NodeName == node && slices.ContainsFunc(p.Spec.Volumes, inline) {
 			r.pods = append(r.pods, p.Namespace+"/"+p.Name)
 		}
 	}
-	if n != nil {
-		for _, name := range n.Status.VolumesInUse {
-			if _, handle, _ := strings.Cut(string(name), "^"); driverInUse(name) == driver {
-				r.mounts = append(r.mounts, handle)
-			}
+	for _, name := range n.Status.VolumesInUse {
+		if _, handle, _ := strings.Cut(string(name), "^"); driverInUse(name) == driver {
+			r.mounts = append(r.mounts, handle)
 		}
 	}
 	return r
@@ -197,7 +222,7 @@ func remaining(
 
 // refuse says why a driver is needed; nil if it is not.
 func (r remains) refuse(driver, node string) error {
-	if r.empty() {
+	if !r.lasting() && !r.ending() {
 		return nil
 	}
 	var parts []string
@@ -206,6 +231,8 @@ func (r remains) refuse(driver, node string) error {
 		all  []string
 	}{
 		{"it has %d PersistentVolumes (%s)", r.volumes},
+		{"it has %d snapshots (%s)", r.snapshots},
+		{"it was asked for %d volumes and may have made them (%s)", r.begun},
 		{"%d volumes are attached to node " + node + " (%s)", r.attachments},
 		{"%d volumes are in use on node " + node + " (%s)", r.mounts},
 		{"%d Pods on node " + node + " have inline volumes of it (%s)", r.pods},
@@ -214,8 +241,8 @@ func (r remains) refuse(driver, node string) error {
 			parts = append(parts, fmt.Sprintf(one.what, len(one.all), some(one.all)))
 		}
 	}
-	return fmt.Errorf("driver %s is needed: %s. Without it nobody can unmount, detach or delete them: delete the Pods "+
-		"and claims first, or use --force to leave everything as it is until the driver is added again", driver,
+	return fmt.Errorf("driver %s is needed: %s. Without it nobody can unmount, detach or delete them: delete the Pods, "+
+		"claims and snapshots first, or use --force to leave everything as it is until the driver is added again", driver,
 		strings.Join(parts, "; "))
 }
 
@@ -239,15 +266,16 @@ func (h *hostDrivers) deleteObjects(ctx context.Context, driver, class string) e
 			err = classes.Delete(ctx, class, *metav1.NewPreconditionDeleteOptions(string(c.UID)))
 			err = h.deleted("storageclass/"+class, err)
 		}
-		if err != nil && !notFound(err) {
+		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete class %s: %w", class, err)
 		}
 	}
 	o, err := drivers.Get(ctx, driver, metav1.GetOptions{})
 	if err != nil || o.Labels[volume.LabelMadeBy] != driverfile.MadeBy {
-		return unlessExpected(notFound(err), err)
+		return kube.Unless(apierrors.IsNotFound(err), err)
 	}
-	nodes, err := every[*storagev1.CSINode](ctx, "nodes", metav1.ListOptions{}, h.client.StorageV1().CSINodes().List)
+	nodes, err := gather.Every[*storagev1.CSINode](ctx, "nodes", metav1.ListOptions{},
+		h.client.StorageV1().CSINodes().List)
 	if err != nil {
 		return err
 	}
@@ -260,7 +288,7 @@ func (h *hostDrivers) deleteObjects(ctx context.Context, driver, class string) e
 // deleted reports the deletion of an object.
 func (h *hostDrivers) deleted(name string, err error) error {
 	if err != nil {
-		return unlessExpected(notFound(err), err)
+		return kube.Unless(apierrors.IsNotFound(err), err)
 	}
 	fmt.Fprintf(h.out, "%s deleted\n", name)
 	return nil

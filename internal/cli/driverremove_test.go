@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,9 +18,11 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	clienttesting "k8s.io/client-go/testing"
 
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/supervise"
@@ -59,8 +62,34 @@ func needing(kind string) []runtime.Object {
 		node.Status.VolumesInUse = append(node.Status.VolumesInUse, "kubernetes.io/csi/"+hosted+"^handle")
 	case "inline":
 		out = append(out, pod("web", hosted, "n1"))
+	case "begun":
+		out = append(out, begunIn(hosted))
 	}
 	return out
+}
+
+// begunIn is the log of a provisioner that has asked two drivers for volumes and not heard of them again.
+func begunIn(driver string) *corev1.ConfigMap {
+	log := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "volplane", Name: "log", Labels: map[string]string{volume.LabelIntents: "log"},
+	}, Data: map[string]string{}}
+	for uid, driver := range map[string]string{"u1": driver, "u2": "other"} {
+		in := &provision.Intent{Driver: driver, Name: "pvc-" + uid}
+		in.Claim.UID, in.Claim.Namespace, in.Claim.Name = types.UID(uid), "ns", "data"
+		log.Data[uid] = in.String()
+	}
+	return log
+}
+
+// snapshotsOf are contents of snapshots and of groups of two drivers, as the API has them.
+func snapshotsOf(driver string) customAPI {
+	list := func(driver string) string {
+		return fmt.Sprintf(`{"items":[{"metadata":{"name":"of-%s"},"spec":{"driver":%[1]q}}]}`, driver)
+	}
+	return customAPI{
+		"/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents":           list(driver),
+		"/apis/groupsnapshot.storage.k8s.io/v1/volumegroupsnapshotcontents": list("other"),
+	}
 }
 
 // TestRemoveNeeded: a driver that something needs stays, and the error names what needs it.
@@ -70,12 +99,17 @@ func TestRemoveNeeded(t *testing.T) {
 		"attachment": "1 volumes are attached to node n1 (csi-1)",
 		"mount":      "1 volumes are in use on node n1 (handle)",
 		"inline":     "1 Pods on node n1 have inline volumes of it (ns/web)",
+		"begun":      "it was asked for 1 volumes and may have made them (pvc-u1)",
+		"snapshot":   "it has 1 snapshots (of-" + hosted + ")",
 	} {
 		t.Run(kind, func(t *testing.T) {
 			class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{
 				Name: "fast", Labels: map[string]string{volume.LabelMadeBy: driverfile.MadeBy},
 			}, Provisioner: hosted}
 			s := newStand(t, append(needing(kind), class)...)
+			if kind == "snapshot" {
+				maps.Copy(s.custom, snapshotsOf(hosted))
+			}
 			d := own("/bin/a")
 			d.Class = "fast"
 			if err := s.files.Put(d); err != nil {
@@ -110,9 +144,27 @@ func TestRemoveAfterDelete(t *testing.T) {
 	}
 	unmounted := needing("")[0].(*corev1.Node)
 	s.client.PrependWatchReactor("nodes", func(a clienttesting.Action) (bool, watch.Interface, error) {
-		w := watch.NewFake()
-		go w.Modify(unmounted)
+		w := watch.NewRaceFreeFake()
+		w.Modify(unmounted)
 		return true, w, s.client.Tracker().Update(a.GetResource(), unmounted, "")
+	})
+	if err := s.remove(t.Context(), hosted, removal{wait: patience}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRemoveAfterAnswer: a driver that was asked for a volume that nobody wants any more is removed when it has told
+// what became of it.
+func TestRemoveAfterAnswer(t *testing.T) {
+	s := newStand(t, needing("begun")...)
+	if err := s.files.Put(own("/bin/a")); err != nil {
+		t.Fatal(err)
+	}
+	told := begunIn("other")
+	s.client.PrependWatchReactor("configmaps", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		w := watch.NewRaceFreeFake()
+		w.Modify(told)
+		return true, w, s.client.Tracker().Update(a.GetResource(), told, told.Namespace)
 	})
 	if err := s.remove(t.Context(), hosted, removal{wait: patience}); err != nil {
 		t.Error(err)

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -17,7 +19,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/csi/trace"
+	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/kube"
 )
 
 // hostDrivers are the CSI drivers that this host runs, as its files, its supervisor and the API
@@ -76,7 +80,7 @@ func (h *hostDrivers) reach(ctx context.Context, s *shell, node string) error {
 	client, _, err := s.client()
 	if err == nil {
 		h.client = client
-		h.node, err = pickNode(ctx, client, node)
+		h.node, err = door.Node(ctx, client, node)
 	}
 	var dial *net.OpError
 	if errors.Is(err, errNoServer) || errors.As(err, &dial) && dial.Op == "dial" {
@@ -87,9 +91,9 @@ func (h *hostDrivers) reach(ctx context.Context, s *shell, node string) error {
 }
 
 // nodeSource reads and watches the CSINode of this host.
-func (h *hostDrivers) nodeSource() source[*storagev1.CSINode] {
+func (h *hostDrivers) nodeSource() kube.Source[*storagev1.CSINode] {
 	nodes := h.client.StorageV1().CSINodes()
-	return source[*storagev1.CSINode]{get: nodes.Get, watch: nodes.Watch}
+	return kube.Source[*storagev1.CSINode]{Get: nodes.Get, Watch: nodes.Watch}
 }
 
 // registers says whether a driver is registered on a node.

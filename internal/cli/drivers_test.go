@@ -42,21 +42,23 @@ type stand struct {
 	*hostDrivers
 	client   *fake.Clientset
 	out, err *strings.Builder
+	// custom are the custom resources that the API has, by path.
+	custom customAPI
 }
 
 func newStand(t *testing.T, objects ...runtime.Object) stand {
 	t.Helper()
 	dir := t.TempDir()
 	out, err := &strings.Builder{}, &strings.Builder{}
-	client := fake.NewClientset(objects...)
+	client, custom := fake.NewClientset(objects...), customAPI{}
 	h := &hostDrivers{
 		files: driverfile.Dir(filepath.Join(dir, "drivers.d")), state: filepath.Join(dir, "state"),
-		plugins: filepath.Join(dir, "plugins"), client: client, node: "n1", out: out, err: err,
+		plugins: filepath.Join(dir, "plugins"), client: withCustom{client, custom}, node: "n1", out: out, err: err,
 	}
 	if err := os.Mkdir(h.state, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return stand{h, client, out, err}
+	return stand{h, client, out, err, custom}
 }
 
 // record writes what a supervisor knows of a process; the process itself is this one.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -49,8 +51,6 @@ and mount flags.`,
 	f.register(c)
 	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "print what follows, until interrupted")
 	c.Flags().StringVarP(&f.output, "output", "o", "", "output format: json, one object in each line")
-	_ = c.RegisterFlagCompletionFunc("output",
-		cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 

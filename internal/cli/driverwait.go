@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -16,6 +18,8 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/gather"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/supervise"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -63,7 +67,8 @@ func (h *hostDrivers) awaitStarts(ctx context.Context, before map[string]started
 
 // awaitRegistration waits until the API names the driver on this host's node.
 func (h *hostDrivers) awaitRegistration(ctx context.Context, name string) error {
-	return follow(ctx, h.nodeSource(), h.node, func(n *storagev1.CSINode) (bool, error) { return registers(n, name), nil })
+	registered := func(n *storagev1.CSINode) (bool, error) { return registers(n, name), nil }
+	return kube.Follow(ctx, h.nodeSource(), h.node, registered)
 }
 
 // awaitDriver waits until the changed processes of a driver run and the driver is registered.
@@ -176,13 +181,13 @@ func (h *hostDrivers) refusal(ctx context.Context, driver string) string {
 	}
 	o := metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + h.node + ",reason=" +
 		string(volume.ReasonRegistrationRefused)}
-	events, _ := every[*corev1.Event](ctx, "events", o, h.client.CoreV1().Events(metav1.NamespaceDefault).List)
+	events, _ := gather.Every[*corev1.Event](ctx, "events", o, h.client.CoreV1().Events(metav1.NamespaceDefault).List)
 	// The name stands by itself, and not in that of another driver; the names of sockets continue it with a dash.
 	name := regexp.MustCompile(`(^|[^A-Za-z0-9.-])` + regexp.QuoteMeta(driver) + `($|[^A-Za-z0-9.]|\.($|[^A-Za-z0-9]))`)
 	var last *corev1.Event
 	for _, e := range events {
 		about := e.Reason == string(volume.ReasonRegistrationRefused) && e.InvolvedObject.Name == h.node
-		if about && name.MatchString(e.Message) && (last == nil || lastSeen(e).After(lastSeen(last))) {
+		if about && name.MatchString(e.Message) && (last == nil || gather.LastSeen(e).After(gather.LastSeen(last))) {
 			last = e
 		}
 	}

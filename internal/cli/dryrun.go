@@ -18,17 +18,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"k8s.io/client-go/kubernetes"
+
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/dryrun"
 	"volplane.dev/volplane/internal/explain/since"
 	"volplane.dev/volplane/internal/explain/why"
+	"volplane.dev/volplane/internal/gather"
 )
 
 // simulation holds the objects of a dry run together with those of the cluster.
 type simulation struct {
-	*reading
+	*gather.Facts
+	client  kubernetes.Interface
 	objects *objects
 	// spaces are the namespaces that the file would create.
 	spaces map[string]bool
@@ -60,7 +65,7 @@ func (s *shell) whyDryRun(ctx context.Context, q question) error {
 	if err != nil {
 		return err
 	}
-	r := &simulation{reading: newReading(client), objects: o, spaces: map[string]bool{}}
+	r := &simulation{Facts: newFacts(client), client: client, objects: o, spaces: map[string]bool{}}
 	for _, doc := range docs {
 		if doc.GetKind() == "Namespace" {
 			r.spaces[doc.GetName()] = true
@@ -75,7 +80,7 @@ func (s *shell) whyDryRun(ctx context.Context, q question) error {
 		fmt.Fprintln(s.Err, "note:", n)
 	}
 	if len(r.candidates)+len(r.refused) == 0 {
-		return fmt.Errorf("%s holds nothing that can be explained: use %s", q.file, strings.Join(explained(), ", "))
+		return fmt.Errorf("%s holds nothing that can be explained: use %s", q.file, strings.Join(gather.Names(), ", "))
 	}
 	if err := r.readDependencies(ctx, ns); err != nil {
 		return err
@@ -120,13 +125,13 @@ func (r *simulation) addObject(ctx context.Context, doc *unstructured.Unstructur
 	if err != nil {
 		return err
 	}
-	k, known := kindNamed(m.GroupVersionKind.Kind)
-	if !known || k.group != m.GroupVersionKind.Group {
+	k, known := gather.KindNamed(m.GroupVersionKind.Kind)
+	if !known || k.Group != m.GroupVersionKind.Group {
 		r.notes = append(r.notes, printedType(m)+"/"+doc.GetName()+" is left out: why does not know its kind")
 		return nil
 	}
 	ns := r.objects.setNamespace(m, doc)
-	subject := k.name + "/" + doc.GetName() + doc.GetGenerateName()
+	subject := k.Name + "/" + doc.GetName() + doc.GetGenerateName()
 	doc.SetUID(types.UID(fmt.Sprintf("dry-run-%d", n)))
 	switch made, err := r.created(ctx, m, doc, ns); {
 	case apierrors.IsAlreadyExists(err):
@@ -168,52 +173,52 @@ func (r *simulation) created(ctx context.Context, m *meta.RESTMapping, doc *unst
 	}
 	plain := doc.DeepCopy()
 	unstructured.RemoveNestedField(plain.Object, "metadata", "uid")
-	o := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager}
+	o := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: door.FieldManager}
 	return r.objects.at(m, ns).Create(ctx, plain, o)
 }
 
 // put adds an object with the status that it would have after its creation.
-func (r *simulation) put(k kind, doc *unstructured.Unstructured) error {
+func (r *simulation) put(k gather.Kind, doc *unstructured.Unstructured) error {
 	doc.SetCreationTimestamp(metav1.NewTime(r.Now))
 	var err error
-	switch k.name {
+	switch k.Name {
 	case "pvc":
 		c, bad := typed[corev1.PersistentVolumeClaim](doc)
 		c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
 		err = bad
-		add(r.reading, &r.Claims, c)
+		gather.Add(r.Facts, &r.Claims, c)
 	case "pod":
 		p, bad := typed[corev1.Pod](doc)
 		p.Status = corev1.PodStatus{Phase: corev1.PodPending}
 		err = bad
-		add(r.reading, &r.Pods, p)
+		gather.Add(r.Facts, &r.Pods, p)
 	case "pv":
 		v, bad := typed[corev1.PersistentVolume](doc)
 		v.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}
 		err = bad
-		add(r.reading, &r.Volumes, v)
+		gather.Add(r.Facts, &r.Volumes, v)
 	case "storageclass":
 		c, bad := typed[storagev1.StorageClass](doc)
 		c.ReclaimPolicy = cmpPtr(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
 		c.VolumeBindingMode = cmpPtr(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)
 		err = bad
-		add(r.reading, &r.Classes, c)
+		gather.Add(r.Facts, &r.Classes, c)
 	case "csidriver":
 		d, bad := typed[storagev1.CSIDriver](doc)
 		err = bad
-		add(r.reading, &r.Drivers, d)
+		gather.Add(r.Facts, &r.Drivers, d)
 	case "namespace":
 		n, bad := typed[corev1.Namespace](doc)
 		err = bad
-		add(r.reading, &r.Namespaces, n)
+		gather.Add(r.Facts, &r.Namespaces, n)
 	default:
-		r.notes = append(r.notes, k.name+"/"+doc.GetName()+" is left out: users do not create such objects")
+		r.notes = append(r.notes, k.Name+"/"+doc.GetName()+" is left out: users do not create such objects")
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read %s/%s: %w", k.name, doc.GetName(), err)
+		return fmt.Errorf("read %s/%s: %w", k.Name, doc.GetName(), err)
 	}
-	r.candidates = append(r.candidates, candidate{k.name, doc.GetNamespace(), doc.GetName()})
+	r.candidates = append(r.candidates, candidate{k.Name, doc.GetNamespace(), doc.GetName()})
 	return nil
 }
 
@@ -230,17 +235,12 @@ func typed[T any](doc *unstructured.Unstructured) (*T, error) {
 func (r *simulation) readDependencies(ctx context.Context, ns string) error {
 	own := r.Objects
 	spaces := []string{ns}
-	var reads []read
 	for _, t := range r.candidates {
 		if t.ns != "" && !slices.Contains(spaces, t.ns) {
 			spaces = append(spaces, t.ns)
 		}
 	}
-	for _, space := range spaces {
-		reads = append(reads, r.pods(space), r.claims(space))
-	}
-	// A claim that names no volume may get any.
-	if err := r.around(ctx, append(reads, r.volumes)...); err != nil {
+	if err := r.ForNew(ctx, spaces); err != nil {
 		return err
 	}
 	for _, c := range own.Claims {
@@ -277,11 +277,11 @@ func (r *simulation) answers() []chain.Chain {
 	}
 	users := slices.ContainsFunc(r.candidates, func(t candidate) bool { return t.kind == "pvc" || t.kind == "pod" })
 	for _, t := range r.candidates {
-		k, known := kindNamed(t.kind)
-		if !known || t.kind == "pvc" && covered[t.ns+"/"+t.name] || users && !k.namespaced {
+		k, known := gather.KindNamed(t.kind)
+		if !known || t.kind == "pvc" && covered[t.ns+"/"+t.name] || users && !k.Namespaced {
 			continue
 		}
-		if c, ok := k.tell(why.Of(r.Objects), t.ns, t.name); ok {
+		if c, ok := k.Tell(why.Of(r.Objects), t.ns, t.name); ok {
 			out = append(out, c)
 		}
 	}

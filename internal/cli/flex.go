@@ -1,8 +1,11 @@
+//go:build linux
+
 package cli
 
 import (
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -29,7 +32,7 @@ machine: volplane's, or else the kubelet's.`,
 		Example: `  volplane flex init example.com/files      # write a driver to start from, and its test
   volplane flex install example.com/files files/files
   volplane flex list`,
-		Args: cobra.NoArgs,
+		Args: subcommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(s.flexListCommand(), s.flexInstallCommand(), s.flexUpgradeCommand(), s.flexRollbackCommand(),
@@ -52,21 +55,21 @@ func (f *flexFlags) register(c *cobra.Command) {
 	p.StringVarP(&f.output, "output", "o", "", "output format: wide, name, json, yaml")
 	_ = c.MarkFlagDirname("dir")
 	_ = c.MarkFlagDirname("root-dir")
-	_ = c.RegisterFlagCompletionFunc("output",
-		cobra.FixedCompletions([]string{"wide", "name", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // flexOptions returns the options with the data directory of the control plane.
 func (s *shell) flexOptions(f flexFlags) flex.Options {
 	o := f.Options
-	o.DataDir = s.flags.dataDir
+	o.DataDir, o.Named = s.flags.dataDir, s.flags.named()
+	if abs, err := filepath.Abs(o.DataDir); err == nil {
+		o.DataDir = abs
+	}
 	return o
 }
 
 // check refuses unknown output formats.
 func (f *flexFlags) check() error {
-	_, err := printer(f.output)
-	return err
+	return knownOutput(f.output, "wide", "name", "json", "yaml")
 }
 
 // printStructured prints a value as JSON or YAML if the output format is one of
@@ -85,7 +88,7 @@ func (s *shell) completeDriver(c *cobra.Command, args []string, _ string) ([]str
 	}
 	dir, _ := c.Flags().GetString("dir")
 	root, _ := c.Flags().GetString("root-dir")
-	l, err := flex.List(c.Context(), flex.Options{Dir: dir, RootDir: root, DataDir: s.flags.dataDir})
+	l, err := flex.List(c.Context(), s.flexOptions(flexFlags{Options: flex.Options{Dir: dir, RootDir: root}}))
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

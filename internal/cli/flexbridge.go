@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -11,15 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"volplane.dev/volplane/internal/flex"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // BridgeOptions configure the bridge that serves the FlexVolume drivers of a host.
 type BridgeOptions = flex.BridgeOptions
-
-// translation presents FlexVolumes as CSI volumes.
-func translation() kube.Translation { return flex.Translation() }
 
 // bridgeFlags are the flags of a node agent that also runs a bridge.
 type bridgeFlags struct{ plugins, root, config string }
@@ -104,6 +102,6 @@ func (s *shell) flexBridge(ctx context.Context, o BridgeOptions, objects bool) e
 		}
 		o.Client, o.Objects = client, true
 	}
-	o.Log = s.log()
+	o.Alone, o.Log = true, s.log()
 	return s.programs.Bridge(ctx, o)
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -83,6 +85,8 @@ func (s *shell) flexDoctor(ctx context.Context, d doctorFlags) error {
 	if err := d.volume(); err != nil {
 		return err
 	}
+	o := s.flexOptions(flexFlags{})
+	d.DataDir, d.Named = o.DataDir, o.Named
 	diagnosis, err := flex.Examine(ctx, d.Exam)
 	if err != nil && len(diagnosis.Findings) == 0 {
 		return err

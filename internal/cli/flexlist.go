@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -86,13 +88,6 @@ func (s *shell) printDrivers(l flex.Listing, wide bool) error {
 		}
 	}
 	return nil
-}
-
-func orNone(text string) string {
-	if text == "" {
-		return "<none>"
-	}
-	return text
 }
 
 func (s *shell) flexLintCommand() *cobra.Command {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -17,6 +16,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/migrate"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/flex/migrate"
+	"volplane.dev/volplane/internal/gather"
 )
 
 func (s *shell) flexMigrateCommand() *cobra.Command {
@@ -242,15 +242,14 @@ func (s *shell) migrateStatus(ctx context.Context) error {
 	return w.Flush()
 }
 
-// moves reads the unfinished moves. Without the right to read them it reads none.
-func (r *reading) moves(ctx context.Context) error {
-	journals, err := migrate.Begun(ctx, r.client)
-	if apierrors.IsForbidden(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
+// newFacts returns what the API tells, with what is to be known of FlexVolumes.
+func newFacts(client kubernetes.Interface) *gather.Facts {
+	return gather.New(client, gather.Options{Bridge: translation(), Moves: unfinishedMoves})
+}
+
+func unfinishedMoves(ctx context.Context, client kubernetes.Interface) ([]state.Move, error) {
+	journals, err := migrate.Begun(ctx, client)
+	var out []state.Move
 	for name, j := range journals {
 		if j.Done {
 			continue
@@ -259,9 +258,9 @@ func (r *reading) moves(ctx context.Context) error {
 		if j.Claim != nil {
 			m.Claim = j.Claim.Namespace + "/" + j.Claim.Name
 		}
-		r.Moves = append(r.Moves, m)
+		out = append(out, m)
 	}
-	return nil
+	return out, err
 }
 
 func (s *shell) completeFlexVolumes(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {

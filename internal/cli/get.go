@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -28,7 +29,8 @@ func (s *shell) getCommand() *cobra.Command {
 		Example: `  volplane get pvc
   volplane get pv,volumeattachments -o wide
   volplane get pvc/data -o yaml
-  volplane get pods -A -w`,
+  volplane get pods -A -w
+  volplane get pv -o jsonpath='{.items[*].metadata.name}'`,
 		ValidArgsFunction: s.completeObjects,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.get(cmd.Context(), g, args)
@@ -37,7 +39,7 @@ func (s *shell) getCommand() *cobra.Command {
 	f := c.Flags()
 	g.register(c)
 	f.BoolVarP(&g.all, "all-namespaces", "A", false, "objects of all namespaces")
-	f.StringVarP(&g.output, "output", "o", "", "output format: wide, name, json, yaml")
+	f.StringVarP(&g.output, "output", "o", "", "output format: wide, name, json, yaml, jsonpath=TEMPLATE")
 	f.BoolVarP(&g.watch, "watch", "w", false, "after the list, print every change")
 	return c
 }
@@ -82,7 +84,22 @@ func printer(output string) (printers.ResourcePrinter, error) {
 	case "name":
 		return &printers.NamePrinter{}, nil
 	}
-	return nil, fmt.Errorf("unknown output %q: use wide, name, json or yaml", output)
+	if template, found := strings.CutPrefix(output, "jsonpath="); found {
+		return jsonPath(template)
+	}
+	return nil, fmt.Errorf("unknown output %q: use wide, name, json, yaml or jsonpath=TEMPLATE", output)
+}
+
+// jsonPath returns the printer of a template, which may be a single path without braces.
+func jsonPath(template string) (printers.ResourcePrinter, error) {
+	if !strings.Contains(template, "{") {
+		template = "{." + strings.TrimPrefix(template, ".") + "}"
+	}
+	p, err := printers.NewJSONPathPrinter(template)
+	if err != nil {
+		return nil, fmt.Errorf("output %q: %w", "jsonpath="+template, err)
+	}
+	return p, nil
 }
 
 // getObjects prints whole objects: one alone, several as a List.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -60,8 +62,6 @@ cluster that uses the same driver.`,
 	}
 	d.register(c)
 	c.Flags().StringVarP(&output, "output", "o", "", "output format: name, json")
-	_ = c.RegisterFlagCompletionFunc("output",
-		cobra.FixedCompletions([]string{"name", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -7,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,6 +19,7 @@ import (
 
 	"volplane.dev/volplane/internal/noderoot"
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sidecar"
 )
 
 // standalone is the name of the program that contains the control plane.
@@ -60,8 +64,12 @@ func (s *shell) passCommand(use, short, long string) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Long: long,
 		DisableFlagParsing: true,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
 			program, err := findStandalone()
+			if err != nil && (slices.Contains(args, "--help") || slices.Contains(args, "-h")) {
+				fmt.Fprintf(s.Err, "note: its flags are not listed, because %v\n", err)
+				return c.Help()
+			}
 			if err != nil {
 				return err
 			}
@@ -94,10 +102,10 @@ func findStandalone() (string, error) {
 }
 
 type nodeFlags struct {
-	join, root, name, pool, drivers string
-	driver                          bool
-	statsEvery                      time.Duration
-	bridge                          bridgeFlags
+	join, root, name, pool, drivers, metrics, docker, storage string
+	driver                                                    bool
+	statsEvery                                                time.Duration
+	bridge                                                    bridgeFlags
 }
 
 func (s *shell) nodeCommand() *cobra.Command {
@@ -109,7 +117,7 @@ func (s *shell) nodeCommand() *cobra.Command {
 driver, until terminated. Mounts stay when the agent ends. FILE is the output of
 'volplane invite NODE'; it contains the name of the node. The agent creates a
 key, gets a certificate for it, and renews the certificate from then on.`,
-		Args: cobra.NoArgs,
+		Args: subcommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.node(cmd.Context(), n) },
 	}
 	f := c.Flags()
@@ -122,6 +130,14 @@ key, gets a certificate for it, and renews the certificate from then on.`,
 		"directory of the files of CSI drivers to run (default <data-dir>/drivers.d)")
 	f.BoolVar(&n.driver, "driver", true, "run the bundled driver in the same process")
 	f.DurationVar(&n.statsEvery, "volume-stats-agg-period", time.Minute, program.StatsUsage)
+	f.StringVar(&n.metrics, "metrics-address", "",
+		"address at which /metrics is served to everybody, such as 127.0.0.1:9810 (default none)")
+	f.StringVar(&n.docker, "docker", "", "serve the claims of --namespace to docker and podman, as the user of "+
+		"--kubeconfig, at this socket (--docker alone: "+program.DockerSocket+")")
+	f.Lookup("docker").NoOptDefVal = program.DockerSocket
+	f.StringVar(&n.storage, "storage-provider", "", "serve the claims of --namespace to systemd, as the user of "+
+		"--kubeconfig, at this socket (--storage-provider alone: "+program.StorageSocket+")")
+	f.Lookup("storage-provider").NoOptDefVal = program.StorageSocket
 	n.bridge.register(c)
 	_ = c.MarkFlagRequired("join")
 	c.AddCommand(s.passCommand("revoke NODE", "Revoke a node's certificates and invitations (runs volplaned)",
@@ -158,11 +174,37 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 		Name: n.name, RootDir: root, DriversDir: drivers, Keep: []string{s.flags.dataDir, pool, n.bridge.root},
 		Config: config, StatsEvery: n.statsEvery, Log: log,
 	}
+	if n.metrics != "" {
+		agent.Version = s.version
+		agent.HTTP = []sidecar.HTTPOptions{{Address: n.metrics, Flag: "--metrics-address"}}
+	}
+	if err := s.doors(n, &agent); err != nil {
+		return err
+	}
 	var driver *program.DriverOptions
 	if n.driver {
 		driver = &program.DriverOptions{NodeID: n.name, RootDir: root, PoolDir: pool, Log: log}
 	}
 	return s.programs.Node(ctx, agent, n.bridge.options(n.name, root, log), driver)
+}
+
+// doors adds those that the flags of a node ask for.
+func (s *shell) doors(n nodeFlags, agent *program.NodeOptions) error {
+	if n.docker != "" {
+		o, err := s.dockerOptions(program.DockerOptions{Socket: n.docker, Node: n.name, Log: agent.Log})
+		if err != nil {
+			return fmt.Errorf("--docker: %w", err)
+		}
+		agent.Docker = &o
+	}
+	if n.storage != "" {
+		o, err := s.storageOptions(program.StorageOptions{Socket: n.storage, Node: n.name, Log: agent.Log})
+		if err != nil {
+			return fmt.Errorf("--storage-provider: %w", err)
+		}
+		agent.Storage = &o
+	}
+	return nil
 }
 
 // rootDir returns p as an absolute path; if p is empty, that of the control plane's node agent.
@@ -216,7 +258,7 @@ func (s *shell) driverCommand() *cobra.Command {
 		Long: `Run CSI drivers on this host, and see what becomes of them. Each driver has a
 file in <data-dir>/drivers.d, which these commands write, or which you write
 yourself.`,
-		Args: cobra.NoArgs,
+		Args: subcommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(local, s.driverAddCommand(), s.driverImportCommand(), s.driverListCommand(), s.driverLogsCommand(),

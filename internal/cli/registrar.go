@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -9,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/internal/volume"
 )
 
 func (s *shell) registrarCommand() *cobra.Command {
-	var o program.RegistrarOptions
+	var o sidecar.Options
 	c := &cobra.Command{
 		Use:   "registrar",
 		Short: "Register a driver with the kubelet of its node",
@@ -30,21 +32,46 @@ node agent or kubelet that runs there.`,
       --kubelet-registration-path /var/lib/kubelet/plugins/csi.example.com/csi.sock`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.Settle(sidecar.Registrar, cmd.Flags(), os.Getenv); err != nil || o.ProbeOnly {
+				return err
+			}
 			if !cmd.Flags().Changed("plugin-registration-path") {
-				if err := s.findRegistry(&o, isDirectory); err != nil {
+				if err := s.findRegistry(&o.Registrar, isDirectory); err != nil {
 					return err
 				}
 			}
-			return s.registrar(cmd.Context(), o)
+			s.flags.logFormat = o.LogFormat
+			return s.registrar(cmd.Context(), o.Registrar)
 		},
 	}
-	f := c.Flags()
-	f.StringVar(&o.Socket, "csi-address", "/run/csi/socket", "path of the driver's socket; the driver may start later")
-	f.StringVar(&o.Endpoint, "kubelet-registration-path", "",
-		"path of the same socket as the kubelet sees it (default /var/lib/kubelet/plugins/DRIVER/csi.sock)")
-	f.StringVar(&o.Dir, "plugin-registration-path", containerRegistry,
-		"directory of the kubelet's registration sockets, or else that of the agent on this host")
+	o.AddRole(c.Flags(), sidecar.Registrar)
 	return c
+}
+
+func (s *shell) livenessCommand() *cobra.Command {
+	var o sidecar.Options
+	c := &cobra.Command{
+		Use:   "liveness",
+		Short: "Answer a kubelet whether a driver lives",
+		Long: `Serve /healthz until terminated: each request makes a new connection to the
+driver and asks it whether it is ready. This command replaces livenessprobe.`,
+		Example: `  volplane liveness --csi-address /csi/csi.sock --http-endpoint :9808`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.Settle(sidecar.Liveness, cmd.Flags(), os.Getenv); err != nil {
+				return err
+			}
+			s.flags.logFormat = o.LogFormat
+			return s.liveness(cmd.Context(), o.Liveness)
+		},
+	}
+	o.AddRole(c.Flags(), sidecar.Liveness)
+	return c
+}
+
+func (s *shell) liveness(ctx context.Context, o sidecar.LivenessOptions) error {
+	o.Log = s.log()
+	return s.programs.Liveness(ctx, o)
 }
 
 // containerRegistry is the directory of registration sockets in a container beside a driver.
@@ -52,7 +79,7 @@ const containerRegistry = "/registration"
 
 // findRegistry chooses the directory of registration sockets that somebody watches here: that of a container, or of the
 // node agent or kubelet of this host, which see the driver's socket at the same path.
-func (s *shell) findRegistry(o *program.RegistrarOptions, is func(dir string) bool) error {
+func (s *shell) findRegistry(o *sidecar.RegistrarOptions, is func(dir string) bool) error {
 	if is(containerRegistry) {
 		return nil
 	}
@@ -90,7 +117,7 @@ func isDirectory(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-func (s *shell) registrar(ctx context.Context, o program.RegistrarOptions) error {
+func (s *shell) registrar(ctx context.Context, o sidecar.RegistrarOptions) error {
 	for flag, path := range map[string]string{"kubelet-registration-path": o.Endpoint, "plugin-registration-path": o.Dir} {
 		if path != "" && !filepath.IsAbs(path) {
 			return fmt.Errorf("--%s %s is not an absolute path", flag, path)

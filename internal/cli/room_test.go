@@ -57,8 +57,8 @@ func TestRoom(t *testing.T) {
 					t.Errorf("%q is not in %q", part, &out)
 				}
 			}
-			r := newReading(client)
-			if err := r.room(t.Context()); err != nil || (r.Full != nil) != (name == "full") {
+			r := newFacts(client)
+			if err := r.ReadRoom(t.Context()); err != nil || (r.Full != nil) != (name == "full") {
 				t.Errorf("why is told %+v, %v", r.Full, err)
 			}
 		})

@@ -9,14 +9,13 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -42,7 +41,7 @@ Without NAME, the snapshot gets the name of the claim with the time. Without
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: s.completeClaim,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			claim := strings.TrimPrefix(args[0], "pvc/")
+			claim := claimName(args[0])
 			name := claim + time.Now().UTC().Format("-20060102-150405")
 			if len(args) > 1 {
 				name = args[1]
@@ -51,6 +50,7 @@ Without NAME, the snapshot gets the name of the claim with the time. Without
 		},
 	}
 	c.Flags().StringVar(&o.class, "class", "", "VolumeSnapshotClass (default that of the volume's driver)")
+	_ = c.RegisterFlagCompletionFunc("class", s.completeNames("volumesnapshotclass"))
 	c.Flags().DurationVar(&o.timeout, "timeout", 2*time.Minute, "how long to wait; 0 for no limit")
 	return c
 }
@@ -64,7 +64,7 @@ func (s *shell) snapshot(ctx context.Context, o snapshotOptions, claim, name str
 		return err
 	}
 	want := &snapshotv1.VolumeSnapshot{
-		TypeMeta:   metav1.TypeMeta{APIVersion: snapshotsVersion, Kind: volume.KindSnapshot},
+		TypeMeta:   metav1.TypeMeta{APIVersion: gather.SnapshotsVersion, Kind: volume.KindSnapshot},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: snapshotv1.VolumeSnapshotSpec{
 			Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim},
@@ -77,7 +77,8 @@ func (s *shell) snapshot(ctx context.Context, o snapshotOptions, claim, name str
 	if err != nil {
 		return fmt.Errorf("encode snapshot %s: %w", name, err)
 	}
-	if err := client.Discovery().RESTClient().Post().AbsPath(snapshotsPath, "namespaces", ns, volume.ResourceSnapshots).
+	if err := client.Discovery().RESTClient().Post().
+		AbsPath("/apis/"+gather.SnapshotsVersion, "namespaces", ns, volume.ResourceSnapshots).
 		SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error(); err != nil {
 		return snapshotProblem(client, err)
 	}
@@ -88,13 +89,14 @@ func (s *shell) snapshot(ctx context.Context, o snapshotOptions, claim, name str
 	return nil
 }
 
-// snapshotProblem returns errNoSnapshots in the place of the error of a server that does not have them.
+// snapshotProblem returns gather.ErrNoSnapshots in the place of the error of a server that does not have them.
 func snapshotProblem(client kubernetes.Interface, err error) error {
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	if _, missing := client.Discovery().ServerResourcesForGroupVersion(snapshotsVersion); apierrors.IsNotFound(missing) {
-		return errNoSnapshots
+	_, missing := client.Discovery().ServerResourcesForGroupVersion(gather.SnapshotsVersion)
+	if apierrors.IsNotFound(missing) {
+		return gather.ErrNoSnapshots
 	}
 	return err
 }
@@ -133,7 +135,7 @@ func getSnapshot(
 	ctx context.Context, client kubernetes.Interface, ns, name string,
 ) (*snapshotv1.VolumeSnapshot, error) {
 	result := client.Discovery().RESTClient().Get().
-		AbsPath(snapshotsPath, "namespaces", ns, volume.ResourceSnapshots, name).Do(ctx)
+		AbsPath("/apis/"+gather.SnapshotsVersion, "namespaces", ns, volume.ResourceSnapshots, name).Do(ctx)
 	if err := result.Error(); err != nil {
 		return nil, snapshotProblem(client, err)
 	}
@@ -148,84 +150,7 @@ func getSnapshot(
 	return &one, nil
 }
 
-type restoreSnapshotOptions struct{ class, size string }
-
-func (s *shell) restoreSnapshotCommand() *cobra.Command {
-	var o restoreSnapshotOptions
-	c := &cobra.Command{
-		Use:   "restore-snapshot SNAPSHOT CLAIM",
-		Short: "Create a claim with the data of a snapshot",
-		Long: `Create a claim with the data of a snapshot. It has the size, class and modes of the
-claim that the snapshot was taken of, as long as that exists.`,
-		Example: `  volplane restore-snapshot before-upgrade data-before
-  volplane restore-snapshot before-upgrade data-before --size 20Gi`,
-		Args: cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, prefix := range []string{"vs/", "volumesnapshot/"} {
-				args[0] = strings.TrimPrefix(args[0], prefix)
-			}
-			return s.restoreSnapshot(cmd.Context(), o, args[0], args[1])
-		},
-	}
-	c.Flags().StringVar(&o.class, "storage-class", "", "StorageClass (default that of the snapshot's claim)")
-	c.Flags().StringVar(&o.size, "size", "", "size, if it is to be larger than the data need")
-	return c
-}
-
-func (s *shell) restoreSnapshot(ctx context.Context, o restoreSnapshotOptions, from, name string) error {
-	client, ns, err := s.client()
-	if err != nil {
-		return err
-	}
-	one, err := getSnapshot(ctx, client, ns, from)
-	if err != nil {
-		return err
-	}
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	claim.Spec.DataSource = &corev1.TypedLocalObjectReference{
-		APIGroup: ptr.To(volume.GroupSnapshot), Kind: volume.KindSnapshot, Name: from,
-	}
-	size := resource.Quantity{}
-	if one.Status != nil && one.Status.RestoreSize != nil {
-		size = *one.Status.RestoreSize
-	}
-	if of := ptr.Deref(one.Spec.Source.PersistentVolumeClaimName, ""); of != "" {
-		source, err := client.CoreV1().PersistentVolumeClaims(ns).Get(ctx, of, metav1.GetOptions{})
-		if err == nil {
-			claim.Spec.AccessModes, claim.Spec.VolumeMode = source.Spec.AccessModes, source.Spec.VolumeMode
-			claim.Spec.StorageClassName = source.Spec.StorageClassName
-			if size.IsZero() {
-				size = *source.Spec.Resources.Requests.Storage()
-			}
-		} else if !apierrors.IsNotFound(err) {
-			return err
-		}
-	}
-	if err := o.apply(claim, size); err != nil {
-		return err
-	}
-	if _, err := client.CoreV1().PersistentVolumeClaims(ns).Create(ctx, claim, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	fmt.Fprintf(s.Out, "persistentvolumeclaim/%s created from volumesnapshot/%s\n", name, from)
-	return nil
-}
-
-// apply sets what the flags say.
-func (o restoreSnapshotOptions) apply(claim *corev1.PersistentVolumeClaim, size resource.Quantity) error {
-	if o.size != "" {
-		var err error
-		if size, err = resource.ParseQuantity(o.size); err != nil {
-			return fmt.Errorf("--size %s: %w", o.size, err)
-		}
-	}
-	if size.IsZero() {
-		return fmt.Errorf("the snapshot does not say how large its data are: set --size")
-	}
-	if o.class != "" {
-		claim.Spec.StorageClassName = &o.class
-	}
-	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: size}
-	return nil
+// claimName returns the name in an argument, which may say that it is a claim's.
+func claimName(arg string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(arg, "pvc/"), "persistentvolumeclaim/")
 }

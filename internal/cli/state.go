@@ -127,9 +127,8 @@ func (s *shell) stateOf(ctx context.Context, ns string) (state.Objects, error) {
 			return state.Objects{}, err
 		}
 	}
-	r := newReading(client)
-	all := func(ctx context.Context) error { return r.all(ctx, ns) }
-	err = r.together(ctx, r.room, r.namespaces(ns), r.snapshots(ns), r.groups(ns), all)
+	r := newFacts(client)
+	err = r.Everything(ctx, ns)
 	return r.Objects, err
 }
 
@@ -265,9 +264,9 @@ func (s *shell) whyFrom(q question, args []string) error {
 	if err != nil {
 		return err
 	}
-	told, found := k.tell(why.Of(st.Objects), ns, name)
+	told, found := k.Tell(why.Of(st.Objects), ns, name)
 	if !found {
-		return fmt.Errorf("%s/%s does not exist in %s, which was written at %s", k.name, name, q.from,
+		return fmt.Errorf("%s/%s does not exist in %s, which was written at %s", k.Name, name, q.from,
 			chain.Moment(st.Now))
 	}
 	return s.reportChain(told, st.Objects, ns, q)

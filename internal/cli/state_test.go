@@ -2,7 +2,7 @@ package cli
 
 import (
 	"bytes"
-	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,22 +10,25 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/statefile"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/explain/why"
+	"volplane.dev/volplane/internal/gather"
+	"volplane.dev/volplane/internal/gather/gathertest"
+	"volplane.dev/volplane/internal/kube"
 )
 
 // TestStateAnswersAsTheCluster: every object of a town is explained from a file as from
 // the API, in both formats of the file.
 func TestStateAnswersAsTheCluster(t *testing.T) {
-	r := newReading(town())
-	if err := r.together(t.Context(), r.namespaces(""), func(ctx context.Context) error {
-		return r.all(ctx,
-			"")
-	}); err != nil {
+	r := newFacts(gathertest.Town())
+	spaces, err := gathertest.Town().CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	if err = errors.Join(err, r.All(t.Context(), metav1.NamespaceAll)); err != nil {
 		t.Fatal(err)
 	}
+	r.Namespaces = kube.Pointers(spaces.Items)
 	for _, output := range []string{"json", "yaml"} {
 		data, err := encodeState(stateFile{stateKind, "v1", "", statefile.Clean(r.Objects)}, output)
 		if err != nil {
@@ -35,7 +38,7 @@ func TestStateAnswersAsTheCluster(t *testing.T) {
 		if err != nil || !st.Now.Equal(r.Now) || st.Version != "v1" {
 			t.Fatalf("written at %v, read as of %v, version %q: %v", r.Now, st.Now, st.Version, err)
 		}
-		for _, k := range kinds() {
+		for _, k := range gather.Kinds() {
 			sameAnswers(t, k, st.Objects)
 		}
 	}
@@ -43,25 +46,37 @@ func TestStateAnswersAsTheCluster(t *testing.T) {
 
 // sameAnswers compares the answers about all objects of a kind from the town and from a
 // file.
-func sameAnswers(t *testing.T, k kind, filed state.Objects) {
+func sameAnswers(t *testing.T, k gather.Kind, filed state.Objects) {
 	t.Helper()
 	for _, name := range []string{
 		"late", "data", "pv-data", "pod-data", "c1", "a-c1", "n1", "fast", "d.example.com",
 		"ns",
 	} {
-		if k.name == "volumesnapshot" || k.name == "volumegroupsnapshot" {
+		if k.Name == "volumesnapshot" || k.Name == "volumegroupsnapshot" {
 			continue
 		}
-		live, _, exists, err := k.explain(t.Context(), town(), "ns", name)
+		live, exists, err := k.Explain(t.Context(), newFacts(gathertest.Town()), "ns", name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		told, found := k.tell(why.Of(filed), "ns", name)
+		told, found := k.Tell(why.Of(filed), "ns", name)
 		if found != exists || render(t, told) != render(t, live) {
 			t.Errorf("%s/%s: there %v\n%s\nfrom the file %v\n%s",
-				k.name, name, exists, render(t, live), found, render(t, told))
+				k.Name, name, exists, render(t, live), found, render(t, told))
 		}
 	}
+}
+
+func render(t *testing.T, c chain.Chain) string {
+	t.Helper()
+	if len(c.Links) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	if err := chain.Render(&b, c, nil); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
 }
 
 // TestStateFileIsPrivate: only its owner may read a state file, and an existing one is

@@ -1,7 +1,10 @@
+//go:build linux
+
 package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -18,22 +21,34 @@ import (
 
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/explain/why"
+	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/volume"
 )
 
 func (s *shell) statusCommand() *cobra.Command {
-	return &cobra.Command{
+	var output string
+	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show nodes, drivers, and the numbers of claims, volumes and attachments",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return s.status(cmd.Context()) },
+		Short: "Show nodes, drivers, and the numbers of claims, volumes and attachments; check all",
+		Long: `Show nodes, drivers, and the numbers of claims, volumes and attachments, the space
+of the control plane, its newest backup and the certificate that expires first.
+
+Exit codes: 0 all is well or waits for nobody, 1 error, 2 there is a problem.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.status(cmd.Context(), output) },
 	}
+	c.Flags().StringVarP(&output, "output", "o", "", "output format: json or yaml")
+	return c
 }
 
-func (s *shell) status(ctx context.Context) error {
+func (s *shell) status(ctx context.Context, output string) error {
+	if err := knownOutput(output, "json", "yaml"); err != nil {
+		return err
+	}
 	config, err := s.config()
 	if err != nil {
 		return err
@@ -46,20 +61,41 @@ func (s *shell) status(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask the API server: %w", err)
 	}
-	fmt.Fprintf(s.Out, "API server  %s, Kubernetes API %s\n\n", config.Host, version.GitVersion)
-	r := newReading(client)
-	if err := r.together(ctx, r.nodes, r.csiNodes, r.claims(""), r.volumes, r.attachments, r.pods(""),
-		r.making("")); err != nil {
+	r := newFacts(client)
+	if err := errors.Join(r.ReadRoom(ctx), r.All(ctx, metav1.NamespaceAll)); err != nil {
 		return err
 	}
-	r.printUnhealthy(s.Out)
-	if err := r.printNodes(s.Out); err != nil {
+	var told *room.Report
+	if answer, ok := gather.Room(ctx, client); ok {
+		told = &answer
+	}
+	report := reportOf(r.Objects, told, validities(ctx, config))
+	report.Server, report.Version = config.Host, version.GitVersion
+	printed, err := s.printStructured(output, report)
+	if !printed {
+		err = s.printStatus(ctx, client, r, report)
+	}
+	if err == nil && !report.Healthy {
+		return errProblem
+	}
+	return err
+}
+
+// printStatus prints the status for people.
+func (s *shell) printStatus(
+	ctx context.Context, client kubernetes.Interface, r *gather.Facts, report statusReport,
+) error {
+	fmt.Fprintf(s.Out, "API server  %s, Kubernetes API %s\n\n", report.Server, report.Version)
+	printUnhealthy(s.Out, r)
+	if err := printNodes(s.Out, r); err != nil {
 		return err
 	}
 	fmt.Fprintln(s.Out)
-	r.printCounts(s.Out)
+	printCounts(s.Out, r)
 	printRoom(ctx, s.Out, client)
+	s.printAgeing(report)
 	printRestored(ctx, s.Out, client)
+	s.printProblems(report)
 	s.tellPlanted(ctx)
 	return nil
 }
@@ -74,7 +110,7 @@ func printRestored(ctx context.Context, out io.Writer, client kubernetes.Interfa
 	}
 }
 
-func (r *reading) printNodes(out io.Writer) error {
+func printNodes(out io.Writer, r *gather.Facts) error {
 	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
 	fmt.Fprintln(w, "NODE\tSTATUS\tATTACHED\tIN-USE\tDRIVERS")
 	for _, n := range r.Nodes {
@@ -117,7 +153,7 @@ func driversOf(nodes []*storagev1.CSINode, name string) string {
 	return orNone(strings.Join(names, ","))
 }
 
-func (r *reading) printCounts(out io.Writer) {
+func printCounts(out io.Writer, r *gather.Facts) {
 	var claims, volumes, attachments []string
 	var pending *corev1.PersistentVolumeClaim
 	for _, c := range r.Claims {
@@ -130,19 +166,26 @@ func (r *reading) printCounts(out io.Writer) {
 		volumes = append(volumes, string(v.Status.Phase))
 	}
 	for _, a := range r.Attachments {
-		attachments = append(attachments, map[bool]string{true: "attached", false: "not attached"}[a.Status.Attached])
+		attachments = append(attachments, attachedOrNot(a))
 	}
 	fmt.Fprintf(out, "claims       %s\nvolumes      %s\nattachments  %s\n", tally(claims), tally(volumes),
 		tally(attachments))
-	r.printUnsettled(out)
+	printUnsettled(out, r)
 	if pending != nil {
 		fmt.Fprintf(out, "\nNot every claim is bound. See: volplane why pvc/%s -n %s\n", pending.Name, pending.Namespace)
 	}
 }
 
+func attachedOrNot(a *storagev1.VolumeAttachment) string {
+	if a.Status.Attached {
+		return "attached"
+	}
+	return "not attached"
+}
+
 // printUnsettled counts the volumes whose creation has no known outcome for some
 // time. It prints nothing if there are none or the user may not read the intents.
-func (r *reading) printUnsettled(out io.Writer) {
+func printUnsettled(out io.Writer, r *gather.Facts) {
 	open := survey.Unsettled(why.Of(r.Objects))
 	if len(open) == 0 {
 		return

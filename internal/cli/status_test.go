@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -62,26 +65,56 @@ func TestStatusNamesWhatIsUnhealthy(t *testing.T) {
 		}},
 		{Name: "gone.example", HealthConditions: []storagev1.StorageHealthCondition{{Status: storagev1.StorageDegraded}}},
 	}
-	for want, change := range map[string]func(*reading){
-		"": func(r *reading) {
+	for want, change := range map[string]func(*gather.Facts){
+		"": func(r *gather.Facts) {
 			r.Pods, r.Claims = []*corev1.Pod{pod("a", corev1.ConditionTrue), ended}, []*corev1.PersistentVolumeClaim{claim("c")}
 		},
-		"Pods with unhealthy volumes: 2. See: volplane why pod/b -n ns\n\n": func(r *reading) {
+		"Pods with unhealthy volumes: 2. See: volplane why pod/b -n ns\n\n": func(r *gather.Facts) {
 			r.Pods = []*corev1.Pod{
 				pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionFalse), pod("k", corev1.ConditionTrue, ill),
 			}
 		},
-		"Claims with unhealthy volumes: 1. See: volplane why pvc/d -n ns\n\n": func(r *reading) {
+		"Claims with unhealthy volumes: 1. See: volplane why pvc/d -n ns\n\n": func(r *gather.Facts) {
 			r.Claims = []*corev1.PersistentVolumeClaim{claim("c"), claim("d", ill)}
 		},
 		"driver d.example says of its storage, seen from node n1: StorageDegraded (Slow): [2J. See: volplane why " +
-			"node/n1\n\n": func(r *reading) { r.CSINodes = []*storagev1.CSINode{node} },
+			"node/n1\n\n": func(r *gather.Facts) { r.CSINodes = []*storagev1.CSINode{node} },
 	} {
-		r := newReading(nil)
+		r := newFacts(nil)
 		change(r)
 		var out bytes.Buffer
-		if r.printUnhealthy(&out); out.String() != want {
+		if printUnhealthy(&out, r); out.String() != want {
 			t.Errorf("%q; want %q", out.String(), want)
+		}
+	}
+}
+
+// TestStatusNamesUnresolvedIntents: status counts volumes whose creation has no known
+// outcome for some time, and names the oldest.
+func TestStatusNamesUnresolvedIntents(t *testing.T) {
+	const in = `{"driver":"d.example.com","name":"pvc-%[1]s","claim":{"namespace":"ns","name":"c","uid":"%[1]s"},"begun":"%[2]s"}`
+	log := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "l-1", Labels: map[string]string{volume.LabelIntents: "l"}},
+	}
+	log.Data = map[string]string{
+		"u1": fmt.Sprintf(in, "u1", "2026-01-02T03:04:06Z"), "u2": fmt.Sprintf(in, "u2", "2026-01-02T03:04:05Z"), "bad": "{",
+	}
+	for _, c := range []struct {
+		log  *corev1.ConfigMap
+		want string
+	}{
+		{
+			log,
+			"unresolved   2, the first for claim ns/c at driver d.example.com since 2026-01-02 03:04:05 UTC. " +
+				"See: volplane why -A\n",
+		},
+		{&corev1.ConfigMap{}, ""},
+	} {
+		var out strings.Builder
+		r := newFacts(fake.NewClientset(c.log))
+		err := r.Overview(t.Context())
+		if printUnsettled(&out, r); err != nil || out.String() != c.want {
+			t.Errorf("got %q, %v, want %q", out.String(), err, c.want)
 		}
 	}
 }

@@ -4,7 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"time"
+	"strings"
+	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -55,13 +56,13 @@ func (o *objects) oneTable(ctx context.Context, t target, g getOptions, name str
 	if err != nil {
 		return nil, err
 	}
-	return decodeTable(data, g.showsUnused(t))
+	return decodeTable(data, g.columns(t))
 }
 
 // tableRequest asks for rows, with the whole objects when a column is made of them here.
 func (o *objects) tableRequest(t target, g getOptions) (*rest.Request, error) {
 	r, err := o.request(t.mapping, acceptTable)
-	if err == nil && g.showsUnused(t) {
+	if err == nil && len(g.columns(t)) > 0 {
 		r = r.Param("includeObject", string(metav1.IncludeObject))
 	}
 	return r, err
@@ -76,7 +77,7 @@ func withSelectors[R any](param func(name, value string) R, o metav1.ListOptions
 	return r
 }
 
-func decodeTable(data []byte, unused bool) (*metav1.Table, error) {
+func decodeTable(data []byte, more []column) (*metav1.Table, error) {
 	table := &metav1.Table{}
 	if err := fromJSON(data, table); err != nil {
 		return nil, fmt.Errorf("read the server's table: %w", err)
@@ -84,10 +85,8 @@ func decodeTable(data []byte, unused bool) (*metav1.Table, error) {
 	if table.Kind != "Table" {
 		return nil, fmt.Errorf("the server answered with a %s instead of a table: use -o json", table.Kind)
 	}
-	if unused {
-		if err := addUnused(table, time.Now()); err != nil {
-			return nil, err
-		}
+	if err := addColumns(table, more); err != nil {
+		return nil, err
 	}
 	return table, decodeRows(table)
 }
@@ -120,7 +119,7 @@ func (s *shell) watchTable(
 		if e.Type == string(watch.Bookmark) || e.Type == string(watch.Error) {
 			continue
 		}
-		table, err := decodeTable(e.Object.Raw, g.showsUnused(t))
+		table, err := decodeTable(e.Object.Raw, g.columns(t))
 		if err != nil {
 			return err
 		}
@@ -134,4 +133,30 @@ func (s *shell) watchTable(
 		}
 		noHeaders = true
 	}
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "<none>"
+	}
+	return text
+}
+
+// plainLine returns a line that others wrote for people: not too long, and without what a terminal could take for a
+// command.
+func plainLine(line string) string {
+	const longest = 400
+	line = strings.Map(func(r rune) rune {
+		if r == '\t' || r == '\n' {
+			return ' '
+		}
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(strings.TrimRight(line, "\r\n"), "?"))
+	if len(line) > longest {
+		line = strings.ToValidUTF8(line[:longest], "") + "..."
+	}
+	return line
 }

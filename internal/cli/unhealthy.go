@@ -9,11 +9,12 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/health"
+	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // printUnhealthy says what is wrong with volumes and with the storage behind them. It prints nothing if nothing is.
-func (r *reading) printUnhealthy(out io.Writer) {
+func printUnhealthy(out io.Writer, r *gather.Facts) {
 	var lines []string
 	pods := filter(r.Pods, func(p *corev1.Pod) bool { return !cluster.Finished(p) && isUnhealthy(p) })
 	if len(pods) > 0 {

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/explain/chain"
 )
 
 const (
@@ -105,7 +107,7 @@ func (s *shell) watchAll(ctx context.Context, q question, args []string) (<-chan
 		if err != nil {
 			return nil, err
 		}
-		q.all = !k.namespaced
+		q.all = !k.Namespaced
 	}
 	if q.all {
 		ns = metav1.NamespaceAll
@@ -127,7 +129,7 @@ func (s *shell) watchAll(ctx context.Context, q question, args []string) (<-chan
 func (s *shell) whyText(ctx context.Context, q question, args []string) (string, error) {
 	var out bytes.Buffer
 	quiet := *s
-	quiet.Out = &out
+	quiet.Out = page{&out, chain.Columns(s.Out)}
 	err := quiet.whyOnce(ctx, q, args)
 	if err != nil && !errors.Is(err, errProblem) {
 		return "error: " + s.explain(err) + "\n", err

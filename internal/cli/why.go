@@ -20,6 +20,7 @@ import (
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/explain/why"
+	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -32,7 +33,7 @@ func (s *shell) whyCommand() *cobra.Command {
 
 For one object: the chain from the claim through class, volume and attachment to
 the mounts. The answer is the first link with a problem, or else the first that
-waits. Types: ` + strings.Join(explained(), ", ") + `,
+waits. Types: ` + strings.Join(gather.Names(), ", ") + `,
 and the short names that kubectl has for them. Without an object: every cause of
 waiting in the namespace, with the objects that wait for it.
 
@@ -61,7 +62,7 @@ Exit codes: 0 all is well, 1 error, 2 something waits or has a problem.`,
 	f.StringVarP(&q.output, "output", "o", "", "output format: json or yaml")
 	f.StringVarP(&q.file, "filename", "f", "",
 		"with --dry-run: YAML or JSON file, directory of such files, or - for standard input")
-	f.BoolVar(&q.dryRun, "dry-run", false, "explain what would happen if the objects of -f were created; create nothing")
+	registerDryRun(c, (*dryRun)(&q.dryRun), "explain what would happen if the objects of -f were created; create nothing")
 	f.BoolVar(&q.fix, "fix", false, "print the commands that would free the object, with the risk of each; run none")
 	f.BoolVarP(&q.watch, "watch", "w", false, "print the answer again whenever it changes, until interrupted")
 	f.StringVar(&q.from, "from", "", "answer from this file of 'volplane snapshot-state', or from - (standard input)")
@@ -167,14 +168,15 @@ func (s *shell) whyOne(ctx context.Context, q question, args []string) error {
 	if err != nil {
 		return err
 	}
-	told, o, found, err := k.explain(ctx, client, ns, name)
+	facts := newFacts(client)
+	told, found, err := k.Explain(ctx, facts, ns, name)
 	switch {
 	case err != nil:
 		return err
 	case !found:
 		return notFoundError(ctx, client, k, ns, name)
 	}
-	return s.reportChain(told, o, ns, q)
+	return s.reportChain(told, facts.Objects, ns, q)
 }
 
 // reportChain prints an answer, and returns errProblem unless all is well.
@@ -204,15 +206,15 @@ func (s *shell) reportChain(told chain.Chain, o state.Objects, ns string, q ques
 
 // notFoundError returns the error for an object that does not exist, with the command
 // that lists the existing ones.
-func notFoundError(ctx context.Context, client kubernetes.Interface, k kind, ns, name string) error {
-	if !k.namespaced {
-		return fmt.Errorf("%s/%s does not exist; to list all: volplane get %s", k.name, name, k.name)
+func notFoundError(ctx context.Context, client kubernetes.Interface, k gather.Kind, ns, name string) error {
+	if !k.Namespaced {
+		return fmt.Errorf("%s/%s does not exist; to list all: volplane get %s", k.Name, name, k.Name)
 	}
 	if err := requireNamespace(ctx, client, ns); err != nil {
 		return err
 	}
-	return fmt.Errorf("%s/%s does not exist in namespace %s; to list all namespaces: volplane get %s -A", k.name, name,
-		ns, k.name)
+	return fmt.Errorf("%s/%s does not exist in namespace %s; to list all namespaces: volplane get %s -A", k.Name, name,
+		ns, k.Name)
 }
 
 // requireNamespace returns an error if a namespace does not exist. Without the right to
@@ -225,26 +227,13 @@ func requireNamespace(ctx context.Context, client kubernetes.Interface, ns strin
 }
 
 // oneObject parses the type and the name of an object that can be explained.
-func oneObject(args []string) (kind, string, error) {
+func oneObject(args []string) (gather.Kind, string, error) {
 	word, name, ok := strings.Cut(strings.Join(args, "/"), "/")
 	if !ok || name == "" || strings.Contains(name, "/") {
-		return kind{}, "", errors.New("name one object, for example: volplane why pvc/data")
+		return gather.Kind{}, "", errors.New("name one object, for example: volplane why pvc/data")
 	}
-	k, err := kindOf(word)
+	k, err := gather.KindOf(word)
 	return k, name, err
-}
-
-// explain reads what concerns an object and explains it; found is false if the object
-// does not exist.
-func (k kind) explain(ctx context.Context, client kubernetes.Interface, ns, name string) (
-	c chain.Chain, o state.Objects, found bool, err error,
-) {
-	r := newReading(client)
-	if err := k.read(r, ctx, ns, name); err != nil {
-		return c, o, false, err
-	}
-	c, found = k.tell(why.Of(r.Objects), ns, name)
-	return c, r.Objects, found, nil
 }
 
 // whyAnything lists every cause of waiting.
@@ -258,8 +247,8 @@ func (s *shell) whyAnything(ctx context.Context, q question) error {
 	} else if err := requireNamespace(ctx, client, ns); err != nil {
 		return err
 	}
-	r := newReading(client)
-	if err := r.together(ctx, r.room, func(ctx context.Context) error { return r.all(ctx, ns) }); err != nil {
+	r := newFacts(client)
+	if err := errors.Join(r.ReadRoom(ctx), r.All(ctx, ns)); err != nil {
 		return err
 	}
 	return s.reportCauses(r.Objects, q)
@@ -387,29 +376,15 @@ func (s *shell) printValue(v any, output string) error {
 // answer returns one line about a Pod and its claims, or "" if that cannot be
 // determined.
 func (s *shell) answer(ctx context.Context, client kubernetes.Interface, ns, pod string) string {
-	if told, found := s.chainOf(ctx, client, "pod", ns, pod); found {
-		return chain.Headline(told)
-	}
-	return ""
+	return newFacts(client).Headline(ctx, "pod", ns, pod)
 }
 
 // reason returns one line about what the deletion of an object waits for.
 func (s *shell) reason(ctx context.Context, v deletion) string {
 	if client, _, err := s.client(); err == nil {
-		if told, found := s.chainOf(ctx, client, v.mapping.GroupVersionKind.Kind, v.ns, v.name); found {
-			return chain.Headline(told)
+		if text := newFacts(client).Headline(ctx, v.mapping.GroupVersionKind.Kind, v.ns, v.name); text != "" {
+			return text
 		}
 	}
 	return "it is being deleted"
-}
-
-// chainOf explains an object for another command than why. It returns false if that
-// is not possible.
-func (s *shell) chainOf(ctx context.Context, client kubernetes.Interface, word, ns, name string) (chain.Chain, bool) {
-	k, known := kindNamed(word)
-	if !known {
-		return chain.Chain{}, false
-	}
-	told, _, found, err := k.explain(ctx, client, ns, name)
-	return told, found && err == nil
 }

@@ -63,6 +63,14 @@ func Key(o metav1.Object) string {
 	return o.GetNamespace() + "/" + o.GetName()
 }
 
+// ClaimOf returns the key of the claim that a volume is for, or "".
+func ClaimOf(v *corev1.PersistentVolume) string {
+	if v.Spec.ClaimRef == nil {
+		return ""
+	}
+	return v.Spec.ClaimRef.Namespace + "/" + v.Spec.ClaimRef.Name
+}
+
 // HasDriver says whether a driver is registered on a node.
 func HasDriver(n *storagev1.CSINode, driver string) bool {
 	return slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver })

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/queue"
@@ -34,6 +36,25 @@ func (k Key) String() string {
 	return k.Kind + "/" + k.Namespace + "/" + k.Name
 }
 
+// Pace is what a user has chosen for a controller. Zero values are the controller's own.
+type Pace struct {
+	// RetryMin and RetryMax bound the back-off of a key after errors.
+	RetryMin, RetryMax time.Duration
+	// Workers is the number of keys that are reconciled at once, and that of the calls in flight in each lane. One
+	// namespace may have all of them: the driver's user has said what the driver can do.
+	Workers int
+}
+
+// Retry returns the back-off with what the user has chosen of it.
+func (p Pace) Retry(own queue.Backoff) queue.Backoff {
+	own.Max = cmp.Or(p.RetryMax, own.Max)
+	own.Min = cmp.Or(p.RetryMin, own.Min)
+	if own.Max > 0 {
+		own.Min = min(own.Min, own.Max)
+	}
+	return own
+}
+
 // Env holds the dependencies that every controller has.
 type Env struct {
 	// Client sends the controller's writes, and the reads that must not come from a cache. It
@@ -43,6 +64,8 @@ type Env struct {
 	Caches *kube.Caches
 	// Events records events.
 	Events *kube.Recorder
+	// Pace is what the user has chosen for the controller.
+	Pace Pace
 	// Log is a logger that adds the controller's name to each line.
 	Log *slog.Logger
 }
@@ -79,6 +102,8 @@ type Controller struct {
 	// RetryMin and RetryMax bound the back-off of a key after errors; the defaults are 50 ms and
 	// 5 minutes.
 	RetryMin, RetryMax time.Duration
+	// Pace takes the place of the fields above, as far as the user has chosen it.
+	Pace Pace
 	// Reconcile does the next step for a key. It must be safe to repeat. After an error the key is
 	// requeued with back-off.
 	Reconcile func(ctx context.Context, key Key) (Result, error)
@@ -102,10 +127,12 @@ func (c *Controller) init() {
 	c.once.Do(func() {
 		c.queue = queue.New(queue.Options[Key]{
 			Process: func(ctx context.Context, k Key) (Result, error) { return c.Reconcile(ctx, k) },
-			Workers: c.Workers, Lanes: queue.Limit{Places: c.Places},
-			Retry: queue.Backoff{Min: c.RetryMin, Max: c.RetryMax}, Log: c.Log,
-			// A conflict only means that the facts were outdated. It is normal and not worth a log line.
-			Silent: apierrors.IsConflict,
+			Workers: cmp.Or(c.Pace.Workers, c.Workers),
+			Lanes:   queue.Limit{Places: cmp.Or(c.Pace.Workers, c.Places), Undivided: c.Pace.Workers > 0},
+			Retry:   c.Pace.Retry(queue.Backoff{Min: c.RetryMin, Max: c.RetryMax}), Log: c.Log,
+			// A conflict only means that the facts were outdated. It is normal and not worth a log line. What a driver
+			// has answered is in the log already.
+			Silent: func(err error) bool { return apierrors.IsConflict(err) || csi.IsAnswer(err) },
 		})
 	})
 }
@@ -126,6 +153,12 @@ func (c *Controller) Enter(k Key, lane Lane, report func(volume.Because)) (pause
 	report(busy(lane))
 	return laneWaitPause
 }
+
+// Measure tells a meter what becomes of keys. It must be called before Run.
+func (c *Controller) Measure(m queue.Meter[Key]) { c.init(); c.queue.Measure(m) }
+
+// Load returns what a measured controller has to do.
+func (c *Controller) Load() queue.Load { c.init(); return c.queue.Load() }
 
 // Latest returns the state of an object after a change: after, or before if it was deleted.
 func Latest[T any](before, after *T) *T {

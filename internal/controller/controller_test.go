@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"volplane.dev/volplane/internal/queue"
 )
 
 // pass lets time pass, which only the clock of a test does.
@@ -50,6 +54,57 @@ func TestFailedKeyComesBackLaterAndLater(t *testing.T) {
 			if at[i] != want[i]*time.Second {
 				t.Fatalf("tries at %v, want seconds %v", at, want)
 			}
+		}
+	})
+}
+
+// TestPace: what a user has chosen goes before what the controller's author has.
+func TestPace(t *testing.T) {
+	own := queue.Backoff{Min: time.Second, Max: time.Minute}
+	for _, c := range []struct {
+		pace Pace
+		want queue.Backoff
+	}{
+		{Pace{}, own},
+		{Pace{RetryMin: 2 * time.Second}, queue.Backoff{Min: 2 * time.Second, Max: time.Minute}},
+		{Pace{RetryMax: 2 * time.Second}, queue.Backoff{Min: time.Second, Max: 2 * time.Second}},
+		{Pace{RetryMax: time.Millisecond}, queue.Backoff{Min: time.Millisecond, Max: time.Millisecond}},
+		{
+			Pace{RetryMin: time.Hour, RetryMax: 2 * time.Hour},
+			queue.Backoff{Min: time.Hour, Max: 2 * time.Hour},
+		},
+	} {
+		if got := c.pace.Retry(own); got != c.want {
+			t.Errorf("%+v: %+v, want %+v", c.pace, got, c.want)
+		}
+	}
+	if got := (Pace{RetryMin: time.Hour}).Retry(queue.Backoff{}); got != (queue.Backoff{Min: time.Hour}) {
+		t.Errorf("without a longest pause: %+v", got)
+	}
+}
+
+// TestWorkersOfThePace: so many keys are reconciled at once, with and without calls, and all may be of one namespace.
+func TestWorkersOfThePace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const chosen = 3
+		var now, most atomic.Int64
+		c := &Controller{Workers: 10, Places: 100, Pace: Pace{Workers: chosen}}
+		c.Reconcile = func(_ context.Context, k Key) (Result, error) {
+			if pause := c.Enter(k, Lane{Driver: "d", Call: k.Kind, Namespace: "ns"}, nil); pause > 0 {
+				return Result{After: pause}, nil
+			}
+			most.Store(max(most.Load(), now.Add(1)))
+			<-time.After(time.Second)
+			now.Add(-1)
+			return Result{}, nil
+		}
+		run(t, c)
+		for n := range 9 {
+			c.Add(Key{Kind: "claim", Name: strconv.Itoa(n)})
+		}
+		<-time.After(time.Minute)
+		if most.Load() != chosen {
+			t.Errorf("%d at once, want %d", most.Load(), chosen)
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 
 const (
 	// awaitPause limits one attempt of Await to reach a driver.
-	awaitPause = 10 * time.Second
+	awaitPause = 5 * time.Second
 	// maxSilence is the longest interval of the notices of a driver that does not answer.
 	maxSilence = 10 * time.Minute
 )

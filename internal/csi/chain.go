@@ -18,16 +18,27 @@ type (
 // options holds what Options have set.
 type options struct {
 	trace      func(Call)
+	calls      *CallLog
 	called     string
 	controller time.Duration
 	fault      func(ctx context.Context, driver, method string, call func() error) error
 	witness    func(method string, reply any, err error)
+	meter      func(driver, method, code string, took time.Duration)
 	memory     *Memory
 	hold       func(ctx context.Context) error
 	locks      *VolumeLocks
 	dial       func(context.Context) (net.Conn, error)
 	nameOnly   bool
 	nodeOnly   bool
+	name       time.Duration
+}
+
+func newOptions(socket string, opts []Option) *options {
+	o := &options{controller: controllerLimit, memory: NewMemory(nil), locks: NewVolumeLocks(), dial: dialUnix(socket)}
+	for _, set := range opts {
+		set(o)
+	}
+	return o
 }
 
 // Option configures the calls of a Driver.
@@ -58,6 +69,10 @@ func WithDialer(dial func(context.Context) (net.Conn, error)) Option {
 // a registrar needs, and a driver that is not ready yet, or whose controller does not answer, can be registered.
 func WithNameOnly() Option { return func(o *options) { o.nameOnly = true } }
 
+// WithNameTimeout limits the time of each question of WithNameOnly, which is asked anew then. The default is that of
+// other calls.
+func WithNameTimeout(limit time.Duration) Option { return func(o *options) { o.name = limit } }
+
 // WithNodeOnly makes Dial leave the controller service alone: the driver has it at another socket, or has none.
 func WithNodeOnly() Option { return func(o *options) { o.nodeOnly = true } }
 
@@ -67,22 +82,34 @@ func WithWitness(f func(method string, reply any, err error)) Option {
 	return func(o *options) { o.witness = f }
 }
 
+// WithMeter tells f of each call after it has ended: the driver's name, empty if it is not known yet, the full name of
+// the method, the gRPC code, and how long the driver took. f must not block and may be called concurrently.
+func WithMeter(f func(driver, method, code string, took time.Duration)) Option {
+	return func(o *options) { o.meter = f }
+}
+
 // WithFault has f replace each call. It may make the call, and returns its error, or one of Planted.
 func WithFault(f func(ctx context.Context, driver, method string, call func() error) error) Option {
 	return func(o *options) { o.fault = f }
 }
 
 // chain wraps the connection in the decorators, the outermost first. So the deadline includes the
-// wait for the volume's lock, the traced time does not, and traces are free of secrets and show faults.
+// wait for the volume's lock, the traced time does not, and traces and the log are free of secrets and show faults.
 func (o *options) chain(d *Driver, last invoker) invoker {
 	all := []decorator{withDeadline(o.controller), withHold(o.hold), serialise(o.locks)}
 	name := func() string { return cmp.Or(d.Name, o.called) }
 	if o.trace != nil {
 		all = append(all, withTrace(o.trace, o.memory, name))
 	}
+	if o.calls != nil {
+		all = append(all, withCallLog(o.calls, o.memory, name))
+	}
 	all = append(all, hideSecrets(o.memory, d), checkIDs, checkAnswer)
 	if o.witness != nil {
 		all = append(all, withWitness(o.witness))
+	}
+	if o.meter != nil {
+		all = append(all, withMeter(o.meter, name))
 	}
 	if o.fault != nil {
 		all = append(all, withFault(o.fault, name))
@@ -98,6 +125,17 @@ func withWitness(witness func(method string, reply any, err error)) decorator {
 		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 			err := next(ctx, method, req, reply, opts...)
 			witness(method, reply, err)
+			return err
+		}
+	}
+}
+
+func withMeter(meter func(driver, method, code string, took time.Duration), name func() string) decorator {
+	return func(next invoker) invoker {
+		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
+			start := time.Now()
+			err := next(ctx, method, req, reply, opts...)
+			meter(name(), method, Code(err).String(), time.Since(start))
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -256,5 +257,43 @@ func TestSet(t *testing.T) {
 	}
 	if names := s.Names(); !slices.Equal(names, []string{"b"}) {
 		t.Errorf("names %q, want b", names)
+	}
+}
+
+// TestMeter: each call is told with the driver's name, once that is known, and with its code.
+func TestMeter(t *testing.T) {
+	var mu sync.Mutex
+	told := map[string]int{}
+	d := csitest.Start(t, csitest.Full())
+	c := dial(t, d, csi.WithMeter(func(driver, method, code string, took time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		if took <= 0 {
+			t.Errorf("%s took %v", method, took)
+		}
+		told[strings.Join([]string{driver, method, code}, " ")]++
+	}))
+	d.OnCall("DeleteVolume", always(csitest.Action{Err: status.Error(codes.Internal, "broken")}))
+	_, _ = c.ControllerClient().DeleteVolume(t.Context(), &csipb.DeleteVolumeRequest{VolumeId: "v"})
+	mu.Lock()
+	defer mu.Unlock()
+	for _, want := range []string{
+		" /csi.v1.Identity/Probe OK", " /csi.v1.Identity/GetPluginInfo OK",
+		d.Name() + " /csi.v1.Identity/GetPluginCapabilities OK", d.Name() + " /csi.v1.Controller/DeleteVolume Internal",
+	} {
+		if told[want] != 1 {
+			t.Errorf("%q is told %d times in %v", want, told[want], told)
+		}
+	}
+}
+
+// TestConnected: a driver is connected until its socket is closed.
+func TestConnected(t *testing.T) {
+	c := dial(t, csitest.Start(t, csitest.Full()))
+	if !c.Connected() {
+		t.Error("not connected after Dial")
+	}
+	if err := c.Close(); err != nil || c.Connected() {
+		t.Errorf("connected after Close: %v", err)
 	}
 }

@@ -22,22 +22,49 @@ const (
 
 const methodCreateVolume = "/csi.v1.Controller/CreateVolume"
 
+type (
+	limitKey    struct{}
+	ownLimitKey struct{}
+)
+
+// Limit limits the time of each single call that is made with the returned context, whatever its method is. It is what
+// a user has chosen for the calls of a controller.
+func Limit(ctx context.Context, limit time.Duration) context.Context {
+	return context.WithValue(ctx, limitKey{}, limit)
+}
+
+// OwnLimit does the same for the caller's own reasons: a limit that a user has chosen goes before it.
+func OwnLimit(ctx context.Context, limit time.Duration) context.Context {
+	return context.WithValue(ctx, ownLimitKey{}, limit)
+}
+
+// limitOf returns the limit of a call; 0 if it has none but its context's.
+func limitOf(ctx context.Context, method string, controller time.Duration) time.Duration {
+	for _, key := range []any{limitKey{}, ownLimitKey{}} {
+		if limit, ok := ctx.Value(key).(time.Duration); ok {
+			return limit
+		}
+	}
+	_, has := ctx.Deadline()
+	switch {
+	case method == methodCreateVolume:
+		return createLimit
+	case has:
+		return 0
+	case strings.HasPrefix(method, "/csi.v1.Node/"):
+		return nodeLimit
+	}
+	return controller
+}
+
 // withDeadline limits the time of each call. A caller's own deadline is kept, except that
-// CreateVolume never takes longer than createLimit.
+// CreateVolume never takes longer than createLimit unless a user allows that.
 func withDeadline(controller time.Duration) decorator {
 	return func(next invoker) invoker {
 		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
-			_, has := ctx.Deadline()
-			var limit time.Duration
-			switch {
-			case method == methodCreateVolume:
-				limit = createLimit
-			case has:
+			limit := limitOf(ctx, method, controller)
+			if limit == 0 {
 				return next(ctx, method, req, reply, opts...)
-			case strings.HasPrefix(method, "/csi.v1.Node/"):
-				limit = nodeLimit
-			default:
-				limit = controller
 			}
 			ctx, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()

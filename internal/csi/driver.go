@@ -41,6 +41,9 @@ type Driver struct {
 	HasController bool
 	// Scope says for which volumes the process that has this Driver calls the controller service.
 	Scope volume.Scope
+	// Place is the topology segment of the scope's node, as the driver has told it: then volumes are found by it, whatever
+	// the cluster's objects say. It is nil if they are found by what the control plane has recorded.
+	Place map[string]string
 	// Plugin, Controller, Group and Node hold the capabilities, as the driver returned them to Dial.
 	Plugin     PluginCapabilities
 	Controller ControllerCapabilities
@@ -65,17 +68,19 @@ type NodeInfo struct {
 // capabilities. It fails with ErrName if the name is not allowed, with the driver's error, or when
 // ctx ends. It may be repeated.
 func Dial(ctx context.Context, socket string, opts ...Option) (*Driver, error) {
-	o := options{controller: controllerLimit, memory: NewMemory(nil), locks: NewVolumeLocks(), dial: dialUnix(socket)}
-	for _, set := range opts {
-		set(&o)
-	}
-	d := &Driver{Endpoint: socket, link: newLink(socket, o.dial)}
-	d.service = service{link: d.link, call: o.chain(d, d.link.invoke)}
+	o := newOptions(socket, opts)
+	d := newDriver(socket, o)
 	if err := d.ask(ctx, o); err != nil {
 		_ = d.link.close()
 		return nil, fmt.Errorf("driver at %s: %w", socket, err)
 	}
 	return d, nil
+}
+
+func newDriver(socket string, o *options) *Driver {
+	d := &Driver{Endpoint: socket, link: newLink(socket, o.dial)}
+	d.service = service{link: d.link, call: o.chain(d, d.link.invoke)}
+	return d
 }
 
 // Close ends the connection; calls in flight fail with Canceled. It may be repeated.
@@ -134,6 +139,9 @@ func CheckIs(d *Driver, name string) error {
 	return nil
 }
 
+// Connected says whether there is a connection to the driver. It makes no call.
+func (d *Driver) Connected() bool { return d.link.connected() }
+
 // AwaitLoss waits until the connection to the driver is lost and returns nil then, or the error of
 // ctx when that ends first. Without a connection it tries to make one, and returns nil at once if
 // that fails. It may be repeated.
@@ -142,9 +150,9 @@ func (d *Driver) AwaitLoss(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (d *Driver) ask(ctx context.Context, o options) error {
+func (d *Driver) ask(ctx context.Context, o *options) error {
 	if o.nameOnly {
-		return d.awaitName(ctx)
+		return d.awaitName(ctx, o.name)
 	}
 	identity := d.IdentityClient()
 	if err := awaitReady(ctx, identity); err != nil {
@@ -189,11 +197,17 @@ func (d *Driver) askName(ctx context.Context) error {
 	return nil
 }
 
-// awaitName asks the driver for its name until it can be reached.
-func (d *Driver) awaitName(ctx context.Context) error {
+// awaitName asks the driver for its name until it can be reached, and answers within the limit of a question, if any.
+func (d *Driver) awaitName(ctx context.Context, limit time.Duration) error {
 	return untilReady(ctx, func() (again bool, err error) {
-		err = d.askName(ctx)
-		return Code(err) == codes.Unavailable, err
+		ask, cancel := ctx, func() {}
+		if limit > 0 {
+			ask, cancel = context.WithTimeout(ctx, limit)
+		}
+		defer cancel()
+		err = d.askName(ask)
+		code := Code(err)
+		return code == codes.Unavailable || limit > 0 && code == codes.DeadlineExceeded, err
 	})
 }
 

@@ -114,6 +114,9 @@ func deadlines(t *testing.T) {
 	}
 	hour, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
+	second, cancelSecond := context.WithTimeout(t.Context(), time.Second)
+	defer cancelSecond()
+	const ten, minute = 10 * time.Second, time.Minute
 	for _, test := range []struct {
 		ctx    context.Context
 		method string
@@ -125,6 +128,12 @@ func deadlines(t *testing.T) {
 		{t.Context(), csipb.Node_NodeStageVolume_FullMethodName, nodeLimit},
 		{hour, csipb.Controller_CreateVolume_FullMethodName, createLimit},
 		{hour, csipb.Node_NodeStageVolume_FullMethodName, time.Hour},
+		// What a user has chosen goes before all others, and never after the end of the context.
+		{Limit(t.Context(), time.Hour), csipb.Controller_CreateVolume_FullMethodName, time.Hour},
+		{Limit(hour, ten), csipb.Controller_ListVolumes_FullMethodName, ten},
+		{OwnLimit(t.Context(), minute), csipb.Controller_CreateSnapshot_FullMethodName, minute},
+		{OwnLimit(Limit(t.Context(), ten), minute), csipb.Controller_CreateSnapshot_FullMethodName, ten},
+		{Limit(second, ten), csipb.Controller_DeleteVolume_FullMethodName, time.Second},
 	} {
 		if got := left(test.ctx, test.method); got != test.want {
 			t.Errorf("%s: %v, want %v", test.method, got, test.want)

@@ -123,6 +123,13 @@ func (l *link) take(ctx context.Context) (*connection, error) {
 	return c, nil
 }
 
+// connected says whether there is a connection that has not been lost.
+func (l *link) connected() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conn != nil && l.conn.GetState() == connectivity.Ready
+}
+
 // awaitLoss waits until the connection is lost.
 func (l *link) awaitLoss(ctx context.Context) { l.awaitLossOf(ctx, 0) }
 

@@ -39,10 +39,10 @@ func volumeOf(req any) string {
 	}
 	// A group has calls of its own, and CSI asks for one at a time of them, too.
 	if r, ok := req.(*csipb.CreateVolumeGroupSnapshotRequest); ok {
-		return "group name " + r.GetName()
+		return "groupname " + r.GetName()
 	}
 	if r, ok := req.(interface{ GetGroupSnapshotId() string }); ok && r.GetGroupSnapshotId() != "" {
-		return "group id " + r.GetGroupSnapshotId()
+		return "groupid " + r.GetGroupSnapshotId()
 	}
 	return ""
 }

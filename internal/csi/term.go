@@ -2,6 +2,7 @@ package csi
 
 import (
 	"context"
+	"maps"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -14,6 +15,15 @@ func (d *Driver) In(scope volume.Scope) *Driver {
 	scoped := *d
 	scoped.Scope = scope
 	return &scoped
+}
+
+// On returns the driver for the controllers of the volumes of the node that it runs on. It has told the node's topology
+// segment. Both share one connection.
+func (d *Driver) On(node string, segment map[string]string) *Driver {
+	placed := d.In(volume.Scope{Node: node})
+	placed.Place = map[string]string{}
+	maps.Copy(placed.Place, segment)
+	return placed
 }
 
 // Within returns the driver for a caller that may call it during a term only, as the holder of a lease may. Once term

@@ -17,6 +17,10 @@ var ErrLocked = errors.New("it is locked by another process")
 // lockPause is the interval of attempts to lock.
 const lockPause = 10 * time.Millisecond
 
+// EndWait is how long to wait for the lock of a process that is ending: programs that it was just
+// starting hold the lock a moment longer.
+const EndWait = 2 * time.Second
+
 // TryLock locks a file, which it creates if needed, or returns ErrLocked. Closing the file unlocks
 // it; the kernel does so when the process ends.
 func TryLock(path string) (*os.File, error) {
@@ -35,8 +39,7 @@ func TryLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Lock is TryLock that retries until the context ends. The lock of a killed process is held a
-// moment longer by programs that the process was just starting.
+// Lock is TryLock that retries until the context ends.
 func Lock(ctx context.Context, path string) (*os.File, error) {
 	pause := time.NewTicker(lockPause)
 	defer pause.Stop()

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/flex/bridge"
 	"volplane.dev/volplane/internal/flex/driver"
@@ -36,6 +37,8 @@ type BridgeOptions struct {
 	Client kubernetes.Interface
 	// Objects says that the bridge also creates the CSIDriver objects of the drivers.
 	Objects bool
+	// Alone says that no node agent of this process calls the drivers, and tells the log of calls.
+	Alone bool
 	// Log is the log of the bridge.
 	Log *slog.Logger
 }
@@ -52,9 +55,13 @@ func Bridge(ctx context.Context, o BridgeOptions) error {
 		Options: func(n decide.Name) driver.Options { return driver.Options{Settings: config.Of(n), Cgroup: o.cgroup(n)} },
 	}
 	objects := newObjects(o)
+	var calls *csi.CallLog
+	if o.Alone {
+		calls = csi.NewCallLog(o.Log)
+	}
 	b, err := bridge.Open(bridge.Options{
 		Host: h, Node: o.Node, RootDir: o.RootDir, SocketDir: o.SocketDir, RegistryDir: o.RegistryDir, Config: config,
-		Changed: objects.addServed, Log: o.Log,
+		Changed: objects.addServed, Calls: calls, Log: o.Log,
 	})
 	if err != nil {
 		return err

@@ -17,6 +17,9 @@ type Exam struct {
 	// Subject is the path of an executable, or the name of a driver that is installed in Dir. An
 	// empty Dir is found as Options.Dir is.
 	Subject, Dir string
+	// DataDir and Named are those of Options.
+	DataDir string
+	Named   bool
 	// Options, FSType and Secrets are those of the volume.
 	Options map[string]string
 	FSType  string
@@ -35,7 +38,7 @@ func Examine(ctx context.Context, e Exam) (Diagnosis, error) {
 		if e.Subject, err = filepath.Abs(e.Subject); err != nil {
 			return Diagnosis{}, fmt.Errorf("find driver: %w", err)
 		}
-	} else if d, err := (Options{Dir: e.Dir}).find(); err == nil || d.Path != "" {
+	} else if d, err := (Options{Dir: e.Dir, DataDir: e.DataDir, Named: e.Named}).find(); err == nil || d.Path != "" {
 		dir = d.Path
 	}
 	path, name, err := doctor.Locate(e.Subject, dir)

@@ -41,6 +41,8 @@ type Options struct {
 	// Dir is the plugin directory; if empty, it is found. DataDir selects the control plane whose
 	// directory is used if several run.
 	Dir, DataDir string
+	// Named says that DataDir was named, so that no other host is meant.
+	Named bool
 	// RootDir is the root directory of the bridge that may run on this host; if empty, that of the
 	// bridge that uses the plugin directory.
 	RootDir string
@@ -57,7 +59,7 @@ type Options struct {
 // find returns the plugin directory.
 func (o Options) find() (Directory, error) {
 	if o.Dir == "" {
-		d, _, err := install.Search{DataDir: o.DataDir}.Find()
+		d, _, err := install.Search{DataDir: o.DataDir, Named: o.Named}.Find()
 		if err != nil && d.Advice() != "" {
 			err = fmt.Errorf("%w; %s", err, d.Advice())
 		}

@@ -35,6 +35,8 @@ type Cache[T Object] struct {
 	source cache.ListerWatcher
 	// optional is the resource of a kind that a server may not have, or "".
 	optional string
+	// forgone says that the objects are never read.
+	forgone bool
 }
 
 func newCache[T Object](from cache.ListerWatcher, indexers cluster.Indexers[T], trim cache.TransformFunc) *Cache[T] {
@@ -45,6 +47,10 @@ func newCache[T Object](from cache.ListerWatcher, indexers cluster.Indexers[T], 
 func (c *Cache[T]) start(ctx context.Context) {
 	for _, l := range c.store.listeners {
 		go l.run(ctx)
+	}
+	if c.forgone {
+		c.store.replace(nil, 0)
+		return
 	}
 	var kind T
 	r := cache.NewReflectorWithOptions(c.source, kind, reflectorStore[T]{c.store},
@@ -65,6 +71,9 @@ func (c *Cache[T]) waitForKind(ctx context.Context) {
 		return !apierrors.IsNotFound(err), nil
 	})
 }
+
+// Forgone says that the process does without the objects of this kind, so that none to be found means nothing.
+func (c *Cache[T]) Forgone() bool { return c.forgone }
 
 // optionalResource returns the resource of a kind that a server may not have, or "".
 func (c *Cache[T]) optionalResource() string { return c.optional }

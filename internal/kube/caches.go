@@ -23,10 +23,16 @@ import (
 type Caches struct {
 	client kubernetes.Interface
 	node   string
+	// namespace limits Pods and Claims; "" for all.
+	namespace string
 	// trim changes each object before it is cached.
 	trim cache.TransformFunc
+	// capacityNamespace is the namespace of Capacities; "" for all.
+	capacityNamespace string
 	// created holds the caches that were asked for.
 	created []anyCache
+	// forgone are resources that are not read.
+	forgone []string
 
 	pods        *Cache[*corev1.Pod]
 	claims      *Cache[*corev1.PersistentVolumeClaim]
@@ -66,17 +72,39 @@ func NewNodeCaches(client kubernetes.Interface, node string) *Caches {
 	return &Caches{client: client, node: node, trim: transform}
 }
 
+// NewNamespaceCaches returns caches for who serves the claims of one namespace on one node: they hold only the claims
+// of that namespace and its Pods of that node, and both with all that the API has.
+func NewNamespaceCaches(client kubernetes.Interface, namespace, node string) *Caches {
+	whole := func(o any) (any, error) {
+		if m, ok := o.(metav1.Object); ok {
+			m.SetManagedFields(nil)
+		}
+		return o, nil
+	}
+	return &Caches{client: client, node: node, namespace: namespace, trim: whole}
+}
+
+// Forgo has the caches of these resources stay empty, for a process that may not read them and can do without. It must
+// be called before they are asked for.
+func (c *Caches) Forgo(resources ...string) { c.forgone = resources }
+
+// unless marks a cache whose resource is forgone.
+func unless[T Object](c *Caches, resource string, cache *Cache[T]) *Cache[T] {
+	cache.forgone = slices.Contains(c.forgone, resource)
+	return cache
+}
+
 // Pods returns the cache of Pods.
 func (c *Caches) Pods() *Cache[*corev1.Pod] {
 	if c.node == "" {
-		return cacheFor(c, &c.pods, c.client.CoreV1().Pods(""), "", cluster.PodIndexers)
+		return cacheFor(c, &c.pods, c.client.CoreV1().Pods(c.namespace), "", cluster.PodIndexers)
 	}
-	return cacheFor(c, &c.pods, c.client.CoreV1().Pods(""), "spec.nodeName="+c.node, nodePodIndexers)
+	return cacheFor(c, &c.pods, c.client.CoreV1().Pods(c.namespace), "spec.nodeName="+c.node, nodePodIndexers)
 }
 
 // Claims returns the cache of PersistentVolumeClaims.
 func (c *Caches) Claims() *Cache[*corev1.PersistentVolumeClaim] {
-	return cacheFor(c, &c.claims, c.client.CoreV1().PersistentVolumeClaims(""), "", claimIndexers)
+	return cacheFor(c, &c.claims, c.client.CoreV1().PersistentVolumeClaims(c.namespace), "", claimIndexers)
 }
 
 // Volumes returns the cache of PersistentVolumes.
@@ -90,7 +118,7 @@ func (c *Caches) Nodes() *Cache[*corev1.Node] {
 	if c.node != "" {
 		selector = "metadata.name=" + c.node
 	}
-	return cacheFor(c, &c.nodes, c.client.CoreV1().Nodes(), selector, cluster.NodeIndexers)
+	return unless(c, "nodes", cacheFor(c, &c.nodes, c.client.CoreV1().Nodes(), selector, cluster.NodeIndexers))
 }
 
 // Classes returns the cache of StorageClasses.
@@ -100,22 +128,28 @@ func (c *Caches) Classes() *Cache[*storagev1.StorageClass] {
 
 // Attachments returns the cache of VolumeAttachments.
 func (c *Caches) Attachments() *Cache[*storagev1.VolumeAttachment] {
-	return cacheFor(c, &c.attachments, c.client.StorageV1().VolumeAttachments(), "", cluster.AttachmentIndexers)
+	attachments := c.client.StorageV1().VolumeAttachments()
+	return unless(c, "volumeattachments", cacheFor(c, &c.attachments, attachments, "", cluster.AttachmentIndexers))
 }
 
 // CSINodes returns the cache of CSINodes.
 func (c *Caches) CSINodes() *Cache[*storagev1.CSINode] {
-	return cacheFor(c, &c.csiNodes, c.client.StorageV1().CSINodes(), "", nil)
+	return unless(c, "csinodes", cacheFor(c, &c.csiNodes, c.client.StorageV1().CSINodes(), "", nil))
 }
 
 // CSIDrivers returns the cache of CSIDrivers.
 func (c *Caches) CSIDrivers() *Cache[*storagev1.CSIDriver] {
-	return cacheFor(c, &c.csiDrivers, c.client.StorageV1().CSIDrivers(), "", nil)
+	return unless(c, "csidrivers", cacheFor(c, &c.csiDrivers, c.client.StorageV1().CSIDrivers(), "", nil))
 }
+
+// LimitCapacities has Capacities hold those of one namespace only: a sidecar may have no right to read others. It must
+// be called before Capacities.
+func (c *Caches) LimitCapacities(namespace string) { c.capacityNamespace = namespace }
 
 // Capacities returns the cache of CSIStorageCapacities.
 func (c *Caches) Capacities() *Cache[*storagev1.CSIStorageCapacity] {
-	return cacheFor(c, &c.capacities, c.client.StorageV1().CSIStorageCapacities(""), "", cluster.CapacityIndexers)
+	api := c.client.StorageV1().CSIStorageCapacities(c.capacityNamespace)
+	return cacheFor(c, &c.capacities, api, "", cluster.CapacityIndexers)
 }
 
 // VolumeAttributesClasses returns the cache of VolumeAttributesClasses, which servers before 1.34 do not have.

@@ -22,9 +22,15 @@ type Recorder struct{ events record.EventRecorder }
 
 // NewRecorder returns a recorder for component that sends events until ctx ends.
 func NewRecorder(ctx context.Context, client kubernetes.Interface, component string) *Recorder {
+	return NewNodeRecorder(ctx, client, component, "")
+}
+
+// NewNodeRecorder is NewRecorder for a component of a node, which its events name as those of a kubelet do.
+func NewNodeRecorder(ctx context.Context, client kubernetes.Interface, component, node string) *Recorder {
 	b := record.NewBroadcaster(record.WithContext(ctx))
 	b.StartRecordingToSink(sink{&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")}})
-	return &Recorder{events: b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: volume.Domain + "/" + component})}
+	source := corev1.EventSource{Component: volume.Domain + "/" + component, Host: node}
+	return &Recorder{events: b.NewRecorder(scheme.Scheme, source)}
 }
 
 // maxNote is the length limit, in bytes, that the API server has for the message of an event.

@@ -19,7 +19,7 @@ import (
 func TestRepeatedEventHasTheNewestTry(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u"}}
 	client := fake.NewClientset(claim)
-	events := NewRecorder(t.Context(), client, "test")
+	events := NewNodeRecorder(t.Context(), client, "test", "n1")
 	because := volume.Because{Reason: volume.ReasonProvisioningFailed, Message: "full", Next: "d"}
 	for n := 1; n <= 3; n++ {
 		events.WarnWith(claim, because, map[string]string{
@@ -34,7 +34,8 @@ func TestRepeatedEventHasTheNewestTry(t *testing.T) {
 		e := list.Items[0]
 		if want := map[string]string{
 			volume.AnnNext: "d", volume.AnnAttempt: "3", volume.AnnNextTry: "after 3",
-		}; e.Count != 3 || !maps.Equal(e.Annotations, want) {
+		}; e.Source != (corev1.EventSource{Component: "volplane.dev/test", Host: "n1"}) || e.Count != 3 ||
+			!maps.Equal(e.Annotations, want) {
 			return fmt.Sprintf("the event is %d times, %v", e.Count, e.Annotations)
 		}
 		return ""

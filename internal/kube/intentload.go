@@ -30,7 +30,7 @@ func (l *IntentLog) Load(ctx context.Context) ([]string, error) {
 	if l.isLoaded() {
 		return nil, nil
 	}
-	list, err := l.client.CoreV1().ConfigMaps(l.place.Namespace).List(ctx,
+	list, err := l.sheets.List(ctx,
 		metav1.ListOptions{LabelSelector: volume.LabelIntents + "=" + l.place.Name})
 	if err != nil {
 		return nil, fmt.Errorf("read intents %s/%s: %w", l.place.Namespace, l.place.Name, err)
@@ -56,7 +56,7 @@ func ReadIntentLogs(
 	for i := range list.Items {
 		o := &list.Items[i]
 		name := o.Labels[volume.LabelIntents]
-		if !(LogPlace{namespace, name}).has(o) {
+		if !(LogPlace{Namespace: namespace, Name: name}).has(o) {
 			continue
 		}
 		if logs[name] == nil {

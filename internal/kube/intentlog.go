@@ -17,22 +17,40 @@ import (
 )
 
 const (
-	// maxBatch is how many bytes of intents are put into one object at once. The API server accepts
-	// objects up to 1 MiB.
-	maxBatch = 512 << 10
 	// maxWait is the longest time that a write waits for other intents to join it.
 	maxWait = 20 * time.Millisecond
 	// minOpenToWait is how many intents must be unresolved for a write to wait at all.
 	minOpenToWait = 8
 	// maxObjects is how many objects a log has at most: a role has to list all their names. If no
-	// object is free, new intents join the unresolved ones of another object, up to maxFull bytes.
+	// object is free, new intents join the unresolved ones of another object, up to the limit of its kind.
 	maxObjects = 16
-	maxFull    = 960 << 10
 )
 
-// LogPlace names the ConfigMaps of an intent log: they are in Namespace and called NAME-1, NAME-2
-// and so on, with Name as the value of their label.
-type LogPlace struct{ Namespace, Name string }
+// LogPlace names the objects of an intent log: they are in Namespace and called NAME-1, NAME-2
+// and so on, with Name as the value of their label. They are ConfigMaps, or Leases.
+type LogPlace struct {
+	Namespace, Name string
+	InLeases        bool
+	// InMemory says that the process may write neither, so that the log ends with it.
+	InMemory bool
+}
+
+// limits returns how many bytes of intents are put into one object at once, and how many it may have. The API server
+// accepts objects up to 1 MiB, and annotations up to 256 KiB with the escapes of JSON.
+func (p LogPlace) limits() (batch, full int) {
+	if p.InLeases {
+		return 64 << 10, 128 << 10
+	}
+	return 512 << 10, 960 << 10
+}
+
+// resource returns the group and the resource of the log's objects.
+func (p LogPlace) resource() (group, resource string) {
+	if p.InLeases {
+		return "coordination.k8s.io", "leases"
+	}
+	return "", "configmaps"
+}
 
 // objects returns the names of the log's objects.
 func (p LogPlace) objects() []string {
@@ -46,20 +64,25 @@ func (p LogPlace) objects() []string {
 // has says whether an object with the log's label is one of its own: others have names that no writer of the log uses.
 func (p LogPlace) has(o *corev1.ConfigMap) bool { return slices.Contains(p.objects(), o.Name) }
 
-// Access returns the rights that the log's writer needs. It writes no other ConfigMaps than the
+// Access returns the rights that the log's writer needs. It writes no other objects than the
 // log's. But RBAC cannot restrict create and list by name or label: these two rights extend to all
-// ConfigMaps of the namespace.
+// objects of the kind in the namespace.
 func (p LogPlace) Access() []Access {
+	if p.InMemory {
+		return nil
+	}
 	names := p.objects()
+	group, resource := p.resource()
 	return []Access{
-		{Namespace: p.Namespace, Resource: "configmaps", Verbs: []string{"create", "list"}},
-		Access{Namespace: p.Namespace, Resource: "configmaps", Names: names, Verbs: []string{"update", "delete"}}.
-			Only("data", Annotation(volume.AnnIntentsAfter)),
+		{Namespace: p.Namespace, Group: group, Resource: resource, Verbs: []string{"create", "list"}},
+		Access{
+			Namespace: p.Namespace, Group: group, Resource: resource, Names: names, Verbs: []string{"update", "delete"},
+		}.Only("data", Annotation(volume.AnnIntents), Annotation(volume.AnnIntentsAfter)),
 	}
 }
 
 // IntentLog keeps, by key, what a process is about to do and must finish or undo after a crash. The
-// intents are stored in ConfigMaps. Intents that are put within a few milliseconds share one write,
+// intents are stored in ConfigMaps or Leases. Intents that are put within a few milliseconds share one write,
 // and the write of new intents replaces an object whose intents are all resolved, so that many
 // intents at once cost few writes. The log has one writer. The writes of a second one are noticed
 // as conflicts, and the log is read again. It is safe for concurrent use.
@@ -68,7 +91,7 @@ func (p LogPlace) Access() []Access {
 // to that object. So an old value can never survive a newer one, whichever write is the last before
 // a crash.
 type IntentLog struct {
-	client kubernetes.Interface
+	sheets sheets
 	place  LogPlace
 	puts   Batch[putRequest]
 
@@ -110,10 +133,10 @@ func (p putRequest) size() int { return len(p.key) + len(p.value) }
 // NewIntentLog returns the log at place. It sends no request.
 func NewIntentLog(client kubernetes.Interface, place LogPlace) *IntentLog {
 	l := &IntentLog{
-		client: client, place: place, entries: map[string]*intent{}, objects: map[string]*corev1.ConfigMap{},
+		sheets: place.sheets(client), place: place, entries: map[string]*intent{}, objects: map[string]*corev1.ConfigMap{},
 		unconfirmed: map[string]string{}, pending: map[string]*corev1.ConfigMap{}, fences: map[string]bool{},
 	}
-	l.puts.Run, l.puts.Wait, l.puts.Fit = l.write, l.waitForMore, countFitting
+	l.puts.Run, l.puts.Wait, l.puts.Fit = l.write, l.waitForMore, l.countFitting
 	return l
 }
 
@@ -186,8 +209,9 @@ func (l *IntentLog) waitForMore(ctx context.Context) {
 }
 
 // countFitting returns how many of the intents go into one write.
-func countFitting(all []putRequest) int {
+func (l *IntentLog) countFitting(all []putRequest) int {
 	size := 0
+	maxBatch, _ := l.place.limits()
 	for n, p := range all {
 		if size += p.size(); n > 0 && size > maxBatch {
 			return n
@@ -242,7 +266,8 @@ func (l *IntentLog) choose(object string, batch []putRequest) (name string, err 
 	if !l.loaded {
 		return "", fmt.Errorf("intents %s have to be read first", l.place.Name)
 	}
-	open, room := l.openBytes(), maxFull
+	open := l.openBytes()
+	_, room := l.place.limits()
 	for _, p := range batch {
 		room -= p.size()
 	}
@@ -321,14 +346,13 @@ func (l *IntentLog) dirty(name string) bool {
 // replace writes one object: its unresolved intents and a batch. The caller holds ioMu.
 func (l *IntentLog) replace(ctx context.Context, name string, batch []putRequest) error {
 	before, data := l.prepare(name, batch)
-	objects := l.client.CoreV1().ConfigMaps(l.place.Namespace)
 	var after *corev1.ConfigMap
 	var err error
 	switch {
 	case before == nil:
-		after, err = objects.Create(ctx, l.newObject(name, data), metav1.CreateOptions{})
+		after, err = l.sheets.Create(ctx, l.newObject(name, data), metav1.CreateOptions{})
 	case len(data) == 0 && !l.fenced(name):
-		err = objects.Delete(ctx, name, metav1.DeleteOptions{
+		err = l.sheets.Delete(ctx, name, metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &before.UID, ResourceVersion: &before.ResourceVersion},
 		})
 	default:
@@ -340,7 +364,7 @@ func (l *IntentLog) replace(ctx context.Context, name string, batch []putRequest
 		// Each write must change the object, so that the server refuses an earlier write that
 		// arrives later.
 		o.Annotations[volume.AnnIntentsAfter] = before.ResourceVersion
-		after, err = objects.Update(ctx, o, metav1.UpdateOptions{})
+		after, err = l.sheets.Update(ctx, o, metav1.UpdateOptions{})
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -245,6 +245,7 @@ func TestLargeIntentsDoNotShare(t *testing.T) {
 	client := fake.NewClientset()
 	l, _ := loadedLog(t, client)
 	slow(l, time.Millisecond)
+	maxBatch, _ := l.place.limits()
 	var all sync.WaitGroup
 	for i := range 4 {
 		all.Go(func() {
@@ -300,6 +301,7 @@ func TestALogHasFewObjects(t *testing.T) {
 func TestAFullLogTakesNoMore(t *testing.T) {
 	client := fake.NewClientset()
 	l, _ := loadedLog(t, client)
+	maxBatch, _ := l.place.limits()
 	large := func(int) int { return maxBatch }
 	putAll(t, l, "small", func(int) int { return 10 })
 	putAll(t, l, "large", large)

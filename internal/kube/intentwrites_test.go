@@ -61,7 +61,11 @@ func TestTheRightsOfALog(t *testing.T) {
 		{Namespace: logSpace, Resource: "configmaps", Verbs: []string{"create", "list"}},
 		{
 			Namespace: logSpace, Resource: "configmaps", Names: names, Verbs: []string{"update", "delete"},
-			Fields: []Field{{Path: "data"}, {Path: "metadata.annotations[volplane.dev/intents-after]"}},
+			Fields: []Field{
+				{Path: "data"},
+				{Path: "metadata.annotations[volplane.dev/intents]"},
+				{Path: "metadata.annotations[volplane.dev/intents-after]"},
+			},
 		},
 	}
 	if diff := cmp.Diff(want, LogPlace{Namespace: logSpace, Name: logName}.Access()); diff != "" {
@@ -294,11 +298,13 @@ func TestWhatFits(t *testing.T) {
 		}
 		return all
 	}
+	l := NewIntentLog(fake.NewClientset(), LogPlace{})
+	maxBatch, _ := l.place.limits()
 	for _, c := range []struct {
 		all  []putRequest
 		want int
 	}{{of(maxBatch/2, maxBatch/2), 2}, {of(maxBatch/2, maxBatch/2+1), 1}, {of(2 * maxBatch), 1}, {of(2*maxBatch, 1), 1}} {
-		if got := countFitting(c.all); got != c.want {
+		if got := l.countFitting(c.all); got != c.want {
 			t.Errorf("%d of %d fit", got, len(c.all))
 		}
 	}
@@ -309,6 +315,7 @@ func TestWhatFits(t *testing.T) {
 func TestTheLastRoom(t *testing.T) {
 	client := fake.NewClientset()
 	l, _ := loadedLog(t, client)
+	_, maxFull := l.place.limits()
 	if err := l.Put(t.Context(), "huge", strings.Repeat("x", maxFull+1)); err != nil {
 		t.Fatal(err)
 	}

@@ -200,8 +200,10 @@ func TestTrimPod(t *testing.T) {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "n", Name: "p", UID: "u", ResourceVersion: "1", DeletionTimestamp: &metav1.Time{Time: time.Unix(1, 0)},
-				Labels:        map[string]string{"a": "b"},
-				Annotations:   map[string]string{volume.AnnMountAt: "/m", volume.AnnMountOptions: "suid", "a": "b"},
+				Labels: map[string]string{"a": "b"},
+				Annotations: map[string]string{
+					volume.AnnMountAt: "/m", volume.AnnMountOptions: "suid", volume.AnnUnmountEnds: "true", "a": "b",
+				},
 				ManagedFields: []metav1.ManagedFieldsEntry{{}}, Finalizers: []string{"f"},
 			},
 			Spec: corev1.PodSpec{
@@ -219,7 +221,7 @@ func TestTrimPod(t *testing.T) {
 	}
 	want := pod()
 	want.Labels, want.Annotations, want.ManagedFields, want.Finalizers = nil,
-		map[string]string{volume.AnnMountAt: "/m", volume.AnnMountOptions: "suid"}, nil, nil
+		map[string]string{volume.AnnMountAt: "/m", volume.AnnMountOptions: "suid", volume.AnnUnmountEnds: "true"}, nil, nil
 	want.Spec.Containers, want.Spec.Volumes = nil, []corev1.Volume{claim, own, inline}
 	want.Spec.SecurityContext.RunAsUser = nil
 	want.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{refused, told}}

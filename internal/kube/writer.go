@@ -23,8 +23,6 @@ import (
 // until it is answered, and a component that must not act before that has to remember it.
 //
 // Requests have the rights of the component's client.
-//
-// Requests have the rights of the component's client.
 type Writer[T Object] struct {
 	*Cache[T]
 	kind string

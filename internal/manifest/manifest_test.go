@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"sigs.k8s.io/yaml"
 
 	"volplane.dev/volplane/internal/app"
@@ -51,6 +54,23 @@ func TestShapes(t *testing.T) {
 			"--driver-args=--endpoint=$(CSI_ENDPOINT)", "--controller-args=--mode=controller", "--node-args=--mode=node",
 			"--node-args=--node=$(NODE_NAME)",
 		},
+		"options": {
+			"--namespace=storage", "--create-namespace", "--host-path=/var/lib/data:/data:DirectoryOrCreate",
+			"--host-path=/etc/driver:DirectoryOrCreate", "--host-path=/lib/modules:/modules",
+			"--socket-dir=/var/lib/kubelet/plugins/d",
+			"--env=A=b=c", "--controller-env=KEY@secret/login/key", "--node-env=MODE@configmap/settings/mode",
+			"--volume=/etc/login=secret/login", "--controller-volume=/etc/settings=configmap/settings",
+			"--controller-volume=/tmp=emptydir/memory", "--node-volume=/cache=emptydir",
+			"--image-pull-policy=Always", "--driver-image-pull-policy=Never", "--image-pull-secret=registry",
+			"--controller-health-port=0", "--node-health-port=19809", "--host-network", "--max-unavailable=10%",
+			"--metrics-port=8080", "--controllers-args=--kube-api-qps=50", "--spread=false", "--disruption-budget=false",
+			"--requests=node-driver:cpu=50m,memory=100Mi", "--limits=controllers:memory=1Gi",
+			"--attach-required=false", "--pod-info-on-mount", "--volume-lifecycle-modes=Persistent,Ephemeral",
+			"--storage-capacity", "--fs-group-policy=File", "--token-request=", "--token-request=vault=10m",
+			"--requires-republish", "--selinux-mount=false", "--node-allocatable-update-period=1m",
+			"--service-account-token-in-secrets", "--prevent-pod-scheduling-if-missing",
+		},
+		"beside":      {"--without-csidriver", "--without-nodes", "--max-unavailable=0"},
 		"statefulset": {"--shape=statefulset", "--controllers=provisioner", "--secrets=*"},
 		"daemonset":   {"--shape=daemonset"},
 	} {
@@ -80,6 +100,27 @@ func TestRefusals(t *testing.T) {
 		{[]string{"--shape=daemonset", "--node-args=a"}, "one container of the driver"},
 		{[]string{"--kubelet-dir=kubelet"}, "not an absolute path"},
 		{[]string{"--host-path=/dev/"}, "not an absolute path"},
+		{[]string{"--host-path=/dev:/a:/b"}, "use HOST[:CONTAINER][:TYPE]"},
+		{[]string{"--host-path=/dev:Socket"}, "use HOST[:CONTAINER][:TYPE]"},
+		{[]string{"--host-path=/a", "--host-path=/b:/a"}, "two volumes are mounted at /a"},
+		{[]string{"--host-path=/a:/csi"}, "two volumes are mounted at /csi"},
+		{[]string{"--volume=/a=secret"}, "use PATH=secret/NAME"},
+		{[]string{"--volume=a=secret/b"}, "not an absolute path"},
+		{[]string{"--node-env=1A=b"}, "use NAME=VALUE"},
+		{[]string{"--env=A@secret/b"}, "use NAME=VALUE"},
+		{[]string{"--env=A@pod/b/c"}, "use NAME=VALUE"},
+		{[]string{"--socket-dir=plugins"}, "not an absolute path"},
+		{[]string{"--image-pull-policy=Sometimes"}, "IfNotPresent, Always, Never"},
+		{[]string{"--max-unavailable=some"}, "a number or a share"},
+		{[]string{"--requests=driver:cpu=1"}, "there are the containers"},
+		{[]string{"--limits=registrar:cpu=much"}, "use CONTAINER:cpu=10m"},
+		{[]string{"--fs-group-policy=Some"}, "ReadWriteOnceWithFSType, File, None"},
+		{[]string{"--volume-lifecycle-modes=Persistent,Long"}, "Persistent, Ephemeral"},
+		{[]string{"--token-request=a=1s"}, "at least 10s"},
+		{[]string{"--pod-info-on-mount=perhaps"}, "invalid syntax"},
+		{[]string{"--namespace=kube-system", "--create-namespace"}, "not the driver's alone"},
+		{[]string{"--shape=daemonset", "--controller-env=A=b"}, "one container of the driver"},
+		{[]string{"--shape=daemonset", "--without-nodes"}, "cannot be left out"},
 		{[]string{"--controllers=binder"}, "use provisioner"},
 		{[]string{"--controllers="}, "--controllers is empty"},
 		{[]string{"--toleration=a:Never"}, "with the effect"},
@@ -90,6 +131,29 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%v: says %q, want %q; printed %d bytes", c.flags, err, c.want, len(out))
 		}
 	}
+}
+
+// TestEachFieldHasAFlag: the golden file "options" sets every field of a CSIDriver, also those that a later version of
+// Kubernetes adds.
+func TestEachFieldHasAFlag(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("testdata", "options.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for document := range strings.SplitSeq(string(data), "---\n") {
+		var d storagev1.CSIDriver
+		if err := yaml.Unmarshal([]byte(document), &d); err != nil || d.Kind != "CSIDriver" {
+			continue
+		}
+		spec := reflect.ValueOf(d.Spec)
+		for i := range spec.NumField() {
+			if spec.Field(i).IsZero() {
+				t.Errorf("no flag sets %s", spec.Type().Field(i).Name)
+			}
+		}
+		return
+	}
+	t.Error("there is no CSIDriver")
 }
 
 // TestBase: names of objects are short enough for every kind, and two drivers'
@@ -159,7 +223,7 @@ func line(a kube.Access, verb string) string {
 	return fmt.Sprint(a.Namespace, "|", []string{a.Group}, []string{a.Resource}, a.Names, verb)
 }
 
-// intents returns what the log of a driver's provisioner takes: of the ConfigMaps
+// intents returns what the log of a driver's provisioner takes: of the Leases
 // of the driver's own namespace only its own are written.
 func intents(base string) []string {
 	var names, out []string
@@ -167,10 +231,12 @@ func intents(base string) []string {
 		names = append(names, fmt.Sprintf("volplane-intents-%s-%d", base, n+1))
 	}
 	for _, verb := range []string{"create", "list"} {
-		out = append(out, line(kube.Access{Namespace: base, Resource: "configmaps"}, verb))
+		out = append(out, line(kube.Access{Namespace: base, Group: "coordination.k8s.io", Resource: "leases"}, verb))
 	}
 	for _, verb := range []string{"update", "delete"} {
-		out = append(out, line(kube.Access{Namespace: base, Resource: "configmaps", Names: names}, verb))
+		out = append(out, line(
+			kube.Access{Namespace: base, Group: "coordination.k8s.io", Resource: "leases", Names: names}, verb,
+		))
 	}
 	return out
 }
@@ -181,10 +247,13 @@ func intents(base string) []string {
 // (S1-119, S3-030).
 func TestRolesAreTheDeclarations(t *testing.T) {
 	leases := func(names ...string) []string {
-		out := []string{
-			line(kube.Access{Namespace: "csi-example-com", Group: "coordination.k8s.io", Resource: "leases"}, "create"),
+		var out []string
+		for _, verb := range []string{"create", "watch"} {
+			out = append(out, line(
+				kube.Access{Namespace: "csi-example-com", Group: "coordination.k8s.io", Resource: "leases"}, verb,
+			))
 		}
-		for _, verb := range []string{"get", "update", "watch"} {
+		for _, verb := range []string{"get", "update"} {
 			out = append(out, line(
 				kube.Access{Namespace: "csi-example-com", Group: "coordination.k8s.io", Resource: "leases", Names: names}, verb,
 			))
@@ -212,6 +281,8 @@ func TestRolesAreTheDeclarations(t *testing.T) {
 		if strings.Contains(c.controllers, "provisioner") {
 			c.more = append(c.more, intents("csi-example-com")...)
 		}
+		// Each process looks whether others call the driver.
+		c.more = append(c.more, line(kube.Access{Group: "coordination.k8s.io", Resource: "leases"}, "list"))
 		for _, l := range c.more {
 			want[l] = true
 		}
@@ -226,15 +297,23 @@ func TestRolesAreTheDeclarations(t *testing.T) {
 				t.Errorf("%s of %s is granted for nothing: %s", c.shape, c.controllers, l)
 			}
 		}
-		// No two rules give the same: without any one of them something is missing.
-		for namespace, rules := range roles {
-			for i := range rules {
-				less := maps.Clone(roles)
-				less[namespace] = slices.Delete(slices.Clone(rules), i, i+1)
-				if maps.Equal(grants(less), want) {
-					t.Errorf("%s of %s does without %v", c.shape, c.controllers, rules[i])
-				}
+		for _, r := range needless(roles, want) {
+			t.Errorf("%s of %s does without %v", c.shape, c.controllers, r)
+		}
+	}
+}
+
+// needless returns the rules without which everything that is wanted is still granted: two rules give the same.
+func needless(roles map[string][]rbacv1.PolicyRule, want map[string]bool) []rbacv1.PolicyRule {
+	var out []rbacv1.PolicyRule
+	for namespace, rules := range roles {
+		for i := range rules {
+			less := maps.Clone(roles)
+			less[namespace] = slices.Delete(slices.Clone(rules), i, i+1)
+			if maps.Equal(grants(less), want) {
+				out = append(out, rules[i])
 			}
 		}
 	}
+	return out
 }

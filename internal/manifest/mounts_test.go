@@ -1,7 +1,10 @@
 package manifest_test
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +12,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/beside"
+	"volplane.dev/volplane/internal/cli"
 )
 
 // podsOf returns the Pods of what runs, by the name of the object; a StatefulSet
@@ -52,15 +59,23 @@ func mounts(pod corev1.PodSpec, c corev1.Container) (out []string) {
 func TestWhoMountsWhat(t *testing.T) {
 	const (
 		shared       = "emptyDir at /csi"
+		tmp          = "emptyDir at /tmp"
 		socket       = "/var/lib/kubelet/plugins/csi.example.com DirectoryOrCreate at /csi"
 		kubelet      = "/var/lib/kubelet Directory Bidirectional at /var/lib/kubelet"
 		registration = "/var/lib/kubelet/plugins_registry Directory at /registration"
 	)
-	onNodes := map[string][]string{"node/driver": {socket, kubelet}, "node/registrar": {socket, registration}}
+	onNodes := map[string][]string{
+		"node/driver": {socket, kubelet}, "node/registrar": {socket, registration},
+		"node/liveness": {socket},
+	}
 	for shape, more := range map[string]map[string][]string{
-		"deployment":  {"controller/driver": {shared}, "controller/controllers": {shared}},
-		"statefulset": {"controller/driver": {shared}, "controller/controllers": {shared}},
-		"daemonset":   {"node/controllers": {socket}},
+		"deployment": {
+			"controller/driver": {shared, tmp}, "controller/controllers": {shared}, "controller/liveness": {shared},
+		},
+		"statefulset": {
+			"controller/driver": {shared, tmp}, "controller/controllers": {shared}, "controller/liveness": {shared},
+		},
+		"daemonset": {"node/controllers": {socket}},
 	} {
 		text, _ := printed(t, "--shape="+shape)
 		seen := 0
@@ -80,4 +95,51 @@ func TestWhoMountsWhat(t *testing.T) {
 			t.Errorf("%s: there are %d containers", shape, seen)
 		}
 	}
+}
+
+// TestArgumentsAreUnderstood: volplane takes the arguments of its containers in every golden file, and a flag that is
+// renamed must be renamed there, too.
+func TestArgumentsAreUnderstood(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := map[string]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pod := range podsOf(t, string(text)) {
+			for _, c := range pod.Containers {
+				if program, complaint := understands(t, c); program != "" {
+					tried[program] = true
+					if complaint != "" {
+						t.Errorf("%s: %s %v: %s", file, program, c.Args, complaint)
+					}
+				}
+			}
+		}
+	}
+	if len(tried) != 3 {
+		t.Errorf("only these have been tried: %v", tried)
+	}
+}
+
+// understands returns which program of volplane a container starts, empty if it is none, and what that says against the
+// arguments.
+func understands(t *testing.T, c corev1.Container) (program, complaint string) {
+	t.Helper()
+	var out, complaints bytes.Buffer
+	if c.Name == "driver" || slices.Equal(c.Command, []string{"volplane"}) {
+		return "", ""
+	}
+	if len(c.Command) > 0 {
+		beside.Main(t.Context(), slices.Concat(c.Command, c.Args, []string{"--version"}),
+			beside.Streams{Out: &out, Err: &complaints}, "test")
+		return c.Command[0], complaints.String()
+	}
+	cli.Main(t.Context(), append(c.Args, "--help"), cli.Streams{Out: &out, Err: &complaints}, "test",
+		cli.Programs{DriverControllers: app.ClusterControllers()})
+	return c.Args[0], complaints.String()
 }

@@ -2,13 +2,17 @@ package manifest
 
 import (
 	"maps"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 )
 
 // Parts of the deployment.
@@ -27,28 +31,85 @@ func Objects(o Options) ([]runtime.Object, error) {
 		return nil, err
 	}
 	var out []runtime.Object
-	if o.owned() {
+	if o.OwnNamespace {
 		// The Pods on the nodes are privileged: without that the host sees no
 		// mount of theirs.
 		out = append(out, &corev1.Namespace{
 			ObjectMeta: metav1.ObjectMeta{Name: o.Namespace, Labels: map[string]string{enforce: "privileged"}},
 		})
 	}
-	if o.Shape != DaemonSet {
-		out = append(out, &corev1.ServiceAccount{ObjectMeta: o.meta(o.controller(), partController)})
+	out = append(out, o.accounts()...)
+	if !o.WithoutRBAC {
+		out = append(out, o.RBAC...)
 	}
-	node := &corev1.ServiceAccount{ObjectMeta: o.meta(o.node(), partNode)}
-	out = append(append(out, node), o.RBAC...)
-	out = append(out, &storagev1.CSIDriver{
-		ObjectMeta: metav1.ObjectMeta{Name: o.Driver},
-		Spec:       o.csiDriver(),
-	})
+	if !o.WithoutCSIDriver {
+		out = append(out, o.csiDriver())
+	}
+	out = append(out, o.workloads()...)
+	for _, object := range out {
+		if err := o.label(object); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// accounts returns the service accounts of the workloads.
+func (o Options) accounts() []runtime.Object {
+	if o.WithoutAccounts {
+		return nil
+	}
+	var out []runtime.Object
+	if o.Shape != DaemonSet {
+		out = append(out, &corev1.ServiceAccount{ObjectMeta: o.meta(o.controllerAccount(), partController)})
+	}
+	if !o.WithoutNodes {
+		out = append(out, &corev1.ServiceAccount{ObjectMeta: o.meta(o.nodeAccount(), partNode)})
+	}
+	return out
+}
+
+// csiDriver returns the CSIDriver, in which the fields that the API server requires are always set.
+func (o Options) csiDriver() *storagev1.CSIDriver {
+	spec := *o.CSIDriver.DeepCopy()
+	if spec.AttachRequired == nil {
+		spec.AttachRequired = ptr.To(slices.Contains(o.Controllers, "attacher"))
+	}
+	if spec.StorageCapacity == nil {
+		spec.StorageCapacity = ptr.To(slices.Contains(o.Controllers, "capacity"))
+	}
+	return &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: o.Driver, Labels: maps.Clone(o.DriverMeta.Labels), Annotations: o.DriverMeta.Annotations,
+		},
+		Spec: spec,
+	}
+}
+
+// workloads returns what runs, and how much of it may be away.
+func (o Options) workloads() []runtime.Object {
+	var out []runtime.Object
+	one := intstr.FromInt32(1)
 	switch o.Shape {
 	case Deployment:
+		if o.Budget {
+			out = append(out, &policyv1.PodDisruptionBudget{
+				ObjectMeta: o.meta(o.controller(), partController),
+				Spec: policyv1.PodDisruptionBudgetSpec{
+					MaxUnavailable: &one, Selector: o.selector(partController),
+					// A Pod that does not work must not keep its node from being drained.
+					UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow),
+				},
+			})
+		}
 		out = append(out, &appsv1.Deployment{
 			ObjectMeta: o.meta(o.controller(), partController),
 			Spec: appsv1.DeploymentSpec{
 				Replicas: &o.Replicas, Selector: o.selector(partController), Template: o.controllerPod(),
+				Strategy: appsv1.DeploymentStrategy{
+					Type:          appsv1.RollingUpdateDeploymentStrategyType,
+					RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &one},
+				},
 			},
 		})
 	case StatefulSet:
@@ -59,24 +120,15 @@ func Objects(o Options) ([]runtime.Object, error) {
 			},
 		})
 	}
-	out = append(out, &appsv1.DaemonSet{
+	if o.WithoutNodes {
+		return out
+	}
+	return append(out, &appsv1.DaemonSet{
 		ObjectMeta: o.meta(o.node(), partNode),
-		Spec:       appsv1.DaemonSetSpec{Selector: o.selector(partNode), Template: o.nodePod()},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: o.selector(partNode), Template: o.nodePod(), UpdateStrategy: o.NodeUpdates,
+		},
 	})
-	for _, object := range out {
-		if err := o.label(object); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-func (o Options) csiDriver() storagev1.CSIDriverSpec {
-	spec := storagev1.CSIDriverSpec{AttachRequired: &o.Attaches, StorageCapacity: &o.TracksRoom}
-	if o.SELinuxMount {
-		spec.SELinuxMount = &o.SELinuxMount
-	}
-	return spec
 }
 
 func (o Options) meta(name, part string) metav1.ObjectMeta {
@@ -84,9 +136,7 @@ func (o Options) meta(name, part string) metav1.ObjectMeta {
 }
 
 func (o Options) selector(part string) *metav1.LabelSelector {
-	labels := o.labels(part)
-	delete(labels, "app.kubernetes.io/managed-by")
-	return &metav1.LabelSelector{MatchLabels: labels}
+	return &metav1.LabelSelector{MatchLabels: o.selecting(part)}
 }
 
 // label adds the common labels to an object.
@@ -97,6 +147,7 @@ func (o Options) label(object runtime.Object) error {
 	}
 	labels := o.labels("")
 	maps.Copy(labels, m.GetLabels())
+	maps.Copy(labels, o.selecting(""))
 	m.SetLabels(labels)
 	return nil
 }

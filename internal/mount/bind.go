@@ -16,9 +16,12 @@ type Attr uint64
 
 // Attributes of binds.
 const (
-	ReadOnly Attr = unix.MOUNT_ATTR_RDONLY
-	NoSUID   Attr = unix.MOUNT_ATTR_NOSUID
-	NoDev    Attr = unix.MOUNT_ATTR_NODEV
+	ReadOnly   Attr = unix.MOUNT_ATTR_RDONLY
+	NoSUID     Attr = unix.MOUNT_ATTR_NOSUID
+	NoDev      Attr = unix.MOUNT_ATTR_NODEV
+	NoExec     Attr = unix.MOUNT_ATTR_NOEXEC
+	NoAtime    Attr = unix.MOUNT_ATTR_NOATIME
+	NoDirAtime Attr = unix.MOUNT_ATTR_NODIRATIME
 )
 
 // ReadOnlyIf returns ReadOnly if the condition holds, otherwise no attribute.
@@ -89,9 +92,19 @@ func openSource(path string) (int, error) {
 // restrict sets the attributes of a tree of mounts before it is attached, and stops propagation to
 // its source.
 func restrict(tree int, attr Attr) error {
-	how := &unix.MountAttr{Attr_set: uint64(attr), Propagation: unix.MS_SLAVE}
+	propagation := unix.MS_SLAVE
 	if attr&ReadOnly != 0 {
-		how.Propagation = unix.MS_PRIVATE
+		propagation = unix.MS_PRIVATE
+	}
+	return setAttr(tree, attr, propagation)
+}
+
+// setAttr adds attributes to a tree of mounts. How access times are kept is one attribute with several values, of which
+// one takes the place of another.
+func setAttr(tree int, attr Attr, propagation int) error {
+	how := &unix.MountAttr{Attr_set: uint64(attr), Propagation: uint64(propagation)}
+	if attr&NoAtime != 0 {
+		how.Attr_clr = unix.MOUNT_ATTR__ATIME
 	}
 	return unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, how)
 }
@@ -129,7 +142,7 @@ func checkMounted(from, at int, top Point, attr Attr) error {
 	case attr == 0:
 		return nil
 	}
-	return unix.MountSetattr(at, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: uint64(attr)})
+	return setAttr(at, attr, 0)
 }
 
 // checkBindable refuses a source with an unbindable mount below it, which the kernel would silently

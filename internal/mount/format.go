@@ -62,8 +62,7 @@ func lookFS(fsType string) (filesystem, error) {
 // Format makes a filesystem on a blank device. If the device has a filesystem of the same type
 // already, it is left as it is; other content is ErrNotBlank. It may be repeated.
 func Format(ctx context.Context, device, fsType string) error {
-	f, err := lookFS(fsType)
-	if err != nil {
+	if _, err := lookFS(fsType); err != nil {
 		return err
 	}
 	has, err := Probe(ctx, device)
@@ -74,6 +73,15 @@ func Format(ctx context.Context, device, fsType string) error {
 		return nil
 	case has != "":
 		return fmt.Errorf("format %s as %s: %w: it holds %s", device, fsType, ErrNotBlank, has)
+	}
+	return FormatBlank(ctx, device, fsType)
+}
+
+// FormatBlank makes a filesystem on a device that the caller holds, and has seen to be blank: it is overwritten.
+func FormatBlank(ctx context.Context, device, fsType string) error {
+	f, err := lookFS(fsType)
+	if err != nil {
+		return err
 	}
 	if _, err := exec.LookPath(f.mkfs[0]); err != nil {
 		return fmt.Errorf("format %s: %w: %s is not installed, install the package %s", device, ErrUnknownFS,
@@ -134,6 +142,11 @@ func Grow(ctx context.Context, device, target, fsType string) error {
 	if err != nil {
 		return err
 	}
+	if fsType == "ext4" {
+		if fits, err := ext4Fits(device); err != nil || fits {
+			return err
+		}
+	}
 	args := f.grow(device, target)
 	out, err := toolOutput(ctx, args[0], args[1:]...)
 	if err != nil && strings.Contains(out, "Permission denied to resize") {
@@ -149,12 +162,7 @@ func GrowUnmounted(ctx context.Context, device, fsType string) error {
 	if fsType != "ext4" {
 		return nil
 	}
-	has, err := ext4Size(device)
-	if err != nil {
-		return err
-	}
-	size, err := DeviceSize(device)
-	if err != nil || has+ext4Slack > size {
+	if fits, err := ext4Fits(device); err != nil || fits {
 		return err
 	}
 	// resize2fs requires a check that is newer than the last mount.
@@ -162,6 +170,17 @@ func GrowUnmounted(ctx context.Context, device, fsType string) error {
 		return err
 	}
 	return tool(ctx, "resize2fs", device)
+}
+
+// ext4Fits says whether a filesystem is as large as its device, mounted or not: the kernel shows what it has of the
+// superblock in memory.
+func ext4Fits(device string) (bool, error) {
+	has, err := ext4Size(device)
+	if err != nil {
+		return false, err
+	}
+	size, err := DeviceSize(device)
+	return has+ext4Slack > size, err
 }
 
 // ext4Slack is how many bytes of a device ext4 may leave unused: less than any expansion.

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,10 +16,28 @@ import (
 // loopTries is how often attaching is retried after another process has taken the free loop device.
 const loopTries = 100
 
-// LoopAttach returns the loop device of a file, and creates it if there is none. It may be
-// repeated.
-func LoopAttach(file string, readOnly bool) (string, error) {
-	if found, err := LoopFind(file); err != nil || found != "" {
+// Loops finds the loop devices of files, and remembers where it has seen them last: to ask that device is far cheaper
+// than to ask all. What is remembered is never believed without that. The zero value is ready, and safe for concurrent
+// use.
+type Loops struct {
+	// seen has paths of devices by the fileID of their files.
+	seen sync.Map
+}
+
+type fileID struct{ device, inode uint64 }
+
+// LoopAttach is Attach of a Loops that remembers nothing.
+func LoopAttach(file string, readOnly bool) (string, error) { return new(Loops).Attach(file, readOnly) }
+
+// LoopFind is Find of a Loops that remembers nothing.
+func LoopFind(file string) (string, error) { return new(Loops).Find(file) }
+
+// LoopDetach is Detach of a Loops that remembers nothing.
+func LoopDetach(file string) error { return new(Loops).Detach(file) }
+
+// Attach returns the loop device of a file, and creates it if there is none. It may be repeated.
+func (l *Loops) Attach(file string, readOnly bool) (string, error) {
+	if found, err := l.Find(file); err != nil || found != "" {
 		return found, err
 	}
 	flags := os.O_RDWR
@@ -84,36 +105,103 @@ func loopNode(path string, n int) error {
 	return nil
 }
 
-// LoopFind returns the loop device of a file, or "".
-func LoopFind(file string) (string, error) {
+// Find returns the loop device of a file, or "". A device that cannot be looked at is an error only if it may be
+// that of the file.
+func (l *Loops) Find(file string) (string, error) {
 	want, err := os.Stat(file)
 	if err != nil {
 		return "", fmt.Errorf("loop device over %s: %w", file, err)
 	}
-	backing, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	var id fileID
+	if stat, ok := want.Sys().(*syscall.Stat_t); ok {
+		id = fileID{stat.Dev, stat.Ino}
+	}
+	if seen, known := l.seen.Load(id); known {
+		if same, err := loopIsOf(seen.(string), want); same && err == nil {
+			return seen.(string), nil
+		}
+	}
+	device, err := loopSearch(file, want)
+	if device == "" {
+		l.seen.Delete(id)
+	} else {
+		l.seen.Store(id, device)
+	}
+	return device, err
+}
+
+// loopSearch asks all loop devices whether they are of a file.
+func loopSearch(file string, want os.FileInfo) (string, error) {
+	disks, err := os.ReadDir("/sys/block")
 	if err != nil {
 		return "", fmt.Errorf("list loop devices: %w", err)
 	}
-	for _, b := range backing {
-		name, err := os.ReadFile(b)
-		if err != nil {
-			continue // it was detached meanwhile
-		}
-		// A new file may have the name of a deleted one.
-		path := strings.TrimSuffix(string(name), "\n")
-		got, err := os.Stat(path)
-		if err != nil || !os.SameFile(got, want) {
+	var failed error
+	for _, disk := range disks {
+		if !strings.HasPrefix(disk.Name(), "loop") {
 			continue
 		}
-		return filepath.Join("/dev", filepath.Base(filepath.Dir(filepath.Dir(b)))), nil
+		device := filepath.Join("/dev", disk.Name())
+		name, err := os.ReadFile(filepath.Join("/sys/block", disk.Name(), "loop/backing_file"))
+		if err != nil {
+			continue // it is not attached
+		}
+		// A new file may have the name of a deleted one.
+		got, err := os.Stat(strings.TrimSuffix(string(name), "\n"))
+		if err == nil && os.SameFile(got, want) {
+			return device, nil
+		}
+		// The name is that in the mounts of who has attached the device, such as an earlier container of the driver.
+		same, unread := loopIsOf(device, want)
+		switch {
+		case same:
+			return device, nil
+		case unread != nil && err != nil && !isOthers(string(name), unread):
+			failed = errors.Join(failed, fmt.Errorf("loop device over %s: %w", file, unread))
+		}
 	}
-	return "", nil
+	return "", failed
 }
 
-// LoopDetach releases the loop device of a file; the kernel does so when its last user has closed
+// isOthers says whether a loop device that could not be looked at is not that of a file which exists here: its own file
+// was deleted or is lost, or the caller may attach none and so has not attached it.
+func isOthers(name string, unread error) bool {
+	return strings.HasSuffix(strings.TrimSuffix(name, "\n"), " (deleted)") || errors.Is(unread, unix.ESTALE) ||
+		os.Geteuid() != 0 && errors.Is(unread, ErrNotPermitted)
+}
+
+// loopIsOf says whether a loop device is one of a file.
+func loopIsOf(path string, file os.FileInfo) (bool, error) {
+	n, err := strconv.Atoi(strings.TrimPrefix(path, "/dev/loop"))
+	if err == nil {
+		err = loopNode(path, n)
+	}
+	if err != nil {
+		return false, err
+	}
+	device, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENXIO) {
+		return false, nil // it was removed meanwhile
+	}
+	if err != nil {
+		return false, fail("open", path, err)
+	}
+	defer device.Close()
+	info, err := unix.IoctlLoopGetStatus64(int(device.Fd()))
+	if errors.Is(err, unix.ENXIO) {
+		return false, nil // it was detached meanwhile
+	}
+	if err != nil {
+		return false, fail("look at", path, err)
+	}
+	stat, ok := file.Sys().(*syscall.Stat_t)
+	return ok && info.Device == stat.Dev && info.Inode == stat.Ino, nil
+}
+
+// Detach releases the loop device of a file; the kernel does so when its last user has closed
 // it. It may be repeated.
-func LoopDetach(file string) error {
-	path, err := LoopFind(file)
+func (l *Loops) Detach(file string) error {
+	path, err := l.Find(file)
 	if err != nil || path == "" {
 		return err
 	}

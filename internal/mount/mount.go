@@ -21,6 +21,15 @@ const toolLimit = 5 * time.Minute
 // to be mounted read-only, is checked before; the error is ErrNeedsPerson if e2fsck cannot repair
 // it by itself, and ErrHeld if another process uses the device. It may be repeated.
 func Device(ctx context.Context, device, target, fsType string, options []string) error {
+	return mountDevice(ctx, device, target, fsType, options, !readOnly(options))
+}
+
+// NewDevice is Device for a filesystem that the caller has just made, which needs no check.
+func NewDevice(ctx context.Context, device, target, fsType string, options []string) error {
+	return mountDevice(ctx, device, target, fsType, options, false)
+}
+
+func mountDevice(ctx context.Context, device, target, fsType string, options []string, checks bool) error {
 	dir, err := open(target, unix.O_PATH)
 	if err != nil {
 		return fail("mount "+device+" at", target, err)
@@ -37,7 +46,7 @@ func Device(ctx context.Context, device, target, fsType string, options []string
 		}
 		return fmt.Errorf("mount %s at %s: %w: %s", device, target, ErrOccupied, at.Source)
 	}
-	if !readOnly(options) {
+	if checks {
 		if err := check(ctx, device, fsType); err != nil {
 			return err
 		}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // disk makes a file of some MiB with a loop device over it.
@@ -58,7 +60,12 @@ func TestLoopIsFoundAgain(t *testing.T) {
 	if err := LoopDetach(file); err != nil {
 		t.Fatal(err)
 	}
-	// Whoever looks at all devices may keep one open for a moment.
+	gone(t, file)
+}
+
+// gone waits until a file has no loop device. Whoever looks at all devices may keep one open for a moment.
+func gone(t *testing.T, file string) {
+	t.Helper()
 	tick, limit := time.NewTicker(5*time.Millisecond), time.After(time.Minute)
 	defer tick.Stop()
 	for {
@@ -72,6 +79,71 @@ func TestLoopIsFoundAgain(t *testing.T) {
 			t.Fatalf("still %s after the detach, %v", left, err)
 		}
 	}
+}
+
+// TestLoopIsFoundByAnotherContainer: who has attached a device may have seen the file in a mount that is no longer
+// TestLoopIsFoundByAnotherContainer: who has attached a device may have seen the file in a mount that is no longer
+// TestLoopThatAnotherHasNow: another program gives the device of a file to another file. Where the device was seen last
+// is not believed.
+func TestLoopThatAnotherHasNow(t *testing.T) {
+	dir := t.TempDir()
+	files := []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}
+	for _, file := range files {
+		if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	device, err := LoopAttach(files[0], false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"-d", device}, {device, files[1]}} {
+		if out, err := exec.Command("losetup", args...).CombinedOutput(); err != nil {
+			t.Fatalf("losetup %v: %v: %s", args, err, out)
+		}
+	}
+	for i, want := range []string{"", device} {
+		if found, err := LoopFind(files[i]); err != nil || found != want {
+			t.Errorf("the device of %s is %q, %v; want %q", files[i], found, err, want)
+		}
+	}
+	if err := LoopDetach(files[1]); err != nil {
+		t.Error(err)
+	}
+}
+
+// there, so that the device's own name for the file says nothing.
+func TestLoopIsFoundByAnotherContainer(t *testing.T) {
+	first, second := t.TempDir(), t.TempDir()
+	for _, step := range []func() error{
+		func() error { return unix.Mount("tmpfs", first, "tmpfs", 0, "") },
+		func() error { return unix.Mount(first, second, "", unix.MS_BIND, "") },
+		func() error { return os.WriteFile(filepath.Join(first, "disk.img"), make([]byte, 1<<20), 0o600) },
+	} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := Unmount(second); err != nil {
+			t.Error(err)
+		}
+	})
+	device, err := LoopAttach(filepath.Join(first, "disk.img"), false)
+	if err := errors.Join(err, Detach(first)); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(second, "disk.img")
+	if found, err := LoopFind(file); err != nil || found != device {
+		t.Errorf("the device is %s, not %q: %v", device, found, err)
+	}
+	if again, err := LoopAttach(file, false); err != nil || again != device {
+		t.Errorf("a second device, %s: %v", again, err)
+	}
+	if err := LoopDetach(file); err != nil {
+		t.Error(err)
+	}
+	gone(t, file)
 }
 
 func TestFormatNeverTakesWhatIsThere(t *testing.T) {

@@ -160,6 +160,7 @@ func (t *Table) read() error {
 	if err != nil {
 		return err
 	}
+	infos = withoutTraps(infos)
 	t.at = topmost(infos, infos)
 	t.paths = slices.Sorted(maps.Keys(t.at))
 	return nil
@@ -259,7 +260,7 @@ func Below(dir string) ([]Point, error) {
 		return nil, fmt.Errorf("read mount table: %w", err)
 	}
 	out := make([]Point, 0, len(infos))
-	for _, i := range infos {
+	for _, i := range withoutTraps(infos) {
 		out = append(out, point(i))
 	}
 	return out, nil
@@ -280,7 +281,35 @@ func readTable() ([]*mountinfo.Info, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read mount table: %w", err)
 	}
-	return infos, nil
+	return withoutTraps(infos), nil
+}
+
+// Trapped says whether an automount waits at a path, or has another filesystem mounted over it.
+func Trapped(path string) (bool, error) {
+	infos, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("autofs"))
+	if err != nil {
+		return false, fmt.Errorf("read mount table: %w", err)
+	}
+	return slices.ContainsFunc(infos, func(i *mountinfo.Info) bool { return i.Mountpoint == path }), nil
+}
+
+// withoutTraps leaves out the mounts of autofs. One of them has no files: it waits for the first access to its path,
+// and has another filesystem mounted over it then. So a path with nothing else is free, and nothing is hidden by one.
+func withoutTraps(infos []*mountinfo.Info) []*mountinfo.Info {
+	below := map[int]int{}
+	for _, i := range infos {
+		if i.FSType == "autofs" {
+			below[i.ID] = i.Parent
+		}
+	}
+	return slices.DeleteFunc(infos, func(i *mountinfo.Info) bool {
+		for range below {
+			if parent, trap := below[i.Parent]; trap {
+				i.Parent = parent
+			}
+		}
+		return i.FSType == "autofs"
+	})
 }
 
 // reachedIn is At for a table that was read.

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls changed after mounts and unmounts, no more often than once in a pause, until ctx ends.
+// Watch calls changed when it has begun to watch, and after mounts and unmounts, no more often than once in a pause,
+// until ctx ends.
 func Watch(ctx context.Context, pause time.Duration, changed func()) error {
 	table, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -26,6 +27,7 @@ func Watch(ctx context.Context, pause time.Duration, changed func()) error {
 	defer writer.Close()
 	defer context.AfterFunc(ctx, func() { _ = writer.Close() })()
 	ended := int32(reader.Fd())
+	changed()
 	for {
 		fds := []unix.PollFd{{Fd: int32(table), Events: unix.POLLPRI}, {Fd: ended}}
 		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {

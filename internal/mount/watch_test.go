@@ -8,13 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWatch tells of a mount and of an unmount, and ends with its context.
+// TestWatch tells of its beginning, of a mount and of an unmount, and ends with its context.
 func TestWatch(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	changed, ended := make(chan struct{}, 1000), make(chan error, 1)
 	go func() { ended <- Watch(ctx, time.Millisecond, func() { changed <- struct{}{} }) }()
 	for _, change := range []func() error{
+		func() error { return nil }, // it has begun
 		func() error { return unix.Mount("none", dir, "tmpfs", 0, "") },
 		func() error { return unix.Unmount(dir, 0) },
 	} {

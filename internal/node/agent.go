@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -100,6 +101,7 @@ type Agent struct {
 	volumes *volumes.Volumes
 	health  *health.Monitor
 	pods    *pods.Pods
+	seen    seen
 }
 
 var errOptions = errors.New("node agent cannot start")
@@ -139,7 +141,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := os.MkdirAll(a.RootDir, 0o700); err != nil {
 		return fmt.Errorf("make root directory: %w", err)
 	}
-	lock, err := durable.TryLock(filepath.Join(a.RootDir, "lock"))
+	waits, cancel := context.WithTimeout(ctx, durable.EndWait)
+	defer cancel()
+	lock, err := durable.Lock(waits, filepath.Join(a.RootDir, "lock"))
 	if err != nil {
 		return fmt.Errorf("another node agent uses the root directory: %w", err)
 	}
@@ -205,18 +209,23 @@ func (a *Agent) assemble(search leftovers.Options) {
 		RetryMin: a.RetryMin, RetryMax: a.RetryMax, RepublishEvery: a.RepublishEvery, PollEvery: a.PollEvery,
 		LateMount: a.LateMount, FileLabel: a.FileLabel,
 	})
-	unknown := leftovers.UnknownMounts{Options: search, Node: a.node.Object}
+	unknown := leftovers.UnknownMounts{Options: search, Node: a.node.Object, Count: a.seen.unknown}
 	a.health = health.New(health.Options{
 		Node: a.Name, Root: a.RootDir, TrustDrivers: a.TrustDrivers, Journal: a.journal, Drivers: a.Drivers,
 		Pods:   a.Caches.Pods(),
 		Claims: a.Caches.Claims(), Volumes: a.Caches.Volumes(), Liveness: liveness, Events: a.Events, Log: a.Log,
 		Every: a.StatsEvery, HealthChanged: a.pods.Add, MountsRead: unknown.Check,
-		StorageHealth: a.node.SetStorageHealth,
+		StorageHealth: func(ctx context.Context, driver string, all []storagev1.StorageHealthCondition) {
+			a.seen.storageOf(driver, all)
+			a.node.SetStorageHealth(ctx, driver, all)
+		},
 	})
+	a.seen.begin(a.health)
 }
 
 // resume rebuilds the state that an earlier run left behind, and enqueues all volumes and Pods.
 func (a *Agent) resume(node *corev1.Node, search leftovers.Options, quarantined []string) {
+	a.seen.unreadable(len(quarantined))
 	for _, path := range quarantined {
 		a.Log.Error("journal record cannot be read and was moved to quarantine", "file", path)
 		a.Events.Warn(node, decide.RecordUnreadable(path))

@@ -13,9 +13,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// shownWith is shownAt with options of the mount, and a filesystem that its
-// driver mounts below the volume.
-func shownWith(t *testing.T, options string) (w *world, host string) {
+// shownWith is shownAt with options of the mount, and more annotations of the Pod: a name, its value, and so on. Its
+// driver mounts a filesystem below the volume.
+func shownWith(t *testing.T, options string, more ...string) (w *world, host string) {
 	t.Helper()
 	w = newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
@@ -35,6 +35,9 @@ func shownWith(t *testing.T, options string) (w *world, host string) {
 		if options != "" {
 			p.Annotations[volume.AnnMountOptions] = options
 		}
+		for i := 0; i < len(more); i += 2 {
+			p.Annotations[more[i]] = more[i+1]
+		}
 	}, "a")
 	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	return w, host
@@ -45,12 +48,17 @@ func shownWith(t *testing.T, options string) (w *world, host string) {
 // for.
 func TestHostPathForbids(t *testing.T) {
 	const both = unix.ST_NOSUID | unix.ST_NODEV
-	for options, want := range map[string]int64{"": both, "suid": unix.ST_NODEV, "dev": unix.ST_NOSUID, "suid,dev": 0} {
+	const all = both | unix.ST_RDONLY | unix.ST_NOEXEC | unix.ST_NOATIME | unix.ST_NODIRATIME
+	for options, want := range map[string]int64{
+		"": both, "suid": unix.ST_NODEV, "dev": unix.ST_NOSUID, "suid,dev": 0, "ro": both | unix.ST_RDONLY,
+		"noexec": both | unix.ST_NOEXEC, "noatime": both | unix.ST_NOATIME, "nodiratime": both | unix.ST_NODIRATIME,
+		"ro,noexec,noatime,nodiratime": all,
+	} {
 		t.Run(options, func(t *testing.T) {
 			w, host := shownWith(t, options)
 			for _, dir := range []string{host, filepath.Join(host, "below")} {
 				var st unix.Statfs_t
-				if err := unix.Statfs(dir, &st); err != nil || st.Flags&both != want {
+				if err := unix.Statfs(dir, &st); err != nil || st.Flags&all != want {
 					t.Errorf("%s: flags %#x, %v; want %#x of them", dir, st.Flags, err, want)
 				}
 			}
@@ -98,6 +106,33 @@ func TestHostPathMadeWhole(t *testing.T) {
 	w.awaitDeletion("p")
 }
 
+// TestUnmountEnds: whoever unmounts the host path of a Pod that ends so by hand is obeyed; a part that is gone is not
+// the whole.
+func TestUnmountEnds(t *testing.T) {
+	w, host := shownWith(t, "", volume.AnnUnmountEnds, "true")
+	w.must(nil, unix.Unmount(filepath.Join(host, "below"), 0))
+	eventually(t, func() string {
+		w.agent.volumes.AddAll("")
+		if left, err := mount.Below(host); err != nil || len(left) != 2 {
+			return "it is not whole"
+		}
+		return ""
+	})
+	// Both go at once: between two unmounts, the agent might mount the first one again.
+	w.must(nil, unix.Unmount(host, unix.MNT_DETACH))
+	w.agent.volumes.AddAll("")
+	w.awaitDeletion("p")
+	target := filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/pv-a/mount")
+	eventually(t, func() string {
+		for _, dir := range []string{host, target} {
+			if left, err := mount.Below(dir); err != nil || len(left) > 0 {
+				return dir + " is mounted"
+			}
+		}
+		return ""
+	})
+}
+
 // TestHostPathsRefused: volumes are not mounted at, in or over what volumes live
 // by, whichever way leads there, nor with options that there are not.
 func TestHostPathsRefused(t *testing.T) {
@@ -126,7 +161,7 @@ func TestHostPathsRefused(t *testing.T) {
 		"in it":   {filepath.Join(other, "bound/volumes"), "", "leads to a directory that volumes live by"},
 		"link":    {filepath.Join(other, "link"), "", "is not a directory"},
 		"by link": {filepath.Join(other, "link/pool"), "", "symbolic link"},
-		"options": {other, "suid,exec", `option "exec": there are suid`},
+		"options": {other, "suid,sync", `option "sync": there are atime`},
 	} {
 		name := "p" + string(pod[0]) + string(pod[len(pod)-1])
 		w.addVolume(driverName, name)

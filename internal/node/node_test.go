@@ -305,7 +305,7 @@ func TestOneAgentAtATime(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	w.stop()
-	lock, err := durable.TryLock(filepath.Join(w.dir, "lock"))
+	lock, err := durable.Lock(t.Context(), filepath.Join(w.dir, "lock"))
 	w.must(nil, err)
 	w.must(nil, lock.Close())
 }

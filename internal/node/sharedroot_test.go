@@ -1,7 +1,6 @@
 package node
 
 import (
-	"runtime"
 	"strings"
 	"testing"
 
@@ -14,18 +13,13 @@ import (
 
 // elsewhere calls f in a mount namespace of its own, which has the propagation that it was copied with, as a container
 // has it whose volume propagates in both directions.
-func elsewhere(f func() error) error {
-	ended := make(chan error)
-	go func() {
-		// The thread ends with the goroutine, and its namespace with it.
-		runtime.LockOSThread()
-		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
-		if err == nil {
+func elsewhere(f func() error) (err error) {
+	mount.OnThreadOfItsOwn(func() {
+		if err = unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err == nil {
 			err = f()
 		}
-		ended <- err
-	}()
-	return <-ended
+	})
+	return err
 }
 
 // TestSharedRoot: where the host's mounts are private, the administrator makes the root directory a shared mount, as

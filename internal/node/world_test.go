@@ -21,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
@@ -90,6 +91,7 @@ func (w *world) run() {
 		Name: "n1", RootDir: w.dir, Client: kubetest.Observed(w.t, w.client, Writes()),
 		Caches: kube.NewNodeCaches(w.client, "n1"), Drivers: csi.NewSet(),
 		Events: kube.NewRecorder(ctx, w.client, "node"), Log: slog.New(slog.DiscardHandler), TrustDrivers: true,
+		Dial:     []csi.Option{csitest.Told(w.t)},
 		RetryMin: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond, LateMount: time.Millisecond,
 	}
 	if w.tune != nil {

@@ -26,7 +26,8 @@ func Writes() []kube.Access {
 			kube.Annotation(volume.AnnCalledAt),
 			kube.Annotation(volume.AnnNextHealthy), "status.phase", "status.reason", "status.message",
 			"status.volumeHealth"),
-		kube.Write("", "pods", "delete").Shared("for good, when nothing is mounted for them any more", "deletion"),
+		kube.Write("", "pods", "delete").Shared("for good, when nothing is mounted for them any more; "+
+			"at first those that end when somebody unmounts their path", "deletion"),
 		kube.Write("", "persistentvolumeclaims/status", "patch").Shared("when the node has had its turn, over the version "+
 			"that it has read", "status.capacity", "status.allocatedResourceStatuses",
 			kube.Condition(corev1.PersistentVolumeClaimResizing),

@@ -96,25 +96,13 @@ func (s *Search) volumes(ctx context.Context) ([]*corev1.PersistentVolume, error
 // making reads the intents of volplane's provisioners and the unbound claims: a volume without an
 // object may be one that is just being created.
 func (s *Search) making(ctx context.Context, f *decide.Facts) error {
-	logs, err := s.Client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx,
-		metav1.ListOptions{LabelSelector: volume.LabelIntents})
-	switch {
-	case apierrors.IsForbidden(err):
-		f.Hidden = true
-	case err != nil:
-		return fmt.Errorf("list intents: %w", err)
-	default:
-		for i := range logs.Items {
-			for _, text := range logs.Items[i].Data {
-				in, err := provision.ParseIntent(text)
-				if err != nil {
-					// It is not known which volume is being created, so none may be touched.
-					f.Hidden = true
-					continue
-				}
-				f.Intents = append(f.Intents, in)
-			}
-		}
+	logs, err := kube.ListIntents(ctx, s.Client, metav1.NamespaceAll)
+	// Where it is not known which volumes are being created, none may be touched.
+	f.Hidden = err != nil
+	for _, log := range logs {
+		begun, err := provision.ParseIntents(log)
+		f.Hidden = f.Hidden || err != nil
+		f.Intents = append(f.Intents, begun...)
 	}
 	claims, err := s.Client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {

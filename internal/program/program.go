@@ -1,5 +1,3 @@
-// Package program has the options of the programs that run until they are stopped: the command line
-// reads them, and package app runs the programs. All fields are set before the start.
 package program
 
 import (
@@ -13,6 +11,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/observe"
+	"volplane.dev/volplane/internal/sidecar"
 )
 
 // DataDir returns the default data directory of a control plane.
@@ -52,6 +52,16 @@ type NodeOptions struct {
 	Bridged bool
 	// StatsEvery is the pause between two reads of the usage and health of volumes; the default is a minute.
 	StatsEvery time.Duration
+	// HTTP are the servers of metrics and of health.
+	HTTP []sidecar.HTTPOptions
+	// Docker serves claims to docker and podman on this host, or is nil.
+	Docker *DockerOptions
+	// Storage says which claims are served to systemd; nil for none.
+	Storage *StorageOptions
+	// Version is the version of the program, for its metrics.
+	Version string
+	// Metrics counts what the agent does, or is nil.
+	Metrics *observe.Registry
 	// Log is the log of the program.
 	Log *slog.Logger
 }
@@ -110,54 +120,11 @@ type DriverOptions struct {
 // ControllersOptions configure the controllers for one driver, in a cluster whose
 // control plane has the other controllers.
 type ControllersOptions struct {
+	sidecar.ControllersOptions
 	// Config is the client configuration.
 	Config *rest.Config
-	// Roles are the names of the controllers to run.
-	Roles []string
-	// Socket is the path of the driver's socket. The driver may start later and may
-	// restart. A dummy attacher needs no socket.
-	Socket string
-	// Namespace is the namespace of the leases and of the provisioner's intents.
-	Namespace string
-	// Elects says that the process waits for the leases; otherwise it must be the
-	// only one.
-	Elects bool
-	// Term has the times of the leader election.
-	Term Term
-	// ReconcileSync is the interval at which the driver is asked for its attachments.
-	ReconcileSync time.Duration
-	// CapacityPoll is the interval at which the driver is asked for its capacity.
-	CapacityPoll time.Duration
-	// CapacityForImmediate includes classes with immediate binding in these questions.
-	CapacityForImmediate bool
-	// DummyAttacher is the name of an attacher without a driver, whose attachments
-	// are marked as attached; empty for none.
-	DummyAttacher string
-	// Log is the log of the program.
-	Log *slog.Logger
-}
-
-// Term has the times of a leader election.
-type Term struct {
-	// Duration is how long other processes wait after the holder's last renewal.
-	Duration time.Duration
-	// Deadline is how long the holder works without being able to renew.
-	Deadline time.Duration
-	// Retry is the interval of renewals and of attempts to acquire.
-	Retry time.Duration
-}
-
-// RegistrarOptions configure the registration of a driver with the node agent of its
-// host.
-type RegistrarOptions struct {
-	// Socket is the path of the driver's socket. The driver may start later and may
-	// restart.
-	Socket string
-	// Endpoint is the path of the same socket on the host; empty means the usual path
-	// below a kubelet's directory.
-	Endpoint string
-	// Dir is the directory of registration sockets.
-	Dir string
+	// Version is the version of the program, for its metrics.
+	Version string
 	// Log is the log of the program.
 	Log *slog.Logger
 }

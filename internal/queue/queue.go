@@ -59,6 +59,8 @@ type Queue[K comparable] struct {
 	lanes lanes[K]
 	// worker is the function that a worker runs; nil before Run and when Run ends.
 	worker func()
+	// meter is told what becomes of keys, or is nil.
+	meter Meter[K]
 	// free is the number of workers that may be started.
 	free    int
 	workers sync.WaitGroup
@@ -80,6 +82,8 @@ type entry struct {
 	// timer adds the key when it is due, or is nil.
 	timer *time.Timer
 	due   time.Time
+	// added is when the key was queued, and begun when it was processed last. Only a queue with a meter has them.
+	added, begun time.Time
 }
 
 type state uint8
@@ -210,10 +214,12 @@ func (q *Queue[K]) entry(k K) *entry {
 func (q *Queue[K]) add(k K, e *entry) {
 	switch e.state {
 	case idle:
+		q.measureAdded(e)
 		e.state = queued
 		q.ready = append(q.ready, k)
 		q.startWorker()
 	case processing:
+		q.measureAdded(e)
 		e.state = dirty
 	case queued, dirty:
 	}
@@ -267,7 +273,12 @@ func (q *Queue[K]) work(ctx context.Context) {
 		result, err := q.process(ctx, k)
 		attempt, more := q.done(k, result, err)
 		if err != nil && ctx.Err() == nil && (q.options.Silent == nil || !q.options.Silent(err)) {
-			q.options.Log.Warn("failed, will be retried", q.options.Noun, fmt.Sprint(k), "attempt", attempt, "err", err)
+			level := slog.LevelWarn
+			if attempt&(attempt-1) != 0 {
+				level = slog.LevelDebug // the first, the second, the fourth failure and so on say enough
+			}
+			q.options.Log.Log(ctx, level, "failed, will be retried", q.options.Noun, fmt.Sprint(k), "attempt", attempt,
+				"err", err)
 		}
 		if !more {
 			return
@@ -303,6 +314,7 @@ func (q *Queue[K]) next() (k K, ok bool) {
 		q.ready = nil
 	}
 	q.keys[k].state = processing
+	q.measureBegun(q.keys[k])
 	q.lanes.processing(k)
 	return k, true
 }
@@ -313,6 +325,7 @@ func (q *Queue[K]) done(k K, result Result, err error) (failures int32, more boo
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	e := q.keys[k]
+	q.measureEnded(k, e, err)
 	more = !e.uncounted || q.free > 0
 	if e.uncounted && more {
 		q.free--

@@ -1,4 +1,3 @@
-// Package socket makes the unix sockets that drivers and those who announce them answer at.
 package socket
 
 import (

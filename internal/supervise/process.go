@@ -173,6 +173,16 @@ func (p *process) exitOfOther() exit {
 
 // info asks for the exit status by PIDFD_GET_INFO in its first version, which has all that is asked for.
 func (p *process) info() (unix.PidfdInfo, error) {
+	info, err := p.askInfo()
+	// The kernel looks for the status before it looks for the process. If the parent reaps the process between the two,
+	// the kernel has found neither; it finds the status when it is asked again.
+	if errors.Is(err, unix.ESRCH) {
+		return p.askInfo()
+	}
+	return info, err
+}
+
+func (p *process) askInfo() (unix.PidfdInfo, error) {
 	const getInfo = unix.PIDFD_GET_INFO&^(0x3fff<<16) | unix.PIDFD_INFO_SIZE_VER0<<16
 	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, p.pidfd.Fd(), getInfo, uintptr(unsafe.Pointer(&info)))

@@ -1,6 +1,10 @@
 package volume
 
-import "strings"
+import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
+)
 
 // ProvisionerLease returns the name of the lease of a driver's provisioner. CSI sidecars hold it and those below, and
 // whoever else calls the driver as its controller.
@@ -23,7 +27,21 @@ func SnapshotterLease(driver string) string { return leaseName("external-snapsho
 // SnapshotControllerLease is described at SnapshotterLease.
 const SnapshotControllerLease = "snapshot-controller-leader"
 
+// LeaseOnNode returns the name of the lease for the same work on one node alone, beside a driver that is on each node.
+func LeaseOnNode(name, node string) string {
+	const most = 253
+	if whole := name + "-" + node; len(whole) <= most {
+		return whole
+	}
+	sum := sha256.Sum256([]byte(node))
+	return fmt.Sprintf("%s-%x", name, sum[:16])
+}
+
 // leaseName returns a name for an object, which has no upper case.
 func leaseName(prefix, driver string) string {
 	return prefix + strings.ToLower(SanitizedDriver(driver))
 }
+
+// AnnHeldWith on a lease names the first lease of its holder, without which the holder does not work, and the holder:
+// "LEASE/HOLDER". It says nothing about other holders.
+const AnnHeldWith = "volplane.dev/held-with"

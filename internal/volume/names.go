@@ -172,9 +172,12 @@ const (
 	// absolute host path, too. The API server accepts it only from users who may mount on
 	// the host.
 	AnnMountAt = "volplane.dev/mount-at"
-	// AnnMountOptions on a Pod with AnnMountAt allows what such a mount forbids
-	// otherwise: "suid" and "dev". The API server accepts it from the same users only.
+	// AnnMountOptions on a Pod with AnnMountAt has options of that mount, as mount(8) has them: "suid"
+	// and "dev" allow what it forbids otherwise. The API server accepts it from the same users only.
 	AnnMountOptions = "volplane.dev/mount-options"
+	// AnnUnmountEnds on a Pod with AnnMountAt says that whoever unmounts that path by hand wishes
+	// to end this use of the volume: the node agent deletes the Pod instead of mounting again.
+	AnnUnmountEnds = "volplane.dev/unmount-ends"
 	// AnnNext on an event names who has to act next.
 	AnnNext = "volplane.dev/next"
 	// AnnAttempt on an event counts the failures in a row, the newest included.
@@ -210,10 +213,12 @@ const (
 	// LabelMadeBy with the value Program is on each object that volplane has created.
 	LabelMadeBy = "app.kubernetes.io/managed-by"
 	Program     = "volplane"
-	// LabelIntents on a ConfigMap names the intent log that the ConfigMap is a part of. A
+	// LabelIntents on a ConfigMap or Lease names the intent log that the object is a part of. A
 	// provisioner writes there what it is about to do, before it does it.
 	LabelIntents = "volplane.dev/intents"
-	// AnnIntentsAfter on a ConfigMap of an intent log is the resource version that its last write
+	// AnnIntents on a Lease with LabelIntents has what is in that part of the log, as a JSON object of texts.
+	AnnIntents = "volplane.dev/intents"
+	// AnnIntentsAfter on an object of an intent log is the resource version that its last write
 	// has replaced.
 	AnnIntentsAfter = "volplane.dev/intents-after"
 	// KubeletDir is the default root directory of a kubelet.
@@ -236,6 +241,10 @@ const (
 	// the driver is asked to take what it stands for, as JSON: its class may change or be deleted before the driver has
 	// answered.
 	AnnSnapshotParameters = "volplane.dev/snapshot-parameters"
+	// AnnSnapshotName on the same holds the name under which the driver is asked, if a user can choose names.
+	AnnSnapshotName = "volplane.dev/snapshot-name"
+	// LabelSnapshotsOf on the same names the node whose csi-snapshotter calls the driver, if each node has one.
+	LabelSnapshotsOf = "snapshot.storage.kubernetes.io/managed-by"
 	// AnnDetach on a VolumeAttachment holds all that a detach needs, as JSON.
 	AnnDetach = "volplane.dev/detach"
 )

@@ -97,6 +97,8 @@ const (
 	ReasonMountUnknown         Reason = "MountUnknown"
 	ReasonUnhealthy            Reason = "VolumeConditionAbnormal"
 	ReasonHealthy              Reason = "VolumeConditionNormal"
+	ReasonNodeFailed           Reason = "NodeFailed"
+	ReasonNodeRecovered        Reason = "NodeRecovered"
 	ReasonClaimMissing         Reason = "ClaimMissing"
 	ReasonClaimMade            Reason = "SuccessfulCreate"
 	ReasonFailedClaim          Reason = "FailedCreate"

@@ -120,7 +120,7 @@ func (c *hostCluster) object(
 	if plan.Intent == nil {
 		c.t.Fatalf("no volume is made for claim %s: %s", claim.Name, plan.Because.Message)
 	}
-	v := provision.Object(plan.Intent, provision.Answer{Handle: "h-" + claim.Name, Segments: nil})
+	v := provision.Object(plan.Intent, provision.Answer{Handle: "h-" + claim.Name, Segments: nil}, "")
 	for _, f := range change {
 		f(v)
 	}
@@ -274,8 +274,8 @@ func (c *hostCluster) claims(mine, theirs *corev1.PersistentVolumeClaim) {
 	c.expect("another's claim is taken", change(theirs, given), `is for node "n2"`)
 	c.expect("a claim is given back", change(mine, given), "")
 	c.expect("a claim is deleted", pvcs.Delete(ctx, "mine", metav1.DeleteOptions{}), "cannot delete")
-	theirs.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("9Gi")}
-	_, err := pvcs.UpdateStatus(ctx, theirs, metav1.UpdateOptions{})
+	_, err := pvcs.Patch(ctx, theirs.Name, types.MergePatchType, []byte(`{"status":{"capacity":{"storage":"9Gi"}}}`),
+		metav1.PatchOptions{}, "status")
 	c.expect("another's status", err, `is for node "n2"`)
 }
 

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"path/filepath"
 	"syscall"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"volplane.dev/volplane/standalone/datadir"
@@ -28,6 +30,8 @@ type Options struct {
 	// RBAC are ClusterRoles and ClusterRoleBindings that the server creates or updates at
 	// every start.
 	RBAC []runtime.Object
+	// Step is called with what the start does next, for people; it may be nil.
+	Step func(what string)
 	// Version is the version of this program. A data directory of another version is
 	// backed up before it is changed. An empty version disables this, for tests only.
 	Version string
@@ -42,6 +46,10 @@ type Options struct {
 	Collects bool
 	// FeatureGates turns features of Kubernetes on or off, by their names; see gates for those that are on anyway.
 	FeatureGates map[string]bool
+	// Metrics are served at /metrics beside those of the API server itself; nil for none.
+	Metrics prometheus.Gatherer
+	// Paths are more paths with what serves them, to those who have a right to the path.
+	Paths map[string]http.Handler
 	// NoSync omits fsync; for tests only.
 	NoSync bool
 	// Quota is the size of the database at which etcd refuses writes; 0 is what
@@ -76,4 +84,11 @@ func (o Options) listen() (net.Listener, error) {
 		return nil, fmt.Errorf("listen at %s: %w", o.Listen, err)
 	}
 	return l, nil
+}
+
+// step says what the start does next.
+func (o Options) step(what string) {
+	if o.Step != nil {
+		o.Step(what)
+	}
 }

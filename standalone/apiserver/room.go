@@ -8,17 +8,21 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/standalone/backup"
 )
 
-// serveRoom answers requests for the available space of database and disk. It does not
-// need the database.
+// serveRoom answers requests for the available space of database and disk, and for the time of
+// the newest backup. It does not need the database.
 func (s *Server) serveRoom(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		http.Error(w, "only GET", http.StatusMethodNotAllowed)
 		return
 	}
-	data, err := json.Marshal(room.ReportOf(s.etcd.Room()))
+	report := s.Room()
+	if made := backup.Newest(s.dir.Path); !made.IsZero() {
+		report.Backup = &made
+	}
+	data, err := json.Marshal(report)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

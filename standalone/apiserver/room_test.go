@@ -3,7 +3,10 @@ package apiserver_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +20,7 @@ import (
 	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/standalone/apiserver"
+	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
@@ -143,5 +147,48 @@ func TestFullDatabase(t *testing.T) {
 	defer s.Stop()
 	if err := keep(t, remote(t, s), "after"); err != nil {
 		t.Errorf("a start over the quota: %v", err)
+	}
+}
+
+// TestRoomHasTheNewestBackup: what is told of the room is that of this disk and database, with the time of the newest
+// backup among those that the data directory has; others may not ask, and nothing can be written.
+func TestRoomHasTheNewestBackup(t *testing.T) {
+	dir := shortDir(t)
+	s := start(t, apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0", NoSync: true})
+	defer s.Stop()
+	c := remote(t, s)
+	plausible(t, told(t.Context(), t, c))
+	for _, name := range []string{
+		"20260102T030405Z-daily.tar.gz", "20260304T050607Z-manual.tar.gz", "20260203T040506Z-upgrade.tar.gz",
+		"20270101T000000Z-daily.txt", "notes",
+	} {
+		file := filepath.Join(dir, datadir.Backups, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	if r := told(t.Context(), t, c); r.Backup == nil || !r.Backup.Equal(want) {
+		t.Errorf("the newest backup is told as %v", r.Backup)
+	}
+	ask := func(c kubernetes.Interface, verb string) error {
+		return c.Discovery().RESTClient().Verb(verb).AbsPath(room.Path).Do(t.Context()).Error()
+	}
+	if err := ask(c, "POST"); !apierrors.IsMethodNotSupported(err) {
+		t.Errorf("POST: %v", err)
+	}
+	if err := ask(standalonetest.Client(t, s, "system:node:n1", "system:nodes"), "GET"); !apierrors.IsForbidden(err) {
+		t.Errorf("asked by a node: %v", err)
+	}
+}
+
+// plausible checks what is told of a small database, of which there is no backup yet.
+func plausible(t *testing.T, r room.Report) {
+	t.Helper()
+	if r.Used <= 0 || r.Size < r.Used || r.Limit <= r.Used || r.Free <= 0 || r.Total < r.Free || r.Refuses {
+		t.Errorf("told %+v", r)
+	}
+	if r.Backup != nil {
+		t.Errorf("there is no backup, and told is %s", r.Backup)
 	}
 }

@@ -76,6 +76,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if s.ca, err = pki.Open(s.place("pki")); err != nil {
 		return nil, err
 	}
+	o.step("starting etcd")
 	if s.etcd, err = etcd.Start(ctx, o.etcd(s.dir.Path)); err != nil {
 		return nil, s.judge(err)
 	}
@@ -115,6 +116,7 @@ func (s *Server) seal(ctx context.Context, o Options) (string, error) {
 
 // serve assembles the server and starts to answer requests.
 func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing string) error {
+	o.step("starting the API server")
 	a, generic, err := assemble(s.ca, l, s.etcd, sealing, o, s.ready)
 	if err != nil {
 		return err
@@ -123,6 +125,12 @@ func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing s
 		return err
 	}
 	generic.Handler.NonGoRestfulMux.HandleFunc(room.Path, s.serveRoom)
+	if o.Metrics != nil {
+		serveMetrics(generic.Handler.NonGoRestfulMux, o.Metrics)
+	}
+	for path, served := range o.Paths {
+		generic.Handler.NonGoRestfulMux.Handle(path, served)
+	}
 	a.members.Install(generic.Handler.NonGoRestfulMux)
 	s.handler = generic.Handler
 	prepared := generic.PrepareRun()
@@ -143,6 +151,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing s
 // finish waits until the server is ready, and makes sure of the roles and of
 // the administrator's kubeconfig.
 func (s *Server) finish(ctx context.Context, o Options) error {
+	o.step("waiting for the API server")
 	client, err := kubernetes.NewForConfig(s.AdminConfig())
 	if err != nil {
 		return fmt.Errorf("client of the administrator: %w", err)
@@ -188,6 +197,9 @@ func local(a net.Addr) string {
 	}
 	return a.String()
 }
+
+// Room returns the space of the store.
+func (s *Server) Room() room.Report { return room.ReportOf(s.etcd.Room()) }
 
 // Addr returns the host:port at which this host reaches the server.
 func (s *Server) Addr() string { return s.address }

@@ -104,16 +104,22 @@ func keepOne(o Options, most int, save func() error) error {
 	return nil
 }
 
-// due returns when the next backup is to be made.
-func due(dataDir string, every time.Duration, now time.Time) time.Time {
+// Newest returns the time of the newest backup in a data directory, for whatever reason it was made; zero if there is
+// none.
+func Newest(dataDir string) time.Time {
 	last := time.Time{}
 	for _, name := range ownBackups(dataDir, "") {
 		if at, err := time.Parse(layout, name[:len(layout)]); err == nil && at.After(last) {
 			last = at
 		}
 	}
+	return last
+}
+
+// due returns when the next backup is to be made.
+func due(dataDir string, every time.Duration, now time.Time) time.Time {
 	// A clock that was wrong must not keep the next one away for years.
-	if next := last.Add(every); next.Before(now.Add(every)) {
+	if next := Newest(dataDir).Add(every); next.Before(now.Add(every)) {
 		return next
 	}
 	return now

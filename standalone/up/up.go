@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	rtdebug "runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,12 +20,14 @@ import (
 
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/garbage"
+	"volplane.dev/volplane/standalone/page"
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/noderoot"
+	"volplane.dev/volplane/internal/observe"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/volume"
@@ -59,6 +62,12 @@ type Options struct {
 	DisableForceDetachOnTimeout bool
 	// Backups configure the automatic backups.
 	Backups Backups
+	// Docker says where and which claims are served to docker and podman.
+	Docker Docker
+	// Page is the loopback address of the page to look at, host:port; empty for none.
+	Page string
+	// Storage says where and which claims are served to systemd.
+	Storage Storage
 	// StatsEvery is the pause of the node agent between two reads of the usage and health of volumes.
 	StatsEvery time.Duration
 	// Out receives the summary that is printed when the control plane is ready.
@@ -86,6 +95,9 @@ func (o Options) Validate() error {
 		return fmt.Errorf("--forget-unreadable-secrets works only with volplane's own key, because another key may still " +
 			"be found: use it without --encryption-provider-config")
 	}
+	if err := page.CheckAddress(o.Page); err != nil {
+		return fmt.Errorf("--page: %w", err)
+	}
 	for _, n := range o.Names {
 		if !isHost(n) {
 			return fmt.Errorf("--tls-san %.80q is neither an address nor a host name", n)
@@ -102,15 +114,14 @@ func (o Options) driversDir() string { return filepath.Join(o.DataDir, "drivers.
 
 // Run runs the control plane until ctx ends or a part of it fails.
 func Run(ctx context.Context, o Options) error {
-	begin := time.Now()
 	if err := o.Validate(); err != nil {
 		return err
 	}
 	notify := supervisor()
-	starting, started := context.WithCancel(ctx)
-	defer started()
-	go extend(starting, notify)
-	server, err := apiserver.Start(ctx, o.server())
+	steps := begin(ctx, o.Out, notify)
+	defer steps.end()
+	metrics, web := observe.New(o.Version), o.page()
+	server, err := apiserver.Start(ctx, o.server(metrics, web, steps))
 	if err != nil && ctx.Err() != nil {
 		return nil //nolint:nilerr // the start was interrupted
 	}
@@ -133,16 +144,29 @@ func Run(ctx context.Context, o Options) error {
 	if err := ensureBundled(ctx, admin); err != nil {
 		return err
 	}
+	steps.does("starting the controllers")
+	var all []parts.Part
 	ready := func() {
-		started()
+		took := steps.end()
 		// The start has allocated far more memory than the idle process needs.
 		rtdebug.FreeOSMemory()
 		notify(daemon.SdNotifyReady)
-		screen(o, server, time.Since(begin))
+		screen(o, server, took, running(all))
 	}
 	// The supervisor is notified at the beginning of the stop.
 	defer context.AfterFunc(ctx, func() { notify(daemon.SdNotifyStopping) })()
-	return parts.Run(ctx, o.Log, o.parts(server, admin, ready))
+	o.measure(metrics, server)
+	doors, err := o.doors(ctx, server.AdminConfig())
+	if err != nil {
+		return err
+	}
+	world := app.NewWorld(admin)
+	shown, err := web.show(server, world, metrics)
+	if err != nil {
+		return err
+	}
+	all = slices.Concat(o.parts(server, admin, world, metrics, ready), doors, shown)
+	return parts.Run(ctx, o.Log, all)
 }
 
 // extendEvery is the interval of the requests for more time to start; each request is
@@ -167,9 +191,11 @@ func extend(ctx context.Context, notify func(state string)) {
 	}
 }
 
-func (o Options) server() apiserver.Options {
+func (o Options) server(metrics *observe.Registry, web optionalPage, steps *starting) apiserver.Options {
 	return apiserver.Options{
-		DataDir: o.DataDir, Listen: o.Listen, Names: o.Names, RBAC: append(app.RBAC(), garbage.RBAC()...), Collects: true,
+		Metrics: metrics.Gatherer(), Step: steps.does,
+		DataDir: o.DataDir, Listen: o.Listen, Names: o.Names,
+		RBAC: slices.Concat(app.RBAC(), garbage.RBAC(), page.RBAC()), Collects: true, Paths: web.paths(),
 		Version: o.Version, Log: o.Log, FeatureGates: o.FeatureGates,
 		EncryptionConfig: o.EncryptionConfig, ForgetUnreadable: o.ForgetUnreadable,
 	}
@@ -195,20 +221,22 @@ func supervisor() (notify func(state string)) {
 }
 
 // parts returns the parts of the control plane, in start order.
-func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, ready func()) []parts.Part {
+func (o Options) parts(
+	server *apiserver.Server, admin kubernetes.Interface, world *app.World, metrics *observe.Registry, ready func(),
+) []parts.Part {
 	drivers, controllers, called, works := csi.NewSet(), csi.NewSet(), csi.NewSet(), make(chan struct{})
 	traced := trace.New()
 	return []parts.Part{
-		{Name: "api server", Run: server.Wait},
+		{Name: "API server with etcd", Run: server.Wait},
 		{Name: "leases of drivers", Run: func(ctx context.Context) error {
 			config := server.ClientConfig(app.User(app.LeasesRole))
 			return app.LeadDrivers(ctx, config, o.Node, []*csi.Set{drivers, controllers}, called, o.Log)
 		}},
-		{Name: "controllers", Run: func(ctx context.Context) error {
+		{Name: controllersPart, Run: func(ctx context.Context) error {
 			return app.ControlPlane(ctx, app.ControlPlaneOptions{
 				ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)), nil },
 				Drivers:   called, Scope: volume.Scope{Node: o.Node, Rest: true}, Flex: true,
-				DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Log: o.Log,
+				DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Metrics: metrics, World: world, Log: o.Log,
 			}, func() {
 				ready()
 				close(works)
@@ -246,7 +274,7 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 			return app.Drivers(ctx, program.DriversOptions{
 				FilesDir: o.driversDir(), RootDir: o.nodeRoot(), Node: o.Node, Client: admin, Objects: true,
 				API: program.Endpoint{Host: host, Port: port, CA: server.CA()}, Controllers: controllers,
-				Dial: traced.Options(), Log: o.Log,
+				Dial: append(traced.Options(), csi.WithMeter(metrics.Call)), Log: o.Log,
 			})
 		}},
 		{Name: "backups", Run: o.backUp},
@@ -256,35 +284,8 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 			return app.Node(ctx, program.NodeOptions{
 				Name: o.Node, RootDir: o.nodeRoot(), Keep: []string{o.DataDir, flex.Root(o.DataDir)},
 				Config: config, Drivers: drivers, Dial: traced.Options(), ControlPlane: true, Bridged: true,
-				StatsEvery: o.StatsEvery, Log: o.Log,
+				StatsEvery: o.StatsEvery, Metrics: metrics, Log: o.Log,
 			})
 		}},
 	}
-}
-
-// screen prints the summary: addresses, directories, parts and next steps.
-func screen(o Options, server *apiserver.Server, took time.Duration) {
-	root := ""
-	if os.Geteuid() != 0 {
-		root = "\n  not root:   the API works, but nothing can be mounted; start as root to mount volumes\n"
-	}
-	fmt.Fprintf(o.Out, `volplane %s is up (%.1f s)
-
-  API server  https://%s
-  kubeconfig  %s
-  data        %s
-  node        %s, mounts below %s
-  class       local (default), driver local.volplane.dev
-  runs        API server, etcd, binder, provisioner, attacher, attach/detach, resizer,
-              placement, protection, garbage collector, node agent, local driver,
-              FlexVolume drivers of %s
-%s
-Next steps:
-  export KUBECONFIG=%s
-  volplane apply -f claim.yaml        # or kubectl
-  volplane mount CLAIM DIR            # mount a claim at a path of this host
-  volplane why pvc/CLAIM              # explain what the claim waits for
-  volplane invite NODE > NODE.kubeconfig; volplane node --join NODE.kubeconfig
-`, o.Version, took.Seconds(), server.Addr(), server.AdminKubeconfig(), o.DataDir, o.Node, o.nodeRoot(), o.pluginDir(),
-		root, server.AdminKubeconfig())
 }

@@ -35,60 +35,70 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
 	measure := func(figures map[string]any) error { return measurePlane(ctx, figures, *rounds, *storm) }
-	instead := func(name, usage string, f func(figures map[string]any, n int) error) {
+	instead := func(name, usage string, f bench) {
 		flag.Func(name, usage+", and nothing else", func(text string) error {
 			n, err := strconv.Atoi(text)
-			measure = func(figures map[string]any) error { return f(figures, n) }
+			measure = func(figures map[string]any) error { return f(ctx, figures, n) }
 			return err
 		})
 	}
+	others(instead)
 	instead("peers", "make and delete so many volumes with volplane's controllers and with Kubernetes' own",
-		func(figures map[string]any, n int) error {
+		func(ctx context.Context, figures map[string]any, n int) error {
 			return measurePeers(ctx, figures, n, *rounds)
 		})
-	instead("bind", "bind so many claims to volumes that are there with volplane's binder and with Kubernetes' own",
-		func(figures map[string]any, n int) error {
-			return measureBinding(ctx, figures, n)
-		})
-	instead("attach", "attach so many volumes to nodes, and detach them, with volplane's controllers and with "+
-		"Kubernetes' own", func(figures map[string]any, n int) error {
-		return measureAttaching(ctx, figures, n)
-	})
 	instead("snapshot", "take a snapshot of each of so many volumes, and delete them, with volplane's controllers "+
-		"and with Kubernetes' own", func(figures map[string]any, n int) error {
+		"and with Kubernetes' own", func(ctx context.Context, figures map[string]any, n int) error {
 		return measureSnapshots(ctx, figures, n, *rounds)
 	})
-	instead("snapped", "hold so many volumes with a snapshot of each while nothing happens, with volplane's controllers "+
-		"and with Kubernetes' own of snapshots", func(figures map[string]any, n int) error {
-		return measureSnapped(ctx, figures, n)
-	})
-	instead("hold", "hold so many attachments while nothing happens, with volplane's controllers and with Kubernetes' own",
-		func(figures map[string]any, n int) error {
-			return measureHolding(ctx, figures, n)
-		})
 	instead("mount", "mount so many volumes at once on one node, and some one after the other, with volplane's node "+
-		"agent and with a kubelet", func(figures map[string]any, n int) error {
+		"agent and with a kubelet", func(ctx context.Context, figures map[string]any, n int) error {
 		return measureMounting(ctx, figures, n, *hang)
 	})
-	instead("flex", "find so many FlexVolume drivers, and one that is rewritten all the time, call one, examine one",
-		func(figures map[string]any, n int) error {
-			return measureFlex(ctx, figures, n)
+	instead("why", "ask a plane with so many volumes about one of them",
+		func(ctx context.Context, figures map[string]any, n int) error {
+			return measureWhy(ctx, figures, n, *rounds)
 		})
-	instead("drivers", "run so many CSI drivers on a host", func(figures map[string]any, n int) error {
-		return measureDrivers(ctx, figures, n)
-	})
-	instead("hosts", "mount so many claims on the control plane's host and as many on one that has joined",
-		func(figures map[string]any, n int) error {
-			return measureHosts(ctx, figures, n)
+	instead("page", "look at the page of a plane with so many volumes",
+		func(ctx context.Context, figures map[string]any, n int) error {
+			return measurePage(ctx, figures, n, *rounds)
 		})
-	instead("why", "ask a plane with so many volumes about one of them", func(figures map[string]any, n int) error {
-		return measureWhy(ctx, figures, n, *rounds)
-	})
 	flag.Parse()
 	if err := run(measure); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
+}
+
+// bench measures something n times.
+type bench func(ctx context.Context, figures map[string]any, n int) error
+
+// others declares the flags of benches that need no more than a number.
+func others(instead func(name, usage string, f bench)) {
+	instead("bind", "bind so many claims to volumes that are there with volplane's binder and with Kubernetes' own",
+		measureBinding)
+	instead("bound", "have so many claims bound one after the other by volplane's controllers and by Kubernetes' own",
+		measureBound)
+	instead("attach", "attach so many volumes to nodes, and detach them, with volplane's controllers and with "+
+		"Kubernetes' own", measureAttaching)
+	instead("snapped", "hold so many volumes with a snapshot of each while nothing happens, with volplane's controllers "+
+		"and with Kubernetes' own of snapshots", measureSnapped)
+	instead("hold", "hold so many attachments while nothing happens, with volplane's controllers and Kubernetes' own",
+		measureHolding)
+	instead("mount8", "mount one volume, and unmount it, so many times by mount(8)'s helpers", measureMount8)
+	instead("docker", "run a container so many times with a volume, and as often with a local one of docker's",
+		measureDocker)
+	instead("many", "mount so many claims at once, and as many images by losetup, mkfs and mount", measureMany)
+	instead("flex", "find so many FlexVolume drivers, and one that is rewritten all the time, call one, examine one",
+		measureFlex)
+	instead("drivers", "run so many CSI drivers on a host", measureDrivers)
+	instead("hosts", "mount so many claims on the control plane's host and as many on one that has joined",
+		measureHosts)
+	instead("beside", "ask so many times the programs beside a driver on a node whether it lives, and upstream's if "+
+		"$UPSTREAM is their directory", measureBeside)
+	instead("life", "attach so many volumes in a cluster of Kubernetes' own programs, restart what stands beside the "+
+		"driver, and delete them, with volplane and with upstream's four sidecars",
+		measureLives)
 }
 
 func run(measure func(figures map[string]any) error) error {

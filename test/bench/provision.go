@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -63,7 +62,7 @@ func measurePeers(ctx context.Context, figures map[string]any, claims, rounds in
 			}
 		}
 	}
-	return measureLatency(ctx, figures)
+	return nil
 }
 
 // measurePeer returns the number of claims that become bound in a second, and of volumes that are deleted
@@ -236,31 +235,4 @@ func (a *arena) life(ctx context.Context, name string) (time.Duration, error) {
 		}
 	}
 	return took, fmt.Errorf("volume of claim %s: the watch ended", name)
-}
-
-// measureLatency measures one claim after the other on an idle system.
-func measureLatency(ctx context.Context, figures map[string]any) error {
-	a, ctx, err := newArena(ctx, 0)
-	if err != nil {
-		return err
-	}
-	defer a.close()
-	if err := a.prepare(ctx); err != nil {
-		return err
-	}
-	if err := a.ours(ctx); err != nil {
-		return err
-	}
-	var times []time.Duration
-	for i := range 200 {
-		took, err := a.life(ctx, fmt.Sprint("one", i))
-		if err != nil {
-			return err
-		}
-		times = append(times, took)
-	}
-	slices.Sort(times)
-	figures["bound_ms_median"] = milliseconds(times[len(times)/2])
-	figures["bound_ms_p99"] = milliseconds(times[len(times)*99/100])
-	return nil
 }

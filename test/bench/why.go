@@ -24,6 +24,14 @@ const whyDriver = "why.example.com"
 // measureWhy asks about one of n bound claims, first while no volume is attached and then while all are.
 // The time is that of the whole program.
 func measureWhy(ctx context.Context, figures map[string]any, n, rounds int) error {
+	figures["why_volumes"] = n
+	return withMany(ctx, n, func(p *plane.Plane, client kubernetes.Interface) error {
+		return askAboutMany(ctx, p, client, figures, n, rounds)
+	})
+}
+
+// withMany calls f for a plane with n bound claims.
+func withMany(ctx context.Context, n int, f func(p *plane.Plane, client kubernetes.Interface) error) error {
 	dir, err := os.MkdirTemp("", "volplane-bench-")
 	if err != nil {
 		return err
@@ -38,10 +46,16 @@ func measureWhy(ctx context.Context, figures map[string]any, n, rounds int) erro
 	if err != nil {
 		return err
 	}
-	figures["why_volumes"] = n
 	if err := bindMany(ctx, client, n); err != nil {
 		return err
 	}
+	return f(p, client)
+}
+
+// askAboutMany asks about one of n claims.
+func askAboutMany(
+	ctx context.Context, p *plane.Plane, client kubernetes.Interface, figures map[string]any, n, rounds int,
+) error {
 	for _, step := range []struct {
 		name    string
 		prepare func(ctx context.Context, client kubernetes.Interface, name string) error
@@ -61,7 +75,7 @@ func measureWhy(ctx context.Context, figures map[string]any, n, rounds int) erro
 			figures[figure+step.name+"_ms"] = milliseconds(took)
 		}
 	}
-	return askFromFar(ctx, figures, p.Kubeconfig(), dir+"/far.kubeconfig", rounds)
+	return askFromFar(ctx, figures, p.Kubeconfig(), p.Kubeconfig()+".far", rounds)
 }
 
 // askFromFar asks as an administrator of a distant cluster, about one claim and about all.

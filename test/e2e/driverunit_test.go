@@ -16,6 +16,8 @@ func TestUnits(t *testing.T) {
 	dir := t.TempDir()
 	for from, to := range map[string]string{
 		unitFile: "volplane.service", driverUnitFile: "volplane-driver@csi.example.com.service",
+		"../../deploy/systemd/volplane-docker.socket":  "volplane-docker.socket",
+		"../../deploy/systemd/volplane-storage.socket": "volplane-storage.socket",
 	} {
 		data, err := os.ReadFile(from)
 		if err != nil {

@@ -14,6 +14,18 @@ import (
 // built volplane in PATH. Each script has its own namespace $NS.
 func TestScripts(t *testing.T) {
 	t.Parallel()
+	scripts(t, "kubectl", "volplane", "verbs", "snapshots", "groups", "attributes", "populators", "why", "watch",
+		"refused", "nodes", "start", "orphans", "drivers", "health")
+}
+
+// TestPluginScripts runs those of kubectl's plugin, which have claims that wait for ever.
+func TestPluginScripts(t *testing.T) {
+	t.Parallel()
+	scripts(t, "plugin")
+}
+
+func scripts(t *testing.T, kinds ...string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
 		t.Fatal(err)
@@ -33,10 +45,7 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{
-		"kubectl", "volplane", "snapshots", "groups", "attributes", "populators", "why", "watch", "refused", "nodes", "start",
-		"orphans", "drivers", "health",
-	} {
+	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			testscript.Run(t, testscript.Params{
 				Dir:                 filepath.Join("testdata", kind),
@@ -47,6 +56,7 @@ func TestScripts(t *testing.T) {
 					e.Setenv("PATH", filepath.Dir(plane.Bin("kubectl"))+string(os.PathListSeparator)+e.Getenv("PATH"))
 					e.Setenv("HOME", e.WorkDir)
 					e.Setenv("DATA_DIR", p.Dir)
+					e.Setenv("METRICS", plane.FreeAddress("127.0.0.1"))
 					e.Setenv("GOCSI_MOCK", plane.Bin("gocsi-mock"))
 					e.Setenv("CSI_ATTACHER", plane.Bin("csi-attacher"))
 					e.Setenv("HELLO_POPULATOR", plane.Bin("hello-populator"))

@@ -147,20 +147,22 @@ func TestWritesOfManyAttachments(t *testing.T) {
 			c := newManyVolumes(t, n, nodes)
 			c.exactly(t, "attached", map[string]int{
 				"attachdetach POST apis/volumeattachments": n, "attacher PATCH apis/volumeattachments": n,
-				"attacher PUT persistentvolumes": n,
+				"attacher PATCH persistentvolumes": n,
 			}, func() {
 				c.each(c.createPod)
 				c.waitForAttachedCount(n)
 			})
 			c.exactly(t, "detached",
-				map[string]int{"attachdetach DELETE apis/volumeattachments": n, "attacher PUT apis/volumeattachments": n}, func() {
+				map[string]int{"attachdetach DELETE apis/volumeattachments": n, "attacher PATCH apis/volumeattachments": n},
+				func() {
 					c.each(c.deletePod)
 					c.waitForAttachedCount(0)
 					c.waitForDetached()
 				})
 			// The volume objects have their finalizers already.
 			c.exactly(t, "attached again",
-				map[string]int{"attachdetach POST apis/volumeattachments": n, "attacher PATCH apis/volumeattachments": n}, func() {
+				map[string]int{"attachdetach POST apis/volumeattachments": n, "attacher PATCH apis/volumeattachments": n},
+				func() {
 					c.each(c.createPod)
 					c.waitForAttachedCount(n)
 				})

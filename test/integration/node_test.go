@@ -78,21 +78,21 @@ func newHost(t *testing.T, tune ...func(*host)) *host {
 	return h
 }
 
-// part runs a function until the test ends or the returned function is called.
+// part runs a function until the test ends or the returned function is called. It is a failure of the test if the
+// function ends by itself.
 func (h *host) part(run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
-	stopped := false
+	ended := make(chan struct{})
+	go func() {
+		err := run(ctx)
+		if ctx.Err() == nil {
+			h.t.Errorf("a part has ended by itself: %v", err)
+		}
+		close(ended)
+	}()
 	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
 		cancel()
-		if err := <-ended; err != nil && ctx.Err() == nil {
-			h.t.Error(err)
-		}
+		<-ended
 	}
 	h.t.Cleanup(stop)
 	return stop

@@ -30,11 +30,19 @@ const (
 
 // TestAttachIsKubernetes plays the same sequences to volplane's attach/detach controller and attacher and
 // to those of Kubernetes, each with a driver of its own. It compares all attachments, volumes and nodes,
-// the calls of the drivers and their volumes. The sequences also do what kubelets do.
+// the calls of the drivers and their volumes. The sequences also do what kubelets do. Half of them have options.
 func TestAttachIsKubernetes(t *testing.T) {
 	t.Parallel()
+	for _, fsType := range []string{"", "xfs"} {
+		t.Run("default-fstype="+fsType, func(t *testing.T) { attachesAlike(t, fsType) })
+	}
+}
+
+func attachesAlike(t *testing.T, fsType string) {
+	t.Helper()
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
 	ours.attaching, theirs.attaching = true, true
+	ours.sidecars.Attacher.DefaultFSType, theirs.options = fsType, []string{"--default-fstype=" + fsType}
 	for _, s := range []side{ours, theirs} {
 		_, err := s.client.StorageV1().CSIDrivers().Create(t.Context(), &storagev1.CSIDriver{
 			ObjectMeta: metav1.ObjectMeta{Name: needless}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
@@ -49,7 +57,7 @@ func TestAttachIsKubernetes(t *testing.T) {
 	theirs.startController(func() func() { return theirs.theirAttachDetach(t) })
 	theirs.startController(func() func() { return theirs.theirAttacher(t, theirs.storage.driver) })
 	compareAll(t, &differential{
-		sides: []side{ours, theirs}, usual: 50, patience: longPause, draw: drawAttaching,
+		sides: []side{ours, theirs}, usual: 25, patience: longPause, draw: drawAttaching,
 		allowed: func(ours, theirs []string) string { return explain(ours, theirs, attachRows()) }, counted: map[string]int{},
 	})
 }

@@ -36,9 +36,9 @@ func (s side) theirAttachDetach(t *testing.T) (stop func()) {
 // until the returned function is called.
 func (s side) theirAttacher(t *testing.T, driver *csitest.Driver) (stop func()) {
 	t.Helper()
-	return s.run(t, "csi-attacher", "--csi-address="+driver.Socket, "--kube-api-qps=5000", "--kube-api-burst=5000",
-		"--timeout=1m",
-		"--worker-threads=500", "--retry-interval-start=100ms", "--retry-interval-max="+longestRetry.String())
+	return s.run(t, "csi-attacher", append(s.options, "--csi-address="+driver.Socket, "--kube-api-qps=5000",
+		"--kube-api-burst=5000", "--timeout=1m", "--worker-threads=500", "--retry-interval-start=100ms",
+		"--retry-interval-max="+longestRetry.String())...)
 }
 
 // makeNode makes a node that is ready, which the driver knows by an id.

@@ -21,6 +21,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/standalone/pki"
 	"volplane.dev/volplane/standalone/standalonetest"
+	"volplane.dev/volplane/test/internal/node"
 	"volplane.dev/volplane/test/internal/plane"
 )
 
@@ -72,7 +73,7 @@ func (c *cluster) etcd(t *testing.T) *program {
 
 func (c *cluster) apiServer(t *testing.T, flags []string) *program {
 	t.Helper()
-	serving, err := c.authority.Server("127.0.0.1")
+	serving, err := c.authority.Server("127.0.0.1", node.Service)
 	if err != nil {
 		t.Fatal(err)
 	}

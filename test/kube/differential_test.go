@@ -53,6 +53,12 @@ func TestBinderIsKubernetes(t *testing.T) {
 func compareAll(t *testing.T, d *differential) {
 	t.Helper()
 	first, last := seeds(t, d.usual)
+	compareFrom(t, d, first, last)
+}
+
+// compareFrom plays the sequences from first to before last, and reports those after which the sides differ.
+func compareFrom(t *testing.T, d *differential, first, last uint64) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+(last-first)/batch)*batchLimit)
 	defer cancel()
 	for from := first; from < last; from = (from/batch + 1) * batch {

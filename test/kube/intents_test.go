@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -83,7 +84,7 @@ func newMaker(ctx context.Context, t *testing.T, c *cluster, name string) *maker
 	config := csitest.Full()
 	config.Name, config.Segments, config.Plugin.AccessibilityConstraints = name+".example.com", nil, false
 	m := &maker{driver: csitest.Start(t, config), name: name}
-	m.installation = c.install(ctx, t, m.driver.Name(), "--namespace="+shared, "--shape=statefulset",
+	m.installation = c.install(ctx, t, m.driver.Name(), "--namespace="+shared, "--create-namespace", "--shape=statefulset",
 		"--controllers=provisioner")
 	_, err := c.client.StorageV1().StorageClasses().Create(ctx,
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: m.driver.Name()},
@@ -149,7 +150,7 @@ func (m *maker) label() string { return volume.LabelIntents + "=volplane-intents
 // log returns the objects of its log and in which state they are.
 func (m *maker) log() []string {
 	m.t.Helper()
-	all, err := m.client.CoreV1().ConfigMaps("").List(m.ctx, metav1.ListOptions{LabelSelector: m.label()})
+	all, err := m.client.CoordinationV1().Leases("").List(m.ctx, metav1.ListOptions{LabelSelector: m.label()})
 	m.must(err)
 	var out []string
 	for _, o := range all.Items {
@@ -162,14 +163,14 @@ func (m *maker) log() []string {
 // to before last.
 func (m *maker) begun(first, last int) {
 	m.t.Helper()
-	all, err := m.client.CoreV1().ConfigMaps("").List(m.ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
+	all, err := m.client.CoordinationV1().Leases("").List(m.ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
 	m.must(err)
 	for n := first; n < last; n++ {
 		c, err := m.client.CoreV1().PersistentVolumeClaims("default").Get(m.ctx, m.claim(n), metav1.GetOptions{})
 		m.must(err)
 		var in []string
 		for _, o := range all.Items {
-			if _, ok := o.Data[string(c.UID)]; ok {
+			if strings.Contains(o.Annotations[volume.AnnIntents], string(c.UID)) {
 				in = append(in, o.Namespace+"/"+o.Labels[volume.LabelIntents])
 			}
 		}
@@ -193,6 +194,13 @@ func (m *maker) recovers() {
 	})
 }
 
+// ofLog says whether a request is about the log of a provisioner, and not about other Leases.
+func ofLog(r request) bool {
+	name := strings.HasPrefix(r.ObjectRef.Name, "volplane-intents-")
+	label := strings.Contains(r.RequestURI, url.QueryEscape(volume.LabelIntents))
+	return r.ObjectRef.Resource == "leases" && (name || r.Verb == "create" || r.Verb == "list" && label)
+}
+
 // aloneInLog fails the test if another has written to its log, or it to another's,
 // or had to read its own more than once in each of its lives.
 func (m *maker) aloneInLog(log string) {
@@ -202,7 +210,7 @@ func (m *maker) aloneInLog(log string) {
 		switch {
 		case r.ResponseStatus.Code == http.StatusForbidden:
 			m.t.Errorf("%s may not %s %s: %s", m.name, r.Verb, r.RequestURI, r.ResponseStatus.Message)
-		case r.ObjectRef.Resource != "configmaps":
+		case !ofLog(r):
 		case r.ResponseStatus.Code >= http.StatusBadRequest:
 			m.t.Errorf("%s was refused to %s %s: %d %s", m.name, r.Verb, r.RequestURI, r.ResponseStatus.Code,
 				r.ResponseStatus.Message)

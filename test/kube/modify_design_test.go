@@ -11,7 +11,7 @@ import (
 // both sides to differ for it: a reason without one would be an excuse.
 func TestModifyDiffersByDesign(t *testing.T) {
 	t.Parallel()
-	d := modifyDifferential(t)
+	d := modifyDifferential(t, false)
 	var reasons []string
 	for _, r := range modifyReasons() {
 		reasons = append(reasons, r.reason)

@@ -20,17 +20,22 @@ import (
 
 // TestModifyIsKubernetes plays the same sequences to volplane's modifier and to Kubernetes' resizer, each with a
 // driver of its own and beside what makes volumes larger. It compares all claims, volumes and events, the calls of
-// the drivers and what these have been told of their volumes. Both programs are killed.
+// the drivers and what these have been told of their volumes. Both programs are killed. It plays
+// them without and with --extra-modify-metadata.
 func TestModifyIsKubernetes(t *testing.T) {
 	t.Parallel()
-	compareAll(t, modifyDifferential(t))
+	for _, extra := range []bool{false, true} {
+		t.Run(fmt.Sprint("extra=", extra), func(t *testing.T) { compareAll(t, modifyDifferential(t, extra)) })
+	}
 }
 
-// modifyDifferential starts both sides.
-func modifyDifferential(t *testing.T) *differential {
+// modifyDifferential starts both sides, which may tell drivers of the claim for which they are asked.
+func modifyDifferential(t *testing.T, extra bool) *differential {
 	t.Helper()
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
 	ours.modifying, theirs.modifying = true, true
+	theirs.options = []string{fmt.Sprint("--extra-modify-metadata=", extra)}
+	ours.options = []string{fmt.Sprint("--resizer-extra-modify-metadata=", extra)}
 	for _, s := range []side{ours, theirs} {
 		s.storage.start(t, func(c *csitest.Config) { c.Node.Expand = false })
 		s.storage.modifies()
@@ -38,7 +43,7 @@ func modifyDifferential(t *testing.T) *differential {
 	ours.startController(func() func() { return ours.ourModifier(t) })
 	theirs.startController(func() func() { return theirs.theirResizer(t) })
 	return &differential{
-		sides: []side{ours, theirs}, usual: 20, draw: drawModifying, beyond: beyondModifying,
+		sides: []side{ours, theirs}, usual: 10, draw: drawModifying, beyond: beyondModifying,
 		allowed: func(ours, theirs []string) string { return explain(ours, theirs, modifyRows()) }, counted: map[string]int{},
 	}
 }
@@ -46,8 +51,9 @@ func modifyDifferential(t *testing.T) *differential {
 // ourModifier runs volplane's controllers that change volumes, as a program that can be killed.
 func (s side) ourModifier(t *testing.T) (stop func()) {
 	t.Helper()
-	p := startProgram(t, "volplane", "controller", "--controllers=modifier,resizer", "--leader-election=false",
-		"--csi-address="+s.storage.driver.Socket, "--kubeconfig="+s.server.AdminKubeconfig())
+	p := startProgram(t, "volplane", append([]string{"controller", "--controllers=modifier,resizer"}, append(s.options,
+		"--leader-election=false", "--csi-address="+s.storage.driver.Socket,
+		"--kubeconfig="+s.server.AdminKubeconfig())...)...)
 	return func() {
 		p.kill()
 		if said := p.log.String(); strings.Contains(said, "not declared") {
@@ -60,10 +66,10 @@ func (s side) ourModifier(t *testing.T) (stop func()) {
 // not after 10 minutes: it forgets a claim that it sees before the claim's volume.
 func (s side) theirResizer(t *testing.T) (stop func()) {
 	t.Helper()
-	return s.run(t, "csi-resizer", "--csi-address="+s.storage.driver.Socket, "--leader-election=false",
+	return s.run(t, "csi-resizer", append(s.options, "--csi-address="+s.storage.driver.Socket, "--leader-election=false",
 		"--feature-gates=VolumeAttributesClass=true", "--kube-api-qps=5000", "--kube-api-burst=5000",
 		"--modify-timeout=1m", "--resize-timeout=1m", "--workers="+strconv.Itoa(2*batch), "--resync-period=1s",
-		"--retry-interval-start=100ms", "--retry-interval-max="+longestRetry.String())
+		"--retry-interval-start=100ms", "--retry-interval-max="+longestRetry.String())...)
 }
 
 // beyondModifying returns what of calls and events is wrong, though their numbers are not the same at both sides.

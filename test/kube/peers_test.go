@@ -59,6 +59,9 @@ type side struct {
 	snapshotting bool
 	// modifying says that changes of attributes are compared, and nothing else.
 	modifying bool
+	// sidecars and options are what is chosen for the driver's controllers: of volplane, and of Kubernetes.
+	sidecars app.Sidecars
+	options  []string
 	// patient says that no volume is detached by force for a timeout.
 	patient bool
 }
@@ -96,7 +99,8 @@ func (s side) ours(t *testing.T, drivers *csi.Set, roles ...string) (stop func()
 				config.Wrap(func(next http.RoundTripper) http.RoundTripper { return watched{next, role, log, s.conflicts} })
 				return config, nil
 			},
-			Roles: roles, Drivers: drivers, DisableForceDetachOnTimeout: s.patient, Log: slog.New(slog.NewTextHandler(log, nil)),
+			Roles: roles, Drivers: drivers, DisableForceDetachOnTimeout: s.patient, Sidecars: s.sidecars,
+			Log: slog.New(slog.NewTextHandler(log, nil)),
 		}, func() {})
 	}()
 	stop = sync.OnceFunc(func() {
@@ -121,13 +125,13 @@ type watched struct {
 	next http.RoundTripper
 	role string
 	log  *lastWords
-	// conflicts counts those of the API server.
+	// conflicts counts those of the API server, unless it is nil.
 	conflicts *atomic.Int64
 }
 
 func (r watched) RoundTrip(req *http.Request) (*http.Response, error) {
 	got, err := r.next.RoundTrip(req)
-	if err == nil && got.StatusCode == http.StatusConflict &&
+	if err == nil && got.StatusCode == http.StatusConflict && r.conflicts != nil &&
 		(req.Method == http.MethodPut || req.Method == http.MethodPatch) {
 		r.conflicts.Add(1)
 	}
@@ -164,10 +168,16 @@ func (s side) theirs(t *testing.T, controllers ...string) (stop func()) {
 // is called.
 func (s side) theirProvisioner(t *testing.T, driver *csitest.Driver) (stop func()) {
 	t.Helper()
-	return s.run(t, "csi-provisioner", "--csi-address="+driver.Socket, "--leader-election=false", "--kube-api-qps=5000",
-		"--kube-api-burst=5000",
-		"--timeout=1m", "--worker-threads="+strconv.Itoa(2*batch), "--retry-interval-start=100ms",
-		"--retry-interval-max="+longestRetry.String())
+	return startProgram(t, "csi-provisioner", s.provisionerArgs(driver)...).kill
+}
+
+// provisionerArgs are the arguments of csi-provisioner, whose pauses are short.
+func (s side) provisionerArgs(driver *csitest.Driver) []string {
+	return []string{
+		"--csi-address=" + driver.Socket, "--leader-election=false", "--kube-api-qps=5000", "--kube-api-burst=5000",
+		"--timeout=1m", "--worker-threads=" + strconv.Itoa(2*batch), "--retry-interval-start=100ms",
+		"--retry-interval-max=" + longestRetry.String(), "--kubeconfig=" + s.server.AdminKubeconfig(),
+	}
 }
 
 // run runs a program of Kubernetes as the administrator of the side's API server until the test ends or the

@@ -277,7 +277,7 @@ func (d *dice) changeMadeVolume() op {
 func (s side) madeFor(space, claim string) string {
 	for uid, c := range s.memory.claims {
 		if c == (claimName{space, claim}) {
-			return "pvc-" + string(uid)
+			return s.memory.volume(uid)
 		}
 	}
 	return "none"
@@ -334,7 +334,7 @@ func (s side) touch(ctx context.Context, space string, mark int) error {
 			metav1.PatchOptions{}); err != nil && !refused(err) {
 			return err
 		}
-		if _, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, "pvc-"+string(uid), types.MergePatchType, patch,
+		if _, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, s.memory.volume(uid), types.MergePatchType, patch,
 			metav1.PatchOptions{}); err != nil && !refused(err) {
 			return err
 		}

@@ -20,17 +20,21 @@ import (
 
 // TestSnapshotIsKubernetes plays the same sequences to volplane's two controllers of snapshots and to the
 // two programs of Kubernetes, each with a driver of its own. It compares all snapshots, contents, classes
-// and claims, the calls of the drivers and their snapshots.
+// and claims, the calls of the drivers and their snapshots, without and with --extra-create-metadata.
 func TestSnapshotIsKubernetes(t *testing.T) {
 	t.Parallel()
-	compareAll(t, snapshotDifferential(t))
+	for _, extra := range []bool{false, true} {
+		t.Run(fmt.Sprint("extra=", extra), func(t *testing.T) { compareAll(t, snapshotDifferential(t, extra)) })
+	}
 }
 
-// snapshotDifferential starts both sides.
-func snapshotDifferential(t *testing.T) *differential {
+// snapshotDifferential starts both sides, which may tell drivers of the snapshot for which they are asked.
+func snapshotDifferential(t *testing.T, extra bool) *differential {
 	t.Helper()
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
 	ours.snapshotting, theirs.snapshotting = true, true
+	ours.sidecars.Snapshotter.ExtraMetadata = extra
+	theirs.options = []string{fmt.Sprint("--extra-create-metadata=", extra)}
 	drivers := ours.storage.startSnapshots(t)
 	theirs.storage.startSnapshots(t)
 	for _, s := range []side{ours, theirs} {
@@ -42,7 +46,7 @@ func snapshotDifferential(t *testing.T) *differential {
 	theirs.startController(func() func() { return theirs.theirSnapshotController(t) })
 	theirs.startController(func() func() { return theirs.theirSnapshotter(t, theirs.storage.driver) })
 	return &differential{
-		sides: []side{ours, theirs}, usual: 20, draw: drawSnapshots,
+		sides: []side{ours, theirs}, usual: 10, draw: drawSnapshots,
 		allowed: func(ours, theirs []string) string { return explain(ours, theirs, snapshotRows()) },
 		counted: map[string]int{},
 	}
@@ -67,7 +71,7 @@ func (s side) theirSnapshotController(t *testing.T) (stop func()) {
 // function is called.
 func (s side) theirSnapshotter(t *testing.T, driver *csitest.Driver) (stop func()) {
 	t.Helper()
-	return s.run(t, "csi-snapshotter", theirPace("--csi-address="+driver.Socket)...)
+	return s.run(t, "csi-snapshotter", theirPace(append(s.options, "--csi-address="+driver.Socket)...)...)
 }
 
 // theirPace returns the flags of both programs of Kubernetes, and more. They look at everything again after a

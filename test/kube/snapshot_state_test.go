@@ -185,6 +185,7 @@ func (s side) contentLines(c *snapshotv1.VolumeSnapshotContent) []string {
 	notes := maps.Clone(c.Annotations)
 	delete(notes, volume.AnnSnapshotCreating)
 	delete(notes, volume.AnnSnapshotParameters)
+	delete(notes, volume.AnnSnapshotName)
 	problem, going := shotFailure(status.Error), c.DeletionTimestamp != nil
 	line := fmt.Sprintf(aside+"content %s parameters=%s label=%q intended=%v error=%s", s.bare(c.Name),
 		c.Annotations[volume.AnnSnapshotParameters], c.Labels[volume.LabelMadeBy],

@@ -18,6 +18,7 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	settings "volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -48,8 +49,11 @@ func TestDriverInTwoProcesses(t *testing.T) {
 	nodes := serveHalf(t, controllerService, whole, filepath.Join(root, "plugins", volume.LocalDriver, "csi.sock"))
 	controller := serveHalf(t, nodeService, whole, filepath.Join(elsewhere, "controller.sock"))
 	options := settings.ControllersOptions{
-		Config: c.AdminConfig(), Roles: app.DriverControllers(), Namespace: "default", Elects: true, Log: noLog(),
-		Term: settings.Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 2 * time.Second},
+		Config: c.AdminConfig(), Log: noLog(),
+		ControllersOptions: sidecar.ControllersOptions{
+			Roles: app.DriverControllers(), Namespace: "default", Elects: true,
+			Term: sidecar.Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 2 * time.Second},
+		},
 	}
 
 	beside := options
@@ -58,7 +62,7 @@ func TestDriverInTwoProcesses(t *testing.T) {
 		t.Errorf("controllers beside the node's half: %v", err)
 	}
 	runs(t, func(ctx context.Context) error {
-		return app.Registrar(ctx, settings.RegistrarOptions{
+		return app.Registrar(ctx, sidecar.RegistrarOptions{
 			Socket: nodes, Endpoint: nodes, Dir: filepath.Join(root, "plugins_registry"), Log: noLog(),
 		})
 	})

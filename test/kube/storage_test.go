@@ -217,6 +217,8 @@ type memory struct {
 	// uid finds a UID in a text, space the name of a sequence, member that of a
 	// claim like those of a StatefulSet.
 	uid, space, member *regexp.Regexp
+	// naming returns the name of the volume that is made for a claim, if it is not the usual one.
+	naming func(types.UID) string
 }
 
 type claimName struct{ space, name string }
@@ -230,11 +232,31 @@ func newMemory() *memory {
 }
 
 // of returns the claim whose UID is the first one in a text.
-func (m *memory) of(text string) claimName { return m.claims[types.UID(m.uid.FindString(text))] }
+func (m *memory) of(text string) claimName {
+	return m.claims[types.UID(m.uid.FindString(m.usual(text)))]
+}
+
+// volume returns the name of the volume that is made for a claim.
+func (m *memory) volume(uid types.UID) string {
+	if m.naming != nil {
+		return m.naming(uid)
+	}
+	return "pvc-" + string(uid)
+}
+
+// usual gives the volumes that were made for claims their usual names.
+func (m *memory) usual(text string) string {
+	if m.naming != nil {
+		for uid := range m.claims {
+			text = strings.ReplaceAll(text, m.naming(uid), "pvc-"+string(uid))
+		}
+	}
+	return text
+}
 
 // named replaces the UIDs of claims by their names.
 func (m *memory) named(text string) string {
-	return m.uid.ReplaceAllStringFunc(text, func(uid string) string {
+	return m.uid.ReplaceAllStringFunc(m.usual(text), func(uid string) string {
 		if c, ok := m.claims[types.UID(uid)]; ok {
 			return c.name
 		}

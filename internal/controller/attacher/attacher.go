@@ -34,11 +34,11 @@ func Declaration() controller.Declaration {
 		Inputs: append(kube.Read("", "persistentvolumes", "nodes"),
 			kube.Read("storage.k8s.io", "volumeattachments", "csinodes", "csidrivers")...),
 		Outputs: []kube.Access{
-			kube.Write("storage.k8s.io", "volumeattachments", "update").Only(
+			kube.Write("storage.k8s.io", "volumeattachments", "patch").Only(
 				kube.Finalizer(volume.FinalizerAttacherPrefix+"*"), kube.Annotation(volume.AnnNodeID),
 				kube.Annotation(volume.AnnDetach)),
 			kube.Write("storage.k8s.io", "volumeattachments/status", "patch").Only("status"),
-			kube.Write("", "persistentvolumes", "update").Shared(
+			kube.Write("", "persistentvolumes", "patch").Shared(
 				"there while the volume is attached; the provisioner takes it from a volume that its driver has deleted",
 				kube.Finalizer(volume.FinalizerAttacherPrefix+"*")),
 			kube.Write("", "secrets", "get"),
@@ -55,6 +55,10 @@ type Options struct {
 	// ReconcileSync is the interval at which drivers are asked which volumes they have attached, if
 	// they can list them; 0 means a minute.
 	ReconcileSync time.Duration
+	// MaxEntries is how many volumes one call for that list returns; 0 means the attacher's own number.
+	MaxEntries int
+	// DefaultFSType is the filesystem type of volumes whose objects name none.
+	DefaultFSType string
 	// Dummy, if set, is the name of an attacher without a driver: its attachments are marked as
 	// attached, and released without a call (S3-028).
 	Dummy string
@@ -84,7 +88,8 @@ func build(env controller.Env, o Options) *attacher {
 	a := &attacher{
 		Env: env, Options: o, known: newKnown(),
 		Controller: &controller.Controller{
-			Declaration: Declaration(), Workers: 100, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log,
+			Declaration: Declaration(), Workers: 100, Places: places, RetryMin: 100 * time.Millisecond,
+			Pace: env.Pace, Log: env.Log,
 		},
 		volumes: env.Caches.WriteVolumes(env.Client), attachments: env.Caches.WriteAttachments(env.Client),
 		csiNodes: env.Caches.CSINodes(), nodes: env.Caches.Nodes(), csiDrivers: env.Caches.CSIDrivers(),
@@ -177,7 +182,11 @@ func (a *attacher) reconcile(ctx context.Context, key controller.Key) (controlle
 	if pause := a.enterLane(facts, plan); pause > 0 {
 		return controller.Result{After: pause}, nil
 	}
-	return controller.Result{}, a.apply(ctx, facts, plan)
+	about := csi.Subject{Node: va.Spec.NodeName}
+	if v := facts.Volume; v != nil {
+		about.Volume, about.Claim = v.Name, cluster.ClaimOf(v)
+	}
+	return controller.Result{}, a.apply(csi.About(ctx, about), facts, plan)
 }
 
 // enterLane enters the lane of the plan's call, if it has one; see Controller.Enter.

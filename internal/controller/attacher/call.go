@@ -1,6 +1,7 @@
 package attacher
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -35,7 +36,7 @@ func (a *attacher) attach(ctx context.Context, f attach.Facts, p attach.Plan) er
 		}
 	}
 	if recorded, changed := attach.Recorded(va, p); changed {
-		if va, err = a.attachments.Update(ctx, recorded); err != nil {
+		if va, err = a.attachments.Change(ctx, va, recorded); err != nil {
 			return err
 		}
 	}
@@ -71,10 +72,11 @@ func (a *attacher) request(
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", v.Name, err)
 	}
+	fsType := cmp.Or(v.Spec.CSI.FSType, a.DefaultFSType)
 	return &csipb.ControllerPublishVolumeRequest{
 		VolumeId: p.Record.Handle, NodeId: p.NodeID, Secrets: secret, VolumeContext: v.Spec.CSI.VolumeAttributes,
 		Readonly:         v.Spec.CSI.ReadOnly && d.Controller.PublishReadonly,
-		VolumeCapability: csi.Capability(mode, cluster.IsBlock(v.Spec.VolumeMode), v.Spec.CSI.FSType, v.Spec.MountOptions),
+		VolumeCapability: csi.Capability(mode, cluster.IsBlock(v.Spec.VolumeMode), fsType, v.Spec.MountOptions),
 	}, nil
 }
 
@@ -135,7 +137,7 @@ func (a *attacher) settle(
 
 // release removes the attacher's finalizer.
 func (a *attacher) release(ctx context.Context, va *storagev1.VolumeAttachment) error {
-	_, err := a.attachments.Update(ctx, attach.WithoutFinalizer(va))
+	_, err := a.attachments.Change(ctx, va, attach.WithoutFinalizer(va))
 	return kube.IgnoreNotFound(err)
 }
 
@@ -171,7 +173,7 @@ func (a *attacher) keepVolume(ctx context.Context, v *corev1.PersistentVolume, a
 	if want == nil {
 		return nil
 	}
-	_, err := a.volumes.Update(ctx, want)
+	_, err := a.volumes.Change(ctx, v, want)
 	if !attached {
 		return kube.IgnoreNotFound(err)
 	}

@@ -1,9 +1,11 @@
 package attacher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -95,13 +97,18 @@ func (a *attacher) compare(ctx context.Context, driver string) time.Duration {
 	}
 	published, err := a.published(ctx, d)
 	if err != nil {
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !csi.IsAnswer(err) {
 			a.Env.Log.Warn("driver does not say what is attached", "driver", driver, "err", err)
 		}
 		return a.ReconcileSync
 	}
 	facts := a.publishedFacts(d, published, settled)
-	a.correct(ctx, driver, attach.Published(facts))
+	plan := attach.Published(facts)
+	if a.csiDrivers.Forgone() {
+		// The driver may be one that needs no attachments, which is not known here, and whose volumes nobody else detaches.
+		plan.Undo = nil
+	}
+	a.correct(ctx, driver, plan)
 	return a.ReconcileSync
 }
 
@@ -109,11 +116,11 @@ func (a *attacher) compare(ctx context.Context, driver string) time.Duration {
 func (a *attacher) published(ctx context.Context, d *csi.Driver) (map[attach.Pair]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, listLimit)
 	defer cancel()
-	out, token := map[attach.Pair]bool{}, ""
+	out, token, size := map[attach.Pair]bool{}, "", int32(min(cmp.Or(a.MaxEntries, pageSize), math.MaxInt32))
 	for range maxPages {
-		r, err := d.ControllerClient().ListVolumes(ctx, &csipb.ListVolumesRequest{MaxEntries: pageSize, StartingToken: token})
+		r, err := d.ControllerClient().ListVolumes(ctx, &csipb.ListVolumesRequest{MaxEntries: size, StartingToken: token})
 		if err != nil {
-			return nil, fmt.Errorf("list volumes: %s", csi.Describe(err))
+			return nil, fmt.Errorf("list volumes: %w", err)
 		}
 		for _, e := range r.GetEntries() {
 			for _, id := range e.GetStatus().GetPublishedNodeIds() {

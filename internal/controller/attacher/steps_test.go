@@ -3,6 +3,7 @@ package attacher
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -73,7 +74,11 @@ func setting() drivertest.Setting {
 		Driver: config,
 		Build: func(env controller.Env, drivers *csi.Set, option func(string) string) *controller.Controller {
 			sync, _ := time.ParseDuration(option("sync"))
-			return New(env, Options{Drivers: drivers, ReconcileSync: sync, Dummy: option("dummy")})
+			entries, _ := strconv.Atoi(option("entries"))
+			return New(env, Options{
+				Drivers: drivers, ReconcileSync: sync, Dummy: option("dummy"), MaxEntries: entries,
+				DefaultFSType: option("fstype"),
+			})
 		},
 		Usual: []proto.Message{publishRequest(), unpublishRequest(), &csipb.ListVolumesRequest{MaxEntries: pageSize}},
 		Answers: map[string]proto.Message{
@@ -90,8 +95,9 @@ func setting() drivertest.Setting {
 					"mixed": func(v *corev1.PersistentVolume) {
 						v.Spec.AccessModes = append(v.Spec.AccessModes, corev1.ReadOnlyMany)
 					},
-					"other": func(v *corev1.PersistentVolume) { v.Name, v.UID, v.Spec.CSI.VolumeHandle = "pv-2", "pv-2", "h2" },
-					"none":  func(v *corev1.PersistentVolume) { v.Spec.CSI = nil },
+					"other":   func(v *corev1.PersistentVolume) { v.Name, v.UID, v.Spec.CSI.VolumeHandle = "pv-2", "pv-2", "h2" },
+					"untyped": func(v *corev1.PersistentVolume) { v.Spec.CSI.FSType = "" },
+					"none":    func(v *corev1.PersistentVolume) { v.Spec.CSI = nil },
 				}, volumeFields()),
 			"va": drivertest.Object(func() *storagev1.VolumeAttachment { return va() },
 				map[string]func(*storagev1.VolumeAttachment){

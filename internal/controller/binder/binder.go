@@ -2,8 +2,10 @@ package binder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -68,6 +70,7 @@ type binder struct {
 	requests *controller.Requests
 	// free holds the volumes that claims may be bound to.
 	free free
+	busy busy
 }
 
 // New returns the binder. It must be made before the caches start.
@@ -177,6 +180,13 @@ func (b *binder) reconcileVolume(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	// If its claim was written first, the status is being written, or was after it was read; then the key is queued.
+	if b.busy.has(name) {
+		return nil
+	}
+	if now, ok := b.volumes.Get(name); ok && now.ResourceVersion != v.ResourceVersion {
+		return nil
+	}
 	return b.apply(ctx, v, bind.Volume(facts))
 }
 
@@ -260,28 +270,49 @@ func (b *binder) gatherVolume(ctx context.Context, v *corev1.PersistentVolume) (
 	return f.With(live), nil
 }
 
+// versions are the versions of a volume and of a claim that were written last.
+type versions struct{ volume, claim string }
+
 // apply does the writes in order. Each write of an object is based on the version that the previous
 // write has returned.
 func (b *binder) apply(ctx context.Context, about runtime.Object, p bind.Plan) error {
-	var volumeVersion, claimVersion string
-	for _, w := range p.Writes {
-		var err error
-		switch {
-		case w.Volume != nil:
-			volumeVersion, err = write(ctx, b.volumes.Update, w.Volume, volumeVersion)
-		case w.VolumeStatus != nil:
-			volumeVersion, err = write(ctx, b.volumes.UpdateStatus, w.VolumeStatus, volumeVersion)
-		case w.Claim != nil:
-			claimVersion, err = write(ctx, b.claims.Update, w.Claim, claimVersion)
-		default:
-			claimVersion, err = write(ctx, b.claims.UpdateStatus, b.withUnused(w.ClaimStatus), claimVersion)
+	var last versions
+	var beside sync.WaitGroup
+	errs := make([]error, len(p.Writes))
+	for i, w := range p.Writes {
+		if i+1 < len(p.Writes) && p.Writes[i+1].Beside {
+			name := w.VolumeStatus.Name
+			b.busy.begin(name)
+			beside.Go(func() {
+				errs[i] = b.write(ctx, w, &last)
+				if b.busy.end(name) {
+					b.Add(controller.Key{Kind: kindVolume, Name: name})
+				}
+			})
+			continue
 		}
-		if err != nil {
+		errs[i] = b.write(ctx, w, &last)
+		beside.Wait()
+		if err := errors.Join(errs...); err != nil {
 			return err
 		}
 	}
 	b.recordEvent(about, p)
 	return nil
+}
+
+func (b *binder) write(ctx context.Context, w bind.Write, last *versions) (err error) {
+	switch {
+	case w.Volume != nil:
+		last.volume, err = write(ctx, b.volumes.Update, w.Volume, last.volume)
+	case w.VolumeStatus != nil:
+		last.volume, err = write(ctx, b.volumes.UpdateStatus, w.VolumeStatus, last.volume)
+	case w.Claim != nil:
+		last.claim, err = write(ctx, b.claims.Update, w.Claim, last.claim)
+	default:
+		last.claim, err = write(ctx, b.claims.UpdateStatus, b.withUnused(w.ClaimStatus), last.claim)
+	}
+	return err
 }
 
 // withUnused adds the condition Unused to a claim that becomes Bound: the protection, which keeps it from then on,

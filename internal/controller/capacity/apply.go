@@ -49,7 +49,7 @@ func (t *tracker) reconcileItem(ctx context.Context, key controller.Key) (contro
 	if !wanted || !reached {
 		return controller.Result{}, nil
 	}
-	answer, err := ask(ctx, d, item)
+	answer, err := ask(csi.About(ctx, csi.Subject{Object: item.String()}), d, item)
 	if err != nil {
 		t.Events.Warn(item.Class, capacity.Failed(item, csi.Describe(err)))
 		return controller.Result{}, fmt.Errorf("ask for capacity of %s: %w", item, err)

@@ -15,7 +15,6 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/capacity"
-	"volplane.dev/volplane/internal/decide/placement"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
@@ -60,6 +59,18 @@ type Options struct {
 	Immediate bool
 	// Poll is the interval of the calls for each item; 0 means a minute.
 	Poll time.Duration
+	// Home is where the objects are.
+	Home capacity.Home
+	// Count, if set, is given a function that counts the objects.
+	Count func(count func() Count)
+}
+
+// Count is how many CSIStorageCapacity objects there are.
+type Count struct {
+	// Goal is how many there should be, and Current how many of these there are.
+	Goal, Current int
+	// Obsolete is how many there are that will be deleted.
+	Obsolete int
 }
 
 type tracker struct {
@@ -81,14 +92,34 @@ func New(env controller.Env, o Options) *controller.Controller {
 	t := &tracker{
 		Env: env, Options: o, memory: newMemory(),
 		Controller: &controller.Controller{
-			Declaration: Declaration(), Workers: workers, RetryMin: min(firstPause, o.Poll), RetryMax: o.Poll, Log: env.Log,
+			Declaration: Declaration(), Workers: workers, RetryMin: min(firstPause, o.Poll), RetryMax: o.Poll,
+			Pace: env.Pace, Log: env.Log,
 		},
 		nodes: env.Caches.Nodes(), csiNodes: env.Caches.CSINodes(), classes: env.Caches.Classes(),
 		objects: env.Caches.WriteCapacities(env.Client),
 	}
 	t.Controller.Reconcile = t.reconcile
 	t.watch()
+	if o.Count != nil {
+		o.Count(t.count)
+	}
 	return t.Controller
+}
+
+// count counts the objects of the drivers that are known.
+func (t *tracker) count() Count {
+	var out Count
+	for _, driver := range t.Drivers.Names() {
+		plan := capacity.Driver(t.gather(driver))
+		out.Goal, out.Obsolete = out.Goal+len(plan.Items), out.Obsolete+len(plan.Delete)
+		objects := t.objects.By(cluster.CapacitiesByDriver, driver)
+		for _, i := range plan.Items {
+			if capacity.Find(i, objects) != nil {
+				out.Current++
+			}
+		}
+	}
+	return out
 }
 
 func (t *tracker) watch() {
@@ -172,7 +203,7 @@ func (t *tracker) enqueueItems(driver, class string, affinity *corev1.VolumeNode
 		}
 		n := &corev1.Node{}
 		n.Labels = item.Segment
-		if affinity == nil || placement.Selects(affinity.Required, n) {
+		if affinity == nil || topology.Selects(affinity.Required, n) {
 			t.AddAfter(itemKey(driver, name), settling)
 		}
 	}
@@ -202,7 +233,7 @@ func (t *tracker) reconcile(ctx context.Context, key controller.Key) (controller
 
 func (t *tracker) gather(driver string) capacity.Facts {
 	f := capacity.Facts{
-		Driver: driver, Classes: t.classes.List(),
+		Driver: driver, Classes: t.classes.List(), Home: t.Home,
 		Objects:  t.objects.By(cluster.CapacitiesByDriver, driver),
 		Segments: topology.Places(driver, t.nodes.List(), t.csiNodes.List()),
 	}
@@ -213,7 +244,13 @@ func (t *tracker) gather(driver string) capacity.Facts {
 	if !ok {
 		return f
 	}
-	f.Reached, f.Tells, f.Guest = true, d.Controller.GetCapacity, !d.Scope.Has("")
+	f.Reached, f.Tells = true, d.Controller.GetCapacity
+	if d.Place != nil {
+		// The objects of other nodes have another label.
+		f.Immediate, f.Segments = t.Immediate, []topology.Segment{d.Place}
+		return f
+	}
+	f.Guest = !d.Scope.Has("")
 	if own := d.Scope.Node; own != "" {
 		all := f.Segments
 		f.Segments = nil

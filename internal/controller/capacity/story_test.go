@@ -55,7 +55,7 @@ func newDouble(s *story.Scene) *double {
 		}
 		return csitest.Action{Answer: &csipb.GetCapacityResponse{AvailableCapacity: d.free}}
 	})
-	d.dialed = served.Dial()
+	d.dialed = served.Dial(csitest.Told(s))
 	d.set.Put(d.dialed)
 	return d
 }

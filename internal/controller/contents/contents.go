@@ -23,6 +23,8 @@ const (
 	maxSteps = 10
 	// firstPoll is the pause after the first answer that something is not ready; it doubles up to maxPoll.
 	firstPoll, maxPoll = time.Second, time.Minute
+	// rivalPause is the pause after which a content is looked at again that waits for another one.
+	rivalPause = 10 * time.Second
 	// callLimit is for calls that may copy or delete data; it is the default of upstream's csi-snapshotter. After it the
 	// same call is made again.
 	callLimit = time.Minute
@@ -61,6 +63,8 @@ type About struct {
 	// Call names the calls about contents of this kind, of which a limited number may be in flight at each driver, and
 	// Namespace the user's namespace on whose behalf they are made.
 	Call, Namespace string
+	// Name is the name of the user's object.
+	Name string
 	// Matters is equal for two states of a content if no change between them is one that the driver is to be asked for.
 	// It must not depend on what this controller writes: that would defeat its back-off.
 	Matters any
@@ -90,8 +94,8 @@ type knowledge struct {
 func New[C kube.Object](l *Loop[C], d controller.Declaration, workers, places int) *controller.Controller {
 	l.known = map[types.UID]knowledge{}
 	l.controller = &controller.Controller{
-		Declaration: d, Workers: workers, Places: places, RetryMin: 100 * time.Millisecond, Log: l.Env.Log,
-		Reconcile: l.reconcile,
+		Declaration: d, Workers: workers, Places: places, RetryMin: 100 * time.Millisecond, Pace: l.Env.Pace,
+		Log: l.Env.Log, Reconcile: l.reconcile,
 	}
 	l.Writer.Watch(func(before, after C) {
 		var none C
@@ -157,6 +161,9 @@ func (l *Loop[C]) reconcile(ctx context.Context, key controller.Key) (controller
 		}
 		if plan.Step == snapshot.Rest {
 			l.tell(c, plan)
+			if plan.Repeat {
+				return controller.Result{After: rivalPause}, nil
+			}
 			return controller.Result{}, nil
 		}
 		result, goOn, err := l.apply(ctx, c, plan)
@@ -238,6 +245,7 @@ func (l *Loop[C]) call(ctx context.Context, c C, p snapshot.PlanFor[C]) (C, snap
 	if !ok {
 		return c, p, fmt.Errorf("%s: %w", about.Driver, errGone)
 	}
+	ctx = csi.About(ctx, csi.Subject{Object: about.Call + "/" + about.Namespace + "/" + about.Name})
 	if p.Step == snapshot.Remove {
 		then, err := l.remove(ctx, d, c, p)
 		return c, then, err
@@ -262,9 +270,7 @@ func (l *Loop[C]) take(
 	ctx context.Context, d *csi.Driver, c C, p snapshot.PlanFor[C], secret map[string]string,
 ) snapshot.PlanFor[C] {
 	l.learn(c.GetUID(), func(k *knowledge) { k.Refused = false })
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	then := l.Kind.Take(ctx, d, c, p, secret)
+	then := l.Kind.Take(csi.OwnLimit(ctx, callLimit), d, c, p, secret)
 	l.learn(c.GetUID(), func(k *knowledge) { k.Refused = then.Refused })
 	return then
 }
@@ -276,13 +282,11 @@ func (l *Loop[C]) remove(
 	if err != nil {
 		return p, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
 	why := ""
 	if missing != nil {
 		why = missing.Error()
 	}
-	then, removed := l.Kind.Remove(ctx, d, c, p, secret, why)
+	then, removed := l.Kind.Remove(csi.OwnLimit(ctx, callLimit), d, c, p, secret, why)
 	if removed {
 		l.learn(c.GetUID(), func(k *knowledge) { k.Removed = true })
 	}

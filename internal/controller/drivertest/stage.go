@@ -179,7 +179,7 @@ func (s *stage) begin() {
 	s.driver = csitest.InMemory(s, s.Driver)
 	s.driver.OnEach(s.call)
 	s.had = s.inventory()
-	s.dialed, s.drivers = s.driver.Dial(), csi.NewSet()
+	s.dialed, s.drivers = s.driver.Dial(csitest.Told(s)), csi.NewSet()
 	if !s.absent {
 		s.drivers.Put(s.dialed)
 	}

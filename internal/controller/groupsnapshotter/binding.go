@@ -72,7 +72,10 @@ type binding struct {
 // NewBinding returns the group-snapshot-controller. It must be made before the caches start.
 func NewBinding(env controller.Env) *controller.Controller {
 	c := &binding{
-		Env: env, Controller: &controller.Controller{Declaration: BindingDeclaration(), Workers: 5, Log: env.Log},
+		Env: env,
+		Controller: &controller.Controller{
+			Declaration: BindingDeclaration(), Workers: 5, Pace: env.Pace, Log: env.Log,
+		},
 		groups: env.Caches.WriteGroups(env.Client), contents: env.Caches.WriteGroupContents(env.Client),
 		snapshots: env.Caches.WriteSnapshots(env.Client), members: env.Caches.WriteContents(env.Client),
 	}

@@ -1,6 +1,7 @@
 package groupsnapshotter
 
 import (
+	"cmp"
 	"context"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -31,7 +32,8 @@ func Declaration() controller.Declaration {
 			kube.Read(volume.GroupSnapshot, volume.ResourceSnapshotContents)...),
 		Outputs: []kube.Access{
 			kube.Write(volume.GroupGroupSnapshot, volume.ResourceGroupContents, "patch").
-				Only(kube.Annotation(volume.AnnGroupCreating), kube.Annotation(volume.AnnSnapshotParameters)).
+				Only(kube.Annotation(volume.AnnGroupCreating), kube.Annotation(volume.AnnSnapshotParameters),
+					kube.Annotation(volume.AnnSnapshotName)).
 				Shared("with the intent to take a group, if somebody has removed it, and away when the driver keeps nothing",
 					kube.Finalizer(volume.FinalizerGroupContentBound)),
 			kube.Write(volume.GroupGroupSnapshot, volume.ResourceGroupContents+"/status", "patch").Only("status"),
@@ -42,6 +44,7 @@ func Declaration() controller.Declaration {
 
 // snapshotter has drivers take and delete groups of snapshots.
 type snapshotter struct {
+	options  snapshot.Options
 	contents kube.Writer[*groupv1.VolumeGroupSnapshotContent]
 	classes  *kube.Cache[*groupv1.VolumeGroupSnapshotClass]
 	// snapshots are the contents of single snapshots, of which some may stand for a snapshot in a group.
@@ -49,8 +52,9 @@ type snapshotter struct {
 }
 
 // New returns the group-snapshotter for the drivers of a set. It must be made before the caches start.
-func New(env controller.Env, drivers *csi.Set) *controller.Controller {
+func New(env controller.Env, drivers *csi.Set, o snapshot.Options) *controller.Controller {
 	s := &snapshotter{
+		options:  o,
 		contents: env.Caches.WriteGroupContents(env.Client), classes: env.Caches.GroupClasses(),
 		snapshots: env.Caches.SnapshotContents(),
 	}
@@ -65,22 +69,23 @@ func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 
 // matters is what of a content its driver is to be asked for.
 type matters struct {
-	uid, ref                          types.UID
-	deleted                           bool
-	policy                            snapshotv1.DeletionPolicy
-	class, going, secret, vault, node string
+	uid, ref                              types.UID
+	deleted                               bool
+	policy                                snapshotv1.DeletionPolicy
+	class, going, secret, vault, node, of string
 }
 
 // About returns what a content is about.
 func (s *snapshotter) About(c *groupv1.VolumeGroupSnapshotContent) contents.About {
 	ref := c.Spec.VolumeGroupSnapshotRef
 	return contents.About{
-		Driver: c.Spec.Driver, Home: groupsnapshot.Home(c), Call: "groupsnapshot", Namespace: ref.Namespace,
+		Driver: c.Spec.Driver, Home: cmp.Or(s.options.Node, groupsnapshot.Home(c)), Call: "groupsnapshot",
+		Namespace: ref.Namespace, Name: ref.Name,
 		Matters: matters{
 			uid: c.UID, ref: ref.UID, deleted: c.DeletionTimestamp != nil, policy: c.Spec.DeletionPolicy,
 			class: ptr.Deref(c.Spec.VolumeGroupSnapshotClassName, ""), going: c.Annotations[volume.AnnGroupDeleting],
 			secret: c.Annotations[volume.AnnGroupSecretName], vault: c.Annotations[volume.AnnGroupSecretNamespace],
-			node: c.Annotations[volume.AnnProvisionedOn],
+			node: c.Annotations[volume.AnnProvisionedOn], of: c.Labels[volume.LabelSnapshotsOf],
 		},
 	}
 }
@@ -89,11 +94,14 @@ func (s *snapshotter) About(c *groupv1.VolumeGroupSnapshotContent) contents.Abou
 func (s *snapshotter) Plan(
 	c *groupv1.VolumeGroupSnapshotContent, d *csi.Driver, known snapshot.Known,
 ) groupsnapshot.DriverPlan {
-	f := groupsnapshot.DriverFacts{Content: c, Known: known, Now: metav1.Now()}
+	f := groupsnapshot.DriverFacts{Content: c, Known: known, Options: s.options, Now: metav1.Now()}
 	if name := c.Spec.VolumeGroupSnapshotClassName; name != nil {
 		f.Class, _ = s.classes.Get(*name)
 	}
-	if d != nil {
+	if s.options.NameLength > 0 {
+		f.Rivals = groupsnapshot.RivalsOf(s.options, c.Spec.Driver, s.contents.By(cluster.ContentsByDriver, c.Spec.Driver))
+	}
+	if d != nil && s.options.Has(c) {
 		f.Ours, f.Takes = true, d.Group.Snapshot
 	}
 	if c.DeletionTimestamp != nil {

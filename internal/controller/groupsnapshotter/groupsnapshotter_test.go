@@ -2,6 +2,7 @@ package groupsnapshotter
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -11,12 +12,14 @@ import (
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/controller/drivertest"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -64,8 +67,8 @@ func setting() drivertest.Setting {
 	secrets := map[string]string{"key": "value"}
 	return drivertest.Setting{
 		Driver: config,
-		Build: func(env controller.Env, drivers *csi.Set, _ func(string) string) *controller.Controller {
-			return New(env, drivers)
+		Build: func(env controller.Env, drivers *csi.Set, option func(string) string) *controller.Controller {
+			return New(env, drivers, chosen(option))
 		},
 		Usual: []proto.Message{
 			&csipb.CreateVolumeGroupSnapshotRequest{
@@ -79,6 +82,9 @@ func setting() drivertest.Setting {
 		Kinds: map[string]drivertest.Kind{
 			"content": drivertest.Object(content, states(), map[string]func(*groupv1.VolumeGroupSnapshotContent, string){
 				"name": func(c *groupv1.VolumeGroupSnapshotContent, name string) { c.Name = name },
+				"uid": func(c *groupv1.VolumeGroupSnapshotContent, uid string) {
+					c.UID, c.Spec.VolumeGroupSnapshotRef.UID = types.UID(uid), types.UID(uid)
+				},
 			}),
 			"single": drivertest.Object(single, nil, map[string]func(*snapshotv1.VolumeSnapshotContent, string){
 				"of": func(c *snapshotv1.VolumeSnapshotContent, group string) {
@@ -162,5 +168,13 @@ func states() state {
 				VolumeGroupSnapshotHandle: handle, VolumeSnapshotHandles: members(),
 			}}
 		},
+	}
+}
+
+// chosen returns the options of a script.
+func chosen(option func(string) string) snapshot.Options {
+	length, _ := strconv.Atoi(option("length"))
+	return snapshot.Options{
+		NamePrefix: option("prefix"), NameLength: length, ExtraMetadata: option("metadata") != "", Node: option("node"),
 	}
 }

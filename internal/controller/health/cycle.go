@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/health"
 	"volplane.dev/volplane/internal/decide/mount"
@@ -31,9 +34,9 @@ type cycle struct {
 	*monitor
 	driver *csi.Driver
 	// silent says that the driver does not answer.
-	silent bool
-	// dropped says that the API server drops what is written.
-	dropped bool
+	silent atomic.Bool
+	// eventsOnly says that claims cannot hold what is told: the API server drops it, or refuses it for want of a right.
+	eventsOnly bool
 	// secrets holds the Secrets that were read in this cycle.
 	secrets map[corev1.SecretReference]secret
 }
@@ -65,7 +68,7 @@ func (c *cycle) list(
 			told[id] = all[:min(len(all), maxReports)]
 		}
 	}); err != nil {
-		if !errors.Is(ctx.Err(), context.Canceled) {
+		if !csi.IsAnswer(err) && ctx.Err() == nil {
 			c.Env.Log.Warn("driver does not say how its volumes are", "driver", c.driver.Name, "err", err)
 		}
 		return map[string][]health.Report{}, false
@@ -77,8 +80,7 @@ func (c *cycle) list(
 func (c *cycle) pages(ctx context.Context, visit func(*csipb.VolumeHealth)) error {
 	token := ""
 	for range maxPages {
-		r, err := c.driver.ControllerClient().ControllerListVolumeHealth(ctx,
-			&csipb.ControllerListVolumeHealthRequest{MaxEntries: pageSize, StartingToken: token})
+		r, err := c.page(ctx, token)
 		if err != nil {
 			return fmt.Errorf("list health of volumes: %s", csi.Describe(err))
 		}
@@ -96,16 +98,60 @@ func (c *cycle) pages(ctx context.Context, visit func(*csipb.VolumeHealth)) erro
 	return errEndless
 }
 
+func (c *cycle) page(ctx context.Context, token string) (*csipb.ControllerListVolumeHealthResponse, error) {
+	ctx, cancel := c.limited(ctx)
+	defer cancel()
+	return c.driver.ControllerClient().ControllerListVolumeHealth(ctx,
+		&csipb.ControllerListVolumeHealthRequest{MaxEntries: pageSize, StartingToken: token})
+}
+
+// limited returns the context of one call.
+func (c *cycle) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	if c.options.Timeout == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, c.options.Timeout)
+}
+
+// said is what the driver has said of one volume.
+type said struct {
+	reports []health.Report
+	answer  health.Answer
+}
+
+// askEach asks a driver that has no list about each of its volumes.
+func (c *cycle) askEach(ctx context.Context, volumes []*corev1.PersistentVolume) []said {
+	if c.driver.Controller.ListVolumeHealth {
+		return nil
+	}
+	out := make([]said, len(volumes))
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range min(c.options.Volumes, len(volumes)) {
+		all.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(volumes)); i = next.Add(1) - 1 {
+				out[i].reports, out[i].answer = c.ask(ctx, volumes[i])
+			}
+		})
+	}
+	all.Wait()
+	return out
+}
+
 // ask asks the driver about one volume.
 func (c *cycle) ask(ctx context.Context, v *corev1.PersistentVolume) ([]health.Report, health.Answer) {
-	if c.silent {
+	if c.silent.Load() {
 		return nil, health.Silent
 	}
+	ctx, cancel := c.limited(ctx)
+	defer cancel()
+	ctx = csi.About(ctx, csi.Subject{Volume: v.Name, Claim: cluster.ClaimOf(v)})
 	r, err := c.driver.ControllerClient().ControllerGetVolumeHealth(ctx,
 		&csipb.ControllerGetVolumeHealthRequest{VolumeId: v.Spec.CSI.VolumeHandle})
 	if err != nil {
-		c.Env.Log.Debug("driver does not say how its volume is", "driver", c.driver.Name, "volume", v.Name, "err", err)
-		c.silent = !mount.AskNext(csi.AnswerOf(err))
+		if !mount.AskNext(csi.AnswerOf(err)) {
+			c.silent.Store(true)
+		}
 		return nil, health.Silent
 	}
 	return reports(r.GetVolumeHealth()), health.Told

@@ -24,11 +24,21 @@ import (
 
 const (
 	kindDriver = "driver"
-	// every is the pause between two cycles.
+	// every is the pause between two cycles, unless another one is set.
 	every = time.Minute
 	// workers is the number of drivers that are asked at once.
 	workers = 32
 )
+
+// Options configure the controller; the zero value is what a control plane has.
+type Options struct {
+	// Every is the pause between two cycles of a driver; 0 means a minute.
+	Every time.Duration
+	// Timeout is the time limit of a call; 0 means that of other calls.
+	Timeout time.Duration
+	// Volumes is how many volumes a driver is asked about at the same time; 0 means one.
+	Volumes int
+}
 
 // Declaration is what the controller reads and writes.
 func Declaration() controller.Declaration {
@@ -36,7 +46,7 @@ func Declaration() controller.Declaration {
 		Name:   "health",
 		Inputs: kube.Read("", "persistentvolumeclaims", "persistentvolumes"),
 		Outputs: []kube.Access{
-			kube.Write("", "persistentvolumeclaims/status", "update").Only("status.healthStatus"),
+			kube.Write("", "persistentvolumeclaims/status", "patch").Only("status.healthStatus"),
 			kube.Write("", "secrets", "get"),
 		},
 	}
@@ -46,17 +56,20 @@ type monitor struct {
 	controller.Env
 	*controller.Controller
 	*memory
+	options Options
 	drivers *csi.Set
 	claims  kube.Writer[*corev1.PersistentVolumeClaim]
 	volumes *kube.Cache[*corev1.PersistentVolume]
 }
 
 // New returns the controller for the drivers of a set. It must be made before the caches start.
-func New(env controller.Env, drivers *csi.Set) *controller.Controller {
+func New(env controller.Env, drivers *csi.Set, o Options) *controller.Controller {
+	o.Every, o.Volumes = cmp.Or(o.Every, every), max(o.Volumes, 1)
 	m := &monitor{
-		Env: env, drivers: drivers, memory: newMemory(),
+		Env: env, options: o, drivers: drivers, memory: newMemory(),
 		Controller: &controller.Controller{
-			Declaration: Declaration(), Workers: workers, RetryMin: time.Second, RetryMax: every, Log: env.Log,
+			Declaration: Declaration(), Workers: workers, RetryMin: min(time.Second, o.Every), RetryMax: o.Every,
+			Log: env.Log,
 		},
 		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.Volumes(),
 	}
@@ -77,7 +90,7 @@ func (m *monitor) reconcile(ctx context.Context, key controller.Key) (controller
 	}
 	c := &cycle{monitor: m, driver: d, secrets: map[corev1.SecretReference]secret{}}
 	err := c.run(ctx)
-	return controller.Result{After: every}, err
+	return controller.Result{After: m.options.Every}, err
 }
 
 // volumesOf returns the volumes that claims have of a driver, and that this process calls it for.
@@ -96,31 +109,37 @@ func (m *monitor) volumesOf(d *csi.Driver) []*corev1.PersistentVolume {
 func (c *cycle) run(ctx context.Context) error {
 	volumes := c.volumesOf(c.driver)
 	told, complete := c.list(ctx, volumes)
-	absences := map[types.UID]int{}
+	asked := c.askEach(ctx, volumes)
+	known := c.known(c.driver.Name)
+	after := map[types.UID]record{}
 	var failed error
-	for _, v := range volumes {
-		f := health.Facts{Volume: v, Absences: c.absences(c.driver.Name, v.UID), CanAsk: c.driver.Controller.GetVolumeHealth}
+	for i, v := range volumes {
+		last := known[v.UID]
+		f := health.Facts{Volume: v, Absences: last.absences, CanAsk: c.driver.Controller.GetVolumeHealth}
 		f.Claim, _ = c.claims.Get(v.Spec.ClaimRef.Namespace + "/" + v.Spec.ClaimRef.Name)
+		if f.Claim != nil && last.told != nil {
+			f.Claim = health.With(f.Claim, last.told)
+		}
 		switch reports, ill := told[v.Spec.CSI.VolumeHandle]; {
 		case ill:
 			f.Answer, f.Reports = health.Told, reports
 		case complete:
 			f.Answer = health.Absent
 		case !c.driver.Controller.ListVolumeHealth:
-			f.Reports, f.Answer = c.ask(ctx, v)
+			f.Reports, f.Answer = asked[i].reports, asked[i].answer
 		}
-		n, err := c.settle(ctx, f)
-		if n > 0 {
-			absences[v.UID] = n
+		next, err := c.settle(ctx, f, last)
+		if next != (record{}) {
+			after[v.UID] = next
 		}
 		failed = errors.Join(failed, err)
 	}
-	c.remember(c.driver.Name, absences)
+	c.remember(c.driver.Name, after)
 	return failed
 }
 
-// settle decides about one volume and writes it, and returns in how many complete lists it is absent now.
-func (c *cycle) settle(ctx context.Context, f health.Facts) (absences int, err error) {
+// settle decides about one volume and writes it, and returns what is to be known of it in the next cycle.
+func (c *cycle) settle(ctx context.Context, f health.Facts, last record) (record, error) {
 	f.Reports = c.hide(ctx, f.Volume, f.Reports)
 	p := health.OfClaim(f, metav1.Now())
 	if p.Ask {
@@ -130,22 +149,44 @@ func (c *cycle) settle(ctx context.Context, f health.Facts) (absences int, err e
 			p = health.OfClaim(asked, metav1.Now())
 		}
 	}
-	if p.Health == nil || c.dropped {
-		return p.Absences, nil
+	next := record{absences: p.Absences, told: last.told}
+	if p.Health == nil {
+		return next, nil
 	}
-	written, err := c.claims.UpdateStatus(ctx, health.With(f.Claim, p.Health))
+	kept, err := c.write(ctx, f.Claim, p.Health)
 	switch {
 	case apierrors.IsNotFound(err):
-		return 0, nil
+		return record{}, nil
 	case err != nil:
 		// It is decided anew.
-		return f.Absences, fmt.Errorf("write health of claim %s: %w", cluster.Key(f.Claim), err)
+		return last, fmt.Errorf("write health of claim %s: %w", cluster.Key(f.Claim), err)
 	}
-	// A server without the feature drops the field. Then one claim in each cycle is tried.
-	if c.dropped = written.Status.HealthStatus == nil; !c.dropped {
-		c.tell(f.Claim, p.Because)
+	c.tell(f.Claim, p.Because)
+	if next.told = nil; !kept && len(p.Health.HealthConditions) > 0 {
+		next.told = p.Health
 	}
-	return p.Absences, nil
+	return next, nil
+}
+
+// write writes the health of a claim, and says whether the claim has it now. A server without the feature drops the
+// field, and the rights of upstream's manifests are for events only, which then tell alone, as upstream's do. In a
+// cycle without success no other claim is tried.
+func (c *cycle) write(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, h *corev1.VolumeHealthStatus,
+) (kept bool, err error) {
+	if c.eventsOnly {
+		return false, nil
+	}
+	written, err := c.claims.Change(ctx, claim, health.With(claim, h), "status")
+	if apierrors.IsForbidden(err) {
+		c.eventsOnly = true
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	c.eventsOnly = written.Status.HealthStatus == nil
+	return !c.eventsOnly, nil
 }
 
 func (m *monitor) tell(claim *corev1.PersistentVolumeClaim, b volume.Because) {

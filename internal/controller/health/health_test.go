@@ -33,7 +33,7 @@ func setting() drivertest.Setting {
 	return drivertest.Setting{
 		Driver: config,
 		Build: func(env controller.Env, drivers *csi.Set, _ func(string) string) *controller.Controller {
-			return New(env, drivers)
+			return New(env, drivers, Options{})
 		},
 		Given: []string{"claim", "pv"},
 		Kinds: map[string]drivertest.Kind{

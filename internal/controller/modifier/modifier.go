@@ -12,6 +12,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/modify"
@@ -23,6 +24,8 @@ import (
 
 const (
 	kindClaim = "claim"
+	// status is the subresource of a claim that is written.
+	status = "status"
 	// refusedPause is the pause after a driver has refused a class for good.
 	refusedPause = 5 * time.Minute
 	// places is the number of calls that may be in flight at each driver; one namespace may have half of them.
@@ -39,12 +42,12 @@ func Declaration() controller.Declaration {
 		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes"),
 			kube.Read("storage.k8s.io", "volumeattributesclasses")...),
 		Outputs: []kube.Access{
-			kube.Write("", "persistentvolumeclaims/status", "update").Only("status.modifyVolumeStatus",
+			kube.Write("", "persistentvolumeclaims/status", "patch").Only("status.modifyVolumeStatus",
 				kube.Condition(corev1.PersistentVolumeClaimVolumeModifyingVolume),
 				kube.Condition(corev1.PersistentVolumeClaimVolumeModifyVolumeError)).
 				Shared("of a volume whose attributes were changed; the binder writes it when it binds",
 					"status.currentVolumeAttributesClassName"),
-			kube.Write("", "persistentvolumes", "update").Only("spec.volumeAttributesClassName"),
+			kube.Write("", "persistentvolumes", "patch").Only("spec.volumeAttributesClassName"),
 			kube.Write("", "secrets", "get"),
 		},
 	}
@@ -55,17 +58,20 @@ type modifier struct {
 	*controller.Controller
 	*memory
 	drivers *csi.Set
-	claims  kube.Writer[*corev1.PersistentVolumeClaim]
-	volumes kube.Writer[*corev1.PersistentVolume]
-	classes *kube.Cache[*storagev1.VolumeAttributesClass]
+	// metadata says that drivers are told the names of the claim and of the volume.
+	metadata bool
+	claims   kube.Writer[*corev1.PersistentVolumeClaim]
+	volumes  kube.Writer[*corev1.PersistentVolume]
+	classes  *kube.Cache[*storagev1.VolumeAttributesClass]
 }
 
 // New returns the modifier for the drivers of a set. It must be made before the caches start.
-func New(env controller.Env, drivers *csi.Set) *controller.Controller {
+func New(env controller.Env, drivers *csi.Set, metadata bool) *controller.Controller {
 	m := &modifier{
-		Env: env, drivers: drivers, memory: newMemory(),
+		Env: env, drivers: drivers, metadata: metadata, memory: newMemory(),
 		Controller: &controller.Controller{
-			Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log,
+			Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond,
+			Pace: env.Pace, Log: env.Log,
 		},
 		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client),
 		classes: env.Caches.VolumeAttributesClasses(),
@@ -152,7 +158,8 @@ func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (co
 	var err error
 	switch p.Step {
 	case modify.Begin:
-		if f.Claim, err = m.claims.UpdateStatus(ctx, modify.Begun(f.Claim, f.Class.Name, metav1.Now())); err != nil {
+		begun := modify.Begun(f.Claim, f.Class.Name, metav1.Now())
+		if f.Claim, err = m.claims.Change(ctx, f.Claim, begun, status); err != nil {
 			return controller.Result{}, err
 		}
 		m.forget(f.Claim.UID)
@@ -161,9 +168,9 @@ func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (co
 	case modify.Modify:
 		return m.modify(ctx, f)
 	case modify.Wait:
-		_, err = m.claims.UpdateStatus(ctx, modify.Waiting(f.Claim))
+		_, err = m.claims.Change(ctx, f.Claim, modify.Waiting(f.Claim), status)
 	case modify.Cancel:
-		if _, err = m.claims.UpdateStatus(ctx, modify.Cancelled(f.Claim)); err == nil {
+		if _, err = m.claims.Change(ctx, f.Claim, modify.Cancelled(f.Claim), status); err == nil {
 			m.Events.Note(f.Claim, p.Because)
 		}
 	case modify.Nothing:
@@ -187,7 +194,7 @@ func (m *modifier) modify(ctx context.Context, f modify.Facts) (controller.Resul
 		}
 		m.Events.WarnWith(f.Claim, v.Because, try.Notes())
 	}
-	claim, err := m.write(ctx, f.Claim, v)
+	claim, err := m.write(ctx, f, v)
 	switch {
 	case err != nil:
 		return controller.Result{}, err
@@ -202,17 +209,17 @@ func (m *modifier) modify(ctx context.Context, f modify.Facts) (controller.Resul
 
 // write writes the decided objects, and returns the newest version of the claim.
 func (m *modifier) write(
-	ctx context.Context, claim *corev1.PersistentVolumeClaim, v modify.Verdict,
+	ctx context.Context, f modify.Facts, v modify.Verdict,
 ) (*corev1.PersistentVolumeClaim, error) {
 	if v.Volume != nil {
-		if _, err := m.volumes.Update(ctx, v.Volume); err != nil {
+		if _, err := m.volumes.Change(ctx, f.Volume, v.Volume); err != nil {
 			return nil, err
 		}
 	}
 	if v.Claim == nil {
-		return claim, nil
+		return f.Claim, nil
 	}
-	return m.claims.UpdateStatus(ctx, v.Claim)
+	return m.claims.Change(ctx, f.Claim, v.Claim, status)
 }
 
 func (m *modifier) call(ctx context.Context, f modify.Facts) error {
@@ -225,8 +232,9 @@ func (m *modifier) call(ctx context.Context, f modify.Facts) error {
 	if err != nil {
 		return err
 	}
+	ctx = csi.About(ctx, csi.Subject{Volume: f.Volume.Name, Claim: cluster.ClaimOf(f.Volume)})
 	_, err = d.ControllerClient().ControllerModifyVolume(ctx, &csipb.ControllerModifyVolumeRequest{
-		VolumeId: source.VolumeHandle, Secrets: secret, MutableParameters: f.Class.Parameters,
+		VolumeId: source.VolumeHandle, Secrets: secret, MutableParameters: modify.Parameters(f, m.metadata),
 	})
 	return err
 }

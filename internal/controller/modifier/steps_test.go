@@ -35,8 +35,8 @@ func setting() drivertest.Setting {
 	silver := func() *storagev1.VolumeAttributesClass { return class("silver") }
 	return drivertest.Setting{
 		Driver: config,
-		Build: func(env controller.Env, drivers *csi.Set, _ func(string) string) *controller.Controller {
-			return New(env, drivers)
+		Build: func(env controller.Env, drivers *csi.Set, option func(string) string) *controller.Controller {
+			return New(env, drivers, option("metadata") != "")
 		},
 		Usual:   []proto.Message{request()},
 		Answers: map[string]proto.Message{"ControllerModifyVolume": &csipb.ControllerModifyVolumeResponse{}},

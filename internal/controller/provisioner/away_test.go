@@ -1,7 +1,6 @@
 package provisioner
 
 import (
-	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -161,6 +160,15 @@ func TestWhatTheCacheDoesNotKnow(t *testing.T) {
 				return true, unwanted(func(v *corev1.PersistentVolume) { v.ResourceVersion = "8" }), nil
 			})
 		}, "Operation cannot be fulfilled on persistentvolumes"},
+		"it is to be retained, which the watch has not told yet": {func(b *bench) {
+			retained := unwanted(func(v *corev1.PersistentVolume) {
+				v.ResourceVersion, v.Spec.PersistentVolumeReclaimPolicy = "8", corev1.PersistentVolumeReclaimRetain
+			})
+			if err := b.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), retained,
+				""); err != nil {
+				b.t.Fatal(err)
+			}
+		}, "Operation cannot be fulfilled on persistentvolumes"},
 		"the object cannot be read": {
 			func(b *bench) { b.api.Refuse("get", "persistentvolumes", errLost) }, "get volume pvc-u-c: the answer is lost",
 		},
@@ -200,6 +208,44 @@ func TestWhatTheCacheDoesNotKnow(t *testing.T) {
 	b.called(deletes("c", keyed()))
 }
 
+// TestADepartedClaimIsNotAskedFor: who has seen the claim of a volume go need not ask for it again, unless the volume
+// has referred to another one since.
+func TestADepartedClaimIsNotAskedFor(t *testing.T) {
+	bound := claim("c")
+	bound.Spec.VolumeName = "pvc-u-c"
+	other := func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID, v.ResourceVersion = "u-other", "8" }
+	for name, one := range map[string]struct {
+		then  []*corev1.PersistentVolume
+		asked bool
+	}{
+		"it was seen":                  {nil, false},
+		"the volume has another":       {[]*corev1.PersistentVolume{unwanted(other)}, true},
+		"the volume has it once more":  {[]*corev1.PersistentVolume{unwanted(other), unwanted()}, true},
+		"another one of the name went": {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gone := bound.DeepCopy()
+			if one.asked && one.then == nil {
+				gone.UID = "u-other"
+			}
+			b := newBench(t, func(s *setup) { s.hears = true }, unwanted(), gone, key())
+			b.forgetsWakes("volume/pvc-u-c")
+			goes(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), "ns", "c").does(b)
+			b.forgetsWakes("volume/pvc-u-c")
+			for _, v := range one.then {
+				if err := b.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), v, ""); err != nil {
+					t.Fatal(err)
+				}
+				b.forgetsWakes("volume/pvc-u-c")
+			}
+			b.works(kindVolume, "pvc-u-c")
+			if got := slices.Contains(b.api.did("get"), "get persistentvolumeclaims c"); got != one.asked {
+				t.Errorf("asked for the claim: %v", got)
+			}
+		})
+	}
+}
+
 // TestWhatTheDriverDoesNotDelete: the object stays as it is.
 func TestWhatTheDriverDoesNotDelete(t *testing.T) {
 	for _, code := range []codes.Code{codes.FailedPrecondition, codes.Internal, codes.DeadlineExceeded} {
@@ -208,7 +254,8 @@ func TestWhatTheDriverDoesNotDelete(t *testing.T) {
 		b.errs(kindVolume, "pvc-u-c", "delete volume id-pvc-u-c: rpc error: code = "+code.String())
 		b.wrote()
 		b.volumesAre(unwanted())
-		b.told(warned("VolumeFailedDelete", driverName, "volume pvc-u-c is not deleted: "+code.String()+": no"))
+		b.told(warned("VolumeFailedDelete", driverName,
+			"volume pvc-u-c is not deleted by driver "+driverName+": "+code.String()+": no"))
 		b.fails("DeleteVolume", nil, false)
 		b.works(kindVolume, "pvc-u-c")
 		b.called(deletes("c", keyed()), deletes("c", keyed()))
@@ -269,44 +316,20 @@ func TestTheObjectOfADeletedVolume(t *testing.T) {
 	b.errs(kindVolume, "pvc-u-c", "of uid u-new, not")
 }
 
-// TestFinalizersThatChangedMeanwhile: ours is taken off as the object is now.
+// TestFinalizersThatChangedMeanwhile: what keeps an object is taken away as the object is now, and what others have
+// added meanwhile stays.
 func TestFinalizersThatChangedMeanwhile(t *testing.T) {
-	invalid := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind(), "pvc-u-c", nil)
 	more := func(v *corev1.PersistentVolume) { v.Finalizers = append(v.Finalizers, "example.org/more") }
-	for name, one := range map[string]struct {
-		get, update error
-		words       string
-	}{
-		"as it is now": {nil, nil, ""},
-		"gone":         {apierrors.NewNotFound(corev1.Resource("x"), "y"), nil, ""},
-		"not read":     {errLost, nil, "get volume pvc-u-c: the answer is lost"},
-		"not written":  {nil, errLost, "update volume pvc-u-c: the answer is lost"},
-		"gone by then": {nil, apierrors.NewNotFound(corev1.Resource("x"), "y"), ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := newBench(t, nil, unwanted(), key())
-			patched := false
-			b.api.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
-				patched = true
-				return true, nil, errors.Join(invalid,
-					b.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), unwanted(more, isGoing), ""))
-			})
-			b.api.PrependReactor("get", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return patched && one.get != nil, nil, one.get
-			})
-			b.api.Refuse("update", "persistentvolumes", one.update)
-			if one.words != "" {
-				b.errs(kindVolume, "pvc-u-c", one.words)
-				return
-			}
-			b.works(kindVolume, "pvc-u-c")
-			if one.get == nil && one.update == nil {
-				want := unwanted(more)
-				want.Finalizers = without(want.Finalizers, volume.FinalizerProvisioner)
-				b.volumesAre(want)
-			}
-		})
-	}
+	b := newBench(t, nil, unwanted(), key())
+	b.api.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		err := b.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"),
+			unwanted(more, isGoing), "")
+		return err != nil, nil, err
+	})
+	b.works(kindVolume, "pvc-u-c")
+	want := unwanted(more)
+	want.Finalizers = without(without(want.Finalizers, volume.FinalizerProvisioner), kept)
+	b.volumesAre(want)
 }
 
 // TestWhoKeepsAnObject: a volume that is to be deleted with its claim gets the
@@ -333,15 +356,15 @@ func TestWhoKeepsAnObject(t *testing.T) {
 			b.called()
 			// What was written is known, and is not written again.
 			b.works(kindVolume, "pvc-u-c")
-			if got := b.api.writes(); name != "neither" && !slices.Equal(got, []string{"update persistentvolumes pvc-u-c"}) {
+			if got := b.api.writes(); name != "neither" && !slices.Equal(got, []string{"patch persistentvolumes pvc-u-c"}) {
 				t.Errorf("writes: %v", got)
 			}
 		})
 	}
 	b := newBench(t, nil, unwanted(inUse, bare))
-	b.api.Refuse("update", "persistentvolumes", errLost)
-	b.errs(kindVolume, "pvc-u-c", "update volume pvc-u-c: the answer is lost")
-	b.api.Refuse("update", "persistentvolumes", apierrors.NewNotFound(corev1.Resource("x"), "y"))
+	b.api.Refuse("patch", "persistentvolumes", errLost)
+	b.errs(kindVolume, "pvc-u-c", "patch volume pvc-u-c: the answer is lost")
+	b.api.Refuse("patch", "persistentvolumes", apierrors.NewNotFound(corev1.Resource("x"), "y"))
 	b.works(kindVolume, "pvc-u-c")
 }
 
@@ -357,7 +380,7 @@ func TestRetainedWhileTheLogTellsOfIt(t *testing.T) {
 	b.wrote()
 	b.works(kindClaim, "u-c")
 	b.works(kindVolume, "pvc-u-c")
-	b.wrote("delete configmaps volplane-intents-7", "update persistentvolumes pvc-u-c")
+	b.wrote("delete configmaps volplane-intents-7", "patch persistentvolumes pvc-u-c")
 
 	for _, verb := range []string{"list", "delete"} {
 		b = newBench(t, nil, retained, left(), key())
@@ -372,7 +395,7 @@ func TestRetainedWhileTheLogTellsOfIt(t *testing.T) {
 		v.Spec.PersistentVolumeReclaimPolicy, v.Spec.ClaimRef = corev1.PersistentVolumeReclaimRetain, nil
 	}), left())
 	b.works(kindVolume, "pvc-u-c")
-	b.wrote("update persistentvolumes pvc-u-c")
+	b.wrote("patch persistentvolumes pvc-u-c")
 }
 
 // TestEachDriverDeletesItsOwn.

@@ -20,12 +20,15 @@ import (
 	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
 var (
-	errGone  = errors.New("driver has gone")
-	errFault = errors.New("cannot be provisioned as it is")
-	errOpen  = errors.New("the intent of its creation is not resolved")
+	errGone     = errors.New("driver has gone")
+	errFault    = errors.New("cannot be provisioned as it is")
+	errNameHeld = errors.New("another claim's volume is being made with the same name")
+	errOpen     = errors.New("the intent of its creation is not resolved")
+	errStep     = errors.New("the provisioner does not know the step")
 )
 
 // create calls CreateVolume and saves the volume. It is repeated until the driver has given a final
@@ -53,11 +56,12 @@ func (p *provisioner) create(
 // CreateVolume again with the same arguments.
 func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
 	// The cache may not show the volume object yet. If it exists, its reclaim policy decides.
-	switch _, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, in.Name, metav1.GetOptions{}); {
-	case err == nil:
+	namesake, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, in.Name, metav1.GetOptions{})
+	switch {
+	case err == nil && provision.IsVolumeOf(in, namesake):
 		p.resolve(in)
 		return nil
-	case !apierrors.IsNotFound(err):
+	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("get volume %s: %w", in.Name, err)
 	}
 	secret, missing, err := kube.SecretDataLeft(ctx, p.Client, in.Secrets.Provision)
@@ -70,10 +74,34 @@ func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
 	if missing != nil {
 		c.Missing = missing.Error()
 	}
+	if err == nil {
+		if c.TakenBy, err = p.takenBy(ctx, in, c, namesake); err != nil {
+			return err
+		}
+	}
 	if err := p.settle(ctx, in, c, provision.AfterUndo(in, c), err); err != nil {
 		return fmt.Errorf("undo volume %s: %w", in.Name, err)
 	}
 	return nil
+}
+
+// takenBy returns the name of the object that has the volume that a driver has answered with, or "". The cache may not
+// show it yet: namesake is what the API server had before the call.
+func (p *provisioner) takenBy(
+	ctx context.Context, in *provision.Intent, c provision.Creation, namesake *corev1.PersistentVolume,
+) (string, error) {
+	if in.Node != "" {
+		// Another node may have made the object during the call.
+		now, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, in.Name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return "", fmt.Errorf("get volume %s: %w", in.Name, err)
+		}
+		namesake = now
+	}
+	if provision.IsSame(in, c.Volume, namesake) {
+		return namesake.Name, nil
+	}
+	return c.TakenBy, nil
 }
 
 // settle applies the decision about an answer; the answer to that is decided and settled in turn.
@@ -94,11 +122,11 @@ func (p *provisioner) settle(
 	case provision.Doubt:
 		p.doubtful.Store(in.Claim.UID, nil)
 	case provision.Save:
-		object, created, err := p.volumes.Ensure(ctx, provision.Object(in, c.Volume))
+		object, created, err := p.volumes.Ensure(ctx, p.object(in, c.Volume))
 		next := provision.AfterSave(in, c.Volume, provision.Saving{Object: object, Made: created, Err: err})
 		return p.settle(ctx, in, c, next, err)
 	case provision.Remove:
-		call, err := p.remove(ctx, &in.Claim, in.Driver, c.Volume.Handle, in.Secrets.Provision)
+		call, err := p.remove(csi.About(ctx, subjectOf(in)), &in.Claim, in.Driver, c.Volume.Handle, in.Secrets.Provision)
 		return p.settle(ctx, in, c, provision.AfterRemove(in, v.Problem, call), err)
 	case provision.Reselect:
 		if err := p.reschedule(ctx, c.Claim); err != nil {
@@ -109,6 +137,15 @@ func (p *provisioner) settle(
 		p.resolve(in)
 	}
 	return failure(in, v, cause)
+}
+
+// object returns the object of a volume, with what other controllers of this process would add to it.
+func (p *provisioner) object(in *provision.Intent, made provision.Answer) *corev1.PersistentVolume {
+	v := provision.Object(in, made, p.Identity)
+	if d, ok := p.Drivers.Get(in.Driver); ok && p.Attaches && d.Controller.PublishUnpublish {
+		v.Finalizers = append(v.Finalizers, volume.AttacherFinalizer(in.Driver))
+	}
+	return v
 }
 
 // try returns the try of a failed call of an intent. The next one waits for the back-off of the claim's key
@@ -148,7 +185,7 @@ func (p *provisioner) secret(ctx context.Context, in *provision.Intent) (map[str
 func (p *provisioner) ask(
 	ctx context.Context, in *provision.Intent, secret map[string]string,
 ) (c provision.Creation, release func(), err error) {
-	c.Volume, err = p.call(ctx, in, secret)
+	c.Volume, err = p.call(csi.About(ctx, subjectOf(in)), in, secret)
 	if c.Call, release = callOf(err), func() {}; err == nil {
 		c.TakenBy, release = p.holdHandle(in, c.Volume.Handle)
 	}
@@ -156,6 +193,10 @@ func (p *provisioner) ask(
 }
 
 func callOf(err error) provision.Call { return provision.Call{Answer: csi.AnswerOf(err)} }
+
+func subjectOf(in *provision.Intent) csi.Subject {
+	return csi.Subject{Volume: in.Name, Claim: in.Claim.Namespace + "/" + in.Claim.Name, Node: in.Node}
+}
 
 // call calls CreateVolume. All arguments come from the intent, so that a repeated call has the same.
 func (p *provisioner) call(
@@ -169,12 +210,9 @@ func (p *provisioner) call(
 		Name: in.Name, CapacityRange: &csipb.CapacityRange{RequiredBytes: in.Bytes}, Parameters: in.Parameters,
 		MutableParameters: in.Mutable, Secrets: secret,
 	}
-	for _, m := range in.Modes {
-		mode, err := csi.AccessMode([]corev1.PersistentVolumeAccessMode{m}, d.Controller.SingleNodeMultiWriter)
-		if err != nil {
-			return provision.Answer{}, status.Error(codes.InvalidArgument, err.Error())
-		}
-		r.VolumeCapabilities = append(r.VolumeCapabilities, csi.Capability(mode, in.Block, in.FSType, in.Options))
+	var err error
+	if r.VolumeCapabilities, err = capabilities(in, d); err != nil {
+		return provision.Answer{}, status.Error(codes.InvalidArgument, err.Error())
 	}
 	if in.Source != "" {
 		r.VolumeContentSource = &csipb.VolumeContentSource{
@@ -204,6 +242,19 @@ func (p *provisioner) call(
 		a.Segments = append(a.Segments, t.GetSegments())
 	}
 	return a, nil
+}
+
+// capabilities returns how the volume of an intent is to be used.
+func capabilities(in *provision.Intent, d *csi.Driver) ([]*csipb.VolumeCapability, error) {
+	var out []*csipb.VolumeCapability
+	for _, m := range in.Modes {
+		mode, err := csi.AccessMode([]corev1.PersistentVolumeAccessMode{m}, d.Controller.SingleNodeMultiWriter)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, csi.Capability(mode, in.Block, in.FSType, in.Options))
+	}
+	return out, nil
 }
 
 func segments(all []topology.Segment) []*csipb.Topology {

@@ -2,7 +2,6 @@ package provisioner
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -12,8 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
-	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
@@ -24,7 +24,7 @@ func (p *provisioner) reconcileVolume(ctx context.Context, name string) (control
 	if !ok {
 		return controller.Result{}, nil
 	}
-	if !p.log.ReadsAll && !p.log.knows(provision.DeleterOf(v), provision.MadeOn(v)) {
+	if !p.log.ReadsAll && !p.log.knows(provision.DeleterOf(v), provision.MadeOn(v)) || p.isOfOtherNode(v) {
 		return controller.Result{}, nil // it is for another process
 	}
 	reclaim, why := provision.Volume(p.gatherVolume(v))
@@ -38,10 +38,22 @@ func (p *provisioner) reconcileVolume(ctx context.Context, name string) (control
 
 func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeFacts {
 	f := provision.VolumeFactsOf(p.view, v)
-	if d, ok := p.Drivers.For(provision.DeleterOf(v), provision.MadeOn(v)); ok {
+	if d, ok := p.callerOf(provision.DeleterOf(v), v); ok {
 		f.Ours, f.Lacks = true, lacks(d)
 	}
 	return f
+}
+
+// callerOf returns the driver of a volume if this process calls it for the volume.
+func (p *provisioner) callerOf(driver string, v *corev1.PersistentVolume) (*csi.Driver, bool) {
+	d, ok := p.Drivers.Get(driver)
+	return d, ok && provision.IsIn(d.Scope, d.Place, v)
+}
+
+// isOfOtherNode says whether a volume is for the provisioner of another node.
+func (p *provisioner) isOfOtherNode(v *corev1.PersistentVolume) bool {
+	d, ok := p.Drivers.Get(provision.DeleterOf(v))
+	return ok && d.Place != nil && !provision.IsIn(d.Scope, d.Place, v)
 }
 
 func (p *provisioner) applyVolume(
@@ -49,11 +61,11 @@ func (p *provisioner) applyVolume(
 ) error {
 	switch reclaim {
 	case provision.Adopt:
-		return p.updateVolume(ctx, provision.Adopted(v))
+		return p.changeVolume(ctx, v, provision.Adopted(v))
 	case provision.Disown:
 		return p.disown(ctx, v)
 	case provision.Delete:
-		return p.deleteVolume(ctx, v)
+		return p.measuredDelete(v, func() error { return p.deleteVolume(ctx, v) })
 	case provision.Keep:
 	}
 	switch why.Reason {
@@ -78,14 +90,16 @@ func (p *provisioner) disown(ctx context.Context, v *corev1.PersistentVolume) er
 			return fmt.Errorf("retain volume %s: %w", v.Name, err)
 		}
 	}
-	return p.updateVolume(ctx, provision.Disowned(v))
+	return p.changeVolume(ctx, v, provision.Disowned(v))
 }
 
 // deleteVolume deletes the volume at the driver, then its object. After a crash between the two,
 // DeleteVolume is repeated, without effect.
 func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolume) error {
 	// The deletion cannot be undone, and a claim may have been bound to the volume since the
-	// cache's version. So the API server is asked first.
+	// cache's version. So the API server is asked first. To delete the object first, on the condition
+	// of its version, would save this request; but if the driver then refuses, the object could not be
+	// kept any more by setting its policy to Retain.
 	live, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, v.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -103,31 +117,14 @@ func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolu
 	if name := v.Annotations[volume.AnnDeletionSecretName]; name != "" {
 		secret = &corev1.SecretReference{Name: name, Namespace: v.Annotations[volume.AnnDeletionSecretNamespace]}
 	}
-	call, err := p.remove(ctx, v, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret)
+	about := csi.Subject{Volume: v.Name, Claim: cluster.ClaimOf(v)}
+	call, err := p.remove(csi.About(ctx, about), v, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret)
 	if err != nil {
 		p.Events.WarnWith(v, provision.DeleteFailed(v, call.Told()),
 			p.Try(controller.Key{Kind: kindVolume, Name: v.Name}).Notes())
 		return err
 	}
 	return p.deleteObject(ctx, live)
-}
-
-// unclaimed returns an error if the API server has the claim to which the volume is bound.
-func (p *provisioner) unclaimed(ctx context.Context, v *corev1.PersistentVolume) error {
-	ref := v.Spec.ClaimRef
-	if ref == nil {
-		return nil
-	}
-	claim, err := p.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("get claim of volume %s: %w", v.Name, err)
-	case bind.Together(claim, v):
-		return apierrors.NewConflict(corev1.Resource("persistentvolumeclaims"), claim.Name, nil)
-	}
-	return nil
 }
 
 // deleteObject deletes the object of a volume that its driver has deleted, and then removes, in one
@@ -138,27 +135,12 @@ func (p *provisioner) deleteObject(ctx context.Context, v *corev1.PersistentVolu
 			return err
 		}
 	}
-	patch, err := provision.Forgotten(v, p.Protects)
-	if err != nil {
-		return err
-	}
-	_, err = p.volumes.Patch(ctx, v, types.JSONPatchType, json.RawMessage(patch))
-	if apierrors.IsInvalid(err) {
-		// Another component has changed the finalizers meanwhile.
-		current, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, v.Name, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-			return nil
-		case err != nil:
-			return fmt.Errorf("get volume %s: %w", v.Name, err)
-		}
-		return p.updateVolume(ctx, provision.Disowned(current))
-	}
+	_, err := p.volumes.Patch(ctx, v, types.StrategicMergePatchType, provision.Forgotten(v, p.Protects))
 	return kube.IgnoreNotFound(err)
 }
 
-func (p *provisioner) updateVolume(ctx context.Context, v *corev1.PersistentVolume) error {
-	_, err := p.volumes.Update(ctx, v)
+func (p *provisioner) changeVolume(ctx context.Context, before, after *corev1.PersistentVolume) error {
+	_, err := p.volumes.Change(ctx, before, after)
 	return kube.IgnoreNotFound(err)
 }
 

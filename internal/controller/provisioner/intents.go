@@ -23,6 +23,8 @@ type Logs struct {
 	// OfDriver returns the place of the log of a driver that the process calls for more than the volumes of one node, in
 	// the namespace of Own; nil means that all intents are in Own.
 	OfDriver func(driver string) kube.LogPlace
+	// AnyName says that the name of Own is not known yet, so that the rights are those on every name.
+	AnyName bool
 	// ReadsAll says that the process may read the logs of all others in the namespace of Own: it speaks for drivers that
 	// nobody calls.
 	ReadsAll bool
@@ -51,7 +53,7 @@ func ofDriver(driver string) kube.LogPlace {
 // access returns the rights that writing the logs needs. The names of drivers' logs are not known before.
 func (l Logs) access() []kube.Access {
 	rights := l.Own.Access()
-	if l.OfDriver != nil {
+	if l.OfDriver != nil || l.AnyName {
 		for i := range rights {
 			rights[i].Names = nil
 		}

@@ -129,7 +129,7 @@ func TestRetainedWhileOthersMayKnow(t *testing.T) {
 	retained := unwanted(func(v *corev1.PersistentVolume) {
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	})
-	lets := "update persistentvolumes pvc-u-c"
+	lets := "patch persistentvolumes pvc-u-c"
 	for name, one := range map[string]struct {
 		logs  Logs
 		known string

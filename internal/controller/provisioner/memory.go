@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/queue"
 )
 
@@ -16,6 +17,9 @@ const lastPause = 5 * time.Minute
 // that were removed from claims. The same request is repeated after a back-off, whatever queues the
 // claim; a different one is sent at once.
 type refusals struct {
+	// retry bounds the pauses; zero values are the provisioner's own.
+	retry controller.Pace
+
 	mu  sync.Mutex
 	all map[types.UID]*refused
 }
@@ -40,7 +44,7 @@ func (r *refusals) add(claim types.UID, request string, now time.Time) {
 		one = &refused{until: map[string]time.Time{}}
 		r.all[claim] = one
 	}
-	one.until[request] = now.Add(queue.Backoff{Min: firstPause, Max: lastPause}.Pause(one.times))
+	one.until[request] = now.Add(r.retry.Retry(queue.Backoff{Min: firstPause, Max: lastPause}).Pause(one.times))
 	one.times++
 }
 

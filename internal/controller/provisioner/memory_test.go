@@ -39,6 +39,9 @@ func TestRefusals(t *testing.T) {
 	want(on("a", "4"), lastPause)
 	now = now.Add(lastPause)
 	want(on("a", "4"), 0)
+	r.retry.RetryMax = time.Second
+	r.add("u", on("c", "1"), now)
+	want(on("c", "1"), time.Second)
 	r.forget("u")
 	now = time.Unix(0, 0)
 	want(on("b", "5"), 0)

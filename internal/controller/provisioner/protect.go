@@ -53,11 +53,11 @@ func (p *provisioner) protectClaim(ctx context.Context, namespace, name string) 
 // releaseClaim removes the finalizer from a claim that is being deleted, if no clone of it is being
 // created.
 func (p *provisioner) releaseClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	driver, node := provision.ProvisionerOf(claim), volume.SelectedNode(claim.Annotations)
+	_, ours := p.Drivers.For(provision.ProvisionerOf(claim), volume.SelectedNode(claim.Annotations))
 	if v, ok := p.volumes.Get(claim.Spec.VolumeName); ok && v.Spec.CSI != nil {
-		driver, node = v.Spec.CSI.Driver, provision.MadeOn(v)
+		_, ours = p.callerOf(v.Spec.CSI.Driver, v)
 	}
-	if _, ours := p.Drivers.For(driver, node); !ours {
+	if !ours {
 		return nil
 	}
 	changed := provision.Released(claim, p.log.open())
@@ -100,6 +100,9 @@ func (p *provisioner) reconcileSnapshot(ctx context.Context, namespace, name str
 	if slices.ContainsFunc(p.log.open(), func(in *provision.Intent) bool { return in.Restores(namespace, name) }) {
 		return nil
 	}
+	if p.isRestoredElsewhere(namespace, name) {
+		return nil
+	}
 	s, err := p.snapshot(ctx, namespace, name)
 	if _, ours := p.Drivers.Get(s.Driver); err != nil || !s.Exists || s.Driver != "" && !ours {
 		return err
@@ -108,6 +111,24 @@ func (p *provisioner) reconcileSnapshot(ctx context.Context, namespace, name str
 		return err
 	}
 	return nil
+}
+
+// isRestoredElsewhere says whether the provisioner of another node may be creating a volume from a snapshot.
+func (p *provisioner) isRestoredElsewhere(namespace, name string) bool {
+	return slices.ContainsFunc(p.claims.List(), func(c *corev1.PersistentVolumeClaim) bool {
+		d, ok := p.Drivers.Get(provision.ProvisionerOf(c))
+		node := volume.SelectedNode(c.Annotations)
+		return ok && d.Place != nil && node != "" && node != d.Scope.Node && c.Spec.VolumeName == "" &&
+			c.Namespace == namespace && provision.IsSnapshot(c) && c.Spec.DataSource.Name == name
+	})
+}
+
+// releaseRestored queues the snapshot from which the volume of a claim was created on any node: the provisioner of each
+// node keeps the finalizer as long as another one may need it.
+func (p *provisioner) releaseRestored(claim *corev1.PersistentVolumeClaim) {
+	if d, ok := p.Drivers.Get(provision.ProvisionerOf(claim)); ok && d.Place != nil && provision.IsSnapshot(claim) {
+		p.Add(controller.Key{Kind: kindSnapshot, Namespace: claim.Namespace, Name: claim.Spec.DataSource.Name})
+	}
 }
 
 func (p *provisioner) enqueueSnapshots(ctx context.Context) error {

@@ -60,10 +60,11 @@ func DeclarationWith(intents Logs) controller.Declaration {
 		Outputs: append(intents.access(),
 			kube.Write("", "persistentvolumeclaims", "update").
 				Only(kube.Finalizer(volume.FinalizerCloning), kube.Annotation(volume.AnnAlphaSelectedNode)).
-				Shared("takes away a node on which there can be no volume", kube.Annotation(volume.AnnSelectedNode)),
-			kube.Write("", "persistentvolumes", "get", "create", "update", "patch", "delete").
+				Shared("takes away a node on which there can be no volume, and names its own beside a driver on each node",
+					kube.Annotation(volume.AnnSelectedNode)),
+			kube.Write("", "persistentvolumes", "get", "create", "patch", "delete").
 				Only(kube.Finalizer(volume.FinalizerProvisioner)).Shared(
-				"of a volume that its driver has deleted, in one write, if they are still what it has read",
+				"of a volume that its driver has deleted, in one write that names them",
 				kube.Finalizer(volume.FinalizerVolumeProtection), kube.Finalizer(volume.FinalizerAttacherPrefix+"*")),
 			kube.Write("", "secrets", "get"),
 			kube.Write("storage.k8s.io", "volumeattributesclasses", "get"),
@@ -83,8 +84,21 @@ type Options struct {
 	// Protects says whether the protection controller runs in this process, too. Then the
 	// provisioner removes the protection finalizer of a deleted volume together with its own.
 	Protects bool
+	// Attaches says whether the attacher runs in this process, too. Then the objects of volumes that can be attached
+	// are created with its finalizer, which it would otherwise add with a write of its own, and takes away.
+	Attaches bool
 	// Intents says where the intents are.
 	Intents Logs
+	// Choices are what the user of the provisioner has chosen.
+	Choices provision.Options
+	// WithoutTopology says that drivers are not told where a volume is to be.
+	WithoutTopology bool
+	// Contest says how claims are taken for which the provisioners of several nodes compete.
+	Contest Contest
+	// Identity is written to the attributes of volumes; "" for none.
+	Identity string
+	// Meter, if set, counts attempts.
+	Meter Meter
 	// Lateness is how long the driver of an unresolved intent may be missing before an event says
 	// so; 0 means ten seconds.
 	Lateness time.Duration
@@ -106,16 +120,23 @@ type provisioner struct {
 	missing sync.Map
 	// handles holds, by volume key, the names of the volumes whose objects are being written.
 	handles sync.Map
-	refused refusals
-	sources sources
+	// names holds, by driver and name of a volume, the UID of the claim whose intent has them; see holdName.
+	names sync.Map
+	// departed holds the UIDs of claims that were seen to go while a volume refers to them.
+	departed sync.Map
+	refused  refusals
+	sources  sources
+	// contests holds when this process may take claims.
+	contests contests
 }
 
 // New returns the provisioner. It must be made before the caches start.
 func New(env controller.Env, o Options) *controller.Controller {
 	p := &provisioner{
-		Env: env, Options: o, log: newIntents(env.Client, o),
+		Env: env, Options: o, log: newIntents(env.Client, o), refused: refusals{retry: env.Pace},
 		Controller: &controller.Controller{
-			Declaration: DeclarationWith(o.Intents), Workers: workers, Places: places, RetryMin: firstPause, Log: env.Log,
+			Declaration: DeclarationWith(o.Intents), Workers: workers, Places: places, RetryMin: firstPause,
+			Pace: env.Pace, Log: env.Log,
 		},
 		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client),
 		view: cluster.View{
@@ -127,12 +148,16 @@ func New(env controller.Env, o Options) *controller.Controller {
 	p.Add(controller.Key{Kind: kindLog})
 	p.Add(controller.Key{Kind: kindSnapshot})
 	p.watch()
+	if o.Meter != nil {
+		o.Meter.Intents(func() int { return len(p.log.open()) })
+	}
 	p.Drivers.Subscribe(p.driverAppeared)
 	p.Requests.Serve(p.serves, p.enqueueClaim)
 	return p.Controller
 }
 
 func (p *provisioner) watch() {
+	p.claims.BeforeDelete(p.claimDeparts)
 	p.claims.Watch(p.claimChanged)
 	p.volumes.Watch(p.volumeChanged)
 	p.Caches.Classes().Watch(func(_, class *storagev1.StorageClass) {
@@ -176,11 +201,9 @@ func (p *provisioner) enqueueClaim(uid types.UID) {
 }
 
 func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) {
-	if before != nil && (after == nil || after.Spec.VolumeName != before.Spec.VolumeName) {
-		// A volume is not deleted while a claim names it, so these may be deleted now.
-		for _, v := range p.volumes.By(cluster.VolumesByClaim, cluster.Key(before)) {
-			p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
-		}
+	p.enqueueUnclaimed(before, after)
+	if after == nil || after.Spec.VolumeName != "" || volume.SelectedNode(after.Annotations) != "" {
+		p.contests.forget(controller.Latest(before, after).UID)
 	}
 	switch {
 	case after == nil:
@@ -195,6 +218,7 @@ func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) 
 			for _, c := range p.claims.By(cluster.UnboundBySource, cluster.Key(after)) {
 				p.enqueueClaim(c.UID)
 			}
+			p.releaseRestored(after)
 		}
 	default:
 		p.enqueueClaim(after.UID)
@@ -202,7 +226,8 @@ func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) 
 }
 
 // volumeChanged queues the volume and the claim to which it refers.
-func (p *provisioner) volumeChanged(_, v *corev1.PersistentVolume) {
+func (p *provisioner) volumeChanged(before, v *corev1.PersistentVolume) {
+	p.forgetDeparted(before, v)
 	if v == nil {
 		return
 	}
@@ -262,6 +287,11 @@ func (p *provisioner) load(ctx context.Context) error {
 		p.inherited.Store(types.UID(uid), nil)
 		p.enqueueClaim(types.UID(uid))
 	}
+	if len(open) > 0 {
+		for _, in := range p.log.open() {
+			p.names.LoadOrStore(nameKey(in), in.Claim.UID)
+		}
+	}
 	return err
 }
 
@@ -277,7 +307,7 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 	if !exists && !open {
 		return controller.Result{}, nil
 	}
-	known := provision.Memory{Asked: p.Requests.Asked(types.UID(uid))}
+	known := provision.Memory{Asked: p.Requests.Asked(types.UID(uid)), Options: p.Choices}
 	if open {
 		var err error
 		if known.Intent, err = provision.ParseIntent(text); err != nil {
@@ -303,6 +333,12 @@ func (p *provisioner) waits(claim *corev1.PersistentVolumeClaim, plan provision.
 	}
 	if plan.Intent != nil && plan.Because.Reason == volume.ReasonDriverMissing {
 		return p.awaitDriver(plan), true
+	}
+	if plan.Full {
+		plan.Wait = p.contests.again(claim.UID, p.Contest)
+	}
+	if plan.Wait > 0 {
+		return controller.Result{After: plan.Wait}, true
 	}
 	pause := p.enterCreateLane(plan)
 	return controller.Result{After: pause}, pause > 0
@@ -363,46 +399,12 @@ func (p *provisioner) pause(claim *corev1.PersistentVolumeClaim, plan provision.
 	return 0
 }
 
-// gather adds the facts from the driver's capabilities and from the API server.
-func (p *provisioner) gather(ctx context.Context, f provision.ClaimFacts) (provision.ClaimFacts, error) {
-	d, ok := p.Drivers.Get(f.Driver)
-	if !ok {
-		return f, nil
-	}
-	f.Scope, f.Lacks = d.Scope, lacks(d)
-	f.Ours = f.Settles() || creates(d.Scope, f.Claim)
-	if !f.Ours || f.Lacks != "" || f.Settles() {
-		return f, nil
-	}
-	if f.Topology = d.Plugin.AccessibilityConstraints; f.Topology {
-		f.Places = f.PlacesOf(p.view)
-	}
-	f.Source.Clones, f.Source.Restores, f.Modifies = d.Controller.Clone, d.Controller.Snapshot, d.Controller.Modify
-	var err error
-	if f.Source.Restores && provision.IsSnapshot(f.Claim) {
-		if f.Source.Snapshot, err = p.snapshot(ctx, f.Claim.Namespace, f.Claim.Spec.DataSource.Name); err != nil {
-			return f, err
-		}
-	}
-	f.Attributes, err = p.attributes(ctx, f.Claim)
-	return f, err
-}
-
-// lacks returns the name of a capability that the driver lacks and that creating and deleting
-// volumes requires; "" if it has all of them.
-func lacks(d *csi.Driver) string {
-	switch {
-	case !d.Plugin.ControllerService:
-		return "CONTROLLER_SERVICE"
-	case !d.Controller.CreateDelete:
-		return "CREATE_DELETE_VOLUME"
-	}
-	return ""
-}
-
 func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan) error {
 	switch plan.Step {
 	case provision.Record, provision.Create:
+		if err := p.holdName(plan.Intent); err != nil {
+			return err
+		}
 		// The Secret is read first: without it, a volume could not be deleted again.
 		secret, err := p.secret(ctx, plan.Intent)
 		if err != nil {
@@ -411,14 +413,25 @@ func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeC
 		if err := p.record(ctx, plan); err != nil {
 			return err
 		}
-		return p.create(ctx, claim, plan, secret)
+		return p.measured(claim, func() error { return p.create(ctx, claim, plan, secret) })
 	case provision.Undo:
+		if err := p.holdName(plan.Intent); err != nil {
+			return err
+		}
 		return p.undo(ctx, plan.Intent)
 	case provision.Finish:
 		p.resolve(plan.Intent)
 		return nil
+	case provision.Take:
+		return p.take(ctx, claim, plan.Node)
 	case provision.Nothing:
+		return p.wait(ctx, claim, plan)
 	}
+	return fmt.Errorf("%w %d", errStep, plan.Step)
+}
+
+// wait tells why nothing is done for a claim now, and has it looked at again if nothing will tell when that is over.
+func (p *provisioner) wait(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan) error {
 	if claim != nil {
 		p.tell(claim, plan)
 	}
@@ -464,6 +477,7 @@ func (p *provisioner) resolve(in *provision.Intent) {
 	p.doubtful.Delete(in.Claim.UID)
 	p.missing.Delete(in.Claim.UID)
 	p.log.done(string(in.Claim.UID))
+	p.names.CompareAndDelete(nameKey(in), in.Claim.UID)
 	pause := sweepPause
 	if _, inherited := p.inherited.LoadAndDelete(in.Claim.UID); inherited {
 		pause = 0 // it has waited long enough
@@ -476,20 +490,4 @@ func (p *provisioner) resolve(in *provision.Intent) {
 func (p *provisioner) reschedule(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	_, err := p.claims.Update(ctx, provision.Unselected(claim))
 	return err
-}
-
-// holdHandle reserves a handle for the intent's volume until release is called. It returns the name
-// of another volume that has the handle or is being saved with it, or "".
-func (p *provisioner) holdHandle(in *provision.Intent, handle string) (taken string, release func()) {
-	key := volume.Key(in.Driver, handle)
-	if other, held := p.handles.LoadOrStore(key, in.Name); held {
-		return other.(string), func() {}
-	}
-	release = func() { p.handles.Delete(key) }
-	for _, v := range p.volumes.By(cluster.VolumesByHandle, key) {
-		if v.Name != in.Name {
-			return v.Name, release
-		}
-	}
-	return "", release
 }

@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -78,5 +80,19 @@ func TestASlowDriver(t *testing.T) {
 	b.works(kindClaim, "u-c")
 	if !told {
 		t.Error("not told during the call")
+	}
+}
+
+// TestAStepThatIsNotKnown: it fails with an error that names it, without a call and without a panic.
+func TestAStepThatIsNotKnown(t *testing.T) {
+	t.Parallel()
+	p := &provisioner{}
+	plan := provision.Plan{Step: 99}
+	if result, waits := p.waits(claim("c"), plan); waits {
+		t.Errorf("it waits: %+v", result)
+	}
+	err := p.apply(t.Context(), claim("c"), plan)
+	if !errors.Is(err, errStep) || !strings.Contains(err.Error(), "99") {
+		t.Errorf("%v, want an error that names the step", err)
 	}
 }

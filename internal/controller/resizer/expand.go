@@ -34,7 +34,7 @@ func (r *resizer) expand(ctx context.Context, f resize.Facts, p resize.Plan) (co
 	if v.Warn {
 		r.Events.WarnWith(claim, v.Because, r.tried(claim, v).Notes())
 	}
-	claim, err := r.write(ctx, claim, v)
+	claim, err := r.write(ctx, f, v)
 	if err != nil {
 		return controller.Result{}, err
 	}
@@ -57,17 +57,17 @@ func (r *resizer) tried(claim *corev1.PersistentVolumeClaim, v resize.Verdict) r
 
 // write writes the decided objects, and returns the newest version of the claim.
 func (r *resizer) write(
-	ctx context.Context, claim *corev1.PersistentVolumeClaim, v resize.Verdict,
+	ctx context.Context, f resize.Facts, v resize.Verdict,
 ) (*corev1.PersistentVolumeClaim, error) {
 	if v.Volume != nil {
-		if _, err := r.volumes.Update(ctx, v.Volume); err != nil {
+		if _, err := r.volumes.Change(ctx, f.Volume, v.Volume); err != nil {
 			return nil, err
 		}
 	}
 	if v.Claim == nil {
-		return claim, nil
+		return f.Claim, nil
 	}
-	return r.claims.UpdateStatus(ctx, v.Claim)
+	return r.claims.Change(ctx, f.Claim, v.Claim, status)
 }
 
 func (r *resizer) call(
@@ -85,6 +85,7 @@ func (r *resizer) call(
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", v.Name, err)
 	}
+	ctx = csi.About(ctx, csi.Subject{Volume: v.Name, Claim: cluster.ClaimOf(v)})
 	return d.ControllerClient().ControllerExpandVolume(ctx, &csipb.ControllerExpandVolumeRequest{
 		VolumeId: v.Spec.CSI.VolumeHandle, Secrets: secret, CapacityRange: &csipb.CapacityRange{RequiredBytes: size.Value()},
 		VolumeCapability: csi.Capability(mode, cluster.IsBlock(v.Spec.VolumeMode), v.Spec.CSI.FSType, v.Spec.MountOptions),

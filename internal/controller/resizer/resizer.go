@@ -22,6 +22,8 @@ const (
 	// places is the number of calls that may be in flight at each driver; one namespace may have
 	// half of them.
 	places = 20
+	// status is the subresource of a claim that is written.
+	status = "status"
 )
 
 // Declaration is what the controller reads and writes.
@@ -30,9 +32,9 @@ func Declaration() controller.Declaration {
 		Name:   "resizer",
 		Inputs: kube.Read("", "persistentvolumeclaims", "persistentvolumes"),
 		Outputs: []kube.Access{
-			kube.Write("", "persistentvolumeclaims/status", "update").Only("status.allocatedResources").
+			kube.Write("", "persistentvolumeclaims/status", "patch").Only("status.allocatedResources").
 				Shared("until the node has its turn, over the version that it has read", sharedFields()...),
-			kube.Write("", "persistentvolumes", "update").
+			kube.Write("", "persistentvolumes", "patch").
 				Only("spec.capacity", kube.Annotation(volume.AnnPreResizeCapacity)),
 			kube.Write("", "secrets", "get"),
 		},
@@ -64,7 +66,8 @@ func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 	r := &resizer{
 		Env: env, drivers: drivers, memory: newMemory(),
 		Controller: &controller.Controller{
-			Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log,
+			Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond,
+			Pace: env.Pace, Log: env.Log,
 		},
 		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client),
 	}
@@ -150,7 +153,7 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 	claim := f.Claim
 	switch p.Step {
 	case resize.Begin:
-		got, err := r.claims.UpdateStatus(ctx, resize.Started(claim, p.Size, metav1.Now()))
+		got, err := r.claims.Change(ctx, claim, resize.Started(claim, p.Size, metav1.Now()), status)
 		if err != nil {
 			return controller.Result{}, err
 		}
@@ -159,7 +162,7 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 		f.Claim = got
 		return r.expand(ctx, f, p)
 	case resize.Settle:
-		got, err := r.volumes.Update(ctx, resize.Settled(f.Volume))
+		got, err := r.volumes.Change(ctx, f.Volume, resize.Settled(f.Volume))
 		if err != nil {
 			return controller.Result{}, err
 		}

@@ -3,6 +3,7 @@ package snapshotter
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -37,6 +38,7 @@ func BindingDeclaration() controller.Declaration {
 			volume.ResourceSnapshots, volume.ResourceSnapshotContents, volume.ResourceSnapshotClasses)...),
 		Outputs: []kube.Access{
 			kube.Write("", "persistentvolumeclaims", "update").Only(kube.Finalizer(volume.FinalizerSnapshotSource)),
+			kube.Write("", "nodes", "list"),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshots, "get", "patch").
 				Only("spec.volumeSnapshotClassName", kube.Finalizer(volume.FinalizerSnapshotAsSource),
 					kube.Finalizer(volume.FinalizerSnapshotBound)),
@@ -57,14 +59,19 @@ type binding struct {
 	classes   *kube.Cache[*snapshotv1.VolumeSnapshotClass]
 	claims    kube.Writer[*corev1.PersistentVolumeClaim]
 	volumes   *kube.Cache[*corev1.PersistentVolume]
+	// distributed says that each node has a snapshotter of its own.
+	distributed bool
 	// view finds the facts in these caches.
 	view cluster.View
 }
 
 // NewBinding returns the snapshot-controller. It must be made before the caches start.
-func NewBinding(env controller.Env) *controller.Controller {
+func NewBinding(env controller.Env, distributed bool) *controller.Controller {
 	c := &binding{
-		Env: env, Controller: &controller.Controller{Declaration: BindingDeclaration(), Workers: 50, Log: env.Log},
+		Env: env, distributed: distributed,
+		Controller: &controller.Controller{
+			Declaration: BindingDeclaration(), Workers: 50, Pace: env.Pace, Log: env.Log,
+		},
 		snapshots: env.Caches.WriteSnapshots(env.Client), contents: env.Caches.WriteContents(env.Client),
 		classes: env.Caches.SnapshotClasses(), claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.Volumes(),
 	}
@@ -126,7 +133,7 @@ func (c *binding) apply(ctx context.Context, f snapshot.Facts, p snapshot.Plan) 
 	case snapshot.WriteClaim:
 		_, err = c.claims.Update(ctx, p.Claim)
 	case snapshot.CreateContent:
-		_, _, err = c.contents.Ensure(ctx, p.Content)
+		err = c.create(ctx, f, p.Content)
 	case snapshot.WriteContent:
 		_, err = c.contents.Change(ctx, f.Content, p.Content)
 	case snapshot.DeleteContent:
@@ -136,6 +143,19 @@ func (c *binding) apply(ctx context.Context, f snapshot.Facts, p snapshot.Plan) 
 	if err == nil {
 		c.tell(f.Snapshot, p)
 	}
+	return err
+}
+
+// create creates a content. Nodes are asked for only then, and only if each has a snapshotter of its own.
+func (c *binding) create(ctx context.Context, f snapshot.Facts, content *snapshotv1.VolumeSnapshotContent) error {
+	if c.distributed {
+		nodes, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return fmt.Errorf("list nodes, of which one takes snapshot %s: %w", f.Snapshot.Name, err)
+		}
+		content = snapshot.OnNode(content, f.Volume, nodes.Items)
+	}
+	_, _, err := c.contents.Ensure(ctx, content)
 	return err
 }
 

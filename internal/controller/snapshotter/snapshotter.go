@@ -1,6 +1,7 @@
 package snapshotter
 
 import (
+	"cmp"
 	"context"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -30,7 +31,8 @@ func Declaration() controller.Declaration {
 		Inputs: kube.Read(volume.GroupSnapshot, volume.ResourceSnapshotContents, volume.ResourceSnapshotClasses),
 		Outputs: []kube.Access{
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents, "patch").
-				Only(kube.Annotation(volume.AnnSnapshotCreating), kube.Annotation(volume.AnnSnapshotParameters)).
+				Only(kube.Annotation(volume.AnnSnapshotCreating), kube.Annotation(volume.AnnSnapshotParameters),
+					kube.Annotation(volume.AnnSnapshotName)).
 				Shared("with the intent to take a snapshot, if somebody has removed it, and away when the driver keeps nothing",
 					kube.Finalizer(volume.FinalizerContentBound)),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents+"/status", "patch").
@@ -42,13 +44,14 @@ func Declaration() controller.Declaration {
 
 // snapshotter has drivers take and delete snapshots.
 type snapshotter struct {
+	options  snapshot.Options
 	contents kube.Writer[*snapshotv1.VolumeSnapshotContent]
 	classes  *kube.Cache[*snapshotv1.VolumeSnapshotClass]
 }
 
 // New returns the snapshotter for the drivers of a set. It must be made before the caches start.
-func New(env controller.Env, drivers *csi.Set) *controller.Controller {
-	s := &snapshotter{contents: env.Caches.WriteContents(env.Client), classes: env.Caches.SnapshotClasses()}
+func New(env controller.Env, drivers *csi.Set, o snapshot.Options) *controller.Controller {
+	s := &snapshotter{options: o, contents: env.Caches.WriteContents(env.Client), classes: env.Caches.SnapshotClasses()}
 	loop := &contents.Loop[*snapshotv1.VolumeSnapshotContent]{Env: env, Drivers: drivers, Kind: s, Writer: s.contents}
 	s.classes.Watch(func(_, class *snapshotv1.VolumeSnapshotClass) {
 		if class != nil {
@@ -60,23 +63,25 @@ func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 
 // matters is what of a content its driver is to be asked for.
 type matters struct {
-	uid, ref                                   types.UID
-	deleted                                    bool
-	policy                                     snapshotv1.DeletionPolicy
-	class, going, secret, vault, node, ofGroup string
+	uid, ref                                       types.UID
+	deleted                                        bool
+	policy                                         snapshotv1.DeletionPolicy
+	class, going, secret, vault, node, ofGroup, of string
 }
 
 // About returns what a content is about.
 func (s *snapshotter) About(c *snapshotv1.VolumeSnapshotContent) contents.About {
 	noted := func(key string) string { return c.Annotations[key] }
+	ref := c.Spec.VolumeSnapshotRef
 	return contents.About{
-		Driver: c.Spec.Driver, Home: snapshot.Home(c), Call: "snapshot", Namespace: c.Spec.VolumeSnapshotRef.Namespace,
+		Driver: c.Spec.Driver, Home: cmp.Or(s.options.Node, snapshot.Home(c)), Call: "snapshot",
+		Namespace: ref.Namespace, Name: ref.Name,
 		Matters: matters{
-			uid: c.UID, ref: c.Spec.VolumeSnapshotRef.UID, deleted: c.DeletionTimestamp != nil,
+			uid: c.UID, ref: ref.UID, deleted: c.DeletionTimestamp != nil,
 			policy: c.Spec.DeletionPolicy, class: ptr.Deref(c.Spec.VolumeSnapshotClassName, ""),
 			going: noted(volume.AnnSnapshotDeleting), secret: noted(volume.AnnSnapshotSecretName),
 			vault: noted(volume.AnnSnapshotSecretNamespace), node: noted(volume.AnnProvisionedOn),
-			ofGroup: noted(volume.AnnGroupSnapshotHandle),
+			ofGroup: noted(volume.AnnGroupSnapshotHandle), of: c.Labels[volume.LabelSnapshotsOf],
 		},
 	}
 }
@@ -85,11 +90,14 @@ func (s *snapshotter) About(c *snapshotv1.VolumeSnapshotContent) contents.About 
 func (s *snapshotter) Plan(
 	c *snapshotv1.VolumeSnapshotContent, d *csi.Driver, known snapshot.Known,
 ) snapshot.DriverPlan {
-	f := snapshot.DriverFacts{Content: c, Known: known, Now: metav1.Now()}
+	f := snapshot.DriverFacts{Content: c, Known: known, Options: s.options, Now: metav1.Now()}
 	if name := c.Spec.VolumeSnapshotClassName; name != nil {
 		f.Class, _ = s.classes.Get(*name)
 	}
-	if d != nil {
+	if s.options.NameLength > 0 {
+		f.Rivals = snapshot.RivalsOf(s.options, c.Spec.Driver, s.contents.By(cluster.ContentsByDriver, c.Spec.Driver))
+	}
+	if d != nil && s.options.Has(c) {
 		f.Ours, f.Takes = true, d.Controller.Snapshot
 		f.Lists, f.Gets = d.Controller.ListSnapshots, d.Controller.GetSnapshot
 	}

@@ -2,18 +2,21 @@ package snapshotter
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/controller/drivertest"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -53,8 +56,8 @@ func setting() drivertest.Setting {
 	config.Controller.Snapshot, config.Controller.ListSnapshots, config.Controller.GetSnapshot = true, true, true
 	return drivertest.Setting{
 		Driver: config,
-		Build: func(env controller.Env, drivers *csi.Set, _ func(string) string) *controller.Controller {
-			return New(env, drivers)
+		Build: func(env controller.Env, drivers *csi.Set, option func(string) string) *controller.Controller {
+			return New(env, drivers, chosen(option))
 		},
 		Usual: []proto.Message{
 			request(), &csipb.DeleteSnapshotRequest{SnapshotId: handle, Secrets: map[string]string{"key": "value"}},
@@ -67,10 +70,24 @@ func setting() drivertest.Setting {
 					"handle": func(c *snapshotv1.VolumeSnapshotContent, handle string) {
 						c.Spec.Source = snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: ptr.To(handle)}
 					},
+					"uid": func(c *snapshotv1.VolumeSnapshotContent, uid string) {
+						c.UID, c.Spec.VolumeSnapshotRef.UID = types.UID(uid), types.UID(uid)
+					},
+					"of": func(c *snapshotv1.VolumeSnapshotContent, node string) {
+						c.Labels = map[string]string{volume.LabelSnapshotsOf: node}
+					},
 					"node": func(c *snapshotv1.VolumeSnapshotContent, node string) { c.Annotations[volume.AnnProvisionedOn] = node },
 				}),
 			"class":  drivertest.Object(class, nil, nil),
 			"secret": drivertest.Object(secret, nil, nil),
 		},
+	}
+}
+
+// chosen returns the options of a script.
+func chosen(option func(string) string) snapshot.Options {
+	length, _ := strconv.Atoi(option("length"))
+	return snapshot.Options{
+		NamePrefix: option("prefix"), NameLength: length, ExtraMetadata: option("metadata") != "", Node: option("node"),
 	}
 }

@@ -3,10 +3,21 @@ package snapshotter
 import (
 	"testing"
 
+	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/kube/kubetest/story"
 )
 
-// TestStories: what the snapshot-controller does about snapshots, contents and claims.
+// TestStories: what the snapshot-controller does about snapshots, contents and claims. The command distributed, before
+// start, is for drivers of which each node has a snapshotter.
 func TestStories(t *testing.T) {
-	story.Run(t, func(*story.Scene) story.Cast { return story.Cast{Controller: NewBinding} })
+	story.Run(t, func(*story.Scene) story.Cast {
+		distributed := false
+		return story.Cast{
+			Controller: func(e controller.Env) *controller.Controller { return NewBinding(e, distributed) },
+			Commands: map[string]func([]string) error{"distributed": func([]string) error {
+				distributed = true
+				return nil
+			}},
+		}
+	})
 }

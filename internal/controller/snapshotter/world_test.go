@@ -53,6 +53,7 @@ func contentStates() contentState {
 		"retained": func(c *snapshotv1.VolumeSnapshotContent) {
 			c.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
 		},
+		"named": func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[volume.AnnSnapshotName] = "shot-u" },
 		"loose": func(c *snapshotv1.VolumeSnapshotContent) { c.Finalizers = []string{foreign} },
 		"bare":  func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = nil },
 		"given": func(c *snapshotv1.VolumeSnapshotContent) {

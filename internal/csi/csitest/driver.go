@@ -189,9 +189,8 @@ func (d *Driver) Restart() {
 }
 
 // Dial returns the driver as those know it who call it, until the test ends.
-func (d *Driver) Dial() *csi.Driver {
+func (d *Driver) Dial(opts ...csi.Option) *csi.Driver {
 	d.t.Helper()
-	var opts []csi.Option
 	if d.Socket == "" {
 		opts = append(opts, csi.WithDialer(d.dialMemory))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"volplane.dev/volplane/internal/csi"
 )
@@ -21,6 +22,10 @@ type Keeping struct {
 	Plugins string
 	// Dir is the directory of registration sockets.
 	Dir string
+	// Timeout is the time limit of a question for the driver's name; 0 means that of other calls.
+	Timeout time.Duration
+	// Announced is called with the driver's name before each registration, unless it is nil.
+	Announced func(driver string)
 	// Patient, NodeOnly and Changes are as in Registrar.
 	Patient  bool
 	NodeOnly bool
@@ -45,7 +50,8 @@ func (k Keeping) Run(ctx context.Context) error {
 }
 
 func (k Keeping) await(ctx context.Context) (*csi.Driver, error) {
-	d, err := csi.Await(ctx, k.Socket, csi.LogNotReady(k.Log, k.Socket), csi.WithNameOnly())
+	d, err := csi.Await(ctx, k.Socket, csi.LogNotReady(k.Log, k.Socket), csi.WithNameOnly(),
+		csi.WithNameTimeout(k.Timeout))
 	if err == nil && k.Name != "" && csi.CheckIs(d, k.Name) != nil {
 		return nil, errors.Join(d.Close(), csi.CheckIs(d, k.Name))
 	}
@@ -60,6 +66,9 @@ func (k Keeping) once(ctx context.Context, d *csi.Driver) (next *csi.Driver, err
 	endpoint := k.Endpoint
 	if endpoint == "" {
 		endpoint = filepath.Join(k.Plugins, d.Name, "csi.sock")
+	}
+	if k.Announced != nil {
+		k.Announced(d.Name)
 	}
 	ended := make(chan error, 1)
 	go func() {

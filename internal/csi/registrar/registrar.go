@@ -27,6 +27,8 @@ const (
 	stopTimeout = time.Second
 	// maxRequest is the size limit of an agent's request, in bytes.
 	maxRequest = 64 << 10
+	// connectionBuffer is the size of the buffers of a connection, in bytes. gRPC's own are eight times as large.
+	connectionBuffer = 4 << 10
 )
 
 var (
@@ -144,7 +146,8 @@ func (r Registrar) announce(ctx context.Context) (removed bool, err error) {
 	changed, stop := r.changes()
 	defer stop()
 	refused, failed := make(chan error, 1), make(chan error, 1)
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest))
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.ReadBufferSize(connectionBuffer),
+		grpc.WriteBufferSize(connectionBuffer))
 	registerapi.RegisterRegistrationServer(server, &service{Registrar: r, refused: refused})
 	go func() { failed <- server.Serve(socket) }()
 	// The agent gets the answer to its last request.

@@ -257,7 +257,7 @@ func Failed(a *storagev1.VolumeAttachment, detaching bool, cause string) volume.
 	if detaching {
 		b.Reason, state = volume.ReasonFailedDetach, "detached from"
 	}
-	b.Message = Name(a) + " is not " + state + " node " + a.Spec.NodeName + ": " + cause
+	b.Message = Name(a) + " is not " + state + " node " + a.Spec.NodeName + " by driver " + a.Spec.Attacher + ": " + cause
 	return b
 }
 

@@ -394,11 +394,13 @@ func text(t *testing.T, p Plan, claim *corev1.PersistentVolumeClaim, volumes ...
 		}
 	}
 	var b strings.Builder
+	beside := ""
 	wrote := func(what, status string, o metav1.Object) {
-		fmt.Fprintf(&b, "write %s%s\n%s", what, status, golden.Change(t, now[what], o))
+		fmt.Fprintf(&b, "write %s%s%s\n%s", what, status, beside, golden.Change(t, now[what], o))
 		now[what] = o
 	}
 	for _, w := range p.Writes {
+		beside = map[bool]string{true: ", at the same time"}[w.Beside]
 		switch {
 		case w.Volume != nil:
 			wrote("volume "+w.Volume.Name, "", w.Volume)

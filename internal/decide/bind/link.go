@@ -12,8 +12,9 @@ import (
 )
 
 // Link returns the writes that bind a claim to a volume, without those that were done before: the
-// volume's reference, its phase, the claim's reference, its status. In this order, after a crash
-// between two writes no other claim can take the volume, and the next decision does the rest (S4).
+// volume's reference, its phase and the claim's reference at the same time, the claim's status. In this order, after a
+// crash between two writes no other claim can take the volume, and the next decision does the rest (S4); and a claim
+// that is Bound has a volume that is.
 func Link(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Plan {
 	p := wait(volume.ReasonBound, Silent, "", "claim "+claim.Namespace+"/"+claim.Name+" is bound to volume "+v.Name)
 	v = linkVolume(&p, claim, v)
@@ -68,7 +69,8 @@ func linkClaim(p *Plan, claim *corev1.PersistentVolumeClaim, v *corev1.Persisten
 	if claim.Spec.VolumeName == c.Spec.VolumeName && maps.Equal(claim.Annotations, c.Annotations) {
 		return claim
 	}
-	p.Writes = append(p.Writes, Write{Claim: c})
+	beside := len(p.Writes) > 0 && p.Writes[len(p.Writes)-1].VolumeStatus != nil
+	p.Writes = append(p.Writes, Write{Claim: c, Beside: beside})
 	return c
 }
 

@@ -16,15 +16,18 @@ const (
 	Warning
 )
 
-// Write is one write. Exactly one field is set: the object to write, or whose status to write.
+// Write is one write. Exactly one object is set: the one to write, or whose status to write.
 type Write struct {
 	Volume, VolumeStatus *corev1.PersistentVolume
 	Claim, ClaimStatus   *corev1.PersistentVolumeClaim
+	// Beside says that the write may be made at the same time as the one before, which is that of a volume's status:
+	// whichever of them a crash leaves out, the next decision makes it.
+	Beside bool
 }
 
 // Plan is a decision.
 type Plan struct {
-	// Writes are the writes to do, in this order.
+	// Writes are the writes to do, in this order but for those that may be made beside others.
 	Writes  []Write
 	Because volume.Because
 	Event   Event

@@ -40,7 +40,7 @@ func zone(z string) topology.Segment { return topology.Segment{"zone": z} }
 
 // object is the one that we make for the class "fast".
 func object(s topology.Segment, change ...func(*storagev1.CSIStorageCapacity)) *storagev1.CSIStorageCapacity {
-	o := Told(Item{class("fast"), s}, nil, Answer{Available: 10 << 30}).Write
+	o := Told(Item{Class: class("fast"), Segment: s}, nil, Answer{Available: 10 << 30}).Write
 	o.ResourceVersion = "1"
 	for _, f := range change {
 		f(o)
@@ -170,7 +170,7 @@ func TestDrivers(t *testing.T) {
 }
 
 func TestAnswers(t *testing.T) {
-	item := Item{class("fast"), zone("a")}
+	item := Item{Class: class("fast"), Segment: zone("a")}
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -349,15 +349,15 @@ func TestRoomier(t *testing.T) {
 func TestNames(t *testing.T) {
 	seen := map[string]string{}
 	for _, i := range []Item{
-		{class("fast"), nil},
-		{class("slow"), nil},
-		{class("fast", anothers), nil},
-		{class("fast"), zone("a")},
-		{class("fast"), zone("b")},
-		{class("fast"), topology.Segment{"zone": "a", "rack": "1"}},
-		{class("fast"), topology.Segment{`zone" "`: "a"}},
-		{class("fast"), topology.Segment{"zone": `a" "rack"="1`}},
-		{class(`fast" "zone"="a`), nil},
+		{Class: class("fast"), Segment: nil},
+		{Class: class("slow"), Segment: nil},
+		{Class: class("fast", anothers), Segment: nil},
+		{Class: class("fast"), Segment: zone("a")},
+		{Class: class("fast"), Segment: zone("b")},
+		{Class: class("fast"), Segment: topology.Segment{"zone": "a", "rack": "1"}},
+		{Class: class("fast"), Segment: topology.Segment{`zone" "`: "a"}},
+		{Class: class("fast"), Segment: topology.Segment{"zone": `a" "rack"="1`}},
+		{Class: class(`fast" "zone"="a`), Segment: nil},
 	} {
 		name, what := i.Name(), i.Class.Provisioner+" "+i.String()
 		if other := seen[name]; other != "" {
@@ -367,7 +367,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s is %q", what, name)
 		}
 	}
-	if a, b := (Item{class("fast"), nil}).Name(), (Item{class("fast"), topology.Segment{}}).Name(); a != b {
+	none, empty := Item{Class: class("fast")}, Item{Class: class("fast"), Segment: topology.Segment{}}
+	if a, b := none.Name(), empty.Name(); a != b {
 		t.Errorf("the empty segment is %s and %s", a, b)
 	}
 }

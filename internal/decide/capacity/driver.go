@@ -29,6 +29,8 @@ type Facts struct {
 	Guest bool
 	// Objects are the objects with the driver's label.
 	Objects []*storagev1.CSIStorageCapacity
+	// Home is where new objects are made.
+	Home Home
 }
 
 // Removal is an object to delete, and why.
@@ -52,7 +54,7 @@ func Driver(f Facts) Plan {
 	all := items(f)
 	var p Plan
 	for _, o := range f.Objects {
-		if !managed(f.Driver, o) || !f.Reached && !isOwn(o) || f.keptElsewhere(o) {
+		if !f.Home.manages(f.Driver, o) || !f.Reached && !f.Home.isOwn(o) || f.keptElsewhere(o) {
 			continue
 		}
 		if why := obsoleteBecause(f, all, o); why != "" {
@@ -82,7 +84,7 @@ func items(f Facts) map[string]Item {
 			continue
 		}
 		for _, s := range f.Segments {
-			i := Item{Class: c, Segment: s}
+			i := Item{Class: c, Segment: s, Home: f.Home}
 			out[i.Name()] = i
 		}
 	}

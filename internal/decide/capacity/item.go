@@ -17,6 +17,8 @@ import (
 type Item struct {
 	Class   *storagev1.StorageClass
 	Segment topology.Segment
+	// Home is where the object is.
+	Home Home
 }
 
 // Name returns the name of the item's object.
@@ -40,7 +42,7 @@ func Find(i Item, all []*storagev1.CSIStorageCapacity) *storagev1.CSIStorageCapa
 	name := i.Name()
 	var found *storagev1.CSIStorageCapacity
 	for _, o := range all {
-		if managed(i.Class.Provisioner, o) && Key(o) == name && (found == nil || before(o, found)) {
+		if i.Home.manages(i.Class.Provisioner, o) && Key(o) == name && (found == nil || i.Home.before(o, found)) {
 			found = o
 		}
 	}
@@ -48,28 +50,16 @@ func Find(i Item, all []*storagev1.CSIStorageCapacity) *storagev1.CSIStorageCapa
 }
 
 // before says whether a is kept rather than b, which is about the same item.
-func before(a, b *storagev1.CSIStorageCapacity) bool {
+func (h Home) before(a, b *storagev1.CSIStorageCapacity) bool {
 	switch {
-	case isOwn(a) != isOwn(b):
-		return isOwn(a)
+	case h.isOwn(a) != h.isOwn(b):
+		return h.isOwn(a)
 	case !a.CreationTimestamp.Equal(&b.CreationTimestamp):
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
 	case a.Namespace != b.Namespace:
 		return a.Namespace < b.Namespace
 	}
 	return a.Name < b.Name
-}
-
-// managed says whether the driver's provisioner maintains an object: volplane's, or a sidecar that
-// ran before.
-func managed(driver string, o *storagev1.CSIStorageCapacity) bool {
-	return o.Labels[volume.LabelDriver] == driver && o.Labels[volume.LabelManagedBy] == volume.ManagedByProvisioner
-}
-
-// isOwn says whether an object has the name and namespace that volplane gives it; those of sidecars
-// have random names.
-func isOwn(o *storagev1.CSIStorageCapacity) bool {
-	return o.Namespace == volume.NamespaceSystem && o.Name == Key(o)
 }
 
 // segmentOf returns the segment of an object; false if the object selects its nodes in another way.

@@ -38,12 +38,12 @@ func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 	case now == nil:
 		write = &storagev1.CSIStorageCapacity{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: volume.NamespaceSystem, Name: i.Name(),
-				Labels: map[string]string{volume.LabelDriver: driver, volume.LabelManagedBy: volume.ManagedByProvisioner},
+				Namespace: i.Home.namespace(), Name: i.Name(),
+				Labels: map[string]string{volume.LabelDriver: driver, volume.LabelManagedBy: i.Home.managedBy()},
 			},
 			StorageClassName: i.Class.Name, NodeTopology: &metav1.LabelSelector{MatchLabels: i.Segment},
 		}
-	case !managed(driver, now) || Key(now) != i.Name():
+	case !i.Home.manages(driver, now) || Key(now) != i.Name():
 		return refused("user", "the capacity of %s cannot be told: object %s/%s is somebody else's; delete it", i,
 			now.Namespace, now.Name)
 	}
@@ -51,7 +51,9 @@ func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 	if a.Largest != nil {
 		write.MaximumVolumeSize = resource.NewQuantity(*a.Largest, resource.BinarySI)
 	}
-	if now != nil && same(now.Capacity, write.Capacity) && same(now.MaximumVolumeSize, write.MaximumVolumeSize) {
+	i.Home.own(write)
+	if now != nil && i.Home.owned(now) && same(now.Capacity, write.Capacity) &&
+		same(now.MaximumVolumeSize, write.MaximumVolumeSize) {
 		return Telling{Because: volume.Because{
 			Reason: volume.ReasonNothingToDo, Message: "object " + now.Name + " tells the capacity of " + i.String(),
 		}}

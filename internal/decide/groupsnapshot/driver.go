@@ -17,8 +17,9 @@ import (
 const (
 	// controller is who acts next about a VolumeGroupSnapshot.
 	controller = "snapshot-controller"
-	// namePrefix begins the name under which a driver is asked to take a group.
-	namePrefix = "groupsnapshot-"
+	// kindGroup begins the keys of what a driver is told of a group, and namePrefix usually the name under which it is
+	// asked to take it.
+	kindGroup, namePrefix = "volumegroupsnapshot", "groupsnapshot"
 	// forGetting is the purpose of the Secret of a class for calls that look for a group.
 	forGetting = "group-snapshotter-get"
 	// capability is what a driver needs to take, find and delete groups.
@@ -73,20 +74,25 @@ func record(f DriverFacts) DriverPlan {
 	if problem.Reason != "" {
 		return f.failed(problem.Reason, problem.Next, problem.Message)
 	}
+	asked := f.Options.Ask(c, c.Spec.VolumeGroupSnapshotRef, kindGroup, namePrefix, parameters)
+	rival := snapshot.Rival{Content: c.Name, Name: asked.Name, Intended: isIntended(c)}
+	if other := snapshot.Blocks(rival, f.Rivals); other != "" && !isTaken(c) {
+		return f.failed(volume.ReasonGroupFailed, "user", snapshot.SameName(asked.Name, other)).Again()
+	}
 	p := DriverPlan{
 		Step: snapshot.Take, First: !isIntended(c) && !isTaken(c),
 		Request: snapshot.Request{
-			Name: namePrefix + string(c.Spec.VolumeGroupSnapshotRef.UID), Sources: c.Spec.Source.VolumeHandles,
+			Name: asked.Name, Sources: c.Spec.Source.VolumeHandles,
 			Secret: takingSecret(c),
 		},
 		Because: because(volume.ReasonGroupPending, c.Spec.Driver, fmt.Sprintf(
 			"driver %s is asked for snapshots of %d volumes at one moment", c.Spec.Driver, len(c.Spec.Source.VolumeHandles))),
 	}
-	if json.Unmarshal([]byte(parameters), &p.Request.Parameters) != nil {
+	if json.Unmarshal([]byte(asked.Parameters), &p.Request.Parameters) != nil {
 		return f.failed(volume.ReasonGroupFailed, "user",
 			"annotation "+volume.AnnSnapshotParameters+" of content "+c.Name+" is no JSON object of texts")
 	}
-	next := snapshot.Noted(c, volume.AnnSnapshotParameters, parameters)
+	next := snapshot.NoteAsked(asked, c)
 	if !isTaken(c) {
 		next = snapshot.Noted(next, volume.AnnGroupCreating, yes)
 	}
@@ -207,4 +213,16 @@ func (f DriverFacts) failed(r volume.Reason, next, message string) DriverPlan {
 			}
 			return &c.Status.Error, &c.Status.ReadyToUse
 		})
+}
+
+// RivalsOf returns the contents of a driver for which nothing is taken yet.
+func RivalsOf(o snapshot.Options, driver string, all []*groupv1.VolumeGroupSnapshotContent) []snapshot.Rival {
+	var out []snapshot.Rival
+	for _, c := range all {
+		if c.Spec.Driver == driver && c.Spec.Source.GroupSnapshotHandles == nil && !isTaken(c) {
+			asked := o.Ask(c, c.Spec.VolumeGroupSnapshotRef, kindGroup, namePrefix, "")
+			out = append(out, snapshot.Rival{Content: c.Name, Name: asked.Name, Intended: isIntended(c)})
+		}
+	}
+	return out
 }

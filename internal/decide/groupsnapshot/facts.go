@@ -23,6 +23,9 @@ type DriverFacts struct {
 	// Ours says that the content's driver is called by this process, and Takes that it takes, finds and deletes groups.
 	Ours, Takes bool
 	snapshot.Known
+	// Options are those of the snapshotter, and Rivals the contents that may have the same name at the driver by them.
+	Options snapshot.Options
+	Rivals  []snapshot.Rival
 	// Others are the names of other contents, of groups or of snapshots, that stand for the same group of the driver or
 	// for a snapshot in it, in order.
 	Others []string

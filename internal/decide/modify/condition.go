@@ -30,6 +30,7 @@ func ConditionOf(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) vo
 func failed(c *corev1.PersistentVolumeClaim, class, driver, cause string) volume.Because {
 	return volume.Because{
 		Reason: volume.ReasonFailedModify, Next: volume.NextAfter(cause, driver),
-		Message: "the volume of claim " + c.Name + " did not get the attributes of class " + class + ": " + cause,
+		Message: "driver " + driver + " did not give the volume of claim " + c.Name + " the attributes of class " + class +
+			": " + cause,
 	}
 }

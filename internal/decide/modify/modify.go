@@ -184,3 +184,19 @@ func wish(c *corev1.PersistentVolumeClaim) string {
 func current(c *corev1.PersistentVolumeClaim) string {
 	return ptr.Deref(c.Status.CurrentVolumeAttributesClassName, "")
 }
+
+// Parameters returns the parameters of ControllerModifyVolume: those of the class, and with metadata the names of the
+// claim and of the volume. For the same claim and class they are always the same.
+func Parameters(f Facts, metadata bool) map[string]string {
+	if !metadata {
+		return f.Class.Parameters
+	}
+	out := map[string]string{
+		"csi.storage.k8s.io/pvc/name": f.Claim.Name, "csi.storage.k8s.io/pvc/namespace": f.Claim.Namespace,
+		"csi.storage.k8s.io/pv/name": f.Volume.Name,
+	}
+	for k, v := range f.Class.Parameters {
+		out[k] = v
+	}
+	return out
+}

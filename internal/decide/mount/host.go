@@ -2,30 +2,66 @@ package mount
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
-// Allowed are the options of a mount at a host path: whether programs may change the user, and devices
-// may be opened.
-type Allowed struct{ SUID, Dev bool }
+// BindOptions are the options of a mount at a host path. SUID lets programs change the user, Dev lets devices be
+// opened: neither is so unless a Pod asks for it. The others take something from what the volume itself allows.
+type BindOptions struct{ SUID, Dev, ReadOnly, NoExec, NoAtime, NoDirAtime bool }
 
-// HostOptions parses the options of a mount at a host path: "suid", "dev", "nosuid" and "nodev",
-// separated by commas. Without them, neither is allowed.
-func HostOptions(text string) (Allowed, error) {
-	if text == "" {
-		return Allowed{}, nil
+// fields returns the options by their words in mount(8); each word has an opposite.
+func (o *BindOptions) fields() map[string]*bool {
+	return map[string]*bool{
+		"suid": &o.SUID, "dev": &o.Dev, "ro": &o.ReadOnly, "noexec": &o.NoExec, "noatime": &o.NoAtime,
+		"nodiratime": &o.NoDirAtime,
 	}
-	var a Allowed
-	for option := range strings.SplitSeq(text, ",") {
-		word, no := strings.CutPrefix(option, "no")
-		switch word {
-		case "suid":
-			a.SUID = !no
-		case "dev":
-			a.Dev = !no
-		default:
-			return Allowed{}, fmt.Errorf("option %.80q: there are suid, nosuid, dev and nodev", option)
+}
+
+// opposites of the words of fields.
+var opposites = map[string]string{
+	"nosuid": "suid", "nodev": "dev", "rw": "ro", "exec": "noexec", "atime": "noatime", "relatime": "noatime",
+	"diratime": "nodiratime",
+}
+
+// HostOptions parses options as mount(8) has them, separated by commas; of two that contradict each other, the
+// later one is valid.
+func HostOptions(text string) (BindOptions, error) {
+	if text == "" {
+		return BindOptions{}, nil
+	}
+	var o BindOptions
+	fields := o.fields()
+	for word := range strings.SplitSeq(text, ",") {
+		if field, ok := fields[word]; ok {
+			*field = true
+		} else if field, ok := fields[opposites[word]]; ok {
+			*field = false
+		} else {
+			return BindOptions{}, fmt.Errorf("option %.80q: there are %s", word, strings.Join(HostOptionWords(), ", "))
 		}
 	}
-	return a, nil
+	return o, nil
+}
+
+// HostOptionWords are the words that HostOptions knows.
+func HostOptionWords() []string {
+	return slices.Sorted(func(yield func(string) bool) {
+		for word := range (&BindOptions{}).fields() {
+			if !yield(word) {
+				return
+			}
+		}
+		maps.Keys(opposites)(yield)
+	})
+}
+
+// String returns the options that are not the default, always in the same order: two texts mean the same if their
+// options have the same string.
+func (o BindOptions) String() string {
+	fields := o.fields()
+	return strings.Join(slices.DeleteFunc(slices.Sorted(maps.Keys(fields)), func(word string) bool {
+		return !*fields[word]
+	}), ",")
 }

@@ -43,6 +43,8 @@ func (f Facts) lossOf(c Consumer) Loss {
 	published := f.Verify && t != nil && t.Phase == Published
 	bound := published && t.HostPhase == Bound
 	switch {
+	case f.ended(c):
+		return ""
 	case published && f.Dead[c.Path], bound && f.Dead[t.HostPath]:
 		return Died
 	case published && !f.Mounted[c.Path], bound && !f.Mounted[t.HostPath]:

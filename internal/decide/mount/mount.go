@@ -39,6 +39,8 @@ type Facts struct {
 	// is that was published. Dead are those of them whose filesystem will never
 	// answer again, because its server is gone.
 	Mounted, Dead map[string]bool
+	// Bare are the paths of the record at which nothing at all is mounted, not even a part.
+	Bare map[string]bool
 	// Covered names, by path, the filesystem that is mounted there over the volume.
 	Covered map[string]string
 	// Grow is the size in bytes that the node has to grow the volume to; 0
@@ -52,8 +54,10 @@ type Consumer struct {
 	ReadOnly                   bool
 	// HostPath is a directory of the host at which the volume is mounted, too.
 	HostPath string
-	// Allowed are the options of that mount.
-	Allowed Allowed
+	// HostOptions are those of the mount there.
+	HostOptions BindOptions
+	// UnmountEnds says that whoever unmounts the host path by hand wishes that the Pod ends.
+	UnmountEnds bool
 	// Due says that a repeated call is due, because the driver has requiresRepublish.
 	Due bool
 	// Label is the SELinux label that the Pod asks for the mount; Refused says why the Pod's wish cannot be met.
@@ -72,6 +76,7 @@ const (
 	Bind          Verb = "bind"
 	Republish     Verb = "publish again"
 	Grow          Verb = "grow"
+	EndUse        Verb = "end use"
 	Unbind        Verb = "unbind"
 	Unpublish     Verb = "unpublish"
 	Unstage       Verb = "unstage"
@@ -100,7 +105,7 @@ func Blocks(failed, next Action) bool {
 	switch failed.Verb {
 	case Republish:
 		return false
-	case Bind:
+	case Bind, EndUse:
 		return next.Path == failed.Path
 	case Publish:
 		return next.Path == failed.Path || next.Verb == Grow
@@ -204,7 +209,7 @@ func (f Facts) admit() admission {
 }
 
 // removeUnwanted unpublishes the volume from Pods that do not want it any more, completes unmounts that
-// have started, and removes dead mounts that can be replaced.
+// have started, removes dead mounts that can be replaced, and ends uses that were unmounted by hand.
 func (p *planner) removeUnwanted(wanted []Consumer) {
 	if p.f.Record == nil {
 		return
@@ -218,6 +223,16 @@ func (p *planner) removeUnwanted(wanted []Consumer) {
 		}
 		if !keep {
 			p.do(Unpublish, t.Path)
+		}
+	}
+	p.endUses(wanted)
+}
+
+// endUses ends the uses whose host paths were unmounted by hand, if that is their end.
+func (p *planner) endUses(wanted []Consumer) {
+	for _, c := range wanted {
+		if p.f.ended(c) {
+			p.do(EndUse, c.Path)
 		}
 	}
 }
@@ -456,7 +471,7 @@ func (f Facts) publishNeeded(wanted []Consumer) []Consumer {
 func (f Facts) bindNeeded(wanted []Consumer) []Consumer {
 	var out []Consumer
 	for _, c := range wanted {
-		if c.HostPath == "" {
+		if c.HostPath == "" || f.ended(c) {
 			continue
 		}
 		t := f.Record.Target(c.Path)

@@ -65,7 +65,7 @@ func text(p Plan) string {
 func facts(t *testing.T, given string) Facts {
 	f := Facts{
 		Driver: "d", Handle: "h", Volume: "pv", Node: "n", Mounted: map[string]bool{}, Dead: map[string]bool{},
-		Covered: map[string]string{},
+		Covered: map[string]string{}, Bare: map[string]bool{},
 	}
 	for _, line := range strings.Split(given, "\n") {
 		words := strings.Fields(line)
@@ -83,6 +83,8 @@ func facts(t *testing.T, given string) Facts {
 			f.Record.Lost = map[string]Loss{words[1]: Loss(words[2])}
 		case words[0] == "mounted", words[0] == "dead", words[0] == "covered":
 			f.readMounts(words[0], words[1:])
+		case words[0] == "bare":
+			f.Bare[words[1]] = true
 		case words[0] == "absent":
 			f.Absent = volume.Because{
 				Reason: volume.ReasonDriverMissing, Message: strings.Join(words[1:], " "), Next: "administrator of node n",
@@ -112,6 +114,7 @@ func wanted(words []string) Consumer {
 		if host, ok := strings.CutPrefix(w, "host="); ok {
 			c.HostPath = host
 		}
+		c.UnmountEnds = c.UnmountEnds || w == "unmount-ends"
 		if label, ok := strings.CutPrefix(w, "label="); ok {
 			c.Label = label
 		}

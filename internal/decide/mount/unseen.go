@@ -27,6 +27,13 @@ func (f Facts) stagingCovered() (path string, covered bool) {
 	return f.Record.StagingPath, true
 }
 
+// ended says that somebody has unmounted the host path of a Pod for which that is the wish to end it. Where the volume
+// is not published either, as after a boot, nobody has wished anything.
+func (f Facts) ended(c Consumer) bool {
+	return f.Verify && c.UnmountEnds && f.Record.Target(c.Path).Serves(c.HostPath) && f.Mounted[c.Path] &&
+		!f.Dead[c.Path] && f.Bare[c.HostPath]
+}
+
 // remounts says whether an action replaces a mount that somebody has unmounted.
 func (f Facts) remounts(a Action) bool {
 	switch t := f.Record.Target(a.Path); {

@@ -73,7 +73,7 @@ func (s *assignment) use(v *corev1.PersistentVolume) string {
 }
 
 func reachable(v *corev1.PersistentVolume, n *corev1.Node) bool {
-	return v.Spec.NodeAffinity == nil || Selects(v.Spec.NodeAffinity.Required, n)
+	return v.Spec.NodeAffinity == nil || topology.Selects(v.Spec.NodeAffinity.Required, n)
 }
 
 // find gives an unbound claim a free volume or one that will be created, or returns why it cannot.

@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -248,7 +249,7 @@ func problem(f Facts, n Node) string {
 		}
 	}
 	if a := f.Pod.Spec.Affinity; a != nil && a.NodeAffinity != nil &&
-		!Selects(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution, n.Object) {
+		!topology.Selects(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution, n.Object) {
 		return "the pod's node affinity excludes it"
 	}
 	if t := untolerated(f.Pod, n.Object); t != "" {

@@ -42,7 +42,7 @@ type Answer struct {
 type Creation struct {
 	Call
 	Volume Answer
-	// TakenBy is the name of another volume object with the same handle, or "".
+	// TakenBy is the name of another claim's volume object with the same handle, or "".
 	TakenBy string
 	// First says that no earlier call with the intent can have had an effect.
 	First bool
@@ -130,9 +130,12 @@ func After(in *Intent, c Creation) Verdict {
 // another object has its handle.
 func afterVolume(in *Intent, a Answer, takenBy string) Verdict {
 	switch {
-	case takenBy != "" && takenBy != in.Name:
+	case takenBy != "":
 		return refuse(in, Resolve,
 			fmt.Sprintf("driver %s answered with the id of volume %s, which exists already", in.Driver, takenBy))
+	case in.isForeign(a):
+		return refuse(in, Resolve, fmt.Sprintf("driver %s answered with a volume that is accessible from %s only, and may "+
+			"be that of another node: %s was required", in.Driver, listed(a.Segments), listed(in.Requisite)))
 	case a.Bytes > 0 && a.Bytes < in.Bytes:
 		return refuse(in, Remove,
 			fmt.Sprintf("driver %s made a volume of %d bytes, %d were requested", in.Driver, a.Bytes, in.Bytes))
@@ -198,6 +201,8 @@ func AfterSave(in *Intent, a Answer, s Saving) Verdict {
 	}
 	csi := s.Object.Spec.CSI
 	switch {
+	case in.isElsewhere(s.Object) && !IsSame(in, a, s.Object):
+		return refuse(in, Remove, "another node has made the volume of the claim")
 	case csi == nil || csi.Driver != in.Driver || csi.VolumeHandle != a.Handle:
 		return refuse(in, Remove, "another volume object has the name "+in.Name)
 	case !Owns(in.Claim.UID, s.Object):
@@ -210,7 +215,7 @@ func AfterSave(in *Intent, a Answer, s Saving) Verdict {
 // a volume that is not wanted any more.
 func AfterUndo(in *Intent, c Creation) Verdict {
 	switch {
-	case c.Outcome == volume.Done && c.TakenBy == "":
+	case c.Outcome == volume.Done && c.TakenBy == "" && !in.isForeign(c.Volume):
 		return Verdict{Next: Remove}
 	case c.Outcome == volume.Done, c.Outcome == volume.Failed && c.nothingMade():
 		return Verdict{Next: Resolve}

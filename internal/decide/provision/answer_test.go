@@ -207,14 +207,14 @@ func misplaced() []verdictCase {
 func savings() []verdictCase {
 	in, a := intent(), Answer{Handle: "h"}
 	object := func(change func(*corev1.PersistentVolume)) Saving {
-		v := Object(in, a)
+		v := Object(in, a, "")
 		change(v)
 		return Saving{Object: v}
 	}
 	kind := corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind()
 	lost := errors.New("the answer is lost") //nolint:err113 // an error of no kind
 	return []verdictCase{
-		{"it is written", "created", AfterSave(in, a, Saving{Object: Object(in, a), Made: true})},
+		{"it is written", "created", AfterSave(in, a, Saving{Object: Object(in, a, ""), Made: true})},
 		{
 			"it was written before", "ours exists",
 			AfterSave(in, a, object(func(*corev1.PersistentVolume) {})),
@@ -302,7 +302,7 @@ func TestAnswersThatMustNotBecomeVolumes(t *testing.T) {
 		{"as asked", in, Answer{Handle: "h", Bytes: 100}, ""},
 		{"larger", in, Answer{Handle: "h", Bytes: 200}, ""},
 		{"of a size that the driver does not tell", in, Answer{Handle: "h"}, ""},
-		{"found again", in, Answer{Handle: "h", Bytes: 100}, "pvc-u1"},
+		{"the volume of a claim whose volume has the same, cut name", in, Answer{Handle: "h", Bytes: 100}, "pvc-u1"},
 		{"smaller: ours to delete", in, Answer{Handle: "h", Bytes: 99}, ""},
 		{"another volume's: not ours to delete", in, Answer{Handle: "h", Bytes: 99}, "pv9"},
 		{"restored", restore, Answer{Handle: "h", Bytes: 1, Snapshot: "s"}, ""},

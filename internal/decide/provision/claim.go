@@ -3,6 +3,8 @@ package provision
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -29,6 +31,8 @@ const (
 	// Undo deletes the volume that CreateVolume may have created, because it is not wanted any
 	// more, and resolves the intent.
 	Undo
+	// Take selects the node of this provisioner for the claim.
+	Take
 )
 
 // ClaimFacts is what the decision about one claim depends on.
@@ -43,12 +47,20 @@ type ClaimFacts struct {
 	Doubtful bool
 	// Driver is the driver from which the binder has requested the volume, or "".
 	Driver string
-	// Saved is the volume object with the name of the claim's volume; nil if the cache shows none.
+	// Saved is the volume object of the claim, or with the name in the intent; nil if the cache shows none.
 	Saved *corev1.PersistentVolume
+	// Taken is an object of another claim that has the name of the claim's volume, or nil.
+	Taken *corev1.PersistentVolume
+	// Options are those of the provisioner.
+	Options Options
+	// BlockDriver says whether what the driver's volumes are on a node is certainly a block device.
+	BlockDriver bool
 	// Ours says whether this process can call the driver for this claim.
 	Ours bool
 	// Scope says for which claims and volumes of the driver it does so.
 	Scope volume.Scope
+	// Contest has the facts for a claim that the provisioners of several nodes compete for; nil if it is no such claim.
+	Contest *Contest
 	// Lacks is a CSI capability that the driver lacks and needs to create volumes, or "".
 	Lacks string
 	// Topology says whether the driver's volumes are accessible from some nodes only.
@@ -73,6 +85,11 @@ type Plan struct {
 	Because volume.Because
 	// Reschedule says whether the selected node is to be removed, because it cannot have the volume.
 	Reschedule bool
+	// Wait is when to decide again; 0 for when a fact changes. Full says that there is no room on this node now.
+	Wait time.Duration
+	Full bool
+	// Node is the node that is to be selected.
+	Node string
 	// Fault says whether Because is recorded as a warning; Tell, whether it is recorded otherwise although nothing is
 	// done.
 	Fault, Tell bool
@@ -101,6 +118,8 @@ func Claim(f ClaimFacts) Plan {
 		return because(Nothing, volume.ReasonBound, "", "claim "+c.Name+" has its volume")
 	case driver == "":
 		return because(Nothing, volume.ReasonNotMine, "binder", "claim "+c.Name+" asks no provisioner yet")
+	case f.Contest != nil:
+		return f.compete()
 	case !f.Ours:
 		return because(Nothing, volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered")
 	case f.Lacks != "":
@@ -125,6 +144,8 @@ func ask(f ClaimFacts, driver string) Plan {
 		return fault("user", "claim Selector is not supported")
 	case isPopulated(c):
 		return populating(c)
+	case f.Taken != nil:
+		return fault("user", "volume object "+f.Taken.Name+" exists, and is not one of this claim")
 	}
 	return request(f)
 }
@@ -160,6 +181,9 @@ func resolve(f ClaimFacts) Plan {
 	case f.Lacks != "":
 		p = fault(in.Driver, "driver "+in.Driver+" does not have the capability "+f.Lacks+
 			" any more, and may have made volume "+in.Name)
+	case in.isElsewhere(f.Saved):
+		p = because(Undo, volume.ReasonDeleting, in.Driver, "volume "+in.Name+" may have been made on node "+in.Node+
+			", and the claim has one of node "+MadeOn(f.Saved))
 	case f.left():
 		p = because(Undo, volume.ReasonDeleting, in.Driver,
 			"volume "+in.Name+" may have been made on node "+in.Node+", and is wanted on another node now")
@@ -182,6 +206,7 @@ func resolve(f ClaimFacts) Plan {
 func settle(f ClaimFacts) (p Plan, settled bool) {
 	c, in := f.Claim, f.Intent
 	switch {
+	case in.isElsewhere(f.Saved):
 	case f.Saved != nil && Owns(in.Claim.UID, f.Saved):
 		return because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" is saved"), true
 	case c != nil && c.Spec.VolumeName == in.Name && c.Annotations[volume.AnnBindCompleted] != "":
@@ -222,12 +247,13 @@ func request(f ClaimFacts) Plan {
 		return fault("user", "the claim's request of "+err.Error())
 	}
 	in := &Intent{
-		Driver: class.Provisioner, Claim: *bind.Reference(c), Node: f.Scope.Node, Name: NameOf(c), Bytes: bytes,
+		Driver: class.Provisioner, Claim: *bind.Reference(c), Node: f.Scope.Node, Name: f.Options.NameOf(c), Bytes: bytes,
 		Class:   class.Name,
 		Options: class.MountOptions, Reclaim: corev1.PersistentVolumeReclaimDelete,
 		Block: cluster.IsBlock(c.Spec.VolumeMode),
 		Modes: c.Spec.AccessModes,
 	}
+	in.ReadOnly = f.Options.PublishReadOnly && slices.Equal(in.Modes, onlyRead)
 	if class.ReclaimPolicy != nil {
 		in.Reclaim = *class.ReclaimPolicy
 	}
@@ -237,6 +263,13 @@ func request(f ClaimFacts) Plan {
 	if in.FSType, err = fsType(class.Parameters); err != nil {
 		return fault("user", err.Error())
 	}
+	if in.FSType == "" {
+		in.FSType = f.defaultFSType()
+	}
+	if err = checkName(in.Name); err != nil {
+		return fault("user", err.Error())
+	}
+	in.Parameters = f.Options.metadata(in)
 	if in.Secrets, err = secrets(class.Parameters, c, in.Name); err != nil {
 		return fault("user", err.Error())
 	}
@@ -303,4 +336,10 @@ func (f ClaimFacts) attributes(in *Intent) error {
 	return nil
 }
 
-var errAttributes = errors.New("VolumeAttributesClass")
+var (
+	errAttributes = errors.New("VolumeAttributesClass")
+	errName       = errors.New("volumes cannot have the name")
+)
+
+// onlyRead are the access modes of a claim that only reads.
+var onlyRead = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}

@@ -1,8 +1,12 @@
 package provision
 
 import (
+	"maps"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
@@ -17,19 +21,22 @@ type Memory struct {
 	Doubtful bool
 	// Asked is the driver that the binder has requested within the process, or "".
 	Asked string
+	// Options are those of the provisioner.
+	Options Options
 }
 
 // ClaimFactsOf gathers the facts about a claim that a view has. The caller adds the facts about the
 // driver, and about sources that no view has, or sets Partial. The claim may be nil if there is an
 // intent.
 func ClaimFactsOf(view cluster.View, claim *corev1.PersistentVolumeClaim, m Memory) ClaimFacts {
-	f := ClaimFacts{Claim: claim, Intent: m.Intent, Doubtful: m.Doubtful}
+	f := ClaimFacts{Claim: claim, Intent: m.Intent, Doubtful: m.Doubtful, Options: m.Options}
 	if f.Settles() {
 		f.Driver = f.Intent.Driver
 		f.Saved, _ = view.Volumes.Get(f.Intent.Name)
 		return f
 	}
-	f.Saved, _ = view.Volumes.Get(NameOf(claim))
+	f.Saved, f.Taken = savedFor(view, claim, m.Options.NameOf(claim))
+	f.Source.AnyMode = m.Options.AllowModeConversion
 	if f.Driver = ProvisionerOf(claim); f.Driver == "" {
 		f.Driver = m.Asked
 	}
@@ -45,23 +52,56 @@ func ClaimFactsOf(view cluster.View, claim *corev1.PersistentVolumeClaim, m Memo
 	return f
 }
 
+// savedFor returns the volume object of a claim, whatever its name is: the options may have been others when it was
+// made. Without one, it returns an object that has the name and is another claim's.
+func savedFor(
+	view cluster.View, claim *corev1.PersistentVolumeClaim, name string,
+) (saved, taken *corev1.PersistentVolume) {
+	for _, v := range view.Volumes.By(cluster.VolumesByClaim, cluster.Key(claim)) {
+		if Owns(claim.UID, v) {
+			return v, nil
+		}
+	}
+	taken, _ = view.Volumes.Get(name)
+	return nil, taken
+}
+
 // Settles says whether the decision only depends on the intent, its volume and its driver.
 func (f ClaimFacts) Settles() bool { return f.Intent != nil && !f.Reopens() }
 
 // PlacesOf gathers the facts for the topology requirement of the claim's volume.
 func (f ClaimFacts) PlacesOf(view cluster.View) topology.Facts {
-	t := topology.Facts{
-		Driver: f.Driver, Claim: f.Claim.Name, Selected: volume.SelectedNode(f.Claim.Annotations), Only: f.Scope.Node,
-		Nodes: map[string]*corev1.Node{}, CSINodes: map[string]*storagev1.CSINode{},
-	}
-	if f.Class != nil {
-		t.Allowed = f.Class.AllowedTopologies
-	}
+	t := f.places()
+	t.Only = f.Scope.Node
 	for _, n := range view.CSINodes.List() {
 		t.CSINodes[n.Name] = n
 		if node, ok := view.Nodes.Get(n.Name); ok {
 			t.Nodes[n.Name] = node
 		}
+	}
+	return t
+}
+
+// PlaceOf returns the same for a driver that has told the segment of the scope's node, whatever the cluster's objects
+// say of it: then this node is all that there is.
+func (f ClaimFacts) PlaceOf(place topology.Segment) topology.Facts {
+	t, node := f.places(), f.Scope.Node
+	t.Selected = node
+	t.Nodes[node] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: place}}
+	t.CSINodes[node] = &storagev1.CSINode{Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{
+		{Name: f.Driver, TopologyKeys: slices.Sorted(maps.Keys(place))},
+	}}}
+	return t
+}
+
+func (f ClaimFacts) places() topology.Facts {
+	t := topology.Facts{
+		Driver: f.Driver, Claim: f.Claim.Name, Selected: volume.SelectedNode(f.Claim.Annotations),
+		Strict: f.Options.StrictTopology, NotImmediate: f.Options.WithoutImmediateTopology,
+		Nodes: map[string]*corev1.Node{}, CSINodes: map[string]*storagev1.CSINode{},
+	}
+	if f.Class != nil {
+		t.Allowed = f.Class.AllowedTopologies
 	}
 	return t
 }

@@ -25,13 +25,20 @@ func TestClaimFacts(t *testing.T) {
 	sourceVolume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-source"}}
 	made, in := saved(c.UID), intent()
 	made.Name, in.Name = NameOf(c), NameOf(c)
+	made.Spec.ClaimRef.Namespace, made.Spec.ClaimRef.Name = c.Namespace, c.Name
+	renamed, foreign := made.DeepCopy(), saved("another")
+	renamed.Name, foreign.Name = "other-u1", made.Name
 	k := class(nil)
 	lists := cluster.Lists{
 		Claims: []*corev1.PersistentVolumeClaim{source}, Volumes: []*corev1.PersistentVolume{sourceVolume},
 		Classes: []*storagev1.StorageClass{k},
 	}
-	withVolume := lists
-	withVolume.Volumes = append(withVolume.Volumes, made)
+	with := func(v *corev1.PersistentVolume) cluster.Lists {
+		l := lists
+		l.Volumes = []*corev1.PersistentVolume{sourceVolume, v}
+		return l
+	}
+	withVolume := with(made)
 	for _, one := range []struct {
 		argues string
 		view   cluster.View
@@ -47,6 +54,12 @@ func TestClaimFacts(t *testing.T) {
 		}},
 		{"its volume may be there", withVolume.View(), c, Memory{}, ClaimFacts{
 			Claim: c, Class: k, Driver: ProvisionerOf(c), Saved: made,
+		}},
+		{"also if volumes had other names then", with(renamed).View(), c, Memory{}, ClaimFacts{
+			Claim: c, Class: k, Driver: ProvisionerOf(c), Saved: renamed,
+		}},
+		{"its name may be another claim's", with(foreign).View(), c, Memory{}, ClaimFacts{
+			Claim: c, Class: k, Driver: ProvisionerOf(c), Taken: foreign,
 		}},
 		{"the source of a copy is looked for", lists.View(), copies, Memory{}, ClaimFacts{
 			Claim: copies, Class: k, Driver: ProvisionerOf(copies), Source: Source{Claim: source, Volume: sourceVolume},

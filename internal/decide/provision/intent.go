@@ -2,11 +2,11 @@ package provision
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
@@ -28,6 +28,7 @@ type Intent struct {
 	Modes      []corev1.PersistentVolumeAccessMode `json:"modes"`
 	Block      bool                                `json:"block,omitempty"`
 	FSType     string                              `json:"fsType,omitempty"`
+	ReadOnly   bool                                `json:"readOnly,omitempty"`
 	Options    []string                            `json:"options,omitempty"`
 	Source     string                              `json:"source,omitempty"`
 	Snapshot   string                              `json:"snapshot,omitempty"`
@@ -52,11 +53,24 @@ func ParseIntent(text string) (*Intent, error) {
 	if err := json.Unmarshal([]byte(text), in); err != nil {
 		return nil, fmt.Errorf("read intent: %w", err)
 	}
-	if in.Driver == "" || in.Claim.UID == "" || in.Name != nameOf(in.Claim.UID) {
+	if in.Driver == "" || in.Claim.UID == "" || !isNameOf(in.Claim.UID, in.Name) {
 		return nil, fmt.Errorf("intent of claim %.80q for volume %.80q at driver %.80q makes no sense", in.Claim.UID,
 			in.Name, in.Driver)
 	}
 	return in, nil
+}
+
+// ParseIntents reads the intents of a log. The error tells of those that cannot be read, and are left out.
+func ParseIntents(log map[string]string) (all []*Intent, err error) {
+	for _, text := range log {
+		in, bad := ParseIntent(text)
+		if bad != nil {
+			err = errors.Join(err, bad)
+			continue
+		}
+		all = append(all, in)
+	}
+	return all, err
 }
 
 // String returns the intent as it is written to the log.
@@ -75,11 +89,6 @@ func (in *Intent) Request() string {
 	c.Claim.ResourceVersion, c.Begun = "", metav1.Time{}
 	return c.String()
 }
-
-// NameOf returns the name of the volume for a claim (S1-024).
-func NameOf(claim *corev1.PersistentVolumeClaim) string { return nameOf(claim.UID) }
-
-func nameOf(uid types.UID) string { return "pvc-" + string(uid) }
 
 // Unselected returns the claim without its selected node.
 func Unselected(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {

@@ -214,22 +214,31 @@ func TestObject(t *testing.T) {
 	}
 	block := intent()
 	block.Bytes, block.Block, block.FSType, block.Reclaim = 100, true, "ext4", corev1.PersistentVolumeReclaimRetain
+	readOnly := intent()
+	readOnly.Bytes, readOnly.ReadOnly = 100, true
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
 		in     *Intent
 		answer Answer
+		by     string
 	}{
 		{"a filesystem with all that can be said of it", in, Answer{
 			Handle: "h", Bytes: 200, Context: map[string]string{"k": "v"}, Segments: []topology.Segment{{"zone": "a"}},
-		}},
+		}, ""},
 		{"raw block has no filesystem type, what is retained no finalizer of ours; the size asked for stands in for one " +
-			"that is not told", block, Answer{Handle: "h"}},
+			"that is not told", block, Answer{Handle: "h"}, ""},
+		{"a volume tells who has made it, and that it is only read", readOnly, Answer{
+			Handle: "h", Context: map[string]string{"k": "v"},
+		}, "1-2-" + driver},
+		{"what the driver has said is kept", readOnly, Answer{
+			Handle: "h", Context: map[string]string{keyIdentity: "the driver's"},
+		}, "1-2-" + driver},
 	} {
-		out.WriteString("# " + c.argues + "\n" + golden.Change(t, nil, Object(c.in, c.answer)) + "\n")
+		out.WriteString("# " + c.argues + "\n" + golden.Change(t, nil, Object(c.in, c.answer, c.by)) + "\n")
 	}
 	golden.Equal(t, "testdata/objects.txt", out.String())
-	v := Object(in, Answer{Handle: "h"})
+	v := Object(in, Answer{Handle: "h"}, "")
 	if got := golden.Change(t, v, Disowned(v)); got != "  metadata.finalizers[1]: \""+volume.FinalizerProvisioner+
 		"\" is gone\n" {
 		t.Error("disowned:", got)

@@ -52,6 +52,8 @@ type Source struct {
 	Restores bool
 	// Snapshot is the snapshot to restore.
 	Snapshot Snapshot
+	// AnyMode says whether a restored volume may have any mode.
+	AnyMode bool
 }
 
 // IsSnapshot says whether a claim's data come from a snapshot.
@@ -116,6 +118,7 @@ func (s Source) into(in *Intent, c *corev1.PersistentVolumeClaim) (err error) {
 // restore returns the handle of the snapshot.
 func (s Source) restore(c *corev1.PersistentVolumeClaim, name, driver string) (string, error) {
 	shot := s.Snapshot
+	shot.MayChangeMode = shot.MayChangeMode || s.AnyMode
 	var problem string
 	switch {
 	case !s.Restores:

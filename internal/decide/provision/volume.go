@@ -1,8 +1,7 @@
 package provision
 
 import (
-	"encoding/json"
-	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -14,8 +13,9 @@ import (
 )
 
 // Object returns the object of a created volume. It refers to the claim, and has a finalizer until
-// the driver has deleted the volume.
-func Object(in *Intent, a Answer) *corev1.PersistentVolume {
+// the driver has deleted the volume. A provisioner in the place of upstream's has an identity, which the driver is
+// told.
+func Object(in *Intent, a Answer, identity string) *corev1.PersistentVolume {
 	bytes := a.Bytes
 	if bytes == 0 {
 		bytes = in.Bytes
@@ -44,7 +44,8 @@ func Object(in *Intent, a Answer) *corev1.PersistentVolume {
 			VolumeAttributesClassName:     in.Attributes,
 			NodeAffinity:                  topology.Affinity(a.Segments),
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-				Driver: in.Driver, VolumeHandle: a.Handle, FSType: fsType, VolumeAttributes: a.Context,
+				Driver: in.Driver, VolumeHandle: a.Handle, FSType: fsType, ReadOnly: in.ReadOnly,
+				VolumeAttributes:           attributes(a.Context, identity),
 				ControllerPublishSecretRef: in.Secrets.Publish, NodeStageSecretRef: in.Secrets.Stage,
 				NodePublishSecretRef:      in.Secrets.Node,
 				ControllerExpandSecretRef: in.Secrets.Expand, NodeExpandSecretRef: in.Secrets.NodeExpand,
@@ -57,6 +58,11 @@ func Object(in *Intent, a Answer) *corev1.PersistentVolume {
 	if in.Node != "" {
 		pv.Annotations[volume.AnnProvisionedOn] = in.Node
 	}
+	if identity != "" {
+		// Upstream's provisioner, which may take the place of this one, would ask the class for a Secret if these were
+		// missing, and the class may be another one by then.
+		pv.Annotations[volume.AnnDeletionSecretName], pv.Annotations[volume.AnnDeletionSecretNamespace] = "", ""
+	}
 	if s := in.Secrets.Provision; s != nil {
 		pv.Annotations[volume.AnnDeletionSecretName], pv.Annotations[volume.AnnDeletionSecretNamespace] = s.Name, s.Namespace
 	}
@@ -64,6 +70,20 @@ func Object(in *Intent, a Answer) *corev1.PersistentVolume {
 		pv.Annotations[volume.AnnModifySecretName], pv.Annotations[volume.AnnModifySecretNamespace] = s.Name, s.Namespace
 	}
 	return pv
+}
+
+// keyIdentity is the key of the provisioner's identity in a volume's attributes.
+const keyIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
+
+// attributes returns the attributes of a volume: the driver's, and the identity of the provisioner unless the driver
+// has said another.
+func attributes(context map[string]string, identity string) map[string]string {
+	if identity == "" {
+		return context
+	}
+	out := map[string]string{keyIdentity: identity}
+	maps.Copy(out, context)
+	return out
 }
 
 // Reclaim is the next step for a volume object.
@@ -104,9 +124,6 @@ func DeleterOf(v *corev1.PersistentVolume) string {
 	}
 	return v.Spec.CSI.Driver
 }
-
-// MadeOn returns the node on which a node-local driver has made a volume, or "".
-func MadeOn(v *corev1.PersistentVolume) string { return v.Annotations[volume.AnnProvisionedOn] }
 
 // Volume decides about one volume object.
 func Volume(f VolumeFacts) (Reclaim, volume.Because) {
@@ -177,7 +194,7 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 			Message: "driver " + driver + " has not registered and cannot delete volume " + v.Name, Next: driver,
 		}
 	case f.Lacks != "":
-		return Keep, DeleteFailed(v, "driver "+driver+" does not have the capability "+f.Lacks)
+		return Keep, DeleteFailed(v, "it does not have the capability "+f.Lacks)
 	}
 	return Delete, volume.Because{
 		Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is being deleted", Next: driver,
@@ -186,9 +203,14 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 
 // DeleteFailed explains why a volume is not deleted yet.
 func DeleteFailed(v *corev1.PersistentVolume, cause string) volume.Because {
-	return volume.Because{
-		Reason: volume.ReasonFailedDelete, Message: "volume " + v.Name + " is not deleted: " + cause, Next: DeleterOf(v),
+	b := volume.Because{
+		Reason: volume.ReasonFailedDelete, Message: "volume " + v.Name + " is not deleted", Next: DeleterOf(v),
 	}
+	if b.Next != "" {
+		b.Message += " by driver " + b.Next
+	}
+	b.Message += ": " + cause
+	return b
 }
 
 // Disowned returns the volume object without the provisioner's finalizer.
@@ -205,27 +227,13 @@ func Adopted(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return c
 }
 
-// Forgotten returns the JSON patch that removes the finalizers from the object of a deleted volume:
-// the provisioner's, the attacher's, and, with protects, the protection controller's. The patch
-// fails if the finalizers have changed since v.
-func Forgotten(v *corev1.PersistentVolume, protects bool) ([]byte, error) {
-	left := without(v.Finalizers, volume.FinalizerProvisioner)
-	left = without(left, volume.AttacherFinalizer(v.Spec.CSI.Driver))
+// Forgotten returns the strategic merge patch that removes finalizers from the object of a deleted volume: the
+// provisioner's, the attacher's, and, with protects, the protection controller's. It names them, so that it does not
+// matter who changes others meanwhile. The patch fails if another volume has the name now.
+func Forgotten(v *corev1.PersistentVolume, protects bool) map[string]any {
+	gone := []string{volume.FinalizerProvisioner, volume.AttacherFinalizer(v.Spec.CSI.Driver)}
 	if protects {
-		left = without(left, volume.FinalizerVolumeProtection)
+		gone = append(gone, volume.FinalizerVolumeProtection)
 	}
-	type op struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		Value any    `json:"value"`
-	}
-	patch, err := json.Marshal([]op{
-		{"test", "/metadata/uid", v.UID},
-		{"test", "/metadata/finalizers", v.Finalizers},
-		{"replace", "/metadata/finalizers", left},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("patch volume %s: %w", v.Name, err)
-	}
-	return patch, nil
+	return map[string]any{"metadata": map[string]any{"uid": v.UID, "$deleteFromPrimitiveList/finalizers": gone}}
 }

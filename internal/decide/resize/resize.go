@@ -192,8 +192,8 @@ func Pending(f Facts) volume.Because {
 // Failed is the reason of a driver's call that failed.
 func Failed(c *corev1.PersistentVolumeClaim, driver, cause string) volume.Because {
 	return volume.Because{
-		Reason: volume.ReasonFailedResize, Message: "the volume of claim " + c.Name + " did not grow: " + cause,
-		Next: volume.NextAfter(cause, driver),
+		Reason: volume.ReasonFailedResize, Next: volume.NextAfter(cause, driver),
+		Message: "driver " + driver + " did not grow the volume of claim " + c.Name + ": " + cause,
 	}
 }
 

@@ -1,5 +1,7 @@
 package room
 
+import "time"
+
 // Path is the URL path at which the API server of a standalone control plane serves its Report.
 const Path = "/volplane/room"
 
@@ -22,6 +24,8 @@ type Report struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 	Next    string `json:"next,omitempty"`
+	// Backup is the time of the newest backup in the data directory; nil if there is none.
+	Backup *time.Time `json:"backup,omitempty"`
 }
 
 // ReportOf returns the Report of facts and their plan.

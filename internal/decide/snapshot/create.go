@@ -7,6 +7,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -88,4 +89,30 @@ func contentOf(f Facts) (*snapshotv1.VolumeSnapshotContent, error) {
 			SourceVolumeMode: ptr.To(ptr.Deref(v.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)),
 		},
 	}, nil
+}
+
+// OnNode returns a new content with the name of the node whose snapshotter calls the driver: the first one, by name, on
+// which the volume can be used. A volume that can be used everywhere is no single node's.
+func OnNode(
+	c *snapshotv1.VolumeSnapshotContent, v *corev1.PersistentVolume, nodes []corev1.Node,
+) *snapshotv1.VolumeSnapshotContent {
+	if v.Spec.NodeAffinity == nil {
+		return c
+	}
+	name := ""
+	for i := range nodes {
+		n := &nodes[i]
+		if topology.Selects(v.Spec.NodeAffinity.Required, n) && (name == "" || n.Name < name) {
+			name = n.Name
+		}
+	}
+	if name == "" {
+		return c
+	}
+	c = c.DeepCopy()
+	if c.Labels == nil {
+		c.Labels = map[string]string{}
+	}
+	c.Labels[volume.LabelSnapshotsOf] = name
+	return c
 }

@@ -12,8 +12,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// namePrefix begins the name under which a driver is asked to take a snapshot.
-const namePrefix = "snapshot-"
+// kindSnapshot begins the keys of what a driver is told of a snapshot, and namePrefix usually the name under which it
+// is asked to take it.
+const kindSnapshot, namePrefix = "volumesnapshot", "snapshot"
 
 // DriverFacts is everything on which the decision about the driver's part of a VolumeSnapshotContent depends.
 type DriverFacts struct {
@@ -24,6 +25,9 @@ type DriverFacts struct {
 	// snapshots, list them, and look for one.
 	Ours, Takes, Lists, Gets bool
 	Known
+	// Options are those of the snapshotter, and Rivals the contents that may have the same name at the driver by them.
+	Options Options
+	Rivals  []Rival
 	// Others are the names of other contents of the driver that stand for the same snapshot of it, in order.
 	Others []string
 	// Now is the time at which errors are noted.
@@ -114,20 +118,24 @@ func record(f DriverFacts) DriverPlan {
 	if problem.Reason != "" {
 		return f.failed(problem.Reason, problem.Next, problem.Message)
 	}
+	asked := f.Options.Ask(c, c.Spec.VolumeSnapshotRef, kindSnapshot, namePrefix, parameters)
+	if other := Blocks(Rival{c.Name, asked.Name, isIntended(c)}, f.Rivals); other != "" && !isTaken(c) {
+		return f.failed(volume.ReasonSnapshotFailed, "user", SameName(asked.Name, other)).Again()
+	}
 	p := DriverPlan{
 		Step: Take, First: !isIntended(c) && !isTaken(c),
 		Request: Request{
-			Name: namePrefix + string(c.Spec.VolumeSnapshotRef.UID), Sources: []string{*c.Spec.Source.VolumeHandle},
+			Name: asked.Name, Sources: []string{*c.Spec.Source.VolumeHandle},
 			Secret: takingSecret(c),
 		},
 		Because: because(volume.ReasonSnapshotPending, c.Spec.Driver,
 			"driver "+c.Spec.Driver+" is asked for a snapshot of volume "+*c.Spec.Source.VolumeHandle),
 	}
-	if json.Unmarshal([]byte(parameters), &p.Request.Parameters) != nil {
+	if json.Unmarshal([]byte(asked.Parameters), &p.Request.Parameters) != nil {
 		return f.failed(volume.ReasonSnapshotFailed, "user",
 			"annotation "+volume.AnnSnapshotParameters+" of content "+c.Name+" is no JSON object of texts")
 	}
-	next := Noted(c, volume.AnnSnapshotParameters, parameters)
+	next := NoteAsked(asked, c)
 	if !isTaken(c) {
 		next = Noted(next, volume.AnnSnapshotCreating, yes)
 	}
@@ -271,4 +279,16 @@ func OthersOf(
 	}
 	slices.Sort(names)
 	return names
+}
+
+// RivalsOf returns the contents of a driver for which nothing is taken yet.
+func RivalsOf(o Options, driver string, all []*snapshotv1.VolumeSnapshotContent) []Rival {
+	var out []Rival
+	for _, c := range all {
+		if c.Spec.Driver == driver && c.Spec.Source.VolumeHandle != nil && !isMember(c) && !isTaken(c) {
+			asked := o.Ask(c, c.Spec.VolumeSnapshotRef, kindSnapshot, namePrefix, "")
+			out = append(out, Rival{c.Name, asked.Name, isIntended(c)})
+		}
+	}
+	return out
 }

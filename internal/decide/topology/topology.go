@@ -35,6 +35,11 @@ type Facts struct {
 	Selected string
 	// Only is the one node on which the volume can be made; "" if it may be any.
 	Only string
+	// Strict says that the volume is to be made where the selected node is, and not where its class allows it, too.
+	Strict bool
+	// NotImmediate says that the driver is not told where nodes are if neither a node nor the class says where the volume
+	// is to be.
+	NotImmediate bool
 	// Allowed are the class's allowed topologies.
 	Allowed []corev1.TopologySelectorTerm
 	// Nodes are the nodes by name.
@@ -49,7 +54,7 @@ type Requirement struct{ Requisite, Preferred []Segment }
 // Require returns the requirement for a new volume: the class's allowed segments, or else those of
 // all nodes of the driver. The segment of the selected node is preferred. Without a selected node,
 // the claim's name determines the preferred segment, so that the claims of a StatefulSet are spread
-// (S1-027 to S1-038). If only one node can make the volume, there is only its segment.
+// (S1-027 to S1-038). If only one node can make the volume, or the selected one is to, there is only its segment.
 func Require(f Facts) (Requirement, error) {
 	var own Segment
 	selected := cmp.Or(f.Selected, f.Only)
@@ -58,6 +63,9 @@ func Require(f Facts) (Requirement, error) {
 		if own, err = segmentOf(f, selected); err != nil {
 			return Requirement{}, err
 		}
+	}
+	if f.isAnywhere(selected) {
+		return Requirement{}, nil
 	}
 	all := Flatten(f.Allowed)
 	if len(all) == 0 {
@@ -74,10 +82,15 @@ func Require(f Facts) (Requirement, error) {
 			return Requirement{}, fmt.Errorf("node %s: %w: it is not in any allowed topology", selected, ErrNode)
 		}
 	}
-	if f.Only != "" {
+	if own != nil && (f.Only != "" || f.Strict) {
 		return Requirement{Requisite: []Segment{own}, Preferred: []Segment{own}}, nil
 	}
 	return Requirement{Requisite: all, Preferred: slices.Concat(all[first:], all[:first])}, nil
+}
+
+// isAnywhere says whether the driver is to choose the place of a volume that neither a node nor the class limits.
+func (f Facts) isAnywhere(selected string) bool {
+	return f.NotImmediate && selected == "" && len(Flatten(f.Allowed)) == 0
 }
 
 // segmentOf returns the segment of a node: the driver's topology keys there, with the values of the

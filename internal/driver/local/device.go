@@ -23,7 +23,7 @@ const detachLimit = 2 * time.Second
 
 // attach creates the loop device of a locked volume, in the volume's current size.
 func (p *pool) attach(v record) (string, error) {
-	device, err := mount.LoopAttach(p.image(volumes, v.ID), false)
+	device, err := p.loops.Attach(p.image(volumes, v.ID), false)
 	if err != nil {
 		return "", err
 	}
@@ -51,7 +51,7 @@ func stillOpen(id, device string) error {
 // detach detaches the device of a locked volume. It fails if the device is mounted or open.
 func (p *pool) detach(ctx context.Context, id string) error {
 	image := p.image(volumes, id)
-	device, err := mount.LoopFind(image)
+	device, err := p.loops.Find(image)
 	if err != nil || device == "" {
 		return err
 	}
@@ -62,11 +62,11 @@ func (p *pool) detach(ctx context.Context, id string) error {
 	if at != "" {
 		return status.Errorf(codes.FailedPrecondition, "volume %s is in use at %s; unmount it there first", id, at)
 	}
-	if err := errors.Join(setReadOnly(device, false), mount.LoopDetach(image)); err != nil {
+	if err := errors.Join(setReadOnly(device, false), p.loops.Detach(image)); err != nil {
 		return err
 	}
 	err = until(ctx, detachLimit, func() (bool, error) {
-		left, err := mount.LoopFind(image)
+		left, err := p.loops.Find(image)
 		return left == "", err
 	})
 	if errors.Is(err, errBusy) {

@@ -35,7 +35,7 @@ func (p *pool) restartFormat(ctx context.Context, v record) error {
 		return nil
 	}
 	image := p.image(volumes, v.ID)
-	device, err := mount.LoopFind(image)
+	device, err := p.loops.Find(image)
 	if err != nil {
 		return err
 	}
@@ -61,35 +61,35 @@ func (p *pool) restartFormat(ctx context.Context, v record) error {
 	return nil
 }
 
-// format makes a filesystem on a volume that contains nothing but zeros. Probing is not enough: no
-// tool knows every format, and a tool that cannot read a device finds nothing.
-func (p *pool) format(ctx context.Context, v record, device, fsType string) error {
+// format makes a filesystem on a volume that contains nothing but zeros, and says whether it has. Probing is not
+// enough: no tool knows every format, and a tool that cannot read a device finds nothing.
+func (p *pool) format(ctx context.Context, v record, device, fsType string) (made bool, err error) {
 	has, err := mount.Probe(ctx, device)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if has != "" {
 		// This does nothing, or returns the error that names the content.
-		return mount.Format(ctx, device, fsType)
+		return false, mount.Format(ctx, device, fsType)
 	}
 	if err := syncDevice(device); err != nil {
-		return err
+		return false, err
 	}
 	blank, err := isBlank(ctx, p.image(volumes, v.ID))
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !blank {
-		return status.Errorf(codes.FailedPrecondition, "volume %s holds data but no filesystem that is known; it is never "+
-			"formatted: use it as a raw block volume, or delete it", v.ID)
+		return false, status.Errorf(codes.FailedPrecondition, "volume %s holds data but no filesystem that is known; it is "+
+			"never formatted: use it as a raw block volume, or delete it", v.ID)
 	}
 	if err := durable.WriteFile(p.formattingPath(v.ID), nil); err != nil {
-		return err
+		return false, err
 	}
-	if err := mount.Format(ctx, device, fsType); err != nil {
-		return err
+	if err := mount.FormatBlank(ctx, device, fsType); err != nil {
+		return false, err
 	}
-	return durable.Remove(p.formattingPath(v.ID))
+	return true, durable.Remove(p.formattingPath(v.ID))
 }
 
 // isBlank says whether an image holds nothing but zeros.

@@ -74,7 +74,7 @@ func mountedAtOne(paths ...string) (bool, error) {
 // filesystemErrors says whether the kernel has found errors in a volume's ext4 since it was last repaired; not if it is
 // not mounted, or another filesystem.
 func (n *node) filesystemErrors(v record) (found bool, err error) {
-	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
+	device, err := n.pool.loops.Find(n.pool.image(volumes, v.ID))
 	if err != nil || device == "" {
 		return false, err
 	}

@@ -118,16 +118,13 @@ func (n *node) mountNew(ctx context.Context, v record, device, fsType string, r 
 
 func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *csipb.NodeStageVolumeRequest) error {
 	target, options := r.GetStagingTargetPath(), r.GetVolumeCapability().GetMount().GetMountFlags()
-	if err := n.pool.format(ctx, v, device, fsType); err != nil {
-		return err
-	}
-	elsewhere, err := mountedAt(device)
+	made, err := n.pool.format(ctx, v, device, fsType)
 	if err != nil {
 		return err
 	}
 	readOnly := slices.Contains(options, "ro")
-	if elsewhere == "" && !readOnly {
-		if err := mount.GrowUnmounted(ctx, device, fsType); err != nil {
+	if !made && !readOnly {
+		if err := growUnmounted(ctx, device, fsType); err != nil {
 			return err
 		}
 	}
@@ -136,17 +133,26 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 		_ = n.pool.allocate(v.ID, v.Size, n.keep)
 	}
 	options = append(slices.Clone(options), ownOptions(v, fsType)...)
-	if err := mount.Device(ctx, device, target, fsType, options); err != nil {
-		return err
+	if made {
+		return mount.NewDevice(ctx, device, target, fsType, options)
 	}
-	if readOnly {
-		return nil
+	if err := mount.Device(ctx, device, target, fsType, options); err != nil || readOnly {
+		return err
 	}
 	// The volume may have been expanded while it was not mounted, or be a copy of a smaller one.
 	if err := mount.Grow(ctx, device, target, fsType); err != nil && !errors.Is(err, mount.ErrGrowLater) {
 		return errors.Join(err, mount.Unmount(target))
 	}
 	return nil
+}
+
+// growUnmounted expands the filesystem of a device that is mounted nowhere to the size of the device.
+func growUnmounted(ctx context.Context, device, fsType string) error {
+	elsewhere, err := mountedAt(device)
+	if err != nil || elsewhere != "" {
+		return err
+	}
+	return mount.GrowUnmounted(ctx, device, fsType)
 }
 
 // ownOptions returns the mount options that the driver adds to those of the user.
@@ -189,7 +195,7 @@ func (n *node) NodeUnstageVolume(
 // release detaches the device unless it is still mounted: by a node of this host that counts as
 // dead, for example. Then the unstage on that node, or the deletion of the volume, detaches it.
 func (n *node) release(ctx context.Context, v record) error {
-	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
+	device, err := n.pool.loops.Find(n.pool.image(volumes, v.ID))
 	if err != nil || device == "" {
 		return err
 	}
@@ -201,7 +207,7 @@ func (n *node) release(ctx context.Context, v record) error {
 
 // unmount unmounts the volume at path. It fails if something else is mounted there.
 func (n *node) unmount(v record, path string) error {
-	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
+	device, err := n.pool.loops.Find(n.pool.image(volumes, v.ID))
 	if err != nil {
 		return err
 	}
@@ -240,7 +246,7 @@ func (n *node) NodeExpandVolume(
 
 // fit expands the device of a locked volume to the volume's size, and the filesystem at the path.
 func (n *node) fit(ctx context.Context, v record, r *csipb.NodeExpandVolumeRequest) error {
-	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
+	device, err := n.pool.loops.Find(n.pool.image(volumes, v.ID))
 	if err != nil {
 		return err
 	}
@@ -277,7 +283,7 @@ func (n *node) NodeGetVolumeStats(
 	if err != nil {
 		return nil, failure(err)
 	}
-	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
+	device, err := n.pool.loops.Find(n.pool.image(volumes, v.ID))
 	if err != nil {
 		return nil, failure(err)
 	}

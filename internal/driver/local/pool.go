@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/mount"
 )
 
 var (
@@ -48,6 +49,8 @@ type pool struct {
 	id  string
 	// served is locked while this driver serves its node.
 	served *os.File
+	// loops finds the devices of volumes.
+	loops mount.Loops
 }
 
 // record describes a volume or a snapshot. The file never changes.

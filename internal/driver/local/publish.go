@@ -33,7 +33,7 @@ func (n *node) NodePublishVolume(
 		return nil, failure(err)
 	}
 	defer release()
-	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
+	device, err := n.pool.loops.Find(n.pool.image(volumes, v.ID))
 	if err != nil {
 		return nil, failure(err)
 	}

@@ -28,7 +28,7 @@ func thawAll(ctx context.Context, p *pool) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var later sync.WaitGroup
 	for _, v := range all {
-		device, err := mount.LoopFind(p.image(volumes, v.ID))
+		device, err := p.loops.Find(p.image(volumes, v.ID))
 		if err != nil || device == "" {
 			continue
 		}
@@ -49,7 +49,7 @@ func (p *pool) thaw(ctx context.Context, id string, limit time.Duration) error {
 		return err
 	}
 	defer release()
-	device, err := mount.LoopFind(p.image(volumes, id))
+	device, err := p.loops.Find(p.image(volumes, id))
 	if err != nil || device == "" {
 		return err
 	}

@@ -38,8 +38,8 @@ func TestRender(t *testing.T) {
 	timed := chain.Chain{Subject: "pvc/data", Links: []chain.Link{ok, waits}}
 	_ = chain.Render(&b, timed, func(l chain.Link) string { return map[bool]string{true: "since noon"}[l == waits] })
 	b.WriteString("\n")
-	chain.WriteHeadline(&b, chain.Chain{Subject: "pod/web", Links: []chain.Link{problem}})
-	chain.Paragraph(&b, problem.Because.Message)
+	chain.WriteHeadline(&b, chain.Chain{Subject: "pod/web", Links: []chain.Link{problem}}, 80)
+	chain.Paragraph(&b, problem.Because.Message, 80)
 	golden.Equal(t, "testdata/render.txt", b.String())
 }
 

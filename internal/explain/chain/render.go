@@ -7,14 +7,23 @@ import (
 	"time"
 )
 
-// width is the maximum length of a line; only longer words exceed it.
-const width = 80
+// The length of a line, which only longer words exceed: that of an output of unknown width, and its bounds.
+const width, narrow, broad = 80, 40, 160
+
+// Columns returns the length of the lines of an output, which says by a method of the same name how wide it is.
+func Columns(w io.Writer) int {
+	if page, ok := w.(interface{ Columns() int }); ok && page.Columns() > 0 {
+		return min(max(page.Columns(), narrow), broad)
+	}
+	return width
+}
 
 // Render writes the chain for people: the answer, an empty line, and the links
 // as a tree; when, if not nil, returns what is known of the time of a link.
 func Render(w io.Writer, c Chain, when func(Link) string) error {
 	var b strings.Builder
-	WriteHeadline(&b, c)
+	columns := Columns(w)
+	WriteHeadline(&b, c, columns)
 	b.WriteString("\n")
 	for i, l := range c.Links {
 		first, rest := "├─ ", "│    "
@@ -28,9 +37,9 @@ func Render(w io.Writer, c Chain, when func(Link) string) error {
 			rest = "   "
 		}
 		fmt.Fprintf(&b, "%s%s  %s  %s\n", first, l.Subject, l.State, l.Because.Reason)
-		lines := wrap(l.Because.Message, width-6)
+		lines := wrap(l.Because.Message, columns-6)
 		if when != nil {
-			lines = append(lines, wrap(when(l), width-6)...)
+			lines = append(lines, wrap(when(l), columns-6)...)
 		}
 		for _, line := range lines {
 			b.WriteString(rest + line + "\n")
@@ -40,9 +49,9 @@ func Render(w io.Writer, c Chain, when func(Link) string) error {
 	return err
 }
 
-// WriteHeadline writes only the answer.
-func WriteHeadline(b *strings.Builder, c Chain) {
-	for i, line := range wrap(Headline(c), width-2) {
+// WriteHeadline writes only the answer, in lines of so many columns.
+func WriteHeadline(b *strings.Builder, c Chain, columns int) {
+	for i, line := range wrap(Headline(c), columns-2) {
 		if i > 0 {
 			b.WriteString("  ")
 		}
@@ -86,9 +95,9 @@ func wrap(s string, n int) []string {
 	return lines
 }
 
-// Paragraph writes an indented text below the line before it.
-func Paragraph(b *strings.Builder, text string) {
-	for _, line := range wrap(text, width-3) {
+// Paragraph writes an indented text below the line before it, in lines of so many columns.
+func Paragraph(b *strings.Builder, text string, columns int) {
+	for _, line := range wrap(text, columns-3) {
 		b.WriteString("   " + line + "\n")
 	}
 }

@@ -389,7 +389,8 @@ func command(words ...string) string {
 // Render writes the answer and the ways out for people.
 func Render(w io.Writer, c chain.Chain, fixes []Remedy) error {
 	var b strings.Builder
-	chain.WriteHeadline(&b, c)
+	columns := chain.Columns(w)
+	chain.WriteHeadline(&b, c, columns)
 	switch {
 	case c.Healthy():
 		b.WriteString("\nThere is nothing to do.\n")
@@ -402,8 +403,8 @@ func Render(w io.Writer, c chain.Chain, fixes []Remedy) error {
 		if f.Command != "" {
 			b.WriteString(f.Command + "\n")
 		}
-		chain.Paragraph(&b, f.Does)
-		chain.Paragraph(&b, "Risk: "+f.Risk)
+		chain.Paragraph(&b, f.Does, columns)
+		chain.Paragraph(&b, "Risk: "+f.Risk, columns)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/election"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -157,6 +158,7 @@ func (l Leases) dead(a actor) (chain.Link, bool) {
 	if held == nil || held.Spec.RenewTime == nil {
 		return chain.Link{}, false
 	}
+	held = l.first(held)
 	age, name := l.clock.Sub(renewed(held)), held.Namespace+"/"+held.Name
 	if age <= max(time.Duration(ptr.Deref(held.Spec.LeaseDurationSeconds, 0))*time.Second, shortestLease) {
 		return chain.Link{}, false
@@ -169,6 +171,18 @@ func (l Leases) dead(a actor) (chain.Link, bool) {
 			a.name, name, age.Round(time.Second))
 	}
 	return chain.New(a.subject, chain.Problem, a.reason, message, a.next), true
+}
+
+// first returns the lease without which the holder of a long lease does not work, if the lease says so: it shows within
+// seconds that the holder is dead. Otherwise it returns the lease itself.
+func (l Leases) first(long *coordinationv1.Lease) *coordinationv1.Lease {
+	holder := ptr.Deref(long.Spec.HolderIdentity, "")
+	for _, one := range l.byName[election.With(long.Annotations[volume.AnnHeldWith], holder)] {
+		if one.Namespace == long.Namespace && ptr.Deref(one.Spec.HolderIdentity, "") == holder {
+			return one
+		}
+	}
+	return long
 }
 
 // Held says whether somebody holds a lease of that name, wherever that is, and is alive.

@@ -8,6 +8,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/decide/election"
 	"volplane.dev/volplane/internal/explain/why/whytest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -26,7 +27,6 @@ func TestLeases(t *testing.T) {
 }
 
 func leaseRows() []row {
-	const minute = time.Minute
 	return append([]row{
 		{"there is no lease", "pvc/data", func(s *scene) {
 			s.Attachment.CreationTimestamp = metav1.Time{Time: whytest.At(9).Add(time.Second)}
@@ -45,26 +45,30 @@ func leaseRows() []row {
 		},
 		{"the attacher lives", "pvc/data", func(s *scene) { s.Lease("storage", attachers, "csi-0", 15, 15*time.Second) }},
 		{"the attacher is dead", "pvc/data", func(s *scene) { s.Lease("storage", attachers, "csi-0", 15, 16*time.Second) }},
-		{"a longer lease lasts longer", "pvc/data", func(s *scene) { s.Lease("storage", attachers, "csi-0", 137, 2*minute) }},
+		{"a longer one", "pvc/data", func(s *scene) { s.Lease("storage", attachers, "csi-0", 137, 2*time.Minute) }},
+		{"a long lease whose holder has died", "pvc/data", func(s *scene) { long(s, "csi-0", "csi-0", time.Minute) }},
+		{"whose holder lives", "pvc/data", func(s *scene) { long(s, "csi-0", "csi-0", 15*time.Second) }},
+		{"whose mark is an earlier holder's", "pvc/data", func(s *scene) { long(s, "csi-1", "csi-0", time.Minute) }},
+		{"whose first lease another process holds", "pvc/data", func(s *scene) { long(s, "csi-0", "csi-1", time.Minute) }},
 		{"the attacher has ended well, just now", "pvc/data", func(s *scene) {
 			s.Lease("storage", attachers, "", 1, 15*time.Second)
 		}},
-		{"a while ago", "pvc/data", func(s *scene) { s.Lease("storage", attachers, "", 1, 5*minute) }},
+		{"a while ago", "pvc/data", func(s *scene) { s.Lease("storage", attachers, "", 1, 5*time.Minute) }},
 		{"the lease of an earlier installation is left", "pvc/data", func(s *scene) {
-			s.Lease("old", attachers, "csi-9", 15, 9*minute)
+			s.Lease("old", attachers, "csi-9", 15, 9*time.Minute)
 			s.Lease("storage", attachers, "csi-0", 15, 0)
-			s.Lease("older", attachers, "csi-8", 15, 10*minute)
+			s.Lease("older", attachers, "csi-8", 15, 10*time.Minute)
 		}},
 		{"a node of that name is none", "pvc/data", func(s *scene) {
 			s.Attachment.Finalizers = []string{volume.AttacherFinalizer(whytest.Driver)}
-			s.Lease("kube-node-lease", attachers, attachers, 40, 9*minute)
+			s.Lease("kube-node-lease", attachers, attachers, 40, 9*time.Minute)
 		}},
 		{"a lease that nobody has ever renewed", "pvc/data", func(s *scene) {
-			s.Lease("storage", attachers, "csi-0", 15, 9*minute)
+			s.Lease("storage", attachers, "csi-0", 15, 9*time.Minute)
 			s.All.Leases[1].Spec.RenewTime = nil
 		}},
 		{"nobody waits for a dead attacher", "pvc/data", func(s *scene) {
-			s.Lease("storage", attachers, "csi-0", 15, 9*minute)
+			s.Lease("storage", attachers, "csi-0", 15, 9*time.Minute)
 			s.Attachment.Status.Attached = true
 			s.Sandbox(corev1.ConditionTrue)
 		}},
@@ -73,7 +77,7 @@ func leaseRows() []row {
 			s.All.Now = s.All.Now.Add(time.Hour)
 		}},
 		{"or slow", "pvc/data", func(s *scene) {
-			s.Lease("storage", attachers, "csi-0", 15, minute)
+			s.Lease("storage", attachers, "csi-0", 15, time.Minute)
 			s.All.Now = s.All.Now.Add(-time.Hour)
 		}},
 		{"leases may not be read", "pvc/data", func(s *scene) { s.All.Leases, s.All.LeasesHidden = nil, true }},
@@ -98,18 +102,28 @@ func leaseRows() []row {
 		{"the attacher is dead that detaches", "volumeattachment/a1", func(s *scene) {
 			s.All.Pods = nil
 			s.Detaching()
-			s.Lease("storage", attachers, "csi-0", 15, 9*minute)
+			s.Lease("storage", attachers, "csi-0", 15, 9*time.Minute)
 		}},
 	}, otherLeaseRows()...)
 }
 
+// long adds a long lease of an attacher, marked by a process as held with the first lease, and that, which its holder
+// has renewed some time ago.
+func long(s *scene, marked, first string, ago time.Duration) {
+	s.Lease("storage", attachers, "csi-0", 120, time.Minute)
+	s.All.Leases[len(s.All.Leases)-1].Annotations = map[string]string{
+		volume.AnnHeldWith: election.Mark("d-example-com", marked),
+	}
+	s.Lease("storage", "d-example-com", first, 15, ago)
+}
+
 // otherLeaseRows are of others than attachers.
 func otherLeaseRows() []row {
-	const long = 9 * time.Minute
+	const ago = 9 * time.Minute
 	return []row{
 		{"the provisioner is dead", "pvc/data", func(s *scene) {
 			s.Unbound()
-			s.Lease("storage", "d-example-com", "csi-0", 15, long)
+			s.Lease("storage", "d-example-com", "csi-0", 15, ago)
 		}},
 		{"the provisioner lives", "pvc/data", func(s *scene) {
 			s.Unbound()
@@ -118,13 +132,13 @@ func otherLeaseRows() []row {
 		{"the volume is not deleted", "pv/v1", func(s *scene) {
 			s.Released()
 			s.Detached()
-			s.Lease("storage", "d-example-com", "csi-0", 15, long)
+			s.Lease("storage", "d-example-com", "csi-0", 15, ago)
 		}},
 		{"the resizer is dead", "pvc/data", func(s *scene) {
 			s.Attachment.Status.Attached = true
 			s.Sandbox(corev1.ConditionTrue)
 			s.Wants("2Gi")
-			s.Lease("storage", "external-resizer-d-example-com", "csi-0", 15, long)
+			s.Lease("storage", "external-resizer-d-example-com", "csi-0", 15, ago)
 		}},
 		{"kube-controller-manager is dead", "pvc/data", func(s *scene) { s.Detached(); s.ControllersDie() }},
 		{"for the Pod, too: that is told once", "pvc/data", func(s *scene) {
@@ -134,12 +148,12 @@ func otherLeaseRows() []row {
 		}},
 		{"another lease of that name is not its", "pvc/data", func(s *scene) {
 			s.Detached()
-			s.Lease("default", "kube-controller-manager", "m", 15, long)
+			s.Lease("default", "kube-controller-manager", "m", 15, ago)
 		}},
 		{"the scheduler is dead", "pod/web", func(s *scene) {
 			s.Detached()
 			s.Pod.Spec.NodeName = ""
-			s.Lease("kube-system", "kube-scheduler", "m_2", 15, long)
+			s.Lease("kube-system", "kube-scheduler", "m_2", 15, ago)
 		}},
 		{"the kubelet is dead, and nobody has marked the node yet", "pod/web", func(s *scene) {
 			s.Attachment.Status.Attached = true

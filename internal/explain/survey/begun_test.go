@@ -49,7 +49,7 @@ func TestBegun(t *testing.T) {
 			in.Begun = metav1.NewTime(start.Add(51 * time.Second))
 		}},
 		{"nor what is there", func(s *scene, in *provision.Intent) {
-			v := provision.Object(in, provision.Answer{Handle: "h9"})
+			v := provision.Object(in, provision.Answer{Handle: "h9"}, "")
 			v.Status.Phase = corev1.VolumeAvailable
 			s.All.Volumes = append(s.All.Volumes, v)
 		}},

@@ -127,6 +127,7 @@ func (g *grouping) joinDrivers() {
 // what is known of the time of a cause.
 func RenderCauses(w io.Writer, causes []Cause, spaces bool, when func(Cause) string) error {
 	var b strings.Builder
+	columns := chain.Columns(w)
 	for i, c := range causes {
 		if i > 0 {
 			b.WriteString("\n")
@@ -148,12 +149,12 @@ func RenderCauses(w io.Writer, causes []Cause, spaces bool, when func(Cause) str
 		if c.Because.Next != "" {
 			text = strings.TrimRight(text, ".") + ". Next: " + c.Because.Next + "."
 		}
-		chain.Paragraph(&b, text)
+		chain.Paragraph(&b, text, columns)
 		if when != nil {
-			chain.Paragraph(&b, when(c))
+			chain.Paragraph(&b, when(c), columns)
 		}
 		if len(waits) > 0 {
-			chain.Paragraph(&b, "Held up: "+strings.Join(waits, ", "))
+			chain.Paragraph(&b, "Held up: "+strings.Join(waits, ", "), columns)
 		}
 	}
 	_, err := io.WriteString(w, b.String())

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
 	flex "volplane.dev/volplane/internal/flex/driver"
@@ -52,6 +53,8 @@ type Options struct {
 	// Changed, if set, is called with each driver when it is served, and again when its
 	// capabilities have changed. It must not block.
 	Changed func(Served)
+	// Calls, if set, tells of the calls to the drivers.
+	Calls *csi.CallLog
 	// Log is the log of the bridge.
 	Log *slog.Logger
 }
@@ -66,9 +69,6 @@ type Served struct {
 const (
 	// retryInterval is the time after which a driver that could not be served is retried.
 	retryInterval = 10 * time.Second
-	// lockWait is how long another bridge, which is ending, may still hold the root directory's
-	// lock.
-	lockWait = 2 * time.Second
 	// stopTimeout is how long the end of a server waits for answers in flight; the work of those
 	// calls goes on.
 	stopTimeout = time.Second
@@ -103,7 +103,7 @@ func Open(o Options) (*Bridge, error) {
 	if err := checkOwner(o.RootDir); err != nil {
 		return nil, err
 	}
-	waits, cancel := context.WithTimeout(context.Background(), lockWait)
+	waits, cancel := context.WithTimeout(context.Background(), durable.EndWait)
 	defer cancel()
 	lock, err := durable.Lock(waits, filepath.Join(o.RootDir, "lock"))
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 
+	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/registrar"
 	decide "volplane.dev/volplane/internal/decide/flex"
 	flex "volplane.dev/volplane/internal/flex/driver"
@@ -109,13 +110,21 @@ func (d *driver) run(ctx context.Context, at net.Listener, endpoint string) erro
 // answer gives errors their gRPC codes and removes secrets from them, including those of earlier
 // requests.
 func (d *driver) answer(
-	ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler,
-) (any, error) {
+	ctx context.Context, request any, call *grpc.UnaryServerInfo, next grpc.UnaryHandler,
+) (answer any, err error) {
 	if s, ok := request.(interface{ GetSecrets() map[string]string }); ok {
 		d.secrets.AddData(s.GetSecrets())
 	}
-	response, err := next(ctx, request)
-	return response, failure(err, &d.secrets)
+	do := func() (any, error) {
+		answer, err = next(ctx, request)
+		return answer, failure(err, &d.secrets)
+	}
+	if d.b.Calls == nil {
+		return do()
+	}
+	about := csi.Made{Driver: d.csi, Method: call.FullMethod, Request: request, Secrets: &d.secrets}
+	err = d.b.Calls.Tell(csi.About(ctx, csi.Subject{Node: d.b.Node}), about, do)
+	return answer, err
 }
 
 // ready returns the driver for calls that attach or mount.

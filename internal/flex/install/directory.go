@@ -75,13 +75,19 @@ type Search struct {
 	Proc, Root string
 	// DataDir is the data directory that selects a control plane if several run.
 	DataDir string
+	// Named says that somebody has named this control plane: no other host is looked at.
+	Named bool
 }
 
 // Find returns the plugin directory of this machine, and the others that were considered. If a host
 // process runs, its directory is the one, even if it cannot be used (F-060). Otherwise it is the
 // first usual directory that exists and can be used, or else the default.
 func (s Search) Find() (Directory, []Directory, error) {
-	if running := s.Running(); len(running) > 0 {
+	running := s.Running()
+	if s.Named {
+		return s.named(running)
+	}
+	if len(running) > 0 {
 		i, err := s.selectHost(running)
 		found, others := running[i], without(running, i)
 		if err == nil && found.Problem != "" {
@@ -108,6 +114,24 @@ func (s Search) Find() (Directory, []Directory, error) {
 	return Directory{}, all,
 		fmt.Errorf("%w: no host runs, and %s: %s. Name one with --dir, and start kubelet with --volume-plugin-dir",
 			ErrNoDirectory, all[0].Path, all[0].Problem)
+}
+
+// named returns the plugin directory of the named control plane: where it looks if it runs, or else in its data
+// directory.
+func (s Search) named(running []Directory) (Directory, []Directory, error) {
+	for i, d := range running {
+		if d.data == s.DataDir {
+			return d, without(running, i), nil
+		}
+	}
+	d := Directory{
+		Path: filepath.Join(s.DataDir, "volumeplugins"), Because: "that of the control plane in " + s.DataDir +
+			", which does not run",
+	}
+	if d.Problem = Problem(d.Path); d.Problem != "" {
+		return d, running, fmt.Errorf("%w: %s (%s): %s", ErrNoDirectory, d.Path, d.Because, d.Problem)
+	}
+	return d, running, nil
 }
 
 // selectHost returns the index of the host process that is meant. It does not guess among several

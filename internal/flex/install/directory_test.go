@@ -159,8 +159,25 @@ func TestFindAmongSeveral(t *testing.T) {
 		t.Errorf("without a name: %v", err)
 	}
 	search.DataDir = f.here("$D/b")
-	if d, beside, err := search.Find(); err != nil || d.Path != f.here("$D/b/volumeplugins") || len(beside) != 2 {
-		t.Errorf("by its data directory: %+v beside %v: %v", d, beside, err)
+	for _, search.Named = range []bool{false, true} {
+		if d, beside, err := search.Find(); err != nil || d.Path != f.here("$D/b/volumeplugins") || len(beside) != 2 {
+			t.Errorf("by its data directory: %+v beside %v: %v", d, beside, err)
+		}
+	}
+}
+
+// TestFindNamed: a control plane that was named and does not run is not exchanged for one that runs.
+func TestFindNamed(t *testing.T) {
+	f := newFakeProc(t)
+	f.process("7", "volplaned up --data-dir $D/a", "")
+	search := Search{Proc: filepath.Join(f.dir, "proc"), Root: f.dir, DataDir: f.here("$D/c"), Named: true}
+	d, beside, err := search.Find()
+	if err != nil || d.Path != f.here("$D/c/volumeplugins") || d.Host != "" || len(beside) != 1 {
+		t.Errorf("%+v beside %v: %v", d, beside, err)
+	}
+	search.DataDir = "c"
+	if _, _, err := search.Find(); !errors.Is(err, ErrNoDirectory) {
+		t.Errorf("its plugin directory cannot be used: %v", err)
 	}
 }
 

@@ -73,6 +73,13 @@ func (m *Monitor) Of(key string) (Stats, bool) {
 	return s, ok
 }
 
+// All returns the state of all volumes that have been inspected.
+func (m *Monitor) All() []Stats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.last))
+}
+
 // Run inspects all volumes periodically until ctx ends. Each driver has a goroutine, which polls one
 // volume after the other: a driver that hangs delays only its own volumes.
 func (m *Monitor) Run(ctx context.Context) {

@@ -9,6 +9,7 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/health"
 	decide "volplane.dev/volplane/internal/decide/mount"
@@ -83,14 +84,13 @@ func (m *Monitor) pollVolume(
 	ctx context.Context, d *csi.Driver, r *decide.Record, at place, ask *asks, now *Stats,
 ) (answered bool) {
 	try := func(question func(context.Context, *csi.Driver, *decide.Record, string, *Stats) error) {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		ctx, cancel := context.WithTimeout(csi.About(ctx, m.subjectOf(r)), askTimeout)
 		defer cancel()
 		err := question(ctx, d, r, at.path, now)
 		if err == nil {
 			answered = true
 			return
 		}
-		m.Log.Debug("driver does not say how its volume is", "driver", d.Name, "volume", r.Volume, "err", err)
 		if !decide.AskNext(csi.AnswerOf(err)) {
 			*ask = asks{}
 		}
@@ -102,6 +102,15 @@ func (m *Monitor) pollVolume(
 		try(askHealth)
 	}
 	return answered
+}
+
+// subjectOf returns a record's volume as the subject of a call.
+func (m *Monitor) subjectOf(r *decide.Record) csi.Subject {
+	s := csi.Subject{Volume: r.Volume, Node: m.Node}
+	if v, ok := m.Volumes.Get(r.Volume); ok {
+		s.Claim = cluster.ClaimOf(v)
+	}
+	return s
 }
 
 func askUsage(ctx context.Context, d *csi.Driver, r *decide.Record, path string, now *Stats) error {
@@ -130,11 +139,10 @@ func askHealth(ctx context.Context, d *csi.Driver, r *decide.Record, path string
 
 // pollStorage asks a driver how its storage is, seen from this node.
 func (m *Monitor) pollStorage(ctx context.Context, d *csi.Driver) {
-	asking, cancel := context.WithTimeout(ctx, askTimeout)
+	asking, cancel := context.WithTimeout(csi.About(ctx, csi.Subject{Node: m.Node}), askTimeout)
 	defer cancel()
 	s, err := d.NodeClient().NodeGetStorageHealth(asking, &csipb.NodeGetStorageHealthRequest{})
 	if err != nil {
-		m.Log.Debug("driver does not say how its storage is", "driver", d.Name, "err", err)
 		return
 	}
 	var all []health.Report

@@ -21,6 +21,8 @@ type UnknownMounts struct {
 	Options
 	// Node returns the Node at which they are reported.
 	Node func() (*corev1.Node, bool)
+	// Count receives how many there are.
+	Count func(unknown int)
 
 	// seen are the ids of the unknown mounts in the last check, by path.
 	seen map[string]int
@@ -41,6 +43,7 @@ func (u *UnknownMounts) Check(points map[string]mount.Point) {
 		}
 	}
 	u.seen = seen
+	u.Count(len(stays))
 	slices.Sort(stays)
 	if slices.Equal(stays, u.reported) && time.Since(u.at) < repeatAfter {
 		return

@@ -156,6 +156,14 @@ func (p *Pods) delayLeft(pod *corev1.Pod, ready bool, r volume.Reason) time.Dura
 	return conditionDelay - time.Since(first)
 }
 
+// End deletes a Pod whose use of a volume somebody has ended by unmounting its path. What is left of it is taken away
+// as for any Pod that is deleted.
+func (p *Pods) End(ctx context.Context, pod *corev1.Pod) error {
+	p.Log.Info("the path of a Pod was unmounted by hand, so the Pod is deleted", "pod", cluster.Key(pod),
+		"path", pod.Annotations[volume.AnnMountAt])
+	return p.delete(ctx, pod, metav1.DeleteOptions{})
+}
+
 // deletePod deletes a terminating Pod for good when the journal has no target of it. The API server
 // keeps it until then.
 func (p *Pods) deletePod(ctx context.Context, pod *corev1.Pod) error {
@@ -168,9 +176,12 @@ func (p *Pods) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	delete(p.firstSeen, string(pod.UID))
 	p.mu.Unlock()
 	p.volumes.Forget(string(pod.UID))
-	err := p.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
-	})
+	return p.delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+}
+
+func (p *Pods) delete(ctx context.Context, pod *corev1.Pod, o metav1.DeleteOptions) error {
+	o.Preconditions = metav1.NewUIDPreconditions(string(pod.UID))
+	err := p.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, o)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete pod %s: %w", cluster.Key(pod), err)
 	}

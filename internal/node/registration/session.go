@@ -102,10 +102,13 @@ func (s *session) run(ctx context.Context) {
 			pause := queue.Backoff{
 				Min: cmp.Or(s.w.RetryMin, 500*time.Millisecond), Max: cmp.Or(s.w.RetryMax, 2*time.Minute),
 			}.Pause(s.failed)
+			level := slog.LevelDebug
 			if s.failed++; s.failed > 1 || !errors.Is(err, errUnasked) {
+				level = slog.LevelWarn
 				s.refuse(ctx, err)
 			}
-			s.log.Warn("driver is not registered, will be tried again", "attempt", s.failed, "pause", pause, "err", err)
+			s.log.Log(ctx, level, "driver is not registered, will be tried again",
+				"attempt", s.failed, "pause", pause, "err", err)
 			retry = time.After(pause)
 		}
 	}

@@ -128,22 +128,22 @@ func inlineVolume(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolume {
 var ErrHostPath = errors.New("volume cannot be shown at the host path")
 
 // HostPath returns the directory of the host that the Pod asks for, "" if it asks for none, and the
-// allowed mount options.
-func (f *Finder) HostPath(pod *corev1.Pod) (string, decide.Allowed, error) {
+// options of the mount there.
+func (f *Finder) HostPath(pod *corev1.Pod) (string, decide.BindOptions, error) {
 	path, ok := pod.Annotations[volume.AnnMountAt]
 	if !ok {
-		return "", decide.Allowed{}, nil
+		return "", decide.BindOptions{}, nil
 	}
-	allowed, err := decide.HostOptions(pod.Annotations[volume.AnnMountOptions])
+	options, err := decide.HostOptions(pod.Annotations[volume.AnnMountOptions])
 	if err == nil {
 		err = f.checkHostPath(pod, path)
 	} else {
 		err = fmt.Errorf("%w: %w", ErrHostPath, err)
 	}
 	if err != nil {
-		return "", decide.Allowed{}, err
+		return "", decide.BindOptions{}, err
 	}
-	return path, allowed, nil
+	return path, options, nil
 }
 
 func (f *Finder) checkHostPath(pod *corev1.Pod, path string) error {

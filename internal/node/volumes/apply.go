@@ -350,6 +350,8 @@ func (d *applier) do(ctx context.Context, action decide.Action) error {
 		return d.publish(ctx, action.Path)
 	case decide.Bind:
 		return d.bind(action.Path)
+	case decide.EndUse:
+		return d.Consumers.End(ctx, d.f.consumers[action.Path])
 	case decide.Republish:
 		return d.republish(ctx, action.Path)
 	case decide.Grow:

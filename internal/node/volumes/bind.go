@@ -31,7 +31,7 @@ func (d *applier) bind(path string) error {
 		return err
 	}
 	d.dirty = true
-	if err := d.bindTarget(path, t, c.Allowed); err != nil {
+	if err := d.bindTarget(path, t, c.HostOptions); err != nil {
 		if at, _, unknown := d.boundAt(t); before == "" && len(at) == 0 && unknown == nil {
 			t.HostPath, t.HostPhase = "", ""
 		}
@@ -47,20 +47,27 @@ func (d *applier) bind(path string) error {
 }
 
 // bindTarget bind-mounts the target at its host path. A bind mount of which a part is gone is replaced.
-func (d *applier) bindTarget(path string, t *decide.Target, allowed decide.Allowed) error {
+func (d *applier) bindTarget(path string, t *decide.Target, o decide.BindOptions) error {
 	if points, err := d.table.Below(t.HostPath); err != nil || 0 < len(points) && len(points) < t.Mounts {
 		if err = errors.Join(err, d.unmountBound(path, t)); err != nil {
 			return err
 		}
 	}
-	attr := mount.ReadOnlyIf(t.ReadOnly)
-	if !allowed.SUID {
-		attr |= mount.NoSUID
+	return mount.Bind(path, t.HostPath, attributes(o, t.ReadOnly))
+}
+
+// attributes returns the attributes of a bind mount with the options.
+func attributes(o decide.BindOptions, readOnly bool) mount.Attr {
+	var attr mount.Attr
+	for a, set := range map[mount.Attr]bool{
+		mount.ReadOnly: readOnly || o.ReadOnly, mount.NoSUID: !o.SUID, mount.NoDev: !o.Dev, mount.NoExec: o.NoExec,
+		mount.NoAtime: o.NoAtime, mount.NoDirAtime: o.NoDirAtime,
+	} {
+		if set {
+			attr |= a
+		}
 	}
-	if !allowed.Dev {
-		attr |= mount.NoDev
-	}
-	return mount.Bind(path, t.HostPath, attr)
+	return attr
 }
 
 // checkHostPath refuses a path that is not a directory, or that leads to a protected directory, before

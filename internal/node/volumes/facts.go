@@ -106,6 +106,20 @@ func (g gatherer) gatherInline(f *facts, key string) {
 	}
 }
 
+// subject returns what the driver's call of an action is about.
+func (f *facts) subject(a decide.Action) csi.Subject {
+	s := csi.Subject{Volume: f.Volume, Node: f.Node}
+	if f.pv != nil {
+		s.Claim = cluster.ClaimOf(f.pv)
+	}
+	if pod := f.consumers[a.Path]; pod != nil {
+		s.Object = "pod/" + cluster.Key(pod)
+	} else if t := f.Record.Target(a.Path); t != nil {
+		s.Object = "pod/" + t.PodNamespace + "/" + t.PodName
+	}
+	return s
+}
+
 func (f *facts) setVolume(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
 	f.pv, f.claim, f.Known = pv, claim, true
 	f.Volume, f.Block = pv.Name, uses.IsBlock(pv)
@@ -129,8 +143,9 @@ func (g gatherer) addConsumer(f *facts, u uses.Use) {
 		Due: g.republishes.due(f.Driver, path),
 	}
 	c.Label, c.Refused = g.label(f, u)
-	if host, allowed, err := g.Finder.HostPath(u.Pod); err == nil {
-		c.HostPath, c.Allowed = host, allowed
+	if host, options, err := g.Finder.HostPath(u.Pod); err == nil {
+		c.HostPath, c.HostOptions = host, options
+		c.UnmountEnds = u.Pod.Annotations[volume.AnnUnmountEnds] == "true"
 	}
 	f.consumers[path] = u.Pod
 	f.Wanted = append(f.Wanted, c)
@@ -181,7 +196,8 @@ func (g gatherer) gatherRunning(f *facts) {
 
 // gatherMounts reads what is mounted at the paths of the record.
 func (g gatherer) gatherMounts(ctx context.Context, f *facts) error {
-	f.Mounted, f.Dead, f.Covered = map[string]bool{}, map[string]bool{}, map[string]string{}
+	f.Mounted, f.Dead, f.Bare = map[string]bool{}, map[string]bool{}, map[string]bool{}
+	f.Covered = map[string]string{}
 	if f.Record == nil {
 		return nil
 	}
@@ -194,6 +210,7 @@ func (g gatherer) gatherMounts(ctx context.Context, f *facts) error {
 		case covered != "":
 			f.Mounted[p.path], f.Covered[p.path] = true, covered
 		case points[p.path].Path == "":
+			f.Bare[p.path] = true
 		case p.path == f.Record.StagingPath:
 			f.Mounted[p.path], f.Dead[p.path] = true, g.Liveness.Dead(ctx, p.path)
 		default:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/queue"
 )
@@ -20,7 +21,7 @@ func (v *Volumes) newQueue() *queue.Queue[string] {
 		Lanes:   queue.Limit{Places: DriverLimit, Undivided: true},
 		Retry:   queue.Backoff{Min: v.RetryMin, Max: v.RetryMax},
 		Poll:    queue.Backoff{Min: 50 * time.Millisecond, Max: 10 * time.Second},
-		Noun:    "volume", Log: v.Log,
+		Noun:    "volume", Log: v.Log, Silent: csi.IsAnswer,
 	})
 }
 

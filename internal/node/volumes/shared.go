@@ -57,6 +57,8 @@ type Consumers interface {
 	DriverCalled(pod string)
 	// GiveUp fails a Pod that waits for a volume, unless it has had all its volumes.
 	GiveUp(ctx context.Context, pod *corev1.Pod, why volume.Because) error
+	// End deletes a Pod whose use of a volume has ended on the host.
+	End(ctx context.Context, pod *corev1.Pod) error
 }
 
 // errNotYet marks waiting that is not a failure and whose end no watch reports: the volume is polled.

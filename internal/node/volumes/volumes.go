@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/mount/selinux"
@@ -160,7 +161,7 @@ func (v *Volumes) apply(ctx context.Context, f *facts, plan decide.Plan) []failu
 			continue
 		}
 		v.setCalled(f, f.NotBack(action, decide.CallInFlight(f.Facts, action.Verb)))
-		if err := d.do(ctx, action); err != nil {
+		if err := d.do(csi.About(ctx, f.subject(action)), action); err != nil {
 			failed = append(failed, failure{action, err})
 		}
 	}

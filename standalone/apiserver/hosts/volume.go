@@ -154,7 +154,7 @@ func (w *write) wanted(
 	}
 	want := provision.Object(plan.Intent, provision.Answer{
 		Handle: v.Spec.CSI.VolumeHandle, Context: v.Spec.CSI.VolumeAttributes,
-	})
+	}, "")
 	want.Spec.Capacity, want.Spec.NodeAffinity = v.Spec.Capacity, v.Spec.NodeAffinity
 	want.Spec.VolumeAttributesClassName = v.Spec.VolumeAttributesClassName
 	return want, nil

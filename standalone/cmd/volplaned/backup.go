@@ -135,8 +135,8 @@ func printRestored(w io.Writer, dir string, r backup.Restored) {
 	}
 	fmt.Fprintf(w, `
 Next steps:
-  volplane up --data-dir %s
-  volplane orphans --data-dir %s    # lists volumes without a PersistentVolume, and vice versa
-  volplane restore --accept         # allows unmounting, detaching and deleting again
-`, dir, dir)
+  volplane up --data-dir %[1]s
+  volplane orphans --data-dir %[1]s    # lists volumes without a PersistentVolume, and vice versa
+  volplane restore --accept --data-dir %[1]s    # allows unmounting, detaching and deleting again
+`, dir)
 }

@@ -1,19 +1,16 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-base/cli/flag"
-	"k8s.io/klog/v2"
 
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/standalone/up"
 )
 
@@ -26,20 +23,39 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	c.AddCommand(upCommand(), inviteCommand(), revokeCommand(), backupCommand(), restoreCommand(), checkCommand())
+	c.AddCommand(upCommand(), inviteCommand(), revokeCommand(), backupCommand(), restoreCommand(), checkCommand(),
+		versionCommand())
 	return c
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this program",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "volplaned", version)
+			return err
+		},
+	}
 }
 
 func upCommand() *cobra.Command {
 	var o up.Options
 	var verbosity int
+	var format string
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Start the control plane in the foreground",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Out, o.Version = cmd.OutOrStdout(), version
-			o.Log = newLog(cmd.Context(), cmd.ErrOrStderr(), verbosity)
+			if err := sidecar.CheckLogFormat(format); err != nil {
+				return err
+			}
+			ending := func() bool { return cmd.Context().Err() != nil }
+			o.Log = program.NewLog(cmd.ErrOrStderr(), format, verbosity, ending)
+			slog.SetDefault(o.Log)
 			return up.Run(cmd.Context(), o)
 		},
 	}
@@ -66,10 +82,23 @@ func upCommand() *cobra.Command {
 			"directory)")
 	f.BoolVar(&o.ForgetUnreadable, "forget-unreadable-secrets", false,
 		"delete the Secrets whose key is lost; use it for one start only")
+	f.StringVar(&o.Docker.Socket, "docker", "", "serve claims to docker and podman at this socket (--docker alone: "+
+		program.DockerSocket+"; default the socket of systemd's volplane-docker.socket, if there is one)")
+	f.Lookup("docker").NoOptDefVal = program.DockerSocket
+	f.StringVar(&o.Docker.Namespace, "docker-namespace", "default", "namespace of the claims that docker's volumes are")
+	f.StringVar(&o.Page, "page", "127.0.0.1:0", "loopback address at which 'volplane page' lets a browser look, from the "+
+		"first time that somebody asks; port 0 chooses a free port, and an empty address turns the page off")
+	f.StringVar(&o.Storage.Socket, "storage-provider", "", "serve claims to systemd at this socket "+
+		"(--storage-provider alone: "+program.StorageSocket+"; default the socket of systemd's "+
+		"volplane-storage.socket, if there is one)")
+	f.Lookup("storage-provider").NoOptDefVal = program.StorageSocket
+	f.StringVar(&o.Storage.Namespace, "storage-namespace", "default",
+		"namespace of the claims that the volumes of systemd's storage provider are")
 	f.DurationVar(&o.StatsEvery, "volume-stats-agg-period", time.Minute, program.StatsUsage)
 	f.Var(flag.NewMapStringBool(&o.FeatureGates), "feature-gates",
 		"feature gates of the API server, as name=true or name=false: those of Kubernetes, with its defaults")
-	f.IntVarP(&verbosity, "verbosity", "v", 0, "log verbosity: from 0 (warnings and important events) to 4 (everything)")
+	f.IntVarP(&verbosity, "verbosity", "v", 0, sidecar.VerbosityUsage)
+	f.StringVar(&format, "logging-format", "text", sidecar.LogFormatUsage)
 	return c
 }
 
@@ -121,22 +150,4 @@ must be running.`,
 	}
 	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
 	return c
-}
-
-// newLog returns the process's log and makes the libraries use it too. They log
-// only errors unless -v asks for more.
-func newLog(ctx context.Context, w io.Writer, verbosity int) *slog.Logger {
-	level, libraries := slog.LevelInfo, slog.LevelError
-	if verbosity > 0 {
-		level, libraries = slog.LevelDebug, slog.Level(-verbosity)
-	}
-	handler := func(l slog.Level) slog.Handler { return slog.NewTextHandler(w, &slog.HandlerOptions{Level: l}) }
-	theirs := handler(libraries)
-	if verbosity == 0 {
-		theirs = shutdownFilter{theirs, ctx}
-	}
-	klog.SetLogger(logr.FromSlogHandler(theirs))
-	log := slog.New(handler(level))
-	slog.SetDefault(log)
-	return log
 }

@@ -15,6 +15,7 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sidecar"
 )
 
 func main() {
@@ -38,6 +39,7 @@ func run(kubeconfig, socket string) error {
 		}
 	}
 	return app.Controllers(ctx, program.ControllersOptions{
-		Config: config, Roles: roles, Socket: socket, Namespace: "default", Log: slog.New(slog.DiscardHandler),
+		Config: config, Log: slog.New(slog.DiscardHandler),
+		ControllersOptions: sidecar.ControllersOptions{Roles: roles, Socket: socket, Namespace: "default"},
 	})
 }

@@ -1,0 +1,144 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"volplane.dev/volplane/internal/controller/attacher"
+	"volplane.dev/volplane/internal/controller/capacity"
+	"volplane.dev/volplane/internal/controller/provisioner"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/kube"
+)
+
+// dispensable returns the resources that a controller reads and can do without for this driver. Upstream's sidecar does
+// not read them then, so that the rights that a vendor gives it may lack them.
+func dispensable(role string, d *csi.Driver, onNode bool) []kube.Access {
+	var out []kube.Access
+	places := append(kube.Read("", "nodes"), kube.Read("storage.k8s.io", "csinodes")...)
+	switch role {
+	case capacity.Declaration().Name:
+		if onNode {
+			out = places
+		}
+	case attacher.Declaration().Name:
+		out = append(kube.Read("", "nodes"), kube.Read("storage.k8s.io", "csidrivers")...)
+	case provisioner.Declaration().Name:
+		if onNode || !d.Plugin.AccessibilityConstraints {
+			out = places
+		}
+		if !d.Controller.PublishUnpublish {
+			out = append(out, kube.Read("storage.k8s.io", "volumeattachments")...)
+		}
+	}
+	return out
+}
+
+// allDispensable returns the resources that no controller of the process needs for this driver, though some read them.
+func allDispensable(roles []string, d *csi.Driver, onNode bool) []kube.Access {
+	var out []kube.Access
+	needed := map[string]bool{}
+	for _, c := range Declarations() {
+		if !runs(roles, c.Name) {
+			continue
+		}
+		without := dispensable(c.Name, d, onNode)
+		for _, in := range c.Inputs {
+			if slices.ContainsFunc(without, func(a kube.Access) bool { return a.Resource == in.Resource }) {
+				out = append(out, in)
+			} else {
+				needed[in.Resource] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(out, func(a kube.Access) bool { return needed[a.Resource] })
+}
+
+// unused returns the resources at which no controller beside this driver looks, though it may read them: whether
+// volumes need attaching is asked only to compare what is attached with the list of a driver that has one.
+func unused(d *csi.Driver) []string {
+	if d.Controller.ListVolumes && d.Controller.ListVolumesPublishedNodes {
+		return nil
+	}
+	return []string{"csidrivers"}
+}
+
+// forgone returns, beside those that are unused, those of the resources that the process may not read.
+func forgone(
+	ctx context.Context, config *rest.Config, reads []kube.Access, unused []string, log *slog.Logger,
+) ([]string, error) {
+	if len(reads) == 0 {
+		return unused, nil
+	}
+	client, err := rightsClient(config)
+	if err != nil {
+		return nil, err
+	}
+	out := slices.Clone(unused)
+	for _, a := range reads {
+		if slices.Contains(out, a.Resource) {
+			continue
+		}
+		may, err := mayRead(ctx, client, a, log)
+		if err != nil {
+			return nil, err
+		}
+		if !may {
+			out = append(out, a.Resource)
+		}
+	}
+	return out, nil
+}
+
+// mayRead asks until the API server answers.
+func mayRead(ctx context.Context, client kubernetes.Interface, a kube.Access, log *slog.Logger) (may bool, err error) {
+	pauses := wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Steps: 30, Cap: 10 * time.Second}
+	err = pauses.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		for _, verb := range []string{"list", "watch"} {
+			review, err := reviewAccess(ctx, client,
+				authorizationv1.ResourceAttributes{Verb: verb, Group: a.Group, Resource: a.Resource})
+			if err != nil {
+				log.Warn("the API server does not say what this process may read; it is asked again", "err", err)
+				return false, nil
+			}
+			if may = review.Allowed; !may {
+				break
+			}
+		}
+		return true, nil
+	})
+	return may, err
+}
+
+// rightsClient returns a client that asks what this process may do, and may do more.
+func rightsClient(config *rest.Config, more ...kube.Access) (kubernetes.Interface, error) {
+	client, err := kubernetes.NewForConfig(kube.Restrict(config, "rights",
+		append(more, kube.Write("authorization.k8s.io", "selfsubjectaccessreviews", "create"))))
+	if err != nil {
+		return nil, fmt.Errorf("client of the rights: %w", err)
+	}
+	return client, nil
+}
+
+// reviewAccess asks the API server whether this process may do something.
+func reviewAccess(
+	ctx context.Context, client kubernetes.Interface, what authorizationv1.ResourceAttributes,
+) (authorizationv1.SubjectAccessReviewStatus, error) {
+	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx,
+		&authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &what},
+		}, metav1.CreateOptions{})
+	if err != nil {
+		return authorizationv1.SubjectAccessReviewStatus{}, err
+	}
+	return review.Status, nil
+}

@@ -1,0 +1,67 @@
+package app
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// TestTally: objects are counted by the cause that `volplane why` tells, and the oldest one counts.
+func TestTally(t *testing.T) {
+	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	claim := func(name, class string, age time.Duration) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: name, UID: "uid", CreationTimestamp: metav1.NewTime(now.Add(-age)),
+			},
+			Spec:   corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To(class)},
+			Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending},
+		}
+	}
+	bound := claim("c3", "", time.Hour)
+	bound.Spec.VolumeName, bound.Status.Phase = "gone", corev1.ClaimLost
+	o := state.Objects{Now: now, Lists: cluster.Lists{Claims: []*corev1.PersistentVolumeClaim{
+		claim("c1", "missing", time.Minute), claim("c2", "missing", time.Hour), bound,
+	}}}
+	got := tally(o, map[string]bool{})
+	want := map[string]waits{
+		string(volume.ReasonProvisioningFailed): {2, now.Add(-time.Hour)}, string(volume.ReasonVolumeMissing): {count: 1},
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := tally(state.Objects{Now: now}, map[string]bool{}); len(got) != 0 {
+		t.Errorf("in an empty cluster %v wait", got)
+	}
+}
+
+// TestCausesAreBounded: what others call their events makes no new labels without end.
+func TestCausesAreBounded(t *testing.T) {
+	known := map[string]bool{}
+	for i := range maxCauses + 5 {
+		want := fmt.Sprint("Cause", i)
+		if i >= maxCauses {
+			want = otherCause
+		}
+		if got := causeOf(volume.Reason(fmt.Sprint("Cause", i)), known); got != want {
+			t.Errorf("cause %d is told as %s", i, got)
+		}
+	}
+	for _, text := range []string{"", "two words", "a\nb", "ä"} {
+		if got := causeOf(volume.Reason(text), known); got != otherCause {
+			t.Errorf("%q is told as %s", text, got)
+		}
+	}
+	if got := causeOf("Cause7", known); got != "Cause7" {
+		t.Errorf("a known cause is told as %s", got)
+	}
+}

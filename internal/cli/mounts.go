@@ -1,0 +1,153 @@
+//go:build linux
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
+
+	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/gather"
+)
+
+// spaceTime limits how long a filesystem may take to say how full it is: one behind a dead server never does.
+const spaceTime = time.Second
+
+// mounted is one use of a claim by a Pod.
+type mounted struct {
+	gather.Use `json:",inline"`
+	// Used and Free are in bytes; nil for paths that this host does not have.
+	Used *int64 `json:"used,omitempty"`
+	Free *int64 `json:"free,omitempty"`
+}
+
+func (s *shell) mountsCommand() *cobra.Command {
+	var all bool
+	var output string
+	c := &cobra.Command{
+		Use:   "mounts",
+		Short: "Show which claims are mounted, where and by which Pod",
+		Long: `Show which claims are mounted, where, by which Pod and since when. Of what is
+mounted on this host, the command also shows how much space is used and free.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.mounts(cmd.Context(), all, output) },
+	}
+	c.Flags().BoolVarP(&all, "all-namespaces", "A", false, "claims of all namespaces")
+	c.Flags().StringVarP(&output, "output", "o", "", "output format: json or yaml")
+	return c
+}
+
+func (s *shell) mounts(ctx context.Context, all bool, output string) error {
+	if err := knownOutput(output, "json", "yaml"); err != nil {
+		return err
+	}
+	client, ns, err := s.client()
+	if err != nil {
+		return err
+	}
+	if all {
+		ns = metav1.NamespaceAll
+	}
+	pods, err := client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	uses := []mounted{}
+	for i := range pods.Items {
+		for _, use := range gather.UsesOf(&pods.Items[i]) {
+			uses = append(uses, mounted{Use: use})
+		}
+	}
+	slices.SortFunc(uses, func(a, b mounted) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Claim, b.Claim), cmp.Compare(a.Node, b.Node),
+			cmp.Compare(a.Path, b.Path))
+	})
+	for i := range uses {
+		uses[i].Used, uses[i].Free = space(uses[i].Path)
+	}
+	if printed, err := s.printStructured(output, map[string]any{"mounts": uses}); printed {
+		return err
+	}
+	return s.printMounts(uses, all)
+}
+
+// space returns how much of a filesystem that is mounted at a path of this host is used and free; nil if nothing is.
+func space(path string) (used, free *int64) {
+	if path == "" {
+		return nil, nil
+	}
+	type answer struct {
+		fs  unix.Statfs_t
+		err error
+	}
+	told := make(chan answer, 1)
+	go func() {
+		var a answer
+		if a.err = mountPoint(path); a.err == nil {
+			a.err = unix.Statfs(path, &a.fs)
+		}
+		told <- a
+	}()
+	select {
+	case a := <-told:
+		if a.err != nil {
+			return nil, nil
+		}
+		u, f := int64(a.fs.Blocks-a.fs.Bfree)*a.fs.Frsize, int64(a.fs.Bavail)*a.fs.Frsize
+		return &u, &f
+	case <-time.After(spaceTime):
+		return nil, nil
+	}
+}
+
+// mountPoint returns an error unless something is mounted at a path: a path of another host may exist on this one.
+func mountPoint(path string) error {
+	var s unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, 0, &s); err != nil {
+		return err
+	}
+	if s.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return unix.EINVAL
+	}
+	return nil
+}
+
+func (s *shell) printMounts(uses []mounted, all bool) error {
+	if len(uses) == 0 {
+		fmt.Fprintln(s.Err, "No claim is mounted")
+		return nil
+	}
+	w := printers.GetNewTabWriter(s.Out)
+	row := func(ns string, cells ...string) {
+		if all {
+			cells = append([]string{ns}, cells...)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	row("NAMESPACE", "NAME", "NODE", "PATH", "POD", "USED", "FREE", "SINCE")
+	for _, u := range uses {
+		since := "<not mounted>"
+		if u.Since != nil {
+			since = duration.HumanDuration(time.Since(u.Since.Time))
+		}
+		row(u.Namespace, u.Claim, u.Node, orNone(u.Path), u.Pod, bytesOf(u.Used), bytesOf(u.Free), since)
+	}
+	return w.Flush()
+}
+
+func bytesOf(n *int64) string {
+	if n == nil {
+		return orNone("")
+	}
+	return room.Text(*n)
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sidecar"
+)
+
+// Exit codes of the program.
+const (
+	exitOK      = 0
+	exitError   = 1
+	exitProblem = 2
+)
+
+// Streams are the program's input and outputs.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// shell holds what all commands of one call share.
+type shell struct {
+	Streams
+	programs Programs
+	version  string
+	flags    flags
+	// ending says that the program was asked to end.
+	ending func() bool
+}
+
+func newShell(ctx context.Context, s Streams, version string, p Programs) *shell {
+	return &shell{Streams: s, programs: p, version: version, ending: func() bool { return ctx.Err() != nil }}
+}
+
+// errProblem ends a command that has found a problem and printed it.
+var errProblem = errors.New("problem found")
+
+// exitCode returns the exit code of a command, and says what has failed.
+func (s *shell) exitCode(err error) int {
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errProblem):
+		return exitProblem
+	}
+	var refused interface {
+		error
+		exitCode() int
+	}
+	if errors.As(err, &refused) {
+		fmt.Fprintln(s.Err, "error:", refused)
+		return refused.exitCode()
+	}
+	fmt.Fprintln(s.Err, "error:", s.explain(err))
+	return exitError
+}
+
+// log returns the program's log and makes the libraries use it.
+func (s *shell) log() *slog.Logger {
+	return program.NewLog(s.Err, s.flags.logFormat, s.flags.verbosity, s.ending)
+}
+
+// quiet has libraries log only if -v asks for it: they log errors that they also return.
+func (s *shell) quiet(*cobra.Command, []string) error {
+	if klog.SetLogger(logr.Discard()); s.flags.verbosity > 0 {
+		s.log()
+	}
+	return sidecar.CheckLogFormat(s.flags.logFormat)
+}
+
+// verbosityByLetter lets --v be --verbosity, which is how Kubernetes' programs have it.
+func verbosityByLetter(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	if name == "v" {
+		name = "verbosity"
+	}
+	return pflag.NormalizedName(name)
+}

@@ -1,0 +1,209 @@
+//go:build linux
+
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+
+	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/explain/survey"
+	"volplane.dev/volplane/internal/explain/why"
+)
+
+const (
+	// oldBackup is the age from which the newest backup is a problem. Backups are made daily unless somebody
+	// has chosen otherwise.
+	oldBackup = 72 * time.Hour
+	// expiresSoon is how long before its end a certificate is a problem; one with a short life becomes one at a tenth
+	// of it.
+	expiresSoon = 30 * 24 * time.Hour
+	// certificateTime limits the question for the server's certificate.
+	certificateTime = 5 * time.Second
+)
+
+// statusReport is what 'volplane status' tells programs.
+type statusReport struct {
+	Server  string `json:"server"`
+	Version string `json:"version"`
+	// Healthy is false if there are problems; then the exit code is 2.
+	Healthy  bool      `json:"healthy"`
+	Problems []problem `json:"problems"`
+	// Waiting is the number of causes for which something waits, without anybody having to act.
+	Waiting int          `json:"waiting"`
+	Nodes   []nodeReport `json:"nodes"`
+	// Claims, Volumes and Attachments are numbers by phase.
+	Claims      map[string]int `json:"claims"`
+	Volumes     map[string]int `json:"volumes"`
+	Attachments map[string]int `json:"attachments"`
+	// OpenIntents is the number of volumes whose creation has no known outcome yet.
+	OpenIntents int `json:"openIntents"`
+	// Room has the space of database and disk, and the time of the newest backup; nil if the API server does not
+	// tell.
+	Room         *room.Report `json:"room,omitempty"`
+	Certificates []validity   `json:"certificates"`
+}
+
+// problem is something about which somebody has to do something.
+type problem struct {
+	Subject string `json:"subject"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Next    string `json:"next,omitempty"`
+}
+
+type nodeReport struct {
+	Name     string `json:"name"`
+	Ready    bool   `json:"ready"`
+	Attached int    `json:"attached"`
+	InUse    int    `json:"inUse"`
+	Drivers  string `json:"drivers"`
+}
+
+// validity is how long a certificate is valid.
+type validity struct {
+	// Name says whose it is: the server's, the client's or that of the authority.
+	Name    string    `json:"name"`
+	Begins  time.Time `json:"begins"`
+	Expires time.Time `json:"expires"`
+}
+
+// reportOf judges what was read.
+func reportOf(o state.Objects, told *room.Report, certificates []validity) statusReport {
+	r := statusReport{
+		Room: told, Certificates: certificates, OpenIntents: len(survey.Unsettled(why.Of(o))), Problems: []problem{},
+		Claims: map[string]int{}, Volumes: map[string]int{}, Attachments: map[string]int{}, Nodes: []nodeReport{},
+	}
+	for _, c := range o.Claims {
+		r.Claims[string(c.Status.Phase)]++
+	}
+	for _, v := range o.Volumes {
+		r.Volumes[string(v.Status.Phase)]++
+	}
+	for _, a := range o.Attachments {
+		r.Attachments[attachedOrNot(a)]++
+	}
+	for _, n := range o.Nodes {
+		r.Nodes = append(r.Nodes, nodeReport{
+			Name: n.Name, Ready: readiness(n) == string(corev1.NodeReady), Attached: len(n.Status.VolumesAttached),
+			InUse: len(n.Status.VolumesInUse), Drivers: driversOf(o.CSINodes, n.Name),
+		})
+	}
+	for _, c := range survey.Causes(why.Of(o)) {
+		if c.State != chain.Problem {
+			r.Waiting++
+			continue
+		}
+		r.Problems = append(r.Problems,
+			problem{c.Subject, string(c.Because.Reason), c.Because.Message, c.Because.Next})
+	}
+	r.Problems = append(r.Problems, r.ageing(o.Now)...)
+	r.Healthy = len(r.Problems) == 0
+	return r
+}
+
+// ageing returns what becomes a problem by time alone. Nodes that are silent are among the causes; certificates near
+// their end and backups that are too old are not.
+func (r *statusReport) ageing(now time.Time) []problem {
+	var out []problem
+	for _, c := range r.Certificates {
+		if left := c.Expires.Sub(now); left < min(expiresSoon, c.Expires.Sub(c.Begins)/10) {
+			out = append(out, problem{"certificate/" + c.Name, "CertificateExpires", fmt.Sprintf(
+				"the certificate of the %s is valid until %s: renew it; volplane renews its own at each start", c.Name,
+				chain.Moment(c.Expires)), "user"})
+		}
+	}
+	if r.Room != nil && r.Room.Backup != nil && now.Sub(*r.Room.Backup) > oldBackup {
+		out = append(out, problem{"control plane", "BackupOld", fmt.Sprintf(
+			"the newest backup is of %s; 'volplane backup' makes one", chain.Moment(*r.Room.Backup)), "user"})
+	}
+	return out
+}
+
+// validities returns the certificates of the client, of the API server and of its authority, as far as they can be
+// read.
+func validities(ctx context.Context, config *rest.Config) []validity {
+	config = rest.CopyConfig(config)
+	if err := rest.LoadTLSFiles(config); err != nil {
+		return nil
+	}
+	out := append(fromPEM("client", config.CertData), fromPEM("authority", config.CAData)...)
+	config.Timeout = certificateTime
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return out
+	}
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+"/version", nil)
+	if err != nil {
+		return out
+	}
+	answer, err := client.Do(q)
+	if err != nil {
+		return out
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 1<<16))
+	_ = answer.Body.Close()
+	return append(out, ofConnection(answer.TLS)...)
+}
+
+func ofConnection(s *tls.ConnectionState) []validity {
+	if s == nil || len(s.PeerCertificates) == 0 {
+		return nil
+	}
+	return []validity{certificateOf("server", s.PeerCertificates[0])}
+}
+
+// fromPEM returns the first certificate in a file, without its key; none if there is none.
+func fromPEM(name string, data []byte) []validity {
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil
+	}
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil
+	}
+	return []validity{certificateOf(name, c)}
+}
+
+func certificateOf(name string, c *x509.Certificate) validity {
+	return validity{Name: name, Begins: c.NotBefore, Expires: c.NotAfter}
+}
+
+// printAgeing prints the certificate that expires first, and the newest backup.
+func (s *shell) printAgeing(r statusReport) {
+	if len(r.Certificates) > 0 {
+		first := slices.MinFunc(r.Certificates, func(a, b validity) int { return a.Expires.Compare(b.Expires) })
+		fmt.Fprintf(s.Out, "certificate  of the %s, valid until %s\n", first.Name, chain.Moment(first.Expires))
+	}
+	if r.Room != nil {
+		made := "none yet"
+		if r.Room.Backup != nil {
+			made = chain.Moment(*r.Room.Backup)
+		}
+		fmt.Fprintf(s.Out, "backup       %s\n", made)
+	}
+}
+
+// printProblems prints what somebody has to do something about.
+func (s *shell) printProblems(r statusReport) {
+	if r.Healthy {
+		return
+	}
+	fmt.Fprintf(s.Out, "\nProblems: %d. See: volplane why -A\n", len(r.Problems))
+	for _, p := range r.Problems {
+		fmt.Fprintf(s.Out, "  %s  %s  %s\n", plainLine(p.Subject), p.Reason, plainLine(p.Message))
+	}
+}

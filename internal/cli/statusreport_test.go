@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/explain/state"
+)
+
+// TestStatusReport: an empty control plane is healthy; a claim of a class that does not exist, a certificate near its
+// end and an old backup are problems, and what is young is none.
+func TestStatusReport(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	ago := func(d time.Duration) *time.Time { at := now.Add(-d); return &at }
+	year := 365 * 24 * time.Hour
+	valid := func(left time.Duration) []validity {
+		return []validity{{"server", now.Add(left - year), now.Add(left)}}
+	}
+	missing, claim := "missing", &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "ns"}}
+	claim.Spec.StorageClassName, claim.Status.Phase = &missing, corev1.ClaimPending
+	waiting := state.Objects{Now: now}
+	waiting.Claims = []*corev1.PersistentVolumeClaim{claim}
+	for name, c := range map[string]struct {
+		objects state.Objects
+		room    *room.Report
+		certs   []validity
+		want    string
+	}{
+		"nothing":       {state.Objects{Now: now}, nil, nil, "true []"},
+		"all is young":  {state.Objects{Now: now}, &room.Report{Backup: ago(time.Hour)}, valid(year / 2), "true []"},
+		"no backup yet": {state.Objects{Now: now}, &room.Report{}, nil, "true []"},
+		"an old backup": {state.Objects{Now: now}, &room.Report{Backup: ago(4 * oldBackup)}, nil, "false [BackupOld]"},
+		"a certificate without a begin": {
+			state.Objects{Now: now}, nil, []validity{{"client", time.Unix(0, 0), now.Add(2 * expiresSoon)}}, "true []",
+		},
+		"the certificate ends": {state.Objects{Now: now}, nil, valid(time.Hour), "false [CertificateExpires]"},
+		"a class that is not there": {
+			waiting, nil, nil, "false [ProvisioningFailed]",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := reportOf(c.objects, c.room, c.certs)
+			reasons := []string{}
+			for _, p := range r.Problems {
+				reasons = append(reasons, p.Reason)
+			}
+			if got := fmt.Sprint(r.Healthy, " ", reasons); got != c.want || r.Claims["Pending"] != len(c.objects.Claims) {
+				t.Errorf("%s, want %s; %v", got, c.want, r.Claims)
+			}
+		})
+	}
+}

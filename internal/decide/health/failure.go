@@ -1,0 +1,91 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// failedAfter is how long a node is not ready before it counts as failed, as for upstream's monitor.
+const failedAfter = 5 * time.Minute
+
+// Used is a claim that Pods on a node use.
+type Used struct {
+	Claim *corev1.PersistentVolumeClaim
+	Pods  []string
+}
+
+// NodeFacts are what is known of a node, and of the claims whose Pods are there.
+type NodeFacts struct {
+	Name string
+	// Node is nil if the node is gone.
+	Node *corev1.Node
+	// Silent is how long the node has not been ready, by the clock of this process.
+	Silent time.Duration
+	// Failed says that the claims have been told that the node has failed.
+	Failed bool
+	Claims []Used
+}
+
+// Notice is what a claim is told.
+type Notice struct {
+	Claim   *corev1.PersistentVolumeClaim
+	Because volume.Because
+}
+
+// NodePlan is what follows.
+type NodePlan struct {
+	// Wait is the time until the next decision; 0 waits for a change.
+	Wait time.Duration
+	// Failed says that the node counts as failed from now on.
+	Failed bool
+	Tell   []Notice
+}
+
+// OfFailure decides what claims are told about the node of their Pods. The words are those of upstream's monitor.
+func OfFailure(f NodeFacts) NodePlan {
+	switch {
+	case f.Node != nil && NotReady(f.Node) && f.Silent < failedAfter && !f.Failed:
+		return NodePlan{Wait: failedAfter - f.Silent}
+	case f.Node == nil || f.Node.Status.Phase == corev1.NodeTerminated || NotReady(f.Node):
+		if f.Failed {
+			return NodePlan{Failed: true}
+		}
+		return NodePlan{Failed: true, Tell: notices(f, failedNotice)}
+	case f.Failed:
+		return NodePlan{Tell: notices(f, recoveredNotice)}
+	}
+	return NodePlan{}
+}
+
+// NotReady says whether a node has said once that it is ready, or not, and does not say now that it is.
+func NotReady(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+	})
+}
+
+func notices(f NodeFacts, notice func(node string, u Used) volume.Because) []Notice {
+	out := make([]Notice, 0, len(f.Claims))
+	for _, u := range f.Claims {
+		out = append(out, Notice{Claim: u.Claim, Because: notice(f.Name, u)})
+	}
+	return out
+}
+
+func failedNotice(node string, u Used) volume.Because {
+	return volume.Because{
+		Reason: volume.ReasonNodeFailed, Next: "node " + node,
+		Message: fmt.Sprintf("Pods: [ %s ] consuming PVC: %s in namespace: %s are now on a failed node: %s",
+			strings.Join(u.Pods, " "), u.Claim.Name, u.Claim.Namespace, node),
+	}
+}
+
+func recoveredNotice(node string, _ Used) volume.Because {
+	return volume.Because{Reason: volume.ReasonNodeRecovered, Message: "Node: " + node + " recovered"}
+}

@@ -1,0 +1,117 @@
+package snapshot
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Options are what the user of a snapshotter has chosen. With the zero value nothing can be another snapshotter's
+// choice, and nothing of it is written down.
+type Options struct {
+	// NamePrefix begins the names of what is taken; empty means the usual one.
+	NamePrefix string
+	// NameLength cuts the UID in the names, without its hyphens, to so many characters; 0 keeps all of it.
+	NameLength int
+	// ExtraMetadata adds the names of the snapshot, or of the group, and of its content to the parameters.
+	ExtraMetadata bool
+	// Node is the only node whose contents are looked at; empty for all contents.
+	Node string
+}
+
+// Has says whether a content is for a snapshotter with these options.
+func (o Options) Has(content metav1.Object) bool {
+	return o.Node == "" || content.GetLabels()[volume.LabelSnapshotsOf] == o.Node
+}
+
+// nameOf returns the name under which a driver is asked for what an object with the UID stands for.
+func (o Options) nameOf(usual, uid string) string {
+	return volume.CutName(cmp.Or(o.NamePrefix, usual), uid, o.NameLength)
+}
+
+// Asked is how a driver is asked for what a content stands for.
+type Asked struct {
+	Name string
+	// Parameters is JSON.
+	Parameters string
+	// Noted says that both are written to the content with the intent.
+	Noted bool
+}
+
+// Ask returns how the driver is asked. Once a content says by which name, it has been asked so, and must be again,
+// whatever the options are now: another name would be another snapshot, and other parameters are an error. kind is
+// "volumesnapshot" or "volumegroupsnapshot", and usual the usual prefix.
+func (o Options) Ask(
+	content metav1.Object, ref corev1.ObjectReference, kind, usual, parameters string,
+) Asked {
+	if name := content.GetAnnotations()[volume.AnnSnapshotName]; name != "" {
+		return Asked{Name: name, Parameters: parameters, Noted: true}
+	}
+	out := Asked{Name: o.nameOf(usual, string(ref.UID)), Parameters: parameters, Noted: o != Options{}}
+	if o.ExtraMetadata {
+		out.Parameters = withMetadata(parameters, map[string]string{
+			keyPrefix + kind + "/name": ref.Name, keyPrefix + kind + "/namespace": ref.Namespace,
+			keyPrefix + kind + "content/name": content.GetName(),
+		})
+	}
+	return out
+}
+
+// NoteAsked writes to a content how the driver is asked.
+func NoteAsked[C Object[C]](a Asked, content C) C {
+	content = Noted(content, volume.AnnSnapshotParameters, a.Parameters)
+	if a.Noted {
+		content = Noted(content, volume.AnnSnapshotName, a.Name)
+	}
+	return content
+}
+
+// SameName says why a content waits for another one.
+func SameName(name, other string) string {
+	return "content " + other + " is to be taken with the same, cut name " + name
+}
+
+// withMetadata adds to parameters, which are JSON. What is no JSON object of texts stays as it is, and is refused.
+func withMetadata(parameters string, more map[string]string) string {
+	all := map[string]string{}
+	if json.Unmarshal([]byte(parameters), &all) != nil {
+		return parameters
+	}
+	maps.Copy(all, more)
+	text, _ := json.Marshal(all) // strings always marshal
+	return string(text)
+}
+
+// Rival is a content of the same driver for which nothing is taken yet.
+type Rival struct {
+	// Content is its name, and Name that under which the driver is asked for it.
+	Content, Name string
+	// Intended says that the driver may have been asked.
+	Intended bool
+}
+
+// before says whether a rival goes first.
+func (r Rival) before(other Rival) bool {
+	if r.Intended != other.Intended {
+		return r.Intended
+	}
+	return r.Content < other.Content
+}
+
+// Blocks returns the name of the content that one with the same, cut name waits for, or "": a driver would answer both
+// with one snapshot.
+func Blocks(own Rival, all []Rival) string {
+	i := slices.IndexFunc(all, func(r Rival) bool {
+		return r.Content != own.Content && r.Name == own.Name && r.before(own)
+	})
+	if i < 0 {
+		return ""
+	}
+	return all[i].Content
+}

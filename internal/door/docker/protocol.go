@@ -1,0 +1,164 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	// bodyLimit is more than any request needs.
+	bodyLimit = 64 << 10
+	// long and short are less than docker's deadlines of two minutes for Create and Mount, and of one for other calls: the
+	// user is to hear what is waited for, and not that a deadline has passed.
+	long  = 110 * time.Second
+	short = 50 * time.Second
+	// callLimit is how many calls run at the same time; others wait.
+	callLimit = 128
+)
+
+// request has the fields of all requests.
+type request struct {
+	Name string
+	ID   string
+	Opts map[string]string
+}
+
+// entry is one volume in an answer.
+type entry struct {
+	Name       string
+	Mountpoint string         `json:",omitempty"`
+	CreatedAt  string         `json:",omitempty"`
+	Status     map[string]any `json:",omitempty"`
+}
+
+// answer has the fields of all answers. Err is always there, as docker's own plugins have it.
+type answer struct {
+	Implements   []string      `json:",omitempty"`
+	Capabilities *capabilities `json:",omitempty"`
+	Volume       *entry        `json:",omitempty"`
+	Volumes      []entry       `json:",omitempty"`
+	Mountpoint   string        `json:",omitempty"`
+	Err          string
+}
+
+type capabilities struct{ Scope string }
+
+// call answers a request, or fails with an error that the user of the engine reads.
+type call func(ctx context.Context, r request) (answer, error)
+
+// calls returns what an engine may call, and how long each may take.
+func (d *Door) calls() map[string]struct {
+	run   call
+	limit time.Duration
+} {
+	return map[string]struct {
+		run   call
+		limit time.Duration
+	}{
+		"/Plugin.Activate":           {d.activate, short},
+		"/VolumeDriver.Capabilities": {d.capabilities, short},
+		"/VolumeDriver.Create":       {d.named(d.create), long},
+		"/VolumeDriver.Remove":       {d.named(d.remove), short},
+		"/VolumeDriver.Mount":        {d.named(d.mount), long},
+		"/VolumeDriver.Unmount":      {d.named(d.unmount), short},
+		"/VolumeDriver.Path":         {d.named(d.path), short},
+		"/VolumeDriver.Get":          {d.named(d.get), short},
+		"/VolumeDriver.List":         {d.synced(d.list), short},
+	}
+}
+
+// named wraps a call about one volume.
+func (d *Door) named(next call) call {
+	return d.synced(func(ctx context.Context, r request) (answer, error) {
+		if err := checkName(r.Name); err != nil {
+			return answer{}, err
+		}
+		if len(r.ID) > idLimit {
+			return answer{}, fmt.Errorf("the ID has %d bytes, %d are possible", len(r.ID), idLimit)
+		}
+		return next(ctx, r)
+	})
+}
+
+// synced wraps a call that needs to know the claims: after a start, it waits for the API server.
+func (d *Door) synced(next call) call {
+	return func(ctx context.Context, r request) (answer, error) {
+		select {
+		case <-d.ready:
+			return next(ctx, r)
+		case <-ctx.Done():
+			return answer{}, errors.New("volplane has not reached its API server yet: is the control plane running?")
+		}
+	}
+}
+
+// web returns the HTTP side of all calls.
+func (d *Door) web() http.Handler {
+	mux, free := http.NewServeMux(), make(chan struct{}, callLimit)
+	for path, c := range d.calls() {
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), c.limit)
+			defer cancel()
+			var got answer
+			var err error
+			select {
+			case free <- struct{}{}:
+				got, err = serve(ctx, w, r, c.run)
+				<-free
+			case <-ctx.Done():
+				err = fmt.Errorf("%d other calls are being answered", callLimit)
+			}
+			if err != nil && !errors.Is(err, errNoVolume) {
+				d.log.Info("docker: a call has failed", "call", path, "err", err)
+			}
+			reply(w, got, err)
+		})
+	}
+	return mux
+}
+
+// serve reads a request and answers it. The body is read to its end: only then does the server see that
+// the caller has gone.
+func serve(ctx context.Context, w http.ResponseWriter, r *http.Request, run call) (answer, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit))
+	if err != nil {
+		return answer{}, fmt.Errorf("read the request: %w", err)
+	}
+	var q request
+	if len(body) > 0 {
+		if err := json.Unmarshal(body, &q); err != nil {
+			return answer{}, fmt.Errorf("read the request: %w", err)
+		}
+	}
+	return run(ctx, q)
+}
+
+// reply writes an answer. Docker looks at Err, and podman only at the status.
+func reply(w http.ResponseWriter, a answer, err error) {
+	w.Header().Set("Content-Type", "application/vnd.docker.plugins.v1.2+json")
+	if err != nil {
+		a = answer{Err: err.Error()}
+		w.WriteHeader(http.StatusInternalServerError)
+	}
+	// An engine that has gone does not read the answer, and asks again.
+	_ = json.NewEncoder(w).Encode(a)
+}
+
+// serveHTTP answers calls until ctx ends. Calls that run then fail, and the engine repeats or reports them.
+func (d *Door) serveHTTP(ctx context.Context, l net.Listener) error {
+	server := &http.Server{
+		Handler: d.web(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		ReadTimeout: 30 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve docker: %w", err)
+	}
+	return nil
+}

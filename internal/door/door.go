@@ -1,0 +1,192 @@
+// Package door uses claims on this host for those who stand outside of Kubernetes: a
+// person at a shell, mount(8), a container engine. Each use of a claim is one Pod, which
+// nobody runs; the node agent mounts the volume for it. What a door has to remember is
+// in that Pod, so a door may be killed at any time and asked again.
+package door
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Mount creates the Pod unless it exists, and waits until its volumes are
+// mounted. If a Pod with the same name is being deleted, it first waits for that. The call may be repeated.
+func Mount(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) error {
+	return kube.Follow(ctx, Pods(client, pod.Namespace), pod.Name, func(now *corev1.Pod) (bool, error) {
+		if now == nil {
+			_, err := client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{FieldManager: FieldManager})
+			return false, kube.Unless(apierrors.IsAlreadyExists(err), err)
+		}
+		if now.DeletionTimestamp == nil && now.Spec.NodeName != pod.Spec.NodeName {
+			return false, fmt.Errorf("it is already mounted there on node %s (pod %s)", now.Spec.NodeName, now.Name)
+		}
+		if now.DeletionTimestamp == nil && !SameOptions(now, pod) {
+			return false, fmt.Errorf("it is already mounted there with the options %q (pod %s): undo that with 'volplane "+
+				"umount' first", now.Annotations[volume.AnnMountOptions], now.Name)
+		}
+		return now.DeletionTimestamp == nil && Mounted(now), nil
+	})
+}
+
+// FieldManager is the name under which a person's commands and doors write objects.
+const FieldManager = "volplane"
+
+// Pods are the Pods of a namespace.
+func Pods(client kubernetes.Interface, ns string) kube.Source[*corev1.Pod] {
+	p := client.CoreV1().Pods(ns)
+	return kube.Source[*corev1.Pod]{Get: p.Get, Watch: p.Watch}
+}
+
+// AccessModes are the access modes by the short names that kubectl prints.
+func AccessModes() map[string]corev1.PersistentVolumeAccessMode {
+	return map[string]corev1.PersistentVolumeAccessMode{
+		"RWO": corev1.ReadWriteOnce, "RWX": corev1.ReadWriteMany, "ROX": corev1.ReadOnlyMany, "RWOP": corev1.ReadWriteOncePod,
+	}
+}
+
+// SameOptions says whether two Pods ask for the same options of their mounts, in whatever order and words.
+func SameOptions(a, b *corev1.Pod) bool {
+	is, errIs := decide.HostOptions(a.Annotations[volume.AnnMountOptions])
+	other, errOther := decide.HostOptions(b.Annotations[volume.AnnMountOptions])
+	return errIs == nil && errOther == nil && is == other
+}
+
+// Mounted says whether the node agent has mounted all volumes of a Pod.
+func Mounted(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == volume.ConditionVolumesMounted {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// PodAtPath returns the Pod that represents the use of a claim at dir with options of the mount there. A mount that can
+// only be read is one for the driver, too.
+func PodAtPath(ns, claim, dir, node string, options decide.BindOptions) *corev1.Pod {
+	hash := sha256.Sum256([]byte(claim + "\x00" + dir))
+	annotations := map[string]string{volume.AnnMountAt: dir}
+	if text := options.String(); text != "" {
+		annotations[volume.AnnMountOptions] = text
+	}
+	name := "mount-" + hex.EncodeToString(hash[:5])
+	pod := Pod(metav1.ObjectMeta{Namespace: ns, Name: name, Annotations: annotations}, claim, node)
+	pod.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = options.ReadOnly
+	return pod
+}
+
+// Pod returns a Pod that uses a claim on a node. Its container is never run, but the API
+// requires one.
+func Pod(meta metav1.ObjectMeta, claim, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: meta,
+		Spec: corev1.PodSpec{
+			NodeName:   node,
+			Containers: []corev1.Container{{Name: "none", Image: "none"}},
+			Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+			}}},
+		},
+	}
+}
+
+// Node returns the node to mount on: the named one, else the one of this host,
+// else the only one.
+func Node(ctx context.Context, client kubernetes.Interface, name string) (string, error) {
+	if name != "" {
+		return name, nil
+	}
+	// The server answers from its memory: for the newest state, it may wait for a tenth of a second.
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return "", fmt.Errorf("list nodes: %w", err)
+	}
+	names := make([]string, 0, len(nodes.Items))
+	for _, n := range nodes.Items {
+		if n.Name == program.HostName() {
+			return n.Name, nil
+		}
+		names = append(names, n.Name)
+	}
+	switch len(names) {
+	case 0:
+		return "", fmt.Errorf("no node has joined: start one with 'volplane up' or 'volplane node --join'")
+	case 1:
+		return names[0], nil
+	}
+	return "", fmt.Errorf("none of the nodes %s is this host: choose one with --node", strings.Join(names, ", "))
+}
+
+// PodAt returns the Pod that mounts at dir on a node, which is chosen as by Node. Only a host that is no node may leave
+// the choice to what there is: elsewhere, the same directory of another host is never meant.
+func PodAt(ctx context.Context, client kubernetes.Interface, node, dir string) (*corev1.Pod, error) {
+	if own, err := Node(ctx, client, node); err == nil {
+		node = own
+	}
+	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	var found []*corev1.Pod
+	var elsewhere []string
+	for i := range pods.Items {
+		switch p := &pods.Items[i]; {
+		case p.Annotations[volume.AnnMountAt] != dir:
+		case node == "" || node == p.Spec.NodeName:
+			found = append(found, p)
+		default:
+			elsewhere = append(elsewhere, p.Spec.NodeName)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		return nil, fmt.Errorf("several Pods have a mount at %s: choose a node with --node", dir)
+	case len(elsewhere) > 0:
+		return nil, fmt.Errorf("nothing was mounted at %s of node %s by 'volplane mount', but of %s: choose it with --node",
+			dir, node, strings.Join(elsewhere, ", "))
+	}
+	return nil, fmt.Errorf("nothing was mounted at %s by 'volplane mount'", dir)
+}
+
+// ClaimOf returns the name of the claim that a Pod of a door uses.
+func ClaimOf(p *corev1.Pod) string {
+	for _, v := range p.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil {
+			return v.PersistentVolumeClaim.ClaimName
+		}
+	}
+	return ""
+}
+
+// Delete deletes the Pod, and does not wait until its volumes are unmounted. The call may be repeated.
+func Delete(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) error {
+	err := client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *metav1.NewPreconditionDeleteOptions(string(pod.UID)))
+	// A conflict says that another Pod has its name.
+	return kube.Unless(apierrors.IsNotFound(err) || apierrors.IsConflict(err), err)
+}
+
+// Unmount deletes the Pod and waits until it is removed, which it is when its volumes are
+// unmounted. The call may be repeated.
+func Unmount(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) error {
+	if err := Delete(ctx, client, pod); err != nil {
+		return err
+	}
+	return kube.Follow(ctx, Pods(client, pod.Namespace), pod.Name, func(now *corev1.Pod) (bool, error) {
+		return now == nil || now.UID != pod.UID, nil
+	})
+}

@@ -1,0 +1,237 @@
+package mount8
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// world is a host with one node, whose agent mounts at once unless it is told otherwise.
+type world struct {
+	t      *testing.T
+	client *fake.Clientset
+	// mounted has the sources of what is mounted, by path.
+	mounted map[string]string
+	// dir is where the tests mount.
+	dir string
+	// looks is how often the mount table was read; the mount is seen only after late of them.
+	looks, late int
+	busy, note  error
+	// trapped says that an automount waits, made that the directory of the node agent is new.
+	trapped, made bool
+	out           bytes.Buffer
+}
+
+func newWorld(t *testing.T, objects ...runtime.Object) *world {
+	t.Helper()
+	w := &world{t: t, mounted: map[string]string{}, dir: t.TempDir()}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
+	w.client = fake.NewClientset(append(objects, node)...)
+	w.client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		pod := a.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
+		pod.UID = "uid"
+		pod.Status.Conditions = mountedCondition(corev1.ConditionTrue)
+		w.mounted[pod.Annotations[volume.AnnMountAt]] = "/dev/loop0"
+		return false, nil, nil
+	})
+	return w
+}
+
+func mountedCondition(s corev1.ConditionStatus) []corev1.PodCondition {
+	return []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: s}}
+}
+
+func claim(name string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+}
+
+// run calls a program, and compares its exit status and what it says.
+func (w *world) run(ctx context.Context, line string, status int, says string) {
+	w.t.Helper()
+	w.out.Reset()
+	words := strings.Fields(strings.ReplaceAll(line, "DIR", w.dir))
+	h := Host{
+		Err: &w.out, Explain: func(err error) string { return err.Error() + "\nand more" },
+		Why: func(context.Context, kubernetes.Interface, string, string) string { return "driver d is slow" },
+		Client: func(kubeconfig string) (kubernetes.Interface, string, error) {
+			if kubeconfig != "" {
+				return nil, "", errors.New("no file " + kubeconfig)
+			}
+			return w.client, "default", nil
+		},
+		Mounts: Mounts{
+			At: func(path string) (mount.Point, bool, error) {
+				w.looks++
+				source, ok := w.mounted[path]
+				return mount.Point{Source: source}, ok && w.looks > w.late, nil
+			},
+			Trapped: func(string) (bool, error) { return w.trapped, nil },
+			Make:    func(string) (bool, error) { return w.made, nil },
+			Bind: func(from, to string) error {
+				w.mounted[to] = w.mounted[from]
+				return nil
+			},
+			Unmount: func(path string) error {
+				if w.busy == nil {
+					delete(w.mounted, path)
+				}
+				return w.busy
+			},
+			Note:  func(context.Context, string, []string) error { return w.note },
+			Noted: func(string) map[string]string { return nil },
+		},
+	}
+	got := Run(ctx, h, words[0], words[1:])
+	text := w.out.String()
+	if got != status || !strings.Contains(text, says) || strings.Count(text, "\n") > 1 || (says == "") != (text == "") {
+		w.t.Errorf("%s: status %d, %q; want %d, %q", line, got, text, status, says)
+	}
+}
+
+// pods are the Pods that there are, with their paths.
+func (w *world) pods() []corev1.Pod {
+	w.t.Helper()
+	list, err := w.client.CoreV1().Pods("").List(w.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return list.Items
+}
+
+func TestMountAndUmount(t *testing.T) {
+	w := newWorld(t, claim("data"), claim("other"))
+	ctx := t.Context()
+	w.run(ctx, "mount.volplane data DIR -o ro,nosuid", exitOK, "")
+	pods := w.pods()
+	if len(pods) != 1 || pods[0].Annotations[volume.AnnMountOptions] != "ro" ||
+		pods[0].Annotations[volume.AnnUnmountEnds] != "true" || pods[0].Spec.NodeName != "one" {
+		t.Fatalf("pods: %+v", pods)
+	}
+	w.run(ctx, "mount.volplane default/data DIR -o ro", exitOK, "")
+	w.run(ctx, "mount.volplane data DIR -o rw", exitFailed, `already mounted there with the options "ro"`)
+	w.run(ctx, "mount.volplane other DIR", exitFailed, "claim default/data is mounted at "+w.dir)
+	w.busy = errors.New("target is busy")
+	w.run(ctx, "umount.volplane DIR", exitFailed, "target is busy")
+	if len(w.pods()) != 1 {
+		t.Error("the use of a busy directory has ended")
+	}
+	w.run(ctx, "umount.volplane -l DIR", exitOK, "")
+	if len(w.pods()) != 0 || w.mounted[w.dir] == "" {
+		t.Error("a lazy unmount only asks")
+	}
+	w.run(ctx, "umount.volplane DIR", exitFailed, "umount -i")
+	w.run(ctx, "mount.volplane data DIR", exitFailed, "something else is mounted at "+w.dir+": /dev/loop0")
+	delete(w.mounted, w.dir)
+	w.run(ctx, "umount.volplane DIR", exitOK, "")
+	w.run(ctx, "mount.volplane data DIR", exitOK, "")
+	// Somebody unmounts by hand, and the node agent has not seen it yet.
+	delete(w.mounted, w.dir)
+	w.run(ctx, "mount.volplane data DIR -o noexec", exitOK, "")
+	if pods := w.pods(); len(pods) != 1 || pods[0].Annotations[volume.AnnMountOptions] != "noexec" {
+		t.Errorf("the newer request is not the valid one: %+v", pods)
+	}
+	w.run(ctx, "umount.volplane -f DIR", exitOK, "")
+	if len(w.pods()) != 0 {
+		t.Error("a forced unmount leaves the Pod")
+	}
+}
+
+// TestMountOverAutomount: the node agent mounts elsewhere, and this program itself where the automount waits, and
+// unmounts there, however it is called.
+func TestMountOverAutomount(t *testing.T) {
+	w := newWorld(t, claim("data"))
+	w.trapped = true
+	for _, how := range []string{"", " -l", " -f"} {
+		w.run(t.Context(), "mount.volplane data DIR", exitOK, "")
+		w.run(t.Context(), "mount.volplane data DIR", exitOK, "")
+		pods := w.pods()
+		if len(pods) != 1 || pods[0].Annotations[volume.AnnMountAt] != stageOf(w.dir) ||
+			pods[0].Annotations[volume.AnnUnmountEnds] != "" || w.mounted[w.dir] == "" {
+			t.Fatalf("mounted: %v, pods: %+v", w.mounted, pods)
+		}
+		w.busy = errors.New("target is busy")
+		w.run(t.Context(), "umount.volplane DIR"+how, exitFailed, "target is busy")
+		w.busy = nil
+		w.run(t.Context(), "umount.volplane DIR"+how, exitOK, "")
+		if len(w.pods()) != 0 || w.mounted[w.dir] != "" {
+			t.Errorf("%q leaves %v", how, w.mounted)
+		}
+		delete(w.mounted, stageOf(w.dir))
+	}
+	// After a boot the Pod is there, and nothing else.
+	pod := door.PodAtPath("default", "data", stageOf(w.dir), "one", decide.BindOptions{})
+	pod.UID = "old"
+	if err := w.client.Tracker().Add(pod); err != nil {
+		t.Fatal(err)
+	}
+	w.made = true
+	w.run(t.Context(), "mount.volplane data DIR", exitOK, "")
+	if pods := w.pods(); len(pods) != 1 || pods[0].UID == "old" || w.mounted[w.dir] == "" {
+		t.Errorf("mounted: %v, pods: %+v", w.mounted, pods)
+	}
+}
+
+// TestMountCreates: the claim is made only if that is asked for, and only once.
+func TestMountCreates(t *testing.T) {
+	w := newWorld(t)
+	w.run(t.Context(), "mount.volplane data DIR", exitFailed, "claim default/data does not exist")
+	for range 2 {
+		w.run(t.Context(), "mount.volplane data DIR -o volplane.create,volplane.size=2Gi,volplane.class=fast", exitOK, "")
+	}
+	c, err := w.client.CoreV1().PersistentVolumeClaims("default").Get(t.Context(), "data", metav1.GetOptions{})
+	if err != nil || c.Spec.Resources.Requests.Storage().String() != "2Gi" || *c.Spec.StorageClassName != "fast" {
+		t.Errorf("claim: %+v, %v", c, err)
+	}
+}
+
+// TestMountSays: each failure is one line, with the status of mount(8).
+func TestMountSays(t *testing.T) {
+	w := newWorld(t, claim("data"))
+	ctx := t.Context()
+	w.run(ctx, "mount.volplane data", exitUsage, "mount.volplane: wrong use: mount -t volplane CLAIM DIR; and more")
+	w.run(ctx, "mount.volplane data DIR/none", exitFailed, "make the directory first")
+	w.run(ctx, "mount.volplane data DIR -o volplane.kubeconfig=/etc/k", exitFailed, "no file /etc/k")
+	w.run(ctx, "mount.volplane data DIR -f", exitOK, "")
+	if len(w.pods()) != 0 {
+		t.Error("a fake mount has an effect")
+	}
+	w.note = errors.New("umount does not call it")
+	w.run(ctx, "mount.volplane data DIR", exitOK, "umount does not call it")
+	w.late = w.looks + 4
+	w.run(ctx, "mount.volplane data DIR", exitOK, "umount does not call it")
+	if w.looks <= w.late {
+		t.Error("what the API says was believed before the mount was seen")
+	}
+}
+
+// TestMountWaits: whoever has to act next is named, and the request stays.
+func TestMountWaits(t *testing.T) {
+	w := newWorld(t, claim("data"))
+	pod := door.PodAtPath("default", "data", w.dir, "one", decide.BindOptions{})
+	pod.Status.Conditions = mountedCondition(corev1.ConditionFalse)
+	if err := w.client.Tracker().Add(pod); err != nil {
+		t.Fatal(err)
+	}
+	w.run(t.Context(), "mount.volplane data DIR -o volplane.timeout=1ms", exitFailed, "driver d is slow: claim "+
+		"default/data is not mounted at "+w.dir)
+	if len(w.pods()) != 1 || door.ClaimOf(&w.pods()[0]) != "data" {
+		t.Error("the request is gone")
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	w.run(ended, "mount.volplane data DIR", exitInterrupted, context.Canceled.Error())
+}

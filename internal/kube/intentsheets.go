@@ -1,0 +1,131 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// sheets are the objects in which intent logs are kept, whatever their kind is. Each is shown as a ConfigMap.
+type sheets interface {
+	List(ctx context.Context, o metav1.ListOptions) (*corev1.ConfigMapList, error)
+	Create(ctx context.Context, sheet *corev1.ConfigMap, o metav1.CreateOptions) (*corev1.ConfigMap, error)
+	Update(ctx context.Context, sheet *corev1.ConfigMap, o metav1.UpdateOptions) (*corev1.ConfigMap, error)
+	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
+}
+
+// sheets returns the objects of a place.
+func (p LogPlace) sheets(client kubernetes.Interface) sheets {
+	switch {
+	case p.InMemory:
+		return &memorySheets{all: map[string]*corev1.ConfigMap{}}
+	case p.InLeases:
+		return leaseSheets{client.CoordinationV1().Leases(p.Namespace)}
+	}
+	return client.CoreV1().ConfigMaps(p.Namespace)
+}
+
+// leaseSheets keeps intents in an annotation of Leases, which have no holder. They are the only objects that the rights
+// of every one of upstream's sidecars let it write.
+type leaseSheets struct {
+	api typedcoordinationv1.LeaseInterface
+}
+
+// List returns all sheets that match. Damaged ones are an error: nothing may be forgotten that was begun.
+func (s leaseSheets) List(ctx context.Context, o metav1.ListOptions) (*corev1.ConfigMapList, error) {
+	all, err := s.api.List(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	list := &corev1.ConfigMapList{ListMeta: all.ListMeta}
+	for i := range all.Items {
+		sheet, bad := sheetOf(&all.Items[i])
+		if bad != nil {
+			err = errors.Join(err, bad)
+			continue
+		}
+		list.Items = append(list.Items, *sheet)
+	}
+	return list, err
+}
+
+// Create makes a sheet.
+func (s leaseSheets) Create(
+	ctx context.Context, sheet *corev1.ConfigMap, o metav1.CreateOptions,
+) (*corev1.ConfigMap, error) {
+	lease, err := leaseOf(sheet)
+	if err == nil {
+		lease, err = s.api.Create(ctx, lease, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return sheetOf(lease)
+}
+
+// Update replaces a sheet.
+func (s leaseSheets) Update(
+	ctx context.Context, sheet *corev1.ConfigMap, o metav1.UpdateOptions,
+) (*corev1.ConfigMap, error) {
+	lease, err := leaseOf(sheet)
+	if err == nil {
+		lease, err = s.api.Update(ctx, lease, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return sheetOf(lease)
+}
+
+// Delete removes a sheet.
+func (s leaseSheets) Delete(ctx context.Context, name string, o metav1.DeleteOptions) error {
+	return s.api.Delete(ctx, name, o)
+}
+
+func leaseOf(sheet *corev1.ConfigMap) (*coordinationv1.Lease, error) {
+	text, err := json.Marshal(sheet.Data)
+	if err != nil {
+		return nil, fmt.Errorf("encode intents %s: %w", sheet.Name, err)
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: *sheet.ObjectMeta.DeepCopy()}
+	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, volume.AnnIntents, string(text))
+	return lease, nil
+}
+
+func sheetOf(lease *coordinationv1.Lease) (*corev1.ConfigMap, error) {
+	sheet := &corev1.ConfigMap{ObjectMeta: *lease.ObjectMeta.DeepCopy()}
+	if err := json.Unmarshal([]byte(lease.Annotations[volume.AnnIntents]), &sheet.Data); err != nil {
+		return nil, fmt.Errorf("the annotation %s of Lease %s/%s cannot be read, which has what was begun: %w",
+			volume.AnnIntents, lease.Namespace, lease.Name, err)
+	}
+	delete(sheet.Annotations, volume.AnnIntents)
+	return sheet, nil
+}
+
+// ListIntents returns what all intent logs of a namespace have, of each object: those beside drivers keep it in Leases,
+// and others in ConfigMaps. An error may come with what could be read.
+func ListIntents(ctx context.Context, client kubernetes.Interface, namespace string) ([]map[string]string, error) {
+	var out []map[string]string
+	var failed error
+	for _, inLeases := range []bool{false, true} {
+		list, err := LogPlace{Namespace: namespace, InLeases: inLeases}.sheets(client).List(ctx,
+			metav1.ListOptions{LabelSelector: volume.LabelIntents})
+		failed = errors.Join(failed, err)
+		if list == nil {
+			continue
+		}
+		for i := range list.Items {
+			out = append(out, list.Items[i].Data)
+		}
+	}
+	return out, failed
+}

@@ -1,0 +1,30 @@
+package observe
+
+import (
+	"errors"
+	"testing"
+)
+
+// led is a process with one lease.
+type led struct {
+	holds bool
+	err   error
+}
+
+func (l *led) Check() error          { return l.err }
+func (l *led) Held() map[string]bool { return map[string]bool{"l": l.holds} }
+
+// TestLeading: the registry tells what the process knows of its leases.
+func TestLeading(t *testing.T) {
+	r, l := New(""), &led{}
+	if err := r.wellLed(); err != nil {
+		t.Errorf("without leases: %v", err)
+	}
+	r.Follow(l)
+	has(t, r, `leader_election_master_status{name="l"} 0`)
+	l.holds, l.err = true, errors.New("late")
+	has(t, r, `leader_election_master_status{name="l"} 1`)
+	if err := r.wellLed(); !errors.Is(err, l.err) {
+		t.Errorf("%v is not told", l.err)
+	}
+}

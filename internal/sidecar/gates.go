@@ -1,0 +1,124 @@
+package sidecar
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Gates are feature gates that somebody has set, by name.
+type Gates map[string]bool
+
+// Set reads NAME=true|false, separated by commas. It may be repeated.
+func (g *Gates) Set(text string) error {
+	if *g == nil {
+		*g = Gates{}
+	}
+	for _, pair := range strings.Split(text, ",") {
+		if pair = strings.TrimSpace(pair); pair == "" {
+			continue
+		}
+		name, value, found := strings.Cut(pair, "=")
+		on, err := strconv.ParseBool(strings.TrimSpace(value))
+		if !found || err != nil {
+			return fmt.Errorf("%q is no gate: write NAME=true or NAME=false, separated by commas", pair)
+		}
+		(*g)[strings.TrimSpace(name)] = on
+	}
+	return nil
+}
+
+// String returns the gates as they are written.
+func (g *Gates) String() string {
+	if g == nil {
+		return ""
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(*g)) {
+		out = append(out, fmt.Sprintf("%s=%v", name, (*g)[name]))
+	}
+	return strings.Join(out, ",")
+}
+
+// Type is what help calls the value.
+func (g *Gates) Type() string { return "gates" }
+
+// gate is a feature gate that a sidecar has.
+type gate struct {
+	of []Role
+	// set does what the gate says; nil if nothing depends on it here.
+	set func(o *Options, on bool) error
+}
+
+// gates returns the gates of the sidecars.
+func gates() map[string]gate {
+	return map[string]gate{
+		"Topology": {with(Provisioner), func(o *Options, on bool) error {
+			o.Provisioner.WithoutTopology = !on
+			return nil
+		}},
+		"CrossNamespaceVolumeDataSource": {with(Provisioner), func(_ *Options, on bool) error {
+			if on {
+				return errOtherNamespaces
+			}
+			return nil
+		}},
+		"VolumeAttributesClass": {with(Provisioner, Resizer), func(o *Options, on bool) error {
+			o.unless(on, "modifier")
+			return nil
+		}},
+		"CSIVolumeGroupSnapshot": {with(Snapshotter, SnapshotController), func(o *Options, on bool) error {
+			o.unless(on, "group-snapshotter")
+			return nil
+		}},
+		"AnnotateFsResize":               {of: with(Resizer)},
+		"MutableCSINodeAllocatableCount": {of: with(Attacher)},
+		"ReleaseLeaderElectionOnExit":    {of: electing()},
+	}
+}
+
+var errOtherNamespaces = errors.New("claims cannot be filled from another namespace here")
+
+// unless takes a controller away unless its gate is on.
+func (o *Options) unless(on bool, controller string) {
+	if !on {
+		o.Roles = slices.DeleteFunc(o.Roles, func(r string) bool { return r == controller })
+	}
+}
+
+// apply does what the gates say. An unknown one is an error, as it is upstream: somebody has misspelt it.
+func (g Gates) apply(o *Options) error {
+	known := gates()
+	for _, name := range slices.Sorted(maps.Keys(g)) {
+		found, ok := known[name]
+		switch {
+		case !ok && !slices.Contains(strings.Fields(serverGates), name):
+			return fmt.Errorf("--feature-gates: %s is no gate of a sidecar: use some of %s", name,
+				strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		case ok && found.set != nil:
+			if err := found.set(o, g[name]); err != nil {
+				return fmt.Errorf("--feature-gates=%s=%v: %w", name, g[name], err)
+			}
+		}
+	}
+	return nil
+}
+
+// serverGates are those that the libraries of an API server bring into upstream's programs, where nothing depends on
+// them.
+const serverGates = `
+APIResponseCompression APIServerIdentity APIServerWebhookAuthenticationToken APIServingWithRoutine AllAlpha
+AllBeta AllowParsingUserUIDFromCertAuth AllowUnsafeMalformedObjectDeletion CBORServingAndStorage
+ComponentFlagz ComponentStatusz ConcurrentWatchObjectDecode ConsistentListFromCacheSkipTimeoutFallback
+ConstrainedImpersonation CoordinatedLeaderElection DeclarativeValidationBeta DetectCacheInconsistency
+EtcdRangeStream ExcludeAdmissionWebhookVirtualResources ListFromCacheSnapshot
+ManifestBasedAdmissionControlConfig NativeHistograms OpenAPIEnums RemoteRequestHeaderUID ShardedListAndWatch
+SizeBasedListCostEstimate StorageVersionAPI StorageVersionHash
+StructuredAuthenticationConfigurationEgressSelector StructuredAuthenticationConfigurationJWKSMetrics
+TokenRequestServiceAccountUIDValidation UnauthenticatedHTTP2DOSMitigation
+UnknownVersionInteroperabilityProxy WatchCacheInitializationPostStartHook WatchList WatchListCompression
+WebhookRoundTripLoadBalancing
+`

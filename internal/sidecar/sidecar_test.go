@@ -1,0 +1,155 @@
+package sidecar_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"volplane.dev/volplane/internal/sidecar"
+)
+
+// parse reads arguments of a program, and says what is wrong with them, or what has no effect.
+func parse(program, args string, env ...string) (sidecar.Options, string) {
+	role, _ := sidecar.RoleOf("/" + program)
+	o, without, err := role.Parse(program, strings.Fields(args), func(name string) string {
+		for _, pair := range env {
+			if key, value, _ := strings.Cut(pair, "="); key == name {
+				return value
+			}
+		}
+		return ""
+	})
+	if err != nil {
+		return o, err.Error()
+	}
+	return o, strings.Join(without, ", ")
+}
+
+// lines returns the lines of a table in testdata.
+func lines(t *testing.T, name string) []string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(strings.Split(strings.TrimRight(string(text), "\n"), "\n"), func(l string) bool {
+		return strings.HasPrefix(l, "#")
+	})
+}
+
+// TestArguments: arguments as manifests have them, and what they mean.
+func TestArguments(t *testing.T) {
+	for _, line := range lines(t, "arguments.txt") {
+		parts := strings.Split(line, " | ")
+		program, args, _ := strings.Cut(parts[0], " ")
+		o, problem := parse(program, args)
+		field := reflect.ValueOf(o)
+		for _, name := range strings.Split(parts[1], ".") {
+			field = field.FieldByName(name)
+		}
+		if got := fmt.Sprintf("%+v", field); problem != "" || got != parts[2] {
+			t.Errorf("%s: %s is %s, want %s %s", parts[0], parts[1], got, parts[2], problem)
+		}
+	}
+}
+
+// TestProblems: what is refused, and what has no effect.
+func TestProblems(t *testing.T) {
+	all := lines(t, "problems.txt")
+	for i := 0; i < len(all); i += 2 {
+		program, args, _ := strings.Cut(all[i], " ")
+		if _, got := parse(program, args); got != strings.TrimPrefix(all[i+1], "\t") {
+			t.Errorf("%s:\n got %s\nwant %s", all[i], got, all[i+1])
+		}
+	}
+}
+
+// TestVendors: the arguments of drivers' charts are understood, and have an effect unless the list says that they have
+// none.
+func TestVendors(t *testing.T) {
+	all := lines(t, "vendors.txt")
+	for i, line := range all {
+		if strings.HasPrefix(line, "\t") {
+			continue
+		}
+		want := ""
+		if i+1 < len(all) && strings.HasPrefix(all[i+1], "\t") {
+			want = strings.TrimPrefix(all[i+1], "\t")
+		}
+		program, args, _ := strings.Cut(strings.TrimPrefix(line, "/"), " ")
+		if _, got := parse(program, args, "NAMESPACE=topolvm-system", "POD_NAME=p"); got != want {
+			t.Errorf("%s:\n got %q\nwant %q", line, got, want)
+		}
+	}
+}
+
+// TestUsageErrorsAreTold: upstream's programs end with 2 for arguments that they do not understand.
+func TestUsageErrorsAreTold(t *testing.T) {
+	_, _, err := sidecar.Attacher.Parse("csi-attacher", []string{"--nonsense"}, func(string) string { return "" })
+	var usage *sidecar.UsageError
+	if !errors.As(err, &usage) {
+		t.Errorf("%v is no usage error", err)
+	}
+	if _, _, err = sidecar.Attacher.Parse("csi-attacher", []string{"-help"}, nil); !errors.Is(err, sidecar.ErrHelp) {
+		t.Errorf("-help is answered with %v", err)
+	}
+}
+
+// TestEnvironment: the variables that upstream's programs read.
+func TestEnvironment(t *testing.T) {
+	o, problem := parse("csi-provisioner", "--enable-capacity --node-deployment --kubeconfig=/flag", "POD_NAMESPACE=a",
+		"NAMESPACE=b", "POD_NAME=p", "NODE_NAME=n", "KUBECONFIG=/env")
+	owner := sidecar.CapacityOwner{Namespace: "b", Pod: "p", Level: 1}
+	if problem != "" || o.Namespace != "a" || o.Provisioner.OnNode.Node != "n" || o.Kubeconfig != "/env" ||
+		o.CapacityOwner == nil || *o.CapacityOwner != owner {
+		t.Errorf("got %+v %s", o.ControllersOptions, problem)
+	}
+}
+
+// TestSeveral: the flags of a process of several sidecars.
+func TestSeveral(t *testing.T) {
+	var o sidecar.Options
+	set := pflag.NewFlagSet("several", pflag.ContinueOnError)
+	set.SetNormalizeFunc(sidecar.Normalise)
+	o.AddControllers(set)
+	err := set.Parse(strings.Fields("--attacher-timeout=1s --provisioner-timeout=2s --attacher-worker-thread=3 " +
+		"--reconcile-sync=4s --csi-address=unix:///x --resizer-workers=5"))
+	if err == nil {
+		err = o.Settle(sidecar.Provisioner, set, func(string) string { return "" })
+	}
+	got := fmt.Sprintln(o.Attacher.Timeout, o.Provisioner.Timeout, o.Attacher.Workers, o.ReconcileSync, o.Socket,
+		o.Resizer.Workers, o.Elects, o.Snapshotter.Timeout, err)
+	if want := "1s 2s 3 4s /x 5 true 0s <nil>\n"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestTable: the table is whole: every flag has a reason or an effect, and no program has one twice.
+func TestTable(t *testing.T) {
+	for _, name := range sidecar.Programs() {
+		role, ok := sidecar.RoleOf(name)
+		if !ok {
+			t.Fatalf("%s has no role", name)
+		}
+		var names []string
+		for _, f := range role.Flags() {
+			names = append(names, f.Name)
+			if f.Usage == "" || strings.HasSuffix(f.Usage, ".") {
+				t.Errorf("--%s of %s has no good text: %q", f.Name, name, f.Usage)
+			}
+		}
+		slices.Sort(names)
+		if twice := len(names) - len(slices.Compact(slices.Clone(names))); twice > 0 {
+			t.Errorf("%s has %d flags twice: %v", name, twice, names)
+		}
+		if !strings.Contains(role.Help(name), "--v int") {
+			t.Errorf("the help of %s has no --v", name)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// TestRelease makes a release for this machine's architecture, twice in different directories, and uses each part of
+// it.
+func TestRelease(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := filepath.Join(t.TempDir(), "key")
+	shell(t, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
+	r := made(t, root, "v0.1.0-rc.1", key)
+	t.Run("sums", func(t *testing.T) { checkSums(t, r) })
+	t.Run("signature", func(t *testing.T) { checkSignature(t, r, key) })
+	t.Run("archive", func(t *testing.T) { checkArchive(t, r) })
+	t.Run("plugin", func(t *testing.T) { checkPlugin(t, r) })
+	t.Run("chart", func(t *testing.T) { checkChart(t, r) })
+	t.Run("licenses", func(t *testing.T) { checkLicenses(t, r) })
+	t.Run("contents", func(t *testing.T) { checkContents(t, r) })
+	t.Run("skopeo", func(t *testing.T) { checkSkopeo(t, r) })
+	t.Run("containerd", func(t *testing.T) { checkContainerd(t, r) })
+	t.Run("deb", func(t *testing.T) { checkDeb(t, r) })
+	t.Run("rpm", func(t *testing.T) { checkRPM(t, r) })
+	t.Run("again", func(t *testing.T) {
+		other := filepath.Join(t.TempDir(), "another", "place")
+		copySource(t, root, other)
+		again := made(t, other, r.version, "")
+		same(t, r.out, again.out)
+	})
+}
+
+// made returns a release of the source in root, for this machine's architecture.
+func made(t *testing.T, root, version, key string) *release {
+	t.Helper()
+	r, err := parse([]string{
+		"-root", root, "-out", filepath.Join(t.TempDir(), "dist"), "-version", version, "-platforms", runtime.GOARCH,
+		"-key", key,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.make(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// shell runs a program and returns what it prints.
+func shell(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	return shellIn(t, nil, name, args...)
+}
+
+// shellIn runs a program with an input.
+func shellIn(t *testing.T, in []byte, name string, args ...string) string {
+	t.Helper()
+	out, err := attempt(t.Context(), in, name, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// attempt runs a program, and returns what it prints and how it fails.
+func attempt(ctx context.Context, in []byte, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdin = bytes.NewReader(in)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// only returns the one result whose name matches.
+func only(t *testing.T, r *release, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(r.out, pattern))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%d results are called %s, error %v", len(found), pattern, err)
+	}
+	return found[0]
+}
+
+// checkSums wants the sum of each result, as sha256sum reads it.
+func checkSums(t *testing.T, r *release) {
+	cmd := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", sumsFile)
+	cmd.Dir = r.out
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("sha256sum: %v: %s", err, out)
+	}
+	all, err := os.ReadDir(r.out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// All but the list and its signature.
+	if got := strings.Count(string(out), ": OK\n"); got != len(all)-2 {
+		t.Errorf("%d of %d results have sums", got, len(all)-2)
+	}
+}
+
+// checkSignature wants a signature that ssh-keygen verifies, and not for another list.
+func checkSignature(t *testing.T, r *release, key string) {
+	public, err := os.ReadFile(key + ".pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	signers := filepath.Join(t.TempDir(), "signers")
+	if err := os.WriteFile(signers, append([]byte("release "), public...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list, err := os.ReadFile(filepath.Join(r.out, sumsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{
+		"-Y", "verify", "-f", signers, "-I", "release", "-n", "file", "-s", filepath.Join(r.out, sumsFile+".sig"),
+	}
+	shellIn(t, list, "ssh-keygen", args...)
+	if _, err := attempt(t.Context(), append(list, '\n'), "ssh-keygen", args...); err == nil {
+		t.Error("the signature is good for another list")
+	}
+}
+
+// copySource copies the files of the source to another directory.
+func copySource(t *testing.T, from, to string) {
+	t.Helper()
+	list := shell(t, "git", "-C", from, "ls-files", "--cached", "--others", "--exclude-standard")
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	packed := shellIn(t, []byte(list), "tar", "-C", from, "--ignore-failed-read", "-cf", "-", "-T", "-")
+	shellIn(t, []byte(packed), "tar", "-C", to, "-xf", "-")
+}
+
+// same wants two directories to have the same files.
+func same(t *testing.T, a, b string) {
+	t.Helper()
+	sums := func(dir string) map[string]string {
+		out := map[string]string{}
+		all, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range all {
+			data, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[e.Name()] = fmt.Sprintf("%x", sha256.Sum256(data))
+		}
+		delete(out, sumsFile+".sig")
+		return out
+	}
+	first, second := sums(a), sums(b)
+	if len(first) != len(second) {
+		t.Errorf("one release has %d files, the other %d", len(first), len(second))
+	}
+	for name, sum := range first {
+		if second[name] != sum {
+			t.Errorf("%s: the same source made other bytes", name)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package image_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"volplane.dev/volplane/release/image"
+	"volplane.dev/volplane/release/tree"
+)
+
+const name = "example.com/example/program:v1"
+
+// images returns two images of the same layers, for two platforms.
+func images(t *testing.T) []image.Image {
+	t.Helper()
+	layers := map[image.Platform][]v1.Layer{}
+	for _, p := range []image.Platform{"arm64", "amd64"} {
+		files := tree.Tree{tree.Program("program", []byte("for "+p)), tree.Link("other", "program")}
+		l, err := image.Layer(files, time.Unix(1, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		layers[p] = []v1.Layer{l}
+	}
+	first := image.Image{Name: name, Entrypoint: []string{"/program"}, User: "1:1", Path: "/", Layers: layers}
+	second := first
+	second.Name, second.Entrypoint = "example.com/example/other:v1", []string{"/other"}
+	return []image.Image{first, second}
+}
+
+func packed(t *testing.T, files tree.Tree, err error) []byte {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := files.Tar(&b, time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func layout(t *testing.T) []byte {
+	t.Helper()
+	files, err := image.Layout(images(t), time.Unix(1, 0))
+	return packed(t, files, err)
+}
+
+func docker(t *testing.T, p image.Platform) []byte {
+	t.Helper()
+	files, err := image.Docker(images(t), p, time.Unix(1, 0))
+	return packed(t, files, err)
+}
+
+// TestSameBytes wants the same images to be the same archives.
+func TestSameBytes(t *testing.T) {
+	if !bytes.Equal(layout(t), layout(t)) {
+		t.Error("the layout has other bytes the second time")
+	}
+	if !bytes.Equal(docker(t, "arm64"), docker(t, "arm64")) {
+		t.Error("docker's archive has other bytes the second time")
+	}
+}
+
+// TestPlatforms wants each platform to get its own program from both archives.
+func TestPlatforms(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, data []byte) string {
+		at := filepath.Join(dir, name)
+		if err := os.WriteFile(at, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	oci := write("oci.tar", layout(t))
+	seen := map[string]image.Platform{}
+	for _, p := range []image.Platform{"amd64", "arm64"} {
+		archive := write(string(p)+".tar", docker(t, p))
+		a, b := diffIDs(t, p, "oci-archive:"+oci+":"+name), diffIDs(t, p, "docker-archive:"+archive+":"+name)
+		if a != b {
+			t.Errorf("%s: the layout has the layers %s, docker's archive %s", p, a, b)
+		}
+		if other, twice := seen[a]; twice {
+			t.Errorf("%s and %s have the same program", p, other)
+		}
+		seen[a] = p
+	}
+}
+
+// diffIDs returns the layers that a machine of the platform gets.
+func diffIDs(t *testing.T, p image.Platform, ref string) string {
+	t.Helper()
+	args := []string{"--override-arch", string(p), "inspect", "--config", ref}
+	out, err := exec.CommandContext(t.Context(), "skopeo", args...).Output()
+	if err != nil {
+		t.Fatalf("skopeo inspect %s: %v", ref, err)
+	}
+	var config struct {
+		Architecture string
+		RootFS       struct {
+			DiffIDs []string `json:"diff_ids"`
+		}
+	}
+	if err := json.Unmarshal(out, &config); err != nil {
+		t.Fatal(err)
+	}
+	if config.Architecture != string(p) || len(config.RootFS.DiffIDs) != 1 {
+		t.Errorf("%s gets %+v", p, config)
+	}
+	return config.RootFS.DiffIDs[0]
+}

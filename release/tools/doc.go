@@ -1,0 +1,4 @@
+// Package tools takes from packages of Debian what the bundled driver and the node agent start: the programs that make,
+// check, grow and mount filesystems, and the libraries that these load. No program of another architecture is run, and
+// the machine's own list of packages is not touched.
+package tools

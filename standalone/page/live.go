@@ -1,0 +1,322 @@
+package page
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	// shortest is the shortest pause between two renderings, and busy how many times as long as a rendering it is at
+	// least: a plane where much happens spends no more than a fifth of a core on its page.
+	shortest, busy = 250 * time.Millisecond, 4
+	// tick is the pause when the time alone changes what is shown, and idle the same as busy then.
+	tick, idle = 10 * time.Second, 200
+	// beat is how often a stream without news says that it lives.
+	beat = 15 * time.Second
+	// fresh is how old a sight may be that is shown to somebody who asks, whatever has changed since.
+	fresh = time.Second
+	// patience is how long somebody who asks waits for a newer sight than the one that is kept, and lookLimit bounds a
+	// look.
+	patience, lookLimit = 50 * time.Millisecond, time.Minute
+	// mostTabs bounds the streams at the same time.
+	mostTabs = 64
+)
+
+// live follows the control plane while somebody looks, or is about to, and renders what open tabs show, once a change
+// for all of them.
+type live struct {
+	plane renderer
+	log   *slog.Logger
+	// one keeps two from looking at the whole control plane at the same time.
+	one sync.Mutex
+
+	mu     sync.Mutex
+	topics map[string]*topic
+	// tabs is how many look, and lookers the same with those who are invited.
+	tabs, lookers int
+	stop          context.CancelFunc
+	// fresh says that a topic has been added.
+	fresh chan struct{}
+	// kept is the last sight; nil while nobody looks.
+	kept *sight
+}
+
+// topic is a page that tabs look at.
+type topic struct {
+	target
+	// news is what its tabs are sent, and version says which rendering it is; empty before the first one.
+	news    []byte
+	version string
+	tabs    map[chan struct{}]struct{}
+}
+
+// hold has the control plane followed until release is called.
+func (l *live) hold(ctx context.Context) (release func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lookers++; l.lookers == 1 {
+		follow, stop := context.WithCancel(context.WithoutCancel(ctx))
+		l.topics, l.fresh, l.stop = map[string]*topic{}, make(chan struct{}, 1), stop
+		go l.follow(follow, l.fresh)
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.lookers--; l.lookers == 0 {
+			l.stop()
+			l.kept = nil
+		}
+	}
+}
+
+// end ends following, although somebody looks.
+func (l *live) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stop != nil {
+		l.stop()
+	}
+}
+
+// enter adds a tab, which is told by the channel of news, while the control plane is held; false if there are too many.
+func (l *live) enter(t target) (*topic, chan struct{}, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.tabs == mostTabs {
+		return nil, nil, false
+	}
+	l.tabs++
+	o := l.topics[t.address]
+	if o == nil {
+		o = &topic{target: t, tabs: map[chan struct{}]struct{}{}}
+		l.topics[t.address] = o
+		poke(l.fresh)
+	}
+	told := make(chan struct{}, 1)
+	o.tabs[told] = struct{}{}
+	poke(told)
+	return o, told, true
+}
+
+func (l *live) leave(o *topic, told chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tabs--
+	delete(o.tabs, told)
+	if len(o.tabs) == 0 {
+		delete(l.topics, o.address)
+	}
+}
+
+// look returns how the control plane is now, or was a moment ago: what is kept is true while the control plane is
+// followed and has not changed. If a new look takes long, because much changes or the host is busy, what is kept is
+// better than to wait; the page says of when it is.
+func (l *live) look(ctx context.Context) (*sight, error) {
+	s := l.last()
+	if s != nil && s.isGood() {
+		return s, nil
+	}
+	type answer struct {
+		*sight
+		error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
+		defer cancel()
+		newer, err := l.renew(ctx, s)
+		done <- answer{newer, err}
+	}()
+	var late <-chan time.Time
+	if s != nil {
+		late = time.After(patience)
+	}
+	select {
+	case a := <-done:
+		return a.sight, a.error
+	case <-late:
+		return s, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// renew looks anew, unless somebody else has done so since a sight was kept.
+func (l *live) renew(ctx context.Context, old *sight) (*sight, error) {
+	l.one.Lock()
+	defer l.one.Unlock()
+	if newer := l.last(); newer != nil && newer != old && newer.isGood() {
+		return newer, nil
+	}
+	return l.see(ctx)
+}
+
+// last returns the sight that is kept; nil if there is none.
+func (l *live) last() *sight {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.kept
+}
+
+// see looks anew, and keeps what it sees while somebody looks. The caller holds one.
+func (l *live) see(ctx context.Context) (*sight, error) {
+	changed := l.plane.Changed()
+	s, err := l.plane.see(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.changed = changed
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lookers > 0 {
+		l.kept = s
+	}
+	return s, nil
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// follow renders all topics after each change until ctx ends.
+func (l *live) follow(ctx context.Context, fresh <-chan struct{}) {
+	reported := make(chan struct{}, 1)
+	go watchReports(ctx, l.plane.Client, reported)
+	for ctx.Err() == nil {
+		began := time.Now()
+		changed, lively, err := l.render(ctx)
+		if err != nil && ctx.Err() == nil {
+			l.log.Warn("the page is not up to date", "err", err)
+		}
+		took := time.Since(began)
+		wait(ctx, max(shortest, busy*took))
+		late := time.NewTimer(max(tick, idle*took))
+		if !lively && err == nil {
+			late.Stop()
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-reported:
+		case <-fresh:
+		case <-late.C:
+		}
+		late.Stop()
+	}
+}
+
+// render renders all topics, and says by what change they end, and whether by time alone.
+func (l *live) render(ctx context.Context) (changed <-chan struct{}, lively bool, err error) {
+	l.one.Lock()
+	s, err := l.see(ctx)
+	l.one.Unlock()
+	if err != nil {
+		return nil, false, err
+	}
+	l.mu.Lock()
+	all := slices.Collect(maps.Values(l.topics))
+	l.mu.Unlock()
+	for _, o := range all {
+		r, err := s.page(ctx, l.plane, o.target)
+		if err != nil {
+			return s.changed, false, err
+		}
+		l.publish(o, r)
+	}
+	return s.changed, s.lively(), nil
+}
+
+// publish tells the tabs of a topic of a rendering, unless they have it.
+func (l *live) publish(o *topic, r rendered) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if o.version == r.version {
+		return
+	}
+	// This cannot fail: both are texts.
+	body, _ := json.Marshal(map[string]string{"title": r.title, "main": string(r.main)})
+	o.version, o.news = r.version, fmt.Appendf(nil, "id: %s\nevent: page\ndata: %s\n\n", r.version, body)
+	for told := range o.tabs {
+		poke(told)
+	}
+}
+
+// latest returns the newest rendering of a topic.
+func (l *live) latest(o *topic) (version string, news []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return o.version, o.news
+}
+
+// serve sends a tab each rendering that is not the one it has, until ctx ends.
+func (l *live) serve(ctx context.Context, w http.ResponseWriter, t target, has string) {
+	defer l.hold(ctx)()
+	o, told, ok := l.enter(t)
+	if !ok {
+		http.Error(w, "too many tabs are open", http.StatusServiceUnavailable)
+		return
+	}
+	defer l.leave(o, told)
+	w.Header().Set("Content-Type", "text/event-stream")
+	out := http.NewResponseController(w)
+	send := func(data []byte) error {
+		// Each write has its own time: a browser that reads nothing holds nothing.
+		if err := out.SetWriteDeadline(time.Now().Add(2 * beat)); err != nil {
+			return err
+		}
+		if _, err := w.Write(data); err != nil { //nolint:gosec // made by html/template
+			return err
+		}
+		return out.Flush()
+	}
+	alive := time.NewTicker(beat)
+	defer alive.Stop()
+	for err := send([]byte(": live\n\n")); err == nil; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-alive.C:
+			err = send([]byte(": live\n\n"))
+		case <-told:
+			if version, news := l.latest(o); version != "" && version != has {
+				has, err = version, send(news)
+			}
+		}
+	}
+}
+
+// watchReports pokes told whenever a warning or an intent changes, which no controller keeps in memory.
+func watchReports(ctx context.Context, c kubernetes.Interface, told chan struct{}) {
+	watch := func(kind any, what *cache.ListWatch) {
+		r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(what, c), kind, poked(told),
+			cache.ReflectorOptions{Name: "page"})
+		go r.RunWithContext(ctx)
+	}
+	events := func(o metav1.ListOptions) metav1.ListOptions {
+		o.FieldSelector = "type=" + corev1.EventTypeWarning
+		return o
+	}
+	intents := func(o metav1.ListOptions) metav1.ListOptions {
+		o.LabelSelector = volume.LabelIntents
+		return o
+	}
+	watch(&corev1.Event{}, listWatch(c.CoreV1().Events(metav1.NamespaceAll), events))
+	watch(&corev1.ConfigMap{}, listWatch(c.CoreV1().ConfigMaps(metav1.NamespaceAll), intents))
+}

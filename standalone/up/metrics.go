@@ -1,0 +1,32 @@
+package up
+
+import (
+	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/observe"
+	"volplane.dev/volplane/standalone/apiserver"
+)
+
+// measure tells how much room the store and the bundled driver's pool have.
+func (o Options) measure(r *observe.Registry, server *apiserver.Server) {
+	r.Gauge(observe.EtcdUsed, func(set observe.Set) { set(float64(server.Room().Used)) })
+	r.Gauge(observe.EtcdLimit, func(set observe.Set) { set(float64(server.Room().Limit)) })
+	keep := o.keep()
+	r.Gauge(observe.PoolSize, func(set observe.Set) {
+		if s, ok := o.poolRoom(); ok {
+			set(float64(int64(s.Blocks) * s.Bsize))
+		}
+	})
+	r.Gauge(observe.PoolAvailable, func(set observe.Set) {
+		if s, ok := o.poolRoom(); ok {
+			set(float64(max(0, int64(s.Bavail)*s.Bsize-keep)))
+		}
+	})
+}
+
+// poolRoom returns the room of the pool's filesystem; false until there is a pool.
+func (o Options) poolRoom() (unix.Statfs_t, bool) {
+	var s unix.Statfs_t
+	err := unix.Statfs(o.pool(), &s)
+	return s, err == nil
+}

@@ -1,0 +1,48 @@
+package up
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"volplane.dev/volplane/internal/parts"
+)
+
+// TestSlowStartTells: a quick start tells nothing; a slow one tells each step, and reminds of one that lasts.
+func TestSlowStartTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		s := begin(t.Context(), &out, func(string) {})
+		<-time.After(patience - time.Millisecond)
+		if took := s.end(); out.String() != "" || took != patience-time.Millisecond {
+			t.Errorf("after %s: %q", took, out.String())
+		}
+		s = begin(t.Context(), &out, func(string) {})
+		<-time.After(patience + time.Millisecond)
+		s.does("starting etcd")
+		<-time.After(remind + patience)
+		s.end()
+		const want = "starting,   2 s: opening the data directory\nstarting,   2 s: starting etcd\n" +
+			"starting,  12 s: starting etcd\n"
+		if got := strings.ReplaceAll(out.String(), "  3 s", "  2 s"); strings.Replace(got, " 13 s", " 12 s", 1) != want {
+			t.Errorf("%s\nwant\n%s", out.String(), want)
+		}
+	})
+}
+
+// TestReadmeListsWhatRuns: the README shows what a control plane runs, as its screen does.
+func TestReadmeListsWhatRuns(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "  runs        " + listed(append(running(Options{}.parts(nil, nil, nil, nil, nil)), pagePart)) + "\n"
+	if !strings.Contains(string(readme), want) {
+		t.Errorf("README.md does not have\n%s", want)
+	}
+	if all := running([]parts.Part{{Name: controllersPart}}); len(all) < 10 || all[0] == controllersPart {
+		t.Errorf("the controllers are not listed one by one: %v", all)
+	}
+}

@@ -1,0 +1,67 @@
+package main
+
+import "volplane.dev/volplane/internal/manifest"
+
+// restrictions returns the schemas of values whose defaults do not tell them, by their paths.
+func restrictions() map[string]map[string]any {
+	out := map[string]map[string]any{
+		"driver.name": matching(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`), "driver.image.repository": matching(`.`),
+		"image.repository": matching(`.`), "kubeletDir": matching(`^(/[^/]+)+$`), "socketDir": matching(`^(/[^/]+)*$`),
+		"fullnameOverride": matching(`^([a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?)?$`),
+		"shape":            {"enum": manifest.Shapes()},
+		"controllers": {"type": "array", "minItems": 1, "uniqueItems": true, "items": map[string]any{"enum": []string{
+			"provisioner", "capacity", "attacher", "resizer", "modifier", "snapshotter", "group-snapshotter", "health",
+			"snapshot-controller",
+		}}},
+		"driver.args": texts(`.`), "controller.extraArgs": texts(`.`),
+		"rbac.secrets":           texts(`^(\*|[^/*]+/[^/*]+)$`),
+		"controller.driver.args": texts(`.`), "node.driver.args": texts(`.`),
+		"controller.replicas": {"type": "integer", "minimum": 1},
+		"storageClasses": {"type": "array", "items": map[string]any{
+			"type": "object", "required": []string{"name"}, "not": map[string]any{"required": []string{"provisioner"}},
+		}},
+		"node.updateStrategy": {"type": "object"},
+		"csiDriver.volumeLifecycleModes": {"type": []string{"array", "null"}, "items": map[string]any{
+			"enum": []string{"Persistent", "Ephemeral"},
+		}},
+		"csiDriver.fsGroupPolicy": {"enum": []any{"ReadWriteOnceWithFSType", "File", "None", nil}},
+		"csiDriver.tokenRequests": {
+			"type": []string{"array", "null"}, "items": map[string]any{"type": "object"},
+		},
+		"csiDriver.nodeAllocatableUpdatePeriodSeconds": {"type": []string{"integer", "null"}, "minimum": 10},
+	}
+	for _, image := range []string{"driver.image", "image"} {
+		out[image+".pullPolicy"] = map[string]any{"enum": []string{"", "IfNotPresent", "Always", "Never"}}
+		out[image+".digest"] = matching(`^(sha256:[0-9a-f]{64})?$`)
+	}
+	for _, field := range []string{
+		"attachRequired", "podInfoOnMount", "storageCapacity", "requiresRepublish", "seLinuxMount",
+		"serviceAccountTokenInSecrets", "preventPodSchedulingIfMissing",
+	} {
+		out["csiDriver."+field] = map[string]any{"type": []string{"boolean", "null"}}
+	}
+	port := map[string]any{"type": "integer", "minimum": 1, "maximum": 65535}
+	for _, at := range []string{"metrics.port", "controller.livenessProbe.healthPort", "node.livenessProbe.healthPort"} {
+		out[at] = port
+	}
+	for _, at := range []string{
+		"controller.resources", "node.registrar.resources", "livenessProbe.resources", "controller.driver.resources",
+		"node.driver.resources",
+	} {
+		out[at] = map[string]any{
+			"type": "object", "additionalProperties": false, "properties": map[string]any{
+				"requests": map[string]any{"type": "object"}, "limits": map[string]any{"type": "object"},
+				"claims": map[string]any{"type": "array"},
+			},
+		}
+	}
+	return out
+}
+
+func matching(pattern string) map[string]any {
+	return map[string]any{"type": "string", "pattern": pattern}
+}
+
+func texts(pattern string) map[string]any {
+	return map[string]any{"type": "array", "items": matching(pattern)}
+}

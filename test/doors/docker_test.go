@@ -1,0 +1,298 @@
+package doors
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/testkit"
+)
+
+// TestDocker plays what was seen of docker. At the end nothing uses a volume of any row, and all data are intact.
+func TestDocker(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, ownProgram)
+	w.startDocker()
+	w.docker("import", w.path("image.tar"), image)
+	for _, row := range []struct {
+		name string
+		play func(w *world)
+	}{
+		{"two containers", twoContainers},
+		{"copy from a running container", copyWhileRunning},
+		{"copy-up", copyUp},
+		{"restart of a container", restartContainer},
+		{"anonymous volume with --rm", anonymous},
+		{"rm in use", removeInUse},
+		{"refused option", refusedOption},
+		{"kill -9 of the plugin", killPlugin},
+		{"plugin down at start", downAtStart},
+		{"plugin down at stop", downAtStop},
+		{"kill -9 of volplaned", killPlane},
+		{"kill -9 of dockerd", killContainers},
+		{"kill -9 of dockerd, the plugin and volplaned", killAll},
+		{"plugin down at the daemon's start", downAtDaemonStart},
+		{"live-restore", liveRestore},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			outer := w.t
+			w.t = t
+			defer func() { w.t = outer }()
+			row.play(w)
+		})
+	}
+	w.end()
+}
+
+func twoContainers(w *world) {
+	w.volume("two")
+	w.sleeps("two-a", "two")
+	w.sleeps("two-b", "two")
+	w.docker("rm", "-f", "two-a")
+	w.intact("two-b", "two")
+	w.docker("rm", "-f", "two-b")
+	w.gone("two")
+}
+
+// copyWhileRunning: docker mounts and unmounts by the id of the container, which goes on.
+func copyWhileRunning(w *world) {
+	w.volume("cp")
+	w.sleeps("cp", "cp")
+	for range 2 {
+		w.docker("cp", "cp:/data/file", w.path("copied"))
+		w.intact("cp", "cp")
+	}
+	w.docker("stop", "cp")
+	w.unused("cp")
+	w.docker("cp", "cp:/data/file", w.path("copied"))
+	w.unused("cp")
+	w.docker("rm", "cp")
+	w.gone("cp")
+}
+
+// copyUp: a new volume is empty, and docker fills it with the image's files.
+func copyUp(w *world) {
+	w.docker("volume", "create", "-d", w.driver, "-o", "size=16Mi", "seeded")
+	w.docker("create", "--name", "up", "--network", "none", "-v", "seeded:/seed", image, "/bin/busybox", "cat",
+		"/seed/file")
+	w.unused("seeded")
+	if got := w.docker("start", "-a", "up"); got != "seed" {
+		w.t.Errorf("the volume has %q", got)
+	}
+	w.docker("rm", "up")
+	w.unused("seeded")
+	w.docker("volume", "rm", "seeded")
+}
+
+func restartContainer(w *world) {
+	w.volume("again")
+	w.sleeps("again", "again")
+	w.docker("restart", "again")
+	w.intact("again", "again")
+	w.docker("rm", "-f", "again")
+	w.gone("again")
+}
+
+func anonymous(w *world) {
+	w.docker("run", "--rm", "--network", "none", "--mount",
+		"type=volume,dst=/data,volume-driver="+w.driver+",volume-opt=size=16Mi", image, "/bin/sh", "-c",
+		"echo x > /data/file")
+	testkit.Eventually(w.t, patience, func() string {
+		claims, err := w.client.CoreV1().PersistentVolumeClaims("default").List(w.t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, c := range claims.Items {
+			if len(c.Name) == 64 {
+				return "claim " + c.Name + " is left"
+			}
+		}
+		return ""
+	})
+}
+
+func removeInUse(w *world) {
+	w.volume("used")
+	w.sleeps("used", "used")
+	if out, err := w.tryDocker("volume", "rm", "used"); err == nil {
+		w.t.Errorf("a volume in use was removed: %s", out)
+	}
+	// Forced, docker forgets the container's use of it, but not the plugin.
+	if out, err := w.tryDocker("volume", "rm", "-f", "used"); err == nil {
+		w.t.Errorf("a volume in use was removed by force: %s", out)
+	}
+	w.intact("used", "used")
+	status := w.docker("volume", "inspect", "-f",
+		"{{.Status.why}} {{.Status.phase}} {{.Status.node}} {{.Status.size}}", "used")
+	if status != "it is mounted Bound node1 16Mi" {
+		w.t.Errorf("the status is %q", status)
+	}
+	w.docker("rm", "-f", "used")
+	w.gone("used")
+}
+
+func refusedOption(w *world) {
+	out, err := w.tryDocker("volume", "create", "-d", w.driver, "-o", "type=nfs", "bad")
+	if err == nil || !strings.Contains(out, "the options are access, class, clone, mode, retain, size, snapshot") {
+		w.t.Errorf("%v: %s", err, out)
+	}
+}
+
+func (w *world) restartPlugin() {
+	w.t.Helper()
+	if err := w.plugin.Restart(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func killPlugin(w *world) {
+	w.volume("lost")
+	w.sleeps("lost", "lost")
+	w.plugin.Kill()
+	w.restartPlugin()
+	w.intact("lost", "lost")
+	w.docker("rm", "-f", "lost")
+	w.gone("lost")
+}
+
+// downAtStart: docker tries again, and the plugin is there in time.
+func downAtStart(w *world) {
+	w.volume("late")
+	w.plugin.Kill()
+	started := make(chan string, 1)
+	go func() {
+		out, err := w.tryDocker("run", "-d", "--network", "none", "--name", "late", "-v", "late:/data", image,
+			"/bin/busybox", "sleep", "3600")
+		started <- out + errorText(err)
+	}()
+	select {
+	case out := <-started:
+		w.t.Errorf("a container started without the plugin: %s", out)
+	case <-time.After(2 * time.Second):
+	}
+	w.restartPlugin()
+	if out := <-started; strings.Contains(out, "exit status") {
+		w.t.Error(out)
+	}
+	w.intact("late", "late")
+	w.docker("rm", "-f", "late")
+	w.gone("late")
+}
+
+// downAtStop: docker gives up to unmount, and mounts by the same id when the container starts again.
+func downAtStop(w *world) {
+	w.volume("deaf")
+	w.sleeps("deaf", "deaf")
+	w.plugin.Kill()
+	w.docker("stop", "deaf")
+	w.restartPlugin()
+	w.docker("start", "deaf")
+	w.intact("deaf", "deaf")
+	w.docker("rm", "-f", "deaf")
+	w.gone("deaf")
+}
+
+func killPlane(w *world) {
+	w.volume("plane")
+	w.sleeps("plane", "plane")
+	w.plane.Kill()
+	w.intact("plane", "plane")
+	w.startPlane()
+	w.intact("plane", "plane")
+	w.docker("rm", "-f", "plane")
+	w.gone("plane")
+}
+
+// killContainers: the containers die with docker, which starts them again with ids of their own.
+func killContainers(w *world) {
+	w.volume("dead")
+	w.sleeps("dead", "dead", "--restart", "always")
+	w.sleeps("dead-too", "dead")
+	w.killDocker()
+	w.restartDocker()
+	w.running("dead")
+	w.intact("dead", "dead")
+	w.docker("rm", "-f", "dead", "dead-too")
+	w.gone("dead")
+}
+
+// running waits until docker has started a container by itself.
+func (w *world) running(name string) {
+	w.t.Helper()
+	testkit.Eventually(w.t, patience, func() string {
+		out, err := w.tryDocker("exec", name, "/bin/busybox", "true")
+		if err != nil {
+			return out
+		}
+		return ""
+	})
+}
+
+func killAll(w *world) {
+	w.volume("all")
+	w.sleeps("all", "all", "--restart", "always")
+	w.plane.Kill()
+	w.plugin.Kill()
+	w.killDocker()
+	w.startPlane()
+	w.restartPlugin()
+	w.restartDocker()
+	w.running("all")
+	w.intact("all", "all")
+	w.docker("rm", "-f", "all")
+	w.gone("all")
+}
+
+func downAtDaemonStart(w *world) {
+	w.volume("early")
+	w.sleeps("early", "early", "--restart", "always")
+	w.engine.Stop()
+	w.unused("early")
+	w.plugin.Kill()
+	if err := w.engine.Restart(); err != nil {
+		w.t.Fatal(err)
+	}
+	// It asks at once for the volume, and tries again.
+	w.restartPlugin()
+	w.waitForDocker()
+	w.running("early")
+	w.intact("early", "early")
+	w.docker("rm", "-f", "early")
+	w.gone("early")
+}
+
+// liveRestore: the container goes on without docker, which unmounts by the old id.
+func liveRestore(w *world) {
+	w.engine.Stop()
+	w.startDocker("--live-restore")
+	w.volume("live")
+	w.sleeps("live", "live")
+	w.killDocker()
+	w.stays("live")
+	w.restartDocker()
+	w.intact("live", "live")
+	w.docker("rm", "-f", "live")
+	w.gone("live")
+}
+
+// stays looks longer than the grace whether a volume that a container has stays mounted.
+func (w *world) stays(claim string) {
+	w.t.Helper()
+	long, err := time.ParseDuration(grace)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	end := time.After(long * 4 / 3)
+	for {
+		if users, err := w.users(claim); err != nil || len(users) != 1 {
+			w.t.Fatalf("volume %s is let go while a container has it: %v", claim, err)
+		}
+		select {
+		case <-end:
+			return
+		case <-time.After(time.Second / 4):
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package doors
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/testkit"
+	"volplane.dev/volplane/test/internal/plane"
+)
+
+const (
+	// patience bounds each wait.
+	patience = 2 * time.Minute
+	// grace is how long a container counts that nothing has mounted.
+	grace = "30s"
+	image = "lab/busybox:1"
+	// docker is Debian's: the PATH may have another program of the name.
+	docker, dockerd = "/usr/bin/docker", "/usr/sbin/dockerd"
+)
+
+// world is a control plane, the plugin beside it, and engines.
+type world struct {
+	t     *testing.T
+	dir   string
+	plane *plane.Plane
+	// flags are those of the control plane.
+	flags  []string
+	client kubernetes.Interface
+	plugin *plane.Process
+	// driver is the plugin's name, and that of its socket.
+	driver, socket string
+	engine         *plane.Process
+	// over are the volumes of the rows that are over.
+	over []string
+}
+
+// newWorld starts a control plane, and the program volplane with the arguments that serve the plugin; without any, the
+// control plane serves it.
+func newWorld(t *testing.T, serve func(w *world) []string) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "vp-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, dir: dir, driver: filepath.Base(dir)}
+	w.flags = []string{"--listen", plane.FreeAddress("127.0.0.1")}
+	w.socket = filepath.Join("/run/docker/plugins", w.driver+".sock")
+	t.Cleanup(w.close)
+	if serve == nil {
+		w.flags = append(w.flags, "--docker="+w.socket)
+	}
+	w.startPlane()
+	w.writeImage()
+	if serve == nil {
+		return w
+	}
+	if w.plugin, err = plane.Run(filepath.Join(dir, "plugin.log"), "volplane", serve(w)...); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// ownProgram serves the plugin by a program that does nothing else.
+func ownProgram(w *world) []string {
+	return []string{
+		"docker-plugin", "--kubeconfig", w.plane.Kubeconfig(), "--socket", w.socket, "--node", "node1", "--grace", grace,
+	}
+}
+
+func (w *world) startPlane() {
+	w.t.Helper()
+	var err error
+	if w.plane, err = plane.Start(w.t.Context(), filepath.Join(w.dir, "plane"), w.flags...); err != nil {
+		w.t.Fatal(err)
+	}
+	if w.client, err = w.plane.Client(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// startDocker starts a dockerd of this test only. It may have more flags than the usual ones.
+func (w *world) startDocker(flags ...string) {
+	w.t.Helper()
+	args := append([]string{
+		"--data-root", w.path("docker"), "--exec-root", w.path("exec"), "--pidfile", w.path("dockerd.pid"), "-H",
+		"unix://" + w.path("docker.sock"), "--iptables=false", "--ip6tables=false", "--bridge=none",
+	}, flags...)
+	var err error
+	if w.engine, err = plane.Run(w.path("dockerd.log"), dockerd, args...); err != nil {
+		w.t.Fatal(err)
+	}
+	w.waitForDocker()
+}
+
+// killDocker ends docker between any two of its instructions, and waits for its containerd to end with it.
+func (w *world) killDocker() {
+	w.t.Helper()
+	pid, err := os.ReadFile(w.path("exec/containerd/containerd.pid"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.engine.Kill()
+	testkit.Eventually(w.t, patience, func() string {
+		if _, err := os.Stat("/proc/" + strings.TrimSpace(string(pid))); err == nil {
+			return "containerd runs"
+		}
+		return ""
+	})
+}
+
+func (w *world) restartDocker() {
+	w.t.Helper()
+	if err := w.engine.Restart(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.waitForDocker()
+}
+
+func (w *world) waitForDocker() {
+	w.t.Helper()
+	testkit.Eventually(w.t, patience, func() string {
+		if out, err := w.tryDocker("info"); err != nil {
+			return out
+		}
+		return ""
+	})
+}
+
+func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+
+// writeImage writes the image of all containers: Debian's static busybox, and a file in /seed.
+func (w *world) writeImage() {
+	w.t.Helper()
+	busybox, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var b bytes.Buffer
+	archive := tar.NewWriter(&b)
+	for _, h := range []tar.Header{
+		{Name: "bin/busybox", Mode: 0o755, Size: int64(len(busybox))},
+		{Name: "seed/file", Mode: 0o644, Size: 5},
+		{Name: "bin/sh", Linkname: "busybox", Typeflag: tar.TypeSymlink},
+		{Name: "tmp", Mode: 0o777, Typeflag: tar.TypeDir},
+	} {
+		content := busybox
+		if h.Name == "seed/file" {
+			content = []byte("seed\n")
+		}
+		if err := archive.WriteHeader(&h); err != nil {
+			w.t.Fatal(err)
+		}
+		if h.Size > 0 {
+			if _, err := archive.Write(content); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	if err := errors.Join(archive.Close(), os.WriteFile(w.path("image.tar"), b.Bytes(), 0o600)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, env []string, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w", filepath.Base(program), strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+func (w *world) tryDocker(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), patience)
+	defer cancel()
+	return run(ctx, []string{"DOCKER_CONFIG=" + w.dir}, docker, append([]string{"-H", "unix://" + w.path("docker.sock")},
+		args...)...)
+}
+
+func (w *world) docker(args ...string) string {
+	w.t.Helper()
+	out, err := w.tryDocker(args...)
+	if err != nil {
+		w.t.Fatalf("%v: %s", err, out)
+	}
+	return out
+}
+
+// volume makes a volume with a file in it.
+func (w *world) volume(name string) {
+	w.t.Helper()
+	w.docker("volume", "create", "-d", w.driver, "-o", "size=16Mi", name)
+	w.docker("run", "--rm", "--network", "none", "-v", name+":/data", image, "/bin/sh", "-c", "echo "+name+" > /data/file")
+}
+
+// sleeps starts a container that has a volume, and sleeps.
+func (w *world) sleeps(name, volume string, flags ...string) {
+	w.t.Helper()
+	args := append([]string{
+		"run", "-d", "--init=false", "--stop-timeout", "1", "--network", "none", "--name", name, "-v",
+		volume + ":/data",
+	}, flags...)
+	w.docker(append(args, image, "/bin/busybox", "sleep", "3600")...)
+}
+
+// intact checks the file of a volume in a container that runs.
+func (w *world) intact(container, volume string) {
+	w.t.Helper()
+	if got := w.docker("exec", container, "/bin/busybox", "cat", "/data/file"); got != volume {
+		w.t.Errorf("the file in volume %s is %q", volume, got)
+	}
+}
+
+// unused waits until no Pod of a volume is left.
+func (w *world) unused(volume string) {
+	w.t.Helper()
+	testkit.Eventually(w.t, patience, func() string {
+		left, err := w.users(volume)
+		return strings.Join(left, "\n") + errorText(err)
+	})
+}
+
+// users are the Pods of a volume, or of all if it is empty.
+func (w *world) users(volume string) (names []string, err error) {
+	pods, err := w.client.CoreV1().Pods("").List(w.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pods.Items {
+		if volume == "" || p.Spec.Volumes[0].PersistentVolumeClaim.ClaimName == volume {
+			names = append(names, fmt.Sprint("pod ", p.Name, " ", p.Annotations))
+		}
+	}
+	return names, nil
+}
+
+// nothingUses waits until no Pod, mount or loop device of any volume is left.
+func (w *world) nothingUses() {
+	w.t.Helper()
+	testkit.Eventually(w.t, patience, func() string {
+		left, err := w.users("")
+		if err != nil {
+			return err.Error()
+		}
+		left = append(left, w.plane.Loops()...)
+		mounts, err := w.plane.Mounts()
+		if err != nil {
+			return err.Error()
+		}
+		return strings.Join(append(left, mounts...), "\n")
+	})
+}
+
+// gone says that a row is over, and nothing uses its volume after a while: see end.
+func (w *world) gone(volume string) { w.over = append(w.over, volume) }
+
+// end waits until nothing uses the volumes of all rows, removes them, whose files are as they were, and waits until
+// nothing is left.
+func (w *world) end() {
+	w.t.Helper()
+	w.nothingUses()
+	for _, volume := range w.over {
+		w.remove(volume)
+	}
+	testkit.Eventually(w.t, patience, func() string {
+		left, err := w.plane.Leftovers(w.t.Context(), w.client)
+		return strings.Join(left, "\n") + errorText(err)
+	})
+}
+
+func (w *world) remove(volume string) {
+	w.t.Helper()
+	got := w.docker("run", "--rm", "--network", "none", "-v", volume+":/data", image, "/bin/busybox", "cat", "/data/file")
+	if got != volume {
+		w.t.Errorf("the file in volume %s is %q", volume, got)
+	}
+	w.unused(volume)
+	w.docker("volume", "rm", volume)
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func (w *world) close() {
+	if w.engine != nil {
+		if w.t.Failed() {
+			all, _ := w.tryDocker("ps", "-aq")
+			_, _ = w.tryDocker(append([]string{"rm", "-f"}, strings.Fields(all)...)...)
+		}
+		w.engine.Stop()
+	}
+	if w.plugin != nil {
+		w.plugin.Stop()
+	}
+	if w.plane != nil {
+		w.plane.Stop()
+	}
+	if err := os.Remove(w.socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.t.Error(err)
+	}
+	if w.t.Failed() {
+		w.t.Logf("kept %s", w.dir)
+		return
+	}
+	// An engine leaves bind mounts of its own directories.
+	table, _ := os.ReadFile("/proc/self/mountinfo")
+	lines := strings.Split(string(table), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if f := strings.Fields(lines[i]); len(f) > 4 && strings.HasPrefix(f[4], w.dir+"/") {
+			_ = syscall.Unmount(f[4], syscall.MNT_DETACH)
+		}
+	}
+	if err := os.RemoveAll(w.dir); err != nil {
+		w.t.Error(err)
+	}
+}

@@ -1,0 +1,85 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+)
+
+// optioned is how many sequences are played with the same options.
+const optioned = 25
+
+// TestProvisionerOptionsIsKubernetes does the same as TestTopologyIsKubernetes with volplane under the name of
+// csi-provisioner, and with options that are drawn for every 25 seeds, the same ones at both sides.
+func TestProvisionerOptionsIsKubernetes(t *testing.T) {
+	t.Parallel()
+	first, last := seeds(t, 3*optioned)
+	for from := first; from < last; from = (from/optioned + 1) * optioned {
+		o := drawOptions(from / optioned)
+		t.Run(fmt.Sprint(from/optioned, o.args), func(t *testing.T) {
+			playOptions(t, o, from, min((from/optioned+1)*optioned, last))
+		})
+	}
+}
+
+// provisionerOptions are options of a provisioner.
+type provisionerOptions struct {
+	args []string
+	// naming is what they make of the names of volumes.
+	naming func(types.UID) string
+}
+
+func drawOptions(seed uint64) provisionerOptions {
+	d := &dice{Rand: newRand(seed)}
+	o := provisionerOptions{}
+	for _, arg := range []string{
+		"--default-fstype=xfs", "--extra-create-metadata", "--strict-topology", "--immediate-topology=false",
+		"--controller-publish-readonly", "--prevent-volume-mode-conversion=false",
+	} {
+		if d.IntN(2) == 0 {
+			o.args = append(o.args, arg)
+		}
+	}
+	if d.IntN(6) == 0 {
+		o.args = append(o.args, "--feature-gates=Topology=false")
+	}
+	prefix, length := pick(d, "pvc", "data"), pick(d, -1, 12)
+	if prefix != "pvc" || length > 0 {
+		o.args = append(o.args, "--volume-name-prefix="+prefix, fmt.Sprint("--volume-name-uuid-length=", length))
+		o.naming = func(uid types.UID) string {
+			if length < 0 {
+				return prefix + "-" + string(uid)
+			}
+			return prefix + "-" + strings.ReplaceAll(string(uid), "-", "")[:length]
+		}
+	}
+	return o
+}
+
+func playOptions(t *testing.T, o provisionerOptions, first, last uint64) {
+	t.Helper()
+	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
+	for _, s := range []side{ours, theirs} {
+		s.memory.naming = o.naming
+		s.zones(t)
+		s.storage.segments = map[string][]*csipb.Topology{}
+		s.storage.start(t, func(c *csitest.Config) { c.Plugin.AccessibilityConstraints = true })
+		s.startController(func() func() { return s.theirs(t, theirBinder...) })
+	}
+	theirs.startController(func() func() {
+		return startProgram(t, "csi-provisioner", append(theirs.provisionerArgs(theirs.storage.driver), o.args...)...).kill
+	})
+	ours.startController(func() func() {
+		args := slices.Concat([]string{"csi-provisioner"}, ours.provisionerArgs(ours.storage.driver), o.args)
+		return startProgram(t, "volplane", args...).kill
+	})
+	compareFrom(t, &differential{
+		sides: []side{ours, theirs}, draw: drawTopology, allowed: provisioningMayDiffer, counted: map[string]int{},
+	}, first, last)
+}

@@ -1,0 +1,193 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/testkit/golden"
+	"volplane.dev/volplane/test/internal/plane"
+)
+
+// vendors is a driver as its vendor installs it: every field of the CSIDriver is set, and the workloads have the
+// vendor's socket directory and namespace.
+const vendors = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: vendor}
+---
+apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata: {name: csi.example.com}
+spec:
+  attachRequired: true
+  podInfoOnMount: true
+  volumeLifecycleModes: [Persistent, Ephemeral]
+  storageCapacity: true
+  fsGroupPolicy: File
+  tokenRequests: [{audience: vault, expirationSeconds: 600}]
+  requiresRepublish: true
+  seLinuxMount: true
+  nodeAllocatableUpdatePeriodSeconds: 60
+  serviceAccountTokenInSecrets: true
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: example-node, namespace: vendor}
+spec:
+  selector: {matchLabels: {app: node}}
+  template:
+    metadata: {labels: {app: node}}
+    spec:
+      containers:
+      - name: registrar
+        image: example.com/sig-storage/csi-node-driver-registrar:v2.15.0
+        args: [--kubelet-registration-path=/data/kubelet/plugins/example/csi.sock]
+      - {name: driver, image: "example.com/driver:1", args: [--name=csi.example.com]}
+      volumes:
+      - {name: registration, hostPath: {path: /data/kubelet/plugins_registry}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: example-controller, namespace: vendor}
+spec:
+  selector: {matchLabels: {app: controller}}
+  template:
+    metadata: {labels: {app: controller}}
+    spec:
+      containers:
+      - {name: provisioner, image: "example.com/sig-storage/csi-provisioner:v5.0.1"}
+      - {name: driver, image: "example.com/driver:1"}
+`
+
+// manifests runs volplane manifests for a driver with the cluster.
+func (c *cluster) manifests(ctx context.Context, driver string, flags ...string) (out, said string, err error) {
+	cmd := exec.CommandContext(ctx, plane.Bin("volplane"), append([]string{
+		"manifests", "--driver=" + driver, "--driver-image=example.com/driver:1", "--image=example.com/volplane:1",
+		"--kubeconfig=" + c.AdminKubeconfig(), "--from-cluster",
+	}, flags...)...)
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	err = cmd.Run()
+	return o.String(), e.String(), err
+}
+
+// TestManifestsBesideAVendors: manifests for an installed driver leave its CSIDriver and its namespace alone when they
+// are applied and when they are deleted, and go to its namespace and directories.
+func TestManifestsBesideAVendors(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, "--allow-privileged")
+	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
+	defer cancel()
+	c.kubectl(ctx, t, vendors, "apply", "-f", "-")
+	before := c.csiDriver(ctx, t, "csi.example.com")
+	for _, v := range []struct {
+		flags []string
+		nodes string
+	}{
+		{nil, ""},
+		{[]string{"--without-nodes=false", "--pod-info-on-mount"}, "path: /data/kubelet/plugins/example\n"},
+	} {
+		out, said, err := c.manifests(ctx, "csi.example.com", v.flags...)
+		if err != nil || strings.Contains(out, "kind: CSIDriver") || strings.Contains(out, "kind: Namespace") {
+			t.Fatalf("volplane manifests: %v\n%s%s", err, out, said)
+		}
+		if strings.Contains(out, "kind: DaemonSet") != (v.nodes != "") || !strings.Contains(out, v.nodes) {
+			t.Errorf("%v: the nodes' part is\n%s", v.flags, out)
+		}
+		c.kubectl(ctx, t, out, "apply", "--validate=strict", "-f", "-")
+		_, err = c.client.AppsV1().Deployments("vendor").Get(ctx, "csi-example-com-controller", metav1.GetOptions{})
+		if err != nil {
+			t.Errorf("the controllers are elsewhere: %v", err)
+		}
+		c.kubectl(ctx, t, out, "delete", "-f", "-")
+		if change := golden.Change(t, before, c.csiDriver(ctx, t, "csi.example.com")); change != "" {
+			t.Errorf("%v: the vendor's CSIDriver is changed:\n%s", v.flags, change)
+		}
+		_, err = c.client.AppsV1().DaemonSets("vendor").Get(ctx, "example-node", metav1.GetOptions{})
+		if err != nil {
+			t.Errorf("the vendor's DaemonSet: %v", err)
+		}
+	}
+	if _, said, err := c.manifests(ctx, "csi.example.com", "--fs-group-policy=None"); err == nil ||
+		!strings.Contains(said, "fsGroupPolicy of the CSIDriver csi.example.com is File, not None") {
+		t.Errorf("a change of the vendor's CSIDriver: %v\n%s", err, said)
+	}
+}
+
+// TestManifestsTakeOverTheirOwn: what earlier manifests have set of a CSIDriver stays when later ones do not name it,
+// and a change that Kubernetes would refuse is refused before anything is printed.
+func TestManifestsTakeOverTheirOwn(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, "--allow-privileged")
+	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
+	defer cancel()
+	const driver = "own.example.com"
+	i := c.install(ctx, t, driver, "--pod-info-on-mount", "--fs-group-policy=File", "--token-request=vault",
+		"--service-account-token-in-secrets", "--volume-lifecycle-modes=Ephemeral", "--controllers=provisioner,attacher")
+	before := c.csiDriver(ctx, t, driver)
+	out, said, err := c.manifests(ctx, driver, "--requires-republish")
+	if err != nil {
+		t.Fatalf("volplane manifests: %v\n%s", err, said)
+	}
+	c.kubectl(ctx, t, out, "apply", "--validate=strict", "-f", "-")
+	after := c.csiDriver(ctx, t, driver)
+	if change := golden.Change(t, before.Spec, after.Spec); change != "  requiresRepublish: true, was false\n" {
+		t.Errorf("of the CSIDriver is changed:\n%s", change)
+	}
+	controller, _ := i.templates("deployment")
+	if args := strings.Join(controller.Spec.Containers[1].Args, " "); !strings.Contains(args,
+		"--controllers=provisioner,attacher ") {
+		t.Errorf("other controllers run: %s", args)
+	}
+	out, said, err = c.manifests(ctx, driver, "--attach-required=false")
+	if err == nil || out != "" || !strings.Contains(said, "is true and cannot become false: Kubernetes never changes it") {
+		t.Errorf("a change of what never changes: %v\n%s%s", err, out, said)
+	}
+}
+
+func (c *cluster) csiDriver(ctx context.Context, t *testing.T, name string) *storagev1.CSIDriver {
+	t.Helper()
+	d, err := c.client.StorageV1().CSIDrivers().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.ManagedFields, d.ResourceVersion = nil, ""
+	return d
+}
+
+// TestChartInACluster: the API server would take every object that the chart has for each file of values.
+func TestChartInACluster(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, "--allow-privileged")
+	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
+	defer cancel()
+	for _, name := range []string{"storage", "other", "a"} {
+		_, err := c.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	chart := filepath.Join("..", "..", "charts", "volplane")
+	files, err := filepath.Glob(filepath.Join("..", "chart", "testdata", "values", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatal("there are no values: ", err)
+	}
+	for _, file := range files {
+		out, err := exec.CommandContext(ctx, plane.Bin("helm"), "template", "release", chart, "--namespace=storage",
+			"--values="+filepath.Join(chart, "ci", "default-values.yaml"), "--values="+file,
+			"--set=crds.install=true,storageClasses[0].name=fast").Output()
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		c.kubectl(ctx, t, string(out), "apply", "--dry-run=server", "--validate=strict", "-f", "-")
+	}
+}
