@@ -15,6 +15,9 @@ import (
 // sumsFile has the sums of all other results.
 const sumsFile = "SHA256SUMS"
 
+// signed is what ssh-keygen appends to the name of a file that it signs.
+const signed = ".sig"
+
 // contents writes what is in the results: the modules of each program, and the packages in the node's image.
 func (r *release) contents(context.Context) error {
 	var built []sbom.Program

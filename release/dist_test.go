@@ -129,7 +129,7 @@ func checkSignature(t *testing.T, r *release, key string) {
 		t.Fatal(err)
 	}
 	args := []string{
-		"-Y", "verify", "-f", signers, "-I", "release", "-n", "file", "-s", filepath.Join(r.out, sumsFile+".sig"),
+		"-Y", "verify", "-f", signers, "-I", "release", "-n", "file", "-s", filepath.Join(r.out, sumsFile+signed),
 	}
 	shellIn(t, list, "ssh-keygen", args...)
 	if _, err := attempt(t.Context(), append(list, '\n'), "ssh-keygen", args...); err == nil {
@@ -164,7 +164,7 @@ func same(t *testing.T, a, b string) {
 			}
 			out[e.Name()] = fmt.Sprintf("%x", sha256.Sum256(data))
 		}
-		delete(out, sumsFile+".sig")
+		delete(out, sumsFile+signed)
 		return out
 	}
 	first, second := sums(a), sums(b)

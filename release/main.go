@@ -4,8 +4,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -118,9 +120,11 @@ func (r *release) make(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		if failed := os.RemoveAll(r.bin); err == nil {
-			err = failed
+		if err != nil {
+			// Half a release would be refused as something else the next time.
+			err = errors.Join(err, os.RemoveAll(r.out))
 		}
+		err = errors.Join(err, os.RemoveAll(r.bin))
 	}()
 	for _, step := range []struct {
 		what string
@@ -152,11 +156,15 @@ func (r *release) empty() error {
 	if err != nil {
 		return err
 	}
-	if len(old) == 0 {
-		return nil
+	sums, err := os.ReadFile(filepath.Join(r.out, sumsFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	if _, err := os.Stat(filepath.Join(r.out, sumsFile)); err != nil {
-		return fmt.Errorf("%s has other things than a release in it: name another directory, or empty it", r.out)
+	for _, e := range old {
+		listed := strings.Contains(string(sums), "  "+e.Name()+"\n")
+		if !listed && e.Name() != sumsFile && e.Name() != sumsFile+signed {
+			return fmt.Errorf("%s has %s in it, which is not of a release: name another directory, or empty it", r.out, e.Name())
+		}
 	}
 	for _, e := range old {
 		if err := os.RemoveAll(filepath.Join(r.out, e.Name())); err != nil {

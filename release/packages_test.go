@@ -18,18 +18,32 @@ const (
 	userConfig = "/etc/volplane/drivers/csi.example.com.env"
 	userData   = "/var/lib/volplane/pool/data"
 	mounted    = "/var/lib/volplane/node/pods/uid/volumes/data/mount"
-	enabled    = "/etc/systemd/system/multi-user.target.wants/volplane.service"
+	wanted     = "/etc/systemd/system/multi-user.target.wants/"
+	sockets    = "/etc/systemd/system/sockets.target.wants/"
 )
+
+// stopped are the units that end with the package, in their order.
+const stopped = "volplane-docker.socket volplane-storage.socket volplane.service"
+
+// enabled returns the links of `systemctl enable` by their units.
+func enabled() map[string]string {
+	return map[string]string{
+		wanted + "volplane.service": "volplane.service", wanted + "volplane-driver@example.service": "volplane-driver@.service",
+		sockets + "volplane-docker.socket": "volplane-docker.socket", sockets + "volplane-storage.socket": "volplane-storage.socket",
+	}
+}
 
 // use makes of the sandbox a host that is in use: configured, enabled, with data and a mounted volume.
 func (s *sandbox) use() {
 	s.t.Helper()
 	s.write(userConfig, "DRIVER_EXEC=true\n", 0o644)
 	s.write(userData, "data\n", 0o600)
-	s.run("mkdir", "-p", mounted, filepath.Dir(enabled))
+	s.run("mkdir", "-p", mounted, wanted, sockets)
 	s.run("mount", "-t", "tmpfs", "volume", mounted)
 	s.t.Cleanup(func() { shellAfter(s.t, "chroot", s.root, "umount", mounted) })
-	s.run("ln", "-s", "/usr/lib/systemd/system/volplane.service", enabled)
+	for link, unit := range enabled() {
+		s.run("ln", "-s", "/usr/lib/systemd/system/"+unit, link)
+	}
 	s.calls()
 }
 
@@ -109,7 +123,7 @@ func checkDeb(t *testing.T, r *release) {
 		t.Errorf("files are not those of the package: %s", out)
 	}
 	s.run("dpkg", "--no-triggers", "--remove", "volplane")
-	s.called("remove", "stop volplane-docker.socket volplane.service")
+	s.called("remove", "stop "+stopped)
 	s.inUse("remove")
 	out = s.run("dpkg", "--no-triggers", "--purge", "volplane")
 	s.inUse("purge")
@@ -124,7 +138,7 @@ func checkRPM(t *testing.T, r *release) {
 	rpm := only(t, r, "*.rpm")
 	scripts := shell(t, "rpm", "-qp", "--scripts", rpm)
 	for _, want := range []string{
-		"preset volplane.service", "disable --now volplane.service", "try-restart volplane.service",
+		"preset volplane.service", "disable --now " + stopped, "try-restart volplane.service",
 	} {
 		if !strings.Contains(scripts, want) {
 			t.Errorf("no script has %q:\n%s", want, scripts)
@@ -158,11 +172,15 @@ func checkRPM(t *testing.T, r *release) {
 		t.Errorf("files are not those of the package: %s", out)
 	}
 	s.run("rpm", "--erase", "volplane")
-	s.called("remove", "disable --now volplane-docker.socket volplane.service")
+	s.called("remove", "disable --now "+stopped)
 	s.inUse("remove")
-	// The link is systemctl's to remove.
-	if err := os.Remove(filepath.Join(s.root, enabled)); err != nil {
-		t.Fatal(err)
+	// The links of the units that it disables are systemctl's to remove.
+	for link, unit := range enabled() {
+		if strings.Contains(stopped, unit) {
+			if err := os.Remove(filepath.Join(s.root, link)); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	s.onlyUsers("remove")
 }
