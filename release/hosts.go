@@ -121,16 +121,14 @@ func (r *release) pack(ctx context.Context, arch string, files tree.Tree) error 
 func (r *release) units(prefix string) (tree.Tree, error) {
 	var out tree.Tree
 	for _, name := range []string{
-		"volplane.service", "volplane-driver@.service", "volplane-docker.socket", "volplane-storage.socket",
+		"volplane.service", "volplane-node.service", "volplane-driver@.service", "volplane-docker.socket", "volplane-storage.socket",
 	} {
 		data, err := os.ReadFile(filepath.Join(r.root, "deploy", "systemd", name))
 		if err != nil {
 			return nil, err
 		}
-		text := string(data)
-		if name == "volplane.service" {
-			text = strings.ReplaceAll(text, "/usr/local/bin/", prefix+"/bin/")
-		}
+		// The programs are named in those that start them; in a driver's, it is an example.
+		text := strings.ReplaceAll(string(data), "ExecStart=/usr/local/bin/", "ExecStart="+prefix+"/bin/")
 		out = append(out, tree.Text("lib/systemd/system/"+name, text))
 	}
 	return out, nil
@@ -153,23 +151,42 @@ func (r *release) shared(ctx context.Context) (tree.Tree, error) {
 		}
 		out = append(out, tree.Text("share/"+at, text))
 	}
-	examples, err := filepath.Glob(filepath.Join(r.root, "examples", "*.yaml"))
+	pages, err := r.pages()
 	if err != nil {
 		return nil, err
 	}
-	for _, at := range examples {
-		text, err := os.ReadFile(at)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, tree.Text("share/doc/volplane/examples/"+filepath.Base(at), string(text)))
-	}
+	out = append(out, pages...)
 	for _, name := range []string{"volplane", "volplaned"} {
 		page, err := r.manual(ctx, name)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, tree.File{Path: "share/man/man8/" + name + ".8.gz", Mode: 0o644, Body: page})
+	}
+	return out, nil
+}
+
+// pages returns what is read beside a host: documents, examples, and what Prometheus and Grafana load.
+func (r *release) pages() (tree.Tree, error) {
+	var out tree.Tree
+	for _, pattern := range []string{
+		"README.md", "docs/*.md", "examples/*.yaml", "examples/systemd/*", "examples/nomad/*", "deploy/prometheus/*.yaml", "deploy/grafana/*",
+	} {
+		files, err := filepath.Glob(filepath.Join(r.root, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, at := range files {
+			text, err := os.ReadFile(at)
+			if err != nil {
+				return nil, err
+			}
+			name, err := filepath.Rel(r.root, at)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, tree.Text("share/doc/volplane/"+name, string(text)))
+		}
 	}
 	return out, nil
 }

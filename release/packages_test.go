@@ -23,12 +23,13 @@ const (
 )
 
 // stopped are the units that end with the package, in their order.
-const stopped = "volplane-docker.socket volplane-storage.socket volplane.service"
+const stopped = "volplane-docker.socket volplane-storage.socket volplane.service volplane-node.service"
 
 // enabled returns the links of `systemctl enable` by their units.
 func enabled() map[string]string {
 	return map[string]string{
-		wanted + "volplane.service": "volplane.service", wanted + "volplane-driver@example.service": "volplane-driver@.service",
+		wanted + "volplane.service": "volplane.service", wanted + "volplane-node.service": "volplane-node.service",
+		wanted + "volplane-driver@example.service": "volplane-driver@.service",
 		sockets + "volplane-docker.socket": "volplane-docker.socket", sockets + "volplane-storage.socket": "volplane-storage.socket",
 	}
 }
@@ -104,13 +105,13 @@ func checkDeb(t *testing.T, r *release) {
 	s.called("install", "daemon-reload")
 	s.use()
 	s.run("dpkg", "--no-triggers", "--install", "/run/debs/new.deb")
-	s.called("upgrade", "try-restart volplane.service")
+	s.called("upgrade", "try-restart volplane.service volplane-node.service")
 	s.inUse("upgrade")
 	if out := s.run("/usr/bin/volplane", "version"); !strings.Contains(out, r.version) {
 		t.Errorf("the upgrade left version %s", out)
 	}
 	for _, unit := range []string{
-		"volplane.service", "volplane-driver@example.service", "volplane-docker.socket", "volplane-storage.socket",
+		"volplane.service", "volplane-node.service", "volplane-driver@example.service", "volplane-docker.socket", "volplane-storage.socket",
 	} {
 		if out := s.run("systemd-analyze", "verify", unit); strings.Contains(out, "volplane") {
 			t.Errorf("%s: %s", unit, out)
@@ -138,7 +139,7 @@ func checkRPM(t *testing.T, r *release) {
 	rpm := only(t, r, "*.rpm")
 	scripts := shell(t, "rpm", "-qp", "--scripts", rpm)
 	for _, want := range []string{
-		"preset volplane.service", "disable --now " + stopped, "try-restart volplane.service",
+		"preset volplane.service", "disable --now " + stopped, "try-restart volplane.service volplane-node.service",
 	} {
 		if !strings.Contains(scripts, want) {
 			t.Errorf("no script has %q:\n%s", want, scripts)
@@ -166,7 +167,7 @@ func checkRPM(t *testing.T, r *release) {
 	s.called("install", "preset volplane.service")
 	s.use()
 	s.run("rpm", "--force-debian", "--nodeps", "--upgrade", "/run/new.rpm")
-	s.called("upgrade", "try-restart volplane.service")
+	s.called("upgrade", "try-restart volplane.service volplane-node.service")
 	s.inUse("upgrade")
 	if out := s.run("rpm", "--verify", "--nodeps", "volplane"); out != "" {
 		t.Errorf("files are not those of the package: %s", out)

@@ -9,29 +9,56 @@ import (
 	"testing"
 )
 
-const driverUnitFile = "../../deploy/systemd/volplane-driver@.service"
+const (
+	driverUnitFile = "../../deploy/systemd/volplane-driver@.service"
+	nodeUnitFile   = "../../deploy/systemd/volplane-node.service"
+)
 
 // TestUnits: systemd has nothing to say against the units.
 func TestUnits(t *testing.T) {
 	dir := t.TempDir()
-	for from, to := range map[string]string{
+	units := map[string]string{
 		unitFile: "volplane.service", driverUnitFile: "volplane-driver@csi.example.com.service",
+		nodeUnitFile: "volplane-node.service",
 		"../../deploy/systemd/volplane-docker.socket":  "volplane-docker.socket",
 		"../../deploy/systemd/volplane-storage.socket": "volplane-storage.socket",
-	} {
+	}
+	for from, to := range units {
 		data, err := os.ReadFile(from)
 		if err != nil {
 			t.Fatal(err)
 		}
 		// The program is not installed on this machine.
-		text := strings.ReplaceAll(string(data), "/usr/local/bin/volplaned", "/bin/true")
+		text := regexp.MustCompile("/usr/local/bin/volplaned?").ReplaceAllString(string(data), "/bin/true")
 		if err := os.WriteFile(filepath.Join(dir, to), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// A socket is verified with its service.
+	for _, to := range units {
 		c := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", filepath.Join(dir, to))
 		if out, err := c.CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("%s: %v\n%s", to, err, out)
 		}
+	}
+}
+
+// TestNodeUnit: a node agent may do what one in the process of the control plane may, and stops as that does.
+func TestNodeUnit(t *testing.T) {
+	var rest []string
+	for _, name := range []string{unitFile, nodeUnitFile} {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, found := strings.Cut(string(data), "\nKillMode=")
+		if !found {
+			t.Fatalf("%s has no KillMode", name)
+		}
+		rest = append(rest, text)
+	}
+	if rest[0] != rest[1] {
+		t.Errorf("the units differ:\n%s\n%s", rest[0], rest[1])
 	}
 }
 

@@ -127,7 +127,7 @@ func TestSixCommands(t *testing.T) {
 	script := xfsByDefault + commands[0] + "\n" + commands[1] + "\n" +
 		"echo old > /srv/data/file; before=$(df --output=size /srv/data | tail -1)\n" + commands[2] + "\n" +
 		"test $(df --output=size /srv/data | tail -1) -gt $((before * 3 / 2))\n" + commands[3] + "\n" +
-		"echo new > /srv/data/file\n" + commands[4] + "\n" + "volplane mount data-before /srv/data-before\n" +
+		"echo new > /srv/data/file\n" + commands[4] + "\n" +
 		"test $(cat /srv/data-before/file) = old; test $(cat /srv/data/file) = new\n" + commands[5] + "\n" +
 		"volplane umount /srv/data-before && volplane delete pvc data-before\n" +
 		"volplane delete volumesnapshot before-upgrade\n"
