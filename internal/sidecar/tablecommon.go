@@ -135,6 +135,11 @@ func oldFlags() []Flag {
 	for _, name := range []string{"stderrthreshold", "log_dir", "log_file", "log_file_max_size", "log_backtrace_at"} {
 		out = append(out, ignored(name, all, text, "", klog))
 	}
+	out = append(out, Flag{
+		Name: groupsFlag, Of: with(Snapshotter, SnapshotController), Shared: true,
+		Usage: "take snapshots of groups of volumes; --feature-gates=CSIVolumeGroupSnapshot=true is newer",
+		into:  func(o *Options, _ Role) any { return oneGate{&o.raw.gates, "CSIVolumeGroupSnapshot"} },
+	})
 	for i := range out {
 		out[i].Old = true
 	}

@@ -1,0 +1,169 @@
+package sidecar
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// Kept is what becomes of a sidecar's arguments where its work goes to a process of several controllers.
+type Kept struct {
+	// Controllers do what the arguments ask for.
+	Controllers []string
+	// Args are the arguments that change what they do, with the names that AddControllers gives them.
+	Args []string
+	// Gates are all gates that change what the sidecar does, also those that nobody has set. A process has them once for
+	// all of its controllers.
+	Gates Gates
+	// OnNode says that the sidecar works on each node, for the volumes that are made there.
+	OnNode bool
+	// Lost says which arguments have no place there, and what follows.
+	Lost []string
+}
+
+// Keep returns what becomes of the arguments of a sidecar in a process of several controllers. How it finds driver, API
+// server and leases, what it logs and where it serves metrics is not kept, since such a process is told so anyway; nor is
+// what has no effect.
+func (r Role) Keep(args []string) Kept {
+	var o Options
+	set := r.flagSet(r.String(), &o)
+	k := Kept{Controllers: slices.Clone(roles()[r].controllers), Gates: Gates{}}
+	given := k.read(r, set, args)
+	for _, f := range r.Flags() {
+		if values := given[f.Name]; len(values) > 0 && f.matters() && k.set(set, f.Name, values) {
+			k.keep(&o, r.Prefix(), f.Name, values[len(values)-1])
+		}
+	}
+	k.gates(r, o.raw.gates)
+	return k
+}
+
+// matters says whether the flag changes what a sidecar does with volumes.
+func (f Flag) matters() bool {
+	return f.Ignored == "" && !f.ofProgram() && (!f.Shared || f.gates())
+}
+
+// gates says whether the flag sets feature gates.
+func (f Flag) gates() bool { return f.Name == "feature-gates" || f.Name == groupsFlag }
+
+// read returns the values that arguments give to flags of the set.
+func (k *Kept) read(r Role, set *pflag.FlagSet, args []string) map[string][]string {
+	given := map[string][]string{}
+	for i := 0; i < len(args); i++ {
+		name, value, has := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
+		if !strings.HasPrefix(args[i], "-") && !r.shortFlags() {
+			continue
+		}
+		if !strings.HasPrefix(args[i], "-") || name == "" {
+			return given // the program reads no flag after it
+		}
+		flag := set.Lookup(name)
+		switch {
+		case has:
+		case flag != nil && flag.NoOptDefVal != "":
+			value = flag.NoOptDefVal
+		case i+1 < len(args) && (flag != nil || !strings.HasPrefix(args[i+1], "-")):
+			i++
+			value = args[i]
+		}
+		if flag == nil {
+			k.lose("--"+name, "volplane does not know it, and does not do what it asks for")
+			continue
+		}
+		given[name] = append(given[name], value)
+	}
+	return given
+}
+
+// set gives a flag its values, and says whether they are understood.
+func (k *Kept) set(set *pflag.FlagSet, name string, values []string) bool {
+	for _, v := range values {
+		if strings.Contains(v, "$(") {
+			k.lose("--"+name, "its value is in what the environment refers to, and not in the manifest")
+			return false
+		}
+		if err := set.Set(name, v); err != nil {
+			k.lose("--"+name, "its value is not understood")
+			return false
+		}
+	}
+	return true
+}
+
+// keep finds the place of a flag that is set.
+func (k *Kept) keep(o *Options, prefix, name, value string) {
+	switch name {
+	case "feature-gates", groupsFlag:
+	case "enable-capacity":
+		if o.raw.capacity {
+			k.Controllers = append(k.Controllers, "capacity")
+		}
+	case "node-deployment":
+		k.OnNode = o.raw.nodeDeployment || o.raw.snapshotsOfNode
+	case "capacity-ownerref-level":
+		if o.raw.ownerLevel >= 0 && o.raw.capacity {
+			k.lose("--"+name, "nothing owns the CSIStorageCapacity objects, which stay when the driver is removed")
+		}
+	default:
+		k.Args = append(k.Args, "--"+prefix+"-"+name+"="+value)
+	}
+}
+
+// gates applies what is said of gates, and keeps those that have an effect.
+func (k *Kept) gates(r Role, given Gates) {
+	known := gates()
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if _, ok := known[name]; !ok && !slices.Contains(strings.Fields(serverGates), name) {
+			k.lose("the feature gate "+name, "volplane does not know it")
+		}
+	}
+	var o Options
+	o.Roles = k.Controllers
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		g := known[name]
+		on, said := given[name]
+		if g.set == nil || !slices.Contains(g.of, r) {
+			continue
+		}
+		on = on || !said
+		if err := g.set(&o, on); err == nil {
+			k.Gates[name] = on
+		} else if said {
+			k.lose("the feature gate "+name, err.Error())
+		}
+	}
+	k.Controllers = o.Roles
+}
+
+func (k *Kept) lose(what, why string) {
+	k.Lost = append(k.Lost, fmt.Sprintf("%s is not kept: %s", what, why))
+}
+
+// TakesAway says whether one of these controllers does not run with the gates.
+func (g Gates) TakesAway(controllers []string) bool {
+	var o Options
+	o.Roles = slices.Clone(controllers)
+	return g.apply(&o) != nil || len(o.Roles) < len(controllers)
+}
+
+// groupsFlag is what the gate CSIVolumeGroupSnapshot was before it was a gate.
+const groupsFlag = "enable-volume-group-snapshots"
+
+// oneGate is a gate that has a flag of its own.
+type oneGate struct {
+	gates *Gates
+	name  string
+}
+
+func (v oneGate) Set(text string) error { return v.gates.Set(v.name + "=" + text) }
+
+func (v oneGate) String() string {
+	if v.gates == nil {
+		return ""
+	}
+	return fmt.Sprint((*v.gates)[v.name])
+}
+func (v oneGate) Type() string { return "bool" }
