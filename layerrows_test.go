@@ -147,6 +147,8 @@ func lowerLayers() []layer {
 	heavy := []string{apiServer, kubernetes, etcdServer}
 	return []layer{
 		{"internal/volume", nil, append(deeds, "time", "k8s.io/api", "k8s.io/apimachinery"), "words, not deeds"},
+		{"internal/decide/takeover", []string{"internal/sidecar"}, append(deeds, "sync"), "reads what sidecars are told, " +
+			"and asks no cluster"},
 		{"internal/finding", nil, append(deeds, "sync", "time"), "what checks tell, not what they check"},
 		{"internal/scratch", []string{
 			"internal/finding", "internal/mount",

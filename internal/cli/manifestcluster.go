@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +27,7 @@ func (s *shell) takeOver(ctx context.Context, m *manifestFlags) error {
 		return err
 	}
 	facts.ManagedBy, facts.Wanted, facts.Namespace = manifest.ManagedBy, m.CSIDriver, m.Namespace
-	facts.Controllers, facts.ChoseControllers = m.Controllers, m.given("controllers")
+	facts.Controllers, facts.ChoseControllers, facts.Args = m.Controllers, m.given("controllers"), m.ControllerArgs
 	if m.given("shape") {
 		facts.Shape = m.Shape
 	}
@@ -61,6 +62,7 @@ func (m *manifestFlags) keep(plan takeover.Plan) {
 		m.CSIDriver, m.DriverMeta = plan.Driver.Spec, plan.Driver.ObjectMeta
 	}
 	m.WithoutNodes, m.Controllers = plan.WithoutNodes, plan.Controllers
+	m.ControllerArgs = slices.Concat(plan.ControllerArgs, m.ControllerArgs)
 	if plan.Shape != "" {
 		m.Shape = plan.Shape
 	}

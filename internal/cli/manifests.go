@@ -68,7 +68,7 @@ func (s *shell) printManifests(ctx context.Context, m manifestFlags) error {
 	if o.Shape != manifest.Deployment && !m.given("replicas") {
 		o.Replicas = 1
 	}
-	rights, err := onlySecrets(s.programs.Rights(o.Controllers, o.Driver, o.Namespace, o.Elects(), o.NodeDeployment),
+	rights, err := onlySecrets(s.programs.Rights(withRights(o), o.Driver, o.Namespace, o.Elects(), o.NodeDeployment),
 		m.secrets)
 	if err != nil {
 		return err
@@ -79,6 +79,15 @@ func (s *shell) printManifests(ctx context.Context, m manifestFlags) error {
 		return err
 	}
 	return s.printYAML(objects)
+}
+
+// withRights returns the controllers that need rights: also the one that an argument of another starts.
+func withRights(o manifest.Options) []string {
+	const flag = "--health-monitor-enable-node-watcher"
+	if slices.Contains(o.ControllerArgs, flag) || slices.Contains(o.ControllerArgs, flag+"=true") {
+		return append(slices.Clone(o.Controllers), "nodewatcher")
+	}
+	return o.Controllers
 }
 
 // printYAML prints manifests as one file for kubectl apply.

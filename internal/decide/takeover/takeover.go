@@ -20,6 +20,8 @@ type Facts struct {
 	// Controllers are those to run. ChoseControllers says that they were asked for.
 	Controllers      []string
 	ChoseControllers bool
+	// Args are arguments of the controllers that were asked for.
+	Args []string
 	// Found is the CSIDriver; nil if there is none.
 	Found *storagev1.CSIDriver
 	// Wanted has the fields of the CSIDriver that were asked for.
@@ -57,6 +59,8 @@ type Plan struct {
 	NodeDeployment bool
 	// Controllers are those to run.
 	Controllers []string
+	// ControllerArgs are arguments of theirs, besides those that were asked for.
+	ControllerArgs []string
 	// Notes are for the user, in the order of what they are about.
 	Notes []string
 	// Refused is why no manifests can do what was asked for; empty if they can.
@@ -74,7 +78,8 @@ func Decide(f Facts) Plan {
 	mine := f.ofDriver()
 	p.places(f, mine)
 	p.others(f, mine)
-	p.shape(f, mine, p.topology(f))
+	onNodes := p.take(f, mine)
+	p.shape(f, mine, p.topology(f) && !onNodes)
 	p.work(f)
 	return p
 }
@@ -130,32 +135,57 @@ func (p *Plan) driver(f Facts) {
 // managedBy is the label that says whose an object is.
 const managedBy = "app.kubernetes.io/managed-by"
 
+// ours says whether volplane's manifests have made a workload.
+func (f Facts) ours(w Workload) bool { return w.Labels[managedBy] == f.ManagedBy }
+
 // others says what runs already, and what to do about it.
 func (p *Plan) others(f Facts, mine []Workload) {
 	if f.WithoutNodes != nil {
 		p.WithoutNodes = *f.WithoutNodes
 	}
 	for _, w := range mine {
-		if w.Labels[managedBy] == f.ManagedBy {
+		if f.ours(w) {
 			continue
 		}
-		if w.registers() && f.WithoutNodes == nil {
+		switch registers, controls := w.registers(), w.controls(); {
+		case registers && controls:
+			p.both(f, w)
+		case registers && f.WithoutNodes == nil:
 			p.WithoutNodes = true
 			p.note("%s runs the driver on the nodes, so nothing is printed for them: two drivers on a node would take each "+
 				"other's socket; to replace it, delete it before you apply this (volumes stay mounted), and use "+
 				"--without-nodes=false", w)
-		}
-		if w.controls() {
+		case controls:
 			p.note("%s runs controllers of the driver: delete it, or scale it to 0; if they elect a leader in the same "+
 				"namespace, you can do that after volplane's run, and otherwise do it before", w)
 		}
+		if names := w.others(); w.controls() && len(names) > 1 {
+			p.note("the containers %s of %s are no sidecars: one is the driver, and what the others do ends with them",
+				strings.Join(names, ", "), w.short())
+		}
+	}
+}
+
+// both decides about a workload that runs the driver on nodes, and controllers: to delete it takes the driver from the
+// nodes, too.
+func (p *Plan) both(f Facts, w Workload) {
+	what := fmt.Sprintf("%s runs the driver on the nodes, and its controllers: ", w)
+	const replace = "delete it before you apply this (volumes stay mounted)"
+	switch {
+	case f.WithoutNodes == nil:
+		p.Refused = append(p.Refused, what+"to replace it, use --without-nodes=false, and "+replace+"; to keep it on the "+
+			"nodes, use --without-nodes, and take the sidecars of controllers out of it")
+	case *f.WithoutNodes:
+		p.note("%stake the sidecars of controllers out of it, and do not delete it", what)
+	default:
+		p.note("%s%s", what, replace)
 	}
 }
 
 // shape decides how the controllers run: as was asked for, or as volplane's do already. Where each node makes its own
 // volumes, only a person knows whether one controller reaches all of them.
 func (p *Plan) shape(f Facts, mine []Workload, eachNode bool) {
-	i := slices.IndexFunc(mine, func(w Workload) bool { return w.Labels[managedBy] == f.ManagedBy && w.controls() })
+	i := slices.IndexFunc(mine, func(w Workload) bool { return f.ours(w) && w.controls() })
 	switch {
 	case i >= 0:
 		p.asRunning(f, mine[i])
@@ -165,7 +195,7 @@ func (p *Plan) shape(f Facts, mine []Workload, eachNode bool) {
 	}
 }
 
-// asRunning keeps the shape and the controllers of volplane's own workload.
+// asRunning keeps the shape of volplane's own workload.
 func (p *Plan) asRunning(f Facts, w Workload) {
 	shape := strings.ToLower(w.Kind)
 	if f.Shape != "" && f.Shape != shape {
@@ -176,15 +206,6 @@ func (p *Plan) asRunning(f Facts, w Workload) {
 	p.NodeDeployment = slices.ContainsFunc(w.Pod.Containers, func(c corev1.Container) bool {
 		return slices.Contains(c.Args, "--provisioner-node-deployment")
 	})
-	for _, c := range w.Pod.Containers {
-		list := argument(c, "controllers")
-		if list == "" {
-			continue
-		}
-		if !f.ChoseControllers {
-			p.Controllers = strings.Split(list, ",")
-		}
-	}
 	p.note("volplane's controllers run as %s already, and stay so", w)
 }
 

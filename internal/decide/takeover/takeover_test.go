@@ -84,6 +84,9 @@ func print(out *strings.Builder, name string, p Plan) {
 	}
 	fmt.Fprintf(out, "  CSIDriver printed: %t; nodes left out: %t; shape: %s; controllers: %s\n",
 		p.Driver != nil, p.WithoutNodes, p.Shape, strings.Join(p.Controllers, ","))
+	if len(p.ControllerArgs) > 0 {
+		fmt.Fprintf(out, "  arguments: %s\n", strings.Join(p.ControllerArgs, " "))
+	}
 	if p.NodeDeployment {
 		fmt.Fprintln(out, "  each node's volumes")
 	}
@@ -164,6 +167,43 @@ func TestPlans(t *testing.T) {
 		print(&out, c.name, Decide(f))
 	}
 	golden.Equal(t, filepath.Join("testdata", "plans.txt"), out.String())
+}
+
+// TestWork: the work of a vendor's sidecars goes on as they are told to do it, or it is said what ends.
+func TestWork(t *testing.T) {
+	nfs, each := installed(t, "nfs.yaml"), installed(t, "eachnode.yaml")
+	var out strings.Builder
+	for _, c := range []struct {
+		name  string
+		facts func(*Facts)
+	}{
+		{"csi-driver-nfs", func(f *Facts) { f.Workloads = nfs }},
+		{"and some controllers are chosen", func(f *Facts) {
+			f.Workloads, f.ChoseControllers, f.Controllers = nfs, true, []string{"provisioner", "modifier"}
+		}},
+		{"and some arguments are given", func(f *Facts) {
+			f.Workloads, f.Args = nfs, []string{"--provisioner-timeout=1m", "--feature-gates=Topology=false"}
+		}},
+		{"and volplane does a part of it already", func(f *Facts) {
+			f.Workloads = append(installed(t, "kept.yaml"), nfs...)
+			f.Workloads[0].Namespace = "kube-system"
+		}},
+		{"volplane's own, with arguments", func(f *Facts) { f.Workloads = installed(t, "kept.yaml") }},
+		{"arguments of every kind", func(f *Facts) { f.Workloads = installed(t, "everything.yaml") }},
+		{"on each node", func(f *Facts) { f.Workloads = each; registered(f, 2, "n1", "n2") }},
+		{"on each node, and so again", func(f *Facts) {
+			f.Workloads, f.Shape, f.WithoutNodes = each, "daemonset", ptr.To(false)
+		}},
+		{"on each node, and centrally", func(f *Facts) {
+			f.Workloads, f.Shape, f.WithoutNodes = each, "deployment", ptr.To(true)
+		}},
+		{"two drivers with one program", func(f *Facts) { f.Workloads = installed(t, "two.yaml"); registered(f, 1) }},
+	} {
+		f := Facts{Driver: driver, ManagedBy: "volplane", Controllers: []string{"provisioner", "attacher", "resizer"}}
+		c.facts(&f)
+		print(&out, c.name, Decide(f))
+	}
+	golden.Equal(t, filepath.Join("testdata", "work.txt"), out.String())
 }
 
 // TestEveryFieldIsKept: a CSIDriver of volplane's keeps what is not asked for, also fields of later versions.

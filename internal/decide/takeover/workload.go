@@ -8,19 +8,22 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/sidecar"
 )
 
 // registrationPath is the flag of registrars that names the driver's socket as the kubelet sees it.
 const registrationPath = "kubelet-registration-path"
 
 // ofDriver returns the workloads of the driver: those that name it, those that the release of its CSIDriver has made,
-// and those with a program of these. A driver may be named nowhere, since only its program needs to know its name.
+// and those with a program of these. A driver may be named nowhere, since only its program needs to know its name; what
+// names another driver alone is the other's, which may have the same program and be of the same release.
 func (f Facts) ofDriver() []Workload {
-	name := regexp.MustCompile(`(^|[^a-z0-9.-])` + regexp.QuoteMeta(f.Driver) + `($|[^a-z0-9.-])`)
 	images := map[string]bool{}
 	is := make([]bool, len(f.Workloads))
 	for i, w := range f.Workloads {
-		if is[i] = (w.registers() || w.controls()) && (name.MatchString(w.words()) || f.released(w)); is[i] {
+		if is[i] = (w.registers() || w.controls()) && (w.names(f.Driver) || f.released(w)) && !f.ofAnother(w); is[i] {
 			for _, image := range w.programs() {
 				images[image] = true
 			}
@@ -29,11 +32,23 @@ func (f Facts) ofDriver() []Workload {
 	var out []Workload
 	for i, w := range f.Workloads {
 		shares := slices.ContainsFunc(w.programs(), func(image string) bool { return images[image] })
-		if is[i] || shares && (w.registers() || w.controls()) {
+		if is[i] || shares && (w.registers() || w.controls()) && !f.ofAnother(w) {
 			out = append(out, w)
 		}
 	}
 	return out
+}
+
+// names says whether a driver is named in the workload.
+func (w Workload) names(driver string) bool {
+	return regexp.MustCompile(`(^|[^a-z0-9.-])` + regexp.QuoteMeta(driver) + `($|[^a-z0-9.-])`).MatchString(w.words())
+}
+
+// ofAnother says whether the workload names another driver that nodes have registered, and not this one.
+func (f Facts) ofAnother(w Workload) bool {
+	return !w.names(f.Driver) && slices.ContainsFunc(f.CSINodes, func(n storagev1.CSINode) bool {
+		return slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return w.names(d.Name) })
+	})
 }
 
 // released says whether the Helm release that has made the CSIDriver has also made the workload.
@@ -71,37 +86,71 @@ func (w Workload) programs() []string {
 	return out
 }
 
+// others returns the names of the containers that are no sidecars.
+func (w Workload) others() []string {
+	var out []string
+	for _, c := range w.Pod.Containers {
+		if !isSidecar(c) {
+			out = append(out, c.Name)
+		}
+	}
+	return out
+}
+
 // registers says whether it registers drivers with kubelets.
 func (w Workload) registers() bool {
 	return slices.ContainsFunc(w.Pod.Containers, func(c corev1.Container) bool {
-		return called(c, "csi-node-driver-registrar", "node-driver-registrar") || argument(c, registrationPath) != ""
+		r, ok := role(c)
+		return ok && r == sidecar.Registrar || argument(c, registrationPath) != ""
 	})
 }
 
-// controls says whether it has controllers of a driver.
+// controls says whether it has controllers of a driver. The snapshot-controller alone is the whole cluster's.
 func (w Workload) controls() bool {
 	return slices.ContainsFunc(w.Pod.Containers, func(c corev1.Container) bool {
-		return called(c, "csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter") ||
-			len(c.Args) > 0 && c.Args[0] == "controller" && argument(c, "controllers") != ""
+		r, ok := role(c)
+		return ok && isController(r) && r != sidecar.SnapshotController || runsControllers(c)
 	})
+}
+
+// isController says whether a sidecar is a controller.
+func isController(r sidecar.Role) bool { return r != sidecar.Registrar && r != sidecar.Liveness }
+
+// runsControllers says whether a container runs volplane's controllers.
+func runsControllers(c corev1.Container) bool {
+	return len(c.Args) > 0 && c.Args[0] == "controller" && argument(c, "controllers") != ""
 }
 
 func isSidecar(c corev1.Container) bool {
-	return called(c, "csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter", "snapshot-controller",
-		"csi-node-driver-registrar", "node-driver-registrar", "livenessprobe", "csi-external-health-monitor-controller",
-		"volplane") || argument(c, registrationPath) != ""
+	_, ok := role(c)
+	return ok || image(c) == "volplane" || argument(c, registrationPath) != ""
 }
 
-// called says whether a container's image has one of these names.
-func called(c corev1.Container, names ...string) bool {
-	image, _, _ := strings.Cut(path.Base(c.Image), "@")
-	image, _, _ = strings.Cut(image, ":")
-	return slices.Contains(names, image)
+// role returns which of upstream's sidecars a container is: by what it starts, by its image, or by its own name where
+// the image has a vendor's.
+func role(c corev1.Container) (sidecar.Role, bool) {
+	names := []string{image(c), c.Name}
+	if of, ok := strings.CutPrefix(image(c), "external-"); ok {
+		names = append(names, "csi-"+of)
+	}
+	for _, name := range append(slices.Clone(c.Command[:min(1, len(c.Command))]), names...) {
+		if r, ok := sidecar.RoleOf(name); ok {
+			return r, true
+		}
+	}
+	return 0, false
+}
+
+// image returns the last part of the name of a container's image.
+func image(c corev1.Container) string {
+	name, _, _ := strings.Cut(path.Base(c.Image), "@")
+	name, _, _ = strings.Cut(name, ":")
+	return name
 }
 
 // argument returns the value of a flag of a container, in which $(NAME) stands for its environment.
 func argument(c corev1.Container, name string) string {
-	all := slices.Concat(c.Command, c.Args)
+	all := expand(c, slices.Concat(c.Command, c.Args))
 	for i, a := range all {
 		flag, value, has := strings.Cut(strings.TrimLeft(a, "-"), "=")
 		if flag != name || !strings.HasPrefix(a, "-") {
@@ -109,9 +158,6 @@ func argument(c corev1.Container, name string) string {
 		}
 		if !has && i+1 < len(all) {
 			value = all[i+1]
-		}
-		for _, e := range c.Env {
-			value = strings.ReplaceAll(value, "$("+e.Name+")", e.Value)
 		}
 		return value
 	}
