@@ -32,7 +32,8 @@ func (m *manifestFlags) register(c *cobra.Command, controllers []string) {
 	f := c.Flags()
 	f.StringVar(&m.Driver, "driver", "", "name of the driver")
 	f.BoolVar(&m.fromCluster, "from-cluster", false,
-		"keep what the cluster has of the driver: its CSIDriver, namespace and directories; and propose the shape")
+		"keep what the cluster has of the driver: its CSIDriver, namespace, directories and controllers; and propose the "+
+			"shape")
 	f.BoolVar(&m.createNamespace, "create-namespace", false,
 		"print the namespace, which is deleted with the rest (default true without --namespace)")
 	m.images(f)

@@ -28,8 +28,8 @@ arguments may contain $(CSI_ENDPOINT), the address of its socket, and
 $(NODE_NAME).
 
 With --from-cluster they suit a driver that is installed already: its CSIDriver,
-namespace and socket directory are kept, and what is done differently from
-elsewhere is said on standard error. Without it, the cluster is not asked.`,
+namespace and socket directory are kept, and the work of its sidecars with their
+arguments; what is not, and what follows, is said on standard error. Without it, the cluster is not asked.`,
 		Example: `  volplane manifests --driver csi.example.com --driver-image example.com/driver:1.0 \
       --image example.com/volplane:1.0 | kubectl apply -f -
   volplane manifests --driver csi.example.com --driver-image example.com/driver:1.0 \
