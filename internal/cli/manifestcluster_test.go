@@ -39,8 +39,8 @@ func everyArgument(r sidecar.Role) []string {
 	return out
 }
 
-// TestKeptArgumentsAreUnderstood: 'volplane controller' takes the controllers and the arguments that manifests keep of a
-// vendor's sidecars.
+// TestKeptArgumentsAreUnderstood: 'volplane controller' takes the controllers and the arguments that manifests keep of
+// a vendor's sidecars.
 func TestKeptArgumentsAreUnderstood(t *testing.T) {
 	vendors := takeover.Workload{Kind: "Deployment", Namespace: "storage", Name: "vendors", Pod: corev1.PodSpec{
 		Containers: []corev1.Container{{Name: "driver", Image: "driver", Args: []string{"--name=csi.example.com"}}},
@@ -70,7 +70,7 @@ func TestKeptArgumentsAreUnderstood(t *testing.T) {
 	}
 }
 
-// TestRightsOfTheNodeWatcher: manifests give the controller its rights that an argument of the health controller starts.
+// TestRightsOfTheNodeWatcher: an argument of the health controller starts another one, which has its rights.
 func TestRightsOfTheNodeWatcher(t *testing.T) {
 	args := []string{
 		"manifests", "--driver=csi.example.com", "--driver-image=d", "--image=v", "--controllers=health",

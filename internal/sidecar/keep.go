@@ -25,8 +25,8 @@ type Kept struct {
 }
 
 // Keep returns what becomes of the arguments of a sidecar in a process of several controllers. How it finds driver, API
-// server and leases, what it logs and where it serves metrics is not kept, since such a process is told so anyway; nor is
-// what has no effect.
+// server and leases, what it logs and where it serves metrics is not kept, since such a process is told so anyway; nor
+// is what has no effect.
 func (r Role) Keep(args []string) Kept {
 	var o Options
 	set := r.flagSet(r.String(), &o)
@@ -52,30 +52,38 @@ func (f Flag) gates() bool { return f.Name == "feature-gates" || f.Name == group
 // read returns the values that arguments give to flags of the set.
 func (k *Kept) read(r Role, set *pflag.FlagSet, args []string) map[string][]string {
 	given := map[string][]string{}
-	for i := 0; i < len(args); i++ {
-		name, value, has := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
-		if !strings.HasPrefix(args[i], "-") && !r.shortFlags() {
+	for len(args) > 0 {
+		if !strings.HasPrefix(args[0], "-") && !r.shortFlags() {
+			args = args[1:]
 			continue
 		}
-		if !strings.HasPrefix(args[i], "-") || name == "" {
+		if strings.Trim(args[0], "-") == "" || !strings.HasPrefix(args[0], "-") {
 			return given // the program reads no flag after it
 		}
-		flag := set.Lookup(name)
-		switch {
-		case has:
-		case flag != nil && flag.NoOptDefVal != "":
-			value = flag.NoOptDefVal
-		case i+1 < len(args) && (flag != nil || !strings.HasPrefix(args[i+1], "-")):
-			i++
-			value = args[i]
-		}
-		if flag == nil {
+		var name, value string
+		name, value, args = next(set, args)
+		if set.Lookup(name) == nil {
 			k.lose("--"+name, "volplane does not know it, and does not do what it asks for")
 			continue
 		}
 		given[name] = append(given[name], value)
 	}
 	return given
+}
+
+// next reads the first of some arguments, which is a flag, and returns those after it. Of a flag that nobody knows, what
+// follows is the value unless it looks like a flag.
+func next(set *pflag.FlagSet, args []string) (name, value string, rest []string) {
+	name, value, has := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
+	flag, rest := set.Lookup(name), args[1:]
+	switch {
+	case has:
+	case flag != nil && flag.NoOptDefVal != "":
+		value = flag.NoOptDefVal
+	case len(rest) > 0 && (flag != nil || !strings.HasPrefix(rest[0], "-")):
+		value, rest = rest[0], rest[1:]
+	}
+	return name, value, rest
 }
 
 // set gives a flag its values, and says whether they are understood.

@@ -203,7 +203,7 @@ func (p *Plan) asRunning(f Facts, w Workload) {
 		return
 	}
 	p.Shape = shape
-	p.NodeDeployment = slices.ContainsFunc(w.Pod.Containers, func(c corev1.Container) bool {
+	p.NodeDeployment = slices.ContainsFunc(w.containers(), func(c corev1.Container) bool {
 		return slices.Contains(c.Args, "--provisioner-node-deployment")
 	})
 	p.note("volplane's controllers run as %s already, and stay so", w)

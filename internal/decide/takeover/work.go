@@ -181,7 +181,7 @@ func (w Workload) short() string { return strings.ToLower(w.Kind) + "/" + w.Name
 // work returns what the workload's containers do for controllers.
 func (w Workload) work() []work {
 	var out []work
-	for _, c := range w.Pod.Containers {
+	for _, c := range w.containers() {
 		if runsControllers(c) {
 			out = append(out, work{w, "volplane", sidecar.Kept{
 				Controllers: strings.Split(argument(c, "controllers"), ","), Args: ownArguments(c),

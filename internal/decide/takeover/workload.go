@@ -20,19 +20,21 @@ const registrationPath = "kubelet-registration-path"
 // and those with a program of these. A driver may be named nowhere, since only its program needs to know its name; what
 // names another driver alone is the other's, which may have the same program and be of the same release.
 func (f Facts) ofDriver() []Workload {
+	may := slices.DeleteFunc(slices.Clone(f.Workloads), func(w Workload) bool {
+		return !w.registers() && !w.controls() || f.ofAnother(w)
+	})
 	images := map[string]bool{}
-	is := make([]bool, len(f.Workloads))
-	for i, w := range f.Workloads {
-		if is[i] = (w.registers() || w.controls()) && (w.names(f.Driver) || f.released(w)) && !f.ofAnother(w); is[i] {
+	is := make([]bool, len(may))
+	for i, w := range may {
+		if is[i] = w.names(f.Driver) || f.released(w); is[i] {
 			for _, image := range w.programs() {
 				images[image] = true
 			}
 		}
 	}
 	var out []Workload
-	for i, w := range f.Workloads {
-		shares := slices.ContainsFunc(w.programs(), func(image string) bool { return images[image] })
-		if is[i] || shares && (w.registers() || w.controls()) && !f.ofAnother(w) {
+	for i, w := range may {
+		if is[i] || slices.ContainsFunc(w.programs(), func(image string) bool { return images[image] }) {
 			out = append(out, w)
 		}
 	}
@@ -58,10 +60,21 @@ func (f Facts) released(w Workload) bool {
 		f.Found.Annotations[namespace] == w.Annotations[namespace]
 }
 
+// containers returns those that run as long as the Pod does, of which some may have started before the others.
+func (w Workload) containers() []corev1.Container {
+	out := slices.Clone(w.Pod.Containers)
+	for _, c := range w.Pod.InitContainers {
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
 // words returns everything in which a driver is named.
 func (w Workload) words() string {
 	var out []string
-	for _, c := range w.Pod.Containers {
+	for _, c := range w.containers() {
 		out = append(append(out, c.Command...), c.Args...)
 		for _, e := range c.Env {
 			out = append(out, e.Value)
@@ -78,7 +91,7 @@ func (w Workload) words() string {
 // programs returns the images that are no sidecars.
 func (w Workload) programs() []string {
 	var out []string
-	for _, c := range w.Pod.Containers {
+	for _, c := range w.containers() {
 		if !isSidecar(c) && !slices.Contains(out, c.Image) {
 			out = append(out, c.Image)
 		}
@@ -89,7 +102,7 @@ func (w Workload) programs() []string {
 // others returns the names of the containers that are no sidecars.
 func (w Workload) others() []string {
 	var out []string
-	for _, c := range w.Pod.Containers {
+	for _, c := range w.containers() {
 		if !isSidecar(c) {
 			out = append(out, c.Name)
 		}
@@ -99,7 +112,7 @@ func (w Workload) others() []string {
 
 // registers says whether it registers drivers with kubelets.
 func (w Workload) registers() bool {
-	return slices.ContainsFunc(w.Pod.Containers, func(c corev1.Container) bool {
+	return slices.ContainsFunc(w.containers(), func(c corev1.Container) bool {
 		r, ok := role(c)
 		return ok && r == sidecar.Registrar || argument(c, registrationPath) != ""
 	})
@@ -107,7 +120,7 @@ func (w Workload) registers() bool {
 
 // controls says whether it has controllers of a driver. The snapshot-controller alone is the whole cluster's.
 func (w Workload) controls() bool {
-	return slices.ContainsFunc(w.Pod.Containers, func(c corev1.Container) bool {
+	return slices.ContainsFunc(w.containers(), func(c corev1.Container) bool {
 		r, ok := role(c)
 		return ok && isController(r) && r != sidecar.SnapshotController || runsControllers(c)
 	})
@@ -206,7 +219,7 @@ func (p *Plan) namespace(f Facts, of []string) {
 
 // socketDir returns the directory of the driver's socket as the kubelet is told; empty if it is not told.
 func (w Workload) socketDir() string {
-	for _, c := range w.Pod.Containers {
+	for _, c := range w.containers() {
 		if at := argument(c, registrationPath); path.IsAbs(at) {
 			return path.Dir(path.Clean(at))
 		}
