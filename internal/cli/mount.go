@@ -118,11 +118,11 @@ func (s *shell) umount(ctx context.Context, m mountOptions, dir string) error {
 	if err != nil {
 		return fmt.Errorf("find directory %s: %w", dir, err)
 	}
-	client, _, err := s.client()
+	client, ns, err := s.client()
 	if err != nil {
 		return err
 	}
-	pod, err := door.PodAt(ctx, client, m.node, dir)
+	pod, err := door.PodAt(ctx, client, ns, m.node, dir)
 	if err != nil {
 		return err
 	}

@@ -131,12 +131,16 @@ func Node(ctx context.Context, client kubernetes.Interface, name string) (string
 }
 
 // PodAt returns the Pod that mounts at dir on a node, which is chosen as by Node. Only a host that is no node may leave
-// the choice to what there is: elsewhere, the same directory of another host is never meant.
-func PodAt(ctx context.Context, client kubernetes.Interface, node, dir string) (*corev1.Pod, error) {
+// the choice to what there is: elsewhere, the same directory of another host is never meant. Who may not see the Pods of
+// all namespaces asks for those of ns.
+func PodAt(ctx context.Context, client kubernetes.Interface, ns, node, dir string) (*corev1.Pod, error) {
 	if own, err := Node(ctx, client, node); err == nil {
 		node = own
 	}
-	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if apierrors.IsForbidden(err) {
+		pods, err = client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
 	}

@@ -5,6 +5,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clienttesting "k8s.io/client-go/testing"
 
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube/kubetest"
@@ -56,5 +60,33 @@ func TestReadOnly(t *testing.T) {
 		if got := pod.Annotations[volume.AnnMountOptions] == "ro"; got != readOnly {
 			t.Errorf("the mount is read-only: %v", got)
 		}
+	}
+}
+
+// TestPodAt: who may see the Pods of one namespace only finds a mount among them, and every other error is one.
+func TestPodAt(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	forbidden := apierrors.NewForbidden(pods, "", nil)
+	for name, c := range map[string]struct {
+		ns, fails string
+		err       error
+		found     bool
+	}{
+		"all namespaces":                {"other", "nowhere", nil, true},
+		"its own namespace":             {"default", "", forbidden, true},
+		"another namespace":             {"other", "", forbidden, false},
+		"not even its own namespace":    {"default", "default", forbidden, false},
+		"a server that does not answer": {"default", "", apierrors.NewServerTimeout(pods, "list", 0), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := kubetest.NewAPI(t, PodAtPath("default", "data", "/srv", "n1", decide.BindOptions{}))
+			api.PrependReactor("list", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				return c.err != nil && (a.GetNamespace() == "" || a.GetNamespace() == c.fails), nil, c.err
+			})
+			pod, err := PodAt(t.Context(), api, c.ns, "n1", "/srv")
+			if (pod != nil) != c.found || (err == nil) != c.found {
+				t.Errorf("%v, %v", pod, err)
+			}
+		})
 	}
 }
