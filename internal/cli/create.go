@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/door"
@@ -86,8 +88,7 @@ func (s *shell) ensureClaim(
 		if want, err = s.wanted(ctx, client, ns, name, w); err != nil {
 			return nil, false, err
 		}
-		found, err = claims.Create(ctx, want, metav1.CreateOptions{FieldManager: door.FieldManager})
-		if err == nil {
+		if found, err = createClaim(ctx, claims, want); err == nil {
 			fmt.Fprintf(s.Out, "persistentvolumeclaim/%s created: %s\n", name, describedClaim(found))
 			return found, true, nil
 		}
@@ -100,6 +101,23 @@ func (s *shell) ensureClaim(
 	}
 	fmt.Fprintf(s.Out, "persistentvolumeclaim/%s unchanged: %s\n", name, describedClaim(found))
 	return found, false, nil
+}
+
+// createLimit is how long the server may take to make a claim.
+const createLimit = 10 * time.Second
+
+// createClaim makes a claim. An interrupt does not end the call, so that the command knows of what the server makes, and
+// can take it back.
+func createClaim(
+	ctx context.Context, claims corev1client.PersistentVolumeClaimInterface, want *corev1.PersistentVolumeClaim,
+) (*corev1.PersistentVolumeClaim, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createLimit)
+	defer cancel()
+	made, err := claims.Create(ctx, want, metav1.CreateOptions{FieldManager: door.FieldManager})
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: it may be there nevertheless; 'volplane delete pvc %s' deletes it", err, want.Name)
+	}
+	return made, err
 }
 
 // describedClaim says how large a claim is and of which class.

@@ -39,8 +39,10 @@ type begun struct {
 	pod       *corev1.Pod
 	// claim is the claim that was made; nil if it was there.
 	claim *corev1.PersistentVolumeClaim
-	// madeDir and madePod say that the directory and the Pod were not there.
-	madeDir, madePod bool
+	// madeDirs are the directories that were not there, the topmost first.
+	madeDirs []string
+	// madePod says that the Pod was not there.
+	madePod bool
 }
 
 // claimFor finds the claim, or makes it if that is asked for.
@@ -69,17 +71,34 @@ func (b *begun) directory(asked string) error {
 	if b.node != program.HostName() && (asked != "" || !b.onThisHost()) {
 		return nil
 	}
-	//nolint:gosec // users of the volume pass through the directories above it, and the volume covers the last one
-	err := errors.Join(os.MkdirAll(filepath.Dir(b.dir), 0o755), os.Mkdir(b.dir, 0o755))
-	if b.madeDir = err == nil; b.madeDir || errors.Is(err, fs.ErrExist) {
-		return nil
+	var err error
+	if b.madeDirs, err = makeDirs(b.dir); err != nil {
+		return fmt.Errorf("make the directory to mount at: %w", err)
 	}
-	return fmt.Errorf("make the directory to mount at: %w", err)
+	return nil
+}
+
+// makeDirs makes a directory and those above it that are missing, and returns what it has made, the topmost first.
+func makeDirs(dir string) (made []string, err error) {
+	// Users of the volume pass through the directories above it, and the volume covers the last one.
+	const mode = 0o755
+	if err = os.Mkdir(dir, mode); errors.Is(err, fs.ErrNotExist) {
+		if made, err = makeDirs(filepath.Dir(dir)); err == nil {
+			err = os.Mkdir(dir, mode)
+		}
+	}
+	switch {
+	case err == nil:
+		return append(made, dir), nil
+	case errors.Is(err, fs.ErrExist):
+		return made, nil
+	}
+	return made, err
 }
 
 // onThisHost says whether the API server is reached by an address of the loopback device.
-func (b *begun) onThisHost() bool {
-	config, err := b.config()
+func (s *shell) onThisHost() bool {
+	config, err := s.config()
 	if err != nil {
 		return false
 	}
@@ -148,10 +167,11 @@ func (b *begun) stays(ctx context.Context) []string {
 		}
 	}
 	var out []string
-	if b.madeDir {
+	for _, dir := range slices.Backward(b.madeDirs) {
 		// Whatever somebody has put there stays, because only an empty directory can be removed.
-		if err := unix.Rmdir(b.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			out = append(out, fmt.Sprintf("the directory stays (%v)", err))
+		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			out = append(out, fmt.Sprintf("directory %s stays (%v)", dir, err))
+			break
 		}
 	}
 	if b.claim != nil {
