@@ -15,9 +15,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/gather"
+	"volplane.dev/volplane/internal/program"
 )
 
 // spaceTime limits how long a filesystem may take to say how full it is: one behind a dead server never does.
@@ -72,13 +75,24 @@ func (s *shell) mounts(ctx context.Context, all bool, output string) error {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Claim, b.Claim), cmp.Compare(a.Node, b.Node),
 			cmp.Compare(a.Path, b.Path))
 	})
+	own := s.ownNode(ctx, client)
 	for i := range uses {
-		uses[i].Used, uses[i].Free = space(uses[i].Path)
+		if uses[i].Node == own {
+			uses[i].Used, uses[i].Free = space(uses[i].Path)
+		}
 	}
 	if printed, err := s.printStructured(output, map[string]any{"mounts": uses}); printed {
 		return err
 	}
 	return s.printMounts(uses, all)
+}
+
+// ownNode returns the name of this host's node: the host's own, or that of the only one of an API server on this host.
+func (s *shell) ownNode(ctx context.Context, client kubernetes.Interface) string {
+	if node, err := door.Node(ctx, client, ""); err == nil && s.onThisHost() {
+		return node
+	}
+	return program.HostName()
 }
 
 // space returns how much of a filesystem that is mounted at a path of this host is used and free; nil if nothing is.
@@ -140,7 +154,7 @@ func (s *shell) printMounts(uses []mounted, all bool) error {
 		if u.Since != nil {
 			since = duration.HumanDuration(time.Since(u.Since.Time))
 		}
-		row(u.Namespace, u.Claim, u.Node, orNone(u.Path), u.Pod, bytesOf(u.Used), bytesOf(u.Free), since)
+		row(u.Namespace, u.Claim, u.Node, orNone(plainLine(u.Path)), u.Pod, bytesOf(u.Used), bytesOf(u.Free), since)
 	}
 	return w.Flush()
 }

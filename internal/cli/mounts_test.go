@@ -1,6 +1,23 @@
+//go:build linux
+
 package cli
 
-import "testing"
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/door"
+)
 
 // TestSpace: only a path at which something is mounted here has space of its own to tell of.
 func TestSpace(t *testing.T) {
@@ -9,4 +26,57 @@ func TestSpace(t *testing.T) {
 			t.Errorf("%q: %v %v, want %t", path, used, free, is)
 		}
 	}
+}
+
+// TestMounts: only of what is mounted on this host's node is the space told, and a path is no command to a terminal.
+func TestMounts(t *testing.T) {
+	for name, c := range map[string]struct {
+		nodes []string
+		told  bool
+	}{
+		"the only node, of a server on this host": {[]string{"n1"}, true},
+		"one of two nodes":                        {[]string{"n1", "n2"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
+			for _, n := range c.nodes {
+				nodes.Items = append(nodes.Items, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n}})
+			}
+			pods := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+			for _, dir := range []string{"/", "/a\x1b[2J\tb"} {
+				pods.Items = append(pods.Items, *door.PodAtPath("default", "data", dir, "n1", mount.BindOptions{}))
+			}
+			out := runWith(t, map[string]any{"/api/v1/nodes": nodes, "/api/v1/namespaces/default/pods": pods}, "mounts")
+			if strings.Contains(out, "\x1b") || !strings.Contains(out, "/a[2J b") {
+				t.Errorf("%q", out)
+			}
+			if told := strings.Contains(out, "iB"); told != c.told {
+				t.Errorf("the space is told: %v\n%s", told, out)
+			}
+		})
+	}
+}
+
+// runWith runs a verb at a server on this host that has lists, and returns what is printed.
+func runWith(t *testing.T, lists map[string]any, args ...string) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(lists[r.URL.Path]); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	config := filepath.Join(t.TempDir(), "config")
+	text := `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c"}}],` +
+		`"clusters":[{"name":"c","cluster":{"server":"` + server.URL + `"}}]}`
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	streams := Streams{In: strings.NewReader(""), Out: &out, Err: &out}
+	if code := Main(t.Context(), append(args, "--kubeconfig", config), streams, "v0.0.0-test", Programs{}); code != 0 {
+		t.Errorf("it ends with %d", code)
+	}
+	return out.String()
 }
