@@ -95,7 +95,11 @@ func reportOf(o state.Objects, told *room.Report, certificates []validity) statu
 	for _, a := range o.Attachments {
 		r.Attachments[attachedOrNot(a)]++
 	}
+	var oldest time.Time
 	for _, n := range o.Nodes {
+		if made := n.CreationTimestamp.Time; oldest.IsZero() || made.Before(oldest) {
+			oldest = made
+		}
 		r.Nodes = append(r.Nodes, nodeReport{
 			Name: n.Name, Ready: readiness(n) == string(corev1.NodeReady), Attached: len(n.Status.VolumesAttached),
 			InUse: len(n.Status.VolumesInUse), Drivers: driversOf(o.CSINodes, n.Name),
@@ -109,14 +113,14 @@ func reportOf(o state.Objects, told *room.Report, certificates []validity) statu
 		r.Problems = append(r.Problems,
 			problem{c.Subject, string(c.Because.Reason), c.Because.Message, c.Because.Next})
 	}
-	r.Problems = append(r.Problems, r.ageing(o.Now)...)
+	r.Problems = append(r.Problems, r.ageing(o.Now, oldest)...)
 	r.Healthy = len(r.Problems) == 0
 	return r
 }
 
 // ageing returns what becomes a problem by time alone. Nodes that are silent are among the causes; certificates near
-// their end and backups that are too old are not.
-func (r *statusReport) ageing(now time.Time) []problem {
+// their end and backups that are too old are not. oldest is the creation of the oldest Node; zero if there is none.
+func (r *statusReport) ageing(now, oldest time.Time) []problem {
 	var out []problem
 	for _, c := range r.Certificates {
 		if left := c.Expires.Sub(now); left < min(expiresSoon, c.Expires.Sub(c.Begins)/10) {
@@ -125,11 +129,22 @@ func (r *statusReport) ageing(now time.Time) []problem {
 				chain.Moment(c.Expires)), "user"})
 		}
 	}
-	if r.Room != nil && r.Room.Backup != nil && now.Sub(*r.Room.Backup) > oldBackup {
-		out = append(out, problem{"control plane", "BackupOld", fmt.Sprintf(
-			"the newest backup is of %s; 'volplane backup' makes one", chain.Moment(*r.Room.Backup)), "user"})
+	if says := r.backupOld(now, oldest); says != "" {
+		out = append(out, problem{"control plane", "BackupOld", says + "; 'volplane backup' makes one", "user"})
 	}
 	return out
+}
+
+// backupOld says that the newest backup is too old, or that a control plane that is as old has none though it should.
+func (r *statusReport) backupOld(now, oldest time.Time) string {
+	switch {
+	case r.Room == nil:
+	case r.Room.Backup != nil && now.Sub(*r.Room.Backup) > oldBackup:
+		return "the newest backup is of " + chain.Moment(*r.Room.Backup)
+	case r.Room.Backup == nil && !r.Room.NoBackups && !oldest.IsZero() && now.Sub(oldest) > oldBackup:
+		return "no backup was ever made"
+	}
+	return ""
 }
 
 // validities returns the certificates of the client, of the API server and of its authority, as far as they can be
@@ -190,6 +205,9 @@ func (s *shell) printAgeing(r statusReport) {
 	}
 	if r.Room != nil {
 		made := "none yet"
+		if r.Room.NoBackups {
+			made = "none; they are turned off"
+		}
 		if r.Room.Backup != nil {
 			made = chain.Moment(*r.Room.Backup)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/decide/room"
@@ -23,6 +24,14 @@ func TestStatusReport(t *testing.T) {
 	}
 	missing, claim := "missing", &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "ns"}}
 	claim.Spec.StorageClassName, claim.Status.Phase = &missing, corev1.ClaimPending
+	aged := func(d time.Duration) state.Objects {
+		o := state.Objects{Now: now}
+		o.CSINodes = []*storagev1.CSINode{{Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "d"}}}}}
+		for _, age := range []time.Duration{0, d} {
+			o.Nodes = append(o.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-age))}})
+		}
+		return o
+	}
 	waiting := state.Objects{Now: now}
 	waiting.Claims = []*corev1.PersistentVolumeClaim{claim}
 	for name, c := range map[string]struct {
@@ -31,10 +40,13 @@ func TestStatusReport(t *testing.T) {
 		certs   []validity
 		want    string
 	}{
-		"nothing":       {state.Objects{Now: now}, nil, nil, "true []"},
-		"all is young":  {state.Objects{Now: now}, &room.Report{Backup: ago(time.Hour)}, valid(year / 2), "true []"},
-		"no backup yet": {state.Objects{Now: now}, &room.Report{}, nil, "true []"},
-		"an old backup": {state.Objects{Now: now}, &room.Report{Backup: ago(4 * oldBackup)}, nil, "false [BackupOld]"},
+		"nothing":                              {state.Objects{Now: now}, nil, nil, "true []"},
+		"all is young":                         {state.Objects{Now: now}, &room.Report{Backup: ago(time.Hour)}, valid(year / 2), "true []"},
+		"no backup yet":                        {aged(oldBackup / 2), &room.Report{}, nil, "true []"},
+		"no backup ever":                       {aged(2 * oldBackup), &room.Report{}, nil, "false [BackupOld]"},
+		"no backup of a plane that makes none": {aged(2 * oldBackup), &room.Report{NoBackups: true}, nil, "true []"},
+		"no nodes yet":                         {state.Objects{Now: now}, &room.Report{}, nil, "true []"},
+		"an old backup":                        {state.Objects{Now: now}, &room.Report{Backup: ago(4 * oldBackup)}, nil, "false [BackupOld]"},
 		"a certificate without a begin": {
 			state.Objects{Now: now}, nil, []validity{{"client", time.Unix(0, 0), now.Add(2 * expiresSoon)}}, "true []",
 		},

@@ -50,6 +50,8 @@ type Options struct {
 	Metrics prometheus.Gatherer
 	// Paths are more paths with what serves them, to those who have a right to the path.
 	Paths map[string]http.Handler
+	// NoBackups says that nobody makes backups by itself, for those who ask how old the newest is.
+	NoBackups bool
 	// NoSync omits fsync; for tests only.
 	NoSync bool
 	// Quota is the size of the database at which etcd refuses writes; 0 is what

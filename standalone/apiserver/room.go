@@ -19,6 +19,7 @@ func (s *Server) serveRoom(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	report := s.Room()
+	report.NoBackups = s.noBackups
 	if made := backup.Newest(s.dir.Path); !made.IsZero() {
 		report.Backup = &made
 	}

@@ -36,6 +36,8 @@ type Server struct {
 	etcd    *etcd.Server
 	address string
 	handler http.Handler
+	// noBackups is told to those who ask for the newest backup.
+	noBackups bool
 
 	// ready is closed when everybody is served.
 	ready  chan struct{}
@@ -47,7 +49,7 @@ type Server struct {
 // Start runs an API server over a data directory and returns when it is ready
 // to serve everybody.
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
-	s := &Server{ready: make(chan struct{}), done: make(chan struct{})}
+	s := &Server{noBackups: o.NoBackups, ready: make(chan struct{}), done: make(chan struct{})}
 	if err = s.open(o); err != nil {
 		return nil, err
 	}

@@ -197,7 +197,7 @@ func (o Options) server(metrics *observe.Registry, web optionalPage, steps *star
 		DataDir: o.DataDir, Listen: o.Listen, Names: o.Names,
 		RBAC: slices.Concat(app.RBAC(), garbage.RBAC(), page.RBAC()), Collects: true, Paths: web.paths(),
 		Version: o.Version, Log: o.Log, FeatureGates: o.FeatureGates,
-		EncryptionConfig: o.EncryptionConfig, ForgetUnreadable: o.ForgetUnreadable,
+		EncryptionConfig: o.EncryptionConfig, ForgetUnreadable: o.ForgetUnreadable, NoBackups: o.Backups.Every <= 0,
 	}
 }
 

@@ -26,6 +26,8 @@ type Report struct {
 	Next    string `json:"next,omitempty"`
 	// Backup is the time of the newest backup in the data directory; nil if there is none.
 	Backup *time.Time `json:"backup,omitempty"`
+	// NoBackups says that backups are not made by themselves.
+	NoBackups bool `json:"noBackups,omitempty"`
 }
 
 // ReportOf returns the Report of facts and their plan.
