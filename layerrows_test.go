@@ -40,11 +40,12 @@ func doorLayers() []layer {
 			"internal/durable", "internal/kube", "internal/mount", "internal/program", "internal/socket",
 		}, heavy, "knows what engines count, and how they ask"},
 		{"internal/door/storageprovider", []string{
-			"internal/door", "internal/door/users", "internal/durable", "internal/kube", "internal/mount",
+			"internal/cluster", "internal/door", "internal/door/users", "internal/durable", "internal/kube", "internal/mount",
 			"internal/program", "internal/socket",
 		}, heavy, "hands out what is mounted, and is never told that it is given back"},
 		{"internal/door/users/userstest", []string{
 			"internal/volume", "internal/door", "internal/door/users", "internal/kube/kubetest", "internal/mount",
+			"internal/testkit/golden",
 		}, heavy, forTests},
 		{"internal/door/users", []string{
 			"internal/volume", "internal/cluster", "internal/decide/references", "internal/door", "internal/kube",

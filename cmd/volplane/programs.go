@@ -86,30 +86,10 @@ func runNodeParts(
 	all = append(all, parts.Part{
 		Name: "node agent", Run: func(ctx context.Context) error { return app.Node(ctx, o) },
 	})
-	doors, err := doorsOf(ctx, o)
+	doors, err := app.Doors(ctx, o.Docker, o.Storage)
 	if err != nil {
 		return err
 	}
 	all = append(all, doors...)
 	return parts.Run(ctx, o.Log, all)
-}
-
-// doorsOf returns the doors that a node opens to those outside of Kubernetes.
-func doorsOf(ctx context.Context, o program.NodeOptions) ([]parts.Part, error) {
-	var all []parts.Part
-	if o.Docker != nil {
-		docker, err := app.DockerPart(ctx, *o.Docker)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, docker...)
-	}
-	if o.Storage != nil {
-		storage, err := app.StoragePart(ctx, *o.Storage)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, storage...)
-	}
-	return all, nil
 }

@@ -19,9 +19,9 @@ type Programs struct {
 	// bridge and driver may be nil.
 	Node func(ctx context.Context, o program.NodeOptions, bridge *BridgeOptions, driver *program.DriverOptions) error
 	// Docker serves claims to docker and podman.
-	Docker func(ctx context.Context, o program.DockerOptions) error
+	Docker func(ctx context.Context, o program.DoorOptions) error
 	// StorageProvider serves claims to systemd.
-	StorageProvider func(ctx context.Context, o program.StorageOptions) error
+	StorageProvider func(ctx context.Context, o program.DoorOptions) error
 	// LocalDriver runs the bundled driver.
 	LocalDriver func(ctx context.Context, o program.DriverOptions) error
 	// Controllers runs controllers for one driver in a cluster.

@@ -190,19 +190,22 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 
 // doors adds those that the flags of a node ask for.
 func (s *shell) doors(n nodeFlags, agent *program.NodeOptions) error {
-	if n.docker != "" {
-		o, err := s.dockerOptions(program.DockerOptions{Socket: n.docker, Node: n.name, Log: agent.Log})
-		if err != nil {
-			return fmt.Errorf("--docker: %w", err)
+	for _, d := range []struct {
+		flag, socket string
+		grace        time.Duration
+		to           **program.DoorOptions
+	}{
+		{"docker", n.docker, program.DockerGrace, &agent.Docker},
+		{"storage-provider", n.storage, program.StorageGrace, &agent.Storage},
+	} {
+		if d.socket == "" {
+			continue
 		}
-		agent.Docker = &o
-	}
-	if n.storage != "" {
-		o, err := s.storageOptions(program.StorageOptions{Socket: n.storage, Node: n.name, Log: agent.Log})
+		o, err := s.doorOptions(program.DoorOptions{Socket: d.socket, Node: n.name, Grace: d.grace, Log: agent.Log})
 		if err != nil {
-			return fmt.Errorf("--storage-provider: %w", err)
+			return fmt.Errorf("--%s: %w", d.flag, err)
 		}
-		agent.Storage = &o
+		*d.to = &o
 	}
 	return nil
 }

@@ -55,9 +55,9 @@ type NodeOptions struct {
 	// HTTP are the servers of metrics and of health.
 	HTTP []sidecar.HTTPOptions
 	// Docker serves claims to docker and podman on this host, or is nil.
-	Docker *DockerOptions
+	Docker *DoorOptions
 	// Storage says which claims are served to systemd; nil for none.
-	Storage *StorageOptions
+	Storage *DoorOptions
 	// Version is the version of the program, for its metrics.
 	Version string
 	// Metrics counts what the agent does, or is nil.

@@ -2,6 +2,7 @@ package up
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/client-go/rest"
 
@@ -10,40 +11,21 @@ import (
 	"volplane.dev/volplane/internal/program"
 )
 
-// Docker configures the volume plugin of docker and podman.
-type Docker struct {
+// Door configures the volume plugin of docker and podman, or the storage provider of systemd.
+type Door struct {
 	// Socket is its path; empty for the one that systemd hands over, if there is one.
 	Socket string
-	// Namespace has the claims that are the engine's volumes.
-	Namespace string
-}
-
-// Storage configures the storage provider of systemd.
-type Storage struct {
-	// Socket is its path; empty for the one that systemd hands over, if there is one.
-	Socket string
-	// Namespace has the claims that are the provider's volumes.
+	// Namespace has the claims that are the volumes behind it.
 	Namespace string
 }
 
 // doors returns the parts that serve claims to those outside of Kubernetes, if somebody wants them. Their sockets are
 // there before the control plane is ready, for those who start after it.
 func (o Options) doors(ctx context.Context, config *rest.Config) ([]parts.Part, error) {
-	docker, err := o.docker(ctx, config)
-	if err != nil {
-		return nil, err
+	with := func(d Door, grace time.Duration) *program.DoorOptions {
+		return &program.DoorOptions{
+			Socket: d.Socket, Config: config, Namespace: d.Namespace, Node: o.Node, Grace: grace, Version: o.Version, Log: o.Log,
+		}
 	}
-	storage, err := app.StoragePart(ctx, program.StorageOptions{
-		Socket: o.Storage.Socket, Config: config, Namespace: o.Storage.Namespace, Node: o.Node,
-		Grace: program.StorageGrace, Version: o.Version, Log: o.Log,
-	})
-	return append(docker, storage...), err
-}
-
-// docker returns the part that serves docker's volumes, if somebody wants it.
-func (o Options) docker(ctx context.Context, config *rest.Config) ([]parts.Part, error) {
-	return app.DockerPart(ctx, program.DockerOptions{
-		Socket: o.Docker.Socket, Config: config, Namespace: o.Docker.Namespace, Node: o.Node, Grace: program.DockerGrace,
-		Log: o.Log,
-	})
+	return app.Doors(ctx, with(o.Docker, program.DockerGrace), with(o.Storage, program.StorageGrace))
 }

@@ -63,11 +63,11 @@ type Options struct {
 	// Backups configure the automatic backups.
 	Backups Backups
 	// Docker says where and which claims are served to docker and podman.
-	Docker Docker
+	Docker Door
 	// Page is the loopback address of the page to look at, host:port; empty for none.
 	Page string
 	// Storage says where and which claims are served to systemd.
-	Storage Storage
+	Storage Door
 	// StatsEvery is the pause of the node agent between two reads of the usage and health of volumes.
 	StatsEvery time.Duration
 	// Out receives the summary that is printed when the control plane is ready.

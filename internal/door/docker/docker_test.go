@@ -9,10 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
@@ -20,35 +23,42 @@ import (
 	"volplane.dev/volplane/internal/door/users/userstest"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/program"
-	"volplane.dev/volplane/internal/testkit/golden"
 )
 
 // TestStories plays what engines do, as it was seen of docker and podman, and what goes wrong beside it.
 func TestStories(t *testing.T) {
-	text, err := os.ReadFile("testdata/stories.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out strings.Builder
-	for story := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
-		lines := strings.Split(story, "\n")
-		out.WriteString(lines[0] + "\n")
-		t.Run(strings.TrimPrefix(lines[0], "# "), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				block := userstest.Claim("block")
-				block.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
-				w := newWorld(t, block, userstest.Claim("theirs"))
-				defer w.stop()
-				for _, line := range lines[1:] {
-					if step, is := strings.CutPrefix(line, "> "); is {
-						fmt.Fprintf(&out, "> %s\n  %s\n", step, w.play(step))
-					}
-				}
-			})
-		})
-		out.WriteString("\n")
-	}
-	golden.Equal(t, "testdata/stories.txt", strings.TrimSpace(out.String())+"\n")
+	userstest.Stories(t, func(t *testing.T) (play func(step string) string, stop func()) {
+		block := userstest.Claim("block")
+		block.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+		w := newWorld(t, block, userstest.Claim("theirs"))
+		return w.play, func() { w.stop() }
+	})
+}
+
+// TestWaiting: calls that wait for others, as many as there may be, keep no call waiting that needs nobody.
+func TestWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		going := userstest.Claim("going")
+		going.DeletionTimestamp, going.Finalizers = ptr.To(metav1.Now()), []string{"example.com/slow"}
+		w := newWorld(t, userstest.Claim("theirs"), going)
+		defer w.stop()
+		var waiting sync.WaitGroup
+		for range callLimit {
+			waiting.Go(func() { w.call("Create", `{"Name":"going"}`) })
+		}
+		synctest.Wait()
+		began := time.Now()
+		for _, name := range []string{"Plugin.Activate", "Capabilities", "List", "Get", "Path", "Unmount"} {
+			got := w.call(name, `{"Name":"theirs","ID":"x"}`)
+			if took := time.Since(began); !strings.HasPrefix(got, "200 ") || took > 0 {
+				t.Errorf("%s, after %s: %s", name, took, got)
+			}
+		}
+		if got := w.call("Remove", `{"Name":"going"}`); !strings.Contains(got, "other calls are being answered") {
+			t.Errorf("one that waits more: %s", got)
+		}
+		waiting.Wait()
+	})
 }
 
 // TestNames: a claim has its volume's name if it can, else one of its own; and nobody else's.
@@ -75,6 +85,26 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestNameOf: the annotation with a volume's name counts only at the claim that docker makes for such a volume.
+func TestNameOf(t *testing.T) {
+	for _, c := range []struct{ claim, annotation, want string }{
+		{"data", "", "data"},
+		{"data", "data", "data"},
+		{"project-data-2bbd0ed4", "project_data", "project_data"},
+		{"data", "other", "data"},
+		{"data", "project_data", "data"},
+		{claimName("../x"), "../x", claimName("../x")},
+	} {
+		claim := userstest.Claim(c.claim)
+		if c.annotation != "" {
+			claim.Annotations = map[string]string{annName: c.annotation}
+		}
+		if got := nameOf(claim); got != c.want {
+			t.Errorf("claim %s with %q is volume %s, want %s", c.claim, c.annotation, got, c.want)
+		}
+	}
+}
+
 // TestSocket: calls wait for a door that is being opened, and a door that has gone leaves the socket, at which
 // engines try again.
 func TestSocket(t *testing.T) {
@@ -92,7 +122,7 @@ func TestSocket(t *testing.T) {
 		status := make(chan string, 1)
 		go func() { status <- post(path, "/Plugin.Activate", "") }()
 		ctx, cancel := context.WithCancel(t.Context())
-		d := newDoor(program.DockerOptions{
+		d := newDoor(program.DoorOptions{
 			Namespace: ns, Node: node, Grace: program.DockerGrace, Log: slog.New(slog.DiscardHandler),
 		}, kubetest.NewAPI(t), users.Kernel{}, nil)
 		ended := make(chan error, 1)

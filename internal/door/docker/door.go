@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -44,7 +45,7 @@ func Rights() []kube.Access {
 
 // Door serves the claims of a namespace to the container engines of this host.
 type Door struct {
-	program.DockerOptions
+	program.DoorOptions
 	client kubernetes.Interface
 	caches *kube.Caches
 	claims kube.Writer[*corev1.PersistentVolumeClaim]
@@ -58,8 +59,22 @@ type Door struct {
 	empty func(path string) error
 }
 
+// Open makes the socket, and returns what serves it until ctx ends; nil if the options name no socket and systemd has
+// made none. Calls that come before it is served wait.
+func Open(ctx context.Context, o program.DoorOptions) (func(context.Context) error, error) {
+	l, err := Listen(ctx, o.Socket)
+	if l == nil || err != nil {
+		return nil, err
+	}
+	d, err := New(o)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return func(ctx context.Context) error { return d.Run(ctx, l) }, nil
+}
+
 // New returns a door that Run opens.
-func New(o program.DockerOptions) (*Door, error) {
+func New(o program.DoorOptions) (*Door, error) {
 	client, err := kubernetes.NewForConfig(kube.Restrict(o.Config, "docker", Rights()))
 	if err != nil {
 		return nil, fmt.Errorf("client of docker: %w", err)
@@ -82,11 +97,11 @@ func New(o program.DockerOptions) (*Door, error) {
 }
 
 func newDoor(
-	o program.DockerOptions, client kubernetes.Interface, k users.Kernel, empty func(path string) error,
+	o program.DoorOptions, client kubernetes.Interface, k users.Kernel, empty func(path string) error,
 ) *Door {
 	caches, changed := kube.NewNamespaceCaches(client, o.Namespace, o.Node), users.NewSignal()
 	d := &Door{
-		DockerOptions: o, client: client, caches: caches, claims: caches.WriteClaims(client), pods: caches.WritePods(client),
+		DoorOptions: o, client: client, caches: caches, claims: caches.WriteClaims(client), pods: caches.WritePods(client),
 		log: o.Log, ready: make(chan struct{}), changed: changed, empty: empty,
 	}
 	d.users = &users.Users{
@@ -118,20 +133,11 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 func (d *Door) Run(ctx context.Context, l net.Listener) error {
 	ctx, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
-	work.Go(func() { d.lookAfter(ctx) })
+	work.Go(func() { d.users.Open(ctx, d.caches, d.ready) })
 	defer work.Wait()
 	defer stop()
 	d.log.Info("docker's volumes are served", "socket", l.Addr(), "namespace", d.Namespace, "node", d.Node)
 	return d.serveHTTP(ctx, l)
-}
-
-// lookAfter fills the caches, and looks for volumes that nobody uses any more, until ctx ends.
-func (d *Door) lookAfter(ctx context.Context) {
-	if err := d.caches.Start(ctx); err != nil {
-		return
-	}
-	close(d.ready)
-	d.users.Follow(ctx)
 }
 
 // activate says that we serve volumes. An engine asks at its start, or podman before each call.

@@ -47,8 +47,9 @@ func claimName(name string) string {
 }
 
 // nameOf returns the name of the volume of a claim: it has the claim's unless docker has made it under another one.
+// Anybody may have written the annotation, so it counts only where docker would have made this claim for it.
 func nameOf(claim *corev1.PersistentVolumeClaim) string {
-	if name, ok := claim.Annotations[annName]; ok {
+	if name, ok := claim.Annotations[annName]; ok && checkName(name) == nil && claimName(name) == claim.Name {
 		return name
 	}
 	return claim.Name

@@ -18,7 +18,7 @@ const (
 	// user is to hear what is waited for, and not that a deadline has passed.
 	long  = 110 * time.Second
 	short = 50 * time.Second
-	// callLimit is how many calls run at the same time; others wait.
+	// callLimit is how many calls of a kind run at the same time; others wait.
 	callLimit = 128
 )
 
@@ -52,24 +52,26 @@ type capabilities struct{ Scope string }
 // call answers a request, or fails with an error that the user of the engine reads.
 type call func(ctx context.Context, r request) (answer, error)
 
-// calls returns what an engine may call, and how long each may take.
-func (d *Door) calls() map[string]struct {
+// served is a call with how long it may take. One that waits for what others do has a place among such calls alone: a
+// driver that is dead keeps nobody from what needs no driver.
+type served struct {
 	run   call
 	limit time.Duration
-} {
-	return map[string]struct {
-		run   call
-		limit time.Duration
-	}{
-		"/Plugin.Activate":           {d.activate, short},
-		"/VolumeDriver.Capabilities": {d.capabilities, short},
-		"/VolumeDriver.Create":       {d.named(d.create), long},
-		"/VolumeDriver.Remove":       {d.named(d.remove), short},
-		"/VolumeDriver.Mount":        {d.named(d.mount), long},
-		"/VolumeDriver.Unmount":      {d.named(d.unmount), short},
-		"/VolumeDriver.Path":         {d.named(d.path), short},
-		"/VolumeDriver.Get":          {d.named(d.get), short},
-		"/VolumeDriver.List":         {d.synced(d.list), short},
+	waits bool
+}
+
+// calls returns what an engine may call.
+func (d *Door) calls() map[string]served {
+	return map[string]served{
+		"/Plugin.Activate":           {d.activate, short, false},
+		"/VolumeDriver.Capabilities": {d.capabilities, short, false},
+		"/VolumeDriver.Create":       {d.named(d.create), long, true},
+		"/VolumeDriver.Remove":       {d.named(d.remove), short, true},
+		"/VolumeDriver.Mount":        {d.named(d.mount), long, true},
+		"/VolumeDriver.Unmount":      {d.named(d.unmount), short, false},
+		"/VolumeDriver.Path":         {d.named(d.path), short, false},
+		"/VolumeDriver.Get":          {d.named(d.get), short, false},
+		"/VolumeDriver.List":         {d.synced(d.list), short, false},
 	}
 }
 
@@ -100,8 +102,12 @@ func (d *Door) synced(next call) call {
 
 // web returns the HTTP side of all calls.
 func (d *Door) web() http.Handler {
-	mux, free := http.NewServeMux(), make(chan struct{}, callLimit)
+	mux, waiting, hot := http.NewServeMux(), make(chan struct{}, callLimit), make(chan struct{}, callLimit)
 	for path, c := range d.calls() {
+		free := hot
+		if c.waits {
+			free = waiting
+		}
 		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 			ctx, cancel := context.WithTimeout(r.Context(), c.limit)
 			defer cancel()

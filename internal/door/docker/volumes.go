@@ -36,17 +36,13 @@ func (d *Door) key(name string) string {
 	return types.NamespacedName{Namespace: d.Namespace, Name: name}.String()
 }
 
-func isBlock(c *corev1.PersistentVolumeClaim) bool {
-	return ptr.Deref(c.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
-}
-
 // usable returns the claim of a volume that may be mounted.
 func (d *Door) usable(name string) (*corev1.PersistentVolumeClaim, error) {
 	c, exists, hidden := d.claim(name)
 	switch {
 	case !exists || hidden:
 		return nil, fmt.Errorf("%w: %s", errNoVolume, name)
-	case isBlock(c):
+	case cluster.IsBlock(c.Spec.VolumeMode):
 		return nil, fmt.Errorf("claim %s is a block device, which is no volume of a container engine", c.Name)
 	case c.DeletionTimestamp != nil:
 		return nil, fmt.Errorf("volume %s is being deleted", name)
@@ -216,7 +212,7 @@ func (d *Door) path(_ context.Context, r request) (answer, error) {
 // get describes a volume from the caches: engines ask before each other call.
 func (d *Door) get(ctx context.Context, r request) (answer, error) {
 	c, exists, hidden := d.claim(r.Name)
-	if !exists || hidden || isBlock(c) {
+	if !exists || hidden || cluster.IsBlock(c.Spec.VolumeMode) {
 		return answer{}, fmt.Errorf("%w: %s", errNoVolume, r.Name)
 	}
 	e := d.entry(c)
@@ -228,7 +224,7 @@ func (d *Door) get(ctx context.Context, r request) (answer, error) {
 func (d *Door) list(context.Context, request) (answer, error) {
 	all := []entry{}
 	for _, c := range d.claims.List() {
-		if c.Annotations[annHidden] == "" && !isBlock(c) && c.DeletionTimestamp == nil {
+		if c.Annotations[annHidden] == "" && !cluster.IsBlock(c.Spec.VolumeMode) && c.DeletionTimestamp == nil {
 			all = append(all, d.entry(c))
 		}
 	}

@@ -25,6 +25,7 @@ type world struct {
 	*userstest.Host
 	t    *testing.T
 	door *Door
+	web  http.Handler
 	stop context.CancelFunc
 }
 
@@ -38,10 +39,11 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 func (w *world) start() {
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop = stop
-	w.door = newDoor(program.DockerOptions{
+	w.door = newDoor(program.DoorOptions{
 		Namespace: ns, Node: node, Grace: 2 * time.Minute, Log: slog.New(slog.DiscardHandler),
 	}, w.API, w.Kernel(), func(string) error { return nil })
-	go w.door.lookAfter(ctx)
+	w.web = w.door.web()
+	go w.door.users.Open(ctx, w.door.caches, w.door.ready)
 	go w.Agent(ctx)
 	synctest.Wait()
 }
@@ -53,7 +55,7 @@ func (w *world) call(path, body string) string {
 	}
 	r := httptest.NewRecorder()
 	request := httptest.NewRequest(http.MethodPost, "/"+path, strings.NewReader(body)).WithContext(w.t.Context())
-	w.door.web().ServeHTTP(r, request)
+	w.web.ServeHTTP(r, request)
 	text := strings.TrimSpace(r.Body.String())
 	for _, p := range w.Pods() {
 		text = strings.ReplaceAll(text, string(p.UID), "UID")

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/door/users"
 )
@@ -145,7 +146,7 @@ func (d *Door) opened(
 	ended := make(chan result)
 	go func() {
 		var r result
-		r.file, r.readOnly, r.err = d.open(path, isBlock(claim), readOnly)
+		r.file, r.readOnly, r.err = d.open(path, cluster.IsBlock(claim.Spec.VolumeMode), readOnly)
 		select {
 		case ended <- r:
 		case <-within.Done():
@@ -229,12 +230,8 @@ func (d *Door) newClaim(w request) *corev1.PersistentVolumeClaim {
 	return c
 }
 
-func isBlock(c *corev1.PersistentVolumeClaim) bool {
-	return ptr.Deref(c.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
-}
-
 func typeOf(c *corev1.PersistentVolumeClaim) string {
-	if isBlock(c) {
+	if cluster.IsBlock(c.Spec.VolumeMode) {
 		return device
 	}
 	return directory

@@ -2,6 +2,7 @@ package storageprovider
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -43,7 +44,7 @@ func Rights() []kube.Access {
 
 // Door serves the claims of a namespace to systemd.
 type Door struct {
-	program.StorageOptions
+	program.DoorOptions
 	client kubernetes.Interface
 	caches *kube.Caches
 	claims kube.Writer[*corev1.PersistentVolumeClaim]
@@ -55,8 +56,22 @@ type Door struct {
 	open func(path string, block, readOnly bool) (*os.File, bool, error)
 }
 
+// Open makes the socket, and returns what serves it until ctx ends; nil if the options name no socket and systemd has
+// made none. Calls that come before it is served wait.
+func Open(ctx context.Context, o program.DoorOptions) (func(context.Context) error, error) {
+	l, err := Listen(ctx, o.Socket)
+	if l == nil || err != nil {
+		return nil, err
+	}
+	d, err := New(o)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return func(ctx context.Context) error { return d.Run(ctx, l) }, nil
+}
+
 // New returns a door that Run opens.
-func New(o program.StorageOptions) (*Door, error) {
+func New(o program.DoorOptions) (*Door, error) {
 	client, err := kubernetes.NewForConfig(kube.Restrict(o.Config, "storage", Rights()))
 	if err != nil {
 		return nil, fmt.Errorf("client of the storage provider: %w", err)
@@ -69,12 +84,12 @@ func New(o program.StorageOptions) (*Door, error) {
 }
 
 func newDoor(
-	o program.StorageOptions, client kubernetes.Interface, k users.Kernel,
+	o program.DoorOptions, client kubernetes.Interface, k users.Kernel,
 	open func(path string, block, readOnly bool) (*os.File, bool, error),
 ) *Door {
 	caches, changed := kube.NewNamespaceCaches(client, o.Namespace, o.Node), users.NewSignal()
 	d := &Door{
-		StorageOptions: o, client: client, caches: caches, claims: caches.WriteClaims(client), log: o.Log,
+		DoorOptions: o, client: client, caches: caches, claims: caches.WriteClaims(client), log: o.Log,
 		ready: make(chan struct{}), open: open,
 	}
 	d.users = &users.Users{
@@ -115,7 +130,7 @@ func Listen(ctx context.Context, path string) (*net.UnixListener, error) {
 func (d *Door) Run(ctx context.Context, l *net.UnixListener) error {
 	ctx, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
-	work.Go(func() { d.lookAfter(ctx) })
+	work.Go(func() { d.users.Open(ctx, d.caches, d.ready) })
 	work.Go(func() {
 		if err := mount.Watch(ctx, lookPause, d.users.LookSoon); err != nil {
 			d.log.Warn("storage provider: unused volumes are noticed later", "err", err)
@@ -125,13 +140,4 @@ func (d *Door) Run(ctx context.Context, l *net.UnixListener) error {
 	defer stop()
 	d.log.Info("systemd's storage volumes are served", "socket", l.Addr(), "namespace", d.Namespace, "node", d.Node)
 	return d.serve(ctx, l)
-}
-
-// lookAfter fills the caches, and looks for volumes that nobody uses any more, until ctx ends.
-func (d *Door) lookAfter(ctx context.Context) {
-	if err := d.caches.Start(ctx); err != nil {
-		return
-	}
-	close(d.ready)
-	d.users.Follow(ctx)
 }

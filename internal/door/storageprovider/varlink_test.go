@@ -197,7 +197,7 @@ func listen(t *testing.T) (path string) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	d := newDoor(program.StorageOptions{
+	d := newDoor(program.DoorOptions{
 		Namespace: userstest.Namespace, Node: userstest.Node, Grace: program.StorageGrace,
 		Log: slog.New(slog.DiscardHandler),
 	}, kubetest.NewAPI(t), users.Kernel{}, openVolume)

@@ -55,11 +55,11 @@ func newWorld(t *testing.T) *world {
 func (w *world) start() {
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop = stop
-	w.door = newDoor(program.StorageOptions{
+	w.door = newDoor(program.DoorOptions{
 		Namespace: userstest.Namespace, Node: userstest.Node, Grace: program.StorageGrace, Version: "v1",
 		Log: slog.New(slog.DiscardHandler),
 	}, w.API, w.Kernel(), w.open)
-	go w.door.lookAfter(ctx)
+	go w.door.users.Open(ctx, w.door.caches, w.door.ready)
 	go w.Agent(ctx)
 	synctest.Wait()
 }

@@ -168,6 +168,15 @@ func (u *Users) Fail(ctx context.Context, pod *corev1.Pod, id string) error {
 	})
 }
 
+// Open fills the caches of a door, closes ready, and then follows what becomes of its users until ctx ends.
+func (u *Users) Open(ctx context.Context, caches *kube.Caches, ready chan<- struct{}) {
+	if err := caches.Start(ctx); err != nil {
+		return
+	}
+	close(ready)
+	u.Follow(ctx)
+}
+
 // Follow lets go of volumes that nobody uses any more, until ctx ends: at once, when it is asked to look, and every
 // minute or grace.
 func (u *Users) Follow(ctx context.Context) {

@@ -9,6 +9,11 @@ import (
 )
 
 const (
+	// DockerSocket is where docker finds the plugin "volplane".
+	DockerSocket = "/run/docker/plugins/volplane.sock"
+	// DockerGrace is how long an engine may take from a mount to the start of the container: it mounts the others first,
+	// and may copy the files of an image.
+	DockerGrace = time.Hour
 	// StorageSocket is where systemd finds the storage provider "volplane".
 	StorageSocket = "/run/systemd/io.systemd.StorageProvider/volplane"
 	// StorageGrace is how long somebody who was given a volume may have it in a way that nobody sees, before it is
@@ -16,17 +21,18 @@ const (
 	StorageGrace = 2 * time.Minute
 )
 
-// StorageOptions configure the storage provider of systemd.
-type StorageOptions struct {
+// DoorOptions configure a door to those outside of Kubernetes: the volume plugin of docker and podman, or the storage
+// provider of systemd.
+type DoorOptions struct {
 	// Socket is the path of its socket; empty for one that systemd hands over.
 	Socket string
 	// Config is the client configuration of a user who may create claims and Pods in Namespace.
 	Config *rest.Config
-	// Namespace has the claims that are the provider's volumes.
+	// Namespace has the claims that are the volumes behind the door.
 	Namespace string
 	// Node is the node agent of this host.
 	Node string
-	// Grace is how long a volume stays mounted after it was given to somebody who has not mounted it.
+	// Grace is how long somebody counts as a user of a volume that nothing has mounted.
 	Grace time.Duration
 	// Version is that of this program.
 	Version string
