@@ -283,6 +283,7 @@ func upperLayers() []layer {
 		}, heavy, "what the cluster knows of the node, whatever is mounted there"},
 		{"internal/node/health", []string{
 			"internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/kube", "internal/node/journal",
+			"internal/redact",
 		}, heavy, "looks at mounted volumes, whoever mounts them"},
 		{"internal/node/leftovers", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/mount", "internal/kube", "internal/node/journal",
@@ -313,7 +314,8 @@ func upperLayers() []layer {
 		{"internal/cli", []string{
 			"internal/gather",
 			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube", "internal/manifest",
-			"internal/identity", "internal/finding", "internal/driver/doctor", "internal/driver/starter", "internal/flex",
+			"internal/identity", "internal/finding", "internal/redact", "internal/driver/doctor", "internal/driver/starter",
+			"internal/flex",
 			"internal/flex/migrate", "internal/orphans", "internal/program", "internal/csi", "internal/csi/",
 			"internal/driverfile", "internal/driverimport", "internal/noderoot", "internal/supervise", "internal/sidecar",
 			"internal/door", "internal/door/mount8",

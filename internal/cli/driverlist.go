@@ -25,6 +25,7 @@ import (
 	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/gather"
+	"volplane.dev/volplane/internal/redact"
 	"volplane.dev/volplane/internal/supervise"
 )
 
@@ -318,10 +319,10 @@ func printHosted(h *hostDrivers, all []driverStatus, wide bool) error {
 // beginning returns as much of an error as a column of a table has room for; with wide, all of it.
 func beginning(text string, wide bool) string {
 	const room = 80
-	if wide || len(text) <= room {
-		return text
+	if wide {
+		return redact.Printable(text)
 	}
-	return strings.ToValidUTF8(text[:room], "") + "..."
+	return redact.Line(text, room)
 }
 
 func countText(n *int) string {

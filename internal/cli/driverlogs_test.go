@@ -98,7 +98,7 @@ func TestLastLogLines(t *testing.T) {
 	s := newStand(t)
 	s.log(t, "p", "first\nsec\tond\x1b]0;title\x07\n\xff"+strings.Repeat("y", 1000)+"\n")
 	got := lastLogLines(s.state, "p", 2)
-	if want := []string{"sec ond]0;title", "?" + strings.Repeat("y", 399) + "..."}; !slices.Equal(got, want) {
+	if want := []string{"sec ond ]0;title", "?" + strings.Repeat("y", 399) + "..."}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
 	s.log(t, "q", "\n\n")

@@ -20,6 +20,7 @@ import (
 	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/redact"
 )
 
 // maxRecording is the size of the largest recording that is read, in bytes.
@@ -176,7 +177,7 @@ func (s *shell) driverReplay(ctx context.Context, path, socket string, speed flo
 	}
 	player.Speed = speed
 	player.Told = func(c csi.Call) { fmt.Fprintln(s.Out, callLine(c)) }
-	fmt.Fprintf(s.Out, "%s, answers at %s\n", printable(recorded.Name()), socket)
+	fmt.Fprintf(s.Out, "%s, answers at %s\n", redact.Printable(recorded.Name()), socket)
 	err = player.Serve(ctx, socket)
 	return kube.Unless(ctx.Err() != nil, err)
 }

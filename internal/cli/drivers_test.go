@@ -394,7 +394,7 @@ func TestNotReady(t *testing.T) {
 	for _, want := range []string{
 		"driver x.example.com is not registered on node n1 after 1ms: ",
 		"x.example.com-node is backing off (exit status 2: no license); x.example.com-controller is not started",
-		"Last lines of x.example.com-node:\n  starting\n  no [31mlicense\n",
+		"Last lines of x.example.com-node:\n  starting\n  no  [31mlicense\n",
 		"Nobody starts the drivers of " + string(s.files) + ": does 'volplane up' or 'volplane node' run",
 		"'volplane driver logs x.example.com'", "'volplane driver remove x.example.com'",
 	} {
@@ -422,7 +422,7 @@ func TestRefusal(t *testing.T) {
 		event("b", "the driver at /r/x.example.com-reg.sock:\nno \x1bNodeGetInfo", 3),
 		event("c", "driver y.x.example.com: no", 5), event("d", "driver x.example.com.y: no", 6),
 		event("e", "driver x.example.com: second", 2))
-	if got := s.refusal(t.Context(), hosted); got != "the driver at /r/x.example.com-reg.sock: no NodeGetInfo" {
+	if got := s.refusal(t.Context(), hosted); got != "the driver at /r/x.example.com-reg.sock: no  NodeGetInfo" {
 		t.Errorf("%q", got)
 	}
 	if got := s.refusal(t.Context(), "example.com"); got != "" {

@@ -14,13 +14,13 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/redact"
 )
 
 // traceFlags are the flags of 'driver trace'.
@@ -102,18 +102,9 @@ func callLine(c csi.Call) string {
 		end = c.Error
 	}
 	took := time.Duration(c.Seconds * float64(time.Second)).Round(100 * time.Microsecond)
-	return printable(fmt.Sprintf("%s %s %s %s %s %s", c.Time.Format("2006-01-02T15:04:05.000Z07:00"), path.Base(c.Method),
-		c.Code, took, c.Request, end))
-}
-
-// printable returns a text without what a terminal could take for a command.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(strings.TrimSpace(text), "?"))
+	line := fmt.Sprintf("%s %s %s %s %s %s", c.Time.Format("2006-01-02T15:04:05.000Z07:00"), path.Base(c.Method), c.Code,
+		took, c.Request, end)
+	return strings.TrimSpace(redact.Printable(line))
 }
 
 // calledDriver returns the drivers of this host after a check of the name of one of them, which need not have a file.

@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	kjson "sigs.k8s.io/json"
+
+	"volplane.dev/volplane/internal/redact"
 )
 
 // acceptTable requests the server's own table format.
@@ -146,17 +147,5 @@ func orNone(text string) string {
 // command.
 func plainLine(line string) string {
 	const longest = 400
-	line = strings.Map(func(r rune) rune {
-		if r == '\t' || r == '\n' {
-			return ' '
-		}
-		if !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(strings.TrimRight(line, "\r\n"), "?"))
-	if len(line) > longest {
-		line = strings.ToValidUTF8(line[:longest], "") + "..."
-	}
-	return line
+	return redact.Bounded(strings.TrimRight(redact.Printable(line), " "), longest)
 }

@@ -299,7 +299,7 @@ func TestDescribe(t *testing.T) {
 	for in, want := range map[string]string{
 		"no room":          "Internal: no room",
 		"a\n\n b\tc":       "Internal: a b c",
-		"\x1b[2J\x00\xffx": "Internal: ?[2J??x",
+		"\x1b[2J\x00\xffx": "Internal: [2J ?x",
 	} {
 		if got := csi.Describe(status.Error(codes.Internal, in)); got != want {
 			t.Errorf("Describe(%q) = %q, want %q", in, got, want)

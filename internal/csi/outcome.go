@@ -2,12 +2,11 @@ package csi
 
 import (
 	"errors"
-	"strings"
-	"unicode"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"volplane.dev/volplane/internal/redact"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -64,16 +63,4 @@ func Describe(err error) string {
 }
 
 // line makes one short line of printable text.
-func line(text string) string {
-	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, text)
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
-	}
-	return text
-}
+func line(text string) string { return redact.Line(text, maxMessage) }

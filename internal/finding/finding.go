@@ -1,11 +1,6 @@
 // Package finding has the form in which checks of drivers and of their files tell what they found.
 package finding
 
-import (
-	"strings"
-	"unicode"
-)
-
 // Level is the severity of a Finding.
 type Level string
 
@@ -63,23 +58,4 @@ func Worst(all []Finding) Level {
 		}
 	}
 	return worst
-}
-
-// Line returns one printable line of at most that many bytes for any bytes of a driver.
-func Line(s string, most int) string {
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, strings.ToValidUTF8(s, "?"))
-	return Bounded(strings.Join(strings.Fields(s), " "), most)
-}
-
-// Bounded truncates a text to a number of bytes, between two characters.
-func Bounded(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "..."
 }

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"volplane.dev/volplane/internal/redact"
 )
 
 // maxShown is how many differences are told, and how long each value may be.
@@ -39,11 +41,11 @@ func differences(recorded, asked map[string]string) []string {
 		is, has := asked[field]
 		switch {
 		case !has:
-			out = append(out, fmt.Sprintf("%s: recorded %s, not asked", field, beginning(was)))
+			out = append(out, fmt.Sprintf("%s: recorded %s, not asked", field, redact.Line(was, maxValue)))
 		case !had:
-			out = append(out, fmt.Sprintf("%s: not recorded, asked %s", field, beginning(is)))
+			out = append(out, fmt.Sprintf("%s: not recorded, asked %s", field, redact.Line(is, maxValue)))
 		case was != is:
-			out = append(out, fmt.Sprintf("%s: recorded %s, asked %s", field, beginning(was), beginning(is)))
+			out = append(out, fmt.Sprintf("%s: recorded %s, asked %s", field, redact.Line(was, maxValue), redact.Line(is, maxValue)))
 		}
 	}
 	return out
@@ -76,11 +78,4 @@ func addLeaves(to map[string]string, path string, value any) {
 		data, _ := json.Marshal(v) // it was read as JSON
 		to[path] = string(data)
 	}
-}
-
-func beginning(text string) string {
-	if len(text) <= maxValue {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxValue], "") + "..."
 }

@@ -1,9 +1,6 @@
 package flex
 
-import (
-	"volplane.dev/volplane/internal/finding"
-	"volplane.dev/volplane/internal/redact"
-)
+import "volplane.dev/volplane/internal/redact"
 
 const (
 	// maxShown is how many bytes of an invalid name are shown.
@@ -15,8 +12,8 @@ const (
 // Redact returns a driver's text in the form in which it may be shown: without secrets, on one
 // line, and not longer than MaxMessage.
 func Redact(text string, secrets *redact.Secrets) string {
-	return finding.Line(secrets.Hide(text), MaxMessage)
+	return redact.Line(secrets.Hide(text), MaxMessage)
 }
 
 // bounded truncates an invalid name to what is shown of it.
-func bounded(s string) string { return finding.Bounded(s, maxShown) }
+func bounded(s string) string { return redact.Bounded(s, maxShown) }

@@ -300,7 +300,7 @@ func (x *exam) end(ctx context.Context) error {
 // add adds a finding without secrets.
 func (x *exam) add(f finding.Finding) {
 	const most = 1 << 10
-	f.Message = finding.Line(x.given.Hide(f.Message), most)
+	f.Message = redact.Line(x.given.Hide(f.Message), most)
 	x.report.Findings = append(x.report.Findings, f)
 }
 

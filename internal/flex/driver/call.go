@@ -131,10 +131,7 @@ func (e exit) explain(err error, secrets *redact.Secrets) error {
 	if said == "" {
 		return fmt.Errorf("%w; it printed nothing", err)
 	}
-	if len(said) > maxExcerpt {
-		said = strings.ToValidUTF8(said[:maxExcerpt], "") + "..."
-	}
-	return fmt.Errorf("%w; it printed: %s", err, said)
+	return fmt.Errorf("%w; it printed: %s", err, redact.Bounded(said, maxExcerpt))
 }
 
 // isUnsupported says whether the driver has answered that it does not support an operation.

@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/decide/health"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/redact"
 )
 
 // askTimeout bounds a poll of a driver.
@@ -170,8 +171,11 @@ func usage(all []*csipb.VolumeUsage) mount.Usage {
 	return out
 }
 
-// maxProblems is how many problems of one volume are reported.
-const maxProblems = 5
+// maxProblems is how many problems of one volume are reported, and maxProblem how many bytes of each.
+const (
+	maxProblems = 5
+	maxProblem  = 1 << 10
+)
 
 // problems returns what a driver reports as wrong with a volume, in one line that does not depend on
 // the order of the reports.
@@ -182,7 +186,7 @@ func problems(all []*csipb.VolumeHealth_VolumeHealthEntry) string {
 		if e.GetMessage() != "" {
 			text += ": " + e.GetMessage()
 		}
-		out = append(out, strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " "))
+		out = append(out, redact.Line(text, maxProblem))
 	}
 	slices.Sort(out)
 	return strings.Join(out[:min(len(out), maxProblems)], "; ")
