@@ -163,7 +163,7 @@ func (f *addFlags) process(one processFlags, prefix string) (driverfile.Process,
 		return p, nil
 	}
 	p.WorkingDir = f.workingDir
-	p.Exec, err = commandWords(one.exec)
+	p.Exec, err = driverfile.Words(one.exec)
 	if err == nil {
 		err = programOf(p.Exec)
 	}

@@ -138,14 +138,14 @@ func TestSocket(t *testing.T) {
 func TestNoDriver(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*Doctor){
-		"there is neither a command":       func(d *Doctor) { d.Exec = "" },
-		"a quote is not closed":            func(d *Doctor) { d.Exec = "'" },
-		"start the driver: ":               func(d *Doctor) { d.Exec = "/nowhere" },
-		`has ended (exit status 3); it`:    func(d *Doctor) { d.Exec = "sh -c 'exit 3'" },
-		`printed last: "the word is ***"`:  func(d *Doctor) { d.Exec = "sh -c 'echo the word is pa55word-of-nobody; exit 3'" },
-		"make a scratch directory: ":       func(d *Doctor) { d.Scratch = "/nowhere" },
-		"a volume cannot have -1 bytes":    func(d *Doctor) { d.Size = -1 },
-		"the command that starts the driv": func(d *Doctor) { d.Exec = " " },
+		"there is neither a command":      func(d *Doctor) { d.Exec = "" },
+		"a single quote is not closed":    func(d *Doctor) { d.Exec = "'" },
+		"start the driver: ":              func(d *Doctor) { d.Exec = "/nowhere" },
+		`has ended (exit status 3); it`:   func(d *Doctor) { d.Exec = "sh -c 'exit 3'" },
+		`printed last: "the word is ***"`: func(d *Doctor) { d.Exec = "sh -c 'echo the word is pa55word-of-nobody; exit 3'" },
+		"make a scratch directory: ":      func(d *Doctor) { d.Scratch = "/nowhere" },
+		"a volume cannot have -1 bytes":   func(d *Doctor) { d.Size = -1 },
+		"it is empty: write a program":    func(d *Doctor) { d.Exec = " " },
 	} {
 		d := patient(t, "")
 		scratch := d.Scratch

@@ -47,12 +47,8 @@ func (x *exam) checkArguments() error {
 		return errors.New("there is neither a command that starts the driver nor a socket of a running one")
 	}
 	for _, text := range []string{x.Exec, x.ControllerExec} {
-		words, err := Words(text)
-		if err != nil {
-			return fmt.Errorf("command %.80q: %w", text, err)
-		}
-		if text != "" && len(words) == 0 {
-			return errors.New("the command that starts the driver is empty")
+		if _, err := commandOf(text, nil); err != nil {
+			return err
 		}
 	}
 	if x.Size < 0 {

@@ -60,25 +60,14 @@ func TestEachCheckAdvises(t *testing.T) {
 	}
 }
 
-// TestWords: a command is split as a shell does, and nothing is expanded.
-func TestWords(t *testing.T) {
+// TestCommandOf: references stand for one word each, whatever is in them.
+func TestCommandOf(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string][]string{
-		"":                      nil,
-		"  \t\n":                nil,
-		"driver --a  b":         {"driver", "--a", "b"},
-		`a 'b  c' "d 'e'" f\ g`: {"a", "b  c", "d 'e'", "f g"},
-		`a"b"'c' "" ''`:         {"abc", "", ""},
-		`'\' "\"" \'`:           {`\`, `"`, `'`},
-		"$(CSI_ENDPOINT) $HOME": {"$(CSI_ENDPOINT)", "$HOME"},
-		"a; b | c > d *":        {"a;", "b", "|", "c", ">", "d", "*"},
-	} {
-		if got, err := Words(text); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%q: %q, %v", text, got, err)
-		}
+	if got, err := commandOf("", nil); err != nil || got != nil {
+		t.Errorf("%q, %v", got, err)
 	}
-	for _, text := range []string{`'a`, `"a`, `a\`, `"a'`} {
-		if got, err := Words(text); err == nil {
+	for _, text := range []string{" ", `"a`, "a | b"} {
+		if got, err := commandOf(text, nil); err == nil {
 			t.Errorf("%q: %q", text, got)
 		}
 	}

@@ -1,15 +1,13 @@
-package cli
+package driverfile
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// TestCommandWords: words are split as by a shell, and what only a shell can do is refused.
-func TestCommandWords(t *testing.T) {
+// TestWords: words are split as by a shell, and what only a shell can do is refused.
+func TestWords(t *testing.T) {
 	for line, want := range map[string][]string{
 		`plugin`:                        {"plugin"},
 		" a\tb  c ":                     {"a", "b", "c"},
@@ -34,7 +32,7 @@ func TestCommandWords(t *testing.T) {
 		"sh -c '\nmodprobe x\nexec y\n'":  {"sh", "-c", "\nmodprobe x\nexec y\n"},
 		"a --b\n\"\"\n":                   {"a", "--b", ""},
 	} {
-		if got, err := commandWords(line); err != nil || !slices.Equal(got, want) {
+		if got, err := Words(line); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %q, %v; want %q", line, got, err, want)
 		}
 	}
@@ -65,36 +63,8 @@ func TestCommandWords(t *testing.T) {
 		"a\nX=1 b":     `a line begins with "X=1"`,
 		"DEBUG=1 a":    `"DEBUG=1" is not a program: set a variable with --env`,
 	} {
-		if got, err := commandWords(line); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := Words(line); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v; want %s", line, got, err, want)
-		}
-	}
-}
-
-func TestProgramOf(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("PATH", dir)
-	t.Chdir(dir)
-	plugin := filepath.Join(dir, "plugin")
-	for path, mode := range map[string]os.FileMode{plugin: 0o755, plugin + ".txt": 0o644} {
-		if err := os.WriteFile(path, nil, mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{"plugin", "./plugin", plugin} {
-		words := []string{name, "x"}
-		if err := programOf(words); err != nil || !slices.Equal(words, []string{plugin, "x"}) {
-			t.Errorf("%s: %q, %v", name, words, err)
-		}
-	}
-	for name, want := range map[string]string{
-		"absent":       "no program absent is in PATH: install it, or write its path",
-		"/absent":      "no such file",
-		"./plugin.txt": "permission denied",
-		"./":           "directory",
-	} {
-		if err := programOf([]string{name}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v; want %s", name, err, want)
 		}
 	}
 }

@@ -1,21 +1,19 @@
-package cli
+package driverfile
 
 import (
 	"errors"
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"unicode"
 )
 
-// commandWords splits a command line into words as a shell does: at blanks, with quotes and
+// Words splits a command line into words as a shell does: at blanks, with quotes and
 // backslashes. Nothing is expanded and no shell is run; what a shell would do more is refused, because
 // it would be passed to the program as it is. $(NAME) stays, for the process's variables.
 //
 // A command may be copied with its line breaks. One after a backslash continues the line; any other is a blank if the
 // next line begins as arguments do. Where it begins with a plain word, a shell would run that as another command.
-func commandWords(line string) ([]string, error) {
+func Words(line string) ([]string, error) {
 	w := splitter{rest: []rune(strings.ReplaceAll(line, "\r\n", "\n"))}
 	for len(w.rest) > 0 {
 		if err := w.next(); err != nil {
@@ -32,7 +30,7 @@ func commandWords(line string) ([]string, error) {
 	return w.words, nil
 }
 
-// splitter is the state of commandWords.
+// splitter is the state of Words.
 type splitter struct {
 	rest  []rune
 	word  strings.Builder
@@ -183,17 +181,4 @@ func (w *splitter) variable() error {
 func noShell(sign string) error {
 	return fmt.Errorf("no shell is run, and %s means nothing to the program: put it in quotes if it belongs to an "+
 		"argument, or else write a script and name that", sign)
-}
-
-// programOf replaces the program of a command by its absolute path.
-func programOf(words []string) error {
-	path, err := exec.LookPath(words[0])
-	switch {
-	case errors.Is(err, exec.ErrNotFound) && !strings.Contains(words[0], "/"):
-		return fmt.Errorf("no program %s is in PATH: install it, or write its path", words[0])
-	case err != nil:
-		return fmt.Errorf("find the program: %w", err)
-	}
-	words[0], err = filepath.Abs(path)
-	return err
 }
