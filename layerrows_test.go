@@ -56,7 +56,7 @@ func doorLayers() []layer {
 			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube",
 		}, heavy, "reads the facts of answers, and answers nothing itself"},
 		{"internal/door", []string{
-			"internal/volume", "internal/decide/mount", "internal/kube", "internal/program",
+			"internal/volume", "internal/cluster", "internal/decide/mount", "internal/kube", "internal/program",
 		}, heavy, "uses claims through the API, and meets no controller and no driver"},
 	}
 }

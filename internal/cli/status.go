@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/room"
@@ -132,10 +133,8 @@ func printNodes(out io.Writer, r *gather.Facts) error {
 }
 
 func readiness(n *corev1.Node) string {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			return "Ready"
-		}
+	if nodelife.Ready(n) {
+		return "Ready"
 	}
 	return "NotReady"
 }

@@ -42,9 +42,6 @@ func printUnhealthy(out io.Writer, r *gather.Facts) {
 
 // isUnhealthy says whether the node agent or a kubelet tells of a volume of a Pod that is not well.
 func isUnhealthy(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse
-	}) || slices.ContainsFunc(p.Status.VolumeHealth, func(h corev1.PodVolumeHealth) bool {
-		return len(h.HealthConditions) > 0
-	})
+	return cluster.IsFalse(cluster.PodCondition(p, volume.ConditionVolumesHealthy)) ||
+		slices.ContainsFunc(p.Status.VolumeHealth, func(h corev1.PodVolumeHealth) bool { return len(h.HealthConditions) > 0 })
 }

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/program"
@@ -66,12 +67,7 @@ func SameOptions(a, b *corev1.Pod) bool {
 
 // Mounted says whether the node agent has mounted all volumes of a Pod.
 func Mounted(p *corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == volume.ConditionVolumesMounted {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return cluster.IsTrue(cluster.PodCondition(p, volume.ConditionVolumesMounted))
 }
 
 // PodAtPath returns the Pod that represents the use of a claim at dir with options of the mount there. A mount that can

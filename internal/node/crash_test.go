@@ -13,12 +13,12 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
-	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/volume"
 )
 
 var errDead = errors.New("the agent is dead")
@@ -208,7 +208,7 @@ func runWithCrash(t *testing.T, l crashCase) []string {
 		if err != nil || p.DeletionTimestamp != nil {
 			return ""
 		}
-		if c := uses.Mounted(p); c == nil || c.Status != corev1.ConditionTrue {
+		if c := cluster.PodCondition(p, volume.ConditionVolumesMounted); !cluster.IsTrue(c) {
 			return fmt.Sprintf("the pod says %+v", c)
 		}
 		return ""

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
@@ -63,7 +64,7 @@ func (w *world) isIll(pod string, status corev1.ConditionStatus) {
 		if err != nil {
 			return err.Error()
 		}
-		if c := uses.Condition(p, volume.ConditionVolumesHealthy); c == nil || c.Status != status ||
+		if c := cluster.PodCondition(p, volume.ConditionVolumesHealthy); c == nil || c.Status != status ||
 			strings.Contains(c.Message, "well again") != (status == corev1.ConditionTrue) {
 			return "the Pod does not say " + string(status)
 		}

@@ -10,7 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // labelPrefix is the part of all labels that does not differ.
@@ -211,7 +212,7 @@ func relabelWithCrash(t *testing.T, at int, after bool) []string {
 			if err != nil {
 				return err.Error()
 			}
-			if c := uses.Mounted(p); c == nil || c.Status != corev1.ConditionTrue {
+			if c := cluster.PodCondition(p, volume.ConditionVolumesMounted); !cluster.IsTrue(c) {
 				return fmt.Sprintf("pod %s says %+v", name, c)
 			}
 			return ""

@@ -20,12 +20,12 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
-	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -228,7 +228,7 @@ func (w *world) awaitCondition(name string, status corev1.ConditionStatus, text 
 		if err != nil {
 			return err.Error()
 		}
-		c := uses.Mounted(pod)
+		c := cluster.PodCondition(pod, volume.ConditionVolumesMounted)
 		if c == nil || c.Status != status || !strings.Contains(c.Reason+": "+c.Message, text) {
 			return fmt.Sprintf("pod %s says %+v, wanted %s %q", name, c, status, text)
 		}

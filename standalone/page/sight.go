@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/since"
 	"volplane.dev/volplane/internal/explain/state"
@@ -137,10 +138,8 @@ func tally[T any](all []T, word func(T) string) string {
 
 // ready returns what a node says of itself.
 func ready(n *corev1.Node) chain.State {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			return chain.OK
-		}
+	if nodelife.Ready(n) {
+		return chain.OK
 	}
 	return chain.Problem
 }

@@ -2,7 +2,6 @@ package placement
 
 import (
 	"context"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -112,19 +111,15 @@ func (p *placer) bind(ctx context.Context, pod *corev1.Pod, plan placement.Plan)
 
 // hasRefusal says whether the Pod's condition PodScheduled is False.
 func hasRefusal(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
-	})
+	return cluster.IsFalse(cluster.PodCondition(pod, corev1.PodScheduled))
 }
 
 // refuse writes to the Pod's condition PodScheduled why it has no node yet, once for each message.
 // The condition of a Pod that only waits for its claims has another reason, because no user has to
 // act.
 func (p *placer) refuse(ctx context.Context, pod *corev1.Pod, why volume.Because) error {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message == why.Message {
-			return nil
-		}
+	if c := cluster.PodCondition(pod, corev1.PodScheduled); cluster.IsFalse(c) && c.Message == why.Message {
+		return nil
 	}
 	reason := corev1.PodReasonUnschedulable
 	if why.Reason == volume.ReasonWaitForBind {

@@ -1,8 +1,6 @@
 package attach
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -211,9 +209,7 @@ func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (pod *co
 }
 
 func isMounted(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == volume.ConditionVolumesMounted && c.Status == corev1.ConditionTrue
-	})
+	return cluster.IsTrue(cluster.PodCondition(p, volume.ConditionVolumesMounted))
 }
 
 // Key returns a volume's key in the index cluster.VolumesByHandle. Several objects may have the same

@@ -263,10 +263,8 @@ func (d *Door) status(ctx context.Context, c *corev1.PersistentVolumeClaim) map[
 	} else if why := d.users.Explain(ctx, pod); why != "" {
 		s["why"] = why
 	}
-	for _, cond := range pod.Status.Conditions {
-		if cond.Type == volume.ConditionVolumesHealthy && cond.Status == corev1.ConditionFalse {
-			s["health"] = cond.Message + "; containers that have used it since before must be restarted"
-		}
+	if c := cluster.PodCondition(pod, volume.ConditionVolumesHealthy); cluster.IsFalse(c) {
+		s["health"] = c.Message + "; containers that have used it since before must be restarted"
 	}
 	return s
 }

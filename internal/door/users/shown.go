@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/references"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/volume"
@@ -43,13 +44,12 @@ func (u *Users) shownOf(pod *corev1.Pod) ([]shown, error) {
 
 // pathOf returns where a Pod's volume is mounted, as the node agent says.
 func pathOf(pod *corev1.Pod) string {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == volume.ConditionVolumesMounted && c.Status == corev1.ConditionTrue {
-			_, path, _ := strings.Cut(c.Message, "=")
-			return path
-		}
+	c := cluster.PodCondition(pod, volume.ConditionVolumesMounted)
+	if !cluster.IsTrue(c) {
+		return ""
 	}
-	return ""
+	_, path, _ := strings.Cut(c.Message, "=")
+	return path
 }
 
 // Path returns where the volume of a Pod is mounted, if it is and this process sees it.

@@ -330,10 +330,8 @@ func (u *Users) Explain(ctx context.Context, pod *corev1.Pod) string {
 	if now == nil {
 		return ""
 	}
-	for _, c := range now.Status.Conditions {
-		if c.Type == volume.ConditionVolumesMounted {
-			return c.Message
-		}
+	if c := cluster.PodCondition(now, volume.ConditionVolumesMounted); c != nil {
+		return c.Message
 	}
 	return ""
 }

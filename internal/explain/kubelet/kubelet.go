@@ -94,10 +94,8 @@ func containers(p *corev1.Pod) []corev1.ContainerStatus {
 // does only after that. After a restart of the host the sandbox is made anew, and
 // the volumes are mounted anew before.
 func (f Facts) sandboxed(p *corev1.Pod) bool {
-	i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReadyToStartContainers
-	})
-	if i >= 0 && p.Status.Conditions[i].Status == corev1.ConditionTrue {
+	started := cluster.PodCondition(p, corev1.PodReadyToStartContainers)
+	if cluster.IsTrue(started) {
 		return true
 	}
 	for _, c := range containers(p) {
@@ -105,7 +103,7 @@ func (f Facts) sandboxed(p *corev1.Pod) bool {
 		switch {
 		case c.State.Running != nil, w != nil && !slices.Contains(beforeSandbox(), w.Reason):
 			return true
-		case i < 0 && c.ContainerID != "": // a kubelet without the condition
+		case started == nil && c.ContainerID != "": // a kubelet without the condition
 			return true
 		}
 	}

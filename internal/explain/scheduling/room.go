@@ -24,13 +24,11 @@ type Facts struct {
 // Unplaced returns why placement, or a cluster's scheduler, found no node for the Pod;
 // false when it only waits for its claims, or nothing is known.
 func Unplaced(p *corev1.Pod) (string, bool) {
-	for _, c := range p.Status.Conditions {
-		waits := c.Reason == string(volume.ReasonWaitForBind)
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && !waits {
-			return cmp.Or(c.Message, c.Reason), true
-		}
+	c := cluster.PodCondition(p, corev1.PodScheduled)
+	if !cluster.IsFalse(c) || c.Reason == string(volume.ReasonWaitForBind) {
+		return "", false
 	}
-	return "", false
+	return cmp.Or(c.Message, c.Reason), true
 }
 
 // roomless tells of a Pod for which no node had room. If nothing is known of the room,

@@ -1,7 +1,6 @@
 package why
 
 import (
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,9 +65,7 @@ func (f facts) isUp(node string) bool {
 
 // isMounted says whether the node agent has all volumes of a Pod mounted.
 func isMounted(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == volume.ConditionVolumesMounted && c.Status == corev1.ConditionTrue
-	})
+	return cluster.IsTrue(cluster.PodCondition(p, volume.ConditionVolumesMounted))
 }
 
 // healthIn returns what a Pod's status has of the claim's volume.

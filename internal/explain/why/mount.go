@@ -94,13 +94,12 @@ func (w Walk) condition(p *corev1.Pod) chain.Link {
 
 // ill repeats what the node agent says of a volume that is mounted and not well.
 func (w Walk) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
-	for _, c := range p.Status.Conditions {
-		if c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse {
-			return chain.New(subject, chain.Problem, volume.Reason(c.Reason), c.Message,
-				cmp.Or(p.Annotations[volume.AnnNextHealthy], "user")), true
-		}
+	c := cluster.PodCondition(p, volume.ConditionVolumesHealthy)
+	if !cluster.IsFalse(c) {
+		return chain.Link{}, false
 	}
-	return chain.Link{}, false
+	return chain.New(subject, chain.Problem, volume.Reason(c.Reason), c.Message,
+		cmp.Or(p.Annotations[volume.AnnNextHealthy], "user")), true
 }
 
 // NodeDown tells of a node that does nothing, whatever waits for it.

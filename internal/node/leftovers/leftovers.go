@@ -100,8 +100,7 @@ func (s search) adopt(r *decide.Record) bool {
 }
 
 func hasItsVolumes(pod *corev1.Pod) bool {
-	c := uses.Mounted(pod)
-	return c != nil && c.Status == corev1.ConditionTrue
+	return cluster.IsTrue(cluster.PodCondition(pod, volume.ConditionVolumesMounted))
 }
 
 // scan reads all directories once, to be fast with many volumes.

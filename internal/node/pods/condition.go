@@ -15,7 +15,6 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/health"
 	decide "volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -39,11 +38,11 @@ func (p *Pods) report(pod *corev1.Pod, ready bool, b volume.Because) report {
 	if ready {
 		want.Status, r.reason = corev1.ConditionTrue, string(volume.ReasonMounted)
 	}
-	r.changed = !setTransitionTime(&want, uses.Mounted(pod))
+	r.changed = !setTransitionTime(&want, cluster.PodCondition(pod, volume.ConditionVolumesMounted))
 	next := map[string]string{volume.AnnNextMounted: b.Next}
 	r.conditions = []corev1.PodCondition{want}
 	if h, who := p.podHealth(pod); h != nil {
-		r.changed = !setTransitionTime(h, uses.Condition(pod, h.Type)) || r.changed
+		r.changed = !setTransitionTime(h, cluster.PodCondition(pod, h.Type)) || r.changed
 		r.conditions, next[volume.AnnNextHealthy] = append(r.conditions, *h), who
 	}
 	for name, who := range next {
@@ -139,7 +138,7 @@ func setTransitionTime(now, before *corev1.PodCondition) (same bool) {
 // volumes are healthy and always were. A volume that was unhealthy before the agent's start stays so
 // until it has been inspected.
 func (p *Pods) podHealth(pod *corev1.Pod) (c *corev1.PodCondition, next string) {
-	before := uses.Condition(pod, volume.ConditionVolumesHealthy)
+	before := cluster.PodCondition(pod, volume.ConditionVolumesHealthy)
 	c = &corev1.PodCondition{
 		Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionTrue, Reason: string(volume.ReasonHealthy),
 		Message: "all volumes are well again",
@@ -166,7 +165,7 @@ func (p *Pods) podHealth(pod *corev1.Pod) (c *corev1.PodCondition, next string) 
 // its controller can create another Pod on another node. A Pod that has had all its volumes may be
 // running and is left alone.
 func (p *Pods) GiveUp(ctx context.Context, pod *corev1.Pod, b volume.Because) error {
-	if c := uses.Mounted(pod); c != nil && c.Status == corev1.ConditionTrue {
+	if c := cluster.PodCondition(pod, volume.ConditionVolumesMounted); cluster.IsTrue(c) {
 		return nil
 	}
 	body, err := json.Marshal(map[string]any{

@@ -145,7 +145,7 @@ func (p *Pods) delayLeft(pod *corev1.Pod, ready bool, r volume.Reason) time.Dura
 		delete(p.firstSeen, uid)
 		return 0
 	}
-	if uses.Mounted(pod) != nil {
+	if cluster.PodCondition(pod, volume.ConditionVolumesMounted) != nil {
 		return 0
 	}
 	first, ok := p.firstSeen[uid]

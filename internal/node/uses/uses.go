@@ -168,18 +168,3 @@ func (f *Finder) ProtectedDirs() []string { return append([]string{f.Root}, f.Pr
 func Alive(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && !cluster.Finished(pod)
 }
-
-// Mounted returns the Pod's condition VolumesMounted, nil if it has none yet.
-func Mounted(pod *corev1.Pod) *corev1.PodCondition {
-	return Condition(pod, volume.ConditionVolumesMounted)
-}
-
-// Condition returns the Pod's condition of a type, nil when it has none.
-func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == kind {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
-}
