@@ -40,10 +40,6 @@ func isGoing(v *corev1.PersistentVolume) {
 	v.DeletionTimestamp = &metav1.Time{Time: time.Unix(1e9, 0)}
 }
 
-func without(all []string, some ...string) []string {
-	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return slices.Contains(some, s) })
-}
-
 // warned and noted are events about the volume of claim c.
 func warned(reason, next, words string) [5]string {
 	return [5]string{"Warning", reason, "pvc-u-c", next, words}
@@ -67,7 +63,7 @@ func TestAVolumeGoes(t *testing.T) {
 		},
 		"somebody has deleted it": {unwanted(isGoing), true, []string{"patch persistentvolumes pvc-u-c"}, []string{foreign}},
 		"nobody else has anything": {unwanted(func(v *corev1.PersistentVolume) {
-			v.Finalizers = without(v.Finalizers, foreign)
+			v.Finalizers = volume.Without(v.Finalizers, foreign)
 		}), true, []string{"delete persistentvolumes pvc-u-c", "patch persistentvolumes pvc-u-c"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -328,7 +324,7 @@ func TestFinalizersThatChangedMeanwhile(t *testing.T) {
 	})
 	b.works(kindVolume, "pvc-u-c")
 	want := unwanted(more)
-	want.Finalizers = without(without(want.Finalizers, volume.FinalizerProvisioner), kept)
+	want.Finalizers = volume.Without(want.Finalizers, volume.FinalizerProvisioner, kept)
 	b.volumesAre(want)
 }
 
@@ -336,7 +332,7 @@ func TestFinalizersThatChangedMeanwhile(t *testing.T) {
 // finalizer, one that is to be retained loses it, and that is all that changes.
 func TestWhoKeepsAnObject(t *testing.T) {
 	inUse := func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound }
-	bare := func(v *corev1.PersistentVolume) { v.Finalizers = without(v.Finalizers, volume.FinalizerProvisioner) }
+	bare := func(v *corev1.PersistentVolume) { v.Finalizers = volume.Without(v.Finalizers, volume.FinalizerProvisioner) }
 	retain := func(v *corev1.PersistentVolume) {
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	}

@@ -165,7 +165,7 @@ func (p *provisioner) changeSnapshot(ctx context.Context, namespace, name string
 	if protect {
 		o.SetFinalizers(append(o.GetFinalizers(), volume.FinalizerRestoring))
 	} else {
-		o.SetFinalizers(slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return f == volume.FinalizerRestoring }))
+		o.SetFinalizers(volume.Without(o.GetFinalizers(), volume.FinalizerRestoring))
 	}
 	body, err := o.MarshalJSON()
 	if err == nil {

@@ -299,8 +299,7 @@ func HasFinalizer(a *storagev1.VolumeAttachment) bool {
 // WithoutFinalizer returns the attachment without our finalizer.
 func WithoutFinalizer(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	c := a.DeepCopy()
-	c.Finalizers = slices.DeleteFunc(c.Finalizers,
-		func(f string) bool { return f == volume.AttacherFinalizer(a.Spec.Attacher) })
+	c.Finalizers = volume.Without(c.Finalizers, volume.AttacherFinalizer(a.Spec.Attacher))
 	return c
 }
 
@@ -335,7 +334,7 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 		}
 	case !attached && has && v.DeletionTimestamp != nil && !slices.Contains(v.Finalizers, volume.FinalizerProvisioner):
 		// The provisioner takes this finalizer with its own.
-		c.Finalizers = slices.DeleteFunc(c.Finalizers, func(s string) bool { return s == f })
+		c.Finalizers = volume.Without(c.Finalizers, f)
 		return c, volume.Because{
 			Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is not attached any more", Next: "attacher",
 		}

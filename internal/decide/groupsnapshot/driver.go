@@ -199,8 +199,7 @@ func remove(f DriverFacts) DriverPlan {
 // release takes the finalizer from a content, and with it the intent, if it has one.
 func release(c *groupv1.VolumeGroupSnapshotContent, message string) DriverPlan {
 	next := snapshot.Noted(c, volume.AnnGroupCreating, "")
-	next.Finalizers = slices.DeleteFunc(next.Finalizers,
-		func(f string) bool { return f == volume.FinalizerGroupContentBound })
+	next.Finalizers = volume.Without(next.Finalizers, volume.FinalizerGroupContentBound)
 	return DriverPlan{Step: snapshot.Release, Content: next, Because: because(volume.ReasonTerminating, "", message)}
 }
 

@@ -91,8 +91,7 @@ func letGo(g *groupv1.VolumeGroupSnapshot, why string) Plan {
 		return unheld(g)
 	}
 	next := g.DeepCopy()
-	next.Finalizers = slices.DeleteFunc(next.Finalizers,
-		func(finalizer string) bool { return finalizer == volume.FinalizerGroupBound })
+	next.Finalizers = volume.Without(next.Finalizers, volume.FinalizerGroupBound)
 	return Plan{Step: WriteGroup, Group: next, Because: because(volume.ReasonTerminating, groupController, why)}
 }
 

@@ -176,8 +176,7 @@ func Membership(f MemberFacts) Plan {
 			"snapshot "+s.Name+" is being deleted, and group snapshot "+ParentOf(s)+" is looked for")}
 	}
 	next := s.DeepCopy()
-	next.Finalizers = slices.DeleteFunc(next.Finalizers,
-		func(finalizer string) bool { return finalizer == volume.FinalizerSnapshotInGroup })
+	next.Finalizers = volume.Without(next.Finalizers, volume.FinalizerSnapshotInGroup)
 	return Plan{Step: WriteSnapshot, Was: s, Snapshot: next, Because: because(volume.ReasonTerminating,
 		"snapshot-controller", "snapshot "+s.Name+" is being deleted, and its group is gone")}
 }

@@ -36,7 +36,7 @@ func Claim(claim *corev1.PersistentVolumeClaim, users []*corev1.Pod) (*corev1.Pe
 		}
 	}
 	c := claim.DeepCopy()
-	c.Finalizers = without(c.Finalizers, volume.FinalizerClaimProtection)
+	c.Finalizers = volume.Without(c.Finalizers, volume.FinalizerClaimProtection)
 	return c, volume.Because{
 		Reason: volume.ReasonNotInUse, Message: "claim " + claim.Name + " is not used by any pod", Next: "protection",
 	}
@@ -68,15 +68,10 @@ func AttributesClass(
 			Reason: volume.ReasonInUse, Message: "class " + class.Name + " is named by volume " + volumes[0].Name, Next: "user",
 		}
 	}
-	c.Finalizers = without(c.Finalizers, volume.FinalizerAttributesProtection)
+	c.Finalizers = volume.Without(c.Finalizers, volume.FinalizerAttributesProtection)
 	return c, volume.Because{
 		Reason: volume.ReasonNotInUse, Message: "class " + class.Name + " is not named any more", Next: "protection",
 	}
-}
-
-// without returns the finalizers without one.
-func without(all []string, finalizer string) []string {
-	return slices.DeleteFunc(all, func(f string) bool { return f == finalizer })
 }
 
 // Volume returns the volume to write, or nil. A volume without the finalizer gets it. A volume that
@@ -103,7 +98,7 @@ func Volume(v *corev1.PersistentVolume) (*corev1.PersistentVolume, volume.Becaus
 		}
 	}
 	c := v.DeepCopy()
-	c.Finalizers = without(c.Finalizers, volume.FinalizerVolumeProtection)
+	c.Finalizers = volume.Without(c.Finalizers, volume.FinalizerVolumeProtection)
 	return c, volume.Because{
 		Reason: volume.ReasonNotInUse, Message: "volume " + v.Name + " is not bound", Next: "protection",
 	}

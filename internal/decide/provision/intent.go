@@ -97,13 +97,3 @@ func Unselected(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeCla
 	delete(c.Annotations, volume.AnnAlphaSelectedNode)
 	return c
 }
-
-func without(all []string, one string) []string {
-	var out []string
-	for _, s := range all {
-		if s != one {
-			out = append(out, s)
-		}
-	}
-	return out
-}

@@ -51,6 +51,6 @@ func Released(c *corev1.PersistentVolumeClaim, open []*Intent) *corev1.Persisten
 		return nil
 	}
 	c = c.DeepCopy()
-	c.Finalizers = without(c.Finalizers, volume.FinalizerCloning)
+	c.Finalizers = volume.Without(c.Finalizers, volume.FinalizerCloning)
 	return c
 }

@@ -129,7 +129,7 @@ func DeleterOf(v *corev1.PersistentVolume) string {
 func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 	v := f.Volume
 	driver := DeleterOf(v)
-	kept := len(without(v.Finalizers, volume.FinalizerProvisioner)) < len(v.Finalizers)
+	kept := len(volume.Without(v.Finalizers, volume.FinalizerProvisioner)) < len(v.Finalizers)
 	deletes := v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 	say := func(r volume.Reason, next, message string) volume.Because {
 		return volume.Because{Reason: r, Message: message, Next: next}
@@ -216,7 +216,7 @@ func DeleteFailed(v *corev1.PersistentVolume, cause string) volume.Because {
 // Disowned returns the volume object without the provisioner's finalizer.
 func Disowned(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 	c := v.DeepCopy()
-	c.Finalizers = without(c.Finalizers, volume.FinalizerProvisioner)
+	c.Finalizers = volume.Without(c.Finalizers, volume.FinalizerProvisioner)
 	return c
 }
 

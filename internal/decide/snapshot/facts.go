@@ -210,8 +210,7 @@ func with(o metav1.Object, finalizers ...string) {
 
 // without takes finalizers from an object, which is the caller's.
 func without(o metav1.Object, finalizers ...string) {
-	o.SetFinalizers(slices.DeleteFunc(slices.Clone(o.GetFinalizers()),
-		func(f string) bool { return slices.Contains(finalizers, f) }))
+	o.SetFinalizers(volume.Without(o.GetFinalizers(), finalizers...))
 }
 
 func because(r volume.Reason, next, message string) volume.Because {

@@ -2,7 +2,6 @@ package hosts
 
 import (
 	"fmt"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -45,10 +44,7 @@ func bareContent(o *unstructured.Unstructured, finalizer, creating string) map[s
 	o.SetManagedFields(nil)
 	o.SetResourceVersion("")
 	o.SetGeneration(0)
-	o.SetFinalizers(slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return f == finalizer }))
-	if len(o.GetFinalizers()) == 0 {
-		o.SetFinalizers(nil)
-	}
+	o.SetFinalizers(volume.Without(o.GetFinalizers(), finalizer))
 	annotations := o.GetAnnotations()
 	delete(annotations, creating)
 	delete(annotations, volume.AnnSnapshotParameters)
