@@ -56,8 +56,8 @@ func Declaration() controller.Declaration {
 type modifier struct {
 	controller.Env
 	*controller.Controller
-	*memory
-	drivers *csi.Set
+	refusals *controller.Refusals
+	drivers  *csi.Set
 	// metadata says that drivers are told the names of the claim and of the volume.
 	metadata bool
 	claims   kube.Writer[*corev1.PersistentVolumeClaim]
@@ -68,7 +68,7 @@ type modifier struct {
 // New returns the modifier for the drivers of a set. It must be made before the caches start.
 func New(env controller.Env, drivers *csi.Set, metadata bool) *controller.Controller {
 	m := &modifier{
-		Env: env, drivers: drivers, metadata: metadata, memory: newMemory(),
+		Env: env, drivers: drivers, metadata: metadata, refusals: controller.NewRefusals(),
 		Controller: &controller.Controller{
 			Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond,
 			Pace: env.Pace, Log: env.Log,
@@ -110,7 +110,7 @@ func (m *modifier) enqueue(c *corev1.PersistentVolumeClaim) {
 func (m *modifier) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	switch {
 	case after == nil:
-		m.forget(before.UID)
+		m.refusals.Forget(before.UID)
 	case before == nil,
 		before.Spec.VolumeName != after.Spec.VolumeName,
 		before.Status.Phase != after.Status.Phase,
@@ -137,7 +137,7 @@ func (m *modifier) reconcile(ctx context.Context, key controller.Key) (controlle
 }
 
 func (m *modifier) gather(claim *corev1.PersistentVolumeClaim) modify.Facts {
-	f := modify.Facts{Claim: claim, Refused: m.wasRefused(claim), Due: m.pause(claim) == 0}
+	f := modify.Facts{Claim: claim, Refused: m.refusals.Has(claim.UID, ""), Due: m.pause(claim) == 0}
 	f.Volume, _ = m.volumes.Get(claim.Spec.VolumeName)
 	f.Class, _ = m.classes.Get(f.Target())
 	if f.Volume == nil || f.Volume.Spec.CSI == nil {
@@ -151,7 +151,7 @@ func (m *modifier) gather(claim *corev1.PersistentVolumeClaim) modify.Facts {
 
 // target returns the name of the class that a claim's volume gets next.
 func (m *modifier) target(claim *corev1.PersistentVolumeClaim) string {
-	return modify.Facts{Claim: claim, Refused: m.wasRefused(claim)}.Target()
+	return modify.Facts{Claim: claim, Refused: m.refusals.Has(claim.UID, "")}.Target()
 }
 
 func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (controller.Result, error) {
@@ -162,7 +162,7 @@ func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (co
 		if f.Claim, err = m.claims.Change(ctx, f.Claim, begun, status); err != nil {
 			return controller.Result{}, err
 		}
-		m.forget(f.Claim.UID)
+		m.refusals.Forget(f.Claim.UID)
 		m.Events.Note(f.Claim, p.Because)
 		return m.modify(ctx, f)
 	case modify.Modify:
@@ -181,11 +181,20 @@ func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (co
 	return controller.Result{After: m.pause(f.Claim)}, err
 }
 
+// pause returns for how long a claim is left alone because its class was refused for good.
+func (m *modifier) pause(c *corev1.PersistentVolumeClaim) time.Duration {
+	if !modify.IsRefusedForGood(c) {
+		return 0
+	}
+	return m.refusals.Pause(c.UID, c.Status.ModifyVolumeStatus.TargetVolumeAttributesClassName, refusedPause)
+}
+
 // modify calls the driver, and applies the decision about the answer.
 func (m *modifier) modify(ctx context.Context, f modify.Facts) (controller.Result, error) {
 	cause := m.call(ctx, f)
 	v := modify.After(f, csi.AnswerOf(cause), metav1.Now())
-	m.record(f.Claim, v.Refused)
+	m.refusals.Forget(f.Claim.UID)
+	m.refusals.Record(f.Claim.UID, "", v.Refused)
 	key := controller.Key{Kind: kindClaim, Namespace: f.Claim.Namespace, Name: f.Claim.Name}
 	if v.Warn {
 		var try retry.Try

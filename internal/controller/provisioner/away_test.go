@@ -332,7 +332,9 @@ func TestFinalizersThatChangedMeanwhile(t *testing.T) {
 // finalizer, one that is to be retained loses it, and that is all that changes.
 func TestWhoKeepsAnObject(t *testing.T) {
 	inUse := func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound }
-	bare := func(v *corev1.PersistentVolume) { v.Finalizers = volume.Without(v.Finalizers, volume.FinalizerProvisioner) }
+	bare := func(v *corev1.PersistentVolume) {
+		v.Finalizers = volume.Without(v.Finalizers, volume.FinalizerProvisioner)
+	}
 	retain := func(v *corev1.PersistentVolume) {
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	}

@@ -15,6 +15,7 @@ import (
 	"volplane.dev/volplane/internal/decide/resize"
 	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // expand calls the driver, unless its volume is large enough or only the node expands volumes, and
@@ -29,7 +30,11 @@ func (r *resizer) expand(ctx context.Context, f resize.Facts, p resize.Plan) (co
 			Answer: csi.AnswerOf(cause), Bytes: got.GetCapacityBytes(), NodeExpands: got.GetNodeExpansionRequired(),
 		}
 	}
-	r.record(claim, a.Outcome)
+	if a.Outcome == volume.Done {
+		r.refusals.Forget(claim.UID)
+	} else {
+		r.refusals.Record(claim.UID, allocated(claim), a.Outcome == volume.Failed)
+	}
 	v := resize.After(f, p.Size, a, metav1.Now())
 	if v.Warn {
 		r.Events.WarnWith(claim, v.Because, r.tried(claim, v).Notes())

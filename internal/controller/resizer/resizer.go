@@ -54,17 +54,17 @@ func sharedFields() []string {
 type resizer struct {
 	controller.Env
 	*controller.Controller
-	*memory
-	drivers *csi.Set
-	claims  kube.Writer[*corev1.PersistentVolumeClaim]
-	volumes kube.Writer[*corev1.PersistentVolume]
+	refusals *controller.Refusals
+	drivers  *csi.Set
+	claims   kube.Writer[*corev1.PersistentVolumeClaim]
+	volumes  kube.Writer[*corev1.PersistentVolume]
 }
 
 // New returns the resizer for the drivers of a set. It must be made before the
 // caches start.
 func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 	r := &resizer{
-		Env: env, drivers: drivers, memory: newMemory(),
+		Env: env, drivers: drivers, refusals: controller.NewRefusals(),
 		Controller: &controller.Controller{
 			Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond,
 			Pace: env.Pace, Log: env.Log,
@@ -96,7 +96,7 @@ func (r *resizer) enqueue(c *corev1.PersistentVolumeClaim) {
 func (r *resizer) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	switch {
 	case after == nil:
-		r.forget(before.UID)
+		r.refusals.Forget(before.UID)
 	case before == nil,
 		before.Spec.VolumeName != after.Spec.VolumeName,
 		before.Status.Phase != after.Status.Phase,
@@ -135,7 +135,7 @@ func (r *resizer) enterLane(key controller.Key, f resize.Facts, p resize.Plan) t
 }
 
 func (r *resizer) gather(claim *corev1.PersistentVolumeClaim) resize.Facts {
-	f := resize.Facts{Claim: claim, Refused: r.wasRefused(claim)}
+	f := resize.Facts{Claim: claim, Refused: r.refusals.Has(claim.UID, allocated(claim))}
 	if resize.IsInfeasible(claim) {
 		f.Due = r.pause(claim) == 0
 	}
@@ -157,7 +157,7 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 		if err != nil {
 			return controller.Result{}, err
 		}
-		r.forget(claim.UID)
+		r.refusals.Forget(claim.UID)
 		r.Events.Note(claim, p.Because)
 		f.Claim = got
 		return r.expand(ctx, f, p)
@@ -176,6 +176,15 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 		}
 	}
 	return r.pauseInfeasible(claim), nil
+}
+
+// pause returns for how long a claim is left alone; another size or another state of it begins another pause.
+func (r *resizer) pause(c *corev1.PersistentVolumeClaim) time.Duration {
+	return r.refusals.Pause(c.UID, string(state(c))+" "+allocated(c), infeasiblePause)
+}
+
+func allocated(c *corev1.PersistentVolumeClaim) string {
+	return c.Status.AllocatedResources.Storage().String()
 }
 
 // pauseInfeasible returns a result with a pause if the claim's size is infeasible.
