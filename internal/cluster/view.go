@@ -80,3 +80,9 @@ func HasDriver(n *storagev1.CSINode, driver string) bool {
 func Compare[T metav1.Object](a, b T) int {
 	return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 }
+
+// BoundCSI says whether a claim is bound to a volume, which is that of a CSI driver.
+func BoundCSI(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
+	return c.Status.Phase == corev1.ClaimBound && v != nil && v.Spec.CSI != nil && v.Spec.ClaimRef != nil &&
+		v.Spec.ClaimRef.UID == c.UID
+}

@@ -3,6 +3,7 @@ package driverfile
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -154,7 +155,7 @@ func (m *mistakes) environment(field string, p Process) {
 		}
 		seen[name] = true
 	}
-	for _, name := range sortedKeys(p.Env) {
+	for _, name := range slices.Sorted(maps.Keys(p.Env)) {
 		variable(field+".env", name)
 		m.lines(fmt.Sprintf("%s.env[%.80q]", field, name), p.Env[name], true)
 	}
@@ -166,15 +167,6 @@ func (m *mistakes) environment(field string, p Process) {
 			m.add(field+".key", "%.80q is no key of a Secret: %s", v.Key, problems[0])
 		}
 	}
-}
-
-func sortedKeys(of map[string]string) []string {
-	out := make([]string, 0, len(of))
-	for k := range of {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // reference wants NAMESPACE/NAME of an object.

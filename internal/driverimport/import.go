@@ -3,6 +3,7 @@ package driverimport
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -99,7 +100,7 @@ func Import(objects []*unstructured.Unstructured, o Options) Result {
 		}
 	}
 	m.workloads(workloads)
-	for _, name := range sorted(m.drivers) {
+	for _, name := range slices.Sorted(maps.Keys(m.drivers)) {
 		m.join(name, m.drivers[name])
 	}
 	if len(m.drivers) == 0 && len(m.Missing) == 0 {
@@ -107,15 +108,6 @@ func Import(objects []*unstructured.Unstructured, o Options) Result {
 			"render the chart, or give the files of the driver and not only those of its objects"})
 	}
 	return m.Result
-}
-
-func sorted[V any](of map[string]V) []string {
-	out := make([]string, 0, len(of))
-	for k := range of {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // taken are the kinds of objects that mean the same here as in a cluster.

@@ -1,6 +1,7 @@
 package driverimport
 
 import (
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -157,7 +158,7 @@ func (m *importer) environment(w workload, c *corev1.Container, t *translation, 
 func (m *importer) allOf(w workload, at string, from corev1.EnvFromSource, t *translation, p *driverfile.Process) {
 	if ref := from.ConfigMapRef; ref != nil {
 		if values, ok := data(m.configs[w.namespace+"/"+ref.Name]); ok {
-			for _, key := range sorted(values) {
+			for _, key := range slices.Sorted(maps.Keys(values)) {
 				p.Env[from.Prefix+key] = t.text(values[key])
 			}
 			return
@@ -173,7 +174,7 @@ func (m *importer) allOf(w workload, at string, from corev1.EnvFromSource, t *tr
 		}
 		for _, field := range []string{"data", "stringData"} {
 			values, _, _ := unstructured.NestedMap(secret.Object, field)
-			for _, key := range sorted(values) {
+			for _, key := range slices.Sorted(maps.Keys(values)) {
 				p.EnvFromSecret = append(p.EnvFromSecret, driverfile.SecretVariable{
 					Name: from.Prefix + key, Secret: w.namespace + "/" + ref.Name, Key: key,
 				})

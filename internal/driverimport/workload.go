@@ -2,6 +2,7 @@ package driverimport
 
 import (
 	"cmp"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -35,7 +36,7 @@ func sidecars() map[string]driverfile.Role {
 // sidecar says whether a container is a known sidecar, and the role of the driver beside it, if that says one.
 func sidecar(c *corev1.Container) (driverfile.Role, bool) {
 	known := sidecars()
-	for _, name := range sorted(known) {
+	for _, name := range slices.Sorted(maps.Keys(known)) {
 		if strings.Contains(baseName(c.Image), name) {
 			return known[name], true
 		}

@@ -26,9 +26,6 @@ type Loops struct {
 
 type fileID struct{ device, inode uint64 }
 
-// LoopAttach is Attach of a Loops that remembers nothing.
-func LoopAttach(file string, readOnly bool) (string, error) { return new(Loops).Attach(file, readOnly) }
-
 // LoopFind is Find of a Loops that remembers nothing.
 func LoopFind(file string) (string, error) { return new(Loops).Find(file) }
 

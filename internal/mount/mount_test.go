@@ -21,7 +21,7 @@ func disk(t *testing.T, mib int64) (file, device string) {
 	if err := os.Truncate(file, mib<<20); err != nil {
 		t.Fatal(err)
 	}
-	device, err := LoopAttach(file, false)
+	device, err := new(Loops).Attach(file, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func mounted(t *testing.T, device, fsType string) string {
 
 func TestLoopIsFoundAgain(t *testing.T) {
 	file, device := disk(t, 8)
-	again, err := LoopAttach(file, false)
+	again, err := new(Loops).Attach(file, false)
 	if err != nil || again != device {
 		t.Errorf("attached again as %s, %v; want %s", again, err, device)
 	}
@@ -93,7 +93,7 @@ func TestLoopThatAnotherHasNow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	device, err := LoopAttach(files[0], false)
+	device, err := new(Loops).Attach(files[0], false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestLoopIsFoundByAnotherContainer(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	device, err := LoopAttach(filepath.Join(first, "disk.img"), false)
+	device, err := new(Loops).Attach(filepath.Join(first, "disk.img"), false)
 	if err := errors.Join(err, Detach(first)); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestLoopIsFoundByAnotherContainer(t *testing.T) {
 	if found, err := LoopFind(file); err != nil || found != device {
 		t.Errorf("the device is %s, not %q: %v", device, found, err)
 	}
-	if again, err := LoopAttach(file, false); err != nil || again != device {
+	if again, err := new(Loops).Attach(file, false); err != nil || again != device {
 		t.Errorf("a second device, %s: %v", again, err)
 	}
 	if err := LoopDetach(file); err != nil {

@@ -30,7 +30,7 @@ func TestFindOpened(t *testing.T) {
 		"a clone":         {func(t *testing.T) func() { return clone(t, target) }, true},
 		"another's clone": {func(t *testing.T) func() { return clone(t, elsewhere) }, false},
 		"a loop device": {func(t *testing.T) func() {
-			device, err := LoopAttach(filepath.Join(target, "image"), true)
+			device, err := new(Loops).Attach(filepath.Join(target, "image"), true)
 			if err != nil {
 				t.Fatal(device, err)
 			}

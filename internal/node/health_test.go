@@ -25,7 +25,7 @@ func (w *world) onDisk(d *fakeDriver) (device string) {
 	image := filepath.Join(w.dir, "image")
 	w.must(nil, os.WriteFile(image, nil, 0o600))
 	w.must(nil, os.Truncate(image, 16<<20))
-	device, err := mount.LoopAttach(image, false)
+	device, err := new(mount.Loops).Attach(image, false)
 	w.must(nil, err)
 	w.t.Cleanup(func() { _ = mount.LoopDetach(image) })
 	w.t.Cleanup(w.detachAll)

@@ -72,15 +72,6 @@ func Listen(all []Address, r *Registry, ready []Check, log *slog.Logger) (*Serve
 	return s, nil
 }
 
-// Addresses returns where the server listens.
-func (s *Server) Addresses() []string {
-	var out []string
-	for _, l := range s.listeners {
-		out = append(out, l.Addr().String())
-	}
-	return out
-}
-
 // Close ends a server that does not serve.
 func (s *Server) Close() {
 	for _, l := range s.listeners {

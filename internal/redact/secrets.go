@@ -42,13 +42,6 @@ type generation struct {
 	short         [partSize]bool
 }
 
-// Of returns Secrets that hide the values of a Secret.
-func Of(data map[string]string) *Secrets {
-	s := &Secrets{}
-	s.AddData(data)
-	return s
-}
-
 // AddData adds the values of a Secret. It may be repeated.
 func (s *Secrets) AddData(data map[string]string) { s.Add(slices.Collect(maps.Values(data))...) }
 

@@ -91,6 +91,13 @@ func spellings() map[string]func(string) string {
 	return all
 }
 
+// hiding returns Secrets that hide the values of a Secret.
+func hiding(data map[string]string) *Secrets {
+	s := &Secrets{}
+	s.AddData(data)
+	return s
+}
+
 // shows says whether a text tells more of a secret than its being there: if
 // nothing of what was written is left beside the frame around it.
 func shows(got, written string) bool {
@@ -114,7 +121,7 @@ func TestSpellings(t *testing.T) {
 		"password": "hunter2!",
 	}
 	for kind, secret := range secrets {
-		s := Of(map[string]string{"k": secret})
+		s := hiding(map[string]string{"k": secret})
 		for name, spell := range spellings() {
 			written := spell(secret)
 			got := s.Hide("login failed: " + written + " (try again)")
@@ -141,7 +148,7 @@ func TestSpellings(t *testing.T) {
 // TestTwoSpellings: a secret that a text has in two spellings is hidden in both.
 func TestTwoSpellings(t *testing.T) {
 	const secret = "correct-horse-battery"
-	s, spell := Of(map[string]string{"k": secret}), spellings()
+	s, spell := hiding(map[string]string{"k": secret}), spellings()
 	names := []string{"plain", "hex", "base64", "bytes in Go", "every byte percent", "C"}
 	for _, first := range names {
 		for _, second := range names {
@@ -157,7 +164,7 @@ func TestTwoSpellings(t *testing.T) {
 
 // TestHide: what is hidden, and what is left so that a message can be understood.
 func TestHide(t *testing.T) {
-	s := Of(map[string]string{
+	s := hiding(map[string]string{
 		"user": "adm", "pin": "4711", "key": "a-longer-secret", "file": "{\n  \"id\": \"storage-key-1\",\n}\n", "empty": "",
 	})
 	const token = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl"
@@ -220,7 +227,7 @@ func TestAnyTextAnySecret(t *testing.T) {
 		for range 2 {
 			written = spell[rapid.SampledFrom(names).Draw(t, "spelling")](written)
 		}
-		s := Of(map[string]string{"k": secret})
+		s := hiding(map[string]string{"k": secret})
 		got := s.Hide(rapid.StringMatching(`[a-z=: ]{0,20}`).Draw(t, "before") + " " + written)
 		if !utf8.ValidString(got) || !strings.Contains(got, Hidden) || strings.Contains(got, written) ||
 			strings.Contains(got, secret) {
@@ -234,7 +241,7 @@ func FuzzHide(f *testing.F) {
 	f.Add("%4", "12345678")
 	f.Add("0x41 0x42 0x43 0x44 0x", "ABCD")
 	f.Fuzz(func(t *testing.T, text, secret string) {
-		s := Of(map[string]string{"k": secret})
+		s := hiding(map[string]string{"k": secret})
 		got := s.Hide(text)
 		if !utf8.ValidString(got) || len(got) > 3*MaxText+10 {
 			t.Fatalf("%q", got)

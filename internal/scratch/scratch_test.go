@@ -99,7 +99,7 @@ func TestLoopDevicesGo(t *testing.T) {
 	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, 1<<20)); err != nil {
 		t.Fatal(err)
 	}
-	device, err := mount.LoopAttach(file, false)
+	device, err := new(mount.Loops).Attach(file, false)
 	if err != nil {
 		t.Fatal(err)
 	}

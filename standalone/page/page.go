@@ -25,7 +25,6 @@ const (
 	idleLimit   = time.Minute
 	headerBytes = 16 << 10
 	mostConns   = 2 * mostTabs
-	goodbye     = time.Second
 )
 
 // Page is a page about a control plane.

@@ -102,14 +102,10 @@ func (r *resizer) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 		before.Status.Phase != after.Status.Phase,
 		before.Spec.Resources.Requests.Storage().Cmp(*after.Spec.Resources.Requests.Storage()) != 0,
 		before.Status.Capacity.Storage().Cmp(*after.Status.Capacity.Storage()) != 0,
-		state(before) != state(after) &&
-			(state(after) == corev1.PersistentVolumeClaimNodeResizeInfeasible || state(after) == ""):
+		resize.StateOf(before) != resize.StateOf(after) &&
+			(resize.StateOf(after) == corev1.PersistentVolumeClaimNodeResizeInfeasible || resize.StateOf(after) == ""):
 		r.enqueue(after)
 	}
-}
-
-func state(c *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
-	return c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
 }
 
 func (r *resizer) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
@@ -180,7 +176,7 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 
 // pause returns for how long a claim is left alone; another size or another state of it begins another pause.
 func (r *resizer) pause(c *corev1.PersistentVolumeClaim) time.Duration {
-	return r.refusals.Pause(c.UID, string(state(c))+" "+allocated(c), infeasiblePause)
+	return r.refusals.Pause(c.UID, string(resize.StateOf(c))+" "+allocated(c), infeasiblePause)
 }
 
 func allocated(c *corev1.PersistentVolumeClaim) string {

@@ -136,9 +136,16 @@ func TestRedact(t *testing.T) {
 		"two\nlines\twith\x00control\x1b[31m and \xff bytes",
 		strings.Repeat("long ", 1000),
 	} {
-		fmt.Fprintf(&shown, "%s\n", Redact(s, redact.Of(secrets)))
+		fmt.Fprintf(&shown, "%s\n", Redact(s, hiding(secrets)))
 	}
 	golden.Equal(t, "testdata/redacted.txt", shown.String())
+}
+
+// hiding returns what hides the values of a Secret.
+func hiding(data map[string]string) *redact.Secrets {
+	s := &redact.Secrets{}
+	s.AddData(data)
+	return s
 }
 
 // TestRedactForms: as programs show a secret that they were given.
@@ -151,7 +158,7 @@ func TestRedactForms(t *testing.T) {
 		"http://user:it%27s+50%25+of+s%26cret%2F%2B@host", "http://user:it%27s%2050%25%20of%20s&cret%2F+@host", wrapped,
 		strings.ReplaceAll(wrapped, "\n", " "),
 	} {
-		got := Redact(text, redact.Of(map[string]string{"password": secret, "key": long}))
+		got := Redact(text, hiding(map[string]string{"password": secret, "key": long}))
 		if !strings.Contains(got, redact.Hidden) || strings.Contains(got, "cret") || strings.Contains(got, wrapped[:20]) ||
 			strings.Contains(got, wrapped[80:100]) {
 			t.Errorf("%s", got)
@@ -164,7 +171,7 @@ func FuzzRedact(f *testing.F) {
 	f.Add("c2VjcmV0", "secret")
 	f.Fuzz(func(t *testing.T, text, secret string) {
 		got := Redact(text+" "+secret+" "+base64.StdEncoding.EncodeToString([]byte(secret)),
-			redact.Of(map[string]string{"k": secret}))
+			hiding(map[string]string{"k": secret}))
 		if len(got) > MaxMessage+len("...") || strings.ContainsAny(got, "\n\x00") {
 			t.Fatalf("%q is no message", got)
 		}

@@ -9,6 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -66,7 +67,7 @@ func Claim(f Facts) Plan {
 	c, v := f.Claim, f.Volume
 	s, target := c.Status.ModifyVolumeStatus, f.Target()
 	switch {
-	case !isBound(c, v):
+	case !cluster.BoundCSI(c, v):
 		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" is not bound to a CSI volume")
 	case s == nil && target == current(c):
 		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" has the attributes that it requests")
@@ -170,11 +171,6 @@ func isBegun(c *corev1.PersistentVolumeClaim) bool {
 
 func isModifying(k corev1.PersistentVolumeClaimCondition) bool {
 	return k.Type == corev1.PersistentVolumeClaimVolumeModifyingVolume
-}
-
-func isBound(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
-	return c.Status.Phase == corev1.ClaimBound && v != nil && v.Spec.CSI != nil && v.Spec.ClaimRef != nil &&
-		v.Spec.ClaimRef.UID == c.UID
 }
 
 func wish(c *corev1.PersistentVolumeClaim) string {

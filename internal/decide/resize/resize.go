@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -64,7 +65,7 @@ type Plan struct {
 // Claim decides about one claim.
 func Claim(f Facts) Plan {
 	c, v := f.Claim, f.Volume
-	if !isBound(c, v) {
+	if !cluster.BoundCSI(c, v) {
 		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" is not bound to a CSI volume")
 	}
 	have := c.Status.Capacity[corev1.ResourceStorage]
@@ -84,8 +85,8 @@ func bound(f Facts, have resource.Quantity) Plan {
 	switch {
 	case c.DeletionTimestamp != nil:
 		return nothing(volume.ReasonTerminating, "", "claim "+c.Name+" is being deleted")
-	case stateOf(c) == corev1.PersistentVolumeClaimNodeResizePending,
-		stateOf(c) == corev1.PersistentVolumeClaimNodeResizeInProgress:
+	case StateOf(c) == corev1.PersistentVolumeClaimNodeResizePending,
+		StateOf(c) == corev1.PersistentVolumeClaimNodeResizeInProgress:
 		return Plan{Because: Pending(f)}
 	case want.Cmp(have) <= 0:
 		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" has the size that it requests")
@@ -111,7 +112,7 @@ func nothing(r volume.Reason, next, message string) Plan {
 
 func infeasible(c *corev1.PersistentVolumeClaim) Plan {
 	reason := volume.ReasonFailedResize
-	if stateOf(c) == corev1.PersistentVolumeClaimNodeResizeInfeasible {
+	if StateOf(c) == corev1.PersistentVolumeClaimNodeResizeInfeasible {
 		reason = volume.ReasonFailedNodeResize
 	}
 	return nothing(reason, "user", "claim "+c.Name+" cannot have the size that it requests: "+problem(c))
@@ -121,7 +122,7 @@ func infeasible(c *corev1.PersistentVolumeClaim) Plan {
 // expand the filesystem, a new request changes nothing, because the volume is larger already.
 func IsInfeasible(c *corev1.PersistentVolumeClaim) bool {
 	want := c.Spec.Resources.Requests[corev1.ResourceStorage]
-	switch stateOf(c) {
+	switch StateOf(c) {
 	case corev1.PersistentVolumeClaimControllerResizeInfeasible:
 		return allocated(c).Cmp(want) == 0
 	case corev1.PersistentVolumeClaimNodeResizeInfeasible:
@@ -135,7 +136,7 @@ func problem(c *corev1.PersistentVolumeClaim) string {
 	if cause := Failure(c); cause != "" {
 		return cause
 	}
-	return string(stateOf(c))
+	return string(StateOf(c))
 }
 
 // Failure returns why the volume or its filesystem was not expanded; "" if no failure is known.
@@ -152,7 +153,7 @@ func Failure(c *corev1.PersistentVolumeClaim) string {
 func grow(f Facts, want resource.Quantity) Plan {
 	c, v := f.Claim, f.Volume
 	size := v.Spec.Capacity[corev1.ResourceStorage]
-	began := stateOf(c) == corev1.PersistentVolumeClaimControllerResizeInProgress
+	began := StateOf(c) == corev1.PersistentVolumeClaimControllerResizeInProgress
 	if began && !f.Refused && allocated(c).Cmp(size) > 0 {
 		// The volume may have this size already: a request that changed
 		// meanwhile, and may be smaller, comes after it.
@@ -226,12 +227,8 @@ func enlarged(v *corev1.PersistentVolume, size resource.Quantity, nodeExpands bo
 	return out
 }
 
-func isBound(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
-	return c.Status.Phase == corev1.ClaimBound && v != nil && v.Spec.CSI != nil && v.Spec.ClaimRef != nil &&
-		v.Spec.ClaimRef.UID == c.UID
-}
-
-func stateOf(c *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
+// StateOf returns how far a resize of a claim is; "" if there is none.
+func StateOf(c *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
 	return c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
 }
 

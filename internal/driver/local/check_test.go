@@ -144,7 +144,7 @@ func TestHeldDevice(t *testing.T) {
 	w := newWorld(t)
 	d := w.written()
 	w.ok(d.attach())
-	device, err := mount.LoopAttach(d.image(), false)
+	device, err := new(mount.Loops).Attach(d.image(), false)
 	w.ok(err)
 	other, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	w.ok(err)

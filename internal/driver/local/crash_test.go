@@ -71,7 +71,7 @@ func TestHalfDone(t *testing.T) {
 	d := w.create("v", 32*mib, "ext4", nil)
 	image := filepath.Join(w.pool, "volumes", d.id, "disk.img")
 	attached := func() string {
-		device, err := mount.LoopAttach(image, false)
+		device, err := new(mount.Loops).Attach(image, false)
 		w.ok(err)
 		return device
 	}
@@ -142,7 +142,7 @@ func TestUnfinishedFilesystem(t *testing.T) {
 			image := filepath.Join(w.pool, "volumes", d.id, "disk.img")
 			left(w, image)
 			w.ok(os.WriteFile(filepath.Dir(image)+"/formatting", nil, 0o600))
-			device, err := mount.LoopAttach(image, false)
+			device, err := new(mount.Loops).Attach(image, false)
 			w.ok(err)
 			clone := w.create("clone", 32*mib, "ext4", fromVolume(d.id))
 			clone.use()

@@ -303,7 +303,7 @@ func TestWriteProtectionOfAnEarlierUser(t *testing.T) {
 	for _, fsType := range []string{"ext4", "block"} {
 		w := newWorld(t)
 		d := w.create("v", 16*mib, fsType, nil)
-		device, err := mount.LoopAttach(d.image(), false)
+		device, err := new(mount.Loops).Attach(d.image(), false)
 		w.ok(err)
 		w.ok(setReadOnly(device, true))
 		d.use()

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
@@ -62,7 +61,7 @@ func aboutNode(w why.Walk, n *corev1.Node) chain.Chain {
 			fmt.Sprintf("volumes: %d attached, %d in use", len(n.Status.VolumesAttached), len(n.Status.VolumesInUse)), "")
 	}
 	links := append([]chain.Link{l}, registered(w, n)...)
-	if l, unknown := warned(w, subject, n, volume.ReasonMountUnknown, "user"); unknown {
+	if l, unknown := w.Failed(subject, n, volume.ReasonMountUnknown, "user"); unknown {
 		links = append(links, l)
 	}
 	return chain.Chain{Subject: subject, Links: links}
@@ -76,7 +75,7 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 		if len(refused(node)) > 0 {
 			return nil // it is told with them
 		}
-		if l, ok := warned(w, "csinode/"+node.Name, node, volume.ReasonRegistrationRefused, "user"); ok {
+		if l, ok := w.Failed("csinode/"+node.Name, node, volume.ReasonRegistrationRefused, "user"); ok {
 			return []chain.Link{l}
 		}
 		if node.Status.NodeInfo.KubeletVersion != "" {
@@ -134,12 +133,6 @@ func unusable(n *corev1.Node) []chain.Link {
 func refused(n *corev1.Node) []chain.Link {
 	other := func(l chain.Link) bool { return l.Because.Reason != volume.ReasonRegistrationRefused }
 	return slices.DeleteFunc(unusable(n), other)
-}
-
-// warned tells of the newest warning about an object with a reason; repeats is who tries again.
-func warned(w why.Walk, subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
-	c, ok := w.Warnings.Condition(about, reason, repeats)
-	return chain.Tell(subject, c), ok
 }
 
 // claimChain explains a claim that was found.

@@ -193,7 +193,7 @@ func (f facts) cannot(s note.Driver, a *storagev1.VolumeAttachment, told volume.
 // unwanted tells of an attachment that no Pod wants.
 func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volume.Condition) chain.Link {
 	if told.Reason == volume.ReasonStillMounted {
-		if l, ok := f.failed(subject, a, volume.ReasonFailedUnmount, told.Next); ok {
+		if l, ok := f.Failed(subject, a, volume.ReasonFailedUnmount, told.Next); ok {
 			return l
 		}
 		if _, down := f.NodeDown(a.Spec.NodeName); down {

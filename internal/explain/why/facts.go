@@ -66,8 +66,8 @@ func (f facts) told() []*corev1.Pod {
 	return out
 }
 
-// failed returns the link of the newest warning about the object.
-func (w Walk) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
+// Failed returns the link of the newest warning about the object.
+func (w Walk) Failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
 	c, ok := w.Warnings.Condition(about, reason, repeats)
 	return chain.Tell(subject, c), ok
 }

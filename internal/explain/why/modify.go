@@ -13,7 +13,7 @@ func (f facts) modify() []chain.Link {
 		return nil
 	}
 	subject := "attributes/" + f.ClaimName
-	if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedModify, c.Next); ok && modify.Failure(f.Claim) == "" {
+	if l, ok := f.Failed(subject, f.Claim, volume.ReasonFailedModify, c.Next); ok && modify.Failure(f.Claim) == "" {
 		return []chain.Link{l}
 	}
 	if b, away := f.Uncalled(f.source(), f.servedOn()); away && !c.Stuck {

@@ -39,7 +39,7 @@ func (w Walk) mounted(p *corev1.Pod) chain.Link {
 		return l
 	}
 	if p.DeletionTimestamp != nil {
-		if l, ok := w.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
+		if l, ok := w.Failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
 			return chain.New(subject, chain.Problem, l.Because.Reason, chain.OnNode(node, l.Because.Message), l.Because.Next)
 		}
 		if c := w.condition(p); c.State == chain.Waiting && c.Because.Reason == volume.ReasonMounting &&

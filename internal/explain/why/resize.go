@@ -31,13 +31,13 @@ func (f facts) resize() []chain.Link {
 func (f facts) failedResize(subject string, c volume.Condition) (chain.Link, bool) {
 	switch {
 	case c.Stuck && resize.Failure(f.Claim) == "":
-		return f.failed(subject, f.Claim, c.Reason, c.Next)
+		return f.Failed(subject, f.Claim, c.Reason, c.Next)
 	case c.Reason == volume.ReasonNodeResizePending:
-		return f.failed(subject, f.Claim, volume.ReasonFailedNodeResize, c.Next)
+		return f.Failed(subject, f.Claim, volume.ReasonFailedNodeResize, c.Next)
 	case c.Reason != volume.ReasonResizing:
 		return chain.Link{}, false
 	}
-	if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedResize, c.Next); ok {
+	if l, ok := f.Failed(subject, f.Claim, volume.ReasonFailedResize, c.Next); ok {
 		return l, true
 	}
 	b, away := f.Uncalled(f.source(), f.servedOn())

@@ -28,7 +28,7 @@ func loopDevice(t *testing.T, size int64) (device, file string) {
 	if err := os.Truncate(file, size); err != nil {
 		t.Fatal(err)
 	}
-	device, err := mount.LoopAttach(file, false)
+	device, err := new(mount.Loops).Attach(file, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -156,7 +156,7 @@ func (d *Driver) show(r *csipb.NodePublishVolumeRequest) error {
 	image := d.image(r.GetVolumeId())
 	device, err := mount.LoopFind(image)
 	if err != nil || device == "" {
-		if device, err = mount.LoopAttach(image, false); err != nil {
+		if device, err = new(mount.Loops).Attach(image, false); err != nil {
 			return err
 		}
 	}
