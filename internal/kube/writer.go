@@ -221,3 +221,8 @@ func IgnoreNotFound(err error) error {
 	}
 	return err
 }
+
+// RefusedForGood says whether the API server has refused a request, and will refuse it again: it had no effect.
+func RefusedForGood(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
+}

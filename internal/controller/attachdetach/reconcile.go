@@ -11,6 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/kube"
 )
 
 func (c *attachDetach) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
@@ -194,6 +195,5 @@ func (c *attachDetach) attach(ctx context.Context, name string) error {
 
 // refused says whether an error means that the request had no effect and will have none.
 func refused(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) ||
-		apierrors.IsNotFound(err)
+	return kube.RefusedForGood(err) || apierrors.IsNotFound(err)
 }

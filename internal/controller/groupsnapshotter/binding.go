@@ -6,7 +6,6 @@ import (
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -116,7 +115,7 @@ func (c *binding) stepGroup(ctx context.Context, key controller.Key, absent bool
 
 // refusal decides about a write that the API server has refused for good; refused is false for any other answer.
 func refusal(f groupsnapshot.Facts, p groupsnapshot.Plan, err error) (then groupsnapshot.Plan, refused bool) {
-	if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) && !apierrors.IsBadRequest(err) {
+	if !kube.RefusedForGood(err) {
 		return then, false
 	}
 	switch p.Step {

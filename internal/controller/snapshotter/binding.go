@@ -7,7 +7,6 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -111,7 +110,7 @@ func (c *binding) stepSnapshot(ctx context.Context, key controller.Key, absent b
 
 // refusal decides about a write that the API server has refused for good; refused is false for any other answer.
 func refusal(f snapshot.Facts, p snapshot.Plan, err error) (then snapshot.Plan, refused bool) {
-	if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) && !apierrors.IsBadRequest(err) {
+	if !kube.RefusedForGood(err) {
 		return then, false
 	}
 	switch {

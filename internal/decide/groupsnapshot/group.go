@@ -200,7 +200,7 @@ func copied(
 func (f Facts) failed(r volume.Reason, next, message string) Plan {
 	g := f.Group
 	p := Plan{Because: because(r, next, message), Warn: true}
-	if g.Status != nil && g.Status.Error != nil && ptr.Deref(g.Status.Error.Message, "") == message && !IsReady(g) {
+	if ErrorOf(g) == message && !IsReady(g) {
 		return p
 	}
 	p.Step, p.Tell, p.Group = WriteStatus, true, g.DeepCopy()

@@ -155,6 +155,14 @@ func isOf(c *groupv1.VolumeGroupSnapshotContent, g *groupv1.VolumeGroupSnapshot)
 	return c != nil && pointsTo(c, g) && c.Spec.VolumeGroupSnapshotRef.UID == g.UID
 }
 
+// ErrorOf returns the error in the status of a group, or "".
+func ErrorOf(g *groupv1.VolumeGroupSnapshot) string {
+	if g.Status == nil || g.Status.Error == nil {
+		return ""
+	}
+	return ptr.Deref(g.Status.Error.Message, "")
+}
+
 // problemOf returns the error in the status of a content.
 func problemOf(c *groupv1.VolumeGroupSnapshotContent) string {
 	if c.Status == nil || c.Status.Error == nil {

@@ -154,8 +154,8 @@ func IsReady(s *snapshotv1.VolumeSnapshot) bool {
 	return s.Status != nil && ptr.Deref(s.Status.ReadyToUse, false)
 }
 
-// errorOf returns the error in the status of a snapshot.
-func errorOf(s *snapshotv1.VolumeSnapshot) string {
+// ErrorOf returns the error in the status of a snapshot, or "".
+func ErrorOf(s *snapshotv1.VolumeSnapshot) string {
 	if s.Status == nil || s.Status.Error == nil {
 		return ""
 	}

@@ -224,7 +224,7 @@ func copied(
 func failed(f Facts, r volume.Reason, next, message string) Plan {
 	s := f.Snapshot
 	p := Plan{Because: because(r, next, message), Warn: true}
-	if errorOf(s) == message && !IsReady(s) {
+	if ErrorOf(s) == message && !IsReady(s) {
 		return p
 	}
 	p.Step, p.Tell, p.Snapshot = WriteStatus, true, s.DeepCopy()

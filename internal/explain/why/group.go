@@ -3,7 +3,6 @@ package why
 import (
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/groupsnapshot"
@@ -34,7 +33,7 @@ func (w Walk) group(subject string, g *groupv1.VolumeGroupSnapshot) chain.Link {
 	plan := decide.Group(f)
 	is, b := chain.Waiting, plan.Because
 	switch {
-	case plan.Warn, groupProblem(g) != "", f.Content != nil && f.Content.Status != nil && f.Content.Status.Error != nil:
+	case plan.Warn, decide.ErrorOf(g) != "", f.Content != nil && f.Content.Status != nil && f.Content.Status.Error != nil:
 		is = chain.Problem
 	case plan.Step == decide.Nothing && b.Reason == volume.ReasonGroupReady:
 		is = chain.OK
@@ -44,18 +43,10 @@ func (w Walk) group(subject string, g *groupv1.VolumeGroupSnapshot) chain.Link {
 	return chain.New(subject, is, b.Reason, b.Message, b.Next)
 }
 
-// groupProblem is the error that a group tells, or "".
-func groupProblem(g *groupv1.VolumeGroupSnapshot) string {
-	if g.Status == nil || g.Status.Error == nil {
-		return ""
-	}
-	return ptr.Deref(g.Status.Error.Message, "")
-}
-
 // reportedGroup is what a group tells by itself, to somebody who may not read contents.
 func reportedGroup(subject string, g *groupv1.VolumeGroupSnapshot) chain.Link {
 	const controller = "group-snapshot-controller"
-	failed := groupProblem(g)
+	failed := decide.ErrorOf(g)
 	switch {
 	case g.DeletionTimestamp != nil:
 		return chain.New(subject, chain.Waiting, volume.ReasonTerminating, "the group snapshot is being deleted", controller)

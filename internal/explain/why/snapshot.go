@@ -3,7 +3,6 @@ package why
 import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/snapshot"
@@ -38,7 +37,7 @@ func (w Walk) snapshot(subject string, s *snapshotv1.VolumeSnapshot) chain.Link 
 	plan := decide.Snapshot(f)
 	is, b := chain.Waiting, plan.Because
 	switch {
-	case plan.Warn, problemOf(s) != "", f.Content != nil && f.Content.Status != nil && f.Content.Status.Error != nil:
+	case plan.Warn, decide.ErrorOf(s) != "", f.Content != nil && f.Content.Status != nil && f.Content.Status.Error != nil:
 		is = chain.Problem
 	case plan.Step == decide.Nothing && b.Reason == volume.ReasonSnapshotReady:
 		is = chain.OK
@@ -48,18 +47,10 @@ func (w Walk) snapshot(subject string, s *snapshotv1.VolumeSnapshot) chain.Link 
 	return chain.New(subject, is, b.Reason, b.Message, b.Next)
 }
 
-// problemOf is the error that a snapshot tells, or "".
-func problemOf(s *snapshotv1.VolumeSnapshot) string {
-	if s.Status == nil || s.Status.Error == nil {
-		return ""
-	}
-	return ptr.Deref(s.Status.Error.Message, "")
-}
-
 // reported is what a snapshot tells by itself.
 func reported(subject string, s *snapshotv1.VolumeSnapshot) chain.Link {
 	const controller = "snapshot-controller"
-	failed := problemOf(s)
+	failed := decide.ErrorOf(s)
 	switch {
 	case s.DeletionTimestamp != nil:
 		return chain.New(subject, chain.Waiting, volume.ReasonTerminating, "the snapshot is being deleted", controller)
