@@ -36,7 +36,8 @@ const followPause = time.Second
 // deletes or takes its lease.
 type observer struct {
 	WatchedLock
-	// news receives when the lease can be acquired, or, while this process holds it, when it does not say so.
+	// news receives a value when this process has to act: the lease can be acquired, or this process held it, and now the
+	// lease is gone or names another holder.
 	news chan struct{}
 
 	mu sync.Mutex

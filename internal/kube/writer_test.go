@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -123,5 +125,26 @@ func TestEnsureCannotLook(t *testing.T) {
 	if got != nil || made || err == nil || apierrors.IsForbidden(err) ||
 		!strings.Contains(err.Error(), "look at volume v: ") {
 		t.Errorf("what is there and cannot be looked at is %v, %v, %v", got, made, err)
+	}
+}
+
+func TestRefusedForGood(t *testing.T) {
+	t.Parallel()
+	kind, resource := schema.GroupKind{Kind: "Pod"}, schema.GroupResource{Resource: "pods"}
+	for err, want := range map[error]bool{
+		apierrors.NewInvalid(kind, "p", nil):                            true,
+		fmt.Errorf("x: %w", apierrors.NewForbidden(resource, "p", nil)): true,
+		apierrors.NewBadRequest("no"):                                   true,
+		apierrors.NewNotFound(resource, "p"):                            false,
+		apierrors.NewConflict(resource, "p", nil):                       false,
+		apierrors.NewTooManyRequests("later", 1):                        false,
+		errors.New("connection refused"):                                false,
+	} {
+		if got := RefusedForGood(err); got != want {
+			t.Errorf("%v is refused for good: %v", err, got)
+		}
+	}
+	if RefusedForGood(nil) {
+		t.Error("a request that was not refused")
 	}
 }

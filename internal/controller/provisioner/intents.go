@@ -83,7 +83,8 @@ type intents struct {
 // driverLog is the log of one driver.
 type driverLog struct {
 	*kube.IntentLog
-	// held says that no other process writes the log. What it has had is known longer, so that somebody tells of it.
+	// held says that this process calls the driver, so that it writes the log and no other process does. When that ends,
+	// the log stays here to be read: what is open in it is still explained to users.
 	held bool
 }
 

@@ -61,7 +61,7 @@ func New(env controller.Env, drivers *csi.Set, o snapshot.Options) *controller.C
 	return contents.New(loop, Declaration(), workers, places)
 }
 
-// matters is what of a content its driver is to be asked for.
+// matters are the fields of a content that decide what its driver is asked for: a change of one is a reason to ask.
 type matters struct {
 	uid, ref                                       types.UID
 	deleted                                        bool

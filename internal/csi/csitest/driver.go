@@ -188,7 +188,7 @@ func (d *Driver) Restart() {
 	d.serve()
 }
 
-// Dial returns the driver as those know it who call it, until the test ends.
+// Dial connects to the driver as its callers do. The connection is closed when the test ends.
 func (d *Driver) Dial(opts ...csi.Option) *csi.Driver {
 	d.t.Helper()
 	if d.Socket == "" {

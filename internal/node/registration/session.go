@@ -114,7 +114,7 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// refuse tells why the driver is not registered. One that has not said its name is called as its socket is.
+// refuse reports why the driver is not registered. A driver that has not told its name yet is named after its socket.
 func (s *session) refuse(ctx context.Context, err error) {
 	name := s.name
 	if name == "" {
