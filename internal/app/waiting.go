@@ -116,12 +116,13 @@ func causeOf(r volume.Reason, known map[string]bool) string {
 	return cause
 }
 
-// measureHeartbeats tells when each node was heard of last.
+// measureHeartbeats tells when each node was heard of last. The Lease of a node that is gone may stay for a while, and
+// nobody waits for its heartbeat.
 func measureHeartbeats(r *observe.Registry, caches *kube.Caches) {
-	leases := caches.NodeLeases()
+	leases, nodes := caches.NodeLeases(), caches.Nodes()
 	r.Gauge(observe.Heartbeat, func(set observe.Set) {
 		for _, l := range leases.List() {
-			if l.Spec.RenewTime != nil {
+			if _, ok := nodes.Get(l.Name); ok && l.Spec.RenewTime != nil {
 				set(float64(l.Spec.RenewTime.UnixMicro())/1e6, l.Name)
 			}
 		}

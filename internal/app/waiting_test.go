@@ -6,12 +6,17 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/observe"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -63,5 +68,28 @@ func TestCausesAreBounded(t *testing.T) {
 	}
 	if got := causeOf("Cause7", known); got != "Cause7" {
 		t.Errorf("a known cause is told as %s", got)
+	}
+}
+
+// TestHeartbeatsAreOfNodes: the Lease of a node that is gone tells nothing any more.
+func TestHeartbeatsAreOfNodes(t *testing.T) {
+	var all []runtime.Object
+	for _, name := range []string{"n1", "n2", "silent"} {
+		all = append(all, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	for i, name := range []string{"n1", "gone", "n2"} {
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: name}}
+		lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Unix(int64(i), 0)))
+		all = append(all, lease)
+	}
+	caches, r := kube.NewCaches(fake.NewClientset(all...)), observe.New("")
+	measureHeartbeats(r, caches)
+	if err := caches.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	r.Values(observe.Heartbeat, func(value float64, labels ...string) { got[labels[0]] = value })
+	if want := map[string]float64{"n1": 0, "n2": 2}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -20,7 +20,7 @@ func Writes() []kube.Access {
 			Shared("says that it is there; nodelife says so of a silent one", kube.Condition(corev1.NodeReady)),
 		kube.Write("storage.k8s.io", "csinodes", "create", "update", "delete").Only("spec.drivers"),
 		kube.Write("storage.k8s.io", "csinodes/status", "update").Only("status.storageHealth"),
-		kube.Write("coordination.k8s.io", "leases", "create", "update").Only("spec"),
+		kube.Write("coordination.k8s.io", "leases", "create", "update").Only("spec", "metadata.ownerReferences"),
 		kube.Write("", "pods/status", "patch").Only(kube.Condition(volume.ConditionVolumesMounted),
 			kube.Condition(volume.ConditionVolumesHealthy), kube.Annotation(volume.AnnNextMounted),
 			kube.Annotation(volume.AnnCalledAt),

@@ -37,7 +37,8 @@ func (o *object) heartbeat(ctx context.Context, retryMin time.Duration) {
 	}
 }
 
-// renew writes the time into the Lease, and creates it if needed.
+// renew writes the time into the Lease, and creates it if needed. The Lease belongs to the Node, as a kubelet's does;
+// otherwise it would stay when the Node is gone, also one that was made without an owner or for an earlier Node.
 func (o *object) renew(ctx context.Context) error {
 	leases := o.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	lease, err := leases.Get(ctx, o.name, metav1.GetOptions{})
@@ -49,6 +50,9 @@ func (o *object) renew(ctx context.Context) error {
 	}
 	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = &o.name, ptr.To[int32](leaseSeconds)
 	lease.Spec.RenewTime = ptr.To(metav1.NowMicro())
+	if owner := o.owner.Load(); owner != nil {
+		lease.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
 	if missing {
 		_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
 	} else {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +46,9 @@ type object struct {
 	// controlPlane is the agent's option.
 	controlPlane bool
 	log          *slog.Logger
+
+	// owner is the Node as it was written last, which its Lease belongs to; nil before it was written.
+	owner atomic.Pointer[metav1.OwnerReference]
 
 	// mu serialises the changes of drivers.
 	mu sync.Mutex
@@ -90,6 +94,7 @@ func (o *object) ensure(ctx context.Context) (*corev1.Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write status of node %s: %w", o.name, err)
 	}
+	o.owner.Store(ptr.To(ownerOf(node)))
 	if err := o.csiNode(ctx, node, nil); err != nil {
 		return nil, err
 	}
@@ -331,13 +336,18 @@ func (o *object) csiNode(
 func newCSINode(
 	node *corev1.Node, change func([]storagev1.CSINodeDriver) []storagev1.CSINodeDriver,
 ) *storagev1.CSINode {
-	c := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{{
-		APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID,
-	}}}}
+	c := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{
+		Name: node.Name, OwnerReferences: []metav1.OwnerReference{ownerOf(node)},
+	}}
 	if change != nil {
 		c.Spec.Drivers = change(nil)
 	}
 	return c
+}
+
+// ownerOf returns what has the garbage collector take an object when the Node is gone.
+func ownerOf(node *corev1.Node) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
 }
 
 func conflicting(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
