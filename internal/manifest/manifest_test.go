@@ -71,7 +71,7 @@ func TestShapes(t *testing.T) {
 			"--service-account-token-in-secrets", "--prevent-pod-scheduling-if-missing",
 		},
 		"beside":      {"--without-csidriver", "--without-nodes", "--max-unavailable=0"},
-		"statefulset": {"--shape=statefulset", "--controllers=provisioner", "--secrets=*"},
+		"statefulset": {"--shape=statefulset", "--controllers=provisioner", "--secrets=*", "--metrics-port=8080"},
 		"daemonset":   {"--shape=daemonset"},
 	} {
 		t.Run(shape, func(t *testing.T) {
@@ -126,6 +126,8 @@ func TestRefusals(t *testing.T) {
 		{[]string{"--toleration=a:Never"}, "with the effect"},
 		{[]string{"--secrets=login"}, "use NAMESPACE/NAME"},
 		{[]string{"--secrets=*,a/b"}, "or * alone"},
+		{[]string{"--metrics-port=80", "--controllers-args=--leader-election=false"}, "the kubelet probes"},
+		{[]string{"--metrics-port=80", "--controllers-args=--http-endpoint=:81"}, "the kubelet probes"},
 	} {
 		if out, err := printed(t, c.flags...); out != "" || !strings.Contains(err, c.want) {
 			t.Errorf("%v: says %q, want %q; printed %d bytes", c.flags, err, c.want, len(out))

@@ -205,8 +205,23 @@ func (o Options) controllers() corev1.Container {
 	}
 	if o.MetricsPort != 0 {
 		c.Ports = []corev1.ContainerPort{{Name: "metrics", ContainerPort: o.MetricsPort, Protocol: corev1.ProtocolTCP}}
+		c.ReadinessProbe, c.LivenessProbe = o.probes()
 	}
 	return c
+}
+
+// probes returns what the kubelet asks the controllers, where they serve anything. A driver that does not answer makes
+// them not ready, so that an update goes no further, but they are not restarted for it.
+func (o Options) probes() (readiness, liveness *corev1.Probe) {
+	lives := "/livez"
+	if o.Elects() {
+		lives = "/healthz/leader-election"
+	}
+	return &corev1.Probe{ProbeHandler: health("/readyz", o.MetricsPort), PeriodSeconds: 10, TimeoutSeconds: 5},
+		&corev1.Probe{
+			ProbeHandler: health(lives, o.MetricsPort), InitialDelaySeconds: 10, PeriodSeconds: 20, TimeoutSeconds: 10,
+			FailureThreshold: 3,
+		}
 }
 
 // liveness returns the container that tells the kubelet whether the driver lives, if it is asked.

@@ -69,6 +69,11 @@ func (o Options) shapeFaults() []fault {
 			alone && !(o.Controller.empty() && len(o.Node.Args) == 0),
 			"a DaemonSet for everything has one container of the driver: its arguments are the same",
 		},
+		{
+			o.MetricsPort != 0 && slices.ContainsFunc(o.ControllerArgs, setsWhatIsProbed),
+			"the kubelet probes the controllers at the port of metrics, as the shape has them elect a leader: they cannot " +
+				"have the arguments --http-endpoint and --leader-election",
+		},
 		{o.NodeDeployment && !alone, "controllers that work on each node for its volumes need a DaemonSet for everything"},
 		{
 			o.NodeDeployment && slices.Contains(o.Controllers, "snapshot-controller"),
@@ -76,6 +81,12 @@ func (o Options) shapeFaults() []fault {
 		},
 		{alone && o.WithoutNodes, "a DaemonSet for everything is what runs on the nodes: it cannot be left out"},
 	}
+}
+
+// setsWhatIsProbed says whether an argument of the controllers changes what answers the kubelet.
+func setsWhatIsProbed(arg string) bool {
+	name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+	return name == "http-endpoint" || name == "leader-election"
 }
 
 // empty says that nothing is added to the driver's container.

@@ -215,6 +215,7 @@ func TestRefusedValues(t *testing.T) {
 		{"shape=daemonset,node.driver.args={a}", "must be empty"},
 		{"serviceAccount.create=false", "name the accounts"},
 		{"prometheus.podMonitor.enabled=true", "needs metrics.enabled"},
+		{"metrics.enabled=true,controller.extraArgs={--leader-election=false}", "must not have"},
 	} {
 		out, complaints, err := helm(t, "template", "release", committed, "--values="+least, "--set="+c.set)
 		if err == nil || out != "" || !strings.Contains(complaints, c.want) {
