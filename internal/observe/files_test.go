@@ -22,8 +22,8 @@ const repository = "../.."
 func expressions(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, r := range rules(t) {
-		out[r.Alert] = r.Expr
+	for i, r := range rules(t) {
+		out[fmt.Sprint(r.Alert, " ", i)] = r.Expr
 	}
 	var board struct {
 		Panels []struct {

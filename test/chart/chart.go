@@ -10,11 +10,13 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 
 	"volplane.dev/volplane/internal/manifest"
+	"volplane.dev/volplane/internal/observe"
 )
 
 // files are the parts of the chart that are no objects of the manifests.
@@ -177,7 +179,7 @@ func addDefinitions(root string, out map[string][]byte) error {
 	return nil
 }
 
-// addRules adds the alerts that the repository has for Prometheus.
+// addRules adds the alerts that the repository has for Prometheus, as far as they can fire in a cluster.
 func addRules(root string, out map[string][]byte) error {
 	content, err := os.ReadFile(filepath.Join(root, "deploy", "prometheus", "volplane.rules.yaml"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -187,8 +189,27 @@ func addRules(root string, out map[string][]byte) error {
 	if err != nil {
 		return fmt.Errorf("read the alerts: %w", err)
 	}
-	out["prometheus/volplane.rules.yaml"] = content
+	out["prometheus/volplane.rules.yaml"] = clusterRules(content)
 	return nil
+}
+
+// clusterRules returns a rule file without the alerts about what volplaned alone serves, which no cluster has.
+func clusterRules(file []byte) []byte {
+	const begin = "      - alert: "
+	var plane []string
+	for _, f := range observe.Families() {
+		if f.From == observe.FromPlane {
+			plane = append(plane, f.Name)
+		}
+	}
+	names := regexp.MustCompile(`\b(` + strings.Join(plane, "|") + `)\b`)
+	head, rest, _ := strings.Cut(string(file), begin)
+	for rule := range strings.SplitSeq(rest, begin) {
+		if !names.MatchString(rule) {
+			head += begin + rule
+		}
+	}
+	return []byte(head)
 }
 
 // schemaOf returns the JSON schema for values like the default ones: each has the type of its default, and there are no
