@@ -26,6 +26,8 @@ type about struct {
 	Commands []string
 	// Untold says why the life is not told as a whole; "" if it is.
 	Untold string
+	// failed says that it is because something could not be read.
+	failed bool
 }
 
 // fact is one thing that is known of an object.
@@ -48,7 +50,7 @@ func (g glance) about(ctx context.Context, p Plane, o object) about {
 	for _, r := range related[1:] {
 		v.Facts = append(v.Facts, fact{"Related", g.to(r)})
 	}
-	v.Life, v.Untold = p.life(ctx, related)
+	v.Life, v.Untold, v.failed = p.life(ctx, related)
 	return v
 }
 

@@ -78,8 +78,8 @@ func (g glance) related(o object) []object {
 }
 
 // life reads what happened to objects, the newest last, as far as they and their events tell. It returns why not all is
-// told, or "".
-func (p Plane) life(ctx context.Context, all []object) ([]moment, string) {
+// told, or "", and whether that is because something could not be read.
+func (p Plane) life(ctx context.Context, all []object) ([]moment, string, bool) {
 	ctx, cancel := context.WithTimeout(ctx, lifeTime)
 	defer cancel()
 	var out []moment
@@ -105,7 +105,7 @@ func (p Plane) life(ctx context.Context, all []object) ([]moment, string) {
 	if failed != nil {
 		untold = clean("Not all could be read: " + failed.Error())
 	}
-	return out, untold
+	return out, untold, failed != nil
 }
 
 // read returns an object as a whole; nil if it does not exist or its kind is not part of a volume's life.

@@ -59,7 +59,7 @@ func TestLife(t *testing.T) {
 	g := glance{s, "./"}
 	var b strings.Builder
 	for _, o := range []object{{"pvc", "ns", "data"}, {"pv", "", "pv"}, {"pod", "ns", "web"}} {
-		life, untold := plane.life(t.Context(), g.related(o))
+		life, untold, _ := plane.life(t.Context(), g.related(o))
 		fmt.Fprintf(&b, "%s %s\n", o.subject(), untold)
 		for _, m := range life {
 			fmt.Fprintf(&b, "  %s  %-22s %s  [%s, %v]\n", m.At, m.Subject, m.What, m.By, m.Warning)

@@ -23,7 +23,8 @@ const (
 	// shortest is the shortest pause between two renderings, and busy how many times as long as a rendering it is at
 	// least: a plane where much happens spends no more than a fifth of a core on its page.
 	shortest, busy = 250 * time.Millisecond, 4
-	// tick is the pause when the time alone changes what is shown, and idle the same as busy then.
+	// tick is the pause until it is looked whether the time alone, or this host, changes what is shown, and idle the same
+	// as busy then.
 	tick, idle = 10 * time.Second, 200
 	// beat is how often a stream without news says that it lives.
 	beat = 15 * time.Second
@@ -127,7 +128,7 @@ func (l *live) leave(o *topic, told chan struct{}) {
 // better than to wait; the page says of when it is.
 func (l *live) look(ctx context.Context) (*sight, error) {
 	s := l.last()
-	if s != nil && s.isGood() {
+	if s != nil && s.isGood(l.plane.Plane) {
 		return s, nil
 	}
 	type answer struct {
@@ -159,7 +160,7 @@ func (l *live) look(ctx context.Context) (*sight, error) {
 func (l *live) renew(ctx context.Context, old *sight) (*sight, error) {
 	l.one.Lock()
 	defer l.one.Unlock()
-	if newer := l.last(); newer != nil && newer != old && newer.isGood() {
+	if newer := l.last(); newer != nil && newer != old && newer.isGood(l.plane.Plane) {
 		return newer, nil
 	}
 	return l.see(ctx)
@@ -201,46 +202,54 @@ func (l *live) follow(ctx context.Context, fresh <-chan struct{}) {
 	go watchReports(ctx, l.plane.Client, reported)
 	for ctx.Err() == nil {
 		began := time.Now()
-		changed, lively, err := l.render(ctx)
+		s, again, err := l.render(ctx)
 		if err != nil && ctx.Err() == nil {
 			l.log.Warn("the page is not up to date", "err", err)
 		}
 		took := time.Since(began)
 		wait(ctx, max(shortest, busy*took))
-		late := time.NewTimer(max(tick, idle*took))
-		if !lively && err == nil {
-			late.Stop()
+		var changed <-chan struct{}
+		if s != nil {
+			changed = s.changed
 		}
-		select {
-		case <-ctx.Done():
-		case <-changed:
-		case <-reported:
-		case <-fresh:
-		case <-late.C:
+		late := time.NewTicker(max(tick, idle*took))
+		for over := false; !over; {
+			over = true
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			case <-reported:
+			case <-fresh:
+			case <-late.C:
+				over = again || s.moved(l.plane.Plane)
+			}
 		}
 		late.Stop()
 	}
 }
 
-// render renders all topics, and says by what change they end, and whether by time alone.
-func (l *live) render(ctx context.Context) (changed <-chan struct{}, lively bool, err error) {
+// render looks anew and renders all topics. It says whether to do so again although nothing changes: because of an
+// error, because not all could be read, or because what is seen changes by time alone.
+func (l *live) render(ctx context.Context) (s *sight, again bool, err error) {
 	l.one.Lock()
-	s, err := l.see(ctx)
+	s, err = l.see(ctx)
 	l.one.Unlock()
 	if err != nil {
-		return nil, false, err
+		return nil, true, err
 	}
 	l.mu.Lock()
 	all := slices.Collect(maps.Values(l.topics))
 	l.mu.Unlock()
+	again = s.lively()
 	for _, o := range all {
 		r, err := s.page(ctx, l.plane, o.target)
 		if err != nil {
-			return s.changed, false, err
+			return s, true, err
 		}
+		again = again || r.partial
 		l.publish(o, r)
 	}
-	return s.changed, s.lively(), nil
+	return s, again, nil
 }
 
 // publish tells the tabs of a topic of a rendering, unless they have it.

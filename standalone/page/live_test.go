@@ -4,15 +4,20 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/gather/gathertest"
@@ -241,5 +246,88 @@ func TestABusyPlane(t *testing.T) {
 	close(hangs)
 	if main := tab.next(t); !strings.Contains(main, "1 to 4 of 4") {
 		t.Errorf("then %s", main)
+	}
+}
+
+// TestWhatThisHostSays: a driver that is not connected any more and a volume that fills up are seen although no object
+// changes, by who looks within a moment and by who asks at once; and while they stay the same, nothing is looked at.
+func TestWhatThisHostSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plane := movingTown()
+		var down atomic.Bool
+		var used atomic.Int64
+		used.Store(1)
+		plane.Connected = func() map[string]bool { return map[string]bool{"d.example.com": !down.Load()} }
+		plane.Usage = func() map[string]Usage { return map[string]Usage{"ns/c1": {used.Load() << 30, 7 << 30}} }
+		l := &live{plane: newRenderer(plane.Plane), log: slog.New(slog.DiscardHandler)}
+		release := l.hold(t.Context())
+		overview, _, _ := l.enter(target{kind: "overview", root: "./"})
+		seen := func(after time.Duration, what string) bool {
+			wait(t.Context(), after)
+			synctest.Wait()
+			_, news := l.latest(overview)
+			return strings.Contains(string(news), what)
+		}
+		if !seen(time.Minute, "connected") || seen(0, "not connected") {
+			t.Fatal("the driver is not shown as connected")
+		}
+		before := plane.looks.Load()
+		if seen(time.Hour, "not connected") || plane.looks.Load() != before {
+			t.Errorf("%d looks at what stays the same", plane.looks.Load()-before)
+		}
+		if down.Store(true); !seen(2*tick, "not connected") {
+			t.Error("a driver that died is shown as connected")
+		}
+		if used.Store(6); !seen(2*tick, "6.0 GiB") {
+			t.Error("a volume is shown as empty as it was")
+		}
+		down.Store(false)
+		if s, err := l.look(t.Context()); err != nil || !s.connected["d.example.com"] {
+			t.Errorf("who asks is shown what was: %v", err)
+		}
+		if n := plane.looks.Load() - before; n != 3 {
+			t.Errorf("three changes were looked at %d times", n)
+		}
+		release()
+		l.end()
+		synctest.Wait()
+	})
+}
+
+// TestTheLifeIsToldToTheEnd: what all see of an object does not end with the browser that asked first, and what could
+// not be read is read again when somebody asks again.
+func TestTheLifeIsToldToTheEnd(t *testing.T) {
+	var fails atomic.Bool
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(map[bool]int{true: http.StatusForbidden, false: http.StatusNotFound}[fails.Load()])
+	}))
+	defer api.Close()
+	plane := planeOf(gathertest.Town())
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: api.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plane.Client = client
+	claim, err := targetOf("object/pvc/ns/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for _, c := range []struct {
+		why   string
+		fails bool
+	}{{why: "the browser that asked goes away"}, {why: "the API refuses once", fails: true}} {
+		s, err := plane.see(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for again := range 2 {
+			fails.Store(c.fails && again == 0)
+			r, err := s.page(gone, newRenderer(plane), claim)
+			if told := !strings.Contains(string(r.main), "Not all could be read"); err != nil || told == fails.Load() {
+				t.Errorf("%s, time %d: %v: %s", c.why, again+1, err, r.main)
+			}
+		}
 	}
 }

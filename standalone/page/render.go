@@ -81,6 +81,8 @@ type rendered struct {
 	main    []byte
 	version string
 	status  int
+	// partial says that not all could be read.
+	partial bool
 }
 
 // render shows a page.
@@ -98,6 +100,7 @@ func (p renderer) render(ctx context.Context, s *sight, t target) (rendered, err
 		data, out.title = g.mounts(t.query), "Volumes by node"
 	default:
 		about := g.about(ctx, p.Plane, t.object)
+		out.partial = about.failed
 		if data, out.title = about, about.Subject; about.Gone {
 			out.status = http.StatusNotFound
 		}

@@ -61,7 +61,12 @@ func (p Plane) see(ctx context.Context) (*sight, error) {
 }
 
 // isGood says whether it may be shown as it is: it is new, or nothing has changed since.
-func (s *sight) isGood() bool { return time.Since(s.Now) < fresh || !s.isOver() }
+func (s *sight) isGood(p Plane) bool { return time.Since(s.Now) < fresh || !s.isOver() && !s.moved(p) }
+
+// moved says whether this host's figures are others now. They are no objects, so no change tells of them.
+func (s *sight) moved(p Plane) bool {
+	return !maps.Equal(s.connected, p.Connected()) || !maps.Equal(s.usage, p.Usage())
+}
 
 // isOver says whether something has changed since.
 func (s *sight) isOver() bool {
@@ -73,15 +78,16 @@ func (s *sight) isOver() bool {
 	}
 }
 
-// page returns a page of the sight, which is rendered once.
+// page returns a page of the sight, which is rendered once, and for all: to the end, although who asked first goes
+// away, and again if not all of it could be read.
 func (s *sight) page(ctx context.Context, p renderer, t target) (rendered, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r, ok := s.pages[t.address]; ok {
 		return r, nil
 	}
-	r, err := p.render(ctx, s, t)
-	if err == nil && len(s.pages) < mostTabs {
+	r, err := p.render(context.WithoutCancel(ctx), s, t)
+	if err == nil && !r.partial && len(s.pages) < mostTabs {
 		s.pages[t.address] = r
 	}
 	return r, err
