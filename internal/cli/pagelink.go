@@ -26,9 +26,9 @@ page shows what waits and why, volumes by node, drivers, and the life of each
 volume, and follows what changes. It changes nothing.
 
 The link works once and within a few minutes; after that the browser may look
-for a day. Whoever has the link sees the whole control plane, but no Secrets.`,
-		Example: `  volplane page
-  xdg-open "$(sudo volplane page --print-url)"`,
+for a day. Whoever has the link sees the whole control plane, but no Secrets, so
+do not give it to a program as an argument: all users of the host see those.`,
+		Example: `  volplane page`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.page(cmd.Context(), link) },
 	}
