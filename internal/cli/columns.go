@@ -105,7 +105,7 @@ func addColumns(table *metav1.Table, columns []column) error {
 
 // pathsOf returns the paths of a Pod as one word for a table.
 func pathsOf(p *corev1.Pod) string {
-	if at := p.Annotations[volume.AnnMountAt]; at != "" {
+	if at := volume.AskedPath(p.Annotations); at != "" {
 		return at
 	}
 	paths, _ := gather.MountPaths(p)

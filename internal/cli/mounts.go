@@ -78,7 +78,7 @@ func (s *shell) mounts(ctx context.Context, all bool, output string) error {
 	own := s.ownNode(ctx, client)
 	for i := range uses {
 		if uses[i].Node == own {
-			uses[i].Used, uses[i].Free = space(uses[i].Path)
+			uses[i].Used, uses[i].Free = space(uses[i].At)
 		}
 	}
 	if printed, err := s.printStructured(output, map[string]any{"mounts": uses}); printed {
@@ -127,7 +127,9 @@ func space(path string) (used, free *int64) {
 // mountPoint returns an error unless something is mounted at a path: a path of another host may exist on this one.
 func mountPoint(path string) error {
 	var s unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, 0, &s); err != nil {
+	// No server is asked, and no automount is started.
+	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	if err := unix.Statx(unix.AT_FDCWD, path, flags, 0, &s); err != nil {
 		return err
 	}
 	if s.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {

@@ -18,7 +18,9 @@ type Use struct {
 	Node      string `json:"node,omitempty"`
 	// Path is where the volume is mounted, or is to be.
 	Path string `json:"path,omitempty"`
-	Pod  string `json:"pod"`
+	// At is where the node agent mounts it, which is another path only if an automount waits at Path.
+	At  string `json:"-"`
+	Pod string `json:"pod"`
 	// Since is the time since when all volumes of the Pod are mounted; nil while they are not.
 	Since *metav1.Time `json:"since,omitempty"`
 }
@@ -38,7 +40,8 @@ func UsesOf(p *corev1.Pod) []Use {
 		}
 		out = append(out, Use{
 			Claim: claim, Namespace: p.Namespace, Node: p.Spec.NodeName, Pod: p.Name, Since: since,
-			Path: cmp.Or(p.Annotations[volume.AnnMountAt], paths[v.Name]),
+			Path: cmp.Or(volume.AskedPath(p.Annotations), paths[v.Name]),
+			At:   cmp.Or(p.Annotations[volume.AnnMountAt], paths[v.Name]),
 		})
 	}
 	return out

@@ -44,6 +44,11 @@ func TestUsesOfAPod(t *testing.T) {
 	pod.Status.Conditions[0].Status = corev1.ConditionFalse
 	pod.Annotations = map[string]string{volume.AnnMountAt: "/srv"}
 	expect("a path was asked for", `ns/one n "/srv" false;ns/two n "/srv" false;`)
+	pod.Annotations[volume.AnnMountFor] = "/lazy"
+	expect("an automount waits there", `ns/one n "/lazy" false;ns/two n "/lazy" false;`)
+	if at := UsesOf(pod)[0].At; at != "/srv" {
+		t.Errorf("the node agent mounts at %s", at)
+	}
 	pod.Status.Phase = corev1.PodSucceeded
 	expect("it has ended", "")
 	pod.Status.Phase, pod.Spec.NodeName = "", ""

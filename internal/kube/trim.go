@@ -47,8 +47,8 @@ func (t *trimmer) trim(o any) (any, error) {
 // pod keeps what mounting needs and, for a Pod without a node, what placement needs.
 func (t *trimmer) pod(p *corev1.Pod) {
 	p.Labels, p.OwnerReferences, p.Finalizers, p.GenerateName = nil, nil, nil, ""
-	p.Annotations = only(p.Annotations, volume.AnnMountAt, volume.AnnMountOptions, volume.AnnUnmountEnds,
-		volume.AnnNextMounted, volume.AnnNextHealthy)
+	p.Annotations = only(p.Annotations, volume.AnnMountAt, volume.AnnMountFor, volume.AnnMountOptions,
+		volume.AnnUnmountEnds, volume.AnnNextMounted, volume.AnnNextHealthy)
 	spec := p.Spec
 	p.Spec = corev1.PodSpec{
 		Volumes: driverVolumes(spec.Volumes), NodeName: t.shared.text(spec.NodeName),

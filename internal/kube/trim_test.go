@@ -202,7 +202,8 @@ func TestTrimPod(t *testing.T) {
 				Namespace: "n", Name: "p", UID: "u", ResourceVersion: "1", DeletionTimestamp: &metav1.Time{Time: time.Unix(1, 0)},
 				Labels: map[string]string{"a": "b"},
 				Annotations: map[string]string{
-					volume.AnnMountAt: "/m", volume.AnnMountOptions: "suid", volume.AnnUnmountEnds: "true", "a": "b",
+					volume.AnnMountAt: "/m", volume.AnnMountFor: "/n", volume.AnnMountOptions: "suid", volume.AnnUnmountEnds: "true",
+					"a": "b",
 				},
 				ManagedFields: []metav1.ManagedFieldsEntry{{}}, Finalizers: []string{"f"},
 			},
@@ -221,7 +222,9 @@ func TestTrimPod(t *testing.T) {
 	}
 	want := pod()
 	want.Labels, want.Annotations, want.ManagedFields, want.Finalizers = nil,
-		map[string]string{volume.AnnMountAt: "/m", volume.AnnMountOptions: "suid", volume.AnnUnmountEnds: "true"}, nil, nil
+		map[string]string{
+			volume.AnnMountAt: "/m", volume.AnnMountFor: "/n", volume.AnnMountOptions: "suid", volume.AnnUnmountEnds: "true",
+		}, nil, nil
 	want.Spec.Containers, want.Spec.Volumes = nil, []corev1.Volume{claim, own, inline}
 	want.Spec.SecurityContext.RunAsUser = nil
 	want.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{refused, told}}

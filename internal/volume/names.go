@@ -172,6 +172,9 @@ const (
 	// absolute host path, too. The API server accepts it only from users who may mount on
 	// the host.
 	AnnMountAt = "volplane.dev/mount-at"
+	// AnnMountFor on a Pod with AnnMountAt is the path at which somebody has asked for the volume, if that is another one:
+	// where an automount waits, the node agent cannot mount. It is shown to people, and nothing is mounted by it.
+	AnnMountFor = "volplane.dev/mount-for"
 	// AnnMountOptions on a Pod with AnnMountAt has options of that mount, as mount(8) has them: "suid"
 	// and "dev" allow what it forbids otherwise. The API server accepts it from the same users only.
 	AnnMountOptions = "volplane.dev/mount-options"
@@ -283,3 +286,12 @@ func UniqueName(driver, handle string) string {
 // The volumes of two Pods may have the same claim name: the claim's owner tells whose it
 // is.
 func EphemeralClaim(pod, volume string) string { return pod + "-" + volume }
+
+// AskedPath returns the path of the host at which somebody has asked for a Pod's volume; "" if nobody has.
+func AskedPath(annotations map[string]string) string {
+	at, asked := annotations[AnnMountAt], annotations[AnnMountFor]
+	if at != "" && asked != "" {
+		return asked
+	}
+	return at
+}

@@ -41,7 +41,7 @@ func names(pods []*corev1.Pod) string {
 	all := make([]string, 0, len(pods))
 	for _, p := range pods {
 		name := "pod " + p.Name + " on node " + p.Spec.NodeName
-		if dir := p.Annotations[volume.AnnMountAt]; dir != "" {
+		if dir := volume.AskedPath(p.Annotations); dir != "" {
 			name += " at " + dir
 		}
 		all = append(all, name)
