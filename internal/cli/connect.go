@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,15 +59,40 @@ func (f *flags) loader() clientcmd.ClientConfig {
 	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.WarnIfAllMissing = false
-	switch {
-	case f.kubeconfig != "":
-		rules.ExplicitPath = f.kubeconfig
-	case f.named() || os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" && readable(f.plane()):
-		rules.ExplicitPath = f.plane()
-	}
+	rules.ExplicitPath = f.explicit()
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: f.context}
 	overrides.Context.Namespace = f.namespace
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+}
+
+// explicit is the path of the kubeconfig that is meant whatever the usual ones say; empty if those are read.
+func (f *flags) explicit() string {
+	switch {
+	case f.kubeconfig != "":
+		return f.kubeconfig
+	case f.named() || os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" && readable(f.plane()):
+		return f.plane()
+	}
+	return ""
+}
+
+// file returns the absolute path of the kubeconfig that loader reads; empty if there are several, or none.
+func (f *flags) file() string {
+	path := f.explicit()
+	if path == "" {
+		all := slices.DeleteFunc(clientcmd.NewDefaultClientConfigLoadingRules().Precedence, func(path string) bool {
+			return !readable(path)
+		})
+		if len(all) != 1 {
+			return ""
+		}
+		path = all[0]
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return ""
+	}
+	return path
 }
 
 // plane is the path of the kubeconfig of the control plane on this host.

@@ -96,6 +96,9 @@ func (s *shell) ensureClaim(
 	if err != nil {
 		return nil, false, fmt.Errorf("create claim %s: %w", name, err)
 	}
+	if err := door.CheckClaim(found); err != nil {
+		return nil, false, err
+	}
 	if err := w.misses(found); err != nil {
 		return nil, false, fmt.Errorf("claim %s exists already, and %w", name, err)
 	}

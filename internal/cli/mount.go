@@ -10,9 +10,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/door/mount8"
+	"volplane.dev/volplane/internal/volume"
 )
 
 type mountOptions struct {
@@ -126,6 +129,9 @@ func (s *shell) umount(ctx context.Context, m mountOptions, dir string) error {
 	if err != nil {
 		return err
 	}
+	if err := s.checkShown(pod, dir, m.node); err != nil {
+		return err
+	}
 	ctx, cancel := withTimeout(ctx, m.timeout)
 	defer cancel()
 	claim := door.ClaimOf(pod)
@@ -139,4 +145,21 @@ func (s *shell) umount(ctx context.Context, m mountOptions, dir string) error {
 	}
 	fmt.Fprintf(s.Out, "persistentvolumeclaim/%s unmounted from %s on node %s\n", claim, dir, pod.Spec.NodeName)
 	return nil
+}
+
+// checkShown fails if mount.volplane has mounted a volume where an automount waits: the node agent does not take that
+// mount away, and the volume would be kept by it.
+func (s *shell) checkShown(pod *corev1.Pod, dir, asked string) error {
+	at := pod.Annotations[volume.AnnMountAt]
+	if dir == at {
+		dir = volume.AskedPath(pod.Annotations)
+	}
+	if dir == at || !s.here(pod.Spec.NodeName, asked) {
+		return nil
+	}
+	_, mounted, err := mount8.OfHost().At(dir)
+	if err == nil && mounted {
+		err = fmt.Errorf("an automount has mounted it at %s: use 'umount %s'", dir, dir)
+	}
+	return err
 }

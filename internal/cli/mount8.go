@@ -24,5 +24,9 @@ func mountHost(s Streams, version string) mount8.Host {
 			sh.flags.kubeconfig = kubeconfig
 			return sh.client()
 		},
+		Kubeconfig: func(kubeconfig string) string {
+			sh.flags.kubeconfig = kubeconfig
+			return sh.flags.file()
+		},
 	}
 }

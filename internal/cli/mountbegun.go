@@ -28,6 +28,9 @@ import (
 	"volplane.dev/volplane/internal/program"
 )
 
+// lookPause is the pause between two looks for a mount that the API says is there.
+const lookPause = 50 * time.Millisecond
+
 // takeBackTime limits how long an interrupted command takes back what it has begun.
 const takeBackTime = 10 * time.Second
 
@@ -54,7 +57,7 @@ func (b *begun) claimFor(ctx context.Context, ns, name string, m mountOptions) e
 		}
 		return err
 	}
-	_, err := b.client.CoreV1().PersistentVolumeClaims(ns).Get(ctx, name, metav1.GetOptions{})
+	has, err := b.client.CoreV1().PersistentVolumeClaims(ns).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("claim %s does not exist in namespace %s: create it with 'volplane create' or --create, or "+
@@ -62,13 +65,12 @@ func (b *begun) claimFor(ctx context.Context, ns, name string, m mountOptions) e
 	case err != nil:
 		return fmt.Errorf("get claim %s: %w", name, err)
 	}
-	return nil
+	return door.CheckClaim(has)
 }
 
-// directory makes the directory if the node is this host: the host's own, or that of an API server on this host if no
-// other was asked for. Elsewhere, the agent says what it misses.
+// directory makes the directory if the node is this host. Elsewhere, the agent says what it misses.
 func (b *begun) directory(asked string) error {
-	if b.node != program.HostName() && (asked != "" || !b.onThisHost()) {
+	if !b.here(b.node, asked) {
 		return nil
 	}
 	var err error
@@ -96,6 +98,12 @@ func makeDirs(dir string) (made []string, err error) {
 	return made, err
 }
 
+// here says whether a node is this host: the host's own, or that of an API server on this host if no other was asked
+// for.
+func (s *shell) here(node, asked string) bool {
+	return node == program.HostName() || asked == "" && s.onThisHost()
+}
+
 // onThisHost says whether the API server is reached by an address of the loopback device.
 func (s *shell) onThisHost() bool {
 	config, err := s.config()
@@ -114,7 +122,7 @@ func (b *begun) mount(ctx context.Context, m mountOptions) error {
 		b.madePod = true
 	case err != nil:
 		return b.takenBack(fmt.Errorf("get pod %s: %w", b.pod.Name, err))
-	case has.DeletionTimestamp != nil:
+	case has.DeletionTimestamp != nil, cluster.Finished(has):
 		b.madePod = true
 	case readOnly(has) != readOnly(b.pod):
 		return b.takenBack(fmt.Errorf("mount claim %s: it is already mounted there, read-only %t (pod %s): undo that with "+
@@ -124,7 +132,7 @@ func (b *begun) mount(ctx context.Context, m mountOptions) error {
 	defer cancel()
 	claim := door.ClaimOf(b.pod)
 	why := func(ctx context.Context) string { return b.answer(ctx, b.client, b.pod.Namespace, b.pod.Name) }
-	err := progress(limited, b.Err, why, func(ctx context.Context) error { return door.Mount(ctx, b.client, b.pod) })
+	err := progress(limited, b.Err, why, func(ctx context.Context) error { return b.await(ctx, m.node) })
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return b.takenBack(ctx.Err())
@@ -135,6 +143,28 @@ func (b *begun) mount(ctx context.Context, m mountOptions) error {
 		return fmt.Errorf("mount claim %s: %w", claim, err)
 	}
 	return nil
+}
+
+// await asks for the mount and waits until it is there, on this host for this process too: what the API says may be
+// older than a boot, after which whoever writes to the directory would write below the volume.
+func (b *begun) await(ctx context.Context, asked string) error {
+	look := time.NewTicker(lookPause)
+	defer look.Stop()
+	for {
+		if err := door.Mount(ctx, b.client, b.pod); err != nil || !b.here(b.node, asked) || mountPoint(b.dir) == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			text := fmt.Sprintf("node %s says that it is mounted at %s, and nothing is mounted there on this host",
+				b.node, b.dir)
+			if b.node != program.HostName() {
+				text += "; if that node is another host, add --node " + b.node
+			}
+			return errors.New(text)
+		case <-look.C:
+		}
+	}
 }
 
 // readOnly says whether a Pod wants its claim read-only.

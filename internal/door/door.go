@@ -9,11 +9,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -26,20 +28,47 @@ import (
 // Mount creates the Pod unless it exists, and waits until its volumes are
 // mounted. If a Pod with the same name is being deleted, it first waits for that. The call may be repeated.
 func Mount(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) error {
+	var made types.UID
 	return kube.Follow(ctx, Pods(client, pod.Namespace), pod.Name, func(now *corev1.Pod) (bool, error) {
-		if now == nil {
-			_, err := client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{FieldManager: FieldManager})
+		switch {
+		case now == nil:
+			is, err := client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{FieldManager: FieldManager})
+			if err == nil {
+				made = is.UID
+			}
 			return false, kube.Unless(apierrors.IsAlreadyExists(err), err)
-		}
-		if now.DeletionTimestamp == nil && now.Spec.NodeName != pod.Spec.NodeName {
-			return false, fmt.Errorf("it is already mounted there on node %s (pod %s)", now.Spec.NodeName, now.Name)
-		}
-		if now.DeletionTimestamp == nil && !SameOptions(now, pod) {
+		case now.DeletionTimestamp != nil:
+			return false, nil
+		case CheckNode(now, pod) != nil:
+			return false, CheckNode(now, pod)
+		case cluster.Finished(now) && now.UID == made:
+			return false, fmt.Errorf("pod %s has given up: %s", now.Name, now.Status.Message)
+		case cluster.Finished(now):
+			// It has given up before, and nobody tries again for it; its successor may be luckier.
+			return false, Delete(ctx, client, now)
+		case !SameOptions(now, pod):
 			return false, fmt.Errorf("it is already mounted there with the options %q (pod %s): undo that with 'volplane "+
 				"umount' first", now.Annotations[volume.AnnMountOptions], now.Name)
 		}
-		return now.DeletionTimestamp == nil && Mounted(now), nil
+		return Mounted(now), nil
 	})
+}
+
+// CheckNode fails if a Pod that exists mounts for another node than the one that is asked for.
+func CheckNode(now, asked *corev1.Pod) error {
+	if now.DeletionTimestamp == nil && now.Spec.NodeName != asked.Spec.NodeName {
+		return fmt.Errorf("it is already mounted there on node %s (pod %s)", now.Spec.NodeName, now.Name)
+	}
+	return nil
+}
+
+// CheckClaim fails if a claim is being deleted: what is written to its volume would be lost with it.
+func CheckClaim(c *corev1.PersistentVolumeClaim) error {
+	if c.DeletionTimestamp == nil {
+		return nil
+	}
+	return fmt.Errorf("claim %s/%s is being deleted, and its data may go with it: see 'volplane why pvc/%s -n %s', and "+
+		"try again when it is gone", c.Namespace, c.Name, c.Name, c.Namespace)
 }
 
 // FieldManager is the name under which a person's commands and doors write objects.
@@ -71,9 +100,9 @@ func Mounted(p *corev1.Pod) bool {
 }
 
 // PodAtPath returns the Pod that represents the use of a claim at dir with options of the mount there. A mount that can
-// only be read is one for the driver, too.
+// only be read is one for the driver, too. The same directory of another node is another use, and another Pod.
 func PodAtPath(ns, claim, dir, node string, options decide.BindOptions) *corev1.Pod {
-	hash := sha256.Sum256([]byte(claim + "\x00" + dir))
+	hash := sha256.Sum256([]byte(claim + "\x00" + dir + "\x00" + node))
 	annotations := map[string]string{volume.AnnMountAt: dir}
 	if text := options.String(); text != "" {
 		annotations[volume.AnnMountOptions] = text
@@ -126,9 +155,18 @@ func Node(ctx context.Context, client kubernetes.Interface, name string) (string
 	return "", fmt.Errorf("none of the nodes %s is this host: choose one with --node", strings.Join(names, ", "))
 }
 
-// PodAt returns the Pod that mounts at dir on a node, which is chosen as by Node. Only a host that is no node may leave
-// the choice to what there is: elsewhere, the same directory of another host is never meant. Who may not see the Pods of
-// all namespaces asks for those of ns.
+// stages has the directories at which node agents mount in place of those with an automount. It is empty after a boot.
+const stages = "/run/volplane-mounts"
+
+// Stage returns the directory at which the node agent mounts what is mounted at a directory with an automount.
+func Stage(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return filepath.Join(stages, hex.EncodeToString(sum[:8]))
+}
+
+// PodAt returns the Pod that mounts at dir, or for its automount, on a node, which is chosen as by Node. Only a host
+// that is no node may leave the choice to what there is: elsewhere, the same directory of another host is never meant. Who
+// may not see the Pods of all namespaces asks for those of ns.
 func PodAt(ctx context.Context, client kubernetes.Interface, ns, node, dir string) (*corev1.Pod, error) {
 	if own, err := Node(ctx, client, node); err == nil {
 		node = own
@@ -140,16 +178,11 @@ func PodAt(ctx context.Context, client kubernetes.Interface, ns, node, dir strin
 	if err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
 	}
-	var found []*corev1.Pod
-	var elsewhere []string
-	for i := range pods.Items {
-		switch p := &pods.Items[i]; {
-		case p.Annotations[volume.AnnMountAt] != dir:
-		case node == "" || node == p.Spec.NodeName:
-			found = append(found, p)
-		default:
-			elsewhere = append(elsewhere, p.Spec.NodeName)
-		}
+	found, elsewhere := podsAt(pods.Items, node, dir)
+	if len(found) == 0 {
+		var others []string
+		found, others = podsAt(pods.Items, node, Stage(dir))
+		elsewhere = append(elsewhere, others...)
 	}
 	switch {
 	case len(found) == 1:
@@ -161,6 +194,20 @@ func PodAt(ctx context.Context, client kubernetes.Interface, ns, node, dir strin
 			dir, node, strings.Join(elsewhere, ", "))
 	}
 	return nil, fmt.Errorf("nothing was mounted at %s by 'volplane mount'", dir)
+}
+
+// podsAt returns the Pods that mount at dir on a node, if one is named, and the other nodes with such Pods.
+func podsAt(pods []corev1.Pod, node, dir string) (found []*corev1.Pod, elsewhere []string) {
+	for i := range pods {
+		switch p := &pods[i]; {
+		case p.Annotations[volume.AnnMountAt] != dir:
+		case node == "" || node == p.Spec.NodeName:
+			found = append(found, p)
+		default:
+			elsewhere = append(elsewhere, p.Spec.NodeName)
+		}
+	}
+	return found, elsewhere
 }
 
 // ClaimOf returns the name of the claim that a Pod of a door uses.

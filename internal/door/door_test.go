@@ -1,14 +1,18 @@
 package door
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/kubernetes/fake"
 
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube/kubetest"
@@ -88,5 +92,80 @@ func TestPodAt(t *testing.T) {
 				t.Errorf("%v, %v", pod, err)
 			}
 		})
+	}
+}
+
+// TestGivenUp: a Pod that the node agent has given up is an error for whoever has asked for it, and is replaced by
+// whoever asks again, with whatever options.
+func TestGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI(t)
+		made := 0
+		// The node agent has room only for the second.
+		api.Seen = func(w kubetest.Write) {
+			if w.Verb != "create" {
+				return
+			}
+			pod := w.After.(*corev1.Pod).DeepCopy()
+			if made++; made == 1 {
+				pod.Status.Phase, pod.Status.Message = corev1.PodFailed, "node n1 has no room"
+			} else {
+				pod.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue}}
+			}
+			api.Put(pod)
+		}
+		asked := PodAtPath("default", "data", "/srv", "n1", decide.BindOptions{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := Mount(ctx, api, asked)
+		if err == nil || !strings.Contains(err.Error(), "pod "+asked.Name+" has given up: node n1 has no room") {
+			t.Errorf("the first: %v", err)
+		}
+		second := make(chan error, 1)
+		go func() {
+			second <- Mount(ctx, api, PodAtPath("default", "data", "/srv", "n1", decide.BindOptions{ReadOnly: true}))
+		}()
+		synctest.Wait()
+		api.Wrote("create pods default/"+asked.Name, "delete pods default/"+asked.Name)
+		api.Drop(asked)
+		if err := <-second; err != nil || made != 2 {
+			t.Errorf("the second: %v, %d Pods were made", err, made)
+		}
+	})
+}
+
+// TestPodOfAutomount: the request for an automount is found by the path that people know, after that of a mount there, and not
+// that of another node.
+func TestPodOfAutomount(t *testing.T) {
+	pod := func(name, at, node string) *corev1.Pod {
+		p := PodAtPath("default", "data", at, node, decide.BindOptions{})
+		p.Name = name
+		return p
+	}
+	client := fake.NewClientset(pod("plain", "/srv", "n1"), pod("other", "/srv", "n2"), pod("under", Stage("/srv"), "n1"),
+		pod("lazy", Stage("/lazy"), "n1"), pod("far", Stage("/far"), "n2"))
+	for dir, want := range map[string]string{
+		"/srv": "plain", "/lazy": "lazy", Stage("/srv"): "under", "/far": "but of n2",
+		"/none": "nothing was mounted at /none",
+	} {
+		got := ""
+		switch p, err := PodAt(t.Context(), client, "default", "n1", dir); {
+		case err != nil:
+			got = err.Error()
+		default:
+			got = p.Name
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", dir, got, want)
+		}
+	}
+}
+
+// TestPodOfEachNode: the same claim at the same path of two nodes is two uses, and two Pods.
+func TestPodOfEachNode(t *testing.T) {
+	one := PodAtPath("default", "data", "/srv", "n1", decide.BindOptions{})
+	two := PodAtPath("default", "data", "/srv", "n2", decide.BindOptions{})
+	if one.Name == two.Name {
+		t.Errorf("both are %s", one.Name)
 	}
 }

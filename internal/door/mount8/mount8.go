@@ -2,8 +2,6 @@ package mount8
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -39,6 +37,9 @@ type Host struct {
 	Err io.Writer
 	// Client returns a client and the namespace of claims without one; the kubeconfig is empty for the usual one.
 	Client func(kubeconfig string) (kubernetes.Interface, string, error)
+	// Kubeconfig returns what Client reads for a kubeconfig, to be given to Client in another process, whose environment
+	// may differ; empty if nothing is known.
+	Kubeconfig func(kubeconfig string) string
 	// Why returns one sentence about what a Pod waits for, or nothing.
 	Why func(ctx context.Context, client kubernetes.Interface, ns, pod string) string
 	// Explain returns the text of an error, with the next step.
@@ -143,7 +144,7 @@ func (h Host) mount(ctx context.Context, c Call) error {
 		return h.because(ctx, client, pod, err, c.says("is not mounted at "+c.Dir),
 			"; the request stays until 'volplane umount "+c.Dir+"'")
 	}
-	c.Node = node
+	c.Node, c.Kubeconfig = node, h.Kubeconfig(c.Kubeconfig)
 	h.note(limited, c)
 	return nil
 }
@@ -153,7 +154,8 @@ func (h Host) mount(ctx context.Context, c Call) error {
 func (h Host) note(ctx context.Context, c Call) {
 	var options []string
 	for name, value := range map[string]string{"kubeconfig": c.Kubeconfig, "node": c.Node} {
-		if value != "" {
+		// libmount separates options by commas; umount.volplane finds what is not noted as mount.volplane has found it.
+		if value != "" && !strings.ContainsAny(value, ",\"") {
 			options = append(options, noteprefix+name+"="+value)
 		}
 	}
@@ -173,13 +175,15 @@ func (h Host) bring(ctx context.Context, client kubernetes.Interface, c Call, no
 	}
 	at, made := c.Dir, false
 	if trapped {
-		at = stageOf(c.Dir)
+		at = door.Stage(c.Dir)
 		if made, err = h.Mounts.Make(at); err != nil {
 			return nil, err
 		}
 	}
 	pod := door.PodAtPath(c.Namespace, c.Claim, at, node, c.Options)
-	if !trapped {
+	if trapped {
+		pod.Annotations[volume.AnnMountFor] = c.Dir
+	} else {
 		pod.Annotations[volume.AnnUnmountEnds] = "true"
 	}
 	if err := h.replace(ctx, client, pod, at, made); err != nil {
@@ -191,17 +195,8 @@ func (h Host) bring(ctx context.Context, client kubernetes.Interface, c Call, no
 	return pod, h.Mounts.Bind(at, c.Dir)
 }
 
-// stageOf returns the directory at which the node agent mounts what is mounted at a directory with an automount.
-func stageOf(dir string) string {
-	sum := sha256.Sum256([]byte(dir))
-	return filepath.Join(stages, hex.EncodeToString(sum[:8]))
-}
-
-// stages has these directories. It is empty after a boot.
-const stages = "/run/volplane-mounts"
-
 func makeStage(path string) (made bool, err error) {
-	if err := os.Mkdir(stages, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return false, err
 	}
 	err = os.Mkdir(path, 0o700)
@@ -238,13 +233,13 @@ func (h Host) because(
 	return fmt.Errorf("%s%s: %w", what, stays, err)
 }
 
-// ensureClaim fails if the claim is missing, and makes it if that is asked for.
+// ensureClaim fails if the claim is missing or about to be, and makes it if that is asked for.
 func ensureClaim(ctx context.Context, client kubernetes.Interface, c Call) error {
 	claims := client.CoreV1().PersistentVolumeClaims(c.Namespace)
-	_, err := claims.Get(ctx, c.Claim, metav1.GetOptions{})
+	has, err := claims.Get(ctx, c.Claim, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		return nil
+		return door.CheckClaim(has)
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("get claim: %w", err)
 	case !c.Create:
@@ -259,7 +254,10 @@ func ensureClaim(ctx context.Context, client kubernetes.Interface, c Call) error
 		claim.Spec.StorageClassName = &c.Class
 	}
 	_, err = claims.Create(ctx, claim, metav1.CreateOptions{FieldManager: door.FieldManager})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return ensureClaim(ctx, client, c)
+	case err != nil:
 		return fmt.Errorf("create claim: %w", err)
 	}
 	return nil
@@ -296,6 +294,9 @@ func (h Host) replace(ctx context.Context, client kubernetes.Interface, pod *cor
 	}
 	if err != nil {
 		return fmt.Errorf("get pod: %w", err)
+	}
+	if err := door.CheckNode(now, pod); err != nil {
+		return err
 	}
 	if !made && door.SameOptions(now, pod) {
 		return nil

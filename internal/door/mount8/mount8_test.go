@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,7 +35,9 @@ type world struct {
 	busy, note  error
 	// trapped says that an automount waits, made that the directory of the node agent is new.
 	trapped, made bool
-	out           bytes.Buffer
+	// noted are the options that umount(8) was last told.
+	noted []string
+	out   bytes.Buffer
 }
 
 func newWorld(t *testing.T, objects ...runtime.Object) *world {
@@ -73,6 +77,7 @@ func (w *world) run(ctx context.Context, line string, status int, says string) {
 			}
 			return w.client, "default", nil
 		},
+		Kubeconfig: func(string) string { return "/etc/used" },
 		Mounts: Mounts{
 			At: func(path string) (mount.Point, bool, error) {
 				w.looks++
@@ -91,7 +96,10 @@ func (w *world) run(ctx context.Context, line string, status int, says string) {
 				}
 				return w.busy
 			},
-			Note:  func(context.Context, string, []string) error { return w.note },
+			Note: func(_ context.Context, _ string, options []string) error {
+				w.noted = options
+				return w.note
+			},
 			Noted: func(string) map[string]string { return nil },
 		},
 	}
@@ -120,6 +128,9 @@ func TestMountAndUmount(t *testing.T) {
 	if len(pods) != 1 || pods[0].Annotations[volume.AnnMountOptions] != "ro" ||
 		pods[0].Annotations[volume.AnnUnmountEnds] != "true" || pods[0].Spec.NodeName != "one" {
 		t.Fatalf("pods: %+v", pods)
+	}
+	if slices.Sort(w.noted); !slices.Equal(w.noted, []string{"x-volplane.kubeconfig=/etc/used", "x-volplane.node=one"}) {
+		t.Errorf("noted: %q", w.noted)
 	}
 	w.run(ctx, "mount.volplane default/data DIR -o ro", exitOK, "")
 	w.run(ctx, "mount.volplane data DIR -o rw", exitFailed, `already mounted there with the options "ro"`)
@@ -159,8 +170,8 @@ func TestMountOverAutomount(t *testing.T) {
 		w.run(t.Context(), "mount.volplane data DIR", exitOK, "")
 		w.run(t.Context(), "mount.volplane data DIR", exitOK, "")
 		pods := w.pods()
-		if len(pods) != 1 || pods[0].Annotations[volume.AnnMountAt] != stageOf(w.dir) ||
-			pods[0].Annotations[volume.AnnUnmountEnds] != "" || w.mounted[w.dir] == "" {
+		want := map[string]string{volume.AnnMountAt: door.Stage(w.dir), volume.AnnMountFor: w.dir}
+		if len(pods) != 1 || !maps.Equal(pods[0].Annotations, want) || w.mounted[w.dir] == "" {
 			t.Fatalf("mounted: %v, pods: %+v", w.mounted, pods)
 		}
 		w.busy = errors.New("target is busy")
@@ -170,10 +181,10 @@ func TestMountOverAutomount(t *testing.T) {
 		if len(w.pods()) != 0 || w.mounted[w.dir] != "" {
 			t.Errorf("%q leaves %v", how, w.mounted)
 		}
-		delete(w.mounted, stageOf(w.dir))
+		delete(w.mounted, door.Stage(w.dir))
 	}
 	// After a boot the Pod is there, and nothing else.
-	pod := door.PodAtPath("default", "data", stageOf(w.dir), "one", decide.BindOptions{})
+	pod := door.PodAtPath("default", "data", door.Stage(w.dir), "one", decide.BindOptions{})
 	pod.UID = "old"
 	if err := w.client.Tracker().Add(pod); err != nil {
 		t.Fatal(err)
@@ -195,6 +206,34 @@ func TestMountCreates(t *testing.T) {
 	c, err := w.client.CoreV1().PersistentVolumeClaims("default").Get(t.Context(), "data", metav1.GetOptions{})
 	if err != nil || c.Spec.Resources.Requests.Storage().String() != "2Gi" || *c.Spec.StorageClassName != "fast" {
 		t.Errorf("claim: %+v, %v", c, err)
+	}
+}
+
+// TestMountOfAnotherNode: whatever a Pod of another host is called, it stays.
+func TestMountOfAnotherNode(t *testing.T) {
+	w := newWorld(t, claim("data"))
+	other := door.PodAtPath("default", "data", w.dir, "two", decide.BindOptions{})
+	other.Name = door.PodAtPath("default", "data", w.dir, "one", decide.BindOptions{}).Name
+	if err := w.client.Tracker().Add(other); err != nil {
+		t.Fatal(err)
+	}
+	w.run(t.Context(), "mount.volplane data DIR -o ro", exitFailed,
+		"already mounted there on node two (pod "+other.Name+")")
+	if pods := w.pods(); len(pods) != 1 || pods[0].Spec.NodeName != "two" {
+		t.Errorf("pods: %+v", pods)
+	}
+}
+
+// TestMountOfDeletedClaim: what would be written there would be lost with the claim.
+func TestMountOfDeletedClaim(t *testing.T) {
+	leaving := claim("data")
+	leaving.DeletionTimestamp, leaving.Finalizers = &metav1.Time{}, []string{"kubernetes.io/pvc-protection"}
+	w := newWorld(t, leaving)
+	for _, options := range []string{"ro", "volplane.create,volplane.size=1Gi"} {
+		w.run(t.Context(), "mount.volplane data DIR -o "+options, exitFailed, "claim default/data is being deleted")
+	}
+	if len(w.pods()) != 0 || w.mounted[w.dir] != "" {
+		t.Errorf("it is mounted: %v", w.mounted)
 	}
 }
 

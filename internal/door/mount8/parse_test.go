@@ -75,6 +75,24 @@ SRC=/dev/loop4 TARGET=/srv/a ROOT=/ OPTS=helper=volplane,x-volplane.node=two`
 	}
 }
 
+// TestNotedAnew: a line of an earlier mount does not hide that umount(8) has to be told of another control plane.
+func TestNotedAnew(t *testing.T) {
+	old := "TARGET=/srv OPTS=helper=volplane,x-volplane.node=one,x-volplane.kubeconfig=/a\n"
+	for options, is := range map[string]bool{
+		"helper=volplane,x-volplane.kubeconfig=/a,x-volplane.node=one": true,
+		"helper=volplane,x-volplane.kubeconfig=/b,x-volplane.node=one": false,
+		"helper=volplane,x-volplane.kubeconfig=/a":                     false,
+		"helper=volplane": false,
+	} {
+		if isNoted(old, "/srv", options) != is || isNoted(old, "/srv/a", options) {
+			t.Errorf("%s: %t", options, !is)
+		}
+		if both := old + "TARGET=/srv OPTS=" + options + "\n"; !isNoted(both, "/srv", options) {
+			t.Errorf("%s is not what counts", options)
+		}
+	}
+}
+
 // FuzzParse: no call makes a program that root runs panic, and what is accepted names a claim.
 func FuzzParse(f *testing.F) {
 	f.Add("data /srv -o ro,volplane.size=1Gi")

@@ -85,7 +85,7 @@ func podAt(
 	if err != nil {
 		return nil, false, fmt.Errorf("list pods: %w", err)
 	}
-	for _, at := range []string{dir, stageOf(dir)} {
+	for _, at := range []string{dir, door.Stage(dir)} {
 		var found []*corev1.Pod
 		for i := range pods.Items {
 			if p := &pods.Items[i]; p.Annotations[volume.AnnMountAt] == at {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"strings"
@@ -14,15 +15,18 @@ const (
 	utab = "/run/mount/utab"
 	// noteprefix is that of options which libmount keeps there for us.
 	noteprefix = "x-volplane."
+	// callsUs is the option that has umount(8) call umount.volplane.
+	callsUs = "helper=volplane"
 )
 
 // note has umount(8) call umount.volplane for a path. mount(8) writes its own file: told to fake a mount, it does
-// nothing else.
+// nothing else. A line of an earlier mount, whose end umount(8) was not told of, may have other options; a further line
+// counts instead of it.
 func note(ctx context.Context, path string, options []string) error {
-	if noted(path) != nil {
+	all := strings.Join(append([]string{callsUs}, options...), ",")
+	if text, err := os.ReadFile(utab); err == nil && isNoted(string(text), path, all) {
 		return nil
 	}
-	all := strings.Join(append([]string{"helper=volplane"}, options...), ",")
 	cmd := exec.CommandContext(ctx, "/bin/mount", "-i", "-f", "--bind", "-o", all, "--", path, path)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("umount does not call %s for %s: %w: %s", UmountProgram, path, err, bytes.TrimSpace(out))
@@ -52,14 +56,25 @@ func notedIn(text, path string) map[string]string {
 		if fields["TARGET"] != path {
 			continue
 		}
-		options := map[string]string{}
-		for option := range strings.SplitSeq(fields["OPTS"], ",") {
-			name, value, _ := strings.Cut(option, "=")
-			options[strings.TrimPrefix(name, noteprefix)] = value
-		}
-		if options["helper"] == "volplane" {
+		if options := optionsIn(fields["OPTS"]); options["helper"] == "volplane" {
 			found = options
 		}
 	}
 	return found
+}
+
+// isNoted says whether the line that counts for a path has these options.
+func isNoted(text, path, options string) bool {
+	has := notedIn(text, path)
+	return has != nil && maps.Equal(has, optionsIn(options))
+}
+
+// optionsIn returns the options of a text, ours by their names without the prefix.
+func optionsIn(text string) map[string]string {
+	options := map[string]string{}
+	for option := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(option, "=")
+		options[strings.TrimPrefix(name, noteprefix)] = value
+	}
+	return options
 }

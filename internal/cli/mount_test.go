@@ -1,0 +1,117 @@
+//go:build linux
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// testShell is a shell whose words nobody reads.
+func testShell(t *testing.T) *shell {
+	t.Helper()
+	return newShell(t.Context(), Streams{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}, "test", Programs{})
+}
+
+// TestMountIsSeen: after a boot the API still says that a volume is mounted. On this host the command ends well only
+// when something is mounted at the directory; of another host it believes the API.
+func TestMountIsSeen(t *testing.T) {
+	host, bare := program.HostName(), t.TempDir()
+	for _, c := range []struct{ dir, node, asked, want string }{
+		{bare, host, "", "nothing is mounted there on this host"},
+		{bare, host, host, "nothing is mounted there on this host"},
+		{"/", host, "", "<nil>"},
+		{bare, "elsewhere", "elsewhere", "<nil>"},
+	} {
+		pod := door.PodAtPath("default", "data", c.dir, c.node, decide.BindOptions{})
+		pod.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue}}
+		b := begun{shell: testShell(t), client: fake.NewClientset(pod), node: c.node, dir: c.dir, pod: pod}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		if got := fmt.Sprint(b.await(ctx, c.asked)); !strings.Contains(got, c.want) {
+			t.Errorf("%s on %s: %s", c.dir, c.node, got)
+		}
+		cancel()
+	}
+}
+
+// TestClaimThatLeaves: a claim that is being deleted is none to create or to mount, because its data leave with it.
+func TestClaimThatLeaves(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "data", DeletionTimestamp: &metav1.Time{}, Finalizers: []string{"a.example.com/b"},
+	}}
+	b := begun{shell: testShell(t), client: fake.NewClientset(claim)}
+	_, _, created := b.ensureClaim(t.Context(), b.client, "default", "data", wish{size: "1Gi"})
+	for name, err := range map[string]error{
+		"create":         created,
+		"mount":          b.claimFor(t.Context(), "default", "data", mountOptions{}),
+		"mount --create": b.claimFor(t.Context(), "default", "data", mountOptions{create: true}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "is being deleted") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestUmountOfAnAutomount: what mount.volplane has mounted itself is not left behind by the end of the Pod.
+func TestUmountOfAnAutomount(t *testing.T) {
+	host, bare := program.HostName(), t.TempDir()
+	for _, c := range []struct {
+		dir, at, node string
+		refused       bool
+	}{
+		{"/", door.Stage("/"), host, true},
+		{door.Stage("/"), door.Stage("/"), host, true},
+		{"/", door.Stage("/"), "elsewhere", false},
+		{bare, door.Stage(bare), host, false},
+		{"/", "/", host, false},
+	} {
+		pod := door.PodAtPath("default", "data", c.at, c.node, decide.BindOptions{})
+		if c.at != c.dir || c.refused {
+			pod.Annotations[volume.AnnMountFor] = "/"
+		}
+		err := testShell(t).checkShown(pod, c.dir, c.node)
+		if (err != nil) != c.refused || err != nil && !strings.Contains(err.Error(), "use 'umount /'") {
+			t.Errorf("umount %s of %s on %s: %v", c.dir, c.at, c.node, err)
+		}
+	}
+}
+
+// TestKubeconfigThatIsRead: umount(8) is told the file that was read, also if the environment has named it.
+func TestKubeconfigThatIsRead(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for _, name := range []string{"one", "two", "admin.kubeconfig"} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := func(name string) string { return filepath.Join(dir, name) }
+	for _, c := range []struct{ flag, env, want string }{
+		{"", "one", path("one")},
+		{"", path("none") + ":" + path("one"), path("one")},
+		{"", "one:two", ""},
+		{"two", "one", path("two")},
+		{"", "", path("admin.kubeconfig")},
+	} {
+		t.Setenv("KUBECONFIG", c.env)
+		f := flags{kubeconfig: c.flag, dataDir: dir, named: func() bool { return false }}
+		if got := f.file(); got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
