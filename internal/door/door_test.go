@@ -143,9 +143,9 @@ func TestPodOfAutomount(t *testing.T) {
 		return p
 	}
 	client := fake.NewClientset(pod("plain", "/srv", "n1"), pod("other", "/srv", "n2"), pod("under", Stage("/srv"), "n1"),
-		pod("lazy", Stage("/lazy"), "n1"), pod("far", Stage("/far"), "n2"))
+		pod("automount", Stage("/lazy"), "n1"), pod("far", Stage("/far"), "n2"))
 	for dir, want := range map[string]string{
-		"/srv": "plain", "/lazy": "lazy", Stage("/srv"): "under", "/far": "but of n2",
+		"/srv": "plain", "/lazy": "automount", Stage("/srv"): "under", "/far": "but of n2",
 		"/none": "nothing was mounted at /none",
 	} {
 		got := ""
