@@ -36,7 +36,7 @@ func (l *Leadership) Lead(
 	if err != nil {
 		return err
 	}
-	l.stand(locks)
+	l.stand(all)
 	watched, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -144,8 +144,8 @@ func work(ctx, held context.Context, run func(context.Context) error) (done bool
 type Leadership struct {
 	mu   sync.Mutex
 	held []*tenure
-	// names are those of all leases, held or not.
-	names []string
+	// all are those of all leases, held or not.
+	all []*tenure
 }
 
 // Held says of each lease for which the process stands whether it holds it.
@@ -153,18 +153,27 @@ func (l *Leadership) Held() map[string]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := map[string]bool{}
-	for _, name := range l.names {
-		out[name] = len(l.held) > 0
+	for _, t := range l.all {
+		out[t.Name] = len(l.held) > 0
 	}
 	return out
 }
 
-func (l *Leadership) stand(locks []WatchedLock) {
+// Reread says of each of these leases how many renewals had to read it first.
+func (l *Leadership) Reread() map[string]int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, one := range locks {
-		l.names = append(l.names, one.Name)
+	out := map[string]int64{}
+	for _, t := range l.all {
+		out[t.Name] = t.reread.Load()
 	}
+	return out
+}
+
+func (l *Leadership) stand(all []*tenure) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = all
 }
 
 func (l *Leadership) begin(all []*tenure) {

@@ -30,6 +30,8 @@ type tenure struct {
 	until atomic.Pointer[time.Time]
 	// lease is the lease as this process wrote it last; nil if it is another's.
 	lease *coordinationv1.Lease
+	// reread is how many renewals had to read the lease first.
+	reread atomic.Int64
 	// waits tells while the lease is not acquired.
 	waits *notice
 }
@@ -171,6 +173,7 @@ func (t *tenure) renew(ctx context.Context, began time.Time, left time.Duration)
 		t.lease = nil
 		return true, errors.New(plan.Because)
 	}
+	t.reread.Add(1)
 	err = t.write(ctx, now, began)
 	return false, err
 }

@@ -140,6 +140,9 @@ func TestLeaseDeletedByHand(t *testing.T) {
 			if s.holder(name) != "a" || len(a.stopped) > 0 {
 				t.Errorf("%s holds %s a second after it was deleted, stopped: %d", s.holder(name), name, len(a.stopped))
 			}
+			if n := a.Reread(); len(n) != 6 || n[name] != 1 || n["l1"] != 0 {
+				t.Errorf("renewals that had to read their lease: %v, want one of %s", n, name)
+			}
 			s.remove(name)
 			taken := time.Now()
 			theirs := coordinationv1.LeaseSpec{HolderIdentity: ptr.To("other"), LeaseDurationSeconds: ptr.To[int32](15)}

@@ -10,6 +10,8 @@ type Leading interface {
 	Check() error
 	// Held says of each lease whether the process holds it.
 	Held() map[string]bool
+	// Reread says of each lease how many renewals had to read it first.
+	Reread() map[string]int64
 }
 
 // leading holds who is asked about the leases.
@@ -53,5 +55,15 @@ func (l *leading) collect(set Set) {
 			value = 1
 		}
 		set(value, name)
+	}
+}
+
+func (l *leading) collectReread(set Set) {
+	asks := l.get()
+	if asks == nil {
+		return
+	}
+	for name, n := range asks.Reread() {
+		set(float64(n), name)
 	}
 }

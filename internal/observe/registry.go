@@ -45,6 +45,7 @@ func New(version string) *Registry {
 		r.provisioned, r.provisionFails, r.provisionTime, r.deleted, r.deleteFails, r.deleteTime, r.snapshots)
 	r.Gauge(nameBuild, func(set Set) { set(1, version, revision(), goVersion()) })
 	r.Gauge(nameLeader, r.leading.collect)
+	r.Gauge(nameSlowpath, r.leading.collectReread)
 	r.queues.register(r)
 	return r
 }
@@ -71,13 +72,18 @@ func (r *Registry) Gatherer() prometheus.Gatherer {
 // Set sets the value of a gauge with these labels.
 type Set func(value float64, labels ...string)
 
-// Gauge has a function set the values of a gauge whenever the counts are asked for. What it does not set is not
-// there; of values with the same labels, the first one counts. Of functions for the same gauge, the last one counts.
+// Gauge has a function set the values of a gauge, or of a counter that is kept elsewhere, whenever the counts are asked
+// for. What it does not set is not there; of values with the same labels, the first one counts. Of functions for the
+// same metric, the last one counts.
 func (r *Registry) Gauge(name string, set func(Set)) {
 	if r == nil {
 		return
 	}
-	g := gaugeFunc{family(name).desc(), set}
+	f := family(name)
+	g := gaugeFunc{f.desc(), prometheus.GaugeValue, set}
+	if f.Type == counter {
+		g.kind = prometheus.CounterValue
+	}
 	r.gauges.Store(name, g)
 	r.all.Unregister(g)
 	r.all.MustRegister(g)
@@ -86,6 +92,7 @@ func (r *Registry) Gauge(name string, set func(Set)) {
 // gaugeFunc is a gauge whose values are looked up when they are asked for.
 type gaugeFunc struct {
 	desc *prometheus.Desc
+	kind prometheus.ValueType
 	set  func(Set)
 }
 
@@ -102,7 +109,7 @@ func (g gaugeFunc) Collect(out chan<- prometheus.Metric) {
 		}
 		seen[key] = true
 		// A label that is not UTF-8 makes a metric with an error, which is told to who asks.
-		m, err := prometheus.NewConstMetric(g.desc, prometheus.GaugeValue, value, labels...)
+		m, err := prometheus.NewConstMetric(g.desc, g.kind, value, labels...)
 		if err != nil {
 			m = prometheus.NewInvalidMetric(g.desc, err)
 		}

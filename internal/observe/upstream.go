@@ -6,6 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 const (
 	nameCalls          = "csi_sidecar_operations_seconds"
 	nameLeader         = "leader_election_master_status"
+	nameSlowpath       = "leader_election_slowpath_total"
 	nameDepth          = "workqueue_depth"
 	nameAdds           = "workqueue_adds_total"
 	nameQueued         = "workqueue_queue_duration_seconds"
@@ -50,6 +51,11 @@ func clientFamilies() []Family {
 		{
 			nameLeader, gauge, name, "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates " +
 				"backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name.",
+			nil, FromControllers,
+		},
+		{
+			nameSlowpath, counter, name, "[ALPHA] Total number of slow path exercised in renewing leader leases. 'name' is " +
+				"the string used to identify the lease. Please make sure to group by name.",
 			nil, FromControllers,
 		},
 		{nameDepth, gauge, name, "[BETA] Current depth of workqueue", nil, FromBoth},
