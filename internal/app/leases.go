@@ -33,11 +33,12 @@ type leases struct {
 }
 
 // newLeases returns the leases in a namespace. The configuration must allow leaseRights; deadline is the Term's.
-// There is no client-side rate limit, because a process may hold the leases of many drivers.
+// There is no client-side rate limit, because a process may hold the leases of many drivers, and because a renewal that
+// waits for other requests may come too late.
 func newLeases(config *rest.Config, namespace, identity string, deadline time.Duration) (leases, error) {
 	l := leases{namespace: namespace, identity: identity}
 	config = rest.CopyConfig(config)
-	config.QPS = -1
+	config.QPS, config.RateLimiter = -1, nil
 	watched, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return l, fmt.Errorf("client of the leases: %w", err)

@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"volplane.dev/volplane/internal/kube"
 )
@@ -36,6 +37,32 @@ func TestWatchOfOneLease(t *testing.T) {
 	w.Stop()
 	if got := <-asked; got != "metadata.name=l" {
 		t.Errorf("watched with %q", got)
+	}
+}
+
+// TestRenewalsDoNotWait: a user's limit of requests is for those of controllers, and not for those of leases.
+func TestRenewalsDoNotWait(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"kind":"Lease","apiVersion":"coordination.k8s.io/v1"}`))
+	}))
+	defer server.Close()
+	config := &rest.Config{Host: server.URL, RateLimiter: flowcontrol.NewFakeNeverRateLimiter()}
+	l, err := newLeases(config, "ns", "me", 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.renewed.Get(t.Context(), "l", metav1.GetOptions{}); err != nil {
+		t.Errorf("the lease: %v", err)
+	}
+	client, err := clientFor(ControlPlaneOptions{
+		ConfigFor: func(string) (*rest.Config, error) { return config, nil },
+	}, "attacher", kube.Read("", "nodes"), kube.NewFlow())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{}); err == nil {
+		t.Error("a controller's request is not limited")
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"volplane.dev/volplane/internal/door/mount8"
 	"volplane.dev/volplane/internal/program"
@@ -107,11 +108,13 @@ func sidecarConfig(o sidecar.Options) (*rest.Config, error) {
 	return config, nil
 }
 
-// limit sets the limits of requests to the API server that somebody has asked for. The API server has its own.
+// limit sets the limits of requests to the API server that somebody has asked for. The API server has its own. All
+// clients that are made of the configuration share one limiter, so that the numbers are the process's.
 func limit(config *rest.Config, o sidecar.Options) {
 	config.QPS = -1
-	if o.QPS > 0 {
-		config.QPS, config.Burst = o.QPS, cmp.Or(o.Burst, 10)
+	if o.QPS > 0 || o.QPS == 0 && o.Burst > 0 {
+		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(cmp.Or(o.QPS, rest.DefaultQPS),
+			cmp.Or(max(o.Burst, 0), rest.DefaultBurst))
 	}
 }
 
