@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/controller/attachdetach"
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/capacity"
+	"volplane.dev/volplane/internal/controller/groupsnapshotter"
 	"volplane.dev/volplane/internal/controller/health"
 	"volplane.dev/volplane/internal/controller/protection"
 	"volplane.dev/volplane/internal/controller/provisioner"
@@ -73,6 +74,9 @@ type ControlPlaneOptions struct {
 
 // runs says whether a controller is to run.
 func (o ControlPlaneOptions) runs(role string) bool {
+	if role == groupsnapshotter.BindingDeclaration().Name && o.Sidecars.SnapshotController.WithoutGroups {
+		return false
+	}
 	return len(o.Roles) == 0 && !onDemand(role) || runs(o.Roles, role)
 }
 

@@ -84,6 +84,7 @@ func (s Sidecars) choices() provision.Options {
 		NamePrefix: o.NamePrefix, NameLength: o.NameLength, DefaultFSType: o.DefaultFSType, BlockFSType: s.BlockFSType,
 		ExtraMetadata: o.ExtraMetadata, PublishReadOnly: o.PublishReadOnly, AllowModeConversion: o.AllowModeConversion,
 		StrictTopology: o.StrictTopology, WithoutImmediateTopology: o.WithoutImmediateTopology,
+		WithoutAttributes: o.WithoutAttributes,
 	}
 }
 

@@ -67,10 +67,12 @@ func gates() map[string]gate {
 			return nil
 		}},
 		"VolumeAttributesClass": {with(Provisioner, Resizer), func(o *Options, on bool) error {
+			o.Provisioner.WithoutAttributes = !on
 			o.unless(on, "modifier")
 			return nil
 		}},
 		"CSIVolumeGroupSnapshot": {with(Snapshotter, SnapshotController), func(o *Options, on bool) error {
+			o.SnapshotController.WithoutGroups = !on
 			o.unless(on, "group-snapshotter")
 			return nil
 		}},

@@ -31,8 +31,39 @@ func ParseNode(name string, args []string, env func(string) string) ([]Node, []s
 		}
 		out, without = append(out, Node{r, o}), append(without, none...)
 	}
+	if err := checkAddresses(out); err != nil {
+		return nil, nil, err
+	}
 	slices.Sort(without)
 	return out, slices.Compact(without), nil
+}
+
+// checkAddresses refuses an address that two programs of the process would listen at.
+func checkAddresses(nodes []Node) error {
+	taken := map[string]Role{}
+	for _, n := range nodes {
+		for _, a := range n.listens() {
+			if r, twice := taken[a]; twice && r != n.Role {
+				return fmt.Errorf("%s and %s cannot both listen at %s: give each an address of its own, such as "+
+					"--%s-http-endpoint=:9809 and --%s-http-endpoint=:9808", r, n.Role, a, roles()[Registrar].programs[1], Liveness)
+			}
+			taken[a] = n.Role
+		}
+	}
+	return nil
+}
+
+// listens returns the addresses of a program.
+func (n Node) listens() []string {
+	out := addresses(n.Registrar.Health)
+	if n.Role == Liveness {
+		out = addresses(n.Liveness.Address)
+		for _, h := range n.Liveness.HTTP {
+			out = append(out, h.Address)
+		}
+	}
+	// The system chooses another port for each that asks for none.
+	return slices.DeleteFunc(out, func(a string) bool { return strings.HasSuffix(a, ":0") })
 }
 
 var errNoNode = errors.New("no program is chosen")
@@ -51,7 +82,7 @@ func chosenNodes(args []string) (chosen []Role, rest []string, err error) {
 		}
 		for program := range strings.SplitSeq(value, ",") {
 			r, known := RoleOf(program)
-			if !known || r != Registrar && r != Liveness {
+			if !known || !r.OfNode() {
 				return nil, nil, fmt.Errorf("%q is no program of a node", program)
 			}
 			chosen = append(chosen, r)
@@ -68,7 +99,7 @@ func argumentsOf(r Role, args []string) []string {
 	var out []string
 	ours := true
 	for _, a := range args {
-		if !strings.HasPrefix(a, "-") {
+		if !strings.HasPrefix(a, "-") || isNumber(a) {
 			if ours {
 				out = append(out, a)
 			}

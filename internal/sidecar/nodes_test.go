@@ -23,3 +23,27 @@ func TestSeveralOfANode(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
+
+// TestAddressesOfANode: two programs of a process cannot listen at one address.
+func TestAddressesOfANode(t *testing.T) {
+	const both = "--controllers=node-driver-registrar,livenessprobe "
+	const refused = "csi-node-driver-registrar and livenessprobe cannot both listen at :9808: give each an address of " +
+		"its own, such as --node-driver-registrar-http-endpoint=:9809 and --livenessprobe-http-endpoint=:9808"
+	for args, want := range map[string]string{
+		both + "--http-endpoint=:9808":                       refused,
+		both + "--node-driver-registrar-http-endpoint=:9808": refused,
+		both + "--http-endpoint=127.0.0.1:0":                 "",
+		both + "--node-driver-registrar-http-endpoint=:9809": "",
+		both: "",
+		both + "--node-driver-registrar-http-endpoint=:9809 --livenessprobe-http-endpoint=:9808": "",
+		both + "--node-driver-registrar-health-port=9807 --livenessprobe-metrics-address=:9807": strings.ReplaceAll(refused,
+			"at :9808", "at :9807"),
+		"--controllers=livenessprobe --http-endpoint=:9808": "",
+	} {
+		_, _, err := sidecar.ParseNode("node", strings.Fields(args+" --node-driver-registrar-kubelet-registration-path=/k"),
+			func(string) string { return "" })
+		if got := fmt.Sprint(err); got != want && (err != nil || want != "") {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}

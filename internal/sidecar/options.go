@@ -42,6 +42,8 @@ type ProvisionerOptions struct {
 	PublishReadOnly bool
 	// AllowModeConversion lets a restored volume have another mode than that of its snapshot.
 	AllowModeConversion bool
+	// WithoutAttributes makes volumes as if no claim named a VolumeAttributesClass.
+	WithoutAttributes bool
 	// OnNode is for a driver which runs on each node.
 	OnNode OnNode
 }
@@ -69,8 +71,8 @@ type CapacityOwner struct {
 // AttacherOptions are those of csi-attacher.
 type AttacherOptions struct {
 	Pace
-	// MaxEntries is how many volumes one call of ListVolumes returns; 0 means 500.
-	MaxEntries int
+	// MaxEntries is how many volumes one call of ListVolumes returns, and 0 leaves it to the driver; nil means 500.
+	MaxEntries *int32
 	// DefaultFSType is the filesystem type of volumes that name none.
 	DefaultFSType string
 }
@@ -104,6 +106,8 @@ type SnapshotControllerOptions struct {
 	Pace
 	// Distributed marks each content with the node of its volume, whose csi-snapshotter serves it.
 	Distributed bool
+	// WithoutGroups leaves groups of snapshots alone.
+	WithoutGroups bool
 }
 
 // HealthMonitorOptions are those of csi-external-health-monitor-controller.

@@ -72,18 +72,24 @@ func (r Role) without(set *pflag.FlagSet) []string {
 	return out
 }
 
-// twoHyphens writes the names of flags with two hyphens, which package flag reads with one as well.
+// twoHyphens writes the names of flags with two hyphens, which package flag reads with one as well. A negative number
+// is the value of the flag before it.
 func twoHyphens(args []string) []string {
 	out := slices.Clone(args)
 	for i, a := range out {
 		if a == "--" {
 			break
 		}
-		if name, found := strings.CutPrefix(a, "-"); found && name != "" && name[0] != '-' && name != "h" {
+		if name, found := strings.CutPrefix(a, "-"); found && name != "" && name[0] != '-' && name != "h" && !isNumber(a) {
 			out[i] = "--" + name
 		}
 	}
 	return out
+}
+
+// isNumber says whether an argument with one hyphen is a negative number, or a duration. No flag begins with a digit.
+func isNumber(arg string) bool {
+	return len(arg) > 1 && (arg[1] >= '0' && arg[1] <= '9' || arg[1] == '.')
 }
 
 // Help returns the help of a sidecar.

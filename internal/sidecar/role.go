@@ -72,6 +72,9 @@ func (r Role) String() string { return roles()[r].programs[0] }
 // Prefix begins the role's flags in a process of several roles.
 func (r Role) Prefix() string { return roles()[r].prefix }
 
+// OfNode says that the role's program stands beside the driver on each node, and not beside its controller.
+func (r Role) OfNode() bool { return r == Registrar || r == Liveness }
+
 // shortFlags says that upstream's program reads flags as package flag does: a program's own names may have one
 // hyphen, and what follows the first argument that is no flag is not read. Only one of them does not.
 func (r Role) shortFlags() bool { return r != Provisioner }

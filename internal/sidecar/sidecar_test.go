@@ -53,7 +53,7 @@ func TestArguments(t *testing.T) {
 		for _, name := range strings.Split(parts[1], ".") {
 			field = field.FieldByName(name)
 		}
-		if got := fmt.Sprintf("%+v", field); problem != "" || got != parts[2] {
+		if got := fmt.Sprintf("%+v", reflect.Indirect(field)); problem != "" || got != parts[2] {
 			t.Errorf("%s: %s is %s, want %s %s", parts[0], parts[1], got, parts[2], problem)
 		}
 	}
@@ -112,21 +112,38 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestSeveral: the flags of a process of several sidecars.
-func TestSeveral(t *testing.T) {
+// parseSeveral reads arguments of a process of several sidecars.
+func parseSeveral(args string) (sidecar.Options, error) {
 	var o sidecar.Options
 	set := pflag.NewFlagSet("several", pflag.ContinueOnError)
 	set.SetNormalizeFunc(sidecar.Normalise)
 	o.AddControllers(set)
-	err := set.Parse(strings.Fields("--attacher-timeout=1s --provisioner-timeout=2s --attacher-worker-thread=3 " +
-		"--reconcile-sync=4s --csi-address=unix:///x --resizer-workers=5"))
+	err := set.Parse(strings.Fields(args))
 	if err == nil {
 		err = o.Settle(sidecar.Provisioner, set, func(string) string { return "" })
 	}
+	return o, err
+}
+
+// TestSeveral: the flags of a process of several sidecars.
+func TestSeveral(t *testing.T) {
+	o, err := parseSeveral("--attacher-timeout=1s --provisioner-timeout=2s --attacher-worker-thread=3 " +
+		"--reconcile-sync=4s --csi-address=unix:///x --resizer-workers=5")
 	got := fmt.Sprintln(o.Attacher.Timeout, o.Provisioner.Timeout, o.Attacher.Workers, o.ReconcileSync, o.Socket,
 		o.Resizer.Workers, o.Elects, o.Snapshotter.Timeout, err)
 	if want := "1s 2s 3 4s /x 5 true 0s <nil>\n"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestEntriesOfSeveral: what nobody has written is volplane's own number, and 0 is what somebody has written.
+func TestEntriesOfSeveral(t *testing.T) {
+	if o, err := parseSeveral(""); err != nil || o.Attacher.MaxEntries != nil {
+		t.Errorf("without the flag: %v, %v", o.Attacher.MaxEntries, err)
+	}
+	o, err := parseSeveral("--max-entries=0")
+	if n := o.Attacher.MaxEntries; err != nil || n == nil || *n != 0 {
+		t.Errorf("with 0: %v, %v", n, err)
 	}
 }
 

@@ -145,8 +145,9 @@ func attacherFlags() []Flag {
 	return []Flag{
 		{
 			Name: "max-entries", Of: of, Default: "0",
-			Usage: "how many volumes the driver is asked to list at once; 0 leaves it to the driver",
-			into:  func(o *Options, _ Role) any { return &o.Attacher.MaxEntries },
+			Usage: "how many volumes the driver is asked to list at once, 0 for as many as it likes; " +
+				"volplane controller asks for 500 unless it is given",
+			into: func(o *Options, _ Role) any { return givenCount{&o.Attacher.MaxEntries} },
 		},
 		{
 			Name: "default-fstype", Of: of, Usage: "filesystem `type` of volumes that name none",

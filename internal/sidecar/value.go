@@ -63,6 +63,27 @@ func (v workerCount) String() string {
 }
 func (v workerCount) Type() string { return "int" }
 
+// givenCount is a number of which 0 is not the same as none.
+type givenCount struct{ n **int32 }
+
+func (v givenCount) Set(text string) error {
+	n, err := strconv.ParseInt(text, 0, 32)
+	if err != nil {
+		return fmt.Errorf("%q is no number of at most 32 bits", text)
+	}
+	given := int32(n)
+	*v.n = &given
+	return nil
+}
+
+func (v givenCount) String() string {
+	if v.n == nil || *v.n == nil {
+		return ""
+	}
+	return strconv.Itoa(int(**v.n))
+}
+func (v givenCount) Type() string { return "int" }
+
 // labels are written as KEY:VALUE, separated by commas.
 type labels struct{ m *map[string]string }
 
@@ -94,4 +115,4 @@ func (v labels) String() string {
 }
 func (v labels) Type() string { return "labels" }
 
-var _ = []pflag.Value{inverted{}, cut{}, workerCount{}, labels{}, &Gates{}}
+var _ = []pflag.Value{inverted{}, cut{}, workerCount{}, givenCount{}, labels{}, &Gates{}}

@@ -55,8 +55,9 @@ type Options struct {
 	// ReconcileSync is the interval at which drivers are asked which volumes they have attached, if
 	// they can list them; 0 means a minute.
 	ReconcileSync time.Duration
-	// MaxEntries is how many volumes one call for that list returns; 0 means the attacher's own number.
-	MaxEntries int
+	// MaxEntries is how many volumes one call for that list returns, and 0 leaves it to the driver; nil means the
+	// attacher's own number.
+	MaxEntries *int32
 	// DefaultFSType is the filesystem type of volumes whose objects name none.
 	DefaultFSType string
 	// Dummy, if set, is the name of an attacher without a driver: its attachments are marked as

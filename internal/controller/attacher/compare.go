@@ -1,11 +1,9 @@
 package attacher
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
@@ -116,7 +115,7 @@ func (a *attacher) compare(ctx context.Context, driver string) time.Duration {
 func (a *attacher) published(ctx context.Context, d *csi.Driver) (map[attach.Pair]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, listLimit)
 	defer cancel()
-	out, token, size := map[attach.Pair]bool{}, "", int32(min(cmp.Or(a.MaxEntries, pageSize), math.MaxInt32))
+	out, token, size := map[attach.Pair]bool{}, "", ptr.Deref(a.MaxEntries, pageSize)
 	for range maxPages {
 		r, err := d.ControllerClient().ListVolumes(ctx, &csipb.ListVolumesRequest{MaxEntries: size, StartingToken: token})
 		if err != nil {

@@ -74,7 +74,10 @@ func setting() drivertest.Setting {
 		Driver: config,
 		Build: func(env controller.Env, drivers *csi.Set, option func(string) string) *controller.Controller {
 			sync, _ := time.ParseDuration(option("sync"))
-			entries, _ := strconv.Atoi(option("entries"))
+			var entries *int32
+			if n, err := strconv.ParseInt(option("entries"), 10, 32); err == nil {
+				entries = ptr.To(int32(n))
+			}
 			return New(env, Options{
 				Drivers: drivers, ReconcileSync: sync, Dummy: option("dummy"), MaxEntries: entries,
 				DefaultFSType: option("fstype"),

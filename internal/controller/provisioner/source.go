@@ -47,7 +47,7 @@ func (p *provisioner) attributes(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim,
 ) (*storagev1.VolumeAttributesClass, error) {
 	name := provision.AttributesOf(claim)
-	if name == "" {
+	if name == "" || p.Choices.WithoutAttributes {
 		return nil, nil
 	}
 	got, err := p.Client.StorageV1().VolumeAttributesClasses().Get(ctx, name, metav1.GetOptions{})

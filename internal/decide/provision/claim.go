@@ -323,7 +323,7 @@ func AttributesOf(c *corev1.PersistentVolumeClaim) string {
 func (f ClaimFacts) attributes(in *Intent) error {
 	name := AttributesOf(f.Claim)
 	switch {
-	case name == "":
+	case name == "" || f.Options.WithoutAttributes:
 		return nil
 	case !f.Modifies:
 		return fmt.Errorf("%w %s: driver %s does not have the capability MODIFY_VOLUME", errAttributes, name, in.Driver)

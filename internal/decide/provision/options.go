@@ -30,6 +30,8 @@ type Options struct {
 	PublishReadOnly bool
 	// AllowModeConversion lets a restored volume have another mode than that of its snapshot.
 	AllowModeConversion bool
+	// WithoutAttributes makes volumes as if no claim named a VolumeAttributesClass.
+	WithoutAttributes bool
 	// StrictTopology and WithoutImmediateTopology are the fields of topology.Facts.
 	StrictTopology, WithoutImmediateTopology bool
 }

@@ -247,6 +247,10 @@ func TestAttributesClasses(t *testing.T) {
 		{"the class is not there", gold, ClaimFacts{Modifies: true}},
 		{"the class is another driver's", gold, ClaimFacts{Modifies: true, Attributes: of("x.example.com")}},
 		{"an empty name is none", none, ClaimFacts{}},
+		{"a provisioner without attributes ignores the class", gold, ClaimFacts{
+			Options: Options{WithoutAttributes: true}, Modifies: true, Attributes: of(driver),
+		}},
+		{"also for a driver that knows none", gold, ClaimFacts{Options: Options{WithoutAttributes: true}}},
 	} {
 		c.facts.Claim, c.facts.Class, c.facts.Driver, c.facts.Ours = claim(c.claim), class(nil), driver, true
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(c.facts)))
