@@ -98,6 +98,7 @@ gRPC code that the driver has answered.`,
 		c.AddCommand(o)
 	}
 	c.AddCommand(s.manifestsCommand(), s.versionCommand())
+	normaliseSidecars(c)
 	refuseOthers(c)
 	completeOutputs(c)
 	_ = c.RegisterFlagCompletionFunc("namespace", s.completeNames("namespace"))

@@ -21,6 +21,11 @@ func TestMain(m *testing.M) {
 			streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
 			os.Exit(cli.Run(context.Background(), os.Args, streams, "v0.0.0-test", cli.Programs{}))
 		},
+		"csi-sidecars": func() {
+			streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
+			os.Exit(cli.Run(context.Background(), os.Args, streams, "v0.0.0-test",
+				cli.Programs{Controllers: ranControllers, DriverControllers: app.ClusterControllers()}))
+		},
 		"volplane": func() {
 			streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -35,11 +40,7 @@ func TestMain(m *testing.M) {
 					return err
 				},
 				LocalDriver: func(context.Context, program.DriverOptions) error { return nil },
-				Controllers: func(_ context.Context, o program.ControllersOptions) error {
-					_, err := fmt.Println("ran", o.Roles, o.Socket, "leases", o.Elects, "in", o.Namespace, o.Term.Duration,
-						o.Term.Deadline, o.Term.Retry)
-					return err
-				},
+				Controllers: ranControllers,
 				Bridge: func(_ context.Context, o cli.BridgeOptions) error {
 					_, err := fmt.Println("ran", o.Node, o.PluginDir, o.RootDir, o.SocketDir, o.RegistryDir, o.ConfigFile)
 					return err
@@ -56,6 +57,16 @@ func TestMain(m *testing.M) {
 			os.Exit(code)
 		},
 	})
+}
+
+// ranControllers tells what the controllers were told.
+func ranControllers(_ context.Context, o program.ControllersOptions) error {
+	fmt.Println("ran", o.Roles, o.Socket, "leases", o.Elects, "in", o.Namespace, o.Term.Duration, o.Term.Deadline,
+		o.Term.Retry)
+	_, err := fmt.Println("sync", o.ReconcileSync, "capacity", o.CapacityPoll, "workers", o.Provisioner.Workers,
+		o.Attacher.Workers, o.Resizer.Workers, "timeouts", o.Provisioner.Timeout, o.Attacher.Timeout, o.Resizer.Timeout,
+		o.Resizer.ModifyTimeout)
+	return err
 }
 
 // TestScripts runs the scripts that need no API server.

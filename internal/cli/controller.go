@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/sidecar"
@@ -42,7 +43,6 @@ In a Pod, the command uses the Pod's service account.`,
 			return s.controller(cmd.Context(), o)
 		},
 	}
-	c.SetGlobalNormalizationFunc(sidecar.Normalise)
 	f := c.Flags()
 	f.StringSliceVar(&o.Roles, "controllers", []string{"provisioner", "attacher", "resizer"},
 		"controllers to run: "+strings.Join(s.programs.DriverControllers, ", "))
@@ -52,6 +52,18 @@ In a Pod, the command uses the Pod's service account.`,
 	_ = c.RegisterFlagCompletionFunc("controllers",
 		cobra.FixedCompletions(s.programs.DriverControllers, cobra.ShellCompDirectiveNoFileComp))
 	return c
+}
+
+// normaliseSidecars has the command of controllers know the other names of its flags, too. It must be called when the
+// command is in its place: there it gets the names that all commands know, instead of any that it had.
+func normaliseSidecars(root *cobra.Command) {
+	for _, c := range root.Commands() {
+		if c.Name() == "controller" {
+			c.SetGlobalNormalizationFunc(func(set *pflag.FlagSet, name string) pflag.NormalizedName {
+				return sidecar.Normalise(set, string(verbosityByLetter(set, name)))
+			})
+		}
+	}
 }
 
 func (s *shell) controller(ctx context.Context, o sidecar.Options) error {
@@ -80,6 +92,10 @@ func (s *shell) controller(ctx context.Context, o sidecar.Options) error {
 // checkRoles refuses names that are not those of controllers.
 func (s *shell) checkRoles(roles []string) error {
 	for _, r := range roles {
+		if of, known := sidecar.RoleOf(r); known && of.OfNode() {
+			return fmt.Errorf("%s is needed on each node, beside the driver there: start 'volplane-node-sidecars "+
+				"--controllers=%s' in the driver's DaemonSet, and take it from --controllers here", r, r)
+		}
 		if !slices.Contains(s.programs.DriverControllers, r) {
 			return fmt.Errorf("unknown controller %q: use %s", r,
 				strings.Join(s.programs.DriverControllers, ", "))

@@ -60,7 +60,7 @@ type raw struct {
 	capacity                                  bool
 	ownerLevel                                int
 	nodeDeployment, snapshotsOfNode           bool
-	resizerTimeout                            time.Duration
+	timeout, resizerTimeout                   time.Duration
 	mode                                      string
 }
 

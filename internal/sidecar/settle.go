@@ -41,6 +41,7 @@ func (o *Options) settleControllers(env func(string) string) error {
 	if o.raw.resizerTimeout > 0 {
 		o.Resizer.Timeout, o.Resizer.ModifyTimeout = o.raw.resizerTimeout, o.raw.resizerTimeout
 	}
+	o.limitOthers()
 	if err := o.checkTimes(); err != nil {
 		return err
 	}
@@ -55,6 +56,15 @@ func (o *Options) settleControllers(env func(string) string) error {
 	}
 	o.settleOwner(env)
 	return o.settleHTTP(o.Elects)
+}
+
+// limitOthers gives the time limit of all sidecars to those that have none of their own.
+func (o *Options) limitOthers() {
+	for _, r := range controllers() {
+		p := o.pace(r)
+		p.Timeout = cmp.Or(p.Timeout, o.raw.timeout)
+	}
+	o.Resizer.ModifyTimeout = cmp.Or(o.Resizer.ModifyTimeout, o.raw.timeout)
 }
 
 // checkTimes refuses times that make no sense.

@@ -136,6 +136,31 @@ func TestSeveral(t *testing.T) {
 	}
 }
 
+// TestSeveralAtOnce: the enhancement's names, and the time limit of those that have none of their own.
+func TestSeveralAtOnce(t *testing.T) {
+	for args, want := range map[string]string{
+		"":             "0s 0s 0s 0s 0s",
+		"--timeout=9s": "9s 9s 9s 9s 9s",
+		"--timeout=9s --attacher-timeout=1s --resizer-timeout=2s":   "9s 1s 2s 2s 9s",
+		"--modify-timeout=3s --snapshotter-timeout=4s --timeout=9s": "9s 9s 9s 3s 4s",
+	} {
+		o, err := parseSeveral(args)
+		got := fmt.Sprint(o.Provisioner.Timeout, o.Attacher.Timeout, o.Resizer.Timeout, o.Resizer.ModifyTimeout,
+			o.Snapshotter.Timeout)
+		if got != want || err != nil {
+			t.Errorf("%s: got %s, want %s %v", args, got, want, err)
+		}
+	}
+	for _, spelled := range []string{"resizer-workers", "resizer-worker-threads", "resizer-worker-thread", "workers"} {
+		if o, err := parseSeveral("--" + spelled + "=5"); err != nil || o.Resizer.Workers != 5 {
+			t.Errorf("--%s: %d workers, %v", spelled, o.Resizer.Workers, err)
+		}
+	}
+	if o, err := parseSeveral("--timeout=-1s"); err == nil {
+		t.Errorf("a negative time limit is taken: %v", o.Provisioner.Timeout)
+	}
+}
+
 // TestEntriesOfSeveral: what nobody has written is volplane's own number, and 0 is what somebody has written.
 func TestEntriesOfSeveral(t *testing.T) {
 	if o, err := parseSeveral(""); err != nil || o.Attacher.MaxEntries != nil {

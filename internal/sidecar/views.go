@@ -24,6 +24,8 @@ func (o *Options) AddControllers(set *pflag.FlagSet) {
 			}
 		}
 	}
+	set.DurationVar(&o.raw.timeout, "timeout", 0,
+		"time limit of each call of the driver by sidecars whose own flag, such as --provisioner-timeout, is not given")
 	elects, owner := set.Lookup("leader-election"), set.Lookup(Provisioner.Prefix()+"-capacity-ownerref-level")
 	o.Elects, elects.DefValue = true, "true"
 	o.raw.ownerLevel, owner.DefValue = -1, "-1"
@@ -51,7 +53,11 @@ func (o *Options) AddRole(set *pflag.FlagSet, r Role) {
 // alone has the flag, and the enhancement's names.
 func Normalise(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	if strings.HasSuffix(name, "-worker-thread") {
-		return pflag.NormalizedName(name + "s")
+		name += "s"
+	}
+	// The enhancement gives all sidecars one name of this flag, which csi-resizer calls otherwise.
+	if name == Resizer.Prefix()+"-worker-threads" {
+		return pflag.NormalizedName(Resizer.Prefix() + "-workers")
 	}
 	var of []Role
 	for _, f := range Flags() {
@@ -62,7 +68,7 @@ func Normalise(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 			return pflag.NormalizedName(name)
 		}
 		for _, r := range f.Of {
-			if r != Registrar && r != Liveness {
+			if !r.OfNode() {
 				of = append(of, r)
 			}
 		}
