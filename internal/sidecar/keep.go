@@ -71,8 +71,8 @@ func (k *Kept) read(r Role, set *pflag.FlagSet, args []string) map[string][]stri
 	return given
 }
 
-// next reads the first of some arguments, which is a flag, and returns those after it. Of a flag that nobody knows, what
-// follows is the value unless it looks like a flag.
+// next reads the first of some arguments, which is a flag, and returns those after it. What follows a flag that nobody
+// knows is its value unless it looks like a flag.
 func next(set *pflag.FlagSet, args []string) (name, value string, rest []string) {
 	name, value, has := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
 	flag, rest := set.Lookup(name), args[1:]
