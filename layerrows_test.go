@@ -312,13 +312,11 @@ func upperLayers() []layer {
 			"internal/volume", decidePrefix, "internal/csi", "internal/kube",
 		}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
 		{"internal/cli", []string{
-			"internal/gather",
-			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube", "internal/manifest",
-			"internal/identity", "internal/finding", "internal/redact", "internal/driver/doctor", "internal/driver/starter",
-			"internal/flex",
-			"internal/flex/migrate", "internal/orphans", "internal/program", "internal/csi", "internal/csi/",
-			"internal/driverfile", "internal/driverimport", "internal/noderoot", "internal/supervise", "internal/sidecar",
-			"internal/door", "internal/door/mount8",
+			"internal/gather", "internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube",
+			"internal/manifest", "internal/identity", "internal/finding", "internal/redact", "internal/driver/doctor",
+			"internal/driver/starter", "internal/flex", "internal/flex/migrate", "internal/orphans", "internal/program",
+			"internal/csi", "internal/csi/", "internal/driverfile", "internal/driverimport", "internal/noderoot",
+			"internal/supervise", "internal/sidecar", "internal/door", "internal/door/mount8",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/noderoot", []string{"internal/durable"}, append(heavy, clientGo, grpc), "knows whose a directory is, " +
 			"not what is in it"},

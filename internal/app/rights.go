@@ -20,8 +20,9 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
-// dispensable returns the resources that a controller reads for some drivers, and does not need for this one. Upstream's
-// sidecar does not read them for such a driver, so the role that the driver's vendor wrote for it may lack the right.
+// dispensable returns the resources that a controller reads for some drivers, and does not need for this one.
+// Upstream's sidecar does not read them for such a driver, so the role that the driver's vendor wrote for it may lack
+// the right.
 func dispensable(role string, d *csi.Driver, onNode bool) []kube.Access {
 	var out []kube.Access
 	places := append(kube.Read("", "nodes"), kube.Read("storage.k8s.io", "csinodes")...)

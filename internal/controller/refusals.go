@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Refusals remembers of claims what no object has: what the last call was refused for, and until when a refusal for good
-// is left alone. Without it, after a restart, a controller assumes that a call is still in progress, or repeats it.
+// Refusals remembers of claims what no object has: what the last call was refused for, and until when a refusal for
+// good is left alone. Without it, as after a restart, a controller assumes that a call is in progress, or repeats it.
 type Refusals struct {
 	mu      sync.Mutex
 	refused map[types.UID]string

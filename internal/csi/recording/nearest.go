@@ -45,7 +45,8 @@ func differences(recorded, asked map[string]string) []string {
 		case !had:
 			out = append(out, fmt.Sprintf("%s: not recorded, asked %s", field, redact.Line(is, maxValue)))
 		case was != is:
-			out = append(out, fmt.Sprintf("%s: recorded %s, asked %s", field, redact.Line(was, maxValue), redact.Line(is, maxValue)))
+			out = append(out, fmt.Sprintf("%s: recorded %s, asked %s", field, redact.Line(was, maxValue),
+				redact.Line(is, maxValue)))
 		}
 	}
 	return out
