@@ -109,8 +109,8 @@ func (s *shell) ensureClaim(
 // createLimit is how long the server may take to make a claim.
 const createLimit = 10 * time.Second
 
-// createClaim makes a claim. An interrupt does not end the call, so that the command knows of what the server makes, and
-// can take it back.
+// createClaim makes a claim. An interrupt does not end the call, so that the command knows of what the server makes,
+// and can take it back.
 func createClaim(
 	ctx context.Context, claims corev1client.PersistentVolumeClaimInterface, want *corev1.PersistentVolumeClaim,
 ) (*corev1.PersistentVolumeClaim, error) {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestStatusReport: an empty control plane is healthy; a claim of a class that does not exist, a certificate near its
-// end and an old backup are problems, and what is young is none.
+// end, an old backup and an old control plane without one are problems, and what is young is none.
 func TestStatusReport(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	ago := func(d time.Duration) *time.Time { at := now.Add(-d); return &at }
@@ -28,7 +28,9 @@ func TestStatusReport(t *testing.T) {
 		o := state.Objects{Now: now}
 		o.CSINodes = []*storagev1.CSINode{{Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "d"}}}}}
 		for _, age := range []time.Duration{0, d} {
-			o.Nodes = append(o.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-age))}})
+			node := &corev1.Node{}
+			node.CreationTimestamp = metav1.NewTime(now.Add(-age))
+			o.Nodes = append(o.Nodes, node)
 		}
 		return o
 	}
@@ -40,13 +42,13 @@ func TestStatusReport(t *testing.T) {
 		certs   []validity
 		want    string
 	}{
-		"nothing":                              {state.Objects{Now: now}, nil, nil, "true []"},
-		"all is young":                         {state.Objects{Now: now}, &room.Report{Backup: ago(time.Hour)}, valid(year / 2), "true []"},
-		"no backup yet":                        {aged(oldBackup / 2), &room.Report{}, nil, "true []"},
-		"no backup ever":                       {aged(2 * oldBackup), &room.Report{}, nil, "false [BackupOld]"},
-		"no backup of a plane that makes none": {aged(2 * oldBackup), &room.Report{NoBackups: true}, nil, "true []"},
-		"no nodes yet":                         {state.Objects{Now: now}, &room.Report{}, nil, "true []"},
-		"an old backup":                        {state.Objects{Now: now}, &room.Report{Backup: ago(4 * oldBackup)}, nil, "false [BackupOld]"},
+		"nothing":          {state.Objects{Now: now}, nil, nil, "true []"},
+		"all is young":     {state.Objects{Now: now}, &room.Report{Backup: ago(time.Hour)}, valid(year / 2), "true []"},
+		"no backup yet":    {aged(oldBackup / 2), &room.Report{}, nil, "true []"},
+		"no backup ever":   {aged(2 * oldBackup), &room.Report{}, nil, "false [BackupOld]"},
+		"no backup wanted": {aged(2 * oldBackup), &room.Report{NoBackups: true}, nil, "true []"},
+		"no nodes yet":     {state.Objects{Now: now}, &room.Report{}, nil, "true []"},
+		"an old backup":    {state.Objects{Now: now}, &room.Report{Backup: ago(4 * oldBackup)}, nil, "false [BackupOld]"},
 		"a certificate without a begin": {
 			state.Objects{Now: now}, nil, []validity{{"client", time.Unix(0, 0), now.Add(2 * expiresSoon)}}, "true []",
 		},

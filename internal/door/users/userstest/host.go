@@ -1,4 +1,3 @@
-// Package userstest has a host for tests of doors: an API, a node agent and a kernel with mounts.
 package userstest
 
 import (

@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-// Stories plays the stories of testdata/stories.txt, each in a bubble of synctest and in a new world, whose play returns
-// what is to be seen after a step.
+// Stories plays the stories of testdata/stories.txt, each in a bubble of synctest and in a new world, whose play
+// returns what is to be seen after a step.
 func Stories(t *testing.T, world func(t *testing.T) (play func(step string) string, stop func())) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/stories.txt")
