@@ -121,7 +121,8 @@ func (r *release) pack(ctx context.Context, arch string, files tree.Tree) error 
 func (r *release) units(prefix string) (tree.Tree, error) {
 	var out tree.Tree
 	for _, name := range []string{
-		"volplane.service", "volplane-node.service", "volplane-driver@.service", "volplane-docker.socket", "volplane-storage.socket",
+		"volplane.service", "volplane-node.service", "volplane-driver@.service",
+		"volplane-docker.socket", "volplane-storage.socket",
 	} {
 		data, err := os.ReadFile(filepath.Join(r.root, "deploy", "systemd", name))
 		if err != nil {
@@ -170,7 +171,8 @@ func (r *release) shared(ctx context.Context) (tree.Tree, error) {
 func (r *release) pages() (tree.Tree, error) {
 	var out tree.Tree
 	for _, pattern := range []string{
-		"README.md", "docs/*.md", "examples/*.yaml", "examples/systemd/*", "examples/nomad/*", "deploy/prometheus/*.yaml", "deploy/grafana/*",
+		"README.md", "docs/*.md", "examples/*.yaml", "examples/systemd/*", "examples/nomad/*",
+		"deploy/prometheus/*.yaml", "deploy/grafana/*",
 	} {
 		files, err := filepath.Glob(filepath.Join(r.root, pattern))
 		if err != nil {

@@ -28,9 +28,11 @@ const stopped = "volplane-docker.socket volplane-storage.socket volplane.service
 // enabled returns the links of `systemctl enable` by their units.
 func enabled() map[string]string {
 	return map[string]string{
-		wanted + "volplane.service": "volplane.service", wanted + "volplane-node.service": "volplane-node.service",
+		wanted + "volplane.service":                "volplane.service",
+		wanted + "volplane-node.service":           "volplane-node.service",
 		wanted + "volplane-driver@example.service": "volplane-driver@.service",
-		sockets + "volplane-docker.socket": "volplane-docker.socket", sockets + "volplane-storage.socket": "volplane-storage.socket",
+		sockets + "volplane-docker.socket":         "volplane-docker.socket",
+		sockets + "volplane-storage.socket":        "volplane-storage.socket",
 	}
 }
 
@@ -111,7 +113,8 @@ func checkDeb(t *testing.T, r *release) {
 		t.Errorf("the upgrade left version %s", out)
 	}
 	for _, unit := range []string{
-		"volplane.service", "volplane-node.service", "volplane-driver@example.service", "volplane-docker.socket", "volplane-storage.socket",
+		"volplane.service", "volplane-node.service", "volplane-driver@example.service",
+		"volplane-docker.socket", "volplane-storage.socket",
 	} {
 		if out := s.run("systemd-analyze", "verify", unit); strings.Contains(out, "volplane") {
 			t.Errorf("%s: %s", unit, out)

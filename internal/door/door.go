@@ -165,8 +165,8 @@ func Stage(dir string) string {
 }
 
 // PodAt returns the Pod that mounts at dir, or for its automount, on a node, which is chosen as by Node. Only a host
-// that is no node may leave the choice to what there is: elsewhere, the same directory of another host is never meant. Who
-// may not see the Pods of all namespaces asks for those of ns.
+// that is no node may leave the choice to what there is: elsewhere, the same directory of another host is never meant.
+// Who may not see the Pods of all namespaces asks for those of ns.
 func PodAt(ctx context.Context, client kubernetes.Interface, ns, node, dir string) (*corev1.Pod, error) {
 	if own, err := Node(ctx, client, node); err == nil {
 		node = own

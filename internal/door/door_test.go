@@ -134,8 +134,8 @@ func TestGivenUp(t *testing.T) {
 	})
 }
 
-// TestPodOfAutomount: the request for an automount is found by the path that people know, after that of a mount there, and not
-// that of another node.
+// TestPodOfAutomount: the request for an automount is found by the path that people know, after that of a mount there,
+// and not that of another node.
 func TestPodOfAutomount(t *testing.T) {
 	pod := func(name, at, node string) *corev1.Pod {
 		p := PodAtPath("default", "data", at, node, decide.BindOptions{})
