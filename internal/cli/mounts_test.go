@@ -47,7 +47,7 @@ func TestMounts(t *testing.T) {
 				pods.Items = append(pods.Items, *door.PodAtPath("default", "data", dir, "n1", mount.BindOptions{}))
 			}
 			out := runWith(t, map[string]any{"/api/v1/nodes": nodes, "/api/v1/namespaces/default/pods": pods}, "mounts")
-			if strings.Contains(out, "\x1b") || !strings.Contains(out, "/a[2J b") {
+			if strings.Contains(out, "\x1b") || !strings.Contains(out, "/a [2J b") {
 				t.Errorf("%q", out)
 			}
 			if told := strings.Contains(out, "iB"); told != c.told {
