@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,19 +34,21 @@ func testShell(t *testing.T) *shell {
 func TestMountIsSeen(t *testing.T) {
 	host, bare := program.HostName(), t.TempDir()
 	for _, c := range []struct{ dir, node, asked, want string }{
-		{bare, host, "", "nothing is mounted there on this host"},
-		{bare, host, host, "nothing is mounted there on this host"},
+		{bare, host, "", "this process does not see it"},
+		{bare, host, host, "this process does not see it"},
 		{"/", host, "", "<nil>"},
 		{bare, "elsewhere", "elsewhere", "<nil>"},
 	} {
 		pod := door.PodAtPath("default", "data", c.dir, c.node, decide.BindOptions{})
 		pod.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue}}
 		b := begun{shell: testShell(t), client: fake.NewClientset(pod), node: c.node, dir: c.dir, pod: pod}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		if got := fmt.Sprint(b.await(ctx, c.asked)); !strings.Contains(got, c.want) {
-			t.Errorf("%s on %s: %s", c.dir, c.node, got)
-		}
-		cancel()
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if got := fmt.Sprint(b.await(ctx, c.asked)); !strings.Contains(got, c.want) {
+				t.Errorf("%s on %s: %s", c.dir, c.node, got)
+			}
+		})
 	}
 }
 

@@ -28,9 +28,6 @@ import (
 	"volplane.dev/volplane/internal/program"
 )
 
-// lookPause is the pause between two looks for a mount that the API says is there.
-const lookPause = 50 * time.Millisecond
-
 // takeBackTime limits how long an interrupted command takes back what it has begun.
 const takeBackTime = 10 * time.Second
 
@@ -145,26 +142,16 @@ func (b *begun) mount(ctx context.Context, m mountOptions) error {
 	return nil
 }
 
-// await asks for the mount and waits until it is there, on this host for this process too: what the API says may be
-// older than a boot, after which whoever writes to the directory would write below the volume.
+// await asks for the mount and waits until it is there, on this host for this process, too.
 func (b *begun) await(ctx context.Context, asked string) error {
-	look := time.NewTicker(lookPause)
-	defer look.Stop()
-	for {
-		if err := door.Mount(ctx, b.client, b.pod); err != nil || !b.here(b.node, asked) || mountPoint(b.dir) == nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			text := fmt.Sprintf("node %s says that it is mounted at %s, and nothing is mounted there on this host",
-				b.node, b.dir)
-			if b.node != program.HostName() {
-				text += "; if that node is another host, add --node " + b.node
-			}
-			return errors.New(text)
-		case <-look.C:
-		}
+	if !b.here(b.node, asked) {
+		return door.Mount(ctx, b.client, b.pod)
 	}
+	err := door.MountHere(ctx, b.client, b.pod, func() (bool, error) { return mountPoint(b.dir) == nil, nil })
+	if errors.Is(err, door.ErrUnseen) && b.node != program.HostName() {
+		return fmt.Errorf("%w; if that node is another host, add --node %s", err, b.node)
+	}
+	return err
 }
 
 // readOnly says whether a Pod wants its claim read-only.

@@ -29,8 +29,8 @@ The link works once and within a few minutes; after that the browser may look
 for a day. Whoever has the link sees the whole control plane, but no Secrets, so
 do not give it to a program as an argument: all users of the host see those.`,
 		Example: `  volplane page`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return s.page(cmd.Context(), link) },
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return s.page(cmd.Context(), link) },
 	}
 	c.Flags().BoolVar(&link, "print-url", false, "print the link only")
 	return c

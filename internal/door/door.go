@@ -8,9 +8,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,6 +54,35 @@ func Mount(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) er
 		}
 		return Mounted(now), nil
 	})
+}
+
+// lookPause is the pause between two looks for a mount that the API says is there.
+const lookPause = 50 * time.Millisecond
+
+// ErrUnseen says that a node has mounted what its host does not have.
+var ErrUnseen = errors.New("the node says that it is mounted, and this process does not see it")
+
+// MountHere is Mount on the node of this host, and waits until this process sees the mount, too: what the API says may
+// be older than a boot, after which whoever writes to the directory would write below the volume, or than an unmount by
+// hand which the node agent has not seen yet. A Pod that ends meanwhile is made anew.
+func MountHere(
+	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, seen func() (bool, error),
+) error {
+	look := time.NewTicker(lookPause)
+	defer look.Stop()
+	for {
+		if err := Mount(ctx, client, pod); err != nil {
+			return err
+		}
+		if there, err := seen(); err != nil || there {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: node %s, %w", ErrUnseen, pod.Spec.NodeName, ctx.Err())
+		case <-look.C:
+		}
+	}
 }
 
 // CheckNode fails if a Pod that exists mounts for another node than the one that is asked for.

@@ -29,9 +29,6 @@ const (
 	exitFailed      = 32
 )
 
-// lookPause is the pause between two looks for a mount that the API says is there.
-const lookPause = 50 * time.Millisecond
-
 // Host is what a call needs of the program that it runs in.
 type Host struct {
 	Err io.Writer
@@ -189,7 +186,11 @@ func (h Host) bring(ctx context.Context, client kubernetes.Interface, c Call, no
 	if err := h.replace(ctx, client, pod, at, made); err != nil {
 		return nil, err
 	}
-	if err := h.await(ctx, client, pod, at); err != nil || !trapped {
+	seen := func() (bool, error) {
+		_, mounted, err := h.Mounts.At(at)
+		return mounted, err
+	}
+	if err := door.MountHere(ctx, client, pod, seen); err != nil || !trapped {
 		return pod, err
 	}
 	return pod, h.Mounts.Bind(at, c.Dir)
@@ -302,25 +303,4 @@ func (h Host) replace(ctx context.Context, client kubernetes.Interface, pod *cor
 		return nil
 	}
 	return door.Unmount(ctx, client, now)
-}
-
-// await creates the Pod and waits until its volume is mounted on this host, too: what the API says may be older than a
-// boot, or than an unmount by hand which the node agent has not seen yet. A Pod that ends meanwhile is made anew.
-func (h Host) await(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, dir string) error {
-	look := time.NewTicker(lookPause)
-	defer look.Stop()
-	for {
-		if err := door.Mount(ctx, client, pod); err != nil {
-			return err
-		}
-		if _, mounted, err := h.Mounts.At(dir); err != nil || mounted {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("node %s says that it is mounted, and this process does not see it: %w", pod.Spec.NodeName,
-				ctx.Err())
-		case <-look.C:
-		}
-	}
 }
