@@ -13,12 +13,12 @@ func TestEmpty(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"no file":         {nil, ""},
-		"a release":       {map[string]string{"a.deb": "", sumsFile: "00  a.deb\n", sumsFile + signed: ""}, ""},
-		"others' list":    {map[string]string{"a.iso": "", "letters": "", sumsFile: "00  a.iso\n"}, "letters"},
-		"no list":         {map[string]string{"letters": ""}, "letters"},
-		"part of a name":  {map[string]string{"deb": "", sumsFile: "00  a.deb\n"}, "deb"},
-		"an empty list":   {map[string]string{"a.deb": "", sumsFile: ""}, "a.deb"},
+		"no file":        {nil, ""},
+		"a release":      {map[string]string{"a.deb": "", sumsFile: "00  a.deb\n", sumsFile + signed: ""}, ""},
+		"others' list":   {map[string]string{"a.iso": "", "letters": "", sumsFile: "00  a.iso\n"}, "letters"},
+		"no list":        {map[string]string{"letters": ""}, "letters"},
+		"part of a name": {map[string]string{"deb": "", sumsFile: "00  a.deb\n"}, "deb"},
+		"an empty list":  {map[string]string{"a.deb": "", sumsFile: ""}, "a.deb"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &release{out: t.TempDir()}

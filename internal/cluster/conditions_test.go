@@ -9,7 +9,8 @@ import (
 func TestConditions(t *testing.T) {
 	t.Parallel()
 	p := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
-		{Type: "A", Status: corev1.ConditionTrue}, {Type: "B", Status: corev1.ConditionFalse},
+		{Type: "A", Status: corev1.ConditionTrue},
+		{Type: "B", Status: corev1.ConditionFalse},
 		{Type: "C", Status: corev1.ConditionUnknown},
 	}}}
 	for kind, want := range map[corev1.PodConditionType][2]bool{

@@ -148,11 +148,10 @@ func TestPodOfAutomount(t *testing.T) {
 		"/srv": "plain", "/lazy": "automount", Stage("/srv"): "under", "/far": "but of n2",
 		"/none": "nothing was mounted at /none",
 	} {
-		got := ""
-		switch p, err := PodAt(t.Context(), client, "default", "n1", dir); {
-		case err != nil:
+		var got string
+		if p, err := PodAt(t.Context(), client, "default", "n1", dir); err != nil {
 			got = err.Error()
-		default:
+		} else {
 			got = p.Name
 		}
 		if !strings.Contains(got, want) {
