@@ -51,7 +51,7 @@ func (r *release) hosts(ctx context.Context) error {
 
 // archive makes the archive that is unpacked below /usr/local.
 func (r *release) archive(arch string, files tree.Tree) error {
-	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md"} {
+	for _, name := range []string{"LICENSE", "CHANGELOG.md"} {
 		data, err := os.ReadFile(filepath.Join(r.root, name))
 		if err != nil {
 			return err

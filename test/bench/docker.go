@@ -103,7 +103,7 @@ func (e *engine) start(ctx context.Context) (err error) {
 	at := func(name string) string { return filepath.Join(e.dir, name) }
 	if e.process, err = plane.Run(at("dockerd.log"), dockerd, "--data-root", at("docker"), "--exec-root", at("exec"),
 		"--pidfile", at("dockerd.pid"), "-H", "unix://"+at("docker.sock"), "--iptables=false", "--ip6tables=false",
-		"--bridge=none"); err != nil {
+		"--bridge=none", "--ip-forward=false"); err != nil {
 		return err
 	}
 	if err = e.ready(ctx); err == nil {

@@ -98,6 +98,7 @@ func (w *world) startDocker(flags ...string) {
 	args := append([]string{
 		"--data-root", w.path("docker"), "--exec-root", w.path("exec"), "--pidfile", w.path("dockerd.pid"), "-H",
 		"unix://" + w.path("docker.sock"), "--iptables=false", "--ip6tables=false", "--bridge=none",
+		"--ip-forward=false",
 	}, flags...)
 	var err error
 	if w.engine, err = plane.Run(w.path("dockerd.log"), dockerd, args...); err != nil {

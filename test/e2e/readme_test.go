@@ -79,14 +79,9 @@ func nothingLeft(t *testing.T, p *plane.Plane) {
 	})
 }
 
-// TestUninstallCommands types the commands of docs/day-two.md that take volumes away with everything in them, in a
-// control plane with a mounted volume, one that is made of its snapshot, and the snapshot: nothing is left.
-func TestUninstallCommands(t *testing.T) {
-	t.Parallel()
-	blocks := commandsOf(t, "docs/day-two.md", "Uninstall")
-	if len(blocks) != 2 {
-		t.Fatalf("there are %d blocks: %q", len(blocks), blocks)
-	}
+// startPlane starts a control plane for a test. Its directory stays if the test fails.
+func startPlane(t *testing.T) *plane.Plane {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
 		t.Fatal(err)
@@ -95,11 +90,31 @@ func TestUninstallCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.Stop)
+	t.Cleanup(func() {
+		if p.Stop(); !t.Failed() {
+			_ = os.RemoveAll(dir)
+			_ = os.Remove(dir + ".log")
+		}
+	})
+	return p
+}
+
+// TestUninstallCommands types the commands of docs/day-two.md that take volumes away with everything in them, in a
+// control plane with a mounted volume, one that is made of its snapshot, and the snapshot: nothing is left. The command
+// that shows what is mounted shows it before, and nothing after.
+func TestUninstallCommands(t *testing.T) {
+	t.Parallel()
+	blocks := commandsOf(t, "docs/day-two.md", "Uninstall")
+	if len(blocks) != 4 {
+		t.Fatalf("there are %d blocks: %q", len(blocks), blocks)
+	}
+	p := startPlane(t)
+	mounted := strings.ReplaceAll(blocks[2], "/var/lib/volplane", p.Dir)
 	at := filepath.Join(t.TempDir(), "data")
 	out := typeInto(t, p, "volplane mount data "+at+" --create --size 64Mi\nvolplane snapshot data before\n"+
-		"volplane create copy --size 64Mi --from-snapshot before\n"+blocks[1]+
-		"\nvolplane get pods,pvc,volumesnapshots,volumesnapshotcontents -A")
+		"volplane create copy --size 64Mi --from-snapshot before\n"+
+		"test -n \"$("+mounted+")\"\n"+blocks[1]+"\ntest -z \"$("+mounted+")\"\n"+
+		"volplane get pods,pvc,volumesnapshots,volumesnapshotcontents -A")
 	if !strings.Contains(out, "persistentvolumeclaim/copy deleted") || !strings.HasSuffix(out, "No resources found\n") {
 		t.Error(out)
 	}
@@ -114,15 +129,7 @@ func TestSixCommands(t *testing.T) {
 	if len(commands) != 6 {
 		t.Fatalf("README.md has %d commands: %q", len(commands), commands)
 	}
-	dir, err := os.MkdirTemp("", "vp-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := plane.Start(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Stop)
+	p := startPlane(t)
 	at := filepath.Join(t.TempDir(), "data")
 	script := xfsByDefault + commands[0] + "\n" + commands[1] + "\n" +
 		"echo old > /srv/data/file; before=$(df --output=size /srv/data | tail -1)\n" + commands[2] + "\n" +

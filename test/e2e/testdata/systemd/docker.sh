@@ -2,7 +2,7 @@
 # restarted and stopped while a container has the volume, and each call of docker waits for it.
 set -eux
 trap 'test $? = 0 || journalctl --no-pager -u volplane -u docker -u volplane-docker.socket | tail -60' EXIT
-echo 'DOCKER_OPTS="--iptables=false --ip6tables=false --bridge=none"' >/etc/default/docker
+echo 'DOCKER_OPTS="--iptables=false --ip6tables=false --bridge=none --ip-forward=false"' >/etc/default/docker
 # Not every machine for tests may raise its limits.
 for unit in docker containerd; do
   mkdir -p /etc/systemd/system/$unit.service.d
