@@ -42,7 +42,8 @@ plugin: ## build bin/kubectl-why_volume, the plugin of kubectl, for the system i
 	$(PROGRAM) -o $(BIN)/ ./cmd/kubectl-why_volume
 
 .PHONY: demo
-demo: deps build ## play a volume's whole life in a temporary directory (needs root)
+demo: build ## play a volume's whole life in a temporary directory (needs root)
+	@.ci/deps host
 	bin/volplane demo
 
 .PHONY: install
