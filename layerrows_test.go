@@ -41,7 +41,7 @@ func doorLayers() []layer {
 		}, heavy, "knows what engines count, and how they ask"},
 		{"internal/door/storageprovider", []string{
 			"internal/cluster", "internal/door", "internal/door/users", "internal/durable", "internal/kube", "internal/mount",
-			"internal/program", "internal/socket",
+			"internal/program", "internal/socket", "internal/volume",
 		}, heavy, "hands out what is mounted, and is never told that it is given back"},
 		{"internal/door/users/userstest", []string{
 			"internal/volume", "internal/door", "internal/door/users", "internal/kube/kubetest", "internal/mount",
@@ -148,8 +148,9 @@ func lowerLayers() []layer {
 	heavy := []string{apiServer, kubernetes, etcdServer}
 	return []layer{
 		{"internal/volume", nil, append(deeds, "time", "k8s.io/api", "k8s.io/apimachinery"), "words, not deeds"},
-		{"internal/decide/takeover", []string{"internal/sidecar"}, append(deeds, "sync"), "reads what sidecars are told, " +
-			"and asks no cluster"},
+		{"internal/decide/takeover", []string{
+			"internal/sidecar", "internal/volume",
+		}, append(deeds, "sync"), "reads what sidecars are told, and asks no cluster"},
 		{"internal/finding", nil, append(deeds, "sync", "time"), "what checks tell, not what they check"},
 		{"internal/scratch", []string{
 			"internal/finding", "internal/mount",

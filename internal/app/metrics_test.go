@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -25,7 +24,7 @@ import (
 // TestServedFromTheBeginning: metrics and health are served while the driver does not answer, and the process says that
 // it waits for it.
 func TestServedFromTheBeginning(t *testing.T) {
-	at := freeAddress(t)
+	at := testkit.FreeAddress(t)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -59,16 +58,6 @@ func TestServedFromTheBeginning(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func body(ctx context.Context, at, path string) string {

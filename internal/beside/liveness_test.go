@@ -11,13 +11,14 @@ import (
 
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/sidecar"
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // TestLivenessMetrics: the metrics are served beside /healthz and at other addresses, and count the probes with the
 // driver's name.
 func TestLivenessMetrics(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
-	health, other := freeAddress(t), freeAddress(t)
+	health, other := testkit.FreeAddress(t), testkit.FreeAddress(t)
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -72,7 +73,7 @@ func TestLivenessEnds(t *testing.T) {
 	}
 	d.Rename("no/name")
 	d.Restart()
-	o.Address = freeAddress(t)
+	o.Address = testkit.FreeAddress(t)
 	if err := Liveness(t.Context(), o); err == nil {
 		t.Error("the driver has no valid name, and it does not say so")
 	}

@@ -23,6 +23,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/csi/registrar"
 	"volplane.dev/volplane/internal/sidecar"
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // patience bounds what must not hang.
@@ -37,17 +38,6 @@ type subject struct {
 	address string
 	// upstream says that it is upstream's.
 	upstream bool
-}
-
-// freeAddress returns an address at which nobody listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // answers waits until the program answers so, and fails when it does not. Where it differs, upstream's answer is that
@@ -135,7 +125,7 @@ func TestLivenessStates(t *testing.T) {
 func livenessStates(t *testing.T, begin func(socket, address string) subject) {
 	d := csitest.Start(t, csitest.Full())
 	d.Kill()
-	s := begin(d.Socket, freeAddress(t))
+	s := begin(d.Socket, testkit.FreeAddress(t))
 	s.answers("500 context deadline exceeded: dial unix "+d.Socket+": connect: connection refused", "nobody listens")
 	probe := func(a csitest.Action) { d.OnCall("Probe", func(int, any) csitest.Action { return a }) }
 	probe(csitest.Action{Answer: &csipb.ProbeResponse{Ready: wrapperspb.Bool(false)}})
@@ -229,7 +219,7 @@ func registrarStates(t *testing.T, begin func(socket, dir, address string) (subj
 	}
 	l.SetUnlinkOnClose(false)
 	_ = l.Close()
-	s, end := begin(d.Socket, dir, freeAddress(t))
+	s, end := begin(d.Socket, dir, testkit.FreeAddress(t))
 	s.answers("404 registration socket does not exist", "nobody listens")
 	d.Restart()
 	s.answers("200 ok")

@@ -209,10 +209,10 @@ func PodAt(ctx context.Context, client kubernetes.Interface, ns, node, dir strin
 	if err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
 	}
-	found, elsewhere := podsAt(pods.Items, node, dir)
+	found, elsewhere := PodsAt(pods.Items, node, dir)
 	if len(found) == 0 {
 		var others []string
-		found, others = podsAt(pods.Items, node, Stage(dir))
+		found, others = PodsAt(pods.Items, node, Stage(dir))
 		elsewhere = append(elsewhere, others...)
 	}
 	switch {
@@ -227,8 +227,8 @@ func PodAt(ctx context.Context, client kubernetes.Interface, ns, node, dir strin
 	return nil, fmt.Errorf("nothing was mounted at %s by 'volplane mount'", dir)
 }
 
-// podsAt returns the Pods that mount at dir on a node, if one is named, and the other nodes with such Pods.
-func podsAt(pods []corev1.Pod, node, dir string) (found []*corev1.Pod, elsewhere []string) {
+// PodsAt returns the Pods that mount at dir on a node, if one is named, and the other nodes with such Pods.
+func PodsAt(pods []corev1.Pod, node, dir string) (found []*corev1.Pod, elsewhere []string) {
 	for i := range pods {
 		switch p := &pods[i]; {
 		case p.Annotations[volume.AnnMountAt] != dir:

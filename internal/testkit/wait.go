@@ -1,4 +1,3 @@
-// Package testkit has functions for tests that wait for a condition.
 package testkit
 
 import (

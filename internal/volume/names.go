@@ -213,7 +213,7 @@ const (
 	// AnnControlPlane on a Node says that its agent runs in the process of the controllers (value
 	// "yes"): the controllers call the drivers that are registered on this node.
 	AnnControlPlane = "volplane.dev/control-plane"
-	// LabelMadeBy with the value Program is on each object that volplane has created.
+	// LabelMadeBy says who has created an object: Program for volplane itself, and a name of its own for each door.
 	LabelMadeBy = "app.kubernetes.io/managed-by"
 	Program     = "volplane"
 	// LabelIntents on a ConfigMap or Lease names the intent log that the object is a part of. A

@@ -114,21 +114,8 @@ type badWorld struct {
 
 func newBadWorld(t *testing.T) *badWorld {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "vp-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &badWorld{}
-	if w.plane, err = plane.Start(t.Context(), dir); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		w.plane.Stop()
-		if !t.Failed() {
-			_ = os.RemoveAll(dir)
-			_ = os.Remove(dir + ".log")
-		}
-	})
+	w := &badWorld{plane: startPlane(t)}
+	var err error
 	if w.client, err = w.plane.Client(); err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +139,7 @@ func newBadWorld(t *testing.T) *badWorld {
 		},
 	}
 	w.driver = csitest.Start(t, config)
-	w.driver.Register(filepath.Join(dir, "node", "plugins_registry"))
+	w.driver.Register(filepath.Join(w.plane.Dir, "node", "plugins_registry"))
 	_, err = w.client.StorageV1().StorageClasses().Create(t.Context(), &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "bad"}, Provisioner: badName,
 		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),

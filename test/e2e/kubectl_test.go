@@ -26,21 +26,7 @@ func TestPluginScripts(t *testing.T) {
 
 func scripts(t *testing.T, kinds ...string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "vp-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := plane.Start(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		p.Stop()
-		if !t.Failed() {
-			_ = os.RemoveAll(dir)
-			_ = os.Remove(dir + ".log")
-		}
-	})
+	p := startPlane(t)
 	client, err := p.Client()
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Facts are what the cluster has, and what was asked for.
@@ -111,7 +113,7 @@ func (p *Plan) driver(f Facts) {
 		return
 	}
 	changes := differences(f.Found.Spec, f.Wanted)
-	if owner := f.Found.Labels[managedBy]; owner != f.ManagedBy {
+	if owner := f.Found.Labels[volume.LabelMadeBy]; owner != f.ManagedBy {
 		p.note("the CSIDriver %s stays as it is, and is not printed: it is not volplane's", f.Driver)
 		for _, c := range changes {
 			p.Refused = append(p.Refused, fmt.Sprintf("%s of the CSIDriver %s is %s, not %s, and the CSIDriver is not "+
@@ -132,11 +134,8 @@ func (p *Plan) driver(f Facts) {
 	p.note("the CSIDriver %s is kept with all its fields", f.Driver)
 }
 
-// managedBy is the label that says whose an object is.
-const managedBy = "app.kubernetes.io/managed-by"
-
 // ours says whether volplane's manifests have made a workload.
-func (f Facts) ours(w Workload) bool { return w.Labels[managedBy] == f.ManagedBy }
+func (f Facts) ours(w Workload) bool { return w.Labels[volume.LabelMadeBy] == f.ManagedBy }
 
 // others says what runs already, and what to do about it.
 func (p *Plan) others(f Facts, mine []Workload) {

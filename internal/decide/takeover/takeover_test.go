@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"volplane.dev/volplane/internal/testkit/golden"
+	"volplane.dev/volplane/internal/volume"
 )
 
 const driver = "csi.example.com"
@@ -23,7 +24,7 @@ const driver = "csi.example.com"
 func found(by string) *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: driver, Labels: map[string]string{managedBy: by},
+			Name: driver, Labels: map[string]string{volume.LabelMadeBy: by},
 			Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "example.com/kept": "yes"},
 		},
 		Spec: storagev1.CSIDriverSpec{

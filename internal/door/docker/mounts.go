@@ -10,7 +10,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/references"
 	"volplane.dev/volplane/internal/door"
-	"volplane.dev/volplane/internal/door/users"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // undoLimit is how long a mount that has failed may take to say so.
@@ -28,7 +28,7 @@ func (d *Door) mount(ctx context.Context, r request) (answer, error) {
 		return answer{}, fmt.Errorf("volume %s is not mounted: %w", r.Name, err)
 	}
 	path, err := d.users.Await(ctx, pod)
-	if err == nil && claim.Labels[users.LabelManagedBy] == managedBy {
+	if err == nil && claim.Labels[volume.LabelMadeBy] == managedBy {
 		err = d.emptied(ctx, path)
 	}
 	if err == nil {

@@ -14,7 +14,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/door"
-	"volplane.dev/volplane/internal/door/users"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -67,7 +66,7 @@ func newClaim(
 ) (*corev1.PersistentVolumeClaim, error) {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: claimName(name), Labels: map[string]string{users.LabelManagedBy: managedBy},
+			Namespace: namespace, Name: claimName(name), Labels: map[string]string{volume.LabelMadeBy: managedBy},
 			Annotations: map[string]string{annName: name},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}},

@@ -123,7 +123,7 @@ func (d *Door) remove(ctx context.Context, r request) (answer, error) {
 	if !exists || hidden {
 		return answer{}, nil
 	}
-	if c.Labels[users.LabelManagedBy] != managedBy {
+	if c.Labels[volume.LabelMadeBy] != managedBy {
 		return answer{}, fmt.Errorf("volume %s was not made by docker, so docker does not delete it: use 'volplane delete "+
 			"pvc/%s -n %s'", r.Name, c.Name, c.Namespace)
 	}
@@ -182,7 +182,7 @@ func uses(p *corev1.Pod, claim string) bool {
 // idle deletes a Pod of this door that was kept for the next try of a mount, and returns an error for any other.
 func (d *Door) idle(ctx context.Context, p *corev1.Pod) error {
 	inUse := fmt.Errorf("it is in use by pod %s on node %s", p.Name, cmp.Or(p.Spec.NodeName, "(none yet)"))
-	if p.Labels[users.LabelManagedBy] != managedBy || p.Spec.NodeName != d.Node {
+	if p.Labels[volume.LabelMadeBy] != managedBy || p.Spec.NodeName != d.Node {
 		return inUse
 	}
 	if err := d.users.Settle(ctx, p, d.users.Survey(), func(r references.References) references.References {

@@ -248,7 +248,7 @@ func ensureClaim(ctx context.Context, client kubernetes.Interface, c Call) error
 	}
 	claim := &corev1.PersistentVolumeClaim{}
 	claim.Namespace, claim.Name = c.Namespace, c.Claim
-	claim.Labels = map[string]string{"app.kubernetes.io/managed-by": MountProgram}
+	claim.Labels = map[string]string{volume.LabelMadeBy: MountProgram}
 	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: c.Size}
 	if c.Class != "" {

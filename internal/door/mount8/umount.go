@@ -86,13 +86,7 @@ func podAt(
 		return nil, false, fmt.Errorf("list pods: %w", err)
 	}
 	for _, at := range []string{dir, door.Stage(dir)} {
-		var found []*corev1.Pod
-		for i := range pods.Items {
-			if p := &pods.Items[i]; p.Annotations[volume.AnnMountAt] == at {
-				found = append(found, p)
-			}
-		}
-		switch {
+		switch found, _ := door.PodsAt(pods.Items, node, at); {
 		case len(found) == 1:
 			return found[0], at != dir, nil
 		case len(found) > 1:

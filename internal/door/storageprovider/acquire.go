@@ -21,6 +21,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/door/users"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Types of volumes. We have no regular files.
@@ -212,7 +213,7 @@ func (w request) fits(c *corev1.PersistentVolumeClaim) error {
 func (d *Door) newClaim(w request) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: d.Namespace, Name: w.name, Labels: map[string]string{users.LabelManagedBy: managedBy},
+			Namespace: d.Namespace, Name: w.name, Labels: map[string]string{volume.LabelMadeBy: managedBy},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},

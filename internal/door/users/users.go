@@ -20,9 +20,6 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// LabelManagedBy on a claim and on a Pod says which door has made them.
-const LabelManagedBy = "app.kubernetes.io/managed-by"
-
 const (
 	// lookEvery is the interval at which volumes are looked for that nobody uses any more.
 	lookEvery = time.Minute
@@ -36,8 +33,8 @@ const (
 
 // Users are those of the claims that one door has mounted on a node.
 type Users struct {
-	// Door is the name of the door in the log. ManagedBy is the label of its Pods, References and Shown are their
-	// annotations: the users, and the mounts that users were told of.
+	// Door is the name of the door in the log. ManagedBy is the value of volume.LabelMadeBy of its Pods, References and
+	// Shown are their annotations: the users, and the mounts that users were told of.
 	Door, ManagedBy, References, Shown string
 	// Namespace has the claims, and Node is where they are mounted.
 	Namespace, Node string
@@ -67,7 +64,7 @@ type Kernel struct {
 
 // Take adds a user to those of a Pod, which is made if need be.
 func (u *Users) Take(ctx context.Context, pod *corev1.Pod, id string) (*corev1.Pod, error) {
-	pod.Namespace, pod.Labels = u.Namespace, map[string]string{LabelManagedBy: u.ManagedBy}
+	pod.Namespace, pod.Labels = u.Namespace, map[string]string{volume.LabelMadeBy: u.ManagedBy}
 	for {
 		changed := u.Changed.Wait()
 		now, exists := u.Pods.Get(cluster.Key(pod))
@@ -113,7 +110,7 @@ func (u *Users) join(ctx context.Context, pod *corev1.Pod, id string) (ends bool
 }
 
 // Owns says whether a Pod is of this door.
-func (u *Users) Owns(pod *corev1.Pod) bool { return pod.Labels[LabelManagedBy] == u.ManagedBy }
+func (u *Users) Owns(pod *corev1.Pod) bool { return pod.Labels[volume.LabelMadeBy] == u.ManagedBy }
 
 // make returns nil if there is a Pod already, of an earlier life of this process, or of another one.
 func (u *Users) make(ctx context.Context, pod *corev1.Pod, id string) (*corev1.Pod, error) {
