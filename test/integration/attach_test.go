@@ -209,11 +209,13 @@ func TestLostAttachment(t *testing.T) {
 	p.reportInUse("n1", handle)
 	p.createPod("web", "n1", "c")
 	<-called
-	p.deletePod("web")
 	va := p.attachments()[0]
 	if len(va.Finalizers) != 1 {
 		t.Fatal("finalizers are", va.Finalizers)
 	}
+	// If the attach/detach controller did not know yet that the Pod has gone, it would make the attachment anew.
+	p.deletePod("web")
+	p.seenOn("n1")
 	p.lose("volumeattachments/" + va.Name)
 	p.must(p.client.CoreV1().PersistentVolumeClaims("default").Delete(p.ctx, "c", metav1.DeleteOptions{}))
 	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
@@ -226,7 +228,7 @@ func TestLostAttachment(t *testing.T) {
 		}
 		return ""
 	})
-	p.seenOn("n1")
+	p.seenOn("n1", "id-seen-1")
 	if got := p.getVolume("pv-c").Finalizers; len(got) != 1 {
 		t.Errorf("volume has the finalizers %v and is not detached", got)
 	}
