@@ -16,13 +16,11 @@ func cutChecks() []check {
 	}}
 }
 
-// givenUp returns how long the caller waits for the answers that it does not get. The first time is short, so that a
-// fast driver is still at work. On a busy machine the call may not have arrived by then, so there is a second one.
-func givenUp() []time.Duration { return []time.Duration{2 * time.Millisecond, 20 * time.Millisecond} }
-
-// lose makes a call and gives it up, as a caller does that dies.
-func lose(ctx context.Context, call func(context.Context) error) {
-	for _, after := range givenUp() {
+// lose makes a call and gives it up, as a caller does that dies. The first time it waits for a short time, so that a
+// fast driver is still at work. On a busy machine the call may not have arrived by then, so it waits again, for half of
+// what such a call usually takes.
+func lose(ctx context.Context, usual time.Duration, call func(context.Context) error) {
+	for _, after := range []time.Duration{2 * time.Millisecond, max(20*time.Millisecond, usual/2)} {
 		short, cancel := context.WithCancel(ctx)
 		stop := time.AfterFunc(after, cancel)
 		_ = call(short)
@@ -48,7 +46,7 @@ func (x *exam) checkLostAnswer(ctx context.Context) verdict {
 		{step{"DeleteVolume", (*vol).remove}, 0},
 	} {
 		call := func(ctx context.Context) error { return s.call(v, ctx) }
-		lose(ctx, call)
+		lose(ctx, x.usual[s.name], call)
 		if err := x.until(ctx, call); err != nil {
 			return wrong("the answer of %s is lost, and the same call fails: %s", s.name, csi.Describe(err))
 		}

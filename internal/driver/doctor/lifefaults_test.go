@@ -138,6 +138,10 @@ func sayFaults() map[string]fault {
 	}
 }
 
+// lasting is how long a call lasts during which something else must happen: another call, or the driver's end. It is
+// much longer than either is late on a loaded machine.
+const lasting = 300 * time.Millisecond
+
 func onceFaults() map[string]fault {
 	return map[string]fault{
 		"one name twice at once": {check: "same-at-once", spoil: spoils{
@@ -149,7 +153,7 @@ func onceFaults() map[string]fault {
 					r.Name += " 2"
 				}
 				// Whoever comes second comes while the first is there.
-				takes(20 * time.Millisecond)
+				takes(lasting)
 				return c.ask(c.method, r)
 			},
 		}, also: []string{"leftover-volumes", "lost-answer", "killed-create"}},
@@ -159,22 +163,22 @@ func onceFaults() map[string]fault {
 				if c.inside("stage") > 1 {
 					return nil, status.Error(codes.Internal, "something else is being staged")
 				}
-				takes(20 * time.Millisecond)
+				takes(lasting)
 				return c.pass()
 			},
 		}},
 		"what is given up is never done": {check: "lost-answer", spoil: spoils{
 			"NodePublishVolume": func(c *call) (proto.Message, error) {
 				path := c.req.(*csipb.NodePublishVolumeRequest).GetTargetPath()
-				select {
-				case <-c.ctx.Done():
-					c.count("given up " + path)
-				case <-time.After(200 * time.Millisecond): // this call is not given up
+				if c.peek("given up "+path) == 0 {
+					select {
+					case <-c.ctx.Done():
+						c.count("given up " + path)
+					case <-time.After(4 * lasting): // this call is not given up
+						return c.pass()
+					}
 				}
-				if c.peek("given up "+path) > 0 {
-					return nil, status.Error(codes.Internal, "an operation is in progress")
-				}
-				return c.pass()
+				return nil, status.Error(codes.Internal, "an operation is in progress")
 			},
 		}},
 		"a panic": {check: "stays-up", also: []string{"create-range", "create-names"}, spoil: spoils{
@@ -229,7 +233,7 @@ func killedFaults() map[string]fault {
 				}
 				// The stray volume is there for most of the call, however loaded the machine is: the doctor kills
 				// the driver in the middle of what the call usually takes.
-				takes(max(300*time.Millisecond, 4*time.Since(begun)))
+				takes(max(3*lasting, 4*time.Since(begun)))
 				without := &call{c.proxy, context.WithoutCancel(c.ctx), c.method, c.req}
 				_, _ = without.ask("/csi.v1.Controller/DeleteVolume",
 					&csipb.DeleteVolumeRequest{VolumeId: m.(*csipb.CreateVolumeResponse).GetVolume().GetVolumeId()})
@@ -248,7 +252,7 @@ func killedFaults() map[string]fault {
 				}
 				c.count(mark)
 				_ = c.keep(mark, "")
-				takes(20 * time.Millisecond)
+				takes(lasting)
 				m, err := c.pass()
 				_ = os.Remove(filepath.Join(c.dir, mark))
 				return m, err

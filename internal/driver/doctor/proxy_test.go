@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -32,7 +33,14 @@ import (
 
 // TestMain is also the driver that is examined, and the doctor that is killed.
 func TestMain(m *testing.M) {
-	run := func() error { os.Exit(m.Run()); return nil }
+	run := func() error {
+		// Tests of faults wait more than they compute.
+		if err := flag.Set("test.parallel", "4"); err != nil {
+			return err
+		}
+		os.Exit(m.Run())
+		return nil
+	}
 	if dir := os.Getenv("DOCTOR_TEST_DRIVER"); dir != "" {
 		run = func() error { return serve(dir, os.Getenv("DOCTOR_TEST_FAULT")) }
 	} else if dir := os.Getenv("DOCTOR_TEST_DOCTOR"); dir != "" {
