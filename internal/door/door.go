@@ -34,7 +34,7 @@ func Mount(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) er
 	return kube.Follow(ctx, Pods(client, pod.Namespace), pod.Name, func(now *corev1.Pod) (bool, error) {
 		switch {
 		case now == nil:
-			is, err := client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{FieldManager: FieldManager})
+			is, err := create(ctx, client, pod)
 			if err == nil {
 				made = is.UID
 			}
@@ -54,6 +54,17 @@ func Mount(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) er
 		}
 		return Mounted(now), nil
 	})
+}
+
+// createLimit bounds a request to create a Pod.
+const createLimit = 10 * time.Second
+
+// create creates a Pod. A request that is interrupted may still be carried out after the caller has looked for the Pod
+// to take it back, so this one is not.
+func create(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) (*corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createLimit)
+	defer cancel()
+	return client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{FieldManager: FieldManager})
 }
 
 // lookPause is the pause between two looks for a mount that the API says is there.

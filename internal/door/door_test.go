@@ -1,7 +1,11 @@
 package door
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -9,9 +13,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
 	decide "volplane.dev/volplane/internal/decide/mount"
@@ -52,6 +60,44 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%q is there, %q is asked for: %v", c.has, c.asked, err)
 		}
 	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestInterruptedMount: the request to create the Pod is carried out although its caller is interrupted, so that the
+// caller finds the Pod and can take it back.
+func TestInterruptedMount(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	created := false
+	server := roundTrip(func(r *http.Request) (*http.Response, error) {
+		if r.Method == http.MethodGet {
+			return answer(http.StatusNotFound, &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound})
+		}
+		interrupt()
+		if err := r.Context().Err(); err != nil {
+			return nil, err
+		}
+		created = true
+		return answer(http.StatusCreated, PodAtPath("default", "data", "/srv", "n1", decide.BindOptions{}))
+	})
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://server", Transport: server})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = Mount(ctx, client, PodAtPath("default", "data", "/srv", "n1", decide.BindOptions{}))
+	if !created || !errors.Is(err, context.Canceled) {
+		t.Errorf("the Pod is created: %v; %v", created, err)
+	}
+}
+
+// answer is a server's answer.
+func answer(code int, object runtime.Object) (*http.Response, error) {
+	text, err := runtime.Encode(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion), object)
+	return &http.Response{
+		StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(text)),
+	}, err
 }
 
 // TestReadOnly: what the mount may not write, the driver is told of.
