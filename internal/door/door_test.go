@@ -96,7 +96,8 @@ func TestInterruptedMount(t *testing.T) {
 func answer(code int, object runtime.Object) (*http.Response, error) {
 	text, err := runtime.Encode(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion), object)
 	return &http.Response{
-		StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(text)),
+		StatusCode: code, Body: io.NopCloser(bytes.NewReader(text)),
+		Header: http.Header{"Content-Type": {"application/json"}},
 	}, err
 }
 
