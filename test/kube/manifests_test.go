@@ -51,12 +51,21 @@ func (c *cluster) install(ctx context.Context, t *testing.T, driver string, flag
 // kubectl runs Kubernetes' own client as the administrator. It must succeed, and warn of nothing.
 func (c *cluster) kubectl(ctx context.Context, t *testing.T, input string, args ...string) {
 	t.Helper()
+	if said := c.kubectlSays(ctx, t, input, args...); strings.Contains(said, "Warning") {
+		t.Fatalf("kubectl %s:\n%s", args[0], said)
+	}
+}
+
+// kubectlSays runs kubectl, and returns what it says. It must succeed.
+func (c *cluster) kubectlSays(ctx context.Context, t *testing.T, input string, args ...string) string {
+	t.Helper()
 	cmd := exec.CommandContext(ctx, plane.Bin("kubectl"), append(args, "--kubeconfig="+c.AdminKubeconfig())...)
 	cmd.Stdin = strings.NewReader(input)
 	said, err := cmd.CombinedOutput()
-	if err != nil || strings.Contains(string(said), "Warning") {
+	if err != nil {
 		t.Fatalf("kubectl %s: %v\n%s", args[0], err, said)
 	}
+	return string(said)
 }
 
 // serveSnapshots has the cluster serve the custom resources of snapshots.

@@ -78,7 +78,9 @@ func newVendor(t *testing.T, manifests string) *vendor {
 	}
 	c.serveSnapshots(ctx, t)
 	for _, found := range regexp.MustCompile(`(?m)^  namespace: "?([\w-]+)`).FindAllStringSubmatch(manifests, -1) {
-		v.space = found[1]
+		if v.space = found[1]; v.space == metav1.NamespaceDefault {
+			continue
+		}
 		_, err := c.client.CoreV1().Namespaces().Create(ctx,
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v.space}}, metav1.CreateOptions{})
 		if !apierrors.IsAlreadyExists(err) {
@@ -90,7 +92,8 @@ func newVendor(t *testing.T, manifests string) *vendor {
 			v.must(err)
 		}
 	}
-	c.kubectl(ctx, t, manifests, "apply", "-f", "-")
+	// The API server warns of some that vendors have.
+	t.Log(c.kubectlSays(ctx, t, manifests, "apply", "-f", "-"))
 	all, err := c.client.StorageV1().CSIDrivers().List(ctx, metav1.ListOptions{})
 	v.must(err)
 	if len(all.Items) != 1 {
@@ -117,8 +120,11 @@ func (v *vendor) startAll() {
 		v.must(err)
 		deployments, err := v.client.AppsV1().Deployments(v.space).List(v.ctx, metav1.ListOptions{})
 		v.must(err)
-		if pods = all.Items; len(pods) < len(daemons.Items)+len(deployments.Items) {
-			return fmt.Sprintf("%d Pods of %d workloads", len(pods), len(daemons.Items)+len(deployments.Items))
+		sets, err := v.client.AppsV1().StatefulSets(v.space).List(v.ctx, metav1.ListOptions{})
+		v.must(err)
+		want := len(daemons.Items) + len(deployments.Items) + len(sets.Items)
+		if pods = all.Items; len(pods) < want {
+			return fmt.Sprintf("%d Pods of %d workloads", len(pods), want)
 		}
 		return ""
 	})
