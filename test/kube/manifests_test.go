@@ -51,7 +51,8 @@ func (c *cluster) install(ctx context.Context, t *testing.T, driver string, flag
 // kubectl runs Kubernetes' own client as the administrator. It must succeed, and warn of nothing.
 func (c *cluster) kubectl(ctx context.Context, t *testing.T, input string, args ...string) {
 	t.Helper()
-	if said := c.kubectlSays(ctx, t, input, args...); strings.Contains(said, "Warning") {
+	// A watch that kubectl begins anew is told in its log, with that word, too.
+	if said := c.kubectlSays(ctx, t, input, args...); strings.Contains("\n"+said, "\nWarning:") {
 		t.Fatalf("kubectl %s:\n%s", args[0], said)
 	}
 }
