@@ -43,7 +43,8 @@ func TestServedFromTheBeginning(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if missing := lacks(body(ctx, at, "/metrics"), `volplane_build_info{`, `version="v1"`, "go_goroutines"); missing != "" {
+	served := body(ctx, at, "/metrics")
+	if missing := lacks(served, `volplane_build_info{`, `version="v1"`, "go_goroutines"); missing != "" {
 		t.Error(missing)
 	}
 	err := Controllers(ctx, program.ControllersOptions{
