@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -106,19 +105,13 @@ func (s *shell) ensureClaim(
 	return found, false, nil
 }
 
-// createLimit is how long the server may take to make a claim.
-const createLimit = 10 * time.Second
-
-// createClaim makes a claim. An interrupt does not end the call, so that the command knows of what the server makes,
-// and can take it back.
+// createClaim makes a claim, as door.Create does, so that the command knows of what the server makes.
 func createClaim(
 	ctx context.Context, claims corev1client.PersistentVolumeClaimInterface, want *corev1.PersistentVolumeClaim,
 ) (*corev1.PersistentVolumeClaim, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createLimit)
-	defer cancel()
-	made, err := claims.Create(ctx, want, metav1.CreateOptions{FieldManager: door.FieldManager})
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: it may be there nevertheless; 'volplane delete pvc %s' deletes it", err, want.Name)
+	made, err := door.Create(ctx, claims.Create, want)
+	if errors.Is(err, door.ErrUnanswered) {
+		err = fmt.Errorf("%w; 'volplane delete pvc %s' deletes it", err, want.Name)
 	}
 	return made, err
 }

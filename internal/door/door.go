@@ -34,7 +34,7 @@ func Mount(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) er
 	return kube.Follow(ctx, Pods(client, pod.Namespace), pod.Name, func(now *corev1.Pod) (bool, error) {
 		switch {
 		case now == nil:
-			is, err := create(ctx, client, pod)
+			is, err := Create(ctx, client.CoreV1().Pods(pod.Namespace).Create, pod)
 			if err == nil {
 				made = is.UID
 			}
@@ -56,15 +56,28 @@ func Mount(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) er
 	})
 }
 
-// createLimit bounds a request to create a Pod.
+// createLimit is how long the API server may take to create an object.
 const createLimit = 10 * time.Second
 
-// create creates a Pod. A request that is interrupted may still be carried out after the caller has looked for the Pod
-// to take it back, so this one is not.
-func create(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) (*corev1.Pod, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createLimit)
+// ErrUnanswered says that it is not known whether an object was created.
+var ErrUnanswered = errors.New("the API server does not answer: it may be there nevertheless")
+
+// Create creates an object by a client's function for that. An interrupt does not end the request: what the server
+// makes although nobody waits for it, a caller could not take back.
+func Create[T any](
+	ctx context.Context, create func(context.Context, T, metav1.CreateOptions) (T, error), object T,
+) (T, error) {
+	end := time.Now().Add(createLimit)
+	if callers, has := ctx.Deadline(); has && callers.Before(end) {
+		end = callers
+	}
+	limited, cancel := context.WithDeadline(context.WithoutCancel(ctx), end)
 	defer cancel()
-	return client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{FieldManager: FieldManager})
+	made, err := create(limited, object, metav1.CreateOptions{FieldManager: FieldManager})
+	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = ErrUnanswered
+	}
+	return made, err
 }
 
 // lookPause is the pause between two looks for a mount that the API says is there.
