@@ -100,6 +100,12 @@ vendors: build bin/kubectl bin/kube-controller-manager ## start the sidecars of 
 	cd test && MANIFESTS="$(abspath $(or $(MANIFESTS),$(error name the directory of the manifests: make vendors MANIFESTS=DIR)))" \
 	go test -count=1 -timeout=1h -v -run 'TestVendors$$' ./kube
 
+.PHONY: examples
+examples: build bin/kubectl bin/kube-controller-manager bin/kubelet bin/csi-provisioner bin/csi-attacher bin/csi-resizer bin/csi-snapshotter bin/snapshot-controller ## exchange sidecars around csi-driver-host-path in containers: its program DRIVER, MANIFEST with its rights, its EXAMPLES=DIR (needs root)
+	cd test && DRIVER="$(abspath $(or $(DRIVER),$(error name the program: make examples DRIVER=FILE MANIFEST=FILE EXAMPLES=DIR)))" \
+	MANIFEST="$(abspath $(MANIFEST))" EXAMPLES="$(abspath $(EXAMPLES))" \
+	go test -count=1 -timeout=1h -v -run 'TestOneSedInContainers$$/hostpath' ./kube
+
 .PHONY: mutants
 mutants: ## change PACKAGES in small ways, one by one, and tell which changes their own tests do not notice
 	cd test && go build -o ../bin/mutants ./mutants

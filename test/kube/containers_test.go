@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,9 +18,17 @@ import (
 
 // TestOneSedInContainers: a kubelet and containerd run a driver with upstream's sidecars. The command with which
 // docs/cluster.md begins exchanges their images for volplane's, and upstream's manifests applied again change them
-// back. Volumes are made, used, grown, restored from a snapshot and deleted on both sides, and no Pod notices.
+// back. Volumes are made, used, grown, restored from a snapshot and deleted on both sides, and no Pod notices. The
+// driver is the bundled one; `make examples` plays csi-driver-host-path with its own program, manifest and examples.
 func TestOneSedInContainers(t *testing.T) {
-	h := startContainers(t)
+	t.Run("bundled", bundledInContainers)
+	if os.Getenv("EXAMPLES") != "" {
+		t.Run("hostpath", hostpathInContainers)
+	}
+}
+
+func bundledInContainers(t *testing.T) {
+	h := startContainers(t, "csi-plugin", mountLimit)
 	text, err := os.ReadFile(filepath.Join("testdata", "containers.yaml"))
 	h.must(err)
 	upstream := string(text)
@@ -60,6 +69,8 @@ type containers struct {
 	t    *testing.T
 	ctx  context.Context //nolint:containedctx // that of the test
 	node *node.Node
+	// plugin is the StatefulSet with the driver and its sidecars.
+	plugin string
 }
 
 func (h *containers) must(err error) {
@@ -70,10 +81,10 @@ func (h *containers) must(err error) {
 }
 
 // startContainers starts a cluster with a node, on which are all images, and with the rights of upstream's sidecars.
-func startContainers(t *testing.T) *containers {
+func startContainers(t *testing.T, plugin string, limit time.Duration) *containers {
 	t.Helper()
 	c := startCluster(t, "--allow-privileged")
-	ctx, cancel := context.WithTimeout(t.Context(), mountLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	c.controllersWith(t, []string{"--root-ca-file=" + c.path("ca.crt")}, "persistentvolume-binder-controller",
 		"persistentvolume-attach-detach-controller", "persistentvolume-protection-controller",
@@ -82,7 +93,7 @@ func startContainers(t *testing.T) *containers {
 		"replicaset-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller",
 		"node-lifecycle-controller")
 	c.scheduler(t)
-	h := &containers{cluster: c, t: t, ctx: ctx}
+	h := &containers{cluster: c, t: t, ctx: ctx, plugin: plugin}
 	h.startNode()
 	c.serveSnapshots(ctx, t)
 	for _, s := range sidecarRights {
@@ -155,9 +166,9 @@ func (h *containers) wait(object, condition string) {
 // works waits until all sidecars run whose images are below this name, and wants none to have ended.
 func (h *containers) works(images string) {
 	h.t.Helper()
-	h.kubectl(h.ctx, h.t, "", "rollout", "status", "statefulset/csi-plugin", "--timeout=1m")
+	h.kubectl(h.ctx, h.t, "", "rollout", "status", "statefulset/"+h.plugin, "--timeout=1m")
 	h.kubectl(h.ctx, h.t, "", "rollout", "status", "deployment/snapshot-controller", "--namespace=kube-system",
-		"--timeout=1m")
+		"--timeout=3m")
 	eventually(h.ctx, h.t, func() string {
 		n, err := h.client.StorageV1().CSINodes().Get(h.ctx, "n1", metav1.GetOptions{})
 		if err != nil || len(n.Spec.Drivers) != 1 {
@@ -165,9 +176,9 @@ func (h *containers) works(images string) {
 		}
 		return ""
 	})
-	pods, err := h.client.CoreV1().Pods("").List(h.ctx, metav1.ListOptions{LabelSelector: "app"})
+	pods, err := h.client.CoreV1().Pods("").List(h.ctx, metav1.ListOptions{})
 	h.must(err)
-	sidecars := 0
+	sidecars := map[string]bool{}
 	for _, p := range pods.Items {
 		for _, c := range p.Status.ContainerStatuses {
 			if c.RestartCount > 0 {
@@ -176,12 +187,12 @@ func (h *containers) works(images string) {
 		}
 		for _, c := range p.Spec.Containers {
 			if strings.HasPrefix(c.Image, images) {
-				sidecars++
+				sidecars[c.Name] = true
 			}
 		}
 	}
-	if sidecars != 8 {
-		h.t.Errorf("%d containers have images of %s", sidecars, images)
+	if len(sidecars) != 8 {
+		h.t.Errorf("of %s are the images of %v", images, sidecars)
 	}
 }
 
@@ -203,8 +214,8 @@ func (h *containers) reads(pod, claim string) {
 	}
 }
 
-// nothingLeft waits until no volume is left, in the API and at the driver.
-func (h *containers) nothingLeft() {
+// nothingLeft waits until no volume is left, in the API and in the driver's directories.
+func (h *containers) nothingLeft(dirs ...string) {
 	h.t.Helper()
 	eventually(h.ctx, h.t, func() string {
 		volumes, err := h.client.CoreV1().PersistentVolumes().List(h.ctx, metav1.ListOptions{})
@@ -217,8 +228,8 @@ func (h *containers) nothingLeft() {
 		}
 		return ""
 	})
-	for _, dir := range []string{"volumes", "snapshots"} {
-		files, err := os.ReadDir(h.node.Path("/var/lib/pool/" + dir))
+	for _, dir := range dirs {
+		files, err := os.ReadDir(h.node.Path(dir))
 		if err != nil || len(files) > 0 {
 			h.t.Errorf("the driver has %s %v: %v", dir, files, err)
 		}

@@ -74,12 +74,12 @@ func compareFrom(t *testing.T, d *differential, first, last uint64) {
 			if found[i] == "" {
 				continue
 			}
-			t.Logf("seed %d makes a difference, and is made shorter:\n%s%s", s.seed, s, found[i])
+			t.Logf("seed %d makes a difference, and is made shorter:\n%s%s", s.seed, found[i], s)
 			s, difference, err := d.shrink(ctx, s, found[i])
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Errorf("seed %d, volplane and Kubernetes differ after\n%s%s", s.seed, s, difference)
+			t.Errorf("seed %d, volplane and Kubernetes differ:\n%s  after\n%s", s.seed, difference, s)
 		}
 	}
 	t.Logf("played %d sequences, seeds %d to %d; volplane met %d conflicts; %d restarts took %v; differences that are "+
