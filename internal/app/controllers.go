@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -59,14 +57,6 @@ func runs(roles []string, name string) bool {
 	return slices.Contains(roles, name)
 }
 
-// limitGarbage sets the garbage collector's target to 50 % unless GOGC is set. The
-// memory of controllers changes slowly, and a driver's Pod has little memory.
-func limitGarbage() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
-	}
-}
-
 // Controllers waits for the driver and for the leases, and runs the controllers
 // until ctx ends. Metrics and health are served from the beginning. In a container, an error is told to the kubelet,
 // too.
@@ -81,7 +71,6 @@ func controllers(ctx context.Context, o program.ControllersOptions) error {
 		return errNoNamespace
 	}
 	o.Roles = withNodeWatcher(o.Roles, o.HealthMonitor)
-	limitGarbage()
 	go newMemoryReleaser().run(ctx)
 	ready := &readiness{}
 	return served(ctx, o.HTTP, o.Version, ready.checks(), o.Log,

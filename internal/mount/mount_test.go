@@ -81,10 +81,8 @@ func gone(t *testing.T, file string) {
 	}
 }
 
-// TestLoopIsFoundByAnotherContainer: who has attached a device may have seen the file in a mount that is no longer
-// TestLoopIsFoundByAnotherContainer: who has attached a device may have seen the file in a mount that is no longer
-// TestLoopThatAnotherHasNow: another program gives the device of a file to another file. Where the device was seen last
-// is not believed.
+// TestLoopThatAnotherHasNow: another program gives the device of a file to another file. What was seen of the device is
+// not believed.
 func TestLoopThatAnotherHasNow(t *testing.T) {
 	dir := t.TempDir()
 	files := []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}
@@ -93,25 +91,30 @@ func TestLoopThatAnotherHasNow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	device, err := new(Loops).Attach(files[0], false)
+	var loops Loops
+	device, err := loops.Attach(files[0], false)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if found, err := loops.Find(files[1]); err != nil || found != "" {
+		t.Errorf("before it has one, the device of %s is %q, %v", files[1], found, err)
 	}
 	for _, args := range [][]string{{"-d", device}, {device, files[1]}} {
 		if out, err := exec.Command("losetup", args...).CombinedOutput(); err != nil {
 			t.Fatalf("losetup %v: %v: %s", args, err, out)
 		}
 	}
-	for i, want := range []string{"", device} {
-		if found, err := LoopFind(files[i]); err != nil || found != want {
-			t.Errorf("the device of %s is %q, %v; want %q", files[i], found, err, want)
+	for _, c := range []struct{ file, device string }{{files[1], device}, {files[0], ""}} {
+		if found, err := loops.Find(c.file); err != nil || found != c.device {
+			t.Errorf("the device of %s is %q, %v; want %q", c.file, found, err, c.device)
 		}
 	}
-	if err := LoopDetach(files[1]); err != nil {
+	if err := loops.Detach(files[1]); err != nil {
 		t.Error(err)
 	}
 }
 
+// TestLoopIsFoundByAnotherContainer: who has attached a device may have seen the file in a mount that is no longer
 // there, so that the device's own name for the file says nothing.
 func TestLoopIsFoundByAnotherContainer(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()

@@ -62,8 +62,18 @@ func (p Point) reached() (Point, bool, error) {
 type Table struct {
 	mu    sync.Mutex
 	file  *os.File
+	all   []Point
 	at    map[string]Point
 	paths []string
+}
+
+// All returns all mounts, hidden ones as well, in the order in which they were made. It must not be changed, and does
+// not say which are hidden.
+func (t *Table) All() ([]Point, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := t.refresh()
+	return t.all, err
 }
 
 // Points returns the topmost mount at each path; a hidden one only if there is no other. The map
@@ -119,7 +129,7 @@ func (t *Table) refresh() error {
 		err = t.read()
 	}
 	if err != nil {
-		t.at = nil
+		t.all, t.at = nil, nil
 		return fmt.Errorf("read mount table: %w", err)
 	}
 	return nil
@@ -161,6 +171,7 @@ func (t *Table) read() error {
 		return err
 	}
 	infos = withoutTraps(infos)
+	t.all = points(infos)
 	t.at = topmost(infos, infos)
 	t.paths = slices.Sorted(maps.Keys(t.at))
 	return nil
@@ -259,11 +270,15 @@ func Below(dir string) ([]Point, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read mount table: %w", err)
 	}
+	return points(withoutTraps(infos)), nil
+}
+
+func points(infos []*mountinfo.Info) []Point {
 	out := make([]Point, 0, len(infos))
-	for _, i := range withoutTraps(infos) {
+	for _, i := range infos {
 		out = append(out, point(i))
 	}
-	return out, nil
+	return out
 }
 
 // At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it. It

@@ -293,7 +293,8 @@ func (s *sidecars) replace(ctx context.Context, figure string, end func(*plane.P
 	return s.vanish(ctx, figure)
 }
 
-// appear returns when a new claim is bound, and its volume attached to the node of a new Pod. It tells when it was bound.
+// appear returns when a new claim is bound, and its volume attached to the node of a new Pod, and tells when it was
+// bound.
 func (s *sidecars) appear(ctx context.Context, name string) (bound time.Time, err error) {
 	s.sights.clear()
 	claims := s.client.CoreV1().PersistentVolumeClaims(space)

@@ -10,6 +10,10 @@ import (
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
 	"golang.org/x/sync/errgroup"
 
 	"volplane.dev/volplane/internal/node/volumes"
@@ -59,7 +63,34 @@ func measureManyClaims(ctx context.Context, dir string, figures map[string]any, 
 		return err
 	}
 	after, err := readUsage(p.PID())
+	if err != nil {
+		return err
+	}
 	figures["storm_life_cpu_ms_each"] = milliseconds(after.cpu-before.cpu) / float64(n)
+	return measureWrites(ctx, p.PID(), client, figures, 10*n)
+}
+
+// measureWrites creates n objects at which no controller looks: what the API server and etcd alone need for a request,
+// of which a claim and its Pod are two before anything is done for them.
+func measureWrites(ctx context.Context, pid int, client kubernetes.Interface, figures map[string]any, n int) error {
+	before, err := readUsage(pid)
+	if err != nil {
+		return err
+	}
+	var all errgroup.Group
+	all.SetLimit(volumes.DriverLimit)
+	for i := range n {
+		all.Go(func() error {
+			_, err := client.CoordinationV1().Leases(metav1.NamespaceDefault).Create(ctx,
+				&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("written-", i)}}, metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	after, err := readUsage(pid)
+	figures["bare_write_cpu_ms"] = milliseconds(after.cpu-before.cpu) / float64(n)
 	return err
 }
 

@@ -67,8 +67,8 @@ func eachData(ctx context.Context, f *os.File, do func(at, length int64) error) 
 }
 
 // frozen calls f while the image's filesystem is frozen, if it is mounted on this host.
-func frozen(image string, f func() error) error {
-	thaw, err := freeze(image)
+func (p *pool) frozen(image string, f func() error) error {
+	thaw, err := p.freeze(image)
 	if err != nil {
 		return err
 	}
@@ -76,13 +76,13 @@ func frozen(image string, f func() error) error {
 }
 
 // freeze freezes the image's filesystem until thaw is called, if it is mounted on this host.
-func freeze(image string) (thaw func() error, err error) {
+func (p *pool) freeze(image string) (thaw func() error, err error) {
 	nothing := func() error { return nil }
-	device, err := mount.LoopFind(image)
+	device, err := p.loops.Find(image)
 	if err != nil || device == "" {
 		return nothing, err
 	}
-	target, err := mountedAt(device)
+	target, err := p.mountedAt(device)
 	if err != nil {
 		return nothing, err
 	}

@@ -318,7 +318,7 @@ func (c *controller) fill(ctx context.Context, image *os.File, source record) er
 		return nil // it was never mounted, so it is empty
 	default:
 		from := c.pool.image(volumes, source.ID)
-		return frozen(from, func() error { return copyImage(ctx, from, image) })
+		return c.pool.frozen(from, func() error { return copyImage(ctx, from, image) })
 	}
 }
 

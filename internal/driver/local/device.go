@@ -36,7 +36,7 @@ func (p *pool) attach(v record) (string, error) {
 	if strings.TrimSpace(string(flag)) != "0" {
 		return "", stillOpen(v.ID, device)
 	}
-	at, err := shownAt(device)
+	at, err := p.shownAt(device)
 	if err == nil && at == "" {
 		// The kernel gives a loop device to its next user with the write protection that the last one has set.
 		err = setReadOnly(device, false)
@@ -55,7 +55,7 @@ func (p *pool) detach(ctx context.Context, id string) error {
 	if err != nil || device == "" {
 		return err
 	}
-	at, err := shownAt(device)
+	at, err := p.shownAt(device)
 	if err != nil {
 		return err
 	}
@@ -97,32 +97,32 @@ func (p *pool) byHand(v record, err error) error {
 }
 
 // mountedAt returns a path at which a device's filesystem can be reached, or "".
-func mountedAt(device string) (string, error) {
-	points, err := mount.Below("/")
+func (p *pool) mountedAt(device string) (string, error) {
+	points, err := p.mounts.All()
 	if err != nil {
 		return "", err
 	}
-	for _, p := range points {
-		if p.Source != device {
+	for _, one := range points {
+		if one.Source != device {
 			continue
 		}
 		// The mount may be hidden by another one.
-		if top, _, err := mount.At(p.Path); err != nil || top.Source == device {
-			return p.Path, err
+		if top, _, err := p.mounts.At(one.Path); err != nil || top.Source == device {
+			return one.Path, err
 		}
 	}
 	return "", nil
 }
 
 // shownAt returns a path at which the device's filesystem or the device itself is mounted, or "".
-func shownAt(device string, except ...string) (string, error) {
-	points, err := mount.Below("/")
+func (p *pool) shownAt(device string, except ...string) (string, error) {
+	points, err := p.mounts.All()
 	if err != nil {
 		return "", err
 	}
-	for _, p := range points {
-		if shows(p, device) && !slices.Contains(except, p.Path) {
-			return p.Path, nil
+	for _, one := range points {
+		if shows(one, device) && !slices.Contains(except, one.Path) {
+			return one.Path, nil
 		}
 	}
 	return "", nil
@@ -136,8 +136,8 @@ func shows(p mount.Point, device string) bool {
 
 // checkOurs fails unless the mount at path is of the volume with that device; device is "" if the
 // volume has none.
-func checkOurs(v record, device, path string) error {
-	at, mounted, err := mount.At(path)
+func (p *pool) checkOurs(v record, device, path string) error {
+	at, mounted, err := p.mounts.At(path)
 	if err != nil || !mounted || shows(at, device) {
 		return err
 	}

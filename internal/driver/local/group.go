@@ -115,10 +115,10 @@ func (c *groupController) freezeAll(drafts []draft) (thaw func() error, err erro
 			continue
 		}
 		image := c.pool.image(volumes, d.source.ID)
-		if err := refuseRaw(d.source, image); err != nil {
+		if err := c.pool.refuseRaw(d.source, image); err != nil {
 			return thaw, err
 		}
-		one, err := freeze(image)
+		one, err := c.pool.freeze(image)
 		if err != nil {
 			return thaw, err
 		}

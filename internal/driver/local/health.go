@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"volplane.dev/volplane/internal/durable"
-	"volplane.dev/volplane/internal/mount"
 )
 
 // NodeGetVolumeHealth tells of what is damaged in the pool, and of errors that the kernel has found in a mounted ext4.
@@ -33,7 +32,7 @@ func (n *node) NodeGetVolumeHealth(
 	v, err := n.pool.get(volumes, id)
 	switch {
 	case errors.Is(err, errDamaged):
-		mounted, unread := mountedAtOne(r.GetVolumePublishPath(), r.GetStagingTargetPath())
+		mounted, unread := n.pool.mountedAtOne(r.GetVolumePublishPath(), r.GetStagingTargetPath())
 		if unread != nil {
 			return nil, failure(unread)
 		}
@@ -59,12 +58,12 @@ func (n *node) NodeGetVolumeHealth(
 }
 
 // mountedAtOne says whether something is mounted at one of the paths.
-func mountedAtOne(paths ...string) (bool, error) {
+func (p *pool) mountedAtOne(paths ...string) (bool, error) {
 	for _, path := range paths {
 		if path == "" {
 			continue
 		}
-		if _, mounted, err := mount.At(path); mounted || err != nil {
+		if _, mounted, err := p.mounts.At(path); mounted || err != nil {
 			return mounted, err
 		}
 	}

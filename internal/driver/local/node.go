@@ -88,7 +88,7 @@ func (n *node) stageFilesystem(ctx context.Context, v record, fsType string, r *
 		return err
 	}
 	target := r.GetStagingTargetPath()
-	at, mounted, err := mount.At(target)
+	at, mounted, err := n.pool.mounts.At(target)
 	switch {
 	case err != nil:
 		return err
@@ -124,7 +124,7 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 	}
 	readOnly := slices.Contains(options, "ro")
 	if !made && !readOnly {
-		if err := growUnmounted(ctx, device, fsType); err != nil {
+		if err := n.pool.growUnmounted(ctx, device, fsType); err != nil {
 			return err
 		}
 	}
@@ -147,8 +147,8 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 }
 
 // growUnmounted expands the filesystem of a device that is mounted nowhere to the size of the device.
-func growUnmounted(ctx context.Context, device, fsType string) error {
-	elsewhere, err := mountedAt(device)
+func (p *pool) growUnmounted(ctx context.Context, device, fsType string) error {
+	elsewhere, err := p.mountedAt(device)
 	if err != nil || elsewhere != "" {
 		return err
 	}
@@ -199,7 +199,7 @@ func (n *node) release(ctx context.Context, v record) error {
 	if err != nil || device == "" {
 		return err
 	}
-	if at, err := shownAt(device); err != nil || at != "" {
+	if at, err := n.pool.shownAt(device); err != nil || at != "" {
 		return err
 	}
 	return n.pool.detach(ctx, v.ID)
@@ -211,7 +211,7 @@ func (n *node) unmount(v record, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := checkOurs(v, device, path); err != nil {
+	if err := n.pool.checkOurs(v, device, path); err != nil {
 		return err
 	}
 	return mount.Unmount(path)
@@ -250,7 +250,7 @@ func (n *node) fit(ctx context.Context, v record, r *csipb.NodeExpandVolumeReque
 	if err != nil {
 		return err
 	}
-	at, _, err := mount.At(r.GetVolumePath())
+	at, _, err := n.pool.mounts.At(r.GetVolumePath())
 	if err != nil {
 		return err
 	}
@@ -287,7 +287,7 @@ func (n *node) NodeGetVolumeStats(
 	if err != nil {
 		return nil, failure(err)
 	}
-	at, _, err := mount.At(r.GetVolumePath())
+	at, _, err := n.pool.mounts.At(r.GetVolumePath())
 	switch {
 	case err != nil:
 		return nil, failure(err)

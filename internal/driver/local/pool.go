@@ -49,8 +49,9 @@ type pool struct {
 	id  string
 	// served is locked while this driver serves its node.
 	served *os.File
-	// loops finds the devices of volumes.
-	loops mount.Loops
+	// loops finds the devices of volumes, mounts what is mounted.
+	loops  mount.Loops
+	mounts mount.Table
 }
 
 // record describes a volume or a snapshot. The file never changes.
@@ -130,7 +131,10 @@ func openPool(dir, node string) (*pool, error) {
 const servedLimit = time.Second
 
 // close unlocks the node for another driver.
-func (p *pool) close() { _ = p.served.Close() }
+func (p *pool) close() {
+	_ = p.served.Close()
+	_ = p.mounts.Close()
+}
 
 // identify reads the pool's id, or creates it.
 func (p *pool) identify() error {

@@ -41,7 +41,8 @@ func (n *node) NodePublishVolume(
 		return nil, status.Errorf(codes.FailedPrecondition, "volume %s is not staged; stage it first", v.ID)
 	}
 	p := publication{
-		v: v, device: device, staging: r.GetStagingTargetPath(), target: r.GetTargetPath(), source: r.GetStagingTargetPath(),
+		pool: n.pool, v: v, device: device,
+		staging: r.GetStagingTargetPath(), target: r.GetTargetPath(), source: r.GetStagingTargetPath(),
 		block: r.GetVolumeCapability().GetBlock() != nil, mode: r.GetVolumeCapability().GetAccessMode().GetMode(),
 	}
 	if p.block {
@@ -73,6 +74,7 @@ func checkPublish(r *csipb.NodePublishVolumeRequest) error {
 
 // publication is one bind mount of a staged volume, which is locked.
 type publication struct {
+	pool                            *pool
 	v                               record
 	device, source, staging, target string
 	block, readOnly                 bool
@@ -130,7 +132,7 @@ func (p publication) nothingHidden() error {
 
 // exists says whether the volume is mounted at the target already, as requested.
 func (p publication) exists() (bool, error) {
-	at, mounted, err := mount.At(p.target)
+	at, mounted, err := p.pool.mounts.At(p.target)
 	if err != nil || !mounted {
 		return false, err
 	}
@@ -138,7 +140,7 @@ func (p publication) exists() (bool, error) {
 		return false, status.Errorf(codes.FailedPrecondition, "volume %s: something else is at %s; unmount that first",
 			p.v.ID, p.target)
 	}
-	staged, _, err := mount.At(p.staging)
+	staged, _, err := p.pool.mounts.At(p.staging)
 	if err != nil {
 		return false, err
 	}
@@ -153,7 +155,7 @@ func (p publication) exists() (bool, error) {
 // allowed refuses a mount that would show nothing, or that violates what was promised to another
 // target.
 func (p publication) allowed() error {
-	other, err := shownAt(p.device, p.staging, p.target)
+	other, err := p.pool.shownAt(p.device, p.staging, p.target)
 	if err != nil {
 		return err
 	}
@@ -164,7 +166,7 @@ func (p publication) allowed() error {
 	if p.block {
 		return p.blockAllowed(other)
 	}
-	at, mounted, err := mount.At(p.staging)
+	at, mounted, err := p.pool.mounts.At(p.staging)
 	if err != nil {
 		return err
 	}
@@ -178,7 +180,7 @@ func (p publication) allowed() error {
 // blockAllowed refuses the raw device of a mounted filesystem, and a device that should be writable
 // at one target and read-only at another.
 func (p publication) blockAllowed(other string) error {
-	at, err := mountedAt(p.device)
+	at, err := p.pool.mountedAt(p.device)
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func (p *pool) thaw(ctx context.Context, id string, limit time.Duration) error {
 	if err != nil || device == "" {
 		return err
 	}
-	target, err := mountedAt(device)
+	target, err := p.mountedAt(device)
 	if err == nil && target != "" {
 		mount.Thaw(target)
 	}
@@ -61,16 +61,16 @@ func (p *pool) thaw(ctx context.Context, id string, limit time.Duration) error {
 }
 
 // refuseRaw refuses a volume that is in use as a raw device: nothing can hold back its writes while others are copied.
-func refuseRaw(v record, image string) error {
-	device, err := mount.LoopFind(image)
+func (p *pool) refuseRaw(v record, image string) error {
+	device, err := p.loops.Find(image)
 	if err != nil || device == "" {
 		return err
 	}
-	mounted, err := mountedAt(device)
+	mounted, err := p.mountedAt(device)
 	if err != nil || mounted != "" {
 		return err
 	}
-	at, err := shownAt(device)
+	at, err := p.shownAt(device)
 	if err == nil && at != "" {
 		err = status.Errorf(codes.FailedPrecondition, "volume %s is in use as a raw device at %s, and its writes cannot be "+
 			"held back while others are copied; stop its Pods, or take it out of the group", v.ID, at)
