@@ -55,6 +55,13 @@ func (r References) Used() bool {
 	return false
 }
 
+// Names returns the ids that an engine counts, cut as docker shows those of containers.
+func (r References) Names() []string {
+	counted := maps.Clone(r)
+	maps.DeleteFunc(counted, func(_ string, one Reference) bool { return one.Count == 0 })
+	return short(slices.Sorted(maps.Keys(counted)))
+}
+
 func (r References) with(id string, count int, now time.Time) References {
 	out := maps.Clone(r)
 	out[id] = Reference{Count: max(count, 0), At: now.UTC().Truncate(time.Second)}

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -193,10 +195,17 @@ func (d *Door) idle(ctx context.Context, p *corev1.Pod) error {
 	}); err != nil && !users.IsGone(err) {
 		return err
 	}
-	if now, exists := d.pods.Get(cluster.Key(p)); exists && now.UID == p.UID && now.DeletionTimestamp == nil {
-		return inUse
+	now, exists := d.pods.Get(cluster.Key(p))
+	if !exists || now.UID != p.UID || now.DeletionTimestamp != nil {
+		return nil
 	}
-	return nil
+	counted, err := references.Parse(now.Annotations[annReferences])
+	if err != nil || !counted.Used() {
+		return errors.Join(inUse, err)
+	}
+	return fmt.Errorf("%w for container %s: if that died with its engine, it is dropped %s after its start, or now by "+
+		"'volplane delete pod %s -n %s'", inUse, strings.Join(counted.Names(), ", "), duration.HumanDuration(d.users.Grace),
+		now.Name, now.Namespace)
 }
 
 // path returns where a volume is mounted, or nothing.
