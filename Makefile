@@ -102,8 +102,8 @@ vendors: build bin/kubectl bin/kube-controller-manager ## start the sidecars of 
 
 .PHONY: examples
 examples: build bin/kubectl bin/kube-controller-manager bin/kubelet bin/csi-provisioner bin/csi-attacher bin/csi-resizer bin/csi-snapshotter bin/snapshot-controller ## exchange sidecars around csi-driver-host-path in containers: its program DRIVER, MANIFEST with its rights, its EXAMPLES=DIR (needs root)
-	cd test && DRIVER="$(abspath $(or $(DRIVER),$(error name the program: make examples DRIVER=FILE MANIFEST=FILE EXAMPLES=DIR)))" \
-	MANIFEST="$(abspath $(MANIFEST))" EXAMPLES="$(abspath $(EXAMPLES))" \
+	$(foreach v,DRIVER MANIFEST EXAMPLES,$(if $($(v)),,$(error $(v) is missing: make examples DRIVER=FILE MANIFEST=FILE EXAMPLES=DIR)))
+	cd test && DRIVER="$(abspath $(DRIVER))" MANIFEST="$(abspath $(MANIFEST))" EXAMPLES="$(abspath $(EXAMPLES))" \
 	go test -count=1 -timeout=1h -v -run 'TestOneSedInContainers$$/hostpath' ./kube
 
 .PHONY: mutants

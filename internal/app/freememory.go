@@ -7,34 +7,58 @@ import (
 	"time"
 )
 
-// A process is idle when it allocates less than idleBytes during idlePause.
-const (
-	idlePause = 10 * time.Second
-	idleBytes = 4 << 20
-)
-
-// memoryReleaser returns memory to the operating system whenever a process becomes idle
-// after work. Otherwise the process would keep the memory of a start or of a burst,
-// because the garbage collector runs only after new allocations.
+// memoryReleaser looks whether a process works or is idle. By itself the garbage collector would keep the memory of a
+// start or of a burst, because it runs only after new allocations.
 type memoryReleaser struct {
+	// every is the pause between two looks. A process works when it has allocated this many bytes meanwhile, and is idle
+	// when it has not for so many looks.
+	every time.Duration
+	bytes uint64
+	quiet int
+	// works is called at each look at a process that works, rests when it has become idle.
+	works, rests func()
 	// allocated returns how many bytes were allocated since the start.
 	allocated func() uint64
-	free      func()
 }
 
+// newMemoryReleaser is for a process beside a driver: it returns memory to the operating system.
 func newMemoryReleaser() memoryReleaser {
-	return memoryReleaser{free: debug.FreeOSMemory, allocated: func() uint64 {
-		s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
-		metrics.Read(s)
-		return s[0].Value.Uint64()
-	}}
+	return memoryReleaser{
+		every: 10 * time.Second, bytes: 4 << 20, quiet: 1, works: func() {}, rests: debug.FreeOSMemory,
+		allocated: func() uint64 { return runtimeFigure("/gc/heap/allocs:bytes") },
+	}
 }
 
-// run releases memory until ctx ends.
+// PaceGarbage trades memory for processor time while a control plane works, until ctx ends: up to 192 MiB of garbage.
+// Most of its heap is long-lived, and to collect while it works as when it is idle would take a third of the time.
+func PaceGarbage(ctx context.Context) {
+	const garbage, most, idle = 192 << 20, 200, 60
+	t := newMemoryReleaser()
+	t.every, t.bytes, t.quiet = time.Second, 8<<20, 10
+	t.works = func() {
+		live := max(runtimeFigure("/gc/heap/live:bytes"), 1)
+		debug.SetGCPercent(max(idle, int(min(most, 100*garbage/live))))
+	}
+	t.rests = func() {
+		debug.SetGCPercent(idle)
+		debug.FreeOSMemory()
+	}
+	t.run(ctx)
+}
+
+// runtimeFigure returns a figure of the running program.
+func runtimeFigure(name string) uint64 {
+	s := []metrics.Sample{{Name: name}}
+	metrics.Read(s)
+	return s[0].Value.Uint64()
+}
+
+// run looks until ctx ends. A start is work.
 func (t memoryReleaser) run(ctx context.Context) {
-	tick := time.NewTicker(idlePause)
+	tick := time.NewTicker(t.every)
 	defer tick.Stop()
-	worked := true
+	t.works()
+	left := t.quiet
 	for last := t.allocated(); ; {
 		select {
 		case <-tick.C:
@@ -43,11 +67,13 @@ func (t memoryReleaser) run(ctx context.Context) {
 		}
 		now := t.allocated()
 		switch {
-		case now-last >= idleBytes:
-			worked = true
-		case worked:
-			t.free()
-			worked = false
+		case now-last >= t.bytes:
+			t.works()
+			left = t.quiet
+		case left > 0:
+			if left--; left == 0 {
+				t.rests()
+			}
 		}
 		last = now
 	}

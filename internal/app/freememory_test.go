@@ -8,23 +8,41 @@ import (
 	"time"
 )
 
-// TestMemoryReleaser: memory is released once when the process becomes idle after
-// work, and not during the work.
+// TestMemoryReleaser: a process is told at each look that it works, and once when it has become idle.
 func TestMemoryReleaser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		var allocated, freed atomic.Uint64
-		go memoryReleaser{allocated: allocated.Load, free: func() { freed.Add(1) }}.run(ctx)
+		const enough = 1000
+		var allocated atomic.Uint64
+		var said atomic.Value
+		said.Store("")
+		say := func(word string) func() { return func() { said.Store(said.Load().(string) + word) } }
+		go memoryReleaser{
+			every: time.Second, bytes: enough, quiet: 2, works: say("w"), rests: say("r"), allocated: allocated.Load,
+		}.run(ctx)
 		synctest.Wait()
-		for i, step := range []struct{ allocates, freed uint64 }{
-			{idleBytes, 0}, {10 * idleBytes, 0}, {idleBytes - 1, 1}, {idleBytes - 1, 1}, {0, 1}, {idleBytes, 1}, {0, 2}, {0, 2},
+		for i, step := range []struct {
+			allocates uint64
+			said      string
+		}{
+			{enough, "ww"},
+			{10 * enough, "www"},
+			{enough - 1, "www"},
+			{enough - 1, "wwwr"},
+			{0, "wwwr"},
+			{enough, "wwwrw"},
+			{0, "wwwrw"},
+			{enough, "wwwrww"},
+			{0, "wwwrww"},
+			{0, "wwwrwwr"},
+			{0, "wwwrwwr"},
 		} {
 			allocated.Add(step.allocates)
-			<-time.After(idlePause)
+			<-time.After(time.Second)
 			synctest.Wait()
-			if got := freed.Load(); got != step.freed {
-				t.Errorf("step %d: memory was given back %d times, want %d", i, got, step.freed)
+			if got := said.Load(); got != step.said {
+				t.Errorf("step %d: %q, want %q", i, got, step.said)
 			}
 		}
 	})
@@ -33,13 +51,14 @@ func TestMemoryReleaser(t *testing.T) {
 // TestMemoryReleaserMeasuresAllocations: the measured value of the running program
 // grows with its allocations.
 func TestMemoryReleaserMeasuresAllocations(t *testing.T) {
-	memoryReleaser := newMemoryReleaser()
-	before := memoryReleaser.allocated()
+	const size = 4 << 20
+	allocated := newMemoryReleaser().allocated
+	before := allocated()
 	kept := make([][]byte, 0, 8)
 	for range cap(kept) {
-		kept = append(kept, make([]byte, idleBytes))
+		kept = append(kept, make([]byte, size))
 	}
-	if after := memoryReleaser.allocated(); after-before < uint64(len(kept)*idleBytes) {
-		t.Errorf("%d bytes more, want %d at least", after-before, len(kept)*idleBytes)
+	if after := allocated(); after-before < uint64(len(kept)*size) {
+		t.Errorf("%d bytes more, want %d at least", after-before, len(kept)*size)
 	}
 }

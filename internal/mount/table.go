@@ -57,8 +57,9 @@ func (p Point) reached() (Point, bool, error) {
 	return p, true, nil
 }
 
-// Table is the mount table, which is read only after the kernel has reported a change. The zero
-// value is ready for use. It is safe for concurrent use.
+// Table is the mount table, which is read only after the kernel has reported a change. It reports none when a directory
+// above a mount point is renamed, and when a filesystem becomes read-only by itself: NoWrites may be old, and who is
+// about to unmount asks At. The zero value is ready for use. It is safe for concurrent use.
 type Table struct {
 	mu    sync.Mutex
 	file  *os.File

@@ -117,6 +117,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
+	go app.PaceGarbage(ctx)
 	notify := supervisor()
 	steps := begin(ctx, o.Out, notify)
 	defer steps.end()

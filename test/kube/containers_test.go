@@ -60,7 +60,7 @@ func bundledInContainers(t *testing.T) {
 	h.works("example.com/sig-storage/")
 	h.reads("p3", "c1")
 	h.kubectl(h.ctx, t, "", "delete", "pod/p3", "pvc/c1", "volumesnapshot/s2", "--timeout=1m")
-	h.nothingLeft()
+	h.nothingLeft("/var/lib/pool/volumes", "/var/lib/pool/snapshots")
 }
 
 // containers is a cluster with a node that runs containers.

@@ -152,11 +152,14 @@ func (s side) awakeModifying(ctx context.Context, name string) error {
 	return s.deleteAtDriver(ctx, "", "id-"+name)
 }
 
-// touchClaims ends the pauses of volplane's modifier, which looks at a claim again when that is bound anew; those of
-// Kubernetes are short here, and it would take a claim that is not bound for one without work.
-func (s side) touchClaims(ctx context.Context, space string) error {
-	if s.name != "volplane" {
-		return nil
+// touchClaims edits claims. It ends the pauses of volplane's modifier, which looks at a claim again when that is bound
+// anew; those of Kubernetes are short here, and it would take a claim that is not bound for one without work. But its
+// resizer lays the answers to its writes over what its watch has told, older ones as well, and meets conflicts until
+// somebody writes the claim: any edit will do.
+func (s side) touchClaims(ctx context.Context, space string, mark int) error {
+	patches, part := [][]byte{fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, mark)}, []string{}
+	if s.name == "volplane" {
+		patches, part = [][]byte{[]byte(`{"status":{"phase":"Lost"}}`), []byte(`{"status":{"phase":"Bound"}}`)}, []string{"status"}
 	}
 	all, err := s.client.CoreV1().PersistentVolumeClaims(space).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -166,9 +169,9 @@ func (s side) touchClaims(ctx context.Context, space string) error {
 		if all.Items[i].Status.Phase != corev1.ClaimBound {
 			continue
 		}
-		for _, phase := range []corev1.PersistentVolumeClaimPhase{corev1.ClaimLost, corev1.ClaimBound} {
+		for _, patch := range patches {
 			_, err := s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, all.Items[i].Name, types.MergePatchType,
-				fmt.Appendf(nil, `{"status":{"phase":%q}}`, phase), metav1.PatchOptions{}, "status")
+				patch, metav1.PatchOptions{}, part...)
 			if err != nil && !refused(err) {
 				return err
 			}

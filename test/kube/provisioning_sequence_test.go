@@ -323,7 +323,7 @@ func (s side) touch(ctx context.Context, space string, mark int) error {
 	case s.snapshotting:
 		return s.touchSnapshots(ctx, mark)
 	case s.modifying:
-		return s.touchClaims(ctx, space)
+		return s.touchClaims(ctx, space, mark)
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, mark)
 	for uid, c := range s.memory.claims {

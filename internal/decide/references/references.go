@@ -55,11 +55,16 @@ func (r References) Used() bool {
 	return false
 }
 
-// Names returns the ids that an engine counts, cut as docker shows those of containers.
-func (r References) Names() []string {
+// Counted names the users that an engine counts, a few of many.
+func (r References) Counted() string {
+	const few = 3
 	counted := maps.Clone(r)
 	maps.DeleteFunc(counted, func(_ string, one Reference) bool { return one.Count == 0 })
-	return short(slices.Sorted(maps.Keys(counted)))
+	names := short(slices.Sorted(maps.Keys(counted)))
+	if more := len(names) - few; more > 0 {
+		names = append(names[:few], fmt.Sprint(more, " more"))
+	}
+	return strings.Join(names, ", ")
 }
 
 func (r References) with(id string, count int, now time.Time) References {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -203,9 +202,9 @@ func (d *Door) idle(ctx context.Context, p *corev1.Pod) error {
 	if err != nil || !counted.Used() {
 		return errors.Join(inUse, err)
 	}
-	return fmt.Errorf("%w for container %s: if that died with its engine, it is dropped %s after its start, or now by "+
-		"'volplane delete pod %s -n %s'", inUse, strings.Join(counted.Names(), ", "), duration.HumanDuration(d.users.Grace),
-		now.Name, now.Namespace)
+	return fmt.Errorf("%w for %s: a container that died with its engine is dropped %s after its start, if nothing has "+
+		"the volume mounted; 'volplane delete pod %s -n %s' does so now", inUse, counted.Counted(),
+		duration.HumanDuration(d.users.Grace), now.Name, now.Namespace)
 }
 
 // path returns where a volume is mounted, or nothing.

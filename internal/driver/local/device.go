@@ -136,8 +136,8 @@ func shows(p mount.Point, device string) bool {
 
 // checkOurs fails unless the mount at path is of the volume with that device; device is "" if the
 // volume has none.
-func (p *pool) checkOurs(v record, device, path string) error {
-	at, mounted, err := p.mounts.At(path)
+func checkOurs(v record, device, path string) error {
+	at, mounted, err := mount.At(path)
 	if err != nil || !mounted || shows(at, device) {
 		return err
 	}

@@ -211,7 +211,7 @@ func (n *node) unmount(v record, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := n.pool.checkOurs(v, device, path); err != nil {
+	if err := checkOurs(v, device, path); err != nil {
 		return err
 	}
 	return mount.Unmount(path)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"syscall"
 
@@ -19,15 +18,10 @@ import (
 // version is set by the build.
 var version = "dev"
 
-// gcPercent trades processor time for memory: most of the heap is long-lived
-// caches.
-const gcPercent = 60
-
 func main() {
 	if slices.Equal(os.Args[1:], []string{program.GateVerb}) {
 		os.Exit(supervise.Gate())
 	}
-	debug.SetGCPercent(gcPercent)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	// A second signal ends the process at once.
