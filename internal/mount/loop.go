@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -16,12 +17,22 @@ import (
 // loopTries is how often attaching is retried after another process has taken the free loop device.
 const loopTries = 100
 
-// Loops finds the loop devices of files, and remembers where it has seen them last: to ask that device is far cheaper
-// than to ask all. What is remembered is never believed without that. The zero value is ready, and safe for concurrent
-// use.
+// Loops finds the loop devices of files, and remembers which file each device has: to ask one device is far cheaper
+// than to ask all. That a device has a file is never believed without asking it. The zero value is ready, and safe for
+// concurrent use.
 type Loops struct {
-	// seen has paths of devices by the fileID of their files.
-	seen sync.Map
+	mu sync.Mutex
+	// known has what was seen by the names of devices below /sys/block.
+	known map[string]sighting
+	// counts says that the kernel was seen to give a device another number with a file. Those before 5.15 have no such
+	// numbers, and many before 6.5 keep them.
+	counts atomic.Bool
+}
+
+// sighting is the file that a device had, and the number that the kernel has given to the device with it.
+type sighting struct {
+	file     fileID
+	sequence string
 }
 
 type fileID struct{ device, inode uint64 }
@@ -52,7 +63,7 @@ func (l *Loops) Attach(file string, readOnly bool) (string, error) {
 	}
 	defer control.Close()
 	for range loopTries {
-		device, err := loopTake(control, backing, file, readOnly)
+		device, err := l.take(control, backing, file, readOnly)
 		if err == nil {
 			return device, nil
 		}
@@ -63,9 +74,9 @@ func (l *Loops) Attach(file string, readOnly bool) (string, error) {
 	return "", fmt.Errorf("loop device over %s: %w", file, ErrNoLoop)
 }
 
-// loopTake attaches the file to the device that the kernel reports as free; the error is EBUSY if
+// take attaches the file to the device that the kernel reports as free; the error is EBUSY if
 // another process was faster.
-func loopTake(control, backing *os.File, file string, readOnly bool) (string, error) {
+func (l *Loops) take(control, backing *os.File, file string, readOnly bool) (string, error) {
 	n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 	if err != nil {
 		return "", fmt.Errorf("loop device over %s: %w: %w", file, ErrNoLoop, err)
@@ -84,8 +95,13 @@ func loopTake(control, backing *os.File, file string, readOnly bool) (string, er
 		config.Info.Flags |= unix.LO_FLAGS_READ_ONLY
 	}
 	copy(config.Info.File_name[:len(config.Info.File_name)-1], file)
+	// While the device is open it is not removed, so nothing else can change its number.
+	before := loopSequence(filepath.Base(path))
 	if err := unix.IoctlLoopConfigure(int(device.Fd()), &config); err != nil {
 		return "", fail("configure loop device over", file, err)
+	}
+	if before != "" && before != loopSequence(filepath.Base(path)) {
+		l.counts.Store(true)
 	}
 	return path, nil
 }
@@ -109,90 +125,150 @@ func (l *Loops) Find(file string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("loop device over %s: %w", file, err)
 	}
-	var id fileID
-	if stat, ok := want.Sys().(*syscall.Stat_t); ok {
-		id = fileID{stat.Dev, stat.Ino}
-	}
-	if seen, known := l.seen.Load(id); known {
-		if same, err := loopIsOf(seen.(string), want); same && err == nil {
-			return seen.(string), nil
+	id := idOf(want)
+	for _, disk := range l.seen(id) {
+		if got, err := loopFile(disk); err == nil && got == id {
+			return "/dev/" + disk, nil
 		}
+		l.forget(disk)
 	}
-	device, err := loopSearch(file, want)
-	if device == "" {
-		l.seen.Delete(id)
-	} else {
-		l.seen.Store(id, device)
-	}
-	return device, err
+	return l.search(file, want, id)
 }
 
-// loopSearch asks all loop devices whether they are of a file.
-func loopSearch(file string, want os.FileInfo) (string, error) {
+// search asks all loop devices whether they are of a file, but for those that are known to be of another one.
+func (l *Loops) search(file string, want os.FileInfo, id fileID) (string, error) {
 	disks, err := os.ReadDir("/sys/block")
 	if err != nil {
 		return "", fmt.Errorf("list loop devices: %w", err)
 	}
 	var failed error
 	for _, disk := range disks {
-		if !strings.HasPrefix(disk.Name(), "loop") {
+		if !strings.HasPrefix(disk.Name(), "loop") || l.isOthers(disk.Name(), id) {
 			continue
 		}
-		device := filepath.Join("/dev", disk.Name())
 		name, err := os.ReadFile(filepath.Join("/sys/block", disk.Name(), "loop/backing_file"))
 		if err != nil {
 			continue // it is not attached
 		}
-		// A new file may have the name of a deleted one.
-		got, err := os.Stat(strings.TrimSuffix(string(name), "\n"))
-		if err == nil && os.SameFile(got, want) {
-			return device, nil
-		}
-		// The name is that in the mounts of who has attached the device, such as an earlier container of the driver.
-		same, unread := loopIsOf(device, want)
-		switch {
-		case same:
-			return device, nil
-		case unread != nil && err != nil && !isOthers(string(name), unread):
-			failed = errors.Join(failed, fmt.Errorf("loop device over %s: %w", file, unread))
+		switch is, err := l.ask(disk.Name(), strings.TrimSuffix(string(name), "\n"), want, id); {
+		case is:
+			return "/dev/" + disk.Name(), nil
+		case err != nil:
+			failed = errors.Join(failed, fmt.Errorf("loop device over %s: %w", file, err))
 		}
 	}
 	return "", failed
 }
 
-// isOthers says whether a loop device that could not be looked at is not that of a file which exists here: its own file
+// ask asks a device whether it is of a file, and learns which it has. The name is that of its file.
+func (l *Loops) ask(disk, name string, want os.FileInfo, id fileID) (is bool, err error) {
+	// The order matters: what is learned must be no older than the number.
+	sequence := loopSequence(disk)
+	has, err := loopFile(disk)
+	switch {
+	case err == nil:
+		l.learn(disk, sighting{has, sequence})
+		return has == id, nil
+	case errors.Is(err, unix.ENXIO):
+		return false, nil // it was detached meanwhile
+	}
+	// A new file may have the name of a deleted one, and the name is that in the mounts of who has attached the device,
+	// such as an earlier container of the driver.
+	got, unknown := os.Stat(name)
+	switch {
+	case unknown == nil:
+		return os.SameFile(got, want), nil
+	case isLost(name, err):
+		return false, nil
+	}
+	return false, err
+}
+
+// seen returns the devices that had a file when they were last looked at.
+func (l *Loops) seen(id fileID) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []string
+	for disk, s := range l.known {
+		if s.file == id {
+			out = append(out, disk)
+		}
+	}
+	return out
+}
+
+func (l *Loops) learn(disk string, s sighting) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.known == nil {
+		l.known = map[string]sighting{}
+	}
+	l.known[disk] = s
+}
+
+func (l *Loops) forget(disk string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.known, disk)
+}
+
+// isOthers says whether a device has been given no file since it had another one than this.
+func (l *Loops) isOthers(disk string, id fileID) bool {
+	l.mu.Lock()
+	s, known := l.known[disk]
+	l.mu.Unlock()
+	return known && l.counts.Load() && s.file != id && s.sequence != "" && s.sequence == loopSequence(disk)
+}
+
+// loopSequence returns the number that the kernel gave a device with its file, or "".
+func loopSequence(disk string) string {
+	fd, err := unix.Open("/sys/block/"+disk+"/diskseq", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	var text [24]byte
+	n, err := unix.Read(fd, text[:])
+	if err != nil {
+		return ""
+	}
+	return string(text[:n])
+}
+
+// isLost says whether a loop device that could not be looked at is not that of a file which exists here: its own file
 // was deleted or is lost, or the caller may attach none and so has not attached it.
-func isOthers(name string, unread error) bool {
-	return strings.HasSuffix(strings.TrimSuffix(name, "\n"), " (deleted)") || errors.Is(unread, unix.ESTALE) ||
+func isLost(name string, unread error) bool {
+	return strings.HasSuffix(name, " (deleted)") || errors.Is(unread, unix.ESTALE) ||
 		os.Geteuid() != 0 && errors.Is(unread, ErrNotPermitted)
 }
 
-// loopIsOf says whether a loop device is one of a file.
-func loopIsOf(path string, file os.FileInfo) (bool, error) {
-	n, err := strconv.Atoi(strings.TrimPrefix(path, "/dev/loop"))
+func idOf(file os.FileInfo) fileID {
+	if stat, ok := file.Sys().(*syscall.Stat_t); ok {
+		return fileID{stat.Dev, stat.Ino}
+	}
+	return fileID{}
+}
+
+// loopFile asks a loop device for its file. The error is ENXIO if it has none.
+func loopFile(disk string) (fileID, error) {
+	path := "/dev/" + disk
+	n, err := strconv.Atoi(strings.TrimPrefix(disk, "loop"))
 	if err == nil {
 		err = loopNode(path, n)
 	}
 	if err != nil {
-		return false, err
+		return fileID{}, err
 	}
 	device, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENXIO) {
-		return false, nil // it was removed meanwhile
-	}
 	if err != nil {
-		return false, fail("open", path, err)
+		return fileID{}, fail("open", path, err)
 	}
 	defer device.Close()
 	info, err := unix.IoctlLoopGetStatus64(int(device.Fd()))
-	if errors.Is(err, unix.ENXIO) {
-		return false, nil // it was detached meanwhile
-	}
 	if err != nil {
-		return false, fail("look at", path, err)
+		return fileID{}, fail("look at", path, err)
 	}
-	stat, ok := file.Sys().(*syscall.Stat_t)
-	return ok && info.Device == stat.Dev && info.Inode == stat.Ino, nil
+	return fileID{info.Device, info.Inode}, nil
 }
 
 // Detach releases the loop device of a file; the kernel does so when its last user has closed

@@ -114,6 +114,28 @@ func TestLoopThatAnotherHasNow(t *testing.T) {
 	}
 }
 
+// TestLoopNumberThatStays: with a kernel that keeps the number of a device when it gives it another file, a device that
+// is remembered with that number is asked.
+func TestLoopNumberThatStays(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a")
+	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	device, err := new(Loops).Attach(file, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var loops Loops
+	disk := filepath.Base(device)
+	loops.learn(disk, sighting{fileID{1, 1}, loopSequence(disk)})
+	if found, err := loops.Find(file); err != nil || found != device {
+		t.Errorf("the device is %q, %v; want %q", found, err, device)
+	}
+	if err := loops.Detach(file); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestLoopIsFoundByAnotherContainer: who has attached a device may have seen the file in a mount that is no longer
 // there, so that the device's own name for the file says nothing.
 func TestLoopIsFoundByAnotherContainer(t *testing.T) {
