@@ -16,16 +16,20 @@ func cutChecks() []check {
 	}}
 }
 
-// lose makes a call and gives it up, as a caller does that dies. The first time it waits for a short time, so that a
-// fast driver is still at work. On a busy machine the call may not have arrived by then, so it waits again, for half of
-// what such a call usually takes.
+// lose makes a call and gives it up, as a caller does that dies: after a short time, so that a fast driver is still at
+// work, in the middle of what such a call usually takes, and later and later until one is answered. Before that it is
+// not known that one has arrived, on a busy machine. Whoever does not answer at all is found by the time limit.
 func lose(ctx context.Context, usual time.Duration, call func(context.Context) error) {
-	for _, after := range []time.Duration{2 * time.Millisecond, max(20*time.Millisecond, usual/2)} {
+	longest := max(5*time.Second, usual)
+	for after := 2 * time.Millisecond; after <= longest; after = max(2*after, 20*time.Millisecond, usual/2) {
 		short, cancel := context.WithCancel(ctx)
 		stop := time.AfterFunc(after, cancel)
 		_ = call(short)
-		stop.Stop()
+		answered := stop.Stop()
 		cancel()
+		if answered {
+			return
+		}
 	}
 }
 
