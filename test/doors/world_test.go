@@ -301,9 +301,29 @@ func errorText(err error) string {
 	return err.Error()
 }
 
+// strangers returns the threads that have loop devices mounted in a mount namespace of their own, with their names: an
+// engine that never ends such a thread keeps the volume in use for which it was made.
+func strangers() map[string]string {
+	own, _ := os.Readlink("/proc/self/ns/mnt")
+	tables, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/mountinfo")
+	out := map[string]string{}
+	for _, table := range tables {
+		thread := filepath.Dir(table)
+		// Threads end all the time.
+		ns, err := os.Readlink(filepath.Join(thread, "ns", "mnt"))
+		mounts, unread := os.ReadFile(table)
+		if err == nil && unread == nil && ns != own && bytes.Contains(mounts, []byte(" /dev/loop")) {
+			name, _ := os.ReadFile(filepath.Join(thread, "comm"))
+			out[thread] = strings.TrimSpace(string(name))
+		}
+	}
+	return out
+}
+
 func (w *world) close() {
 	if w.engine != nil {
 		if w.t.Failed() {
+			w.t.Logf("volumes are mounted in other namespaces for %q", strangers())
 			all, _ := w.tryDocker("ps", "-aq")
 			_, _ = w.tryDocker(append([]string{"rm", "-f"}, strings.Fields(all)...)...)
 		}
