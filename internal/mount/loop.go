@@ -24,9 +24,9 @@ type Loops struct {
 	mu sync.Mutex
 	// known has what was seen by the names of devices below /sys/block.
 	known map[string]sighting
-	// counts says that the kernel was seen to give a device another number with a file. Those before 5.15 have no such
+	// renumbers says that the kernel was seen to give a device another number with a file. Those before 5.15 have no such
 	// numbers, and many before 6.5 keep them.
-	counts atomic.Bool
+	renumbers atomic.Bool
 }
 
 // sighting is the file that a device had, and the number that the kernel has given to the device with it.
@@ -101,7 +101,7 @@ func (l *Loops) take(control, backing *os.File, file string, readOnly bool) (str
 		return "", fail("configure loop device over", file, err)
 	}
 	if before != "" && before != loopSequence(filepath.Base(path)) {
-		l.counts.Store(true)
+		l.renumbers.Store(true)
 	}
 	return path, nil
 }
@@ -132,11 +132,11 @@ func (l *Loops) Find(file string) (string, error) {
 		}
 		l.forget(disk)
 	}
-	return l.search(file, want, id)
+	return l.search(file, id)
 }
 
 // search asks all loop devices whether they are of a file, but for those that are known to be of another one.
-func (l *Loops) search(file string, want os.FileInfo, id fileID) (string, error) {
+func (l *Loops) search(file string, id fileID) (string, error) {
 	disks, err := os.ReadDir("/sys/block")
 	if err != nil {
 		return "", fmt.Errorf("list loop devices: %w", err)
@@ -150,7 +150,7 @@ func (l *Loops) search(file string, want os.FileInfo, id fileID) (string, error)
 		if err != nil {
 			continue // it is not attached
 		}
-		switch is, err := l.ask(disk.Name(), strings.TrimSuffix(string(name), "\n"), want, id); {
+		switch is, err := l.ask(disk.Name(), strings.TrimSuffix(string(name), "\n"), id); {
 		case is:
 			return "/dev/" + disk.Name(), nil
 		case err != nil:
@@ -161,7 +161,7 @@ func (l *Loops) search(file string, want os.FileInfo, id fileID) (string, error)
 }
 
 // ask asks a device whether it is of a file, and learns which it has. The name is that of its file.
-func (l *Loops) ask(disk, name string, want os.FileInfo, id fileID) (is bool, err error) {
+func (l *Loops) ask(disk, name string, id fileID) (is bool, err error) {
 	// The order matters: what is learned must be no older than the number.
 	sequence := loopSequence(disk)
 	has, err := loopFile(disk)
@@ -177,7 +177,7 @@ func (l *Loops) ask(disk, name string, want os.FileInfo, id fileID) (is bool, er
 	got, unknown := os.Stat(name)
 	switch {
 	case unknown == nil:
-		return os.SameFile(got, want), nil
+		return idOf(got) == id, nil
 	case isLost(name, err):
 		return false, nil
 	}
@@ -217,7 +217,7 @@ func (l *Loops) isOthers(disk string, id fileID) bool {
 	l.mu.Lock()
 	s, known := l.known[disk]
 	l.mu.Unlock()
-	return known && l.counts.Load() && s.file != id && s.sequence != "" && s.sequence == loopSequence(disk)
+	return known && l.renumbers.Load() && s.file != id && s.sequence != "" && s.sequence == loopSequence(disk)
 }
 
 // loopSequence returns the number that the kernel gave a device with its file, or "".

@@ -301,9 +301,9 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// strangers returns the threads that have loop devices mounted in a mount namespace of their own, with their names: an
+// holdingThreads returns the threads that have loop devices mounted in a mount namespace of their own, with their names: an
 // engine that never ends such a thread keeps the volume in use for which it was made.
-func strangers() map[string]string {
+func holdingThreads() map[string]string {
 	own, _ := os.Readlink("/proc/self/ns/mnt")
 	tables, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/mountinfo")
 	out := map[string]string{}
@@ -323,7 +323,7 @@ func strangers() map[string]string {
 func (w *world) close() {
 	if w.engine != nil {
 		if w.t.Failed() {
-			w.t.Logf("volumes are mounted in other namespaces for %q", strangers())
+			w.t.Logf("volumes are mounted in other namespaces for %q", holdingThreads())
 			all, _ := w.tryDocker("ps", "-aq")
 			_, _ = w.tryDocker(append([]string{"rm", "-f"}, strings.Fields(all)...)...)
 		}

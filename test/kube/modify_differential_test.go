@@ -157,9 +157,9 @@ func (s side) awakeModifying(ctx context.Context, name string) error {
 // resizer lays the answers to its writes over what its watch has told, older ones as well, and meets conflicts until
 // somebody writes the claim: any edit will do.
 func (s side) touchClaims(ctx context.Context, space string, mark int) error {
-	patches, part := [][]byte{fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, mark)}, []string{}
+	patches, part := []string{fmt.Sprintf(`{"metadata":{"labels":{"touched":"%d"}}}`, mark)}, ""
 	if s.name == "volplane" {
-		patches, part = [][]byte{[]byte(`{"status":{"phase":"Lost"}}`), []byte(`{"status":{"phase":"Bound"}}`)}, []string{"status"}
+		patches, part = []string{`{"status":{"phase":"Lost"}}`, `{"status":{"phase":"Bound"}}`}, "status"
 	}
 	all, err := s.client.CoreV1().PersistentVolumeClaims(space).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -171,7 +171,7 @@ func (s side) touchClaims(ctx context.Context, space string, mark int) error {
 		}
 		for _, patch := range patches {
 			_, err := s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, all.Items[i].Name, types.MergePatchType,
-				patch, metav1.PatchOptions{}, part...)
+				[]byte(patch), metav1.PatchOptions{}, part)
 			if err != nil && !refused(err) {
 				return err
 			}
