@@ -301,8 +301,8 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// holdingThreads returns the threads that have loop devices mounted in a mount namespace of their own, with their names: an
-// engine that never ends such a thread keeps the volume in use for which it was made.
+// holdingThreads returns the threads that have loop devices mounted in a mount namespace of their own, with their
+// names: an engine that never ends such a thread keeps the volume in use for which it was made.
 func holdingThreads() map[string]string {
 	own, _ := os.Readlink("/proc/self/ns/mnt")
 	tables, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/mountinfo")
