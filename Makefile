@@ -24,6 +24,8 @@ GOLANGCI_VERSION := v2.15.0
 # could ask git for. grpcnotrace: the tracing pages of gRPC pull in html/template,
 # which keeps the linker from leaving out what is not used (61 MB instead of 34).
 export CGO_ENABLED := 0
+# The toolchain of go.mod, also where Go is installed as one that stays what it is.
+export GOTOOLCHAIN ?= auto
 export GOFLAGS := $(strip -buildvcs=false -trimpath -tags=grpcnotrace $(GOFLAGS))
 
 PROGRAM := go build -ldflags "-s -w -X main.version=$(VERSION) $${more-}"
@@ -177,20 +179,18 @@ bin/kubectl-why_volume: plugin
 bin/kubectl bin/kube-controller-manager bin/kubelet bin/kube-apiserver bin/etcd: bin/kubernetes
 	ln -sf kubernetes $@
 
-# Kubernetes' own provisioner, attacher and resizer of CSI volumes, its two snapshot controllers, its
-# example of a populator, a driver of others, Helm, and podman's generator of units, from modules of their own. The tool of a module that has
-# one may have any name.
-bin/csi-provisioner: test/upstream/go.mod
-bin/csi-attacher: test/upstream/attacher/go.mod
-bin/csi-resizer: test/upstream/resizer/go.mod
-bin/csi-snapshotter bin/snapshot-controller: test/upstream/snapshotter/go.mod
+# Kubernetes' own sidecars and its example of a populator are tools of the module test/, so that they are
+# compiled with the packages that the tests and bin/kubernetes have.
+sidecars := $(addprefix bin/,csi-provisioner csi-attacher csi-resizer csi-snapshotter snapshot-controller hello-populator)
+$(sidecars) &: test/go.mod
+	cd test && go build -ldflags "-s -w" -o ../bin/ $$(go list tool)
+
+# A driver of others, Helm, and podman's generator of units need other versions, and have modules of their own.
 bin/gocsi-mock: test/upstream/gocsi/go.mod
-bin/hello-populator: test/upstream/populator/go.mod
 bin/helm: test/upstream/helm/go.mod
 bin/quadlet: test/upstream/quadlet/go.mod
-bin/csi-provisioner bin/csi-attacher bin/csi-resizer bin/csi-snapshotter bin/snapshot-controller bin/gocsi-mock bin/hello-populator bin/helm bin/quadlet:
-	cd $(<D) && p=$$(go list tool | grep "/$(@F)$$" || go list tool) && v=$$(go list -f '{{.Module.Version}}' $$p) && \
-	go build -ldflags "-s -w -X main.version=$$v" -o $(CURDIR)/$@ $$p
+bin/gocsi-mock bin/helm bin/quadlet:
+	cd $(<D) && go build -ldflags "-s -w" -o $(CURDIR)/$@ $$(go list tool)
 
 $(LINTER):
 	GOBIN=$(CURDIR)/bin GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)

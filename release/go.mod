@@ -2,6 +2,8 @@ module volplane.dev/volplane/release
 
 go 1.26.0
 
+toolchain go1.27.3
+
 require (
 	github.com/google/go-containerregistry v0.22.1
 	github.com/google/rpmpack v0.7.1
@@ -10,12 +12,14 @@ require (
 
 require (
 	github.com/cavaliergopher/cpio v1.0.1 // indirect
-	github.com/klauspost/compress v1.19.2 // indirect
+	github.com/docker/docker-credential-helpers v0.9.5 // indirect
+	github.com/klauspost/compress v1.20.1 // indirect
 	github.com/klauspost/pgzip v1.2.6 // indirect
 	github.com/opencontainers/go-digest v1.0.0 // indirect
 	github.com/opencontainers/image-spec v1.1.1 // indirect
 	github.com/ulikunitz/xz v0.5.12 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 )

@@ -42,6 +42,7 @@ func shownAt(t *testing.T) (w *world, d *fakeDriver, host string) {
 // shows the first one goes with the Pod: nothing of it may be mounted when it is
 // detached.
 func TestHostPathGoesAfterATargetMadeAnew(t *testing.T) {
+	t.Parallel()
 	w, d, host := shownAt(t)
 	target := filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/pv-a/mount")
 	first, _, err := mount.At(target)
@@ -67,6 +68,7 @@ func TestHostPathGoesAfterATargetMadeAnew(t *testing.T) {
 // host path. It stays, and the volume is not let go as long as it is mounted
 // below it.
 func TestHostPathIsCovered(t *testing.T) {
+	t.Parallel()
 	w, d, host := shownAt(t)
 	w.must(nil, unix.Mount("theirs", host, "tmpfs", 0, ""))
 	w.terminate("p")

@@ -14,6 +14,7 @@ import (
 // TestCallOutlivesTheRegistration: a driver registers again, or disappears and comes back, while a call
 // is in flight. The agent waits for the call, and repeats it neither before nor after its end.
 func TestCallOutlivesTheRegistration(t *testing.T) {
+	t.Parallel()
 	for name, registerAgain := range map[string]func(*testing.T, *world, *fakeDriver){
 		"again": func(t *testing.T, w *world, d *fakeDriver) {
 			w.agent.node.Changed(nil, nil)

@@ -49,6 +49,7 @@ func (w *world) entry() string {
 // TestDriverComesBackWithAnotherName: the driver that was there is missing, and the other one is not asked about its
 // volumes, which stay until it returns.
 func TestDriverComesBackWithAnotherName(t *testing.T) {
+	t.Parallel()
 	w, d := stagedWorld(t)
 	other := newFakeDriver("other.example", w.dir)
 	other.files, other.topology = driverName, nil
@@ -72,6 +73,7 @@ func TestDriverComesBackWithAnotherName(t *testing.T) {
 
 // TestDriverComesBackWithoutStaging: the volume is taken away with what was staged of it, by calls that the driver has.
 func TestDriverComesBackWithoutStaging(t *testing.T) {
+	t.Parallel()
 	w, d := stagedWorld(t)
 	d.stop()
 	d.noStage = true
@@ -125,6 +127,7 @@ func (w *world) entriesStay(a clienttesting.Action) (bool, runtime.Object, error
 // TestDriverComesBackElsewhere: another id of the node and other keys of its topology take the place of the old ones,
 // and the volume that is mounted is not disturbed.
 func TestDriverComesBackElsewhere(t *testing.T) {
+	t.Parallel()
 	w, d := stagedWorld(t)
 	if now := w.entry(); now != "id-"+driverName+" topology.example/zone" {
 		t.Fatal(now)
@@ -155,6 +158,7 @@ func TestDriverComesBackElsewhere(t *testing.T) {
 // TestTwoSocketsOfOneDriver: the second one is refused with a reason, which is told once however often it is tried; the
 // driver works, and the second takes its place when it ends.
 func TestTwoSocketsOfOneDriver(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName))
 	second := newFakeDriver(driverName, w.dir)
 	second.files, second.id = "second", "second"
@@ -193,6 +197,7 @@ func TestTwoSocketsOfOneDriver(t *testing.T) {
 // TestLateMount: a driver that answers before it has mounted is waited for. It is not called a second time, which might
 // mount a second time, and the Pod is not told before.
 func TestLateMount(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
 	w.tune = func(o *Options) { o.TrustDrivers, o.LateMount = false, timeout }

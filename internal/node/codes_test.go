@@ -107,6 +107,7 @@ func believers(t *testing.T, test func(*testing.T, *world, *fakeDriver)) {
 // goes on, nothing is asked or mounted twice that went well, and nothing is left
 // at the end.
 func TestEveryCode(t *testing.T) {
+	t.Parallel()
 	believers(t, func(t *testing.T, w *world, d *fakeDriver) {
 		all := mishaps("stage", "publish", "unpublish", "unstage", "expand")
 		d.setHook(once(all))
@@ -229,6 +230,7 @@ func (w *world) wasTold(m mishap) {
 // which node it is on, the Node tells it, and the driver is registered when it
 // knows, once.
 func TestEveryCodeOfTheNodesName(t *testing.T) {
+	t.Parallel()
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 		t.Run(code.String(), func(t *testing.T) {
 			w := newWorld(t)
@@ -254,6 +256,7 @@ func TestEveryCodeOfTheNodesName(t *testing.T) {
 // Pod goes: all is undone, unless the driver said plainly that it did not begin
 // and nothing shows that it did.
 func TestUndoneAfterEveryCode(t *testing.T) {
+	t.Parallel()
 	plain := []codes.Code{
 		codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
 		codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated,

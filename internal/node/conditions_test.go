@@ -70,6 +70,7 @@ func (w *world) says(pod, want string) {
 // TestVolumeHealth: what a driver tells of a volume comes into the status of its Pod, is kept while the driver answers
 // with errors, also over a restart of the agent, and ends when the driver says so.
 func TestVolumeHealth(t *testing.T) {
+	t.Parallel()
 	w, d := newSickWorld(t)
 	w.run()
 	w.mountVolume()
@@ -101,6 +102,7 @@ func (w *world) askedAgain(d *fakeDriver, question string, before int) {
 
 // TestHealthWithoutStatistics: a driver that cannot measure a volume is asked how it is nevertheless.
 func TestHealthWithoutStatistics(t *testing.T) {
+	t.Parallel()
 	w, d := newSickWorld(t)
 	d.setHook(func(_ context.Context, call string) error {
 		if strings.HasPrefix(call, "stats:") {
@@ -118,6 +120,7 @@ func TestHealthWithoutStatistics(t *testing.T) {
 // TestHealthOfAttempts: a driver that cannot mount a volume is asked why, with the path at which it was to be; before
 // somebody wants the volume, it is asked nothing about it.
 func TestHealthOfAttempts(t *testing.T) {
+	t.Parallel()
 	for step, asked := range map[string]string{"stage:": "health:h-a: ", "publish:": "health:h-a:/"} {
 		for _, code := range []codes.Code{codes.Internal, codes.FailedPrecondition} {
 			t.Run(step+code.String(), func(t *testing.T) {
@@ -152,6 +155,7 @@ func TestHealthOfAttempts(t *testing.T) {
 
 // TestHealthIsDropped: an API server that does not serve the field is not written to again and again.
 func TestHealthIsDropped(t *testing.T) {
+	t.Parallel()
 	w, d := newSickWorld(t)
 	w.client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch, ok := a.(clienttesting.PatchActionImpl)
@@ -224,6 +228,7 @@ func backend(reason, message string) []*csipb.NodeGetStorageHealthResponse_Stora
 // TestStorageHealth: what a driver tells of its storage comes into the CSINode, and goes with the problem, and with the
 // driver, whether it goes while an agent runs or not.
 func TestStorageHealth(t *testing.T) {
+	t.Parallel()
 	w, d := newSickWorld(t)
 	tune := w.tune
 	w.tune = func(o *Options) { tune(o); o.RegistrationGrace = 50 * time.Millisecond }
@@ -246,6 +251,7 @@ func TestStorageHealth(t *testing.T) {
 
 // TestStorageHealthIsRefused: an API server that does not serve it is no failure, also when the driver goes.
 func TestStorageHealthIsRefused(t *testing.T) {
+	t.Parallel()
 	w, d := newSickWorld(t)
 	refused := make(chan struct{}, 100)
 	w.client.PrependReactor("update", "csinodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -270,6 +276,7 @@ func TestStorageHealthIsRefused(t *testing.T) {
 // TestSecretsInHealth: a driver tells a secret of an earlier call where it tells how its volumes and its storage are,
 // also to an agent that did not give it the secret.
 func TestSecretsInHealth(t *testing.T) {
+	t.Parallel()
 	const secret = "correct-horse-battery"
 	w, d := newSickWorld(t, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte(secret)},

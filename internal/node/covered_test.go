@@ -16,6 +16,7 @@ import (
 // The Pod is told what it sees instead, also by an agent that is started meanwhile, until that is
 // unmounted; the driver is not called.
 func TestMountedOver(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ over, told string }{
 		"at the target": {"mount", "mounted over volume pv-a"},
 		"above it":      {"", "mounted over volume pv-a"},
@@ -50,6 +51,7 @@ func TestMountedOver(t *testing.T) {
 // TestMountedOverAtTheHostPath: a mount over the path at which the host sees the volume is told, and what somebody
 // unmounts there is mounted again.
 func TestMountedOverAtTheHostPath(t *testing.T) {
+	t.Parallel()
 	w, d, host := shownAt(t)
 	w.must(nil, unix.Mount("theirs", host, "tmpfs", 0, ""))
 	w.awaitCondition("p", corev1.ConditionFalse, "tmpfs theirs is mounted over volume pv-a at "+host)
@@ -71,6 +73,7 @@ func TestMountedOverAtTheHostPath(t *testing.T) {
 // TestStagedVolumeIsCovered: the driver would show the next Pod what is mounted over the staged volume, so that Pod
 // waits. The Pod that has the volume keeps it.
 func TestStagedVolumeIsCovered(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	w.tune = verifyMounts
 	d := newFakeDriver(driverName, w.dir)

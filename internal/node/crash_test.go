@@ -137,6 +137,7 @@ func (d *crasher) restore(t *testing.T) {
 // TestDeathAtEveryEffect: the agent crashes before or after each of its effects, and the next one
 // completes its work: the Pod gets its volume in time, and nothing is left behind.
 func TestDeathAtEveryEffect(t *testing.T) {
+	t.Parallel()
 	effects := runWithCrash(t, crashCase{})
 	if len(effects) < 8 {
 		t.Fatalf("effects: %v", effects)

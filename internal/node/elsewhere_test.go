@@ -15,6 +15,7 @@ import (
 // deleted, but the volume stays staged and in volumesInUse, so that it is not detached, until that
 // mount is gone.
 func TestMountedElsewhere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	t.Cleanup(w.detachAll)
 	w.tune = verifyMounts

@@ -42,6 +42,7 @@ func (w *world) fill() (empty func()) {
 // TestTeardownOnAFullDisk: unmounts succeed without space, and a restart forgets neither what is
 // mounted nor what is not.
 func TestTeardownOnAFullDisk(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	w.smallDisk()
 	d := newFakeDriver(driverName, w.dir)
@@ -101,6 +102,7 @@ func TestTeardownOnAFullDisk(t *testing.T) {
 // TestDeathOnAFullDisk: the agent crashes before or after each effect of an unmount that it cannot
 // write to the disk, and the next one completes it.
 func TestDeathOnAFullDisk(t *testing.T) {
+	t.Parallel()
 	effects := runWithCrash(t, crashCase{full: true})
 	for at, effect := range effects {
 		if at < len(effects)/2 {

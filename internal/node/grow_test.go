@@ -19,6 +19,7 @@ import (
 
 // TestGrow: the agent may see the claim before the volume, which was written first.
 func TestGrow(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName))
 	w.mountVolume()
 	w.must(w.client.CoreV1().PersistentVolumes().Patch(t.Context(), "pv-a", types.MergePatchType,
@@ -45,6 +46,7 @@ func TestGrow(t *testing.T) {
 // TestRestoredGrows: a volume with the data of a smaller one grows to its own size when it is first staged, however
 // often it is published; one whose filesystem fits, and one without a source, do not.
 func TestRestoredGrows(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
 	d := newFakeDriver(driverName, w.dir)
@@ -79,6 +81,7 @@ func TestRestoredGrows(t *testing.T) {
 // TestGrowIsRefused: a driver that cannot grow what is mounted is asked once,
 // and again after the next mount.
 func TestGrowIsRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)

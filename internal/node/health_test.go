@@ -77,6 +77,7 @@ func (w *world) isIll(pod string, status corev1.ConditionStatus) {
 // look, also of a driver that tells nothing, and so is that it is well again. An
 // agent that is started meanwhile finds it so.
 func TestTurnedReadOnly(t *testing.T) {
+	t.Parallel()
 	for name, turn := range map[string]func(w *world, device, staging string){
 		"by the kernel": func(w *world, device, _ string) {
 			w.must(nil, os.WriteFile(filepath.Join("/sys/fs/ext4", filepath.Base(device), "trigger_fs_error"),
@@ -116,6 +117,7 @@ func TestTurnedReadOnly(t *testing.T) {
 // TestFullVolume: a full disk is told at the next look, also of a driver that
 // does not say how full its volumes are, and that there is room again.
 func TestFullVolume(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	w.tune = func(o *Options) { o.TrustDrivers, o.StatsEvery = false, 10*time.Millisecond }
 	d := newFakeDriver(driverName, w.dir)

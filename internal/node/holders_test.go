@@ -11,6 +11,7 @@ import (
 // TestWhoHoldsTheMount: a volume cannot be unmounted, and an event of the terminating Pod names the
 // process that uses it, also in another mount namespace, but not its arguments.
 func TestWhoHoldsTheMount(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	w.tune = func(o *Options) { o.TrustDrivers = false }
 	d := newFakeDriver(driverName, w.dir)

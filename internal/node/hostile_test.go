@@ -22,6 +22,7 @@ import (
 // TestFullAndReadOnlyDisk: without a place to write down what it does the agent
 // does nothing, says so, and goes on when it has one.
 func TestFullAndReadOnlyDisk(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	w.smallDisk()
 	d := newFakeDriver(driverName, w.dir)
@@ -56,6 +57,7 @@ func TestFullAndReadOnlyDisk(t *testing.T) {
 // TestDeviceNeverShows: a driver says that a block device is published, and it
 // is not; until it is.
 func TestDeviceNeverShows(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	w.tune = verifyMounts
 	d := newFakeDriver(driverName, w.dir)
@@ -82,6 +84,7 @@ func TestDeviceNeverShows(t *testing.T) {
 // published a device, and the device says otherwise: it is asked again, and
 // nothing is taken away beneath it.
 func TestDeviceOfADeniedVolume(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	w.tune = verifyMounts
 	d := newFakeDriver(driverName, w.dir)
@@ -110,6 +113,7 @@ func TestDeviceOfADeniedVolume(t *testing.T) {
 
 // TestNamesThatLeaveTheirDirectory are never made paths of.
 func TestNamesThatLeaveTheirDirectory(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName))
 	w.addVolume(driverName, "a")
 	w.podWith("p", func(p *corev1.Pod) { p.UID = "../../../escape" }, "a")
@@ -130,6 +134,7 @@ func TestNamesThatLeaveTheirDirectory(t *testing.T) {
 
 // TestManyAttributes reach the driver, and nothing else keeps them.
 func TestManyAttributes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
@@ -160,6 +165,7 @@ func TestManyAttributes(t *testing.T) {
 // TestLeaverKeepsNobodyWaiting: one Pod's volume cannot be taken away, and
 // another Pod gets it nevertheless, unless only one may have it.
 func TestLeaverKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
@@ -197,6 +203,7 @@ func TestLeaverKeepsNobodyWaiting(t *testing.T) {
 // volume. The attachment, whose detach waits, is told why, and so is the next
 // Pod.
 func TestStuckUnstage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
@@ -229,6 +236,7 @@ func TestStuckUnstage(t *testing.T) {
 // TestSecretOfNoUse: the user has to make it, and CSI carries nothing but text;
 // the driver is not called, and has nothing to undo.
 func TestSecretOfNoUse(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName))
 	w.addVolume(driverName, "a", func(pv *corev1.PersistentVolume) {
 		pv.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
@@ -263,6 +271,7 @@ func TestSecretOfNoUse(t *testing.T) {
 
 // TestFailureOfOnePod: what is in the way of one Pod keeps no other waiting.
 func TestFailureOfOnePod(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	newFakeDriver(driverName, w.dir).start(t)
 	w.run()
@@ -280,6 +289,7 @@ func TestFailureOfOnePod(t *testing.T) {
 // TestDriverRemoved: the driver is gone for good and a Pod is to go: it is told
 // whom it waits for, and nothing is forgotten.
 func TestDriverRemoved(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName))
 	w.mountVolume()
 	d.stop()

@@ -47,6 +47,7 @@ func shownWith(t *testing.T, options string, more ...string) (w *world, host str
 // change its user and no device be opened, wherever in it, unless that is asked
 // for.
 func TestHostPathForbids(t *testing.T) {
+	t.Parallel()
 	const both = unix.ST_NOSUID | unix.ST_NODEV
 	const all = both | unix.ST_RDONLY | unix.ST_NOEXEC | unix.ST_NOATIME | unix.ST_NODIRATIME
 	for options, want := range map[string]int64{
@@ -74,6 +75,7 @@ func TestHostPathForbids(t *testing.T) {
 // TestHostPathBelow: what is below the volume is at the host path; what somebody
 // else mounts there stays, and is named.
 func TestHostPathBelow(t *testing.T) {
+	t.Parallel()
 	w, host := shownWith(t, "")
 	w.must(nil, os.WriteFile(filepath.Join(host, "below/file"), []byte("data"), 0o600))
 	target := filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/pv-a/mount")
@@ -93,6 +95,7 @@ func TestHostPathBelow(t *testing.T) {
 
 // TestHostPathMadeWhole: what is gone of it is there again.
 func TestHostPathMadeWhole(t *testing.T) {
+	t.Parallel()
 	w, host := shownWith(t, "")
 	w.must(nil, unix.Unmount(filepath.Join(host, "below"), 0))
 	eventually(t, func() string {
@@ -109,6 +112,7 @@ func TestHostPathMadeWhole(t *testing.T) {
 // TestUnmountEnds: whoever unmounts the host path of a Pod that ends so by hand is obeyed; a part that is gone is not
 // the whole.
 func TestUnmountEnds(t *testing.T) {
+	t.Parallel()
 	w, host := shownWith(t, "", volume.AnnUnmountEnds, "true")
 	w.must(nil, unix.Unmount(filepath.Join(host, "below"), 0))
 	eventually(t, func() string {
@@ -136,6 +140,7 @@ func TestUnmountEnds(t *testing.T) {
 // TestHostPathsRefused: volumes are not mounted at, in or over what volumes live
 // by, whichever way leads there, nor with options that there are not.
 func TestHostPathsRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
 	data, other := t.TempDir(), t.TempDir()

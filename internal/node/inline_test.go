@@ -34,6 +34,7 @@ func inline(pod *corev1.Pod) {
 // TestInlineVolume: a volume that a Pod names itself is published, and nothing
 // else is done or said about it, through a restart of the agent to its end.
 func TestInlineVolume(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, doesInline("Ephemeral"), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")},
 	})
@@ -75,6 +76,7 @@ func TestInlineVolume(t *testing.T) {
 // TestInlineVolumeIsRefused until the driver's object says that it does such
 // volumes.
 func TestInlineVolumeIsRefused(t *testing.T) {
+	t.Parallel()
 	w, _ := newRunningWorld(t, doesInline("Persistent"))
 	w.podWith("p", func(p *corev1.Pod) {
 		inline(p)
@@ -91,6 +93,7 @@ func TestInlineVolumeIsRefused(t *testing.T) {
 // TestRefusalIsOver when the driver is asked after all: while it does not answer, the
 // Pod hears of the call, and no more of what kept it from being made.
 func TestRefusalIsOver(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, doesInline("Persistent"))
 	answer := make(chan struct{})
 	d.setHook(func(_ context.Context, call string) error {
@@ -113,6 +116,7 @@ func TestRefusalIsOver(t *testing.T) {
 
 // TestPersistentVolumeIsRefused by a driver that does inline volumes only.
 func TestPersistentVolumeIsRefused(t *testing.T) {
+	t.Parallel()
 	d := noAttach(driverName)
 	d.Spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{"Ephemeral"}
 	w := newWorld(t, d)
@@ -126,6 +130,7 @@ func TestPersistentVolumeIsRefused(t *testing.T) {
 // TestInlineSurvivesALostJournal: the volume of a living Pod is taken over, and
 // not taken for a stranger's mount.
 func TestInlineSurvivesALostJournal(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, doesInline("Ephemeral"))
 	w.podWith("p", func(p *corev1.Pod) {
 		inline(p)

@@ -22,6 +22,7 @@ import (
 // TestOrphans: mounts that nothing explains stay. Those at paths of the agent are reported at the Node;
 // those at other paths and of running Pods are not.
 func TestOrphans(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
 	unknown, staged := uses.TargetPath(w.dir, "uid-gone", "pv-x", false),
@@ -49,6 +50,7 @@ func TestOrphans(t *testing.T) {
 // TestUnknownWhileRunning: somebody mounts something at a path of drivers. It is reported at the Node
 // and stays; mounts that came and went with a Pod are not reported.
 func TestUnknownWhileRunning(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
 	w.tune = func(o *Options) { o.TrustDrivers, o.StatsEvery = false, time.Millisecond }
@@ -88,6 +90,7 @@ func TestUnknownWhileRunning(t *testing.T) {
 // is deleted. Whatever object still identifies the volume, its driver unpublishes and unstages it, and
 // only then its entry in volumesInUse is removed.
 func TestMissingRecord(t *testing.T) {
+	t.Parallel()
 	gone := func(w *world) {
 		w.must(nil, w.client.CoreV1().Pods("ns").Delete(w.t.Context(), "p", metav1.DeleteOptions{}))
 	}
@@ -151,6 +154,7 @@ func TestMissingRecord(t *testing.T) {
 // TestOldRecord: a record from a backup lacks a Pod that has received the volume since, and is gone.
 // The driver unpublishes its target.
 func TestOldRecord(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
 	w.tune = verifyMounts
@@ -191,6 +195,7 @@ func (w *world) loseRecords() {
 // TestRunningPodKeepsItsVolume: a running Pod keeps its volume when its claim or volume is deleted; the
 // volume is unmounted with the Pod.
 func TestRunningPodKeepsItsVolume(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName))
 	w.mountVolume()
 	w.must(nil, w.client.CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}))
@@ -209,6 +214,7 @@ func TestRunningPodKeepsItsVolume(t *testing.T) {
 // TestBusyOrphan: somebody has deleted the journal's records, the Pod is gone, and its mount is busy.
 // The volume is not released for its detach until it can be unmounted.
 func TestBusyOrphan(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	t.Cleanup(w.detachAll)
 	w.tune = verifyMounts
@@ -255,6 +261,7 @@ func TestBusyOrphan(t *testing.T) {
 // TestJournalLostAndKilled: the journal is lost, and the agent that notices that is killed before it
 // has rebuilt records. The next one still rebuilds those of a Pod without a condition.
 func TestJournalLostAndKilled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
 	w.tune = verifyMounts

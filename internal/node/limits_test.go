@@ -36,6 +36,7 @@ func (w *world) takes(want int32) {
 
 // TestLimitIsAskedAgain when the driver's object names a period.
 func TestLimitIsAskedAgain(t *testing.T) {
+	t.Parallel()
 	object := noAttach(driverName)
 	object.Spec.NodeAllocatableUpdatePeriodSeconds = ptr.To[int64](1)
 	w := newWorld(t, object)
@@ -51,6 +52,7 @@ func TestLimitIsAskedAgain(t *testing.T) {
 // TestLimitIsAskedWhenFull: an attach that fails for want of room has the driver
 // asked, and not before.
 func TestLimitIsAskedWhenFull(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.tune = func(o *Options) { o.PollEvery = 10 * time.Millisecond }
 	d := newFakeDriver(driverName, w.dir)
@@ -90,6 +92,7 @@ func (w *world) attachFails(name string, code codes.Code) {
 // gives back what it has; one that has what it wants, and one whose attach fails
 // for another reason, are not.
 func TestPodIsGivenUpWhenFull(t *testing.T) {
+	t.Parallel()
 	object := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}}
 	object.Spec.NodeAllocatableUpdatePeriodSeconds = ptr.To[int64](3600)
 	w := newWorld(t, object)
@@ -151,6 +154,7 @@ func (w *world) failed(name, reason string) {
 // TestStaleDriver: one whose socket went away while no agent ran is taken from
 // the Node's objects; the others stay.
 func TestStaleDriver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.tune = func(o *Options) { o.RegistrationGrace = 50 * time.Millisecond }
 	stays, goes := newFakeDriver(driverName, w.dir), newFakeDriver("e.example", w.dir)

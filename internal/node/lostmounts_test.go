@@ -71,6 +71,7 @@ func tmpfs(target string) error {
 // TestDeadMount: when the server of a filesystem ends, its mounts are replaced, even if the driver
 // cannot unmount them; a Pod whose mount works keeps it.
 func TestDeadMount(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
 	w.tune = verifyMounts
@@ -114,6 +115,7 @@ func TestDeadMount(t *testing.T) {
 // is told that it has lost its volume and why it does not have it back, also by an agent that is started meanwhile; a
 // Pod that comes later is told the driver's words only.
 func TestDeadMountIsNotBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
 	w.tune = verifyMounts
@@ -155,6 +157,7 @@ func TestDeadMountIsNotBack(t *testing.T) {
 
 // TestDeadMountGoes: a dead mount is removed with its Pod, although the driver cannot stat it.
 func TestDeadMountGoes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
 	w.tune = verifyMounts
@@ -178,6 +181,7 @@ func TestDeadMountGoes(t *testing.T) {
 // TestSomebodyUnmounts: somebody unmounts a Pod's volume. The Pod's condition says so until it is
 // mounted again.
 func TestSomebodyUnmounts(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		hinder, mend func(*testing.T, *world, *fakeDriver)
 		reason, told string
@@ -241,6 +245,7 @@ func TestSomebodyUnmounts(t *testing.T) {
 
 // TestDriverLeavesAMount: a driver reports that it has unmounted a volume, but the mount still exists.
 func TestDriverLeavesAMount(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
 	w.tune = verifyMounts
@@ -259,6 +264,7 @@ func TestDriverLeavesAMount(t *testing.T) {
 // TestNothingIsMountedUnconfirmed: no driver is called for a volume until the API has confirmed its
 // entry in volumesInUse, because the volume could be detached before.
 func TestNothingIsMountedUnconfirmed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	var refused atomic.Int32
 	w.client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -304,6 +310,7 @@ func TestNothingIsMountedUnconfirmed(t *testing.T) {
 // TestRestartWithManyVolumes: after a restart, no driver is called for volumes that are mounted
 // correctly.
 func TestRestartWithManyVolumes(t *testing.T) {
+	t.Parallel()
 	const many = 500
 	w := newWorld(t, noAttach(driverName))
 	w.tune = verifyMounts

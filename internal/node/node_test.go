@@ -33,6 +33,7 @@ func noAttach(name string) *storagev1.CSIDriver {
 }
 
 func TestLifeOfAVolume(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t)
 	w.addVolume(driverName, "a")
 	w.pod("p", "a")
@@ -81,6 +82,7 @@ func (w *world) empty() {
 }
 
 func TestPodWithoutVolumes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.run()
 	w.pod("p")
@@ -90,6 +92,7 @@ func TestPodWithoutVolumes(t *testing.T) {
 }
 
 func TestMissingThings(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	w.run()
 	w.pod("p", "a")
@@ -105,6 +108,7 @@ func TestMissingThings(t *testing.T) {
 // TestRestart: the agent ends while the driver works; the next one takes over
 // and ends what nobody wants any more, without touching what is wanted.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName))
 	w.addVolume(driverName, "a")
 	w.addVolume(driverName, "b")
@@ -132,6 +136,7 @@ func TestRestart(t *testing.T) {
 // TestUnknownStage: a stage without an answer, then an agent that ends, then a
 // Pod that goes: the stage is undone.
 func TestUnknownStage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
@@ -167,6 +172,7 @@ func TestUnknownStage(t *testing.T) {
 
 // TestFailuresAreRepeated: final and unknown errors, at every step.
 func TestFailuresAreRepeated(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
@@ -226,6 +232,7 @@ func (w *world) event(wanted func(*corev1.Event) bool, what string) {
 // TestHangingDriverDelaysNobody: more volumes than a driver may occupy hang,
 // and another driver's volume is mounted meanwhile.
 func TestHangingDriverDelaysNobody(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach("slow.example"), noAttach(driverName))
 	slow, quick := newFakeDriver("slow.example", w.dir), newFakeDriver(driverName, w.dir)
 	slow.setHook(func(ctx context.Context, call string) error {
@@ -256,6 +263,7 @@ func TestHangingDriverDelaysNobody(t *testing.T) {
 }
 
 func TestSecrets(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")},
 	})
@@ -277,6 +285,7 @@ func TestSecrets(t *testing.T) {
 }
 
 func TestMountAtIsRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	newFakeDriver(driverName, w.dir).start(t)
 	w.run()
@@ -298,6 +307,7 @@ func TestMountAtIsRefused(t *testing.T) {
 }
 
 func TestOneAgentAtATime(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.run()
 	w.registered()
@@ -312,6 +322,7 @@ func TestOneAgentAtATime(t *testing.T) {
 
 // TestRootDirIsNoLink: the mount table would never show what is mounted below it.
 func TestRootDirIsNoLink(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	link := w.dir + "-link"
 	w.must(nil, os.Symlink(w.dir, link))
@@ -331,6 +342,7 @@ func TestRootDirIsNoLink(t *testing.T) {
 // TestLostJournal: the record was torn; the node's own word and the directories
 // are enough to take the volume away.
 func TestLostJournal(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName))
 	w.mountVolume()
 	w.stop()

@@ -94,6 +94,7 @@ func stageObstacles() map[string]obstacle {
 // TestObstacles: an obstacle is neither hidden nor changed nor removed, and no agent calls the driver;
 // an event of the Pod names it. When it is gone the volume is mounted. The Pod can be deleted before.
 func TestObstacles(t *testing.T) {
+	t.Parallel()
 	staging := func(root string, block bool) string { return uses.StagingPath(root, driverName, "h-a", "pv-a", block) }
 	target := func(root string, block bool) string { return uses.TargetPath(root, "uid-p", "pv-a", block) }
 	for _, c := range []struct {
@@ -179,6 +180,7 @@ func (w *world) forgetEvents() {
 // TestHostPathObstacles: a volume is bind-mounted only at a directory of the host, and hides no other
 // mount.
 func TestHostPathObstacles(t *testing.T) {
+	t.Parallel()
 	all := obstacles()
 	for name, o := range map[string]obstacle{
 		"is a file": {

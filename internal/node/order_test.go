@@ -24,6 +24,7 @@ import (
 
 // TestJournalComesFirst: before each call of the driver, the journal has the phase of the call.
 func TestJournalComesFirst(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	d := newFakeDriver(driverName, w.dir)
 	phases := map[string]string{
@@ -61,6 +62,7 @@ func TestJournalComesFirst(t *testing.T) {
 // TestWritesNameThePod: each write has the Pod's UID, so that it cannot change another Pod of the same
 // name.
 func TestWritesNameThePod(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	var mu sync.Mutex
 	seen := map[string]bool{}
@@ -91,6 +93,7 @@ func TestWritesNameThePod(t *testing.T) {
 // TestFinalNoAfterDoubt: the outcome of one call is unknown, and the next one is refused with a final
 // code. The effect of the first one is undone nevertheless.
 func TestFinalNoAfterDoubt(t *testing.T) {
+	t.Parallel()
 	for _, call := range []string{"stage:", "publish:"} {
 		t.Run(call, func(t *testing.T) {
 			w := newWorld(t, noAttach(driverName))
@@ -122,6 +125,7 @@ func TestFinalNoAfterDoubt(t *testing.T) {
 // TestAttachmentIsLookedAt: volumesAttached may still list a volume that is being detached, so the
 // attachment itself is read.
 func TestAttachmentIsLookedAt(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*storagev1.VolumeAttachment){
 		"it goes":            func(va *storagev1.VolumeAttachment) { va.DeletionTimestamp = ptr.To(metav1.Now()) },
 		"it is not attached": func(va *storagev1.VolumeAttachment) { va.Status.Attached = false },
@@ -161,6 +165,7 @@ func TestAttachmentIsLookedAt(t *testing.T) {
 
 // TestReadOnlyVolume: a read-only volume is mounted read-only for Pods that do not ask for that.
 func TestReadOnlyVolume(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName))
 	w.addVolume(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.CSI.ReadOnly = true })
 	w.addVolume(driverName, "b")
@@ -177,6 +182,7 @@ func TestReadOnlyVolume(t *testing.T) {
 
 // TestNoLimit: a driver that reports no limit has none.
 func TestNoLimit(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := newFakeDriver(driverName, w.dir)
 	d.maxVolumes = 0

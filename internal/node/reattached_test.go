@@ -30,6 +30,7 @@ func (w *world) replaceAttachment(name, uid string) {
 // When the volume is attached again for another Pod, the old mounts are removed first, because another
 // node may have written to the volume.
 func TestDetachedMeanwhile(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t)
 	w.addVolume(driverName, "a")
 	w.attach(driverName, "a")

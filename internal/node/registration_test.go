@@ -19,6 +19,7 @@ import (
 )
 
 func TestRegistrationWritesTheObjects(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := newFakeDriver(driverName, w.dir)
 	w.run()
@@ -57,6 +58,7 @@ func TestRegistrationWritesTheObjects(t *testing.T) {
 // TestDriverGoes: its entry and its id go, the topology label stays as with a
 // kubelet.
 func TestDriverGoes(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t)
 	d.stop()
 	w.registered()
@@ -75,6 +77,7 @@ func TestDriverGoes(t *testing.T) {
 // TestRegistrationReplaces: what a driver says the second time stands alone
 // (S1-007).
 func TestRegistrationReplaces(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t)
 	d.stop()
 	w.registered()
@@ -89,6 +92,7 @@ func TestRegistrationReplaces(t *testing.T) {
 }
 
 func TestRegistrationIsRefused(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(d *fakeDriver)
 		want   string
@@ -144,6 +148,7 @@ func TestRegistrationIsRefused(t *testing.T) {
 // TestNodeInfoFailsLater: the entries of a driver that does not know its node
 // any more go (S1-008).
 func TestNodeInfoFailsLater(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t)
 	w.stop()
 	d.setHook(func(context.Context, string) error { return status.Error(codes.Internal, "no") })
@@ -155,6 +160,7 @@ func TestNodeInfoFailsLater(t *testing.T) {
 
 // TestNodeOnly: a driver whose registration says that its controller is elsewhere is not asked for it.
 func TestNodeOnly(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := newFakeDriver(driverName, w.dir)
 	d.promises, d.nodeOnly = true, true
@@ -169,6 +175,7 @@ func TestNodeOnly(t *testing.T) {
 // TestLostDriver: a driver that ends whenever it is asked for its controller is registered without that after the
 // second time, and stays so when it starts anew. Who answers in time keeps its controller.
 func TestLostDriver(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		lost       int
 		controller bool
@@ -214,6 +221,7 @@ func TestLostDriver(t *testing.T) {
 
 // TestSecondSocketOfADriver waits until the first one is gone.
 func TestSecondSocketOfADriver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first, second := newFakeDriver(driverName, w.dir), newFakeDriver("x.example", w.dir)
 	first.start(t)
@@ -234,6 +242,7 @@ func TestSecondSocketOfADriver(t *testing.T) {
 
 // TestSuccessorOfARefused: what takes the place of a driver while that is refused does not hear the refusal.
 func TestSuccessorOfARefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	wrong, right := newFakeDriver(driverName, w.dir), newFakeDriver(driverName, w.dir)
 	asked, replaced := make(chan struct{}), make(chan struct{})
@@ -262,6 +271,7 @@ func TestSuccessorOfARefused(t *testing.T) {
 
 // TestHangingRegistration: a socket that never answers keeps nobody waiting.
 func TestHangingRegistration(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := filepath.Join(w.dir, "plugins_registry")
 	w.must(nil, os.MkdirAll(dir, 0o700))
@@ -279,6 +289,7 @@ func TestHangingRegistration(t *testing.T) {
 // TestDriverReturns: a driver that dies without tidying up, and comes back at
 // the same sockets, goes on.
 func TestDriverReturns(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName))
 	w.mountVolume()
 	d.stop()
@@ -291,6 +302,7 @@ func TestDriverReturns(t *testing.T) {
 
 // TestNodeDeleted: somebody deletes the Node under its agent.
 func TestNodeDeleted(t *testing.T) {
+	t.Parallel()
 	w, _ := newRunningWorld(t, noAttach(driverName))
 	w.mountVolume()
 	w.must(nil, w.client.StorageV1().CSINodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
@@ -307,6 +319,7 @@ func TestNodeDeleted(t *testing.T) {
 // TestForeignCSINode: one that belongs to an earlier Node of the same name is
 // made anew (S1-018).
 func TestForeignCSINode(t *testing.T) {
+	t.Parallel()
 	old := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{
 		Name: "n1", OwnerReferences: []metav1.OwnerReference{{Kind: "Node", Name: "n1", UID: "earlier"}},
 	}}

@@ -14,6 +14,7 @@ import (
 // TestRestoredAPI: the API was restored from an old backup that lacks a Pod. Its volume stays mounted,
 // and the driver deletes nothing, until an administrator accepts the restore.
 func TestRestoredAPI(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName))
 	w.mountVolume()
 	w.stop()

@@ -20,6 +20,7 @@ import (
 // restart of the agent: nothing discloses it. If the Secret no longer exists, nothing of the driver's
 // text is shown, because its values are unknown.
 func TestSecretsOfEarlierCalls(t *testing.T) {
+	t.Parallel()
 	const secret = "correct-horse-battery"
 	w := newWorld(t, noAttach(driverName), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte(secret)},
@@ -81,6 +82,7 @@ func TestSecretsOfEarlierCalls(t *testing.T) {
 // secret of an earlier call. The volume's object or the Pod names the Secret; if neither exists,
 // nothing of the driver's text is shown.
 func TestSecretsOfALostRecord(t *testing.T) {
+	t.Parallel()
 	const secret = "correct-horse-battery"
 	deleted := func(w *world) {
 		w.must(nil, w.client.CoreV1().PersistentVolumes().Delete(w.t.Context(), "pv-a", metav1.DeleteOptions{}))

@@ -13,6 +13,7 @@ import (
 // TestSeen: what was seen may be asked for before the agent runs, and a driver that is not registered any more tells
 // nothing of its storage.
 func TestSeen(t *testing.T) {
+	t.Parallel()
 	a, err := New(Options{Name: "n1", RootDir: t.TempDir(), Drivers: csi.NewSet()})
 	if err != nil {
 		t.Fatal(err)

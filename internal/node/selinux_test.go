@@ -65,6 +65,7 @@ func wantFlags(t *testing.T, d *fakeDriver, want string) {
 // TestLabels: a volume is staged and published with the label of its Pod. A Pod with another label, or with none, waits
 // for it and is told so, also after a restart of the agent, and has the volume with its own label in the end.
 func TestLabels(t *testing.T) {
+	t.Parallel()
 	w, d := newLabellingWorld(t)
 	d.start(t)
 	w.run()
@@ -100,6 +101,7 @@ func TestLabels(t *testing.T) {
 
 // TestLabelRefused: Pods with labels that cannot be do not get the volume, are told why, and keep no other Pod from it.
 func TestLabelRefused(t *testing.T) {
+	t.Parallel()
 	w, d := newLabellingWorld(t)
 	d.start(t)
 	w.run()
@@ -118,6 +120,7 @@ func TestLabelRefused(t *testing.T) {
 // TestLabelsOfOldRecords: what was mounted before the driver had seLinuxMount stays as it is, and a new Pod that asks
 // for a label waits for it.
 func TestLabelsOfOldRecords(t *testing.T) {
+	t.Parallel()
 	w, d := newLabellingWorld(t)
 	w.tune = nil
 	d.start(t)
@@ -140,6 +143,7 @@ func TestLabelsOfOldRecords(t *testing.T) {
 // TestNoLabels: on a host without SELinux, a driver with seLinuxMount receives only the mount options of the volume for
 // a Pod with an SELinux label.
 func TestNoLabels(t *testing.T) {
+	t.Parallel()
 	object := noAttach(driverName)
 	object.Spec.SELinuxMount = ptr.To(true)
 	w := newWorld(t, object)
@@ -166,6 +170,7 @@ func TestNoLabels(t *testing.T) {
 // TestLabelsSurviveDeath: the agent crashes before or after each of its effects while a volume goes from a Pod to
 // another one with another label: it is never mounted with both, and the second Pod gets it with its own.
 func TestLabelsSurviveDeath(t *testing.T) {
+	t.Parallel()
 	effects := relabelWithCrash(t, 0, false)
 	if len(effects) < 10 {
 		t.Fatalf("effects: %v", effects)

@@ -26,6 +26,7 @@ func elsewhere(f func() error) (err error) {
 // the documentation says. Then what a driver mounts in another mount namespace is a volume like any other, and the
 // mount of the root directory is in nobody's way.
 func TestSharedRoot(t *testing.T) {
+	t.Parallel()
 	for _, shared := range []bool{true, false} {
 		w := newWorld(t)
 		t.Cleanup(w.detachAll)

@@ -34,6 +34,7 @@ func (w *world) health(kind string) (ill, well int) {
 // are mounted; that one falls ill is told once at its Pod and its claim, and
 // that it is well again.
 func TestStatsAndHealth(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName), noAttach("slow.example"))
 	w.tune = func(o *Options) { o.StatsEvery = 10 * time.Millisecond }
 	d, slow := newFakeDriver(driverName, w.dir), newFakeDriver("slow.example", w.dir)
@@ -89,6 +90,7 @@ func TestStatsAndHealth(t *testing.T) {
 // that is to be mounted, not the answers of other drivers, and not the agent's
 // end.
 func TestStatsOfAHangingDriver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, noAttach(driverName), noAttach("quick.example"))
 	w.tune = func(o *Options) { o.StatsEvery = 10 * time.Millisecond }
 	d, quick := newFakeDriver(driverName, w.dir), newFakeDriver("quick.example", w.dir)

@@ -52,6 +52,7 @@ func (w *world) issueTokens(life time.Duration) *atomic.Int32 {
 // TestTokens: the driver receives a token for each audience, in the volume context or the secrets, and
 // a new one in time. Tokens are stored nowhere else.
 func TestTokens(t *testing.T) {
+	t.Parallel()
 	for _, inSecrets := range []bool{false, true} {
 		t.Run(fmt.Sprint("in secrets: ", inSecrets), func(t *testing.T) {
 			object := wantsTokens()
@@ -105,6 +106,7 @@ func TestTokens(t *testing.T) {
 // TestTokensOfAnotherClock: if the host's clock is wrong by an hour, a token is renewed neither early
 // nor late.
 func TestTokensOfAnotherClock(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		skew    time.Duration
 		seconds int64
@@ -166,6 +168,7 @@ func (w *world) checkNotDisclosed(secret, log string) {
 
 // TestNoToken: without a token the driver is not called, and the Pod's condition says why.
 func TestNoToken(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, wantsTokens())
 	w.client.PrependReactor("create", "serviceaccounts", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, fmt.Errorf("no such account")
@@ -186,6 +189,7 @@ func TestNoToken(t *testing.T) {
 // TestRepublish: a driver with requiresRepublish is called periodically. A failure of such a call
 // unmounts nothing, and is recorded at the Pod.
 func TestRepublish(t *testing.T) {
+	t.Parallel()
 	object := noAttach(driverName)
 	object.Spec.RequiresRepublish = ptr.To(true)
 	w := newWorld(t, object)

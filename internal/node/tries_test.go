@@ -18,6 +18,7 @@ import (
 // TestTimeOfCalls: while a driver does not answer, the Pod has the time of the call; when the call has failed, the
 // event has the attempt and the time of the next one, and the Pod does not have the time of the call any more.
 func TestTimeOfCalls(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName))
 	answer := make(chan struct{})
 	d.setHook(func(ctx context.Context, call string) error {
@@ -56,6 +57,7 @@ func TestTimeOfCalls(t *testing.T) {
 // TestEachSlowCallIsTold: a Pod that had no condition when its volume's plan was made is told of every call that takes
 // long.
 func TestEachSlowCallIsTold(t *testing.T) {
+	t.Parallel()
 	w, d := newRunningWorld(t, noAttach(driverName))
 	answer := make(chan struct{})
 	d.setHook(func(ctx context.Context, call string) error {

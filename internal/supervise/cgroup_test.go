@@ -42,6 +42,7 @@ func testCgroup(t *testing.T) string {
 }
 
 func TestKillCgroup(t *testing.T) {
+	t.Parallel()
 	all := newWatches()
 	defer all.close()
 	for name, kill := range map[string]func(context.Context, string) error{
@@ -64,6 +65,7 @@ func TestKillCgroup(t *testing.T) {
 
 // TestEmptiedEnds: whoever waits for a cgroup that does not become empty is not kept beyond its context.
 func TestEmptiedEnds(t *testing.T) {
+	t.Parallel()
 	all := newWatches()
 	defer all.close()
 	dir := testCgroup(t)
@@ -81,6 +83,7 @@ func TestEmptiedEnds(t *testing.T) {
 }
 
 func TestMissingCgroup(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "none")
 	all := newWatches()
 	defer all.close()

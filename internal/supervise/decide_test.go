@@ -11,6 +11,7 @@ import (
 )
 
 func TestOpening(t *testing.T) {
+	t.Parallel()
 	success := exit{known: true}
 	crashed := exit{known: true, status: syscall.WaitStatus(syscall.SIGSEGV)}
 	for _, c := range []struct {
@@ -41,6 +42,7 @@ func TestOpening(t *testing.T) {
 }
 
 func TestExitInWords(t *testing.T) {
+	t.Parallel()
 	killed, trap := syscall.WaitStatus(syscall.SIGKILL), syscall.WaitStatus(syscall.SIGSEGV|0x80)
 	for want, e := range map[string]exit{
 		"ended, nobody knows how":                  {},
@@ -57,6 +59,7 @@ func TestExitInWords(t *testing.T) {
 }
 
 func TestBecameDaemon(t *testing.T) {
+	t.Parallel()
 	success, failed := exit{known: true}, exit{known: true, status: 1 << 8}
 	for _, c := range []struct {
 		exit               exit
@@ -77,6 +80,7 @@ func TestBecameDaemon(t *testing.T) {
 }
 
 func TestPauseAfter(t *testing.T) {
+	t.Parallel()
 	retry := queue.Backoff{Min: time.Second, Max: time.Minute}
 	for _, c := range []struct {
 		failures int
@@ -96,6 +100,7 @@ func TestPauseAfter(t *testing.T) {
 }
 
 func TestNextStart(t *testing.T) {
+	t.Parallel()
 	for want, starts := range map[int][]int{1: nil, 2: {1}, 8: {7, 3}} {
 		if got := nextStart(starts); got != want {
 			t.Errorf("after %v: %d, want %d", starts, got, want)
@@ -105,6 +110,7 @@ func TestNextStart(t *testing.T) {
 
 // TestOutOfMemory: the hierarchy of this host may have no memory controller, so a file stands for it.
 func TestOutOfMemory(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]bool{
 		"low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\noom_group_kill 0\n": true,
 		"low 0\noom 1\noom_kill 0\n":                                  false,

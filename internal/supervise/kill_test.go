@@ -83,6 +83,7 @@ func killed(cmd *exec.Cmd) bool {
 // TestKilledAtEachStep: whatever step of a supervisor is its last, the next one ends with one program, or with none if
 // it is told to stop it.
 func TestKilledAtEachStep(t *testing.T) {
+	t.Parallel()
 	program, daemon := (*world).program, (*world).daemon
 	for name, c := range map[string]struct {
 		what func(*world) Program

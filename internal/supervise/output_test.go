@@ -15,6 +15,7 @@ import (
 
 // TestOutputIsBounded: a program that prints without end fills no disk.
 func TestOutputIsBounded(t *testing.T) {
+	t.Parallel()
 	const most = 64 << 10
 	w := newWorld(t, func(o *Options) { o.keptOutput = most })
 	log := outputPath(w.s.Dir, w.name())
@@ -44,6 +45,7 @@ while read -r line; do head -c ` + "70000" + ` /dev/zero | tr '\0' x; echo; echo
 }
 
 func TestTrim(t *testing.T) {
+	t.Parallel()
 	const most = 100 << 10
 	path := filepath.Join(t.TempDir(), "log")
 	f, err := openOutput(path)
@@ -70,6 +72,7 @@ func TestTrim(t *testing.T) {
 
 // TestTrimHostile: a hole is no output, and a link is no log.
 func TestTrimHostile(t *testing.T) {
+	t.Parallel()
 	const most = 100 << 10
 	path := filepath.Join(t.TempDir(), "log")
 	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
@@ -90,6 +93,7 @@ func TestTrimHostile(t *testing.T) {
 }
 
 func TestLastLine(t *testing.T) {
+	t.Parallel()
 	const secret = "correct-horse-battery"
 	p := Program{Env: []string{"PASSWORD=" + secret, "ENDPOINT=unix:///run/x.sock", "PATH=/usr/bin:/bin", "SHORT=no"}}
 	long := strings.Repeat("x", 1000) + "end"
@@ -115,6 +119,7 @@ func TestLastLine(t *testing.T) {
 
 // TestSecrets: what the environment has is in no record and no log of the supervisor, even if the program prints it.
 func TestSecrets(t *testing.T) {
+	t.Parallel()
 	const secret = "correct-horse-battery"
 	w := newWorld(t)
 	p := w.script(`echo "password $PASSWORD"; exit 1`)
@@ -137,6 +142,7 @@ func TestSecrets(t *testing.T) {
 // TestQuietProgram: nothing wakes a supervisor whose program prints nothing, and its first output does, although there
 // was no log before.
 func TestQuietProgram(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "log")
 	all := newWatches()
 	defer all.close()
@@ -166,6 +172,7 @@ func TestQuietProgram(t *testing.T) {
 // TestWatchesAreShared: who waits for the same file, or for another one, is woken by its changes only, as long as it
 // waits.
 func TestWatchesAreShared(t *testing.T) {
+	t.Parallel()
 	all := newWatches()
 	defer all.close()
 	dir := t.TempDir()
@@ -204,6 +211,7 @@ func TestWatchesAreShared(t *testing.T) {
 
 // TestWatchesAreLost: a change that the kernel could not tell wakes everybody, and what is deleted is forgotten.
 func TestWatchesAreLost(t *testing.T) {
+	t.Parallel()
 	all := newWatches()
 	defer all.close()
 	path := filepath.Join(t.TempDir(), "file")

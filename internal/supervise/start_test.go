@@ -24,6 +24,7 @@ import (
 // TestCannotStart: each thing that the kernel does not execute has its cause in words, and starts as soon as its file
 // is right, without waiting for the next try.
 func TestCannotStart(t *testing.T) {
+	t.Parallel()
 	write := func(text string, mode os.FileMode) func(string) error {
 		return func(path string) error {
 			return errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chmod(path, mode))
@@ -94,6 +95,7 @@ func TestCannotStart(t *testing.T) {
 }
 
 func TestMissingDirectory(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.program()
 	p.Dir = filepath.Join(w.dir, "none")
@@ -110,6 +112,7 @@ func TestMissingDirectory(t *testing.T) {
 
 // TestHandedDirectory: the program has the directory open, also when its path leads elsewhere since.
 func TestHandedDirectory(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := Program{Name: w.name(), Argv: []string{"/bin/sh", "-c", "cat /proc/self/fd/200/new; sleep 1000"}}
 	p.Handed = filepath.Join(w.dir, "handed")
@@ -136,6 +139,7 @@ func TestHandedDirectory(t *testing.T) {
 }
 
 func TestCauses(t *testing.T) {
+	t.Parallel()
 	p := &Program{Argv: []string{"/bin/sh"}}
 	for errno, want := range map[unix.Errno]string{
 		unix.E2BIG:   "the arguments and the environment are too long",
@@ -167,6 +171,7 @@ func TestCauses(t *testing.T) {
 }
 
 func TestParseInterpreter(t *testing.T) {
+	t.Parallel()
 	for head, want := range map[string]interpreter{
 		"#!/bin/sh\n":                {path: "/bin/sh"},
 		"#!/bin/sh":                  {path: "/bin/sh"},
@@ -214,6 +219,7 @@ exec sleep 1000`)
 
 // TestOpenFiles: a program has its standard files and no other.
 func TestOpenFiles(t *testing.T) {
+	t.Parallel()
 	// Whoever has started this process has left a file open.
 	leaked, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0)
 	if err != nil {
@@ -245,6 +251,7 @@ func TestOpenFiles(t *testing.T) {
 
 // TestBytes: arguments and values need not be UTF-8.
 func TestBytes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.script(`printf %s "$1$V" >bytes; echo >said; exec sleep 1000`)
 	p.Argv, p.Env = append(p.Argv, "\xff\x01"), append(p.Env, "V=\xfe\n\"")
@@ -257,6 +264,7 @@ func TestBytes(t *testing.T) {
 
 // TestGateAlone: a gate that nobody has told a program ends and does nothing, whoever has started it.
 func TestGateAlone(t *testing.T) {
+	t.Parallel()
 	for name, word := range map[string]string{
 		"nothing": "", "half a word": `{"Argv":["L2Jpbi90cnVl"]`, "no program": "{}", "noise": "\x00\x01", "a list": "[]",
 	} {
@@ -283,6 +291,7 @@ func TestGateAlone(t *testing.T) {
 }
 
 func TestBrokenGate(t *testing.T) {
+	t.Parallel()
 	for name, argv := range map[string][]string{
 		"missing": {"/none/gate"}, "ends at once": {"/bin/false"}, "does not hear": {"/bin/sleep", "1000"},
 	} {
@@ -306,6 +315,7 @@ func TestBrokenGate(t *testing.T) {
 
 // TestNothingLeaks: starts leave no descriptor in the supervisor.
 func TestNothingLeaks(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(o *Options) { o.Retry = queue.Backoff{Min: time.Millisecond, Max: time.Millisecond} })
 	open := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
@@ -333,6 +343,7 @@ func TestNothingLeaks(t *testing.T) {
 
 // TestOneInotify: however many programs there are, they use one inotify instance of the few that the host has.
 func TestOneInotify(t *testing.T) {
+	t.Parallel()
 	const programs = 10
 	w := newWorld(t, func(o *Options) { o.Retry = queue.Backoff{Min: time.Hour, Max: time.Hour} })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -372,6 +383,7 @@ func TestOneInotify(t *testing.T) {
 }
 
 func TestVerdict(t *testing.T) {
+	t.Parallel()
 	const file, dir, link = unix.S_IFREG, unix.S_IFDIR, unix.S_IFLNK
 	for _, c := range []struct {
 		mode, owner uint32
@@ -402,6 +414,7 @@ func TestVerdict(t *testing.T) {
 
 // TestCheckSafe looks at each directory and link on the way.
 func TestCheckSafe(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	at := func(path string) string { return filepath.Join(dir, path) }
 	must := func(errs ...error) {
@@ -434,6 +447,7 @@ func TestCheckSafe(t *testing.T) {
 
 // TestUnsafePrograms are not started, whatever it is that others can write.
 func TestUnsafePrograms(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	open := filepath.Join(w.dir, "open")
 	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777)); err != nil {
@@ -466,6 +480,7 @@ func TestUnsafePrograms(t *testing.T) {
 
 // TestExits: the kernel tells how processes have ended that are no children of this one, if it can.
 func TestExits(t *testing.T) {
+	t.Parallel()
 	cmd := exec.Command("/bin/sh", "-c", `sh -c 'read x; exit 3' <&3 & echo $!; wait; exec sleep 1000`)
 	reader, writer, err := os.Pipe()
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 )
 
 func TestProgramOutlivesItsSupervisor(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.run(w.program())
 	first := w.until("it runs", runs)
@@ -52,6 +53,7 @@ func TestProgramOutlivesItsSupervisor(t *testing.T) {
 }
 
 func TestEqualProgramsDiffer(t *testing.T) {
+	t.Parallel()
 	base := Program{Name: "n", Argv: []string{"/bin/x", "a"}, Env: []string{"A=1", "B=2"}}
 	for name, c := range map[string]struct {
 		change func(*Program)
@@ -78,6 +80,7 @@ func TestEqualProgramsDiffer(t *testing.T) {
 }
 
 func TestChangedProgramIsReplaced(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.startAndLeave(w.program())
 	old := w.record()
@@ -96,6 +99,7 @@ func TestChangedProgramIsReplaced(t *testing.T) {
 
 // TestStubbornProgram: one that does not end when it is asked to is killed.
 func TestStubbornProgram(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(o *Options) { o.Grace = 50 * time.Millisecond })
 	p := w.script(`trap "" TERM; echo $$ >pid; while :; do sleep 1000; done`)
 	w.run(p)
@@ -110,6 +114,7 @@ func TestStubbornProgram(t *testing.T) {
 }
 
 func TestBackOff(t *testing.T) {
+	t.Parallel()
 	const starts = 5
 	retry := queue.Backoff{Min: 50 * time.Millisecond, Max: 200 * time.Millisecond}
 	w := newWorld(t, func(o *Options) { o.Retry = retry })
@@ -134,6 +139,7 @@ func TestBackOff(t *testing.T) {
 
 // TestPausesStartAnew when a program has run for a while.
 func TestPausesStartAnew(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(o *Options) {
 		o.Retry, o.settled = queue.Backoff{Min: 100 * time.Millisecond, Max: time.Hour}, 20*time.Millisecond
 	})
@@ -145,6 +151,7 @@ func TestPausesStartAnew(t *testing.T) {
 }
 
 func TestRead(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.startAndLeave(w.program())
 	if r, err := Read(w.s.Dir, w.name()); err != nil || r != w.record() {
@@ -162,6 +169,7 @@ func TestRead(t *testing.T) {
 }
 
 func TestLives(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.startAndLeave(w.program())
 	main := w.record()
@@ -188,6 +196,7 @@ func TestLives(t *testing.T) {
 
 // TestRecordOfAForeignCgroup: a cgroup that is not the program's is not touched, whatever the record says.
 func TestRecordOfAForeignCgroup(t *testing.T) {
+	t.Parallel()
 	victim := testCgroup(t)
 	w := newWorld(t)
 	for _, daemonised := range []bool{true, false} {
@@ -208,6 +217,7 @@ func TestRecordOfAForeignCgroup(t *testing.T) {
 
 // TestSameNames: supervisors of two directories may have programs of the same name.
 func TestSameNames(t *testing.T) {
+	t.Parallel()
 	one, other := newWorld(t), newWorld(t)
 	one.startAndLeave(one.program())
 	other.startAndLeave(other.program())
@@ -218,6 +228,7 @@ func TestSameNames(t *testing.T) {
 
 // TestRecordCannotBeWritten: a program without a record is not started, and nothing is left of the try.
 func TestRecordCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	path := recordPath(w.s.Dir, w.name())
 	if err := os.Mkdir(path, 0o700); err != nil {
@@ -238,6 +249,7 @@ func TestRecordCannotBeWritten(t *testing.T) {
 }
 
 func TestRunThatHasEnded(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.startAndLeave(w.program())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -251,6 +263,7 @@ func TestRunThatHasEnded(t *testing.T) {
 
 // TestNoStorm: a program that dies at once a thousand times has few records and lines of the log for each time.
 func TestNoStorm(t *testing.T) {
+	t.Parallel()
 	const starts = 100
 	w := newWorld(t, func(o *Options) { o.Retry = queue.Backoff{Min: time.Millisecond, Max: time.Millisecond} })
 	w.run(w.script("exit 1"))
@@ -269,6 +282,7 @@ func TestNoStorm(t *testing.T) {
 
 // TestRecordOfAnotherBoot: a pid of an earlier boot is not adopted, and not ended either.
 func TestRecordOfAnotherBoot(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.startAndLeave(w.program())
 	foreign := w.record()
@@ -329,6 +343,7 @@ func restarts(r Record) int {
 // TestUnreadableRecord: nobody knows which process is the main one, so all of the last start end before the program is
 // started again.
 func TestUnreadableRecord(t *testing.T) {
+	t.Parallel()
 	for name, damage := range map[string]func(t *testing.T, path string) error{
 		"missing": func(_ *testing.T, path string) error { return os.Remove(path) },
 		"torn":    func(_ *testing.T, path string) error { return os.Truncate(path, 10) },
@@ -365,6 +380,7 @@ func rename(t *testing.T, path string) error {
 }
 
 func TestNewerRecord(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	path := recordPath(w.s.Dir, w.name())
 	if err := durable.WriteFile(path, []byte(`{"format":2,"pid":"seven"}`)); err != nil {
@@ -382,6 +398,7 @@ func TestNewerRecord(t *testing.T) {
 }
 
 func TestWithoutCgroup(t *testing.T) {
+	t.Parallel()
 	for name, dir := range map[string]string{"read-only": "/proc/volplane", "nothing": "/nowhere/volplane"} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, func(o *Options) { o.cgroups = dir })
@@ -417,6 +434,7 @@ func TestWithoutCgroup(t *testing.T) {
 }
 
 func TestStopMayBeRepeated(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.startAndLeave(w.program())
 	for range 3 {
@@ -431,6 +449,7 @@ func TestStopMayBeRepeated(t *testing.T) {
 }
 
 func TestOneSupervisor(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.run(w.program())
 	w.until("it runs", runs)
@@ -445,6 +464,7 @@ func TestOneSupervisor(t *testing.T) {
 }
 
 func TestInvalidPrograms(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const secret = "hunter2hunter2"
 	for name, p := range map[string]Program{

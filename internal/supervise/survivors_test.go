@@ -27,6 +27,7 @@ func (w *world) another(old Record) Record {
 
 // TestSurvivorsOfACrash live, and do not hide the crash.
 func TestSurvivorsOfACrash(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.run(w.driver())
 	fuse := w.pidFrom("fuse")
@@ -45,6 +46,7 @@ func TestSurvivorsOfACrash(t *testing.T) {
 
 // TestSurvivorsOfARestart live; Stop ends them.
 func TestSurvivorsOfARestart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.driver()
 	w.run(p)
@@ -72,6 +74,7 @@ func TestSurvivorsOfARestart(t *testing.T) {
 // TestSettledProgramIsNoDaemon: a driver that has served and then ends with success, as drivers do that are asked to
 // end, is started again although it has left processes.
 func TestSettledProgramIsNoDaemon(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(o *Options) { o.settled = 50 * time.Millisecond })
 	w.run(w.script(`
 setsid sleep 1000 >/dev/null 2>&1 &
@@ -92,6 +95,7 @@ while :; do sleep 0.01; done`))
 // TestHalfEndedProgramIsNoDaemon: nor is what is left of a program whose end was asked for by a supervisor that has not
 // lived to see it.
 func TestHalfEndedProgramIsNoDaemon(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.script(`
 setsid sleep 1000 >/dev/null 2>&1 &
@@ -123,6 +127,7 @@ while :; do sleep 0.01; done`)
 }
 
 func TestDaemon(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.startAndLeave(w.daemon())
 	r := w.record()

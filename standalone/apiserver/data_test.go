@@ -18,6 +18,7 @@ import (
 // TestSourcesAreNotPassedOver: the API server would leave out of a claim the source
 // that it does not support, and the claim would get an empty volume.
 func TestSourcesAreNotPassedOver(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	admin := standalonetest.Client(t, s, "")
 	local := func(group *string, kind string) func(*corev1.PersistentVolumeClaimSpec) {
@@ -87,6 +88,7 @@ func makePod(t *testing.T, admin kubernetes.Interface, p *corev1.Pod) error {
 // TestHandlesByHand: a volume that somebody writes has an id that a driver could
 // have given.
 func TestHandlesByHand(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	admin := standalonetest.Client(t, s, "")
 	for handle, good := range map[string]bool{

@@ -30,6 +30,7 @@ func read(t *testing.T, r *http.Response) (string, error) {
 }
 
 func TestDirectAnswerIsComplete(t *testing.T) {
+	t.Parallel()
 	r, err := through(t.Context(), t, strings.NewReader("question"), func(w http.ResponseWriter, r *http.Request) {
 		asked, _ := io.ReadAll(r.Body)
 		who, known, _ := ownProcess().AuthenticateRequest(r)
@@ -55,6 +56,7 @@ func TestDirectAnswerIsComplete(t *testing.T) {
 }
 
 func TestDirectStreams(t *testing.T) {
+	t.Parallel()
 	next := make(chan string, 1)
 	next <- "first "
 	r, err := through(t.Context(), t, nil, func(w http.ResponseWriter, _ *http.Request) {
@@ -81,6 +83,7 @@ func TestDirectStreams(t *testing.T) {
 // TestDirectEndsWithItsClient: whatever the client does, the handler ends, and
 // with it its goroutine; synctest fails when one is left waiting.
 func TestDirectEndsWithItsClient(t *testing.T) {
+	t.Parallel()
 	streams := func(w http.ResponseWriter, r *http.Request) {
 		for r.Context().Err() == nil {
 			if _, err := io.WriteString(w, "event"); err != nil {
@@ -127,6 +130,7 @@ func TestDirectEndsWithItsClient(t *testing.T) {
 }
 
 func TestDirectMayBreakOff(t *testing.T) {
+	t.Parallel()
 	_, err := through(t.Context(), t, nil, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	if err == nil {
 		t.Error("a handler that breaks off at once: no error")
@@ -145,6 +149,7 @@ func TestDirectMayBreakOff(t *testing.T) {
 }
 
 func TestDirectAfterTheEnd(t *testing.T) {
+	t.Parallel()
 	ended := make(chan struct{})
 	close(ended)
 	d := &direct{handler: http.NotFoundHandler(), ended: ended}

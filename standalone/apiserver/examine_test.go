@@ -16,6 +16,7 @@ import (
 // TestDamagedDirectory: a data directory that has lost something is refused in
 // seconds, on one screen with what to type, and nothing in it is made anew.
 func TestDamagedDirectory(t *testing.T) {
+	t.Parallel()
 	dir := shortDir(t)
 	s := start(t, apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0"})
 	s.Stop()
@@ -87,6 +88,7 @@ func prepare(t *testing.T, gone, short string, size int64) (back func()) {
 
 // TestStartEndsWhenAsked: also before it has begun.
 func TestStartEndsWhenAsked(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := apiserver.Start(ctx, apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0"}); !errors.Is(err,

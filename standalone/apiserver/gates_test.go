@@ -20,6 +20,7 @@ import (
 // TestHealthIsServed: the fields for the health of volumes and of storage are kept, also when a node writes them of its
 // own objects, and a node writes those of no other node.
 func TestHealthIsServed(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	admin := standalonetest.Client(t, s, "")
 	node := standalonetest.Client(t, s, "system:node:n1", "system:nodes")
@@ -65,6 +66,7 @@ func TestHealthIsServed(t *testing.T) {
 
 // TestUnknownGate: a feature that does not exist ends the start, and is named.
 func TestUnknownGate(t *testing.T) {
+	t.Parallel()
 	_, err := apiserver.Start(t.Context(), apiserver.Options{
 		DataDir: shortDir(t), Listen: "127.0.0.1:0", NoSync: true, FeatureGates: map[string]bool{"NoSuchGate": true},
 	})

@@ -20,6 +20,7 @@ import (
 // classes ask for them, holds its leases and has its intents. It does none of this for a driver that is delegated to
 // another.
 func TestAHostAndItsDelegatedDrivers(t *testing.T) {
+	t.Parallel()
 	c := newHostCluster(t)
 	secret := &corev1.SecretReference{Namespace: "kube-system", Name: "s"}
 	for i, row := range []struct {

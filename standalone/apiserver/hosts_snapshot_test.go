@@ -47,6 +47,7 @@ func (c *hostCluster) contents(client kubernetes.Interface, k contentKind, verb,
 // TestAHostAndItsSnapshots: a host says how the snapshots of its own volumes are, and the groups of them, and nothing
 // else.
 func TestAHostAndItsSnapshots(t *testing.T) {
+	t.Parallel()
 	c := newHostCluster(t)
 	for _, k := range contentKinds() {
 		c.restrictsContents(k)

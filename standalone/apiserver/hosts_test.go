@@ -135,6 +135,7 @@ func (c *hostCluster) create(by kubernetes.Interface, v *corev1.PersistentVolume
 // TestAHostMakesItsOwnVolumesOnly: a node that somebody else has taken over can make volumes of its own node-local
 // drivers for claims that were given to it, and nothing else.
 func TestAHostMakesItsOwnVolumesOnly(t *testing.T) {
+	t.Parallel()
 	c := newHostCluster(t)
 	secret := &corev1.SecretReference{Namespace: "kube-system", Name: "s"}
 	for i, row := range []struct {
@@ -218,6 +219,7 @@ func (c *hostCluster) attributes(patch func(v, body string) error, mine string) 
 
 // TestAHostTouchesNothingElse: what other nodes and people have stays as it is.
 func TestAHostTouchesNothingElse(t *testing.T) {
+	t.Parallel()
 	c := newHostCluster(t)
 	ctx := t.Context()
 	mine, theirs := c.claim("mine", "own", "n1"), c.claim("theirs", "own", "n2")
@@ -354,6 +356,7 @@ func (c *hostCluster) logs() {
 
 // TestWhoIsAHost: an agent acts as the controllers of its own host only, and nobody else does.
 func TestWhoIsAHost(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t, app.RBAC()...)
 	for _, row := range []struct {
 		user, group, as, in string

@@ -41,6 +41,7 @@ func inlinePod(name string, drivers ...string) *corev1.Pod {
 // either of its names, needs the right to use it; an administrator has that, and
 // a role in the Pod's namespace gives it.
 func TestWhoNamesDriversInPods(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	admin, ctx := standalonetest.Client(t, s, ""), t.Context()
 	grant(t, admin)
@@ -95,6 +96,7 @@ func TestWhoNamesDriversInPods(t *testing.T) {
 // TestNoDriverComesLater: nobody, by no way, brings a driver into a Pod that is
 // there.
 func TestNoDriverComesLater(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	admin, ctx := standalonetest.Client(t, s, ""), t.Context()
 	if _, err := admin.CoreV1().Pods("default").Create(ctx, inlinePod("plain"), metav1.CreateOptions{}); err != nil {

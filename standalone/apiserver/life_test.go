@@ -29,6 +29,7 @@ const childDir = "VOLPLANE_TEST_CHILD_DIR"
 // TestChild is the process that TestKillLosesNothing kills; alone it does
 // nothing.
 func TestChild(t *testing.T) {
+	t.Parallel()
 	dir := os.Getenv(childDir)
 	if dir == "" {
 		return
@@ -43,6 +44,7 @@ func TestChild(t *testing.T) {
 }
 
 func TestKillLosesNothing(t *testing.T) {
+	t.Parallel()
 	dir := shortDir(t)
 	var names []string
 	for range 2 {
@@ -91,6 +93,7 @@ func killedAfterWrite(t *testing.T, dir string) string {
 }
 
 func TestServersDoNotKnowEachOther(t *testing.T) {
+	t.Parallel()
 	a, b := standalonetest.Start(t), standalonetest.Start(t)
 	if err := keep(t, standalonetest.Client(t, a, ""), "only-in-a"); err != nil {
 		t.Fatal(err)
@@ -113,6 +116,7 @@ func TestServersDoNotKnowEachOther(t *testing.T) {
 // TestStopEndsEverything: a process that starts one server after another does
 // not grow.
 func TestStopEndsEverything(t *testing.T) {
+	t.Parallel()
 	const several = 3
 	cycle := func() {
 		s := start(t, apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", NoSync: true})
@@ -150,6 +154,7 @@ func settled(t *testing.T, limit int, calm time.Duration) int {
 // TestListenEverywhere: a server that listens at all addresses of the host is
 // reached, and trusted, at each of them.
 func TestListenEverywhere(t *testing.T) {
+	t.Parallel()
 	s := start(t, apiserver.Options{DataDir: shortDir(t), Listen: "0.0.0.0:0", NoSync: true})
 	defer s.Stop()
 	_, port, err := net.SplitHostPort(s.Addr())

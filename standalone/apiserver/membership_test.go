@@ -149,6 +149,7 @@ func clientOf(t *testing.T, by *rest.Config) kubernetes.Interface {
 // TestNodeJoins: who shows an invitation gets a certificate for the node that it
 // names and for one key, and nothing else; who has a certificate gets the next.
 func TestNodeJoins(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t, app.RBAC()...)
 	a := newApplicant(t, s, "n1")
 	p384, other := ecdsaKey(t, elliptic.P384()), ecdsaKey(t, elliptic.P256())
@@ -209,6 +210,7 @@ func TestNodeJoins(t *testing.T) {
 // TestInvitationExpires: an invitation is kept without its secret, counts until
 // it expires, and is gone after the next one.
 func TestInvitationExpires(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	secrets := standalonetest.Client(t, s, "").CoreV1().Secrets(volume.NamespaceSystem)
 	a := newApplicant(t, s, "n1")
@@ -247,6 +249,7 @@ func TestInvitationExpires(t *testing.T) {
 // requests under way, over connections that are open, and after a restart; other
 // nodes go on, and the node can be invited again.
 func TestRevocation(t *testing.T) {
+	t.Parallel()
 	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", RBAC: app.RBAC(), NoSync: true}
 	s := start(t, o)
 	stop := func() { s.Stop() }

@@ -86,6 +86,7 @@ const (
 // TestQuotasOfStorage: what all claims of a namespace ask for, their number, and
 // the same for each class are limited; deletions give room back.
 func TestQuotasOfStorage(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	admin, ctx := standalonetest.Client(t, s, ""), t.Context()
 	for _, c := range []*corev1.PersistentVolumeClaim{
@@ -147,6 +148,7 @@ func refused(t *testing.T, admin kubernetes.Interface, c *corev1.PersistentVolum
 
 // TestQuotasHoldForGrowth: what a claim asks for later is counted, too.
 func TestQuotasHoldForGrowth(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	admin, ctx := standalonetest.Client(t, s, ""), t.Context()
 	claims := admin.CoreV1().PersistentVolumeClaims("default")
@@ -193,6 +195,7 @@ func TestQuotasHoldForGrowth(t *testing.T) {
 // TestLimitsOfClaims: a claim is neither smaller nor larger than its namespace
 // allows.
 func TestLimitsOfClaims(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	admin, ctx := standalonetest.Client(t, s, ""), t.Context()
 	limits := &corev1.LimitRange{

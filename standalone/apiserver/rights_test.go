@@ -26,6 +26,7 @@ import (
 )
 
 func TestRightsEndWhereTheRolesEnd(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t, app.RBAC()...)
 	ctx := t.Context()
 	node, nobody := standalonetest.Client(t, s, "system:node:a", "system:nodes"), standalonetest.Client(t, s, "nobody")
@@ -52,6 +53,7 @@ func TestRightsEndWhereTheRolesEnd(t *testing.T) {
 // TestNobodyIsRefusedDuringAStart: a node agent that asks while the server starts
 // is answered late, not told that it has no right.
 func TestNobodyIsRefusedDuringAStart(t *testing.T) {
+	t.Parallel()
 	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", RBAC: app.RBAC()}
 	s := start(t, o)
 	o.Listen = s.Addr()
@@ -109,6 +111,7 @@ func agentOf(t *testing.T, dir, server string) kubernetes.Interface {
 }
 
 func TestOnlyHealthIsPublic(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	for path, want := range map[string]int{
 		"/healthz": http.StatusOK, "/livez": http.StatusOK, "/readyz": http.StatusOK,
@@ -154,6 +157,7 @@ func status(t *testing.T, s *apiserver.Server, path, token string) int {
 }
 
 func TestCustomResourcesAreDescribed(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	config := s.AdminConfig()
 	config.ContentType, config.AcceptContentTypes = "application/json", "application/json"

@@ -128,6 +128,7 @@ func (w world) empty(names []string) {
 // control plane itself writes on, and room comes back. A start over the quota
 // works.
 func TestFullDatabase(t *testing.T) {
+	t.Parallel()
 	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", NoSync: true, Quota: 40 << 20}
 	s := start(t, o)
 	w := world{t, remote(t, s)}
@@ -153,6 +154,7 @@ func TestFullDatabase(t *testing.T) {
 // TestRoomHasTheNewestBackup: what is told of the room is that of this disk and database, with the time of the newest
 // backup among those that the data directory has; others may not ask, and nothing can be written.
 func TestRoomHasTheNewestBackup(t *testing.T) {
+	t.Parallel()
 	dir := shortDir(t)
 	s := start(t, apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0", NoSync: true})
 	defer s.Stop()

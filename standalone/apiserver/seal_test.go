@@ -58,6 +58,7 @@ func keepSecret(t *testing.T, s *apiserver.Server) {
 // TestSecretsOnDisk: no file of the data directory has the content of a Secret; with
 // the key it is back, and without it nothing starts.
 func TestSecretsOnDisk(t *testing.T) {
+	t.Parallel()
 	dir := shortDir(t)
 	o := apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0", NoSync: true}
 	keepSecret(t, start(t, o))
@@ -92,6 +93,7 @@ resources: [{resources: [secrets], providers: [{identity: {}}]}]
 
 // TestSecretsOfBefore: the data directory of a version that knew of no encryption.
 func TestSecretsOfBefore(t *testing.T) {
+	t.Parallel()
 	dir := shortDir(t)
 	file := filepath.Join(dir, "clear.yaml")
 	if err := os.WriteFile(file, []byte(inClear), 0o600); err != nil {

@@ -29,6 +29,7 @@ import (
 )
 
 func TestRestartKeepsEverything(t *testing.T) {
+	t.Parallel()
 	dir := shortDir(t)
 	o := apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0"}
 	begin := time.Now()
@@ -66,6 +67,7 @@ func TestRestartKeepsEverything(t *testing.T) {
 }
 
 func TestStartIsRefusedWithTheNextStep(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -98,6 +100,7 @@ func TestStartIsRefusedWithTheNextStep(t *testing.T) {
 }
 
 func TestNodesAreConfined(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	admin, node := standalonetest.Client(t, s, ""), standalonetest.Client(t, s, "system:node:a", "system:nodes")
 	ctx := t.Context()
@@ -131,6 +134,7 @@ func TestNodesAreConfined(t *testing.T) {
 // the node, while a Pod of the node uses its claim; not those for the controllers
 // (S1-124, S1-125).
 func TestNodesReadTheSecretsOfTheirVolumes(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	admin, ctx := standalonetest.Client(t, s, ""), t.Context()
 	must := func(err error) {
@@ -202,6 +206,7 @@ func TestNodesReadTheSecretsOfTheirVolumes(t *testing.T) {
 }
 
 func TestOnlyTheTrustedSetGuardedAnnotations(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	admin, ctx := standalonetest.Client(t, s, ""), t.Context()
 	grant(t, admin)
@@ -243,6 +248,7 @@ func TestOnlyTheTrustedSetGuardedAnnotations(t *testing.T) {
 }
 
 func TestNamespaceGoesWithItsObjects(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	admin, ctx := standalonetest.Client(t, s, ""), t.Context()
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "gone"}},
@@ -267,6 +273,7 @@ func TestNamespaceGoesWithItsObjects(t *testing.T) {
 }
 
 func TestNobodyWithoutIdentity(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	config := standalonetest.Remote(t, s)
 	config.CertData, config.KeyData = nil, nil

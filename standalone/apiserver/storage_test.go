@@ -18,6 +18,7 @@ import (
 // TestCapacitiesAreServed: drivers' figures can be kept, change, and stay those
 // of the class and the nodes that they were made for.
 func TestCapacitiesAreServed(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	ctx, all := t.Context(), standalonetest.Client(t, s, "").StorageV1().CSIStorageCapacities(volume.NamespaceSystem)
 	o, err := all.Create(ctx, &storagev1.CSIStorageCapacity{
@@ -49,6 +50,7 @@ func TestCapacitiesAreServed(t *testing.T) {
 // TestDeletionWaitsForNoCollector: kubectl delete --cascade=orphan and foreground
 // do not leave what nobody takes away.
 func TestDeletionWaitsForNoCollector(t *testing.T) {
+	t.Parallel()
 	s := standalonetest.Start(t)
 	claims, ctx := standalonetest.Client(t, s, "").CoreV1().PersistentVolumeClaims("default"), t.Context()
 	for _, policy := range []metav1.DeletionPropagation{

@@ -70,6 +70,7 @@ func put(t *testing.T, from io.Reader, h *tar.Header, path string) {
 // has left starts with this one, is backed up before it is changed, and says so;
 // a directory that is made of the backup starts as well.
 func TestEarlierVersions(t *testing.T) {
+	t.Parallel()
 	for commit, names := range map[string][]string{
 		// The first that had a data directory, after an ordinary stop.
 		"fb75fc6": {"one", "two"},

@@ -45,6 +45,7 @@ func (d *disk) sound() {
 
 // TestSmallDamage is mended when the volume is staged.
 func TestSmallDamage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.written()
 	d.damage("freei data")
@@ -62,6 +63,7 @@ func TestSmallDamage(t *testing.T) {
 // TestBadDamage keeps a volume from being mounted until somebody has done what
 // the error says.
 func TestBadDamage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", 32*mib, "ext4", nil)
 	d.use()
@@ -141,6 +143,7 @@ func TestKilledCheck(t *testing.T) {
 // TestHeldDevice: a check that outlived its driver has the device; nothing is
 // mounted below it, and later all is well.
 func TestHeldDevice(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.written()
 	w.ok(d.attach())

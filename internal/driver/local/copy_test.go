@@ -13,6 +13,7 @@ import (
 )
 
 func TestSuite(t *testing.T) {
+	t.Parallel()
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fsType, func(t *testing.T) {
 			csitest.Suite(t, func(t *testing.T) csitest.Target {
@@ -35,6 +36,7 @@ func kinds() []string { return []string{"ext4", "xfs", "btrfs", "block"} }
 // TestCopies: a snapshot keeps what was there, a clone has what is there, and
 // all are of use side by side, on one host, while they are in use.
 func TestCopies(t *testing.T) {
+	t.Parallel()
 	for _, fsType := range kinds() {
 		t.Run(fsType, func(t *testing.T) {
 			w := newWorld(t)
@@ -92,6 +94,7 @@ func (w *world) btrfsID(id string) string {
 // TestCopyOfOpenDevice: what was written to a raw device is in a copy, also
 // when nobody has asked for it to be on the disk yet.
 func TestCopyOfOpenDevice(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", 16*mib, "block", nil)
 	d.use()
@@ -113,6 +116,7 @@ func TestCopyOfOpenDevice(t *testing.T) {
 // TestCopyOfResting: what is not mounted is copied as well, and so is a volume
 // that was never used, which is blank then.
 func TestCopyOfResting(t *testing.T) {
+	t.Parallel()
 	for _, fsType := range kinds() {
 		t.Run(fsType, func(t *testing.T) {
 			w := newWorld(t)
@@ -138,6 +142,7 @@ func TestCopyOfResting(t *testing.T) {
 
 // TestCopySizes: larger than the source is well, smaller is not.
 func TestCopySizes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	original := w.create("original", 64*mib, "ext4", nil)
 	snapshot := w.snapshot("snapshot", original.id)
@@ -166,6 +171,7 @@ func TestCopySizes(t *testing.T) {
 
 // TestDeleteInAnyOrder: copies share nothing that one could lose.
 func TestDeleteInAnyOrder(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 0, 3, 2}, {2, 3, 0, 1}, {0, 2, 1, 3}} {
 		original := w.create("original", 32*mib, "block", nil)
@@ -194,6 +200,7 @@ func TestDeleteInAnyOrder(t *testing.T) {
 // the source of what was made is gone. NotFound would say that nothing was
 // made, and the volume would be nobody's.
 func TestAnswerOutlivesSource(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	original := w.create("original", 32*mib, "block", nil)
 	snapshot := w.snapshot("snapshot", original.id)
@@ -224,6 +231,7 @@ func TestAnswerOutlivesSource(t *testing.T) {
 // TestDataIsNeverFormatted: what holds data without a filesystem that is known
 // was a raw volume, or is one whose beginning was destroyed.
 func TestDataIsNeverFormatted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("raw", 32*mib, "block", nil)
 	d.use()

@@ -24,6 +24,7 @@ import (
 // TestGarbage: what a driver that was killed between two steps has left goes
 // when the next one starts, and the call that it was killed in goes well.
 func TestGarbage(t *testing.T) {
+	t.Parallel()
 	record := fmt.Sprintf(`{"id":%q,"name":"v"}`, volumes.idOf("v"))
 	gone := ".new-gone-" + volumes.idOf("v")
 	for name, files := range map[string]map[string]string{
@@ -67,6 +68,7 @@ func TestGarbage(t *testing.T) {
 // TestHalfDone: each call goes well after one of its kind that was killed half
 // way, and so does the call that takes it back.
 func TestHalfDone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", 32*mib, "ext4", nil)
 	image := filepath.Join(w.pool, "volumes", d.id, "disk.img")
@@ -118,6 +120,7 @@ func TestHalfDone(t *testing.T) {
 // again, whatever there is of it; never when it was mounted, and never while
 // the program that makes it still runs.
 func TestUnfinishedFilesystem(t *testing.T) {
+	t.Parallel()
 	for name, left := range map[string]func(w *world, image string){
 		"nothing yet": func(*world, string) {},
 		"pieces": func(w *world, image string) {
@@ -169,6 +172,7 @@ func TestUnfinishedFilesystem(t *testing.T) {
 // TestBlockUseEndsFormatting: what was written to the raw device of a volume
 // whose filesystem was never finished is not taken for a piece of that.
 func TestBlockUseEndsFormatting(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", 32*mib, "block", nil)
 	w.ok(os.WriteFile(filepath.Join(w.pool, "volumes", d.id, "formatting"), nil, 0o600))
@@ -186,6 +190,7 @@ func TestBlockUseEndsFormatting(t *testing.T) {
 // TestThaw: a driver that starts lets go what a killed one has left frozen, but
 // not what another one is copying.
 func TestThaw(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", 32*mib, "ext4", nil)
 	d.use()
@@ -272,6 +277,7 @@ type step struct {
 // TestKill kills drivers in the middle of each call that changes the pool. The
 // next driver finds all or nothing of it, and the call goes well again.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	p := run(t, dir, "node").serving("node")
 	original := p.create("original", 32*mib, "block", nil)

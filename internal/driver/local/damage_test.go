@@ -13,6 +13,7 @@ import (
 // TestDamage: what is damaged is neither used, made again nor deleted, follows
 // no symbolic link, and keeps no other volume away.
 func TestDamage(t *testing.T) {
+	t.Parallel()
 	for name, damage := range map[string]func(w *world, dir, precious string){
 		"directory is a link": func(w *world, dir, precious string) {
 			w.ok(os.Rename(dir, precious+"/moved"))
@@ -86,6 +87,7 @@ func TestDamage(t *testing.T) {
 
 // TestSweepFollowsNoLink: garbage is what this driver has made.
 func TestSweepFollowsNoLink(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	precious := filepath.Join(w.dir, "precious")
 	w.ok(os.Mkdir(precious, 0o700))

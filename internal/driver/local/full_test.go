@@ -64,6 +64,7 @@ func (w *world) capacity(r *csipb.GetCapacityRequest) (available, largest int64)
 // TestCapacity: what is told can be had, and for what cannot be had it is
 // nothing.
 func TestCapacity(t *testing.T) {
+	t.Parallel()
 	w := newSmallWorld(t)
 	available, largest := w.capacity(&csipb.GetCapacityRequest{})
 	usage, err := mount.Stat(w.pool)
@@ -108,6 +109,7 @@ func TestCapacity(t *testing.T) {
 // TestKept: what is kept for others is not told as free, and nothing new is made
 // once only that is left; what is there can be used, copied from and deleted.
 func TestKept(t *testing.T) {
+	t.Parallel()
 	const keep = 48 * mib
 	w := newKeptWorld(t, keep)
 	usage, err := mount.Stat(w.pool)
@@ -148,6 +150,7 @@ func TestKept(t *testing.T) {
 // TestCopyDoesNotFit: a copy that the disk cannot hold is refused, and what
 // there was of it gives its space back.
 func TestCopyDoesNotFit(t *testing.T) {
+	t.Parallel()
 	w := newSmallWorld(t)
 	d := w.create("v", 48*mib, "block", nil)
 	d.use()
@@ -188,6 +191,7 @@ func TestCopyDoesNotFit(t *testing.T) {
 // TestFullPool: on a full disk nothing new is had, nothing is lost, and all
 // that gives space back goes well.
 func TestFullPool(t *testing.T) {
+	t.Parallel()
 	w := newSmallWorld(t)
 	used, fresh, more := w.create("used", 16*mib, "ext4", nil), w.create("fresh", 16*mib, "ext4", nil),
 		w.create("more", mib, "block", nil)
@@ -232,6 +236,7 @@ func TestFullPool(t *testing.T) {
 
 // TestNoLoopDevice: the volume stays as it was, and the answer says what to do.
 func TestNoLoopDevice(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	p := run(t, dir, "node", "LOCAL_DRIVER_TEST_NO_LOOP=1").serving("node")
 	for _, fsType := range []string{"ext4", "block"} {

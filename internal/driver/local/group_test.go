@@ -47,6 +47,7 @@ func snapshotIDs(g *csipb.VolumeGroupSnapshot) []string {
 // TestGroup: a group is taken once for a name, of all its volumes, also when they are gone by then. Its snapshots are
 // like others, but go with the group only.
 func TestGroup(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.create("a", 32*mib, "ext4", nil), w.create("b", 16*mib, "block", nil)
 	fresh := w.create("fresh", 32*mib, "ext4", nil)
@@ -114,6 +115,7 @@ func (w *world) consists(g *csipb.VolumeGroupSnapshot, snapshots int) {
 
 // TestGroupRefused: what cannot be had of a group says why, and leaves nothing.
 func TestGroupRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b, c := w.create("a", mib, "block", nil), w.create("b", mib, "block", nil), w.create("c", mib, "block", nil)
 	g, err := w.group("g", a.id, b.id)
@@ -174,6 +176,7 @@ func TestGroupRefused(t *testing.T) {
 // TestGroupOfRawDevice: the writes of a raw device cannot be held back, so it is in no group while it is in use; what
 // was frozen before that was known is thawed.
 func TestGroupOfRawDevice(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, raw := w.create("a", 32*mib, "ext4", nil), w.create("raw", mib, "block", nil)
 	a.use()
@@ -199,6 +202,7 @@ func TestGroupOfRawDevice(t *testing.T) {
 
 // TestGroupDamaged: a group of which a piece is missing is neither used nor deleted.
 func TestGroupDamaged(t *testing.T) {
+	t.Parallel()
 	for name, damage := range map[string]func(w *world, dir, member string){
 		"no record": func(w *world, dir, _ string) { w.ok(os.Remove(filepath.Join(dir, groupFile))) },
 		"empty record": func(w *world, dir, _ string) {
@@ -235,6 +239,7 @@ func TestGroupDamaged(t *testing.T) {
 
 // TestGroupLocks: a group waits for nobody for ever, and nobody changes a volume that is copied.
 func TestGroupLocks(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.create("a", mib, "block", nil), w.create("b", mib, "block", nil)
 	g, err := w.group("g", a.id, b.id)
@@ -276,6 +281,7 @@ func TestGroupLocks(t *testing.T) {
 // TestGroupGarbage: what a driver that was killed between two steps has left of a group goes when the next one starts,
 // unless another driver is at work on it.
 func TestGroupGarbage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	member := memberOf(groups.idOf("g"), "vol-x")
 	for name, files := range map[string]map[string]string{
@@ -316,6 +322,7 @@ func TestGroupGarbage(t *testing.T) {
 
 // TestThawOfHidden: a thaw reaches the filesystem also when something else is mounted over its path by then.
 func TestThawOfHidden(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", 32*mib, "ext4", nil)
 	d.use()
@@ -334,6 +341,7 @@ func TestThawOfHidden(t *testing.T) {
 
 // TestGroupGivenUp: a caller that has stopped waiting gets no group, and nothing stays frozen.
 func TestGroupGivenUp(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.create("a", 32*mib, "ext4", nil)
 	a.use()

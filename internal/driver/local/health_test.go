@@ -38,6 +38,7 @@ func (d *disk) healthIs(what, want string) {
 
 // TestVolumeHealth: a volume whose image is gone is told, mounted or not, and well again when the image is back.
 func TestVolumeHealth(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", smallest("ext4"), "ext4", nil)
 	image := filepath.Join(w.pool, "volumes", d.id, "disk.img")
@@ -62,6 +63,7 @@ func TestVolumeHealth(t *testing.T) {
 
 // TestFilesystemErrors: an error that the kernel has found in the filesystem is told until it is repaired.
 func TestFilesystemErrors(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", smallest("ext4"), "ext4", nil)
 	d.use()
@@ -82,6 +84,7 @@ func TestFilesystemErrors(t *testing.T) {
 
 // TestStorageHealth: a pool that is gone, or another one, is told.
 func TestStorageHealth(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	want := func(what, want string) {
 		t.Helper()

@@ -48,6 +48,7 @@ func hostileNames() []string {
 
 // TestHostileNames: a name is never a path.
 func TestHostileNames(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	before := w.tree()
 	for _, name := range []string{"", strings.Repeat("n", 129), strings.Repeat("n", 10<<10)} {
@@ -99,6 +100,7 @@ func (w *world) calls(id string) map[string]error {
 
 // TestHostileIDs: an id that this driver has not given is that of nothing.
 func TestHostileIDs(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	outside := filepath.Join(w.dir, "vol-"+strings.Repeat("1", 32))
 	w.ok(os.Mkdir(outside, 0o700))
@@ -130,6 +132,7 @@ func TestHostileIDs(t *testing.T) {
 
 // TestHostileNodes: only nodes that a driver has served can have a volume.
 func TestHostileNodes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", mib, "block", nil)
 	before := w.tree()
@@ -147,6 +150,7 @@ func TestHostileNodes(t *testing.T) {
 
 // TestSizes: every size is had, or refused for good, with nothing left.
 func TestSizes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	before := w.tree()
 	const exbi = 1 << 60
@@ -199,6 +203,7 @@ func TestSizes(t *testing.T) {
 
 // TestExpandSizes: the same for growing, which leaves the volume as it was.
 func TestExpandSizes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", 4*mib, "block", nil)
 	for _, c := range []struct {
@@ -232,6 +237,7 @@ func TestExpandSizes(t *testing.T) {
 
 // TestWhatIsNotKnown: types, modes, parameters and pools.
 func TestWhatIsNotKnown(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	before := w.tree()
 	for name, c := range map[string]struct {
@@ -291,6 +297,7 @@ func TestWhatIsNotKnown(t *testing.T) {
 // TestHostilePaths: nothing is made, mounted or unmounted by way of a path
 // that is not one place.
 func TestHostilePaths(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	elsewhere := filepath.Join(w.dir, "elsewhere")
 	w.ok(os.Mkdir(elsewhere, 0o700))
@@ -341,6 +348,7 @@ func TestHostilePaths(t *testing.T) {
 // TestStrangersStayMounted: a call for one volume takes nothing away that is
 // not that volume.
 func TestStrangersStayMounted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b, c := w.create("a", 16*mib, "ext4", nil), w.create("b", 16*mib, "ext4", nil), w.create("c", 16*mib, "block", nil)
 	for _, d := range []*disk{a, b, c} {

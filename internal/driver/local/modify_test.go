@@ -39,6 +39,7 @@ func (w *world) trim(d *disk) {
 
 // TestPreallocation: a volume gets all of its space, also when it grows or the call is repeated, and its data stays.
 func TestPreallocation(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	all, none := map[string]string{"preallocate": "true"}, map[string]string{"preallocate": "false"}
 	d := w.create("sparse", 32*mib, "ext4", nil)
@@ -89,6 +90,7 @@ func TestPreallocation(t *testing.T) {
 
 // TestPreallocationIsRefused: what cannot be is said, and leaves the volume as it is.
 func TestPreallocationIsRefused(t *testing.T) {
+	t.Parallel()
 	w := newKeptWorld(t, 16*mib)
 	d := w.create("d", 60*mib, "block", nil)
 	all := map[string]string{"preallocate": "true"}

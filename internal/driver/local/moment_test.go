@@ -93,6 +93,7 @@ func (w *world) restoredLast(g *csipb.VolumeGroupSnapshot, of *disk) uint32 {
 // TestGroupIsOneMoment: of what a program writes to two volumes in turn, a group has all up to one moment: what the
 // second volume has, the first one has, too, and at most one number more. Both go on afterwards.
 func TestGroupIsOneMoment(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	// There is so much to copy that the program would go on meanwhile.
 	a, b := w.create("a", 128*mib, "ext4", nil), w.create("b", 128*mib, "ext4", nil)
@@ -132,6 +133,7 @@ func TestGroupIsOneMoment(t *testing.T) {
 // TestKilledInGroup kills drivers while a program writes to the volumes of a group that is taken. The next driver thaws
 // them, and takes the group or finds it whole.
 func TestKilledInGroup(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	p := run(t, dir, "node").serving("node")
 	a, b := p.create("a", 32*mib, "ext4", nil), p.create("b", 32*mib, "ext4", nil)

@@ -53,6 +53,7 @@ func (w *world) together(what string, call func() error) {
 
 // TestTogether: each call goes well many times at once, and is done once.
 func TestTogether(t *testing.T) {
+	t.Parallel()
 	for _, fsType := range kinds() {
 		t.Run(fsType, func(t *testing.T) {
 			w := newWorld(t)
@@ -130,6 +131,7 @@ func (d *disk) expandTogether(size int64) {
 // TestCopiesTogether: a volume may be copied while it is written to, grown and
 // copied.
 func TestCopiesTogether(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", 64*mib, "ext4", nil)
 	d.use()
@@ -173,6 +175,7 @@ func TestCopiesTogether(t *testing.T) {
 // TestReadWhileDeleted: what is being made or deleted is there or not, and
 // never taken for damaged.
 func TestReadWhileDeleted(t *testing.T) {
+	t.Parallel()
 	p, err := openPool(filepath.Join(newDir(t), "pool"), "node")
 	if err != nil {
 		t.Fatal(err)
@@ -213,6 +216,7 @@ func TestReadWhileDeleted(t *testing.T) {
 // TestGrow: xfs, btrfs and raw devices grow while they are in use; ext4 where
 // the kernel lets it, and at its next stage otherwise.
 func TestGrow(t *testing.T) {
+	t.Parallel()
 	for _, fsType := range kinds() {
 		t.Run(fsType, func(t *testing.T) {
 			w := newWorld(t)
@@ -267,6 +271,7 @@ func (d *disk) nodeExpandAgain(fsType string) error {
 // TestReadOnly: what is published read-only is, raw devices too; the same call
 // again is well, another one is not.
 func TestReadOnly(t *testing.T) {
+	t.Parallel()
 	for _, fsType := range []string{"ext4", "block"} {
 		w := newWorld(t)
 		d := w.create("v", 16*mib, fsType, nil)
@@ -300,6 +305,7 @@ func TestReadOnly(t *testing.T) {
 // TestWriteProtectionOfAnEarlierUser: the kernel leaves a loop device write-protected when it gets another file. A
 // volume does not inherit that, and leaves it to nobody.
 func TestWriteProtectionOfAnEarlierUser(t *testing.T) {
+	t.Parallel()
 	for _, fsType := range []string{"ext4", "block"} {
 		w := newWorld(t)
 		d := w.create("v", 16*mib, fsType, nil)
@@ -345,6 +351,7 @@ func (d *disk) refusesWrites() {
 // TestLabel: a label with commas in it is one option of the mount, as the driver's seLinuxMount says; mount(8) leaves
 // it out on a host without SELinux.
 func TestLabel(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", smallest("ext4"), "ext4", nil)
 	w.ok(d.attach())
@@ -359,6 +366,7 @@ func TestLabel(t *testing.T) {
 // TestMountOptions: options reach the mount, ones that the kernel does not
 // know fail and leave nothing, and "ro" is no obstacle to the rest.
 func TestMountOptions(t *testing.T) {
+	t.Parallel()
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		w := newWorld(t)
 		d := w.create("v", smallest(fsType), fsType, nil)
@@ -383,6 +391,7 @@ func TestMountOptions(t *testing.T) {
 
 // TestOutOfOrder: what comes too early is refused, and changes nothing.
 func TestOutOfOrder(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, fsType := range []string{"ext4", "block"} {
 		d := w.create("v", 16*mib, fsType, nil)
@@ -406,6 +415,7 @@ func TestOutOfOrder(t *testing.T) {
 // TestOpenDevice: a raw device that a process still has open is not given back
 // unseen; what another node does to it then would be done to both.
 func TestOpenDevice(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", 16*mib, "block", nil)
 	d.use()
@@ -433,6 +443,7 @@ func TestOpenDevice(t *testing.T) {
 
 // TestHeldVolume: an operation that finds another one at work comes again.
 func TestHeldVolume(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	d := w.create("v", 16*mib, "block", nil)
 	p := &pool{dir: w.pool}

@@ -23,6 +23,7 @@ import (
 // TestOneDriverPerNode: a second driver for a node, or at a socket where one
 // answers, ends at once and says why. The first one goes on.
 func TestOneDriverPerNode(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	first := run(t, dir, "node").serving("node")
 	for _, c := range []struct{ node, env, says string }{
@@ -50,6 +51,7 @@ func TestOneDriverPerNode(t *testing.T) {
 // TestNodeIsGivenBackLate: the lock of a driver that was killed goes with the last
 // program that it was just about to start.
 func TestNodeIsGivenBackLate(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(newDir(t), "pool")
 	killed, err := openPool(dir, "node")
 	if err != nil {
@@ -65,6 +67,7 @@ func TestNodeIsGivenBackLate(t *testing.T) {
 
 // TestLongNode: a node may have any name that Kubernetes allows.
 func TestLongNode(t *testing.T) {
+	t.Parallel()
 	p, err := openPool(filepath.Join(newDir(t), "pool"), strings.Repeat("n", 253))
 	if err != nil {
 		t.Fatal(err)
@@ -112,6 +115,7 @@ func (p *process) publishTo(id, node string) error {
 
 // TestTwoDrivers: two drivers with one pool answer the same, at the same time.
 func TestTwoDrivers(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	two := pair{t, run(t, dir, "a").serving("a"), run(t, dir, "b").serving("b")}
 	id := volumes.idOf("v")
@@ -155,6 +159,7 @@ func (two pair) stageBoth(id string) {
 // TestTakeOver: a node that is taken for dead while it still shows the volume
 // neither keeps another node of the host from using it, nor leaves a device.
 func TestTakeOver(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	two := pair{t, run(t, dir, "a").serving("a"), run(t, dir, "b").serving("b")}
 	on := func(p *process, node, id string) *disk {
@@ -190,6 +195,7 @@ func TestTakeOver(t *testing.T) {
 // TestStartWhileAnotherMakes: a driver that starts leaves alone what another
 // one is making.
 func TestStartWhileAnotherMakes(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	a := run(t, dir, "node").serving("node")
 	original := a.create("original", 32*mib, "block", nil)
@@ -235,6 +241,7 @@ func TestStartWhileAnotherMakes(t *testing.T) {
 
 // TestLongSocket: the kernel would only say that the argument is invalid.
 func TestLongSocket(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(newDir(t), strings.Repeat("d", socket.NameLimit))
 	_, err := socket.Listen(t.Context(), filepath.Join(dir, "csi.sock"))
 	if err == nil || !strings.Contains(err.Error(), "give a shorter directory") {

@@ -20,6 +20,7 @@ cd "$2"; sleep 600 9>&- & echo $! >%s; cd /; fail "no luck"`
 // TestBusyAfterFailure: what a failed mount left, and somebody writes to, is not
 // put out of sight: its device is not given away before.
 func TestBusyAfterFailure(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
@@ -54,6 +55,7 @@ func TestBusyAfterFailure(t *testing.T) {
 // TestDriverChangesBeforeUnmount: a driver that is not started gives nothing
 // back, also when nothing is mounted that the host could see.
 func TestDriverChangesBeforeUnmount(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("scratch")
 	v := w.volume(w.run(scratch)[0], "pv-1", nil)

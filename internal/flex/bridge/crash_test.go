@@ -351,6 +351,7 @@ func TestBridgeIsKilled(t *testing.T) {
 // TestDaemonOutlivesBridge: what a driver leaves running, as those of FUSE do,
 // serves on when the bridge is killed, and the next bridge takes the volume away.
 func TestDaemonOutlivesBridge(t *testing.T) {
+	t.Parallel()
 	m := newMortals(t)
 	m.install("scratch")
 	pidFile := filepath.Join(m.dir, "pid")

@@ -65,6 +65,7 @@ func keysOf(t *testing.T, arg string) string {
 // TestMapping: each CSI call is the driver's calls that the mapping says, with
 // the arguments of a kubelet; and again, none.
 func TestMapping(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	w.install("scratch")
@@ -113,6 +114,7 @@ mountdevice ROOT/plugins/kubernetes.io/flexvolume/example.com/lofs/mounts/pv-1 D
 // TestOtherNode: attaching to another node, and detaching from it, needs nothing
 // of that node.
 func TestOtherNode(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	d := w.run(lofs)[0]
@@ -134,6 +136,7 @@ func TestOtherNode(t *testing.T) {
 
 // TestDetachedName: with `volumeName: pv` the driver is never asked for a name.
 func TestDetachedName(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	w.config.Drivers["example.com/lofs"] = decide.Settings{VolumeName: decide.NameOfVolume}
@@ -148,6 +151,7 @@ func TestDetachedName(t *testing.T) {
 
 // TestCapabilities: what a driver says is what CSI says.
 func TestCapabilities(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	w.install("scratch")
@@ -189,6 +193,7 @@ func TestCapabilities(t *testing.T) {
 // TestReadOnly: the driver is told so, and whatever it makes of that, nobody can
 // write at the target.
 func TestReadOnly(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("scratch")
 	// One that does not listen.
@@ -211,6 +216,7 @@ func TestReadOnly(t *testing.T) {
 
 // TestReadOnlyAttach: what is attached to read is staged to read.
 func TestReadOnlyAttach(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
@@ -244,6 +250,7 @@ func TestReadOnlyAttach(t *testing.T) {
 // TestGroup: the driver gets the group by both names, and the files are given
 // to it, unless the driver says that this is not for it.
 func TestGroup(t *testing.T) {
+	t.Parallel()
 	for name, mine := range map[string]bool{"host": true, "driver": false} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -273,6 +280,7 @@ func TestGroup(t *testing.T) {
 
 // TestStats: the numbers are the filesystem's, of a volume that is there.
 func TestStats(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("scratch")
 	v := w.volume(w.run(scratch)[0], "pv-1", map[string]string{"size": "4Mi"})
@@ -293,6 +301,7 @@ func TestStats(t *testing.T) {
 // TestExpand: the driver makes the volume and the filesystem larger, where it
 // is; without its help the host does the second.
 func TestExpand(t *testing.T) {
+	t.Parallel()
 	for name, script := range map[string]string{"driver": "", "host": "unsupported"} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -329,6 +338,7 @@ func TestExpand(t *testing.T) {
 // TestNothingIsLeftByAFailure: when a driver fails, whatever it did is undone,
 // and the call says that nothing is there.
 func TestNothingIsLeftByAFailure(t *testing.T) {
+	t.Parallel()
 	for op, call := range map[string]func(v *volumeOf) error{
 		"waitforattach": (*volumeOf).stage, "mountdevice": (*volumeOf).stage, "mount": (*volumeOf).publish,
 	} {
@@ -365,6 +375,7 @@ func TestNothingIsLeftByAFailure(t *testing.T) {
 // TestDamagedFilesystem: a device that the host may not mount is no failure of
 // the driver, and is not tried otherwise.
 func TestDamagedFilesystem(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	w.on("mountdevice", "unsupported")
@@ -388,6 +399,7 @@ func TestDamagedFilesystem(t *testing.T) {
 
 // TestSuccessWithoutAMount is a driver that unpacks into the directory.
 func TestSuccessWithoutAMount(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("scratch")
 	w.on("mount", `mkdir -p "$2"; echo hello >"$2/f"; answer '{"status":"Success"}'; exit 0`)
@@ -412,6 +424,7 @@ func TestSuccessWithoutAMount(t *testing.T) {
 // TestNothingSupported: a driver that can nothing never has the node's own disk
 // mounted in its name.
 func TestNothingSupported(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.write("scratch", "#!/bin/sh\n[ $1 = init ] && echo '{\"status\":\"Success\"}' && exit 0\necho '{\"status\":\"Not "+
 		"supported\"}'; exit 1\n")
@@ -429,6 +442,7 @@ func TestNothingSupported(t *testing.T) {
 
 // TestTwoPods have the same volume on one node.
 func TestTwoPods(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	a := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
@@ -468,6 +482,7 @@ func within(t *testing.T, w *world, script string) context.Context {
 // TestCallerLeaves: the driver works on when its caller has gone; the same call
 // finds that work, another one is refused, and the script runs once.
 func TestCallerLeaves(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("scratch")
 	begun, proceed := filepath.Join(w.dir, "begun"), filepath.Join(w.dir, "go")

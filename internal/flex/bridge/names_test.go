@@ -17,6 +17,7 @@ func (w *world) attachedTo(name string) bool {
 // TestSharedName: two objects that stand for the same data are attached under
 // one name. Who goes first does not take it from the other.
 func TestSharedName(t *testing.T) {
+	t.Parallel()
 	options := map[string]string{"file": "data", "size": "32Mi"}
 	for what, pair := range map[string]func(w *world) (first, second *volumeOf){
 		"two PersistentVolumes": func(w *world) (*volumeOf, *volumeOf) {
@@ -72,6 +73,7 @@ func TestSharedName(t *testing.T) {
 // volume of another one. To detach the first once more, of which nothing is known
 // any more, does not take the second away.
 func TestNameOfAnother(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	d := w.run(lofs)[0]
@@ -91,6 +93,7 @@ func TestNameOfAnother(t *testing.T) {
 
 // TestSharedNameInARace: one Pod goes while another one comes.
 func TestSharedNameInARace(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	d := w.run(lofs)[0]
@@ -118,6 +121,7 @@ func TestSharedNameInARace(t *testing.T) {
 
 // TestLocks: who holds a key is alone with it, and nothing is kept of it then.
 func TestLocks(t *testing.T) {
+	t.Parallel()
 	var l locks
 	count := map[string]int{}
 	for range 3 {

@@ -49,6 +49,7 @@ func (w *world) inBackend(name, want string) {
 // TestMountsBelow: what a driver mounts below its directory is in the Pod, and
 // nothing of it is left afterwards, but for what is in the back end.
 func TestMountsBelow(t *testing.T) {
+	t.Parallel()
 	for name, shared := range map[string]uintptr{"shared": unix.MS_SHARED, "private": unix.MS_PRIVATE} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -84,6 +85,7 @@ func TestMountsBelow(t *testing.T) {
 // TestMountsBelowOnly: there are drivers that mount nothing at the directory
 // itself, as that of sockets does that are made for each Pod.
 func TestMountsBelowOnly(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.nest(`mkdir -p "$2/data"; mount --bind ` + w.dir + `/pool/view "$2/data"`)
 	v := w.volume(w.run(nested)[0], "pv-1", nil)
@@ -104,6 +106,7 @@ func TestMountsBelowOnly(t *testing.T) {
 // well. What would be written beside it is lost, so the volume is not there, and
 // made anew.
 func TestMountBelowIsGone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.nest(w.layers())
 	v := w.volume(w.run(nested)[0], "pv-1", nil)
@@ -119,6 +122,7 @@ func TestMountBelowIsGone(t *testing.T) {
 // TestMountBelowInUse: it is not taken from under who uses it, and a refusal
 // leaves it whole.
 func TestMountBelowInUse(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.nest(w.layers())
 	v := w.volume(w.run(nested)[0], "pv-1", nil)

@@ -15,6 +15,7 @@ import (
 // TestRecords: the bridge's are records as others are. A path of an id, whatever
 // that is, stays below the directory.
 func TestRecords(t *testing.T) {
+	t.Parallel()
 	name := decide.Name{Vendor: "example.com", Driver: "lofs"}
 	kind := recordKind()
 	kind.Most = 8 << 10
@@ -33,6 +34,7 @@ func (nobody) Keep(decide.Name, string) {}
 
 // TestEarlierRecords: those that the first bridge wrote are read.
 func TestEarlierRecords(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	data, err := os.ReadFile("testdata/format1.json")
 	if err != nil {

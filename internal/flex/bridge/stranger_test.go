@@ -19,6 +19,7 @@ import (
 // TestMadeAnew: an object that was deleted and made anew under its name stands
 // for other data. What is there of the first does not pass for the second.
 func TestMadeAnew(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	d := w.run(lofs)[0]
@@ -39,6 +40,7 @@ func TestMadeAnew(t *testing.T) {
 // TestStrangers: what is mounted in a private directory, and stands in no
 // record, does not pass for the volume.
 func TestStrangers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	w.install("scratch")
@@ -81,6 +83,7 @@ func TestStrangers(t *testing.T) {
 // TestInlineRecordIsLost: the device of a volume that a Pod named itself is
 // nobody else's to take away.
 func TestInlineRecordIsLost(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	v := w.inline(w.run(lofs)[0], "1", map[string]string{"file": "a", "size": "32Mi"})
@@ -94,6 +97,7 @@ func TestInlineRecordIsLost(t *testing.T) {
 
 // TestHalfPublished: what is mounted for a Pod privately keeps the device, too.
 func TestHalfPublished(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
@@ -109,6 +113,7 @@ func unmount(path string) error { return unix.Unmount(path, unix.UMOUNT_NOFOLLOW
 // TestInlineNoLongerAttaches: what was attached by an attempt that nobody saw the
 // end of is detached, also when the driver does not attach any more.
 func TestInlineNoLongerAttaches(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	v := w.inline(w.run(lofs)[0], "1", map[string]string{"file": "a", "size": "32Mi"})
@@ -144,6 +149,7 @@ func TestInlineNoLongerAttaches(t *testing.T) {
 // TestRootOfOthers: records that others can write would have anything unmounted,
 // and kept drivers of others would be started.
 func TestRootOfOthers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for what, change := range map[string]func() error{
 		"owner": func() error { return os.Chown(w.root, 12345, 0) },
@@ -165,6 +171,7 @@ func TestRootOfOthers(t *testing.T) {
 
 // TestMadeByMany: many who ask for one volume get one, whole.
 func TestMadeByMany(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("scratch")
 	w.run(scratch)
@@ -198,6 +205,7 @@ func TestMadeByMany(t *testing.T) {
 // TestSameDirectoryAtOnce: of two volumes that would have one private directory
 // one gets it, and neither shows the other's data.
 func TestSameDirectoryAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("scratch")
 	d := w.run(scratch)[0]
@@ -231,6 +239,7 @@ func TestSameDirectoryAtOnce(t *testing.T) {
 // TestUnpublishOfAnother: a call that names another volume than the one at the
 // target takes nothing away.
 func TestUnpublishOfAnother(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("scratch")
 	d := w.run(scratch)[0]
@@ -250,6 +259,7 @@ func TestUnpublishOfAnother(t *testing.T) {
 // TestFullDisk: what cannot be written down is not done, and what is there goes
 // when there is room again.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	w.ok(os.Mkdir(w.root, 0o700))

@@ -11,6 +11,7 @@ import (
 // TestSuite plays the suite that every driver of this repository has to pass,
 // with a script behind the bridge.
 func TestSuite(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, driver string
 		parameters   map[string]string

@@ -21,6 +21,7 @@ import (
 // TestRestart: the next life takes away what the one before has brought, with
 // nothing but its own records.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	w.install("scratch")
@@ -53,6 +54,7 @@ func TestRestart(t *testing.T) {
 
 // TestRecordsAreLost: what is at the paths goes all the same.
 func TestRecordsAreLost(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
@@ -66,6 +68,7 @@ func TestRecordsAreLost(t *testing.T) {
 
 // TestDamagedRecord is set aside, and nothing else suffers.
 func TestDamagedRecord(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("scratch")
 	v := w.volume(w.run(scratch)[0], "pv-1", nil)
@@ -84,6 +87,7 @@ func TestDamagedRecord(t *testing.T) {
 
 // TestReboot: what a record of an earlier boot says is not believed.
 func TestReboot(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
@@ -126,6 +130,7 @@ func TestReboot(t *testing.T) {
 // TestDriverIsRemoved while a volume of it is in use: the volume can be taken
 // away still, also by the next life, and nothing else can be had of it (H16).
 func TestDriverIsRemoved(t *testing.T) {
+	t.Parallel()
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprint("restart ", restart), func(t *testing.T) {
 			w := newWorld(t)
@@ -163,6 +168,7 @@ func TestDriverIsRemoved(t *testing.T) {
 // TestDriverBreaks: a broken one is asked for nothing but to take away, and
 // comes back.
 func TestDriverBreaks(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("scratch")
 	v := w.volume(w.run(scratch)[0], "pv-1", nil)
@@ -189,6 +195,7 @@ func TestDriverBreaks(t *testing.T) {
 // TestDriverNoLongerAttaches while a volume is attached: that one goes as it
 // came, and new ones come without.
 func TestDriverNoLongerAttaches(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
@@ -246,6 +253,7 @@ func (w *world) inline(d *csi.Driver, digit string, options map[string]string) *
 // TestInlineAttachable: for a volume that a Pod names the node attaches, with
 // the same calls (F-028). Two of one name are two.
 func TestInlineAttachable(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	d := w.run(lofs)[0]
@@ -278,6 +286,7 @@ mount ROOT/pods/uid-1/volumes/example.com~lofs/data {"file":"a","pod.name":"p","
 // TestInlineFailure: wherever it fails, nothing is left, or the error says that
 // something may be.
 func TestInlineFailure(t *testing.T) {
+	t.Parallel()
 	for _, op := range []string{"attach", "waitforattach", "mountdevice", "mount"} {
 		t.Run(op, func(t *testing.T) {
 			w := newWorld(t)
@@ -305,6 +314,7 @@ func TestInlineFailure(t *testing.T) {
 // TestPolicy: what a Pod's author may not ask for never reaches a driver; what
 // an administrator asks for does.
 func TestPolicy(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("scratch")
 	w.config.Policy = decide.Policy{
@@ -341,6 +351,7 @@ func TestPolicy(t *testing.T) {
 // TestSecretsStayHidden: they reach the driver, and nothing else: no record, no
 // log, no error, however the driver shows them.
 func TestSecretsStayHidden(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("scratch")
 	v := w.volume(w.run(scratch)[0], "pv-1", nil)
@@ -401,6 +412,7 @@ func TestSecretsStayHidden(t *testing.T) {
 // TestHostileRequests: nothing is made, mounted or unmounted by way of an id or
 // a path that is not one place, and no option speaks in the host's name.
 func TestHostileRequests(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("lofs")
 	d := w.run(lofs)[0]
@@ -449,6 +461,7 @@ func TestHostileRequests(t *testing.T) {
 
 // TestSameDirectory: two targets that would have the same private directory.
 func TestSameDirectory(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.install("scratch")
 	d := w.run(scratch)[0]
@@ -463,6 +476,7 @@ func TestSameDirectory(t *testing.T) {
 
 // TestOneBridge: two would take each other's mounts away.
 func TestOneBridge(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.run()
 	if _, err := Open(w.bridge.Options); err == nil || !strings.Contains(err.Error(), "another bridge") {

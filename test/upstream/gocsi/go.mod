@@ -4,6 +4,8 @@ module volplane.dev/volplane/test/upstream/gocsi
 
 go 1.26.0
 
+toolchain go1.27.3
+
 tool github.com/rexray/gocsi/mock
 
 require (

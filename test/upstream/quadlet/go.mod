@@ -3,6 +3,8 @@ module volplane.dev/volplane/test/upstream/quadlet
 
 go 1.26.0
 
+toolchain go1.27.3
+
 tool github.com/containers/podman/v5/cmd/quadlet
 
 require (
