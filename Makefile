@@ -17,7 +17,12 @@ DIST    ?=
 
 # The modules; each has its own go.mod.
 MODULES := . standalone test release
+# What `make test` tests. The tests at the top look at the source alone, and belong to `make lint`.
+PACKAGES := ./cmd/... ./internal/... ./standalone/... ./test/... ./release/...
 GOLANGCI_VERSION := v2.15.0
+VULNCHECK_VERSION := v1.9.0
+# The database of known vulnerabilities, a module. `make lint VULNDB=latest` asks the newest.
+VULNDB := v0.0.0-20261105234957-e22db6528018
 
 # Programs and tests are compiled with the same flags, so that each package is
 # compiled once. buildvcs: a checkout of another owner has no version that go
@@ -30,6 +35,7 @@ export GOFLAGS := $(strip -buildvcs=false -trimpath -tags=grpcnotrace $(GOFLAGS)
 
 PROGRAM := go build -ldflags "-s -w -X main.version=$(VERSION) $${more-}"
 LINTER  := bin/golangci-lint-$(GOLANGCI_VERSION)
+VULNCHECK := bin/govulncheck-$(VULNCHECK_VERSION)
 
 ##@ To use it
 .PHONY: build
@@ -68,34 +74,23 @@ uninstall: ## remove what `make install` has installed; volumes and their data s
 
 ##@ To change it
 .PHONY: test
-test: ## run every test of all modules (needs root)
+test: bin/gotestsum bin/go.work ## run every test of all modules (needs root)
 	@.ci/needs
-	.ci/gotest $(MODULES)
+	.ci/gotest $(PACKAGES)
 
 .PHONY: t
-t: ## run the tests of one package, with what they need: P=internal/node RUN=TestX
+t: bin/go.work ## run the tests of one package, with what they need: P=internal/node RUN=TestX
 	@.ci/needs $(or $(P),$(error name the folder of a package: make t P=internal/node))
 	.ci/gotest -p $(P) $(if $(RUN),-v -run '$(RUN)')
 
-.PHONY: differential
-differential: bin/kube-controller-manager bin/csi-provisioner ## compare binder and provisioner (without and with topology, and with options) with Kubernetes' own in DIFFERENTIAL=2000 sequences each (half an hour on 4 idle cores)
-	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=12h -v -run 'Test(Binder|Provisioner|Topology|ProvisionerOptions)IsKubernetes' ./kube
+# The tests that draw what they do.
+DRAWN := Test(.*IsKubernetes|Exchange|EveryStep|HostileDrivers|KillAtAnyMoment|MovesAmongFaults)$$
 
-.PHONY: attaching
-attaching: bin/kube-controller-manager bin/csi-attacher ## compare attaching with Kubernetes' own in DIFFERENTIAL=250 sequences
-	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),250) go test -count=1 -timeout=12h -v -run 'Test(Attach|ForcedDetach)IsKubernetes' ./kube
-
-.PHONY: snapshotting
-snapshotting: build bin/snapshot-controller bin/csi-snapshotter ## compare snapshots with Kubernetes' own in DIFFERENTIAL=2000 sequences
-	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=12h -v -run TestSnapshotIsKubernetes ./kube
-
-.PHONY: modifying
-modifying: bin/csi-resizer ## compare changes of attributes with Kubernetes' own in DIFFERENTIAL=2000 sequences
-	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=12h -v -run TestModifyIsKubernetes ./kube
-
-.PHONY: exchanging
-exchanging: build bin/kube-controller-manager bin/csi-provisioner bin/csi-attacher bin/csi-resizer bin/csi-snapshotter bin/snapshot-controller ## exchange Kubernetes' own sidecars for volplane's and back, EXCHANGES=50 times; SEED=7 repeats what is done meanwhile
-	cd test && EXCHANGES=$(or $(EXCHANGES),50) SEED=$(or $(SEED),$$RANDOM) go test -count=1 -timeout=12h -v -run TestExchange ./kube
+.PHONY: proof
+proof: bin/go.work ## play TIMES=100 times what `make test` draws by lot, from SEED on (a day; needs root): RUN=TestBinderIsKubernetes for a part
+	@.ci/needs
+	TIMES=$(or $(TIMES),100) .ci/gotest -p '$(or $(P),test/...)' -timeout=96h -v -run '$(or $(RUN),$(DRAWN))' | tee bin/proof.log
+	@grep 'played ' bin/proof.log
 
 .PHONY: vendors
 vendors: build bin/kubectl bin/kube-controller-manager ## start the sidecars of charts of others, which `helm template` has rendered into the directory MANIFESTS=DIR, one driver a file
@@ -113,10 +108,6 @@ mutants: ## change PACKAGES in small ways, one by one, and tell which changes th
 	cd test && go build -o ../bin/mutants ./mutants
 	bin/mutants $(or $(PACKAGES),./internal/decide/... ./internal/explain/... ./internal/durable ./internal/node/journal ./internal/kube ./internal/controller/...)
 
-.PHONY: hostile
-hostile: ## play LIVES=5000 lives with hostile drivers and kill -9, in rounds from SEED=1 on (20 of them in 12 s; needs root)
-	cd test && LIVES=$(or $(LIVES),5000) SEED=$(or $(SEED),1) go test -count=1 -timeout=12h -v -run TestHostileDrivers ./hostile
-
 .PHONY: foreign
 foreign: build bin/kubectl ## play the whole life of drivers of others, whose built programs are below DRIVERS=DIR (needs root)
 	cd test && DRIVERS="$(abspath $(or $(DRIVERS),$(error name the directory of the drivers: make foreign DRIVERS=DIR)))" \
@@ -131,8 +122,8 @@ unit: ## run the quick tests: no root, no API server
 	go test -count=1 . ./cmd/... $$(go list ./internal/... | grep -vE "/($$(awk '/^internal.* root/ { print $$1 }' .ci/needs.txt | paste -sd '|'))$$")
 
 .PHONY: lint
-lint: $(LINTER) ## run the linters over all modules
-	@failed=0; for m in $(MODULES); do echo "== lint, module $$m"; (cd $$m && $(CURDIR)/$(LINTER) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed
+lint: $(LINTER) $(VULNCHECK) bin/go.work ## run the linters over all modules, and look for known vulnerabilities and for files that are stale
+	.ci/lint $(LINTER) $(VULNCHECK) $(VULNDB) $(PACKAGES)
 
 .PHONY: dist
 dist: ## make below dist/ what is released: archives, packages, images, plugin, sums (KEY=FILE signs them)
@@ -181,9 +172,8 @@ bin/kubectl bin/kube-controller-manager bin/kubelet bin/kube-apiserver bin/etcd:
 
 # Kubernetes' own sidecars and its example of a populator are tools of the module test/, so that they are
 # compiled with the packages that the tests and bin/kubernetes have.
-sidecars := $(addprefix bin/,csi-provisioner csi-attacher csi-resizer csi-snapshotter snapshot-controller hello-populator)
-$(sidecars) &: test/go.mod
-	cd test && go build -ldflags "-s -w" -o ../bin/ $$(go list tool)
+bin/csi-provisioner bin/csi-attacher bin/csi-resizer bin/csi-snapshotter bin/snapshot-controller bin/hello-populator &: test/go.mod
+	cd test && go build -ldflags "-s -w" -o ../bin/ $$(go list tool | grep -v gotestsum)
 
 # A driver of others, Helm, and podman's generator of units need other versions, and have modules of their own.
 bin/gocsi-mock: test/upstream/gocsi/go.mod
@@ -192,6 +182,17 @@ bin/quadlet: test/upstream/quadlet/go.mod
 bin/gocsi-mock bin/helm bin/quadlet:
 	cd $(<D) && go build -ldflags "-s -w" -o $(CURDIR)/$@ $$(go list tool)
 
-$(LINTER):
-	GOBIN=$(CURDIR)/bin GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
-	mv bin/golangci-lint $@
+# The workspace in which one command tests or lints all modules: it compiles and analyses nothing twice.
+bin/go.work: go.mod Makefile
+	@mkdir -p bin
+	{ grep -E '^(go|toolchain) ' go.mod; printf 'use ../%s\n' $(MODULES) | sed 's|/\.$$||'; } >$@
+
+bin/gotestsum: test/go.mod
+	cd test && go build -ldflags "-s -w" -o ../$@ gotest.tools/gotestsum
+
+# Tools that are installed as they were released, not with the versions of a module here.
+$(LINTER): from := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+$(VULNCHECK): from := golang.org/x/vuln/cmd/govulncheck@$(VULNCHECK_VERSION)
+$(LINTER) $(VULNCHECK):
+	GOBIN=$(CURDIR)/bin/installed GOFLAGS= go install $(from)
+	mv bin/installed/* $@

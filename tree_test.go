@@ -18,7 +18,6 @@ type goFile struct {
 	path   string
 	set    *token.FileSet
 	syntax *ast.File
-	lines  int
 	// test says that it is a test, or only serves tests.
 	test bool
 	// generated says that a program wrote it.
@@ -41,7 +40,6 @@ func goFiles(t *testing.T) []goFile {
 		if f.syntax, err = parser.ParseFile(f.set, path, nil, parser.ParseComments|parser.SkipObjectResolution); err != nil {
 			t.Fatal(err)
 		}
-		f.lines = f.set.File(f.syntax.Pos()).LineCount()
 		f.test = strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, filepath.Join("test", "internal"))
 		f.generated = ast.IsGenerated(f.syntax)
 		out = append(out, f)

@@ -52,6 +52,8 @@ type ControlPlaneOptions struct {
 	// DisableForceDetachOnTimeout says that a volume is not detached by force after
 	// its node has not been ready for six minutes.
 	DisableForceDetachOnTimeout bool
+	// MaxUnmount is that of attachdetach.Options.
+	MaxUnmount time.Duration
 	// Scope says which volumes belong to this process whose drivers it does not reach.
 	Scope volume.Scope
 	// Intents says where the provisioner's intents are; the zero value means the logs of a standalone control plane.
@@ -118,8 +120,10 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 			Drivers: o.Drivers, Scope: o.Scope, ReconcileSync: o.ReconcileSync, Dummy: o.DummyAttacher,
 			MaxEntries: o.Sidecars.Attacher.MaxEntries, DefaultFSType: o.Sidecars.Attacher.DefaultFSType,
 		},
-		health:       o.Health,
-		attachDetach: attachdetach.Options{Now: time.Now, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout},
+		health: o.Health,
+		attachDetach: attachdetach.Options{
+			Now: time.Now, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, MaxUnmount: o.MaxUnmount,
+		},
 	}
 	if o.runs(attacher.Declaration().Name) {
 		common.attachDetach.Near = func(name string) bool {

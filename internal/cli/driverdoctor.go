@@ -5,6 +5,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,6 +58,8 @@ Exit codes: 0 no check failed, 1 the driver could not be tested, 2 a check faile
 	f.StringVar(&d.Scratch, "scratch-dir", "",
 		"directory in which the scratch directory is made, which the driver sees (default /var/lib)")
 	f.StringVarP(&d.output, "output", "o", "", "output format: json or yaml")
+	f.StringSliceVar(&d.Only, "only", nil, "names of the checks to make, as in the findings (default all)")
+	_ = c.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(doctor.Checks(), cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -70,6 +74,11 @@ func (d *driverDoctorFlags) volume() (err error) {
 	}
 	if _, err = pairs("--env", d.Env, asIs); err != nil {
 		return err
+	}
+	for _, check := range d.Only {
+		if !slices.Contains(doctor.Checks(), check) {
+			return fmt.Errorf("--only: there is no check %q: they are %s", check, strings.Join(doctor.Checks(), ", "))
+		}
 	}
 	if d.size != "" {
 		size, err := resource.ParseQuantity(d.size)

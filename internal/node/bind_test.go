@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -47,7 +48,7 @@ func TestHostPathGoesAfterATargetMadeAnew(t *testing.T) {
 	target := filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/pv-a/mount")
 	first, _, err := mount.At(target)
 	w.must(nil, err)
-	w.must(nil, unix.Unmount(target, 0))
+	testkit.Unmount(w.t, target)
 	d.set(func() { clear(d.published) })
 	eventually(t, func() string {
 		w.agent.volumes.AddAll("")
@@ -79,7 +80,7 @@ func TestHostPathIsCovered(t *testing.T) {
 	if d.leftover() == "" {
 		t.Error("the volume is let go while it is mounted")
 	}
-	w.must(nil, unix.Unmount(host, 0))
+	testkit.Unmount(w.t, host)
 	w.awaitDeletion("p")
 	w.awaitCleanup(d)
 	if at, mounted, err := mount.At(host); err != nil || mounted {

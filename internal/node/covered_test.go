@@ -10,6 +10,7 @@ import (
 
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // TestMountedOver: somebody mounts another filesystem over what a Pod has, at its path or above it.
@@ -37,7 +38,7 @@ func TestMountedOver(t *testing.T) {
 			w.stop()
 			w.run()
 			w.awaitCondition("p", corev1.ConditionFalse, c.told)
-			w.must(nil, unix.Unmount(over, 0))
+			testkit.Unmount(w.t, over)
 			w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 			if got := d.callsFor("h-a"); got != "stage publish" {
 				t.Errorf("calls: %s", got)
@@ -55,9 +56,9 @@ func TestMountedOverAtTheHostPath(t *testing.T) {
 	w, d, host := shownAt(t)
 	w.must(nil, unix.Mount("theirs", host, "tmpfs", 0, ""))
 	w.awaitCondition("p", corev1.ConditionFalse, "tmpfs theirs is mounted over volume pv-a at "+host)
-	w.must(nil, unix.Unmount(host, 0))
+	testkit.Unmount(w.t, host)
 	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
-	w.must(nil, unix.Unmount(host, 0))
+	testkit.Unmount(w.t, host)
 	w.eventSaid("MountBroken", "somebody has unmounted it")
 	eventually(t, func() string {
 		if _, mounted, err := mount.At(host); err != nil || !mounted {
@@ -86,12 +87,12 @@ func TestStagedVolumeIsCovered(t *testing.T) {
 	w.pod("q", "a")
 	w.awaitCondition("q", corev1.ConditionFalse, "tmpfs theirs is mounted over the staged volume pv-a")
 	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
-	w.must(nil, unix.Unmount(staging, 0))
+	testkit.Unmount(w.t, staging)
 	w.awaitCondition("q", corev1.ConditionTrue, "v-a=")
 	// What somebody unmounts is staged anew.
 	before := strings.Count(d.history(), "stage:h-a")
 	d.set(func() { clear(d.staged) })
-	w.must(nil, unix.Unmount(staging, 0))
+	testkit.Unmount(w.t, staging)
 	eventually(t, func() string {
 		if _, mounted, err := mount.At(staging); err != nil || !mounted || strings.Count(d.history(), "stage:h-a") == before {
 			return "it is not staged anew"

@@ -8,6 +8,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -41,7 +42,7 @@ func TestMountedElsewhere(t *testing.T) {
 	if got := w.node().Status.VolumesInUse; len(got) != 1 || string(got[0]) != volume.UniqueName(driverName, "h-a") {
 		t.Errorf("the node says that it uses %v", got)
 	}
-	w.must(nil, unix.Unmount(theirs, 0))
+	testkit.Unmount(w.t, theirs)
 	w.awaitCleanup(d)
 	eventually(t, func() string {
 		if len(w.node().Status.VolumesInUse) > 0 {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -86,7 +87,7 @@ func TestHostPathBelow(t *testing.T) {
 	w.must(nil, errors.Join(os.Mkdir(theirs, 0o700), unix.Mount("theirs", theirs, "tmpfs", 0, "")))
 	w.terminate("p")
 	w.heard("Pod", "p", "FailedUnmount", theirs+": something else is mounted there", "user")
-	w.must(nil, unix.Unmount(theirs, 0))
+	testkit.Unmount(w.t, theirs)
 	w.awaitDeletion("p")
 	if left, err := mount.Below(host); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
@@ -97,7 +98,7 @@ func TestHostPathBelow(t *testing.T) {
 func TestHostPathMadeWhole(t *testing.T) {
 	t.Parallel()
 	w, host := shownWith(t, "")
-	w.must(nil, unix.Unmount(filepath.Join(host, "below"), 0))
+	testkit.Unmount(w.t, filepath.Join(host, "below"))
 	eventually(t, func() string {
 		w.agent.volumes.AddAll("")
 		if left, err := mount.Below(host); err != nil || len(left) != 2 {
@@ -114,7 +115,7 @@ func TestHostPathMadeWhole(t *testing.T) {
 func TestUnmountEnds(t *testing.T) {
 	t.Parallel()
 	w, host := shownWith(t, "", volume.AnnUnmountEnds, "true")
-	w.must(nil, unix.Unmount(filepath.Join(host, "below"), 0))
+	testkit.Unmount(w.t, filepath.Join(host, "below"))
 	eventually(t, func() string {
 		w.agent.volumes.AddAll("")
 		if left, err := mount.Below(host); err != nil || len(left) != 2 {

@@ -20,6 +20,7 @@ import (
 
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // fuseServers mounts filesystems that this process serves; killAll ends the servers.
@@ -225,7 +226,7 @@ func TestSomebodyUnmounts(t *testing.T) {
 			}
 			d.set(func() { d.published = map[string]bool{} })
 			at := uses.TargetPath(w.dir, "uid-p", "pv-a", false)
-			w.must(nil, unix.Unmount(at, 0))
+			testkit.Unmount(w.t, at)
 			if c.mend != nil {
 				w.awaitCondition("p", corev1.ConditionFalse, c.reason+": ")
 				w.awaitCondition("p", corev1.ConditionFalse, c.told)

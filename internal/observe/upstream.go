@@ -95,11 +95,10 @@ func clientFamilies() []Family {
 // provisioningFamilies are those of csi-provisioner and snapshot-controller.
 func provisioningFamilies() []Family {
 	class, source := []string{"class"}, []string{"class", "source"}
-	const spelled = "succesfully" //nolint:misspell // two programs must say the same of one name
 	return []Family{
 		{
-			nameProvision, counter, source, "Total number of persistent volumes provisioned " + spelled +
-				". Broken down by storage class name and source of the claim.", nil, FromBoth,
+			nameProvision, counter, source, "Total number of persistent volumes provisioned successfully. " +
+				"Broken down by storage class name and source of the claim.", nil, FromBoth,
 		},
 		{
 			nameProvisionFails, counter, source, "Total number of persistent volume provision failed attempts. " +
@@ -111,8 +110,8 @@ func provisioningFamilies() []Family {
 			FromBoth,
 		},
 		{
-			nameDelete, counter, class, "Total number of persistent volumes deleted " + spelled +
-				". Broken down by storage class name.", nil, FromBoth,
+			nameDelete, counter, class, "Total number of persistent volumes deleted successfully. " +
+				"Broken down by storage class name.", nil, FromBoth,
 		},
 		{
 			nameDeleteFails, counter, class, "Total number of persistent volume delete failed attempts. " +

@@ -23,7 +23,7 @@ func TestCollect(t *testing.T) {
 	for _, want := range []string{
 		"Go's library go1.", "github.com/google/rpmpack v", "sigs.k8s.io/yaml v", ", LICENSE\n", "Apache License",
 		// Parts of modules with a licence of their own.
-		"github.com/klauspost/compress v1.19.2, internal/snapref/LICENSE",
+		"github.com/klauspost/compress v1.20.1, internal/snapref/LICENSE",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("there is no %q", want)

@@ -27,6 +27,7 @@ import (
 	"volplane.dev/volplane/internal/driver/local"
 	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/test/internal/servers"
 )
 
 // agentEnv is the environment variable with the crashingAgent that a process of this test is to run.
@@ -36,7 +37,7 @@ const agentEnv = "VOLPLANE_CRASH_AGENT"
 func TestMain(m *testing.M) {
 	text, ok := os.LookupEnv(agentEnv)
 	if !ok {
-		os.Exit(m.Run())
+		os.Exit(servers.Main(m))
 	}
 	var a crashingAgent
 	err := json.Unmarshal([]byte(text), &a)

@@ -28,6 +28,7 @@ import (
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/standalonetest"
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/servers"
 )
 
 // parallelNodes is the number of nodes whose agents are killed at the same time.
@@ -108,7 +109,7 @@ func newSharedPool(t *testing.T) *sharedPool {
 			_ = os.RemoveAll(dir)
 		}
 	})
-	c := &sharedPool{t: t, dir: dir, server: standalonetest.Start(t, app.RBAC()...)}
+	c := &sharedPool{t: t, dir: dir, server: servers.Borrow(t)}
 	c.client = standalonetest.Client(t, c.server, "")
 	_, err = c.client.StorageV1().CSIDrivers().Create(t.Context(),
 		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: volume.LocalDriver}}, metav1.CreateOptions{})

@@ -23,6 +23,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/standalonetest"
+	"volplane.dev/volplane/test/internal/servers"
 )
 
 const (
@@ -53,7 +54,7 @@ func newWorld(t *testing.T) *world {
 	config.Plugin.AccessibilityConstraints, config.Controller.Snapshot = false, true
 	config.Plugin.GroupController, config.Group.Snapshot = true, true
 	w := &world{
-		server: standalonetest.Start(t, app.RBAC()...), driver: csitest.Start(t, config), faults: make(chan string, 100),
+		server: servers.Borrow(t), driver: csitest.Start(t, config), faults: make(chan string, 100),
 	}
 	w.client = standalonetest.Client(t, w.server, "")
 	if err := w.prepare(t.Context()); err != nil {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"volplane.dev/volplane/internal/testkit"
+	"volplane.dev/volplane/internal/testkit/seeds"
 )
 
 // TestDemoIsKilled: the demo is killed at a random moment. The processes that it started end with it, and a
@@ -33,8 +34,8 @@ func TestDemoIsKilled(t *testing.T) {
 		unmountBelow(t, dir)
 		_ = os.RemoveAll(dir)
 	})
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seeds.First(t)
+	t.Logf("SEED=%d", seed)
 	demo := exec.Command(bin, "demo")
 	demo.Env = append(os.Environ(), "TMPDIR="+dir)
 	if err := demo.Start(); err != nil {

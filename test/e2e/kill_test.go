@@ -21,22 +21,22 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/testkit"
+	"volplane.dev/volplane/internal/testkit/seeds"
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// kills is the number of times that the test kills a process.
-const kills = 50
+// fewKills is how often `make test` kills a process.
+const fewKills = 10
 
 // TestKillAtAnyMoment creates and deletes volumes on two nodes while processes are killed at random
 // moments: the control plane with its node agent and driver, the second node agent, and the driver of the
 // second node. After each volume nothing may be left and no data may have changed.
 func TestKillAtAnyMoment(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed, kills := seeds.First(t), seeds.Count(t, fewKills)
 	w := startWorld(t)
 	random := mathrand.New(mathrand.NewPCG(seed, 0))
-	for round := 0; w.killed.Load() < kills; round++ {
+	for round := 0; w.killed.Load() < int64(kills); round++ {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		stop := w.killNow(random)
 		err := w.life(ctx, fmt.Sprint("life-", round))
@@ -48,7 +48,7 @@ func TestKillAtAnyMoment(t *testing.T) {
 		w.mustBeClean(ctx, t, round)
 		cancel()
 	}
-	t.Logf("%d kills survived", w.killed.Load())
+	t.Logf("played %d kills, SEED=%d", w.killed.Load(), seed)
 }
 
 // world is a control plane and a second node with separate processes.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,12 +21,15 @@ import (
 	"volplane.dev/volplane/internal/app"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit/seeds"
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/standalonetest"
 	standalone "volplane.dev/volplane/test/internal/plane"
 )
 
 const (
+	// fewRounds is how many rounds `make test` plays.
+	fewRounds = 2
 	// neighbours is how many lives a round has.
 	neighbours = 20
 	// together is how many rounds share an API server: it gets slower by what
@@ -37,33 +39,19 @@ const (
 	patience = 3 * time.Minute
 )
 
-// TestHostileDrivers runs LIVES lives, 200 by default, in rounds with the seeds from SEED on, 1 by default.
+// TestHostileDrivers plays rounds, each with a seed of its own.
 func TestHostileDrivers(t *testing.T) {
-	lives, seed := number(t, "LIVES", 200), number(t, "SEED", 1)
-	for lives > 0 && !t.Failed() {
+	seed, rounds := seeds.First(t), seeds.Count(t, fewRounds)
+	t.Logf("played %d lives, SEED=%d", rounds*neighbours, seed)
+	for last := seed + uint64(rounds); seed < last && !t.Failed(); {
 		t.Run(fmt.Sprint("from=", seed), func(t *testing.T) {
 			town := newTown(t)
-			for n := 0; n < together && lives > 0 && !t.Failed(); n++ {
-				t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
-					town.round(t, uint64(seed), min(lives, neighbours)).play()
-				})
-				lives, seed = lives-neighbours, seed+1
+			for n := 0; n < together && seed < last && !t.Failed(); n++ {
+				t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { town.round(t, seed).play() })
+				seed++
 			}
 		})
 	}
-}
-
-func number(t *testing.T, name string, otherwise int) int {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return otherwise
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
 }
 
 // apiServer is the API server that all rounds share.
@@ -100,7 +88,7 @@ type round struct {
 }
 
 // round is a number of lives at the same time, with the processes that they share.
-func (w *apiServer) round(t *testing.T, seed uint64, lives int) *round {
+func (w *apiServer) round(t *testing.T, seed uint64) *round {
 	t.Helper()
 	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
 	dir, err := os.MkdirTemp("", "hostile-")
@@ -119,7 +107,7 @@ func (w *apiServer) round(t *testing.T, seed uint64, lives int) *round {
 		r.programs[place] = p
 		r.must(os.MkdirAll(p.registry(), 0o700))
 	}
-	for i := range lives {
+	for i := range neighbours {
 		r.lives = append(r.lives, r.life(i))
 	}
 	return r
@@ -181,7 +169,7 @@ func (r *round) close() {
 		_ = os.WriteFile(filepath.Join(r.dir, l.name+".diary"),
 			[]byte(strings.Join(append(l.diary, l.driver.diary...), "\n")), 0o600)
 	}
-	r.t.Logf("SEED=%d LIVES=%d plays this round; logs and diaries are in %s", r.seed, len(r.lives), r.dir)
+	r.t.Logf("SEED=%d plays this round; logs and diaries are in %s", r.seed, r.dir)
 }
 
 // play runs the lives while processes are killed, and checks the state when the drivers have stopped to

@@ -11,7 +11,7 @@ import (
 
 // heartbeats is the number of heartbeats with another clock's time. Together they take longer than the
 // 40 seconds after which a silent node is not ready any more.
-const heartbeats = 12
+const heartbeats = 9
 
 // TestClocksDiffer: the clock of a host is an hour behind, then an hour ahead. The node is ready as long
 // as it sends heartbeats, and not ready when it stops. Its volume is touched in neither case.

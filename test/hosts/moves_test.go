@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
+
+	"volplane.dev/volplane/internal/testkit/seeds"
 )
 
 const (
-	// moves is the number of times that the volume moves.
-	moves = 20
+	// fewMoves is how often the volume moves in `make test`.
+	fewMoves = 4
 	// maxRestarts is the largest number of times that the control plane is killed.
 	maxRestarts = 2
 )
@@ -19,8 +20,8 @@ const (
 // have been at two hosts.
 func TestMovesAmongFaults(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed, moves := seeds.First(t), seeds.Count(t, fewMoves)
+	t.Logf("played %d moves, SEED=%d", moves, seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	names := []string{"vpx", "vpy", "vpz"}
 	w := newWorld(t, names...)

@@ -57,7 +57,7 @@ func attachesAlike(t *testing.T, fsType string) {
 	theirs.startController(func() func() { return theirs.theirAttachDetach(t) })
 	theirs.startController(func() func() { return theirs.theirAttacher(t, theirs.storage.driver) })
 	compareAll(t, &differential{
-		sides: []side{ours, theirs}, usual: 25, patience: longPause, draw: drawAttaching,
+		sides: []side{ours, theirs}, few: 5, patience: longPause, draw: drawAttaching,
 		allowed: func(ours, theirs []string) string { return explain(ours, theirs, attachRows()) }, counted: map[string]int{},
 	})
 }

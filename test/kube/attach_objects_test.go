@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -29,7 +31,8 @@ func (s side) theirAttachDetach(t *testing.T) (stop func()) {
 	return s.run(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000",
 		"--kube-api-burst=5000",
 		"--attach-detach-reconcile-sync-period=1s", "--controllers=persistentvolume-attach-detach-controller",
-		fmt.Sprintf("--disable-force-detach-on-timeout=%t", s.patient))
+		fmt.Sprintf("--disable-force-detach-on-timeout=%t", s.patient),
+		fmt.Sprint("--max-wait-for-unmount=", cmp.Or(s.maxUnmount, attach.MaxUnmount)))
 }
 
 // theirAttacher runs Kubernetes' attacher for a driver until the test ends, or

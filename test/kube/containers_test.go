@@ -97,7 +97,7 @@ func startContainers(t *testing.T, plugin string, limit time.Duration) *containe
 	h.startNode()
 	c.serveSnapshots(ctx, t)
 	for _, s := range sidecarRights {
-		c.kubectl(ctx, t, upstreamManifest(t, s.module, s.folder, s.file), "apply", "-f", "-")
+		c.kubectl(ctx, t, upstreamManifest(t, s.module, s.file), "apply", "-f", "-")
 	}
 	return h
 }

@@ -5,10 +5,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/testkit/seeds"
 )
 
 const (
@@ -41,19 +40,32 @@ const (
 // sequence, so every run can repeat what an earlier one did.
 func TestBinderIsKubernetes(t *testing.T) {
 	t.Parallel()
+	compareAll(t, bindingDifferential(t))
+}
+
+// TestBindingDiffersByDesign plays a sequence after which both sides differ for a reason: without one, the reason
+// would be an excuse.
+func TestBindingDiffersByDesign(t *testing.T) {
+	t.Parallel()
+	bindingDifferential(t).show(t, []design{{reasonTogether, draw(2026112800009, length).ops}}, []string{reasonTogether})
+}
+
+// bindingDifferential starts both sides.
+func bindingDifferential(t *testing.T) *differential {
+	t.Helper()
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
 	ours.startController(func() func() { return ours.ours(t, csi.NewSet(), "binder", "protection") })
 	theirs.startController(func() func() { return theirs.theirs(t, theirBinder...) })
-	compareAll(t, &differential{
-		sides: []side{ours, theirs}, usual: 100, draw: draw, allowed: bindingMayDiffer, counted: map[string]int{},
-	})
+	return &differential{
+		sides: []side{ours, theirs}, few: 20, draw: draw, allowed: bindingMayDiffer, counted: map[string]int{},
+	}
 }
 
-// compareAll plays the sequences of DIFFERENTIAL and reports those after which the sides differ.
+// compareAll plays sequences and reports those after which the sides differ.
 func compareAll(t *testing.T, d *differential) {
 	t.Helper()
-	first, last := seeds(t, d.usual)
-	compareFrom(t, d, first, last)
+	first := seeds.First(t)
+	compareFrom(t, d, first, first+uint64(seeds.Count(t, d.few)))
 }
 
 // compareFrom plays the sequences from first to before last, and reports those after which the sides differ.
@@ -101,33 +113,10 @@ func (d *differential) table() string {
 	return b.String()
 }
 
-// seeds returns the range of DIFFERENTIAL, "N" or "FIRST-LAST".
-func seeds(t *testing.T, usual uint64) (first, last uint64) {
-	t.Helper()
-	text := os.Getenv("DIFFERENTIAL")
-	if text == "" {
-		return 0, usual
-	}
-	a, b, isRange := strings.Cut(text, "-")
-	n, err := strconv.ParseUint(a, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !isRange {
-		return 0, n
-	}
-	m, err := strconv.ParseUint(b, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n, m + 1
-}
-
 type differential struct {
 	sides []side
-	// usual is how many sequences are played unless DIFFERENTIAL says another
-	// number.
-	usual uint64
+	// few is how many sequences `make test` plays.
+	few int
 	// patience is how long the sides may differ, if it is not the constant.
 	patience time.Duration
 	// draw draws a sequence from a seed.
@@ -280,11 +269,33 @@ func bindingMayDiffer(ours, theirs []string) string {
 	case slices.Equal(anonymous(unreserved(ours, theirs)), anonymous(unreserved(theirs, ours))),
 		goesToAnother(ours, theirs):
 		return "which of several claims that wait gets a volume is nobody's promise"
+	case slices.Equal(kept(ours), kept(theirs)):
+		return reasonTogether
 	case len(ours) == len(theirs)+1 && has(ours, "volume", "Bound", "going=true") && has(theirs, "claim", "Lost"):
 		return "when a user takes the claim from a volume that is being deleted, protection and binder race in Kubernetes, " +
 			"and the claim may lose its volume; here it keeps it"
 	}
 	return ""
+}
+
+// reasonTogether is why a volume that Kubernetes releases, and whose data its provisioner deletes, stays as it is.
+const reasonTogether = "a volume is neither released nor deleted while the claim that it names also names it, even " +
+	"if the UID is another one"
+
+// kept takes away the phases of volumes whose release would delete them, and that are named by the claims that they
+// name with another UID.
+func kept(lines []string) []string {
+	strange := regexp.MustCompile(
+		`^volume (\S+) (\S+) for (c[0-9]+) uid of gone .*"persistentVolumeReclaimPolicy":"Delete"`)
+	var out []string
+	for _, l := range lines {
+		m := strange.FindStringSubmatch(l)
+		if m != nil && has(lines, "claim "+m[3]+" ", "-"+m[1]+"\" capacity=") {
+			l = strings.Replace(l, " "+m[2]+" for ", " for ", 1)
+		}
+		out = append(out, l)
+	}
+	return out
 }
 
 // unreserved takes away the binder's reservation of a volume for a claim that

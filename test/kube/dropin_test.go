@@ -16,16 +16,16 @@ import (
 )
 
 // sidecarRights are where upstream's programs have the rights that they are given, and for which account of which
-// namespace. The folders are those of modules below test/upstream.
-var sidecarRights = []struct{ module, folder, file, account, space string }{
-	{"external-provisioner/v6", ".", "rbac.yaml", "csi-provisioner", "default"},
-	{"external-attacher/v4", "attacher", "rbac.yaml", "csi-attacher", "default"},
-	{"external-resizer/v2", "resizer", "rbac.yaml", "csi-resizer", "default"},
+// namespace.
+var sidecarRights = []struct{ module, file, account, space string }{
+	{"external-provisioner/v6", "rbac.yaml", "csi-provisioner", "default"},
+	{"external-attacher/v4", "rbac.yaml", "csi-attacher", "default"},
+	{"external-resizer/v2", "rbac.yaml", "csi-resizer", "default"},
 	{
-		"external-snapshotter/v8", "snapshotter", "csi-snapshotter/rbac-csi-snapshotter.yaml", "csi-snapshotter", "default",
+		"external-snapshotter/v8", "csi-snapshotter/rbac-csi-snapshotter.yaml", "csi-snapshotter", "default",
 	},
 	{
-		"external-snapshotter/v8", "snapshotter", "snapshot-controller/rbac-snapshot-controller.yaml",
+		"external-snapshotter/v8", "snapshot-controller/rbac-snapshot-controller.yaml",
 		"snapshot-controller", "kube-system",
 	},
 }
@@ -54,7 +54,7 @@ func TestRightsOfUpstreamSuffice(t *testing.T) {
 		"csi-snapshotter": "-snapshot-name-prefix=snap",
 	}
 	for _, s := range sidecarRights {
-		i.kubectl(ctx, t, upstreamManifest(t, s.module, s.folder, s.file), "apply", "-f", "-")
+		i.kubectl(ctx, t, upstreamManifest(t, s.module, s.file), "apply", "-f", "-")
 		i.mayReadSecrets(s.account, s.space)
 		i.space = s.space
 		args := append([]string{
@@ -109,10 +109,9 @@ func (i *installation) mayReadSecrets(account, space string) {
 }
 
 // upstreamManifest returns a file of upstream's deploy/kubernetes, of the version whose program the tests build.
-func upstreamManifest(t *testing.T, module, folder, file string) string {
+func upstreamManifest(t *testing.T, module, file string) string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubernetes-csi/"+module)
-	list.Dir = filepath.Join("..", "upstream", folder)
 	dir, err := list.Output()
 	if err != nil {
 		t.Fatal(err)

@@ -21,16 +21,17 @@ import (
 // TestOneSed: the command with which docs/cluster.md begins finds the image of every sidecar in upstream's own
 // manifests, and the program of that name understands the container's arguments.
 func TestOneSed(t *testing.T) {
+	t.Parallel()
 	understood := map[string]int{}
-	for _, m := range []struct{ module, folder, file string }{
-		{"external-provisioner/v6", ".", "deployment.yaml"},
-		{"external-provisioner/v6", ".", "storage-capacity.yaml"},
-		{"external-attacher/v4", "attacher", "deployment.yaml"},
-		{"external-resizer/v2", "resizer", "deployment.yaml"},
-		{"external-snapshotter/v8", "snapshotter", "csi-snapshotter/setup-csi-snapshotter.yaml"},
-		{"external-snapshotter/v8", "snapshotter", "snapshot-controller/setup-snapshot-controller.yaml"},
+	for _, m := range []struct{ module, file string }{
+		{"external-provisioner/v6", "deployment.yaml"},
+		{"external-provisioner/v6", "storage-capacity.yaml"},
+		{"external-attacher/v4", "deployment.yaml"},
+		{"external-resizer/v2", "deployment.yaml"},
+		{"external-snapshotter/v8", "csi-snapshotter/setup-csi-snapshotter.yaml"},
+		{"external-snapshotter/v8", "snapshot-controller/setup-snapshot-controller.yaml"},
 	} {
-		for _, c := range containersIn(t, oneSed(t, upstreamManifest(t, m.module, m.folder, m.file))) {
+		for _, c := range containersIn(t, oneSed(t, upstreamManifest(t, m.module, m.file))) {
 			if name, ours := sidecarIn(t, c); ours {
 				understood[name]++
 			}
@@ -67,6 +68,7 @@ func oneSed(t *testing.T, manifests string) string {
 
 // TestOneSedOfAnyImage: the command knows the image of every sidecar, whatever the way in which a manifest names it.
 func TestOneSedOfAnyImage(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{
 		"csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter", "snapshot-controller", "livenessprobe",
 		"csi-node-driver-registrar", "csi-external-health-monitor-controller",

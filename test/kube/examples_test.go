@@ -22,7 +22,7 @@ func hostpathInContainers(t *testing.T) {
 	manifest, err := os.ReadFile(os.Getenv("MANIFEST"))
 	h.must(err)
 	upstream := withLocalImages(string(manifest) + "\n---\n" + upstreamManifest(t, "external-snapshotter/v8",
-		"snapshotter", "snapshot-controller/setup-snapshot-controller.yaml"))
+		"snapshot-controller/setup-snapshot-controller.yaml"))
 	h.applyWarned(upstream)
 	h.works("example.com/sig-storage/")
 	h.example("csi-storageclass", "csi-volumesnapshotclass", "csi-pvc", "csi-app")

@@ -2,9 +2,7 @@ package kube
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -12,11 +10,12 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/testkit/seeds"
 )
 
 const (
-	// usualExchanges is how often programs are exchanged unless EXCHANGES says another number.
-	usualExchanges = 6
+	// fewExchanges is how often `make test` exchanges programs: there and back.
+	fewExchanges = 2
 	// exchangeLimit is how long it may take until nothing is to be done.
 	exchangeLimit = 2 * time.Minute
 )
@@ -25,9 +24,10 @@ const (
 // has done or not done and never answers, while claims, Pods and snapshots are created, changed and deleted. Whoever
 // works has upstream's arguments and rights. Nothing is lost, left, stuck or made twice.
 func TestExchange(t *testing.T) {
-	n, seed := numberOf(t, "EXCHANGES", usualExchanges), numberOf(t, "SEED", 1)
-	t.Logf("%d exchanges, SEED=%d repeats what users and the driver do", n, seed)
-	e := newExchange(t, uint64(seed), n)
+	t.Parallel()
+	n, seed := seeds.Count(t, fewExchanges), seeds.First(t)
+	t.Logf("played %d exchanges, SEED=%d", n, seed)
+	e := newExchange(t, seed, n)
 	for round := range n {
 		e.round(round)
 	}
@@ -101,7 +101,7 @@ func newExchange(t *testing.T, seed uint64, n int) *exchange {
 	e.createObjects(e.driver.Name())
 	e.kubectl(ctx, t, strings.ReplaceAll(exchangeClass, "DRIVER", e.driver.Name()), "apply", "-f", "-")
 	for _, s := range sidecarRights {
-		e.kubectl(ctx, t, upstreamManifest(t, s.module, s.folder, s.file), "apply", "-f", "-")
+		e.kubectl(ctx, t, upstreamManifest(t, s.module, s.file), "apply", "-f", "-")
 		e.space = s.space
 		e.mayReadSecrets(s.account, s.space)
 		e.identities[s.account] = e.identity(s.account)
@@ -187,18 +187,4 @@ func (e *exchange) round(round int) {
 	if e.rand.IntN(3) == 0 {
 		e.rest()
 	}
-}
-
-// numberOf returns the number in an environment variable.
-func numberOf(t *testing.T, name string, otherwise int) int {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return otherwise
-	}
-	var n int
-	if _, err := fmt.Sscan(text, &n); err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
 }

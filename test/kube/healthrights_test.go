@@ -40,6 +40,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: monitor}
 // upstream's manifest, volplane tells a claim by an event how its volume is, and the only things that it tries and may
 // not do are to look for others by their Leases and to write it to the claim.
 func TestRightsOfUpstreamsHealthMonitor(t *testing.T) {
+	t.Parallel()
 	c, log := auditedCluster(t)
 	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()

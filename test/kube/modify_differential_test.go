@@ -43,7 +43,7 @@ func modifyDifferential(t *testing.T, extra bool) *differential {
 	ours.startController(func() func() { return ours.ourModifier(t) })
 	theirs.startController(func() func() { return theirs.theirResizer(t) })
 	return &differential{
-		sides: []side{ours, theirs}, usual: 10, draw: drawModifying, beyond: beyondModifying,
+		sides: []side{ours, theirs}, few: 2, draw: drawModifying, beyond: beyondModifying,
 		allowed: func(ours, theirs []string) string { return explain(ours, theirs, modifyRows()) }, counted: map[string]int{},
 	}
 }

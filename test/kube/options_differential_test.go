@@ -10,21 +10,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/testkit/seeds"
 )
 
-// optioned is how many sequences are played with the same options.
-const optioned = 25
+// optioned is how many sequences are played with the same options, and fewOptions how many options `make test` draws.
+const optioned, fewOptions = 5, 3
 
 // TestProvisionerOptionsIsKubernetes does the same as TestTopologyIsKubernetes with volplane under the name of
-// csi-provisioner, and with options that are drawn for every 25 seeds, the same ones at both sides.
+// csi-provisioner, and with options that are drawn for every five seeds, the same ones at both sides.
 func TestProvisionerOptionsIsKubernetes(t *testing.T) {
 	t.Parallel()
-	first, last := seeds(t, 3*optioned)
-	for from := first; from < last; from = (from/optioned + 1) * optioned {
-		o := drawOptions(from / optioned)
-		t.Run(fmt.Sprint(from/optioned, o.args), func(t *testing.T) {
-			playOptions(t, o, from, min((from/optioned+1)*optioned, last))
-		})
+	first := seeds.First(t)
+	for i := range seeds.Count(t, fewOptions) {
+		from := first + uint64(i*optioned)
+		o := drawOptions(from)
+		t.Run(fmt.Sprint(from, o.args), func(t *testing.T) { playOptions(t, o, from, from+optioned) })
 	}
 }
 

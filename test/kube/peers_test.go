@@ -22,7 +22,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
-	"volplane.dev/volplane/standalone/standalonetest"
+	"volplane.dev/volplane/test/internal/servers"
 )
 
 // syncPeriod is the resync period of Kubernetes' binder, which does much of its work only then.
@@ -64,12 +64,14 @@ type side struct {
 	options  []string
 	// patient says that no volume is detached by force for a timeout.
 	patient bool
+	// maxUnmount is how long a node may take to unmount volumes, 0 for the usual time.
+	maxUnmount time.Duration
 }
 
 func newSide(t *testing.T, name string) side {
 	t.Helper()
 	s := side{
-		name: name, server: standalonetest.Start(t, app.RBAC()...), storage: newStorage(), memory: newMemory(),
+		name: name, server: servers.Borrow(t), storage: newStorage(), memory: newMemory(),
 		life: &life{}, conflicts: &atomic.Int64{},
 	}
 	config := s.server.AdminConfig()
@@ -99,8 +101,8 @@ func (s side) ours(t *testing.T, drivers *csi.Set, roles ...string) (stop func()
 				config.Wrap(func(next http.RoundTripper) http.RoundTripper { return watched{next, role, log, s.conflicts} })
 				return config, nil
 			},
-			Roles: roles, Drivers: drivers, DisableForceDetachOnTimeout: s.patient, Sidecars: s.sidecars,
-			Log: slog.New(slog.NewTextHandler(log, nil)),
+			Roles: roles, Drivers: drivers, DisableForceDetachOnTimeout: s.patient, MaxUnmount: s.maxUnmount,
+			Sidecars: s.sidecars, Log: slog.New(slog.NewTextHandler(log, nil)),
 		}, func() {})
 	}()
 	stop = sync.OnceFunc(func() {

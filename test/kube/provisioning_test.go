@@ -34,7 +34,7 @@ func playProvisioning(t *testing.T, draw func(uint64, int) sequence, prepare fun
 	theirs.startController(func() func() { return theirs.theirs(t, theirBinder...) })
 	theirs.startController(func() func() { return theirs.theirProvisioner(t, theirs.storage.driver) })
 	compareAll(t, &differential{
-		sides: []side{ours, theirs}, usual: 50, draw: draw, allowed: provisioningMayDiffer, counted: map[string]int{},
+		sides: []side{ours, theirs}, few: 10, draw: draw, allowed: provisioningMayDiffer, counted: map[string]int{},
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 // TestFlagsAreUpstreams: the table of flags has exactly those of upstream's programs, with their defaults, and knows
 // their feature gates.
 func TestFlagsAreUpstreams(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{
 		"csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter", "snapshot-controller",
 	} {

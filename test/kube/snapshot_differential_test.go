@@ -46,7 +46,7 @@ func snapshotDifferential(t *testing.T, extra bool) *differential {
 	theirs.startController(func() func() { return theirs.theirSnapshotController(t) })
 	theirs.startController(func() func() { return theirs.theirSnapshotter(t, theirs.storage.driver) })
 	return &differential{
-		sides: []side{ours, theirs}, usual: 10, draw: drawSnapshots,
+		sides: []side{ours, theirs}, few: 2, draw: drawSnapshots,
 		allowed: func(ours, theirs []string) string { return explain(ours, theirs, snapshotRows()) },
 		counted: map[string]int{},
 	}

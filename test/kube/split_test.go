@@ -32,6 +32,7 @@ const (
 // controller have sockets of their own. Each half says that the driver has a controller, and answers Unimplemented to
 // calls of the other half: the registrar needs the node's half only, and controllers refuse to run beside it.
 func TestDriverInTwoProcesses(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-attach-detach-controller",
 		"persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller",

@@ -23,12 +23,23 @@ import (
 	manager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+	"k8s.io/kubernetes/pkg/controller/volume/attachdetach"
 )
+
+// controllers is kube-controller-manager. It has a flag that upstream's lacks, so that tests need not wait for as long
+// as a node may take.
+func controllers() *cobra.Command {
+	c := manager.NewControllerManagerCommand()
+	t := &attachdetach.DefaultTimerConfig
+	c.Flags().DurationVar(&t.ReconcilerMaxWaitForUnmountDuration, "max-wait-for-unmount",
+		t.ReconcilerMaxWaitForUnmountDuration, "how long a node may take to unmount volumes that no Pod needs")
+	return c
+}
 
 func main() {
 	commands := map[string]func() *cobra.Command{
 		"kube-apiserver":          apiserver.NewAPIServerCommand,
-		"kube-controller-manager": manager.NewControllerManagerCommand,
+		"kube-controller-manager": controllers,
 		"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 		"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
 	}

@@ -1,6 +1,7 @@
 package attachdetach
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -58,6 +59,9 @@ type Options struct {
 	// DisableForceDetachOnTimeout keeps volumes attached to a node that is not ready until the node
 	// has unmounted them, however long that takes, unless a user marks the node as out of service.
 	DisableForceDetachOnTimeout bool
+	// MaxUnmount is how long a node that is not ready may take to unmount a volume that no Pod wants; 0 is
+	// attach.MaxUnmount. Tests shorten it.
+	MaxUnmount time.Duration
 }
 
 // New returns the controller. It must be made before the caches start.
@@ -65,9 +69,9 @@ func New(env controller.Env, o Options) *controller.Controller { return build(en
 
 func build(env controller.Env, o Options) *attachDetach {
 	c := &attachDetach{
-		Env: env, Options: o, memory: newMemory(), nodes: env.Caches.WriteNodes(env.Client),
-		attachments: env.Caches.WriteAttachments(env.Client),
-		Controller:  &controller.Controller{Declaration: Declaration(), Workers: 32, Log: env.Log},
+		Env: env, Options: o, memory: newMemory(cmp.Or(o.MaxUnmount, attach.MaxUnmount)),
+		nodes: env.Caches.WriteNodes(env.Client), attachments: env.Caches.WriteAttachments(env.Client),
+		Controller: &controller.Controller{Declaration: Declaration(), Workers: 32, Log: env.Log},
 		view: cluster.View{
 			Claims: env.Caches.Claims(), Volumes: env.Caches.Volumes(), Pods: env.Caches.Pods(), Nodes: env.Caches.Nodes(),
 			Attachments: env.Caches.Attachments(), Drivers: env.Caches.CSIDrivers(), CSINodes: env.Caches.CSINodes(),

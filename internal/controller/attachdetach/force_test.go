@@ -270,7 +270,7 @@ func TestAttachmentThatIsThere(t *testing.T) {
 func never() bool { return false }
 
 func TestReservations(t *testing.T) {
-	m := newMemory()
+	m := newMemory(attach.MaxUnmount)
 	if m.reserve("v", "n1", func() bool { return true }) {
 		t.Error("a volume that is seen elsewhere was reserved")
 	}
@@ -294,7 +294,7 @@ func TestReservations(t *testing.T) {
 }
 
 func TestWaits(t *testing.T) {
-	m, start := newMemory(), time.Unix(1e9, 0)
+	m, start := newMemory(attach.MaxUnmount), time.Unix(1e9, 0)
 	m.awaitUnmount("u", start)
 	m.cancelUnmount("u")
 	if left := m.awaitUnmount("u", start.Add(time.Hour)); left != attach.MaxUnmount ||
@@ -318,7 +318,7 @@ func TestWaits(t *testing.T) {
 // TestCreations: an attachment is made once, and its volume stays reserved until
 // it is known what became of it.
 func TestCreations(t *testing.T) {
-	m, a := newMemory(), creationOf("v")
+	m, a := newMemory(attach.MaxUnmount), creationOf("v")
 	m.reserve("d^v", "n1", never)
 	if !m.addCreation(a) || m.addCreation(a) {
 		t.Error("an attachment is noted once")
@@ -340,7 +340,7 @@ func TestCreations(t *testing.T) {
 
 // TestRefusedCreations are tried again while they are wanted, and no longer.
 func TestRefusedCreations(t *testing.T) {
-	m := newMemory()
+	m := newMemory(attach.MaxUnmount)
 	m.reserve("d^v", "n1", never)
 	m.addCreation(creationOf("v"))
 	m.creationRefused("va")
@@ -365,7 +365,7 @@ func creationOf(handle string) attach.Attachable {
 }
 
 func TestNews(t *testing.T) {
-	m := newMemory()
+	m := newMemory(attach.MaxUnmount)
 	if !m.addWarning("pod", "v", "no") || m.addWarning("pod", "v", "no") || !m.addWarning("pod", "w", "no") ||
 		!m.addWarning("pod", "v", "never") {
 		t.Error("each warning is news once, for each volume")

@@ -14,6 +14,9 @@ import (
 // they do not show any more. The caches show own writes at once, so nothing here compensates for
 // a slow watch. Losing the memory costs time, never safety.
 type memory struct {
+	// maxUnmount is that of Options.
+	maxUnmount time.Duration
+
 	mu sync.Mutex
 	// unmounts holds since when an attachment has waited for its node to unmount the volume.
 	unmounts map[types.UID]time.Time
@@ -48,9 +51,10 @@ type creation struct {
 	refused bool
 }
 
-func newMemory() *memory {
+func newMemory(maxUnmount time.Duration) *memory {
 	return &memory{
-		unmounts: map[types.UID]time.Time{}, deleting: map[types.UID]bool{}, reserved: map[string]string{},
+		maxUnmount: maxUnmount,
+		unmounts:   map[types.UID]time.Time{}, deleting: map[types.UID]bool{}, reserved: map[string]string{},
 		warnings: map[types.UID]map[string]string{}, creations: map[string]*creation{}, delays: map[string]time.Time{},
 		history: history{volumes: map[string]map[string]bool{}},
 	}
@@ -192,7 +196,7 @@ func (m *memory) awaitUnmount(a types.UID, now time.Time) time.Duration {
 		since = now
 		m.unmounts[a] = now
 	}
-	return max(0, attach.MaxUnmount-now.Sub(since))
+	return max(0, m.maxUnmount-now.Sub(since))
 }
 
 // overdue says whether a node has not unmounted an attachment's volume in time.
@@ -200,7 +204,7 @@ func (m *memory) overdue(a types.UID, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	since, ok := m.unmounts[a]
-	return ok && now.Sub(since) >= attach.MaxUnmount
+	return ok && now.Sub(since) >= m.maxUnmount
 }
 
 // cancelUnmount ends the wait for an attachment that is wanted again.

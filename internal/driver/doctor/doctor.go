@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,8 +46,8 @@ type Doctor struct {
 	Patience time.Duration
 	// Progress is called with the name of each check before it is made; it may be nil.
 	Progress func(check string)
-	// skip says which checks tests leave out; it may be nil.
-	skip func(check string) bool
+	// Only has the names of the checks to make; the default is all. What all calls have in common is judged in any case.
+	Only []string
 }
 
 const (
@@ -248,13 +249,22 @@ func badName(err error) finding.Finding {
 	}
 }
 
+// Checks returns the names of the checks that Only may have, in the order in which they are made.
+func Checks() []string {
+	var names []string
+	for _, c := range checks() {
+		names = append(names, c.name)
+	}
+	return names
+}
+
 // examine makes all checks, until the examination is stopped.
 func (x *exam) examine(ctx context.Context) {
 	for _, c := range checks() {
 		if x.stopped() != nil {
 			break
 		}
-		if c.needs != nil && !c.needs(x) || x.skip != nil && x.skip(c.name) {
+		if c.needs != nil && !c.needs(x) || len(x.Only) > 0 && !slices.Contains(x.Only, c.name) {
 			continue
 		}
 		if x.Progress != nil {

@@ -97,7 +97,7 @@ func TestTwoProcesses(t *testing.T) {
 	t.Parallel()
 	d := patient(t, "")
 	d.Exec, d.ControllerExec = "env DOCTOR_TEST_ROLE=Node "+d.Exec, "env DOCTOR_TEST_ROLE=Controller "+d.Exec
-	d.skip = func(check string) bool { return check == "ten-at-once" }
+	d.Only = slices.DeleteFunc(Checks(), func(check string) bool { return check == "ten-at-once" })
 	r, err := examined(t, d)
 	if _, failed := found(r); err != nil || len(failed) > 0 || !strings.Contains(listed(r), "killed-delete") {
 		t.Errorf("%v\n%s", err, listed(r))
@@ -212,7 +212,7 @@ func TestKilled(t *testing.T) {
 	if err := errors.Join(cmd.Process.Kill(), cmd.Wait()); err == nil {
 		t.Error("it was not killed")
 	}
-	d.skip = func(check string) bool { return check != "name" }
+	d.Only = []string{"name"}
 	r, err := examined(t, d)
 	if err != nil || r.Findings[0].Check != "leftover-examination" || r.Findings[0].Level != finding.Pass {
 		t.Errorf("%v\n%s", err, listed(r))

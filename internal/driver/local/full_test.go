@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -31,7 +32,7 @@ func newKeptWorld(t *testing.T, keep int64) *world {
 	w.ok(unix.Mount("tmpfs", disk, "tmpfs", 0, "size=64m"))
 	t.Cleanup(func() {
 		w.stop()
-		w.ok(unix.Unmount(disk, 0))
+		testkit.Unmount(w, disk)
 	})
 	w.start()
 	return w

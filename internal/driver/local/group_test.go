@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit"
 )
 
 func (w *world) group(name string, ids ...string) (*csipb.VolumeGroupSnapshot, error) {
@@ -330,7 +331,7 @@ func TestThawOfHidden(t *testing.T) {
 	w.ok(err)
 	w.ok(unix.Mount("tmpfs", d.target, "tmpfs", 0, ""))
 	w.ok(thaw())
-	w.ok(unix.Unmount(d.target, 0))
+	testkit.Unmount(w, d.target)
 	if d.frozen() {
 		t.Error("still frozen")
 	}

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // tree lists everything below the world's directory, with the kind of each.
@@ -358,7 +360,7 @@ func TestStrangersStayMounted(t *testing.T) {
 	tmpfs := filepath.Join(w.dir, "tmpfs")
 	w.ok(os.Mkdir(tmpfs, 0o700))
 	w.ok(unix.Mount("tmpfs", tmpfs, "tmpfs", 0, ""))
-	w.Cleanup(func() { w.ok(unix.Unmount(tmpfs, 0)) })
+	w.Cleanup(func() { testkit.Unmount(w, tmpfs) })
 	for _, path := range []string{b.staging, b.target, c.target, tmpfs, "/", "/dev", "/proc"} {
 		x := *a
 		x.staging, x.target = path, path

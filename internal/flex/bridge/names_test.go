@@ -6,6 +6,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+
+	"volplane.dev/volplane/internal/csi"
+	decide "volplane.dev/volplane/internal/decide/flex"
 )
 
 // attachedTo says whether a node has the volume of a name, as the driver sees it.
@@ -142,5 +148,92 @@ func TestLocks(t *testing.T) {
 	}
 	if count["0"] != 75 || len(l.all) != 0 {
 		t.Errorf("%d, %d left", count["0"], len(l.all))
+	}
+}
+
+// TestMapping: each CSI call is the driver's calls that the mapping says, with
+// the arguments of a kubelet; and again, none.
+func TestMapping(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.install("lofs")
+	w.install("scratch")
+	drivers := w.run(lofs, scratch)
+	v := w.volume(drivers[0], "pv-1", map[string]string{
+		"file": "data", "size": "32Mi", "csi.storage.k8s.io/pod.name": "p", "csi.storage.k8s.io/pod.uid": "uid-1",
+	})
+	s := w.volume(drivers[1], "pv-2", map[string]string{"size": "4Mi"})
+	v.secrets = map[string]string{"user": "me"}
+	w.called()
+	for _, c := range []struct {
+		what string
+		call func() error
+		want string
+	}{
+		{"attach", v.attach, `getvolumename {"file":"data","pvOrVolumeName":"pv-1","readwrite":"rw","size":"32Mi"}
+attach {"file":"data","pvOrVolumeName":"pv-1","readwrite":"rw","size":"32Mi"} n1`},
+		{"attach again", v.attach, `isattached {"file":"data","pvOrVolumeName":"pv-1","readwrite":"rw","size":"32Mi"} n1`},
+		{"stage", v.stage, `waitforattach {"file":"data","pvOrVolumeName":"pv-1","readwrite":"rw","size":"32Mi"}
+mountdevice ROOT/plugins/kubernetes.io/flexvolume/example.com/lofs/mounts/pv-1 DEVICE {"file":"data","pvOrVolumeName":"pv-1","readwrite":"rw","size":"32Mi"}`},
+		{"stage again", v.stage, ""},
+		{"publish", v.publish, `mount ROOT/pods/uid-1/volumes/example.com~lofs/pv-1 {"file":"data","pod.name":"p","pod.uid":"uid-1","pvOrVolumeName":"pv-1","readwrite":"rw","secret/user":"bWU=","size":"32Mi"}`},
+		{"publish again", v.publish, ""},
+		{"unpublish", v.unpublish, `unmount ROOT/pods/uid-1/volumes/example.com~lofs/pv-1`},
+		{"unpublish again", v.unpublish, ""},
+		{"unstage", v.unstage, `unmountdevice ROOT/plugins/kubernetes.io/flexvolume/example.com/lofs/mounts/pv-1`},
+		{"unstage again", v.unstage, ""},
+		{"detach", v.detach, "detach data n1"},
+		{"detach again", v.detach, "detach pv-1 n1"},
+		{
+			"publish without attach", s.publish,
+			`mount ROOT/pods/uid-1/volumes/example.com~scratch/pv-2 {"pvOrVolumeName":"pv-2","readwrite":"rw","size":"4Mi"}`,
+		},
+		{"unpublish without attach", s.unpublish, "unmount ROOT/pods/uid-1/volumes/example.com~scratch/pv-2"},
+	} {
+		if err := c.call(); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		if diff := cmp.Diff(c.want, w.told()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.what, diff)
+		}
+	}
+	w.empty()
+}
+
+// TestOtherNode: attaching to another node, and detaching from it, needs nothing
+// of that node.
+func TestOtherNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.install("lofs")
+	d := w.run(lofs)[0]
+	w.called()
+	_, err := d.ControllerClient().ControllerPublishVolume(t.Context(), &csipb.ControllerPublishVolumeRequest{
+		VolumeId: "pv-1", NodeId: "n2", VolumeContext: map[string]string{"file": "data", "size": "32Mi"},
+		VolumeCapability: csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil),
+	})
+	w.ok(err)
+	// From all nodes.
+	_, err = d.ControllerClient().ControllerUnpublishVolume(t.Context(),
+		&csipb.ControllerUnpublishVolumeRequest{VolumeId: "pv-1"})
+	w.ok(err)
+	if got := w.told(); !strings.Contains(got, "\nattach {") || !strings.HasSuffix(got, "\ndetach data n2") {
+		t.Errorf("calls:\n%s", got)
+	}
+	w.empty()
+}
+
+// TestDetachedName: with `volumeName: pv` the driver is never asked for a name.
+func TestDetachedName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.install("lofs")
+	w.config.Drivers["example.com/lofs"] = decide.Settings{VolumeName: decide.NameOfVolume}
+	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
+	w.called()
+	w.ok(v.attach())
+	w.ok(v.detach())
+	if got := w.told(); strings.Contains(got, "getvolumename") || !strings.HasSuffix(got, "detach pv-1 n1") {
+		t.Errorf("calls:\n%s", got)
 	}
 }

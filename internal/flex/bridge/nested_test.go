@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit"
 )
 
 const nested = "nested.example.com"
@@ -111,7 +112,7 @@ func TestMountBelowIsGone(t *testing.T) {
 	w.nest(w.layers())
 	v := w.volume(w.run(nested)[0], "pv-1", nil)
 	w.ok(v.publish())
-	w.ok(unix.Unmount(v.target+"/data", 0))
+	testkit.Unmount(w.T, v.target+"/data")
 	w.ok(v.publish())
 	w.ok(os.WriteFile(v.target+"/data/file", []byte("there"), 0o600))
 	w.inBackend("view/file", "there")

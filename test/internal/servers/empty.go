@@ -35,8 +35,9 @@ type object struct {
 
 // contents knows which objects a new API server has.
 type contents struct {
-	client metadata.Interface
-	kinds  []schema.GroupVersionResource
+	client    metadata.Interface
+	discovery *discovery.DiscoveryClient
+	kinds     []schema.GroupVersionResource
 	// initial has the version of each object that a new API server has.
 	initial map[object]string
 }
@@ -47,18 +48,29 @@ func contentsOf(ctx context.Context, config *rest.Config) (contents, error) {
 	if c.client, err = metadata.NewForConfig(config); err != nil {
 		return c, err
 	}
-	d, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
+	if c.discovery, err = discovery.NewDiscoveryClientForConfig(config); err != nil {
 		return c, err
 	}
-	lists, err := d.ServerPreferredResources()
-	if err != nil {
+	if err := c.discover(); err != nil {
 		return c, err
 	}
+	return c, c.each(ctx, "", func(o object, m metav1.ObjectMeta) error {
+		c.initial[o] = version(o, m)
+		return nil
+	})
+}
+
+// discover sets the kinds. Custom resources are served only some time after a new API server is ready.
+func (c *contents) discover() error {
+	lists, err := c.discovery.ServerPreferredResources()
+	if err != nil {
+		return err
+	}
+	c.kinds = nil
 	for _, l := range lists {
 		group, err := schema.ParseGroupVersion(l.GroupVersion)
 		if err != nil {
-			return c, err
+			return err
 		}
 		for _, r := range l.APIResources {
 			// Events are served by two groups.
@@ -67,10 +79,7 @@ func contentsOf(ctx context.Context, config *rest.Config) (contents, error) {
 			}
 		}
 	}
-	return c, c.each(ctx, "", func(o object, m metav1.ObjectMeta) error {
-		c.initial[o] = version(o, m)
-		return nil
-	})
+	return nil
 }
 
 // version returns a text that changes when an object is replaced, and for roles and their bindings, which
@@ -101,9 +110,12 @@ func (c contents) each(ctx context.Context, minimum string, f func(object, metav
 
 // empty deletes all objects that a new API server does not have. It fails if one of them remains, or if one
 // that a new API server has was deleted or changed.
-func (c contents) empty(ctx context.Context) error {
+func (c *contents) empty(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, emptyLimit)
 	defer cancel()
+	if err := c.discover(); err != nil {
+		return err
+	}
 	if err := c.deleteAll(ctx); err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package servers
 import (
 	"context"
 	"errors"
-	"flag"
 	"os"
 	"sync"
 	"testing"
@@ -13,31 +12,23 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// flagName is the name under which Main registers the pool. Nobody sets the flag: the registry of flags is
-// how Borrow finds what Main owns.
-const flagName = "shared-api-servers"
-
 // pool holds the running API servers that no test uses.
 type pool struct {
 	mu   sync.Mutex
 	idle []*server
+	// stops says that Main will stop them.
+	stops bool
 }
 
-var errNoOption = errors.New("this is not an option")
-
-// String implements flag.Value.
-func (p *pool) String() string { return "" }
-
-// Set implements flag.Value.
-func (p *pool) Set(string) error { return errNoOption }
+// shared is the pool of the tests of this process.
+var shared pool
 
 // Main runs the tests of a package that borrow API servers, and returns the exit code. TestMain calls it.
 func Main(m *testing.M) int {
-	p := &pool{}
-	flag.Var(p, flagName, "not an option: holds the API servers that tests share")
+	shared.stops = true
 	code := m.Run()
 	var stopped sync.WaitGroup
-	for _, s := range p.idle {
+	for _, s := range shared.idle {
 		stopped.Go(s.stop)
 	}
 	stopped.Wait()
@@ -48,12 +39,10 @@ func Main(m *testing.M) int {
 // server has.
 func Borrow(t testing.TB) *apiserver.Server {
 	t.Helper()
-	f := flag.Lookup(flagName)
-	if f == nil {
+	if !shared.stops {
 		t.Fatal("the package needs a TestMain that calls servers.Main")
 	}
-	p := f.Value.(*pool)
-	s := p.take()
+	s := shared.take()
 	if s == nil {
 		var err error
 		if s, err = start(context.WithoutCancel(t.Context())); err != nil {
@@ -68,7 +57,7 @@ func Borrow(t testing.TB) *apiserver.Server {
 			s.stop()
 			return
 		}
-		p.put(s)
+		shared.put(s)
 	})
 	return s.Server
 }
