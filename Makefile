@@ -84,7 +84,7 @@ t: bin/go.work ## run the tests of one package, with what they need: P=internal/
 	.ci/gotest -p $(P) $(if $(RUN),-v -run '$(RUN)')
 
 # The tests that draw what they do.
-DRAWN := Test(.*IsKubernetes|Exchange|EveryStep|HostileDrivers|KillAtAnyMoment|MovesAmongFaults)$$
+DRAWN := Test(.*IsKubernetes|Exchange|EveryStep|FlexMigrateKilled|HostileDrivers|KillAtAnyMoment|MovesAmongFaults)$$
 
 .PHONY: proof
 proof: bin/go.work ## play TIMES=100 times what `make test` draws by lot, from SEED on (a day; needs root): RUN=TestBinderIsKubernetes for a part
@@ -194,5 +194,5 @@ bin/gotestsum: test/go.mod
 $(LINTER): from := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 $(VULNCHECK): from := golang.org/x/vuln/cmd/govulncheck@$(VULNCHECK_VERSION)
 $(LINTER) $(VULNCHECK):
-	GOBIN=$(CURDIR)/bin/installed GOFLAGS= go install $(from)
-	mv bin/installed/* $@
+	GOBIN=$(CURDIR)/$@.new GOFLAGS= go install $(from)
+	mv $@.new/* $@ && rmdir $@.new
