@@ -26,7 +26,7 @@ func First(t testing.TB) uint64 {
 // TIMES times as many in `make proof`.
 func Count(t testing.TB, few int) int {
 	t.Helper()
-	return few * int(number(t, "TIMES", 1)) //nolint:gosec // nobody waits for so many
+	return few * int(number(t, "TIMES", 1)) //nolint:gosec // it is a small number
 }
 
 // parts is the number of parts in which Part divides cases.
