@@ -28,7 +28,7 @@ const (
 // localErrors are the prefixes of messages that gRPC's client creates when it cannot read an
 // answer. Their codes look like a final error of the driver, although the driver may have done the
 // work.
-var localErrors = []string{
+var localErrors = []string{ //nolint:gochecknoglobals // a table of constants
 	"grpc: received ",
 	"grpc: failed to unmarshal the received message",
 	"cardinality violation",

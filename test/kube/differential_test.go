@@ -282,8 +282,8 @@ func bindingMayDiffer(ours, theirs []string) string {
 const reasonTogether = "a volume is neither released nor deleted while the claim that it names also names it, even " +
 	"if the UID is another one"
 
-// kept takes away the phases of volumes whose release would delete them, and that are named by the claims that they
-// name with another UID.
+// kept removes the phase of each volume that would be deleted once it is released, if the claim in its reference names
+// the volume but has another UID.
 func kept(lines []string) []string {
 	strange := regexp.MustCompile(
 		`^volume (\S+) (\S+) for (c[0-9]+) uid of gone .*"persistentVolumeReclaimPolicy":"Delete"`)

@@ -20,7 +20,7 @@ func (o *BindOptions) fields() map[string]*bool {
 }
 
 // opposites of the words of fields.
-var opposites = map[string]string{
+var opposites = map[string]string{ //nolint:gochecknoglobals // a table of constants
 	"nosuid": "suid", "nodev": "dev", "rw": "ro", "exec": "noexec", "atime": "noatime", "relatime": "noatime",
 	"diratime": "nodiratime",
 }

@@ -342,4 +342,4 @@ var (
 )
 
 // onlyRead are the access modes of a claim that only reads.
-var onlyRead = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
+var onlyRead = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany} //nolint:gochecknoglobals // a constant

@@ -58,7 +58,7 @@ func options() map[string]option {
 }
 
 // ofLocal are the options of docker's own driver, whose sense none of ours has.
-var ofLocal = []string{"type", "device", "o"}
+var ofLocal = []string{"type", "device", "o"} //nolint:gochecknoglobals // a table of constants
 
 // newClaim returns the claim of a new volume. find returns another claim by its name, or nil.
 func newClaim(

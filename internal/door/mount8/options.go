@@ -13,7 +13,7 @@ import (
 )
 
 // ignored are options that mean nothing here: they are for mount(8), fstab(5) and systemd, which pass some of them on.
-var ignored = []string{
+var ignored = []string{ //nolint:gochecknoglobals // a table of constants
 	"", "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail", "async",
 }
 
