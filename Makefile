@@ -159,21 +159,22 @@ clean: ## remove what was built
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@/ { print substr($$0, 5) ":" } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-# Kubernetes' control plane and kubectl for the tests, in one program that goes
-# by the name that it is run by, of the version that the API server has.
+# Programs of others, of the module test/, have the version that the API server has.
+OTHERS := go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes)"
+
+# Kubernetes' control plane for the tests, in one program that goes by the name that it is run by.
 bin/kubernetes: test/go.mod test/kubernetes/main.go
-	cd test && v=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
-	go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$v" -o ../$@ ./kubernetes
+	cd test && $(OTHERS) -o ../$@ ./kubernetes
 
 bin/kubectl-why_volume: plugin
 
-bin/kubectl bin/kube-controller-manager bin/kubelet bin/kube-apiserver bin/etcd: bin/kubernetes
+bin/kube-controller-manager bin/kubelet bin/kube-apiserver bin/etcd: bin/kubernetes
 	ln -sf kubernetes $@
 
-# Kubernetes' own sidecars and its example of a populator are tools of the module test/, so that they are
+# kubectl, Kubernetes' own sidecars and its example of a populator are tools of the module test/, so that they are
 # compiled with the packages that the tests and bin/kubernetes have.
-bin/csi-provisioner bin/csi-attacher bin/csi-resizer bin/csi-snapshotter bin/snapshot-controller bin/hello-populator &: test/go.mod
-	cd test && go build -ldflags "-s -w" -o ../bin/ $$(go list tool | grep -v gotestsum)
+bin/kubectl bin/csi-provisioner bin/csi-attacher bin/csi-resizer bin/csi-snapshotter bin/snapshot-controller bin/hello-populator &: test/go.mod
+	cd test && $(OTHERS) -o ../bin/ $$(go list tool | grep -v gotestsum)
 
 # A driver of others, Helm, and podman's generator of units need other versions, and have modules of their own.
 bin/gocsi-mock: test/upstream/gocsi/go.mod

@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // TestRelease makes a release for this machine's architecture, twice in different directories, and uses each part of
@@ -23,37 +25,38 @@ func TestRelease(t *testing.T) {
 	}
 	key := filepath.Join(t.TempDir(), "key")
 	shell(t, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
-	r := made(t, root, "v0.1.0-rc.1", key)
-	t.Run("sums", func(t *testing.T) { checkSums(t, r) })
-	t.Run("signature", func(t *testing.T) { checkSignature(t, r, key) })
-	t.Run("archive", func(t *testing.T) { checkArchive(t, r) })
-	t.Run("plugin", func(t *testing.T) { checkPlugin(t, r) })
-	t.Run("chart", func(t *testing.T) { checkChart(t, r) })
-	t.Run("licenses", func(t *testing.T) { checkLicenses(t, r) })
-	t.Run("contents", func(t *testing.T) { checkContents(t, r) })
-	t.Run("skopeo", func(t *testing.T) { checkSkopeo(t, r) })
-	t.Run("containerd", func(t *testing.T) { checkContainerd(t, r) })
-	t.Run("deb", func(t *testing.T) { checkDeb(t, r) })
-	t.Run("rpm", func(t *testing.T) { checkRPM(t, r) })
-	t.Run("again", func(t *testing.T) {
-		other := filepath.Join(t.TempDir(), "another", "place")
-		copySource(t, root, other)
-		again := made(t, other, r.version, "")
-		same(t, r.out, again.out)
-	})
+	elsewhere := filepath.Join(t.TempDir(), "another", "place")
+	copySource(t, root, elsewhere)
+	r, again := planned(t, root, key), planned(t, elsewhere, "")
+	g, ctx := errgroup.WithContext(t.Context())
+	g.Go(func() error { return r.make(ctx) })
+	g.Go(func() error { return again.make(ctx) })
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for name, check := range map[string]func(*testing.T, *release){
+		"again":     func(t *testing.T, r *release) { same(t, r.out, again.out) },
+		"sums":      checkSums,
+		"signature": func(t *testing.T, r *release) { checkSignature(t, r, key) },
+		"archive":   checkArchive, "plugin": checkPlugin, "chart": checkChart, "licenses": checkLicenses,
+		"contents": checkContents, "skopeo": checkSkopeo, "containerd": checkContainerd, "policy": checkPolicy, "deb": checkDeb,
+		"rpm": checkRPM,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			check(t, r)
+		})
+	}
 }
 
-// made returns a release of the source in root, for this machine's architecture.
-func made(t *testing.T, root, version, key string) *release {
+// planned returns a release of the source in root for this machine's architecture, which is not made yet.
+func planned(t *testing.T, root, key string) *release {
 	t.Helper()
 	r, err := parse([]string{
-		"-root", root, "-out", filepath.Join(t.TempDir(), "dist"), "-version", version, "-platforms", runtime.GOARCH,
+		"-root", root, "-out", filepath.Join(t.TempDir(), "dist"), "-version", "v0.1.0-rc.1", "-platforms", runtime.GOARCH,
 		"-key", key,
 	})
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.make(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return r

@@ -20,7 +20,6 @@ require (
 	k8s.io/client-go v0.37.1
 	k8s.io/component-base v0.37.1
 	k8s.io/cri-api v0.37.1
-	k8s.io/kubectl v0.37.1
 	k8s.io/kubernetes v1.37.1
 	k8s.io/utils v0.0.0-20260707023825-cf1189d6abe3
 	sigs.k8s.io/yaml v1.6.0
@@ -66,6 +65,7 @@ require (
 	go.uber.org/automaxprocs v1.6.0 // indirect
 	gotest.tools/gotestsum v1.13.0 // indirect
 	k8s.io/cri-streaming v0.37.1 // indirect
+	k8s.io/kubectl v0.37.1 // indirect
 	sigs.k8s.io/controller-runtime v0.25.2 // indirect
 	sigs.k8s.io/gateway-api v1.6.2 // indirect
 	sigs.k8s.io/sig-storage-lib-external-provisioner/v13 v13.1.0 // indirect
@@ -280,4 +280,5 @@ tool (
 	github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller
 	github.com/kubernetes-csi/lib-volume-populator/v3/example/hello-populator
 	gotest.tools/gotestsum
+	k8s.io/kubernetes/cmd/kubectl
 )

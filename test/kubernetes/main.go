@@ -1,6 +1,6 @@
-// Command kubernetes is the control plane of Kubernetes, its kubelet, and
-// kubectl, in one program, so that a machine builds and links them once. The
-// name that it is run by says which of them it is.
+// Command kubernetes is the control plane of Kubernetes and its kubelet in one
+// program, so that a machine builds and links them once. The name that it is
+// run by says which of them it is.
 package main
 
 import (
@@ -11,14 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
-	_ "k8s.io/client-go/plugin/pkg/client/auth"
 	"k8s.io/component-base/cli"
-	"k8s.io/component-base/logs"
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
-	kubectl "k8s.io/kubectl/pkg/cmd"
-	"k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	manager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
@@ -47,17 +43,11 @@ func main() {
 	switch command := commands[name]; {
 	case name == "etcd":
 		etcdmain.Main(os.Args)
-	case name == "kubectl":
-		// As upstream's main: the level counts for making the command as well.
-		_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
-		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
-			util.CheckErr(err)
-		}
 	case command != nil:
 		os.Exit(cli.Run(command()))
 	default:
 		fmt.Fprintf(os.Stderr, "error: no program of Kubernetes is %q: run this as etcd, kube-apiserver, "+
-			"kube-controller-manager, kube-scheduler, kubelet or kubectl\n", name)
+			"kube-controller-manager, kube-scheduler or kubelet\n", name)
 		os.Exit(2)
 	}
 }
