@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"os"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -31,7 +32,11 @@ func newMemoryReleaser() memoryReleaser {
 
 // PaceGarbage trades memory for processor time while a control plane works, until ctx ends: up to 192 MiB of garbage.
 // Most of its heap is long-lived, and to collect while it works as when it is idle would take a third of the time.
+// Users decide otherwise by $GOGC.
 func PaceGarbage(ctx context.Context) {
+	if os.Getenv("GOGC") != "" {
+		return
+	}
 	const garbage, most, idle = 192 << 20, 200, 60
 	t := newMemoryReleaser()
 	t.every, t.bytes, t.quiet = time.Second, 8<<20, 10
