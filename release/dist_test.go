@@ -39,8 +39,8 @@ func TestRelease(t *testing.T) {
 		"sums":      checkSums,
 		"signature": func(t *testing.T, r *release) { checkSignature(t, r, key) },
 		"archive":   checkArchive, "plugin": checkPlugin, "chart": checkChart, "licenses": checkLicenses,
-		"contents": checkContents, "skopeo": checkSkopeo, "containerd": checkContainerd, "policy": checkPolicy, "deb": checkDeb,
-		"rpm": checkRPM,
+		"contents": checkContents, "skopeo": checkSkopeo, "containerd": checkContainerd,
+		"policy": checkPolicy, "deb": checkDeb, "rpm": checkRPM,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

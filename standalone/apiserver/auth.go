@@ -98,7 +98,7 @@ func authorize(
 		authzunion.NamedAuthorizer{AuthorizerName: "Membership", Authorizer: members.Authorizer()},
 		authzunion.NamedAuthorizer{AuthorizerName: "Node", Authorizer: node.NewAuthorizer(graph,
 			nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())},
-		authzunion.NamedAuthorizer{AuthorizerName: "Hosts", Authorizer: hosts.Authorizer()},
+		authzunion.NamedAuthorizer{AuthorizerName: "Hosts", Authorizer: hosts.Authorizer(inf)},
 		authzunion.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: roles})
 	if err != nil {
 		return fmt.Errorf("authorization: %w", err)

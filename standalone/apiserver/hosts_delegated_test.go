@@ -38,6 +38,9 @@ func TestAHostAndItsDelegatedDrivers(t *testing.T) {
 			v.Spec.CSI.Driver = sharedDriver
 		}, "gets no volume"},
 		{"a driver that is delegated to another node", "lent", "n1", "", nil, "is neither node-local nor delegated"},
+		{"data of another volume", "shared", "n1", "", func(v *corev1.PersistentVolume) {
+			v.Spec.CSI.VolumeHandle = "h-d0"
+		}, "it has the handle of volume"},
 		{"a driver that is delegated to nobody", "network", "n1", "", nil, "is neither node-local nor delegated"},
 	} {
 		claim := c.claim(fmt.Sprintf("d%d", i), row.class, row.selected)
@@ -127,11 +130,19 @@ func (c *hostCluster) driverLogs() {
 		if want != "" {
 			must(c.admin.CoreV1().ConfigMaps(volume.NamespaceSystem).Create(ctx, object, metav1.CreateOptions{}))(c.t)
 		}
+		if want != "" {
+			want = "cannot delete"
+		}
 		c.expect("intents of "+driver+" go", maps.Delete(ctx, name, metav1.DeleteOptions{}), want)
 	}
 	shared := volume.LabelIntents + "=" + identity.DriverIntents(sharedDriver)
 	_, err := maps.List(ctx, metav1.ListOptions{LabelSelector: shared})
 	c.expect("intents of a driver are read", err, "")
+	for _, driver := range []string{lentDriver, networkDriver} {
+		theirs := volume.LabelIntents + "=" + identity.DriverIntents(driver)
+		_, err := maps.List(ctx, metav1.ListOptions{LabelSelector: theirs})
+		c.expect("intents of "+driver+" are read", err, "cannot list")
+	}
 	_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Name: identity.DriverIntents(sharedDriver) + "-01",
 	}}, metav1.CreateOptions{})

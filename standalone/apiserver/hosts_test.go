@@ -22,6 +22,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/standalonetest"
 )
@@ -38,17 +39,21 @@ const (
 type hostCluster struct {
 	t     *testing.T
 	admin kubernetes.Interface
-	// n1 is what the agent of n1 may do as the controllers of its host.
-	n1 kubernetes.Interface
+	// agent is the agent of n1, and n1 what it may do as the controllers of its host.
+	agent, n1 kubernetes.Interface
 }
 
 func newHostCluster(t *testing.T) *hostCluster {
 	s := standalonetest.Start(t, app.RBAC()...)
 	agent := s.ClientConfig(identity.UserPrefix+"n1", identity.NodesGroup)
-	agent.Impersonate = rest.ImpersonationConfig{
+	host := rest.CopyConfig(agent)
+	host.Impersonate = rest.ImpersonationConfig{
 		UserName: identity.HostPrefix + "n1", Groups: []string{identity.HostsGroup},
 	}
-	c := &hostCluster{t: t, admin: kubernetes.NewForConfigOrDie(s.AdminConfig()), n1: kubernetes.NewForConfigOrDie(agent)}
+	c := &hostCluster{
+		t: t, admin: kubernetes.NewForConfigOrDie(s.AdminConfig()), agent: kubernetes.NewForConfigOrDie(agent),
+		n1: kubernetes.NewForConfigOrDie(host),
+	}
 	ctx := t.Context()
 	for name, where := range map[string]string{
 		ownDriver: volume.ControllersOnNodes, networkDriver: "", sharedDriver: volume.Delegation([]string{"n3", "n1"}),
@@ -68,6 +73,12 @@ func newHostCluster(t *testing.T) *hostCluster {
 		must(c.admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 			Name: n, Labels: map[string]string{"disk": n},
 		}}, metav1.CreateOptions{}))(t)
+		must(c.admin.StorageV1().CSINodes().Create(ctx, &storagev1.CSINode{
+			ObjectMeta: metav1.ObjectMeta{Name: n},
+			Spec: storagev1.CSINodeSpec{
+				Drivers: []storagev1.CSINodeDriver{{Name: ownDriver, NodeID: n, TopologyKeys: []string{"disk"}}},
+			},
+		}, metav1.CreateOptions{}))(t)
 	}
 	// The roles are known a moment after the start.
 	granted := func(ctx context.Context) (bool, error) {
@@ -120,7 +131,11 @@ func (c *hostCluster) object(
 	if plan.Intent == nil {
 		c.t.Fatalf("no volume is made for claim %s: %s", claim.Name, plan.Because.Message)
 	}
-	v := provision.Object(plan.Intent, provision.Answer{Handle: "h-" + claim.Name, Segments: nil}, "")
+	a := provision.Answer{Handle: "h-" + claim.Name}
+	if class.Provisioner == ownDriver {
+		a.Segments = []topology.Segment{{"disk": node}}
+	}
+	v := provision.Object(plan.Intent, a, "")
 	for _, f := range change {
 		f(v)
 	}
@@ -170,17 +185,32 @@ func TestAHostMakesItsOwnVolumesOnly(t *testing.T) {
 		{"another policy", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
 			v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 		}, "is not what claim"},
-		{"another claim's", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+		{"a claim's that does not exist", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
 			v.Spec.ClaimRef.Name = "other"
 		}, "does not exist"},
+		{"any claim's of that name", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.ClaimRef.UID, v.Spec.PersistentVolumeReclaimPolicy = "", corev1.PersistentVolumeReclaimRetain
+		}, "does not exist with the UID"},
+		{"one to retain, of a claim that may come", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.ClaimRef.Name, v.Spec.ClaimRef.UID = "later", ""
+			v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		}, "does not exist"},
+		{"data of another volume", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.CSI.VolumeHandle = "h-c0"
+		}, "it has the handle of volume"},
+		{"accessible from everywhere", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.NodeAffinity = nil
+		}, "is not accessible from disk=n1 alone"},
+		{"accessible from another node", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.NodeAffinity = topology.Affinity([]topology.Segment{{"disk": "n2"}})
+		}, "is not accessible from disk=n1 alone"},
+		{"accessible from another node, too", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
+			v.Spec.NodeAffinity = topology.Affinity([]topology.Segment{{"disk": "n1"}, {"disk": "n2"}})
+		}, "is not accessible from disk=n1 alone"},
 		{"nobody's", "own", "n1", "n1", func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }, "has no claim"},
 		{"one to retain, whose claim is gone", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
 			v.Spec.ClaimRef.UID, v.Spec.PersistentVolumeReclaimPolicy = "gone", corev1.PersistentVolumeReclaimRetain
-		}, ""},
-		{"such a one with a Secret", "own", "n1", "n1", func(v *corev1.PersistentVolume) {
-			v.Spec.ClaimRef.UID, v.Spec.PersistentVolumeReclaimPolicy = "gone", corev1.PersistentVolumeReclaimRetain
-			v.Spec.CSI.NodePublishSecretRef = secret
-		}, "the volume names Secrets"},
+		}, "does not exist with the UID"},
 		{"another name", "own", "n1", "n1", func(v *corev1.PersistentVolume) { v.Name = "data" }, "is not what claim"},
 	} {
 		claim := c.claim(fmt.Sprintf("c%d", i), row.class, row.selected)
@@ -192,13 +222,69 @@ func TestAHostMakesItsOwnVolumesOnly(t *testing.T) {
 	}
 }
 
+// TestASavedVolumeIsNoRefusal: a host deletes what is refused, so a volume that has its object already is not refused,
+// whatever has changed since.
+func TestASavedVolumeIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	c := newHostCluster(t)
+	claim := c.claim("data", "own", "n1")
+	v := c.object(claim, "n1")
+	c.expect("it is saved", c.create(c.n1, v.DeepCopy()), "")
+	claims := c.admin.CoreV1().PersistentVolumeClaims("default")
+	for _, change := range []func() error{
+		func() error {
+			claim.Annotations[volume.AnnSelectedNode] = "n2"
+			_, err := claims.Update(t.Context(), claim, metav1.UpdateOptions{})
+			return err
+		},
+		func() error {
+			return claims.Delete(t.Context(), claim.Name, metav1.DeleteOptions{})
+		},
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.create(c.n1, v.DeepCopy()); !apierrors.IsAlreadyExists(err) {
+			t.Errorf("it is saved again: %v", err)
+		}
+	}
+}
+
+// TestANodeKeepsItsPlace: a node does not label itself into the place of another node's volumes, not even while it
+// says that its driver has other topology keys.
+func TestANodeKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	c := newHostCluster(t)
+	ctx := t.Context()
+	label := func(labels string, sub ...string) error {
+		_, err := c.agent.CoreV1().Nodes().Patch(ctx, "n1", types.MergePatchType, []byte(`{"metadata":{"labels":`+labels+`}}`),
+			metav1.PatchOptions{}, sub...)
+		return err
+	}
+	c.expect("a label that is no topology", label(`{"team":"red"}`), "")
+	c.expect("a place of its own", label(`{"disk":"n9"}`), "")
+	const moves = "may not move to disk=n2, where node n2 has volumes"
+	c.expect("the place of another", label(`{"disk":"n2"}`), moves)
+	c.expect("the same with its status", label(`{"disk":"n2"}`, "status"), moves)
+	c.expect("no place", label(`{"disk":null}`), "may not take back that it is in disk=n9")
+	_, err := c.agent.StorageV1().CSINodes().Patch(ctx, "n1", types.MergePatchType, []byte(`{"spec":{"drivers":[]}}`),
+		metav1.PatchOptions{})
+	c.expect("its driver goes", err, "")
+	c.expect("the place of another, without the driver", label(`{"disk":"n2"}`), moves)
+	_, err = c.admin.CoreV1().Nodes().Patch(ctx, "n1", types.MergePatchType, []byte(`{"metadata":{"labels":{"disk":null}}}`),
+		metav1.PatchOptions{})
+	c.expect("a person lets it join anew", err, "")
+	c.expect("it shares the place of another", label(`{"disk":"n2"}`), "")
+	c.expect("it stays there", label(`{"team":"blue"}`), "")
+}
+
 // expect fails the test unless a request was admitted, or refused with such a text.
 func (c *hostCluster) expect(argues string, err error, want string) {
 	c.t.Helper()
 	switch {
 	case want == "" && err != nil:
 		c.t.Errorf("%s: %v", argues, err)
-	case want != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), want)):
+	case want != "" && (!apierrors.IsForbidden(err) && !apierrors.IsConflict(err) || !strings.Contains(err.Error(), want)):
 		c.t.Errorf("%s: %v, want a refusal that says %q", argues, err, want)
 	}
 }
@@ -320,7 +406,7 @@ func (c *hostCluster) capacities() {
 		want   string
 	}{
 		{"what is free on it", object(ownDriver, "n1"), ""},
-		{"what is free elsewhere", object(ownDriver, "n2"), "not a label of the node"},
+		{"what is free elsewhere", object(ownDriver, "n2"), "and the node is in disk=n1"},
 		{"what is free everywhere", everywhere, "not about labels of the node"},
 		{"what another driver has free", object(networkDriver, "n1"), "is neither node-local nor delegated"},
 	} {

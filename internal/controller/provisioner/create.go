@@ -123,7 +123,7 @@ func (p *provisioner) settle(
 		p.doubtful.Store(in.Claim.UID, nil)
 	case provision.Save:
 		object, created, err := p.volumes.Ensure(ctx, p.object(in, c.Volume))
-		next := provision.AfterSave(in, c.Volume, provision.Saving{Object: object, Made: created, Err: err})
+		next := provision.AfterSave(in, c.Volume, provision.Saving{Object: object, Made: created, Err: err, Claim: c.Claim})
 		return p.settle(ctx, in, c, next, err)
 	case provision.Remove:
 		call, err := p.remove(csi.About(ctx, subjectOf(in)), &in.Claim, in.Driver, c.Volume.Handle, in.Secrets.Provision)

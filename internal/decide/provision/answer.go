@@ -180,14 +180,24 @@ type Saving struct {
 	Made bool
 	// Err is the error of the request.
 	Err error
+	// Claim is nil if it was deleted.
+	Claim *corev1.PersistentVolumeClaim
 }
 
 // AfterSave decides about the result of the creation of the volume object. The object keeps the
 // claim from getting another volume, and the handle from being used twice. If an unrelated object
 // has the volume's name, the volume is deleted, because nothing else would refer to it.
 func AfterSave(in *Intent, a Answer, s Saving) Verdict {
+	final := apierrors.IsInvalid(s.Err) || apierrors.IsForbidden(s.Err)
 	switch {
-	case apierrors.IsInvalid(s.Err), apierrors.IsForbidden(s.Err):
+	case final && in.Reclaim != corev1.PersistentVolumeReclaimDelete && in.isUnwanted(s.Claim):
+		// A host may make objects for claims that exist only. The intent stays until the volume has an object.
+		return Verdict{
+			Because: in.failed("user", fmt.Sprintf("the volume is to be retained, its claim is gone, and the object is "+
+				"refused: %v: give it an object with: volplane adopt %s %s", s.Err, in.Driver, a.Handle)),
+			Warn: true, Pause: true, Problem: s.Err.Error(),
+		}
+	case final:
 		// The API server will never accept the object.
 		return refuse(in, Remove, "the volume object is refused: "+s.Err.Error())
 	case s.Err != nil:

@@ -211,6 +211,8 @@ func savings() []verdictCase {
 		change(v)
 		return Saving{Object: v}
 	}
+	retained := intent()
+	retained.Reclaim = corev1.PersistentVolumeReclaimRetain
 	kind := corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind()
 	lost := errors.New("the answer is lost") //nolint:err113 // an error of no kind
 	return []verdictCase{
@@ -226,6 +228,10 @@ func savings() []verdictCase {
 		{
 			"nor is it when nobody here may write it", "Forbidden",
 			AfterSave(in, a, Saving{Err: apierrors.NewForbidden(corev1.Resource("persistentvolumes"), in.Name, lost)}),
+		},
+		{
+			"one to retain whose claim is gone stays", "Forbidden",
+			AfterSave(retained, a, Saving{Err: apierrors.NewForbidden(corev1.Resource("persistentvolumes"), in.Name, lost)}),
 		},
 		{"it may be written", "no answer", AfterSave(in, a, Saving{Err: lost})},
 		{

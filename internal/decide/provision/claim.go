@@ -218,9 +218,11 @@ func settle(f ClaimFacts) (p Plan, settled bool) {
 }
 
 // unwanted says whether no claim waits for the volume of an intent any more.
-func (f ClaimFacts) unwanted() bool {
-	c, in := f.Claim, f.Intent
-	return c == nil || c.DeletionTimestamp != nil || c.Spec.VolumeName != "" && c.Spec.VolumeName != in.Name || f.left()
+func (f ClaimFacts) unwanted() bool { return f.Intent.isUnwanted(f.Claim) || f.left() }
+
+// isUnwanted says whether the claim of an intent is gone, is going, or has another volume.
+func (in *Intent) isUnwanted(c *corev1.PersistentVolumeClaim) bool {
+	return c == nil || c.DeletionTimestamp != nil || c.Spec.VolumeName != "" && c.Spec.VolumeName != in.Name
 }
 
 // left says whether the claim, which has no volume, waits for one on another node than the intent's. Nobody can have

@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
@@ -36,38 +38,55 @@ func Register(plugins *admission.Plugins) {
 
 type plugin struct {
 	*admission.Handler
-	client kubernetes.Interface
+	client  kubernetes.Interface
+	drivers drivers
+	handles handles
 }
 
 var (
-	_ admission.ValidationInterface          = (*plugin)(nil)
-	_ initializer.WantsExternalKubeClientSet = (*plugin)(nil)
+	_ admission.ValidationInterface                = (*plugin)(nil)
+	_ initializer.WantsExternalKubeClientSet       = (*plugin)(nil)
+	_ initializer.WantsExternalKubeInformerFactory = (*plugin)(nil)
 )
 
 // SetExternalKubeClientSet sets the client with which the plugin reads objects.
 func (p *plugin) SetExternalKubeClientSet(c kubernetes.Interface) { p.client = c }
 
-// ValidateInitialization returns an error if the plugin has no client.
+// SetExternalKubeInformerFactory sets the informers by which the plugin knows drivers and volumes.
+func (p *plugin) SetExternalKubeInformerFactory(inf informers.SharedInformerFactory) {
+	p.drivers, p.handles = driversOf(inf), handlesOf(inf)
+}
+
+// ValidateInitialization returns an error if the plugin has no client or no informers.
 func (p *plugin) ValidateInitialization() error {
-	if p.client == nil {
-		return fmt.Errorf("%s has no client", PluginName)
+	if p.client == nil || p.drivers.synced == nil {
+		return fmt.Errorf("%s has no client or no informers", PluginName)
 	}
-	return nil
+	return p.handles.err
 }
 
 // Validate refuses a write of a host's controllers that is neither about the volumes of their node nor about a driver
-// that is delegated to it.
+// that is delegated to it, and a write of a node that gives it the place of another.
 func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	node, ok := identity.HostOf(a.GetUserInfo().GetName())
-	if !ok {
+	var err error
+	user := a.GetUserInfo().GetName()
+	if node, ok := identity.HostOf(user); ok {
+		w := &write{plugin: p, Attributes: a, ctx: ctx, node: node}
+		if err = w.check(); err != nil {
+			err = fmt.Errorf("the controllers of node %s: %w", node, err)
+		}
+	} else if node, ok := strings.CutPrefix(user, identity.UserPrefix); ok {
+		w := &write{plugin: p, Attributes: a, ctx: ctx, node: node}
+		err = w.place()
+	}
+	var other *apierrors.StatusError
+	switch {
+	case err == nil:
 		return nil
+	case errors.As(err, &other):
+		return other
 	}
-	w := &write{plugin: p, Attributes: a, ctx: ctx, node: node}
-	err := w.check()
-	if err == nil || apierrors.IsServiceUnavailable(err) {
-		return err
-	}
-	return admission.NewForbidden(a, fmt.Errorf("the controllers of node %s: %w", node, err))
+	return admission.NewForbidden(a, err)
 }
 
 // write is one request of the controllers of a node.
@@ -112,7 +131,7 @@ func (w *write) intents() error {
 	case log == identity.HostIntents(w.node):
 		return nil
 	case identity.IsOfDriver(log):
-		return w.mayLead("intents "+log, func(driver string) bool { return identity.DriverIntents(driver) == log })
+		return w.leads("intents "+log, func(driver string) bool { return identity.DriverIntents(driver) == log })
 	}
 	return fmt.Errorf("ConfigMap %s/%s is not of their intent log", w.GetNamespace(), w.GetName())
 }
@@ -133,25 +152,23 @@ func (w *write) lease() error {
 	if w.GetNamespace() != volume.NamespaceSystem {
 		return fmt.Errorf("lease %s/%s is not of a driver", w.GetNamespace(), name)
 	}
-	return w.mayLead("lease "+name, func(driver string) bool {
+	return w.leads("lease "+name, func(driver string) bool {
 		return name == volume.ProvisionerLease(driver) || name == volume.AttacherLease(driver) ||
 			name == volume.ResizerLease(driver) || name == volume.SnapshotterLease(driver) ||
 			name == volume.HealthLease(driver)
 	})
 }
 
-// mayLead returns an error unless what is written is about a driver that is delegated to the node.
-func (w *write) mayLead(what string, isOf func(driver string) bool) error {
-	all, err := w.client.StorageV1().CSIDrivers().List(w.ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
+// leads returns an error unless what is written is about a driver that is delegated to the node.
+func (w *write) leads(what string, isOf func(driver string) bool) error {
+	ok, err := w.drivers.mayLead(w.node, isOf)
+	switch {
+	case err != nil:
 		return unread("CSIDrivers", err)
+	case !ok:
+		return fmt.Errorf("%s is not of a driver that is delegated to the node", what)
 	}
-	for _, d := range all.Items {
-		if isOf(d.Name) && volume.IsDelegatedTo(d.Annotations, w.node) {
-			return nil
-		}
-	}
-	return fmt.Errorf("%s is not of a driver that is delegated to the node", what)
+	return nil
 }
 
 // scopeOf returns for which volumes of a driver the node's controllers may call it.

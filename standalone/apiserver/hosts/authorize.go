@@ -2,22 +2,38 @@ package hosts
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/informers"
 
 	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/volume"
 )
 
+var errStarting = errors.New("the CSIDrivers are not known yet")
+
 // Authorizer lets the agent of a node impersonate the controllers of its host, and lets these read and write their
-// intent log. RBAC cannot express either, because it knows no names that depend on the user.
-func Authorizer() authorizer.Authorizer {
+// own intent log and those of the drivers that are delegated to them. RBAC cannot express either, because it knows no
+// names that depend on the user.
+func Authorizer(inf informers.SharedInformerFactory) authorizer.Authorizer {
+	all := driversOf(inf)
 	return authorizer.AuthorizerFunc(
 		func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-			if a.IsResourceRequest() && a.GetAPIGroup() == "" && a.GetSubresource() == "" && (impersonates(a) || logs(a)) {
+			if !a.IsResourceRequest() || a.GetAPIGroup() != "" || a.GetSubresource() != "" {
+				return authorizer.DecisionNoOpinion, "", nil
+			}
+			ok := impersonates(a)
+			if node, log, about := logs(a); about {
+				var err error
+				if ok, err = all.mayUse(node, log); err != nil {
+					return authorizer.DecisionNoOpinion, "", err
+				}
+			}
+			if ok {
 				return authorizer.DecisionAllow, "", nil
 			}
 			return authorizer.DecisionNoOpinion, "", nil
@@ -34,25 +50,23 @@ func impersonates(a authorizer.Attributes) bool {
 		a.GetResource() == "groups" && a.GetName() == identity.HostsGroup
 }
 
-// logs says whether the controllers of a host want to use an intent log of their own or of a driver. The admission
-// plugin checks the name of an object that is to be created, which is not known here, and whose driver it is.
-func logs(a authorizer.Attributes) bool {
-	node, ok := identity.HostOf(a.GetUser().GetName())
+// logs returns which intent log the controllers of a node's host want to use. The log is empty for an object that is to
+// be created: its name is not known here, and the admission plugin checks it.
+func logs(a authorizer.Attributes) (node, log string, ok bool) {
+	node, ok = identity.HostOf(a.GetUser().GetName())
 	if !ok || a.GetResource() != "configmaps" || a.GetNamespace() != volume.NamespaceSystem {
-		return false
+		return "", "", false
 	}
-	isTheirs := func(log string) bool { return log == identity.HostIntents(node) || identity.IsOfDriver(log) }
 	switch a.GetVerb() {
 	case "create":
-		return true
 	case "update", "delete":
-		log, ok := logOf(a.GetName())
-		return ok && isTheirs(log)
+		log, ok = logOf(a.GetName())
 	case "list":
-		log, ok := listed(a)
-		return ok && isTheirs(log)
+		log, ok = listed(a)
+	default:
+		ok = false
 	}
-	return false
+	return node, log, ok
 }
 
 // listed returns the intent log to which the label selector of a list restricts it.

@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -127,17 +129,17 @@ func (w *write) aboutHere(c *storagev1.CSIStorageCapacity) error {
 	if err != nil || scope.Has("") {
 		return err
 	}
-	n, err := w.client.CoreV1().Nodes().Get(w.ctx, w.node, metav1.GetOptions{})
-	if err != nil {
-		return unread("node "+w.node, err)
-	}
-	if t := c.NodeTopology; t == nil || len(t.MatchExpressions) > 0 || len(t.MatchLabels) == 0 {
+	t := c.NodeTopology
+	if t == nil || len(t.MatchExpressions) > 0 || len(t.MatchLabels) == 0 {
 		return fmt.Errorf("CSIStorageCapacity %s is not about labels of the node", c.Name)
 	}
-	for k, v := range c.NodeTopology.MatchLabels {
-		if n.Labels[k] != v {
-			return fmt.Errorf("CSIStorageCapacity %s is about %s=%s, which is not a label of the node", c.Name, k, v)
-		}
+	here, err := w.segment(c.Labels[volume.LabelDriver])
+	if err != nil {
+		return err
+	}
+	if !maps.Equal(here, t.MatchLabels) {
+		return fmt.Errorf("CSIStorageCapacity %s is about %s, and the node is in %s", c.Name,
+			topology.Describe(t.MatchLabels), topology.Describe(here))
 	}
 	return nil
 }

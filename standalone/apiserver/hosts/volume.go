@@ -87,23 +87,31 @@ func (w *write) changedAttributes(before, after *corev1.PersistentVolume) error 
 }
 
 // newVolume returns an error unless a volume is what the provisioner decides to make for its claim, with the driver's
-// answer. Above all, it names no other Secrets than the class does: a node may read the Secrets of volumes that its
-// Pods use.
+// answer. Above all, it has no data of another volume, and names no other Secrets than the class does: a node may read
+// the Secrets of volumes that its Pods use.
 func (w *write) newVolume(v *corev1.PersistentVolume) error {
 	scope, err := w.serves(v)
 	if err != nil {
 		return err
+	}
+	// A refused volume is deleted at the driver. That it was saved before is no refusal, whatever has changed since.
+	_, err = w.client.CoreV1().PersistentVolumes().Get(w.ctx, v.Name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return apierrors.NewAlreadyExists(w.GetResource().GroupResource(), v.Name)
+	case !apierrors.IsNotFound(err):
+		return unread("volume "+v.Name, err)
 	}
 	ref := v.Spec.ClaimRef
 	if ref == nil {
 		return fmt.Errorf("volume %s has no claim", v.Name)
 	}
 	claim, err := w.client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(w.ctx, ref.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && claim.UID != ref.UID {
-		return retained(v)
-	}
-	if err != nil {
-		return unread("claim "+ref.Name, err)
+	switch {
+	case err != nil:
+		return unread("claim "+ref.Namespace+"/"+ref.Name, err)
+	case claim.UID != ref.UID:
+		return fmt.Errorf("claim %s/%s does not exist with the UID %q", ref.Namespace, ref.Name, ref.UID)
 	}
 	want, err := w.wanted(claim, v, scope)
 	if err != nil {
@@ -117,21 +125,10 @@ func (w *write) newVolume(v *corev1.PersistentVolume) error {
 	if !equality.Semantic.DeepEqual(want, v) {
 		return fmt.Errorf("volume %s is not what claim %s/%s and its class ask for", v.Name, ref.Namespace, ref.Name)
 	}
-	return nil
-}
-
-// retained returns an error unless a volume without a claim may hold data that is to be retained. It must name no
-// Secrets, because a later claim of the same name would make them readable for the node.
-func retained(v *corev1.PersistentVolume) error {
-	c := v.Spec.CSI
-	switch {
-	case v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
-		return fmt.Errorf("the claim of volume %s does not exist", v.Name)
-	case c.ControllerPublishSecretRef != nil, c.NodeStageSecretRef != nil, c.NodePublishSecretRef != nil,
-		c.ControllerExpandSecretRef != nil, c.NodeExpandSecretRef != nil:
-		return fmt.Errorf("the claim of volume %s does not exist, and the volume names Secrets", v.Name)
+	if err := w.handles.free(v); err != nil {
+		return err
 	}
-	return nil
+	return w.accessible(v, scope)
 }
 
 // wanted returns the volume that the provisioner makes for a claim, with what only the driver knows from v.
