@@ -303,7 +303,7 @@ func upperLayers() []layer {
 		}, heavy, "tells Pods what other rooms know, and mounts nothing"},
 		{"internal/node", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/durable", "internal/mount",
-			"internal/kube", "internal/parts", "internal/node/",
+			"internal/kube", "internal/parts", "internal/node/", "internal/noderoot",
 		}, heavy, "the node agent meets controllers through the API only"},
 		{"internal/socket", nil, append(heavy, clientGo, grpc), "makes sockets, whoever answers"},
 		{"internal/skeleton", nil, append(heavy, clientGo, grpc), "writes files, whatever is in them"},
@@ -322,7 +322,7 @@ func upperLayers() []layer {
 		{"internal/noderoot", []string{"internal/durable"}, append(heavy, clientGo, grpc), "knows whose a directory is, " +
 			"not what is in it"},
 		{"internal/program", []string{
-			"internal/csi", "internal/observe", "internal/sidecar",
+			"internal/csi", "internal/noderoot", "internal/observe", "internal/sidecar",
 		}, heavy, "words of programs, which it does not run"},
 		{"internal/observe", nil, append(heavy, grpc), "counts what it is told, and serves it"},
 		{"internal/app", []string{

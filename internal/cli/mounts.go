@@ -92,7 +92,7 @@ func (s *shell) ownNode(ctx context.Context, client kubernetes.Interface) string
 	if node, err := door.Node(ctx, client, ""); err == nil && s.onThisHost() {
 		return node
 	}
-	return program.HostName()
+	return program.ThisNode()
 }
 
 // space returns how much of a filesystem that is mounted at a path of this host is used and free; nil if nothing is.

@@ -252,7 +252,7 @@ func (s *shell) driverCommand() *cobra.Command {
 		},
 	}
 	f := local.Flags()
-	f.StringVar(&id, "node-id", program.HostName(), "name of the node")
+	f.StringVar(&id, "node-id", program.ThisNode(), "name of the node")
 	f.StringVar(&root, "root-dir", "", "root directory of the node agent, or the kubelet's (default <data-dir>/node)")
 	f.StringVar(&pool, "pool", "", "directory for the volumes (default <data-dir>/pool)")
 	c := &cobra.Command{

@@ -196,7 +196,7 @@ func Node(ctx context.Context, client kubernetes.Interface, name string) (string
 	}
 	names := make([]string, 0, len(nodes.Items))
 	for _, n := range nodes.Items {
-		if n.Name == program.HostName() {
+		if n.Name == program.ThisNode() {
 			return n.Name, nil
 		}
 		names = append(names, n.Name)

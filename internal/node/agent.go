@@ -28,6 +28,7 @@ import (
 	"volplane.dev/volplane/internal/node/pods"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/node/volumes"
+	"volplane.dev/volplane/internal/noderoot"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -148,6 +149,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		return fmt.Errorf("another node agent uses the root directory: %w", err)
 	}
 	defer lock.Close()
+	if err := noderoot.KeepName(a.RootDir, a.Name); err != nil {
+		return err
+	}
 	boot, err := durable.Boot()
 	if err != nil {
 		return err

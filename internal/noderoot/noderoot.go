@@ -21,6 +21,8 @@ const (
 	record = "root-dir"
 	// maxPath is more than any path has.
 	maxPath = 4 << 10
+	// node is the file in a root directory that names the node of its agent.
+	node = "node-name"
 	// journal is the folder of a root directory with a file for each volume that is mounted.
 	journal = "journal"
 )
@@ -48,21 +50,60 @@ func Claim(ctx context.Context, dataDir, root string) error {
 	if before == root {
 		return nil
 	}
-	mounted, err := os.ReadDir(filepath.Join(before, journal))
-	// Folders beside the records have what could not be read.
-	mounted = slices.DeleteFunc(mounted, fs.DirEntry.IsDir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("look for volumes mounted below %s: %w", before, err)
+	n, err := mounted(before)
+	if err != nil {
+		return err
 	}
-	if len(mounted) > 0 {
+	if n > 0 {
 		return fmt.Errorf("%d volumes are mounted below %s, and nobody would unmount them with --root-dir %s: start with "+
-			"--root-dir %s, end the Pods that use them (volplane umount, volplane delete), and change it then", len(mounted),
-			before, root, before)
+			"--root-dir %s, end the Pods that use them (volplane umount, volplane delete), and change it then", n, before, root,
+			before)
 	}
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return fmt.Errorf("make data directory: %w", err)
 	}
 	return durable.WriteFile(filepath.Join(dataDir, record), []byte(root+"\n"))
+}
+
+// mounted returns how many volumes are mounted below a root directory.
+func mounted(root string) (int, error) {
+	all, err := os.ReadDir(filepath.Join(root, journal))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("look for volumes mounted below %s: %w", root, err)
+	}
+	// Folders beside the records have what could not be read.
+	return len(slices.DeleteFunc(all, fs.DirEntry.IsDir)), nil
+}
+
+// NameOf returns the name of the node whose agent uses a root directory; "" if none has.
+func NameOf(root string) string {
+	data, err := durable.ReadFile(filepath.Join(root, node), maxPath)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(string(data), "\n")
+}
+
+// KeepName records the name of the node whose agent uses a root directory. Another name than before is refused while
+// volumes are mounted: no Pod of that node wants them, so its agent would unmount them. It may be repeated.
+func KeepName(root, name string) error {
+	before := NameOf(root)
+	if before == name {
+		return nil
+	}
+	n, err := mounted(root)
+	switch {
+	case err != nil:
+		return err
+	case before != "" && n > 0:
+		return fmt.Errorf("%d volumes are mounted below %s for Pods of node %s, and an agent of node %s would unmount them: "+
+			"start as node %s (volplane up --name %s), end these Pods (volplane umount, volplane delete), and change the name "+
+			"then", n, root, before, name, before, before)
+	}
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return fmt.Errorf("make root directory: %w", err)
+	}
+	return durable.WriteFile(filepath.Join(root, node), []byte(name+"\n"))
 }
 
 // Check refuses a root directory that is a kubelet's: both would mount and unmount the same paths, and register the

@@ -43,6 +43,33 @@ func TestClaim(t *testing.T) {
 	claims(noderoot.Default(data), "")
 }
 
+// TestName: the mounts of one node are not taken over by another one, whatever the host is called.
+func TestName(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "node")
+	keeps := func(name, want, wantErr string) {
+		t.Helper()
+		if err := noderoot.KeepName(root, name); (err == nil) != (wantErr == "") ||
+			err != nil && !strings.Contains(err.Error(), wantErr) {
+			t.Errorf("%s: %v, want %q", name, err, wantErr)
+		}
+		if got := noderoot.NameOf(root); got != want {
+			t.Errorf("after %s: %q, want %q", name, got, want)
+		}
+	}
+	keeps("one", "one", "")
+	keeps("two", "two", "")
+	volume := filepath.Join(root, "journal", "pv")
+	if err := errors.Join(os.Mkdir(filepath.Dir(volume), 0o700), os.WriteFile(volume, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	keeps("localhost.localdomain", "two", "start as node two (volplane up --name two)")
+	keeps("two", "two", "")
+	if err := os.Remove(volume); err != nil {
+		t.Fatal(err)
+	}
+	keeps("one", "one", "")
+}
+
 // TestKubelet: a kubelet's directory is refused while it runs, and as long as it may run again.
 func TestKubelet(t *testing.T) {
 	root, err := os.MkdirTemp("/tmp", "nr")

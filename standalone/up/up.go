@@ -43,7 +43,7 @@ type Options struct {
 	Listen string
 	// Names are additional host names and addresses by which nodes reach this host.
 	Names []string
-	// Node is the name of this host's Node.
+	// Node is the name of this host's Node; empty means the one of the last start, or else the host's name.
 	Node string
 	// PluginDir is the directory of FlexVolume drivers; empty means volumeplugins in
 	// DataDir.
@@ -81,9 +81,6 @@ type Options struct {
 func (o Options) Validate() error {
 	if !filepath.IsAbs(o.DataDir) {
 		return fmt.Errorf("data directory %q is not an absolute path: set one with --data-dir", o.DataDir)
-	}
-	if o.Node == "" {
-		return fmt.Errorf("the node has no name: set one with --name")
 	}
 	if o.RootDir != "" && !filepath.IsAbs(o.RootDir) {
 		return fmt.Errorf("--root-dir %q is not an absolute path", o.RootDir)
@@ -136,6 +133,11 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.RootDir = filepath.Clean(o.RootDir)
 	if err := noderoot.Claim(ctx, o.DataDir, o.RootDir); err != nil {
+		return err
+	}
+	// The host's name may change; whose mounts these are does not.
+	o.Node = cmp.Or(o.Node, noderoot.NameOf(o.RootDir), program.HostName())
+	if err := noderoot.KeepName(o.RootDir, o.Node); err != nil {
 		return err
 	}
 	admin, err := kubernetes.NewForConfig(server.AdminConfig())

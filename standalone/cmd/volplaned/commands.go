@@ -67,7 +67,7 @@ func upCommand() *cobra.Command {
 			"other (default that of the last start, or node in the data directory)")
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:6771", "address of the API server; port 0 chooses a free port")
 	f.StringSliceVar(&o.Names, "tls-san", nil, "additional host names or addresses by which nodes reach this host")
-	f.StringVar(&o.Node, "name", program.HostName(), "name of this host's node")
+	f.StringVar(&o.Node, "name", "", "name of this host's node (default that of the last start, or the host's name)")
 	f.StringVar(&o.PluginDir, "volume-plugin-dir", "",
 		"directory of FlexVolume drivers (default volumeplugins in the data directory)")
 	f.StringVar(&o.FlexConfig, "flex-config", "", "configuration file with the FlexVolume drivers that Pods may use")
