@@ -153,7 +153,7 @@ func (f Facts) labelledBy() int {
 
 func (f Facts) heldByLabel(c Consumer, label string, first int) volume.Because {
 	if c.Refused != "" {
-		return because(volume.ReasonFailedMount, "user", "volume %s: %s", f.Volume, c.Refused)
+		return because(volume.ReasonFailedMount, "user", "%s", c.Refused)
 	}
 	other, asked := f.Wanted[first].Namespace+"/"+f.Wanted[first].Name, "with the SELinux label "+label
 	if label == "" {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -24,6 +25,8 @@ type facts struct {
 	driver *csi.Driver
 	// pv is nil if the volume's object is gone.
 	pv *corev1.PersistentVolume
+	// mounted is the object by which the volume was mounted; nil if it was not, or the object is gone.
+	mounted *corev1.PersistentVolume
 	// claim is nil if the volume has none.
 	claim *corev1.PersistentVolumeClaim
 	// consumers are the Pods that may use the volume, by target path.
@@ -66,9 +69,18 @@ func (g gatherer) gather(ctx context.Context, key string) (*facts, error) {
 }
 
 // gatherUses adds the Pods that want the volume through a claim. Several PersistentVolumes may have
-// the same handle.
+// the same handle. The one that is mounted is the first.
 func (g gatherer) gatherUses(f *facts, key string) {
-	for _, pv := range g.Volumes.By(cluster.VolumesByHandle, key) {
+	all := slices.Clone(g.Volumes.By(cluster.VolumesByHandle, key))
+	slices.SortFunc(all, func(x, y *corev1.PersistentVolume) int { return strings.Compare(x.Name, y.Name) })
+	if f.Record != nil {
+		i := slices.IndexFunc(all, func(pv *corev1.PersistentVolume) bool { return pv.Name == f.Record.Volume })
+		if i >= 0 {
+			f.mounted = all[i]
+			all = slices.Insert(slices.Delete(all, i, i+1), 0, f.mounted)
+		}
+	}
+	for _, pv := range all {
 		if f.pv == nil {
 			f.setVolume(pv, nil)
 		}
@@ -142,13 +154,38 @@ func (g gatherer) addConsumer(f *facts, u uses.Use) {
 		UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, ReadOnly: u.ReadOnly,
 		Due: g.republishes.due(f.Driver, path),
 	}
-	c.Label, c.Refused = g.label(f, u)
+	if c.Refused = f.unlike(u.PV); c.Refused == "" {
+		c.Label, c.Refused = g.label(f, u)
+	}
+	if c.Refused != "" {
+		c.Refused = "volume " + u.PV.Name + ": " + c.Refused
+	}
 	if host, options, err := g.Finder.HostPath(u.Pod); err == nil {
 		c.HostPath, c.HostOptions = host, options
 		c.UnmountEnds = u.Pod.Annotations[volume.AnnUnmountEnds] == "true"
 	}
 	f.consumers[path] = u.Pod
 	f.Wanted = append(f.Wanted, c)
+}
+
+// unlike says why a Pod of one object may not have a volume that is mounted by another one: it would get the other's
+// attributes, Secrets, options and access. It returns "" for one that has the same.
+func (f *facts) unlike(pv *corev1.PersistentVolume) string {
+	other, name := f.pv, f.pv.Name
+	if f.Record != nil {
+		other, name = f.mounted, f.Record.Volume
+	}
+	if pv.Name == name || other != nil && alike(pv, other) {
+		return ""
+	}
+	return "it has the handle of volume " + name + ", which is mounted on this node with other attributes, Secrets, options or " +
+		"access modes, until no Pod has it there"
+}
+
+// alike says whether two objects of one handle are mounted in the same way.
+func alike(x, y *corev1.PersistentVolume) bool {
+	return equality.Semantic.DeepEqual(x.Spec.CSI, y.Spec.CSI) && slices.Equal(x.Spec.MountOptions, y.Spec.MountOptions) &&
+		slices.Equal(x.Spec.AccessModes, y.Spec.AccessModes) && uses.IsBlock(x) == uses.IsBlock(y)
 }
 
 // label returns the SELinux label that a Pod asks for the mount of its volume, or why the Pod's wish cannot be met.
