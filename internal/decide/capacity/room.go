@@ -64,22 +64,26 @@ func (n Need) Refuses(node *corev1.Node) string {
 }
 
 // Tenths returns how many tenths of the free space for a node the claim's volume takes, rounded down; 0 if the space is
-// not known. Kubernetes' scheduler has a finer measure, by which the node with a little more space than its neighbours
-// would get all Pods.
+// not known, and most if there is none. Kubernetes' scheduler has a finer measure, by which the node with a little more
+// space than its neighbours would get all Pods.
 func (n Need) Tenths(node *corev1.Node) int64 {
 	if !Counts(n.Driver) {
 		return 0
 	}
-	var most float64
+	const most = 1 << 20
+	free, known := 0.0, false
 	for _, o := range n.Known {
 		if o.StorageClassName == n.Class.Name && o.Capacity != nil && selects(o.NodeTopology, node) {
-			most = max(most, o.Capacity.AsApproximateFloat64())
+			free, known = max(free, o.Capacity.AsApproximateFloat64()), true
 		}
 	}
-	if most <= 0 {
+	switch {
+	case !known:
 		return 0
+	case free <= 0:
+		return most
 	}
-	return int64(n.Claim.Spec.Resources.Requests.Storage().AsApproximateFloat64() * 10 / most)
+	return int64(min(n.Claim.Spec.Resources.Requests.Storage().AsApproximateFloat64()*10/free, most))
 }
 
 // rounded returns a size for people, rounded down.

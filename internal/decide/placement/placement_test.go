@@ -209,6 +209,16 @@ func measured(claims []Claim, zones map[string]string) []Claim {
 	return claims
 }
 
+// upTo are claims of a driver that says how large a volume it makes, whatever is free.
+func upTo(size string, claims []Claim) []Claim {
+	for _, c := range claims {
+		for _, o := range c.Capacities {
+			o.MaximumVolumeSize = ptr.To(resource.MustParse(size))
+		}
+	}
+	return claims
+}
+
 func manyCordoned() (all []Node) {
 	for i := range 12 {
 		all = append(all, node(fmt.Sprintf("n%02d", i), "a", 0, cordoned))
@@ -328,6 +338,9 @@ func refusedPods() []podCase {
 		{"with about the same room the one with fewer Pods is better", between(
 			[]Node{node("n1", "a", 5), node("n2", "b", 0)},
 			measured(lateClaim(""), map[string]string{"a": "59Gi", "b": "55Gi"}))},
+		{"a node with nothing free is the last, whatever the driver makes there", between(
+			[]Node{node("n1", "a", 0), node("n2", "b", 5)},
+			upTo("10Gi", measured(lateClaim(""), map[string]string{"a": "0", "b": "1Gi"})))},
 		{"no node has room", between(two, measured(lateClaim(""), map[string]string{"b": "5Gi"}))},
 		{"at the promised node the volume may be there already", between(two,
 			measured(lateClaim("n2"), map[string]string{"a": "6Gi", "b": "0"}))},

@@ -32,7 +32,7 @@ func handlesOf(inf informers.SharedInformerFactory) handles {
 	h := handles{SharedIndexInformer: inf.Core().V1().PersistentVolumes().Informer()}
 	h.err = h.AddIndexers(cache.Indexers{byHandle: func(o any) ([]string, error) {
 		if v, ok := o.(*corev1.PersistentVolume); ok && v.Spec.CSI != nil {
-			return []string{v.Spec.CSI.Driver + " " + v.Spec.CSI.VolumeHandle}, nil
+			return []string{volume.Key(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)}, nil
 		}
 		return nil, nil
 	}})
@@ -45,7 +45,7 @@ func (h handles) free(v *corev1.PersistentVolume) error {
 	if !h.HasSynced() {
 		return unread("volumes", errStarting)
 	}
-	all, err := h.GetIndexer().ByIndex(byHandle, v.Spec.CSI.Driver+" "+v.Spec.CSI.VolumeHandle)
+	all, err := h.GetIndexer().ByIndex(byHandle, volume.Key(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle))
 	if err != nil {
 		return unread("volumes", err)
 	}
