@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -242,49 +241,21 @@ func accessMode(word string) (corev1.PersistentVolumeAccessMode, error) {
 	return "", fmt.Errorf("--access %.80q: use RWO, RWX, ROX or RWOP", word)
 }
 
-// misses says what of the wish a claim does not have. A larger claim has all of a smaller one.
+// misses says what of the wish a claim does not have.
 func (w wish) misses(c *corev1.PersistentVolumeClaim) error {
-	if err := w.missesSize(c); err != nil {
-		return err
+	all := door.Wish{Class: w.class, Block: w.block, Source: w.source()}
+	if w.size != "" {
+		size, err := parseSize(w.size)
+		if err != nil {
+			return fmt.Errorf("--size: %w", err)
+		}
+		all.Size = &size
 	}
-	if has := ptr.Deref(c.Spec.StorageClassName, ""); w.class != "" && w.class != has {
-		return fmt.Errorf("is of class %q", has)
+	if w.access != "" {
+		var err error
+		if all.Access, err = accessMode(w.access); err != nil {
+			return err
+		}
 	}
-	if err := w.missesAccess(c); err != nil {
-		return err
-	}
-	mode := ptr.Deref(c.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
-	if w.block && mode != corev1.PersistentVolumeBlock {
-		return errors.New("is a filesystem, not a block device")
-	}
-	has := ptr.Deref(c.Spec.DataSource, corev1.TypedLocalObjectReference{})
-	if from := w.source(); from != nil && (from.Kind != has.Kind || from.Name != has.Name) {
-		return fmt.Errorf("does not have the data of %s %s", strings.ToLower(from.Kind), from.Name)
-	}
-	return nil
-}
-
-func (w wish) missesSize(c *corev1.PersistentVolumeClaim) error {
-	if w.size == "" {
-		return nil
-	}
-	size, err := parseSize(w.size)
-	if err != nil {
-		return fmt.Errorf("--size: %w", err)
-	}
-	if has := c.Spec.Resources.Requests.Storage(); size.Cmp(*has) > 0 {
-		return fmt.Errorf("asks for %s: 'volplane resize %s %s' makes it larger", has, c.Name, w.size)
-	}
-	return nil
-}
-
-func (w wish) missesAccess(c *corev1.PersistentVolumeClaim) error {
-	if w.access == "" {
-		return nil
-	}
-	mode, err := accessMode(w.access)
-	if err == nil && !slices.Contains(c.Spec.AccessModes, mode) {
-		err = fmt.Errorf("has the access modes %v", c.Spec.AccessModes)
-	}
-	return err
+	return all.Misses(c)
 }

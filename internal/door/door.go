@@ -11,14 +11,17 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
@@ -124,6 +127,35 @@ func CheckClaim(c *corev1.PersistentVolumeClaim) error {
 	}
 	return fmt.Errorf("claim %s/%s is being deleted, and its data may go with it: see 'volplane why pvc/%s -n %s', and "+
 		"try again when it is gone", c.Namespace, c.Name, c.Name, c.Namespace)
+}
+
+// Wish is what somebody asks of a claim that may exist. What is empty is not asked for.
+type Wish struct {
+	Size   *resource.Quantity
+	Class  string
+	Access corev1.PersistentVolumeAccessMode
+	Block  bool
+	// Source is what its data are a copy of.
+	Source *corev1.TypedLocalObjectReference
+}
+
+// Misses says what of the wish a claim does not have. A larger claim has all of a smaller one.
+func (w Wish) Misses(c *corev1.PersistentVolumeClaim) error {
+	size, class := c.Spec.Resources.Requests.Storage(), ptr.Deref(c.Spec.StorageClassName, "")
+	from := ptr.Deref(c.Spec.DataSource, corev1.TypedLocalObjectReference{})
+	switch {
+	case w.Size != nil && w.Size.Cmp(*size) > 0:
+		return fmt.Errorf("asks for %s: 'volplane resize %s %s' makes it larger", size, c.Name, w.Size)
+	case w.Class != "" && w.Class != class:
+		return fmt.Errorf("is of class %q", class)
+	case w.Access != "" && !slices.Contains(c.Spec.AccessModes, w.Access):
+		return fmt.Errorf("has the access modes %v", c.Spec.AccessModes)
+	case w.Block && ptr.Deref(c.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) != corev1.PersistentVolumeBlock:
+		return errors.New("is a filesystem, not a block device")
+	case w.Source != nil && (w.Source.Kind != from.Kind || w.Source.Name != from.Name):
+		return fmt.Errorf("does not have the data of %s %s", strings.ToLower(w.Source.Kind), w.Source.Name)
+	}
+	return nil
 }
 
 // FieldManager is the name under which a person's commands and doors write objects.

@@ -84,6 +84,26 @@ func newClaim(
 	return claim, sized(claim, find)
 }
 
+// misses says what a claim does not have of the options with which its volume is to be made again.
+func misses(has, want *corev1.PersistentVolumeClaim, opts map[string]string) error {
+	w := door.Wish{Source: want.Spec.DataSource}
+	for key := range opts {
+		switch key {
+		case "size":
+			w.Size = want.Spec.Resources.Requests.Storage()
+		case "class":
+			w.Class = *want.Spec.StorageClassName
+		case "access":
+			w.Access = want.Spec.AccessModes[0]
+		case "retain":
+			if keeps := has.Annotations[annRetain] != ""; keeps != (want.Annotations[annRetain] != "") {
+				return fmt.Errorf("has the option retain=%t", keeps)
+			}
+		}
+	}
+	return w.Misses(has)
+}
+
 func unknownOption(key string, known map[string]option) error {
 	list := strings.Join(slices.Sorted(maps.Keys(known)), ", ")
 	if slices.Contains(ofLocal, key) {

@@ -178,8 +178,8 @@ func (f *facts) unlike(pv *corev1.PersistentVolume) string {
 	if pv.Name == name || other != nil && alike(pv, other) {
 		return ""
 	}
-	return "it has the handle of volume " + name + ", which is mounted on this node with other attributes, Secrets, options or " +
-		"access modes, until no Pod has it there"
+	return "it has the handle of volume " + name + ", which is mounted on this node with other attributes, Secrets, " +
+		"options or access modes, until no Pod has it there"
 }
 
 // alike says whether two objects of one handle are mounted in the same way.
