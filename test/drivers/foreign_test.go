@@ -1,4 +1,4 @@
-package e2e
+package drivers
 
 import (
 	"bytes"
@@ -19,6 +19,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 // TestForeign plays testdata/foreign/*.txtar, each with a control plane of its own: drivers of others, which
@@ -61,9 +62,7 @@ func TestForeign(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup:               func(e *testscript.Env) error { return setUpForeign(t, e, table) },
 		Condition:           hasKernel,
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"life": playLife, "until": runUntil,
-		},
+		Cmds:                planetest.Commands{"life": playLife, "until": planetest.Until},
 	})
 }
 

@@ -1,7 +1,6 @@
-package e2e
+package drivers
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,11 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rogpeppe/go-internal/testscript"
 	"k8s.io/client-go/kubernetes"
 
-	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 // foreignPatience is how long a driver's whole life may last.
@@ -29,18 +27,6 @@ type foreignStage struct {
 	plane                   *plane.Plane
 	client                  kubernetes.Interface
 	row                     *foreignRow
-}
-
-// runUntil is the command `until PROGRAM ARGS` of scripts: it runs the program again until it succeeds.
-func runUntil(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) == 0 {
-		ts.Fatalf("usage: until PROGRAM ARGS")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := testkit.Until(ctx, testkit.Error(func() error { return ts.Exec(args[0], args[1:]...) })); err != nil {
-		ts.Fatalf("%s: %v", strings.Join(args, " "), err)
-	}
 }
 
 func (s *foreignStage) output(program string, args ...string) ([]byte, error) {
@@ -73,13 +59,10 @@ func (s *foreignStage) close(t *testing.T) {
 		}
 	}
 	s.plane.Stop()
-	for _, p := range processesOf(s.dir, 0) {
-		var pid int
-		if _, err := fmt.Sscanf(p, "/proc/%d/cmdline", &pid); err == nil {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
+	for _, pid := range plane.ProcessesOf(s.dir) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
-	unmountBelow(t, s.host)
+	planetest.UnmountBelow(t, s.host)
 	if t.Failed() && !s.row.passed() {
 		t.Logf("%s: kept %s", s.row.script, s.host)
 		return
