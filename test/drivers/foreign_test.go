@@ -184,13 +184,16 @@ func setUpForeign(t *testing.T, e *testscript.Env, table *foreignTable) error {
 	if err != nil {
 		return err
 	}
-	s := &foreignStage{host: host, dir: filepath.Join(host, "up"), address: plane.FreeAddress("127.0.0.1")}
+	s := &foreignStage{
+		host: host, dir: filepath.Join(host, "up"),
+		flags: []string{"--listen", plane.FreeAddress("127.0.0.1"), planetest.LooksOften},
+	}
 	name := strings.TrimPrefix(filepath.Base(e.WorkDir), "script-")
 	table.mu.Lock()
 	s.row = table.rows[name]
 	s.row.result = "failed before its life"
 	table.mu.Unlock()
-	if s.plane, err = plane.Start(t.Context(), s.dir, "--listen", s.address); err != nil {
+	if s.plane, err = plane.Start(t.Context(), s.dir, s.flags...); err != nil {
 		return err
 	}
 	if s.client, err = s.plane.Client(); err != nil {
@@ -198,7 +201,7 @@ func setUpForeign(t *testing.T, e *testscript.Env, table *foreignTable) error {
 		return err
 	}
 	s.bin = filepath.Dir(plane.Bin("volplane"))
-	e.Values[foreignStage{}] = s
+	e.Values[(*foreignStage)(nil)] = s
 	e.Defer(func() { s.close(t) })
 	for name, value := range map[string]string{
 		"DRIVERS": os.Getenv("DRIVERS"), "HOST": host, "HOME": e.WorkDir, "KUBECONFIG": s.plane.Kubeconfig(),

@@ -34,7 +34,7 @@ import (
 // named data in claim.yaml, which may come with its PersistentVolume, or what a Pod has instead of a claim in
 // volume.yaml. Without either it is a claim of the class `foreign`.
 func playLife(ts *testscript.TestScript, neg bool, args []string) {
-	s := ts.Value(foreignStage{}).(*foreignStage)
+	s := ts.Value((*foreignStage)(nil)).(*foreignStage)
 	l := &foreignLife{foreignStage: s, ts: ts}
 	flags := flag.NewFlagSet("life", flag.ContinueOnError)
 	flags.StringVar(&l.reads, "reads", "", "the volume has this file already, and Pods do not write")
@@ -306,7 +306,7 @@ func (l *foreignLife) killPlane() error {
 	}
 	l.plane.Kill()
 	whileDead := l.read()
-	if l.plane, err = plane.Start(l.ctx, l.dir, "--listen", l.address); err != nil {
+	if l.plane, err = plane.Start(l.ctx, l.dir, l.flags...); err != nil {
 		return err
 	}
 	err = l.eventually(func() error {

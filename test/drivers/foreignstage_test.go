@@ -19,14 +19,16 @@ import (
 // foreignPatience is how long a driver's whole life may last.
 const foreignPatience = 10 * time.Minute
 
-// foreignStage is where a script of a foreign driver is played. Its zero value is the key to it in a script's
+// foreignStage is where a script of a foreign driver is played. A nil pointer is the key to it in a script's
 // values.
 type foreignStage struct {
 	// host is the directory of all that the script makes, dir that of the control plane.
-	host, dir, address, bin string
-	plane                   *plane.Plane
-	client                  kubernetes.Interface
-	row                     *foreignRow
+	host, dir, bin string
+	// flags are those of the control plane, each time that it is started.
+	flags  []string
+	plane  *plane.Plane
+	client kubernetes.Interface
+	row    *foreignRow
 }
 
 func (s *foreignStage) output(program string, args ...string) ([]byte, error) {

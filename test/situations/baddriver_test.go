@@ -109,7 +109,7 @@ type badWorld struct {
 
 func newBadWorld(t *testing.T) *badWorld {
 	t.Helper()
-	w := &badWorld{plane: planetest.Start(t)}
+	w := &badWorld{plane: planetest.Start(t, planetest.LooksOften)}
 	var err error
 	if w.client, err = w.plane.Client(); err != nil {
 		t.Fatal(err)

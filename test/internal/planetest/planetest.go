@@ -12,14 +12,18 @@ import (
 // some seconds.
 const Patience = 3 * time.Minute
 
-// Start starts a control plane for a test. Its directory stays if the test fails.
-func Start(t testing.TB) *plane.Plane {
+// LooksOften is the flag of `volplaned up` with which the node agent looks at mounted volumes every few seconds: it does
+// so every minute otherwise.
+const LooksOften = "--volume-stats-agg-period=2s"
+
+// Start starts a control plane for a test, with flags of `volplaned up`. Its directory stays if the test fails.
+func Start(t testing.TB, flags ...string) *plane.Plane {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := plane.Start(t.Context(), dir)
+	p, err := plane.Start(t.Context(), dir, flags...)
 	if err != nil {
 		t.Fatal(err)
 	}
