@@ -185,8 +185,7 @@ func setUpForeign(t *testing.T, e *testscript.Env, table *foreignTable) error {
 		return err
 	}
 	s := &foreignStage{
-		host: host, dir: filepath.Join(host, "up"),
-		flags: []string{"--listen", plane.FreeAddress("127.0.0.1"), planetest.LooksOften},
+		host: host, dir: filepath.Join(host, "up"), flags: []string{"--listen", plane.FreeAddress("127.0.0.1")},
 	}
 	name := strings.TrimPrefix(filepath.Base(e.WorkDir), "script-")
 	table.mu.Lock()

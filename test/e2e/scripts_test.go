@@ -6,11 +6,17 @@ import (
 	"volplane.dev/volplane/test/internal/planetest"
 )
 
-// TestScripts runs testdata/*/*.txtar against one control plane.
+// TestScripts runs scripts of testdata against one control plane, one folder after the other.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	scripts(t, "kubectl", "volplane", "verbs", "snapshots", "groups", "attributes", "populators", "why", "watch",
-		"refused", "start", "orphans")
+	scripts(t, "kubectl", "volplane", "verbs", "snapshots", "groups", "attributes", "populators", "watch",
+		"orphans")
+}
+
+// TestWhyScripts runs those about what cannot be, against another one.
+func TestWhyScripts(t *testing.T) {
+	t.Parallel()
+	scripts(t, "why", "refused", "start")
 }
 
 // TestPluginScripts runs those of kubectl's plugin, which have claims that wait for ever.
