@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// The pauses between two checks: short ones first, for conditions that hold soon, and then longer ones, for checks that
-// are expensive, such as running a program. Who has waited for long waits a share of it longer, and leaves the processor
-// to others.
+// The pauses between two checks: short ones first, for conditions that hold soon, and then longer ones, for checks
+// that are expensive, such as running a program. Who has waited for long waits a share of it longer, and leaves the
+// processor to others.
 const (
 	firstPause = 5 * time.Millisecond
 	longPause  = 50 * time.Millisecond

@@ -8,12 +8,12 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// Patience is how long a volume may take to come after a failure on a busy machine: pauses between tries add up to
-// some seconds.
+// Patience is how long a volume may take to come after a failure on a busy machine: pauses between tries add up to some
+// seconds.
 const Patience = 3 * time.Minute
 
-// LooksOften is the flag of `volplaned up` with which the node agent looks at mounted volumes every few seconds: it does
-// so every minute otherwise.
+// LooksOften is the flag of `volplaned up` with which the node agent looks at mounted volumes every two seconds: it
+// does so every minute otherwise.
 const LooksOften = "--volume-stats-agg-period=2s"
 
 // Start starts a control plane for a test, with flags of `volplaned up`. Its directory stays if the test fails.
