@@ -111,7 +111,7 @@ mutants: ## change PACKAGES in small ways, one by one, and tell which changes th
 .PHONY: foreign
 foreign: build bin/kubectl ## play the whole life of drivers of others, whose built programs are below DRIVERS=DIR (needs root)
 	cd test && DRIVERS="$(abspath $(or $(DRIVERS),$(error name the directory of the drivers: make foreign DRIVERS=DIR)))" \
-	go test -count=1 -timeout=2h -parallel=2 -v -run 'TestForeign$$' ./e2e
+	go test -count=1 -timeout=2h -parallel=2 -v -run 'TestForeign$$' ./drivers
 
 .PHONY: cluster
 cluster: bin/kubernetes bin/csi-provisioner ## try the storage controllers in a cluster of Kubernetes' own

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"io/fs"
 	"os"
@@ -169,6 +170,24 @@ func TestVersions(t *testing.T) {
 	versions(t.Context(), all)
 	if err := printHosted(s.hostDrivers, all, true); err != nil || !strings.Contains(s.out.String(), "   1.2-beta   ") {
 		t.Errorf("%v: %s", err, s.out)
+	}
+}
+
+// TestVersionsOfTheDeaf: a process that runs, and at whose socket nobody listens, is not waited for.
+func TestVersionsOfTheDeaf(t *testing.T) {
+	s := newStand(t, csiNode("n1"))
+	if err := s.files.Put(own("/bin/a")); err != nil {
+		t.Fatal(err)
+	}
+	s.record(t, hosted, func(r *supervise.Record) { r.PID, r.StartTime = os.Getpid(), startTimeOf(t, os.Getpid()) })
+	all, err := s.list(t.Context(), []string{hosted})
+	if err != nil || all[0].Processes[0].State != stateNotRegistered {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), answerTime/2)
+	defer cancel()
+	if versions(ctx, all); ctx.Err() != nil {
+		t.Errorf("the list waits for an answer: %v", ctx.Err())
 	}
 }
 

@@ -7,11 +7,13 @@ import (
 	"time"
 )
 
-// Bounds of the pauses between two checks: short ones first, for conditions that hold soon, and then
-// longer ones, for checks that are expensive, such as running a program.
+// The pauses between two checks: short ones first, for conditions that hold soon, and then longer ones, for checks
+// that are expensive, such as running a program. Who has waited for long waits a share of it longer, and leaves the
+// processor to others.
 const (
-	firstPause   = 5 * time.Millisecond
-	longestPause = 50 * time.Millisecond
+	firstPause = 5 * time.Millisecond
+	longPause  = 50 * time.Millisecond
+	waitShare  = 20
 )
 
 // Until calls missing until it returns "". If the context ends first, it returns the last text of
@@ -21,7 +23,7 @@ func Until(ctx context.Context, missing func() string) error {
 	pause := time.NewTimer(firstPause)
 	defer pause.Stop()
 	last := "it was not asked for in time"
-	for next := 2 * firstPause; ; next = min(2*next, longestPause) {
+	for began, next := time.Now(), 2*firstPause; ; next = max(min(2*next, longPause), time.Since(began)/waitShare) {
 		now := missing()
 		if now == "" {
 			return nil

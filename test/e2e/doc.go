@@ -1,2 +1,3 @@
-// Package e2e tests the built programs as processes with real mounts, as root.
+// Package e2e tests the verbs of kubectl and volplane, and what documents have users type, with the built programs as
+// processes and with real mounts, as root.
 package e2e

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 // inNamespace is the environment variable with which a test runs as the process that it has started in a mount
@@ -71,7 +72,7 @@ func playMounts(t *testing.T, dir string) {
 		t.Run(kind, func(t *testing.T) {
 			testscript.Run(t, testscript.Params{
 				Dir: filepath.Join("testdata", kind), RequireExplicitExec: true,
-				Cmds: map[string]func(*testscript.TestScript, bool, []string){"until": runUntil},
+				Cmds: planetest.Commands{"until": planetest.Until},
 				Setup: func(e *testscript.Env) error {
 					e.Setenv("KUBECONFIG", p.Kubeconfig())
 					e.Setenv("PATH", strings.Join([]string{bin, e.Getenv("PATH"), "/usr/sbin"}, string(os.PathListSeparator)))

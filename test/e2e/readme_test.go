@@ -11,6 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 // xfsByDefault replaces the default class by one of xfs, which grows while it is mounted also where a process may not
@@ -79,26 +80,6 @@ func nothingLeft(t *testing.T, p *plane.Plane) {
 	})
 }
 
-// startPlane starts a control plane for a test. Its directory stays if the test fails.
-func startPlane(t *testing.T) *plane.Plane {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "vp-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := plane.Start(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if p.Stop(); !t.Failed() {
-			_ = os.RemoveAll(dir)
-			_ = os.Remove(dir + ".log")
-		}
-	})
-	return p
-}
-
 // TestUninstallCommands types the commands of docs/day-two.md that take volumes away with everything in them, in a
 // control plane with a mounted volume, one that is made of its snapshot, and the snapshot: nothing is left. The command
 // that shows what is mounted shows it before, and nothing after.
@@ -108,7 +89,7 @@ func TestUninstallCommands(t *testing.T) {
 	if len(blocks) != 4 {
 		t.Fatalf("there are %d blocks: %q", len(blocks), blocks)
 	}
-	p := startPlane(t)
+	p := planetest.Start(t)
 	mounted := strings.ReplaceAll(blocks[2], "/var/lib/volplane", p.Dir)
 	at := filepath.Join(t.TempDir(), "data")
 	out := typeInto(t, p, "volplane mount data "+at+" --create --size 64Mi\nvolplane snapshot data before\n"+
@@ -129,7 +110,7 @@ func TestSixCommands(t *testing.T) {
 	if len(commands) != 6 {
 		t.Fatalf("README.md has %d commands: %q", len(commands), commands)
 	}
-	p := startPlane(t)
+	p := planetest.Start(t)
 	at := filepath.Join(t.TempDir(), "data")
 	script := xfsByDefault + commands[0] + "\n" + commands[1] + "\n" +
 		"echo old > /srv/data/file; before=$(df --output=size /srv/data | tail -1)\n" + commands[2] + "\n" +

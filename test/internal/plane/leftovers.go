@@ -2,10 +2,15 @@ package plane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -67,14 +72,22 @@ func objects(ctx context.Context, client kubernetes.Interface) ([]string, error)
 
 // Mounts names the mounts below the plane's directory.
 func (p *Plane) Mounts() ([]string, error) {
+	points, err := mountsBelow(p.Dir)
+	for i := range points {
+		points[i] = "mount " + points[i]
+	}
+	return points, err
+}
+
+func mountsBelow(dir string) ([]string, error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
 	}
 	var out []string
 	for line := range strings.Lines(string(data)) {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], p.Dir+"/") {
-			out = append(out, "mount "+f[4])
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			out = append(out, f[4])
 		}
 	}
 	return out, nil
@@ -82,12 +95,39 @@ func (p *Plane) Mounts() ([]string, error) {
 
 // Loops names the loop devices over files below the plane's directory.
 func (p *Plane) Loops() []string {
+	loops := loopsBelow(p.Dir)
+	for i := range loops {
+		loops[i] = "loop device " + loops[i]
+	}
+	return loops
+}
+
+func loopsBelow(dir string) []string {
 	var out []string
 	backing, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, b := range backing {
-		if data, err := os.ReadFile(b); err == nil && strings.HasPrefix(string(data), p.Dir+"/") {
-			out = append(out, "loop device "+b[len("/sys/block/"):len(b)-len("/loop/backing_file")])
+		if data, err := os.ReadFile(b); err == nil && strings.HasPrefix(string(data), dir+"/") {
+			out = append(out, b[len("/sys/block/"):len(b)-len("/loop/backing_file")])
 		}
 	}
 	return out
+}
+
+// UnmountBelow removes what a process that was killed has left below a directory: its mounts, the last first, and its
+// loop devices.
+func UnmountBelow(dir string) error {
+	points, err := mountsBelow(dir)
+	for _, point := range slices.Backward(points) {
+		if failed := unix.Unmount(point, 0); failed != nil {
+			err = errors.Join(err, fmt.Errorf("unmount %s: %w", point, failed))
+		}
+	}
+	for _, loop := range loopsBelow(dir) {
+		out, failed := exec.Command("losetup", "-d", "/dev/"+loop).CombinedOutput()
+		// It may have gone by itself, a moment after its mount.
+		if _, there := os.Stat("/sys/block/" + loop + "/loop"); failed != nil && there == nil {
+			err = errors.Join(err, fmt.Errorf("detach %s: %w: %s", loop, failed, out))
+		}
+	}
+	return err
 }

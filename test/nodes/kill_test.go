@@ -1,4 +1,4 @@
-package e2e
+package nodes
 
 import (
 	"cmp"
@@ -23,6 +23,7 @@ import (
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/testkit/seeds"
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 // fewKills is how often `make test` kills a process.
@@ -37,7 +38,7 @@ func TestKillAtAnyMoment(t *testing.T) {
 	w := startWorld(t)
 	random := mathrand.New(mathrand.NewPCG(seed, 0))
 	for round := 0; w.killed.Load() < int64(kills); round++ {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), planetest.Patience)
 		stop := w.killNow(random)
 		err := w.life(ctx, fmt.Sprint("life-", round))
 		stop()
@@ -134,7 +135,7 @@ func (w *world) killOne(victim int) error {
 		return w.others[victim].Restart()
 	}
 	w.plane.Kill()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), planetest.Patience)
 	defer cancel()
 	p, err := plane.Start(ctx, w.plane.Dir, "--listen", w.address)
 	if err != nil {

@@ -1,4 +1,4 @@
-package e2e
+package flex
 
 import (
 	"os"
@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 // says asks why until the answer, on one line, has all words.
@@ -13,7 +15,7 @@ func (f *flexPlane) says(object string, words ...string) {
 	f.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(patience); ; <-tick.C {
+	for end := time.Now().Add(planetest.Patience); ; <-tick.C {
 		out, _ := f.run("why", object)
 		out = strings.Join(strings.Fields(out), " ")
 		all := true

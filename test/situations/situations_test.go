@@ -1,4 +1,4 @@
-package e2e
+package situations
 
 import (
 	"context"
@@ -23,6 +23,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 // situationsFile has the situations in which a volume is stuck, one in each paragraph: a title, what users,
@@ -58,7 +59,7 @@ func TestSituations(t *testing.T) {
 	for i := range all {
 		s, name := &all[i], nameOf(i)
 		t.Run(strings.ReplaceAll(s.argues, " ", "_"), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), planetest.Patience)
 			defer cancel()
 			w.situation(ctx, t, name, s)
 		})
@@ -126,7 +127,7 @@ func (w *badWorld) early(t *testing.T, ns string, s *situation) {
 	if !s.early() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), planetest.Patience)
 	defer cancel()
 	w.space(ctx, t, ns)
 	for _, step := range s.steps {

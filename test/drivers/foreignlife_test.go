@@ -1,4 +1,4 @@
-package e2e
+package drivers
 
 import (
 	"bytes"
@@ -26,6 +26,7 @@ import (
 
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 // playLife is the command `life DRIVER` of scripts: everything that happens to a volume of the driver, which
@@ -33,7 +34,7 @@ import (
 // named data in claim.yaml, which may come with its PersistentVolume, or what a Pod has instead of a claim in
 // volume.yaml. Without either it is a claim of the class `foreign`.
 func playLife(ts *testscript.TestScript, neg bool, args []string) {
-	s := ts.Value(foreignStage{}).(*foreignStage)
+	s := ts.Value((*foreignStage)(nil)).(*foreignStage)
 	l := &foreignLife{foreignStage: s, ts: ts}
 	flags := flag.NewFlagSet("life", flag.ContinueOnError)
 	flags.StringVar(&l.reads, "reads", "", "the volume has this file already, and Pods do not write")
@@ -305,7 +306,7 @@ func (l *foreignLife) killPlane() error {
 	}
 	l.plane.Kill()
 	whileDead := l.read()
-	if l.plane, err = plane.Start(l.ctx, l.dir, "--listen", l.address); err != nil {
+	if l.plane, err = plane.Start(l.ctx, l.dir, l.flags...); err != nil {
 		return err
 	}
 	err = l.eventually(func() error {
@@ -362,9 +363,11 @@ func (l *foreignLife) nothingLeft() error {
 			left = append(left, "mount "+f[4])
 		}
 	}
-	for _, p := range processesOf(l.dir, l.plane.PID()) {
-		line, _ := os.ReadFile(p)
-		left = append(left, fmt.Sprintf("%s %q", p, line))
+	for _, pid := range plane.ProcessesOf(l.dir) {
+		if pid != l.plane.PID() {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			left = append(left, fmt.Sprintf("process %d %q", pid, line))
+		}
 	}
 	err = filepath.WalkDir(l.host, func(path string, d fs.DirEntry, err error) error {
 		if d != nil && strings.HasPrefix(d.Name(), "life-of-volplane") && l.deletes() {
@@ -409,7 +412,7 @@ func (l *foreignLife) processes(driver string) ([]driverProcess, error) {
 }
 
 func (l *foreignLife) eventually(try func() error) error {
-	ctx, cancel := context.WithTimeout(l.ctx, patience)
+	ctx, cancel := context.WithTimeout(l.ctx, planetest.Patience)
 	defer cancel()
 	return testkit.Until(ctx, testkit.Error(try))
 }

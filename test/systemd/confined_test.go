@@ -1,4 +1,4 @@
-package e2e
+package systemd
 
 import (
 	"errors"
@@ -14,6 +14,8 @@ import (
 	seccomp "github.com/elastic/go-seccomp-bpf"
 	"github.com/elastic/go-seccomp-bpf/arch"
 	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 const unitFile = "../../deploy/systemd/volplane.service"
@@ -36,7 +38,7 @@ func TestUnitConfines(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		unmountBelow(t, dir)
+		planetest.UnmountBelow(t, dir)
 		_ = os.RemoveAll(dir)
 	})
 	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestConfined$")

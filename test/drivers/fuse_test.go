@@ -1,4 +1,4 @@
-package e2e
+package drivers
 
 import (
 	"fmt"
@@ -10,6 +10,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 // TestFuse plays testdata/fuse/*.txtar, each with a control plane of its own: the driver that `volplane driver init`
@@ -44,22 +47,17 @@ func TestFuse(t *testing.T) {
 			}
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"life": playLife, "until": runUntil},
+		Cmds: planetest.Commands{"life": playLife, "until": planetest.Until},
 	})
 }
 
 // killServer kills the programs that serve the mounts. The node agent tells of it, and the volume is mounted again.
 func (l *foreignLife) killServer() error {
 	killed := 0
-	for _, path := range processesOf(l.host, 0) {
-		dir := filepath.Dir(path)
-		name, err := os.ReadFile(filepath.Join(dir, "comm"))
+	for _, pid := range plane.ProcessesOf(l.host) {
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 		if err != nil || strings.TrimSpace(string(name)) != l.server {
 			continue
-		}
-		var pid int
-		if _, err := fmt.Sscanf(path, "/proc/%d/", &pid); err != nil {
-			return err
 		}
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			return err

@@ -1,4 +1,4 @@
-package e2e
+package flex
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 // TestFlexInContainer runs the command of the DaemonSet as its container does: as process 1, without
@@ -85,7 +86,7 @@ func placed(t *testing.T, exe, source string, ended <-chan error) {
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(patience)
+	limit := time.After(planetest.Patience)
 	for {
 		if got, err := os.ReadFile(exe); err == nil && bytes.Equal(got, want) {
 			return

@@ -1,4 +1,4 @@
-package e2e
+package flex
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 // flexPlane is a running control plane, and the command that is run beside it.
@@ -47,7 +48,7 @@ func newFlexPlane(t *testing.T) *flexPlane {
 // run runs a command of volplane and returns its output and whether it succeeded.
 func (f *flexPlane) run(args ...string) (string, bool) {
 	f.Helper()
-	ctx, cancel := context.WithTimeout(f.Context(), patience)
+	ctx, cancel := context.WithTimeout(f.Context(), planetest.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, plane.Bin("volplane"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+f.Kubeconfig(), "HOME="+f.dir)
@@ -70,7 +71,7 @@ func (f *flexPlane) want(args []string, words ...string) {
 // eventually runs a command until it prints a word.
 func (f *flexPlane) eventually(args []string, word string) {
 	f.Helper()
-	testkit.Eventually(f, patience, func() string {
+	testkit.Eventually(f, planetest.Patience, func() string {
 		out, ok := f.run(args...)
 		if ok && strings.Contains(out, word) {
 			return ""

@@ -1,4 +1,4 @@
-package e2e
+package drivers
 
 import (
 	"bytes"
@@ -19,6 +19,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 // TestForeign plays testdata/foreign/*.txtar, each with a control plane of its own: drivers of others, which
@@ -61,9 +62,7 @@ func TestForeign(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup:               func(e *testscript.Env) error { return setUpForeign(t, e, table) },
 		Condition:           hasKernel,
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"life": playLife, "until": runUntil,
-		},
+		Cmds:                planetest.Commands{"life": playLife, "until": planetest.Until},
 	})
 }
 
@@ -185,13 +184,15 @@ func setUpForeign(t *testing.T, e *testscript.Env, table *foreignTable) error {
 	if err != nil {
 		return err
 	}
-	s := &foreignStage{host: host, dir: filepath.Join(host, "up"), address: plane.FreeAddress("127.0.0.1")}
+	s := &foreignStage{
+		host: host, dir: filepath.Join(host, "up"), flags: []string{"--listen", plane.FreeAddress("127.0.0.1")},
+	}
 	name := strings.TrimPrefix(filepath.Base(e.WorkDir), "script-")
 	table.mu.Lock()
 	s.row = table.rows[name]
 	s.row.result = "failed before its life"
 	table.mu.Unlock()
-	if s.plane, err = plane.Start(t.Context(), s.dir, "--listen", s.address); err != nil {
+	if s.plane, err = plane.Start(t.Context(), s.dir, s.flags...); err != nil {
 		return err
 	}
 	if s.client, err = s.plane.Client(); err != nil {
@@ -199,7 +200,7 @@ func setUpForeign(t *testing.T, e *testscript.Env, table *foreignTable) error {
 		return err
 	}
 	s.bin = filepath.Dir(plane.Bin("volplane"))
-	e.Values[foreignStage{}] = s
+	e.Values[(*foreignStage)(nil)] = s
 	e.Defer(func() { s.close(t) })
 	for name, value := range map[string]string{
 		"DRIVERS": os.Getenv("DRIVERS"), "HOST": host, "HOME": e.WorkDir, "KUBECONFIG": s.plane.Kubeconfig(),

@@ -1,7 +1,6 @@
-package e2e
+package drivers
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,36 +10,25 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rogpeppe/go-internal/testscript"
 	"k8s.io/client-go/kubernetes"
 
-	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
 // foreignPatience is how long a driver's whole life may last.
 const foreignPatience = 10 * time.Minute
 
-// foreignStage is where a script of a foreign driver is played. Its zero value is the key to it in a script's
+// foreignStage is where a script of a foreign driver is played. A nil pointer is the key to it in a script's
 // values.
 type foreignStage struct {
 	// host is the directory of all that the script makes, dir that of the control plane.
-	host, dir, address, bin string
-	plane                   *plane.Plane
-	client                  kubernetes.Interface
-	row                     *foreignRow
-}
-
-// runUntil is the command `until PROGRAM ARGS` of scripts: it runs the program again until it succeeds.
-func runUntil(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) == 0 {
-		ts.Fatalf("usage: until PROGRAM ARGS")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := testkit.Until(ctx, testkit.Error(func() error { return ts.Exec(args[0], args[1:]...) })); err != nil {
-		ts.Fatalf("%s: %v", strings.Join(args, " "), err)
-	}
+	host, dir, bin string
+	// flags are those of the control plane, each time that it is started.
+	flags  []string
+	plane  *plane.Plane
+	client kubernetes.Interface
+	row    *foreignRow
 }
 
 func (s *foreignStage) output(program string, args ...string) ([]byte, error) {
@@ -73,13 +61,10 @@ func (s *foreignStage) close(t *testing.T) {
 		}
 	}
 	s.plane.Stop()
-	for _, p := range processesOf(s.dir, 0) {
-		var pid int
-		if _, err := fmt.Sscanf(p, "/proc/%d/cmdline", &pid); err == nil {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
+	for _, pid := range plane.ProcessesOf(s.dir) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
-	unmountBelow(t, s.host)
+	planetest.UnmountBelow(t, s.host)
 	if t.Failed() && !s.row.passed() {
 		t.Logf("%s: kept %s", s.row.script, s.host)
 		return

@@ -1,4 +1,4 @@
-package e2e
+package situations
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -22,14 +21,10 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/planetest"
 )
 
-const (
-	badName = "bad.csi.example.com"
-	// patience is how long a volume may take to come after a misdeed on a busy
-	// machine: pauses between tries add up to some seconds.
-	patience = 3 * time.Minute
-)
+const badName = "bad.csi.example.com"
 
 // misdeed is a mistake of a driver, and what users are told about it.
 type misdeed struct {
@@ -99,7 +94,7 @@ func TestBadDrivers(t *testing.T) {
 	w := newBadWorld(t)
 	for i, m := range misdeeds() {
 		t.Run(m.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), planetest.Patience)
 			defer cancel()
 			w.play(ctx, t, "bad"+string(rune('a'+i)), m)
 		})
@@ -114,7 +109,7 @@ type badWorld struct {
 
 func newBadWorld(t *testing.T) *badWorld {
 	t.Helper()
-	w := &badWorld{plane: startPlane(t)}
+	w := &badWorld{plane: planetest.Start(t, planetest.LooksOften)}
 	var err error
 	if w.client, err = w.plane.Client(); err != nil {
 		t.Fatal(err)

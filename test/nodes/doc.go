@@ -1,0 +1,3 @@
+// Package nodes tests control planes that other nodes join, whose processes are killed: the built programs on one
+// host, or on three in network namespaces of their own.
+package nodes
