@@ -188,18 +188,9 @@ type Saving struct {
 // claim from getting another volume, and the handle from being used twice. If an unrelated object
 // has the volume's name, the volume is deleted, because nothing else would refer to it.
 func AfterSave(in *Intent, a Answer, s Saving) Verdict {
-	final := apierrors.IsInvalid(s.Err) || apierrors.IsForbidden(s.Err)
 	switch {
-	case final && in.Reclaim != corev1.PersistentVolumeReclaimDelete && in.isUnwanted(s.Claim):
-		// A host may make objects for claims that exist only. The intent stays until the volume has an object.
-		return Verdict{
-			Because: in.failed("user", fmt.Sprintf("the volume is to be retained, its claim is gone, and the object is "+
-				"refused: %v: give it an object with: volplane adopt %s %s", s.Err, in.Driver, a.Handle)),
-			Warn: true, Pause: true, Problem: s.Err.Error(),
-		}
-	case final:
-		// The API server will never accept the object.
-		return refuse(in, Remove, "the volume object is refused: "+s.Err.Error())
+	case apierrors.IsInvalid(s.Err), apierrors.IsForbidden(s.Err):
+		return afterRefusal(in, a, s)
 	case s.Err != nil:
 		return Verdict{
 			Because: in.failed("", "volume object is not saved yet: "+s.Err.Error()), Warn: true, Problem: s.Err.Error(),
@@ -219,6 +210,19 @@ func AfterSave(in *Intent, a Answer, s Saving) Verdict {
 		return refuse(in, Resolve, "another volume object has the name "+in.Name)
 	}
 	return Verdict{Next: Resolve}
+}
+
+// afterRefusal decides about a volume whose object the API server will never accept.
+func afterRefusal(in *Intent, a Answer, s Saving) Verdict {
+	if in.Reclaim == corev1.PersistentVolumeReclaimDelete || !in.isUnwanted(s.Claim) {
+		return refuse(in, Remove, "the volume object is refused: "+s.Err.Error())
+	}
+	// A host may make objects for claims that exist only. The intent stays until the volume has an object.
+	return Verdict{
+		Because: in.failed("user", fmt.Sprintf("the volume is to be retained, its claim is gone, and the object is "+
+			"refused: %v: give it an object with: volplane adopt %s %s", s.Err, in.Driver, a.Handle)),
+		Warn: true, Pause: true, Problem: s.Err.Error(),
+	}
 }
 
 // AfterUndo decides about the result of a call of CreateVolume that was made to learn the handle of
