@@ -226,12 +226,19 @@ func (s *scan) useOf(ctx context.Context, dir string) string {
 		return "its working directory"
 	case s.at(dir + "/root"):
 		return "its root directory"
-	case s.device != "" && s.anyOf(ctx, dir+"/fd", s.at), s.device == "" && s.anyOf(ctx, dir+"/fdinfo", s.opened):
+	case s.hasOpen(ctx, dir):
 		return "an open file"
 	case s.anyOf(ctx, dir+"/map_files", s.at):
 		return "a mapped file"
 	}
 	return ""
+}
+
+func (s *scan) hasOpen(ctx context.Context, dir string) bool {
+	if s.device != "" {
+		return s.anyOf(ctx, dir+"/fd", s.at)
+	}
+	return s.anyOf(ctx, dir+"/fdinfo", s.opened)
 }
 
 func (s *scan) anyOf(ctx context.Context, dir string, is func(path string) bool) bool {
@@ -252,8 +259,8 @@ func (s *scan) anyOf(ctx context.Context, dir string, is func(path string) bool)
 	return false
 }
 
-// at says whether the target of a link in /proc is on one of the mounts, or on the device that is looked for, or is that device: a mount
-// that was detached while files were open is in no table.
+// at says whether the target of a link in /proc is on one of the mounts or on the device that is looked for, or is that
+// device: a mount that was detached while files were open is in no table.
 func (s *scan) at(link string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT,

@@ -30,18 +30,11 @@ func (l *Loops) Keep(device, file string, decide func(LoopState) (note string, e
 	if err != nil {
 		return fmt.Errorf("loop device over %s: %w", file, err)
 	}
-	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENXIO) || errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%s: %w", device, ErrLoopGone)
-	}
-	if err != nil {
-		return fail("open", device, err)
-	}
-	defer f.Close()
-	info, err := statusOf(f, idOf(want))
+	f, info, err := openLoop(device, idOf(want))
 	if err != nil {
 		return err
 	}
+	defer f.Close()
 	state := LoopState{Note: noteOf(info), Leaving: info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0}
 	if state.Claimed, err = claimed(device); err != nil {
 		return err
@@ -50,12 +43,35 @@ func (l *Loops) Keep(device, file string, decide func(LoopState) (note string, e
 	if err != nil || note == state.Note && !state.Leaving {
 		return err
 	}
+	return keep(f, info, idOf(want), note)
+}
+
+// openLoop opens the loop device of a file, and returns its state.
+func openLoop(device string, file fileID) (*os.File, *unix.LoopInfo64, error) {
+	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, os.ErrNotExist) {
+		return nil, nil, fmt.Errorf("%s: %w", device, ErrLoopGone)
+	}
+	if err != nil {
+		return nil, nil, fail("open", device, err)
+	}
+	info, err := statusOf(f, file)
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return f, info, nil
+}
+
+// keep changes the state of an open loop device, and reads it again.
+func keep(f *os.File, info *unix.LoopInfo64, file fileID, note string) error {
+	device := f.Name()
 	info.Flags &^= unix.LO_FLAGS_AUTOCLEAR
 	setNote(info, note)
 	if err := unix.IoctlLoopSetStatus64(int(f.Fd()), info); err != nil {
 		return fail("keep", device, err)
 	}
-	if info, err = statusOf(f, idOf(want)); err != nil {
+	info, err := statusOf(f, file)
+	if err != nil {
 		return err
 	}
 	if info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0 || noteOf(info) != note {

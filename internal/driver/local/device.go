@@ -19,8 +19,8 @@ import (
 // open it for moments.
 const detachLimit = 2 * time.Second
 
-// attach creates the loop device of a locked volume for a use, in the volume's current size, or takes the one that there
-// is.
+// attach creates the loop device of a locked volume for a use, in the volume's current size, or takes the one that
+// there is.
 func (p *pool) attach(ctx context.Context, v record, u use) (string, error) {
 	device, err := p.take(ctx, v, u)
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// holder is a process with a mount namespace of its own, older than an unmount, such as a container that was just being
-// started: it keeps everything mounted that was mounted when it began.
+// holder is a process with a mount namespace of its own, older than an unmount, such as a container that was just
+// being started: it keeps everything mounted that was mounted when it began.
 type holder struct {
 	*testing.T
 	pid int
 	end func()
 }
 
-// newHolder starts one that holds what is mounted below dir. What other tests have mounted meanwhile it lets go at once.
+// newHolder starts one that holds what is mounted below dir. What other tests have mounted it lets go at once.
 func newHolder(t *testing.T, dir string) holder {
 	t.Helper()
 	const script = `awk -v dir="$1/" '$1 ~ "^/dev/loop" && index($2, dir) != 1 { print $2 }' /proc/self/mounts |
@@ -282,19 +282,25 @@ func TestNotes(t *testing.T) {
 		{name: "open as a raw device", note: "volplane:me:block", s: mount.LoopState{Leaving: true}, want: me.note()},
 		{name: "other options", note: "volplane:me:xfs", s: mount.LoopState{Leaving: true, Claimed: true}},
 		{name: "other options, kept", note: "volplane:me:xfs", s: mount.LoopState{Claimed: true}},
-		{name: "the first mount decides", note: "volplane:me:xfs", s: mount.LoopState{Claimed: true}, shown: true,
-			want: "volplane:me:xfs"},
+		{
+			name: "the first mount decides", note: "volplane:me:xfs", s: mount.LoopState{Claimed: true}, shown: true,
+			want: "volplane:me:xfs",
+		},
 		{name: "one writer", note: me.note(), s: mount.LoopState{Leaving: true, Claimed: true}, alone: true},
 		{name: "one writer of an unused device", note: me.note(), alone: true, want: me.note()},
-		{name: "of a dead node", note: "volplane:you:ext4", s: mount.LoopState{Claimed: true}, shown: true,
-			want: "volplane:several:ext4"},
+		{
+			name: "of a dead node", note: "volplane:you:ext4", s: mount.LoopState{Claimed: true}, shown: true,
+			want: "volplane:several:ext4",
+		},
 		{name: "of another node, unused", note: "volplane:you:xfs", want: "volplane:several:ext4"},
 		{name: "of another node, detached in vain", note: "volplane:you:ext4", s: mount.LoopState{Leaving: true}},
 		{name: "of another node, kept", note: "volplane:you:ext4", s: mount.LoopState{Claimed: true}},
 		{name: "of several", note: "volplane:several:ext4", s: mount.LoopState{Leaving: true, Claimed: true}},
 		{name: "of an older driver", note: "/pool/disk.img", want: "volplane:several:ext4"},
-		{name: "of an older driver, checked by it", note: "/pool/disk.img", s: mount.LoopState{Claimed: true},
-			want: "volplane:several:"},
+		{
+			name: "of an older driver, checked by it", note: "/pool/disk.img", s: mount.LoopState{Claimed: true},
+			want: "volplane:several:",
+		},
 		{name: "of an older driver, detached in vain", note: "/pool/disk.img", s: mount.LoopState{Leaving: true}},
 	} {
 		me.alone = row.alone

@@ -54,8 +54,8 @@ func readNote(text string) (u use, ok bool) {
 }
 
 // take creates the device of a locked volume or takes the one that there is. If an unstage could not end, because a
-// process still has the device, this node takes the device again: a clean-up that cannot end keeps nobody from using the
-// volume. A second device over the image would be a second filesystem with the same blocks.
+// process still has the device, this node takes the device again: a clean-up that cannot end keeps nobody from using
+// the volume. A second device over the image would be a second filesystem with the same blocks.
 func (p *pool) take(ctx context.Context, v record, u use) (string, error) {
 	image := p.image(volumes, v.ID)
 	for try := 1; ; try++ {
@@ -82,8 +82,8 @@ func (p *pool) take(ctx context.Context, v record, u use) (string, error) {
 // errOthers says that somebody has a device who must not have it at the same time.
 var errOthers = errors.New("it is in use otherwise")
 
-// again decides whether a device can be used once more, and returns the note for it. shown says that it is mounted where
-// the driver sees it.
+// again decides whether a device can be used once more, and returns the note for it. shown says that it is mounted
+// where the driver sees it.
 func (u use) again(s mount.LoopState, shown bool) (note string, err error) {
 	last, ours := readNote(s.Note)
 	// What the driver does not see was unmounted by it: the rest of a use that has ended for Kubernetes.
