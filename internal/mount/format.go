@@ -155,11 +155,11 @@ func Grow(ctx context.Context, device, target, fsType string) error {
 	return err
 }
 
-// GrowUnmounted expands a filesystem that is not mounted to the size of its device, if its type can
-// be expanded so; for others it does nothing, and Grow expands them later. ErrNeedsPerson and
+// GrowUnmounted expands a filesystem to the size of its device if it is not mounted, in any mount namespace, and its
+// type can be expanded so; for others it does nothing, and Grow expands them later. ErrNeedsPerson and
 // ErrHeld are as for Device. It may be repeated.
 func GrowUnmounted(ctx context.Context, device, fsType string) error {
-	if fsType != "ext4" {
+	if fsType != "ext4" || !unmounted(device) {
 		return nil
 	}
 	if fits, err := ext4Fits(device); err != nil || fits {

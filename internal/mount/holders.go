@@ -49,6 +49,20 @@ type Search struct {
 // namespace: at most maxHolders, and only those that were found in time. It needs root, and sees
 // the processes of its own PID namespace.
 func (s *Search) Holders(ctx context.Context, points []Point) ([]Holder, error) {
+	return s.run(ctx, points, Point{})
+}
+
+// HoldersOf returns processes that keep a block device in use although the caller may see no mount of it: those that
+// have the device or a file on it open, and those that have it mounted. Otherwise it is like Holders.
+func (s *Search) HoldersOf(ctx context.Context, path string) ([]Holder, error) {
+	number, err := DeviceOf(path)
+	if err != nil {
+		return nil, err
+	}
+	return s.run(ctx, nil, Point{Device: number, Source: path})
+}
+
+func (s *Search) run(ctx context.Context, points []Point, device Point) ([]Holder, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.hangs != nil {
@@ -63,7 +77,7 @@ func (s *Search) Holders(ctx context.Context, points []Point) ([]Holder, error) 
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, searchLimit)
 		defer cancel()
-		found <- newScan(points).holders(ctx)
+		found <- newScan(points, device).holders(ctx)
 	}()
 	// A search ends a moment after its context.
 	late := time.NewTimer(searchLimit + searchLimit/4)
@@ -80,7 +94,10 @@ func (s *Search) Holders(ctx context.Context, points []Point) ([]Holder, error) 
 // scan is one search over all processes.
 type scan struct {
 	points []Point
-	pids   []int
+	// device and source are the number and the path of the device that is looked for; empty if only mounts are. Not every
+	// filesystem has the number of its device.
+	device, source string
+	pids           []int
 	// own is the caller's mount namespace. held holds those that have a copy of a mount.
 	own    string
 	copies map[string]bool
@@ -89,8 +106,10 @@ type scan struct {
 	mounts map[uint64]bool
 }
 
-func newScan(points []Point) *scan {
-	s := &scan{points: points, copies: map[string]bool{}, mounts: map[uint64]bool{}}
+func newScan(points []Point, device Point) *scan {
+	s := &scan{
+		points: points, device: device.Device, source: device.Source, copies: map[string]bool{}, mounts: map[uint64]bool{},
+	}
 	s.own = namespaceOf("self")
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -112,9 +131,11 @@ func namespaceOf(process string) string {
 func (s *scan) holders(ctx context.Context) []Holder {
 	seen := map[string]bool{}
 	for _, pid := range s.pids {
-		if ns := namespaceOf(strconv.Itoa(pid)); ns != "" && !seen[ns] && ctx.Err() == nil {
-			seen[ns] = true
-			s.readMounts(pid, ns)
+		for _, t := range threadsOf(pid) {
+			if t.namespace != "" && !seen[t.namespace] && ctx.Err() == nil {
+				seen[t.namespace] = true
+				s.readMounts(t)
+			}
 		}
 	}
 	var users, copies []Holder
@@ -132,20 +153,50 @@ func (s *scan) holders(ctx context.Context) []Holder {
 			h.Command = command(dir)
 			users = append(users, h)
 			delete(s.copies, ns)
-		case s.copies[ns]:
-			h.Command, h.Use = command(dir), "a copy"
-			copies = append(copies, h)
-			delete(s.copies, ns)
+		default:
+			copies = append(copies, s.copiesOf(h)...)
 		}
 	}
 	all := append(users, copies...)
 	return all[:min(len(all), maxHolders)]
 }
 
+// copiesOf returns a process once for each namespace of its threads that has a copy.
+func (s *scan) copiesOf(h Holder) []Holder {
+	var out []Holder
+	if len(s.copies) == 0 {
+		return nil
+	}
+	for _, t := range threadsOf(h.PID) {
+		if s.copies[t.namespace] {
+			h.Command, h.Use, h.Namespace = command(fmt.Sprint("/proc/", h.PID)), "a copy", t.namespace
+			out = append(out, h)
+			delete(s.copies, t.namespace)
+		}
+	}
+	return out
+}
+
+// thread is a thread of a process, by its directory in /proc, and its mount namespace.
+type thread struct{ dir, namespace string }
+
+// threadsOf returns the threads of a process, of which each may have a mount namespace of its own: programs that start
+// containers have such threads.
+func threadsOf(pid int) []thread {
+	dir := fmt.Sprint("/proc/", pid, "/task")
+	entries, _ := os.ReadDir(dir)
+	out := make([]thread, 0, len(entries))
+	for _, e := range entries {
+		name, _ := os.Readlink(dir + "/" + e.Name() + "/ns/mnt")
+		out = append(out, thread{dir + "/" + e.Name(), name})
+	}
+	return out
+}
+
 // readMounts adds the mounts of a namespace that are looked for: in the caller's namespace those at
-// the given paths, in others all that show the same filesystem.
-func (s *scan) readMounts(pid int, ns string) {
-	f, err := os.Open(fmt.Sprint("/proc/", pid, "/mountinfo"))
+// the given paths, in others all that show the same filesystem; all mounts of the device that is looked for.
+func (s *scan) readMounts(t thread) {
+	f, err := os.Open(t.dir + "/mountinfo")
 	if err != nil {
 		return
 	}
@@ -155,12 +206,14 @@ func (s *scan) readMounts(pid int, ns string) {
 		return
 	}
 	for _, i := range infos {
+		device := fmt.Sprintf("%d:%d", i.Major, i.Minor)
 		is := func(p Point) bool {
-			return p.ID == i.ID || ns != s.own && p.Device == fmt.Sprintf("%d:%d", i.Major, i.Minor) && p.Root == i.Root
+			return p.ID == i.ID || t.namespace != s.own && p.Device == device && p.Root == i.Root
 		}
-		if slices.ContainsFunc(s.points, is) {
+		ofDevice := s.device != "" && (device == s.device || i.Source == s.source)
+		if ofDevice || slices.ContainsFunc(s.points, is) {
 			s.mounts[uint64(i.ID)] = true
-			s.copies[ns] = s.copies[ns] || ns != s.own
+			s.copies[t.namespace] = s.copies[t.namespace] || t.namespace != s.own
 		}
 	}
 }
@@ -173,12 +226,19 @@ func (s *scan) useOf(ctx context.Context, dir string) string {
 		return "its working directory"
 	case s.at(dir + "/root"):
 		return "its root directory"
-	case s.anyOf(ctx, dir+"/fdinfo", s.opened):
+	case s.hasOpen(ctx, dir):
 		return "an open file"
 	case s.anyOf(ctx, dir+"/map_files", s.at):
 		return "a mapped file"
 	}
 	return ""
+}
+
+func (s *scan) hasOpen(ctx context.Context, dir string) bool {
+	if s.device != "" {
+		return s.anyOf(ctx, dir+"/fd", s.at)
+	}
+	return s.anyOf(ctx, dir+"/fdinfo", s.opened)
 }
 
 func (s *scan) anyOf(ctx context.Context, dir string, is func(path string) bool) bool {
@@ -199,11 +259,21 @@ func (s *scan) anyOf(ctx context.Context, dir string, is func(path string) bool)
 	return false
 }
 
-// at says whether the target of a link in /proc is on one of the mounts.
+// at says whether the target of a link in /proc is on one of the mounts or on the device that is looked for, or is that
+// device: a mount that was detached while files were open is in no table.
 func (s *scan) at(link string) bool {
 	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st)
-	return err == nil && st.Mask&unix.STATX_MNT_ID != 0 && s.mounts[st.Mnt_id]
+	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT,
+		unix.STATX_TYPE|unix.STATX_MNT_ID, &st)
+	switch {
+	case err != nil:
+		return false
+	case st.Mask&unix.STATX_MNT_ID != 0 && s.mounts[st.Mnt_id]:
+		return true
+	case st.Mode&unix.S_IFMT == unix.S_IFBLK && s.device == fmt.Sprintf("%d:%d", st.Rdev_major, st.Rdev_minor):
+		return true
+	}
+	return s.device != "" && s.device == fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor)
 }
 
 // opened says whether an open file is on one of the mounts, according to its fdinfo.

@@ -73,6 +73,40 @@ func TestHolders(t *testing.T) {
 	}
 }
 
+// TestHoldersOf: whoever keeps a device in use is named, though nothing of it is mounted here any more.
+func TestHoldersOf(t *testing.T) {
+	_, device := disk(t, 16)
+	if err := Format(t.Context(), device, "ext4"); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]holding{
+		"nobody":        {script: "echo ready; read x"},
+		"copy":          {`exec unshare --mount sh -c 'echo ready; read x; : hunter2'`, "sh", "a copy", true},
+		"detached file": {`exec 3>"$1/file"; echo ready; read x`, "sh", "an open file", false},
+		"device":        {`exec 3<` + device + `; echo ready; read x`, "sh", "an open file", false},
+		"file of copy": {
+			`exec unshare --mount sh -c 'exec 3>"$1/file"; echo ready; read x' sh "$1"`, "sh", "an open file", true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			target := mounted(t, device, "ext4")
+			pid, end := holds(t, c.script, target)
+			if err := Detach(target); err != nil {
+				t.Fatal(err)
+			}
+			all, err := new(Search).HoldersOf(t.Context(), device)
+			if err != nil {
+				t.Error(err)
+			}
+			c.check(t, pid, all)
+			end()
+		})
+	}
+	if _, err := new(Search).HoldersOf(t.Context(), t.TempDir()); err == nil {
+		t.Error("a directory was taken for a device")
+	}
+}
+
 // holds starts a script that is ready when this returns, and returns how it is ended.
 func holds(t *testing.T, script, target string) (pid int, end func()) {
 	t.Helper()

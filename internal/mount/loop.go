@@ -45,6 +45,11 @@ func LoopDetach(file string) error { return new(Loops).Detach(file) }
 
 // Attach returns the loop device of a file, and creates it if there is none. It may be repeated.
 func (l *Loops) Attach(file string, readOnly bool) (string, error) {
+	return l.AttachNoted(file, file, readOnly)
+}
+
+// AttachNoted is Attach, and leaves a note with a device that it creates: see Keep.
+func (l *Loops) AttachNoted(file, note string, readOnly bool) (string, error) {
 	if found, err := l.Find(file); err != nil || found != "" {
 		return found, err
 	}
@@ -63,7 +68,7 @@ func (l *Loops) Attach(file string, readOnly bool) (string, error) {
 	}
 	defer control.Close()
 	for range loopTries {
-		device, err := l.take(control, backing, file, readOnly)
+		device, err := l.take(control, backing, note, readOnly)
 		if err == nil {
 			return device, nil
 		}
@@ -76,7 +81,8 @@ func (l *Loops) Attach(file string, readOnly bool) (string, error) {
 
 // take attaches the file to the device that the kernel reports as free; the error is EBUSY if
 // another process was faster.
-func (l *Loops) take(control, backing *os.File, file string, readOnly bool) (string, error) {
+func (l *Loops) take(control, backing *os.File, note string, readOnly bool) (string, error) {
+	file := backing.Name()
 	n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 	if err != nil {
 		return "", fmt.Errorf("loop device over %s: %w: %w", file, ErrNoLoop, err)
@@ -94,7 +100,7 @@ func (l *Loops) take(control, backing *os.File, file string, readOnly bool) (str
 	if readOnly {
 		config.Info.Flags |= unix.LO_FLAGS_READ_ONLY
 	}
-	copy(config.Info.File_name[:len(config.Info.File_name)-1], file)
+	setNote(&config.Info, note)
 	// While the device is open it is not removed, so nothing else can change its number.
 	before := loopSequence(filepath.Base(path))
 	if err := unix.IoctlLoopConfigure(int(device.Fd()), &config); err != nil {

@@ -233,6 +233,43 @@ func TestStuckUnstage(t *testing.T) {
 	}
 }
 
+// TestRefusedUnstage: the last Pod has gone, and the driver does not let go of the volume, because a process has it.
+// The next Pod does not wait for the end of that process.
+func TestRefusedUnstage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	d.setHook(func(_ context.Context, call string) error {
+		if strings.HasPrefix(call, "unstage:") {
+			return status.Error(codes.FailedPrecondition, "process 7 has it")
+		}
+		return nil
+	})
+	w.run()
+	w.registered(driverName)
+	w.mountAttached()
+	w.terminate("p")
+	w.awaitDeletion("p")
+	const cause = "NodeUnstageVolume by driver d.example: FailedPrecondition: process 7 has it"
+	w.heard("VolumeAttachment", attach.NameOf(driverName, "h-a", "n1"), "FailedUnmount", cause, "user")
+	w.pod("q", "a")
+	w.awaitCondition("q", corev1.ConditionTrue, "v-a=")
+	if got := d.callsFor("h-a"); !strings.HasSuffix(got, "unstage stage publish") {
+		t.Errorf("calls: %s", got)
+	}
+	w.terminate("q")
+	w.awaitDeletion("q")
+	if used := w.node().Status.VolumesInUse; len(used) != 1 {
+		t.Errorf("volumes in use: %v", used)
+	}
+	d.setHook(nil)
+	w.empty()
+	if left := d.leftover(); left != "" {
+		t.Errorf("left: %s", left)
+	}
+}
+
 // TestSecretOfNoUse: the user has to make it, and CSI carries nothing but text;
 // the driver is not called, and has nothing to undo.
 func TestSecretOfNoUse(t *testing.T) {

@@ -1,9 +1,12 @@
 package node
 
 import (
+	"context"
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,4 +66,42 @@ func TestDetachedMeanwhile(t *testing.T) {
 		t.Errorf("the volume was taken from living Pods: %s", d.history())
 	}
 	w.endPods("q", "r", "s")
+}
+
+// TestRefusedAndDetachedMeanwhile: the driver refused to unstage a volume, which was then detached by force and
+// attached again. What is mounted of it is old, and must go before the next Pod gets the volume, however long that takes.
+func TestRefusedAndDetachedMeanwhile(t *testing.T) {
+	t.Parallel()
+	w, d := newRunningWorld(t)
+	w.addVolume(driverName, "a")
+	w.attach(driverName, "a")
+	w.replaceAttachment("a", "first")
+	w.pod("p", "a")
+	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
+	refused := make(chan struct{}, 100)
+	d.setHook(func(_ context.Context, call string) error {
+		if strings.HasPrefix(call, "unstage:") {
+			refused <- struct{}{}
+			return status.Error(codes.FailedPrecondition, "process 7 has it")
+		}
+		return nil
+	})
+	w.terminate("p")
+	w.awaitDeletion("p")
+	<-refused
+	w.replaceAttachment("a", "second")
+	before := len(d.history())
+	w.pod("q", "a")
+	for range 3 {
+		<-refused
+	}
+	if calls := d.history()[before:]; strings.Contains(calls, " stage:") || strings.Contains(calls, "publish:") {
+		t.Errorf("a Pod has got what is old: %s", calls)
+	}
+	d.setHook(nil)
+	w.awaitCondition("q", corev1.ConditionTrue, "v-a=")
+	if got := d.callsFor("h-a"); !strings.HasSuffix(got, "unstage stage publish") {
+		t.Errorf("calls: %s", got)
+	}
+	w.endPods("q")
 }

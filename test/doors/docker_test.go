@@ -8,18 +8,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/testkit"
+	"volplane.dev/volplane/test/internal/plane"
 )
 
-// TestDocker plays what was seen of docker. At the end nothing uses a volume of any row, and all data are intact.
+// row is something that was seen of docker.
+type row struct {
+	name string
+	play func(w *world)
+}
+
+// TestDocker plays what docker does with containers.
 func TestDocker(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, ownProgram)
-	w.startDocker()
-	w.docker("import", w.path("image.tar"), image)
-	for _, row := range []struct {
-		name string
-		play func(w *world)
-	}{
+	playDocker(t, []row{
 		{"two containers", twoContainers},
 		{"copy from a running container", copyWhileRunning},
 		{"copy-up", copyUp},
@@ -27,22 +28,50 @@ func TestDocker(t *testing.T) {
 		{"anonymous volume with --rm", anonymous},
 		{"rm in use", removeInUse},
 		{"refused option", refusedOption},
+	})
+}
+
+// TestDockerWithoutPlugin plays what docker does while the plugin does not answer, some of it by clocks of its own.
+func TestDockerWithoutPlugin(t *testing.T) {
+	t.Parallel()
+	playDocker(t, []row{
 		{"kill -9 of the plugin", killPlugin},
 		{"plugin down at start", downAtStart},
 		{"plugin down at stop", downAtStop},
+		{"plugin down at the daemon's start", downAtDaemonStart},
+	})
+}
+
+// TestDockerKilled plays what becomes of volumes when the programs are killed that know of them.
+func TestDockerKilled(t *testing.T) {
+	t.Parallel()
+	playDocker(t, []row{
 		{"kill -9 of volplaned", killPlane},
 		{"kill -9 of dockerd", killContainers},
 		{"kill -9 of dockerd, the plugin and volplaned", killAll},
-		{"plugin down at the daemon's start", downAtDaemonStart},
 		{"live-restore", liveRestore},
-	} {
-		t.Run(row.name, func(t *testing.T) {
+	})
+}
+
+// playDocker plays rows one after the other with one docker. At the end nothing uses a volume of any row, and all data
+// are intact.
+func playDocker(t *testing.T, rows []row) {
+	t.Helper()
+	w := newWorld(t, ownProgram)
+	w.startDocker()
+	w.docker("import", w.path("image.tar"), image)
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
 			outer := w.t
 			w.t = t
 			defer func() { w.t = outer }()
-			row.play(w)
+			r.play(w)
 		})
 	}
+	// No container starts any more that a grace would be for.
+	w.setGrace(shortGrace)
+	w.nothingUses()
+	w.setGrace(grace)
 	w.end()
 }
 
@@ -269,22 +298,30 @@ func liveRestore(w *world) {
 	w.startDocker("--live-restore")
 	w.volume("live")
 	w.sleeps("live", "live")
+	w.setGrace(shortGrace)
 	w.killDocker()
-	w.stays("live")
+	w.stays("live", shortGrace)
+	w.setGrace(grace)
 	w.restartDocker()
 	w.intact("live", "live")
 	w.docker("rm", "-f", "live")
 	w.gone("live")
 }
 
-// stays looks longer than the grace whether a volume that a container has stays mounted.
-func (w *world) stays(claim string) {
+// setGrace has another plugin take the place of the one there is, with another grace.
+func (w *world) setGrace(grace time.Duration) {
 	w.t.Helper()
-	long, err := time.ParseDuration(grace)
-	if err != nil {
+	w.plugin.Stop()
+	var err error
+	if w.plugin, err = plane.Run(w.path("plugin.log"), "volplane", w.pluginArgs(grace)...); err != nil {
 		w.t.Fatal(err)
 	}
-	end := time.After(long * 4 / 3)
+}
+
+// stays looks longer than the grace whether a volume that a container has stays mounted.
+func (w *world) stays(claim string, grace time.Duration) {
+	w.t.Helper()
+	end := time.After(grace * 4 / 3)
 	for {
 		if users, err := w.users(claim); err != nil || len(users) != 1 {
 			w.t.Fatalf("volume %s is let go while a container has it: %v", claim, err)

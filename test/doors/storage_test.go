@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,8 +20,12 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// storageGrace is how long a volume stays that nobody uses. A row takes less from its call to its use.
-const storageGrace = "20s"
+// storageGrace is how long a volume stays that nobody uses. A row takes less from its call to its use. When all are in
+// use, the volume that is not need not stay as long.
+const (
+	storageGrace      = 20 * time.Second
+	storageShortGrace = 5 * time.Second
+)
 
 // TestStorageProvider: a volume that was acquired stays as long as somebody has it in whatever way, though its provider
 // and volplaned are killed, and no longer. There is no program of systemd with storage volumes here: the test does with
@@ -49,10 +54,7 @@ func TestStorageProvider(t *testing.T) {
 		w.over = append(w.over, name)
 	}
 	w.plugin.Kill()
-	if err := w.plugin.Restart(); err != nil {
-		t.Fatal(err)
-	}
-	w.listens()
+	w.startProvider(storageShortGrace)
 	w.onlyUnusedGoes("probe")
 	w.plane.Kill()
 	w.startPlane()
@@ -74,12 +76,19 @@ func newStorageWorld(t *testing.T) *world {
 	w.socket = filepath.Join(dir, "providers", "volplane")
 	t.Cleanup(w.close)
 	w.startPlane()
-	if w.plugin, err = plane.Run(filepath.Join(dir, "provider.log"), "volplane", "storage-provider", "--kubeconfig",
-		w.plane.Kubeconfig(), "--socket", w.socket, "--node", "node1", "--grace", storageGrace); err != nil {
-		t.Fatal(err)
+	w.startProvider(storageGrace)
+	return w
+}
+
+// startProvider starts a provider with a grace.
+func (w *world) startProvider(grace time.Duration) {
+	w.t.Helper()
+	var err error
+	if w.plugin, err = plane.Run(w.path("provider.log"), "volplane", "storage-provider", "--kubeconfig",
+		w.plane.Kubeconfig(), "--socket", w.socket, "--node", "node1", "--grace", grace.String()); err != nil {
+		w.t.Fatal(err)
 	}
 	w.listens()
-	return w
 }
 
 // listens waits until the provider takes calls.

@@ -25,9 +25,11 @@ import (
 const (
 	// patience bounds each wait.
 	patience = 2 * time.Minute
-	// grace is how long a container counts that nothing has mounted.
-	grace = "30s"
-	image = "lab/busybox:1"
+	// grace is how long a container counts that nothing has mounted: longer than docker takes to start one. shortGrace
+	// is for containers that run.
+	grace      = 30 * time.Second
+	shortGrace = 6 * time.Second
+	image      = "lab/busybox:1"
 	// docker is Debian's: the PATH may have another program of the name.
 	docker, dockerd = "/usr/bin/docker", "/usr/sbin/dockerd"
 )
@@ -75,9 +77,12 @@ func newWorld(t *testing.T, serve func(w *world) []string) *world {
 }
 
 // ownProgram serves the plugin by a program that does nothing else.
-func ownProgram(w *world) []string {
+func ownProgram(w *world) []string { return w.pluginArgs(grace) }
+
+func (w *world) pluginArgs(grace time.Duration) []string {
 	return []string{
-		"docker-plugin", "--kubeconfig", w.plane.Kubeconfig(), "--socket", w.socket, "--node", "node1", "--grace", grace,
+		"docker-plugin", "--kubeconfig", w.plane.Kubeconfig(), "--socket", w.socket, "--node", "node1", "--grace",
+		grace.String(),
 	}
 }
 

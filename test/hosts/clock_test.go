@@ -13,46 +13,62 @@ import (
 // 40 seconds after which a silent node is not ready any more.
 const heartbeats = 9
 
-// TestClocksDiffer: the clock of a host is an hour behind, then an hour ahead. The node is ready as long
-// as it sends heartbeats, and not ready when it stops. Its volume is touched in neither case.
+// TestClocksDiffer: the clock of a host is an hour behind, and that of another one is an hour behind, then an hour
+// ahead. A node is ready as long as it sends heartbeats, and not ready when it stops. Its volume is touched in neither
+// case.
 func TestClocksDiffer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "vpk")
-	volume := w.createClaim("data")
-	w.createPod("k", "data", "vpk")
-	w.waitForMount("k")
-	w.waitForHolders(volume, "vpk")
-	// A process cannot have a clock of its own, so the test sends the heartbeats in the agent's place.
-	w.hosts["vpk"].agent.Kill()
+	w := newWorld(t, "vpk", "vpr")
+	volumes := map[string]string{}
+	for _, name := range []string{"vpk", "vpr"} {
+		volumes[name] = w.createClaim("data-" + name)
+		w.createPod(name, "data-"+name, name)
+		w.waitForMount(name)
+		w.waitForHolders(volumes[name], name)
+		// A process cannot have a clock of its own, so the test sends the heartbeats in the agent's place.
+		w.hosts[name].agent.Kill()
+	}
 	ticker := time.NewTicker(5 * time.Second)
 	defer ticker.Stop()
-	for range heartbeats {
+	for i := range heartbeats {
 		w.renewNodeLease("vpk", -time.Hour)
+		switch i {
+		case 0:
+			w.renewNodeLease("vpr", -time.Hour)
+		case 1:
+			w.renewNodeLease("vpr", time.Hour) // the last one
+		}
 		<-ticker.C
-		if ready, message := w.nodeReady("vpk"); !ready {
-			t.Fatalf("a node whose clock is an hour behind is not ready: %s", message)
+		w.mustBeReady("vpk")
+		if i < 2 {
+			w.mustBeReady("vpr")
 		}
 	}
-	w.renewNodeLease("vpk", time.Hour)
-	w.eventually("vpk is silent", func() (string, error) {
-		if ready, message := w.nodeReady("vpk"); ready {
+	w.eventually("vpr is silent", func() (string, error) {
+		if ready, message := w.nodeReady("vpr"); ready {
 			return "ready: " + message, nil
 		}
 		return "", nil
 	})
-	w.waitForHolders(volume, "vpk")
-	w.must(w.hosts["vpk"].agent.Restart())
-	w.eventually("vpk is ready again", func() (string, error) {
-		if ready, message := w.nodeReady("vpk"); !ready {
-			return message, nil
-		}
-		return "", nil
-	})
-	w.waitForMount("k")
-	w.deletePod("k", false)
-	w.waitForDeletion("k")
-	w.waitForUnmount("vpk")
-	w.checkEnd(volume)
+	for _, name := range []string{"vpk", "vpr"} {
+		w.waitForHolders(volumes[name], name)
+		w.must(w.hosts[name].agent.Restart())
+	}
+	for _, name := range []string{"vpk", "vpr"} {
+		w.eventually(name+" is ready again", func() (string, error) {
+			if ready, message := w.nodeReady(name); !ready {
+				return message, nil
+			}
+			return "", nil
+		})
+		w.waitForMount(name)
+		w.deletePod(name, false)
+		w.waitForDeletion(name)
+		w.waitForUnmount(name)
+	}
+	for _, volume := range volumes {
+		w.checkEnd(volume)
+	}
 }
 
 // renewNodeLease sends a heartbeat of a host whose clock is off by this much.
@@ -69,6 +85,13 @@ func (w *world) renewNodeLease(name string, off time.Duration) {
 		_, err = leases.Update(w.ctx, lease, metav1.UpdateOptions{})
 		return "", err
 	})
+}
+
+func (w *world) mustBeReady(name string) {
+	w.t.Helper()
+	if ready, message := w.nodeReady(name); !ready {
+		w.t.Fatalf("node %s, which sends heartbeats, is not ready: %s", name, message)
+	}
 }
 
 // nodeReady returns whether a node is ready, and the message of the condition.

@@ -119,15 +119,33 @@ func disruptions() []disruption {
 // any more.
 func TestLeadersChange(t *testing.T) {
 	t.Parallel()
-	nodes, leader, next := []string{"vpd", "vpe"}, "vpf", "vpg"
-	w := newWorldWithLeaders(t, nodes, []string{leader, next})
+	all := disruptions()
+	for _, part := range []struct {
+		name           string
+		nodes, leaders []string
+		of             []disruption
+	}{
+		{"it goes on", []string{"vpd", "vpe"}, []string{"vpf", "vpg"}, all[:5]},
+		{"it ends", []string{"vpl", "vpm"}, []string{"vpn", "vpo"}, all[5:]},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			t.Parallel()
+			changeLeaders(t, part.nodes, part.leaders, part.of)
+		})
+	}
+}
+
+func changeLeaders(t *testing.T, nodes, leaders []string, all []disruption) {
+	t.Helper()
+	leader, next := leaders[0], leaders[1]
+	w := newWorldWithLeaders(t, nodes, leaders)
 	w.startWriters(nodes...)
 	volume := w.createClaim("data")
 	w.createPod("p0", "data", nodes[0])
 	w.waitForMount("p0")
 	w.waitForWrite(volume, nodes[0])
 	identity := w.waitForLeader("")
-	for i, d := range disruptions() {
+	for i, d := range all {
 		t.Logf("%s, in the middle of %q, done: %v", d.name, d.method, d.afterWork)
 		to, pod := nodes[(i+1)%2], fmt.Sprint("p", i+1)
 		if d.method == "" {
@@ -149,7 +167,7 @@ func TestLeadersChange(t *testing.T) {
 		w.waitForHolders(volume, to)
 		leader, next = next, leader
 	}
-	last := fmt.Sprint("p", len(disruptions()))
+	last := fmt.Sprint("p", len(all))
 	w.deletePod(last, false)
 	w.waitForDeletion(last)
 	for _, name := range nodes {
@@ -175,34 +193,48 @@ func (w *world) waitForCall(method string, held <-chan struct{}) {
 // its lease, and no longer.
 func TestLeaderHasAnotherClock(t *testing.T) {
 	t.Parallel()
-	w := newWorldWithLeaders(t, []string{"vph"}, []string{"vpi"})
-	volume := w.createClaim("data")
-	for _, off := range []time.Duration{-time.Hour, time.Hour} {
-		w.hosts["vpi"].agent.Kill()
-		w.renewControllerLease(off)
-		w.must(w.hosts["vpi"].agent.Restart())
-		pod := "ahead"
-		if off < 0 {
-			pod = "behind"
-		}
-		w.createPod(pod, "data", "vph")
-		before := w.array.callCount()
-		ticker := time.NewTicker(500 * time.Millisecond)
-		for range 3 * leaseDuration / (500 * time.Millisecond) {
-			<-ticker.C
-			w.renewControllerLease(off)
-		}
-		ticker.Stop()
-		if n := w.array.callCount() - before; n > 0 {
-			t.Errorf("%d calls while another leader, whose clock is off by %v, renews the lease", n, off)
-		}
-		w.waitForMount(pod)
-		w.waitForHolders(volume, "vph")
-		w.deletePod(pod, false)
-		w.waitForDeletion(pod)
-		w.waitForHolders(volume)
+	// The worlds wait at the same time.
+	type clock struct {
+		*world
+		off                       time.Duration
+		pod, node, leader, volume string
+		before                    int
 	}
-	w.checkEnd(volume)
+	clocks := []*clock{
+		{off: -time.Hour, pod: "behind", node: "vph", leader: "vpi"},
+		{off: time.Hour, pod: "ahead", node: "vpp", leader: "vpq"},
+	}
+	for _, c := range clocks {
+		c.world = newWorldWithLeaders(t, []string{c.node}, []string{c.leader})
+		c.volume = c.createClaim("data")
+	}
+	for _, c := range clocks {
+		c.hosts[c.leader].agent.Kill()
+		c.renewControllerLease(c.off)
+		c.must(c.hosts[c.leader].agent.Restart())
+		c.createPod(c.pod, "data", c.node)
+		c.before = c.array.callCount()
+	}
+	ticker := time.NewTicker(500 * time.Millisecond)
+	for range 3 * leaseDuration / (500 * time.Millisecond) {
+		<-ticker.C
+		for _, c := range clocks {
+			c.renewControllerLease(c.off)
+		}
+	}
+	ticker.Stop()
+	for _, c := range clocks {
+		if n := c.array.callCount() - c.before; n > 0 {
+			t.Errorf("%d calls while another leader, whose clock is off by %v, renews the lease", n, c.off)
+		}
+	}
+	for _, c := range clocks {
+		c.waitForMount(c.pod)
+		c.waitForHolders(c.volume, c.node)
+		c.deletePod(c.pod, false)
+		c.waitForDeletion(c.pod)
+		c.checkEnd(c.volume)
+	}
 }
 
 // renewControllerLease renews the lease as another leader whose clock is off by this much.

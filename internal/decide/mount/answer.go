@@ -71,6 +71,12 @@ func Removed(answer volume.Answer, seen Observed) Removal {
 	return Gone
 }
 
+// UnstageRefused says whether a driver has refused to unstage a volume because of something that is not its own, such
+// as a process that has the volume: the call has ended, and will do nothing later. An internal error says neither.
+func UnstageRefused(answer volume.Answer) bool {
+	return answer.Outcome == volume.Failed && answer.Code == "FailedPrecondition"
+}
+
 // Stale says whether the mounts of a volume belong to an earlier attachment than the present one. The volume was
 // detached by force in between, and another node may have written to it, which a filesystem that stayed mounted does
 // not know. Mounts of running Pods stay. unstage says that only the staged mount is left and must be removed.

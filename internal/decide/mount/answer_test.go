@@ -109,6 +109,12 @@ func TestStepFailed(t *testing.T) {
 	})
 }
 
+// TestUnstageRefused: after which answers the next Pod need not wait for the end of an unstage.
+func TestUnstageRefused(t *testing.T) {
+	got := csitest.EveryAnswer(func(answer volume.Answer) string { return fmt.Sprint(UnstageRefused(answer)) })
+	golden.Equal(t, "testdata/answers/refused.txt", got+"\n")
+}
+
 func TestAskNext(t *testing.T) {
 	got := csitest.EveryAnswer(func(answer volume.Answer) string { return fmt.Sprint(AskNext(answer)) })
 	golden.Equal(t, "testdata/answers/ask.txt", got+"\n")

@@ -291,7 +291,7 @@ func (p *planner) mountFor(a admission) Plan {
 	switch {
 	case a.remount && r.Stage == "":
 		return p.awaitRemoval()
-	case a.remount, r != nil && (r.Stage == Unstaging || p.f.stagingRenewable() || p.f.stagingGivenUp()):
+	case a.remount, r != nil && (r.unstageFirst() || p.f.stagingRenewable() || p.f.stagingGivenUp()):
 		p.do(Unstage, "")
 		return p.awaitRemoval()
 	case p.f.SinglePod && len(p.actions) > 0, p.callsDriver && !p.f.DriverReady:
@@ -302,6 +302,11 @@ func (p *planner) mountFor(a admission) Plan {
 	}
 	return p.addRepublish(p.grow(wanted, a.held), wanted)
 }
+
+// unstageFirst says that a volume whose unstaging has begun must be unstaged before it is staged again. If the driver
+// has refused that, for which a process that never ends may be the reason, it is asked to stage the volume as it is, as
+// kubelets do: NodeStageVolume is idempotent.
+func (r *Record) unstageFirst() bool { return r.Stage == Unstaging && !r.UnstageRefused }
 
 // addMounts adds the actions that mount the volume, or returns the plan if they have to wait.
 func (p *planner) addMounts(wanted []Consumer) (Plan, bool) {

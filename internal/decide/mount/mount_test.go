@@ -154,6 +154,8 @@ func record(words []string) *Record {
 			r.Label, r.LabelUnknown = label, label == "?"
 		} else if w == "seen" {
 			r.StagingMounted = true
+		} else if w == "unstage-refused" {
+			r.UnstageRefused = true
 		} else {
 			r.Stage = Phase(w)
 		}

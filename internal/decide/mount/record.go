@@ -60,8 +60,11 @@ type Record struct {
 	Label        string `json:"seLinuxLabel,omitempty"`
 	LabelUnknown bool   `json:"seLinuxLabelUnknown,omitempty"`
 	// Stage is empty for a driver that does not stage.
-	Stage       Phase  `json:"stage,omitempty"`
-	StagingPath string `json:"stagingPath,omitempty"`
+	Stage Phase `json:"stage,omitempty"`
+	// UnstageRefused is that of the driver's last answer to NodeUnstageVolume. It is not written to the journal, because
+	// after a crash it is not known whether a call is still under way.
+	UnstageRefused bool   `json:"-"`
+	StagingPath    string `json:"stagingPath,omitempty"`
 	// StagingMounted says that the mount table showed StagingPath after the
 	// driver had staged. Not every driver mounts there.
 	StagingMounted bool `json:"stagingMounted,omitempty"`

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,20 +19,12 @@ import (
 // open it for moments.
 const detachLimit = 2 * time.Second
 
-// attach creates the loop device of a locked volume, in the volume's current size.
-func (p *pool) attach(v record) (string, error) {
-	device, err := p.loops.Attach(p.image(volumes, v.ID), false)
+// attach creates the loop device of a locked volume for a use, in the volume's current size, or takes the one that
+// there is.
+func (p *pool) attach(ctx context.Context, v record, u use) (string, error) {
+	device, err := p.take(ctx, v, u)
 	if err != nil {
 		return "", err
-	}
-	// The kernel removes a device with autoclear as soon as nobody has it open, and a bind mount of
-	// its node does not keep it open.
-	flag, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/autoclear"))
-	if err != nil {
-		return "", fmt.Errorf("look at %s: %w", device, err)
-	}
-	if strings.TrimSpace(string(flag)) != "0" {
-		return "", stillOpen(v.ID, device)
 	}
 	at, err := p.shownAt(device)
 	if err == nil && at == "" {
@@ -42,10 +32,6 @@ func (p *pool) attach(v record) (string, error) {
 		err = setReadOnly(device, false)
 	}
 	return device, errors.Join(err, mount.LoopResize(device))
-}
-
-func stillOpen(id, device string) error {
-	return status.Errorf(codes.FailedPrecondition, "volume %s: a process still has %s open; end that first", id, device)
 }
 
 // detach detaches the device of a locked volume. It fails if the device is mounted or open.
@@ -70,7 +56,7 @@ func (p *pool) detach(ctx context.Context, id string) error {
 		return left == "", err
 	})
 	if errors.Is(err, errBusy) {
-		return stillOpen(id, device)
+		return p.stillOpen(ctx, id, device)
 	}
 	return err
 }

@@ -59,7 +59,7 @@ func (n *node) NodeStageVolume(
 	}
 	defer release()
 	if fsType == "" {
-		err = n.stageBlock(v)
+		err = n.stageBlock(ctx, v, r)
 	} else {
 		err = n.stageFilesystem(ctx, v, fsType, r)
 	}
@@ -71,11 +71,11 @@ func (n *node) NodeStageVolume(
 
 // stageBlock creates the device. From now on its content is unknown, so an unfinished filesystem is
 // no longer a reason to erase it.
-func (n *node) stageBlock(v record) error {
+func (n *node) stageBlock(ctx context.Context, v record, r *csipb.NodeStageVolumeRequest) error {
 	if err := durable.Remove(n.pool.formattingPath(v.ID)); err != nil {
 		return err
 	}
-	_, err := n.pool.attach(v)
+	_, err := n.pool.attach(ctx, v, n.useOf("", r.GetVolumeCapability()))
 	return err
 }
 
@@ -83,7 +83,7 @@ func (n *node) stageFilesystem(ctx context.Context, v record, fsType string, r *
 	if err := n.pool.restartFormat(ctx, v); err != nil {
 		return err
 	}
-	device, err := n.pool.attach(v)
+	device, err := n.pool.attach(ctx, v, n.useOf(fsType, r.GetVolumeCapability()))
 	if err != nil {
 		return err
 	}

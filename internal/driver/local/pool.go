@@ -52,6 +52,8 @@ type pool struct {
 	// loops finds the devices of volumes, mounts what is mounted.
 	loops  mount.Loops
 	mounts mount.Table
+	// search finds who has a device in use.
+	search mount.Search
 }
 
 // record describes a volume or a snapshot. The file never changes.

@@ -131,7 +131,7 @@ func (d *applier) checkNotStale() error {
 		return nil
 	}
 	if unstage {
-		d.rec.Stage = decide.Unstaging
+		d.rec.Stage, d.rec.UnstageRefused = decide.Unstaging, false
 		if err := d.settle(); err != nil {
 			return err
 		}
@@ -200,7 +200,7 @@ func (d *applier) stage(ctx context.Context) error {
 			return err
 		}
 	}
-	r.Stage, r.GrowRefused = decide.Staging, 0
+	r.Stage, r.UnstageRefused, r.GrowRefused = decide.Staging, false, 0
 	if err := d.save(); err != nil {
 		r.Stage = before
 		return err
@@ -268,7 +268,7 @@ func (d *applier) unstage(ctx context.Context) error {
 	if err := d.checkNotMountedElsewhere(); err != nil {
 		return err
 	}
-	r.Stage = decide.Unstaging
+	r.Stage, r.UnstageRefused = decide.Unstaging, false
 	if err := d.settle(); err != nil {
 		return err
 	}
@@ -276,6 +276,7 @@ func (d *applier) unstage(ctx context.Context) error {
 	if d.f.CanStage {
 		_, err = d.f.driver.NodeClient().NodeUnstageVolume(ctx,
 			&csipb.NodeUnstageVolumeRequest{VolumeId: r.Handle, StagingTargetPath: r.StagingPath})
+		r.UnstageRefused, d.dirty = decide.UnstageRefused(csi.AnswerOf(err)), true
 	} else {
 		// It may not be called for that, and nobody else takes away what it has staged when it still did.
 		d.Log.Warn("the driver does not stage any more, what it has staged is unmounted without it", "driver", d.f.Driver,
@@ -285,7 +286,7 @@ func (d *applier) unstage(ctx context.Context) error {
 		return err
 	}
 	d.removeEmpty(r.StagingPath, filepath.Dir(r.StagingPath))
-	r.Stage, r.StagingMounted, r.Filesystem, d.dirty = "", false, "", true
+	r.Stage, r.UnstageRefused, r.StagingMounted, r.Filesystem, d.dirty = "", false, false, "", true
 	return nil
 }
 

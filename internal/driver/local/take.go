@@ -1,0 +1,126 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/mount"
+)
+
+// use is what a node wants a volume's device for.
+type use struct {
+	// node is the digest of the node's id, how that of the filesystem's type and the mount options, which the kernel
+	// takes from the first of several mounts and ignores in the others.
+	node, how string
+	// alone says that the volume was promised to a single writer.
+	alone bool
+}
+
+func (n *node) useOf(fsType string, c *csipb.VolumeCapability) use {
+	options := slices.Sorted(slices.Values(c.GetMount().GetMountFlags()))
+	return use{
+		node: digest(n.id)[:noteDigest], how: digest(fsType + " " + strings.Join(options, ","))[:noteDigest],
+		alone: c.GetAccessMode().GetMode() == csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
+	}
+}
+
+const (
+	// notePrefix begins the notes that this driver leaves with devices, noteDigest is the length of the digests in them.
+	notePrefix, noteDigest = "volplane", 16
+	// severalNodes is in the place of the node if a device was used by more than one, or that is not known.
+	severalNodes = "several"
+)
+
+// takeTries is how often a device is looked for anew that its last user has just let go.
+const takeTries = 10
+
+// note is the text that is left with a device: who uses it, and how its filesystem was mounted.
+func (u use) note() string { return notePrefix + ":" + u.node + ":" + u.how }
+
+// readNote reads a note; ok is false for one that this driver has not written.
+func readNote(text string) (u use, ok bool) {
+	parts := strings.Split(text, ":")
+	if len(parts) != 3 || parts[0] != notePrefix {
+		return use{node: severalNodes}, false
+	}
+	return use{node: parts[1], how: parts[2]}, true
+}
+
+// take creates the device of a locked volume or takes the one that there is. If an unstage could not end, because a
+// process still has the device, this node takes the device again: a clean-up that cannot end keeps nobody from using
+// the volume. A second device over the image would be a second filesystem with the same blocks.
+func (p *pool) take(ctx context.Context, v record, u use) (string, error) {
+	image := p.image(volumes, v.ID)
+	for try := 1; ; try++ {
+		device, err := p.loops.AttachNoted(image, u.note(), false)
+		if err != nil {
+			return "", err
+		}
+		at, err := p.shownAt(device)
+		if err != nil {
+			return "", err
+		}
+		err = p.loops.Keep(device, image, func(s mount.LoopState) (string, error) { return u.again(s, at != "") })
+		switch {
+		case err == nil:
+			return device, nil
+		case errors.Is(err, errOthers):
+			return "", p.stillOpen(ctx, v.ID, device)
+		case !errors.Is(err, mount.ErrLoopGone) || try == takeTries:
+			return "", err
+		}
+	}
+}
+
+// errOthers says that somebody has a device who must not have it at the same time.
+var errOthers = errors.New("it is in use otherwise")
+
+// again decides whether a device can be used once more, and returns the note for it. shown says that it is mounted
+// where the driver sees it.
+func (u use) again(s mount.LoopState, shown bool) (note string, err error) {
+	last, ours := readNote(s.Note)
+	// What the driver does not see was unmounted by it: the rest of a use that has ended for Kubernetes.
+	rest := s.Leaving || s.Claimed && !shown && ours
+	switch {
+	case !rest:
+	case last.node != u.node, u.alone, s.Claimed && !shown && last.how != u.how:
+		// The rest may be of a node that was detached by force, of the other writer, or of a filesystem with other options.
+		return "", errOthers
+	}
+	if last.node != u.node {
+		last.node = severalNodes
+	}
+	if !s.Claimed {
+		last.how = u.how
+	}
+	return last.note(), nil
+}
+
+// stillOpen is the error of an operation that has to wait for processes which have a device in use. It names them.
+func (p *pool) stillOpen(ctx context.Context, id, device string) error {
+	who := "a process"
+	// Without an answer nobody is named.
+	if found, err := p.search.HoldersOf(ctx, device); err == nil && len(found) > 0 {
+		who = names(found)
+	}
+	return status.Errorf(codes.FailedPrecondition, "volume %s: %s still has %s open; end that first", id, who, device)
+}
+
+func names(holders []mount.Holder) string {
+	var out []string
+	for _, h := range holders {
+		text := fmt.Sprintf("process %d (%.32s; %s", h.PID, h.Command, h.Use)
+		if h.Namespace != "" {
+			text += " in mount namespace " + h.Namespace
+		}
+		out = append(out, text+")")
+	}
+	return strings.Join(out, ", ")
+}
