@@ -69,7 +69,8 @@ func TestDetachedMeanwhile(t *testing.T) {
 }
 
 // TestRefusedAndDetachedMeanwhile: the driver refused to unstage a volume, which was then detached by force and
-// attached again. What is mounted of it is old, and must go before the next Pod gets the volume, however long that takes.
+// attached again. What is mounted of it is old, and must go before the next Pod gets the volume, however long that
+// takes.
 func TestRefusedAndDetachedMeanwhile(t *testing.T) {
 	t.Parallel()
 	w, d := newRunningWorld(t)
