@@ -11,7 +11,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/noderoot"
 	"volplane.dev/volplane/internal/observe"
 	"volplane.dev/volplane/internal/sidecar"
 )
@@ -27,9 +26,6 @@ func HostName() string {
 	}
 	return strings.ToLower(name)
 }
-
-// ThisNode returns the name of this host's node: the one that its agent has kept, because the host's name may change.
-func ThisNode() string { return cmp.Or(noderoot.NameOf(noderoot.Of(DataDir())), HostName()) }
 
 // NodeOptions configure a node agent.
 type NodeOptions struct {
