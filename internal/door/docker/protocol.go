@@ -18,6 +18,8 @@ const (
 	// user is to hear what is waited for, and not that a deadline has passed.
 	long  = 110 * time.Second
 	short = 50 * time.Second
+	// endLimit bounds the time in which calls that run are answered when the door ends.
+	endLimit = 5 * time.Second
 	// callLimit is how many calls of a kind run at the same time; others wait.
 	callLimit = 128
 )
@@ -159,12 +161,22 @@ func reply(w http.ResponseWriter, a answer, err error) {
 // serveHTTP answers calls until ctx ends. Calls that run then fail, and the engine repeats or reports them.
 func (d *Door) serveHTTP(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
-		Handler: d.web(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		Handler: d.web(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10,
 		ReadTimeout: 30 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx },
 	}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	// An engine repeats a call whose connection ends without an answer, but without its arguments.
+	server.SetKeepAlivesEnabled(false)
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
+		defer cancel()
+		_ = errors.Join(server.Shutdown(limited), server.Close())
+	})
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		stop()
 		return fmt.Errorf("serve docker: %w", err)
 	}
+	<-ended
 	return nil
 }
