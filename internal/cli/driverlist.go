@@ -206,14 +206,14 @@ func overdue(planned, now time.Time) bool {
 	return !planned.IsZero() && now.After(planned.Add(most))
 }
 
-// versions asks the processes that run for their versions. Who cannot be asked has none: at a socket where nobody
-// listens the question would wait in vain.
+// versions asks the running processes that serve their sockets for their versions. The version of the others is not
+// known: a call to a socket that no process serves would wait until its deadline.
 func versions(ctx context.Context, all []driverStatus) {
 	var asked sync.WaitGroup
 	for _, d := range all {
 		for i := range d.Processes {
 			p := &d.Processes[i]
-			if !p.answers || p.State != stateAlive && p.State != stateNotRegistered {
+			if !p.serves || p.State != stateAlive && p.State != stateNotRegistered {
 				continue
 			}
 			asked.Go(func() {

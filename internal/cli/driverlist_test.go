@@ -173,8 +173,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestVersionsOfTheDeaf: a process that runs, and at whose socket nobody listens, is not waited for.
-func TestVersionsOfTheDeaf(t *testing.T) {
+// TestVersionsWithoutASocket: a running process that does not serve its socket is not asked for its version.
+func TestVersionsWithoutASocket(t *testing.T) {
 	s := newStand(t, csiNode("n1"))
 	if err := s.files.Put(own("/bin/a")); err != nil {
 		t.Fatal(err)

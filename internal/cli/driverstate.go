@@ -57,13 +57,13 @@ type processStatus struct {
 	// Restarts is how often it ended by itself.
 	Restarts  int    `json:"restarts"`
 	LastError string `json:"lastError,omitempty"`
-	// answers says that somebody listens at the socket, who can be asked.
-	answers bool
+	// serves says that a process listens at the socket.
+	serves bool
 }
 
 // judge says in which state a process is.
 func (g sighting) judge(p driverfile.Process) processStatus {
-	out := processStatus{Roles: p.Roles, State: stateAlive, answers: g.answers}
+	out := processStatus{Roles: p.Roles, State: stateAlive, serves: g.answers}
 	if len(p.Exec) > 0 {
 		g.judgeStarted(&out)
 	} else if !g.answers {

@@ -129,7 +129,7 @@ func CheckClaim(c *corev1.PersistentVolumeClaim) error {
 		"try again when it is gone", c.Namespace, c.Name, c.Name, c.Namespace)
 }
 
-// Wish is what somebody asks of a claim that may exist. What is empty is not asked for.
+// Wish has the properties that a claim which may exist already must have. An empty field allows any value.
 type Wish struct {
 	Size   *resource.Quantity
 	Class  string

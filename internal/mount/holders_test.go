@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // holding is a process that uses a mount.
@@ -112,29 +114,7 @@ func holds(t *testing.T, script, target string) (pid int, end func()) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "sh", "-c", script, "sh", target)
 	c.Dir = filepath.Dir(target)
-	stdin, err := c.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := false
-	end = func() {
-		if !ended {
-			ended = true
-			_ = stdin.Close()
-			_ = c.Wait()
-		}
-	}
-	t.Cleanup(end)
-	if _, err := stdout.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	end = testkit.StartHolder(t, c)
 	return c.Process.Pid, end
 }
 

@@ -13,8 +13,8 @@ import (
 type LoopState struct {
 	// Note is the text that was left with the device. It ends with it, and no crash parts them.
 	Note string
-	// Leaving says that the device goes as soon as nobody has it open: somebody has detached it.
-	Leaving bool
+	// AutoClear says that the device goes as soon as nobody has it open: it was detached.
+	AutoClear bool
 	// Claimed says that a filesystem on it is mounted, in any mount namespace, or a program has it open exclusively.
 	Claimed bool
 }
@@ -35,12 +35,12 @@ func (l *Loops) Keep(device, file string, decide func(LoopState) (note string, e
 		return err
 	}
 	defer f.Close()
-	state := LoopState{Note: noteOf(info), Leaving: info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0}
+	state := LoopState{Note: noteOf(info), AutoClear: info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0}
 	if state.Claimed, err = claimed(device); err != nil {
 		return err
 	}
 	note, err := decide(state)
-	if err != nil || note == state.Note && !state.Leaving {
+	if err != nil || note == state.Note && !state.AutoClear {
 		return err
 	}
 	return keep(f, info, idOf(want), note)

@@ -199,17 +199,15 @@ func TestLeaverKeepsNobodyWaiting(t *testing.T) {
 	}
 }
 
-// TestStuckUnstage: the last Pod has gone, and the driver does not let go of the
-// volume. The attachment, whose detach waits, is told why, and so is the next
-// Pod.
-func TestStuckUnstage(t *testing.T) {
-	t.Parallel()
+// newStuckWorld returns a world in which the last Pod of volume a has gone, and the driver does not unstage it.
+func newStuckWorld(t *testing.T, code codes.Code, text string) (*world, *fakeDriver) {
+	t.Helper()
 	w := newWorld(t)
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
 	d.setHook(func(_ context.Context, call string) error {
 		if strings.HasPrefix(call, "unstage:") {
-			return status.Error(codes.Internal, "it is stuck")
+			return status.Error(code, text)
 		}
 		return nil
 	})
@@ -218,6 +216,15 @@ func TestStuckUnstage(t *testing.T) {
 	w.mountAttached()
 	w.terminate("p")
 	w.awaitDeletion("p")
+	return w, d
+}
+
+// TestStuckUnstage: the last Pod has gone, and the driver does not let go of the
+// volume. The attachment, whose detach waits, is told why, and so is the next
+// Pod.
+func TestStuckUnstage(t *testing.T) {
+	t.Parallel()
+	w, d := newStuckWorld(t, codes.Internal, "it is stuck")
 	const cause = "NodeUnstageVolume by driver d.example: Internal: it is stuck"
 	w.heard("VolumeAttachment", attach.NameOf(driverName, "h-a", "n1"), "FailedUnmount", cause, "node n1")
 	w.pod("q", "a")
@@ -237,20 +244,7 @@ func TestStuckUnstage(t *testing.T) {
 // The next Pod does not wait for the end of that process.
 func TestRefusedUnstage(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	d.setHook(func(_ context.Context, call string) error {
-		if strings.HasPrefix(call, "unstage:") {
-			return status.Error(codes.FailedPrecondition, "process 7 has it")
-		}
-		return nil
-	})
-	w.run()
-	w.registered(driverName)
-	w.mountAttached()
-	w.terminate("p")
-	w.awaitDeletion("p")
+	w, d := newStuckWorld(t, codes.FailedPrecondition, "process 7 has it")
 	const cause = "NodeUnstageVolume by driver d.example: FailedPrecondition: process 7 has it"
 	w.heard("VolumeAttachment", attach.NameOf(driverName, "h-a", "n1"), "FailedUnmount", cause, "user")
 	w.pod("q", "a")

@@ -84,24 +84,30 @@ func NameOf(root string) string {
 	return strings.TrimSuffix(string(data), "\n")
 }
 
-// KeepName records the name of the node whose agent uses a root directory. Another name than before is refused while
-// volumes are mounted: no Pod of that node wants them, so its agent would unmount them. It may be repeated.
-func KeepName(root, name string) error {
+// CheckName refuses another node than the one whose agent has used a root directory while volumes are mounted: no Pod
+// of the other node wants them, so its agent would unmount them.
+func CheckName(root, name string) error {
 	before := NameOf(root)
-	if before == name {
+	if before == "" || before == name {
 		return nil
 	}
 	n, err := mounted(root)
 	switch {
 	case err != nil:
 		return err
-	case before != "" && n > 0:
+	case n > 0:
 		return fmt.Errorf("%d volumes are mounted below %s for Pods of node %s, and an agent of node %s would unmount them: "+
 			"start as node %s (volplane up --name %s), end these Pods (volplane umount, volplane delete), and change the name "+
 			"then", n, root, before, name, before, before)
 	}
-	if err := os.MkdirAll(root, 0o700); err != nil {
-		return fmt.Errorf("make root directory: %w", err)
+	return nil
+}
+
+// KeepName records the name of the node whose agent uses a root directory, unless CheckName refuses it. The caller is
+// that agent, and has locked the directory. It may be repeated.
+func KeepName(root, name string) error {
+	if err := CheckName(root, name); err != nil || NameOf(root) == name {
+		return err
 	}
 	return durable.WriteFile(filepath.Join(root, node), []byte(name+"\n"))
 }

@@ -56,6 +56,9 @@ func TestName(t *testing.T) {
 			t.Errorf("after %s: %q, want %q", name, got, want)
 		}
 	}
+	if err := os.Mkdir(root, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	keeps("one", "one", "")
 	keeps("two", "two", "")
 	volume := filepath.Join(root, "journal", "pv")

@@ -137,7 +137,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	// The host's name may change; whose mounts these are does not.
 	o.Node = cmp.Or(o.Node, noderoot.NameOf(o.RootDir), program.HostName())
-	if err := noderoot.KeepName(o.RootDir, o.Node); err != nil {
+	if err := noderoot.CheckName(o.RootDir, o.Node); err != nil {
 		return err
 	}
 	admin, err := kubernetes.NewForConfig(server.AdminConfig())

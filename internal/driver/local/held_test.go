@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // holder is a process with a mount namespace of its own, older than an unmount, such as a container that was just
@@ -29,30 +30,8 @@ func newHolder(t *testing.T, dir string) holder {
 	const script = `awk -v dir="$1/" '$1 ~ "^/dev/loop" && index($2, dir) != 1 { print $2 }' /proc/self/mounts |
 		xargs -r umount -l; echo ready; read x`
 	c := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c", script, "sh", dir)
-	stdin, err := c.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := false
-	h := holder{t, c.Process.Pid, func() {
-		if !ended {
-			ended = true
-			_ = stdin.Close()
-			_ = c.Wait()
-		}
-	}}
-	t.Cleanup(h.end)
-	if _, err := stdout.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	return h
+	end := testkit.StartHolder(t, c)
+	return holder{t, c.Process.Pid, end}
 }
 
 // named wants that a call was refused for the sake of the holder.
@@ -277,31 +256,31 @@ func TestNotes(t *testing.T) {
 	}{
 		{name: "a new device", note: me.note(), want: me.note()},
 		{name: "mounted here", note: me.note(), s: mount.LoopState{Claimed: true}, shown: true, want: me.note()},
-		{name: "detached in vain", note: me.note(), s: mount.LoopState{Leaving: true, Claimed: true}, want: me.note()},
+		{name: "detached in vain", note: me.note(), s: mount.LoopState{AutoClear: true, Claimed: true}, want: me.note()},
 		{name: "and kept by a dead driver", note: me.note(), s: mount.LoopState{Claimed: true}, want: me.note()},
-		{name: "open as a raw device", note: "volplane:me:block", s: mount.LoopState{Leaving: true}, want: me.note()},
-		{name: "other options", note: "volplane:me:xfs", s: mount.LoopState{Leaving: true, Claimed: true}},
+		{name: "open as a raw device", note: "volplane:me:block", s: mount.LoopState{AutoClear: true}, want: me.note()},
+		{name: "other options", note: "volplane:me:xfs", s: mount.LoopState{AutoClear: true, Claimed: true}},
 		{name: "other options, kept", note: "volplane:me:xfs", s: mount.LoopState{Claimed: true}},
 		{
 			name: "the first mount decides", note: "volplane:me:xfs", s: mount.LoopState{Claimed: true}, shown: true,
 			want: "volplane:me:xfs",
 		},
-		{name: "one writer", note: me.note(), s: mount.LoopState{Leaving: true, Claimed: true}, alone: true},
+		{name: "one writer", note: me.note(), s: mount.LoopState{AutoClear: true, Claimed: true}, alone: true},
 		{name: "one writer of an unused device", note: me.note(), alone: true, want: me.note()},
 		{
 			name: "of a dead node", note: "volplane:you:ext4", s: mount.LoopState{Claimed: true}, shown: true,
 			want: "volplane:several:ext4",
 		},
 		{name: "of another node, unused", note: "volplane:you:xfs", want: "volplane:several:ext4"},
-		{name: "of another node, detached in vain", note: "volplane:you:ext4", s: mount.LoopState{Leaving: true}},
+		{name: "of another node, detached in vain", note: "volplane:you:ext4", s: mount.LoopState{AutoClear: true}},
 		{name: "of another node, kept", note: "volplane:you:ext4", s: mount.LoopState{Claimed: true}},
-		{name: "of several", note: "volplane:several:ext4", s: mount.LoopState{Leaving: true, Claimed: true}},
+		{name: "of several", note: "volplane:several:ext4", s: mount.LoopState{AutoClear: true, Claimed: true}},
 		{name: "of an older driver", note: "/pool/disk.img", want: "volplane:several:ext4"},
 		{
 			name: "of an older driver, checked by it", note: "/pool/disk.img", s: mount.LoopState{Claimed: true},
 			want: "volplane:several:",
 		},
-		{name: "of an older driver, detached in vain", note: "/pool/disk.img", s: mount.LoopState{Leaving: true}},
+		{name: "of an older driver, detached in vain", note: "/pool/disk.img", s: mount.LoopState{AutoClear: true}},
 	} {
 		me.alone = row.alone
 		row.s.Note = row.note

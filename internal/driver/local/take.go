@@ -87,7 +87,7 @@ var errOthers = errors.New("it is in use otherwise")
 func (u use) again(s mount.LoopState, shown bool) (note string, err error) {
 	last, ours := readNote(s.Note)
 	// What the driver does not see was unmounted by it: the rest of a use that has ended for Kubernetes.
-	rest := s.Leaving || s.Claimed && !shown && ours
+	rest := s.AutoClear || s.Claimed && !shown && ours
 	switch {
 	case !rest:
 	case last.node != u.node, u.alone, s.Claimed && !shown && last.how != u.how:

@@ -71,16 +71,10 @@ func (g gatherer) gather(ctx context.Context, key string) (*facts, error) {
 // gatherUses adds the Pods that want the volume through a claim. Several PersistentVolumes may have
 // the same handle. The one that is mounted is the first.
 func (g gatherer) gatherUses(f *facts, key string) {
-	all := slices.Clone(g.Volumes.By(cluster.VolumesByHandle, key))
-	slices.SortFunc(all, func(x, y *corev1.PersistentVolume) int { return strings.Compare(x.Name, y.Name) })
-	if f.Record != nil {
-		i := slices.IndexFunc(all, func(pv *corev1.PersistentVolume) bool { return pv.Name == f.Record.Volume })
-		if i >= 0 {
-			f.mounted = all[i]
-			all = slices.Insert(slices.Delete(all, i, i+1), 0, f.mounted)
+	for _, pv := range slices.SortedFunc(slices.Values(g.Volumes.By(cluster.VolumesByHandle, key)), f.mountedFirst) {
+		if f.isMounted(pv) {
+			f.mounted = pv
 		}
-	}
-	for _, pv := range all {
 		if f.pv == nil {
 			f.setVolume(pv, nil)
 		}
@@ -99,6 +93,22 @@ func (g gatherer) gatherUses(f *facts, key string) {
 			}
 		}
 	}
+}
+
+// isMounted says whether an object is the one by which the volume was mounted.
+func (f *facts) isMounted(pv *corev1.PersistentVolume) bool {
+	return f.Record != nil && pv.Name == f.Record.Volume
+}
+
+// mountedFirst orders objects of one handle by name, after the one by which the volume was mounted.
+func (f *facts) mountedFirst(x, y *corev1.PersistentVolume) int {
+	switch {
+	case f.isMounted(x):
+		return -1
+	case f.isMounted(y):
+		return 1
+	}
+	return strings.Compare(x.Name, y.Name)
 }
 
 // gatherInline adds the Pod that defines the volume inline.

@@ -169,10 +169,8 @@ func (w *write) moves(driver string, was, there topology.Segment) error {
 	return nil
 }
 
+// labelsOf returns the labels of an object; nil if there is no object.
 func labelsOf(o runtime.Object) map[string]string {
-	if o == nil {
-		return nil
-	}
 	m, err := meta.Accessor(o)
 	if err != nil {
 		return nil
