@@ -61,10 +61,16 @@ func (p Point) reached() (Point, bool, error) {
 // above a mount point is renamed, and when a filesystem becomes read-only by itself: NoWrites may be old, and who is
 // about to unmount asks At. The zero value is ready for use. It is safe for concurrent use.
 type Table struct {
-	mu    sync.Mutex
-	file  *os.File
-	all   []Point
-	at    map[string]Point
+	mu   sync.Mutex
+	file *os.File
+	all  []Point
+	now  Snapshot
+}
+
+// Snapshot is the mount table at one moment. It must not be changed.
+type Snapshot struct {
+	// At has the topmost mount at each path; a hidden one only if there is no other.
+	At    map[string]Point
 	paths []string
 }
 
@@ -77,40 +83,47 @@ func (t *Table) All() ([]Point, error) {
 	return t.all, err
 }
 
-// Points returns the topmost mount at each path; a hidden one only if there is no other. The map
-// must not be changed.
-func (t *Table) Points() (map[string]Point, error) {
+// Snapshot returns what is mounted now, for those who compare several paths.
+func (t *Table) Snapshot() (Snapshot, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	err := t.refresh()
-	return t.at, err
+	return t.now, err
+}
+
+// Points returns the topmost mount at each path; a hidden one only if there is no other. The map
+// must not be changed.
+func (t *Table) Points() (map[string]Point, error) {
+	s, err := t.Snapshot()
+	return s.At, err
+}
+
+// Below is Snapshot.Below of what is mounted now.
+func (t *Table) Below(dir string) ([]Point, error) {
+	s, err := t.Snapshot()
+	return s.Below(dir), err
 }
 
 // Below returns the topmost mount at each path at and below dir, without hidden ones, ordered by
 // path.
-func (t *Table) Below(dir string) ([]Point, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if err := t.refresh(); err != nil {
-		return nil, err
-	}
+func (s Snapshot) Below(dir string) []Point {
 	dir = filepath.Clean(dir)
 	var out []Point
 	add := func(path string) {
-		if p, mounted := t.at[path]; mounted && !p.Hidden {
+		if p, mounted := s.At[path]; mounted && !p.Hidden {
 			out = append(out, p)
 		}
 	}
 	add(dir)
 	// In the order of paths, others can be between dir and those below it: "/a", "/a-b", "/a/b".
-	first, _ := slices.BinarySearch(t.paths, dir+"/")
-	for _, path := range t.paths[first:] {
+	first, _ := slices.BinarySearch(s.paths, dir+"/")
+	for _, path := range s.paths[first:] {
 		if !strings.HasPrefix(path, dir+"/") {
 			break
 		}
 		add(path)
 	}
-	return out, nil
+	return out
 }
 
 // Mounted says whether anything is mounted at a path or below it. The error is ErrHidden if the
@@ -130,7 +143,7 @@ func (t *Table) refresh() error {
 		err = t.read()
 	}
 	if err != nil {
-		t.all, t.at = nil, nil
+		t.all, t.now = nil, Snapshot{}
 		return fmt.Errorf("read mount table: %w", err)
 	}
 	return nil
@@ -160,7 +173,7 @@ func (t *Table) changed() (bool, error) {
 	if _, err := unix.Poll(fds, 0); err != nil && !errors.Is(err, unix.EINTR) {
 		return false, err
 	}
-	return t.at == nil || fds[0].Revents != 0, nil
+	return t.now.At == nil || fds[0].Revents != 0, nil
 }
 
 func (t *Table) read() error {
@@ -173,8 +186,8 @@ func (t *Table) read() error {
 	}
 	infos = withoutTraps(infos)
 	t.all = points(infos)
-	t.at = topmost(infos, infos)
-	t.paths = slices.Sorted(maps.Keys(t.at))
+	at := topmost(infos, infos)
+	t.now = Snapshot{At: at, paths: slices.Sorted(maps.Keys(at))}
 	return nil
 }
 

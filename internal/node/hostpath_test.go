@@ -115,10 +115,13 @@ func TestHostPathMadeWhole(t *testing.T) {
 func TestUnmountEnds(t *testing.T) {
 	t.Parallel()
 	w, host := shownWith(t, "", volume.AnnUnmountEnds, "true")
+	target := filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/pv-a/mount")
 	testkit.Unmount(w.t, filepath.Join(host, "below"))
 	eventually(t, func() string {
 		w.agent.volumes.AddAll("")
-		if left, err := mount.Below(host); err != nil || len(left) != 2 {
+		// Until it is recorded, an unmount interrupts the agent, which repeats the mount.
+		recorded := w.agent.journal.Get("d.example^h-a").Target(target).Serves(host)
+		if left, err := mount.Below(host); err != nil || len(left) != 2 || !recorded {
 			return "it is not whole"
 		}
 		return ""
@@ -127,7 +130,6 @@ func TestUnmountEnds(t *testing.T) {
 	w.must(nil, unix.Unmount(host, unix.MNT_DETACH))
 	w.agent.volumes.AddAll("")
 	w.awaitDeletion("p")
-	target := filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/pv-a/mount")
 	eventually(t, func() string {
 		for _, dir := range []string{host, target} {
 			if left, err := mount.Below(dir); err != nil || len(left) > 0 {

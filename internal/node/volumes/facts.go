@@ -248,22 +248,22 @@ func (g gatherer) gatherMounts(ctx context.Context, f *facts) error {
 	if f.Record == nil {
 		return nil
 	}
-	points, err := g.table.Points()
+	table, err := g.table.Snapshot()
 	if err != nil {
 		return err
 	}
 	for _, p := range placesOf(f.Record) {
-		switch covered := mount.CoveredBy(points, p.path, p.own); {
+		switch covered := mount.CoveredBy(table.At, p.path, p.own); {
 		case covered != "":
 			f.Mounted[p.path], f.Covered[p.path] = true, covered
-		case points[p.path].Path == "":
+		case table.At[p.path].Path == "":
 			f.Bare[p.path] = true
 		case p.path == f.Record.StagingPath:
 			f.Mounted[p.path], f.Dead[p.path] = true, g.Liveness.Dead(ctx, p.path)
 		default:
-			if f.Mounted[p.path], f.Dead[p.path], err = g.checkMounts(ctx, p.path, p.mounts); err != nil {
-				return err
-			}
+			at := table.Below(p.path)
+			f.Mounted[p.path] = len(at) >= p.mounts
+			f.Dead[p.path] = slices.ContainsFunc(at, func(m mount.Point) bool { return g.Liveness.Dead(ctx, m.Path) })
 		}
 	}
 	for _, t := range f.Record.Targets {
@@ -271,18 +271,8 @@ func (g gatherer) gatherMounts(ctx context.Context, f *facts) error {
 			f.Mounted[t.Path] = mount.IsDevice(t.Path) && g.deviceLinked(f.Record.Volume, t)
 		}
 	}
-	f.differs = differences(f.Record, points)
+	f.differs = differences(f.Record, table.At)
 	return nil
-}
-
-// checkMounts says whether at least count mounts are at a path and below it, and whether one of them
-// is dead.
-func (g gatherer) checkMounts(ctx context.Context, path string, count int) (complete, dead bool, err error) {
-	points, err := g.table.Below(path)
-	for _, p := range points {
-		dead = dead || g.Liveness.Dead(ctx, p.Path)
-	}
-	return len(points) >= count, dead, err
 }
 
 // deviceLinked says whether the Pod's directory has the link to its block device.
