@@ -28,6 +28,7 @@ func TestDocker(t *testing.T) {
 		{"anonymous volume with --rm", anonymous},
 		{"rm in use", removeInUse},
 		{"refused option", refusedOption},
+		{"missing volume", missingVolume},
 	})
 }
 
@@ -113,6 +114,25 @@ func copyUp(w *world) {
 	w.docker("rm", "up")
 	w.unused("seeded")
 	w.docker("volume", "rm", "seeded")
+}
+
+// missingVolume: a volume that is missing is made, ours if the command names the driver, and never is another one taken.
+func missingVolume(w *world) {
+	args := func(name string) []string {
+		return []string{"run", "--rm", "--network", "none", "--mount",
+			"type=volume,source=" + name + ",target=/data,volume-driver=" + w.driver, image, "/bin/busybox", "true"}
+	}
+	w.docker("volume", "create", "-d", "local", "taken")
+	if out, err := w.tryDocker(args("taken")...); err == nil {
+		w.t.Errorf("a local volume was taken for one of ours: %s", out)
+	}
+	w.docker("volume", "rm", "taken")
+	w.docker(args("missing")...)
+	if got := w.docker("volume", "inspect", "-f", "{{.Driver}}", "missing"); !strings.HasPrefix(got, w.driver) {
+		w.t.Errorf("docker has made a volume of driver %s", got)
+	}
+	w.unused("missing")
+	w.docker("volume", "rm", "missing")
 }
 
 func restartContainer(w *world) {

@@ -2,6 +2,7 @@ package doors
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -86,6 +87,45 @@ func TestPodman(t *testing.T) {
 		left, err := w.plane.Leftovers(t.Context(), w.client)
 		return strings.Join(left, "\n") + errorText(err)
 	})
+}
+
+// TestQuadletGuard: podman makes a volume that was removed anew as a local one, which the guard of our Quadlet refuses.
+func TestQuadletGuard(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.configurePodman()
+	w.podman("import", w.path("image.tar"), podmanImage)
+	script := "#!/bin/sh\nexec /usr/bin/podman --tmpdir '" + w.path("tmp") + "' --log-level error \"$@\"\n"
+	if err := errors.Join(os.Mkdir(w.path("bin"), 0o700),
+		os.WriteFile(w.path("bin/podman"), []byte(script), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	_, guard, found := strings.Cut(examples(t, "ini")[1], "ExecStartPre=/bin/sh -c '")
+	guard, _, closed := strings.Cut(guard, "'\n")
+	if !found || !closed {
+		t.Fatal("db.container has no guard")
+	}
+	guard = strings.ReplaceAll(guard, "volplane", w.driver)
+	env := []string{"CONTAINERS_CONF=" + w.path("containers.conf"), "CONTAINERS_STORAGE_CONF=" + w.path("storage.conf"),
+		"PATH=" + w.path("bin") + ":" + os.Getenv("PATH")}
+	passes := func(want bool, when string) {
+		t.Helper()
+		if out, err := run(t.Context(), env, "/bin/sh", "-c", guard); (err == nil) != want {
+			t.Errorf("%s, the guard says %v: %s", when, err, out)
+		}
+	}
+	passes(false, "before there is a volume")
+	w.podman("volume", "create", "--driver", w.driver, "-o", "size=16Mi", "data")
+	passes(true, "with its volume")
+	w.podman("volume", "rm", "data")
+	passes(false, "when the volume was removed")
+	if out, err := w.podmanRun("--rm", "-v", "data:/data", podmanImage, "/bin/sh", "-c", "true"); err != nil {
+		t.Errorf("podman refuses by itself, and the guard may go: %v: %s", err, out)
+	}
+	if got := w.podman("volume", "inspect", "-f", "{{.Driver}}", "data"); got != "local" {
+		t.Errorf("podman has made a volume of driver %q", got)
+	}
+	passes(false, "with a local volume")
 }
 
 // slowPlane stops the control plane until podman has given up, and lets it go on.
