@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	decide "volplane.dev/volplane/internal/decide/orphans"
+	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/orphans"
 )
 
@@ -145,9 +145,9 @@ func (s *shell) wish(a adoptFlags, args []string) (decide.Wish, error) {
 		return w, fmt.Errorf("--volume-mode %q: use Filesystem or Block", a.mode)
 	}
 	if a.size != "" {
-		q, err := resource.ParseQuantity(a.size)
-		if err != nil || q.Value() <= 0 {
-			return w, fmt.Errorf("--size %q: use a size such as 10Gi", a.size)
+		q, err := door.ParseSize(a.size)
+		if err != nil {
+			return w, fmt.Errorf("--size: %w", err)
 		}
 		w.Bytes = q.Value()
 	}

@@ -177,7 +177,7 @@ func (w wish) of(name string, from origin) (*corev1.PersistentVolumeClaim, error
 	}
 	if w.size != "" {
 		var err error
-		if size, err = parseSize(w.size); err != nil {
+		if size, err = door.ParseSize(w.size); err != nil {
 			return nil, fmt.Errorf("--size: %w", err)
 		}
 	}
@@ -223,14 +223,6 @@ func sizeOf(c *corev1.PersistentVolumeClaim) resource.Quantity {
 	return *c.Spec.Resources.Requests.Storage()
 }
 
-func parseSize(text string) (resource.Quantity, error) {
-	size, err := resource.ParseQuantity(text)
-	if err != nil || size.Sign() <= 0 {
-		return resource.Quantity{}, fmt.Errorf("%.80q is no size: use a number with Mi, Gi or Ti, such as 10Gi", text)
-	}
-	return size, nil
-}
-
 // accessMode returns the access mode of a short or a long name.
 func accessMode(word string) (corev1.PersistentVolumeAccessMode, error) {
 	for short, mode := range door.AccessModes() {
@@ -245,7 +237,7 @@ func accessMode(word string) (corev1.PersistentVolumeAccessMode, error) {
 func (w wish) misses(c *corev1.PersistentVolumeClaim) error {
 	all := door.Wish{Class: w.class, Block: w.block, Source: w.source()}
 	if w.size != "" {
-		size, err := parseSize(w.size)
+		size, err := door.ParseSize(w.size)
 		if err != nil {
 			return fmt.Errorf("--size: %w", err)
 		}

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/resource"
 
+	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/driver/doctor"
 	"volplane.dev/volplane/internal/finding"
 )
@@ -81,9 +81,9 @@ func (d *driverDoctorFlags) volume() (err error) {
 		}
 	}
 	if d.size != "" {
-		size, err := resource.ParseQuantity(d.size)
-		if err != nil || size.Value() <= 0 {
-			return fmt.Errorf("--size %q: want a size, as 1Gi", d.size)
+		size, err := door.ParseSize(d.size)
+		if err != nil {
+			return fmt.Errorf("--size: %w", err)
 		}
 		d.Size = size.Value()
 	}

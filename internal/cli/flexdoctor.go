@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/flex"
 )
 
@@ -69,9 +69,9 @@ func (d *doctorFlags) volume() (err error) {
 		return err
 	}
 	if d.growTo != "" {
-		size, err := resource.ParseQuantity(d.growTo)
-		if err != nil || size.Value() <= 0 {
-			return fmt.Errorf("--grow-to %q: want a size, as 2Gi", d.growTo)
+		size, err := door.ParseSize(d.growTo)
+		if err != nil {
+			return fmt.Errorf("--grow-to: %w", err)
 		}
 		d.GrowTo = size.Value()
 	}

@@ -39,7 +39,7 @@ grows when it is mounted next.`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: s.completeClaim,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			size, err := parseSize(args[1])
+			size, err := door.ParseSize(args[1])
 			if err != nil {
 				return err
 			}

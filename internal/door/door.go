@@ -167,6 +167,22 @@ func Pods(client kubernetes.Interface, ns string) kube.Source[*corev1.Pod] {
 	return kube.Source[*corev1.Pod]{Get: p.Get, Watch: p.Watch}
 }
 
+// leastSize is the least size of a volume that somebody may mean: less is a number whose unit was left out.
+const leastSize = 1 << 20
+
+// ParseSize reads the size of a volume that a person has typed.
+func ParseSize(text string) (resource.Quantity, error) {
+	size, err := resource.ParseQuantity(text)
+	switch {
+	case err != nil || size.Sign() <= 0:
+		return resource.Quantity{}, fmt.Errorf("%.80q is no size: use a number with Mi, Gi or Ti, such as 10Gi", text)
+	case size.CmpInt64(leastSize) < 0:
+		return resource.Quantity{}, fmt.Errorf("%.80q is less than 1Mi, which no volume has: use a number with Mi, Gi or "+
+			"Ti, such as 10Gi", text)
+	}
+	return size, nil
+}
+
 // AccessModes are the access modes by the short names that kubectl prints.
 func AccessModes() map[string]corev1.PersistentVolumeAccessMode {
 	return map[string]corev1.PersistentVolumeAccessMode{

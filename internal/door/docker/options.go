@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -132,9 +131,9 @@ func sized(claim *corev1.PersistentVolumeClaim, find func(name string) *corev1.P
 }
 
 func setSize(claim *corev1.PersistentVolumeClaim, value string) error {
-	size, err := resource.ParseQuantity(value)
-	if err != nil || size.Sign() <= 0 {
-		return errors.New("that is no size: write 10Gi or 500Mi")
+	size, err := door.ParseSize(value)
+	if err != nil {
+		return err
 	}
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: size}
 	return nil

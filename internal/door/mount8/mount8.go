@@ -54,6 +54,8 @@ type Mounts struct {
 	Trapped func(path string) (bool, error)
 	Make    func(path string) (made bool, err error)
 	Bind    func(from, to string) error
+	// Kept returns the arguments of the mount(8) that has called, and the options that fstab has for a path.
+	Kept func(path string) (arguments, fstab string)
 	// Unmount unmounts what is mounted at a path, unless something is mounted below it.
 	Unmount func(path string) error
 	// Note has umount(8) call this program for a path, with options that begin with x-. Noted returns these options.
@@ -65,6 +67,7 @@ type Mounts struct {
 func OfHost() Mounts {
 	return Mounts{
 		At: mount.At, Trapped: mount.Trapped, Make: makeStage, Unmount: unmountAlone, Note: note, Noted: noted,
+		Kept: kept,
 		Bind: func(from, to string) error { return mount.Bind(from, to, 0) },
 	}
 }
@@ -110,9 +113,15 @@ func here() string {
 }
 
 func (h Host) mount(ctx context.Context, c Call) error {
+	if wantsSubdir(h.Mounts.Kept(c.Dir)) {
+		return errSubdir
+	}
 	var err error
 	if c.Dir, err = filepath.EvalSymlinks(c.Dir); err != nil {
 		return fmt.Errorf("make the directory first: %w", err)
+	}
+	if c.Dir == "/" {
+		return fmt.Errorf("%w: a volume cannot be mounted at /", ErrUsage)
 	}
 	client, ns, err := h.Client(c.Kubeconfig)
 	if err != nil {

@@ -35,6 +35,8 @@ type world struct {
 	busy, note  error
 	// trapped says that an automount waits, made that the directory of the node agent is new.
 	trapped, made bool
+	// arguments are those of mount(8), and fstab the options there.
+	arguments, fstab string
 	// noted are the options that umount(8) was last told.
 	noted []string
 	out   bytes.Buffer
@@ -86,6 +88,7 @@ func (w *world) run(ctx context.Context, line string, status int, says string) {
 			},
 			Trapped: func(string) (bool, error) { return w.trapped, nil },
 			Make:    func(string) (bool, error) { return w.made, nil },
+			Kept:    func(string) (string, string) { return w.arguments, w.fstab },
 			Bind: func(from, to string) error {
 				w.mounted[to] = w.mounted[from]
 				return nil
@@ -273,4 +276,32 @@ func TestMountWaits(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	w.run(ended, "mount.volplane data DIR", exitInterrupted, context.Canceled.Error())
+}
+
+// TestSubdir: mount(8) keeps an option to itself that it does nothing for here, so its own arguments and fstab are
+// looked at: the whole volume is not shown to somebody who asks for a part of it.
+func TestSubdir(t *testing.T) {
+	t.Parallel()
+	for _, r := range []struct {
+		arguments, fstab string
+		refused          bool
+	}{
+		{"mount\x00data\x00DIR\x00-t\x00volplane\x00-o\x00ro,X-mount.subdir=a\x00", "", true},
+		{"mount\x00-oX-mount.subdir=a\x00data\x00DIR\x00", "", true},
+		{"mount\x00--options=X-mount.subdir=a,ro\x00data\x00DIR\x00", "", true},
+		{"mount\x00DIR\x00", "_netdev,X-mount.subdir=/a", true},
+		{"mount\x00DIR\x00-o\x00ro,X-mount.mkdir\x00", "_netdev,X-mount.subdirs", false},
+		{"", "", false},
+	} {
+		w := newWorld(t, claim("data"))
+		w.arguments, w.fstab = r.arguments, r.fstab
+		status, says := exitOK, ""
+		if r.refused {
+			status, says = exitUsage, "X-mount.subdir: a volume is mounted as a whole"
+		}
+		w.run(t.Context(), "mount.volplane data DIR -o rw", status, says)
+		if got := len(w.pods()); (got == 0) != r.refused {
+			t.Errorf("%q, fstab %q: %d Pods", r.arguments, r.fstab, got)
+		}
+	}
 }

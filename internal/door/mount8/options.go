@@ -7,9 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/door"
 )
 
 // ignored are options that mean nothing here: they are for mount(8), fstab(5) and systemd, which pass some of them on.
@@ -55,6 +54,8 @@ func (c *Call) readOne(option string, sloppy bool, host *[]string) error {
 		}
 	case bad == nil:
 		*host = append(*host, option)
+	case wantsSubdir("", option):
+		return errSubdir
 	case option == "remount":
 		return fmt.Errorf("%w: remount: unmount it, and mount it with other options", ErrUsage)
 	case !sloppy:
@@ -80,7 +81,7 @@ func (c *Call) readOwn(option, ours string, host *[]string) (known bool, err err
 	case "class":
 		c.Class = value
 	case "size":
-		c.Size, err = resource.ParseQuantity(value)
+		c.Size, err = door.ParseSize(value)
 	case "timeout":
 		if c.Timeout, err = time.ParseDuration(value); err == nil && c.Timeout < 0 {
 			err = errors.New("it is negative")

@@ -45,13 +45,12 @@ func noted(path string) map[string]string {
 
 // notedIn reads libmount's file; of several lines for a path, the last one is valid.
 func notedIn(text, path string) map[string]string {
-	plain := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#")
 	var found map[string]string
 	for line := range strings.Lines(text) {
 		fields := map[string]string{}
 		for field := range strings.FieldsSeq(line) {
 			name, value, _ := strings.Cut(field, "=")
-			fields[name] = plain.Replace(value)
+			fields[name] = unescape(value)
 		}
 		if fields["TARGET"] != path {
 			continue
@@ -61,6 +60,11 @@ func notedIn(text, path string) map[string]string {
 		}
 	}
 	return found
+}
+
+// unescape returns a field of fstab or of libmount's file as it is meant.
+func unescape(field string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#").Replace(field)
 }
 
 // isNoted says whether the line that counts for a path has these options.

@@ -147,7 +147,10 @@ func (f *Finder) HostPath(pod *corev1.Pod) (string, decide.BindOptions, error) {
 }
 
 func (f *Finder) checkHostPath(pod *corev1.Pod, path string) error {
-	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
+	if path == "/" {
+		return fmt.Errorf("%w: it is the root directory of the node", ErrHostPath)
+	}
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 		return fmt.Errorf("%w: %.200q is not an absolute, clean path", ErrHostPath, path)
 	}
 	for _, dir := range f.ProtectedDirs() {
