@@ -52,6 +52,9 @@ func Main(ctx context.Context, args []string, s Streams, version string, p Progr
 		}
 	}
 	root := sh.root()
+	if len(args) > 0 {
+		root.SuggestionsMinimumDistance = distance(args[0])
+	}
 	root.SetArgs(args)
 	root.SetIn(s.In)
 	root.SetOut(s.Out)
@@ -73,10 +76,12 @@ gRPC code that the driver has answered.`,
   volplane create data --size 10Gi # ask for a volume by name: a claim
   volplane mount data /mnt         # mount the claim "data" at /mnt
   volplane why pvc/data            # explain what the claim waits for`,
+		Version:           s.version,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: s.quiet,
 	}
+	c.SetVersionTemplate("volplane {{.Version}}\n")
 	s.flags.register(c)
 	c.SetGlobalNormalizationFunc(verbosityByLetter)
 	c.AddGroup(&cobra.Group{ID: "objects", Title: "Claims, volumes and other objects:"},

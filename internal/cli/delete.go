@@ -29,8 +29,9 @@ type deleteOptions struct {
 func (s *shell) deleteCommand() *cobra.Command {
 	var d deleteOptions
 	c := &cobra.Command{
-		Use:   "delete TYPE NAME ... | TYPE/NAME ... | TYPE -l SELECTOR | -f FILE ...",
-		Short: "Delete objects, and wait until they are removed",
+		Use:        "delete TYPE NAME ... | TYPE/NAME ... | TYPE -l SELECTOR | -f FILE ...",
+		SuggestFor: []string{"rm", "remove", "del"},
+		Short:      "Delete objects, and wait until they are removed",
 		Long: `Delete objects, and wait until they are removed.
 
 A claim stays until no Pod uses it, a volume until it is detached. If that takes

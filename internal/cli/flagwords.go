@@ -51,12 +51,20 @@ func subcommand(c *cobra.Command, args []string) error {
 		return nil
 	}
 	text := fmt.Sprintf("unknown command %q for %q", args[0], c.CommandPath())
-	// Two letters that are exchanged are a distance of two.
-	c.SuggestionsMinimumDistance = 2
+	c.SuggestionsMinimumDistance = distance(args[0])
 	if meant := c.SuggestionsFor(args[0]); len(meant) > 0 {
 		return fmt.Errorf("%s: did you mean %s?", text, strings.Join(meant, " or "))
 	}
 	return fmt.Errorf("%s: see '%s --help'", text, c.CommandPath())
+}
+
+// distance is how many letters a command may differ from a word that is not one: two letters that are exchanged are
+// two, but a word of two letters would be any other.
+func distance(word string) int {
+	if len(word) < 3 {
+		return 1
+	}
+	return 2
 }
 
 // refuseOthers has each command that is given too few or too many arguments say which ones it takes, and those that

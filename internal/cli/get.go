@@ -24,8 +24,9 @@ type getOptions struct {
 func (s *shell) getCommand() *cobra.Command {
 	var g getOptions
 	c := &cobra.Command{
-		Use:   "get TYPE [NAME ...] | TYPE/NAME ...",
-		Short: "Show objects as a table, JSON or YAML",
+		Use:        "get TYPE [NAME ...] | TYPE/NAME ...",
+		SuggestFor: []string{"ls", "list", "show"},
+		Short:      "Show objects as a table, JSON or YAML",
 		Example: `  volplane get pvc
   volplane get pv,volumeattachments -o wide
   volplane get pvc/data -o yaml

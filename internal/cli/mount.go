@@ -74,6 +74,9 @@ func (s *shell) mount(ctx context.Context, m mountOptions, claim, dir string) er
 	if err != nil {
 		return fmt.Errorf("find directory %s: %w", dir, err)
 	}
+	if dir == "/" {
+		return errors.New("a volume cannot be mounted at /: name another directory")
+	}
 	options, err := mount.HostOptions(m.options)
 	if err != nil {
 		return err

@@ -29,6 +29,8 @@ const spaceTime = time.Second
 // mounted is one use of a claim by a Pod.
 type mounted struct {
 	gather.Use `json:",inline"`
+	// Mounted says that it is; otherwise it is asked for.
+	Mounted bool `json:"mounted"`
 	// Used and Free are in bytes; nil for paths that this host does not have.
 	Used *int64 `json:"used,omitempty"`
 	Free *int64 `json:"free,omitempty"`
@@ -68,7 +70,7 @@ func (s *shell) mounts(ctx context.Context, all bool, output string) error {
 	uses := []mounted{}
 	for i := range pods.Items {
 		for _, use := range gather.UsesOf(&pods.Items[i]) {
-			uses = append(uses, mounted{Use: use})
+			uses = append(uses, mounted{Use: use, Mounted: use.Since != nil})
 		}
 	}
 	slices.SortFunc(uses, func(a, b mounted) int {
@@ -77,7 +79,7 @@ func (s *shell) mounts(ctx context.Context, all bool, output string) error {
 	})
 	own := s.ownNode(ctx, client)
 	for i := range uses {
-		if uses[i].Node == own {
+		if uses[i].Node == own && uses[i].Mounted {
 			uses[i].Used, uses[i].Free = space(uses[i].At)
 		}
 	}

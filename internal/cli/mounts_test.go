@@ -17,6 +17,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // TestSpace: only a path at which something is mounted here has space of its own to tell of.
@@ -44,7 +45,11 @@ func TestMounts(t *testing.T) {
 			}
 			pods := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
 			for _, dir := range []string{"/", "/a\x1b[2J\tb"} {
-				pods.Items = append(pods.Items, *door.PodAtPath("default", "data", dir, "n1", mount.BindOptions{}))
+				pod := door.PodAtPath("default", "data", dir, "n1", mount.BindOptions{})
+				pod.Status.Conditions = []corev1.PodCondition{{
+					Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
+				}}
+				pods.Items = append(pods.Items, *pod)
 			}
 			out := runWith(t, map[string]any{"/api/v1/nodes": nodes, "/api/v1/namespaces/default/pods": pods}, "mounts")
 			if strings.Contains(out, "\x1b") || !strings.Contains(out, "/a [2J b") {
@@ -54,6 +59,20 @@ func TestMounts(t *testing.T) {
 				t.Errorf("the space is told: %v\n%s", told, out)
 			}
 		})
+	}
+}
+
+// TestMountsNotYet: what is only asked for has no space of its own, whatever is mounted at its path, and JSON says so.
+func TestMountsNotYet(t *testing.T) {
+	nodes := corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}
+	pods := corev1.PodList{Items: []corev1.Pod{*door.PodAtPath("default", "data", "/", "n1", mount.BindOptions{})}}
+	lists := map[string]any{"/api/v1/nodes": nodes, "/api/v1/namespaces/default/pods": pods}
+	if out := runWith(t, lists, "mounts"); strings.Contains(out, "iB") || !strings.Contains(out, "<not mounted>") {
+		t.Error(out)
+	}
+	if out := runWith(t, lists, "mounts", "-o", "json"); strings.Contains(out, `"used"`) ||
+		!strings.Contains(out, `"mounted": false`) {
+		t.Error(out)
 	}
 }
 

@@ -59,13 +59,32 @@ func (o *objects) kind(name string) (*meta.RESTMapping, error) {
 		gvk, err = o.mapper.KindFor(group.WithVersion(""))
 	}
 	if meta.IsNoMatchError(err) {
-		return nil, fmt.Errorf("the server has no type %q: use pvc, pv, sc, pod, node, volumeattachment, csinode, "+
-			"csidriver or another type of the server", name)
+		return nil, fmt.Errorf("the server has no type %q: did you mean %s? Use pvc, pv, sc, pod, node, volumeattachment, "+
+			"csinode, csidriver or another type of the server", name, meant(name))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find type %s: %w", name, err)
 	}
 	return o.mapping(gvk)
+}
+
+// meant returns what somebody may mean who has typed a word for a type.
+func meant(word string) string {
+	switch strings.TrimSuffix(strings.ToLower(word), "s") {
+	case "snapshot":
+		return "volumesnapshot"
+	case "volume":
+		return "pv"
+	case "claim":
+		return "pvc"
+	case "clas", "classe":
+		return "sc"
+	case "attachment":
+		return "volumeattachment"
+	case "driver":
+		return "csidriver"
+	}
+	return "pvc/" + word
 }
 
 func (o *objects) mapping(gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {

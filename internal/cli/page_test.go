@@ -35,6 +35,11 @@ func TestWidthOfTheTerminal(t *testing.T) {
 	if p, ok := asWideAs(terminal).(page); !ok || p.Columns() != 47 {
 		t.Errorf("the width is that of %+v", p)
 	}
+	t.Setenv("COLUMNS", "60")
+	if p, ok := asWideAs(terminal).(page); !ok || p.Columns() != 60 {
+		t.Errorf("with $COLUMNS, the width is that of %+v", p)
+	}
+	t.Setenv("COLUMNS", "")
 	file, err := os.Create(t.TempDir() + "/out")
 	if err != nil {
 		t.Fatal(err)

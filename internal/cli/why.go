@@ -226,11 +226,20 @@ func requireNamespace(ctx context.Context, client kubernetes.Interface, ns strin
 	return nil
 }
 
+// example returns the name of an object for the example of a command, which is the word that was typed alone unless it
+// is a type.
+func example(word string, more bool) string {
+	if _, err := gather.KindOf(word); more || err == nil {
+		return "data"
+	}
+	return word
+}
+
 // oneObject parses the type and the name of an object that can be explained.
 func oneObject(args []string) (gather.Kind, string, error) {
 	word, name, ok := strings.Cut(strings.Join(args, "/"), "/")
 	if !ok || name == "" || strings.Contains(name, "/") {
-		return gather.Kind{}, "", errors.New("name one object, for example: volplane why pvc/data")
+		return gather.Kind{}, "", fmt.Errorf("name one object, for example: volplane why pvc/%s", example(word, ok))
 	}
 	k, err := gather.KindOf(word)
 	return k, name, err

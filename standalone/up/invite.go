@@ -14,12 +14,14 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/noderoot"
 	"volplane.dev/volplane/standalone/pki"
 )
 
@@ -31,6 +33,10 @@ func Invite(ctx context.Context, dataDir, node, server string, life time.Duratio
 	admin, client, err := administrator(dataDir)
 	if err != nil {
 		return nil, err
+	}
+	if node == noderoot.NameOf(noderoot.Of(dataDir)) {
+		return nil, fmt.Errorf("node %s is the control plane's own, which needs no invitation: choose another name for the "+
+			"other host", node)
 	}
 	address, err := serverURL(admin.Host, server)
 	if err != nil {
@@ -48,16 +54,21 @@ func Invite(ctx context.Context, dataDir, node, server string, life time.Duratio
 }
 
 // Revoke revokes every certificate and invitation of a node. The control plane with the
-// data directory must be running. Revoke may be repeated.
-func Revoke(ctx context.Context, dataDir, node string) error {
+// data directory must be running. It says whether there is a Node of that name: what was issued for one that was
+// deleted is revoked, too. Revoke may be repeated.
+func Revoke(ctx context.Context, dataDir, node string) (known bool, err error) {
 	_, client, err := administrator(dataDir)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if _, err := ask(ctx, client, identity.PathRevocation, identity.Revoke{Node: node}); err != nil {
-		return fmt.Errorf("revoke node %.80q: %w", node, err)
+		return false, fmt.Errorf("revoke node %.80q: %w", node, err)
 	}
-	return nil
+	_, err = client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("node %s is revoked; look for the Node: %w", node, err)
+	}
+	return err == nil, nil
 }
 
 // administrator returns a client of the control plane with a data directory.

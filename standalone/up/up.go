@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -94,6 +95,10 @@ func (o Options) Validate() error {
 	}
 	if err := page.CheckAddress(o.Page); err != nil {
 		return fmt.Errorf("--page: %w", err)
+	}
+	if o.Node != "" && len(validation.IsDNS1123Subdomain(o.Node)) > 0 {
+		return fmt.Errorf("--name %.80q is not a name of a node, which has lower-case letters, digits, '-' and '.' only",
+			o.Node)
 	}
 	for _, n := range o.Names {
 		if !isHost(n) {

@@ -131,8 +131,10 @@ func joins(ctx context.Context, data, node, server string) error {
 		metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	if err := Revoke(ctx, data, node); err != nil {
-		return err
+	for name, want := range map[string]bool{node: true, node + "-typo": false} {
+		if known, err := Revoke(ctx, data, name); err != nil || known != want {
+			return fmt.Errorf("revoke %s: known %v: %w", name, known, err)
+		}
 	}
 	if _, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
 		return fmt.Errorf("a revoked node: %w", err)
@@ -210,5 +212,9 @@ func TestForgetNeedsOwnKey(t *testing.T) {
 	o.EncryptionConfig = "/f"
 	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "--forget-unreadable-secrets") {
 		t.Errorf("a key that is elsewhere: %v", err)
+	}
+	o = Options{DataDir: "/d", Node: "Bad Name"}
+	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), `--name "Bad Name" is not a name of a node`) {
+		t.Errorf("a name that no Node can have: %v", err)
 	}
 }

@@ -140,10 +140,14 @@ mounts of the host stay. To admit the node again, invite it. The control plane
 must be running.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := up.Revoke(cmd.Context(), dir, args[0]); err != nil {
+			known, err := up.Revoke(cmd.Context(), dir, args[0])
+			if err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(),
+			if !known {
+				fmt.Fprintf(cmd.ErrOrStderr(), "note: there is no Node %s: compare the name with 'volplane get nodes'\n", args[0])
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(),
 				"all identities of node %s are revoked; to admit it again, run 'volplane invite %s'\n", args[0], args[0])
 			return err
 		},
