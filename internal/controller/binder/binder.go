@@ -255,8 +255,7 @@ func (b *binder) gatherClaim(claim *corev1.PersistentVolumeClaim) bind.ClaimFact
 // volume is the first step of deleting its data.
 func (b *binder) gatherVolume(ctx context.Context, v *corev1.PersistentVolume) (bind.VolumeFacts, error) {
 	f := bind.VolumeFactsOf(b.view, v)
-	if ref := v.Spec.ClaimRef; ref == nil || ref.UID == "" || f.Claim != nil || v.Status.Phase == corev1.VolumeReleased ||
-		v.Status.Phase == corev1.VolumeFailed {
+	if ref := v.Spec.ClaimRef; ref == nil || ref.UID == "" || f.Claim != nil || bind.IsReleased(v) {
 		return f, nil
 	}
 	ref := v.Spec.ClaimRef

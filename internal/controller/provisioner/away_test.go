@@ -61,6 +61,9 @@ func TestAVolumeGoes(t *testing.T) {
 		"protected by us, too": {
 			unwanted(), true, []string{"delete persistentvolumes pvc-u-c", "patch persistentvolumes pvc-u-c"}, []string{foreign},
 		},
+		"somebody has failed to delete it": {unwanted(func(v *corev1.PersistentVolume) {
+			v.Status.Phase = corev1.VolumeFailed
+		}), true, []string{"delete persistentvolumes pvc-u-c", "patch persistentvolumes pvc-u-c"}, []string{foreign}},
 		"somebody has deleted it": {unwanted(isGoing), true, []string{"patch persistentvolumes pvc-u-c"}, []string{foreign}},
 		"nobody else has anything": {unwanted(func(v *corev1.PersistentVolume) {
 			v.Finalizers = volume.Without(v.Finalizers, foreign)
@@ -89,9 +92,6 @@ func TestAVolumeGoes(t *testing.T) {
 			}
 		})
 	}
-	b := newBench(t, nil, unwanted(func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }), key())
-	b.works(kindVolume, "pvc-u-c")
-	b.called(deletes("c", keyed()))
 }
 
 // TestAVolumeStays: neither the driver nor the API is asked for anything.
@@ -124,6 +124,9 @@ func TestAVolumeStays(t *testing.T) {
 		}, nil},
 		"in use": {
 			nil, []runtime.Object{unwanted(func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound })}, nil,
+		},
+		"free for another claim, though its phase does not say so yet": {
+			nil, []runtime.Object{unwanted(func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil })}, nil,
 		},
 		"deleted, its object not yet": {
 			nil, []runtime.Object{unwanted(isGoing, func(v *corev1.PersistentVolume) { v.Finalizers = []string{foreign} })}, nil,

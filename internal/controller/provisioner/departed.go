@@ -20,9 +20,6 @@ import (
 // made the claim anew since came too late to count on the volume.
 func (p *provisioner) unclaimed(ctx context.Context, v *corev1.PersistentVolume) error {
 	ref := v.Spec.ClaimRef
-	if ref == nil {
-		return nil
-	}
 	if _, seen := p.departed.Load(ref.UID); seen {
 		return nil
 	}

@@ -71,10 +71,16 @@ func UIDMismatch(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) vo
 			"delete the claim", v.Name, c.Namespace, c.Name, c.UID, v.Spec.ClaimRef.UID)}
 }
 
+// IsReleased says whether the claim of a volume is gone. A volume is Failed after an attempt to reclaim it that failed,
+// perhaps one of another program or for another policy.
+func IsReleased(v *corev1.PersistentVolume) bool {
+	return v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed
+}
+
 // release marks a volume whose claim was deleted. The reclaim policy determines who acts next.
 func release(v *corev1.PersistentVolume) Plan {
 	var writes []Write
-	if v.Status.Phase != corev1.VolumeReleased && v.Status.Phase != corev1.VolumeFailed {
+	if !IsReleased(v) {
 		writes = volumePhase(v, corev1.VolumeReleased)
 	}
 	switch v.Spec.PersistentVolumeReclaimPolicy {

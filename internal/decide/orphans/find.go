@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
@@ -229,8 +230,7 @@ func (f Facts) missing(p *Plan, listed map[string]bool) {
 // isDeleting says whether the volume of an object is being deleted.
 func isDeleting(v *corev1.PersistentVolume) bool {
 	deletes := v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
-	return v.DeletionTimestamp != nil ||
-		deletes && (v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed)
+	return v.DeletionTimestamp != nil || deletes && bind.IsReleased(v)
 }
 
 // reaches says whether a volume may be in a segment; otherwise it belongs to another instance of

@@ -289,6 +289,7 @@ func TestVolumes(t *testing.T) {
 	}
 	going := func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{} }
 	free := func(v *corev1.PersistentVolume) { v.Finalizers = nil }
+	unclaimed := func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }
 	retain := func(v *corev1.PersistentVolume) {
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	}
@@ -320,14 +321,14 @@ func TestVolumes(t *testing.T) {
 			Volume: pv(corev1.VolumeBound, going), Ours: true,
 		}},
 		{"not twice", VolumeFacts{Volume: pv(corev1.VolumeReleased, going, free), Ours: true}},
-		{"a stop after the finalizer went repeats the deletion", VolumeFacts{
+		{"a stop after the finalizer went repeats the deletion, and takes hold of the object for it", VolumeFacts{
 			Volume: pv(corev1.VolumeReleased, free), Ours: true,
 		}},
 		{"a bound volume that is to be deleted one day is kept until then", VolumeFacts{
 			Volume: pv(corev1.VolumeBound, free), Ours: true,
 		}},
 		{"one that no claim has had can be taken away as it came", VolumeFacts{
-			Volume: pv(corev1.VolumeAvailable, free), Ours: true,
+			Volume: pv(corev1.VolumeAvailable, free, unclaimed), Ours: true,
 		}},
 		{"a policy that was changed is followed", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain), Ours: true}},
 		{"a retained volume is the user's", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain, free), Ours: true}},
@@ -350,6 +351,36 @@ func TestVolumes(t *testing.T) {
 	why := DeleteFailed(pv(corev1.VolumeReleased), "Internal: no")
 	fmt.Fprintf(&out, "# a driver that fails is quoted\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
 	golden.Equal(t, "testdata/volumes.txt", out.String())
+}
+
+// TestPhases: what counts is whether the claim is gone and whether the object is held, whatever was done before.
+func TestPhases(t *testing.T) {
+	free := func(v *corev1.PersistentVolume) { v.Finalizers = nil }
+	going := func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{} }
+	unclaimed := func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }
+	reserved := func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID = "" }
+	held := func(*corev1.PersistentVolume) {}
+	for _, c := range []struct {
+		argues string
+		phase  corev1.PersistentVolumePhase
+		change func(*corev1.PersistentVolume)
+		want   Reclaim
+	}{
+		{"what somebody could not reclaim is deleted", corev1.VolumeFailed, held, Delete},
+		{"also if its object is deleted first", corev1.VolumeFailed, going, Delete},
+		{"it is held again if its policy was another one meanwhile", corev1.VolumeFailed, free, Adopt},
+		{"so is a released one", corev1.VolumeReleased, free, Adopt},
+		{"and one of which no phase is written yet", "", free, Adopt},
+		{"one whose claimRef a user has removed is not released any more", corev1.VolumeReleased, unclaimed, Keep},
+		{"nor is one that is reserved for a new claim", corev1.VolumeFailed, reserved, Keep},
+	} {
+		v := Object(intent(), Answer{Handle: "h"}, "")
+		v.Status.Phase = c.phase
+		c.change(v)
+		if got, why := Volume(VolumeFacts{Volume: v, Ours: true}); got != c.want {
+			t.Errorf("%s: got step %d, want %d: %s", c.argues, got, c.want, why.Message)
+		}
+	}
 }
 
 // TestIntentsThatMakeNoSense are not followed: they say what a driver makes and

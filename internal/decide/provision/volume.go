@@ -141,9 +141,17 @@ func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 		return Disown, say(volume.ReasonRetained, "", "volume "+v.Name+" is to be retained")
 	case !deletes:
 		return Keep, say(volume.ReasonRetained, "", "volume "+v.Name+" is retained")
-	case v.Status.Phase == corev1.VolumeReleased:
-		return released(f, driver, kept)
-	case !kept && v.DeletionTimestamp == nil && v.Status.Phase == corev1.VolumeBound:
+	case v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID == "":
+		// A phase of an earlier claim may not have been taken back yet.
+		return Keep, inUse(v, kept)
+	case bind.IsReleased(v):
+		step, why := released(f, driver, kept)
+		if !kept && v.DeletionTimestamp == nil {
+			// The driver may not delete it before somebody deletes the object.
+			step = Adopt
+		}
+		return step, why
+	case !kept && v.DeletionTimestamp == nil:
 		return Adopt, say(volume.ReasonBound, "", "volume "+v.Name+" is to be deleted with its claim")
 	}
 	return Keep, inUse(v, kept)
@@ -152,7 +160,7 @@ func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 func notMine(v *corev1.PersistentVolume) volume.Because {
 	b := volume.Because{Reason: volume.ReasonNotMine, Message: "volume " + v.Name +
 		" is not one of a CSI driver, or was made by something else"}
-	if v.Status.Phase == corev1.VolumeReleased &&
+	if bind.IsReleased(v) &&
 		v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		b.Message, b.Next = b.Message+": it is released, and nobody here deletes it", "user"
 	}

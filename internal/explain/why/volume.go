@@ -25,8 +25,7 @@ func (f facts) volumeAlone() chain.Link {
 	}
 	told := bind.Volume(bind.VolumeFactsOf(f.View, v)).Condition()
 	switch {
-	case told.Reason == volume.ReasonReleased &&
-		(v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed):
+	case told.Reason == volume.ReasonReleased && bind.IsReleased(v):
 		told = f.reclaimed()
 	case v.DeletionTimestamp != nil:
 		told = f.deletedVolume()

@@ -34,7 +34,7 @@ func (w *write) volume() error {
 		if err != nil {
 			return err
 		}
-		if policy := v.Spec.PersistentVolumeReclaimPolicy; v.Status.Phase != corev1.VolumeReleased ||
+		if policy := v.Spec.PersistentVolumeReclaimPolicy; !bind.IsReleased(v) ||
 			policy != corev1.PersistentVolumeReclaimDelete {
 			return fmt.Errorf("volume %s is not to be deleted: it is %s with the policy %s", v.Name, v.Status.Phase, policy)
 		}
