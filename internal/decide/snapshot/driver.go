@@ -185,10 +185,11 @@ func look(f DriverFacts) DriverPlan {
 			"driver "+c.Spec.Driver+" is asked about snapshot "+*c.Spec.Source.SnapshotHandle),
 	}
 	switch {
+	case f.Lists:
+		// Drivers are made for upstream's sidecar, which lists: some tell only then of which group a snapshot is a part.
+		p.Step = Look
 	case f.Gets:
 		p.Step = Get
-	case f.Lists:
-		p.Step = Look
 	default:
 		// A driver that cannot be asked is believed.
 		return f.taken(Taken{Handle: p.Request.Handle, Ready: true})

@@ -117,18 +117,18 @@ func TestTaking(t *testing.T) {
 
 // TestLooking: how a driver is asked about a snapshot that somebody else has taken.
 func TestLooking(t *testing.T) {
-	lists := func(f *DriverFacts) { f.Gets = false }
+	gets := func(f *DriverFacts) { f.Lists = false }
 	compareDriver(t, "testdata/looking.txt", []driverRow{
-		{"the driver can get it", at(of(given))},
-		{"the driver lists it, with the Secret of the class", at(of(given), lists, func(f *DriverFacts) {
+		{"the driver can get it", at(of(given), gets)},
+		{"the driver lists it, with the Secret of the class", at(of(given), func(f *DriverFacts) {
 			f.Class = class("fast", "csi.storage.k8s.io/snapshotter-list-secret-name", "${volumesnapshotcontent.name}",
 				"csi.storage.k8s.io/snapshotter-list-secret-namespace", "vault")
 		})},
-		{"a template that needs a snapshot cannot be used", at(of(given), lists, func(f *DriverFacts) {
+		{"a template that needs a snapshot cannot be used", at(of(given), func(f *DriverFacts) {
 			f.Class = class("fast", "csi.storage.k8s.io/snapshotter-list-secret-name", "${volumesnapshot.name}",
 				"csi.storage.k8s.io/snapshotter-list-secret-namespace", "vault")
 		})},
-		{"a driver that cannot be asked is believed", at(of(given), lists, func(f *DriverFacts) { f.Lists = false })},
+		{"a driver that cannot be asked is believed", at(of(given), gets, func(f *DriverFacts) { f.Gets = false })},
 		{"it is known", at(of(given, func(f *Facts) {
 			f.Content.Status = &snapshotv1.VolumeSnapshotContentStatus{ReadyToUse: ptr.To(true), SnapshotHandle: ptr.To(handle)}
 		}))},
