@@ -10,13 +10,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
 	suffix = ".json"
 	// doubtSuffix is the suffix of a record in doubt: more may have been done than it says.
 	doubtSuffix = ".doubt" + suffix
-	// Quarantine is the directory of damaged files, below that of the records.
+	// Quarantine is the directory of files that cannot be read, below that of the records.
 	Quarantine = "quarantine"
 	// maxQuarantined is how many files of one name are kept in quarantine.
 	maxQuarantined = 1000
@@ -25,8 +27,6 @@ const (
 // ErrNewer says that a newer program has written a record. Without understanding it, this program
 // could unmount volumes that are in use.
 var ErrNewer = errors.New("it was written by a newer version of volplane")
-
-var errTorn = errors.New("not a record")
 
 // Kind describes the records of one directory. Its functions must not change their arguments.
 type Kind[T any] struct {
@@ -44,7 +44,8 @@ type Kind[T any] struct {
 	Doubtful func(*T) *T
 	// Boot returns a pointer to the record's field for the boot id of the host.
 	Boot func(*T) *string
-	// BeforeAside, if set, is called before a file is moved to quarantine and its record is lost.
+	// BeforeAside, if set, is called before a file that cannot be read is moved to quarantine: its record
+	// is lost.
 	BeforeAside func()
 }
 
@@ -61,9 +62,10 @@ type Records[T any] struct {
 	doubtful map[string]bool
 }
 
-// OpenRecords reads a directory, which it creates if needed. It returns the paths to which damaged
-// files were moved; only drafts are deleted. Records of an earlier boot are read as Doubtful. It
-// may be repeated.
+// OpenRecords reads a directory, which it creates if needed. A file that cannot be read costs its own
+// record and no other: it is moved to quarantine, or stays where it is if it cannot be moved. The paths
+// of such files are returned; only drafts are deleted. Records of an earlier boot are read as Doubtful.
+// It may be repeated.
 func OpenRecords[T any](dir, boot string, kind Kind[T]) (*Records[T], []string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("make directory of records: %w", err)
@@ -76,57 +78,101 @@ func OpenRecords[T any](dir, boot string, kind Kind[T]) (*Records[T], []string, 
 	// All files are read before any is changed.
 	values := map[string]*T{}
 	for _, name := range found {
-		if values[name], err = r.read(name); err != nil && !errors.Is(err, errTorn) {
+		if values[name], err = r.read(name); err != nil {
 			return nil, nil, fmt.Errorf("read record: %w", err)
 		}
 	}
+	var aside []string
 	for _, name := range drafts {
 		// The record that the draft was to replace still exists, and the action that should follow
 		// was not done.
-		if err := os.Remove(filepath.Join(dir, name)); err != nil {
-			return nil, nil, fmt.Errorf("remove unfinished record: %w", err)
+		if ignoreNotExist(os.Remove(filepath.Join(dir, name))) != nil {
+			aside = append(aside, r.quarantine(name))
 		}
 	}
-	var aside []string
 	for _, name := range found {
-		to, err := r.load(name, values[name])
-		if err != nil {
-			return nil, nil, err
-		}
-		if to != "" {
-			aside = append(aside, to)
+		if !r.load(name, values[name]) {
+			if r.BeforeAside != nil {
+				r.BeforeAside()
+			}
+			aside = append(aside, r.quarantine(name))
 		}
 	}
 	return r, aside, nil
 }
 
-// files returns the names of records and of drafts; records in doubt are last.
+// files returns the names of records and of drafts; records in doubt are last. A directory that cannot be
+// read, or is a link, is returned as a record, and so is one that has the place of a record.
 func (r *Records[T]) files() (found, drafts []string, err error) {
-	var doubtful []string
+	var l listing
+	var dirs []string
 	err = fs.WalkDir(os.DirFS(r.dir), ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
+		switch list := l.of(name); {
+		case err != nil && (name == "." || ofProcess(err)):
 			return err
-		case d.IsDir() && name == Quarantine:
+		case name == Quarantine && d.IsDir():
 			return fs.SkipDir
-		case strings.HasSuffix(name, Draft):
-			drafts = append(drafts, name)
-		case strings.HasSuffix(name, doubtSuffix):
-			doubtful = append(doubtful, name)
-		case strings.HasSuffix(name, suffix):
-			found = append(found, name)
+		case name == Quarantine:
+		case err != nil || r.isLinkedDir(name, d):
+			l.found = append(l.found, name)
+		case list == nil:
+		case d.IsDir():
+			dirs = append(dirs, name)
+		default:
+			*list = append(*list, name)
 		}
 		return nil
 	})
-	return append(found, doubtful...), drafts, err
+	l.addDirs(dirs)
+	return append(l.found, l.doubtful...), l.drafts, err
 }
 
-// read returns errTorn, or nil, for a file that is not a record, and ErrNewer for a record of an
-// unknown format.
+// listing has the names of files by what they are.
+type listing struct{ found, doubtful, drafts []string }
+
+// of returns the list for a name, or nil if it is no name of a file of records.
+func (l *listing) of(name string) *[]string {
+	switch {
+	case strings.HasSuffix(name, Draft):
+		return &l.drafts
+	case strings.HasSuffix(name, doubtSuffix):
+		return &l.doubtful
+	case strings.HasSuffix(name, suffix):
+		return &l.found
+	}
+	return nil
+}
+
+// addDirs adds directories that have the place of a file.
+func (l *listing) addDirs(dirs []string) {
+	for _, dir := range dirs {
+		// A directory with records below it is part of their paths.
+		inPath := func(name string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
+		if list := l.of(dir); !slices.ContainsFunc(slices.Concat(l.found, l.doubtful), inPath) {
+			*list = append(*list, dir)
+		}
+	}
+}
+
+// isLinkedDir says whether a name is a link to a directory: what is behind it was not written here.
+func (r *Records[T]) isLinkedDir(name string, d fs.DirEntry) bool {
+	if d.Type()&fs.ModeSymlink == 0 {
+		return false
+	}
+	to, err := os.Stat(filepath.Join(r.dir, name))
+	return err == nil && to.IsDir()
+}
+
+// ofProcess says whether an error is about what this process may still use, and not about a file.
+func ofProcess(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
+}
+
+// read returns nil for what cannot be read as a record, and ErrNewer for a record of an unknown format.
 func (r *Records[T]) read(name string) (*T, error) {
 	path := filepath.Join(r.dir, name)
 	data, err := ReadFile(path, r.Most+1)
-	if err != nil {
+	if err != nil && ofProcess(err) {
 		return nil, err
 	}
 	// Only the format is decoded first: the other fields of a newer record are unknown.
@@ -135,25 +181,26 @@ func (r *Records[T]) read(name string) (*T, error) {
 		return nil, fmt.Errorf("%s has format %d, this program knows %d: %w", path, version.Format, r.Format, ErrNewer)
 	}
 	v := new(T)
-	if json.Unmarshal(data, v) != nil || version.Format < 1 || int64(len(data)) > r.Most {
-		return nil, errTorn
+	if err != nil || json.Unmarshal(data, v) != nil || version.Format < 1 || int64(len(data)) > r.Most {
+		return nil, nil //nolint:nilnil,nilerr // the file is one that cannot be read
 	}
 	return v, nil
 }
 
-// load stores a record that was read from a file, if the file has the record's name. Other files
-// are moved to quarantine; it returns where.
-func (r *Records[T]) load(name string, v *T) (string, error) {
+// load stores a record that was read from a file, and says whether the file has the record's name.
+func (r *Records[T]) load(name string, v *T) bool {
 	own := ""
 	if v != nil {
 		own, _ = r.Path(v)
 	}
 	switch {
 	case own == "" || name != own+suffix && name != own+doubtSuffix:
-		return r.quarantine(name)
+		return false
 	case name == own+suffix:
 	case r.all[own] != nil:
-		return "", ignoreNotExist(os.Remove(filepath.Join(r.dir, name))) // the other file was written after this one
+		// The other file was written after this one, which is ignored as long as it is there.
+		_ = os.Remove(filepath.Join(r.dir, name))
+		return true
 	default:
 		v, r.doubtful[own] = r.Doubtful(v), true
 	}
@@ -162,28 +209,22 @@ func (r *Records[T]) load(name string, v *T) (string, error) {
 		*r.Boot(v) = r.boot
 	}
 	r.all[own] = v
-	return "", nil
+	return true
 }
 
-func (r *Records[T]) quarantine(name string) (string, error) {
-	dir := filepath.Join(r.dir, Quarantine)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("move damaged record aside: %w", err)
+// quarantine moves a file to quarantine, and returns where it is then: in its place, if it cannot be moved.
+func (r *Records[T]) quarantine(name string) string {
+	from, dir := filepath.Join(r.dir, name), filepath.Join(r.dir, Quarantine)
+	if os.MkdirAll(dir, 0o700) != nil {
+		return from
 	}
 	for n := range maxQuarantined {
 		to := filepath.Join(dir, fmt.Sprintf("%s.%d", filepath.Base(name), n))
-		if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
-			continue
+		if _, err := os.Lstat(to); errors.Is(err, fs.ErrNotExist) && os.Rename(from, to) == nil {
+			return to
 		}
-		if r.BeforeAside != nil {
-			r.BeforeAside()
-		}
-		if err := os.Rename(filepath.Join(r.dir, name), to); err != nil {
-			return "", fmt.Errorf("move damaged record aside: %w", err)
-		}
-		return to, nil
 	}
-	return "", fmt.Errorf("move %s aside: %s is full", name, dir)
+	return from
 }
 
 // Get returns a copy of the record with a path, or nil.

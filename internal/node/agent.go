@@ -231,7 +231,7 @@ func (a *Agent) assemble(search leftovers.Options) {
 func (a *Agent) resume(node *corev1.Node, search leftovers.Options, quarantined []string) {
 	a.seen.unreadable(len(quarantined))
 	for _, path := range quarantined {
-		a.Log.Error("journal record cannot be read and was moved to quarantine", "file", path)
+		a.Log.Error("journal record cannot be read", "file", path)
 		a.Events.Warn(node, decide.RecordUnreadable(path))
 	}
 	if leftovers.Rebuild(search, node, a.journal.Lossy()) {

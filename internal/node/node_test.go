@@ -339,24 +339,34 @@ func TestRootDirIsNoLink(t *testing.T) {
 	}
 }
 
-// TestLostJournal: the record was torn; the node's own word and the directories
+// TestLostJournal: the record cannot be read; the node's own word and the directories
 // are enough to take the volume away.
 func TestLostJournal(t *testing.T) {
 	t.Parallel()
-	w, d := newRunningWorld(t, noAttach(driverName))
-	w.mountVolume()
-	w.stop()
-	files, err := filepath.Glob(filepath.Join(w.dir, "journal", "*.json"))
-	w.must(nil, err)
-	w.must(nil, os.WriteFile(files[0], []byte("{"), 0o600))
-	w.terminate("p")
-	w.run()
-	w.awaitDeletion("p")
-	eventually(t, func() string {
-		if !strings.HasSuffix(d.history(), "unpublish:h-a unstage:h-a") || len(w.node().Status.VolumesInUse) > 0 {
-			return "calls: " + d.history()
-		}
-		return ""
-	})
-	w.eventSaid("JournalTorn", "quarantine")
+	for argues, damage := range map[string]func(file string) error{
+		"torn": func(file string) error { return os.WriteFile(file, []byte("{"), 0o600) },
+		"a link": func(file string) error {
+			return errors.Join(os.Rename(file, file+".elsewhere"), os.Symlink(file+".elsewhere", file))
+		},
+	} {
+		t.Run(argues, func(t *testing.T) {
+			t.Parallel()
+			w, d := newRunningWorld(t, noAttach(driverName))
+			w.mountVolume()
+			w.stop()
+			files, err := filepath.Glob(filepath.Join(w.dir, "journal", "*.json"))
+			w.must(nil, err)
+			w.must(nil, damage(files[0]))
+			w.terminate("p")
+			w.run()
+			w.awaitDeletion("p")
+			eventually(t, func() string {
+				if !strings.HasSuffix(d.history(), "unpublish:h-a unstage:h-a") || len(w.node().Status.VolumesInUse) > 0 {
+					return "calls: " + d.history()
+				}
+				return ""
+			})
+			w.eventSaid("JournalTorn", "quarantine")
+		})
+	}
 }

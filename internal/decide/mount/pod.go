@@ -203,7 +203,8 @@ func Grown(pv, node string) volume.Because {
 
 // RecordUnreadable is the reason of a journal record that cannot be read.
 func RecordUnreadable(path string) volume.Because {
-	return because(volume.ReasonJournalTorn, "user", "a journal record cannot be read and was moved to %s", path)
+	return because(volume.ReasonJournalTorn, "user", "the journal record %s cannot be read, and what it said of a volume "+
+		"was looked for in the API and the mount table: look for damage of the disk", path)
 }
 
 // Refused is the reason of a driver that is not registered.

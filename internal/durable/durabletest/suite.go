@@ -40,6 +40,7 @@ func Records[T any](t *testing.T, kind durable.Kind[T], first, second *T) {
 		"unknown fields":        (*suite[T]).unknownFields,
 		"newer":                 (*suite[T]).newer,
 		"not to be read":        (*suite[T]).notToBeRead,
+		"no directory":          (*suite[T]).noDirectory,
 		"unfinished":            (*suite[T]).unfinished,
 		"another boot":          (*suite[T]).anotherBoot,
 		"no room":               (*suite[T]).noRoom,
@@ -256,33 +257,60 @@ func (s *suite[T]) newer() {
 	}
 }
 
-// notToBeRead: a file that cannot be read is not treated as damaged, because it may say what is
-// mounted.
+// notToBeRead: what cannot be read costs its own record and no other, wherever it must stay.
 func (s *suite[T]) notToBeRead() {
-	path := s.file(s.one)
-	for argues, prepare := range map[string]func(){
-		"a file in the place of the directory": func() {
-			s.must(os.RemoveAll(s.dir))
-			s.must(os.WriteFile(s.dir, nil, 0o600))
-		},
-		"a directory in the place of a record": func() { s.must(os.MkdirAll(filepath.Join(path, "x"), 0o700)) },
-		"a record that leads nowhere":          func() { s.must(os.Symlink("nowhere", path)) },
-		"a draft that cannot be removed":       func() { s.must(os.MkdirAll(filepath.Join(path+durable.Draft, "x"), 0o700)) },
-		"a quarantine that is full": func() {
+	s.must(s.all.Put(s.two))
+	path, quarantine := s.file(s.one), filepath.Join(s.dir, durable.Quarantine)
+	for _, c := range []struct {
+		argues  string
+		prepare func()
+		// kept says that the record is read all the same, stays that the file cannot be moved.
+		kept, stays bool
+	}{
+		{argues: "a directory in the place of a record", prepare: func() {
+			s.must(os.MkdirAll(filepath.Join(path, "x"), 0o700))
+		}},
+		{argues: "a link that leads nowhere", prepare: func() { s.must(os.Symlink("nowhere", path)) }},
+		{argues: "a link to another record", prepare: func() { s.must(os.Symlink(s.file(s.two), path)) }},
+		{argues: "a directory in the place of a draft", kept: true, prepare: func() {
+			s.must(s.all.Put(s.one))
+			s.must(os.MkdirAll(filepath.Join(path+durable.Draft, "x"), 0o700))
+		}},
+		{argues: "a quarantine that is full", stays: true, prepare: func() {
 			s.must(os.WriteFile(path, []byte("{"), 0o600))
-			s.must(os.MkdirAll(filepath.Join(s.dir, durable.Quarantine), 0o700))
+			s.must(os.MkdirAll(quarantine, 0o700))
 			for n := range 1000 {
-				s.must(os.WriteFile(filepath.Join(s.dir, durable.Quarantine, fmt.Sprintf("%s.%d", filepath.Base(path), n)), nil,
-					0o600))
+				s.must(os.WriteFile(filepath.Join(quarantine, fmt.Sprintf("%s.%d", filepath.Base(path), n)), nil, 0o600))
 			}
-		},
+		}},
+		{argues: "a file in the place of the quarantine", stays: true, prepare: func() {
+			s.must(os.Symlink("nowhere", path))
+			s.must(os.WriteFile(quarantine, nil, 0o600))
+		}},
 	} {
-		s.must(os.RemoveAll(s.dir))
-		s.must(os.MkdirAll(filepath.Dir(path), 0o700))
-		prepare()
-		if all, aside, err := durable.OpenRecords(s.dir, boot, s.kind); err == nil || all != nil || aside != nil {
-			s.Errorf("%s: opened with %v aside, %v", argues, aside, err)
+		s.must(os.RemoveAll(quarantine))
+		s.must(os.RemoveAll(path))
+		c.prepare()
+		all, aside, err := durable.OpenRecords(s.dir, boot, s.kind)
+		if err != nil || len(aside) != 1 || (filepath.Dir(aside[0]) != quarantine) != c.stays {
+			s.Errorf("%s: aside %v, %v", c.argues, aside, err)
+			continue
 		}
+		if _, err := os.Lstat(aside[0]); err != nil {
+			s.Errorf("%s: %v", c.argues, err)
+		}
+		if all.Get(s.path(s.two)) == nil || (all.Get(s.path(s.one)) != nil) != c.kept {
+			s.Errorf("%s: has %v", c.argues, all.List(func(*T) bool { return true }))
+		}
+	}
+}
+
+// noDirectory: without their directory nothing is known of any record.
+func (s *suite[T]) noDirectory() {
+	s.must(os.RemoveAll(s.dir))
+	s.must(os.WriteFile(s.dir, nil, 0o600))
+	if all, aside, err := durable.OpenRecords(s.dir, boot, s.kind); err == nil || all != nil || aside != nil {
+		s.Errorf("opened with %v aside, %v", aside, err)
 	}
 }
 

@@ -61,8 +61,10 @@ func aboutNode(w why.Walk, n *corev1.Node) chain.Chain {
 			fmt.Sprintf("volumes: %d attached, %d in use", len(n.Status.VolumesAttached), len(n.Status.VolumesInUse)), "")
 	}
 	links := append([]chain.Link{l}, registered(w, n)...)
-	if l, unknown := w.Failed(subject, n, volume.ReasonMountUnknown, "user"); unknown {
-		links = append(links, l)
+	for _, left := range []volume.Reason{volume.ReasonMountUnknown, volume.ReasonJournalTorn} {
+		if l, found := w.Failed(subject, n, left, "user"); found {
+			links = append(links, l)
+		}
 	}
 	return chain.Chain{Subject: subject, Links: links}
 }

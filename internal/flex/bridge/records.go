@@ -133,7 +133,7 @@ type records struct {
 	host  Host
 }
 
-// openRecords reads the records. A file that cannot be read is moved to quarantine.
+// openRecords reads the records, and logs the files that cannot be read.
 func openRecords(dir string, host Host, log *slog.Logger) (*records, error) {
 	boot, err := durable.Boot()
 	if err != nil {
@@ -144,7 +144,7 @@ func openRecords(dir string, host Host, log *slog.Logger) (*records, error) {
 		return nil, err
 	}
 	for _, path := range aside {
-		log.Error("record cannot be read and was moved aside", "path", path)
+		log.Error("record cannot be read", "path", path)
 	}
 	r := &records{kept, host}
 	for _, one := range kept.List(isUse) {

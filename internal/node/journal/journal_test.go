@@ -177,6 +177,14 @@ func TestLossy(t *testing.T) {
 	}
 	lossy("one was torn", true)
 	found()
+	if err := os.MkdirAll(filepath.Join(dir, fileName("d.example^h"), "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if j, aside = open(t, dir, "1"); len(aside) != 1 {
+		t.Fatalf("aside %v", aside)
+	}
+	lossy("a directory was in the place of one", true)
+	found()
 	lossy("found again", false)
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)

@@ -90,6 +90,10 @@ func NodeRows() []Row {
 				mount.UnknownMounts([]string{"/r/pods/u/volumes/kubernetes.io~csi/v/mount"}).Message)
 			s.Next("user")
 		}},
+		{"a node whose agent cannot read a record", "node/n1", func(s *Scene) {
+			s.Warn(s.N1.UID, volume.ReasonJournalTorn, mount.RecordUnreadable("/r/journal/quarantine/x.json.0").Message)
+			s.Next("user")
+		}},
 		{"a node without drivers", "node/n1", func(s *Scene) { s.All.CSINodes = nil }},
 		{"a node whose only driver was refused", "node/n1", func(s *Scene) {
 			s.All.CSINodes = nil
