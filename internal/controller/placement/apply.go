@@ -78,6 +78,9 @@ func (p *placer) apply(ctx context.Context, pod *corev1.Pod, plan placement.Plan
 	switch {
 	case plan.Bind:
 		return p.bind(ctx, pod, plan)
+	case plan.Astray:
+		p.Events.Warn(pod, plan.Because)
+		return nil
 	case pod.Spec.NodeName != "", plan.Node != "" && !hasRefusal(pod):
 		return nil
 	}

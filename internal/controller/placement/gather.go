@@ -11,6 +11,9 @@ import (
 	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/ephemeral"
 	"volplane.dev/volplane/internal/decide/placement"
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/snapshot"
+	"volplane.dev/volplane/internal/volume"
 )
 
 func (p *placer) gather(pod *corev1.Pod) placement.Facts {
@@ -59,11 +62,46 @@ func (p *placer) claim(pod *corev1.Pod, name string) placement.Claim {
 		if v, ok := p.volumes.Get(p.reserved[key]); ok {
 			c.Reserved = append(c.Reserved, v)
 		}
-		if c.Driver, _ = p.csiDrivers.Get(c.Class.Provisioner); capacity.Counts(c.Driver) {
-			c.Capacities = p.capacities.By(cluster.CapacitiesByClass, c.Class.Name)
-		}
+		p.aboutDriver(&c)
 	}
 	return c
+}
+
+// aboutDriver adds what is known of the driver that is to make the volume of a claim, and of the claim's data there.
+func (p *placer) aboutDriver(c *placement.Claim) {
+	driver := c.Class.Provisioner
+	if c.Driver, _ = p.csiDrivers.Get(driver); capacity.Counts(c.Driver) {
+		c.Capacities = p.capacities.By(cluster.CapacitiesByClass, c.Class.Name)
+	}
+	if c.Driver != nil && volume.IsNodeLocal(c.Driver.Annotations) && c.Object.Spec.DataSource != nil {
+		c.Origin = p.source(c.Object).Origin(c.Object, driver)
+	}
+}
+
+// source returns what is known of the source of a claim's data.
+func (p *placer) source(c *corev1.PersistentVolumeClaim) (s provision.Source) {
+	key := c.Namespace + "/" + c.Spec.DataSource.Name
+	if provision.IsClone(c) {
+		if s.Claim = cluster.Find(p.claims, key); s.Claim != nil {
+			s.Volume = cluster.Find(p.volumes, s.Claim.Spec.VolumeName)
+		}
+	}
+	if !provision.IsSnapshot(c) {
+		return s
+	}
+	shot := cluster.Find(p.snapshots, key)
+	if shot == nil {
+		return s
+	}
+	content := cluster.Find(p.contents, snapshot.ContentName(shot))
+	if content == nil {
+		return s
+	}
+	s.Snapshot = provision.Snapshot{
+		Bound: content.Spec.VolumeSnapshotRef.UID == shot.UID, Driver: content.Spec.Driver,
+	}
+	s.Snapshot.Node, s.Snapshot.Affinity = provision.KeptOn(p.view, content.Spec.Driver, content)
+	return s
 }
 
 // holder returns the name of another Pod that has a ReadWriteOncePod claim, or "".

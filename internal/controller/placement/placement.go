@@ -2,8 +2,10 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -32,9 +34,10 @@ const offerPause = time.Second
 func Declaration() controller.Declaration {
 	return controller.Declaration{
 		Name: "placement",
-		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "pods", "nodes"),
+		Inputs: slices.Concat(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "pods", "nodes"),
 			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "csidrivers", "csistoragecapacities",
-				"volumeattachments")...),
+				"volumeattachments"),
+			kube.Read(volume.GroupSnapshot, volume.ResourceSnapshots, volume.ResourceSnapshotContents)),
 		Outputs: []kube.Access{
 			kube.Write("", "pods/binding", "create").Only("spec.nodeName"),
 			kube.Write("", "pods/status", "patch").Only(kube.Condition(corev1.PodScheduled)),
@@ -59,6 +62,10 @@ type placer struct {
 	csiDrivers  *kube.Cache[*storagev1.CSIDriver]
 	capacities  *kube.Cache[*storagev1.CSIStorageCapacity]
 	attachments *kube.Cache[*storagev1.VolumeAttachment]
+	snapshots   *kube.Cache[*snapshotv1.VolumeSnapshot]
+	contents    *kube.Cache[*snapshotv1.VolumeSnapshotContent]
+	// view finds nodes in these caches.
+	view cluster.View
 }
 
 // New returns the controller. It must be made before the caches start.
@@ -70,7 +77,9 @@ func New(env controller.Env) *controller.Controller {
 		pods: env.Caches.WritePods(env.Client), nodes: env.Caches.Nodes(),
 		classes: env.Caches.Classes(), csiNodes: env.Caches.CSINodes(), csiDrivers: env.Caches.CSIDrivers(),
 		capacities: env.Caches.Capacities(), attachments: env.Caches.Attachments(),
+		snapshots: env.Caches.Snapshots(), contents: env.Caches.SnapshotContents(),
 	}
+	p.view = cluster.View{Nodes: p.nodes, CSINodes: p.csiNodes}
 	p.Controller.Reconcile = p.reconcile
 	p.watch()
 	return p.Controller

@@ -3,10 +3,8 @@ package placement
 import (
 	"context"
 
-	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/bind"
-	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/placement"
 )
 
@@ -41,8 +39,6 @@ func (p *placer) gatherUnplaced(key controller.Key) (c placement.Claim, unplaced
 	if c.Class, ok = p.classes.Get(name); !ok {
 		return c, false
 	}
-	if c.Driver, _ = p.csiDrivers.Get(c.Class.Provisioner); capacity.Counts(c.Driver) {
-		c.Capacities = p.capacities.By(cluster.CapacitiesByClass, c.Class.Name)
-	}
+	p.aboutDriver(&c)
 	return c, placement.IsUnplaced(claim, c.Class, c.Driver)
 }

@@ -169,3 +169,27 @@ func TestRoomComesBack(t *testing.T) {
 		}
 	})
 }
+
+// TestOnlyNodesWithTheDataCompete: the copies of a volume are made on its node, though others have room for them.
+func TestOnlyNodesWithTheDataCompete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, drivers := onNodes(t, Contest{}, map[string]int64{"a": 10 * gib, "b": 10 * gib, "c": 10 * gib},
+			asking("db", "fast", "b"))
+		kubetest.Pass(time.Second)
+		source := asking("db", "fast", "b")
+		source.Spec.VolumeName, source.Status.Phase = "pvc-u-db", corev1.ClaimBound
+		api.Put(source)
+		for i := range 6 {
+			c := asking(fmt.Sprint("c", i), "fast", "")
+			c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "db"}
+			api.Put(c)
+		}
+		kubetest.Pass(10 * time.Minute)
+		where := made(t, api, drivers)
+		for i := range 6 {
+			if on := where[fmt.Sprint("pvc-u-c", i)]; on != "b" {
+				t.Errorf("copy %d is made on node %q", i, on)
+			}
+		}
+	})
+}

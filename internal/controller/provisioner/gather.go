@@ -3,6 +3,10 @@ package provisioner
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/provision"
 )
@@ -21,19 +25,39 @@ func (p *provisioner) gather(ctx context.Context, f provision.ClaimFacts) (provi
 	}
 	f.BlockDriver = isBlockDriver(d)
 	p.gatherPlaces(&f, d)
+	p.gatherHere(&f, d, contested)
 	if contested {
-		p.gatherContest(ctx, &f, d)
-		return f, nil
-	}
-	f.Source.Clones, f.Source.Restores, f.Modifies = d.Controller.Clone, d.Controller.Snapshot, d.Controller.Modify
-	var err error
-	if f.Source.Restores && provision.IsSnapshot(f.Claim) {
-		if f.Source.Snapshot, err = p.snapshot(ctx, f.Claim.Namespace, f.Claim.Spec.DataSource.Name); err != nil {
-			return f, err
+		if p.gatherContest(ctx, &f, d); f.Contest.Off || f.Contest.Wait > 0 {
+			return f, nil
 		}
 	}
+	err := p.gatherSource(ctx, &f, d)
+	if err != nil || contested {
+		return f, err
+	}
+	f.Modifies = d.Controller.Modify
 	f.Attributes, err = p.attributes(ctx, f.Claim)
 	return f, err
+}
+
+// gatherSource adds what the driver can do with sources of data, and the snapshot to restore.
+func (p *provisioner) gatherSource(ctx context.Context, f *provision.ClaimFacts, d *csi.Driver) (err error) {
+	f.Source.Clones, f.Source.Restores = d.Controller.Clone, d.Controller.Snapshot
+	if f.Source.Restores && provision.IsSnapshot(f.Claim) {
+		f.Source.Snapshot, err = p.snapshot(ctx, f.Claim.Namespace, f.Claim.Spec.DataSource.Name)
+	}
+	return err
+}
+
+// gatherHere adds the node of a driver with data of its own, unless a cluster's scheduler has chosen it: that one would
+// choose it again.
+func (p *provisioner) gatherHere(f *provision.ClaimFacts, d *csi.Driver, contested bool) {
+	switch {
+	case contested:
+		f.Here = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: d.Scope.Node, Labels: d.Place}}
+	case d.Place == nil && d.Scope.Node != "":
+		f.Here = cluster.Find(p.view.Nodes, d.Scope.Node)
+	}
 }
 
 // gatherPlaces adds where the volume of a claim can be.

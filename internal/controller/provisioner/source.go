@@ -91,6 +91,7 @@ func (p *provisioner) snapshot(ctx context.Context, namespace, name string) (pro
 	// The content must refer to the snapshot, too: a user could name any content in a snapshot.
 	out.Bound = content.Spec.Ref.UID == one.UID
 	out.Driver, out.Handle, out.Mode = content.Spec.Driver, content.Status.Handle, content.Spec.Mode
+	out.Node, out.Affinity = provision.KeptOn(p.view, out.Driver, &content)
 	out.MayChangeMode = content.Annotations[volume.AnnAllowModeChange] == "true"
 	return out, nil
 }

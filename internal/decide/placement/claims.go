@@ -97,6 +97,9 @@ func (s *assignment) find(c Claim) string {
 	}) {
 		return "class " + c.Class.Name + " does not allow volumes there"
 	}
+	if why := c.elsewhere(s.node.Object); why != "" {
+		return why
+	}
 	// The free space of the selected node may lack what a volume in creation there has taken.
 	if selected != s.node.Object.Name {
 		if why := needOf(c).Refuses(s.node.Object); why != "" {

@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -32,6 +33,8 @@ type Claim struct {
 	Driver *storagev1.CSIDriver
 	// Capacities are the capacity objects of the class, if the driver wants them to be considered.
 	Capacities []*storagev1.CSIStorageCapacity
+	// Origin says where the data are of which the claim's volume is to be made.
+	Origin provision.Origin
 	// Holder is the name of another Pod that uses a ReadWriteOncePod claim, or "".
 	Holder string
 	// Ephemeral says whether the missing claim will be created for this Pod.
@@ -68,7 +71,9 @@ type Plan struct {
 	// Node is the name of the chosen node, or "".
 	Node string
 	// Bind says whether Node is to be written to the Pod now, because all its claims are bound.
-	Bind    bool
+	Bind bool
+	// Astray says that the Pod has a node which cannot have the volume of one of its claims.
+	Astray  bool
 	Because volume.Because
 }
 
@@ -84,6 +89,11 @@ func Pod(f Facts) Plan {
 		return why
 	}
 	name := node.Object.Name
+	if why := astray(f, node.Object); why != "" {
+		p := waits(volume.ReasonFailedPlacing, "user", "the pod is for node "+name+", and "+why)
+		p.Astray = true
+		return p
+	}
 	p := Plan{Node: name, Bind: f.Pod.Spec.NodeName == ""}
 	p.Because = volume.Because{
 		Reason: volume.ReasonPlaced, Message: "Successfully assigned " + f.Pod.Namespace + "/" + f.Pod.Name + " to " + name,
@@ -109,6 +119,25 @@ func Pod(f Facts) Plan {
 		}
 	}
 	return p
+}
+
+// astray returns why the node that the Pod's user has chosen cannot have the volume of a claim, or "".
+func astray(f Facts, n *corev1.Node) string {
+	for _, c := range f.Claims {
+		if why := c.elsewhere(n); why != "" && f.Pod.Spec.NodeName != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// elsewhere returns why the volume of a claim cannot be made on a node, because its data are on another one, or "". On
+// a selected node it may have been made already.
+func (c Claim) elsewhere(n *corev1.Node) string {
+	if c.Volume != nil || volume.SelectedNode(c.Object.Annotations) == n.Name {
+		return ""
+	}
+	return c.Origin.Elsewhere(c.Name, n)
 }
 
 // unready returns the plan for a Pod that no node can take because of a claim, or nil.

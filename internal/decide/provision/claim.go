@@ -61,6 +61,8 @@ type ClaimFacts struct {
 	Scope volume.Scope
 	// Contest has the facts for a claim that the provisioners of several nodes compete for; nil if it is no such claim.
 	Contest *Contest
+	// Here is the node of the scope if its driver has data of its own and volplane selects nodes for it; otherwise nil.
+	Here *corev1.Node
 	// Lacks is a CSI capability that the driver lacks and needs to create volumes, or "".
 	Lacks string
 	// Topology says whether the driver's volumes are accessible from some nodes only.
@@ -85,7 +87,7 @@ type Plan struct {
 	Because volume.Because
 	// Reschedule says whether the selected node is to be removed, because it cannot have the volume.
 	Reschedule bool
-	// Wait is when to decide again; 0 for when a fact changes. Full says that there is no room on this node now.
+	// Wait is when to decide again; 0 for when a fact changes. Full says that this node cannot have the volume now.
 	Wait time.Duration
 	Full bool
 	// Node is the node that is to be selected.
@@ -297,6 +299,9 @@ func (f ClaimFacts) live(in *Intent) (Plan, bool) {
 	if err := f.Source.into(in, f.Claim); err != nil {
 		return fault("user", err.Error()), false
 	}
+	if why := f.elsewhere(); why != "" {
+		return f.reselected(why), false
+	}
 	if err := f.attributes(in); err != nil {
 		return fault("user", err.Error()), false
 	}
@@ -311,6 +316,24 @@ func (f ClaimFacts) live(in *Intent) (Plan, bool) {
 	}
 	in.Requisite, in.Preferred = where.Requisite, where.Preferred
 	return Plan{}, true
+}
+
+// elsewhere returns why the driver of this node is not asked for a volume whose data are on another node, or "".
+func (f ClaimFacts) elsewhere() string {
+	if f.Here == nil {
+		return ""
+	}
+	return f.Source.Origin(f.Claim, f.Driver).Elsewhere(f.Claim.Name, f.Here)
+}
+
+// reselected returns the plan for a claim whose volume cannot be made on this node: another one is to be selected.
+func (f ClaimFacts) reselected(why string) Plan {
+	if volume.SelectedNode(f.Claim.Annotations) == "" {
+		return fault("user", why)
+	}
+	p := fault("placement", "node "+f.Here.Name+" cannot make it: "+why)
+	p.Reschedule = true
+	return p
 }
 
 // AttributesOf returns the name of a claim's VolumeAttributesClass, or "".

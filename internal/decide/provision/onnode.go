@@ -128,6 +128,11 @@ func (f ClaimFacts) compete() Plan {
 		p.Full = true
 		return p
 	}
+	if why := f.elsewhere(); why != "" {
+		p := wait("", "claim "+c.Name+" is for another node: "+why)
+		p.Full = true
+		return p
+	}
 	p := because(Take, volume.ReasonProvisioning, "", "claim "+c.Name+" is taken by node "+f.Scope.Node)
 	p.Node = f.Scope.Node
 	return p

@@ -32,6 +32,9 @@ type Snapshot struct {
 	Driver string
 	// Handle is the content's snapshot handle.
 	Handle string
+	// Node and Affinity are those of its Origin.
+	Node     string
+	Affinity *corev1.VolumeNodeAffinity
 	// Bytes is the size that a volume needs for the data; 0 if it is unknown.
 	Bytes int64
 	// Mode is the mode of the volume from which the snapshot was taken; "" if it is unknown.

@@ -3,6 +3,7 @@ package why
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,7 +50,18 @@ func (w Walk) mounted(p *corev1.Pod) chain.Link {
 		}
 		return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Ending(p)
 	}
+	if l, ok := w.Failed(subject, p, volume.ReasonFailedPlacing, ""); ok && w.hasUnbound(p) {
+		return l
+	}
 	return w.condition(p)
+}
+
+// hasUnbound says whether one of a Pod's claims has no volume.
+func (w Walk) hasUnbound(p *corev1.Pod) bool {
+	return slices.ContainsFunc(cluster.ClaimNames(p), func(name string) bool {
+		c := cluster.Find(w.View.Claims, p.Namespace+"/"+name)
+		return c != nil && c.Spec.VolumeName == ""
+	})
 }
 
 // cause returns why a Pod has ended, if somebody has said so.

@@ -68,6 +68,13 @@ func ClaimRows() []Row {
 // lateRows are of claims that wait for their first consumer.
 func lateRows() []Row {
 	return []Row{
+		{"a Pod whose user has named a node without the data of its claim", "pvc/data", func(s *Scene) {
+			s.Late()
+			s.Use(Pod("web", "n1"))
+			s.Warn("uid-web", volume.ReasonFailedPlacing,
+				"the pod is for node n1, and the volume of claim data is made of snapshot nightly, which is on node n2")
+			s.Next("user")
+		}},
 		{"a late class and nobody uses the claim", "pvc/data", (*Scene).Late},
 		{"a late class and a Pod without a node", "pvc/data", func(s *Scene) { s.Late(); s.Use(Pod("web", "")) }},
 		{"a late class and a Pod that finds no node", "pvc/data", func(s *Scene) {

@@ -1,0 +1,78 @@
+package placement
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/testkit/golden"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// restored are claims whose data are in a snapshot of a node; nodes in the zones have the same data.
+func restored(claims []Claim, node string, zones ...string) []Claim {
+	o := provision.Origin{Source: "snapshot nightly", Node: node}
+	for _, z := range zones {
+		o.Affinity = topology.Affinity([]topology.Segment{{"zone": z}})
+	}
+	claims[0].Origin = o
+	return claims
+}
+
+// originPods are those whose claims get volumes that are made of data on some node.
+func originPods() []podCase {
+	two := twoNodes()
+	return []podCase{
+		{"data draw the Pod to where they are, though another node has fewer Pods", between(two,
+			restored(lateClaim(""), "n1"))},
+		{"nodes of one segment have the same data", between(two, restored(lateClaim(""), "n9", "b"))},
+		{"data of which nobody knows the node are looked for anywhere", between(two, restored(lateClaim(""), ""))},
+		{"a node that has gone has taken its data along", between(two, restored(lateClaim(""), "n9"))},
+		{"data that the Pod's node selector excludes", Facts{
+			Pod: pod(inZoneB), Nodes: two, Claims: restored(lateClaim(""), "n1"),
+		}},
+		{"data on a node that takes no Pods", between([]Node{node("n1", "a", 0, cordoned), node("n2", "b", 0)},
+			restored(lateClaim(""), "n1"))},
+		{"data on a node without room", between(two,
+			measured(restored(lateClaim(""), "n1"), map[string]string{"a": "5Gi", "b": "9Gi"}))},
+		{"a selected node is the provisioner's to give back", between(two, restored(lateClaim("n2"), "n1"))},
+		{"the Pod has named the node with the data", Facts{
+			Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: restored(lateClaim(""), "n9"),
+		}},
+		{"the Pod has named another one", Facts{
+			Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: restored(lateClaim(""), "n1"),
+		}},
+		{"a volume that is there needs no source any more", between(two, restored(bound("b"), "n1"))},
+	}
+}
+
+// TestUnplaced: the node of a claim that no Pod places is one that has its data.
+func TestUnplaced(t *testing.T) {
+	var nodes []Node
+	for i := range 3 {
+		nodes = append(nodes, node(fmt.Sprint("n", i), fmt.Sprint("z", i), 0))
+	}
+	driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		volume.AnnControllers: volume.ControllersOnNodes,
+	}}}
+	var out strings.Builder
+	for _, on := range []string{"n0", "n1", "n2", "n9"} {
+		chosen := map[string]int{}
+		var why volume.Because
+		for i := range 9 {
+			c := restored(lateClaim(""), on)[0]
+			c.Driver = driver
+			c.Object.ResourceVersion = fmt.Sprint(i)
+			p := Unplaced(c, nodes)
+			chosen[p.Node]++
+			why = p.Because
+		}
+		fmt.Fprintf(&out, "# nine claims of data on %s\n%v\n%s: %s -> %s\n\n", on, chosen, why.Reason, why.Message, why.Next)
+	}
+	golden.Equal(t, "testdata/unplaced.txt", out.String())
+}
