@@ -70,18 +70,18 @@ func (o *objects) kind(name string) (*meta.RESTMapping, error) {
 
 // meant returns what somebody may mean who has typed a word for a type.
 func meant(word string) string {
-	switch strings.TrimSuffix(strings.ToLower(word), "s") {
-	case "snapshot":
+	switch strings.ToLower(word) {
+	case "snapshot", "snapshots":
 		return "volumesnapshot"
-	case "volume":
+	case "volume", "volumes":
 		return "pv"
-	case "claim":
+	case "claim", "claims":
 		return "pvc"
-	case "clas", "classe":
+	case "class", "classes":
 		return "sc"
-	case "attachment":
+	case "attachment", "attachments":
 		return "volumeattachment"
-	case "driver":
+	case "driver", "drivers":
 		return "csidriver"
 	}
 	return "pvc/" + word

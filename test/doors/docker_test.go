@@ -116,7 +116,7 @@ func copyUp(w *world) {
 	w.docker("volume", "rm", "seeded")
 }
 
-// missingVolume: a volume that is missing is made, ours if the command names the driver, and never is another one taken.
+// missingVolume: a volume that is missing is made as ours if the command names the driver, and another is never taken.
 func missingVolume(w *world) {
 	args := func(name string) []string {
 		return []string{"run", "--rm", "--network", "none", "--mount",
