@@ -3,10 +3,12 @@ package apiserver_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -272,10 +274,26 @@ func TestNamespaceGoesWithItsObjects(t *testing.T) {
 	}
 }
 
+// TestNobodyWithoutIdentity: without a certificate, nothing is answered, and with CBC, nothing is said.
 func TestNobodyWithoutIdentity(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)
 	config := standalonetest.Remote(t, s)
+	address := strings.TrimPrefix(config.Host, "https://")
+	for _, suite := range tls.CipherSuites() {
+		if !slices.Contains(suite.SupportedVersions, tls.VersionTLS12) || !strings.Contains(suite.Name, "ECDSA") {
+			continue // the server's key is one of ECDSA
+		}
+		conn, err := (&tls.Dialer{Config: &tls.Config{
+			MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{suite.ID}, InsecureSkipVerify: true,
+		}}).DialContext(t.Context(), "tcp", address)
+		if err == nil {
+			err = conn.Close()
+		}
+		if (err == nil) == strings.Contains(suite.Name, "_CBC_") {
+			t.Errorf("%s: %v", suite.Name, err)
+		}
+	}
 	config.CertData, config.KeyData = nil, nil
 	c, err := kubernetes.NewForConfig(config)
 	if err != nil {
