@@ -5,6 +5,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/program"
 )
 
 // defaultFlexRoot is the default root directory of a bridge.
@@ -60,7 +62,7 @@ func (f *flexFlags) register(c *cobra.Command) {
 // flexOptions returns the options with the data directory of the control plane.
 func (s *shell) flexOptions(f flexFlags) flex.Options {
 	o := f.Options
-	o.DataDir, o.Named = s.flags.dataDir, s.flags.named()
+	o.DataDir, o.Named = s.flags.dataDir, s.flags.named() || os.Getenv(program.DataDirVariable) != ""
 	if abs, err := filepath.Abs(o.DataDir); err == nil {
 		o.DataDir = abs
 	}

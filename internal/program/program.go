@@ -15,8 +15,11 @@ import (
 	"volplane.dev/volplane/internal/sidecar"
 )
 
+// DataDirVariable is the environment variable with the data directory of a control plane.
+const DataDirVariable = "VOLPLANE_DATA_DIR"
+
 // DataDir returns the default data directory of a control plane.
-func DataDir() string { return cmp.Or(os.Getenv("VOLPLANE_DATA_DIR"), "/var/lib/volplane") }
+func DataDir() string { return cmp.Or(os.Getenv(DataDirVariable), "/var/lib/volplane") }
 
 // HostName returns the host's name as a Node name.
 func HostName() string {
