@@ -79,6 +79,9 @@ func gates() map[string]gate {
 		"AnnotateFsResize":               {of: with(Resizer)},
 		"MutableCSINodeAllocatableCount": {of: with(Attacher)},
 		"ReleaseLeaderElectionOnExit":    {of: electing()},
+		// Charts still set these, which upstream's sidecars have no longer because they are always on.
+		"HonorPVReclaimPolicy":          {of: with(Provisioner)},
+		"RecoverVolumeExpansionFailure": {of: with(Resizer)},
 	}
 }
 
