@@ -128,8 +128,10 @@ func (c *Controller) init() {
 		c.queue = queue.New(queue.Options[Key]{
 			Process: func(ctx context.Context, k Key) (Result, error) { return c.Reconcile(ctx, k) },
 			Workers: cmp.Or(c.Pace.Workers, c.Workers),
-			Lanes:   queue.Limit{Places: cmp.Or(c.Pace.Workers, c.Places), Undivided: c.Pace.Workers > 0},
-			Retry:   c.Pace.Retry(queue.Backoff{Min: c.RetryMin, Max: c.RetryMax}), Log: c.Log,
+			Lanes: queue.Limit{
+				Places: cmp.Or(c.Pace.Workers, c.Places), Undivided: c.Pace.Workers > 0, Firm: c.Pace.Workers > 0,
+			},
+			Retry: c.Pace.Retry(queue.Backoff{Min: c.RetryMin, Max: c.RetryMax}), Log: c.Log,
 			// A conflict only means that the facts were outdated. It is normal and not worth a log line. What a driver
 			// has answered is in the log already.
 			Silent: func(err error) bool { return apierrors.IsConflict(err) || csi.IsAnswer(err) },
@@ -138,8 +140,8 @@ func (c *Controller) init() {
 }
 
 // Enter is called by Reconcile before it calls a driver. If it returns 0, the key holds a place in
-// the lane until Reconcile returns. Otherwise Reconcile must return without calling the driver,
-// with the pause as Result.After; it is called again as soon as a place is free. Enter calls report
+// the lane until Reconcile returns, or has held it for long. Otherwise Reconcile must return without
+// calling the driver, with the pause as Result.After; it is called again as soon as a place is free. Enter calls report
 // if the key has waited for long. Waiting does not reset the back-off of a key that has failed.
 func (c *Controller) Enter(k Key, lane Lane, report func(volume.Because)) (pause time.Duration) {
 	c.init()

@@ -108,7 +108,7 @@ func TestWaitingIsTold(t *testing.T) {
 		begin := time.Now()
 		var told []time.Duration
 		var why volume.Because
-		c := &Controller{Workers: 5, Places: 1}
+		c := &Controller{Pace: Pace{Workers: 1}} // its place is not given to others
 		c.Reconcile = func(_ context.Context, k Key) (Result, error) {
 			after := c.Enter(k, Lane{Driver: "d", Call: "create", Namespace: "ns"}, func(b volume.Because) {
 				told, why = append(told, time.Since(begin)), b

@@ -308,19 +308,19 @@ func TestTurnComesMeanwhile(t *testing.T) {
 	first, second, lane := key{name: "first"}, key{name: "second"}, Lane{"d", "create", "ns"}
 	for _, k := range []key{first, second} {
 		l.processing(k)
-		if ok, _ := l.enter(k, lane); ok != (k == first) {
+		if ok, _ := l.enter(k, lane, false); ok != (k == first) {
 			t.Errorf("%s may go on: %v", k, ok)
 		}
 	}
-	if !l.processed(second) {
+	if waits, _ := l.processed(second); !waits {
 		t.Error("the second does not wait")
 	}
 	l.processing(second)
 	l.processed(first)
-	if ok, _ := l.enter(second, lane); !ok || !slices.Equal(woken, []key{second}) {
+	if ok, _ := l.enter(second, lane, false); !ok || !slices.Equal(woken, []key{second}) {
 		t.Errorf("it is its turn, and it may go on: %v; woken %v", ok, woken)
 	}
-	if l.processed(second) || len(l.tickets) > 0 || len(l.all) > 0 {
+	if waits, _ := l.processed(second); waits || len(l.tickets) > 0 || len(l.all) > 0 {
 		t.Errorf("something is remembered: %v, %v", l.tickets, l.all)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -15,10 +16,13 @@ func TestLanes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &lanesMachine{woken: map[key]int{}, inside: map[key]Lane{}, wants: map[key]Lane{}}
 		m.lanes = &lanes[key]{
-			limit:   Limit{Places: rapid.IntRange(1, 9).Draw(t, "places"), Undivided: rapid.Bool().Draw(t, "undivided")},
+			limit: Limit{
+				Places:    rapid.IntRange(1, 9).Draw(t, "places"),
+				Undivided: rapid.Bool().Draw(t, "undivided"), Firm: rapid.Bool().Draw(t, "firm"),
+			},
 			granted: func(k key) { m.woken[k]++ },
 		}
-		t.Repeat(map[string]func(*rapid.T){"": m.holds, "work": m.work, "end": m.end, "change": m.change})
+		t.Repeat(map[string]func(*rapid.T){"": m.holds, "work": m.work, "end": m.end, "change": m.change, "late": m.late})
 		for range 1000 {
 			if len(m.inside) == 0 && len(m.woken) == 0 {
 				break
@@ -64,15 +68,15 @@ func (m *lanesMachine) work(t *rapid.T) {
 	if _, known := m.wants[k]; !known {
 		m.wants[k] = m.lane(t, k)
 	}
-	m.reconcile(k)
+	m.reconcile(k, rapid.Bool().Draw(t, "slow"))
 }
 
-func (m *lanesMachine) reconcile(k key) {
+func (m *lanesMachine) reconcile(k key, slow bool) {
 	delete(m.woken, k)
 	m.lanes.processing(k)
 	lane, wants := m.wants[k]
 	if wants {
-		if ok, _ := m.lanes.enter(k, lane); ok {
+		if ok, _ := m.lanes.enter(k, lane, slow); ok {
 			m.inside[k] = lane
 			return
 		}
@@ -104,7 +108,15 @@ func (m *lanesMachine) change(t *rapid.T) {
 	if rapid.Bool().Draw(t, "wants") {
 		m.wants[k] = m.lane(t, k)
 	}
-	m.reconcile(k)
+	m.reconcile(k, false)
+}
+
+// late is a call that does not return.
+func (m *lanesMachine) late(t *rapid.T) {
+	all := slices.SortedFunc(maps.Keys(m.inside), func(a, b key) int { return strings.Compare(a.String(), b.String()) })
+	if len(all) > 0 {
+		m.lanes.giveBack(m.lanes.tickets[rapid.SampledFrom(all).Draw(t, "hangs")])
+	}
 }
 
 func (m *lanesMachine) leaveAll() {
@@ -112,7 +124,7 @@ func (m *lanesMachine) leaveAll() {
 		m.leave(k)
 	}
 	for k := range m.woken {
-		m.reconcile(k)
+		m.reconcile(k, false)
 	}
 }
 
@@ -121,14 +133,14 @@ func (m *lanesMachine) holds(t *rapid.T) {
 	for at, on := range m.lanes.all {
 		m.counts(t, at, on)
 		for _, n := range on.lines {
-			if on.allows(n.namespace, m.lanes.limit) || len(n.tickets) == 0 {
+			if on.places.allows(n.namespace, m.lanes.limit.Places, m.lanes.limit.Undivided) || len(n.tickets) == 0 {
 				t.Fatalf("%v: %d of namespace %s wait, which has %d of %d places, %d are taken", at, len(n.tickets), n.namespace,
-					on.held[n.namespace], m.lanes.limit.Places, on.taken)
+					on.places.held[n.namespace], m.lanes.limit.Places, on.places.taken)
 			}
 		}
 	}
 	for k, lane := range m.inside {
-		if ticket := m.lanes.tickets[k]; ticket == nil || ticket.lane != lane || ticket.state != holding {
+		if ticket := m.lanes.tickets[k]; ticket == nil || ticket.lane != lane || ticket.state < holding {
 			t.Fatalf("%s is in lane %v without a place", k, lane)
 		}
 	}
@@ -137,19 +149,26 @@ func (m *lanesMachine) holds(t *rapid.T) {
 // counts: a lane has no more than its places, no place is counted twice, and who
 // was called was woken.
 func (m *lanesMachine) counts(t *rapid.T, at laneKey, on *lane[key]) {
-	busy, held := 0, map[string]int{}
+	var places, late share
 	for k, ticket := range m.lanes.tickets {
-		if ticket.lane.key() != at || ticket.state == waiting {
+		switch {
+		case ticket.lane.key() != at || ticket.state == waiting:
 			continue
+		case ticket.state == overdue:
+			late.take(ticket.lane.Namespace)
+		default:
+			places.take(ticket.lane.Namespace)
 		}
-		busy++
-		held[ticket.lane.Namespace]++
 		if _, inside := m.inside[k]; !inside && m.woken[k] == 0 {
 			t.Fatalf("%s has a place, is not worked on and was not woken", k)
 		}
 	}
-	if busy != on.taken || busy > m.lanes.limit.Places || !maps.Equal(held, on.held) {
-		t.Fatalf("%v: %d of %d places are taken, by %v; counted are %d, by %v", at, busy, m.lanes.limit.Places, held,
-			on.taken, on.held)
+	if !same(places, on.places) || !same(late, on.overdue) {
+		t.Fatalf("%v: counted are %+v and %+v, held %+v and %+v", at, places, late, on.places, on.overdue)
+	}
+	if places.taken > m.lanes.limit.Places || late.taken > 0 && m.lanes.limit.Firm {
+		t.Fatalf("%v: %d of %d places are taken, %d more are overdue", at, places.taken, m.lanes.limit.Places, late.taken)
 	}
 }
+
+func same(a, b share) bool { return a.taken == b.taken && maps.Equal(a.held, b.held) }

@@ -287,10 +287,11 @@ func (m *model) holds(t *rapid.T) {
 	}
 	counted, taken := 0, map[laneKey]int{}
 	for k, f := range m.inFlight {
-		if !f.holds {
+		switch ticket := m.q.lanes.tickets[k]; {
+		case !f.holds:
 			counted++
-		} else {
-			taken[m.q.lanes.tickets[k].lane.key()]++
+		case ticket.state != overdue:
+			taken[ticket.lane.key()]++
 		}
 	}
 	if counted > m.q.options.Workers {
@@ -321,7 +322,8 @@ func (m *model) nothingIsLost(t *rapid.T, free bool) {
 	for k, ticket := range m.q.lanes.tickets {
 		at := m.q.lanes.all[ticket.lane.key()]
 		switch {
-		case ticket.state == waiting && at.allows(ticket.lane.Namespace, m.q.options.Lanes):
+		case ticket.state == waiting && at.places.allows(ticket.lane.Namespace,
+			m.q.options.Lanes.Places, m.q.options.Lanes.Undivided):
 			t.Fatalf("%s waits for a place that is free", k)
 		case ticket.state == granted && m.inFlight[k] == nil && free:
 			t.Fatalf("it is the turn of %s, and it is not processed although a worker is free", k)

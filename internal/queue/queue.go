@@ -75,6 +75,8 @@ type entry struct {
 	uncounted bool
 	// laneOnly says that timer was set only because the key waits for a place.
 	laneOnly bool
+	// slow says that the key's last call of a lane was slow and failed.
+	slow bool
 	// failures is the number of errors since the last success.
 	failures int32
 	// polls is the number of results with Poll since the last success.
@@ -108,6 +110,7 @@ func New[K comparable](o Options[K]) *Queue[K] {
 	o.Noun, o.Log = cmp.Or(o.Noun, "key"), cmp.Or(o.Log, slog.Default())
 	q := &Queue[K]{options: o, lanes: lanes[K]{limit: o.Lanes}}
 	q.lanes.granted = func(k K) { q.add(k, q.entry(k)) }
+	q.lanes.late = q.late
 	return q
 }
 
@@ -169,16 +172,28 @@ func (q *Queue[K]) Attempt(k K) (number int, pause time.Duration) {
 func (q *Queue[K]) LongestPause() time.Duration { return q.options.Retry.Max }
 
 // Enter is called by Process before it makes a call of a lane. With ok, the key holds a place until
-// Process returns. Otherwise Process must return without the call, and is called again when the key
-// has got a place; waited is how long the key has waited until now. Waiting does not reset the
-// failures of a key.
+// Process returns, or until it has held it for so long that the next key gets it. Otherwise Process
+// must return without the call, and is called again when the key has got a place; waited is how long
+// the key has waited until now. Waiting does not reset the failures of a key.
 func (q *Queue[K]) Enter(k K, in Lane) (ok bool, waited time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if ok, waited = q.lanes.enter(k, in); ok {
-		q.uncount(q.keys[k])
+	e := q.keys[k]
+	if ok, waited = q.lanes.enter(k, in, e != nil && e.slow); ok {
+		q.uncount(e)
 	}
 	return ok, waited
+}
+
+// late gives the place of a key to others, because it has not been processed for long.
+func (q *Queue[K]) late(t *ticket[K]) {
+	q.mu.Lock()
+	given := q.lanes.giveBack(t)
+	q.mu.Unlock()
+	if given {
+		q.options.Log.Warn("a call has not returned for long; its place is given to others", q.options.Noun,
+			fmt.Sprint(t.key), "driver", t.lane.Driver, "after", callPatience)
+	}
 }
 
 // uncount starts another worker in the place of a key's worker that holds a place in a lane, because
@@ -345,7 +360,10 @@ func (q *Queue[K]) done(k K, result Result, err error) (failures int32, more boo
 
 // requeue sets the timer of a key according to its result.
 func (q *Queue[K]) requeue(k K, e *entry, result Result, err error) {
-	waits := q.lanes.processed(k)
+	waits, slow := q.lanes.processed(k)
+	if !waits {
+		e.slow = slow && err != nil
+	}
 	switch {
 	case err != nil:
 		q.addAfter(k, e, q.options.Retry.Pause(int(e.failures)), false)

@@ -25,7 +25,7 @@ const hanging = 600
 
 // TestHangingCreationsHoldUpNobodyElse: a driver never answers to 600 calls of
 // one namespace. Another driver makes that namespace its volumes, and this one
-// makes them for another namespace, and deletes what is to be deleted.
+// makes them for another namespace, later for the same one, and deletes what is to be deleted.
 func TestHangingCreationsHoldUpNobodyElse(t *testing.T) {
 	var objects []runtime.Object
 	for i := range hanging {
@@ -42,7 +42,7 @@ func TestHangingCreationsHoldUpNobodyElse(t *testing.T) {
 			return csitest.Action{Hang: true}
 		})
 		api, drivers := run(t, d, objects...)
-		kubetest.Pass(time.Minute)
+		kubetest.Pass(20 * time.Second)
 		if n := hang.Load(); n != places/2 {
 			t.Fatalf("%d calls of one namespace, want %d", n, places/2)
 		}
@@ -54,12 +54,12 @@ func TestHangingCreationsHoldUpNobodyElse(t *testing.T) {
 		other.Name, other.Provisioner = "other", config.Name
 		slow.Spec.StorageClassName, slow.Annotations[volume.AnnStorageProvisioner] = &other.Name, config.Name
 		elsewhere.Namespace, released.Status.Phase = "second", corev1.VolumeReleased
-		api.Put(other, slow, elsewhere, released)
+		api.Put(other, slow, elsewhere, released, claim("same"))
 		kubetest.Pass(time.Minute)
 		if !slices.Contains(d.Methods(), "DeleteVolume") {
 			t.Error("what the driver made before is not deleted")
 		}
-		for _, name := range []string{"pvc-u-second-driver", "pvc-u-second-namespace"} {
+		for _, name := range []string{"pvc-u-second-driver", "pvc-u-second-namespace", "pvc-u-same"} {
 			if _, err := api.CoreV1().PersistentVolumes().Get(t.Context(), name, metav1.GetOptions{}); err != nil {
 				t.Error(err)
 			}

@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/internal/queue"
 )
 
-// DriverLimit is how many volumes of one driver are processed at once. A driver that hangs holds that
-// many goroutines and nothing else.
+// DriverLimit is how many volumes of one driver are processed at once, those not counted whose calls hang. The queue
+// bounds these as well, so a driver that hangs holds a limited number of goroutines and nothing else.
 const DriverLimit = 16
 
 // newQueue returns the queue of volumes. A volume is processed as soon as its driver has a free place.
