@@ -115,6 +115,7 @@ const (
 	ReasonModifyCanceled       Reason = "VolumeModifyCanceled"
 	ReasonNodeResizePending    Reason = "FileSystemResizeRequired"
 	ReasonNodeResized          Reason = "FileSystemResizeSuccessful"
+	ReasonGroupIncomplete      Reason = "FSGroupIncomplete"
 	ReasonFailedNodeResize     Reason = "FileSystemResizeFailed"
 	ReasonRegistrationRefused  Reason = "RegistrationRefused"
 	ReasonSharedNodeID         Reason = "SharedNodeID"

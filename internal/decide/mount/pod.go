@@ -201,6 +201,13 @@ func Grown(pv, node string) volume.Because {
 	return because(volume.ReasonNodeResized, "", "volume %s has its new size on node %s", pv, node)
 }
 
+// GroupIncomplete is the reason of a volume that was mounted although not all of its files have the Pod's group.
+func GroupIncomplete(pv, node string, group, count int, first string) volume.Because {
+	return because(volume.ReasonGroupIncomplete, "user",
+		"volume %s is mounted on node %s, and files that cannot be given to the Pod's fsGroup %d are as they were: %d, "+
+			"the first is %s", pv, node, group, count, first)
+}
+
 // RecordUnreadable is the reason of a journal record that cannot be read.
 func RecordUnreadable(path string) volume.Because {
 	return because(volume.ReasonJournalTorn, "user", "the journal record %s cannot be read, and what it said of a volume "+

@@ -51,6 +51,7 @@ func TestReasons(t *testing.T) {
 	line("odd", InvalidName("name of the volume", "../x"))
 	line("full", Full("pv", "d", "n", "the cause"))
 	line("grown", Grown("pv", "n"))
+	line("fsGroup", GroupIncomplete("pv", "n", 7, 2, `"f": operation not permitted`))
 	line("torn", RecordUnreadable("/j/x"))
 	line("unknown", UnknownMounts([]string{"/a", "/b"}))
 	line("many unknown", UnknownMounts([]string{"/1", "/2", "/3", "/4", "/5", "/6", "/7"}))

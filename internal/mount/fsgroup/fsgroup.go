@@ -16,9 +16,26 @@ const maxDepth = 200
 
 var errDepth = errors.New("directories are nested too deeply")
 
+// Incomplete is the error of a walk that came to its end and could not change all.
+type Incomplete struct {
+	// Count is the number of files and directories that are not changed; what is in such a directory is not counted.
+	Count int
+	// First is the first cause. It names the file within the volume.
+	First error
+}
+
+// Error says how many files are not changed.
+func (i *Incomplete) Error() string {
+	return fmt.Sprintf("%d not changed, the first: %v", i.Count, i.First)
+}
+
+// Unwrap returns the first cause.
+func (i *Incomplete) Unwrap() error { return i.First }
+
 // Apply sets the group of dir and of everything below it on the same filesystem, with read and
 // write permission for the group; new files in the directories inherit the group. Unless always is
-// true, it does nothing if dir has the group and the permissions already. It may be repeated.
+// true, it does nothing if dir has the group and the permissions already. It may be repeated. Files that
+// cannot be changed keep nobody from the others: they are skipped, and the error is *Incomplete.
 func Apply(ctx context.Context, dir string, group int, always bool) error {
 	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_RDONLY, 0)
 	if err != nil {
@@ -34,8 +51,26 @@ func Apply(ctx context.Context, dir string, group int, always bool) error {
 	if !always && int(st.Gid) == group && st.Mode&dirBits == dirBits {
 		return unix.Close(fd)
 	}
-	if err := w.dir(ctx, fd, dir, st, 0); err != nil {
+	if err := w.skip(ctx, ".", w.dir(ctx, fd, dir, st, 0)); err != nil {
 		return fmt.Errorf("give %s to group %d: %w", dir, group, err)
+	}
+	if w.left.Count > 0 {
+		return fmt.Errorf("give %s to group %d: %w", dir, group, &w.left)
+	}
+	return nil
+}
+
+// skip counts a file that cannot be changed. It returns an error only if the walk has to end. A file that is gone is
+// not counted.
+func (w *walk) skip(ctx context.Context, name string, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if w.left.Count++; w.left.First == nil {
+		w.left.First = fmt.Errorf("%.200q: %w", name, err)
 	}
 	return nil
 }
@@ -48,6 +83,7 @@ const (
 type walk struct {
 	group  int
 	device uint64
+	left   Incomplete
 }
 
 // dir changes a directory and its content, and closes fd. The directory itself is changed last: its
@@ -64,8 +100,8 @@ func (w *walk) dir(ctx context.Context, fd int, name string, st unix.Stat_t, dep
 		}
 		entries, err := f.ReadDir(512)
 		for _, e := range entries {
-			if err := w.entry(ctx, fd, e.Name(), depth); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("%s: %w", e.Name(), err)
+			if err := w.skip(ctx, e.Name(), w.entry(ctx, fd, e.Name(), depth)); err != nil {
+				return err
 			}
 		}
 		if errors.Is(err, io.EOF) {

@@ -110,7 +110,7 @@ func (d *applier) confirmPublished(ctx context.Context, t *decide.Target) error 
 		}
 	}
 	if group, always, ok := d.f.fsGroup(d.Node.Spec(d.f.Driver).FSGroupPolicy, pod, t.ReadOnly); ok {
-		if err := fsgroup.Apply(ctx, t.Path, group, always); err != nil {
+		if err := d.setGroup(ctx, t.Path, group, always); err != nil {
 			return err
 		}
 	}
@@ -132,6 +132,20 @@ func (d *applier) confirmPublished(ctx context.Context, t *decide.Target) error 
 	}
 	t.Phase = decide.Published
 	d.republishes.done(d.f.Driver, t.Path)
+	return nil
+}
+
+// setGroup gives the files of a volume to a Pod's group. Like a kubelet, it leaves those that cannot be changed, which
+// would keep the Pod from its volume for ever.
+func (d *applier) setGroup(ctx context.Context, path string, group int, always bool) error {
+	err := fsgroup.Apply(ctx, path, group, always)
+	var left *fsgroup.Incomplete
+	if !errors.As(err, &left) {
+		return err
+	}
+	d.Log.Warn("not all files of the volume have the Pod's group", "volume", d.f.Volume, "err", err)
+	why := decide.GroupIncomplete(d.f.Volume, d.f.Node, group, left.Count, left.First.Error())
+	d.Events.Warn(d.f.consumers[path], why)
 	return nil
 }
 
