@@ -1,6 +1,8 @@
 package resize
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,10 +47,20 @@ func After(f Facts, size resource.Quantity, a Answer, now metav1.Time) Verdict {
 		}
 		return v
 	}
-	if a.Bytes > size.Value() {
-		size = *resource.NewQuantity(a.Bytes, resource.BinarySI)
+	if a.Bytes != 0 && a.Bytes < size.Value() {
+		// The claim would say a size that its volume does not have.
+		text := fmt.Sprintf("it says that the volume has %d bytes now, %d were requested", a.Bytes, size.Value())
+		return Verdict{
+			Because: Failed(c, f.Volume.Spec.CSI.Driver, text), Warn: true, Claim: Refused(c, text, now), Repeat: true,
+		}
 	}
-	v := Verdict{Claim: Finished(c, size), Because: Grown(c)}
+	grown := Grown(c)
+	if a.Bytes > size.Value() {
+		requested := size.String()
+		size = *resource.NewQuantity(a.Bytes, resource.BinarySI)
+		grown.Message += fmt.Sprintf(": %s, more than the %s that were requested", size.String(), requested)
+	}
+	v := Verdict{Claim: Finished(c, size), Because: grown}
 	if a.NodeExpands {
 		v.Claim, v.Because = NodePending(c, size, now), Pending(Facts{Claim: c})
 	}

@@ -55,7 +55,11 @@ func TestAnswers(t *testing.T) {
 		{"it has what was asked for", grows(begun, pv("5Gi")), Answer{Answer: done.Answer, Bytes: 10 << 30}},
 		{"the driver does not say how much it has", grows(begun, pv("5Gi")), done},
 		{"it has more", grows(begun, pv("5Gi")), Answer{Answer: done.Answer, Bytes: 11 << 30}},
-		{"a driver that says less has done it nevertheless", grows(begun, pv("5Gi")), Answer{Answer: done.Answer, Bytes: 1}},
+		{"it has less", grows(begun, pv("5Gi")), Answer{Answer: done.Answer, Bytes: 9 << 30}},
+		{
+			"it has less, and the node goes on", grows(begun, pv("5Gi")),
+			Answer{Answer: done.Answer, Bytes: 1, NodeExpands: true},
+		},
 		{"the node goes on", grows(begun, pv("5Gi")), Answer{Answer: done.Answer, NodeExpands: true}},
 		{"it tells an older size", grows(begun, marked(pv("8Gi"))), Answer{Answer: done.Answer, NodeExpands: true}},
 		{"the volume's size was written already", grows(begun, pv("10Gi")), Answer{Answer: done.Answer, NodeExpands: true}},
