@@ -3,7 +3,10 @@ package provisioner
 import (
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -35,4 +38,16 @@ func (p *provisioner) holdHandle(in *provision.Intent, handle string) (taken str
 		}
 	}
 	return "", release
+}
+
+// enqueueSharers queues the other volumes that have a volume's handle: they may wait for it.
+func (p *provisioner) enqueueSharers(v *corev1.PersistentVolume) {
+	if v.Spec.CSI == nil {
+		return
+	}
+	for _, same := range p.volumes.By(cluster.VolumesByHandle, volume.Key(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)) {
+		if same.Name != v.Name {
+			p.Add(controller.Key{Kind: kindVolume, Name: same.Name})
+		}
+	}
 }

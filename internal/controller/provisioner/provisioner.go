@@ -225,9 +225,10 @@ func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) 
 	}
 }
 
-// volumeChanged queues the volume and the claim to which it refers.
+// volumeChanged queues the volume, others that have its handle, and the claim to which it refers.
 func (p *provisioner) volumeChanged(before, v *corev1.PersistentVolume) {
 	p.forgetDeparted(before, v)
+	p.enqueueSharers(controller.Latest(before, v))
 	if v == nil {
 		return
 	}

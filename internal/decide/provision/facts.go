@@ -112,8 +112,32 @@ func VolumeFactsOf(view cluster.View, v *corev1.PersistentVolume) VolumeFacts {
 	if r := v.Spec.ClaimRef; r != nil {
 		f.Claim, _ = view.Claims.Get(r.Namespace + "/" + r.Name)
 	}
-	for _, a := range view.Attachments.By(cluster.AttachmentsByVolume, v.Name) {
-		f.Attachments = append(f.Attachments, a.Name)
+	for _, same := range sameHandle(view, v) {
+		for _, a := range view.Attachments.By(cluster.AttachmentsByVolume, same.Name) {
+			f.Attachments = append(f.Attachments, a.Name)
+		}
+		if same.Name != v.Name && !goes(same) {
+			f.Sharer = same.Name
+		}
 	}
 	return f
+}
+
+// sameHandle returns a volume's object, and the others that have its handle.
+func sameHandle(view cluster.View, v *corev1.PersistentVolume) []*corev1.PersistentVolume {
+	all := []*corev1.PersistentVolume{v}
+	if v.Spec.CSI == nil {
+		return all
+	}
+	for _, same := range view.Volumes.By(cluster.VolumesByHandle, volume.Key(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)) {
+		if same.Name != v.Name {
+			all = append(all, same)
+		}
+	}
+	return all
+}
+
+// goes says whether an object itself waits for the deletion of its volume.
+func goes(v *corev1.PersistentVolume) bool {
+	return bind.IsReleased(v) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 }

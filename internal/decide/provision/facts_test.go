@@ -142,6 +142,18 @@ func TestVolumeFacts(t *testing.T) {
 		VolumeFactsOf(lists.View(), v)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h"}
+	twin := v.DeepCopy()
+	twin.Name = "other"
+	lists.Volumes = []*corev1.PersistentVolume{v, twin}
+	if got := VolumeFactsOf(lists.View(), v); got.Sharer != "other" {
+		t.Errorf("another object with the handle: %+v", got)
+	}
+	twin.Status.Phase, twin.Spec.PersistentVolumeReclaimPolicy = corev1.VolumeReleased,
+		corev1.PersistentVolumeReclaimDelete
+	if got := VolumeFactsOf(lists.View(), v); got.Sharer != "" || len(got.Attachments) != 2 {
+		t.Errorf("another object with the handle, which is to be deleted: %+v", got)
+	}
 	free := v.DeepCopy()
 	free.Spec.ClaimRef = nil
 	if got := VolumeFactsOf(cluster.Lists{}.View(), free); got.Claim != nil || got.Attachments != nil {

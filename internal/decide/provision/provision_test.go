@@ -313,6 +313,9 @@ func TestVolumes(t *testing.T) {
 		{"not while it is attached", VolumeFacts{
 			Volume: pv(corev1.VolumeReleased), Ours: true, Attachments: []string{"csi-1"},
 		}},
+		{"not while another object has its handle", VolumeFacts{
+			Volume: pv(corev1.VolumeReleased), Ours: true, Sharer: "twin",
+		}},
 		{"not without its driver", VolumeFacts{Volume: pv(corev1.VolumeReleased)}},
 		{"nor by one that cannot delete", VolumeFacts{
 			Volume: pv(corev1.VolumeReleased), Ours: true, Lacks: "CREATE_DELETE_VOLUME",

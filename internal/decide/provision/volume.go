@@ -106,8 +106,10 @@ type VolumeFacts struct {
 	Volume *corev1.PersistentVolume
 	// Claim is the claim with the name in the volume's reference and any UID, or nil.
 	Claim *corev1.PersistentVolumeClaim
-	// Attachments are the names of the VolumeAttachments of the volume.
+	// Attachments are the names of the VolumeAttachments of the volume, by any object with its handle.
 	Attachments []string
+	// Sharer is another object that has the volume's handle and is not to be deleted, or "".
+	Sharer string
 	// Ours says whether this process can call the driver for this volume.
 	Ours bool
 	// Lacks is a CSI capability that the driver lacks and needs to delete volumes, or "".
@@ -190,6 +192,12 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 	case bind.Together(f.Claim, v):
 		return Keep, volume.Because{
 			Reason: volume.ReasonBinding, Message: "volume " + v.Name + " is released, and its claim is there", Next: "binder",
+		}
+	case f.Sharer != "":
+		return Keep, volume.Because{
+			Reason: volume.ReasonInUse, Next: "user",
+			Message: "volume " + v.Name + " is released, and volume " + f.Sharer + " has the same handle: what both name is " +
+				"not deleted while volume " + f.Sharer + " is kept",
 		}
 	case len(f.Attachments) > 0:
 		return Keep, volume.Because{
