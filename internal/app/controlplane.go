@@ -115,7 +115,9 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 			Drivers: o.Drivers, Immediate: o.CapacityForImmediate, Poll: o.CapacityPoll,
 			Home: o.Sidecars.CapacityHome, Count: countCapacities(o.Metrics),
 		},
-		meter: provisionMeter(o.Metrics),
+		// Provisioners beside a driver in a cluster have an identity.
+		selects: o.Sidecars.Identity == "",
+		meter:   provisionMeter(o.Metrics),
 		attacher: attacher.Options{
 			Drivers: o.Drivers, Scope: o.Scope, ReconcileSync: o.ReconcileSync, Dummy: o.DummyAttacher,
 			MaxEntries: o.Sidecars.Attacher.MaxEntries, DefaultFSType: o.Sidecars.Attacher.DefaultFSType,

@@ -53,6 +53,8 @@ type shared struct {
 	attacher     attacher.Options
 	capacity     capacity.Options
 	health       health.Options
+	// selects says that the nodes of claims are selected by volplane.
+	selects bool
 	// meter counts the provisioner's attempts, or is nil.
 	meter provisioner.Meter
 }
@@ -67,7 +69,7 @@ func members(intents provisioner.Logs) []member {
 			return provisioner.New(e, provisioner.Options{
 				Drivers: s.drivers, Requests: s.requests, Protects: s.protects, Attaches: s.attaches, Intents: intents,
 				Choices: s.sidecars.choices(), WithoutTopology: s.sidecars.Provisioner.WithoutTopology,
-				Contest: s.sidecars.contest(), Identity: s.sidecars.Identity, Meter: s.meter,
+				Contest: s.sidecars.contest(), Identity: s.sidecars.Identity, Selects: s.selects, Meter: s.meter,
 			})
 		}},
 		{capacity.Declaration(), func(e controller.Env, s shared) *controller.Controller {

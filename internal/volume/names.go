@@ -25,6 +25,8 @@ const (
 	// AnnAlphaSelectedNode is the older spelling of AnnSelectedNode. It is read where that is missing, and never written
 	// (S1-027).
 	AnnAlphaSelectedNode = "volume.alpha.kubernetes.io/selected-node"
+	// AnnRefusedOn on a claim names the nodes whose drivers could not make its volume, the latest one last.
+	AnnRefusedOn = "volplane.dev/refused-on"
 	// AnnStorageProvisioner on a claim names the provisioner that must create its volume.
 	AnnStorageProvisioner = "volume.kubernetes.io/storage-provisioner"
 	// AnnBetaStorageProvisioner is the older spelling of AnnStorageProvisioner; both are

@@ -360,6 +360,18 @@ func (c *hostCluster) claims(mine, theirs *corev1.PersistentVolumeClaim) {
 	c.expect("a claim gets a label", change(mine, labelled), "changes more")
 	c.expect("a claim is handed to another node", change(mine, moved), "changes more")
 	c.expect("another's claim is taken", change(theirs, given), `is for node "n2"`)
+	refused := func(on string) func(*corev1.PersistentVolumeClaim) {
+		return func(c *corev1.PersistentVolumeClaim) {
+			given(c)
+			c.Annotations[volume.AnnRefusedOn] = on
+		}
+	}
+	c.expect("a claim is kept from another node", change(mine, refused("n2")), "changes more")
+	c.expect("a claim is given back, because it was refused", change(mine, refused("n1")), "")
+	c.expect("and once more, by somebody without the claim", change(mine, refused("n1,n1")), `is for node ""`)
+	now := must(c.admin.CoreV1().PersistentVolumeClaims("default").Get(ctx, "mine", metav1.GetOptions{}))(c.t)
+	now.Annotations[volume.AnnSelectedNode] = "n1"
+	must(c.admin.CoreV1().PersistentVolumeClaims("default").Update(ctx, now, metav1.UpdateOptions{}))(c.t)
 	c.expect("a claim is given back", change(mine, given), "")
 	c.expect("a claim is deleted", pvcs.Delete(ctx, "mine", metav1.DeleteOptions{}), "cannot delete")
 	_, err := pvcs.Patch(ctx, theirs.Name, types.MergePatchType, []byte(`{"status":{"capacity":{"storage":"9Gi"}}}`),

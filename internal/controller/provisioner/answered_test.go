@@ -127,19 +127,24 @@ func TestAFullNode(t *testing.T) {
 	b.errs(kindClaim, "u-c", "ResourceExhausted")
 	b.wrote("create configmaps volplane-intents-1")
 	for name, one := range map[string]struct {
-		code  codes.Code
-		zonal bool
-		taken bool
+		code    codes.Code
+		zonal   bool
+		selects bool
+		taken   bool
+		refused string
 	}{
-		"full":                     {codes.ResourceExhausted, true, true},
-		"something else":           {codes.InvalidArgument, true, false},
-		"all nodes reach the room": {codes.ResourceExhausted, false, false},
+		"full":                          {codes.ResourceExhausted, true, false, true, ""},
+		"full, which placement may ask": {codes.ResourceExhausted, true, true, true, "n-b"},
+		"something else":                {codes.InvalidArgument, true, true, false, ""},
+		"all nodes reach the room":      {codes.ResourceExhausted, false, true, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cl := class()
 			cl.VolumeBindingMode = &late
 			n, csiNode := node("n-b", "b")
-			b := newBench(t, func(s *setup) { s.config.Plugin.AccessibilityConstraints = one.zonal }, chosen(), n, csiNode)
+			b := newBench(t, func(s *setup) {
+				s.config.Plugin.AccessibilityConstraints, s.Selects = one.zonal, one.selects
+			}, chosen(), n, csiNode)
 			if err := b.api.Tracker().Add(cl); err != nil {
 				t.Fatal(err)
 			}
@@ -149,6 +154,9 @@ func TestAFullNode(t *testing.T) {
 			want := chosen()
 			if one.taken {
 				delete(want.Annotations, volume.AnnSelectedNode)
+			}
+			if one.refused != "" {
+				want.Annotations[volume.AnnRefusedOn] = one.refused
 			}
 			b.claimIs(want)
 			b.sweeps()

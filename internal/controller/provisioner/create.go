@@ -45,7 +45,7 @@ func (p *provisioner) create(
 	c, release, err := p.ask(ctx, in, secret)
 	slow.Stop()
 	defer release()
-	c.First, c.Claim = plan.Step == provision.Record, claim
+	c.First, c.Claim, c.Selects = plan.Step == provision.Record, claim, p.Selects
 	if err != nil {
 		err = fmt.Errorf("create volume %s: %w", in.Name, err)
 	}
@@ -129,7 +129,7 @@ func (p *provisioner) settle(
 		call, err := p.remove(csi.About(ctx, subjectOf(in)), &in.Claim, in.Driver, c.Volume.Handle, in.Secrets.Provision)
 		return p.settle(ctx, in, c, provision.AfterRemove(in, v.Problem, call), err)
 	case provision.Reselect:
-		if err := p.reschedule(ctx, c.Claim); err != nil {
+		if err := p.reselect(ctx, c.Claim); err != nil {
 			return err
 		}
 		p.resolve(in)

@@ -59,7 +59,8 @@ func DeclarationWith(intents Logs) controller.Declaration {
 			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "volumeattachments")...),
 		Outputs: append(intents.access(),
 			kube.Write("", "persistentvolumeclaims", "update").
-				Only(kube.Finalizer(volume.FinalizerCloning), kube.Annotation(volume.AnnAlphaSelectedNode)).
+				Only(kube.Finalizer(volume.FinalizerCloning), kube.Annotation(volume.AnnAlphaSelectedNode),
+					kube.Annotation(volume.AnnRefusedOn)).
 				Shared("takes away a node on which there can be no volume, and names its own beside a driver on each node",
 					kube.Annotation(volume.AnnSelectedNode)),
 			kube.Write("", "persistentvolumes", "get", "create", "patch", "delete").
@@ -97,6 +98,8 @@ type Options struct {
 	Contest Contest
 	// Identity is written to the attributes of volumes; "" for none.
 	Identity string
+	// Selects says that volplane selects the nodes of claims, and not the scheduler of a cluster.
+	Selects bool
 	// Meter, if set, counts attempts.
 	Meter Meter
 	// Lateness is how long the driver of an unresolved intent may be missing before an event says
@@ -485,10 +488,4 @@ func (p *provisioner) resolve(in *provision.Intent) {
 	}
 	p.AddAfter(controller.Key{Kind: kindLog}, pause)
 	p.releaseSource(in)
-}
-
-// reschedule removes the selected node from a claim, so that the scheduler selects another one.
-func (p *provisioner) reschedule(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	_, err := p.claims.Update(ctx, provision.Unselected(claim))
-	return err
 }

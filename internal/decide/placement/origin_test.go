@@ -24,6 +24,27 @@ func restored(claims []Claim, node string, zones ...string) []Claim {
 	return claims
 }
 
+// refused are claims whose volumes the drivers of some nodes could not make.
+func refused(claims []Claim, on string) []Claim {
+	claims[0].Object.Annotations[volume.AnnRefusedOn] = on
+	return claims
+}
+
+// refusedNodes are Pods with claims whose volumes could not be made on some nodes.
+func refusedNodes() []podCase {
+	two := twoNodes()
+	return []podCase{
+		{"a node that has refused is not chosen again while another one is possible", between(two,
+			refused(lateClaim(""), "n2"))},
+		{"though it says that it has much more room", between(two,
+			refused(measured(lateClaim(""), map[string]string{"a": "6Gi", "b": "900Gi"}), "n2"))},
+		{"it is, if no other one has room", between(two,
+			refused(measured(lateClaim(""), map[string]string{"a": "5Gi", "b": "9Gi"}), "n2"))},
+		{"of those that have refused, the one that did so first", between(two, refused(lateClaim(""), "n1,n2"))},
+		{"a bound claim has been refused nothing", between(two, refused(everywhere(), "n2"))},
+	}
+}
+
 // originPods are those whose claims get volumes that are made of data on some node.
 func originPods() []podCase {
 	two := twoNodes()
@@ -61,18 +82,25 @@ func TestUnplaced(t *testing.T) {
 		volume.AnnControllers: volume.ControllersOnNodes,
 	}}}
 	var out strings.Builder
-	for _, on := range []string{"n0", "n1", "n2", "n9"} {
+	for _, on := range []string{"n0", "n1", "n2", "n9", ""} {
 		chosen := map[string]int{}
 		var why volume.Because
 		for i := range 9 {
 			c := restored(lateClaim(""), on)[0]
 			c.Driver = driver
+			if on == "" {
+				c.Object.Annotations[volume.AnnRefusedOn] = "n2,n0"
+			}
 			c.Object.ResourceVersion = fmt.Sprint(i)
 			p := Unplaced(c, nodes)
 			chosen[p.Node]++
 			why = p.Because
 		}
-		fmt.Fprintf(&out, "# nine claims of data on %s\n%v\n%s: %s -> %s\n\n", on, chosen, why.Reason, why.Message, why.Next)
+		argues := "of data on " + on
+		if on == "" {
+			argues = "that n2 and n0 have refused"
+		}
+		fmt.Fprintf(&out, "# nine claims %s\n%v\n%s: %s -> %s\n\n", argues, chosen, why.Reason, why.Message, why.Next)
 	}
 	golden.Equal(t, "testdata/unplaced.txt", out.String())
 }

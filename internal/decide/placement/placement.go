@@ -199,8 +199,9 @@ func reserved(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *core
 // maxNamed is the number of nodes that a message names.
 const maxNamed = 10
 
-// preference returns the order of nodes for a Pod. Better is one that was selected for claims before, because volumes
-// may be in creation there, then the one of whose free space the new volumes take clearly less (StorageCapacityScoring
+// preference returns the order of nodes for a Pod. Better is one whose driver has not refused to make one of the
+// volumes, or did so longer ago, then one that was selected for claims before, because volumes may be in creation
+// there, then the one of whose free space the new volumes take clearly less (StorageCapacityScoring
 // of Kubernetes), then the one with the fewest Pods, then the first by name.
 func preference(f Facts) func(a, b Node) int {
 	taken := map[string]int64{}
@@ -208,10 +209,21 @@ func preference(f Facts) func(a, b Node) int {
 		taken[n.Object.Name] = tenths(f, n)
 	}
 	return func(a, b Node) int {
-		return cmp.Or(cmp.Compare(selections(f, b), selections(f, a)),
+		return cmp.Or(cmp.Compare(refusals(f, a), refusals(f, b)), cmp.Compare(selections(f, b), selections(f, a)),
 			cmp.Compare(taken[a.Object.Name], taken[b.Object.Name]), cmp.Compare(a.Pods, b.Pods),
 			cmp.Compare(a.Object.Name, b.Object.Name))
 	}
+}
+
+// refusals returns how late a node's driver has refused to make a volume of a claim, beside those of other nodes; 0 if
+// it has not.
+func refusals(f Facts, n Node) (late int) {
+	for _, c := range f.Claims {
+		if c.Volume == nil {
+			late = max(late, slices.Index(provision.RefusedOn(c.Object), n.Object.Name)+1)
+		}
+	}
+	return late
 }
 
 // tenths returns how much of the free space for a node the volumes take that are made for a Pod.

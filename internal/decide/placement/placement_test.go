@@ -233,7 +233,8 @@ func between(nodes []Node, claims []Claim) Facts {
 
 func TestPods(t *testing.T) {
 	var out strings.Builder
-	for _, c := range slices.Concat(readyPods(), refusedPods(), oddPods(), originPods()) {
+	for _, c := range slices.Concat(readyPods(), refusedPods(), oddPods(), originPods(),
+		refusedNodes()) {
 		p := Pod(c.facts)
 		if p.Because.Reason == "" || p.Because.Message == "" {
 			t.Errorf("%s: no reason", c.argues)

@@ -26,12 +26,13 @@ func MayBeUnplaced(c *corev1.PersistentVolumeClaim) bool {
 }
 
 // Unplaced decides on which node the volume of an unplaced claim is made: on any that a Pod without wishes could use
-// and that has room. Which one it is depends on the claim alone, so that many claims are spread; a claim whose node was
-// taken away again, because the driver had no room there, is another version and may get another node.
+// and that has room, and whose driver has not refused. Which one it is depends on the claim alone, so that many claims
+// are spread.
 func Unplaced(c Claim, nodes []Node) Plan {
 	f := Facts{Pod: &corev1.Pod{}, Claims: []Claim{c}, Nodes: nodes}
 	node, why := choose(f, func(a, b Node) int {
-		return cmp.Or(cmp.Compare(turn(c, a), turn(c, b)), cmp.Compare(a.Object.Name, b.Object.Name))
+		return cmp.Or(cmp.Compare(refusals(f, a), refusals(f, b)), cmp.Compare(turn(c, a), turn(c, b)),
+			cmp.Compare(a.Object.Name, b.Object.Name))
 	})
 	if node == nil {
 		why.Because.Reason = volume.ReasonProvisioningFailed

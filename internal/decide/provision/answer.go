@@ -2,6 +2,7 @@ package provision
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,6 +47,8 @@ type Creation struct {
 	TakenBy string
 	// First says that no earlier call with the intent can have had an effect.
 	First bool
+	// Selects says that volplane selects the nodes of claims, and not the scheduler of a cluster.
+	Selects bool
 	// Claim is nil if it was deleted.
 	Claim *corev1.PersistentVolumeClaim
 }
@@ -109,21 +112,41 @@ func After(in *Intent, c Creation) Verdict {
 		return afterVolume(in, c.Volume, c.TakenBy)
 	}
 	v := Verdict{
-		Because: in.failed(in.Driver, "driver "+in.Driver+" made no volume: "+c.Text), Warn: true, Pause: true,
-		Problem: c.Text,
+		Because: in.failed(in.Driver, in.caller()+" made no volume: "+c.Text), Warn: true, Pause: true, Problem: c.Text,
 	}
 	switch {
 	case c.Outcome == volume.Unknown: // Await
 	case !c.nothingMade():
 		v.Next = Doubt
-	case c.Code == "ResourceExhausted" && len(in.Requisite) > 0 && c.Claim != nil &&
-		volume.SelectedNode(c.Claim.Annotations) != "":
-		// The selected node's segment is full, so another node must be selected.
+	case c.reselects(in):
 		v.Next = Reselect
 	default:
 		v.Next = Resolve
 	}
 	return v
+}
+
+// caller names the driver, and its node if it has volumes of that node only.
+func (in *Intent) caller() string {
+	if in.Node == "" {
+		return "driver " + in.Driver
+	}
+	return "driver " + in.Driver + " on node " + in.Node
+}
+
+// reselects says whether another node is to be selected: the segment of the selected one is full or, which is believed
+// once of each node, its driver does not have the data of which the volume is to be made.
+func (c Creation) reselects(in *Intent) bool {
+	if c.Claim == nil || volume.SelectedNode(c.Claim.Annotations) == "" {
+		return false
+	}
+	switch c.Code {
+	case "ResourceExhausted":
+		return len(in.Requisite) > 0
+	case "NotFound":
+		return c.Selects && in.Node != "" && in.SourceName != "" && !slices.Contains(RefusedOn(c.Claim), in.Node)
+	}
+	return false
 }
 
 // afterVolume decides whether a created volume gets an object. A wrong volume is deleted, unless

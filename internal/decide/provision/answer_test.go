@@ -91,7 +91,7 @@ type verdictCase struct {
 
 func TestAnswers(t *testing.T) {
 	var out strings.Builder
-	for _, cases := range [][]verdictCase{refusals(), misplaced(), savings(), removals(), goneSources()} {
+	for _, cases := range [][]verdictCase{refusals(), withoutData(), misplaced(), savings(), removals(), goneSources()} {
 		for _, c := range cases {
 			fmt.Fprintf(&out, "# %s\n%s\n----\n%s", c.argues, c.answer, verdictText(c.verdict))
 		}
@@ -107,6 +107,59 @@ func TestAnswers(t *testing.T) {
 		fmt.Fprintf(&out, "# %s\n%s: %s -> %s\n\n", c.argues, c.why.Reason, c.why.Message, c.why.Next)
 	}
 	golden.Equal(t, "testdata/answers.txt", out.String())
+}
+
+// withoutData are calls of drivers with volumes of node n1 only, which do not have the data of which one is to be made.
+func withoutData() []verdictCase {
+	local := func(source string) *Intent {
+		in := intent()
+		in.Node, in.SourceName, in.Snapshot = "n1", source, source
+		return in
+	}
+	selected := claim(func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = "n1" })
+	refused := func(on string) *corev1.PersistentVolumeClaim {
+		c := selected.DeepCopy()
+		c.Annotations[volume.AnnRefusedOn] = on
+		return c
+	}
+	answered := func(c *corev1.PersistentVolumeClaim, selects bool) Creation {
+		return Creation{Call: no(codes.NotFound), First: true, Claim: c, Selects: selects}
+	}
+	const asked = "CreateVolume on node n1 of snapshot s: NotFound"
+	return []verdictCase{
+		{"the snapshot may be on another node", asked, After(local("s"), answered(selected, true))},
+		{"other nodes have said the same", asked, After(local("s"), answered(refused("n2,n3"), true))},
+		{"this one has, too", asked, After(local("s"), answered(refused("n1,n2"), true))},
+		{"a cluster's scheduler has selected the node", asked, After(local("s"), answered(selected, false))},
+		{"nobody has selected a node", asked, After(local("s"), answered(claim(), true))},
+		{"the claim is gone", asked, After(local("s"), answered(nil, true))},
+		{"a driver for all nodes", "CreateVolume of snapshot s for node n1: NotFound", func() Verdict {
+			in := local("s")
+			in.Node = ""
+			return After(in, answered(selected, true))
+		}()},
+		{"no data are to be copied", "CreateVolume on node n1: NotFound", After(local(""), answered(selected, true))},
+	}
+}
+
+// TestRefused: a claim names the nodes that could not make its volume, each once, and not too many.
+func TestRefused(t *testing.T) {
+	many := make([]string, maxRefusals)
+	for i := range many {
+		many[i] = fmt.Sprint("m", i)
+	}
+	full := strings.Join(many, ",")
+	for before, want := range map[string]string{
+		"": "n1", "n2": "n2,n1", "n1,n2": "n2,n1", full: strings.Join(many[1:], ",") + ",n1", strings.Repeat("x", 5000): "n1",
+	} {
+		c := claim(func(c *corev1.PersistentVolumeClaim) {
+			c.Annotations[volume.AnnSelectedNode], c.Annotations[volume.AnnRefusedOn] = "n1", before
+		})
+		got := Refused(c)
+		if on := got.Annotations[volume.AnnRefusedOn]; on != want || volume.SelectedNode(got.Annotations) != "" {
+			t.Errorf("%.40s: %q, selected %q", before, on, volume.SelectedNode(got.Annotations))
+		}
+	}
 }
 
 // refusals are CreateVolume calls that ended with an error.

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
@@ -88,6 +90,28 @@ func (in *Intent) Request() string {
 	c := *in
 	c.Claim.ResourceVersion, c.Begun = "", metav1.Time{}
 	return c.String()
+}
+
+// maxRefusals is how many nodes an annotation AnnRefusedOn names.
+const maxRefusals = 16
+
+// RefusedOn returns the nodes whose drivers could not make the volume of a claim, the latest one last.
+func RefusedOn(claim *corev1.PersistentVolumeClaim) []string {
+	text := claim.Annotations[volume.AnnRefusedOn]
+	if text == "" || len(text) > maxRefusals*(validation.DNS1123SubdomainMaxLength+1) {
+		return nil
+	}
+	return strings.Split(text, ",")
+}
+
+// Refused returns the claim without its selected node, and with that node among those that could not make its volume.
+func Refused(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	node := volume.SelectedNode(claim.Annotations)
+	all := append(volume.Without(RefusedOn(claim), node), node)
+	c := Unselected(claim)
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, volume.AnnRefusedOn,
+		strings.Join(all[max(0, len(all)-maxRefusals):], ","))
+	return c
 }
 
 // Unselected returns the claim without its selected node.

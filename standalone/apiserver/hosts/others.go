@@ -36,6 +36,10 @@ func (w *write) claim() error {
 	annotations := []string{}
 	if volume.SelectedNode(after.Annotations) == "" {
 		annotations = append(annotations, volume.AnnSelectedNode, volume.AnnAlphaSelectedNode)
+		refused := provision.Refused(before).Annotations[volume.AnnRefusedOn]
+		if after.Annotations[volume.AnnRefusedOn] == refused && volume.SelectedNode(before.Annotations) != "" {
+			annotations = append(annotations, volume.AnnRefusedOn)
+		}
 	}
 	bare(&before.ObjectMeta, []string{volume.FinalizerCloning}, annotations)
 	bare(&after.ObjectMeta, []string{volume.FinalizerCloning}, annotations)
