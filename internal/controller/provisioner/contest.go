@@ -82,22 +82,23 @@ func (k *contests) forget(claim types.UID) {
 	delete(k.all, claim)
 }
 
-// gatherContest adds the facts of the contest for a claim. The driver is asked for its room when the pause is over: by
-// then most claims have been taken by others.
-func (p *provisioner) gatherContest(ctx context.Context, f *provision.ClaimFacts, d *csi.Driver) {
+// gatherContest adds the facts of the contest for a claim, and says whether this node may take it now. The driver is
+// asked for its room when the pause is over: by then most claims have been taken by others.
+func (p *provisioner) gatherContest(ctx context.Context, f *provision.ClaimFacts, d *csi.Driver) bool {
 	f.Contest = &provision.Contest{Off: p.Contest.Off}
 	if p.Contest.Off {
-		return
+		return false
 	}
 	f.Contest.Wait = p.contests.left(f.Claim.UID, p.Contest)
 	if f.Contest.Wait > 0 || !d.Controller.GetCapacity {
-		return
+		return f.Contest.Wait <= 0
 	}
 	partly := *f
 	partly.Partial = true
 	if in := provision.Wanted(partly); in != nil {
 		f.Contest.Room = p.room(ctx, in, d)
 	}
+	return true
 }
 
 // room returns how much room the driver has on this node for the volume of an intent; nil if it does not say.

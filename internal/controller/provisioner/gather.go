@@ -26,10 +26,8 @@ func (p *provisioner) gather(ctx context.Context, f provision.ClaimFacts) (provi
 	f.BlockDriver = isBlockDriver(d)
 	p.gatherPlaces(&f, d)
 	p.gatherHere(&f, d, contested)
-	if contested {
-		if p.gatherContest(ctx, &f, d); f.Contest.Off || f.Contest.Wait > 0 {
-			return f, nil
-		}
+	if contested && !p.gatherContest(ctx, &f, d) {
+		return f, nil
 	}
 	err := p.gatherSource(ctx, &f, d)
 	if err != nil || contested {
