@@ -262,3 +262,15 @@ func TestReasonsInDocuments(t *testing.T) {
 		t.Errorf("docs/why.md: found %d rows; has the form of the table changed?", rows)
 	}
 }
+
+// TestNobodyEditsFinalizers: where a finalizer holds something, a command knows when it may go. A document that tells a
+// person to remove one has found a command that is missing.
+func TestNobodyEditsFinalizers(t *testing.T) {
+	t.Parallel()
+	told := regexp.MustCompile(`(?i)\bremove\s+(the|their|its)\s+finalizer|\bedit\s[^.]{0,40}\bfinalizer`)
+	for _, d := range documents(t) {
+		if !strings.HasPrefix(d.path, "CHANGELOG") && told.MatchString(d.text) {
+			t.Errorf("%s tells a person to edit a finalizer: %q", d.path, told.FindString(d.text))
+		}
+	}
+}

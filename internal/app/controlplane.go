@@ -107,7 +107,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	caches.LimitCapacities(o.Sidecars.CapacityHome.Namespace)
 	var all []parts.Part
 	common := shared{
-		drivers: o.Drivers, sidecars: o.Sidecars, requests: controller.NewRequests(),
+		drivers: o.Drivers, scope: o.Scope, sidecars: o.Sidecars, requests: controller.NewRequests(),
 		protects: o.runs(protection.Declaration().Name),
 		// What a host may create is checked, and an older API server does not expect this finalizer there.
 		attaches: o.runs(attacher.Declaration().Name) && o.Scope.Node == "",

@@ -24,6 +24,7 @@ import (
 	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // ReaderRole is the role whose identity fills the shared caches.
@@ -47,6 +48,7 @@ type shared struct {
 	requests *controller.Requests
 	sidecars Sidecars
 	// protects says that the protection controller runs, and attaches that the attacher runs.
+	scope        volume.Scope
 	protects     bool
 	attaches     bool
 	attachDetach attachdetach.Options
@@ -67,7 +69,8 @@ func members(intents provisioner.Logs) []member {
 		{binder.Declaration(), func(e controller.Env, s shared) *controller.Controller { return binder.New(e, s.requests) }},
 		{provisioner.DeclarationWith(intents), func(e controller.Env, s shared) *controller.Controller {
 			return provisioner.New(e, provisioner.Options{
-				Drivers: s.drivers, Requests: s.requests, Protects: s.protects, Attaches: s.attaches, Intents: intents,
+				Drivers: s.drivers, Scope: s.scope, Requests: s.requests, Protects: s.protects, Attaches: s.attaches,
+				Intents: intents,
 				Choices: s.sidecars.choices(), WithoutTopology: s.sidecars.Provisioner.WithoutTopology,
 				Contest: s.sidecars.contest(), Identity: s.sidecars.Identity, Selects: s.selects, Meter: s.meter,
 			})
@@ -94,7 +97,7 @@ func members(intents provisioner.Logs) []member {
 			return snapshotter.NewBinding(e, s.sidecars.SnapshotController.Distributed)
 		}},
 		{snapshotter.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return snapshotter.New(e, s.drivers, s.sidecars.snapshots())
+			return snapshotter.New(e, s.drivers, s.sidecars.snapshots(s.scope))
 		}},
 		{health.Declaration(), func(e controller.Env, s shared) *controller.Controller {
 			return health.New(e, s.drivers, s.health)
@@ -106,7 +109,7 @@ func members(intents provisioner.Logs) []member {
 			return groupsnapshotter.NewBinding(e)
 		}},
 		{groupsnapshotter.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return groupsnapshotter.New(e, s.drivers, s.sidecars.groups())
+			return groupsnapshotter.New(e, s.drivers, s.sidecars.groups(s.scope))
 		}},
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/sidecar"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Sidecars are what the user of the controllers beside a driver has chosen. A zero value is a control plane's own way.
@@ -119,20 +120,20 @@ func ownPace(p sidecar.Pace) controller.Pace {
 
 // snapshots returns what the decisions about snapshots depend on. In the place of upstream's program, a prefix is
 // always given: it may be another one after a restart.
-func (s Sidecars) snapshots() snapshot.Options {
+func (s Sidecars) snapshots(scope volume.Scope) snapshot.Options {
 	o := s.Snapshotter
 	return snapshot.Options{
 		NamePrefix: s.prefix(o.NamePrefix, "snapshot"), NameLength: o.NameLength, ExtraMetadata: o.ExtraMetadata,
-		Node: o.Node,
+		Node: o.Node, Rest: scope.Has(""),
 	}
 }
 
 // groups returns the same for groups of snapshots.
-func (s Sidecars) groups() snapshot.Options {
+func (s Sidecars) groups(scope volume.Scope) snapshot.Options {
 	o := s.Snapshotter
 	return snapshot.Options{
 		NamePrefix: s.prefix(o.GroupNamePrefix, "groupsnapshot"), NameLength: o.GroupNameLength,
-		ExtraMetadata: o.ExtraMetadata, Node: o.Node,
+		ExtraMetadata: o.ExtraMetadata, Node: o.Node, Rest: scope.Has(""),
 	}
 }
 

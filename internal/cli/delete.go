@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli
 
 import (
@@ -24,6 +26,7 @@ type deleteOptions struct {
 	wait           bool
 	timeout        time.Duration
 	ignoreNotFound bool
+	lostFlags
 }
 
 func (s *shell) deleteCommand() *cobra.Command {
@@ -35,9 +38,18 @@ func (s *shell) deleteCommand() *cobra.Command {
 		Long: `Delete objects, and wait until they are removed.
 
 A claim stays until no Pod uses it, a volume until it is detached. If that takes
-more than two seconds, the command prints what it waits for.`,
+more than two seconds, the command prints what it waits for.
+
+'volplane delete node NAME --lost' gives up a host that never comes back: it says
+what is lost, asks for the name again, revokes the host's identity, and lets go
+its Pods, its attachments, and the volumes and snapshots that no other host has.
+Their objects are then deleted like others, but no driver is asked. The command
+may be interrupted and repeated.`,
 		ValidArgsFunction: s.completeObjects,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if d.lost {
+				return s.deleteLost(cmd.Context(), d, args)
+			}
 			return s.delete(cmd.Context(), d, args)
 		},
 	}
@@ -47,6 +59,9 @@ more than two seconds, the command prints what it waits for.`,
 	f.BoolVar(&d.wait, "wait", true, "wait until the objects are removed")
 	f.DurationVar(&d.timeout, "timeout", 0, "how long to wait; 0 for no limit")
 	f.BoolVar(&d.ignoreNotFound, "ignore-not-found", false, "treat an object that does not exist as deleted")
+	f.BoolVar(&d.lost, "lost", false, "give up the host of a node that never comes back, with what only it has")
+	f.BoolVar(&d.yes, "yes", false, "with --lost: do not ask for the name again")
+	f.BoolVar(&d.force, "force", false, "with --lost: also if the node is alive")
 	return c
 }
 

@@ -14,6 +14,9 @@ const (
 	// AnnProvisionedOn on a volume names the node whose controllers have made it and serve it: its driver is
 	// node-local.
 	AnnProvisionedOn = "volplane.dev/provisioned-on"
+	// AnnLostWith on a volume, a content or an attachment of a node-local driver names the node that was lost for good
+	// with it: its object goes without a call of the driver, which nobody can make any more.
+	AnnLostWith = "volplane.dev/lost-with"
 	// AnnControllers on a CSIDriver says where the controllers may run that call the driver. ControllersOnNodes means: on
 	// each node that has the driver, for the node's own volumes. Otherwise they run on one host, for all volumes: on the
 	// control plane's or on one of the nodes that are named here, see Delegation.

@@ -58,3 +58,8 @@ type Scope struct {
 func (s Scope) Has(node string) bool {
 	return s.Node == "" || node == s.Node || node == "" && s.Rest
 }
+
+// IsLost says whether what the controllers of the node home serve was given up together with that node.
+func IsLost(annotations map[string]string, home string) bool {
+	return home != "" && annotations[AnnLostWith] == home
+}

@@ -154,6 +154,7 @@ func (a *attacher) attachmentChanged(before, after *storagev1.VolumeAttachment) 
 		a.known.forget(before.UID)
 		a.Add(controller.Key{Kind: kindAttachment, Name: before.Name})
 	case before == nil || !before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
+		before.Annotations[volume.AnnLostWith] != after.Annotations[volume.AnnLostWith] ||
 		before.Status.Attached && !after.Status.Attached || attach.LostFinalizer(before, after):
 		a.Add(controller.Key{Kind: kindAttachment, Name: after.Name})
 	}
@@ -165,7 +166,7 @@ func (a *attacher) reconcile(ctx context.Context, key controller.Key) (controlle
 		return controller.Result{After: a.compare(ctx, key.Name)}, nil
 	case kindVolume:
 		v, ok := a.volumes.Get(key.Name)
-		if !ok || !a.Scope.Has(provision.MadeOn(v)) {
+		if !ok || !a.Scope.Has(provision.MadeOn(v)) && !(a.Scope.Has("") && provision.IsLost(v)) {
 			return controller.Result{}, nil
 		}
 		attached := len(a.attachments.By(cluster.AttachmentsByVolume, v.Name)) > 0 || a.lost.of(v.Name)
@@ -210,6 +211,7 @@ func (a *attacher) enterLane(f attach.Facts, p attach.Plan) time.Duration {
 func (a *attacher) gather(va *storagev1.VolumeAttachment) attach.Facts {
 	f := attach.AttachmentFacts(a.view, va)
 	f.Again = a.known.whyMissing(va.UID) != ""
+	f.Lost = a.Scope.Has("") && attach.IsLost(f)
 	if d, ok := a.Drivers.For(va.Spec.Attacher, attach.ServedBy(f)); ok {
 		f.Ours, f.Trivial = true, !d.Controller.PublishUnpublish
 	} else if a.Dummy != "" && va.Spec.Attacher == a.Dummy {

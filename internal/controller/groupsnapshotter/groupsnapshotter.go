@@ -69,10 +69,10 @@ func New(env controller.Env, drivers *csi.Set, o snapshot.Options) *controller.C
 
 // matters are the fields of a content that decide what its driver is asked for: a change of one is a reason to ask.
 type matters struct {
-	uid, ref                              types.UID
-	deleted                               bool
-	policy                                snapshotv1.DeletionPolicy
-	class, going, secret, vault, node, of string
+	uid, ref                                    types.UID
+	deleted                                     bool
+	policy                                      snapshotv1.DeletionPolicy
+	class, going, secret, vault, node, lost, of string
 }
 
 // About returns what a content is about.
@@ -85,7 +85,8 @@ func (s *snapshotter) About(c *groupv1.VolumeGroupSnapshotContent) contents.Abou
 			uid: c.UID, ref: ref.UID, deleted: c.DeletionTimestamp != nil, policy: c.Spec.DeletionPolicy,
 			class: ptr.Deref(c.Spec.VolumeGroupSnapshotClassName, ""), going: c.Annotations[volume.AnnGroupDeleting],
 			secret: c.Annotations[volume.AnnGroupSecretName], vault: c.Annotations[volume.AnnGroupSecretNamespace],
-			node: c.Annotations[volume.AnnProvisionedOn], of: c.Labels[volume.LabelSnapshotsOf],
+			node: c.Annotations[volume.AnnProvisionedOn], lost: c.Annotations[volume.AnnLostWith],
+			of: c.Labels[volume.LabelSnapshotsOf],
 		},
 	}
 }

@@ -24,7 +24,8 @@ func (p *provisioner) reconcileVolume(ctx context.Context, name string) (control
 	if !ok {
 		return controller.Result{}, nil
 	}
-	if !p.log.ReadsAll && !p.log.knows(provision.DeleterOf(v), provision.MadeOn(v)) || p.isOfOtherNode(v) {
+	others := !p.log.ReadsAll && !p.log.knows(provision.DeleterOf(v), provision.MadeOn(v)) || p.isOfOtherNode(v)
+	if others && !p.letsGo(v) {
 		return controller.Result{}, nil // it is for another process
 	}
 	reclaim, why := provision.Volume(p.gatherVolume(v))
@@ -38,10 +39,18 @@ func (p *provisioner) reconcileVolume(ctx context.Context, name string) (control
 
 func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeFacts {
 	f := provision.VolumeFactsOf(p.view, v)
+	f.Lost = p.letsGo(v)
 	if d, ok := p.callerOf(provision.DeleterOf(v), v); ok {
 		f.Ours, f.Lacks = true, lacks(d)
 	}
 	return f
+}
+
+// letsGo says whether this process lets go what was lost with its node: the control plane does, and beside a driver
+// every process of it, since none calls the driver for that.
+func (p *provisioner) letsGo(v *corev1.PersistentVolume) bool {
+	_, beside := p.Drivers.Get(provision.DeleterOf(v))
+	return provision.IsLost(v) && p.Scope.Has("") && (beside || p.log.ReadsAll)
 }
 
 // callerOf returns the driver of a volume if this process calls it for the volume.
@@ -66,6 +75,9 @@ func (p *provisioner) applyVolume(
 		return p.disown(ctx, v)
 	case provision.Delete:
 		return p.measuredDelete(v, func() error { return p.deleteVolume(ctx, v) })
+	case provision.LetGo:
+		p.Events.Warn(v, why)
+		return p.onlyIfFree(ctx, v, p.deleteObject)
 	case provision.Keep:
 	}
 	switch why.Reason {
@@ -96,6 +108,26 @@ func (p *provisioner) disown(ctx context.Context, v *corev1.PersistentVolume) er
 // deleteVolume deletes the volume at the driver, then its object. After a crash between the two,
 // DeleteVolume is repeated, without effect.
 func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolume) error {
+	return p.onlyIfFree(ctx, v, func(ctx context.Context, live *corev1.PersistentVolume) error {
+		var secret *corev1.SecretReference
+		if name := v.Annotations[volume.AnnDeletionSecretName]; name != "" {
+			secret = &corev1.SecretReference{Name: name, Namespace: v.Annotations[volume.AnnDeletionSecretNamespace]}
+		}
+		about := csi.Subject{Volume: v.Name, Claim: cluster.ClaimOf(v)}
+		call, err := p.remove(csi.About(ctx, about), v, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret)
+		if err != nil {
+			p.Events.WarnWith(v, provision.DeleteFailed(v, call.Told()),
+				p.Try(controller.Key{Kind: kindVolume, Name: v.Name}).Notes())
+			return err
+		}
+		return p.deleteObject(ctx, live)
+	})
+}
+
+// onlyIfFree deletes a volume by what the API server itself has, and only if that is what was decided about.
+func (p *provisioner) onlyIfFree(
+	ctx context.Context, v *corev1.PersistentVolume, del func(context.Context, *corev1.PersistentVolume) error,
+) error {
 	// The deletion cannot be undone, and a claim may have been bound to the volume since the
 	// cache's version. So the API server is asked first. To delete the object first, on the condition
 	// of its version, would save this request; but if the driver then refuses, the object could not be
@@ -113,21 +145,10 @@ func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolu
 	if err := p.unclaimed(ctx, v); err != nil {
 		return err
 	}
-	var secret *corev1.SecretReference
-	if name := v.Annotations[volume.AnnDeletionSecretName]; name != "" {
-		secret = &corev1.SecretReference{Name: name, Namespace: v.Annotations[volume.AnnDeletionSecretNamespace]}
-	}
-	about := csi.Subject{Volume: v.Name, Claim: cluster.ClaimOf(v)}
-	call, err := p.remove(csi.About(ctx, about), v, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret)
-	if err != nil {
-		p.Events.WarnWith(v, provision.DeleteFailed(v, call.Told()),
-			p.Try(controller.Key{Kind: kindVolume, Name: v.Name}).Notes())
-		return err
-	}
-	return p.deleteObject(ctx, live)
+	return del(ctx, live)
 }
 
-// deleteObject deletes the object of a volume that its driver has deleted, and then removes, in one
+// deleteObject deletes the object of a volume that its driver has deleted, or that was lost, and then removes, in one
 // write, the finalizers that keep the object.
 func (p *provisioner) deleteObject(ctx context.Context, v *corev1.PersistentVolume) error {
 	if v.DeletionTimestamp == nil {

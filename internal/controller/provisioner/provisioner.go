@@ -80,6 +80,8 @@ func DeclarationWith(intents Logs) controller.Declaration {
 type Options struct {
 	// Drivers holds the drivers that this process can call.
 	Drivers *csi.Set
+	// Scope says which volumes belong to this process whose drivers it does not reach.
+	Scope volume.Scope
 	// Requests holds the requests of a binder in this process.
 	Requests *controller.Requests
 	// Protects says whether the protection controller runs in this process, too. Then the

@@ -63,10 +63,10 @@ func New(env controller.Env, drivers *csi.Set, o snapshot.Options) *controller.C
 
 // matters are the fields of a content that decide what its driver is asked for: a change of one is a reason to ask.
 type matters struct {
-	uid, ref                                       types.UID
-	deleted                                        bool
-	policy                                         snapshotv1.DeletionPolicy
-	class, going, secret, vault, node, ofGroup, of string
+	uid, ref                                             types.UID
+	deleted                                              bool
+	policy                                               snapshotv1.DeletionPolicy
+	class, going, secret, vault, node, lost, ofGroup, of string
 }
 
 // About returns what a content is about.
@@ -81,6 +81,7 @@ func (s *snapshotter) About(c *snapshotv1.VolumeSnapshotContent) contents.About 
 			policy: c.Spec.DeletionPolicy, class: ptr.Deref(c.Spec.VolumeSnapshotClassName, ""),
 			going: noted(volume.AnnSnapshotDeleting), secret: noted(volume.AnnSnapshotSecretName),
 			vault: noted(volume.AnnSnapshotSecretNamespace), node: noted(volume.AnnProvisionedOn),
+			lost:    noted(volume.AnnLostWith),
 			ofGroup: noted(volume.AnnGroupSnapshotHandle), of: c.Labels[volume.LabelSnapshotsOf],
 		},
 	}

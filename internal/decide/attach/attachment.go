@@ -68,6 +68,8 @@ type Facts struct {
 	Ours, Trivial bool
 	// Again says that the driver does not know that it is attached.
 	Again bool
+	// Lost says that the volume and the node were lost together, and that this process speaks for what belongs to no node.
+	Lost bool
 }
 
 // Plan is the next step and its reason.
@@ -103,6 +105,11 @@ func ServedBy(f Facts) string {
 	return provision.MadeOn(f.Volume)
 }
 
+// IsLost says whether an attachment and what it attaches were given up with the node that serves both.
+func IsLost(f Facts) bool {
+	return ServedBy(f) == f.Attachment.Spec.NodeName && volume.IsLost(f.Attachment.Annotations, f.Attachment.Spec.NodeName)
+}
+
 // NodeID returns the driver's id of an attachment's node: the one in the CSINode, else the one recorded
 // in the attachment, else the one in the Node's annotation (S1-050); "" if there is none.
 func NodeID(c *storagev1.CSINode, a *storagev1.VolumeAttachment, n *corev1.Node) string {
@@ -131,6 +138,9 @@ func plan(s Step, r volume.Reason, next, message string) Plan {
 func Attachment(f Facts) Plan {
 	a := f.Attachment
 	switch {
+	case f.Lost && a.DeletionTimestamp != nil && HasFinalizer(a):
+		return plan(Release, volume.ReasonNodeGone, "",
+			Name(a)+" was lost with node "+a.Spec.NodeName+", and no driver is asked")
 	case !f.Ours:
 		return plan(Nothing, volume.ReasonDriverMissing, a.Spec.Attacher, "driver "+a.Spec.Attacher+" has not registered")
 	case a.DeletionTimestamp != nil && !HasFinalizer(a):

@@ -33,6 +33,11 @@ func Driver(f DriverFacts) DriverPlan {
 	switch {
 	case c.DeletionTimestamp != nil && !isKept(c):
 		return rest(volume.ReasonTerminating, "api server", "content "+c.Name+" is being deleted, and no driver is asked")
+	case f.Options.Rest && isGoing(c) && volume.IsLost(c.Annotations, Home(c)):
+		p := release(c, "the driver's snapshot of content "+c.Name+" was lost with node "+Home(c)+
+			", and driver "+driver+" has not deleted anything")
+		p.Because.Reason, p.Warn, p.Tell = volume.ReasonNodeGone, true, true
+		return p
 	case !f.Ours:
 		return rest(volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered")
 	case !isValid(c):

@@ -32,6 +32,9 @@ func MadeOn(v *corev1.PersistentVolume) string {
 	return node
 }
 
+// IsLost says whether a volume was given up with the node that has made it.
+func IsLost(v *corev1.PersistentVolume) bool { return volume.IsLost(v.Annotations, MadeOn(v)) }
+
 // IsIn says whether a volume is for the processes in a scope. place is the segment of the scope's node as its driver
 // has told it, and nil if volumes are found by what was recorded at them alone. Otherwise a volume must be accessible
 // from there; but one that other nodes have made is never deleted, though it may be accessible from there, too: the

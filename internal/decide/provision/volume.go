@@ -99,6 +99,8 @@ const (
 	Disown
 	// Delete calls DeleteVolume, removes the finalizer and deletes the object.
 	Delete
+	// LetGo removes the finalizer and deletes the object without a call of the driver: the volume was lost with its node.
+	LetGo
 )
 
 // VolumeFacts is what the decision about one volume depends on.
@@ -114,6 +116,8 @@ type VolumeFacts struct {
 	Ours bool
 	// Lacks is a CSI capability that the driver lacks and needs to delete volumes, or "".
 	Lacks string
+	// Lost says that the volume was lost with its node, and that this process speaks for what belongs to no node.
+	Lost bool
 }
 
 // DeleterOf returns the driver that deletes a volume: the driver of the volume, unless another
@@ -203,6 +207,12 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 		return Keep, volume.Because{
 			Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached: " + f.Attachments[0],
 			Next: "attachdetach",
+		}
+	case f.Lost:
+		return LetGo, volume.Because{
+			Reason: volume.ReasonNodeGone,
+			Message: "volume " + v.Name + " (" + v.Spec.CSI.VolumeHandle + ") was lost with node " + MadeOn(v) +
+				": its object goes, and driver " + driver + " has not deleted anything",
 		}
 	case !f.Ours:
 		return Keep, volume.Because{

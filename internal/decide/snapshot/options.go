@@ -23,6 +23,8 @@ type Options struct {
 	ExtraMetadata bool
 	// Node is the only node whose contents are looked at; empty for all contents.
 	Node string
+	// Rest says that this process speaks for what belongs to no node.
+	Rest bool
 }
 
 // Has says whether a content is for a snapshotter with these options.
@@ -53,7 +55,7 @@ func (o Options) Ask(
 	if name := content.GetAnnotations()[volume.AnnSnapshotName]; name != "" {
 		return Asked{Name: name, Parameters: parameters, Noted: true}
 	}
-	out := Asked{Name: o.nameOf(usual, string(ref.UID)), Parameters: parameters, Noted: o != Options{}}
+	out := Asked{Name: o.nameOf(usual, string(ref.UID)), Parameters: parameters, Noted: o != Options{Rest: o.Rest}}
 	if o.ExtraMetadata {
 		out.Parameters = withMetadata(parameters, map[string]string{
 			keyPrefix + kind + "/name": ref.Name, keyPrefix + kind + "/namespace": ref.Namespace,

@@ -230,8 +230,10 @@ func (k fixing) node(name string) []Remedy {
 		})
 	}
 	return append(out, Remedy{
-		command("kubectl", "delete", "node", name),
-		"says that the node never comes back: its Pods go, its volumes are detached", off,
+		command("volplane", "delete", "node", name, "--lost"),
+		"gives up the host, which never comes back: its Pods go, its volumes are detached, and those of its own disks " +
+			"are lost",
+		off,
 	})
 }
 

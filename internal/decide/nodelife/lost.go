@@ -1,0 +1,189 @@
+package nodelife
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// LostFacts is what the decision about a host that is lost for good depends on.
+type LostFacts struct {
+	Name string
+	// Node is the Node object, or nil if it is gone.
+	Node *corev1.Node
+	// Others are the other Nodes.
+	Others []*corev1.Node
+	// Pods are those that are bound to the node, and Attachments those to it.
+	Pods        []*corev1.Pod
+	Attachments []*storagev1.VolumeAttachment
+	// Volumes, Claims and Contents are all of the cluster; Contents are of snapshots and of groups of them.
+	Volumes  []*corev1.PersistentVolume
+	Claims   []*corev1.PersistentVolumeClaim
+	Contents []metav1.Object
+	// Intents are the objects with the intent log of the host.
+	Intents []string
+	// Local says which drivers are node-local.
+	Local map[string]bool
+	// Own says that the control plane runs on this node.
+	Own bool
+	// Force says that the user insists although the node is alive, and Fenced that its identity was revoked. Unfenceable
+	// says that nobody here can do that: the node is one of a cluster with kubelets.
+	Force, Fenced, Unfenceable bool
+}
+
+// LostPlan is the next step for a host that is lost for good. All of it may be repeated.
+type LostPlan struct {
+	// Refused says that nothing is done, and Because why.
+	Refused bool
+	// Fence says that the identity of the host is revoked first, and nothing else is done before.
+	Fence bool
+	// Taint says that the Node is to get the taint out-of-service, so that its attachments are taken away by force.
+	Taint bool
+	// Volumes, Contents and Attachments are marked as lost with the node.
+	Volumes     []*corev1.PersistentVolume
+	Contents    []metav1.Object
+	Attachments []*storagev1.VolumeAttachment
+	// Forget are the objects with intents to delete, and Reselect the claims that are not to wait for the node.
+	Forget   []string
+	Reselect []*corev1.PersistentVolumeClaim
+	// Pods are deleted with a grace period of 0.
+	Pods []*corev1.Pod
+	// Remove says that the Node is to be deleted: nothing is of it any more.
+	Remove bool
+	// Done says that there is nothing left to do.
+	Done    bool
+	Because volume.Because
+}
+
+// Lost decides what is done next about a host that is lost for good. The order never gives one volume to two: the host
+// loses its identity before anything of it is let go, and its Node goes after its Pods and its attachments have gone.
+func Lost(f LostFacts) LostPlan {
+	say := func(r volume.Reason, next, message string) volume.Because {
+		return volume.Because{Reason: r, Message: message, Next: next}
+	}
+	alive := f.Node != nil && Ready(f.Node)
+	switch {
+	case f.Own:
+		return LostPlan{Refused: true, Because: say(volume.ReasonNodeReady, "user",
+			"the control plane itself runs on node "+f.Name+": it is not lost")}
+	case alive && f.Unfenceable:
+		return LostPlan{Refused: true, Because: say(volume.ReasonNodeReady, "user", "node "+f.Name+
+			" is alive, and nothing here can take its kubelet's identity away: shut the machine down first")}
+	case alive && !f.Force && !OutOfService(f.Node):
+		return LostPlan{Refused: true, Because: say(volume.ReasonNodeReady, "user", "node "+f.Name+
+			" is alive, or was until less than a minute ago: wait until it is not Ready, or insist with --force")}
+	case !f.Fenced && !f.Unfenceable:
+		return LostPlan{Fence: true, Because: say(volume.ReasonNodeGone, "", "the identity of node "+f.Name+" is revoked")}
+	}
+	return f.step()
+}
+
+// step decides about a host that is fenced.
+func (f LostFacts) step() LostPlan {
+	p := f.marks()
+	p.Remove = f.Node != nil && !p.Taint && len(f.Pods)+len(f.Attachments) == 0
+	left := len(f.Pods) + len(f.Attachments) + len(p.Volumes) + len(p.Contents) + len(p.Forget) + len(p.Reselect)
+	p.Done = f.Node == nil && left == 0
+	p.Because = f.waits(p)
+	return p
+}
+
+// marks returns what is let go of a host.
+func (f LostFacts) marks() LostPlan {
+	p := LostPlan{Taint: f.Node != nil && !OutOfService(f.Node), Pods: f.Pods, Forget: f.Intents}
+	p.Volumes = slices.DeleteFunc(LostVolumes(f), provision.IsLost)
+	for _, c := range LostContents(f) {
+		if !volume.IsLost(c.GetAnnotations(), f.Name) {
+			p.Contents = append(p.Contents, c)
+		}
+	}
+	for _, a := range f.Attachments {
+		if f.Local[a.Spec.Attacher] && !volume.IsLost(a.Annotations, f.Name) {
+			p.Attachments = append(p.Attachments, a)
+		}
+	}
+	for _, c := range f.Claims {
+		if c.Spec.VolumeName == "" && volume.SelectedNode(c.Annotations) == f.Name {
+			p.Reselect = append(p.Reselect, c)
+		}
+	}
+	return p
+}
+
+// waits says what a plan waits for.
+func (f LostFacts) waits(p LostPlan) volume.Because {
+	say := func(r volume.Reason, next, message string) volume.Because {
+		return volume.Because{Reason: r, Message: message, Next: next}
+	}
+	switch {
+	case p.Done:
+		return say(volume.ReasonNodeGone, "", "node "+f.Name+" is gone, and nothing waits for it")
+	case len(f.Pods) > 0:
+		return say(volume.ReasonNodeGone, "", fmt.Sprintf("%d pods of node %s are not gone yet: %s/%s",
+			len(f.Pods), f.Name, f.Pods[0].Namespace, f.Pods[0].Name))
+	case len(f.Attachments) > 0:
+		return say(volume.ReasonStillAttached, f.Attachments[0].Spec.Attacher, fmt.Sprintf(
+			"%d volumes are still attached to node %s; the first attachment is %s", len(f.Attachments), f.Name,
+			f.Attachments[0].Name))
+	}
+	return say(volume.ReasonNodeGone, "", "what is of node "+f.Name+" is let go")
+}
+
+// LostVolumes returns the volumes that only this host had.
+func LostVolumes(f LostFacts) []*corev1.PersistentVolume {
+	out, _ := f.made()
+	return out
+}
+
+// SharedVolumes returns the volumes that this host has made and that can be used from another node, too: their data may
+// be there, so they are left alone.
+func SharedVolumes(f LostFacts) []*corev1.PersistentVolume {
+	_, out := f.made()
+	return out
+}
+
+func (f LostFacts) made() (lost, shared []*corev1.PersistentVolume) {
+	for _, v := range f.Volumes {
+		if provision.MadeOn(v) != f.Name {
+			continue
+		}
+		if f.isElsewhere(v) {
+			shared = append(shared, v)
+		} else {
+			lost = append(lost, v)
+		}
+	}
+	return lost, shared
+}
+
+// isElsewhere says whether a volume can be used from another node, or from anywhere.
+func (f LostFacts) isElsewhere(v *corev1.PersistentVolume) bool {
+	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
+		return true
+	}
+	return slices.ContainsFunc(f.Others, func(n *corev1.Node) bool {
+		return topology.Selects(v.Spec.NodeAffinity.Required, n)
+	})
+}
+
+// LostContents returns the contents of snapshots that only this host had. Where another node reaches a volume that the
+// host has made, it may reach its snapshots: then they are left alone.
+func LostContents(f LostFacts) []metav1.Object {
+	if len(SharedVolumes(f)) > 0 {
+		return nil
+	}
+	var out []metav1.Object
+	for _, c := range f.Contents {
+		if c.GetAnnotations()[volume.AnnProvisionedOn] == f.Name {
+			out = append(out, c)
+		}
+	}
+	return out
+}
