@@ -367,7 +367,8 @@ func standaloneLayers() []layer {
 		}, nil, "works on a data directory that no process uses, or on etcd's own copy"},
 		{"standalone/etcd", []string{"standalone/progress", decidePrefix}, nil, "keeps keys, whatever they are of"},
 		{"standalone/pki", []string{"internal/durable", decidePrefix}, nil, "makes keys and certificates, for anybody"},
-		{"standalone/datadir", []string{"internal/durable"}, nil, "knows whose a data directory is, not what is in it"},
+		{"standalone/datadir", []string{"internal/durable", "internal/mount"}, nil, "knows " +
+			"whose a data directory is, not what is in it"},
 		{"standalone/page", []string{
 			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/gather", "internal/program",
 		}, nil, "arranges what others answer, and writes nothing"},

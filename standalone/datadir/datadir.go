@@ -29,6 +29,7 @@ var (
 	ErrInUse = errors.New("data directory in use")
 	ErrNewer = errors.New("data directory of a newer version")
 	ErrOpen  = errors.New("data directory open to others")
+	ErrLink  = errors.New("data directory with a link")
 	ErrFull  = errors.New("data directory full")
 )
 
@@ -46,6 +47,9 @@ func Open(path string) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
+	if err := reached(path); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w; choose another one with --data-dir, or start as root", err)
 	}
@@ -62,21 +66,6 @@ func Open(path string) (*Dir, error) {
 		return nil, err
 	}
 	return d, nil
-}
-
-// private refuses a directory in which other users could replace the certificate
-// authority. It does not change the mode, because the path may be a mistake such as
-// /tmp.
-func private(path string) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return fmt.Errorf("data directory: %w", err)
-	}
-	if info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%w: others may write to %s (mode %04o); run chmod go-w on it, or choose another directory with "+
-			"--data-dir", ErrOpen, path, info.Mode().Perm())
-	}
-	return nil
 }
 
 func (d *Dir) take() error {
