@@ -104,6 +104,29 @@ func TestEveryRequirementIsProved(t *testing.T) {
 	t.Logf("same %d, differs %d, later %d, missing %d", count["same"], count["differs"], count["later"], count["missing"])
 }
 
+// TestReportsArePlayed: the tests exist that play the bug reports which test/e2e/reports does not play itself.
+func TestReportsArePlayed(t *testing.T) {
+	all := readTests(t)
+	data, err := os.ReadFile(filepath.Join(root, "test/e2e/reports/testdata/elsewhere.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for line := range strings.Lines(string(data)) {
+		proof, is := strings.CutPrefix(strings.TrimSpace(line), "Proof: ")
+		if !is {
+			continue
+		}
+		seen++
+		if wrong := all.wrong(proof); wrong != "" {
+			t.Errorf("a report is played by %s, which %s", proof, wrong)
+		}
+	}
+	if seen == 0 {
+		t.Error("no report is played elsewhere")
+	}
+}
+
 // goFiles visits the Go files of all modules, by their paths below root.
 func goFiles(t *testing.T, visit func(path string)) {
 	t.Helper()

@@ -1,4 +1,4 @@
-# Functions that make objects, for situations.txt. Each takes a name and KEY=VALUE words.
+# Functions that make objects, for situations.txt and the reports of test/e2e. Each takes a name and KEY=VALUE words.
 
 # field KEY DEFAULT WORD...: the value of a word.
 field() {
@@ -11,7 +11,7 @@ field() {
 # claim NAME [class=C] [size=S] [volume=V] [mode=M] [also=JSON]: a claim; class=- names none.
 claim() {
 	local class volume also
-	class=$(field class bad-now "$@") volume=$(field volume '' "$@") also=$(field also '' "$@")
+	class=$(field class "${CLASS:-bad-now}" "$@") volume=$(field volume '' "$@") also=$(field also '' "$@")
 	[ "$class" = - ] || class="\"storageClassName\": \"${class#none}\","
 	kubectl create -n "$N" -f - <<-EOF
 		{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "$1"}, "spec": {
@@ -38,7 +38,7 @@ class() {
 	also=$(field also '' "$@")
 	kubectl create -f - <<-EOF
 		{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "$1"}, ${also:+$also,}
-		 "provisioner": "$(field driver bad.csi.example.com "$@")", "volumeBindingMode": "$(field binds Immediate "$@")"}
+		 "provisioner": "$(field driver "${DRIVER:-bad.csi.example.com}" "$@")", "volumeBindingMode": "$(field binds Immediate "$@")"}
 	EOF
 }
 
@@ -50,7 +50,7 @@ volume() {
 		{"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "$1"}, "spec": {
 		  "storageClassName": "$(field class hand "$@")", "capacity": {"storage": "$(field size 64Mi "$@")"},
 		  "persistentVolumeReclaimPolicy": "$(field policy Retain "$@")", "accessModes": ["ReadWriteOnce"], ${also:+$also,}
-		  "csi": {"driver": "$(field driver bad.csi.example.com "$@")", "volumeHandle": "$(field handle "$1" "$@")"${csi:+, $csi}}}}
+		  "csi": {"driver": "$(field driver "${DRIVER:-bad.csi.example.com}" "$@")", "volumeHandle": "$(field handle "$1" "$@")"${csi:+, $csi}}}}
 	EOF
 }
 
@@ -58,7 +58,7 @@ volume() {
 attachment() {
 	kubectl create -f - <<-EOF
 		{"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": "$1"}, "spec": {
-		  "attacher": "bad.csi.example.com", "nodeName": "$2", "source": {"persistentVolumeName": "$3"}}}
+		  "attacher": "${DRIVER:-bad.csi.example.com}", "nodeName": "$2", "source": {"persistentVolumeName": "$3"}}}
 	EOF
 }
 
