@@ -96,6 +96,11 @@ func (o Options) Validate() error {
 	if err := page.CheckAddress(o.Page); err != nil {
 		return fmt.Errorf("--page: %w", err)
 	}
+	return o.validateNames()
+}
+
+// validateNames returns an error for a name that no host can have.
+func (o Options) validateNames() error {
 	if o.Node != "" && len(validation.IsDNS1123Subdomain(o.Node)) > 0 {
 		return fmt.Errorf("--name %.80q is not a name of a node, which has lower-case letters, digits, '-' and '.' only",
 			o.Node)

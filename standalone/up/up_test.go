@@ -131,6 +131,17 @@ func joins(ctx context.Context, data, node, server string) error {
 		metav1.CreateOptions{}); err != nil {
 		return err
 	}
+	if err := revokes(ctx, client, data, node); err != nil {
+		return err
+	}
+	if _, err := Invite(ctx, data, "../n", server, time.Minute); err == nil || !strings.Contains(err.Error(), "RFC 1123") {
+		return fmt.Errorf("a node of a bad name: %w", err)
+	}
+	return nil
+}
+
+// revokes revokes a node, whose client is refused from then on; no node has the name that is mistyped.
+func revokes(ctx context.Context, client kubernetes.Interface, data, node string) error {
 	for name, want := range map[string]bool{node: true, node + "-typo": false} {
 		if known, err := Revoke(ctx, data, name); err != nil || known != want {
 			return fmt.Errorf("revoke %s: known %v: %w", name, known, err)
@@ -138,9 +149,6 @@ func joins(ctx context.Context, data, node, server string) error {
 	}
 	if _, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
 		return fmt.Errorf("a revoked node: %w", err)
-	}
-	if _, err := Invite(ctx, data, "../n", server, time.Minute); err == nil || !strings.Contains(err.Error(), "RFC 1123") {
-		return fmt.Errorf("a node of a bad name: %w", err)
 	}
 	return nil
 }

@@ -143,8 +143,6 @@ func Attachment(f Facts) Plan {
 			Name(a)+" was lost with node "+a.Spec.NodeName+", and no driver is asked")
 	case !f.Ours:
 		return plan(Nothing, volume.ReasonDriverMissing, a.Spec.Attacher, "driver "+a.Spec.Attacher+" has not registered")
-	case a.DeletionTimestamp != nil && !HasFinalizer(a):
-		return terminating(a)
 	case a.DeletionTimestamp != nil:
 		return detach(f)
 	case a.Status.Attached && !f.Again && (f.Trivial || HasFinalizer(a) || !isRecorded(a)):
@@ -226,6 +224,9 @@ func recordFrom(v *corev1.PersistentVolume) Record {
 
 func detach(f Facts) Plan {
 	a := f.Attachment
+	if !HasFinalizer(a) {
+		return terminating(a)
+	}
 	p := plan(Detach, volume.ReasonDetaching, a.Spec.Attacher, Name(a)+" is being detached from node "+a.Spec.NodeName)
 	if f.Trivial {
 		return p

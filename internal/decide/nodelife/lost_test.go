@@ -77,6 +77,12 @@ func lostFacts(words string) nodelife.LostFacts {
 	if has("content") {
 		f.Contents = []metav1.Object{&on}
 	}
+	lostObjects(&f, driver, has)
+	return f
+}
+
+// lostObjects adds what is gone or chosen anew with the node.
+func lostObjects(f *nodelife.LostFacts, driver string, has func(word string) bool) {
 	if has("pod") {
 		f.Pods = []*corev1.Pod{{}}
 	}
@@ -92,7 +98,6 @@ func lostFacts(words string) nodelife.LostFacts {
 			Annotations: map[string]string{volume.AnnSelectedNode: "n1"},
 		}}}
 	}
-	return f
 }
 
 func step(p nodelife.LostPlan) string {
@@ -101,9 +106,17 @@ func step(p nodelife.LostPlan) string {
 		is   bool
 		name string
 	}{
-		{p.Refused, "refused"}, {p.Fence, "fence"}, {p.Taint, "taint"}, {len(p.Volumes) > 0, "volume"},
-		{len(p.Contents) > 0, "content"}, {len(p.Attachments) > 0, "attachment"}, {len(p.Pods) > 0, "pod"},
-		{len(p.Forget) > 0, "forget"}, {len(p.Reselect) > 0, "reselect"}, {p.Remove, "remove"}, {p.Done, "done"},
+		{p.Refused, "refused"},
+		{p.Fence, "fence"},
+		{p.Taint, "taint"},
+		{len(p.Volumes) > 0, "volume"},
+		{len(p.Contents) > 0, "content"},
+		{len(p.Attachments) > 0, "attachment"},
+		{len(p.Pods) > 0, "pod"},
+		{len(p.Forget) > 0, "forget"},
+		{len(p.Reselect) > 0, "reselect"},
+		{p.Remove, "remove"},
+		{p.Done, "done"},
 	} {
 		if s.is {
 			out = append(out, s.name)
