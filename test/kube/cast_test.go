@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -12,10 +11,10 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/test/internal/cluster"
+	"volplane.dev/volplane/test/internal/differential"
+	"volplane.dev/volplane/test/internal/upstream"
 )
-
-// sceneLimit bounds a scene on a busy machine, where the scheduler may try a Pod often.
-const sceneLimit = 5 * time.Minute
 
 // TestOurProvisionerInACluster: volplane's provisioner works as a driver's sidecar in a cluster of
 // Kubernetes, with the rights that it declares.
@@ -23,7 +22,7 @@ func TestOurProvisionerInACluster(t *testing.T) {
 	t.Parallel()
 	c := newMixedCluster(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller",
 		"persistentvolumeclaim-protection-controller")
-	c.play(t, func() func() { return c.ours(t, c.drivers, "provisioner") })
+	c.play(t, func() func() { return c.Ours(t, c.drivers, "provisioner") })
 }
 
 // TestOurBinderInACluster: volplane's binder and protection work in place of Kubernetes' controllers, with
@@ -31,9 +30,9 @@ func TestOurProvisionerInACluster(t *testing.T) {
 func TestOurBinderInACluster(t *testing.T) {
 	t.Parallel()
 	c := newMixedCluster(t)
-	c.ours(t, csi.NewSet(), "binder", "protection")
+	c.Ours(t, csi.NewSet(), "binder", "protection")
 	c.deletesAgain = true
-	c.play(t, func() func() { return c.theirProvisioner(t, c.driver) })
+	c.play(t, func() func() { return c.TheirProvisioner(t, c.driver) })
 }
 
 // TestOurStorageInACluster: all storage controllers of volplane work in place of Kubernetes' controllers,
@@ -41,14 +40,14 @@ func TestOurBinderInACluster(t *testing.T) {
 func TestOurStorageInACluster(t *testing.T) {
 	t.Parallel()
 	c := newMixedCluster(t)
-	c.play(t, func() func() { return c.ours(t, c.drivers, "binder", "provisioner", "protection") })
+	c.play(t, func() func() { return c.Ours(t, c.drivers, "binder", "provisioner", "protection") })
 }
 
 // mixedCluster is a cluster whose storage controllers are volplane's or Kubernetes'. The scheduler, the
 // controller of ephemeral volumes and the garbage collector are Kubernetes'.
 type mixedCluster struct {
-	side
-	cluster *cluster
+	differential.Side
+	cluster *cluster.Cluster
 	driver  *csitest.Driver
 	drivers *csi.Set
 	// start starts the provisioner and what runs in the same process, stop
@@ -62,14 +61,14 @@ type mixedCluster struct {
 // newMixedCluster starts a cluster with the nodes n-a, n-b and n-c, each in a zone of its own.
 func newMixedCluster(t *testing.T, controllers ...string) *mixedCluster {
 	t.Helper()
-	k8s := startCluster(t)
-	c := &mixedCluster{side: side{name: "cluster", server: k8s, client: k8s.client}, cluster: k8s}
-	c.driver, c.drivers = startDriver(t, func(c *csitest.Config) { c.Plugin.AccessibilityConstraints = true })
+	k8s := cluster.Start(t)
+	c := &mixedCluster{Side: differential.Side{Name: "cluster", Server: k8s, Client: k8s.Client}, cluster: k8s}
+	c.driver, c.drivers = upstream.StartDriver(t, func(c *csitest.Config) { c.Plugin.AccessibilityConstraints = true })
 	for _, z := range []string{"a", "b", "c"} {
-		k8s.node(t, "n-"+z, z, c.driver.Name())
+		k8s.Node(t, "n-"+z, z, c.driver.Name())
 	}
-	k8s.controllers(t, append(controllers, "ephemeral-volume-controller", "garbage-collector-controller")...)
-	k8s.scheduler(t)
+	k8s.Controllers(t, append(controllers, "ephemeral-volume-controller", "garbage-collector-controller")...)
+	k8s.Scheduler(t)
 	return c
 }
 
@@ -95,7 +94,7 @@ func (c *mixedCluster) play(t *testing.T, provisioner func() (stop func())) {
 		{"many", many, -1, -1},
 	} {
 		passed := t.Run(s.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
+			ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
 			defer cancel()
 			scene := c.newScene(ctx, t, s.name)
 			s.play(scene)
@@ -121,13 +120,13 @@ func (c *mixedCluster) play(t *testing.T, provisioner func() (stop func())) {
 func (c *mixedCluster) newScene(ctx context.Context, t *testing.T, name string) *scene {
 	t.Helper()
 	s := &scene{
-		t: t, ctx: ctx, mixedCluster: c, client: c.client, driver: c.driver, name: name, before: len(c.driver.Calls()),
+		t: t, ctx: ctx, mixedCluster: c, client: c.Client, driver: c.driver, name: name, before: len(c.driver.Calls()),
 	}
-	_, err := c.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+	_, err := c.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
 		metav1.CreateOptions{})
 	s.must(err)
 	// Pods have one; its controller does not run.
-	_, err = c.client.CoreV1().ServiceAccounts(name).Create(ctx,
+	_, err = c.Client.CoreV1().ServiceAccounts(name).Create(ctx,
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	s.must(err)
 	c.driver.OnCall("CreateVolume", func(_ int, req any) csitest.Action { return thereFirst(req) })
@@ -152,7 +151,7 @@ func thereFirst(req any) csitest.Action {
 func zones(r *csipb.CreateVolumeRequest) (requisite, preferred string) {
 	join := func(all []*csipb.Topology) (out string) {
 		for _, t := range all {
-			out += t.GetSegments()[zone]
+			out += t.GetSegments()[upstream.Zone]
 		}
 		return out
 	}

@@ -1,4 +1,2 @@
-// Package kube compares volplane with Kubernetes' own programs. Its kube-controller-manager, sidecars and
-// kubelet run beside, or in place of, parts of volplane: with volplane's API server, or in a cluster with
-// Kubernetes' etcd, kube-apiserver and kube-scheduler.
+// Package kube has the controllers of volplane, and what `volplane manifests` prints, work in clusters of Kubernetes.
 package kube

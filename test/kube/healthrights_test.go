@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/test/internal/cluster"
+	"volplane.dev/volplane/test/internal/upstream"
 )
 
 // monitorRights are those of upstream's deploy/kubernetes/external-health-monitor-controller/rbac.yaml in version
@@ -41,8 +43,8 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: monitor}
 // not do are to look for others by their Leases and to write it to the claim.
 func TestRightsOfUpstreamsHealthMonitor(t *testing.T) {
 	t.Parallel()
-	c, log := auditedCluster(t)
-	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
+	c, log := cluster.AuditedCluster(t)
+	ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
 	defer cancel()
 	config := csitest.Full()
 	config.Controller.ListVolumeHealth = true
@@ -54,13 +56,13 @@ func TestRightsOfUpstreamsHealthMonitor(t *testing.T) {
 		}}}}
 	})
 	const account = "csi-external-health-monitor-controller"
-	i := &installation{cluster: c, t: t, ctx: ctx, base: "monitor", space: "default"}
-	i.kubectl(ctx, t, monitorRights, "apply", "-f", "-")
-	i.boundVolume(driver.Name())
-	startProgram(t, "volplane", account, "--v=2", "--kubeconfig="+i.identity(account), "--monitor-interval=1s",
+	i := &cluster.Installation{Cluster: c, T: t, Ctx: ctx, Base: "monitor", Space: "default"}
+	i.Kubectl(ctx, t, monitorRights, "apply", "-f", "-")
+	boundVolume(i, driver.Name())
+	upstream.Start(t, "volplane", account, "--v=2", "--kubeconfig="+i.Identity(account), "--monitor-interval=1s",
 		"--csi-address=unix://"+driver.Socket)
-	eventually(ctx, t, func() string {
-		events, err := i.client.CoreV1().Events("default").List(ctx, metav1.ListOptions{})
+	upstream.Eventually(ctx, t, func() string {
+		events, err := i.Client.CoreV1().Events("default").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -71,7 +73,7 @@ func TestRightsOfUpstreamsHealthMonitor(t *testing.T) {
 		}
 		return fmt.Sprintf("none of %d events tells it", len(events.Items))
 	})
-	for _, r := range i.audited(log, account) {
+	for _, r := range i.Audited(log, account) {
 		if r.ResponseStatus.Code == http.StatusForbidden && r.ObjectRef.Subresource != "status" &&
 			r.ObjectRef.Resource != "leases" {
 			t.Errorf("it may not %s %s: %s", r.Verb, r.RequestURI, r.ResponseStatus.Message)
@@ -80,18 +82,18 @@ func TestRightsOfUpstreamsHealthMonitor(t *testing.T) {
 }
 
 // boundVolume makes a claim that has a volume of the driver.
-func (i *installation) boundVolume(driver string) {
-	i.t.Helper()
+func boundVolume(i *cluster.Installation, driver string) {
+	i.T.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	claims := i.client.CoreV1().PersistentVolumeClaims("default")
-	claim, err := claims.Create(i.ctx, &corev1.PersistentVolumeClaim{
+	claims := i.Client.CoreV1().PersistentVolumeClaims("default")
+	claim, err := claims.Create(i.Ctx, &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: corev1.PersistentVolumeClaimSpec{
 			VolumeName: "v", AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size},
 		},
 	}, metav1.CreateOptions{})
-	i.must(err)
-	_, err = i.client.CoreV1().PersistentVolumes().Create(i.ctx, &corev1.PersistentVolume{
+	i.Must(err)
+	_, err = i.Client.CoreV1().PersistentVolumes().Create(i.Ctx, &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
 			Capacity: size, AccessModes: modes,
 			ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "c", UID: claim.UID},
@@ -100,8 +102,8 @@ func (i *installation) boundVolume(driver string) {
 			},
 		},
 	}, metav1.CreateOptions{})
-	i.must(err)
+	i.Must(err)
 	claim.Status.Phase = corev1.ClaimBound
-	_, err = claims.UpdateStatus(i.ctx, claim, metav1.UpdateOptions{})
-	i.must(err)
+	_, err = claims.UpdateStatus(i.Ctx, claim, metav1.UpdateOptions{})
+	i.Must(err)
 }

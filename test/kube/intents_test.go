@@ -15,6 +15,8 @@ import (
 
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/test/internal/cluster"
+	"volplane.dev/volplane/test/internal/upstream"
 )
 
 // shared is the namespace that two drivers share.
@@ -26,10 +28,10 @@ const shared = "storage"
 // other's.
 func TestEachProvisionerItsLog(t *testing.T) {
 	t.Parallel()
-	c, log := auditedCluster(t)
-	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
+	c, log := cluster.AuditedCluster(t)
+	ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
 	defer cancel()
-	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller",
+	c.Controllers(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller",
 		"persistentvolumeclaim-protection-controller")
 	a, b := newMaker(ctx, t, c, "a"), newMaker(ctx, t, c, "b")
 	both := []*maker{a, b}
@@ -50,7 +52,7 @@ func TestEachProvisionerItsLog(t *testing.T) {
 	}
 	for _, m := range both {
 		m.made(26)
-		m.ours.kill()
+		m.ours.Kill()
 		m.driver.OnCall("CreateVolume", nil)
 		m.begun(20, 26)
 		m.unclaim(20, 23)
@@ -65,66 +67,66 @@ func TestEachProvisionerItsLog(t *testing.T) {
 	b.start()
 	b.recovers()
 	for _, m := range both {
-		m.ours.end()
+		m.ours.End()
 		m.aloneInLog(log)
 	}
 }
 
 // maker is a driver with its provisioner.
 type maker struct {
-	*installation
+	*cluster.Installation
 	driver *csitest.Driver
-	ours   *program
+	ours   *upstream.Program
 	name   string
 	lives  int
 }
 
-func newMaker(ctx context.Context, t *testing.T, c *cluster, name string) *maker {
+func newMaker(ctx context.Context, t *testing.T, c *cluster.Cluster, name string) *maker {
 	t.Helper()
 	config := csitest.Full()
 	config.Name, config.Segments, config.Plugin.AccessibilityConstraints = name+".example.com", nil, false
 	m := &maker{driver: csitest.Start(t, config), name: name}
-	m.installation = c.install(ctx, t, m.driver.Name(), "--namespace="+shared, "--create-namespace", "--shape=statefulset",
+	m.Installation = c.Install(ctx, t, m.driver.Name(), "--namespace="+shared, "--create-namespace", "--shape=statefulset",
 		"--controllers=provisioner")
-	_, err := c.client.StorageV1().StorageClasses().Create(ctx,
+	_, err := c.Client.StorageV1().StorageClasses().Create(ctx,
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: m.driver.Name()},
 		metav1.CreateOptions{})
-	m.must(err)
+	m.Must(err)
 	return m
 }
 
 // start begins another life of the provisioner.
 func (m *maker) start() {
-	m.t.Helper()
+	m.T.Helper()
 	m.lives++
-	m.ours = m.runs("statefulset", m.driver)
+	m.ours = runs(m.Installation, "statefulset", m.driver)
 }
 
 func (m *maker) claim(n int) string { return fmt.Sprint(m.name, "-", n) }
 
 // claims makes those from first to before last.
 func (m *maker) claims(first, last int) {
-	m.t.Helper()
+	m.T.Helper()
 	for n := first; n < last; n++ {
-		_, err := m.client.CoreV1().PersistentVolumeClaims("default").Create(m.ctx, claimOf(m.claim(n), m.name),
+		_, err := m.Client.CoreV1().PersistentVolumeClaims("default").Create(m.Ctx, upstream.ClaimOf(m.claim(n), m.name),
 			metav1.CreateOptions{})
-		m.must(err)
+		m.Must(err)
 	}
 }
 
 func (m *maker) unclaim(first, last int) {
-	m.t.Helper()
+	m.T.Helper()
 	for n := first; n < last; n++ {
-		m.must(m.client.CoreV1().PersistentVolumeClaims("default").Delete(m.ctx, m.claim(n), metav1.DeleteOptions{}))
+		m.Must(m.Client.CoreV1().PersistentVolumeClaims("default").Delete(m.Ctx, m.claim(n), metav1.DeleteOptions{}))
 	}
 }
 
 // bound waits until those from first to before last are.
 func (m *maker) bound(first, last int) {
-	m.t.Helper()
+	m.T.Helper()
 	for n := first; n < last; n++ {
-		eventually(m.ctx, m.t, func() string {
-			c, err := m.client.CoreV1().PersistentVolumeClaims("default").Get(m.ctx, m.claim(n), metav1.GetOptions{})
+		upstream.Eventually(m.Ctx, m.T, func() string {
+			c, err := m.Client.CoreV1().PersistentVolumeClaims("default").Get(m.Ctx, m.claim(n), metav1.GetOptions{})
 			if err != nil || c.Status.Phase != corev1.ClaimBound {
 				return fmt.Sprintf("claim %s is not bound: %v", m.claim(n), err)
 			}
@@ -135,8 +137,8 @@ func (m *maker) bound(first, last int) {
 
 // made waits until the driver has so many volumes.
 func (m *maker) made(want int) {
-	m.t.Helper()
-	eventually(m.ctx, m.t, func() string {
+	m.T.Helper()
+	upstream.Eventually(m.Ctx, m.T, func() string {
 		if n := len(m.driver.Volumes()); n != want {
 			return fmt.Sprintf("driver %s has %d volumes, not %d", m.name, n, want)
 		}
@@ -145,13 +147,13 @@ func (m *maker) made(want int) {
 }
 
 // label is what the objects of its log have.
-func (m *maker) label() string { return volume.LabelIntents + "=volplane-intents-" + m.base }
+func (m *maker) label() string { return volume.LabelIntents + "=volplane-intents-" + m.Base }
 
 // log returns the objects of its log and in which state they are.
 func (m *maker) log() []string {
-	m.t.Helper()
-	all, err := m.client.CoordinationV1().Leases("").List(m.ctx, metav1.ListOptions{LabelSelector: m.label()})
-	m.must(err)
+	m.T.Helper()
+	all, err := m.Client.CoordinationV1().Leases("").List(m.Ctx, metav1.ListOptions{LabelSelector: m.label()})
+	m.Must(err)
 	var out []string
 	for _, o := range all.Items {
 		out = append(out, fmt.Sprint(o.Namespace, "/", o.Name, " ", o.ResourceVersion))
@@ -162,20 +164,20 @@ func (m *maker) log() []string {
 // begun fails the test unless its log, and no other, has the claims from first
 // to before last.
 func (m *maker) begun(first, last int) {
-	m.t.Helper()
-	all, err := m.client.CoordinationV1().Leases("").List(m.ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
-	m.must(err)
+	m.T.Helper()
+	all, err := m.Client.CoordinationV1().Leases("").List(m.Ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
+	m.Must(err)
 	for n := first; n < last; n++ {
-		c, err := m.client.CoreV1().PersistentVolumeClaims("default").Get(m.ctx, m.claim(n), metav1.GetOptions{})
-		m.must(err)
+		c, err := m.Client.CoreV1().PersistentVolumeClaims("default").Get(m.Ctx, m.claim(n), metav1.GetOptions{})
+		m.Must(err)
 		var in []string
 		for _, o := range all.Items {
 			if strings.Contains(o.Annotations[volume.AnnIntents], string(c.UID)) {
 				in = append(in, o.Namespace+"/"+o.Labels[volume.LabelIntents])
 			}
 		}
-		if want := []string{shared + "/volplane-intents-" + m.base}; !slices.Equal(in, want) {
-			m.t.Errorf("the intent for %s is in %v, not %v", c.Name, in, want)
+		if want := []string{shared + "/volplane-intents-" + m.Base}; !slices.Equal(in, want) {
+			m.T.Errorf("the intent for %s is in %v, not %v", c.Name, in, want)
 		}
 	}
 }
@@ -183,10 +185,10 @@ func (m *maker) begun(first, last int) {
 // recovers waits until nothing is left of what was begun: what is still claimed
 // is bound, and the rest gone.
 func (m *maker) recovers() {
-	m.t.Helper()
+	m.T.Helper()
 	m.bound(23, 26)
 	m.made(23)
-	eventually(m.ctx, m.t, func() string {
+	upstream.Eventually(m.Ctx, m.T, func() string {
 		if left := m.log(); len(left) > 0 {
 			return fmt.Sprintf("intents of %s are left: %v", m.name, left)
 		}
@@ -195,7 +197,7 @@ func (m *maker) recovers() {
 }
 
 // ofLog says whether a request is about the log of a provisioner, and not about other Leases.
-func ofLog(r request) bool {
+func ofLog(r cluster.Request) bool {
 	name := strings.HasPrefix(r.ObjectRef.Name, "volplane-intents-")
 	label := strings.Contains(r.RequestURI, url.QueryEscape(volume.LabelIntents))
 	return r.ObjectRef.Resource == "leases" && (name || r.Verb == "create" || r.Verb == "list" && label)
@@ -204,29 +206,29 @@ func ofLog(r request) bool {
 // aloneInLog fails the test if another has written to its log, or it to another's,
 // or had to read its own more than once in each of its lives.
 func (m *maker) aloneInLog(log string) {
-	m.t.Helper()
+	m.T.Helper()
 	reads, writes := 0, 0
-	for _, r := range m.audited(log, m.base+"-controller") {
+	for _, r := range m.Audited(log, m.Base+"-controller") {
 		switch {
 		case r.ResponseStatus.Code == http.StatusForbidden:
-			m.t.Errorf("%s may not %s %s: %s", m.name, r.Verb, r.RequestURI, r.ResponseStatus.Message)
+			m.T.Errorf("%s may not %s %s: %s", m.name, r.Verb, r.RequestURI, r.ResponseStatus.Message)
 		case !ofLog(r):
 		case r.ResponseStatus.Code >= http.StatusBadRequest:
-			m.t.Errorf("%s was refused to %s %s: %d %s", m.name, r.Verb, r.RequestURI, r.ResponseStatus.Code,
+			m.T.Errorf("%s was refused to %s %s: %d %s", m.name, r.Verb, r.RequestURI, r.ResponseStatus.Code,
 				r.ResponseStatus.Message)
 		case r.Verb == "list":
 			reads++
 		default:
 			writes++
 			if r.ObjectRef.Namespace != shared ||
-				!strings.HasPrefix(r.ObjectRef.Name+"-", "volplane-intents-"+m.base+"-") && r.Verb != "create" {
-				m.t.Errorf("%s did %s %s", m.name, r.Verb, r.RequestURI)
+				!strings.HasPrefix(r.ObjectRef.Name+"-", "volplane-intents-"+m.Base+"-") && r.Verb != "create" {
+				m.T.Errorf("%s did %s %s", m.name, r.Verb, r.RequestURI)
 			}
 		}
 	}
 	if reads != m.lives || writes == 0 {
-		m.t.Errorf("%s has read its log %d times in %d lives, and written it %d times", m.name, reads, m.lives, writes)
+		m.T.Errorf("%s has read its log %d times in %d lives, and written it %d times", m.name, reads, m.lives, writes)
 	}
-	m.t.Logf("%s has read its log %d times and written it %d times in %d lives, without a conflict", m.name, reads,
+	m.T.Logf("%s has read its log %d times and written it %d times in %d lives, without a conflict", m.name, reads,
 		writes, m.lives)
 }

@@ -17,6 +17,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/test/internal/upstream"
 )
 
 // scene is a test in one namespace. Its class has the same name.
@@ -40,7 +41,7 @@ func (s *scene) must(err error) {
 
 func (s *scene) eventually(notYet func() string) {
 	s.t.Helper()
-	eventually(s.ctx, s.t, notYet)
+	upstream.Eventually(s.ctx, s.t, notYet)
 }
 
 func (s *scene) class(
@@ -235,7 +236,7 @@ func (s *scene) isIn(where string, claim string, v *corev1.PersistentVolume) {
 func onlyIn(where string) *corev1.VolumeNodeAffinity {
 	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 		MatchExpressions: []corev1.NodeSelectorRequirement{
-			{Key: zone, Operator: corev1.NodeSelectorOpIn, Values: []string{where}},
+			{Key: upstream.Zone, Operator: corev1.NodeSelectorOpIn, Values: []string{where}},
 		},
 	}}}}
 }

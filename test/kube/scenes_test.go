@@ -17,6 +17,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/test/internal/upstream"
 )
 
 const (
@@ -29,7 +30,7 @@ const (
 // immediate: a claim is provisioned and deleted.
 func immediate(s *scene) {
 	s.class(atOnce, deletes, s.driver.Name())
-	s.makeClaim(claimOf("c", s.name))
+	s.makeClaim(upstream.ClaimOf("c", s.name))
 	v := s.bound("c")
 	_, preferred := zones(s.asked(s.claim("c"))[0])
 	s.isIn(preferred[:1], "c", v)
@@ -40,7 +41,7 @@ func immediate(s *scene) {
 // claim exists as long as the Pod.
 func late(s *scene) {
 	s.class(whenUsed, deletes, s.driver.Name())
-	s.makeClaim(claimOf("c", s.name))
+	s.makeClaim(upstream.ClaimOf("c", s.name))
 	s.pod("p", claimSource("c"), nil)
 	where := s.placed("p")
 	v := s.bound("c")
@@ -51,8 +52,8 @@ func late(s *scene) {
 	s.deleteClaim("c")
 	// The volume's second claim comes after the first one's deletion was heard
 	// of, so a claim that is let go too early is gone by then.
-	s.makeClaim(claimOf("other", s.name))
-	s.pod("other", claimSource("other"), map[string]string{zone: where})
+	s.makeClaim(upstream.ClaimOf("other", s.name))
+	s.pod("other", claimSource("other"), map[string]string{upstream.Zone: where})
 	s.placed("other")
 	if c := s.claim("c"); c.DeletionTimestamp == nil {
 		s.t.Error("the claim is not being deleted")
@@ -82,7 +83,7 @@ func full(s *scene) {
 		return csitest.Action{Err: status.Error(codes.ResourceExhausted, "no room is left in zone "+where)}
 	})
 	s.class(whenUsed, deletes, s.driver.Name())
-	s.makeClaim(claimOf("c", s.name))
+	s.makeClaim(upstream.ClaimOf("c", s.name))
 	s.pod("p", claimSource("c"), nil)
 	taken := ""
 	select {
@@ -107,7 +108,7 @@ func full(s *scene) {
 func nodeGone(s *scene) {
 	s.class(whenUsed, deletes, s.driver.Name())
 	s.mixedCluster.stop()
-	s.makeClaim(claimOf("c", s.name))
+	s.makeClaim(upstream.ClaimOf("c", s.name))
 	s.pod("p", claimSource("c"), nil)
 	lost := s.selected("c")
 	s.must(s.client.StorageV1().CSINodes().Delete(s.ctx, "n-"+lost, metav1.DeleteOptions{}))
@@ -122,7 +123,7 @@ func nodeGone(s *scene) {
 	}
 	s.deletePod("p")
 	s.deleteClaim("c")
-	s.mixedCluster.cluster.node(s.t, "n-"+lost, lost, s.driver.Name())
+	s.mixedCluster.cluster.Node(s.t, "n-"+lost, lost, s.driver.Name())
 }
 
 // set: the claims of a StatefulSet have volumes in different zones.
@@ -130,7 +131,7 @@ func set(s *scene) {
 	s.class(atOnce, deletes, s.driver.Name())
 	var where []string
 	for _, name := range []string{"data-web-0", "data-web-1", "data-web-2"} {
-		s.makeClaim(claimOf(name, s.name))
+		s.makeClaim(upstream.ClaimOf(name, s.name))
 		s.bound(name)
 		_, preferred := zones(s.asked(s.claim(name))[0])
 		where = append(where, preferred[:1])
@@ -145,7 +146,7 @@ func set(s *scene) {
 // retain: a retained volume gets another claim, and is deleted with it after its policy was changed.
 func retain(s *scene) {
 	s.class(atOnce, retains, s.driver.Name())
-	s.makeClaim(claimOf("c", s.name))
+	s.makeClaim(upstream.ClaimOf("c", s.name))
 	v := s.bound("c")
 	s.deleteClaim("c")
 	s.gone("c")
@@ -155,7 +156,7 @@ func retain(s *scene) {
 	}
 	s.patchVolume(v.Name, `{"spec":{"claimRef":null}}`)
 	s.phase(v.Name, corev1.VolumeAvailable)
-	next := claimOf("next", s.name)
+	next := upstream.ClaimOf("next", s.name)
 	next.Spec.VolumeName = v.Name
 	s.makeClaim(next)
 	if got := s.bound("next"); got.Name != v.Name {
@@ -197,20 +198,20 @@ func byHand(s *scene) {
 	make("b", nil)
 	make("c", nil)
 	s.phase("c", corev1.VolumeAvailable)
-	s.makeClaim(claimOf("one", s.name))
-	s.pod("one", claimSource("one"), map[string]string{zone: "c"})
+	s.makeClaim(upstream.ClaimOf("one", s.name))
+	s.pod("one", claimSource("one"), map[string]string{upstream.Zone: "c"})
 	has("one", "c")
 	s.phase("b", corev1.VolumeAvailable)
 
-	s.makeClaim(claimOf("two", s.name))
-	s.pod("two", claimSource("two"), map[string]string{zone: "c"})
+	s.makeClaim(upstream.ClaimOf("two", s.name))
+	s.pod("two", claimSource("two"), map[string]string{upstream.Zone: "c"})
 	s.waits("two")
 	make("c-2", nil)
 	has("two", "c-2")
 
 	make("a", &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: s.name, Name: "three"})
 	s.phase("a", corev1.VolumeAvailable)
-	s.makeClaim(claimOf("three", s.name))
+	s.makeClaim(upstream.ClaimOf("three", s.name))
 	s.bound("three")
 	s.pod("three", claimSource("three"), nil)
 	has("three", "a")
@@ -230,7 +231,7 @@ func byHand(s *scene) {
 func ephemeral(s *scene) {
 	s.class(whenUsed, deletes, s.driver.Name())
 	s.pod("p", corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
-		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: claimOf("", s.name).Spec},
+		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: upstream.ClaimOf("", s.name).Spec},
 	}}, nil)
 	where := s.placed("p")
 	s.isIn(where, "p-data", s.bound("p-data"))
@@ -257,7 +258,7 @@ func restart(s *scene) {
 		return begun
 	}
 	begun := interrupt("CreateVolume")
-	s.makeClaim(claimOf("c", s.name))
+	s.makeClaim(upstream.ClaimOf("c", s.name))
 	s.restartAfter(begun)
 	s.bound("c")
 	if all := s.asked(s.claim("c")); len(all) != 2 || !proto.Equal(all[0], all[1]) {
@@ -290,7 +291,7 @@ func many(s *scene) {
 	var names []string
 	for i := range manyPods {
 		names = append(names, fmt.Sprint("web-", i))
-		s.makeClaim(claimOf(names[i], s.name))
+		s.makeClaim(upstream.ClaimOf(names[i], s.name))
 		s.pod(names[i], claimSource(names[i]), nil)
 	}
 	restart()

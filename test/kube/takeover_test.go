@@ -13,7 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/testkit/golden"
+	"volplane.dev/volplane/test/internal/cluster"
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/upstream"
 )
 
 // vendors is a driver as its vendor installs it: every field of the CSIDriver is set, and the workloads have the
@@ -68,7 +70,7 @@ spec:
 `
 
 // manifests runs volplane manifests for a driver with the cluster.
-func (c *cluster) manifests(ctx context.Context, driver string, flags ...string) (out, said string, err error) {
+func manifests(ctx context.Context, c *cluster.Cluster, driver string, flags ...string) (out, said string, err error) {
 	cmd := exec.CommandContext(ctx, plane.Bin("volplane"), append([]string{
 		"manifests", "--driver=" + driver, "--driver-image=example.com/driver:1", "--image=example.com/volplane:1",
 		"--kubeconfig=" + c.AdminKubeconfig(), "--from-cluster",
@@ -83,11 +85,11 @@ func (c *cluster) manifests(ctx context.Context, driver string, flags ...string)
 // are applied and when they are deleted, and go to its namespace and directories.
 func TestManifestsBesideAVendors(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, "--allow-privileged")
-	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
+	c := cluster.Start(t, "--allow-privileged")
+	ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
 	defer cancel()
-	c.kubectl(ctx, t, vendors, "apply", "-f", "-")
-	before := c.csiDriver(ctx, t, "csi.example.com")
+	c.Kubectl(ctx, t, vendors, "apply", "-f", "-")
+	before := csiDriver(ctx, t, c, "csi.example.com")
 	for _, v := range []struct {
 		flags []string
 		nodes string
@@ -95,28 +97,28 @@ func TestManifestsBesideAVendors(t *testing.T) {
 		{nil, ""},
 		{[]string{"--without-nodes=false", "--pod-info-on-mount"}, "path: /data/kubelet/plugins/example\n"},
 	} {
-		out, said, err := c.manifests(ctx, "csi.example.com", v.flags...)
+		out, said, err := manifests(ctx, c, "csi.example.com", v.flags...)
 		if err != nil || strings.Contains(out, "kind: CSIDriver") || strings.Contains(out, "kind: Namespace") {
 			t.Fatalf("volplane manifests: %v\n%s%s", err, out, said)
 		}
 		if strings.Contains(out, "kind: DaemonSet") != (v.nodes != "") || !strings.Contains(out, v.nodes) {
 			t.Errorf("%v: the nodes' part is\n%s", v.flags, out)
 		}
-		c.kubectl(ctx, t, out, "apply", "--validate=strict", "-f", "-")
-		_, err = c.client.AppsV1().Deployments("vendor").Get(ctx, "csi-example-com-controller", metav1.GetOptions{})
+		c.Kubectl(ctx, t, out, "apply", "--validate=strict", "-f", "-")
+		_, err = c.Client.AppsV1().Deployments("vendor").Get(ctx, "csi-example-com-controller", metav1.GetOptions{})
 		if err != nil {
 			t.Errorf("the controllers are elsewhere: %v", err)
 		}
-		c.kubectl(ctx, t, out, "delete", "-f", "-")
-		if change := golden.Change(t, before, c.csiDriver(ctx, t, "csi.example.com")); change != "" {
+		c.Kubectl(ctx, t, out, "delete", "-f", "-")
+		if change := golden.Change(t, before, csiDriver(ctx, t, c, "csi.example.com")); change != "" {
 			t.Errorf("%v: the vendor's CSIDriver is changed:\n%s", v.flags, change)
 		}
-		_, err = c.client.AppsV1().DaemonSets("vendor").Get(ctx, "example-node", metav1.GetOptions{})
+		_, err = c.Client.AppsV1().DaemonSets("vendor").Get(ctx, "example-node", metav1.GetOptions{})
 		if err != nil {
 			t.Errorf("the vendor's DaemonSet: %v", err)
 		}
 	}
-	if _, said, err := c.manifests(ctx, "csi.example.com", "--fs-group-policy=None"); err == nil ||
+	if _, said, err := manifests(ctx, c, "csi.example.com", "--fs-group-policy=None"); err == nil ||
 		!strings.Contains(said, "fsGroupPolicy of the CSIDriver csi.example.com is File, not None") {
 		t.Errorf("a change of the vendor's CSIDriver: %v\n%s", err, said)
 	}
@@ -126,36 +128,36 @@ func TestManifestsBesideAVendors(t *testing.T) {
 // and a change that Kubernetes would refuse is refused before anything is printed.
 func TestManifestsTakeOverTheirOwn(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, "--allow-privileged")
-	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
+	c := cluster.Start(t, "--allow-privileged")
+	ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
 	defer cancel()
 	const driver = "own.example.com"
-	i := c.install(ctx, t, driver, "--pod-info-on-mount", "--fs-group-policy=File", "--token-request=vault",
+	i := c.Install(ctx, t, driver, "--pod-info-on-mount", "--fs-group-policy=File", "--token-request=vault",
 		"--service-account-token-in-secrets", "--volume-lifecycle-modes=Ephemeral", "--controllers=provisioner,attacher")
-	before := c.csiDriver(ctx, t, driver)
-	out, said, err := c.manifests(ctx, driver, "--requires-republish")
+	before := csiDriver(ctx, t, c, driver)
+	out, said, err := manifests(ctx, c, driver, "--requires-republish")
 	if err != nil {
 		t.Fatalf("volplane manifests: %v\n%s", err, said)
 	}
-	c.kubectl(ctx, t, out, "apply", "--validate=strict", "-f", "-")
-	after := c.csiDriver(ctx, t, driver)
+	c.Kubectl(ctx, t, out, "apply", "--validate=strict", "-f", "-")
+	after := csiDriver(ctx, t, c, driver)
 	if change := golden.Change(t, before.Spec, after.Spec); change != "  requiresRepublish: true, was false\n" {
 		t.Errorf("of the CSIDriver is changed:\n%s", change)
 	}
-	controller, _ := i.templates("deployment")
+	controller, _ := templates(i, "deployment")
 	if args := strings.Join(controller.Spec.Containers[1].Args, " "); !strings.Contains(args,
 		"--controllers=provisioner,attacher ") {
 		t.Errorf("other controllers run: %s", args)
 	}
-	out, said, err = c.manifests(ctx, driver, "--attach-required=false")
+	out, said, err = manifests(ctx, c, driver, "--attach-required=false")
 	if err == nil || out != "" || !strings.Contains(said, "is true and cannot become false: Kubernetes never changes it") {
 		t.Errorf("a change of what never changes: %v\n%s%s", err, out, said)
 	}
 }
 
-func (c *cluster) csiDriver(ctx context.Context, t *testing.T, name string) *storagev1.CSIDriver {
+func csiDriver(ctx context.Context, t *testing.T, c *cluster.Cluster, name string) *storagev1.CSIDriver {
 	t.Helper()
-	d, err := c.client.StorageV1().CSIDrivers().Get(ctx, name, metav1.GetOptions{})
+	d, err := c.Client.StorageV1().CSIDrivers().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,11 +168,11 @@ func (c *cluster) csiDriver(ctx context.Context, t *testing.T, name string) *sto
 // TestChartInACluster: the API server would take every object that the chart has for each file of values.
 func TestChartInACluster(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, "--allow-privileged")
-	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
+	c := cluster.Start(t, "--allow-privileged")
+	ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
 	defer cancel()
 	for _, name := range []string{"storage", "other", "a"} {
-		_, err := c.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		_, err := c.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
 			metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -188,6 +190,6 @@ func TestChartInACluster(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		c.kubectl(ctx, t, string(out), "apply", "--dry-run=server", "--validate=strict", "-f", "-")
+		c.Kubectl(ctx, t, string(out), "apply", "--dry-run=server", "--validate=strict", "-f", "-")
 	}
 }

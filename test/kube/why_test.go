@@ -21,8 +21,10 @@ import (
 
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/test/internal/cluster"
 	"volplane.dev/volplane/test/internal/kubelet"
 	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/upstream"
 )
 
 // TestWhyInACluster asks `volplane why` in a cluster of Kubernetes with its own scheduler, controllers,
@@ -54,46 +56,47 @@ func TestWhyInACluster(t *testing.T) {
 
 // whyCluster is a cluster with users who ask. Node n1 has a kubelet, and n2 is only an object.
 type whyCluster struct {
-	*cluster
+	*cluster.Cluster
 	t      *testing.T
 	ctx    context.Context //nolint:containedctx // that of the test
 	driver *csitest.Driver
 	// reader may read what `why` asks for, stranger neither ConfigMaps nor Leases.
 	reader, stranger                             string
-	controllers, provisioner, attacher, register *program
+	controllers, provisioner, attacher, register *upstream.Program
 }
 
 func newWhyCluster(t *testing.T) *whyCluster {
 	t.Helper()
-	w := &whyCluster{cluster: startCluster(t), t: t}
+	w := &whyCluster{Cluster: cluster.Start(t), t: t}
 	var cancel context.CancelFunc
-	w.ctx, cancel = context.WithTimeout(t.Context(), mountLimit)
+	w.ctx, cancel = context.WithTimeout(t.Context(), cluster.MountLimit)
 	t.Cleanup(cancel)
-	w.driver, _ = startDriver(t, mounting, func(c *csitest.Config) { c.MaxVolumes = 3 })
+	w.driver, _ = upstream.StartDriver(t, upstream.Mounting, func(c *csitest.Config) { c.MaxVolumes = 3 })
 	// The kubelet waits for the driver, which must outlive it.
-	root := w.kubeletWith(t, kubelet.Options{Node: "n1"})
+	root := w.KubeletWith(t, kubelet.Options{Node: "n1"})
 	term := []string{
 		"--leader-elect-lease-duration=12s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=1s",
-		"--secure-port=0", "--pvclaimbinder-sync-period=" + syncPeriod.String(),
-		"--controllers=persistentvolume-attach-detach-controller," + strings.Join(theirBinder, ","),
+		"--secure-port=0", "--pvclaimbinder-sync-period=" + upstream.SyncPeriod.String(),
+		"--controllers=persistentvolume-attach-detach-controller," + strings.Join(upstream.TheirBinder, ","),
 	}
 	w.controllers = w.leader(t, "kube-controller-manager", term...)
-	w.scheduler(t)
-	beside := leading("--csi-address="+w.driver.Socket, "--leader-election", "--leader-election-namespace=default")
+	w.Scheduler(t)
+	beside := upstream.Leading("--csi-address="+w.driver.Socket, "--leader-election",
+		"--leader-election-namespace=default")
 	w.attacher = w.leader(t, "csi-attacher", append(beside, "--retry-interval-start=100ms")...)
 	w.provisioner = w.leader(t, "csi-provisioner", append(beside, "--retry-interval-start=100ms")...)
-	w.register = startProgram(t, "volplane", "registrar", "--csi-address="+w.driver.Socket,
+	w.register = upstream.Start(t, "volplane", "registrar", "--csi-address="+w.driver.Socket,
 		"--kubelet-registration-path="+w.driver.Socket,
 		"--plugin-registration-path="+filepath.Join(root, "plugins_registry"))
-	w.node(t, "n2", "a", w.driver.Name())
+	w.Node(t, "n2", "a", w.driver.Name())
 	w.patchNode("n2", "", `{"metadata":{"annotations":{"`+volume.AnnControllerManagedAttach+`":"true"}}}`)
 	w.createObjects()
 	return w
 }
 
-func (w *whyCluster) leader(t *testing.T, name string, args ...string) *program {
+func (w *whyCluster) leader(t *testing.T, name string, args ...string) *upstream.Program {
 	t.Helper()
-	return startProgram(t, name, append(args, "--kubeconfig="+w.AdminKubeconfig())...)
+	return upstream.Start(t, name, append(args, "--kubeconfig="+w.AdminKubeconfig())...)
 }
 
 func (w *whyCluster) must(err error) {
@@ -108,10 +111,10 @@ func (w *whyCluster) createObjects() {
 	w.t.Helper()
 	w.reader = w.mayRead("reader", "configmaps", "leases")
 	w.stranger = w.mayRead("stranger")
-	_, err := w.client.CoreV1().ServiceAccounts("default").Create(w.ctx,
+	_, err := w.Client.CoreV1().ServiceAccounts("default").Create(w.ctx,
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	w.must(err)
-	_, err = w.client.StorageV1().CSIDrivers().Create(w.ctx,
+	_, err = w.Client.StorageV1().CSIDrivers().Create(w.ctx,
 		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: w.driver.Name()}}, metav1.CreateOptions{})
 	w.must(err)
 	ours := w.driver.Name()
@@ -121,7 +124,7 @@ func (w *whyCluster) createObjects() {
 			const of = "csi.storage.k8s.io/provisioner-secret-"
 			c.Parameters = map[string]string{of + "name": "login-${pvc.name}", of + "namespace": "default"}
 		}
-		_, err = w.client.StorageV1().StorageClasses().Create(w.ctx, c, metav1.CreateOptions{})
+		_, err = w.Client.StorageV1().StorageClasses().Create(w.ctx, c, metav1.CreateOptions{})
 		w.must(err)
 	}
 	w.known(1)
@@ -132,8 +135,8 @@ func (w *whyCluster) createObjects() {
 // known waits until the kubelet knows so many drivers.
 func (w *whyCluster) known(count int) {
 	w.t.Helper()
-	eventually(w.ctx, w.t, func() string {
-		n, err := w.client.StorageV1().CSINodes().Get(w.ctx, "n1", metav1.GetOptions{})
+	upstream.Eventually(w.ctx, w.t, func() string {
+		n, err := w.Client.StorageV1().CSINodes().Get(w.ctx, "n1", metav1.GetOptions{})
 		if err != nil || len(n.Spec.Drivers) != count {
 			return fmt.Sprintf("the kubelet knows drivers %+v: %v", n.Spec.Drivers, err)
 		}
@@ -148,7 +151,7 @@ func (w *whyCluster) mayRead(user string, more ...string) string {
 	meta := metav1.ObjectMeta{Name: user}
 	resources := append(more, "persistentvolumeclaims", "persistentvolumes", "pods", "nodes", "events", "storageclasses",
 		"csidrivers", "csinodes", "volumeattachments")
-	_, err := w.client.RbacV1().ClusterRoles().Create(w.ctx,
+	_, err := w.Client.RbacV1().ClusterRoles().Create(w.ctx,
 		&rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
 			{
 				APIGroups: []string{"", "storage.k8s.io", "coordination.k8s.io"}, Resources: resources,
@@ -156,12 +159,12 @@ func (w *whyCluster) mayRead(user string, more ...string) string {
 			},
 		}}, metav1.CreateOptions{})
 	w.must(err)
-	_, err = w.client.RbacV1().ClusterRoleBindings().Create(w.ctx, &rbacv1.ClusterRoleBinding{
+	_, err = w.Client.RbacV1().ClusterRoleBindings().Create(w.ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: user},
 		Subjects: []rbacv1.Subject{{Kind: "User", Name: user}},
 	}, metav1.CreateOptions{})
 	w.must(err)
-	return w.kubeconfig(w.t, user)
+	return w.Kubeconfig(w.t, user)
 }
 
 func (w *whyCluster) patchNode(name, subresource, patch string) {
@@ -170,7 +173,7 @@ func (w *whyCluster) patchNode(name, subresource, patch string) {
 	if subresource != "" {
 		sub = append(sub, subresource)
 	}
-	_, err := w.client.CoreV1().Nodes().Patch(w.ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{},
+	_, err := w.Client.CoreV1().Nodes().Patch(w.ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{},
 		sub...)
 	w.must(err)
 }
@@ -179,8 +182,8 @@ func (w *whyCluster) patchNode(name, subresource, patch string) {
 func (w *whyCluster) claim(name string) {
 	w.t.Helper()
 	w.wish(name, "fast")
-	eventually(w.ctx, w.t, func() string {
-		c, err := w.client.CoreV1().PersistentVolumeClaims("default").Get(w.ctx, name, metav1.GetOptions{})
+	upstream.Eventually(w.ctx, w.t, func() string {
+		c, err := w.Client.CoreV1().PersistentVolumeClaims("default").Get(w.ctx, name, metav1.GetOptions{})
 		if err != nil || c.Status.Phase != corev1.ClaimBound {
 			return fmt.Sprintf("claim %s is not bound: %+v %v", name, c.Status, err)
 		}
@@ -191,7 +194,7 @@ func (w *whyCluster) claim(name string) {
 // wish makes a claim.
 func (w *whyCluster) wish(name, class string) {
 	w.t.Helper()
-	_, err := w.client.CoreV1().PersistentVolumeClaims("default").Create(w.ctx, claimOf(name, class),
+	_, err := w.Client.CoreV1().PersistentVolumeClaims("default").Create(w.ctx, upstream.ClaimOf(name, class),
 		metav1.CreateOptions{})
 	w.must(err)
 }
@@ -211,7 +214,7 @@ func (w *whyCluster) pod(name, claim, node string, placed bool) {
 	if p.Spec.NodeName = node; !placed {
 		p.Spec.NodeName, p.Spec.NodeSelector = "", map[string]string{corev1.LabelHostname: node}
 	}
-	_, err := w.client.CoreV1().Pods("default").Create(w.ctx, p, metav1.CreateOptions{})
+	_, err := w.Client.CoreV1().Pods("default").Create(w.ctx, p, metav1.CreateOptions{})
 	w.must(err)
 }
 
@@ -222,7 +225,7 @@ func (w *whyCluster) end(pod string, force bool) {
 	if force {
 		o.GracePeriodSeconds = ptr.To[int64](0)
 	}
-	w.must(w.client.CoreV1().Pods("default").Delete(w.ctx, pod, o))
+	w.must(w.Client.CoreV1().Pods("default").Delete(w.ctx, pod, o))
 }
 
 // said is what `volplane why` answers, in one line, and its exit code.
@@ -304,25 +307,25 @@ func (w *whyCluster) lastCall() {
 func (w *whyCluster) finalizers() {
 	keep := []byte(`{"metadata":{"finalizers":["example.com/keep","external-attacher/test-csi-example-com"]}}`)
 	a := w.attachment("c2")
-	_, err := w.client.StorageV1().VolumeAttachments().Patch(w.ctx, a, types.MergePatchType, keep, metav1.PatchOptions{})
+	_, err := w.Client.StorageV1().VolumeAttachments().Patch(w.ctx, a, types.MergePatchType, keep, metav1.PatchOptions{})
 	w.must(err)
 	w.end("p2", false)
 	w.tells(w.reader, 2, "va/"+a,
 		"finalizer example.com/keep is held by somebody else (Terminating). Next: owner of example.com/keep.")
-	_, err = w.client.StorageV1().VolumeAttachments().Patch(w.ctx, a, types.MergePatchType,
+	_, err = w.Client.StorageV1().VolumeAttachments().Patch(w.ctx, a, types.MergePatchType,
 		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	w.must(err)
-	w.must(w.client.CoreV1().PersistentVolumeClaims("default").Delete(w.ctx, "c1", metav1.DeleteOptions{}))
+	w.must(w.Client.CoreV1().PersistentVolumeClaims("default").Delete(w.ctx, "c1", metav1.DeleteOptions{}))
 	w.tells(w.reader, 2, "pvc/c1", "pod p1 on node n1 (kubernetes.io/pvc-protection)", "Next: pod p1.")
 }
 
 // attachment returns the name of the one of a claim's volume.
 func (w *whyCluster) attachment(claim string) (name string) {
 	w.t.Helper()
-	c, err := w.client.CoreV1().PersistentVolumeClaims("default").Get(w.ctx, claim, metav1.GetOptions{})
+	c, err := w.Client.CoreV1().PersistentVolumeClaims("default").Get(w.ctx, claim, metav1.GetOptions{})
 	w.must(err)
-	eventually(w.ctx, w.t, func() string {
-		all, err := w.client.StorageV1().VolumeAttachments().List(w.ctx, metav1.ListOptions{})
+	upstream.Eventually(w.ctx, w.t, func() string {
+		all, err := w.Client.StorageV1().VolumeAttachments().List(w.ctx, metav1.ListOptions{})
 		w.must(err)
 		for _, a := range all.Items {
 			if ptr.Deref(a.Spec.Source.PersistentVolumeName, "") == c.Spec.VolumeName {
@@ -342,7 +345,7 @@ func (w *whyCluster) attached() {
 		"node n2 has not said anything about the Pod yet (Mounting). Next: node n2.")
 	creating := []byte(`{"status":{"containerStatuses":[{"name":"c","image":"none","imageID":"","ready":false,` +
 		`"restartCount":0,"state":{"waiting":{"reason":"ContainerCreating"}}}]}}`)
-	_, err := w.client.CoreV1().Pods("default").Patch(w.ctx, "p3", types.MergePatchType, creating, metav1.PatchOptions{},
+	_, err := w.Client.CoreV1().Pods("default").Patch(w.ctx, "p3", types.MergePatchType, creating, metav1.PatchOptions{},
 		"status")
 	w.must(err)
 	w.tells(w.reader, 2, "pod/p3", "node n2 does not say yet that it uses volume * (status.volumesInUse)")
@@ -355,9 +358,9 @@ func (w *whyCluster) anotherNode() {
 	w.tells(w.reader, 2, "pod/p4",
 		`Multi-Attach error for volume "*": it can be on one node at a time and is still attached to node n2`,
 		"used there by pod p3 (MultiAttach). Next: pod p3.")
-	c, err := w.client.CoreV1().PersistentVolumeClaims("default").Get(w.ctx, "c2", metav1.GetOptions{})
+	c, err := w.Client.CoreV1().PersistentVolumeClaims("default").Get(w.ctx, "c2", metav1.GetOptions{})
 	w.must(err)
-	v, err := w.client.CoreV1().PersistentVolumes().Get(w.ctx, c.Spec.VolumeName, metav1.GetOptions{})
+	v, err := w.Client.CoreV1().PersistentVolumes().Get(w.ctx, c.Spec.VolumeName, metav1.GetOptions{})
 	w.must(err)
 	w.patchNode("n2", "status", fmt.Sprintf(`{"status":{"volumesInUse":[%q],"conditions":[{"type":"Ready",`+
 		`"status":"Unknown","reason":"NodeStatusUnknown","lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`,
@@ -396,12 +399,12 @@ func (w *whyCluster) limits() {
 	w.tells(w.reader, 2, "pod/p8",
 		"driver tset.csi.example.com *", "registered", "(DriverMissing). Next: ")
 	w.end("p8", true)
-	w.must(w.client.CoreV1().PersistentVolumeClaims("default").Delete(w.ctx, "c8", metav1.DeleteOptions{}))
+	w.must(w.Client.CoreV1().PersistentVolumeClaims("default").Delete(w.ctx, "c8", metav1.DeleteOptions{}))
 }
 
 // registration: the driver is not registered on the Pod's node (W-6).
 func (w *whyCluster) registration() {
-	w.register.end()
+	w.register.End()
 	w.known(0)
 	w.pod("p7", "c7", "n1", true)
 	w.tells(w.reader, 2, "pod/p7",
@@ -419,18 +422,18 @@ func (w *whyCluster) secrets() {
 	w.wish("c9", "secret")
 	w.tells(w.reader, 2, "pvc/c9", `secrets "login-c9" not found`, "(ProvisioningFailed). Next: user.")
 	w.tells(w.stranger, 2, "pvc/c9", `secrets "login-c9" not found`)
-	w.must(w.client.CoreV1().PersistentVolumeClaims("default").Delete(w.ctx, "c9", metav1.DeleteOptions{}))
+	w.must(w.Client.CoreV1().PersistentVolumeClaims("default").Delete(w.ctx, "c9", metav1.DeleteOptions{}))
 }
 
 // alive: the next actor shows no sign of life, by its lease (W-1).
 func (w *whyCluster) alive() {
 	w.claim("c12")
-	w.attacher.kill()
+	w.attacher.Kill()
 	w.pod("p10", "c7", "n2", true)
 	w.attachment("c7")
-	w.provisioner.kill()
+	w.provisioner.Kill()
 	w.wish("c11", "fast")
-	w.controllers.kill()
+	w.controllers.Kill()
 	w.pod("p12", "c12", "n2", true)
 	const last = "shows no sign of life: * has renewed lease "
 	w.tells(w.reader, 2, "pod/p10",

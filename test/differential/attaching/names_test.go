@@ -1,0 +1,15 @@
+package attaching
+
+import "volplane.dev/volplane/test/internal/differential"
+
+// Short names of what comparisons are made of.
+type (
+	dice       = differential.Dice
+	difference = differential.Difference
+	op         = differential.Op
+	row        = differential.Row
+	sequence   = differential.Sequence
+	side       = differential.Side
+	state      = differential.State
+	topic      = differential.Topic
+)

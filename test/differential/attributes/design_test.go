@@ -1,0 +1,62 @@
+package attributes
+
+import (
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"volplane.dev/volplane/test/internal/differential"
+)
+
+// TestModifyDiffersByDesign plays a sequence for each reason for which changes of attributes may differ, and wants
+// both sides to differ for it: a reason without one would be an excuse.
+func TestModifyDiffersByDesign(t *testing.T) {
+	t.Parallel()
+	d := modifyDifferential(t, false)
+	var reasons []string
+	for _, r := range modifyReasons() {
+		reasons = append(reasons, r.reason)
+	}
+	d.Show(t, slices.Concat(modifyDesigns(), modifyCorners()), reasons)
+}
+
+// modifyCorners are sequences that are seldom drawn, and after which nothing differs.
+func modifyCorners() []design {
+	gold, claim := differential.NewAttributes("gold"), newModifiable("c0", "")
+	refused := differential.Failing(differential.MethodModify, fault{Code: codes.Internal})
+	unsure := differential.Failing(differential.MethodModify, fault{Code: codes.Unavailable})
+	return []design{
+		{"a class goes after a refusal", []op{gold, claim, refused, wish("c0", "gold"), dropAttributes("gold")}},
+		{"a class goes while it may be given", []op{gold, claim, unsure, wish("c0", "gold"), dropAttributes("gold")}},
+		{"a claim gives up what was refused", []op{gold, claim, refused, wish("c0", "gold"), wish("c0", "")}},
+		{"a claim wants its old class after a refusal", []op{
+			gold, differential.NewAttributes("silver"), newModifiable("c0", "silver"), refused, wish("c0", "gold"), wish("c0",
+				"silver"),
+		}},
+		{"a claim wants its old class, and the driver may be at work", []op{
+			gold, differential.NewAttributes("silver"), newModifiable("c0", "silver"), unsure, wish("c0", "gold"), wish("c0",
+				"silver"),
+			differential.Heal(1),
+		}},
+		{"what can never be is given up", []op{
+			gold, claim, differential.Failing(differential.MethodModify, fault{Code: codes.InvalidArgument}), wish("c0",
+				"gold"), wish("c0", ""),
+		}},
+	}
+}
+
+func modifyDesigns() []design {
+	gold, claim := differential.NewAttributes("gold"), newModifiable("c0", "")
+	always := func(code codes.Code) op { return differential.Failing(differential.MethodModify, fault{Code: code}) }
+	const mark = 1
+	return []design{
+		{reasonNoticed, []op{claim, wish("c0", "iron"), differential.NewAttributes("iron")}},
+		{reasonStrange, []op{differential.NewAttributes("strange"), claim, wish("c0", "strange")}},
+		{reasonLeaving, []op{
+			gold, claim, always(codes.Internal), wish("c0", "gold"), differential.DeleteClaim("c0"), differential.Heal(mark),
+		}},
+		{reasonLeaving, []op{newGrowing(), claim, differential.DeleteClaim("c0"), ask("c0", "2Gi")}},
+		{reasonForGood, []op{gold, claim, always(codes.InvalidArgument), wish("c0", "gold"), differential.Heal(mark)}},
+	}
+}

@@ -1,0 +1,2 @@
+// Package snapshots compares the two controllers of snapshots with the two programs of Kubernetes.
+package snapshots

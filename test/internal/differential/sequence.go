@@ -1,0 +1,57 @@
+package differential
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+// DriverName is the driver of all volumes.
+const DriverName = "test.csi.example.com"
+
+// Sequence is a list of operations of users. Its objects have names of their own, so that many sequences
+// can be played at the same time.
+type Sequence struct {
+	Seed uint64
+	Ops  []Op
+}
+
+// Op is one operation of a user, the same on both sides.
+type Op struct {
+	Text string
+	Do   func(ctx context.Context, s Side, space string) error
+	// Restart says how the controllers are started anew around it.
+	Restart anew
+}
+
+func (s Sequence) String() string {
+	var b strings.Builder
+	for i, o := range s.Ops {
+		fmt.Fprintf(&b, "  %d. %s%s\n", i+1, o.Text, o.Restart)
+	}
+	return b.String()
+}
+
+// Dice draws the sequences. No size is drawn twice, because it is not specified which of two equal volumes
+// a claim gets.
+type Dice struct {
+	*rand.Rand
+
+	Volumes, Claims, Pods int
+}
+
+func NewRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }
+
+func NewDice(seed uint64) *Dice { return &Dice{Rand: NewRand(seed)} }
+
+func (d *Dice) Volume() string { return fmt.Sprint("v", d.IntN(d.Volumes+1)) }
+
+func Pick[T any](d interface{ IntN(n int) int }, all ...T) T { return all[d.IntN(len(all))] }
+
+func (d *Dice) VolumeMode() *corev1.PersistentVolumeMode {
+	return Pick(d, nil, nil, nil, ptr.To(corev1.PersistentVolumeFilesystem), ptr.To(corev1.PersistentVolumeBlock))
+}

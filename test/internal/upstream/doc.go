@@ -1,0 +1,2 @@
+// Package upstream runs the programs of Kubernetes and its sidecars in tests, and makes the objects that they work on.
+package upstream
