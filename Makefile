@@ -95,13 +95,13 @@ proof: bin/go.work ## play TIMES=100 times what `make test` draws by lot, from S
 .PHONY: vendors
 vendors: build bin/kubectl bin/kube-controller-manager ## start the sidecars of charts of others, which `helm template` has rendered into the directory MANIFESTS=DIR, one driver a file
 	cd test && MANIFESTS="$(abspath $(or $(MANIFESTS),$(error name the directory of the manifests: make vendors MANIFESTS=DIR)))" \
-	go test -count=1 -timeout=1h -v -run 'TestVendors$$' ./kube
+	go test -count=1 -timeout=1h -v -run 'TestVendors$$' ./exchange
 
 .PHONY: examples
 examples: build bin/kubectl bin/kube-controller-manager bin/kubelet bin/csi-provisioner bin/csi-attacher bin/csi-resizer bin/csi-snapshotter bin/snapshot-controller ## exchange sidecars around csi-driver-host-path in containers: its program DRIVER, MANIFEST with its rights, its EXAMPLES=DIR (needs root)
 	$(foreach v,DRIVER MANIFEST EXAMPLES,$(if $($(v)),,$(error $(v) is missing: make examples DRIVER=FILE MANIFEST=FILE EXAMPLES=DIR)))
 	cd test && DRIVER="$(abspath $(DRIVER))" MANIFEST="$(abspath $(MANIFEST))" EXAMPLES="$(abspath $(EXAMPLES))" \
-	go test -count=1 -timeout=1h -v -run 'TestOneSedInContainers$$/hostpath' ./kube
+	go test -count=1 -timeout=1h -v -run 'TestOneSedInContainers$$/hostpath' ./exchange
 
 .PHONY: mutants
 mutants: ## change PACKAGES in small ways, one by one, and tell which changes their own tests do not notice

@@ -89,7 +89,7 @@ func TestProofs(t *testing.T) {
 		"internal/controller/resizer.TestSteps/by_itself/the_wish_comes_last":   "",
 		"internal/controller/resizer.TestSteps/by_itself/renamed":               "has no such row",
 		"test/crash.TestEveryStep/a_claim_comes_and_goes":                       "",
-		"test/kubelets.TestFlexCalls/nothing_but_init/unmount":                      "",
+		"test/kubelets.TestFlexCalls/nothing_but_init/unmount":                  "",
 		"internal/cli.TestScripts/programs":                                     "",
 		"internal/cli.TestScripts/*":                                            "",
 		"test/integration.TestProvision":                                        "",
@@ -101,7 +101,7 @@ func TestProofs(t *testing.T) {
 			"whole of it",
 		"test/integration.TestProvision/*":                                   "is no table",
 		"internal/cli.TestScripts/renamed":                                   "has no such row",
-		"test/kubelets.TestFlexCalls/nothing_but_init/renamed":                   "has no such row",
+		"test/kubelets.TestFlexCalls/nothing_but_init/renamed":               "has no such row",
 		"internal/decide/attach.TestAttachments/a_wanted_volume_is_attached": "has no such row",
 	} {
 		if got := all.wrong(proof); got != want {

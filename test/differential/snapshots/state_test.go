@@ -123,7 +123,8 @@ func shotLines(s side, o *snapshotv1.VolumeSnapshot, contents map[string]bool) [
 	if given := o.Spec.Source.VolumeSnapshotContentName; given != nil {
 		source, name = "content "+s.Bare(*given), *given
 	}
-	kept, problem, size, going := differential.Sorted(o.Finalizers), shotFailure(status.Error), "none", o.DeletionTimestamp != nil
+	kept, problem, size := differential.Sorted(o.Finalizers), shotFailure(status.Error), "none"
+	going := o.DeletionTimestamp != nil
 	lines := []string{fmt.Sprintf(differential.Aside+"snapshot %s error=%s finalizers=%v", o.Name, problem, kept)}
 	kept = slices.DeleteFunc(kept, func(f string) bool {
 		return f == volume.FinalizerSnapshotBound && !contents[name+" for "+string(o.UID)] ||
