@@ -167,32 +167,6 @@ func (r *release) shared(ctx context.Context) (tree.Tree, error) {
 	return out, nil
 }
 
-// pages returns what is read beside a host: documents, examples, and what Prometheus and Grafana load.
-func (r *release) pages() (tree.Tree, error) {
-	var out tree.Tree
-	for _, pattern := range []string{
-		"README.md", "docs/*.md", "examples/*.yaml", "examples/systemd/*", "examples/nomad/*",
-		"deploy/prometheus/*.yaml", "deploy/grafana/*",
-	} {
-		files, err := filepath.Glob(filepath.Join(r.root, pattern))
-		if err != nil {
-			return nil, err
-		}
-		for _, at := range files {
-			text, err := os.ReadFile(at)
-			if err != nil {
-				return nil, err
-			}
-			name, err := filepath.Rel(r.root, at)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, tree.Text("share/doc/volplane/"+name, string(text)))
-		}
-	}
-	return out, nil
-}
-
 // says runs volplane of this machine's architecture, and returns what it prints.
 func (r *release) says(ctx context.Context, args ...string) (string, error) {
 	return output(ctx, filepath.Join(r.folder(runtime.GOARCH), volplane), args...)

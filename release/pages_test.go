@@ -1,0 +1,48 @@
+package main
+
+import (
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestPages wants every link of a shipped page to lead to something shipped, or to an address, and the examples that
+// the pages name.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &release{root: root}
+	shipped, err := r.pages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	complete, err := shipped.Complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"examples/flex/lofs/lofs", "docs/images/page-claim-dark.png", "SECURITY.md"} {
+		if _, ok := complete.Find("share/doc/volplane/" + want); !ok {
+			t.Errorf("%s is not shipped", want)
+		}
+	}
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	for _, page := range complete {
+		if path.Ext(page.Path) != ".md" {
+			continue
+		}
+		for _, m := range link.FindAllStringSubmatch(string(page.Body), -1) {
+			target, _, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") || target == "" {
+				continue
+			}
+			if _, ok := complete.Find(path.Join(path.Dir(page.Path), target)); !ok {
+				t.Errorf("%s: nothing is shipped at %s", page.Path, m[1])
+			}
+		}
+	}
+}
