@@ -201,8 +201,8 @@ func ext4Size(device string) (int64, error) {
 	}
 	blocks := uint64(binary.LittleEndian.Uint32(b[0x4:])) | uint64(binary.LittleEndian.Uint32(b[0x150:]))<<32
 	shift := binary.LittleEndian.Uint32(b[0x18:])
-	if binary.LittleEndian.Uint16(b[0x38:]) != 0xEF53 || shift > 6 || blocks > 1<<50 {
+	if binary.LittleEndian.Uint16(b[0x38:]) != 0xEF53 || shift > 6 {
 		return 0, fmt.Errorf("size of filesystem on %s: no ext4 superblock", device)
 	}
-	return int64(blocks << (10 + shift)), nil
+	return product(device, blocks, 1024<<shift)
 }

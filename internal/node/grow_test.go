@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,9 +12,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/uses"
 )
 
@@ -76,6 +79,62 @@ func TestRestoredGrows(t *testing.T) {
 	if got := d.history(); strings.Count(got, "expand:h-short") != 1 || strings.Count(got, "expand:") != 1 {
 		t.Errorf("calls: %s", got)
 	}
+}
+
+// TestRestoredGrowsBySmallSteps: a volume is grown also if it is larger than what it was made from by less than what a
+// filesystem may need for itself, and is not grown for what its filesystem needs.
+func TestRestoredGrowsBySmallSteps(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, noAttach(driverName))
+	d := newFakeDriver(driverName, w.dir)
+	devices := map[string]string{}
+	d.mountStage = func(path string) error {
+		for name, device := range devices {
+			fsType, _, _ := strings.Cut(name, "-")
+			if path == uses.StagingPath(w.dir, driverName, "h-"+name, "pv-"+name, false) {
+				return errors.Join(os.MkdirAll(path, 0o700), unix.Mount(device, path, fsType, 0, ""))
+			}
+		}
+		return status.Error(codes.NotFound, path)
+	}
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		devices[fsType+"-short"], devices[fsType+"-fits"] = w.disk(fsType, 320, 352), w.disk(fsType, 352, 352)
+	}
+	d.start(t)
+	w.run()
+	for name := range devices {
+		w.addVolume(driverName, name, func(pv *corev1.PersistentVolume) {
+			pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("352Mi")}
+		})
+		w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), name, types.MergePatchType,
+			[]byte(`{"spec":{"dataSource":{"kind":"PersistentVolumeClaim","name":"smaller"}}}`), metav1.PatchOptions{}))
+		w.pod("p-"+name, name)
+	}
+	for name := range devices {
+		w.awaitCondition("p-"+name, corev1.ConditionTrue, "v-"+name+"=")
+		if strings.HasSuffix(name, "-short") {
+			w.eventSaid("FileSystemResizeSuccessful", "pv-"+name+" has its new size")
+		}
+	}
+	if got := d.history(); strings.Count(got, "expand:") != 3 {
+		t.Errorf("calls: %s", got)
+	}
+}
+
+// disk returns a device of some MiB with a filesystem of others.
+func (w *world) disk(fsType string, filesystem, device int64) string {
+	w.t.Helper()
+	image := filepath.Join(w.t.TempDir(), "image")
+	w.must(nil, os.WriteFile(image, nil, 0o600))
+	w.must(nil, os.Truncate(image, filesystem<<20))
+	loop, err := new(mount.Loops).Attach(image, false)
+	w.must(nil, err)
+	w.t.Cleanup(func() { _ = mount.LoopDetach(image) })
+	w.t.Cleanup(w.detachAll)
+	w.must(nil, mount.Format(w.t.Context(), loop, fsType))
+	w.must(nil, os.Truncate(image, device<<20))
+	w.must(nil, mount.LoopResize(loop))
+	return loop
 }
 
 // TestGrowIsRefused: a driver that cannot grow what is mounted is asked once,

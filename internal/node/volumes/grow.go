@@ -90,13 +90,25 @@ func (d *applier) writeSize(ctx context.Context, state corev1.ClaimResourceStatu
 }
 
 // isShort says whether a volume that was staged has the filesystem of a smaller one: of the snapshot or volume that
-// its data come from. Drivers copy that with the data, and CSI does not say who grows it. An eighth may be what the
-// filesystem needs for itself. Only filesystems on devices of this host are measured: others may keep us waiting.
+// its data come from. Drivers copy that with the data, and CSI does not say who grows it. Only filesystems on devices
+// of this host are measured: others may keep us waiting.
 func isShort(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume, at mount.Point) bool {
 	if claim == nil || claim.Spec.DataSourceRef == nil && claim.Spec.DataSource == nil ||
 		!strings.HasPrefix(at.Source, "/dev/") || at.Type == "devtmpfs" {
 		return false
 	}
-	usage, err := mount.Stat(at.Path)
-	return err == nil && usage.Total+usage.Total/8 < pv.Spec.Capacity.Storage().Value()
+	filesystem, device, err := mount.Size(at)
+	return err == nil && leavesRoom(filesystem, device, pv.Spec.Capacity.Storage().Value())
+}
+
+// unused is how many bytes at the end of a device the tools of ext4 and xfs may leave, because they are too few for
+// another group of blocks.
+const unused = 16 << 20
+
+// leavesRoom says whether a filesystem is smaller than its device, or than the volume: a driver may have put it into a
+// part of the device. An eighth may be what the filesystem or the driver needs for itself. The size of the device is 0
+// if it cannot be compared.
+func leavesRoom(filesystem, device, volume int64) bool {
+	eighth := filesystem / 8
+	return filesystem+eighth < volume || filesystem+min(eighth, unused) < device
 }
