@@ -145,12 +145,18 @@ func Attachment(f Facts) Plan {
 		return plan(Nothing, volume.ReasonDriverMissing, a.Spec.Attacher, "driver "+a.Spec.Attacher+" has not registered")
 	case a.DeletionTimestamp != nil:
 		return detach(f)
-	case a.Status.Attached && !f.Again && (f.Trivial || HasFinalizer(a) || !isRecorded(a)):
+	case isSettled(f):
 		return plan(Nothing, volume.ReasonAttached, "", Name(a)+" is attached to node "+a.Spec.NodeName)
 	case f.Trivial:
 		return plan(Mark, volume.ReasonAttaching, "", Name(a)+" needs no attaching by driver "+a.Spec.Attacher)
 	}
 	return attach(f)
+}
+
+// isSettled says whether a volume is attached, and nothing says that it is not.
+func isSettled(f Facts) bool {
+	a := f.Attachment
+	return a.Status.Attached && !f.Again && (f.Trivial || HasFinalizer(a) || !isRecorded(a))
 }
 
 // terminating returns the reason for which a detached attachment that is being deleted still exists.

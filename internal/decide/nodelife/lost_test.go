@@ -54,13 +54,7 @@ func lostFacts(words string) nodelife.LostFacts {
 		f.Others[0].Labels["host"] = "n1"
 	}
 	if has("node") {
-		f.Node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-	}
-	if has("ready") {
-		f.Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	}
-	if has("tainted") {
-		f.Node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
+		f.Node = lostNode(has)
 	}
 	on := metav1.ObjectMeta{Name: "x", Annotations: map[string]string{volume.AnnProvisionedOn: "n1"}}
 	if has("foreign") {
@@ -69,35 +63,37 @@ func lostFacts(words string) nodelife.LostFacts {
 	if has("marked") {
 		on.Annotations[volume.AnnLostWith] = "n1"
 	}
-	if has("volume") || has("marked") || has("foreign") {
-		v := &corev1.PersistentVolume{ObjectMeta: on}
-		v.Spec.NodeAffinity = topology.Affinity([]topology.Segment{{"host": "n1"}})
-		f.Volumes = []*corev1.PersistentVolume{v}
-	}
-	if has("content") {
-		f.Contents = []metav1.Object{&on}
-	}
-	lostObjects(&f, driver, has)
+	v := &corev1.PersistentVolume{ObjectMeta: on}
+	v.Spec.NodeAffinity = topology.Affinity([]topology.Segment{{"host": "n1"}})
+	f.Volumes = given(has("volume") || has("marked") || has("foreign"), v)
+	f.Contents = given(has("content"), metav1.Object(&on))
+	f.Pods = given(has("pod"), &corev1.Pod{})
+	f.Attachments = given(has("attachment"), &storagev1.VolumeAttachment{
+		Spec: storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "n1"},
+	})
+	f.Intents = given(has("intents"), "log-1")
+	f.Claims = given(has("claim"), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Annotations: map[string]string{volume.AnnSelectedNode: "n1"},
+	}})
 	return f
 }
 
-// lostObjects adds what is gone or chosen anew with the node.
-func lostObjects(f *nodelife.LostFacts, driver string, has func(word string) bool) {
-	if has("pod") {
-		f.Pods = []*corev1.Pod{{}}
+func given[T any](is bool, one T) []T {
+	if !is {
+		return nil
 	}
-	if has("attachment") {
-		f.Attachments = []*storagev1.VolumeAttachment{{}}
-		f.Attachments[0].Spec = storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "n1"}
+	return []T{one}
+}
+
+func lostNode(has func(word string) bool) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	if has("ready") {
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	}
-	if has("intents") {
-		f.Intents = []string{"log-1"}
+	if has("tainted") {
+		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
 	}
-	if has("claim") {
-		f.Claims = []*corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{
-			Annotations: map[string]string{volume.AnnSelectedNode: "n1"},
-		}}}
-	}
+	return n
 }
 
 func step(p nodelife.LostPlan) string {

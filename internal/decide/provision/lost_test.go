@@ -19,7 +19,7 @@ func TestLostVolume(t *testing.T) {
 	}, Finalizers: []string{volume.FinalizerProvisioner}}}
 	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}
-	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "data", UID: "gone"}
+	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "c", UID: "gone"}
 	v.Status.Phase = corev1.VolumeReleased
 	f := provision.VolumeFacts{Volume: v, Lost: provision.IsLost(v)}
 	if step, why := provision.Volume(f); step != provision.LetGo || !strings.Contains(why.Message, "lost with node n1") {
