@@ -91,6 +91,7 @@ func (c *hostCluster) restrictsContents(k contentKind) {
 			"the node of a content", http.MethodPatch, "/here", annotation(volume.AnnProvisionedOn, `"n2"`),
 			"changes more than they may",
 		},
+		{"that it is lost", http.MethodPatch, "/here", annotation(volume.AnnLostWith, `"n1"`), "changes more than they may"},
 		{"the policy", http.MethodPatch, "/here", `{"spec":{"deletionPolicy":"Retain"}}`, "changes more than they may"},
 		{
 			"that it may be deleted", http.MethodPatch, "/here", annotation(k.deleting, `"yes"`),

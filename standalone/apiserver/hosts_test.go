@@ -330,6 +330,8 @@ func TestAHostTouchesNothingElse(t *testing.T) {
 		"changes more")
 	c.expect("where its volume was made", patch(mineV.Name,
 		`{"metadata":{"annotations":{"volplane.dev/provisioned-on":"n2"}}}`), "changes more")
+	c.expect("its volume is lost", patch(mineV.Name, `{"metadata":{"annotations":{"volplane.dev/lost-with":"n1"}}}`),
+		"changes more")
 	c.expect("another node's volume", patch(theirsV.Name, `{"spec":{"capacity":{"storage":"3Gi"}}}`), "was not made on")
 	pvs := c.n1.CoreV1().PersistentVolumes()
 	c.expect("a volume in use is deleted", pvs.Delete(ctx, mineV.Name, metav1.DeleteOptions{}), "is not to be deleted")
@@ -396,7 +398,10 @@ func (c *hostCluster) attachments(mine, theirs *corev1.PersistentVolume) {
 	}
 	c.expect("its volume is attached", patch("mine", "status"), "")
 	c.expect("another's volume is attached", patch("theirs", "status"), "was not made on the node")
-	err := c.n1.StorageV1().VolumeAttachments().Delete(ctx, "mine", metav1.DeleteOptions{})
+	_, err := c.n1.StorageV1().VolumeAttachments().Patch(ctx, "mine", types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"volplane.dev/lost-with":"n1"}}}`), metav1.PatchOptions{})
+	c.expect("an attachment is lost", err, "changes more")
+	err = c.n1.StorageV1().VolumeAttachments().Delete(ctx, "mine", metav1.DeleteOptions{})
 	c.expect("an attachment is deleted", err, "cannot delete")
 }
 

@@ -49,6 +49,9 @@ func (d *Members) invite(r *http.Request, body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := d.find(ctx, q.Node); err != nil {
+		return nil, err
+	}
 	t := identity.Token{Node: q.Node, ID: random(8), Secret: random(32)}
 	i := identity.Invitation{
 		Node: q.Node, Hash: identity.Hash([]byte(t.Secret)), Expires: now.Add(time.Duration(q.Seconds) * time.Second).UTC(),

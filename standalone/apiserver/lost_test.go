@@ -1,0 +1,71 @@
+package apiserver_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// TestWhatANodeHadIsFoundWithIt: what was given up with a node is its own again when the node is invited again, since
+// its host deletes from then on; what was given up with another node stays lost.
+func TestWhatANodeHadIsFoundWithIt(t *testing.T) {
+	t.Parallel()
+	c := newHostCluster(t)
+	var paths []string
+	for _, node := range []string{"n1", "n2"} {
+		lost := map[string]string{volume.AnnLostWith: node}
+		v := c.object(c.claim("c-"+node, "own", node), node, func(v *corev1.PersistentVolume) {
+			v.Annotations[volume.AnnLostWith] = node
+		})
+		if err := c.create(c.admin, v); err != nil {
+			t.Fatal(err)
+		}
+		must(c.admin.StorageV1().VolumeAttachments().Create(t.Context(), &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: "a-" + node, Annotations: lost},
+			Spec: storagev1.VolumeAttachmentSpec{
+				Attacher: ownDriver, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &v.Name},
+			},
+		}, metav1.CreateOptions{}))(t)
+		paths = append(paths, "/api/v1/persistentvolumes/"+v.Name, "/apis/storage.k8s.io/v1/volumeattachments/a-"+node)
+		for _, k := range contentKinds() {
+			c.makeContent(k, "s-"+node, ownDriver, node)
+			c.expect(k.kind, c.contents(c.admin, k, http.MethodPatch, "/s-"+node,
+				`{"metadata":{"annotations":{"`+volume.AnnLostWith+`":"`+node+`"}}}`), "")
+			paths = append(paths, "/apis/"+k.group+"/v1/"+k.resource+"/s-"+node)
+		}
+	}
+	api := c.admin.Discovery().RESTClient()
+	marks := func() (n1, n2 int) {
+		for _, path := range paths {
+			var o metav1.PartialObjectMetadata
+			said := must(api.Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(t.Context()))(t)
+			if err := json.Unmarshal(said, &o); err != nil {
+				t.Fatal(err)
+			}
+			switch o.Annotations[volume.AnnLostWith] {
+			case "n1":
+				n1++
+			case "n2":
+				n2++
+			}
+		}
+		return n1, n2
+	}
+	if n1, n2 := marks(); n1 != 4 || n2 != 4 {
+		t.Fatalf("%d and %d objects were lost", n1, n2)
+	}
+	for range 2 {
+		must(api.Post().AbsPath(identity.PathInvitation).SetHeader("Content-Type", "application/json").
+			Body(encode(t, identity.Invite{Node: "n1", Seconds: 60})).DoRaw(t.Context()))(t)
+		if n1, n2 := marks(); n1 != 0 || n2 != 4 {
+			t.Errorf("n1 is invited again: %d objects are lost with it, and %d with n2", n1, n2)
+		}
+	}
+}
