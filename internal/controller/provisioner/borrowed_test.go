@@ -3,6 +3,7 @@ package provisioner
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -313,6 +314,45 @@ func TestACloneThatIsDeletedMeanwhile(t *testing.T) {
 	b.works(kindClaim, "u-c")
 	b.called(asksWith(keyed()), deletes("c", keyed()))
 	b.wakes("claim/u-c", "intents/")
+}
+
+// TestWhatALostNodeWasCopying is let go by a control plane that has no driver, when the node's Node goes; what a node has
+// that is not lost stays.
+func TestWhatALostNodeWasCopying(t *testing.T) {
+	for _, lost := range []bool{true, false} {
+		notes := map[string]string{volume.AnnProvisionedOn: "n1"}
+		content := `{"metadata":{"name":"content","annotations":{"volplane.dev/provisioned-on":"n1"}},` + contentBody[len(`{"metadata":{"name":"content"},`):]
+		if lost {
+			notes[volume.AnnLostWith] = "n1"
+			content = strings.Replace(content, `on":"n1"`, `on":"n1","volplane.dev/lost-with":"n1"`, 1)
+		}
+		source, v := original()
+		source.DeletionTimestamp = &metav1.Time{Time: time.Unix(1e9, 0)}
+		source.Finalizers = append(source.Finalizers, volume.FinalizerCloning)
+		v.Annotations = notes
+		b := newBench(t, func(s *setup) { s.late, s.hears, s.Intents = true, true, Standalone() }, source, v,
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+		b.api.snapshots.put(shotPath, strings.Replace(shotBody, `"example.org/foreign"`,
+			`"example.org/foreign","`+volume.FinalizerRestoring+`"`, 1))
+		b.api.snapshots.put(contentPath, content)
+		b.works(kindClaim, "u-source")
+		b.forgetsWakes("snapshot/")
+		if err := b.api.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		b.forgetsWakes("snapshot/")
+		b.works(kindSnapshot, "")
+		b.forgetsWakes("snapshot/ns/shot")
+		b.works(kindSnapshot, "shot")
+		if !lost {
+			b.claimIs(source)
+			b.shotIs(foreign, volume.FinalizerRestoring)
+			continue
+		}
+		source.Finalizers = []string{foreign}
+		b.claimIs(source)
+		b.shotIs(foreign)
+	}
 }
 
 // TestAnEmptyVolumeIsNoCopy: it is deleted, for it would look like lost data.

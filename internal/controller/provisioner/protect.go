@@ -56,6 +56,7 @@ func (p *provisioner) releaseClaim(ctx context.Context, claim *corev1.Persistent
 	_, ours := p.Drivers.For(provision.ProvisionerOf(claim), volume.SelectedNode(claim.Annotations))
 	if v, ok := p.volumes.Get(claim.Spec.VolumeName); ok && v.Spec.CSI != nil {
 		_, ours = p.callerOf(v.Spec.CSI.Driver, v)
+		ours = ours || p.letsGo(v)
 	}
 	if !ours {
 		return nil
@@ -104,7 +105,9 @@ func (p *provisioner) reconcileSnapshot(ctx context.Context, namespace, name str
 		return nil
 	}
 	s, err := p.snapshot(ctx, namespace, name)
-	if _, ours := p.Drivers.Get(s.Driver); err != nil || !s.Exists || s.Driver != "" && !ours {
+	_, ours := p.Drivers.Get(s.Driver)
+	ours = ours || s.Driver == "" || s.Lost && p.Scope.Has("") && p.log.ReadsAll
+	if err != nil || !s.Exists || !ours {
 		return err
 	}
 	if err := p.changeSnapshot(ctx, namespace, name, false); !errors.Is(err, errSourceGone) {
@@ -133,7 +136,7 @@ func (p *provisioner) releaseRestored(claim *corev1.PersistentVolumeClaim) {
 
 func (p *provisioner) enqueueSnapshots(ctx context.Context) error {
 	restores := func(name string) bool { d, ok := p.Drivers.Get(name); return ok && d.Controller.Snapshot }
-	if !slices.ContainsFunc(p.Drivers.Names(), restores) {
+	if !p.log.ReadsAll && !slices.ContainsFunc(p.Drivers.Names(), restores) {
 		return nil
 	}
 	var all struct{ Items []snapshotObject }

@@ -175,6 +175,12 @@ func (p *provisioner) watch() {
 			p.Add(controller.Key{Kind: kindVolume, Name: *before.Spec.Source.PersistentVolumeName})
 		}
 	})
+	p.Caches.Nodes().Watch(func(_, after *corev1.Node) {
+		if after == nil {
+			// What a lost node was restoring is forgotten.
+			p.Add(controller.Key{Kind: kindSnapshot})
+		}
+	})
 	p.Caches.CSINodes().Watch(func(before, after *storagev1.CSINode) {
 		if after != nil && (before == nil || !equality.Semantic.DeepEqual(before.Spec, after.Spec)) {
 			p.enqueueClaims(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })

@@ -92,6 +92,7 @@ func (p *provisioner) snapshot(ctx context.Context, namespace, name string) (pro
 	out.Bound = content.Spec.Ref.UID == one.UID
 	out.Driver, out.Handle, out.Mode = content.Spec.Driver, content.Status.Handle, content.Spec.Mode
 	out.Node, out.Affinity = provision.KeptOn(p.view, out.Driver, &content)
+	out.Lost = volume.IsLost(content.Annotations, out.Node)
 	out.MayChangeMode = content.Annotations[volume.AnnAllowModeChange] == "true"
 	return out, nil
 }

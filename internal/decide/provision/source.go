@@ -35,6 +35,8 @@ type Snapshot struct {
 	// Node and Affinity are those of its Origin.
 	Node     string
 	Affinity *corev1.VolumeNodeAffinity
+	// Lost says that the snapshot was given up together with its node.
+	Lost bool
 	// Bytes is the size that a volume needs for the data; 0 if it is unknown.
 	Bytes int64
 	// Mode is the mode of the volume from which the snapshot was taken; "" if it is unknown.
