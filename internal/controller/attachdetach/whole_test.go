@@ -146,3 +146,38 @@ func TestNodeIsTold(t *testing.T) {
 		t.Errorf("attached: %v", names)
 	}
 }
+
+// TestAnEarlierMachine: an attachment to the machine that had the node's name before goes when the driver registers with
+// another id, so that it is made anew; not while a Pod has the volume, which the same machine may have mounted.
+func TestAnEarlierMachine(t *testing.T) {
+	t.Parallel()
+	for status, goes := range map[corev1.ConditionStatus]bool{corev1.ConditionFalse: true, corev1.ConditionTrue: false} {
+		objects := used("pv", "h", "n1")
+		for _, o := range objects {
+			if p, is := o.(*corev1.Pod); is {
+				p.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: status}}
+			}
+		}
+		registered := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+		registered.Spec.Drivers = []storagev1.CSINodeDriver{{Name: "d", NodeID: "new"}}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		node.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName("d", "h"))}
+		a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{
+			Name: attach.NameOf("d", "h", "n1"), UID: "first", Finalizers: []string{volume.AttacherFinalizer("d")},
+			Annotations: map[string]string{volume.AnnNodeID: "old", volume.AnnDetach: `{"handle":"h"}`},
+		}}
+		a.Spec.Attacher, a.Spec.NodeName, a.Spec.Source.PersistentVolumeName = "d", "n1", ptr.To("pv")
+		a.Status.Attached = true
+		client, controls := started(t, Options{Now: time.Now}, append(objects, registered, node, a)...)
+		for _, key := range []controller.Key{{Kind: kindNode, Name: "n1"}, {Kind: kindDetach, Name: a.Name}} {
+			if _, err := controls.Reconcile(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		left, err := client.StorageV1().VolumeAttachments().Get(t.Context(), a.Name, metav1.GetOptions{})
+		if gone := err != nil || left.DeletionTimestamp != nil; gone != goes {
+			t.Errorf("volumes mounted is %s: the attachment is deleted: %v (%v)", status, gone, err)
+		}
+	}
+}

@@ -36,6 +36,7 @@ func FactsOf(view cluster.View, node string, m Memory) NodeFacts {
 		Name: node, Making: m.Making, Attachments: view.Attachments.By(cluster.AttachmentsByNode, node),
 		Volumes: map[string]*corev1.PersistentVolume{},
 		Going:   map[string]bool{}, Overdue: map[string]bool{}, Limits: map[string]int{}, NodeIDs: map[string]string{},
+		Registered:                  map[string]string{},
 		DisableForceDetachOnTimeout: m.DisableForceDetachOnTimeout,
 	}
 	f.Node, _ = view.Nodes.Get(node)
@@ -88,6 +89,7 @@ func (f *NodeFacts) addDrivers(view cluster.View, near func(driver string) bool)
 		if d.Allocatable != nil && d.Allocatable.Count != nil {
 			f.Limits[d.Name] = int(*d.Allocatable.Count)
 		}
+		f.Registered[d.Name] = d.NodeID
 		if near != nil && near(d.Name) {
 			f.NodeIDs[d.Name] = d.NodeID
 		}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/testkit/golden"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // nodeCase is what is known of node n1, and what is to be seen from it.
@@ -83,6 +84,68 @@ func several() []nodeCase {
 		}},
 	}
 }
+
+// replaced are nodes at which a driver has registered with another id than that under which a volume is attached.
+func replaced() []nodeCase {
+	cases := []nodeCase{
+		{"a new machine with the node's name: no Pod has the volume there, though the node says that it uses it", NodeFacts{
+			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web")}},
+		}},
+		{"the same machine by another id: a Pod has the volume, which stays", NodeFacts{
+			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web")}, {Pod: pod("has")}},
+		}},
+		{"a Pod with two volumes may have this one", NodeFacts{
+			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web", two)}},
+		}},
+		{"a Pod that is being deleted may have it", NodeFacts{
+			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web", deleted)}},
+		}},
+		{"a node that does not answer says nothing about its Pods", NodeFacts{
+			Node: node(knows("pv"), uses("pv"), down), Wishes: []Wish{{Pod: without("web")}},
+		}},
+		{"a driver that is away has no id", NodeFacts{
+			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web")}}, Registered: map[string]string{"x": "id2"},
+		}},
+		{"the id of always", NodeFacts{
+			Node: node(knows("pv")), Wishes: []Wish{{Pod: without("web")}}, Registered: map[string]string{driver: "id1"},
+		}},
+		{"what others have attached is theirs to move", NodeFacts{
+			Node: node(knows("pv")), Wishes: []Wish{{Pod: without("web")}},
+			Attachments: attachments(attachment("pv", "n1", attached, held, recorded, renamed)),
+		}},
+	}
+	v := pv("pv")
+	for i := range cases {
+		f := &cases[i].facts
+		for w := range f.Wishes {
+			f.Wishes[w].Volume = v
+		}
+		if f.Attachments == nil {
+			f.Attachments = attachments(attachment("pv", "n1", attached, held, recorded))
+		}
+		if f.Volumes = map[string]*corev1.PersistentVolume{"pv": v}; f.Registered == nil {
+			f.Registered = map[string]string{driver: "id2"}
+		}
+	}
+	return cases
+}
+
+// without is a Pod whose agent says that it is without its volume.
+func without(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := pod(name)
+	p.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionFalse}}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+func two(p *corev1.Pod) {
+	claim := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "a", VolumeSource: claim}, {Name: "b", VolumeSource: claim}}
+}
+
+func deleted(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }
 
 // limited are nodes whose driver takes so many volumes.
 func limited() []nodeCase {
@@ -289,7 +352,7 @@ func special() []nodeCase {
 
 func TestNodes(t *testing.T) {
 	var out strings.Builder
-	all := slices.Concat(wanted(), unwanted(), others(), special(), limited(), patient(), disturbed(), several())
+	all := slices.Concat(wanted(), unwanted(), others(), special(), limited(), patient(), disturbed(), several(), replaced())
 	for _, c := range all {
 		c.facts.Name = "n1"
 		fmt.Fprintf(&out, "# %s\n%s\n", c.argues, nodeText(t, c.facts.Node, Node(c.facts)))
