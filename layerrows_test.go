@@ -347,8 +347,8 @@ func standaloneLayers() []layer {
 		{"standalone/up", []string{
 			"standalone/apiserver", "standalone/backup", "standalone/garbage", "standalone/page", "standalone/pki",
 			"internal/app",
-			"internal/flex", "internal/noderoot", "internal/observe", "internal/parts", "internal/program", "internal/csi",
-			"internal/csi/trace", "internal/volume", decidePrefix,
+			"internal/flex", "internal/mount", "internal/noderoot", "internal/observe", "internal/parts", "internal/program",
+			"internal/csi", "internal/csi/trace", "internal/volume", decidePrefix,
 		}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{
 			"standalone/up", "standalone/backup", "internal/program", "internal/sidecar", "internal/supervise",

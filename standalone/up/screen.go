@@ -9,6 +9,7 @@ import (
 	"volplane.dev/volplane/standalone/apiserver"
 
 	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/parts"
 )
 
@@ -49,6 +50,21 @@ func listed(words []string) string {
 	return strings.Join(append(lines, line), indent)
 }
 
+// copies says what a snapshot or clone of the bundled driver costs.
+func copies(o Options) string {
+	dir := o.pool()
+	if _, err := os.Stat(dir); os.IsNotExist(err) {
+		dir = o.DataDir // the pool is made there later
+	}
+	switch shared, err := mount.SharesBlocks(dir); {
+	case err != nil:
+		return "share blocks with their volume where the pool's filesystem can, as do clones"
+	case shared:
+		return "share blocks with their volume, as do clones"
+	}
+	return "are full copies, as are clones; a mounted volume is frozen meanwhile"
+}
+
 // screen prints the summary: addresses, directories, what runs and next steps.
 func screen(o Options, server *apiserver.Server, took time.Duration, runs []string) {
 	root := ""
@@ -60,6 +76,8 @@ func screen(o Options, server *apiserver.Server, took time.Duration, runs []stri
   API server  https://%s
   kubeconfig  %s
   data        %s
+  pool        %s
+  snapshots   %s
   node        %s, mounts below %s
   class       local (default), driver local.volplane.dev
   plugins     FlexVolume drivers of %s
@@ -71,6 +89,6 @@ Next steps, in another terminal:
   volplane why pvc/NAME               # explain what it waits for
   export KUBECONFIG=%s    # for kubectl
   volplane invite NODE > NODE.kubeconfig; volplane node --join NODE.kubeconfig
-`, o.Version, took.Seconds(), server.Addr(), server.AdminKubeconfig(), o.DataDir, o.Node, o.nodeRoot(), o.pluginDir(),
+`, o.Version, took.Seconds(), server.Addr(), server.AdminKubeconfig(), o.DataDir, o.pool(), copies(o), o.Node, o.nodeRoot(), o.pluginDir(),
 		listed(runs), root, server.AdminKubeconfig())
 }

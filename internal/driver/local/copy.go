@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +18,7 @@ const copyStep = 8 << 20
 
 // copyImage fills to with the data of an image, sharing blocks where the
 // filesystem can and leaving holes where the image has holes.
-func copyImage(ctx context.Context, from string, to *os.File) error {
+func copyImage(ctx context.Context, from string, to *os.File, log *slog.Logger) error {
 	source, err := os.Open(from)
 	if err != nil {
 		return fmt.Errorf("copy image: %w", err)
@@ -30,8 +31,14 @@ func copyImage(ctx context.Context, from string, to *os.File) error {
 	if unix.IoctlFileClone(int(to.Fd()), int(source.Fd())) == nil {
 		return nil
 	}
+	info, err := source.Stat()
+	if err != nil {
+		return fmt.Errorf("copy image: %w", err)
+	}
+	p := newProgress(log, from, info)
 	err = eachData(ctx, source, func(at, length int64) error {
-		_, err := io.Copy(io.NewOffsetWriter(to, at), io.NewSectionReader(source, at, length))
+		n, err := io.Copy(io.NewOffsetWriter(to, at), io.NewSectionReader(source, at, length))
+		p.add(n)
 		return err
 	})
 	if err != nil {

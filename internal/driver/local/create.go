@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"os"
 	"strings"
@@ -31,8 +32,9 @@ const (
 type controller struct {
 	csipb.UnimplementedControllerServer
 	pool *pool
-	// keep is as in Options.
+	// keep and log are as in Options.
 	keep int64
+	log  *slog.Logger
 }
 
 // CreateVolume creates a volume, or returns the one that an equal call has created, even if its
@@ -313,12 +315,12 @@ func (c *controller) fill(ctx context.Context, image *os.File, source record) er
 	case source.ID == "":
 		return nil
 	case snapshots.checkID(source.ID) == nil:
-		return copyImage(ctx, c.pool.image(snapshots, source.ID), image)
+		return copyImage(ctx, c.pool.image(snapshots, source.ID), image, c.log)
 	case c.pool.formatting(source.ID):
 		return nil // it was never mounted, so it is empty
 	default:
 		from := c.pool.image(volumes, source.ID)
-		return c.pool.frozen(from, func() error { return copyImage(ctx, from, image) })
+		return c.pool.frozen(from, func() error { return copyImage(ctx, from, image, c.log) })
 	}
 }
 

@@ -50,7 +50,7 @@ func Serve(ctx context.Context, o Options) error {
 	defer stopThawing()
 	server := grpc.NewServer()
 	csipb.RegisterIdentityServer(server, identity{})
-	c := &controller{pool: p, keep: o.Keep}
+	c := &controller{pool: p, keep: o.Keep, log: o.Log}
 	csipb.RegisterControllerServer(server, c)
 	csipb.RegisterGroupControllerServer(server, &groupController{controller: c})
 	csipb.RegisterNodeServer(server, &node{pool: p, id: o.NodeID, keep: o.Keep})

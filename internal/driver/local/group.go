@@ -92,7 +92,7 @@ func (c *groupController) copyAll(ctx context.Context, drafts []draft) (at int64
 		if c.pool.formatting(d.source.ID) {
 			continue // it was never mounted, so it is empty
 		}
-		if err := copyImage(ctx, c.pool.image(volumes, d.source.ID), d.image); err != nil {
+		if err := copyImage(ctx, c.pool.image(volumes, d.source.ID), d.image, c.log); err != nil {
 			return 0, err
 		}
 	}
