@@ -53,6 +53,33 @@ type turn struct {
 	hang, die bool
 	late      time.Duration
 	err       error
+	// size is what it says of a volume's size, and does about it.
+	size sizing
+}
+
+// sizing is how a driver that answers OK meets the size that was requested.
+type sizing string
+
+const (
+	exactly sizing = ""
+	// less is that it has not grown the volume, and says so; nothing that it does not say what it has done; more that it
+	// gives more.
+	less    sizing = "less"
+	nothing sizing = "nothing"
+	more    sizing = "more"
+)
+
+// sizings are the ways in which a method may meet a size.
+func sizings(method string) []sizing {
+	switch method {
+	case "ControllerExpandVolume":
+		return []sizing{exactly, exactly, less, nothing, more}
+	case "CreateVolume":
+		return []sizing{exactly, exactly, nothing, more}
+	case "NodeExpandVolume":
+		return []sizing{exactly, nothing}
+	}
+	return []sizing{exactly}
 }
 
 // String returns a short text for the diary.
@@ -65,6 +92,9 @@ func (t turn) String() string {
 		text += fmt.Sprint(", die, back after ", t.late)
 	case t.err != nil:
 		text += fmt.Sprint(", ", status.Code(t.err))
+	}
+	if t.size != exactly {
+		text += fmt.Sprint(", size ", string(t.size))
 	}
 	if t.slow > 0 {
 		text += fmt.Sprint(", slowly ", t.slow)
@@ -123,6 +153,8 @@ func (m behavior) draw(s scene) turn {
 	default:
 		t.hang = true
 	}
+	all := sizings(s.method)
+	t.size = all[dice.IntN(len(all))]
 	return t
 }
 

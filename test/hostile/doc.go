@@ -1,6 +1,7 @@
 // Package hostile lets volplane live with drivers that do what they like: answer
-// any code with the work done or not, hang, die in the middle of a call, come
-// late, and tell every secret that they were given.
+// any code with the work done or not, give another size than was requested or tell
+// none, hang, die in the middle of a call, come late, and tell every secret that
+// they were given.
 //
 // A life is a driver of its own, a namespace, and what users do there: claims
 // and Pods come, grow and go, volumes are filesystems or block devices, to be

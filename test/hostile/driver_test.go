@@ -70,8 +70,8 @@ func idOf(node string) string { return "id-" + node }
 func nodeOf(id string) string { return strings.TrimPrefix(id, "id-") }
 
 // CreateVolume creates a volume, or returns the existing one.
-func (s *side) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
-	bytes := max(r.GetCapacityRange().GetRequiredBytes(), 1<<20)
+func (s *side) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
+	bytes := max(met(ctx, 0, r), 1<<20)
 	id := volumeOf(r)
 	v := s.d.disks[id]
 	if v == nil {
@@ -82,7 +82,7 @@ func (s *side) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (*c
 				c.GetBlock() != nil
 		}
 	}
-	return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: v.bytes}}, nil
+	return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: said(ctx, v.bytes)}}, nil
 }
 
 // DeleteVolume refuses to delete a volume that is in use.
@@ -126,17 +126,41 @@ func (s *side) ControllerUnpublishVolume(
 
 // ControllerExpandVolume expands a volume.
 func (s *side) ControllerExpandVolume(
-	_ context.Context, r *csipb.ControllerExpandVolumeRequest,
+	ctx context.Context, r *csipb.ControllerExpandVolumeRequest,
 ) (*csipb.ControllerExpandVolumeResponse, error) {
 	v := s.d.disks[r.GetVolumeId()]
 	if v == nil {
 		return nil, s.d.fault("growth of %s, which is not there", r.GetVolumeId())
 	}
-	v.bytes = max(v.bytes, r.GetCapacityRange().GetRequiredBytes())
+	v.bytes = max(v.bytes, met(ctx, v.bytes, r))
 	if !s.d.growsNodes {
 		v.formatted = v.bytes
 	}
-	return &csipb.ControllerExpandVolumeResponse{CapacityBytes: v.bytes, NodeExpansionRequired: s.d.growsNodes}, nil
+	return &csipb.ControllerExpandVolumeResponse{
+		CapacityBytes: said(ctx, v.bytes), NodeExpansionRequired: s.d.growsNodes,
+	}, nil
+}
+
+// sizingKey is the key of the sizing of a call in its context.
+type sizingKey struct{}
+
+// met returns the size that a volume of some size has after a call that is drawn to meet a request in its way.
+func met(ctx context.Context, has int64, r interface{ GetCapacityRange() *csipb.CapacityRange }) int64 {
+	switch ctx.Value(sizingKey{}) {
+	case less:
+		return has
+	case more:
+		return r.GetCapacityRange().GetRequiredBytes() + 1<<20
+	}
+	return r.GetCapacityRange().GetRequiredBytes()
+}
+
+// said returns what a driver answers about a size.
+func said(ctx context.Context, bytes int64) int64 {
+	if ctx.Value(sizingKey{}) == nothing {
+		return 0
+	}
+	return bytes
 }
 
 // ListVolumes returns all volumes on one page.

@@ -186,12 +186,12 @@ func (s *side) NodeUnpublishVolume(
 
 // NodeExpandVolume expands the filesystem to the size of its volume.
 func (s *side) NodeExpandVolume(
-	_ context.Context, r *csipb.NodeExpandVolumeRequest,
+	ctx context.Context, r *csipb.NodeExpandVolumeRequest,
 ) (*csipb.NodeExpandVolumeResponse, error) {
 	v, bytes := s.d.disks[r.GetVolumeId()], r.GetCapacityRange().GetRequiredBytes()
 	if v == nil || !v.published[s.place][r.GetVolumePath()] || bytes > v.bytes {
 		return nil, s.d.fault("growth of %s at %s to %d: %+v", r.GetVolumeId(), r.GetVolumePath(), bytes, v)
 	}
 	v.formatted = max(v.formatted, bytes)
-	return &csipb.NodeExpandVolumeResponse{CapacityBytes: v.formatted}, nil
+	return &csipb.NodeExpandVolumeResponse{CapacityBytes: said(ctx, v.formatted)}, nil
 }
