@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
 	"k8s.io/kubernetes/pkg/controller/namespace"
 	"k8s.io/kubernetes/pkg/controller/serviceaccount"
 	"k8s.io/kubernetes/pkg/controlplane/controller/systemnamespaces"
@@ -21,8 +22,8 @@ import (
 )
 
 // hooks adds the work of the server itself after its start: the roles and namespaces of
-// every cluster, the default service account of each namespace, the deletion of
-// namespaces, and the usage of quotas.
+// every cluster, the rules of roles that are made of others, the default service account of each namespace,
+// the deletion of namespaces, and the usage of quotas.
 func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 	client, err := kubernetes.NewForConfig(a.config.LoopbackClientConfig)
 	if err != nil {
@@ -45,6 +46,11 @@ func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 	}
 	server.AddPostStartHookOrDie("service-accounts", func(h genericapiserver.PostStartHookContext) error {
 		go accounts.Run(h, 1)
+		return nil
+	})
+	roles := clusterroleaggregation.NewClusterRoleAggregation(a.informers.Rbac().V1().ClusterRoles(), client.RbacV1())
+	server.AddPostStartHookOrDie("aggregated-roles", func(h genericapiserver.PostStartHookContext) error {
+		go roles.Run(h, 1)
 		return nil
 	})
 	server.AddPostStartHookOrDie("namespaces", func(h genericapiserver.PostStartHookContext) error {

@@ -7,10 +7,13 @@ import (
 	"encoding/json"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	extensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,6 +51,65 @@ func TestRightsEndWhereTheRolesEnd(t *testing.T) {
 			t.Errorf("%s: %v, want forbidden", what, err)
 		}
 	}
+}
+
+// TestRolesOfEveryCluster: the roles admin, edit and view have the rights that they have in a cluster, and those of a
+// role that is to be aggregated into them.
+func TestRolesOfEveryCluster(t *testing.T) {
+	t.Parallel()
+	s := standalonetest.Start(t, app.RBAC()...)
+	ctx := t.Context()
+	admin := standalonetest.Client(t, s, "root", "system:masters")
+	snapshots := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "snapshots", Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"},
+		},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"snapshot.storage.k8s.io"}, Resources: []string{"volumesnapshots"}, Verbs: []string{"list"}},
+		},
+	}
+	if _, err := admin.RbacV1().ClusterRoles().Create(ctx, snapshots, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for role, rights := range map[string]struct{ may, mayNot []string }{
+		"view":  {[]string{"list persistentvolumeclaims", "list volumesnapshots"}, []string{"list secrets", "create pods"}},
+		"edit":  {[]string{"create persistentvolumeclaims", "list secrets"}, []string{"create roles"}},
+		"admin": {[]string{"create roles", "list volumesnapshots"}, []string{"list persistentvolumes", "list nodes"}},
+	} {
+		bind := &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: role, Namespace: "default"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: role}},
+		}
+		if _, err := admin.RbacV1().RoleBindings("default").Create(ctx, bind, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		user := standalonetest.Client(t, s, role)
+		for _, right := range rights.may {
+			granted := func(ctx context.Context) (bool, error) { return may(ctx, user, right), nil }
+			if err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 30*time.Second, true, granted); err != nil {
+				t.Errorf("%s may not %s", role, right)
+			}
+		}
+		for _, right := range rights.mayNot {
+			if may(ctx, user, right) {
+				t.Errorf("%s may %s", role, right)
+			}
+		}
+	}
+}
+
+// may says whether a user may do something in the namespace default, such as "list pods".
+func may(ctx context.Context, user kubernetes.Interface, right string) bool {
+	verb, kind, _ := strings.Cut(right, " ")
+	groups := map[string]string{"roles": rbacv1.GroupName, "volumesnapshots": "snapshot.storage.k8s.io"}
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: "default", Verb: verb, Group: groups[kind], Resource: kind,
+		},
+	}}
+	got, err := user.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	return err == nil && got.Status.Allowed
 }
 
 // TestNobodyIsRefusedDuringAStart: a node agent that asks while the server starts
