@@ -100,7 +100,8 @@ func TestRegistrationIsRefused(t *testing.T) {
 		"another name": {func(d *fakeDriver) { d.registerAs = "other.example" }, "calls itself"},
 		"topology collision": {
 			func(d *fakeDriver) { d.topology = map[string]string{"zone": "z2"} },
-			`detected topology value collision: driver reported "zone":"z2" but existing label is "zone":"z1"`,
+			`detected topology value collision: driver reported "zone":"z2" but existing label is "zone":"z1"; ` +
+				`if no volume is used by the old value any more, remove it: kubectl label node n1 zone-`,
 		},
 		"node unknown": {func(d *fakeDriver) {
 			d.hook = func(context.Context, string) error { return status.Error(codes.Internal, "no idea") }
@@ -112,6 +113,15 @@ func TestRegistrationIsRefused(t *testing.T) {
 			}
 			d.topology = m
 		}, "segments"},
+		"more topology than labels": {func(d *fakeDriver) {
+			d.topology = map[string]string{}
+			for i := range 33 {
+				d.topology[fmt.Sprint("k", i)] = "x"
+			}
+		}, "reported 33 topology segments, and 32 can be labels"},
+		"topology key of volplane's": {func(d *fakeDriver) {
+			d.topology = map[string]string{"volplane.dev/plane": "x"}
+		}, `"volplane.dev/plane" cannot be a label of the node: the prefix volplane.dev/ is volplane's own`},
 		"topology value is no label": {func(d *fakeDriver) {
 			d.topology = map[string]string{"k": strings.Repeat("x", 5000)}
 		}, `cannot be a label of the node: must be no more than 63`},

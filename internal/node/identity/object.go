@@ -213,15 +213,21 @@ func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) e
 	})
 }
 
+// maxSegments bounds the labels that a driver adds to the Node, which stay when it goes.
+const maxSegments = 32
+
+// reserved is the prefix of the labels that volplane itself gives a meaning.
+const reserved = "volplane.dev/"
+
 // label writes topology and node id. It does not overwrite a label that has another value (S1-012), and
 // refuses a segment that cannot be a label before it writes any.
 func (o *object) label(ctx context.Context, node *corev1.Node, driver string, info csi.NodeInfo) error {
+	if n := len(info.Topology); n > maxSegments {
+		return fmt.Errorf("the driver reported %d topology segments, and %d can be labels of the node", n, maxSegments)
+	}
 	for k, v := range info.Topology {
-		if faults := append(validation.IsQualifiedName(k), validation.IsValidLabelValue(v)...); len(faults) > 0 {
-			return fmt.Errorf("topology segment %.80q:%.80q cannot be a label of the node: %s", k, v, strings.Join(faults, "; "))
-		}
-		if now, ok := node.Labels[k]; ok && now != v {
-			return fmt.Errorf("%w: driver reported %q:%q but existing label is %q:%q", errCollision, k, v, k, now)
+		if err := fits(node, k, v); err != nil {
+			return err
 		}
 	}
 	ids, err := nodeIDs(node)
@@ -230,6 +236,22 @@ func (o *object) label(ctx context.Context, node *corev1.Node, driver string, in
 	}
 	ids[driver] = info.ID
 	return o.writeIDs(ctx, node, ids, info.Topology)
+}
+
+// fits says why a topology segment cannot be a label of the node.
+func fits(node *corev1.Node, k, v string) error {
+	if faults := append(validation.IsQualifiedName(k), validation.IsValidLabelValue(v)...); len(faults) > 0 {
+		return fmt.Errorf("topology segment %.80q:%.80q cannot be a label of the node: %s", k, v, strings.Join(faults, "; "))
+	}
+	if strings.HasPrefix(k, reserved) {
+		return fmt.Errorf("topology segment %q cannot be a label of the node: the prefix %s is volplane's own; "+
+			"let the driver use one that is named like itself", k, reserved)
+	}
+	if now, ok := node.Labels[k]; ok && now != v {
+		return fmt.Errorf("%w: driver reported %q:%q but existing label is %q:%q; if no volume is used by the old value any "+
+			"more, remove it: kubectl label node %s %s-", errCollision, k, v, k, now, node.Name, k)
+	}
+	return nil
 }
 
 func (o *object) writeIDs(ctx context.Context, node *corev1.Node, ids, labels map[string]string) error {
