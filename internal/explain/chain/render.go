@@ -113,6 +113,17 @@ func OnNode(node, message string) string {
 	return "on node " + node + ": " + message
 }
 
+// named is the maximum number of names in a message.
+const named = 5
+
+// Names lists names that may be as many as there are objects.
+func Names(all []string) string {
+	if more := len(all) - named; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:named], ", "), more)
+	}
+	return strings.Join(all, ", ")
+}
+
 // several is the maximum number of items in a message.
 const several = 3
 

@@ -146,8 +146,11 @@ func delegatedTo(view cluster.View, driver, controlPlane string) (volume.Because
 
 // named returns "node a" or "nodes a, b".
 func named(nodes []string) string {
-	if len(nodes) == 1 {
+	switch {
+	case len(nodes) == 1:
 		return "node " + nodes[0]
+	case len(nodes) > maxNamed:
+		return "nodes " + strings.Join(nodes[:maxNamed], ", ") + " and others"
 	}
 	return "nodes " + strings.Join(nodes, ", ")
 }

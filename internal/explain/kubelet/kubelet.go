@@ -82,7 +82,7 @@ func (f Facts) by(p *corev1.Pod) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return " by " + strings.Join(names, ", ")
+	return " by " + chain.Names(names)
 }
 
 // containers returns what is told of all containers of a Pod.

@@ -102,11 +102,11 @@ func (f Facts) reachable(p *corev1.Pod) []string {
 			var all []string
 			for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
 				is := strings.ToLower(string(e.Operator))
-				all = append(all, fmt.Sprintf("%s %s (%s)", e.Key, is, strings.Join(e.Values, ", ")))
+				all = append(all, fmt.Sprintf("%s %s (%s)", e.Key, is, chain.Names(e.Values)))
 			}
 			terms = append(terms, strings.Join(all, " and "))
 		}
-		all := strings.Join(terms, ", or ")
+		all := strings.Join(chain.Few(terms), ", or ")
 		out = append(out, fmt.Sprintf("volume %s can be used on nodes with %s", v.Name, all))
 	}
 	return chain.Few(out)

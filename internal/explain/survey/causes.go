@@ -154,7 +154,7 @@ func RenderCauses(w io.Writer, causes []Cause, spaces bool, when func(Cause) str
 			chain.Paragraph(&b, when(c), columns)
 		}
 		if len(waits) > 0 {
-			chain.Paragraph(&b, "Held up: "+strings.Join(waits, ", "), columns)
+			chain.Paragraph(&b, "Held up: "+chain.Names(waits), columns)
 		}
 	}
 	_, err := io.WriteString(w, b.String())

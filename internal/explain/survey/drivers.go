@@ -38,7 +38,7 @@ func together(driver string, messages []string) string {
 	slices.Sort(nodes)
 	if nodes = slices.Compact(nodes); len(nodes) > 0 {
 		where := map[bool]string{true: "node", false: "nodes"}[len(nodes) == 1]
-		missing := fmt.Sprintf("driver %s has not registered on %s %s", driver, where, strings.Join(nodes, ", "))
+		missing := fmt.Sprintf("driver %s has not registered on %s %s", driver, where, chain.Names(nodes))
 		out = slices.Insert(out, 0, missing)
 	}
 	return strings.Join(chain.Few(out), "; ")

@@ -120,7 +120,7 @@ func ofDriver(w why.Walk, name string, nodes []string) chain.Link {
 		}
 	}
 	if len(classes) > 0 {
-		text += "; its classes: " + strings.Join(classes, ", ")
+		text += "; its classes: " + chain.Names(classes)
 	}
 	return chain.New(subject, chain.OK, volume.ReasonRegistered, text, "")
 }
