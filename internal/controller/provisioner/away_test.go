@@ -94,6 +94,24 @@ func TestAVolumeGoes(t *testing.T) {
 	}
 }
 
+// TestRetainedTooLate: who retains a volume while its driver deletes it reads at the volume that it is gone.
+func TestRetainedTooLate(t *testing.T) {
+	b := newBench(t, nil, unwanted(), key())
+	b.driver.OnCall("DeleteVolume", func(int, any) csitest.Action {
+		retained := unwanted(func(v *corev1.PersistentVolume) {
+			v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		})
+		if err := b.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), retained,
+			""); err != nil {
+			t.Error(err)
+		}
+		return csitest.Action{}
+	})
+	b.works(kindVolume, "pvc-u-c")
+	b.called(deletes("c", keyed()))
+	b.told(warned("VolumeDelete", "", "was set to Retain only when DeleteVolume had been called"))
+}
+
 // TestAVolumeStays: neither the driver nor the API is asked for anything.
 func TestAVolumeStays(t *testing.T) {
 	bound := claim("c")

@@ -156,7 +156,10 @@ func (p *provisioner) deleteObject(ctx context.Context, v *corev1.PersistentVolu
 			return err
 		}
 	}
-	_, err := p.volumes.Patch(ctx, v, types.StrategicMergePatchType, provision.Forgotten(v, p.Protects))
+	last, err := p.volumes.Patch(ctx, v, types.StrategicMergePatchType, provision.Forgotten(v, p.Protects))
+	if err == nil && last.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
+		p.Events.Warn(v, provision.RetainedTooLate(last))
+	}
 	return kube.IgnoreNotFound(err)
 }
 

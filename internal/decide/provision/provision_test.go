@@ -353,6 +353,11 @@ func TestVolumes(t *testing.T) {
 	}
 	why := DeleteFailed(pv(corev1.VolumeReleased), "Internal: no")
 	fmt.Fprintf(&out, "# a driver that fails is quoted\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
+	retained := pv(corev1.VolumeReleased)
+	retained.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	why = RetainedTooLate(retained)
+	fmt.Fprintf(&out, "\n# who retains it too late reads what became of it\n%s: %s -> %s\n",
+		why.Reason, why.Message, why.Next)
 	golden.Equal(t, "testdata/volumes.txt", out.String())
 }
 

@@ -239,6 +239,15 @@ func DeleteFailed(v *corev1.PersistentVolume, cause string) volume.Because {
 	return b
 }
 
+// RetainedTooLate says that a volume is gone although its policy is not Delete any more.
+func RetainedTooLate(v *corev1.PersistentVolume) volume.Because {
+	return volume.Because{
+		Reason: volume.ReasonDeleting,
+		Message: "volume " + v.Name + " was deleted by driver " + DeleterOf(v) + ", and its data with it: its reclaim " +
+			"policy was set to " + string(v.Spec.PersistentVolumeReclaimPolicy) + " only when DeleteVolume had been called",
+	}
+}
+
 // Disowned returns the volume object without the provisioner's finalizer.
 func Disowned(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 	c := v.DeepCopy()
