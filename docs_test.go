@@ -2,6 +2,9 @@ package volplane_test
 
 import (
 	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"maps"
 	"os"
 	"path/filepath"
@@ -264,7 +267,7 @@ func TestReasonsInDocuments(t *testing.T) {
 }
 
 // TestNobodyEditsFinalizers: where a finalizer holds something, a command knows when it may go. A document that tells a
-// person to remove one has found a command that is missing.
+// person to remove one has found a command that is missing, and so has a message.
 func TestNobodyEditsFinalizers(t *testing.T) {
 	t.Parallel()
 	told := regexp.MustCompile(`(?i)\bremove\s+(the|their|its)\s+finalizer|\bedit\s[^.]{0,40}\bfinalizer`)
@@ -272,5 +275,20 @@ func TestNobodyEditsFinalizers(t *testing.T) {
 		if !strings.HasPrefix(d.path, "CHANGELOG") && told.MatchString(d.text) {
 			t.Errorf("%s tells a person to edit a finalizer: %q", d.path, told.FindString(d.text))
 		}
+	}
+	for _, path := range treeFiles(t, ".go") {
+		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(filepath.Base(path), "zz_") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if text, is := n.(*ast.BasicLit); is && text.Kind == token.STRING && told.MatchString(text.Value) {
+				t.Errorf("%s has a message that tells a person to edit a finalizer: %s", path, text.Value)
+			}
+			return true
+		})
 	}
 }

@@ -295,13 +295,11 @@ func (k fixing) undeletable(l chain.Link) []Remedy {
 	if v == nil {
 		return nil
 	}
-	out := []Remedy{{
+	return []Remedy{{
 		command("kubectl", "patch", "pv", name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`),
 		"the driver is not asked to delete it any more; object and data stay",
 		"none: delete both by hand when they are not needed",
 	}}
-	ours := func(r Remedy) bool { return !strings.Contains(r.Command, volume.FinalizerProvisioner) }
-	return append(out, slices.DeleteFunc(removeFinalizers("pv", "", v.Name, v.Finalizers), ours)...)
 }
 
 // finalizers returns ways for an object that is being deleted and stays.
@@ -330,11 +328,15 @@ func (k fixing) finalizers(l chain.Link) []Remedy {
 	return nil
 }
 
-// removeFinalizers returns the commands that take finalizers away, each with what is not
-// done then.
+// removeFinalizers returns the commands that take other programs' finalizers away, each with what is not done then. One
+// of volplane's own is never taken by hand, because it goes when its reason does: what ends the reason is said instead.
 func removeFinalizers(kind, ns, name string, finalizers []string) []Remedy {
 	var out []Remedy
 	for i, f := range finalizers {
+		if ends := ending(f); ends != "" {
+			out = append(out, Remedy{Does: ends, Risk: noRisk})
+			continue
+		}
 		at := "/metadata/finalizers/" + strconv.Itoa(i)
 		// The test keeps another finalizer from being taken for this one.
 		patch := fmt.Sprintf(`[{"op":"test","path":%q,"value":%q},{"op":"remove","path":%q}]`, at, f, at)
@@ -344,32 +346,29 @@ func removeFinalizers(kind, ns, name string, finalizers []string) []Remedy {
 		}
 		out = append(out, Remedy{
 			command(append(args, "--type=json", "-p", patch)...), "takes finalizer " + f + " away",
-			leaks(f),
+			"it is somebody else's, who does not do then what it is kept for: whatever that is (a copy, a backup, a record, " +
+				"a resource elsewhere) leaks. Ask its owner first",
 		})
 	}
 	return out
 }
 
-// leaks says what is left undone without a finalizer.
-func leaks(finalizer string) string {
+// ending says what ends the reason of a finalizer of volplane's own; "" for one of another program.
+func ending(finalizer string) string {
 	switch {
 	case finalizer == volume.FinalizerClaimProtection:
-		return "only if no Pod uses the claim: a Pod that does loses its volume while it writes"
+		return "the claim goes when no Pod uses it: end the Pods that do"
 	case finalizer == volume.FinalizerVolumeProtection:
-		return "only if no claim is bound to the volume: one that is loses it, and its data cannot be reached from " +
-			"here any more"
+		return "the volume goes when no claim is bound to it: delete the claim"
 	case finalizer == volume.FinalizerProvisioner:
-		return "the volume stays at its driver, costs what it costs, and nobody deletes it: `volplane orphans` names it"
+		return "the volume goes when its driver has deleted it, or when its policy is Retain: see the driver's log " +
+			"(`volplane driver logs NAME`)"
 	case finalizer == volume.FinalizerCloning, finalizer == volume.FinalizerRestoring:
-		return "only if no copy is being made: one that is may be incomplete"
+		return "it goes when no copy of it is being made: wait for the copy"
 	case strings.HasPrefix(finalizer, volume.FinalizerAttacherPrefix):
-		return "the driver is not asked to detach: the volume stays attached to the node, and may be written to from two " +
-			"nodes when it is attached " +
-			"to another one. Only if it is detached, or the node is off"
+		return "it goes when the driver has detached the volume: see the driver's log (`volplane driver logs NAME`)"
 	}
-	return "it is somebody else's, who does not do then what it is kept for: whatever that is (a copy, a backup, a " +
-		"record, a resource elsewhere) " +
-		"leaks. Ask its owner first"
+	return ""
 }
 
 // command joins the words of a command for a shell: names may come from a file that
