@@ -3,12 +3,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -66,7 +65,7 @@ kubeconfig, and writes the state of the drivers into annotations of the Node.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.flexBridge(cmd.Context(), o, objects) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.Node, "node", "", "name of this host's Node (default the host name)")
+	f.StringVar(&o.Node, "node", "", "name of this host's Node (default that of its agent, else the host name)")
 	f.StringVar(&o.PluginDir, "dir", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec",
 		"plugin directory; it is created if it does not exist")
 	f.StringVar(&o.RootDir, "root-dir", defaultFlexRoot,
@@ -88,13 +87,7 @@ func (s *shell) flexBridge(ctx context.Context, o BridgeOptions, objects bool) e
 			return fmt.Errorf("--%s %q is not an absolute path", flag, path)
 		}
 	}
-	if o.Node == "" {
-		name, err := os.Hostname()
-		if err != nil {
-			return fmt.Errorf("find the name of this host: %w; set the name of its Node with --node", err)
-		}
-		o.Node = strings.ToLower(name)
-	}
+	o.Node = cmp.Or(o.Node, s.thisNode())
 	if objects {
 		client, _, err := s.client()
 		if err != nil {

@@ -25,7 +25,6 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/program"
 )
 
 // takeBackTime limits how long an interrupted command takes back what it has begun.
@@ -98,7 +97,7 @@ func makeDirs(dir string) (made []string, err error) {
 // here says whether a node is this host: the host's own, or that of an API server on this host if no other was asked
 // for.
 func (s *shell) here(node, asked string) bool {
-	return node == program.ThisNode() || asked == "" && s.onThisHost()
+	return node == s.thisNode() || asked == "" && s.onThisHost()
 }
 
 // onThisHost says whether the API server is reached by an address of the loopback device.
@@ -148,7 +147,7 @@ func (b *begun) await(ctx context.Context, asked string) error {
 		return door.Mount(ctx, b.client, b.pod)
 	}
 	err := door.MountHere(ctx, b.client, b.pod, func() (bool, error) { return mountPoint(b.dir) == nil, nil })
-	if errors.Is(err, door.ErrUnseen) && b.node != program.ThisNode() {
+	if errors.Is(err, door.ErrUnseen) && b.node != b.thisNode() {
 		return fmt.Errorf("%w; if that node is another host, add --node %s", err, b.node)
 	}
 	return err

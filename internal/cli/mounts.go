@@ -20,6 +20,7 @@ import (
 	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/gather"
+	"volplane.dev/volplane/internal/noderoot"
 	"volplane.dev/volplane/internal/program"
 )
 
@@ -94,7 +95,12 @@ func (s *shell) ownNode(ctx context.Context, client kubernetes.Interface) string
 	if node, err := door.Node(ctx, client, ""); err == nil && s.onThisHost() {
 		return node
 	}
-	return program.ThisNode()
+	return s.thisNode()
+}
+
+// thisNode returns the name of the node whose agent has used this host's data directory, else the host's.
+func (s *shell) thisNode() string {
+	return cmp.Or(noderoot.NameOf(noderoot.Of(s.flags.dataDir)), program.HostName())
 }
 
 // space returns how much of a filesystem that is mounted at a path of this host is used and free; nil if nothing is.

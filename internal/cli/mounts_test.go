@@ -17,6 +17,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -98,4 +99,29 @@ func runWith(t *testing.T, lists map[string]any, args ...string) string {
 		t.Errorf("it ends with %d", code)
 	}
 	return out.String()
+}
+
+// TestThisNode: a host is the node whose agent has used its data directory, whatever the host is called now.
+func TestThisNode(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := &shell{flags: flags{dataDir: dir}}
+	if got := s.thisNode(); got != program.HostName() {
+		t.Errorf("before an agent has started: %q", got)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "node"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "node", "node-name"), []byte("first\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.thisNode(); got != "first" {
+		t.Errorf("this node is %q, want first", got)
+	}
+	c := renameCommand()
+	c.SilenceErrors, c.SilenceUsage = true, true
+	c.SetArgs([]string{"first", "second"})
+	if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--name first") {
+		t.Errorf("a node is renamed: %v", err)
+	}
 }

@@ -140,11 +140,28 @@ key, gets a certificate for it, and renews the certificate from then on.`,
 	f.Lookup("storage-provider").NoOptDefVal = program.StorageSocket
 	n.bridge.register(c)
 	_ = c.MarkFlagRequired("join")
+	c.AddCommand(renameCommand())
 	c.AddCommand(s.passCommand("revoke NODE", "Revoke a node's certificates and invitations (runs volplaned)",
 		`Revoke every certificate and invitation of a node: the API server refuses them
 from now on. The Node object and the mounts of the host stay. To admit the node
 again, invite it. All flags are those of 'volplaned revoke'.`))
 	return c
+}
+
+// renameCommand refuses what people look for, and says what to do instead.
+func renameCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rename OLD NEW",
+		Short: "Say how a host gets a node of another name",
+		Long: `A node cannot be renamed: volumes, attachments, Pods and the identity of the host
+refer to it by its name. This command changes nothing, and says what to do.`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(_ *cobra.Command, names []string) error {
+			return fmt.Errorf("node %[1]s cannot be renamed, because volumes, attachments and the identity of its "+
+				"host name it: start the host with --name %[1]s, whatever it is called; or end its Pods, save what is on "+
+				"its own disks, give it up with volplane delete node %[1]s --lost, and invite it as %[2]s", names[0], names[1])
+		},
+	}
 }
 
 func (s *shell) node(ctx context.Context, n nodeFlags) error {
