@@ -147,8 +147,8 @@ func TestNodeIsTold(t *testing.T) {
 	}
 }
 
-// TestAnEarlierMachine: an attachment to the machine that had the node's name before goes when the driver registers with
-// another id, so that it is made anew; not while a Pod has the volume, which the same machine may have mounted.
+// TestAnEarlierMachine: an attachment to the machine that had the node's name before goes when the driver registers
+// with another id, so that it is made anew; not while a Pod has the volume, which the same machine may have mounted.
 func TestAnEarlierMachine(t *testing.T) {
 	t.Parallel()
 	for status, goes := range map[corev1.ConditionStatus]bool{corev1.ConditionFalse: true, corev1.ConditionTrue: false} {

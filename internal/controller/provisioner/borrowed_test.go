@@ -316,7 +316,7 @@ func TestACloneThatIsDeletedMeanwhile(t *testing.T) {
 	b.wakes("claim/u-c", "intents/")
 }
 
-// TestWhatALostNodeWasCopying is let go by a control plane that has no driver, when the node's Node goes; what a node has
+// TestWhatALostNodeWasCopying is let go by a control plane that has no driver, when the Node goes; what a node has
 // that is not lost stays.
 func TestWhatALostNodeWasCopying(t *testing.T) {
 	for _, lost := range []bool{true, false} {

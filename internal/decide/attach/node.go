@@ -348,7 +348,7 @@ func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, wi
 	d.ready[unique] = d.ready[unique] || a.Status.Attached
 }
 
-// isOfEarlierMachine says whether a volume is attached under another name of the node than the driver has for it now, as
+// isOfEarlierMachine says whether a volume is attached under another name of the node than the driver has now, as
 // after a machine was replaced, and no Pod has it: it would never be usable here. If a Pod has it, the machine is the
 // same, and the volume stays until the Pod ends.
 func (d *nodeDecision) isOfEarlierMachine(a *storagev1.VolumeAttachment, wishes []Wish) bool {
@@ -371,8 +371,8 @@ func (d *nodeDecision) detachFromEarlier(a *storagev1.VolumeAttachment, unique s
 	}})
 }
 
-// IsWithout says whether a Pod's node agent says that the Pod is without its only volume. If it has several, one of them
-// may be mounted.
+// IsWithout says whether a Pod's node agent says that the Pod is without its only volume. If it has several, one of
+// them may be mounted.
 func IsWithout(p *corev1.Pod) bool {
 	n := 0
 	for _, v := range p.Spec.Volumes {

@@ -85,7 +85,7 @@ func several() []nodeCase {
 	}
 }
 
-// replaced are nodes at which a driver has registered with another id than that under which a volume is attached.
+// replaced are nodes at which a driver has registered with another id than a volume is attached under.
 func replaced() []nodeCase {
 	cases := []nodeCase{
 		{"a new machine with the node's name: no Pod has the volume there, though the node says that it uses it", NodeFacts{
@@ -352,7 +352,8 @@ func special() []nodeCase {
 
 func TestNodes(t *testing.T) {
 	var out strings.Builder
-	all := slices.Concat(wanted(), unwanted(), others(), special(), limited(), patient(), disturbed(), several(), replaced())
+	all := slices.Concat(wanted(), unwanted(), others(), special(), limited(), patient(), disturbed(), several(),
+		replaced())
 	for _, c := range all {
 		c.facts.Name = "n1"
 		fmt.Fprintf(&out, "# %s\n%s\n", c.argues, nodeText(t, c.facts.Node, Node(c.facts)))
