@@ -104,7 +104,8 @@ func replaced() []nodeCase {
 			Node: node(knows("pv"), uses("pv"), down), Wishes: []Wish{{Pod: without("web")}},
 		}},
 		{"a driver that is away has no id", NodeFacts{
-			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web")}}, Registered: map[string]string{"x": "id2"},
+			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web")}},
+			Registered: map[string]string{"x": "id2"},
 		}},
 		{"the id of always", NodeFacts{
 			Node: node(knows("pv")), Wishes: []Wish{{Pod: without("web")}}, Registered: map[string]string{driver: "id1"},
