@@ -239,6 +239,8 @@ const (
 	// backup. Its key RestoredMade is the time of the backup.
 	ConfigRestored = "volplane-restored"
 	RestoredMade   = "made"
+	// AnnMigratedTo on a volume of a plugin of Kubernetes' own is the driver that has taken the plugin's place.
+	AnnMigratedTo = "pv.kubernetes.io/migrated-to"
 	// AnnMigratedFrom on a volume is the UID of the volume that it replaced when it was
 	// moved from a Flex plugin to the bridge, or back.
 	AnnMigratedFrom = "volplane.dev/migrated-from"

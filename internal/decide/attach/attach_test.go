@@ -90,6 +90,13 @@ func recorded(a *storagev1.VolumeAttachment) {
 	a.Annotations = map[string]string{volume.AnnNodeID: "id1", volume.AnnDetach: `{"handle":"h-pv"}`}
 }
 
+// inTree is a volume of a plugin of Kubernetes' own whose place the driver has taken.
+func inTree(source corev1.PersistentVolumeSource) *corev1.PersistentVolume {
+	v := pv("pv")
+	v.Annotations, v.Spec.PersistentVolumeSource = map[string]string{volume.AnnMigratedTo: driver}, source
+	return v
+}
+
 // edited is a record of another volume than the attachment's name is made of.
 func edited(a *storagev1.VolumeAttachment) {
 	a.Annotations = map[string]string{volume.AnnNodeID: "id1", volume.AnnDetach: `{"handle":"h-edited"}`}
@@ -218,6 +225,16 @@ func records() []attachmentCase {
 		{"what is no CSI volume any more does not say what to detach", Facts{
 			Attachment: attachment("pv", "n1", going, held, named), Volume: path, Ours: true,
 		}},
+		{"of a volume that a driver has taken over from Kubernetes the attachment's name proves the handle", Facts{
+			Attachment: attachment("pv", "n1", going, held, named), Volume: inTree(corev1.PersistentVolumeSource{
+				AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://zone/h-pv"},
+			}), Ours: true,
+		}},
+		{"and no other", Facts{
+			Attachment: attachment("other", "n1", going, held, named), Volume: inTree(corev1.PersistentVolumeSource{
+				Cinder: &corev1.CinderPersistentVolumeSource{VolumeID: "h-pv"},
+			}), Ours: true,
+		}},
 		{"an attachment of nothing is not attached", Facts{Attachment: nothing, NodeID: "id1", Ours: true}},
 		{"a volume may be described in the attachment itself", Facts{
 			Attachment: attachment("", "n1", inline), Volume: SourceOf(attachment("", "n1", inline), nil), NodeID: "id1",
@@ -267,6 +284,8 @@ func volumesText(t *testing.T) string {
 	dyingHeld.Finalizers = []string{"example.com/first", volume.AttacherFinalizer(driver), "example.com/last"}
 	kept.Finalizers = []string{volume.AttacherFinalizer(driver)}
 	provisioned.Finalizers = []string{volume.AttacherFinalizer(driver), volume.FinalizerProvisioner}
+	taken := inTree(corev1.PersistentVolumeSource{})
+	taken.DeletionTimestamp, taken.Finalizers = dyingHeld.DeletionTimestamp, dyingHeld.Finalizers
 	var out strings.Builder
 	for _, c := range []struct {
 		argues   string
@@ -283,6 +302,7 @@ func volumesText(t *testing.T) string {
 		{"one that is going is let go when it is not attached any more", dyingHeld, false},
 		{"but by the provisioner, which takes this with its own", provisioned, false},
 		{"what is no CSI volume is not touched", path, true},
+		{"unless the driver has taken it over", taken, false},
 	} {
 		got, why := Volume(c.volume, c.attached)
 		if got == nil {
@@ -291,6 +311,32 @@ func volumesText(t *testing.T) string {
 		fmt.Fprintf(&out, "# %s\n%s%s\n\n", c.argues, golden.Change(t, c.volume, got), whyText(why))
 	}
 	return out.String()
+}
+
+// TestMigratedHandle: a handle counts if the attachment's name is made of it.
+func TestMigratedHandle(t *testing.T) {
+	disk := func(zones string) *corev1.PersistentVolume {
+		v := inTree(corev1.PersistentVolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: "disk"}})
+		v.Labels = map[string]string{corev1.LabelTopologyZone: zones}
+		return v
+	}
+	for handle, v := range map[string]*corev1.PersistentVolume{
+		"projects/UNSPECIFIED/zones/UNSPECIFIED/disks/disk": disk(""),
+		"projects/UNSPECIFIED/zones/us-east1-b/disks/disk":  disk("us-east1-b"),
+		"projects/UNSPECIFIED/regions/us-east1/disks/disk":  disk("us-east1-b__us-east1-c"),
+		"/subscriptions/s/providers/Microsoft.Compute/disks/d": inTree(corev1.PersistentVolumeSource{
+			AzureDisk: &corev1.AzureDiskVolumeSource{DataDiskURI: "/subscriptions/s/providers/Microsoft.Compute/disks/d"},
+		}),
+	} {
+		a := attachment("pv", "n1")
+		if got := migratedHandle(a, v); got != "" {
+			t.Errorf("%s: the name is not made of %s", handle, got)
+		}
+		a.Name = NameOf(driver, handle, "n1")
+		if got := migratedHandle(a, v); got != handle {
+			t.Errorf("got %q, want %q", got, handle)
+		}
+	}
 }
 
 // TestRecorded: what a detach needs is added to what is there, once; whatever of

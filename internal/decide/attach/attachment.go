@@ -228,6 +228,18 @@ func recordFrom(v *corev1.PersistentVolume) Record {
 	return Record{Handle: v.Spec.CSI.VolumeHandle, Secret: v.Spec.CSI.ControllerPublishSecretRef}
 }
 
+// recordByVolume returns the record that an attachment of another program would have; nil if its volume does not tell.
+func recordByVolume(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) *Record {
+	r := Record{Handle: migratedHandle(a, v)}
+	if v != nil && v.Spec.CSI != nil && v.Spec.CSI.Driver == a.Spec.Attacher {
+		r = recordFrom(v)
+	}
+	if r.Handle == "" {
+		return nil
+	}
+	return &r
+}
+
 func detach(f Facts) Plan {
 	a := f.Attachment
 	if !HasFinalizer(a) {
@@ -243,18 +255,23 @@ func detach(f Facts) Plan {
 		p.NodeID = f.NodeID
 	}
 	record, err := RecordOf(a)
+	if record == nil {
+		record = recordByVolume(a, f.Volume)
+	}
 	switch {
 	case record != nil:
 		p.Record = *record
-	case f.Volume != nil && f.Volume.Spec.CSI != nil && f.Volume.Spec.CSI.Driver == a.Spec.Attacher:
-		p.Record = recordFrom(f.Volume)
 	case err == nil && !recorded && !a.Status.Attached:
 		// The finalizer comes with the node's id, in today's sidecars too:
 		// without one the driver was never called (S1-053).
 		return plan(Release, volume.ReasonDetaching, "", "attachment "+a.Name+" was never attached")
 	default:
+		state := " is gone"
+		if f.Volume != nil {
+			state = " is not one of driver " + a.Spec.Attacher
+		}
 		return plan(Refuse, volume.ReasonFailedDetach, "user",
-			Name(a)+" is gone and attachment "+a.Name+" does not say what to detach")
+			Name(a)+state+", and attachment "+a.Name+" does not say what to detach")
 	}
 	if p.NodeID == "" {
 		// To a driver no node means all nodes.
@@ -337,10 +354,14 @@ func LostFinalizer(before, after *storagev1.VolumeAttachment) bool {
 // may be attached, and loses it when it is being deleted and no attachment names it (S1-054). nil means
 // no change.
 func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume, volume.Because) {
-	if v.Spec.CSI == nil {
+	driver := v.Annotations[volume.AnnMigratedTo]
+	if v.Spec.CSI != nil {
+		driver = v.Spec.CSI.Driver
+	}
+	if driver == "" {
 		return nil, volume.Because{Reason: volume.ReasonNotMine, Message: "volume " + v.Name + " is no CSI volume"}
 	}
-	f := volume.AttacherFinalizer(v.Spec.CSI.Driver)
+	f := volume.AttacherFinalizer(driver)
 	has := slices.Contains(v.Finalizers, f)
 	c := v.DeepCopy()
 	switch {

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/topology"
@@ -72,7 +73,7 @@ func (f Facts) objects() (known, tails map[string]bool) {
 	for _, v := range slices.Concat(f.Before, f.After) {
 		switch {
 		case v.Spec.CSI == nil:
-			for _, id := range inTree(v) {
+			for _, id := range cluster.InTreeIDs(v) {
 				tails[lastComponent(id)] = true
 			}
 		case v.Spec.CSI.Driver == f.Driver:
@@ -81,30 +82,6 @@ func (f Facts) objects() (known, tails map[string]bool) {
 	}
 	delete(tails, "")
 	return known, tails
-}
-
-func inTree(v *corev1.PersistentVolume) []string {
-	var out []string
-	s := v.Spec.PersistentVolumeSource
-	if s.AWSElasticBlockStore != nil {
-		out = append(out, s.AWSElasticBlockStore.VolumeID)
-	}
-	if s.GCEPersistentDisk != nil {
-		out = append(out, s.GCEPersistentDisk.PDName)
-	}
-	if s.AzureDisk != nil {
-		out = append(out, s.AzureDisk.DataDiskURI)
-	}
-	if s.Cinder != nil {
-		out = append(out, s.Cinder.VolumeID)
-	}
-	if s.VsphereVolume != nil {
-		out = append(out, s.VsphereVolume.VolumePath)
-	}
-	if s.PortworxVolume != nil {
-		out = append(out, s.PortworxVolume.VolumeID)
-	}
-	return out
 }
 
 func lastComponent(id string) string { return id[strings.LastIndex(id, "/")+1:] }

@@ -19,8 +19,11 @@ import (
 // attachments tells, for each node, whether the volume is attached where it is
 // wanted and only there.
 func (f facts) attachments() []chain.Link {
-	if f.Volume == nil || f.Volume.Spec.CSI == nil || attach.SkipsAttach(f.Driver) {
+	if f.Volume == nil {
 		return nil
+	}
+	if f.Volume.Spec.CSI == nil || attach.SkipsAttach(f.Driver) {
+		return f.needless()
 	}
 	var out []chain.Link
 	wanted := f.wanted()
@@ -36,6 +39,21 @@ func (f facts) attachments() []chain.Link {
 		if !slices.Contains(wanted, a.Spec.NodeName) && f.OnlyPod == "" {
 			out = append(out, f.leaving(a)...)
 		}
+	}
+	return out
+}
+
+// needless tells of attachments of a volume that needs none as far as is known here: those that cannot be made or
+// taken away.
+func (f facts) needless() []chain.Link {
+	var out []chain.Link
+	for _, a := range f.attached() {
+		if a.DeletionTimestamp == nil && a.Status.AttachError == nil {
+			continue
+		}
+		facts := attach.AttachmentFacts(f.View, a)
+		facts.Ours = true
+		out = append(out, chain.Tell(attachmentSubject(a.Spec.NodeName), attach.ConditionOf(facts)))
 	}
 	return out
 }

@@ -287,6 +287,16 @@ func leavingRows() []Row {
 		{"the same, not to be detached", "volumeattachment/a1", func(s *Scene) {
 			s.All.Volumes, s.Attachment.Status.DetachError = nil, &storagev1.VolumeError{Message: "device is busy"}
 		}},
+		{"what another attacher says of a volume that is no CSI volume", "volumeattachment/a1", func(s *Scene) {
+			s.Detaching()
+			s.Volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{Cinder: &corev1.CinderPersistentVolumeSource{}}
+			s.Attachment.Status.DetachError = &storagev1.VolumeError{Message: "device is busy"}
+		}},
+		{"and of one that needs no attaching any more", "volumeattachment/a1", func(s *Scene) {
+			s.Detaching()
+			s.Driver.Spec.AttachRequired = ptr.To(false)
+			s.Attachment.Status.DetachError = &storagev1.VolumeError{Message: "device is busy"}
+		}},
 		{"a volume written in a Pod is being attached", "volumeattachment/a1", func(s *Scene) {
 			s.InlineAttachment()
 		}},
