@@ -111,7 +111,8 @@ func (w *write) attachedHere(a *storagev1.VolumeAttachment) error {
 	return nil
 }
 
-// capacity checks a write of a CSIStorageCapacity: it is about a driver and a segment of the node, and was before.
+// capacity checks a write of a CSIStorageCapacity: it is about a driver and a segment of the node, and was before, and
+// its class is the driver's.
 func (w *write) capacity() error {
 	for _, o := range []runtime.Object{w.GetOldObject(), w.GetObject()} {
 		if o == nil {
@@ -121,9 +122,26 @@ func (w *write) capacity() error {
 		if err == nil {
 			err = w.aboutHere(c)
 		}
+		if err == nil && o == w.GetObject() {
+			err = w.ofClass(c)
+		}
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// ofClass returns an error unless the class of a CSIStorageCapacity is of its driver: schedulers look at the class and
+// at no label.
+func (w *write) ofClass(c *storagev1.CSIStorageCapacity) error {
+	class, err := w.client.StorageV1().StorageClasses().Get(w.ctx, c.StorageClassName, metav1.GetOptions{})
+	if err != nil {
+		return unread("class "+c.StorageClassName, err)
+	}
+	if driver := c.Labels[volume.LabelDriver]; class.Provisioner != driver {
+		return fmt.Errorf("CSIStorageCapacity %s is of driver %s, and its class %s of driver %s", c.Name, driver, class.Name,
+			class.Provisioner)
 	}
 	return nil
 }
