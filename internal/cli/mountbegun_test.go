@@ -66,7 +66,7 @@ func TestDirectories(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			top := t.TempDir()
-			b := begun{node: program.HostName(), dir: filepath.Join(top, "a/b/c")}
+			b := begun{shell: testShell(t), node: program.HostName(), dir: filepath.Join(top, "a/b/c")}
 			if err := os.MkdirAll(filepath.Join(top, c.there), 0o700); err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +101,7 @@ func TestNoDirectory(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b := begun{node: program.HostName(), dir: filepath.Join(file, "a/b")}
+	b := begun{shell: testShell(t), node: program.HostName(), dir: filepath.Join(file, "a/b")}
 	if err := b.directory(""); err == nil || len(b.madeDirs) > 0 {
 		t.Errorf("%v, %v", b.madeDirs, err)
 	}

@@ -12,28 +12,29 @@ func flexRows() []row {
 	const group, firstKey = `"kubernetes.io/fsGroup":"4321",`, `"kubernetes.io/fsType"`
 	return append(flexModeRows(), []row{
 		{
-			"the fsGroup has both of its names: drivers of each age exist",
-			func(d difference, line string) bool {
+			Reason: "the fsGroup has both of its names: drivers of each age exist",
+			Explains: func(d difference, line string) bool {
 				before, after, _ := strings.Cut(line, firstKey)
 				return strings.Contains(line, ": mount ") &&
 					differsBy(d, line, before+group+firstKey+after, strings.Replace(line, group, "", 1))
 			},
 		},
 		{
-			"a volume grows by expandvolume: Kubernetes never calls it",
-			func(d difference, line string) bool {
+			Reason: "a volume grows by expandvolume: Kubernetes never calls it",
+			Explains: func(d difference, line string) bool {
 				return strings.HasPrefix(line, "grown: expandvolume ") && slices.Contains(d.OnlyOurs, line)
 			},
 		},
 		{
-			"a driver is asked whether a volume is attached when it is to be attached again: Kubernetes asks again and again",
-			func(d difference, line string) bool {
+			Reason: "a driver is asked whether a volume is attached when it is to be attached again: " +
+				"Kubernetes asks again and again",
+			Explains: func(d difference, line string) bool {
 				return strings.Contains(line, ": isattached ") && slices.Contains(d.OnlyTheirs, line)
 			},
 		},
 		{
-			"detach gets the name that the driver has given the volume (F-019): Kubernetes forgets it",
-			func(d difference, line string) bool {
+			Reason: "detach gets the name that the driver has given the volume (F-019): Kubernetes forgets it",
+			Explains: func(d difference, line string) bool {
 				whose, call, _ := strings.Cut(line, ": ")
 				return strings.HasPrefix(call, "detach ") &&
 					differsBy(d, line, strings.Replace(line, "detach "+whose+" ", "detach file-of-"+whose+" ", 1),
@@ -41,9 +42,9 @@ func flexRows() []row {
 			},
 		},
 		{
-			"the device of a volume of a Pod's own is mounted at a place that no other Pod's volume has, though it may have " +
-				"the same name there",
-			func(d difference, line string) bool {
+			Reason: "the device of a volume of a Pod's own is mounted at a place that no other Pod's volume has, though it " +
+				"may have the same name there",
+			Explains: func(d difference, line string) bool {
 				return strings.HasPrefix(line, "inline: ") && strings.Contains(line, "mountdevice ") &&
 					differsBy(d, line, strings.Replace(line, "/mounts/inline", "/mounts/OWN-ID-OF-inline", 1),
 						strings.Replace(line, "/mounts/OWN-ID-OF-inline", "/mounts/inline", 1))
@@ -56,16 +57,16 @@ func flexRows() []row {
 func flexModeRows() []row {
 	return []row{
 		{
-			"whether a Pod only reads is known when its volume is mounted for it: attached and staged a CSI volume is " +
+			Reason: "whether a Pod only reads is known when its volume is mounted for it: attached and staged a CSI volume is " +
 				"for all Pods",
-			func(d difference, line string) bool {
+			Explains: func(d difference, line string) bool {
 				return strings.HasPrefix(line, "reader: ") && differsBy(d, line, otherMode(line), otherMode(line)) &&
 					slices.Contains(d.OnlyOurs, line) == strings.Contains(line, writes)
 			},
 		},
 		{
-			"a volume that is read-only by its own object is mounted so: Kubernetes looks at the Pod's word alone",
-			func(d difference, line string) bool {
+			Reason: "a volume that is read-only by its own object is mounted so: Kubernetes looks at the Pod's word alone",
+			Explains: func(d difference, line string) bool {
 				if !strings.HasPrefix(line, "printed: ") ||
 					!differential.Has(d.OnlyOurs, "printed: the Pod has ", "read only true and may not write") {
 					return false

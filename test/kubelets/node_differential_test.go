@@ -69,8 +69,10 @@ func TestNodeIsKubelet(t *testing.T) {
 func compareCalls(t *testing.T, rows []row, ours, theirs []string) {
 	t.Helper()
 	used := map[string]bool{}
-	d := difference{Ours: ours, Theirs: theirs, OnlyOurs: differential.Without(ours, theirs),
-		OnlyTheirs: differential.Without(theirs, ours)}
+	d := difference{
+		Ours: ours, Theirs: theirs, OnlyOurs: differential.Without(ours, theirs),
+		OnlyTheirs: differential.Without(theirs, ours),
+	}
 	for who, lines := range map[string][]string{"volplane": d.OnlyOurs, "the kubelet": d.OnlyTheirs} {
 		for _, l := range lines {
 			i := slices.IndexFunc(rows, func(r row) bool { return r.Explains(d, l) })

@@ -95,15 +95,15 @@ func attachReasons() []attachRow {
 func attachRows() []row {
 	var out []row
 	for _, r := range attachReasons() {
-		out = append(out, row{r.reason, func(d difference, line string) bool {
+		out = append(out, row{Reason: r.reason, Explains: func(d difference, line string) bool {
 			all := volumesIn(d, line)
 			return len(all) > 0 && !slices.ContainsFunc(all, func(v string) bool { return !r.explains(d, v) })
 		}})
 	}
 	out = append(out, row{
-		"after failures Kubernetes' controllers pause for up to minutes, and look at an attachment, or ask a driver to " +
-			"attach, later than volplane",
-		func(d difference, line string) bool {
+		Reason: "after failures Kubernetes' controllers pause for up to minutes, and look at an attachment, or ask a " +
+			"driver to attach, later than volplane",
+		Explains: func(d difference, line string) bool {
 			all := volumesIn(d, line)
 			return len(all) > 0 && !strings.HasPrefix(line, "asked ControllerUnpublishVolume ") &&
 				!slices.ContainsFunc(all, func(v string) bool { return !pausing(d, v) })

@@ -64,34 +64,36 @@ func switchAttaching(s sequence) {
 
 func (d *attachDice) attachingOp() op {
 	return d.OneOf([]differential.Weighted{
-		{9, d.newUser},
-		{4, d.newWiredVolume},
-		{5, func() op { return differential.DeletePod(d.user()) }},
-		{2, func() op { return terminatePod(d.user(), d.IntN(4) > 0) }},
-		{1, func() op { return finishPod(d.user(), differential.Pick(d, corev1.PodSucceeded, corev1.PodFailed)) }},
-		{2, func() op { return movePod(d.user(), d.anyNode()) }},
-		{5, func() op { return mountAll(d.anyNode()) }},
-		{4, func() op { return unmountAll(d.anyNode()) }},
-		{2, func() op { return taint(d.anyNode(), d.IntN(2) == 0) }},
-		{1, func() op {
+		{Often: 9, Draw: d.newUser},
+		{Often: 4, Draw: d.newWiredVolume},
+		{Often: 5, Draw: func() op { return differential.DeletePod(d.user()) }},
+		{Often: 2, Draw: func() op { return terminatePod(d.user(), d.IntN(4) > 0) }},
+		{Often: 1, Draw: func() op {
+			return finishPod(d.user(), differential.Pick(d, corev1.PodSucceeded, corev1.PodFailed))
+		}},
+		{Often: 2, Draw: func() op { return movePod(d.user(), d.anyNode()) }},
+		{Often: 5, Draw: func() op { return mountAll(d.anyNode()) }},
+		{Often: 4, Draw: func() op { return unmountAll(d.anyNode()) }},
+		{Often: 2, Draw: func() op { return taint(d.anyNode(), d.IntN(2) == 0) }},
+		{Often: 1, Draw: func() op {
 			return notReady(d.anyNode(), differential.Pick(d, corev1.ConditionTrue, corev1.ConditionUnknown))
 		}},
-		{1, func() op { return deleteNode(d.anyNode()) }},
-		{2, func() op { return makeNode(d.anyNode()) }},
-		{1, func() op { return replaceNode(d.anyNode()) }},
-		{2, func() op { return d.changeCSINode(d.anyNode()) }},
-		{1, func() op { return attachByHand(d.Volume(), d.anyNode(), d.IntN(2) == 0) }},
-		{2, func() op { return detachByHand(d.Volume(), d.anyNode(), d.IntN(3) > 0) }},
-		{1, func() op { return forceDetach(d.Volume(), d.anyNode()) }},
-		{3, func() op { return d.AttachFault("ControllerPublishVolume") }},
-		{2, func() op { return d.AttachFault("ControllerUnpublishVolume") }},
-		{3, func() op { return differential.Heal(d.Int()) }},
-		{1, func() op { return differential.DeleteVolume(d.Volume()) }},
-		{1, func() op { return differential.LoseVolume(d.Volume()) }},
-		{1, func() op { return replaceVolume(d.Volume()) }},
-		{1, func() op { return differential.DeleteClaim(strings.Replace(d.Volume(), "v", "c", 1)) }},
-		{1, d.ChangeSecret},
-		{1, differential.Disturb},
+		{Often: 1, Draw: func() op { return deleteNode(d.anyNode()) }},
+		{Often: 2, Draw: func() op { return makeNode(d.anyNode()) }},
+		{Often: 1, Draw: func() op { return replaceNode(d.anyNode()) }},
+		{Often: 2, Draw: func() op { return d.changeCSINode(d.anyNode()) }},
+		{Often: 1, Draw: func() op { return attachByHand(d.Volume(), d.anyNode(), d.IntN(2) == 0) }},
+		{Often: 2, Draw: func() op { return detachByHand(d.Volume(), d.anyNode(), d.IntN(3) > 0) }},
+		{Often: 1, Draw: func() op { return forceDetach(d.Volume(), d.anyNode()) }},
+		{Often: 3, Draw: func() op { return d.AttachFault("ControllerPublishVolume") }},
+		{Often: 2, Draw: func() op { return d.AttachFault("ControllerUnpublishVolume") }},
+		{Often: 3, Draw: func() op { return differential.Heal(d.Int()) }},
+		{Often: 1, Draw: func() op { return differential.DeleteVolume(d.Volume()) }},
+		{Often: 1, Draw: func() op { return differential.LoseVolume(d.Volume()) }},
+		{Often: 1, Draw: func() op { return replaceVolume(d.Volume()) }},
+		{Often: 1, Draw: func() op { return differential.DeleteClaim(strings.Replace(d.Volume(), "v", "c", 1)) }},
+		{Often: 1, Draw: d.ChangeSecret},
+		{Often: 1, Draw: differential.Disturb},
 	})
 }
 

@@ -109,13 +109,13 @@ func spotReasons() []spotRow {
 func spotRows() []row {
 	var out []row
 	for _, r := range spotReasons() {
-		out = append(out, row{r.reason, func(d difference, line string) bool {
+		out = append(out, row{Reason: r.reason, Explains: func(d difference, line string) bool {
 			all := spotsIn(d, line)
 			return len(all) > 0 && !slices.ContainsFunc(all, func(p spot) bool { return !r.explains(d, p) })
 		}})
 	}
-	return append(out, row{"whether a call was under way when the controllers ended depends on their pauses; what it " +
-		"has done shows at one side", unheard})
+	return append(out, row{Reason: "whether a call was under way when the controllers ended depends on their pauses; " +
+		"what it has done shows at one side", Explains: unheard})
 }
 
 // spotsIn returns the volumes and nodes that a line is about.

@@ -27,19 +27,21 @@ func modifyCorners() []design {
 	refused := differential.Failing(differential.MethodModify, fault{Code: codes.Internal})
 	unsure := differential.Failing(differential.MethodModify, fault{Code: codes.Unavailable})
 	return []design{
-		{"a class goes after a refusal", []op{gold, claim, refused, wish("c0", "gold"), dropAttributes("gold")}},
-		{"a class goes while it may be given", []op{gold, claim, unsure, wish("c0", "gold"), dropAttributes("gold")}},
-		{"a claim gives up what was refused", []op{gold, claim, refused, wish("c0", "gold"), wish("c0", "")}},
-		{"a claim wants its old class after a refusal", []op{
+		{Reason: "a class goes after a refusal", Ops: []op{gold, claim, refused, wish("c0", "gold"), dropAttributes("gold")}},
+		{Reason: "a class goes while it may be given", Ops: []op{
+			gold, claim, unsure, wish("c0", "gold"), dropAttributes("gold"),
+		}},
+		{Reason: "a claim gives up what was refused", Ops: []op{gold, claim, refused, wish("c0", "gold"), wish("c0", "")}},
+		{Reason: "a claim wants its old class after a refusal", Ops: []op{
 			gold, differential.NewAttributes("silver"), newModifiable("c0", "silver"), refused, wish("c0", "gold"), wish("c0",
 				"silver"),
 		}},
-		{"a claim wants its old class, and the driver may be at work", []op{
+		{Reason: "a claim wants its old class, and the driver may be at work", Ops: []op{
 			gold, differential.NewAttributes("silver"), newModifiable("c0", "silver"), unsure, wish("c0", "gold"), wish("c0",
 				"silver"),
 			differential.Heal(1),
 		}},
-		{"what can never be is given up", []op{
+		{Reason: "what can never be is given up", Ops: []op{
 			gold, claim, differential.Failing(differential.MethodModify, fault{Code: codes.InvalidArgument}), wish("c0",
 				"gold"), wish("c0", ""),
 		}},
@@ -51,12 +53,14 @@ func modifyDesigns() []design {
 	always := func(code codes.Code) op { return differential.Failing(differential.MethodModify, fault{Code: code}) }
 	const mark = 1
 	return []design{
-		{reasonNoticed, []op{claim, wish("c0", "iron"), differential.NewAttributes("iron")}},
-		{reasonStrange, []op{differential.NewAttributes("strange"), claim, wish("c0", "strange")}},
-		{reasonLeaving, []op{
+		{Reason: reasonNoticed, Ops: []op{claim, wish("c0", "iron"), differential.NewAttributes("iron")}},
+		{Reason: reasonStrange, Ops: []op{differential.NewAttributes("strange"), claim, wish("c0", "strange")}},
+		{Reason: reasonLeaving, Ops: []op{
 			gold, claim, always(codes.Internal), wish("c0", "gold"), differential.DeleteClaim("c0"), differential.Heal(mark),
 		}},
-		{reasonLeaving, []op{newGrowing(), claim, differential.DeleteClaim("c0"), ask("c0", "2Gi")}},
-		{reasonForGood, []op{gold, claim, always(codes.InvalidArgument), wish("c0", "gold"), differential.Heal(mark)}},
+		{Reason: reasonLeaving, Ops: []op{newGrowing(), claim, differential.DeleteClaim("c0"), ask("c0", "2Gi")}},
+		{Reason: reasonForGood, Ops: []op{
+			gold, claim, always(codes.InvalidArgument), wish("c0", "gold"), differential.Heal(mark),
+		}},
 	}
 }

@@ -58,15 +58,15 @@ func modifyReasons() []modifyReason {
 func modifyRows() []row {
 	var out []row
 	for _, r := range modifyReasons() {
-		out = append(out, row{r.reason, func(d difference, line string) bool {
+		out = append(out, row{Reason: r.reason, Explains: func(d difference, line string) bool {
 			about, ok := changedIn(d, line)
 			return ok && r.explains(about)
 		}})
 	}
 	return append(out, row{
-		"whether a call was under way when the controllers ended depends on their pauses; what it has done is undone " +
-			"when the driver does what is asked next",
-		func(d difference, line string) bool {
+		Reason: "whether a call was under way when the controllers ended depends on their pauses; what it has done is " +
+			"undone when the driver does what is asked next",
+		Explains: func(d difference, line string) bool {
 			about, ok := changedIn(d, line)
 			v := "-" + strings.Replace(about.claim, "c", "v", 1)
 			// Such a call keeps a claim whose class has gone since from saying that it waits for the class.
@@ -75,9 +75,9 @@ func modifyRows() []row {
 				differential.Has(slices.Concat(d.Ours, d.Theirs), differential.Unanswered+differential.MethodModify, v)
 		},
 	}, row{
-		"whether a call was under way when the controllers ended and the claim was deleted depends on their pauses, too; " +
-			"what it has done stays",
-		func(d difference, line string) bool {
+		Reason: "whether a call was under way when the controllers ended and the claim was deleted depends on their " +
+			"pauses, too; what it has done stays",
+		Explains: func(d difference, line string) bool {
 			found := regexp.MustCompile(`^stored \{"ID":"id-\S+?-v([0-9]+)"`).FindStringSubmatch(line)
 			return found != nil && differential.LineOf(d.Ours, "claim c"+found[1]+" ") == "" &&
 				differential.Has(d.Ours, differential.Unanswered+differential.MethodModify,
@@ -94,8 +94,10 @@ func changedIn(d difference, line string) (changed, bool) {
 			!differential.About(line, []string{claim, strings.Replace(claim, "c", "v", 1)}) {
 			continue
 		}
-		return changed{d, claim, differential.LineOf(d.Ours, "claim "+claim+" "),
-			differential.LineOf(d.Theirs, "claim "+claim+" ")}, true
+		return changed{
+			d, claim, differential.LineOf(d.Ours, "claim "+claim+" "),
+			differential.LineOf(d.Theirs, "claim "+claim+" "),
+		}, true
 	}
 	return changed{}, false
 }

@@ -41,17 +41,17 @@ func drawModifying(seed uint64, length int) sequence {
 
 func (d *modifyDice) op() op {
 	return d.OneOf([]differential.Weighted{
-		{16, d.wish},
-		{2, d.newClaim},
-		{5, d.modifyFault},
-		{4, func() op { return differential.Heal(d.Int()) }},
-		{1, func() op { return differential.NewAttributes(differential.Pick(d, "gold", "silver")) }},
-		{1, func() op { return dropAttributes(differential.Pick(d, "gold", "silver", "iron")) }},
-		{2, func() op { return differential.NewAttributes("iron") }},
-		{1, func() op { return otherParameters(differential.Pick(d, "gold", "silver"), d.IntN(3)) }},
-		{2, d.grow},
-		{1, func() op { return differential.DeleteClaim(d.anyClaim()) }},
-		{1, func() op { return differential.ReleaseClaim(d.anyClaim()) }},
+		{Often: 16, Draw: d.wish},
+		{Often: 2, Draw: d.newClaim},
+		{Often: 5, Draw: d.modifyFault},
+		{Often: 4, Draw: func() op { return differential.Heal(d.Int()) }},
+		{Often: 1, Draw: func() op { return differential.NewAttributes(differential.Pick(d, "gold", "silver")) }},
+		{Often: 1, Draw: func() op { return dropAttributes(differential.Pick(d, "gold", "silver", "iron")) }},
+		{Often: 2, Draw: func() op { return differential.NewAttributes("iron") }},
+		{Often: 1, Draw: func() op { return otherParameters(differential.Pick(d, "gold", "silver"), d.IntN(3)) }},
+		{Often: 2, Draw: d.grow},
+		{Often: 1, Draw: func() op { return differential.DeleteClaim(d.anyClaim()) }},
+		{Often: 1, Draw: func() op { return differential.ReleaseClaim(d.anyClaim()) }},
 	})
 }
 
@@ -175,10 +175,12 @@ func ask(claim, size string) op {
 
 // modifyFault has calls fail. What is refused for good is asked for again in five minutes.
 func (d *modifyDice) modifyFault() op {
-	f := fault{Times: differential.Pick(d, 1, 2, 0, 0),
+	f := fault{
+		Times: differential.Pick(d, 1, 2, 0, 0),
 		Code: differential.Pick(d, codes.Internal, codes.Internal, codes.InvalidArgument,
 			codes.InvalidArgument, codes.OutOfRange, codes.NotFound, codes.ResourceExhausted, codes.Unavailable,
-			codes.DeadlineExceeded, codes.Aborted)}
+			codes.DeadlineExceeded, codes.Aborted),
+	}
 	if f.Code == codes.InvalidArgument {
 		f.Times = 0
 	}

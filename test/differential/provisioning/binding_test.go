@@ -23,7 +23,7 @@ func TestBinderIsKubernetes(t *testing.T) {
 // would be an excuse.
 func TestBindingDiffersByDesign(t *testing.T) {
 	t.Parallel()
-	bindingDifferential(t).Show(t, []design{{reasonTogether, draw(2026112800009, differential.Length).Ops}},
+	bindingDifferential(t).Show(t, []design{{Reason: reasonTogether, Ops: draw(2026112800009, differential.Length).Ops}},
 		[]string{reasonTogether})
 }
 

@@ -67,17 +67,17 @@ func rows() []row { return slices.Concat(rowsOfCalls(), rowsOfObjects(), rowsOfS
 func rowsOfCalls() []row {
 	return []row{
 		{
-			"after InvalidArgument the provisioner of Kubernetes asks again in five minutes, whatever happens; here after a " +
-				"pause that grows, or when somebody edits the claim",
-			func(d difference, line string) bool {
+			Reason: "after InvalidArgument the provisioner of Kubernetes asks again in five minutes, whatever happens; here " +
+				"after a pause that grows, or when somebody edits the claim",
+			Explains: func(d difference, line string) bool {
 				return claimIn(line) != "" && differential.Has(d.Theirs,
 					"answered CreateVolume of pvc-"+claimIn(line)+" with InvalidArgument")
 			},
 		},
 		{
-			"after a refusal volplane does not ask the same again before a pause is over that grows, whatever is edited; the " +
-				"pauses of Kubernetes' provisioner are short here",
-			func(d difference, line string) bool {
+			Reason: "after a refusal volplane does not ask the same again before a pause is over that grows, whatever is " +
+				"edited; the pauses of Kubernetes' provisioner are short here",
+			Explains: func(d difference, line string) bool {
 				name := claimIn(line)
 				paused := differential.Has(d.Ours, "answered CreateVolume of pvc-"+name+" with ") &&
 					differential.Has(d.Ours, "claim "+name+" Pending")
@@ -86,19 +86,19 @@ func rowsOfCalls() []row {
 			},
 		},
 		{
-			"whether a call was under way when the controllers ended depends on their pauses; what it has done shows when the " +
-				"driver is asked again",
-			doneUnheard,
+			Reason: "whether a call was under way when the controllers ended depends on their pauses; what it has done shows " +
+				"when the driver is asked again",
+			Explains: doneUnheard,
 		},
 		{
-			"who gets a volume that a user takes from its claim while other claims wait is nobody's promise",
-			handedOn,
+			Reason:   "who gets a volume that a user takes from its claim while other claims wait is nobody's promise",
+			Explains: handedOn,
 		},
 		{
-			"when the driver did not say whether it made a volume, volplane goes on with what it asked, and undoes it when " +
-				"the claim goes; Kubernetes asks what class and node say now, or forgets it, and keeps a volume with policy " +
+			Reason: "when the driver did not say whether it made a volume, volplane goes on with what it asked, and undoes it " +
+				"when the claim goes; Kubernetes asks what class and node say now, or forgets it, and keeps a volume with policy " +
 				"Retain that nobody had",
-			wentOn,
+			Explains: wentOn,
 		},
 	}
 }
@@ -107,51 +107,52 @@ func rowsOfCalls() []row {
 func rowsOfObjects() []row {
 	return []row{
 		{
-			"when a user takes the claim from a volume that is being deleted, protection and binder race in Kubernetes, and " +
-				"the claim may lose its volume; here it keeps it",
-			func(d difference, line string) bool {
+			Reason: "when a user takes the claim from a volume that is being deleted, protection and binder race in " +
+				"Kubernetes, and the claim may lose its volume; here it keeps it",
+			Explains: func(d difference, line string) bool {
 				return differential.Has(d.OnlyOurs, "volume ", " Bound for "+claimIn(line)+" ", "going=true")
 			},
 		},
 		{
-			"a selected node that cannot have the volume is taken from the claim, so that another one is selected; Kubernetes " +
-				"takes only one that has gone",
-			func(d difference, line string) bool {
+			Reason: "a selected node that cannot have the volume is taken from the claim, so that another one is selected; " +
+				"Kubernetes takes only one that has gone",
+			Explains: func(d difference, line string) bool {
 				return unselected(line, d.OnlyTheirs, d.OnlyOurs, `\w+`) &&
 					!differential.Has(d.Ours, "answered CreateVolume of pvc-"+claimIn(line)+" with ResourceExhausted")
 			},
 		},
 		{
-			"a claim keeps a node that has gone while its class, its secret, its source or what the driver has been asked " +
-				"already keep it from having a volume anywhere; Kubernetes looks at the node first",
-			func(d difference, line string) bool { return unselected(line, d.OnlyOurs, d.OnlyTheirs, gone) },
+			Reason: "a claim keeps a node that has gone while its class, its secret, its source or what the driver has been " +
+				"asked already keep it from having a volume anywhere; Kubernetes looks at the node first",
+			Explains: func(d difference, line string) bool { return unselected(line, d.OnlyOurs, d.OnlyTheirs, gone) },
 		},
 		{
-			"Kubernetes protects what a copy is made of before it finds out that it cannot ask for the copy; here it is " +
-				"protected when the copy is asked for",
-			protected,
+			Reason: "Kubernetes protects what a copy is made of before it finds out that it cannot ask for the copy; here it " +
+				"is protected when the copy is asked for",
+			Explains: protected,
 		},
 		{
-			"a claim is kept while a copy of it is asked for; Kubernetes keeps it while any claim waits that wants one, " +
-				"though nobody can be asked",
-			keptSource,
+			Reason: "a claim is kept while a copy of it is asked for; Kubernetes keeps it while any claim waits that wants " +
+				"one, though nobody can be asked",
+			Explains: keptSource,
 		},
 		{
-			"a snapshot is protected while a driver may make a volume of it; in Kubernetes before the first attempt and after " +
-				"each that failed, too, for ever if the claim goes then",
-			protectedSnapshot,
+			Reason: "a snapshot is protected while a driver may make a volume of it; in Kubernetes before the first attempt " +
+				"and after each that failed, too, for ever if the claim goes then",
+			Explains: protectedSnapshot,
 		},
 		{
-			"no volume is made for a claim that is being deleted, though its consumer is still there; Kubernetes makes one",
-			func(d difference, line string) bool {
+			Reason: "no volume is made for a claim that is being deleted, though its consumer is still there; " +
+				"Kubernetes makes one",
+			Explains: func(d difference, line string) bool {
 				return differential.Has(d.OnlyOurs, "claim "+claimIn(line)+" Pending", "going=true") &&
 					differential.Has(d.OnlyTheirs, "asked CreateVolume", `"pvc-`+claimIn(line)+`"`)
 			},
 		},
 		{
-			"the protection of a volume that is being deleted goes with its provisioner's finalizer, in one write, when the " +
-				"driver has deleted it; in Kubernetes before",
-			func(d difference, line string) bool {
+			Reason: "the protection of a volume that is being deleted goes with its provisioner's finalizer, in one write, " +
+				"when the driver has deleted it; in Kubernetes before",
+			Explains: func(d difference, line string) bool {
 				return slices.ContainsFunc(d.OnlyOurs, func(l string) bool {
 					other := strings.Replace(l, " "+volume.FinalizerVolumeProtection+"]", "]", 1)
 					return strings.Contains(l, volume.FinalizerProvisioner) &&
@@ -166,15 +167,15 @@ func rowsOfObjects() []row {
 func rowsOfSecrets() []row {
 	return []row{
 		{
-			"a template of a secret with a $ that begins no ${token} is a mistake; Kubernetes makes something of it",
-			func(d difference, line string) bool {
+			Reason: "a template of a secret with a $ that begins no ${token} is a mistake; Kubernetes makes something of it",
+			Explains: func(d difference, line string) bool {
 				return differential.About(line, claimsOf(d, `\$[^{]|\$"|\$\{[^}"]*"`))
 			},
 		},
 		{
-			"a volume that was not made here has no deletion secret; Kubernetes looks for one in the class that has " +
+			Reason: "a volume that was not made here has no deletion secret; Kubernetes looks for one in the class that has " +
 				"that name now",
-			func(d difference, line string) bool {
+			Explains: func(d difference, line string) bool {
 				return differential.Has(d.Ours, "class ", "secret-name") && regexp.MustCompile(`^volume v|-v[0-9]+"`).MatchString(line)
 			},
 		},
@@ -217,8 +218,10 @@ func handedOn(d difference, line string) bool {
 
 // goesToAnother says whether two states differ only in which claim has which volume.
 func goesToAnother(ours, theirs []string) bool {
-	d := difference{Ours: ours, Theirs: theirs, OnlyOurs: differential.Without(ours, theirs),
-		OnlyTheirs: differential.Without(theirs, ours)}
+	d := difference{
+		Ours: ours, Theirs: theirs, OnlyOurs: differential.Without(ours, theirs),
+		OnlyTheirs: differential.Without(theirs, ours),
+	}
 	return !slices.ContainsFunc(slices.Concat(d.OnlyOurs, d.OnlyTheirs), func(l string) bool { return !handedOn(d, l) })
 }
 

@@ -54,26 +54,26 @@ func (d *provisioningDice) provisioning(seed uint64, length int) sequence {
 
 func (d *provisioningDice) provisioningOp() op {
 	return d.OneOf([]differential.Weighted{
-		{8, d.newDynamicClaim},
-		{5, func() op { return differential.DeleteClaim(d.made()) }},
-		{4, func() op { return schedule(d.made(), differential.Pick(d, "", d.node(), d.node(), d.node())) }},
-		{3, d.changeMadeVolume},
-		{3, func() op { return d.fault("CreateVolume") }},
-		{1, d.wrongSize},
-		{2, func() op { return d.fault("DeleteVolume") }},
-		{3, func() op { return differential.Heal(d.Int()) }},
-		{2, d.ChangeSecret},
-		{1, d.newPod},
-		{1, func() op { return differential.DeletePod(fmt.Sprint("p", d.IntN(d.Pods+1))) }},
-		{2, d.attach},
-		{1, d.changeClaim},
-		{1, d.newVolume},
-		{1, d.changeClass},
-		{1, differential.Disturb},
-		{1, d.changeAttributes},
-		{1, d.wantAttributes},
-		{2, d.newSnapshot},
-		{1, d.changeSnapshot},
+		{Often: 8, Draw: d.newDynamicClaim},
+		{Often: 5, Draw: func() op { return differential.DeleteClaim(d.made()) }},
+		{Often: 4, Draw: func() op { return schedule(d.made(), differential.Pick(d, "", d.node(), d.node(), d.node())) }},
+		{Often: 3, Draw: d.changeMadeVolume},
+		{Often: 3, Draw: func() op { return d.fault("CreateVolume") }},
+		{Often: 1, Draw: d.wrongSize},
+		{Often: 2, Draw: func() op { return d.fault("DeleteVolume") }},
+		{Often: 3, Draw: func() op { return differential.Heal(d.Int()) }},
+		{Often: 2, Draw: d.ChangeSecret},
+		{Often: 1, Draw: d.newPod},
+		{Often: 1, Draw: func() op { return differential.DeletePod(fmt.Sprint("p", d.IntN(d.Pods+1))) }},
+		{Often: 2, Draw: d.attach},
+		{Often: 1, Draw: d.changeClaim},
+		{Often: 1, Draw: d.newVolume},
+		{Often: 1, Draw: d.changeClass},
+		{Often: 1, Draw: differential.Disturb},
+		{Often: 1, Draw: d.changeAttributes},
+		{Often: 1, Draw: d.wantAttributes},
+		{Often: 2, Draw: d.newSnapshot},
+		{Often: 1, Draw: d.changeSnapshot},
 	})
 }
 
@@ -278,7 +278,7 @@ func (d *provisioningDice) changeMadeVolume() op {
 // madeFor returns the name of the volume that is made for a claim.
 func madeFor(s side, space, claim string) string {
 	for uid, c := range s.Memory.Claims {
-		if c == (differential.ClaimName{space, claim}) {
+		if c == (differential.ClaimName{Space: space, Name: claim}) {
 			return s.Memory.Volume(uid)
 		}
 	}
@@ -286,10 +286,12 @@ func madeFor(s side, space, claim string) string {
 }
 
 func (d *provisioningDice) fault(method string) op {
-	f := fault{Times: differential.Pick(d, 1, 2, 0),
+	f := fault{
+		Times: differential.Pick(d, 1, 2, 0),
 		Code: differential.Pick(d, codes.Internal, codes.Internal, codes.ResourceExhausted,
 			codes.ResourceExhausted, codes.InvalidArgument, codes.OutOfRange, codes.NotFound,
-			codes.AlreadyExists, codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Canceled)}
+			codes.AlreadyExists, codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Canceled),
+	}
 	if f.Code == codes.Unavailable || f.Code == codes.DeadlineExceeded {
 		f.After = d.IntN(2) == 0
 	}
@@ -302,8 +304,10 @@ func (d *provisioningDice) fault(method string) op {
 }
 
 func (d *provisioningDice) wrongSize() op {
-	f := fault{Times: differential.Pick(d, 1, 2, 0),
-		Told: differential.Pick(d, differential.Half, differential.Half, differential.Nothing)}
+	f := fault{
+		Times: differential.Pick(d, 1, 2, 0),
+		Told:  differential.Pick(d, differential.Half, differential.Half, differential.Nothing),
+	}
 	text := fmt.Sprintf("let the driver answer CreateVolume with %s, %d times a volume (0 is always)", f.Told, f.Times)
 	return op{Text: text, Do: func(_ context.Context, s side, space string) error {
 		s.Storage.Fail(space, "CreateVolume", f)

@@ -64,8 +64,10 @@ func zones(t *testing.T, s side) {
 		}
 		n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: p.name}}
 		if p.keys != nil {
-			n.Spec.Drivers = []storagev1.CSINodeDriver{{Name: differential.DriverName, NodeID: "id-" + p.name,
-				TopologyKeys: p.keys}}
+			n.Spec.Drivers = []storagev1.CSINodeDriver{{
+				Name: differential.DriverName, NodeID: "id-" + p.name,
+				TopologyKeys: p.keys,
+			}}
 		}
 		if _, err := s.Client.StorageV1().CSINodes().Create(t.Context(), n, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)

@@ -24,8 +24,10 @@ func TestSnapshotDiffersByDesign(t *testing.T) {
 }
 
 func plainClass(parameters map[string]any) op {
-	return newSnapshotClass(differential.SnapshotClass{Name: "a", Driver: differential.DriverName, Policy: "Delete",
-		Parameters: parameters})
+	return newSnapshotClass(differential.SnapshotClass{
+		Name: "a", Driver: differential.DriverName, Policy: "Delete",
+		Parameters: parameters,
+	})
 }
 
 func designs() []design {
@@ -43,46 +45,48 @@ func designs() []design {
 	}
 	const mark = 1
 	return []design{
-		{reasonMismatch, []op{
+		{Reason: reasonMismatch, Ops: []op{
 			newSnapshotClass(differential.SnapshotClass{Name: "a", Driver: ownDriver, Policy: "Delete"}), claim, shot,
 		}},
-		{reasonUnknown, []op{plainClass(map[string]any{"csi.storage.k8s.io/unknown": "x"}), claim, shot}},
-		{reasonClaim, []op{class, newBoundClaim("c0", ""), shot}},
-		{reasonLook, []op{changed(func(c *givenContent) { c.class = "missing" })}},
-		{reasonParameters, []op{
+		{Reason: reasonUnknown, Ops: []op{plainClass(map[string]any{"csi.storage.k8s.io/unknown": "x"}), claim, shot}},
+		{Reason: reasonClaim, Ops: []op{class, newBoundClaim("c0", ""), shot}},
+		{Reason: reasonLook, Ops: []op{changed(func(c *givenContent) { c.class = "missing" })}},
+		{Reason: reasonParameters, Ops: []op{
 			class, claim, always("CreateSnapshot", codes.Unavailable), shot, deleteClass("a"), differential.Heal(mark),
 		}},
-		{reasonClass, []op{class, claim, shot, deleteClass("a"), differential.Heal(mark)}},
-		{reasonSecret, []op{
+		{Reason: reasonClass, Ops: []op{class, claim, shot, deleteClass("a"), differential.Heal(mark)}},
+		{Reason: reasonSecret, Ops: []op{
 			plainClass(secret), claim, differential.NewDice(0).NewSecret("s0"), shot, differential.DeleteSecret("s0"),
 			deleteSnapshot("s0"),
 		}},
-		{reasonShared, []op{
+		{Reason: reasonShared, Ops: []op{
 			newGivenContent(given), changed(func(c *givenContent) { c.name, c.snapshot = "k1", "s1" }),
 			newShotOf("s0", "k0", ""), deleteSnapshot("s0"),
 		}},
-		{reasonIntent, []op{class, claim, always("CreateSnapshot", codes.Internal), shot, deleteSnapshot("s0")}},
-		{reasonUnseen, []op{
+		{Reason: reasonIntent, Ops: []op{class, claim, always("CreateSnapshot", codes.Internal), shot, deleteSnapshot("s0")}},
+		{Reason: reasonUnseen, Ops: []op{
 			always("ListSnapshots", codes.Internal), newGivenContent(given), newShotOf("s0", "k0", ""), deleteSnapshot("s0"),
 		}},
-		{reasonSuccess, []op{
+		{Reason: reasonSuccess, Ops: []op{
 			class, claim, newMood(differential.Mood{Unready: true}, mark),
 			differential.Failing("CreateSnapshot", fault{Code: codes.Internal, Times: 1}), shot,
 		}},
-		{reasonTime, []op{class, claim, newMood(differential.Mood{Untimed: true}, mark), shot}},
-		{reasonSource, []op{
+		{Reason: reasonTime, Ops: []op{class, claim, newMood(differential.Mood{Untimed: true}, mark), shot}},
+		{Reason: reasonSource, Ops: []op{
 			changed(func(c *givenContent) { c.uid = "11111111-2222-3333-4444-555555555555" }), newShotOf("s1", "k0", ""),
 		}},
-		{reasonPending, []op{class, claim, shot, restore("r0", "s0"), deleteSnapshot("s0")}},
-		{reasonOrphan, []op{
+		{Reason: reasonPending, Ops: []op{class, claim, shot, restore("r0", "s0"), deleteSnapshot("s0")}},
+		{Reason: reasonOrphan, Ops: []op{
 			changed(func(c *givenContent) { c.uid, c.policy = "11111111-2222-3333-4444-555555555555", "Retain" }),
 			deleteContent("k0"),
 		}},
-		{reasonLeft, []op{
+		{Reason: reasonLeft, Ops: []op{
 			class, claim, newMood(differential.Mood{Unready: true}, mark), newShot("s0", "c0", ""), newShot("s1", "c0", "a"),
 			deleteSnapshot("s1"), deleteSnapshot("s0"),
 		}},
-		{reasonGoing, []op{class, claim, always("CreateSnapshot", codes.Unavailable), shot, deleteSnapshot("s0")}},
+		{Reason: reasonGoing, Ops: []op{
+			class, claim, always("CreateSnapshot", codes.Unavailable), shot, deleteSnapshot("s0"),
+		}},
 	}
 }
 

@@ -96,8 +96,10 @@ const awakeName = "awake"
 func prepareSnapshots(ctx context.Context, s side) error {
 	err := upstream.Poll(ctx, func() (bool, error) {
 		served := true
-		for _, r := range []schema.GroupVersionResource{upstream.Snapshots(), upstream.SnapshotContents(),
-			upstream.SnapshotClasses()} {
+		for _, r := range []schema.GroupVersionResource{
+			upstream.Snapshots(), upstream.SnapshotContents(),
+			upstream.SnapshotClasses(),
+		} {
 			_, err := s.Dynamic.Resource(r).List(ctx, metav1.ListOptions{})
 			served = served && err == nil
 		}
@@ -106,8 +108,10 @@ func prepareSnapshots(ctx context.Context, s side) error {
 	if err != nil {
 		return fmt.Errorf("%s serves no snapshots: %w", s.Name, err)
 	}
-	if err := s.MakeClass(ctx, differential.SnapshotClass{Name: awakeName, Driver: differential.DriverName,
-		Policy: "Delete"}); err != nil {
+	if err := s.MakeClass(ctx, differential.SnapshotClass{
+		Name: awakeName, Driver: differential.DriverName,
+		Policy: "Delete",
+	}); err != nil {
 		return err
 	}
 	if _, err := s.Client.CoreV1().PersistentVolumeClaims("default").Create(ctx, upstream.ClaimOf(awakeName, ""),

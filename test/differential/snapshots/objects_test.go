@@ -25,7 +25,7 @@ func contentOf(s side, space, name string) string {
 		return space + "-" + name
 	}
 	for uid, c := range s.Memory.Claims {
-		if c == (differential.ClaimName{space, name}) {
+		if c == (differential.ClaimName{Space: space, Name: name}) {
 			return "snapcontent-" + string(uid)
 		}
 	}

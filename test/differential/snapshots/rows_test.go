@@ -27,19 +27,19 @@ type subject struct {
 func snapshotRows() []row {
 	var out []row
 	for _, r := range snapshotReasons() {
-		out = append(out, row{r.reason, func(d difference, line string) bool {
+		out = append(out, row{Reason: r.reason, Explains: func(d difference, line string) bool {
 			all := subjectsOf(d, line)
 			return slices.ContainsFunc(all, func(about subject) bool { return r.explains(about, line) })
 		}})
 	}
 	return append(out, row{
-		"Kubernetes' snapshotter writes all annotations of a content at once, whenever it asks for the snapshot again," +
-			" and so takes away what the snapshot-controller has just written there",
-		func(d difference, line string) bool { return slices.ContainsFunc(subjectsOf(d, line), overwritten) },
+		Reason: "Kubernetes' snapshotter writes all annotations of a content at once, whenever it asks for the " +
+			"snapshot again, and so takes away what the snapshot-controller has just written there",
+		Explains: func(d difference, line string) bool { return slices.ContainsFunc(subjectsOf(d, line), overwritten) },
 	}, row{
-		"whether a call was under way when the controllers ended depends on their pauses; what it has done shows when the " +
-			"driver is asked again",
-		func(d difference, line string) bool {
+		Reason: "whether a call was under way when the controllers ended depends on their pauses; what it has done shows " +
+			"when the driver is asked again",
+		Explains: func(d difference, line string) bool {
 			id, ok := strings.CutPrefix(line, "stored snapshot ")
 			return ok && slices.ContainsFunc([]string{
 				"DeleteSnapshot of " + id, "CreateSnapshot of " + strings.TrimPrefix(id, "id-"),

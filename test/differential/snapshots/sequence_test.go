@@ -58,28 +58,28 @@ func drawSnapshots(seed uint64, length int) sequence {
 
 func (d *snapshotDice) op() op {
 	return d.OneOf([]differential.Weighted{
-		{9, d.newSnapshot},
-		{5, func() op { return deleteSnapshot(d.shot()) }},
-		{3, d.newContent},
-		{3, d.newSnapshotOf},
-		{2, func() op { return deleteContent(d.content()) }},
-		{2, func() op { return d.changePolicy(d.content()) }},
-		{1, func() op { return d.freeContent(d.content()) }},
-		{2, d.newClaim},
-		{1, func() op { return bindLater(d.anyClaim(), differential.DriverName) }},
-		{2, func() op { return differential.DeleteClaim(d.anyClaim()) }},
-		{1, func() op { return differential.ReleaseClaim(d.anyClaim()) }},
-		{1, func() op { return differential.LoseVolume(strings.Replace(d.anyClaim(), "c", "v", 1)) }},
-		{1, d.newRestore},
-		{1, func() op { return endRestore(fmt.Sprint("r", d.IntN(d.restores+1))) }},
-		{2, d.changeClass},
-		{1, func() op { return setDefault(differential.Pick(d, "a", "b"), d.IntN(2) == 0) }},
-		{3, func() op { return d.AttachFault("CreateSnapshot") }},
-		{2, func() op { return d.AttachFault("DeleteSnapshot") }},
-		{1, func() op { return d.AttachFault("ListSnapshots") }},
-		{3, func() op { return differential.Heal(d.Int()) }},
-		{3, d.newMood},
-		{2, d.ChangeSecret},
+		{Often: 9, Draw: d.newSnapshot},
+		{Often: 5, Draw: func() op { return deleteSnapshot(d.shot()) }},
+		{Often: 3, Draw: d.newContent},
+		{Often: 3, Draw: d.newSnapshotOf},
+		{Often: 2, Draw: func() op { return deleteContent(d.content()) }},
+		{Often: 2, Draw: func() op { return d.changePolicy(d.content()) }},
+		{Often: 1, Draw: func() op { return d.freeContent(d.content()) }},
+		{Often: 2, Draw: d.newClaim},
+		{Often: 1, Draw: func() op { return bindLater(d.anyClaim(), differential.DriverName) }},
+		{Often: 2, Draw: func() op { return differential.DeleteClaim(d.anyClaim()) }},
+		{Often: 1, Draw: func() op { return differential.ReleaseClaim(d.anyClaim()) }},
+		{Often: 1, Draw: func() op { return differential.LoseVolume(strings.Replace(d.anyClaim(), "c", "v", 1)) }},
+		{Often: 1, Draw: d.newRestore},
+		{Often: 1, Draw: func() op { return endRestore(fmt.Sprint("r", d.IntN(d.restores+1))) }},
+		{Often: 2, Draw: d.changeClass},
+		{Often: 1, Draw: func() op { return setDefault(differential.Pick(d, "a", "b"), d.IntN(2) == 0) }},
+		{Often: 3, Draw: func() op { return d.AttachFault("CreateSnapshot") }},
+		{Often: 2, Draw: func() op { return d.AttachFault("DeleteSnapshot") }},
+		{Often: 1, Draw: func() op { return d.AttachFault("ListSnapshots") }},
+		{Often: 3, Draw: func() op { return differential.Heal(d.Int()) }},
+		{Often: 3, Draw: d.newMood},
+		{Often: 2, Draw: d.ChangeSecret},
 	})
 }
 
@@ -380,8 +380,10 @@ func endRestore(name string) op {
 }
 
 func (d *snapshotDice) newMood() op {
-	m := differential.Mood{Unready: d.IntN(2) == 0, Untimed: d.IntN(10) == 0,
-		Size: differential.Pick(d, int64(0), 0, 1, -1)}
+	m := differential.Mood{
+		Unready: d.IntN(2) == 0, Untimed: d.IntN(10) == 0,
+		Size: differential.Pick(d, int64(0), 0, 1, -1),
+	}
 	return newMood(m, d.Int())
 }
 

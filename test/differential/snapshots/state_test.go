@@ -52,7 +52,7 @@ func snapshotStates(ctx context.Context, s side) (state, error) {
 		names[c.Name+" for "+string(c.Spec.VolumeSnapshotRef.UID)] = true
 	}
 	for _, one := range shots {
-		s.Memory.Claims[one.UID] = differential.ClaimName{one.Namespace, one.Name}
+		s.Memory.Claims[one.UID] = differential.ClaimName{Space: one.Namespace, Name: one.Name}
 		out[one.Namespace] = append(out[one.Namespace], shotLines(s, one, names)...)
 	}
 	for _, c := range contents {
