@@ -14,6 +14,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -235,6 +237,13 @@ func playMeasured(ctx context.Context, t *testing.T, s differential.Side, driver
 	must(err)
 	upstream.Eventually(ctx, t, func() string {
 		return missing(slices.Contains(driver.Methods(), "ControllerExpandVolume"), "it is not expanded")
+	})
+	// Upstream counts failed deletions only once there is one.
+	driver.OnCall("DeleteVolume", func(n int, _ any) (a csitest.Action) {
+		if n == 1 {
+			a.Err = status.Error(codes.Internal, "not yet")
+		}
+		return a
 	})
 	must(claims.Delete(ctx, "c", metav1.DeleteOptions{}))
 	upstream.Eventually(ctx, t, func() string {
