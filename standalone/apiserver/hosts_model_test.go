@@ -337,23 +337,33 @@ func (m *hostModel) judge(request, verb, path string, answer []byte) {
 		m.unchanged(key)
 	case verb == "DELETE":
 		return
-	case path == volumesPath:
-		m.volume(nameOf(got))
-	case path == capacitiesPath:
-		m.capacity(nameOf(got))
-	case path == nodesPath:
-		n1 := must(m.admin.CoreV1().Nodes().Get(m.t.Context(), "n1", metav1.GetOptions{}))(m.t)
-		if disk := n1.Labels["disk"]; disk == "" || disk == "n2" {
-			m.t.Errorf("n1 is in disk=%q", disk)
-		}
-	case path == attachmentsPath && verb == "POST", path == secretsPath:
-		m.t.Error("it makes what only others make")
+	default:
+		m.written(verb, path, nameOf(got))
 	}
 	if m.t.Failed() {
 		m.t.Log(request)
 	}
 	if verb == "POST" {
 		m.remove(key)
+	}
+}
+
+// written judges an object of the host after a request has made or changed it.
+func (m *hostModel) written(verb, path, name string) {
+	switch path {
+	case volumesPath:
+		m.volume(name)
+	case capacitiesPath:
+		m.capacity(name)
+	case nodesPath:
+		n1 := must(m.admin.CoreV1().Nodes().Get(m.t.Context(), "n1", metav1.GetOptions{}))(m.t)
+		if disk := n1.Labels["disk"]; disk == "" || disk == "n2" {
+			m.t.Errorf("n1 is in disk=%q", disk)
+		}
+	case attachmentsPath, secretsPath:
+		if verb == "POST" || path == secretsPath {
+			m.t.Error("it makes what only others make")
+		}
 	}
 }
 
@@ -391,20 +401,34 @@ func (m *hostModel) volume(name string) {
 	if claim.UID != ref.UID {
 		m.t.Errorf("volume %s is for a claim %s that is not the one that exists", name, ref.Name)
 	}
-	if csi.NodePublishSecretRef != nil || csi.NodeStageSecretRef != nil || csi.NodeExpandSecretRef != nil ||
-		csi.ControllerPublishSecretRef != nil || csi.ControllerExpandSecretRef != nil ||
-		v.Annotations[volume.AnnDeletionSecretName] != "" {
+	if namesSecrets(v) {
 		m.t.Errorf("volume %s names Secrets that its class does not", name)
 	}
 	n2 := must(m.admin.CoreV1().Nodes().Get(m.t.Context(), "n2", metav1.GetOptions{}))(m.t)
 	if a := v.Spec.NodeAffinity; csi.Driver == ownDriver && (a == nil || topology.Selects(a.Required, n2)) {
 		m.t.Errorf("volume %s of the host's disk is accessible from n2: %+v", name, a)
 	}
-	for _, other := range must(pvs.List(m.t.Context(), metav1.ListOptions{}))(m.t).Items {
-		if other.Name != name && other.Spec.CSI.Driver == csi.Driver && other.Spec.CSI.VolumeHandle == csi.VolumeHandle {
-			m.t.Errorf("volume %s has the data of %s", name, other.Name)
+	m.alone(v)
+}
+
+// alone fails the test if another volume has the handle of one.
+func (m *hostModel) alone(v *corev1.PersistentVolume) {
+	all := must(m.admin.CoreV1().PersistentVolumes().List(m.t.Context(), metav1.ListOptions{}))(m.t)
+	for _, other := range all.Items {
+		o := other.Spec.CSI
+		if other.Name != v.Name && o.Driver == v.Spec.CSI.Driver && o.VolumeHandle == v.Spec.CSI.VolumeHandle {
+			m.t.Errorf("volume %s has the data of %s", v.Name, other.Name)
 		}
 	}
+}
+
+// namesSecrets says whether any call for a volume is made with a Secret.
+func namesSecrets(v *corev1.PersistentVolume) bool {
+	c := v.Spec.CSI
+	return v.Annotations[volume.AnnDeletionSecretName] != "" || slices.ContainsFunc([]*corev1.SecretReference{
+		c.NodePublishSecretRef, c.NodeStageSecretRef, c.NodeExpandSecretRef, c.ControllerPublishSecretRef,
+		c.ControllerExpandSecretRef,
+	}, func(r *corev1.SecretReference) bool { return r != nil })
 }
 
 // capacity fails the test if the host tells what others have free: a scheduler looks at the class and the place.

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/volume"
@@ -42,30 +43,29 @@ func TestWhatANodeHadIsFoundWithIt(t *testing.T) {
 		}
 	}
 	api := c.admin.Discovery().RESTClient()
-	marks := func() (n1, n2 int) {
-		for _, path := range paths {
-			var o metav1.PartialObjectMetadata
-			said := must(api.Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(t.Context()))(t)
-			if err := json.Unmarshal(said, &o); err != nil {
-				t.Fatal(err)
-			}
-			switch o.Annotations[volume.AnnLostWith] {
-			case "n1":
-				n1++
-			case "n2":
-				n2++
-			}
-		}
-		return n1, n2
-	}
-	if n1, n2 := marks(); n1 != 4 || n2 != 4 {
-		t.Fatalf("%d and %d objects were lost", n1, n2)
+	if n := lostWith(t, api, paths); n["n1"] != 4 || n["n2"] != 4 {
+		t.Fatalf("lost were %v objects", n)
 	}
 	for range 2 {
 		must(api.Post().AbsPath(identity.PathInvitation).SetHeader("Content-Type", "application/json").
 			Body(encode(t, identity.Invite{Node: "n1", Seconds: 60})).DoRaw(t.Context()))(t)
-		if n1, n2 := marks(); n1 != 0 || n2 != 4 {
-			t.Errorf("n1 is invited again: %d objects are lost with it, and %d with n2", n1, n2)
+		if n := lostWith(t, api, paths); n["n1"] != 0 || n["n2"] != 4 {
+			t.Errorf("n1 is invited again, and lost are %v objects", n)
 		}
 	}
+}
+
+// lostWith counts the objects that are marked as lost, by their nodes.
+func lostWith(t *testing.T, api rest.Interface, paths []string) map[string]int {
+	t.Helper()
+	n := map[string]int{}
+	for _, path := range paths {
+		var o metav1.PartialObjectMetadata
+		said := must(api.Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(t.Context()))(t)
+		if err := json.Unmarshal(said, &o); err != nil {
+			t.Fatal(err)
+		}
+		n[o.Annotations[volume.AnnLostWith]]++
+	}
+	return n
 }

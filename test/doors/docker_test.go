@@ -119,8 +119,10 @@ func copyUp(w *world) {
 // missingVolume: a volume that is missing is made as ours if the command names the driver, and another is never taken.
 func missingVolume(w *world) {
 	args := func(name string) []string {
-		return []string{"run", "--rm", "--network", "none", "--mount",
-			"type=volume,source=" + name + ",target=/data,volume-driver=" + w.driver, image, "/bin/busybox", "true"}
+		return []string{
+			"run", "--rm", "--network", "none", "--mount",
+			"type=volume,source=" + name + ",target=/data,volume-driver=" + w.driver, image, "/bin/busybox", "true",
+		}
 	}
 	w.docker("volume", "create", "-d", "local", "taken")
 	if out, err := w.tryDocker(args("taken")...); err == nil {

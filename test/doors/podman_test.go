@@ -106,8 +106,10 @@ func TestQuadletGuard(t *testing.T) {
 		t.Fatal("db.container has no guard")
 	}
 	guard = strings.ReplaceAll(guard, "volplane", w.driver)
-	env := []string{"CONTAINERS_CONF=" + w.path("containers.conf"), "CONTAINERS_STORAGE_CONF=" + w.path("storage.conf"),
-		"PATH=" + w.path("bin") + ":" + os.Getenv("PATH")}
+	env := []string{
+		"CONTAINERS_CONF=" + w.path("containers.conf"), "CONTAINERS_STORAGE_CONF=" + w.path("storage.conf"),
+		"PATH=" + w.path("bin") + ":" + os.Getenv("PATH"),
+	}
 	passes := func(want bool, when string) {
 		t.Helper()
 		if out, err := run(t.Context(), env, "/bin/sh", "-c", guard); (err == nil) != want {

@@ -13,7 +13,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -162,17 +161,7 @@ func Node(f NodeFacts) NodePlan {
 		d.attachWanted(w, unique)
 	}
 	for i, a := range f.Attachments {
-		wishes := wanted[d.uniques[i]]
-		switch {
-		case len(wishes) > 0 && a.DeletionTimestamp == nil && d.isOfEarlierMachine(a, wishes):
-			d.detachFromEarlier(a, d.uniques[i])
-		case len(wishes) > 0 && a.DeletionTimestamp == nil && !f.Going[a.Name]:
-			d.keepWanted(a, d.uniques[i], wishes)
-		case d.ours(a):
-			d.detachUnwanted(a, d.uniques[i])
-		case a.Spec.Source.PersistentVolumeName != nil:
-			d.Kept = append(d.Kept, a)
-		}
+		d.keepOrDetach(a, d.uniques[i], wanted[d.uniques[i]])
 	}
 	slices.SortFunc(d.Attached, func(a, b corev1.AttachedVolume) int { return cmp.Compare(a.Name, b.Name) })
 	d.Attached = slices.Compact(d.Attached)
@@ -180,6 +169,21 @@ func Node(f NodeFacts) NodePlan {
 	d.More = d.More || len(d.planned) > 0
 	d.explain()
 	return d.NodePlan
+}
+
+// keepOrDetach decides about an attachment and the wishes for its volume.
+func (d *nodeDecision) keepOrDetach(a *storagev1.VolumeAttachment, unique string, wishes []Wish) {
+	wanted := len(wishes) > 0 && a.DeletionTimestamp == nil
+	switch {
+	case wanted && d.isOfEarlierMachine(a, wishes):
+		d.detachFromEarlier(a, unique)
+	case wanted && !d.Going[a.Name]:
+		d.keepWanted(a, unique, wishes)
+	case d.ours(a):
+		d.detachUnwanted(a, unique)
+	case a.Spec.Source.PersistentVolumeName != nil:
+		d.Kept = append(d.Kept, a)
+	}
 }
 
 // index builds the indexes of attachments and volumes.
@@ -346,42 +350,6 @@ func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, wi
 		d.More = true
 	}
 	d.ready[unique] = d.ready[unique] || a.Status.Attached
-}
-
-// isOfEarlierMachine says whether a volume is attached under another name of the node than the driver has now, as
-// after a machine was replaced, and no Pod has it: it would never be usable here. If a Pod has it, the machine is the
-// same, and the volume stays until the Pod ends.
-func (d *nodeDecision) isOfEarlierMachine(a *storagev1.VolumeAttachment, wishes []Wish) bool {
-	recorded, now := a.Annotations[volume.AnnNodeID], d.Registered[a.Spec.Attacher]
-	if recorded == "" || now == "" || recorded == now || !a.Status.Attached || !HasFinalizer(a) {
-		return false
-	}
-	mayHave := func(w Wish) bool { return w.Pod.DeletionTimestamp != nil || !IsWithout(w.Pod) }
-	return d.Node != nil && nodelife.Ready(d.Node) && d.ours(a) && !slices.ContainsFunc(wishes, mayHave)
-}
-
-// detachFromEarlier detaches a volume from an earlier machine of the node. That the node says that it uses the volume
-// is no reason to wait: a Pod that waits for a volume counts, too.
-func (d *nodeDecision) detachFromEarlier(a *storagev1.VolumeAttachment, unique string) {
-	d.More = true
-	d.Detach = append(d.Detach, Detachment{Attachment: a, Unique: unique, Force: true, Because: volume.Because{
-		Reason: volume.ReasonDetaching, Next: a.Spec.Attacher,
-		Message: fmt.Sprintf("%s is attached to %s, and driver %s calls node %s %s now: it is detached from there, and "+
-			"attached anew", Name(a), a.Annotations[volume.AnnNodeID], a.Spec.Attacher, d.Name, d.Registered[a.Spec.Attacher]),
-	}})
-}
-
-// IsWithout says whether a Pod's node agent says that the Pod is without its only volume. If it has several, one of
-// them may be mounted.
-func IsWithout(p *corev1.Pod) bool {
-	n := 0
-	for _, v := range p.Spec.Volumes {
-		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil {
-			n++
-		}
-	}
-	c := cluster.PodCondition(p, volume.ConditionVolumesMounted)
-	return n <= 1 && c != nil && c.Status == corev1.ConditionFalse
 }
 
 // ours says whether an attachment was created by this controller or Kubernetes' own. Attachments with

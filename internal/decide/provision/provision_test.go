@@ -278,6 +278,10 @@ func planText(t *testing.T, p Plan) string {
 	return s + "\n"
 }
 
+func unclaimed(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }
+
+func free(v *corev1.PersistentVolume) { v.Finalizers = nil }
+
 func TestVolumes(t *testing.T) {
 	pv := func(phase corev1.PersistentVolumePhase, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 		v := Object(intent(), Answer{Handle: "h"}, "")
@@ -288,8 +292,6 @@ func TestVolumes(t *testing.T) {
 		return v
 	}
 	going := func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{} }
-	free := func(v *corev1.PersistentVolume) { v.Finalizers = nil }
-	unclaimed := func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }
 	retain := func(v *corev1.PersistentVolume) {
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	}
@@ -363,9 +365,7 @@ func TestVolumes(t *testing.T) {
 
 // TestPhases: what counts is whether the claim is gone and whether the object is held, whatever was done before.
 func TestPhases(t *testing.T) {
-	free := func(v *corev1.PersistentVolume) { v.Finalizers = nil }
 	going := func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{} }
-	unclaimed := func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }
 	reserved := func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID = "" }
 	held := func(*corev1.PersistentVolume) {}
 	for _, c := range []struct {

@@ -137,6 +137,7 @@ func (c *Cluster) grant(t *testing.T) {
 	}
 }
 
+// Path returns the path of a file in the directory of the cluster.
 func (c *Cluster) Path(name string) string { return filepath.Join(c.dir, name) }
 
 func (c *Cluster) write(t *testing.T, name string, data []byte) {
@@ -218,8 +219,10 @@ func (c *Cluster) Node(t *testing.T, name, where, driver string) {
 	t.Helper()
 	nodes := c.Client.CoreV1().Nodes()
 	node, err := nodes.Create(t.Context(), &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{upstream.Zone: where,
-			corev1.LabelHostname: name}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			upstream.Zone:        where,
+			corev1.LabelHostname: name,
+		}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -71,6 +71,7 @@ func (c *Cluster) ServeSnapshots(ctx context.Context, t *testing.T) {
 	c.Kubectl(ctx, t, "", "apply", "-f", filepath.Join("..", "..", "standalone", "apiserver", "crds"))
 }
 
+// Must ends the test if there is an error.
 func (i *Installation) Must(err error) {
 	i.T.Helper()
 	if err != nil {

@@ -85,6 +85,7 @@ func (d *Differential) table() string {
 	return b.String()
 }
 
+// Differential plays sequences at two sides, and compares what both have made of them.
 type Differential struct {
 	Sides []Side
 	// Few is how many sequences `make test` plays.

@@ -48,6 +48,7 @@ func (s Side) MakeCSINode(ctx context.Context, name, id string, limit int32) err
 	return err
 }
 
+// NodeStatus patches fields of the status of a Node.
 func (s Side) NodeStatus(ctx context.Context, name string, fields map[string]any) error {
 	patch, err := json.Marshal(map[string]any{"status": fields})
 	if err != nil {
@@ -110,6 +111,7 @@ func (s Side) Unprotect(ctx context.Context, name string) error {
 	})
 }
 
+// CSIVolume returns a retained PersistentVolume of 1Gi of a driver, without a handle.
 func CSIVolume(name, driver string, modes ...corev1.PersistentVolumeAccessMode) *corev1.PersistentVolume {
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
 		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}, AccessModes: modes,
@@ -146,6 +148,7 @@ type SnapshotClass struct {
 	Parameters           map[string]any
 }
 
+// MakeClass makes a VolumeSnapshotClass.
 func (s Side) MakeClass(ctx context.Context, c SnapshotClass) error {
 	o := upstream.Object("VolumeSnapshotClass", c.Name, nil)
 	delete(o.Object, "spec")

@@ -19,6 +19,7 @@ type Weighted struct {
 	Draw  func() Op
 }
 
+// OneOf draws one of some operations by their weights.
 func (d *Dice) OneOf(all []Weighted) Op {
 	sum := 0
 	for _, a := range all {
@@ -52,6 +53,7 @@ func LoseVolume(v string) Op {
 	}
 }
 
+// AttachFault draws how calls of a method for attaching fail from now on.
 func (d *Dice) AttachFault(method string) Op {
 	f := Fault{Times: Pick(d, 1, 2, 0), Code: Pick(d, codes.Internal, codes.Internal, codes.ResourceExhausted,
 		codes.FailedPrecondition, codes.InvalidArgument,
@@ -83,6 +85,7 @@ func (o Op) With(other Op) Op {
 	}}
 }
 
+// PatchClaim patches a claim; text says in the sequence what that means.
 func PatchClaim(claim, text, patch string) Op {
 	return Op{Text: text, Do: func(ctx context.Context, s Side, space string) error {
 		_, err := s.Client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, claim, types.MergePatchType, []byte(patch),
@@ -100,6 +103,7 @@ func Heal(mark int) Op {
 	}}
 }
 
+// ChangeSecret makes or deletes one of the Secrets.
 func (d *Dice) ChangeSecret() Op {
 	name := Pick(d, "s0", "s0", "s1", "c0")
 	if d.IntN(2) == 0 {
@@ -108,12 +112,14 @@ func (d *Dice) ChangeSecret() Op {
 	return DeleteSecret(name)
 }
 
+// DeleteSecret deletes a Secret.
 func DeleteSecret(name string) Op {
 	return Op{Text: "delete secret " + name, Do: func(ctx context.Context, s Side, space string) error {
 		return s.Client.CoreV1().Secrets(space).Delete(ctx, name, metav1.DeleteOptions{})
 	}}
 }
 
+// NewSecret makes a Secret with a value that is drawn, and touches the claims, which may have waited for it.
 func (d *Dice) NewSecret(name string) Op {
 	value, mark := fmt.Sprint(d.IntN(100)), d.Int()
 	return Op{
@@ -129,18 +135,21 @@ func (d *Dice) NewSecret(name string) Op {
 	}
 }
 
+// DeleteClaim deletes a claim.
 func DeleteClaim(name string) Op {
 	return Op{Text: "delete claim " + name, Do: func(ctx context.Context, s Side, space string) error {
 		return s.Client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, name, metav1.DeleteOptions{})
 	}}
 }
 
+// DeleteVolume deletes the object of a volume.
 func DeleteVolume(name string) Op {
 	return Op{Text: "delete volume " + name, Do: func(ctx context.Context, s Side, space string) error {
 		return s.Client.CoreV1().PersistentVolumes().Delete(ctx, space+"-"+name, metav1.DeleteOptions{})
 	}}
 }
 
+// DeletePod deletes a Pod without a grace period.
 func DeletePod(name string) Op {
 	return Op{Text: "delete pod " + name, Do: func(ctx context.Context, s Side, space string) error {
 		return s.Client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})

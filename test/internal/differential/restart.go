@@ -33,9 +33,9 @@ const (
 	// have or have not done their work, and have not answered.
 	beforehand
 	afterwards
-	// WithoutAttach and withAttach: the driver says afterwards that it needs no
-	// attaching, or that it does; no controller is started anew.
+	// WithoutAttach has the driver say afterwards that it needs no attaching; no controller is started anew.
 	WithoutAttach
+	// WithAttach has it say that it does.
 	WithAttach
 )
 

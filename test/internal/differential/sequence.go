@@ -44,14 +44,19 @@ type Dice struct {
 	Volumes, Claims, Pods int
 }
 
+// NewRand returns the random numbers of a seed.
 func NewRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }
 
+// NewDice returns the dice of a seed.
 func NewDice(seed uint64) *Dice { return &Dice{Rand: NewRand(seed)} }
 
+// Volume draws the name of a volume: one of those made so far, or the next one.
 func (d *Dice) Volume() string { return fmt.Sprint("v", d.IntN(d.Volumes+1)) }
 
+// Pick draws one of some values.
 func Pick[T any](d interface{ IntN(n int) int }, all ...T) T { return all[d.IntN(len(all))] }
 
+// VolumeMode draws the mode of a volume, which is mostly left out.
 func (d *Dice) VolumeMode() *corev1.PersistentVolumeMode {
 	return Pick(d, nil, nil, nil, ptr.To(corev1.PersistentVolumeFilesystem), ptr.To(corev1.PersistentVolumeBlock))
 }

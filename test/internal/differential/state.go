@@ -250,4 +250,5 @@ func Annotations(all map[string]string) []string {
 	return out
 }
 
+// Sorted returns a sorted copy.
 func Sorted(all []string) []string { return slices.Sorted(slices.Values(all)) }

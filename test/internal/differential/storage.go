@@ -45,7 +45,9 @@ type told int
 
 const (
 	right told = iota
+	// Half of the right size.
 	Half
+	// Nothing about the size.
 	Nothing
 )
 
@@ -226,6 +228,7 @@ type memory struct {
 	Naming func(types.UID) string
 }
 
+// ClaimName is the name of a claim in the namespace of a sequence.
 type ClaimName struct{ Space, Name string }
 
 func newMemory() *memory {

@@ -36,6 +36,7 @@ func Mounting(c *csitest.Config) {
 	}
 }
 
+// TwoNodes has a driver know the nodes n1 and n2.
 func TwoNodes(c *csitest.Config) { c.NodeID, c.OtherNodes = "id-n1", []string{"id-n2"} }
 
 // RunAgent runs volplane's node agent for a node over a directory until the test
@@ -89,6 +90,7 @@ var TheirBinder = []string{
 	"persistentvolumeclaim-protection-controller",
 }
 
+// StartDriver starts a driver that can do everything, without topology, and connects to it.
 func StartDriver(t *testing.T, change ...func(*csitest.Config)) (*csitest.Driver, *csi.Set) {
 	t.Helper()
 	config := csitest.Full()

@@ -56,4 +56,5 @@ func Refused(err error) bool {
 		apierrors.IsForbidden(err)
 }
 
+// Conflict says whether somebody else has changed the object.
 func Conflict(err error) bool { return apierrors.IsConflict(err) }
