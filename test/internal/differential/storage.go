@@ -213,6 +213,7 @@ func (s *Storage) calls() map[string]int {
 
 // memory remembers deleted claims and the calls of the driver.
 type memory struct {
+	seeing sync.Mutex
 	Claims map[types.UID]ClaimName
 	// calls is how many calls of the driver are in asked: the lines by
 	// sequence, each once.
