@@ -213,3 +213,13 @@ func holders(finalizers []string) string {
 	}
 	return strings.Join(finalizers, ", ")
 }
+
+// reason returns one line about what the deletion of an object waits for.
+func (s *shell) reason(ctx context.Context, v deletion) string {
+	if client, _, err := s.client(); err == nil {
+		if text := newFacts(client).Headline(ctx, v.mapping.GroupVersionKind.Kind, v.ns, v.name); text != "" {
+			return text
+		}
+	}
+	return "it is being deleted"
+}

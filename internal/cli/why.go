@@ -387,13 +387,3 @@ func (s *shell) printValue(v any, output string) error {
 func (s *shell) answer(ctx context.Context, client kubernetes.Interface, ns, pod string) string {
 	return newFacts(client).Headline(ctx, "pod", ns, pod)
 }
-
-// reason returns one line about what the deletion of an object waits for.
-func (s *shell) reason(ctx context.Context, v deletion) string {
-	if client, _, err := s.client(); err == nil {
-		if text := newFacts(client).Headline(ctx, v.mapping.GroupVersionKind.Kind, v.ns, v.name); text != "" {
-			return text
-		}
-	}
-	return "it is being deleted"
-}
