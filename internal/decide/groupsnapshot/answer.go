@@ -45,7 +45,7 @@ func afterTaken(f DriverFacts, a Answer) DriverPlan {
 	case isTaken(c) && (t.Handle != HandleOf(c) || !slices.Equal(infosOf(c), handlesOf(t))):
 		problem = "driver " + driver + " was asked whether group " + HandleOf(c) + " is ready, and names group " + t.Handle +
 			" with other snapshots"
-	case a.TakenBy != "":
+	case a.TakenBy != "" && !isTaken(c):
 		problem = "driver " + driver + " names group " + t.Handle + ", and content " + a.TakenBy +
 			" stands for it or for a snapshot in it"
 	}

@@ -82,7 +82,7 @@ func afterTaken(f DriverFacts, a Answer, source string) DriverPlan {
 	case isTaken(f.Content) && t.Handle != *f.Content.Status.SnapshotHandle:
 		problem = "driver " + driver + " was asked whether snapshot " + *f.Content.Status.SnapshotHandle +
 			" is ready, and names " + t.Handle
-	case a.TakenBy != "":
+	case a.TakenBy != "" && !isTaken(f.Content): // A content that has its handle may be joined by one made by hand.
 		problem = "driver " + driver + " names snapshot " + t.Handle + ", which content " + a.TakenBy + " stands for"
 	}
 	if problem != "" {

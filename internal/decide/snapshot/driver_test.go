@@ -232,6 +232,9 @@ func TestAnswers(t *testing.T) {
 		{"the driver names another content's snapshot", AfterTake, at(of(contained)), Answer{
 			Answer: done, Taken: Taken{Handle: handle}, TakenBy: "another",
 		}},
+		{"another content was made by hand for a snapshot that is not ready", AfterTake, at(of(pending)), Answer{
+			Answer: done, Taken: Taken{Handle: handle}, TakenBy: "another",
+		}},
 		{"the driver names another snapshot than before", AfterTake, at(of(pending)), Answer{
 			Answer: done, Taken: Taken{Handle: "shot-2"},
 		}},
