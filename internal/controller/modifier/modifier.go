@@ -173,6 +173,11 @@ func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (co
 		if _, err = m.claims.Change(ctx, f.Claim, modify.Cancelled(f.Claim), status); err == nil {
 			m.Events.Note(f.Claim, p.Because)
 		}
+	case modify.Refuse:
+		refused := modify.Refused(f, p.Because.Message, metav1.Now())
+		if f.Claim, err = m.claims.Change(ctx, f.Claim, refused, status); err != nil {
+			return controller.Result{}, err
+		}
 	case modify.Nothing:
 	}
 	if p.Tell {

@@ -91,6 +91,13 @@ func Begun(c *corev1.PersistentVolumeClaim, class string, now metav1.Time) *core
 	return out
 }
 
+// Refused returns a claim whose class is one of another driver, with the words because. Upstream asks the driver, which
+// refuses; the claim says here what it says there.
+func Refused(f Facts, because string, now metav1.Time) *corev1.PersistentVolumeClaim {
+	f.Claim = Begun(f.Claim, f.Target(), now)
+	return After(f, volume.Answer{Outcome: volume.Failed, Code: "InvalidArgument", Text: because}, now).Claim
+}
+
 // Cancelled returns the claim without the condition of a change that nobody wants any more.
 func Cancelled(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	out := c.DeepCopy()

@@ -28,6 +28,8 @@ const (
 	Modify
 	// Cancel takes back what the claim says of a change that nobody wants any more.
 	Cancel
+	// Refuse writes to the claim that its volume cannot have the class.
+	Refuse
 )
 
 // Facts is everything on which the decision about one claim depends.
@@ -95,8 +97,12 @@ func change(f Facts, target string) Plan {
 	case f.Class == nil:
 		return missing(f, target)
 	case f.Class.DriverName != v.Spec.CSI.Driver:
-		return impossible(fmt.Sprintf("VolumeAttributesClass %s is for driver %s, not for %s", target, f.Class.DriverName,
+		p := impossible(fmt.Sprintf("VolumeAttributesClass %s is for driver %s, not for %s", target, f.Class.DriverName,
 			v.Spec.CSI.Driver))
+		if !isBegun(c) || f.Refused {
+			p.Step = Refuse
+		}
+		return p
 	}
 	p := nothing(volume.ReasonModifying, v.Spec.CSI.Driver,
 		"the volume of claim "+c.Name+" gets the attributes of class "+target)

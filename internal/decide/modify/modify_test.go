@@ -67,7 +67,7 @@ func TestClaims(t *testing.T) {
 	)
 	going := claim("gold")
 	going.DeletionTimestamp = &metav1.Time{}
-	steps := []string{"nothing", "wait", "begin", "modify", "cancel"}
+	steps := []string{"nothing", "wait", "begin", "modify", "cancel", "refuse"}
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -84,6 +84,9 @@ func TestClaims(t *testing.T) {
 		{"nobody calls the driver here", of(claim("gold"), func(f *Facts) { f.Ours = false })},
 		{"the driver cannot", of(claim("gold"), func(f *Facts) { f.Modifies = false })},
 		{"the class is another driver's", of(claim("gold"), func(f *Facts) {
+			f.Class = &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}, DriverName: "x"}
+		})},
+		{"it is another driver's since the change has begun", of(as(claim("gold"), begun, "gold"), func(f *Facts) {
 			f.Class = &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}, DriverName: "x"}
 		})},
 		{"its volume is not there", of(claim("gold"), func(f *Facts) { f.Volume = nil })},
