@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -102,4 +103,68 @@ func (c *hostCluster) restrictsContents(k contentKind) {
 	} {
 		c.expect(k.kind+": "+row.argues, c.contents(c.n1, k, row.verb, row.path, row.body), row.want)
 	}
+}
+
+// TestAHostKeepsSnapshots: a host keeps a snapshot of its own while it makes a volume from it, and changes no other
+// field of it.
+func TestAHostKeepsSnapshots(t *testing.T) {
+	t.Parallel()
+	c := newHostCluster(t)
+	contents, snapshots := contentKinds()[0], contentKind{group: volume.GroupSnapshot}
+	snapshots.resource = "namespaces/default/" + volume.ResourceSnapshots
+	for name, node := range map[string]string{"here": "n1", "there": "n2", "stolen": "n1"} {
+		c.makeContent(contents, name, ownDriver, node)
+		body := fmt.Sprintf(`{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshot","metadata":{"name":%q},
+			"spec":{"source":{"persistentVolumeClaimName":"c"}}}`, name)
+		c.expect(name, c.contents(c.admin, snapshots, http.MethodPost, "", body), "")
+		body = fmt.Sprintf(`{"status":{"boundVolumeSnapshotContentName":%q}}`, name)
+		c.expect(name, c.contents(c.admin, snapshots, http.MethodPatch, "/"+name+"/status", body), "")
+		uid := string(c.customObject(snapshots, name).GetUID())
+		if name == "stolen" {
+			uid = "of-another"
+		}
+		body = fmt.Sprintf(`{"spec":{"volumeSnapshotRef":{"uid":%q}}}`, uid)
+		c.expect(name, c.contents(c.admin, contents, http.MethodPatch, "/"+name, body), "")
+	}
+	finalizers := func(all ...string) func(*unstructured.Unstructured) {
+		return func(o *unstructured.Unstructured) { o.SetFinalizers(all) }
+	}
+	keep := finalizers(volume.FinalizerRestoring)
+	for _, row := range []struct {
+		argues, name string
+		change       func(*unstructured.Unstructured)
+		want         string
+	}{
+		{"its own", "here", keep, ""},
+		{"it lets it go", "here", finalizers(), ""},
+		{"another node's", "there", keep, "is not of a volume of the node"},
+		{"a content of another snapshot", "stolen", keep, "is not that of snapshot default/stolen"},
+		{"another finalizer", "here", finalizers("other.example.com/x"), "changes more than they may"},
+		{"an annotation", "here", func(o *unstructured.Unstructured) {
+			o.SetAnnotations(map[string]string{"k": "v"})
+		}, "changes more than they may"},
+	} {
+		o := c.customObject(snapshots, row.name)
+		row.change(o)
+		body, err := o.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.expect(row.argues, c.contents(c.n1, snapshots, http.MethodPut, "/"+row.name, string(body)), row.want)
+	}
+}
+
+// customObject reads an object of a kind.
+func (c *hostCluster) customObject(k contentKind, name string) *unstructured.Unstructured {
+	c.t.Helper()
+	o := &unstructured.Unstructured{}
+	body, err := c.admin.Discovery().RESTClient().Get().
+		AbsPath("/apis/" + k.group + "/v1/" + k.resource + "/" + name).Do(c.t.Context()).Raw()
+	if err == nil {
+		err = o.UnmarshalJSON(body)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return o
 }

@@ -107,6 +107,8 @@ func (w *write) check() error {
 		return w.attachment()
 	case "csistoragecapacities.storage.k8s.io":
 		return w.capacity()
+	case volume.ResourceSnapshots + "." + volume.GroupSnapshot:
+		return w.snapshot()
 	case volume.ResourceSnapshotContents + "." + volume.GroupSnapshot:
 		return w.content(volume.FinalizerContentBound, volume.AnnSnapshotCreating)
 	case volume.ResourceGroupContents + "." + volume.GroupGroupSnapshot:

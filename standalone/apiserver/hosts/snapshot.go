@@ -19,16 +19,7 @@ func (w *write) content(finalizer, creating string) error {
 	if w.GetOperation() != admission.Update || !ok || !ok2 {
 		return errOther
 	}
-	driver, _, err := unstructured.NestedString(before.Object, "spec", "driver")
-	if err != nil {
-		return fmt.Errorf("content %s: %w", before.GetName(), err)
-	}
-	scope, err := w.scopeOf(driver)
-	if on := before.GetAnnotations()[volume.AnnProvisionedOn]; err == nil && !scope.Has(on) {
-		err = fmt.Errorf("content %s is not of a volume of the node (annotation %s=%q)", before.GetName(),
-			volume.AnnProvisionedOn, on)
-	}
-	if err != nil {
+	if err := w.servesContent(before); err != nil {
 		return err
 	}
 	bare := func(o *unstructured.Unstructured) map[string]any { return bareContent(o, finalizer, creating) }
@@ -38,13 +29,79 @@ func (w *write) content(finalizer, creating string) error {
 	return nil
 }
 
-// bareContent returns a content without what a snapshotter may change, and without the server's own fields.
-func bareContent(o *unstructured.Unstructured, finalizer, creating string) map[string]any {
+// servesContent returns an error unless the node's controllers serve the snapshot of a content.
+func (w *write) servesContent(c *unstructured.Unstructured) error {
+	driver, _, err := unstructured.NestedString(c.Object, "spec", "driver")
+	if err != nil {
+		return fmt.Errorf("content %s: %w", c.GetName(), err)
+	}
+	scope, err := w.scopeOf(driver)
+	if on := c.GetAnnotations()[volume.AnnProvisionedOn]; err == nil && !scope.Has(on) {
+		err = fmt.Errorf("content %s is not of a volume of the node (annotation %s=%q)", c.GetName(),
+			volume.AnnProvisionedOn, on)
+	}
+	return err
+}
+
+// snapshot checks a write of a VolumeSnapshot: the finalizer that keeps it while a volume is made from it.
+func (w *write) snapshot() error {
+	before, ok := w.GetOldObject().(*unstructured.Unstructured)
+	after, ok2 := w.GetObject().(*unstructured.Unstructured)
+	if w.GetOperation() != admission.Update || w.GetSubresource() != "" || !ok || !ok2 {
+		return errOther
+	}
+	content, err := w.contentOf(before)
+	if err == nil {
+		err = w.servesContent(content)
+	}
+	if err != nil {
+		return err
+	}
+	bare := func(o *unstructured.Unstructured) any { return bareObject(o, volume.FinalizerRestoring).Object }
+	if !equality.Semantic.DeepEqual(bare(before), bare(after)) {
+		return errOther
+	}
+	return nil
+}
+
+// contentOf returns the content of a snapshot.
+func (w *write) contentOf(s *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	name, _, err := unstructured.NestedString(s.Object, "status", "boundVolumeSnapshotContentName")
+	if err != nil || name == "" {
+		return nil, fmt.Errorf("snapshot %s/%s has no content", s.GetNamespace(), s.GetName())
+	}
+	content := &unstructured.Unstructured{}
+	body, err := w.client.Discovery().RESTClient().Get().
+		AbsPath("apis", volume.GroupSnapshot, "v1", volume.ResourceSnapshotContents, name).Do(w.ctx).Raw()
+	if err == nil {
+		err = content.UnmarshalJSON(body)
+	}
+	if err != nil {
+		return nil, unread("content "+name, err)
+	}
+	// Who may write to the status of a snapshot could name any content there.
+	uid, _, err := unstructured.NestedString(content.Object, "spec", "volumeSnapshotRef", "uid")
+	if err != nil || uid != string(s.GetUID()) {
+		return nil, fmt.Errorf("content %s is not that of snapshot %s/%s", name, s.GetNamespace(), s.GetName())
+	}
+	return content, nil
+}
+
+// bareObject returns a copy of an object without a finalizer, and without the server's own fields.
+func bareObject(o *unstructured.Unstructured, finalizer string) *unstructured.Unstructured {
 	o = o.DeepCopy()
 	o.SetManagedFields(nil)
 	o.SetResourceVersion("")
 	o.SetGeneration(0)
-	o.SetFinalizers(volume.Without(o.GetFinalizers(), finalizer))
+	if o.SetFinalizers(volume.Without(o.GetFinalizers(), finalizer)); len(o.GetFinalizers()) == 0 {
+		o.SetFinalizers(nil)
+	}
+	return o
+}
+
+// bareContent returns a content without what a snapshotter may change, and without the server's own fields.
+func bareContent(o *unstructured.Unstructured, finalizer, creating string) map[string]any {
+	o = bareObject(o, finalizer)
 	annotations := o.GetAnnotations()
 	delete(annotations, creating)
 	delete(annotations, volume.AnnSnapshotParameters)
