@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -43,13 +44,10 @@ type lostFlags struct{ lost, yes, force bool }
 // lostNode lets go what a host had that is lost for good.
 type lostNode struct {
 	*objects
-	client   kubernetes.Interface
-	name     string
-	own      bool
-	force    bool
-	fenced   bool
-	noFences bool
-	last     nodelife.LostPlan
+	client kubernetes.Interface
+	// known is what does not change while the host is given up: what the user wants, and whether it is fenced.
+	known nodelife.LostFacts
+	last  nodelife.LostPlan
 }
 
 // deleteLost gives up the host of a node, after it has said what that means.
@@ -68,8 +66,10 @@ func (s *shell) deleteLost(ctx context.Context, d deleteOptions, args []string) 
 	}
 	ctx, cancel := withTimeout(ctx, d.timeout)
 	defer cancel()
-	n := &lostNode{objects: o, client: client, name: name, force: d.force}
-	n.own = s.flags.explicit() == s.flags.plane() && noderoot.NameOf(noderoot.Of(s.flags.dataDir)) == name
+	n := &lostNode{objects: o, client: client, known: nodelife.LostFacts{
+		Name: name, Force: d.force,
+		Own: s.flags.explicit() == s.flags.plane() && noderoot.NameOf(noderoot.Of(s.flags.dataDir)) == name,
+	}}
 	facts, err := n.gather(ctx)
 	if err != nil {
 		return err
@@ -135,22 +135,21 @@ func (n *lostNode) letGo(ctx context.Context) error {
 
 // gather reads everything that a lost host may have.
 func (n *lostNode) gather(ctx context.Context) (f nodelife.LostFacts, err error) {
-	f = nodelife.LostFacts{
-		Name: n.name, Own: n.own, Force: n.force, Fenced: n.fenced, Unfenceable: n.noFences, Local: map[string]bool{},
-	}
+	f = n.known
+	f.Local = map[string]bool{}
 	core, storage, all := n.client.CoreV1(), n.client.StorageV1(), metav1.ListOptions{}
 	nodes, err := gather.Every[*corev1.Node](ctx, "nodes", all, core.Nodes().List)
 	if err != nil {
 		return f, err
 	}
 	for _, node := range nodes {
-		if node.Name == n.name {
+		if node.Name == n.known.Name {
 			f.Node = node
 		} else {
 			f.Others = append(f.Others, node)
 		}
 	}
-	f.Pods, err = gather.Every[*corev1.Pod](ctx, "pods", metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.name},
+	f.Pods, err = gather.Every[*corev1.Pod](ctx, "pods", metav1.ListOptions{FieldSelector: "spec.nodeName=" + f.Name},
 		core.Pods("").List)
 	if err != nil {
 		return f, err
@@ -168,7 +167,7 @@ func (n *lostNode) gather(ctx context.Context) (f nodelife.LostFacts, err error)
 	if err != nil {
 		return f, err
 	}
-	f.Attachments = filter(attachments, func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == n.name })
+	f.Attachments = filter(attachments, func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == f.Name })
 	drivers, err := gather.Every[*storagev1.CSIDriver](ctx, "drivers", all, storage.CSIDrivers().List)
 	if err != nil {
 		return f, err
@@ -177,7 +176,7 @@ func (n *lostNode) gather(ctx context.Context) (f nodelife.LostFacts, err error)
 		f.Local[d.Name] = volume.IsNodeLocal(d.Annotations)
 	}
 	logs, err := core.ConfigMaps(volume.NamespaceSystem).List(ctx,
-		metav1.ListOptions{LabelSelector: volume.LabelIntents + "=" + identity.HostIntents(n.name)})
+		metav1.ListOptions{LabelSelector: volume.LabelIntents + "=" + identity.HostIntents(n.known.Name)})
 	if err != nil {
 		return f, fmt.Errorf("list intents: %w", err)
 	}
@@ -188,17 +187,13 @@ func (n *lostNode) gather(ctx context.Context) (f nodelife.LostFacts, err error)
 	return f, err
 }
 
-// kinds are the kinds of contents.
-func kindsOfContents() []schema.GroupKind {
-	return []schema.GroupKind{
+// contents returns the contents of snapshots and of groups of them, where the cluster has such types.
+func (n *lostNode) contents(ctx context.Context) ([]*unstructured.Unstructured, error) {
+	var out []*unstructured.Unstructured
+	for _, kind := range []schema.GroupKind{
 		{Group: volume.GroupSnapshot, Kind: "VolumeSnapshotContent"},
 		{Group: volume.GroupGroupSnapshot, Kind: "VolumeGroupSnapshotContent"},
-	}
-}
-
-func (n *lostNode) contents(ctx context.Context) ([]metav1.Object, error) {
-	var out []metav1.Object
-	for _, kind := range kindsOfContents() {
+	} {
 		m, err := n.mapper.RESTMapping(kind)
 		if meta.IsNoMatchError(err) {
 			continue
@@ -246,32 +241,32 @@ func (n *lostNode) apply(ctx context.Context, p nodelife.LostPlan) error {
 	if !p.Remove {
 		return nil
 	}
-	err := n.client.CoreV1().Nodes().Delete(ctx, n.name, metav1.DeleteOptions{})
+	err := n.client.CoreV1().Nodes().Delete(ctx, n.known.Name, metav1.DeleteOptions{})
 	return kube.IgnoreNotFound(err)
 }
 
 // fence revokes the identity of the host. An API server that has no such identities is that of a cluster.
 func (n *lostNode) fence(ctx context.Context) error {
-	body, err := json.Marshal(identity.Revoke{Node: n.name})
+	body, err := json.Marshal(identity.Revoke{Node: n.known.Name})
 	if err != nil {
 		return err
 	}
 	err = n.client.Discovery().RESTClient().Post().AbsPath(identity.PathRevocation).SetHeader("Content-Type",
 		"application/json").Body(body).Do(ctx).Error()
 	if apierrors.IsNotFound(err) {
-		n.noFences = true
+		n.known.Unfenceable = true
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("revoke the identity of node %s: %w", n.name, err)
+		return fmt.Errorf("revoke the identity of node %s: %w", n.known.Name, err)
 	}
-	n.fenced = true
+	n.known.Fenced = true
 	return nil
 }
 
 // taint says that the node is out of service.
 func (n *lostNode) taint(ctx context.Context) error {
-	node, err := n.client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
+	node, err := n.client.CoreV1().Nodes().Get(ctx, n.known.Name, metav1.GetOptions{})
 	if err != nil {
 		return kube.IgnoreNotFound(err)
 	}
@@ -282,68 +277,50 @@ func (n *lostNode) taint(ctx context.Context) error {
 	if passed(err) {
 		return nil
 	}
-	return fmt.Errorf("taint node %s: %w", n.name, err)
+	return fmt.Errorf("taint node %s: %w", n.known.Name, err)
 }
 
-// mark writes to what was lost with which node it was, and takes the node from claims.
+// mark writes to what was lost with which node it was, and takes the node from claims that wait for it.
 func (n *lostNode) mark(ctx context.Context, p nodelife.LostPlan) error {
-	core, o := n.client.CoreV1(), metav1.PatchOptions{FieldManager: door.FieldManager}
-	lost := map[string]any{volume.AnnLostWith: n.name}
+	lost := map[string]any{volume.AnnLostWith: n.known.Name}
+	free := map[string]any{volume.AnnSelectedNode: nil, volume.AnnAlphaSelectedNode: nil}
+	var all []error
 	for _, c := range p.Contents {
-		for _, kind := range kindsOfContents() {
-			if u, ok := c.(interface {
-				GroupVersionKind() schema.GroupVersionKind
-			}); !ok ||
-				u.GroupVersionKind().GroupKind() != kind {
-				continue
-			}
-			m, err := n.mapper.RESTMapping(kind)
-			if err != nil {
-				return fmt.Errorf("find type %s: %w", kind.Kind, err)
-			}
-			_, err = n.dynamic.Resource(m.Resource).Patch(ctx, c.GetName(), types.MergePatchType, annotate(c, lost), o)
-			if !passed(err) {
-				return fmt.Errorf("mark %s: %w", c.GetName(), err)
-			}
-		}
+		all = append(all, n.annotate(ctx, c.GroupVersionKind().GroupKind(), c, lost))
 	}
 	for _, v := range p.Volumes {
-		_, err := core.PersistentVolumes().Patch(ctx, v.Name, types.MergePatchType, annotate(v, lost), o)
-		if !passed(err) {
-			return fmt.Errorf("mark volume %s: %w", v.Name, err)
-		}
+		all = append(all, n.annotate(ctx, schema.GroupKind{Kind: "PersistentVolume"}, v, lost))
 	}
 	for _, a := range p.Attachments {
-		_, err := n.client.StorageV1().VolumeAttachments().Patch(ctx, a.Name, types.MergePatchType, annotate(a, lost), o)
-		if !passed(err) {
-			return fmt.Errorf("mark attachment %s: %w", a.Name, err)
-		}
+		all = append(all, n.annotate(ctx, schema.GroupKind{Group: storagev1.GroupName, Kind: "VolumeAttachment"}, a, lost))
 	}
-	return n.reselect(ctx, p)
+	for _, c := range p.Reselect {
+		all = append(all, n.annotate(ctx, schema.GroupKind{Kind: "PersistentVolumeClaim"}, c, free))
+	}
+	return errors.Join(all...)
 }
 
-// reselect takes the node from claims that wait for it.
-func (n *lostNode) reselect(ctx context.Context, p nodelife.LostPlan) error {
-	core, o := n.client.CoreV1(), metav1.PatchOptions{FieldManager: door.FieldManager}
-	free := map[string]any{volume.AnnSelectedNode: nil, volume.AnnAlphaSelectedNode: nil}
-	for _, c := range p.Reselect {
-		_, err := core.PersistentVolumeClaims(c.Namespace).Patch(ctx, c.Name, types.MergePatchType, annotate(c, free), o)
-		if !passed(err) {
-			return fmt.Errorf("take node %s from claim %s/%s: %w", n.name, c.Namespace, c.Name, err)
-		}
+// annotate writes annotations to an object, unless it has changed since it was read.
+func (n *lostNode) annotate(ctx context.Context, kind schema.GroupKind, o metav1.Object, notes map[string]any) error {
+	m, err := n.mapper.RESTMapping(kind)
+	if err != nil {
+		return fmt.Errorf("find type %s: %w", kind.Kind, err)
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion(), "annotations": notes,
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = n.dynamic.Resource(m.Resource).Namespace(o.GetNamespace()).Patch(ctx, o.GetName(), types.MergePatchType, body,
+		metav1.PatchOptions{FieldManager: door.FieldManager})
+	if !passed(err) {
+		return fmt.Errorf("annotate %s %s: %w", kind.Kind, o.GetName(), err)
 	}
 	return nil
 }
 
-// annotate returns a patch of annotations, which fails if the object has changed since it was read.
-func annotate(o metav1.Object, notes map[string]any) []byte {
-	body, _ := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion(), "annotations": notes,
-	}}) // texts always marshal
-	return body
-}
-
-// passed says whether a write has succeeded, or is decided about anew: what it was about has changed or gone.
+// passed says whether a write is done with: it has succeeded, or the next step decides anew about what has changed.
 func passed(err error) bool {
 	return err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err)
 }

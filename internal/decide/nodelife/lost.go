@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/topology"
@@ -26,7 +26,7 @@ type LostFacts struct {
 	// Volumes, Claims and Contents are all of the cluster; Contents are of snapshots and of groups of them.
 	Volumes  []*corev1.PersistentVolume
 	Claims   []*corev1.PersistentVolumeClaim
-	Contents []metav1.Object
+	Contents []*unstructured.Unstructured
 	// Intents are the objects with the intent log of the host.
 	Intents []string
 	// Local says which drivers are node-local.
@@ -48,7 +48,7 @@ type LostPlan struct {
 	Taint bool
 	// Volumes, Contents and Attachments are marked as lost with the node.
 	Volumes     []*corev1.PersistentVolume
-	Contents    []metav1.Object
+	Contents    []*unstructured.Unstructured
 	Attachments []*storagev1.VolumeAttachment
 	// Forget are the objects with intents to delete, and Reselect the claims that are not to wait for the node.
 	Forget   []string
@@ -65,22 +65,21 @@ type LostPlan struct {
 // Lost decides what is done next about a host that is lost for good. The order never gives one volume to two: the host
 // loses its identity before anything of it is let go, and its Node goes after its Pods and its attachments have gone.
 func Lost(f LostFacts) LostPlan {
-	say := func(r volume.Reason, next, message string) volume.Because {
-		return volume.Because{Reason: r, Message: message, Next: next}
-	}
 	alive := f.Node != nil && Ready(f.Node)
 	switch {
 	case f.Own:
-		return LostPlan{Refused: true, Because: say(volume.ReasonNodeReady, "user",
+		return LostPlan{Refused: true, Because: because(volume.ReasonNodeReady, "user",
 			"the control plane itself runs on node "+f.Name+": it is not lost")}
 	case alive && f.Unfenceable:
-		return LostPlan{Refused: true, Because: say(volume.ReasonNodeReady, "user", "node "+f.Name+
+		return LostPlan{Refused: true, Because: because(volume.ReasonNodeReady, "user", "node "+f.Name+
 			" is alive, and nothing here can take its kubelet's identity away: shut the machine down first")}
 	case alive && !f.Force && !OutOfService(f.Node):
-		return LostPlan{Refused: true, Because: say(volume.ReasonNodeReady, "user", "node "+f.Name+
+		return LostPlan{Refused: true, Because: because(volume.ReasonNodeReady, "user", "node "+f.Name+
 			" is alive, or was until less than a minute ago: wait until it is not Ready, or insist with --force")}
 	case !f.Fenced && !f.Unfenceable:
-		return LostPlan{Fence: true, Because: say(volume.ReasonNodeGone, "", "the identity of node "+f.Name+" is revoked")}
+		return LostPlan{
+			Fence: true, Because: because(volume.ReasonNodeGone, "", "the identity of node "+f.Name+" is revoked"),
+		}
 	}
 	return f.step()
 }
@@ -98,12 +97,11 @@ func (f LostFacts) step() LostPlan {
 // marks returns what is let go of a host.
 func (f LostFacts) marks() LostPlan {
 	p := LostPlan{Taint: f.Node != nil && !OutOfService(f.Node), Pods: f.Pods, Forget: f.Intents}
-	p.Volumes = slices.DeleteFunc(LostVolumes(f), provision.IsLost)
-	for _, c := range LostContents(f) {
-		if !volume.IsLost(c.GetAnnotations(), f.Name) {
-			p.Contents = append(p.Contents, c)
-		}
-	}
+	lost, _, contents := f.made()
+	p.Volumes = slices.DeleteFunc(lost, provision.IsLost)
+	p.Contents = slices.DeleteFunc(contents, func(c *unstructured.Unstructured) bool {
+		return volume.IsLost(c.GetAnnotations(), f.Name)
+	})
 	for _, a := range f.Attachments {
 		if f.Local[a.Spec.Attacher] && !volume.IsLost(a.Annotations, f.Name) {
 			p.Attachments = append(p.Attachments, a)
@@ -119,37 +117,24 @@ func (f LostFacts) marks() LostPlan {
 
 // waits says what a plan waits for.
 func (f LostFacts) waits(p LostPlan) volume.Because {
-	say := func(r volume.Reason, next, message string) volume.Because {
-		return volume.Because{Reason: r, Message: message, Next: next}
-	}
 	switch {
 	case p.Done:
-		return say(volume.ReasonNodeGone, "", "node "+f.Name+" is gone, and nothing waits for it")
+		return because(volume.ReasonNodeGone, "", "node "+f.Name+" is gone, and nothing waits for it")
 	case len(f.Pods) > 0:
-		return say(volume.ReasonNodeGone, "", fmt.Sprintf("%d pods of node %s are not gone yet: %s/%s",
+		return because(volume.ReasonNodeGone, "", fmt.Sprintf("%d pods of node %s are not gone yet: %s/%s",
 			len(f.Pods), f.Name, f.Pods[0].Namespace, f.Pods[0].Name))
 	case len(f.Attachments) > 0:
-		return say(volume.ReasonStillAttached, f.Attachments[0].Spec.Attacher, fmt.Sprintf(
+		return because(volume.ReasonStillAttached, f.Attachments[0].Spec.Attacher, fmt.Sprintf(
 			"%d volumes are still attached to node %s; the first attachment is %s", len(f.Attachments), f.Name,
 			f.Attachments[0].Name))
 	}
-	return say(volume.ReasonNodeGone, "", "what is of node "+f.Name+" is let go")
+	return because(volume.ReasonNodeGone, "", "what is of node "+f.Name+" is let go")
 }
 
-// LostVolumes returns the volumes that only this host had.
-func LostVolumes(f LostFacts) []*corev1.PersistentVolume {
-	out, _ := f.made()
-	return out
-}
-
-// SharedVolumes returns the volumes that this host has made and that can be used from another node, too: their data may
-// be there, so they are left alone.
-func SharedVolumes(f LostFacts) []*corev1.PersistentVolume {
-	_, out := f.made()
-	return out
-}
-
-func (f LostFacts) made() (lost, shared []*corev1.PersistentVolume) {
+// made returns what the host has made: the volumes and the contents of snapshots that only this host had, and the
+// volumes that another node reaches, too. Their data may be there, so they are left alone; so are then its snapshots,
+// which such a node may reach as well.
+func (f LostFacts) made() (lost, shared []*corev1.PersistentVolume, contents []*unstructured.Unstructured) {
 	for _, v := range f.Volumes {
 		if provision.MadeOn(v) != f.Name {
 			continue
@@ -160,7 +145,12 @@ func (f LostFacts) made() (lost, shared []*corev1.PersistentVolume) {
 			lost = append(lost, v)
 		}
 	}
-	return lost, shared
+	for _, c := range f.Contents {
+		if len(shared) == 0 && c.GetAnnotations()[volume.AnnProvisionedOn] == f.Name {
+			contents = append(contents, c)
+		}
+	}
+	return lost, shared, contents
 }
 
 // isElsewhere says whether a volume can be used from another node, or from anywhere.
@@ -173,17 +163,6 @@ func (f LostFacts) isElsewhere(v *corev1.PersistentVolume) bool {
 	})
 }
 
-// LostContents returns the contents of snapshots that only this host had. Where another node reaches a volume that the
-// host has made, it may reach its snapshots: then they are left alone.
-func LostContents(f LostFacts) []metav1.Object {
-	if len(SharedVolumes(f)) > 0 {
-		return nil
-	}
-	var out []metav1.Object
-	for _, c := range f.Contents {
-		if c.GetAnnotations()[volume.AnnProvisionedOn] == f.Name {
-			out = append(out, c)
-		}
-	}
-	return out
+func because(r volume.Reason, next, message string) volume.Because {
+	return volume.Because{Reason: r, Message: message, Next: next}
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/decide/topology"
@@ -66,7 +67,9 @@ func lostFacts(words string) nodelife.LostFacts {
 	v := &corev1.PersistentVolume{ObjectMeta: on}
 	v.Spec.NodeAffinity = topology.Affinity([]topology.Segment{{"host": "n1"}})
 	f.Volumes = given(has("volume") || has("marked") || has("foreign"), v)
-	f.Contents = given(has("content"), metav1.Object(&on))
+	content := &unstructured.Unstructured{}
+	content.SetAnnotations(on.Annotations)
+	f.Contents = given(has("content"), content)
 	f.Pods = given(has("pod"), &corev1.Pod{})
 	f.Attachments = given(has("attachment"), &storagev1.VolumeAttachment{
 		Spec: storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "n1"},

@@ -2,10 +2,12 @@ package nodelife
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -29,13 +31,13 @@ func LostReport(f LostFacts) string {
 		}
 	}
 	fmt.Fprintf(&out, "Node %s is given up for good.\n", f.Name)
-	lost := LostVolumes(f)
-	list("Lost for good, because no other host has them:", append(described(lost), named(LostContents(f))...))
+	lost, shared, contents := f.made()
+	list("Lost for good, because no other host has them:", append(described(lost), named(contents)...))
 	if len(f.Intents) > 0 {
 		list("Lost, too:", []string{"what its drivers had begun to make"})
 	}
 	list("Left alone, because another host reaches them (give each its host: kubectl annotate pv NAME --overwrite "+
-		volume.AnnProvisionedOn+"=HOST):", described(SharedVolumes(f)))
+		volume.AnnProvisionedOn+"=HOST):", described(shared))
 	var away []string
 	for _, a := range f.Attachments {
 		if !f.Local[a.Spec.Attacher] && a.Spec.Source.PersistentVolumeName != nil {
@@ -53,15 +55,18 @@ func LostReport(f LostFacts) string {
 	return out.String()
 }
 
+// described returns a line about each volume, in the order of their claims.
 func described(all []*corev1.PersistentVolume) []string {
 	var out []string
-	for _, v := range all {
+	for _, v := range slices.SortedFunc(slices.Values(all), func(a, b *corev1.PersistentVolume) int {
+		return strings.Compare(cluster.ClaimOf(a), cluster.ClaimOf(b))
+	}) {
 		line := "volume " + v.Name
 		if s := v.Spec.CSI; s != nil {
 			line += " (" + s.VolumeHandle + " of driver " + s.Driver + ")"
 		}
-		if r := v.Spec.ClaimRef; r != nil {
-			line += ", claim " + r.Namespace + "/" + r.Name
+		if claim := cluster.ClaimOf(v); claim != "" {
+			line += ", claim " + claim
 		}
 		out = append(out, line)
 	}
