@@ -71,6 +71,7 @@ func controllers(ctx context.Context, o program.ControllersOptions) error {
 		return errNoNamespace
 	}
 	o.Roles = withNodeWatcher(o.Roles, o.HealthMonitor)
+	limitMemory()
 	go newMemoryReleaser().run(ctx)
 	ready := &readiness{}
 	return served(ctx, o.HTTP, o.Version, ready.checks(), o.Log,

@@ -29,6 +29,7 @@ import (
 // admit returns the chain of admission plugins, in the order in which they get a request.
 func admit(
 	c *genericapiserver.Config, client kubernetes.Interface, inf informers.SharedInformerFactory, left func() room.Plan,
+	bulk *spare.Bulk,
 ) error {
 	plugins := admission.NewPlugins()
 	lifecycle.Register(plugins)
@@ -40,7 +41,7 @@ func admit(
 	account.Register(plugins)
 	guard.Register(plugins)
 	hosts.Register(plugins)
-	spare.Register(plugins, left, own)
+	spare.Register(plugins, left, bulk, own)
 	guard.RegisterData(plugins)
 	resourcequota.Register(plugins)
 	quotas, err := install.NewQuotaConfigurationForAdmission(inf, served())

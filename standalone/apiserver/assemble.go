@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"crypto/rand"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -36,6 +37,7 @@ import (
 	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/standalone/apiserver/membership"
 	"volplane.dev/volplane/standalone/apiserver/openapi"
+	"volplane.dev/volplane/standalone/apiserver/spare"
 	"volplane.dev/volplane/standalone/etcd"
 	"volplane.dev/volplane/standalone/pki"
 )
@@ -78,7 +80,8 @@ func assemble(
 	c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
 		return genericapiserver.DefaultBuildHandlerChain(a.members.Guard(h), c)
 	}
-	if err := admit(c, client, a.informers, func() room.Plan { _, p := db.Room(); return p }); err != nil {
+	a.bulk = spare.NewBulk(registryPrefix)
+	if err := admit(c, client, a.informers, func() room.Plan { _, p := db.Room(); return p }, a.bulk); err != nil {
 		return nil, nil, err
 	}
 	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme, extensions.Scheme)
@@ -109,7 +112,8 @@ func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener, more [
 	if err != nil {
 		return err
 	}
-	leaf, err := ca.Server(append(hosts, more...)...)
+	// The server's own client knows it by a name of its own.
+	leaf, err := ca.Server(append(hosts, append(more, genericapiserver.LoopbackClientServerNameOverride)...)...)
 	if err != nil {
 		return err
 	}
@@ -117,13 +121,17 @@ func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener, more [
 	if err != nil {
 		return fmt.Errorf("serving certificate: %w", err)
 	}
-	o := genericoptions.NewSecureServingOptions().WithLoopback()
+	o := genericoptions.NewSecureServingOptions()
 	o.BindAddress, o.BindPort, o.Listener = address.IP, address.Port, l
 	o.ServerCert.GeneratedCert = cert
 	o.CipherSuites = cipherSuites()
 	c.PublicAddress, c.ExternalAddress = address.IP, address.String()
-	if err := o.ApplyToConfig(c); err != nil {
+	if err := o.ApplyTo(&c.SecureServing); err != nil {
 		return fmt.Errorf("serving at %s: %w", address, err)
+	}
+	// Kubernetes makes an authority with RSA keys for this client at every start, which takes longer than all else.
+	if c.LoopbackClientConfig, err = c.SecureServing.NewLoopbackClientConfig(rand.Text(), ca.CertPEM()); err != nil {
+		return fmt.Errorf("loopback client: %w", err)
 	}
 	c.LoopbackClientConfig.ContentType = mediaType
 	c.LoopbackClientConfig.DisableCompression = true

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/netutil"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"volplane.dev/volplane/standalone/datadir"
@@ -18,6 +19,28 @@ import (
 
 // ErrPortTaken is the error of a port at which another process listens.
 var ErrPortTaken = errors.New("port taken")
+
+const (
+	// fewestFiles is how many files a control plane must be able to have open.
+	fewestFiles = 4096
+	// mostConns is how many connections are open at most.
+	mostConns = 4096
+)
+
+// connections returns how many connections may be open: no more than half of the files that this process can open, so
+// that users who connect never leave etcd, which ends without a free descriptor, or the drivers without one.
+func connections() (int, error) {
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
+		return 0, fmt.Errorf("read the limit of open files: %w", err)
+	}
+	if files.Cur < fewestFiles {
+		return 0, fmt.Errorf("this process can open %d files, and a control plane needs %d: raise the limit, which is "+
+			"LimitNOFILE= of a unit of systemd, --ulimit nofile= of a container, and ulimit -n of a shell", files.Cur,
+			fewestFiles)
+	}
+	return int(min(files.Cur/2, mostConns)), nil
+}
 
 // Options configure the server.
 type Options struct {
@@ -68,8 +91,8 @@ func (o Options) etcd(dir string) etcd.Options {
 	return e
 }
 
-// listen opens the listener before any expensive part of the start.
-func (o Options) listen() (net.Listener, error) {
+// listen opens the listener, with a limit of its connections, before any expensive part of the start.
+func (o Options) listen(most int) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(o.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w; set host:port with --listen", o.Listen, err)
@@ -85,7 +108,7 @@ func (o Options) listen() (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", o.Listen, err)
 	}
-	return l, nil
+	return netutil.LimitListener(l, most), nil
 }
 
 // step says what the start does next.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/user"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -36,6 +37,8 @@ type Server struct {
 	etcd    *etcd.Server
 	address string
 	handler http.Handler
+	// connections is how many may be open.
+	connections int
 	// noBackups is told to those who ask for the newest backup.
 	noBackups bool
 
@@ -62,7 +65,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := o.listen()
+	l, err := o.listen(s.connections)
 	if err != nil {
 		return nil, err
 	}
@@ -97,11 +100,15 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// open sets the feature gates, and takes the data directory for this process.
+// open sets the feature gates and the limit of connections, and takes the data directory for this process.
 func (s *Server) open(o Options) (err error) {
-	if err = setGates(o.FeatureGates); err == nil {
-		s.dir, err = datadir.Open(o.DataDir)
+	if err = setGates(o.FeatureGates); err != nil {
+		return err
 	}
+	if s.connections, err = connections(); err != nil {
+		return err
+	}
+	s.dir, err = datadir.Open(o.DataDir)
 	return err
 }
 
@@ -126,6 +133,14 @@ func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing s
 	if err := a.hooks(generic); err != nil {
 		return err
 	}
+	generic.AddPostStartHookOrDie("large-objects", func(h genericapiserver.PostStartHookContext) error {
+		client := s.etcd.Client()
+		go func() {
+			defer client.Close()
+			a.bulk.Follow(h, client)
+		}()
+		return nil
+	})
 	generic.Handler.NonGoRestfulMux.HandleFunc(room.Path, s.serveRoom)
 	if o.Metrics != nil {
 		serveMetrics(generic.Handler.NonGoRestfulMux, o.Metrics)

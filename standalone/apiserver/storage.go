@@ -45,6 +45,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/storage/install"        // registers the group's types
 
 	"volplane.dev/volplane/standalone/apiserver/membership"
+	"volplane.dev/volplane/standalone/apiserver/spare"
 	"volplane.dev/volplane/standalone/pki"
 )
 
@@ -249,4 +250,6 @@ type assembly struct {
 	identities authenticator.Request
 	// members manages the identities of nodes.
 	members *membership.Members
+	// bulk knows the large objects.
+	bulk *spare.Bulk
 }

@@ -1,6 +1,3 @@
-// Package spare is the admission plugin that keeps room for deletions: when the
-// database or its disk is nearly full, new objects are refused, so that what
-// ends others can still be written.
 package spare
 
 import (
@@ -14,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	api "k8s.io/kubernetes/pkg/apis/core"
 
+	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/decide/room"
 )
 
@@ -21,16 +19,18 @@ import (
 const PluginName = "SpareRoom"
 
 // Register adds the plugin to a list. Left says what follows from the room that
-// is left; own, whether a request is the control plane's.
-func Register(plugins *admission.Plugins, left func() room.Plan, own func(context.Context) bool) {
+// is left; bulk, which large objects there are; own, whether a request is the control plane's.
+func Register(plugins *admission.Plugins, left func() room.Plan, bulk *Bulk, own func(context.Context) bool) {
 	plugins.Register(PluginName, func(io.Reader) (admission.Interface, error) {
-		return &plugin{Handler: admission.NewHandler(admission.Create, admission.Update), left: left, own: own}, nil
+		handler := admission.NewHandler(admission.Create, admission.Update)
+		return &plugin{Handler: handler, left: left, bulk: bulk, own: own}, nil
 	})
 }
 
 type plugin struct {
 	*admission.Handler
 	left func() room.Plan
+	bulk *Bulk
 	own  func(context.Context) bool
 }
 
@@ -40,18 +40,21 @@ var _ admission.ValidationInterface = (*plugin)(nil)
 // itself and its nodes write is what they have begun; only their events can
 // wait.
 func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.IsDryRun() || !p.waits(ctx, a) || a.GetOperation() == admission.Create && !stored(a) {
+		return nil
+	}
 	plan := p.left()
-	if !plan.RefuseNew || a.IsDryRun() || !p.waits(ctx, a) {
+	if plan.RefuseNew && (a.GetOperation() == admission.Create || plan.RefuseChanges && !ending(a.GetObject())) {
+		return admission.NewForbidden(a, fmt.Errorf("%s: %s", plan.Because.Reason, plan.Because.Message))
+	}
+	// Who writes a status is a controller, and tells what is.
+	if a.GetNamespace() == "" || a.GetSubresource() != "" {
 		return nil
 	}
-	refused := plan.RefuseChanges && !ending(a.GetObject())
-	if a.GetOperation() == admission.Create {
-		refused = stored(a)
+	if err := p.bulk.refuse(a.GetNamespace(), a.GetOldObject(), a.GetObject()); err != nil {
+		return admission.NewForbidden(a, err)
 	}
-	if !refused {
-		return nil
-	}
-	return admission.NewForbidden(a, fmt.Errorf("%s: %s", plan.Because.Reason, plan.Because.Message))
+	return nil
 }
 
 // waits says whether a request can wait for room.
@@ -59,9 +62,10 @@ func (p *plugin) waits(ctx context.Context, a admission.Attributes) bool {
 	return a.GetResource().Resource == "events" || !p.own(ctx) && !ours(a.GetUserInfo())
 }
 
-// ours knows the server's own client, and the agents of other nodes.
+// ours knows the server's own client, and the agents and controllers of other nodes.
 func ours(u user.Info) bool {
-	return u != nil && (u.GetName() == user.APIServerUser || slices.Contains(u.GetGroups(), user.NodesGroup))
+	return u != nil && (u.GetName() == user.APIServerUser || slices.Contains(u.GetGroups(), user.NodesGroup) ||
+		slices.Contains(u.GetGroups(), identity.HostsGroup))
 }
 
 // stored says whether what is created is a new object that is kept: reviews are
