@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,7 +20,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/identity"
-	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/testkit/seeds"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -39,16 +37,21 @@ const (
 	secretsPath     = "/api/v1/namespaces/default/secrets"
 	nodesPath       = "/api/v1/nodes"
 	csiNodesPath    = "/apis/storage.k8s.io/v1/csinodes"
+	contentsPath    = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents"
+	snapshotsPath   = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots"
 	driversPath     = "/apis/storage.k8s.io/v1/csidrivers"
 	classesPath     = "/apis/storage.k8s.io/v1/storageclasses"
 )
 
-func collections() []string {
+// written returns the collections in which a host would like to write, and collections all.
+func written() []string {
 	return []string{
 		volumesPath, claimsPath, attachmentsPath, capacitiesPath, intentsPath, secretsPath, nodesPath, csiNodesPath,
-		driversPath, classesPath,
+		contentsPath, snapshotsPath,
 	}
 }
+
+func collections() []string { return append(written(), driversPath, classesPath) }
 
 // object is an object as the API has it.
 type object = map[string]any
@@ -127,6 +130,9 @@ func newHostModel(t *testing.T, seed uint64) *hostModel {
 			ObjectMeta: metav1.ObjectMeta{Name: log + "-1", Labels: map[string]string{volume.LabelIntents: log}},
 		}, metav1.CreateOptions{}))(t)
 	}
+	for name, node := range map[string]string{"mine": "n1", "theirs": "n2"} {
+		m.makeSnapshot(name, name, node)
+	}
 	m.record()
 	return m
 }
@@ -193,6 +199,8 @@ func (m *hostModel) ofHost(path, name string, o object) bool {
 	case volumesPath:
 		return strings.Contains(text, sharedDriver) || strings.Contains(text, `"volplane.dev/provisioned-on":"n1"`) &&
 			strings.Contains(text, ownDriver)
+	case contentsPath, snapshotsPath:
+		return name == "mine"
 	case claimsPath, attachmentsPath:
 		return slices.Contains([]string{"mine", "mine-too", "lent-to-me"}, name)
 	case capacitiesPath:
@@ -207,8 +215,8 @@ func (m *hostModel) ofHost(path, name string, o object) bool {
 
 // play sends a request, and judges what it has changed.
 func (m *hostModel) play(i int) {
-	path := one(m, collections()[:8])
-	verb := one(m, []string{"POST", "PUT", "PUT", "POST", "GET", "DELETE"})
+	path := one(m, written())
+	verb := one(m, []string{"POST", "PUT", "PUT", "POST", "GET", "DELETE", "PATCH"})
 	by := m.n1
 	if m.draw.IntN(4) == 0 {
 		by = m.agent
@@ -225,12 +233,18 @@ func (m *hostModel) play(i int) {
 	case "PUT":
 		m.current(path, name, o)
 		req.AbsPath(path, name, one(m, []string{"", "", "status"}))
+	case "PATCH":
+		delete(o, one(m, []string{"metadata", "spec", "status", "none"}))
+		req.AbsPath(path, name, one(m, []string{"", "status"}))
 	default:
 		req.AbsPath(path, name)
 	}
 	body := must(json.Marshal(o))(m.t)
-	if verb == "POST" || verb == "PUT" {
+	switch verb {
+	case "POST", "PUT":
 		req.SetHeader("Content-Type", "application/json").Body(body)
+	case "PATCH":
+		req.SetHeader("Content-Type", string(types.MergePatchType)).Body(body)
 	}
 	answer, err := req.DoRaw(m.t.Context())
 	if err != nil {
@@ -316,128 +330,6 @@ func (m *hostModel) exchange(o, other object) {
 		}
 	case 3:
 		p.in[one(m, m.values)] = one(m, m.values)
-	}
-}
-
-// judge fails the test if a request that passed gives the host what is of others, and removes what it has made.
-func (m *hostModel) judge(request, verb, path string, answer []byte) {
-	var got object
-	if err := json.Unmarshal(answer, &got); err != nil {
-		m.t.Fatal(err)
-	}
-	key := path + "/" + nameOf(got)
-	_, others := m.theirs[key]
-	switch {
-	case verb == "GET":
-		if others && (path == secretsPath || path == intentsPath) {
-			m.t.Errorf("%s\nit reads what is of others", request)
-		}
-		return
-	case others:
-		m.unchanged(key)
-	case verb == "DELETE":
-		return
-	default:
-		m.written(verb, path, nameOf(got))
-	}
-	if m.t.Failed() {
-		m.t.Log(request)
-	}
-	if verb == "POST" {
-		m.remove(key)
-	}
-}
-
-// written judges an object of the host after a request has made or changed it.
-func (m *hostModel) written(verb, path, name string) {
-	switch path {
-	case volumesPath:
-		m.volume(name)
-	case capacitiesPath:
-		m.capacity(name)
-	case nodesPath:
-		n1 := must(m.admin.CoreV1().Nodes().Get(m.t.Context(), "n1", metav1.GetOptions{}))(m.t)
-		if disk := n1.Labels["disk"]; disk == "" || disk == "n2" {
-			m.t.Errorf("n1 is in disk=%q", disk)
-		}
-	case attachmentsPath, secretsPath:
-		if verb == "POST" || path == secretsPath {
-			m.t.Error("it makes what only others make")
-		}
-	}
-}
-
-// unchanged fails the test unless an object of others is what it was.
-func (m *hostModel) unchanged(path string) {
-	m.t.Helper()
-	i := strings.LastIndexByte(path, '/')
-	for _, now := range m.list(path[:i]) {
-		if nameOf(now) == path[i+1:] {
-			if !equality.Semantic.DeepEqual(now, m.theirs[path]) {
-				m.t.Errorf("%s is of others and was changed:\n%v\n%v", path, m.theirs[path], now)
-			}
-			return
-		}
-	}
-	m.t.Errorf("%s is of others and is gone", path)
-}
-
-// volume fails the test if a volume of the host has the claim, the Secrets, the data or the place of others.
-func (m *hostModel) volume(name string) {
-	pvs := m.admin.CoreV1().PersistentVolumes()
-	v := must(pvs.Get(m.t.Context(), name, metav1.GetOptions{}))(m.t)
-	if v.Spec.CSI == nil || v.Spec.ClaimRef == nil {
-		m.t.Fatalf("volume %s has no driver or no claim: %+v", name, v.Spec)
-	}
-	csi := v.Spec.CSI
-	ref := v.Spec.ClaimRef
-	mine := map[string][]string{ownDriver: {"mine", "mine-too"}, sharedDriver: {"lent-to-me"}}
-	if ref.Namespace != "default" || !slices.Contains(mine[csi.Driver], ref.Name) {
-		m.t.Errorf("volume %s of driver %s is for claim %s/%s of others", name, csi.Driver, ref.Namespace, ref.Name)
-		return
-	}
-	claims := m.admin.CoreV1().PersistentVolumeClaims("default")
-	claim := must(claims.Get(m.t.Context(), ref.Name, metav1.GetOptions{}))(m.t)
-	if claim.UID != ref.UID {
-		m.t.Errorf("volume %s is for a claim %s that is not the one that exists", name, ref.Name)
-	}
-	if namesSecrets(v) {
-		m.t.Errorf("volume %s names Secrets that its class does not", name)
-	}
-	n2 := must(m.admin.CoreV1().Nodes().Get(m.t.Context(), "n2", metav1.GetOptions{}))(m.t)
-	if a := v.Spec.NodeAffinity; csi.Driver == ownDriver && (a == nil || topology.Selects(a.Required, n2)) {
-		m.t.Errorf("volume %s of the host's disk is accessible from n2: %+v", name, a)
-	}
-	m.alone(v)
-}
-
-// alone fails the test if another volume has the handle of one.
-func (m *hostModel) alone(v *corev1.PersistentVolume) {
-	all := must(m.admin.CoreV1().PersistentVolumes().List(m.t.Context(), metav1.ListOptions{}))(m.t)
-	for _, other := range all.Items {
-		o := other.Spec.CSI
-		if other.Name != v.Name && o.Driver == v.Spec.CSI.Driver && o.VolumeHandle == v.Spec.CSI.VolumeHandle {
-			m.t.Errorf("volume %s has the data of %s", v.Name, other.Name)
-		}
-	}
-}
-
-// namesSecrets says whether any call for a volume is made with a Secret.
-func namesSecrets(v *corev1.PersistentVolume) bool {
-	c := v.Spec.CSI
-	return v.Annotations[volume.AnnDeletionSecretName] != "" || slices.ContainsFunc([]*corev1.SecretReference{
-		c.NodePublishSecretRef, c.NodeStageSecretRef, c.NodeExpandSecretRef, c.ControllerPublishSecretRef,
-		c.ControllerExpandSecretRef,
-	}, func(r *corev1.SecretReference) bool { return r != nil })
-}
-
-// capacity fails the test if the host tells what others have free: a scheduler looks at the class and the place.
-func (m *hostModel) capacity(name string) {
-	c := must(m.admin.StorageV1().CSIStorageCapacities("kube-system").Get(m.t.Context(), name, metav1.GetOptions{}))(m.t)
-	t := c.NodeTopology
-	here := t != nil && t.MatchLabels["disk"] != "" && t.MatchLabels["disk"] != "n2"
-	if c.StorageClassName != "shared" && (c.StorageClassName != "own" || !here) {
-		m.t.Errorf("it tells what is free of class %q at %v", c.StorageClassName, t)
 	}
 }
 

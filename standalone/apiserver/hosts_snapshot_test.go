@@ -110,22 +110,10 @@ func (c *hostCluster) restrictsContents(k contentKind) {
 func TestAHostKeepsSnapshots(t *testing.T) {
 	t.Parallel()
 	c := newHostCluster(t)
-	contents, snapshots := contentKinds()[0], contentKind{group: volume.GroupSnapshot}
-	snapshots.resource = "namespaces/default/" + volume.ResourceSnapshots
-	for name, node := range map[string]string{"here": "n1", "there": "n2", "stolen": "n1"} {
-		c.makeContent(contents, name, ownDriver, node)
-		body := fmt.Sprintf(`{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshot","metadata":{"name":%q},
-			"spec":{"source":{"persistentVolumeClaimName":"c"}}}`, name)
-		c.expect(name, c.contents(c.admin, snapshots, http.MethodPost, "", body), "")
-		body = fmt.Sprintf(`{"status":{"boundVolumeSnapshotContentName":%q}}`, name)
-		c.expect(name, c.contents(c.admin, snapshots, http.MethodPatch, "/"+name+"/status", body), "")
-		uid := string(c.customObject(snapshots, name).GetUID())
-		if name == "stolen" {
-			uid = "of-another"
-		}
-		body = fmt.Sprintf(`{"spec":{"volumeSnapshotRef":{"uid":%q}}}`, uid)
-		c.expect(name, c.contents(c.admin, contents, http.MethodPatch, "/"+name, body), "")
-	}
+	c.makeSnapshot("here", "here", "n1")
+	c.makeSnapshot("there", "there", "n2")
+	c.makeSnapshot("stolen", "of-another", "n1")
+	snapshots := snapshotKind()
 	finalizers := func(all ...string) func(*unstructured.Unstructured) {
 		return func(o *unstructured.Unstructured) { o.SetFinalizers(all) }
 	}
@@ -152,6 +140,34 @@ func TestAHostKeepsSnapshots(t *testing.T) {
 		}
 		c.expect(row.argues, c.contents(c.n1, snapshots, http.MethodPut, "/"+row.name, string(body)), row.want)
 	}
+}
+
+func snapshotKind() contentKind {
+	return contentKind{group: volume.GroupSnapshot, resource: "namespaces/default/" + volume.ResourceSnapshots}
+}
+
+// makeSnapshot makes a snapshot that names the content of its name, which is of a node and refers to the snapshot of a
+// name.
+func (c *hostCluster) makeSnapshot(name, refers, node string) {
+	c.t.Helper()
+	contents, snapshots := contentKinds()[0], snapshotKind()
+	c.makeContent(contents, name, ownDriver, node)
+	for _, row := range []struct{ verb, path, body string }{
+		{http.MethodPost, "", fmt.Sprintf(`{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshot",
+			"metadata":{"name":%q},"spec":{"source":{"persistentVolumeClaimName":"c"}}}`, name)},
+		{
+			http.MethodPatch, "/" + name + "/status",
+			fmt.Sprintf(`{"status":{"boundVolumeSnapshotContentName":%q}}`, name),
+		},
+	} {
+		c.expect(name, c.contents(c.admin, snapshots, row.verb, row.path, row.body), "")
+	}
+	uid := "of-another"
+	if refers == name {
+		uid = string(c.customObject(snapshots, name).GetUID())
+	}
+	c.expect(name, c.contents(c.admin, contents, http.MethodPatch, "/"+name,
+		fmt.Sprintf(`{"spec":{"volumeSnapshotRef":{"uid":%q}}}`, uid)), "")
 }
 
 // customObject reads an object of a kind.
