@@ -44,11 +44,12 @@ type member struct {
 
 // shared are the options of the controllers of a process, besides their Env.
 type shared struct {
-	drivers  *csi.Set
+	drivers *csi.Set
+	// scope is that of the volumes for which drivers are called.
+	scope    volume.Scope
 	requests *controller.Requests
 	sidecars Sidecars
 	// protects says that the protection controller runs, and attaches that the attacher runs.
-	scope        volume.Scope
 	protects     bool
 	attaches     bool
 	attachDetach attachdetach.Options

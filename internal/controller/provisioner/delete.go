@@ -77,7 +77,12 @@ func (p *provisioner) applyVolume(
 		return p.measuredDelete(v, func() error { return p.deleteVolume(ctx, v) })
 	case provision.LetGo:
 		p.Events.Warn(v, why)
-		return p.onlyIfFree(ctx, v, p.deleteObject)
+		live, err := p.free(ctx, v)
+		if live == nil {
+			return err
+		}
+		_, err = p.deleteObject(ctx, live)
+		return err
 	case provision.Keep:
 	}
 	switch why.Reason {
@@ -108,59 +113,63 @@ func (p *provisioner) disown(ctx context.Context, v *corev1.PersistentVolume) er
 // deleteVolume deletes the volume at the driver, then its object. After a crash between the two,
 // DeleteVolume is repeated, without effect.
 func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolume) error {
-	return p.onlyIfFree(ctx, v, func(ctx context.Context, live *corev1.PersistentVolume) error {
-		var secret *corev1.SecretReference
-		if name := v.Annotations[volume.AnnDeletionSecretName]; name != "" {
-			secret = &corev1.SecretReference{Name: name, Namespace: v.Annotations[volume.AnnDeletionSecretNamespace]}
-		}
-		about := csi.Subject{Volume: v.Name, Claim: cluster.ClaimOf(v)}
-		call, err := p.remove(csi.About(ctx, about), v, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret)
-		if err != nil {
-			p.Events.WarnWith(v, provision.DeleteFailed(v, call.Told()),
-				p.Try(controller.Key{Kind: kindVolume, Name: v.Name}).Notes())
-			return err
-		}
-		return p.deleteObject(ctx, live)
-	})
+	live, err := p.free(ctx, v)
+	if live == nil {
+		return err
+	}
+	var secret *corev1.SecretReference
+	if name := v.Annotations[volume.AnnDeletionSecretName]; name != "" {
+		secret = &corev1.SecretReference{Name: name, Namespace: v.Annotations[volume.AnnDeletionSecretNamespace]}
+	}
+	about := csi.Subject{Volume: v.Name, Claim: cluster.ClaimOf(v)}
+	call, err := p.remove(csi.About(ctx, about), v, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret)
+	if err != nil {
+		p.Events.WarnWith(v, provision.DeleteFailed(v, call.Told()),
+			p.Try(controller.Key{Kind: kindVolume, Name: v.Name}).Notes())
+		return err
+	}
+	last, err := p.deleteObject(ctx, live)
+	if last != nil && last.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
+		p.Events.Warn(v, provision.RetainedTooLate(last))
+	}
+	return err
 }
 
-// onlyIfFree deletes a volume by what the API server itself has, and only if that is what was decided about.
-func (p *provisioner) onlyIfFree(
-	ctx context.Context, v *corev1.PersistentVolume, del func(context.Context, *corev1.PersistentVolume) error,
-) error {
+// free returns a volume as the API server itself has it, if it is what was decided about, and nil if it is gone or an
+// error says why it is not to be deleted.
+func (p *provisioner) free(ctx context.Context, v *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
 	// The deletion cannot be undone, and a claim may have been bound to the volume since the
 	// cache's version. So the API server is asked first. To delete the object first, on the condition
 	// of its version, would save this request; but if the driver then refuses, the object could not be
 	// kept any more by setting its policy to Retain.
 	live, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, v.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("get volume %s: %w", v.Name, err)
-	}
-	if live.ResourceVersion != v.ResourceVersion {
-		return apierrors.NewConflict(corev1.Resource("persistentvolumes"), v.Name, nil)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get volume %s: %w", v.Name, err)
+	case live.ResourceVersion != v.ResourceVersion:
+		return nil, apierrors.NewConflict(corev1.Resource("persistentvolumes"), v.Name, nil)
 	}
 	if err := p.unclaimed(ctx, v); err != nil {
-		return err
+		return nil, err
 	}
-	return del(ctx, live)
+	return live, nil
 }
 
 // deleteObject deletes the object of a volume that its driver has deleted, or that was lost, and then removes, in one
-// write, the finalizers that keep the object.
-func (p *provisioner) deleteObject(ctx context.Context, v *corev1.PersistentVolume) error {
+// write, the finalizers that keep the object. It returns the object's last state, or nil.
+func (p *provisioner) deleteObject(ctx context.Context, v *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
 	if v.DeletionTimestamp == nil {
 		if err := p.volumes.Delete(ctx, v, metav1.DeleteOptions{}); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	last, err := p.volumes.Patch(ctx, v, types.StrategicMergePatchType, provision.Forgotten(v, p.Protects))
-	if err == nil && last.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
-		p.Events.Warn(v, provision.RetainedTooLate(last))
+	if err != nil {
+		return nil, kube.IgnoreNotFound(err)
 	}
-	return kube.IgnoreNotFound(err)
+	return last, nil
 }
 
 func (p *provisioner) changeVolume(ctx context.Context, before, after *corev1.PersistentVolume) error {

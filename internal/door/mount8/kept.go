@@ -18,7 +18,7 @@ var errSubdir = fmt.Errorf("%w: %s: a volume is mounted as a whole: mount it at 
 // kept returns the arguments of mount(8), which has called this program, and the line for a path in fstab.
 func kept(dir string) (arguments, fstab string) {
 	// If they cannot be read, nothing is known of them.
-	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", os.Getppid()))
+	caller, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", os.Getppid()))
 	table, _ := os.ReadFile("/etc/fstab")
 	for line := range strings.Lines(string(table)) {
 		fields := strings.Fields(line)
@@ -26,12 +26,12 @@ func kept(dir string) (arguments, fstab string) {
 			fstab = fields[3]
 		}
 	}
-	return string(line), fstab
+	return string(caller), fstab
 }
 
-// wantsSubdir says whether a list of options, or one of the arguments of mount(8), has the option subdir.
-func wantsSubdir(arguments, fstab string) bool {
-	options := strings.FieldsFunc(arguments+","+fstab, func(r rune) bool { return r == 0 || r == ',' })
+// wantsSubdir says whether one of several lists of options, or of the arguments of mount(8), has the option subdir.
+func wantsSubdir(lists ...string) bool {
+	options := strings.FieldsFunc(strings.Join(lists, ","), func(r rune) bool { return r == 0 || r == ',' })
 	return slices.ContainsFunc(options, func(option string) bool {
 		for _, flag := range []string{"-o", "--options="} {
 			option = strings.TrimPrefix(option, flag)

@@ -54,7 +54,7 @@ func (c *Call) readOne(option string, sloppy bool, host *[]string) error {
 		}
 	case bad == nil:
 		*host = append(*host, option)
-	case wantsSubdir("", option):
+	case wantsSubdir(option):
 		return errSubdir
 	case option == "remount":
 		return fmt.Errorf("%w: remount: unmount it, and mount it with other options", ErrUsage)
