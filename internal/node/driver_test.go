@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -61,6 +62,8 @@ type fakeDriver struct {
 	// mount, when set, mounts something at a target, mountStage at a staging
 	// path.
 	mount, mountStage func(path string) error
+	// grown is the size that it says a volume has after an expansion; 0 is that it does not say.
+	grown atomic.Int64
 	// flags are the mount flags that staged volumes have; mixed are those of calls for a volume that has others.
 	flags    map[string]string
 	mixed    []string
@@ -346,7 +349,8 @@ func (d *fakeDriver) NodeUnpublishVolume(
 func (d *fakeDriver) NodeExpandVolume(
 	ctx context.Context, r *csipb.NodeExpandVolumeRequest,
 ) (*csipb.NodeExpandVolumeResponse, error) {
-	return &csipb.NodeExpandVolumeResponse{}, d.perform(ctx, "expand:"+r.VolumeId, func() error { return nil })
+	return &csipb.NodeExpandVolumeResponse{CapacityBytes: d.grown.Load()},
+		d.perform(ctx, "expand:"+r.VolumeId, func() error { return nil })
 }
 
 func (d *fakeDriver) limit() int64 {

@@ -163,3 +163,21 @@ func TestGrowIsRefused(t *testing.T) {
 		t.Errorf("calls: %s", got)
 	}
 }
+
+// TestGrowsLess: a claim does not say a size that its volume does not have, although the driver reports success; the
+// driver is asked again, and the Pod has its volume meanwhile.
+func TestGrowsLess(t *testing.T) {
+	t.Parallel()
+	w, d := newRunningWorld(t, noAttach(driverName))
+	w.mountVolume()
+	d.grown.Store(1<<30 - 1)
+	w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), "a", types.MergePatchType,
+		[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizePending"}}}`), metav1.PatchOptions{}, "status"))
+	w.heard("PersistentVolumeClaim", "a", "FileSystemResizeFailed", "the volume has 1073741823 bytes now", driverName)
+	claim, err := w.client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "a", metav1.GetOptions{})
+	if w.must(nil, err); len(claim.Status.AllocatedResourceStatuses) == 0 {
+		t.Errorf("the claim says that its volume has grown: %+v", claim.Status)
+	}
+	d.grown.Store(1 << 30)
+	w.eventSaid("FileSystemResizeSuccessful", "pv-a has its new size")
+}

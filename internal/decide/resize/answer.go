@@ -10,13 +10,22 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Answer is the result of a ControllerExpandVolume call.
+// Answer is the result of a ControllerExpandVolume or NodeExpandVolume call.
 type Answer struct {
 	volume.Answer
 	// Bytes is the size that the driver says the volume has; 0 is that it does
 	// not say. NodeExpands says that the node has to take part.
 	Bytes       int64
 	NodeExpands bool
+}
+
+// shortOf says that a call has succeeded and the volume still has less than the size that was requested; "" otherwise.
+// A claim would say a size that its volume does not have.
+func (a Answer) shortOf(size int64) string {
+	if a.Outcome != volume.Done || a.Bytes == 0 || a.Bytes >= size {
+		return ""
+	}
+	return fmt.Sprintf("it says that the volume has %d bytes now, %d were requested", a.Bytes, size)
 }
 
 // Verdict is what an answer means for a claim.
@@ -47,9 +56,7 @@ func After(f Facts, size resource.Quantity, a Answer, now metav1.Time) Verdict {
 		}
 		return v
 	}
-	if a.Bytes != 0 && a.Bytes < size.Value() {
-		// The claim would say a size that its volume does not have.
-		text := fmt.Sprintf("it says that the volume has %d bytes now, %d were requested", a.Bytes, size.Value())
+	if text := a.shortOf(size.Value()); text != "" {
 		return Verdict{
 			Because: Failed(c, f.Volume.Spec.CSI.Driver, text), Warn: true, Claim: Refused(c, text, now), Repeat: true,
 		}

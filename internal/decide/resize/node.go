@@ -14,12 +14,18 @@ type NodeVerdict struct {
 	State *corev1.ClaimResourceStatus
 	// Refused says that the driver is not asked for this size before the volume is mounted anew: CSI forbids it.
 	Refused bool
+	// Short says that the driver reported success, and by how much less than was requested the volume has grown: the call
+	// has failed. It is "" otherwise.
+	Short string
 }
 
-// AfterNode judges the answer to NodeExpandVolume.
-func AfterNode(answer volume.Answer) NodeVerdict {
+// AfterNode judges the answer to a NodeExpandVolume call that requested size bytes.
+func AfterNode(answer Answer, size int64) NodeVerdict {
 	state := corev1.PersistentVolumeClaimNodeResizeInfeasible
+	short := answer.shortOf(size)
 	switch {
+	case short != "":
+		return NodeVerdict{Short: short}
 	case answer.Outcome == volume.Done:
 		state = ""
 	case answer.Code == "FailedPrecondition":

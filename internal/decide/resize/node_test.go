@@ -16,7 +16,7 @@ import (
 // TestAfterNode: what follows each answer of a node's driver that is to grow a volume.
 func TestAfterNode(t *testing.T) {
 	got := csitest.EveryAnswer(func(answer volume.Answer) string {
-		r := AfterNode(answer)
+		r := AfterNode(Answer{Answer: answer}, 10<<30)
 		switch {
 		case r.Refused && r.State == nil:
 			return "not asked again before the next mount"
@@ -26,6 +26,20 @@ func TestAfterNode(t *testing.T) {
 		return fmt.Sprintf("refused %v, the claim says %q", r.Refused, *r.State)
 	})
 	golden.Equal(t, "testdata/node.txt", got+"\n")
+}
+
+// TestNodeShort: a claim does not say that its volume has grown if the driver says a smaller size than was requested;
+// a driver need not say one.
+func TestNodeShort(t *testing.T) {
+	for bytes, want := range map[int64]string{
+		0: "", 10 << 30: "", 11 << 30: "",
+		10<<30 - 1: "it says that the volume has 10737418239 bytes now, 10737418240 were requested",
+	} {
+		got := AfterNode(Answer{Answer: volume.Answer{Outcome: volume.Done}, Bytes: bytes}, 10<<30)
+		if got.Short != want || got.Refused || (got.State == nil) != (want != "") {
+			t.Errorf("%d bytes: %+v, want %q", bytes, got, want)
+		}
+	}
 }
 
 // TestNodeStatus: the end of a growth takes with it what was said of it, and nothing else; a growth that cannot be

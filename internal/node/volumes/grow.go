@@ -3,6 +3,7 @@ package volumes
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -17,14 +18,20 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
+var errNotGrown = errors.New("the driver said that it has grown the volume, but not to the size that was requested")
+
 // grow expands the volume on the node and then writes its new size to the claim.
 func (d *applier) grow(ctx context.Context) error {
 	r, size := d.rec, d.f.Facts.Grow
+	var has int64
 	var failed error
 	if d.f.driver.Node.Expand && len(r.Targets) > 0 {
-		failed = d.expand(ctx)
+		has, failed = d.expand(ctx)
 	}
-	after := resize.AfterNode(csi.AnswerOf(failed))
+	after := resize.AfterNode(resize.Answer{Answer: csi.AnswerOf(failed), Bytes: has}, size)
+	if after.Short != "" {
+		failed = fmt.Errorf("%w: %s", errNotGrown, after.Short)
+	}
 	if after.Refused {
 		r.GrowRefused, d.dirty = size, true
 	}
@@ -41,21 +48,22 @@ func (d *applier) grow(ctx context.Context) error {
 	return nil
 }
 
-func (d *applier) expand(ctx context.Context) error {
+// expand returns the size that the driver says the volume has; 0 is that it does not say.
+func (d *applier) expand(ctx context.Context) (int64, error) {
 	d.publishContext = d.rec.PublishContext
 	_, capability, err := d.prepare()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	secrets, err := d.secrets(ctx, d.rec.GrowSecret)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if d.rec.GrowSecret != nil {
 		// Its errors may contain the secret even after a restart of the agent; the record is needed to
 		// redact them.
 		if err := d.save(); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	request := &csipb.NodeExpandVolumeRequest{
@@ -65,8 +73,8 @@ func (d *applier) expand(ctx context.Context) error {
 	if d.rec.Stage == decide.Staged {
 		request.StagingTargetPath = d.rec.StagingPath
 	}
-	_, err = d.f.driver.NodeClient().NodeExpandVolume(ctx, request)
-	return wrapCall(d.f.Driver, "NodeExpandVolume", err)
+	got, err := d.f.driver.NodeClient().NodeExpandVolume(ctx, request)
+	return got.GetCapacityBytes(), wrapCall(d.f.Driver, "NodeExpandVolume", err)
 }
 
 // writeSize writes the result of an expansion into the claim's status: the new capacity, or that the

@@ -109,7 +109,8 @@ func describe(err error) string {
 // causeOf returns the cause of a failed step, from which decide/mount derives who acts next.
 func causeOf(err error) decide.Cause {
 	c := decide.Cause{
-		Text: describe(err), NotDone: errors.Is(err, errNotMounted) || errors.Is(err, errNoDevice),
+		Text:    describe(err),
+		NotDone: errors.Is(err, errNotMounted) || errors.Is(err, errNoDevice) || errors.Is(err, errNotGrown),
 		Obstacle: slices.ContainsFunc([]error{
 			mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, uses.ErrHostPath,
 			errSecret, errMountedElsewhere, kube.ErrHeld,
