@@ -56,7 +56,7 @@ func doorLayers() []layer {
 			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube",
 		}, heavy, "reads the facts of answers, and answers nothing itself"},
 		{"internal/door", []string{
-			"internal/volume", "internal/cluster", "internal/decide/mount", "internal/kube", "internal/program",
+			"internal/volume", "internal/cluster", "internal/decide/mount", "internal/kube",
 		}, heavy, "uses claims through the API, and meets no controller and no driver"},
 	}
 }
@@ -322,7 +322,7 @@ func upperLayers() []layer {
 		{"internal/noderoot", []string{"internal/durable"}, append(heavy, clientGo, grpc), "knows whose a directory is, " +
 			"not what is in it"},
 		{"internal/program", []string{
-			"internal/csi", "internal/noderoot", "internal/observe", "internal/sidecar",
+			"internal/csi", "internal/observe", "internal/sidecar",
 		}, heavy, "words of programs, which it does not run"},
 		{"internal/observe", nil, append(heavy, grpc), "counts what it is told, and serves it"},
 		{"internal/app", []string{

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/program"
 )
 
@@ -70,7 +69,7 @@ func (s *shell) doorCommand(
 		if err != nil {
 			return err
 		}
-		if o.Node, err = door.Node(cmd.Context(), client, o.Node); err != nil {
+		if o.Node, err = s.nodeOf(cmd.Context(), client, o.Node); err != nil {
 			return err
 		}
 		o.Grace, o.Log = cmp.Or(o.Grace, flags.grace), s.log()

@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/csi/trace"
-	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/kube"
 )
@@ -80,7 +79,7 @@ func (h *hostDrivers) reach(ctx context.Context, s *shell, node string) error {
 	client, _, err := s.client()
 	if err == nil {
 		h.client = client
-		h.node, err = door.Node(ctx, client, node)
+		h.node, err = s.nodeOf(ctx, client, node)
 	}
 	var dial *net.OpError
 	if errors.Is(err, errNoServer) || errors.As(err, &dial) && dial.Op == "dial" {

@@ -86,7 +86,7 @@ func (s *shell) mount(ctx context.Context, m mountOptions, claim, dir string) er
 	if err != nil {
 		return err
 	}
-	node, err := door.Node(ctx, client, m.node)
+	node, err := s.nodeOf(ctx, client, m.node)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,11 @@ func (s *shell) umount(ctx context.Context, m mountOptions, dir string) error {
 	if err != nil {
 		return err
 	}
-	pod, err := door.PodAt(ctx, client, ns, m.node, dir)
+	node := m.node
+	if own, err := s.nodeOf(ctx, client, node); err == nil {
+		node = own
+	}
+	pod, err := door.PodAt(ctx, client, ns, node, dir)
 	if err != nil {
 		return err
 	}

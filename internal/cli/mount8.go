@@ -19,7 +19,7 @@ func mountHost(s Streams, version string) mount8.Host {
 	sh := newShell(context.Background(), s, version, Programs{})
 	sh.flags.dataDir, sh.flags.named = program.DataDir(), func() bool { return false }
 	return mount8.Host{
-		Err: s.Err, Why: sh.answer, Explain: sh.explain, Mounts: mount8.OfHost(),
+		Err: s.Err, Node: sh.thisNode(), Why: sh.answer, Explain: sh.explain, Mounts: mount8.OfHost(),
 		Client: func(kubeconfig string) (kubernetes.Interface, string, error) {
 			sh.flags.kubeconfig = kubeconfig
 			return sh.client()

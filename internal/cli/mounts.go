@@ -92,10 +92,15 @@ func (s *shell) mounts(ctx context.Context, all bool, output string) error {
 
 // ownNode returns the name of this host's node: the host's own, or that of the only one of an API server on this host.
 func (s *shell) ownNode(ctx context.Context, client kubernetes.Interface) string {
-	if node, err := door.Node(ctx, client, ""); err == nil && s.onThisHost() {
+	if node, err := s.nodeOf(ctx, client, ""); err == nil && s.onThisHost() {
 		return node
 	}
 	return s.thisNode()
+}
+
+// nodeOf returns the node to work on: the named one, else that of this host, else the only one.
+func (s *shell) nodeOf(ctx context.Context, client kubernetes.Interface, name string) (string, error) {
+	return door.Node(ctx, client, name, s.thisNode())
 }
 
 // thisNode returns the name of the node whose agent has used this host's data directory, else the host's.

@@ -4,7 +4,9 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/door"
@@ -117,6 +120,22 @@ func TestThisNode(t *testing.T) {
 	}
 	if got := s.thisNode(); got != "first" {
 		t.Errorf("this node is %q, want first", got)
+	}
+	nodes := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: program.HostName()}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "first"}})
+	if got, err := s.nodeOf(t.Context(), nodes, ""); got != "first" || err != nil {
+		t.Errorf("commands work on node %q, want first: %v", got, err)
+	}
+	var driver program.DriverOptions
+	streams := Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}
+	Main(t.Context(), []string{"driver", "local", "--data-dir", dir}, streams, "v0.0.0-test", Programs{
+		LocalDriver: func(_ context.Context, o program.DriverOptions) error {
+			driver = o
+			return nil
+		},
+	})
+	if driver.NodeID != "first" {
+		t.Errorf("the bundled driver calls its node %q, want first", driver.NodeID)
 	}
 	c := renameCommand()
 	c.SilenceErrors, c.SilenceUsage = true, true

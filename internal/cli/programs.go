@@ -264,12 +264,13 @@ func (s *shell) driverCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			id = cmp.Or(id, noderoot.NameOf(root), program.HostName())
 			o := program.DriverOptions{NodeID: id, RootDir: root, PoolDir: pool, Log: s.log()}
 			return s.programs.LocalDriver(cmd.Context(), o)
 		},
 	}
 	f := local.Flags()
-	f.StringVar(&id, "node-id", program.ThisNode(), "name of the node")
+	f.StringVar(&id, "node-id", "", "name of the node (default that of the agent at --root-dir, else the host's)")
 	f.StringVar(&root, "root-dir", "", "root directory of the node agent, or the kubelet's (default <data-dir>/node)")
 	f.StringVar(&pool, "pool", "", "directory for the volumes (default <data-dir>/pool)")
 	c := &cobra.Command{

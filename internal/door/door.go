@@ -26,7 +26,6 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -231,9 +230,8 @@ func Pod(meta metav1.ObjectMeta, claim, node string) *corev1.Pod {
 	}
 }
 
-// Node returns the node to mount on: the named one, else the one of this host,
-// else the only one.
-func Node(ctx context.Context, client kubernetes.Interface, name string) (string, error) {
+// Node returns the node to mount on: the named one, else own, which is this host's, else the only one.
+func Node(ctx context.Context, client kubernetes.Interface, name, own string) (string, error) {
 	if name != "" {
 		return name, nil
 	}
@@ -244,7 +242,7 @@ func Node(ctx context.Context, client kubernetes.Interface, name string) (string
 	}
 	names := make([]string, 0, len(nodes.Items))
 	for _, n := range nodes.Items {
-		if n.Name == program.ThisNode() {
+		if n.Name == own {
 			return n.Name, nil
 		}
 		names = append(names, n.Name)
@@ -267,13 +265,10 @@ func Stage(dir string) string {
 	return filepath.Join(stages, hex.EncodeToString(sum[:8]))
 }
 
-// PodAt returns the Pod that mounts at dir, or for its automount, on a node, which is chosen as by Node. Only a host
-// that is no node may leave the choice to what there is: elsewhere, the same directory of another host is never meant.
-// Who may not see the Pods of all namespaces asks for those of ns.
+// PodAt returns the Pod that mounts at dir, or for its automount, on a node. Only a host that is no node may leave the
+// choice to what there is, with an empty name: elsewhere, the same directory of another host is never meant. Who may
+// not see the Pods of all namespaces asks for those of ns.
 func PodAt(ctx context.Context, client kubernetes.Interface, ns, node, dir string) (*corev1.Pod, error) {
-	if own, err := Node(ctx, client, node); err == nil {
-		node = own
-	}
 	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if apierrors.IsForbidden(err) {
 		pods, err = client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})

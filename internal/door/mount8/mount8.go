@@ -32,6 +32,8 @@ const (
 // Host is what a call needs of the program that it runs in.
 type Host struct {
 	Err io.Writer
+	// Node is the name of this host's node.
+	Node string
 	// Client returns a client and the namespace of claims without one; the kubeconfig is empty for the usual one.
 	Client func(kubeconfig string) (kubernetes.Interface, string, error)
 	// Kubeconfig returns what Client reads for a kubeconfig, to be given to Client in another process, whose environment
@@ -135,7 +137,7 @@ func (h Host) mount(ctx context.Context, c Call) error {
 	if err := ensureClaim(limited, client, c); err != nil {
 		return err
 	}
-	node, err := door.Node(limited, client, c.Node)
+	node, err := door.Node(limited, client, c.Node, h.Node)
 	if err != nil {
 		return err
 	}
@@ -279,7 +281,7 @@ func (h Host) checkFree(ctx context.Context, client kubernetes.Interface, c Call
 	if err != nil || !mounted {
 		return err
 	}
-	pod, _, err := podAt(ctx, client, node, c.Dir)
+	pod, _, err := h.podAt(ctx, client, node, c.Dir)
 	switch {
 	case err != nil:
 		return err

@@ -27,7 +27,7 @@ func (h Host) umount(ctx context.Context, c Call) error {
 	}
 	limited, cancel := limit(ctx, c.Timeout)
 	defer cancel()
-	pod, staged, err := podAt(limited, client, told["node"], c.Dir)
+	pod, staged, err := h.podAt(limited, client, told["node"], c.Dir)
 	if err != nil {
 		return err
 	}
@@ -73,10 +73,10 @@ func (h Host) checkNotMounted(dir string) error {
 
 // podAt returns the Pod that mounts at a directory, or nil, and whether the node agent mounts elsewhere for it. If
 // nobody has named a node, it is this host's: the same directory of another host is not meant.
-func podAt(
+func (h Host) podAt(
 	ctx context.Context, client kubernetes.Interface, node, dir string,
 ) (pod *corev1.Pod, staged bool, err error) {
-	if node, err = door.Node(ctx, client, node); err != nil {
+	if node, err = door.Node(ctx, client, node, h.Node); err != nil {
 		return nil, false, err
 	}
 	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
