@@ -21,7 +21,7 @@ const (
 
 // Link is one object of a chain, with its state.
 type Link struct {
-	// Subject is the object that the link is about, "type/name".
+	// Subject is the object that the link is about, "type/name", or the type alone if there is no object yet.
 	Subject string
 	State   State
 	Because volume.Because

@@ -64,7 +64,7 @@ func Headline(c Chain) string {
 	l := c.Answer()
 	verb := map[State]string{OK: "is healthy", Waiting: "waits", Problem: "has a problem"}[l.State]
 	subject := ""
-	if l.Subject != c.Subject {
+	if l.Subject != c.Subject && strings.Contains(l.Subject, "/") {
 		subject = l.Subject + ": "
 	}
 	s := fmt.Sprintf("%s %s: %s%s (%s).", c.Subject, verb, subject, strings.TrimRight(l.Because.Message, "."),

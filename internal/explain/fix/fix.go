@@ -73,11 +73,11 @@ func (k fixing) claims(l chain.Link) []Remedy {
 	case volume.ReasonDriverMissing:
 		return k.missingDriver(l)
 	case volume.ReasonFailedBinding:
-		if strings.HasPrefix(l.Subject, "storageclass/") {
+		if strings.HasPrefix(l.Subject, "storageclass") {
 			return k.missingClass()
 		}
 	case volume.ReasonProvisioningFailed:
-		if strings.HasPrefix(l.Subject, "storageclass/") {
+		if strings.HasPrefix(l.Subject, "storageclass") {
 			return k.missingClass()
 		}
 		return k.otherRequest(name)

@@ -57,7 +57,7 @@ func (f facts) deletedClaim() volume.Condition {
 // bind it and have its volume made.
 func (f facts) binding() []chain.Link {
 	told := f.bound()
-	class, pv := f.class(), "pv/<none>"
+	class, pv := f.class(), "pv"
 	if name := f.Claim.Spec.VolumeName; name != "" {
 		pv = "pv/" + name
 	}
@@ -76,7 +76,7 @@ func (f facts) binding() []chain.Link {
 func (f facts) class() chain.Link {
 	name, _ := bind.ClassOf(f.Claim)
 	if name == "" {
-		return chain.New("storageclass/<none>", chain.OK, volume.ReasonNothingToDo,
+		return chain.New("storageclass", chain.OK, volume.ReasonNothingToDo,
 			"the claim has no class: only volumes made by hand fit", "")
 	}
 	message := "a bound claim does not need its class"

@@ -17,7 +17,7 @@ import (
 func (f facts) volumeAlone() chain.Link {
 	v := f.Volume
 	if v == nil {
-		return chain.New("pv/<none>", chain.Problem, volume.ReasonVolumeMissing, "there is no such volume", "user")
+		return chain.New("pv", chain.Problem, volume.ReasonVolumeMissing, "there is no such volume", "user")
 	}
 	subject := "pv/" + v.Name
 	if l, ok := f.moved(subject, v.Name, ""); ok {
