@@ -77,6 +77,9 @@ const (
 	FinalizerRestoring = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
 	// SuffixPopulating ends the finalizer with which a populator keeps the claim for which it fills a volume.
 	SuffixPopulating = "/populate-target-protection"
+	// PrefixPopulating, followed by the UID of the claim for which a populator fills a volume, is the name of the claim by
+	// which the populator has the volume made.
+	PrefixPopulating = "prime-"
 	// FinalizerSnapshotSource keeps a claim while a snapshot of it is being taken.
 	FinalizerSnapshotSource = "snapshot.storage.kubernetes.io/pvc-as-source-protection"
 	// FinalizerSnapshotAsSource keeps a snapshot while a claim that is to be made from it waits.

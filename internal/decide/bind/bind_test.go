@@ -72,6 +72,7 @@ func wantsPV(c *corev1.PersistentVolumeClaim)    { c.Spec.VolumeName = "pv" }
 func completed(c *corev1.PersistentVolumeClaim)  { c.Annotations[volume.AnnBindCompleted] = "yes" }
 func ours(c *corev1.PersistentVolumeClaim)       { c.Annotations[volume.AnnBoundByController] = "yes" }
 func onNode(c *corev1.PersistentVolumeClaim)     { c.Annotations[volume.AnnSelectedNode] = "n1" }
+func forUID9(c *corev1.PersistentVolumeClaim)    { c.Name = "prime-u9" }
 func wasBound(c *corev1.PersistentVolumeClaim)   { c.Status.Phase = corev1.ClaimBound }
 func block(v *corev1.PersistentVolume)           { m := corev1.PersistentVolumeBlock; v.Spec.VolumeMode = &m }
 func slow(v *corev1.PersistentVolume)            { v.Spec.StorageClassName = "slow" }
@@ -266,6 +267,12 @@ func TestClaims(t *testing.T) {
 		{"a bound claim without a volume's name is lost", ClaimFacts{Claim: claim(completed, wasBound)}},
 		{"a bound claim whose volume belongs to another is lost", ClaimFacts{
 			Claim: claim(wantsPV, completed, wasBound), Volume: pv("pv", "5Gi", refers("ns", "b", "u9")),
+		}},
+		{"a populator has filled the volume for another claim, and has no use for this one any more", ClaimFacts{
+			Claim: claim(wantsPV, completed, wasBound, forUID9), Volume: pv("pv", "5Gi", refers("ns", "b", "u9")),
+		}},
+		{"which is not so for yet another claim", ClaimFacts{
+			Claim: claim(wantsPV, completed, wasBound, forUID9), Volume: pv("pv", "5Gi", refers("ns", "b", "u8")),
 		}},
 		{"a bound claim whose volume has another uid for it is lost, and told how to mend that", ClaimFacts{
 			Claim: claim(wantsPV, completed, wasBound), Volume: pv("pv", "5Gi", refers("ns", "data", "u0")),

@@ -150,6 +150,11 @@ func boundClaim(f ClaimFacts) Plan {
 		return Link(f.Claim, v)
 	case Together(f.Claim, v):
 		return Plan{Because: UIDMismatch(f.Claim, v), Event: Warning, Writes: phase(f.Claim, corev1.ClaimLost)}
+	case f.Claim.Name == volume.PrefixPopulating+string(v.Spec.ClaimRef.UID):
+		// Its populator waits for the phase Lost before it deletes the claim.
+		return wait(volume.ReasonClaimMisbound, Normal, "populator", "the populator has filled volume "+v.Name+
+			" for claim "+v.Spec.ClaimRef.Namespace+"/"+v.Spec.ClaimRef.Name+", and deletes this claim",
+			phase(f.Claim, corev1.ClaimLost)...)
 	default:
 		return wait(volume.ReasonClaimMisbound, Warning, "user",
 			"two claims are bound to volume "+v.Name+", this one is bound incorrectly", phase(f.Claim, corev1.ClaimLost)...)
