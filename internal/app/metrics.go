@@ -163,6 +163,13 @@ func measureNode(r *observe.Registry, agent *node.Agent) {
 			}
 		})
 	}
+	r.Gauge(observe.VolumeReadOnly, func(set observe.Set) {
+		for _, v := range agent.Seen().Volumes {
+			if v.ClaimName != "" {
+				set(map[bool]float64{true: 1}[v.ReadOnly], v.ClaimNamespace, v.ClaimName)
+			}
+		}
+	})
 	r.Gauge(observe.StorageHealth, func(set observe.Set) {
 		for driver, all := range agent.Seen().Storage {
 			for _, c := range all {

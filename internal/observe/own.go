@@ -19,6 +19,8 @@ const (
 	Intents = "volplane_intents"
 	// Leftover is how many things are left of what no record names.
 	Leftover = "volplane_leftover"
+	// VolumeReadOnly says whether a volume can be written to on a node.
+	VolumeReadOnly = "volplane_volume_read_only"
 	// Heartbeat is when a node was heard of last.
 	Heartbeat = "volplane_node_heartbeat_timestamp_seconds"
 	// PoolSize and PoolAvailable are of the bundled driver's pool, and EtcdUsed and EtcdLimit of the API server's store.
@@ -100,6 +102,10 @@ func nodeFamilies() []Family {
 		{VolumeInodes, gauge, claim, "[ALPHA] Maximum number of inodes in the volume", nil, FromNode},
 		{VolumeInodesFree, gauge, claim, "[ALPHA] Number of free inodes in the volume", nil, FromNode},
 		{VolumeInodesUsed, gauge, claim, "[ALPHA] Number of used inodes in the volume", nil, FromNode},
+		{
+			VolumeReadOnly, gauge, claim,
+			"Whether nobody on this node can write to the volume: 1 if nobody can, 0 if somebody can.", nil, FromNode,
+		},
 		{
 			StorageHealth, gauge,
 			[]string{"driver_name", "status", "reason"},

@@ -170,7 +170,7 @@ func (m *Monitor) lastOf(r *decide.Record) Stats {
 func (m *Monitor) inspect(
 	ctx context.Context, r *decide.Record, path string, points map[string]mount.Point, now *Stats, measure bool,
 ) (decide.State, bool) {
-	p, mounted := points[path]
+	_, mounted := points[path]
 	inspected := mounted && !r.Block
 	if inspected && measure {
 		if u, err := m.Liveness.Usage(ctx, path); err == nil {
@@ -182,12 +182,19 @@ func (m *Monitor) inspect(
 		s.ReadOnly = slices.ContainsFunc(r.Targets, func(t decide.Target) bool {
 			return t.Phase == decide.Published && !t.ReadOnly && !covered(t, points) && m.becameReadOnly(t.Path, points)
 		})
-		// A read-only filesystem may be full.
-		if p.ReadOnly || p.NoWrites {
+		if now.ReadOnly = !writable(r, points); now.ReadOnly {
 			s.Total, s.Inodes = 0, 0
 		}
 	}
 	return s, inspected
+}
+
+// writable says whether a volume is mounted anywhere so that it can be written to.
+func writable(r *decide.Record, points map[string]mount.Point) bool {
+	return slices.ContainsFunc(r.Targets, func(t decide.Target) bool {
+		p, mounted := points[t.Path]
+		return mounted && !p.ReadOnly && !p.NoWrites
+	})
 }
 
 // stateOf returns the state that a driver's answers and the usage tell.

@@ -3,8 +3,36 @@ package health
 import (
 	"testing"
 
+	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
 )
+
+// TestReadOnlyMayBeFull: a volume that nobody can write to has no room to run out of, whatever Pod is looked at first.
+func TestReadOnlyMayBeFull(t *testing.T) {
+	for name, c := range map[string]struct {
+		points   []mount.Point
+		readOnly bool
+	}{
+		"all may write":         {[]mount.Point{{Path: "/1"}, {Path: "/2"}}, false},
+		"the second may":        {[]mount.Point{{Path: "/1", ReadOnly: true}, {Path: "/2"}}, false},
+		"none may":              {[]mount.Point{{Path: "/1", ReadOnly: true}, {Path: "/2", ReadOnly: true}}, true},
+		"the filesystem is so":  {[]mount.Point{{Path: "/1", NoWrites: true}, {Path: "/2", NoWrites: true}}, true},
+		"the writer is missing": {[]mount.Point{{Path: "/1", ReadOnly: true}}, true},
+	} {
+		points := map[string]mount.Point{}
+		for _, p := range c.points {
+			points[p.Path] = p
+		}
+		r := &decide.Record{Targets: []decide.Target{
+			{Path: "/1", Phase: decide.Published, ReadOnly: true}, {Path: "/2", Phase: decide.Published},
+		}}
+		now := Stats{Usage: mount.Usage{Total: 100, Used: 100, Inodes: 10, InodesUsed: 10}}
+		state, inspected := New(Options{}).inspect(t.Context(), r, "/1", points, &now, false)
+		if now.ReadOnly != c.readOnly || (state.Total == 0) != c.readOnly || !inspected {
+			t.Errorf("%s: read-only %t, %+v", name, now.ReadOnly, state)
+		}
+	}
+}
 
 // TestReadOnlyIsNoIllness: what a driver mounts read-only, or a Pod wants so, has
 // not become so by itself, nor has what cannot be written to at all.
