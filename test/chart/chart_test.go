@@ -207,6 +207,10 @@ func TestRefusedValues(t *testing.T) {
 		{"csiDriver.podInfoOnMount=yes", "got string"},
 		{"rbac.secrets={login}", "does not match pattern"},
 		{"storageClasses[0].parameters.a=b", "missing property 'name'"},
+		{"storageClasses[0].name=a,storageClasses[0].provisioner=b", "additional properties 'provisioner' not allowed"},
+		{"storageClasses[0].name=a,storageClasses[0].reclaimpolicy=Retain", "additional properties 'reclaimpolicy'"},
+		{"storageClasses[0].name=a,storageClasses[0].reclaimPolicy=Keep", "value must be one of"},
+		{"storageClasses[0].name=a,storageClasses[0].parameters.tier=1", "want string"},
 		{"shape=daemonset,node.enabled=false", "node.enabled must be true"},
 		{"nodeDeployment=true", "needs the shape daemonset"},
 		{"shape=daemonset,nodeDeployment=true,controllers={snapshot-controller}", "one for the whole cluster"},
@@ -229,7 +233,7 @@ func TestWhatOnlyAChartHas(t *testing.T) {
 	got := rendered(t, "--set=fullnameOverride=mine,nameOverride=app,commonLabels.team=x,serviceAccount.create=false,"+
 		"serviceAccount.node=n,serviceAccount.controller=c,crds.install=true,metrics.enabled=true,"+
 		"prometheus.podMonitor.enabled=true,prometheus.podMonitor.additionalLabels.release=p,"+
-		"storageClasses[0].name=fast,storageClasses[0].parameters.tier=1,"+
+		"storageClasses[0].name=fast,storageClasses[0].parameters.tier=gold,"+
 		"storageClasses[0].reclaimPolicy=Retain,storageClasses[0].annotations.a=b,"+
 		"controller.podAnnotations.note=x,node.affinity.podAffinity.a=b,image.digest=sha256:"+strings.Repeat("0", 64))
 	for name, want := range map[string][]string{
@@ -240,7 +244,7 @@ func TestWhatOnlyAChartHas(t *testing.T) {
 		"DaemonSet storage/mine-node":              {`"serviceAccountName":"n"`, `"affinity":{"podAffinity":{"a":"b"}}`},
 		"ClusterRoleBinding <nil>/mine-controller": {`"name":"c","namespace":"storage"`},
 		"StorageClass <nil>/fast": {
-			`"provisioner":"csi.example.com"`, `"parameters":{"tier":1}`, `"reclaimPolicy":"Retain"`, `"annotations":{"a":"b"}`,
+			`"provisioner":"csi.example.com"`, `"parameters":{"tier":"gold"}`, `"reclaimPolicy":"Retain"`, `"annotations":{"a":"b"}`,
 		},
 		"PodMonitor storage/mine": {`"port":"metrics"`, `"release":"p"`, `"app.kubernetes.io/component":"controller"`},
 		"CustomResourceDefinition <nil>/volumesnapshots.snapshot.storage.k8s.io": {`"helm.sh/resource-policy":"keep"`},

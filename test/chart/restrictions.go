@@ -17,9 +17,7 @@ func restrictions() map[string]map[string]any {
 		"rbac.secrets":           texts(`^(\*|[^/*]+/[^/*]+)$`),
 		"controller.driver.args": texts(`.`), "node.driver.args": texts(`.`),
 		"controller.replicas": {"type": "integer", "minimum": 1},
-		"storageClasses": {"type": "array", "items": map[string]any{
-			"type": "object", "required": []string{"name"}, "not": map[string]any{"required": []string{"provisioner"}},
-		}},
+		"storageClasses":      {"type": "array", "items": storageClass()},
 		"node.updateStrategy": {"type": "object"},
 		"csiDriver.volumeLifecycleModes": {"type": []string{"array", "null"}, "items": map[string]any{
 			"enum": []string{"Persistent", "Ephemeral"},
@@ -56,6 +54,22 @@ func restrictions() map[string]map[string]any {
 		}
 	}
 	return out
+}
+
+// storageClass returns the schema of a class: a name, annotations, and the fields of a StorageClass without its
+// provisioner.
+func storageClass() map[string]any {
+	text := map[string]any{"type": "object", "additionalProperties": map[string]any{"type": "string"}}
+	return map[string]any{
+		"type": "object", "additionalProperties": false, "required": []string{"name"},
+		"properties": map[string]any{
+			"name": matching(`.`), "annotations": text, "parameters": text, "mountOptions": texts(`.`),
+			"reclaimPolicy":        map[string]any{"enum": []string{"Delete", "Retain"}},
+			"volumeBindingMode":    map[string]any{"enum": []string{"Immediate", "WaitForFirstConsumer"}},
+			"allowVolumeExpansion": map[string]any{"type": "boolean"},
+			"allowedTopologies":    map[string]any{"type": "array", "items": map[string]any{"type": "object"}},
+		},
+	}
 }
 
 func matching(pattern string) map[string]any {
