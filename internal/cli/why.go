@@ -179,6 +179,14 @@ func (s *shell) whyOne(ctx context.Context, q question, args []string) error {
 	return s.reportChain(told, facts.Objects, ns, q)
 }
 
+// tool is the program whose verbs the user has: kubectl for its plugin, and volplane otherwise, which may be alone.
+func (s *shell) tool() string {
+	if s.flags.kubectl != nil {
+		return "kubectl"
+	}
+	return "volplane"
+}
+
 // reportChain prints an answer, and returns errProblem unless all is well.
 func (s *shell) reportChain(told chain.Chain, o state.Objects, ns string, q question) error {
 	times := q.times(o)
@@ -187,11 +195,11 @@ func (s *shell) reportChain(told chain.Chain, o state.Objects, ns string, q ques
 	case q.output != "":
 		e := explanationOf(times, ns, told)
 		if q.fix {
-			e.Fixes = fix.Remedies(o, ns, told)
+			e.Fixes = fix.Remedies(o, ns, s.tool(), told)
 		}
 		err = s.printValue(e, q.output)
 	case q.fix:
-		err = fix.Render(s.Out, told, fix.Remedies(o, ns, told))
+		err = fix.Render(s.Out, told, fix.Remedies(o, ns, s.tool(), told))
 	default:
 		err = chain.Render(s.Out, told, func(l chain.Link) string { return times.Of(ns, told, l).Text(q.now(o)) })
 	}

@@ -31,9 +31,10 @@ type Remedy struct {
 const noRisk = "none"
 
 // Remedies returns ways to free what a chain waits for, the safest first, chosen by the
-// reason of its answer. ns is the namespace of the question.
-func Remedies(o state.Objects, ns string, c chain.Chain) []Remedy {
-	k, l := fixing{o, subject.Of(o.View(), ns, c)}, c.Answer()
+// reason of its answer. ns is the namespace of the question, and tool the program that the user has: volplane or
+// kubectl. What only kubectl can do is told of kubectl.
+func Remedies(o state.Objects, ns, tool string, c chain.Chain) []Remedy {
+	k, l := fixing{o, subject.Of(o.View(), ns, c), tool}, c.Answer()
 	if l.State == chain.OK {
 		return nil
 	}
@@ -58,6 +59,7 @@ func Remedies(o state.Objects, ns string, c chain.Chain) []Remedy {
 type fixing struct {
 	state.Objects
 	subject.Finder
+	tool string
 }
 
 // claims returns ways for claims that have no volume.
@@ -83,7 +85,7 @@ func (k fixing) claims(l chain.Link) []Remedy {
 		return k.otherRequest(name)
 	case volume.ReasonClaimMisbound:
 		return []Remedy{{
-			command("kubectl", "delete", "pvc", name, "-n", k.Namespace),
+			command(k.tool, "delete", "pvc", name, "-n", k.Namespace),
 			"the claim can be made anew with the right volume, or by its Pod",
 			"none for the volume's data, which is another claim's; what only this claim was bound to goes with its " +
 				"reclaim policy",
@@ -110,7 +112,7 @@ func (k fixing) otherRequest(name string) []Remedy {
 		"", "the driver is asked again by itself: change what its message names (size, access modes, class, parameters)",
 		noRisk,
 	}, {
-		command("kubectl", "delete", "pvc", name, "-n", k.Namespace),
+		command(k.tool, "delete", "pvc", name, "-n", k.Namespace),
 		"ends the attempts, so that the claim can be made with another class or size",
 		"none as long as it has no volume: a Pod that uses it keeps it until the Pod is deleted",
 	}}
@@ -154,13 +156,13 @@ func (k fixing) missingDriver(l chain.Link) []Remedy {
 	})
 	if class != nil && l.Because.Next == "user" {
 		return []Remedy{{
-			command("kubectl", "get", "sc", class.Name, "-o", "yaml"),
+			command(k.tool, "get", "sc", class.Name, "-o", "yaml"),
 			"shows the class: delete it and make it anew with the right provisioner, which cannot be changed in place",
 			"none for volumes that are there: they name their driver themselves",
 		}}
 	}
 	return []Remedy{{
-		"kubectl get pods -A -o wide",
+		command(k.tool, "get", "pods", "-A", "-o", "wide"),
 		"shows whether the driver's Pods run, and where: start them, or look at their logs", noRisk,
 	}}
 }
@@ -181,8 +183,8 @@ func (k fixing) missingClass() []Remedy {
 		return out
 	}
 	return []Remedy{{
-		command("kubectl", "delete", "pvc", name, "-n", k.Namespace),
-		"the claim can be made with a class that there is: `kubectl get sc`; the class of a claim cannot be changed",
+		command(k.tool, "delete", "pvc", name, "-n", k.Namespace),
+		"the claim can be made with a class that there is: `" + k.tool + " get sc`; the class of a claim cannot be changed",
 		"none as long as it has no volume",
 	}}
 }
@@ -194,9 +196,13 @@ func (k fixing) smaller() []Remedy {
 		return nil
 	}
 	has := c.Status.Capacity[corev1.ResourceStorage]
-	patch := `{"spec":{"resources":{"requests":{"storage":"SIZE"}}}}`
+	ask := command("volplane", "resize", name, "SIZE", "-n", k.Namespace)
+	if k.tool == "kubectl" {
+		patch := `{"spec":{"resources":{"requests":{"storage":"SIZE"}}}}`
+		ask = command("kubectl", "patch", "pvc", name, "-n", k.Namespace, "-p", patch)
+	}
 	return []Remedy{{
-		command("kubectl", "patch", "pvc", name, "-n", k.Namespace, "-p", patch),
+		ask,
 		"asks for a SIZE that the driver has, which has to be more than the " + has.String() + " that the claim has",
 		"none: nothing shrinks",
 	}}
@@ -256,14 +262,14 @@ func (k fixing) holders(l chain.Link) []Remedy {
 		name, is = strings.CutPrefix(l.Subject, "pod/")
 	}
 	if p := k.pod(name); is && p != nil {
-		return []Remedy{deletePod(p)}
+		return []Remedy{k.deletePod(p)}
 	}
 	var out []Remedy
 	claim, _ := k.Claim()
 	for _, p := range k.Pods {
 		if claim != nil && p.Namespace == claim.Namespace && slices.Contains(cluster.ClaimNames(p),
 			claim.Name) && !cluster.Finished(p) {
-			out = append(out, deletePod(p))
+			out = append(out, k.deletePod(p))
 		}
 	}
 	return out
@@ -276,9 +282,9 @@ func (k fixing) pod(name string) *corev1.Pod {
 }
 
 // deletePod deletes a Pod, and names what makes it again.
-func deletePod(p *corev1.Pod) Remedy {
+func (k fixing) deletePod(p *corev1.Pod) Remedy {
 	r := Remedy{
-		command("kubectl", "delete", "pod", p.Name, "-n", p.Namespace),
+		command(k.tool, "delete", "pod", p.Name, "-n", p.Namespace),
 		"the Pod ends, its volumes are unmounted, and then detached",
 		"what the program has not written is lost",
 	}
@@ -306,7 +312,7 @@ func (k fixing) undeletable(l chain.Link) []Remedy {
 func (k fixing) finalizers(l chain.Link) []Remedy {
 	if name, is := strings.CutPrefix(l.Because.Next, "pod "); is {
 		if p := k.pod(name); p != nil {
-			return []Remedy{deletePod(p)}
+			return []Remedy{k.deletePod(p)}
 		}
 	}
 	kind, name, _ := strings.Cut(l.Subject, "/")

@@ -112,7 +112,21 @@ func moreFixRows() []row {
 	}
 }
 
-func TestFixes(t *testing.T) {
+// TestFixes: the ways out by volplane's own verbs, and of kubectl only those that have no verb.
+func TestFixes(t *testing.T) { golden.Equal(t, "testdata/fixes.txt", fixes(t, "volplane")) }
+
+// TestFixesOfThePlugin: who has kubectl's plugin has kubectl, and may not have volplane.
+func TestFixesOfThePlugin(t *testing.T) {
+	all := fixes(t, "kubectl")
+	for _, own := range []string{"\nvolplane delete pod", "\nvolplane delete pvc", "volplane get", "volplane resize"} {
+		if strings.Contains(all, own) {
+			t.Errorf("it has %q", own)
+		}
+	}
+}
+
+func fixes(t *testing.T, tool string) string {
+	t.Helper()
 	var b strings.Builder
 	for _, r := range fixRows() {
 		s := whytest.New()
@@ -122,7 +136,7 @@ func TestFixes(t *testing.T) {
 			t.Fatalf("%s: there is no %s", r.Name, r.Ask)
 		}
 		raw, _ := whytest.Explain(s.All, strings.Replace(r.Ask, "/a1", "/"+whytest.AttachmentName(), 1))
-		fixes := fix.Remedies(s.All, "ns", raw)
+		fixes := fix.Remedies(s.All, "ns", tool, raw)
 		for i := range fixes {
 			fixes[i].Command = strings.ReplaceAll(fixes[i].Command, whytest.AttachmentName(), "a1")
 		}
@@ -132,7 +146,7 @@ func TestFixes(t *testing.T) {
 		}
 		b.WriteString("\n")
 	}
-	golden.Equal(t, "testdata/fixes.txt", b.String())
+	return b.String()
 }
 
 // TestFixesAreSafe: whatever the scene, nothing is offered without its risk, a finalizer
@@ -147,7 +161,7 @@ func TestFixesAreSafe(t *testing.T) {
 		s := whytest.New()
 		r.Change(s)
 		raw, _ := whytest.Explain(s.All, strings.Replace(r.Ask, "/a1", "/"+whytest.AttachmentName(), 1))
-		for _, f := range fix.Remedies(s.All, "ns", raw) {
+		for _, f := range fix.Remedies(s.All, "ns", "kubectl", raw) {
 			if text := unsafe(s, f); text != "" {
 				t.Errorf("%s: %s: %+v", r.Name, text, f)
 			}
