@@ -11,10 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/door/mount8"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -139,13 +141,24 @@ func (s *shell) umount(ctx context.Context, m mountOptions, dir string) error {
 	if err := s.checkShown(pod, dir, m.node); err != nil {
 		return err
 	}
-	ctx, cancel := withTimeout(ctx, m.timeout)
+	return s.unmount(ctx, client, pod, dir, m.timeout)
+}
+
+// unmount deletes a Pod that mounts at a directory, and waits until nothing is mounted there. It refuses to begin what
+// nobody would end.
+func (s *shell) unmount(
+	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, dir string, timeout time.Duration,
+) error {
+	if err := kube.CheckHeld(ctx, client); errors.Is(err, kube.ErrHeld) {
+		return err
+	}
+	ctx, cancel := withTimeout(ctx, timeout)
 	defer cancel()
 	claim := door.ClaimOf(pod)
 	why := func(ctx context.Context) string { return s.answer(ctx, client, pod.Namespace, pod.Name) }
-	err = progress(ctx, s.Err, why, func(ctx context.Context) error { return door.Unmount(ctx, client, pod) })
+	err := progress(ctx, s.Err, why, func(ctx context.Context) error { return door.Unmount(ctx, client, pod) })
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%s is still mounted after %s: %s", dir, m.timeout, why(context.WithoutCancel(ctx)))
+		return fmt.Errorf("%s is still mounted after %s: %s", dir, timeout, why(context.WithoutCancel(ctx)))
 	}
 	if err != nil {
 		return fmt.Errorf("unmount %s: %w", dir, err)

@@ -70,6 +70,21 @@ func TestClaimThatLeaves(t *testing.T) {
 	}
 }
 
+// TestUmountAfterARestore: what waits for a person's consent is not begun, and the Pod stays.
+func TestUmountAfterARestore(t *testing.T) {
+	pod := door.PodAtPath("default", "data", "/srv", "n1", decide.BindOptions{})
+	client := fake.NewClientset(pod, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: volume.ConfigRestored},
+	})
+	err := testShell(t).unmount(t.Context(), client, pod, "/srv", 0)
+	if err == nil || !strings.Contains(err.Error(), "volplane restore --accept") {
+		t.Errorf("it is unmounted: %v", err)
+	}
+	if _, err := client.CoreV1().Pods("default").Get(t.Context(), pod.Name, metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestUmountOfAnAutomount: what mount.volplane has mounted itself is not left behind by the end of the Pod.
 func TestUmountOfAnAutomount(t *testing.T) {
 	host, bare := program.HostName(), t.TempDir()

@@ -268,7 +268,11 @@ func (s *shell) whyAnything(ctx context.Context, q question) error {
 	if err := errors.Join(r.ReadRoom(ctx), r.All(ctx, ns)); err != nil {
 		return err
 	}
-	return s.reportCauses(r.Objects, q)
+	err = s.reportCauses(r.Objects, q)
+	if q.output == "" {
+		printRestored(ctx, s.Out, client)
+	}
+	return err
 }
 
 // reportCauses prints every cause of waiting, and returns errProblem if there is one.

@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -132,6 +133,7 @@ func (c *Controller) init() {
 				Places: cmp.Or(c.Pace.Workers, c.Places), Undivided: c.Pace.Workers > 0, Firm: c.Pace.Workers > 0,
 			},
 			Retry: c.Pace.Retry(queue.Backoff{Min: c.RetryMin, Max: c.RetryMax}), Log: c.Log,
+			Held: func(err error) bool { return errors.Is(err, csi.ErrHeld) },
 			// A conflict only means that the facts were outdated. It is normal and not worth a log line. What a driver
 			// has answered is in the log already.
 			Silent: func(err error) bool { return apierrors.IsConflict(err) || csi.IsAnswer(err) },

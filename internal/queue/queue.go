@@ -27,6 +27,9 @@ type Options[K comparable] struct {
 	Retry Backoff
 	// Poll is the back-off after results with Poll; the default is Retry.
 	Poll Backoff
+	// Held, if set, says after which errors a key waits for a person's consent, which no event reports: it is processed
+	// again within heldPause.
+	Held func(error) bool
 	// Noun is the attribute of a key in the log; the default is "key".
 	Noun string
 	// Silent, if set, says which errors are not logged.
@@ -34,6 +37,9 @@ type Options[K comparable] struct {
 	// Log receives the errors; the default is slog's default.
 	Log *slog.Logger
 }
+
+// heldPause is the longest pause of a key that waits for a person's consent.
+const heldPause = 5 * time.Second
 
 // Result says when a key is processed again although nobody adds it.
 type Result struct {
@@ -366,7 +372,11 @@ func (q *Queue[K]) requeue(k K, e *entry, result Result, err error) {
 	}
 	switch {
 	case err != nil:
-		q.addAfter(k, e, q.options.Retry.Pause(int(e.failures)), false)
+		pause := q.options.Retry.Pause(int(e.failures))
+		if q.options.Held != nil && q.options.Held(err) {
+			pause = min(pause, heldPause)
+		}
+		q.addAfter(k, e, pause, false)
 		e.failures++
 		return
 	case result.Poll:

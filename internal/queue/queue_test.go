@@ -182,6 +182,23 @@ func TestResults(t *testing.T) {
 	}
 }
 
+// TestHeld: what waits for a person's consent goes on soon after it was given, however often it has failed.
+func TestHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const s = time.Second
+		errHeld := errors.New("held")
+		var at []time.Duration
+		q := newQueue(Options[string]{
+			Retry: Backoff{4 * s, time.Hour}, Held: func(err error) bool { return errors.Is(err, errHeld) },
+			Process: times(&at, errHeld, errHeld, errHeld, errNo, Result{}),
+		})
+		run(t, q)
+		q.Add("a")
+		settle(time.Hour)
+		want(t, at, 0, 4*s, 9*s, 14*s, 46*s)
+	})
+}
+
 // TestDefaults: one worker, and pauses that grow from 50 ms to 5 minutes.
 func TestDefaults(t *testing.T) {
 	q := New(Options[string]{})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/queue"
 )
@@ -21,6 +22,7 @@ func (v *Volumes) newQueue() *queue.Queue[string] {
 		Lanes:   queue.Limit{Places: DriverLimit, Undivided: true},
 		Retry:   queue.Backoff{Min: v.RetryMin, Max: v.RetryMax},
 		Poll:    queue.Backoff{Min: 50 * time.Millisecond, Max: 10 * time.Second},
+		Held:    func(err error) bool { return errors.Is(err, kube.ErrHeld) },
 		Noun:    "volume", Log: v.Log, Silent: csi.IsAnswer,
 	})
 }

@@ -69,7 +69,11 @@ removed. Check them, and then run 'volplane restore --accept'.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if accept {
-				return up.Accept(cmd.Context(), dir)
+				if err := up.Accept(cmd.Context(), dir); err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "the control plane of %s unmounts, detaches and deletes again\n", dir)
+				return nil
 			}
 			r, err := backup.Restore(args[0], dir, time.Now())
 			if err != nil {
