@@ -2,6 +2,7 @@ package chain
 
 import (
 	"slices"
+	"strings"
 
 	"volplane.dev/volplane/internal/volume"
 )
@@ -36,14 +37,28 @@ type Chain struct {
 }
 
 // Answer returns the link that explains the state of the subject: the first one with a problem,
-// because earlier links may only wait for it; else the first one that waits; else the last one.
+// because earlier links may only wait for it; else the first one that waits, or the attachment below it that it waits
+// for; else the last one.
 func (c Chain) Answer() Link {
 	for _, s := range []State{Problem, Waiting} {
 		if i := slices.IndexFunc(c.Links, func(l Link) bool { return l.State == s }); i >= 0 {
-			return c.Links[i]
+			return c.detaching(i)
 		}
 	}
 	return c.Links[len(c.Links)-1]
+}
+
+// detaching returns a link, or the one of the attachment whose end it waits for.
+func (c Chain) detaching(i int) Link {
+	l := c.Links[i]
+	if l.State == Waiting && l.Because.Next == "attachdetach" {
+		for _, below := range c.Links[i+1:] {
+			if below.State == Waiting && strings.HasPrefix(below.Subject, "attachment/") {
+				return below
+			}
+		}
+	}
+	return l
 }
 
 // Under returns the chain with another subject.

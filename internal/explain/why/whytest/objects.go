@@ -61,6 +61,13 @@ func VolumeRows() []Row {
 			s.Goes(volume.AttacherFinalizer(Driver))
 			s.Volume.Status.Phase, s.Volume.Spec.ClaimRef = corev1.VolumeAvailable, nil
 		}},
+		{"or by the attacher, whose attachment a stranger keeps", "pv/v1", func(s *Scene) {
+			s.Released()
+			s.Goes(volume.AttacherFinalizer(Driver))
+			s.Volume.Status.Phase, s.Volume.Spec.ClaimRef = corev1.VolumeAvailable, nil
+			s.Detaching()
+			s.Attachment.Finalizers = []string{"example.com/keep"}
+		}},
 		{"or by strangers", "pv/v1", func(s *Scene) {
 			s.Released()
 			s.Detached()
