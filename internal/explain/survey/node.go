@@ -92,7 +92,7 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 	var out []chain.Link
 	for _, d := range n.Spec.Drivers {
 		if b, bad := health.TellStorage(n, d.Name, nil); bad {
-			out = append(out, chain.New("csidriver/"+d.Name, chain.Problem, b.Reason, b.Message, b.Next))
+			out = append(out, chain.New("csinode/"+node.Name, chain.Problem, b.Reason, b.Message, b.Next))
 		}
 		other := drivers.SharesID(w.View, d, node.Name)
 		if other != "" && !attach.SkipsAttach(cluster.Find(w.View.Drivers, d.Name)) {

@@ -139,6 +139,9 @@ func CauseRows() []Row {
 		{"the control plane is full", "", func(s *Scene) {
 			s.All.Full = &volume.Because{Reason: volume.ReasonDatabaseFull, Message: "the database is full", Next: "user"}
 		}},
+		{"a storage that is not well is one cause, for its node and for the volumes there", "", func(s *Scene) {
+			s.StorageIll(corev1.PersistentVolumeFilesystem)
+		}},
 		{"one cause holds up several, in the order of how many", "", func(s *Scene) {
 			s.All.Classes = nil
 			s.Unbound()
