@@ -47,6 +47,8 @@ type fakeDriver struct {
 	calls []string
 	// requests are those of NodePublishVolume.
 	requests []*csipb.NodePublishVolumeRequest
+	// expanded are those of NodeExpandVolume that have succeeded.
+	expanded []*csipb.NodeExpandVolumeRequest
 	// staged and shown are what was done and not undone: volumes, and volumes
 	// with a target.
 	staged, published map[string]bool
@@ -350,7 +352,10 @@ func (d *fakeDriver) NodeExpandVolume(
 	ctx context.Context, r *csipb.NodeExpandVolumeRequest,
 ) (*csipb.NodeExpandVolumeResponse, error) {
 	return &csipb.NodeExpandVolumeResponse{CapacityBytes: d.grown.Load()},
-		d.perform(ctx, "expand:"+r.VolumeId, func() error { return nil })
+		d.perform(ctx, "expand:"+r.VolumeId, func() error {
+			d.expanded = append(d.expanded, r)
+			return nil
+		})
 }
 
 func (d *fakeDriver) limit() int64 {

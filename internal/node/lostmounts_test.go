@@ -328,7 +328,7 @@ func TestRestartWithManyVolumes(t *testing.T) {
 	settled := func() string {
 		served := 0
 		for i := range many {
-			if w.agent.volumes.Because(fmt.Sprintf("d.example^h-n%03d", i)).Reason == "Mounted" {
+			if w.agent.volumes.Because(fmt.Sprintf("d.example^h-n%03d", i), "").Reason == "Mounted" {
 				served++
 			}
 		}

@@ -80,7 +80,7 @@ func TestStale(t *testing.T) {
 			case "target":
 				f.Record.Targets = append(f.Record.Targets, target(words[1:]))
 			case "want":
-				f.Wanted = append(f.Wanted, wanted(words[1:]))
+				f.Wanted = append(f.Wanted, wanted(words[1:], Consumer{}))
 			case "attachment":
 				attachment = words[1]
 			default:

@@ -27,7 +27,7 @@ type Facts struct {
 	AttachRequired, Attached bool
 	// InUse says that the node's volumesInUse has the volume.
 	InUse bool
-	// SinglePod says that only one Pod may have the volume (ReadWriteOncePod).
+	// SinglePod says that one of the volume's objects is for one Pod only (ReadWriteOncePod).
 	SinglePod bool
 	// Wanted are the Pods that want the volume, in a stable order.
 	Wanted []Consumer
@@ -43,15 +43,20 @@ type Facts struct {
 	Bare map[string]bool
 	// Covered names, by path, the filesystem that is mounted there over the volume.
 	Covered map[string]string
-	// Grow is the size in bytes that the node has to grow the volume to; 0
-	// when nothing is asked.
-	Grow int64
 }
 
 // Consumer is a Pod that wants the volume at a path.
 type Consumer struct {
 	UID, Namespace, Name, Path string
-	ReadOnly                   bool
+	// Volume is the name of the PersistentVolume by which the Pod wants it: several may have its handle.
+	Volume   string
+	ReadOnly bool
+	// SinglePod says that this object is for one Pod only.
+	SinglePod bool
+	// Apart names the object by which the volume is staged, if the Pod's object needs it to be staged in another way.
+	Apart string
+	// Grow is the size in bytes that the node has to grow the volume to for the Pod's claim; 0 when nothing is asked.
+	Grow int64
 	// HostPath is a directory of the host at which the volume is mounted, too.
 	HostPath string
 	// HostOptions are those of the mount there.
@@ -97,18 +102,20 @@ type Plan struct {
 	Because volume.Because
 	// Label is the SELinux label of the volume's mounts; empty if they have none.
 	Label string
+	// Own are the reasons of Pods that wait for something of their own, by path; never nil.
+	Own map[string]volume.Because
 }
 
 // Blocks says whether a step must be skipped after another step of its plan has failed. A failure for
 // one Pod does not delay others.
 func Blocks(failed, next Action) bool {
 	switch failed.Verb {
-	case Republish:
+	case Republish, Grow:
 		return false
 	case Bind, EndUse:
-		return next.Path == failed.Path
+		return next.Path == failed.Path && next.Verb != Grow
 	case Publish:
-		return next.Path == failed.Path || next.Verb == Grow
+		return next.Path == failed.Path
 	case Unbind, Unpublish:
 		return next.Path == failed.Path || next.Verb == Unstage || next.Verb == UnmarkInUse || next.Verb == Drop
 	default:
@@ -131,10 +138,14 @@ func Volume(f Facts) Plan {
 
 func (p *planner) planFor(a admission) Plan {
 	if len(a.pods) > 0 {
-		return p.mountFor(a)
+		plan := p.mountFor(a)
+		plan.Own = a.own
+		return plan
 	}
 	plan := p.teardown()
-	if len(plan.Actions) == 0 && a.held.Reason != "" {
+	if plan.Own = a.own; len(plan.Actions) > 0 {
+		plan.Own = map[string]volume.Because{} // all wait for this
+	} else if a.held.Reason != "" {
 		plan.Because = a.held
 	}
 	return plan
@@ -187,25 +198,6 @@ func (p *planner) withoutDriver() []Action {
 		}
 	}
 	return p.actions
-}
-
-// admit returns the Pods that may have the volume. A Pod that has the volume is never replaced by another one.
-func (f Facts) admit() admission {
-	a := f.admitLabel()
-	if !f.SinglePod || len(a.pods) < 2 {
-		return a
-	}
-	all := a.pods
-	a.pods = slices.DeleteFunc(slices.Clone(all), func(c Consumer) bool { return f.Record.Target(c.Path) == nil })
-	if len(a.pods) == 0 {
-		a.pods = all[:1]
-	}
-	if len(a.pods) < len(all) {
-		holder := a.pods[0].Namespace + "/" + a.pods[0].Name
-		a.held = because(volume.ReasonInUse, "pod "+holder, "volume %s is for one Pod only and Pod %s has it", f.Volume,
-			holder)
-	}
-	return a
 }
 
 // removeUnwanted unpublishes the volume from Pods that do not want it any more, completes unmounts that
@@ -371,7 +363,7 @@ func (p *planner) addRepublish(plan Plan, wanted []Consumer) Plan {
 		return plan
 	}
 	for _, c := range wanted {
-		if c.Due && !slices.Contains(plan.Actions, Action{Publish, c.Path}) && p.f.Covered[c.Path] == "" {
+		if c.Due && c.Apart == "" && !slices.Contains(plan.Actions, Action{Publish, c.Path}) && p.f.Covered[c.Path] == "" {
 			plan.Actions = append(plan.Actions, Action{Republish, c.Path})
 		}
 	}
@@ -413,8 +405,8 @@ func (p *planner) refuse(cause volume.Because) Plan {
 
 func (p *planner) grow(wanted []Consumer, held volume.Because) Plan {
 	f := p.f
-	if f.growNeeded() {
-		p.do(Grow, "")
+	for _, c := range f.growNeeded(wanted) {
+		p.do(Grow, c.Path)
 	}
 	switch {
 	case slices.ContainsFunc(p.actions, func(a Action) bool { return f.renewable(a.Path) }):
@@ -435,13 +427,20 @@ func (p *planner) grow(wanted []Consumer, held volume.Because) Plan {
 	return p.plan(volume.ReasonMounted, "", "volume %s is mounted on node %s", f.Volume, f.Node)
 }
 
-// growNeeded says whether the node has to expand the volume. CSI forbids to repeat a refused expansion
-// before something has changed, so it waits for the next mount.
-func (f Facts) growNeeded() bool {
-	if f.Grow <= 0 || !f.DriverReady || !f.Known || len(f.Covered) > 0 {
-		return false
+// growNeeded returns a Pod of each object for whose claim the node has to expand the volume. CSI forbids to repeat a
+// refused expansion before something has changed, so it waits for the next mount.
+func (f Facts) growNeeded(wanted []Consumer) []Consumer {
+	if !f.DriverReady || !f.Known || len(f.Covered) > 0 {
+		return nil
 	}
-	return f.Record == nil || f.Record.Size < f.Grow && f.Record.GrowRefused != f.Grow
+	var out []Consumer
+	for _, c := range wanted {
+		same := func(o Consumer) bool { return o.Volume == c.Volume }
+		if c.Grow > 0 && (f.Record == nil || f.Record.GrowRefused < c.Grow) && !slices.ContainsFunc(out, same) {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // stagingGivenUp says that the outcome of staging is unknown, and that the driver has come back without it: it is not
@@ -465,12 +464,17 @@ func (f Facts) stageNeeded(publish bool) bool {
 func (f Facts) publishNeeded(wanted []Consumer) []Consumer {
 	var out []Consumer
 	for _, c := range wanted {
-		t := f.Record.Target(c.Path)
-		if t == nil || t.Phase != Published || f.renewable(c.Path) || f.Unmounted(c.Path) {
+		if f.unpublished(c) {
 			out = append(out, c)
 		}
 	}
 	return out
+}
+
+// unpublished says whether a volume has to be published to a Pod, or published again.
+func (f Facts) unpublished(c Consumer) bool {
+	t := f.Record.Target(c.Path)
+	return t == nil || t.Phase != Published || f.renewable(c.Path) || f.Unmounted(c.Path)
 }
 
 func (f Facts) bindNeeded(wanted []Consumer) []Consumer {

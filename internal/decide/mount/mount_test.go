@@ -3,6 +3,7 @@ package mount
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,11 +56,21 @@ func text(p Plan) string {
 	if p.Label != "" {
 		fmt.Fprintln(&b, "with label", p.Label)
 	}
-	fmt.Fprintf(&b, "%s: %s", p.Because.Reason, p.Because.Message)
-	if p.Because.Next != "" {
-		fmt.Fprintf(&b, " -> %s", p.Because.Next)
+	b.WriteString(said(p.Because))
+	for _, path := range slices.Sorted(maps.Keys(p.Own)) {
+		if p.Own[path] != p.Because {
+			fmt.Fprintf(&b, "\nfor %s: %s", path, said(p.Own[path]))
+		}
 	}
 	return b.String()
+}
+
+func said(why volume.Because) string {
+	text := string(why.Reason) + ": " + why.Message
+	if why.Next != "" {
+		text += " -> " + why.Next
+	}
+	return text
 }
 
 func facts(t *testing.T, given string) Facts {
@@ -67,14 +78,15 @@ func facts(t *testing.T, given string) Facts {
 		Driver: "d", Handle: "h", Volume: "pv", Node: "n", Mounted: map[string]bool{}, Dead: map[string]bool{},
 		Covered: map[string]string{}, Bare: map[string]bool{},
 	}
+	all := Consumer{Volume: "pv"}
 	for _, line := range strings.Split(given, "\n") {
 		words := strings.Fields(line)
 		switch {
 		case strings.HasPrefix(line, "#"):
 		case words[0] == "volume":
-			f.read(t, words[1:])
+			f.read(t, words[1:], &all)
 		case words[0] == "want":
-			f.Wanted = append(f.Wanted, wanted(words[1:]))
+			f.Wanted = append(f.Wanted, wanted(words[1:], all))
 		case words[0] == "record":
 			f.Record = record(words[1:])
 		case words[0] == "target":
@@ -108,9 +120,21 @@ func (f *Facts) readMounts(how string, paths []string) {
 	}
 }
 
-func wanted(words []string) Consumer {
-	c := Consumer{UID: words[0], Namespace: "ns", Name: words[0], Path: "/p/" + words[0]}
+// wanted returns a Pod; all is what is said of all of them.
+func wanted(words []string, all Consumer) Consumer {
+	c := all
+	c.UID, c.Namespace, c.Name, c.Path = words[0], "ns", words[0], "/p/"+words[0]
 	for _, w := range words[1:] {
+		if pv, ok := strings.CutPrefix(w, "by="); ok {
+			c.Volume = pv
+		}
+		if size, ok := strings.CutPrefix(w, "grow="); ok {
+			c.Grow, _ = strconv.ParseInt(size, 10, 64)
+		}
+		c.SinglePod = c.SinglePod || w == "single-pod"
+		if w == "apart" {
+			c.Apart = "pv"
+		}
 		if host, ok := strings.CutPrefix(w, "host="); ok {
 			c.HostPath = host
 		}
@@ -126,7 +150,7 @@ func wanted(words []string) Consumer {
 	return c
 }
 
-func (f *Facts) read(t *testing.T, words []string) {
+func (f *Facts) read(t *testing.T, words []string, all *Consumer) {
 	flags := map[string]*bool{
 		"known": &f.Known, "block": &f.Block, "driver": &f.DriverReady, "stages": &f.CanStage, "attach": &f.AttachRequired,
 		"attached": &f.Attached, "in-use": &f.InUse, "single-pod": &f.SinglePod, "verify": &f.Verify,
@@ -134,21 +158,20 @@ func (f *Facts) read(t *testing.T, words []string) {
 	}
 	for _, w := range words {
 		if size, ok := strings.CutPrefix(w, "grow="); ok {
-			f.Grow, _ = strconv.ParseInt(size, 10, 64)
+			all.Grow, _ = strconv.ParseInt(size, 10, 64)
 		} else if flags[w] != nil {
 			*flags[w] = true
 		} else {
 			t.Fatalf("unknown fact %q", w)
 		}
 	}
+	all.SinglePod = f.SinglePod
 }
 
 func record(words []string) *Record {
 	r := &Record{Driver: "d", Handle: "h", Volume: "pv", StagingPath: "/s"}
 	for _, w := range words {
-		if size, ok := strings.CutPrefix(w, "size="); ok {
-			r.Size, _ = strconv.ParseInt(size, 10, 64)
-		} else if size, ok := strings.CutPrefix(w, "refused="); ok {
+		if size, ok := strings.CutPrefix(w, "refused="); ok {
 			r.GrowRefused, _ = strconv.ParseInt(size, 10, 64)
 		} else if label, ok := strings.CutPrefix(w, "label="); ok {
 			r.Label, r.LabelUnknown = label, label == "?"
@@ -239,7 +262,7 @@ func anyFacts(t *rapid.T) Facts {
 	for _, p := range pods {
 		if flag("want " + p) {
 			c := Consumer{
-				UID: p, Namespace: "ns", Name: p, Path: "/p/" + p, Due: flag("due " + p),
+				UID: p, Namespace: "ns", Name: p, Path: "/p/" + p, Due: flag("due " + p), SinglePod: f.SinglePod,
 				Label: rapid.SampledFrom([]string{"", "", "x", "y"}).Draw(t, "label"),
 			}
 			f.Dead[c.Path] = flag("dead " + p)
@@ -426,13 +449,15 @@ func TestDoubtful(t *testing.T) {
 func TestBlocks(t *testing.T) {
 	all := []Action{{Stage, ""}, {Publish, "a"}, {
 		Publish, "b",
-	}, {Bind, "a"}, {Grow, ""}, {Unpublish, "a"}, {Unpublish, "b"}, {Unstage, ""}, {UnmarkInUse, ""}, {Drop, ""}}
+	}, {Bind, "a"}, {Grow, "a"}, {Unpublish, "a"}, {Unpublish, "b"}, {Unstage, ""}, {UnmarkInUse, ""}, {Drop, ""}}
 	for failed, want := range map[Action]string{
-		{Stage, ""}:      "stage publish:a publish:b bind:a grow unpublish:a unpublish:b unstage unmark in use drop journal",
-		{Publish, "a"}:   "publish:a bind:a grow unpublish:a",
+		{Stage, ""}: "stage publish:a publish:b bind:a grow:a unpublish:a unpublish:b unstage unmark in use " +
+			"drop journal",
+		{Publish, "a"}:   "publish:a bind:a grow:a unpublish:a",
 		{Bind, "a"}:      "publish:a bind:a unpublish:a",
 		{Republish, "a"}: "",
-		{Unpublish, "a"}: "publish:a bind:a unpublish:a unstage unmark in use drop journal",
+		{Grow, "a"}:      "",
+		{Unpublish, "a"}: "publish:a bind:a grow:a unpublish:a unstage unmark in use drop journal",
 		{Unbind, "b"}:    "publish:b unpublish:b unstage unmark in use drop journal",
 	} {
 		var got []string

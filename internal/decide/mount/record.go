@@ -38,7 +38,8 @@ type SecretRef struct {
 type Record struct {
 	Driver string `json:"driver"`
 	Handle string `json:"handle"`
-	// Volume is the name of the PersistentVolume.
+	// Volume is the name of the PersistentVolume by which the volume is staged; if it is not, of the first by which it was
+	// published.
 	Volume string `json:"volume"`
 	Block  bool   `json:"block,omitempty"`
 	// Ephemeral says that a Pod itself named the volume; Volume is its name in
@@ -52,6 +53,8 @@ type Record struct {
 	StageSecret   *SecretRef `json:"stageSecret,omitempty"`
 	PublishSecret *SecretRef `json:"publishSecret,omitempty"`
 	GrowSecret    *SecretRef `json:"growSecret,omitempty"`
+	// MoreSecrets are those of other PersistentVolumes with the handle.
+	MoreSecrets []SecretRef `json:"moreSecrets,omitempty"`
 	// SecretsUnknown says that the driver may have received Secrets that are not recorded: the record
 	// was rebuilt after the volume's object was gone.
 	SecretsUnknown bool `json:"secretsUnknown,omitempty"`
@@ -70,17 +73,13 @@ type Record struct {
 	StagingMounted bool `json:"stagingMounted,omitempty"`
 	// Filesystem is the type and source of what was mounted at StagingPath.
 	Filesystem string `json:"filesystem,omitempty"`
-	// Short says that the filesystem at StagingPath came with the data of a smaller volume and was not grown by its
-	// driver.
+	// Short says that the filesystem at StagingPath came with the data of a smaller volume and was not grown yet.
 	Short   bool     `json:"short,omitempty"`
 	Targets []Target `json:"targets,omitempty"`
 	// Lost is how Pods have lost the volume, by the paths of targets at which
 	// they had it and do not have it again.
 	Lost map[string]Loss `json:"lost,omitempty"`
-	// Size is the volume's size in bytes that the node has last grown it to;
-	// 0 when it never did.
-	Size int64 `json:"size,omitempty"`
-	// GrowRefused is the size that the driver will not grow the volume to as
+	// GrowRefused is the largest size that the driver will not grow the volume to as
 	// it is mounted now; 0 when it has not refused.
 	GrowRefused int64 `json:"growRefused,omitempty"`
 	// Boot names the boot of the host in which the phases were reached.
@@ -109,19 +108,43 @@ type Target struct {
 	HostDevice string `json:"hostDevice,omitempty"`
 }
 
-// SetSecrets records which Secrets the driver receives for a volume.
-func (r *Record) SetSecrets(pv *corev1.PersistentVolume) {
-	ref := func(s *corev1.SecretReference) *SecretRef {
-		if s == nil {
-			return nil
-		}
-		return &SecretRef{Namespace: s.Namespace, Name: s.Name}
-	}
+// AddSecrets records which Secrets the driver receives for a volume by one of its objects.
+func (r *Record) AddSecrets(pv *corev1.PersistentVolume) {
 	s := pv.Spec.CSI
-	r.StageSecret, r.PublishSecret, r.GrowSecret = ref(s.NodeStageSecretRef), ref(s.NodePublishSecretRef),
-		ref(s.NodeExpandSecretRef)
-	r.SecretsUnknown = false
+	for _, x := range []struct {
+		at  **SecretRef
+		ref *corev1.SecretReference
+	}{
+		{&r.StageSecret, s.NodeStageSecretRef},
+		{&r.PublishSecret, s.NodePublishSecretRef},
+		{&r.GrowSecret, s.NodeExpandSecretRef},
+	} {
+		if x.ref == nil {
+			continue
+		}
+		ref := SecretRef{Namespace: x.ref.Namespace, Name: x.ref.Name}
+		if *x.at == nil {
+			*x.at = &ref
+		} else if !slices.Contains(r.Secrets(), ref) {
+			r.MoreSecrets = append(r.MoreSecrets, ref)
+		}
+	}
+	r.SecretsUnknown = r.SecretsUnknown && pv.Name != r.Volume
 }
+
+// Secrets returns the Secrets that the driver has received.
+func (r *Record) Secrets() []SecretRef {
+	out := slices.Clone(r.MoreSecrets)
+	for _, ref := range []*SecretRef{r.StageSecret, r.PublishSecret, r.GrowSecret} {
+		if ref != nil {
+			out = append(out, *ref)
+		}
+	}
+	return out
+}
+
+// Empty says that nothing of the volume is mounted.
+func (r *Record) Empty() bool { return r == nil || r.Stage == "" && len(r.Targets) == 0 }
 
 // Key returns the volume's key.
 func (r *Record) Key() string { return volume.Key(r.Driver, r.Handle) }
@@ -165,7 +188,7 @@ func (r *Record) Clone() *Record {
 		return nil
 	}
 	c := *r
-	c.Targets, c.Lost = slices.Clone(r.Targets), maps.Clone(r.Lost)
+	c.Targets, c.Lost, c.MoreSecrets = slices.Clone(r.Targets), maps.Clone(r.Lost), slices.Clone(r.MoreSecrets)
 	return &c
 }
 

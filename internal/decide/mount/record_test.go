@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,16 +52,30 @@ func TestAttempted(t *testing.T) {
 	}
 }
 
-// TestSetSecrets: a record names the Secrets that its volume's object names now, and is
-// no longer in doubt about them.
-func TestSetSecrets(t *testing.T) {
+// TestAddSecrets: a record names the Secrets of every object by which its volume was mounted, and is no longer in doubt
+// about them when it has those of its own object.
+func TestAddSecrets(t *testing.T) {
 	ref := func(name string) *corev1.SecretReference { return &corev1.SecretReference{Namespace: "ns", Name: name} }
 	pv := &corev1.PersistentVolume{}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{NodeStageSecretRef: ref("stage"), NodeExpandSecretRef: ref("grow")}
-	r := Record{SecretsUnknown: true, PublishSecret: &SecretRef{Name: "old"}}
-	r.SetSecrets(pv)
-	if r.SecretsUnknown || r.PublishSecret != nil || *r.StageSecret != (SecretRef{"ns", "stage"}) ||
-		*r.GrowSecret != (SecretRef{"ns", "grow"}) {
-		t.Errorf("%+v", r)
+	pv.Name = "pv"
+	twin := pv.DeepCopy()
+	twin.Name, twin.Spec.CSI.NodeStageSecretRef, twin.Spec.CSI.NodePublishSecretRef = "twin", ref("other"), ref("publish")
+	r := Record{Volume: "pv", SecretsUnknown: true}
+	for range 2 {
+		r.AddSecrets(twin)
+	}
+	if !r.SecretsUnknown {
+		t.Error("what the record's own object names is known by another one")
+	}
+	for range 2 {
+		r.AddSecrets(pv)
+	}
+	var got []string
+	for _, s := range r.Secrets() {
+		got = append(got, s.Name)
+	}
+	if names := strings.Join(got, " "); r.SecretsUnknown || names != "stage other publish grow" {
+		t.Errorf("unknown %v, %s", r.SecretsUnknown, names)
 	}
 }

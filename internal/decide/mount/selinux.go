@@ -91,31 +91,19 @@ func WithLabel(options []string, label string) []string {
 	return append(slices.Clone(options), fmt.Sprintf("context=%q", label))
 }
 
-// admission is which Pods may have the volume.
-type admission struct {
-	pods []Consumer
-	// label is the label that it is mounted with. remount says that it is mounted with another one for Pods that do not
-	// want it any more.
-	label   string
-	remount bool
-	// held is why other Pods wait; its reason is empty if none does.
-	held volume.Because
-}
-
 // admitLabel admits the Pods that ask for one label: the one that is mounted if a Pod wants that, otherwise that of the
 // first Pod. A filesystem has one label on a node, so the others wait. A Pod that has the volume keeps it as it is.
 func (f Facts) admitLabel() admission {
-	a, first := admission{}, f.labelledBy()
+	a, first := admission{own: map[string]volume.Because{}}, f.labelledBy()
 	if first >= 0 {
 		a.label, a.remount = f.labelOf(f.Wanted[first])
 	}
 	for _, c := range f.Wanted {
-		switch {
-		case f.Record.Target(c.Path) != nil, c.Refused == "" && c.Label == a.label:
+		if f.keeps(c) || c.fits() && c.Label == a.label {
 			a.pods = append(a.pods, c)
-		case a.held.Reason == "":
-			a.held = f.heldByLabel(c, a.label, first)
+			continue
 		}
+		a.hold(c, f.heldBack(c, a.label, first))
 	}
 	return a
 }
@@ -126,7 +114,7 @@ func (f Facts) labelOf(c Consumer) (label string, remount bool) {
 	r := f.Record
 	has := r.Target(c.Path) != nil
 	switch {
-	case r == nil || r.Stage == "" && len(r.Targets) == 0:
+	case r.Empty():
 		return c.Label, false
 	case r.LabelUnknown:
 		return c.Label, c.Label != "" && !has
@@ -138,12 +126,10 @@ func (f Facts) labelOf(c Consumer) (label string, remount bool) {
 
 // labelledBy returns the Pod whose label counts, -1 if no Pod may have the volume.
 func (f Facts) labelledBy() int {
-	has := func(c Consumer) bool { return f.Record.Target(c.Path) != nil }
-	fits := func(c Consumer) bool {
-		return c.Refused == "" && f.Record != nil && !f.Record.LabelUnknown && f.Record.Stage != "" &&
-			c.Label == f.Record.Label
+	same := func(c Consumer) bool {
+		return c.fits() && f.Record != nil && !f.Record.LabelUnknown && f.Record.Stage != "" && c.Label == f.Record.Label
 	}
-	for _, may := range []func(Consumer) bool{has, fits, func(c Consumer) bool { return c.Refused == "" }} {
+	for _, may := range []func(Consumer) bool{f.keeps, same, Consumer.fits} {
 		if i := slices.IndexFunc(f.Wanted, may); i >= 0 {
 			return i
 		}
@@ -151,9 +137,15 @@ func (f Facts) labelledBy() int {
 	return -1
 }
 
-func (f Facts) heldByLabel(c Consumer, label string, first int) volume.Because {
-	if c.Refused != "" {
+// heldBack returns why a Pod does not get the volume.
+func (f Facts) heldBack(c Consumer, label string, first int) volume.Because {
+	switch {
+	case c.Refused != "":
 		return because(volume.ReasonFailedMount, "user", "%s", c.Refused)
+	case c.Apart != "":
+		return because(volume.ReasonFailedMount, "user", "volume %s has the handle of volume %s, which is mounted on node "+
+			"%s with other attributes, Secrets, options or volume mode: its Pods wait there until those of the other are gone",
+			c.Volume, c.Apart, f.Node)
 	}
 	other, asked := f.Wanted[first].Namespace+"/"+f.Wanted[first].Name, "with the SELinux label "+label
 	if label == "" {

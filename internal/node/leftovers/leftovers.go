@@ -183,17 +183,14 @@ func (s search) rebuild(driver, handle string, inline *uses.Use) *decide.Record 
 	r := &decide.Record{Driver: driver, Handle: handle, LabelUnknown: true}
 	if inline != nil {
 		r.Volume, r.Ephemeral = inline.PV.Name, true
-		r.SetSecrets(inline.PV)
-		s.addTarget(r, inline.PV.Name, string(inline.Pod.UID))
+		r.AddSecrets(inline.PV)
+		s.addTarget(r, inline.PV, string(inline.Pod.UID))
 	}
 	staging := uses.StagingPath(s.Root, driver, handle, "", false)
 	objects := s.Volumes.By(cluster.VolumesByHandle, r.Key())
 	for _, pv := range objects {
-		r.Volume, r.Block = pv.Name, uses.IsBlock(pv)
-		r.SetSecrets(pv)
-		staging = uses.StagingPath(s.Root, driver, handle, pv.Name, r.Block)
-		for _, uid := range s.targets[pv.Name] {
-			s.addTarget(r, pv.Name, uid)
+		if s.addObject(r, pv) {
+			staging = uses.StagingPath(s.Root, driver, handle, pv.Name, r.Block)
 		}
 	}
 	if len(objects) == 0 && inline == nil {
@@ -202,11 +199,30 @@ func (s search) rebuild(driver, handle string, inline *uses.Use) *decide.Record 
 	}
 	if s.mayBeStaged(r) && exists(staging) {
 		r.Stage, r.StagingPath = decide.Staging, staging
+		if len(r.Targets) == 0 && len(objects) > 1 {
+			// Nothing says by which of them it was staged, so no Pod gets it as it is.
+			r.Stage = decide.Unstaging
+		}
 	}
 	if r.Stage == "" && len(r.Targets) == 0 {
 		return nil
 	}
 	return r
+}
+
+// addObject adds what a volume has by one of its objects, and says whether the record names that one: the first, or one
+// by which a Pod has the volume.
+func (s search) addObject(r *decide.Record, pv *corev1.PersistentVolume) bool {
+	before := len(r.Targets)
+	for _, uid := range s.targets[pv.Name] {
+		s.addTarget(r, pv, uid)
+	}
+	named := r.Volume == "" || len(r.Targets) > before
+	if named {
+		r.Volume, r.Block = pv.Name, uses.IsBlock(pv)
+	}
+	r.AddSecrets(pv)
+	return named
 }
 
 // mayBeStaged says whether the staging directory of a volume may hold a mount of this agent.
@@ -216,9 +232,10 @@ func (s search) mayBeStaged(r *decide.Record) bool {
 }
 
 // addTarget adds the target of a volume for a Pod, if it may have one.
-func (s search) addTarget(r *decide.Record, name, uid string) {
-	path := uses.TargetPath(s.Root, uid, name, r.Block)
-	if pod, _ := s.Pods.ByUID(uid); s.mayBelongTo(pod) && (exists(path) || !r.Block && exists(filepath.Dir(path))) {
+func (s search) addTarget(r *decide.Record, pv *corev1.PersistentVolume, uid string) {
+	block := uses.IsBlock(pv)
+	path := uses.TargetPath(s.Root, uid, pv.Name, block)
+	if pod, _ := s.Pods.ByUID(uid); s.mayBelongTo(pod) && (exists(path) || !block && exists(filepath.Dir(path))) {
 		r.Targets = append(r.Targets, s.target(uid, path))
 	}
 }

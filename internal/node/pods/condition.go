@@ -111,7 +111,7 @@ func (p *Pods) volumeHealth(pod *corev1.Pod) (told []corev1.PodVolumeHealth, new
 // calledAt returns the annotation of the call that a Pod waits for; nil removes it.
 func (p *Pods) calledAt(pod *corev1.Pod, b volume.Because) any {
 	for _, u := range p.Finder.Of(pod) {
-		if u.PV == nil || p.volumes.Because(u.Key()) != b {
+		if u.PV == nil || p.volumes.Because(u.Key(), p.target(pod, u)) != b {
 			continue
 		}
 		if at := p.volumes.CalledAt(u.Key()); !at.IsZero() {

@@ -122,15 +122,20 @@ func (p *Pods) podState(pod *corev1.Pod) (ready bool, why volume.Because, own bo
 		place := decide.Place{Name: u.Name, Because: u.Why}
 		own = own || u.PV == nil
 		if u.PV != nil {
-			target := uses.TargetPath(p.Root, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
+			target := p.target(pod, u)
 			place.Path = uses.PlacePath(p.Root, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
 			place.Served = p.Journal.Get(u.Key()).Target(target).Serves(host) && !p.volumes.Unseen(u.Key(), target)
-			place.Because = p.volumes.Because(u.Key())
+			place.Because = p.volumes.Because(u.Key(), target)
 		}
 		places = append(places, place)
 	}
 	ready, why = decide.Pod(refused, places)
 	return ready, why, own || refused != ""
+}
+
+// target returns the path at which a volume is published to a Pod.
+func (p *Pods) target(pod *corev1.Pod, u uses.Use) string {
+	return uses.TargetPath(p.Root, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
 }
 
 // delayLeft returns the time for which a Pod's first condition is not written yet, because the work in

@@ -32,6 +32,9 @@ func TargetPath(root, podUID, pv string, block bool) string {
 	return filepath.Join(root, "pods", podUID, "volumes/kubernetes.io~csi", pv, "mount")
 }
 
+// VolumeAt returns the name of the volume that a target path is for.
+func VolumeAt(target string) string { return filepath.Base(filepath.Dir(target)) }
+
 // DeviceLink is where a Pod finds its block device.
 func DeviceLink(root, podUID, pv string) string {
 	return filepath.Join(root, "pods", podUID, "volumeDevices/kubernetes.io~csi", pv)

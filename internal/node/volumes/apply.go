@@ -86,9 +86,10 @@ func (d *applier) flush() error {
 // record returns the record, and creates it if there is none.
 func (d *applier) record() *decide.Record {
 	if d.rec == nil {
-		d.rec = &decide.Record{
-			Driver: d.f.Driver, Handle: d.f.Handle, Volume: d.f.Volume, Block: d.f.Block, Ephemeral: d.f.Ephemeral,
-		}
+		d.rec = &decide.Record{Driver: d.f.Driver, Handle: d.f.Handle}
+	}
+	if d.rec.Empty() {
+		d.rec.Volume, d.rec.Block, d.rec.Ephemeral = d.f.Volume, d.f.Block, d.f.Ephemeral
 	}
 	return d.rec
 }
@@ -140,26 +141,29 @@ func (d *applier) checkNotStale() error {
 		d.f.Volume, d.f.Node, errNotYet)
 }
 
-// prepare writes the arguments of the driver's calls into the record, and returns the volume's
-// capability. Like a kubelet, it uses the volume's first access mode.
-func (d *applier) prepare() (*decide.Record, *csipb.VolumeCapability, error) {
-	pv := d.f.pv
-	if pv == nil || len(pv.Spec.AccessModes) == 0 {
-		return nil, nil, fmt.Errorf("volume %s has no access mode", d.f.Volume)
+var errNoObject = errors.New("its PersistentVolume is gone")
+
+// prepare writes what the driver's calls by an object need into the record, and returns the object's capability. Like a
+// kubelet, it uses the first access mode.
+func (d *applier) prepare(pv *corev1.PersistentVolume) (*decide.Record, *csipb.VolumeCapability, error) {
+	switch {
+	case pv == nil:
+		return nil, nil, fmt.Errorf("volume %s: %w", d.f.Volume, errNoObject)
+	case len(pv.Spec.AccessModes) == 0:
+		return nil, nil, fmt.Errorf("volume %s has no access mode", pv.Name)
 	}
 	r := d.record()
 	mode, err := csi.AccessMode(pv.Spec.AccessModes[:1], d.f.driver.Node.SingleNodeMultiWriter)
 	if err != nil {
 		return nil, nil, fmt.Errorf("volume %s: %w", pv.Name, err)
 	}
-	r.Volume = pv.Name
 	if d.f.AttachRequired {
 		r.PublishContext = d.publishContext
 	}
 	if d.attachment != "" {
 		r.Attachment = d.attachment
 	}
-	r.SetSecrets(pv)
+	r.AddSecrets(pv)
 	r.Label, r.LabelUnknown = d.label, false
 	options := decide.WithLabel(pv.Spec.MountOptions, d.label)
 	return r, csi.Capability(mode, d.f.Block, pv.Spec.CSI.FSType, options), nil
@@ -169,33 +173,35 @@ var errMountedElsewhere = errors.New("it is mounted by somebody else")
 
 var errSecret = errors.New("the secret cannot be used")
 
-// secrets reads a Secret from the API, because a node may not watch Secrets.
-func (d *applier) secrets(ctx context.Context, ref *decide.SecretRef) (map[string]string, error) {
+// secrets reads a volume's Secret from the API, because a node may not watch Secrets.
+func (d *applier) secrets(ctx context.Context, pv string, ref *corev1.SecretReference) (map[string]string, error) {
 	if ref == nil {
 		return nil, nil
 	}
-	data, err := kube.SecretData(ctx, d.Client, &corev1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
+	data, err := kube.SecretData(ctx, d.Client, ref)
 	if apierrors.IsNotFound(err) || errors.Is(err, kube.ErrNotText) {
 		err = fmt.Errorf("%w: %w", errSecret, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("volume %s: %w", d.f.Volume, err)
+		return nil, fmt.Errorf("volume %s: %w", pv, err)
 	}
 	return data, nil
 }
 
 func (d *applier) stage(ctx context.Context) error {
-	r, capability, err := d.prepare()
+	pv := d.f.pv
+	r, capability, err := d.prepare(pv)
 	if err != nil {
 		return err
 	}
-	secrets, err := d.secrets(ctx, r.StageSecret)
+	secrets, err := d.secrets(ctx, pv.Name, pv.Spec.CSI.NodeStageSecretRef)
 	if err != nil {
 		return err
 	}
 	before := r.Stage
-	r.StagingPath = uses.StagingPath(d.Root, r.Driver, r.Handle, r.Volume, r.Block)
 	if before == "" {
+		r.Volume = pv.Name
+		r.StagingPath = uses.StagingPath(d.Root, r.Driver, r.Handle, r.Volume, r.Block)
 		if err := d.checkStagingFree(r.StagingPath); err != nil {
 			return err
 		}
@@ -210,7 +216,6 @@ func (d *applier) stage(ctx context.Context) error {
 		r.Stage, d.dirty = before, true
 		return fmt.Errorf("make staging directory: %w", err)
 	}
-	pv := d.f.pv
 	if group := d.f.mountGroup(nil); group != "" && capability.GetMount() != nil {
 		capability.GetMount().VolumeMountGroup = group
 	}
@@ -225,7 +230,7 @@ func (d *applier) stage(ctx context.Context) error {
 		var at mount.Point
 		if at, r.StagingMounted, err = d.table.At(r.StagingPath); r.StagingMounted {
 			r.Filesystem = at.Filesystem()
-			r.Short = isShort(d.f.claim, pv, at)
+			r.Short = isShort(d.f.claim(), pv, at)
 		}
 		return err
 	case r.Stage == "":
@@ -352,11 +357,11 @@ func (d *applier) do(ctx context.Context, action decide.Action) error {
 	case decide.Bind:
 		return d.bind(action.Path)
 	case decide.EndUse:
-		return d.Consumers.End(ctx, d.f.consumers[action.Path])
+		return d.Consumers.End(ctx, d.f.consumers[action.Path].pod)
 	case decide.Republish:
 		return d.republish(ctx, action.Path)
 	case decide.Grow:
-		return d.grow(ctx)
+		return d.grow(ctx, action.Path)
 	case decide.Unbind, decide.Unpublish, decide.Unstage:
 		return d.remove(ctx, action)
 	case decide.Drop:

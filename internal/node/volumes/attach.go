@@ -48,9 +48,9 @@ func (p *shared) attachmentOf(ctx context.Context, f *facts) (*storagev1.VolumeA
 // giveUp fails the Pods that wait for the volume. Pods that have it are left alone.
 func (p *shared) giveUp(ctx context.Context, f *facts, b volume.Because) error {
 	var failed []error
-	for path, pod := range f.consumers {
+	for path, c := range f.consumers {
 		if f.Record.Target(path) == nil {
-			failed = append(failed, p.Consumers.GiveUp(ctx, pod, b))
+			failed = append(failed, p.Consumers.GiveUp(ctx, c.pod, b))
 		}
 	}
 	return errors.Join(failed...)

@@ -19,10 +19,10 @@ const (
 	tokensKey  = infoPrefix + "serviceAccount.tokens"
 )
 
-// volumeContext returns the volume's attributes, with those of the Pod if the driver asks for them.
-func (d *applier) volumeContext(pod *corev1.Pod) map[string]string {
-	out := map[string]string{}
-	maps.Copy(out, d.f.pv.Spec.CSI.VolumeAttributes)
+// volumeContext returns the attributes of a Pod's volume, with those of the Pod if the driver asks for them.
+func (d *applier) volumeContext(c consumer) map[string]string {
+	out, pod := map[string]string{}, c.pod
+	maps.Copy(out, c.pv.Spec.CSI.VolumeAttributes)
 	if info := d.Node.Spec(d.f.Driver).PodInfoOnMount; info == nil || !*info || pod == nil {
 		return out
 	}

@@ -1,13 +1,13 @@
 package volumes
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -23,16 +23,22 @@ import (
 type facts struct {
 	decide.Facts
 	driver *csi.Driver
-	// pv is nil if the volume's object is gone.
+	// objects are the PersistentVolumes that have the handle.
+	objects []*corev1.PersistentVolume
+	// pv is the object by which the volume is staged, or would be; nil if it is gone.
 	pv *corev1.PersistentVolume
-	// mounted is the object by which the volume was mounted; nil if it was not, or the object is gone.
-	mounted *corev1.PersistentVolume
-	// claim is nil if the volume has none.
-	claim *corev1.PersistentVolumeClaim
 	// consumers are the Pods that may use the volume, by target path.
-	consumers map[string]*corev1.Pod
+	consumers map[string]consumer
 	// differs are the paths at which the mount table differs from the journal.
 	differs []string
+}
+
+// consumer is a Pod that may use the volume, with the objects by which it does.
+type consumer struct {
+	pod *corev1.Pod
+	// pv is nil if it is gone, claim is nil if there is none.
+	pv    *corev1.PersistentVolume
+	claim *corev1.PersistentVolumeClaim
 }
 
 // gatherer reads the facts about volumes.
@@ -41,17 +47,18 @@ type gatherer struct{ *shared }
 // gather returns the facts about a volume, by its key.
 func (g gatherer) gather(ctx context.Context, key string) (*facts, error) {
 	name, handle, _ := strings.Cut(key, "^")
-	f := &facts{consumers: map[string]*corev1.Pod{}}
+	f := &facts{consumers: map[string]consumer{}}
 	f.Driver, f.Handle, f.Node, f.Volume, f.Verify = name, handle, g.Node.Name, key, !g.TrustDrivers
 	f.Record = g.Journal.Get(key)
+	f.driver, f.DriverReady = g.Drivers.Get(name)
+	f.CanStage = f.DriverReady && f.driver.Node.StageUnstage
 	g.gatherUses(f, key)
 	g.gatherInline(f, key)
 	g.gatherRunning(f)
 	slices.SortFunc(f.Wanted, func(x, y decide.Consumer) int {
 		return strings.Compare(x.Namespace+"/"+x.Name+x.Path, y.Namespace+"/"+y.Name+y.Path)
 	})
-	f.driver, f.DriverReady = g.Drivers.Get(name)
-	f.CanStage = f.DriverReady && f.driver.Node.StageUnstage
+	f.settle()
 	if !f.DriverReady {
 		f.Absent = g.driverAbsent(f)
 	}
@@ -68,16 +75,11 @@ func (g gatherer) gather(ctx context.Context, key string) (*facts, error) {
 	return f, nil
 }
 
-// gatherUses adds the Pods that want the volume through a claim. Several PersistentVolumes may have
-// the same handle. The one that is mounted is the first.
+// gatherUses adds the Pods that want the volume through a claim. Several PersistentVolumes may have the same handle.
 func (g gatherer) gatherUses(f *facts, key string) {
-	for _, pv := range slices.SortedFunc(slices.Values(g.Volumes.By(cluster.VolumesByHandle, key)), f.mountedFirst) {
-		if f.isMounted(pv) {
-			f.mounted = pv
-		}
-		if f.pv == nil {
-			f.setVolume(pv, nil)
-		}
+	f.objects = g.Volumes.By(cluster.VolumesByHandle, key)
+	f.SinglePod = slices.ContainsFunc(f.objects, singlePod)
+	for _, pv := range f.objects {
 		ref := pv.Spec.ClaimRef
 		if ref == nil {
 			continue
@@ -95,25 +97,9 @@ func (g gatherer) gatherUses(f *facts, key string) {
 	}
 }
 
-// isMounted says whether an object is the one by which the volume was mounted.
-func (f *facts) isMounted(pv *corev1.PersistentVolume) bool {
-	return f.Record != nil && pv.Name == f.Record.Volume
-}
-
-// mountedFirst orders objects of one handle by name, after the one by which the volume was mounted.
-func (f *facts) mountedFirst(x, y *corev1.PersistentVolume) int {
-	switch {
-	case f.isMounted(x):
-		return -1
-	case f.isMounted(y):
-		return 1
-	}
-	return strings.Compare(x.Name, y.Name)
-}
-
 // gatherInline adds the Pod that defines the volume inline.
 func (g gatherer) gatherInline(f *facts, key string) {
-	if !strings.HasPrefix(f.Handle, uses.InlineHandlePrefix) || f.pv != nil {
+	if !strings.HasPrefix(f.Handle, uses.InlineHandlePrefix) || len(f.objects) > 0 {
 		return
 	}
 	for _, pod := range g.Pods.List() {
@@ -131,10 +117,13 @@ func (g gatherer) gatherInline(f *facts, key string) {
 // subject returns what the driver's call of an action is about.
 func (f *facts) subject(a decide.Action) csi.Subject {
 	s := csi.Subject{Volume: f.Volume, Node: f.Node}
-	if f.pv != nil {
-		s.Claim = cluster.ClaimOf(f.pv)
+	if a.Path != "" {
+		s.Volume = uses.VolumeAt(a.Path)
 	}
-	if pod := f.consumers[a.Path]; pod != nil {
+	if pv := f.object(a.Path); pv != nil {
+		s.Claim = cluster.ClaimOf(pv)
+	}
+	if pod := f.consumers[a.Path].pod; pod != nil {
 		s.Object = "pod/" + cluster.Key(pod)
 	} else if t := f.Record.Target(a.Path); t != nil {
 		s.Object = "pod/" + t.PodNamespace + "/" + t.PodName
@@ -142,66 +131,120 @@ func (f *facts) subject(a decide.Action) csi.Subject {
 	return s
 }
 
-func (f *facts) setVolume(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
-	f.pv, f.claim, f.Known = pv, claim, true
-	f.Volume, f.Block = pv.Name, uses.IsBlock(pv)
-	f.SinglePod = slices.Equal(pv.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod})
+// object returns the object by which the volume is published at a path, or by which it is staged if the path is empty;
+// nil if it is gone.
+func (f *facts) object(path string) *corev1.PersistentVolume {
+	if path == "" {
+		return f.pv
+	}
+	for _, pv := range f.objects {
+		if pv.Name == uses.VolumeAt(path) {
+			return pv
+		}
+	}
+	return nil
+}
+
+// settle chooses the object by which the volume is staged, and sets the Pods apart that cannot have it by that.
+func (f *facts) settle() {
+	mounted := !f.Record.Empty()
+	if f.Record != nil {
+		f.Volume, f.Block = cmp.Or(f.Record.Volume, f.Volume), f.Record.Block
+		f.Ephemeral = f.Ephemeral || f.Record.Ephemeral
+	}
+	switch f.pv = f.choose(mounted); {
+	case f.pv == nil:
+	case mounted:
+		f.Volume = f.pv.Name
+	default:
+		f.Volume, f.Block = f.pv.Name, uses.IsBlock(f.pv)
+	}
+	f.Known = f.pv != nil || len(f.objects) > 0
+	for i, c := range f.Wanted {
+		if pv := f.consumers[c.Path].pv; pv != nil && f.apart(pv) {
+			f.Wanted[i].Apart = f.Volume
+		}
+	}
+}
+
+// choose returns the object by which the volume was mounted. If that is gone, one by which a Pod has it is as good; and
+// if nothing is mounted, that of the first Pod that may have the volume.
+func (f *facts) choose(mounted bool) *corev1.PersistentVolume {
+	for _, pv := range f.objects {
+		if mounted && pv.Name == f.Record.Volume {
+			return pv
+		}
+	}
+	for _, c := range f.Wanted {
+		may := c.Refused == ""
+		if mounted {
+			may = f.Record.Target(c.Path) != nil
+		}
+		if pv := f.consumers[c.Path].pv; pv != nil && may {
+			return pv
+		}
+	}
+	if !mounted && len(f.objects) > 0 {
+		return f.objects[0]
+	}
+	return nil
+}
+
+// apart says that the Pods of an object cannot have the volume while it is mounted by the chosen one. Without staging,
+// each Pod is published with what its own object says.
+func (f *facts) apart(pv *corev1.PersistentVolume) bool {
+	staged := f.CanStage || f.Record != nil && f.Record.Stage != ""
+	switch {
+	case pv.Name == f.Volume:
+		return false
+	case uses.IsBlock(pv) != f.Block:
+		return true
+	}
+	return staged && (f.pv == nil || !decide.OneStage(pv, f.pv))
+}
+
+// claim returns the claim through which Pods want the volume by the object that it is staged by; nil if none does.
+func (f *facts) claim() *corev1.PersistentVolumeClaim {
+	for _, c := range f.consumers {
+		if c.pv != nil && c.pv.Name == f.Volume {
+			return c.claim
+		}
+	}
+	return nil
+}
+
+func singlePod(pv *corev1.PersistentVolume) bool {
+	return slices.Equal(pv.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod})
 }
 
 func (g gatherer) addConsumer(f *facts, u uses.Use) {
 	path := uses.TargetPath(g.Root, string(u.Pod.UID), u.PV.Name, uses.IsBlock(u.PV))
-	if f.consumers[path] != nil {
+	if f.consumers[path].pod != nil {
 		return
 	}
-	if f.claim == nil {
-		f.setVolume(u.PV, u.Claim)
-		f.Ephemeral = u.Inline
-	}
-	if u.Claim != nil && f.claim == u.Claim {
-		f.Facts.Grow = growTo(u.PV, u.Claim, f.Record != nil && f.Record.Short)
-	}
+	f.Ephemeral = u.Inline
 	c := decide.Consumer{
-		UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, ReadOnly: u.ReadOnly,
-		Due: g.republishes.due(f.Driver, path),
+		UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, Volume: u.PV.Name,
+		ReadOnly: u.ReadOnly, SinglePod: singlePod(u.PV), Due: g.republishes.due(f.Driver, path),
 	}
-	if c.Refused = f.unlike(u.PV); c.Refused == "" {
-		c.Label, c.Refused = g.label(f, u)
+	if u.Claim != nil {
+		c.Grow = growTo(u.PV, u.Claim, f.Record != nil && f.Record.Short && f.Record.Volume == u.PV.Name)
 	}
-	if c.Refused != "" {
+	if c.Label, c.Refused = g.label(f, u); c.Refused != "" {
 		c.Refused = "volume " + u.PV.Name + ": " + c.Refused
 	}
 	if host, options, err := g.Finder.HostPath(u.Pod); err == nil {
 		c.HostPath, c.HostOptions = host, options
 		c.UnmountEnds = u.Pod.Annotations[volume.AnnUnmountEnds] == "true"
 	}
-	f.consumers[path] = u.Pod
+	f.consumers[path] = consumer{u.Pod, u.PV, u.Claim}
 	f.Wanted = append(f.Wanted, c)
-}
-
-// unlike says why a Pod of one object may not have a volume that is mounted by another one: it would get the other's
-// attributes, Secrets, options and access. It returns "" for one that has the same.
-func (f *facts) unlike(pv *corev1.PersistentVolume) string {
-	other, name := f.pv, f.pv.Name
-	if f.Record != nil {
-		other, name = f.mounted, f.Record.Volume
-	}
-	if pv.Name == name || other != nil && alike(pv, other) {
-		return ""
-	}
-	return "it has the handle of volume " + name + ", which is mounted on this node with other attributes, Secrets, " +
-		"options or access modes, until no Pod has it there"
-}
-
-// alike says whether two objects of one handle are mounted in the same way.
-func alike(x, y *corev1.PersistentVolume) bool {
-	return equality.Semantic.DeepEqual(x.Spec.CSI, y.Spec.CSI) && slices.Equal(x.Spec.MountOptions, y.Spec.MountOptions) &&
-		slices.Equal(x.Spec.AccessModes, y.Spec.AccessModes) && uses.IsBlock(x) == uses.IsBlock(y)
 }
 
 // label returns the SELinux label that a Pod asks for the mount of its volume, or why the Pod's wish cannot be met.
 // A Pod may have a volume under several names.
 func (g gatherer) label(f *facts, u uses.Use) (label, refused string) {
-	if u.Inline || f.Block || !ptr.Deref(g.Node.Spec(f.Driver).SELinuxMount, false) || decide.Relabels(u.Pod) {
+	if u.Inline || uses.IsBlock(u.PV) || !ptr.Deref(g.Node.Spec(f.Driver).SELinuxMount, false) || decide.Relabels(u.Pod) {
 		return "", ""
 	}
 	var names, labels []string
@@ -226,17 +269,15 @@ func (g gatherer) gatherRunning(f *facts) {
 	if f.Record == nil {
 		return
 	}
-	if f.pv == nil {
-		f.Volume, f.Block, f.Ephemeral = f.Record.Volume, f.Record.Block, f.Record.Ephemeral
-	}
 	for _, t := range f.Record.Targets {
 		pod, ok := g.Pods.ByUID(t.PodUID)
-		if !ok || !uses.Alive(pod) || f.consumers[t.Path] != nil {
+		if !ok || !uses.Alive(pod) || f.consumers[t.Path].pod != nil {
 			continue
 		}
-		f.consumers[t.Path] = pod
+		f.consumers[t.Path] = consumer{pod: pod}
 		f.Wanted = append(f.Wanted, decide.Consumer{
-			UID: t.PodUID, Namespace: t.PodNamespace, Name: t.PodName, Path: t.Path, ReadOnly: t.ReadOnly, HostPath: t.HostPath,
+			UID: t.PodUID, Namespace: t.PodNamespace, Name: t.PodName, Path: t.Path, Volume: uses.VolumeAt(t.Path),
+			ReadOnly: t.ReadOnly, HostPath: t.HostPath,
 		})
 	}
 }
@@ -268,7 +309,7 @@ func (g gatherer) gatherMounts(ctx context.Context, f *facts) error {
 	}
 	for _, t := range f.Record.Targets {
 		if f.Record.Block {
-			f.Mounted[t.Path] = mount.IsDevice(t.Path) && g.deviceLinked(f.Record.Volume, t)
+			f.Mounted[t.Path] = mount.IsDevice(t.Path) && g.deviceLinked(t)
 		}
 	}
 	f.differs = differences(f.Record, table.At)
@@ -276,8 +317,8 @@ func (g gatherer) gatherMounts(ctx context.Context, f *facts) error {
 }
 
 // deviceLinked says whether the Pod's directory has the link to its block device.
-func (g gatherer) deviceLinked(pv string, t decide.Target) bool {
-	at, err := os.Readlink(uses.DeviceLink(g.Root, t.PodUID, pv))
+func (g gatherer) deviceLinked(t decide.Target) bool {
+	at, err := os.Readlink(uses.DeviceLink(g.Root, t.PodUID, uses.VolumeAt(t.Path)))
 	return err == nil && at == t.Path
 }
 

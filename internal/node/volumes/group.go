@@ -7,14 +7,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
+
+	decide "volplane.dev/volplane/internal/decide/mount"
 )
 
 // mountGroup returns the VolumeMountGroup for a driver's call, "" if the driver does not support it or
 // the Pod has no group. A volume is staged for all its Pods, with the group of the first one; pod is
 // nil then.
 func (f *facts) mountGroup(pod *corev1.Pod) string {
-	if pod == nil && len(f.Wanted) > 0 {
-		pod = f.consumers[f.Wanted[0].Path]
+	together := func(c decide.Consumer) bool { return c.Apart == "" }
+	if first := slices.IndexFunc(f.Wanted, together); pod == nil && first >= 0 {
+		pod = f.consumers[f.Wanted[first].Path].pod
 	}
 	if !f.driver.Node.MountGroup || groupOf(pod) == nil {
 		return ""
@@ -31,8 +34,8 @@ func groupOf(pod *corev1.Pod) *int64 {
 
 // fsGroup says whether the agent has to change the group of the files to the Pod's, and whether it does
 // so even if the top directory already has that group.
-func (f *facts) fsGroup(policy *storagev1.FSGroupPolicy, pod *corev1.Pod, readOnly bool) (group int, always, ok bool) {
-	g := groupOf(pod)
+func (f *facts) fsGroup(policy *storagev1.FSGroupPolicy, c consumer, readOnly bool) (group int, always, ok bool) {
+	g := groupOf(c.pod)
 	if g == nil || readOnly || f.Block || f.driver.Node.MountGroup {
 		return 0, false, false
 	}
@@ -40,9 +43,9 @@ func (f *facts) fsGroup(policy *storagev1.FSGroupPolicy, pod *corev1.Pod, readOn
 	case storagev1.FileFSGroupPolicy:
 		ok = true
 	case storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy:
-		ok = f.pv.Spec.CSI.FSType != "" && slices.ContainsFunc(f.pv.Spec.AccessModes, oneWriter)
+		ok = c.pv.Spec.CSI.FSType != "" && slices.ContainsFunc(c.pv.Spec.AccessModes, oneWriter)
 	}
-	change := pod.Spec.SecurityContext.FSGroupChangePolicy
+	change := c.pod.Spec.SecurityContext.FSGroupChangePolicy
 	return int(*g), change == nil || *change == corev1.FSGroupChangeAlways, ok
 }
 

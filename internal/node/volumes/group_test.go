@@ -37,10 +37,11 @@ func TestWhoseGroup(t *testing.T) {
 	} {
 		f := &facts{driver: &csi.Driver{}}
 		f.Block, f.driver.Node.MountGroup = c.block, c.own
-		f.pv = &corev1.PersistentVolume{}
-		f.pv.Spec.AccessModes, f.pv.Spec.CSI = c.modes, &corev1.CSIPersistentVolumeSource{FSType: c.fsType}
+		pv := &corev1.PersistentVolume{}
+		pv.Spec.AccessModes, pv.Spec.CSI = c.modes, &corev1.CSIPersistentVolumeSource{FSType: c.fsType}
 		pod := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{FSGroup: ptr.To[int64](7)}}}
-		if group, always, ok := f.fsGroup(c.policy, pod, c.readOnly); ok != c.want || ok && (group != 7 || !always) {
+		group, always, ok := f.fsGroup(c.policy, consumer{pod: pod, pv: pv}, c.readOnly)
+		if ok != c.want || ok && (group != 7 || !always) {
 			t.Errorf("%s: %d %v %v", name, group, always, ok)
 		}
 	}

@@ -20,46 +20,48 @@ import (
 
 var errNotGrown = errors.New("the driver said that it has grown the volume, but not to the size that was requested")
 
-// grow expands the volume on the node and then writes its new size to the claim.
-func (d *applier) grow(ctx context.Context) error {
-	r, size := d.rec, d.f.Facts.Grow
+// grow expands the volume on the node, where a Pod has it, and then writes the new size to the Pod's claim.
+func (d *applier) grow(ctx context.Context, path string) error {
+	r, c, size := d.rec, d.f.consumers[path], d.consumer(path).Grow
 	var has int64
 	var failed error
-	if d.f.driver.Node.Expand && len(r.Targets) > 0 {
-		has, failed = d.expand(ctx)
+	if d.f.driver.Node.Expand {
+		has, failed = d.expand(ctx, path, c.pv, size)
 	}
 	after := resize.AfterNode(resize.Answer{Answer: csi.AnswerOf(failed), Bytes: has}, size)
 	if after.Short != "" {
 		failed = fmt.Errorf("%w: %s", errNotGrown, after.Short)
 	}
 	if after.Refused {
-		r.GrowRefused, d.dirty = size, true
+		r.GrowRefused, d.dirty = max(r.GrowRefused, size), true
 	}
 	if after.State != nil {
-		if err := d.writeSize(ctx, *after.State); err != nil {
+		if err := d.writeSize(ctx, c, *after.State); err != nil {
 			return err
 		}
 	}
 	if failed != nil {
 		return failed
 	}
-	r.Size, d.dirty = size, true
-	d.Events.Note(d.f.claim, decide.Grown(d.f.Volume, d.f.Node))
+	if c.pv.Name == r.Volume {
+		r.Short, d.dirty = false, true
+	}
+	d.Events.Note(c.claim, decide.Grown(c.pv.Name, d.f.Node))
 	return nil
 }
 
 // expand returns the size that the driver says the volume has; 0 is that it does not say.
-func (d *applier) expand(ctx context.Context) (int64, error) {
+func (d *applier) expand(ctx context.Context, path string, pv *corev1.PersistentVolume, size int64) (int64, error) {
 	d.publishContext = d.rec.PublishContext
-	_, capability, err := d.prepare()
+	_, capability, err := d.prepare(pv)
 	if err != nil {
 		return 0, err
 	}
-	secrets, err := d.secrets(ctx, d.rec.GrowSecret)
+	secrets, err := d.secrets(ctx, pv.Name, pv.Spec.CSI.NodeExpandSecretRef)
 	if err != nil {
 		return 0, err
 	}
-	if d.rec.GrowSecret != nil {
+	if secrets != nil {
 		// Its errors may contain the secret even after a restart of the agent; the record is needed to
 		// redact them.
 		if err := d.save(); err != nil {
@@ -67,8 +69,8 @@ func (d *applier) expand(ctx context.Context) (int64, error) {
 		}
 	}
 	request := &csipb.NodeExpandVolumeRequest{
-		VolumeId: d.rec.Handle, VolumePath: d.rec.Targets[0].Path, Secrets: secrets,
-		CapacityRange: &csipb.CapacityRange{RequiredBytes: d.f.Facts.Grow}, VolumeCapability: capability,
+		VolumeId: d.rec.Handle, VolumePath: path, Secrets: secrets,
+		CapacityRange: &csipb.CapacityRange{RequiredBytes: size}, VolumeCapability: capability,
 	}
 	if d.rec.Stage == decide.Staged {
 		request.StagingTargetPath = d.rec.StagingPath
@@ -79,11 +81,11 @@ func (d *applier) expand(ctx context.Context) (int64, error) {
 
 // writeSize writes the result of an expansion into the claim's status: the new capacity, or that the
 // driver refuses it.
-func (d *applier) writeSize(ctx context.Context, state corev1.ClaimResourceStatus) error {
-	claim := d.f.claim
+func (d *applier) writeSize(ctx context.Context, c consumer, state corev1.ClaimResourceStatus) error {
+	claim := c.claim
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": claim.ResourceVersion},
-		"status":   resize.NodeStatus(claim, state, d.f.pv.Spec.Capacity[corev1.ResourceStorage]),
+		"status":   resize.NodeStatus(claim, state, c.pv.Spec.Capacity[corev1.ResourceStorage]),
 	})
 	if err != nil {
 		return fmt.Errorf("write size of claim %s: %w", claim.Name, err)

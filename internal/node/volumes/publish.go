@@ -33,7 +33,7 @@ func (d *applier) publish(ctx context.Context, path string) error {
 	// A driver could write to what somebody else has put there, or hide it.
 	if d.rec.Target(path) == nil {
 		if err := d.table.CheckFree(path, d.f.Block); err != nil {
-			return fmt.Errorf("target of volume %s: %w", d.f.Volume, err)
+			return fmt.Errorf("target of volume %s: %w", uses.VolumeAt(path), err)
 		}
 	}
 	t, before := d.target(d.consumer(path))
@@ -78,38 +78,37 @@ func (d *applier) republish(ctx context.Context, path string) error {
 
 // request returns the arguments of NodePublishVolume.
 func (d *applier) request(ctx context.Context, path string) (*csipb.NodePublishVolumeRequest, error) {
-	r, capability, err := d.prepare()
+	c := d.f.consumers[path]
+	r, capability, err := d.prepare(c.pv)
 	if err != nil {
 		return nil, err
 	}
-	pod, consumer := d.f.consumers[path], d.consumer(path)
-	secrets, err := d.secrets(ctx, r.PublishSecret)
+	secrets, err := d.secrets(ctx, c.pv.Name, c.pv.Spec.CSI.NodePublishSecretRef)
 	if err != nil {
 		return nil, err
 	}
 	if m := capability.GetMount(); m != nil {
-		m.VolumeMountGroup = d.f.mountGroup(pod)
+		m.VolumeMountGroup = d.f.mountGroup(c.pod)
 	}
 	request := &csipb.NodePublishVolumeRequest{
 		VolumeId: r.Handle, PublishContext: r.PublishContext, TargetPath: path, VolumeCapability: capability,
-		Readonly: consumer.ReadOnly, Secrets: secrets, VolumeContext: d.volumeContext(pod),
+		Readonly: d.consumer(path).ReadOnly, Secrets: secrets, VolumeContext: d.volumeContext(c),
 	}
 	if r.Stage != "" {
 		request.StagingTargetPath = r.StagingPath
 	}
-	return request, d.addTokens(ctx, pod, request)
+	return request, d.addTokens(ctx, c.pod, request)
 }
 
 // confirmPublished checks the driver's success on the host, does what is left to the agent (group of
 // the files, link of a device), and sets the phase.
 func (d *applier) confirmPublished(ctx context.Context, t *decide.Target) error {
-	pod := d.f.consumers[t.Path]
 	if d.f.Verify {
 		if err := d.awaitMounted(ctx, t.Path); err != nil {
 			return err
 		}
 	}
-	if group, always, ok := d.f.fsGroup(d.Node.Spec(d.f.Driver).FSGroupPolicy, pod, t.ReadOnly); ok {
+	if group, always, ok := d.f.fsGroup(d.Node.Spec(d.f.Driver).FSGroupPolicy, d.f.consumers[t.Path], t.ReadOnly); ok {
 		if err := d.setGroup(ctx, t.Path, group, always); err != nil {
 			return err
 		}
@@ -143,9 +142,9 @@ func (d *applier) setGroup(ctx context.Context, path string, group int, always b
 	if !errors.As(err, &left) {
 		return err
 	}
-	d.Log.Warn("not all files of the volume have the Pod's group", "volume", d.f.Volume, "err", err)
-	why := decide.GroupIncomplete(d.f.Volume, d.f.Node, group, left.Count, left.First.Error())
-	d.Events.Warn(d.f.consumers[path], why)
+	name := uses.VolumeAt(path)
+	d.Log.Warn("not all files of the volume have the Pod's group", "volume", name, "err", err)
+	d.Events.Warn(d.f.consumers[path].pod, decide.GroupIncomplete(name, d.f.Node, group, left.Count, left.First.Error()))
 	return nil
 }
 
@@ -166,8 +165,8 @@ func (d *applier) awaitMounted(ctx context.Context, path string) error {
 		}
 	}
 	if err == nil {
-		d.Log.Warn("the driver said that the volume is mounted before it was", "driver", d.f.Driver, "volume", d.f.Volume,
-			"path", path, "late", time.Since(began))
+		d.Log.Warn("the driver said that the volume is mounted before it was", "driver", d.f.Driver, "volume",
+			uses.VolumeAt(path), "path", path, "late", time.Since(began))
 	}
 	return err
 }
@@ -175,20 +174,20 @@ func (d *applier) awaitMounted(ctx context.Context, path string) error {
 func (d *applier) checkMounted(path string) error {
 	if d.f.Block {
 		if !mount.IsDevice(path) {
-			return fmt.Errorf("volume %s at %s: %w", d.f.Volume, path, errNoDevice)
+			return fmt.Errorf("volume %s at %s: %w", uses.VolumeAt(path), path, errNoDevice)
 		}
 		return nil
 	}
 	_, mounted, err := d.table.At(path)
 	if err == nil && !mounted {
-		err = fmt.Errorf("volume %s at %s: %w", d.f.Volume, path, errNotMounted)
+		err = fmt.Errorf("volume %s at %s: %w", uses.VolumeAt(path), path, errNotMounted)
 	}
 	return err
 }
 
 // link makes the block device visible in the Pod's directory.
 func (d *applier) link(t *decide.Target) error {
-	at := uses.DeviceLink(d.Root, t.PodUID, d.rec.Volume)
+	at := uses.DeviceLink(d.Root, t.PodUID, uses.VolumeAt(t.Path))
 	if err := mount.MakeBelow(d.Root, filepath.Dir(at)); err != nil {
 		return fmt.Errorf("make parent of device link: %w", err)
 	}
@@ -235,7 +234,7 @@ func (d *applier) removeTarget(path string) {
 
 // unlink removes the link to the device from the Pod's directory.
 func (d *applier) unlink(t *decide.Target) error {
-	at := uses.DeviceLink(d.Root, t.PodUID, d.rec.Volume)
+	at := uses.DeviceLink(d.Root, t.PodUID, uses.VolumeAt(t.Path))
 	if err := mount.Unlink(at); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"volplane.dev/volplane/internal/csi"
@@ -21,6 +22,8 @@ import (
 // reporter records failures as events of the objects that wait.
 type reporter struct {
 	*shared
+	// plan is what was carried out.
+	plan *decide.Plan
 	// try is the next try of the failure that is being reported.
 	try retry.Try
 }
@@ -30,15 +33,14 @@ func (r reporter) event(o runtime.Object, b volume.Because) { r.Events.WarnWith(
 
 // after records the failures of a plan, and what keeps it from starting, and returns the error for
 // which the volume is requeued. errNotYet counts only if nothing else failed.
-func (r reporter) after(
-	ctx context.Context, f *facts, plan *decide.Plan, failed []failure, try retry.Try,
-) error {
-	r.warnStuck(ctx, f, plan.Because)
+func (r reporter) after(ctx context.Context, f *facts, failed []failure, try retry.Try) error {
+	r.warnStuck(ctx, f, r.plan.Because)
 	if len(failed) == 0 {
 		return nil
 	}
 	r.try = try
 	var wrong, notYet error
+	together := false
 	for _, x := range failed {
 		if errors.Is(x.err, errNotYet) {
 			notYet = errors.Join(notYet, x.err)
@@ -46,8 +48,10 @@ func (r reporter) after(
 		}
 		b := r.inUse(ctx, f, x, decide.StepFailed(x.action.Verb, f.Driver, f.Node, causeOf(x.err)))
 		b = f.NotBack(x.action, b)
-		if wrong == nil {
-			plan.Because = b
+		if f.consumers[x.action.Path].pod != nil {
+			r.plan.Own[x.action.Path] = b
+		} else if !together {
+			r.plan.Because, together = b, true
 		}
 		wrong = errors.Join(wrong, x.err)
 		if ctx.Err() == nil {
@@ -128,13 +132,15 @@ func causeOf(err error) decide.Cause {
 func (r reporter) warn(ctx context.Context, f *facts, failed decide.Action, b volume.Because) {
 	switch {
 	case b.Reason == volume.ReasonFailedNodeResize:
-		r.event(f.claim, b)
-		for _, pod := range f.consumers {
-			r.event(pod, b)
+		grown := f.consumers[failed.Path]
+		r.event(grown.claim, b)
+		for _, c := range f.consumers {
+			if c.pv != nil && c.pv.Name == grown.pv.Name {
+				r.event(c.pod, b)
+			}
 		}
-	case failed.Verb == decide.Republish, failed.Verb == decide.Publish,
-		b.Reason == volume.ReasonMountBroken && failed.Path != "":
-		r.event(f.consumers[failed.Path], b)
+	case failed.Path != "" && (b.Reason == volume.ReasonFailedMount || b.Reason == volume.ReasonMountBroken):
+		r.event(f.consumers[failed.Path].pod, b)
 	case b.Reason == volume.ReasonFailedMount, b.Reason == volume.ReasonMountBroken:
 		r.warnWaiting(f, b)
 	default:
@@ -144,6 +150,11 @@ func (r reporter) warn(ctx context.Context, f *facts, failed decide.Action, b vo
 
 // warnStuck records what keeps Pods waiting although no step of this agent failed.
 func (r reporter) warnStuck(ctx context.Context, f *facts, b volume.Because) {
+	for path, own := range r.plan.Own {
+		if own.Reason == volume.ReasonFailedMount || own.Reason == volume.ReasonSELinuxLabelConflict {
+			r.event(f.consumers[path].pod, own)
+		}
+	}
 	switch b.Reason {
 	case volume.ReasonFailedMount, volume.ReasonSELinuxLabelConflict:
 		r.warnWaiting(f, b)
@@ -162,13 +173,13 @@ func (r reporter) warnBroken(f *facts, b volume.Because) {
 	warned := false
 	for _, c := range f.Wanted {
 		if f.Unseen(c) != "" || f.Unmounted(c.Path) || c.HostPath != "" && slices.Contains(f.differs, c.HostPath) {
-			r.event(f.consumers[c.Path], b)
+			r.event(f.consumers[c.Path].pod, b)
 			warned = true
 		}
 	}
-	for _, pod := range f.consumers {
+	for _, c := range f.consumers {
 		if !warned {
-			r.Events.Warn(pod, b)
+			r.Events.Warn(c.pod, b)
 		}
 	}
 }
@@ -185,32 +196,34 @@ func (r reporter) warnUnmounting(ctx context.Context, f *facts, path string, b v
 	for _, t := range record.Targets {
 		pod, there := r.Pods.ByUID(t.PodUID)
 		gone = gone || !there
-		if there && f.consumers[t.Path] == nil && (path == "" || path == t.Path) {
+		if there && f.consumers[t.Path].pod == nil && (path == "" || path == t.Path) {
 			r.event(pod, b)
 		}
 	}
 	switch {
 	case gone:
-		r.warnDetachBlocked(ctx, f, b)
+		r.warnDetachBlocked(ctx, f, f.object(path), b)
 	case len(record.Targets) > 0:
 	case len(f.Wanted) > 0:
 		r.warnWaiting(f, b)
 	default:
-		r.warnDetachBlocked(ctx, f, b)
+		r.warnDetachBlocked(ctx, f, f.pv, b)
 	}
 }
 
 // warnDetachBlocked warns the attachment whose detach waits for this node; without one, the volume, or
 // else the node.
-func (r reporter) warnDetachBlocked(ctx context.Context, f *facts, b volume.Because) {
+func (r reporter) warnDetachBlocked(
+	ctx context.Context, f *facts, pv *corev1.PersistentVolume, b volume.Because,
+) {
 	if f.AttachRequired {
 		if va, err := r.attachmentOf(ctx, f); err == nil && va != nil {
 			r.event(va, b)
 			return
 		}
 	}
-	if f.pv != nil {
-		r.event(f.pv, b)
+	if pv != nil {
+		r.event(pv, b)
 		return
 	}
 	if node, ok := r.Node.Object(); ok {
@@ -218,13 +231,15 @@ func (r reporter) warnDetachBlocked(ctx context.Context, f *facts, b volume.Beca
 	}
 }
 
-// warnWaiting warns the Pods that want the volume and do not have it completely.
+// warnWaiting warns the Pods that want the volume and do not have it completely, unless they wait for something of
+// their own.
 func (r reporter) warnWaiting(f *facts, b volume.Because) {
 	record := r.Journal.Get(volume.Key(f.Driver, f.Handle))
-	for path, pod := range f.consumers {
-		host, _, err := r.Finder.HostPath(pod)
-		if err != nil || !record.Target(path).Serves(host) || f.Unmounted(path) {
-			r.event(pod, b)
+	for path, c := range f.consumers {
+		_, own := r.plan.Own[path]
+		host, _, err := r.Finder.HostPath(c.pod)
+		if !own && (err != nil || !record.Target(path).Serves(host) || f.Unmounted(path)) {
+			r.event(c.pod, b)
 		}
 	}
 }

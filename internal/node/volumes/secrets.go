@@ -26,15 +26,15 @@ func (p *shared) SecretValues(ctx context.Context, driver, volumeID string) ([]s
 		if r.SecretsUnknown {
 			return nil, fmt.Errorf("what volume %s was mounted with: %w", cmp.Or(r.Volume, r.Handle), errRecordLost)
 		}
-		for _, ref := range []*decide.SecretRef{r.StageSecret, r.PublishSecret, r.GrowSecret} {
-			if ref == nil || read[*ref] {
+		for _, ref := range r.Secrets() {
+			if read[ref] {
 				continue
 			}
 			data, err := kube.SecretData(ctx, p.Client, &corev1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
 			if err != nil {
 				return nil, fmt.Errorf("what volume %s was mounted with: %w", r.Volume, err)
 			}
-			read[*ref], out = true, append(out, slices.Collect(maps.Values(data))...)
+			read[ref], out = true, append(out, slices.Collect(maps.Values(data))...)
 		}
 	}
 	return out, nil

@@ -37,8 +37,9 @@ type Volumes struct {
 
 // outcome is what a reconcile of a volume has found out.
 type outcome struct {
-	// because is the plan's reason.
+	// because is the plan's reason, and own are those of Pods that wait for something of their own, by path.
 	because volume.Because
+	own     map[string]volume.Because
 	// called is the start of the driver's call that is in flight; zero if there is none.
 	called time.Time
 	// unseen are the targets at which Pods do not see the volume although the journal has it published.
@@ -105,8 +106,14 @@ func (v *Volumes) outcomeOf(key string) outcome {
 	return v.last[key]
 }
 
-// Because returns the last plan's reason for a volume, by its key.
-func (v *Volumes) Because(key string) volume.Because { return v.outcomeOf(key).because }
+// Because returns the last plan's reason for a volume, by its key, as it is for the Pod that wants it at a path.
+func (v *Volumes) Because(key, path string) volume.Because {
+	o := v.outcomeOf(key)
+	if own, ok := o.own[path]; ok {
+		return own
+	}
+	return o.because
+}
 
 // CalledAt returns the start of the driver's call that is in flight for a volume, by its key; zero if
 // there is none.
@@ -127,12 +134,12 @@ func (v *Volumes) reconcile(ctx context.Context, key string) error {
 		}
 		plan := decide.Volume(f.Facts)
 		failed := v.apply(ctx, f, plan)
-		err = reporter{shared: v.shared}.after(ctx, f, &plan, failed, v.try(key))
+		err = reporter{shared: v.shared, plan: &plan}.after(ctx, f, failed, v.try(key))
 		if plan.Because.Reason == volume.ReasonWaitForAttach {
 			v.queue.AddAfter(key, v.PollEvery)
-			err = errors.Join(err, v.checkAttachError(ctx, f, v.Because(key)))
+			err = errors.Join(err, v.checkAttachError(ctx, f, v.outcomeOf(key).because))
 		}
-		v.setOutcome(f, plan.Because)
+		v.setOutcome(f, plan)
 		if wait := v.republishes.next(f.Driver); wait > 0 && len(f.Wanted) > 0 {
 			v.queue.AddAfter(key, wait)
 		}
@@ -177,15 +184,16 @@ func (v *Volumes) apply(ctx context.Context, f *facts, plan decide.Plan) []failu
 }
 
 // setOutcome stores the outcome for the Pods' conditions and enqueues these Pods.
-func (v *Volumes) setOutcome(f *facts, b volume.Because) {
-	key, now := volume.Key(f.Driver, f.Handle), outcome{because: b, unseen: v.unseenNow(f), differs: f.differs}
+func (v *Volumes) setOutcome(f *facts, plan decide.Plan) {
+	key := volume.Key(f.Driver, f.Handle)
+	now := outcome{because: plan.Because, own: plan.Own, unseen: v.unseenNow(f), differs: f.differs}
 	v.mu.Lock()
 	if v.last[key] = now; f.Record == nil && len(f.Wanted) == 0 {
 		delete(v.last, key)
 	}
 	v.mu.Unlock()
-	for _, pod := range f.consumers {
-		v.Consumers.Add(cluster.Key(pod))
+	for _, c := range f.consumers {
+		v.Consumers.Add(cluster.Key(c.pod))
 	}
 	if f.Record == nil {
 		return
@@ -216,7 +224,8 @@ func (v *Volumes) unseenNow(f *facts) []string {
 // its reason says more and stays. A Pod's condition is written only if the call takes longer than usual.
 func (v *Volumes) setCalled(f *facts, b volume.Because) {
 	key := volume.Key(f.Driver, f.Handle)
-	if b.Reason == "" || v.queue.Failures(key) > 0 && ofFailure(v.Because(key).Reason) {
+	last := v.outcomeOf(key)
+	if b.Reason == "" || v.queue.Failures(key) > 0 && (ofFailure(last.because.Reason) || len(last.own) > 0) {
 		return
 	}
 	v.mu.Lock()
@@ -224,8 +233,8 @@ func (v *Volumes) setCalled(f *facts, b volume.Because) {
 	now.because, now.called = b, time.Now()
 	v.last[key] = now
 	v.mu.Unlock()
-	for _, pod := range f.consumers {
-		v.Consumers.DriverCalled(cluster.Key(pod))
+	for _, c := range f.consumers {
+		v.Consumers.DriverCalled(cluster.Key(c.pod))
 	}
 }
 
