@@ -45,6 +45,8 @@ func TestStatsAndHealth(t *testing.T) {
 	d.start(t)
 	slow.start(t)
 	w.run()
+	// The claim of another object with the handle hears nothing.
+	w.addVolume(driverName, "0", func(pv *corev1.PersistentVolume) { pv.Spec.CSI.VolumeHandle = "h-a" })
 	w.mountVolume()
 	eventually(t, func() string {
 		s, _ := w.agent.health.Of("d.example^h-a")

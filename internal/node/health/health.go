@@ -159,8 +159,10 @@ func (m *Monitor) lastOf(r *decide.Record) Stats {
 	now := m.last[r.Key()]
 	m.mu.Unlock()
 	now.Driver, now.Handle, now.Volume, now.At = r.Driver, r.Handle, r.Volume, time.Now()
-	if pvs := m.Volumes.By(cluster.VolumesByHandle, r.Key()); len(pvs) > 0 && pvs[0].Spec.ClaimRef != nil {
-		now.ClaimNamespace, now.ClaimName = pvs[0].Spec.ClaimRef.Namespace, pvs[0].Spec.ClaimRef.Name
+	pvs := m.Volumes.By(cluster.VolumesByHandle, r.Key())
+	mounted := max(0, slices.IndexFunc(pvs, func(pv *corev1.PersistentVolume) bool { return pv.Name == r.Volume }))
+	if len(pvs) > 0 && pvs[mounted].Spec.ClaimRef != nil {
+		now.ClaimNamespace, now.ClaimName = pvs[mounted].Spec.ClaimRef.Namespace, pvs[mounted].Spec.ClaimRef.Name
 	}
 	return now
 }
