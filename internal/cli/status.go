@@ -27,7 +27,6 @@ import (
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/explain/why"
 	"volplane.dev/volplane/internal/gather"
-	"volplane.dev/volplane/internal/volume"
 )
 
 func (s *shell) statusCommand() *cobra.Command {
@@ -99,16 +98,6 @@ func (s *shell) printStatus(
 	s.printProblems(report)
 	s.tellPlanted(ctx)
 	return nil
-}
-
-// printRestored says that nothing is removed because the API was restored from a
-// backup. It prints nothing for other API servers.
-func printRestored(ctx context.Context, out io.Writer, client kubernetes.Interface) {
-	o, err := client.CoreV1().ConfigMaps(volume.NamespaceSystem).Get(ctx, volume.ConfigRestored, metav1.GetOptions{})
-	if err == nil {
-		fmt.Fprintf(out, "\nRestored from a backup of %.40q: nothing is unmounted, detached or deleted until 'volplane "+
-			"restore --accept'\n", o.Data[volume.RestoredMade])
-	}
 }
 
 func printNodes(out io.Writer, r *gather.Facts) error {

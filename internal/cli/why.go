@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -273,6 +274,16 @@ func (s *shell) whyAnything(ctx context.Context, q question) error {
 		printRestored(ctx, s.Out, client)
 	}
 	return err
+}
+
+// printRestored says that nothing is removed because the API was restored from a
+// backup. It prints nothing for other API servers.
+func printRestored(ctx context.Context, out io.Writer, client kubernetes.Interface) {
+	o, err := client.CoreV1().ConfigMaps(volume.NamespaceSystem).Get(ctx, volume.ConfigRestored, metav1.GetOptions{})
+	if err == nil {
+		fmt.Fprintf(out, "\nRestored from a backup of %.40q: nothing is unmounted, detached or deleted until 'volplane "+
+			"restore --accept'\n", o.Data[volume.RestoredMade])
+	}
 }
 
 // reportCauses prints every cause of waiting, and returns errProblem if there is one.
