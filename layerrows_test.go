@@ -365,7 +365,9 @@ func standaloneLayers() []layer {
 		{"standalone/backup", []string{
 			"standalone/datadir", "standalone/etcd", "internal/durable",
 		}, nil, "works on a data directory that no process uses, or on etcd's own copy"},
-		{"standalone/etcd", []string{"standalone/progress", decidePrefix}, nil, "keeps keys, whatever they are of"},
+		{"standalone/etcd", []string{
+			"standalone/progress", "internal/durable", decidePrefix,
+		}, nil, "keeps keys, whatever they are of"},
 		{"standalone/pki", []string{"internal/durable", decidePrefix}, nil, "makes keys and certificates, for anybody"},
 		{"standalone/datadir", []string{"internal/durable", "internal/mount"}, nil, "knows " +
 			"whose a data directory is, not what is in it"},

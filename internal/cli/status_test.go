@@ -31,8 +31,8 @@ func TestStatusReportsRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	printRestored(t.Context(), &out, client)
-	if want := "\nRestored from a backup of \"yesterday\": nothing is unmounted, detached or deleted until 'volplane " +
-		"restore --accept'\n"; out.String() != want {
+	if want := "\nNothing is unmounted, detached or deleted until 'volplane restore --accept': the API was restored " +
+		"from a backup of \"yesterday\"\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 }

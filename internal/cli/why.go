@@ -22,6 +22,7 @@ import (
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/explain/why"
 	"volplane.dev/volplane/internal/gather"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -281,8 +282,8 @@ func (s *shell) whyAnything(ctx context.Context, q question) error {
 func printRestored(ctx context.Context, out io.Writer, client kubernetes.Interface) {
 	o, err := client.CoreV1().ConfigMaps(volume.NamespaceSystem).Get(ctx, volume.ConfigRestored, metav1.GetOptions{})
 	if err == nil {
-		fmt.Fprintf(out, "\nRestored from a backup of %.40q: nothing is unmounted, detached or deleted until 'volplane "+
-			"restore --accept'\n", o.Data[volume.RestoredMade])
+		fmt.Fprintf(out, "\nNothing is unmounted, detached or deleted until 'volplane restore --accept': %s\n",
+			kube.Restored(o))
 	}
 }
 

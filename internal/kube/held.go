@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -15,8 +16,9 @@ import (
 // ErrHeld says that nothing is unmounted, detached or deleted until an administrator has agreed.
 var ErrHeld = errors.New("nothing is taken away")
 
-// CheckHeld fails with ErrHeld after the API was restored from a backup, until an administrator accepts that what it
-// does not know may be removed. It reads the API, because a cache may be older than the restore.
+// CheckHeld fails with ErrHeld after the API was restored from a backup, or an older store was put in the place of its
+// own, until an administrator accepts that what it does not know may be removed. It reads the API, because a cache may
+// be older than the restore.
 func CheckHeld(ctx context.Context, client kubernetes.Interface) error {
 	maps := client.CoreV1().ConfigMaps(volume.NamespaceSystem)
 	restored, err := maps.Get(ctx, volume.ConfigRestored, metav1.GetOptions{})
@@ -26,6 +28,14 @@ func CheckHeld(ctx context.Context, client kubernetes.Interface) error {
 	if err != nil {
 		return fmt.Errorf("ask whether the API was restored from a backup: %w", err)
 	}
-	return fmt.Errorf("%w: the API was restored from a backup of %.40q, and what was made since may be in use; look at "+
-		"volplane orphans and at the Pods, then run volplane restore --accept", ErrHeld, restored.Data[volume.RestoredMade])
+	return fmt.Errorf("%w: %s, and what was made since may be in use; look at volplane orphans and at the Pods, then run "+
+		"volplane restore --accept", ErrHeld, Restored(restored))
+}
+
+// Restored says what the ConfigMap of a restore tells.
+func Restored(o *corev1.ConfigMap) string {
+	if at := o.Data[volume.RestoredLacks]; at != "" {
+		return fmt.Sprintf("an older etcd, or another one, was put in the place of the one of %.40q", at)
+	}
+	return fmt.Sprintf("the API was restored from a backup of %.40q", o.Data[volume.RestoredMade])
 }

@@ -239,9 +239,12 @@ const (
 	// ConfigRestored is a ConfigMap in NamespaceSystem that exists from the restore of an
 	// API backup until an administrator deletes it. Meanwhile nothing is unmounted,
 	// detached or deleted, because the API may not know what was created after the
-	// backup. Its key RestoredMade is the time of the backup.
+	// backup. Its key RestoredMade is the time of the backup. RestoredLacks is set if
+	// nobody asked for a restore, but an older store was found in the place of a newer
+	// one: it is the last known time of the newer one.
 	ConfigRestored = "volplane-restored"
 	RestoredMade   = "made"
+	RestoredLacks  = "lacks"
 	// AnnMigratedTo on a volume of a plugin of Kubernetes' own is the driver that has taken the plugin's place.
 	AnnMigratedTo = "pv.kubernetes.io/migrated-to"
 	// AnnMigratedFrom on a volume is the UID of the volume that it replaced when it was

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"volplane.dev/volplane/standalone/backup"
+	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
 )
 
@@ -26,27 +27,62 @@ const (
 func (s *Server) place(name string) string { return filepath.Join(s.dir.Path, name) }
 
 // examine checks the data directory before anything in it is created or changed: an empty
-// control plane would unmount all volumes that it does not know. It returns whether the
-// directory has objects.
-func (s *Server) examine(ctx context.Context) (objects bool, err error) {
+// control plane would unmount all volumes that it does not know.
+func (s *Server) examine(ctx context.Context) (found etcd.State, err error) {
 	type answer struct {
-		exists bool
-		err    error
+		found etcd.State
+		err   error
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		exists, err := etcd.Check(s.place("etcd"))
-		answers <- answer{exists, err}
+		found, err := etcd.Check(s.place("etcd"))
+		answers <- answer{found, err}
 	}()
 	select {
 	case <-ctx.Done():
-		return false, context.Cause(ctx)
+		return found, context.Cause(ctx)
 	case a := <-answers:
 		if a.err != nil {
-			return true, s.judge(a.err)
+			return a.found, s.judge(a.err)
 		}
-		return a.exists, s.missing(a.exists)
+		return a.found, s.missing(a.found.Exists)
 	}
+}
+
+// recognize restores the store as if from a backup if it lacks what an earlier process has recorded: somebody has put
+// an older etcd, or another one, in its place, and an API without the newest Pods would have their volumes unmounted.
+func (s *Server) recognize(ctx context.Context, o Options, found etcd.State) error {
+	// What a restore has left differs from the record until the API says that it was restored.
+	if _, pending, err := backup.Pending(s.dir.Path); err != nil || pending || !found.Exists {
+		return err
+	}
+	recorded, err := etcd.Recorded(s.place(datadir.Record))
+	if err != nil || !found.Lacks(recorded) {
+		return err
+	}
+	o.step("restoring the older store that was put in the place of the newer one")
+	b := backup.Options{DataDir: s.dir.Path, Version: o.Version}
+	r, err := backup.RestoreFound(ctx, b, recorded, time.Now())
+	if err != nil {
+		return fmt.Errorf("%s is an older store than the one of %s, or another one, and cannot be restored: %w",
+			s.place("etcd"), recorded.At.Format(time.RFC3339), err)
+	}
+	if o.Log != nil {
+		o.Log.Warn("etcd in the data directory is an older store than the one that was used last, or another one: it is "+
+			"treated as a restored backup, and nothing is unmounted, detached or deleted until volplane restore --accept; "+
+			"to go back, stop volplane, put the newer one in its place, or run volplane restore FILE with a newer backup",
+			"used", recorded.At, "recorded", recorded.Revision, "found", found.Revision,
+			"replaced", r.Replaced, "backup", r.From)
+	}
+	return nil
+}
+
+// settle backs up what another version has left, and restores a store that lacks something.
+func (s *Server) settle(ctx context.Context, o Options, found etcd.State) error {
+	if err := s.upgrade(ctx, o, found.Exists); err != nil {
+		return err
+	}
+	return s.recognize(ctx, o, found)
 }
 
 // upgrade makes and logs a backup if another version has used the directory.

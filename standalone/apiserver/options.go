@@ -84,7 +84,9 @@ type Options struct {
 
 // etcd returns the options of etcd.
 func (o Options) etcd(dir string) etcd.Options {
-	e := etcd.Options{Dir: filepath.Join(dir, "etcd"), NoSync: o.NoSync, Quota: o.Quota}
+	e := etcd.Options{
+		Dir: filepath.Join(dir, "etcd"), Record: filepath.Join(dir, datadir.Record), NoSync: o.NoSync, Quota: o.Quota,
+	}
 	if !o.NoSync {
 		e.Reserve = filepath.Join(dir, datadir.Reserve)
 	}

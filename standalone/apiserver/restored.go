@@ -15,9 +15,9 @@ import (
 	"volplane.dev/volplane/standalone/backup"
 )
 
-// markRestored records in the API that it was restored from a backup, before other
-// requests are served. Nodes and controllers check this record before they unmount,
-// detach or delete.
+// markRestored records in the API that it was restored from a backup, or that its store was
+// replaced by an older one, before other requests are served. Nodes and controllers check
+// this record before they unmount, detach or delete.
 func (s *Server) markRestored(ctx context.Context, client kubernetes.Interface) error {
 	r, pending, err := backup.Pending(s.dir.Path)
 	if err != nil || !pending {
@@ -28,6 +28,9 @@ func (s *Server) markRestored(ctx context.Context, client kubernetes.Interface) 
 		Data: map[string]string{
 			volume.RestoredMade: r.Made.Format(time.RFC3339), "file": filepath.Base(r.From), "version": r.Version,
 		},
+	}
+	if at := r.Recorded.At; !at.IsZero() {
+		said.Data[volume.RestoredLacks] = at.Format(time.RFC3339)
 	}
 	if err := ensureNamespace(ctx, client, volume.NamespaceSystem); err != nil {
 		return err

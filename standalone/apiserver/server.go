@@ -61,7 +61,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			s.release()
 		}
 	}()
-	objects, err := s.examine(ctx)
+	found, err := s.examine(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			_ = l.Close()
 		}
 	}()
-	if err = s.upgrade(ctx, o, objects); err != nil {
+	if err = s.settle(ctx, o, found); err != nil {
 		return nil, err
 	}
 	s.address = local(l.Addr())

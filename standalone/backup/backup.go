@@ -38,8 +38,8 @@ func Save(ctx context.Context, o Options, file string) (m Manifest, err error) {
 		return m, err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	exists, err := etcd.Check(o.etcd())
-	if err == nil && !exists {
+	found, err := etcd.Check(o.etcd())
+	if err == nil && !found.Exists {
 		err = fmt.Errorf("%s holds no objects", o.etcd())
 	}
 	if err != nil {

@@ -240,13 +240,13 @@ func TestRestoreIsKilled(t *testing.T) {
 		work := filepath.Join(dir, restoring)
 		_, err := unpack(file, must(t, work, os.Mkdir(work, 0o700)))
 		must(t, "unpack", err)
-		must(t, "prepare", prepare(work))
+		must(t, "prepare", prepare(work, 0))
 		halfway(t, dir, work, steps)
 		_, err = Restore(file, dir, time.Unix(2e9, 0))
 		must(t, fmt.Sprintf("restore after %d steps", steps), err)
-		if exists, err := etcd.Check(filepath.Join(dir, "etcd")); err != nil || !exists ||
+		if found, err := etcd.Check(filepath.Join(dir, "etcd")); err != nil || !found.Exists ||
 			!bytes.Equal(key, read(t, filepath.Join(dir, "pki/ca.key"))) {
-			t.Errorf("after %d steps: %v %v", steps, exists, err)
+			t.Errorf("after %d steps: %v %v", steps, found, err)
 		}
 		if _, pending, err := Pending(dir); !pending || err != nil {
 			t.Errorf("after %d steps: pending %v, %v", steps, pending, err)

@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,6 +33,9 @@ type Restored struct {
 	// From is the file; Replaced the folder with what was there before, "" for
 	// nothing.
 	From, Replaced string
+	// Recorded is the position that the store had reached when a start found one that lacks it; zero after a restore
+	// that an administrator has asked for.
+	Recorded etcd.Position
 }
 
 // Restore makes the objects and keys of a data directory those of a backup. No
@@ -47,32 +51,61 @@ func Restore(file, dataDir string, now time.Time) (r Restored, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	r.From = file
-	work := filepath.Join(dir.Path, restoring)
+	return restore(Restored{From: file}, dir.Path, now)
+}
+
+// Older is the reason of a backup of a store that a start has found in the place of a newer one.
+const Older = "older"
+
+// RestoreFound does with the store in a data directory what a restore does with a backup, because the store lacks what
+// was recorded of it: an older one, or another one, was put in its place. The caller has the directory. It may be
+// repeated.
+func RestoreFound(ctx context.Context, o Options, recorded etcd.Position, now time.Time) (r Restored, err error) {
+	o.Reason = Older
+	r = Restored{From: Name(o.DataDir, o.Reason, now), Recorded: recorded}
+	if err := KeepStopped(ctx, o, r.From); err != nil {
+		return r, err
+	}
+	return restore(r, o.DataDir, now)
+}
+
+// restore makes a data directory that of the backup r.From.
+func restore(r Restored, dir string, now time.Time) (_ Restored, err error) {
+	work := filepath.Join(dir, restoring)
 	if err := os.RemoveAll(work); err != nil {
 		return r, fmt.Errorf("restore: %w", err)
 	}
 	if err := os.Mkdir(work, 0o700); err != nil {
 		return r, fmt.Errorf("restore: %w", err)
 	}
-	if r.Manifest, err = unpack(file, work); err != nil {
+	if r.Manifest, err = unpack(r.From, work); err != nil {
 		return r, errors.Join(err, os.RemoveAll(work))
 	}
-	if err := prepare(work); err != nil {
+	if err := prepare(work, seen(dir)); err != nil {
 		return r, errors.Join(err, os.RemoveAll(work))
 	}
 	// From here on the control plane starts only as a restored one.
-	if err := durable.WriteJSON(filepath.Join(dir.Path, pending), r); err != nil {
+	if err := durable.WriteJSON(filepath.Join(dir, pending), r); err != nil {
 		return r, fmt.Errorf("restore: %w", err)
 	}
-	r.Replaced, err = exchange(dir.Path, work, filepath.Join(dir.Path, replaced+now.UTC().Format("20060102T150405Z")))
+	r.Replaced, err = exchange(dir, work, filepath.Join(dir, replaced+now.UTC().Format("20060102T150405Z")))
 	return r, err
 }
 
-// prepare makes an etcd of the snapshot, and puts all of it on the disk.
-func prepare(work string) error {
+// seen returns the last revision of a data directory that clients are known to have seen.
+func seen(dir string) int64 {
+	p, err := etcd.Recorded(filepath.Join(dir, datadir.Record))
+	if err != nil {
+		return 0 // what cannot be read must not prevent the repair
+	}
+	return p.Revision
+}
+
+// prepare makes an etcd of the snapshot, whose revisions follow one that clients have seen, and puts all of it on the
+// disk.
+func prepare(work string, seen int64) error {
 	snapshot := filepath.Join(work, snapshotName)
-	if err := etcd.Restore(snapshot, filepath.Join(work, "etcd")); err != nil {
+	if err := etcd.Restore(snapshot, filepath.Join(work, "etcd"), seen); err != nil {
 		return err
 	}
 	if _, err := etcd.Check(filepath.Join(work, "etcd")); err != nil {

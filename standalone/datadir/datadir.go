@@ -24,6 +24,9 @@ const minFree = 128 << 20
 // Reserve is the name of the file that reserves space for a start on a full disk.
 const Reserve = "reserve"
 
+// Record is the name of the file with the position that etcd has reached.
+const Record = "reached"
+
 // Reasons why a data directory is refused.
 var (
 	ErrInUse = errors.New("data directory in use")

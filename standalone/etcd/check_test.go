@@ -1,6 +1,7 @@
 package etcd_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -184,7 +185,11 @@ func TestCheck(t *testing.T) {
 		"other pages": {
 			stopped, func(t *testing.T, dir string) { patch(t, filepath.Join(dir, db), 8192, noise) }, "damaged", true,
 		},
-		"a file of log": {stopped, func(t *testing.T, dir string) { renamed(t, dir) }, "are missing", true},
+		"a value of something else": {
+			stopped, func(t *testing.T, dir string) { spoil(t, filepath.Join(dir, db)) }, "the value at revision 1000", true,
+		},
+		"keys in disorder": {stopped, disorder, "follows", true},
+		"a file of log":    {stopped, func(t *testing.T, dir string) { renamed(t, dir) }, "are missing", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "etcd")
@@ -196,10 +201,10 @@ func TestCheck(t *testing.T) {
 			if _, err := os.Stat(dir); err == nil {
 				before = state(t, dir)
 			}
-			exists, err := etcd.Check(dir)
-			if exists != c.exists || errors.Is(err, etcd.ErrDamaged) != (c.says != "") ||
+			found, err := etcd.Check(dir)
+			if found.Exists != c.exists || errors.Is(err, etcd.ErrDamaged) != (c.says != "") ||
 				err != nil && !strings.Contains(err.Error(), c.says) {
-				t.Errorf("exists %v, %v; want %v and %q", exists, err, c.exists, c.says)
+				t.Errorf("exists %v, %v; want %v and %q", found, err, c.exists, c.says)
 			}
 			if before != "" && state(t, dir) != before {
 				t.Error("the check has changed something")
@@ -220,6 +225,20 @@ func renamed(t *testing.T, dir string) {
 func remove(t *testing.T, path string) {
 	t.Helper()
 	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// disorder makes the key of an early revision that of a late one.
+func disorder(t *testing.T, dir string) {
+	t.Helper()
+	path := filepath.Join(dir, db)
+	key := func(revision uint64) []byte { return append(binary.BigEndian.AppendUint64(nil, revision), '_') }
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, bytes.ReplaceAll(data, key(50), key(5000)), 0o600)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -47,6 +48,9 @@ type Options struct {
 	// Reserve is the path of the file that holds room in reserve; empty for
 	// none. It is on the disk of Dir.
 	Reserve string
+	// Record is the path of the file in which the member records its position at the start, at the stop, and from
+	// time to time; empty for none.
+	Record string
 	// Quota is the size of the database at which etcd refuses writes; 0 is what
 	// fits the disk.
 	Quota int64
@@ -90,16 +94,11 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		err = s.ready(ctx)
 	}
 	if err == nil {
-		// What is over its quota has room again before anybody writes.
-		s.keeper = &keeper{etcd: s.etcd, reserve: o.Reserve, done: make(chan struct{})}
-		_ = s.keeper.keep(ctx) // what fails is done again, and keeps nobody from reading
+		err = s.keep(ctx, o)
 	}
 	switch {
 	case err == nil:
 		go s.listen()
-		run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		s.keeper.cancel = cancel
-		go s.keeper.run(run)
 		return s, nil
 	case s.etcd != nil:
 		s.stop(brokenLimit)
@@ -108,6 +107,20 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		go func() { (<-opened).Close() }()
 	}
 	return nil, fmt.Errorf("start etcd in %s: %w", o.Dir, err)
+}
+
+// keep starts the keeper. What is over its quota has room again before anybody writes, and the position is recorded.
+func (s *Server) keep(ctx context.Context, o Options) error {
+	k := &keeper{etcd: s.etcd, reserve: o.Reserve, record: o.Record, done: make(chan struct{})}
+	_ = k.keep(ctx) // what fails is done again, and keeps nobody from reading
+	if err := k.begin(ctx); err != nil {
+		return err
+	}
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	k.cancel = cancel
+	s.keeper = k
+	go k.run(run)
+	return nil
 }
 
 // open starts a member. What ends it on the way is told, and not as a stack: a
@@ -157,6 +170,8 @@ func (o Options) config(log *zap.Logger) *embed.Config {
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = nil, []url.URL{peer}
 	c.InitialCluster = name + "=" + peer.String()
+	// The id of a new store is made of its token, and would otherwise be that of all others.
+	c.InitialClusterToken = rand.Text()
 	c.EnableGRPCGateway = false
 	c.TickMs, c.ElectionMs = uint(tick.Milliseconds()), uint(5*tick.Milliseconds())
 	c.BackendBatchInterval = commitInterval
@@ -201,6 +216,9 @@ func (s *Server) stop(limit time.Duration) {
 		defer close(closed)
 		if s.keeper != nil {
 			s.keeper.stop()
+			if !s.ending.told.Load() {
+				_ = s.keeper.note() // the record of the last minute is true, too
+			}
 		}
 		s.etcd.Close()
 	}()

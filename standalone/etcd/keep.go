@@ -24,13 +24,18 @@ const (
 	// ahead is how much space is preallocated for the growth of the database: etcd
 	// itself would notice a full disk only when it writes.
 	ahead = 32 << 20
+	// noteEvery is the interval at which the position is recorded.
+	noteEvery = time.Minute
 )
 
 // keeper maintains the disk space that a member needs.
 type keeper struct {
 	etcd *embed.Etcd
 	// reserve is the path of the file that holds room in reserve; "" for none.
-	reserve                 string
+	reserve string
+	// record is the path of the file with the position, "" for none; noted is what was recorded last.
+	record                  string
+	noted                   Position
 	compacted, defragmented time.Time
 	// cancel ends the runs, done says that the last one has ended.
 	cancel context.CancelFunc
@@ -53,6 +58,8 @@ func (k *keeper) run(ctx context.Context) {
 	defer close(k.done)
 	ticker := time.NewTicker(keepEvery)
 	defer ticker.Stop()
+	notes := time.NewTicker(noteEvery)
+	defer notes.Stop()
 	for {
 		select {
 		case <-k.etcd.Server.StoppingNotify():
@@ -61,6 +68,8 @@ func (k *keeper) run(ctx context.Context) {
 			return
 		case <-ticker.C:
 			_ = k.keep(ctx)
+		case <-notes.C:
+			_ = k.note() // the older record stays true
 		}
 	}
 }

@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"google.golang.org/protobuf/proto"
@@ -25,6 +27,8 @@ type logFacts struct {
 	// snapshots are the entries of which the log says that the database had them.
 	snapshots []uint64
 	meta      bool
+	// cluster is the id of the cluster of which the member is.
+	cluster string
 }
 
 // readLog reads the whole log. A crash may leave half a record at the end of
@@ -83,7 +87,11 @@ func (l *logFacts) readFile(path string, crc uint32, newest bool) (uint32, error
 func (l *logFacts) take(d wal.Decoder, rec *walpb.Record) error {
 	switch rec.GetType() {
 	case wal.MetadataType:
-		l.meta = true
+		m := &pb.Metadata{}
+		if err := proto.Unmarshal(rec.Data, m); err != nil {
+			return err
+		}
+		l.meta, l.cluster = true, types.ID(m.GetClusterID()).String()
 	case wal.EntryType:
 		e := wal.MustUnmarshalEntry(rec.Data)
 		if l.last != 0 && e.GetIndex() > l.last+1 {

@@ -41,14 +41,19 @@ func Verify(file string) (keys int, revision int64, err error) {
 	return s.TotalKey, s.Revision, nil
 }
 
-// Restore creates the directory of an etcd, which must not exist, from a snapshot.
-func Restore(file, dir string) error {
+// Restore creates the directory of an etcd, which must not exist, from a snapshot. Its revisions follow that of the
+// snapshot and the one that clients are known to have seen, 0 for none.
+func Restore(file, dir string, seen int64) error {
+	_, revision, err := Verify(file)
+	if err != nil {
+		return err
+	}
 	c := Options{Dir: dir}.config(zap.NewNop())
-	err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+	err = snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 		SnapshotPath: file, Name: c.Name, OutputDataDir: c.Dir, OutputWALDir: filepath.Join(c.Dir, "member", "wal"),
 		PeerURLs: []string{c.AdvertisePeerUrls[0].String()}, InitialCluster: c.InitialCluster,
 		InitialClusterToken: c.InitialClusterToken,
-		RevisionBump:        bump, MarkCompacted: true,
+		RevisionBump:        uint64(bump + max(0, seen-revision)), MarkCompacted: true,
 	})
 	if err != nil {
 		return fmt.Errorf("%w: restore %s: %w", ErrDamaged, file, err)
