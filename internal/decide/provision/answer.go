@@ -154,7 +154,8 @@ func (c Creation) reselects(in *Intent) bool {
 func afterVolume(in *Intent, a Answer, takenBy string) Verdict {
 	switch {
 	case takenBy != "":
-		return refuse(in, Resolve,
+		// The driver may have created the right volume, too, which only another call tells.
+		return refuse(in, Doubt,
 			fmt.Sprintf("driver %s answered with the id of volume %s, which exists already", in.Driver, takenBy))
 	case in.isForeign(a):
 		return refuse(in, Resolve, fmt.Sprintf("driver %s answered with a volume that is accessible from %s only, and may "+
@@ -191,7 +192,7 @@ func listed(all []topology.Segment) string {
 // refuse returns the decision about a volume that must not get an object.
 func refuse(in *Intent, next Next, problem string) Verdict {
 	return Verdict{
-		Next: next, Because: in.failed(in.Driver, problem), Warn: true, Pause: next == Resolve, Problem: problem,
+		Next: next, Because: in.failed(in.Driver, problem), Warn: true, Pause: next != Remove, Problem: problem,
 	}
 }
 
