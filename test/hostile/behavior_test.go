@@ -53,33 +53,37 @@ type turn struct {
 	hang, die bool
 	late      time.Duration
 	err       error
-	// size is what it says of a volume's size, and does about it.
-	size sizing
+	// says is what it answers when it answers OK, and does about it.
+	says saying
 }
 
-// sizing is how a driver that answers OK meets the size that was requested.
-type sizing string
+// saying is how the answer of a driver that answers OK differs from what was requested, or from the truth.
+type saying string
 
 const (
-	exactly sizing = ""
+	exactly saying = ""
 	// less is that it has not grown the volume, and says so; nothing that it does not say what it has done; more that it
-	// gives more.
-	less    sizing = "less"
-	nothing sizing = "nothing"
-	more    sizing = "more"
+	// gives more than was requested, or says more than an answer may contain.
+	less    saying = "less"
+	nothing saying = "nothing"
+	more    saying = "more"
+	// other is that it answers with the id of another volume that is in use, having created the right one or not.
+	other saying = "other"
 )
 
-// sizings are the ways in which a method may meet a size.
-func sizings(method string) []sizing {
+// sayings are the ways in which a method may answer.
+func sayings(method string) []saying {
 	switch method {
 	case "ControllerExpandVolume":
-		return []sizing{exactly, exactly, less, nothing, more}
+		return []saying{exactly, exactly, less, nothing, more}
 	case "CreateVolume":
-		return []sizing{exactly, exactly, nothing, more}
+		return []saying{exactly, exactly, nothing, more, other}
+	case "ControllerPublishVolume":
+		return []saying{exactly, exactly, nothing, more}
 	case "NodeExpandVolume":
-		return []sizing{exactly, nothing}
+		return []saying{exactly, nothing}
 	}
-	return []sizing{exactly}
+	return []saying{exactly}
 }
 
 // String returns a short text for the diary.
@@ -93,8 +97,8 @@ func (t turn) String() string {
 	case t.err != nil:
 		text += fmt.Sprint(", ", status.Code(t.err))
 	}
-	if t.size != exactly {
-		text += fmt.Sprint(", size ", string(t.size))
+	if t.says != exactly {
+		text += fmt.Sprint(", says ", string(t.says))
 	}
 	if t.slow > 0 {
 		text += fmt.Sprint(", slowly ", t.slow)
@@ -153,8 +157,8 @@ func (m behavior) draw(s scene) turn {
 	default:
 		t.hang = true
 	}
-	all := sizings(s.method)
-	t.size = all[dice.IntN(len(all))]
+	all := sayings(s.method)
+	t.says = all[dice.IntN(len(all))]
 	return t
 }
 

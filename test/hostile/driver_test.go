@@ -2,6 +2,8 @@ package hostile
 
 import (
 	"context"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -44,6 +46,9 @@ func (d *driver) can() []csipb.ControllerServiceCapability_RPC_Type {
 	if d.grows {
 		out = append(out, csipb.ControllerServiceCapability_RPC_EXPAND_VOLUME)
 	}
+	if d.counts {
+		out = append(out, csipb.ControllerServiceCapability_RPC_GET_CAPACITY)
+	}
 	return out
 }
 
@@ -74,7 +79,8 @@ func (s *side) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest) (
 	bytes := max(met(ctx, 0, r), 1<<20)
 	id := volumeOf(r)
 	v := s.d.disks[id]
-	if v == nil {
+	fresh := v == nil
+	if fresh {
 		v = newDisk()
 		v.bytes, v.formatted, s.d.disks[id] = bytes, bytes, v
 		for _, c := range r.GetVolumeCapabilities() {
@@ -82,8 +88,46 @@ func (s *side) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest) (
 				c.GetBlock() != nil
 		}
 	}
-	return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: said(ctx, v.bytes)}}, nil
+	answer := &csipb.Volume{VolumeId: id, CapacityBytes: said(ctx, v.bytes)}
+	if fresh && ctx.Value(sayingKey{}) == other {
+		// It answers with the right one when it is asked again: until then, nobody could find that.
+		answer.VolumeId = s.d.inUse(id)
+		if s.d.forgets && answer.VolumeId != id {
+			delete(s.d.disks, id)
+		}
+	}
+	return &csipb.CreateVolumeResponse{Volume: answer}, nil
 }
+
+// inUse returns the id of another volume that is attached and so has an object, or the same one if there is none.
+func (d *driver) inUse(id string) string {
+	for _, it := range slices.Sorted(maps.Keys(d.disks)) {
+		if it != id && len(d.disks[it].attached) > 0 {
+			return it
+		}
+	}
+	return id
+}
+
+// GetCapacity answers what no storage has, or hangs.
+func (s *side) GetCapacity(ctx context.Context, _ *csipb.GetCapacityRequest) (*csipb.GetCapacityResponse, error) {
+	if s.d.mood.calm.Load() {
+		return &csipb.GetCapacityResponse{AvailableCapacity: enough}, nil
+	}
+	dice := s.d.mood.dice("GetCapacity", s.place)
+	if dice.IntN(8) == 0 {
+		<-ctx.Done()
+		return nil, status.Error(codes.Canceled, "it hung")
+	}
+	amounts := []int64{0, -1, math.MinInt64, math.MaxInt64, enough}
+	return &csipb.GetCapacityResponse{
+		AvailableCapacity: amounts[dice.IntN(len(amounts))],
+		MaximumVolumeSize: wrapperspb.Int64(amounts[dice.IntN(len(amounts))]),
+	}, nil
+}
+
+// enough is room for all volumes of a life.
+const enough = 1 << 40
 
 // DeleteVolume refuses to delete a volume that is in use.
 func (s *side) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
@@ -97,7 +141,7 @@ func (s *side) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*c
 
 // ControllerPublishVolume attaches a volume, to one node only if it is for one node.
 func (s *side) ControllerPublishVolume(
-	_ context.Context, r *csipb.ControllerPublishVolumeRequest,
+	ctx context.Context, r *csipb.ControllerPublishVolumeRequest,
 ) (*csipb.ControllerPublishVolumeResponse, error) {
 	v, node := s.d.disks[r.GetVolumeId()], nodeOf(r.GetNodeId())
 	if v == nil {
@@ -107,7 +151,7 @@ func (s *side) ControllerPublishVolume(
 		return nil, s.d.fault("volume %s is at %v and is to be attached to %s", r.GetVolumeId(), v.attached, node)
 	}
 	v.attached[node] = true
-	return &csipb.ControllerPublishVolumeResponse{}, nil
+	return &csipb.ControllerPublishVolumeResponse{PublishContext: v.login(node, ctx.Value(sayingKey{}))}, nil
 }
 
 // ControllerUnpublishVolume detaches a volume that the node does not use any more.
@@ -120,6 +164,7 @@ func (s *side) ControllerUnpublishVolume(
 	}
 	if v != nil {
 		delete(v.attached, node)
+		delete(v.logins, node)
 	}
 	return &csipb.ControllerUnpublishVolumeResponse{}, nil
 }
@@ -141,12 +186,12 @@ func (s *side) ControllerExpandVolume(
 	}, nil
 }
 
-// sizingKey is the key of the sizing of a call in its context.
-type sizingKey struct{}
+// sayingKey is the key of the saying of a call in its context.
+type sayingKey struct{}
 
 // met returns the size that a volume of some size has after a call that is drawn to meet a request in its way.
 func met(ctx context.Context, has int64, r interface{ GetCapacityRange() *csipb.CapacityRange }) int64 {
-	switch ctx.Value(sizingKey{}) {
+	switch ctx.Value(sayingKey{}) {
 	case less:
 		return has
 	case more:
@@ -157,7 +202,7 @@ func met(ctx context.Context, has int64, r interface{ GetCapacityRange() *csipb.
 
 // said returns what a driver answers about a size.
 func said(ctx context.Context, bytes int64) int64 {
-	if ctx.Value(sizingKey{}) == nothing {
+	if ctx.Value(sayingKey{}) == nothing {
 		return 0
 	}
 	return bytes

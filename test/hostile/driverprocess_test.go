@@ -187,7 +187,7 @@ func (s *side) intercept(
 		if life.Err() != nil {
 			return nil, status.Error(codes.Unavailable, "the driver is dead")
 		}
-		return work(context.WithValue(ctx, sizingKey{}, turn.size), req)
+		return work(context.WithValue(ctx, sayingKey{}, turn.says), req)
 	})
 	leave(err, ctx.Err() == nil && life.Err() == nil)
 	return answer, err

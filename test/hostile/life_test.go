@@ -69,7 +69,7 @@ func (l *life) prepare(ctx context.Context) error {
 	_, e := l.client.StorageV1().CSIDrivers().Create(ctx, &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: l.driver.name},
 		Spec: storagev1.CSIDriverSpec{
-			PodInfoOnMount: ptr.To(true),
+			PodInfoOnMount: ptr.To(true), StorageCapacity: &l.driver.counts,
 			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{
 				storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral,
 			},

@@ -38,8 +38,9 @@ func (s *side) NodeStageVolume(
 	switch {
 	case !s.d.stages:
 		return nil, s.d.fault("stage of %s by a driver that does not", r.GetVolumeId())
-	case v == nil || !v.attached[s.place]:
-		return nil, s.d.fault("stage of %s at %s, which is not attached there", r.GetVolumeId(), s.place)
+	case !v.loggedIn(s.place, r):
+		return nil, s.d.fault("stage of %s at %s, which is not attached there, or not by %q", r.GetVolumeId(), s.place,
+			r.GetPublishContext())
 	case v.staged[s.place] == path:
 		return &csipb.NodeStageVolumeResponse{}, nil
 	case v.staged[s.place] != "":
@@ -106,8 +107,9 @@ func (s *side) NodePublishVolume(
 		if v == nil {
 			v = newDisk()
 		}
-	case v == nil || !v.attached[s.place]:
-		return nil, s.d.fault("publish of %s at %s, which is not attached there", id, s.place)
+	case !v.loggedIn(s.place, r):
+		return nil, s.d.fault("publish of %s at %s, which is not attached there, or not by %q", id, s.place,
+			r.GetPublishContext())
 	case v.staged[s.place] != r.GetStagingTargetPath() || s.d.stages && r.GetStagingTargetPath() == "":
 		return nil, s.d.fault("publish of %s from %q, it is staged at %q", id, r.GetStagingTargetPath(), v.staged[s.place])
 	}

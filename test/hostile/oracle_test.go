@@ -32,6 +32,7 @@ type snapshot struct {
 	pods        []corev1.Pod
 	nodes       []corev1.Node
 	intents     []corev1.ConfigMap
+	capacities  []storagev1.CSIStorageCapacity
 	// records are those of the nodes' journals, mounts where something is mounted
 	// or a device is below a node's directory.
 	records map[string][]*decide.Record
@@ -47,9 +48,11 @@ func look(ctx context.Context, client kubernetes.Interface, dirs map[string]stri
 	pods, e3 := client.CoreV1().Pods("").List(ctx, all)
 	nodes, e4 := client.CoreV1().Nodes().List(ctx, all)
 	intents, e5 := client.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
-	if err := errors.Join(err, e1, e2, e3, e4, e5); err != nil {
+	capacities, e6 := client.StorageV1().CSIStorageCapacities("").List(ctx, all)
+	if err := errors.Join(err, e1, e2, e3, e4, e5, e6); err != nil {
 		return nil, err
 	}
+	s.capacities = capacities.Items
 	s.claims, s.volumes, s.attachments, s.pods, s.nodes, s.intents = claims.Items, volumes.Items, attachments.Items,
 		pods.Items, nodes.Items, intents.Items
 	for node, dir := range dirs {
@@ -115,6 +118,7 @@ func (l *life) wrong(s *snapshot) string {
 	defer l.driver.mu.Unlock()
 	for _, f := range []func(*snapshot) string{
 		l.wrongClaims, l.wrongVolumes, l.wrongKept, l.wrongSizes, l.wrongPods, l.wrongAttachments, l.wrongNodes, l.wrongInUse,
+		l.wrongRoom,
 	} {
 		if text := f(s); text != "" {
 			return l.name + ": " + text
@@ -405,6 +409,20 @@ func (l *life) wrongInUse(s *snapshot) string {
 	}
 	return ""
 }
+
+// wrongRoom: the API does not have the room that no storage has.
+func (l *life) wrongRoom(s *snapshot) string {
+	for _, o := range s.capacities {
+		if l.isOurs(o.StorageClassName) && (o.Capacity.Value() != enough || o.MaximumVolumeSize != nil) {
+			return fmt.Sprintf("class %s has room for %v, and for %v at once", o.StorageClassName, o.Capacity,
+				o.MaximumVolumeSize)
+		}
+	}
+	return ""
+}
+
+// isOurs says whether a class is one of the life's.
+func (l *life) isOurs(class string) bool { return strings.HasPrefix(class, l.name+"-") }
 
 // mountsBeside describes mounts that no driver has made.
 func mountsBeside(s *snapshot, lives []*life) string {

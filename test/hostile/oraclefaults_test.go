@@ -105,6 +105,11 @@ func (s scenery) wrong() string {
 	return mountsBeside(s.snapshot, []*life{s.life})
 }
 
+// overstate has the API tell of room that the driver does not have.
+func (s scenery) overstate() {
+	s.capacities = []storagev1.CSIStorageCapacity{{StorageClassName: "ns-late", Capacity: ptr.To(size()["storage"])}}
+}
+
 // TestOracleSees: the comparison detects each kind of loss and leak.
 func TestOracleSees(t *testing.T) {
 	if text := atRest().wrong(); text != "" {
@@ -171,6 +176,7 @@ func TestOracleSees(t *testing.T) {
 		"a node that says too much": {func(s scenery) {
 			s.nodes[0].Status.VolumesInUse = append(s.nodes[0].Status.VolumesInUse, "kubernetes.io/csi/d^v-kept")
 		}, "node n1 says"},
+		"room that nobody has": {scenery.overstate, "class ns-late has room for"},
 		"an intent that is not resolved": {
 			func(s scenery) { s.intents = []corev1.ConfigMap{{Data: map[string]string{"u": `{"driver":"d"}`}}} }, "intent is left",
 		},

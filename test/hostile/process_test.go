@@ -80,7 +80,7 @@ func (r role) controllers(ctx context.Context, config *rest.Config, log *slog.Lo
 		}()
 	}
 	return app.ControlPlane(ctx, app.ControlPlaneOptions{
-		Drivers: drivers, Log: log, ReconcileSync: time.Second,
+		Drivers: drivers, Log: log, ReconcileSync: time.Second, CapacityPoll: time.Second,
 		ConfigFor: func(name string) (*rest.Config, error) { return as(config, app.User(name)), nil },
 	}, func() { log.Info("controllers work") })
 }
