@@ -78,6 +78,7 @@ const (
 	ReasonSELinuxLabelConflict Reason = "SELinuxLabelConflict"
 	ReasonDetaching            Reason = "Detaching"
 	ReasonAttachmentVanished   Reason = "AttachmentVanished"
+	ReasonAttachedUnderOtherID Reason = "AttachedUnderOtherID"
 	ReasonUnaskedAttachment    Reason = "UnaskedAttachment"
 	ReasonFailedDetach         Reason = "FailedDetachVolume"
 	ReasonStillMounted         Reason = "StillMounted"

@@ -111,7 +111,7 @@ func (c *attachDetach) watch() {
 
 func (c *attachDetach) podChanged(before, after *corev1.Pod) {
 	if before != nil && after != nil && before.Spec.NodeName == after.Spec.NodeName &&
-		cluster.Finished(before) == cluster.Finished(after) && attach.IsWithout(before) == attach.IsWithout(after) {
+		cluster.Finished(before) == cluster.Finished(after) && attach.IsKeptOff(before) == attach.IsKeptOff(after) {
 		return
 	}
 	if after == nil {

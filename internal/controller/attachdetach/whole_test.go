@@ -148,14 +148,23 @@ func TestNodeIsTold(t *testing.T) {
 }
 
 // TestAnEarlierMachine: an attachment to the machine that had the node's name before goes when the driver registers
-// with another id, so that it is made anew; not while a Pod has the volume, which the same machine may have mounted.
+// with another id, and the node's agent does not begin to use the volume for that; not while a Pod may have it, which
+// the same machine may have mounted.
 func TestAnEarlierMachine(t *testing.T) {
 	t.Parallel()
-	for status, goes := range map[corev1.ConditionStatus]bool{corev1.ConditionFalse: true, corev1.ConditionTrue: false} {
+	for reason, goes := range map[volume.Reason]bool{
+		volume.ReasonAttachedUnderOtherID: true, volume.ReasonFailedMount: false, volume.ReasonMounted: false,
+	} {
+		status := corev1.ConditionFalse
+		if reason == volume.ReasonMounted {
+			status = corev1.ConditionTrue
+		}
 		objects := used("pv", "h", "n1")
 		for _, o := range objects {
 			if p, is := o.(*corev1.Pod); is {
-				p.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: status}}
+				p.Status.Conditions = []corev1.PodCondition{
+					{Type: volume.ConditionVolumesMounted, Status: status, Reason: string(reason)},
+				}
 			}
 		}
 		registered := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
@@ -177,7 +186,7 @@ func TestAnEarlierMachine(t *testing.T) {
 		}
 		left, err := client.StorageV1().VolumeAttachments().Get(t.Context(), a.Name, metav1.GetOptions{})
 		if gone := err != nil || left.DeletionTimestamp != nil; gone != goes {
-			t.Errorf("volumes mounted is %s: the attachment is deleted: %v (%v)", status, gone, err)
+			t.Errorf("volumes mounted is %s for %s: the attachment is deleted: %v (%v)", status, reason, gone, err)
 		}
 	}
 }

@@ -128,6 +128,15 @@ type Mount struct {
 	Listed bool
 	// Attachment is what the API shows now; nil when it shows none.
 	Attachment *storagev1.VolumeAttachment
+	// NodeID is the driver's id of the node; "" if it is not known.
+	NodeID string
+}
+
+// UnderOtherID says whether the volume is attached to the node by another id than the driver's of now, as after a
+// machine was replaced. The node does not begin to use it then, so that it can be detached.
+func (m Mount) UnderOtherID() bool {
+	recorded := m.Attachment.Annotations[volume.AnnNodeID]
+	return recorded != "" && m.NodeID != "" && recorded != m.NodeID
 }
 
 // Problem returns why the node may not mount; empty if it may. wait says that this is not a failure,

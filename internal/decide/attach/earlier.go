@@ -12,15 +12,15 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// isOfEarlierMachine says whether a volume is attached under another name of the node than the driver has now, as
-// after a machine was replaced, and no Pod has it: it would never be usable here. If a Pod has it, the machine is the
-// same, and the volume stays until the Pod ends.
+// isOfEarlierMachine says whether a volume is attached under another id of the node than the driver has now, as after a
+// machine was replaced, and the node's agent says of all Pods that it does not begin to use the volume for that reason.
+// If a Pod may have it, the machine is the same, and the volume stays until the Pod ends.
 func (d *nodeDecision) isOfEarlierMachine(a *storagev1.VolumeAttachment, wishes []Wish) bool {
 	recorded, now := a.Annotations[volume.AnnNodeID], d.Registered[a.Spec.Attacher]
 	if recorded == "" || now == "" || recorded == now || !a.Status.Attached || !HasFinalizer(a) {
 		return false
 	}
-	mayHave := func(w Wish) bool { return w.Pod.DeletionTimestamp != nil || !IsWithout(w.Pod) }
+	mayHave := func(w Wish) bool { return w.Pod.DeletionTimestamp != nil || !IsKeptOff(w.Pod) }
 	return d.Node != nil && nodelife.Ready(d.Node) && d.ours(a) && !slices.ContainsFunc(wishes, mayHave)
 }
 
@@ -35,9 +35,9 @@ func (d *nodeDecision) detachFromEarlier(a *storagev1.VolumeAttachment, unique s
 	}})
 }
 
-// IsWithout says whether a Pod's node agent says that the Pod is without its only volume. If it has several, one of
-// them may be mounted.
-func IsWithout(p *corev1.Pod) bool {
+// IsKeptOff says whether a Pod's node agent says that it does not begin to use the Pod's only volume, because that is
+// attached under another id. If the Pod has several, one of them may be mounted.
+func IsKeptOff(p *corev1.Pod) bool {
 	n := 0
 	for _, v := range p.Spec.Volumes {
 		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil {
@@ -45,5 +45,6 @@ func IsWithout(p *corev1.Pod) bool {
 		}
 	}
 	c := cluster.PodCondition(p, volume.ConditionVolumesMounted)
-	return n <= 1 && c != nil && c.Status == corev1.ConditionFalse
+	return n <= 1 && c != nil && c.Status == corev1.ConditionFalse &&
+		c.Reason == string(volume.ReasonAttachedUnderOtherID)
 }

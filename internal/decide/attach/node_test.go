@@ -94,6 +94,11 @@ func replaced() []nodeCase {
 		{"the same machine by another id: a Pod has the volume, which stays", NodeFacts{
 			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web")}, {Pod: pod("has")}},
 		}},
+		{"a Pod that waits for another reason: the volume may be staged already", NodeFacts{
+			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web", func(p *corev1.Pod) {
+				p.Status.Conditions[0].Reason = string(volume.ReasonFailedMount)
+			})}},
+		}},
 		{"a Pod with two volumes may have this one", NodeFacts{
 			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Pod: without("web", two)}},
 		}},
@@ -131,10 +136,13 @@ func replaced() []nodeCase {
 	return cases
 }
 
-// without is a Pod whose agent says that it is without its volume.
+// without is a Pod whose agent does not begin to use its volume, because that is attached under another id.
 func without(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := pod(name)
-	p.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionFalse}}
+	p.Status.Conditions = []corev1.PodCondition{{
+		Type: volume.ConditionVolumesMounted, Status: corev1.ConditionFalse,
+		Reason: string(volume.ReasonAttachedUnderOtherID),
+	}}
 	for _, f := range change {
 		f(p)
 	}

@@ -105,6 +105,8 @@ type Cause struct {
 	Code string
 	// NotDone says that the driver reported success without the effect.
 	NotDone bool
+	// OtherID says that the volume is attached to the node under another id than the driver's of now.
+	OtherID bool
 }
 
 // StepFailed is the reason of a step that failed. A person is next when something is in the way, the driver when it
@@ -112,6 +114,8 @@ type Cause struct {
 func StepFailed(v Verb, driver, node string, c Cause) volume.Because {
 	next := "node " + node
 	switch {
+	case c.OtherID:
+		return because(volume.ReasonAttachedUnderOtherID, "attachdetach", "%s", c.Text)
 	case c.Obstacle:
 		next = "user"
 	case c.Code == "DeadlineExceeded", c.NotDone:

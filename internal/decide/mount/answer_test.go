@@ -99,7 +99,7 @@ func TestStepFailed(t *testing.T) {
 		return csitest.EveryAnswer(func(answer volume.Answer) string {
 			b := StepFailed(Verb(words[0]), "d", "n", Cause{
 				Text: answer.Text, Code: answer.Code, Obstacle: slices.Contains(words, "in-the-way"),
-				NotDone: slices.Contains(words, "not-shown"),
+				NotDone: slices.Contains(words, "not-shown"), OtherID: slices.Contains(words, "other-id"),
 			})
 			if b.Message != answer.Text {
 				t.Errorf("%s: message is %q", answer.Text, b.Message)

@@ -107,6 +107,19 @@ func (n *Node) Attached(name corev1.UniqueVolumeName) bool {
 		func(v corev1.AttachedVolume) bool { return v.Name == name })
 }
 
+// IDOf returns the id that a driver has given the node; "" if it is not known.
+func (n *Node) IDOf(driver string) string {
+	node, ok := n.Object()
+	if !ok {
+		return ""
+	}
+	ids, err := nodeIDs(node)
+	if err != nil {
+		return "" // registration reports it
+	}
+	return ids[driver]
+}
+
 // Spec returns the spec of a driver's CSIDriver object; it is empty if there is none.
 func (n *Node) Spec(driver string) storagev1.CSIDriverSpec {
 	if d, ok := n.CSIDrivers.Get(driver); ok {

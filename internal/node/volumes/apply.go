@@ -106,7 +106,7 @@ func (d *applier) checkAttached(ctx context.Context) error {
 	f := d.f
 	m := attach.Mount{
 		Driver: f.Driver, Handle: f.Handle, Volume: f.Volume, Node: f.Node,
-		Listed: d.Node.Attached(uses.UniqueName(f.Driver, f.Handle)),
+		Listed: d.Node.Attached(uses.UniqueName(f.Driver, f.Handle)), NodeID: d.Node.IDOf(f.Driver),
 	}
 	if m.Listed {
 		var err error
@@ -119,10 +119,15 @@ func (d *applier) checkAttached(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", problem, errNotYet)
 	case problem != "":
 		return errors.New(problem)
+	case m.UnderOtherID() && d.rec.Empty():
+		return fmt.Errorf("volume %s: %w: it was attached to %.200q, and driver %s calls node %s %.200q now", f.Volume,
+			errOtherID, m.Attachment.Annotations[volume.AnnNodeID], f.Driver, f.Node, m.NodeID)
 	}
 	d.publishContext, d.attachment = m.Attachment.Status.AttachmentMetadata, string(m.Attachment.UID)
 	return d.checkNotStale()
 }
+
+var errOtherID = errors.New("it is attached under another id of the node")
 
 // checkNotStale fails while mounts of an earlier attachment are left. It has their staging ended before the
 // volume is used through this one.

@@ -114,6 +114,7 @@ func describe(err error) string {
 func causeOf(err error) decide.Cause {
 	c := decide.Cause{
 		Text:    describe(err),
+		OtherID: errors.Is(err, errOtherID),
 		NotDone: errors.Is(err, errNotMounted) || errors.Is(err, errNoDevice) || errors.Is(err, errNotGrown),
 		Obstacle: slices.ContainsFunc([]error{
 			mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, uses.ErrHostPath,
