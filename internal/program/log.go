@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"strconv"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
@@ -13,12 +14,13 @@ import (
 )
 
 // NewLog returns a program's log, in a format of --logging-format and as verbose as -v says, and makes the libraries
-// use it. Without -v, libraries are silent once the process ends, which ending says.
+// use it. Without -v, libraries are silent about requests that were given up, and about everything once the process
+// ends, which ending says.
 func NewLog(to io.Writer, format string, verbosity int, ending func() bool) *slog.Logger {
 	own, libraries := sidecar.Levels(verbosity)
 	theirs := sidecar.LogTo(format, to, libraries)
 	if verbosity <= 0 {
-		theirs = endFilter{theirs, ending}
+		theirs = quiet{theirs, ending}
 	}
 	// Set changes klog's own level, whichever Level it is called for; it fails for what is no number only.
 	_ = new(klog.Level).Set(strconv.Itoa(max(0, int(-libraries))))
@@ -26,28 +28,25 @@ func NewLog(to io.Writer, format string, verbosity int, ending func() bool) *slo
 	return slog.New(sidecar.LogTo(format, to, own))
 }
 
-// endFilter drops what libraries log once the process ends: they then report the end of their requests, which was asked
-// for, as errors.
-type endFilter struct {
+// quiet drops what libraries log as errors although it was asked for: that a request was given up, as the API server
+// does of a client that leaves while its watch begins, and, once the process ends, the end of all their requests.
+type quiet struct {
 	slog.Handler
 	ending func() bool
 }
 
-// Handle writes a record unless the process ends. klog does not call Enabled for errors, so they have to be dropped
-// here.
-func (e endFilter) Handle(ctx context.Context, r slog.Record) error {
-	if e.ending() {
+// Handle writes a record, or drops it. klog does not call Enabled for errors, so they have to be dropped here.
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	if q.ending() || strings.HasSuffix(r.Message, context.Canceled.Error()) {
 		return nil
 	}
-	return e.Handler.Handle(ctx, r)
+	return q.Handler.Handle(ctx, r)
 }
 
 // WithAttrs returns a filter with more attributes.
-func (e endFilter) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return endFilter{e.Handler.WithAttrs(attrs), e.ending}
+func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return quiet{q.Handler.WithAttrs(attrs), q.ending}
 }
 
 // WithGroup returns a filter with a group.
-func (e endFilter) WithGroup(name string) slog.Handler {
-	return endFilter{e.Handler.WithGroup(name), e.ending}
-}
+func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name), q.ending} }

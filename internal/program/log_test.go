@@ -2,6 +2,7 @@ package program
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -13,17 +14,17 @@ import (
 // TestLevels: what -v asks for, of our own log and of that of libraries, while the program runs and once it ends. It is
 // the table of levels in the documentation.
 func TestLevels(t *testing.T) {
-	const call = slog.Level(-5)
+	const call, talks = slog.Level(-5), "DEBUG INFO WARN ERROR klog-ERROR klog-gone klog-WARN klog-0"
 	for _, test := range []struct {
 		verbosity          int
 		want, wantAtTheEnd string
 	}{
 		{0, "INFO WARN ERROR klog-ERROR", "INFO WARN ERROR"},
-		{1, "DEBUG INFO WARN ERROR klog-ERROR klog-WARN klog-0", "DEBUG INFO WARN ERROR klog-ERROR klog-WARN klog-0"},
-		{4, "DEBUG INFO WARN ERROR klog-ERROR klog-WARN klog-0 klog-4", ""},
-		{5, "DEBUG-1 DEBUG INFO WARN ERROR klog-ERROR klog-WARN klog-0 klog-4", ""},
-		{7, "DEBUG-1 DEBUG INFO WARN ERROR klog-ERROR klog-WARN klog-0 klog-4 klog-7", ""},
-		{9, "DEBUG-1 DEBUG INFO WARN ERROR klog-ERROR klog-WARN klog-0 klog-4 klog-7", ""},
+		{1, talks, talks},
+		{4, "DEBUG INFO WARN ERROR klog-ERROR klog-gone klog-WARN klog-0 klog-4", ""},
+		{5, "DEBUG-1 DEBUG INFO WARN ERROR klog-ERROR klog-gone klog-WARN klog-0 klog-4", ""},
+		{7, "DEBUG-1 DEBUG INFO WARN ERROR klog-ERROR klog-gone klog-WARN klog-0 klog-4 klog-7", ""},
+		{9, "DEBUG-1 DEBUG INFO WARN ERROR klog-ERROR klog-gone klog-WARN klog-0 klog-4 klog-7", ""},
 	} {
 		for ends, want := range map[bool]string{false: test.want, true: test.wantAtTheEnd} {
 			if want == "" {
@@ -42,6 +43,7 @@ func TestLevels(t *testing.T) {
 				note(level.String(), func() { log.Log(t.Context(), level, "ours") })
 			}
 			note("klog-ERROR", func() { klog.ErrorS(nil, "theirs") })
+			note("klog-gone", func() { klog.Errorf("theirs: %v", context.Canceled) })
 			note("klog-WARN", func() { klog.Warning("theirs") })
 			for _, level := range []klog.Level{0, 4, 7, 8, 9} {
 				note(fmt.Sprint("klog-", level), func() { klog.V(level).InfoS("theirs") })

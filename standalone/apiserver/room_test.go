@@ -72,12 +72,28 @@ type world struct {
 	c kubernetes.Interface
 }
 
-// fill creates objects with a finalizer until that is refused.
-func (w world) fill(prefix string) (names []string) {
+// spaces is the number of namespaces with large objects: one namespace alone may not fill the database.
+const spaces = 10
+
+// makeSpaces makes these namespaces.
+func (w world) makeSpaces() {
+	w.Helper()
+	for i := range spaces {
+		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: spaceOf(i)}}
+		if _, err := w.c.CoreV1().Namespaces().Create(w.Context(), n, metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+func spaceOf(i int) string { return fmt.Sprint("space-", i%spaces) }
+
+// fill creates objects with a finalizer until that is refused, and returns their namespaces and names.
+func (w world) fill(prefix string) (names [][2]string) {
 	w.Helper()
 	for i := range 1000 {
-		name := fmt.Sprint(prefix, i)
-		_, err := w.c.CoreV1().ConfigMaps("default").Create(w.Context(), big(name, "volplane.dev/test"),
+		name := [2]string{spaceOf(i), fmt.Sprint(prefix, i)}
+		_, err := w.c.CoreV1().ConfigMaps(name[0]).Create(w.Context(), big(name[1], "volplane.dev/test"),
 			metav1.CreateOptions{})
 		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "DatabaseFull") &&
 			strings.Contains(err.Error(), "deletions are not") {
@@ -110,10 +126,10 @@ func (w world) turn() {
 
 // empty deletes what fill has made. Each step writes the whole object once more:
 // etcd may need a turn to forget what they were.
-func (w world) empty(names []string) {
+func (w world) empty(names [][2]string) {
 	w.Helper()
-	maps := w.c.CoreV1().ConfigMaps("default")
-	for _, name := range names {
+	for _, one := range names {
+		maps, name := w.c.CoreV1().ConfigMaps(one[0]), one[1]
 		within(w.T, time.Minute, "deletion", func() error { return maps.Delete(w.Context(), name, metav1.DeleteOptions{}) })
 		within(w.T, time.Minute, "the end of what is deleted", func() error {
 			_, err := maps.Patch(w.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
@@ -132,6 +148,7 @@ func TestFullDatabase(t *testing.T) {
 	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", NoSync: true, Quota: 40 << 20}
 	s := start(t, o)
 	w := world{t, remote(t, s)}
+	w.makeSpaces()
 	names := w.fill("a")
 	if r := told(t.Context(), t, w.c); !r.Refuses || r.Reason != "DatabaseFull" || r.Used <= r.Limit || r.Limit == 0 {
 		t.Errorf("told %+v", r)
