@@ -289,10 +289,14 @@ func TestCapacityOfHostileDrivers(t *testing.T) {
 		"DeadlineExceeded": {Hang: true},
 	} {
 		p.driver.OnCall("GetCapacity", func(int, any) csitest.Action { return action })
-		p.waitForEvent("StorageClass", "fast", volume.ReasonCapacityUnknown,
-			"does not tell the capacity of class fast in name=n", what)
-		// The other driver goes on meanwhile.
+		// Each has a class of its own: client-go writes 25 events about an object, and then one in five minutes.
 		room += 1 << 30
+		class := fmt.Sprint("bad", room>>30)
+		p.createLateClass(class, p.conn.Name)
+		p.waitForEvent("StorageClass", class, volume.ReasonCapacityUnknown,
+			"does not tell the capacity of class "+class+" in name=n", what)
+		p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, class, metav1.DeleteOptions{}))
+		// The other driver goes on meanwhile.
 		p.tellsRoom(other, map[string]int64{"n1": room})
 		p.told("fast n1 1Gi", "fast n2 2Gi", fmt.Sprintf("calm n1 %dGi", room>>30))
 	}
