@@ -36,7 +36,7 @@ func newMemoryReleaser() memoryReleaser {
 }
 
 // limitMemory has the garbage collector work harder from nine tenths of the memory on that the process's cgroup allows,
-// unless GOMEMLIMIT sets a limit. Where there is no cgroup, or none with a limit, nothing changes.
+// unless GOMEMLIMIT sets a limit. Without a limit of the cgroup nothing changes.
 func limitMemory() {
 	_, _ = memlimit.Set(memlimit.WithProvider(memlimit.FromCgroup), memlimit.WithRatio(mostOfMemory))
 }

@@ -144,8 +144,8 @@ func (s *shell) umount(ctx context.Context, m mountOptions, dir string) error {
 	return s.unmount(ctx, client, pod, dir, m.timeout)
 }
 
-// unmount deletes a Pod that mounts at a directory, and waits until nothing is mounted there. It refuses to begin what
-// nobody would end.
+// unmount deletes a Pod that mounts at a directory, and waits until nothing is mounted there. After a restore that is
+// not accepted yet it refuses to begin, because the Pod would wait for ever.
 func (s *shell) unmount(
 	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, dir string, timeout time.Duration,
 ) error {

@@ -9,6 +9,8 @@ const (
 	// AnnBoundByController on a claim or volume says that a controller, not a user, set
 	// the object's reference to the other one (value "yes").
 	AnnBoundByController = "pv.kubernetes.io/bound-by-controller"
+	// KeyIdentity is the attribute of a volume by which a provisioner marks those that it has created.
+	KeyIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
 	// AnnProvisionedBy on a volume names the provisioner that created it.
 	AnnProvisionedBy = "pv.kubernetes.io/provisioned-by"
 	// AnnProvisionedOn on a volume names the node whose controllers have made it and serve it: its driver is

@@ -134,9 +134,11 @@ type Mount struct {
 
 // UnderOtherID says whether the volume is attached to the node by another id than the driver's of now, as after a
 // machine was replaced. The node does not begin to use it then, so that it can be detached.
-func (m Mount) UnderOtherID() bool {
-	recorded := m.Attachment.Annotations[volume.AnnNodeID]
-	return recorded != "" && m.NodeID != "" && recorded != m.NodeID
+func (m Mount) UnderOtherID() bool { return underOtherID(m.Attachment, m.NodeID) }
+
+func underOtherID(a *storagev1.VolumeAttachment, now string) bool {
+	recorded := a.Annotations[volume.AnnNodeID]
+	return recorded != "" && now != "" && recorded != now
 }
 
 // Problem returns why the node may not mount; empty if it may. wait says that this is not a failure,

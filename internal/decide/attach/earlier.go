@@ -16,8 +16,7 @@ import (
 // machine was replaced, and the node's agent says of all Pods that it does not begin to use the volume for that reason.
 // If a Pod may have it, the machine is the same, and the volume stays until the Pod ends.
 func (d *nodeDecision) isOfEarlierMachine(a *storagev1.VolumeAttachment, wishes []Wish) bool {
-	recorded, now := a.Annotations[volume.AnnNodeID], d.Registered[a.Spec.Attacher]
-	if recorded == "" || now == "" || recorded == now || !a.Status.Attached || !HasFinalizer(a) {
+	if !underOtherID(a, d.Registered[a.Spec.Attacher]) || !a.Status.Attached || !HasFinalizer(a) {
 		return false
 	}
 	mayHave := func(w Wish) bool { return w.Pod.DeletionTimestamp != nil || !IsKeptOff(w.Pod) }

@@ -64,17 +64,14 @@ func (f Facts) keeps(c Consumer) bool {
 // fits says whether a Pod may have the volume, whatever its label.
 func (c Consumer) fits() bool { return c.Refused == "" && c.Apart == "" }
 
-// keyIdentity is the attribute by which csi-provisioner marks the volumes that it has made. Objects that users make for
-// the same volume often lack it.
-const keyIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
-
 // OneStage says whether a volume that was staged by one object can be published by another one with the same handle:
-// both ask for the same NodeStageVolume. What only the other calls have may differ.
+// both ask for the same NodeStageVolume. What only the other calls have may differ, and so may the mark of the
+// provisioner, which objects that users make for its volumes often lack.
 func OneStage(x, y *corev1.PersistentVolume) bool {
 	staged := func(pv *corev1.PersistentVolume) corev1.CSIPersistentVolumeSource {
 		s := *pv.Spec.CSI
 		s.VolumeAttributes = maps.Clone(s.VolumeAttributes)
-		delete(s.VolumeAttributes, keyIdentity)
+		delete(s.VolumeAttributes, volume.KeyIdentity)
 		s.ReadOnly, s.NodePublishSecretRef, s.NodeExpandSecretRef, s.ControllerExpandSecretRef = false, nil, nil, nil
 		return s
 	}

@@ -24,7 +24,6 @@ const (
 	keyVolume    = "csi.storage.k8s.io/pv/name"
 	keyClaim     = "csi.storage.k8s.io/pvc/name"
 	keyNamespace = "csi.storage.k8s.io/pvc/namespace"
-	keyMaker     = "storage.kubernetes.io/csiProvisionerIdentity"
 )
 
 // Find returns the volumes and objects that have no counterpart.
@@ -120,7 +119,7 @@ func localHandle(name string) string {
 func (f Facts) orphan(e Entry, unknown bool) Finding {
 	out := Finding{
 		Kind: Volume, Driver: f.Driver, Handle: e.Handle, Bytes: e.Bytes, Nodes: e.Nodes, Doubt: true,
-		Object: f.nameOf(e), By: e.Context[keyMaker],
+		Object: f.nameOf(e), By: e.Context[volume.KeyIdentity],
 	}
 	if ns, name := e.Context[keyNamespace], e.Context[keyClaim]; ns != "" && name != "" {
 		out.Claim = ns + "/" + name

@@ -232,7 +232,7 @@ func TestObject(t *testing.T) {
 			Handle: "h", Context: map[string]string{"k": "v"},
 		}, "1-2-" + driver},
 		{"what the driver has said is kept", readOnly, Answer{
-			Handle: "h", Context: map[string]string{keyIdentity: "the driver's"},
+			Handle: "h", Context: map[string]string{volume.KeyIdentity: "the driver's"},
 		}, "1-2-" + driver},
 	} {
 		out.WriteString("# " + c.argues + "\n" + golden.Change(t, nil, Object(c.in, c.answer, c.by)) + "\n")

@@ -21,7 +21,7 @@ func MadeOn(v *corev1.PersistentVolume) string {
 		return node
 	}
 	const fields = 3 // the time, a random number, and the rest
-	parts := strings.SplitN(v.Spec.CSI.VolumeAttributes[keyIdentity], "-", fields)
+	parts := strings.SplitN(v.Spec.CSI.VolumeAttributes[volume.KeyIdentity], "-", fields)
 	if len(parts) < fields {
 		return ""
 	}

@@ -21,7 +21,7 @@ func madeOn(node, identity string, affinity *corev1.VolumeNodeAffinity) *corev1.
 	v := saved("u1")
 	v.Name = "pvc-u1"
 	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{
-		Driver: driver, VolumeHandle: "h", VolumeAttributes: map[string]string{keyIdentity: identity},
+		Driver: driver, VolumeHandle: "h", VolumeAttributes: map[string]string{volume.KeyIdentity: identity},
 	}
 	v.Spec.NodeAffinity = affinity
 	if node != "" {

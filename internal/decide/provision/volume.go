@@ -72,16 +72,13 @@ func Object(in *Intent, a Answer, identity string) *corev1.PersistentVolume {
 	return pv
 }
 
-// keyIdentity is the key of the provisioner's identity in a volume's attributes.
-const keyIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
-
 // attributes returns the attributes of a volume: the driver's, and the identity of the provisioner unless the driver
 // has said another.
 func attributes(context map[string]string, identity string) map[string]string {
 	if identity == "" {
 		return context
 	}
-	out := map[string]string{keyIdentity: identity}
+	out := map[string]string{volume.KeyIdentity: identity}
 	maps.Copy(out, context)
 	return out
 }

@@ -32,7 +32,7 @@ const noRisk = "none"
 
 // Remedies returns ways to free what a chain waits for, the safest first, chosen by the
 // reason of its answer. ns is the namespace of the question, and tool the program that the user has: volplane or
-// kubectl. What only kubectl can do is told of kubectl.
+// kubectl. What only kubectl can do keeps its name.
 func Remedies(o state.Objects, ns, tool string, c chain.Chain) []Remedy {
 	k, l := fixing{o, subject.Of(o.View(), ns, c), tool}, c.Answer()
 	if l.State == chain.OK {

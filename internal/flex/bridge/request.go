@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Keys of publish_context.
@@ -20,16 +21,15 @@ const (
 
 // Keys of volume_context that are not options of the user.
 const (
-	infoPrefix     = "csi.storage.k8s.io/"
-	keyEphemeral   = infoPrefix + "ephemeral"
-	keyProvisioner = "storage.kubernetes.io/csiProvisionerIdentity"
+	infoPrefix   = "csi.storage.k8s.io/"
+	keyEphemeral = infoPrefix + "ephemeral"
 )
 
 // optionsOf returns the user's options among a volume's attributes.
 func optionsOf(context map[string]string) (map[string]string, error) {
 	out := map[string]string{}
 	for k, v := range context {
-		if !strings.HasPrefix(k, infoPrefix) && k != keyProvisioner {
+		if !strings.HasPrefix(k, infoPrefix) && k != volume.KeyIdentity {
 			out[k] = v
 		}
 	}

@@ -15,7 +15,7 @@ type Stats struct {
 	ClaimNamespace, ClaimName string
 	// Usage is how full it is; numbers that the driver does not report are 0.
 	Usage mount.Usage
-	// ReadOnly says that nobody on this host can write to it, so that it does not become fuller.
+	// ReadOnly says that all its mounts on this host are read-only, so that it does not become fuller.
 	ReadOnly bool
 	// Health is what is wrong with it, empty if nothing is; Next is who has to act.
 	Health, Next string

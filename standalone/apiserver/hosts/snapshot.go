@@ -14,9 +14,8 @@ import (
 // snapshots, and the intent to take them, which has a finalizer and an annotation. Nobody but the controllers of
 // snapshots and groups says of which node a content is.
 func (w *write) content(finalizer, creating string) error {
-	before, ok := w.GetOldObject().(*unstructured.Unstructured)
-	after, ok2 := w.GetObject().(*unstructured.Unstructured)
-	if w.GetOperation() != admission.Update || !ok || !ok2 {
+	before, after, ok := w.customUpdate()
+	if !ok {
 		return errOther
 	}
 	if err := w.servesContent(before); err != nil {
@@ -27,6 +26,13 @@ func (w *write) content(finalizer, creating string) error {
 		return errOther
 	}
 	return nil
+}
+
+// customUpdate returns both objects of an update of a custom resource; ok says that the request is one.
+func (w *write) customUpdate() (before, after *unstructured.Unstructured, ok bool) {
+	before, ok = w.GetOldObject().(*unstructured.Unstructured)
+	after, ok2 := w.GetObject().(*unstructured.Unstructured)
+	return before, after, ok && ok2 && w.GetOperation() == admission.Update
 }
 
 // servesContent returns an error unless the node's controllers serve the snapshot of a content.
@@ -45,9 +51,8 @@ func (w *write) servesContent(c *unstructured.Unstructured) error {
 
 // snapshot checks a write of a VolumeSnapshot: the finalizer that keeps it while a volume is made from it.
 func (w *write) snapshot() error {
-	before, ok := w.GetOldObject().(*unstructured.Unstructured)
-	after, ok2 := w.GetObject().(*unstructured.Unstructured)
-	if w.GetOperation() != admission.Update || w.GetSubresource() != "" || !ok || !ok2 {
+	before, after, ok := w.customUpdate()
+	if !ok || w.GetSubresource() != "" {
 		return errOther
 	}
 	content, err := w.contentOf(before)
