@@ -1,6 +1,7 @@
 package attacher
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -123,6 +124,9 @@ func (a *attacher) watch() {
 			a.enqueue(a.attachments.By(cluster.AttachmentsByNode, n.Name))
 		}
 	})
+	a.nodes.Watch(func(before, after *corev1.Node) {
+		a.enqueue(a.lost.on(cmp.Or(after, before).Name))
+	})
 	a.Drivers.Subscribe(func(name string) {
 		for _, va := range a.attachments.List() {
 			if va.Spec.Attacher == name {
@@ -173,13 +177,14 @@ func (a *attacher) reconcile(ctx context.Context, key controller.Key) (controlle
 		return controller.Result{}, a.keepVolume(ctx, v, attached)
 	}
 	va, ok := a.attachments.Get(key.Name)
-	if !ok {
+	lost := !ok
+	if lost {
 		va, ok = a.lost.get(key.Name)
 	}
 	if !ok {
 		return controller.Result{}, nil
 	}
-	facts := a.gather(va)
+	facts := a.gather(va, lost)
 	plan := attach.Attachment(facts)
 	if pause := a.enterLane(facts, plan); pause > 0 {
 		return controller.Result{After: pause}, nil
@@ -208,8 +213,12 @@ func (a *attacher) enterLane(f attach.Facts, p attach.Plan) time.Duration {
 		func(b volume.Because) { a.Events.Warn(va, b) })
 }
 
-func (a *attacher) gather(va *storagev1.VolumeAttachment) attach.Facts {
+func (a *attacher) gather(va *storagev1.VolumeAttachment, lost bool) attach.Facts {
 	f := attach.AttachmentFacts(a.view, va)
+	if lost {
+		n, _ := a.nodes.Get(va.Spec.NodeName)
+		f.Mounted = attach.MountedOn(n, va, f.Volume)
+	}
 	f.Again = a.known.whyMissing(va.UID) != ""
 	f.Lost = a.Scope.Has("") && attach.IsLost(f)
 	if d, ok := a.Drivers.For(va.Spec.Attacher, attach.ServedBy(f)); ok {

@@ -63,11 +63,20 @@ func (l *lost) of(volume string) bool {
 
 // list returns the lost attachments of a driver.
 func (l *lost) list(driver string) []*storagev1.VolumeAttachment {
+	return l.filter(func(va *storagev1.VolumeAttachment) bool { return va.Spec.Attacher == driver })
+}
+
+// on returns the lost attachments to a node.
+func (l *lost) on(node string) []*storagev1.VolumeAttachment {
+	return l.filter(func(va *storagev1.VolumeAttachment) bool { return va.Spec.NodeName == node })
+}
+
+func (l *lost) filter(keep func(*storagev1.VolumeAttachment) bool) []*storagev1.VolumeAttachment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []*storagev1.VolumeAttachment
 	for _, va := range l.all {
-		if va.Spec.Attacher == driver {
+		if keep(va) {
 			out = append(out, va)
 		}
 	}

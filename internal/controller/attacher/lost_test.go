@@ -80,6 +80,15 @@ func TestLostAndMadeAgain(t *testing.T) {
 	}
 }
 
+// TestLostOn: what is lost on a node is known by it: it is detached when the node does not use it any more.
+func TestLostOn(t *testing.T) {
+	var l lost
+	l.put(va(recorded))
+	if got := l.on("n1"); len(got) != 1 || len(l.on("n2")) > 0 {
+		t.Errorf("on n1 are %v, on n2 %v", got, l.on("n2"))
+	}
+}
+
 // TestLostBeforeItIsGone: an attachment that is taken away by force while its volume
 // is being deleted is known to be lost as soon as anybody can read that it is gone:
 // else the volume would be let go in between, without a detach.

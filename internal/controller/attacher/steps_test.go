@@ -113,6 +113,8 @@ func setting() drivertest.Setting {
 			}),
 			"node": drivertest.Object(node, map[string]func(*corev1.Node){"using": func(n *corev1.Node) {
 				n.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName(driverName, "h"))}
+			}, "ready": func(n *corev1.Node) {
+				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 			}}, nil),
 			"csidriver": drivertest.Object(csiDriver, nil, map[string]func(*storagev1.CSIDriver, string){
 				"attach": func(d *storagev1.CSIDriver, is string) { d.Spec.AttachRequired = ptr.To(is == "true") },

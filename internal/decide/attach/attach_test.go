@@ -253,6 +253,9 @@ func records() []attachmentCase {
 		{"which a driver that does not attach never had", Facts{
 			Attachment: attachment("pv", "n1", attached, recorded), Volume: v, NodeID: "id1", Ours: true, Trivial: true,
 		}},
+		{"one that was deleted without a detach is not taken from its node while that uses it", Facts{
+			Attachment: attachment("pv", "n1", going, held, recorded), Volume: v, NodeID: "id1", Ours: true, Mounted: true,
+		}},
 		{"without our finalizer it is not our turn", Facts{Attachment: attachment("pv", "n1", going), Ours: true}},
 	}
 }

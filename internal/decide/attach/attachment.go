@@ -70,6 +70,9 @@ type Facts struct {
 	Again bool
 	// Lost says that the volume and the node were lost together, and that this process speaks for what belongs to no node.
 	Lost bool
+	// Mounted says that the attachment was deleted without a detach, and that its node, which is ready, uses the
+	// volume.
+	Mounted bool
 }
 
 // Plan is the next step and its reason.
@@ -242,8 +245,13 @@ func recordByVolume(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) *
 
 func detach(f Facts) Plan {
 	a := f.Attachment
-	if !HasFinalizer(a) {
+	switch {
+	case !HasFinalizer(a):
 		return terminating(a)
+	case f.Mounted:
+		// People remove finalizers to be rid of an attachment, not to take the volume from a running Pod.
+		return plan(Nothing, volume.ReasonStillMounted, "node "+a.Spec.NodeName,
+			"attachment "+a.Name+" was deleted without a detach, and "+Name(a)+" is still mounted on node "+a.Spec.NodeName)
 	}
 	p := plan(Detach, volume.ReasonDetaching, a.Spec.Attacher, Name(a)+" is being detached from node "+a.Spec.NodeName)
 	if f.Trivial {

@@ -435,6 +435,11 @@ func (d *nodeDecision) stillMounted(a *storagev1.VolumeAttachment, late bool) vo
 	return b
 }
 
+// MountedOn says whether a node that is trusted uses the volume of an attachment.
+func MountedOn(n *corev1.Node, a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
+	return n != nil && Trusted(n) && InUse(n, uniqueName(a, v))
+}
+
 // InUse says whether a node's volumesInUse has a volume. If the volume's name is unknown, any entry
 // counts.
 func InUse(n *corev1.Node, unique string) bool {
@@ -449,7 +454,11 @@ func InUse(n *corev1.Node, unique string) bool {
 
 // uniqueOf returns the name that an attachment's volume has in the node's status.
 func uniqueOf(f NodeFacts, a *storagev1.VolumeAttachment) string {
-	driver, handle := About(a, f.Volumes[sourceOf(a)])
+	return uniqueName(a, f.Volumes[sourceOf(a)])
+}
+
+func uniqueName(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) string {
+	driver, handle := About(a, v)
 	if handle == "" {
 		return ""
 	}

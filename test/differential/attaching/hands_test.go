@@ -86,6 +86,9 @@ func detachByHand(v, node string, theirs bool) op {
 	}}
 }
 
+// takenAway begins the line of an attachment that was deleted without a detach.
+const takenAway = "deleted without a detach: "
+
 // forceDetach takes an attachment away without its attacher, which may protect it
 // again before it is deleted: then it is done again.
 func forceDetach(v, node string) op {
@@ -93,6 +96,7 @@ func forceDetach(v, node string) op {
 		Text: "delete the attachment of volume " + v + " to " + node + " with all its finalizers",
 		Do: func(ctx context.Context, s side, space string) error {
 			name, all := handName(space, v, node, true), s.Client.StorageV1().VolumeAttachments()
+			defer s.Memory.Keep(space, takenAway+v+" on "+node)
 			return upstream.Unmet(func() error {
 				bare, err := all.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
 					metav1.PatchOptions{})

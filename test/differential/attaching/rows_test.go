@@ -85,6 +85,11 @@ func attachReasons() []attachRow {
 			keptForPods,
 		},
 		{
+			"what was attached, and is not mounted, is detached when its attachment has been deleted without that, and " +
+				"attached anew if a Pod wants it; Kubernetes only makes the attachment anew",
+			detachedLate,
+		},
+		{
 			"which of two nodes that wait gets a volume is nobody's promise",
 			eitherNode,
 		},
@@ -198,6 +203,15 @@ func onTwoNodes(d difference, v string) bool {
 	failed := one(d.Ours, v) && differential.Has(d.Ours, answer, "-"+v+" with ") &&
 		differential.Has(d.Theirs, answer, "-"+v+" with ")
 	return failing(ours) || failed && (failing(theirs) || unheard)
+}
+
+// detachedLate says whether only volplane has detached a volume whose attachment was deleted without that,
+// and the sides attach it alike now.
+func detachedLate(d difference, v string) bool {
+	const call = "asked ControllerUnpublishVolume"
+	return differential.Has(d.Ours, takenAway+v+" on ") &&
+		slices.Equal(attachments(d.Ours, v), attachments(d.Theirs, v)) &&
+		differential.Has(d.OnlyOurs, call, "-"+v+`"`) && !differential.Has(d.OnlyTheirs, call, "-"+v+`"`)
 }
 
 // errorLeft says whether attachments differ only because Kubernetes shows an

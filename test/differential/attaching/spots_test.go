@@ -374,7 +374,7 @@ func takenForAttached(d difference, p spot) bool {
 // where a Pod waits for it.
 func leftWhileNeedless(d difference, p spot) bool {
 	left := func(p spot) bool {
-		return differential.Has(d.Theirs, leftBehind+p.volume+" on "+p.node) && p.onlyTheirsStays(d)
+		return differential.Has(d.Theirs, differential.Aside+leftBehind+p.volume+" on "+p.node) && p.onlyTheirsStays(d)
 	}
 	theirs := attachments(d.Theirs, p.volume)
 	waits := len(theirs) == 1 && one(d.Ours, p.volume) && len(p.at(d.Ours)) == 1 &&

@@ -3,7 +3,6 @@ package attaching
 import (
 	"context"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -66,7 +65,7 @@ const (
 	onceNeedless = "the driver needed no attaching for some time"
 	// leftBehind begins the line of a volume that was attached to a node, where
 	// no Pod wanted it, when the driver began to need attaching again.
-	leftBehind = differential.Aside + "without a pod when the driver needed attaching again: "
+	leftBehind = "without a pod when the driver needed attaching again: "
 )
 
 // noteLeftBehind notes what is attached where no Pod wants it.
@@ -78,7 +77,7 @@ func noteLeftBehind(ctx context.Context, s side) error {
 				continue
 			}
 			if v := strings.Fields(l)[2]; !wants(lines, nodeOf(l), v) {
-				differential.Note(s.Memory.Left, space, leftBehind+v+" on "+nodeOf(l))
+				s.Memory.Keep(space, leftBehind+v+" on "+nodeOf(l))
 			}
 		}
 	}
@@ -101,7 +100,6 @@ func attachRequired(ctx context.Context, s side, out state) error {
 	}
 	for space := range out {
 		out[space] = append(out[space], line)
-		out[space] = slices.AppendSeq(out[space], maps.Keys(s.Memory.Left[space]))
 	}
 	return nil
 }

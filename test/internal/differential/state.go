@@ -146,6 +146,7 @@ func (s Side) BoundStates(ctx context.Context, more func(ctx context.Context, s 
 	if err := s.Stored(out); err != nil {
 		return nil, err
 	}
+	s.Memory.addAsides(out)
 	for _, lines := range out {
 		for i := range lines {
 			lines[i] = s.Memory.short(lines[i])

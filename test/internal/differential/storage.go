@@ -219,9 +219,8 @@ type memory struct {
 	// sequence, each once.
 	calls int
 	asked map[string]map[string]bool
-	// Left is what was attached for no Pod when the driver began to need
-	// attaching again, one line each, by sequence.
-	Left map[string]map[string]bool
+	// asides are lines that are not compared and stay until the end, by sequence.
+	asides sync.Map
 	// uid finds a UID in a text, space the name of a sequence, member that of a
 	// claim like those of a StatefulSet.
 	uid, space, member *regexp.Regexp
@@ -232,9 +231,22 @@ type memory struct {
 // ClaimName is the name of a claim in the namespace of a sequence.
 type ClaimName struct{ Space, Name string }
 
+// Keep keeps a line that is not compared for the rest of a sequence.
+func (m *memory) Keep(space, line string) { m.asides.Store([2]string{space, Aside + line}, nil) }
+
+// addAsides adds the lines that were kept for the sequences that there are.
+func (m *memory) addAsides(out State) {
+	m.asides.Range(func(k, _ any) bool {
+		if key := k.([2]string); out[key[0]] != nil {
+			out[key[0]] = append(out[key[0]], key[1])
+		}
+		return true
+	})
+}
+
 func newMemory() *memory {
 	return &memory{
-		Claims: map[types.UID]ClaimName{}, asked: map[string]map[string]bool{}, Left: map[string]map[string]bool{},
+		Claims: map[types.UID]ClaimName{}, asked: map[string]map[string]bool{},
 		uid: regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), space: regexp.MustCompile(`g[0-9]+-s[0-9]+`),
 		member: regexp.MustCompile(`\b(c[0-9]+)-web-[0-9]+\b`),
 	}
