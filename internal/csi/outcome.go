@@ -36,6 +36,8 @@ func AnswerOf(err error) volume.Answer {
 	a := volume.Answer{Outcome: OutcomeOf(err), Text: Describe(err)}
 	if s, ok := status.FromError(err); ok {
 		a.Code, a.Number = s.Code().String(), int32(s.Code()) //nolint:gosec // gRPC's codes are small
+	} else {
+		a.NoSecret = errors.Is(err, volume.ErrNoSecret)
 	}
 	return a
 }

@@ -10,13 +10,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // ErrNotText says that a value of a Secret is not UTF-8, so that CSI cannot carry it.
 var ErrNotText = errors.New("not UTF-8 text, which CSI needs")
 
 // SecretData reads the Secret that ref names from the API server: Secrets are never cached. It
-// returns nil for a nil ref. A missing Secret is an error for which apierrors.IsNotFound is true.
+// returns nil for a nil ref. The error of a missing Secret is
+// volume.ErrNoSecret, and apierrors.IsNotFound is true for it.
 func SecretData(
 	ctx context.Context, client kubernetes.Interface, ref *corev1.SecretReference,
 ) (map[string]string, error) {
@@ -24,6 +27,9 @@ func SecretData(
 		return nil, nil
 	}
 	s, err := client.CoreV1().Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		err = noSecretError{err}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read secret %s/%s: %w", ref.Namespace, ref.Name, err)
 	}
@@ -36,6 +42,12 @@ func SecretData(
 	}
 	return out, nil
 }
+
+// noSecretError is the API server's error that a Secret does not exist; it is volume.ErrNoSecret.
+type noSecretError struct{ error }
+
+func (e noSecretError) Unwrap() error      { return e.error }
+func (noSecretError) Is(target error) bool { return target == volume.ErrNoSecret }
 
 // SecretDataLeft is SecretData for calls that undo something (detach, delete), which a missing
 // Secret must not prevent: it returns no data then, and the error of the API server as missing.

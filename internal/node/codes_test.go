@@ -216,7 +216,7 @@ func (w *world) wasTold(m mishap) {
 	if m.code == codes.DeadlineExceeded {
 		next = driverName // to call it once more is not what is missing
 	}
-	next = volume.NextAfter(m.code.String()+": mishap", next)
+	next = volume.Answer{Code: m.code.String()}.Next(next)
 	switch m.call {
 	case "unstage":
 		kind, name = "PersistentVolume", "pv-"+m.name()

@@ -1,5 +1,14 @@
 package volume
 
+import (
+	"errors"
+	"slices"
+	"strings"
+)
+
+// ErrNoSecret is the error of a Secret that a call needs and that does not exist.
+var ErrNoSecret = errors.New("the Secret does not exist")
+
 // Answer is how a call of a driver ended, as the facts that decisions judge.
 type Answer struct {
 	// Outcome says what is known of the call's effect.
@@ -10,4 +19,80 @@ type Answer struct {
 	Number int32
 	// Text is the error as one short line without secrets; empty when there is none.
 	Text string
+	// NoSecret says that the driver was not called, because a Secret that it needs does not exist.
+	NoSecret bool
+	// Missing says why the call was made without its Secret; empty if it had it or needs none.
+	Missing string
+}
+
+// Told returns the error of a call, with the missing Secret as a possible cause.
+func (a Answer) Told() string {
+	if a.Missing == "" {
+		return a.Text
+	}
+	return a.Text + "; " + a.Missing
+}
+
+// Next returns who has to act after a call has failed: "user" when a repeated call would fail as well, because of the
+// driver's code, because a Secret does not exist, or because nothing repeats the call (repeats is empty); otherwise
+// repeats, the component that repeats it.
+func (a Answer) Next(repeats string) string {
+	if repeats == "" || a.NoSecret || a.Missing != "" || slices.Contains(final(), a.Code) {
+		return "user"
+	}
+	return repeats
+}
+
+// final returns the codes after which CSI lets nobody repeat a call before somebody has changed the request, the
+// storage, or what the driver may do. After the others, the call is repeated.
+func final() []string {
+	return []string{
+		"InvalidArgument", "OutOfRange", "NotFound", "AlreadyExists", "PermissionDenied", "Unauthenticated",
+		"FailedPrecondition", "ResourceExhausted", "Unimplemented",
+	}
+}
+
+// Codes returns the names of gRPC's codes by their numbers.
+func Codes() []string {
+	return []string{
+		"OK", "Canceled", "Unknown", "InvalidArgument", "DeadlineExceeded", "NotFound", "AlreadyExists", "PermissionDenied",
+		"ResourceExhausted", "FailedPrecondition", "Aborted", "OutOfRange", "Unimplemented", "Internal", "Unavailable",
+		"DataLoss", "Unauthenticated",
+	}
+}
+
+// AnswerIn returns what a text tells of a failed call: an error that is stored in an object, an event, or what another
+// program says. The code is the first one in it, that of the driver's own answer, as "Code: text" or in gRPC's form:
+// drivers quote the codes of what is behind them.
+func AnswerIn(text string) Answer {
+	a := Answer{Outcome: Failed, Text: text, NoSecret: lacksSecret(text)}
+	first := len(text)
+	for _, name := range Codes() {
+		for _, form := range []string{name + ": ", "code = " + name + " "} {
+			if i := strings.Index(text, form); i >= 0 && i < first {
+				a.Code, first = name, i
+			}
+		}
+	}
+	return a
+}
+
+// lacksSecret says whether the driver was not called because a Secret does not exist. A Secret that was only needed to
+// redact the driver's message is not the cause of the failure.
+func lacksSecret(text string) bool {
+	cause, _, _ := strings.Cut(text, "(what the driver said is not shown")
+	return strings.Contains(cause, `secrets "`) && strings.Contains(cause, "not found")
+}
+
+// DriverGone says whether a call failed because no process serves the driver's socket. The texts are those of gRPC for
+// a connection that was refused or lost.
+func DriverGone(text string) bool {
+	for _, words := range []string{
+		"connection error: ", "error reading from server: ", "transport is closing", "connection refused",
+	} {
+		if strings.Contains(text, words) {
+			return true
+		}
+	}
+	return false
 }

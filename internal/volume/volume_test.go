@@ -1,6 +1,10 @@
 package volume
 
-import "testing"
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+)
 
 func TestSanitizedDriver(t *testing.T) {
 	for in, want := range map[string]string{
@@ -46,21 +50,52 @@ func TestDriverGone(t *testing.T) {
 	}
 }
 
-func TestNextAfter(t *testing.T) {
-	for message, want := range map[string]string{
-		"NotFound: no such volume":                      "user",
-		"rpc error: code = OutOfRange desc = too large": "user",
-		"Internal: on fire":                             "d",
-		`secrets "login" not found`:                     "user",
-		`error getting secrets "login": it has no data`: "d",
-		`volumes "login" not found`:                     "d",
+// TestAnswerIn: who acts next after what a text tells follows from the code of the driver's own answer, not from those
+// that it quotes.
+func TestAnswerIn(t *testing.T) {
+	for text, want := range map[string]string{
+		"NotFound: no such volume":                                             "user",
+		"rpc error: code = OutOfRange desc = too large":                        "user",
+		"driver d made no volume: InvalidArgument: Internal: no":               "user",
+		"Internal: on fire":                                                    "d",
+		"Internal: backend: NotFound: pool p1 is rebuilding":                   "d",
+		"Unavailable: upstream answered ResourceExhausted: try later":          "d",
+		"rpc error: code = Aborted desc = rpc error: code = NotFound desc = x": "d",
+		`Unknown: read secret ns/login: secrets "login" not found`:             "user",
+		`error getting secrets "login": it has no data`:                        "d",
+		`volumes "login" not found`:                                            "d",
 		"Internal: (what the driver said is not shown, because it may hold a secret: " + `secrets "login" not found)`: "d",
 	} {
-		if got := NextAfter(message, "d"); got != want {
-			t.Errorf("NextAfter(%q) = %q, want %q", message, got, want)
+		if got := AnswerIn(text).Next("d"); got != want {
+			t.Errorf("after %q acts %q, want %q", text, got, want)
 		}
 	}
-	if got := NextAfter("Internal: on fire", ""); got != "user" {
-		t.Errorf("next is %q when nobody repeats it", got)
+}
+
+// TestNext: the codes after which somebody has to change something are those for which the CSI specification tells the
+// caller to do so before it repeats the call.
+func TestNext(t *testing.T) {
+	for n := range codes.Unauthenticated + 1 {
+		if got := Codes()[n]; got != n.String() {
+			t.Errorf("code %d is called %q, want %q", n, got, n)
+		}
+		want := "d"
+		switch n {
+		case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.ResourceExhausted,
+			codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated:
+			want = "user"
+		default:
+		}
+		if got := (Answer{Code: n.String()}).Next("d"); got != want {
+			t.Errorf("after %s acts %q, want %q", n, got, want)
+		}
+	}
+	for _, a := range []Answer{{Code: "Internal", Missing: "no Secret"}, {NoSecret: true}} {
+		if got := a.Next("d"); got != "user" {
+			t.Errorf("after %+v acts %q", a, got)
+		}
+	}
+	if got := (Answer{Code: "Internal"}).Next(""); got != "user" {
+		t.Errorf("%q acts when no component repeats the call", got)
 	}
 }

@@ -109,7 +109,7 @@ func (a *attacher) unpublish(
 	})
 	answer := answerOf(err)
 	if err != nil && missing != nil {
-		answer.NoSecret, err = missing.Error(), fmt.Errorf("%w; %w", err, missing)
+		answer.Missing, err = missing.Error(), fmt.Errorf("%w; %w", err, missing)
 	}
 	return answer, err
 }

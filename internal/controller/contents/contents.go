@@ -52,7 +52,7 @@ type Kind[C kube.Object] interface {
 		ctx context.Context, d *csi.Driver, c C, p snapshot.PlanFor[C], secret map[string]string, missing string,
 	) (then snapshot.PlanFor[C], removed bool)
 	// SecretUnread returns the decision about a call that was not made because its Secret could not be read.
-	SecretUnread(c C, cause string) snapshot.PlanFor[C]
+	SecretUnread(c C, a volume.Answer) snapshot.PlanFor[C]
 }
 
 // About is what a content is about.
@@ -253,7 +253,7 @@ func (l *Loop[C]) call(ctx context.Context, c C, p snapshot.PlanFor[C]) (C, snap
 	// The Secret is read before the intent is written: without it the driver is not asked.
 	secret, err := kube.SecretData(ctx, l.Env.Client, p.Request.Secret)
 	if err != nil {
-		return c, l.Kind.SecretUnread(c, err.Error()), nil
+		return c, l.Kind.SecretUnread(c, volume.Answer{Text: err.Error(), NoSecret: errors.Is(err, volume.ErrNoSecret)}), nil
 	}
 	if p.Step == snapshot.Get || p.Step == snapshot.Look {
 		return c, l.Kind.Find(ctx, d, c, p, secret), nil

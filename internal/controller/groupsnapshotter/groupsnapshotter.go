@@ -169,8 +169,8 @@ func (s *snapshotter) Remove(
 }
 
 // SecretUnread decides about a call that was not made.
-func (s *snapshotter) SecretUnread(c *groupv1.VolumeGroupSnapshotContent, cause string) groupsnapshot.DriverPlan {
-	return groupsnapshot.SecretUnread(about(c), cause)
+func (s *snapshotter) SecretUnread(c *groupv1.VolumeGroupSnapshotContent, a volume.Answer) groupsnapshot.DriverPlan {
+	return groupsnapshot.SecretUnread(about(c), a)
 }
 
 // answer returns the end of a call as the facts that decisions judge.

@@ -74,7 +74,8 @@ func TestAfterEachAnswer(t *testing.T) {
 			b.fails("CreateVolume", no(code), stays)
 			begun := time.Now()
 			b.errs(kindClaim, "u-c", "create volume pvc-u-c: rpc error: code = "+code.String())
-			b.told(warns(madeNo, driverName, "driver d.example made no volume: "+code.String()+": no"))
+			next := volume.Answer{Code: code.String()}.Next(driverName)
+			b.told(warns(madeNo, next, "driver d.example made no volume: "+code.String()+": no"))
 			b.called(asksFor("c"))
 			b.sweeps()
 			if stays {
@@ -276,7 +277,7 @@ func TestWhatCannotBeDeletedIsNotForgotten(t *testing.T) {
 	b.errs(kindClaim, "u-c", "delete volume id-pvc-u-c: rpc error: code = FailedPrecondition")
 	b.sweeps()
 	b.open("u-c")
-	b.told(warns(madeNo, driverName, "1 bytes"), warns("ProvisioningCleanupFailed", driverName,
+	b.told(warns(madeNo, driverName, "1 bytes"), warns("ProvisioningCleanupFailed", "user",
 		"what driver d.example made as volume pvc-u-c is not deleted yet: FailedPrecondition: no"))
 	b.fails("DeleteVolume", nil, false)
 	b.errs(kindClaim, "u-c", "1 bytes")

@@ -271,7 +271,7 @@ func TestWhatTheDriverDoesNotDelete(t *testing.T) {
 		b.errs(kindVolume, "pvc-u-c", "delete volume id-pvc-u-c: rpc error: code = "+code.String())
 		b.wrote()
 		b.volumesAre(unwanted())
-		b.told(warned("VolumeFailedDelete", driverName,
+		b.told(warned("VolumeFailedDelete", volume.Answer{Code: code.String()}.Next(driverName),
 			"volume pvc-u-c is not deleted by driver "+driverName+": "+code.String()+": no"))
 		b.fails("DeleteVolume", nil, false)
 		b.works(kindVolume, "pvc-u-c")

@@ -35,14 +35,14 @@ func TestWhatAStopLeavesBehind(t *testing.T) {
 			warns("ProvisioningCleanupFailed", driverName, "Internal: no"),
 		}},
 		"no to this call only": {codes.PermissionDenied, 0, []proto.Message{asksFor("c")}, true, [][5]string{
-			warns("ProvisioningCleanupFailed", driverName, "PermissionDenied: no"),
+			warns("ProvisioningCleanupFailed", "user", "PermissionDenied: no"),
 		}},
 		"no answer": {codes.Unavailable, 0, []proto.Message{asksFor("c")}, true, [][5]string{
 			warns("ProvisioningCleanupFailed", driverName, "Unavailable: no"),
 		}},
 		"cannot be deleted": {0, codes.FailedPrecondition, []proto.Message{
 			asksFor("c"), deletes("c", nil),
-		}, true, [][5]string{warns("ProvisioningCleanupFailed", driverName, "yet: FailedPrecondition: no")}},
+		}, true, [][5]string{warns("ProvisioningCleanupFailed", "user", "yet: FailedPrecondition: no")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, nil, claim("c"), class())
@@ -133,7 +133,7 @@ func TestTheWayBackAndItsSecret(t *testing.T) {
 	b = newBench(t, nil, left())
 	b.fails("DeleteVolume", no(codes.PermissionDenied), false)
 	b.errs(kindClaim, "u-c", `PermissionDenied: no; read secret ns-secrets/provisioner-c`)
-	b.told(without, warns("ProvisioningCleanupFailed", driverName,
+	b.told(without, warns("ProvisioningCleanupFailed", "user",
 		"is not deleted yet: PermissionDenied: no; read secret ns-secrets/provisioner-c"))
 	b.sweeps()
 	b.open("u-c")

@@ -186,13 +186,11 @@ func (p *provisioner) ask(
 	ctx context.Context, in *provision.Intent, secret map[string]string,
 ) (c provision.Creation, release func(), err error) {
 	c.Volume, err = p.call(csi.About(ctx, subjectOf(in)), in, secret)
-	if c.Call, release = callOf(err), func() {}; err == nil {
+	if c.Answer, release = csi.AnswerOf(err), func() {}; err == nil {
 		c.TakenBy, release = p.holdHandle(in, c.Volume.Handle)
 	}
 	return c, release, err
 }
-
-func callOf(err error) provision.Call { return provision.Call{Answer: csi.AnswerOf(err)} }
 
 func subjectOf(in *provision.Intent) csi.Subject {
 	return csi.Subject{Volume: in.Name, Claim: in.Claim.Namespace + "/" + in.Claim.Name, Node: in.Node}

@@ -124,7 +124,7 @@ func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolu
 	about := csi.Subject{Volume: v.Name, Claim: cluster.ClaimOf(v)}
 	call, err := p.remove(csi.About(ctx, about), v, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret)
 	if err != nil {
-		p.Events.WarnWith(v, provision.DeleteFailed(v, call.Told()),
+		p.Events.WarnWith(v, provision.DeleteFailed(v, call),
 			p.Try(controller.Key{Kind: kindVolume, Name: v.Name}).Notes())
 		return err
 	}
@@ -180,21 +180,21 @@ func (p *provisioner) changeVolume(ctx context.Context, before, after *corev1.Pe
 // remove calls DeleteVolume, which succeeds for a volume that does not exist.
 func (p *provisioner) remove(
 	ctx context.Context, about runtime.Object, driver, handle string, ref *corev1.SecretReference,
-) (provision.Call, error) {
+) (volume.Answer, error) {
 	d, ok := p.Drivers.Get(driver)
 	if !ok {
 		err := fmt.Errorf("%s: %w", driver, errGone)
-		return callOf(err), err
+		return csi.AnswerOf(err), err
 	}
 	secret, missing, err := kube.SecretDataLeft(ctx, p.Client, ref)
 	if err != nil {
-		return callOf(err), err
+		return csi.AnswerOf(err), err
 	}
 	if missing != nil {
 		p.Events.Warn(about, provision.WithoutSecret(handle, missing.Error()))
 	}
 	_, err = d.ControllerClient().DeleteVolume(ctx, &csipb.DeleteVolumeRequest{VolumeId: handle, Secrets: secret})
-	call := callOf(err)
+	call := csi.AnswerOf(err)
 	switch {
 	case err == nil:
 	case missing != nil:

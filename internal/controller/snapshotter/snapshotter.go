@@ -171,8 +171,8 @@ func (s *snapshotter) Remove(
 }
 
 // SecretUnread decides about a call that was not made.
-func (s *snapshotter) SecretUnread(c *snapshotv1.VolumeSnapshotContent, cause string) snapshot.DriverPlan {
-	return snapshot.SecretUnread(about(c), cause)
+func (s *snapshotter) SecretUnread(c *snapshotv1.VolumeSnapshotContent, a volume.Answer) snapshot.DriverPlan {
+	return snapshot.SecretUnread(about(c), a)
 }
 
 // answer returns the end of a call as the facts that decisions judge.

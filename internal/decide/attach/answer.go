@@ -5,6 +5,7 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/volume"
 )
@@ -12,8 +13,6 @@ import (
 // Answer is the result of an attach or a detach, or of its preparation.
 type Answer struct {
 	volume.Answer
-	// NoSecret says why the driver was called to detach without the Secret that the record names; empty when it had it.
-	NoSecret string
 	// Published is the publish context that an attach has returned.
 	Published map[string]string
 	// Vanished says why something was attached again that its driver did not list; only the next list ends that.
@@ -72,16 +71,22 @@ func Agreed(a *storagev1.VolumeAttachment) Result {
 // failed requests a retry and writes the error into the attachment's status. The code is written for
 // attaching only, as the API has it: an error without a code removes an earlier code.
 func failed(a *storagev1.VolumeAttachment, answer Answer, now metav1.Time) Result {
-	text, detaching := answer.Text, a.DeletionTimestamp != nil
-	if answer.NoSecret != "" {
-		text += "; " + answer.NoSecret
-	}
+	detaching := a.DeletionTimestamp != nil
 	var code any
 	if answer.Code != "" && !detaching {
 		code = answer.Number
 	}
-	status, isNew := errorStatus(a, text, code, now)
-	return Result{Status: status, Warn: isNew, Retry: true, Because: Failed(a, detaching, text)}
+	status, isNew := errorStatus(a, answer.Told(), code, now)
+	return Result{Status: status, Warn: isNew, Retry: true, Because: Failed(a, detaching, answer.Answer)}
+}
+
+// AnswerOf returns what an error in an attachment's status tells of the call.
+func AnswerOf(e *storagev1.VolumeError) volume.Answer {
+	a := volume.AnswerIn(e.Message)
+	if n, all := ptr.Deref(e.ErrorCode, -1), volume.Codes(); n >= 0 && int(n) < len(all) {
+		a.Code = all[n]
+	}
+	return a
 }
 
 // Refused decides what is written, once, when an attachment cannot proceed before an object changes.

@@ -76,7 +76,7 @@ func play(t *testing.T, given string, anyAnswer volume.Answer) Result {
 		case "vanished":
 			answer.Vanished = rest
 		case "no-secret":
-			answer.NoSecret = rest
+			answer.Missing = rest
 		case "refused":
 			return Refused(a, volume.Because{Reason: volume.ReasonFailedAttach, Message: rest, Next: "user"}, now())
 		default:
@@ -114,6 +114,10 @@ func answerOf(t *testing.T, text string) volume.Answer {
 		"Internal": codes.Internal, "Aborted": codes.Aborted, "Unauthenticated": codes.Unauthenticated,
 	}
 	switch own, ok := strings.CutPrefix(text, "- "); {
+	case strings.HasSuffix(own, `secrets "s" not found`):
+		a := csi.AnswerOf(errors.New(own))
+		a.NoSecret = true
+		return a
 	case ok:
 		return csi.AnswerOf(errors.New(own))
 	case text != "OK" && all[code] == codes.OK:

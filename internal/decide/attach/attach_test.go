@@ -272,7 +272,7 @@ func TestAttachments(t *testing.T) {
 	}
 	out.WriteString(volumesText(t))
 	for _, detaching := range []bool{false, true} {
-		why := Failed(attachment("pv", "n1"), detaching, "Internal: no")
+		why := Failed(attachment("pv", "n1"), detaching, volume.Answer{Code: "Internal", Text: "Internal: no"})
 		fmt.Fprintf(&out, "# a driver that fails is quoted\n%s\n\n", whyText(why))
 	}
 	golden.Equal(t, "testdata/attachments.txt", out.String())

@@ -290,8 +290,8 @@ func detach(f Facts) Plan {
 }
 
 // Failed is the reason of a driver's call that failed.
-func Failed(a *storagev1.VolumeAttachment, detaching bool, cause string) volume.Because {
-	b := volume.Because{Reason: volume.ReasonFailedAttach, Next: volume.NextAfter(cause, a.Spec.Attacher)}
+func Failed(a *storagev1.VolumeAttachment, detaching bool, answer volume.Answer) volume.Because {
+	b := volume.Because{Reason: volume.ReasonFailedAttach, Next: answer.Next(a.Spec.Attacher)}
 	state := "attached to"
 	if a.Status.Attached {
 		b.Reason = volume.ReasonAttachmentVanished
@@ -299,7 +299,8 @@ func Failed(a *storagev1.VolumeAttachment, detaching bool, cause string) volume.
 	if detaching {
 		b.Reason, state = volume.ReasonFailedDetach, "detached from"
 	}
-	b.Message = Name(a) + " is not " + state + " node " + a.Spec.NodeName + " by driver " + a.Spec.Attacher + ": " + cause
+	b.Message = Name(a) + " is not " + state + " node " + a.Spec.NodeName + " by driver " + a.Spec.Attacher +
+		": " + answer.Told()
 	return b
 }
 

@@ -52,11 +52,11 @@ func ConditionOf(f Facts) volume.Condition {
 	switch {
 	case failed != nil && f.Volume != nil && f.Volume.Spec.CSI == nil:
 		// Upstream's attacher serves what is no CSI volume, too: what it says counts, not what this one would say.
-		return volume.Condition{Because: Failed(a, a.DeletionTimestamp != nil, failed.Message), Stuck: true}
+		return volume.Condition{Because: Failed(a, a.DeletionTimestamp != nil, AnswerOf(failed)), Stuck: true}
 	case p.Step == Refuse:
 		return volume.Condition{Because: p.Because, Stuck: true}
 	case failed != nil && (p.Step != Nothing || a.Status.Attached && a.DeletionTimestamp == nil):
-		return volume.Condition{Because: Failed(a, a.DeletionTimestamp != nil, failed.Message), Stuck: true}
+		return volume.Condition{Because: Failed(a, a.DeletionTimestamp != nil, AnswerOf(failed)), Stuck: true}
 	}
 	return volume.Condition{Because: p.Because}
 }

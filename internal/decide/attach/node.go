@@ -344,7 +344,7 @@ func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, wi
 		}
 	case a.Status.AttachError != nil:
 		for _, w := range wishes {
-			d.warn(w, Failed(a, false, a.Status.AttachError.Message))
+			d.warn(w, Failed(a, false, AnswerOf(a.Status.AttachError)))
 		}
 	default:
 		d.More = true

@@ -134,7 +134,7 @@ func (f PublishedFacts) explain(vanished []Correction) {
 			cause += ", but on node " + strings.Join(nodes[:min(len(nodes), maxNodes)], ", ")
 		}
 		vanished[i].Cause = cause + "; it is attached again"
-		vanished[i].Because = Failed(c.Attachment, false, vanished[i].Cause)
+		vanished[i].Because = Failed(c.Attachment, false, volume.Answer{Text: vanished[i].Cause})
 	}
 }
 

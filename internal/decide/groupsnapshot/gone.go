@@ -80,7 +80,7 @@ func letContentGo(g *groupv1.VolumeGroupSnapshot, c *groupv1.VolumeGroupSnapshot
 		" is being deleted; it stays until driver "+c.Spec.Driver+" has deleted what content "+c.Name+" stands for")
 	if cause := problemOf(c); cause != "" {
 		b.Message += ": " + cause
-		b.Next = volume.NextAfter(cause, c.Spec.Driver)
+		b.Next = volume.AnswerIn(cause).Next(c.Spec.Driver)
 	}
 	return Plan{Because: b}
 }

@@ -157,7 +157,7 @@ func (f Facts) follow() Plan {
 	why := because(volume.ReasonGroupPending, c.Spec.Driver,
 		"group snapshot "+g.Name+" is being taken by driver "+c.Spec.Driver)
 	if message := problemOf(c); message != "" {
-		why = because(volume.ReasonGroupFailed, volume.NextAfter(message, c.Spec.Driver), message)
+		why = because(volume.ReasonGroupFailed, volume.AnswerIn(message).Next(c.Spec.Driver), message)
 	}
 	next, told := copied(g, c)
 	if next == nil {

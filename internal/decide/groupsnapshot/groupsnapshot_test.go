@@ -292,12 +292,14 @@ func TestAnswers(t *testing.T) {
 		{"it cannot be asked", AfterGet, of(given, noClass), Answer{Answer: no}},
 		{"it is deleted", AfterRemove, of(taken, going), Answer{Answer: done}},
 		{"it is not deleted", AfterRemove, of(taken, going), Answer{Answer: no}},
-		{"perhaps for want of a Secret", AfterRemove, of(taken, going), Answer{Answer: no, Missing: "no Secret"}},
+		{"perhaps for want of a Secret", AfterRemove, of(taken, going), Answer{
+			Answer: volume.Answer{Outcome: volume.Failed, Code: "Internal", Text: "Internal: no", Missing: "no Secret"},
+		}},
 	} {
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, c.facts, c.after(c.facts, Driver(c.facts), c.answer)))
 	}
 	f := of()
-	fmt.Fprintf(&out, "# its Secret is missing\n%s", planText(t, f, SecretUnread(f, `secrets "s" not found`)))
+	fmt.Fprintf(&out, "# its Secret is missing\n%s", planText(t, f, SecretUnread(f, volume.Answer{Text: `secrets "s" not found`, NoSecret: true})))
 	golden.Equal(t, "testdata/answers.txt", out.String())
 }
 

@@ -34,7 +34,7 @@ func After(f Facts, a volume.Answer, now metav1.Time) Verdict {
 		return done(f, target)
 	}
 	v := Verdict{
-		Because: failed(c, target, f.Volume.Spec.CSI.Driver, a.Text), Warn: true,
+		Because: failed(c, target, f.Volume.Spec.CSI.Driver, a), Warn: true,
 		Refused: a.Outcome == volume.Failed && a.Code != "ResourceExhausted", Repeat: true,
 	}
 	words := fmt.Sprintf("Modifying volume to %q failed. Waiting for retry.", target)

@@ -21,16 +21,16 @@ func ConditionOf(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) vo
 	p := Claim(f)
 	cause := Failure(c)
 	if p.Step == Modify && cause != "" {
-		return volume.Condition{Because: failed(c, f.Target(), v.Spec.CSI.Driver, cause), Stuck: true}
+		return volume.Condition{Because: failed(c, f.Target(), v.Spec.CSI.Driver, volume.AnswerIn(cause)), Stuck: true}
 	}
 	return volume.Condition{Because: p.Because, Stuck: p.Because.Reason == volume.ReasonFailedModify}
 }
 
 // failed is the reason of a call that has failed.
-func failed(c *corev1.PersistentVolumeClaim, class, driver, cause string) volume.Because {
+func failed(c *corev1.PersistentVolumeClaim, class, driver string, a volume.Answer) volume.Because {
 	return volume.Because{
-		Reason: volume.ReasonFailedModify, Next: volume.NextAfter(cause, driver),
+		Reason: volume.ReasonFailedModify, Next: a.Next(driver),
 		Message: "driver " + driver + " did not give the volume of claim " + c.Name + " the attributes of class " + class +
-			": " + cause,
+			": " + a.Text,
 	}
 }

@@ -120,7 +120,7 @@ func CallInFlight(f Facts, v Verb) volume.Because {
 
 // Failed is the reason of a failed step. Who acts next follows from the cause, and is next otherwise.
 func Failed(v Verb, node, cause, next string) volume.Because {
-	next = cmp.Or(whoClearsHost(cause, node), unservedDriver(cause), volume.NextAfter(cause, next))
+	next = cmp.Or(whoClearsHost(cause, node), unservedDriver(cause), volume.AnswerIn(cause).Next(next))
 	switch v {
 	case Grow:
 		return because(volume.ReasonFailedNodeResize, next, "%s", cause)

@@ -12,21 +12,6 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Call is the result of a call of the driver.
-type Call struct {
-	volume.Answer
-	// Missing says why the call was made without its Secret; "" if it had it or needs none.
-	Missing string
-}
-
-// Told returns the error of the call, with the missing Secret as a possible cause.
-func (c Call) Told() string {
-	if c.Missing == "" {
-		return c.Text
-	}
-	return c.Text + "; " + c.Missing
-}
-
 // Answer describes the volume that the driver has created.
 type Answer struct {
 	Handle   string
@@ -41,7 +26,7 @@ type Answer struct {
 
 // Creation is the result of a call of CreateVolume.
 type Creation struct {
-	Call
+	volume.Answer
 	Volume Answer
 	// TakenBy is the name of another claim's volume object with the same handle, or "".
 	TakenBy string
@@ -112,14 +97,15 @@ func After(in *Intent, c Creation) Verdict {
 		return afterVolume(in, c.Volume, c.TakenBy)
 	}
 	v := Verdict{
-		Because: in.failed(in.Driver, in.caller()+" made no volume: "+c.Text), Warn: true, Pause: true, Problem: c.Text,
+		Because: in.failed(c.Answer.Next(in.Driver), in.caller()+" made no volume: "+c.Text), Warn: true, Pause: true,
+		Problem: c.Text,
 	}
 	switch {
 	case c.Outcome == volume.Unknown: // Await
 	case !c.nothingMade():
 		v.Next = Doubt
 	case c.reselects(in):
-		v.Next = Reselect
+		v.Next, v.Because.Next = Reselect, "placement"
 	default:
 		v.Next = Resolve
 	}
@@ -258,15 +244,15 @@ func AfterUndo(in *Intent, c Creation) Verdict {
 	case c.Outcome == volume.Done, c.Outcome == volume.Failed && c.nothingMade():
 		return Verdict{Next: Resolve}
 	}
-	return notRemoved(in, c.Call)
+	return notRemoved(in, c.Answer)
 }
 
 // AfterRemove decides about the result of a call of DeleteVolume for the volume of an intent.
 // problem is why the volume is deleted; "" if it is not wanted any more.
-func AfterRemove(in *Intent, problem string, c Call) Verdict {
+func AfterRemove(in *Intent, problem string, a volume.Answer) Verdict {
 	switch {
-	case c.Outcome != volume.Done:
-		return notRemoved(in, c)
+	case a.Outcome != volume.Done:
+		return notRemoved(in, a)
 	case problem != "":
 		return Verdict{Next: Resolve, Pause: true, Problem: problem}
 	}
@@ -276,10 +262,10 @@ func AfterRemove(in *Intent, problem string, c Call) Verdict {
 }
 
 // notRemoved returns the decision about a volume that must be deleted and may still exist.
-func notRemoved(in *Intent, c Call) Verdict {
-	return Verdict{Warn: true, Problem: c.Text, Because: volume.Because{
-		Reason: volume.ReasonProvisioningCleanupFailed, Next: in.Driver,
-		Message: "what driver " + in.Driver + " made as volume " + in.Name + " is not deleted yet: " + c.Told(),
+func notRemoved(in *Intent, a volume.Answer) Verdict {
+	return Verdict{Warn: true, Problem: a.Text, Because: volume.Because{
+		Reason: volume.ReasonProvisioningCleanupFailed, Next: a.Next(in.Driver),
+		Message: "what driver " + in.Driver + " made as volume " + in.Name + " is not deleted yet: " + a.Told(),
 	}}
 }
 

@@ -17,12 +17,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// ended is a call that ended with the error, as a provisioner tells of it.
-func ended(err error) Call {
-	return Call{Answer: csi.AnswerOf(err)}
-}
-
-func no(code codes.Code) Call { return ended(status.Error(code, "no")) }
+func no(code codes.Code) volume.Answer { return csi.AnswerOf(status.Error(code, "no")) }
 
 const missing = `read secret ns/s: secrets "s" not found`
 
@@ -75,7 +70,7 @@ func TestCodes(t *testing.T) {
 	for code := codes.OK; code <= codes.Unauthenticated+1; code++ {
 		out = strings.TrimRight(out, " ") + fmt.Sprintf("\n%-18s", code)
 		for _, c := range columns {
-			made := Creation{Call: no(code), First: c.first, Claim: selected}
+			made := Creation{Answer: no(code), First: c.first, Claim: selected}
 			made.Missing = c.secret
 			out += fmt.Sprintf("  %-9s", c.after(full, made).Next)
 		}
@@ -123,7 +118,7 @@ func withoutData() []verdictCase {
 		return c
 	}
 	answered := func(c *corev1.PersistentVolumeClaim, selects bool) Creation {
-		return Creation{Call: no(codes.NotFound), First: true, Claim: c, Selects: selects}
+		return Creation{Answer: no(codes.NotFound), First: true, Claim: c, Selects: selects}
 	}
 	const asked = "CreateVolume on node n1 of snapshot s: NotFound"
 	return []verdictCase{
@@ -167,71 +162,69 @@ func refusals() []verdictCase {
 	zonal := intent()
 	zonal.Requisite = []topology.Segment{{"zone": "a"}}
 	selected := claim(func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = "n1" })
-	gone := ended(errors.New("d.example.com: driver has gone")) //nolint:err113 // an error that is no gRPC status
+	gone := csi.AnswerOf(errors.New("d.example.com: driver has gone")) //nolint:err113 // an error that is no gRPC status
 	bare := no(codes.InvalidArgument)
 	bare.Missing = missing
 	return []verdictCase{
 		{
 			"a no that proves that nothing was made", "CreateVolume, first: InvalidArgument",
-			After(intent(), Creation{Call: no(codes.InvalidArgument), First: true}),
+			After(intent(), Creation{Answer: no(codes.InvalidArgument), First: true}),
 		},
 		{
 			"a no that does not", "CreateVolume, first: Internal",
-			After(intent(), Creation{Call: no(codes.Internal), First: true}),
+			After(intent(), Creation{Answer: no(codes.Internal), First: true}),
 		},
 		{
 			"no answer", "CreateVolume, first: DeadlineExceeded",
-			After(intent(), Creation{Call: no(codes.DeadlineExceeded), First: true}),
+			After(intent(), Creation{Answer: no(codes.DeadlineExceeded), First: true}),
 		},
 		{
 			"a driver that was not asked", "CreateVolume, first: no gRPC status",
-			After(intent(), Creation{Call: gone, First: true}),
+			After(intent(), Creation{Answer: gone, First: true}),
 		},
 		{
 			"the segment of the selected node is full", "CreateVolume in zone a for node n1: ResourceExhausted",
-			After(zonal, Creation{Call: no(codes.ResourceExhausted), Claim: selected}),
+			After(zonal, Creation{Answer: no(codes.ResourceExhausted), Claim: selected}),
 		},
 		{
 			"no node was selected", "CreateVolume in zone a: ResourceExhausted",
-			After(zonal, Creation{Call: no(codes.ResourceExhausted), Claim: claim()}),
+			After(zonal, Creation{Answer: no(codes.ResourceExhausted), Claim: claim()}),
 		},
 		{
 			"the claim is gone", "CreateVolume in zone a for a claim that is gone: ResourceExhausted",
-			After(zonal, Creation{Call: no(codes.ResourceExhausted)}),
+			After(zonal, Creation{Answer: no(codes.ResourceExhausted)}),
 		},
 		{
 			"all nodes reach the room", "CreateVolume for node n1: ResourceExhausted",
-			After(intent(), Creation{Call: no(codes.ResourceExhausted), Claim: selected}),
+			After(intent(), Creation{Answer: no(codes.ResourceExhausted), Claim: selected}),
 		},
 		{
 			"another no is not about the room", "CreateVolume in zone a for node n1: OutOfRange",
-			After(zonal, Creation{Call: no(codes.OutOfRange), Claim: selected}),
+			After(zonal, Creation{Answer: no(codes.OutOfRange), Claim: selected}),
 		},
 		{
 			"what nobody wants was made, or is now", "CreateVolume, to undo: OK",
-			AfterUndo(intent(), Creation{Call: no(codes.OK), Volume: Answer{Handle: "h"}}),
+			AfterUndo(intent(), Creation{Answer: no(codes.OK), Volume: Answer{Handle: "h"}}),
 		},
 		{
 			"another's volume is not deleted", "CreateVolume, to undo: OK, the id of pv9",
-			AfterUndo(intent(), Creation{Call: no(codes.OK), Volume: Answer{Handle: "h"}, TakenBy: "pv9"}),
+			AfterUndo(intent(), Creation{Answer: no(codes.OK), Volume: Answer{Handle: "h"}, TakenBy: "pv9"}),
 		},
 		{
 			"what nobody wants was not made", "CreateVolume, to undo: NotFound",
-			AfterUndo(intent(), Creation{Call: no(codes.NotFound)}),
+			AfterUndo(intent(), Creation{Answer: no(codes.NotFound)}),
 		},
 		{
 			"what nobody wants may be there", "CreateVolume, to undo: Unavailable",
-			AfterUndo(intent(), Creation{Call: no(codes.Unavailable)}),
+			AfterUndo(intent(), Creation{Answer: no(codes.Unavailable)}),
 		},
 		{
 			"a no that is not believed proves nothing", "CreateVolume, to undo: an unknown outcome with NotFound",
-			AfterUndo(intent(), Creation{Call: Call{
-				Answer: volume.Answer{Code: codes.NotFound.String(), Text: "not understood"},
-			}}),
+			AfterUndo(intent(), Creation{Answer: volume.Answer{Code: codes.NotFound.String(), Text: "not understood"}}),
 		},
 		{
 			"the driver may have said no because of the Secret", "CreateVolume, to undo, without its Secret: InvalidArgument",
-			AfterUndo(intent(), Creation{Call: bare}),
+			AfterUndo(intent(), Creation{Answer: bare}),
 		},
 	}
 }
@@ -242,7 +235,7 @@ func misplaced() []verdictCase {
 	in := intent()
 	in.Requisite = []topology.Segment{{"zone": "a"}, {"zone": "b", "rack": "1"}}
 	made := func(segments ...topology.Segment) Verdict {
-		return After(in, Creation{Call: ended(nil), Volume: Answer{Handle: "h", Segments: segments}})
+		return After(in, Creation{Answer: csi.AnswerOf(nil), Volume: Answer{Handle: "h", Segments: segments}})
 	}
 	return []verdictCase{
 		{"it is where it was required", "made in zone=b", made(topology.Segment{"zone": "b"})},
@@ -372,7 +365,7 @@ func TestAnswersThatMustNotBecomeVolumes(t *testing.T) {
 	} {
 		fmt.Fprintf(&out, "# %s\nasked for %s\nmade %s taken-by=%q\n----\n%s", c.argues,
 			of(c.in.Bytes, c.in.Source, c.in.Snapshot), of(c.answer.Bytes, c.answer.Source, c.answer.Snapshot), c.takenBy,
-			verdictText(After(c.in, Creation{Call: no(codes.OK), Volume: c.answer, TakenBy: c.takenBy})))
+			verdictText(After(c.in, Creation{Answer: no(codes.OK), Volume: c.answer, TakenBy: c.takenBy})))
 	}
 	golden.Equal(t, "testdata/made.txt", out.String())
 }

@@ -186,7 +186,7 @@ func TestForeignAnswers(t *testing.T) {
 	in.Node, in.Requisite = "n1", []topology.Segment{{"node": "n1"}}
 	own := Answer{Handle: "h", Segments: []topology.Segment{{"node": "n1"}}}
 	others := Answer{Handle: "h", Segments: []topology.Segment{{"node": "n2"}}}
-	made := func(a Answer) Creation { return Creation{Call: no(codes.OK), Volume: a} }
+	made := func(a Answer) Creation { return Creation{Answer: no(codes.OK), Volume: a} }
 	saved := func(node string, a Answer) Saving {
 		there := *in
 		there.Node = node

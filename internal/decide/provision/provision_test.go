@@ -353,7 +353,7 @@ func TestVolumes(t *testing.T) {
 		name := map[Reclaim]string{Keep: "keep", Adopt: "adopt", Disown: "disown", Delete: "delete"}[reclaim]
 		fmt.Fprintf(&out, "# %s\n%s\n%s: %s -> %s\n\n", c.argues, name, why.Reason, why.Message, why.Next)
 	}
-	why := DeleteFailed(pv(corev1.VolumeReleased), "Internal: no")
+	why := DeleteFailed(pv(corev1.VolumeReleased), volume.Answer{Code: "Internal", Text: "Internal: no"})
 	fmt.Fprintf(&out, "# a driver that fails is quoted\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
 	retained := pv(corev1.VolumeReleased)
 	retained.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain

@@ -217,7 +217,7 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 			Message: "driver " + driver + " has not registered and cannot delete volume " + v.Name, Next: driver,
 		}
 	case f.Lacks != "":
-		return Keep, DeleteFailed(v, "it does not have the capability "+f.Lacks)
+		return Keep, DeleteFailed(v, volume.Answer{Text: "it does not have the capability " + f.Lacks})
 	}
 	return Delete, volume.Because{
 		Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is being deleted", Next: driver,
@@ -225,15 +225,15 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 }
 
 // DeleteFailed explains why a volume is not deleted yet.
-func DeleteFailed(v *corev1.PersistentVolume, cause string) volume.Because {
-	b := volume.Because{
-		Reason: volume.ReasonFailedDelete, Message: "volume " + v.Name + " is not deleted", Next: DeleterOf(v),
+func DeleteFailed(v *corev1.PersistentVolume, a volume.Answer) volume.Because {
+	driver, by := DeleterOf(v), ""
+	if driver != "" {
+		by = " by driver " + driver
 	}
-	if b.Next != "" {
-		b.Message += " by driver " + b.Next
+	return volume.Because{
+		Reason: volume.ReasonFailedDelete, Next: a.Next(driver),
+		Message: "volume " + v.Name + " is not deleted" + by + ": " + a.Told(),
 	}
-	b.Message += ": " + cause
-	return b
 }
 
 // RetainedTooLate says that a volume is gone although its policy is not Delete any more.

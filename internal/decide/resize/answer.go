@@ -47,7 +47,7 @@ type Verdict struct {
 func After(f Facts, size resource.Quantity, a Answer, now metav1.Time) Verdict {
 	c := f.Claim
 	if a.Outcome != volume.Done {
-		v := Verdict{Because: Failed(c, f.Volume.Spec.CSI.Driver, a.Text), Warn: true}
+		v := Verdict{Because: Failed(c, f.Volume.Spec.CSI.Driver, a.Answer), Warn: true}
 		switch a.Code {
 		case "InvalidArgument", "OutOfRange", "NotFound":
 			v.Claim = Infeasible(c, size, a.Text, now)
@@ -58,7 +58,8 @@ func After(f Facts, size resource.Quantity, a Answer, now metav1.Time) Verdict {
 	}
 	if text := a.shortOf(size.Value()); text != "" {
 		return Verdict{
-			Because: Failed(c, f.Volume.Spec.CSI.Driver, text), Warn: true, Claim: Refused(c, text, now), Repeat: true,
+			Because: Failed(c, f.Volume.Spec.CSI.Driver, volume.Answer{Text: text}), Warn: true, Repeat: true,
+			Claim: Refused(c, text, now),
 		}
 	}
 	grown := Grown(c)

@@ -18,9 +18,9 @@ func ConditionOf(f Facts) volume.Condition {
 	case cause == "" || p.Step == Nothing && p.Because.Reason != volume.ReasonNodeResizePending:
 		return volume.Condition{Because: p.Because, Stuck: p.Tell || p.Step == Nothing && IsInfeasible(f.Claim)}
 	case p.Because.Reason == volume.ReasonNodeResizePending:
-		return volume.Condition{Because: FailedOnNode(f.Claim, p.Because.Next, cause), Stuck: true}
+		return volume.Condition{Because: FailedOnNode(f.Claim, p.Because.Next, volume.AnswerIn(cause)), Stuck: true}
 	}
-	return volume.Condition{Because: Failed(f.Claim, f.Volume.Spec.CSI.Driver, cause), Stuck: true}
+	return volume.Condition{Because: Failed(f.Claim, f.Volume.Spec.CSI.Driver, volume.AnswerIn(cause)), Stuck: true}
 }
 
 // isNodePending says whether a condition, without a resource status, says that the node has to expand
@@ -32,9 +32,9 @@ func isNodePending(c *corev1.PersistentVolumeClaim) bool {
 }
 
 // FailedOnNode is the reason of a filesystem that was not expanded; repeats is who tries again.
-func FailedOnNode(c *corev1.PersistentVolumeClaim, repeats, cause string) volume.Because {
+func FailedOnNode(c *corev1.PersistentVolumeClaim, repeats string, a volume.Answer) volume.Because {
 	return volume.Because{
-		Reason: volume.ReasonFailedNodeResize, Message: "the filesystem of claim " + c.Name + " did not grow: " + cause,
-		Next: volume.NextAfter(cause, repeats),
+		Reason: volume.ReasonFailedNodeResize, Message: "the filesystem of claim " + c.Name + " did not grow: " + a.Text,
+		Next: a.Next(repeats),
 	}
 }

@@ -191,10 +191,10 @@ func Pending(f Facts) volume.Because {
 }
 
 // Failed is the reason of a driver's call that failed.
-func Failed(c *corev1.PersistentVolumeClaim, driver, cause string) volume.Because {
+func Failed(c *corev1.PersistentVolumeClaim, driver string, a volume.Answer) volume.Because {
 	return volume.Because{
-		Reason: volume.ReasonFailedResize, Next: volume.NextAfter(cause, driver),
-		Message: "driver " + driver + " did not grow the volume of claim " + c.Name + ": " + cause,
+		Reason: volume.ReasonFailedResize, Next: a.Next(driver),
+		Message: "driver " + driver + " did not grow the volume of claim " + c.Name + ": " + a.Text,
 	}
 }
 

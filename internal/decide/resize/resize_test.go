@@ -73,7 +73,7 @@ func TestClaims(t *testing.T) {
 	fmt.Fprintf(&out, "# the end is told\n%s: %s\n", why.Reason, why.Message)
 	why = Pending(Facts{Claim: claim("10Gi", "5Gi")})
 	fmt.Fprintf(&out, "\n# so is the node's turn\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
-	why = Failed(claim("10Gi", "5Gi"), "d.example.com", "Internal: no")
+	why = Failed(claim("10Gi", "5Gi"), "d.example.com", volume.Answer{Code: "Internal", Text: "Internal: no"})
 	fmt.Fprintf(&out, "\n# and a driver's error\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
 	golden.Equal(t, "testdata/claims.txt", out.String())
 }

@@ -30,20 +30,10 @@ type Answer = AnswerAbout[Taken]
 // them.
 type AnswerAbout[T any] struct {
 	volume.Answer
-	// Missing says why the call was made without its Secret; "" if it had it or needs none.
-	Missing string
 	// Taken is what the driver has taken, unless the call failed.
 	Taken T
 	// TakenBy is the name of another content that stands for what is taken, or for a part of it; "" if there is none.
 	TakenBy string
-}
-
-// Told returns the error of a call, with the missing Secret as a possible cause.
-func (a AnswerAbout[T]) Told() string {
-	if a.Missing == "" {
-		return a.Text
-	}
-	return a.Text + "; " + a.Missing
 }
 
 // NothingTaken says whether the driver has certainly taken nothing: neither in this call, nor, unless this is the first
@@ -66,7 +56,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return afterTaken(f, a, p.Request.Sources[0])
 	}
-	return f.failed(volume.ReasonSnapshotFailed, volume.NextAfter(a.Told(), driver),
+	return f.failed(volume.ReasonSnapshotFailed, a.Next(driver),
 		"driver "+driver+" took no snapshot of volume "+p.Request.Sources[0]+": "+a.Told()).
 		NotTaken(a.NothingTaken(p.First), isGoing(f.Content))
 }
@@ -138,16 +128,16 @@ func unchanged(a, b *snapshotv1.VolumeSnapshotContentStatus) bool {
 // AfterLook decides about the answer to GetSnapshot or ListSnapshots. A snapshot that is not there has no handle.
 func AfterLook(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	driver := f.Content.Spec.Driver
-	problem := a.Told()
+	problem, next := a.Told(), a.Next(driver)
 	switch {
 	case a.Outcome == volume.Done && a.Taken.Handle == p.Request.Handle:
 		return f.taken(a.Taken)
 	case a.Outcome == volume.Done && a.Taken.Handle != "":
-		problem = "the driver answers about snapshot " + a.Taken.Handle
+		problem, next = "the driver answers about snapshot "+a.Taken.Handle, driver
 	case a.Outcome == volume.Done:
-		problem = "NotFound: the driver has no such snapshot"
+		problem, next = "NotFound: the driver has no such snapshot", "user"
 	}
-	return f.failed(volume.ReasonSnapshotCheckFailed, volume.NextAfter(problem, driver),
+	return f.failed(volume.ReasonSnapshotCheckFailed, next,
 		"driver "+driver+" was asked about snapshot "+p.Request.Handle+": "+problem).Again()
 }
 
@@ -157,12 +147,12 @@ func AfterRemove(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return release(c, "driver "+driver+" has deleted snapshot "+p.Request.Handle)
 	}
-	return f.failed(volume.ReasonSnapshotDeleteFailed, volume.NextAfter(a.Told(), driver),
+	return f.failed(volume.ReasonSnapshotDeleteFailed, a.Next(driver),
 		"driver "+driver+" did not delete snapshot "+p.Request.Handle+": "+a.Told()).Again()
 }
 
 // SecretUnread is the plan for a call that was not made because its Secret could not be read.
-func SecretUnread(f DriverFacts, cause string) DriverPlan {
-	return f.failed(volume.ReasonSnapshotFailed, volume.NextAfter(cause, f.Content.Spec.Driver),
-		"driver "+f.Content.Spec.Driver+" was not asked: "+cause).Again()
+func SecretUnread(f DriverFacts, a volume.Answer) DriverPlan {
+	return f.failed(volume.ReasonSnapshotFailed, a.Next(f.Content.Spec.Driver),
+		"driver "+f.Content.Spec.Driver+" was not asked: "+a.Text).Again()
 }

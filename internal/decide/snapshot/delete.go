@@ -53,7 +53,7 @@ func letContentGo(s *snapshotv1.VolumeSnapshot, c *snapshotv1.VolumeSnapshotCont
 		c.Spec.Driver+" has deleted what content "+c.Name+" stands for")
 	if cause := problemOf(c); cause != "" {
 		b.Message += ": " + cause
-		b.Next = volume.NextAfter(cause, c.Spec.Driver)
+		b.Next = volume.AnswerIn(cause).Next(c.Spec.Driver)
 	}
 	return Plan{Because: b}
 }

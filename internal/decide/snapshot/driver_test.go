@@ -203,6 +203,8 @@ func TestEveryAnswer(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	done := volume.Answer{Outcome: volume.Done}
 	no := volume.Answer{Outcome: volume.Failed, Code: "Internal", Text: "Internal: no"}
+	bare := no
+	bare.Missing = `read secret ns/s: secrets "s" not found`
 	shot := func(t Taken) Answer { t.Handle = handle; return Answer{Answer: done, Taken: t} }
 	var out strings.Builder
 	for _, c := range []struct {
@@ -251,15 +253,13 @@ func TestAnswers(t *testing.T) {
 		{"it cannot be asked", AfterLook, at(of(given)), Answer{Answer: no}},
 		{"it is deleted", AfterRemove, at(of(taken, contentGoing, contentGone)), Answer{Answer: done}},
 		{"it is not deleted", AfterRemove, at(of(taken, contentGoing, contentGone)), Answer{Answer: no}},
-		{"perhaps for want of a Secret", AfterRemove, at(of(taken, contentGoing, contentGone)), Answer{
-			Answer: no, Missing: `read secret ns/s: secrets "s" not found`,
-		}},
+		{"perhaps for want of a Secret", AfterRemove, at(of(taken, contentGoing, contentGone)), Answer{Answer: bare}},
 	} {
 		plan := Driver(c.facts)
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, driverText(t, c.facts, c.after(c.facts, plan, c.answer)))
 	}
 	f := at(of(contained))
-	fmt.Fprintf(&out, "# its Secret is missing\n%s", driverText(t, f, SecretUnread(f, `secrets "s" not found`)))
+	fmt.Fprintf(&out, "# its Secret is missing\n%s", driverText(t, f, SecretUnread(f, volume.Answer{Text: `secrets "s" not found`, NoSecret: true})))
 	golden.Equal(t, "testdata/answers.txt", out.String())
 }
 

@@ -176,7 +176,7 @@ func follow(f Facts) Plan {
 	why := because(volume.ReasonSnapshotPending, c.Spec.Driver,
 		"snapshot "+s.Name+" is being taken by driver "+c.Spec.Driver)
 	if message := problemOf(c); message != "" {
-		why = because(volume.ReasonSnapshotFailed, volume.NextAfter(message, c.Spec.Driver), message)
+		why = because(volume.ReasonSnapshotFailed, volume.AnswerIn(message).Next(c.Spec.Driver), message)
 	}
 	if next == nil {
 		return Plan{Because: why}

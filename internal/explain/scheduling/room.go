@@ -46,7 +46,7 @@ func (f Facts) roomless(p *corev1.Pod, message string, unknown bool) chain.Link 
 		}
 		l.Because.Next = class.Provisioner
 		if e := f.Warnings.About(class.UID, volume.ReasonCapacityUnknown); e != nil {
-			l.Because.Message, l.Because.Next = message+"; "+e.Message, volume.NextAfter(e.Message, l.Because.Next)
+			l.Because.Message, l.Because.Next = message+"; "+e.Message, f.Warnings.NextOf(e, l.Because.Next)
 		}
 		break
 	}

@@ -23,8 +23,14 @@ func (w Warnings) Condition(about metav1.Object, reason volume.Reason, repeats s
 	if e == nil {
 		return volume.Condition{}, false
 	}
-	next := volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], repeats))
-	return volume.Condition{Because: volume.Because{Reason: reason, Message: e.Message, Next: next}, Stuck: true}, true
+	b := volume.Because{Reason: reason, Message: e.Message, Next: w.NextOf(e, repeats)}
+	return volume.Condition{Because: b, Stuck: true}, true
+}
+
+// NextOf returns who acts next after what a warning tells: the event says so itself, if it is one of ours. Otherwise
+// its text does; repeats is who tries again.
+func (Warnings) NextOf(e *corev1.Event, repeats string) string {
+	return cmp.Or(e.Annotations[volume.AnnNext], volume.AnswerIn(e.Message).Next(repeats))
 }
 
 // Deletion is the deletion of a Pod because of its node.

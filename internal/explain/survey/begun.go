@@ -1,7 +1,6 @@
 package survey
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
@@ -48,11 +47,10 @@ func abandoned(w why.Walk, in *provision.Intent) (chain.Chain, bool) {
 	message := fmt.Sprintf("driver %s was asked for volume %s of claim %s/%s%s and may have made it, and nobody waits "+
 		"for it any more; it is asked until it tells, and what is there is %s",
 		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, at, becomes)
-	subject, state, reason, next := "intent/"+in.Name, chain.Waiting, volume.ReasonProvisioning, in.Driver
+	l := chain.New("intent/"+in.Name, chain.Waiting, volume.ReasonProvisioning, message, in.Driver)
 	if e := w.Warnings.About(in.Claim.UID, ""); e != nil {
-		state, reason, next = chain.Problem, volume.Reason(e.Reason),
-			volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], in.Driver))
-		message += ": " + e.Message
+		l = chain.New(l.Subject, chain.Problem, volume.Reason(e.Reason), message+": "+e.Message,
+			w.Warnings.NextOf(e, in.Driver))
 	}
-	return chain.Chain{Subject: subject, Links: []chain.Link{chain.New(subject, state, reason, message, next)}}, true
+	return chain.Chain{Subject: l.Subject, Links: []chain.Link{l}}, true
 }

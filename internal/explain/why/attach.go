@@ -202,7 +202,7 @@ func (f facts) cannot(s note.Driver, a *storagev1.VolumeAttachment, told volume.
 	}
 	if n := drivers.ControlPlane(f.View); n != nil && told.Reason == volume.ReasonFailedAttach {
 		b, ok := drivers.Broken(f.View, s, n.Name, told.Message)
-		b.Reason, b.Message = told.Reason, attach.Failed(a, false, b.Message).Message
+		b.Reason, b.Message = told.Reason, attach.Failed(a, false, volume.Answer{Text: b.Message}).Message
 		return b, ok
 	}
 	return volume.Because{}, false
@@ -223,7 +223,7 @@ func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volu
 		}
 	}
 	if e := a.Status.DetachError; e != nil && told.Reason == volume.ReasonDetaching {
-		told = volume.Condition{Because: attach.Failed(a, true, e.Message), Stuck: true}
+		told = volume.Condition{Because: attach.Failed(a, true, attach.AnswerOf(e)), Stuck: true}
 	}
 	return f.tell(subject, told)
 }

@@ -51,7 +51,7 @@ func reportedGroup(subject string, g *groupv1.VolumeGroupSnapshot) chain.Link {
 	case g.DeletionTimestamp != nil:
 		return chain.New(subject, chain.Waiting, volume.ReasonTerminating, "the group snapshot is being deleted", controller)
 	case failed != "":
-		return chain.New(subject, chain.Problem, volume.ReasonGroupFailed, failed, volume.NextAfter(failed, controller))
+		return chain.New(subject, chain.Problem, volume.ReasonGroupFailed, failed, volume.AnswerIn(failed).Next(controller))
 	case decide.IsReady(g):
 		return chain.New(subject, chain.OK, volume.ReasonGroupReady, "group snapshot "+g.Name+" is ready to use", "")
 	}

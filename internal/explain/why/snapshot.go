@@ -55,7 +55,8 @@ func reported(subject string, s *snapshotv1.VolumeSnapshot) chain.Link {
 	case s.DeletionTimestamp != nil:
 		return chain.New(subject, chain.Waiting, volume.ReasonTerminating, "the snapshot is being deleted", controller)
 	case failed != "":
-		return chain.New(subject, chain.Problem, volume.ReasonSnapshotFailed, failed, volume.NextAfter(failed, controller))
+		return chain.New(subject, chain.Problem, volume.ReasonSnapshotFailed, failed,
+			volume.AnswerIn(failed).Next(controller))
 	case decide.IsReady(s):
 		return chain.New(subject, chain.OK, volume.ReasonSnapshotReady, "snapshot "+s.Name+" is ready to use", "")
 	}

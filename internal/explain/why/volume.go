@@ -47,7 +47,7 @@ func (f facts) reclaimed() volume.Condition {
 		return failed
 	}
 	if v.Status.Phase == corev1.VolumeFailed {
-		b := provision.DeleteFailed(v, cmp.Or(v.Status.Message, "reclaiming it failed"))
+		b := provision.DeleteFailed(v, volume.AnswerIn(cmp.Or(v.Status.Message, "reclaiming it failed")))
 		b.Next = cmp.Or(b.Next, "user")
 		return volume.Condition{Because: b, Stuck: true}
 	}

@@ -91,7 +91,7 @@ func decided(o state.Objects) []string {
 		f.Ours = true
 		add(attach.ConditionOf(f).Because)
 		if e := a.Status.DetachError; e != nil {
-			add(attach.Failed(a, true, e.Message))
+			add(attach.Failed(a, true, attach.AnswerOf(e)))
 		}
 	}
 	return append(out, inObjects(o.Lists, o.Warnings)...)

@@ -84,7 +84,6 @@ func (p process) run() (exit, error) {
 	if err != nil {
 		return exit{}, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
-	p.trace.setLeader(started.Pid)
 	go stdout.read()
 	go stderr.read()
 	err = p.wait(started.Pid, pidfd)
@@ -104,7 +103,7 @@ func (p process) run() (exit, error) {
 	return e, err
 }
 
-// start starts the process in a new session, and in the cgroup if possible.
+// start starts the process in a new session, and in the cgroup if possible. The calling thread must be locked.
 func (p process) start(stdout, stderr *os.File) (*os.Process, int, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -131,16 +130,49 @@ func (p process) start(stdout, stderr *os.File) (*os.Process, int, error) {
 		}
 		attr.Env = p.environment()
 	}
-	started, err := p.startRetried(attr)
+	started, err := p.startRecorded(attr)
 	if err != nil && attr.Sys.UseCgroupFD {
 		// The cgroup may have been removed or be forbidden: the call is made without it.
 		if again := p.trace.withoutCgroup(); again != nil {
 			return nil, 0, again
 		}
 		attr.Sys.UseCgroupFD, attr.Env = false, p.environment()
-		started, err = p.startRetried(attr)
+		started, err = p.startRecorded(attr)
 	}
 	return started, pidfd, err
+}
+
+// startRecorded starts the process. If the call has no cgroup of its own, its session is recorded before the process
+// does anything, so that the next host process finds what it has started: the process is traced, and stops before its
+// first instruction. If this host process is killed meanwhile, the kernel kills the stopped one as well. Where
+// processes may not be traced, the session is recorded while the process runs.
+func (p process) startRecorded(attr *os.ProcAttr) (*os.Process, error) {
+	attr.Sys.Ptrace = p.trace != nil && p.trace.Cgroup == ""
+	started, err := p.startRetried(attr)
+	if errors.Is(err, unix.EPERM) && attr.Sys.Ptrace {
+		attr.Sys.Ptrace = false
+		started, err = p.startRetried(attr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if attr.Sys.Ptrace {
+		awaitStop(started.Pid)
+		// It fails only if something else has killed the process meanwhile.
+		defer func() { _ = unix.PtraceDetach(started.Pid) }()
+	}
+	p.trace.setLeader(started.Pid)
+	return started, nil
+}
+
+// awaitStop waits until a traced process has stopped or ended. It is not reaped.
+func awaitStop(pid int) {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
 }
 
 // cgroupDir returns the cgroup to start in: the call's own, or the driver's.

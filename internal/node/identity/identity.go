@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/kubernetes"
@@ -192,7 +191,7 @@ func (n *Node) recreateNode(ctx context.Context) {
 }
 
 // refused records at the Node why a driver is not registered, and with nil that it is so no longer. The node acts next
-// if the driver answered with an error, because it tries again; otherwise a user has to act.
+// if the driver answered with an error after which it tries again; otherwise a user has to act.
 func (n *Node) refused(ctx context.Context, socket, driver string, err error) {
 	if noted := n.object.noteRefused(ctx, driver, err); noted != nil && ctx.Err() == nil {
 		n.Log.Warn("node cannot be told of a refused driver", "driver", driver, "err", noted)
@@ -201,8 +200,8 @@ func (n *Node) refused(ctx context.Context, socket, driver string, err error) {
 		return
 	}
 	next := "user"
-	if _, answered := status.FromError(err); answered {
-		next = "node " + n.Name
+	if a := csi.AnswerOf(err); a.Code != "" {
+		next = a.Next("node " + n.Name)
 	}
 	node, ok := n.Object()
 	if !ok {
