@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -118,7 +117,7 @@ func growthRefused(
 	found := map[types.UID]string{}
 	for _, e := range events.Items {
 		if e.Reason == string(volume.ReasonFailedNodeResize) && e.InvolvedObject.UID == claim.UID &&
-			strings.Contains(e.Message, codes.FailedPrecondition.String()) {
+			e.Annotations[volume.AnnCode] == codes.FailedPrecondition.String() {
 			found[e.UID] = e.ResourceVersion
 		}
 	}

@@ -21,19 +21,16 @@ import (
 // TestResizeEndsAtOnce: what will not happen as long as the volume is mounted is not waited for, and what may happen
 // yet is.
 func TestResizeEndsAtOnce(t *testing.T) {
-	const (
-		refused = "NodeExpandVolume by driver d: FailedPrecondition: ext4 grows while it is mounted only with CAP_X"
-		failed  = "NodeExpandVolume by driver d: Internal: no room"
-	)
 	for name, c := range map[string]struct {
-		event, infeasible string
+		// code is that of the driver's answer to NodeExpandVolume.
+		code, infeasible string
 		// before says that the event was there before the request.
 		before bool
 		atOnce bool
 	}{
-		"refused":                          {event: refused, atOnce: true},
-		"a refusal of an earlier request":  {event: refused, before: true},
-		"it may succeed yet":               {event: failed},
+		"refused":                          {code: "FailedPrecondition", atOnce: true},
+		"a refusal of an earlier request":  {code: "FailedPrecondition", before: true},
+		"it may succeed yet":               {code: "Internal"},
 		"nothing is known":                 {},
 		"the driver cannot do it for good": {infeasible: "OutOfRange: too large", atOnce: true},
 	} {
@@ -41,9 +38,11 @@ func TestResizeEndsAtOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				claim := growing(c.infeasible)
 				event := &corev1.Event{
-					ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: "e", UID: "e"},
+					ObjectMeta: metav1.ObjectMeta{
+						Namespace: "default", Name: "e", UID: "e", Annotations: map[string]string{volume.AnnCode: c.code},
+					},
 					InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolumeClaim", Name: "data", UID: claim.UID},
-					Reason:         string(volume.ReasonFailedNodeResize), Message: c.event,
+					Reason:         string(volume.ReasonFailedNodeResize),
 				}
 				api := kubetest.NewAPI(t, claim, event)
 				var before map[types.UID]string

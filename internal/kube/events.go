@@ -54,6 +54,9 @@ func (r *Recorder) record(o runtime.Object, kind string, b volume.Because, notes
 	if b.Next != "" {
 		all[volume.AnnNext] = b.Next
 	}
+	if b.Code != "" {
+		all[volume.AnnCode] = b.Code
+	}
 	maps.Copy(all, notes)
 	r.events.AnnotatedEventf(o, all, kind, string(b.Reason), "%s", clip(b.Message))
 }

@@ -243,7 +243,8 @@ func TestEveryCodeOfTheNodesName(t *testing.T) {
 			})
 			d.start(t)
 			w.run()
-			w.heard("Node", "n1", "RegistrationRefused", "code = "+code.String()+" desc = mishap", "node n1")
+			w.heard("Node", "n1", "RegistrationRefused", "code = "+code.String()+" desc = mishap",
+				volume.Answer{Code: code.String()}.Next("node n1"))
 			w.registered(driverName)
 			if got := d.history(); got != "info info" {
 				t.Errorf("calls: %s", got)

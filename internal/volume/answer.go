@@ -43,6 +43,11 @@ func (a Answer) Next(repeats string) string {
 	return repeats
 }
 
+// Because returns the explanation of a call that failed; repeats is the component that repeats it.
+func (a Answer) Because(r Reason, repeats, message string) Because {
+	return Because{Reason: r, Message: message, Next: a.Next(repeats), Code: a.Code}
+}
+
 // final returns the codes after which CSI lets nobody repeat a call before somebody has changed the request, the
 // storage, or what the driver may do. After the others, the call is repeated.
 func final() []string {

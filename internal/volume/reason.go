@@ -13,6 +13,8 @@ type Because struct {
 	// Next names who acts next ("user", "binder", "provisioner", a driver's name, "node
 	// n1" ...); it is empty when nobody has to act.
 	Next string
+	// Code is the gRPC code of the driver's answer that is the cause; it is empty when there is none.
+	Code string
 }
 
 // Condition is the state of the object that a decision is about.

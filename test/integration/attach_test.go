@@ -220,6 +220,11 @@ func TestLostAttachment(t *testing.T) {
 	p.must(p.client.CoreV1().PersistentVolumeClaims("default").Delete(p.ctx, "c", metav1.DeleteOptions{}))
 	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
 	open()
+	p.seenOn("n1", "id-seen-1")
+	if n := p.calls("ControllerUnpublishVolume"); n > 0 {
+		t.Errorf("%d calls were to detach a volume that its node uses", n)
+	}
+	p.reportInUse("n1")
 	p.eventually(func() string {
 		if got := p.getVolume("pv-c").Finalizers; !slices.Equal(got, []string{volume.AttacherFinalizer(p.conn.Name)}) ||
 			p.calls("ControllerUnpublishVolume") == 0 {
@@ -228,7 +233,7 @@ func TestLostAttachment(t *testing.T) {
 		}
 		return ""
 	})
-	p.seenOn("n1", "id-seen-1")
+	p.seenOn("n1", "id-seen-1", "id-seen-2")
 	if got := p.getVolume("pv-c").Finalizers; len(got) != 1 {
 		t.Errorf("volume has the finalizers %v and is not detached", got)
 	}

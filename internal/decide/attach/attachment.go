@@ -291,17 +291,15 @@ func detach(f Facts) Plan {
 
 // Failed is the reason of a driver's call that failed.
 func Failed(a *storagev1.VolumeAttachment, detaching bool, answer volume.Answer) volume.Because {
-	b := volume.Because{Reason: volume.ReasonFailedAttach, Next: answer.Next(a.Spec.Attacher)}
-	state := "attached to"
-	if a.Status.Attached {
-		b.Reason = volume.ReasonAttachmentVanished
+	reason, state := volume.ReasonFailedAttach, "attached to"
+	switch {
+	case detaching:
+		reason, state = volume.ReasonFailedDetach, "detached from"
+	case a.Status.Attached:
+		reason = volume.ReasonAttachmentVanished
 	}
-	if detaching {
-		b.Reason, state = volume.ReasonFailedDetach, "detached from"
-	}
-	b.Message = Name(a) + " is not " + state + " node " + a.Spec.NodeName + " by driver " + a.Spec.Attacher +
-		": " + answer.Told()
-	return b
+	return answer.Because(reason, a.Spec.Attacher, Name(a)+" is not "+state+" node "+a.Spec.NodeName+" by driver "+
+		a.Spec.Attacher+": "+answer.Told())
 }
 
 // Name returns the name of an attachment's volume for messages.

@@ -32,7 +32,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return afterTaken(f, a)
 	}
-	return f.failed(volume.ReasonGroupFailed, a.Next(driver),
+	return f.callFailed(a.Answer, volume.ReasonGroupFailed,
 		"driver "+driver+" took no group of snapshots for content "+c.Name+": "+a.Told()).
 		NotTaken(a.NothingTaken(p.First), isGoing(c))
 }
@@ -133,7 +133,7 @@ func AfterGet(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 		return f.taken(a.Taken)
 	}
 	driver := f.Content.Spec.Driver
-	return f.failed(volume.ReasonGroupCheckFailed, a.Next(driver),
+	return f.callFailed(a.Answer, volume.ReasonGroupCheckFailed,
 		"driver "+driver+" was asked about group "+p.Request.Handle+": "+a.Told()).Again()
 }
 
@@ -143,12 +143,12 @@ func AfterRemove(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return release(f.Content, "driver "+driver+" has deleted group "+p.Request.Handle)
 	}
-	return f.failed(volume.ReasonGroupDeleteFailed, a.Next(driver),
+	return f.callFailed(a.Answer, volume.ReasonGroupDeleteFailed,
 		"driver "+driver+" did not delete group "+p.Request.Handle+": "+a.Told()).Again()
 }
 
 // SecretUnread is the plan for a call that was not made because its Secret could not be read.
 func SecretUnread(f DriverFacts, a volume.Answer) DriverPlan {
-	return f.failed(volume.ReasonGroupFailed, a.Next(f.Content.Spec.Driver),
+	return f.callFailed(a, volume.ReasonGroupFailed,
 		"driver "+f.Content.Spec.Driver+" was not asked: "+a.Text).Again()
 }

@@ -210,7 +210,16 @@ func release(c *groupv1.VolumeGroupSnapshotContent, message string) DriverPlan {
 
 // failed notes an error in the status of a content, unless it is there already.
 func (f DriverFacts) failed(r volume.Reason, next, message string) DriverPlan {
-	return snapshot.Failed(f.Content, f.Now, because(r, next, message),
+	return f.tell(because(r, next, message))
+}
+
+// callFailed is failed after a call of the driver.
+func (f DriverFacts) callFailed(a volume.Answer, r volume.Reason, message string) DriverPlan {
+	return f.tell(a.Because(r, f.Content.Spec.Driver, message))
+}
+
+func (f DriverFacts) tell(b volume.Because) DriverPlan {
+	return snapshot.Failed(f.Content, f.Now, b,
 		func(c *groupv1.VolumeGroupSnapshotContent) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
 			if c.Status == nil {
 				c.Status = &groupv1.VolumeGroupSnapshotContentStatus{}

@@ -121,7 +121,7 @@ func StepFailed(v Verb, driver, node string, c Cause) volume.Because {
 	case c.Code == "DeadlineExceeded", c.NotDone:
 		next = driver
 	}
-	return Failed(v, node, c.Text, next)
+	return failed(v, node, volume.Answer{Code: c.Code, Text: c.Text}, next)
 }
 
 // AskNext says whether a driver is asked for the health of its next volume: one that does not answer

@@ -118,17 +118,24 @@ func CallInFlight(f Facts, v Verb) volume.Because {
 	}
 }
 
-// Failed is the reason of a failed step. Who acts next follows from the cause, and is next otherwise.
+// Failed is the reason of a step that failed, as a stored text or another program tells of it. Who acts next follows
+// from the cause, and is next otherwise.
 func Failed(v Verb, node, cause, next string) volume.Because {
-	next = cmp.Or(whoClearsHost(cause, node), unservedDriver(cause), volume.AnswerIn(cause).Next(next))
+	return failed(v, node, volume.AnswerIn(cause), next)
+}
+
+func failed(v Verb, node string, a volume.Answer, next string) volume.Because {
+	reason := volume.ReasonFailedMount
 	switch v {
 	case Grow:
-		return because(volume.ReasonFailedNodeResize, next, "%s", cause)
+		reason = volume.ReasonFailedNodeResize
 	case Unbind, Unpublish, Unstage, UnmarkInUse, Drop:
-		return because(volume.ReasonFailedUnmount, next, "%s", cause)
+		reason = volume.ReasonFailedUnmount
 	default:
-		return because(volume.ReasonFailedMount, next, "%s", cause)
 	}
+	b := a.Because(reason, next, a.Text)
+	b.Next = cmp.Or(whoClearsHost(a.Text, node), unservedDriver(a.Text), b.Next)
+	return b
 }
 
 // unservedDriver returns the driver that a cause names, if nobody serves its socket, and "" otherwise.

@@ -97,8 +97,8 @@ func After(in *Intent, c Creation) Verdict {
 		return afterVolume(in, c.Volume, c.TakenBy)
 	}
 	v := Verdict{
-		Because: in.failed(c.Answer.Next(in.Driver), in.caller()+" made no volume: "+c.Text), Warn: true, Pause: true,
-		Problem: c.Text,
+		Because: c.Because(volume.ReasonProvisioningFailed, in.Driver, in.caller()+" made no volume: "+c.Text), Warn: true,
+		Pause: true, Problem: c.Text,
 	}
 	switch {
 	case c.Outcome == volume.Unknown: // Await
@@ -263,10 +263,8 @@ func AfterRemove(in *Intent, problem string, a volume.Answer) Verdict {
 
 // notRemoved returns the decision about a volume that must be deleted and may still exist.
 func notRemoved(in *Intent, a volume.Answer) Verdict {
-	return Verdict{Warn: true, Problem: a.Text, Because: volume.Because{
-		Reason: volume.ReasonProvisioningCleanupFailed, Next: a.Next(in.Driver),
-		Message: "what driver " + in.Driver + " made as volume " + in.Name + " is not deleted yet: " + a.Told(),
-	}}
+	return Verdict{Warn: true, Problem: a.Text, Because: a.Because(volume.ReasonProvisioningCleanupFailed, in.Driver,
+		"what driver "+in.Driver+" made as volume "+in.Name+" is not deleted yet: "+a.Told())}
 }
 
 // AfterSourceGone decides about an intent whose source of data is being deleted before CreateVolume

@@ -230,10 +230,7 @@ func DeleteFailed(v *corev1.PersistentVolume, a volume.Answer) volume.Because {
 	if driver != "" {
 		by = " by driver " + driver
 	}
-	return volume.Because{
-		Reason: volume.ReasonFailedDelete, Next: a.Next(driver),
-		Message: "volume " + v.Name + " is not deleted" + by + ": " + a.Told(),
-	}
+	return a.Because(volume.ReasonFailedDelete, driver, "volume "+v.Name+" is not deleted"+by+": "+a.Told())
 }
 
 // RetainedTooLate says that a volume is gone although its policy is not Delete any more.

@@ -192,10 +192,8 @@ func Pending(f Facts) volume.Because {
 
 // Failed is the reason of a driver's call that failed.
 func Failed(c *corev1.PersistentVolumeClaim, driver string, a volume.Answer) volume.Because {
-	return volume.Because{
-		Reason: volume.ReasonFailedResize, Next: a.Next(driver),
-		Message: "driver " + driver + " did not grow the volume of claim " + c.Name + ": " + a.Text,
-	}
+	return a.Because(volume.ReasonFailedResize, driver,
+		"driver "+driver+" did not grow the volume of claim "+c.Name+": "+a.Text)
 }
 
 // Grown is the reason of a resize that is done.

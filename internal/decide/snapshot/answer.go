@@ -56,7 +56,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return afterTaken(f, a, p.Request.Sources[0])
 	}
-	return f.failed(volume.ReasonSnapshotFailed, a.Next(driver),
+	return f.callFailed(a.Answer, volume.ReasonSnapshotFailed,
 		"driver "+driver+" took no snapshot of volume "+p.Request.Sources[0]+": "+a.Told()).
 		NotTaken(a.NothingTaken(p.First), isGoing(f.Content))
 }
@@ -128,17 +128,17 @@ func unchanged(a, b *snapshotv1.VolumeSnapshotContentStatus) bool {
 // AfterLook decides about the answer to GetSnapshot or ListSnapshots. A snapshot that is not there has no handle.
 func AfterLook(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	driver := f.Content.Spec.Driver
-	problem, next := a.Told(), a.Next(driver)
+	told := a.Answer
 	switch {
 	case a.Outcome == volume.Done && a.Taken.Handle == p.Request.Handle:
 		return f.taken(a.Taken)
 	case a.Outcome == volume.Done && a.Taken.Handle != "":
-		problem, next = "the driver answers about snapshot "+a.Taken.Handle, driver
+		told.Code, told.Text = "", "the driver answers about snapshot "+a.Taken.Handle
 	case a.Outcome == volume.Done:
-		problem, next = "NotFound: the driver has no such snapshot", "user"
+		told.Code, told.Text = "NotFound", "NotFound: the driver has no such snapshot"
 	}
-	return f.failed(volume.ReasonSnapshotCheckFailed, next,
-		"driver "+driver+" was asked about snapshot "+p.Request.Handle+": "+problem).Again()
+	return f.callFailed(told, volume.ReasonSnapshotCheckFailed,
+		"driver "+driver+" was asked about snapshot "+p.Request.Handle+": "+told.Told()).Again()
 }
 
 // AfterRemove decides about the answer to DeleteSnapshot.
@@ -147,12 +147,12 @@ func AfterRemove(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return release(c, "driver "+driver+" has deleted snapshot "+p.Request.Handle)
 	}
-	return f.failed(volume.ReasonSnapshotDeleteFailed, a.Next(driver),
+	return f.callFailed(a.Answer, volume.ReasonSnapshotDeleteFailed,
 		"driver "+driver+" did not delete snapshot "+p.Request.Handle+": "+a.Told()).Again()
 }
 
 // SecretUnread is the plan for a call that was not made because its Secret could not be read.
 func SecretUnread(f DriverFacts, a volume.Answer) DriverPlan {
-	return f.failed(volume.ReasonSnapshotFailed, a.Next(f.Content.Spec.Driver),
+	return f.callFailed(a, volume.ReasonSnapshotFailed,
 		"driver "+f.Content.Spec.Driver+" was not asked: "+a.Text).Again()
 }

@@ -28,8 +28,8 @@ type Cause struct {
 type Held struct{ Namespace, Subject string }
 
 // Causes returns what does not hold anywhere, first what most objects wait for.
-// Each claim, Pod and node is looked at, each volume without a claim, and what
-// drivers were asked for without one; each counts for the first of its links that does not hold.
+// Each claim, Pod, snapshot, group of snapshots and node is looked at, each volume without a claim, each that is being
+// moved, and what drivers were asked for without one; each counts for the first of its links that does not hold.
 func Causes(w why.Walk) []Cause {
 	g := grouping{at: map[group]int{}}
 	if w.Full != nil {
@@ -37,24 +37,8 @@ func Causes(w why.Walk) []Cause {
 			Subject: "control plane", Links: []chain.Link{{Subject: "control plane", State: chain.Problem, Because: *w.Full}},
 		})
 	}
-	for _, c := range w.Claims {
-		g.add(c.Namespace, claimChain(w, c))
-	}
-	for _, p := range w.Pods {
-		if c := w.AboutPod(p); !cluster.Finished(p) && (drivers.UsesVolumes(w.View, p) || !unplacedAlone(c)) {
-			g.add(p.Namespace, c)
-		}
-	}
-	for _, v := range w.Volumes {
-		if v.Status.Phase != corev1.VolumeBound {
-			g.add("", w.AboutVolume(v))
-		}
-	}
-	for _, in := range Unsettled(w) {
-		if c, told := abandoned(w, in); told {
-			g.add(in.Claim.Namespace, c)
-		}
-	}
+	g.addNamespaced(w)
+	g.addVolumes(w)
 	for _, n := range w.Nodes {
 		c := aboutNode(w, n)
 		c.Links = append(c.Links, refused(n)...)
@@ -66,6 +50,50 @@ func Causes(w why.Walk) []Cause {
 			cmp.Compare(a.Waits[0].Namespace, b.Waits[0].Namespace))
 	})
 	return g.causes
+}
+
+// addNamespaced adds what waits in namespaces.
+func (g *grouping) addNamespaced(w why.Walk) {
+	for _, c := range w.Claims {
+		g.add(c.Namespace, claimChain(w, c))
+	}
+	for _, p := range w.Pods {
+		if c := w.AboutPod(p); !cluster.Finished(p) && (drivers.UsesVolumes(w.View, p) || !unplacedAlone(c)) {
+			g.add(p.Namespace, c)
+		}
+	}
+	for _, s := range w.Snapshots {
+		g.add(s.Namespace, w.AboutSnapshot(s))
+	}
+	for _, s := range w.Groups {
+		g.add(s.Namespace, w.AboutGroup(s))
+	}
+}
+
+// addVolumes adds volumes without a claim that is there, and what drivers were asked for without one.
+func (g *grouping) addVolumes(w why.Walk) {
+	for _, v := range w.Volumes {
+		if v.Status.Phase != corev1.VolumeBound {
+			g.add("", w.AboutVolume(v))
+		}
+	}
+	for _, m := range w.Moves {
+		// What is there has been looked at.
+		ns, name, _ := strings.Cut(m.Claim, "/")
+		switch {
+		case m.Claim != "" && cluster.Find(w.View.Claims, m.Claim) == nil:
+			c, _ := w.Claim(ns, name)
+			g.add(ns, c)
+		case m.Claim == "" && cluster.Find(w.View.Volumes, m.Volume) == nil:
+			c, _ := w.Volume(m.Volume)
+			g.add("", c)
+		}
+	}
+	for _, in := range Unsettled(w) {
+		if c, told := abandoned(w, in); told {
+			g.add(in.Claim.Namespace, c)
+		}
+	}
 }
 
 // unplacedAlone says whether all that is wrong is that a Pod has no node: no matter
@@ -91,13 +119,16 @@ type group struct {
 	link              chain.Link
 }
 
+// namespaced returns the types of links that are about something in a namespace.
+func namespaced() []string { return []string{"pvc", "pod", "volumesnapshot", "volumegroupsnapshot"} }
+
 func (g *grouping) add(ns string, c chain.Chain) {
 	l := c.Answer()
 	if l.State == chain.OK {
 		return
 	}
 	key := group{link: l}
-	if strings.HasPrefix(l.Subject, "pvc/") || strings.HasPrefix(l.Subject, "pod/") {
+	if kind, _, _ := strings.Cut(l.Subject, "/"); slices.Contains(namespaced(), kind) {
 		key.namespace = ns
 	}
 	if driver, dead := deadDriver(l); dead {

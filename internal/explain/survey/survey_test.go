@@ -1,6 +1,7 @@
 package survey_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/explain/why"
 	"volplane.dev/volplane/internal/explain/why/whytest"
@@ -33,6 +35,34 @@ func TestCauses(t *testing.T) {
 		b.WriteString("\n")
 	}
 	whytest.Equal(t, "causes.txt", b.String())
+}
+
+// TestEachStuckObjectIsInTheOverview: each claim, Pod, snapshot and group that waits is among the causes, with the
+// reason and the actor that are told of itself; but a Pod without volumes, of which only its place is told, is not.
+func TestEachStuckObjectIsInTheOverview(t *testing.T) {
+	for _, r := range whytest.All() {
+		kind, _, _ := strings.Cut(r.Ask, "/")
+		if !slices.Contains([]string{"pvc", "pod", "volumesnapshot", "volumegroupsnapshot"}, kind) {
+			continue
+		}
+		s := whytest.New()
+		r.Change(s)
+		told, ok := whytest.Ask(s.All, r.Ask)
+		if !ok {
+			continue
+		}
+		if r.Name == "a Pod without claims that finds no node" {
+			continue
+		}
+		want, causes := told.Answer(), survey.Causes(why.Of(s.All))
+		i := slices.IndexFunc(causes, func(c survey.Cause) bool {
+			return slices.ContainsFunc(c.Waits, func(h survey.Held) bool { return h.Subject == told.Subject })
+		})
+		if (i >= 0) != (want.State != chain.OK) ||
+			i >= 0 && (causes[i].Because.Reason != want.Because.Reason || causes[i].Because.Next != want.Because.Next) {
+			t.Errorf("%s: of %s is told %+v, and the causes are %+v", r.Name, told.Subject, want, causes)
+		}
+	}
 }
 
 // TestDeadDrivers: a driver that is not there is one cause, whatever waits for it.

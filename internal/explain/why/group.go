@@ -16,13 +16,17 @@ func (w Walk) Group(ns, name string) (chain.Chain, bool) {
 	if g == nil {
 		return chain.Chain{}, false
 	}
-	c := chain.Chain{Subject: "volumegroupsnapshot/" + name}
+	return w.AboutGroup(g), true
+}
+
+// AboutGroup is Group for one that was read.
+func (w Walk) AboutGroup(g *groupv1.VolumeGroupSnapshot) chain.Chain {
+	subject := "volumegroupsnapshot/" + g.Name
+	about := w.group
 	if w.SnapshotsHidden {
-		c.Links = append(c.Links, reportedGroup(c.Subject, g))
-	} else {
-		c.Links = append(c.Links, w.group(c.Subject, g))
+		about = reportedGroup
 	}
-	return c, true
+	return chain.Chain{Subject: subject, Links: []chain.Link{about(subject, g)}}
 }
 
 // group is what the group-snapshot-controller decides.

@@ -17,13 +17,18 @@ func (w Walk) Snapshot(ns, name string) (chain.Chain, bool) {
 	if s == nil {
 		return chain.Chain{}, false
 	}
-	c := chain.Chain{Subject: "volumesnapshot/" + name}
+	return w.AboutSnapshot(s), true
+}
+
+// AboutSnapshot is Snapshot for one that was read.
+func (w Walk) AboutSnapshot(s *snapshotv1.VolumeSnapshot) chain.Chain {
+	c := chain.Chain{Subject: "volumesnapshot/" + s.Name}
 	c.Links = append(c.Links, w.snapshot(c.Subject, s))
 	if claim := decide.ClaimOf(s); claim != "" && !decide.IsReady(s) && s.DeletionTimestamp == nil {
-		told, _ := w.Claim(ns, claim)
+		told, _ := w.Claim(s.Namespace, claim)
 		c.Links = append(c.Links, told.Links...)
 	}
-	return c, true
+	return c
 }
 
 // snapshot is what the snapshot-controller decides. Who may not read contents is told what the snapshot says.
