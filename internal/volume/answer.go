@@ -48,8 +48,8 @@ func (a Answer) Because(r Reason, repeats, message string) Because {
 	return Because{Reason: r, Message: message, Next: a.Next(repeats), Code: a.Code}
 }
 
-// final returns the codes after which CSI lets nobody repeat a call before somebody has changed the request, the
-// storage, or what the driver may do. After the others, the call is repeated.
+// final returns the codes after which, by the CSI specification, a call is repeated only when somebody has changed the
+// request, the storage, or what the caller may do.
 func final() []string {
 	return []string{
 		"InvalidArgument", "OutOfRange", "NotFound", "AlreadyExists", "PermissionDenied", "Unauthenticated",

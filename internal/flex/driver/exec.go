@@ -158,7 +158,7 @@ func (p process) startRecorded(attr *os.ProcAttr) (*os.Process, error) {
 	}
 	if attr.Sys.Ptrace {
 		awaitStop(started.Pid)
-		// It fails only if something else has killed the process meanwhile.
+		// This fails only if the process was killed meanwhile.
 		defer func() { _ = unix.PtraceDetach(started.Pid) }()
 	}
 	p.trace.setLeader(started.Pid)
