@@ -50,7 +50,7 @@ func New(client kubernetes.Interface, o Options) *Facts {
 // nodes of the cluster.
 func (r *Facts) All(ctx context.Context, ns string) error {
 	err := r.together(ctx, r.claims(ns), r.volumes, r.attachments, r.pods(ns), r.cluster, r.making(ns), r.moves,
-		r.warnings(ns))
+		r.warnings(ns), r.snapshots(ns), r.groups(ns))
 	r.hosted()
 	return err
 }
@@ -58,7 +58,7 @@ func (r *Facts) All(ctx context.Context, ns string) error {
 // Everything reads what All reads, and what only questions about one object need.
 func (r *Facts) Everything(ctx context.Context, ns string) error {
 	all := func(ctx context.Context) error { return r.All(ctx, ns) }
-	return r.together(ctx, r.ReadRoom, r.namespaces(ns), r.snapshots(ns), r.groups(ns), all)
+	return r.together(ctx, r.ReadRoom, r.namespaces(ns), all)
 }
 
 // Overview reads what is counted in a state of the whole cluster.

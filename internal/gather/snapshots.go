@@ -10,7 +10,9 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/kube"
@@ -102,7 +104,12 @@ func readCustom[T any](ctx context.Context, client kubernetes.Interface, path ..
 
 // readFrom reads an object or a list of an API, which is GROUP/VERSION.
 func readFrom[T any](ctx context.Context, client kubernetes.Interface, version string, path ...string) (*T, error) {
-	request := client.CoreV1().RESTClient().Get().AbsPath(append([]string{"/apis/" + version}, path...)...)
+	api := client.CoreV1().RESTClient()
+	if api == (*rest.RESTClient)(nil) {
+		// client-go's fakes have no custom resources.
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: path[0]}, "")
+	}
+	request := api.Get().AbsPath(append([]string{"/apis/" + version}, path...)...)
 	data, err := request.SetHeader("Accept", "application/json").Do(ctx).Raw()
 	if err != nil {
 		return nil, err
