@@ -18,8 +18,8 @@ import (
 var ErrNotText = errors.New("not UTF-8 text, which CSI needs")
 
 // SecretData reads the Secret that ref names from the API server: Secrets are never cached. It
-// returns nil for a nil ref. The error of a missing Secret is
-// volume.ErrNoSecret, and apierrors.IsNotFound is true for it.
+// returns nil for a nil ref. The error of a missing Secret is volume.ErrNoSecret, and apierrors.IsNotFound is true for
+// it.
 func SecretData(
 	ctx context.Context, client kubernetes.Interface, ref *corev1.SecretReference,
 ) (map[string]string, error) {

@@ -48,8 +48,8 @@ func (a Answer) Because(r Reason, repeats, message string) Because {
 	return Because{Reason: r, Message: message, Next: a.Next(repeats), Code: a.Code}
 }
 
-// final returns the codes after which, by the CSI specification, a call is repeated only when somebody has changed the
-// request, the storage, or what the caller may do.
+// final returns the codes after which the CSI specification asks for a change before the call is repeated: of the
+// request, of the storage, or of the caller's rights.
 func final() []string {
 	return []string{
 		"InvalidArgument", "OutOfRange", "NotFound", "AlreadyExists", "PermissionDenied", "Unauthenticated",
@@ -66,9 +66,9 @@ func Codes() []string {
 	}
 }
 
-// AnswerIn returns what a text tells of a failed call: an error that is stored in an object, an event, or what another
-// program says. The code is the first one in it, that of the driver's own answer, as "Code: text" or in gRPC's form:
-// drivers quote the codes of what is behind them.
+// AnswerIn reads the answer of a failed call from the text of an error, which comes from the status of an object, from
+// an event, or from another program. Of several codes in the text, as "Code: text" or in gRPC's form, the first one is
+// the driver's own; drivers quote the errors of their storage after it.
 func AnswerIn(text string) Answer {
 	a := Answer{Outcome: Failed, Text: text, NoSecret: lacksSecret(text)}
 	first := len(text)

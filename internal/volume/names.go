@@ -193,7 +193,7 @@ const (
 	AnnUnmountEnds = "volplane.dev/unmount-ends"
 	// AnnNext on an event names who has to act next.
 	AnnNext = "volplane.dev/next"
-	// AnnCode on an event is the gRPC code of the driver's answer that is the cause.
+	// AnnCode on an event is the gRPC code of the driver's answer, if that is the cause.
 	AnnCode = "volplane.dev/code"
 	// AnnAttempt on an event counts the failures in a row, the newest included.
 	AnnAttempt = "volplane.dev/attempt"

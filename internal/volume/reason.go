@@ -13,7 +13,7 @@ type Because struct {
 	// Next names who acts next ("user", "binder", "provisioner", a driver's name, "node
 	// n1" ...); it is empty when nobody has to act.
 	Next string
-	// Code is the gRPC code of the driver's answer that is the cause; it is empty when there is none.
+	// Code is the gRPC code of the driver's answer, if that is the cause; empty otherwise.
 	Code string
 }
 

@@ -72,8 +72,8 @@ func TestAnswerIn(t *testing.T) {
 	}
 }
 
-// TestNext: the codes after which somebody has to change something are those for which the CSI specification tells the
-// caller to do so before it repeats the call.
+// TestNext: the user acts next after the codes for which the CSI specification asks for a change before the call is
+// repeated.
 func TestNext(t *testing.T) {
 	for n := range codes.Unauthenticated + 1 {
 		if got := Codes()[n]; got != n.String() {

@@ -51,14 +51,9 @@ func (l *lost) remove(va *storagev1.VolumeAttachment) (volume string) {
 
 // of says whether a volume may still be attached by a lost attachment.
 func (l *lost) of(volume string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, va := range l.all {
-		if *va.Spec.Source.PersistentVolumeName == volume {
-			return true
-		}
-	}
-	return false
+	return len(l.filter(func(va *storagev1.VolumeAttachment) bool {
+		return *va.Spec.Source.PersistentVolumeName == volume
+	})) > 0
 }
 
 // list returns the lost attachments of a driver.

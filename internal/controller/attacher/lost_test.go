@@ -80,7 +80,7 @@ func TestLostAndMadeAgain(t *testing.T) {
 	}
 }
 
-// TestLostOn: what is lost on a node is known by it: it is detached when the node does not use it any more.
+// TestLostOn: lost attachments are found by their node, whose changes decide when they are detached.
 func TestLostOn(t *testing.T) {
 	var l lost
 	l.put(va(recorded))

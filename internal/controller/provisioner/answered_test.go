@@ -65,20 +65,23 @@ func (b *bench) calls(n int) func() bool {
 // All codes are in the table of internal/decide/provision.
 func TestAfterEachAnswer(t *testing.T) {
 	t.Parallel()
-	for code, stays := range map[codes.Code]bool{
-		codes.InvalidArgument: false, codes.AlreadyExists: false, codes.Internal: true, codes.Unavailable: true,
+	for code, c := range map[codes.Code]struct {
+		stays bool
+		next  string
+	}{
+		codes.InvalidArgument: {false, "user"}, codes.AlreadyExists: {false, "user"},
+		codes.Internal: {true, driverName}, codes.Unavailable: {true, driverName},
 	} {
 		t.Run(code.String(), func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, nil, claim("c"), class())
-			b.fails("CreateVolume", no(code), stays)
+			b.fails("CreateVolume", no(code), c.stays)
 			begun := time.Now()
 			b.errs(kindClaim, "u-c", "create volume pvc-u-c: rpc error: code = "+code.String())
-			next := volume.Answer{Code: code.String()}.Next(driverName)
-			b.told(warns(madeNo, next, "driver d.example made no volume: "+code.String()+": no"))
+			b.told(warns(madeNo, c.next, "driver d.example made no volume: "+code.String()+": no"))
 			b.called(asksFor("c"))
 			b.sweeps()
-			if stays {
+			if c.stays {
 				b.open("u-c")
 			} else {
 				b.open()

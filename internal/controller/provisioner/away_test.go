@@ -265,13 +265,15 @@ func TestADepartedClaimIsNotAskedFor(t *testing.T) {
 
 // TestWhatTheDriverDoesNotDelete: the object stays as it is.
 func TestWhatTheDriverDoesNotDelete(t *testing.T) {
-	for _, code := range []codes.Code{codes.FailedPrecondition, codes.Internal, codes.DeadlineExceeded} {
+	for code, next := range map[codes.Code]string{
+		codes.FailedPrecondition: "user", codes.Internal: driverName, codes.DeadlineExceeded: driverName,
+	} {
 		b := newBench(t, nil, unwanted(), key())
 		b.fails("DeleteVolume", no(code), true)
 		b.errs(kindVolume, "pvc-u-c", "delete volume id-pvc-u-c: rpc error: code = "+code.String())
 		b.wrote()
 		b.volumesAre(unwanted())
-		b.told(warned("VolumeFailedDelete", volume.Answer{Code: code.String()}.Next(driverName),
+		b.told(warned("VolumeFailedDelete", next,
 			"volume pvc-u-c is not deleted by driver "+driverName+": "+code.String()+": no"))
 		b.fails("DeleteVolume", nil, false)
 		b.works(kindVolume, "pvc-u-c")

@@ -80,7 +80,7 @@ func failed(a *storagev1.VolumeAttachment, answer Answer, now metav1.Time) Resul
 	return Result{Status: status, Warn: isNew, Retry: true, Because: Failed(a, detaching, answer.Answer)}
 }
 
-// AnswerOf returns what an error in an attachment's status tells of the call.
+// AnswerOf returns the answer of the call that left this error in an attachment's status.
 func AnswerOf(e *storagev1.VolumeError) volume.Answer {
 	a := volume.AnswerIn(e.Message)
 	if n, all := ptr.Deref(e.ErrorCode, -1), volume.Codes(); n >= 0 && int(n) < len(all) {

@@ -118,8 +118,7 @@ func CallInFlight(f Facts, v Verb) volume.Because {
 	}
 }
 
-// Failed is the reason of a step that failed, as a stored text or another program tells of it. Who acts next follows
-// from the cause, and is next otherwise.
+// Failed explains a failed step by the text of its error. If the text does not show who acts next, it is next.
 func Failed(v Verb, node, cause, next string) volume.Because {
 	return failed(v, node, volume.AnswerIn(cause), next)
 }

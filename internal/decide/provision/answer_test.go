@@ -162,7 +162,7 @@ func refusals() []verdictCase {
 	zonal := intent()
 	zonal.Requisite = []topology.Segment{{"zone": "a"}}
 	selected := claim(func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = "n1" })
-	gone := csi.AnswerOf(errors.New("d.example.com: driver has gone")) //nolint:err113 // an error that is no gRPC status
+	gone := csi.AnswerOf(errors.New("d.example.com: driver has gone")) //nolint:err113 // it is not a gRPC status
 	bare := no(codes.InvalidArgument)
 	bare.Missing = missing
 	return []verdictCase{

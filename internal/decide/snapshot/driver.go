@@ -272,6 +272,7 @@ func (f DriverFacts) callFailed(a volume.Answer, r volume.Reason, message string
 	return f.tell(a.Because(r, f.Content.Spec.Driver, message))
 }
 
+// tell returns the plan that notes an explanation as the error of the content.
 func (f DriverFacts) tell(b volume.Because) DriverPlan {
 	return Failed(f.Content, f.Now, b,
 		func(c *snapshotv1.VolumeSnapshotContent) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
