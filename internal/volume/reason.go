@@ -85,6 +85,7 @@ const (
 	ReasonFailedDetach         Reason = "FailedDetachVolume"
 	ReasonStillMounted         Reason = "StillMounted"
 	ReasonNodeGone             Reason = "NodeGone"
+	ReasonLostWithNode         Reason = "LostWithNode"
 	ReasonNodeReady            Reason = "NodeReady"
 	ReasonNodeNotReady         Reason = "NodeNotReady"
 	ReasonRegistered           Reason = "Registered"

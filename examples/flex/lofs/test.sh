@@ -102,6 +102,19 @@ want Success detach db node1
 want Success detach db node2.example.com
 [ -z "$(devices)" ] || stop "the device $(devices) is left"
 
+# A device that a program has open when it is given back is not handed out again.
+want Success attach "$volume" node1
+want Success waitforattach '' "$volume"
+device=$(said .device)
+sleep 3 <"$device" &
+want Success detach db node1
+want Success attach "$volume" node1
+want Success waitforattach '' "$volume"
+wait
+want Success mountdevice "$dir" "$(said .device)" "$volume"
+want Success unmountdevice "$dir"
+want Success detach db node1
+
 # Two volumes that Kubernetes calls the same: none is taken for the other.
 for name in a b; do
 	want Success attach "{\"file\":\"$name\",\"size\":\"1Mi\",\"kubernetes.io/pvOrVolumeName\":\"data\"}" node1

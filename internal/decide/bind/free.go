@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Free is the set of volumes that any claim may take. It groups volumes that differ only in size,
@@ -52,7 +54,8 @@ func (f *Free) Set(v *corev1.PersistentVolume) {
 
 // IsFree says whether any claim may take the volume.
 func IsFree(v *corev1.PersistentVolume) bool {
-	return v.Status.Phase == corev1.VolumeAvailable && v.Spec.ClaimRef == nil && v.DeletionTimestamp == nil
+	return v.Status.Phase == corev1.VolumeAvailable && v.Spec.ClaimRef == nil && v.DeletionTimestamp == nil &&
+		v.Annotations[volume.AnnLostWith] == ""
 }
 
 // Remove removes a volume; it may be repeated.

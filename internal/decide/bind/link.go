@@ -27,6 +27,14 @@ func Link(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Plan 
 			Message: "claim " + claim.Namespace + "/" + claim.Name + " is being bound to volume " + v.Name,
 		}
 	}
+	return p.unlessLost(v)
+}
+
+// unlessLost says that a volume for which there is nothing to do was lost with its node, if it was.
+func (p Plan) unlessLost(v *corev1.PersistentVolume) Plan {
+	if node := v.Annotations[volume.AnnLostWith]; node != "" && len(p.Writes) == 0 && p.Because.Next == "" {
+		p.Because, p.Event = volume.LostWith("volume "+v.Name, node), Warning
+	}
 	return p
 }
 

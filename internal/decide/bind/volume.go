@@ -18,7 +18,10 @@ type VolumeFacts struct {
 }
 
 // Volume decides about one volume.
-func Volume(f VolumeFacts) Plan {
+func Volume(f VolumeFacts) Plan { return decideVolume(f).unlessLost(f.Volume) }
+
+// decideVolume decides by what the volume and its claim say of each other.
+func decideVolume(f VolumeFacts) Plan {
 	v := f.Volume
 	switch ref := v.Spec.ClaimRef; {
 	case ref == nil:

@@ -73,6 +73,9 @@ func (f Facts) ready() Plan {
 	if len(f.Given) > 0 {
 		return f.own(f.Given[0])
 	}
+	if node := f.Content.Annotations[volume.AnnLostWith]; node != "" {
+		return Plan{Warn: true, Tell: true, Because: volume.LostWith("group snapshot "+g.Name, node)}
+	}
 	return nothing(volume.ReasonGroupReady, "", "group snapshot "+g.Name+" is ready to use")
 }
 

@@ -119,6 +119,9 @@ func TestGroupFollows(t *testing.T) {
 		})},
 		{"an error ends with success", group(made, func(f *Facts) { f.Group = f.failed("x", "", "old").Group })},
 		{"it is ready, and stays so", group(used)},
+		{"it was lost with its node", group(used, func(f *Facts) {
+			f.Content.Annotations = map[string]string{volume.AnnLostWith: "n2"}
+		})},
 		{"a cache may be late", group(used, lost)},
 		{"its content is gone", group(used, lost, absent)},
 		{"and no other one is made in its place", group(used, lost, absent, func(f *Facts) { f.Group = Group(*f).Group })},

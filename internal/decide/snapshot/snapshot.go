@@ -91,6 +91,9 @@ func ready(f Facts) Plan {
 		return failed(f, volume.ReasonSnapshotMisbound, "user",
 			"content "+f.Content.Name+" is not bound to snapshot "+s.Name)
 	}
+	if node := f.Content.Annotations[volume.AnnLostWith]; node != "" {
+		return Plan{Warn: true, Tell: true, Because: volume.LostWith("snapshot "+s.Name, node)}
+	}
 	return nothing(volume.ReasonSnapshotReady, "", "snapshot "+s.Name+" is ready to use")
 }
 

@@ -101,6 +101,9 @@ func TestFollow(t *testing.T) {
 			f.Snapshot = AfterCreate(*f, "old").Snapshot
 		})},
 		{"it is ready, and stays so", of(used)},
+		{"it was lost with its node", of(used, func(f *Facts) {
+			f.Content.Annotations = map[string]string{volume.AnnLostWith: "n2"}
+		})},
 		{"a cache may be late", of(used, noContent)},
 		{"its content is gone", of(used, noContent, absent)},
 		{"and no other one is made in its place", of(used, noContent, absent, func(f *Facts) {

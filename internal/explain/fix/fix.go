@@ -41,6 +41,8 @@ func Remedies(o state.Objects, ns, tool string, c chain.Chain) []Remedy {
 	switch l.Because.Reason {
 	case volume.ReasonNodeGone:
 		return k.node(strings.TrimPrefix(l.Subject, "node/"))
+	case volume.ReasonLostWithNode:
+		return k.lost(strings.TrimPrefix(l.Subject, "pv/"))
 	case volume.ReasonTerminating, volume.ReasonDetaching, volume.ReasonFailedDetach:
 		return k.finalizers(l)
 	case volume.ReasonFailedDelete:
@@ -241,6 +243,26 @@ func (k fixing) node(name string) []Remedy {
 			"are lost",
 		off,
 	})
+}
+
+// lost returns ways for a volume that was lost with its node.
+func (k fixing) lost(name string) []Remedy {
+	v := cluster.Find(k.View.Volumes, name)
+	if v == nil {
+		return nil
+	}
+	out := []Remedy{{
+		command("volplane", "invite", v.Annotations[volume.AnnLostWith]),
+		"if the host returns: with this invitation it joins again and brings the volume back", noRisk,
+	}}
+	if ref := v.Spec.ClaimRef; ref != nil {
+		out = append(out, Remedy{
+			command(k.tool, "delete", "pvc", ref.Name, "-n", ref.Namespace),
+			"if not: the claim and the volume's object go, so that the claim can be created again and its data restored",
+			"if the host returns after that, the volume is on it, and `volplane orphans` there lists it",
+		})
+	}
+	return out
 }
 
 // on returns the Pods on a node that have not ended.

@@ -43,6 +43,7 @@ func fixRows() []row {
 			s.N1.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
 		}},
 		{"a node that is gone", "pod/web", func(s *scene) { s.All.Nodes = s.All.Nodes[1:] }},
+		{"a volume that was lost with its node", "pvc/data", func(s *scene) { s.GivenUp(); s.Detached(); s.All.Pods = nil }},
 		{"nothing to attach with, and nobody knows a way", "volumeattachment/a1", (*scene).Attaching},
 	}, moreFixRows()...)
 }

@@ -65,6 +65,10 @@ func groupRows() []Row {
 		row("a group that is ready", func(_ *Scene, g *group, c *content) {
 			g.Status.ReadyToUse, c.Status.ReadyToUse = ptr.To(true), ptr.To(true)
 		}),
+		row("a group that was lost with its node", func(_ *Scene, g *group, c *content) {
+			g.Status.ReadyToUse, c.Status.ReadyToUse = ptr.To(true), ptr.To(true)
+			c.Annotations = map[string]string{volume.AnnProvisionedOn: "n2", volume.AnnLostWith: "n2"}
+		}),
 		row("a group that is ready and has lost its content", func(s *Scene, g *group, _ *content) {
 			g.Status.ReadyToUse, s.All.GroupContents = ptr.To(true), nil
 		}),

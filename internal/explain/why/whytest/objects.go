@@ -16,6 +16,17 @@ import (
 func VolumeRows() []Row {
 	return []Row{
 		{"a bound volume is explained with its claim", "pv/v1", func(*Scene) {}},
+		{"a volume that was lost with its node", "pvc/data", func(s *Scene) { s.GivenUp(); s.Detached(); s.All.Pods = nil }},
+		{"a volume that was lost with its node, and a Pod wants it", "pvc/data", func(s *Scene) {
+			s.GivenUp()
+			s.Detached()
+			s.All.Pods[0].Spec.NodeName = ""
+		}},
+		{"a volume that was lost with its node, and names no claim", "pv/v1", func(s *Scene) {
+			s.GivenUp()
+			s.Detached()
+			s.Volume.Spec.ClaimRef, s.Volume.Status.Phase = nil, corev1.VolumeAvailable
+		}},
 		{"a volume that is free", "pv/v1", func(s *Scene) {
 			s.Released()
 			s.Detached()

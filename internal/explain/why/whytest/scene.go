@@ -238,6 +238,11 @@ func (s *Scene) NodeLocal(node string) {
 	}
 }
 
+// GivenUp says that the volume was lost with node n2, which had it on its own disks.
+func (s *Scene) GivenUp() {
+	s.Volume.Annotations = map[string]string{volume.AnnProvisionedOn: "n2", volume.AnnLostWith: "n2"}
+}
+
 // Called has a process call the driver as its controllers do.
 func (s *Scene) Called() {
 	s.Lease(volume.NamespaceSystem, "external-attacher-leader-d-example-com", "volplane-up_n2", 120, time.Minute)

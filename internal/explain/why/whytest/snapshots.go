@@ -63,6 +63,10 @@ func snapshotRows() []Row {
 			snap.Status.ReadyToUse, c.Status.ReadyToUse = ptr.To(true), ptr.To(true)
 			c.Status.SnapshotHandle = ptr.To("shot-1")
 		}),
+		row("a snapshot that was lost with its node", func(_ *Scene, snap *shot, c *content) {
+			snap.Status.ReadyToUse, c.Status.ReadyToUse = ptr.To(true), ptr.To(true)
+			c.Annotations = map[string]string{volume.AnnProvisionedOn: "n2", volume.AnnLostWith: "n2"}
+		}),
 		row("a snapshot that is ready and has lost its content", func(s *Scene, snap *shot, _ *content) {
 			snap.Status.ReadyToUse, s.All.SnapshotContents = ptr.To(true), nil
 		}),
