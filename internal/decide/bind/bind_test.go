@@ -315,7 +315,9 @@ func TestVolumes(t *testing.T) {
 		{"a bound volume was lost with its node", VolumeFacts{
 			Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), lost), Claim: bound,
 		}},
-		{"one that was lost with its node is released first", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u0"), lost)}},
+		{"one that was lost with its node is released first", VolumeFacts{
+			Volume: pv("pv", "5Gi", refers("ns", "data", "u0"), lost),
+		}},
 		{"the claim's own decision finishes a link", VolumeFacts{
 			Volume: pv("pv", "5Gi", refers("ns", "data", "u1")), Claim: claim(),
 		}},
