@@ -34,11 +34,27 @@ func (r *Facts) aboutVolume(ctx context.Context, _, name string) error {
 		if ref := v.Spec.ClaimRef; ref != nil {
 			pods = append(pods, r.claim(ref.Namespace, ref.Name), r.pods(ref.Namespace))
 		}
+		if v.Spec.CSI != nil && bind.IsReleased(v) {
+			pods = append(pods, r.sharers(v.Spec.CSI))
+		}
 	}
 	if err := r.together(ctx, pods...); err != nil {
 		return err
 	}
 	return r.around(ctx)
+}
+
+// sharers returns a read of the volumes that have the handle of a released one, which is not deleted before they go.
+// The API finds none by its handle.
+func (r *Facts) sharers(of *corev1.CSIPersistentVolumeSource) read {
+	return func(ctx context.Context) error {
+		all, err := Every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{},
+			r.client.CoreV1().PersistentVolumes().List)
+		Add(r, &r.Volumes, slices.DeleteFunc(all, func(v *corev1.PersistentVolume) bool {
+			return v.Spec.CSI == nil || v.Spec.CSI.Driver != of.Driver || v.Spec.CSI.VolumeHandle != of.VolumeHandle
+		})...)
+		return err
+	}
 }
 
 // aboutPod reads what concerns one Pod: also the other Pods of its namespace, which

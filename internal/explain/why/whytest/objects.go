@@ -39,6 +39,11 @@ func VolumeRows() []Row {
 		}},
 		{"a bound volume that names no claim", "pv/v1", func(s *Scene) { s.Volume.Spec.ClaimRef = nil; s.Detached() }},
 		{"the claim is gone, the volume still attached", "pv/v1", (*Scene).Released},
+		{"the claim is gone, and another volume with the handle is kept", "pv/v1", func(s *Scene) {
+			s.SameHandle()
+			s.Released()
+			s.Detached()
+		}},
 		{"the claim is gone, the driver has enough to do", "pv/v1", func(s *Scene) {
 			s.Released()
 			s.Detached()

@@ -1,0 +1,79 @@
+package gather
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/explain/why"
+	"volplane.dev/volplane/internal/explain/why/whytest"
+	"volplane.dev/volplane/internal/kube"
+)
+
+// TestEachSceneIsReadAsAWhole: what is read for one object is enough for the answer that all objects give, in each
+// scene of the explanations. The fake API server has no snapshots, a namespace is not in the whole, and that a volume is
+// free for a claim is not read, because that needs all volumes: the binder's next step ends it.
+func TestEachSceneIsReadAsAWhole(t *testing.T) {
+	options := Options{
+		Bridge: kube.Translation{Volume: flex.SourceOf, Inline: flex.InlineOf},
+	}
+	for _, r := range whytest.All() {
+		s := whytest.New()
+		r.Change(s)
+		word, name, _ := strings.Cut(r.Ask, "/")
+		if slices.Contains([]string{"volumesnapshot", "volumegroupsnapshot", "namespace"}, word) ||
+			r.Name == "a free volume fits" {
+			continue
+		}
+		k, err := KindOf(word)
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole := New(serve(s.All), options)
+		if err := whole.All(t.Context(), metav1.NamespaceAll); err != nil {
+			t.Fatal(err)
+		}
+		all, there := k.Tell(why.Of(whole.Objects), "ns", name)
+		part, found, err := k.Explain(t.Context(), New(serve(s.All), options), "ns", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if there != found || found && render(t, part) != render(t, all) {
+			t.Errorf("%s: %s found %v\n%s\nand of all objects: %v\n%s", r.Name, r.Ask, found, render(t, part), there,
+				render(t, all))
+		}
+	}
+}
+
+// serve returns an API with the objects of a scene. A scene's events name their objects by the UID alone.
+func serve(o state.Objects) *fake.Clientset {
+	all := slices.Concat(objects(o.Claims), objects(o.Volumes), objects(o.Classes), objects(o.Drivers),
+		objects(o.Attachments), objects(o.Pods), objects(o.Nodes), objects(o.CSINodes), objects(o.Namespaces),
+		objects(o.Leases))
+	for i, e := range o.Warnings {
+		e = e.DeepCopy()
+		e.Name, e.Namespace = fmt.Sprint("e", i), metav1.NamespaceDefault
+		for _, about := range all {
+			if about := about.(metav1.Object); about.GetUID() == e.InvolvedObject.UID && about.GetNamespace() != "" {
+				e.Namespace = about.GetNamespace()
+			}
+		}
+		all = append(all, e)
+	}
+	return fake.NewClientset(all...)
+}
+
+func objects[T runtime.Object](all []T) []runtime.Object {
+	out := make([]runtime.Object, len(all))
+	for i, o := range all {
+		out[i] = o
+	}
+	return out
+}
