@@ -18,8 +18,8 @@ import (
 )
 
 // TestEachSceneIsReadAsAWhole: what is read for one object is enough for the answer that all objects give, in each
-// scene of the explanations. The fake API server has no snapshots, a namespace is not in the whole, and that a volume is
-// free for a claim is not read, because that needs all volumes: the binder's next step ends it.
+// scene of the explanations. The fake API server has no snapshots, a namespace is not in the whole, and that a volume
+// is free for a claim is not read, because that needs all volumes: the binder's next step ends it.
 func TestEachSceneIsReadAsAWhole(t *testing.T) {
 	options := Options{
 		Bridge: kube.Translation{Volume: flex.SourceOf, Inline: flex.InlineOf},
