@@ -283,8 +283,8 @@ func upperLayers() []layer {
 			"internal/node/registration",
 		}, heavy, "what the cluster knows of the node, whatever is mounted there"},
 		{"internal/node/health", []string{
-			"internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/kube", "internal/node/journal",
-			"internal/redact",
+			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/kube",
+			"internal/node/journal", "internal/redact",
 		}, heavy, "looks at mounted volumes, whoever mounts them"},
 		{"internal/node/leftovers", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/mount", "internal/kube", "internal/node/journal",

@@ -83,7 +83,7 @@ func (s *shell) printDrivers(l flex.Listing, wide bool) error {
 	}
 	// The reason why a driver cannot be used is too long for a column.
 	for _, d := range l.Drivers {
-		if d.Next != "" && !wide {
+		if !d.Next.IsZero() && !wide {
 			fmt.Fprintf(s.Err, "\n%s. Next: %s.\n", d.Message, d.Next)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/explain/why"
+	"volplane.dev/volplane/internal/volume"
 )
 
 const (
@@ -58,10 +59,16 @@ type statusReport struct {
 
 // problem is something about which somebody has to do something.
 type problem struct {
-	Subject string `json:"subject"`
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
-	Next    string `json:"next,omitempty"`
+	Subject string       `json:"subject"`
+	Reason  string       `json:"reason"`
+	Message string       `json:"message"`
+	Next    volume.Actor `json:"next,omitzero"`
+	Actor   actorOut     `json:"actor,omitzero"`
+}
+
+// problemOf returns a problem about which somebody has to do something.
+func problemOf(subject, reason, message string, next volume.Actor) problem {
+	return problem{subject, reason, message, next, actorOut(next)}
 }
 
 type nodeReport struct {
@@ -111,7 +118,7 @@ func reportOf(o state.Objects, told *room.Report, certificates []validity) statu
 			continue
 		}
 		r.Problems = append(r.Problems,
-			problem{c.Subject, string(c.Because.Reason), c.Because.Message, c.Because.Next})
+			problemOf(c.Subject, string(c.Because.Reason), c.Because.Message, c.Because.Next))
 	}
 	r.Problems = append(r.Problems, r.ageing(o.Now, oldest)...)
 	r.Healthy = len(r.Problems) == 0
@@ -124,13 +131,13 @@ func (r *statusReport) ageing(now, oldest time.Time) []problem {
 	var out []problem
 	for _, c := range r.Certificates {
 		if left := c.Expires.Sub(now); left < min(expiresSoon, c.Expires.Sub(c.Begins)/10) {
-			out = append(out, problem{"certificate/" + c.Name, "CertificateExpires", fmt.Sprintf(
+			out = append(out, problemOf("certificate/"+c.Name, "CertificateExpires", fmt.Sprintf(
 				"the certificate of the %s is valid until %s: renew it; volplane renews its own at each start", c.Name,
-				chain.Moment(c.Expires)), "user"})
+				chain.Moment(c.Expires)), volume.User()))
 		}
 	}
 	if says := r.backupOld(now, oldest); says != "" {
-		out = append(out, problem{"control plane", "BackupOld", says + "; 'volplane backup' makes one", "user"})
+		out = append(out, problemOf("control plane", "BackupOld", says+"; 'volplane backup' makes one", volume.User()))
 	}
 	return out
 }

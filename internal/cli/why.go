@@ -303,10 +303,11 @@ func (s *shell) reportCauses(o state.Objects, q question) error {
 type explanation struct {
 	Subject string `json:"subject"`
 	Healthy bool   `json:"healthy"`
-	// State, Since and Next are those of the answer.
+	// State, Since, Next and Actor are those of the answer.
 	State  chain.State  `json:"state"`
 	Since  *metav1.Time `json:"since,omitempty"`
-	Next   string       `json:"next,omitempty"`
+	Next   volume.Actor `json:"next,omitzero"`
+	Actor  actorOut     `json:"actor,omitzero"`
 	Answer linkOut      `json:"answer"`
 	Links  []linkOut    `json:"links"`
 	// Fixes are the commands that --fix asks for.
@@ -318,7 +319,8 @@ type linkOut struct {
 	State   chain.State   `json:"state"`
 	Reason  volume.Reason `json:"reason"`
 	Message string        `json:"message"`
-	Next    string        `json:"next,omitempty"`
+	Next    volume.Actor  `json:"next,omitzero"`
+	Actor   actorOut      `json:"actor,omitzero"`
 	// Since is the time since when the link has this state; nil if it is not known.
 	Since *metav1.Time `json:"since,omitempty"`
 	// Attempt is the number of failures in a row, LastTry the time of the newest one, and NextTry
@@ -329,6 +331,9 @@ type linkOut struct {
 	LastTry  *metav1.Time `json:"lastTry,omitempty"`
 	NextTry  *metav1.Time `json:"nextTry,omitempty"`
 }
+
+// actorOut is who acts next as a kind and a name, for which next is the text.
+type actorOut volume.Actor
 
 // causeOut is the JSON output for a cause of waiting.
 type causeOut struct {
@@ -344,8 +349,9 @@ type waitOut struct {
 func outOf(l chain.Link, is since.Time) linkOut {
 	return linkOut{
 		Subject: l.Subject, State: l.State, Reason: l.Because.Reason, Message: l.Because.Message,
-		Next: l.Because.Next, Since: optionalTime(is.Since), Attempt: is.Attempt, Reported: is.Reported,
-		LastTry: optionalTime(is.Last), NextTry: optionalTime(is.Next),
+		Next: l.Because.Next, Actor: actorOut(l.Because.Next), Since: optionalTime(is.Since), Attempt: is.Attempt,
+		Reported: is.Reported,
+		LastTry:  optionalTime(is.Last), NextTry: optionalTime(is.Next),
 	}
 }
 
@@ -359,7 +365,9 @@ func optionalTime(at time.Time) *metav1.Time {
 
 func explanationOf(t since.Times, ns string, c chain.Chain) explanation {
 	a := outOf(c.Answer(), t.Of(ns, c, c.Answer()))
-	e := explanation{Subject: c.Subject, Healthy: c.Healthy(), State: a.State, Since: a.Since, Next: a.Next, Answer: a}
+	e := explanation{
+		Subject: c.Subject, Healthy: c.Healthy(), State: a.State, Since: a.Since, Next: a.Next, Actor: a.Actor, Answer: a,
+	}
 	for _, l := range c.Links {
 		e.Links = append(e.Links, outOf(l, t.Of(ns, c, l)))
 	}

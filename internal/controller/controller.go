@@ -203,7 +203,7 @@ func (c *Controller) Run(ctx context.Context) error {
 // events are alike.
 func busy(l Lane) volume.Because {
 	return volume.Because{
-		Reason: volume.ReasonDriverBusy, Next: l.Driver,
+		Reason: volume.ReasonDriverBusy, Next: volume.Driver(l.Driver),
 		Message: "driver " + l.Driver + " works on as many calls to " + l.Call +
 			" volumes as may be under way at once; this one waits for its turn",
 	}

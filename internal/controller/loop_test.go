@@ -127,7 +127,7 @@ func TestWaitingIsTold(t *testing.T) {
 		if want := []time.Duration{laneWaitReported, laneWaitReported + laneWaitPause}; !slices.Equal(told, want) {
 			t.Errorf("told after %v, want %v", told, want)
 		}
-		if why.Reason != volume.ReasonDriverBusy || why.Next != "d" {
+		if why.Reason != volume.ReasonDriverBusy || why.Next != volume.Driver("d") {
 			t.Errorf("told %+v", why)
 		}
 	})
@@ -136,7 +136,7 @@ func TestWaitingIsTold(t *testing.T) {
 // TestBusyIsExplained: who waits reads what for, and whose turn it is.
 func TestBusyIsExplained(t *testing.T) {
 	want := volume.Because{
-		Reason: volume.ReasonDriverBusy, Next: "d",
+		Reason: volume.ReasonDriverBusy, Next: volume.Driver("d"),
 		Message: "driver d works on as many calls to create volumes as may be under way at once; this one waits for its turn",
 	}
 	if diff := cmp.Diff(want, busy(Lane{Driver: "d", Call: "create", Namespace: "ns"})); diff != "" {

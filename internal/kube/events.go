@@ -51,8 +51,8 @@ func (r *Recorder) Note(o runtime.Object, b volume.Because) {
 
 func (r *Recorder) record(o runtime.Object, kind string, b volume.Because, notes map[string]string) {
 	all := map[string]string{}
-	if b.Next != "" {
-		all[volume.AnnNext] = b.Next
+	if !b.Next.IsZero() {
+		all[volume.AnnNext] = b.Next.String()
 	}
 	if b.Code != "" {
 		all[volume.AnnCode] = b.Code

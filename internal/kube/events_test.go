@@ -20,7 +20,7 @@ func TestRepeatedEventHasTheNewestTry(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u"}}
 	client := fake.NewClientset(claim)
 	events := NewNodeRecorder(t.Context(), client, "test", "n1")
-	because := volume.Because{Reason: volume.ReasonProvisioningFailed, Message: "full", Next: "d"}
+	because := volume.Because{Reason: volume.ReasonProvisioningFailed, Message: "full", Next: volume.Driver("d")}
 	for n := 1; n <= 3; n++ {
 		events.WarnWith(claim, because, map[string]string{
 			volume.AnnAttempt: fmt.Sprint(n), volume.AnnNextTry: fmt.Sprint("after ", n),

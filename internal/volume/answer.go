@@ -33,18 +33,18 @@ func (a Answer) Told() string {
 	return a.Text + "; " + a.Missing
 }
 
-// Next returns who has to act after a call has failed: "user" when a repeated call would fail as well, because of the
-// driver's code, because a Secret does not exist, or because nothing repeats the call (repeats is empty); otherwise
-// repeats, the component that repeats it.
-func (a Answer) Next(repeats string) string {
-	if repeats == "" || a.NoSecret || a.Missing != "" || slices.Contains(final(), a.Code) {
-		return "user"
+// Next returns who has to act after a call has failed: the user when a repeated call would fail as well, because of the
+// driver's code, because a Secret does not exist, or because nobody repeats the call (repeats is zero); otherwise
+// repeats, who repeats it.
+func (a Answer) Next(repeats Actor) Actor {
+	if repeats.IsZero() || a.NoSecret || a.Missing != "" || slices.Contains(final(), a.Code) {
+		return User()
 	}
 	return repeats
 }
 
-// Because returns the explanation of a call that failed; repeats is the component that repeats it.
-func (a Answer) Because(r Reason, repeats, message string) Because {
+// Because returns the explanation of a call that failed; repeats is who repeats it.
+func (a Answer) Because(r Reason, repeats Actor, message string) Because {
 	return Because{Reason: r, Message: message, Next: a.Next(repeats), Code: a.Code}
 }
 

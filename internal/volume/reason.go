@@ -10,9 +10,8 @@ type Because struct {
 	Reason Reason
 	// Message is the explanation as one sentence that names the objects. It never holds a secret.
 	Message string
-	// Next names who acts next ("user", "binder", "provisioner", a driver's name, "node
-	// n1" ...); it is empty when nobody has to act.
-	Next string
+	// Next is who acts next; nobody when it is zero.
+	Next Actor
 	// Code is the gRPC code of the driver's answer, if that is the cause; empty otherwise.
 	Code string
 }

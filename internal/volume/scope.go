@@ -66,7 +66,7 @@ func IsLost(annotations map[string]string, home string) bool {
 
 // LostWith explains that something, which is named by its kind and name, was given up together with a node.
 func LostWith(what, node string) Because {
-	return Because{Reason: ReasonLostWithNode, Next: "user", Message: what + " was lost with node " + node +
+	return Because{Reason: ReasonLostWithNode, Next: User(), Message: what + " was lost with node " + node +
 		", which was given up; if its host returns, `volplane invite " + node + "` brings it back, and if not, " +
 		"its data are gone"}
 }

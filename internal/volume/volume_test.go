@@ -66,7 +66,7 @@ func TestAnswerIn(t *testing.T) {
 		`volumes "login" not found`:                                            "d",
 		"Internal: (what the driver said is not shown, because it may hold a secret: " + `secrets "login" not found)`: "d",
 	} {
-		if got := AnswerIn(text).Next("d"); got != want {
+		if got := AnswerIn(text).Next(Driver("d")); got.String() != want {
 			t.Errorf("after %q acts %q, want %q", text, got, want)
 		}
 	}
@@ -79,23 +79,23 @@ func TestNext(t *testing.T) {
 		if got := Codes()[n]; got != n.String() {
 			t.Errorf("code %d is called %q, want %q", n, got, n)
 		}
-		want := "d"
+		want := Driver("d")
 		switch n {
 		case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.ResourceExhausted,
 			codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated:
-			want = "user"
+			want = User()
 		default:
 		}
-		if got := (Answer{Code: n.String()}).Next("d"); got != want {
+		if got := (Answer{Code: n.String()}).Next(Driver("d")); got != want {
 			t.Errorf("after %s acts %q, want %q", n, got, want)
 		}
 	}
 	for _, a := range []Answer{{Code: "Internal", Missing: "no Secret"}, {NoSecret: true}} {
-		if got := a.Next("d"); got != "user" {
+		if got := a.Next(Driver("d")); got != User() {
 			t.Errorf("after %+v acts %q", a, got)
 		}
 	}
-	if got := (Answer{Code: "Internal"}).Next(""); got != "user" {
-		t.Errorf("%q acts when no component repeats the call", got)
+	if got := (Answer{Code: "Internal"}).Next(Actor{}); got != User() {
+		t.Errorf("%q acts when nobody repeats the call", got)
 	}
 }

@@ -55,7 +55,7 @@ func (g glance) chain(ns string, c chain.Chain) chainView {
 		marked = marked || broken
 		v.Links = append(v.Links, linkView{
 			Subject: g.toSubject(space, l.Subject), State: l.State, Reason: clean(string(l.Because.Reason)),
-			Message: sentence(l.Because.Message), Next: clean(l.Because.Next), Since: g.since(ns, c, l), Broken: broken,
+			Message: sentence(l.Because.Message), Next: clean(l.Because.Next.String()), Since: g.since(ns, c, l), Broken: broken,
 		})
 	}
 	return v

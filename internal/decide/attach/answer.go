@@ -39,10 +39,12 @@ func After(step Step, a *storagev1.VolumeAttachment, answer Answer, now metav1.T
 	case answer.Outcome != volume.Done:
 		return failed(a, answer, now)
 	case step == Detach:
-		done := plan(Nothing, volume.ReasonDetaching, "attacher", Name(a)+" is detached from node "+a.Spec.NodeName)
+		done := plan(Nothing, volume.ReasonDetaching, volume.Controller("attacher"),
+			Name(a)+" is detached from node "+a.Spec.NodeName)
 		return Result{Release: true, Because: done.Because}
 	}
-	r := Result{Because: plan(Nothing, volume.ReasonAttached, "", Name(a)+" is attached to node "+a.Spec.NodeName).Because}
+	r := Result{Because: plan(Nothing, volume.ReasonAttached, volume.Actor{},
+		Name(a)+" is attached to node "+a.Spec.NodeName).Because}
 	attachError, same := any(nil), a.Status.AttachError == nil
 	if answer.Vanished != "" {
 		status, isNew := errorStatus(a, answer.Vanished, nil, now)
@@ -63,8 +65,9 @@ func Vanished(c Correction, now metav1.Time) Result {
 // Agreed decides what is written of an attachment that its driver lists again.
 func Agreed(a *storagev1.VolumeAttachment) Result {
 	return Result{
-		Status:  map[string]any{"attachError": nil},
-		Because: plan(Nothing, volume.ReasonAttached, "", Name(a)+" is attached to node "+a.Spec.NodeName).Because,
+		Status: map[string]any{"attachError": nil},
+		Because: plan(Nothing, volume.ReasonAttached, volume.Actor{},
+			Name(a)+" is attached to node "+a.Spec.NodeName).Because,
 	}
 }
 

@@ -78,7 +78,7 @@ func play(t *testing.T, given string, anyAnswer volume.Answer) Result {
 		case "no-secret":
 			answer.Missing = rest
 		case "refused":
-			return Refused(a, volume.Because{Reason: volume.ReasonFailedAttach, Message: rest, Next: "user"}, now())
+			return Refused(a, volume.Because{Reason: volume.ReasonFailedAttach, Message: rest, Next: volume.User()}, now())
 		default:
 			t.Fatalf("unknown line %q", line)
 		}

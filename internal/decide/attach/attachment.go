@@ -133,7 +133,7 @@ func NodeID(c *storagev1.CSINode, a *storagev1.VolumeAttachment, n *corev1.Node)
 	return ids[a.Spec.Attacher]
 }
 
-func plan(s Step, r volume.Reason, next, message string) Plan {
+func plan(s Step, r volume.Reason, next volume.Actor, message string) Plan {
 	return Plan{Step: s, Because: volume.Because{Reason: r, Message: message, Next: next}}
 }
 
@@ -142,16 +142,17 @@ func Attachment(f Facts) Plan {
 	a := f.Attachment
 	switch {
 	case f.Lost && a.DeletionTimestamp != nil && HasFinalizer(a):
-		return plan(Release, volume.ReasonNodeGone, "",
+		return plan(Release, volume.ReasonNodeGone, volume.Actor{},
 			Name(a)+" was lost with node "+a.Spec.NodeName+", and no driver is asked")
 	case !f.Ours:
-		return plan(Nothing, volume.ReasonDriverMissing, a.Spec.Attacher, "driver "+a.Spec.Attacher+" has not registered")
+		return plan(Nothing, volume.ReasonDriverMissing, volume.Driver(a.Spec.Attacher),
+			"driver "+a.Spec.Attacher+" has not registered")
 	case a.DeletionTimestamp != nil:
 		return detach(f)
 	case isSettled(f):
-		return plan(Nothing, volume.ReasonAttached, "", Name(a)+" is attached to node "+a.Spec.NodeName)
+		return plan(Nothing, volume.ReasonAttached, volume.Actor{}, Name(a)+" is attached to node "+a.Spec.NodeName)
 	case f.Trivial:
-		return plan(Mark, volume.ReasonAttaching, "", Name(a)+" needs no attaching by driver "+a.Spec.Attacher)
+		return plan(Mark, volume.ReasonAttaching, volume.Actor{}, Name(a)+" needs no attaching by driver "+a.Spec.Attacher)
 	}
 	return attach(f)
 }
@@ -165,10 +166,10 @@ func isSettled(f Facts) bool {
 // terminating returns the reason for which a detached attachment that is being deleted still exists.
 func terminating(a *storagev1.VolumeAttachment) Plan {
 	if len(a.Finalizers) == 0 {
-		return plan(Nothing, volume.ReasonTerminating, "api server",
+		return plan(Nothing, volume.ReasonTerminating, volume.APIServer(),
 			"attachment "+a.Name+" is being deleted, and nothing holds it")
 	}
-	return plan(Nothing, volume.ReasonTerminating, "owner of "+a.Finalizers[0],
+	return plan(Nothing, volume.ReasonTerminating, volume.OwnerOf(a.Finalizers[0]),
 		Name(a)+" is detached from node "+a.Spec.NodeName+
 			"; its attachment is being deleted, and finalizer "+a.Finalizers[0]+" is held by somebody else")
 }
@@ -178,24 +179,27 @@ func attach(f Facts) Plan {
 	name := Name(a)
 	switch {
 	case v == nil || v.Spec.CSI == nil:
-		return plan(Refuse, volume.ReasonVolumeMissing, "user", name+" does not exist or is no CSI volume")
+		return plan(Refuse, volume.ReasonVolumeMissing, volume.User(), name+" does not exist or is no CSI volume")
 	case v.Spec.CSI.Driver != a.Spec.Attacher:
-		return plan(Refuse, volume.ReasonNotMine, "user", name+" is of driver "+v.Spec.CSI.Driver+", not "+a.Spec.Attacher)
+		return plan(Refuse, volume.ReasonNotMine, volume.User(),
+			name+" is of driver "+v.Spec.CSI.Driver+", not "+a.Spec.Attacher)
 	case v.DeletionTimestamp != nil:
 		// S3-010, S3-024.
-		return plan(Refuse, volume.ReasonTerminating, "provisioner", name+" is being deleted and is not attached any more")
+		return plan(Refuse, volume.ReasonTerminating, volume.Controller("provisioner"),
+			name+" is being deleted and is not attached any more")
 	case recordsOther(a, v):
 		// It keeps what is to be detached, until it is gone.
-		return plan(Refuse, volume.ReasonNotMine, "attachdetach",
+		return plan(Refuse, volume.ReasonNotMine, volume.Controller("attachdetach"),
 			name+" was made again for another volume of driver "+a.Spec.Attacher+" since it was attached")
 	case size(v.Spec.CSI.VolumeAttributes) > maxAttributes:
-		return plan(Refuse, volume.ReasonFailedAttach, "user",
+		return plan(Refuse, volume.ReasonFailedAttach, volume.User(),
 			fmt.Sprintf("%s has %d bytes of attributes, more than %d", name, size(v.Spec.CSI.VolumeAttributes), maxAttributes))
 	case f.NodeID == "":
-		return plan(Refuse, volume.ReasonDriverMissing, a.Spec.Attacher,
+		return plan(Refuse, volume.ReasonDriverMissing, volume.Driver(a.Spec.Attacher),
 			"driver "+a.Spec.Attacher+" has not registered on node "+a.Spec.NodeName)
 	}
-	p := plan(Attach, volume.ReasonAttaching, a.Spec.Attacher, name+" is being attached to node "+a.Spec.NodeName)
+	p := plan(Attach, volume.ReasonAttaching, volume.Driver(a.Spec.Attacher),
+		name+" is being attached to node "+a.Spec.NodeName)
 	p.Record = recordFrom(v)
 	p.NodeID = f.NodeID
 	if recorded := a.Annotations[volume.AnnNodeID]; HasFinalizer(a) && recorded != p.NodeID {
@@ -250,10 +254,11 @@ func detach(f Facts) Plan {
 		return terminating(a)
 	case f.Mounted:
 		// People remove finalizers to be rid of an attachment, not to take the volume from a running Pod.
-		return plan(Nothing, volume.ReasonStillMounted, "node "+a.Spec.NodeName,
+		return plan(Nothing, volume.ReasonStillMounted, volume.NodeAgent(a.Spec.NodeName),
 			"attachment "+a.Name+" was deleted without a detach, and "+Name(a)+" is still mounted on node "+a.Spec.NodeName)
 	}
-	p := plan(Detach, volume.ReasonDetaching, a.Spec.Attacher, Name(a)+" is being detached from node "+a.Spec.NodeName)
+	p := plan(Detach, volume.ReasonDetaching, volume.Driver(a.Spec.Attacher),
+		Name(a)+" is being detached from node "+a.Spec.NodeName)
 	if f.Trivial {
 		return p
 	}
@@ -272,18 +277,18 @@ func detach(f Facts) Plan {
 	case err == nil && !recorded && !a.Status.Attached:
 		// The finalizer comes with the node's id, in today's sidecars too:
 		// without one the driver was never called (S1-053).
-		return plan(Release, volume.ReasonDetaching, "", "attachment "+a.Name+" was never attached")
+		return plan(Release, volume.ReasonDetaching, volume.Actor{}, "attachment "+a.Name+" was never attached")
 	default:
 		state := " is gone"
 		if f.Volume != nil {
 			state = " is not one of driver " + a.Spec.Attacher
 		}
-		return plan(Refuse, volume.ReasonFailedDetach, "user",
+		return plan(Refuse, volume.ReasonFailedDetach, volume.User(),
 			Name(a)+state+", and attachment "+a.Name+" does not say what to detach")
 	}
 	if p.NodeID == "" {
 		// To a driver no node means all nodes.
-		return plan(Refuse, volume.ReasonFailedDetach, "user", "driver "+a.Spec.Attacher+" is not known on node "+
+		return plan(Refuse, volume.ReasonFailedDetach, volume.User(), "driver "+a.Spec.Attacher+" is not known on node "+
 			a.Spec.NodeName+" and attachment "+a.Name+" does not say from where to detach")
 	}
 	return p
@@ -298,8 +303,8 @@ func Failed(a *storagev1.VolumeAttachment, detaching bool, answer volume.Answer)
 	case a.Status.Attached:
 		reason = volume.ReasonAttachmentVanished
 	}
-	return answer.Because(reason, a.Spec.Attacher, Name(a)+" is not "+state+" node "+a.Spec.NodeName+" by driver "+
-		a.Spec.Attacher+": "+answer.Told())
+	return answer.Because(reason, volume.Driver(a.Spec.Attacher),
+		Name(a)+" is not "+state+" node "+a.Spec.NodeName+" by driver "+a.Spec.Attacher+": "+answer.Told())
 }
 
 // Name returns the name of an attachment's volume for messages.
@@ -381,7 +386,8 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 		// The provisioner takes this finalizer with its own.
 		c.Finalizers = volume.Without(c.Finalizers, f)
 		return c, volume.Because{
-			Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is not attached any more", Next: "attacher",
+			Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is not attached any more",
+			Next: volume.Controller("attacher"),
 		}
 	}
 	return nil, finalizerStays(v, attached, has)
@@ -394,10 +400,12 @@ func finalizerStays(v *corev1.PersistentVolume, attached, has bool) volume.Becau
 		return volume.Because{Reason: volume.ReasonNothingToDo, Message: "volume " + v.Name + " is kept as it should be"}
 	case attached:
 		return volume.Because{
-			Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached", Next: "attachdetach",
+			Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached",
+			Next: volume.Controller("attachdetach"),
 		}
 	}
 	return volume.Because{
-		Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is kept by its provisioner", Next: "provisioner",
+		Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is kept by its provisioner",
+		Next: volume.Controller("provisioner"),
 	}
 }

@@ -19,7 +19,7 @@ func (p NodePlan) Wanted(v *corev1.PersistentVolume, node string) volume.Conditi
 	if slices.ContainsFunc(p.Attach, func(a Attachable) bool { return a.Volume.Name == v.Name }) {
 		return volume.Condition{Because: volume.Because{
 			Reason: volume.ReasonAttaching, Message: "volume " + v.Name + " is about to be attached to node " + node,
-			Next: "attachdetach",
+			Next: volume.Controller("attachdetach"),
 		}}
 	}
 	return volume.Condition{Because: p.Because, Stuck: p.Because.Reason == volume.ReasonNodeGone}
@@ -34,7 +34,7 @@ func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (volume.Condition, boo
 	if slices.ContainsFunc(p.Kept, func(k *storagev1.VolumeAttachment) bool { return k.Name == a.Name }) &&
 		a.Status.Attached && a.DeletionTimestamp == nil {
 		return volume.Condition{Because: volume.Because{
-			Reason: volume.ReasonStillAttached, Next: "user",
+			Reason: volume.ReasonStillAttached, Next: volume.User(),
 			Message: Name(a) + " is attached to node " + a.Spec.NodeName + " by attachment " + a.Name +
 				", which somebody has made and has to delete",
 		}}, true

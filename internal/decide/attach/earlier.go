@@ -28,7 +28,7 @@ func (d *nodeDecision) isOfEarlierMachine(a *storagev1.VolumeAttachment, wishes 
 func (d *nodeDecision) detachFromEarlier(a *storagev1.VolumeAttachment, unique string) {
 	d.More = true
 	d.Detach = append(d.Detach, Detachment{Attachment: a, Unique: unique, Force: true, Because: volume.Because{
-		Reason: volume.ReasonDetaching, Next: a.Spec.Attacher,
+		Reason: volume.ReasonDetaching, Next: volume.Driver(a.Spec.Attacher),
 		Message: fmt.Sprintf("%s is attached to %s, and driver %s calls node %s %s now: it is detached from there, and "+
 			"attached anew", Name(a), a.Annotations[volume.AnnNodeID], a.Spec.Attacher, d.Name, d.Registered[a.Spec.Attacher]),
 	}})

@@ -219,7 +219,7 @@ func (d *nodeDecision) explain() {
 		d.Because = volume.Because{
 			Reason:  volume.ReasonNodeGone,
 			Message: "node " + d.Name + " is gone, and pod " + p.Name + " may still use its volumes there",
-			Next:    "pod " + p.Name,
+			Next:    volume.PodActor(p.Name),
 		}
 	case d.Node == nil:
 		d.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone"}
@@ -228,7 +228,7 @@ func (d *nodeDecision) explain() {
 	case pending >= 0:
 		v := d.Wishes[pending].Volume
 		d.Because = volume.Because{
-			Reason: volume.ReasonAttaching, Next: v.Spec.CSI.Driver,
+			Reason: volume.ReasonAttaching, Next: volume.Driver(v.Spec.CSI.Driver),
 			Message: "volume " + v.Name + " is being attached to node " + d.Name,
 		}
 	case len(d.Detach) > 0:
@@ -256,7 +256,7 @@ func (d *nodeDecision) attachWanted(w Wish, unique string) {
 		d.warn(w, multiAttach(w))
 	case limited && d.count[driver] >= limit:
 		d.warn(w, volume.Because{
-			Reason: volume.ReasonAttachLimit, Next: "user",
+			Reason: volume.ReasonAttachLimit, Next: volume.User(),
 			Message: fmt.Sprintf("volume %s cannot be attached: node %s has as many volumes of driver %s as it takes (%d)",
 				v.Name, d.Name, driver, limit),
 		})
@@ -294,26 +294,26 @@ func (d *nodeDecision) warn(w Wish, why volume.Because) {
 func multiAttach(w Wish) volume.Because {
 	if len(w.Elsewhere) == 0 {
 		b := volume.Because{
-			Reason: volume.ReasonMultiAttach, Next: "node " + w.UsedOn,
+			Reason: volume.ReasonMultiAttach, Next: volume.NodeAgent(w.UsedOn),
 			Message: fmt.Sprintf("Multi-Attach error for volume %q: it can be on one node at a time, and node %s says that it "+
 				"still uses it", w.Volume.Name, w.UsedOn),
 		}
 		if w.Holder != "" {
-			b.Message, b.Next = b.Message+", for pod "+w.Holder, "pod "+w.Holder
+			b.Message, b.Next = b.Message+", for pod "+w.Holder, volume.PodActor(w.Holder)
 		}
 		return b
 	}
 	node := w.Elsewhere[0].Spec.NodeName
-	b := volume.Because{Reason: volume.ReasonMultiAttach, Next: "node " + node}
+	b := volume.Because{Reason: volume.ReasonMultiAttach, Next: volume.NodeAgent(node)}
 	b.Message = fmt.Sprintf("Multi-Attach error for volume %q: it can be on one node at a time and is still attached "+
 		"to node %s", w.Volume.Name, node)
 	switch {
 	case w.Holder != "":
 		b.Message += ", used there by pod " + w.Holder
-		b.Next = "pod " + w.Holder
+		b.Next = volume.PodActor(w.Holder)
 	case !ownName(w.Elsewhere[0], w.Volume):
 		b.Message += ", by attachment " + w.Elsewhere[0].Name + " that somebody has made"
-		b.Next = "user"
+		b.Next = volume.User()
 	}
 	return b
 }
@@ -339,7 +339,7 @@ func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, wi
 		for _, w := range wishes {
 			d.Notices = append(d.Notices, Notice{Pod: w.Pod, Volume: w.Volume.Name, Because: volume.Because{
 				Reason: volume.ReasonAttached, Message: "volume " + w.Volume.Name + " is attached to node " + d.Name,
-				Next: "node " + d.Name,
+				Next: volume.NodeAgent(d.Name),
 			}})
 		}
 	case a.Status.AttachError != nil:
@@ -397,20 +397,21 @@ func (d *nodeDecision) detachUnwanted(a *storagev1.VolumeAttachment, unique stri
 	case node == nil:
 		out.Because = volume.Because{
 			Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone, its volumes are detached",
-			Next: a.Spec.Attacher,
+			Next: volume.Driver(a.Spec.Attacher),
 		}
 	case nodelife.OutOfService(node) || late && !d.DisableForceDetachOnTimeout:
 		out.Force = true
 		out.Because = volume.Because{
 			Reason:  volume.ReasonDetaching,
-			Message: "node " + d.Name + " is out of service, " + Name(a) + " is detached by force", Next: a.Spec.Attacher,
+			Message: "node " + d.Name + " is out of service, " + Name(a) + " is detached by force",
+			Next:    volume.Driver(a.Spec.Attacher),
 		}
 	case InUse(node, unique):
 		out.Stuck, out.Because = late, d.stillMounted(a, late)
 	default:
 		out.Because = volume.Because{
 			Reason: volume.ReasonDetaching, Message: Name(a) + " is not used on node " + d.Name + " any more",
-			Next: a.Spec.Attacher,
+			Next: volume.Driver(a.Spec.Attacher),
 		}
 	}
 	d.Detach = append(d.Detach, out)
@@ -420,15 +421,16 @@ func (d *nodeDecision) detachUnwanted(a *storagev1.VolumeAttachment, unique stri
 // is not ready and its time is over.
 func (d *nodeDecision) stillMounted(a *storagev1.VolumeAttachment, late bool) volume.Because {
 	b := volume.Because{
-		Reason: volume.ReasonStillMounted, Message: Name(a) + " is still mounted on node " + d.Name, Next: "node " + d.Name,
+		Reason: volume.ReasonStillMounted, Message: Name(a) + " is still mounted on node " + d.Name,
+		Next: volume.NodeAgent(d.Name),
 	}
 	switch {
 	case late:
-		b.Next = "user"
+		b.Next = volume.User()
 		b.Message += ", which is not ready, and --disable-force-detach-on-timeout keeps it from being detached by force: " +
 			"it waits until the node is back, or is deleted, or has the taint " + corev1.TaintNodeOutOfService
 	case !nodelife.Ready(d.Node):
-		b.Next = "administrator of node " + d.Name
+		b.Next = volume.Administrator(d.Name)
 		b.Message += " as far as is known, and the node is not ready; if that host is off for good, taint the Node with " +
 			corev1.TaintNodeOutOfService
 	}

@@ -50,21 +50,22 @@ func unboundClaim(f ClaimFacts) Plan {
 	case !named && f.Default != nil:
 		c := f.Claim.DeepCopy()
 		c.Spec.StorageClassName = &f.Default.Name
-		return wait(volume.ReasonDefaultClassAssigned, Normal, "binder", "the default class "+f.Default.Name+" is assigned",
+		return wait(volume.ReasonDefaultClassAssigned, Normal, volume.Controller("binder"),
+			"the default class "+f.Default.Name+" is assigned",
 			Write{Claim: c})
 	case class == "":
 		message := "no persistent volumes available for this claim and no storage class is set"
 		if !named {
 			message += ": no StorageClass is marked as the default one"
 		}
-		return wait(volume.ReasonFailedBinding, Normal, "user", message, pending(f.Claim)...)
+		return wait(volume.ReasonFailedBinding, Normal, volume.User(), message, pending(f.Claim)...)
 	case f.Class == nil:
-		return wait(volume.ReasonProvisioningFailed, Warning, "user",
+		return wait(volume.ReasonProvisioningFailed, Warning, volume.User(),
 			fmt.Sprintf("storageclass.storage.k8s.io %q not found", class), pending(f.Claim)...)
 	case late && volume.SelectedNode(f.Claim.Annotations) == "":
 		return waitForConsumer(f)
 	case f.Class.Provisioner == volume.NoProvisioner:
-		return wait(volume.ReasonFailedBinding, Normal, "user",
+		return wait(volume.ReasonFailedBinding, Normal, volume.User(),
 			"no volume of class "+class+" fits, and the class does not make any", pending(f.Claim)...)
 	default:
 		return askProvisioner(f)
@@ -74,14 +75,14 @@ func unboundClaim(f ClaimFacts) Plan {
 func waitForConsumer(f ClaimFacts) Plan {
 	switch {
 	case len(f.Consumers) > 0:
-		return wait(volume.ReasonWaitForPodScheduled, Normal, "placement",
+		return wait(volume.ReasonWaitForPodScheduled, Normal, volume.Controller("placement"),
 			"waiting for pod "+f.Consumers[0]+" to be scheduled", pending(f.Claim)...)
 	case len(f.Assigned) > 0:
 		// The Pod got its node without a scheduler, which would have written the node on the claim.
-		return wait(volume.ReasonWaitForPodScheduled, Normal, "placement",
+		return wait(volume.ReasonWaitForPodScheduled, Normal, volume.Controller("placement"),
 			"waiting for the node of pod "+f.Assigned[0]+" to be written on the claim", pending(f.Claim)...)
 	}
-	return wait(volume.ReasonWaitForFirstConsumer, Normal, "user",
+	return wait(volume.ReasonWaitForFirstConsumer, Normal, volume.User(),
 		"waiting for first consumer to be created before binding", pending(f.Claim)...)
 }
 
@@ -89,7 +90,7 @@ func waitForConsumer(f ClaimFacts) Plan {
 // annotation storage-provisioner, in both spellings.
 func askProvisioner(f ClaimFacts) Plan {
 	name := f.Class.Provisioner
-	p := wait(volume.ReasonExternalProvisioning, Normal, name,
+	p := wait(volume.ReasonExternalProvisioning, Normal, volume.Driver(name),
 		"waiting for a volume to be created by the external provisioner '"+name+"'")
 	claim := f.Claim
 	if f.Served {
@@ -119,11 +120,11 @@ func requested(claim *corev1.PersistentVolumeClaim, name string) *corev1.Persist
 func namedVolume(f ClaimFacts) Plan {
 	switch {
 	case f.Volume == nil:
-		return wait(volume.ReasonVolumeMissing, Normal, "user", "volume "+f.Claim.Spec.VolumeName+" does not exist",
+		return wait(volume.ReasonVolumeMissing, Normal, volume.User(), "volume "+f.Claim.Spec.VolumeName+" does not exist",
 			pending(f.Claim)...)
 	case f.Volume.Spec.ClaimRef == nil:
 		if why := Mismatch(f.Claim, f.Volume); why != "" {
-			return wait(volume.ReasonVolumeMismatch, Warning, "user", "volume "+f.Volume.Name+" cannot be bound: "+why,
+			return wait(volume.ReasonVolumeMismatch, Warning, volume.User(), "volume "+f.Volume.Name+" cannot be bound: "+why,
 				pending(f.Claim)...)
 		}
 		return Link(f.Claim, f.Volume)
@@ -131,7 +132,7 @@ func namedVolume(f ClaimFacts) Plan {
 		return Link(f.Claim, f.Volume)
 	default:
 		ref := f.Volume.Spec.ClaimRef
-		return wait(volume.ReasonFailedBinding, Warning, "user",
+		return wait(volume.ReasonFailedBinding, Warning, volume.User(),
 			fmt.Sprintf("volume %s already bound to a different claim: %s/%s", f.Volume.Name, ref.Namespace, ref.Name),
 			pending(f.Claim)...)
 	}
@@ -141,22 +142,23 @@ func boundClaim(f ClaimFacts) Plan {
 	v := f.Volume
 	switch {
 	case f.Claim.Spec.VolumeName == "":
-		return wait(volume.ReasonClaimLost, Warning, "user",
+		return wait(volume.ReasonClaimLost, Warning, volume.User(),
 			"bound claim has lost reference to its volume; data on the volume is lost", phase(f.Claim, corev1.ClaimLost)...)
 	case v == nil:
-		return wait(volume.ReasonClaimLost, Warning, "user", "bound claim has lost its volume "+f.Claim.Spec.VolumeName+
-			"; data on it is lost", phase(f.Claim, corev1.ClaimLost)...)
+		return wait(volume.ReasonClaimLost, Warning, volume.User(),
+			"bound claim has lost its volume "+f.Claim.Spec.VolumeName+
+				"; data on it is lost", phase(f.Claim, corev1.ClaimLost)...)
 	case v.Spec.ClaimRef == nil, v.Spec.ClaimRef.UID == f.Claim.UID:
 		return Link(f.Claim, v)
 	case Together(f.Claim, v):
 		return Plan{Because: UIDMismatch(f.Claim, v), Event: Warning, Writes: phase(f.Claim, corev1.ClaimLost)}
 	case f.Claim.Name == volume.PrefixPopulating+string(v.Spec.ClaimRef.UID):
 		// Its populator waits for the phase Lost before it deletes the claim.
-		return wait(volume.ReasonClaimMisbound, Normal, "populator", "the populator has filled volume "+v.Name+
+		return wait(volume.ReasonClaimMisbound, Normal, volume.Populator(""), "the populator has filled volume "+v.Name+
 			" for claim "+v.Spec.ClaimRef.Namespace+"/"+v.Spec.ClaimRef.Name+", and deletes this claim",
 			phase(f.Claim, corev1.ClaimLost)...)
 	default:
-		return wait(volume.ReasonClaimMisbound, Warning, "user",
+		return wait(volume.ReasonClaimMisbound, Warning, volume.User(),
 			"two claims are bound to volume "+v.Name+", this one is bound incorrectly", phase(f.Claim, corev1.ClaimLost)...)
 	}
 }

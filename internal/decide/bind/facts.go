@@ -85,8 +85,8 @@ func (f VolumeFacts) With(claim *corev1.PersistentVolumeClaim) VolumeFacts {
 // Condition returns the condition of the plan's object.
 func (p Plan) Condition() volume.Condition {
 	b := p.Because
-	if len(p.Writes) > 0 && b.Next == "" {
-		b.Next = "binder"
+	if len(p.Writes) > 0 && b.Next.IsZero() {
+		b.Next = volume.Controller("binder")
 	}
-	return volume.Condition{Because: b, Stuck: b.Next == "user" && b.Reason != volume.ReasonWaitForFirstConsumer}
+	return volume.Condition{Because: b, Stuck: b.Next == volume.User() && b.Reason != volume.ReasonWaitForFirstConsumer}
 }

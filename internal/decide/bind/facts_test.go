@@ -106,16 +106,18 @@ func TestCondition(t *testing.T) {
 	for _, c := range []struct {
 		argues string
 		plan   Plan
-		next   string
+		next   volume.Actor
 		stuck  bool
 	}{
-		{"nobody", Plan{}, "", false},
-		{"the binder has something to write", Plan{Writes: write}, "binder", false},
-		{"or somebody else acts next", Plan{Writes: write, Because: volume.Because{Next: "placement"}}, "placement", false},
-		{"a user has to mend something", Plan{Because: volume.Because{Next: "user"}}, "user", true},
+		{"nobody", Plan{}, volume.Actor{}, false},
+		{"the binder has something to write", Plan{Writes: write}, volume.Controller("binder"), false},
+		{"or somebody else acts next", Plan{
+			Writes: write, Because: volume.Because{Next: volume.Controller("placement")},
+		}, volume.Controller("placement"), false},
+		{"a user has to mend something", Plan{Because: volume.Because{Next: volume.User()}}, volume.User(), true},
 		{"or only to use the claim", Plan{
-			Because: volume.Because{Next: "user", Reason: volume.ReasonWaitForFirstConsumer},
-		}, "user", false},
+			Because: volume.Because{Next: volume.User(), Reason: volume.ReasonWaitForFirstConsumer},
+		}, volume.User(), false},
 	} {
 		if got := c.plan.Condition(); got.Next != c.next || got.Stuck != c.stuck {
 			t.Errorf("%s: %+v", c.argues, got)

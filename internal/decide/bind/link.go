@@ -16,14 +16,15 @@ import (
 // crash between two writes no other claim can take the volume, and the next decision does the rest (S4); and a claim
 // that is Bound has a volume that is.
 func Link(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Plan {
-	p := wait(volume.ReasonBound, Silent, "", "claim "+claim.Namespace+"/"+claim.Name+" is bound to volume "+v.Name)
+	p := wait(volume.ReasonBound, Silent, volume.Actor{},
+		"claim "+claim.Namespace+"/"+claim.Name+" is bound to volume "+v.Name)
 	v = linkVolume(&p, claim, v)
 	p.Writes = append(p.Writes, volumePhase(v, corev1.VolumeBound)...)
 	claim = linkClaim(&p, claim, v)
 	linkStatus(&p, claim, v)
 	if len(p.Writes) > 0 {
 		p.Because = volume.Because{
-			Reason: volume.ReasonBinding, Next: "binder",
+			Reason: volume.ReasonBinding, Next: volume.Controller("binder"),
 			Message: "claim " + claim.Namespace + "/" + claim.Name + " is being bound to volume " + v.Name,
 		}
 	}
@@ -32,7 +33,7 @@ func Link(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Plan 
 
 // unlessLost says that a volume for which there is nothing to do was lost with its node, if it was.
 func (p Plan) unlessLost(v *corev1.PersistentVolume) Plan {
-	if node := v.Annotations[volume.AnnLostWith]; node != "" && len(p.Writes) == 0 && p.Because.Next == "" {
+	if node := v.Annotations[volume.AnnLostWith]; node != "" && len(p.Writes) == 0 && p.Because.Next.IsZero() {
 		p.Because, p.Event = volume.LostWith("volume "+v.Name, node), Warning
 	}
 	return p

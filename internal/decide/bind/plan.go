@@ -35,7 +35,7 @@ type Plan struct {
 	Ask string
 }
 
-func wait(reason volume.Reason, event Event, next, message string, writes ...Write) Plan {
+func wait(reason volume.Reason, event Event, next volume.Actor, message string, writes ...Write) Plan {
 	return Plan{Writes: writes, Event: event, Because: volume.Because{Reason: reason, Message: message, Next: next}}
 }
 

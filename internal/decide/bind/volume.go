@@ -25,10 +25,11 @@ func decideVolume(f VolumeFacts) Plan {
 	v := f.Volume
 	switch ref := v.Spec.ClaimRef; {
 	case ref == nil:
-		return wait(volume.ReasonAvailable, Silent, "", "volume "+v.Name+" is available",
+		return wait(volume.ReasonAvailable, Silent, volume.Actor{}, "volume "+v.Name+" is available",
 			volumePhase(v, corev1.VolumeAvailable)...)
 	case ref.UID == "":
-		return wait(volume.ReasonAvailable, Silent, "", "volume "+v.Name+" is kept for claim "+ref.Namespace+"/"+ref.Name,
+		return wait(volume.ReasonAvailable, Silent, volume.Actor{},
+			"volume "+v.Name+" is kept for claim "+ref.Namespace+"/"+ref.Name,
 			volumePhase(v, corev1.VolumeAvailable)...)
 	case f.Claim == nil && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
 		Together(f.Namesake, v):
@@ -38,7 +39,8 @@ func decideVolume(f VolumeFacts) Plan {
 	case f.Claim.Spec.VolumeName == "":
 		return kept(v, f.Claim)
 	case f.Claim.Spec.VolumeName == v.Name:
-		return wait(volume.ReasonBound, Silent, "", "volume "+v.Name+" is bound to claim "+ref.Namespace+"/"+ref.Name,
+		return wait(volume.ReasonBound, Silent, volume.Actor{},
+			"volume "+v.Name+" is bound to claim "+ref.Namespace+"/"+ref.Name,
 			volumePhase(v, corev1.VolumeBound)...)
 	case v.Annotations[volume.AnnProvisionedBy] != "" &&
 		v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
@@ -51,12 +53,13 @@ func decideVolume(f VolumeFacts) Plan {
 // kept is the plan for a volume whose claim is not bound yet.
 func kept(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) Plan {
 	if mode(v.Spec.VolumeMode) != mode(c.Spec.VolumeMode) {
-		return wait(volume.ReasonVolumeMismatch, Warning, "user", fmt.Sprintf(
+		return wait(volume.ReasonVolumeMismatch, Warning, volume.User(), fmt.Sprintf(
 			"volume %s, which is kept for claim %s/%s, cannot be bound: its volume mode is %s, the claim's is %s",
 			v.Name, c.Namespace, c.Name, mode(v.Spec.VolumeMode), mode(c.Spec.VolumeMode)))
 	}
 	// The decision about the claim binds it.
-	return wait(volume.ReasonBinding, Silent, "binder", "volume "+v.Name+" waits for its claim to be bound")
+	return wait(volume.ReasonBinding, Silent, volume.Controller("binder"),
+		"volume "+v.Name+" waits for its claim to be bound")
 }
 
 // Together says whether a claim and a volume name each other, even if the volume's reference has
@@ -69,7 +72,7 @@ func Together(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool 
 
 // UIDMismatch explains why a volume is kept whose reference has another UID than the claim.
 func UIDMismatch(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) volume.Because {
-	return volume.Because{Reason: volume.ReasonClaimUIDMismatch, Next: "user", Message: fmt.Sprintf(
+	return volume.Because{Reason: volume.ReasonClaimUIDMismatch, Next: volume.User(), Message: fmt.Sprintf(
 		"volume %s is kept: claim %s/%s names it and has uid %s, its claimRef has uid %s; write the claim's uid there, or "+
 			"delete the claim", v.Name, c.Namespace, c.Name, c.UID, v.Spec.ClaimRef.UID)}
 }
@@ -88,9 +91,10 @@ func release(v *corev1.PersistentVolume) Plan {
 	}
 	switch v.Spec.PersistentVolumeReclaimPolicy {
 	case corev1.PersistentVolumeReclaimRetain:
-		return wait(volume.ReasonRetained, Silent, "", "volume "+v.Name+" is released and retained with its data", writes...)
+		return wait(volume.ReasonRetained, Silent, volume.Actor{},
+			"volume "+v.Name+" is released and retained with its data", writes...)
 	case corev1.PersistentVolumeReclaimDelete:
-		return wait(volume.ReasonReleased, Silent, "provisioner",
+		return wait(volume.ReasonReleased, Silent, volume.Controller("provisioner"),
 			"volume "+v.Name+" is released and will be deleted", writes...)
 	case corev1.PersistentVolumeReclaimRecycle:
 		// Like Kubernetes for a volume whose plugin cannot recycle: volplane runs no recycler Pods.
@@ -104,7 +108,7 @@ func release(v *corev1.PersistentVolume) Plan {
 
 // failed marks a volume that no component acts on any more.
 func failed(v *corev1.PersistentVolume, reason volume.Reason, message string) Plan {
-	p := wait(reason, Warning, "user", message)
+	p := wait(reason, Warning, volume.User(), message)
 	if v.Status.Phase != corev1.VolumeFailed {
 		c := v.DeepCopy()
 		c.Status.Phase, c.Status.Message = corev1.VolumeFailed, message
@@ -124,6 +128,6 @@ func unlink(v *corev1.PersistentVolume) Plan {
 		c.Spec.ClaimRef.UID, c.Spec.ClaimRef.ResourceVersion = "", ""
 	}
 	writes := append([]Write{{Volume: c}}, volumePhase(c, corev1.VolumeAvailable)...)
-	return wait(volume.ReasonAvailable, Silent, "",
+	return wait(volume.ReasonAvailable, Silent, volume.Actor{},
 		"volume "+v.Name+" is free again: its claim is bound to another one", writes...)
 }

@@ -31,7 +31,7 @@ type Telling struct {
 func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 	driver := i.Class.Provisioner
 	if problem := answerProblem(a); problem != "" {
-		return refused(driver, "driver %s does not tell the capacity of %s: %s", driver, i, problem)
+		return refused(volume.Driver(driver), "driver %s does not tell the capacity of %s: %s", driver, i, problem)
 	}
 	write := now.DeepCopy()
 	switch {
@@ -44,7 +44,7 @@ func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 			StorageClassName: i.Class.Name, NodeTopology: &metav1.LabelSelector{MatchLabels: i.Segment},
 		}
 	case !i.Home.manages(driver, now) || Key(now) != i.Name():
-		return refused("user", "the capacity of %s cannot be told: object %s/%s is somebody else's; delete it", i,
+		return refused(volume.User(), "the capacity of %s cannot be told: object %s/%s is somebody else's; delete it", i,
 			now.Namespace, now.Name)
 	}
 	write.Capacity, write.MaximumVolumeSize = resource.NewQuantity(a.Available, resource.BinarySI), nil
@@ -67,11 +67,12 @@ func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 
 // Failed returns the reason for a driver that did not answer.
 func Failed(i Item, text string) volume.Because {
-	return refused(i.Class.Provisioner, "driver %s does not tell the capacity of %s: %s", i.Class.Provisioner,
+	return refused(volume.Driver(i.Class.Provisioner),
+		"driver %s does not tell the capacity of %s: %s", i.Class.Provisioner,
 		i, text).Because
 }
 
-func refused(next, format string, args ...any) Telling {
+func refused(next volume.Actor, format string, args ...any) Telling {
 	return Telling{Refused: true, Because: volume.Because{
 		Reason: volume.ReasonCapacityUnknown, Message: fmt.Sprintf(format, args...), Next: next,
 	}}

@@ -59,12 +59,12 @@ func Claim(f Facts) Plan {
 		}}
 	case Stranger(p, c) && OwnerOf(c) != nil && OwnerOf(c).Name == p.Name:
 		return Plan{Because: volume.Because{
-			Reason: volume.ReasonTerminating, Next: "ephemeral",
+			Reason: volume.ReasonTerminating, Next: volume.Controller("ephemeral"),
 			Message: fmt.Sprintf("claim %s of an earlier pod %s goes first", name, p.Name),
 		}}
 	case Stranger(p, c):
 		return Plan{Refused: true, Because: volume.Because{
-			Reason: volume.ReasonClaimMisbound, Next: "user",
+			Reason: volume.ReasonClaimMisbound, Next: volume.User(),
 			Message: fmt.Sprintf("there is a claim %s already, which was not made for volume %s of this Pod", name,
 				f.Volume.Name),
 		}}
@@ -88,7 +88,7 @@ func fromTemplate(p *corev1.Pod, v *corev1.Volume, name string) *corev1.Persiste
 // Failed returns the reason for a claim that could not be created.
 func Failed(name, cause string) volume.Because {
 	return volume.Because{
-		Reason: volume.ReasonFailedClaim, Next: "user", Message: "claim " + name + " cannot be made: " + cause,
+		Reason: volume.ReasonFailedClaim, Next: volume.User(), Message: "claim " + name + " cannot be made: " + cause,
 	}
 }
 

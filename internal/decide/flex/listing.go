@@ -96,7 +96,7 @@ func ReadEntry(e Entry) (Kind, Name, volume.Because) {
 	}
 	refuse := func(n Name, why string) (Kind, Name, volume.Because) {
 		return Refused, n, volume.Because{
-			Reason: volume.ReasonFlexDriverRefused, Next: "user",
+			Reason: volume.ReasonFlexDriverRefused, Next: volume.User(),
 			Message: fmt.Sprintf("the driver in directory %s is not executed: %s", strconv.Quote(e.Name), why),
 		}
 	}

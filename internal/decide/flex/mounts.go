@@ -35,9 +35,6 @@ type Verdict struct {
 	Because volume.Because
 }
 
-// nextDriver is the Next of a Because if the driver has to be examined.
-const nextDriver = "driver"
-
 // AfterMount decides the result of mount or mountdevice from the mounts at and below dir before and
 // after the call (H1 to H3). err is the error of a call without an answer.
 func AfterMount(dir string, before, after []Mount, a Answer, err error) Verdict {
@@ -59,7 +56,7 @@ func AfterMount(dir string, before, after []Mount, a Answer, err error) Verdict 
 		// is tried again.
 		message += "; what it mounted is taken away: " + strings.Join(v.Undo, ", ")
 	}
-	v.Because = volume.Because{Reason: reason, Message: message, Next: nextDriver}
+	v.Because = volume.Because{Reason: reason, Message: message}
 	return v
 }
 
@@ -126,7 +123,6 @@ func AfterUnmount(dir string, before, after []Mount, a Answer, err error) Verdic
 		v.Outcome = volume.Unknown
 		v.Because = volume.Because{
 			Reason: volume.ReasonFlexUnmountFailed, Message: "nothing is mounted at " + dir + ", but " + messageOf(a, err),
-			Next: nextDriver,
 		}
 	case len(left) == 0 && !accepted:
 		v.Because.Message += ", though " + messageOf(a, err)
@@ -139,7 +135,7 @@ func AfterUnmount(dir string, before, after []Mount, a Answer, err error) Verdic
 			v.Outcome = volume.Unknown
 		}
 		v.Because = volume.Because{
-			Reason: volume.ReasonFlexUnmountFailed, Next: nextDriver,
+			Reason:  volume.ReasonFlexUnmountFailed,
 			Message: messageOf(a, err) + "; still mounted: " + strings.Join(lastFirst(left), ", "),
 		}
 	}

@@ -42,7 +42,7 @@ type DriverFacts struct {
 // Stand decides about the state of a driver. A version whose init fails is never replaced silently
 // by the previous one (F-048), but a version that can unmount the volumes is kept (F-038).
 func Stand(f DriverFacts) (Standing, volume.Because) {
-	because := func(reason volume.Reason, next, format string, args ...any) volume.Because {
+	because := func(reason volume.Reason, next volume.Actor, format string, args ...any) volume.Because {
 		return volume.Because{
 			Reason: reason, Next: next, Message: fmt.Sprintf("driver %s ", f.Name) + fmt.Sprintf(format, args...),
 		}
@@ -52,15 +52,15 @@ func Stand(f DriverFacts) (Standing, volume.Because) {
 		f.Refused.Message += f.rest()
 		return Broken, f.Refused
 	case !f.Present && f.InUse > 0:
-		return Removed, because(volume.ReasonFlexDriverRemoved, "user", "was removed while it is needed%s", f.rest())
+		return Removed, because(volume.ReasonFlexDriverRemoved, volume.User(), "was removed while it is needed%s", f.rest())
 	case !f.Present:
-		return Removed, because(volume.ReasonFlexDriverRemoved, "", "is not installed")
+		return Removed, because(volume.ReasonFlexDriverRemoved, volume.Actor{}, "is not installed")
 	case !f.Probed:
-		return Probing, because(volume.ReasonFlexDriverProbing, f.Name, "has not answered init yet")
+		return Probing, because(volume.ReasonFlexDriverProbing, volume.Driver(f.Name), "has not answered init yet")
 	case f.Failure != "":
-		return Broken, because(volume.ReasonFlexDriverBroken, "user", "does not initialise: %s%s", f.Failure, f.rest())
+		return Broken, because(volume.ReasonFlexDriverBroken, volume.User(), "does not initialise: %s%s", f.Failure, f.rest())
 	case f.InUse == 0 || f.Attaches == f.Attached:
-		return Ready, because(volume.ReasonFlexDriverReady, "", "is ready")
+		return Ready, because(volume.ReasonFlexDriverReady, volume.Actor{}, "is ready")
 	}
 	// The capability may change (F-049), but the new version must undo what the old one has, or has
 	// not, attached.
@@ -68,7 +68,8 @@ func Stand(f DriverFacts) (Standing, volume.Because) {
 	if !f.Attaches {
 		how = "does not attach volumes any more, which it did"
 	}
-	return Ready, because(volume.ReasonFlexDriverReady, "user", "is ready, but %s when %s came into use", how, f.volumes())
+	return Ready, because(volume.ReasonFlexDriverReady, volume.User(),
+		"is ready, but %s when %s came into use", how, f.volumes())
 }
 
 // rest says what happens to the volumes of a driver that is not ready.

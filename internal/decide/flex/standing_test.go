@@ -11,7 +11,7 @@ import (
 )
 
 func TestStand(t *testing.T) {
-	refused := volume.Because{Reason: volume.ReasonFlexDriverRefused, Message: "it is not executed", Next: "user"}
+	refused := volume.Because{Reason: volume.ReasonFlexDriverRefused, Message: "it is not executed", Next: volume.User()}
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string

@@ -83,14 +83,15 @@ func (f Facts) classOf() (*groupv1.VolumeGroupSnapshotClass, volume.Because) {
 	g := f.Group
 	switch {
 	case className(g) != "" && f.Class == nil:
-		return nil, because(volume.ReasonGroupClassFailed, "user",
+		return nil, because(volume.ReasonGroupClassFailed, volume.User(),
 			"VolumeGroupSnapshotClass "+className(g)+" of group snapshot "+g.Name+" does not exist")
 	case className(g) != "" || givenTo(g) != "":
 		return f.Class, volume.Because{}
 	}
 	class, problem := f.chooseDefault()
 	if problem != "" {
-		return nil, because(volume.ReasonGroupDefaultFailed, "user", "group snapshot "+g.Name+" has no class: "+problem)
+		return nil, because(volume.ReasonGroupDefaultFailed, volume.User(),
+			"group snapshot "+g.Name+" has no class: "+problem)
 	}
 	return class, volume.Because{}
 }
@@ -125,18 +126,19 @@ func (f Facts) begin() Plan {
 	problem := f.sourceProblem()
 	switch {
 	case problem != "":
-		return f.failed(volume.ReasonGroupContentFailed, "user", cannot+problem)
+		return f.failed(volume.ReasonGroupContentFailed, volume.User(), cannot+problem)
 	case class.Driver != f.Sources[0].Volume.Spec.CSI.Driver:
-		return f.failed(volume.ReasonGroupContentFailed, "user", cannot+"VolumeGroupSnapshotClass "+class.Name+
+		return f.failed(volume.ReasonGroupContentFailed, volume.User(), cannot+"VolumeGroupSnapshotClass "+class.Name+
 			" is of driver "+class.Driver+", and volume "+f.Sources[0].Volume.Name+" of driver "+
 			f.Sources[0].Volume.Spec.CSI.Driver)
 	}
 	content, err := f.contentOf()
 	if err != nil {
-		return f.failed(volume.ReasonGroupContentFailed, "user", cannot+err.Error())
+		return f.failed(volume.ReasonGroupContentFailed, volume.User(), cannot+err.Error())
 	}
 	return Plan{Step: CreateContent, Content: content, Tell: true, Because: because(volume.ReasonGroupPending,
-		class.Driver, "Waiting for a group snapshot "+g.Namespace+"/"+g.Name+" to be created by the CSI driver.")}
+		volume.Driver(class.Driver),
+		"Waiting for a group snapshot "+g.Namespace+"/"+g.Name+" to be created by the CSI driver.")}
 }
 
 // contentOf returns the content of a group. It has everything that is needed to take and to delete the driver's group:

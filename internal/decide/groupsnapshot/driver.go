@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	// controller is who acts next about a VolumeGroupSnapshot.
-	controller = "snapshot-controller"
 	// kindGroup begins the keys of what a driver is told of a group, and namePrefix usually the name under which it is
 	// asked to take it.
 	kindGroup, namePrefix = "volumegroupsnapshot", "groupsnapshot"
@@ -32,16 +30,17 @@ func Driver(f DriverFacts) DriverPlan {
 	driver := c.Spec.Driver
 	switch {
 	case c.DeletionTimestamp != nil && !isKept(c):
-		return rest(volume.ReasonTerminating, "api server", "content "+c.Name+" is being deleted, and no driver is asked")
+		return rest(volume.ReasonTerminating, volume.APIServer(),
+			"content "+c.Name+" is being deleted, and no driver is asked")
 	case f.Options.Rest && isGoing(c) && volume.IsLost(c.Annotations, Home(c)):
 		p := release(c, "the driver's snapshot of content "+c.Name+" was lost with node "+Home(c)+
 			", and driver "+driver+" has not deleted anything")
 		p.Because.Reason, p.Warn, p.Tell = volume.ReasonNodeGone, true, true
 		return p
 	case !f.Ours:
-		return rest(volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered")
+		return rest(volume.ReasonDriverMissing, volume.Driver(driver), "driver "+driver+" has not registered")
 	case !isValid(c):
-		return rest(volume.ReasonGroupContentInvalid, "user", invalid(c))
+		return rest(volume.ReasonGroupContentInvalid, volume.User(), invalid(c))
 	case isGoing(c):
 		return remove(f)
 	}
@@ -55,17 +54,18 @@ func keep(f DriverFacts) DriverPlan {
 	case isIntended(c) && isTaken(c):
 		return DriverPlan{
 			Step: snapshot.Forget, Content: snapshot.Noted(c, volume.AnnGroupCreating, ""), Because: because(
-				volume.ReasonGroupPending, c.Spec.Driver, "content "+c.Name+" names the driver's group of snapshots"),
+				volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
+				"content "+c.Name+" names the driver's group of snapshots"),
 		}
 	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false) && c.DeletionTimestamp != nil:
-		return rest(volume.ReasonTerminating, controller, "content "+c.Name+
+		return rest(volume.ReasonTerminating, volume.Controller("snapshot-controller"), "content "+c.Name+
 			" is being deleted; it stays until group snapshot "+c.Spec.VolumeGroupSnapshotRef.Name+" is deleted")
 	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false):
-		return rest(volume.ReasonGroupReady, "", "content "+c.Name+" is ready to use")
+		return rest(volume.ReasonGroupReady, volume.Actor{}, "content "+c.Name+" is ready to use")
 	case c.Spec.Source.GroupSnapshotHandles != nil:
 		return look(f)
 	case c.Spec.VolumeGroupSnapshotRef.UID == "":
-		return rest(volume.ReasonGroupContentInvalid, controller,
+		return rest(volume.ReasonGroupContentInvalid, volume.Controller("snapshot-controller"),
 			"content "+c.Name+" is bound to no group snapshot, so what the driver takes would have no name")
 	}
 	return record(f)
@@ -82,7 +82,7 @@ func record(f DriverFacts) DriverPlan {
 	asked := f.Options.Ask(c, c.Spec.VolumeGroupSnapshotRef, kindGroup, namePrefix, parameters)
 	rival := snapshot.Rival{Content: c.Name, Name: asked.Name, Intended: isIntended(c)}
 	if other := snapshot.Blocks(rival, f.Rivals); other != "" && !isTaken(c) {
-		return f.failed(volume.ReasonGroupFailed, "user", snapshot.SameName(asked.Name, other)).Again()
+		return f.failed(volume.ReasonGroupFailed, volume.User(), snapshot.SameName(asked.Name, other)).Again()
 	}
 	p := DriverPlan{
 		Step: snapshot.Take, First: !isIntended(c) && !isTaken(c),
@@ -90,11 +90,11 @@ func record(f DriverFacts) DriverPlan {
 			Name: asked.Name, Sources: c.Spec.Source.VolumeHandles,
 			Secret: takingSecret(c),
 		},
-		Because: because(volume.ReasonGroupPending, c.Spec.Driver, fmt.Sprintf(
+		Because: because(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver), fmt.Sprintf(
 			"driver %s is asked for snapshots of %d volumes at one moment", c.Spec.Driver, len(c.Spec.Source.VolumeHandles))),
 	}
 	if json.Unmarshal([]byte(asked.Parameters), &p.Request.Parameters) != nil {
-		return f.failed(volume.ReasonGroupFailed, "user",
+		return f.failed(volume.ReasonGroupFailed, volume.User(),
 			"annotation "+volume.AnnSnapshotParameters+" of content "+c.Name+" is no JSON object of texts")
 	}
 	next := snapshot.NoteAsked(asked, c)
@@ -117,20 +117,20 @@ func (f DriverFacts) parameters() (parameters string, problem volume.Because) {
 	parameters, recorded := c.Annotations[volume.AnnSnapshotParameters]
 	switch {
 	case !f.Takes:
-		return "", because(volume.ReasonGroupFailed, "user",
+		return "", because(volume.ReasonGroupFailed, volume.User(),
 			"driver "+c.Spec.Driver+" cannot take groups of snapshots: it does not have the capability "+capability)
 	case recorded:
 		return parameters, problem
 	case f.Class == nil:
-		return "", because(volume.ReasonGroupFailed, "user", "VolumeGroupSnapshotClass "+
+		return "", because(volume.ReasonGroupFailed, volume.User(), "VolumeGroupSnapshotClass "+
 			ptr.Deref(c.Spec.VolumeGroupSnapshotClassName, "")+" of content "+c.Name+" does not exist")
 	case f.Class.Driver != c.Spec.Driver:
-		return "", because(volume.ReasonGroupFailed, "user", "VolumeGroupSnapshotClass "+f.Class.Name+
+		return "", because(volume.ReasonGroupFailed, volume.User(), "VolumeGroupSnapshotClass "+f.Class.Name+
 			" is of driver "+f.Class.Driver+", and content "+c.Name+" of driver "+c.Spec.Driver)
 	}
 	parameters, err := snapshot.ParametersOf(f.Class.Name, f.Class.Parameters)
 	if err != nil {
-		return "", because(volume.ReasonGroupFailed, "user", err.Error())
+		return "", because(volume.ReasonGroupFailed, volume.User(), err.Error())
 	}
 	return parameters, problem
 }
@@ -144,12 +144,12 @@ func takingSecret(c *groupv1.VolumeGroupSnapshotContent) *corev1.SecretReference
 func look(f DriverFacts) DriverPlan {
 	c, handle := f.Content, f.Content.Spec.Source.GroupSnapshotHandles.VolumeGroupSnapshotHandle
 	if !f.Takes {
-		return f.failed(volume.ReasonGroupCheckFailed, "user",
+		return f.failed(volume.ReasonGroupCheckFailed, volume.User(),
 			"driver "+c.Spec.Driver+" cannot be asked about groups of snapshots: it does not have the capability "+capability)
 	}
 	p := DriverPlan{
 		Step: snapshot.Get, Request: snapshot.Request{Handle: handle, Members: MembersOf(c)},
-		Because: because(volume.ReasonGroupPending, c.Spec.Driver,
+		Because: because(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
 			"driver "+c.Spec.Driver+" is asked about group "+handle),
 	}
 	if f.Class != nil {
@@ -157,7 +157,7 @@ func look(f DriverFacts) DriverPlan {
 		var err error
 		if p.Request.Secret, err = snapshot.SecretOf(f.Class.Name, forGetting, f.Class.Parameters, tokens,
 			tokens); err != nil {
-			return f.failed(volume.ReasonGroupCheckFailed, "user", err.Error())
+			return f.failed(volume.ReasonGroupCheckFailed, volume.User(), err.Error())
 		}
 	}
 	return p
@@ -192,12 +192,13 @@ func remove(f DriverFacts) DriverPlan {
 		p.Because.Reason, p.Warn, p.Tell = volume.ReasonRetained, true, true
 		return p
 	case !f.Takes:
-		return f.failed(volume.ReasonGroupDeleteFailed, "user",
+		return f.failed(volume.ReasonGroupDeleteFailed, volume.User(),
 			"driver "+driver+" cannot delete groups of snapshots: it does not have the capability "+capability)
 	}
 	return DriverPlan{
 		Step: snapshot.Remove, Request: snapshot.Request{Handle: handle, Members: MembersOf(c), Secret: takingSecret(c)},
-		Because: because(volume.ReasonTerminating, driver, "driver "+driver+" is asked to delete group "+handle),
+		Because: because(volume.ReasonTerminating, volume.Driver(driver),
+			"driver "+driver+" is asked to delete group "+handle),
 	}
 }
 
@@ -205,17 +206,18 @@ func remove(f DriverFacts) DriverPlan {
 func release(c *groupv1.VolumeGroupSnapshotContent, message string) DriverPlan {
 	next := snapshot.Noted(c, volume.AnnGroupCreating, "")
 	next.Finalizers = volume.Without(next.Finalizers, volume.FinalizerGroupContentBound)
-	return DriverPlan{Step: snapshot.Release, Content: next, Because: because(volume.ReasonTerminating, "", message)}
+	return DriverPlan{Step: snapshot.Release, Content: next, Because: because(volume.ReasonTerminating, volume.Actor{},
+		message)}
 }
 
 // failed notes an error in the status of a content, unless it is there already.
-func (f DriverFacts) failed(r volume.Reason, next, message string) DriverPlan {
+func (f DriverFacts) failed(r volume.Reason, next volume.Actor, message string) DriverPlan {
 	return f.tell(because(r, next, message))
 }
 
 // callFailed is failed after a call of the driver.
 func (f DriverFacts) callFailed(a volume.Answer, r volume.Reason, message string) DriverPlan {
-	return f.tell(a.Because(r, f.Content.Spec.Driver, message))
+	return f.tell(a.Because(r, volume.Driver(f.Content.Spec.Driver), message))
 }
 
 // tell returns the plan that notes an explanation as the error of the content.

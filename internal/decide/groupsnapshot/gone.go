@@ -25,13 +25,13 @@ func groupGoes(f Facts) Plan {
 	}
 	for _, child := range f.Children {
 		if s := child.Snapshot; s.DeletionTimestamp == nil {
-			return Plan{Step: DeleteSnapshot, Snapshot: s, Because: because(volume.ReasonTerminating, groupController,
+			return Plan{Step: DeleteSnapshot, Snapshot: s, Because: because(volume.ReasonTerminating, groupController(),
 				"snapshot "+s.Name+" is deleted with group snapshot "+g.Name)}
 		}
 	}
 	switch {
 	case f.Content == nil && !f.Absent:
-		return Plan{Step: Confirm, Because: because(volume.ReasonTerminating, groupController,
+		return Plan{Step: Confirm, Because: because(volume.ReasonTerminating, groupController(),
 			"group snapshot "+g.Name+" is being deleted, and its content "+ContentName(g)+" is looked for")}
 	case isOf(f.Content, g):
 		return letContentGo(g, f.Content)
@@ -52,11 +52,11 @@ func inUse(g *groupv1.VolumeGroupSnapshot, child Child) Plan {
 	slices.Sort(waiting)
 	switch {
 	case len(waiting) > 0:
-		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonSnapshotDeletePending, "user",
+		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonSnapshotDeletePending, volume.User(),
 			"snapshot "+s.Name+" of group snapshot "+g.Name+" is used to restore claim "+strings.Join(waiting, ", ")+
 				", which has no volume yet")}
 	case slices.Contains(s.Finalizers, volume.FinalizerRestoring):
-		return nothing(volume.ReasonSnapshotDeletePending, "provisioner", "group snapshot "+g.Name+
+		return nothing(volume.ReasonSnapshotDeletePending, volume.Controller("provisioner"), "group snapshot "+g.Name+
 			" is being deleted; it stays while a volume is made from its snapshot "+s.Name+" ("+volume.FinalizerRestoring+")")
 	}
 	return Plan{}
@@ -68,19 +68,19 @@ func letContentGo(g *groupv1.VolumeGroupSnapshot, c *groupv1.VolumeGroupSnapshot
 	case c.Annotations[volume.AnnGroupDeleting] != yes:
 		return Plan{
 			Step: WriteContent, Content: snapshot.Noted(c, volume.AnnGroupDeleting, yes), Because: because(
-				volume.ReasonTerminating, groupController, "content "+c.Name+" is to go with group snapshot "+g.Name),
+				volume.ReasonTerminating, groupController(), "content "+c.Name+" is to go with group snapshot "+g.Name),
 		}
 	case !deletes(c):
 		return letGo(g, "content "+c.Name+" is retained without group snapshot "+g.Name)
 	case c.DeletionTimestamp == nil:
-		return Plan{Step: DeleteContent, Content: c, Because: because(volume.ReasonTerminating, c.Spec.Driver,
+		return Plan{Step: DeleteContent, Content: c, Because: because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
 			"content "+c.Name+" is deleted with group snapshot "+g.Name)}
 	}
-	b := because(volume.ReasonTerminating, c.Spec.Driver, "group snapshot "+g.Name+
+	b := because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver), "group snapshot "+g.Name+
 		" is being deleted; it stays until driver "+c.Spec.Driver+" has deleted what content "+c.Name+" stands for")
 	if cause := problemOf(c); cause != "" {
 		b.Message += ": " + cause
-		b.Next = volume.AnswerIn(cause).Next(c.Spec.Driver)
+		b.Next = volume.AnswerIn(cause).Next(volume.Driver(c.Spec.Driver))
 	}
 	return Plan{Because: b}
 }
@@ -92,16 +92,16 @@ func letGo(g *groupv1.VolumeGroupSnapshot, why string) Plan {
 	}
 	next := g.DeepCopy()
 	next.Finalizers = volume.Without(next.Finalizers, volume.FinalizerGroupBound)
-	return Plan{Step: WriteGroup, Group: next, Because: because(volume.ReasonTerminating, groupController, why)}
+	return Plan{Step: WriteGroup, Group: next, Because: because(volume.ReasonTerminating, groupController(), why)}
 }
 
 // unheld is the plan for a group that is being deleted and has no finalizer of this controller.
 func unheld(g *groupv1.VolumeGroupSnapshot) Plan {
 	if len(g.Finalizers) == 0 {
-		return nothing(volume.ReasonTerminating, "api server",
+		return nothing(volume.ReasonTerminating, volume.APIServer(),
 			"group snapshot "+g.Name+" is being deleted, and nothing holds it")
 	}
-	return nothing(volume.ReasonTerminating, "owner of "+g.Finalizers[0], "group snapshot "+g.Name+
+	return nothing(volume.ReasonTerminating, volume.OwnerOf(g.Finalizers[0]), "group snapshot "+g.Name+
 		" is being deleted, and finalizer "+g.Finalizers[0]+" is held by somebody else")
 }
 
@@ -120,31 +120,32 @@ func Content(f ContentFacts) Plan {
 	c, ref := f.Content, f.Content.Spec.VolumeGroupSnapshotRef
 	switch {
 	case !isValid(c):
-		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonGroupContentInvalid, "user", invalid(c))}
+		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonGroupContentInvalid, volume.User(), invalid(c))}
 	case ref.UID == "":
-		return nothing(volume.ReasonNothingToDo, "user", "content "+c.Name+" is for group snapshot "+ref.Name+
+		return nothing(volume.ReasonNothingToDo, volume.User(), "content "+c.Name+" is for group snapshot "+ref.Name+
 			", which has not been bound to it yet")
 	case c.DeletionTimestamp != nil:
 		return contentGoes(f)
 	case !isKept(c):
 		next := c.DeepCopy()
 		next.Finalizers = append(slices.Clone(c.Finalizers), volume.FinalizerGroupContentBound)
-		return Plan{Step: WriteContent, Content: next, Because: because(volume.ReasonGroupPending, c.Spec.Driver,
-			"content "+c.Name+" is kept for group snapshot "+ref.Name)}
+		return Plan{Step: WriteContent, Content: next, Because: because(volume.ReasonGroupPending,
+			volume.Driver(c.Spec.Driver), "content "+c.Name+" is kept for group snapshot "+ref.Name)}
 	}
-	return nothing(volume.ReasonNothingToDo, "", "content "+c.Name+" is kept as it should be")
+	return nothing(volume.ReasonNothingToDo, volume.Actor{}, "content "+c.Name+" is kept as it should be")
 }
 
 // contentGoes decides about a bound content that is being deleted.
 func contentGoes(f ContentFacts) Plan {
 	c, ref := f.Content, f.Content.Spec.VolumeGroupSnapshotRef
-	orphaned := because(volume.ReasonTerminating, c.Spec.Driver,
+	orphaned := because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
 		"content "+c.Name+" is being deleted, and group snapshot "+ref.Name+" is gone")
 	switch {
 	case !isKept(c) || c.Annotations[volume.AnnGroupDeleting] == yes:
-		return nothing(volume.ReasonTerminating, c.Spec.Driver, "content "+c.Name+" is being deleted by its driver")
+		return nothing(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
+			"content "+c.Name+" is being deleted by its driver")
 	case f.Group != nil && f.Group.UID == ref.UID:
-		return nothing(volume.ReasonTerminating, "user",
+		return nothing(volume.ReasonTerminating, volume.User(),
 			"content "+c.Name+" is being deleted; it stays until group snapshot "+f.Group.Name+" is deleted")
 	case f.Group == nil && !f.Absent:
 		return Plan{Step: Confirm, Because: orphaned}

@@ -19,7 +19,7 @@ func Group(f Facts) Plan {
 	case g.DeletionTimestamp != nil:
 		return groupGoes(f)
 	case (g.Spec.Source.Selector == nil) == (givenTo(g) == ""):
-		return f.failed(volume.ReasonGroupInvalid, "user",
+		return f.failed(volume.ReasonGroupInvalid, volume.User(),
 			"group snapshot "+g.Name+" must name either a selector of claims or a content as its source")
 	}
 	p := f.prepare()
@@ -55,7 +55,7 @@ func (f Facts) prepare() Plan {
 	if len(next.Finalizers) == len(g.Finalizers) && className(next) == className(g) {
 		return Plan{}
 	}
-	return Plan{Step: WriteGroup, Group: next, Because: because(volume.ReasonGroupPending, groupController, told)}
+	return Plan{Step: WriteGroup, Group: next, Because: because(volume.ReasonGroupPending, groupController(), told)}
 }
 
 // ready looks after a group that can be used.
@@ -65,9 +65,9 @@ func (f Facts) ready() Plan {
 	case f.Content == nil && !f.Absent:
 		return Plan{Step: Confirm, Because: missing(g)}
 	case f.Content == nil:
-		return f.failed(volume.ReasonGroupContentMissing, "user", missing(g).Message)
+		return f.failed(volume.ReasonGroupContentMissing, volume.User(), missing(g).Message)
 	case !isOf(f.Content, g):
-		return f.failed(volume.ReasonGroupMisbound, "user",
+		return f.failed(volume.ReasonGroupMisbound, volume.User(),
 			"content "+f.Content.Name+" is not bound to group snapshot "+g.Name)
 	}
 	if len(f.Given) > 0 {
@@ -76,20 +76,20 @@ func (f Facts) ready() Plan {
 	if node := f.Content.Annotations[volume.AnnLostWith]; node != "" {
 		return Plan{Warn: true, Tell: true, Because: volume.LostWith("group snapshot "+g.Name, node)}
 	}
-	return nothing(volume.ReasonGroupReady, "", "group snapshot "+g.Name+" is ready to use")
+	return nothing(volume.ReasonGroupReady, volume.Actor{}, "group snapshot "+g.Name+" is ready to use")
 }
 
 // own makes a group the owner of a snapshot that is a part of it, so that both go together.
 func (f Facts) own(s *snapshotv1.VolumeSnapshot) Plan {
 	next := s.DeepCopy()
 	next.OwnerReferences = append(next.OwnerReferences, ownerOf(f.Group))
-	return Plan{Step: WriteSnapshot, Was: s, Snapshot: next, Because: because(volume.ReasonGroupPending, groupController,
+	return Plan{Step: WriteSnapshot, Was: s, Snapshot: next, Because: because(volume.ReasonGroupPending, groupController(),
 		"snapshot "+s.Name+" becomes a member of group snapshot "+f.Group.Name)}
 }
 
 // missing is the reason of a content that is gone. No other group is taken in its place: that would have other data.
 func missing(g *groupv1.VolumeGroupSnapshot) volume.Because {
-	return because(volume.ReasonGroupContentMissing, "user",
+	return because(volume.ReasonGroupContentMissing, volume.User(),
 		"content "+ContentName(g)+" of group snapshot "+g.Name+" does not exist")
 }
 
@@ -98,15 +98,15 @@ func (f Facts) adopt() Plan {
 	g, c := f.Group, f.Content
 	switch {
 	case c == nil:
-		return f.failed(volume.ReasonGroupContentMissing, "user", missing(g).Message)
+		return f.failed(volume.ReasonGroupContentMissing, volume.User(), missing(g).Message)
 	case c.Spec.Source.GroupSnapshotHandles == nil:
-		return f.failed(volume.ReasonGroupContentMismatch, "user",
+		return f.failed(volume.ReasonGroupContentMismatch, volume.User(),
 			"content "+c.Name+" does not name a group of a driver: it was made for another group snapshot")
 	case !pointsTo(c, g):
-		return f.failed(volume.ReasonGroupContentMisbound, "user",
+		return f.failed(volume.ReasonGroupContentMisbound, volume.User(),
 			"content "+c.Name+" is for another group snapshot than "+g.Name)
 	case c.Spec.VolumeGroupSnapshotRef.UID == "" && c.DeletionTimestamp != nil:
-		return f.failed(volume.ReasonGroupContentMisbound, "user", "content "+c.Name+" is being deleted")
+		return f.failed(volume.ReasonGroupContentMisbound, volume.User(), "content "+c.Name+" is being deleted")
 	case c.Spec.VolumeGroupSnapshotRef.UID == "":
 		next := c.DeepCopy()
 		next.Spec.VolumeGroupSnapshotRef.UID = g.UID
@@ -114,14 +114,14 @@ func (f Facts) adopt() Plan {
 			next.Spec.VolumeGroupSnapshotClassName = &name
 		}
 		return Plan{Step: WriteContent, Content: next, Binds: true, Because: because(volume.ReasonGroupPending,
-			groupController, "content "+c.Name+" is being bound to group snapshot "+g.Name)}
+			groupController(), "content "+c.Name+" is being bound to group snapshot "+g.Name)}
 	}
 	return f.follow()
 }
 
 // AfterBind judges the answer to the write that binds a content. A conflict is no answer: the facts were outdated.
 func AfterBind(f Facts, problem string) Plan {
-	return f.failed(volume.ReasonGroupBindFailed, groupController,
+	return f.failed(volume.ReasonGroupBindFailed, groupController(),
 		"content "+f.Content.Name+" could not be bound to group snapshot "+f.Group.Name+": "+problem)
 }
 
@@ -133,14 +133,14 @@ func (f Facts) take() Plan {
 	case c == nil && isCreated && !f.Absent:
 		return Plan{Step: Confirm, Because: missing(g)}
 	case c == nil && isCreated:
-		return f.failed(volume.ReasonGroupContentMissing, "user", missing(g).Message)
+		return f.failed(volume.ReasonGroupContentMissing, volume.User(), missing(g).Message)
 	case c == nil:
 		return f.begin()
 	case c.Spec.Source.GroupSnapshotHandles != nil:
-		return f.failed(volume.ReasonGroupContentMismatch, "user",
+		return f.failed(volume.ReasonGroupContentMismatch, volume.User(),
 			"content "+c.Name+" names a group of the driver, although it should be made for group snapshot "+g.Name)
 	case !isOf(c, g):
-		return f.failed(volume.ReasonGroupContentMisbound, "user",
+		return f.failed(volume.ReasonGroupContentMisbound, volume.User(),
 			"content "+c.Name+" is for another group snapshot than "+g.Name)
 	}
 	return f.follow()
@@ -157,10 +157,10 @@ func (f Facts) follow() Plan {
 		return f.own(f.Given[0])
 	}
 	g, c := f.Group, f.Content
-	why := because(volume.ReasonGroupPending, c.Spec.Driver,
+	why := because(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
 		"group snapshot "+g.Name+" is being taken by driver "+c.Spec.Driver)
 	if message := problemOf(c); message != "" {
-		why = because(volume.ReasonGroupFailed, volume.AnswerIn(message).Next(c.Spec.Driver), message)
+		why = because(volume.ReasonGroupFailed, volume.AnswerIn(message).Next(volume.Driver(c.Spec.Driver)), message)
 	}
 	next, told := copied(g, c)
 	if next == nil {
@@ -185,12 +185,12 @@ func copied(
 	to.BoundVolumeGroupSnapshotContentName, to.ReadyToUse = &c.Name, &isReady
 	if to.CreationTime == nil && from.CreationTime != nil {
 		to.CreationTime = from.CreationTime.DeepCopy()
-		told = append(told, because(volume.ReasonGroupCreated, "",
+		told = append(told, because(volume.ReasonGroupCreated, volume.Actor{},
 			"GroupSnapshot "+g.Namespace+"/"+g.Name+" was successfully created by the CSI driver."))
 	}
 	if to.Error = from.Error.DeepCopy(); isReady {
 		to.Error = nil
-		told = append(told, because(volume.ReasonGroupReady, "",
+		told = append(told, because(volume.ReasonGroupReady, volume.Actor{},
 			"GroupSnapshot "+g.Namespace+"/"+g.Name+" is ready to use."))
 	}
 	if equality.Semantic.DeepEqual(g.Status, to) {
@@ -200,7 +200,7 @@ func copied(
 }
 
 // failed notes an error in the status of a group, unless it is there already.
-func (f Facts) failed(r volume.Reason, next, message string) Plan {
+func (f Facts) failed(r volume.Reason, next volume.Actor, message string) Plan {
 	g := f.Group
 	p := Plan{Because: because(r, next, message), Warn: true}
 	if ErrorOf(g) == message && !IsReady(g) {
@@ -222,5 +222,5 @@ func AfterRefusal(f Facts, p Plan, problem string) Plan {
 	if p.Step != CreateContent {
 		r, what = volume.ReasonGroupMemberFailed, fmt.Sprintf("a snapshot in group snapshot %s", f.Group.Name)
 	}
-	return f.failed(r, groupController, "Failed to create "+what+": "+problem)
+	return f.failed(r, groupController(), "Failed to create "+what+": "+problem)
 }

@@ -178,7 +178,7 @@ func TestTaking(t *testing.T) {
 		{"it is ready", of(taken)},
 		{"it is not ready: the driver is asked again, without an intent", of(pending)},
 		{"an error is no group", of(intended, func(f *DriverFacts) {
-			f.Content = f.failed(volume.ReasonGroupFailed, "", "old").Content
+			f.Content = f.failed(volume.ReasonGroupFailed, volume.Actor{}, "old").Content
 		})},
 	})
 }

@@ -21,20 +21,20 @@ func (f Facts) member(m Member) Plan {
 	g := f.Group
 	name, contentName := snapshot.MemberNames(g.UID, m.Info.VolumeHandle)
 	pending := func(message string) volume.Because {
-		return because(volume.ReasonGroupPending, groupController, message)
+		return because(volume.ReasonGroupPending, groupController(), message)
 	}
 	switch s, c := m.Snapshot, m.Content; {
 	case s == nil:
 		return Plan{Step: CreateSnapshot, Snapshot: f.snapshotOf(name, m), Because: pending(
 			"snapshot " + name + " is made for volume " + m.Info.VolumeHandle)}
 	case !isMember(s, g):
-		return f.failed(volume.ReasonGroupMemberFailed, "user",
+		return f.failed(volume.ReasonGroupMemberFailed, volume.User(),
 			"snapshot "+name+" exists, and is no member of group snapshot "+g.Name)
 	case c == nil:
 		return Plan{Step: CreateMember, Member: f.memberOf(contentName, m), Because: pending(
 			"content " + contentName + " is made for snapshot " + name)}
 	case !f.fits(m):
-		return f.failed(volume.ReasonGroupMemberFailed, "user",
+		return f.failed(volume.ReasonGroupMemberFailed, volume.User(),
 			"content "+contentName+" exists, and is not for snapshot "+name+" of group snapshot "+g.Name)
 	case c.Spec.VolumeSnapshotRef.UID == "":
 		next := c.DeepCopy()
@@ -60,7 +60,7 @@ func (f Facts) noteMember(m Member) Plan {
 	}
 	next := c.DeepCopy()
 	next.Status = want
-	return Plan{Step: NoteMember, Before: c, Member: next, Because: because(volume.ReasonGroupPending, groupController,
+	return Plan{Step: NoteMember, Before: c, Member: next, Because: because(volume.ReasonGroupPending, groupController(),
 		"content "+c.Name+" gets what driver "+c.Spec.Driver+" says of snapshot "+m.Info.SnapshotHandle)}
 }
 
@@ -163,20 +163,20 @@ func Membership(f MemberFacts) Plan {
 	isThere := g != nil && (owner == nil || owner.UID == g.UID)
 	switch {
 	case s.DeletionTimestamp == nil || !slices.Contains(s.Finalizers, volume.FinalizerSnapshotInGroup):
-		return nothing(volume.ReasonNothingToDo, "", "snapshot "+s.Name+" is not held by a group")
+		return nothing(volume.ReasonNothingToDo, volume.Actor{}, "snapshot "+s.Name+" is not held by a group")
 	case isThere && g.DeletionTimestamp != nil:
-		return nothing(volume.ReasonTerminating, groupController,
+		return nothing(volume.ReasonTerminating, groupController(),
 			"snapshot "+s.Name+" is being deleted with group snapshot "+g.Name)
 	case isThere:
-		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonSnapshotDeletePending, "user",
+		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonSnapshotDeletePending, volume.User(),
 			"deletion of the individual volume snapshot "+s.Name+" is not allowed as it belongs to group snapshot "+g.Name+
 				": it is deleted with the group")}
 	case g == nil && ParentOf(s) != "" && !f.Absent:
-		return Plan{Step: Confirm, Because: because(volume.ReasonTerminating, groupController,
+		return Plan{Step: Confirm, Because: because(volume.ReasonTerminating, groupController(),
 			"snapshot "+s.Name+" is being deleted, and group snapshot "+ParentOf(s)+" is looked for")}
 	}
 	next := s.DeepCopy()
 	next.Finalizers = volume.Without(next.Finalizers, volume.FinalizerSnapshotInGroup)
 	return Plan{Step: WriteSnapshot, Was: s, Snapshot: next, Because: because(volume.ReasonTerminating,
-		"snapshot-controller", "snapshot "+s.Name+" is being deleted, and its group is gone")}
+		volume.Controller("snapshot-controller"), "snapshot "+s.Name+" is being deleted, and its group is gone")}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // groupController is who acts next about a VolumeGroupSnapshot.
-const groupController = "group-snapshot-controller"
+func groupController() volume.Actor { return volume.Controller("group-snapshot-controller") }
 
 // Facts is everything on which the decision about one VolumeGroupSnapshot depends.
 type Facts struct {
@@ -175,6 +175,6 @@ func isHeld(g *groupv1.VolumeGroupSnapshot) bool {
 	return slices.Contains(g.Finalizers, volume.FinalizerGroupBound)
 }
 
-func nothing(r volume.Reason, next, message string) Plan {
+func nothing(r volume.Reason, next volume.Actor, message string) Plan {
 	return Plan{Because: because(r, next, message)}
 }

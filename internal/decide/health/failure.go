@@ -80,7 +80,7 @@ func notices(f NodeFacts, notice func(node string, u Used) volume.Because) []Not
 
 func failedNotice(node string, u Used) volume.Because {
 	return volume.Because{
-		Reason: volume.ReasonNodeFailed, Next: "node " + node,
+		Reason: volume.ReasonNodeFailed, Next: volume.NodeAgent(node),
 		Message: fmt.Sprintf("Pods: [ %s ] consuming PVC: %s in namespace: %s are now on a failed node: %s",
 			strings.Join(u.Pods, " "), u.Claim.Name, u.Claim.Namespace, node),
 	}

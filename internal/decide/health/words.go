@@ -80,7 +80,7 @@ func tell(driver, what string, words []string) (volume.Because, bool) {
 		return volume.Because{}, false
 	}
 	return volume.Because{
-		Reason: volume.ReasonUnhealthy, Next: driver,
+		Reason: volume.ReasonUnhealthy, Next: volume.Driver(driver),
 		Message: "driver " + driver + " says of " + what + ": " + cut(strings.Join(words, "; "), maxTold),
 	}, true
 }

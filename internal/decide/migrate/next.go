@@ -31,13 +31,14 @@ func Next(f Facts) Step {
 	}
 	if f.Journal.Done {
 		if f.Volume != nil && f.foreignObject() == "" && f.hasNewSource() {
-			return f.step(Nothing, volume.ReasonMigrated, "", "volume %s was moved to driver %s", f.Name, driverOf(f.Volume))
+			return f.step(Nothing, volume.ReasonMigrated, volume.Actor{},
+				"volume %s was moved to driver %s", f.Name, driverOf(f.Volume))
 		}
 		// The volume of that journal has had its end; this is another one.
 		return firstStep(f)
 	}
 	if foreign := cmp.Or(f.foreignObject(), f.otherClaim(f.Journal.Back)); foreign != "" {
-		return f.refuse("user", "%s", foreign)
+		return f.refuse(volume.User(), "%s", foreign)
 	}
 	if f.Volume != nil && f.hasNewSource() {
 		return f.complete()
@@ -50,21 +51,21 @@ func Next(f Facts) Step {
 func Turn(f Facts, back bool) Step {
 	switch {
 	case f.Journal == nil && f.Volume != nil && f.Volume.Spec.FlexVolume != nil:
-		return f.step(Nothing, volume.ReasonNothingToDo, "", "volume %s is a FlexVolume", f.Name)
+		return f.step(Nothing, volume.ReasonNothingToDo, volume.Actor{}, "volume %s is a FlexVolume", f.Name)
 	case f.Journal == nil:
-		return f.refuse("user", "nothing is saved of volume %s: it was not moved from here", f.Name)
+		return f.refuse(volume.User(), "nothing is saved of volume %s: it was not moved from here", f.Name)
 	case f.Journal.Done && f.Volume == nil:
-		return f.refuse("user", "volume %s was deleted since it was moved: there is nothing to undo", f.Name)
+		return f.refuse(volume.User(), "volume %s was deleted since it was moved: there is nothing to undo", f.Name)
 	}
 	if foreign := cmp.Or(f.foreignObject(), f.otherClaim(back)); foreign != "" {
-		return f.refuse("user", "%s", foreign)
+		return f.refuse(volume.User(), "%s", foreign)
 	}
 	if s, _ := f.busy(); s.Verb == Refuse {
 		return s
 	}
-	s := f.step(Save, volume.ReasonMigrating, "", "turn back: volume %s becomes a FlexVolume again", f.Name)
+	s := f.step(Save, volume.ReasonMigrating, volume.Actor{}, "turn back: volume %s becomes a FlexVolume again", f.Name)
 	if !back {
-		s = f.step(Save, volume.ReasonMigrating, "", "turn again: volume %s goes to the bridge", f.Name)
+		s = f.step(Save, volume.ReasonMigrating, volume.Actor{}, "turn again: volume %s goes to the bridge", f.Name)
 	}
 	s.Journal = &Journal{Volume: f.Journal.Volume, Claim: f.Journal.Claim, Back: back}
 	return s
@@ -75,29 +76,29 @@ func firstStep(f Facts) Step {
 	pv := f.Volume
 	switch {
 	case pv == nil:
-		return f.refuse("user", "there is no volume %s", f.Name)
+		return f.refuse(volume.User(), "there is no volume %s", f.Name)
 	case pv.Spec.FlexVolume == nil:
-		return f.refuse("", "volume %s is not a FlexVolume", f.Name)
+		return f.refuse(volume.Actor{}, "volume %s is not a FlexVolume", f.Name)
 	case pv.DeletionTimestamp != nil:
-		return f.refuse("", "volume %s is being deleted", f.Name)
+		return f.refuse(volume.Actor{}, "volume %s is being deleted", f.Name)
 	}
 	target, _, err := Target(pv, nil)
 	if err != nil {
-		return f.refuse("user", "the bridge cannot serve it: %v", err)
+		return f.refuse(volume.User(), "the bridge cannot serve it: %v", err)
 	}
 	if !f.Served {
-		return f.refuse("user", "no CSIDriver %s: run 'volplane flex bridge' on every node that may use volume %s",
+		return f.refuse(volume.User(), "no CSIDriver %s: run 'volplane flex bridge' on every node that may use volume %s",
 			target.Spec.CSI.Driver, f.Name)
 	}
 	if pv.Spec.ClaimRef != nil {
 		if why := claimProblem(pv, f.Claim); why != "" {
-			return f.refuse("user", "%s", why)
+			return f.refuse(volume.User(), "%s", why)
 		}
 	}
 	if s, busy := f.busy(); busy {
 		return s
 	}
-	s := f.step(Save, volume.ReasonMigrating, "", "save volume %s and its claim", f.Name)
+	s := f.step(Save, volume.ReasonMigrating, volume.Actor{}, "save volume %s and its claim", f.Name)
 	s.Journal = &Journal{Volume: pv, Claim: f.Claim}
 	return s
 }
@@ -122,7 +123,7 @@ func claimProblem(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeCla
 func (f Facts) busy() (Step, bool) {
 	switch {
 	case len(f.Pods) > 0:
-		return f.refuse("user", "volume %s is used by pod %s: scale its owner "+
+		return f.refuse(volume.User(), "volume %s is used by pod %s: scale its owner "+
 			"to 0 first", f.Name, strings.Join(f.Pods, ", ")), true
 	case len(f.Nodes) > 0:
 		return f.wait(nodes(f.Nodes), "volume %s is still attached to %s", f.Name, nodes(f.Nodes)), true
@@ -185,7 +186,7 @@ func (f Facts) deleteOld() Step {
 	switch {
 	case pv != nil && pv.DeletionTimestamp == nil &&
 		pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
-		s := f.step(Keep, volume.ReasonMigrating, "", "have volume %s outlive its claim", f.Name)
+		s := f.step(Keep, volume.ReasonMigrating, volume.Actor{}, "have volume %s outlive its claim", f.Name)
 		s.Policy = corev1.PersistentVolumeReclaimRetain
 		return s
 	case claim != nil && claim.DeletionTimestamp != nil:
@@ -194,7 +195,7 @@ func (f Facts) deleteOld() Step {
 		if s, busy := f.busy(); busy {
 			return s
 		}
-		return f.step(DeleteClaim, volume.ReasonMigrating, "", "delete claim %s/%s, which is saved",
+		return f.step(DeleteClaim, volume.ReasonMigrating, volume.Actor{}, "delete claim %s/%s, which is saved",
 			claim.Namespace, claim.Name)
 	case pv == nil:
 		return f.create()
@@ -203,13 +204,13 @@ func (f Facts) deleteOld() Step {
 	case len(f.Nodes) > 0:
 		return f.wait(nodes(f.Nodes), "volume %s is still attached to %s", f.Name, nodes(f.Nodes))
 	}
-	return f.step(DeleteVolume, volume.ReasonMigrating, "",
+	return f.step(DeleteVolume, volume.ReasonMigrating, volume.Actor{},
 		"delete the object of volume %s, which is saved; its data stays", f.Name)
 }
 
 // waitVolumeDeleted waits for the deletion of a volume.
 func (f Facts) waitVolumeDeleted() Step {
-	return f.wait("protection", "volume %s goes when its finalizers are gone: %s", f.Name,
+	return f.wait(volume.Controller("protection"), "volume %s goes when its finalizers are gone: %s", f.Name,
 		strings.Join(f.Volume.Finalizers, ", "))
 }
 
@@ -217,9 +218,9 @@ func (f Facts) waitVolumeDeleted() Step {
 func (f Facts) create() Step {
 	pv, err := f.Journal.target()
 	if err != nil {
-		return f.refuse("user", "volume %s cannot be served by the bridge: %v", f.Name, err)
+		return f.refuse(volume.User(), "volume %s cannot be served by the bridge: %v", f.Name, err)
 	}
-	s := f.step(CreateVolume, volume.ReasonMigrating, "", "make volume %s for driver %s", f.Name, driverOf(pv))
+	s := f.step(CreateVolume, volume.ReasonMigrating, volume.Actor{}, "make volume %s for driver %s", f.Name, driverOf(pv))
 	s.Volume = pv
 	return s
 }
@@ -235,17 +236,18 @@ func (f Facts) complete() Step {
 	}
 	switch {
 	case f.Claim != nil && (f.Claim.Status.Phase != corev1.ClaimBound || pv.Status.Phase != corev1.VolumeBound):
-		return f.wait("binder", "claim %s/%s and volume %s are about to be bound", f.Claim.Namespace, f.Claim.Name, f.Name)
+		return f.wait(volume.Controller("binder"),
+			"claim %s/%s and volume %s are about to be bound", f.Claim.Namespace, f.Claim.Name, f.Name)
 	case pv.Spec.PersistentVolumeReclaimPolicy != saved.Volume.Spec.PersistentVolumeReclaimPolicy:
-		s := f.step(Policy, volume.ReasonMigrating, "", "give volume %s its reclaim policy %s back", f.Name,
+		s := f.step(Policy, volume.ReasonMigrating, volume.Actor{}, "give volume %s its reclaim policy %s back", f.Name,
 			saved.Volume.Spec.PersistentVolumeReclaimPolicy)
 		s.Policy = saved.Volume.Spec.PersistentVolumeReclaimPolicy
 		return s
 	case saved.Back:
-		return f.step(Finish, volume.ReasonMigrationUndone, "", "volume %s is the FlexVolume of driver %s again",
+		return f.step(Finish, volume.ReasonMigrationUndone, volume.Actor{}, "volume %s is the FlexVolume of driver %s again",
 			f.Name, driverOf(pv))
 	}
-	return f.step(Finish, volume.ReasonMigrated, "", "volume %s was moved to driver %s", f.Name, driverOf(pv))
+	return f.step(Finish, volume.ReasonMigrated, volume.Actor{}, "volume %s was moved to driver %s", f.Name, driverOf(pv))
 }
 
 // newIsDeleted decides about a new object that is being deleted, because the direction was changed or by
@@ -255,7 +257,7 @@ func (f Facts) newIsDeleted() (Step, bool) {
 	alive := claim != nil && claim.DeletionTimestamp == nil
 	switch {
 	case f.Volume.DeletionTimestamp != nil && alive:
-		return f.refuse("user", "volume %s is being deleted by somebody else, and claim "+
+		return f.refuse(volume.User(), "volume %s is being deleted by somebody else, and claim "+
 			"%s/%s uses it", f.Name, claim.Namespace, claim.Name), true
 	case f.Volume.DeletionTimestamp != nil:
 		return f.waitVolumeDeleted(), true
@@ -270,10 +272,10 @@ func (f Facts) newIsDeleted() (Step, bool) {
 func (f Facts) createClaim() Step {
 	claim := f.Journal.Claim
 	if ref := f.Volume.Spec.ClaimRef; ref != nil && ref.UID != "" {
-		return f.step(Reserve, volume.ReasonMigrating, "", "keep volume %s for a new claim %s/%s", f.Name,
+		return f.step(Reserve, volume.ReasonMigrating, volume.Actor{}, "keep volume %s for a new claim %s/%s", f.Name,
 			claim.Namespace, claim.Name)
 	}
-	s := f.step(CreateClaim, volume.ReasonMigrating, "", "make claim %s/%s again", claim.Namespace, claim.Name)
+	s := f.step(CreateClaim, volume.ReasonMigrating, volume.Actor{}, "make claim %s/%s again", claim.Namespace, claim.Name)
 	s.Claim = replacementClaim(claim, f.Name)
 	return s
 }
@@ -283,19 +285,20 @@ func (f Facts) waitClaimDeleted() Step {
 	return f.wait(usersOf(f.Pods), "claim %s/%s goes when nobody uses it%s", f.Claim.Namespace, f.Claim.Name, used(f.Pods))
 }
 
-func (f Facts) step(v Verb, r volume.Reason, next, format string, args ...any) Step {
+func (f Facts) step(v Verb, r volume.Reason, next volume.Actor, format string, args ...any) Step {
 	return Step{Verb: v, Because: volume.Because{Reason: r, Message: fmt.Sprintf(format, args...), Next: next}}
 }
 
-func (f Facts) refuse(next, format string, args ...any) Step {
+func (f Facts) refuse(next volume.Actor, format string, args ...any) Step {
 	return f.step(Refuse, volume.ReasonMigrationRefused, next, format, args...)
 }
 
-func (f Facts) wait(next, format string, args ...any) Step {
+func (f Facts) wait(next volume.Actor, format string, args ...any) Step {
 	return f.step(Wait, volume.ReasonMigrationWaits, next, format, args...)
 }
 
-func nodes(names []string) string { return "node " + strings.Join(names, ", ") }
+// nodes are the agents of several nodes as one actor, whose name is those of them all.
+func nodes(names []string) volume.Actor { return volume.NodeAgent(strings.Join(names, ", ")) }
 
 func used(pods []string) string {
 	if len(pods) == 0 {
@@ -305,11 +308,11 @@ func used(pods []string) string {
 }
 
 // usersOf names the Pods that must end before a claim can be deleted.
-func usersOf(pods []string) string {
+func usersOf(pods []string) volume.Actor {
 	if len(pods) == 0 {
-		return "protection"
+		return volume.Controller("protection")
 	}
-	return "user"
+	return volume.User()
 }
 
 func driverOf(pv *corev1.PersistentVolume) string {
@@ -330,5 +333,5 @@ func Unfinished(name string, back bool) volume.Because {
 		message = "volume " + name + " is being moved back from the bridge, and that is not finished: `volplane flex " +
 			"migrate undo " + name + "` goes on"
 	}
-	return volume.Because{Reason: volume.ReasonMigrating, Message: message, Next: "user"}
+	return volume.Because{Reason: volume.ReasonMigrating, Message: message, Next: volume.User()}
 }

@@ -28,6 +28,6 @@ func ConditionOf(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) vo
 
 // failed is the reason of a call that has failed.
 func failed(c *corev1.PersistentVolumeClaim, class, driver string, a volume.Answer) volume.Because {
-	return a.Because(volume.ReasonFailedModify, driver,
+	return a.Because(volume.ReasonFailedModify, volume.Driver(driver),
 		"driver "+driver+" did not give the volume of claim "+c.Name+" the attributes of class "+class+": "+a.Text)
 }

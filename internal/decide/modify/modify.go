@@ -70,15 +70,16 @@ func Claim(f Facts) Plan {
 	s, target := c.Status.ModifyVolumeStatus, f.Target()
 	switch {
 	case !cluster.BoundCSI(c, v):
-		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" is not bound to a CSI volume")
+		return nothing(volume.ReasonNothingToDo, volume.Actor{}, "claim "+c.Name+" is not bound to a CSI volume")
 	case s == nil && target == current(c):
-		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" has the attributes that it requests")
+		return nothing(volume.ReasonNothingToDo, volume.Actor{}, "claim "+c.Name+" has the attributes that it requests")
 	case c.DeletionTimestamp != nil:
-		return nothing(volume.ReasonTerminating, "", "claim "+c.Name+" is being deleted")
+		return nothing(volume.ReasonTerminating, volume.Actor{}, "claim "+c.Name+" is being deleted")
 	case target == "":
 		return cancelled(c)
 	case !f.Ours:
-		return nothing(volume.ReasonDriverMissing, v.Spec.CSI.Driver, "driver "+v.Spec.CSI.Driver+" has not registered")
+		return nothing(volume.ReasonDriverMissing, volume.Driver(v.Spec.CSI.Driver),
+			"driver "+v.Spec.CSI.Driver+" has not registered")
 	}
 	return change(f, target)
 }
@@ -91,7 +92,7 @@ func change(f Facts, target string) Plan {
 		return impossible("driver " + v.Spec.CSI.Driver + " cannot change the attributes of volumes: it does not have the " +
 			"capability MODIFY_VOLUME")
 	case IsRefusedForGood(c) && !f.Due:
-		return nothing(volume.ReasonFailedModify, "user",
+		return nothing(volume.ReasonFailedModify, volume.User(),
 			strings.TrimSuffix("the volume of claim "+c.Name+" cannot have the attributes of class "+target+": "+Failure(c),
 				": "))
 	case f.Class == nil:
@@ -104,7 +105,7 @@ func change(f Facts, target string) Plan {
 		}
 		return p
 	}
-	p := nothing(volume.ReasonModifying, v.Spec.CSI.Driver,
+	p := nothing(volume.ReasonModifying, volume.Driver(v.Spec.CSI.Driver),
 		"the volume of claim "+c.Name+" gets the attributes of class "+target)
 	if p.Step = Begin; isBegun(c) && c.Status.ModifyVolumeStatus.TargetVolumeAttributesClassName == target {
 		p.Step = Modify
@@ -126,19 +127,19 @@ func missing(f Facts, target string) Plan {
 
 // cancelled is the plan for a claim that asks for nothing any more.
 func cancelled(c *corev1.PersistentVolumeClaim) Plan {
-	p := nothing(volume.ReasonModifyCanceled, "", "Cancelled modify.")
+	p := nothing(volume.ReasonModifyCanceled, volume.Actor{}, "Cancelled modify.")
 	if slices.ContainsFunc(c.Status.Conditions, isModifying) {
 		p.Step = Cancel
 	}
 	return p
 }
 
-func nothing(r volume.Reason, next, message string) Plan {
+func nothing(r volume.Reason, next volume.Actor, message string) Plan {
 	return Plan{Because: volume.Because{Reason: r, Message: message, Next: next}}
 }
 
 func impossible(message string) Plan {
-	p := nothing(volume.ReasonFailedModify, "user", message)
+	p := nothing(volume.ReasonFailedModify, volume.User(), message)
 	p.Tell = true
 	return p
 }

@@ -117,8 +117,8 @@ func TestClaims(t *testing.T) {
 		p := Claim(c.facts)
 		fmt.Fprintf(&out, "# %s\n%s %q: %s: %s", c.argues, steps[p.Step], c.facts.Target(), p.Because.Reason,
 			p.Because.Message)
-		if p.Because.Next != "" {
-			out.WriteString(" -> " + p.Because.Next)
+		if next := p.Because.Next; !next.IsZero() {
+			out.WriteString(" -> " + next.String())
 		}
 		if p.Tell {
 			out.WriteString(" (told)")

@@ -52,7 +52,8 @@ func inUse(c, holder Consumer) volume.Because {
 	if !c.SinglePod {
 		single = holder.Volume
 	}
-	return because(volume.ReasonInUse, "pod "+name, "volume %s is for one Pod only and Pod %s has it", single, name)
+	return because(volume.ReasonInUse, volume.PodActor(name),
+		"volume %s is for one Pod only and Pod %s has it", single, name)
 }
 
 // keeps says whether a Pod has the volume and keeps it. If the volume is staged for others in another way meanwhile, it

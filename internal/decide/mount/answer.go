@@ -112,14 +112,14 @@ type Cause struct {
 // StepFailed is the reason of a step that failed. A person is next when something is in the way, the driver when it
 // did not answer or has not done what it says, and otherwise the node, which tries again after a back-off.
 func StepFailed(v Verb, driver, node string, c Cause) volume.Because {
-	next := "node " + node
+	next := volume.NodeAgent(node)
 	switch {
 	case c.OtherID:
-		return because(volume.ReasonAttachedUnderOtherID, "attachdetach", "%s", c.Text)
+		return because(volume.ReasonAttachedUnderOtherID, volume.Controller("attachdetach"), "%s", c.Text)
 	case c.Obstacle:
-		next = "user"
+		next = volume.User()
 	case c.Code == "DeadlineExceeded", c.NotDone:
-		next = driver
+		next = volume.Driver(driver)
 	}
 	return failed(v, node, volume.Answer{Code: c.Code, Text: c.Text}, next)
 }

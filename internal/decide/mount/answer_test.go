@@ -104,7 +104,7 @@ func TestStepFailed(t *testing.T) {
 			if b.Message != answer.Text {
 				t.Errorf("%s: message is %q", answer.Text, b.Message)
 			}
-			return string(b.Reason) + " -> " + b.Next
+			return string(b.Reason) + " -> " + b.Next.String()
 		})
 	})
 }

@@ -1,6 +1,10 @@
 package mount
 
-import "strings"
+import (
+	"strings"
+
+	"volplane.dev/volplane/internal/volume"
+)
 
 // State is the state of a mounted volume, according to its driver and its node.
 type State struct {
@@ -27,27 +31,27 @@ func (s State) full() bool {
 
 // Problems returns what is wrong with a volume, empty if nothing is, and who acts first. The text
 // changes only if the problems do.
-func (s State) Problems(driver, node string) (text, next string) {
+func (s State) Problems(driver, node string) (text string, next volume.Actor) {
 	var all []string
-	add := func(what, who string) {
+	add := func(what string, who volume.Actor) {
 		all = append(all, what)
-		if next == "" {
+		if next.IsZero() {
 			next = who
 		}
 	}
 	if s.ReadOnly {
 		add("its filesystem has become read-only by itself, because the kernel has found an error in it or its device does "+
 			"not work (the kernel's log says more): "+
-			"nothing is written any more; when its Pods have ended it can be checked", "administrator of node "+node)
+			"nothing is written any more; when its Pods have ended it can be checked", volume.Administrator(node))
 	}
 	if s.DriverProblems != "" {
-		add(s.DriverProblems, driver)
+		add(s.DriverProblems, volume.Driver(driver))
 	}
 	if s.full() {
-		add("it is full: delete something, or have its claim ask for more", "user")
+		add("it is full: delete something, or have its claim ask for more", volume.User())
 	}
 	if s.Inodes > 0 && s.InodesAvailable == 0 {
-		add("it has no inodes left: delete some files", "user")
+		add("it has no inodes left: delete some files", volume.User())
 	}
 	return strings.Join(all, "; "), next
 }

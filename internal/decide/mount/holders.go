@@ -31,10 +31,8 @@ func InUse(b volume.Because, node string, holders []Holder) volume.Because {
 		named = append(named, text)
 	}
 	b.Message = fmt.Sprintf("%.500s; in use by %s", b.Message, strings.Join(named, ", "))
-	if b.Next == "node "+node {
-		b.Next = mountUser(node)
+	if b.Next == volume.NodeAgent(node) {
+		b.Next = volume.MountUser(node)
 	}
 	return b
 }
-
-func mountUser(node string) string { return "whoever uses the mount on node " + node }

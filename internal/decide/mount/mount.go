@@ -128,7 +128,7 @@ func Volume(f Facts) Plan {
 	if f.Ephemeral {
 		f.AttachRequired, f.CanStage = false, false
 	}
-	p := &planner{f: f, next: "node " + f.Node}
+	p := &planner{f: f, next: volume.NodeAgent(f.Node)}
 	a := f.admit()
 	p.removeUnwanted(a.pods)
 	plan := p.planFor(a)
@@ -153,7 +153,7 @@ func (p *planner) planFor(a admission) Plan {
 
 type planner struct {
 	f       Facts
-	next    string
+	next    volume.Actor
 	actions []Action
 	// callsDriver says that an action calls the driver, mounting that an action is a step of a mount.
 	callsDriver, mounting bool
@@ -177,7 +177,7 @@ func callsDriver(v Verb) bool {
 	return false
 }
 
-func (p *planner) plan(r volume.Reason, next, format string, args ...any) Plan {
+func (p *planner) plan(r volume.Reason, next volume.Actor, format string, args ...any) Plan {
 	return Plan{Actions: p.actions, Because: volume.Because{Reason: r, Message: fmt.Sprintf(format, args...), Next: next}}
 }
 
@@ -187,7 +187,8 @@ func (p *planner) driverMissing() Plan {
 	if p.f.Absent.Reason != "" {
 		return Plan{Actions: p.actions, Because: p.f.Absent}
 	}
-	return p.plan(volume.ReasonDriverMissing, p.f.Driver, "driver %s is not registered on node %s", p.f.Driver, p.f.Node)
+	return p.plan(volume.ReasonDriverMissing, volume.Driver(p.f.Driver),
+		"driver %s is not registered on node %s", p.f.Driver, p.f.Node)
 }
 
 // withoutDriver returns the actions before the first call of the driver.
@@ -259,7 +260,7 @@ func (p *planner) teardown() Plan {
 	}
 	switch {
 	case len(p.actions) == 0:
-		return p.plan(volume.ReasonNothingToDo, "", "volume %s is not on node %s and nobody wants it there",
+		return p.plan(volume.ReasonNothingToDo, volume.Actor{}, "volume %s is not on node %s and nobody wants it there",
 			p.f.Volume, p.f.Node)
 	case p.callsDriver && !p.f.DriverReady:
 		return p.driverMissing()
@@ -306,7 +307,7 @@ func (p *planner) addMounts(wanted []Consumer) (Plan, bool) {
 	stage := p.f.stageNeeded(len(publish) > 0)
 	if path, covered := p.f.stagingCovered(); covered && (stage || len(publish) > 0) {
 		// The driver would show Pods the other filesystem.
-		return p.plan(volume.ReasonMountBroken, "administrator of node "+p.f.Node,
+		return p.plan(volume.ReasonMountBroken, volume.Administrator(p.f.Node),
 			"on node %s %s is mounted over the staged volume %s at %s: no further Pod gets the volume before that is unmounted",
 			p.f.Node, p.f.Covered[path], p.f.Volume, path), true
 	}
@@ -374,13 +375,14 @@ func (p *planner) addRepublish(plan Plan, wanted []Consumer) Plan {
 // attachment is read: otherwise a detach that starts in between would not see the entry.
 func (p *planner) prepare() (Plan, bool) {
 	if !p.f.Known {
-		return p.refuse(because(volume.ReasonVolumeMissing, "user", "there is no volume %s to mount", p.f.Volume)), true
+		return p.refuse(because(volume.ReasonVolumeMissing, volume.User(),
+			"there is no volume %s to mount", p.f.Volume)), true
 	}
 	if !p.f.DriverReady && p.f.Absent.Reason != "" {
 		return p.driverMissing(), true // what it would refuse is not known before it is there
 	}
 	if p.f.Refused != "" {
-		return p.refuse(because(volume.ReasonFailedMount, "user", "%s", p.f.Refused)), true
+		return p.refuse(because(volume.ReasonFailedMount, volume.User(), "%s", p.f.Refused)), true
 	}
 	p.markInUse()
 	if !p.f.DriverReady {
@@ -391,7 +393,7 @@ func (p *planner) prepare() (Plan, bool) {
 	}
 	// What was published once is still attached: volumesInUse keeps it so.
 	if !p.f.Attached {
-		return p.plan(volume.ReasonWaitForAttach, "attacher", "volume %s is not attached to "+
+		return p.plan(volume.ReasonWaitForAttach, volume.Controller("attacher"), "volume %s is not attached to "+
 			"node %s yet", p.f.Volume, p.f.Node), true
 	}
 	p.do(CheckAttached, "")
@@ -424,7 +426,7 @@ func (p *planner) grow(wanted []Consumer, held volume.Because) Plan {
 	if held.Reason != "" {
 		return Plan{Because: held}
 	}
-	return p.plan(volume.ReasonMounted, "", "volume %s is mounted on node %s", f.Volume, f.Node)
+	return p.plan(volume.ReasonMounted, volume.Actor{}, "volume %s is mounted on node %s", f.Volume, f.Node)
 }
 
 // growNeeded returns a Pod of each object for whose claim the node has to expand the volume. CSI forbids to repeat a

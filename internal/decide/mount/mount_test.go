@@ -67,8 +67,8 @@ func text(p Plan) string {
 
 func said(why volume.Because) string {
 	text := string(why.Reason) + ": " + why.Message
-	if why.Next != "" {
-		text += " -> " + why.Next
+	if !why.Next.IsZero() {
+		text += " -> " + why.Next.String()
 	}
 	return text
 }
@@ -99,7 +99,7 @@ func facts(t *testing.T, given string) Facts {
 			f.Bare[words[1]] = true
 		case words[0] == "absent":
 			f.Absent = volume.Because{
-				Reason: volume.ReasonDriverMissing, Message: strings.Join(words[1:], " "), Next: "administrator of node n",
+				Reason: volume.ReasonDriverMissing, Message: strings.Join(words[1:], " "), Next: volume.Administrator("n"),
 			}
 		case words[0] == "refused":
 			f.Refused = strings.Join(words[1:], " ")

@@ -40,28 +40,31 @@ func (u Use) Missing() volume.Because {
 	case u.Claim == nil:
 		return u.noClaim()
 	case u.Ephemeral && !metav1.IsControlledBy(u.Claim, u.Pod):
-		return because(volume.ReasonClaimMisbound, "user", "claim %s was not made for this Pod", name)
+		return because(volume.ReasonClaimMisbound, volume.User(), "claim %s was not made for this Pod", name)
 	case u.Claim.Spec.VolumeName == "" || u.Claim.Status.Phase != corev1.ClaimBound:
-		return because(volume.ReasonWaitForBind, "binder", "claim %s is not bound yet", name)
+		return because(volume.ReasonWaitForBind, volume.Controller("binder"), "claim %s is not bound yet", name)
 	case u.Volume == nil:
-		return because(volume.ReasonVolumeMissing, "user", "claim %s is bound to volume %s, which does not exist", name,
+		return because(volume.ReasonVolumeMissing, volume.User(),
+			"claim %s is bound to volume %s, which does not exist", name,
 			u.Claim.Spec.VolumeName)
 	case u.Volume.Spec.ClaimRef == nil || u.Volume.Spec.ClaimRef.UID != u.Claim.UID:
-		return because(volume.ReasonClaimMisbound, "binder", "volume %s is not bound to claim %s", u.Volume.Name, name)
+		return because(volume.ReasonClaimMisbound, volume.Controller("binder"),
+			"volume %s is not bound to claim %s", u.Volume.Name, name)
 	case u.Volume.Spec.CSI == nil:
-		return because(volume.ReasonFailedMount, "user", "volume %s is not a CSI volume", u.Volume.Name)
+		return because(volume.ReasonFailedMount, volume.User(), "volume %s is not a CSI volume", u.Volume.Name)
 	}
 	return volume.Because{}
 }
 
 func (u Use) noClaim() volume.Because {
 	if u.Ephemeral {
-		return because(volume.ReasonClaimMissing, "ephemeral", "claim %s is being made for this Pod", u.ClaimName)
+		return because(volume.ReasonClaimMissing, volume.Controller("ephemeral"),
+			"claim %s is being made for this Pod", u.ClaimName)
 	}
-	return because(volume.ReasonClaimMissing, "user", "there is no claim %s", u.ClaimName)
+	return because(volume.ReasonClaimMissing, volume.User(), "there is no claim %s", u.ClaimName)
 }
 
-func because(r volume.Reason, next, format string, args ...any) volume.Because {
+func because(r volume.Reason, next volume.Actor, format string, args ...any) volume.Because {
 	return volume.Because{Reason: r, Message: fmt.Sprintf(format, args...), Next: next}
 }
 
@@ -79,30 +82,31 @@ type Place struct {
 // or the reason of the first one that is missing. refused is an error of the Pod itself, or empty.
 func Pod(refused string, places []Place) (bool, volume.Because) {
 	if refused != "" {
-		return false, because(volume.ReasonFailedMount, "user", "%s", refused)
+		return false, because(volume.ReasonFailedMount, volume.User(), "%s", refused)
 	}
 	if len(places) == 0 {
-		return true, because(volume.ReasonMounted, "", "no volumes")
+		return true, because(volume.ReasonMounted, volume.Actor{}, "no volumes")
 	}
 	var at []string
 	for _, p := range places {
 		switch {
 		case !p.Served && (p.Because.Reason == "" || p.Because.Reason == volume.ReasonMounted):
-			return false, because(volume.ReasonMounting, "", "volume %s is being mounted", p.Name)
+			return false, because(volume.ReasonMounting, volume.Actor{}, "volume %s is being mounted", p.Name)
 		case !p.Served:
 			return false, p.Because
 		}
 		at = append(at, p.Name+"="+p.Path)
 	}
-	return true, because(volume.ReasonMounted, "", "%s", strings.Join(at, ", "))
+	return true, because(volume.ReasonMounted, volume.Actor{}, "%s", strings.Join(at, ", "))
 }
 
 // CallInFlight is the reason while a driver's call is in flight. It is empty for a step that delays
 // nobody.
 func CallInFlight(f Facts, v Verb) volume.Because {
 	say := func(r volume.Reason, method string) volume.Because {
-		return because(r, f.Driver, "driver %s was called to %s volume %s on node %s (%s) and has not answered yet", f.Driver,
-			v, f.Volume, f.Node, method)
+		return because(r, volume.Driver(f.Driver),
+			"driver %s was called to %s volume %s on node %s (%s) and has not answered yet",
+			f.Driver, v, f.Volume, f.Node, method)
 	}
 	switch v {
 	case Stage:
@@ -119,11 +123,11 @@ func CallInFlight(f Facts, v Verb) volume.Because {
 }
 
 // Failed explains a failed step by the text of its error. If the text does not show who acts next, it is next.
-func Failed(v Verb, node, cause, next string) volume.Because {
+func Failed(v Verb, node, cause string, next volume.Actor) volume.Because {
 	return failed(v, node, volume.AnswerIn(cause), next)
 }
 
-func failed(v Verb, node string, a volume.Answer, next string) volume.Because {
+func failed(v Verb, node string, a volume.Answer, next volume.Actor) volume.Because {
 	reason := volume.ReasonFailedMount
 	switch v {
 	case Grow:
@@ -137,29 +141,29 @@ func failed(v Verb, node string, a volume.Answer, next string) volume.Because {
 	return b
 }
 
-// unservedDriver returns the driver that a cause names, if nobody serves its socket, and "" otherwise.
-func unservedDriver(cause string) string {
+// unservedDriver returns the driver that a cause names, if nobody serves its socket, and nobody otherwise.
+func unservedDriver(cause string) volume.Actor {
 	_, after, called := strings.Cut(cause, " by driver ")
 	if driver, _, ok := strings.Cut(after, ": "); called && ok && volume.DriverGone(cause) {
-		return driver
+		return volume.Driver(driver)
 	}
-	return ""
+	return volume.Actor{}
 }
 
 // whoClearsHost returns who acts next if the cause is a problem of the node's host, by the kernel's
-// words for it, which drivers do not translate; "" if it is none.
-func whoClearsHost(message, node string) string {
+// words for it, which drivers do not translate; nobody if it is none.
+func whoClearsHost(message, node string) volume.Actor {
 	for _, words := range []string{"no space left on device", "read-only file system"} {
 		if strings.Contains(message, words) {
-			return "administrator of node " + node
+			return volume.Administrator(node)
 		}
 	}
 	for _, words := range []string{"device or resource busy", "target is busy"} {
 		if strings.Contains(message, words) {
-			return mountUser(node)
+			return volume.MountUser(node)
 		}
 	}
-	return ""
+	return volume.Actor{}
 }
 
 // Lifecycle says why a driver does not support ephemeral or persistent volumes; empty if it does. known
@@ -184,51 +188,53 @@ func Lifecycle(driver string, known bool, modes []storagev1.VolumeLifecycleMode,
 }
 
 // Health is the reason of a volume with problems, or of one that is healthy again if there are none.
-func Health(pv, node, ailments, driver string) volume.Because {
+func Health(pv, node, ailments string, next volume.Actor) volume.Because {
 	if ailments == "" {
-		return because(volume.ReasonHealthy, "", "volume %s is well again on node %s", pv, node)
+		return because(volume.ReasonHealthy, volume.Actor{}, "volume %s is well again on node %s", pv, node)
 	}
-	return because(volume.ReasonUnhealthy, driver, "volume %s on node %s: %.800s", pv, node, ailments)
+	return because(volume.ReasonUnhealthy, next, "volume %s on node %s: %.800s", pv, node, ailments)
 }
 
 // InvalidName is the reason of a name that cannot be part of a path.
 func InvalidName(what, name string) volume.Because {
-	return because(volume.ReasonFailedMount, "user", "the %s, %.100q, cannot be the name of a directory", what, name)
+	return because(volume.ReasonFailedMount, volume.User(),
+		"the %s, %.100q, cannot be the name of a directory", what, name)
 }
 
 // Full is the reason of a Pod that is given up because its node has reached a driver's attach limit.
 func Full(pv, driver, node, cause string) volume.Because {
-	return because(volume.ReasonAttachLimit, "user",
+	return because(volume.ReasonAttachLimit, volume.User(),
 		"node %s takes no more volumes of driver %s, volume %s is not attached: %.500s", node, driver, pv, cause)
 }
 
 // Grown is the reason of a volume that was expanded.
 func Grown(pv, node string) volume.Because {
-	return because(volume.ReasonNodeResized, "", "volume %s has its new size on node %s", pv, node)
+	return because(volume.ReasonNodeResized, volume.Actor{}, "volume %s has its new size on node %s", pv, node)
 }
 
 // GroupIncomplete is the reason of a volume that was mounted although not all of its files have the Pod's group.
 func GroupIncomplete(pv, node string, group, count int, first string) volume.Because {
-	return because(volume.ReasonGroupIncomplete, "user",
+	return because(volume.ReasonGroupIncomplete, volume.User(),
 		"volume %s is mounted on node %s, and files that cannot be given to the Pod's fsGroup %d are as they were: %d, "+
 			"the first is %s", pv, node, group, count, first)
 }
 
 // RecordUnreadable is the reason of a journal record that cannot be read.
 func RecordUnreadable(path string) volume.Because {
-	return because(volume.ReasonJournalTorn, "user", "the journal record %s cannot be read, and what it said of a volume "+
-		"was looked for in the API and the mount table: look for damage of the disk", path)
+	return because(volume.ReasonJournalTorn, volume.User(),
+		"the journal record %s cannot be read, and what it said of a volume "+
+			"was looked for in the API and the mount table: look for damage of the disk", path)
 }
 
 // Refused is the reason of a driver that is not registered.
-func Refused(socket, cause, next string) volume.Because {
+func Refused(socket, cause string, next volume.Actor) volume.Because {
 	return because(volume.ReasonRegistrationRefused, next, "the driver that registers at %s is not registered: %s",
 		socket, cause)
 }
 
 // NotRun is the reason of a driver that a node runs, or of a file about one, that cannot be used.
 func NotRun(about, cause, node string) volume.Because {
-	next := "administrator of node " + node
+	next := volume.Administrator(node)
 	return because(volume.ReasonRegistrationRefused, next, "%s cannot be used: %.900s", about, cause)
 }
 
@@ -241,7 +247,8 @@ func UnknownMounts(paths []string) volume.Because {
 	if n := len(paths) - len(named); n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}
-	return because(volume.ReasonMountUnknown, "user", "nothing says which volume is mounted at %.800s%s: it stays. "+
-		"Restore what the API had of it and start the agent again, or have its driver take it away, or unmount it",
+	return because(volume.ReasonMountUnknown, volume.User(),
+		"nothing says which volume is mounted at %.800s%s: it stays. "+
+			"Restore what the API had of it and start the agent again, or have its driver take it away, or unmount it",
 		strings.Join(named, ", "), more)
 }

@@ -25,7 +25,7 @@ func TestReasons(t *testing.T) {
 	uses(line)
 	pods(line)
 	for _, v := range []Verb{Stage, Publish, Republish, Bind, Grow, Unbind, Unpublish, Unstage} {
-		line("failed to "+string(v), Failed(v, "n", "the cause", "node n"))
+		line("failed to "+string(v), Failed(v, "n", "the cause", volume.NodeAgent("n")))
 	}
 	for _, c := range []struct {
 		what             string
@@ -46,8 +46,8 @@ func TestReasons(t *testing.T) {
 	} {
 		line("called to "+string(v), CallInFlight(Facts{Driver: "d", Handle: "h", Volume: "pv", Node: "n"}, v))
 	}
-	line("ill", Health("pv", "n", "DEGRADED OnePath", "d"))
-	line("well again", Health("pv", "n", "", "d"))
+	line("ill", Health("pv", "n", "DEGRADED OnePath", volume.Driver("d")))
+	line("well again", Health("pv", "n", "", volume.Driver("d")))
 	line("odd", InvalidName("name of the volume", "../x"))
 	line("full", Full("pv", "d", "n", "the cause"))
 	line("grown", Grown("pv", "n"))
@@ -55,32 +55,32 @@ func TestReasons(t *testing.T) {
 	line("torn", RecordUnreadable("/j/x"))
 	line("unknown", UnknownMounts([]string{"/a", "/b"}))
 	line("many unknown", UnknownMounts([]string{"/1", "/2", "/3", "/4", "/5", "/6", "/7"}))
-	line("refused", Refused("/r/x.sock", "the cause", "user"))
-	failed := func(next string) volume.Because { return Failed(Unpublish, "n", "the cause", next) }
+	line("refused", Refused("/r/x.sock", "the cause", volume.User()))
+	failed := func(next volume.Actor) volume.Because { return Failed(Unpublish, "n", "the cause", next) }
 	user, copied := Holder{PID: 7, Command: "postgres", Use: "an open file"},
 		Holder{PID: 9, Command: "sh", Use: "a copy", Namespace: "mnt:[3]"}
-	line("not unmounted, used by nobody", InUse(failed("node n"), "n", nil))
-	line("not unmounted, used", InUse(failed("node n"), "n", []Holder{user, copied}))
-	line("not unmounted, driver hangs", InUse(failed("d"), "n", []Holder{user}))
+	line("not unmounted, used by nobody", InUse(failed(volume.NodeAgent("n")), "n", nil))
+	line("not unmounted, used", InUse(failed(volume.NodeAgent("n")), "n", []Holder{user, copied}))
+	line("not unmounted, driver hangs", InUse(failed(volume.Driver("d")), "n", []Holder{user}))
 	golden.Equal(t, "testdata/reasons/pods.txt", got.String())
 }
 
 // TestNextAfterFailure: who has to act follows from the cause of a failure; if it
 // does not, it is who tries again.
 func TestNextAfterFailure(t *testing.T) {
-	for cause, want := range map[string]string{
-		"NodePublishVolume by driver d: Internal: on fire":               "node n",
-		"NodePublishVolume by driver d: NotFound: no such volume":        "user",
-		"write journal record of d^h: no space left on device":           "administrator of node n",
-		"mkdir /t: read-only file system":                                "administrator of node n",
-		"NodeUnpublishVolume by driver d: Internal: target is busy":      "whoever uses the mount on node n",
-		"unmount /t: device or resource busy":                            "whoever uses the mount on node n",
-		"NodeStageVolume by driver d: NotFound: target is busy by a p":   "whoever uses the mount on node n",
-		"NodeStageVolume by driver d: Unavailable: transport is closing": "d",
-		"NodeStageVolume by driver d: Unavailable: the array restarts":   "node n",
-		"connection refused": "node n",
+	for cause, want := range map[string]volume.Actor{
+		"NodePublishVolume by driver d: Internal: on fire":               volume.NodeAgent("n"),
+		"NodePublishVolume by driver d: NotFound: no such volume":        volume.User(),
+		"write journal record of d^h: no space left on device":           volume.Administrator("n"),
+		"mkdir /t: read-only file system":                                volume.Administrator("n"),
+		"NodeUnpublishVolume by driver d: Internal: target is busy":      volume.MountUser("n"),
+		"unmount /t: device or resource busy":                            volume.MountUser("n"),
+		"NodeStageVolume by driver d: NotFound: target is busy by a p":   volume.MountUser("n"),
+		"NodeStageVolume by driver d: Unavailable: transport is closing": volume.Driver("d"),
+		"NodeStageVolume by driver d: Unavailable: the array restarts":   volume.NodeAgent("n"),
+		"connection refused": volume.NodeAgent("n"),
 	} {
-		if got := Failed(Publish, "n", cause, "node n").Next; got != want {
+		if got := Failed(Publish, "n", cause, volume.NodeAgent("n")).Next; got != want {
 			t.Errorf("%s: next is %q, want %q", cause, got, want)
 		}
 	}
@@ -129,7 +129,9 @@ func uses(line func(string, volume.Because)) {
 }
 
 func pods(line func(string, volume.Because)) {
-	waits := volume.Because{Reason: volume.ReasonWaitForAttach, Message: "not attached", Next: "attacher"}
+	waits := volume.Because{
+		Reason: volume.ReasonWaitForAttach, Message: "not attached", Next: volume.Controller("attacher"),
+	}
 	served := Place{Name: "data", Path: "/d/data", Served: true}
 	for _, c := range []struct {
 		what    string

@@ -90,7 +90,7 @@ func (p *planner) unmounted() Plan {
 }
 
 func (p *planner) covered(path string) Plan {
-	return p.plan(volume.ReasonMountBroken, "administrator of node "+p.f.Node,
+	return p.plan(volume.ReasonMountBroken, volume.Administrator(p.f.Node),
 		"on node %s %s is mounted over volume %s at %s, and is what Pods see there: unmount it",
 		p.f.Node, p.f.Covered[path], p.f.Volume, path)
 }
@@ -102,9 +102,9 @@ func (p *planner) deadStays() Plan {
 	case !f.DriverReady:
 		cause = p.driverMissing().Because
 	case !f.Known:
-		cause = because(volume.ReasonVolumeMissing, "user", "there is no volume %s to mount", f.Volume)
+		cause = because(volume.ReasonVolumeMissing, volume.User(), "there is no volume %s to mount", f.Volume)
 	default:
-		cause = because(volume.ReasonFailedMount, "user", "%s", f.Refused)
+		cause = because(volume.ReasonFailedMount, volume.User(), "%s", f.Refused)
 	}
 	return Plan{Actions: p.actions, Because: p.f.notBack(Died, cause)}
 }

@@ -41,7 +41,7 @@ func DeadPods(name string, n *corev1.Node, pods []*corev1.Pod) DeadPlan {
 		return DeadPlan{Because: volume.Because{
 			Reason:  volume.ReasonNodeReady,
 			Message: "node " + name + " is said to be out of service, but its agent is alive and looks after its pods",
-			Next:    "node " + name,
+			Next:    volume.NodeAgent(name),
 		}}
 	}
 	p := DeadPlan{}

@@ -50,7 +50,7 @@ func Node(f Facts) Plan {
 		}
 	}
 	return Plan{Mark: true, Because: volume.Because{
-		Reason: volume.ReasonNodeNotReady, Next: "node " + name,
+		Reason: volume.ReasonNodeNotReady, Next: volume.NodeAgent(name),
 		Message: fmt.Sprintf("the agent of node %s has sent no heartbeat for %s; what is mounted there stays, nothing new is",
 			name, f.Silent.Round(time.Second)),
 	}}

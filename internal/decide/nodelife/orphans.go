@@ -42,7 +42,7 @@ func Orphans(f OrphanFacts) OrphanPlan {
 		}
 	case f.Missing < f.Grace:
 		return OrphanPlan{Wait: f.Grace - f.Missing, Because: volume.Because{
-			Reason: volume.ReasonNodeGone, Next: "node " + f.Name,
+			Reason: volume.ReasonNodeGone, Next: volume.NodeAgent(f.Name),
 			Message: "node " + f.Name + " is gone, its pods wait for it to come back",
 		}}
 	}

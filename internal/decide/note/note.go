@@ -92,11 +92,11 @@ func (d Driver) String() string {
 }
 
 // Next returns the driver as the one that acts next.
-func (d Driver) Next() string {
+func (d Driver) Next() volume.Actor {
 	if d.Hosted {
-		return d.String()
+		return volume.FlexDriver(d.Name())
 	}
-	return d.CSI
+	return volume.Driver(d.CSI)
 }
 
 // Subject returns a host's driver in the form KIND/NAME.
@@ -117,7 +117,7 @@ func (d Driver) Elsewhere(message string) string {
 func Absent(csi string, n *corev1.Node) volume.Because {
 	if wrong := refusedOn(n)[csi]; wrong != "" {
 		return volume.Because{
-			Reason: volume.ReasonRegistrationRefused, Next: "administrator of node " + n.Name,
+			Reason: volume.ReasonRegistrationRefused, Next: volume.Administrator(n.Name),
 			Message: fmt.Sprintf("driver %s cannot be used on node %s: %s", csi, n.Name, wrong),
 		}
 	}
@@ -125,8 +125,8 @@ func Absent(csi string, n *corev1.Node) volume.Because {
 	if err != nil || n == nil {
 		return volume.Because{}
 	}
-	admin := "administrator of node " + n.Name
-	because := func(reason volume.Reason, next, format string, args ...any) volume.Because {
+	admin := volume.Administrator(n.Name)
+	because := func(reason volume.Reason, next volume.Actor, format string, args ...any) volume.Because {
 		return volume.Because{Reason: reason, Next: next, Message: fmt.Sprintf(format, args...)}
 	}
 	all := hostedOn(n)
@@ -144,7 +144,7 @@ func Absent(csi string, n *corev1.Node) volume.Because {
 		return because(volume.ReasonDriverMissing, admin, "FlexVolume driver %s cannot be used on node %s: %s; mend it "+
 			"there, or install another version with `volplane flex install %s FILE`", name, n.Name, short(name, wrong), name)
 	}
-	return because(volume.ReasonDriverMissing, "node "+n.Name,
+	return because(volume.ReasonDriverMissing, volume.NodeAgent(n.Name),
 		"FlexVolume driver %s is ready on node %s and is about to register", name, n.Name)
 }
 

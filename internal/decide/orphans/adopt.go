@@ -106,7 +106,7 @@ func Adopt(f AdoptionFacts) (Adoption, volume.Because) {
 }
 
 func refuse(r volume.Reason, message string) volume.Because {
-	return volume.Because{Reason: r, Message: message, Next: "user"}
+	return volume.Because{Reason: r, Message: message, Next: volume.User()}
 }
 
 // existing decides about a volume that has an object.

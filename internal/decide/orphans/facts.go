@@ -70,7 +70,7 @@ type Finding struct {
 	Doubt   bool          `json:"doubt,omitempty"`
 	Reason  volume.Reason `json:"reason"`
 	Message string        `json:"message"`
-	Next    string        `json:"next,omitempty"`
+	Next    volume.Actor  `json:"next,omitzero"`
 }
 
 // Plan is the result for one driver.

@@ -136,18 +136,18 @@ func (f Facts) orphan(e Entry, unknown bool) Finding {
 	case inline:
 		out.Reason, out.Message = volume.ReasonNotMine, name+" is part of a Pod, as its handle says"
 	case stranger >= 0:
-		out.Reason, out.Next = volume.ReasonInUse, "user"
+		out.Reason, out.Next = volume.ReasonInUse, volume.User()
 		out.Message = fmt.Sprintf("%s is in use on node %s, which is none of this cluster: it belongs to another one", name,
 			Printable(e.Nodes[stranger]))
 	case f.Hidden:
-		out.Reason, out.Next = volume.ReasonProvisioning, "user"
+		out.Reason, out.Next = volume.ReasonProvisioning, volume.User()
 		out.Message = name + " may be one that is being made: you may not list the ConfigMaps that say what is"
 	case unknown:
-		out.Reason, out.Next = volume.ReasonProvisioning, f.Driver
+		out.Reason, out.Next = volume.ReasonProvisioning, volume.Driver(f.Driver)
 		out.Message = name + " has no object, and may be one that is being made: look again when no claim waits for driver " +
 			f.Driver
 	default:
-		out.Doubt, out.Reason, out.Next = false, volume.ReasonOrphaned, "user"
+		out.Doubt, out.Reason, out.Next = false, volume.ReasonOrphaned, volume.User()
 		out.Message = name + " has no object in this cluster; another one that uses the same driver may have one"
 	}
 	return out
@@ -190,7 +190,8 @@ func (f Facts) missing(p *Plan, listed map[string]bool) {
 			p.Elsewhere++
 		default:
 			out := Finding{
-				Kind: Object, Driver: f.Driver, Handle: handle, Object: v.Name, Reason: volume.ReasonVolumeMissing, Next: "user",
+				Kind: Object, Driver: f.Driver, Handle: handle, Object: v.Name, Reason: volume.ReasonVolumeMissing,
+				Next:    volume.User(),
 				Message: fmt.Sprintf("driver %s does not list volume %s of pv/%s", f.Driver, Printable(handle), v.Name),
 			}
 			size := v.Spec.Capacity[corev1.ResourceStorage]

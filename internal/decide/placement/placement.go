@@ -90,7 +90,7 @@ func Pod(f Facts) Plan {
 	}
 	name := node.Object.Name
 	if why := astray(f, node.Object); why != "" {
-		p := waits(volume.ReasonFailedPlacing, "user", "the pod is for node "+name+", and "+why)
+		p := waits(volume.ReasonFailedPlacing, volume.User(), "the pod is for node "+name+", and "+why)
 		p.Astray = true
 		return p
 	}
@@ -108,11 +108,12 @@ func Pod(f Facts) Plan {
 		p.Bind = false
 		p.Because = volume.Because{
 			Reason:  volume.ReasonWaitForBind,
-			Message: fmt.Sprintf("persistentvolumeclaim %q is being bound for node %s", c.Name, name), Next: "provisioner",
+			Message: fmt.Sprintf("persistentvolumeclaim %q is being bound for node %s", c.Name, name),
+			Next:    volume.Controller("provisioner"),
 		}
 		if v := volumes[c.Name]; v != nil {
 			p.Reserve = append(p.Reserve, reserved(v, c.Object))
-			p.Because.Next = "binder"
+			p.Because.Next = volume.Controller("binder")
 		} else if old := volume.SelectedNode(c.Object.Annotations); old != name &&
 			(old == "" || f.Pod.Spec.NodeName == "") {
 			p.Select = append(p.Select, selected(c.Object, name))
@@ -145,29 +146,30 @@ func unready(c Claim) *Plan {
 	var p Plan
 	switch {
 	case c.Object == nil && c.Ephemeral:
-		p = waits(volume.ReasonClaimMissing, "ephemeral",
+		p = waits(volume.ReasonClaimMissing, volume.Controller("ephemeral"),
 			fmt.Sprintf("persistentvolumeclaim %q is being made for this pod", c.Name))
 	case c.Stranger:
-		p = waits(volume.ReasonClaimMisbound, "user",
+		p = waits(volume.ReasonClaimMisbound, volume.User(),
 			fmt.Sprintf("persistentvolumeclaim %q was not made for this pod", c.Name))
 	case c.Object == nil:
-		p = waits(volume.ReasonClaimMissing, "user", fmt.Sprintf("persistentvolumeclaim %q not found", c.Name))
+		p = waits(volume.ReasonClaimMissing, volume.User(), fmt.Sprintf("persistentvolumeclaim %q not found", c.Name))
 	case c.Object.DeletionTimestamp != nil:
-		p = waits(volume.ReasonTerminating, "user", fmt.Sprintf("persistentvolumeclaim %q is being deleted", c.Name))
+		p = waits(volume.ReasonTerminating, volume.User(), fmt.Sprintf("persistentvolumeclaim %q is being deleted", c.Name))
 	case c.Object.Status.Phase == corev1.ClaimLost:
-		p = waits(volume.ReasonClaimLost, "user", fmt.Sprintf("persistentvolumeclaim %q has lost its volume", c.Name))
+		p = waits(volume.ReasonClaimLost, volume.User(), fmt.Sprintf("persistentvolumeclaim %q has lost its volume", c.Name))
 	case c.Holder != "":
-		p = waits(volume.ReasonInUse, "pod "+c.Holder,
+		p = waits(volume.ReasonInUse, volume.PodActor(c.Holder),
 			fmt.Sprintf("persistentvolumeclaim %q is for one pod and pod %s uses it", c.Name, c.Holder))
 	case c.Volume == nil && !late(c):
-		p = waits(volume.ReasonWaitForBind, "binder", fmt.Sprintf("persistentvolumeclaim %q is not bound yet", c.Name))
+		p = waits(volume.ReasonWaitForBind, volume.Controller("binder"),
+			fmt.Sprintf("persistentvolumeclaim %q is not bound yet", c.Name))
 	default:
 		return nil
 	}
 	return &p
 }
 
-func waits(r volume.Reason, next, message string) Plan {
+func waits(r volume.Reason, next volume.Actor, message string) Plan {
 	return Plan{Because: volume.Because{Reason: r, Message: message, Next: next}}
 }
 
@@ -262,7 +264,7 @@ func choose(f Facts, order func(a, b Node) int) (*Node, Plan) {
 	if len(refused) > 0 {
 		message += ": " + strings.Join(refused, "; ")
 	}
-	return nil, waits(volume.ReasonFailedPlacing, "user", message)
+	return nil, waits(volume.ReasonFailedPlacing, volume.User(), message)
 }
 
 // selections returns the number of the Pod's claims for which a node was selected.

@@ -43,7 +43,7 @@ func Unplaced(c Claim, nodes []Node) Plan {
 		Node: name, Select: []*corev1.PersistentVolumeClaim{selected(c.Object, name)},
 		Because: volume.Because{
 			Reason: volume.ReasonProvisioning, Message: "the volume of claim " + c.Name + " is to be made on node " + name,
-			Next: "provisioner",
+			Next: volume.Controller("provisioner"),
 		},
 	}
 }

@@ -17,7 +17,7 @@ type Owners map[string]func() volume.Because
 // Kept returns why an object that is being deleted still exists: because of the first of its
 // finalizers that has a known owner, or else because of all of them.
 func Kept(what string, o metav1.Object, owners Owners) volume.Condition {
-	terminating := func(next, message string) volume.Condition {
+	terminating := func(next volume.Actor, message string) volume.Condition {
 		return volume.Condition{Because: volume.Because{
 			Reason: volume.ReasonTerminating, Next: next, Message: what + " is being deleted; " + message,
 		}}
@@ -25,15 +25,15 @@ func Kept(what string, o metav1.Object, owners Owners) volume.Condition {
 	all := o.GetFinalizers()
 	if i := slices.IndexFunc(all, func(f string) bool { return owners[f] != nil }); i >= 0 {
 		b := owners[all[i]]()
-		return terminating(cmp.Or(b.Next, "owner of "+all[i]), b.Message+" ("+all[i]+")")
+		return terminating(cmp.Or(b.Next, volume.OwnerOf(all[i])), b.Message+" ("+all[i]+")")
 	}
 	switch len(all) {
 	case 0:
-		return terminating("API server", "nothing holds it")
+		return terminating(volume.APIServer(), "nothing holds it")
 	case 1:
-		return terminating("owner of "+all[0], "finalizer "+all[0]+" is held by somebody else")
+		return terminating(volume.OwnerOf(all[0]), "finalizer "+all[0]+" is held by somebody else")
 	}
-	return terminating("owner of "+all[0], "finalizers "+strings.Join(all, ", ")+" are held by somebody else")
+	return terminating(volume.OwnerOf(all[0]), "finalizers "+strings.Join(all, ", ")+" are held by somebody else")
 }
 
 // names returns the names of Pods with their nodes and with host paths of mounts.

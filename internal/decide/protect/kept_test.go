@@ -13,18 +13,19 @@ import (
 // whose reason is known.
 func TestKept(t *testing.T) {
 	owners := Owners{
-		"a": func() volume.Because { return volume.Because{Message: "a waits", Next: "somebody"} },
+		"a": func() volume.Because { return volume.Because{Message: "a waits", Next: volume.Driver("d")} },
 		"b": func() volume.Because { return volume.Because{Message: "b does not say for whom it waits"} },
 	}
 	for _, c := range []struct {
-		finalizers    []string
-		message, next string
+		finalizers []string
+		message    string
+		next       volume.Actor
 	}{
-		{nil, "nothing holds it", "API server"},
-		{[]string{"x"}, "finalizer x is held by somebody else", "owner of x"},
-		{[]string{"x", "y"}, "finalizers x, y are held by somebody else", "owner of x"},
-		{[]string{"x", "a", "b"}, "a waits (a)", "somebody"},
-		{[]string{"b", "a"}, "b does not say for whom it waits (b)", "owner of b"},
+		{nil, "nothing holds it", volume.APIServer()},
+		{[]string{"x"}, "finalizer x is held by somebody else", volume.OwnerOf("x")},
+		{[]string{"x", "y"}, "finalizers x, y are held by somebody else", volume.OwnerOf("x")},
+		{[]string{"x", "a", "b"}, "a waits (a)", volume.Driver("d")},
+		{[]string{"b", "a"}, "b does not say for whom it waits (b)", volume.OwnerOf("b")},
 	} {
 		got := Kept("claim c", &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Finalizers: c.finalizers}}, owners)
 		want := volume.Because{

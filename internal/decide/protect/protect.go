@@ -32,13 +32,14 @@ func Claim(claim *corev1.PersistentVolumeClaim, users []*corev1.Pod) (*corev1.Pe
 	if len(users) > 0 {
 		return nil, volume.Because{
 			Reason: volume.ReasonInUse, Message: "claim " + claim.Name + " is used by " + names(users),
-			Next: "pod " + users[0].Name,
+			Next: volume.PodActor(users[0].Name),
 		}
 	}
 	c := claim.DeepCopy()
 	c.Finalizers = volume.Without(c.Finalizers, volume.FinalizerClaimProtection)
 	return c, volume.Because{
-		Reason: volume.ReasonNotInUse, Message: "claim " + claim.Name + " is not used by any pod", Next: "protection",
+		Reason: volume.ReasonNotInUse, Message: "claim " + claim.Name + " is not used by any pod",
+		Next: volume.Controller("protection"),
 	}
 }
 
@@ -61,16 +62,19 @@ func AttributesClass(
 	case len(claims) > 0:
 		return nil, volume.Because{
 			Reason:  volume.ReasonInUse,
-			Message: "class " + class.Name + " is named by claim " + claims[0].Namespace + "/" + claims[0].Name, Next: "user",
+			Message: "class " + class.Name + " is named by claim " + claims[0].Namespace + "/" + claims[0].Name,
+			Next:    volume.User(),
 		}
 	case len(volumes) > 0:
 		return nil, volume.Because{
-			Reason: volume.ReasonInUse, Message: "class " + class.Name + " is named by volume " + volumes[0].Name, Next: "user",
+			Reason: volume.ReasonInUse, Message: "class " + class.Name + " is named by volume " + volumes[0].Name,
+			Next: volume.User(),
 		}
 	}
 	c.Finalizers = volume.Without(c.Finalizers, volume.FinalizerAttributesProtection)
 	return c, volume.Because{
-		Reason: volume.ReasonNotInUse, Message: "class " + class.Name + " is not named any more", Next: "protection",
+		Reason: volume.ReasonNotInUse, Message: "class " + class.Name + " is not named any more",
+		Next: volume.Controller("protection"),
 	}
 }
 
@@ -89,17 +93,18 @@ func Volume(v *corev1.PersistentVolume) (*corev1.PersistentVolume, volume.Becaus
 		}
 	case v.Status.Phase == corev1.VolumeBound:
 		return nil, volume.Because{
-			Reason: volume.ReasonInUse, Message: "volume " + v.Name + " is bound to a claim", Next: "user",
+			Reason: volume.ReasonInUse, Message: "volume " + v.Name + " is bound to a claim", Next: volume.User(),
 		}
 	case slices.Contains(v.Finalizers, volume.FinalizerProvisioner):
 		// The provisioner removes both finalizers in one write; a second writer would only conflict.
 		return nil, volume.Because{
-			Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is kept by its provisioner", Next: "provisioner",
+			Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is kept by its provisioner",
+			Next: volume.Controller("provisioner"),
 		}
 	}
 	c := v.DeepCopy()
 	c.Finalizers = volume.Without(c.Finalizers, volume.FinalizerVolumeProtection)
 	return c, volume.Because{
-		Reason: volume.ReasonNotInUse, Message: "volume " + v.Name + " is not bound", Next: "protection",
+		Reason: volume.ReasonNotInUse, Message: "volume " + v.Name + " is not bound", Next: volume.Controller("protection"),
 	}
 }

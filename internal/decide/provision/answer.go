@@ -87,7 +87,7 @@ type Verdict struct {
 	Problem string
 }
 
-func (in *Intent) failed(next, message string) volume.Because {
+func (in *Intent) failed(next volume.Actor, message string) volume.Because {
 	return volume.Because{Reason: volume.ReasonProvisioningFailed, Message: message, Next: next}
 }
 
@@ -97,15 +97,15 @@ func After(in *Intent, c Creation) Verdict {
 		return afterVolume(in, c.Volume, c.TakenBy)
 	}
 	v := Verdict{
-		Because: c.Because(volume.ReasonProvisioningFailed, in.Driver, in.caller()+" made no volume: "+c.Text), Warn: true,
-		Pause: true, Problem: c.Text,
+		Because: c.Because(volume.ReasonProvisioningFailed, volume.Driver(in.Driver), in.caller()+" made no volume: "+c.Text),
+		Warn:    true, Pause: true, Problem: c.Text,
 	}
 	switch {
 	case c.Outcome == volume.Unknown: // Await
 	case !c.nothingMade():
 		v.Next = Doubt
 	case c.reselects(in):
-		v.Next, v.Because.Next = Reselect, "placement"
+		v.Next, v.Because.Next = Reselect, volume.Controller("placement")
 	default:
 		v.Next = Resolve
 	}
@@ -178,7 +178,8 @@ func listed(all []topology.Segment) string {
 // refuse returns the decision about a volume that must not get an object.
 func refuse(in *Intent, next Next, problem string) Verdict {
 	return Verdict{
-		Next: next, Because: in.failed(in.Driver, problem), Warn: true, Pause: next != Remove, Problem: problem,
+		Next: next, Because: in.failed(volume.Driver(in.Driver), problem), Warn: true,
+		Pause: next != Remove, Problem: problem,
 	}
 }
 
@@ -203,7 +204,8 @@ func AfterSave(in *Intent, a Answer, s Saving) Verdict {
 		return afterRefusal(in, a, s)
 	case s.Err != nil:
 		return Verdict{
-			Because: in.failed("", "volume object is not saved yet: "+s.Err.Error()), Warn: true, Problem: s.Err.Error(),
+			Because: in.failed(volume.Actor{}, "volume object is not saved yet: "+s.Err.Error()),
+			Warn:    true, Problem: s.Err.Error(),
 		}
 	case s.Made:
 		return Verdict{Next: Resolve, Because: volume.Because{
@@ -229,7 +231,7 @@ func afterRefusal(in *Intent, a Answer, s Saving) Verdict {
 	}
 	// A host may make objects for claims that exist only. The intent stays until the volume has an object.
 	return Verdict{
-		Because: in.failed("user", fmt.Sprintf("the volume is to be retained, its claim is gone, and the object is "+
+		Because: in.failed(volume.User(), fmt.Sprintf("the volume is to be retained, its claim is gone, and the object is "+
 			"refused: %v: give it an object with: volplane adopt %s %s", s.Err, in.Driver, a.Handle)),
 		Warn: true, Pause: true, Problem: s.Err.Error(),
 	}
@@ -263,8 +265,8 @@ func AfterRemove(in *Intent, problem string, a volume.Answer) Verdict {
 
 // notRemoved returns the decision about a volume that must be deleted and may still exist.
 func notRemoved(in *Intent, a volume.Answer) Verdict {
-	return Verdict{Warn: true, Problem: a.Text, Because: a.Because(volume.ReasonProvisioningCleanupFailed, in.Driver,
-		"what driver "+in.Driver+" made as volume "+in.Name+" is not deleted yet: "+a.Told())}
+	return Verdict{Warn: true, Problem: a.Text, Because: a.Because(volume.ReasonProvisioningCleanupFailed,
+		volume.Driver(in.Driver), "what driver "+in.Driver+" made as volume "+in.Name+" is not deleted yet: "+a.Told())}
 }
 
 // AfterSourceGone decides about an intent whose source of data is being deleted before CreateVolume
@@ -274,12 +276,12 @@ func AfterSourceGone(p Plan, problem string) Verdict {
 	if p.Step == Create {
 		return Verdict{}
 	}
-	return Verdict{Next: Resolve, Because: p.Intent.failed("user", problem), Warn: true, Problem: problem}
+	return Verdict{Next: Resolve, Because: p.Intent.failed(volume.User(), problem), Warn: true, Problem: problem}
 }
 
 // SecretUnread explains why CreateVolume is not called.
 func SecretUnread(in *Intent, cause string) volume.Because {
-	return in.failed("user", "no volume is asked for: "+cause)
+	return in.failed(volume.User(), "no volume is asked for: "+cause)
 }
 
 // Slow returns the event for a call of CreateVolume that takes long.
@@ -294,6 +296,6 @@ func Slow(in *Intent) volume.Because {
 func WithoutSecret(handle, missing string) volume.Because {
 	return volume.Because{
 		Reason:  volume.ReasonFailedDelete,
-		Message: "volume " + handle + " is deleted without its secret: " + missing, Next: "user",
+		Message: "volume " + handle + " is deleted without its secret: " + missing, Next: volume.User(),
 	}
 }

@@ -97,11 +97,11 @@ type Plan struct {
 	Fault, Tell bool
 }
 
-func because(step Step, reason volume.Reason, next, message string) Plan {
+func because(step Step, reason volume.Reason, next volume.Actor, message string) Plan {
 	return Plan{Step: step, Because: volume.Because{Reason: reason, Message: message, Next: next}}
 }
 
-func fault(next, message string) Plan {
+func fault(next volume.Actor, message string) Plan {
 	p := because(Nothing, volume.ReasonProvisioningFailed, next, message)
 	p.Fault = true
 	return p
@@ -115,17 +115,17 @@ func Claim(f ClaimFacts) Plan {
 	c, driver := f.Claim, f.Driver
 	switch {
 	case c.DeletionTimestamp != nil:
-		return because(Nothing, volume.ReasonTerminating, "", "claim "+c.Name+" is being deleted")
+		return because(Nothing, volume.ReasonTerminating, volume.Actor{}, "claim "+c.Name+" is being deleted")
 	case c.Spec.VolumeName != "" || f.Saved != nil:
-		return because(Nothing, volume.ReasonBound, "", "claim "+c.Name+" has its volume")
+		return because(Nothing, volume.ReasonBound, volume.Actor{}, "claim "+c.Name+" has its volume")
 	case driver == "":
-		return because(Nothing, volume.ReasonNotMine, "binder", "claim "+c.Name+" asks no provisioner yet")
+		return because(Nothing, volume.ReasonNotMine, volume.Controller("binder"), "claim "+c.Name+" asks no provisioner yet")
 	case f.Contest != nil:
 		return f.compete()
 	case !f.Ours:
-		return because(Nothing, volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered")
+		return because(Nothing, volume.ReasonDriverMissing, volume.Driver(driver), "driver "+driver+" has not registered")
 	case f.Lacks != "":
-		return fault("user", "driver "+driver+
+		return fault(volume.User(), "driver "+driver+
 			" has registered, but makes no volumes: it does not have the capability "+f.Lacks)
 	}
 	return ask(f, driver)
@@ -137,17 +137,19 @@ func ask(f ClaimFacts, driver string) Plan {
 	switch {
 	case f.Class == nil:
 		name, _ := bind.ClassOf(c)
-		return fault("user", fmt.Sprintf("storageclass.storage.k8s.io %q not found", name))
+		return fault(volume.User(), fmt.Sprintf("storageclass.storage.k8s.io %q not found", name))
 	case f.Class.Provisioner != driver:
-		return because(Nothing, volume.ReasonNotMine, "binder", "class "+f.Class.Name+" has another provisioner now")
+		return because(Nothing, volume.ReasonNotMine, volume.Controller("binder"),
+			"class "+f.Class.Name+" has another provisioner now")
 	case bind.BindsLate(f.Class) && volume.SelectedNode(c.Annotations) == "":
-		return because(Nothing, volume.ReasonWaitForFirstConsumer, "placement", "claim "+c.Name+" waits for a node")
+		return because(Nothing, volume.ReasonWaitForFirstConsumer, volume.Controller("placement"),
+			"claim "+c.Name+" waits for a node")
 	case c.Spec.Selector != nil:
-		return fault("user", "claim Selector is not supported")
+		return fault(volume.User(), "claim Selector is not supported")
 	case isPopulated(c):
 		return populating(c)
 	case f.Taken != nil:
-		return fault("user", "volume object "+f.Taken.Name+" exists, and is not one of this claim")
+		return fault(volume.User(), "volume object "+f.Taken.Name+" exists, and is not one of this claim")
 	}
 	return request(f)
 }
@@ -165,7 +167,7 @@ func reopen(old *Intent, p Plan) Plan {
 		p.Step, p.Intent = Create, old
 		return p
 	}
-	p = because(Undo, volume.ReasonDeleting, old.Driver,
+	p = because(Undo, volume.ReasonDeleting, volume.Driver(old.Driver),
 		"volume "+old.Name+" may have been made, and something else is wanted now")
 	p.Intent = old
 	return p
@@ -178,26 +180,27 @@ func resolve(f ClaimFacts) Plan {
 	switch {
 	case settled:
 	case !f.Ours:
-		p = because(Nothing, volume.ReasonDriverMissing, in.Driver,
+		p = because(Nothing, volume.ReasonDriverMissing, volume.Driver(in.Driver),
 			"driver "+in.Driver+" has not registered, and may have made a volume")
 	case f.Lacks != "":
-		p = fault(in.Driver, "driver "+in.Driver+" does not have the capability "+f.Lacks+
+		p = fault(volume.Driver(in.Driver), "driver "+in.Driver+" does not have the capability "+f.Lacks+
 			" any more, and may have made volume "+in.Name)
 	case in.isElsewhere(f.Saved):
-		p = because(Undo, volume.ReasonDeleting, in.Driver, "volume "+in.Name+" may have been made on node "+in.Node+
-			", and the claim has one of node "+MadeOn(f.Saved))
+		p = because(Undo, volume.ReasonDeleting, volume.Driver(in.Driver),
+			"volume "+in.Name+" may have been made on node "+in.Node+
+				", and the claim has one of node "+MadeOn(f.Saved))
 	case f.left():
-		p = because(Undo, volume.ReasonDeleting, in.Driver,
+		p = because(Undo, volume.ReasonDeleting, volume.Driver(in.Driver),
 			"volume "+in.Name+" may have been made on node "+in.Node+", and is wanted on another node now")
 	case !f.unwanted():
-		p = because(Create, volume.ReasonProvisioning, in.Driver, "volume "+in.Name+" is being made")
+		p = because(Create, volume.ReasonProvisioning, volume.Driver(in.Driver), "volume "+in.Name+" is being made")
 	case in.Reclaim != corev1.PersistentVolumeReclaimDelete:
 		// The volume may exist with data that must be retained, and its object may have been
 		// deleted. CreateVolume returns it, and it gets an object again.
-		p = because(Create, volume.ReasonProvisioning, in.Driver,
+		p = because(Create, volume.ReasonProvisioning, volume.Driver(in.Driver),
 			"volume "+in.Name+" may have been made, and is to be retained")
 	default:
-		p = because(Undo, volume.ReasonDeleting, in.Driver,
+		p = because(Undo, volume.ReasonDeleting, volume.Driver(in.Driver),
 			"volume "+in.Name+" may have been made, and is not wanted any more")
 	}
 	p.Intent = in
@@ -210,11 +213,11 @@ func settle(f ClaimFacts) (p Plan, settled bool) {
 	switch {
 	case in.isElsewhere(f.Saved):
 	case f.Saved != nil && Owns(in.Claim.UID, f.Saved):
-		return because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" is saved"), true
+		return because(Finish, volume.ReasonProvisioningSucceeded, volume.Actor{}, "volume "+in.Name+" is saved"), true
 	case c != nil && c.Spec.VolumeName == in.Name && c.Annotations[volume.AnnBindCompleted] != "":
 		// The claim was bound to the volume. If the volume object was deleted since, its reclaim
 		// policy was applied.
-		return because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" was saved"), true
+		return because(Finish, volume.ReasonProvisioningSucceeded, volume.Actor{}, "volume "+in.Name+" was saved"), true
 	}
 	return Plan{}, false
 }
@@ -248,7 +251,7 @@ func request(f ClaimFacts) Plan {
 	c, class := f.Claim, f.Class
 	bytes, err := Bytes(c.Spec.Resources.Requests.Storage())
 	if err != nil {
-		return fault("user", "the claim's request of "+err.Error())
+		return fault(volume.User(), "the claim's request of "+err.Error())
 	}
 	in := &Intent{
 		Driver: class.Provisioner, Claim: *bind.Reference(c), Node: f.Scope.Node, Name: f.Options.NameOf(c), Bytes: bytes,
@@ -262,25 +265,25 @@ func request(f ClaimFacts) Plan {
 		in.Reclaim = *class.ReclaimPolicy
 	}
 	if in.Parameters, err = driverParameters(class.Parameters); err != nil {
-		return fault("user", err.Error())
+		return fault(volume.User(), err.Error())
 	}
 	if in.FSType, err = fsType(class.Parameters); err != nil {
-		return fault("user", err.Error())
+		return fault(volume.User(), err.Error())
 	}
 	if in.FSType == "" {
 		in.FSType = f.defaultFSType()
 	}
 	if err = checkName(in.Name); err != nil {
-		return fault("user", err.Error())
+		return fault(volume.User(), err.Error())
 	}
 	in.Parameters = f.Options.metadata(in)
 	if in.Secrets, err = secrets(class.Parameters, c, in.Name); err != nil {
-		return fault("user", err.Error())
+		return fault(volume.User(), err.Error())
 	}
 	if p, ok := f.live(in); !ok {
 		return p
 	}
-	p := because(Record, volume.ReasonProvisioning, in.Driver,
+	p := because(Record, volume.ReasonProvisioning, volume.Driver(in.Driver),
 		"External provisioner is provisioning volume for claim \""+c.Namespace+"/"+c.Name+"\"")
 	p.Intent = in
 	if f.Intent != nil {
@@ -297,20 +300,20 @@ func (f ClaimFacts) live(in *Intent) (Plan, bool) {
 		return Plan{}, true
 	}
 	if err := f.Source.into(in, f.Claim); err != nil {
-		return fault("user", err.Error()), false
+		return fault(volume.User(), err.Error()), false
 	}
 	if why := f.elsewhere(); why != "" {
 		return f.reselected(why), false
 	}
 	if err := f.attributes(in); err != nil {
-		return fault("user", err.Error()), false
+		return fault(volume.User(), err.Error()), false
 	}
 	if !f.Topology {
 		return Plan{}, true
 	}
 	where, err := topology.Require(f.Places)
 	if err != nil {
-		p := fault("placement", err.Error())
+		p := fault(volume.Controller("placement"), err.Error())
 		p.Reschedule = f.Places.Selected != ""
 		return p, false
 	}
@@ -329,9 +332,9 @@ func (f ClaimFacts) elsewhere() string {
 // reselected returns the plan for a claim whose volume cannot be made on this node: another one is to be selected.
 func (f ClaimFacts) reselected(why string) Plan {
 	if volume.SelectedNode(f.Claim.Annotations) == "" {
-		return fault("user", why)
+		return fault(volume.User(), why)
 	}
-	p := fault("placement", "node "+f.Here.Name+" cannot make it: "+why)
+	p := fault(volume.Controller("placement"), "node "+f.Here.Name+" cannot make it: "+why)
 	p.Reschedule = true
 	return p
 }

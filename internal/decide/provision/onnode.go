@@ -109,34 +109,36 @@ func Delay(base, longest time.Duration, attempts int, random float64) time.Durat
 // compete decides whether to take a claim. What is wrong with it is told by whoever has taken it, and not by all.
 func (f ClaimFacts) compete() Plan {
 	c, k := f.Claim, f.Contest
-	wait := func(next, message string) Plan {
+	wait := func(next volume.Actor, message string) Plan {
 		return because(Nothing, volume.ReasonWaitForFirstConsumer, next, message)
 	}
 	if k.Off {
-		return wait("user", "claim "+c.Name+" waits for somebody who selects its node: provisioners of nodes take none")
+		return wait(volume.User(),
+			"claim "+c.Name+" waits for somebody who selects its node: provisioners of nodes take none")
 	}
 	if f.Topology && len(f.Places.Allowed) > 0 {
 		if _, err := topology.Require(f.Places); err != nil {
-			return wait("", "claim "+c.Name+" is for another node: "+err.Error())
+			return wait(volume.Actor{}, "claim "+c.Name+" is for another node: "+err.Error())
 		}
 	}
 	if k.Wait > 0 {
-		p := wait("", "claim "+c.Name+" is taken by the first node that has room for it")
+		p := wait(volume.Actor{}, "claim "+c.Name+" is taken by the first node that has room for it")
 		p.Wait = k.Wait
 		return p
 	}
 	if bytes, err := Bytes(c.Spec.Resources.Requests.Storage()); err == nil && k.Room != nil && *k.Room < bytes {
-		p := wait("", fmt.Sprintf("claim %s is for another node: driver %s has %d bytes on node %s", c.Name, f.Driver,
-			*k.Room, f.Scope.Node))
+		p := wait(volume.Actor{},
+			fmt.Sprintf("claim %s is for another node: driver %s has %d bytes on node %s", c.Name, f.Driver,
+				*k.Room, f.Scope.Node))
 		p.Full = true
 		return p
 	}
 	if why := f.elsewhere(); why != "" {
-		p := wait("", "claim "+c.Name+" is for another node: "+why)
+		p := wait(volume.Actor{}, "claim "+c.Name+" is for another node: "+why)
 		p.Full = true
 		return p
 	}
-	p := because(Take, volume.ReasonProvisioning, "", "claim "+c.Name+" is taken by node "+f.Scope.Node)
+	p := because(Take, volume.ReasonProvisioning, volume.Actor{}, "claim "+c.Name+" is taken by node "+f.Scope.Node)
 	p.Node = f.Scope.Node
 	return p
 }

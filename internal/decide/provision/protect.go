@@ -33,10 +33,11 @@ func Protected(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 // are known, perhaps none.
 func Copied(c *corev1.PersistentVolumeClaim, open []*Intent) volume.Because {
 	b := volume.Because{
-		Reason: volume.ReasonInUse, Message: "it stays until no copy of it is being made", Next: "provisioner",
+		Reason: volume.ReasonInUse, Message: "it stays until no copy of it is being made",
+		Next: volume.Controller("provisioner"),
 	}
 	if i := slices.IndexFunc(open, func(in *Intent) bool { return in.Copies(c) }); i >= 0 {
-		b.Message, b.Next = "volume "+open[i].Name+" is being made as a copy of it", open[i].Driver
+		b.Message, b.Next = "volume "+open[i].Name+" is being made as a copy of it", volume.Driver(open[i].Driver)
 	}
 	return b
 }

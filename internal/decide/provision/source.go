@@ -93,7 +93,7 @@ func populating(c *corev1.PersistentVolumeClaim) Plan {
 	if slices.ContainsFunc(c.Finalizers, func(f string) bool { return strings.HasSuffix(f, volume.SuffixPopulating) }) {
 		message = "a populator of " + kind + " fills a volume from " + s.Kind + " " + s.Name
 	}
-	p := because(Nothing, volume.ReasonProvisioning, "populator of "+kind, message)
+	p := because(Nothing, volume.ReasonProvisioning, volume.Populator(kind), message)
 	p.Tell = true
 	return p
 }

@@ -134,16 +134,16 @@ func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 	driver := DeleterOf(v)
 	kept := len(volume.Without(v.Finalizers, volume.FinalizerProvisioner)) < len(v.Finalizers)
 	deletes := v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
-	say := func(r volume.Reason, next, message string) volume.Because {
+	say := func(r volume.Reason, next volume.Actor, message string) volume.Because {
 		return volume.Because{Reason: r, Message: message, Next: next}
 	}
 	switch {
 	case driver == "":
 		return Keep, notMine(v)
 	case !deletes && kept:
-		return Disown, say(volume.ReasonRetained, "", "volume "+v.Name+" is to be retained")
+		return Disown, say(volume.ReasonRetained, volume.Actor{}, "volume "+v.Name+" is to be retained")
 	case !deletes:
-		return Keep, say(volume.ReasonRetained, "", "volume "+v.Name+" is retained")
+		return Keep, say(volume.ReasonRetained, volume.Actor{}, "volume "+v.Name+" is retained")
 	case v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID == "":
 		// A phase of an earlier claim may not have been taken back yet.
 		return Keep, inUse(v, kept)
@@ -155,7 +155,7 @@ func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 		}
 		return step, why
 	case !kept && v.DeletionTimestamp == nil:
-		return Adopt, say(volume.ReasonBound, "", "volume "+v.Name+" is to be deleted with its claim")
+		return Adopt, say(volume.ReasonBound, volume.Actor{}, "volume "+v.Name+" is to be deleted with its claim")
 	}
 	return Keep, inUse(v, kept)
 }
@@ -165,7 +165,7 @@ func notMine(v *corev1.PersistentVolume) volume.Because {
 		" is not one of a CSI driver, or was made by something else"}
 	if bind.IsReleased(v) &&
 		v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
-		b.Message, b.Next = b.Message+": it is released, and nobody here deletes it", "user"
+		b.Message, b.Next = b.Message+": it is released, and nobody here deletes it", volume.User()
 	}
 	return b
 }
@@ -173,7 +173,7 @@ func notMine(v *corev1.PersistentVolume) volume.Because {
 func inUse(v *corev1.PersistentVolume, kept bool) volume.Because {
 	if kept && v.DeletionTimestamp != nil {
 		return volume.Because{
-			Reason: volume.ReasonInUse, Next: "user",
+			Reason: volume.ReasonInUse, Next: volume.User(),
 			Message: "volume " + v.Name + " is " + string(v.Status.Phase) + ", and its provisioner deletes what is Released",
 		}
 	}
@@ -192,18 +192,19 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 		return Keep, bind.UIDMismatch(f.Claim, v)
 	case bind.Together(f.Claim, v):
 		return Keep, volume.Because{
-			Reason: volume.ReasonBinding, Message: "volume " + v.Name + " is released, and its claim is there", Next: "binder",
+			Reason: volume.ReasonBinding, Message: "volume " + v.Name + " is released, and its claim is there",
+			Next: volume.Controller("binder"),
 		}
 	case f.Sharer != "":
 		return Keep, volume.Because{
-			Reason: volume.ReasonInUse, Next: "user",
+			Reason: volume.ReasonInUse, Next: volume.User(),
 			Message: "volume " + v.Name + " is released, and volume " + f.Sharer + " has the same handle: what both name is " +
 				"not deleted while volume " + f.Sharer + " is kept",
 		}
 	case len(f.Attachments) > 0:
 		return Keep, volume.Because{
 			Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached: " + f.Attachments[0],
-			Next: "attachdetach",
+			Next: volume.Controller("attachdetach"),
 		}
 	case f.Lost:
 		return LetGo, volume.Because{
@@ -214,13 +215,13 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 	case !f.Ours:
 		return Keep, volume.Because{
 			Reason:  volume.ReasonDriverMissing,
-			Message: "driver " + driver + " has not registered and cannot delete volume " + v.Name, Next: driver,
+			Message: "driver " + driver + " has not registered and cannot delete volume " + v.Name, Next: volume.Driver(driver),
 		}
 	case f.Lacks != "":
 		return Keep, DeleteFailed(v, volume.Answer{Text: "it does not have the capability " + f.Lacks})
 	}
 	return Delete, volume.Because{
-		Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is being deleted", Next: driver,
+		Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is being deleted", Next: volume.Driver(driver),
 	}
 }
 
@@ -230,7 +231,7 @@ func DeleteFailed(v *corev1.PersistentVolume, a volume.Answer) volume.Because {
 	if driver != "" {
 		by = " by driver " + driver
 	}
-	return a.Because(volume.ReasonFailedDelete, driver, "volume "+v.Name+" is not deleted"+by+": "+a.Told())
+	return a.Because(volume.ReasonFailedDelete, volume.Driver(driver), "volume "+v.Name+" is not deleted"+by+": "+a.Told())
 }
 
 // RetainedTooLate says that a volume is gone although its policy is not Delete any more.

@@ -32,6 +32,6 @@ func isNodePending(c *corev1.PersistentVolumeClaim) bool {
 }
 
 // FailedOnNode is the reason of a filesystem that was not expanded; repeats is who tries again.
-func FailedOnNode(c *corev1.PersistentVolumeClaim, repeats string, a volume.Answer) volume.Because {
+func FailedOnNode(c *corev1.PersistentVolumeClaim, repeats volume.Actor, a volume.Answer) volume.Because {
 	return a.Because(volume.ReasonFailedNodeResize, repeats, "the filesystem of claim "+c.Name+" did not grow: "+a.Text)
 }

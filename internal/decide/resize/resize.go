@@ -66,11 +66,11 @@ type Plan struct {
 func Claim(f Facts) Plan {
 	c, v := f.Claim, f.Volume
 	if !cluster.BoundCSI(c, v) {
-		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" is not bound to a CSI volume")
+		return nothing(volume.ReasonNothingToDo, volume.Actor{}, "claim "+c.Name+" is not bound to a CSI volume")
 	}
 	have := c.Status.Capacity[corev1.ResourceStorage]
 	if f.Ours && isMarked(v) && have.Cmp(v.Spec.Capacity[corev1.ResourceStorage]) >= 0 {
-		p := nothing(volume.ReasonResized, "", "the resize of volume "+v.Name+" is over")
+		p := nothing(volume.ReasonResized, volume.Actor{}, "the resize of volume "+v.Name+" is over")
 		p.Step = Settle
 		return p
 	}
@@ -84,20 +84,21 @@ func bound(f Facts, have resource.Quantity) Plan {
 	_, tooLarge := provision.Bytes(&want)
 	switch {
 	case c.DeletionTimestamp != nil:
-		return nothing(volume.ReasonTerminating, "", "claim "+c.Name+" is being deleted")
+		return nothing(volume.ReasonTerminating, volume.Actor{}, "claim "+c.Name+" is being deleted")
 	case StateOf(c) == corev1.PersistentVolumeClaimNodeResizePending,
 		StateOf(c) == corev1.PersistentVolumeClaimNodeResizeInProgress:
 		return Plan{Because: Pending(f)}
 	case want.Cmp(have) <= 0:
-		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" has the size that it requests")
+		return nothing(volume.ReasonNothingToDo, volume.Actor{}, "claim "+c.Name+" has the size that it requests")
 	case !f.Ours:
-		return nothing(volume.ReasonDriverMissing, v.Spec.CSI.Driver, "driver "+v.Spec.CSI.Driver+" has not registered")
+		return nothing(volume.ReasonDriverMissing, volume.Driver(v.Spec.CSI.Driver),
+			"driver "+v.Spec.CSI.Driver+" has not registered")
 	case !f.Expands && !f.NodeExpands:
-		p := nothing(volume.ReasonFailedResize, "user", "driver "+v.Spec.CSI.Driver+" cannot grow volumes")
+		p := nothing(volume.ReasonFailedResize, volume.User(), "driver "+v.Spec.CSI.Driver+" cannot grow volumes")
 		p.Tell = true
 		return p
 	case tooLarge != nil:
-		p := nothing(volume.ReasonFailedResize, "user", "the claim's request of "+tooLarge.Error())
+		p := nothing(volume.ReasonFailedResize, volume.User(), "the claim's request of "+tooLarge.Error())
 		p.Tell = true
 		return p
 	case IsInfeasible(c) && !f.Due:
@@ -106,7 +107,7 @@ func bound(f Facts, have resource.Quantity) Plan {
 	return grow(f, want)
 }
 
-func nothing(r volume.Reason, next, message string) Plan {
+func nothing(r volume.Reason, next volume.Actor, message string) Plan {
 	return Plan{Because: volume.Because{Reason: r, Message: message, Next: next}}
 }
 
@@ -115,7 +116,7 @@ func infeasible(c *corev1.PersistentVolumeClaim) Plan {
 	if StateOf(c) == corev1.PersistentVolumeClaimNodeResizeInfeasible {
 		reason = volume.ReasonFailedNodeResize
 	}
-	return nothing(reason, "user", "claim "+c.Name+" cannot have the size that it requests: "+problem(c))
+	return nothing(reason, volume.User(), "claim "+c.Name+" cannot have the size that it requests: "+problem(c))
 }
 
 // IsInfeasible says whether the claim's present request was refused for good. If only the node cannot
@@ -159,7 +160,7 @@ func grow(f Facts, want resource.Quantity) Plan {
 		// meanwhile, and may be smaller, comes after it.
 		want = *allocated(c)
 	}
-	p := nothing(volume.ReasonResizing, v.Spec.CSI.Driver,
+	p := nothing(volume.ReasonResizing, volume.Driver(v.Spec.CSI.Driver),
 		fmt.Sprintf("volume %s grows from %s to %s", v.Name, size.String(), want.String()))
 	p.Step, p.Size = Begin, want
 	switch {
@@ -177,13 +178,14 @@ func grow(f Facts, want resource.Quantity) Plan {
 // Pending is the reason of a resize that waits for the node.
 func Pending(f Facts) volume.Because {
 	b := volume.Because{
-		Reason: volume.ReasonNodeResizePending, Message: "claim " + f.Claim.Name + " has a larger volume; ", Next: "node",
+		Reason: volume.ReasonNodeResizePending, Message: "claim " + f.Claim.Name + " has a larger volume; ",
+		Next: volume.AnyNodeAgent(),
 	}
 	switch {
 	case f.Unused:
-		b.Message, b.Next = b.Message+"its filesystem grows when a Pod mounts it", "user"
+		b.Message, b.Next = b.Message+"its filesystem grows when a Pod mounts it", volume.User()
 	case f.Node != "":
-		b.Message, b.Next = b.Message+"node "+f.Node+" grows the filesystem", "node "+f.Node
+		b.Message, b.Next = b.Message+"node "+f.Node+" grows the filesystem", volume.NodeAgent(f.Node)
 	default:
 		b.Message += "the node grows the filesystem"
 	}
@@ -192,7 +194,7 @@ func Pending(f Facts) volume.Because {
 
 // Failed is the reason of a driver's call that failed.
 func Failed(c *corev1.PersistentVolumeClaim, driver string, a volume.Answer) volume.Because {
-	return a.Because(volume.ReasonFailedResize, driver,
+	return a.Because(volume.ReasonFailedResize, volume.Driver(driver),
 		"driver "+driver+" did not grow the volume of claim "+c.Name+": "+a.Text)
 }
 

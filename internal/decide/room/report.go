@@ -1,6 +1,10 @@
 package room
 
-import "time"
+import (
+	"time"
+
+	"volplane.dev/volplane/internal/volume"
+)
 
 // Path is the URL path at which the API server of a standalone control plane serves its Report.
 const Path = "/volplane/room"
@@ -20,10 +24,10 @@ type Report struct {
 	// Reserve is the size of the reserve on the disk.
 	Reserve int64 `json:"reserve"`
 	// Refuses says whether new objects are refused.
-	Refuses bool   `json:"refuses"`
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
-	Next    string `json:"next,omitempty"`
+	Refuses bool         `json:"refuses"`
+	Reason  string       `json:"reason"`
+	Message string       `json:"message"`
+	Next    volume.Actor `json:"next,omitzero"`
 	// Backup is the time of the newest backup in the data directory; nil if there is none.
 	Backup *time.Time `json:"backup,omitempty"`
 	// NoBackups says that backups are not made by themselves.

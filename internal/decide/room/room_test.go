@@ -11,6 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/internal/testkit/golden"
+	"volplane.dev/volplane/internal/volume"
 )
 
 const mib, gib = 1 << 20, 1 << 30
@@ -118,7 +119,7 @@ func TestAlways(t *testing.T) {
 			"the reserve itself fills the disk":            p.Reserve > f.Reserve && f.Free-(p.Reserve-f.Reserve) < 64*mib,
 			"there is no room for the copy":                p.Defragment && f.Free < f.Used,
 			"changes are refused before new objects":       p.RefuseChanges && !p.RefuseNew,
-			"who is refused is not told what to do":        p.RefuseNew == (p.Because.Next == ""),
+			"who is refused is not told what to do":        p.RefuseNew == p.Because.Next.IsZero(),
 			"what is over its quota is not even compacted": f.Size >= f.Quota && !p.Compact,
 		} {
 			if is {
@@ -166,7 +167,7 @@ func TestReport(t *testing.T) {
 	p := room.Decide(f)
 	want := room.Report{
 		Used: 810 * mib, Size: 850 * mib, Limit: 800 * mib, Free: 50 * gib, Total: 100 * gib, Reserve: 160 * mib,
-		Refuses: true, Reason: "DatabaseFull", Message: p.Because.Message, Next: "user",
+		Refuses: true, Reason: "DatabaseFull", Message: p.Because.Message, Next: volume.User(),
 	}
 	if diff := cmp.Diff(want, room.ReportOf(f, p)); diff != "" || want.Message == "" {
 		t.Errorf("(-want +got):\n%s", diff)

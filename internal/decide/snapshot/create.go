@@ -22,35 +22,35 @@ func begin(f Facts) Plan {
 	}
 	switch {
 	case problem != "":
-		return failed(f, volume.ReasonContentFailed, "user", cannot+problem)
+		return failed(f, volume.ReasonContentFailed, volume.User(), cannot+problem)
 	case f.Class == nil:
-		return failed(f, volume.ReasonSnapshotClassFailed, "user",
+		return failed(f, volume.ReasonSnapshotClassFailed, volume.User(),
 			"VolumeSnapshotClass "+className(s)+" of snapshot "+s.Name+" does not exist")
 	case f.Class.Driver != f.Volume.Spec.CSI.Driver:
-		return failed(f, volume.ReasonSnapshotDriverMismatch, "user", cannot+"VolumeSnapshotClass "+f.Class.Name+
+		return failed(f, volume.ReasonSnapshotDriverMismatch, volume.User(), cannot+"VolumeSnapshotClass "+f.Class.Name+
 			" is of driver "+f.Class.Driver+", and volume "+f.Volume.Name+" of driver "+f.Volume.Spec.CSI.Driver)
 	}
 	if !has(f.Claim, volume.FinalizerSnapshotSource) {
 		if f.Claim.DeletionTimestamp != nil {
-			return failed(f, volume.ReasonContentFailed, "user", cannot+"cannot add finalizer on claim "+f.Claim.Name+
+			return failed(f, volume.ReasonContentFailed, volume.User(), cannot+"cannot add finalizer on claim "+f.Claim.Name+
 				" because it is being deleted")
 		}
 		claim := f.Claim.DeepCopy()
 		with(claim, volume.FinalizerSnapshotSource)
-		return Plan{Step: WriteClaim, Claim: claim, Because: because(volume.ReasonSnapshotPending, controller,
+		return Plan{Step: WriteClaim, Claim: claim, Because: because(volume.ReasonSnapshotPending, controller(),
 			"claim "+claim.Name+" is kept while snapshot "+s.Name+" is taken of it")}
 	}
 	content, err := contentOf(f)
 	if err != nil {
-		return failed(f, volume.ReasonContentFailed, "user", cannot+err.Error())
+		return failed(f, volume.ReasonContentFailed, volume.User(), cannot+err.Error())
 	}
 	return Plan{Step: CreateContent, Content: content, Tell: true, Because: because(volume.ReasonSnapshotPending,
-		f.Class.Driver, "Waiting for a snapshot "+s.Namespace+"/"+s.Name+" to be created by the CSI driver.")}
+		volume.Driver(f.Class.Driver), "Waiting for a snapshot "+s.Namespace+"/"+s.Name+" to be created by the CSI driver.")}
 }
 
 // AfterCreate judges the answer to the creation of a content that was refused.
 func AfterCreate(f Facts, problem string) Plan {
-	return failed(f, volume.ReasonContentWriteFailed, controller, "Failed to create snapshot content: "+problem)
+	return failed(f, volume.ReasonContentWriteFailed, controller(), "Failed to create snapshot content: "+problem)
 }
 
 // contentOf returns the content of a snapshot. It has everything that is needed to take and to delete the driver's

@@ -19,17 +19,17 @@ func deletion(f Facts) Plan {
 		return gone(s)
 	case len(names) > 0 && isOf(f.Content, s):
 		// Without its content nobody can restore it, and the claims wait for another snapshot of its name.
-		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonSnapshotDeletePending, "user",
+		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonSnapshotDeletePending, volume.User(),
 			"snapshot "+s.Name+" is used to restore claim "+strings.Join(names, ", ")+", which has no volume yet")}
 	case has(s, volume.FinalizerRestoring):
 		// The claim may be gone already, and its volume be made nevertheless.
-		return nothing(volume.ReasonSnapshotDeletePending, "provisioner", restoring(s))
+		return nothing(volume.ReasonSnapshotDeletePending, volume.Controller("provisioner"), restoring(s))
 	case has(s, volume.FinalizerSnapshotInGroup):
 		// The group-snapshot-controller knows whether the group is being deleted, too, and tells the user.
-		return Plan{Warn: true, Because: because(volume.ReasonSnapshotDeletePending, "user",
+		return Plan{Warn: true, Because: because(volume.ReasonSnapshotDeletePending, volume.User(),
 			"snapshot "+s.Name+" is being deleted; it stays until "+itsGroup(s)+" is deleted")}
 	case f.Content == nil && !f.Absent:
-		return Plan{Step: Confirm, Because: because(volume.ReasonTerminating, controller,
+		return Plan{Step: Confirm, Because: because(volume.ReasonTerminating, controller(),
 			"snapshot "+s.Name+" is being deleted, and its content "+ContentName(s)+" is looked for")}
 	case isOf(f.Content, s):
 		return letContentGo(s, f.Content)
@@ -42,18 +42,19 @@ func letContentGo(s *snapshotv1.VolumeSnapshot, c *snapshotv1.VolumeSnapshotCont
 	switch {
 	case c.Annotations[volume.AnnSnapshotDeleting] != yes:
 		return Plan{Step: WriteContent, Content: Noted(c, volume.AnnSnapshotDeleting, yes), Because: because(
-			volume.ReasonTerminating, controller, "content "+c.Name+" is to go with snapshot "+s.Name)}
+			volume.ReasonTerminating, controller(), "content "+c.Name+" is to go with snapshot "+s.Name)}
 	case !deletes(c):
 		return letGo(s, "content "+c.Name+" is retained without snapshot "+s.Name)
 	case c.DeletionTimestamp == nil:
-		return Plan{Step: DeleteContent, Content: c, Because: because(volume.ReasonTerminating, c.Spec.Driver,
+		return Plan{Step: DeleteContent, Content: c, Because: because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
 			"content "+c.Name+" is deleted with snapshot "+s.Name)}
 	}
-	b := because(volume.ReasonTerminating, c.Spec.Driver, "snapshot "+s.Name+" is being deleted; it stays until driver "+
-		c.Spec.Driver+" has deleted what content "+c.Name+" stands for")
+	b := because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
+		"snapshot "+s.Name+" is being deleted; it stays until driver "+
+			c.Spec.Driver+" has deleted what content "+c.Name+" stands for")
 	if cause := problemOf(c); cause != "" {
 		b.Message += ": " + cause
-		b.Next = volume.AnswerIn(cause).Next(c.Spec.Driver)
+		b.Next = volume.AnswerIn(cause).Next(volume.Driver(c.Spec.Driver))
 	}
 	return Plan{Because: b}
 }
@@ -62,18 +63,19 @@ func letContentGo(s *snapshotv1.VolumeSnapshot, c *snapshotv1.VolumeSnapshotCont
 func letGo(s *snapshotv1.VolumeSnapshot, why string) Plan {
 	next := s.DeepCopy()
 	without(next, volume.FinalizerSnapshotAsSource, volume.FinalizerSnapshotBound)
-	return Plan{Step: WriteSnapshot, Snapshot: next, Because: because(volume.ReasonTerminating, controller, why)}
+	return Plan{Step: WriteSnapshot, Snapshot: next, Because: because(volume.ReasonTerminating, controller(), why)}
 }
 
 // gone is the plan for a snapshot that is being deleted and has no finalizer of the snapshot controller.
 func gone(s *snapshotv1.VolumeSnapshot) Plan {
 	switch {
 	case len(s.Finalizers) == 0:
-		return nothing(volume.ReasonTerminating, "api server", "snapshot "+s.Name+" is being deleted, and nothing holds it")
+		return nothing(volume.ReasonTerminating, volume.APIServer(),
+			"snapshot "+s.Name+" is being deleted, and nothing holds it")
 	case has(s, volume.FinalizerRestoring):
-		return nothing(volume.ReasonSnapshotDeletePending, "provisioner", restoring(s))
+		return nothing(volume.ReasonSnapshotDeletePending, volume.Controller("provisioner"), restoring(s))
 	}
-	return nothing(volume.ReasonTerminating, "owner of "+s.Finalizers[0],
+	return nothing(volume.ReasonTerminating, volume.OwnerOf(s.Finalizers[0]),
 		"snapshot "+s.Name+" is being deleted, and finalizer "+s.Finalizers[0]+" is held by somebody else")
 }
 
@@ -98,17 +100,17 @@ func waiting(restores []*corev1.PersistentVolumeClaim) []string {
 // taken or gone.
 func Claim(c *corev1.PersistentVolumeClaim, snapshots []*snapshotv1.VolumeSnapshot) Plan {
 	if !has(c, volume.FinalizerSnapshotSource) {
-		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" is not kept for snapshots")
+		return nothing(volume.ReasonNothingToDo, volume.Actor{}, "claim "+c.Name+" is not kept for snapshots")
 	}
 	for _, s := range snapshots {
 		if ClaimOf(s) == c.Name && s.Namespace == c.Namespace && !IsReady(s) {
-			return nothing(volume.ReasonSnapshotPending, controller,
+			return nothing(volume.ReasonSnapshotPending, controller(),
 				"claim "+c.Name+" is kept while snapshot "+s.Name+" of it is not ready")
 		}
 	}
 	next := c.DeepCopy()
 	without(next, volume.FinalizerSnapshotSource)
-	return Plan{Step: WriteClaim, Claim: next, Because: because(volume.ReasonSnapshotReady, "",
+	return Plan{Step: WriteClaim, Claim: next, Because: because(volume.ReasonSnapshotReady, volume.Actor{},
 		"no snapshot is being taken of claim "+c.Name+" any more")}
 }
 
@@ -127,19 +129,19 @@ func Content(f ContentFacts) Plan {
 	c, ref := f.Content, f.Content.Spec.VolumeSnapshotRef
 	switch {
 	case !isValid(c):
-		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonContentInvalid, "user", invalid(c))}
+		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonContentInvalid, volume.User(), invalid(c))}
 	case ref.UID == "":
-		return nothing(volume.ReasonNothingToDo, "user", "content "+c.Name+" is for snapshot "+ref.Name+
+		return nothing(volume.ReasonNothingToDo, volume.User(), "content "+c.Name+" is for snapshot "+ref.Name+
 			", which has not been bound to it yet")
 	case c.DeletionTimestamp != nil:
 		return contentGoes(f)
 	case !has(c, volume.FinalizerContentBound):
 		next := c.DeepCopy()
 		with(next, volume.FinalizerContentBound)
-		return Plan{Step: WriteContent, Content: next, Because: because(volume.ReasonSnapshotPending, c.Spec.Driver,
-			"content "+c.Name+" is kept for snapshot "+ref.Name)}
+		return Plan{Step: WriteContent, Content: next, Because: because(volume.ReasonSnapshotPending,
+			volume.Driver(c.Spec.Driver), "content "+c.Name+" is kept for snapshot "+ref.Name)}
 	}
-	return nothing(volume.ReasonNothingToDo, "", "content "+c.Name+" is kept as it should be")
+	return nothing(volume.ReasonNothingToDo, volume.Actor{}, "content "+c.Name+" is kept as it should be")
 }
 
 // contentGoes decides about a bound content that is being deleted.
@@ -147,9 +149,10 @@ func contentGoes(f ContentFacts) Plan {
 	c := f.Content
 	switch {
 	case !has(c, volume.FinalizerContentBound) || c.Annotations[volume.AnnSnapshotDeleting] == yes:
-		return nothing(volume.ReasonTerminating, c.Spec.Driver, "content "+c.Name+" is being deleted by its driver")
+		return nothing(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
+			"content "+c.Name+" is being deleted by its driver")
 	case f.Snapshot != nil && f.Snapshot.UID == c.Spec.VolumeSnapshotRef.UID:
-		return nothing(volume.ReasonTerminating, "user",
+		return nothing(volume.ReasonTerminating, volume.User(),
 			"content "+c.Name+" is being deleted; it stays until snapshot "+f.Snapshot.Name+" is deleted")
 	case f.Snapshot == nil && !f.Absent:
 		return Plan{Step: Confirm, Because: orphaned(c)}
@@ -159,6 +162,6 @@ func contentGoes(f ContentFacts) Plan {
 }
 
 func orphaned(c *snapshotv1.VolumeSnapshotContent) volume.Because {
-	return because(volume.ReasonTerminating, c.Spec.Driver,
+	return because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
 		"content "+c.Name+" is being deleted, and snapshot "+c.Spec.VolumeSnapshotRef.Name+" is gone")
 }

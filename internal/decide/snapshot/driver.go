@@ -64,7 +64,7 @@ func isIntended(c *snapshotv1.VolumeSnapshotContent) bool {
 	return c.Annotations[volume.AnnSnapshotCreating] == yes
 }
 
-func rest(r volume.Reason, next, message string) DriverPlan {
+func rest(r volume.Reason, next volume.Actor, message string) DriverPlan {
 	return DriverPlan{Because: because(r, next, message)}
 }
 
@@ -74,18 +74,19 @@ func Driver(f DriverFacts) DriverPlan {
 	driver := c.Spec.Driver
 	switch {
 	case c.DeletionTimestamp != nil && !has(c, volume.FinalizerContentBound):
-		return rest(volume.ReasonTerminating, "api server", "content "+c.Name+" is being deleted, and no driver is asked")
+		return rest(volume.ReasonTerminating, volume.APIServer(),
+			"content "+c.Name+" is being deleted, and no driver is asked")
 	case f.Options.Rest && isGoing(c) && volume.IsLost(c.Annotations, Home(c)):
 		p := release(c, "the driver's snapshot of content "+c.Name+" was lost with node "+Home(c)+
 			", and driver "+driver+" has not deleted anything")
 		p.Because.Reason, p.Warn, p.Tell = volume.ReasonNodeGone, true, true
 		return p
 	case !f.Ours:
-		return rest(volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered")
+		return rest(volume.ReasonDriverMissing, volume.Driver(driver), "driver "+driver+" has not registered")
 	case isMember(c) && c.DeletionTimestamp == nil:
-		return rest(volume.ReasonSnapshotPending, groupController, "content "+c.Name+" is a member of a group")
+		return rest(volume.ReasonSnapshotPending, groupController(), "content "+c.Name+" is a member of a group")
 	case !isValid(c):
-		return rest(volume.ReasonContentInvalid, "user", invalid(c))
+		return rest(volume.ReasonContentInvalid, volume.User(), invalid(c))
 	case isGoing(c):
 		return remove(f)
 	}
@@ -98,12 +99,12 @@ func keep(f DriverFacts) DriverPlan {
 	switch {
 	case isIntended(c) && isTaken(c):
 		return DriverPlan{Step: Forget, Content: Noted(c, volume.AnnSnapshotCreating, ""), Because: because(
-			volume.ReasonSnapshotPending, c.Spec.Driver, "content "+c.Name+" names the driver's snapshot")}
+			volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver), "content "+c.Name+" names the driver's snapshot")}
 	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false) && c.DeletionTimestamp != nil:
-		return rest(volume.ReasonTerminating, controller,
+		return rest(volume.ReasonTerminating, controller(),
 			"content "+c.Name+" is being deleted; it stays until snapshot "+c.Spec.VolumeSnapshotRef.Name+" is deleted")
 	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false):
-		return rest(volume.ReasonSnapshotReady, "", "content "+c.Name+" is ready to use")
+		return rest(volume.ReasonSnapshotReady, volume.Actor{}, "content "+c.Name+" is ready to use")
 	case c.Spec.Source.SnapshotHandle != nil:
 		return look(f)
 	}
@@ -116,7 +117,7 @@ func record(f DriverFacts) DriverPlan {
 	c := f.Content
 	if c.Spec.VolumeSnapshotRef.UID == "" {
 		// The driver would take all such contents for one: they would ask for a snapshot of the same name.
-		return f.failed(volume.ReasonSnapshotFailed, "user", "content "+c.Name+
+		return f.failed(volume.ReasonSnapshotFailed, volume.User(), "content "+c.Name+
 			" is for no snapshot: its volumeSnapshotRef has no uid, of which the snapshot's name at the driver is made")
 	}
 	parameters, problem := f.parameters()
@@ -125,7 +126,7 @@ func record(f DriverFacts) DriverPlan {
 	}
 	asked := f.Options.Ask(c, c.Spec.VolumeSnapshotRef, kindSnapshot, namePrefix, parameters)
 	if other := Blocks(Rival{c.Name, asked.Name, isIntended(c)}, f.Rivals); other != "" && !isTaken(c) {
-		return f.failed(volume.ReasonSnapshotFailed, "user", SameName(asked.Name, other)).Again()
+		return f.failed(volume.ReasonSnapshotFailed, volume.User(), SameName(asked.Name, other)).Again()
 	}
 	p := DriverPlan{
 		Step: Take, First: !isIntended(c) && !isTaken(c),
@@ -133,11 +134,11 @@ func record(f DriverFacts) DriverPlan {
 			Name: asked.Name, Sources: []string{*c.Spec.Source.VolumeHandle},
 			Secret: takingSecret(c),
 		},
-		Because: because(volume.ReasonSnapshotPending, c.Spec.Driver,
+		Because: because(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
 			"driver "+c.Spec.Driver+" is asked for a snapshot of volume "+*c.Spec.Source.VolumeHandle),
 	}
 	if json.Unmarshal([]byte(asked.Parameters), &p.Request.Parameters) != nil {
-		return f.failed(volume.ReasonSnapshotFailed, "user",
+		return f.failed(volume.ReasonSnapshotFailed, volume.User(),
 			"annotation "+volume.AnnSnapshotParameters+" of content "+c.Name+" is no JSON object of texts")
 	}
 	next := NoteAsked(asked, c)
@@ -158,20 +159,20 @@ func (f DriverFacts) parameters() (parameters string, problem volume.Because) {
 	parameters, recorded := c.Annotations[volume.AnnSnapshotParameters]
 	switch {
 	case !f.Takes:
-		return "", because(volume.ReasonSnapshotFailed, "user", "driver "+c.Spec.Driver+
+		return "", because(volume.ReasonSnapshotFailed, volume.User(), "driver "+c.Spec.Driver+
 			" cannot take snapshots: it does not have the capability CREATE_DELETE_SNAPSHOT")
 	case recorded:
 		return parameters, problem
 	case f.Class == nil:
-		return "", because(volume.ReasonSnapshotClassFailed, "user", "VolumeSnapshotClass "+
+		return "", because(volume.ReasonSnapshotClassFailed, volume.User(), "VolumeSnapshotClass "+
 			ptr.Deref(c.Spec.VolumeSnapshotClassName, "")+" of content "+c.Name+" does not exist")
 	case f.Class.Driver != c.Spec.Driver:
-		return "", because(volume.ReasonSnapshotDriverMismatch, "user", "VolumeSnapshotClass "+f.Class.Name+
+		return "", because(volume.ReasonSnapshotDriverMismatch, volume.User(), "VolumeSnapshotClass "+f.Class.Name+
 			" is of driver "+f.Class.Driver+", and content "+c.Name+" of driver "+c.Spec.Driver)
 	}
 	parameters, err := ParametersOf(f.Class.Name, f.Class.Parameters)
 	if err != nil {
-		return "", because(volume.ReasonSnapshotFailed, "user", err.Error())
+		return "", because(volume.ReasonSnapshotFailed, volume.User(), err.Error())
 	}
 	return parameters, problem
 }
@@ -186,7 +187,7 @@ func look(f DriverFacts) DriverPlan {
 	c := f.Content
 	p := DriverPlan{
 		Request: Request{Handle: *c.Spec.Source.SnapshotHandle},
-		Because: because(volume.ReasonSnapshotPending, c.Spec.Driver,
+		Because: because(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
 			"driver "+c.Spec.Driver+" is asked about snapshot "+*c.Spec.Source.SnapshotHandle),
 	}
 	switch {
@@ -202,7 +203,7 @@ func look(f DriverFacts) DriverPlan {
 	if f.Class != nil {
 		var err error
 		if p.Request.Secret, err = secretOf(f.Class, forLooking, c.Name, nil); err != nil {
-			return f.failed(volume.ReasonSnapshotCheckFailed, "user", err.Error())
+			return f.failed(volume.ReasonSnapshotCheckFailed, volume.User(), err.Error())
 		}
 	}
 	return p
@@ -245,12 +246,12 @@ func removeHandle(f DriverFacts, handle string) DriverPlan {
 		p.Because.Reason, p.Warn, p.Tell = volume.ReasonRetained, true, true
 		return p
 	case !f.Takes:
-		return f.failed(volume.ReasonSnapshotDeleteFailed, "user", "driver "+c.Spec.Driver+
+		return f.failed(volume.ReasonSnapshotDeleteFailed, volume.User(), "driver "+c.Spec.Driver+
 			" cannot delete snapshots: it does not have the capability CREATE_DELETE_SNAPSHOT")
 	}
 	return DriverPlan{
 		Step: Remove, Request: Request{Handle: handle, Secret: takingSecret(c)},
-		Because: because(volume.ReasonTerminating, c.Spec.Driver,
+		Because: because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
 			"driver "+c.Spec.Driver+" is asked to delete snapshot "+handle),
 	}
 }
@@ -259,17 +260,17 @@ func removeHandle(f DriverFacts, handle string) DriverPlan {
 func release(c *snapshotv1.VolumeSnapshotContent, message string) DriverPlan {
 	next := Noted(c, volume.AnnSnapshotCreating, "")
 	without(next, volume.FinalizerContentBound)
-	return DriverPlan{Step: Release, Content: next, Because: because(volume.ReasonTerminating, "", message)}
+	return DriverPlan{Step: Release, Content: next, Because: because(volume.ReasonTerminating, volume.Actor{}, message)}
 }
 
 // failed notes an error in the status of a content, unless it is there already.
-func (f DriverFacts) failed(r volume.Reason, next, message string) DriverPlan {
+func (f DriverFacts) failed(r volume.Reason, next volume.Actor, message string) DriverPlan {
 	return f.tell(because(r, next, message))
 }
 
 // callFailed is failed after a call of the driver.
 func (f DriverFacts) callFailed(a volume.Answer, r volume.Reason, message string) DriverPlan {
-	return f.tell(a.Because(r, f.Content.Spec.Driver, message))
+	return f.tell(a.Because(r, volume.Driver(f.Content.Spec.Driver), message))
 }
 
 // tell returns the plan that notes an explanation as the error of the content.

@@ -17,7 +17,9 @@ import (
 )
 
 // controller is who acts next about a VolumeSnapshot, and groupController about one that is a member of a group.
-const controller, groupController = "snapshot-controller", "group-snapshot-controller"
+func controller() volume.Actor { return volume.Controller("snapshot-controller") }
+
+func groupController() volume.Actor { return volume.Controller("group-snapshot-controller") }
 
 // memberName and memberContent begin the names of the snapshots in a group, and of their contents; those of contents
 // that are made for other snapshots begin like the latter.
@@ -213,10 +215,10 @@ func without(o metav1.Object, finalizers ...string) {
 	o.SetFinalizers(volume.Without(o.GetFinalizers(), finalizers...))
 }
 
-func because(r volume.Reason, next, message string) volume.Because {
+func because(r volume.Reason, next volume.Actor, message string) volume.Because {
 	return volume.Because{Reason: r, Message: message, Next: next}
 }
 
-func nothing(r volume.Reason, next, message string) Plan {
+func nothing(r volume.Reason, next volume.Actor, message string) Plan {
 	return Plan{Because: because(r, next, message)}
 }

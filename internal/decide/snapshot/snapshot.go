@@ -16,7 +16,7 @@ func Snapshot(f Facts) Plan {
 	case s.DeletionTimestamp != nil:
 		return deletion(f)
 	case (claim == "") == (content == "") && !InGroup(s):
-		return failed(f, volume.ReasonSnapshotInvalid, "user",
+		return failed(f, volume.ReasonSnapshotInvalid, volume.User(),
 			"snapshot "+s.Name+" must name either a claim or a content as its source")
 	}
 	p := prepare(f)
@@ -50,7 +50,7 @@ func prepare(f Facts) Plan {
 	if len(next.Finalizers) == len(s.Finalizers) && className(next) == className(s) {
 		return Plan{}
 	}
-	return Plan{Step: WriteSnapshot, Snapshot: next, Because: because(volume.ReasonSnapshotPending, controller, told)}
+	return Plan{Step: WriteSnapshot, Snapshot: next, Because: because(volume.ReasonSnapshotPending, controller(), told)}
 }
 
 // classOf returns the class that a snapshot has or gets; nil if it needs none.
@@ -58,14 +58,14 @@ func classOf(f Facts) (*snapshotv1.VolumeSnapshotClass, volume.Because) {
 	s := f.Snapshot
 	switch {
 	case className(s) != "" && f.Class == nil:
-		return nil, because(volume.ReasonSnapshotClassFailed, "user",
+		return nil, because(volume.ReasonSnapshotClassFailed, volume.User(),
 			"VolumeSnapshotClass "+className(s)+" of snapshot "+s.Name+" does not exist")
 	case className(s) != "" || ClaimOf(s) == "" || InGroup(s):
 		return f.Class, volume.Because{}
 	}
 	class, problem := chooseDefault(f)
 	if problem != "" {
-		return nil, because(volume.ReasonSnapshotDefaultFailed, "user", "snapshot "+s.Name+" has no class: "+problem)
+		return nil, because(volume.ReasonSnapshotDefaultFailed, volume.User(), "snapshot "+s.Name+" has no class: "+problem)
 	}
 	return class, volume.Because{}
 }
@@ -86,21 +86,22 @@ func ready(f Facts) Plan {
 	case f.Content == nil && !f.Absent:
 		return Plan{Step: Confirm, Because: missing(s)}
 	case f.Content == nil:
-		return failed(f, volume.ReasonContentMissing, "user", missing(s).Message)
+		return failed(f, volume.ReasonContentMissing, volume.User(), missing(s).Message)
 	case !isOf(f.Content, s):
-		return failed(f, volume.ReasonSnapshotMisbound, "user",
+		return failed(f, volume.ReasonSnapshotMisbound, volume.User(),
 			"content "+f.Content.Name+" is not bound to snapshot "+s.Name)
 	}
 	if node := f.Content.Annotations[volume.AnnLostWith]; node != "" {
 		return Plan{Warn: true, Tell: true, Because: volume.LostWith("snapshot "+s.Name, node)}
 	}
-	return nothing(volume.ReasonSnapshotReady, "", "snapshot "+s.Name+" is ready to use")
+	return nothing(volume.ReasonSnapshotReady, volume.Actor{}, "snapshot "+s.Name+" is ready to use")
 }
 
 // missing is the reason of a content that is gone. It says nothing of a snapshot that nobody can restore from, and no
 // other snapshot is taken in its place: that would have other data.
 func missing(s *snapshotv1.VolumeSnapshot) volume.Because {
-	return because(volume.ReasonContentMissing, "user", "content "+ContentName(s)+" of snapshot "+s.Name+" does not exist")
+	return because(volume.ReasonContentMissing, volume.User(),
+		"content "+ContentName(s)+" of snapshot "+s.Name+" does not exist")
 }
 
 // adopt binds a snapshot to a content that somebody else has made.
@@ -108,29 +109,30 @@ func adopt(f Facts) Plan {
 	s, c := f.Snapshot, f.Content
 	switch {
 	case c == nil:
-		return failed(f, volume.ReasonContentMissing, "user", missing(s).Message)
+		return failed(f, volume.ReasonContentMissing, volume.User(), missing(s).Message)
 	case c.Spec.Source.SnapshotHandle == nil:
-		return failed(f, volume.ReasonContentMismatch, "user",
+		return failed(f, volume.ReasonContentMismatch, volume.User(),
 			"content "+c.Name+" does not name a snapshot of a driver: it was made for another snapshot")
 	case !pointsTo(c, s):
-		return failed(f, volume.ReasonContentMisbound, "user", "content "+c.Name+" is for another snapshot than "+s.Name)
+		return failed(f, volume.ReasonContentMisbound, volume.User(),
+			"content "+c.Name+" is for another snapshot than "+s.Name)
 	case c.Spec.VolumeSnapshotRef.UID == "" && c.DeletionTimestamp != nil:
-		return failed(f, volume.ReasonContentMisbound, "user", "content "+c.Name+" is being deleted")
+		return failed(f, volume.ReasonContentMisbound, volume.User(), "content "+c.Name+" is being deleted")
 	case c.Spec.VolumeSnapshotRef.UID == "":
 		next := c.DeepCopy()
 		next.Spec.VolumeSnapshotRef.UID = s.UID
 		if name := className(s); name != "" && c.Spec.VolumeSnapshotClassName == nil {
 			next.Spec.VolumeSnapshotClassName = &name
 		}
-		return Plan{Step: WriteContent, Content: next, Binds: true, Because: because(volume.ReasonSnapshotPending, controller,
-			"content "+c.Name+" is being bound to snapshot "+s.Name)}
+		return Plan{Step: WriteContent, Content: next, Binds: true, Because: because(volume.ReasonSnapshotPending,
+			controller(), "content "+c.Name+" is being bound to snapshot "+s.Name)}
 	}
 	return follow(f)
 }
 
 // AfterBind judges the answer to the write that binds a content. A conflict is no answer: the facts were outdated.
 func AfterBind(f Facts, problem string) Plan {
-	return failed(f, volume.ReasonContentBindFailed, controller,
+	return failed(f, volume.ReasonContentBindFailed, controller(),
 		"content "+f.Content.Name+" could not be bound to snapshot "+f.Snapshot.Name+": "+problem)
 }
 
@@ -143,10 +145,11 @@ func take(f Facts) Plan {
 	case InGroup(s) && !isOf(c, s):
 		return awaitGroup(s)
 	case c.Spec.Source.SnapshotHandle != nil:
-		return failed(f, volume.ReasonContentHandleSet, "user",
+		return failed(f, volume.ReasonContentHandleSet, volume.User(),
 			"content "+c.Name+" names a snapshot of the driver, although it should be made for snapshot "+s.Name)
 	case !isOf(c, s):
-		return failed(f, volume.ReasonContentMisbound, "user", "content "+c.Name+" is for another snapshot than "+s.Name)
+		return failed(f, volume.ReasonContentMisbound, volume.User(),
+			"content "+c.Name+" is for another snapshot than "+s.Name)
 	}
 	return follow(f)
 }
@@ -159,7 +162,7 @@ func takeAnew(f Facts) Plan {
 	case isTaken && !f.Absent:
 		return Plan{Step: Confirm, Because: missing(s)}
 	case isTaken:
-		return failed(f, volume.ReasonContentMissing, "user", missing(s).Message)
+		return failed(f, volume.ReasonContentMissing, volume.User(), missing(s).Message)
 	case InGroup(s):
 		return awaitGroup(s)
 	}
@@ -168,7 +171,7 @@ func takeAnew(f Facts) Plan {
 
 // awaitGroup is the plan for a member of a group: its content is made when the driver has taken the group.
 func awaitGroup(s *snapshotv1.VolumeSnapshot) Plan {
-	return nothing(volume.ReasonSnapshotPending, groupController,
+	return nothing(volume.ReasonSnapshotPending, groupController(),
 		"snapshot "+s.Name+" is a member of "+itsGroup(s)+", which is being taken")
 }
 
@@ -176,10 +179,10 @@ func awaitGroup(s *snapshotv1.VolumeSnapshot) Plan {
 func follow(f Facts) Plan {
 	s, c := f.Snapshot, f.Content
 	next, told := copied(s, c)
-	why := because(volume.ReasonSnapshotPending, c.Spec.Driver,
+	why := because(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
 		"snapshot "+s.Name+" is being taken by driver "+c.Spec.Driver)
 	if message := problemOf(c); message != "" {
-		why = because(volume.ReasonSnapshotFailed, volume.AnswerIn(message).Next(c.Spec.Driver), message)
+		why = because(volume.ReasonSnapshotFailed, volume.AnswerIn(message).Next(volume.Driver(c.Spec.Driver)), message)
 	}
 	if next == nil {
 		return Plan{Because: why}
@@ -203,7 +206,7 @@ func copied(
 	to.BoundVolumeSnapshotContentName, to.ReadyToUse = &c.Name, &isReady
 	if to.CreationTime == nil && from.CreationTime != nil {
 		to.CreationTime = timeOf(*from.CreationTime)
-		told = append(told, because(volume.ReasonSnapshotCreated, "",
+		told = append(told, because(volume.ReasonSnapshotCreated, volume.Actor{},
 			"Snapshot "+s.Namespace+"/"+s.Name+" was successfully created by the CSI driver."))
 	}
 	if from.RestoreSize != nil && (to.RestoreSize == nil || to.RestoreSize.IsZero()) {
@@ -214,7 +217,7 @@ func copied(
 	}
 	if to.Error = from.Error.DeepCopy(); isReady {
 		to.Error = nil
-		told = append(told, because(volume.ReasonSnapshotReady, "",
+		told = append(told, because(volume.ReasonSnapshotReady, volume.Actor{},
 			"Snapshot "+s.Namespace+"/"+s.Name+" is ready to use."))
 	}
 	if same(s.Status, to) {
@@ -224,7 +227,7 @@ func copied(
 }
 
 // failed notes an error in a snapshot's status, unless it is there already.
-func failed(f Facts, r volume.Reason, next, message string) Plan {
+func failed(f Facts, r volume.Reason, next volume.Actor, message string) Plan {
 	s := f.Snapshot
 	p := Plan{Because: because(r, next, message), Warn: true}
 	if ErrorOf(s) == message && !IsReady(s) {

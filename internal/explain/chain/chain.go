@@ -51,7 +51,7 @@ func (c Chain) Answer() Link {
 // detaching returns a link, or the one of the attachment whose end it waits for.
 func (c Chain) detaching(i int) Link {
 	l := c.Links[i]
-	if l.State == Waiting && l.Because.Next == "attachdetach" {
+	if l.State == Waiting && l.Because.Next == volume.Controller("attachdetach") {
 		for _, below := range c.Links[i+1:] {
 			if below.State == Waiting && strings.HasPrefix(below.Subject, "attachment/") {
 				return below
@@ -68,7 +68,7 @@ func (c Chain) Under(subject string) Chain { return Chain{Subject: subject, Link
 func (c Chain) Healthy() bool { return c.Answer().State == OK }
 
 // New returns a link.
-func New(subject string, s State, r volume.Reason, message, next string) Link {
+func New(subject string, s State, r volume.Reason, message string, next volume.Actor) Link {
 	return Link{Subject: subject, State: s, Because: volume.Because{Reason: r, Message: message, Next: next}}
 }
 
@@ -78,7 +78,7 @@ func Tell(subject string, t volume.Condition) Link {
 	switch {
 	case t.Stuck:
 		state = Problem
-	case t.Next == "":
+	case t.Next.IsZero():
 		state = OK
 	}
 	return Link{Subject: subject, State: state, Because: t.Because}

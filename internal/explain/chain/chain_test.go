@@ -11,10 +11,10 @@ import (
 )
 
 func links() (ok, waits, problem chain.Link) {
-	because := volume.Because{Reason: volume.ReasonAttaching, Message: "the driver is asked.", Next: "d"}
-	return chain.New("pvc/data", chain.OK, volume.ReasonBound, "1Gi", ""), chain.Tell("attachment/n1",
+	because := volume.Because{Reason: volume.ReasonAttaching, Message: "the driver is asked.", Next: volume.Driver("d")}
+	return chain.New("pvc/data", chain.OK, volume.ReasonBound, "1Gi", volume.Actor{}), chain.Tell("attachment/n1",
 			volume.Condition{Because: because}), chain.New("pod/web", chain.Problem, volume.ReasonFailedMount,
-			"no space is left on the device that is to hold what the driver has to write before it can mount", "user")
+			"no space is left on the device that is to hold what the driver has to write before it can mount", volume.User())
 }
 
 // TestRender: the headline is the first problem, or else the first that waits, or else the last link.
@@ -46,7 +46,7 @@ func TestRender(t *testing.T) {
 // TestTell: what a decision says is well when nobody has to act, and a problem when it is stuck.
 func TestTell(t *testing.T) {
 	for want, c := range map[chain.State]volume.Condition{
-		chain.OK: {}, chain.Waiting: {Because: volume.Because{Next: "d"}}, chain.Problem: {Stuck: true},
+		chain.OK: {}, chain.Waiting: {Because: volume.Because{Next: volume.Driver("d")}}, chain.Problem: {Stuck: true},
 	} {
 		if got := chain.Tell("pv/v1", c); got.State != want || got.Subject != "pv/v1" {
 			t.Errorf("%+v is %+v, want %s", c, got, want)

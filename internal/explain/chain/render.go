@@ -69,8 +69,8 @@ func Headline(c Chain) string {
 	}
 	s := fmt.Sprintf("%s %s: %s%s (%s).", c.Subject, verb, subject, strings.TrimRight(l.Because.Message, "."),
 		l.Because.Reason)
-	if l.Because.Next != "" {
-		s += " Next: " + l.Because.Next + "."
+	if next := l.Because.Next; !next.IsZero() {
+		s += " Next: " + next.String() + "."
 	}
 	return s
 }

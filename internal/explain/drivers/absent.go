@@ -110,7 +110,7 @@ func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bo
 			cause = "on node " + n.Name + " " + wrong
 		}
 		return volume.Because{
-			Reason: volume.ReasonDriverMissing, Next: "administrator of node " + n.Name,
+			Reason: volume.ReasonDriverMissing, Next: volume.Administrator(n.Name),
 			Message: "nobody calls driver " + s.CSI + " as a controller: " + cause,
 		}, true
 	}
@@ -118,7 +118,7 @@ func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bo
 	if !ok {
 		b = volume.Because{
 			Reason: volume.ReasonDriverMissing, Message: fmt.Sprintf("driver %s has not registered on node %s", s.CSI, n.Name),
-			Next: "administrator of node " + n.Name,
+			Next: volume.Administrator(n.Name),
 		}
 	}
 	b.Message += "; the control plane runs there and calls it to make, attach, detach and grow volumes of any node"
@@ -138,7 +138,7 @@ func delegatedTo(view cluster.View, driver, controlPlane string) (volume.Because
 		return volume.Because{}, false
 	}
 	return volume.Because{
-		Reason: volume.ReasonDriverMissing, Next: "administrator of node " + nodes[0],
+		Reason: volume.ReasonDriverMissing, Next: volume.Administrator(nodes[0]),
 		Message: fmt.Sprintf("nobody calls driver %s as a controller: it is delegated to %s, and neither there nor on node "+
 			"%s, which may call it, too, is a process with its controller reached", driver, named(nodes), controlPlane),
 	}, true
@@ -178,7 +178,7 @@ func UncalledOn(view cluster.View, s note.Driver, node string) (volume.Because, 
 		return volume.Because{}, false
 	}
 	return volume.Because{
-		Reason: volume.ReasonDriverMissing, Next: "administrator of node " + node,
+		Reason: volume.ReasonDriverMissing, Next: volume.Administrator(node),
 		Message: fmt.Sprintf("driver %s has not registered on node %s, and only that node's controllers call it for the "+
 			"node's volumes", s.CSI, node),
 	}, true

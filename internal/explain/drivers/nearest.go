@@ -52,7 +52,7 @@ func distance(a, b string) int {
 // Nowhere returns the reason of a driver that has not registered on any node.
 func Nowhere(view cluster.View, driver string) volume.Because {
 	return OrMeant(view, driver, volume.Because{
-		Reason: volume.ReasonDriverMissing, Message: "driver " + driver + " has not registered", Next: driver,
+		Reason: volume.ReasonDriverMissing, Message: "driver " + driver + " has not registered", Next: volume.Driver(driver),
 	})
 }
 
@@ -70,7 +70,7 @@ func OrMeant(view cluster.View, driver string, b volume.Because) volume.Because 
 	meant, near := Alike(driver, names), Nearest(driver, names)
 	switch {
 	case meant != "":
-		b.Message, b.Next = b.Message+"; driver "+meant+" has, and may be meant", "user"
+		b.Message, b.Next = b.Message+"; driver "+meant+" has, and may be meant", volume.User()
 	case len(near) > maxNamed:
 		b.Message += "; registered are " + strings.Join(near[:maxNamed], ", ") + " and others"
 	case len(near) > 0:

@@ -61,7 +61,7 @@ func replaced[T object](all []T, by T) []T {
 
 // Refused is the answer about an object that the API server does not take.
 func Refused(subject, message string) chain.Chain {
-	l := chain.New(subject, chain.Problem, volume.ReasonFailedClaim, "the API server refuses it: "+message, "user")
+	l := chain.New(subject, chain.Problem, volume.ReasonFailedClaim, "the API server refuses it: "+message, volume.User())
 	return chain.Chain{Subject: subject, Links: []chain.Link{l}}
 }
 
@@ -69,7 +69,7 @@ func Refused(subject, message string) chain.Chain {
 // problem, and no user has to do something first.
 func Served(c chain.Chain) bool {
 	for _, l := range c.Links {
-		if l.State == chain.Problem || l.State == chain.Waiting && l.Because.Next == "user" {
+		if l.State == chain.Problem || l.State == chain.Waiting && l.Because.Next == volume.User() {
 			return false
 		}
 	}

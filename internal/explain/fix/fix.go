@@ -144,10 +144,9 @@ func (k fixing) migrations() []Remedy {
 func (k fixing) missingDriver(l chain.Link) []Remedy {
 	if _, install, ok := strings.Cut(l.Because.Message, "`volplane flex install "); ok {
 		args, _, _ := strings.Cut(install, "`")
-		node := strings.TrimPrefix(l.Because.Next, "administrator of node ")
 		words := append([]string{"volplane", "flex", "install"}, strings.Fields(args)...)
 		return []Remedy{{
-			command(words...), "run on node " + node + ": puts the driver where the agent finds it",
+			command(words...), "run on node " + l.Because.Next.Name + ": puts the driver where the agent finds it",
 			"other volumes of the same driver there are served by the new version",
 		}}
 	}
@@ -156,7 +155,7 @@ func (k fixing) missingDriver(l chain.Link) []Remedy {
 		return c.Name == name ||
 			c.Provisioner == name
 	})
-	if class != nil && l.Because.Next == "user" {
+	if class != nil && l.Because.Next == volume.User() {
 		return []Remedy{{
 			command(k.tool, "get", "sc", class.Name, "-o", "yaml"),
 			"shows the class: delete it and make it anew with the right provisioner, which cannot be changed in place",
@@ -274,12 +273,12 @@ func (k fixing) on(node string) []*corev1.Pod {
 // get.
 func (k fixing) holders(l chain.Link) []Remedy {
 	next := l.Because.Next
-	if node, is := strings.CutPrefix(next, "node "); is {
+	if node := next.Node(); node != "" {
 		if n := cluster.Find(k.View.Nodes, node); n == nil || !nodelife.Ready(n) {
 			return k.node(node)
 		}
 	}
-	name, is := strings.CutPrefix(next, "pod ")
+	name, is := next.Name, next.Kind == volume.KindPod
 	if !is {
 		name, is = strings.CutPrefix(l.Subject, "pod/")
 	}
@@ -332,8 +331,8 @@ func (k fixing) undeletable(l chain.Link) []Remedy {
 
 // finalizers returns ways for an object that is being deleted and stays.
 func (k fixing) finalizers(l chain.Link) []Remedy {
-	if name, is := strings.CutPrefix(l.Because.Next, "pod "); is {
-		if p := k.pod(name); p != nil {
+	if next := l.Because.Next; next.Kind == volume.KindPod {
+		if p := k.pod(next.Name); p != nil {
 			return []Remedy{k.deletePod(p)}
 		}
 	}

@@ -88,14 +88,16 @@ func moreFixRows() []row {
 			s.Use(whytest.Pod("first", "n1"))
 			s.Warn("uid-other", volume.ReasonFailedAttach,
 				`Multi-Attach error for volume "v1": it can be on one node at a time, and node n1 says that it still uses it`)
-			s.Next("pod far/first")
+			s.Next(volume.PodActor("far/first"))
 		}},
 		{"another node has the volume and is off", "pod/other", func(s *scene) {
 			s.Use(whytest.Pod("other", "n2"))
 			s.Down()
 		}},
 		{"a mount that fails", "pod/web", func(s *scene) {
-			s.Told(volume.Because{Reason: volume.ReasonFailedMount, Message: "Internal: disk on fire", Next: "node n1"})
+			s.Told(volume.Because{
+				Reason: volume.ReasonFailedMount, Message: "Internal: disk on fire", Next: volume.NodeAgent("n1"),
+			})
 		}},
 		{"a claim that cannot grow", "pvc/data", func(s *scene) { s.NodeGrowth("Internal: disk on fire") }},
 		{

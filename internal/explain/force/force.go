@@ -35,9 +35,9 @@ func (f Facts) Detach(a *storagev1.VolumeAttachment) (chain.Link, bool) {
 	}
 	message := fmt.Sprintf("volume %s is detached from node %s by force %.0f minutes after its last Pod there is gone",
 		f.Volume.Name, n.Name, attach.MaxUnmount.Minutes())
-	next := "attachdetach"
+	next := volume.Controller("attachdetach")
 	if p := f.lastOn(n.Name); p != nil {
-		message, next = message+"; "+stays(p, n), "administrator of node "+n.Name
+		message, next = message+"; "+stays(p, n), volume.Administrator(n.Name)
 	} else if csi := f.Volume.Spec.CSI; !attach.InUse(n, volume.UniqueName(csi.Driver, csi.VolumeHandle)) {
 		return chain.Link{}, false
 	} else if t, ok := f.aloneSince(); ok {

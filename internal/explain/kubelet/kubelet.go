@@ -30,7 +30,7 @@ type Facts struct {
 // sandbox is made, its images are pulled and its containers are started. So what
 // came after proves the mounts, and as long as nothing has, events tell what fails.
 func (f Facts) Mounted(p *corev1.Pod) chain.Link {
-	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
+	subject, node := "pod/"+p.Name, volume.NodeAgent(p.Spec.NodeName)
 	if f.sandboxed(p) {
 		return f.started(p)
 	}
@@ -41,12 +41,13 @@ func (f Facts) Mounted(p *corev1.Pod) chain.Link {
 		return f.complained(p, e)
 	}
 	if len(containers(p)) == 0 {
-		return chain.New(subject, chain.Waiting, volume.ReasonMounting, node+" has not said anything about the Pod yet", node)
+		return chain.New(subject, chain.Waiting, volume.ReasonMounting,
+			node.String()+" has not said anything about the Pod yet", node)
 	}
 	if l, ok := f.notTaken(p); ok {
 		return l
 	}
-	message := node + " mounts the volumes of the Pod" + f.by(p) + " and has told of no failure"
+	message := node.String() + " mounts the volumes of the Pod" + f.by(p) + " and has told of no failure"
 	if t := p.Status.StartTime; t != nil {
 		message += "; it knows the Pod since " + chain.Moment(t.Time)
 	}
@@ -56,7 +57,7 @@ func (f Facts) Mounted(p *corev1.Pod) chain.Link {
 // Ending tells of a Pod that is being deleted and of which no failure is known: its
 // volumes are in use until its containers have ended.
 func (f Facts) Ending(p *corev1.Pod) chain.Link {
-	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
+	subject, node := "pod/"+p.Name, volume.NodeAgent(p.Spec.NodeName)
 	runs := func(c corev1.ContainerStatus) bool { return c.State.Running != nil }
 	if all := containers(p); slices.ContainsFunc(all, runs) {
 		message := fmt.Sprintf("the Pod is being deleted; container %s still runs and is to end by %s, "+
@@ -143,12 +144,12 @@ func (f Facts) started(p *corev1.Pod) chain.Link {
 		message += "; that " + why + " has another reason"
 		break
 	}
-	return chain.New(subject, chain.OK, volume.ReasonMounted, message, "")
+	return chain.New(subject, chain.OK, volume.ReasonMounted, message, volume.Actor{})
 }
 
 // unusable tells of a container that does not start because of its mounts.
 func (f Facts) unusable(p *corev1.Pod, message string) chain.Link {
-	b := mount.Failed(mount.Publish, p.Spec.NodeName, message, "user")
+	b := mount.Failed(mount.Publish, p.Spec.NodeName, message, volume.User())
 	if s, ok := f.sourceIn(p, message); ok && strings.Contains(message, "transport endpoint is not connected") {
 		b.Reason, b.Next = volume.ReasonMountBroken, s.Next()
 	}
@@ -234,13 +235,14 @@ func (f Facts) attachedSince(p *corev1.Pod, message string) bool {
 // complained tells of an event about a volume of the Pod.
 func (f Facts) complained(p *corev1.Pod, e *corev1.Event) chain.Link {
 	node, reason := p.Spec.NodeName, volume.Reason(e.Reason)
-	b := mount.Failed(mount.Publish, node, e.Message, cmp.Or(e.Annotations[volume.AnnNext], "node "+node))
+	agent := volume.NodeAgent(node)
+	b := mount.Failed(mount.Publish, node, e.Message, cmp.Or(volume.ParseActor(e.Annotations[volume.AnnNext]), agent))
 	calls := reason == volume.ReasonFailedAttach || silent(e.Message)
-	if s, ok := f.sourceIn(p, e.Message); ok && b.Next == "node "+node && calls {
+	if s, ok := f.sourceIn(p, e.Message); ok && b.Next == agent && calls {
 		b.Next = s.Next()
 	}
 	if absentObject(e.Message) {
-		b.Next = "user"
+		b.Next = volume.User()
 	}
 	return chain.New("pod/"+p.Name, chain.Problem, reason, chain.OnNode(node, b.Message), b.Next)
 }
@@ -306,11 +308,12 @@ func (f Facts) notTaken(p *corev1.Pod) (chain.Link, bool) {
 		case !attached:
 			message := fmt.Sprintf("node %s is not told yet that volume %s is attached to it (status.volumesAttached)",
 				n.Name, v.Name)
-			return chain.New(subject, chain.Waiting, volume.ReasonWaitForAttach, message, "attachdetach"), true
+			return chain.New(subject, chain.Waiting, volume.ReasonWaitForAttach, message,
+				volume.Controller("attachdetach")), true
 		case !attach.InUse(n, unique):
 			message := fmt.Sprintf("node %s does not say yet that it uses volume %s (status.volumesInUse), "+
 				"which it does before it mounts it", n.Name, v.Name)
-			return chain.New(subject, chain.Waiting, volume.ReasonMounting, message, "node "+n.Name), true
+			return chain.New(subject, chain.Waiting, volume.ReasonMounting, message, volume.NodeAgent(n.Name)), true
 		}
 	}
 	return chain.Link{}, false

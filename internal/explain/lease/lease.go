@@ -60,7 +60,7 @@ type actor struct {
 	namespace, lease string
 	reason           volume.Reason
 	// next is who has to look when it does not live.
-	next string
+	next volume.Actor
 }
 
 // Follow adds to the links that wait for a program what its Lease says of it, when
@@ -95,46 +95,46 @@ func (l Leases) Follow(links []chain.Link, f Facts) []chain.Link {
 // does, or none that has a lease.
 func (f Facts) actor(l chain.Link) (actor, bool) {
 	next, driver := l.Because.Next, f.Driver
-	if next == driver {
+	if next == volume.Driver(driver) {
 		next = callerOf(l.Subject)
 	}
-	node, isNode := strings.CutPrefix(next, "node ")
 	switch {
 	case l.State == chain.OK:
-	case isNode:
+	case next.Node() != "":
 		return actor{
-			name: "node " + node, subject: "node/" + node, namespace: corev1.NamespaceNodeLease, lease: node,
-			reason: volume.ReasonNodeGone, next: "administrator of node " + node,
+			name: next.String(), subject: "node/" + next.Name, namespace: corev1.NamespaceNodeLease, lease: next.Name,
+			reason: volume.ReasonNodeGone, next: volume.Administrator(next.Name),
 		}, true
-	case slices.Contains([]string{"binder", "attachdetach", "protection", "ephemeral"}, next):
+	case next.Kind != volume.KindController:
+	case slices.Contains([]string{"binder", "attachdetach", "protection", "ephemeral"}, next.Name):
 		return controlPlaneActor("kube-controller-manager"), true
-	case next == "placement":
+	case next.Name == "placement":
 		return controlPlaneActor("kube-scheduler"), true
 	case driver == "":
-	case slices.Contains([]string{"provisioner", "attacher", "resizer"}, next):
+	case slices.Contains([]string{"provisioner", "attacher", "resizer"}, next.Name):
 		name := map[string]func(string) string{
 			"provisioner": volume.ProvisionerLease, "attacher": volume.AttacherLease, "resizer": volume.ResizerLease,
-		}[next]
+		}[next.Name]
 		return actor{
-			name: "the " + next + " of driver " + driver, subject: "csidriver/" + driver,
-			lease: name(driver), reason: volume.ReasonLeaderGone, next: driver,
+			name: "the " + next.Name + " of driver " + driver, subject: "csidriver/" + driver,
+			lease: name(driver), reason: volume.ReasonLeaderGone, next: volume.Driver(driver),
 		}, true
 	}
 	return actor{}, false
 }
 
 // callerOf returns who calls a driver for what a link is about.
-func callerOf(subject string) string {
+func callerOf(subject string) volume.Actor {
 	kind, _, _ := strings.Cut(subject, "/")
-	return map[string]string{
+	return volume.Controller(map[string]string{
 		"pv": "provisioner", "attachment": "attacher", "volumeattachment": "attacher", "resize": "resizer",
-	}[kind]
+	}[kind])
 }
 
 func controlPlaneActor(name string) actor {
 	return actor{
 		name: name, subject: "lease/" + name, namespace: volume.NamespaceSystem, lease: name,
-		reason: volume.ReasonLeaderGone, next: "administrator of the control plane",
+		reason: volume.ReasonLeaderGone, next: volume.ControlPlane(),
 	}
 }
 

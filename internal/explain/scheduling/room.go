@@ -34,7 +34,7 @@ func Unplaced(p *corev1.Pod) (string, bool) {
 // roomless tells of a Pod for which no node had room. If nothing is known of the room,
 // the driver may have said why.
 func (f Facts) roomless(p *corev1.Pod, message string, unknown bool) chain.Link {
-	l := chain.New("pod/"+p.Name, chain.Problem, volume.ReasonNotEnoughStorage, message, "user")
+	l := chain.New("pod/"+p.Name, chain.Problem, volume.ReasonNotEnoughStorage, message, volume.User())
 	if !unknown {
 		return l
 	}
@@ -44,7 +44,7 @@ func (f Facts) roomless(p *corev1.Pod, message string, unknown bool) chain.Link 
 		if claim == nil || claim.Spec.VolumeName != "" || class == nil {
 			continue
 		}
-		l.Because.Next = class.Provisioner
+		l.Because.Next = volume.Driver(class.Provisioner)
 		if e := f.Warnings.About(class.UID, volume.ReasonCapacityUnknown); e != nil {
 			l.Because.Message, l.Because.Next = message+"; "+e.Message, f.Warnings.NextOf(e, l.Because.Next)
 		}
@@ -59,7 +59,7 @@ func (f Facts) Homeless(p *corev1.Pod, message string) chain.Link {
 	if short, unknown := capacity.Short(message); short {
 		return f.roomless(p, message, unknown)
 	}
-	next := "user"
+	next := volume.User()
 	for _, s := range drivers.OfPod(f.View, p) {
 		elsewhere := s.Elsewhere(message)
 		if elsewhere == "" {
@@ -70,7 +70,7 @@ func (f Facts) Homeless(p *corev1.Pod, message string) chain.Link {
 			break
 		}
 		message += elsewhere
-		next = "administrator of a node"
+		next = volume.AnyAdministrator()
 		break
 	}
 	return f.unschedulable(p, message, next)

@@ -24,7 +24,7 @@ const (
 
 // unschedulable tells of a Pod for which a scheduler has found no node, and which
 // part of what it said is about the Pod's volumes.
-func (f Facts) unschedulable(p *corev1.Pod, message, next string) chain.Link {
+func (f Facts) unschedulable(p *corev1.Pod, message string, next volume.Actor) chain.Link {
 	subject := "pod/" + p.Name
 	if waits, ok := f.unboundClaim(p); ok && strings.Contains(message, wordsUnbound) {
 		return chain.New(subject, chain.Waiting, volume.ReasonFailedPlacing, message, waits)
@@ -48,13 +48,13 @@ func aboutStorage(message string) bool {
 }
 
 // unboundClaim returns the first claim of a Pod that is not bound.
-func (f Facts) unboundClaim(p *corev1.Pod) (string, bool) {
+func (f Facts) unboundClaim(p *corev1.Pod) (volume.Actor, bool) {
 	for _, name := range cluster.ClaimNames(p) {
 		if c := cluster.Find(f.View.Claims, p.Namespace+"/"+name); c != nil && c.Status.Phase != corev1.ClaimBound {
-			return "pvc " + name, true
+			return volume.ClaimActor(name), true
 		}
 	}
-	return "", false
+	return volume.Actor{}, false
 }
 
 // fullNodes tells which nodes have as many volumes of the Pod's drivers as they

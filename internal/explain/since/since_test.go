@@ -51,7 +51,7 @@ func rows() []row {
 			s.Pod.DeletionTimestamp, s.Pod.DeletionGracePeriodSeconds = &left, ptr.To[int64](60)
 		}, 8},
 		{"a mount that fails", "pod/web", func(s *scene) {
-			s.Told(volume.Because{Reason: volume.ReasonFailedMount, Message: "x", Next: "node n1"})
+			s.Told(volume.Because{Reason: volume.ReasonFailedMount, Message: "x", Next: volume.NodeAgent("n1")})
 			s.Pod.Status.Conditions[0].LastTransitionTime = whytest.At(6)
 		}, 6},
 		{"a Pod without a word", "pod/web", func(s *scene) { s.Pod.Status.Conditions = nil }, 2},
@@ -78,7 +78,7 @@ func rows() []row {
 			s.All.Begun[0].Begun = whytest.At(8)
 		}, 8},
 		{"a call that has not returned", "pod/web", func(s *scene) {
-			s.Told(volume.Because{Reason: volume.ReasonMounting, Message: "x", Next: "d"})
+			s.Told(volume.Because{Reason: volume.ReasonMounting, Message: "x", Next: volume.Driver("d")})
 			s.Pod.Status.Conditions[0].LastTransitionTime = whytest.At(6)
 			s.Pod.Annotations[volume.AnnCalledAt] = whytest.At(7).UTC().Format(time.RFC3339)
 		}, 7},
@@ -148,7 +148,7 @@ func TestTries(t *testing.T) {
 			s.Warn("uid-data", volume.ReasonProvisioningFailed, "on fire")
 		}},
 		{"another volume of the Pod has failed later", "pod/web", func(s *scene) {
-			s.Told(volume.Because{Reason: volume.ReasonFailedMount, Message: "v1: full", Next: "node n1"})
+			s.Told(volume.Because{Reason: volume.ReasonFailedMount, Message: "v1: full", Next: volume.NodeAgent("n1")})
 			for _, cause := range []string{"v1: full", "v2: on fire"} {
 				s.Warn("uid-web", volume.ReasonFailedMount, cause)
 			}

@@ -18,7 +18,7 @@ type Warnings []*corev1.Event
 // Condition returns what the newest warning about the object says, with this reason.
 // The event says who acts next, if it is one of ours, or else its text does; repeats is
 // who tries again.
-func (w Warnings) Condition(about metav1.Object, reason volume.Reason, repeats string) (volume.Condition, bool) {
+func (w Warnings) Condition(about metav1.Object, reason volume.Reason, repeats volume.Actor) (volume.Condition, bool) {
 	e := w.About(about.GetUID(), reason)
 	if e == nil {
 		return volume.Condition{}, false
@@ -29,8 +29,8 @@ func (w Warnings) Condition(about metav1.Object, reason volume.Reason, repeats s
 
 // NextOf returns who acts next after what a warning tells: the event says so itself, if it is one of ours. Otherwise
 // its text does; repeats is who tries again.
-func (Warnings) NextOf(e *corev1.Event, repeats string) string {
-	return cmp.Or(e.Annotations[volume.AnnNext], volume.AnswerIn(e.Message).Next(repeats))
+func (Warnings) NextOf(e *corev1.Event, repeats volume.Actor) volume.Actor {
+	return cmp.Or(volume.ParseActor(e.Annotations[volume.AnnNext]), volume.AnswerIn(e.Message).Next(repeats))
 }
 
 // Deletion is the deletion of a Pod because of its node.

@@ -47,10 +47,10 @@ func abandoned(w why.Walk, in *provision.Intent) (chain.Chain, bool) {
 	message := fmt.Sprintf("driver %s was asked for volume %s of claim %s/%s%s and may have made it, and nobody waits "+
 		"for it any more; it is asked until it tells, and what is there is %s",
 		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, at, becomes)
-	l := chain.New("intent/"+in.Name, chain.Waiting, volume.ReasonProvisioning, message, in.Driver)
+	l := chain.New("intent/"+in.Name, chain.Waiting, volume.ReasonProvisioning, message, volume.Driver(in.Driver))
 	if e := w.Warnings.About(in.Claim.UID, ""); e != nil {
 		l = chain.New(l.Subject, chain.Problem, volume.Reason(e.Reason), message+": "+e.Message,
-			w.Warnings.NextOf(e, in.Driver))
+			w.Warnings.NextOf(e, volume.Driver(in.Driver)))
 	}
 	return chain.Chain{Subject: l.Subject, Links: []chain.Link{l}}, true
 }

@@ -177,8 +177,8 @@ func RenderCauses(w io.Writer, causes []Cause, spaces bool, when func(Cause) str
 		}
 		fmt.Fprintf(&b, "%s  %s  %s\n", subject, c.State, c.Because.Reason)
 		text := c.Because.Message
-		if c.Because.Next != "" {
-			text = strings.TrimRight(text, ".") + ". Next: " + c.Because.Next + "."
+		if next := c.Because.Next; !next.IsZero() {
+			text = strings.TrimRight(text, ".") + ". Next: " + next.String() + "."
 		}
 		chain.Paragraph(&b, text, columns)
 		if when != nil {

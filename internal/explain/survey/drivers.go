@@ -16,12 +16,9 @@ import (
 func deadDriver(l chain.Link) (string, bool) {
 	dead := l.Because.Reason == volume.ReasonDriverMissing || l.Because.Reason == volume.ReasonLeaderGone ||
 		volume.DriverGone(l.Because.Message)
-	return l.Because.Next, l.State == chain.Problem && dead && isDriver(l.Because.Next)
+	next := l.Because.Next
+	return next.Name, l.State == chain.Problem && dead && next.Kind == volume.KindDriver
 }
-
-// isDriver says whether one who acts next is a driver, by its name: all others but
-// the user are several words.
-func isDriver(next string) bool { return next != "user" && !strings.Contains(next, " ") }
 
 // together returns what is told of a driver that is not there, when it is told of
 // several nodes and volumes.

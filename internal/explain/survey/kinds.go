@@ -40,7 +40,8 @@ func Class(w why.Walk, name string) (chain.Chain, bool) {
 func ofClass(w why.Walk, class *storagev1.StorageClass) chain.Link {
 	subject, driver := "storageclass/"+class.Name, class.Provisioner
 	if driver == volume.NoProvisioner {
-		return chain.New(subject, chain.OK, volume.ReasonNothingToDo, "volumes of this class are made by hand", "")
+		return chain.New(subject, chain.OK, volume.ReasonNothingToDo, "volumes of this class are made by hand",
+			volume.Actor{})
 	}
 	if !drivers.Registered(w.View, driver, "") {
 		return chain.Link{Subject: subject, State: chain.Problem, Because: drivers.Nowhere(w.View, driver)}
@@ -58,7 +59,7 @@ func ofClass(w why.Walk, class *storagev1.StorageClass) chain.Link {
 	if d := bind.DefaultClass(w.Classes); d != nil && d.Name == class.Name {
 		text += "; it is the default class"
 	}
-	return chain.New(subject, chain.OK, volume.ReasonNothingToDo, text, "")
+	return chain.New(subject, chain.OK, volume.ReasonNothingToDo, text, volume.Actor{})
 }
 
 // held returns the answer about an object that a question about another one
@@ -122,7 +123,7 @@ func ofDriver(w why.Walk, name string, nodes []string) chain.Link {
 	if len(classes) > 0 {
 		text += "; its classes: " + chain.Names(classes)
 	}
-	return chain.New(subject, chain.OK, volume.ReasonRegistered, text, "")
+	return chain.New(subject, chain.OK, volume.ReasonRegistered, text, volume.Actor{})
 }
 
 // absences tells of each node on which the driver is wanted and cannot be used.
@@ -148,7 +149,7 @@ func CSINode(w why.Walk, name string) (chain.Chain, bool) {
 	if ok || cluster.First(w.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == name }) == nil {
 		return c.Under("csinode/" + name), ok
 	}
-	l := chain.New("node/"+name, chain.Problem, volume.ReasonNodeGone, "there is no node "+name, "user")
+	l := chain.New("node/"+name, chain.Problem, volume.ReasonNodeGone, "there is no node "+name, volume.User())
 	return chain.Chain{Subject: "csinode/" + name, Links: []chain.Link{l}}, true
 }
 
@@ -173,7 +174,8 @@ func Namespace(w why.Walk, name string) (chain.Chain, bool) {
 			waits = append(waits, held("pod/", "", w.AboutPod(p), chain.Link{})...)
 		}
 	}
-	l := chain.New(c.Subject, chain.OK, volume.ReasonNothingToDo, fmt.Sprintf("claims: %d, pods: %d", claims, pods), "")
+	l := chain.New(c.Subject, chain.OK, volume.ReasonNothingToDo,
+		fmt.Sprintf("claims: %d, pods: %d", claims, pods), volume.Actor{})
 	if n.DeletionTimestamp != nil {
 		l = leaving(n, claims, pods)
 	}
@@ -191,8 +193,9 @@ func leaving(n *corev1.Namespace, claims, pods int) chain.Link {
 	}
 	for _, c := range n.Status.Conditions {
 		if c.Status == corev1.ConditionTrue && c.Type == corev1.NamespaceDeletionDiscoveryFailure {
-			return chain.New("namespace/"+n.Name, chain.Problem, volume.ReasonTerminating, text+"; "+c.Message, "user")
+			return chain.New("namespace/"+n.Name, chain.Problem, volume.ReasonTerminating, text+"; "+c.Message, volume.User())
 		}
 	}
-	return chain.New("namespace/"+n.Name, chain.Waiting, volume.ReasonTerminating, text, "namespace controller")
+	return chain.New("namespace/"+n.Name, chain.Waiting, volume.ReasonTerminating, text,
+		volume.Controller("namespace controller"))
 }

@@ -58,11 +58,12 @@ func aboutNode(w why.Walk, n *corev1.Node) chain.Chain {
 	l, down := w.NodeDown(name)
 	if !down {
 		l = chain.New(subject, chain.OK, volume.ReasonNodeReady,
-			fmt.Sprintf("volumes: %d attached, %d in use", len(n.Status.VolumesAttached), len(n.Status.VolumesInUse)), "")
+			fmt.Sprintf("volumes: %d attached, %d in use", len(n.Status.VolumesAttached), len(n.Status.VolumesInUse)),
+			volume.Actor{})
 	}
 	links := append([]chain.Link{l}, registered(w, n)...)
 	for _, left := range []volume.Reason{volume.ReasonMountUnknown, volume.ReasonJournalTorn} {
-		if l, found := w.Failed(subject, n, left, "user"); found {
+		if l, found := w.Failed(subject, n, left, volume.User()); found {
 			links = append(links, l)
 		}
 	}
@@ -77,7 +78,7 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 		if len(refused(node)) > 0 {
 			return nil // it is told with them
 		}
-		if l, ok := w.Failed("csinode/"+node.Name, node, volume.ReasonRegistrationRefused, "user"); ok {
+		if l, ok := w.Failed("csinode/"+node.Name, node, volume.ReasonRegistrationRefused, volume.User()); ok {
 			return []chain.Link{l}
 		}
 		if node.Status.NodeInfo.KubeletVersion != "" {
@@ -86,7 +87,7 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 		}
 		return []chain.Link{
 			chain.New("csinode/"+node.Name, chain.Problem, volume.ReasonDriverMissing, "no driver has registered on the node",
-				"user"),
+				volume.User()),
 		}
 	}
 	var out []chain.Link
@@ -98,7 +99,7 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 		if other != "" && !attach.SkipsAttach(cluster.Find(w.View.Drivers, d.Name)) {
 			out = append(out, chain.New("csidriver/"+d.Name, chain.Problem, volume.ReasonSharedNodeID,
 				fmt.Sprintf("registered as %s, and on node %s as well: the driver may attach a volume to the wrong one of them; "+
-					"start it with an id of its own on each node", d.NodeID, other), "administrator of node "+node.Name))
+					"start it with an id of its own on each node", d.NodeID, other), volume.Administrator(node.Name)))
 			continue
 		}
 		message := "registered as " + d.NodeID
@@ -106,7 +107,7 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 			message += fmt.Sprintf(", takes %d volumes and has %d", *d.Allocatable.Count, drivers.Attached(w.View, node.Name,
 				d.Name))
 		}
-		out = append(out, chain.New("csidriver/"+d.Name, chain.OK, volume.ReasonRegistered, message, ""))
+		out = append(out, chain.New("csidriver/"+d.Name, chain.OK, volume.ReasonRegistered, message, volume.Actor{}))
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -66,6 +67,7 @@ func TestEachStuckObjectIsInTheOverview(t *testing.T) {
 // TestDeadDrivers: a driver that is not there is one cause, whatever waits for it.
 func TestDeadDrivers(t *testing.T) {
 	var b strings.Builder
+	gone := `rpc error: code = Unavailable desc = connection error: desc = "transport: connection refused"`
 	for _, r := range []row{
 		{"missing on one node", "", func(s *scene) { s.CSI1.Spec.Drivers = nil }},
 		{"missing on two", "", func(s *scene) { s.CSI1.Spec.Drivers = nil; s.Twin(corev1.PodPending) }},
@@ -79,7 +81,6 @@ func TestDeadDrivers(t *testing.T) {
 		}},
 		{"nobody serves its socket", "", func(s *scene) {
 			s.Twin(corev1.PodPending)
-			gone := `rpc error: code = Unavailable desc = connection error: desc = "transport: connection refused"`
 			for _, a := range s.All.Attachments {
 				a.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: gone}}
 			}
@@ -87,7 +88,15 @@ func TestDeadDrivers(t *testing.T) {
 		}},
 		{"one node's agent says so", "", func(s *scene) {
 			s.Failed("publish", "NodePublishVolume by driver d.example.com: Unavailable: error reading from server: EOF",
-				"node n1")
+				volume.NodeAgent("n1"))
+		}},
+		{"of two snapshots is told what their controller says, which is no driver", "", func(s *scene) {
+			s.Snapshot(func(snapshot *snapshotv1.VolumeSnapshot, _ *snapshotv1.VolumeSnapshotContent) {
+				snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{Message: &gone}
+			})
+			second := s.All.Snapshots[0].DeepCopy()
+			second.Name, s.All.SnapshotsHidden = "second", true
+			s.All.Snapshots = append(s.All.Snapshots, second)
 		}},
 		{"it answers, and refuses: each volume is a cause", "", func(s *scene) {
 			s.Twin(corev1.PodPending)

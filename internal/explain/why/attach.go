@@ -126,7 +126,7 @@ func (f facts) unattached(node string) []chain.Link {
 // tell returns the link of what a decision says; who acts next is the host of the
 // driver, if it has one.
 func (f facts) tell(subject string, t volume.Condition) chain.Link {
-	if s := f.source(); t.Next == s.CSI {
+	if s := f.source(); t.Next == volume.Driver(s.CSI) {
 		t.Next = s.Next()
 	}
 	return chain.Tell(subject, t)
@@ -145,7 +145,7 @@ func (f facts) usedElsewhere(node string) (volume.Because, bool) {
 		if e == nil || !attach.IsMultiAttach(e.Message) || attach.VolumeIn(e.Message) != f.Volume.Name {
 			continue
 		}
-		if next := e.Annotations[volume.AnnNext]; next != "" && f.inUseBeside(node) {
+		if next := volume.ParseActor(e.Annotations[volume.AnnNext]); !next.IsZero() && f.inUseBeside(node) {
 			return volume.Because{Reason: volume.ReasonMultiAttach, Message: e.Message, Next: next}, true
 		}
 	}
@@ -175,7 +175,7 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.L
 		return f.unwanted(subject, a, told)
 	}
 	if a.Status.Attached && a.Status.AttachError == nil && a.DeletionTimestamp == nil {
-		return chain.New(subject, chain.OK, volume.ReasonAttached, "attached to node "+node, "")
+		return chain.New(subject, chain.OK, volume.ReasonAttached, "attached to node "+node, volume.Actor{})
 	}
 	facts := attach.AttachmentFacts(f.View, a)
 	facts.Ours = true
@@ -217,7 +217,7 @@ func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volu
 		if _, down := f.NodeDown(a.Spec.NodeName); down {
 			told.Stuck = true
 		} else if driver := a.Spec.Attacher; !drivers.Registered(f.View, driver, a.Spec.NodeName) {
-			told.Reason, told.Stuck, told.Next = volume.ReasonDriverMissing, true, driver
+			told.Reason, told.Stuck, told.Next = volume.ReasonDriverMissing, true, volume.Driver(driver)
 			told.Message += ", and driver " + driver + ", which unmounts it, has not registered there"
 			told.Message += kubelet.Plugin(f.View, driver, a.Spec.NodeName)
 		}

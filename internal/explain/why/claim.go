@@ -26,7 +26,7 @@ func (f facts) claim() chain.Link {
 	switch {
 	case c == nil:
 		return chain.New(subject, chain.Problem, volume.ReasonClaimMissing,
-			fmt.Sprintf("there is no claim %s in namespace %s", f.ClaimName, f.Namespace), "user")
+			fmt.Sprintf("there is no claim %s in namespace %s", f.ClaimName, f.Namespace), volume.User())
 	case c.DeletionTimestamp != nil:
 		return chain.Tell(subject, f.deletedClaim())
 	}
@@ -39,7 +39,7 @@ func (f facts) claim() chain.Link {
 		state, reason = "asks for ", volume.ReasonBound
 	}
 	return chain.New(subject, chain.OK, reason,
-		state+c.Spec.Resources.Requests.Storage().String()+", "+strings.Join(modes, ", "), "")
+		state+c.Spec.Resources.Requests.Storage().String()+", "+strings.Join(modes, ", "), volume.Actor{})
 }
 
 // deletedClaim tells what keeps a claim that is being deleted.
@@ -77,7 +77,7 @@ func (f facts) class() chain.Link {
 	name, _ := bind.ClassOf(f.Claim)
 	if name == "" {
 		return chain.New("storageclass", chain.OK, volume.ReasonNothingToDo,
-			"the claim has no class: only volumes made by hand fit", "")
+			"the claim has no class: only volumes made by hand fit", volume.Actor{})
 	}
 	message := "a bound claim does not need its class"
 	switch {
@@ -87,7 +87,7 @@ func (f facts) class() chain.Link {
 	default:
 		message = "driver " + f.Class.Provisioner
 	}
-	return chain.New("storageclass/"+name, chain.OK, volume.ReasonNothingToDo, message, "")
+	return chain.New("storageclass/"+name, chain.OK, volume.ReasonNothingToDo, message, volume.Actor{})
 }
 
 // bound tells what the binder decides about the claim, and of a volume that has to
@@ -130,11 +130,12 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	if plan.Fault {
 		return volume.Condition{Because: plan.Because, Stuck: true}
 	}
-	if failed, ok := f.Warnings.Condition(f.Claim, volume.ReasonProvisioningFailed, p.Driver); ok {
+	if failed, ok := f.Warnings.Condition(f.Claim, volume.ReasonProvisioningFailed, volume.Driver(p.Driver)); ok {
 		return failed
 	}
 	if unplaced {
-		told.Message, told.Next = "the claim waits until one of the nodes with driver "+p.Driver+" is selected", "placement"
+		told.Message = "the claim waits until one of the nodes with driver " + p.Driver + " is selected"
+		told.Next = volume.Controller("placement")
 		return told
 	}
 	if plan.Tell {

@@ -29,7 +29,8 @@ func (w Walk) deletedPod(ns, name string) (chain.Chain, bool) {
 	if len(c.Links) == 0 {
 		return c, false
 	}
-	c.Links = append(c.Links, chain.New(c.Subject, chain.Problem, volume.ReasonNodeGone, wasDeleted(d.Event), "user"))
+	c.Links = append(c.Links, chain.New(c.Subject, chain.Problem, volume.ReasonNodeGone, wasDeleted(d.Event),
+		volume.User()))
 	return c, true
 }
 
@@ -53,7 +54,7 @@ func (f facts) lastUser() []chain.Link {
 		return nil
 	}
 	pod := "pod/" + d.Event.InvolvedObject.Name
-	return []chain.Link{chain.New(pod, chain.OK, volume.ReasonNodeGone, wasDeleted(d.Event), "")}
+	return []chain.Link{chain.New(pod, chain.OK, volume.ReasonNodeGone, wasDeleted(d.Event), volume.Actor{})}
 }
 
 // existed says whether the claim is there, and older than an event about a Pod that used a claim of its name.

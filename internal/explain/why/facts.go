@@ -67,7 +67,9 @@ func (f facts) told() []*corev1.Pod {
 }
 
 // Failed returns the link of the newest warning about the object.
-func (w Walk) Failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
+func (w Walk) Failed(
+	subject string, about metav1.Object, reason volume.Reason, repeats volume.Actor,
+) (chain.Link, bool) {
 	c, ok := w.Warnings.Condition(about, reason, repeats)
 	return chain.Tell(subject, c), ok
 }

@@ -49,7 +49,7 @@ func (w Walk) group(subject string, g *groupv1.VolumeGroupSnapshot) chain.Link {
 
 // reportedGroup is what a group tells by itself, to somebody who may not read contents.
 func reportedGroup(subject string, g *groupv1.VolumeGroupSnapshot) chain.Link {
-	const controller = "group-snapshot-controller"
+	controller := volume.Controller("group-snapshot-controller")
 	failed := decide.ErrorOf(g)
 	switch {
 	case g.DeletionTimestamp != nil:
@@ -57,7 +57,8 @@ func reportedGroup(subject string, g *groupv1.VolumeGroupSnapshot) chain.Link {
 	case failed != "":
 		return chain.New(subject, chain.Problem, volume.ReasonGroupFailed, failed, volume.AnswerIn(failed).Next(controller))
 	case decide.IsReady(g):
-		return chain.New(subject, chain.OK, volume.ReasonGroupReady, "group snapshot "+g.Name+" is ready to use", "")
+		return chain.New(subject, chain.OK, volume.ReasonGroupReady,
+			"group snapshot "+g.Name+" is ready to use", volume.Actor{})
 	}
 	return chain.New(subject, chain.Waiting, volume.ReasonGroupPending, "group snapshot "+g.Name+
 		" is not ready to use yet; who may read contents, classes and volumes is told why", controller)

@@ -9,7 +9,7 @@ import (
 // modify tells of a claim that asks for the attributes of another class.
 func (f facts) modify() []chain.Link {
 	c := modify.ConditionOf(f.Claim, f.Volume)
-	if c.Next == "" {
+	if c.Next.IsZero() {
 		return nil
 	}
 	subject := "attributes/" + f.ClaimName

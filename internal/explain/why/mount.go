@@ -28,29 +28,30 @@ func (w Walk) mounted(p *corev1.Pod) chain.Link {
 	subject, node := "pod/"+p.Name, p.Spec.NodeName
 	if cluster.Finished(p) {
 		return chain.New(subject, chain.OK, volume.ReasonNotInUse,
-			"the Pod has ended ("+string(p.Status.Phase)+")"+cause(p), "")
+			"the Pod has ended ("+string(p.Status.Phase)+")"+cause(p), volume.Actor{})
 	}
 	if node == "" {
 		if m, bad := scheduling.Unplaced(p); bad {
 			return scheduling.Facts{View: w.View, Warnings: w.Warnings}.Homeless(p, m)
 		}
-		return chain.New(subject, chain.Waiting, volume.ReasonWaitForPodScheduled, "the Pod has no node yet", "placement")
+		return chain.New(subject, chain.Waiting, volume.ReasonWaitForPodScheduled, "the Pod has no node yet",
+			volume.Controller("placement"))
 	}
 	if l, down := w.NodeDown(node); down {
 		return l
 	}
 	if p.DeletionTimestamp != nil {
-		if l, ok := w.Failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
+		if l, ok := w.Failed(subject, p, volume.ReasonFailedUnmount, volume.NodeAgent(node)); ok {
 			return chain.New(subject, chain.Problem, l.Because.Reason, chain.OnNode(node, l.Because.Message), l.Because.Next)
 		}
 		if c := w.condition(p); c.State == chain.Waiting && c.Because.Reason == volume.ReasonMounting &&
-			c.Because.Next != "node "+node {
+			c.Because.Next != volume.NodeAgent(node) {
 			return chain.New(subject, chain.Waiting, volume.ReasonUnmounting,
 				"the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
 		}
 		return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Ending(p)
 	}
-	if l, ok := w.Failed(subject, p, volume.ReasonFailedPlacing, ""); ok && w.hasUnbound(p) {
+	if l, ok := w.Failed(subject, p, volume.ReasonFailedPlacing, volume.Actor{}); ok && w.hasUnbound(p) {
 		return l
 	}
 	return w.condition(p)
@@ -74,19 +75,20 @@ func cause(p *corev1.Pod) string {
 
 // condition repeats what the node agent says of the Pod's mounts.
 func (w Walk) condition(p *corev1.Pod) chain.Link {
-	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
+	subject := "pod/" + p.Name
 	for _, c := range p.Status.Conditions {
 		if c.Type != volume.ConditionVolumesMounted {
 			continue
 		}
 		reason := volume.Reason(cmp.Or(c.Reason, string(volume.ReasonMounting)))
-		next := cmp.Or(p.Annotations[volume.AnnNextMounted], node)
+		next := cmp.Or(volume.ParseActor(p.Annotations[volume.AnnNextMounted]), volume.NodeAgent(p.Spec.NodeName))
 		switch {
 		case c.Status == corev1.ConditionTrue:
 			if l, ill := w.ill(subject, p); ill {
 				return l
 			}
-			return chain.New(subject, chain.OK, volume.ReasonMounted, cmp.Or(c.Message, "all volumes are mounted"), "")
+			return chain.New(subject, chain.OK, volume.ReasonMounted,
+				cmp.Or(c.Message, "all volumes are mounted"), volume.Actor{})
 		case reason == volume.ReasonDriverMissing, reason == volume.ReasonRegistrationRefused:
 			if b, ok := drivers.Lacks(w.View, p, p.Spec.NodeName); ok {
 				return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next)
@@ -111,14 +113,14 @@ func (w Walk) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
 		return chain.Link{}, false
 	}
 	return chain.New(subject, chain.Problem, volume.Reason(c.Reason), c.Message,
-		cmp.Or(p.Annotations[volume.AnnNextHealthy], "user")), true
+		cmp.Or(volume.ParseActor(p.Annotations[volume.AnnNextHealthy]), volume.User())), true
 }
 
 // NodeDown tells of a node that does nothing, whatever waits for it.
 func (w Walk) NodeDown(name string) (chain.Link, bool) {
 	subject, n := "node/"+name, w.node(name)
 	if n == nil {
-		return chain.New(subject, chain.Problem, volume.ReasonNodeGone, "there is no node "+name, "user"), true
+		return chain.New(subject, chain.Problem, volume.ReasonNodeGone, "there is no node "+name, volume.User()), true
 	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
@@ -127,7 +129,7 @@ func (w Walk) NodeDown(name string) (chain.Link, bool) {
 				since = " since " + chain.Moment(t.Time)
 			}
 			message := fmt.Sprintf("node %s is not ready%s: %s", name, since, cmp.Or(c.Message, c.Reason))
-			return chain.New(subject, chain.Problem, volume.ReasonNodeGone, message, "administrator of node "+name), true
+			return chain.New(subject, chain.Problem, volume.ReasonNodeGone, message, volume.Administrator(name)), true
 		}
 	}
 	return chain.Link{}, false

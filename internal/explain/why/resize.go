@@ -16,7 +16,7 @@ func (f facts) resize() []chain.Link {
 	}
 	facts.Unused = facts.Node == ""
 	c := resize.ConditionOf(facts)
-	if c.Next == "" {
+	if c.Next.IsZero() {
 		return nil
 	}
 	subject := "resize/" + f.ClaimName

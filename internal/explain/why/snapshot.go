@@ -54,7 +54,7 @@ func (w Walk) snapshot(subject string, s *snapshotv1.VolumeSnapshot) chain.Link 
 
 // reported is what a snapshot tells by itself.
 func reported(subject string, s *snapshotv1.VolumeSnapshot) chain.Link {
-	const controller = "snapshot-controller"
+	controller := volume.Controller("snapshot-controller")
 	failed := decide.ErrorOf(s)
 	switch {
 	case s.DeletionTimestamp != nil:
@@ -63,7 +63,7 @@ func reported(subject string, s *snapshotv1.VolumeSnapshot) chain.Link {
 		return chain.New(subject, chain.Problem, volume.ReasonSnapshotFailed, failed,
 			volume.AnswerIn(failed).Next(controller))
 	case decide.IsReady(s):
-		return chain.New(subject, chain.OK, volume.ReasonSnapshotReady, "snapshot "+s.Name+" is ready to use", "")
+		return chain.New(subject, chain.OK, volume.ReasonSnapshotReady, "snapshot "+s.Name+" is ready to use", volume.Actor{})
 	}
 	return chain.New(subject, chain.Waiting, volume.ReasonSnapshotPending, "snapshot "+s.Name+" is not ready to use yet; "+
 		"who may read contents and classes of snapshots is told why", controller)

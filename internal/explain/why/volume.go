@@ -17,7 +17,7 @@ import (
 func (f facts) volumeAlone() chain.Link {
 	v := f.Volume
 	if v == nil {
-		return chain.New("pv", chain.Problem, volume.ReasonVolumeMissing, "there is no such volume", "user")
+		return chain.New("pv", chain.Problem, volume.ReasonVolumeMissing, "there is no such volume", volume.User())
 	}
 	subject := "pv/" + v.Name
 	if l, ok := f.moved(subject, v.Name, ""); ok {
@@ -43,18 +43,18 @@ func (f facts) reclaimed() volume.Condition {
 	if c, ok := f.uncalled(driver); ok && b.Reason == volume.ReasonDeleting {
 		return c
 	}
-	if failed, ok := f.Warnings.Condition(v, volume.ReasonFailedDelete, driver); ok {
+	if failed, ok := f.Warnings.Condition(v, volume.ReasonFailedDelete, volume.Driver(driver)); ok {
 		return failed
 	}
 	if v.Status.Phase == corev1.VolumeFailed {
 		b := provision.DeleteFailed(v, volume.AnswerIn(cmp.Or(v.Status.Message, "reclaiming it failed")))
-		b.Next = cmp.Or(b.Next, "user")
+		b.Next = cmp.Or(b.Next, volume.User())
 		return volume.Condition{Because: b, Stuck: true}
 	}
 	if e := f.Warnings.About(v.UID, volume.ReasonDriverBusy); e != nil && b.Reason == volume.ReasonDeleting {
 		b.Reason, b.Message = volume.ReasonDriverBusy, e.Message
 	}
-	return volume.Condition{Because: b, Stuck: b.Next == "user" || b.Reason == volume.ReasonDriverMissing}
+	return volume.Condition{Because: b, Stuck: b.Next == volume.User() || b.Reason == volume.ReasonDriverMissing}
 }
 
 // deletedVolume tells what keeps a volume object that is being deleted.

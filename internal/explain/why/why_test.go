@@ -55,11 +55,11 @@ func TestNextAfterEveryCode(t *testing.T) {
 			c.Change(s)
 			s.Tell("mount by driver d: " + code.String() + ": on fire")
 			if len(s.All.Warnings) > 0 {
-				s.Next(volume.Answer{Code: code.String()}.Next("node n1"))
+				s.Next(volume.Answer{Code: code.String()}.Next(volume.NodeAgent("n1")))
 			}
 			told, ok := whytest.Ask(s.All, c.Ask)
 			if a := told.Answer(); ok && a.State == chain.Problem && strings.Contains(a.Because.Message, "on fire") {
-				b.WriteString(code.String() + ": " + a.Because.Next + "\n")
+				b.WriteString(code.String() + ": " + a.Because.Next.String() + "\n")
 			} else {
 				t.Errorf("%s: %s is not told: %+v", c.Name, code, a)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // TestSymlinks: the same rule at the start and later (F-051). A link to another
@@ -131,19 +132,19 @@ func TestCapabilitiesFlip(t *testing.T) {
 	}
 	r.install("lofs", r.script("two", mountOnly))
 	r.eventually("it attaches no more", func() bool { return !r.ready("lofs").Capabilities.Attach })
-	if s := r.state("lofs"); s.Next != "" {
+	if s := r.state("lofs"); !s.Next.IsZero() {
 		t.Errorf("%+v", s)
 	}
 	r.Keep(name, "pv1")
 	r.install("lofs", r.script("three", attachable))
 	r.eventually("it attaches", func() bool { return r.ready("lofs").Capabilities.Attach })
 	s := r.state("lofs")
-	if s.Next != "user" || !strings.Contains(s.Message, "attaches volumes now") {
+	if s.Next != volume.User() || !strings.Contains(s.Message, "attaches volumes now") {
 		t.Errorf("%+v", s)
 	}
 	r.eventually("it is logged", func() bool { return strings.Contains(r.logged.String(), s.Message) })
 	r.Drop(name, "pv1")
-	if s := r.state("lofs"); s.Next != "" || s.InUse != 0 {
+	if s := r.state("lofs"); !s.Next.IsZero() || s.InUse != 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // TestFirstUpdateSecondAndRemoval: without any restart (F-034), by the watch
@@ -143,7 +144,7 @@ func TestFailedInitTakesTheDriverOut(t *testing.T) {
 	good := r.ready("lofs")
 	r.install("lofs", r.script("bad", refusing))
 	s := r.inState("lofs", decide.Broken)
-	if s.Hash != "" || s.LastGood != good.Hash || s.Next != "user" {
+	if s.Hash != "" || s.LastGood != good.Hash || s.Next != volume.User() {
 		t.Errorf("%+v", s)
 	}
 	if _, err := r.Get(decide.Name{Driver: "lofs"}); !errors.Is(err, ErrNotReady) ||
@@ -253,7 +254,7 @@ func TestRemovalOfADriverInUseIsHeld(t *testing.T) {
 	r.Keep(name, "pv1")
 	r.try(os.RemoveAll(filepath.Join(r.Dir, "example.com~lofs")))
 	s := r.inState("example.com/lofs", decide.Removed)
-	if s.InUse != 1 || s.LastGood != d.Hash || s.Next != "user" ||
+	if s.InUse != 1 || s.LastGood != d.Hash || s.Next != volume.User() ||
 		!strings.Contains(s.Message, "was removed while it is needed") {
 		t.Errorf("%+v", s)
 	}

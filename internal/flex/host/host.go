@@ -73,8 +73,8 @@ type State struct {
 	State        decide.Standing     `json:"state"`
 	Reason       volume.Reason       `json:"reason"`
 	Message      string              `json:"message"`
-	// Next names who acts next; it is empty when nobody has to act.
-	Next string `json:"next,omitempty"`
+	// Next is who acts next; nobody when it is zero.
+	Next volume.Actor `json:"next,omitzero"`
 	// LastGood is the hash of the version that is kept to unmount volumes.
 	LastGood string `json:"lastGood,omitempty"`
 	// Since is the time of the last change of State, Reason or Hash.
@@ -285,7 +285,7 @@ func (h *Host) log(before, after State) {
 	log := h.Log.With("driver", after.Name, "reason", string(after.Reason))
 	switch {
 	case after.State == decide.Broken, after.State == decide.Removed && after.InUse > 0, after.State == decide.Ready &&
-		after.Next != "":
+		!after.Next.IsZero():
 		log.Warn("FlexVolume driver needs attention", "why", after.Message, "path", after.Path)
 	case after.State == decide.Ready:
 		log.Info("FlexVolume driver is ready", "hash", after.Hash, "path", after.Path)

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Stats is the state of a mounted volume.
@@ -18,7 +19,8 @@ type Stats struct {
 	// ReadOnly says that all its mounts on this host are read-only, so that it does not become fuller.
 	ReadOnly bool
 	// Health is what is wrong with it, empty if nothing is; Next is who has to act.
-	Health, Next string
+	Health string
+	Next   volume.Actor
 	// Told says that its driver has told how it is, and Conditions are what it told, in the form of the API.
 	Told       bool
 	Conditions []corev1.VolumeHealthCondition

@@ -19,6 +19,7 @@ import (
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node/registration"
 	"volplane.dev/volplane/internal/queue"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Options are the settings and the collaborators of a Node.
@@ -199,9 +200,9 @@ func (n *Node) refused(ctx context.Context, socket, driver string, err error) {
 	if err == nil {
 		return
 	}
-	next := "user"
+	next := volume.User()
 	if a := csi.AnswerOf(err); a.Code != "" {
-		next = a.Next("node " + n.Name)
+		next = a.Next(volume.NodeAgent(n.Name))
 	}
 	node, ok := n.Object()
 	if !ok {

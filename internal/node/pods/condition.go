@@ -39,15 +39,15 @@ func (p *Pods) report(pod *corev1.Pod, ready bool, b volume.Because) report {
 		want.Status, r.reason = corev1.ConditionTrue, string(volume.ReasonMounted)
 	}
 	r.changed = !setTransitionTime(&want, cluster.PodCondition(pod, volume.ConditionVolumesMounted))
-	next := map[string]string{volume.AnnNextMounted: b.Next}
+	next := map[string]volume.Actor{volume.AnnNextMounted: b.Next}
 	r.conditions = []corev1.PodCondition{want}
 	if h, who := p.podHealth(pod); h != nil {
 		r.changed = !setTransitionTime(h, cluster.PodCondition(pod, h.Type)) || r.changed
 		r.conditions, next[volume.AnnNextHealthy] = append(r.conditions, *h), who
 	}
 	for name, who := range next {
-		r.changed = r.changed || pod.Annotations[name] != who
-		if r.notes[name] = who; who == "" {
+		r.changed = r.changed || pod.Annotations[name] != who.String()
+		if r.notes[name] = who.String(); who.IsZero() {
 			r.notes[name] = nil
 		}
 	}
@@ -137,7 +137,7 @@ func setTransitionTime(now, before *corev1.PodCondition) (same bool) {
 // podHealth returns the condition of the Pod's volumes' health, and who acts next. It is nil if all
 // volumes are healthy and always were. A volume that was unhealthy before the agent's start stays so
 // until it has been inspected.
-func (p *Pods) podHealth(pod *corev1.Pod) (c *corev1.PodCondition, next string) {
+func (p *Pods) podHealth(pod *corev1.Pod) (c *corev1.PodCondition, next volume.Actor) {
 	before := cluster.PodCondition(pod, volume.ConditionVolumesHealthy)
 	c = &corev1.PodCondition{
 		Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionTrue, Reason: string(volume.ReasonHealthy),
@@ -156,7 +156,7 @@ func (p *Pods) podHealth(pod *corev1.Pod) (c *corev1.PodCondition, next string) 
 		}
 	}
 	if c.Status == corev1.ConditionTrue && (before == nil || pending) {
-		return before.DeepCopy(), pod.Annotations[volume.AnnNextHealthy]
+		return before.DeepCopy(), volume.ParseActor(pod.Annotations[volume.AnnNextHealthy])
 	}
 	return c, next
 }

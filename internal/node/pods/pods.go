@@ -103,7 +103,7 @@ func (p *Pods) syncPod(ctx context.Context, key string) (queue.Result, error) {
 		return queue.Result{After: wait}, nil
 	}
 	changed, err := p.writeCondition(ctx, pod, ready, b)
-	if changed && own && b.Next == "user" {
+	if changed && own && b.Next == volume.User() {
 		p.Events.Warn(pod, b)
 	}
 	return queue.Result{}, err

@@ -14,7 +14,7 @@ func HealthRows() []Row {
 			s.Ill()
 			c := &s.Pod.Status.Conditions[0]
 			c.Status, c.Reason, c.Message = corev1.ConditionFalse, string(volume.ReasonFailedMount), "no such disk"
-			s.Next("administrator of node n1")
+			s.Next(volume.Administrator("n1"))
 		}},
 		{"a kubelet tells that a volume is ill", "pvc/data", func(s *Scene) {
 			s.Pod.Status.Conditions = nil

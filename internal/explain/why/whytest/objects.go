@@ -111,11 +111,11 @@ func NodeRows() []Row {
 		{"a node with a mount that nobody knows", "node/n1", func(s *Scene) {
 			s.Warn(s.N1.UID, volume.ReasonMountUnknown,
 				mount.UnknownMounts([]string{"/r/pods/u/volumes/kubernetes.io~csi/v/mount"}).Message)
-			s.Next("user")
+			s.Next(volume.User())
 		}},
 		{"a node whose agent cannot read a record", "node/n1", func(s *Scene) {
 			s.Warn(s.N1.UID, volume.ReasonJournalTorn, mount.RecordUnreadable("/r/journal/quarantine/x.json.0").Message)
-			s.Next("user")
+			s.Next(volume.User())
 		}},
 		{"a node without drivers", "node/n1", func(s *Scene) { s.All.CSINodes = nil }},
 		{"a node whose only driver was refused", "node/n1", func(s *Scene) {
@@ -153,7 +153,7 @@ func CauseRows() []Row {
 			metav1.SetMetaDataAnnotation(&s.N1.ObjectMeta, volume.AnnRefused, `{"x.example.com":"it was not registered: no answer"}`)
 		}},
 		{"the control plane is full", "", func(s *Scene) {
-			s.All.Full = &volume.Because{Reason: volume.ReasonDatabaseFull, Message: "the database is full", Next: "user"}
+			s.All.Full = &volume.Because{Reason: volume.ReasonDatabaseFull, Message: "the database is full", Next: volume.User()}
 		}},
 		{"a storage that is not well is one cause, for its node and for the volumes there", "", func(s *Scene) {
 			s.StorageIll(corev1.PersistentVolumeFilesystem)

@@ -73,7 +73,7 @@ func lateRows() []Row {
 			s.Use(Pod("web", "n1"))
 			s.Warn("uid-web", volume.ReasonFailedPlacing,
 				"the pod is for node n1, and the volume of claim data is made of snapshot nightly, which is on node n2")
-			s.Next("user")
+			s.Next(volume.User())
 		}},
 		{"a late class and nobody uses the claim", "pvc/data", (*Scene).Late},
 		{"a late class and a Pod without a node", "pvc/data", func(s *Scene) { s.Late(); s.Use(Pod("web", "")) }},
@@ -191,7 +191,8 @@ func AttachmentRows() []Row {
 		{"another node has it, and does not get rid of it", "pod/other", func(s *Scene) {
 			s.Use(Pod("other", "n2"))
 			s.Pod.DeletionTimestamp = Now()
-			s.Failed(mount.Unpublish, "NodeUnpublishVolume by driver d.example.com: Internal: target is busy", "node n1")
+			s.Failed(mount.Unpublish, "NodeUnpublishVolume by driver d.example.com: Internal: target is busy",
+				volume.NodeAgent("n1"))
 		}},
 		{"another node has it, and is dead", "pod/other", func(s *Scene) {
 			s.Use(Pod("other", "n2"))
@@ -210,7 +211,7 @@ func AttachmentRows() []Row {
 		{"the same, which only the controller could see", "pod/other", func(s *Scene) {
 			s.UsedAlone(true)
 			s.All.Warnings[0].Message += ", for pod first"
-			s.Next("pod first")
+			s.Next(volume.PodActor("first"))
 		}},
 		{"another node alone says that it uses it", "pod/other", func(s *Scene) { s.UsedAlone(false) }},
 		{"another node has used it, and does no longer", "pod/other", func(s *Scene) {
@@ -311,7 +312,7 @@ func leavingRows() []Row {
 func ConsumerRows() []Row {
 	return []Row{
 		{"a Pod whose volumes are mounted", "pod/web", func(*Scene) {}},
-		{"a Pod with a volume that is ill", "pvc/data", func(s *Scene) { s.Ill(); s.Next("administrator of node n1") }},
+		{"a Pod with a volume that is ill", "pvc/data", func(s *Scene) { s.Ill(); s.Next(volume.Administrator("n1")) }},
 		{"a Pod with a volume that is ill, of which no event is left", "pod/web", func(s *Scene) {
 			s.Ill()
 			s.All.Warnings = nil
@@ -345,36 +346,27 @@ func ConsumerRows() []Row {
 		{"a Pod whose claim is being deleted does not wait for that", "pod/web", func(s *Scene) {
 			s.Claim.DeletionTimestamp, s.Claim.Finalizers = Now(), []string{volume.FinalizerClaimProtection}
 		}},
-		{"another Pod has the volume that is for one", "pod/web", func(s *Scene) {
-			s.Told(volume.Because{
-				Reason: volume.ReasonInUse, Message: "volume v1 is for one Pod only and Pod ns/first has it", Next: "pod ns/first",
-			})
-		}},
+		{"another Pod has the volume that is for one", "pod/web", told(volume.ReasonInUse,
+			"volume v1 is for one Pod only and Pod ns/first has it", volume.PodActor("ns/first"))},
 		{"another Pod has the volume with another SELinux label", "pod/web", (*Scene).OtherLabel},
-		{"the node waits for the attach", "pod/web", func(s *Scene) {
-			s.Told(volume.Because{
-				Reason: volume.ReasonWaitForAttach, Message: "volume v1 is not attached to node n1 yet", Next: "attacher",
-			})
-		}},
+		{"the node waits for the attach", "pod/web", told(volume.ReasonWaitForAttach,
+			"volume v1 is not attached to node n1 yet", volume.Controller("attacher"))},
 		{"the driver hangs", "pod/web", (*Scene).Asked},
 		{"the mount fails", "pod/web", func(s *Scene) {
-			s.Failed(mount.Publish, "volume v1: rpc error: code = Internal desc = bad superblock", "node n1")
+			s.Failed(mount.Publish, "volume v1: rpc error: code = Internal desc = bad superblock", volume.NodeAgent("n1"))
 		}},
 		{"something is in the way of the mount", "pod/web", func(s *Scene) {
-			s.Failed(mount.Publish, "target of volume v1: /t: something else is there: a file", "user")
+			s.Failed(mount.Publish, "target of volume v1: /t: something else is there: a file", volume.User())
 			s.Warn("uid-web", volume.ReasonFailedMount, "another volume of the Pod has another cause")
 		}},
-		{"the driver of the mount is away", "pod/web", func(s *Scene) {
-			s.Told(volume.Because{
-				Reason: volume.ReasonDriverMissing, Message: "driver d is not registered on node n1", Next: "d",
-			})
-		}},
+		{"the driver of the mount is away", "pod/web", told(volume.ReasonDriverMissing,
+			"driver d is not registered on node n1", volume.Driver("d"))},
 		{"a node agent without the condition says it by event", "pod/web", func(s *Scene) {
 			s.Pod.Status.Conditions = nil
 			s.Warn("uid-web", volume.ReasonFailedMount, "MountVolume.SetUp failed: bad superblock")
 		}},
 		{"the disk of the node is full", "pod/web", func(s *Scene) {
-			s.Failed(mount.Publish, "write journal record of d.example.com^h1: no space left on device", "user")
+			s.Failed(mount.Publish, "write journal record of d.example.com^h1: no space left on device", volume.User())
 		}},
 		{"a Pod that is being deleted", "pod/web", func(s *Scene) { s.Pod.DeletionTimestamp = Now() }},
 		{"while the driver hangs", "pod/web", func(s *Scene) {
@@ -384,9 +376,15 @@ func ConsumerRows() []Row {
 		{"and cannot be unmounted", "pod/web", func(s *Scene) {
 			s.Pod.DeletionTimestamp = Now()
 			s.Failed(mount.Unpublish,
-				"NodeUnpublishVolume by driver d.example.com: Internal: unmount /t: device or resource busy", "node n1")
+				"NodeUnpublishVolume by driver d.example.com: Internal: unmount /t: device or resource busy",
+				volume.NodeAgent("n1"))
 		}},
 	}
+}
+
+// told makes the node's agent say why a Pod is not mounted, and who acts next.
+func told(r volume.Reason, message string, next volume.Actor) func(*Scene) {
+	return func(s *Scene) { s.Told(volume.Because{Reason: r, Message: message, Next: next}) }
 }
 
 // DeletedRows are of a Pod that was deleted for its node.

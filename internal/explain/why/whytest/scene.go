@@ -135,13 +135,13 @@ func (s *Scene) Mounted(status corev1.ConditionStatus, reason, message string) {
 // Told has the node agent say why the Pod's volumes are not mounted.
 func (s *Scene) Told(b volume.Because) {
 	s.Mounted(corev1.ConditionFalse, string(b.Reason), b.Message)
-	s.Pod.Annotations = map[string]string{volume.AnnNextMounted: b.Next}
+	s.Pod.Annotations = map[string]string{volume.AnnNextMounted: b.Next.String()}
 }
 
 // Covered has the node agent say that something is mounted over the Pod's volume.
 func (s *Scene) Covered() {
 	s.Told(volume.Because{
-		Reason: volume.ReasonMountBroken, Next: "administrator of node n1",
+		Reason: volume.ReasonMountBroken, Next: volume.Administrator("n1"),
 		Message: "on node n1 tmpfs none is mounted over volume v1 at /p, and is what Pods see there: unmount it",
 	})
 }
@@ -154,12 +154,12 @@ func (s *Scene) Lost() {
 		Record: &mount.Record{Lost: map[string]mount.Loss{at: mount.Died}},
 	}
 	const words = "NodePublishVolume by driver " + Driver + ": Internal: no such bucket"
-	cause := mount.Failed(mount.Publish, "n1", words, "node n1")
+	cause := mount.Failed(mount.Publish, "n1", words, volume.NodeAgent("n1"))
 	s.Told(f.NotBack(mount.Action{Verb: mount.Publish, Path: at}, cause))
 }
 
 // Failed has the node agent say, or tell by an event, that a step did not work.
-func (s *Scene) Failed(v mount.Verb, cause, next string) {
+func (s *Scene) Failed(v mount.Verb, cause string, next volume.Actor) {
 	b := mount.Failed(v, "n1", cause, next)
 	if v == mount.Publish {
 		s.Told(b)
@@ -176,7 +176,7 @@ func (s *Scene) Ill() {
 	s.Pod.Status.Conditions = append(s.Pod.Status.Conditions, corev1.PodCondition{
 		Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionFalse, Reason: string(b.Reason), Message: b.Message,
 	})
-	s.Pod.Annotations = map[string]string{volume.AnnNextHealthy: b.Next}
+	s.Pod.Annotations = map[string]string{volume.AnnNextHealthy: b.Next.String()}
 	s.Warn(s.Pod.UID, b.Reason, b.Message)
 }
 
@@ -334,8 +334,8 @@ func (s *Scene) Deleted(claims string) {
 }
 
 // Next adds to the newest warning who has to act.
-func (s *Scene) Next(actor string) {
-	s.All.Warnings[len(s.All.Warnings)-1].Annotations = map[string]string{volume.AnnNext: actor}
+func (s *Scene) Next(actor volume.Actor) {
+	s.All.Warnings[len(s.All.Warnings)-1].Annotations = map[string]string{volume.AnnNext: actor.String()}
 }
 
 // Wants has the claim ask for a size.
@@ -359,7 +359,8 @@ func (s *Scene) Tell(cause string) {
 	}
 	for i := range s.Pod.Status.Conditions {
 		s.Pod.Status.Conditions[i].Message = cause
-		s.Pod.Annotations = map[string]string{volume.AnnNextMounted: mount.Failed(mount.Publish, "n1", cause, "node n1").Next}
+		next := mount.Failed(mount.Publish, "n1", cause, volume.NodeAgent("n1")).Next
+		s.Pod.Annotations = map[string]string{volume.AnnNextMounted: next.String()}
 	}
 	for _, e := range []*storagev1.VolumeError{s.Attachment.Status.AttachError, s.Attachment.Status.DetachError} {
 		if e != nil {
@@ -385,7 +386,7 @@ func (s *Scene) UsedAlone(told bool) {
 	if told {
 		s.Warn("uid-other", volume.ReasonFailedAttach,
 			`Multi-Attach error for volume "v1": it can be on one node at a time, and node n1 says that it still uses it`)
-		s.Next("node n1")
+		s.Next(volume.NodeAgent("n1"))
 	}
 }
 
@@ -393,7 +394,7 @@ func (s *Scene) UsedAlone(told bool) {
 func (s *Scene) NodeGrowth(cause string) {
 	s.Resizing(corev1.PersistentVolumeClaimNodeResizePending)
 	s.Warn("uid-data", volume.ReasonFailedNodeResize, cause)
-	s.Next("node n1")
+	s.Next(volume.NodeAgent("n1"))
 }
 
 // Available has the volume be free for a claim without a volume, which wants no class.
@@ -431,6 +432,6 @@ func (s *Scene) OtherLabel() {
 	s.Told(volume.Because{
 		Reason: volume.ReasonSELinuxLabelConflict, Message: "volume v1 is on node n1 with the SELinux label " +
 			"system_u:object_r:container_file_t:s0:c1,c2 for Pod ns/first: Pods that ask for another label wait until no " +
-			"Pod has it there", Next: "pod ns/first",
+			"Pod has it there", Next: volume.PodActor("ns/first"),
 	})
 }
