@@ -8,18 +8,18 @@ import (
 // ActorKind is what kind of person or program acts next.
 type ActorKind string
 
-// The kinds of actors. Except for some of which it is not known, or does not matter, which one it is, all but users,
-// control planes and API servers have names.
+// The kinds of actors. A name that is not known, or does not matter, is empty; users, the control plane and the API
+// server have none.
 const (
 	// KindUser is the owner of the object that a decision is about.
 	KindUser ActorKind = "user"
-	// KindAdministrator is who looks after the node that the name names; without a name, after some node.
+	// KindAdministrator is the administrator of a node, named by the node.
 	KindAdministrator ActorKind = "administrator"
-	// KindControlPlane is who looks after the control plane.
+	// KindControlPlane is the administrator of the control plane.
 	KindControlPlane ActorKind = "controlplane"
 	// KindNode is the agent of a node, named by the node.
 	KindNode ActorKind = "node"
-	// KindMountUser is who uses a mount on the node that the name names.
+	// KindMountUser is the user of a mount on a node, named by the node.
 	KindMountUser ActorKind = "mountuser"
 	// KindPod is a Pod, named as NAME or NAMESPACE/NAME: it has to end.
 	KindPod ActorKind = "pod"
@@ -31,7 +31,7 @@ const (
 	KindFlexDriver ActorKind = "flexdriver"
 	// KindController is a controller, named as its program names it.
 	KindController ActorKind = "controller"
-	// KindPopulator is who fills a volume from an object of the kind that the name names.
+	// KindPopulator is the program that fills a volume from another object, named by the kind of that object.
 	KindPopulator ActorKind = "populator"
 	// KindOwner is the owner of a finalizer, named by the finalizer.
 	KindOwner ActorKind = "owner"
@@ -49,22 +49,22 @@ type Actor struct {
 // User returns the actor that is the owner of the object.
 func User() Actor { return Actor{Kind: KindUser} }
 
-// Administrator returns the actor that looks after a node.
+// Administrator returns the actor that is the administrator of a node.
 func Administrator(node string) Actor { return Actor{KindAdministrator, node} }
 
-// AnyAdministrator returns the actor that looks after some node, whichever it is.
+// AnyAdministrator returns the actor that is the administrator of any node.
 func AnyAdministrator() Actor { return Actor{Kind: KindAdministrator} }
 
-// ControlPlane returns the actor that looks after the control plane.
+// ControlPlane returns the actor that is the administrator of the control plane.
 func ControlPlane() Actor { return Actor{Kind: KindControlPlane} }
 
 // NodeAgent returns the actor that is the agent of a node.
 func NodeAgent(node string) Actor { return Actor{KindNode, node} }
 
-// AnyNodeAgent returns the actor that is the agent of a node of which nobody has said which one it is.
+// AnyNodeAgent returns the actor that is the agent of a node whose name is not known.
 func AnyNodeAgent() Actor { return Actor{Kind: KindNode} }
 
-// MountUser returns the actor that uses a mount on a node.
+// MountUser returns the actor that is the user of a mount on a node.
 func MountUser(node string) Actor { return Actor{KindMountUser, node} }
 
 // PodActor returns the actor that is a Pod, named as NAME or NAMESPACE/NAME.
@@ -99,7 +99,7 @@ func APIServer() Actor { return Actor{Kind: KindAPIServer} }
 // IsZero says whether nobody has to act.
 func (a Actor) IsZero() bool { return a == Actor{} }
 
-// Node returns the node whose agent has to act; "" if somebody else has to, or if it is not known which node it is.
+// Node returns the name of the node whose agent has to act; "" for all other actors.
 func (a Actor) Node() string {
 	if a.Kind != KindNode {
 		return ""
@@ -145,7 +145,7 @@ func (a Actor) String() string {
 }
 
 // ParseActor reads an actor from a text that String has made, as annotations and reports have it. A name alone is that
-// of a controller if one is called so, and of a driver otherwise: drivers are called as domains are.
+// of a controller if one has it, and of a driver otherwise: the name of a driver is a domain name.
 func ParseActor(text string) Actor {
 	for _, t := range actorTexts() {
 		if text != "" && text == t.alone {

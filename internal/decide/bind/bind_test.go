@@ -167,7 +167,6 @@ func oddBindings() []claimCase {
 	going := func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{} }
 	gold := func(v *corev1.PersistentVolume) { name := "gold"; v.Spec.VolumeAttributesClassName = &name }
 	growing := func(v *corev1.PersistentVolume) { v.Annotations[volume.AnnPreResizeCapacity] = "5Gi" }
-	lost := func(v *corev1.PersistentVolume) { v.Annotations[volume.AnnLostWith] = "n2" }
 	ours, made := refers("ns", "data", "u1"), []func(*corev1.PersistentVolume){refers("ns", "data", "u1"), provisioned}
 	return []claimCase{
 		{"a volume made for the claim says who was asked, which nobody has written", ClaimFacts{
@@ -197,9 +196,6 @@ func oddBindings() []claimCase {
 			Claim: claim(wantsPV), Class: class(false), Volume: pv("pv", "5Gi", going),
 		}},
 		{"nor one of another class", ClaimFacts{Claim: claim(wantsPV), Class: class(false), Volume: pv("pv", "5Gi", slow)}},
-		{"a volume that was lost with its node is not taken", ClaimFacts{
-			Claim: claim(), Class: class(false), Candidates: some(pv("lost", "5Gi", lost), pv("large", "9Gi")),
-		}},
 		{"nor one of another class of attributes", ClaimFacts{
 			Claim: claim(wantsPV), Class: class(false), Volume: pv("pv", "5Gi", gold),
 		}},
@@ -295,9 +291,6 @@ func TestClaims(t *testing.T) {
 
 func TestVolumes(t *testing.T) {
 	bound := claim(wantsPV)
-	lost := func(v *corev1.PersistentVolume) {
-		v.Annotations[volume.AnnLostWith], v.Status.Phase = "n2", corev1.VolumeBound
-	}
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -311,12 +304,6 @@ func TestVolumes(t *testing.T) {
 		},
 		{"a volume whose claim is bound to it is bound", VolumeFacts{
 			Volume: pv("pv", "5Gi", refers("ns", "data", "u1")), Claim: bound,
-		}},
-		{"a bound volume was lost with its node", VolumeFacts{
-			Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), lost), Claim: bound,
-		}},
-		{"one that was lost with its node is released first", VolumeFacts{
-			Volume: pv("pv", "5Gi", refers("ns", "data", "u0"), lost),
 		}},
 		{"the claim's own decision finishes a link", VolumeFacts{
 			Volume: pv("pv", "5Gi", refers("ns", "data", "u1")), Claim: claim(),

@@ -14,19 +14,8 @@ import (
 
 // VolumeRows are volumes without a claim.
 func VolumeRows() []Row {
-	return []Row{
+	return append([]Row{
 		{"a bound volume is explained with its claim", "pv/v1", func(*Scene) {}},
-		{"a volume that was lost with its node", "pvc/data", func(s *Scene) { s.GivenUp(); s.Detached(); s.All.Pods = nil }},
-		{"a volume that was lost with its node, and a Pod wants it", "pvc/data", func(s *Scene) {
-			s.GivenUp()
-			s.Detached()
-			s.All.Pods[0].Spec.NodeName = ""
-		}},
-		{"a volume that was lost with its node, and names no claim", "pv/v1", func(s *Scene) {
-			s.GivenUp()
-			s.Detached()
-			s.Volume.Spec.ClaimRef, s.Volume.Status.Phase = nil, corev1.VolumeAvailable
-		}},
 		{"a volume that is free", "pv/v1", func(s *Scene) {
 			s.Released()
 			s.Detached()
@@ -94,6 +83,23 @@ func VolumeRows() []Row {
 			s.Released()
 			s.Detached()
 			s.Volume.Status.Phase, s.Volume.Status.Message = corev1.VolumeFailed, "recycling is not supported"
+		}},
+	}, lostRows()...)
+}
+
+// lostRows are volumes that were lost with their node.
+func lostRows() []Row {
+	return []Row{
+		{"a volume that was lost with its node", "pvc/data", func(s *Scene) { s.GivenUp(); s.Detached(); s.All.Pods = nil }},
+		{"a volume that was lost with its node, and a Pod wants it", "pvc/data", func(s *Scene) {
+			s.GivenUp()
+			s.Detached()
+			s.All.Pods[0].Spec.NodeName = ""
+		}},
+		{"a volume that was lost with its node, and names no claim", "pv/v1", func(s *Scene) {
+			s.GivenUp()
+			s.Detached()
+			s.Volume.Spec.ClaimRef, s.Volume.Status.Phase = nil, corev1.VolumeAvailable
 		}},
 	}
 }
