@@ -66,7 +66,7 @@ type problem struct {
 	Actor   actorOut     `json:"actor,omitzero"`
 }
 
-// problemOf returns a problem about which somebody has to do something.
+// problemOf returns a problem; next is who has to act.
 func problemOf(subject, reason, message string, next volume.Actor) problem {
 	return problem{subject, reason, message, next, actorOut(next)}
 }

@@ -350,8 +350,7 @@ func outOf(l chain.Link, is since.Time) linkOut {
 	return linkOut{
 		Subject: l.Subject, State: l.State, Reason: l.Because.Reason, Message: l.Because.Message,
 		Next: l.Because.Next, Actor: actorOut(l.Because.Next), Since: optionalTime(is.Since), Attempt: is.Attempt,
-		Reported: is.Reported,
-		LastTry:  optionalTime(is.Last), NextTry: optionalTime(is.Next),
+		Reported: is.Reported, LastTry: optionalTime(is.Last), NextTry: optionalTime(is.Next),
 	}
 }
 

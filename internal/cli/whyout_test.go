@@ -11,7 +11,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestActorForPrograms: programs are told who acts next as a text, and as a kind and a name; and nothing of nobody.
+// TestActorForPrograms: the output for programs has who acts next as a text and as a kind and a name, and neither if no
+// one has to act.
 func TestActorForPrograms(t *testing.T) {
 	t.Parallel()
 	told := func(s chain.State, next volume.Actor) any {
@@ -22,12 +23,12 @@ func TestActorForPrograms(t *testing.T) {
 	for name, c := range map[string]struct {
 		told any
 		want string
-		// times is how often it is said: of the object, of its answer, and of its only link.
+		// times is how often it occurs: for the object, for its answer, and for its only link.
 		times int
 	}{
 		"a node":    {told(chain.Waiting, volume.NodeAgent("n1")), `"next":"node n1","actor":{"kind":"node","name":"n1"}`, 3},
 		"the user":  {told(chain.Problem, volume.User()), `"next":"user","actor":{"kind":"user"}`, 3},
-		"nobody":    {told(chain.OK, volume.Actor{}), `"next"`, 0},
+		"no one":    {told(chain.OK, volume.Actor{}), `"next"`, 0},
 		"a problem": {problemOf("pvc/data", "r", "m", volume.User()), `"next":"user","actor":{"kind":"user"}`, 1},
 	} {
 		out, err := json.Marshal(c.told)

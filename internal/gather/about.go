@@ -28,17 +28,17 @@ func (r *Facts) aboutVolume(ctx context.Context, _, name string) error {
 	if err := r.volume(name)(ctx); err != nil {
 		return err
 	}
-	var pods []read
+	var more []read
 	for _, v := range r.Volumes {
 		// A claim of a volume that is not bound is why it is not deleted.
 		if ref := v.Spec.ClaimRef; ref != nil {
-			pods = append(pods, r.claim(ref.Namespace, ref.Name), r.pods(ref.Namespace))
+			more = append(more, r.claim(ref.Namespace, ref.Name), r.pods(ref.Namespace))
 		}
 		if v.Spec.CSI != nil && bind.IsReleased(v) {
-			pods = append(pods, r.sharers(v.Spec.CSI))
+			more = append(more, r.sharers(v.Spec.CSI))
 		}
 	}
-	if err := r.together(ctx, pods...); err != nil {
+	if err := r.together(ctx, more...); err != nil {
 		return err
 	}
 	return r.around(ctx)

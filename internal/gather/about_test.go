@@ -134,16 +134,21 @@ func TestPartsAnswerAsTheWhole(t *testing.T) {
 			if slices.Contains([]string{"volumesnapshot", "volumegroupsnapshot", "namespace"}, k.Name) {
 				continue // which are not in the whole
 			}
-			part, found, err := k.Explain(t.Context(), New(gathertest.Town(), Options{}), "ns", name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all, there := k.Tell(why.Of(whole.Objects), "ns", name)
-			if there != found || found && render(t, part) != render(t, all) {
-				t.Errorf("%s/%s: found %v\n%s\nand of all objects: %v\n%s", k.Name, name, found, render(t, part), there,
-					render(t, all))
-			}
+			answersAsTheWhole(t, k.Name+"/"+name, New(gathertest.Town(), Options{}), whole, k, name)
 		}
+	}
+}
+
+// answersAsTheWhole fails unless what a part reads of one object is enough for the answer that the whole gives.
+func answersAsTheWhole(t *testing.T, about string, part, whole *Facts, k Kind, name string) {
+	t.Helper()
+	got, found, err := k.Explain(t.Context(), part, "ns", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, there := k.Tell(why.Of(whole.Objects), "ns", name)
+	if there != found || found && render(t, got) != render(t, want) {
+		t.Errorf("%s: found %v\n%s\nand of all objects: %v\n%s", about, found, render(t, got), there, render(t, want))
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// ActorKind is what kind of person or program acts next.
+// ActorKind is the kind of the person or program that acts next.
 type ActorKind string
 
 // The kinds of actors. A name that is not known, or does not matter, is empty; users, the control plane and the API
@@ -23,7 +23,7 @@ const (
 	KindMountUser ActorKind = "mountuser"
 	// KindPod is a Pod, named as NAME or NAMESPACE/NAME: it has to end.
 	KindPod ActorKind = "pod"
-	// KindClaim is a claim, by its name: it has to be bound.
+	// KindClaim is a claim, named by itself: it has to be bound.
 	KindClaim ActorKind = "claim"
 	// KindDriver is a driver, or the program that calls it, named by the driver.
 	KindDriver ActorKind = "driver"
@@ -39,8 +39,8 @@ const (
 	KindAPIServer ActorKind = "apiserver"
 )
 
-// Actor is who has to act next. The zero value is nobody. In JSON it is the text of String; a type of the same fields
-// without methods is an object there.
+// Actor is who has to act next. The zero value stands for no one. In JSON it is the text of String; a type of the
+// same fields without methods is an object there.
 type Actor struct {
 	Kind ActorKind `json:"kind"`
 	Name string    `json:"name,omitempty"`
@@ -73,7 +73,7 @@ func PodActor(name string) Actor { return Actor{KindPod, name} }
 // ClaimActor returns the actor that is a claim.
 func ClaimActor(name string) Actor { return Actor{KindClaim, name} }
 
-// Driver returns the actor that is a driver, or the program that calls it; nobody if it has no name.
+// Driver returns the actor that is a driver, or the program that calls it; zero if the name is empty.
 func Driver(name string) Actor {
 	if name == "" {
 		return Actor{}
@@ -96,7 +96,7 @@ func OwnerOf(finalizer string) Actor { return Actor{KindOwner, finalizer} }
 // APIServer returns the actor that is the API server.
 func APIServer() Actor { return Actor{Kind: KindAPIServer} }
 
-// IsZero says whether nobody has to act.
+// IsZero says whether no one has to act.
 func (a Actor) IsZero() bool { return a == Actor{} }
 
 // Node returns the name of the node whose agent has to act; "" for all other actors.
@@ -110,7 +110,7 @@ func (a Actor) Node() string {
 // actorText is how sentences and annotations name the actors of a kind.
 type actorText struct {
 	kind ActorKind
-	// alone is the text of one without a name, before what comes before a name.
+	// alone is the text of an actor without a name; before is what stands before a name.
 	alone, before string
 }
 
@@ -131,7 +131,7 @@ func actorTexts() []actorText {
 	}
 }
 
-// String returns the actor as sentences and annotations name it; it is empty when nobody has to act.
+// String returns the actor as sentences and annotations name it; it is empty when no one has to act.
 func (a Actor) String() string {
 	for _, t := range actorTexts() {
 		switch {

@@ -34,8 +34,8 @@ func (a Answer) Told() string {
 }
 
 // Next returns who has to act after a call has failed: the user when a repeated call would fail as well, because of the
-// driver's code, because a Secret does not exist, or because nobody repeats the call (repeats is zero); otherwise
-// repeats, who repeats it.
+// driver's code, because a Secret does not exist, or because the call is not repeated (repeats is zero); otherwise
+// repeats, the actor that repeats it.
 func (a Answer) Next(repeats Actor) Actor {
 	if repeats.IsZero() || a.NoSecret || a.Missing != "" || slices.Contains(final(), a.Code) {
 		return User()
@@ -43,7 +43,7 @@ func (a Answer) Next(repeats Actor) Actor {
 	return repeats
 }
 
-// Because returns the explanation of a call that failed; repeats is who repeats it.
+// Because returns the explanation of a call that failed; repeats is the actor that repeats it.
 func (a Answer) Because(r Reason, repeats Actor, message string) Because {
 	return Because{Reason: r, Message: message, Next: a.Next(repeats), Code: a.Code}
 }

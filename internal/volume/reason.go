@@ -10,7 +10,7 @@ type Because struct {
 	Reason Reason
 	// Message is the explanation as one sentence that names the objects. It never holds a secret.
 	Message string
-	// Next is who acts next; nobody when it is zero.
+	// Next is who acts next; it is zero when no one has to act.
 	Next Actor
 	// Code is the gRPC code of the driver's answer, if that is the cause; empty otherwise.
 	Code string

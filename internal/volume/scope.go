@@ -64,9 +64,11 @@ func IsLost(annotations map[string]string, home string) bool {
 	return home != "" && annotations[AnnLostWith] == home
 }
 
-// LostWith explains that something, which is named by its kind and name, was given up together with a node.
-func LostWith(what, node string) Because {
+// LostWithNode explains that an object was given up together with a node; false if it was not. what is the object's
+// kind and name.
+func LostWithNode(what string, annotations map[string]string) (Because, bool) {
+	node := annotations[AnnLostWith]
 	return Because{Reason: ReasonLostWithNode, Next: User(), Message: what + " was lost with node " + node +
 		", which was given up; if its host returns, `volplane invite " + node + "` brings it back, and if not, " +
-		"its data are gone"}
+		"its data are gone"}, node != ""
 }

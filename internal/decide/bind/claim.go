@@ -146,8 +146,8 @@ func boundClaim(f ClaimFacts) Plan {
 			"bound claim has lost reference to its volume; data on the volume is lost", phase(f.Claim, corev1.ClaimLost)...)
 	case v == nil:
 		return wait(volume.ReasonClaimLost, Warning, volume.User(),
-			"bound claim has lost its volume "+f.Claim.Spec.VolumeName+
-				"; data on it is lost", phase(f.Claim, corev1.ClaimLost)...)
+			"bound claim has lost its volume "+f.Claim.Spec.VolumeName+"; data on it is lost",
+			phase(f.Claim, corev1.ClaimLost)...)
 	case v.Spec.ClaimRef == nil, v.Spec.ClaimRef.UID == f.Claim.UID:
 		return Link(f.Claim, v)
 	case Together(f.Claim, v):

@@ -31,10 +31,12 @@ func Link(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Plan 
 	return p.unlessLost(v)
 }
 
-// unlessLost says that a volume for which there is nothing to do was lost with its node, if it was.
+// unlessLost returns the plan, with another reason if there is nothing to do for the volume and it was lost with its
+// node.
 func (p Plan) unlessLost(v *corev1.PersistentVolume) Plan {
-	if node := v.Annotations[volume.AnnLostWith]; node != "" && len(p.Writes) == 0 && p.Because.Next.IsZero() {
-		p.Because, p.Event = volume.LostWith("volume "+v.Name, node), Warning
+	b, lost := volume.LostWithNode("volume "+v.Name, v.Annotations)
+	if lost && len(p.Writes) == 0 && p.Because.Next.IsZero() {
+		p.Because, p.Event = b, Warning
 	}
 	return p
 }

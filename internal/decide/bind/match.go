@@ -7,8 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"volplane.dev/volplane/internal/volume"
 )
 
 // Match returns the best volume for a claim, or nil. Volumes that refer to the claim are better than
@@ -20,8 +18,7 @@ func Match(
 	selector := selectorOf(claim)
 	class, _ := ClassOf(claim)
 	free := func(v *corev1.PersistentVolume) bool {
-		return !late && v.Status.Phase == corev1.VolumeAvailable && v.Annotations[volume.AnnLostWith] == "" &&
-			selector.Matches(labels.Set(v.Labels)) && VolumeClassOf(v) == class
+		return !late && IsFree(v) && selector.Matches(labels.Set(v.Labels)) && VolumeClassOf(v) == class
 	}
 	var best *corev1.PersistentVolume
 	for _, v := range volumes {

@@ -73,8 +73,8 @@ func (f Facts) ready() Plan {
 	if len(f.Given) > 0 {
 		return f.own(f.Given[0])
 	}
-	if node := f.Content.Annotations[volume.AnnLostWith]; node != "" {
-		return Plan{Warn: true, Tell: true, Because: volume.LostWith("group snapshot "+g.Name, node)}
+	if b, lost := volume.LostWithNode("group snapshot "+g.Name, f.Content.Annotations); lost {
+		return Plan{Warn: true, Tell: true, Because: b}
 	}
 	return nothing(volume.ReasonGroupReady, volume.Actor{}, "group snapshot "+g.Name+" is ready to use")
 }

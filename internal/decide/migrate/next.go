@@ -297,7 +297,7 @@ func (f Facts) wait(next volume.Actor, format string, args ...any) Step {
 	return f.step(Wait, volume.ReasonMigrationWaits, next, format, args...)
 }
 
-// nodes are the agents of several nodes as one actor, whose name is those of them all.
+// nodes returns the agents of several nodes as one actor, which has the names of all.
 func nodes(names []string) volume.Actor { return volume.NodeAgent(strings.Join(names, ", ")) }
 
 func used(pods []string) string {

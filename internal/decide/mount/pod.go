@@ -141,7 +141,7 @@ func failed(v Verb, node string, a volume.Answer, next volume.Actor) volume.Beca
 	return b
 }
 
-// unservedDriver returns the driver that a cause names, if nobody serves its socket, and nobody otherwise.
+// unservedDriver returns the driver that a cause names, if no process serves its socket; zero otherwise.
 func unservedDriver(cause string) volume.Actor {
 	_, after, called := strings.Cut(cause, " by driver ")
 	if driver, _, ok := strings.Cut(after, ": "); called && ok && volume.DriverGone(cause) {
@@ -151,7 +151,7 @@ func unservedDriver(cause string) volume.Actor {
 }
 
 // whoClearsHost returns who acts next if the cause is a problem of the node's host, by the kernel's
-// words for it, which drivers do not translate; nobody if it is none.
+// words for it, which drivers do not translate; zero for other problems.
 func whoClearsHost(message, node string) volume.Actor {
 	for _, words := range []string{"no space left on device", "read-only file system"} {
 		if strings.Contains(message, words) {
@@ -222,8 +222,8 @@ func GroupIncomplete(pv, node string, group, count int, first string) volume.Bec
 // RecordUnreadable is the reason of a journal record that cannot be read.
 func RecordUnreadable(path string) volume.Because {
 	return because(volume.ReasonJournalTorn, volume.User(),
-		"the journal record %s cannot be read, and what it said of a volume "+
-			"was looked for in the API and the mount table: look for damage of the disk", path)
+		"the journal record %s cannot be read, and what it said of a volume was looked for in the API and the mount "+
+			"table: look for damage of the disk", path)
 }
 
 // Refused is the reason of a driver that is not registered.

@@ -144,15 +144,14 @@ func (f Facts) heldBack(c Consumer, label string, first int) volume.Because {
 		return because(volume.ReasonFailedMount, volume.User(), "%s", c.Refused)
 	case c.Apart != "":
 		return because(volume.ReasonFailedMount, volume.User(),
-			"volume %s has the handle of volume %s, which is mounted on node "+
-				"%s with other attributes, Secrets, options or volume mode: its Pods wait there until those of the other are gone",
-			c.Volume, c.Apart, f.Node)
+			"volume %s has the handle of volume %s, which is mounted on node %s with other attributes, Secrets, options or "+
+				"volume mode: its Pods wait there until those of the other are gone", c.Volume, c.Apart, f.Node)
 	}
 	other, asked := f.Wanted[first].Namespace+"/"+f.Wanted[first].Name, "with the SELinux label "+label
 	if label == "" {
 		asked = "without an SELinux label"
 	}
 	return because(volume.ReasonSELinuxLabelConflict, volume.PodActor(other),
-		"volume %s is on node %s %s for Pod %s: Pods that "+
-			"ask for another label wait until no Pod has it there", f.Volume, f.Node, asked, other)
+		"volume %s is on node %s %s for Pod %s: Pods that ask for another label wait until no Pod has it there",
+		f.Volume, f.Node, asked, other)
 }

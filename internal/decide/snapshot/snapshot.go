@@ -91,8 +91,8 @@ func ready(f Facts) Plan {
 		return failed(f, volume.ReasonSnapshotMisbound, volume.User(),
 			"content "+f.Content.Name+" is not bound to snapshot "+s.Name)
 	}
-	if node := f.Content.Annotations[volume.AnnLostWith]; node != "" {
-		return Plan{Warn: true, Tell: true, Because: volume.LostWith("snapshot "+s.Name, node)}
+	if b, lost := volume.LostWithNode("snapshot "+s.Name, f.Content.Annotations); lost {
+		return Plan{Warn: true, Tell: true, Because: b}
 	}
 	return nothing(volume.ReasonSnapshotReady, volume.Actor{}, "snapshot "+s.Name+" is ready to use")
 }

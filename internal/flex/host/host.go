@@ -73,7 +73,7 @@ type State struct {
 	State        decide.Standing     `json:"state"`
 	Reason       volume.Reason       `json:"reason"`
 	Message      string              `json:"message"`
-	// Next is who acts next; nobody when it is zero.
+	// Next is who acts next; it is zero when no one has to act.
 	Next volume.Actor `json:"next,omitzero"`
 	// LastGood is the hash of the version that is kept to unmount volumes.
 	LastGood string `json:"lastGood,omitempty"`

@@ -46,8 +46,9 @@ func (p *Pods) report(pod *corev1.Pod, ready bool, b volume.Because) report {
 		r.conditions, next[volume.AnnNextHealthy] = append(r.conditions, *h), who
 	}
 	for name, who := range next {
-		r.changed = r.changed || pod.Annotations[name] != who.String()
-		if r.notes[name] = who.String(); who.IsZero() {
+		text := who.String()
+		r.changed = r.changed || pod.Annotations[name] != text
+		if r.notes[name] = text; text == "" {
 			r.notes[name] = nil
 		}
 	}

@@ -90,7 +90,11 @@ func VolumeRows() []Row {
 // lostRows are volumes that were lost with their node.
 func lostRows() []Row {
 	return []Row{
-		{"a volume that was lost with its node", "pvc/data", func(s *Scene) { s.GivenUp(); s.Detached(); s.All.Pods = nil }},
+		{"a volume that was lost with its node", "pvc/data", func(s *Scene) {
+			s.GivenUp()
+			s.Detached()
+			s.All.Pods = nil
+		}},
 		{"a volume that was lost with its node, and a Pod wants it", "pvc/data", func(s *Scene) {
 			s.GivenUp()
 			s.Detached()

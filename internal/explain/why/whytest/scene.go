@@ -238,7 +238,7 @@ func (s *Scene) NodeLocal(node string) {
 	}
 }
 
-// GivenUp says that the volume was lost with node n2, which had it on its own disks.
+// GivenUp has the volume be lost with node n2, which had it on its own disks.
 func (s *Scene) GivenUp() {
 	s.Volume.Annotations = map[string]string{volume.AnnProvisionedOn: "n2", volume.AnnLostWith: "n2"}
 }
