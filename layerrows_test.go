@@ -82,8 +82,9 @@ func explainingLayers() []layer {
 	return []layer{
 		{"internal/explain/chain", []string{"internal/volume"}, pure, "what an explanation is made " +
 			"of, not how it is found"},
+		{"internal/explain/foreign", nil, pure, "reads sentences, and knows nothing of what they are about"},
 		{"internal/explain/state", []string{
-			"internal/volume", "internal/cluster", "internal/decide/provision",
+			"internal/volume", "internal/cluster", "internal/decide/provision", "internal/explain/foreign",
 		}, pure, "what was read, not what it means"},
 		{"internal/explain/why/whytest", []string{
 			"internal/volume", "internal/cluster", "internal/testkit/golden", decidePrefix, explainPrefix,
@@ -97,7 +98,7 @@ func explainingLayers() []layer {
 		}, pure, "names of objects, not what is wrong with them"},
 		{"internal/explain/fix", []string{
 			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/decide/nodelife",
-			"internal/explain/state", "internal/explain/subject",
+			"internal/decide/note", "internal/explain/state", "internal/explain/subject",
 		}, pure, "reads an explanation, and makes none"},
 		{"internal/explain/since", []string{
 			"internal/volume", "internal/cluster", "internal/decide/provision", "internal/decide/retry",
@@ -111,7 +112,8 @@ func explainingLayers() []layer {
 		}, pure, "who lives, not what is decided"},
 		{"internal/explain/kubelet", []string{
 			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/explain/state",
-			"internal/explain/drivers", "internal/decide/note", "internal/decide/attach", "internal/decide/mount",
+			"internal/explain/drivers", "internal/explain/foreign", "internal/decide/note", "internal/decide/attach",
+			"internal/decide/mount",
 		}, pure, "what a kubelet says, not what waits for it"},
 		{"internal/explain/scheduling", []string{
 			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/explain/state",
@@ -123,17 +125,18 @@ func explainingLayers() []layer {
 		}, pure, "foretells what the binder does, and explains nothing"},
 		{"internal/explain/force", []string{
 			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/explain/state",
-			"internal/decide/attach", "internal/decide/nodelife",
+			"internal/decide/attach", "internal/explain/foreign", "internal/decide/nodelife",
 		}, pure, "tells when it happens, and never does it"},
 		{"internal/explain/survey", []string{
 			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
 			"internal/explain/chain", "internal/explain/drivers", "internal/decide/health", "internal/decide/note",
-			"internal/decide/provision", "internal/explain/why",
+			"internal/decide/provision", "internal/explain/state", "internal/explain/why",
 		}, pure, "asks the walk about each object"},
 		{"internal/explain/why", []string{
 			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
-			"internal/explain/chain", "internal/explain/drivers", "internal/explain/force", "internal/explain/kubelet",
-			"internal/explain/lease", "internal/decide/migrate", "internal/decide/modify", "internal/decide/note",
+			"internal/explain/chain", "internal/explain/drivers", "internal/explain/force", "internal/explain/foreign",
+			"internal/explain/kubelet", "internal/explain/lease",
+			"internal/decide/migrate", "internal/decide/modify", "internal/decide/note",
 			"internal/decide/health", "internal/decide/placement",
 			"internal/decide/protect", "internal/decide/provision", "internal/decide/resize", "internal/decide/snapshot",
 			"internal/decide/groupsnapshot",

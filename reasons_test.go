@@ -90,3 +90,66 @@ func reasons(t *testing.T) map[string]string {
 	}
 	return out
 }
+
+// readsSentences are the places that read what other programs say, also by the log of client-go; chain adds the name of
+// a node for people.
+func readsSentences() []string {
+	return []string{
+		"internal/explain/kubelet/", "internal/explain/scheduling/", "internal/explain/foreign/",
+		"internal/explain/chain/render.go", "internal/program/log.go",
+	}
+}
+
+// TestSentencesAreForPeople: what programs exchange is data. No code looks for words in the message of an explanation,
+// an event or a condition: who acts next and what the cause is are fields (volume.Because) and annotations.
+func TestSentencesAreForPeople(t *testing.T) {
+	looked := 0
+	for _, f := range goFiles(t) {
+		path := filepath.ToSlash(f.path)
+		if f.test || f.generated {
+			continue
+		}
+		may := slices.ContainsFunc(readsSentences(), func(prefix string) bool { return strings.HasPrefix(path, prefix) })
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || !searches(call) || !slices.ContainsFunc(call.Args, isMessage) {
+				return true
+			}
+			looked++
+			if !may {
+				t.Errorf("%s: words are looked for in a message: have who writes it write a field of volume.Cause, too", f.at(n))
+			}
+			return true
+		})
+	}
+	if looked == 0 {
+		t.Fatal("no message is searched for words anywhere: has the form of the calls changed?")
+	}
+}
+
+// searches says whether a call looks for words in a text.
+func searches(call *ast.CallExpr) bool {
+	of, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	switch from, _ := of.X.(*ast.Ident); {
+	case from != nil && (from.Name == "strings" || from.Name == "bytes"):
+		return !slices.Contains([]string{"TrimSpace", "TrimRight", "ToValidUTF8", "Join", "NewReader", "Repeat"}, of.Sel.Name)
+	default:
+		return strings.HasPrefix(of.Sel.Name, "Match") || strings.HasPrefix(of.Sel.Name, "Find")
+	}
+}
+
+// isMessage says whether an expression is the message of something, or made of it.
+func isMessage(e ast.Expr) bool {
+	found := false
+	ast.Inspect(e, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "Message" {
+			found = true
+		}
+		_, call := n.(*ast.CallExpr)
+		return !call
+	})
+	return found
+}

@@ -151,13 +151,22 @@ func (d *drivers) ensureObject(ctx context.Context, file driverfile.Driver, said
 	}
 }
 
-// note writes to the Node why the program of a driver does not run; nil removes that.
-func (d *drivers) note(ctx context.Context, about string, cause error) {
+// driverOf returns the driver that a file, or what a host of drivers names, is about; empty if that is not known.
+func driverOf(about string) string {
 	name, is := strings.CutPrefix(about, "driver ")
 	if !is {
 		name = driverfile.NameOf(about)
 	}
 	if csi.CheckName(name) != nil {
+		return ""
+	}
+	return name
+}
+
+// note writes to the Node why the program of a driver does not run; nil removes that.
+func (d *drivers) note(ctx context.Context, about string, cause error) {
+	name := driverOf(about)
+	if name == "" {
 		return // only the event tells of it
 	}
 	const most = 900
@@ -199,5 +208,5 @@ func (d *drivers) failed(ctx context.Context, about string, cause error) {
 	if err != nil {
 		node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: d.Node}}
 	}
-	d.events.Warn(node, decide.NotRun(about, cause.Error(), d.Node))
+	d.events.Warn(node, decide.NotRun(about, driverOf(about), cause.Error(), d.Node))
 }

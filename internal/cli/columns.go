@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"volplane.dev/volplane/internal/cluster"
-	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -108,6 +107,6 @@ func pathsOf(p *corev1.Pod) string {
 	if at := volume.AskedPath(p.Annotations); at != "" {
 		return at
 	}
-	paths, _ := gather.MountPaths(p)
+	paths := cluster.MountPaths(p)
 	return strings.Join(slices.Sorted(maps.Values(paths)), ",")
 }

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +25,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
@@ -148,7 +148,7 @@ func (d *demo) mount(ctx context.Context, name, node string) (string, error) {
 		if p == nil {
 			return false, fmt.Errorf("pod %s was deleted by somebody else", name)
 		}
-		d.path = pathIn(p, "data")
+		d.path = cluster.MountPaths(p)["data"]
 		return door.Mounted(p), nil
 	})
 	if err != nil {
@@ -158,21 +158,6 @@ func (d *demo) mount(ctx context.Context, name, node string) (string, error) {
 		return "", fmt.Errorf("the node reports a mount at %q, but the mount table has none", d.path)
 	}
 	return "", nil
-}
-
-// pathIn returns the path of the Pod's volume in the Pod's condition.
-func pathIn(p *corev1.Pod, name string) string {
-	for _, c := range p.Status.Conditions {
-		if c.Type != volume.ConditionVolumesMounted {
-			continue
-		}
-		for part := range strings.SplitSeq(c.Message, ", ") {
-			if path, ok := strings.CutPrefix(part, name+"="); ok {
-				return path
-			}
-		}
-	}
-	return ""
 }
 
 func (d *demo) write(context.Context) (string, error) {

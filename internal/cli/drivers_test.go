@@ -409,19 +409,22 @@ func TestNotReady(t *testing.T) {
 
 // TestRefusal: what the node agent says of a driver is in the error and the list.
 func TestRefusal(t *testing.T) {
-	event := func(name, message string, at int64) *corev1.Event {
+	event := func(name, driver, message string, at int64) *corev1.Event {
+		cause := volume.Cause{Object: "csidriver/" + driver}.String()
 		return &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: name},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: name, Annotations: map[string]string{volume.AnnCause: cause},
+			},
 			InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: "n1"},
 			Reason:         string(volume.ReasonRegistrationRefused), Message: message, LastTimestamp: metav1.Unix(at, 0),
 		}
 	}
-	elsewhere := event("elsewhere", "driver x.example.com: another node", 9)
+	elsewhere := event("elsewhere", hosted, "another node", 9)
 	elsewhere.InvolvedObject.Name = "n2"
-	s := newStand(t, csiNode("n1"), event("a", "driver x.example.com: at first", 1), elsewhere,
-		event("b", "the driver at /r/x.example.com-reg.sock:\nno \x1bNodeGetInfo", 3),
-		event("c", "driver y.x.example.com: no", 5), event("d", "driver x.example.com.y: no", 6),
-		event("e", "driver x.example.com: second", 2))
+	s := newStand(t, csiNode("n1"), event("a", hosted, "at first", 1), elsewhere,
+		event("b", hosted, "the driver at /r/x.example.com-reg.sock:\nno \x1bNodeGetInfo", 3),
+		event("c", "y.x.example.com", "driver y.x.example.com: no, as x.example.com", 5),
+		event("e", hosted, "second", 2))
 	if got := s.refusal(t.Context(), hosted); got != "the driver at /r/x.example.com-reg.sock: no  NodeGetInfo" {
 		t.Errorf("%q", got)
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"regexp"
 	"strings"
 	"time"
 
@@ -182,12 +181,11 @@ func (h *hostDrivers) refusal(ctx context.Context, driver string) string {
 	o := metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + h.node + ",reason=" +
 		string(volume.ReasonRegistrationRefused)}
 	events, _ := gather.Every[*corev1.Event](ctx, "events", o, h.client.CoreV1().Events(metav1.NamespaceDefault).List)
-	// The name stands by itself, and not in that of another driver; the names of sockets continue it with a dash.
-	name := regexp.MustCompile(`(^|[^A-Za-z0-9.-])` + regexp.QuoteMeta(driver) + `($|[^A-Za-z0-9.]|\.($|[^A-Za-z0-9]))`)
 	var last *corev1.Event
 	for _, e := range events {
-		about := e.Reason == string(volume.ReasonRegistrationRefused) && e.InvolvedObject.Name == h.node
-		if about && name.MatchString(e.Message) && (last == nil || gather.LastSeen(e).After(gather.LastSeen(last))) {
+		about := e.Reason == string(volume.ReasonRegistrationRefused) && e.InvolvedObject.Name == h.node &&
+			volume.CauseOf(e.Annotations[volume.AnnCause], "").Object == "csidriver/"+driver
+		if about && (last == nil || gather.LastSeen(e).After(gather.LastSeen(last))) {
 			last = e
 		}
 	}

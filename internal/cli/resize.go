@@ -117,7 +117,7 @@ func growthRefused(
 	found := map[types.UID]string{}
 	for _, e := range events.Items {
 		if e.Reason == string(volume.ReasonFailedNodeResize) && e.InvolvedObject.UID == claim.UID &&
-			e.Annotations[volume.AnnCode] == codes.FailedPrecondition.String() {
+			volume.CauseOf(e.Annotations[volume.AnnCause], e.Message).Code == codes.FailedPrecondition.String() {
 			found[e.UID] = e.ResourceVersion
 		}
 	}

@@ -39,7 +39,9 @@ func TestResizeEndsAtOnce(t *testing.T) {
 				claim := growing(c.infeasible)
 				event := &corev1.Event{
 					ObjectMeta: metav1.ObjectMeta{
-						Namespace: "default", Name: "e", UID: "e", Annotations: map[string]string{volume.AnnCode: c.code},
+						Namespace: "default", Name: "e", UID: "e", Annotations: map[string]string{
+							volume.AnnCause: `{"code":"` + c.code + `"}`,
+						},
 					},
 					InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolumeClaim", Name: "data", UID: claim.UID},
 					Reason:         string(volume.ReasonFailedNodeResize),

@@ -321,6 +321,7 @@ type linkOut struct {
 	Message string        `json:"message"`
 	Next    volume.Actor  `json:"next,omitzero"`
 	Actor   actorOut      `json:"actor,omitzero"`
+	Cause   volume.Cause  `json:"cause,omitzero"`
 	// Since is the time since when the link has this state; nil if it is not known.
 	Since *metav1.Time `json:"since,omitempty"`
 	// Attempt is the number of failures in a row, LastTry the time of the newest one, and NextTry
@@ -349,7 +350,8 @@ type waitOut struct {
 func outOf(l chain.Link, is since.Time) linkOut {
 	return linkOut{
 		Subject: l.Subject, State: l.State, Reason: l.Because.Reason, Message: l.Because.Message,
-		Next: l.Because.Next, Actor: actorOut(l.Because.Next), Since: optionalTime(is.Since), Attempt: is.Attempt,
+		Next: l.Because.Next, Actor: actorOut(l.Because.Next), Cause: l.Because.Cause,
+		Since: optionalTime(is.Since), Attempt: is.Attempt,
 		Reported: is.Reported, LastTry: optionalTime(is.Last), NextTry: optionalTime(is.Next),
 	}
 }

@@ -36,6 +36,7 @@ func AnswerOf(err error) volume.Answer {
 	a := volume.Answer{Outcome: OutcomeOf(err), Text: Describe(err)}
 	if s, ok := status.FromError(err); ok {
 		a.Code, a.Number = s.Code().String(), int32(s.Code()) //nolint:gosec // gRPC's codes are small
+		a.Gone = s.Code() == codes.Unavailable && volume.DriverGone(a.Text)
 	} else {
 		a.NoSecret = errors.Is(err, volume.ErrNoSecret)
 	}

@@ -2,7 +2,6 @@ package gather
 
 import (
 	"cmp"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,7 +29,11 @@ func UsesOf(p *corev1.Pod) []Use {
 	if p.Spec.NodeName == "" || cluster.Finished(p) {
 		return nil
 	}
-	paths, since := MountPaths(p)
+	paths := cluster.MountPaths(p)
+	var since *metav1.Time
+	if c := cluster.PodCondition(p, volume.ConditionVolumesMounted); cluster.IsTrue(c) {
+		since = &c.LastTransitionTime
+	}
 	var out []Use
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
@@ -45,22 +48,4 @@ func UsesOf(p *corev1.Pod) []Use {
 		})
 	}
 	return out
-}
-
-// MountPaths returns where the volumes of a Pod are mounted, by their names in the Pod, and since when all are; nil
-// while one is not.
-func MountPaths(p *corev1.Pod) (map[string]string, *metav1.Time) {
-	for _, c := range p.Status.Conditions {
-		if c.Type != volume.ConditionVolumesMounted || c.Status != corev1.ConditionTrue {
-			continue
-		}
-		paths := map[string]string{}
-		for part := range strings.SplitSeq(c.Message, ", ") {
-			if name, path, ok := strings.Cut(part, "="); ok {
-				paths[name] = path
-			}
-		}
-		return paths, &c.LastTransitionTime
-	}
-	return nil, nil
 }

@@ -27,11 +27,17 @@ func NewRecorder(ctx context.Context, client kubernetes.Interface, component str
 
 // NewNodeRecorder is NewRecorder for a component of a node, which its events name as those of a kubelet do.
 func NewNodeRecorder(ctx context.Context, client kubernetes.Interface, component, node string) *Recorder {
-	b := record.NewBroadcaster(record.WithContext(ctx))
+	b := record.NewBroadcaster(record.WithContext(ctx), record.WithCorrelatorOptions(record.CorrelatorOptions{
+		QPS: eventsPerSecond,
+	}))
 	b.StartRecordingToSink(sink{&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")}})
 	source := corev1.EventSource{Component: volume.Domain + "/" + component, Host: node}
 	return &Recorder{events: b.NewRecorder(scheme.Scheme, source)}
 }
+
+// eventsPerSecond is how many events of one object are sent after its first 25. client-go sends one in five minutes, so
+// that the attempt and the next try of a call that fails would soon be those of long ago.
+const eventsPerSecond = 0.1
 
 // maxNote is the length limit, in bytes, that the API server has for the message of an event.
 const maxNote = 1024
@@ -54,11 +60,15 @@ func (r *Recorder) record(o runtime.Object, kind string, b volume.Because, notes
 	if !b.Next.IsZero() {
 		all[volume.AnnNext] = b.Next.String()
 	}
-	if b.Code != "" {
-		all[volume.AnnCode] = b.Code
+	if cause := b.Cause.String(); cause != "" {
+		all[volume.AnnCause] = cause
 	}
 	maps.Copy(all, notes)
-	r.events.AnnotatedEventf(o, all, kind, string(b.Reason), "%s", clip(b.Message))
+	suffix := ""
+	if kind == corev1.EventTypeWarning {
+		suffix = b.Next.Suffix()
+	}
+	r.events.AnnotatedEventf(o, all, kind, string(b.Reason), "%s%s", clip(b.Message, maxNote-len(suffix)), suffix)
 }
 
 // sink sends the attempt and the next try with the count of a repeated event: the patch that
@@ -79,9 +89,9 @@ func (s sink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
 	return s.EventSink.Patch(e, with)
 }
 
-func clip(s string) string {
-	if len(s) <= maxNote {
+func clip(s string, most int) string {
+	if len(s) <= most {
 		return s
 	}
-	return s[:maxNote-3] + "..."
+	return s[:most-3] + "..."
 }

@@ -3,11 +3,16 @@ package kube
 import (
 	"fmt"
 	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/testkit"
@@ -49,4 +54,75 @@ func TestRepeatedEventHasTheNewestTry(t *testing.T) {
 	if writes != 3 {
 		t.Errorf("%d requests for three failures", writes)
 	}
+}
+
+// TestManyFailures: also after many failures, what an event says of the tries is not older than ten seconds.
+func TestManyFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u"}}
+		client := fake.NewClientset(claim)
+		events := NewNodeRecorder(t.Context(), client, "test", "n1")
+		because := volume.Because{Reason: volume.ReasonProvisioningFailed, Message: "full", Next: volume.Driver("d")}
+		fail := func(n int) int {
+			events.WarnWith(claim, because, map[string]string{volume.AnnAttempt: fmt.Sprint(n)})
+			synctest.Wait()
+			list, err := client.CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(list.Items) != 1 {
+				t.Fatalf("%d events, %v", len(list.Items), err)
+			}
+			told, err := strconv.Atoi(list.Items[0].Annotations[volume.AnnAttempt])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return told
+		}
+		for n := 1; n <= 100; n++ {
+			fail(n)
+		}
+		time.Sleep(10 * time.Second)
+		if told := fail(101); told != 101 {
+			t.Errorf("the event tells of attempt %d, not of the newest", told)
+		}
+	})
+}
+
+// TestWarningNamesActor: kubectl shows no annotations of events, so the text of a warning ends with who acts next; it
+// and a long message stay within what the API server takes.
+func TestWarningNamesActor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u"}}
+		client := fake.NewClientset(claim)
+		events := NewNodeRecorder(t.Context(), client, "test", "n1")
+		cause := volume.Cause{Code: "Internal", Object: "pv/v1"}
+		for _, c := range []struct {
+			send          func(runtime.Object, volume.Because)
+			message, want string
+			next          volume.Actor
+		}{
+			{events.Warn, "disk on fire", "disk on fire (next: administrator of node n1)", volume.Administrator("n1")},
+			{events.Warn, "nothing to do", "nothing to do", volume.Actor{}},
+			{events.Note, "it waits", "it waits", volume.User()},
+			{
+				events.Warn, strings.Repeat("long", 300), strings.Repeat("long", 252) + "lon... (next: d)",
+				volume.Driver("d"),
+			},
+		} {
+			reason := volume.Reason(fmt.Sprint("Reason", len(client.Actions())))
+			time.Sleep(time.Second) // the name of an event is the time
+			c.send(claim, volume.Because{Reason: reason, Message: c.message, Next: c.next, Cause: cause})
+			synctest.Wait()
+			list, err := client.CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			i := slices.IndexFunc(list.Items, func(e corev1.Event) bool { return e.Reason == string(reason) })
+			if i < 0 || list.Items[i].Message != c.want {
+				t.Fatalf("%d events of %d, want %q", i, len(list.Items), c.want)
+			}
+			notes := list.Items[i].Annotations
+			if notes[volume.AnnNext] != c.next.String() || notes[volume.AnnCause] != `{"code":"Internal","object":"pv/v1"}` {
+				t.Errorf("the annotations are %v", notes)
+			}
+		}
+	})
 }

@@ -23,8 +23,9 @@ func Writes() []kube.Access {
 		kube.Write("coordination.k8s.io", "leases", "create", "update").Only("spec", "metadata.ownerReferences"),
 		kube.Write("", "pods/status", "patch").Only(kube.Condition(volume.ConditionVolumesMounted),
 			kube.Condition(volume.ConditionVolumesHealthy), kube.Annotation(volume.AnnNextMounted),
-			kube.Annotation(volume.AnnCalledAt),
-			kube.Annotation(volume.AnnNextHealthy), "status.phase", "status.reason", "status.message",
+			kube.Annotation(volume.AnnCauseMounted), kube.Annotation(volume.AnnPaths),
+			kube.Annotation(volume.AnnCalledAt), kube.Annotation(volume.AnnNextHealthy),
+			kube.Annotation(volume.AnnCauseHealthy), "status.phase", "status.reason", "status.message",
 			"status.volumeHealth"),
 		kube.Write("", "pods", "delete").Shared("for good, when nothing is mounted for them any more; "+
 			"at first those that end when somebody unmounts their path", "deletion"),

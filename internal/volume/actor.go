@@ -161,6 +161,15 @@ func ParseActor(text string) Actor {
 	return Driver(text)
 }
 
+// Suffix returns how the text of a warning ends, which shows the actor to people whose tool shows no annotations; it is
+// empty when no one has to act.
+func (a Actor) Suffix() string {
+	if a.IsZero() {
+		return ""
+	}
+	return " (next: " + a.String() + ")"
+}
+
 // MarshalText returns the text of String.
 func (a Actor) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 

@@ -17,6 +17,8 @@ type Answer struct {
 	// called: the error is this program's own or the API server's.
 	Code   string
 	Number int32
+	// Gone says that no process serves the driver's socket.
+	Gone bool
 	// Text is the error as one short line without secrets; empty when there is none.
 	Text string
 	// NoSecret says that the driver was not called, because a Secret that it needs does not exist.
@@ -45,8 +47,10 @@ func (a Answer) Next(repeats Actor) Actor {
 
 // Because returns the explanation of a call that failed; repeats is the actor that repeats it.
 func (a Answer) Because(r Reason, repeats Actor, message string) Because {
-	return Because{Reason: r, Message: message, Next: a.Next(repeats), Code: a.Code}
+	return Because{Reason: r, Message: message, Next: a.Next(repeats), Cause: a.cause()}
 }
+
+func (a Answer) cause() Cause { return Cause{Code: a.Code, Gone: a.Gone} }
 
 // final returns the codes after which the CSI specification asks for a change before the call is repeated: of the
 // request, of the storage, or of the caller's rights.
@@ -70,7 +74,7 @@ func Codes() []string {
 // an event, or from another program. Of several codes in the text, as "Code: text" or in gRPC's form, the first one is
 // the driver's own; drivers quote the errors of their storage after it.
 func AnswerIn(text string) Answer {
-	a := Answer{Outcome: Failed, Text: text, NoSecret: lacksSecret(text)}
+	a := Answer{Outcome: Failed, Text: text, NoSecret: lacksSecret(text), Gone: DriverGone(text)}
 	first := len(text)
 	for _, name := range Codes() {
 		for _, form := range []string{name + ": ", "code = " + name + " "} {
@@ -89,8 +93,8 @@ func lacksSecret(text string) bool {
 	return strings.Contains(cause, `secrets "`) && strings.Contains(cause, "not found")
 }
 
-// DriverGone says whether a call failed because no process serves the driver's socket. The texts are those of gRPC for
-// a connection that was refused or lost.
+// DriverGone says whether a call failed because no process serves the driver's socket, by the texts of gRPC for a
+// connection that was refused or lost.
 func DriverGone(text string) bool {
 	for _, words := range []string{
 		"connection error: ", "error reading from server: ", "transport is closing", "connection refused",

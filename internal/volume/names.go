@@ -193,8 +193,8 @@ const (
 	AnnUnmountEnds = "volplane.dev/unmount-ends"
 	// AnnNext on an event names who has to act next.
 	AnnNext = "volplane.dev/next"
-	// AnnCode on an event is the gRPC code of the driver's answer, if that is the cause.
-	AnnCode = "volplane.dev/code"
+	// AnnCause on an event has its Cause.
+	AnnCause = "volplane.dev/cause"
 	// AnnAttempt on an event counts the failures in a row, the newest included.
 	AnnAttempt = "volplane.dev/attempt"
 	// AnnNextTry on an event is the time, in RFC 3339, at which the next try begins at the latest.
@@ -206,6 +206,11 @@ const (
 	// VolumesMounted and VolumesHealthy: a condition has no field for it.
 	AnnNextMounted = "volplane.dev/next-mounted"
 	AnnNextHealthy = "volplane.dev/next-healthy"
+	// AnnCauseMounted and AnnCauseHealthy on a Pod have the causes of these conditions, and AnnPaths has where its volumes
+	// are mounted, by their names in the Pod.
+	AnnCauseMounted = "volplane.dev/cause-mounted"
+	AnnCauseHealthy = "volplane.dev/cause-healthy"
+	AnnPaths        = "volplane.dev/paths"
 	// AnnClaims on the event of a Pod that was deleted because of its node names the claims that it
 	// used, separated by commas.
 	AnnClaims = "volplane.dev/claims"

@@ -8,12 +8,12 @@ type Reason string
 type Because struct {
 	// Reason is the explanation as one constant word.
 	Reason Reason
-	// Message is the explanation as one sentence that names the objects. It never holds a secret.
+	// Message is the explanation as one sentence that names the objects, for people: no program reads it. It never holds
+	// a secret.
 	Message string
 	// Next is who acts next; it is zero when no one has to act.
 	Next Actor
-	// Code is the gRPC code of the driver's answer, if that is the cause; empty otherwise.
-	Code string
+	Cause
 }
 
 // Condition is the state of the object that a decision is about.

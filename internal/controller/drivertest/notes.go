@@ -296,7 +296,7 @@ func (s *stage) events() []string {
 
 func said(e *corev1.Event) string {
 	text := fmt.Sprintf("%s %s %s: %s: %s", e.Type, strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name,
-		e.Reason, e.Message)
+		e.Reason, volume.MessageOf(e.Message, e.Annotations))
 	if next := e.Annotations[volume.AnnNext]; next != "" {
 		text += " -> " + next
 	}

@@ -195,8 +195,10 @@ func attach(f Facts) Plan {
 		return plan(Refuse, volume.ReasonFailedAttach, volume.User(),
 			fmt.Sprintf("%s has %d bytes of attributes, more than %d", name, size(v.Spec.CSI.VolumeAttributes), maxAttributes))
 	case f.NodeID == "":
-		return plan(Refuse, volume.ReasonDriverMissing, volume.Driver(a.Spec.Attacher),
+		p := plan(Refuse, volume.ReasonDriverMissing, volume.Driver(a.Spec.Attacher),
 			"driver "+a.Spec.Attacher+" has not registered on node "+a.Spec.NodeName)
+		p.Because.Node = a.Spec.NodeName
+		return p
 	}
 	p := plan(Attach, volume.ReasonAttaching, volume.Driver(a.Spec.Attacher),
 		name+" is being attached to node "+a.Spec.NodeName)

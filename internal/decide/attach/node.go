@@ -297,6 +297,7 @@ func multiAttach(w Wish) volume.Because {
 			Reason: volume.ReasonMultiAttach, Next: volume.NodeAgent(w.UsedOn),
 			Message: fmt.Sprintf("Multi-Attach error for volume %q: it can be on one node at a time, and node %s says that it "+
 				"still uses it", w.Volume.Name, w.UsedOn),
+			Cause: volume.Cause{Object: "pv/" + w.Volume.Name},
 		}
 		if w.Holder != "" {
 			b.Message, b.Next = b.Message+", for pod "+w.Holder, volume.PodActor(w.Holder)
@@ -304,7 +305,9 @@ func multiAttach(w Wish) volume.Because {
 		return b
 	}
 	node := w.Elsewhere[0].Spec.NodeName
-	b := volume.Because{Reason: volume.ReasonMultiAttach, Next: volume.NodeAgent(node)}
+	b := volume.Because{
+		Reason: volume.ReasonMultiAttach, Next: volume.NodeAgent(node), Cause: volume.Cause{Object: "pv/" + w.Volume.Name},
+	}
 	b.Message = fmt.Sprintf("Multi-Attach error for volume %q: it can be on one node at a time and is still attached "+
 		"to node %s", w.Volume.Name, node)
 	switch {

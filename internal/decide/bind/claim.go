@@ -138,15 +138,19 @@ func namedVolume(f ClaimFacts) Plan {
 	}
 }
 
+// whereData tells how to learn whether the data of a volume are lost, too: without its PersistentVolume nobody but the
+// driver knows it.
+const whereData = "; its data are lost unless the driver still has the volume: `volplane orphans` tells"
+
 func boundClaim(f ClaimFacts) Plan {
 	v := f.Volume
 	switch {
 	case f.Claim.Spec.VolumeName == "":
 		return wait(volume.ReasonClaimLost, Warning, volume.User(),
-			"bound claim has lost reference to its volume; data on the volume is lost", phase(f.Claim, corev1.ClaimLost)...)
+			"bound claim has lost reference to its volume"+whereData, phase(f.Claim, corev1.ClaimLost)...)
 	case v == nil:
 		return wait(volume.ReasonClaimLost, Warning, volume.User(),
-			"bound claim has lost its volume "+f.Claim.Spec.VolumeName+"; data on it is lost",
+			"bound claim has lost its volume "+f.Claim.Spec.VolumeName+whereData,
 			phase(f.Claim, corev1.ClaimLost)...)
 	case v.Spec.ClaimRef == nil, v.Spec.ClaimRef.UID == f.Claim.UID:
 		return Link(f.Claim, v)

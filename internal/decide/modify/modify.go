@@ -157,7 +157,10 @@ func SecretOf(v *corev1.PersistentVolume) *corev1.SecretReference {
 func Failure(c *corev1.PersistentVolumeClaim) string {
 	for _, k := range c.Status.Conditions {
 		if k.Type == corev1.PersistentVolumeClaimVolumeModifyVolumeError {
-			return strings.TrimPrefix(k.Reason+": "+k.Message, ": ")
+			if k.Reason == "" {
+				return k.Message
+			}
+			return k.Reason + ": " + k.Message
 		}
 	}
 	return ""

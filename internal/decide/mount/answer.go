@@ -95,14 +95,12 @@ func Stale(r *Record, attachment string, wanted []Consumer) (stale, unstage bool
 	return true, false
 }
 
-// Cause is why a step failed.
-type Cause struct {
-	// Text is the error, bounded and without secrets.
-	Text string
+// Failure is how a step failed.
+type Failure struct {
+	// Answer is the error; its code is empty if the driver was not called.
+	volume.Answer
 	// Obstacle says that the host or the API prevents the step, and a person has to change that.
 	Obstacle bool
-	// Code is that of the driver's answer; empty when there is none.
-	Code string
 	// NotDone says that the driver reported success without the effect.
 	NotDone bool
 	// OtherID says that the volume is attached to the node under another id than the driver's of now.
@@ -111,17 +109,17 @@ type Cause struct {
 
 // StepFailed is the reason of a step that failed. A person is next when something is in the way, the driver when it
 // did not answer or has not done what it says, and otherwise the node, which tries again after a back-off.
-func StepFailed(v Verb, driver, node string, c Cause) volume.Because {
+func StepFailed(v Verb, driver, node string, c Failure) volume.Because {
 	next := volume.NodeAgent(node)
 	switch {
 	case c.OtherID:
 		return because(volume.ReasonAttachedUnderOtherID, volume.Controller("attachdetach"), "%s", c.Text)
 	case c.Obstacle:
 		next = volume.User()
-	case c.Code == "DeadlineExceeded", c.NotDone:
+	case c.Code == "DeadlineExceeded", c.Gone, c.NotDone:
 		next = volume.Driver(driver)
 	}
-	return failed(v, node, volume.Answer{Code: c.Code, Text: c.Text}, next)
+	return failed(v, node, c.Answer, next)
 }
 
 // AskNext says whether a driver is asked for the health of its next volume: one that does not answer

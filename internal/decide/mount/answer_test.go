@@ -97,8 +97,8 @@ func TestStepFailed(t *testing.T) {
 	judge(t, "next.txt", func(given string) string {
 		words := strings.Fields(given)
 		return csitest.EveryAnswer(func(answer volume.Answer) string {
-			b := StepFailed(Verb(words[0]), "d", "n", Cause{
-				Text: answer.Text, Code: answer.Code, Obstacle: slices.Contains(words, "in-the-way"),
+			b := StepFailed(Verb(words[0]), "d", "n", Failure{
+				Answer: answer, Obstacle: slices.Contains(words, "in-the-way"),
 				NotDone: slices.Contains(words, "not-shown"), OtherID: slices.Contains(words, "other-id"),
 			})
 			if b.Message != answer.Text {

@@ -21,7 +21,7 @@ func TestNotBack(t *testing.T) {
 			if words := strings.Fields(step); len(words) > 2 {
 				a.Path = words[2]
 			}
-			b := f.NotBack(a, StepFailed(a.Verb, "d", "n", Cause{Text: "the cause"}))
+			b := f.NotBack(a, StepFailed(a.Verb, "d", "n", Failure{Answer: volume.Answer{Text: "the cause"}}))
 			told = append(told, fmt.Sprintf("%s %s: %s: %s -> %s", a.Verb, a.Path, b.Reason, b.Message, b.Next))
 		}
 		return strings.Join(told, "\n")

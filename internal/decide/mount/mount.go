@@ -187,8 +187,10 @@ func (p *planner) driverMissing() Plan {
 	if p.f.Absent.Reason != "" {
 		return Plan{Actions: p.actions, Because: p.f.Absent}
 	}
-	return p.plan(volume.ReasonDriverMissing, volume.Driver(p.f.Driver),
+	plan := p.plan(volume.ReasonDriverMissing, volume.Driver(p.f.Driver),
 		"driver %s is not registered on node %s", p.f.Driver, p.f.Node)
+	plan.Because.Node = p.f.Node
+	return plan
 }
 
 // withoutDriver returns the actions before the first call of the driver.

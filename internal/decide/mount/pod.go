@@ -78,26 +78,29 @@ type Place struct {
 	Because volume.Because
 }
 
-// Pod returns whether all volumes of a Pod are mounted, and the message of its condition: their paths,
-// or the reason of the first one that is missing. refused is an error of the Pod itself, or empty.
-func Pod(refused string, places []Place) (bool, volume.Because) {
+// Pod returns where the volumes of a Pod are mounted, by their names in the Pod, and nil while one is not. The message
+// of its condition tells the paths, or the reason of the first one that is missing. refused is an error of the Pod
+// itself, or empty.
+func Pod(refused string, places []Place) (map[string]string, volume.Because) {
 	if refused != "" {
-		return false, because(volume.ReasonFailedMount, volume.User(), "%s", refused)
+		return nil, because(volume.ReasonFailedMount, volume.User(), "%s", refused)
 	}
 	if len(places) == 0 {
-		return true, because(volume.ReasonMounted, volume.Actor{}, "no volumes")
+		return map[string]string{}, because(volume.ReasonMounted, volume.Actor{}, "no volumes")
 	}
+	paths := map[string]string{}
 	var at []string
 	for _, p := range places {
 		switch {
 		case !p.Served && (p.Because.Reason == "" || p.Because.Reason == volume.ReasonMounted):
-			return false, because(volume.ReasonMounting, volume.Actor{}, "volume %s is being mounted", p.Name)
+			return nil, because(volume.ReasonMounting, volume.Actor{}, "volume %s is being mounted", p.Name)
 		case !p.Served:
-			return false, p.Because
+			return nil, p.Because
 		}
+		paths[p.Name] = p.Path
 		at = append(at, p.Name+"="+p.Path)
 	}
-	return true, because(volume.ReasonMounted, volume.Actor{}, "%s", strings.Join(at, ", "))
+	return paths, because(volume.ReasonMounted, volume.Actor{}, "%s", strings.Join(at, ", "))
 }
 
 // CallInFlight is the reason while a driver's call is in flight. It is empty for a step that delays
@@ -137,29 +140,20 @@ func failed(v Verb, node string, a volume.Answer, next volume.Actor) volume.Beca
 	default:
 	}
 	b := a.Because(reason, next, a.Text)
-	b.Next = cmp.Or(whoClearsHost(a.Text, node), unservedDriver(a.Text), b.Next)
+	b.Next = cmp.Or(whoClearsHost(a.Text, node), b.Next)
 	return b
-}
-
-// unservedDriver returns the driver that a cause names, if no process serves its socket; zero otherwise.
-func unservedDriver(cause string) volume.Actor {
-	_, after, called := strings.Cut(cause, " by driver ")
-	if driver, _, ok := strings.Cut(after, ": "); called && ok && volume.DriverGone(cause) {
-		return volume.Driver(driver)
-	}
-	return volume.Actor{}
 }
 
 // whoClearsHost returns who acts next if the cause is a problem of the node's host, by the kernel's
 // words for it, which drivers do not translate; zero for other problems.
-func whoClearsHost(message, node string) volume.Actor {
+func whoClearsHost(text, node string) volume.Actor {
 	for _, words := range []string{"no space left on device", "read-only file system"} {
-		if strings.Contains(message, words) {
+		if strings.Contains(text, words) {
 			return volume.Administrator(node)
 		}
 	}
 	for _, words := range []string{"device or resource busy", "target is busy"} {
-		if strings.Contains(message, words) {
+		if strings.Contains(text, words) {
 			return volume.MountUser(node)
 		}
 	}
@@ -192,7 +186,9 @@ func Health(pv, node, ailments string, next volume.Actor) volume.Because {
 	if ailments == "" {
 		return because(volume.ReasonHealthy, volume.Actor{}, "volume %s is well again on node %s", pv, node)
 	}
-	return because(volume.ReasonUnhealthy, next, "volume %s on node %s: %.800s", pv, node, ailments)
+	b := because(volume.ReasonUnhealthy, next, "volume %s on node %s: %.800s", pv, node, ailments)
+	b.Object = "pv/" + pv
+	return b
 }
 
 // InvalidName is the reason of a name that cannot be part of a path.
@@ -226,16 +222,22 @@ func RecordUnreadable(path string) volume.Because {
 			"table: look for damage of the disk", path)
 }
 
-// Refused is the reason of a driver that is not registered.
-func Refused(socket, cause string, next volume.Actor) volume.Because {
-	return because(volume.ReasonRegistrationRefused, next, "the driver that registers at %s is not registered: %s",
+// Refused is the reason of a driver that is not registered. One that has not said its name has that of its socket.
+func Refused(socket, driver, cause string, next volume.Actor) volume.Because {
+	b := because(volume.ReasonRegistrationRefused, next, "the driver that registers at %s is not registered: %s",
 		socket, cause)
+	b.Object = "csidriver/" + driver
+	return b
 }
 
-// NotRun is the reason of a driver that a node runs, or of a file about one, that cannot be used.
-func NotRun(about, cause, node string) volume.Because {
-	next := volume.Administrator(node)
-	return because(volume.ReasonRegistrationRefused, next, "%s cannot be used: %.900s", about, cause)
+// NotRun is the reason of a driver that a node runs, or of a file about one, that cannot be used; driver is empty if
+// the file does not tell it.
+func NotRun(about, driver, cause, node string) volume.Because {
+	b := because(volume.ReasonRegistrationRefused, volume.Administrator(node), "%s cannot be used: %.900s", about, cause)
+	if driver != "" {
+		b.Object = "csidriver/" + driver
+	}
+	return b
 }
 
 // maxMountsNamed is how many paths one reason names.

@@ -55,7 +55,7 @@ func TestReasons(t *testing.T) {
 	line("torn", RecordUnreadable("/j/x"))
 	line("unknown", UnknownMounts([]string{"/a", "/b"}))
 	line("many unknown", UnknownMounts([]string{"/1", "/2", "/3", "/4", "/5", "/6", "/7"}))
-	line("refused", Refused("/r/x.sock", "the cause", volume.User()))
+	line("refused", Refused("/r/x.sock", "x", "the cause", volume.User()))
 	failed := func(next volume.Actor) volume.Because { return Failed(Unpublish, "n", "the cause", next) }
 	user, copied := Holder{PID: 7, Command: "postgres", Use: "an open file"},
 		Holder{PID: 9, Command: "sh", Use: "a copy", Namespace: "mnt:[3]"}
@@ -69,15 +69,14 @@ func TestReasons(t *testing.T) {
 // does not, it is who tries again.
 func TestNextAfterFailure(t *testing.T) {
 	for cause, want := range map[string]volume.Actor{
-		"NodePublishVolume by driver d: Internal: on fire":               volume.NodeAgent("n"),
-		"NodePublishVolume by driver d: NotFound: no such volume":        volume.User(),
-		"write journal record of d^h: no space left on device":           volume.Administrator("n"),
-		"mkdir /t: read-only file system":                                volume.Administrator("n"),
-		"NodeUnpublishVolume by driver d: Internal: target is busy":      volume.MountUser("n"),
-		"unmount /t: device or resource busy":                            volume.MountUser("n"),
-		"NodeStageVolume by driver d: NotFound: target is busy by a p":   volume.MountUser("n"),
-		"NodeStageVolume by driver d: Unavailable: transport is closing": volume.Driver("d"),
-		"NodeStageVolume by driver d: Unavailable: the array restarts":   volume.NodeAgent("n"),
+		"NodePublishVolume by driver d: Internal: on fire":             volume.NodeAgent("n"),
+		"NodePublishVolume by driver d: NotFound: no such volume":      volume.User(),
+		"write journal record of d^h: no space left on device":         volume.Administrator("n"),
+		"mkdir /t: read-only file system":                              volume.Administrator("n"),
+		"NodeUnpublishVolume by driver d: Internal: target is busy":    volume.MountUser("n"),
+		"unmount /t: device or resource busy":                          volume.MountUser("n"),
+		"NodeStageVolume by driver d: NotFound: target is busy by a p": volume.MountUser("n"),
+		"NodeStageVolume by driver d: Unavailable: the array restarts": volume.NodeAgent("n"),
 		"connection refused": volume.NodeAgent("n"),
 	} {
 		if got := Failed(Publish, "n", cause, volume.NodeAgent("n")).Next; got != want {
@@ -145,7 +144,7 @@ func pods(line func(string, volume.Because)) {
 		{"pod whose mount was lost", "", []Place{{Name: "cache", Because: volume.Because{Reason: volume.ReasonMounted}}}},
 		{"pod that asks too much", "the cause", []Place{served}},
 	} {
-		ready, b := Pod(c.refused, c.places)
-		line(fmt.Sprintf("%s: %v", c.what, ready), b)
+		paths, b := Pod(c.refused, c.places)
+		line(fmt.Sprintf("%s: %v %v", c.what, paths != nil, paths), b)
 	}
 }

@@ -100,16 +100,28 @@ func (d Driver) Next() volume.Actor {
 }
 
 // Subject returns a host's driver in the form KIND/NAME.
-func (d Driver) Subject() string { return "flexdriver/" + d.Name() }
+func (d Driver) Subject() string { return subjectPrefix + d.Name() }
 
-// Elsewhere returns advice for a Pod without a node; "" if the driver does not belong to a host, or
-// if the Pod's message is not about the driver.
-func (d Driver) Elsewhere(message string) string {
+// Elsewhere returns advice for a Pod without a node; "" if the driver does not belong to a host.
+func (d Driver) Elsewhere() string {
 	name, err := flex.ParseCSI(d.CSI)
-	if err != nil || !d.Hosted || !strings.Contains(message, name.String()) {
+	if err != nil || !d.Hosted {
 		return ""
 	}
 	return fmt.Sprintf("; the Pod can be where %s is: install it with `volplane flex install %s FILE` on a node", d, name)
+}
+
+// subjectPrefix is how Subject begins.
+const subjectPrefix = "flexdriver/"
+
+// Install returns the words of the command by which the administrator of a node ends what Absent has told; nil if no
+// driver has to be installed.
+func Install(b volume.Because) []string {
+	name, hosted := strings.CutPrefix(b.Object, subjectPrefix)
+	if !hosted || b.Next.Kind != volume.KindAdministrator {
+		return nil
+	}
+	return []string{"volplane", "flex", "install", name, "FILE"}
 }
 
 // Absent returns why a driver has not registered on a node, and who has to do what. The reason is empty if the notes do
@@ -126,25 +138,28 @@ func Absent(csi string, n *corev1.Node) volume.Because {
 		return volume.Because{}
 	}
 	admin := volume.Administrator(n.Name)
-	because := func(reason volume.Reason, next volume.Actor, format string, args ...any) volume.Because {
-		return volume.Because{Reason: reason, Next: next, Message: fmt.Sprintf(format, args...)}
+	because := func(next volume.Actor, format string, args ...any) volume.Because {
+		return volume.Because{
+			Reason: volume.ReasonDriverMissing, Next: next, Message: fmt.Sprintf(format, args...),
+			Cause: volume.Cause{Object: subjectPrefix + name.String(), Node: n.Name},
+		}
 	}
 	all := hostedOn(n)
 	wrong, found := all[csi]
 	switch {
 	case all == nil:
-		return because(volume.ReasonDriverMissing, admin,
+		return because(admin,
 			"node %s serves no FlexVolume drivers: start its agent with --volume-plugin-dir DIR, and install driver %s there "+
 				"with `volplane flex install %s FILE`", n.Name, name, name)
 	case !found:
-		return because(volume.ReasonDriverMissing, admin,
+		return because(admin,
 			"FlexVolume driver %s is not installed on node %s%s: install it there with `volplane flex install %s FILE`", name,
 			n.Name, where(n), name)
 	case wrong != "":
-		return because(volume.ReasonDriverMissing, admin, "FlexVolume driver %s cannot be used on node %s: %s; mend it "+
+		return because(admin, "FlexVolume driver %s cannot be used on node %s: %s; mend it "+
 			"there, or install another version with `volplane flex install %s FILE`", name, n.Name, short(name, wrong), name)
 	}
-	return because(volume.ReasonDriverMissing, volume.NodeAgent(n.Name),
+	return because(volume.NodeAgent(n.Name),
 		"FlexVolume driver %s is ready on node %s and is about to register", name, n.Name)
 }
 

@@ -12,7 +12,6 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/references"
 	"volplane.dev/volplane/internal/mount"
-	"volplane.dev/volplane/internal/volume"
 )
 
 // shownLimit is how many mounts of a Pod are remembered: one, and one more for each time that it was made anew.
@@ -42,14 +41,12 @@ func (u *Users) shownOf(pod *corev1.Pod) ([]shown, error) {
 	return all, nil
 }
 
-// pathOf returns where a Pod's volume is mounted, as the node agent says.
+// pathOf returns where a Pod's only volume is mounted, as the node agent says.
 func pathOf(pod *corev1.Pod) string {
-	c := cluster.PodCondition(pod, volume.ConditionVolumesMounted)
-	if !cluster.IsTrue(c) {
-		return ""
+	for _, path := range cluster.MountPaths(pod) {
+		return path
 	}
-	_, path, _ := strings.Cut(c.Message, "=")
-	return path
+	return ""
 }
 
 // Path returns where the volume of a Pod is mounted, if it is and this process sees it.

@@ -72,6 +72,11 @@ func New(subject string, s State, r volume.Reason, message string, next volume.A
 	return Link{Subject: subject, State: s, Because: volume.Because{Reason: r, Message: message, Next: next}}
 }
 
+// Broken returns a link that does not hold because of something.
+func Broken(subject string, b volume.Because) Link {
+	return Link{Subject: subject, State: Problem, Because: b}
+}
+
 // Tell returns a link with the condition that a decision returned.
 func Tell(subject string, t volume.Condition) Link {
 	state := Waiting

@@ -57,11 +57,11 @@ func TestTell(t *testing.T) {
 func TestWords(t *testing.T) {
 	east := time.FixedZone("east", 3600)
 	for got, want := range map[string]string{
-		chain.Moment(time.Date(2026, 1, 2, 3, 4, 5, 6, east)):           "2026-01-02 02:04:05 UTC",
-		chain.OnNode("n1", "no room"):                                   "on node n1: no room",
-		chain.OnNode("n1", "no room on n1"):                             "no room on n1",
-		strings.Join(chain.Few([]string{"a", "b", "c"}), " "):           "a b c",
-		strings.Join(chain.Few([]string{"a", "b", "c", "d", "e"}), " "): "a b c and 2 more",
+		chain.Moment(time.Date(2026, 1, 2, 3, 4, 5, 6, east)):                "2026-01-02 02:04:05 UTC",
+		chain.OnNode("n1", volume.Because{Message: "no room"}).Message:       "on node n1: no room",
+		chain.OnNode("n1", volume.Because{Message: "no room on n1"}).Message: "no room on n1",
+		strings.Join(chain.Few([]string{"a", "b", "c"}), " "):                "a b c",
+		strings.Join(chain.Few([]string{"a", "b", "c", "d", "e"}), " "):      "a b c and 2 more",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // The length of a line, which only longer words exceed: that of an output of unknown width, and its bounds.
@@ -106,11 +108,11 @@ func Paragraph(b *strings.Builder, text string, columns int) {
 func Moment(t time.Time) string { return t.UTC().Format(time.DateTime + " UTC") }
 
 // OnNode adds the name of a node to a message that does not have it.
-func OnNode(node, message string) string {
-	if strings.Contains(message, node) {
-		return message
+func OnNode(node string, b volume.Because) volume.Because {
+	if !strings.Contains(b.Message, node) {
+		b.Message = "on node " + node + ": " + b.Message
 	}
-	return "on node " + node + ": " + message
+	return b
 }
 
 // named is the maximum number of names in a message.

@@ -57,24 +57,31 @@ func Absent(view cluster.View, s note.Driver, node string) (volume.Because, bool
 	return b, b.Reason != ""
 }
 
-// Broken returns why a registered driver of a host cannot be used on a node, if that is the cause of
-// a message. The host may keep a broken version registered, so that volumes can be unmounted.
-func Broken(view cluster.View, s note.Driver, node, message string) (volume.Because, bool) {
+// Broken returns why a registered driver of a host cannot be used on a node, if that is why a call failed. The host may
+// keep a broken version registered, so that volumes can be unmounted.
+func Broken(view cluster.View, s note.Driver, node string, cause volume.Cause) (volume.Because, bool) {
 	n := cluster.Find(view.Nodes, node)
-	if n == nil || note.Of(n)[s.CSI] == "" || !strings.Contains(message, "Unavailable: ") {
+	if n == nil || note.Of(n)[s.CSI] == "" || cause.Code != "Unavailable" {
 		return volume.Because{}, false
 	}
 	return note.Absent(s.CSI, n), true
 }
 
 // BrokenFor returns the result of Broken for the first broken driver of a Pod.
-func BrokenFor(view cluster.View, p *corev1.Pod, message string) (volume.Because, bool) {
+func BrokenFor(view cluster.View, p *corev1.Pod, cause volume.Cause) (volume.Because, bool) {
 	for _, s := range OfPod(view, p) {
-		if b, ok := Broken(view, s, p.Spec.NodeName, message); ok {
+		if b, ok := Broken(view, s, p.Spec.NodeName, cause); ok {
 			return b, true
 		}
 	}
 	return volume.Because{}, false
+}
+
+// IsLacking says whether a driver of a host is not on all nodes.
+func IsLacking(view cluster.View, s note.Driver) bool {
+	return slices.ContainsFunc(view.Nodes.List(), func(n *corev1.Node) bool {
+		return !Registered(view, s.CSI, n.Name) && note.Lack(s.CSI, n) != ""
+	})
 }
 
 // Lacks returns the result of Absent for the first absent driver of a Pod.

@@ -13,6 +13,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/subject"
@@ -85,6 +86,17 @@ func (k fixing) claims(l chain.Link) []Remedy {
 			return k.missingClass()
 		}
 		return k.otherRequest(name)
+	case volume.ReasonClaimLost:
+		adopt := command("volplane", "adopt", "DRIVER", "HANDLE", "--claim", k.Namespace+"/"+name)
+		return []Remedy{{
+			command("volplane", "orphans"),
+			"lists the volumes that drivers have and that no PersistentVolume names: while the claim's is among them, its " +
+				"data are there", noRisk,
+		}, {
+			command(k.tool, "delete", "pvc", name, "-n", k.Namespace),
+			"the claim can be made anew: with a volume that was found, by `" + adopt + "`, or empty",
+			"the new claim has the old data only if it gets the old volume",
+		}}
 	case volume.ReasonClaimMisbound:
 		return []Remedy{{
 			command(k.tool, "delete", "pvc", name, "-n", k.Namespace),
@@ -142,11 +154,9 @@ func (k fixing) migrations() []Remedy {
 
 // missingDriver returns ways for a driver that has not registered.
 func (k fixing) missingDriver(l chain.Link) []Remedy {
-	if _, install, ok := strings.Cut(l.Because.Message, "`volplane flex install "); ok {
-		args, _, _ := strings.Cut(install, "`")
-		words := append([]string{"volplane", "flex", "install"}, strings.Fields(args)...)
+	if install := note.Install(l.Because); len(install) > 0 {
 		return []Remedy{{
-			command(words...), "run on node " + l.Because.Next.Name + ": puts the driver where the agent finds it",
+			command(install...), "run on node " + l.Because.Next.Name + ": puts the driver where the agent finds it",
 			"other volumes of the same driver there are served by the new version",
 		}}
 	}

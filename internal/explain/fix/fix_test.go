@@ -44,6 +44,10 @@ func fixRows() []row {
 		}},
 		{"a node that is gone", "pod/web", func(s *scene) { s.All.Nodes = s.All.Nodes[1:] }},
 		{"a volume that was lost with its node", "pvc/data", func(s *scene) { s.GivenUp(); s.Detached(); s.All.Pods = nil }},
+		{"a claim whose volume's object was deleted", "pvc/data", func(s *scene) {
+			s.All.Volumes, s.All.Attachments, s.All.Pods = nil, nil, nil
+			s.Claim.Status.Phase = corev1.ClaimLost
+		}},
 		{"nothing to attach with, and nobody knows a way", "volumeattachment/a1", (*scene).Attaching},
 	}, moreFixRows()...)
 }

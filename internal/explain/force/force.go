@@ -2,7 +2,6 @@ package force
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +11,7 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/foreign"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -79,8 +79,8 @@ func (f Facts) aloneSince() (time.Time, bool) {
 			if e.InvolvedObject.UID != p.UID || e.FirstTimestamp.IsZero() {
 				continue
 			}
-			this := attach.IsMultiAttach(e.Message) && attach.VolumeIn(e.Message) == f.Volume.Name
-			if this && !strings.Contains(e.Message, "pod(s)") && !strings.Contains(e.Message, "used there by pod") {
+			this := foreign.IsMultiAttach(e.Message) && foreign.VolumeIn(e.Message) == f.Volume.Name
+			if this && !foreign.NamesPods(e.Message) {
 				return e.FirstTimestamp.Time, true
 			}
 		}

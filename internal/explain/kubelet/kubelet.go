@@ -15,6 +15,7 @@ import (
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
+	"volplane.dev/volplane/internal/explain/foreign"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -153,7 +154,7 @@ func (f Facts) unusable(p *corev1.Pod, message string) chain.Link {
 	if s, ok := f.sourceIn(p, message); ok && strings.Contains(message, "transport endpoint is not connected") {
 		b.Reason, b.Next = volume.ReasonMountBroken, s.Next()
 	}
-	return chain.New("pod/"+p.Name, chain.Problem, b.Reason, chain.OnNode(p.Spec.NodeName, b.Message), b.Next)
+	return chain.Broken("pod/"+p.Name, chain.OnNode(p.Spec.NodeName, b))
 }
 
 // aboutVolumes says whether a container does not start because of its mounts: a
@@ -175,9 +176,13 @@ func (f Facts) unregistered(p *corev1.Pod) (chain.Link, bool) {
 				Reason: volume.ReasonDriverMissing, Next: s.Next(),
 				Message: s.String() + " has not registered on node " + node,
 			}
-			b.Message += Plugin(f.View, s.CSI, node)
+			if by := Plugin(f.View, s.CSI, node); by != "" {
+				b.Message += by
+			} else {
+				b.Node = node
+			}
 		}
-		return chain.New("pod/"+p.Name, chain.Problem, b.Reason, b.Message, b.Next), true
+		return chain.Broken("pod/"+p.Name, b), true
 	}
 	return chain.Link{}, false
 }
@@ -210,7 +215,7 @@ func (f Facts) complaint(p *corev1.Pod) *corev1.Event {
 	told := []volume.Reason{volume.ReasonFailedMount, reasonFailedMap, volume.ReasonFailedAttach}
 	for _, e := range slices.Backward(f.Warnings) {
 		switch {
-		case e.InvolvedObject.UID != p.UID, attach.IsMultiAttach(e.Message):
+		case e.InvolvedObject.UID != p.UID, foreign.IsMultiAttach(e.Message):
 		case e.Reason == string(volume.ReasonFailedAttach) && f.attachedSince(p, e.Message):
 		case !slices.Contains(told, volume.Reason(e.Reason)):
 		case !strings.HasPrefix(e.Message, "Unable to attach or mount volumes"):
@@ -224,7 +229,7 @@ func (f Facts) complaint(p *corev1.Pod) *corev1.Event {
 
 // attachedSince says whether the volume that a failure names is attached by now.
 func (f Facts) attachedSince(p *corev1.Pod, message string) bool {
-	for _, a := range f.View.Attachments.By(cluster.AttachmentsByVolume, attach.VolumeIn(message)) {
+	for _, a := range f.View.Attachments.By(cluster.AttachmentsByVolume, foreign.VolumeIn(message)) {
 		if a.Spec.NodeName == p.Spec.NodeName && a.Status.Attached {
 			return true
 		}
@@ -234,23 +239,19 @@ func (f Facts) attachedSince(p *corev1.Pod, message string) bool {
 
 // complained tells of an event about a volume of the Pod.
 func (f Facts) complained(p *corev1.Pod, e *corev1.Event) chain.Link {
-	node, reason := p.Spec.NodeName, volume.Reason(e.Reason)
+	node := p.Spec.NodeName
 	agent := volume.NodeAgent(node)
-	b := mount.Failed(mount.Publish, node, e.Message, cmp.Or(volume.ParseActor(e.Annotations[volume.AnnNext]), agent))
-	calls := reason == volume.ReasonFailedAttach || silent(e.Message)
+	ours := volume.ParseActor(e.Annotations[volume.AnnNext])
+	b := mount.Failed(mount.Publish, node, state.Message(e), cmp.Or(ours, agent))
+	b.Reason, b.Cause = volume.Reason(e.Reason), state.CauseOf(e)
+	calls := b.Reason == volume.ReasonFailedAttach || b.Gone || b.Code == "DeadlineExceeded"
 	if s, ok := f.sourceIn(p, e.Message); ok && b.Next == agent && calls {
 		b.Next = s.Next()
 	}
 	if absentObject(e.Message) {
 		b.Next = volume.User()
 	}
-	return chain.New("pod/"+p.Name, chain.Problem, reason, chain.OnNode(node, b.Message), b.Next)
-}
-
-// silent says whether a call failed because the driver does not answer: nobody
-// serves its socket, or the call was given up.
-func silent(message string) bool {
-	return volume.DriverGone(message) || strings.Contains(message, "code = DeadlineExceeded")
+	return chain.Broken("pod/"+p.Name, chain.OnNode(node, b))
 }
 
 func containsAny(text string, words ...string) bool {
@@ -267,7 +268,7 @@ func absentObject(message string) bool {
 // sourceIn returns the driver of the volume that a message names, or else the only
 // one that the Pod has.
 func (f Facts) sourceIn(p *corev1.Pod, message string) (note.Driver, bool) {
-	name := attach.VolumeIn(message)
+	name := foreign.VolumeIn(message)
 	if s, ok := drivers.Of(cluster.Find(f.View.Volumes, name)); ok {
 		return s, true
 	}

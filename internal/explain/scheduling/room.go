@@ -46,7 +46,8 @@ func (f Facts) roomless(p *corev1.Pod, message string, unknown bool) chain.Link 
 		}
 		l.Because.Next = volume.Driver(class.Provisioner)
 		if e := f.Warnings.About(class.UID, volume.ReasonCapacityUnknown); e != nil {
-			l.Because.Message, l.Because.Next = message+"; "+e.Message, f.Warnings.NextOf(e, l.Because.Next)
+			told := state.Told(e, l.Because.Next)
+			l.Because.Message, l.Because.Next = message+"; "+told.Message, told.Next
 		}
 		break
 	}
@@ -61,8 +62,8 @@ func (f Facts) Homeless(p *corev1.Pod, message string) chain.Link {
 	}
 	next := volume.User()
 	for _, s := range drivers.OfPod(f.View, p) {
-		elsewhere := s.Elsewhere(message)
-		if elsewhere == "" {
+		elsewhere := s.Elsewhere()
+		if elsewhere == "" || !drivers.IsLacking(f.View, s) {
 			continue
 		}
 		if b, ok := drivers.Lacks(f.View, p, f.only()); ok {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,15 +60,26 @@ func (t Times) Of(ns string, c chain.Chain, l chain.Link) Time {
 func (t Times) find(ns string, c chain.Chain, l chain.Link) Time {
 	of := subject.Of(t.view, ns, c)
 	kind, name, _ := strings.Cut(l.Subject, "/")
+	key := of.Namespace + "/" + name
 	switch kind {
 	case "pvc":
-		return t.claim(cluster.Find(t.view.Claims, of.Namespace+"/"+name), l)
+		if claim := cluster.Find(t.view.Claims, key); claim != nil {
+			return t.claim(claim, l)
+		}
+		return t.missing(of, l)
 	case "resize":
-		return t.resize(cluster.Find(t.view.Claims, of.Namespace+"/"+name), l)
+		return t.resize(cluster.Find(t.view.Claims, key), l)
 	case "pod":
-		return t.pod(cluster.Find(t.view.Pods, of.Namespace+"/"+name), l)
+		return t.pod(cluster.Find(t.view.Pods, key), l)
+	case "volumesnapshot":
+		return t.snapshot(cluster.Find(t.view.Snapshots, key), l)
+	case "volumegroupsnapshot":
+		return t.group(cluster.Find(t.view.Groups, key), l)
 	case "node":
-		return t.node(name)
+		if n := cluster.Find(t.view.Nodes, name); n != nil {
+			return t.node(n)
+		}
+		return t.missing(of, l)
 	case "pv", "storageclass", "csidriver":
 		claim, _ := of.Claim()
 		if v := cluster.Find(t.view.Volumes, name); v != nil && kind == "pv" {
@@ -74,9 +87,54 @@ func (t Times) find(ns string, c chain.Chain, l chain.Link) Time {
 		}
 		return t.claim(claim, l) // which waits for it
 	case "attachment", "volumeattachment":
-		return t.attachment(of.Attachment(name, func(*storagev1.VolumeAttachment) bool { return true }), l)
+		if a := of.Attachment(name, func(*storagev1.VolumeAttachment) bool { return true }); a != nil {
+			return t.attachment(a, l)
+		}
+		return t.missing(of, l)
 	}
 	return Time{}
+}
+
+// missing returns since when the Pods of a chain wait for an object that is not there, as far as an event or a
+// condition tells: when they were created says nothing of that.
+func (t Times) missing(of subject.Finder, l chain.Link) Time {
+	var out Time
+	for _, p := range of.NamedPods() {
+		told := t.of(p, l, time.Time{})
+		for _, c := range p.Status.Conditions {
+			if c.Reason == string(l.Because.Reason) {
+				told.Since = c.LastTransitionTime.Time
+			}
+		}
+		if !told.Since.IsZero() && (out.Since.IsZero() || told.Since.Before(out.Since)) {
+			out = told
+		}
+	}
+	return out
+}
+
+// snapshot returns since when a snapshot waits: since it was created, as long as it is not ready.
+func (t Times) snapshot(s *snapshotv1.VolumeSnapshot, l chain.Link) Time {
+	if s == nil {
+		return Time{}
+	}
+	out := t.of(s, l, s.CreationTimestamp.Time)
+	if s.Status != nil && s.Status.Error != nil && s.Status.Error.Time != nil {
+		out.Last = s.Status.Error.Time.Time
+	}
+	return out
+}
+
+// group is snapshot for a group of them.
+func (t Times) group(g *groupv1.VolumeGroupSnapshot, l chain.Link) Time {
+	if g == nil {
+		return Time{}
+	}
+	out := t.of(g, l, g.CreationTimestamp.Time)
+	if g.Status != nil && g.Status.Error != nil && g.Status.Error.Time != nil {
+		out.Last = g.Status.Error.Time.Time
+	}
+	return out
 }
 
 // of returns the time of a link about an object: since when it is being deleted, or else since its first
@@ -143,9 +201,6 @@ func (t Times) volume(v *corev1.PersistentVolume, claim *corev1.PersistentVolume
 // attachment returns since when a volume waits for its attach or its detach. The status has the time of
 // the last failure.
 func (t Times) attachment(a *storagev1.VolumeAttachment, l chain.Link) Time {
-	if a == nil {
-		return Time{}
-	}
 	var waits time.Time
 	if !a.Status.Attached {
 		waits = a.CreationTimestamp.Time
@@ -186,11 +241,7 @@ func (t Times) pod(p *corev1.Pod, l chain.Link) Time {
 	return out
 }
 
-func (t Times) node(name string) Time {
-	n := cluster.Find(t.view.Nodes, name)
-	if n == nil {
-		return Time{}
-	}
+func (t Times) node(n *corev1.Node) Time {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			return Time{Since: c.LastTransitionTime.Time}
@@ -199,11 +250,16 @@ func (t Times) node(name string) Time {
 	return Time{}
 }
 
-// warnings returns the warnings about an object for the reason of a link, oldest first.
+// warnings returns the warnings about an object for the reason of a link, oldest first. Those of a volume that is on
+// another node have the reason that they have in Kubernetes.
 func (t Times) warnings(o metav1.Object, l chain.Link) []*corev1.Event {
+	reason := l.Because.Reason
+	if reason == volume.ReasonMultiAttach {
+		reason = volume.ReasonFailedAttach
+	}
 	var out []*corev1.Event
 	for _, e := range t.Warnings {
-		if e.InvolvedObject.UID == o.GetUID() && e.Reason == string(l.Because.Reason) {
+		if e.InvolvedObject.UID == o.GetUID() && e.Reason == string(reason) {
 			out = append(out, e)
 		}
 	}

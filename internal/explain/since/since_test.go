@@ -2,10 +2,12 @@ package since_test
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -92,6 +94,27 @@ func rows() []row {
 		}, 6},
 		{"a class that is not there", "pvc/data", func(s *scene) { s.Unbound(); s.All.Classes = nil }, 1},
 		{"a claim that is not there", "pod/web", func(s *scene) { s.All.Claims = nil }, 0},
+		{"the same, as the node agent says", "pod/web", func(s *scene) {
+			s.All.Claims = nil
+			s.Told(volume.Because{Reason: volume.ReasonClaimMissing, Message: "there is no claim data", Next: volume.User()})
+			s.Pod.Status.Conditions[0].LastTransitionTime = whytest.At(6)
+		}, 6},
+		{"another node has the volume", "pod/other", func(s *scene) {
+			other := whytest.Pod("other", "n2")
+			other.CreationTimestamp = whytest.At(5)
+			s.Use(other)
+		}, 0},
+		{"the same, and an event says since when", "pod/other", func(s *scene) {
+			s.Use(whytest.Pod("other", "n2"))
+			s.Warn("uid-other", volume.ReasonFailedAttach, "it is attached to node n1")
+			s.All.Warnings[0].FirstTimestamp = whytest.At(7)
+		}, 7},
+		{"a snapshot that cannot be taken", "volumesnapshot/s1", func(s *scene) {
+			s.Snapshot(func(snapshot *snapshotv1.VolumeSnapshot, _ *snapshotv1.VolumeSnapshotContent) {
+				snapshot.CreationTimestamp = whytest.At(5)
+				snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{Message: ptr.To("disk on fire")}
+			})
+		}, 5},
 	}
 }
 
@@ -148,11 +171,14 @@ func TestTries(t *testing.T) {
 			s.Warn("uid-data", volume.ReasonProvisioningFailed, "on fire")
 		}},
 		{"another volume of the Pod has failed later", "pod/web", func(s *scene) {
-			s.Told(volume.Because{Reason: volume.ReasonFailedMount, Message: "v1: full", Next: volume.NodeAgent("n1")})
-			for _, cause := range []string{"v1: full", "v2: on fire"} {
-				s.Warn("uid-web", volume.ReasonFailedMount, cause)
-			}
-			s.All.Warnings[0].Annotations, s.All.Warnings[0].LastTimestamp = ours, whytest.At(7)
+			v1, v2 := volume.Cause{Object: "pv/v1"}, volume.Cause{Object: "pv/v2"}
+			s.Told(volume.Because{Reason: volume.ReasonFailedMount, Message: "full", Next: volume.NodeAgent("n1"), Cause: v1})
+			s.Warn("uid-web", volume.ReasonFailedMount, "full")
+			s.Warn("uid-web", volume.ReasonFailedMount, "on fire")
+			first, second := s.All.Warnings[0], s.All.Warnings[1]
+			first.Annotations, first.LastTimestamp = maps.Clone(ours), whytest.At(7)
+			first.Annotations[volume.AnnCause] = v1.String()
+			second.Annotations = map[string]string{volume.AnnCause: v2.String()}
 		}},
 		{"a sidecar of others", "pvc/data", func(s *scene) { refused(s, corev1.Event{Count: 4}, nil) }},
 		{"a series", "pvc/data", func(s *scene) {

@@ -11,6 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/state"
 )
 
 // Tries are the tries of something that fails and is repeated. Zero fields are not known.
@@ -27,15 +28,15 @@ type Tries struct {
 	within time.Duration
 }
 
-// triesOf returns what warnings, oldest first, tell: of those whose text the link has, or else of all, the
-// newest one.
+// triesOf returns what warnings, oldest first, tell: of those with the object that is the link's cause, or else of all,
+// the newest one.
 func triesOf(told []*corev1.Event, l chain.Link) Tries {
 	if len(told) == 0 {
 		return Tries{}
 	}
 	e := told[len(told)-1]
 	for _, same := range slices.Backward(told) {
-		if strings.Contains(l.Because.Message, same.Message) {
+		if state.CauseOf(same).Object == l.Because.Object {
 			e = same
 			break
 		}

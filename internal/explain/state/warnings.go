@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/explain/foreign"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -23,14 +24,28 @@ func (w Warnings) Condition(about metav1.Object, reason volume.Reason, repeats v
 	if e == nil {
 		return volume.Condition{}, false
 	}
-	b := volume.Because{Reason: reason, Message: e.Message, Next: w.NextOf(e, repeats)}
-	return volume.Condition{Because: b, Stuck: true}, true
+	return volume.Condition{Because: Told(e, repeats), Stuck: true}, true
 }
 
-// NextOf returns who acts next after what a warning tells: the event says so itself, if it is one of ours. Otherwise
-// its text does; repeats is who tries again.
-func (Warnings) NextOf(e *corev1.Event, repeats volume.Actor) volume.Actor {
-	return cmp.Or(volume.ParseActor(e.Annotations[volume.AnnNext]), volume.AnswerIn(e.Message).Next(repeats))
+// Told returns what a warning tells. The event says itself who acts next and what the cause is, if it is one of ours;
+// otherwise its text does. repeats is who tries again.
+func Told(e *corev1.Event, repeats volume.Actor) volume.Because {
+	return volume.Because{
+		Reason: volume.Reason(e.Reason), Message: Message(e), Cause: CauseOf(e),
+		Next: cmp.Or(volume.ParseActor(e.Annotations[volume.AnnNext]), volume.AnswerIn(e.Message).Next(repeats)),
+	}
+}
+
+// Message returns the message of a warning.
+func Message(e *corev1.Event) string { return volume.MessageOf(e.Message, e.Annotations) }
+
+// CauseOf returns the cause of what a warning tells, with the volume that it names.
+func CauseOf(e *corev1.Event) volume.Cause {
+	c := volume.CauseOf(e.Annotations[volume.AnnCause], e.Message)
+	if name := foreign.VolumeIn(e.Message); c.Object == "" && name != "" {
+		c.Object = "pv/" + name
+	}
+	return c
 }
 
 // Deletion is the deletion of a Pod because of its node.

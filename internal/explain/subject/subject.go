@@ -1,6 +1,7 @@
 package subject
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,6 +59,22 @@ func (f Finder) Claim() (*corev1.PersistentVolumeClaim, string) {
 		}
 	}
 	return nil, "CLAIM"
+}
+
+// NamedPods returns the Pods that the chain is about and that are there.
+func (f Finder) NamedPods() []*corev1.Pod {
+	var out []*corev1.Pod
+	add := func(subject string) {
+		name, is := strings.CutPrefix(subject, "pod/")
+		if p := cluster.Find(f.View.Pods, f.Namespace+"/"+name); is && p != nil && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	add(f.chain.Subject)
+	for _, l := range f.chain.Links {
+		add(l.Subject)
+	}
+	return out
 }
 
 // Attachment returns a matching attachment that has the name, or that attaches the chain's claim to

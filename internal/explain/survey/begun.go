@@ -9,6 +9,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/why"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -49,8 +50,9 @@ func abandoned(w why.Walk, in *provision.Intent) (chain.Chain, bool) {
 		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, at, becomes)
 	l := chain.New("intent/"+in.Name, chain.Waiting, volume.ReasonProvisioning, message, volume.Driver(in.Driver))
 	if e := w.Warnings.About(in.Claim.UID, ""); e != nil {
-		l = chain.New(l.Subject, chain.Problem, volume.Reason(e.Reason), message+": "+e.Message,
-			w.Warnings.NextOf(e, volume.Driver(in.Driver)))
+		b := state.Told(e, volume.Driver(in.Driver))
+		b.Message = message + ": " + b.Message
+		l = chain.Broken(l.Subject, b)
 	}
 	return chain.Chain{Subject: l.Subject, Links: []chain.Link{l}}, true
 }

@@ -108,7 +108,7 @@ type grouping struct {
 	causes []Cause
 	at     map[group]int
 	// said is what was told of each cause.
-	said [][]string
+	said [][]volume.Because
 }
 
 // group is what makes two links the same cause: the link, or the driver that is
@@ -139,7 +139,7 @@ func (g *grouping) add(ns string, c chain.Chain) {
 		i, g.at[key] = len(g.causes), len(g.causes)
 		g.causes, g.said = append(g.causes, Cause{Link: l}), append(g.said, nil)
 	}
-	g.said[i] = append(g.said[i], l.Because.Message)
+	g.said[i] = append(g.said[i], l.Because)
 	g.causes[i].Waits = append(g.causes[i].Waits, Held{ns, c.Subject})
 }
 

@@ -2,7 +2,6 @@ package survey
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -15,21 +14,19 @@ import (
 // when it is not that.
 func deadDriver(l chain.Link) (string, bool) {
 	dead := l.Because.Reason == volume.ReasonDriverMissing || l.Because.Reason == volume.ReasonLeaderGone ||
-		volume.DriverGone(l.Because.Message)
+		l.Because.Gone
 	next := l.Because.Next
 	return next.Name, l.State == chain.Problem && dead && next.Kind == volume.KindDriver
 }
 
-// together returns what is told of a driver that is not there, when it is told of
-// several nodes and volumes.
-func together(driver string, messages []string) string {
+// together returns what is said of a driver that is not there, about several nodes and volumes.
+func together(driver string, all []volume.Because) string {
 	var nodes, out []string
-	missing := regexp.MustCompile("^driver " + regexp.QuoteMeta(driver) + ` (?:has not|is not) registered on node (\S+)$`)
-	for _, m := range messages {
-		if found := missing.FindStringSubmatch(m); found != nil {
-			nodes = append(nodes, found[1])
-		} else if !slices.Contains(out, m) {
-			out = append(out, m)
+	for _, b := range all {
+		if b.Node != "" {
+			nodes = append(nodes, b.Node)
+		} else if !slices.Contains(out, b.Message) {
+			out = append(out, b.Message)
 		}
 	}
 	slices.Sort(nodes)

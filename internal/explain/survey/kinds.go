@@ -136,7 +136,7 @@ func absences(w why.Walk, name string, object *storagev1.CSIDriver) []chain.Link
 			b, ok = w.Uncalled(note.Driver{CSI: name}, "")
 		}
 		if ok && b.Reason != "" {
-			out = append(out, chain.New("node/"+n.Name, chain.Problem, b.Reason, b.Message, b.Next))
+			out = append(out, chain.Broken("node/"+n.Name, b))
 		}
 	}
 	return out

@@ -93,7 +93,7 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 	var out []chain.Link
 	for _, d := range n.Spec.Drivers {
 		if b, bad := health.TellStorage(n, d.Name, nil); bad {
-			out = append(out, chain.New("csinode/"+node.Name, chain.Problem, b.Reason, b.Message, b.Next))
+			out = append(out, chain.Broken("csinode/"+node.Name, b))
 		}
 		other := drivers.SharesID(w.View, d, node.Name)
 		if other != "" && !attach.SkipsAttach(cluster.Find(w.View.Drivers, d.Name)) {
@@ -126,7 +126,7 @@ func unusable(n *corev1.Node) []chain.Link {
 			if b.Reason != volume.ReasonRegistrationRefused {
 				subject = note.Driver{CSI: csi, Hosted: true}.Subject()
 			}
-			out = append(out, chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next))
+			out = append(out, chain.Broken(subject, b))
 		}
 	}
 	return out

@@ -88,7 +88,7 @@ func TestDeadDrivers(t *testing.T) {
 		}},
 		{"one node's agent says so", "", func(s *scene) {
 			s.Failed("publish", "NodePublishVolume by driver d.example.com: Unavailable: error reading from server: EOF",
-				volume.NodeAgent("n1"))
+				false)
 		}},
 		{"of two snapshots is told what their controller says, which is no driver", "", func(s *scene) {
 			s.Snapshot(func(snapshot *snapshotv1.VolumeSnapshot, _ *snapshotv1.VolumeSnapshotContent) {

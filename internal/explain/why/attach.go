@@ -12,7 +12,9 @@ import (
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
 	"volplane.dev/volplane/internal/explain/force"
+	"volplane.dev/volplane/internal/explain/foreign"
 	"volplane.dev/volplane/internal/explain/kubelet"
+	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -142,11 +144,11 @@ func (f facts) usedElsewhere(node string) (volume.Because, bool) {
 			continue
 		}
 		e := f.Warnings.About(p.UID, volume.ReasonFailedAttach)
-		if e == nil || !attach.IsMultiAttach(e.Message) || attach.VolumeIn(e.Message) != f.Volume.Name {
+		if e == nil || !foreign.IsMultiAttach(e.Message) || state.CauseOf(e).Object != "pv/"+f.Volume.Name {
 			continue
 		}
 		if next := volume.ParseActor(e.Annotations[volume.AnnNext]); !next.IsZero() && f.inUseBeside(node) {
-			return volume.Because{Reason: volume.ReasonMultiAttach, Message: e.Message, Next: next}, true
+			return volume.Because{Reason: volume.ReasonMultiAttach, Message: state.Message(e), Next: next}, true
 		}
 	}
 	return volume.Because{}, false
@@ -181,7 +183,7 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.L
 	facts.Ours = true
 	told := attach.ConditionOf(facts)
 	if b, ok := f.cannot(s, a, told); ok {
-		return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next)
+		return chain.Broken(subject, b)
 	}
 	return f.tell(subject, told)
 }
@@ -201,7 +203,7 @@ func (f facts) cannot(s note.Driver, a *storagev1.VolumeAttachment, told volume.
 		return drivers.Absent(f.View, s, a.Spec.NodeName)
 	}
 	if n := drivers.ControlPlane(f.View); n != nil && told.Reason == volume.ReasonFailedAttach {
-		b, ok := drivers.Broken(f.View, s, n.Name, told.Message)
+		b, ok := drivers.Broken(f.View, s, n.Name, told.Cause)
 		b.Reason, b.Message = told.Reason, attach.Failed(a, false, volume.Answer{Text: b.Message}).Message
 		return b, ok
 	}

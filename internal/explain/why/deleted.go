@@ -63,5 +63,5 @@ func (f facts) existed(e *corev1.Event) bool {
 }
 
 func wasDeleted(e *corev1.Event) string {
-	return "pod " + e.InvolvedObject.Name + " was deleted: " + e.Message
+	return "pod " + e.InvolvedObject.Name + " was deleted: " + state.Message(e)
 }

@@ -158,5 +158,5 @@ func (w Walk) moved(subject, pv, claim string) (chain.Link, bool) {
 		return chain.Link{}, false
 	}
 	b := migrate.Unfinished(w.Moves[i].Volume, w.Moves[i].Back)
-	return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next), true
+	return chain.Broken(subject, b), true
 }

@@ -44,7 +44,7 @@ func (w Walk) group(subject string, g *groupv1.VolumeGroupSnapshot) chain.Link {
 	case plan.Step != decide.Nothing && len(g.Finalizers) == 0:
 		b.Message = "the group-snapshot-controller has not taken up group snapshot " + g.Name + " yet"
 	}
-	return chain.New(subject, is, b.Reason, b.Message, b.Next)
+	return chain.Link{Subject: subject, State: is, Because: b}
 }
 
 // reportedGroup is what a group tells by itself, to somebody who may not read contents.

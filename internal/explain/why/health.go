@@ -1,8 +1,6 @@
 package why
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -22,7 +20,7 @@ func (f facts) unwell() []chain.Link {
 	var out []chain.Link
 	add := func(subject string, b volume.Because, bad bool) {
 		if bad {
-			out = append(out, chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next))
+			out = append(out, chain.Broken(subject, b))
 		}
 	}
 	if h := f.Claim.Status.HealthStatus; h != nil {
@@ -54,7 +52,7 @@ func (f facts) unwellIn(driver string, p *corev1.Pod) (volume.Because, bool) {
 	if b, bad := health.TellVolume(driver, f.Volume.Name, p.Spec.NodeName, f.healthIn(p)); bad {
 		return b, true
 	}
-	return l.Because, ill && strings.Contains(l.Because.Message, "volume "+f.Volume.Name+" ")
+	return l.Because, ill && l.Because.Object == "pv/"+f.Volume.Name
 }
 
 // isUp says whether a node does anything; what one that is down has told last is old.

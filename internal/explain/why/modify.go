@@ -17,7 +17,7 @@ func (f facts) modify() []chain.Link {
 		return []chain.Link{l}
 	}
 	if b, away := f.Uncalled(f.source(), f.servedOn()); away && !c.Stuck {
-		return []chain.Link{chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next)}
+		return []chain.Link{chain.Broken(subject, b)}
 	}
 	return []chain.Link{f.tell(subject, c)}
 }

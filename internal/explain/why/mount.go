@@ -42,7 +42,7 @@ func (w Walk) mounted(p *corev1.Pod) chain.Link {
 	}
 	if p.DeletionTimestamp != nil {
 		if l, ok := w.Failed(subject, p, volume.ReasonFailedUnmount, volume.NodeAgent(node)); ok {
-			return chain.New(subject, chain.Problem, l.Because.Reason, chain.OnNode(node, l.Because.Message), l.Because.Next)
+			return chain.Broken(subject, chain.OnNode(node, l.Because))
 		}
 		if c := w.condition(p); c.State == chain.Waiting && c.Because.Reason == volume.ReasonMounting &&
 			c.Because.Next != volume.NodeAgent(node) {
@@ -81,7 +81,10 @@ func (w Walk) condition(p *corev1.Pod) chain.Link {
 			continue
 		}
 		reason := volume.Reason(cmp.Or(c.Reason, string(volume.ReasonMounting)))
-		next := cmp.Or(volume.ParseActor(p.Annotations[volume.AnnNextMounted]), volume.NodeAgent(p.Spec.NodeName))
+		b := volume.Because{
+			Reason: reason, Message: c.Message, Cause: volume.CauseOf(p.Annotations[volume.AnnCauseMounted], c.Message),
+			Next: cmp.Or(volume.ParseActor(p.Annotations[volume.AnnNextMounted]), volume.NodeAgent(p.Spec.NodeName)),
+		}
 		switch {
 		case c.Status == corev1.ConditionTrue:
 			if l, ill := w.ill(subject, p); ill {
@@ -90,17 +93,17 @@ func (w Walk) condition(p *corev1.Pod) chain.Link {
 			return chain.New(subject, chain.OK, volume.ReasonMounted,
 				cmp.Or(c.Message, "all volumes are mounted"), volume.Actor{})
 		case reason == volume.ReasonDriverMissing, reason == volume.ReasonRegistrationRefused:
-			if b, ok := drivers.Lacks(w.View, p, p.Spec.NodeName); ok {
-				return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next)
+			if lacks, ok := drivers.Lacks(w.View, p, p.Spec.NodeName); ok {
+				b = lacks
 			}
-			return chain.New(subject, chain.Problem, reason, c.Message, next)
+			return chain.Broken(subject, b)
 		case strings.HasPrefix(c.Reason, "Failed"), reason == volume.ReasonClaimMissing, reason == volume.ReasonMountBroken:
-			if b, ok := drivers.BrokenFor(w.View, p, c.Message); ok {
-				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
+			if broken, ok := drivers.BrokenFor(w.View, p, b.Cause); ok {
+				return chain.New(subject, chain.Problem, reason, broken.Message, broken.Next)
 			}
-			return chain.New(subject, chain.Problem, reason, chain.OnNode(p.Spec.NodeName, c.Message), next)
+			return chain.Broken(subject, chain.OnNode(p.Spec.NodeName, b))
 		default:
-			return chain.New(subject, chain.Waiting, reason, c.Message, next)
+			return chain.Link{Subject: subject, State: chain.Waiting, Because: b}
 		}
 	}
 	return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Mounted(p)
@@ -112,8 +115,11 @@ func (w Walk) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
 	if !cluster.IsFalse(c) {
 		return chain.Link{}, false
 	}
-	return chain.New(subject, chain.Problem, volume.Reason(c.Reason), c.Message,
-		cmp.Or(volume.ParseActor(p.Annotations[volume.AnnNextHealthy]), volume.User())), true
+	return chain.Broken(subject, volume.Because{
+		Reason: volume.Reason(c.Reason), Message: c.Message,
+		Next:  cmp.Or(volume.ParseActor(p.Annotations[volume.AnnNextHealthy]), volume.User()),
+		Cause: volume.CauseOf(p.Annotations[volume.AnnCauseHealthy], ""),
+	}), true
 }
 
 // NodeDown tells of a node that does nothing, whatever waits for it.

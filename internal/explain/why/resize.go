@@ -41,5 +41,5 @@ func (f facts) failedResize(subject string, c volume.Condition) (chain.Link, boo
 		return l, true
 	}
 	b, away := f.Uncalled(f.source(), f.servedOn())
-	return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next), away
+	return chain.Broken(subject, b), away
 }

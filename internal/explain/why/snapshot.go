@@ -49,7 +49,7 @@ func (w Walk) snapshot(subject string, s *snapshotv1.VolumeSnapshot) chain.Link 
 	case plan.Step != decide.Nothing && len(s.Finalizers) == 0:
 		b.Message = "the snapshot-controller has not taken up snapshot " + s.Name + " yet"
 	}
-	return chain.New(subject, is, b.Reason, b.Message, b.Next)
+	return chain.Link{Subject: subject, State: is, Because: b}
 }
 
 // reported is what a snapshot tells by itself.

@@ -10,6 +10,7 @@ import (
 	"volplane.dev/volplane/internal/decide/protect"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -52,7 +53,7 @@ func (f facts) reclaimed() volume.Condition {
 		return volume.Condition{Because: b, Stuck: true}
 	}
 	if e := f.Warnings.About(v.UID, volume.ReasonDriverBusy); e != nil && b.Reason == volume.ReasonDeleting {
-		b.Reason, b.Message = volume.ReasonDriverBusy, e.Message
+		b.Reason, b.Message = volume.ReasonDriverBusy, state.Message(e)
 	}
 	return volume.Condition{Because: b, Stuck: b.Next == volume.User() || b.Reason == volume.ReasonDriverMissing}
 }

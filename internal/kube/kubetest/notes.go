@@ -16,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Writes returns what a client has written, one line for each, without events: with
@@ -87,7 +88,7 @@ func Told(t testing.TB, client *fake.Clientset, want ...string) {
 		for i := range all.Items {
 			e := &all.Items[i]
 			got = append(got, fmt.Sprintf("%s %s %s %s: %s (%d)", e.Type, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason,
-				e.Message, e.Count))
+				volume.MessageOf(e.Message, e.Annotations), e.Count))
 		}
 		slices.Sort(got)
 		return cmp.Diff(want, got, cmpopts.EquateEmpty())

@@ -93,7 +93,7 @@ func (a *API) asked(words string) int {
 
 func (a *API) hear(e *corev1.Event) {
 	about := strings.TrimPrefix(e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name, "/")
-	text := fmt.Sprintf("%s %s %s: %s", e.Type, about, e.Reason, e.Message)
+	text := fmt.Sprintf("%s %s %s: %s", e.Type, about, e.Reason, volume.MessageOf(e.Message, e.Annotations))
 	if next := e.Annotations[volume.AnnNext]; next != "" {
 		text += " (" + next + ")"
 	}

@@ -103,7 +103,7 @@ func (w *World) Heard(readable func(name string) string, want ...string) {
 			next = ", next " + who
 		}
 		got = append(got, fmt.Sprintf("%s %s %s: %s %q%s (%d)", e.InvolvedObject.Kind, readable(e.InvolvedObject.Name),
-			e.Type, e.Reason, e.Message, next, e.Count))
+			e.Type, e.Reason, volume.MessageOf(e.Message, e.Annotations), next, e.Count))
 	}
 	slices.Sort(got)
 	slices.Sort(want)

@@ -208,7 +208,7 @@ func (n *Node) refused(ctx context.Context, socket, driver string, err error) {
 	if !ok {
 		node = n.initial
 	}
-	n.Events.Warn(node, decide.Refused(socket, fmt.Sprintf("%.900s", err), next))
+	n.Events.Warn(node, decide.Refused(socket, driver, fmt.Sprintf("%.900s", err), next))
 }
 
 func (n *Node) register(ctx context.Context) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,31 +28,38 @@ type report struct {
 }
 
 // report returns what to write of the result of podState.
-func (p *Pods) report(pod *corev1.Pod, ready bool, b volume.Because) report {
+func (p *Pods) report(pod *corev1.Pod, paths map[string]string, b volume.Because) (report, error) {
 	want := corev1.PodCondition{
 		Type: volume.ConditionVolumesMounted, Status: corev1.ConditionFalse,
 		Reason: string(b.Reason), Message: b.Message,
 	}
 	r := report{notes: map[string]any{volume.AnnCalledAt: p.calledAt(pod, b)}}
-	if ready {
+	notes := map[string]string{
+		volume.AnnNextMounted: b.Next.String(), volume.AnnCauseMounted: b.Cause.String(), volume.AnnPaths: "",
+	}
+	if paths != nil {
 		want.Status, r.reason = corev1.ConditionTrue, string(volume.ReasonMounted)
+		text, err := json.Marshal(paths)
+		if err != nil {
+			return report{}, fmt.Errorf("encode the paths of pod %s: %w", cluster.Key(pod), err)
+		}
+		notes[volume.AnnPaths] = string(text)
 	}
 	r.changed = !setTransitionTime(&want, cluster.PodCondition(pod, volume.ConditionVolumesMounted))
-	next := map[string]volume.Actor{volume.AnnNextMounted: b.Next}
 	r.conditions = []corev1.PodCondition{want}
-	if h, who := p.podHealth(pod); h != nil {
+	if h, sick := p.podHealth(pod); h != nil {
 		r.changed = !setTransitionTime(h, cluster.PodCondition(pod, h.Type)) || r.changed
-		r.conditions, next[volume.AnnNextHealthy] = append(r.conditions, *h), who
+		r.conditions = append(r.conditions, *h)
+		notes[volume.AnnNextHealthy], notes[volume.AnnCauseHealthy] = sick.Next.String(), sick.Cause.String()
 	}
-	for name, who := range next {
-		text := who.String()
+	for name, text := range notes {
 		r.changed = r.changed || pod.Annotations[name] != text
 		if r.notes[name] = text; text == "" {
 			r.notes[name] = nil
 		}
 	}
 	r.health, r.healthChanged = p.volumeHealth(pod)
-	return r
+	return r, nil
 }
 
 // patch returns the patch that writes a report. The UID in it excludes another Pod of the same name.
@@ -71,9 +77,12 @@ func (r report) patch(pod *corev1.Pod) ([]byte, error) {
 // writeCondition writes the result of podState and the health of volumes into the Pod's status, and returns whether it
 // has changed.
 func (p *Pods) writeCondition(
-	ctx context.Context, pod *corev1.Pod, ready bool, b volume.Because,
+	ctx context.Context, pod *corev1.Pod, paths map[string]string, b volume.Because,
 ) (changed bool, err error) {
-	r := p.report(pod, ready, b)
+	r, err := p.report(pod, paths, b)
+	if err != nil {
+		return false, err
+	}
 	if !r.changed && (!r.healthChanged || p.dropsHealth.Load()) {
 		return false, nil
 	}
@@ -135,11 +144,12 @@ func setTransitionTime(now, before *corev1.PodCondition) (same bool) {
 	return now.Status == before.Status && now.Reason == before.Reason && now.Message == before.Message
 }
 
-// podHealth returns the condition of the Pod's volumes' health, and who acts next. It is nil if all
-// volumes are healthy and always were. A volume that was unhealthy before the agent's start stays so
-// until it has been inspected.
-func (p *Pods) podHealth(pod *corev1.Pod) (c *corev1.PodCondition, next volume.Actor) {
+// podHealth returns the condition of the Pod's volumes' health, and why the first one is not healthy. The condition is
+// nil if all volumes are healthy and always were. A volume that was unhealthy before the agent's start stays so until
+// it has been inspected.
+func (p *Pods) podHealth(pod *corev1.Pod) (c *corev1.PodCondition, sick volume.Because) {
 	before := cluster.PodCondition(pod, volume.ConditionVolumesHealthy)
+	was := volume.CauseOf(pod.Annotations[volume.AnnCauseHealthy], "")
 	c = &corev1.PodCondition{
 		Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionTrue, Reason: string(volume.ReasonHealthy),
 		Message: "all volumes are well again",
@@ -150,16 +160,16 @@ func (p *Pods) podHealth(pod *corev1.Pod) (c *corev1.PodCondition, next volume.A
 			continue
 		}
 		s, inspected := p.health.Of(u.Key())
-		pending = pending || !inspected && before != nil && strings.Contains(before.Message, "volume "+u.PV.Name+" ")
+		pending = pending || !inspected && cluster.IsFalse(before) && (was.Object == "" || was.Object == "pv/"+u.PV.Name)
 		if s.Health != "" && c.Status == corev1.ConditionTrue {
-			b := decide.Health(s.Volume, p.Node, s.Health, s.Next)
-			c.Status, c.Reason, c.Message, next = corev1.ConditionFalse, string(b.Reason), b.Message, b.Next
+			sick = decide.Health(s.Volume, p.Node, s.Health, s.Next)
+			c.Status, c.Reason, c.Message = corev1.ConditionFalse, string(sick.Reason), sick.Message
 		}
 	}
 	if c.Status == corev1.ConditionTrue && (before == nil || pending) {
-		return before.DeepCopy(), volume.ParseActor(pod.Annotations[volume.AnnNextHealthy])
+		return before.DeepCopy(), volume.Because{Next: volume.ParseActor(pod.Annotations[volume.AnnNextHealthy]), Cause: was}
 	}
-	return c, next
+	return c, sick
 }
 
 // GiveUp fails a Pod that waits for a volume which this node cannot mount, as a kubelet does, so that

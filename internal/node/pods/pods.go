@@ -98,20 +98,20 @@ func (p *Pods) syncPod(ctx context.Context, key string) (queue.Result, error) {
 	if !uses.Alive(pod) {
 		return queue.Result{}, nil
 	}
-	ready, b, own := p.podState(pod)
-	if wait := p.delayLeft(pod, ready, b.Reason); wait > 0 {
+	paths, b, own := p.podState(pod)
+	if wait := p.delayLeft(pod, paths != nil, b.Reason); wait > 0 {
 		return queue.Result{After: wait}, nil
 	}
-	changed, err := p.writeCondition(ctx, pod, ready, b)
+	changed, err := p.writeCondition(ctx, pod, paths, b)
 	if changed && own && b.Next == volume.User() {
 		p.Events.Warn(pod, b)
 	}
 	return queue.Result{}, err
 }
 
-// podState returns whether all volumes of the Pod are mounted, and where, or why not. own says that the
+// podState returns where the volumes of the Pod are mounted, or nil and why not all of them are. own says that the
 // cause is the Pod or its claims, for which no other event is recorded.
-func (p *Pods) podState(pod *corev1.Pod) (ready bool, why volume.Because, own bool) {
+func (p *Pods) podState(pod *corev1.Pod) (paths map[string]string, why volume.Because, own bool) {
 	refused := ""
 	host, _, err := p.Finder.HostPath(pod)
 	if err != nil {
@@ -129,8 +129,8 @@ func (p *Pods) podState(pod *corev1.Pod) (ready bool, why volume.Because, own bo
 		}
 		places = append(places, place)
 	}
-	ready, why = decide.Pod(refused, places)
-	return ready, why, own || refused != ""
+	paths, why = decide.Pod(refused, places)
+	return paths, why, own || refused != ""
 }
 
 // target returns the path at which a volume is published to a Pod.

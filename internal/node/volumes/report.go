@@ -46,7 +46,10 @@ func (r reporter) after(ctx context.Context, f *facts, failed []failure, try ret
 			notYet = errors.Join(notYet, x.err)
 			continue
 		}
-		b := r.inUse(ctx, f, x, decide.StepFailed(x.action.Verb, f.Driver, f.Node, causeOf(x.err)))
+		b := r.inUse(ctx, f, x, decide.StepFailed(x.action.Verb, f.Driver, f.Node, failureOf(x.err)))
+		if f.pv != nil && !f.Ephemeral {
+			b.Object = "pv/" + f.pv.Name
+		}
 		b = f.NotBack(x.action, b)
 		if f.consumers[x.action.Path].pod != nil {
 			r.plan.Own[x.action.Path] = b
@@ -110,10 +113,9 @@ func describe(err error) string {
 	return fmt.Sprintf("%.900s", err)
 }
 
-// causeOf returns the cause of a failed step, from which decide/mount derives who acts next.
-func causeOf(err error) decide.Cause {
-	c := decide.Cause{
-		Text:    describe(err),
+// failureOf returns how a step failed, from which decide/mount derives who acts next.
+func failureOf(err error) decide.Failure {
+	f := decide.Failure{
 		OtherID: errors.Is(err, errOtherID),
 		NotDone: errors.Is(err, errNotMounted) || errors.Is(err, errNoDevice) || errors.Is(err, errNotGrown),
 		Obstacle: slices.ContainsFunc([]error{
@@ -124,9 +126,10 @@ func causeOf(err error) decide.Cause {
 	}
 	var call *callError
 	if errors.As(err, &call) {
-		c.Code = csi.AnswerOf(call.err).Code
+		f.Answer = csi.AnswerOf(call.err)
 	}
-	return c
+	f.Text = describe(err)
+	return f
 }
 
 // warn records a failed action at the objects that wait for it.

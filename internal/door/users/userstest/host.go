@@ -113,6 +113,7 @@ func (h *Host) work() {
 		case !mounted:
 			h.mounts[path] = mount.Point{Device: "7:" + door.ClaimOf(p), Root: "/"}
 			condition(p, corev1.ConditionTrue, "data="+path)
+			p.Annotations[volume.AnnPaths] = `{"data":"` + path + `"}`
 			h.API.Put(p)
 		}
 	}

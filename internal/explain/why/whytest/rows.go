@@ -192,7 +192,7 @@ func AttachmentRows() []Row {
 			s.Use(Pod("other", "n2"))
 			s.Pod.DeletionTimestamp = Now()
 			s.Failed(mount.Unpublish, "NodeUnpublishVolume by driver d.example.com: Internal: target is busy",
-				volume.NodeAgent("n1"))
+				false)
 		}},
 		{"another node has it, and is dead", "pod/other", func(s *Scene) {
 			s.Use(Pod("other", "n2"))
@@ -353,10 +353,10 @@ func ConsumerRows() []Row {
 			"volume v1 is not attached to node n1 yet", volume.Controller("attacher"))},
 		{"the driver hangs", "pod/web", (*Scene).Asked},
 		{"the mount fails", "pod/web", func(s *Scene) {
-			s.Failed(mount.Publish, "volume v1: rpc error: code = Internal desc = bad superblock", volume.NodeAgent("n1"))
+			s.Failed(mount.Publish, "volume v1: rpc error: code = Internal desc = bad superblock", false)
 		}},
 		{"something is in the way of the mount", "pod/web", func(s *Scene) {
-			s.Failed(mount.Publish, "target of volume v1: /t: something else is there: a file", volume.User())
+			s.Failed(mount.Publish, "target of volume v1: /t: something else is there: a file", true)
 			s.Warn("uid-web", volume.ReasonFailedMount, "another volume of the Pod has another cause")
 		}},
 		{"the driver of the mount is away", "pod/web", told(volume.ReasonDriverMissing,
@@ -366,7 +366,7 @@ func ConsumerRows() []Row {
 			s.Warn("uid-web", volume.ReasonFailedMount, "MountVolume.SetUp failed: bad superblock")
 		}},
 		{"the disk of the node is full", "pod/web", func(s *Scene) {
-			s.Failed(mount.Publish, "write journal record of d.example.com^h1: no space left on device", volume.User())
+			s.Failed(mount.Publish, "write journal record of d.example.com^h1: no space left on device", true)
 		}},
 		{"a Pod that is being deleted", "pod/web", func(s *Scene) { s.Pod.DeletionTimestamp = Now() }},
 		{"while the driver hangs", "pod/web", func(s *Scene) {
@@ -377,7 +377,7 @@ func ConsumerRows() []Row {
 			s.Pod.DeletionTimestamp = Now()
 			s.Failed(mount.Unpublish,
 				"NodeUnpublishVolume by driver d.example.com: Internal: unmount /t: device or resource busy",
-				volume.NodeAgent("n1"))
+				false)
 		}},
 	}
 }

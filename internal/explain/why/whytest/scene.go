@@ -135,7 +135,9 @@ func (s *Scene) Mounted(status corev1.ConditionStatus, reason, message string) {
 // Told has the node agent say why the Pod's volumes are not mounted.
 func (s *Scene) Told(b volume.Because) {
 	s.Mounted(corev1.ConditionFalse, string(b.Reason), b.Message)
-	s.Pod.Annotations = map[string]string{volume.AnnNextMounted: b.Next.String()}
+	s.Pod.Annotations = map[string]string{
+		volume.AnnNextMounted: b.Next.String(), volume.AnnCauseMounted: b.Cause.String(),
+	}
 }
 
 // Covered has the node agent say that something is mounted over the Pod's volume.
@@ -154,13 +156,14 @@ func (s *Scene) Lost() {
 		Record: &mount.Record{Lost: map[string]mount.Loss{at: mount.Died}},
 	}
 	const words = "NodePublishVolume by driver " + Driver + ": Internal: no such bucket"
-	cause := mount.Failed(mount.Publish, "n1", words, volume.NodeAgent("n1"))
+	cause := mount.StepFailed(mount.Publish, Driver, "n1", mount.Failure{Answer: volume.AnswerIn(words)})
 	s.Told(f.NotBack(mount.Action{Verb: mount.Publish, Path: at}, cause))
 }
 
-// Failed has the node agent say, or tell by an event, that a step did not work.
-func (s *Scene) Failed(v mount.Verb, cause string, next volume.Actor) {
-	b := mount.Failed(v, "n1", cause, next)
+// Failed has the node agent say, or tell by an event, that a step did not work. obstacle says that a person has to
+// clear something away.
+func (s *Scene) Failed(v mount.Verb, cause string, obstacle bool) {
+	b := mount.StepFailed(v, Driver, "n1", mount.Failure{Answer: volume.AnswerIn(cause), Obstacle: obstacle})
 	if v == mount.Publish {
 		s.Told(b)
 	}
@@ -176,7 +179,9 @@ func (s *Scene) Ill() {
 	s.Pod.Status.Conditions = append(s.Pod.Status.Conditions, corev1.PodCondition{
 		Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionFalse, Reason: string(b.Reason), Message: b.Message,
 	})
-	s.Pod.Annotations = map[string]string{volume.AnnNextHealthy: b.Next.String()}
+	s.Pod.Annotations = map[string]string{
+		volume.AnnNextHealthy: b.Next.String(), volume.AnnCauseHealthy: b.Cause.String(),
+	}
 	s.Warn(s.Pod.UID, b.Reason, b.Message)
 }
 
@@ -359,8 +364,10 @@ func (s *Scene) Tell(cause string) {
 	}
 	for i := range s.Pod.Status.Conditions {
 		s.Pod.Status.Conditions[i].Message = cause
-		next := mount.Failed(mount.Publish, "n1", cause, volume.NodeAgent("n1")).Next
-		s.Pod.Annotations = map[string]string{volume.AnnNextMounted: next.String()}
+		b := mount.StepFailed(mount.Publish, Driver, "n1", mount.Failure{Answer: volume.AnswerIn(cause)})
+		s.Pod.Annotations = map[string]string{
+			volume.AnnNextMounted: b.Next.String(), volume.AnnCauseMounted: b.Cause.String(),
+		}
 	}
 	for _, e := range []*storagev1.VolumeError{s.Attachment.Status.AttachError, s.Attachment.Status.DetachError} {
 		if e != nil {

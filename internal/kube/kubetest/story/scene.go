@@ -79,7 +79,8 @@ func (c *Scene) seen(w kubetest.Write) {
 
 func (c *Scene) hear(e *corev1.Event) {
 	about := strings.Trim(e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name, "/")
-	line := fmt.Sprintf("%s %s/%s %s: %s", e.Type, shortKind(e.InvolvedObject.Kind), about, e.Reason, e.Message)
+	line := fmt.Sprintf("%s %s/%s %s: %s", e.Type, shortKind(e.InvolvedObject.Kind), about, e.Reason,
+		volume.MessageOf(e.Message, e.Annotations))
 	if next := e.Annotations[volume.AnnNext]; next != "" {
 		line += " (" + next + ")"
 	}
