@@ -117,8 +117,8 @@ func explainingLayers() []layer {
 		}, pure, "what a kubelet says, not what waits for it"},
 		{"internal/explain/scheduling", []string{
 			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/explain/state",
-			"internal/explain/drivers", "internal/decide/bind", "internal/decide/capacity",
-		}, pure, "what is said of Pods without a node"},
+			"internal/explain/drivers", "internal/decide/bind", "internal/decide/capacity", "internal/decide/topology",
+		}, pure, "what is said of Pods without a node, or on a wrong one"},
 		{"internal/explain/dryrun", []string{
 			"internal/volume", "internal/cluster", "internal/decide/bind", "internal/explain/chain",
 			"internal/explain/state",

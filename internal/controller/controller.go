@@ -202,9 +202,6 @@ func (c *Controller) Run(ctx context.Context) error {
 // busy explains why a call waits. All keys that wait in a lane get the same words, so that their
 // events are alike.
 func busy(l Lane) volume.Because {
-	return volume.Because{
-		Reason: volume.ReasonDriverBusy, Next: volume.Driver(l.Driver),
-		Message: "driver " + l.Driver + " works on as many calls to " + l.Call +
-			" volumes as may be under way at once; this one waits for its turn",
-	}
+	return volume.Say(volume.ReasonDriverBusy, volume.Driver(l.Driver), "driver "+l.Driver+" works on as many calls to "+
+		l.Call+" volumes as may be under way at once; this one waits for its turn")
 }

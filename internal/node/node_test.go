@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/kube"
@@ -260,6 +262,21 @@ func TestHangingDriverDelaysNobody(t *testing.T) {
 	if n := strings.Count(slow.history(), "stage:"); n != volumes.DriverLimit {
 		t.Errorf("%d calls at once, %d are allowed", n, volumes.DriverLimit)
 	}
+	eventually(t, func() string {
+		pods, err := w.client.CoreV1().Pods("ns").List(t.Context(), metav1.ListOptions{})
+		w.must(nil, err)
+		busy := 0
+		for i := range pods.Items {
+			c := cluster.PodCondition(&pods.Items[i], volume.ConditionVolumesMounted)
+			if c != nil && c.Reason == "DriverBusy" && pods.Items[i].Annotations[volume.AnnNextMounted] == "slow.example" {
+				busy++
+			}
+		}
+		if busy != 2*volumes.DriverLimit {
+			return fmt.Sprint(busy, " Pods say that the driver is busy with others")
+		}
+		return ""
+	})
 }
 
 func TestSecrets(t *testing.T) {

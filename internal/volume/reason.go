@@ -1,5 +1,7 @@
 package volume
 
+import "fmt"
+
 // Reason is one word that says why a decision was taken. It appears unchanged in events,
 // conditions, logs and `volplane why`.
 type Reason string
@@ -14,6 +16,16 @@ type Because struct {
 	// Next is who acts next; it is zero when no one has to act.
 	Next Actor
 	Cause
+}
+
+// Say returns an explanation without a cause for programs.
+func Say(r Reason, next Actor, message string) Because {
+	return Because{Reason: r, Message: message, Next: next}
+}
+
+// Sayf is Say with a format.
+func Sayf(r Reason, next Actor, format string, args ...any) Because {
+	return Say(r, next, fmt.Sprintf(format, args...))
 }
 
 // Condition is the state of the object that a decision is about.

@@ -68,7 +68,6 @@ func IsLost(annotations map[string]string, home string) bool {
 // kind and name.
 func LostWithNode(what string, annotations map[string]string) (Because, bool) {
 	node := annotations[AnnLostWith]
-	return Because{Reason: ReasonLostWithNode, Next: User(), Message: what + " was lost with node " + node +
-		", which was given up; if its host returns, `volplane invite " + node + "` brings it back, and if not, " +
-		"its data are gone"}, node != ""
+	return Say(ReasonLostWithNode, User(), what+" was lost with node "+node+", which was given up; if its host returns, "+
+		"`volplane invite "+node+"` brings it back, and if not, its data are gone"), node != ""
 }

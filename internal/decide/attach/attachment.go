@@ -134,7 +134,7 @@ func NodeID(c *storagev1.CSINode, a *storagev1.VolumeAttachment, n *corev1.Node)
 }
 
 func plan(s Step, r volume.Reason, next volume.Actor, message string) Plan {
-	return Plan{Step: s, Because: volume.Because{Reason: r, Message: message, Next: next}}
+	return Plan{Step: s, Because: volume.Say(r, next, message)}
 }
 
 // Attachment decides about one attachment.
@@ -387,10 +387,8 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 	case !attached && has && v.DeletionTimestamp != nil && !slices.Contains(v.Finalizers, volume.FinalizerProvisioner):
 		// The provisioner takes this finalizer with its own.
 		c.Finalizers = volume.Without(c.Finalizers, f)
-		return c, volume.Because{
-			Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is not attached any more",
-			Next: volume.Controller("attacher"),
-		}
+		return c, volume.Say(volume.ReasonTerminating, volume.Controller("attacher"),
+			"volume "+v.Name+" is not attached any more")
 	}
 	return nil, finalizerStays(v, attached, has)
 }
@@ -401,13 +399,9 @@ func finalizerStays(v *corev1.PersistentVolume, attached, has bool) volume.Becau
 	case !has || v.DeletionTimestamp == nil:
 		return volume.Because{Reason: volume.ReasonNothingToDo, Message: "volume " + v.Name + " is kept as it should be"}
 	case attached:
-		return volume.Because{
-			Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached",
-			Next: volume.Controller("attachdetach"),
-		}
+		return volume.Say(volume.ReasonStillAttached, volume.Controller("attachdetach"),
+			"volume "+v.Name+" is still attached")
 	}
-	return volume.Because{
-		Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is kept by its provisioner",
-		Next: volume.Controller("provisioner"),
-	}
+	return volume.Say(volume.ReasonDeleting, volume.Controller("provisioner"),
+		"volume "+v.Name+" is kept by its provisioner")
 }

@@ -17,10 +17,8 @@ func (p NodePlan) Wanted(v *corev1.PersistentVolume, node string) volume.Conditi
 		return volume.Condition{Because: b, Stuck: b.Reason != volume.ReasonMultiAttach}
 	}
 	if slices.ContainsFunc(p.Attach, func(a Attachable) bool { return a.Volume.Name == v.Name }) {
-		return volume.Condition{Because: volume.Because{
-			Reason: volume.ReasonAttaching, Message: "volume " + v.Name + " is about to be attached to node " + node,
-			Next: volume.Controller("attachdetach"),
-		}}
+		return volume.Condition{Because: volume.Say(volume.ReasonAttaching, volume.Controller("attachdetach"),
+			"volume "+v.Name+" is about to be attached to node "+node)}
 	}
 	return volume.Condition{Because: p.Because, Stuck: p.Because.Reason == volume.ReasonNodeGone}
 }
@@ -33,11 +31,9 @@ func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (volume.Condition, boo
 	}
 	if slices.ContainsFunc(p.Kept, func(k *storagev1.VolumeAttachment) bool { return k.Name == a.Name }) &&
 		a.Status.Attached && a.DeletionTimestamp == nil {
-		return volume.Condition{Because: volume.Because{
-			Reason: volume.ReasonStillAttached, Next: volume.User(),
-			Message: Name(a) + " is attached to node " + a.Spec.NodeName + " by attachment " + a.Name +
-				", which somebody has made and has to delete",
-		}}, true
+		return volume.Condition{Because: volume.Say(volume.ReasonStillAttached, volume.User(),
+			Name(a)+" is attached to node "+a.Spec.NodeName+" by attachment "+a.Name+", which somebody has made and has to "+
+				"delete")}, true
 	}
 	return volume.Condition{}, false
 }

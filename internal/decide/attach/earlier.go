@@ -1,7 +1,6 @@
 package attach
 
 import (
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,11 +26,10 @@ func (d *nodeDecision) isOfEarlierMachine(a *storagev1.VolumeAttachment, wishes 
 // is no reason to wait: a Pod that waits for a volume counts, too.
 func (d *nodeDecision) detachFromEarlier(a *storagev1.VolumeAttachment, unique string) {
 	d.More = true
-	d.Detach = append(d.Detach, Detachment{Attachment: a, Unique: unique, Force: true, Because: volume.Because{
-		Reason: volume.ReasonDetaching, Next: volume.Driver(a.Spec.Attacher),
-		Message: fmt.Sprintf("%s is attached to %s, and driver %s calls node %s %s now: it is detached from there, and "+
-			"attached anew", Name(a), a.Annotations[volume.AnnNodeID], a.Spec.Attacher, d.Name, d.Registered[a.Spec.Attacher]),
-	}})
+	d.Detach = append(d.Detach, Detachment{Attachment: a, Unique: unique, Force: true, Because: volume.Sayf(
+		volume.ReasonDetaching, volume.Driver(a.Spec.Attacher),
+		"%s is attached to %s, and driver %s calls node %s %s now: it is detached from there, and attached anew", Name(a),
+		a.Annotations[volume.AnnNodeID], a.Spec.Attacher, d.Name, d.Registered[a.Spec.Attacher])})
 }
 
 // IsKeptOff says whether a Pod's node agent says that it does not begin to use the Pod's only volume, because that is

@@ -216,21 +216,16 @@ func (d *nodeDecision) explain() {
 	switch {
 	case d.Node == nil && len(d.Wishes) > 0:
 		p := d.Wishes[0].Pod
-		d.Because = volume.Because{
-			Reason:  volume.ReasonNodeGone,
-			Message: "node " + d.Name + " is gone, and pod " + p.Name + " may still use its volumes there",
-			Next:    volume.PodActor(p.Name),
-		}
+		d.Because = volume.Say(volume.ReasonNodeGone, volume.PodActor(p.Name),
+			"node "+d.Name+" is gone, and pod "+p.Name+" may still use its volumes there")
 	case d.Node == nil:
 		d.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone"}
 	case warning >= 0:
 		d.Because = d.Notices[warning].Because
 	case pending >= 0:
 		v := d.Wishes[pending].Volume
-		d.Because = volume.Because{
-			Reason: volume.ReasonAttaching, Next: volume.Driver(v.Spec.CSI.Driver),
-			Message: "volume " + v.Name + " is being attached to node " + d.Name,
-		}
+		d.Because = volume.Say(volume.ReasonAttaching, volume.Driver(v.Spec.CSI.Driver),
+			"volume "+v.Name+" is being attached to node "+d.Name)
 	case len(d.Detach) > 0:
 		d.Because = d.Detach[0].Because
 	default:
@@ -255,11 +250,8 @@ func (d *nodeDecision) attachWanted(w Wish, unique string) {
 	case (len(w.Elsewhere) > 0 || w.UsedOn != "") && !Shareable(v):
 		d.warn(w, multiAttach(w))
 	case limited && d.count[driver] >= limit:
-		d.warn(w, volume.Because{
-			Reason: volume.ReasonAttachLimit, Next: volume.User(),
-			Message: fmt.Sprintf("volume %s cannot be attached: node %s has as many volumes of driver %s as it takes (%d)",
-				v.Name, d.Name, driver, limit),
-		})
+		d.warn(w, volume.Sayf(volume.ReasonAttachLimit, volume.User(), "volume %s cannot be attached: node %s has as many "+
+			"volumes of driver %s as it takes (%d)", v.Name, d.Name, driver, limit))
 	default:
 		d.planned[name] = true
 		d.count[driver]++
@@ -340,10 +332,9 @@ func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, wi
 			break
 		}
 		for _, w := range wishes {
-			d.Notices = append(d.Notices, Notice{Pod: w.Pod, Volume: w.Volume.Name, Because: volume.Because{
-				Reason: volume.ReasonAttached, Message: "volume " + w.Volume.Name + " is attached to node " + d.Name,
-				Next: volume.NodeAgent(d.Name),
-			}})
+			d.Notices = append(d.Notices, Notice{Pod: w.Pod, Volume: w.Volume.Name, Because: volume.Say(
+				volume.ReasonAttached, volume.NodeAgent(d.Name),
+				"volume "+w.Volume.Name+" is attached to node "+d.Name)})
 		}
 	case a.Status.AttachError != nil:
 		for _, w := range wishes {
@@ -398,24 +389,17 @@ func (d *nodeDecision) detachUnwanted(a *storagev1.VolumeAttachment, unique stri
 	late := node != nil && !nodelife.Ready(node) && d.Overdue[a.Name]
 	switch {
 	case node == nil:
-		out.Because = volume.Because{
-			Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone, its volumes are detached",
-			Next: volume.Driver(a.Spec.Attacher),
-		}
+		out.Because = volume.Say(volume.ReasonNodeGone, volume.Driver(a.Spec.Attacher),
+			"node "+d.Name+" is gone, its volumes are detached")
 	case nodelife.OutOfService(node) || late && !d.DisableForceDetachOnTimeout:
 		out.Force = true
-		out.Because = volume.Because{
-			Reason:  volume.ReasonDetaching,
-			Message: "node " + d.Name + " is out of service, " + Name(a) + " is detached by force",
-			Next:    volume.Driver(a.Spec.Attacher),
-		}
+		out.Because = volume.Say(volume.ReasonDetaching, volume.Driver(a.Spec.Attacher),
+			"node "+d.Name+" is out of service, "+Name(a)+" is detached by force")
 	case InUse(node, unique):
 		out.Stuck, out.Because = late, d.stillMounted(a, late)
 	default:
-		out.Because = volume.Because{
-			Reason: volume.ReasonDetaching, Message: Name(a) + " is not used on node " + d.Name + " any more",
-			Next: volume.Driver(a.Spec.Attacher),
-		}
+		out.Because = volume.Say(volume.ReasonDetaching, volume.Driver(a.Spec.Attacher),
+			Name(a)+" is not used on node "+d.Name+" any more")
 	}
 	d.Detach = append(d.Detach, out)
 }
@@ -423,10 +407,7 @@ func (d *nodeDecision) detachUnwanted(a *storagev1.VolumeAttachment, unique stri
 // stillMounted returns the reason of an unwanted attachment that its node uses. late says that the node
 // is not ready and its time is over.
 func (d *nodeDecision) stillMounted(a *storagev1.VolumeAttachment, late bool) volume.Because {
-	b := volume.Because{
-		Reason: volume.ReasonStillMounted, Message: Name(a) + " is still mounted on node " + d.Name,
-		Next: volume.NodeAgent(d.Name),
-	}
+	b := volume.Say(volume.ReasonStillMounted, volume.NodeAgent(d.Name), Name(a)+" is still mounted on node "+d.Name)
 	switch {
 	case late:
 		b.Next = volume.User()

@@ -148,11 +148,9 @@ func (p *PublishedPlan) detachUnknown(f PublishedFacts, pair Pair, v *corev1.Per
 	case !f.Suspects[pair]:
 		p.Suspects[pair] = true
 	default:
-		p.Undo = append(p.Undo, Correction{Attachment: attachmentOf(pair, v, n.Name), Volume: v, Because: volume.Because{
-			Reason: volume.ReasonUnaskedAttachment, Next: volume.Driver(f.Driver),
-			Message: "driver " + f.Driver + " says that volume " + v.Name + " is attached to node " + n.Name +
-				", which nobody asked for: it is detached",
-		}})
+		p.Undo = append(p.Undo, Correction{Attachment: attachmentOf(pair, v, n.Name), Volume: v, Because: volume.Say(
+			volume.ReasonUnaskedAttachment, volume.Driver(f.Driver), "driver "+f.Driver+" says that volume "+v.Name+
+				" is attached to node "+n.Name+", which nobody asked for: it is detached")})
 	}
 }
 

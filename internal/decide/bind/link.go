@@ -23,10 +23,8 @@ func Link(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Plan 
 	claim = linkClaim(&p, claim, v)
 	linkStatus(&p, claim, v)
 	if len(p.Writes) > 0 {
-		p.Because = volume.Because{
-			Reason: volume.ReasonBinding, Next: volume.Controller("binder"),
-			Message: "claim " + claim.Namespace + "/" + claim.Name + " is being bound to volume " + v.Name,
-		}
+		p.Because = volume.Say(volume.ReasonBinding, volume.Controller("binder"),
+			"claim "+claim.Namespace+"/"+claim.Name+" is being bound to volume "+v.Name)
 	}
 	return p.unlessLost(v)
 }

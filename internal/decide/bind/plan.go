@@ -36,7 +36,7 @@ type Plan struct {
 }
 
 func wait(reason volume.Reason, event Event, next volume.Actor, message string, writes ...Write) Plan {
-	return Plan{Writes: writes, Event: event, Because: volume.Because{Reason: reason, Message: message, Next: next}}
+	return Plan{Writes: writes, Event: event, Because: volume.Say(reason, next, message)}
 }
 
 // pending returns the write that makes a claim Pending, if it is not Pending yet.

@@ -72,9 +72,9 @@ func Together(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool 
 
 // UIDMismatch explains why a volume is kept whose reference has another UID than the claim.
 func UIDMismatch(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) volume.Because {
-	return volume.Because{Reason: volume.ReasonClaimUIDMismatch, Next: volume.User(), Message: fmt.Sprintf(
+	return volume.Sayf(volume.ReasonClaimUIDMismatch, volume.User(),
 		"volume %s is kept: claim %s/%s names it and has uid %s, its claimRef has uid %s; write the claim's uid there, or "+
-			"delete the claim", v.Name, c.Namespace, c.Name, c.UID, v.Spec.ClaimRef.UID)}
+			"delete the claim", v.Name, c.Namespace, c.Name, c.UID, v.Spec.ClaimRef.UID)
 }
 
 // IsReleased says whether the claim of a volume is gone. A volume is Failed after an attempt to reclaim it that failed,

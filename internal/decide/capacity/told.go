@@ -73,9 +73,7 @@ func Failed(i Item, text string) volume.Because {
 }
 
 func refused(next volume.Actor, format string, args ...any) Telling {
-	return Telling{Refused: true, Because: volume.Because{
-		Reason: volume.ReasonCapacityUnknown, Message: fmt.Sprintf(format, args...), Next: next,
-	}}
+	return Telling{Refused: true, Because: volume.Sayf(volume.ReasonCapacityUnknown, next, format, args...)}
 }
 
 func answerProblem(a Answer) string {

@@ -58,16 +58,11 @@ func Claim(f Facts) Plan {
 			Message: fmt.Sprintf("claim %s is made for volume %s of pod %s", name, f.Volume.Name, p.Name),
 		}}
 	case Stranger(p, c) && OwnerOf(c) != nil && OwnerOf(c).Name == p.Name:
-		return Plan{Because: volume.Because{
-			Reason: volume.ReasonTerminating, Next: volume.Controller("ephemeral"),
-			Message: fmt.Sprintf("claim %s of an earlier pod %s goes first", name, p.Name),
-		}}
+		return Plan{Because: volume.Sayf(volume.ReasonTerminating, volume.Controller("ephemeral"),
+			"claim %s of an earlier pod %s goes first", name, p.Name)}
 	case Stranger(p, c):
-		return Plan{Refused: true, Because: volume.Because{
-			Reason: volume.ReasonClaimMisbound, Next: volume.User(),
-			Message: fmt.Sprintf("there is a claim %s already, which was not made for volume %s of this Pod", name,
-				f.Volume.Name),
-		}}
+		return Plan{Refused: true, Because: volume.Sayf(volume.ReasonClaimMisbound, volume.User(),
+			"there is a claim %s already, which was not made for volume %s of this Pod", name, f.Volume.Name)}
 	}
 	return Plan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + name + " is there"}}
 }
@@ -87,9 +82,7 @@ func fromTemplate(p *corev1.Pod, v *corev1.Volume, name string) *corev1.Persiste
 
 // Failed returns the reason for a claim that could not be created.
 func Failed(name, cause string) volume.Because {
-	return volume.Because{
-		Reason: volume.ReasonFailedClaim, Next: volume.User(), Message: "claim " + name + " cannot be made: " + cause,
-	}
+	return volume.Say(volume.ReasonFailedClaim, volume.User(), "claim "+name+" cannot be made: "+cause)
 }
 
 // OwnerOf returns the owner reference of a claim to the Pod that it was created for, or nil.

@@ -95,10 +95,8 @@ func ReadEntry(e Entry) (Kind, Name, volume.Because) {
 		return NoDriver, Name{}, volume.Because{}
 	}
 	refuse := func(n Name, why string) (Kind, Name, volume.Because) {
-		return Refused, n, volume.Because{
-			Reason: volume.ReasonFlexDriverRefused, Next: volume.User(),
-			Message: fmt.Sprintf("the driver in directory %s is not executed: %s", strconv.Quote(e.Name), why),
-		}
+		return Refused, n, volume.Sayf(volume.ReasonFlexDriverRefused, volume.User(),
+			"the driver in directory %s is not executed: %s", strconv.Quote(e.Name), why)
 	}
 	name, err := ParseDir(e.Name)
 	if err != nil {

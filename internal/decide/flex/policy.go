@@ -54,7 +54,7 @@ func (p Policy) Allow(namespace string, n Name, fsType string, options map[strin
 	if p == nil {
 		return true, volume.Because{Reason: volume.ReasonFlexAllowed, Message: "no policy restricts inline volumes"}
 	}
-	return false, volume.Because{Reason: volume.ReasonFlexNotAllowed, Message: why, Next: volume.AnyAdministrator()}
+	return false, volume.Say(volume.ReasonFlexNotAllowed, volume.AnyAdministrator(), why)
 }
 
 func (r Rule) isFor(namespace string, n Name) bool {

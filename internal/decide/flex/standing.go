@@ -43,9 +43,7 @@ type DriverFacts struct {
 // by the previous one (F-048), but a version that can unmount the volumes is kept (F-038).
 func Stand(f DriverFacts) (Standing, volume.Because) {
 	because := func(reason volume.Reason, next volume.Actor, format string, args ...any) volume.Because {
-		return volume.Because{
-			Reason: reason, Next: next, Message: fmt.Sprintf("driver %s ", f.Name) + fmt.Sprintf(format, args...),
-		}
+		return volume.Say(reason, next, fmt.Sprintf("driver %s ", f.Name)+fmt.Sprintf(format, args...))
 	}
 	switch {
 	case f.Refused.Reason != "":

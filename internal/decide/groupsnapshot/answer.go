@@ -90,11 +90,11 @@ func (f DriverFacts) taken(t Taken) DriverPlan {
 			return strings.Compare(a.VolumeHandle, b.VolumeHandle)
 		})
 	}
-	out := DriverPlan{Step: snapshot.Note, Content: c, Because: because(volume.ReasonGroupReady, volume.Actor{},
+	out := DriverPlan{Step: snapshot.Note, Content: c, Because: volume.Say(volume.ReasonGroupReady, volume.Actor{},
 		"group "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")}
 	if !t.Ready {
 		out.Repeat, out.Poll = !isGoing(c), true
-		out.Because = because(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
+		out.Because = volume.Say(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
 			"group "+t.Handle+" of driver "+c.Spec.Driver+" is not ready to use yet")
 	}
 	if equality.Semantic.DeepEqual(c.Status, s) {

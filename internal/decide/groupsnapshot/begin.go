@@ -83,14 +83,14 @@ func (f Facts) classOf() (*groupv1.VolumeGroupSnapshotClass, volume.Because) {
 	g := f.Group
 	switch {
 	case className(g) != "" && f.Class == nil:
-		return nil, because(volume.ReasonGroupClassFailed, volume.User(),
+		return nil, volume.Say(volume.ReasonGroupClassFailed, volume.User(),
 			"VolumeGroupSnapshotClass "+className(g)+" of group snapshot "+g.Name+" does not exist")
 	case className(g) != "" || givenTo(g) != "":
 		return f.Class, volume.Because{}
 	}
 	class, problem := f.chooseDefault()
 	if problem != "" {
-		return nil, because(volume.ReasonGroupDefaultFailed, volume.User(),
+		return nil, volume.Say(volume.ReasonGroupDefaultFailed, volume.User(),
 			"group snapshot "+g.Name+" has no class: "+problem)
 	}
 	return class, volume.Because{}
@@ -136,8 +136,8 @@ func (f Facts) begin() Plan {
 	if err != nil {
 		return f.failed(volume.ReasonGroupContentFailed, volume.User(), cannot+err.Error())
 	}
-	return Plan{Step: CreateContent, Content: content, Tell: true, Because: because(volume.ReasonGroupPending,
-		volume.Driver(class.Driver),
+	return Plan{Step: CreateContent, Content: content, Tell: true, Because: volume.Say(
+		volume.ReasonGroupPending, volume.Driver(class.Driver),
 		"Waiting for a group snapshot "+g.Namespace+"/"+g.Name+" to be created by the CSI driver.")}
 }
 

@@ -2,7 +2,6 @@ package groupsnapshot
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
@@ -53,7 +52,7 @@ func keep(f DriverFacts) DriverPlan {
 	switch {
 	case isIntended(c) && isTaken(c):
 		return DriverPlan{
-			Step: snapshot.Forget, Content: snapshot.Noted(c, volume.AnnGroupCreating, ""), Because: because(
+			Step: snapshot.Forget, Content: snapshot.Noted(c, volume.AnnGroupCreating, ""), Because: volume.Say(
 				volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
 				"content "+c.Name+" names the driver's group of snapshots"),
 		}
@@ -90,8 +89,8 @@ func record(f DriverFacts) DriverPlan {
 			Name: asked.Name, Sources: c.Spec.Source.VolumeHandles,
 			Secret: takingSecret(c),
 		},
-		Because: because(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver), fmt.Sprintf(
-			"driver %s is asked for snapshots of %d volumes at one moment", c.Spec.Driver, len(c.Spec.Source.VolumeHandles))),
+		Because: volume.Sayf(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
+			"driver %s is asked for snapshots of %d volumes at one moment", c.Spec.Driver, len(c.Spec.Source.VolumeHandles)),
 	}
 	if json.Unmarshal([]byte(asked.Parameters), &p.Request.Parameters) != nil {
 		return f.failed(volume.ReasonGroupFailed, volume.User(),
@@ -117,20 +116,20 @@ func (f DriverFacts) parameters() (parameters string, problem volume.Because) {
 	parameters, recorded := c.Annotations[volume.AnnSnapshotParameters]
 	switch {
 	case !f.Takes:
-		return "", because(volume.ReasonGroupFailed, volume.User(),
+		return "", volume.Say(volume.ReasonGroupFailed, volume.User(),
 			"driver "+c.Spec.Driver+" cannot take groups of snapshots: it does not have the capability "+capability)
 	case recorded:
 		return parameters, problem
 	case f.Class == nil:
-		return "", because(volume.ReasonGroupFailed, volume.User(), "VolumeGroupSnapshotClass "+
+		return "", volume.Say(volume.ReasonGroupFailed, volume.User(), "VolumeGroupSnapshotClass "+
 			ptr.Deref(c.Spec.VolumeGroupSnapshotClassName, "")+" of content "+c.Name+" does not exist")
 	case f.Class.Driver != c.Spec.Driver:
-		return "", because(volume.ReasonGroupFailed, volume.User(), "VolumeGroupSnapshotClass "+f.Class.Name+
+		return "", volume.Say(volume.ReasonGroupFailed, volume.User(), "VolumeGroupSnapshotClass "+f.Class.Name+
 			" is of driver "+f.Class.Driver+", and content "+c.Name+" of driver "+c.Spec.Driver)
 	}
 	parameters, err := snapshot.ParametersOf(f.Class.Name, f.Class.Parameters)
 	if err != nil {
-		return "", because(volume.ReasonGroupFailed, volume.User(), err.Error())
+		return "", volume.Say(volume.ReasonGroupFailed, volume.User(), err.Error())
 	}
 	return parameters, problem
 }
@@ -149,7 +148,7 @@ func look(f DriverFacts) DriverPlan {
 	}
 	p := DriverPlan{
 		Step: snapshot.Get, Request: snapshot.Request{Handle: handle, Members: MembersOf(c)},
-		Because: because(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
+		Because: volume.Say(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
 			"driver "+c.Spec.Driver+" is asked about group "+handle),
 	}
 	if f.Class != nil {
@@ -197,7 +196,7 @@ func remove(f DriverFacts) DriverPlan {
 	}
 	return DriverPlan{
 		Step: snapshot.Remove, Request: snapshot.Request{Handle: handle, Members: MembersOf(c), Secret: takingSecret(c)},
-		Because: because(volume.ReasonTerminating, volume.Driver(driver),
+		Because: volume.Say(volume.ReasonTerminating, volume.Driver(driver),
 			"driver "+driver+" is asked to delete group "+handle),
 	}
 }
@@ -206,13 +205,13 @@ func remove(f DriverFacts) DriverPlan {
 func release(c *groupv1.VolumeGroupSnapshotContent, message string) DriverPlan {
 	next := snapshot.Noted(c, volume.AnnGroupCreating, "")
 	next.Finalizers = volume.Without(next.Finalizers, volume.FinalizerGroupContentBound)
-	return DriverPlan{Step: snapshot.Release, Content: next, Because: because(volume.ReasonTerminating, volume.Actor{},
+	return DriverPlan{Step: snapshot.Release, Content: next, Because: volume.Say(volume.ReasonTerminating, volume.Actor{},
 		message)}
 }
 
 // failed notes an error in the status of a content, unless it is there already.
 func (f DriverFacts) failed(r volume.Reason, next volume.Actor, message string) DriverPlan {
-	return f.tell(because(r, next, message))
+	return f.tell(volume.Say(r, next, message))
 }
 
 // callFailed is failed after a call of the driver.

@@ -133,10 +133,6 @@ func isKept(c *groupv1.VolumeGroupSnapshotContent) bool {
 	return slices.Contains(c.Finalizers, volume.FinalizerGroupContentBound)
 }
 
-func because(r volume.Reason, next volume.Actor, message string) volume.Because {
-	return volume.Because{Reason: r, Message: message, Next: next}
-}
-
 func rest(r volume.Reason, next volume.Actor, message string) DriverPlan {
-	return DriverPlan{Because: because(r, next, message)}
+	return DriverPlan{Because: volume.Say(r, next, message)}
 }

@@ -25,13 +25,13 @@ func groupGoes(f Facts) Plan {
 	}
 	for _, child := range f.Children {
 		if s := child.Snapshot; s.DeletionTimestamp == nil {
-			return Plan{Step: DeleteSnapshot, Snapshot: s, Because: because(volume.ReasonTerminating, groupController(),
+			return Plan{Step: DeleteSnapshot, Snapshot: s, Because: volume.Say(volume.ReasonTerminating, groupController(),
 				"snapshot "+s.Name+" is deleted with group snapshot "+g.Name)}
 		}
 	}
 	switch {
 	case f.Content == nil && !f.Absent:
-		return Plan{Step: Confirm, Because: because(volume.ReasonTerminating, groupController(),
+		return Plan{Step: Confirm, Because: volume.Say(volume.ReasonTerminating, groupController(),
 			"group snapshot "+g.Name+" is being deleted, and its content "+ContentName(g)+" is looked for")}
 	case isOf(f.Content, g):
 		return letContentGo(g, f.Content)
@@ -52,7 +52,7 @@ func inUse(g *groupv1.VolumeGroupSnapshot, child Child) Plan {
 	slices.Sort(waiting)
 	switch {
 	case len(waiting) > 0:
-		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonSnapshotDeletePending, volume.User(),
+		return Plan{Warn: true, Tell: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
 			"snapshot "+s.Name+" of group snapshot "+g.Name+" is used to restore claim "+strings.Join(waiting, ", ")+
 				", which has no volume yet")}
 	case slices.Contains(s.Finalizers, volume.FinalizerRestoring):
@@ -67,16 +67,18 @@ func letContentGo(g *groupv1.VolumeGroupSnapshot, c *groupv1.VolumeGroupSnapshot
 	switch {
 	case c.Annotations[volume.AnnGroupDeleting] != yes:
 		return Plan{
-			Step: WriteContent, Content: snapshot.Noted(c, volume.AnnGroupDeleting, yes), Because: because(
-				volume.ReasonTerminating, groupController(), "content "+c.Name+" is to go with group snapshot "+g.Name),
+			Step: WriteContent, Content: snapshot.Noted(c, volume.AnnGroupDeleting, yes), Because: volume.Say(
+				volume.ReasonTerminating, groupController(),
+				"content "+c.Name+" is to go with group snapshot "+g.Name),
 		}
 	case !deletes(c):
 		return letGo(g, "content "+c.Name+" is retained without group snapshot "+g.Name)
 	case c.DeletionTimestamp == nil:
-		return Plan{Step: DeleteContent, Content: c, Because: because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
+		return Plan{Step: DeleteContent, Content: c, Because: volume.Say(
+			volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
 			"content "+c.Name+" is deleted with group snapshot "+g.Name)}
 	}
-	b := because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver), "group snapshot "+g.Name+
+	b := volume.Say(volume.ReasonTerminating, volume.Driver(c.Spec.Driver), "group snapshot "+g.Name+
 		" is being deleted; it stays until driver "+c.Spec.Driver+" has deleted what content "+c.Name+" stands for")
 	if cause := problemOf(c); cause != "" {
 		b.Message += ": " + cause
@@ -92,7 +94,7 @@ func letGo(g *groupv1.VolumeGroupSnapshot, why string) Plan {
 	}
 	next := g.DeepCopy()
 	next.Finalizers = volume.Without(next.Finalizers, volume.FinalizerGroupBound)
-	return Plan{Step: WriteGroup, Group: next, Because: because(volume.ReasonTerminating, groupController(), why)}
+	return Plan{Step: WriteGroup, Group: next, Because: volume.Say(volume.ReasonTerminating, groupController(), why)}
 }
 
 // unheld is the plan for a group that is being deleted and has no finalizer of this controller.
@@ -120,7 +122,7 @@ func Content(f ContentFacts) Plan {
 	c, ref := f.Content, f.Content.Spec.VolumeGroupSnapshotRef
 	switch {
 	case !isValid(c):
-		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonGroupContentInvalid, volume.User(), invalid(c))}
+		return Plan{Warn: true, Tell: true, Because: volume.Say(volume.ReasonGroupContentInvalid, volume.User(), invalid(c))}
 	case ref.UID == "":
 		return nothing(volume.ReasonNothingToDo, volume.User(), "content "+c.Name+" is for group snapshot "+ref.Name+
 			", which has not been bound to it yet")
@@ -129,8 +131,9 @@ func Content(f ContentFacts) Plan {
 	case !isKept(c):
 		next := c.DeepCopy()
 		next.Finalizers = append(slices.Clone(c.Finalizers), volume.FinalizerGroupContentBound)
-		return Plan{Step: WriteContent, Content: next, Because: because(volume.ReasonGroupPending,
-			volume.Driver(c.Spec.Driver), "content "+c.Name+" is kept for group snapshot "+ref.Name)}
+		return Plan{Step: WriteContent, Content: next, Because: volume.Say(
+			volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
+			"content "+c.Name+" is kept for group snapshot "+ref.Name)}
 	}
 	return nothing(volume.ReasonNothingToDo, volume.Actor{}, "content "+c.Name+" is kept as it should be")
 }
@@ -138,7 +141,7 @@ func Content(f ContentFacts) Plan {
 // contentGoes decides about a bound content that is being deleted.
 func contentGoes(f ContentFacts) Plan {
 	c, ref := f.Content, f.Content.Spec.VolumeGroupSnapshotRef
-	orphaned := because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
+	orphaned := volume.Say(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
 		"content "+c.Name+" is being deleted, and group snapshot "+ref.Name+" is gone")
 	switch {
 	case !isKept(c) || c.Annotations[volume.AnnGroupDeleting] == yes:

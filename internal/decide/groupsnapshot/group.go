@@ -55,7 +55,7 @@ func (f Facts) prepare() Plan {
 	if len(next.Finalizers) == len(g.Finalizers) && className(next) == className(g) {
 		return Plan{}
 	}
-	return Plan{Step: WriteGroup, Group: next, Because: because(volume.ReasonGroupPending, groupController(), told)}
+	return Plan{Step: WriteGroup, Group: next, Because: volume.Say(volume.ReasonGroupPending, groupController(), told)}
 }
 
 // ready looks after a group that can be used.
@@ -83,13 +83,14 @@ func (f Facts) ready() Plan {
 func (f Facts) own(s *snapshotv1.VolumeSnapshot) Plan {
 	next := s.DeepCopy()
 	next.OwnerReferences = append(next.OwnerReferences, ownerOf(f.Group))
-	return Plan{Step: WriteSnapshot, Was: s, Snapshot: next, Because: because(volume.ReasonGroupPending, groupController(),
+	return Plan{Step: WriteSnapshot, Was: s, Snapshot: next, Because: volume.Say(
+		volume.ReasonGroupPending, groupController(),
 		"snapshot "+s.Name+" becomes a member of group snapshot "+f.Group.Name)}
 }
 
 // missing is the reason of a content that is gone. No other group is taken in its place: that would have other data.
 func missing(g *groupv1.VolumeGroupSnapshot) volume.Because {
-	return because(volume.ReasonGroupContentMissing, volume.User(),
+	return volume.Say(volume.ReasonGroupContentMissing, volume.User(),
 		"content "+ContentName(g)+" of group snapshot "+g.Name+" does not exist")
 }
 
@@ -113,8 +114,9 @@ func (f Facts) adopt() Plan {
 		if name := className(g); name != "" && c.Spec.VolumeGroupSnapshotClassName == nil {
 			next.Spec.VolumeGroupSnapshotClassName = &name
 		}
-		return Plan{Step: WriteContent, Content: next, Binds: true, Because: because(volume.ReasonGroupPending,
-			groupController(), "content "+c.Name+" is being bound to group snapshot "+g.Name)}
+		return Plan{Step: WriteContent, Content: next, Binds: true, Because: volume.Say(
+			volume.ReasonGroupPending, groupController(),
+			"content "+c.Name+" is being bound to group snapshot "+g.Name)}
 	}
 	return f.follow()
 }
@@ -157,10 +159,10 @@ func (f Facts) follow() Plan {
 		return f.own(f.Given[0])
 	}
 	g, c := f.Group, f.Content
-	why := because(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
+	why := volume.Say(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
 		"group snapshot "+g.Name+" is being taken by driver "+c.Spec.Driver)
 	if message := problemOf(c); message != "" {
-		why = because(volume.ReasonGroupFailed, volume.AnswerIn(message).Next(volume.Driver(c.Spec.Driver)), message)
+		why = volume.Say(volume.ReasonGroupFailed, volume.AnswerIn(message).Next(volume.Driver(c.Spec.Driver)), message)
 	}
 	next, told := copied(g, c)
 	if next == nil {
@@ -185,12 +187,12 @@ func copied(
 	to.BoundVolumeGroupSnapshotContentName, to.ReadyToUse = &c.Name, &isReady
 	if to.CreationTime == nil && from.CreationTime != nil {
 		to.CreationTime = from.CreationTime.DeepCopy()
-		told = append(told, because(volume.ReasonGroupCreated, volume.Actor{},
+		told = append(told, volume.Say(volume.ReasonGroupCreated, volume.Actor{},
 			"GroupSnapshot "+g.Namespace+"/"+g.Name+" was successfully created by the CSI driver."))
 	}
 	if to.Error = from.Error.DeepCopy(); isReady {
 		to.Error = nil
-		told = append(told, because(volume.ReasonGroupReady, volume.Actor{},
+		told = append(told, volume.Say(volume.ReasonGroupReady, volume.Actor{},
 			"GroupSnapshot "+g.Namespace+"/"+g.Name+" is ready to use."))
 	}
 	if equality.Semantic.DeepEqual(g.Status, to) {
@@ -202,7 +204,7 @@ func copied(
 // failed notes an error in the status of a group, unless it is there already.
 func (f Facts) failed(r volume.Reason, next volume.Actor, message string) Plan {
 	g := f.Group
-	p := Plan{Because: because(r, next, message), Warn: true}
+	p := Plan{Because: volume.Say(r, next, message), Warn: true}
 	if ErrorOf(g) == message && !IsReady(g) {
 		return p
 	}

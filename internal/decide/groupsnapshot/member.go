@@ -21,7 +21,7 @@ func (f Facts) member(m Member) Plan {
 	g := f.Group
 	name, contentName := snapshot.MemberNames(g.UID, m.Info.VolumeHandle)
 	pending := func(message string) volume.Because {
-		return because(volume.ReasonGroupPending, groupController(), message)
+		return volume.Say(volume.ReasonGroupPending, groupController(), message)
 	}
 	switch s, c := m.Snapshot, m.Content; {
 	case s == nil:
@@ -60,7 +60,8 @@ func (f Facts) noteMember(m Member) Plan {
 	}
 	next := c.DeepCopy()
 	next.Status = want
-	return Plan{Step: NoteMember, Before: c, Member: next, Because: because(volume.ReasonGroupPending, groupController(),
+	return Plan{Step: NoteMember, Before: c, Member: next, Because: volume.Say(
+		volume.ReasonGroupPending, groupController(),
 		"content "+c.Name+" gets what driver "+c.Spec.Driver+" says of snapshot "+m.Info.SnapshotHandle)}
 }
 
@@ -168,15 +169,16 @@ func Membership(f MemberFacts) Plan {
 		return nothing(volume.ReasonTerminating, groupController(),
 			"snapshot "+s.Name+" is being deleted with group snapshot "+g.Name)
 	case isThere:
-		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonSnapshotDeletePending, volume.User(),
+		return Plan{Warn: true, Tell: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
 			"deletion of the individual volume snapshot "+s.Name+" is not allowed as it belongs to group snapshot "+g.Name+
 				": it is deleted with the group")}
 	case g == nil && ParentOf(s) != "" && !f.Absent:
-		return Plan{Step: Confirm, Because: because(volume.ReasonTerminating, groupController(),
+		return Plan{Step: Confirm, Because: volume.Say(volume.ReasonTerminating, groupController(),
 			"snapshot "+s.Name+" is being deleted, and group snapshot "+ParentOf(s)+" is looked for")}
 	}
 	next := s.DeepCopy()
 	next.Finalizers = volume.Without(next.Finalizers, volume.FinalizerSnapshotInGroup)
-	return Plan{Step: WriteSnapshot, Was: s, Snapshot: next, Because: because(volume.ReasonTerminating,
-		volume.Controller("snapshot-controller"), "snapshot "+s.Name+" is being deleted, and its group is gone")}
+	return Plan{Step: WriteSnapshot, Was: s, Snapshot: next, Because: volume.Say(
+		volume.ReasonTerminating, volume.Controller("snapshot-controller"),
+		"snapshot "+s.Name+" is being deleted, and its group is gone")}
 }

@@ -176,5 +176,5 @@ func isHeld(g *groupv1.VolumeGroupSnapshot) bool {
 }
 
 func nothing(r volume.Reason, next volume.Actor, message string) Plan {
-	return Plan{Because: because(r, next, message)}
+	return Plan{Because: volume.Say(r, next, message)}
 }

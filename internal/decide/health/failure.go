@@ -1,7 +1,6 @@
 package health
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -79,11 +78,8 @@ func notices(f NodeFacts, notice func(node string, u Used) volume.Because) []Not
 }
 
 func failedNotice(node string, u Used) volume.Because {
-	return volume.Because{
-		Reason: volume.ReasonNodeFailed, Next: volume.NodeAgent(node),
-		Message: fmt.Sprintf("Pods: [ %s ] consuming PVC: %s in namespace: %s are now on a failed node: %s",
-			strings.Join(u.Pods, " "), u.Claim.Name, u.Claim.Namespace, node),
-	}
+	return volume.Sayf(volume.ReasonNodeFailed, volume.NodeAgent(node), "Pods: [ %s ] consuming PVC: %s in namespace: %s "+
+		"are now on a failed node: %s", strings.Join(u.Pods, " "), u.Claim.Name, u.Claim.Namespace, node)
 }
 
 func recoveredNotice(node string, _ Used) volume.Because {

@@ -79,8 +79,6 @@ func tell(driver, what string, words []string) (volume.Because, bool) {
 	if len(words) == 0 {
 		return volume.Because{}, false
 	}
-	return volume.Because{
-		Reason: volume.ReasonUnhealthy, Next: volume.Driver(driver),
-		Message: "driver " + driver + " says of " + what + ": " + cut(strings.Join(words, "; "), maxTold),
-	}, true
+	return volume.Say(volume.ReasonUnhealthy, volume.Driver(driver),
+		"driver "+driver+" says of "+what+": "+cut(strings.Join(words, "; "), maxTold)), true
 }

@@ -286,7 +286,7 @@ func (f Facts) waitClaimDeleted() Step {
 }
 
 func (f Facts) step(v Verb, r volume.Reason, next volume.Actor, format string, args ...any) Step {
-	return Step{Verb: v, Because: volume.Because{Reason: r, Message: fmt.Sprintf(format, args...), Next: next}}
+	return Step{Verb: v, Because: volume.Sayf(r, next, format, args...)}
 }
 
 func (f Facts) refuse(next volume.Actor, format string, args ...any) Step {
@@ -333,5 +333,5 @@ func Unfinished(name string, back bool) volume.Because {
 		message = "volume " + name + " is being moved back from the bridge, and that is not finished: `volplane flex " +
 			"migrate undo " + name + "` goes on"
 	}
-	return volume.Because{Reason: volume.ReasonMigrating, Message: message, Next: volume.User()}
+	return volume.Say(volume.ReasonMigrating, volume.User(), message)
 }

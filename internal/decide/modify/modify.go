@@ -135,7 +135,7 @@ func cancelled(c *corev1.PersistentVolumeClaim) Plan {
 }
 
 func nothing(r volume.Reason, next volume.Actor, message string) Plan {
-	return Plan{Because: volume.Because{Reason: r, Message: message, Next: next}}
+	return Plan{Because: volume.Say(r, next, message)}
 }
 
 func impossible(message string) Plan {

@@ -52,7 +52,7 @@ func inUse(c, holder Consumer) volume.Because {
 	if !c.SinglePod {
 		single = holder.Volume
 	}
-	return because(volume.ReasonInUse, volume.PodActor(name),
+	return volume.Sayf(volume.ReasonInUse, volume.PodActor(name),
 		"volume %s is for one Pod only and Pod %s has it", single, name)
 }
 

@@ -113,7 +113,7 @@ func StepFailed(v Verb, driver, node string, c Failure) volume.Because {
 	next := volume.NodeAgent(node)
 	switch {
 	case c.OtherID:
-		return because(volume.ReasonAttachedUnderOtherID, volume.Controller("attachdetach"), "%s", c.Text)
+		return volume.Say(volume.ReasonAttachedUnderOtherID, volume.Controller("attachdetach"), c.Text)
 	case c.Obstacle:
 		next = volume.User()
 	case c.Code == "DeadlineExceeded", c.Gone, c.NotDone:

@@ -83,8 +83,8 @@ func (f Facts) NotBack(a Action, cause volume.Because) volume.Because {
 }
 
 func (f Facts) notBack(l Loss, cause volume.Because) volume.Because {
-	b := because(volume.ReasonMountBroken, cause.Next, "the mount of volume %s on node %s %s; the mount is not back: %s",
-		f.Volume, f.Node, l.says(), cause.Message)
+	b := volume.Sayf(volume.ReasonMountBroken, cause.Next,
+		"the mount of volume %s on node %s %s; the mount is not back: %s", f.Volume, f.Node, l.says(), cause.Message)
 	b.Cause = cause.Cause
 	return b
 }

@@ -1,7 +1,6 @@
 package mount
 
 import (
-	"fmt"
 	"slices"
 
 	"volplane.dev/volplane/internal/volume"
@@ -178,7 +177,7 @@ func callsDriver(v Verb) bool {
 }
 
 func (p *planner) plan(r volume.Reason, next volume.Actor, format string, args ...any) Plan {
-	return Plan{Actions: p.actions, Because: volume.Because{Reason: r, Message: fmt.Sprintf(format, args...), Next: next}}
+	return Plan{Actions: p.actions, Because: volume.Sayf(r, next, format, args...)}
 }
 
 // driverMissing returns the plan without the actions that need the driver, which is not registered.
@@ -377,14 +376,14 @@ func (p *planner) addRepublish(plan Plan, wanted []Consumer) Plan {
 // attachment is read: otherwise a detach that starts in between would not see the entry.
 func (p *planner) prepare() (Plan, bool) {
 	if !p.f.Known {
-		return p.refuse(because(volume.ReasonVolumeMissing, volume.User(),
+		return p.refuse(volume.Sayf(volume.ReasonVolumeMissing, volume.User(),
 			"there is no volume %s to mount", p.f.Volume)), true
 	}
 	if !p.f.DriverReady && p.f.Absent.Reason != "" {
 		return p.driverMissing(), true // what it would refuse is not known before it is there
 	}
 	if p.f.Refused != "" {
-		return p.refuse(because(volume.ReasonFailedMount, volume.User(), "%s", p.f.Refused)), true
+		return p.refuse(volume.Say(volume.ReasonFailedMount, volume.User(), p.f.Refused)), true
 	}
 	p.markInUse()
 	if !p.f.DriverReady {

@@ -40,32 +40,27 @@ func (u Use) Missing() volume.Because {
 	case u.Claim == nil:
 		return u.noClaim()
 	case u.Ephemeral && !metav1.IsControlledBy(u.Claim, u.Pod):
-		return because(volume.ReasonClaimMisbound, volume.User(), "claim %s was not made for this Pod", name)
+		return volume.Sayf(volume.ReasonClaimMisbound, volume.User(), "claim %s was not made for this Pod", name)
 	case u.Claim.Spec.VolumeName == "" || u.Claim.Status.Phase != corev1.ClaimBound:
-		return because(volume.ReasonWaitForBind, volume.Controller("binder"), "claim %s is not bound yet", name)
+		return volume.Sayf(volume.ReasonWaitForBind, volume.Controller("binder"), "claim %s is not bound yet", name)
 	case u.Volume == nil:
-		return because(volume.ReasonVolumeMissing, volume.User(),
-			"claim %s is bound to volume %s, which does not exist", name,
-			u.Claim.Spec.VolumeName)
+		return volume.Sayf(volume.ReasonVolumeMissing, volume.User(),
+			"claim %s is bound to volume %s, which does not exist", name, u.Claim.Spec.VolumeName)
 	case u.Volume.Spec.ClaimRef == nil || u.Volume.Spec.ClaimRef.UID != u.Claim.UID:
-		return because(volume.ReasonClaimMisbound, volume.Controller("binder"),
+		return volume.Sayf(volume.ReasonClaimMisbound, volume.Controller("binder"),
 			"volume %s is not bound to claim %s", u.Volume.Name, name)
 	case u.Volume.Spec.CSI == nil:
-		return because(volume.ReasonFailedMount, volume.User(), "volume %s is not a CSI volume", u.Volume.Name)
+		return volume.Sayf(volume.ReasonFailedMount, volume.User(), "volume %s is not a CSI volume", u.Volume.Name)
 	}
 	return volume.Because{}
 }
 
 func (u Use) noClaim() volume.Because {
 	if u.Ephemeral {
-		return because(volume.ReasonClaimMissing, volume.Controller("ephemeral"),
+		return volume.Sayf(volume.ReasonClaimMissing, volume.Controller("ephemeral"),
 			"claim %s is being made for this Pod", u.ClaimName)
 	}
-	return because(volume.ReasonClaimMissing, volume.User(), "there is no claim %s", u.ClaimName)
-}
-
-func because(r volume.Reason, next volume.Actor, format string, args ...any) volume.Because {
-	return volume.Because{Reason: r, Message: fmt.Sprintf(format, args...), Next: next}
+	return volume.Sayf(volume.ReasonClaimMissing, volume.User(), "there is no claim %s", u.ClaimName)
 }
 
 // Place is the state of one volume of a Pod.
@@ -83,33 +78,32 @@ type Place struct {
 // itself, or empty.
 func Pod(refused string, places []Place) (map[string]string, volume.Because) {
 	if refused != "" {
-		return nil, because(volume.ReasonFailedMount, volume.User(), "%s", refused)
+		return nil, volume.Say(volume.ReasonFailedMount, volume.User(), refused)
 	}
 	if len(places) == 0 {
-		return map[string]string{}, because(volume.ReasonMounted, volume.Actor{}, "no volumes")
+		return map[string]string{}, volume.Say(volume.ReasonMounted, volume.Actor{}, "no volumes")
 	}
 	paths := map[string]string{}
 	var at []string
 	for _, p := range places {
 		switch {
 		case !p.Served && (p.Because.Reason == "" || p.Because.Reason == volume.ReasonMounted):
-			return nil, because(volume.ReasonMounting, volume.Actor{}, "volume %s is being mounted", p.Name)
+			return nil, volume.Sayf(volume.ReasonMounting, volume.Actor{}, "volume %s is being mounted", p.Name)
 		case !p.Served:
 			return nil, p.Because
 		}
 		paths[p.Name] = p.Path
 		at = append(at, p.Name+"="+p.Path)
 	}
-	return paths, because(volume.ReasonMounted, volume.Actor{}, "%s", strings.Join(at, ", "))
+	return paths, volume.Say(volume.ReasonMounted, volume.Actor{}, strings.Join(at, ", "))
 }
 
 // CallInFlight is the reason while a driver's call is in flight. It is empty for a step that delays
 // nobody.
 func CallInFlight(f Facts, v Verb) volume.Because {
 	say := func(r volume.Reason, method string) volume.Because {
-		return because(r, volume.Driver(f.Driver),
-			"driver %s was called to %s volume %s on node %s (%s) and has not answered yet",
-			f.Driver, v, f.Volume, f.Node, method)
+		return volume.Sayf(r, volume.Driver(f.Driver), "driver %s was called to %s volume %s on node %s (%s) and has not "+
+			"answered yet", f.Driver, v, f.Volume, f.Node, method)
 	}
 	switch v {
 	case Stage:
@@ -123,6 +117,12 @@ func CallInFlight(f Facts, v Verb) volume.Because {
 	default:
 		return volume.Because{}
 	}
+}
+
+// Busy is the reason of a volume that waits for its driver's calls for other volumes.
+func Busy(driver, node string) volume.Because {
+	return volume.Sayf(volume.ReasonDriverBusy, volume.Driver(driver), "driver %s works on as many volumes of node %s as "+
+		"may be under way at once; this one waits for its turn", driver, node)
 }
 
 // Failed explains a failed step by the text of its error. If the text does not show who acts next, it is next.
@@ -184,48 +184,46 @@ func Lifecycle(driver string, known bool, modes []storagev1.VolumeLifecycleMode,
 // Health is the reason of a volume with problems, or of one that is healthy again if there are none.
 func Health(pv, node, ailments string, next volume.Actor) volume.Because {
 	if ailments == "" {
-		return because(volume.ReasonHealthy, volume.Actor{}, "volume %s is well again on node %s", pv, node)
+		return volume.Sayf(volume.ReasonHealthy, volume.Actor{}, "volume %s is well again on node %s", pv, node)
 	}
-	b := because(volume.ReasonUnhealthy, next, "volume %s on node %s: %.800s", pv, node, ailments)
+	b := volume.Sayf(volume.ReasonUnhealthy, next, "volume %s on node %s: %.800s", pv, node, ailments)
 	b.Object = "pv/" + pv
 	return b
 }
 
 // InvalidName is the reason of a name that cannot be part of a path.
 func InvalidName(what, name string) volume.Because {
-	return because(volume.ReasonFailedMount, volume.User(),
+	return volume.Sayf(volume.ReasonFailedMount, volume.User(),
 		"the %s, %.100q, cannot be the name of a directory", what, name)
 }
 
 // Full is the reason of a Pod that is given up because its node has reached a driver's attach limit.
 func Full(pv, driver, node, cause string) volume.Because {
-	return because(volume.ReasonAttachLimit, volume.User(),
+	return volume.Sayf(volume.ReasonAttachLimit, volume.User(),
 		"node %s takes no more volumes of driver %s, volume %s is not attached: %.500s", node, driver, pv, cause)
 }
 
 // Grown is the reason of a volume that was expanded.
 func Grown(pv, node string) volume.Because {
-	return because(volume.ReasonNodeResized, volume.Actor{}, "volume %s has its new size on node %s", pv, node)
+	return volume.Sayf(volume.ReasonNodeResized, volume.Actor{}, "volume %s has its new size on node %s", pv, node)
 }
 
 // GroupIncomplete is the reason of a volume that was mounted although not all of its files have the Pod's group.
 func GroupIncomplete(pv, node string, group, count int, first string) volume.Because {
-	return because(volume.ReasonGroupIncomplete, volume.User(),
-		"volume %s is mounted on node %s, and files that cannot be given to the Pod's fsGroup %d are as they were: %d, "+
-			"the first is %s", pv, node, group, count, first)
+	return volume.Sayf(volume.ReasonGroupIncomplete, volume.User(), "volume %s is mounted on node %s, and files that "+
+		"cannot be given to the Pod's fsGroup %d are as they were: %d, the first is %s", pv, node, group, count, first)
 }
 
 // RecordUnreadable is the reason of a journal record that cannot be read.
 func RecordUnreadable(path string) volume.Because {
-	return because(volume.ReasonJournalTorn, volume.User(),
-		"the journal record %s cannot be read, and what it said of a volume was looked for in the API and the mount "+
-			"table: look for damage of the disk", path)
+	return volume.Sayf(volume.ReasonJournalTorn, volume.User(), "the journal record %s cannot be read, and what it said "+
+		"of a volume was looked for in the API and the mount table: look for damage of the disk", path)
 }
 
 // Refused is the reason of a driver that is not registered. One that has not said its name has that of its socket.
 func Refused(socket, driver, cause string, next volume.Actor) volume.Because {
-	b := because(volume.ReasonRegistrationRefused, next, "the driver that registers at %s is not registered: %s",
-		socket, cause)
+	b := volume.Sayf(volume.ReasonRegistrationRefused, next,
+		"the driver that registers at %s is not registered: %s", socket, cause)
 	b.Object = "csidriver/" + driver
 	return b
 }
@@ -233,7 +231,8 @@ func Refused(socket, driver, cause string, next volume.Actor) volume.Because {
 // NotRun is the reason of a driver that a node runs, or of a file about one, that cannot be used; driver is empty if
 // the file does not tell it.
 func NotRun(about, driver, cause, node string) volume.Because {
-	b := because(volume.ReasonRegistrationRefused, volume.Administrator(node), "%s cannot be used: %.900s", about, cause)
+	b := volume.Sayf(volume.ReasonRegistrationRefused, volume.Administrator(node),
+		"%s cannot be used: %.900s", about, cause)
 	if driver != "" {
 		b.Object = "csidriver/" + driver
 	}
@@ -249,8 +248,7 @@ func UnknownMounts(paths []string) volume.Because {
 	if n := len(paths) - len(named); n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}
-	return because(volume.ReasonMountUnknown, volume.User(),
-		"nothing says which volume is mounted at %.800s%s: it stays. "+
-			"Restore what the API had of it and start the agent again, or have its driver take it away, or unmount it",
-		strings.Join(named, ", "), more)
+	return volume.Sayf(volume.ReasonMountUnknown, volume.User(),
+		"nothing says which volume is mounted at %.800s%s: it stays. Restore what the API had of it and start the agent "+
+			"again, or have its driver take it away, or unmount it", strings.Join(named, ", "), more)
 }

@@ -55,6 +55,7 @@ func TestReasons(t *testing.T) {
 	line("torn", RecordUnreadable("/j/x"))
 	line("unknown", UnknownMounts([]string{"/a", "/b"}))
 	line("many unknown", UnknownMounts([]string{"/1", "/2", "/3", "/4", "/5", "/6", "/7"}))
+	line("busy", Busy("d", "n"))
 	line("refused", Refused("/r/x.sock", "x", "the cause", volume.User()))
 	failed := func(next volume.Actor) volume.Because { return Failed(Unpublish, "n", "the cause", next) }
 	user, copied := Holder{PID: 7, Command: "postgres", Use: "an open file"},

@@ -141,9 +141,9 @@ func (f Facts) labelledBy() int {
 func (f Facts) heldBack(c Consumer, label string, first int) volume.Because {
 	switch {
 	case c.Refused != "":
-		return because(volume.ReasonFailedMount, volume.User(), "%s", c.Refused)
+		return volume.Say(volume.ReasonFailedMount, volume.User(), c.Refused)
 	case c.Apart != "":
-		return because(volume.ReasonFailedMount, volume.User(),
+		return volume.Sayf(volume.ReasonFailedMount, volume.User(),
 			"volume %s has the handle of volume %s, which is mounted on node %s with other attributes, Secrets, options or "+
 				"volume mode: its Pods wait there until those of the other are gone", c.Volume, c.Apart, f.Node)
 	}
@@ -151,7 +151,6 @@ func (f Facts) heldBack(c Consumer, label string, first int) volume.Because {
 	if label == "" {
 		asked = "without an SELinux label"
 	}
-	return because(volume.ReasonSELinuxLabelConflict, volume.PodActor(other),
-		"volume %s is on node %s %s for Pod %s: Pods that ask for another label wait until no Pod has it there",
-		f.Volume, f.Node, asked, other)
+	return volume.Sayf(volume.ReasonSELinuxLabelConflict, volume.PodActor(other), "volume %s is on node %s %s for Pod "+
+		"%s: Pods that ask for another label wait until no Pod has it there", f.Volume, f.Node, asked, other)
 }

@@ -102,9 +102,9 @@ func (p *planner) deadStays() Plan {
 	case !f.DriverReady:
 		cause = p.driverMissing().Because
 	case !f.Known:
-		cause = because(volume.ReasonVolumeMissing, volume.User(), "there is no volume %s to mount", f.Volume)
+		cause = volume.Sayf(volume.ReasonVolumeMissing, volume.User(), "there is no volume %s to mount", f.Volume)
 	default:
-		cause = because(volume.ReasonFailedMount, volume.User(), "%s", f.Refused)
+		cause = volume.Say(volume.ReasonFailedMount, volume.User(), f.Refused)
 	}
 	return Plan{Actions: p.actions, Because: p.f.notBack(Died, cause)}
 }

@@ -38,11 +38,8 @@ func DeadPods(name string, n *corev1.Node, pods []*corev1.Pod) DeadPlan {
 			Reason: volume.ReasonNothingToDo, Message: "nobody has said that node " + name + " is out of service",
 		}}
 	case Ready(n):
-		return DeadPlan{Because: volume.Because{
-			Reason:  volume.ReasonNodeReady,
-			Message: "node " + name + " is said to be out of service, but its agent is alive and looks after its pods",
-			Next:    volume.NodeAgent(name),
-		}}
+		return DeadPlan{Because: volume.Say(volume.ReasonNodeReady, volume.NodeAgent(name),
+			"node "+name+" is said to be out of service, but its agent is alive and looks after its pods")}
 	}
 	p := DeadPlan{}
 	for _, pod := range pods {

@@ -1,7 +1,6 @@
 package nodelife
 
 import (
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -68,17 +67,18 @@ func Lost(f LostFacts) LostPlan {
 	alive := f.Node != nil && Ready(f.Node)
 	switch {
 	case f.Own:
-		return LostPlan{Refused: true, Because: because(volume.ReasonNodeReady, volume.User(),
+		return LostPlan{Refused: true, Because: volume.Say(volume.ReasonNodeReady, volume.User(),
 			"the control plane itself runs on node "+f.Name+": it is not lost")}
 	case alive && f.Unfenceable:
-		return LostPlan{Refused: true, Because: because(volume.ReasonNodeReady, volume.User(), "node "+f.Name+
-			" is alive, and nothing here can take its kubelet's identity away: shut the machine down first")}
+		return LostPlan{Refused: true, Because: volume.Say(volume.ReasonNodeReady, volume.User(),
+			"node "+f.Name+" is alive, and nothing here can take its kubelet's identity away: shut the machine down first")}
 	case alive && !f.Force && !OutOfService(f.Node):
-		return LostPlan{Refused: true, Because: because(volume.ReasonNodeReady, volume.User(), "node "+f.Name+
-			" is alive, or was until less than a minute ago: wait until it is not Ready, or insist with --force")}
+		return LostPlan{Refused: true, Because: volume.Say(volume.ReasonNodeReady, volume.User(),
+			"node "+f.Name+" is alive, or was until less than a minute ago: wait until it is not Ready, or insist with --force")}
 	case !f.Fenced && !f.Unfenceable:
 		return LostPlan{
-			Fence: true, Because: because(volume.ReasonNodeGone, volume.Actor{}, "the identity of node "+f.Name+" is revoked"),
+			Fence: true, Because: volume.Say(volume.ReasonNodeGone, volume.Actor{},
+				"the identity of node "+f.Name+" is revoked"),
 		}
 	}
 	return f.step()
@@ -119,16 +119,15 @@ func (f LostFacts) marks() LostPlan {
 func (f LostFacts) waits(p LostPlan) volume.Because {
 	switch {
 	case p.Done:
-		return because(volume.ReasonNodeGone, volume.Actor{}, "node "+f.Name+" is gone, and nothing waits for it")
+		return volume.Say(volume.ReasonNodeGone, volume.Actor{}, "node "+f.Name+" is gone, and nothing waits for it")
 	case len(f.Pods) > 0:
-		return because(volume.ReasonNodeGone, volume.Actor{}, fmt.Sprintf("%d pods of node %s are not gone yet: %s/%s",
-			len(f.Pods), f.Name, f.Pods[0].Namespace, f.Pods[0].Name))
+		return volume.Sayf(volume.ReasonNodeGone, volume.Actor{},
+			"%d pods of node %s are not gone yet: %s/%s", len(f.Pods), f.Name, f.Pods[0].Namespace, f.Pods[0].Name)
 	case len(f.Attachments) > 0:
-		return because(volume.ReasonStillAttached, volume.Driver(f.Attachments[0].Spec.Attacher), fmt.Sprintf(
-			"%d volumes are still attached to node %s; the first attachment is %s", len(f.Attachments), f.Name,
-			f.Attachments[0].Name))
+		return volume.Sayf(volume.ReasonStillAttached, volume.Driver(f.Attachments[0].Spec.Attacher), "%d volumes are still "+
+			"attached to node %s; the first attachment is %s", len(f.Attachments), f.Name, f.Attachments[0].Name)
 	}
-	return because(volume.ReasonNodeGone, volume.Actor{}, "what is of node "+f.Name+" is let go")
+	return volume.Say(volume.ReasonNodeGone, volume.Actor{}, "what is of node "+f.Name+" is let go")
 }
 
 // made returns what the host has made: the volumes and the contents of snapshots that only this host had, and the
@@ -161,8 +160,4 @@ func (f LostFacts) isElsewhere(v *corev1.PersistentVolume) bool {
 	return slices.ContainsFunc(f.Others, func(n *corev1.Node) bool {
 		return topology.Selects(v.Spec.NodeAffinity.Required, n)
 	})
-}
-
-func because(r volume.Reason, next volume.Actor, message string) volume.Because {
-	return volume.Because{Reason: r, Message: message, Next: next}
 }

@@ -1,7 +1,6 @@
 package nodelife
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -49,11 +48,9 @@ func Node(f Facts) Plan {
 			Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + name + " is known not to be ready"},
 		}
 	}
-	return Plan{Mark: true, Because: volume.Because{
-		Reason: volume.ReasonNodeNotReady, Next: volume.NodeAgent(name),
-		Message: fmt.Sprintf("the agent of node %s has sent no heartbeat for %s; what is mounted there stays, nothing new is",
-			name, f.Silent.Round(time.Second)),
-	}}
+	return Plan{Mark: true, Because: volume.Sayf(volume.ReasonNodeNotReady, volume.NodeAgent(name),
+		"the agent of node %s has sent no heartbeat for %s; what is mounted there stays, nothing new is", name,
+		f.Silent.Round(time.Second))}
 }
 
 // Ready says whether a node reports Ready.

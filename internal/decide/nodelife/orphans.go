@@ -41,10 +41,8 @@ func Orphans(f OrphanFacts) OrphanPlan {
 			Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + f.Name + " is gone, and has no pods"},
 		}
 	case f.Missing < f.Grace:
-		return OrphanPlan{Wait: f.Grace - f.Missing, Because: volume.Because{
-			Reason: volume.ReasonNodeGone, Next: volume.NodeAgent(f.Name),
-			Message: "node " + f.Name + " is gone, its pods wait for it to come back",
-		}}
+		return OrphanPlan{Wait: f.Grace - f.Missing, Because: volume.Say(volume.ReasonNodeGone, volume.NodeAgent(f.Name),
+			"node "+f.Name+" is gone, its pods wait for it to come back")}
 	}
 	return OrphanPlan{Delete: f.Pods, Because: volume.Because{
 		Reason:  volume.ReasonNodeGone,

@@ -128,10 +128,8 @@ func Install(b volume.Because) []string {
 // not say.
 func Absent(csi string, n *corev1.Node) volume.Because {
 	if wrong := refusedOn(n)[csi]; wrong != "" {
-		return volume.Because{
-			Reason: volume.ReasonRegistrationRefused, Next: volume.Administrator(n.Name),
-			Message: fmt.Sprintf("driver %s cannot be used on node %s: %s", csi, n.Name, wrong),
-		}
+		return volume.Sayf(volume.ReasonRegistrationRefused, volume.Administrator(n.Name),
+			"driver %s cannot be used on node %s: %s", csi, n.Name, wrong)
 	}
 	name, err := flex.ParseCSI(csi)
 	if err != nil || n == nil {

@@ -106,7 +106,7 @@ func Adopt(f AdoptionFacts) (Adoption, volume.Because) {
 }
 
 func refuse(r volume.Reason, message string) volume.Because {
-	return volume.Because{Reason: r, Message: message, Next: volume.User()}
+	return volume.Say(r, volume.User(), message)
 }
 
 // existing decides about a volume that has an object.

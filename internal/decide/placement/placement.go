@@ -106,11 +106,8 @@ func Pod(f Facts) Plan {
 			continue
 		}
 		p.Bind = false
-		p.Because = volume.Because{
-			Reason:  volume.ReasonWaitForBind,
-			Message: fmt.Sprintf("persistentvolumeclaim %q is being bound for node %s", c.Name, name),
-			Next:    volume.Controller("provisioner"),
-		}
+		p.Because = volume.Sayf(volume.ReasonWaitForBind, volume.Controller("provisioner"),
+			"persistentvolumeclaim %q is being bound for node %s", c.Name, name)
 		if v := volumes[c.Name]; v != nil {
 			p.Reserve = append(p.Reserve, reserved(v, c.Object))
 			p.Because.Next = volume.Controller("binder")
@@ -170,7 +167,7 @@ func unready(c Claim) *Plan {
 }
 
 func waits(r volume.Reason, next volume.Actor, message string) Plan {
-	return Plan{Because: volume.Because{Reason: r, Message: message, Next: next}}
+	return Plan{Because: volume.Say(r, next, message)}
 }
 
 // late says whether an unbound claim waits for a selected node. A claim to which a volume refers

@@ -41,10 +41,8 @@ func Unplaced(c Claim, nodes []Node) Plan {
 	name := node.Object.Name
 	return Plan{
 		Node: name, Select: []*corev1.PersistentVolumeClaim{selected(c.Object, name)},
-		Because: volume.Because{
-			Reason: volume.ReasonProvisioning, Message: "the volume of claim " + c.Name + " is to be made on node " + name,
-			Next: volume.Controller("provisioner"),
-		},
+		Because: volume.Say(volume.ReasonProvisioning, volume.Controller("provisioner"),
+			"the volume of claim "+c.Name+" is to be made on node "+name),
 	}
 }
 

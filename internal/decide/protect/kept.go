@@ -18,9 +18,7 @@ type Owners map[string]func() volume.Because
 // finalizers that has a known owner, or else because of all of them.
 func Kept(what string, o metav1.Object, owners Owners) volume.Condition {
 	terminating := func(next volume.Actor, message string) volume.Condition {
-		return volume.Condition{Because: volume.Because{
-			Reason: volume.ReasonTerminating, Next: next, Message: what + " is being deleted; " + message,
-		}}
+		return volume.Condition{Because: volume.Say(volume.ReasonTerminating, next, what+" is being deleted; "+message)}
 	}
 	all := o.GetFinalizers()
 	if i := slices.IndexFunc(all, func(f string) bool { return owners[f] != nil }); i >= 0 {

@@ -30,17 +30,13 @@ func Claim(claim *corev1.PersistentVolumeClaim, users []*corev1.Pod) (*corev1.Pe
 	users = slices.DeleteFunc(slices.Clone(users),
 		func(p *corev1.Pod) bool { return p.Spec.NodeName == "" || ephemeral.Stranger(p, claim) })
 	if len(users) > 0 {
-		return nil, volume.Because{
-			Reason: volume.ReasonInUse, Message: "claim " + claim.Name + " is used by " + names(users),
-			Next: volume.PodActor(users[0].Name),
-		}
+		return nil, volume.Say(volume.ReasonInUse, volume.PodActor(users[0].Name),
+			"claim "+claim.Name+" is used by "+names(users))
 	}
 	c := claim.DeepCopy()
 	c.Finalizers = volume.Without(c.Finalizers, volume.FinalizerClaimProtection)
-	return c, volume.Because{
-		Reason: volume.ReasonNotInUse, Message: "claim " + claim.Name + " is not used by any pod",
-		Next: volume.Controller("protection"),
-	}
+	return c, volume.Say(volume.ReasonNotInUse, volume.Controller("protection"),
+		"claim "+claim.Name+" is not used by any pod")
 }
 
 // AttributesClass returns the VolumeAttributesClass to write, or nil. A class without the finalizer gets it. A class
@@ -60,22 +56,14 @@ func AttributesClass(
 			Reason: volume.ReasonNothingToDo, Message: "class " + class.Name + " is not waiting to be freed",
 		}
 	case len(claims) > 0:
-		return nil, volume.Because{
-			Reason:  volume.ReasonInUse,
-			Message: "class " + class.Name + " is named by claim " + claims[0].Namespace + "/" + claims[0].Name,
-			Next:    volume.User(),
-		}
+		return nil, volume.Say(volume.ReasonInUse, volume.User(),
+			"class "+class.Name+" is named by claim "+claims[0].Namespace+"/"+claims[0].Name)
 	case len(volumes) > 0:
-		return nil, volume.Because{
-			Reason: volume.ReasonInUse, Message: "class " + class.Name + " is named by volume " + volumes[0].Name,
-			Next: volume.User(),
-		}
+		return nil, volume.Say(volume.ReasonInUse, volume.User(), "class "+class.Name+" is named by volume "+volumes[0].Name)
 	}
 	c.Finalizers = volume.Without(c.Finalizers, volume.FinalizerAttributesProtection)
-	return c, volume.Because{
-		Reason: volume.ReasonNotInUse, Message: "class " + class.Name + " is not named any more",
-		Next: volume.Controller("protection"),
-	}
+	return c, volume.Say(volume.ReasonNotInUse, volume.Controller("protection"),
+		"class "+class.Name+" is not named any more")
 }
 
 // Volume returns the volume to write, or nil. A volume without the finalizer gets it. A volume that
@@ -92,19 +80,13 @@ func Volume(v *corev1.PersistentVolume) (*corev1.PersistentVolume, volume.Becaus
 			Reason: volume.ReasonNothingToDo, Message: "volume " + v.Name + " is not waiting to be freed",
 		}
 	case v.Status.Phase == corev1.VolumeBound:
-		return nil, volume.Because{
-			Reason: volume.ReasonInUse, Message: "volume " + v.Name + " is bound to a claim", Next: volume.User(),
-		}
+		return nil, volume.Say(volume.ReasonInUse, volume.User(), "volume "+v.Name+" is bound to a claim")
 	case slices.Contains(v.Finalizers, volume.FinalizerProvisioner):
 		// The provisioner removes both finalizers in one write; a second writer would only conflict.
-		return nil, volume.Because{
-			Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is kept by its provisioner",
-			Next: volume.Controller("provisioner"),
-		}
+		return nil, volume.Say(volume.ReasonDeleting, volume.Controller("provisioner"),
+			"volume "+v.Name+" is kept by its provisioner")
 	}
 	c := v.DeepCopy()
 	c.Finalizers = volume.Without(c.Finalizers, volume.FinalizerVolumeProtection)
-	return c, volume.Because{
-		Reason: volume.ReasonNotInUse, Message: "volume " + v.Name + " is not bound", Next: volume.Controller("protection"),
-	}
+	return c, volume.Say(volume.ReasonNotInUse, volume.Controller("protection"), "volume "+v.Name+" is not bound")
 }

@@ -88,7 +88,7 @@ type Verdict struct {
 }
 
 func (in *Intent) failed(next volume.Actor, message string) volume.Because {
-	return volume.Because{Reason: volume.ReasonProvisioningFailed, Message: message, Next: next}
+	return volume.Say(volume.ReasonProvisioningFailed, next, message)
 }
 
 // After decides about the result of a call of CreateVolume.
@@ -294,8 +294,6 @@ func Slow(in *Intent) volume.Because {
 // WithoutSecret returns the event for a call of DeleteVolume without its Secret, which was deleted.
 // Most drivers need none for this, and the volume must not be kept forever.
 func WithoutSecret(handle, missing string) volume.Because {
-	return volume.Because{
-		Reason:  volume.ReasonFailedDelete,
-		Message: "volume " + handle + " is deleted without its secret: " + missing, Next: volume.User(),
-	}
+	return volume.Say(volume.ReasonFailedDelete, volume.User(),
+		"volume "+handle+" is deleted without its secret: "+missing)
 }

@@ -98,7 +98,7 @@ type Plan struct {
 }
 
 func because(step Step, reason volume.Reason, next volume.Actor, message string) Plan {
-	return Plan{Step: step, Because: volume.Because{Reason: reason, Message: message, Next: next}}
+	return Plan{Step: step, Because: volume.Say(reason, next, message)}
 }
 
 func fault(next volume.Actor, message string) Plan {

@@ -32,10 +32,7 @@ func Protected(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 // Copied explains why the finalizer keeps a claim that is being deleted. open are the intents that
 // are known, perhaps none.
 func Copied(c *corev1.PersistentVolumeClaim, open []*Intent) volume.Because {
-	b := volume.Because{
-		Reason: volume.ReasonInUse, Message: "it stays until no copy of it is being made",
-		Next: volume.Controller("provisioner"),
-	}
+	b := volume.Say(volume.ReasonInUse, volume.Controller("provisioner"), "it stays until no copy of it is being made")
 	if i := slices.IndexFunc(open, func(in *Intent) bool { return in.Copies(c) }); i >= 0 {
 		b.Message, b.Next = "volume "+open[i].Name+" is being made as a copy of it", volume.Driver(open[i].Driver)
 	}

@@ -134,16 +134,13 @@ func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 	driver := DeleterOf(v)
 	kept := len(volume.Without(v.Finalizers, volume.FinalizerProvisioner)) < len(v.Finalizers)
 	deletes := v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
-	say := func(r volume.Reason, next volume.Actor, message string) volume.Because {
-		return volume.Because{Reason: r, Message: message, Next: next}
-	}
 	switch {
 	case driver == "":
 		return Keep, notMine(v)
 	case !deletes && kept:
-		return Disown, say(volume.ReasonRetained, volume.Actor{}, "volume "+v.Name+" is to be retained")
+		return Disown, volume.Say(volume.ReasonRetained, volume.Actor{}, "volume "+v.Name+" is to be retained")
 	case !deletes:
-		return Keep, say(volume.ReasonRetained, volume.Actor{}, "volume "+v.Name+" is retained")
+		return Keep, volume.Say(volume.ReasonRetained, volume.Actor{}, "volume "+v.Name+" is retained")
 	case v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID == "":
 		// A phase of an earlier claim may not have been taken back yet.
 		return Keep, inUse(v, kept)
@@ -155,7 +152,7 @@ func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 		}
 		return step, why
 	case !kept && v.DeletionTimestamp == nil:
-		return Adopt, say(volume.ReasonBound, volume.Actor{}, "volume "+v.Name+" is to be deleted with its claim")
+		return Adopt, volume.Say(volume.ReasonBound, volume.Actor{}, "volume "+v.Name+" is to be deleted with its claim")
 	}
 	return Keep, inUse(v, kept)
 }
@@ -172,10 +169,8 @@ func notMine(v *corev1.PersistentVolume) volume.Because {
 
 func inUse(v *corev1.PersistentVolume, kept bool) volume.Because {
 	if kept && v.DeletionTimestamp != nil {
-		return volume.Because{
-			Reason: volume.ReasonInUse, Next: volume.User(),
-			Message: "volume " + v.Name + " is " + string(v.Status.Phase) + ", and its provisioner deletes what is Released",
-		}
+		return volume.Say(volume.ReasonInUse, volume.User(),
+			"volume "+v.Name+" is "+string(v.Status.Phase)+", and its provisioner deletes what is Released")
 	}
 	return volume.Because{Reason: volume.ReasonBound, Message: "volume " + v.Name + " is in use"}
 }
@@ -191,21 +186,14 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 	case bind.Together(f.Claim, v) && !Owns(f.Claim.UID, v):
 		return Keep, bind.UIDMismatch(f.Claim, v)
 	case bind.Together(f.Claim, v):
-		return Keep, volume.Because{
-			Reason: volume.ReasonBinding, Message: "volume " + v.Name + " is released, and its claim is there",
-			Next: volume.Controller("binder"),
-		}
+		return Keep, volume.Say(volume.ReasonBinding, volume.Controller("binder"),
+			"volume "+v.Name+" is released, and its claim is there")
 	case f.Sharer != "":
-		return Keep, volume.Because{
-			Reason: volume.ReasonInUse, Next: volume.User(),
-			Message: "volume " + v.Name + " is released, and volume " + f.Sharer + " has the same handle: what both name is " +
-				"not deleted while volume " + f.Sharer + " is kept",
-		}
+		return Keep, volume.Say(volume.ReasonInUse, volume.User(), "volume "+v.Name+" is released, and volume "+f.Sharer+
+			" has the same handle: what both name is not deleted while volume "+f.Sharer+" is kept")
 	case len(f.Attachments) > 0:
-		return Keep, volume.Because{
-			Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached: " + f.Attachments[0],
-			Next: volume.Controller("attachdetach"),
-		}
+		return Keep, volume.Say(volume.ReasonStillAttached, volume.Controller("attachdetach"),
+			"volume "+v.Name+" is still attached: "+f.Attachments[0])
 	case f.Lost:
 		return LetGo, volume.Because{
 			Reason: volume.ReasonNodeGone,
@@ -213,16 +201,12 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 				": its object goes, and driver " + driver + " has not deleted anything",
 		}
 	case !f.Ours:
-		return Keep, volume.Because{
-			Reason:  volume.ReasonDriverMissing,
-			Message: "driver " + driver + " has not registered and cannot delete volume " + v.Name, Next: volume.Driver(driver),
-		}
+		return Keep, volume.Say(volume.ReasonDriverMissing, volume.Driver(driver),
+			"driver "+driver+" has not registered and cannot delete volume "+v.Name)
 	case f.Lacks != "":
 		return Keep, DeleteFailed(v, volume.Answer{Text: "it does not have the capability " + f.Lacks})
 	}
-	return Delete, volume.Because{
-		Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is being deleted", Next: volume.Driver(driver),
-	}
+	return Delete, volume.Say(volume.ReasonDeleting, volume.Driver(driver), "volume "+v.Name+" is being deleted")
 }
 
 // DeleteFailed explains why a volume is not deleted yet.

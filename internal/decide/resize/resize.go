@@ -108,7 +108,7 @@ func bound(f Facts, have resource.Quantity) Plan {
 }
 
 func nothing(r volume.Reason, next volume.Actor, message string) Plan {
-	return Plan{Because: volume.Because{Reason: r, Message: message, Next: next}}
+	return Plan{Because: volume.Say(r, next, message)}
 }
 
 func infeasible(c *corev1.PersistentVolumeClaim) Plan {
@@ -177,10 +177,7 @@ func grow(f Facts, want resource.Quantity) Plan {
 
 // Pending is the reason of a resize that waits for the node.
 func Pending(f Facts) volume.Because {
-	b := volume.Because{
-		Reason: volume.ReasonNodeResizePending, Message: "claim " + f.Claim.Name + " has a larger volume; ",
-		Next: volume.AnyNodeAgent(),
-	}
+	b := volume.Say(volume.ReasonNodeResizePending, volume.AnyNodeAgent(), "claim "+f.Claim.Name+" has a larger volume; ")
 	switch {
 	case f.Unused:
 		b.Message, b.Next = b.Message+"its filesystem grows when a Pod mounts it", volume.User()

@@ -138,13 +138,11 @@ func reserve(f Facts) int64 {
 func because(f Facts, p Plan) volume.Because {
 	switch {
 	case f.Free < low:
-		return volume.Because{Reason: volume.ReasonDiskFull, Next: volume.User(), Message: fmt.Sprintf(
-			"the disk of the control plane has %s of %s free: new objects are refused, deletions are not; make room on it, or "+
-				"delete volumes", Text(f.Free), Text(f.Total))}
+		return volume.Sayf(volume.ReasonDiskFull, volume.User(), "the disk of the control plane has %s of %s free: new "+
+			"objects are refused, deletions are not; make room on it, or delete volumes", Text(f.Free), Text(f.Total))
 	case p.RefuseNew:
-		return volume.Because{Reason: volume.ReasonDatabaseFull, Next: volume.User(), Message: fmt.Sprintf(
-			"the control plane's database holds %s, new objects are refused above %s, deletions are not; delete objects that "+
-				"nobody needs", Text(f.Used), Text(soft(f.Quota)))}
+		return volume.Sayf(volume.ReasonDatabaseFull, volume.User(), "the control plane's database holds %s, new objects "+
+			"are refused above %s, deletions are not; delete objects that nobody needs", Text(f.Used), Text(soft(f.Quota)))
 	}
 	return volume.Because{
 		Reason: volume.ReasonRoomLeft,

@@ -104,11 +104,11 @@ func (f DriverFacts) taken(t Taken) DriverPlan {
 		s.CreationTime = cmp.Or(c.Status.CreationTime, s.CreationTime)
 		s.RestoreSize = cmp.Or(c.Status.RestoreSize, s.RestoreSize)
 	}
-	out := DriverPlan{Step: Note, Content: c, Because: because(volume.ReasonSnapshotReady, volume.Actor{},
+	out := DriverPlan{Step: Note, Content: c, Because: volume.Say(volume.ReasonSnapshotReady, volume.Actor{},
 		"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")}
 	if !t.Ready {
 		out.Repeat, out.Poll = !isGoing(c), true
-		out.Because = because(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
+		out.Because = volume.Say(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
 			"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is not ready to use yet")
 	}
 	if unchanged(c.Status, s) {

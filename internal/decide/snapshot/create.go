@@ -37,15 +37,16 @@ func begin(f Facts) Plan {
 		}
 		claim := f.Claim.DeepCopy()
 		with(claim, volume.FinalizerSnapshotSource)
-		return Plan{Step: WriteClaim, Claim: claim, Because: because(volume.ReasonSnapshotPending, controller(),
+		return Plan{Step: WriteClaim, Claim: claim, Because: volume.Say(volume.ReasonSnapshotPending, controller(),
 			"claim "+claim.Name+" is kept while snapshot "+s.Name+" is taken of it")}
 	}
 	content, err := contentOf(f)
 	if err != nil {
 		return failed(f, volume.ReasonContentFailed, volume.User(), cannot+err.Error())
 	}
-	return Plan{Step: CreateContent, Content: content, Tell: true, Because: because(volume.ReasonSnapshotPending,
-		volume.Driver(f.Class.Driver), "Waiting for a snapshot "+s.Namespace+"/"+s.Name+" to be created by the CSI driver.")}
+	return Plan{Step: CreateContent, Content: content, Tell: true, Because: volume.Say(
+		volume.ReasonSnapshotPending, volume.Driver(f.Class.Driver),
+		"Waiting for a snapshot "+s.Namespace+"/"+s.Name+" to be created by the CSI driver.")}
 }
 
 // AfterCreate judges the answer to the creation of a content that was refused.

@@ -19,17 +19,17 @@ func deletion(f Facts) Plan {
 		return gone(s)
 	case len(names) > 0 && isOf(f.Content, s):
 		// Without its content nobody can restore it, and the claims wait for another snapshot of its name.
-		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonSnapshotDeletePending, volume.User(),
+		return Plan{Warn: true, Tell: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
 			"snapshot "+s.Name+" is used to restore claim "+strings.Join(names, ", ")+", which has no volume yet")}
 	case has(s, volume.FinalizerRestoring):
 		// The claim may be gone already, and its volume be made nevertheless.
 		return nothing(volume.ReasonSnapshotDeletePending, volume.Controller("provisioner"), restoring(s))
 	case has(s, volume.FinalizerSnapshotInGroup):
 		// The group-snapshot-controller knows whether the group is being deleted, too, and tells the user.
-		return Plan{Warn: true, Because: because(volume.ReasonSnapshotDeletePending, volume.User(),
+		return Plan{Warn: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
 			"snapshot "+s.Name+" is being deleted; it stays until "+itsGroup(s)+" is deleted")}
 	case f.Content == nil && !f.Absent:
-		return Plan{Step: Confirm, Because: because(volume.ReasonTerminating, controller(),
+		return Plan{Step: Confirm, Because: volume.Say(volume.ReasonTerminating, controller(),
 			"snapshot "+s.Name+" is being deleted, and its content "+ContentName(s)+" is looked for")}
 	case isOf(f.Content, s):
 		return letContentGo(s, f.Content)
@@ -41,17 +41,18 @@ func deletion(f Facts) Plan {
 func letContentGo(s *snapshotv1.VolumeSnapshot, c *snapshotv1.VolumeSnapshotContent) Plan {
 	switch {
 	case c.Annotations[volume.AnnSnapshotDeleting] != yes:
-		return Plan{Step: WriteContent, Content: Noted(c, volume.AnnSnapshotDeleting, yes), Because: because(
-			volume.ReasonTerminating, controller(), "content "+c.Name+" is to go with snapshot "+s.Name)}
+		return Plan{Step: WriteContent, Content: Noted(c, volume.AnnSnapshotDeleting, yes), Because: volume.Say(
+			volume.ReasonTerminating, controller(),
+			"content "+c.Name+" is to go with snapshot "+s.Name)}
 	case !deletes(c):
 		return letGo(s, "content "+c.Name+" is retained without snapshot "+s.Name)
 	case c.DeletionTimestamp == nil:
-		return Plan{Step: DeleteContent, Content: c, Because: because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
+		return Plan{Step: DeleteContent, Content: c, Because: volume.Say(
+			volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
 			"content "+c.Name+" is deleted with snapshot "+s.Name)}
 	}
-	b := because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
-		"snapshot "+s.Name+" is being deleted; it stays until driver "+
-			c.Spec.Driver+" has deleted what content "+c.Name+" stands for")
+	b := volume.Say(volume.ReasonTerminating, volume.Driver(c.Spec.Driver), "snapshot "+s.Name+" is being deleted; it "+
+		"stays until driver "+c.Spec.Driver+" has deleted what content "+c.Name+" stands for")
 	if cause := problemOf(c); cause != "" {
 		b.Message += ": " + cause
 		b.Next = volume.AnswerIn(cause).Next(volume.Driver(c.Spec.Driver))
@@ -63,7 +64,7 @@ func letContentGo(s *snapshotv1.VolumeSnapshot, c *snapshotv1.VolumeSnapshotCont
 func letGo(s *snapshotv1.VolumeSnapshot, why string) Plan {
 	next := s.DeepCopy()
 	without(next, volume.FinalizerSnapshotAsSource, volume.FinalizerSnapshotBound)
-	return Plan{Step: WriteSnapshot, Snapshot: next, Because: because(volume.ReasonTerminating, controller(), why)}
+	return Plan{Step: WriteSnapshot, Snapshot: next, Because: volume.Say(volume.ReasonTerminating, controller(), why)}
 }
 
 // gone is the plan for a snapshot that is being deleted and has no finalizer of the snapshot controller.
@@ -110,7 +111,7 @@ func Claim(c *corev1.PersistentVolumeClaim, snapshots []*snapshotv1.VolumeSnapsh
 	}
 	next := c.DeepCopy()
 	without(next, volume.FinalizerSnapshotSource)
-	return Plan{Step: WriteClaim, Claim: next, Because: because(volume.ReasonSnapshotReady, volume.Actor{},
+	return Plan{Step: WriteClaim, Claim: next, Because: volume.Say(volume.ReasonSnapshotReady, volume.Actor{},
 		"no snapshot is being taken of claim "+c.Name+" any more")}
 }
 
@@ -129,7 +130,7 @@ func Content(f ContentFacts) Plan {
 	c, ref := f.Content, f.Content.Spec.VolumeSnapshotRef
 	switch {
 	case !isValid(c):
-		return Plan{Warn: true, Tell: true, Because: because(volume.ReasonContentInvalid, volume.User(), invalid(c))}
+		return Plan{Warn: true, Tell: true, Because: volume.Say(volume.ReasonContentInvalid, volume.User(), invalid(c))}
 	case ref.UID == "":
 		return nothing(volume.ReasonNothingToDo, volume.User(), "content "+c.Name+" is for snapshot "+ref.Name+
 			", which has not been bound to it yet")
@@ -138,8 +139,9 @@ func Content(f ContentFacts) Plan {
 	case !has(c, volume.FinalizerContentBound):
 		next := c.DeepCopy()
 		with(next, volume.FinalizerContentBound)
-		return Plan{Step: WriteContent, Content: next, Because: because(volume.ReasonSnapshotPending,
-			volume.Driver(c.Spec.Driver), "content "+c.Name+" is kept for snapshot "+ref.Name)}
+		return Plan{Step: WriteContent, Content: next, Because: volume.Say(
+			volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
+			"content "+c.Name+" is kept for snapshot "+ref.Name)}
 	}
 	return nothing(volume.ReasonNothingToDo, volume.Actor{}, "content "+c.Name+" is kept as it should be")
 }
@@ -162,6 +164,6 @@ func contentGoes(f ContentFacts) Plan {
 }
 
 func orphaned(c *snapshotv1.VolumeSnapshotContent) volume.Because {
-	return because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
+	return volume.Say(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
 		"content "+c.Name+" is being deleted, and snapshot "+c.Spec.VolumeSnapshotRef.Name+" is gone")
 }

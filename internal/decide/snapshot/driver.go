@@ -65,7 +65,7 @@ func isIntended(c *snapshotv1.VolumeSnapshotContent) bool {
 }
 
 func rest(r volume.Reason, next volume.Actor, message string) DriverPlan {
-	return DriverPlan{Because: because(r, next, message)}
+	return DriverPlan{Because: volume.Say(r, next, message)}
 }
 
 // Driver decides about the driver's part of a content. It is called again after each step.
@@ -98,8 +98,9 @@ func keep(f DriverFacts) DriverPlan {
 	c := f.Content
 	switch {
 	case isIntended(c) && isTaken(c):
-		return DriverPlan{Step: Forget, Content: Noted(c, volume.AnnSnapshotCreating, ""), Because: because(
-			volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver), "content "+c.Name+" names the driver's snapshot")}
+		return DriverPlan{Step: Forget, Content: Noted(c, volume.AnnSnapshotCreating, ""), Because: volume.Say(
+			volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
+			"content "+c.Name+" names the driver's snapshot")}
 	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false) && c.DeletionTimestamp != nil:
 		return rest(volume.ReasonTerminating, controller(),
 			"content "+c.Name+" is being deleted; it stays until snapshot "+c.Spec.VolumeSnapshotRef.Name+" is deleted")
@@ -134,7 +135,7 @@ func record(f DriverFacts) DriverPlan {
 			Name: asked.Name, Sources: []string{*c.Spec.Source.VolumeHandle},
 			Secret: takingSecret(c),
 		},
-		Because: because(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
+		Because: volume.Say(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
 			"driver "+c.Spec.Driver+" is asked for a snapshot of volume "+*c.Spec.Source.VolumeHandle),
 	}
 	if json.Unmarshal([]byte(asked.Parameters), &p.Request.Parameters) != nil {
@@ -159,20 +160,20 @@ func (f DriverFacts) parameters() (parameters string, problem volume.Because) {
 	parameters, recorded := c.Annotations[volume.AnnSnapshotParameters]
 	switch {
 	case !f.Takes:
-		return "", because(volume.ReasonSnapshotFailed, volume.User(), "driver "+c.Spec.Driver+
-			" cannot take snapshots: it does not have the capability CREATE_DELETE_SNAPSHOT")
+		return "", volume.Say(volume.ReasonSnapshotFailed, volume.User(),
+			"driver "+c.Spec.Driver+" cannot take snapshots: it does not have the capability CREATE_DELETE_SNAPSHOT")
 	case recorded:
 		return parameters, problem
 	case f.Class == nil:
-		return "", because(volume.ReasonSnapshotClassFailed, volume.User(), "VolumeSnapshotClass "+
-			ptr.Deref(c.Spec.VolumeSnapshotClassName, "")+" of content "+c.Name+" does not exist")
+		return "", volume.Say(volume.ReasonSnapshotClassFailed, volume.User(),
+			"VolumeSnapshotClass "+ptr.Deref(c.Spec.VolumeSnapshotClassName, "")+" of content "+c.Name+" does not exist")
 	case f.Class.Driver != c.Spec.Driver:
-		return "", because(volume.ReasonSnapshotDriverMismatch, volume.User(), "VolumeSnapshotClass "+f.Class.Name+
+		return "", volume.Say(volume.ReasonSnapshotDriverMismatch, volume.User(), "VolumeSnapshotClass "+f.Class.Name+
 			" is of driver "+f.Class.Driver+", and content "+c.Name+" of driver "+c.Spec.Driver)
 	}
 	parameters, err := ParametersOf(f.Class.Name, f.Class.Parameters)
 	if err != nil {
-		return "", because(volume.ReasonSnapshotFailed, volume.User(), err.Error())
+		return "", volume.Say(volume.ReasonSnapshotFailed, volume.User(), err.Error())
 	}
 	return parameters, problem
 }
@@ -187,7 +188,7 @@ func look(f DriverFacts) DriverPlan {
 	c := f.Content
 	p := DriverPlan{
 		Request: Request{Handle: *c.Spec.Source.SnapshotHandle},
-		Because: because(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
+		Because: volume.Say(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
 			"driver "+c.Spec.Driver+" is asked about snapshot "+*c.Spec.Source.SnapshotHandle),
 	}
 	switch {
@@ -251,7 +252,7 @@ func removeHandle(f DriverFacts, handle string) DriverPlan {
 	}
 	return DriverPlan{
 		Step: Remove, Request: Request{Handle: handle, Secret: takingSecret(c)},
-		Because: because(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
+		Because: volume.Say(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
 			"driver "+c.Spec.Driver+" is asked to delete snapshot "+handle),
 	}
 }
@@ -260,12 +261,12 @@ func removeHandle(f DriverFacts, handle string) DriverPlan {
 func release(c *snapshotv1.VolumeSnapshotContent, message string) DriverPlan {
 	next := Noted(c, volume.AnnSnapshotCreating, "")
 	without(next, volume.FinalizerContentBound)
-	return DriverPlan{Step: Release, Content: next, Because: because(volume.ReasonTerminating, volume.Actor{}, message)}
+	return DriverPlan{Step: Release, Content: next, Because: volume.Say(volume.ReasonTerminating, volume.Actor{}, message)}
 }
 
 // failed notes an error in the status of a content, unless it is there already.
 func (f DriverFacts) failed(r volume.Reason, next volume.Actor, message string) DriverPlan {
-	return f.tell(because(r, next, message))
+	return f.tell(volume.Say(r, next, message))
 }
 
 // callFailed is failed after a call of the driver.

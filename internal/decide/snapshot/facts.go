@@ -215,10 +215,6 @@ func without(o metav1.Object, finalizers ...string) {
 	o.SetFinalizers(volume.Without(o.GetFinalizers(), finalizers...))
 }
 
-func because(r volume.Reason, next volume.Actor, message string) volume.Because {
-	return volume.Because{Reason: r, Message: message, Next: next}
-}
-
 func nothing(r volume.Reason, next volume.Actor, message string) Plan {
-	return Plan{Because: because(r, next, message)}
+	return Plan{Because: volume.Say(r, next, message)}
 }

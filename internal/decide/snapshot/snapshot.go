@@ -50,7 +50,7 @@ func prepare(f Facts) Plan {
 	if len(next.Finalizers) == len(s.Finalizers) && className(next) == className(s) {
 		return Plan{}
 	}
-	return Plan{Step: WriteSnapshot, Snapshot: next, Because: because(volume.ReasonSnapshotPending, controller(), told)}
+	return Plan{Step: WriteSnapshot, Snapshot: next, Because: volume.Say(volume.ReasonSnapshotPending, controller(), told)}
 }
 
 // classOf returns the class that a snapshot has or gets; nil if it needs none.
@@ -58,14 +58,15 @@ func classOf(f Facts) (*snapshotv1.VolumeSnapshotClass, volume.Because) {
 	s := f.Snapshot
 	switch {
 	case className(s) != "" && f.Class == nil:
-		return nil, because(volume.ReasonSnapshotClassFailed, volume.User(),
+		return nil, volume.Say(volume.ReasonSnapshotClassFailed, volume.User(),
 			"VolumeSnapshotClass "+className(s)+" of snapshot "+s.Name+" does not exist")
 	case className(s) != "" || ClaimOf(s) == "" || InGroup(s):
 		return f.Class, volume.Because{}
 	}
 	class, problem := chooseDefault(f)
 	if problem != "" {
-		return nil, because(volume.ReasonSnapshotDefaultFailed, volume.User(), "snapshot "+s.Name+" has no class: "+problem)
+		return nil, volume.Say(volume.ReasonSnapshotDefaultFailed, volume.User(),
+			"snapshot "+s.Name+" has no class: "+problem)
 	}
 	return class, volume.Because{}
 }
@@ -100,7 +101,7 @@ func ready(f Facts) Plan {
 // missing is the reason of a content that is gone. It says nothing of a snapshot that nobody can restore from, and no
 // other snapshot is taken in its place: that would have other data.
 func missing(s *snapshotv1.VolumeSnapshot) volume.Because {
-	return because(volume.ReasonContentMissing, volume.User(),
+	return volume.Say(volume.ReasonContentMissing, volume.User(),
 		"content "+ContentName(s)+" of snapshot "+s.Name+" does not exist")
 }
 
@@ -124,8 +125,9 @@ func adopt(f Facts) Plan {
 		if name := className(s); name != "" && c.Spec.VolumeSnapshotClassName == nil {
 			next.Spec.VolumeSnapshotClassName = &name
 		}
-		return Plan{Step: WriteContent, Content: next, Binds: true, Because: because(volume.ReasonSnapshotPending,
-			controller(), "content "+c.Name+" is being bound to snapshot "+s.Name)}
+		return Plan{Step: WriteContent, Content: next, Binds: true, Because: volume.Say(
+			volume.ReasonSnapshotPending, controller(),
+			"content "+c.Name+" is being bound to snapshot "+s.Name)}
 	}
 	return follow(f)
 }
@@ -179,10 +181,10 @@ func awaitGroup(s *snapshotv1.VolumeSnapshot) Plan {
 func follow(f Facts) Plan {
 	s, c := f.Snapshot, f.Content
 	next, told := copied(s, c)
-	why := because(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
+	why := volume.Say(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
 		"snapshot "+s.Name+" is being taken by driver "+c.Spec.Driver)
 	if message := problemOf(c); message != "" {
-		why = because(volume.ReasonSnapshotFailed, volume.AnswerIn(message).Next(volume.Driver(c.Spec.Driver)), message)
+		why = volume.Say(volume.ReasonSnapshotFailed, volume.AnswerIn(message).Next(volume.Driver(c.Spec.Driver)), message)
 	}
 	if next == nil {
 		return Plan{Because: why}
@@ -206,7 +208,7 @@ func copied(
 	to.BoundVolumeSnapshotContentName, to.ReadyToUse = &c.Name, &isReady
 	if to.CreationTime == nil && from.CreationTime != nil {
 		to.CreationTime = timeOf(*from.CreationTime)
-		told = append(told, because(volume.ReasonSnapshotCreated, volume.Actor{},
+		told = append(told, volume.Say(volume.ReasonSnapshotCreated, volume.Actor{},
 			"Snapshot "+s.Namespace+"/"+s.Name+" was successfully created by the CSI driver."))
 	}
 	if from.RestoreSize != nil && (to.RestoreSize == nil || to.RestoreSize.IsZero()) {
@@ -217,7 +219,7 @@ func copied(
 	}
 	if to.Error = from.Error.DeepCopy(); isReady {
 		to.Error = nil
-		told = append(told, because(volume.ReasonSnapshotReady, volume.Actor{},
+		told = append(told, volume.Say(volume.ReasonSnapshotReady, volume.Actor{},
 			"Snapshot "+s.Namespace+"/"+s.Name+" is ready to use."))
 	}
 	if same(s.Status, to) {
@@ -229,7 +231,7 @@ func copied(
 // failed notes an error in a snapshot's status, unless it is there already.
 func failed(f Facts, r volume.Reason, next volume.Actor, message string) Plan {
 	s := f.Snapshot
-	p := Plan{Because: because(r, next, message), Warn: true}
+	p := Plan{Because: volume.Say(r, next, message), Warn: true}
 	if ErrorOf(s) == message && !IsReady(s) {
 		return p
 	}

@@ -69,7 +69,7 @@ func (c Chain) Healthy() bool { return c.Answer().State == OK }
 
 // New returns a link.
 func New(subject string, s State, r volume.Reason, message string, next volume.Actor) Link {
-	return Link{Subject: subject, State: s, Because: volume.Because{Reason: r, Message: message, Next: next}}
+	return Link{Subject: subject, State: s, Because: volume.Say(r, next, message)}
 }
 
 // Broken returns a link that does not hold because of something.

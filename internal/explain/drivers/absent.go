@@ -116,17 +116,13 @@ func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bo
 		if wrong := note.Of(n)[s.CSI]; wrong != "" {
 			cause = "on node " + n.Name + " " + wrong
 		}
-		return volume.Because{
-			Reason: volume.ReasonDriverMissing, Next: volume.Administrator(n.Name),
-			Message: "nobody calls driver " + s.CSI + " as a controller: " + cause,
-		}, true
+		return volume.Say(volume.ReasonDriverMissing, volume.Administrator(n.Name),
+			"nobody calls driver "+s.CSI+" as a controller: "+cause), true
 	}
 	b, ok := Absent(view, s, n.Name)
 	if !ok {
-		b = volume.Because{
-			Reason: volume.ReasonDriverMissing, Message: fmt.Sprintf("driver %s has not registered on node %s", s.CSI, n.Name),
-			Next: volume.Administrator(n.Name),
-		}
+		b = volume.Sayf(volume.ReasonDriverMissing, volume.Administrator(n.Name),
+			"driver %s has not registered on node %s", s.CSI, n.Name)
 	}
 	b.Message += "; the control plane runs there and calls it to make, attach, detach and grow volumes of any node"
 	if on := registeredOn(view, s.CSI); on != "" {
@@ -144,11 +140,9 @@ func delegatedTo(view cluster.View, driver, controlPlane string) (volume.Because
 	if len(nodes) == 0 {
 		return volume.Because{}, false
 	}
-	return volume.Because{
-		Reason: volume.ReasonDriverMissing, Next: volume.Administrator(nodes[0]),
-		Message: fmt.Sprintf("nobody calls driver %s as a controller: it is delegated to %s, and neither there nor on node "+
-			"%s, which may call it, too, is a process with its controller reached", driver, named(nodes), controlPlane),
-	}, true
+	return volume.Sayf(volume.ReasonDriverMissing, volume.Administrator(nodes[0]),
+		"nobody calls driver %s as a controller: it is delegated to %s, and neither there nor on node %s, which may call "+
+			"it, too, is a process with its controller reached", driver, named(nodes), controlPlane), true
 }
 
 // named returns "node a" or "nodes a, b".
@@ -184,11 +178,8 @@ func UncalledOn(view cluster.View, s note.Driver, node string) (volume.Because, 
 	if Registered(view, s.CSI, node) {
 		return volume.Because{}, false
 	}
-	return volume.Because{
-		Reason: volume.ReasonDriverMissing, Next: volume.Administrator(node),
-		Message: fmt.Sprintf("driver %s has not registered on node %s, and only that node's controllers call it for the "+
-			"node's volumes", s.CSI, node),
-	}, true
+	return volume.Sayf(volume.ReasonDriverMissing, volume.Administrator(node), "driver %s has not registered on node %s, "+
+		"and only that node's controllers call it for the node's volumes", s.CSI, node), true
 }
 
 // SharesID returns the first other node that a driver knows by the same id as this one; "" if there is none.

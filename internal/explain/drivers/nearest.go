@@ -51,9 +51,8 @@ func distance(a, b string) int {
 
 // Nowhere returns the reason of a driver that has not registered on any node.
 func Nowhere(view cluster.View, driver string) volume.Because {
-	return OrMeant(view, driver, volume.Because{
-		Reason: volume.ReasonDriverMissing, Message: "driver " + driver + " has not registered", Next: volume.Driver(driver),
-	})
+	return OrMeant(view, driver, volume.Say(volume.ReasonDriverMissing, volume.Driver(driver),
+		"driver "+driver+" has not registered"))
 }
 
 // OrMeant adds the names of registered drivers to the reason of one that has not registered: the one

@@ -172,10 +172,7 @@ func (f Facts) unregistered(p *corev1.Pod) (chain.Link, bool) {
 		}
 		b, more := drivers.Absent(f.View, s, node)
 		if !more {
-			b = volume.Because{
-				Reason: volume.ReasonDriverMissing, Next: s.Next(),
-				Message: s.String() + " has not registered on node " + node,
-			}
+			b = volume.Say(volume.ReasonDriverMissing, s.Next(), s.String()+" has not registered on node "+node)
 			if by := Plugin(f.View, s.CSI, node); by != "" {
 				b.Message += by
 			} else {

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
 	"volplane.dev/volplane/internal/volume"
@@ -97,17 +98,41 @@ func (f Facts) reachable(p *corev1.Pod) []string {
 		if v == nil || v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 			continue
 		}
-		var terms []string
-		for _, t := range v.Spec.NodeAffinity.Required.NodeSelectorTerms {
-			var all []string
-			for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
-				is := strings.ToLower(string(e.Operator))
-				all = append(all, fmt.Sprintf("%s %s (%s)", e.Key, is, chain.Names(e.Values)))
-			}
-			terms = append(terms, strings.Join(all, " and "))
-		}
-		all := strings.Join(chain.Few(terms), ", or ")
-		out = append(out, fmt.Sprintf("volume %s can be used on nodes with %s", v.Name, all))
+		out = append(out, usable(v))
 	}
 	return chain.Few(out)
+}
+
+// usable tells on which nodes a volume with a node affinity can be used.
+func usable(v *corev1.PersistentVolume) string {
+	var terms []string
+	for _, t := range v.Spec.NodeAffinity.Required.NodeSelectorTerms {
+		var all []string
+		for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
+			is := strings.ToLower(string(e.Operator))
+			all = append(all, fmt.Sprintf("%s %s (%s)", e.Key, is, chain.Names(e.Values)))
+		}
+		terms = append(terms, strings.Join(all, " and "))
+	}
+	return "volume " + v.Name + " can be used on nodes with " + strings.Join(chain.Few(terms), ", or ")
+}
+
+// Misplaced tells of a Pod that waits on a node from which one of its volumes cannot be used: one that named its node
+// itself was not placed by anything that looks at its volumes.
+func (f Facts) Misplaced(p *corev1.Pod) (chain.Link, bool) {
+	n := cluster.Find(f.View.Nodes, p.Spec.NodeName)
+	if n == nil || p.Status.Phase == corev1.PodRunning || cluster.IsTrue(cluster.PodCondition(p,
+		volume.ConditionVolumesMounted)) {
+		return chain.Link{}, false
+	}
+	for _, name := range cluster.ClaimNames(p) {
+		_, v, _ := f.claim(p.Namespace + "/" + name)
+		if v == nil || v.Spec.NodeAffinity == nil || topology.Selects(v.Spec.NodeAffinity.Required, n) {
+			continue
+		}
+		b := volume.Say(volume.ReasonFailedPlacing, volume.User(), "the Pod is on node "+n.Name+", and "+usable(v))
+		b.Object = "pv/" + v.Name
+		return chain.Broken("pod/"+p.Name, b), true
+	}
+	return chain.Link{}, false
 }

@@ -148,7 +148,7 @@ func (f facts) usedElsewhere(node string) (volume.Because, bool) {
 			continue
 		}
 		if next := volume.ParseActor(e.Annotations[volume.AnnNext]); !next.IsZero() && f.inUseBeside(node) {
-			return volume.Because{Reason: volume.ReasonMultiAttach, Message: state.Message(e), Next: next}, true
+			return volume.Say(volume.ReasonMultiAttach, next, state.Message(e)), true
 		}
 	}
 	return volume.Because{}, false

@@ -13,6 +13,7 @@ import (
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
+	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -146,7 +147,7 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	case plan.Step == provision.Create:
 		return volume.Condition{Because: plan.Because}
 	case busy != nil:
-		told.Reason, told.Message = volume.ReasonDriverBusy, busy.Message
+		told.Reason, told.Message = volume.ReasonDriverBusy, state.Message(busy)
 	case f.MakingHidden:
 		told.Message += "; who may list the ConfigMaps of all namespaces is told whether it was asked"
 	}
@@ -157,7 +158,7 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 func (f facts) populated(b volume.Because) volume.Condition {
 	warning := f.Warnings.About(f.Claim.UID, "")
 	if warning != nil {
-		b.Message += "; the newest warning about the claim is: " + warning.Message + " (" + warning.Reason + ")"
+		b.Message += "; the newest warning about the claim is: " + state.Message(warning) + " (" + warning.Reason + ")"
 	}
 	return volume.Condition{Because: b, Stuck: warning != nil}
 }

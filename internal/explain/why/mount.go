@@ -54,6 +54,9 @@ func (w Walk) mounted(p *corev1.Pod) chain.Link {
 	if l, ok := w.Failed(subject, p, volume.ReasonFailedPlacing, volume.Actor{}); ok && w.hasUnbound(p) {
 		return l
 	}
+	if l, ok := (scheduling.Facts{View: w.View, Warnings: w.Warnings}).Misplaced(p); ok {
+		return l
+	}
 	return w.condition(p)
 }
 

@@ -46,10 +46,8 @@ func survey(ctx context.Context, dir, entry string) State {
 	s := State{Path: filepath.Join(dir, entry, decide.ExecutableName(entry)), Since: time.Now()}
 	c, refused, err := inspect(dir, entry)
 	if err != nil {
-		refused = volume.Because{
-			Reason: volume.ReasonFlexDriverRefused, Next: volume.User(),
-			Message: "the driver in directory " + facts.Name + " cannot be looked at: " + err.Error(),
-		}
+		refused = volume.Say(volume.ReasonFlexDriverRefused, volume.User(),
+			"the driver in directory "+facts.Name+" cannot be looked at: "+err.Error())
 	}
 	if name, err := decide.ParseDir(entry); err == nil {
 		facts.Name = name.String()

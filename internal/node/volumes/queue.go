@@ -15,6 +15,9 @@ import (
 // bounds these as well, so a driver that hangs holds a limited number of goroutines and nothing else.
 const DriverLimit = 16
 
+// busyAfter is how long a volume waits for a place until its Pods say so.
+const busyAfter = 5 * time.Second
+
 // newQueue returns the queue of volumes. A volume is processed as soon as its driver has a free place.
 func (v *Volumes) newQueue() *queue.Queue[string] {
 	return queue.New(queue.Options[string]{
@@ -29,7 +32,12 @@ func (v *Volumes) newQueue() *queue.Queue[string] {
 
 // process reconciles a volume if its driver has a free place; otherwise the queue adds it again.
 func (v *Volumes) process(ctx context.Context, key string) (queue.Result, error) {
-	if ok, _ := v.queue.Enter(key, queue.Lane{Driver: uses.DriverOf(key)}); !ok {
+	switch ok, waited := v.queue.Enter(key, queue.Lane{Driver: uses.DriverOf(key)}); {
+	case ok:
+	case waited < busyAfter:
+		return queue.Result{After: busyAfter - waited}, nil
+	default:
+		v.setBusy(key)
 		return queue.Result{}, nil
 	}
 	err := v.reconcile(ctx, key)

@@ -167,7 +167,7 @@ func (r reporter) warnStuck(ctx context.Context, f *facts, b volume.Because) {
 	case volume.ReasonDriverMissing:
 		r.warnWaiting(f, b)
 		if len(f.Wanted) == 0 || f.Record != nil && len(f.Record.Targets) > 0 {
-			r.warnUnmounting(ctx, f, "", volume.Because{Reason: volume.ReasonFailedUnmount, Message: b.Message, Next: b.Next})
+			r.warnUnmounting(ctx, f, "", volume.Say(volume.ReasonFailedUnmount, b.Next, b.Message))
 		}
 	}
 }

@@ -238,6 +238,22 @@ func (v *Volumes) setCalled(f *facts, b volume.Because) {
 	}
 }
 
+// setBusy stores that a volume waits because its driver is busy with others, and enqueues the Pods that want it. The
+// reason of a failed attempt says more and stays.
+func (v *Volumes) setBusy(key string) {
+	v.mu.Lock()
+	if now := v.last[key]; !ofFailure(now.because.Reason) {
+		now.because = decide.Busy(uses.DriverOf(key), v.Node.Name)
+		v.last[key] = now
+	}
+	v.mu.Unlock()
+	for _, p := range v.Pods.List() {
+		if slices.ContainsFunc(v.Finder.Of(p), func(u uses.Use) bool { return u.Key() == key }) {
+			v.Consumers.Add(cluster.Key(p))
+		}
+	}
+}
+
 // ofFailure says whether a reason is that of a step that failed.
 func ofFailure(r volume.Reason) bool {
 	return strings.HasPrefix(string(r), "Failed") || r == volume.ReasonMountBroken

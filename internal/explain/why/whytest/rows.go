@@ -187,6 +187,15 @@ func MoveRows() []Row {
 // AttachmentRows are volumes that are to be attached or detached.
 func AttachmentRows() []Row {
 	return append([]Row{
+		{"a Pod that named a node from which its volume cannot be used", "pod/other", func(s *Scene) {
+			s.Volume.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}},
+				}}},
+			}}
+			s.N1.Labels = map[string]string{"zone": "a"}
+			s.Use(Pod("other", "n2"))
+		}},
 		{"another node has the volume", "pod/other", func(s *Scene) { s.Use(Pod("other", "n2")) }},
 		{"another node has it, and does not get rid of it", "pod/other", func(s *Scene) {
 			s.Use(Pod("other", "n2"))
