@@ -79,7 +79,7 @@ func TestManyFailures(t *testing.T) {
 		for n := 1; n <= 100; n++ {
 			fail(n)
 		}
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		if told := fail(101); told != 101 {
 			t.Errorf("the event tells of attempt %d, not of the newest", told)
 		}
@@ -108,7 +108,7 @@ func TestWarningNamesActor(t *testing.T) {
 			},
 		} {
 			reason := volume.Reason(fmt.Sprint("Reason", len(client.Actions())))
-			time.Sleep(time.Second) // the name of an event is the time
+			<-time.After(time.Second) // the name of an event is the time
 			c.send(claim, volume.Because{Reason: reason, Message: c.message, Next: c.next, Cause: cause})
 			synctest.Wait()
 			list, err := client.CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})

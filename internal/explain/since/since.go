@@ -59,14 +59,19 @@ func (t Times) Of(ns string, c chain.Chain, l chain.Link) Time {
 
 func (t Times) find(ns string, c chain.Chain, l chain.Link) Time {
 	of := subject.Of(t.view, ns, c)
+	if out := t.object(of, l); out != (Time{}) {
+		return out
+	}
+	return t.missing(of, l)
+}
+
+// object returns the time of a link by the object that it is about.
+func (t Times) object(of subject.Finder, l chain.Link) Time {
 	kind, name, _ := strings.Cut(l.Subject, "/")
 	key := of.Namespace + "/" + name
 	switch kind {
 	case "pvc":
-		if claim := cluster.Find(t.view.Claims, key); claim != nil {
-			return t.claim(claim, l)
-		}
-		return t.missing(of, l)
+		return t.claim(cluster.Find(t.view.Claims, key), l)
 	case "resize":
 		return t.resize(cluster.Find(t.view.Claims, key), l)
 	case "pod":
@@ -76,10 +81,7 @@ func (t Times) find(ns string, c chain.Chain, l chain.Link) Time {
 	case "volumegroupsnapshot":
 		return t.group(cluster.Find(t.view.Groups, key), l)
 	case "node":
-		if n := cluster.Find(t.view.Nodes, name); n != nil {
-			return t.node(n)
-		}
-		return t.missing(of, l)
+		return t.node(name)
 	case "pv", "storageclass", "csidriver":
 		claim, _ := of.Claim()
 		if v := cluster.Find(t.view.Volumes, name); v != nil && kind == "pv" {
@@ -87,16 +89,13 @@ func (t Times) find(ns string, c chain.Chain, l chain.Link) Time {
 		}
 		return t.claim(claim, l) // which waits for it
 	case "attachment", "volumeattachment":
-		if a := of.Attachment(name, func(*storagev1.VolumeAttachment) bool { return true }); a != nil {
-			return t.attachment(a, l)
-		}
-		return t.missing(of, l)
+		return t.attachment(of.Attachment(name, func(*storagev1.VolumeAttachment) bool { return true }), l)
 	}
 	return Time{}
 }
 
-// missing returns since when the Pods of a chain wait for an object that is not there, as far as an event or a
-// condition tells: when they were created says nothing of that.
+// missing returns since when the Pods of a chain wait for what an object does not tell, as one that is not there, as
+// far as an event or a condition does: when they were created says nothing of that.
 func (t Times) missing(of subject.Finder, l chain.Link) Time {
 	var out Time
 	for _, p := range of.NamedPods() {
@@ -201,6 +200,9 @@ func (t Times) volume(v *corev1.PersistentVolume, claim *corev1.PersistentVolume
 // attachment returns since when a volume waits for its attach or its detach. The status has the time of
 // the last failure.
 func (t Times) attachment(a *storagev1.VolumeAttachment, l chain.Link) Time {
+	if a == nil {
+		return Time{}
+	}
 	var waits time.Time
 	if !a.Status.Attached {
 		waits = a.CreationTimestamp.Time
@@ -241,7 +243,11 @@ func (t Times) pod(p *corev1.Pod, l chain.Link) Time {
 	return out
 }
 
-func (t Times) node(n *corev1.Node) Time {
+func (t Times) node(name string) Time {
+	n := cluster.Find(t.view.Nodes, name)
+	if n == nil {
+		return Time{}
+	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			return Time{Since: c.LastTransitionTime.Time}

@@ -31,7 +31,7 @@ type row struct {
 
 func rows() []row {
 	left := whytest.At(9)
-	return []row{
+	return append([]row{
 		{"all is well", "pvc/data", func(*scene) {}, 0},
 		{"a claim that waits", "pvc/data", (*scene).Unbound, 1},
 		{"a claim whose driver has refused", "pvc/data", func(s *scene) {
@@ -92,6 +92,12 @@ func rows() []row {
 				{Type: "example.org/Foreign", Status: corev1.ConditionTrue, LastTransitionTime: whytest.At(9)},
 			}
 		}, 6},
+	}, missingRows()...)
+}
+
+// missingRows are of objects that are not there, and of snapshots.
+func missingRows() []row {
+	return []row{
 		{"a class that is not there", "pvc/data", func(s *scene) { s.Unbound(); s.All.Classes = nil }, 1},
 		{"a claim that is not there", "pod/web", func(s *scene) { s.All.Claims = nil }, 0},
 		{"the same, as the node agent says", "pod/web", func(s *scene) {

@@ -23,7 +23,8 @@ func own() []string {
 	return []string{
 		"there is no ", "is not ready", "is being moved", "has not said anything about the Pod yet",
 		"the Pod has no node yet",
-		"the Pod is being deleted", "is detached from node n1 by force", "the Pod is on node n2, and volume v1 can be used on ",
+		"the Pod is being deleted", "is detached from node n1 by force",
+		"the Pod is on node n2, and volume v1 can be used on ",
 	}
 }
 
