@@ -12,9 +12,20 @@ import (
 )
 
 // MakeBelow creates a directory and its missing parents below root, which must exist, with access
-// for owner and group only. It does not follow symbolic links, even if one is created meanwhile. It
-// may be repeated.
+// for owner and group only. It does not follow symbolic links, even if one is created meanwhile. A parent that is
+// removed meanwhile, because it was empty for a moment, is made again. It may be repeated.
 func MakeBelow(root, path string) error {
+	for try := 1; ; try++ {
+		if err := makeBelow(root, path); try == makeTries || !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+}
+
+// makeTries is how often MakeBelow begins again at most.
+const makeTries = 10
+
+func makeBelow(root, path string) error {
 	rel, err := filepath.Rel(root, path)
 	if err != nil || !filepath.IsLocal(rel) {
 		return fmt.Errorf("make %s: %w: it is not below %s", path, ErrNotPlain, root)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -123,5 +124,26 @@ func TestRemoveAtTheWayOfALink(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(outside, "x")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestMakeBelowWhileParentsAreRemoved: another volume's directories are removed with their empty parents meanwhile.
+func TestMakeBelowWhileParentsAreRemoved(t *testing.T) {
+	root := t.TempDir()
+	parent := filepath.Join(root, "vendor")
+	for range 2000 {
+		if err := os.MkdirAll(parent, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		var removed sync.WaitGroup
+		removed.Go(func() { _ = os.Remove(parent) })
+		err := MakeBelow(root, filepath.Join(parent, "driver"))
+		removed.Wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(filepath.Join(parent, "driver")); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
