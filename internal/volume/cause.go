@@ -38,8 +38,8 @@ func MessageOf(text string, annotations map[string]string) string {
 	return strings.TrimSuffix(text, ParseActor(annotations[AnnNext]).Suffix())
 }
 
-// CauseOf reads an annotation that String has made. Where there is none, because an earlier version or another program
-// has written the text beside it, the cause is what AnswerIn finds in that.
+// CauseOf reads an annotation that String has made. An object that an earlier version or another program has written
+// has no such annotation: its cause is what AnswerIn finds in the text beside it.
 func CauseOf(annotation, text string) Cause {
 	var c Cause
 	if len(annotation) <= maxCause && json.Unmarshal([]byte(annotation), &c) == nil {

@@ -31,7 +31,7 @@ func TestCauseOf(t *testing.T) {
 	}
 }
 
-// TestMessageOf: what a warning ends with for people is no part of its message.
+// TestMessageOf: the message of a warning does not include the actor that its text ends with.
 func TestMessageOf(t *testing.T) {
 	for _, a := range []Actor{User(), Administrator("n1"), Driver("d.example.com"), {}} {
 		notes := map[string]string{AnnNext: a.String()}

@@ -138,8 +138,8 @@ func namedVolume(f ClaimFacts) Plan {
 	}
 }
 
-// whereData tells how to learn whether the data of a volume are lost, too: without its PersistentVolume nobody but the
-// driver knows it.
+// whereData says how to find out whether the data of a volume are lost as well: once its PersistentVolume is gone, only
+// the driver knows the volume.
 const whereData = "; its data are lost unless the driver still has the volume: `volplane orphans` tells"
 
 func boundClaim(f ClaimFacts) Plan {

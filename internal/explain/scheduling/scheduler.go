@@ -117,9 +117,9 @@ func usable(v *corev1.PersistentVolume) string {
 	return "volume " + v.Name + " can be used on nodes with " + strings.Join(chain.Few(terms), ", or ")
 }
 
-// Misplaced tells of a Pod that waits on a node from which one of its volumes cannot be used: one that named its node
-// itself was not placed by anything that looks at its volumes.
-func (f Facts) Misplaced(p *corev1.Pod) (chain.Link, bool) {
+// WrongNode explains a Pod that waits on a node where one of its volumes cannot be used. A Pod that is created with a
+// nodeName gets there, because no scheduler has looked at its volumes.
+func (f Facts) WrongNode(p *corev1.Pod) (chain.Link, bool) {
 	n := cluster.Find(f.View.Nodes, p.Spec.NodeName)
 	if n == nil || p.Status.Phase == corev1.PodRunning || cluster.IsTrue(cluster.PodCondition(p,
 		volume.ConditionVolumesMounted)) {

@@ -94,17 +94,13 @@ func (t Times) object(of subject.Finder, l chain.Link) Time {
 	return Time{}
 }
 
-// missing returns since when the Pods of a chain wait for what an object does not tell, as one that is not there, as
-// far as an event or a condition does: when they were created says nothing of that.
+// missing returns since when the Pods of a chain wait, for a link whose own object does not tell or does not exist.
+// Only events and conditions count: a Pod may have waited for something else since it was created.
 func (t Times) missing(of subject.Finder, l chain.Link) Time {
 	var out Time
 	for _, p := range of.NamedPods() {
 		told := t.of(p, l, time.Time{})
-		for _, c := range p.Status.Conditions {
-			if c.Reason == string(l.Because.Reason) {
-				told.Since = c.LastTransitionTime.Time
-			}
-		}
+		told.Since = conditionSince(p, l, told.Since)
 		if !told.Since.IsZero() && (out.Since.IsZero() || told.Since.Before(out.Since)) {
 			out = told
 		}
@@ -117,11 +113,7 @@ func (t Times) snapshot(s *snapshotv1.VolumeSnapshot, l chain.Link) Time {
 	if s == nil {
 		return Time{}
 	}
-	out := t.of(s, l, s.CreationTimestamp.Time)
-	if s.Status != nil && s.Status.Error != nil && s.Status.Error.Time != nil {
-		out.Last = s.Status.Error.Time.Time
-	}
-	return out
+	return t.taken(s, ptr.Deref(s.Status, snapshotv1.VolumeSnapshotStatus{}).Error, l)
 }
 
 // group is snapshot for a group of them.
@@ -129,11 +121,25 @@ func (t Times) group(g *groupv1.VolumeGroupSnapshot, l chain.Link) Time {
 	if g == nil {
 		return Time{}
 	}
-	out := t.of(g, l, g.CreationTimestamp.Time)
-	if g.Status != nil && g.Status.Error != nil && g.Status.Error.Time != nil {
-		out.Last = g.Status.Error.Time.Time
+	return t.taken(g, ptr.Deref(g.Status, groupv1.VolumeGroupSnapshotStatus{}).Error, l)
+}
+
+func (t Times) taken(o metav1.Object, failed *snapshotv1.VolumeSnapshotError, l chain.Link) Time {
+	out := t.of(o, l, o.GetCreationTimestamp().Time)
+	if failed != nil && failed.Time != nil {
+		out.Last = failed.Time.Time
 	}
 	return out
+}
+
+// conditionSince returns since when a condition of a Pod has the reason of a link; otherwise if none has.
+func conditionSince(p *corev1.Pod, l chain.Link, otherwise time.Time) time.Time {
+	for _, c := range p.Status.Conditions {
+		if c.Reason == string(l.Because.Reason) {
+			otherwise = c.LastTransitionTime.Time
+		}
+	}
+	return otherwise
 }
 
 // of returns the time of a link about an object: since when it is being deleted, or else since its first
@@ -231,11 +237,7 @@ func (t Times) pod(p *corev1.Pod, l chain.Link) Time {
 	if p.DeletionTimestamp != nil {
 		return out
 	}
-	for _, c := range p.Status.Conditions {
-		if c.Reason == string(l.Because.Reason) {
-			out.Since = c.LastTransitionTime.Time
-		}
-	}
+	out.Since = conditionSince(p, l, out.Since)
 	if at, err := time.Parse(time.RFC3339, p.Annotations[volume.AnnCalledAt]); err == nil &&
 		l.Because.Reason == volume.ReasonMounting {
 		out.Since = at

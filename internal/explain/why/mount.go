@@ -51,18 +51,18 @@ func (w Walk) mounted(p *corev1.Pod) chain.Link {
 		}
 		return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Ending(p)
 	}
-	if l, ok := w.misplaced(subject, p); ok {
+	if l, ok := w.wrongNode(subject, p); ok {
 		return l
 	}
 	return w.condition(p)
 }
 
-// misplaced tells of a Pod that has a node from which its volumes cannot be had.
-func (w Walk) misplaced(subject string, p *corev1.Pod) (chain.Link, bool) {
+// wrongNode explains a Pod on a node for which its volumes cannot be made, or where they cannot be used.
+func (w Walk) wrongNode(subject string, p *corev1.Pod) (chain.Link, bool) {
 	if l, ok := w.Failed(subject, p, volume.ReasonFailedPlacing, volume.Actor{}); ok && w.hasUnbound(p) {
 		return l, true
 	}
-	return scheduling.Facts{View: w.View, Warnings: w.Warnings}.Misplaced(p)
+	return scheduling.Facts{View: w.View, Warnings: w.Warnings}.WrongNode(p)
 }
 
 // hasUnbound says whether one of a Pod's claims has no volume.
