@@ -1,12 +1,14 @@
 package contents
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -38,49 +40,69 @@ var (
 	errGone = errors.New("driver has gone")
 )
 
-// Kind is what differs between contents of snapshots and contents of groups.
-type Kind[C kube.Object] interface {
-	// About returns what a content is about.
-	About(c C) About
-	// Plan decides about a content. d is its driver, or nil if this process does not call it.
-	Plan(c C, d *csi.Driver, k snapshot.Known) snapshot.PlanFor[C]
-	// Take, Find and Remove make the call of a plan and return the decision about the answer. Removed says that the
-	// driver has deleted what it was asked to delete; missing says why the call is made without its Secret, or nothing.
+// Kind is what differs between the calls for contents of snapshots and for those of groups.
+type Kind[C object[C]] interface {
+	// Class returns the class with a name; nil if there is none.
+	Class(name string) *snapshot.Class
+	// Can returns what a driver can: take and delete, list, and look for one.
+	Can(d *csi.Driver) (takes, lists, gets bool)
+	// Others returns the names of other contents that stand for what c's driver has by a handle, or for one of the
+	// members of it.
+	Others(c C, handle string, members []string) []string
+	// Take and Find make the call of a plan and return the decision about the answer. Delete has the driver delete what a
+	// plan names.
 	Take(ctx context.Context, d *csi.Driver, c C, p snapshot.PlanFor[C], secret map[string]string) snapshot.PlanFor[C]
 	Find(ctx context.Context, d *csi.Driver, c C, p snapshot.PlanFor[C], secret map[string]string) snapshot.PlanFor[C]
-	Remove(
-		ctx context.Context, d *csi.Driver, c C, p snapshot.PlanFor[C], secret map[string]string, missing string,
-	) (then snapshot.PlanFor[C], removed bool)
-	// SecretUnread returns the decision about a call that was not made because its Secret could not be read.
-	SecretUnread(c C, a volume.Answer) snapshot.PlanFor[C]
-}
-
-// About is what a content is about.
-type About struct {
-	Driver string
-	// Home is the node whose controllers call the driver; "" if it belongs to none.
-	Home string
-	// Call names the calls about contents of this kind, of which a limited number may be in flight at each driver, and
-	// Namespace the user's namespace on whose behalf they are made.
-	Call, Namespace string
-	// Name is the name of the user's object.
-	Name string
-	// Matters is equal for two states of a content if no change between them is one that the driver is to be asked for.
-	// It must not depend on what this controller writes: that would defeat its back-off.
-	Matters any
+	Delete(ctx context.Context, d *csi.Driver, p snapshot.PlanFor[C], secret map[string]string) volume.Answer
 }
 
 // Loop is a controller of contents.
-type Loop[C kube.Object] struct {
+type Loop[C object[C]] struct {
 	Env     controller.Env
 	Drivers *csi.Set
 	Kind    Kind[C]
+	Decide  *snapshot.ContentKind[C]
+	Options snapshot.Options
 	Writer  kube.Writer[C]
+	// Call names the calls about contents of this kind, of which a limited number may be in flight at each driver.
+	Call string
 
 	controller *controller.Controller
 	mu         sync.Mutex
 	// known holds, by content, what the last calls have said and what is not written to the API.
 	known map[types.UID]knowledge
+}
+
+// matters are the fields of a content that decide what its driver is asked for: a change of one is a reason to ask. It
+// has nothing that this controller writes, which would defeat its back-off.
+type matters struct {
+	uid, ref                                           types.UID
+	deleted, deletes                                   bool
+	class, going, secret, vault, node, lost, group, of string
+}
+
+func (l *Loop[C]) matters(c C) matters {
+	v, noted := l.Decide.View(c), func(key string) string { return c.GetAnnotations()[key] }
+	return matters{
+		uid: c.GetUID(), ref: v.Ref.UID, deleted: c.GetDeletionTimestamp() != nil, deletes: v.Deletes, class: v.Class,
+		going: noted(l.Decide.Deleting), secret: noted(l.Decide.SecretName), vault: noted(l.Decide.SecretNamespace),
+		node: noted(volume.AnnProvisionedOn), lost: noted(volume.AnnLostWith),
+		group: noted(volume.AnnGroupSnapshotHandle), of: c.GetLabels()[volume.LabelSnapshotsOf],
+	}
+}
+
+// driver returns the driver of a content; nil if this process does not call it.
+func (l *Loop[C]) driver(c C) *csi.Driver {
+	home := cmp.Or(l.Options.Node, c.GetAnnotations()[volume.AnnProvisionedOn])
+	if d, ok := l.Drivers.For(l.Decide.View(c).Driver, home); ok {
+		return d
+	}
+	return nil
+}
+
+// Facts are those on which the decision about an answer depends.
+func Facts[C object[C]](c C) snapshot.DriverFactsOf[C] {
+	return snapshot.DriverFactsOf[C]{Content: c, Now: metav1.Now()}
 }
 
 // knowledge is what calls have said about a content.
@@ -91,7 +113,7 @@ type knowledge struct {
 }
 
 // New returns the controller of a loop. It must be made before the caches start.
-func New[C kube.Object](l *Loop[C], d controller.Declaration, workers, places int) *controller.Controller {
+func New[C object[C]](l *Loop[C], d controller.Declaration, workers, places int) *controller.Controller {
 	l.known = map[types.UID]knowledge{}
 	l.controller = &controller.Controller{
 		Declaration: d, Workers: workers, Places: places, RetryMin: 100 * time.Millisecond, Pace: l.Env.Pace,
@@ -101,7 +123,7 @@ func New[C kube.Object](l *Loop[C], d controller.Declaration, workers, places in
 		var none C
 		if after == none {
 			l.learn(before.GetUID(), func(k *knowledge) { *k = knowledge{} })
-		} else if before == none || l.Kind.About(before).Matters != l.Kind.About(after).Matters {
+		} else if before == none || l.matters(before) != l.matters(after) {
 			l.enqueue(after)
 		}
 	})
@@ -136,12 +158,22 @@ func (l *Loop[C]) learn(uid types.UID, change func(*knowledge)) (before knowledg
 
 // plan decides about a content by what is known of it now.
 func (l *Loop[C]) plan(c C) snapshot.PlanFor[C] {
-	about := l.Kind.About(c)
-	d, ok := l.Drivers.For(about.Driver, about.Home)
-	if !ok {
-		d = nil
+	f, v := Facts(c), l.Decide.View(c)
+	f.Known, f.Options = l.learn(c.GetUID(), func(*knowledge) {}).Known, l.Options
+	if v.Class != "" {
+		f.Class = l.Kind.Class(v.Class)
 	}
-	return l.Kind.Plan(c, d, l.learn(c.GetUID(), func(*knowledge) {}).Known)
+	if l.Options.NameLength > 0 {
+		f.Rivals = l.Decide.RivalsOf(l.Options, v.Driver, l.Writer.By(cluster.ContentsByDriver, v.Driver))
+	}
+	if d := l.driver(c); d != nil && l.Options.Has(c) {
+		f.Ours = true
+		f.Takes, f.Lists, f.Gets = l.Kind.Can(d)
+	}
+	if c.GetDeletionTimestamp() != nil {
+		f.Others = l.Kind.Others(c, v.Handle, v.Members)
+	}
+	return l.Decide.Driver(f)
 }
 
 func (l *Loop[C]) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
@@ -152,8 +184,8 @@ func (l *Loop[C]) reconcile(ctx context.Context, key controller.Key) (controller
 		}
 		plan := l.plan(c)
 		if plan.Calls() {
-			about := l.Kind.About(c)
-			lane := controller.Lane{Driver: about.Driver, Call: about.Call, Namespace: about.Namespace}
+			v := l.Decide.View(c)
+			lane := controller.Lane{Driver: v.Driver, Call: l.Call, Namespace: v.Ref.Namespace}
 			pause := l.controller.Enter(key, lane, func(b volume.Because) { l.Env.Events.Warn(c, b) })
 			if pause > 0 {
 				return controller.Result{After: pause}, nil
@@ -240,12 +272,11 @@ func (l *Loop[C]) repeat(c C, p snapshot.PlanFor[C]) (result controller.Result, 
 // call makes the call of a plan, after the intent is written if it needs one, and returns the content, with the intent,
 // and the decision about the answer.
 func (l *Loop[C]) call(ctx context.Context, c C, p snapshot.PlanFor[C]) (C, snapshot.PlanFor[C], error) {
-	about := l.Kind.About(c)
-	d, ok := l.Drivers.For(about.Driver, about.Home)
-	if !ok {
-		return c, p, fmt.Errorf("%s: %w", about.Driver, errGone)
+	d, v := l.driver(c), l.Decide.View(c)
+	if d == nil {
+		return c, p, fmt.Errorf("%s: %w", v.Driver, errGone)
 	}
-	ctx = csi.About(ctx, csi.Subject{Object: about.Call + "/" + about.Namespace + "/" + about.Name})
+	ctx = csi.About(ctx, csi.Subject{Object: l.Call + "/" + v.Ref.Namespace + "/" + v.Ref.Name})
 	if p.Step == snapshot.Remove {
 		then, err := l.remove(ctx, d, c, p)
 		return c, then, err
@@ -253,7 +284,8 @@ func (l *Loop[C]) call(ctx context.Context, c C, p snapshot.PlanFor[C]) (C, snap
 	// The Secret is read before the intent is written: without it the driver is not asked.
 	secret, err := kube.SecretData(ctx, l.Env.Client, p.Request.Secret)
 	if err != nil {
-		return c, l.Kind.SecretUnread(c, volume.Answer{Text: err.Error(), NoSecret: errors.Is(err, volume.ErrNoSecret)}), nil
+		a := volume.Answer{Text: err.Error(), NoSecret: errors.Is(err, volume.ErrNoSecret)}
+		return c, l.Decide.SecretUnread(Facts(c), a), nil
 	}
 	if p.Step == snapshot.Get || p.Step == snapshot.Look {
 		return c, l.Kind.Find(ctx, d, c, p, secret), nil
@@ -282,13 +314,12 @@ func (l *Loop[C]) remove(
 	if err != nil {
 		return p, err
 	}
-	why := ""
-	if missing != nil {
-		why = missing.Error()
-	}
-	then, removed := l.Kind.Remove(csi.OwnLimit(ctx, callLimit), d, c, p, secret, why)
-	if removed {
+	a := l.Kind.Delete(csi.OwnLimit(ctx, callLimit), d, p, secret)
+	if a.Outcome == volume.Done {
 		l.learn(c.GetUID(), func(k *knowledge) { k.Removed = true })
 	}
-	return then, nil
+	if missing != nil {
+		a.Missing = missing.Error()
+	}
+	return l.Decide.AfterRemove(Facts(c), p, a), nil
 }

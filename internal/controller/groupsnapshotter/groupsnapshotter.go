@@ -1,15 +1,11 @@
 package groupsnapshotter
 
 import (
-	"cmp"
 	"context"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
@@ -44,7 +40,6 @@ func Declaration() controller.Declaration {
 
 // snapshotter has drivers take and delete groups of snapshots.
 type snapshotter struct {
-	options  snapshot.Options
 	contents kube.Writer[*groupv1.VolumeGroupSnapshotContent]
 	classes  *kube.Cache[*groupv1.VolumeGroupSnapshotClass]
 	// snapshots are the contents of single snapshots, of which some may stand for a snapshot in a group.
@@ -54,11 +49,13 @@ type snapshotter struct {
 // New returns the group-snapshotter for the drivers of a set. It must be made before the caches start.
 func New(env controller.Env, drivers *csi.Set, o snapshot.Options) *controller.Controller {
 	s := &snapshotter{
-		options:  o,
 		contents: env.Caches.WriteGroupContents(env.Client), classes: env.Caches.GroupClasses(),
 		snapshots: env.Caches.SnapshotContents(),
 	}
-	loop := &contents.Loop[*groupv1.VolumeGroupSnapshotContent]{Env: env, Drivers: drivers, Kind: s, Writer: s.contents}
+	loop := &contents.Loop[*groupv1.VolumeGroupSnapshotContent]{
+		Env: env, Drivers: drivers, Kind: s, Decide: &groupsnapshot.Groups().ContentKind, Options: o, Writer: s.contents,
+		Call: "groupsnapshot",
+	}
 	s.classes.Watch(func(_, class *groupv1.VolumeGroupSnapshotClass) {
 		if class != nil {
 			loop.EnqueueAll(class.Driver)
@@ -67,52 +64,19 @@ func New(env controller.Env, drivers *csi.Set, o snapshot.Options) *controller.C
 	return contents.New(loop, Declaration(), workers, places)
 }
 
-// matters are the fields of a content that decide what its driver is asked for: a change of one is a reason to ask.
-type matters struct {
-	uid, ref                                    types.UID
-	deleted                                     bool
-	policy                                      snapshotv1.DeletionPolicy
-	class, going, secret, vault, node, lost, of string
+// Class returns the class with a name; nil if there is none.
+func (s *snapshotter) Class(name string) *snapshot.Class {
+	class, _ := s.classes.Get(name)
+	return groupsnapshot.ClassOf(class)
 }
 
-// About returns what a content is about.
-func (s *snapshotter) About(c *groupv1.VolumeGroupSnapshotContent) contents.About {
-	ref := c.Spec.VolumeGroupSnapshotRef
-	return contents.About{
-		Driver: c.Spec.Driver, Home: cmp.Or(s.options.Node, groupsnapshot.Home(c)), Call: "groupsnapshot",
-		Namespace: ref.Namespace, Name: ref.Name,
-		Matters: matters{
-			uid: c.UID, ref: ref.UID, deleted: c.DeletionTimestamp != nil, policy: c.Spec.DeletionPolicy,
-			class: ptr.Deref(c.Spec.VolumeGroupSnapshotClassName, ""), going: c.Annotations[volume.AnnGroupDeleting],
-			secret: c.Annotations[volume.AnnGroupSecretName], vault: c.Annotations[volume.AnnGroupSecretNamespace],
-			node: c.Annotations[volume.AnnProvisionedOn], lost: c.Annotations[volume.AnnLostWith],
-			of: c.Labels[volume.LabelSnapshotsOf],
-		},
-	}
+// Can says whether a driver can take, find and delete groups; it cannot list them.
+func (s *snapshotter) Can(d *csi.Driver) (takes, lists, gets bool) {
+	return d.Group.Snapshot, false, d.Group.Snapshot
 }
 
-// Plan decides about a content.
-func (s *snapshotter) Plan(
-	c *groupv1.VolumeGroupSnapshotContent, d *csi.Driver, known snapshot.Known,
-) groupsnapshot.DriverPlan {
-	f := groupsnapshot.DriverFacts{Content: c, Known: known, Options: s.options, Now: metav1.Now()}
-	if name := c.Spec.VolumeGroupSnapshotClassName; name != nil {
-		f.Class, _ = s.classes.Get(*name)
-	}
-	if s.options.NameLength > 0 {
-		f.Rivals = groupsnapshot.RivalsOf(s.options, c.Spec.Driver, s.contents.By(cluster.ContentsByDriver, c.Spec.Driver))
-	}
-	if d != nil && s.options.Has(c) {
-		f.Ours, f.Takes = true, d.Group.Snapshot
-	}
-	if c.DeletionTimestamp != nil {
-		f.Others = s.others(c, groupsnapshot.HandleOf(c), groupsnapshot.MembersOf(c))
-	}
-	return groupsnapshot.Driver(f)
-}
-
-// others returns the names of other contents that stand for a group of a content's driver, or for a snapshot in it.
-func (s *snapshotter) others(c *groupv1.VolumeGroupSnapshotContent, handle string, members []string) []string {
+// Others returns the names of other contents that stand for a group of a content's driver, or for a snapshot in it.
+func (s *snapshotter) Others(c *groupv1.VolumeGroupSnapshotContent, handle string, members []string) []string {
 	var snapshots []*snapshotv1.VolumeSnapshotContent
 	for _, member := range members {
 		snapshots = append(snapshots, s.snapshots.By(cluster.ContentsByHandle, member)...)
@@ -133,15 +97,10 @@ func (s *snapshotter) Take(
 	for _, m := range a.Taken.Members {
 		members = append(members, m.Handle)
 	}
-	if others := s.others(c, a.Taken.Handle, members); len(others) > 0 {
+	if others := s.Others(c, a.Taken.Handle, members); len(others) > 0 {
 		a.TakenBy = others[0]
 	}
-	return groupsnapshot.AfterTake(about(c), p, a)
-}
-
-// about are the facts on which the decision about an answer depends.
-func about(c *groupv1.VolumeGroupSnapshotContent) groupsnapshot.DriverFacts {
-	return groupsnapshot.DriverFacts{Content: c, Now: metav1.Now()}
+	return groupsnapshot.AfterTake(contents.Facts(c), p, a)
 }
 
 // Find asks a driver about a group that somebody else has taken.
@@ -152,25 +111,17 @@ func (s *snapshotter) Find(
 	got, err := d.GroupControllerClient().GetVolumeGroupSnapshot(ctx, &csipb.GetVolumeGroupSnapshotRequest{
 		GroupSnapshotId: p.Request.Handle, SnapshotIds: p.Request.Members, Secrets: secret,
 	})
-	return groupsnapshot.AfterGet(about(c), p, answer(got.GetGroupSnapshot(), err))
+	return groupsnapshot.AfterGet(contents.Facts(c), p, answer(got.GetGroupSnapshot(), err))
 }
 
-// Remove asks a driver to delete a group with its snapshots.
-func (s *snapshotter) Remove(
-	ctx context.Context, d *csi.Driver, c *groupv1.VolumeGroupSnapshotContent, p groupsnapshot.DriverPlan,
-	secret map[string]string, missing string,
-) (then groupsnapshot.DriverPlan, removed bool) {
+// Delete asks a driver to delete a group with its snapshots.
+func (s *snapshotter) Delete(
+	ctx context.Context, d *csi.Driver, p groupsnapshot.DriverPlan, secret map[string]string,
+) volume.Answer {
 	_, err := d.GroupControllerClient().DeleteVolumeGroupSnapshot(ctx, &csipb.DeleteVolumeGroupSnapshotRequest{
 		GroupSnapshotId: p.Request.Handle, SnapshotIds: p.Request.Members, Secrets: secret,
 	})
-	a := answer(nil, err)
-	a.Missing = missing
-	return groupsnapshot.AfterRemove(about(c), p, a), err == nil
-}
-
-// SecretUnread decides about a call that was not made.
-func (s *snapshotter) SecretUnread(c *groupv1.VolumeGroupSnapshotContent, a volume.Answer) groupsnapshot.DriverPlan {
-	return groupsnapshot.SecretUnread(about(c), a)
+	return csi.AnswerOf(err)
 }
 
 // answer returns the end of a call as the facts that decisions judge.

@@ -16,17 +16,17 @@ import (
 
 // watch has everything looked at again that a change can concern: nothing is polled.
 func (c *binding) watch() {
-	c.groups.Watch(c.groupChanged)
-	c.contents.Watch(c.contentChanged)
+	c.Snapshots.Watch(c.groupChanged)
+	c.Contents.Watch(c.contentChanged)
 	c.snapshots.Watch(c.snapshotChanged)
 	c.members.Watch(c.memberChanged)
 	c.Caches.GroupClasses().Watch(func(_, _ *groupv1.VolumeGroupSnapshotClass) {
-		c.enqueueUntaken(c.groups.List())
+		c.enqueueUntaken(c.Snapshots.List())
 	})
 	c.Caches.Claims().Watch(c.claimChanged)
 	c.Caches.Volumes().Watch(func(before, after *corev1.PersistentVolume) {
 		if ref := controller.Latest(before, after).Spec.ClaimRef; ref != nil {
-			c.enqueueUntaken(c.groups.By(cluster.GroupsByNamespace, ref.Namespace))
+			c.enqueueUntaken(c.Snapshots.By(cluster.GroupsByNamespace, ref.Namespace))
 		}
 	})
 }
@@ -42,7 +42,7 @@ func (c *binding) memberChanged(before, after *snapshotv1.VolumeSnapshotContent)
 	if !ok || groupsnapshot.ParentOf(s) != "" || last.Status == nil || last.Status.VolumeGroupSnapshotHandle == nil {
 		return
 	}
-	for _, of := range c.contents.By(cluster.ContentsByDriver, last.Spec.Driver) {
+	for _, of := range c.Contents.By(cluster.ContentsByDriver, last.Spec.Driver) {
 		if groupsnapshot.HandleOf(of) == *last.Status.VolumeGroupSnapshotHandle {
 			c.enqueue(of.Spec.VolumeGroupSnapshotRef.Namespace, of.Spec.VolumeGroupSnapshotRef.Name)
 		}
@@ -101,7 +101,7 @@ func (c *binding) contentChanged(before, after *groupv1.VolumeGroupSnapshotConte
 	}
 	ref := last.Spec.VolumeGroupSnapshotRef
 	c.enqueue(ref.Namespace, ref.Name)
-	for _, g := range c.groups.By(cluster.GroupsByContent, last.Name) {
+	for _, g := range c.Snapshots.By(cluster.GroupsByContent, last.Name) {
 		c.enqueue(g.Namespace, g.Name)
 	}
 }
@@ -115,7 +115,7 @@ func (c *binding) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 
 func (c *binding) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	last := controller.Latest(before, after)
-	c.enqueueUntaken(c.groups.By(cluster.GroupsByNamespace, last.Namespace))
+	c.enqueueUntaken(c.Snapshots.By(cluster.GroupsByNamespace, last.Namespace))
 	if !provision.IsSnapshot(last) || after != nil && after.Spec.VolumeName == "" {
 		return
 	}

@@ -1,15 +1,11 @@
 package snapshotter
 
 import (
-	"cmp"
 	"context"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"google.golang.org/grpc/codes"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
@@ -44,15 +40,17 @@ func Declaration() controller.Declaration {
 
 // snapshotter has drivers take and delete snapshots.
 type snapshotter struct {
-	options  snapshot.Options
 	contents kube.Writer[*snapshotv1.VolumeSnapshotContent]
 	classes  *kube.Cache[*snapshotv1.VolumeSnapshotClass]
 }
 
 // New returns the snapshotter for the drivers of a set. It must be made before the caches start.
 func New(env controller.Env, drivers *csi.Set, o snapshot.Options) *controller.Controller {
-	s := &snapshotter{options: o, contents: env.Caches.WriteContents(env.Client), classes: env.Caches.SnapshotClasses()}
-	loop := &contents.Loop[*snapshotv1.VolumeSnapshotContent]{Env: env, Drivers: drivers, Kind: s, Writer: s.contents}
+	s := &snapshotter{contents: env.Caches.WriteContents(env.Client), classes: env.Caches.SnapshotClasses()}
+	loop := &contents.Loop[*snapshotv1.VolumeSnapshotContent]{
+		Env: env, Drivers: drivers, Kind: s, Decide: &snapshot.Single().ContentKind, Options: o, Writer: s.contents,
+		Call: "snapshot",
+	}
 	s.classes.Watch(func(_, class *snapshotv1.VolumeSnapshotClass) {
 		if class != nil {
 			loop.EnqueueAll(class.Driver)
@@ -61,56 +59,20 @@ func New(env controller.Env, drivers *csi.Set, o snapshot.Options) *controller.C
 	return contents.New(loop, Declaration(), workers, places)
 }
 
-// matters are the fields of a content that decide what its driver is asked for: a change of one is a reason to ask.
-type matters struct {
-	uid, ref                                             types.UID
-	deleted                                              bool
-	policy                                               snapshotv1.DeletionPolicy
-	class, going, secret, vault, node, lost, ofGroup, of string
+// Class returns the class with a name; nil if there is none.
+func (s *snapshotter) Class(name string) *snapshot.Class {
+	class, _ := s.classes.Get(name)
+	return snapshot.ClassOf(class)
 }
 
-// About returns what a content is about.
-func (s *snapshotter) About(c *snapshotv1.VolumeSnapshotContent) contents.About {
-	noted := func(key string) string { return c.Annotations[key] }
-	ref := c.Spec.VolumeSnapshotRef
-	return contents.About{
-		Driver: c.Spec.Driver, Home: cmp.Or(s.options.Node, snapshot.Home(c)), Call: "snapshot",
-		Namespace: ref.Namespace, Name: ref.Name,
-		Matters: matters{
-			uid: c.UID, ref: ref.UID, deleted: c.DeletionTimestamp != nil,
-			policy: c.Spec.DeletionPolicy, class: ptr.Deref(c.Spec.VolumeSnapshotClassName, ""),
-			going: noted(volume.AnnSnapshotDeleting), secret: noted(volume.AnnSnapshotSecretName),
-			vault: noted(volume.AnnSnapshotSecretNamespace), node: noted(volume.AnnProvisionedOn),
-			lost:    noted(volume.AnnLostWith),
-			ofGroup: noted(volume.AnnGroupSnapshotHandle), of: c.Labels[volume.LabelSnapshotsOf],
-		},
-	}
+// Can returns what a driver can: take and delete snapshots, list them, and look for one.
+func (s *snapshotter) Can(d *csi.Driver) (takes, lists, gets bool) {
+	return d.Controller.Snapshot, d.Controller.ListSnapshots, d.Controller.GetSnapshot
 }
 
-// Plan decides about a content.
-func (s *snapshotter) Plan(
-	c *snapshotv1.VolumeSnapshotContent, d *csi.Driver, known snapshot.Known,
-) snapshot.DriverPlan {
-	f := snapshot.DriverFacts{Content: c, Known: known, Options: s.options, Now: metav1.Now()}
-	if name := c.Spec.VolumeSnapshotClassName; name != nil {
-		f.Class, _ = s.classes.Get(*name)
-	}
-	if s.options.NameLength > 0 {
-		f.Rivals = snapshot.RivalsOf(s.options, c.Spec.Driver, s.contents.By(cluster.ContentsByDriver, c.Spec.Driver))
-	}
-	if d != nil && s.options.Has(c) {
-		f.Ours, f.Takes = true, d.Controller.Snapshot
-		f.Lists, f.Gets = d.Controller.ListSnapshots, d.Controller.GetSnapshot
-	}
-	if c.DeletionTimestamp != nil {
-		f.Others = s.others(c, snapshot.HandleOf(c))
-	}
-	return snapshot.Driver(f)
-}
-
-// others returns the names of other contents that stand for a snapshot of a content's driver.
-func (s *snapshotter) others(c *snapshotv1.VolumeSnapshotContent, handle string) []string {
-	return snapshot.OthersOf(c, handle, s.contents.By(cluster.ContentsByHandle, handle))
+// Others returns the names of other contents that stand for a snapshot of a content's driver.
+func (s *snapshotter) Others(c *snapshotv1.VolumeSnapshotContent, handle string, _ []string) []string {
+	return snapshot.Single().SameAs(c, handle, s.contents.By(cluster.ContentsByHandle, handle))
 }
 
 // Take asks for a snapshot.
@@ -122,15 +84,10 @@ func (s *snapshotter) Take(
 		Name: p.Request.Name, SourceVolumeId: p.Request.Sources[0], Parameters: p.Request.Parameters, Secrets: secret,
 	})
 	a := answer(got.GetSnapshot(), err)
-	if others := s.others(c, a.Taken.Handle); len(others) > 0 {
+	if others := s.Others(c, a.Taken.Handle, nil); len(others) > 0 {
 		a.TakenBy = others[0]
 	}
-	return snapshot.AfterTake(about(c), p, a)
-}
-
-// about are the facts on which the decision about an answer depends.
-func about(c *snapshotv1.VolumeSnapshotContent) snapshot.DriverFacts {
-	return snapshot.DriverFacts{Content: c, Now: metav1.Now()}
+	return snapshot.AfterTake(contents.Facts(c), p, a)
 }
 
 // Find asks a driver about a snapshot that somebody else has taken.
@@ -155,24 +112,16 @@ func (s *snapshotter) Find(
 			found = entries[0].GetSnapshot()
 		}
 	}
-	return snapshot.AfterLook(about(c), p, answer(found, err))
+	return snapshot.AfterLook(contents.Facts(c), p, answer(found, err))
 }
 
-// Remove asks a driver to delete a snapshot.
-func (s *snapshotter) Remove(
-	ctx context.Context, d *csi.Driver, c *snapshotv1.VolumeSnapshotContent, p snapshot.DriverPlan,
-	secret map[string]string, missing string,
-) (then snapshot.DriverPlan, removed bool) {
+// Delete asks a driver to delete a snapshot.
+func (s *snapshotter) Delete(
+	ctx context.Context, d *csi.Driver, p snapshot.DriverPlan, secret map[string]string,
+) volume.Answer {
 	_, err := d.ControllerClient().DeleteSnapshot(ctx,
 		&csipb.DeleteSnapshotRequest{SnapshotId: p.Request.Handle, Secrets: secret})
-	a := answer(nil, err)
-	a.Missing = missing
-	return snapshot.AfterRemove(about(c), p, a), err == nil
-}
-
-// SecretUnread decides about a call that was not made.
-func (s *snapshotter) SecretUnread(c *snapshotv1.VolumeSnapshotContent, a volume.Answer) snapshot.DriverPlan {
-	return snapshot.SecretUnread(about(c), a)
+	return csi.AnswerOf(err)
 }
 
 // answer returns the end of a call as the facts that decisions judge.

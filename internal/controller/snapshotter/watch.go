@@ -15,17 +15,17 @@ import (
 
 // watch has everything looked at again that a change can concern: nothing is polled.
 func (c *binding) watch() {
-	c.snapshots.Watch(c.snapshotChanged)
-	c.contents.Watch(c.contentChanged)
+	c.Snapshots.Watch(c.snapshotChanged)
+	c.Contents.Watch(c.contentChanged)
 	c.claims.Watch(c.claimChanged)
 	c.classes.Watch(func(before, after *snapshotv1.VolumeSnapshotClass) {
 		for _, name := range []string{controller.Latest(before, after).Name, ""} {
-			c.enqueueUnready(c.snapshots.By(cluster.SnapshotsByClass, name))
+			c.enqueueUnready(c.Snapshots.By(cluster.SnapshotsByClass, name))
 		}
 	})
 	c.volumes.Watch(func(before, after *corev1.PersistentVolume) {
 		if ref := controller.Latest(before, after).Spec.ClaimRef; ref != nil {
-			c.enqueueUnready(c.snapshots.By(cluster.SnapshotsByClaim, ref.Namespace+"/"+ref.Name))
+			c.enqueueUnready(c.Snapshots.By(cluster.SnapshotsByClaim, ref.Namespace+"/"+ref.Name))
 		}
 	})
 }
@@ -63,14 +63,14 @@ func (c *binding) contentChanged(before, after *snapshotv1.VolumeSnapshotContent
 	}
 	ref := last.Spec.VolumeSnapshotRef
 	c.Add(controller.Key{Kind: kindSnapshot, Namespace: ref.Namespace, Name: ref.Name})
-	for _, s := range c.snapshots.By(cluster.SnapshotsByContent, last.Name) {
+	for _, s := range c.Snapshots.By(cluster.SnapshotsByContent, last.Name) {
 		c.enqueue(s)
 	}
 }
 
 func (c *binding) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	last := controller.Latest(before, after)
-	c.enqueueUnready(c.snapshots.By(cluster.SnapshotsByClaim, cluster.Key(last)))
+	c.enqueueUnready(c.Snapshots.By(cluster.SnapshotsByClaim, cluster.Key(last)))
 	if after != nil && slices.Contains(after.Finalizers, volume.FinalizerSnapshotSource) {
 		c.Add(controller.Key{Kind: kindClaim, Namespace: after.Namespace, Name: after.Name})
 	}

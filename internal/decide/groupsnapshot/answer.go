@@ -32,9 +32,9 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return afterTaken(f, a)
 	}
-	return f.callFailed(a.Answer, volume.ReasonGroupFailed,
+	return Groups().CallProblem(f, a.Answer, volume.ReasonGroupFailed,
 		"driver "+driver+" took no group of snapshots for content "+c.Name+": "+a.Told()).
-		NotTaken(a.NothingTaken(p.First), isGoing(c))
+		NotTaken(a.NothingTaken(p.First), Groups().IsGoing(c))
 }
 
 // afterTaken decides about a group that the driver says it has taken.
@@ -42,17 +42,17 @@ func afterTaken(f DriverFacts, a Answer) DriverPlan {
 	c, driver, t := f.Content, f.Content.Spec.Driver, a.Taken
 	problem := ""
 	switch {
-	case isTaken(c) && (t.Handle != HandleOf(c) || !slices.Equal(infosOf(c), handlesOf(t))):
+	case viewOf(c).Taken && (t.Handle != HandleOf(c) || !slices.Equal(infosOf(c), handlesOf(t))):
 		problem = "driver " + driver + " was asked whether group " + HandleOf(c) + " is ready, and names group " + t.Handle +
 			" with other snapshots"
-	case a.TakenBy != "" && !isTaken(c):
+	case a.TakenBy != "" && !viewOf(c).Taken:
 		problem = "driver " + driver + " names group " + t.Handle + ", and content " + a.TakenBy +
 			" stands for it or for a snapshot in it"
 	}
 	if problem != "" {
-		return f.failed(volume.ReasonGroupFailed, volume.Driver(driver), problem).Again()
+		return Groups().Problem(f, volume.Say(volume.ReasonGroupFailed, volume.Driver(driver), problem)).Again()
 	}
-	return f.taken(t)
+	return noteTaken(f, t)
 }
 
 // infosOf returns the snapshots in the status of a content, and handlesOf those of an answer, as "VOLUME SNAPSHOT", in
@@ -75,9 +75,9 @@ func handlesOf(t Taken) []string {
 	return out
 }
 
-// taken writes to a content what is known of its group. A time that is known stays, as it does in the group snapshot.
+// noteTaken writes to a content what is known of its group. A time that is known stays, as it does in the group snapshot.
 // Of a group that somebody else has taken the members are in the source of the content, and are not repeated.
-func (f DriverFacts) taken(t Taken) DriverPlan {
+func noteTaken(f DriverFacts, t Taken) DriverPlan {
 	c := f.Content.DeepCopy()
 	s := &groupv1.VolumeGroupSnapshotContentStatus{
 		VolumeGroupSnapshotHandle: &t.Handle, ReadyToUse: &t.Ready, CreationTime: createdAt(f, t),
@@ -93,7 +93,7 @@ func (f DriverFacts) taken(t Taken) DriverPlan {
 	out := DriverPlan{Step: snapshot.Note, Content: c, Because: volume.Say(volume.ReasonGroupReady, volume.Actor{},
 		"group "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")}
 	if !t.Ready {
-		out.Repeat, out.Poll = !isGoing(c), true
+		out.Repeat, out.Poll = !Groups().IsGoing(c), true
 		out.Because = volume.Say(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
 			"group "+t.Handle+" of driver "+c.Spec.Driver+" is not ready to use yet")
 	}
@@ -127,28 +127,35 @@ func info(m snapshot.Taken) groupv1.VolumeSnapshotInfo {
 	return out
 }
 
+// look has the driver say how a group is that exists before its content.
+func look(f DriverFacts) DriverPlan {
+	c, handle := f.Content, f.Content.Spec.Source.GroupSnapshotHandles.VolumeGroupSnapshotHandle
+	if !f.Takes {
+		return Groups().UserProblem(f, volume.ReasonGroupCheckFailed,
+			"driver "+c.Spec.Driver+" cannot be asked about groups of snapshots: it does not have the capability "+capability)
+	}
+	p := DriverPlan{
+		Step: snapshot.Get, Request: snapshot.Request{Handle: handle, Members: MembersOf(c)},
+		Because: volume.Say(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
+			"driver "+c.Spec.Driver+" is asked about group "+handle),
+	}
+	if f.Class != nil {
+		tokens := map[string]string{"volumegroupsnapshotcontent.name": c.Name}
+		var err error
+		if p.Request.Secret, err = snapshot.SecretOf(f.Class.Name, forGetting, f.Class.Parameters, tokens,
+			tokens); err != nil {
+			return Groups().UserProblem(f, volume.ReasonGroupCheckFailed, err.Error())
+		}
+	}
+	return p
+}
+
 // AfterGet decides about the answer to GetVolumeGroupSnapshot, which is about the group that was asked for.
 func AfterGet(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
-		return f.taken(a.Taken)
+		return noteTaken(f, a.Taken)
 	}
 	driver := f.Content.Spec.Driver
-	return f.callFailed(a.Answer, volume.ReasonGroupCheckFailed,
+	return Groups().CallProblem(f, a.Answer, volume.ReasonGroupCheckFailed,
 		"driver "+driver+" was asked about group "+p.Request.Handle+": "+a.Told()).Again()
-}
-
-// AfterRemove decides about the answer to DeleteVolumeGroupSnapshot.
-func AfterRemove(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
-	driver := f.Content.Spec.Driver
-	if a.Outcome == volume.Done {
-		return release(f.Content, "driver "+driver+" has deleted group "+p.Request.Handle)
-	}
-	return f.callFailed(a.Answer, volume.ReasonGroupDeleteFailed,
-		"driver "+driver+" did not delete group "+p.Request.Handle+": "+a.Told()).Again()
-}
-
-// SecretUnread is the plan for a call that was not made because its Secret could not be read.
-func SecretUnread(f DriverFacts, a volume.Answer) DriverPlan {
-	return f.callFailed(a, volume.ReasonGroupFailed,
-		"driver "+f.Content.Spec.Driver+" was not asked: "+a.Text).Again()
 }

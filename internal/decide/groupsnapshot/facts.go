@@ -1,46 +1,114 @@
 package groupsnapshot
 
 import (
+	"fmt"
 	"slices"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// yes is the value of the annotations that say something by being there.
-const yes = "yes"
+const (
+	// kindGroup begins the keys of what a driver is told of a group, and namePrefix usually the name under which it is
+	// asked to take it.
+	kindGroup, namePrefix = "volumegroupsnapshot", "groupsnapshot"
+	// forGetting is the purpose of the Secret of a class for calls that look for a group.
+	forGetting = "group-snapshotter-get"
+	// capability is what a driver needs to take, find and delete groups.
+	capability = "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"
+)
 
 // DriverFacts is everything on which the decision about the driver's part of a VolumeGroupSnapshotContent depends.
-type DriverFacts struct {
-	Content *groupv1.VolumeGroupSnapshotContent
-	// Class is the class that the content names, or nil.
-	Class *groupv1.VolumeGroupSnapshotClass
-	// Ours says that the content's driver is called by this process, and Takes that it takes, finds and deletes groups.
-	Ours, Takes bool
-	snapshot.Known
-	// Options are those of the snapshotter, and Rivals the contents that may have the same name at the driver by them.
-	Options snapshot.Options
-	Rivals  []snapshot.Rival
-	// Others are the names of other contents, of groups or of snapshots, that stand for the same group of the driver or
-	// for a snapshot in it, in order.
-	Others []string
-	// Now is the time at which errors are noted.
-	Now metav1.Time
-}
+type DriverFacts = snapshot.DriverFactsOf[*groupv1.VolumeGroupSnapshotContent]
 
 // DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges what
 // CreateVolumeGroupSnapshot answers, AfterGet what GetVolumeGroupSnapshot does, AfterRemove what
 // DeleteVolumeGroupSnapshot does.
 type DriverPlan = snapshot.PlanFor[*groupv1.VolumeGroupSnapshotContent]
 
+// ContentFacts is everything on which the common decision about one VolumeGroupSnapshotContent depends.
+type ContentFacts = snapshot.ContentFactsOf[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent]
+
+// Groups returns what distinguishes groups of snapshots from single ones.
+func Groups() *snapshot.Kind[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent, MemberPlan] {
+	return &snapshot.Kind[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent, MemberPlan]{
+		ContentKind: snapshot.ContentKind[*groupv1.VolumeGroupSnapshotContent]{
+			View: viewOf, ContentState: contentState, Look: look,
+			Wanted: func(v snapshot.View) string {
+				return fmt.Sprintf("snapshots of %d volumes at one moment", len(v.Sources))
+			},
+			Marks: snapshot.Marks{
+				Finalizer: volume.FinalizerGroupContentBound,
+				Creating:  volume.AnnGroupCreating, Deleting: volume.AnnGroupDeleting,
+				SecretName: volume.AnnGroupSecretName, SecretNamespace: volume.AnnGroupSecretNamespace,
+			},
+			Words: snapshot.Words{
+				Noun: "group snapshot", ClassKind: "VolumeGroupSnapshotClass", One: "group", Several: "groups of snapshots",
+				Sources: "either volumes or a group of snapshots of the driver as its source", Part: " or a snapshot in it",
+				Keys: kindGroup, Prefix: namePrefix, Capability: capability,
+			},
+			Invalid: volume.ReasonGroupContentInvalid, Pending: volume.ReasonGroupPending, Ready: volume.ReasonGroupReady,
+			ClassMissing: volume.ReasonGroupFailed, ClassMismatch: volume.ReasonGroupFailed,
+			TakeFailed: volume.ReasonGroupFailed, DeleteFailed: volume.ReasonGroupDeleteFailed,
+		},
+		Controller: groupController(), State: groupState, Bind: bind,
+		Misbound: volume.ReasonGroupMisbound, Missing: volume.ReasonGroupContentMissing,
+		BindFailed: volume.ReasonGroupBindFailed, Mismatch: volume.ReasonGroupContentMismatch,
+		ContentMisbound: volume.ReasonGroupContentMisbound,
+	}
+}
+
+// viewOf returns what decisions read of the content of a group.
+func viewOf(c *groupv1.VolumeGroupSnapshotContent) snapshot.View {
+	source, status := c.Spec.Source, ptr.Deref(c.Status, groupv1.VolumeGroupSnapshotContentStatus{})
+	return snapshot.View{
+		Driver: c.Spec.Driver, Class: ptr.Deref(c.Spec.VolumeGroupSnapshotClassName, ""), Ref: c.Spec.VolumeGroupSnapshotRef,
+		Given: source.GroupSnapshotHandles != nil,
+		Valid: (len(source.VolumeHandles) == 0) != (source.GroupSnapshotHandles == nil), Sources: source.VolumeHandles,
+		Handle: HandleOf(c), Members: MembersOf(c), Taken: ptr.Deref(status.VolumeGroupSnapshotHandle, "") != "",
+		Ready: ptr.Deref(status.ReadyToUse, false), Deletes: c.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete,
+		Problem: status.Error,
+	}
+}
+
+func contentState(
+	c *groupv1.VolumeGroupSnapshotContent,
+) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
+	if c.Status == nil {
+		c.Status = &groupv1.VolumeGroupSnapshotContentStatus{}
+	}
+	return &c.Status.Error, &c.Status.ReadyToUse
+}
+
+func groupState(g *groupv1.VolumeGroupSnapshot) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
+	if g.Status == nil {
+		g.Status = &groupv1.VolumeGroupSnapshotStatus{}
+	}
+	return &g.Status.Error, &g.Status.ReadyToUse
+}
+
+func bind(c *groupv1.VolumeGroupSnapshotContent, g *groupv1.VolumeGroupSnapshot) {
+	c.Spec.VolumeGroupSnapshotRef.UID = g.UID
+	if name := className(g); name != "" && c.Spec.VolumeGroupSnapshotClassName == nil {
+		c.Spec.VolumeGroupSnapshotClassName = &name
+	}
+}
+
+// ClassOf returns what decisions about a content read of its class; nil without one.
+func ClassOf(c *groupv1.VolumeGroupSnapshotClass) *snapshot.Class {
+	if c == nil {
+		return nil
+	}
+	return &snapshot.Class{Name: c.Name, Driver: c.Driver, Parameters: c.Parameters}
+}
+
 // HandleOf returns the driver's group that a content stands for; "" if it is not known.
 func HandleOf(c *groupv1.VolumeGroupSnapshotContent) string {
-	if isTaken(c) {
+	if c.Status != nil && ptr.Deref(c.Status.VolumeGroupSnapshotHandle, "") != "" {
 		return *c.Status.VolumeGroupSnapshotHandle
 	}
 	if given := c.Spec.Source.GroupSnapshotHandles; given != nil {
@@ -69,12 +137,7 @@ func OthersOf(
 	c *groupv1.VolumeGroupSnapshotContent, handle string, members []string,
 	groups []*groupv1.VolumeGroupSnapshotContent, snapshots []*snapshotv1.VolumeSnapshotContent,
 ) []string {
-	var names []string
-	for _, other := range groups {
-		if handle != "" && other.Name != c.Name && other.Spec.Driver == c.Spec.Driver && HandleOf(other) == handle {
-			names = append(names, other.Name)
-		}
-	}
+	names := Groups().SameAs(c, handle, groups)
 	for _, s := range snapshots {
 		if s.Spec.Driver == c.Spec.Driver && slices.Contains(members, snapshot.HandleOf(s)) && groupOf(s) != handle {
 			names = append(names, s.Name)
@@ -98,41 +161,4 @@ func toldGroup(s *snapshotv1.VolumeSnapshotContent) string {
 		return ""
 	}
 	return ptr.Deref(s.Status.VolumeGroupSnapshotHandle, "")
-}
-
-// Home returns the node whose controllers call the driver for a content; "" if it belongs to none.
-func Home(c *groupv1.VolumeGroupSnapshotContent) string {
-	return c.Annotations[volume.AnnProvisionedOn]
-}
-
-// isTaken says whether a content names the group that its driver has taken for it.
-func isTaken(c *groupv1.VolumeGroupSnapshotContent) bool {
-	return c.Status != nil && ptr.Deref(c.Status.VolumeGroupSnapshotHandle, "") != ""
-}
-
-// isIntended says whether the driver may be taking the group.
-func isIntended(c *groupv1.VolumeGroupSnapshotContent) bool {
-	return c.Annotations[volume.AnnGroupCreating] == yes
-}
-
-// isValid says whether a content names exactly one source.
-func isValid(c *groupv1.VolumeGroupSnapshotContent) bool {
-	return (len(c.Spec.Source.VolumeHandles) == 0) != (c.Spec.Source.GroupSnapshotHandles == nil)
-}
-
-func invalid(c *groupv1.VolumeGroupSnapshotContent) string {
-	return "content " + c.Name + " must name either volumes or a group of snapshots of the driver as its source"
-}
-
-// deletes says whether the driver's group is deleted with a content.
-func deletes(c *groupv1.VolumeGroupSnapshotContent) bool {
-	return c.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
-}
-
-func isKept(c *groupv1.VolumeGroupSnapshotContent) bool {
-	return slices.Contains(c.Finalizers, volume.FinalizerGroupContentBound)
-}
-
-func rest(r volume.Reason, next volume.Actor, message string) DriverPlan {
-	return DriverPlan{Because: volume.Say(r, next, message)}
 }

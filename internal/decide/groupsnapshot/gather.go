@@ -38,7 +38,7 @@ func FactsOf(view cluster.View, g *groupv1.VolumeGroupSnapshot, now metav1.Time)
 // membersOf returns what the driver has taken for a content that is the group's own.
 func membersOf(view cluster.View, f Facts) []Member {
 	var out []Member
-	if f.Content.Status == nil || !isOf(f.Content, f.Group) || !isTaken(f.Content) {
+	if f.Content.Status == nil || !isOf(f.Content, f.Group) || !viewOf(f.Content).Taken {
 		return nil
 	}
 	for _, info := range f.Content.Status.VolumeSnapshotInfoList {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -58,7 +59,7 @@ func TestGroupOfClaims(t *testing.T) {
 		{"a parameter is unknown", group(held, func(f *Facts) { f.Class = fast("fast", "csi.storage.k8s.io/odd", "1") })},
 		{"the error is there already", group(func(f *Facts) {
 			f.Class = nil
-			f.Group = Group(*f).Group
+			f.Group = Group(*f).Snapshot
 		})},
 		{"the content of its name is another one's", group(contained, func(f *Facts) {
 			f.Content.Spec.VolumeGroupSnapshotRef.UID = "another"
@@ -117,14 +118,14 @@ func TestGroupFollows(t *testing.T) {
 		{"it is not ready yet, and its members follow", group(made, func(f *Facts) {
 			f.Content.Status.ReadyToUse, f.Members[1].Info.ReadyToUse = ptr.To(false), ptr.To(false)
 		})},
-		{"an error ends with success", group(made, func(f *Facts) { f.Group = f.failed("x", volume.Actor{}, "old").Group })},
+		{"an error ends with success", group(made, func(f *Facts) { f.Group = f.failed("x", volume.Actor{}, "old").Snapshot })},
 		{"it is ready, and stays so", group(used)},
 		{"it was lost with its node", group(used, func(f *Facts) {
 			f.Content.Annotations = map[string]string{volume.AnnLostWith: "n2"}
 		})},
 		{"a cache may be late", group(used, lost)},
 		{"its content is gone", group(used, lost, absent)},
-		{"and no other one is made in its place", group(used, lost, absent, func(f *Facts) { f.Group = Group(*f).Group })},
+		{"and no other one is made in its place", group(used, lost, absent, func(f *Facts) { f.Group = Group(*f).Snapshot })},
 		{"a cache may be late here, too", group(used, lost, func(f *Facts) { f.Group.Status.ReadyToUse = ptr.To(false) })},
 		{"its content is bound to another group", group(used, func(f *Facts) {
 			f.Content.Spec.VolumeGroupSnapshotRef.UID = "another"
@@ -202,10 +203,21 @@ func TestGroupDeleted(t *testing.T) {
 func TestGroupRefusals(t *testing.T) {
 	f, g := group(prebound, held), group(takenOf)
 	var out strings.Builder
-	for _, p := range []Plan{AfterBind(f, "no"), AfterRefusal(f, Plan{Step: CreateContent}, "no")} {
-		out.WriteString(stepText(t, p, f.Group))
+	for _, c := range []struct {
+		facts Facts
+		plan  Plan
+	}{
+		{f, Plan{Step: snapshot.WriteContent, Binds: true}}, {f, Plan{Step: snapshot.CreateContent}}, {g, Group(g)},
+	} {
+		p, ok := Refused(c.facts, c.plan, "no")
+		if !ok {
+			t.Errorf("nothing is decided about the refusal of step %d", c.plan.Step)
+		}
+		out.WriteString(stepText(t, p, c.facts.Group))
 	}
-	out.WriteString(stepText(t, AfterRefusal(g, Group(g), "no"), g.Group))
+	if p, ok := Refused(g, Plan{Step: snapshot.WriteStatus}, "no"); ok {
+		t.Errorf("the refusal of a status leads to %+v", p)
+	}
 	golden.Equal(t, "testdata/refused.txt", out.String())
 }
 
@@ -231,7 +243,7 @@ func TestGroupContents(t *testing.T) {
 		{"its driver is at it", group(used, contentGo, contentTold), false},
 		{"a missing group alone is no reason to delete anything", group(used, none), true},
 	} {
-		p := Content(ContentFacts{Content: c.facts.Content, Group: c.facts.Group, Absent: c.absent})
+		p := Groups().Content(ContentFacts{Content: c.facts.Content, Snapshot: c.facts.Group, Absent: c.absent})
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, stepText(t, p, c.facts.Content))
 	}
 	golden.Equal(t, "testdata/contents.txt", out.String())

@@ -41,7 +41,7 @@ func of(changes ...change) DriverFacts {
 				Source: groupv1.VolumeGroupSnapshotContentSource{VolumeHandles: []string{"v", "w"}},
 			},
 		},
-		Class: class("copies", "2"), Ours: true, Takes: true, Now: now(),
+		Class: ClassOf(class("copies", "2")), Ours: true, Takes: true, Now: now(),
 	}
 	for _, c := range changes {
 		c(&f)
@@ -64,8 +64,8 @@ func annotated(key, value string) change {
 }
 
 func known(f *DriverFacts)    { annotated(volume.AnnSnapshotParameters, `{"copies":"1"}`)(f) }
-func intended(f *DriverFacts) { known(f); annotated(volume.AnnGroupCreating, yes)(f) }
-func going(f *DriverFacts)    { gone(f); annotated(volume.AnnGroupDeleting, yes)(f) }
+func intended(f *DriverFacts) { known(f); annotated(volume.AnnGroupCreating, "yes")(f) }
+func going(f *DriverFacts)    { gone(f); annotated(volume.AnnGroupDeleting, "yes")(f) }
 func gone(f *DriverFacts)     { f.Content.DeletionTimestamp = ptr.To(now()) }
 func loose(f *DriverFacts)    { f.Content.Finalizers = nil }
 func noClass(f *DriverFacts)  { f.Class = nil }
@@ -84,7 +84,7 @@ func answered(ready bool) Taken {
 }
 
 func status(f *DriverFacts, ready bool) {
-	f.Content = f.taken(answered(ready)).Content
+	f.Content = noteTaken(*f, answered(ready)).Content
 }
 
 func taken(f *DriverFacts)   { known(f); status(f, true) }
@@ -142,7 +142,7 @@ func compare(t *testing.T, file string, rows []row) {
 	var out strings.Builder
 	for _, r := range rows {
 		before := r.facts.Content.DeepCopy()
-		fmt.Fprintf(&out, "# %s\n%s", r.argues, planText(t, r.facts, Driver(r.facts)))
+		fmt.Fprintf(&out, "# %s\n%s", r.argues, planText(t, r.facts, Groups().Driver(r.facts)))
 		if changed := golden.Change(t, before, r.facts.Content); changed != "" {
 			t.Errorf("%s: the content in the cache is changed: %s", r.argues, changed)
 		}
@@ -161,10 +161,10 @@ func TestTaking(t *testing.T) {
 		{"its class is gone before anybody knew them", of(noClass)},
 		{"its class is another driver's", of(func(f *DriverFacts) { f.Class.Driver = "other.example.com" })},
 		{"Secrets are not for the driver", of(func(f *DriverFacts) {
-			f.Class = class("csi.storage.k8s.io/group-snapshotter-secret-name", "n",
-				"csi.storage.k8s.io/group-snapshotter-get-secret-namespace", "n")
+			f.Class = ClassOf(class("csi.storage.k8s.io/group-snapshotter-secret-name", "n",
+				"csi.storage.k8s.io/group-snapshotter-get-secret-namespace", "n"))
 		})},
-		{"a parameter is unknown", of(func(f *DriverFacts) { f.Class = class("csi.storage.k8s.io/odd", "1") })},
+		{"a parameter is unknown", of(func(f *DriverFacts) { f.Class = ClassOf(class("csi.storage.k8s.io/odd", "1")) })},
 		{"somebody has spoiled the parameters", of(annotated(volume.AnnSnapshotParameters, "no"))},
 		{"somebody has removed the finalizer", of(intended, loose)},
 		{"the driver takes no groups", of(cannot)},
@@ -178,7 +178,7 @@ func TestTaking(t *testing.T) {
 		{"it is ready", of(taken)},
 		{"it is not ready: the driver is asked again, without an intent", of(pending)},
 		{"an error is no group", of(intended, func(f *DriverFacts) {
-			f.Content = f.failed(volume.ReasonGroupFailed, volume.Actor{}, "old").Content
+			f.Content = Groups().UserProblem(*f, volume.ReasonGroupFailed, "old").Content
 		})},
 	})
 }
@@ -187,8 +187,8 @@ func TestTaking(t *testing.T) {
 func TestLooking(t *testing.T) {
 	withSecret := func(name string) change {
 		return func(f *DriverFacts) {
-			f.Class = class("csi.storage.k8s.io/group-snapshotter-get-secret-name", name,
-				"csi.storage.k8s.io/group-snapshotter-get-secret-namespace", "vault")
+			f.Class = ClassOf(class("csi.storage.k8s.io/group-snapshotter-get-secret-name", name,
+				"csi.storage.k8s.io/group-snapshotter-get-secret-namespace", "vault"))
 		}
 	}
 	compare(t, "testdata/looking.txt", []row{
@@ -242,8 +242,8 @@ func TestEveryAnswer(t *testing.T) {
 	got := csitest.EveryAnswer(func(a volume.Answer) string {
 		answer := Answer{Answer: a, Taken: answered(true)}
 		return fmt.Sprintf("first: %s; again: %s; undo: %s; delete: %s",
-			short(AfterTake(first, Driver(first), answer)), short(AfterTake(again, Driver(again), answer)),
-			short(AfterTake(undo, Driver(undo), answer)), short(AfterRemove(removed, Driver(removed), answer)))
+			short(AfterTake(first, Groups().Driver(first), answer)), short(AfterTake(again, Groups().Driver(again), answer)),
+			short(AfterTake(undo, Groups().Driver(undo), answer)), short(Groups().AfterRemove(removed, Groups().Driver(removed), answer.Answer)))
 	})
 	golden.Equal(t, "testdata/codes.txt", got+"\n")
 }
@@ -273,7 +273,7 @@ func TestAnswers(t *testing.T) {
 		{"what was known of the time stays", AfterTake, of(pending), other(func(g *Taken) { g.Created = 0 })},
 		{"it fails", AfterTake, of(intended), Answer{Answer: no}},
 		{"and is not said twice", AfterTake, of(intended, func(f *DriverFacts) {
-			f.Content = AfterTake(*f, Driver(*f), Answer{Answer: no}).Content
+			f.Content = AfterTake(*f, Groups().Driver(*f), Answer{Answer: no}).Content
 		}), Answer{Answer: no}},
 		{"the driver names a group or snapshot of another content", AfterTake, of(intended), Answer{
 			Answer: done, Taken: answered(true), TakenBy: "another",
@@ -290,16 +290,16 @@ func TestAnswers(t *testing.T) {
 		{"it is found", AfterGet, of(given, noClass), Answer{Answer: done, Taken: answered(true)}},
 		{"it is found, and not ready", AfterGet, of(given, noClass), Answer{Answer: done, Taken: answered(false)}},
 		{"it cannot be asked", AfterGet, of(given, noClass), Answer{Answer: no}},
-		{"it is deleted", AfterRemove, of(taken, going), Answer{Answer: done}},
-		{"it is not deleted", AfterRemove, of(taken, going), Answer{Answer: no}},
-		{"perhaps for want of a Secret", AfterRemove, of(taken, going), Answer{
+		{"it is deleted", afterRemove, of(taken, going), Answer{Answer: done}},
+		{"it is not deleted", afterRemove, of(taken, going), Answer{Answer: no}},
+		{"perhaps for want of a Secret", afterRemove, of(taken, going), Answer{
 			Answer: volume.Answer{Outcome: volume.Failed, Code: "Internal", Text: "Internal: no", Missing: "no Secret"},
 		}},
 	} {
-		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, c.facts, c.after(c.facts, Driver(c.facts), c.answer)))
+		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, c.facts, c.after(c.facts, Groups().Driver(c.facts), c.answer)))
 	}
 	f := of()
-	fmt.Fprintf(&out, "# its Secret is missing\n%s", planText(t, f, SecretUnread(f, volume.Answer{Text: `secrets "s" not found`, NoSecret: true})))
+	fmt.Fprintf(&out, "# its Secret is missing\n%s", planText(t, f, Groups().SecretUnread(f, volume.Answer{Text: `secrets "s" not found`, NoSecret: true})))
 	golden.Equal(t, "testdata/answers.txt", out.String())
 }
 
@@ -331,4 +331,9 @@ func TestOthers(t *testing.T) {
 	if got != "[admins theirs z] []" {
 		t.Errorf("others: %s", got)
 	}
+}
+
+// afterRemove has the arguments of the other functions that judge answers.
+func afterRemove(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
+	return Groups().AfterRemove(f, p, a.Answer)
 }

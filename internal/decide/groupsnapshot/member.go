@@ -20,27 +20,27 @@ import (
 func (f Facts) member(m Member) Plan {
 	g := f.Group
 	name, contentName := snapshot.MemberNames(g.UID, m.Info.VolumeHandle)
-	pending := func(message string) volume.Because {
-		return volume.Say(volume.ReasonGroupPending, groupController(), message)
+	pending := func(p MemberPlan, message string) Plan {
+		return memberPlan(p, volume.ReasonGroupPending, groupController(), message)
 	}
 	switch s, c := m.Snapshot, m.Content; {
 	case s == nil:
-		return Plan{Step: CreateSnapshot, Snapshot: f.snapshotOf(name, m), Because: pending(
-			"snapshot " + name + " is made for volume " + m.Info.VolumeHandle)}
+		return pending(MemberPlan{Step: CreateSnapshot, Snapshot: f.snapshotOf(name, m)},
+			"snapshot "+name+" is made for volume "+m.Info.VolumeHandle)
 	case !isMember(s, g):
 		return f.failed(volume.ReasonGroupMemberFailed, volume.User(),
 			"snapshot "+name+" exists, and is no member of group snapshot "+g.Name)
 	case c == nil:
-		return Plan{Step: CreateMember, Member: f.memberOf(contentName, m), Because: pending(
-			"content " + contentName + " is made for snapshot " + name)}
+		return pending(MemberPlan{Step: CreateContent, Content: f.memberOf(contentName, m)},
+			"content "+contentName+" is made for snapshot "+name)
 	case !f.fits(m):
 		return f.failed(volume.ReasonGroupMemberFailed, volume.User(),
 			"content "+contentName+" exists, and is not for snapshot "+name+" of group snapshot "+g.Name)
 	case c.Spec.VolumeSnapshotRef.UID == "":
 		next := c.DeepCopy()
 		next.Spec.VolumeSnapshotRef.UID = s.UID
-		return Plan{Step: WriteMember, Before: c, Member: next, Because: pending(
-			"content " + contentName + " is being bound to snapshot " + name)}
+		return pending(MemberPlan{Step: WriteContent, OldContent: c, Content: next},
+			"content "+contentName+" is being bound to snapshot "+name)
 	}
 	return f.noteMember(m)
 }
@@ -60,9 +60,9 @@ func (f Facts) noteMember(m Member) Plan {
 	}
 	next := c.DeepCopy()
 	next.Status = want
-	return Plan{Step: NoteMember, Before: c, Member: next, Because: volume.Say(
+	return memberPlan(MemberPlan{Step: WriteStatus, OldContent: c, Content: next},
 		volume.ReasonGroupPending, groupController(),
-		"content "+c.Name+" gets what driver "+c.Spec.Driver+" says of snapshot "+m.Info.SnapshotHandle)}
+		"content "+c.Name+" gets what driver "+c.Spec.Driver+" says of snapshot "+m.Info.SnapshotHandle)
 }
 
 // isMember says whether a snapshot is a member of a group.
@@ -88,7 +88,7 @@ func (f Facts) snapshotOf(name string, m Member) *snapshotv1.VolumeSnapshot {
 		claim = v.Spec.ClaimRef.Name
 	}
 	finalizers := []string{volume.FinalizerSnapshotInGroup, volume.FinalizerSnapshotAsSource}
-	if deletes(f.Content) {
+	if viewOf(f.Content).Deletes {
 		finalizers = append(finalizers, volume.FinalizerSnapshotBound)
 	}
 	return &snapshotv1.VolumeSnapshot{
@@ -173,12 +173,12 @@ func Membership(f MemberFacts) Plan {
 			"deletion of the individual volume snapshot "+s.Name+" is not allowed as it belongs to group snapshot "+g.Name+
 				": it is deleted with the group")}
 	case g == nil && ParentOf(s) != "" && !f.Absent:
-		return Plan{Step: Confirm, Because: volume.Say(volume.ReasonTerminating, groupController(),
+		return Plan{Step: snapshot.Confirm, Because: volume.Say(volume.ReasonTerminating, groupController(),
 			"snapshot "+s.Name+" is being deleted, and group snapshot "+ParentOf(s)+" is looked for")}
 	}
 	next := s.DeepCopy()
 	next.Finalizers = volume.Without(next.Finalizers, volume.FinalizerSnapshotInGroup)
-	return Plan{Step: WriteSnapshot, Was: s, Snapshot: next, Because: volume.Say(
+	return memberPlan(MemberPlan{Step: WriteSnapshot, OldSnapshot: s, Snapshot: next},
 		volume.ReasonTerminating, volume.Controller("snapshot-controller"),
-		"snapshot "+s.Name+" is being deleted, and its group is gone")}
+		"snapshot "+s.Name+" is being deleted, and its group is gone")
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -59,55 +60,36 @@ type Child struct {
 	Restores []*corev1.PersistentVolumeClaim
 }
 
-// Step is the next step for a VolumeGroupSnapshot, its content or its members.
-type Step int
+// MemberStep is the next step for a member of a group.
+type MemberStep int
 
 const (
-	// Nothing is to be done now.
-	Nothing Step = iota
-	// WriteGroup writes Plan.Group, except its status.
-	WriteGroup
-	// WriteStatus writes the status of Plan.Group.
-	WriteStatus
-	// CreateContent creates Plan.Content.
-	CreateContent
-	// WriteContent writes Plan.Content, except its status; AfterBind judges the answer if Plan.Binds.
-	WriteContent
-	// DeleteContent deletes Plan.Content.
-	DeleteContent
-	// Confirm asks the API server itself whether the content exists, or the group of a content or a member.
-	Confirm
-	// CreateSnapshot creates Plan.Snapshot, a member.
-	CreateSnapshot
-	// WriteSnapshot writes Plan.Snapshot over Plan.Was, except its status.
+	// CreateSnapshot creates MemberPlan.Snapshot.
+	CreateSnapshot MemberStep = iota
+	// WriteSnapshot writes MemberPlan.Snapshot over OldSnapshot, except its status.
 	WriteSnapshot
-	// DeleteSnapshot deletes Plan.Snapshot.
+	// DeleteSnapshot deletes MemberPlan.Snapshot.
 	DeleteSnapshot
-	// CreateMember creates Plan.Member, the content of a member.
-	CreateMember
-	// WriteMember writes Plan.Member over Plan.Before, except its status.
-	WriteMember
-	// NoteMember writes the status of Plan.Member over Plan.Before.
-	NoteMember
+	// CreateContent creates MemberPlan.Content.
+	CreateContent
+	// WriteContent writes MemberPlan.Content over OldContent, except its status.
+	WriteContent
+	// WriteStatus writes the status of MemberPlan.Content over OldContent.
+	WriteStatus
 )
 
-// Plan is the next step and its reason.
-type Plan struct {
-	Step    Step
-	Group   *groupv1.VolumeGroupSnapshot
-	Content *groupv1.VolumeGroupSnapshotContent
-	// Snapshot is a member, and Was the same as it is.
-	Snapshot, Was *snapshotv1.VolumeSnapshot
-	// Member is the content of a member, and Before the same as it is.
-	Member, Before *snapshotv1.VolumeSnapshotContent
-	// Binds says that the written content gets the group's identity.
-	Binds   bool
-	Because volume.Because
-	// Warn says that something is wrong, and Tell that the reason is recorded as an event when the step is done: at
-	// once if there is none.
-	Warn, Tell bool
-	// Also are further reasons that are told with the step.
-	Also []volume.Because
+// MemberPlan is the next step for the snapshot of a member, or for its content.
+type MemberPlan struct {
+	Step                  MemberStep
+	Snapshot, OldSnapshot *snapshotv1.VolumeSnapshot
+	Content, OldContent   *snapshotv1.VolumeSnapshotContent
+}
+
+// Plan is the next step for a VolumeGroupSnapshot, its content or, as Other, one of its members.
+type Plan = snapshot.PlanOf[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent, MemberPlan]
+
+func memberPlan(m MemberPlan, r volume.Reason, next volume.Actor, message string) Plan {
+	return Plan{Step: snapshot.WriteOther, Other: m, Because: volume.Say(r, next, message)}
 }
 
 // ContentName returns the name of a group's content: the one that the group is bound to or names, or else that of the
@@ -144,15 +126,9 @@ func className(g *groupv1.VolumeGroupSnapshot) string {
 	return ptr.Deref(g.Spec.VolumeGroupSnapshotClassName, "")
 }
 
-// pointsTo says whether a content refers to a group, by its identity or, before they are bound, by its name.
-func pointsTo(c *groupv1.VolumeGroupSnapshotContent, g *groupv1.VolumeGroupSnapshot) bool {
-	ref := c.Spec.VolumeGroupSnapshotRef
-	return ref.Namespace == g.Namespace && ref.Name == g.Name && (ref.UID == "" || ref.UID == g.UID)
-}
-
-// isOf says whether a content is bound to a group.
+// isOf says whether there is a content that is bound to a group.
 func isOf(c *groupv1.VolumeGroupSnapshotContent, g *groupv1.VolumeGroupSnapshot) bool {
-	return c != nil && pointsTo(c, g) && c.Spec.VolumeGroupSnapshotRef.UID == g.UID
+	return c != nil && viewOf(c).IsOf(g)
 }
 
 // ErrorOf returns the error in the status of a group, or "".
@@ -161,14 +137,6 @@ func ErrorOf(g *groupv1.VolumeGroupSnapshot) string {
 		return ""
 	}
 	return ptr.Deref(g.Status.Error.Message, "")
-}
-
-// problemOf returns the error in the status of a content.
-func problemOf(c *groupv1.VolumeGroupSnapshotContent) string {
-	if c.Status == nil || c.Status.Error == nil {
-		return ""
-	}
-	return ptr.Deref(c.Status.Error.Message, "")
 }
 
 func isHeld(g *groupv1.VolumeGroupSnapshot) bool {

@@ -78,8 +78,7 @@ func bound(f *Facts) {
 // takenOf has a content whose driver has taken the group, and no members yet.
 func takenOf(f *Facts) {
 	bound(f)
-	of := DriverFacts{Content: f.Content, Now: now()}
-	f.Content = of.taken(answered(true)).Content
+	f.Content = noteTaken(DriverFacts{Content: f.Content, Now: now()}, answered(true)).Content
 	for i, info := range f.Content.Status.VolumeSnapshotInfoList {
 		f.Members = append(f.Members, Member{Info: info, Volume: f.Sources[i].Volume})
 	}
@@ -99,12 +98,12 @@ func made(f *Facts) {
 // step does the next step for a member.
 func step(f *Facts, i int) {
 	m := &f.Members[i]
-	switch p := f.member(*m); p.Step {
+	switch p := f.member(*m).Other; p.Step {
 	case CreateSnapshot:
 		m.Snapshot = p.Snapshot
 		m.Snapshot.UID = "uid-s"
 	default:
-		m.Content = p.Member
+		m.Content = p.Content
 	}
 }
 
@@ -138,7 +137,7 @@ func classless(f *Facts) { f.Class, f.Group.Spec.VolumeGroupSnapshotClassName = 
 func retained(f *Facts)  { f.Content.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain }
 func contentGo(f *Facts) { f.Content.DeletionTimestamp = ptr.To(now()) }
 func contentTold(f *Facts) {
-	f.Content = snapshot.Noted(f.Content, volume.AnnGroupDeleting, yes)
+	f.Content = snapshot.Noted(f.Content, volume.AnnGroupDeleting, "yes")
 }
 
 func childrenGo(f *Facts) {
@@ -167,10 +166,15 @@ func toldOf(b volume.Because, warn, tell bool) string {
 func stepText(t *testing.T, p Plan, before any) string {
 	var out strings.Builder
 	word := [...]string{
-		"nothing", "write the group", "write the group's status", "create the content", "write the content",
-		"delete the content", "ask whether it exists", "create a snapshot", "write the snapshot", "delete a snapshot",
-		"create a member's content", "write a member's content", "write the status of a member's content",
+		"nothing", "write the group", "write the group's status", "", "create the content", "write the content",
+		"delete the content", "ask whether it exists",
 	}[p.Step]
+	if p.Step == snapshot.WriteOther {
+		word = [...]string{
+			"create a snapshot", "write the snapshot", "delete a snapshot", "create a member's content",
+			"write a member's content", "write the status of a member's content",
+		}[p.Other.Step]
+	}
 	if p.Binds {
 		word += " (binds)"
 	}
@@ -179,30 +183,43 @@ func stepText(t *testing.T, p Plan, before any) string {
 		out.WriteString(toldOf(b, false, true))
 	}
 	switch p.Step {
-	case WriteGroup, WriteStatus:
-		out.WriteString(golden.Change(t, before, p.Group))
-	case CreateContent, WriteContent:
-		out.WriteString(golden.Change(t, before, p.Content))
-	case CreateSnapshot, WriteSnapshot:
+	case snapshot.WriteSnapshot, snapshot.WriteStatus:
 		out.WriteString(golden.Change(t, before, p.Snapshot))
-	case CreateMember, WriteMember, NoteMember:
-		if p.Before != nil {
-			before = p.Before
-		}
-		out.WriteString(golden.Change(t, before, p.Member))
-	case Nothing, DeleteContent, Confirm, DeleteSnapshot:
+	case snapshot.CreateContent, snapshot.WriteContent:
+		out.WriteString(golden.Change(t, before, p.Content))
+	case snapshot.WriteOther:
+		out.WriteString(memberText(t, p.Other, before))
+	case snapshot.Nothing, snapshot.DeleteContent, snapshot.Confirm:
 	}
 	return out.String() + "\n"
+}
+
+// memberText is what a plan writes for a member.
+func memberText(t *testing.T, p MemberPlan, before any) string {
+	switch p.Step {
+	case CreateSnapshot, WriteSnapshot:
+		return golden.Change(t, before, p.Snapshot)
+	case CreateContent, WriteContent, WriteStatus:
+		if p.OldContent != nil {
+			before = p.OldContent
+		}
+		return golden.Change(t, before, p.Content)
+	case DeleteSnapshot:
+	}
+	return ""
 }
 
 // written returns the object that a plan changes; nil for a new one.
 func written(f Facts, p Plan) any {
 	switch p.Step {
-	case WriteSnapshot:
-		return p.Was
-	case WriteGroup, WriteStatus:
+	case snapshot.WriteOther:
+		if p.Other.Step == WriteSnapshot {
+			return p.Other.OldSnapshot
+		}
+		return nil
+	case snapshot.WriteSnapshot, snapshot.WriteStatus:
 		return f.Group
-	case WriteContent:
+	case snapshot.WriteContent:
 		return f.Content
 	default:
 		return nil

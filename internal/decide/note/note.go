@@ -195,36 +195,3 @@ func where(n *corev1.Node) string {
 	}
 	return ""
 }
-
-// Options returns the options of a volume of a host's driver; nil for other volumes.
-func Options(s *corev1.PersistentVolumeSpec) map[string]string {
-	if s.FlexVolume == nil {
-		return nil
-	}
-	return s.FlexVolume.Options
-}
-
-// OptionsInline is Options for an inline volume of a Pod.
-func OptionsInline(v *corev1.Volume) map[string]string {
-	if v.FlexVolume == nil {
-		return nil
-	}
-	return v.FlexVolume.Options
-}
-
-// Copy sets the source of a volume to that of another one of a host's driver, with other options
-// and without its Secret.
-func Copy(to, from *corev1.PersistentVolumeSpec, options map[string]string) {
-	if d := from.FlexVolume; d != nil {
-		to.FlexVolume = &corev1.FlexPersistentVolumeSource{
-			Driver: d.Driver, FSType: d.FSType, ReadOnly: d.ReadOnly, Options: options,
-		}
-	}
-}
-
-// CopyInline is Copy for inline volumes of Pods.
-func CopyInline(to, from *corev1.Volume, options map[string]string) {
-	if d := from.FlexVolume; d != nil {
-		to.FlexVolume = &corev1.FlexVolumeSource{Driver: d.Driver, FSType: d.FSType, ReadOnly: d.ReadOnly, Options: options}
-	}
-}

@@ -56,9 +56,9 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	if a.Outcome == volume.Done {
 		return afterTaken(f, a, p.Request.Sources[0])
 	}
-	return f.callFailed(a.Answer, volume.ReasonSnapshotFailed,
+	return Single().CallProblem(f, a.Answer, volume.ReasonSnapshotFailed,
 		"driver "+driver+" took no snapshot of volume "+p.Request.Sources[0]+": "+a.Told()).
-		NotTaken(a.NothingTaken(p.First), isGoing(f.Content))
+		NotTaken(a.NothingTaken(p.First), Single().IsGoing(f.Content))
 }
 
 // afterTaken decides about a snapshot that the driver says it has taken of a volume.
@@ -69,24 +69,24 @@ func afterTaken(f DriverFacts, a Answer, source string) DriverPlan {
 	case t.Source != "" && t.Source != source:
 		problem = "driver " + driver + " was asked for a snapshot of volume " + source + ", and names " + t.Handle +
 			", which is one of volume " + t.Source
-	case isTaken(f.Content) && t.Handle != *f.Content.Status.SnapshotHandle:
+	case viewOf(f.Content).Taken && t.Handle != *f.Content.Status.SnapshotHandle:
 		problem = "driver " + driver + " was asked whether snapshot " + *f.Content.Status.SnapshotHandle +
 			" is ready, and names " + t.Handle
-	case a.TakenBy != "" && !isTaken(f.Content): // A content that has its handle may be joined by one made by hand.
+	case a.TakenBy != "" && !viewOf(f.Content).Taken: // A content that has its handle may be joined by one made by hand.
 		problem = "driver " + driver + " names snapshot " + t.Handle + ", which content " + a.TakenBy + " stands for"
 	}
 	if problem != "" {
-		return f.failed(volume.ReasonSnapshotFailed, volume.Driver(driver), problem).Again()
+		return Single().Problem(f, volume.Say(volume.ReasonSnapshotFailed, volume.Driver(driver), problem)).Again()
 	}
 	if t.Created == 0 {
 		t.Created = f.Now.UnixNano()
 	}
-	return f.taken(t)
+	return noteTaken(f, t)
 }
 
-// taken writes to a content what is known of its snapshot. A time and a size that are known stay, as they do in the
+// noteTaken writes to a content what is known of its snapshot. A time and a size that are known stay, as they do in the
 // VolumeSnapshot, which would otherwise say something else.
-func (f DriverFacts) taken(t Taken) DriverPlan {
+func noteTaken(f DriverFacts, t Taken) DriverPlan {
 	c := f.Content.DeepCopy()
 	s := &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &t.Handle, ReadyToUse: &t.Ready}
 	if t.Created != 0 {
@@ -107,7 +107,7 @@ func (f DriverFacts) taken(t Taken) DriverPlan {
 	out := DriverPlan{Step: Note, Content: c, Because: volume.Say(volume.ReasonSnapshotReady, volume.Actor{},
 		"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")}
 	if !t.Ready {
-		out.Repeat, out.Poll = !isGoing(c), true
+		out.Repeat, out.Poll = !Single().IsGoing(c), true
 		out.Because = volume.Say(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
 			"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is not ready to use yet")
 	}
@@ -125,34 +125,45 @@ func unchanged(a, b *snapshotv1.VolumeSnapshotContentStatus) bool {
 		ptr.Equal(a.RestoreSize, b.RestoreSize) && ptr.Equal(a.VolumeGroupSnapshotHandle, b.VolumeGroupSnapshotHandle)
 }
 
+// look has the driver say how a snapshot is that exists before its content.
+func look(f DriverFacts) DriverPlan {
+	c := f.Content
+	p := DriverPlan{
+		Request: Request{Handle: *c.Spec.Source.SnapshotHandle},
+		Because: volume.Say(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
+			"driver "+c.Spec.Driver+" is asked about snapshot "+*c.Spec.Source.SnapshotHandle),
+	}
+	switch {
+	case f.Lists:
+		// Drivers are made for upstream's sidecar, which lists: some tell only then of which group a snapshot is a part.
+		p.Step = Look
+	case f.Gets:
+		p.Step = Get
+	default:
+		// A driver that cannot be asked is believed.
+		return noteTaken(f, Taken{Handle: p.Request.Handle, Ready: true})
+	}
+	if f.Class != nil {
+		var err error
+		if p.Request.Secret, err = secretOf(f.Class, forLooking, c.Name, nil); err != nil {
+			return Single().UserProblem(f, volume.ReasonSnapshotCheckFailed, err.Error())
+		}
+	}
+	return p
+}
+
 // AfterLook decides about the answer to GetSnapshot or ListSnapshots. A snapshot that is not there has no handle.
 func AfterLook(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	driver := f.Content.Spec.Driver
 	told := a.Answer
 	switch {
 	case a.Outcome == volume.Done && a.Taken.Handle == p.Request.Handle:
-		return f.taken(a.Taken)
+		return noteTaken(f, a.Taken)
 	case a.Outcome == volume.Done && a.Taken.Handle != "":
 		told.Code, told.Text = "", "the driver answers about snapshot "+a.Taken.Handle
 	case a.Outcome == volume.Done:
 		told.Code, told.Text = "NotFound", "NotFound: the driver has no such snapshot"
 	}
-	return f.callFailed(told, volume.ReasonSnapshotCheckFailed,
+	return Single().CallProblem(f, told, volume.ReasonSnapshotCheckFailed,
 		"driver "+driver+" was asked about snapshot "+p.Request.Handle+": "+told.Told()).Again()
-}
-
-// AfterRemove decides about the answer to DeleteSnapshot.
-func AfterRemove(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
-	c, driver := f.Content, f.Content.Spec.Driver
-	if a.Outcome == volume.Done {
-		return release(c, "driver "+driver+" has deleted snapshot "+p.Request.Handle)
-	}
-	return f.callFailed(a.Answer, volume.ReasonSnapshotDeleteFailed,
-		"driver "+driver+" did not delete snapshot "+p.Request.Handle+": "+a.Told()).Again()
-}
-
-// SecretUnread is the plan for a call that was not made because its Secret could not be read.
-func SecretUnread(f DriverFacts, a volume.Answer) DriverPlan {
-	return f.callFailed(a, volume.ReasonSnapshotFailed,
-		"driver "+f.Content.Spec.Driver+" was not asked: "+a.Text).Again()
 }

@@ -72,7 +72,7 @@ func tokensOf(content string, s *snapshotv1.VolumeSnapshot) (inName, inNamespace
 
 // secretOf resolves the templates of a class for a purpose; nil if it has none. s is nil if there is no snapshot.
 func secretOf(
-	class *snapshotv1.VolumeSnapshotClass, purpose, content string, s *snapshotv1.VolumeSnapshot,
+	class *Class, purpose, content string, s *snapshotv1.VolumeSnapshot,
 ) (*corev1.SecretReference, error) {
 	inName, inNamespace := tokensOf(content, s)
 	return SecretOf(class.Name, purpose, class.Parameters, inName, inNamespace)

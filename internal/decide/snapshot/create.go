@@ -37,7 +37,7 @@ func begin(f Facts) Plan {
 		}
 		claim := f.Claim.DeepCopy()
 		with(claim, volume.FinalizerSnapshotSource)
-		return Plan{Step: WriteClaim, Claim: claim, Because: volume.Say(volume.ReasonSnapshotPending, controller(),
+		return Plan{Step: WriteOther, Other: claim, Because: volume.Say(volume.ReasonSnapshotPending, controller(),
 			"claim "+claim.Name+" is kept while snapshot "+s.Name+" is taken of it")}
 	}
 	content, err := contentOf(f)
@@ -49,17 +49,12 @@ func begin(f Facts) Plan {
 		"Waiting for a snapshot "+s.Namespace+"/"+s.Name+" to be created by the CSI driver.")}
 }
 
-// AfterCreate judges the answer to the creation of a content that was refused.
-func AfterCreate(f Facts, problem string) Plan {
-	return failed(f, volume.ReasonContentWriteFailed, controller(), "Failed to create snapshot content: "+problem)
-}
-
 // contentOf returns the content of a snapshot. It has everything that is needed to take and to delete the driver's
 // snapshot: neither the class, nor the claim, nor the volume is needed any more.
 func contentOf(f Facts) (*snapshotv1.VolumeSnapshotContent, error) {
 	s, class, v := f.Snapshot, f.Class, f.Volume
 	name := ContentName(s)
-	secret, err := secretOf(class, forTaking, name, s)
+	secret, err := secretOf(ClassOf(class), forTaking, name, s)
 	if err != nil {
 		return nil, err
 	}

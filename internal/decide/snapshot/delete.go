@@ -32,32 +32,9 @@ func deletion(f Facts) Plan {
 		return Plan{Step: Confirm, Because: volume.Say(volume.ReasonTerminating, controller(),
 			"snapshot "+s.Name+" is being deleted, and its content "+ContentName(s)+" is looked for")}
 	case isOf(f.Content, s):
-		return letContentGo(s, f.Content)
+		return Single().DeleteContent(s, f.Content, func(why string) Plan { return letGo(s, why) })
 	}
 	return letGo(s, "nothing needs snapshot "+s.Name+" any more")
-}
-
-// letContentGo decides about a snapshot that is being deleted and has a content.
-func letContentGo(s *snapshotv1.VolumeSnapshot, c *snapshotv1.VolumeSnapshotContent) Plan {
-	switch {
-	case c.Annotations[volume.AnnSnapshotDeleting] != yes:
-		return Plan{Step: WriteContent, Content: Noted(c, volume.AnnSnapshotDeleting, yes), Because: volume.Say(
-			volume.ReasonTerminating, controller(),
-			"content "+c.Name+" is to go with snapshot "+s.Name)}
-	case !deletes(c):
-		return letGo(s, "content "+c.Name+" is retained without snapshot "+s.Name)
-	case c.DeletionTimestamp == nil:
-		return Plan{Step: DeleteContent, Content: c, Because: volume.Say(
-			volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
-			"content "+c.Name+" is deleted with snapshot "+s.Name)}
-	}
-	b := volume.Say(volume.ReasonTerminating, volume.Driver(c.Spec.Driver), "snapshot "+s.Name+" is being deleted; it "+
-		"stays until driver "+c.Spec.Driver+" has deleted what content "+c.Name+" stands for")
-	if cause := problemOf(c); cause != "" {
-		b.Message += ": " + cause
-		b.Next = volume.AnswerIn(cause).Next(volume.Driver(c.Spec.Driver))
-	}
-	return Plan{Because: b}
 }
 
 // letGo takes the finalizers from a snapshot.
@@ -111,59 +88,6 @@ func Claim(c *corev1.PersistentVolumeClaim, snapshots []*snapshotv1.VolumeSnapsh
 	}
 	next := c.DeepCopy()
 	without(next, volume.FinalizerSnapshotSource)
-	return Plan{Step: WriteClaim, Claim: next, Because: volume.Say(volume.ReasonSnapshotReady, volume.Actor{},
+	return Plan{Step: WriteOther, Other: next, Because: volume.Say(volume.ReasonSnapshotReady, volume.Actor{},
 		"no snapshot is being taken of claim "+c.Name+" any more")}
-}
-
-// ContentFacts is everything on which the common decision about one VolumeSnapshotContent depends.
-type ContentFacts struct {
-	Content *snapshotv1.VolumeSnapshotContent
-	// Snapshot has the name that the content refers to; nil if there is none. Absent says that the API server itself has
-	// said so.
-	Snapshot *snapshotv1.VolumeSnapshot
-	Absent   bool
-}
-
-// Content decides what a content gets that is no matter of its driver. A snapshot that is missing is no reason to
-// delete anything: it may not have been restored from a backup yet.
-func Content(f ContentFacts) Plan {
-	c, ref := f.Content, f.Content.Spec.VolumeSnapshotRef
-	switch {
-	case !isValid(c):
-		return Plan{Warn: true, Tell: true, Because: volume.Say(volume.ReasonContentInvalid, volume.User(), invalid(c))}
-	case ref.UID == "":
-		return nothing(volume.ReasonNothingToDo, volume.User(), "content "+c.Name+" is for snapshot "+ref.Name+
-			", which has not been bound to it yet")
-	case c.DeletionTimestamp != nil:
-		return contentGoes(f)
-	case !has(c, volume.FinalizerContentBound):
-		next := c.DeepCopy()
-		with(next, volume.FinalizerContentBound)
-		return Plan{Step: WriteContent, Content: next, Because: volume.Say(
-			volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
-			"content "+c.Name+" is kept for snapshot "+ref.Name)}
-	}
-	return nothing(volume.ReasonNothingToDo, volume.Actor{}, "content "+c.Name+" is kept as it should be")
-}
-
-// contentGoes decides about a bound content that is being deleted.
-func contentGoes(f ContentFacts) Plan {
-	c := f.Content
-	switch {
-	case !has(c, volume.FinalizerContentBound) || c.Annotations[volume.AnnSnapshotDeleting] == yes:
-		return nothing(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
-			"content "+c.Name+" is being deleted by its driver")
-	case f.Snapshot != nil && f.Snapshot.UID == c.Spec.VolumeSnapshotRef.UID:
-		return nothing(volume.ReasonTerminating, volume.User(),
-			"content "+c.Name+" is being deleted; it stays until snapshot "+f.Snapshot.Name+" is deleted")
-	case f.Snapshot == nil && !f.Absent:
-		return Plan{Step: Confirm, Because: orphaned(c)}
-	}
-	// An administrator deletes a content whose snapshot is gone.
-	return Plan{Step: WriteContent, Content: Noted(c, volume.AnnSnapshotDeleting, yes), Because: orphaned(c)}
-}
-
-func orphaned(c *snapshotv1.VolumeSnapshotContent) volume.Because {
-	return volume.Say(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
-		"content "+c.Name+" is being deleted, and snapshot "+c.Spec.VolumeSnapshotRef.Name+" is gone")
 }

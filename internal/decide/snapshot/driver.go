@@ -12,301 +12,276 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// kindSnapshot begins the keys of what a driver is told of a snapshot, and namePrefix usually the name under which it
-// is asked to take it.
-const kindSnapshot, namePrefix = "volumesnapshot", "snapshot"
-
-// DriverFacts is everything on which the decision about the driver's part of a VolumeSnapshotContent depends.
-type DriverFacts struct {
-	Content *snapshotv1.VolumeSnapshotContent
+// DriverFactsOf is everything on which the decision about the driver's part of a content depends.
+type DriverFactsOf[C Object[C]] struct {
+	Content C
 	// Class is the class that the content names, or nil.
-	Class *snapshotv1.VolumeSnapshotClass
-	// Ours says that the content's driver is called by this process; Takes, Lists and Gets what it can: take and delete
-	// snapshots, list them, and look for one.
+	Class *Class
+	// Ours says that the content's driver is called by this process; Takes, Lists and Gets what it can: take and delete,
+	// list, and look for one.
 	Ours, Takes, Lists, Gets bool
 	Known
 	// Options are those of the snapshotter, and Rivals the contents that may have the same name at the driver by them.
 	Options Options
 	Rivals  []Rival
-	// Others are the names of other contents of the driver that stand for the same snapshot of it, in order.
+	// Others are the names of other contents of the driver that stand for the same as this one or for a part of it, in
+	// order.
 	Others []string
 	// Now is the time at which errors are noted.
 	Now metav1.Time
 }
 
-// DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges what CreateSnapshot answers,
-// AfterLook what GetSnapshot or ListSnapshots does, AfterRemove what DeleteSnapshot does.
-type DriverPlan = PlanFor[*snapshotv1.VolumeSnapshotContent]
-
-// HandleOf returns the driver's snapshot that a content stands for; "" if it is not known.
-func HandleOf(c *snapshotv1.VolumeSnapshotContent) string {
-	if c.Status != nil && c.Status.SnapshotHandle != nil {
-		return *c.Status.SnapshotHandle
-	}
-	return ptr.Deref(c.Spec.Source.SnapshotHandle, "")
+// Class is what decisions about a content read of its class.
+type Class struct {
+	Name, Driver string
+	Parameters   map[string]string
 }
 
-// isTaken says whether a content names the snapshot that its driver has taken for it.
-func isTaken(c *snapshotv1.VolumeSnapshotContent) bool {
-	return c.Status != nil && c.Status.SnapshotHandle != nil
+func rest[C any](r volume.Reason, next volume.Actor, message string) PlanFor[C] {
+	return PlanFor[C]{Because: volume.Say(r, next, message)}
 }
 
-// Home returns the node whose controllers call the driver for a content; "" if it belongs to none.
-func Home(c *snapshotv1.VolumeSnapshotContent) string { return c.Annotations[volume.AnnProvisionedOn] }
+func (k *ContentKind[C]) isIntended(c C) bool { return c.GetAnnotations()[k.Creating] == yes }
 
-// isMember says whether a content stands for a snapshot that is taken and deleted with a group.
-func isMember(c *snapshotv1.VolumeSnapshotContent) bool {
-	return c.Annotations[volume.AnnGroupSnapshotHandle] != "" && c.Spec.Source.VolumeHandle != nil
-}
-
-// isIntended says whether the driver may be taking the snapshot.
-func isIntended(c *snapshotv1.VolumeSnapshotContent) bool {
-	return c.Annotations[volume.AnnSnapshotCreating] == yes
-}
-
-func rest(r volume.Reason, next volume.Actor, message string) DriverPlan {
-	return DriverPlan{Because: volume.Say(r, next, message)}
+// IsGoing says whether a content is being deleted and may be released: what the user has made is deleted, or there
+// was nothing.
+func (k *ContentKind[C]) IsGoing(c C) bool {
+	v := k.View(c)
+	return c.GetDeletionTimestamp() != nil &&
+		(c.GetAnnotations()[k.Deleting] == yes || v.Given && v.Ref.UID == "")
 }
 
 // Driver decides about the driver's part of a content. It is called again after each step.
-func Driver(f DriverFacts) DriverPlan {
-	c := f.Content
-	driver := c.Spec.Driver
+func (k *ContentKind[C]) Driver(f DriverFactsOf[C]) PlanFor[C] {
+	c, v := f.Content, k.View(f.Content)
+	content, home := "content "+c.GetName(), c.GetAnnotations()[volume.AnnProvisionedOn]
 	switch {
-	case c.DeletionTimestamp != nil && !has(c, volume.FinalizerContentBound):
-		return rest(volume.ReasonTerminating, volume.APIServer(),
-			"content "+c.Name+" is being deleted, and no driver is asked")
-	case f.Options.Rest && isGoing(c) && volume.IsLost(c.Annotations, Home(c)):
-		p := release(c, "the driver's snapshot of content "+c.Name+" was lost with node "+Home(c)+
-			", and driver "+driver+" has not deleted anything")
+	case c.GetDeletionTimestamp() != nil && !has(c, k.Finalizer):
+		return rest[C](volume.ReasonTerminating, volume.APIServer(),
+			content+" is being deleted, and no driver is asked")
+	case f.Options.Rest && k.IsGoing(c) && volume.IsLost(c.GetAnnotations(), home):
+		p := k.release(c, "the driver's snapshot of "+content+" was lost with node "+home+
+			", and driver "+v.Driver+" has not deleted anything")
 		p.Because.Reason, p.Warn, p.Tell = volume.ReasonNodeGone, true, true
 		return p
 	case !f.Ours:
-		return rest(volume.ReasonDriverMissing, volume.Driver(driver), "driver "+driver+" has not registered")
-	case isMember(c) && c.DeletionTimestamp == nil:
-		return rest(volume.ReasonSnapshotPending, groupController(), "content "+c.Name+" is a member of a group")
-	case !isValid(c):
-		return rest(volume.ReasonContentInvalid, volume.User(), invalid(c))
-	case isGoing(c):
-		return remove(f)
+		return rest[C](volume.ReasonDriverMissing, volume.Driver(v.Driver), "driver "+v.Driver+" has not registered")
+	case v.Member && c.GetDeletionTimestamp() == nil:
+		return rest[C](k.Pending, groupController(), content+" is a member of a group")
+	case !v.Valid:
+		return rest[C](k.Invalid, volume.User(), content+" must name "+k.Sources)
+	case k.IsGoing(c):
+		return k.remove(f)
 	}
-	return keep(f)
+	return k.keep(f)
 }
 
-// keep decides about a content that is not being deleted, or that stays until its snapshot is deleted.
-func keep(f DriverFacts) DriverPlan {
-	c := f.Content
+// keep decides about a content that is not being deleted, or that stays until what the user has made is deleted.
+func (k *ContentKind[C]) keep(f DriverFactsOf[C]) PlanFor[C] {
+	c, v := f.Content, k.View(f.Content)
+	content := "content " + c.GetName()
 	switch {
-	case isIntended(c) && isTaken(c):
-		return DriverPlan{Step: Forget, Content: Noted(c, volume.AnnSnapshotCreating, ""), Because: volume.Say(
-			volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
-			"content "+c.Name+" names the driver's snapshot")}
-	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false) && c.DeletionTimestamp != nil:
-		return rest(volume.ReasonTerminating, controller(),
-			"content "+c.Name+" is being deleted; it stays until snapshot "+c.Spec.VolumeSnapshotRef.Name+" is deleted")
-	case c.Status != nil && ptr.Deref(c.Status.ReadyToUse, false):
-		return rest(volume.ReasonSnapshotReady, volume.Actor{}, "content "+c.Name+" is ready to use")
-	case c.Spec.Source.SnapshotHandle != nil:
-		return look(f)
+	case k.isIntended(c) && v.Taken:
+		return PlanFor[C]{Step: Forget, Content: Noted(c, k.Creating, ""), Because: volume.Say(
+			k.Pending, volume.Driver(v.Driver), content+" names the driver's "+k.One)}
+	case v.Ready && c.GetDeletionTimestamp() != nil:
+		return rest[C](volume.ReasonTerminating, controller(),
+			content+" is being deleted; it stays until "+k.Noun+" "+v.Ref.Name+" is deleted")
+	case v.Ready:
+		return rest[C](k.Ready, volume.Actor{}, content+" is ready to use")
+	case v.Given:
+		return k.Look(f)
 	}
-	return record(f)
+	return k.record(f)
 }
 
-// record writes the intent to take a snapshot, unless it is there, and has it taken. A snapshot that is taken needs no
-// intent: the driver is asked with the same arguments whether it is ready.
-func record(f DriverFacts) DriverPlan {
-	c := f.Content
-	if c.Spec.VolumeSnapshotRef.UID == "" {
-		// The driver would take all such contents for one: they would ask for a snapshot of the same name.
-		return f.failed(volume.ReasonSnapshotFailed, volume.User(), "content "+c.Name+
-			" is for no snapshot: its volumeSnapshotRef has no uid, of which the snapshot's name at the driver is made")
+// record writes the intent to take what a content stands for, unless it is there, and has it taken. What is taken needs
+// no intent: the driver is asked with the same arguments whether it is ready.
+func (k *ContentKind[C]) record(f DriverFactsOf[C]) PlanFor[C] {
+	c, v := f.Content, k.View(f.Content)
+	if v.Ref.UID == "" {
+		// The driver would take all such contents for one: they would ask for something of the same name.
+		return k.UserProblem(f, k.TakeFailed, "content "+c.GetName()+" is for no "+k.Noun+
+			": its reference has no uid, of which the name of the "+k.One+" at the driver is made")
 	}
-	parameters, problem := f.parameters()
+	parameters, problem := k.parameters(f)
 	if problem.Reason != "" {
-		return f.failed(problem.Reason, problem.Next, problem.Message)
+		return k.Problem(f, problem)
 	}
-	asked := f.Options.Ask(c, c.Spec.VolumeSnapshotRef, kindSnapshot, namePrefix, parameters)
-	if other := Blocks(Rival{c.Name, asked.Name, isIntended(c)}, f.Rivals); other != "" && !isTaken(c) {
-		return f.failed(volume.ReasonSnapshotFailed, volume.User(), SameName(asked.Name, other)).Again()
+	asked := k.ask(f.Options, c, parameters)
+	if other := Blocks(Rival{c.GetName(), asked.Name, k.isIntended(c)}, f.Rivals); other != "" && !v.Taken {
+		return k.UserProblem(f, k.TakeFailed,
+			"content "+other+" is to be taken with the same, cut name "+asked.Name).Again()
 	}
-	p := DriverPlan{
-		Step: Take, First: !isIntended(c) && !isTaken(c),
-		Request: Request{
-			Name: asked.Name, Sources: []string{*c.Spec.Source.VolumeHandle},
-			Secret: takingSecret(c),
-		},
-		Because: volume.Say(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
-			"driver "+c.Spec.Driver+" is asked for a snapshot of volume "+*c.Spec.Source.VolumeHandle),
+	p := PlanFor[C]{
+		Step: Take, First: !k.isIntended(c) && !v.Taken,
+		Request: Request{Name: asked.Name, Sources: v.Sources, Secret: k.secret(c)},
+		Because: volume.Say(k.Pending, volume.Driver(v.Driver), "driver "+v.Driver+" is asked for "+k.Wanted(v)),
 	}
 	if json.Unmarshal([]byte(asked.Parameters), &p.Request.Parameters) != nil {
-		return f.failed(volume.ReasonSnapshotFailed, volume.User(),
-			"annotation "+volume.AnnSnapshotParameters+" of content "+c.Name+" is no JSON object of texts")
+		return k.UserProblem(f, k.TakeFailed,
+			"annotation "+volume.AnnSnapshotParameters+" of content "+c.GetName()+" is no JSON object of texts")
 	}
 	next := NoteAsked(asked, c)
-	if !isTaken(c) {
-		next = Noted(next, volume.AnnSnapshotCreating, yes)
+	if !v.Taken {
+		next = Noted(next, k.Creating, yes)
 	}
-	with(next, volume.FinalizerContentBound)
+	with(next, k.Finalizer)
 	if Changed(c, next) {
 		p.Step, p.Content = Record, next
 	}
 	return p
 }
 
+// ask returns how the driver is asked for what a content stands for.
+func (k *ContentKind[C]) ask(o Options, c C, parameters string) Asked {
+	return o.Ask(c, k.View(c).Ref, k.Keys, k.Prefix, parameters)
+}
+
+// secret returns the Secret for taking and deleting what a content stands for.
+func (k *ContentKind[C]) secret(c C) *corev1.SecretReference {
+	return RecordedSecret(c, k.SecretName, k.SecretNamespace)
+}
+
 // parameters returns the parameters for the driver as JSON, as they were written down or as the class has them now, or
 // why there are none.
-func (f DriverFacts) parameters() (parameters string, problem volume.Because) {
-	c := f.Content
-	parameters, recorded := c.Annotations[volume.AnnSnapshotParameters]
+func (k *ContentKind[C]) parameters(f DriverFactsOf[C]) (parameters string, problem volume.Because) {
+	c, v := f.Content, k.View(f.Content)
+	user := func(r volume.Reason, message string) (string, volume.Because) {
+		return "", volume.Say(r, volume.User(), message)
+	}
+	parameters, recorded := c.GetAnnotations()[volume.AnnSnapshotParameters]
 	switch {
 	case !f.Takes:
-		return "", volume.Say(volume.ReasonSnapshotFailed, volume.User(),
-			"driver "+c.Spec.Driver+" cannot take snapshots: it does not have the capability CREATE_DELETE_SNAPSHOT")
+		return user(k.TakeFailed, k.cannot(v, "take"))
 	case recorded:
 		return parameters, problem
 	case f.Class == nil:
-		return "", volume.Say(volume.ReasonSnapshotClassFailed, volume.User(),
-			"VolumeSnapshotClass "+ptr.Deref(c.Spec.VolumeSnapshotClassName, "")+" of content "+c.Name+" does not exist")
-	case f.Class.Driver != c.Spec.Driver:
-		return "", volume.Say(volume.ReasonSnapshotDriverMismatch, volume.User(), "VolumeSnapshotClass "+f.Class.Name+
-			" is of driver "+f.Class.Driver+", and content "+c.Name+" of driver "+c.Spec.Driver)
+		return user(k.ClassMissing, k.ClassKind+" "+v.Class+" of content "+c.GetName()+" does not exist")
+	case f.Class.Driver != v.Driver:
+		return user(k.ClassMismatch, k.ClassKind+" "+f.Class.Name+
+			" is of driver "+f.Class.Driver+", and content "+c.GetName()+" of driver "+v.Driver)
 	}
 	parameters, err := ParametersOf(f.Class.Name, f.Class.Parameters)
 	if err != nil {
-		return "", volume.Say(volume.ReasonSnapshotFailed, volume.User(), err.Error())
+		return user(k.TakeFailed, err.Error())
 	}
 	return parameters, problem
 }
 
-// takingSecret returns the Secret for taking and deleting the driver's snapshot.
-func takingSecret(c *snapshotv1.VolumeSnapshotContent) *corev1.SecretReference {
-	return RecordedSecret(c, volume.AnnSnapshotSecretName, volume.AnnSnapshotSecretNamespace)
+// cannot says that a driver lacks the capability for what is asked of it.
+func (k *ContentKind[C]) cannot(v View, verb string) string {
+	return "driver " + v.Driver + " cannot " + verb + " " + k.Several + ": it does not have the capability " + k.Capability
 }
 
-// look has the driver say how a snapshot is that somebody else has taken.
-func look(f DriverFacts) DriverPlan {
-	c := f.Content
-	p := DriverPlan{
-		Request: Request{Handle: *c.Spec.Source.SnapshotHandle},
-		Because: volume.Say(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
-			"driver "+c.Spec.Driver+" is asked about snapshot "+*c.Spec.Source.SnapshotHandle),
-	}
+// remove decides about a content that is to be released. What the driver may be taking is settled first: only then it is
+// known what to delete.
+func (k *ContentKind[C]) remove(f DriverFactsOf[C]) PlanFor[C] {
+	c, v := f.Content, k.View(f.Content)
+	driver, content := "driver "+v.Driver, "content "+c.GetName()
 	switch {
-	case f.Lists:
-		// Drivers are made for upstream's sidecar, which lists: some tell only then of which group a snapshot is a part.
-		p.Step = Look
-	case f.Gets:
-		p.Step = Get
-	default:
-		// A driver that cannot be asked is believed.
-		return f.taken(Taken{Handle: p.Request.Handle, Ready: true})
+	case k.isIntended(c) && v.Handle == "" && f.Refused:
+		return k.release(c, driver+" has taken no "+k.One+" for "+content)
+	case k.isIntended(c) && v.Handle == "":
+		return k.record(f)
+	case v.Handle == "":
+		return k.release(c, driver+" was never asked for the "+k.One+" of "+content)
+	case !v.Deletes:
+		return k.release(c, "the driver's "+k.One+" of "+content+" is retained")
 	}
-	if f.Class != nil {
-		var err error
-		if p.Request.Secret, err = secretOf(f.Class, forLooking, c.Name, nil); err != nil {
-			return f.failed(volume.ReasonSnapshotCheckFailed, volume.User(), err.Error())
-		}
-	}
-	return p
+	return k.removeHandle(f)
 }
 
-// isGoing says whether a content is being deleted and may be let go: somebody has deleted its snapshot, or it never
-// had one.
-func isGoing(c *snapshotv1.VolumeSnapshotContent) bool {
-	return c.DeletionTimestamp != nil && (c.Annotations[volume.AnnSnapshotDeleting] == yes ||
-		c.Spec.Source.SnapshotHandle != nil && c.Spec.VolumeSnapshotRef.UID == "")
-}
-
-// remove decides about a content that is going. A snapshot that the driver may be taking is settled first: only
-// then it is known what to delete.
-func remove(f DriverFacts) DriverPlan {
-	c, handle := f.Content, HandleOf(f.Content)
-	switch {
-	case isIntended(c) && handle == "" && f.Refused:
-		return release(c, "driver "+c.Spec.Driver+" has taken no snapshot for content "+c.Name)
-	case isIntended(c) && handle == "":
-		return record(f)
-	case handle == "":
-		return release(c, "driver "+c.Spec.Driver+" was never asked for the snapshot of content "+c.Name)
-	case !deletes(c):
-		return release(c, "the driver's snapshot of content "+c.Name+" is retained")
-	}
-	return removeHandle(f, handle)
-}
-
-// removeHandle decides about the driver's snapshot of a content that is being deleted.
-func removeHandle(f DriverFacts, handle string) DriverPlan {
-	c := f.Content
+// removeHandle decides about what a driver has for a content that is being deleted.
+func (k *ContentKind[C]) removeHandle(f DriverFactsOf[C]) PlanFor[C] {
+	c, v := f.Content, k.View(f.Content)
+	one := k.One + " " + v.Handle
 	switch {
 	case f.Removed:
-		return release(c, "driver "+c.Spec.Driver+" has deleted snapshot "+handle)
-	case isMember(c) || c.Status != nil && c.Status.VolumeGroupSnapshotHandle != nil:
-		return release(c, "the driver's snapshot of content "+c.Name+" is deleted with its group")
+		return k.release(c, "driver "+v.Driver+" has deleted "+one)
+	case v.Grouped:
+		return k.release(c, "the driver's snapshot of content "+c.GetName()+" is deleted with its group")
 	case len(f.Others) > 0:
-		p := release(c, "snapshot "+handle+" of driver "+c.Spec.Driver+" is kept: content "+f.Others[0]+" names it, too")
+		p := k.release(c, one+" of driver "+v.Driver+" is kept: content "+f.Others[0]+" names it"+k.Part+", too")
 		p.Because.Reason, p.Warn, p.Tell = volume.ReasonRetained, true, true
 		return p
 	case !f.Takes:
-		return f.failed(volume.ReasonSnapshotDeleteFailed, volume.User(), "driver "+c.Spec.Driver+
-			" cannot delete snapshots: it does not have the capability CREATE_DELETE_SNAPSHOT")
+		return k.UserProblem(f, k.DeleteFailed, k.cannot(v, "delete"))
 	}
-	return DriverPlan{
-		Step: Remove, Request: Request{Handle: handle, Secret: takingSecret(c)},
-		Because: volume.Say(volume.ReasonTerminating, volume.Driver(c.Spec.Driver),
-			"driver "+c.Spec.Driver+" is asked to delete snapshot "+handle),
+	return PlanFor[C]{
+		Step: Remove, Request: Request{Handle: v.Handle, Members: v.Members, Secret: k.secret(c)},
+		Because: volume.Say(volume.ReasonTerminating, volume.Driver(v.Driver),
+			"driver "+v.Driver+" is asked to delete "+one),
 	}
 }
 
 // release takes the finalizer from a content, and with it the intent, if it has one.
-func release(c *snapshotv1.VolumeSnapshotContent, message string) DriverPlan {
-	next := Noted(c, volume.AnnSnapshotCreating, "")
-	without(next, volume.FinalizerContentBound)
-	return DriverPlan{Step: Release, Content: next, Because: volume.Say(volume.ReasonTerminating, volume.Actor{}, message)}
+func (k *ContentKind[C]) release(c C, message string) PlanFor[C] {
+	next := Noted(c, k.Creating, "")
+	without(next, k.Finalizer)
+	return PlanFor[C]{Step: Release, Content: next, Because: volume.Say(volume.ReasonTerminating, volume.Actor{}, message)}
 }
 
-// failed notes an error in the status of a content, unless it is there already.
-func (f DriverFacts) failed(r volume.Reason, next volume.Actor, message string) DriverPlan {
-	return f.tell(volume.Say(r, next, message))
+// UserProblem notes what only a user can mend as the error of a content.
+func (k *ContentKind[C]) UserProblem(f DriverFactsOf[C], r volume.Reason, message string) PlanFor[C] {
+	return k.Problem(f, volume.Say(r, volume.User(), message))
 }
 
-// callFailed is failed after a call of the driver.
-func (f DriverFacts) callFailed(a volume.Answer, r volume.Reason, message string) DriverPlan {
-	return f.tell(a.Because(r, volume.Driver(f.Content.Spec.Driver), message))
+// CallProblem notes the answer to a call of the driver as the error of a content.
+func (k *ContentKind[C]) CallProblem(f DriverFactsOf[C], a volume.Answer, r volume.Reason, message string) PlanFor[C] {
+	return k.Problem(f, a.Because(r, volume.Driver(k.View(f.Content).Driver), message))
 }
 
-// tell returns the plan that notes an explanation as the error of the content.
-func (f DriverFacts) tell(b volume.Because) DriverPlan {
-	return Failed(f.Content, f.Now, b,
-		func(c *snapshotv1.VolumeSnapshotContent) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
-			if c.Status == nil {
-				c.Status = &snapshotv1.VolumeSnapshotContentStatus{}
-			}
-			return &c.Status.Error, &c.Status.ReadyToUse
-		})
+// Problem notes an explanation as the error in the status of a content, unless it is there already.
+func (k *ContentKind[C]) Problem(f DriverFactsOf[C], b volume.Because) PlanFor[C] {
+	p := PlanFor[C]{Because: b, Warn: true}
+	next := f.Content.DeepCopy()
+	problem, ready := k.ContentState(next)
+	if *problem != nil && ErrorIn(*problem) == b.Message {
+		return p
+	}
+	p.Step, p.Tell, p.Content = Note, true, next
+	*problem = &snapshotv1.VolumeSnapshotError{Time: &f.Now, Message: &b.Message}
+	if f.Content.GetDeletionTimestamp() == nil {
+		*ready = ptr.To(false)
+	}
+	return p
 }
 
-// OthersOf returns the names of contents, other than c, that stand for a snapshot of c's driver, in order.
-func OthersOf(
-	c *snapshotv1.VolumeSnapshotContent, handle string, all []*snapshotv1.VolumeSnapshotContent,
-) []string {
+// AfterRemove decides about the answer to the deletion of what a content stands for.
+func (k *ContentKind[C]) AfterRemove(f DriverFactsOf[C], p PlanFor[C], a volume.Answer) PlanFor[C] {
+	driver, one := "driver "+k.View(f.Content).Driver, k.One+" "+p.Request.Handle
+	if a.Outcome == volume.Done {
+		return k.release(f.Content, driver+" has deleted "+one)
+	}
+	return k.CallProblem(f, a, k.DeleteFailed, driver+" did not delete "+one+": "+a.Told()).Again()
+}
+
+// SecretUnread is the plan for a call that was not made because its Secret could not be read.
+func (k *ContentKind[C]) SecretUnread(f DriverFactsOf[C], a volume.Answer) PlanFor[C] {
+	return k.CallProblem(f, a, k.TakeFailed, "driver "+k.View(f.Content).Driver+" was not asked: "+a.Text).Again()
+}
+
+// RivalsOf returns the contents of a driver for which nothing is taken yet.
+func (k *ContentKind[C]) RivalsOf(o Options, driver string, all []C) []Rival {
+	var out []Rival
+	for _, c := range all {
+		if v := k.View(c); v.Driver == driver && !v.Given && !v.Member && !v.Taken {
+			out = append(out, Rival{c.GetName(), k.ask(o, c, "").Name, k.isIntended(c)})
+		}
+	}
+	return out
+}
+
+// SameAs returns the names of contents, other than c, that stand for what c's driver has by a handle, in order.
+func (k *ContentKind[C]) SameAs(c C, handle string, all []C) []string {
 	var names []string
 	for _, other := range all {
-		if handle != "" && other.Name != c.Name && other.Spec.Driver == c.Spec.Driver && HandleOf(other) == handle {
-			names = append(names, other.Name)
+		if v := k.View(other); handle != "" && other.GetName() != c.GetName() && v.Driver == k.View(c).Driver &&
+			v.Handle == handle {
+			names = append(names, other.GetName())
 		}
 	}
 	slices.Sort(names)
 	return names
-}
-
-// RivalsOf returns the contents of a driver for which nothing is taken yet.
-func RivalsOf(o Options, driver string, all []*snapshotv1.VolumeSnapshotContent) []Rival {
-	var out []Rival
-	for _, c := range all {
-		if c.Spec.Driver == driver && c.Spec.Source.VolumeHandle != nil && !isMember(c) && !isTaken(c) {
-			asked := o.Ask(c, c.Spec.VolumeSnapshotRef, kindSnapshot, namePrefix, "")
-			out = append(out, Rival{c.Name, asked.Name, isIntended(c)})
-		}
-	}
-	return out
 }

@@ -16,7 +16,7 @@ import (
 
 // at are the facts about the driver's part of the content of a snapshot.
 func at(f Facts, changes ...func(*DriverFacts)) DriverFacts {
-	d := DriverFacts{Content: f.Content, Class: f.Class, Ours: true, Takes: true, Lists: true, Gets: true, Now: now()}
+	d := DriverFacts{Content: f.Content, Class: ClassOf(f.Class), Ours: true, Takes: true, Lists: true, Gets: true, Now: now()}
 	for _, c := range changes {
 		c(&d)
 	}
@@ -70,7 +70,7 @@ func compareDriver(t *testing.T, file string, rows []driverRow) {
 	var out strings.Builder
 	for _, r := range rows {
 		before := r.facts.Content.DeepCopy()
-		fmt.Fprintf(&out, "# %s\n%s", r.argues, driverText(t, r.facts, Driver(r.facts)))
+		fmt.Fprintf(&out, "# %s\n%s", r.argues, driverText(t, r.facts, Single().Driver(r.facts)))
 		if golden.Change(t, before, r.facts.Content) != "" {
 			t.Errorf("%s: the decision has changed its facts", r.argues)
 		}
@@ -121,12 +121,12 @@ func TestLooking(t *testing.T) {
 	compareDriver(t, "testdata/looking.txt", []driverRow{
 		{"the driver can get it", at(of(given), gets)},
 		{"the driver lists it, with the Secret of the class", at(of(given), func(f *DriverFacts) {
-			f.Class = class("fast", "csi.storage.k8s.io/snapshotter-list-secret-name", "${volumesnapshotcontent.name}",
-				"csi.storage.k8s.io/snapshotter-list-secret-namespace", "vault")
+			f.Class = ClassOf(class("fast", "csi.storage.k8s.io/snapshotter-list-secret-name", "${volumesnapshotcontent.name}",
+				"csi.storage.k8s.io/snapshotter-list-secret-namespace", "vault"))
 		})},
 		{"a template that needs a snapshot cannot be used", at(of(given), func(f *DriverFacts) {
-			f.Class = class("fast", "csi.storage.k8s.io/snapshotter-list-secret-name", "${volumesnapshot.name}",
-				"csi.storage.k8s.io/snapshotter-list-secret-namespace", "vault")
+			f.Class = ClassOf(class("fast", "csi.storage.k8s.io/snapshotter-list-secret-name", "${volumesnapshot.name}",
+				"csi.storage.k8s.io/snapshotter-list-secret-namespace", "vault"))
 		})},
 		{"a driver that cannot be asked is believed", at(of(given), gets, func(f *DriverFacts) { f.Gets = false })},
 		{"it is known", at(of(given, func(f *Facts) {
@@ -193,8 +193,8 @@ func TestEveryAnswer(t *testing.T) {
 	got := csitest.EveryAnswer(func(a volume.Answer) string {
 		answer := Answer{Answer: a, Taken: Taken{Handle: handle, Ready: true}}
 		return fmt.Sprintf("first: %s; again: %s; undo: %s; delete: %s",
-			short(AfterTake(first, Driver(first), answer)), short(AfterTake(again, Driver(again), answer)),
-			short(AfterTake(undo, Driver(undo), answer)), short(AfterRemove(removed, Driver(removed), answer)))
+			short(AfterTake(first, Single().Driver(first), answer)), short(AfterTake(again, Single().Driver(again), answer)),
+			short(AfterTake(undo, Single().Driver(undo), answer)), short(Single().AfterRemove(removed, Single().Driver(removed), answer.Answer)))
 	})
 	golden.Equal(t, "testdata/codes.txt", got+"\n")
 }
@@ -225,7 +225,7 @@ func TestAnswers(t *testing.T) {
 		})},
 		{"it fails", AfterTake, at(of(contained)), Answer{Answer: no}},
 		{"and is not said twice", AfterTake, at(of(contained, func(f *Facts) {
-			f.Content = AfterTake(at(*f), Driver(at(*f)), Answer{Answer: no}).Content
+			f.Content = AfterTake(at(*f), Single().Driver(at(*f)), Answer{Answer: no}).Content
 		})), Answer{Answer: no}},
 		{"an error ends with success", AfterTake, at(of(pending, func(f *Facts) {
 			f.Content.Status.Error = &snapshotv1.VolumeSnapshotError{Message: ptr.To("old")}
@@ -251,15 +251,15 @@ func TestAnswers(t *testing.T) {
 		{"it is not found", AfterLook, at(of(given)), Answer{Answer: done}},
 		{"another one is found", AfterLook, at(of(given)), Answer{Answer: done, Taken: Taken{Handle: "shot-2"}}},
 		{"it cannot be asked", AfterLook, at(of(given)), Answer{Answer: no}},
-		{"it is deleted", AfterRemove, at(of(taken, contentGoing, contentGone)), Answer{Answer: done}},
-		{"it is not deleted", AfterRemove, at(of(taken, contentGoing, contentGone)), Answer{Answer: no}},
-		{"perhaps for want of a Secret", AfterRemove, at(of(taken, contentGoing, contentGone)), Answer{Answer: bare}},
+		{"it is deleted", afterRemove, at(of(taken, contentGoing, contentGone)), Answer{Answer: done}},
+		{"it is not deleted", afterRemove, at(of(taken, contentGoing, contentGone)), Answer{Answer: no}},
+		{"perhaps for want of a Secret", afterRemove, at(of(taken, contentGoing, contentGone)), Answer{Answer: bare}},
 	} {
-		plan := Driver(c.facts)
+		plan := Single().Driver(c.facts)
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, driverText(t, c.facts, c.after(c.facts, plan, c.answer)))
 	}
 	f := at(of(contained))
-	fmt.Fprintf(&out, "# its Secret is missing\n%s", driverText(t, f, SecretUnread(f, volume.Answer{Text: `secrets "s" not found`, NoSecret: true})))
+	fmt.Fprintf(&out, "# its Secret is missing\n%s", driverText(t, f, Single().SecretUnread(f, volume.Answer{Text: `secrets "s" not found`, NoSecret: true})))
 	golden.Equal(t, "testdata/answers.txt", out.String())
 }
 
@@ -272,7 +272,12 @@ func TestOthers(t *testing.T) {
 		return o
 	}
 	all := []*snapshotv1.VolumeSnapshotContent{same("z", driver), c, same("a", driver), same("b", "other.example.com")}
-	if got := fmt.Sprint(OthersOf(c, handle, all), OthersOf(c, "", all)); got != "[a z] []" {
+	if got := fmt.Sprint(Single().SameAs(c, handle, all), Single().SameAs(c, "", all)); got != "[a z] []" {
 		t.Errorf("others: %s", got)
 	}
+}
+
+// afterRemove has the arguments of the other functions that judge answers.
+func afterRemove(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
+	return Single().AfterRemove(f, p, a.Answer)
 }

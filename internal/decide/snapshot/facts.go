@@ -25,6 +25,10 @@ func groupController() volume.Actor { return volume.Controller("group-snapshot-c
 // that are made for other snapshots begin like the latter.
 const memberName, memberContent = "snapshot-", "snapcontent-"
 
+// kindSnapshot begins the keys of what a driver is told of a snapshot, and namePrefix usually the name under which it
+// is asked to take it.
+const kindSnapshot, namePrefix = "volumesnapshot", "snapshot"
+
 // yes is the value of the annotations that say something by being there.
 const yes = "yes"
 
@@ -67,42 +71,98 @@ func FactsOf(view cluster.View, s *snapshotv1.VolumeSnapshot, now metav1.Time) F
 	return f
 }
 
-// Step is the next step for a VolumeSnapshot, its content or its claim.
-type Step int
+// Plan is the next step for a VolumeSnapshot, its content or, as Other, its claim.
+type Plan = PlanOf[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent, *corev1.PersistentVolumeClaim]
 
-const (
-	// Nothing is to be done now.
-	Nothing Step = iota
-	// WriteSnapshot writes Plan.Snapshot, except its status.
-	WriteSnapshot
-	// WriteStatus writes the status of Plan.Snapshot.
-	WriteStatus
-	// WriteClaim writes Plan.Claim.
-	WriteClaim
-	// CreateContent creates Plan.Content; AfterCreate judges the answer.
-	CreateContent
-	// WriteContent writes Plan.Content, except its status; AfterBind judges the answer if Plan.Binds.
-	WriteContent
-	// DeleteContent deletes the content.
-	DeleteContent
-	// Confirm asks the API server itself whether the content exists, or the snapshot of a content.
-	Confirm
-)
+// DriverFacts is everything on which the decision about the driver's part of a VolumeSnapshotContent depends.
+type DriverFacts = DriverFactsOf[*snapshotv1.VolumeSnapshotContent]
 
-// Plan is the next step and its reason.
-type Plan struct {
-	Step     Step
-	Snapshot *snapshotv1.VolumeSnapshot
-	Content  *snapshotv1.VolumeSnapshotContent
-	Claim    *corev1.PersistentVolumeClaim
-	// Binds says that the written content gets the snapshot's identity.
-	Binds   bool
-	Because volume.Because
-	// Warn says that something is wrong, and Tell that the reason is recorded as an event when the step is done: at
-	// once if there is none.
-	Warn, Tell bool
-	// Also are further reasons that are told with the step.
-	Also []volume.Because
+// DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges what CreateSnapshot answers,
+// AfterLook what GetSnapshot or ListSnapshots does, AfterRemove what DeleteSnapshot does.
+type DriverPlan = PlanFor[*snapshotv1.VolumeSnapshotContent]
+
+// ContentFacts is everything on which the common decision about one VolumeSnapshotContent depends.
+type ContentFacts = ContentFactsOf[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent]
+
+// Single returns what distinguishes snapshots of one volume from groups of snapshots.
+func Single() *Kind[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent, *corev1.PersistentVolumeClaim] {
+	return &Kind[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent, *corev1.PersistentVolumeClaim]{
+		ContentKind: ContentKind[*snapshotv1.VolumeSnapshotContent]{
+			View: viewOf, ContentState: contentState, Look: look,
+			Wanted: func(v View) string { return "a snapshot of volume " + v.Sources[0] },
+			Marks: Marks{
+				Finalizer: volume.FinalizerContentBound,
+				Creating:  volume.AnnSnapshotCreating, Deleting: volume.AnnSnapshotDeleting,
+				SecretName: volume.AnnSnapshotSecretName, SecretNamespace: volume.AnnSnapshotSecretNamespace,
+			},
+			Words: Words{
+				Noun: "snapshot", ClassKind: "VolumeSnapshotClass", One: "snapshot", Several: "snapshots",
+				Sources: "either a volume or a snapshot of the driver as its source",
+				Keys:    kindSnapshot, Prefix: namePrefix, Capability: "CREATE_DELETE_SNAPSHOT",
+			},
+			Invalid: volume.ReasonContentInvalid, Pending: volume.ReasonSnapshotPending, Ready: volume.ReasonSnapshotReady,
+			ClassMissing: volume.ReasonSnapshotClassFailed, ClassMismatch: volume.ReasonSnapshotDriverMismatch,
+			TakeFailed: volume.ReasonSnapshotFailed, DeleteFailed: volume.ReasonSnapshotDeleteFailed,
+		},
+		Controller: controller(), State: snapshotState, Bind: bind,
+		Misbound: volume.ReasonSnapshotMisbound, Missing: volume.ReasonContentMissing,
+		BindFailed: volume.ReasonContentBindFailed, Mismatch: volume.ReasonContentMismatch,
+		ContentMisbound: volume.ReasonContentMisbound,
+	}
+}
+
+// viewOf returns what decisions read of the content of a snapshot.
+func viewOf(c *snapshotv1.VolumeSnapshotContent) View {
+	source, status := c.Spec.Source, ptr.Deref(c.Status, snapshotv1.VolumeSnapshotContentStatus{})
+	v := View{
+		Driver: c.Spec.Driver, Class: ptr.Deref(c.Spec.VolumeSnapshotClassName, ""), Ref: c.Spec.VolumeSnapshotRef,
+		Given: source.SnapshotHandle != nil, Valid: (source.VolumeHandle == nil) != (source.SnapshotHandle == nil),
+		Handle: HandleOf(c), Taken: status.SnapshotHandle != nil, Ready: ptr.Deref(status.ReadyToUse, false),
+		Deletes: c.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete, Problem: status.Error,
+		Member: c.Annotations[volume.AnnGroupSnapshotHandle] != "" && source.VolumeHandle != nil,
+	}
+	v.Grouped = v.Member || status.VolumeGroupSnapshotHandle != nil
+	if source.VolumeHandle != nil {
+		v.Sources = []string{*source.VolumeHandle}
+	}
+	return v
+}
+
+func contentState(c *snapshotv1.VolumeSnapshotContent) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
+	if c.Status == nil {
+		c.Status = &snapshotv1.VolumeSnapshotContentStatus{}
+	}
+	return &c.Status.Error, &c.Status.ReadyToUse
+}
+
+func snapshotState(s *snapshotv1.VolumeSnapshot) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
+	if s.Status == nil {
+		s.Status = &snapshotv1.VolumeSnapshotStatus{}
+	}
+	return &s.Status.Error, &s.Status.ReadyToUse
+}
+
+func bind(c *snapshotv1.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) {
+	c.Spec.VolumeSnapshotRef.UID = s.UID
+	if name := className(s); name != "" && c.Spec.VolumeSnapshotClassName == nil {
+		c.Spec.VolumeSnapshotClassName = &name
+	}
+}
+
+// ClassOf returns what decisions about a content read of its class; nil without one.
+func ClassOf(c *snapshotv1.VolumeSnapshotClass) *Class {
+	if c == nil {
+		return nil
+	}
+	return &Class{Name: c.Name, Driver: c.Driver, Parameters: c.Parameters}
+}
+
+// HandleOf returns the driver's snapshot that a content stands for; "" if it is not known.
+func HandleOf(c *snapshotv1.VolumeSnapshotContent) string {
+	if c.Status != nil && c.Status.SnapshotHandle != nil {
+		return *c.Status.SnapshotHandle
+	}
+	return ptr.Deref(c.Spec.Source.SnapshotHandle, "")
 }
 
 // ContentName returns the name of a snapshot's content: the one that the snapshot is bound to or names, or else that
@@ -158,43 +218,15 @@ func IsReady(s *snapshotv1.VolumeSnapshot) bool {
 
 // ErrorOf returns the error in the status of a snapshot, or "".
 func ErrorOf(s *snapshotv1.VolumeSnapshot) string {
-	if s.Status == nil || s.Status.Error == nil {
+	if s.Status == nil {
 		return ""
 	}
-	return ptr.Deref(s.Status.Error.Message, "")
+	return ErrorIn(s.Status.Error)
 }
 
-// problemOf returns the error in the status of a content.
-func problemOf(c *snapshotv1.VolumeSnapshotContent) string {
-	if c.Status == nil || c.Status.Error == nil {
-		return ""
-	}
-	return ptr.Deref(c.Status.Error.Message, "")
-}
-
-// pointsTo says whether a content refers to a snapshot, by its identity or, before they are bound, by its name.
-func pointsTo(c *snapshotv1.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) bool {
-	ref := c.Spec.VolumeSnapshotRef
-	return ref.Namespace == s.Namespace && ref.Name == s.Name && (ref.UID == "" || ref.UID == s.UID)
-}
-
-// isOf says whether a content is bound to a snapshot.
+// isOf says whether there is a content that is bound to a snapshot.
 func isOf(c *snapshotv1.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) bool {
-	return c != nil && pointsTo(c, s) && c.Spec.VolumeSnapshotRef.UID == s.UID
-}
-
-// deletes says whether the driver's snapshot is deleted with a content.
-func deletes(c *snapshotv1.VolumeSnapshotContent) bool {
-	return c.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
-}
-
-// isValid says whether a content names exactly one source.
-func isValid(c *snapshotv1.VolumeSnapshotContent) bool {
-	return (c.Spec.Source.VolumeHandle == nil) != (c.Spec.Source.SnapshotHandle == nil)
-}
-
-func invalid(c *snapshotv1.VolumeSnapshotContent) string {
-	return "content " + c.Name + " must name either a volume or a snapshot of the driver as its source"
+	return c != nil && viewOf(c).IsOf(s)
 }
 
 func has(o metav1.Object, finalizer string) bool {

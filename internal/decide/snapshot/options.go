@@ -74,11 +74,6 @@ func NoteAsked[C Object[C]](a Asked, content C) C {
 	return content
 }
 
-// SameName says why a content waits for another one.
-func SameName(name, other string) string {
-	return "content " + other + " is to be taken with the same, cut name " + name
-}
-
 // withMetadata adds to parameters, which are JSON. What is no JSON object of texts stays as it is, and is refused.
 func withMetadata(parameters string, more map[string]string) string {
 	all := map[string]string{}

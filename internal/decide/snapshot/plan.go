@@ -3,19 +3,11 @@ package snapshot
 import (
 	"maps"
 
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/volume"
 )
-
-// Object is what decisions need of a content: of a snapshot, or of a group of snapshots.
-type Object[C any] interface {
-	metav1.Object
-	DeepCopy() C
-}
 
 // DriverStep is the next step for the driver's part of a content.
 type DriverStep int
@@ -96,25 +88,6 @@ type Known struct {
 	Refused bool
 	// Removed says that the driver has deleted what the content stands for.
 	Removed bool
-}
-
-// Failed returns the plan that notes an error in the status of a content, unless it is there already. state returns
-// where the status, which it makes if there is none, has its error and whether the content is ready.
-func Failed[C Object[C]](
-	c C, now metav1.Time, b volume.Because, state func(C) (problem **snapshotv1.VolumeSnapshotError, ready **bool),
-) PlanFor[C] {
-	p := PlanFor[C]{Because: b, Warn: true}
-	next := c.DeepCopy()
-	problem, ready := state(next)
-	if *problem != nil && ptr.Deref((*problem).Message, "") == b.Message {
-		return p
-	}
-	p.Step, p.Tell, p.Content = Note, true, next
-	*problem = &snapshotv1.VolumeSnapshotError{Time: &now, Message: &b.Message}
-	if c.GetDeletionTimestamp() == nil {
-		*ready = ptr.To(false)
-	}
-	return p
 }
 
 // Noted returns a copy of a content with an annotation; an empty value takes it away.

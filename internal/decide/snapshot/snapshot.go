@@ -75,67 +75,44 @@ func classOf(f Facts) (*snapshotv1.VolumeSnapshotClass, volume.Because) {
 // that whoever deletes the snapshot meanwhile does not lose the content.
 func mayDelete(f Facts, class *snapshotv1.VolumeSnapshotClass) bool {
 	if f.Content != nil {
-		return deletes(f.Content) && pointsTo(f.Content, f.Snapshot)
+		return viewOf(f.Content).Deletes && viewOf(f.Content).PointsTo(f.Snapshot)
 	}
 	return class != nil && ClaimOf(f.Snapshot) != "" && class.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
 }
 
 // ready looks after a snapshot that can be used.
 func ready(f Facts) Plan {
-	s := f.Snapshot
-	switch {
-	case f.Content == nil && !f.Absent:
-		return Plan{Step: Confirm, Because: missing(s)}
-	case f.Content == nil:
-		return failed(f, volume.ReasonContentMissing, volume.User(), missing(s).Message)
-	case !isOf(f.Content, s):
-		return failed(f, volume.ReasonSnapshotMisbound, volume.User(),
-			"content "+f.Content.Name+" is not bound to snapshot "+s.Name)
+	if f.Content == nil {
+		return withoutContent(f)
 	}
-	if b, lost := volume.LostWithNode("snapshot "+s.Name, f.Content.Annotations); lost {
-		return Plan{Warn: true, Tell: true, Because: b}
-	}
-	return nothing(volume.ReasonSnapshotReady, volume.Actor{}, "snapshot "+s.Name+" is ready to use")
+	return Single().Used(f.Snapshot, f.Content, f.Now)
 }
 
-// missing is the reason of a content that is gone. It says nothing of a snapshot that nobody can restore from, and no
-// other snapshot is taken in its place: that would have other data.
-func missing(s *snapshotv1.VolumeSnapshot) volume.Because {
-	return volume.Say(volume.ReasonContentMissing, volume.User(),
-		"content "+ContentName(s)+" of snapshot "+s.Name+" does not exist")
+func withoutContent(f Facts) Plan {
+	return Single().NoContent(f.Snapshot, ContentName(f.Snapshot), f.Absent, f.Now)
 }
 
-// adopt binds a snapshot to a content that somebody else has made.
+// adopt binds a snapshot to a content that exists before it.
 func adopt(f Facts) Plan {
-	s, c := f.Snapshot, f.Content
-	switch {
-	case c == nil:
-		return failed(f, volume.ReasonContentMissing, volume.User(), missing(s).Message)
-	case c.Spec.Source.SnapshotHandle == nil:
-		return failed(f, volume.ReasonContentMismatch, volume.User(),
-			"content "+c.Name+" does not name a snapshot of a driver: it was made for another snapshot")
-	case !pointsTo(c, s):
-		return failed(f, volume.ReasonContentMisbound, volume.User(),
-			"content "+c.Name+" is for another snapshot than "+s.Name)
-	case c.Spec.VolumeSnapshotRef.UID == "" && c.DeletionTimestamp != nil:
-		return failed(f, volume.ReasonContentMisbound, volume.User(), "content "+c.Name+" is being deleted")
-	case c.Spec.VolumeSnapshotRef.UID == "":
-		next := c.DeepCopy()
-		next.Spec.VolumeSnapshotRef.UID = s.UID
-		if name := className(s); name != "" && c.Spec.VolumeSnapshotClassName == nil {
-			next.Spec.VolumeSnapshotClassName = &name
-		}
-		return Plan{Step: WriteContent, Content: next, Binds: true, Because: volume.Say(
-			volume.ReasonSnapshotPending, controller(),
-			"content "+c.Name+" is being bound to snapshot "+s.Name)}
+	if f.Content == nil {
+		return Single().NoContent(f.Snapshot, ContentName(f.Snapshot), true, f.Now)
+	}
+	if p, bound := Single().Adopt(f.Snapshot, f.Content, f.Now); !bound {
+		return p
 	}
 	return follow(f)
 }
 
-// AfterBind judges the answer to the write that binds a content. A conflict is no answer: the facts were outdated.
-func AfterBind(f Facts, problem string) Plan {
-	return failed(f, volume.ReasonContentBindFailed, controller(),
-		"content "+f.Content.Name+" could not be bound to snapshot "+f.Snapshot.Name+": "+problem)
+// Refused decides about a write of a plan that the API server has refused for good; ok is false for any other write. A
+// conflict is no refusal: the facts were outdated.
+func Refused(f Facts, p Plan, problem string) (then Plan, ok bool) {
+	switch {
+	case p.Step == CreateContent:
+		return failed(f, volume.ReasonContentWriteFailed, controller(), "Failed to create snapshot content: "+problem), true
+	case p.Binds:
+		return Single().NotBound(f.Snapshot, f.Content, f.Now, problem), true
+	}
+	return then, false
 }
 
 // take has a snapshot taken of a claim.
@@ -159,12 +136,9 @@ func take(f Facts) Plan {
 // takeAnew decides about a snapshot without a content.
 func takeAnew(f Facts) Plan {
 	s := f.Snapshot
-	isTaken := s.Status != nil && s.Status.CreationTime != nil
 	switch {
-	case isTaken && !f.Absent:
-		return Plan{Step: Confirm, Because: missing(s)}
-	case isTaken:
-		return failed(f, volume.ReasonContentMissing, volume.User(), missing(s).Message)
+	case s.Status != nil && s.Status.CreationTime != nil:
+		return withoutContent(f)
 	case InGroup(s):
 		return awaitGroup(s)
 	}
@@ -183,7 +157,7 @@ func follow(f Facts) Plan {
 	next, told := copied(s, c)
 	why := volume.Say(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
 		"snapshot "+s.Name+" is being taken by driver "+c.Spec.Driver)
-	if message := problemOf(c); message != "" {
+	if message := ErrorIn(viewOf(c).Problem); message != "" {
 		why = volume.Say(volume.ReasonSnapshotFailed, volume.AnswerIn(message).Next(volume.Driver(c.Spec.Driver)), message)
 	}
 	if next == nil {
@@ -230,16 +204,5 @@ func copied(
 
 // failed notes an error in a snapshot's status, unless it is there already.
 func failed(f Facts, r volume.Reason, next volume.Actor, message string) Plan {
-	s := f.Snapshot
-	p := Plan{Because: volume.Say(r, next, message), Warn: true}
-	if ErrorOf(s) == message && !IsReady(s) {
-		return p
-	}
-	p.Step, p.Tell, p.Snapshot = WriteStatus, true, s.DeepCopy()
-	if p.Snapshot.Status == nil {
-		p.Snapshot.Status = &snapshotv1.VolumeSnapshotStatus{}
-	}
-	p.Snapshot.Status.ReadyToUse = ptr.To(false)
-	p.Snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{Time: &f.Now, Message: &message}
-	return p
+	return Single().Failed(f.Snapshot, f.Now, volume.Say(r, next, message))
 }

@@ -98,7 +98,7 @@ func TestFollow(t *testing.T) {
 			}
 		})},
 		{"ends with success", of(taken, func(f *Facts) {
-			f.Snapshot = AfterCreate(*f, "old").Snapshot
+			f.Snapshot = refused(t, *f, Plan{Step: CreateContent}, "old").Snapshot
 		})},
 		{"it is ready, and stays so", of(used)},
 		{"it was lost with its node", of(used, func(f *Facts) {
@@ -163,7 +163,8 @@ func TestGiven(t *testing.T) {
 // TestRefusedWrites: what is said when the API server refuses what only a snapshot needs.
 func TestRefusedWrites(t *testing.T) {
 	f := of(given, kept)
-	got := planText(t, f, AfterBind(f, "no")) + planText(t, f, AfterCreate(f, "no"))
+	got := planText(t, f, refused(t, f, Plan{Step: WriteContent, Binds: true}, "no")) +
+		planText(t, f, refused(t, f, Plan{Step: CreateContent}, "no"))
 	golden.Equal(t, "testdata/refused.txt", got)
 }
 
@@ -249,8 +250,18 @@ func TestContents(t *testing.T) {
 		{"its driver is at it", of(used, contentGone, contentGoing), false},
 		{"a missing snapshot alone is no reason to delete anything", of(used, func(f *Facts) { f.Snapshot = nil }), true},
 	} {
-		plan := Content(ContentFacts{Content: c.facts.Content, Snapshot: c.facts.Snapshot, Absent: c.absent})
+		plan := Single().Content(ContentFacts{Content: c.facts.Content, Snapshot: c.facts.Snapshot, Absent: c.absent})
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, c.facts, plan))
 	}
 	golden.Equal(t, "testdata/contents.txt", out.String())
+}
+
+// refused is the plan after the API server has refused a write.
+func refused(t *testing.T, f Facts, p Plan, problem string) Plan {
+	t.Helper()
+	then, ok := Refused(f, p, problem)
+	if !ok {
+		t.Errorf("nothing is decided about the refusal of step %d", p.Step)
+	}
+	return then
 }

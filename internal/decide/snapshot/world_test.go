@@ -182,8 +182,8 @@ func planText(t *testing.T, f Facts, p Plan) string {
 	if p.Snapshot != nil {
 		out.WriteString(golden.Change(t, f.Snapshot, p.Snapshot))
 	}
-	if p.Claim != nil {
-		out.WriteString(golden.Change(t, f.Claim, p.Claim))
+	if p.Other != nil {
+		out.WriteString(golden.Change(t, f.Claim, p.Other))
 	}
 	if p.Content != nil && f.Content == nil {
 		out.WriteString(golden.Change(t, nil, p.Content))

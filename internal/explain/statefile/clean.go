@@ -1,16 +1,14 @@
 package statefile
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
-	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/redact"
@@ -18,24 +16,34 @@ import (
 )
 
 // Clean returns copies of the objects with what an explanation reads of them and no
-// secrets, to be shown to strangers. Fields are named one by one: what is not named
-// here is left out.
+// secrets, to be shown to strangers. Fields are named one by one: what is not named in
+// this package is left out.
 func Clean(o state.Objects) state.Objects {
 	c := newCleaner()
-	c.learn(o)
+	c.learnAll(o)
 	out := state.Objects{
 		Moves: o.Moves, Now: o.Now, MakingHidden: o.MakingHidden, LeasesHidden: o.LeasesHidden,
-		SnapshotsHidden: o.SnapshotsHidden, Warnings: each(o.Warnings, c.event), Begun: each(o.Begun, c.intent),
-		Namespaces: each(o.Namespaces, c.namespace),
+		SnapshotsHidden: o.SnapshotsHidden, Warnings: each(c, eventFields(), o.Warnings),
+		Namespaces: each(c, namespaceFields(), o.Namespaces), Leases: each(c, keep(": spec"), o.Leases),
 	}
-	out.Claims, out.Volumes, out.Pods = each(o.Claims, c.claim), each(o.Volumes, c.volume), each(o.Pods, c.pod)
-	out.Classes, out.Drivers = each(o.Classes, c.class), each(o.Drivers, c.driver)
-	out.Attachments, out.Nodes = each(o.Attachments, c.attachment), each(o.Nodes, c.node)
-	out.CSINodes, out.Leases = each(o.CSINodes, c.csiNode), each(o.Leases, c.lease)
-	out.Snapshots, out.SnapshotContents = each(o.Snapshots, c.snapshot), each(o.SnapshotContents, c.snapshotContent)
-	out.SnapshotClasses = each(o.SnapshotClasses, c.snapshotClass)
-	out.Groups, out.GroupContents = each(o.Groups, c.group), each(o.GroupContents, c.groupContent)
-	out.GroupClasses = each(o.GroupClasses, c.groupClass)
+	for _, in := range o.Begun {
+		out.Begun = append(out.Begun, c.intent(in))
+	}
+	out.Claims, out.Volumes = each(c, claimFields(), o.Claims), each(c, volumeFields(), o.Volumes)
+	for i, claim := range o.Claims {
+		out.Claims[i].Labels = c.chosen(claim.Labels)
+	}
+	for i, v := range o.Volumes {
+		out.Volumes[i].Labels = c.attributes(v.Labels) // claims select by them
+	}
+	out.Pods, out.Nodes = each(c, podFields(), o.Pods), each(c, nodeFields(), o.Nodes)
+	out.Classes, out.Drivers = each(c, classFields(), o.Classes), each(c, keep(": spec"), o.Drivers)
+	out.Attachments, out.CSINodes = each(c, attachmentFields(), o.Attachments), each(c, csiNodeFields(), o.CSINodes)
+	out.Snapshots, out.Groups = each(c, snapshotFields(), o.Snapshots), each(c, snapshotFields(), o.Groups)
+	out.SnapshotContents = each(c, contentFields(), o.SnapshotContents)
+	out.GroupContents = each(c, contentFields(), o.GroupContents)
+	out.SnapshotClasses = each(c, snapshotClassFields(), o.SnapshotClasses)
+	out.GroupClasses = each(c, snapshotClassFields(), o.GroupClasses)
 	if o.Full != nil {
 		full := *o.Full
 		full.Message = c.text(full.Message)
@@ -44,12 +52,88 @@ func Clean(o state.Objects) state.Objects {
 	return out
 }
 
-func each[T any](all []*T, clean func(*T) *T) []*T {
-	out := make([]*T, 0, len(all))
+// object is a pointer to an object of the API.
+type object[T any] interface {
+	*T
+	metav1.Object
+}
+
+// each returns copies of objects with what is kept of them.
+func each[T any, O object[T]](c cleaner, f fields, all []O) []O {
+	out := make([]O, 0, len(all))
 	for _, o := range all {
-		out = append(out, clean(o))
+		kept, _ := c.kept(f, "", fieldsOf(o), leftOut).(map[string]any)
+		next := O(new(T))
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(kept, next); err != nil {
+			next = O(new(T)) // an object that cannot be read again is worth its metadata
+		}
+		c.copyMeta(next, o)
+		out = append(out, next)
 	}
 	return out
+}
+
+// fieldsOf returns the fields of an object as JSON has them.
+func fieldsOf(o any) map[string]any {
+	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil // every kind of the API has JSON
+	}
+	return raw
+}
+
+// kept returns what is kept of the value at a path, or nil; how is the treatment of the path above it.
+func (c cleaner) kept(f fields, path string, v any, how treatment) any {
+	if own, ok := f[path]; ok {
+		how = own
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		if how == attributes {
+			return c.hidden(v)
+		}
+		return c.keptOf(f, path, v, how)
+	case []any:
+		var out []any
+		for _, item := range v {
+			if kept := c.kept(f, path, item, how); kept != nil {
+				out = append(out, kept)
+			}
+		}
+		if out == nil {
+			return nil
+		}
+		return out
+	case string:
+		if how == prose {
+			return c.text(v)
+		}
+	}
+	if how == leftOut {
+		return nil
+	}
+	return v
+}
+
+// keptOf is kept for the fields of an object.
+func (c cleaner) keptOf(f fields, path string, all map[string]any, how treatment) any {
+	out := map[string]any{}
+	for name, value := range all {
+		if kept := c.kept(f, below(path, name), value, how); kept != nil {
+			out[name] = kept
+		}
+	}
+	if len(out) == 0 && how == leftOut {
+		return nil
+	}
+	return out
+}
+
+func below(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
 }
 
 // cleaner knows the secrets that were found among the attributes, so that it finds
@@ -85,43 +169,63 @@ func newCleaner() cleaner {
 // words have a shorter one in them.
 const shortestSecret = 6
 
-func (c cleaner) learn(o state.Objects) {
-	for _, v := range o.Volumes {
-		c.learnVolume(&v.Spec)
-	}
-	for _, class := range o.Classes {
-		c.add(class.Parameters)
-	}
-	for _, class := range o.SnapshotClasses {
-		c.add(class.Parameters)
-	}
-	c.learnGroups(o.Groups, o.GroupClasses)
-	for _, a := range o.Attachments {
-		c.add(a.Status.AttachmentMetadata)
-		if a.Spec.Source.InlineVolumeSpec != nil {
-			c.learnVolume(a.Spec.Source.InlineVolumeSpec)
-		}
-	}
-	for _, p := range o.Pods {
-		for i := range p.Spec.Volumes {
-			v := &p.Spec.Volumes[i]
-			if v.CSI != nil {
-				c.add(v.CSI.VolumeAttributes)
-			}
-			c.add(note.OptionsInline(v))
-		}
-	}
+// learnAll remembers what is to be hidden, and by which labels groups choose their claims: of claims no other ones are
+// kept.
+func (c cleaner) learnAll(o state.Objects) {
+	learnEach(c, volumeFields(), o.Volumes)
+	learnEach(c, attachmentFields(), o.Attachments)
+	learnEach(c, podFields(), o.Pods)
+	learnEach(c, classFields(), o.Classes)
+	learnEach(c, snapshotClassFields(), o.SnapshotClasses)
+	learnEach(c, snapshotClassFields(), o.GroupClasses)
 	for _, in := range o.Begun {
 		c.add(in.Parameters)
 		c.add(in.Mutable)
 	}
+	for _, g := range o.Groups {
+		if g.Spec.Source.Selector == nil {
+			continue
+		}
+		for key := range g.Spec.Source.Selector.MatchLabels {
+			c.chosenBy[key] = true
+		}
+		for _, e := range g.Spec.Source.Selector.MatchExpressions {
+			c.chosenBy[e.Key] = true
+		}
+	}
 }
 
-func (c cleaner) learnVolume(spec *corev1.PersistentVolumeSpec) {
-	if spec.CSI != nil {
-		c.add(spec.CSI.VolumeAttributes)
+func learnEach[O any](c cleaner, f fields, all []O) {
+	for _, o := range all {
+		c.learn(f, "", fieldsOf(o))
 	}
-	c.add(note.Options(spec))
+}
+
+// learn remembers the secrets among the attributes of the value at a path.
+func (c cleaner) learn(f fields, path string, v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		if f[path] == attributes {
+			c.add(texts(v))
+			return
+		}
+		for name, value := range v {
+			c.learn(f, below(path, name), value)
+		}
+	case []any:
+		for _, item := range v {
+			c.learn(f, path, item)
+		}
+	}
+}
+
+// texts returns the values of attributes, which are texts.
+func texts(all map[string]any) map[string]string {
+	out := map[string]string{}
+	for name, value := range all {
+		out[name], _ = value.(string)
+	}
+	return out
 }
 
 func (c cleaner) add(attributes map[string]string) {
@@ -167,14 +271,6 @@ func (c cleaner) text(s string) string {
 	return c.done[s]
 }
 
-func (c cleaner) texts(all []string) []string {
-	var out []string
-	for _, s := range all {
-		out = append(out, c.text(s))
-	}
-	return out
-}
-
 func (c cleaner) attributes(all map[string]string) map[string]string {
 	var out map[string]string
 	for name, value := range all {
@@ -189,22 +285,37 @@ func (c cleaner) attributes(all map[string]string) map[string]string {
 	return out
 }
 
-func (c cleaner) meta(m *metav1.ObjectMeta) metav1.ObjectMeta {
-	out := metav1.ObjectMeta{
-		Name: m.Name, Namespace: m.Namespace, UID: m.UID, CreationTimestamp: m.CreationTimestamp,
-		DeletionTimestamp:          m.DeletionTimestamp,
-		DeletionGracePeriodSeconds: m.DeletionGracePeriodSeconds, Finalizers: m.Finalizers,
-		OwnerReferences: m.OwnerReferences,
+// hidden is attributes for what an object has them as JSON.
+func (c cleaner) hidden(all map[string]any) map[string]any {
+	out := map[string]any{}
+	for name, value := range c.attributes(texts(all)) {
+		out[name] = value
 	}
-	for name, value := range m.Annotations {
-		if !keptAnnotation(name) {
-			continue
-		}
-		if out.Annotations == nil {
-			out.Annotations = map[string]string{}
-		}
-		out.Annotations[name] = c.text(value)
+	return out
+}
+
+// copyMeta copies metadata without labels, and without what a user has written.
+func (c cleaner) copyMeta(to, from metav1.Object) {
+	to.SetName(from.GetName())
+	to.SetNamespace(from.GetNamespace())
+	to.SetUID(from.GetUID())
+	to.SetCreationTimestamp(from.GetCreationTimestamp())
+	to.SetDeletionTimestamp(from.GetDeletionTimestamp())
+	to.SetDeletionGracePeriodSeconds(from.GetDeletionGracePeriodSeconds())
+	to.SetFinalizers(from.GetFinalizers())
+	to.SetOwnerReferences(from.GetOwnerReferences())
+	notes := maps.Clone(from.GetAnnotations())
+	maps.DeleteFunc(notes, func(name, _ string) bool { return !keptAnnotation(name) })
+	for name, value := range notes {
+		notes[name] = c.text(value)
 	}
+	to.SetAnnotations(notes)
+}
+
+// chosen returns the labels by which groups choose a claim.
+func (c cleaner) chosen(labels map[string]string) map[string]string {
+	out := maps.Clone(labels)
+	maps.DeleteFunc(out, func(key, _ string) bool { return !c.chosenBy[key] })
 	return out
 }
 
@@ -222,57 +333,6 @@ func keptAnnotation(name string) bool {
 		"csi.volume.kubernetes.io", "snapshot.storage.kubernetes.io", "groupsnapshot.storage.kubernetes.io",
 		volume.GroupGroupSnapshot,
 	}, domain)
-}
-
-func (c cleaner) namespace(n *corev1.Namespace) *corev1.Namespace {
-	out := &corev1.Namespace{ObjectMeta: c.meta(&n.ObjectMeta), Status: corev1.NamespaceStatus{Phase: n.Status.Phase}}
-	for _, cond := range n.Status.Conditions {
-		cond.Message = c.text(cond.Message)
-		out.Status.Conditions = append(out.Status.Conditions, cond)
-	}
-	return out
-}
-
-func (c cleaner) class(s *storagev1.StorageClass) *storagev1.StorageClass {
-	return &storagev1.StorageClass{
-		ObjectMeta: c.meta(&s.ObjectMeta), Provisioner: s.Provisioner, Parameters: c.attributes(s.Parameters),
-		ReclaimPolicy: s.ReclaimPolicy,
-		MountOptions:  c.texts(s.MountOptions), AllowVolumeExpansion: s.AllowVolumeExpansion,
-		VolumeBindingMode: s.VolumeBindingMode,
-		AllowedTopologies: s.AllowedTopologies,
-	}
-}
-
-func (c cleaner) driver(d *storagev1.CSIDriver) *storagev1.CSIDriver {
-	return &storagev1.CSIDriver{ObjectMeta: c.meta(&d.ObjectMeta), Spec: d.Spec}
-}
-
-func (c cleaner) csiNode(n *storagev1.CSINode) *storagev1.CSINode {
-	out := &storagev1.CSINode{ObjectMeta: c.meta(&n.ObjectMeta), Spec: n.Spec}
-	for _, h := range n.Status.StorageHealth {
-		var kept []storagev1.StorageHealthCondition
-		for _, s := range h.HealthConditions {
-			s.Reason, s.Message = c.text(s.Reason), c.text(s.Message)
-			kept = append(kept, s)
-		}
-		h.HealthConditions = kept
-		out.Status.StorageHealth = append(out.Status.StorageHealth, h)
-	}
-	return out
-}
-
-func (c cleaner) lease(l *coordinationv1.Lease) *coordinationv1.Lease {
-	return &coordinationv1.Lease{ObjectMeta: c.meta(&l.ObjectMeta), Spec: l.Spec}
-}
-
-func (c cleaner) event(e *corev1.Event) *corev1.Event {
-	return &corev1.Event{
-		ObjectMeta: c.meta(&e.ObjectMeta), InvolvedObject: e.InvolvedObject, Reason: e.Reason, Message: c.text(e.Message),
-		Type:           e.Type,
-		FirstTimestamp: e.FirstTimestamp, LastTimestamp: e.LastTimestamp, EventTime: e.EventTime, Count: e.Count,
-		Series: e.Series,
-		Source: e.Source, ReportingController: e.ReportingController, ReportingInstance: e.ReportingInstance,
-	}
 }
 
 func (c cleaner) intent(in *provision.Intent) *provision.Intent {

@@ -6,6 +6,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/groupsnapshot"
+	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -39,9 +40,9 @@ func (w Walk) group(subject string, g *groupv1.VolumeGroupSnapshot) chain.Link {
 	switch {
 	case plan.Warn, decide.ErrorOf(g) != "", f.Content != nil && f.Content.Status != nil && f.Content.Status.Error != nil:
 		is = chain.Problem
-	case plan.Step == decide.Nothing && b.Reason == volume.ReasonGroupReady:
+	case plan.Step == snapshot.Nothing && b.Reason == volume.ReasonGroupReady:
 		is = chain.OK
-	case plan.Step != decide.Nothing && len(g.Finalizers) == 0:
+	case plan.Step != snapshot.Nothing && len(g.Finalizers) == 0:
 		b.Message = "the group-snapshot-controller has not taken up group snapshot " + g.Name + " yet"
 	}
 	return chain.Link{Subject: subject, State: is, Because: b}

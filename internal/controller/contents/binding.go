@@ -1,0 +1,113 @@
+package contents
+
+import (
+	"context"
+	"errors"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/decide/snapshot"
+	"volplane.dev/volplane/internal/kube"
+)
+
+// object is an object of the API that decisions copy.
+type object[T any] interface {
+	kube.Object
+	DeepCopy() T
+}
+
+// Binding does the steps of the controllers that bind what users have made, S, to contents, C.
+type Binding[S object[S], C object[C], O any] struct {
+	controller.Env
+	*controller.Controller
+	Kind      *snapshot.Kind[S, C, O]
+	Snapshots kube.Writer[S]
+	Contents  kube.Writer[C]
+	// WriteOther does the step of a plan about something else.
+	WriteOther func(ctx context.Context, other O) error
+}
+
+// Decision is a plan about a snapshot.
+type Decision[S, C, O any] struct {
+	// Snapshot and Content are what was decided about. Content may be nil: ContentName is the name that it must have.
+	Snapshot    S
+	Content     C
+	ContentName string
+	Plan        snapshot.PlanOf[S, C, O]
+	// Refused decides about a write of the plan that the API server has refused for good; ok is false if nothing is
+	// done about that.
+	Refused func(problem string) (then snapshot.PlanOf[S, C, O], ok bool)
+}
+
+// Do does the step of a decision. done says that no other step is to follow.
+func (b *Binding[S, C, O]) Do(ctx context.Context, d Decision[S, C, O]) (done bool, err error) {
+	if d.Plan.Step == snapshot.Confirm {
+		return false, Look(ctx, b.Contents, "", d.ContentName)
+	}
+	if err = b.apply(ctx, d, d.Plan); kube.RefusedForGood(err) {
+		if then, ok := d.Refused(err.Error()); ok {
+			return true, errors.Join(err, b.apply(ctx, d, then))
+		}
+	}
+	return d.Plan.Step == snapshot.Nothing, err
+}
+
+// apply does the step of a plan, and records its events.
+func (b *Binding[S, C, O]) apply(ctx context.Context, d Decision[S, C, O], p snapshot.PlanOf[S, C, O]) (err error) {
+	switch p.Step {
+	case snapshot.WriteSnapshot:
+		_, err = b.Snapshots.Change(ctx, d.Snapshot, p.Snapshot)
+	case snapshot.WriteStatus:
+		_, err = b.Snapshots.Change(ctx, d.Snapshot, p.Snapshot, "status")
+	case snapshot.WriteOther:
+		err = b.WriteOther(ctx, p.Other)
+	case snapshot.CreateContent:
+		_, _, err = b.Contents.Ensure(ctx, p.Content)
+	case snapshot.WriteContent:
+		_, err = b.Contents.Change(ctx, d.Content, p.Content)
+	case snapshot.DeleteContent:
+		err = b.Contents.Delete(ctx, p.Content, metav1.DeleteOptions{})
+	case snapshot.Nothing, snapshot.Confirm:
+	}
+	if err == nil {
+		b.Record(d.Snapshot, p)
+	}
+	return err
+}
+
+// Record records the events of a plan about an object.
+func (b *Binding[S, C, O]) Record(about runtime.Object, p snapshot.PlanOf[S, C, O]) {
+	switch {
+	case p.Tell && p.Warn:
+		b.Events.Warn(about, p.Because)
+	case p.Tell:
+		b.Events.Note(about, p.Because)
+	}
+	for _, because := range p.Also {
+		b.Events.Note(about, because)
+	}
+}
+
+// StepContent does the next step for a content that does not concern its driver.
+func (b *Binding[S, C, O]) StepContent(ctx context.Context, key controller.Key, absent bool) (done bool, err error) {
+	content, ok := b.Contents.Get(key.Name)
+	if !ok {
+		return true, nil
+	}
+	ref := b.Kind.View(content).Ref
+	f := snapshot.ContentFactsOf[S, C]{Content: content}
+	f.Snapshot, ok = b.Snapshots.Get(ref.Namespace + "/" + ref.Name)
+	f.Absent = absent && !ok
+	switch plan := b.Kind.Content(f); plan.Step {
+	case snapshot.Confirm:
+		return false, Look(ctx, b.Snapshots, ref.Namespace, ref.Name)
+	case snapshot.WriteContent:
+		_, err = b.Contents.Change(ctx, content, plan.Content)
+		return false, err
+	default:
+		b.Record(content, plan)
+		return true, nil
+	}
+}
