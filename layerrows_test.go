@@ -90,8 +90,7 @@ func explainingLayers() []layer {
 			"internal/volume", "internal/cluster", "internal/testkit/golden", decidePrefix, explainPrefix,
 		}, pure, "for tests only"},
 		{"internal/explain/statefile", []string{
-			"internal/volume", "internal/redact", "internal/decide/note", "internal/decide/provision",
-			"internal/explain/state",
+			"internal/volume", "internal/redact", "internal/decide/provision", "internal/explain/state",
 		}, pure, "what a file may hold, not what it says"},
 		{"internal/explain/subject", []string{
 			"internal/cluster", "internal/explain/chain",

@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/decide/snapshot"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -28,23 +27,15 @@ var ErrNoSnapshots = errors.New("the server has no VolumeSnapshots: " +
 
 // aboutSnapshot reads a VolumeSnapshot with its content and the classes, and what concerns its source claim.
 func (r *Facts) aboutSnapshot(ctx context.Context, ns, name string) error {
-	s, err := readCustom[snapshotv1.VolumeSnapshot](ctx, r.client, "namespaces", ns, volume.ResourceSnapshots, name)
-	if apierrors.IsNotFound(err) {
-		_, missing := r.client.Discovery().ServerResourcesForGroupVersion(SnapshotsVersion)
-		if apierrors.IsNotFound(missing) {
-			return ErrNoSnapshots
-		}
-		return nil
-	}
+	s, err := readFrom[snapshotv1.VolumeSnapshot](ctx, r.client, SnapshotsVersion, "namespaces", ns,
+		volume.ResourceSnapshots, name)
 	if err != nil {
-		return err
+		return r.missing(err, SnapshotsVersion, ErrNoSnapshots)
 	}
 	r.Snapshots = []*snapshotv1.VolumeSnapshot{s}
-	c, err := readCustom[snapshotv1.VolumeSnapshotContent](ctx, r.client, volume.ResourceSnapshotContents,
-		snapshot.ContentName(s))
-	if err == nil {
-		r.SnapshotContents = []*snapshotv1.VolumeSnapshotContent{c}
-	} else if err := r.hidden(err); err != nil && !apierrors.IsNotFound(err) {
+	content := snapshot.ContentName(s)
+	err = aboutContent(ctx, r, &r.SnapshotContents, SnapshotsVersion, volume.ResourceSnapshotContents, content)
+	if err != nil {
 		return err
 	}
 	if err := r.snapshotClasses(ctx); err != nil {
@@ -56,50 +47,74 @@ func (r *Facts) aboutSnapshot(ctx context.Context, ns, name string) error {
 	return nil
 }
 
-func (r *Facts) snapshotClasses(ctx context.Context) error {
-	classes, err := readCustom[snapshotv1.VolumeSnapshotClassList](ctx, r.client, volume.ResourceSnapshotClasses)
-	if err != nil {
-		return r.hidden(err)
+// missing returns the error of an object that could not be read: none if the server has the kind, but not the object,
+// and noKind if it does not have the kind.
+func (r *Facts) missing(err error, version string, noKind error) error {
+	if !apierrors.IsNotFound(err) {
+		return err
 	}
-	r.SnapshotClasses = kube.Pointers(classes.Items)
+	if _, err := r.client.Discovery().ServerResourcesForGroupVersion(version); apierrors.IsNotFound(err) {
+		return noKind
+	}
 	return nil
 }
 
-// snapshots reads the VolumeSnapshots of a namespace, or all, and all contents and classes. It reads none if the
-// server does not have them or the user may not read them.
-func (r *Facts) snapshots(ns string) read {
-	return func(ctx context.Context) error {
-		path := []string{volume.ResourceSnapshots}
-		if ns != metav1.NamespaceAll {
-			path = []string{"namespaces", ns, volume.ResourceSnapshots}
-		}
-		all, err := readCustom[snapshotv1.VolumeSnapshotList](ctx, r.client, path...)
-		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		r.Snapshots = kube.Pointers(all.Items)
-		if err := r.snapshotContents(ctx); r.hidden(err) != nil {
-			return err
-		}
-		return r.snapshotClasses(ctx)
+// aboutContent reads a content, if it is there and the user may read it.
+func aboutContent[T any](ctx context.Context, r *Facts, into *[]*T, version, resource, name string) error {
+	c, err := readFrom[T](ctx, r.client, version, resource, name)
+	if err == nil {
+		*into = []*T{c}
+	} else if err := r.hidden(err); err != nil && !apierrors.IsNotFound(err) {
+		return err
 	}
+	return nil
+}
+
+func (r *Facts) snapshotClasses(ctx context.Context) error {
+	return r.hidden(listFrom(ctx, r, &r.SnapshotClasses, SnapshotsVersion, volume.ResourceSnapshotClasses))
 }
 
 // snapshotContents reads all contents of snapshots.
 func (r *Facts) snapshotContents(ctx context.Context) error {
-	all, err := readCustom[snapshotv1.VolumeSnapshotContentList](ctx, r.client, volume.ResourceSnapshotContents)
-	if err == nil {
-		r.SnapshotContents = kube.Pointers(all.Items)
-	}
-	return err
+	return listFrom(ctx, r, &r.SnapshotContents, SnapshotsVersion, volume.ResourceSnapshotContents)
 }
 
-// readCustom reads an object or a list of the API of snapshots.
-func readCustom[T any](ctx context.Context, client kubernetes.Interface, path ...string) (*T, error) {
-	return readFrom[T](ctx, client, SnapshotsVersion, path...)
+// snapshots reads the VolumeSnapshots of a namespace, or all, and all contents and classes.
+func (r *Facts) snapshots(ns string) read {
+	return listAll(r, &r.Snapshots, SnapshotsVersion, volume.ResourceSnapshots, ns, r.snapshotContents, r.snapshotClasses)
+}
+
+// listAll reads the objects of a kind in a namespace, or all, and all contents and classes. It reads none if the server
+// does not have them or the user may not read them.
+func listAll[T any](r *Facts, into *[]*T, version, resource, ns string, contents, classes read) read {
+	return func(ctx context.Context) error {
+		path := []string{resource}
+		if ns != metav1.NamespaceAll {
+			path = []string{"namespaces", ns, resource}
+		}
+		err := listFrom(ctx, r, into, version, path...)
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+			return nil
+		}
+		if err == nil {
+			err = r.hidden(contents(ctx))
+		}
+		if err != nil {
+			return err
+		}
+		return classes(ctx)
+	}
+}
+
+// listFrom reads the objects of a kind of an API.
+func listFrom[T any](ctx context.Context, r *Facts, into *[]*T, version string, path ...string) error {
+	all, err := readFrom[struct {
+		Items []*T `json:"items"`
+	}](ctx, r.client, version, path...)
+	if err == nil {
+		*into = all.Items
+	}
+	return err
 }
 
 // readFrom reads an object or a list of an API, which is GROUP/VERSION.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 )
@@ -28,6 +29,25 @@ type customClient[T Object, L runtime.Object] struct {
 	kind   string
 	object func() T
 	list   func() L
+}
+
+// customOf returns the client of a kind: K is its type, and KL that of its lists.
+func customOf[K, KL any, T custom[K], L interface {
+	*KL
+	runtime.Object
+}](
+	client kubernetes.Interface, version schema.GroupVersion, resource, kind, namespace string,
+) customClient[T, L] {
+	return customClient[T, L]{
+		rest: client.Discovery().RESTClient(), version: version, namespace: namespace, resource: resource, kind: kind,
+		object: func() T { return new(K) }, list: func() L { return new(KL) },
+	}
+}
+
+// custom is a pointer to an object of a kind.
+type custom[K any] interface {
+	*K
+	Object
 }
 
 // request returns a request about the resource, or about one object of it. part is a subresource.

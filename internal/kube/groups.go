@@ -24,12 +24,8 @@ func (c *Caches) WriteGroups(client kubernetes.Interface) Writer[*groupv1.Volume
 func groupsOf(
 	client kubernetes.Interface, namespace string,
 ) customClient[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotList] {
-	return customClient[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotList]{
-		rest: client.Discovery().RESTClient(), version: groupv1.SchemeGroupVersion,
-		resource: volume.ResourceGroups, kind: volume.KindGroup, namespace: namespace,
-		object: func() *groupv1.VolumeGroupSnapshot { return &groupv1.VolumeGroupSnapshot{} },
-		list:   func() *groupv1.VolumeGroupSnapshotList { return &groupv1.VolumeGroupSnapshotList{} },
-	}
+	return customOf[groupv1.VolumeGroupSnapshot, groupv1.VolumeGroupSnapshotList](client, groupv1.SchemeGroupVersion,
+		volume.ResourceGroups, volume.KindGroup, namespace)
 }
 
 // GroupContents returns the cache of VolumeGroupSnapshotContents. It and the other caches of this API are optional,
@@ -41,13 +37,9 @@ func (c *Caches) GroupContents() *Cache[*groupv1.VolumeGroupSnapshotContent] {
 
 // GroupClasses returns the cache of VolumeGroupSnapshotClasses.
 func (c *Caches) GroupClasses() *Cache[*groupv1.VolumeGroupSnapshotClass] {
-	return optionalFor(c, &c.groupClasses, customClient[*groupv1.VolumeGroupSnapshotClass,
-		*groupv1.VolumeGroupSnapshotClassList]{
-		rest: c.client.Discovery().RESTClient(), version: groupv1.SchemeGroupVersion,
-		resource: volume.ResourceGroupClasses, kind: "VolumeGroupSnapshotClass",
-		object: func() *groupv1.VolumeGroupSnapshotClass { return &groupv1.VolumeGroupSnapshotClass{} },
-		list:   func() *groupv1.VolumeGroupSnapshotClassList { return &groupv1.VolumeGroupSnapshotClassList{} },
-	}, volume.ResourceGroupClasses, nil)
+	classes := customOf[groupv1.VolumeGroupSnapshotClass, groupv1.VolumeGroupSnapshotClassList](c.client,
+		groupv1.SchemeGroupVersion, volume.ResourceGroupClasses, "VolumeGroupSnapshotClass", "")
+	return optionalFor(c, &c.groupClasses, classes, volume.ResourceGroupClasses, nil)
 }
 
 // WriteGroupContents returns the cache of VolumeGroupSnapshotContents with a client to write them.
@@ -61,10 +53,6 @@ func (c *Caches) WriteGroupContents(client kubernetes.Interface) Writer[*groupv1
 func groupContentsOf(
 	client kubernetes.Interface,
 ) customClient[*groupv1.VolumeGroupSnapshotContent, *groupv1.VolumeGroupSnapshotContentList] {
-	return customClient[*groupv1.VolumeGroupSnapshotContent, *groupv1.VolumeGroupSnapshotContentList]{
-		rest: client.Discovery().RESTClient(), version: groupv1.SchemeGroupVersion,
-		resource: volume.ResourceGroupContents, kind: "VolumeGroupSnapshotContent",
-		object: func() *groupv1.VolumeGroupSnapshotContent { return &groupv1.VolumeGroupSnapshotContent{} },
-		list:   func() *groupv1.VolumeGroupSnapshotContentList { return &groupv1.VolumeGroupSnapshotContentList{} },
-	}
+	return customOf[groupv1.VolumeGroupSnapshotContent, groupv1.VolumeGroupSnapshotContentList](client,
+		groupv1.SchemeGroupVersion, volume.ResourceGroupContents, "VolumeGroupSnapshotContent", "")
 }

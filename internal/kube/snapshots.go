@@ -22,13 +22,9 @@ func (c *Caches) SnapshotContents() *Cache[*snapshotv1.VolumeSnapshotContent] {
 
 // SnapshotClasses returns the cache of VolumeSnapshotClasses.
 func (c *Caches) SnapshotClasses() *Cache[*snapshotv1.VolumeSnapshotClass] {
-	return optionalFor(c, &c.snapshotClasses, customClient[*snapshotv1.VolumeSnapshotClass,
-		*snapshotv1.VolumeSnapshotClassList]{
-		rest: c.client.Discovery().RESTClient(), version: snapshotv1.SchemeGroupVersion,
-		resource: volume.ResourceSnapshotClasses, kind: "VolumeSnapshotClass",
-		object: func() *snapshotv1.VolumeSnapshotClass { return &snapshotv1.VolumeSnapshotClass{} },
-		list:   func() *snapshotv1.VolumeSnapshotClassList { return &snapshotv1.VolumeSnapshotClassList{} },
-	}, volume.ResourceSnapshotClasses, nil)
+	classes := customOf[snapshotv1.VolumeSnapshotClass, snapshotv1.VolumeSnapshotClassList](c.client,
+		snapshotv1.SchemeGroupVersion, volume.ResourceSnapshotClasses, "VolumeSnapshotClass", "")
+	return optionalFor(c, &c.snapshotClasses, classes, volume.ResourceSnapshotClasses, nil)
 }
 
 // WriteSnapshots returns the cache of VolumeSnapshots with a client to write them.
@@ -59,22 +55,13 @@ func optionalFor[T Object, L runtime.Object](
 func snapshotsOf(
 	client kubernetes.Interface, namespace string,
 ) customClient[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotList] {
-	return customClient[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotList]{
-		rest: client.Discovery().RESTClient(), version: snapshotv1.SchemeGroupVersion, namespace: namespace,
-		resource: volume.ResourceSnapshots,
-		kind:     volume.KindSnapshot,
-		object:   func() *snapshotv1.VolumeSnapshot { return &snapshotv1.VolumeSnapshot{} },
-		list:     func() *snapshotv1.VolumeSnapshotList { return &snapshotv1.VolumeSnapshotList{} },
-	}
+	return customOf[snapshotv1.VolumeSnapshot, snapshotv1.VolumeSnapshotList](client, snapshotv1.SchemeGroupVersion,
+		volume.ResourceSnapshots, volume.KindSnapshot, namespace)
 }
 
 func contentsOf(
 	client kubernetes.Interface,
 ) customClient[*snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContentList] {
-	return customClient[*snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContentList]{
-		rest: client.Discovery().RESTClient(), version: snapshotv1.SchemeGroupVersion,
-		resource: volume.ResourceSnapshotContents, kind: "VolumeSnapshotContent",
-		object: func() *snapshotv1.VolumeSnapshotContent { return &snapshotv1.VolumeSnapshotContent{} },
-		list:   func() *snapshotv1.VolumeSnapshotContentList { return &snapshotv1.VolumeSnapshotContentList{} },
-	}
+	return customOf[snapshotv1.VolumeSnapshotContent, snapshotv1.VolumeSnapshotContentList](client,
+		snapshotv1.SchemeGroupVersion, volume.ResourceSnapshotContents, "VolumeSnapshotContent", "")
 }

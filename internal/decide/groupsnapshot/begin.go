@@ -101,22 +101,11 @@ func (f Facts) chooseDefault() (*groupv1.VolumeGroupSnapshotClass, string) {
 	if problem := f.sourceProblem(); problem != "" {
 		return nil, problem
 	}
-	driver := f.Sources[0].Volume.Spec.CSI.Driver
-	var found []string
-	var class *groupv1.VolumeGroupSnapshotClass
-	for _, c := range f.Classes {
-		if c.Driver == driver && c.Annotations[volume.AnnDefaultGroupClass] == "true" {
-			found, class = append(found, c.Name), c
-		}
-	}
-	switch len(found) {
-	case 0:
-		return nil, "no VolumeGroupSnapshotClass of driver " + driver + " is the default"
-	case 1:
-		return class, ""
-	}
-	slices.Sort(found)
-	return nil, "driver " + driver + " has several default VolumeGroupSnapshotClasses: " + strings.Join(found, ", ")
+	return snapshot.DefaultOf(f.Classes, "VolumeGroupSnapshotClass", f.Sources[0].Volume.Spec.CSI.Driver,
+		func(c *groupv1.VolumeGroupSnapshotClass) bool {
+			return c.Annotations[volume.AnnDefaultGroupClass] == "true"
+		},
+		ClassOf)
 }
 
 // begin has the content made by which a driver is asked to take a group.
@@ -153,20 +142,9 @@ func (f Facts) contentOf() (*groupv1.VolumeGroupSnapshotContent, error) {
 		"volumegroupsnapshotcontent.name": name, "volumegroupsnapshot.namespace": g.Namespace,
 		"volumegroupsnapshot.name": g.Name,
 	}
-	secret, err := snapshot.SecretOf(class.Name, forTaking, class.Parameters, inName, inNamespace)
+	notes, err := Groups().NotesOf(ClassOf(class), forTaking, f.Sources[0].Volume, inName, inNamespace)
 	if err != nil {
 		return nil, err
-	}
-	parameters, err := snapshot.ParametersOf(class.Name, class.Parameters)
-	if err != nil {
-		return nil, err
-	}
-	notes := map[string]string{volume.AnnSnapshotParameters: parameters}
-	if secret != nil {
-		notes[volume.AnnGroupSecretName], notes[volume.AnnGroupSecretNamespace] = secret.Name, secret.Namespace
-	}
-	if node := provision.MadeOn(f.Sources[0].Volume); node != "" {
-		notes[volume.AnnProvisionedOn] = node
 	}
 	var handles []string
 	for _, s := range f.Sources {

@@ -69,7 +69,8 @@ func letGo(g *groupv1.VolumeGroupSnapshot, why string) Plan {
 	}
 	next := g.DeepCopy()
 	next.Finalizers = volume.Without(next.Finalizers, volume.FinalizerGroupBound)
-	return Plan{Step: snapshot.WriteSnapshot, Snapshot: next, Because: volume.Say(volume.ReasonTerminating, groupController(), why)}
+	return Plan{Step: snapshot.WriteSnapshot, Snapshot: next, Because: volume.Say(
+		volume.ReasonTerminating, groupController(), why)}
 }
 
 // unheld is the plan for a group that is being deleted and has no finalizer of this controller.

@@ -55,7 +55,8 @@ func (f Facts) prepare() Plan {
 	if len(next.Finalizers) == len(g.Finalizers) && className(next) == className(g) {
 		return Plan{}
 	}
-	return Plan{Step: snapshot.WriteSnapshot, Snapshot: next, Because: volume.Say(volume.ReasonGroupPending, groupController(), told)}
+	return Plan{Step: snapshot.WriteSnapshot, Snapshot: next, Because: volume.Say(
+		volume.ReasonGroupPending, groupController(), told)}
 }
 
 // ready looks after a group that can be used.
@@ -100,12 +101,9 @@ func (f Facts) take() Plan {
 		return f.withoutContent()
 	case c == nil:
 		return f.begin()
-	case c.Spec.Source.GroupSnapshotHandles != nil:
-		return f.failed(volume.ReasonGroupContentMismatch, volume.User(),
-			"content "+c.Name+" names a group of the driver, although it should be made for group snapshot "+g.Name)
-	case !isOf(c, g):
-		return f.failed(volume.ReasonGroupContentMisbound, volume.User(),
-			"content "+c.Name+" is for another group snapshot than "+g.Name)
+	}
+	if p, bound := Groups().Owned(g, c, f.Now); !bound {
+		return p
 	}
 	return f.follow()
 }

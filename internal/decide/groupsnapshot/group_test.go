@@ -118,7 +118,9 @@ func TestGroupFollows(t *testing.T) {
 		{"it is not ready yet, and its members follow", group(made, func(f *Facts) {
 			f.Content.Status.ReadyToUse, f.Members[1].Info.ReadyToUse = ptr.To(false), ptr.To(false)
 		})},
-		{"an error ends with success", group(made, func(f *Facts) { f.Group = f.failed("x", volume.Actor{}, "old").Snapshot })},
+		{"an error ends with success", group(made, func(f *Facts) {
+			f.Group = f.failed("x", volume.Actor{}, "old").Snapshot
+		})},
 		{"it is ready, and stays so", group(used)},
 		{"it was lost with its node", group(used, func(f *Facts) {
 			f.Content.Annotations = map[string]string{volume.AnnLostWith: "n2"}

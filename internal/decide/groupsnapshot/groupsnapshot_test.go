@@ -243,7 +243,8 @@ func TestEveryAnswer(t *testing.T) {
 		answer := Answer{Answer: a, Taken: answered(true)}
 		return fmt.Sprintf("first: %s; again: %s; undo: %s; delete: %s",
 			short(AfterTake(first, Groups().Driver(first), answer)), short(AfterTake(again, Groups().Driver(again), answer)),
-			short(AfterTake(undo, Groups().Driver(undo), answer)), short(Groups().AfterRemove(removed, Groups().Driver(removed), answer.Answer)))
+			short(AfterTake(undo, Groups().Driver(undo), answer)),
+			short(afterRemove(removed, Groups().Driver(removed), answer)))
 	})
 	golden.Equal(t, "testdata/codes.txt", got+"\n")
 }

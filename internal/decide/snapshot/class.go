@@ -110,22 +110,31 @@ func chooseDefault(f Facts) (*snapshotv1.VolumeSnapshotClass, string) {
 	if problem := VolumeProblem(f.Claim, f.Volume); problem != "" {
 		return nil, problem
 	}
-	driver := f.Volume.Spec.CSI.Driver
+	return DefaultOf(f.Classes, "VolumeSnapshotClass", f.Volume.Spec.CSI.Driver,
+		func(c *snapshotv1.VolumeSnapshotClass) bool {
+			return c.Annotations[volume.AnnDefaultSnapshotClass] == "true"
+		},
+		ClassOf)
+}
+
+// DefaultOf returns the default among the classes of a driver, or why there is none. kind is their kind.
+func DefaultOf[K any](
+	classes []*K, kind, driver string, isDefault func(*K) bool, of func(*K) *Class,
+) (class *K, problem string) {
 	var found []string
-	var class *snapshotv1.VolumeSnapshotClass
-	for _, c := range f.Classes {
-		if c.Driver == driver && c.Annotations[volume.AnnDefaultSnapshotClass] == "true" {
-			found, class = append(found, c.Name), c
+	for _, c := range classes {
+		if of(c).Driver == driver && isDefault(c) {
+			found, class = append(found, of(c).Name), c
 		}
 	}
 	switch len(found) {
 	case 0:
-		return nil, "no VolumeSnapshotClass of driver " + driver + " is the default"
+		return nil, "no " + kind + " of driver " + driver + " is the default"
 	case 1:
 		return class, ""
 	}
 	slices.Sort(found)
-	return nil, "driver " + driver + " has several default VolumeSnapshotClasses: " + strings.Join(found, ", ")
+	return nil, "driver " + driver + " has several default " + kind + "es: " + strings.Join(found, ", ")
 }
 
 // VolumeProblem returns why no snapshot can be taken of a claim that exists and its volume, or "".

@@ -6,7 +6,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -54,21 +53,10 @@ func begin(f Facts) Plan {
 func contentOf(f Facts) (*snapshotv1.VolumeSnapshotContent, error) {
 	s, class, v := f.Snapshot, f.Class, f.Volume
 	name := ContentName(s)
-	secret, err := secretOf(ClassOf(class), forTaking, name, s)
+	inName, inNamespace := tokensOf(name, s)
+	annotations, err := Single().NotesOf(ClassOf(class), forTaking, v, inName, inNamespace)
 	if err != nil {
 		return nil, err
-	}
-	parameters, err := ParametersOf(class.Name, class.Parameters)
-	if err != nil {
-		return nil, err
-	}
-	annotations := map[string]string{volume.AnnSnapshotParameters: parameters}
-	if secret != nil {
-		annotations[volume.AnnSnapshotSecretName], annotations[volume.AnnSnapshotSecretNamespace] =
-			secret.Name, secret.Namespace
-	}
-	if node := provision.MadeOn(v); node != "" {
-		annotations[volume.AnnProvisionedOn] = node
 	}
 	return &snapshotv1.VolumeSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{

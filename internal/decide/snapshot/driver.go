@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -169,13 +170,36 @@ func (k *ContentKind[C]) parameters(f DriverFactsOf[C]) (parameters string, prob
 	return parameters, problem
 }
 
+// NotesOf returns the annotations of a new content: what is needed to take and to delete what it stands for, so that the
+// class is not needed any more. purpose is that of the class's Secret, whose templates may contain what is given.
+func (k *ContentKind[C]) NotesOf(
+	class *Class, purpose string, of *corev1.PersistentVolume, inName, inNamespace map[string]string,
+) (map[string]string, error) {
+	secret, err := SecretOf(class.Name, purpose, class.Parameters, inName, inNamespace)
+	if err != nil {
+		return nil, err
+	}
+	parameters, err := ParametersOf(class.Name, class.Parameters)
+	if err != nil {
+		return nil, err
+	}
+	notes := map[string]string{volume.AnnSnapshotParameters: parameters}
+	if secret != nil {
+		notes[k.SecretName], notes[k.SecretNamespace] = secret.Name, secret.Namespace
+	}
+	if node := provision.MadeOn(of); node != "" {
+		notes[volume.AnnProvisionedOn] = node
+	}
+	return notes, nil
+}
+
 // cannot says that a driver lacks the capability for what is asked of it.
 func (k *ContentKind[C]) cannot(v View, verb string) string {
 	return "driver " + v.Driver + " cannot " + verb + " " + k.Several + ": it does not have the capability " + k.Capability
 }
 
-// remove decides about a content that is to be released. What the driver may be taking is settled first: only then it is
-// known what to delete.
+// remove decides about a content that is to be released. What the driver may be taking is settled first: only then is
+// it known what to delete.
 func (k *ContentKind[C]) remove(f DriverFactsOf[C]) PlanFor[C] {
 	c, v := f.Content, k.View(f.Content)
 	driver, content := "driver "+v.Driver, "content "+c.GetName()

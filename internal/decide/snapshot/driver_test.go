@@ -16,7 +16,9 @@ import (
 
 // at are the facts about the driver's part of the content of a snapshot.
 func at(f Facts, changes ...func(*DriverFacts)) DriverFacts {
-	d := DriverFacts{Content: f.Content, Class: ClassOf(f.Class), Ours: true, Takes: true, Lists: true, Gets: true, Now: now()}
+	d := DriverFacts{
+		Content: f.Content, Class: ClassOf(f.Class), Ours: true, Takes: true, Lists: true, Gets: true, Now: now(),
+	}
 	for _, c := range changes {
 		c(&d)
 	}
@@ -194,7 +196,8 @@ func TestEveryAnswer(t *testing.T) {
 		answer := Answer{Answer: a, Taken: Taken{Handle: handle, Ready: true}}
 		return fmt.Sprintf("first: %s; again: %s; undo: %s; delete: %s",
 			short(AfterTake(first, Single().Driver(first), answer)), short(AfterTake(again, Single().Driver(again), answer)),
-			short(AfterTake(undo, Single().Driver(undo), answer)), short(Single().AfterRemove(removed, Single().Driver(removed), answer.Answer)))
+			short(AfterTake(undo, Single().Driver(undo), answer)),
+			short(afterRemove(removed, Single().Driver(removed), answer)))
 	})
 	golden.Equal(t, "testdata/codes.txt", got+"\n")
 }

@@ -27,7 +27,7 @@ type Kind[S Object[S], C Object[C], Other any] struct {
 	// Bind has a content refer to the UID of S, and to its class unless it names one.
 	Bind func(C, S)
 	// These reasons are about S; the last three, about the content that it names.
-	Misbound, Missing, BindFailed, Mismatch, ContentMisbound volume.Reason
+	Misbound, Missing, BindFailed, Mismatch, HandleSet, ContentMisbound volume.Reason
 }
 
 // ContentKind is what differs between the contents of snapshots and those of groups.
@@ -207,6 +207,19 @@ func (k *Kind[S, C, O]) Adopt(s S, c C, now metav1.Time) (p PlanOf[S, C, O], bou
 		content+" is being bound to "+k.Noun+" "+s.GetName())}, false
 }
 
+// Owned decides about the content that was made for a snapshot, and has its name; bound says that nothing is left to do.
+func (k *Kind[S, C, O]) Owned(s S, c C, now metav1.Time) (p PlanOf[S, C, O], bound bool) {
+	v, content := k.View(c), "content "+c.GetName()
+	switch {
+	case v.Given:
+		return k.user(s, now, k.HandleSet,
+			content+" names a "+k.One+" of the driver, although it should be made for "+k.Noun+" "+s.GetName()), false
+	case !v.IsOf(s):
+		return k.user(s, now, k.ContentMisbound, content+" is for another "+k.Noun+" than "+s.GetName()), false
+	}
+	return p, true
+}
+
 // NotBound is the plan after the write that binds a content was refused.
 func (k *Kind[S, C, O]) NotBound(s S, c C, now metav1.Time, problem string) PlanOf[S, C, O] {
 	return k.Failed(s, now, volume.Say(k.BindFailed, k.Controller,
@@ -243,7 +256,8 @@ func (k *Kind[S, C, O]) Content(f ContentFactsOf[S, C]) PlanOf[S, C, O] {
 	content, name := "content "+c.GetName(), k.Noun+" "+v.Ref.Name
 	switch {
 	case !v.Valid:
-		return PlanOf[S, C, O]{Warn: true, Tell: true, Because: volume.Say(k.Invalid, volume.User(), content+" must name "+k.Sources)}
+		return PlanOf[S, C, O]{Warn: true, Tell: true, Because: volume.Say(
+			k.Invalid, volume.User(), content+" must name "+k.Sources)}
 	case v.Ref.UID == "":
 		return k.nothing(volume.ReasonNothingToDo, volume.User(),
 			content+" is for "+name+", which has not been bound to it yet")

@@ -123,12 +123,9 @@ func take(f Facts) Plan {
 		return takeAnew(f)
 	case InGroup(s) && !isOf(c, s):
 		return awaitGroup(s)
-	case c.Spec.Source.SnapshotHandle != nil:
-		return failed(f, volume.ReasonContentHandleSet, volume.User(),
-			"content "+c.Name+" names a snapshot of the driver, although it should be made for snapshot "+s.Name)
-	case !isOf(c, s):
-		return failed(f, volume.ReasonContentMisbound, volume.User(),
-			"content "+c.Name+" is for another snapshot than "+s.Name)
+	}
+	if p, bound := Single().Owned(s, c, f.Now); !bound {
+		return p
 	}
 	return follow(f)
 }

@@ -16,8 +16,8 @@ const (
 	attributes
 )
 
-// fields are the treatments of the fields of one kind, by their paths. A field has the treatment of the longest path that
-// leads to it, so that what is not named is left out. Metadata are not among them.
+// fields are the treatments of the fields of one kind, by their paths. A field has the treatment of the longest path
+// that leads to it, so that what is not named is left out. Metadata are not among them.
 type fields map[string]treatment
 
 // keep returns fields from lines "PATH: FIELD…", in which "~" follows a field of prose, and "=" one of attributes.
@@ -66,8 +66,8 @@ func attachmentFields() fields {
 		"status: attached attachmentMetadata= attachError attachError.message~ detachError detachError.message~")...)
 }
 
-// podFields keeps the volumes of a Pod that volumes are made for, the directories of the host by which a driver's Pod is
-// known, its node, when it is evicted from there, and its state, and nothing of its containers but how they are.
+// podFields keeps the volumes of a Pod that volumes are made for, the directories of the host by which a driver's Pod
+// is known, its node, when it is evicted from there, and its state, and nothing of its containers but how they are.
 func podFields() fields {
 	lines := []string{
 		"spec: nodeName tolerations",
@@ -96,7 +96,8 @@ func csiNodeFields() fields {
 }
 
 func classFields() fields {
-	return keep(": provisioner parameters= reclaimPolicy mountOptions~ allowVolumeExpansion volumeBindingMode allowedTopologies")
+	return keep(": provisioner parameters= reclaimPolicy mountOptions~ allowVolumeExpansion volumeBindingMode",
+		": allowedTopologies")
 }
 
 func eventFields() fields {
@@ -106,8 +107,8 @@ func eventFields() fields {
 
 // snapshotFields are those of snapshots and of groups of them.
 func snapshotFields() fields {
-	return keep(": spec", "status: boundVolumeSnapshotContentName boundVolumeGroupSnapshotContentName creationTime readyToUse",
-		"status: restoreSize error error.message~")
+	return keep(": spec", "status: boundVolumeSnapshotContentName boundVolumeGroupSnapshotContentName creationTime",
+		"status: readyToUse restoreSize error error.message~")
 }
 
 // contentFields are those of the contents of snapshots and of groups of them.
