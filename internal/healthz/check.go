@@ -24,8 +24,8 @@ type result struct {
 	text string
 }
 
-// Check returns a handler that makes a check, within a time limit, for each request that arrives while none is made. The
-// check must return when its context ends.
+// Check returns a handler that makes a check, within a time limit, for each request that arrives while none is made.
+// The check must return when its context ends.
 func Check(limit time.Duration, check func(ctx context.Context) (code int, text string)) http.HandlerFunc {
 	s := &shared{limit: limit, check: check}
 	return func(w http.ResponseWriter, req *http.Request) {

@@ -57,8 +57,8 @@ func Groups() *snapshot.Kind[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupS
 		},
 		Controller: groupController(), State: groupState, Bind: bind,
 		Misbound: volume.ReasonGroupMisbound, Missing: volume.ReasonGroupContentMissing,
-		BindFailed: volume.ReasonGroupBindFailed, Mismatch: volume.ReasonGroupContentMismatch, HandleSet: volume.ReasonGroupContentMismatch,
-		ContentMisbound: volume.ReasonGroupContentMisbound,
+		BindFailed: volume.ReasonGroupBindFailed, Mismatch: volume.ReasonGroupContentMismatch,
+		HandleSet: volume.ReasonGroupContentMismatch, ContentMisbound: volume.ReasonGroupContentMisbound,
 	}
 }
 

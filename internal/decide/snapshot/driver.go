@@ -170,8 +170,8 @@ func (k *ContentKind[C]) parameters(f DriverFactsOf[C]) (parameters string, prob
 	return parameters, problem
 }
 
-// NotesOf returns the annotations of a new content: what is needed to take and to delete what it stands for, so that the
-// class is not needed any more. purpose is that of the class's Secret, whose templates may contain what is given.
+// NotesOf returns the annotations of a new content: what is needed to take and to delete what it stands for, so that
+// the class is not needed any more. purpose is that of the class's Secret, whose templates may contain what is given.
 func (k *ContentKind[C]) NotesOf(
 	class *Class, purpose string, of *corev1.PersistentVolume, inName, inNamespace map[string]string,
 ) (map[string]string, error) {

@@ -106,8 +106,8 @@ func Single() *Kind[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotConten
 		},
 		Controller: controller(), State: snapshotState, Bind: bind,
 		Misbound: volume.ReasonSnapshotMisbound, Missing: volume.ReasonContentMissing,
-		BindFailed: volume.ReasonContentBindFailed, Mismatch: volume.ReasonContentMismatch, HandleSet: volume.ReasonContentHandleSet,
-		ContentMisbound: volume.ReasonContentMisbound,
+		BindFailed: volume.ReasonContentBindFailed, Mismatch: volume.ReasonContentMismatch,
+		HandleSet: volume.ReasonContentHandleSet, ContentMisbound: volume.ReasonContentMisbound,
 	}
 }
 

@@ -207,7 +207,8 @@ func (k *Kind[S, C, O]) Adopt(s S, c C, now metav1.Time) (p PlanOf[S, C, O], bou
 		content+" is being bound to "+k.Noun+" "+s.GetName())}, false
 }
 
-// Owned decides about the content that was made for a snapshot, and has its name; bound says that nothing is left to do.
+// Owned decides about the content with the name that the one made for a snapshot has; bound says that nothing is left
+// to do.
 func (k *Kind[S, C, O]) Owned(s S, c C, now metav1.Time) (p PlanOf[S, C, O], bound bool) {
 	v, content := k.View(c), "content "+c.GetName()
 	switch {
