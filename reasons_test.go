@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // TestEveryReasonIsDecided wants every reason in a golden file: a reason that
@@ -152,4 +154,44 @@ func isMessage(e ast.Expr) bool {
 		return !call
 	})
 	return found
+}
+
+// TestControllersAreKnown: each controller that code names by a literal as the next actor is one when the name is read
+// again from an event, a condition or a report, and not a driver.
+func TestControllersAreKnown(t *testing.T) {
+	named := 0
+	for _, f := range goFiles(t) {
+		if f.test || f.generated {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || !isOf(call.Fun, "volume", "Controller") {
+				return true
+			}
+			lit, ok := call.Args[0].(*ast.BasicLit)
+			if !ok {
+				return true
+			}
+			named++
+			name, err := strconv.Unquote(lit.Value)
+			if err != nil || volume.ParseActor(name) != volume.Controller(name) {
+				t.Errorf("%s: ParseActor reads %s as a driver: %v", f.at(n), lit.Value, err)
+			}
+			return true
+		})
+	}
+	if named == 0 {
+		t.Fatal("no controller is named anywhere: has the form of the calls changed?")
+	}
+}
+
+// isOf says whether an expression is a function of a package.
+func isOf(e ast.Expr, pkg, name string) bool {
+	of, ok := e.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	from, ok := of.X.(*ast.Ident)
+	return ok && from.Name == pkg && of.Sel.Name == name
 }
