@@ -1,7 +1,12 @@
 package snapshot
 
 import (
+	"time"
+
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -178,12 +183,12 @@ func copied(
 	isReady := ptr.Deref(from.ReadyToUse, false)
 	to.BoundVolumeSnapshotContentName, to.ReadyToUse = &c.Name, &isReady
 	if to.CreationTime == nil && from.CreationTime != nil {
-		to.CreationTime = timeOf(*from.CreationTime)
+		to.CreationTime = &metav1.Time{Time: time.Unix(0, *from.CreationTime)}
 		told = append(told, volume.Say(volume.ReasonSnapshotCreated, volume.Actor{},
 			"Snapshot "+s.Namespace+"/"+s.Name+" was successfully created by the CSI driver."))
 	}
 	if from.RestoreSize != nil && (to.RestoreSize == nil || to.RestoreSize.IsZero()) {
-		to.RestoreSize = sizeOf(*from.RestoreSize)
+		to.RestoreSize = resource.NewQuantity(*from.RestoreSize, resource.BinarySI)
 	}
 	if group := cluster.GroupOf(s); group != nil && from.VolumeGroupSnapshotHandle != nil {
 		to.VolumeGroupSnapshotName = &group.Name
@@ -193,7 +198,7 @@ func copied(
 		told = append(told, volume.Say(volume.ReasonSnapshotReady, volume.Actor{},
 			"Snapshot "+s.Namespace+"/"+s.Name+" is ready to use."))
 	}
-	if same(s.Status, to) {
+	if equality.Semantic.DeepEqual(s.Status, to) {
 		return nil, nil
 	}
 	return next, told

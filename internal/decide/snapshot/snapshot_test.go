@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/testkit/golden"
@@ -90,7 +93,9 @@ func TestFollow(t *testing.T) {
 		{"it is taken, and not ready", of(taken, func(f *Facts) { f.Content.Status.ReadyToUse = nil })},
 		{"it is ready", of(taken)},
 		{"what was known of its size stays", of(taken, func(f *Facts) {
-			f.Snapshot.Status = &snapshotv1.VolumeSnapshotStatus{RestoreSize: sizeOf(7), CreationTime: timeOf(1e9)}
+			f.Snapshot.Status = &snapshotv1.VolumeSnapshotStatus{
+				RestoreSize: resource.NewQuantity(7, resource.BinarySI), CreationTime: &metav1.Time{Time: time.Unix(1, 0)},
+			}
 		})},
 		{"an error of the driver", of(contained, func(f *Facts) {
 			f.Content.Status = &snapshotv1.VolumeSnapshotContentStatus{
