@@ -143,7 +143,7 @@ func (c *manyVolumes) waitForAttachedCount(want int) {
 func TestWritesOfManyAttachments(t *testing.T) {
 	for _, nodes := range []int{1, 50} {
 		t.Run(fmt.Sprint(nodes, " nodes"), func(t *testing.T) {
-			const n = 250
+			const n = 100
 			c := newManyVolumes(t, n, nodes)
 			c.exactly(t, "attached", map[string]int{
 				"attachdetach POST apis/volumeattachments": n, "attacher PATCH apis/volumeattachments": n,
