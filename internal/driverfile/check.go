@@ -140,6 +140,8 @@ func (m *mistakes) socket(field, path string) {
 	m.text(field, path)
 }
 
+var variableForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
+
 func (m *mistakes) environment(field string, p Process) {
 	seen := map[string]bool{}
 	variable := func(field, name string) {
@@ -148,7 +150,7 @@ func (m *mistakes) environment(field string, p Process) {
 			m.add(field, "volplane sets %s; remove it, and write the path to socket", name)
 		case name == VarNode, p.ServiceAccount != "" && (name == VarServiceHost || name == VarServicePort):
 			m.add(field, "volplane sets %s; remove it", name)
-		case !regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`).MatchString(name):
+		case !variableForm.MatchString(name):
 			m.add(field, "%.80q is not the name of a variable; write letters, digits and underscores", name)
 		case seen[name]:
 			m.add(field, "the variable %.80q has a value already; write it once", name)

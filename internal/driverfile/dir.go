@@ -179,13 +179,14 @@ func (p Dir) Restart(name string, at time.Time) (Driver, error) {
 	return d, durable.WriteFile(path, text)
 }
 
+var restartLine = regexp.MustCompile(`(?m)^restartedAt:.*\n?`)
+
 // withRestart returns the text of a file with the driver's RestartedAt, on a line of its own where the
 // text allows that.
 func withRestart(text []byte, d Driver) ([]byte, error) {
 	line := "restartedAt: \"" + d.RestartedAt + "\"\n"
-	old := regexp.MustCompile(`(?m)^restartedAt:.*\n?`)
-	edited := old.ReplaceAllLiteralString(string(text), line)
-	if !old.Match(text) {
+	edited := restartLine.ReplaceAllLiteralString(string(text), line)
+	if !restartLine.Match(text) {
 		edited = strings.TrimRight(string(text), "\n") + "\n" + line
 	}
 	if got, err := Parse([]byte(edited)); err == nil && reflect.DeepEqual(got, d) {

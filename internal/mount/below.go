@@ -142,11 +142,16 @@ func Unlink(path string) error {
 
 // Remove deletes one empty directory, empty file or device node. A mount point, or anything with
 // content, is an error. It may be repeated.
-func Remove(path string) error {
+func Remove(path string) error { return removeUnless(path, At) }
+
+// Remove is the function Remove.
+func (t *Table) Remove(path string) error { return removeUnless(path, t.At) }
+
+func removeUnless(path string, at func(string) (Point, bool, error)) error {
 	if err := plain(path); err != nil {
 		return err
 	}
-	if _, mounted, err := At(path); err != nil || mounted {
+	if _, mounted, err := at(path); err != nil || mounted {
 		return errors.Join(err, fmt.Errorf("remove %s: it is a mount", path))
 	}
 	return removeIn(path, func(dir int, name string, st unix.Stat_t) error {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,17 +53,10 @@ func bind(source, target string, attr Attr) error {
 		return err
 	}
 	defer unix.Close(from)
-	infos, err := readTable()
-	if err != nil {
-		return err
-	}
-	if top, mounted, err := reachedIn(infos, target); err != nil || mounted {
+	if top, mounted, err := Look(target); err != nil || mounted {
 		return errors.Join(err, checkMounted(from, at, top, attr))
 	}
-	if err := checkBindable(infos, source); err != nil {
-		return err
-	}
-	tree, err := unix.OpenTree(from, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
+	tree, err := copyTree(from, source)
 	if err != nil {
 		return err
 	}
@@ -145,9 +137,38 @@ func checkMounted(from, at int, top Point, attr Attr) error {
 	return setAttr(at, attr, 0)
 }
 
+// copyTree copies a source with all mounts below it.
+func copyTree(from int, source string) (tree int, err error) {
+	alone := hasNoneBelow(from)
+	if !alone {
+		if err := checkBindable(source); err != nil {
+			return -1, err
+		}
+	}
+	tree, err = unix.OpenTree(from, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
+	if alone && errors.Is(err, unix.EINVAL) {
+		err = errors.Join(checkBindable(source), err)
+	}
+	return tree, err
+}
+
+// hasNoneBelow says that no mount is below an open file or directory.
+func hasNoneBelow(fd int) bool {
+	st, err := statxAt(fd, "", unix.STATX_TYPE)
+	if err == nil && st.Mask&unix.STATX_TYPE != 0 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return true
+	}
+	id, _, err := uniqueAt(fd, "")
+	return err == nil && childless(id)
+}
+
 // checkBindable refuses a source with an unbindable mount below it, which the kernel would silently
-// leave out: data would be written to the directory below it.
-func checkBindable(infos []*mountinfo.Info, source string) error {
+// leave out: data would be written to the directory below it. The kernel itself refuses a source that is one.
+func checkBindable(source string) error {
+	infos, err := readTable()
+	if err != nil {
+		return err
+	}
 	c := newCovers(infos)
 	for _, i := range infos {
 		if isBelow(i.Mountpoint, source) && slices.Contains(strings.Fields(i.Optional), "unbindable") && !c.hidden(i) {

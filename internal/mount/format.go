@@ -128,7 +128,7 @@ func readable(device string) error {
 	defer f.Close()
 	size, err := f.Seek(0, io.SeekEnd)
 	if err == nil {
-		_, err = io.ReadFull(io.NewSectionReader(f, 0, size), make([]byte, min(size, headSize)))
+		_, err = io.CopyN(io.Discard, io.NewSectionReader(f, 0, size), min(size, headSize))
 	}
 	if err != nil {
 		return fmt.Errorf("look what is on %s: %w", device, err)

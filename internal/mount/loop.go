@@ -106,8 +106,12 @@ func (l *Loops) take(control, backing *os.File, note string, readOnly bool) (str
 	if err := unix.IoctlLoopConfigure(int(device.Fd()), &config); err != nil {
 		return "", fail("configure loop device over", file, err)
 	}
-	if before != "" && before != loopSequence(filepath.Base(path)) {
+	sequence := loopSequence(filepath.Base(path))
+	if before != "" && before != sequence {
 		l.renumbers.Store(true)
+	}
+	if has, err := unix.IoctlLoopGetStatus64(int(device.Fd())); err == nil {
+		l.learn(filepath.Base(path), sighting{fileID{has.Device, has.Inode}, sequence})
 	}
 	return path, nil
 }
@@ -141,29 +145,51 @@ func (l *Loops) Find(file string) (string, error) {
 	return l.search(file, id)
 }
 
-// search asks all loop devices whether they are of a file, but for those that are known to be of another one.
+// search asks the loop devices that show something whether they are of a file, but for those that are known to be of
+// another one.
 func (l *Loops) search(file string, id fileID) (string, error) {
-	disks, err := os.ReadDir("/sys/block")
+	disks, err := sizedLoops()
 	if err != nil {
 		return "", fmt.Errorf("list loop devices: %w", err)
 	}
 	var failed error
 	for _, disk := range disks {
-		if !strings.HasPrefix(disk.Name(), "loop") || l.isOthers(disk.Name(), id) {
+		if l.isOthers(disk, id) {
 			continue
 		}
-		name, err := os.ReadFile(filepath.Join("/sys/block", disk.Name(), "loop/backing_file"))
+		name, err := os.ReadFile(filepath.Join("/sys/block", disk, "loop/backing_file"))
 		if err != nil {
 			continue // it is not attached
 		}
-		switch is, err := l.ask(disk.Name(), strings.TrimSuffix(string(name), "\n"), id); {
+		switch is, err := l.ask(disk, strings.TrimSuffix(string(name), "\n"), id); {
 		case is:
-			return "/dev/" + disk.Name(), nil
+			return "/dev/" + disk, nil
 		case err != nil:
 			failed = errors.Join(failed, fmt.Errorf("loop device over %s: %w", file, err))
 		}
 	}
 	return "", failed
+}
+
+// sizedLoops returns the names of the loop devices that have a size, which those without a file do not: of these the
+// kernel keeps as many as there ever were.
+func sizedLoops() ([]string, error) {
+	table, err := os.ReadFile("/proc/partitions")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		if len(fields) != 4 {
+			continue
+		}
+		// The number of a partition comes after that of its device: loop0p1.
+		if number, is := strings.CutPrefix(fields[3], "loop"); is && !strings.Contains(number, "p") {
+			out = append(out, fields[3])
+		}
+	}
+	return out, nil
 }
 
 // ask asks a device whether it is of a file, and learns which it has. The name is that of its file.

@@ -36,7 +36,7 @@ func mountDevice(ctx context.Context, device, target, fsType string, options []s
 	}
 	place := os.NewFile(uintptr(dir), target)
 	defer place.Close()
-	at, mounted, err := At(target)
+	at, mounted, err := Look(target)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func mountAtDir(ctx context.Context, device string, place *os.File, fsType strin
 	if err := toolAt(ctx, place, "mount", append(args, "--", device, inherited)...); err != nil {
 		return err
 	}
-	if at, mounted, err := At(target); err != nil || !mounted || at.Source != device {
+	if at, mounted, err := Look(target); err != nil || !mounted || at.Source != device {
 		return fail("mount "+device+" at", target,
 			errors.Join(ErrMoved, err, unix.Unmount(fdPath(int(place.Fd()))+"/.", unix.MNT_DETACH)))
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -78,6 +79,37 @@ func gone(t *testing.T, file string) {
 		case <-limit:
 			t.Fatalf("still %s after the detach, %v", left, err)
 		}
+	}
+}
+
+// TestLoopIsSearchedOnce: a device that was just made is found without a search, and one without a file is in none.
+func TestLoopIsSearchedOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a")
+	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var loops Loops
+	device, err := loops.Attach(file, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk := filepath.Base(device)
+	info, err := os.Stat(file)
+	if seen := loops.seen(idOf(info)); err != nil || !slices.Equal(seen, []string{disk}) {
+		t.Errorf("known are %v, %v; want %s", seen, err, disk)
+	}
+	if sized, err := sizedLoops(); err != nil || !slices.Contains(sized, disk) {
+		t.Errorf("searched are %v, %v; want %s", sized, err, disk)
+	}
+	if err := loops.Detach(file); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, file)
+	// Another test may attach it as soon as it is free.
+	sized, err := sizedLoops()
+	_, free := os.Stat("/sys/block/" + disk + "/loop")
+	if err != nil || slices.Contains(sized, disk) && free != nil {
+		t.Errorf("searched are %v, %v; not %s", sized, err, disk)
 	}
 }
 

@@ -67,15 +67,17 @@ func fdPath(fd int) string { return fmt.Sprint("/proc/self/fd/", fd) }
 // mountAt returns the mount id of a name in a directory, or of the directory itself if the name is
 // empty, and whether it is the root of the mount.
 func mountAt(dir int, name string) (id int, top bool, err error) {
+	st, err := statxAt(dir, name, unix.STATX_MNT_ID)
+	return int(st.Mnt_id), st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, err
+}
+
+func statxAt(dir int, name string, mask int) (st unix.Statx_t, err error) {
 	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 	if name == "" {
 		flags |= unix.AT_EMPTY_PATH
 	}
-	var st unix.Statx_t
-	if err := unix.Statx(dir, name, flags, unix.STATX_MNT_ID, &st); err != nil {
-		return 0, false, err
-	}
-	return int(st.Mnt_id), st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+	err = unix.Statx(dir, name, flags, mask, &st)
+	return st, err
 }
 
 // MakeDir creates a directory, but not its parents, with access for owner and group only, and says

@@ -129,11 +129,43 @@ func (s Snapshot) Below(dir string) []Point {
 // Mounted says whether anything is mounted at a path or below it. The error is ErrHidden if the
 // path does not lead to the mount.
 func (t *Table) Mounted(path string) (bool, error) {
+	if bare(path) {
+		return false, nil
+	}
 	if _, mounted, err := t.At(path); err != nil || mounted {
 		return mounted, err
 	}
 	points, err := t.Below(path)
 	return len(points) > 0, err
+}
+
+// Look is At for a path at which only what answers can be mounted: it is asked.
+func (t *Table) Look(path string) (Point, bool, error) { return lookOr(path, t.At) }
+
+// LookBelow is Below for a path at which only what answers can be mounted: it is asked.
+func (t *Table) LookBelow(path string) ([]Point, error) {
+	if p, alone, sure := lookAt(path); sure && alone {
+		return []Point{p}, nil
+	}
+	return t.Below(path)
+}
+
+// Places returns what is mounted at some paths, and below what is mounted there, for paths at which only what answers
+// can be mounted: that is asked. Other mounts may be left out.
+func (t *Table) Places(paths []string) (Snapshot, error) {
+	s := Snapshot{At: map[string]Point{}}
+	for _, path := range paths {
+		p, alone, sure := lookAt(path)
+		switch {
+		case sure && p.Path == "":
+		case sure && alone:
+			s.At[path], s.paths = p, append(s.paths, path)
+		default:
+			return t.Snapshot()
+		}
+	}
+	slices.Sort(s.paths)
+	return s, nil
 }
 
 // refresh reads the table if it has changed.
@@ -149,8 +181,12 @@ func (t *Table) refresh() error {
 	return nil
 }
 
-// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it.
+// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it. What is mounted there
+// is not accessed.
 func (t *Table) At(path string) (Point, bool, error) {
+	if free(path) {
+		return Point{}, false, nil
+	}
 	points, err := t.Points()
 	p, mounted := points[filepath.Clean(path)]
 	if err != nil || !mounted {
@@ -295,14 +331,28 @@ func points(infos []*mountinfo.Info) []Point {
 	return out
 }
 
-// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it. It
-// reads the whole mount table.
+// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it. What is mounted there
+// is not accessed, so it reads the whole mount table for all but a path at which nothing is mounted.
 func At(path string) (Point, bool, error) {
+	if free(path) {
+		return Point{}, false, nil
+	}
 	infos, err := readTable()
 	if err != nil {
 		return Point{}, false, err
 	}
 	return reachedIn(infos, path)
+}
+
+// Look is At for a path at which only what answers can be mounted: it is asked.
+func Look(path string) (Point, bool, error) { return lookOr(path, At) }
+
+// lookOr asks what is mounted at a path, and takes another answer where the kernel gives none that is sure.
+func lookOr(path string, at func(string) (Point, bool, error)) (Point, bool, error) {
+	if p, _, sure := lookAt(path); sure {
+		return p, p.Path != "", nil
+	}
+	return at(path)
 }
 
 func readTable() ([]*mountinfo.Info, error) {
@@ -376,7 +426,12 @@ func point(i *mountinfo.Info) Point {
 		p.ReadOnly = p.ReadOnly || o == "ro"
 	}
 	for _, o := range splitOptions(i.VFSOptions) {
-		p.NoWrites = p.NoWrites || o == "ro" || o == "emergency_ro" || o == "shutdown"
+		p.NoWrites = p.NoWrites || forbidsWrites(o)
 	}
 	return p
+}
+
+// forbidsWrites says whether a filesystem with an option cannot be written to.
+func forbidsWrites(option string) bool {
+	return option == "ro" || option == "emergency_ro" || option == "shutdown"
 }

@@ -49,15 +49,8 @@ func unmountAll(operation, target string, flags int) error {
 		return err
 	}
 	for moved := map[int]int{}; ; {
-		infos, err := readTable()
-		if err != nil {
-			return err
-		}
-		if _, mounted, err := reachedIn(infos, target); err != nil || !mounted {
-			return err
-		}
-		next := nextOf(infos, target, flags)
-		if _, _, err := next.reached(); err != nil {
+		next, infos, err := choose(target, flags)
+		if err != nil || next.Path == "" {
 			return err
 		}
 		// A filesystem without a server cannot be accessed, and neither can the source of its bind mount.
@@ -72,6 +65,23 @@ func unmountAll(operation, target string, flags int) error {
 			return fail(operation, next.Path, err)
 		}
 	}
+}
+
+// choose returns the mount at or below a path that is unmounted next, if anything is mounted there, and the mount table
+// unless that mount is the only one: then nothing happens elsewhere by its unmount but what belongs to it.
+func choose(target string, flags int) (next Point, infos []*mountinfo.Info, err error) {
+	if p, alone, sure := lookAt(target); sure && (alone || p.Path == "") {
+		return p, nil, nil
+	}
+	if infos, err = readTable(); err != nil {
+		return Point{}, nil, err
+	}
+	if _, mounted, err := reachedIn(infos, target); err != nil || !mounted {
+		return Point{}, nil, err
+	}
+	next = nextOf(infos, target, flags)
+	_, _, err = next.reached()
+	return next, infos, err
 }
 
 // isRace says whether an error means that somebody else has unmounted, or moves directories.

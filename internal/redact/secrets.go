@@ -97,10 +97,9 @@ func (s *Secrets) addPart(text string, least int) {
 }
 
 // bearer matches a JSON Web Token, which is always a secret; it begins as a JSON object in base64.
-const (
-	bearerBegin = "eyJ"
-	bearer      = bearerBegin + `[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]*)?`
-)
+const bearerBegin = "eyJ"
+
+var bearer = regexp.MustCompile(bearerBegin + `[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]*)?`)
 
 // Hide returns a text without the secrets, truncated to about MaxText bytes. A nil s hides tokens
 // only.
@@ -117,7 +116,7 @@ func (s *Secrets) hide(text string, views func(text string) []view) string {
 	}
 	secret := make([]bool, len(text))
 	if strings.Contains(text, bearerBegin) {
-		for _, at := range regexp.MustCompile(bearer).FindAllStringIndex(text, -1) {
+		for _, at := range bearer.FindAllStringIndex(text, -1) {
 			mark(secret, at[0], at[1])
 		}
 	}

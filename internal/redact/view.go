@@ -209,13 +209,23 @@ func unwrap(s []byte) (string, int) {
 	return "", 0
 }
 
+// The forms of what is decoded.
+var (
+	base64Word = regexp.MustCompile(`[A-Za-z0-9+/_-]{6,}={0,2}`)
+
+	hexBytes = regexp.MustCompile(`(0x)?[0-9A-Fa-f]{2}([ :,-]{0,2}(0x[0-9A-Fa-f]{1,2}|[0-9A-Fa-f]{2})){3,}[0-9A-Fa-f]?`)
+	hexByte  = regexp.MustCompile(`[0-9A-Fa-f]{1,2}`)
+
+	decimalBytes = regexp.MustCompile(`[0-9]{1,3}([ ,]{1,2}[0-9]{1,3}){3,}`)
+	decimalByte  = regexp.MustCompile(`[0-9]+`)
+)
+
 // unbase64 decodes every word as base64 of either alphabet, without its first skip letters: other
 // letters may precede the encoded text.
 func unbase64(skip int) func(view) view {
-	form := regexp.MustCompile(`[A-Za-z0-9+/_-]{6,}={0,2}`)
 	return func(v view) view {
 		next := view{decoded: true}
-		for _, at := range form.FindAllIndex(v.text, -1) {
+		for _, at := range base64Word.FindAllIndex(v.text, -1) {
 			word := strings.TrimRight(string(v.text[at[0]+skip:at[1]]), "=")
 			word = strings.NewReplacer("-", "+", "_", "/").Replace(word)
 			if len(word)%4 == 1 {
@@ -259,14 +269,12 @@ func readable(made []byte) bool {
 
 // unhex decodes hexadecimal digits, also with blanks, colons, commas or 0x between them.
 func unhex(skip int) func(view) view {
-	form := regexp.MustCompile(`(0x)?[0-9A-Fa-f]{2}([ :,-]{0,2}(0x[0-9A-Fa-f]{1,2}|[0-9A-Fa-f]{2})){3,}[0-9A-Fa-f]?`)
-	pair := regexp.MustCompile(`[0-9A-Fa-f]{1,2}`)
 	return func(v view) view {
 		next := view{decoded: true}
-		for _, at := range form.FindAllIndex(v.text, -1) {
+		for _, at := range hexBytes.FindAllIndex(v.text, -1) {
 			begin := at[0] + skip
 			run := strings.ReplaceAll(string(v.text[begin:at[1]]), "0x", "::")
-			for _, p := range pair.FindAllStringIndex(run, -1) {
+			for _, p := range hexByte.FindAllStringIndex(run, -1) {
 				made, _ := number([]byte(run), p[0], p[1]-p[0], 16, false)
 				next.add(v.from[begin+p[0]], v.to[begin+p[1]-1], []byte(made)...)
 			}
@@ -278,13 +286,11 @@ func unhex(skip int) func(view) view {
 
 // undecimal decodes bytes in the form in which Go prints a slice of them.
 func undecimal() func(view) view {
-	digits := regexp.MustCompile(`[0-9]+`)
-	form := regexp.MustCompile(`[0-9]{1,3}([ ,]{1,2}[0-9]{1,3}){3,}`)
 	return func(v view) view {
 		next := view{decoded: true}
-		for _, at := range form.FindAllIndex(v.text, -1) {
+		for _, at := range decimalBytes.FindAllIndex(v.text, -1) {
 			run := v.text[at[0]:at[1]]
-			for _, p := range digits.FindAllIndex(run, -1) {
+			for _, p := range decimalByte.FindAllIndex(run, -1) {
 				if n, err := strconv.ParseUint(string(run[p[0]:p[1]]), 10, 8); err == nil {
 					next.add(v.from[at[0]+p[0]], v.to[at[0]+p[1]-1], byte(n))
 				}

@@ -39,8 +39,10 @@ var ErrInvalid = errors.New("not a valid program")
 // maxName leaves room for suffixes in the names of files.
 const maxName = 200
 
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+
 func checkName(name string) error {
-	if len(name) > maxName || !regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`).MatchString(name) {
+	if len(name) > maxName || !nameForm.MatchString(name) {
 		return fmt.Errorf("%w: the name %q", ErrInvalid, name)
 	}
 	return nil

@@ -130,7 +130,7 @@ func (f Facts) orphan(e Entry, unknown bool) Finding {
 		}
 	}
 	stranger := slices.IndexFunc(e.Nodes, func(id string) bool { return !f.NodeIDs[id] })
-	inline, _ := regexp.MatchString(`^csi-[0-9a-f]{64}$`, e.Handle)
+	inline := inlineHandle.MatchString(e.Handle)
 	name := "volume " + Printable(e.Handle)
 	switch {
 	case inline:
@@ -153,11 +153,16 @@ func (f Facts) orphan(e Entry, unknown bool) Finding {
 	return out
 }
 
+var (
+	inlineHandle = regexp.MustCompile(`^csi-[0-9a-f]{64}$`)
+	pvName       = regexp.MustCompile(`pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+)
+
 // nameOf returns the name of the object that a volume was created for; "" if it is not known.
 func (f Facts) nameOf(e Entry) string {
 	for _, name := range []string{
 		e.Name, e.Context[keyVolume],
-		regexp.MustCompile(`pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindString(e.Handle),
+		pvName.FindString(e.Handle),
 	} {
 		if name != "" {
 			return name

@@ -26,10 +26,13 @@ func (p *pool) attach(ctx context.Context, v record, u use) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	at, err := p.shownAt(device)
-	if err == nil && at == "" {
-		// The kernel gives a loop device to its next user with the write protection that the last one has set.
-		err = setReadOnly(device, false)
+	// The kernel gives a loop device to its next user with the write protection that the last one has set.
+	is, err := readOnly(device)
+	if err == nil && is {
+		var at string
+		if at, err = p.shownAt(device); err == nil && at == "" {
+			err = setReadOnly(device, false)
+		}
 	}
 	return device, errors.Join(err, mount.LoopResize(device))
 }
@@ -123,7 +126,7 @@ func shows(p mount.Point, device string) bool {
 // checkOurs fails unless the mount at path is of the volume with that device; device is "" if the
 // volume has none.
 func checkOurs(v record, device, path string) error {
-	at, mounted, err := mount.At(path)
+	at, mounted, err := mount.Look(path)
 	if err != nil || !mounted || shows(at, device) {
 		return err
 	}

@@ -88,7 +88,7 @@ func (n *node) stageFilesystem(ctx context.Context, v record, fsType string, r *
 		return err
 	}
 	target := r.GetStagingTargetPath()
-	at, mounted, err := n.pool.mounts.At(target)
+	at, mounted, err := n.pool.mounts.Look(target)
 	switch {
 	case err != nil:
 		return err
@@ -111,7 +111,7 @@ func (n *node) mountNew(ctx context.Context, v record, device, fsType string, r 
 		err = n.mountAt(ctx, v, device, fsType, r)
 	}
 	if err != nil && made {
-		err = errors.Join(err, mount.Remove(r.GetStagingTargetPath()))
+		err = errors.Join(err, n.pool.mounts.Remove(r.GetStagingTargetPath()))
 	}
 	return err
 }
@@ -250,7 +250,7 @@ func (n *node) fit(ctx context.Context, v record, r *csipb.NodeExpandVolumeReque
 	if err != nil {
 		return err
 	}
-	at, _, err := n.pool.mounts.At(r.GetVolumePath())
+	at, _, err := n.pool.mounts.Look(r.GetVolumePath())
 	if err != nil {
 		return err
 	}
@@ -287,7 +287,7 @@ func (n *node) NodeGetVolumeStats(
 	if err != nil {
 		return nil, failure(err)
 	}
-	at, _, err := n.pool.mounts.At(r.GetVolumePath())
+	at, _, err := n.pool.mounts.Look(r.GetVolumePath())
 	switch {
 	case err != nil:
 		return nil, failure(err)

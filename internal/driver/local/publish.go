@@ -106,7 +106,7 @@ func (p publication) make() error {
 		err = mount.Bind(p.source, p.target, mount.ReadOnlyIf(p.readOnly))
 	}
 	if err != nil && made {
-		err = errors.Join(err, mount.Remove(p.target))
+		err = errors.Join(err, p.pool.mounts.Remove(p.target))
 	}
 	return err
 }
@@ -132,7 +132,7 @@ func (p publication) nothingHidden() error {
 
 // exists says whether the volume is mounted at the target already, as requested.
 func (p publication) exists() (bool, error) {
-	at, mounted, err := p.pool.mounts.At(p.target)
+	at, mounted, err := p.pool.mounts.Look(p.target)
 	if err != nil || !mounted {
 		return false, err
 	}
@@ -140,7 +140,7 @@ func (p publication) exists() (bool, error) {
 		return false, status.Errorf(codes.FailedPrecondition, "volume %s: something else is at %s; unmount that first",
 			p.v.ID, p.target)
 	}
-	staged, _, err := p.pool.mounts.At(p.staging)
+	staged, _, err := p.pool.mounts.Look(p.staging)
 	if err != nil {
 		return false, err
 	}
@@ -155,18 +155,19 @@ func (p publication) exists() (bool, error) {
 // allowed refuses a mount that would show nothing, or that violates what was promised to another
 // target.
 func (p publication) allowed() error {
-	other, err := p.pool.shownAt(p.device, p.staging, p.target)
-	if err != nil {
-		return err
+	if alone := p.mode == csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER; alone || p.block {
+		other, err := p.pool.shownAt(p.device, p.staging, p.target)
+		switch {
+		case err != nil:
+			return err
+		case other != "" && alone:
+			return status.Errorf(codes.FailedPrecondition, "volume %s has its single writer at %s; unpublish it there first",
+				p.v.ID, other)
+		case p.block:
+			return p.blockAllowed(other)
+		}
 	}
-	if other != "" && p.mode == csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER {
-		return status.Errorf(codes.FailedPrecondition, "volume %s has its single writer at %s; unpublish it there first",
-			p.v.ID, other)
-	}
-	if p.block {
-		return p.blockAllowed(other)
-	}
-	at, mounted, err := p.pool.mounts.At(p.staging)
+	at, mounted, err := p.pool.mounts.Look(p.staging)
 	if err != nil {
 		return err
 	}
@@ -217,7 +218,7 @@ func (n *node) NodeUnpublishVolume(
 	defer release()
 	err = n.unmount(v, r.GetTargetPath())
 	if err == nil {
-		err = mount.Remove(r.GetTargetPath())
+		err = n.pool.mounts.Remove(r.GetTargetPath())
 	}
 	if err != nil {
 		return nil, failure(err)

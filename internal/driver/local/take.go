@@ -63,11 +63,17 @@ func (p *pool) take(ctx context.Context, v record, u use) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		at, err := p.shownAt(device)
-		if err != nil {
-			return "", err
-		}
-		err = p.loops.Keep(device, image, func(s mount.LoopState) (string, error) { return u.again(s, at != "") })
+		err = p.loops.Keep(device, image, func(s mount.LoopState) (string, error) {
+			shown := false
+			if s.Claimed {
+				at, err := p.shownAt(device)
+				if err != nil {
+					return "", err
+				}
+				shown = at != ""
+			}
+			return u.again(s, shown)
+		})
 		switch {
 		case err == nil:
 			return device, nil
@@ -82,8 +88,8 @@ func (p *pool) take(ctx context.Context, v record, u use) (string, error) {
 // errOthers says that somebody has a device who must not have it at the same time.
 var errOthers = errors.New("it is in use otherwise")
 
-// again decides whether a device can be used once more, and returns the note for it. shown says that it is mounted
-// where the driver sees it.
+// again decides whether a device can be used once more, and returns the note for it. shown says of a claimed one that
+// it is mounted where the driver sees it.
 func (u use) again(s mount.LoopState, shown bool) (note string, err error) {
 	last, ours := readNote(s.Note)
 	// What the driver does not see was unmounted by it: the rest of a use that has ended for Kubernetes.

@@ -43,9 +43,11 @@ func (f Facts) unschedulable(p *corev1.Pod, message string, next volume.Actor) c
 	return chain.New(subject, chain.Problem, volume.ReasonFailedPlacing, message, next)
 }
 
+var ofStorage = regexp.MustCompile(`(?i)volume|pvc|free storage|no available disk|driver|storageclass`)
+
 // aboutStorage says whether a scheduler's message names volumes, or a driver.
 func aboutStorage(message string) bool {
-	return regexp.MustCompile(`(?i)volume|pvc|free storage|no available disk|driver|storageclass`).MatchString(message)
+	return ofStorage.MatchString(message)
 }
 
 // unboundClaim returns the first claim of a Pod that is not bound.

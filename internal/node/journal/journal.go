@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -124,12 +125,23 @@ func (j *Journal) Get(key string) *mount.Record {
 }
 
 // List returns copies of all records, ordered by volume.
-func (j *Journal) List() []*mount.Record {
+func (j *Journal) List() []*mount.Record { return j.list(func(*file) bool { return true }) }
+
+// Of returns copies of the records that have a target of a Pod, ordered by volume.
+func (j *Journal) Of(podUID string) []*mount.Record {
+	return j.list(func(f *file) bool {
+		return slices.ContainsFunc(f.Record.Targets, func(t mount.Target) bool { return t.PodUID == podUID })
+	})
+}
+
+func (j *Journal) list(match func(*file) bool) []*mount.Record {
 	var out []*mount.Record
-	for _, f := range j.records.List(func(*file) bool { return true }) {
+	for _, f := range j.records.List(match) {
 		out = append(out, f.Record)
 	}
-	slices.SortFunc(out, func(a, b *mount.Record) int { return strings.Compare(a.Key(), b.Key()) })
+	slices.SortFunc(out, func(a, b *mount.Record) int {
+		return cmp.Or(strings.Compare(a.Driver, b.Driver), strings.Compare(a.Handle, b.Handle))
+	})
 	return out
 }
 

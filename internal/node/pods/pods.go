@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -172,10 +171,8 @@ func (p *Pods) End(ctx context.Context, pod *corev1.Pod) error {
 // deletePod deletes a terminating Pod for good when the journal has no target of it. The API server
 // keeps it until then.
 func (p *Pods) deletePod(ctx context.Context, pod *corev1.Pod) error {
-	for _, r := range p.Journal.List() {
-		if slices.ContainsFunc(r.Targets, func(t decide.Target) bool { return t.PodUID == string(pod.UID) }) {
-			return nil
-		}
+	if len(p.Journal.Of(string(pod.UID))) > 0 {
+		return nil
 	}
 	p.mu.Lock()
 	delete(p.firstSeen, string(pod.UID))

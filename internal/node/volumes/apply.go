@@ -233,7 +233,7 @@ func (d *applier) stage(ctx context.Context) error {
 	switch {
 	case err == nil:
 		var at mount.Point
-		if at, r.StagingMounted, err = d.table.At(r.StagingPath); r.StagingMounted {
+		if at, r.StagingMounted, err = d.table.Look(r.StagingPath); r.StagingMounted {
 			r.Filesystem = at.Filesystem()
 			r.Short = isShort(d.f.claim(), pv, at)
 		}

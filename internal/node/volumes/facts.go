@@ -289,7 +289,7 @@ func (g gatherer) gatherMounts(ctx context.Context, f *facts) error {
 	if f.Record == nil {
 		return nil
 	}
-	table, err := g.table.Snapshot()
+	table, err := g.tableOf(f.Record)
 	if err != nil {
 		return err
 	}
@@ -314,6 +314,19 @@ func (g gatherer) gatherMounts(ctx context.Context, f *facts) error {
 	}
 	f.differs = differences(f.Record, table.At)
 	return nil
+}
+
+// tableOf returns the mount table, or what of it is about the places of a record if no server that does not answer
+// can be asked by that.
+func (g gatherer) tableOf(r *decide.Record) (mount.Snapshot, error) {
+	if !r.Block && !strings.Contains(r.Filesystem, " /dev/") {
+		return g.table.Snapshot()
+	}
+	var paths []string
+	for _, p := range placesOf(r) {
+		paths = append(paths, p.path)
+	}
+	return g.table.Places(paths)
 }
 
 // deviceLinked says whether the Pod's directory has the link to its block device.

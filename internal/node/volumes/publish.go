@@ -118,7 +118,7 @@ func (d *applier) confirmPublished(ctx context.Context, t *decide.Target) error 
 			return err
 		}
 	}
-	points, err := d.table.Below(t.Path)
+	points, err := d.table.LookBelow(t.Path)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (d *applier) checkMounted(path string) error {
 		}
 		return nil
 	}
-	_, mounted, err := d.table.At(path)
+	_, mounted, err := d.table.Look(path)
 	if err == nil && !mounted {
 		err = fmt.Errorf("volume %s at %s: %w", uses.VolumeAt(path), path, errNotMounted)
 	}

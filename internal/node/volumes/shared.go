@@ -85,7 +85,7 @@ func (p *shared) unmountBelow(path string) error {
 // removeEmpty removes empty directories in the given order, and stops at one that is not empty.
 func (p *shared) removeEmpty(paths ...string) {
 	for _, path := range paths {
-		if err := mount.Remove(path); err != nil {
+		if err := p.table.Remove(path); err != nil {
 			p.Log.Debug("directory stays", "path", path, "err", err)
 			return
 		}

@@ -89,10 +89,8 @@ func (v *Volumes) AddPod(pod *corev1.Pod) {
 	for _, u := range v.Finder.Of(pod) {
 		v.Add(u.Key())
 	}
-	for _, r := range v.Journal.List() {
-		if slices.ContainsFunc(r.Targets, func(t decide.Target) bool { return t.PodUID == string(pod.UID) }) {
-			v.Add(r.Key())
-		}
+	for _, r := range v.Journal.Of(string(pod.UID)) {
+		v.Add(r.Key())
 	}
 }
 
