@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"crypto/rand"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
@@ -24,33 +24,36 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/filters"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/kube-openapi/pkg/builder"
 	"k8s.io/kube-openapi/pkg/builder3"
+	"k8s.io/kube-openapi/pkg/cached"
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
+	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/standalone/apiserver/membership"
 	"volplane.dev/volplane/standalone/apiserver/openapi"
 	"volplane.dev/volplane/standalone/apiserver/spare"
-	"volplane.dev/volplane/standalone/etcd"
 	"volplane.dev/volplane/standalone/pki"
 )
 
 // resync is the resync period of the server's own informers; nothing depends on it.
 const resync = 10 * time.Hour
 
-// assemble builds the server without starting it. The channel ready is closed when the
-// authorizer has read the roles.
-func assemble(
-	ca *pki.Authority, l net.Listener, db *etcd.Server, sealing string, o Options, ready <-chan struct{},
+// assemble builds the server without starting it.
+func (s *Server) assemble(
+	l net.Listener, sealing string, o Options,
 ) (*assembly, *genericapiserver.GenericAPIServer, error) {
-	a := &assembly{ca: ca, config: genericapiserver.NewConfig(legacyscheme.Codecs)}
+	a := &assembly{ca: s.ca, near: s.near, config: genericapiserver.NewConfig(legacyscheme.Codecs)}
 	c := a.config
 	c.MergedResourceConfig = served()
 	c.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
@@ -58,35 +61,36 @@ func assemble(
 	c.EnableProfiling = false
 	c.LongRunningFunc = filters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString())
 	c.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
-	if err := serve(c, ca, l, o.Names); err != nil {
+	if err := serve(c, s.ca, l, o.Names); err != nil {
 		return nil, nil, err
 	}
+	c.LoopbackClientConfig = s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup)
 	client, err := kubernetes.NewForConfig(c.LoopbackClientConfig)
 	if err != nil {
 		return nil, nil, fmt.Errorf("loopback client: %w", err)
 	}
 	a.informers = informers.NewSharedInformerFactory(client, resync)
-	if a.etcd, a.factory, err = store(c,
-		place{endpoint: db.Endpoint(), sealing: sealing, collects: o.Collects}); err != nil {
+	if a.etcd, a.factory, err = store(c, place{near: s.near, sealing: sealing, collects: o.Collects}); err != nil {
 		return nil, nil, err
 	}
-	a.members = membership.New(ca, client)
-	if a.identities, err = authenticate(c, ca, a.informers, a.members); err != nil {
+	a.members = membership.New(s.ca, client)
+	if a.identities, err = authenticate(c, s.ca, a.informers, a.members); err != nil {
 		return nil, nil, err
 	}
-	if err := authorize(c, a.informers, a.members, ready); err != nil {
+	if err := authorize(c, a.informers, a.members, s.ready); err != nil {
 		return nil, nil, err
 	}
 	c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
 		return genericapiserver.DefaultBuildHandlerChain(a.members.Guard(h), c)
 	}
 	a.bulk = spare.NewBulk(registryPrefix)
-	if err := admit(c, client, a.informers, func() room.Plan { _, p := db.Room(); return p }, a.bulk); err != nil {
+	if err := admit(c, client, a.informers, func() room.Plan { _, p := s.etcd.Room(); return p }, a.bulk); err != nil {
 		return nil, nil, err
 	}
 	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme, extensions.Scheme)
 	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions, namer)
 	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, namer)
+	c.SkipOpenAPIInstallation = true // describe does it
 	return a.complete()
 }
 
@@ -102,7 +106,7 @@ func (a *assembly) complete() (*assembly, *genericapiserver.GenericAPIServer, er
 	return a, server, a.install(server)
 }
 
-// serve configures the listener, the certificate and the loopback client of the server.
+// serve configures the listener and the certificate of the server.
 func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener, more []string) error {
 	address, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
@@ -112,8 +116,7 @@ func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener, more [
 	if err != nil {
 		return err
 	}
-	// The server's own client knows it by a name of its own.
-	leaf, err := ca.Server(append(hosts, append(more, genericapiserver.LoopbackClientServerNameOverride)...)...)
+	leaf, err := ca.Server(append(hosts, more...)...)
 	if err != nil {
 		return err
 	}
@@ -129,12 +132,6 @@ func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener, more [
 	if err := o.ApplyTo(&c.SecureServing); err != nil {
 		return fmt.Errorf("serving at %s: %w", address, err)
 	}
-	// Kubernetes makes an authority with RSA keys for this client at every start, which takes longer than all else.
-	if c.LoopbackClientConfig, err = c.SecureServing.NewLoopbackClientConfig(rand.Text(), ca.CertPEM()); err != nil {
-		return fmt.Errorf("loopback client: %w", err)
-	}
-	c.LoopbackClientConfig.ContentType = mediaType
-	c.LoopbackClientConfig.DisableCompression = true
 	return nil
 }
 
@@ -171,27 +168,37 @@ func names(ip net.IP) ([]string, error) {
 	return all, nil
 }
 
-// describe adds CustomResourceDefinitions and their resources to the server's
-// /openapi/v3. Each of the two servers describes only its own groups, and there is no
-// aggregator that would merge the descriptions. Call describe after PrepareRun, which
-// creates the descriptions, and before the hooks run.
+// describe serves the descriptions at /openapi/v2, which is made when a client first asks because that takes long and
+// kubectl knows v3, and at /openapi/v3, with CustomResourceDefinitions and their resources. Each of the two servers
+// describes only its own groups, and there is no aggregator that would merge the descriptions. Call describe before
+// the hooks run.
 func (a *assembly) describe(server *genericapiserver.GenericAPIServer) error {
+	container, paths := server.Handler.GoRestfulContainer, server.Handler.NonGoRestfulMux
+	handler.NewOpenAPIServiceLazy(cached.Once(cached.Func(func() (*spec.Swagger, string, error) {
+		all, err := builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(container.RegisteredWebServices()),
+			a.config.OpenAPIConfig)
+		if err != nil {
+			return nil, "", fmt.Errorf("describe resources: %w", err)
+		}
+		all.Definitions = handler.PruneDefaults(all.Definitions)
+		return all, "the only one", nil
+	}))).RegisterOpenAPIVersionedService("/openapi/v2", paths)
+	v3 := routes.OpenAPI{V3Config: a.config.OpenAPIV3Config}.InstallV3(container, paths)
 	crds := a.crds.GenericAPIServer
 	for _, ws := range crds.Handler.GoRestfulContainer.RegisteredWebServices() {
 		path := strings.TrimPrefix(ws.RootPath(), "/")
 		if path != "apis/"+apiextensionsv1.SchemeGroupVersion.String() {
 			continue
 		}
-		spec, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices([]*restful.WebService{ws}),
+		described, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices([]*restful.WebService{ws}),
 			a.config.OpenAPIV3Config)
 		if err != nil {
 			return fmt.Errorf("describe custom resources: %w", err)
 		}
-		server.OpenAPIV3VersionedService.UpdateGroupVersion(path, spec)
+		v3.UpdateGroupVersion(path, described)
 	}
-	crds.OpenAPIV3VersionedService = server.OpenAPIV3VersionedService
-	// Its OpenAPI v2 description is not reachable.
-	crds.OpenAPIVersionedService = nil
+	// With these two it adds custom resources to v3. Its OpenAPI v2 description would not be reachable.
+	crds.OpenAPIV3VersionedService, crds.StaticOpenAPISpec = v3, &spec.Swagger{}
 	return nil
 }
 
@@ -209,12 +216,13 @@ func (a *assembly) extensions() (*extensions.CustomResourceDefinitions, error) {
 	if err := etcd.ApplyTo(&c); err != nil {
 		return nil, fmt.Errorf("storage of custom resources: %w", err)
 	}
+	c.RESTOptionsGetter = a.near.options(c.RESTOptionsGetter)
 	c.MergedResourceConfig = extensions.DefaultAPIResourceConfigSource()
 	config := &extensions.Config{
 		GenericConfig: &genericapiserver.RecommendedConfig{Config: c, SharedInformerFactory: a.informers},
 		ExtraConfig: extensions.ExtraConfig{
-			CRDRESTOptionsGetter: extensionsoptions.NewCRDRESTOptionsGetter(etcd, c.ResourceTransformers,
-				c.StorageObjectCountTracker),
+			CRDRESTOptionsGetter: a.near.options(extensionsoptions.NewCRDRESTOptionsGetter(etcd, c.ResourceTransformers,
+				c.StorageObjectCountTracker)),
 			MasterCount:         1,
 			AuthResolverWrapper: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, c.LoopbackClientConfig, nil),
 			ServiceResolver:     webhook.NewDefaultServiceResolver(),

@@ -28,26 +28,25 @@ func ensureCRDs(ctx context.Context, config *rest.Config) error {
 	}
 	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
 	for _, want := range all {
-		_, err := definitions.Create(ctx, want, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
-			err = updateCRD(ctx, definitions, want)
-		}
-		if err != nil {
+		if err := ensureCRD(ctx, definitions, want); err != nil {
 			return fmt.Errorf("ensure custom resource %s: %w", want.Name, err)
 		}
 	}
 	return nil
 }
 
-func updateCRD(
+// ensureCRD reads before it writes: to refuse to create what exists, the server would first compile its rules.
+func ensureCRD(
 	ctx context.Context, definitions extensionstyped.CustomResourceDefinitionInterface,
 	want *apiextensionsv1.CustomResourceDefinition,
 ) error {
 	have, err := definitions.Get(ctx, want.Name, metav1.GetOptions{})
-	if err != nil || equality.Semantic.DeepDerivative(want.Spec, have.Spec) {
-		return err
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = definitions.Create(ctx, want, metav1.CreateOptions{})
+	case err == nil && !equality.Semantic.DeepDerivative(want.Spec, have.Spec):
+		have.Spec, have.Annotations = want.Spec, want.Annotations
+		_, err = definitions.Update(ctx, have, metav1.UpdateOptions{})
 	}
-	have.Spec, have.Annotations = want.Spec, want.Annotations
-	_, err = definitions.Update(ctx, have, metav1.UpdateOptions{})
 	return err
 }

@@ -17,10 +17,8 @@ import (
 // identity. It uses the same handlers, authorization and flow control, but neither a
 // connection nor TLS, which cost as much as a small request itself.
 type direct struct {
-	handler http.Handler
-	user    user.Info
-	// ended is closed when the server has stopped.
-	ended <-chan struct{}
+	server *Server
+	user   user.Info
 }
 
 var errEnded = errors.New("the API server has stopped")
@@ -33,7 +31,7 @@ func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 		body = http.NoBody
 	}
 	select {
-	case <-d.ended:
+	case <-d.server.done:
 		_ = body.Close()
 		return nil, errEnded
 	default:
@@ -49,7 +47,7 @@ func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 		defer stop()
 		defer cancel()
 		defer body.Close()
-		a.end(cmp.Or(handle(d.handler, a, in), context.Cause(ctx)))
+		a.end(cmp.Or(handle(d.server.handler, a, in), context.Cause(ctx)))
 	}()
 	select {
 	case <-a.started:

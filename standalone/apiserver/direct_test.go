@@ -15,7 +15,7 @@ import (
 // through has one request handled and returns the way's answer.
 func through(ctx context.Context, t *testing.T, body io.Reader, h http.HandlerFunc) (*http.Response, error) {
 	t.Helper()
-	d := &direct{handler: h, user: &user.DefaultInfo{Name: "u"}, ended: make(chan struct{})}
+	d := &direct{server: &Server{handler: h, done: make(chan struct{})}, user: &user.DefaultInfo{Name: "u"}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://host:1/path?watch=true", body)
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestDirectAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	ended := make(chan struct{})
 	close(ended)
-	d := &direct{handler: http.NotFoundHandler(), ended: ended}
+	d := &direct{server: &Server{handler: http.NotFoundHandler(), done: ended}}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://host/", nil)
 	if err != nil {
 		t.Fatal(err)

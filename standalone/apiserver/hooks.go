@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/serviceaccount"
 	"k8s.io/kubernetes/pkg/controlplane/controller/systemnamespaces"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
 // hooks adds the work of the server itself after its start: the roles and namespaces of
@@ -33,11 +35,12 @@ func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 	if err != nil {
 		return fmt.Errorf("loopback client: %w", err)
 	}
-	name, bootstrap, err := rbacrest.RESTStorageProvider{Authorizer: a.config.Authorization.Authorizer}.PostStartHook()
-	if err != nil {
-		return fmt.Errorf("roles of every cluster: %w", err)
+	// Kubernetes has as many roles and bindings again for its own controllers, which do not run here.
+	policy := rbacrest.PolicyData{
+		ClusterRoles: bootstrappolicy.ClusterRoles(), ClusterRoleBindings: bootstrappolicy.ClusterRoleBindings(),
+		Roles: bootstrappolicy.NamespaceRoles(), RoleBindings: bootstrappolicy.NamespaceRoleBindings(),
 	}
-	server.AddPostStartHookOrDie(name, bootstrap)
+	server.AddPostStartHookOrDie(rbacrest.PostStartHookName, policy.EnsureRBACPolicy())
 	accounts, err := serviceaccount.NewServiceAccountsController(klog.Background(),
 		a.informers.Core().V1().ServiceAccounts(), a.informers.Core().V1().Namespaces(),
 		client, serviceaccount.DefaultServiceAccountsControllerOptions())
@@ -69,16 +72,24 @@ func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 
 // ensureRBAC creates or updates the roles and bindings.
 func ensureRBAC(ctx context.Context, client kubernetes.Interface, objects []runtime.Object) error {
+	rbac := client.RbacV1()
+	roles, err := rbac.ClusterRoles().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list roles: %w", err)
+	}
+	bindings, err := rbac.ClusterRoleBindings().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list bindings of roles: %w", err)
+	}
 	for _, o := range objects {
 		var err error
-		rbac := client.RbacV1()
 		switch want := o.(type) {
 		case *rbacv1.ClusterRole:
-			err = ensure(ctx, rbac.ClusterRoles(), want)
+			err = ensure(ctx, rbac.ClusterRoles(), want, roles.Items...)
 		case *rbacv1.ClusterRoleBinding:
-			err = ensure(ctx, rbac.ClusterRoleBindings(), want)
+			err = ensure(ctx, rbac.ClusterRoleBindings(), want, bindings.Items...)
 		case *rbacv1.Role:
-			err = ensure(ctx, rbac.Roles(want.Namespace), want)
+			err = ensure(ctx, rbac.Roles(want.Namespace), want) // there are few of them
 		case *rbacv1.RoleBinding:
 			err = ensure(ctx, rbac.RoleBindings(want.Namespace), want)
 		default:
@@ -91,15 +102,34 @@ func ensureRBAC(ctx context.Context, client kubernetes.Interface, objects []runt
 	return nil
 }
 
+type object[T any] interface {
+	*T
+	metav1.Object
+}
+
+// same says whether an object is as it should be, but for what the server adds, which it takes away.
+func same(want, have metav1.Object) bool {
+	have.SetUID("")
+	have.SetResourceVersion("")
+	have.SetCreationTimestamp(metav1.Time{})
+	have.SetManagedFields(nil)
+	return equality.Semantic.DeepEqual(want, have)
+}
+
 type resource[T metav1.Object] interface {
 	Create(ctx context.Context, o T, opts metav1.CreateOptions) (T, error)
 	Update(ctx context.Context, o T, opts metav1.UpdateOptions) (T, error)
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-// ensure creates or updates an object. The role of a binding is immutable, so a binding
-// with another role is deleted and created again.
-func ensure[T metav1.Object](ctx context.Context, client resource[T], want T) error {
+// ensure creates or updates an object, unless the list has it as it should be. The role of a binding is immutable, so a
+// binding with another role is deleted and created again.
+func ensure[T any, P object[T]](ctx context.Context, client resource[P], want P, list ...T) error {
+	for i := range list {
+		if have := P(&list[i]); have.GetName() == want.GetName() && same(want, have) {
+			return nil
+		}
+	}
 	_, err := client.Create(ctx, want, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		_, err = client.Update(ctx, want, metav1.UpdateOptions{})

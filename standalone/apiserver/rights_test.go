@@ -1,6 +1,7 @@
 package apiserver_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -272,5 +273,9 @@ func TestCustomResourcesAreDescribed(t *testing.T) {
 		})
 	if err != nil {
 		t.Errorf("not described: %v (%v)", missing, err)
+	}
+	data, err := c.Discovery().RESTClient().Get().AbsPath("/openapi/v2").DoRaw(t.Context())
+	if err != nil || !bytes.Contains(data, []byte(`"/api/v1/persistentvolumes"`)) {
+		t.Errorf("the description of v2 lacks volumes: %d bytes, %v", len(data), err)
 	}
 }

@@ -35,6 +35,7 @@ type Server struct {
 	dir     *datadir.Dir
 	ca      *pki.Authority
 	etcd    *etcd.Server
+	near    nearby
 	address string
 	handler http.Handler
 	// connections is how many may be open.
@@ -126,7 +127,8 @@ func (s *Server) seal(ctx context.Context, o Options) (string, error) {
 // serve assembles the server and starts to answer requests.
 func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing string) error {
 	o.step("starting the API server")
-	a, generic, err := assemble(s.ca, l, s.etcd, sealing, o, s.ready)
+	s.near = near(s.etcd)
+	a, generic, err := s.assemble(l, sealing, o)
 	if err != nil {
 		return err
 	}
@@ -238,7 +240,7 @@ func (s *Server) ClientConfig(name string, groups ...string) *rest.Config {
 		Host:          "https://" + s.address,
 		QPS:           -1,
 		ContentConfig: rest.ContentConfig{ContentType: mediaType, AcceptContentTypes: mediaType + ",application/json"},
-		Transport:     &direct{handler: s.handler, user: &user.DefaultInfo{Name: name, Groups: groups}, ended: s.done},
+		Transport:     &direct{server: s, user: &user.DefaultInfo{Name: name, Groups: groups}},
 	}
 }
 
@@ -270,6 +272,9 @@ func (s *Server) end() {
 }
 
 func (s *Server) release() {
+	if s.near.compactor != nil {
+		s.near.compactor.Stop()
+	}
 	if s.etcd != nil {
 		s.etcd.Stop()
 	}

@@ -71,8 +71,9 @@ func served() *serverstorage.ResourceConfig {
 // place describes how the server stores its objects: the etcd, the configuration of the
 // encryption, and, in collects, whether a garbage collector runs.
 type place struct {
-	endpoint, sealing string
-	collects          bool
+	near     nearby
+	sealing  string
+	collects bool
 }
 
 // store configures the storage of the server.
@@ -80,7 +81,8 @@ func store(
 	c *genericapiserver.Config, at place,
 ) (*genericoptions.EtcdOptions, *serverstorage.DefaultStorageFactory, error) {
 	o := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig(registryPrefix, nil))
-	o.StorageConfig.Transport.ServerList = []string{at.endpoint}
+	// Health checks connect to etcd, as backups from other processes do.
+	o.StorageConfig.Transport.ServerList = []string{at.near.etcd.Endpoint()}
 	o.EncryptionProviderConfigFilepath = at.sealing
 	o.DefaultStorageMediaType = mediaType
 	// Without a collector, foreground and orphaning deletions would wait forever.
@@ -95,6 +97,7 @@ func store(
 	if err := o.ApplyWithStorageFactoryTo(f, c); err != nil {
 		return nil, nil, fmt.Errorf("storage: %w", err)
 	}
+	c.RESTOptionsGetter = at.near.options(c.RESTOptionsGetter)
 	return o, f, nil
 }
 
@@ -241,6 +244,7 @@ func (none[T]) Get(_ context.Context, name string, _ metav1.GetOptions) (T, erro
 // assembly is the state that the steps of building the server share.
 type assembly struct {
 	ca        *pki.Authority
+	near      nearby
 	config    *genericapiserver.Config
 	etcd      *genericoptions.EtcdOptions
 	factory   *serverstorage.DefaultStorageFactory
