@@ -30,7 +30,7 @@ func Liveness(ctx context.Context, o sidecar.LivenessOptions) error {
 		if servers[h.Address] == nil {
 			servers[h.Address] = healthz.Paths{}
 		}
-		servers[h.Address][cmp.Or(h.MetricsPath, "/metrics")] = &l.metrics
+		servers[h.Address][cmp.Or(h.MetricsPath, "/metrics")] = l.metrics.answer
 	}
 	var all []parts.Part
 	for address, paths := range servers {
@@ -69,13 +69,13 @@ func (l *liveness) meet(ctx context.Context) error {
 }
 
 // check asks the driver once, and writes into the log what has changed.
-func (l *liveness) check(ctx context.Context) (code int, text string) {
+func (l *liveness) check(ctx context.Context) healthz.Answer {
 	opts := []csi.Option{csi.WithMeter(l.metrics.call)}
 	if name := l.driver.Load(); name != nil {
 		opts = append(opts, csi.WithExpectedName(*name))
 	}
 	ready, err := csi.Probe(ctx, l.Socket, opts...)
-	code, text = http.StatusInternalServerError, "driver responded but is not ready"
+	code, text := http.StatusInternalServerError, "driver responded but is not ready"
 	switch {
 	case err != nil:
 		text = err.Error()
@@ -90,5 +90,5 @@ func (l *liveness) check(ctx context.Context) (code int, text string) {
 		l.Log.Warn("the driver is not ready", "socket", l.Socket, "err", text)
 	}
 	l.told = text
-	return code, text
+	return healthz.Text(code, text)
 }

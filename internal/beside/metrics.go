@@ -3,12 +3,16 @@ package beside
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
+
+	"volplane.dev/volplane/internal/healthz"
 )
 
 const (
@@ -62,8 +66,8 @@ func (m *metrics) call(driver, method, code string, took time.Duration) {
 	}
 }
 
-// ServeHTTP answers with the metrics in Prometheus' text format.
-func (m *metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+// answer returns the metrics in Prometheus' text format.
+func (m *metrics) answer(context.Context, url.Values) healthz.Answer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out bytes.Buffer
@@ -83,6 +87,5 @@ func (m *metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(&out, "%s_bucket{%s,le=\"+Inf\"} %d\n%[1]s_sum{%[2]s} %[4]v\n%[1]s_count{%[2]s} %[3]d\n", metricName,
 			labels, h.count, h.sum)
 	}
-	w.Header().Set("Content-Type", expoType)
-	_, _ = w.Write(out.Bytes()) // a client that has gone needs no answer
+	return healthz.Answer{Code: http.StatusOK, Type: expoType, Body: out.Bytes()}
 }

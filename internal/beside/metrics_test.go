@@ -2,19 +2,10 @@ package beside
 
 import (
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 )
-
-// served is what metrics answer.
-func served(t *testing.T, m *metrics) string {
-	w := httptest.NewRecorder()
-	m.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
-	return w.Body.String()
-}
 
 // TestMetrics: what is served of some calls, in the form that Prometheus reads.
 func TestMetrics(t *testing.T) {
@@ -24,7 +15,7 @@ func TestMetrics(t *testing.T) {
 	m.call("d.example.com", probe, "OK", 3*time.Second)
 	m.call("d.example.com", probe, "OK", time.Hour)
 	m.call("", probe, "Unavailable", time.Millisecond)
-	got := served(t, &m)
+	got := string(m.answer(t.Context(), nil).Body)
 	const ok = `{driver_name="d.example.com",grpc_status_code="OK",method_name="` + probe + `"`
 	for _, want := range []string{
 		"# TYPE csi_sidecar_operations_seconds histogram\n",
@@ -45,7 +36,7 @@ func TestMetrics(t *testing.T) {
 	for code := range 3 * maxSeries {
 		m.call("d.example.com", probe, fmt.Sprintf("Code(%d)", code), time.Millisecond)
 	}
-	if n := strings.Count(served(t, &m), "_count{"); n > maxSeries+1 {
+	if n := strings.Count(string(m.answer(t.Context(), nil).Body), "_count{"); n > maxSeries+1 {
 		t.Errorf("a driver with many codes has %d series", n)
 	}
 }

@@ -30,32 +30,29 @@ func Registrar(ctx context.Context, o sidecar.RegistrarOptions) error {
 	if o.Health == "" {
 		return keep.Run(ctx)
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("/healthz", healthz.Check(cmp.Or(o.Timeout, healthTimeout),
-		func(ctx context.Context) (code int, text string) {
-			return registrationHealth(ctx, o.Dir, driver.Load())
-		}))
+	paths := healthz.Paths{"/healthz": healthz.Check(cmp.Or(o.Timeout, healthTimeout),
+		func(ctx context.Context) healthz.Answer { return registrationHealth(ctx, o.Dir, driver.Load()) })}
 	if o.Pprof {
-		healthz.AddProfiles(mux)
+		paths.Profiles()
 	}
 	return parts.Run(ctx, o.Log, []parts.Part{
-		{Name: "health", Run: func(ctx context.Context) error { return healthz.Serve(ctx, o.Health, mux, o.Log) }},
+		{Name: "health", Run: func(ctx context.Context) error { return healthz.Serve(ctx, o.Health, paths, o.Log) }},
 		{Name: "registrar", Run: keep.Run},
 	})
 }
 
 // registrationHealth says whether a node agent that asks the registration socket of a driver gets its answer. Without a
 // name, the driver has not answered yet.
-func registrationHealth(ctx context.Context, dir string, driver *string) (code int, text string) {
+func registrationHealth(ctx context.Context, dir string, driver *string) healthz.Answer {
 	if driver == nil {
-		return http.StatusNotFound, registrar.ErrNoSocket.Error()
+		return healthz.Text(http.StatusNotFound, registrar.ErrNoSocket.Error())
 	}
 	switch err := registrar.Check(ctx, dir, *driver); {
 	case err == nil:
-		return http.StatusOK, "ok"
+		return healthz.Text(http.StatusOK, "ok")
 	case errors.Is(err, registrar.ErrNoSocket):
-		return http.StatusNotFound, err.Error()
+		return healthz.Text(http.StatusNotFound, err.Error())
 	default:
-		return http.StatusInternalServerError, err.Error()
+		return healthz.Text(http.StatusInternalServerError, err.Error())
 	}
 }

@@ -249,8 +249,8 @@ func TestRegistrationHealth(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), probeTime)
 		defer cancel()
-		code, text := registrationHealth(ctx, dir, &name)
-		if got := fmt.Sprintf("%d %s", code, text); !strings.HasPrefix(got, want) {
+		a := registrationHealth(ctx, dir, &name)
+		if got := fmt.Sprintf("%d %s", a.Code, a.Body); !strings.HasPrefix(got, want) {
 			t.Errorf("it answers %q, want %q", got, want)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// kindGroup begins the keys of what a driver is told of a group, and namePrefix usually the name under which it is
-	// asked to take it.
+	// kindGroup begins the keys of the parameters that name a group, and namePrefix usually the name under which a driver
+	// is asked to take it.
 	kindGroup, namePrefix = "volumegroupsnapshot", "groupsnapshot"
 	// forGetting is the purpose of the Secret of a class for calls that look for a group.
 	forGetting = "group-snapshotter-get"
@@ -37,7 +37,7 @@ type ContentFacts = snapshot.ContentFactsOf[*groupv1.VolumeGroupSnapshot, *group
 func Groups() *snapshot.Kind[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent, MemberPlan] {
 	return &snapshot.Kind[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent, MemberPlan]{
 		ContentKind: snapshot.ContentKind[*groupv1.VolumeGroupSnapshotContent]{
-			View: viewOf, ContentState: contentState, Look: look,
+			Controller: groupController(), View: viewOf, ContentState: contentState, Look: look,
 			Wanted: func(v snapshot.View) string {
 				return fmt.Sprintf("snapshots of %d volumes at one moment", len(v.Sources))
 			},
@@ -55,7 +55,7 @@ func Groups() *snapshot.Kind[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupS
 			ClassMissing: volume.ReasonGroupFailed, ClassMismatch: volume.ReasonGroupFailed,
 			TakeFailed: volume.ReasonGroupFailed, DeleteFailed: volume.ReasonGroupDeleteFailed,
 		},
-		Controller: groupController(), State: groupState, Bind: bind,
+		State: groupState, Bind: bind,
 		Misbound: volume.ReasonGroupMisbound, Missing: volume.ReasonGroupContentMissing,
 		BindFailed: volume.ReasonGroupBindFailed, Mismatch: volume.ReasonGroupContentMismatch,
 		HandleSet: volume.ReasonGroupContentMismatch, ContentMisbound: volume.ReasonGroupContentMisbound,

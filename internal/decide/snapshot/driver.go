@@ -44,8 +44,8 @@ func rest[C any](r volume.Reason, next volume.Actor, message string) PlanFor[C] 
 
 func (k *ContentKind[C]) isIntended(c C) bool { return c.GetAnnotations()[k.Creating] == yes }
 
-// IsGoing says whether a content is being deleted and may be released: what the user has made is deleted, or there
-// was nothing.
+// IsGoing says whether a content is being deleted and may be released: what the user has made is being deleted, or never
+// existed.
 func (k *ContentKind[C]) IsGoing(c C) bool {
 	v := k.View(c)
 	return c.GetDeletionTimestamp() != nil &&
@@ -86,7 +86,7 @@ func (k *ContentKind[C]) keep(f DriverFactsOf[C]) PlanFor[C] {
 		return PlanFor[C]{Step: Forget, Content: Noted(c, k.Creating, ""), Because: volume.Say(
 			k.Pending, volume.Driver(v.Driver), content+" names the driver's "+k.One)}
 	case v.Ready && c.GetDeletionTimestamp() != nil:
-		return rest[C](volume.ReasonTerminating, controller(),
+		return rest[C](volume.ReasonTerminating, k.Controller,
 			content+" is being deleted; it stays until "+k.Noun+" "+v.Ref.Name+" is deleted")
 	case v.Ready:
 		return rest[C](k.Ready, volume.Actor{}, content+" is ready to use")

@@ -25,8 +25,8 @@ func groupController() volume.Actor { return volume.Controller("group-snapshot-c
 // that are made for other snapshots begin like the latter.
 const memberName, memberContent = "snapshot-", "snapcontent-"
 
-// kindSnapshot begins the keys of what a driver is told of a snapshot, and namePrefix usually the name under which it
-// is asked to take it.
+// kindSnapshot begins the keys of the parameters that name a snapshot, and namePrefix usually the name under which a
+// driver is asked to take it.
 const kindSnapshot, namePrefix = "volumesnapshot", "snapshot"
 
 // yes is the value of the annotations that say something by being there.
@@ -88,7 +88,7 @@ type ContentFacts = ContentFactsOf[*snapshotv1.VolumeSnapshot, *snapshotv1.Volum
 func Single() *Kind[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent, *corev1.PersistentVolumeClaim] {
 	return &Kind[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent, *corev1.PersistentVolumeClaim]{
 		ContentKind: ContentKind[*snapshotv1.VolumeSnapshotContent]{
-			View: viewOf, ContentState: contentState, Look: look,
+			Controller: controller(), View: viewOf, ContentState: contentState, Look: look,
 			Wanted: func(v View) string { return "a snapshot of volume " + v.Sources[0] },
 			Marks: Marks{
 				Finalizer: volume.FinalizerContentBound,
@@ -104,7 +104,7 @@ func Single() *Kind[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotConten
 			ClassMissing: volume.ReasonSnapshotClassFailed, ClassMismatch: volume.ReasonSnapshotDriverMismatch,
 			TakeFailed: volume.ReasonSnapshotFailed, DeleteFailed: volume.ReasonSnapshotDeleteFailed,
 		},
-		Controller: controller(), State: snapshotState, Bind: bind,
+		State: snapshotState, Bind: bind,
 		Misbound: volume.ReasonSnapshotMisbound, Missing: volume.ReasonContentMissing,
 		BindFailed: volume.ReasonContentBindFailed, Mismatch: volume.ReasonContentMismatch,
 		HandleSet: volume.ReasonContentHandleSet, ContentMisbound: volume.ReasonContentMisbound,

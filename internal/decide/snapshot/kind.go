@@ -20,8 +20,6 @@ type Object[T any] interface {
 // what a user has made, and C the content that stands for it. Other is what else is written for it.
 type Kind[S Object[S], C Object[C], Other any] struct {
 	ContentKind[C]
-	// Controller binds S to C.
-	Controller volume.Actor
 	// State returns where the status of S, which it makes if there is none, has its error, and whether it is ready.
 	State func(S) (problem **snapshotv1.VolumeSnapshotError, ready **bool)
 	// Bind has a content refer to the UID of S, and to its class unless it names one.
@@ -32,6 +30,8 @@ type Kind[S Object[S], C Object[C], Other any] struct {
 
 // ContentKind is what differs between the contents of snapshots and those of groups.
 type ContentKind[C Object[C]] struct {
+	// Controller binds what a user has made to a content.
+	Controller volume.Actor
 	// View returns what decisions read of a content.
 	View func(C) View
 	// ContentState is State for a content.
@@ -61,7 +61,7 @@ type Words struct {
 	Noun, ClassKind, One, Several string
 	// Sources are what the source of a content can be; Part is added where another content may stand for a part.
 	Sources, Part string
-	// Keys begins the keys of what a driver is told of the content, Prefix usually the names of what it takes, and
+	// Keys begins the keys of the parameters that name the content, Prefix usually the names of what a driver takes, and
 	// Capability is what it needs for that.
 	Keys, Prefix, Capability string
 }
@@ -127,10 +127,9 @@ type PlanOf[S, C, Other any] struct {
 	// Binds says that the written content gets the identity of the snapshot.
 	Binds   bool
 	Because volume.Because
-	// Warn says that something is wrong, and Tell that the reason is recorded as an event when the step is done: at
-	// once if there is none.
+	// Warn says that something is wrong, and Tell that the reason is recorded as an event when the step is done.
 	Warn, Tell bool
-	// Also are further reasons that are told with the step.
+	// Also are further reasons that are recorded with the step.
 	Also []volume.Because
 }
 

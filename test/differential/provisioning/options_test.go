@@ -25,7 +25,10 @@ func TestProvisionerOptionsIsKubernetes(t *testing.T) {
 	for i := range seeds.Count(t, fewOptions) {
 		from := first + uint64(i*optioned)
 		o := drawOptions(from)
-		t.Run(fmt.Sprint(from, o.args), func(t *testing.T) { playOptions(t, o, from, from+optioned) })
+		t.Run(fmt.Sprint(from, o.args), func(t *testing.T) {
+			t.Parallel()
+			playOptions(t, o, from, from+optioned)
+		})
 	}
 }
 
