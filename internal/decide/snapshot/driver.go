@@ -44,8 +44,8 @@ func rest[C any](r volume.Reason, next volume.Actor, message string) PlanFor[C] 
 
 func (k *ContentKind[C]) isIntended(c C) bool { return c.GetAnnotations()[k.Creating] == yes }
 
-// IsGoing says whether a content is being deleted and may be released: what the user has made is being deleted, or never
-// existed.
+// IsGoing says whether a content is being deleted and may be released: what the user has made is being deleted, or
+// never existed.
 func (k *ContentKind[C]) IsGoing(c C) bool {
 	v := k.View(c)
 	return c.GetDeletionTimestamp() != nil &&
