@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // TestLookSaysWhatTheTableSays: whichever way is taken, the answer is that of the mount table, also with a kernel that
@@ -187,9 +189,9 @@ func TestCostDoesNotGrow(t *testing.T) {
 	}
 	for n := range 500 {
 		if n == 10 || n == 499 {
-			before := bytesRead(t)
+			before := testkit.BytesRead(t)
 			life()
-			if read := bytesRead(t) - before; read > 1<<10 {
+			if read := testkit.BytesRead(t) - before; read > 1<<10 {
 				t.Errorf("beside %d others %d bytes were read", n, read)
 			}
 		}
@@ -198,19 +200,6 @@ func TestCostDoesNotGrow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// bytesRead returns how many bytes the calling thread has read, of /proc as well.
-func bytesRead(t *testing.T) (n int) {
-	t.Helper()
-	text, err := os.ReadFile("/proc/thread-self/io")
-	if err == nil {
-		_, err = fmt.Sscanf(string(text), "rchar: %d", &n)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 // BenchmarkLife is what a bind mount and its end cost beside others.

@@ -42,12 +42,12 @@ var (
 
 // Kind is what differs between the calls for contents of snapshots and for those of groups.
 type Kind[C object[C]] interface {
-	// Class returns the class with a name; nil if there is none.
+	// Class returns the class with a name; nil if it does not exist.
 	Class(name string) *snapshot.Class
 	// Can returns what a driver can: take and delete, list, and look for one.
 	Can(d *csi.Driver) (takes, lists, gets bool)
-	// Others returns the names of other contents that stand for what c's driver has by a handle, or for one of the
-	// members of it.
+	// Others returns the names of other contents that stand for what c's driver has by a handle, or for one of its
+	// members.
 	Others(c C, handle string, members []string) []string
 	// Take and Find make the call of a plan and return the decision about the answer. Delete has the driver delete what a
 	// plan names.

@@ -56,6 +56,9 @@ func BindingDeclaration() controller.Declaration {
 	}
 }
 
+type decision = contents.Decision[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent,
+	groupsnapshot.MemberPlan]
+
 type binding struct {
 	contents.Binding[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent, groupsnapshot.MemberPlan]
 	snapshots kube.Writer[*snapshotv1.VolumeSnapshot]
@@ -97,8 +100,7 @@ func (c *binding) stepGroup(ctx context.Context, key controller.Key, absent bool
 	f := groupsnapshot.FactsOf(c.view, g, metav1.Now())
 	f.Absent = absent && f.Content == nil
 	plan := groupsnapshot.Group(f)
-	return c.Do(ctx, contents.Decision[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent,
-		groupsnapshot.MemberPlan]{
+	return c.Do(ctx, decision{
 		Snapshot: g, Content: f.Content, ContentName: groupsnapshot.ContentName(g), Plan: plan,
 		Refused: func(problem string) (groupsnapshot.Plan, bool) { return groupsnapshot.Refused(f, plan, problem) },
 	})

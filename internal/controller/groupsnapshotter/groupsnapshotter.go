@@ -64,7 +64,7 @@ func New(env controller.Env, drivers *csi.Set, o snapshot.Options) *controller.C
 	return contents.New(loop, Declaration(), workers, places)
 }
 
-// Class returns the class with a name; nil if there is none.
+// Class returns the class with a name; nil if it does not exist.
 func (s *snapshotter) Class(name string) *snapshot.Class {
 	class, _ := s.classes.Get(name)
 	return groupsnapshot.ClassOf(class)

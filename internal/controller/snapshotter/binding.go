@@ -48,6 +48,9 @@ func BindingDeclaration() controller.Declaration {
 	}
 }
 
+type decision = contents.Decision[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent,
+	*corev1.PersistentVolumeClaim]
+
 type binding struct {
 	contents.Binding[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent, *corev1.PersistentVolumeClaim]
 	classes *kube.Cache[*snapshotv1.VolumeSnapshotClass]
@@ -105,8 +108,7 @@ func (c *binding) stepSnapshot(ctx context.Context, key controller.Key, absent b
 		}
 		plan.Content = snapshot.OnNode(plan.Content, f.Volume, nodes.Items)
 	}
-	return c.Do(ctx, contents.Decision[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent,
-		*corev1.PersistentVolumeClaim]{
+	return c.Do(ctx, decision{
 		Snapshot: s, Content: f.Content, ContentName: snapshot.ContentName(s), Plan: plan,
 		Refused: func(problem string) (snapshot.Plan, bool) { return snapshot.Refused(f, plan, problem) },
 	})

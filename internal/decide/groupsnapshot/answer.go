@@ -34,7 +34,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	}
 	return Groups().CallProblem(f, a.Answer, volume.ReasonGroupFailed,
 		"driver "+driver+" took no group of snapshots for content "+c.Name+": "+a.Told()).
-		NotTaken(a.NothingTaken(p.First), Groups().IsGoing(c))
+		NotTaken(a.NothingTaken(p.First), Groups().MayRelease(c))
 }
 
 // afterTaken decides about a group that the driver says it has taken.
@@ -76,7 +76,8 @@ func handlesOf(t Taken) []string {
 }
 
 // noteTaken writes to a content what is known of its group. A time that is known stays, as it does in the group
-// snapshot. Of a group that somebody else has taken the members are in the source of the content, and are not repeated.
+// snapshot. The members of a group that existed before its content are in the source of the content, and are not
+// repeated.
 func noteTaken(f DriverFacts, t Taken) DriverPlan {
 	c := f.Content.DeepCopy()
 	s := &groupv1.VolumeGroupSnapshotContentStatus{
@@ -93,7 +94,7 @@ func noteTaken(f DriverFacts, t Taken) DriverPlan {
 	out := DriverPlan{Step: snapshot.Note, Content: c, Because: volume.Say(volume.ReasonGroupReady, volume.Actor{},
 		"group "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")}
 	if !t.Ready {
-		out.Repeat, out.Poll = !Groups().IsGoing(c), true
+		out.Repeat, out.Poll = !Groups().MayRelease(c), true
 		out.Because = volume.Say(volume.ReasonGroupPending, volume.Driver(c.Spec.Driver),
 			"group "+t.Handle+" of driver "+c.Spec.Driver+" is not ready to use yet")
 	}

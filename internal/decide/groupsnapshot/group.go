@@ -167,7 +167,7 @@ func (f Facts) failed(r volume.Reason, next volume.Actor, message string) Plan {
 }
 
 // Refused decides about a write of a plan that the API server has refused for good; ok is false for any other write. A
-// conflict is no refusal: the facts were outdated.
+// conflict is not a refusal: the facts were outdated.
 func Refused(f Facts, p Plan, problem string) (then Plan, ok bool) {
 	failed := func(r volume.Reason, what string) (Plan, bool) {
 		return f.failed(r, groupController(), "Failed to create "+what+": "+problem), true

@@ -133,10 +133,10 @@ func isOf(c *groupv1.VolumeGroupSnapshotContent, g *groupv1.VolumeGroupSnapshot)
 
 // ErrorOf returns the error in the status of a group, or "".
 func ErrorOf(g *groupv1.VolumeGroupSnapshot) string {
-	if g.Status == nil || g.Status.Error == nil {
+	if g.Status == nil {
 		return ""
 	}
-	return ptr.Deref(g.Status.Error.Message, "")
+	return snapshot.ErrorIn(g.Status.Error)
 }
 
 func isHeld(g *groupv1.VolumeGroupSnapshot) bool {

@@ -58,7 +58,7 @@ func AfterTake(f DriverFacts, p DriverPlan, a Answer) DriverPlan {
 	}
 	return Single().CallProblem(f, a.Answer, volume.ReasonSnapshotFailed,
 		"driver "+driver+" took no snapshot of volume "+p.Request.Sources[0]+": "+a.Told()).
-		NotTaken(a.NothingTaken(p.First), Single().IsGoing(f.Content))
+		NotTaken(a.NothingTaken(p.First), Single().MayRelease(f.Content))
 }
 
 // afterTaken decides about a snapshot that the driver says it has taken of a volume.
@@ -107,7 +107,7 @@ func noteTaken(f DriverFacts, t Taken) DriverPlan {
 	out := DriverPlan{Step: Note, Content: c, Because: volume.Say(volume.ReasonSnapshotReady, volume.Actor{},
 		"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")}
 	if !t.Ready {
-		out.Repeat, out.Poll = !Single().IsGoing(c), true
+		out.Repeat, out.Poll = !Single().MayRelease(c), true
 		out.Because = volume.Say(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
 			"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is not ready to use yet")
 	}

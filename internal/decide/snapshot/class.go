@@ -117,7 +117,7 @@ func chooseDefault(f Facts) (*snapshotv1.VolumeSnapshotClass, string) {
 		ClassOf)
 }
 
-// DefaultOf returns the default among the classes of a driver, or why there is none. kind is their kind.
+// DefaultOf returns the default among the classes of a driver, or why none is. kind is the name of their kind.
 func DefaultOf[K any](
 	classes []*K, kind, driver string, isDefault func(*K) bool, of func(*K) *Class,
 ) (class *K, problem string) {

@@ -44,9 +44,9 @@ func rest[C any](r volume.Reason, next volume.Actor, message string) PlanFor[C] 
 
 func (k *ContentKind[C]) isIntended(c C) bool { return c.GetAnnotations()[k.Creating] == yes }
 
-// IsGoing says whether a content is being deleted and may be released: what the user has made is being deleted, or
+// MayRelease says whether a content is being deleted and need not be kept: what the user has made is being deleted, or
 // never existed.
-func (k *ContentKind[C]) IsGoing(c C) bool {
+func (k *ContentKind[C]) MayRelease(c C) bool {
 	v := k.View(c)
 	return c.GetDeletionTimestamp() != nil &&
 		(c.GetAnnotations()[k.Deleting] == yes || v.Given && v.Ref.UID == "")
@@ -60,7 +60,7 @@ func (k *ContentKind[C]) Driver(f DriverFactsOf[C]) PlanFor[C] {
 	case c.GetDeletionTimestamp() != nil && !has(c, k.Finalizer):
 		return rest[C](volume.ReasonTerminating, volume.APIServer(),
 			content+" is being deleted, and no driver is asked")
-	case f.Options.Rest && k.IsGoing(c) && volume.IsLost(c.GetAnnotations(), home):
+	case f.Options.Rest && k.MayRelease(c) && volume.IsLost(c.GetAnnotations(), home):
 		p := k.release(c, "the driver's snapshot of "+content+" was lost with node "+home+
 			", and driver "+v.Driver+" has not deleted anything")
 		p.Because.Reason, p.Warn, p.Tell = volume.ReasonNodeGone, true, true
@@ -71,7 +71,7 @@ func (k *ContentKind[C]) Driver(f DriverFactsOf[C]) PlanFor[C] {
 		return rest[C](k.Pending, groupController(), content+" is a member of a group")
 	case !v.Valid:
 		return rest[C](k.Invalid, volume.User(), content+" must name "+k.Sources)
-	case k.IsGoing(c):
+	case k.MayRelease(c):
 		return k.remove(f)
 	}
 	return k.keep(f)
@@ -300,9 +300,9 @@ func (k *ContentKind[C]) RivalsOf(o Options, driver string, all []C) []Rival {
 // SameAs returns the names of contents, other than c, that stand for what c's driver has by a handle, in order.
 func (k *ContentKind[C]) SameAs(c C, handle string, all []C) []string {
 	var names []string
+	driver := k.View(c).Driver
 	for _, other := range all {
-		if v := k.View(other); handle != "" && other.GetName() != c.GetName() && v.Driver == k.View(c).Driver &&
-			v.Handle == handle {
+		if v := k.View(other); handle != "" && other.GetName() != c.GetName() && v.Driver == driver && v.Handle == handle {
 			names = append(names, other.GetName())
 		}
 	}

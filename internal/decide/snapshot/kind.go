@@ -20,7 +20,7 @@ type Object[T any] interface {
 // what a user has made, and C the content that stands for it. Other is what else is written for it.
 type Kind[S Object[S], C Object[C], Other any] struct {
 	ContentKind[C]
-	// State returns where the status of S, which it makes if there is none, has its error, and whether it is ready.
+	// State returns where the status of S, which it adds if S has none, keeps its error, and whether S is ready.
 	State func(S) (problem **snapshotv1.VolumeSnapshotError, ready **bool)
 	// Bind has a content refer to the UID of S, and to its class unless it names one.
 	Bind func(C, S)
@@ -136,8 +136,8 @@ type PlanOf[S, C, Other any] struct {
 // ContentFactsOf is everything on which the common decision about one content depends.
 type ContentFactsOf[S, C any] struct {
 	Content C
-	// Snapshot has the name that the content refers to; nil if there is none. Absent says that the API server itself has
-	// said so.
+	// Snapshot has the name that the content refers to; nil if it does not exist. Absent says that the API server itself
+	// has said so.
 	Snapshot S
 	Absent   bool
 }

@@ -109,7 +109,7 @@ func adopt(f Facts) Plan {
 }
 
 // Refused decides about a write of a plan that the API server has refused for good; ok is false for any other write. A
-// conflict is no refusal: the facts were outdated.
+// conflict is not a refusal: the facts were outdated.
 func Refused(f Facts, p Plan, problem string) (then Plan, ok bool) {
 	switch {
 	case p.Step == CreateContent:

@@ -11,6 +11,8 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // TestLifeReadsTheTableOnce: of the mounts of others, however many there are, a volume's life is told once, when its
@@ -32,7 +34,7 @@ func TestLifeReadsTheTableOnce(t *testing.T) {
 	if err := errors.Join(os.Mkdir(others, 0o700), unix.Mount("others", others, "tmpfs", 0, "")); err != nil {
 		t.Fatal(err)
 	}
-	before := bytesRead(t)
+	before := testkit.BytesRead(t)
 	table, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +46,7 @@ func TestLifeReadsTheTableOnce(t *testing.T) {
 		}
 	}
 	larger, err := os.ReadFile("/proc/thread-self/mountinfo")
-	if err != nil || bytesRead(t)-before < len(table)+len(larger) {
+	if err != nil || testkit.BytesRead(t)-before < len(table)+len(larger) {
 		t.Fatalf("what is read of the table is not counted, %v", err)
 	}
 	grown := len(larger) - len(table)
@@ -56,7 +58,7 @@ func TestLifeReadsTheTableOnce(t *testing.T) {
 // lifeReads plays the life of a volume and returns how many bytes this thread has read.
 func lifeReads(t *testing.T, c *controller, n *node, name, dir string) int {
 	t.Helper()
-	ctx, before := t.Context(), bytesRead(t)
+	ctx, before := t.Context(), testkit.BytesRead(t)
 	made, err := c.CreateVolume(ctx, request(name, 16*mib, "ext4"))
 	if err != nil {
 		t.Fatal(err)
@@ -103,18 +105,5 @@ func lifeReads(t *testing.T, c *controller, n *node, name, dir string) int {
 			t.Fatal(err)
 		}
 	}
-	return bytesRead(t) - before
-}
-
-// bytesRead returns how many bytes the calling thread has read, of /proc as well.
-func bytesRead(t *testing.T) (n int) {
-	t.Helper()
-	text, err := os.ReadFile("/proc/thread-self/io")
-	if err == nil {
-		_, err = fmt.Sscanf(string(text), "rchar: %d", &n)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return testkit.BytesRead(t) - before
 }
