@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,24 +20,42 @@ import (
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-const architecture = "ARCHITECTURE.md"
+// Pages with generated tables.
+const (
+	layersPage = "docs/reference/layers.md"
+	rightsPage = "docs/reference/rights.md"
+)
 
-// TestArchitectureShowsTheLayers wants the floors and the table of ARCHITECTURE.md to be those of the table of layers.
-func TestArchitectureShowsTheLayers(t *testing.T) {
-	g := graphOf(t)
-	generated(t, "floors", g.floors())
-	generated(t, "layers", g.table())
+// TestArchitectureNamesEachFolder wants ARCHITECTURE.md to say what each folder below internal/ is.
+func TestArchitectureNamesEachFolder(t *testing.T) {
+	text := readText(t, "ARCHITECTURE.md")
+	folders, err := os.ReadDir("internal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range folders {
+		if !regexp.MustCompile("`" + f.Name() + "[`/]").MatchString(text) {
+			t.Errorf("ARCHITECTURE.md does not name the folder internal/%s", f.Name())
+		}
+	}
 }
 
-// TestArchitectureShowsTheRights wants the table of rights in ARCHITECTURE.md to be what identities declare.
-func TestArchitectureShowsTheRights(t *testing.T) {
+// TestPageShowsTheLayers wants the floors and the table of their page to be those of the table of layers.
+func TestPageShowsTheLayers(t *testing.T) {
+	g := graphOf(t)
+	generated(t, layersPage, "floors", g.floors())
+	generated(t, layersPage, "layers", g.table())
+}
+
+// TestPageShowsTheRights wants the table of rights in their page to be what identities declare.
+func TestPageShowsTheRights(t *testing.T) {
 	var out strings.Builder
 	out.WriteString("| Identity | Watches | Asks for | Writes |\n|---|---|---|---|\n")
 	for _, d := range app.Declarations() {
 		out.WriteString(rightsRow(d.Name, slices.Concat(d.Inputs, d.Outputs)))
 	}
 	out.WriteString(rightsRow("node agents", node.Rights()))
-	generated(t, "rights", out.String())
+	generated(t, rightsPage, "rights", out.String())
 }
 
 func rightsRow(name string, rights []kube.Access) string {
@@ -87,8 +106,8 @@ func TestOneWriter(t *testing.T) {
 	}
 }
 
-// TestArchitectureShowsTheWriters wants the table of writers in ARCHITECTURE.md to be what identities declare.
-func TestArchitectureShowsTheWriters(t *testing.T) {
+// TestPageShowsTheWriters wants the table of writers in the page of rights to be what identities declare.
+func TestPageShowsTheWriters(t *testing.T) {
 	byField := map[[2]string][]string{}
 	for _, w := range writers() {
 		text := w.who
@@ -110,7 +129,7 @@ func TestArchitectureShowsTheWriters(t *testing.T) {
 		paths := slices.Sorted(slices.Values(byWriters[row]))
 		fmt.Fprintf(&out, "| `%s` | %s | %s |\n", row[0], strings.Join(paths, ", "), row[1])
 	}
-	generated(t, "writers", out.String())
+	generated(t, rightsPage, "writers", out.String())
 }
 
 // writer is an identity that writes a field.
@@ -294,14 +313,14 @@ func shown(prefix string) string {
 	return name
 }
 
-// generated wants a text between the marks of its name in ARCHITECTURE.md; UPDATE_GOLDEN=1 writes it there.
-func generated(t *testing.T, name, want string) {
+// generated wants a text between the marks of its name in a page; UPDATE_GOLDEN=1 writes it there.
+func generated(t *testing.T, page, name, want string) {
 	t.Helper()
 	begin, end := "<!-- "+name+": UPDATE_GOLDEN=1 go test . writes this -->\n", "<!-- end of "+name+" -->\n"
-	before, rest, found := strings.Cut(readText(t, architecture), begin)
+	before, rest, found := strings.Cut(readText(t, page), begin)
 	_, after, closed := strings.Cut(rest, end)
 	if !found || !closed {
-		t.Fatalf("%s has no %q with its end", architecture, strings.TrimSpace(begin))
+		t.Fatalf("%s has no %q with its end", page, strings.TrimSpace(begin))
 	}
-	golden.Equal(t, architecture, before+begin+want+end+after)
+	golden.Equal(t, page, before+begin+want+end+after)
 }

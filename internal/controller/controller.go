@@ -72,7 +72,7 @@ type Env struct {
 }
 
 // Declaration lists what a controller reads and writes. The RBAC roles, the graph in
-// ARCHITECTURE.md and the restricted client are derived from it.
+// docs/reference/rights.md and the restricted client are derived from it.
 type Declaration struct {
 	Name    string
 	Inputs  []kube.Access
