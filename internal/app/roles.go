@@ -127,17 +127,6 @@ func declarations(intents provisioner.Logs) []controller.Declaration {
 	return out
 }
 
-// ControllerNames returns the names of the controllers that a standalone control plane runs, in start order.
-func ControllerNames() []string {
-	var out []string
-	for _, d := range Declarations() {
-		if !onDemand(d.Name) {
-			out = append(out, d.Name)
-		}
-	}
-	return out
-}
-
 // User returns the user name of a role of the control plane in the API.
 func User(role string) string { return "system:volplane:" + role }
 

@@ -15,9 +15,6 @@ import (
 	"volplane.dev/volplane/internal/program"
 )
 
-// pagePart is the name of the part that shows the control plane to browsers.
-const pagePart = "page"
-
 // optionalPage is the page to look at; Page is nil if there is none.
 type optionalPage struct{ *page.Page }
 
@@ -57,7 +54,7 @@ func (p optionalPage) show(
 			return out
 		},
 	})
-	return []parts.Part{{Name: pagePart, Run: p.Run}}, nil
+	return []parts.Part{{Name: "page", Run: p.Run}}, nil
 }
 
 // usage returns how full the volumes are that this host's node agent has mounted.

@@ -1,13 +1,10 @@
 package up
 
 import (
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"volplane.dev/volplane/internal/parts"
 )
 
 // TestSlowStartTells: a quick start tells nothing; a slow one tells each step, and reminds of one that lasts.
@@ -30,19 +27,4 @@ func TestSlowStartTells(t *testing.T) {
 			t.Errorf("%s\nwant\n%s", out.String(), want)
 		}
 	})
-}
-
-// TestReadmeListsWhatRuns: the README shows what a control plane runs, as its screen does.
-func TestReadmeListsWhatRuns(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := "  runs        " + listed(append(running(Options{}.parts(nil, nil, nil, nil, nil)), pagePart)) + "\n"
-	if !strings.Contains(string(readme), want) {
-		t.Errorf("README.md does not have\n%s", want)
-	}
-	if all := running([]parts.Part{{Name: controllersPart}}); len(all) < 10 || all[0] == controllersPart {
-		t.Errorf("the controllers are not listed one by one: %v", all)
-	}
 }

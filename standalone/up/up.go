@@ -158,13 +158,12 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	steps.does("starting the controllers")
-	var all []parts.Part
 	ready := func() {
 		took := steps.end()
 		// The start has allocated far more memory than the idle process needs.
 		rtdebug.FreeOSMemory()
 		notify(daemon.SdNotifyReady)
-		screen(o, server, took, running(all))
+		screen(o, server, took)
 	}
 	// The supervisor is notified at the beginning of the stop.
 	defer context.AfterFunc(ctx, func() { notify(daemon.SdNotifyStopping) })()
@@ -178,8 +177,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	all = slices.Concat(o.parts(server, admin, world, metrics, ready), doors, shown)
-	return parts.Run(ctx, o.Log, all)
+	return parts.Run(ctx, o.Log, slices.Concat(o.parts(server, admin, world, metrics, ready), doors, shown))
 }
 
 // extendEvery is the interval of the requests for more time to start; each request is
@@ -245,7 +243,7 @@ func (o Options) parts(
 			config := server.ClientConfig(app.User(app.LeasesRole))
 			return app.LeadDrivers(ctx, config, o.Node, []*csi.Set{drivers, controllers}, called, o.Log)
 		}},
-		{Name: controllersPart, Run: func(ctx context.Context) error {
+		{Name: "controllers", Run: func(ctx context.Context) error {
 			return app.ControlPlane(ctx, app.ControlPlaneOptions{
 				ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)), nil },
 				Drivers:   called, Scope: volume.Scope{Node: o.Node, Rest: true}, Flex: true,
