@@ -8,7 +8,7 @@ import (
 // Names of volplane's own metrics. Those that others set are exported.
 const (
 	nameBuild      = "volplane_build_info"
-	nameOperations = "volplane_operation_seconds"
+	nameOperations = "volplane_operation_duration_seconds"
 	// Waiting is how many objects wait, by the cause that `volplane why` tells of them.
 	Waiting = "volplane_waiting"
 	// WaitingOldest is how long ago the oldest of these causes began.

@@ -137,7 +137,7 @@ func TestCounts(t *testing.T) {
 		`controller_persistentvolume_delete_duration_seconds_count{class="fast"} 1`,
 		`workqueue_depth{name="binder"} 2`, `workqueue_unfinished_work_seconds{name="binder"} 3`,
 		`workqueue_longest_running_processor_seconds{name="binder"} 2`, `workqueue_adds_total{name="binder"} 1`,
-		`volplane_operation_seconds_count{controller="binder",operation="claim",result="ok"} 1`,
+		`volplane_operation_duration_seconds_count{controller="binder",operation="claim",result="ok"} 1`,
 		`rest_client_requests_total{code="<error>",host="api.example",method="GET"} 1`,
 	)
 }

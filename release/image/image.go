@@ -29,7 +29,7 @@ type Image struct {
 	User string
 	// Path is where programs are looked for.
 	Path string
-	// Labels are labels of the image.
+	// Labels are labels of the image, and annotations of its manifests and their index, where registries look.
 	Labels map[string]string
 	// Layers are the layers on each platform.
 	Layers map[Platform][]v1.Layer
@@ -81,7 +81,7 @@ func (i Image) build(p Platform, when time.Time) (v1.Image, error) {
 	if out, err = mutate.ConfigFile(out, config); err != nil {
 		return nil, fmt.Errorf("image %s: %w", i.Name, err)
 	}
-	return out, nil
+	return mutate.Annotations(out, i.Labels).(v1.Image), nil
 }
 
 // index returns the index of the image's platforms.
@@ -96,5 +96,5 @@ func (i Image) index(when time.Time) (v1.ImageIndex, error) {
 			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: string(p)}},
 		})
 	}
-	return out, nil
+	return mutate.Annotations(out, i.Labels).(v1.ImageIndex), nil
 }

@@ -3,6 +3,7 @@ package image_test
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,7 +30,8 @@ func images(t *testing.T) []image.Image {
 		}
 		layers[p] = []v1.Layer{l}
 	}
-	first := image.Image{Name: name, Entrypoint: []string{"/program"}, User: "1:1", Path: "/", Layers: layers}
+	first := image.Image{Name: name, Entrypoint: []string{"/program"}, User: "1:1", Path: "/", Layers: layers,
+		Labels: map[string]string{"org.opencontainers.image.title": "example"}}
 	second := first
 	second.Name, second.Entrypoint = "example.com/example/other:v1", []string{"/other"}
 	return []image.Image{first, second}
@@ -91,6 +93,29 @@ func TestPlatforms(t *testing.T) {
 			t.Errorf("%s and %s have the same program", p, other)
 		}
 		seen[a] = p
+	}
+}
+
+// TestAnnotations wants labels to be annotations as well: of the index, and of the manifest of each platform.
+func TestAnnotations(t *testing.T) {
+	files, err := image.Layout(images(t), time.Unix(1, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, f := range files {
+		var m struct {
+			MediaType   string            `json:"mediaType"`
+			Annotations map[string]string `json:"annotations"`
+		}
+		if json.Unmarshal(f.Body, &m) == nil && m.Annotations["org.opencontainers.image.title"] == "example" {
+			found[m.MediaType]++
+		}
+	}
+	// Two images, each on two platforms.
+	want := map[string]int{"application/vnd.oci.image.index.v1+json": 2, "application/vnd.oci.image.manifest.v1+json": 4}
+	if !maps.Equal(found, want) {
+		t.Errorf("annotated are %v, want %v", found, want)
 	}
 }
 
