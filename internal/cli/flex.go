@@ -39,7 +39,7 @@ machine: volplane's, or else the kubelet's.`,
 	}
 	c.AddCommand(s.flexListCommand(), s.flexInstallCommand(), s.flexUpgradeCommand(), s.flexRollbackCommand(),
 		s.flexUninstallCommand(), s.flexLintCommand(), s.flexDoctorCommand(), s.flexInitCommand(), s.flexManifestCommand(),
-		s.flexBridgeCommand(), s.flexMigrateCommand())
+		s.flexPolicyCommand(), s.flexBridgeCommand(), s.flexMigrateCommand())
 	return c
 }
 

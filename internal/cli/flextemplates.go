@@ -5,6 +5,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -79,6 +80,25 @@ PATH; the plugin directory is that of the kubelets.`,
 	f.StringVar(&m.SELinuxType, "selinux-type", "", "SELinux type of the container, such as spc_t")
 	_ = c.MarkFlagRequired("image")
 	return c
+}
+
+func (s *shell) flexPolicyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "policy",
+		Short: "Print the admission policy that says who may name a driver in a Pod",
+		Long: `Print a ValidatingAdmissionPolicy for a Kubernetes cluster, with its binding. With it,
+a Pod may name a FlexVolume driver, as flexVolume or as the CSI driver that a bridge
+serves, only if the user who creates the Pod, or the Pod's service account, has the
+verb "use" on flexdrivers/NAME in the API group volplane.dev. 'volplane up' asks for
+this right without a policy.`,
+		Example: `  volplane flex policy | kubectl apply -f -
+  kubectl create role flex --verb use --resource flexdrivers.volplane.dev --resource-name example.com/lofs -n web`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := io.WriteString(s.Out, manifest.FlexPolicy)
+			return err
+		},
+	}
 }
 
 func (s *shell) flexManifest(driver string, m manifest.Flex) error {

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	_ "embed" // the policy is a file
 	"fmt"
 	"path"
 
@@ -12,6 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 )
+
+// FlexPolicy is the ValidatingAdmissionPolicy, as YAML, that has a cluster ask for the right to name a FlexVolume driver in a
+// Pod. It is the same for all drivers.
+//
+//go:embed flexpolicy.yaml
+var FlexPolicy string
 
 // Flex configures the installation of a FlexVolume driver on the nodes of a cluster.
 type Flex struct {

@@ -221,6 +221,8 @@ const (
 	// discovered there: a JSON object from each driver's CSI name to what is wrong with
 	// the driver, or "".
 	AnnDriverNotes = "volplane.dev/flex-drivers"
+	// AnnFlexDriver on a CSIDriver names the FlexVolume driver that a bridge serves under the name of the CSIDriver.
+	AnnFlexDriver = "volplane.dev/flex-driver"
 	// AnnDriverDir on a Node is the directory in which the bridge looks for drivers.
 	AnnDriverDir = "volplane.dev/flex-plugin-dir"
 	// AnnRefused on a Node says which drivers its agent has not registered, and AnnNotRun which drivers' programs do not

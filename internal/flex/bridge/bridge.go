@@ -61,9 +61,10 @@ type Options struct {
 
 // Served is a driver that is served.
 type Served struct {
-	// Name is the CSI driver's name. Attach says that its volumes have to be attached.
-	Name   string
-	Attach bool
+	// Name is the CSI driver's name, and Flex that of the FlexVolume driver. Attach says that its volumes have to be
+	// attached.
+	Name, Flex string
+	Attach     bool
 }
 
 const (

@@ -19,7 +19,10 @@ const unknownVersion = "none"
 // Object returns the CSIDriver object that a driver needs.
 func Object(s Served) *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
-		ObjectMeta: metav1.ObjectMeta{Name: s.Name, Labels: map[string]string{volume.LabelMadeBy: volume.Program}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: s.Name, Labels: map[string]string{volume.LabelMadeBy: volume.Program},
+			Annotations: map[string]string{volume.AnnFlexDriver: s.Flex},
+		},
 		Spec: storagev1.CSIDriverSpec{
 			AttachRequired: ptr.To(s.Attach),
 			// The driver gets the Pod's name with each mount (F-008), and inline volumes are

@@ -75,7 +75,7 @@ func (b *Bridge) serve(ctx context.Context, n decide.Name, a ability) *server {
 		return nil
 	}
 	if b.Changed != nil {
-		b.Changed(Served{Name: name, Attach: a.Attach})
+		b.Changed(Served{Name: name, Flex: n.String(), Attach: a.Attach})
 	}
 	ctx, stop := context.WithCancel(ctx)
 	s := &server{driver: d, stop: stop, ended: make(chan struct{})}
