@@ -193,7 +193,7 @@ func withNodeWatcher(roles []string, o sidecar.HealthMonitorOptions) []string {
 }
 
 func healthOptions(o sidecar.HealthMonitorOptions) health.Options {
-	return health.Options{Every: o.Every, Timeout: o.Timeout, Volumes: o.Workers}
+	return health.Options{Every: o.Every, Timeout: o.Timeout, Volumes: o.Workers, Wanted: true}
 }
 
 // locksOf returns the locks of the leases that the process waits for; none if it does not elect.

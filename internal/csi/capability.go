@@ -9,7 +9,8 @@ import (
 
 // PluginCapabilities holds the capabilities of a driver's identity service.
 type PluginCapabilities struct {
-	ControllerService, GroupController, AccessibilityConstraints, OnlineExpansion, OfflineExpansion bool
+	ControllerService, GroupController, AccessibilityConstraints, SnapshotMetadata, SnapshotAccessibilityConstraints,
+	OnlineExpansion, OfflineExpansion bool
 }
 
 // ControllerCapabilities holds the capabilities of a driver's controller service.
@@ -17,6 +18,8 @@ type ControllerCapabilities struct {
 	CreateDelete, PublishUnpublish, ListVolumes, ListVolumesPublishedNodes, GetCapacity, Snapshot, ListSnapshots,
 	GetSnapshot, Clone, PublishReadonly, Expand, GetVolume, Modify, SingleNodeMultiWriter, GetVolumeHealth,
 	ListVolumeHealth bool
+	// VolumeCondition is a capability of drivers of CSI up to 1.12.
+	VolumeCondition bool
 }
 
 // GroupCapabilities holds the capabilities of a driver's group controller service.
@@ -25,13 +28,17 @@ type GroupCapabilities struct{ Snapshot bool }
 // NodeCapabilities holds the capabilities of a driver's node service.
 type NodeCapabilities struct {
 	StageUnstage, Expand, Stats, MountGroup, SingleNodeMultiWriter, VolumeHealth, StorageHealth bool
+	// VolumeCondition is a capability of drivers of CSI up to 1.12.
+	VolumeCondition bool
 }
 
 func (p *PluginCapabilities) services() map[csipb.PluginCapability_Service_Type]*bool {
 	return map[csipb.PluginCapability_Service_Type]*bool{
-		csipb.PluginCapability_Service_CONTROLLER_SERVICE:               &p.ControllerService,
-		csipb.PluginCapability_Service_GROUP_CONTROLLER_SERVICE:         &p.GroupController,
-		csipb.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS: &p.AccessibilityConstraints,
+		csipb.PluginCapability_Service_CONTROLLER_SERVICE:                 &p.ControllerService,
+		csipb.PluginCapability_Service_GROUP_CONTROLLER_SERVICE:           &p.GroupController,
+		csipb.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS:   &p.AccessibilityConstraints,
+		csipb.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE:          &p.SnapshotMetadata,
+		csipb.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS: &p.SnapshotAccessibilityConstraints,
 	}
 }
 
@@ -60,6 +67,7 @@ func (c *ControllerCapabilities) calls() map[csipb.ControllerServiceCapability_R
 		csipb.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER:     &c.SingleNodeMultiWriter,
 		csipb.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH:            &c.GetVolumeHealth,
 		csipb.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH:           &c.ListVolumeHealth,
+		controllerVolumeCondition:                                          &c.VolumeCondition,
 	}
 }
 
@@ -78,6 +86,7 @@ func (n *NodeCapabilities) calls() map[csipb.NodeServiceCapability_RPC_Type]*boo
 		csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER: &n.SingleNodeMultiWriter,
 		csipb.NodeServiceCapability_RPC_GET_VOLUME_HEALTH:        &n.VolumeHealth,
 		csipb.NodeServiceCapability_RPC_GET_STORAGE_HEALTH:       &n.StorageHealth,
+		nodeVolumeCondition: &n.VolumeCondition,
 	}
 }
 

@@ -79,7 +79,7 @@ func Dial(ctx context.Context, socket string, opts ...Option) (*Driver, error) {
 
 func newDriver(socket string, o *options) *Driver {
 	d := &Driver{Endpoint: socket, link: newLink(socket, o.dial)}
-	d.service = service{link: d.link, call: o.chain(d, d.link.invoke)}
+	d.service = service{link: d.link, call: o.chain(d, d.link.invoke), memory: o.memory, witness: o.witness}
 	return d
 }
 
@@ -98,6 +98,12 @@ func (d *Driver) ControllerClient() csipb.ControllerClient {
 // about the group that was asked for.
 func (d *Driver) GroupControllerClient() csipb.GroupControllerClient {
 	return csipb.NewGroupControllerClient(d.service)
+}
+
+// SnapshotMetadataClient returns a client of the driver's snapshot metadata service. The caller must cancel the
+// context of a call, which ends the stream of its answers.
+func (d *Driver) SnapshotMetadataClient() csipb.SnapshotMetadataClient {
+	return csipb.NewSnapshotMetadataClient(d.service)
 }
 
 // NodeClient returns a client of the driver's node service.

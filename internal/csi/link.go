@@ -268,8 +268,10 @@ func (l *link) endCall() {
 // service is the connection that the generated CSI clients use; it passes each call through the
 // chain.
 type service struct {
-	link *link
-	call invoker
+	link    *link
+	call    invoker
+	memory  *Memory
+	witness func(method string, reply any, err error)
 }
 
 // Invoke makes one call.
@@ -277,11 +279,6 @@ func (s service) Invoke(ctx context.Context, method string, req, reply any, opts
 	s.link.beginCall()
 	defer s.link.endCall()
 	return s.call(ctx, method, req, reply, opts...)
-}
-
-// NewStream fails: CSI has no streams.
-func (service) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-	return nil, status.Error(codes.Unimplemented, "streams are not supported")
 }
 
 var _ grpc.ClientConnInterface = service{}

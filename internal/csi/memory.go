@@ -138,6 +138,7 @@ func hideInAnswer(reply any, hide func(string) string) {
 	if !ok {
 		return
 	}
+	hideInCondition(reply, hide)
 	eachText(m.ProtoReflect(), func(f protoreflect.FieldDescriptor, _, text string) string {
 		if slices.Contains([]protoreflect.Name{"message", "reason"}, f.Name()) {
 			return hide(text)

@@ -117,6 +117,34 @@ func TestHealthWithoutStatistics(t *testing.T) {
 	w.endPods("p")
 }
 
+// TestConditionsOfOlderDrivers: the condition that a driver of CSI 1.12 reports beside the usage of a volume is passed
+// on like the health of later drivers; an answer without it changes nothing.
+func TestConditionsOfOlderDrivers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, noAttach(driverName))
+	w.tune = func(o *Options) { o.StatsEvery = 10 * time.Millisecond }
+	d := newFakeDriver(driverName, w.dir)
+	d.older = `{"volume_condition":{"abnormal":true,"message":"one path is left"}}`
+	d.start(t)
+	w.run()
+	w.mountVolume()
+	const ill = `v-a: Degraded VolumeConditionAbnormal "one path is left"`
+	w.says("p", ill)
+	w.isIll("p", corev1.ConditionFalse)
+	w.heard("Pod", "p", "VolumeConditionAbnormal", "one path is left", driverName)
+	d.set(func() { d.older = `{"usage":[{"unit":"BYTES","total":"9","used":"4","available":"5"}]}` })
+	eventually(t, func() string {
+		if s, _ := w.agent.health.Of("d.example^h-a"); s.Usage.Total != 9 {
+			return "the usage is not known"
+		}
+		return ""
+	})
+	w.says("p", ill)
+	d.set(func() { d.older = `{"volume_condition":{"message":"fine"}}` })
+	w.says("p", "v-a:")
+	w.endPods("p")
+}
+
 // TestHealthOfAttempts: a driver that cannot mount a volume is asked why, with the path at which it was to be; before
 // somebody wants the volume, it is asked nothing about it.
 func TestHealthOfAttempts(t *testing.T) {

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"net"
 	"os"
@@ -22,6 +23,7 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
 )
 
 // fakeDriver is a CSI driver that mounts nothing and records its calls.
@@ -58,6 +60,8 @@ type fakeDriver struct {
 	usage      []*csipb.VolumeUsage
 	problems   []*csipb.VolumeHealth_VolumeHealthEntry
 	hasHealth  bool
+	// older is what a driver of CSI 1.12 answers to NodeGetVolumeStats, as JSON; empty for a later one.
+	older string
 	// storage is what it says of its storage; noHealth is the error of NodeGetVolumeHealth.
 	storage  []*csipb.NodeGetStorageHealthResponse_StorageBackendHealth
 	noHealth error
@@ -208,6 +212,10 @@ func (d *fakeDriver) NodeGetCapabilities(
 	if d.hasHealth {
 		can = append(can, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS, csipb.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
 			csipb.NodeServiceCapability_RPC_GET_STORAGE_HEALTH)
+	}
+	if d.older != "" {
+		const volumeCondition = 4
+		can = append(can, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS, volumeCondition)
 	}
 	for _, c := range can {
 		r.Capabilities = append(r.Capabilities, &csipb.NodeServiceCapability{
@@ -376,7 +384,11 @@ func (d *fakeDriver) NodeGetVolumeStats(
 	err := d.call(ctx, "stats:"+r.VolumeId)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return &csipb.NodeGetVolumeStatsResponse{Usage: d.usage}, err
+	answer := &csipb.NodeGetVolumeStatsResponse{Usage: d.usage}
+	if d.older != "" {
+		err = errors.Join(err, csitest.Older(answer, d.older))
+	}
+	return answer, err
 }
 
 func (d *fakeDriver) NodeGetVolumeHealth(

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"volplane.dev/volplane/internal/sidecar"
 )
 
 // root is the folder of the repository.
@@ -51,7 +53,7 @@ func rows(t *testing.T) []row {
 
 // TestEveryRequirementHasARow, and one only.
 func TestEveryRequirementHasARow(t *testing.T) {
-	want := map[string]int{"S1": 127, "S3": 32, "S4": 70, "F": 60, "B": 49}
+	want := map[string]int{"S1": 127, "S3": 32, "S4": 70, "F": 60, "B": 50}
 	id := regexp.MustCompile(`^(S1|S3|S4|F|B)-([0-9]{3})$`)
 	seen := map[string]bool{}
 	for _, r := range rows(t) {
@@ -102,6 +104,29 @@ func TestEveryRequirementIsProved(t *testing.T) {
 		}
 	}
 	t.Logf("same %d, differs %d, later %d, missing %d", count["same"], count["differs"], count["later"], count["missing"])
+}
+
+// TestFlagsOfRows: a row that says that there is no flag names the one that is missing, and the sidecars' table of
+// flags does not have it. Any other flag that a row names is in the table, or belongs to a command of volplane.
+func TestFlagsOfRows(t *testing.T) {
+	known := []string{"--root-dir"}
+	for _, f := range sidecar.Flags() {
+		known = append(known, "--"+f.Name)
+	}
+	flag, missing := regexp.MustCompile(`--[a-z][a-z-]*`), regexp.MustCompile(`\bno flag\b( --[a-z-]+)?`)
+	for _, r := range rows(t) {
+		for _, m := range missing.FindAllStringSubmatch(r.how, -1) {
+			name := strings.TrimSpace(m[1])
+			if name == "" || slices.Contains(known, name) {
+				t.Errorf("%s says %q: name a flag that is not there", r.id, m[0])
+			}
+		}
+		for _, name := range flag.FindAllString(missing.ReplaceAllString(r.how, ""), -1) {
+			if !slices.Contains(known, name) {
+				t.Errorf("%s speaks of %s, and there is no such flag", r.id, name)
+			}
+		}
+	}
 }
 
 // TestReportsArePlayed: the tests exist that play the bug reports which test/e2e/reports does not play itself.

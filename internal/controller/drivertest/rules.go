@@ -1,14 +1,12 @@
 package drivertest
 
 import (
-	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -151,7 +149,7 @@ func (s *stage) code(name string) codes.Code {
 	return codes.Unknown
 }
 
-// answer makes the response to a request from JSON.
+// answer makes the response to a request from JSON, which may have the fields of CSI 1.12.
 func (s *stage) answer(request proto.Message, text string) proto.Message {
 	name := strings.TrimSuffix(string(request.ProtoReflect().Descriptor().FullName()), "Request") + "Response"
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(name))
@@ -160,7 +158,7 @@ func (s *stage) answer(request proto.Message, text string) proto.Message {
 		return nil
 	}
 	m := kind.New().Interface()
-	if err := protojson.Unmarshal(json.RawMessage(text), m); err != nil {
+	if err := csitest.Older(m, text); err != nil {
 		s.Error(err)
 	}
 	return m

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -19,8 +18,8 @@ import (
 )
 
 const (
-	// pageSize is how many volumes a driver is to tell of at once, and maxPages how many such answers are read.
-	pageSize, maxPages = 500, 1000
+	// maxPages is how many pages of a list are read.
+	maxPages = 1000
 	// maxReports is how many problems of one volume are read.
 	maxReports = 100
 	// listLimit bounds a list.
@@ -33,6 +32,7 @@ var errEndless = errors.New("the list does not end")
 type cycle struct {
 	*monitor
 	driver *csi.Driver
+	voice
 	// silent says that the driver does not answer.
 	silent atomic.Bool
 	// eventsOnly says that claims cannot hold what is told: the API server drops it, or refuses it for want of a right.
@@ -47,13 +47,13 @@ type secret struct {
 	err  error
 }
 
-// list returns what the driver tells of volumes that are not well, by their handles, and whether that is all. Of a list
-// without an end nothing is left, because more of the same volume may have followed.
+// list returns what the driver's list tells of volumes, by their handles, and whether that is all. Of a list without an
+// end nothing is left, because more of the same volume may have followed.
 func (c *cycle) list(
 	ctx context.Context, volumes []*corev1.PersistentVolume,
 ) (told map[string][]health.Report, complete bool) {
 	told = map[string][]health.Report{}
-	if !c.driver.Controller.ListVolumeHealth || len(volumes) == 0 {
+	if c.page == nil || len(volumes) == 0 {
 		return told, false
 	}
 	ours := map[string]bool{}
@@ -62,10 +62,10 @@ func (c *cycle) list(
 	}
 	ctx, cancel := context.WithTimeout(ctx, listLimit)
 	defer cancel()
-	if err := c.pages(ctx, func(e *csipb.VolumeHealth) {
-		if id := e.GetVolumeId(); ours[id] {
-			all := append(told[id], reports(e)...)
-			told[id] = all[:min(len(all), maxReports)]
+	if err := c.pages(ctx, func(e entry) {
+		if ours[e.id] {
+			all := append(told[e.id], e.reports...)
+			told[e.id] = all[:min(len(all), maxReports)]
 		}
 	}); err != nil {
 		if !csi.IsAnswer(err) && ctx.Err() == nil {
@@ -77,32 +77,32 @@ func (c *cycle) list(
 }
 
 // pages calls visit for each entry of the driver's list.
-func (c *cycle) pages(ctx context.Context, visit func(*csipb.VolumeHealth)) error {
+func (c *cycle) pages(ctx context.Context, visit func(entry)) error {
 	token := ""
 	for range maxPages {
-		r, err := c.page(ctx, token)
+		entries, next, err := c.turn(ctx, token)
 		if err != nil {
 			return fmt.Errorf("list health of volumes: %s", csi.Describe(err))
 		}
-		for _, e := range r.GetEntries() {
+		for _, e := range entries {
 			visit(e)
 		}
-		if r.GetNextToken() == "" {
+		if next == "" {
 			return nil
 		}
-		if r.GetNextToken() == token {
+		if next == token {
 			return errEndless
 		}
-		token = r.GetNextToken()
+		token = next
 	}
 	return errEndless
 }
 
-func (c *cycle) page(ctx context.Context, token string) (*csipb.ControllerListVolumeHealthResponse, error) {
+// turn reads a page within the time limit of a call.
+func (c *cycle) turn(ctx context.Context, token string) (entries []entry, next string, err error) {
 	ctx, cancel := c.limited(ctx)
 	defer cancel()
-	return c.driver.ControllerClient().ControllerListVolumeHealth(ctx,
-		&csipb.ControllerListVolumeHealthRequest{MaxEntries: pageSize, StartingToken: token})
+	return c.page(ctx, token)
 }
 
 // limited returns the context of one call.
@@ -113,15 +113,9 @@ func (c *cycle) limited(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, c.options.Timeout)
 }
 
-// said is what the driver has said of one volume.
-type said struct {
-	reports []health.Report
-	answer  health.Answer
-}
-
 // askEach asks a driver that has no list about each of its volumes.
 func (c *cycle) askEach(ctx context.Context, volumes []*corev1.PersistentVolume) []said {
-	if c.driver.Controller.ListVolumeHealth {
+	if c.page != nil {
 		return nil
 	}
 	out := make([]said, len(volumes))
@@ -130,7 +124,7 @@ func (c *cycle) askEach(ctx context.Context, volumes []*corev1.PersistentVolume)
 	for range min(c.options.Volumes, len(volumes)) {
 		all.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(volumes)); i = next.Add(1) - 1 {
-				out[i].reports, out[i].answer = c.ask(ctx, volumes[i])
+				out[i] = c.ask(ctx, volumes[i])
 			}
 		})
 	}
@@ -139,30 +133,18 @@ func (c *cycle) askEach(ctx context.Context, volumes []*corev1.PersistentVolume)
 }
 
 // ask asks the driver about one volume.
-func (c *cycle) ask(ctx context.Context, v *corev1.PersistentVolume) ([]health.Report, health.Answer) {
+func (c *cycle) ask(ctx context.Context, v *corev1.PersistentVolume) said {
 	if c.silent.Load() {
-		return nil, health.Silent
+		return said{}
 	}
 	ctx, cancel := c.limited(ctx)
 	defer cancel()
 	ctx = csi.About(ctx, csi.Subject{Volume: v.Name, Claim: cluster.ClaimOf(v)})
-	r, err := c.driver.ControllerClient().ControllerGetVolumeHealth(ctx,
-		&csipb.ControllerGetVolumeHealthRequest{VolumeId: v.Spec.CSI.VolumeHandle})
-	if err != nil {
-		if !mount.AskNext(csi.AnswerOf(err)) {
-			c.silent.Store(true)
-		}
-		return nil, health.Silent
+	told, err := c.one(ctx, v.Spec.CSI.VolumeHandle)
+	if err != nil && !mount.AskNext(csi.AnswerOf(err)) {
+		c.silent.Store(true)
 	}
-	return reports(r.GetVolumeHealth()), health.Told
-}
-
-func reports(h *csipb.VolumeHealth) []health.Report {
-	var out []health.Report
-	for _, e := range h.GetHealthStatuses() {
-		out = append(out, health.Report{Status: e.GetStatus().String(), Reason: e.GetReason(), Message: e.GetMessage()})
-	}
-	return out
+	return told
 }
 
 // hide removes from reports the secrets that the driver has received for the volume, also from another process.

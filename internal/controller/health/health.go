@@ -38,6 +38,9 @@ type Options struct {
 	Timeout time.Duration
 	// Volumes is how many volumes a driver is asked about at the same time; 0 means one.
 	Volumes int
+	// Wanted says that users have asked for the health of these drivers' volumes: the log then warns about drivers that
+	// cannot report it.
+	Wanted bool
 }
 
 // Declaration is what the controller reads and writes.
@@ -84,11 +87,20 @@ func New(env controller.Env, drivers *csi.Set, o Options) *controller.Controller
 // reconcile is one cycle of a driver: it is asked about all of its volumes.
 func (m *monitor) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
 	d, ok := m.drivers.Get(key.Name)
-	if !ok || !d.Controller.ListVolumeHealth && !d.Controller.GetVolumeHealth {
+	if !ok {
 		m.forget(key.Name)
 		return controller.Result{}, nil
 	}
-	c := &cycle{monitor: m, driver: d, secrets: map[corev1.SecretReference]secret{}}
+	v, ok := voiceOf(d)
+	if !ok {
+		if m.options.Wanted {
+			m.Env.Log.Warn("driver cannot report the health of its volumes: it has neither the capability "+
+				"LIST_VOLUME_HEALTH nor GET_VOLUME_HEALTH, nor VOLUME_CONDITION with LIST_VOLUMES or GET_VOLUME", "driver", d.Name)
+		}
+		m.forget(key.Name)
+		return controller.Result{}, nil
+	}
+	c := &cycle{monitor: m, driver: d, voice: v, secrets: map[corev1.SecretReference]secret{}}
 	err := c.run(ctx)
 	return controller.Result{After: m.options.Every}, err
 }
@@ -115,17 +127,17 @@ func (c *cycle) run(ctx context.Context) error {
 	var failed error
 	for i, v := range volumes {
 		last := known[v.UID]
-		f := health.Facts{Volume: v, Absences: last.absences, CanAsk: c.driver.Controller.GetVolumeHealth}
+		f := health.Facts{Volume: v, Absences: last.absences, CanAsk: c.one != nil}
 		f.Claim, _ = c.claims.Get(v.Spec.ClaimRef.Namespace + "/" + v.Spec.ClaimRef.Name)
 		if f.Claim != nil && last.told != nil {
 			f.Claim = health.With(f.Claim, last.told)
 		}
-		switch reports, ill := told[v.Spec.CSI.VolumeHandle]; {
-		case ill:
+		switch reports, listed := told[v.Spec.CSI.VolumeHandle]; {
+		case listed:
 			f.Answer, f.Reports = health.Told, reports
-		case complete:
+		case complete && c.illOnly:
 			f.Answer = health.Absent
-		case !c.driver.Controller.ListVolumeHealth:
+		case c.page == nil:
 			f.Reports, f.Answer = asked[i].reports, asked[i].answer
 		}
 		next, err := c.settle(ctx, f, last)
@@ -143,10 +155,9 @@ func (c *cycle) settle(ctx context.Context, f health.Facts, last record) (record
 	f.Reports = c.hide(ctx, f.Volume, f.Reports)
 	p := health.OfClaim(f, metav1.Now())
 	if p.Ask {
-		asked := f
-		if asked.Reports, asked.Answer = c.ask(ctx, f.Volume); asked.Answer == health.Told {
-			asked.Reports = c.hide(ctx, f.Volume, asked.Reports)
-			p = health.OfClaim(asked, metav1.Now())
+		if asked := c.ask(ctx, f.Volume); asked.answer == health.Told {
+			f.Answer, f.Reports = health.Told, c.hide(ctx, f.Volume, asked.reports)
+			p = health.OfClaim(f, metav1.Now())
 		}
 	}
 	next := record{absences: p.Absences, told: last.told}

@@ -1,6 +1,8 @@
 package health
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,5 +129,28 @@ func testOptions(t *testing.T) {
 	}
 	if r := <-done; r.After != o.Every || time.Since(begin) != o.Timeout {
 		t.Errorf("it ends after %s, and comes again after %s", time.Since(begin), r.After)
+	}
+}
+
+// TestDriverWithoutHealth: the log warns about a driver that cannot report health where users have asked for it.
+func TestDriverWithoutHealth(t *testing.T) {
+	for _, wanted := range []bool{true, false} {
+		s := setting()
+		s.Driver.Controller.ListVolumeHealth, s.Driver.Controller.GetVolumeHealth = false, false
+		drivers, log := csi.NewSet(), &strings.Builder{}
+		drivers.Put(csitest.Start(t, s.Driver).Dial())
+		life := kubetest.NewAPI(t, claim(), pv()).Begin(func(env controller.Env) *controller.Controller {
+			env.Log = slog.New(slog.NewTextHandler(log, nil))
+			return New(env, drivers, Options{Wanted: wanted})
+		})
+		if r, err := life.Reconcile(t.Context(), kubetest.KeyOf("driver/"+driverName)); err != nil || r.After != 0 {
+			t.Errorf("it comes again after %s: %v", r.After, err)
+		}
+		life.Kill()
+		said := strings.Contains(log.String(), "driver cannot report the health of its volumes") &&
+			strings.Contains(log.String(), "driver="+driverName)
+		if said != wanted {
+			t.Errorf("wanted %t, the log says %q", wanted, log)
+		}
 	}
 }

@@ -42,7 +42,7 @@ func (l lines) Handle(_ context.Context, r slog.Record) error {
 	switch {
 	case call == "CreateVolume", call == "ControllerExpandVolume", call == "ControllerModifyVolume":
 		wanted = append(wanted, "volume", "claim")
-	case call == "DeleteVolume", call == "ControllerGetVolumeHealth":
+	case call == "DeleteVolume", call == "ControllerGetVolumeHealth", call == "ControllerGetVolume":
 		wanted = append(wanted, "volume")
 	case strings.HasSuffix(call, "publishVolume"), strings.HasSuffix(call, "PublishVolume"),
 		strings.HasSuffix(call, "stageVolume"), strings.HasSuffix(call, "StageVolume"):

@@ -150,6 +150,14 @@ func (x *exam) incompleteMore(id string) []question {
 		all = append(all, without("ControllerModifyVolume",
 			asks{"a volume_id": probe(x, c.ControllerModifyVolume, &csipb.ControllerModifyVolumeRequest{})})...)
 	}
+	if p.GetSnapshot {
+		all = append(all, without("GetSnapshot",
+			asks{"a snapshot_id": probe(x, c.GetSnapshot, &csipb.GetSnapshotRequest{})})...)
+	}
+	if p.GetVolumeHealth {
+		all = append(all, without("ControllerGetVolumeHealth",
+			asks{"a volume_id": probe(x, c.ControllerGetVolumeHealth, &csipb.ControllerGetVolumeHealthRequest{})})...)
+	}
 	return all
 }
 
@@ -194,6 +202,11 @@ func (x *exam) incompleteNode() []question {
 			"a volume_id": probe(x, n.NodeExpandVolume, &csipb.NodeExpandVolumeRequest{VolumePath: target}),
 			"a volume_path": probe(x, n.NodeExpandVolume,
 				&csipb.NodeExpandVolumeRequest{VolumeId: id, VolumeCapability: capability}),
+		})...)
+	}
+	if node.VolumeHealth {
+		all = append(all, without("NodeGetVolumeHealth", asks{
+			"a volume_id": probe(x, n.NodeGetVolumeHealth, &csipb.NodeGetVolumeHealthRequest{VolumePublishPath: target}),
 		})...)
 	}
 	return all
@@ -265,6 +278,12 @@ func (x *exam) unknownControl(gone *vol) []question {
 			probe(x, c.ControllerModifyVolume, &csipb.ControllerModifyVolumeRequest{VolumeId: gone.id()}), notFound,
 		})
 	}
+	if p.GetVolumeHealth {
+		all = append(all, question{
+			"ControllerGetVolumeHealth of a deleted volume",
+			probe(x, c.ControllerGetVolumeHealth, &csipb.ControllerGetVolumeHealthRequest{VolumeId: gone.id()}), notFound,
+		})
+	}
 	return append(all, x.unknownSources(gone)...)
 }
 
@@ -285,6 +304,12 @@ func (x *exam) unknownSources(gone *vol) []question {
 			question{"DeleteSnapshot of an unknown snapshot", func(ctx context.Context) error {
 				return x.removeSnapshot(ctx, gone.id()+"0")
 			}, []codes.Code{codes.OK}})
+	}
+	if x.promises().GetSnapshot {
+		all = append(all, question{"GetSnapshot of an unknown snapshot", func(ctx context.Context) error {
+			_, err := x.get(ctx, gone.id()+"0")
+			return err
+		}, notFound})
 	}
 	return all
 }
@@ -311,6 +336,13 @@ func (x *exam) unknownNode(gone *vol) []question {
 			"NodeExpandVolume of a deleted volume",
 			probe(x, n.NodeExpandVolume, &csipb.NodeExpandVolumeRequest{VolumeId: gone.id(), VolumePath: gone.targets[0]}),
 			notFound,
+		})
+	}
+	if node.VolumeHealth {
+		all = append(all, question{
+			"NodeGetVolumeHealth of a deleted volume",
+			probe(x, n.NodeGetVolumeHealth,
+				&csipb.NodeGetVolumeHealthRequest{VolumeId: gone.id(), VolumePublishPath: gone.targets[0]}), notFound,
 		})
 	}
 	return all

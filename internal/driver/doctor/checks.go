@@ -69,7 +69,8 @@ func (x *exam) conclude(c check, v verdict) {
 // checks returns all checks in the order in which they are made.
 func checks() []check {
 	return slices.Concat(identityChecks(), createChecks(), attachChecks(), nodeChecks(), useChecks(), growChecks(),
-		listChecks(), copyChecks(), groupChecks(), togetherChecks(), cutChecks(), killedChecks())
+		listChecks(), healthChecks(), copyChecks(), getChecks(), metadataChecks(), groupChecks(), togetherChecks(),
+		cutChecks(), killedChecks())
 }
 
 // What the driver promises.

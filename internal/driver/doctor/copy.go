@@ -45,12 +45,19 @@ func fromSnapshot(id string) *csipb.VolumeContentSource {
 var errNotReady = errors.New("ready_to_use is still false")
 
 // snapshot makes a snapshot, and waits until it can be used.
-func (v *vol) snapshot(ctx context.Context, name string) (s *csipb.Snapshot, err error) {
+func (v *vol) snapshot(ctx context.Context, name string) (*csipb.Snapshot, error) {
+	return v.snapshotWhere(ctx, name, nil)
+}
+
+// snapshotWhere makes a snapshot that must be usable somewhere, unless the requirement is nil.
+func (v *vol) snapshotWhere(
+	ctx context.Context, name string, where *csipb.TopologyRequirement,
+) (s *csipb.Snapshot, err error) {
 	limited, cancel := context.WithTimeout(ctx, v.x.Limit)
 	defer cancel()
 	err = repeat(limited, func() (bool, error) {
 		r, err := do(ctx, v.x, v.x.control().CreateSnapshot, &csipb.CreateSnapshotRequest{
-			Name: name, SourceVolumeId: v.id(), Secrets: v.x.Secrets,
+			Name: name, SourceVolumeId: v.id(), Secrets: v.x.Secrets, AccessibilityRequirements: where,
 		})
 		if err != nil {
 			return busy(err) && v.x.stopped() == nil, err
@@ -93,8 +100,9 @@ func (x *exam) checkSnapshot(ctx context.Context) verdict {
 		return wrong("the same request fails the second time: %s", csi.Describe(err))
 	case first.GetSnapshotId() != second.GetSnapshotId():
 		return wrong("the same request makes two snapshots")
-	case first.GetSourceVolumeId() != v.id():
-		return wrong("source_volume_id is %.128q, the snapshot is of %.128q", first.GetSourceVolumeId(), v.id())
+	}
+	if text := x.snapshotProblem(v, first); text != "" {
+		return wrong("%s", text)
 	}
 	_, err = other.snapshot(ctx, name)
 	if problem := answered("CreateSnapshot of the same name of another volume", err, codes.AlreadyExists); problem != "" {
@@ -111,6 +119,17 @@ func (x *exam) checkSnapshot(ctx context.Context) verdict {
 		}
 	}
 	return well("the same request gives the same snapshot")
+}
+
+// snapshotProblem returns what is wrong with a snapshot of a volume, or "".
+func (x *exam) snapshotProblem(v *vol, s *csipb.Snapshot) string {
+	switch {
+	case s.GetSourceVolumeId() != v.id():
+		return fmt.Sprintf("source_volume_id is %.128q, the snapshot is of %.128q", s.GetSourceVolumeId(), v.id())
+	case len(s.GetAccessibleTopology()) > 0 && !x.controller.d.Plugin.SnapshotAccessibilityConstraints:
+		return "there is an accessible_topology, and SNAPSHOT_ACCESSIBILITY_CONSTRAINTS is not promised"
+	}
+	return ""
 }
 
 // checkRestore overwrites a volume after a snapshot of it was made.

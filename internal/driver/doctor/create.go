@@ -179,11 +179,7 @@ func (x *exam) checkTopology(ctx context.Context) verdict {
 	}
 	nowhere := x.volume()
 	r := nowhere.createRequest()
-	segments := map[string]string{}
-	for key := range x.info.Topology {
-		segments[key] = "volplane-doctor-no-such-place"
-	}
-	r.AccessibilityRequirements = &csipb.TopologyRequirement{Requisite: []*csipb.Topology{{Segments: segments}}}
+	r.AccessibilityRequirements = x.nowhere()
 	answer, err := do(ctx, x, x.control().CreateVolume, r)
 	if err == nil {
 		nowhere.made, nowhere.state, nowhere.tried = answer.GetVolume(), created, created
@@ -195,7 +191,16 @@ func (x *exam) checkTopology(ctx context.Context) verdict {
 	return well("volumes are where they are required")
 }
 
-// accessProblem says why a volume that can be reached from some topologies does not meet a requirement.
+// nowhere returns the requirement of a place that does not exist.
+func (x *exam) nowhere() *csipb.TopologyRequirement {
+	segments := map[string]string{}
+	for key := range x.info.Topology {
+		segments[key] = "volplane-doctor-no-such-place"
+	}
+	return &csipb.TopologyRequirement{Requisite: []*csipb.Topology{{Segments: segments}}}
+}
+
+// accessProblem says why a volume or snapshot that can be reached from some topologies does not meet a requirement.
 func accessProblem(r *csipb.TopologyRequirement, has []*csipb.Topology) string {
 	for _, t := range has {
 		for _, want := range r.GetRequisite() {
@@ -205,7 +210,7 @@ func accessProblem(r *csipb.TopologyRequirement, has []*csipb.Topology) string {
 		}
 	}
 	if len(has) == 0 {
-		return "the volume has no accessible_topology, and a requirement was given"
+		return "there is no accessible_topology, and a requirement was given"
 	}
 	return fmt.Sprintf("accessible_topology is %.200q, required was %.200q", has[0].GetSegments(),
 		r.GetRequisite()[0].GetSegments())
@@ -237,6 +242,8 @@ func (x *exam) checkValidate(ctx context.Context) verdict {
 		return wrong("the capability that the volume was made with is not confirmed: %.200q", r.GetMessage())
 	case len(r.GetConfirmed().GetVolumeCapabilities()) == 0:
 		return wrong("confirmed has no capabilities")
+	case !proto.Equal(r.GetConfirmed().GetVolumeCapabilities()[0], v.capability):
+		return doubtful("another capability is confirmed than was asked for")
 	}
 	return well("the capability that the volume was made with is confirmed")
 }

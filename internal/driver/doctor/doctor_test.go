@@ -84,7 +84,10 @@ func TestBundledDriver(t *testing.T) {
 			t.Errorf("%q: %v, %d calls in %.1f s\n%s", fsType, err, r.Calls, r.Seconds, listed(r))
 		}
 		for _, c := range checks() {
-			unpromised := slices.Contains([]string{"controller-publish-conflict", "attach-limit"}, c.name)
+			unpromised := slices.Contains([]string{
+				"controller-publish-conflict", "attach-limit", "volume-health", "list-health", "volume-condition",
+				"snapshot-topology", "snapshot-metadata",
+			}, c.name)
 			if made := strings.Contains(listed(r), " "+c.name+": "); made == unpromised {
 				t.Errorf("%s was made: %v", c.name, made)
 			}

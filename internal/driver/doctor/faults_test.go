@@ -26,6 +26,8 @@ type spoils map[string]func(*call) (proto.Message, error)
 // fault is what is wrong with a driver, and how it is found.
 type fault struct {
 	spoil spoils
+	// blocks changes the answers of the snapshot metadata service.
+	blocks func(*metadataAnswer)
 	// begin is called before the driver is served.
 	begin func(*proxy) error
 	// check is the one that is there for the fault. The level of its finding is fail unless it is given. also are those
@@ -42,7 +44,8 @@ func faults() map[string]fault {
 	for _, some := range []map[string]fault{
 		identityFaults(), createFaults(), createMoreFaults(), deleteFaults(), listFaults(), attachFaults(), nodeFaults(),
 		publishFaults(), unpublishFaults(), unstageFaults(), useFaults(), blockFaults(), statsFaults(), growFaults(),
-		copyFaults(), lifeFaults(), sayFaults(), onceFaults(), endFaults(), killedFaults(),
+		copyFaults(), healthFaults(), getFaults(), metadataFaults(), lifeFaults(), sayFaults(), onceFaults(), endFaults(),
+		killedFaults(),
 	} {
 		maps.Copy(all, some)
 	}
@@ -204,15 +207,6 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
-}
-
-// envCheck names the file in which a driver with faults finds the name of the doctor's current check.
-const envCheck = "DOCTOR_TEST_CHECK"
-
-// during says whether a check is the doctor's current one.
-func during(check string) bool {
-	current, err := os.ReadFile(os.Getenv(envCheck))
-	return err == nil && string(current) == check
 }
 
 // TestManyFaults: the table is as long as it is said to be, and each fault is found by a check that there is.

@@ -109,6 +109,8 @@ func (x *exam) promisesOf() []promise {
 		{"NodeUnstageVolume", node.StageUnstage, probe(x, n.NodeUnstageVolume, &csipb.NodeUnstageVolumeRequest{})},
 		{"NodeGetVolumeStats", node.Stats, probe(x, n.NodeGetVolumeStats, &csipb.NodeGetVolumeStatsRequest{})},
 		{"NodeExpandVolume", node.Expand, probe(x, n.NodeExpandVolume, &csipb.NodeExpandVolumeRequest{})},
+		{"NodeGetVolumeHealth", node.VolumeHealth, probe(x, n.NodeGetVolumeHealth, &csipb.NodeGetVolumeHealthRequest{})},
+		{"NodeGetStorageHealth", node.StorageHealth, probe(x, n.NodeGetStorageHealth, &csipb.NodeGetStorageHealthRequest{})},
 	}
 	if x.info.ID == "" {
 		all = nil
@@ -145,7 +147,18 @@ func (x *exam) promisesOf() []promise {
 		promise{
 			"ValidateVolumeCapabilities", p.CreateDelete,
 			probe(x, c.ValidateVolumeCapabilities, &csipb.ValidateVolumeCapabilitiesRequest{}),
-		})
+		},
+		promise{"GetSnapshot", p.GetSnapshot, probe(x, c.GetSnapshot, &csipb.GetSnapshotRequest{})},
+		promise{
+			"ControllerListVolumeHealth", p.ListVolumeHealth,
+			probe(x, c.ControllerListVolumeHealth, &csipb.ControllerListVolumeHealthRequest{MaxEntries: 1}),
+		},
+		promise{
+			"ControllerGetVolumeHealth", p.GetVolumeHealth,
+			probe(x, c.ControllerGetVolumeHealth, &csipb.ControllerGetVolumeHealthRequest{}),
+		},
+		promise{"GetMetadataAllocated", x.hasMetadata(), x.asksAllocated(&csipb.GetMetadataAllocatedRequest{})},
+		promise{"GetMetadataDelta", x.hasMetadata(), x.asksDelta(&csipb.GetMetadataDeltaRequest{})})
 }
 
 func (x *exam) checkPromises(ctx context.Context) verdict {

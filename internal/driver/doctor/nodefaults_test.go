@@ -204,7 +204,7 @@ func useFaults() map[string]fault {
 
 func blockFaults() map[string]fault {
 	return map[string]fault{
-		"a block volume is a directory": {check: "block", spoil: spoils{
+		"a block volume is a directory": {check: "block", also: []string{"snapshot-metadata"}, spoil: spoils{
 			"NodeStageVolume": func(c *call) (proto.Message, error) {
 				asFilesystem(c.req.(*csipb.NodeStageVolumeRequest).GetVolumeCapability())
 				return c.pass()

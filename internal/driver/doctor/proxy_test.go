@@ -77,6 +77,9 @@ func serve(dir, fault string) error {
 	for name := range strings.SplitSeq(fault, ";") {
 		f := faults()[name]
 		maps.Copy(p.spoils, f.spoil)
+		if f.blocks != nil {
+			p.blocks = f.blocks
+		}
 		if f.begin != nil {
 			if err := f.begin(p); err != nil {
 				return err
@@ -97,6 +100,8 @@ type proxy struct {
 	// dir is what survives the process, and scratch the directory of the examination.
 	dir, scratch, endpoint string
 	spoils                 spoils
+	// blocks changes the answers of the snapshot metadata service, unless it is nil.
+	blocks func(*metadataAnswer)
 	// role is the service that there is beside the identity; empty if there are both.
 	role string
 	conn *grpc.ClientConn
@@ -125,6 +130,7 @@ func (p *proxy) serve(ctx context.Context, inner string) error {
 	csipb.RegisterControllerServer(s, csipb.UnimplementedControllerServer{})
 	csipb.RegisterGroupControllerServer(s, csipb.UnimplementedGroupControllerServer{})
 	csipb.RegisterNodeServer(s, csipb.UnimplementedNodeServer{})
+	csipb.RegisterSnapshotMetadataServer(s, metadata{proxy: p})
 	defer context.AfterFunc(ctx, s.Stop)()
 	return s.Serve(l)
 }
@@ -166,8 +172,17 @@ type call struct {
 	req    proto.Message
 }
 
-// pass calls the driver behind the proxy.
-func (c *call) pass() (proto.Message, error) { return c.ask(c.method, c.req) }
+// pass calls the driver behind the proxy, and adds what it does not have.
+func (c *call) pass() (proto.Message, error) {
+	if answer, answered, err := c.extra(); answered {
+		return answer, err
+	}
+	answer, err := c.ask(c.method, c.req)
+	if err == nil {
+		err = c.extend(answer)
+	}
+	return answer, err
+}
 
 // ask makes any call of the driver behind the proxy.
 func (c *call) ask(method string, req proto.Message) (proto.Message, error) {
@@ -182,6 +197,9 @@ func (c *call) ask(method string, req proto.Message) (proto.Message, error) {
 
 func (p *proxy) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
 	c := &call{p, ctx, info.FullMethod, req.(proto.Message)}
+	if err := p.note(info.FullMethod); err != nil {
+		return nil, err
+	}
 	if service := path.Base(path.Dir(info.FullMethod)); p.role != "" && service != "csi.v1."+p.role &&
 		service != "csi.v1.Group"+p.role && service != "csi.v1.Identity" {
 		return nil, status.Error(codes.Unimplemented, "this process does not serve "+service)
@@ -190,4 +208,13 @@ func (p *proxy) intercept(ctx context.Context, req any, info *grpc.UnaryServerIn
 		return spoil(c)
 	}
 	return c.pass()
+}
+
+// envCheck names the file in which a driver with faults finds the name of the doctor's current check.
+const envCheck = "DOCTOR_TEST_CHECK"
+
+// during says whether a check is the doctor's current one.
+func during(check string) bool {
+	current, err := os.ReadFile(os.Getenv(envCheck))
+	return err == nil && string(current) == check
 }

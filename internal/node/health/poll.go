@@ -117,10 +117,16 @@ func (m *Monitor) subjectOf(r *decide.Record) csi.Subject {
 func askUsage(ctx context.Context, d *csi.Driver, r *decide.Record, path string, now *Stats) error {
 	s, err := d.NodeClient().NodeGetVolumeStats(ctx,
 		&csipb.NodeGetVolumeStatsRequest{VolumeId: r.Handle, VolumePath: path, StagingTargetPath: r.StagingPath})
-	if err == nil {
-		now.Usage = usage(s.GetUsage())
+	if err != nil {
+		return err
 	}
-	return err
+	now.Usage = usage(s.GetUsage())
+	if d.Node.VolumeCondition && !d.Node.VolumeHealth {
+		if problems, reported := csi.ConditionOf(s); reported {
+			now.tell(problems)
+		}
+	}
+	return nil
 }
 
 // askHealth changes nothing if the driver answers with an error: that is no recovery.
@@ -130,12 +136,19 @@ func askHealth(ctx context.Context, d *csi.Driver, r *decide.Record, path string
 	if err != nil {
 		return err
 	}
-	var all []health.Report
-	for _, e := range h.GetVolumeHealth().GetHealthStatuses() {
-		all = append(all, health.Report{Status: e.GetStatus().String(), Reason: e.GetReason(), Message: e.GetMessage()})
-	}
-	now.Told, now.Conditions, now.problems = true, health.OfVolume(all), problems(h.GetVolumeHealth().GetHealthStatuses())
+	now.tell(h.GetVolumeHealth().GetHealthStatuses())
 	return nil
+}
+
+// tell takes over what a driver has reported about the volume.
+func (s *Stats) tell(all []*csipb.VolumeHealth_VolumeHealthEntry) {
+	var reports []health.Report
+	for _, e := range all {
+		reports = append(reports, health.Report{
+			Status: e.GetStatus().String(), Reason: e.GetReason(), Message: e.GetMessage(),
+		})
+	}
+	s.Told, s.Conditions, s.problems = true, health.OfVolume(reports), problems(all)
 }
 
 // pollStorage asks a driver how its storage is, seen from this node.

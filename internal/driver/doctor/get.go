@@ -1,0 +1,131 @@
+package doctor
+
+import (
+	"context"
+	"maps"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"volplane.dev/volplane/internal/csi"
+)
+
+func getChecks() []check {
+	return []check{
+		{
+			"get-volume", func(x *exam) bool { return x.creates() && x.promises().GetVolume }, (*exam).checkGetVolume,
+			"answer ControllerGetVolume with the volume as CreateVolume answered, and with its status",
+		},
+		{
+			"get-snapshot", func(x *exam) bool { return x.snaps() && x.promises().GetSnapshot }, (*exam).checkGetSnapshot,
+			"answer GetSnapshot with the snapshot as CreateSnapshot answered, and with NOT_FOUND when it is deleted",
+		},
+		{
+			"snapshot-topology", (*exam).placesSnapshots, (*exam).checkSnapshotTopology,
+			"make the snapshot where it is required, or answer RESOURCE_EXHAUSTED",
+		},
+	}
+}
+
+func (x *exam) checkGetVolume(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	r, err := do(ctx, x, x.control().ControllerGetVolume, &csipb.ControllerGetVolumeRequest{VolumeId: v.id()})
+	got := r.GetVolume()
+	switch {
+	case err != nil:
+		return wrong("ControllerGetVolume: %s", csi.Describe(err))
+	case got.GetVolumeId() != v.id():
+		return wrong("the volume_id of the answer is %.128q, asked was %.128q", got.GetVolumeId(), v.id())
+	case got.GetCapacityBytes() < v.made.GetCapacityBytes():
+		return wrong("the volume has %d bytes, and it was made with %d", got.GetCapacityBytes(), v.made.GetCapacityBytes())
+	case r.GetStatus() == nil:
+		return wrong("the answer has no status")
+	case !maps.Equal(got.GetVolumeContext(), v.made.GetVolumeContext()):
+		return doubtful("the volume_context is not that of CreateVolume")
+	}
+	return well("the volume is as it was made")
+}
+
+// get returns a snapshot as the driver says that it is.
+func (x *exam) get(ctx context.Context, id string) (*csipb.Snapshot, error) {
+	r, err := do(ctx, x, x.control().GetSnapshot, &csipb.GetSnapshotRequest{SnapshotId: id, Secrets: x.Secrets})
+	return r.GetSnapshot(), err
+}
+
+func (x *exam) checkGetSnapshot(ctx context.Context) verdict {
+	v := x.volume()
+	if err := v.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	made, err := v.snapshot(ctx, x.newName())
+	if err != nil {
+		return unable(failure{"CreateSnapshot", err})
+	}
+	got, failed := x.get(ctx, made.GetSnapshotId())
+	if err := x.removeSnapshot(ctx, made.GetSnapshotId()); err != nil {
+		return unable(failure{"DeleteSnapshot", err})
+	}
+	_, gone := x.get(ctx, made.GetSnapshotId())
+	if err := v.to(ctx, none); err != nil {
+		return unable(err)
+	}
+	switch {
+	case failed != nil:
+		return wrong("GetSnapshot: %s", csi.Describe(failed))
+	case !proto.Equal(got, made):
+		return wrong("the snapshot is not what CreateSnapshot answered, but %.300s", got)
+	}
+	if text := answered("GetSnapshot of a deleted snapshot", gone, codes.NotFound); text != "" {
+		return wrong("%s", text)
+	}
+	return well("the snapshot is as it was made, and gone when it is deleted")
+}
+
+// placesSnapshots says that snapshots of the driver have a place.
+func (x *exam) placesSnapshots() bool {
+	return x.snaps() && x.controller.d.Plugin.SnapshotAccessibilityConstraints && x.here() != nil
+}
+
+// checkSnapshotTopology asks for a snapshot that can be used on this node, and for one of a place that does not exist.
+func (x *exam) checkSnapshotTopology(ctx context.Context) verdict {
+	v := x.volume()
+	if err := v.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	here, failed := x.snapshotAt(ctx, v, x.here())
+	nowhere, refused := x.snapshotAt(ctx, v, x.nowhere())
+	if err := v.to(ctx, none); err != nil {
+		return unable(err)
+	}
+	switch {
+	case failed != nil:
+		return wrong("a snapshot that can be used on this node: %v", failed)
+	case here != "":
+		return wrong("a snapshot must be usable on this node: %s", here)
+	case refused == nil && nowhere != "":
+		return wrong("where there is nothing, a snapshot is made: %s", nowhere)
+	case refused == nil:
+		return well("snapshots are where they are required")
+	}
+	if text := answered("CreateSnapshot where there is nothing", refused, codes.ResourceExhausted,
+		codes.InvalidArgument); text != "" {
+		return wrong("%s", text)
+	}
+	return well("a snapshot is where it is required, and is refused where there is nothing")
+}
+
+// snapshotAt makes a snapshot with a requirement, says what is wrong with its place, and deletes it.
+func (x *exam) snapshotAt(ctx context.Context, v *vol, r *csipb.TopologyRequirement) (problem string, err error) {
+	s, err := v.snapshotWhere(ctx, x.newName(), r)
+	if err != nil {
+		return "", failure{"CreateSnapshot", err}
+	}
+	if err := x.removeSnapshot(ctx, s.GetSnapshotId()); err != nil {
+		return "", failure{"DeleteSnapshot", err}
+	}
+	return accessProblem(r, s.GetAccessibleTopology()), nil
+}

@@ -1,0 +1,239 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"volplane.dev/volplane/internal/csi"
+)
+
+func healthChecks() []check {
+	const next = "answer with what is wrong and nothing else: a status of CSI and a CamelCase reason, each pair once"
+	return []check{
+		{
+			"volume-health", func(x *exam) bool { return x.creates() && x.promises().GetVolumeHealth },
+			(*exam).checkVolumeHealth, next,
+		},
+		{
+			"list-health", func(x *exam) bool { return x.creates() && x.promises().ListVolumeHealth },
+			(*exam).checkListHealth, "list only volumes that are not well, over all pages; answer ABORTED to an unknown token",
+		},
+		{
+			"node-health", func(x *exam) bool { return x.mounts() && x.node.d.Node.VolumeHealth },
+			(*exam).checkNodeHealth, next,
+		},
+		{
+			"storage-health", func(x *exam) bool { return x.node.d.Node.StorageHealth }, (*exam).checkStorageHealth, next,
+		},
+		{
+			"volume-condition", (*exam).hasConditions, (*exam).checkCondition,
+			"give each volume its volume_condition, which CSI has up to 1.12, or do not promise VOLUME_CONDITION",
+		},
+	}
+}
+
+// problem is one thing that a driver says is wrong.
+type problem struct {
+	status, reason string
+	// of says what else tells problems apart.
+	of string
+}
+
+// problemsVerdict judges what a driver says is wrong with something that is new and idle.
+func problemsVerdict(what string, all []problem) verdict {
+	seen := map[problem]bool{}
+	for _, p := range all {
+		switch {
+		case strings.HasPrefix(p.status, "UNKNOWN"):
+			return wrong("the status of a problem is %s", p.status)
+		case !regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`).MatchString(p.reason):
+			return wrong("the reason %.80q is not CamelCase", p.reason)
+		case seen[p]:
+			return wrong("%s %s is reported twice", p.status, p.reason)
+		}
+		seen[p] = true
+	}
+	if len(all) > 0 {
+		return doubtful("%s is %s (%s), and nothing was done to it", what, all[0].status, all[0].reason)
+	}
+	return well("%s is well", what)
+}
+
+// volumeVerdict judges an answer about one volume.
+func volumeVerdict(id, what string, h *csipb.VolumeHealth) verdict {
+	if h.GetVolumeId() != id {
+		return wrong("the volume_id of the answer is %.128q, asked was %.128q", h.GetVolumeId(), id)
+	}
+	var all []problem
+	for _, e := range h.GetHealthStatuses() {
+		all = append(all, problem{status: e.GetStatus().String(), reason: e.GetReason()})
+	}
+	return problemsVerdict(what, all)
+}
+
+func (x *exam) checkVolumeHealth(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	r, err := do(ctx, x, x.control().ControllerGetVolumeHealth,
+		&csipb.ControllerGetVolumeHealthRequest{VolumeId: v.id(), Secrets: x.Secrets})
+	if err != nil {
+		return wrong("ControllerGetVolumeHealth: %s", csi.Describe(err))
+	}
+	return volumeVerdict(v.id(), "the volume", r.GetVolumeHealth())
+}
+
+// checkListHealth reads the list whole and in pages of one.
+func (x *exam) checkListHealth(ctx context.Context) verdict {
+	if err := x.shared.to(ctx, created); err != nil {
+		return unable(err)
+	}
+	var ours *csipb.VolumeHealth
+	for _, most := range []int32{0, 1} {
+		err := x.healthPages(ctx, most, func(h *csipb.VolumeHealth) error {
+			if h.GetVolumeId() == x.shared.id() {
+				ours = h
+			}
+			if h.GetVolumeId() == "" || len(h.GetHealthStatuses()) == 0 {
+				return fmt.Errorf("volume %.128q is in the list, and nothing is wrong with it", h.GetVolumeId())
+			}
+			return nil
+		})
+		if err != nil {
+			return wrong("%v", err)
+		}
+	}
+	_, err := do(ctx, x, x.control().ControllerListVolumeHealth,
+		&csipb.ControllerListVolumeHealthRequest{StartingToken: "volplane-doctor-no-such-token", Secrets: x.Secrets})
+	if text := answered("ControllerListVolumeHealth from an unknown token", err, codes.Aborted); text != "" {
+		return wrong("%s", text)
+	}
+	if ours != nil {
+		return volumeVerdict(x.shared.id(), "the volume", ours)
+	}
+	return well("the list ends, and the volume is not in it")
+}
+
+// healthPages calls visit for each entry of the list, until it returns an error.
+func (x *exam) healthPages(ctx context.Context, most int32, visit func(*csipb.VolumeHealth) error) error {
+	r := &csipb.ControllerListVolumeHealthRequest{MaxEntries: most, Secrets: x.Secrets}
+	for range mostPages {
+		answer, err := do(ctx, x, x.control().ControllerListVolumeHealth, r)
+		if err != nil {
+			return failure{"ControllerListVolumeHealth", err}
+		}
+		if most > 0 && len(answer.GetEntries()) > int(most) {
+			return fmt.Errorf("the list answers with %d entries, %d are allowed", len(answer.GetEntries()), most)
+		}
+		for _, e := range answer.GetEntries() {
+			if err := visit(e); err != nil {
+				return err
+			}
+		}
+		if r.StartingToken = answer.GetNextToken(); r.StartingToken == "" {
+			return nil
+		}
+	}
+	return errPages
+}
+
+func (x *exam) checkNodeHealth(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, published); err != nil {
+		return unable(err)
+	}
+	r := &csipb.NodeGetVolumeHealthRequest{VolumeId: v.id(), VolumePublishPath: v.targets[0]}
+	if x.node.d.Node.StageUnstage {
+		r.StagingTargetPath = v.staging()
+	}
+	answer, err := do(ctx, x, x.serve().NodeGetVolumeHealth, r)
+	if err != nil {
+		return wrong("NodeGetVolumeHealth: %s", csi.Describe(err))
+	}
+	return volumeVerdict(v.id(), "the mounted volume", answer.GetVolumeHealth())
+}
+
+func (x *exam) checkStorageHealth(ctx context.Context) verdict {
+	r, err := do(ctx, x, x.serve().NodeGetStorageHealth, &csipb.NodeGetStorageHealthRequest{Secrets: x.Secrets})
+	if err != nil {
+		return wrong("NodeGetStorageHealth: %s", csi.Describe(err))
+	}
+	var all []problem
+	for _, e := range r.GetBackendHealth() {
+		of, err := proto.MarshalOptions{Deterministic: true}.Marshal(e.GetVolumeCapability())
+		if err != nil {
+			return unable(err)
+		}
+		all = append(all, problem{e.GetStatus().String(), e.GetReason(), string(of)})
+	}
+	return problemsVerdict("the storage", all)
+}
+
+// hasConditions says that the driver promises what CSI had before its calls for health.
+func (x *exam) hasConditions() bool {
+	return x.mounts() && (x.promises().VolumeCondition || x.node.d.Node.VolumeCondition)
+}
+
+// checkCondition looks for the condition in each answer that must have it.
+func (x *exam) checkCondition(ctx context.Context) verdict {
+	v := x.shared
+	if err := v.to(ctx, published); err != nil {
+		return unable(err)
+	}
+	answers, err := x.conditionsOf(ctx, v)
+	switch {
+	case err != nil:
+		return unable(err)
+	case len(answers) == 0:
+		return wrong("VOLUME_CONDITION is promised, and no call that is promised beside it has a condition")
+	}
+	for call, m := range answers {
+		problems, reported := csi.ConditionOf(m)
+		if !reported {
+			return wrong("%s answers without a volume_condition that can be read", call)
+		}
+		if len(problems) > 0 {
+			return doubtful("%s says that the volume is abnormal, and nothing was done to it: %.200q", call,
+				problems[0].GetMessage())
+		}
+	}
+	return well("the condition is in %d of the answers that may have it", len(answers))
+}
+
+// conditionsOf returns the parts of answers that must have the condition of a volume, by their calls.
+func (x *exam) conditionsOf(ctx context.Context, v *vol) (map[string]proto.Message, error) {
+	out, p, node := map[string]proto.Message{}, x.promises(), x.node.d.Node
+	if node.VolumeCondition && node.Stats {
+		r, err := do(ctx, x, x.serve().NodeGetVolumeStats, &csipb.NodeGetVolumeStatsRequest{
+			VolumeId: v.id(), VolumePath: v.targets[0], StagingTargetPath: v.staging(),
+		})
+		if err != nil {
+			return nil, failure{"NodeGetVolumeStats", err}
+		}
+		out["NodeGetVolumeStats"] = r
+	}
+	if p.VolumeCondition && p.GetVolume {
+		r, err := do(ctx, x, x.control().ControllerGetVolume, &csipb.ControllerGetVolumeRequest{VolumeId: v.id()})
+		if err != nil {
+			return nil, failure{"ControllerGetVolume", err}
+		}
+		out["ControllerGetVolume"] = r.GetStatus()
+	}
+	if p.VolumeCondition && p.ListVolumes {
+		if err := x.pages(ctx, 0, func(e *csipb.ListVolumesResponse_Entry) {
+			if e.GetVolume().GetVolumeId() == v.id() {
+				out["ListVolumes"] = e.GetStatus()
+			}
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
