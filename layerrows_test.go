@@ -128,8 +128,9 @@ func explainingLayers() []layer {
 		}, pure, "tells when it happens, and never does it"},
 		{"internal/explain/survey", []string{
 			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
-			"internal/explain/chain", "internal/explain/drivers", "internal/decide/health", "internal/decide/note",
-			"internal/decide/provision", "internal/explain/state", "internal/explain/why",
+			"internal/explain/chain", "internal/explain/drivers", "internal/decide/health", "internal/decide/nodelife",
+			"internal/decide/note", "internal/decide/provision", "internal/explain/since", "internal/explain/state",
+			"internal/explain/why",
 		}, pure, "asks the walk about each object"},
 		{"internal/explain/why", []string{
 			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
@@ -213,10 +214,11 @@ func flexLayers() []layer {
 			"internal/volume", "internal/redact", "internal/durable", decidePrefix, "internal/mount",
 		}, append(heavy, clientGo, grpc), "speaks to scripts and the kernel only"},
 		{"internal/flex/migrate", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/queue",
+			"internal/volume", "internal/cluster", decidePrefix, "internal/explain/state", "internal/queue",
 		}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
 		{"internal/flex", []string{
-			"internal/volume", decidePrefix, "internal/csi", "internal/kube", "internal/parts", "internal/flex/",
+			"internal/volume", decidePrefix, "internal/csi", "internal/explain/state", "internal/kube", "internal/parts",
+			"internal/flex/",
 		}, heavy, "the only door to what is about FlexVolume drivers"},
 	}
 }

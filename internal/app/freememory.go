@@ -21,7 +21,8 @@ type memoryReleaser struct {
 	every time.Duration
 	bytes uint64
 	quiet int
-	// works is called at each look at a process that works, rests when it has become idle.
+	// works is called at each look at a process that works. rests is called when it has become idle, and again whenever it
+	// has been idle four times as long: what databases compact and what expires is released minutes and hours later.
 	works, rests func()
 	// allocated returns how many bytes were allocated since the start.
 	allocated func() uint64
@@ -75,7 +76,7 @@ func (t memoryReleaser) run(ctx context.Context) {
 	tick := time.NewTicker(t.every)
 	defer tick.Stop()
 	t.works()
-	left := t.quiet
+	quiet, next := 0, t.quiet
 	for last := t.allocated(); ; {
 		select {
 		case <-tick.C:
@@ -83,14 +84,13 @@ func (t memoryReleaser) run(ctx context.Context) {
 			return
 		}
 		now := t.allocated()
-		switch {
-		case now-last >= t.bytes:
+		if quiet++; now-last >= t.bytes {
 			t.works()
-			left = t.quiet
-		case left > 0:
-			if left--; left == 0 {
-				t.rests()
-			}
+			quiet, next = 0, t.quiet
+		}
+		if quiet == next {
+			t.rests()
+			next *= 4
 		}
 		last = now
 	}

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestMemoryReleaser: a process is told at each look that it works, and once when it has become idle.
+// TestMemoryReleaser: a process is told at each look that it works, when it has become idle, and when it has been idle
+// four times as long.
 func TestMemoryReleaser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -37,6 +38,15 @@ func TestMemoryReleaser(t *testing.T) {
 			{0, "wwwrww"},
 			{0, "wwwrwwr"},
 			{0, "wwwrwwr"},
+			{0, "wwwrwwr"},
+			{0, "wwwrwwr"},
+			{0, "wwwrwwr"},
+			{0, "wwwrwwr"},
+			{0, "wwwrwwrr"},
+			{0, "wwwrwwrr"},
+			{enough, "wwwrwwrrw"},
+			{0, "wwwrwwrrw"},
+			{0, "wwwrwwrrwr"},
 		} {
 			allocated.Add(step.allocates)
 			<-time.After(time.Second)

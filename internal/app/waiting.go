@@ -86,8 +86,9 @@ func (w *waiting) survey() map[string]waits {
 
 // tally counts what waits in a cluster. known are the causes that were counted before.
 func tally(o state.Objects, known map[string]bool) map[string]waits {
-	times, out := since.TimesOf(o).WithoutTries(), map[string]waits{}
-	for _, c := range survey.Causes(why.Of(o)) {
+	w := why.Of(o)
+	times, out := since.TimesIn(o, w.View).WithoutTries(), map[string]waits{}
+	for _, c := range survey.Causes(w) {
 		cause := causeOf(c.Because.Reason, known)
 		is := out[cause]
 		for _, held := range c.Waits {

@@ -2,22 +2,20 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
-	"slices"
+	"net/http"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/cluster"
-	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/explain/survey"
+	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/volume"
 )
 
 // World is what a control plane knows of its cluster, for those who explain it. It is empty until the control plane
@@ -32,22 +30,22 @@ type World struct {
 	changed chan struct{}
 }
 
-// NewWorld returns a world for ControlPlaneOptions. The client reads the warnings, leases and intents, which no
-// controller keeps in memory.
-func NewWorld(client kubernetes.Interface) *World {
-	return &World{client: client}
-}
+// Ask has the world read by a client what no controller keeps in memory: the warnings, leases, intents and moves. It
+// must be called before the world is given to ControlPlane.
+func (w *World) Ask(client kubernetes.Interface) { w.client = client }
 
 // follow has the world know what the caches hold. It must be called before they start.
 func (w *World) follow(c *kube.Caches) {
 	claims, volumes, classes, drivers := c.Claims(), c.Volumes(), c.Classes(), c.CSIDrivers()
 	attachments, pods, nodes, csiNodes := c.Attachments(), c.Pods(), c.Nodes(), c.CSINodes()
 	snapshots, contents, snapshotClasses := c.Snapshots(), c.SnapshotContents(), c.SnapshotClasses()
+	groups, groupContents, groupClasses := c.Groups(), c.GroupContents(), c.GroupClasses()
 	w.cached = func() cluster.Lists {
 		return cluster.Lists{
 			Claims: claims.List(), Volumes: volumes.List(), Classes: classes.List(), Drivers: drivers.List(),
 			Attachments: attachments.List(), Pods: pods.List(), Nodes: nodes.List(), CSINodes: csiNodes.List(),
 			Snapshots: snapshots.List(), SnapshotContents: contents.List(), SnapshotClasses: snapshotClasses.List(),
+			Groups: groups.List(), GroupContents: groupContents.List(), GroupClasses: groupClasses.List(),
 		}
 	}
 	tellOf(w, claims)
@@ -60,6 +58,8 @@ func (w *World) follow(c *kube.Caches) {
 	tellOf(w, csiNodes)
 	tellOf(w, snapshots)
 	tellOf(w, contents)
+	tellOf(w, groups)
+	tellOf(w, groupContents)
 }
 
 func tellOf[T kube.Object](w *World, c *kube.Cache[T]) { c.Watch(func(T, T) { w.tell() }) }
@@ -92,31 +92,35 @@ func (w *World) Objects(ctx context.Context) (state.Objects, error) {
 	if !w.filled.Load() {
 		return state.Objects{}, errNotRead
 	}
-	o := state.Objects{Lists: w.cached(), Now: time.Now()}
-	events, err := w.client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		FieldSelector: "type=" + corev1.EventTypeWarning,
-	})
+	r := gather.New(w.client, gather.Options{Bridge: flex.Translation(), Moves: flex.Moves})
+	if err := r.Beside(ctx, w.cached()); err != nil {
+		return state.Objects{}, fmt.Errorf("read what is not in memory: %w", err)
+	}
+	return r.Objects, nil
+}
+
+// Paths returns what an API server serves for those who ask the world, to those with a right to the path.
+func (w *World) Paths() map[string]http.Handler { return map[string]http.Handler{survey.Path: w} }
+
+// ServeHTTP answers with a survey.Summary.
+func (w *World) ServeHTTP(out http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		http.Error(out, "only GET", http.StatusMethodNotAllowed)
+		return
+	}
+	o, err := w.Objects(r.Context())
 	if err != nil {
-		return o, fmt.Errorf("read warnings: %w", err)
+		http.Error(out, err.Error(), http.StatusServiceUnavailable)
+		return
 	}
-	o.Warnings = kube.Pointers(events.Items)
-	slices.SortStableFunc(o.Warnings, func(a, b *corev1.Event) int {
-		return gather.LastSeen(a).Compare(gather.LastSeen(b))
-	})
-	leases, err := w.client.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if ns := r.URL.Query().Get(survey.ParameterNamespace); ns != "" {
+		o = o.In(ns)
+	}
+	data, err := json.Marshal(survey.Summarize(o))
 	if err != nil {
-		return o, fmt.Errorf("read leases: %w", err)
+		http.Error(out, err.Error(), http.StatusInternalServerError)
+		return
 	}
-	o.Leases = kube.Pointers(leases.Items)
-	logs, err := w.client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		LabelSelector: volume.LabelIntents,
-	})
-	if err != nil {
-		return o, fmt.Errorf("read intents: %w", err)
-	}
-	for _, log := range logs.Items {
-		begun, _ := provision.ParseIntents(log.Data) // what makes no sense explains nothing
-		o.Begun = append(o.Begun, begun...)
-	}
-	return o, nil
+	out.Header().Set("Content-Type", "application/json")
+	_, _ = out.Write(data)
 }

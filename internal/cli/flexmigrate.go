@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	decide "volplane.dev/volplane/internal/decide/migrate"
-	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/flex/migrate"
 	"volplane.dev/volplane/internal/gather"
 )
@@ -244,23 +243,7 @@ func (s *shell) migrateStatus(ctx context.Context) error {
 
 // newFacts returns what the API tells, with what is to be known of FlexVolumes.
 func newFacts(client kubernetes.Interface) *gather.Facts {
-	return gather.New(client, gather.Options{Bridge: translation(), Moves: unfinishedMoves})
-}
-
-func unfinishedMoves(ctx context.Context, client kubernetes.Interface) ([]state.Move, error) {
-	journals, err := migrate.Begun(ctx, client)
-	var out []state.Move
-	for name, j := range journals {
-		if j.Done {
-			continue
-		}
-		m := state.Move{Volume: name, Back: j.Back}
-		if j.Claim != nil {
-			m.Claim = j.Claim.Namespace + "/" + j.Claim.Name
-		}
-		out = append(out, m)
-	}
-	return out, err
+	return gather.New(client, gather.Options{Bridge: translation(), Moves: migrate.Unfinished})
 }
 
 func (s *shell) completeFlexVolumes(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {

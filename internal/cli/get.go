@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -103,66 +102,78 @@ func jsonPath(template string) (printers.ResourcePrinter, error) {
 	return p, nil
 }
 
-// getObjects prints whole objects: one alone, several as a List.
+// getObjects prints whole objects: names and what is watched one by one, one object alone, and several as a List.
 func (s *shell) getObjects(
 	ctx context.Context, o *objects, g getOptions, targets []target, p printers.ResourcePrinter,
 ) error {
 	list := &unstructured.UnstructuredList{
 		Object: map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{"resourceVersion": ""}},
 	}
+	single := len(targets) == 1 && len(targets[0].names) == 1 || g.output == "name" || g.watch
+	print := func(item *unstructured.Unstructured) error {
+		item.SetManagedFields(nil)
+		if single {
+			return p.PrintObj(item, s.Out)
+		}
+		list.Items = append(list.Items, *item)
+		return nil
+	}
 	version := ""
 	for _, t := range targets {
-		client := o.at(t.mapping, o.namespaceOf(t.mapping, g.selection))
-		for _, name := range t.names {
-			found, err := client.Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			list.Items, version = append(list.Items, *found), found.GetResourceVersion()
-		}
-		if len(t.names) > 0 {
-			continue
-		}
-		found, err := client.List(ctx, g.options())
-		if err != nil {
+		var err error
+		if version, err = o.eachObject(ctx, t, g, print); err != nil {
 			return err
 		}
-		list.Items, version = append(list.Items, found.Items...), found.GetResourceVersion()
 	}
-	if err := s.printObjects(list, targets, g, p); err != nil {
-		return err
+	if !single {
+		return p.PrintObj(list, s.Out)
 	}
 	if !g.watch {
 		return nil
 	}
-	return s.watchObjects(ctx, o, g, targets[0], version, p)
+	return o.watchObjects(ctx, g, targets[0], version, print)
 }
 
-func (s *shell) printObjects(
-	list *unstructured.UnstructuredList, targets []target, g getOptions, p printers.ResourcePrinter,
-) error {
-	single := len(targets) == 1 && len(targets[0].names) == 1
-	if !single && g.output != "name" && !g.watch {
-		for i := range list.Items {
-			list.Items[i].SetManagedFields(nil)
+// eachObject calls do with the objects of the names, or else of a list, which is read page by page. It returns their
+// version.
+func (o *objects) eachObject(
+	ctx context.Context, t target, g getOptions, do func(*unstructured.Unstructured) error,
+) (string, error) {
+	version := ""
+	client := o.at(t.mapping, o.namespaceOf(t.mapping, g.selection))
+	for _, name := range t.names {
+		found, err := client.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return "", err
 		}
-		return p.PrintObj(list, s.Out)
-	}
-	for i := range list.Items {
-		if err := s.printObject(&list.Items[i], p); err != nil {
-			return err
+		if err := do(found); err != nil {
+			return "", err
 		}
+		version = found.GetResourceVersion()
 	}
-	return nil
+	if len(t.names) > 0 {
+		return version, nil
+	}
+	err := eachPage(func(from string) (string, error) {
+		options := g.options()
+		options.Limit, options.Continue = pageSize, from
+		found, err := client.List(ctx, options)
+		if err != nil {
+			return "", err
+		}
+		version = found.GetResourceVersion()
+		for i := range found.Items {
+			if err := do(&found.Items[i]); err != nil {
+				return "", err
+			}
+		}
+		return found.GetContinue(), nil
+	})
+	return version, err
 }
 
-func (s *shell) printObject(o *unstructured.Unstructured, p printers.ResourcePrinter) error {
-	o.SetManagedFields(nil)
-	return p.PrintObj(o, s.Out)
-}
-
-func (s *shell) watchObjects(
-	ctx context.Context, o *objects, g getOptions, t target, version string, p printers.ResourcePrinter,
+func (o *objects) watchObjects(
+	ctx context.Context, g getOptions, t target, version string, print func(*unstructured.Unstructured) error,
 ) error {
 	options := g.watchOptions(t)
 	options.ResourceVersion = version
@@ -173,7 +184,7 @@ func (s *shell) watchObjects(
 	defer w.Stop()
 	for e := range w.ResultChan() {
 		if object, ok := e.Object.(*unstructured.Unstructured); ok && object.GetKind() != "Status" {
-			if err := s.printObject(object, p); err != nil {
+			if err := print(object); err != nil {
 				return err
 			}
 		}
@@ -191,34 +202,32 @@ func (g getOptions) watchOptions(t target) metav1.ListOptions {
 
 // getTables prints the server's tables.
 func (s *shell) getTables(ctx context.Context, o *objects, g getOptions, targets []target) error {
-	empty, version := true, ""
-	for i, t := range targets {
-		table, err := o.table(ctx, t, g)
-		if err != nil {
+	empty := true
+	for _, t := range targets {
+		version, first, p := "", true, s.tables(t, g, len(targets) > 1)
+		err := o.eachTable(ctx, t, g, func(table *metav1.Table) error {
+			version = table.ResourceVersion
+			if len(table.Rows) == 0 {
+				return nil
+			}
+			if first && !empty {
+				fmt.Fprintln(s.Out)
+			}
+			first, empty = false, false
+			return p.print(table)
+		})
+		switch {
+		case err != nil:
 			return err
+		case g.watch:
+			return o.watchTable(ctx, g, t, version, p)
 		}
-		version = table.ResourceVersion
-		if len(table.Rows) == 0 {
-			continue
-		}
-		if !empty {
-			fmt.Fprintln(s.Out)
-		}
-		empty = false
-		if err := s.printTable(table, t.mapping, g, len(targets) > 1, false); err != nil {
-			return fmt.Errorf("print %s: %w", args(targets, i), err)
-		}
-	}
-	if g.watch {
-		return s.watchTable(ctx, o, g, targets[0], version, !empty)
 	}
 	if empty {
 		s.nothingFound(o, g, targets)
 	}
 	return nil
 }
-
-func args(targets []target, i int) string { return targets[i].mapping.Resource.Resource }
 
 func (s *shell) nothingFound(o *objects, g getOptions, targets []target) {
 	for _, t := range targets {
@@ -228,19 +237,6 @@ func (s *shell) nothingFound(o *objects, g getOptions, targets []target) {
 		}
 	}
 	fmt.Fprintln(s.Err, "No resources found")
-}
-
-func (s *shell) printTable(table *metav1.Table, m *meta.RESTMapping, g getOptions, several, noHeaders bool) error {
-	options := printers.PrintOptions{
-		Wide: g.output == "wide", NoHeaders: noHeaders,
-		WithNamespace: g.all && namespaced(m),
-		WithKind:      several, Kind: m.GroupVersionKind.GroupKind(),
-	}
-	w := printers.GetNewTabWriter(s.Out)
-	if err := printers.NewTablePrinter(options).PrintObj(table, w); err != nil {
-		return err
-	}
-	return w.Flush()
 }
 
 // decodeRows turns the objects behind the rows into what the printer reads

@@ -12,14 +12,13 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/statefile"
+	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/explain/why"
 )
 
@@ -227,18 +226,6 @@ func (st *stateFile) namespaceFor(asked string) (string, error) {
 	return "", fmt.Errorf("the file contains only namespace %s, and nothing about %s", st.Namespace, asked)
 }
 
-// inNamespace returns the objects without those of other namespaces.
-func inNamespace(o state.Objects, ns string) state.Objects {
-	o.Claims = filter(o.Claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Namespace == ns })
-	o.Pods = filter(o.Pods, func(p *corev1.Pod) bool { return p.Namespace == ns })
-	o.Warnings = filter(o.Warnings, func(e *corev1.Event) bool {
-		return e.Namespace == ns ||
-			e.Namespace == metav1.NamespaceDefault
-	})
-	o.Begun = filter(o.Begun, func(in *provision.Intent) bool { return in.Claim.Namespace == ns })
-	return o
-}
-
 func filter[T any](all []*T, wanted func(*T) bool) []*T {
 	return slices.DeleteFunc(slices.Clone(all), func(o *T) bool { return !wanted(o) })
 }
@@ -256,9 +243,9 @@ func (s *shell) whyFrom(q question, args []string) error {
 	if len(args) == 0 {
 		o := st.Objects
 		if !q.all {
-			o = inNamespace(o, ns)
+			o = o.In(ns)
 		}
-		return s.reportCauses(o, q)
+		return s.reportCauses(survey.Summarize(o), q)
 	}
 	k, name, err := oneObject(args)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -83,7 +84,7 @@ func TestStatusNamesWhatIsUnhealthy(t *testing.T) {
 		r := newFacts(nil)
 		change(r)
 		var out bytes.Buffer
-		if printUnhealthy(&out, r); out.String() != want {
+		if printUnhealthy(&out, survey.Summarize(r.Objects)); out.String() != want {
 			t.Errorf("%q; want %q", out.String(), want)
 		}
 	}
@@ -113,7 +114,7 @@ func TestStatusNamesUnresolvedIntents(t *testing.T) {
 		var out strings.Builder
 		r := newFacts(fake.NewClientset(c.log))
 		err := r.Overview(t.Context())
-		if printUnsettled(&out, r); err != nil || out.String() != c.want {
+		if printUnresolved(&out, survey.Summarize(r.Objects).Unresolved); err != nil || out.String() != c.want {
 			t.Errorf("got %q, %v, want %q", out.String(), err, c.want)
 		}
 	}

@@ -13,14 +13,11 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/internal/explain/chain"
-	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/survey"
-	"volplane.dev/volplane/internal/explain/why"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -88,31 +85,21 @@ type validity struct {
 }
 
 // reportOf judges what was read.
-func reportOf(o state.Objects, told *room.Report, certificates []validity) statusReport {
+func reportOf(told survey.Summary, space *room.Report, certificates []validity) statusReport {
 	r := statusReport{
-		Room: told, Certificates: certificates, OpenIntents: len(survey.Unsettled(why.Of(o))), Problems: []problem{},
-		Claims: map[string]int{}, Volumes: map[string]int{}, Attachments: map[string]int{}, Nodes: []nodeReport{},
-	}
-	for _, c := range o.Claims {
-		r.Claims[string(c.Status.Phase)]++
-	}
-	for _, v := range o.Volumes {
-		r.Volumes[string(v.Status.Phase)]++
-	}
-	for _, a := range o.Attachments {
-		r.Attachments[attachedOrNot(a)]++
+		Room: space, Certificates: certificates, OpenIntents: told.Unresolved.Number, Problems: []problem{},
+		Claims: told.Claims, Volumes: told.Volumes, Attachments: told.Attachments, Nodes: []nodeReport{},
 	}
 	var oldest time.Time
-	for _, n := range o.Nodes {
-		if made := n.CreationTimestamp.Time; oldest.IsZero() || made.Before(oldest) {
-			oldest = made
+	for _, n := range told.Nodes {
+		if oldest.IsZero() || n.Created.Before(oldest) {
+			oldest = n.Created
 		}
 		r.Nodes = append(r.Nodes, nodeReport{
-			Name: n.Name, Ready: readiness(n) == string(corev1.NodeReady), Attached: len(n.Status.VolumesAttached),
-			InUse: len(n.Status.VolumesInUse), Drivers: driversOf(o.CSINodes, n.Name),
+			Name: n.Name, Ready: n.Ready, Attached: n.Attached, InUse: n.InUse, Drivers: driversOf(n),
 		})
 	}
-	for _, c := range survey.Causes(why.Of(o)) {
+	for _, c := range told.Causes {
 		if c.State != chain.Problem {
 			r.Waiting++
 			continue
@@ -120,7 +107,7 @@ func reportOf(o state.Objects, told *room.Report, certificates []validity) statu
 		r.Problems = append(r.Problems,
 			problemOf(c.Subject, string(c.Because.Reason), c.Because.Message, c.Because.Next))
 	}
-	r.Problems = append(r.Problems, r.ageing(o.Now, oldest)...)
+	r.Problems = append(r.Problems, r.ageing(told.Now, oldest)...)
 	r.Healthy = len(r.Problems) == 0
 	return r
 }

@@ -11,6 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/explain/survey"
 )
 
 // TestStatusReport: an empty control plane is healthy; a claim of a class that does not exist, a certificate near its
@@ -58,7 +59,7 @@ func TestStatusReport(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := reportOf(c.objects, c.room, c.certs)
+			r := reportOf(survey.Summarize(c.objects), c.room, c.certs)
 			reasons := []string{}
 			for _, p := range r.Problems {
 				reasons = append(reasons, p.Reason)

@@ -3,11 +3,16 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"strconv"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/client-go/rest"
 	kjson "sigs.k8s.io/json"
 
@@ -22,14 +27,18 @@ func fromJSON(data []byte, into any) error {
 	return kjson.UnmarshalCaseSensitivePreserveInts(data, into)
 }
 
-// table returns the server's table for the target, with the rows of all its names.
+// pageSize is how many objects of a list are asked for at once: the server and this program hold one page of it.
+const pageSize = 500
+
+// table returns the server's table with the rows of the names.
 func (o *objects) table(ctx context.Context, t target, g getOptions) (*metav1.Table, error) {
-	if len(t.names) == 0 {
-		return o.oneTable(ctx, t, g, "")
-	}
 	var joined *metav1.Table
 	for _, name := range t.names {
-		next, err := o.oneTable(ctx, t, g, name)
+		r, err := o.tableRequest(t, g)
+		if err != nil {
+			return nil, err
+		}
+		next, err := getTable(ctx, r.Name(name), g.columns(t))
 		if err != nil {
 			return nil, err
 		}
@@ -42,31 +51,63 @@ func (o *objects) table(ctx context.Context, t target, g getOptions) (*metav1.Ta
 	return joined, nil
 }
 
-func (o *objects) oneTable(ctx context.Context, t target, g getOptions, name string) (*metav1.Table, error) {
-	r, err := o.tableRequest(t, g)
-	if err != nil {
-		return nil, err
+// eachTable calls do with the server's tables for the target: with one that has the rows of all its names, or else
+// with one page of the list after the other.
+func (o *objects) eachTable(ctx context.Context, t target, g getOptions, do func(*metav1.Table) error) error {
+	if len(t.names) > 0 {
+		table, err := o.table(ctx, t, g)
+		if err != nil {
+			return err
+		}
+		return do(table)
 	}
-	r = r.NamespaceIfScoped(o.namespaceOf(t.mapping, g.selection), namespaced(t.mapping) && !g.all)
-	if name != "" {
-		r = r.Name(name)
-	} else {
-		r = withSelectors(r.Param, g.options())
+	return eachPage(func(from string) (string, error) {
+		r, err := o.tableRequest(t, g)
+		if err != nil {
+			return "", err
+		}
+		r = withSelectors(r.Param, g.options()).Param("limit", strconv.Itoa(pageSize)).Param("continue", from)
+		table, err := getTable(ctx, r, g.columns(t))
+		if err != nil {
+			return "", err
+		}
+		return table.Continue, do(table)
+	})
+}
+
+// eachPage calls page with the token of each page of a list, "" for the first one; page returns the next one. If a user
+// has looked at a page for so long that the server has forgotten the rest of the list, it goes on with newer objects.
+func eachPage(page func(from string) (next string, err error)) error {
+	for from := ""; ; {
+		next, err := page(from)
+		if told := apierrors.APIStatus(nil); from != "" && apierrors.IsResourceExpired(err) && errors.As(err, &told) {
+			next, err = told.Status().Continue, nil
+		}
+		if err != nil || next == "" {
+			return err
+		}
+		from = next
 	}
+}
+
+func getTable(ctx context.Context, r *rest.Request, more []column) (*metav1.Table, error) {
 	data, err := raw(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	return decodeTable(data, g.columns(t))
+	return decodeTable(data, more)
 }
 
 // tableRequest asks for rows, with the whole objects when a column is made of them here.
 func (o *objects) tableRequest(t target, g getOptions) (*rest.Request, error) {
 	r, err := o.request(t.mapping, acceptTable)
-	if err == nil && len(g.columns(t)) > 0 {
+	if err != nil {
+		return nil, err
+	}
+	if len(g.columns(t)) > 0 {
 		r = r.Param("includeObject", string(metav1.IncludeObject))
 	}
-	return r, err
+	return r.NamespaceIfScoped(o.namespaceOf(t.mapping, g.selection), namespaced(t.mapping) && !g.all), nil
 }
 
 // withSelectors adds the selectors to a request through its Param method.
@@ -93,23 +134,18 @@ func decodeTable(data []byte, more []column) (*metav1.Table, error) {
 }
 
 // watchTable prints a row for every change after version.
-func (s *shell) watchTable(
-	ctx context.Context, o *objects, g getOptions, t target, version string, noHeaders bool,
-) error {
+func (o *objects) watchTable(ctx context.Context, g getOptions, t target, version string, p tablePrinter) error {
 	r, err := o.tableRequest(t, g)
 	if err != nil {
 		return err
 	}
-	options := g.watchOptions(t)
-	r = withSelectors(r.NamespaceIfScoped(o.namespaceOf(t.mapping, g.selection), namespaced(t.mapping) &&
-		!g.all).Param, options)
+	r = withSelectors(r.Param, g.watchOptions(t))
 	body, err := r.Param("watch", "true").Param("resourceVersion", version).Stream(ctx)
 	if err != nil {
 		return err
 	}
 	defer body.Close()
 	events := json.NewDecoder(body)
-	var columns []metav1.TableColumnDefinition
 	for {
 		var e metav1.WatchEvent
 		if err := events.Decode(&e); streamEnded(ctx, err) {
@@ -124,16 +160,35 @@ func (s *shell) watchTable(
 		if err != nil {
 			return err
 		}
-		// Only the first event of a watch carries the columns.
-		if len(table.ColumnDefinitions) == 0 {
-			table.ColumnDefinitions = columns
-		}
-		columns = table.ColumnDefinitions
-		if err := s.printTable(table, t.mapping, g, false, noHeaders); err != nil {
+		if err := p.print(table); err != nil {
 			return err
 		}
-		noHeaders = true
 	}
+}
+
+// tablePrinter prints the tables of one type below one header: the pages of a list, and changes.
+type tablePrinter struct {
+	printers.ResourcePrinter
+	out interface {
+		io.Writer
+		Flush() error
+	}
+}
+
+// tables returns the printer of the tables of a target; several says that there are other targets.
+func (s *shell) tables(t target, g getOptions, several bool) tablePrinter {
+	return tablePrinter{printers.NewTablePrinter(printers.PrintOptions{
+		Wide:          g.output == "wide",
+		WithNamespace: g.all && namespaced(t.mapping),
+		WithKind:      several, Kind: t.mapping.GroupVersionKind.GroupKind(),
+	}), printers.GetNewTabWriter(s.Out)}
+}
+
+func (p tablePrinter) print(table *metav1.Table) error {
+	if err := p.PrintObj(table, p.out); err != nil {
+		return err
+	}
+	return p.out.Flush()
 }
 
 func orNone(text string) string {

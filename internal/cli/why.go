@@ -20,7 +20,6 @@ import (
 	"volplane.dev/volplane/internal/explain/since"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/survey"
-	"volplane.dev/volplane/internal/explain/why"
 	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
@@ -115,11 +114,11 @@ func (q question) check(args []string) error {
 }
 
 // now returns the time from which ages are counted; zero while watching: an older age is no new answer.
-func (q question) now(o state.Objects) time.Time {
+func (q question) now(read time.Time) time.Time {
 	if q.watch {
 		return time.Time{}
 	}
-	return o.Now
+	return read
 }
 
 // times returns since when links do not hold; without tries while watching: one more is no new answer.
@@ -203,7 +202,7 @@ func (s *shell) reportChain(told chain.Chain, o state.Objects, ns string, q ques
 	case q.fix:
 		err = fix.Render(s.Out, told, fix.Remedies(o, ns, s.tool(), told))
 	default:
-		err = chain.Render(s.Out, told, func(l chain.Link) string { return times.Of(ns, told, l).Text(q.now(o)) })
+		err = chain.Render(s.Out, told, func(l chain.Link) string { return times.Of(ns, told, l).Text(q.now(o.Now)) })
 	}
 	if err != nil {
 		return err
@@ -267,10 +266,16 @@ func (s *shell) whyAnything(ctx context.Context, q question) error {
 		return err
 	}
 	r := newFacts(client)
-	if err := errors.Join(r.ReadRoom(ctx), r.All(ctx, ns)); err != nil {
+	summary := r.Summary
+	if q.watch {
+		// A change may be on its way to what the control plane has in memory, and nothing tells when it has arrived.
+		summary = r.NewestSummary
+	}
+	told, err := summary(ctx, ns)
+	if err != nil {
 		return err
 	}
-	err = s.reportCauses(r.Objects, q)
+	err = s.reportCauses(told, q)
 	if q.output == "" {
 		printRestored(ctx, s.Out, client)
 	}
@@ -288,12 +293,11 @@ func printRestored(ctx context.Context, out io.Writer, client kubernetes.Interfa
 }
 
 // reportCauses prints every cause of waiting, and returns errProblem if there is one.
-func (s *shell) reportCauses(o state.Objects, q question) error {
-	causes := survey.Causes(why.Of(o))
-	if err := s.printCauses(causes, o, q); err != nil {
+func (s *shell) reportCauses(told survey.Summary, q question) error {
+	if err := s.printCauses(told, q); err != nil {
 		return err
 	}
-	if len(causes) > 0 {
+	if len(told.Causes) > 0 {
 		return errProblem
 	}
 	return nil
@@ -375,31 +379,37 @@ func explanationOf(t since.Times, ns string, c chain.Chain) explanation {
 	return e
 }
 
-func (s *shell) printCauses(causes []survey.Cause, o state.Objects, q question) error {
-	times := q.times(o)
-	timeOf := func(c survey.Cause) since.Time {
-		first := c.Waits[0]
-		return times.Of(first.Namespace, chain.Chain{Subject: first.Subject, Links: []chain.Link{c.Link}}, c.Link)
-	}
+func (s *shell) printCauses(told survey.Summary, q question) error {
 	switch {
 	case q.output != "":
-		out := make([]causeOut, 0, len(causes))
-		for _, c := range causes {
-			next := causeOut{linkOut: outOf(c.Link, timeOf(c))}
+		out := make([]causeOut, 0, len(told.Causes))
+		for _, c := range told.Causes {
+			if q.watch {
+				c.Time.Tries = since.Tries{} // one more is no new answer
+			}
+			next := causeOut{linkOut: outOf(c.Link, c.Time)}
 			for _, w := range c.Waits {
 				next.Waits = append(next.Waits, waitOut(w))
 			}
 			out = append(out, next)
 		}
 		return s.printValue(map[string]any{"causes": out}, q.output)
-	case len(causes) == 0:
+	case len(told.Causes) == 0:
 		_, err := fmt.Fprintf(s.Out, "Nothing waits: %d claims, %d pods, %d volumes and %d nodes are healthy.\n",
-			len(o.Claims), len(o.Pods), len(o.Volumes), len(o.Nodes))
+			sum(told.Claims), told.Pods, sum(told.Volumes), len(told.Nodes))
 		return err
 	}
-	return survey.RenderCauses(s.Out, causes, q.all, func(c survey.Cause) string {
-		return since.Time{Since: timeOf(c).Since}.Text(q.now(o))
+	return survey.RenderCauses(s.Out, told.Causes, q.all, func(c survey.Cause) string {
+		return since.Time{Since: c.Time.Since}.Text(q.now(told.Now))
 	})
+}
+
+func sum(numbers map[string]int) int {
+	all := 0
+	for _, n := range numbers {
+		all += n
+	}
+	return all
 }
 
 // printValue writes any value as JSON or YAML.

@@ -114,8 +114,9 @@ type Controller struct {
 	// Log receives the errors of Reconcile.
 	Log *slog.Logger
 
-	once  sync.Once
-	queue *queue.Queue[Key]
+	once    sync.Once
+	queue   *queue.Queue[Key]
+	lasting lasting
 }
 
 // Add queues a key. It may be called before Run and by any goroutine.
@@ -127,7 +128,10 @@ func (c *Controller) AddAfter(k Key, d time.Duration) { c.init(); c.queue.AddAft
 func (c *Controller) init() {
 	c.once.Do(func() {
 		c.queue = queue.New(queue.Options[Key]{
-			Process: func(ctx context.Context, k Key) (Result, error) { return c.Reconcile(ctx, k) },
+			Process: func(ctx context.Context, k Key) (Result, error) {
+				defer c.lasting.forget(k)
+				return c.Reconcile(ctx, k)
+			},
 			Workers: cmp.Or(c.Pace.Workers, c.Workers),
 			Lanes: queue.Limit{
 				Places: cmp.Or(c.Pace.Workers, c.Places), Undivided: c.Pace.Workers > 0, Firm: c.Pace.Workers > 0,

@@ -12,9 +12,11 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/flex/bridge"
 	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/flex/host"
+	"volplane.dev/volplane/internal/flex/migrate"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/parts"
 )
@@ -101,6 +103,11 @@ func (o BridgeOptions) cgroup(n decide.Name) string {
 			"driver", n.String(), "err", err)
 	}
 	return dir
+}
+
+// Moves returns the moves of FlexVolumes to the bridge, or back, that are not finished.
+func Moves(ctx context.Context, client kubernetes.Interface) ([]state.Move, error) {
+	return migrate.Unfinished(ctx, client)
 }
 
 // Translation presents FlexVolumes as the CSI volumes that the bridge serves. It is for a control

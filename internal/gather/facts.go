@@ -15,9 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -59,6 +61,32 @@ func (r *Facts) All(ctx context.Context, ns string) error {
 func (r *Facts) Everything(ctx context.Context, ns string) error {
 	all := func(ctx context.Context) error { return r.All(ctx, ns) }
 	return r.together(ctx, r.ReadRoom, r.namespaces(ns), all)
+}
+
+// Summary returns what there is to say about a namespace, or about all of them if ns is empty. A control plane that
+// has its objects in memory says it itself to users with the right to ask, as of a moment ago; otherwise all objects
+// are read.
+func (r *Facts) Summary(ctx context.Context, ns string) (survey.Summary, error) {
+	var s survey.Summary
+	if ask(ctx, r.client, survey.Path, map[string]string{survey.ParameterNamespace: ns}, &s) && !s.Now.IsZero() {
+		return s, nil
+	}
+	return r.NewestSummary(ctx, ns)
+}
+
+// NewestSummary is Summary of all objects as the API has them now.
+func (r *Facts) NewestSummary(ctx context.Context, ns string) (survey.Summary, error) {
+	err := r.together(ctx, r.ReadRoom, func(ctx context.Context) error { return r.All(ctx, ns) })
+	if err != nil {
+		return survey.Summary{}, err
+	}
+	return survey.Summarize(r.Objects), nil
+}
+
+// Beside adds the objects that a control plane has in memory, and reads what else All reads.
+func (r *Facts) Beside(ctx context.Context, known cluster.Lists) error {
+	r.Lists = known
+	return r.together(ctx, r.ReadRoom, r.leases, r.moves, r.making(metav1.NamespaceAll), r.warnings(metav1.NamespaceAll))
 }
 
 // Overview reads what is counted in a state of the whole cluster.
@@ -196,9 +224,19 @@ func LastSeen(e *corev1.Event) time.Time {
 // not read it.
 func Room(ctx context.Context, client kubernetes.Interface) (room.Report, bool) {
 	var r room.Report
-	rest := client.Discovery().RESTClient()
-	data, err := rest.Get().AbsPath(room.Path).Do(ctx).Raw()
-	return r, err == nil && json.Unmarshal(data, &r) == nil && r.Total > 0
+	ok := ask(ctx, client, room.Path, nil, &r)
+	return r, ok && r.Total > 0
+}
+
+// ask reads what a standalone control plane serves at a path of its own. It returns false if the API server is another
+// one, does not know yet, or does not tell the user.
+func ask(ctx context.Context, c kubernetes.Interface, path string, parameters map[string]string, into any) bool {
+	q := c.Discovery().RESTClient().Get().AbsPath(path)
+	for name, value := range parameters {
+		q = q.Param(name, value)
+	}
+	data, err := q.Do(ctx).Raw()
+	return err == nil && json.Unmarshal(data, into) == nil
 }
 
 // moves reads the unfinished moves. Without the right to read them it reads none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,6 +31,22 @@ func CheckHeld(ctx context.Context, client kubernetes.Interface) error {
 	}
 	return fmt.Errorf("%w: %s, and what was made since may be in use; look at volplane orphans and at the Pods, then run "+
 		"volplane restore --accept", ErrHeld, Restored(restored))
+}
+
+// CheckHeldBeside returns CheckHeld for a process that has the API server in it. Only a start of the server can bring
+// such a hold, so nothing is asked any more after the first answer that there is none.
+func CheckHeldBeside(client kubernetes.Interface) func(ctx context.Context) error {
+	var free atomic.Bool
+	return func(ctx context.Context) error {
+		if free.Load() {
+			return nil
+		}
+		err := CheckHeld(ctx, client)
+		if err == nil {
+			free.Store(true)
+		}
+		return err
+	}
 }
 
 // Restored says what the ConfigMap of a restore tells.

@@ -46,8 +46,9 @@ func (p Plane) see(ctx context.Context) (*sight, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the control plane: %w", err)
 	}
+	w := why.Of(o)
 	s := &sight{
-		Objects: o, walk: why.Of(o), times: since.TimesOf(o).WithoutTries(), usage: p.Usage(), connected: p.Connected(),
+		Objects: o, walk: w, times: since.TimesIn(o, w.View).WithoutTries(), usage: p.Usage(), connected: p.Connected(),
 		pace: p.Pace(), held: map[survey.Held]chain.State{}, pages: map[string]rendered{},
 	}
 	s.causes = survey.Causes(s.walk)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -128,8 +129,8 @@ func Run(ctx context.Context, o Options) error {
 	notify := supervisor()
 	steps := begin(ctx, o.Out, notify)
 	defer steps.end()
-	metrics, web := observe.New(o.Version), o.page()
-	server, err := apiserver.Start(ctx, o.server(metrics, web, steps))
+	metrics, web, world := observe.New(o.Version), o.page(), &app.World{}
+	server, err := apiserver.Start(ctx, o.server(metrics, web, world, steps))
 	if err != nil && ctx.Err() != nil {
 		return nil //nolint:nilerr // the start was interrupted
 	}
@@ -172,7 +173,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	world := app.NewWorld(admin)
+	world.Ask(admin)
 	shown, err := web.show(server, world, metrics)
 	if err != nil {
 		return err
@@ -202,11 +203,15 @@ func extend(ctx context.Context, notify func(state string)) {
 	}
 }
 
-func (o Options) server(metrics *observe.Registry, web optionalPage, steps *starting) apiserver.Options {
+func (o Options) server(
+	metrics *observe.Registry, web optionalPage, world *app.World, steps *starting,
+) apiserver.Options {
+	paths := world.Paths()
+	maps.Copy(paths, web.paths())
 	return apiserver.Options{
 		Metrics: metrics.Gatherer(), Step: steps.does,
 		DataDir: o.DataDir, Listen: o.Listen, Names: o.Names,
-		RBAC: slices.Concat(app.RBAC(), garbage.RBAC(), page.RBAC()), Collects: true, Paths: web.paths(),
+		RBAC: slices.Concat(app.RBAC(), garbage.RBAC(), page.RBAC()), Collects: true, Paths: paths,
 		Version: o.Version, Log: o.Log, FeatureGates: o.FeatureGates,
 		EncryptionConfig: o.EncryptionConfig, ForgetUnreadable: o.ForgetUnreadable, NoBackups: o.Backups.Every <= 0,
 	}

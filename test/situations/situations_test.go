@@ -199,6 +199,23 @@ func (w *badWorld) situation(ctx context.Context, t *testing.T, ns string, s *si
 	}); err != nil {
 		t.Error(err)
 	}
+	w.agree(ctx, t, ns)
+}
+
+// agree fails unless the control plane, which answers from what it has in memory, says of all that waits in a namespace
+// what all objects say that are read.
+func (w *badWorld) agree(ctx context.Context, t *testing.T, ns string) {
+	t.Helper()
+	if err := testkit.Until(ctx, func() string {
+		told, _ := w.shell(ctx, t, ns, "volplane why -n $N")
+		read, _ := w.shell(ctx, t, ns, "volplane snapshot-state -n $N - | volplane why -n $N --from -")
+		if got, want := w.same(ns, string(told)), w.same(ns, string(read)); got != want {
+			return "the control plane says\n" + got + "\nand the objects say\n" + want + "\n"
+		}
+		return ""
+	}); err != nil {
+		t.Error(err)
+	}
 }
 
 // tell has the driver answer a method with a code and words, or "hang", from now on. "ListVolumes on NODE"

@@ -167,7 +167,7 @@ func (b *binder) reconcile(ctx context.Context, key controller.Key) (controller.
 	case kindVolume:
 		return controller.Result{}, b.reconcileVolume(ctx, key.Name)
 	default:
-		return controller.Result{}, b.reconcileClaim(ctx, key.Namespace+"/"+key.Name)
+		return b.reconcileClaim(ctx, key)
 	}
 }
 
@@ -190,10 +190,10 @@ func (b *binder) reconcileVolume(ctx context.Context, name string) error {
 	return b.apply(ctx, v, bind.Volume(facts))
 }
 
-func (b *binder) reconcileClaim(ctx context.Context, key string) error {
-	claim, ok := b.claims.Get(key)
+func (b *binder) reconcileClaim(ctx context.Context, key controller.Key) (result controller.Result, err error) {
+	claim, ok := b.claims.Get(key.Namespace + "/" + key.Name)
 	if !ok {
-		return nil
+		return result, nil
 	}
 	facts := b.gatherClaim(claim)
 	taken := b.take(claim, facts)
@@ -204,11 +204,16 @@ func (b *binder) reconcileClaim(ctx context.Context, key string) error {
 	if plan.Ask != "" {
 		b.requests.Ask(claim.UID, plan.Ask)
 	}
-	err := b.apply(ctx, claim, plan)
+	if plan.Event == bind.Lasting {
+		if result.After = b.Lasts(key, plan.Because.Reason); result.After > 0 {
+			plan.Event = bind.Silent
+		}
+	}
+	err = b.apply(ctx, claim, plan)
 	if taken != nil {
 		b.putBack(taken.Name, err)
 	}
-	return err
+	return result, err
 }
 
 // take returns the best free volume for a claim, or nil, and reserves it: other claims that are
@@ -344,7 +349,7 @@ func write[T kube.Object](
 
 func (b *binder) recordEvent(about runtime.Object, p bind.Plan) {
 	switch p.Event {
-	case bind.Normal:
+	case bind.Normal, bind.Lasting:
 		b.Events.Note(about, p.Because)
 	case bind.Warning:
 		b.Events.Warn(about, p.Because)

@@ -27,11 +27,11 @@ func (p *placer) reconcile(ctx context.Context, key controller.Key) (controller.
 	if pod == nil {
 		return controller.Result{}, nil
 	}
-	if err := p.apply(ctx, pod, plan); err != nil {
+	result, err := p.apply(ctx, key, pod, plan)
+	if err != nil {
 		p.forgetPod(pod.UID)
-		return controller.Result{}, err
 	}
-	return controller.Result{}, nil
+	return result, err
 }
 
 // relevant says whether a Pod needs a node, or has a node and claims on which the node may have to
@@ -66,25 +66,31 @@ func (p *placer) choose(key string) (*corev1.Pod, placement.Plan) {
 	return pod, plan
 }
 
-func (p *placer) apply(ctx context.Context, pod *corev1.Pod, plan placement.Plan) error {
+func (p *placer) apply(
+	ctx context.Context, key controller.Key, pod *corev1.Pod, plan placement.Plan,
+) (result controller.Result, err error) {
 	if err := p.reserve(ctx, plan.Reserve); err != nil {
-		return err
+		return result, err
 	}
 	for _, c := range plan.Select {
 		if _, err := p.claims.Update(ctx, c); err != nil {
-			return err
+			return result, err
 		}
 	}
 	switch {
 	case plan.Bind:
-		return p.bind(ctx, pod, plan)
+		return result, p.bind(ctx, pod, plan)
 	case plan.Astray:
 		p.Events.Warn(pod, plan.Because)
-		return nil
+		return result, nil
 	case pod.Spec.NodeName != "", plan.Node != "" && !hasRefusal(pod):
-		return nil
+		return result, nil
+	case plan.Because.Reason == volume.ReasonWaitForBind:
+		if result.After = p.Lasts(key, plan.Because.Reason); result.After > 0 {
+			return result, nil
+		}
 	}
-	return p.refuse(ctx, pod, plan.Because)
+	return result, p.refuse(ctx, pod, plan.Because)
 }
 
 // reserve writes the references to claims to the chosen volumes. After an error it ends the

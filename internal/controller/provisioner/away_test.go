@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -13,9 +14,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -112,15 +115,33 @@ func TestRetainedTooLate(t *testing.T) {
 	b.told(warned("VolumeDelete", "", "was set to Retain only when DeleteVolume had been called"))
 }
 
+// TestAnAttachedVolumeStays: neither the driver nor the API is asked for anything, and only what is still attached
+// after a second is told.
+func TestAnAttachedVolumeStays(t *testing.T) {
+	attached := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va"}}
+	attached.Spec.Attacher, attached.Spec.Source.PersistentVolumeName = driverName, ptr.To("pvc-u-c")
+	b := newBench(t, nil, unwanted(), attached, key())
+	b.paused(kindVolume, "pvc-u-c", time.Second)
+	b.told()
+	testkit.Eventually(t, time.Minute, func() string {
+		after, err := b.reconcile(kindVolume, "pvc-u-c")
+		if after != 0 || err != nil {
+			return fmt.Sprintf("after %v, %v", after, err)
+		}
+		return ""
+	})
+	b.called()
+	b.wrote()
+	b.told([5]string{"Normal", "StillAttached", "pvc-u-c", "attachdetach", "is still attached: va"})
+	b.volumesAre(unwanted())
+}
+
 // TestAVolumeStays: neither the driver nor the API is asked for anything.
 func TestAVolumeStays(t *testing.T) {
 	bound := claim("c")
 	bound.Spec.VolumeName = "pvc-u-c"
 	another := bound.DeepCopy()
 	another.UID = "u-another"
-	name := "pvc-u-c"
-	attached := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va"}}
-	attached.Spec.Attacher, attached.Spec.Source.PersistentVolumeName = driverName, &name
 	for name, one := range map[string]struct {
 		change  func(*setup)
 		objects []runtime.Object
@@ -130,9 +151,6 @@ func TestAVolumeStays(t *testing.T) {
 		"another claim names it": {
 			nil, []runtime.Object{unwanted(), another}, [][5]string{warned("ClaimUIDMismatch", "user", "has uid u-another")},
 		},
-		"attached": {nil, []runtime.Object{unwanted(), attached}, [][5]string{
-			{"Normal", "StillAttached", "pvc-u-c", "attachdetach", "is still attached: va"},
-		}},
 		"the driver is not there": {func(s *setup) { s.late = true }, []runtime.Object{unwanted()}, nil},
 		"the driver deletes nothing": {func(s *setup) {
 			s.config.Controller.CreateDelete = false

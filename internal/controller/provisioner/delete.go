@@ -34,6 +34,11 @@ func (p *provisioner) reconcileVolume(ctx context.Context, name string) (control
 			return controller.Result{After: pause}, nil
 		}
 	}
+	if reclaim == provision.Keep && why.Reason == volume.ReasonStillAttached {
+		if pause := p.Lasts(controller.Key{Kind: kindVolume, Name: v.Name}, why.Reason); pause > 0 {
+			return controller.Result{After: pause}, nil
+		}
+	}
 	return controller.Result{}, p.applyVolume(ctx, v, reclaim, why)
 }
 

@@ -419,8 +419,8 @@ func text(t *testing.T, p Plan, claim *corev1.PersistentVolumeClaim, volumes ...
 			wrote("claim", " status", w.ClaimStatus)
 		}
 	}
-	fmt.Fprintf(&b, "%s %s: %s -> %s\n", map[Event]string{Silent: "silent", Normal: "event", Warning: "warning"}[p.Event],
-		p.Because.Reason, p.Because.Message, p.Because.Next)
+	events := map[Event]string{Silent: "silent", Normal: "event", Lasting: "event if it lasts", Warning: "warning"}
+	fmt.Fprintf(&b, "%s %s: %s -> %s\n", events[p.Event], p.Because.Reason, p.Because.Message, p.Because.Next)
 	if p.Condition().Stuck {
 		b.WriteString("stuck\n")
 	}

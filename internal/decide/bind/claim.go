@@ -75,14 +75,14 @@ func unboundClaim(f ClaimFacts) Plan {
 func waitForConsumer(f ClaimFacts) Plan {
 	switch {
 	case len(f.Consumers) > 0:
-		return wait(volume.ReasonWaitForPodScheduled, Normal, volume.Controller("placement"),
+		return wait(volume.ReasonWaitForPodScheduled, Lasting, volume.Controller("placement"),
 			"waiting for pod "+f.Consumers[0]+" to be scheduled", pending(f.Claim)...)
 	case len(f.Assigned) > 0:
 		// The Pod got its node without a scheduler, which would have written the node on the claim.
-		return wait(volume.ReasonWaitForPodScheduled, Normal, volume.Controller("placement"),
+		return wait(volume.ReasonWaitForPodScheduled, Lasting, volume.Controller("placement"),
 			"waiting for the node of pod "+f.Assigned[0]+" to be written on the claim", pending(f.Claim)...)
 	}
-	return wait(volume.ReasonWaitForFirstConsumer, Normal, volume.User(),
+	return wait(volume.ReasonWaitForFirstConsumer, Lasting, volume.User(),
 		"waiting for first consumer to be created before binding", pending(f.Claim)...)
 }
 

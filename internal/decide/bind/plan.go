@@ -9,10 +9,12 @@ import (
 // Event is the type of the event that a plan records.
 type Event int
 
-// The types of events. Silent records none.
+// The types of events. Silent records none, and Lasting a normal one if the state lasts: most claims leave it within
+// milliseconds.
 const (
 	Silent Event = iota
 	Normal
+	Lasting
 	Warning
 )
 

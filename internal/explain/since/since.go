@@ -29,7 +29,10 @@ type Times struct {
 }
 
 // TimesOf returns what the objects tell.
-func TimesOf(o state.Objects) Times { return Times{Objects: o, view: o.View()} }
+func TimesOf(o state.Objects) Times { return TimesIn(o, o.View()) }
+
+// TimesIn is TimesOf for objects of which there is a view already.
+func TimesIn(o state.Objects, view cluster.View) Times { return Times{Objects: o, view: view} }
 
 // WithoutTries returns the times without what changes whenever something is tried again.
 func (t Times) WithoutTries() Times {

@@ -1,10 +1,12 @@
 package state
 
 import (
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/provision"
@@ -33,6 +35,26 @@ type Objects struct {
 	MakingHidden bool
 	// Full says why the control plane takes no new objects; nil when it does.
 	Full *volume.Because
+}
+
+// In returns the objects without those of other namespaces, but with all warnings of the default one: those about
+// volumes and nodes are there.
+func (o Objects) In(ns string) Objects {
+	o.Claims, o.Pods = in(ns, o.Claims), in(ns, o.Pods)
+	o.Snapshots, o.Groups = in(ns, o.Snapshots), in(ns, o.Groups)
+	o.Warnings = only(o.Warnings, func(e *corev1.Event) bool {
+		return e.Namespace == ns || e.Namespace == metav1.NamespaceDefault
+	})
+	o.Begun = only(o.Begun, func(i *provision.Intent) bool { return i.Claim.Namespace == ns })
+	return o
+}
+
+func in[T metav1.Object](ns string, all []T) []T {
+	return only(all, func(o T) bool { return o.GetNamespace() == ns })
+}
+
+func only[T any](all []T, wanted func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(all), func(o T) bool { return !wanted(o) })
 }
 
 // Move is a volume that is being moved, with its claim, "namespace/name", if it

@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
+	"volplane.dev/volplane/internal/explain/since"
 	"volplane.dev/volplane/internal/explain/why"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -21,6 +22,8 @@ type Cause struct {
 	chain.Link
 	// Waits are the objects that wait.
 	Waits []Held
+	// Time is what is known of when the link stopped to hold; only Summarize looks.
+	Time since.Time
 }
 
 // Held is an object that waits, "type/name"; Namespace is empty for an object

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/decide/migrate"
+	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -110,7 +111,19 @@ func (m *Migration) journals(ctx context.Context) (map[string]*migrate.Journal, 
 	return out, nil
 }
 
-// Begun returns the journals of a cluster, by the volume's name. It changes nothing.
-func Begun(ctx context.Context, client kubernetes.Interface) (map[string]*migrate.Journal, error) {
-	return (&Migration{Client: client}).journals(ctx)
+// Unfinished returns the moves of a cluster that are not finished. It changes nothing.
+func Unfinished(ctx context.Context, client kubernetes.Interface) ([]state.Move, error) {
+	journals, err := (&Migration{Client: client}).journals(ctx)
+	var out []state.Move
+	for name, j := range journals {
+		if j.Done {
+			continue
+		}
+		m := state.Move{Volume: name, Back: j.Back}
+		if j.Claim != nil {
+			m.Claim = j.Claim.Namespace + "/" + j.Claim.Name
+		}
+		out = append(out, m)
+	}
+	return out, err
 }

@@ -60,6 +60,8 @@ type Node struct {
 	object  *object
 	watcher *registration.Watcher
 	limits  limits
+	// hold fails while nothing may be unmounted.
+	hold func(ctx context.Context) error
 	// recreate receives a signal when the Node was deleted, or became not ready.
 	recreate chan struct{}
 	// initial is the Node that Start returned, for the time until the cache has it.
@@ -73,6 +75,10 @@ func New(o Options) *Node {
 		object: &object{
 			client: o.Client, name: o.Name, labels: o.Labels, controlPlane: o.ControlPlane, log: o.Log, well: map[string]bool{},
 		},
+	}
+	n.hold = func(ctx context.Context) error { return kube.CheckHeld(ctx, o.Client) }
+	if o.ControlPlane {
+		n.hold = kube.CheckHeldBeside(o.Client)
 	}
 	n.limits = limits{
 		object: n.object, drivers: o.Drivers, spec: n.Spec,
@@ -130,7 +136,7 @@ func (n *Node) Spec(driver string) storagev1.CSIDriverSpec {
 
 // Hold fails while nothing may be unmounted, because the API was restored from a backup and no
 // administrator has accepted that yet.
-func (n *Node) Hold(ctx context.Context) error { return kube.CheckHeld(ctx, n.Client) }
+func (n *Node) Hold(ctx context.Context) error { return n.hold(ctx) }
 
 // AttachLimitReached says that an attach failed because of a driver's limit: the driver is asked for
 // its limit again.

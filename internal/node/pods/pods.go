@@ -28,8 +28,8 @@ import (
 const (
 	// podWorkers is how many Pods are written to the API at once.
 	podWorkers = 16
-	// conditionDelay is the age at which work in progress is written into a Pod's condition. Most
-	// mounts end earlier, and need one write instead of two.
+	// conditionDelay is the age at which work in progress, and each step of it, is written into a Pod's condition. Most
+	// mounts end earlier, and need one write instead of several.
 	conditionDelay = time.Second
 )
 
@@ -59,13 +59,19 @@ type Pods struct {
 	dropsHealth atomic.Bool
 
 	mu sync.Mutex
-	// firstSeen is when the volumes of a Pod were first in progress, by the Pod's UID.
-	firstSeen map[string]time.Time
+	// firstSeen is what the volumes of a Pod wait for and since when, by the Pod's UID.
+	firstSeen map[string]progress
+}
+
+// progress is work that is under way, and since when.
+type progress struct {
+	reason volume.Reason
+	since  time.Time
 }
 
 // New returns Pods that is not started.
 func New(o Options) *Pods {
-	p := &Pods{Options: o, firstSeen: map[string]time.Time{}}
+	p := &Pods{Options: o, firstSeen: map[string]progress{}}
 	p.queue = queue.New(queue.Options[string]{
 		Process: p.syncPod, Workers: podWorkers, Retry: queue.Backoff{Max: o.RetryMax}, Silent: apierrors.IsConflict,
 		Noun: "consumer", Log: o.Log,
@@ -137,27 +143,31 @@ func (p *Pods) target(pod *corev1.Pod, u uses.Use) string {
 	return uses.TargetPath(p.Root, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
 }
 
-// delayLeft returns the time for which a Pod's first condition is not written yet, because the work in
-// progress may end in a moment.
+// delayLeft returns the time for which a Pod's first condition, or the next step of the work in progress that it tells,
+// is not written yet, because that may end in a moment.
 func (p *Pods) delayLeft(pod *corev1.Pod, ready bool, r volume.Reason) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	uid := string(pod.UID)
-	inProgress := r == volume.ReasonMounting || r == volume.ReasonWaitForAttach || r == volume.ReasonWaitForBind ||
-		r == volume.ReasonUnmounting
-	if ready || !inProgress {
+	if ready || !inProgress(r) {
 		delete(p.firstSeen, uid)
 		return 0
 	}
-	if cluster.PodCondition(pod, volume.ConditionVolumesMounted) != nil {
+	told := cluster.PodCondition(pod, volume.ConditionVolumesMounted)
+	if told != nil && (!inProgress(volume.Reason(told.Reason)) || told.Reason == string(r)) {
 		return 0
 	}
 	first, ok := p.firstSeen[uid]
-	if !ok {
-		first = time.Now()
+	if !ok || told != nil && first.reason != r {
+		first = progress{r, time.Now()}
 		p.firstSeen[uid] = first
 	}
-	return conditionDelay - time.Since(first)
+	return conditionDelay - time.Since(first.since)
+}
+
+func inProgress(r volume.Reason) bool {
+	return r == volume.ReasonMounting || r == volume.ReasonWaitForAttach || r == volume.ReasonWaitForBind ||
+		r == volume.ReasonUnmounting
 }
 
 // End deletes a Pod whose use of a volume somebody has ended by unmounting its path. What is left of it is taken away
