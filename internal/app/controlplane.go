@@ -70,6 +70,8 @@ type ControlPlaneOptions struct {
 	// World is filled with what the process knows of the cluster, and Metrics tells of it what waits, and why; nil means
 	// that this is not told.
 	World *World
+	// Plane is what the controllers share with other parts of the process; nil if they are alone.
+	Plane *Plane
 	// Log is the log of the program.
 	Log *slog.Logger
 }
@@ -103,6 +105,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		return err
 	}
 	caches := kube.NewCaches(reader)
+	o.Plane.share(caches)
 	caches.Forgo(o.Forgone...)
 	caches.LimitCapacities(o.Sidecars.CapacityHome.Namespace)
 	var all []parts.Part
@@ -155,6 +158,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		o.World.follow(caches)
 	}
 	o.measureObjects(caches)
+	o.Plane.lend(caches)
 	read := newNotice(o.Log, "waiting for the API server")
 	read.tell("the objects that the controllers need have not all been read")
 	err = caches.Start(ctx)

@@ -20,7 +20,10 @@ import (
 )
 
 // Node runs a node agent until ctx ends. Mounts stay when the agent ends.
-func Node(ctx context.Context, o program.NodeOptions) error {
+func Node(ctx context.Context, o program.NodeOptions) error { return runNode(ctx, o, nil) }
+
+// runNode runs a node agent that shares caches with a plane in its process, or reads for itself what concerns its node.
+func runNode(ctx context.Context, o program.NodeOptions, with *Plane) error {
 	if o.StatsEvery != 0 && o.StatsEvery < time.Second {
 		return fmt.Errorf("node %s: volumes cannot be asked for their state every %s: a second is the least", o.Name,
 			o.StatsEvery)
@@ -36,15 +39,16 @@ func Node(ctx context.Context, o program.NodeOptions) error {
 		client = kube.Translated(client, flex.Translation())
 	}
 	caches := kube.NewNodeCaches(client, o.Name)
+	with.share(caches)
+	with.borrow(caches)
 	o.Dial = append(slices.Clone(o.Dial), csi.WithCallLog(csi.NewCallLog(o.Log)))
 	if o.Metrics != nil {
 		o.Dial = append(o.Dial, csi.WithMeter(o.Metrics.Call))
 	}
 	agent, err := node.New(node.Options{
-		Name: o.Name, RootDir: o.RootDir, Protected: o.Keep, Client: client, Caches: caches, Drivers: o.Drivers,
-		Dial: o.Dial, StatsEvery: o.StatsEvery,
-		ControlPlane: o.ControlPlane,
-		Events:       kube.NewNodeRecorder(ctx, client, "node", o.Name), Log: o.Log,
+		Name: o.Name, RootDir: o.RootDir, Protected: o.Keep, Client: client, Caches: caches, ByName: with == nil,
+		Drivers: o.Drivers, Dial: o.Dial, StatsEvery: o.StatsEvery, ControlPlane: o.ControlPlane,
+		Events: kube.NewNodeRecorder(ctx, client, "node", o.Name), Log: o.Log,
 	})
 	if err != nil {
 		return fmt.Errorf("node %s: %w", o.Name, err)

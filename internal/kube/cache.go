@@ -37,6 +37,12 @@ type Cache[T Object] struct {
 	optional string
 	// forgone says that the objects are never read.
 	forgone bool
+	// borrowed says that other caches fill the store.
+	borrowed bool
+	// byName fills the store with single objects; nil if all are read.
+	byName *byName[T]
+	// listeners are added to the store at the start.
+	listeners []*listener[T]
 }
 
 func newCache[T Object](from cache.ListerWatcher, indexers cluster.Indexers[T], trim cache.TransformFunc) *Cache[T] {
@@ -45,10 +51,16 @@ func newCache[T Object](from cache.ListerWatcher, indexers cluster.Indexers[T], 
 
 // start begins to list and watch, until ctx ends.
 func (c *Cache[T]) start(ctx context.Context) {
-	for _, l := range c.store.listeners {
-		go l.run(ctx)
+	for _, l := range c.listeners {
+		c.store.listen(ctx, l)
 	}
-	if c.forgone {
+	switch {
+	case c.borrowed:
+		return
+	case c.byName != nil:
+		c.byName.start(ctx)
+		return
+	case c.forgone:
 		c.store.replace(nil, 0)
 		return
 	}
@@ -61,6 +73,11 @@ func (c *Cache[T]) start(ctx context.Context) {
 		}
 		r.RunWithContext(ctx)
 	}()
+}
+
+// lend returns a cache of the same objects that has listeners and an end of its own.
+func (c *Cache[T]) lend() *Cache[T] {
+	return &Cache[T]{store: c.store, forgone: c.forgone, optional: c.optional, borrowed: true}
 }
 
 // waitForKind returns when the server has the kind, or when ctx ends. A reflector would log each try as an error.
@@ -117,13 +134,11 @@ func (c *Cache[T]) Wrote(o T) { c.store.recordWrite(o) }
 // value for a new object, after for a deleted one. The process's own writes are reported like all
 // others, when the watch has them. Watch must be called before the cache is started, and f must not
 // block.
-func (c *Cache[T]) Watch(f func(before, after T)) {
-	c.store.listeners = append(c.store.listeners, newListener(f))
-}
+func (c *Cache[T]) Watch(f func(before, after T)) { c.listeners = append(c.listeners, newListener(f)) }
 
 // BeforeDelete calls f with the last state of each object that is deleted, before any reader of the
 // cache can see that it is gone: what f stores is visible to those readers. It must be called
-// before the cache is started, and f must not read this cache.
+// before the cache is started, not for one that is borrowed, and f must not read this cache.
 func (c *Cache[T]) BeforeDelete(f func(T)) { c.store.beforeDelete = append(c.store.beforeDelete, f) }
 
 func sorted[T Object](objects []T) []T {

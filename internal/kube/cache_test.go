@@ -2,11 +2,17 @@ package kube
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"testing"
+	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -79,4 +85,50 @@ func TestUnboundByClass(t *testing.T) {
 			t.Errorf("%v and %v: found under %q, want %q", c.claim.Annotations, c.claim.Spec.StorageClassName, got, c.want)
 		}
 	}
+}
+
+// TestBorrowedCache: who borrows a cache finds what its owner finds, hears of what was there before and of each change
+// until it ends, and asks the API server for nothing.
+func TestBorrowedCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claim := func(name string) *corev1.PersistentVolumeClaim {
+			return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name)}}
+		}
+		client, refuses := fake.NewClientset(claim("a")), fake.NewClientset()
+		refuses.PrependReactor("*", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
+			t.Errorf("the API server was asked to %s %s", a.GetVerb(), a.GetResource().Resource)
+			return true, nil, errors.New("refused")
+		})
+		owner, borrower := NewCaches(client).Lendable(), NewCaches(refuses)
+		if err := owner.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		borrower.Borrow(owner)
+		var heard []string
+		borrower.Claims().Watch(func(_, after *corev1.PersistentVolumeClaim) { heard = append(heard, after.Name) })
+		ctx, end := context.WithCancel(t.Context())
+		if err := borrower.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		create := func(name string) {
+			_, err := client.CoreV1().PersistentVolumeClaims("n").Create(t.Context(), claim(name), metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if _, found := borrower.Claims().Get("n/" + name); !found {
+				t.Errorf("claim %s is not found", name)
+			}
+		}
+		create("b")
+		end()
+		synctest.Wait()
+		create("c")
+		if want := []string{"a", "b"}; !slices.Equal(heard, want) {
+			t.Errorf("heard of %v, want %v", heard, want)
+		}
+		if n := len(owner.Claims().store.listeners); n != 0 {
+			t.Errorf("%d listeners are left", n)
+		}
+	})
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"slices"
+	"sync"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -25,8 +26,14 @@ type Caches struct {
 	node   string
 	// namespace limits Pods and Claims; "" for all.
 	namespace string
-	// trim changes each object before it is cached.
-	trim cache.TransformFunc
+	// whole says that objects are cached as the API has them.
+	whole bool
+	// trimmer prepares each object before it is cached.
+	trimmer *Trimmer
+	// newest says that lists are never older than the request.
+	newest bool
+	// naming is that of byName.
+	naming sync.RWMutex
 	// capacityNamespace is the namespace of Capacities; "" for all.
 	capacityNamespace string
 	// created holds the caches that were asked for.
@@ -68,20 +75,40 @@ func NewCaches(client kubernetes.Interface) *Caches { return NewNodeCaches(clien
 // NewNodeCaches returns caches for the agent of one node: they hold only that Node and its Pods;
 // other kinds are as in NewCaches.
 func NewNodeCaches(client kubernetes.Interface, node string) *Caches {
-	transform, client := transformOf(client)
-	return &Caches{client: client, node: node, trim: transform}
+	trimmer, client := trimmerOf(client)
+	return &Caches{client: client, node: node, trimmer: trimmer}
 }
 
 // NewNamespaceCaches returns caches for who serves the claims of one namespace on one node: they hold only the claims
 // of that namespace and its Pods of that node, and both with all that the API has.
 func NewNamespaceCaches(client kubernetes.Interface, namespace, node string) *Caches {
-	whole := func(o any) (any, error) {
-		if m, ok := o.(metav1.Object); ok {
-			m.SetManagedFields(nil)
-		}
-		return o, nil
+	return &Caches{client: client, node: node, namespace: namespace, whole: true, trimmer: &Trimmer{}}
+}
+
+// Share has the caches share objects with others of the process. It must be called before they are started.
+func (c *Caches) Share(t *Trimmer) { c.trimmer = t }
+
+// Lendable asks for the caches that Borrow borrows, and returns c.
+func (c *Caches) Lendable() *Caches {
+	c.Claims()
+	c.Volumes()
+	c.CSIDrivers()
+	return c
+}
+
+// Borrow has the caches of claims, volumes and CSIDrivers be those of other caches, which are Lendable, hold what the
+// same API server has, and may have been started. They must not end before c.
+func (c *Caches) Borrow(from *Caches) {
+	c.claims, c.volumes, c.csiDrivers = from.claims.lend(), from.volumes.lend(), from.csiDrivers.lend()
+	c.created = append(c.created, c.claims, c.volumes, c.csiDrivers)
+}
+
+// prepare returns the object to cache instead of o.
+func (c *Caches) prepare(o any) (any, error) {
+	if c.whole {
+		return c.trimmer.Whole(o)
 	}
-	return &Caches{client: client, node: node, namespace: namespace, trim: whole}
+	return c.trimmer.trim(o)
 }
 
 // Forgo has the caches of these resources stay empty, for a process that may not read them and can do without. It must
@@ -176,23 +203,29 @@ func cacheFor[T Object, L runtime.Object](
 	if *field != nil {
 		return *field
 	}
-	listWatch := &cache.ListWatch{
+	var known cluster.Indexers[T]
+	if indexers != nil {
+		known = indexers()
+	}
+	*field = newCache(sourceOf(c, api, selector), known, c.prepare)
+	c.created = append(c.created, *field)
+	return *field
+}
+
+// sourceOf returns what lists and watches the selected objects.
+func sourceOf[L runtime.Object](c *Caches, api listWatcher[L], selector string) cache.ListerWatcher {
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = selector
+			if o.FieldSelector = selector; c.newest {
+				o.ResourceVersion, o.ResourceVersionMatch = "", ""
+			}
 			return api.List(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = selector
 			return api.Watch(ctx, o)
 		},
-	}
-	var known cluster.Indexers[T]
-	if indexers != nil {
-		known = indexers()
-	}
-	*field = newCache(cache.ToListWatcherWithWatchListSemantics(listWatch, c.client), known, c.trim)
-	c.created = append(c.created, *field)
-	return *field
+	}, c.client)
 }
 
 // Start starts the caches that were asked for and returns when they hold the objects of the first

@@ -83,7 +83,7 @@ func (s *store[T]) recordWrite(o T) {
 	var none T
 	key, v := cluster.Key(o), version(o)
 	before, wrote := s.overlays[key]
-	if v <= s.seen || wrote && v <= before.version {
+	if v <= s.seenUpTo(key) || wrote && v <= before.version {
 		return
 	}
 	w := overlay[T]{object: o, last: o, uid: o.GetUID(), version: v}

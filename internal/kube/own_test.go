@@ -49,7 +49,7 @@ type model struct {
 }
 
 func newModel(t *rapid.T) *model {
-	s := newStore(cluster.AttachmentIndexers(), new(trimmer).trim)
+	s := newStore(cluster.AttachmentIndexers(), new(Trimmer).trim)
 	m := &model{
 		T: t, store: s, there: map[string]*storagev1.VolumeAttachment{}, versions: map[string]*storagev1.VolumeAttachment{},
 		newest: map[types.UID]int{}, going: map[types.UID]bool{}, dead: map[types.UID]bool{},
@@ -58,6 +58,7 @@ func newModel(t *rapid.T) *model {
 	}
 	c := &Cache[*storagev1.VolumeAttachment]{store: s}
 	c.Watch(func(_, _ *storagev1.VolumeAttachment) {})
+	s.listeners = c.listeners // what they are told stays in their queues, where hear reads it
 	c.BeforeDelete(func(a *storagev1.VolumeAttachment) {
 		if m.parted[a.UID] {
 			t.Fatalf("%s has gone twice", a.UID)

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strconv"
@@ -17,9 +18,8 @@ import (
 // of them. It notifies listeners of each change that the watch reports, once, after readers can see
 // it; own writes are visible to readers sooner, but listeners hear of them from the watch.
 type store[T Object] struct {
-	indexers  cluster.Indexers[T]
-	trim      cache.TransformFunc
-	listeners []*listener[T]
+	indexers cluster.Indexers[T]
+	trim     cache.TransformFunc
 	// beforeDelete holds the handlers that are called with each deleted object before readers can
 	// see the deletion.
 	beforeDelete []func(T)
@@ -30,9 +30,15 @@ type store[T Object] struct {
 	// seen is the resource version up to which the watch has reported everything. Versions of one
 	// kind are numbers that grow with each write, and a watch reports in order.
 	seen uint64
+	// seenOf is the same for each key where objects are read by name; else it is nil.
+	seenOf map[string]uint64
+	// named is called with objects before they can be read, and returns what to call after that; nil for nothing.
+	named func([]T) (seen func())
 	// overlays holds the results of own writes that the watch has not caught up with.
 	overlays map[string]overlay[T]
 	indexes  map[string]index
+	// listeners hear of each change.
+	listeners []*listener[T]
 
 	synced   chan struct{}
 	syncOnce sync.Once
@@ -106,24 +112,23 @@ func (s *store[T]) all(keys func(func(string) bool), n int) []T {
 
 // update stores an object that the watch reports.
 func (s *store[T]) update(o T) {
+	key := cluster.Key(o)
 	s.mu.Lock()
-	s.seen = max(s.seen, version(o))
-	changes := s.set(cluster.Key(o), o, true, version(o))
+	s.saw(key, version(o))
+	s.notify(s.set(key, o, true, version(o))...)
 	s.mu.Unlock()
-	s.notify(changes...)
 }
 
 // remove stores that the watch reports a deletion; o is the object's last state.
 func (s *store[T]) remove(o T) {
 	key, upTo := cluster.Key(o), version(o)
 	s.mu.Lock()
-	s.seen = max(s.seen, upTo)
+	s.saw(key, upTo)
 	if w, wrote := s.overlays[key]; wrote && w.uid == o.GetUID() {
 		upTo = w.version
 	}
-	changes := s.set(key, o, false, upTo)
+	s.notify(s.set(key, o, false, upTo)...)
 	s.mu.Unlock()
-	s.notify(changes...)
 }
 
 // replace stores a list of all objects at version upTo. The list may be older than an own write. If
@@ -136,7 +141,7 @@ func (s *store[T]) replace(all []T, upTo uint64) {
 		upTo = max(upTo, version(o))
 	}
 	restarted := upTo < s.seen
-	s.seen = upTo
+	s.seen, s.seenOf = upTo, nil
 	if restarted {
 		upTo = versionsRestarted
 	}
@@ -160,9 +165,65 @@ func (s *store[T]) replace(all []T, upTo uint64) {
 			changes = append(changes, s.set(key, none, false, upTo)...)
 		}
 	}
-	s.mu.Unlock()
 	s.notify(changes...)
+	s.mu.Unlock()
 	s.syncOnce.Do(func() { close(s.synced) })
+}
+
+// replaceOne stores a list of the object with a key at version upTo, which is the zero value if there is none.
+func (s *store[T]) replaceOne(key string, o T, upTo uint64) {
+	var none T
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	exists := o != none
+	if exists {
+		upTo = max(upTo, version(o))
+	} else {
+		o = s.objects[key]
+	}
+	restarted := upTo < s.seenOf[key]
+	s.seenOf[key] = upTo
+	if restarted {
+		upTo = versionsRestarted
+	}
+	s.notify(s.set(key, o, exists, upTo)...)
+}
+
+// forget drops what is known of a key. No listener hears of it.
+func (s *store[T]) forget(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var none T
+	before, _ := s.newest(key)
+	delete(s.objects, key)
+	delete(s.overlays, key)
+	delete(s.seenOf, key)
+	s.reindex(key, before, none)
+}
+
+// saw records that the watch has reported everything up to a version: of a key, where objects are read by name.
+func (s *store[T]) saw(key string, upTo uint64) {
+	if s.seenOf != nil {
+		s.seenOf[key] = max(s.seenOf[key], upTo)
+		return
+	}
+	s.seen = max(s.seen, upTo)
+}
+
+// seenUpTo returns the version up to which the watch has reported everything about a key.
+func (s *store[T]) seenUpTo(key string) uint64 {
+	if s.seenOf != nil {
+		return s.seenOf[key]
+	}
+	return s.seen
+}
+
+// name has what objects name be read, and returns what to call when they can be read themselves.
+func (s *store[T]) name(objects ...T) (seen func()) {
+	if s.named == nil {
+		return func() {}
+	}
+	return s.named(objects)
 }
 
 // set stores what the watch reports of a key up to a version: object o, or, if exists is false,
@@ -261,6 +322,25 @@ func (s *store[T]) reindex(key string, before, after T) {
 	}
 }
 
+// listen has a listener hear of the objects that are there, and then of each change until ctx ends.
+func (s *store[T]) listen(ctx context.Context, l *listener[T]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	there := make([]change[T], 0, len(s.objects))
+	for _, o := range s.objects {
+		there = append(there, change[T]{after: o})
+	}
+	l.notify(there)
+	s.listeners = append(s.listeners, l)
+	go func() {
+		l.run(ctx)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.listeners = slices.DeleteFunc(s.listeners, func(o *listener[T]) bool { return o == l })
+	}()
+}
+
+// notify passes changes on to the listeners, which call their handlers without the lock.
 func (s *store[T]) notify(changes ...change[T]) {
 	for _, l := range s.listeners {
 		l.notify(changes)
@@ -277,6 +357,7 @@ func (f reflectorStore[T]) Add(o any) error { return f.Update(o) }
 func (f reflectorStore[T]) Update(o any) error {
 	t, err := f.trim(o)
 	if err == nil {
+		defer f.name(t.(T))()
 		f.update(t.(T))
 	}
 	return err
@@ -302,6 +383,7 @@ func (f reflectorStore[T]) Replace(all []any, at string) error {
 		out = append(out, t.(T))
 	}
 	upTo, _ := strconv.ParseUint(at, 10, 64)
+	defer f.name(out...)()
 	f.replace(out, upTo)
 	return nil
 }

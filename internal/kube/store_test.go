@@ -48,7 +48,7 @@ func versionOf(p *corev1.Pod) string {
 }
 
 func podStore() (*store[*corev1.Pod], reflectorStore[*corev1.Pod]) {
-	s := newStore(nodePodIndexers(), new(trimmer).trim)
+	s := newStore(nodePodIndexers(), new(Trimmer).trim)
 	return s, reflectorStore[*corev1.Pod]{s}
 }
 

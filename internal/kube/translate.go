@@ -63,18 +63,13 @@ type translated struct {
 	Translation
 }
 
-// transformOf returns the function that changes each object before it is cached, and the client to
-// fill caches with. That client is not a translating one: the function translates.
-func transformOf(client kubernetes.Interface) (func(any) (any, error), kubernetes.Interface) {
-	trim := new(trimmer).trim
-	t, ok := client.(*translated)
-	if !ok {
-		return trim, client
+// trimmerOf returns what prepares each object before it is cached, and the client to fill caches with. That client is
+// not a translating one: the trimmer translates.
+func trimmerOf(client kubernetes.Interface) (*Trimmer, kubernetes.Interface) {
+	if t, ok := client.(*translated); ok {
+		return &Trimmer{show: t.Show}, t.Interface
 	}
-	return func(o any) (any, error) {
-		t.Show(o)
-		return trim(o)
-	}, t.Interface
+	return &Trimmer{}, client
 }
 
 // CoreV1 returns the client of the group that volumes and Pods are in.

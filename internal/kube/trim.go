@@ -11,24 +11,69 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// trimmer prepares objects for a cache that holds very many of them: it drops what no component
+// Trimmer prepares objects for caches that hold very many of them: it drops what no component
 // reads, and shares equal parts of different objects. Pods and Nodes lose more than their
 // managedFields, so they must be patched: an update would delete what was dropped. An update of an
 // object without managedFields changes nothing but what the component has changed.
-type trimmer struct{ shared interner }
+//
+// The zero value is ready for use.
+type Trimmer struct {
+	// show adds to each object what clients translate; nil for nothing.
+	show   func(any)
+	shared interner
+	// same finds objects that other caches hold; nil if no others have the Trimmer.
+	same *sameObjects
+}
 
-// trim changes an object before any reader sees it. It may be repeated.
-func (t *trimmer) trim(o any) (any, error) {
+// NewTrimmer returns a Trimmer for several caches of one API server, whose clients all translate so. They share equal
+// objects, too.
+func NewTrimmer(t Translation) *Trimmer { return &Trimmer{show: t.Show, same: &sameObjects{}} }
+
+// Whole returns the object to cache instead of o, with all that the API has but managedFields. It changes o unless it
+// has returned it before.
+func (t *Trimmer) Whole(o any) (any, error) {
+	return t.once(o, t.same.whole(o), func() {}), nil
+}
+
+// trim returns the object to cache instead of o. It changes o before any reader sees it, and may be repeated.
+func (t *Trimmer) trim(o any) (any, error) {
+	return t.once(o, t.same.trimmed(o), func() {
+		if t.show != nil {
+			t.show(o)
+		}
+		switch o := o.(type) {
+		case *corev1.Pod:
+			t.pod(o)
+		case *corev1.Node:
+			o.Status.Images = nil
+		}
+	}), nil
+}
+
+// once returns the object of a pool that is the same as o, or else o after a change. Readers of other caches may see
+// the objects of a pool, which are not changed again.
+func (t *Trimmer) once(o any, in pool, change func()) any {
 	m, ok := o.(metav1.Object)
 	if !ok {
-		return o, nil
+		return o
+	}
+	if in != nil {
+		if known := in.find(o); known != nil {
+			return known
+		}
 	}
 	m.SetManagedFields(nil)
+	change()
+	t.intern(o, m)
+	if in != nil {
+		return in.hold(o)
+	}
+	return o
+}
+
+// intern shares parts of an object with others.
+func (t *Trimmer) intern(o any, m metav1.Object) {
 	switch o := o.(type) {
-	case *corev1.Pod:
-		t.pod(o)
-	case *corev1.Node:
-		o.Status.Images = nil
 	case *corev1.PersistentVolumeClaim:
 		t.shared.claim(o)
 	case *corev1.PersistentVolume:
@@ -41,11 +86,10 @@ func (t *trimmer) trim(o any) (any, error) {
 		t.shared.content(o)
 	}
 	t.shared.meta(m)
-	return o, nil
 }
 
 // pod keeps what mounting needs and, for a Pod without a node, what placement needs.
-func (t *trimmer) pod(p *corev1.Pod) {
+func (t *Trimmer) pod(p *corev1.Pod) {
 	p.Labels, p.OwnerReferences, p.Finalizers, p.GenerateName = nil, nil, nil, ""
 	p.Annotations = only(p.Annotations, volume.AnnMountAt, volume.AnnMountFor, volume.AnnMountOptions,
 		volume.AnnUnmountEnds, volume.AnnNextMounted, volume.AnnNextHealthy, volume.AnnCauseMounted, volume.AnnCauseHealthy,

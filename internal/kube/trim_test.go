@@ -82,7 +82,7 @@ func (f *filler) fillTwo(v reflect.Value) {
 // keeps then. The second of two objects that are equal says the same as well,
 // however many came between.
 func TestTrimLeavesWhatIsUpdatedWhole(t *testing.T) {
-	trimmer := &trimmer{}
+	trimmer := &Trimmer{}
 	for _, o := range []object{
 		&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.VolumeAttachment{},
 		&storagev1.CSIStorageCapacity{}, &snapshotv1.VolumeSnapshot{}, &snapshotv1.VolumeSnapshotContent{},
@@ -113,7 +113,7 @@ func TestTrimShares(t *testing.T) {
 		v.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 		return v
 	}
-	trimmer := &trimmer{}
+	trimmer := &Trimmer{}
 	a, b := trimmed(t, trimmer, make("a")), trimmed(t, trimmer, make("b"))
 	if reflect.ValueOf(a.Annotations).Pointer() != reflect.ValueOf(b.Annotations).Pointer() {
 		t.Error("equal annotations are there twice")
@@ -131,7 +131,7 @@ func TestTrimShares(t *testing.T) {
 	}
 }
 
-func trimmed[T object](t *testing.T, trimmer *trimmer, o T) T {
+func trimmed[T object](t *testing.T, trimmer *Trimmer, o T) T {
 	t.Helper()
 	got, err := trimmer.trim(o)
 	if err != nil {
@@ -143,7 +143,7 @@ func trimmed[T object](t *testing.T, trimmer *trimmer, o T) T {
 // TestTrimTellsApart: what is not equal does not become one, though it reads
 // the same one after the other.
 func TestTrimTellsApart(t *testing.T) {
-	trimmer := &trimmer{}
+	trimmer := &Trimmer{}
 	for _, pairs := range [][2]map[string]string{
 		{{"a": "b", "c": "d"}, {"a": "b\x00c\x00d"}},
 		{{"a": "bc"}, {"ab": "c"}},
@@ -166,7 +166,7 @@ func TestTrimTellsApart(t *testing.T) {
 
 // TestTrimTogether: objects are trimmed and read by many at once, some twice.
 func TestTrimTogether(t *testing.T) {
-	trimmer := &trimmer{}
+	trimmer := &Trimmer{}
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -228,7 +228,7 @@ func TestTrimPod(t *testing.T) {
 	want.Spec.Containers, want.Spec.Volumes = nil, []corev1.Volume{claim, own, inline}
 	want.Spec.SecurityContext.RunAsUser = nil
 	want.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{refused, told}}
-	got := trimmed(t, &trimmer{}, pod())
+	got := trimmed(t, &Trimmer{}, pod())
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("without a node (-want +got):\n%s", d)
 	}
@@ -240,7 +240,7 @@ func TestTrimPod(t *testing.T) {
 	want.Spec = corev1.PodSpec{
 		NodeName: "n1", Volumes: want.Spec.Volumes, ServiceAccountName: "a", SecurityContext: want.Spec.SecurityContext,
 	}
-	if d := cmp.Diff(want, trimmed(t, &trimmer{}, placed)); d != "" {
+	if d := cmp.Diff(want, trimmed(t, &Trimmer{}, placed)); d != "" {
 		t.Errorf("with a node (-want +got):\n%s", d)
 	}
 }
@@ -265,7 +265,7 @@ func TestTrimLabels(t *testing.T) {
 		}}
 	}
 	want := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1", SecurityContext: pod().Spec.SecurityContext}}
-	if d := cmp.Diff(want, trimmed(t, &trimmer{}, pod())); d != "" {
+	if d := cmp.Diff(want, trimmed(t, &Trimmer{}, pod())); d != "" {
 		t.Errorf("the Pod's alone (-want +got):\n%s", d)
 	}
 	own := pod()
@@ -280,10 +280,10 @@ func TestTrimLabels(t *testing.T) {
 		{},
 		{VolumeMounts: bare, SecurityContext: &corev1.SecurityContext{SELinuxOptions: label("s0:c1")}},
 	}
-	if d := cmp.Diff(want, trimmed(t, &trimmer{}, own)); d != "" {
+	if d := cmp.Diff(want, trimmed(t, &Trimmer{}, own)); d != "" {
 		t.Errorf("one of a container (-want +got):\n%s", d)
 	}
-	if d := cmp.Diff(want, trimmed(t, &trimmer{}, want.DeepCopy())); d != "" {
+	if d := cmp.Diff(want, trimmed(t, &Trimmer{}, want.DeepCopy())); d != "" {
 		t.Errorf("trimmed again (-want +got):\n%s", d)
 	}
 }

@@ -46,6 +46,8 @@ type Options struct {
 	Client kubernetes.Interface
 	// Caches come from kube.NewNodeCaches and are not started yet.
 	Caches *kube.Caches
+	// ByName has the caches read those claims and volumes only that concern this node.
+	ByName bool
 	// Drivers receives the drivers that register.
 	Drivers *csi.Set
 	// Dial are more options of the connections to them.
@@ -161,6 +163,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if a.ByName && !leftovers.Unexplained(a.RootDir, a.journal) {
+		a.Caches.ByName(a.recordedVolumes())
+	}
 	finder := &uses.Finder{Root: a.RootDir, Protected: a.Protected, Claims: a.Caches.Claims(), Volumes: a.Caches.Volumes()}
 	search := leftovers.Options{
 		Root: a.RootDir, Journal: a.journal, Finder: finder, Pods: a.Caches.Pods(), Volumes: a.Caches.Volumes(),
@@ -246,6 +251,17 @@ func (a *Agent) resume(node *corev1.Node, search leftovers.Options, quarantined 
 	}
 }
 
+// recordedVolumes returns the names of the PersistentVolumes in the journal.
+func (a *Agent) recordedVolumes() []string {
+	var out []string
+	for _, r := range a.journal.List() {
+		if !r.Ephemeral && r.Volume != "" {
+			out = append(out, r.Volume)
+		}
+	}
+	return out
+}
+
 // watchMounts enqueues the volumes over which somebody mounts something, or which somebody unmounts.
 func (a *Agent) watchMounts(ctx context.Context) {
 	if a.TrustDrivers {
@@ -272,6 +288,7 @@ func (a *Agent) resync(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			a.Caches.Release(a.recordedVolumes())
 			a.node.Resync()
 			a.volumes.AddAll("")
 		}

@@ -44,8 +44,8 @@ type world struct {
 	agent *Agent
 }
 
-// kinds is how many kinds of objects an agent watches.
-const kinds = 5
+// kinds is how many kinds of objects an agent watches as a whole, but for claims and volumes if it reads them by name.
+const kinds, kindsByName = 5, 3
 
 func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	t.Helper()
@@ -102,6 +102,10 @@ func (w *world) run() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	watched := int32(kinds)
+	if o.ByName {
+		watched = kindsByName
+	}
 	w.watching.Store(0)
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Run(ctx) }()
@@ -118,7 +122,7 @@ func (w *world) run() {
 	}
 	w.t.Cleanup(w.stop)
 	eventually(w.t, func() string {
-		if n := w.watching.Load(); n < kinds {
+		if n := w.watching.Load(); n < watched {
 			return fmt.Sprintf("%d kinds are watched", n)
 		}
 		return ""

@@ -69,7 +69,7 @@ func (s *Server) assemble(
 	if err != nil {
 		return nil, nil, fmt.Errorf("loopback client: %w", err)
 	}
-	a.informers = informers.NewSharedInformerFactory(client, resync)
+	a.informers = informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithTransform(o.Transform))
 	if a.etcd, a.factory, err = store(c, place{near: s.near, sealing: sealing, collects: o.Collects}); err != nil {
 		return nil, nil, err
 	}

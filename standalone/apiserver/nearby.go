@@ -91,7 +91,7 @@ func (n nearby) cached(
 		destroy()
 		return nil, nil, fmt.Errorf("watch cache of %s: %w", c.GroupResource, err)
 	}
-	d := cacher.NewCacheDelegator(cached, raw)
+	d := cacher.NewCacheDelegator(cached, unmanaged{raw})
 	// A storage is destroyed once for each of its subresources.
 	return d, sync.OnceFunc(func() {
 		d.Stop()

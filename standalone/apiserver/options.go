@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/netutil"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
 
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
@@ -67,6 +68,9 @@ type Options struct {
 	ForgetUnreadable bool
 	// Collects says that a garbage collector runs, so deletions may wait for it.
 	Collects bool
+	// Transform prepares the objects that the server itself caches. It drops what is not read, and may return an equal
+	// object instead; nil leaves them as they are.
+	Transform cache.TransformFunc
 	// FeatureGates turns features of Kubernetes on or off, by their names; see gates for those that are on anyway.
 	FeatureGates map[string]bool
 	// Metrics are served at /metrics beside those of the API server itself; nil for none.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -29,9 +30,11 @@ const User = "system:volplane:garbage"
 const (
 	// workers is how many objects are processed at the same time.
 	workers = 4
-	// discoveryPause is the interval at which new kinds of objects are discovered, and
-	// the longest wait at the start until all are known; both as in Kubernetes.
+	// discoveryPause is the interval at which new kinds of objects are discovered, as in Kubernetes.
 	discoveryPause = 30 * time.Second
+	// readLimit is how long the first read of all objects may take. Kubernetes allows it a discoveryPause, in which
+	// 30,000 objects are not read on a busy host.
+	readLimit = 10 * time.Minute
 )
 
 // RBAC returns the rights of the collector, which may have to delete any object with an
@@ -66,14 +69,16 @@ func Run(ctx context.Context, config *rest.Config) error {
 		return fmt.Errorf("client of the garbage collector: %w", err)
 	}
 	begun := make(chan struct{})
+	ignored := garbagecollector.DefaultIgnoredResources()
 	seen := owners{metadatainformer.NewSharedInformerFactoryWithOptions(objects, 0, metadatainformer.WithTransform(owned))}
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kinds))
 	collector, err := garbagecollector.NewGarbageCollector(ctx, client, objects, mapper,
-		garbagecollector.DefaultIgnoredResources(), seen, begun)
+		ignored, seen, begun)
 	if err != nil {
 		return fmt.Errorf("garbage collector: %w", err)
 	}
 	close(begun)
+	seen.read(ctx, kinds, ignored)
 	var running sync.WaitGroup
 	running.Go(func() { collector.Sync(ctx, kinds, discoveryPause) })
 	running.Go(func() { collector.Run(ctx, workers, discoveryPause) })
@@ -93,14 +98,33 @@ func (o owners) ForResource(r schema.GroupVersionResource) (informers.GenericInf
 	return o.SharedInformerFactory.ForResource(r), nil
 }
 
+// read reads all objects, because the collector waits for them for no longer than a discoveryPause. What cannot be read
+// in time, it finds later.
+func (o owners) read(ctx context.Context, from discovery.DiscoveryInterface, but map[schema.GroupResource]struct{}) {
+	limited, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	kinds, _ := garbagecollector.GetDeletableResources(limited, discovery.ToServerResourcesInterfaceWithContext(from))
+	for kind := range kinds {
+		if _, ignored := but[kind.GroupResource()]; !ignored {
+			o.SharedInformerFactory.ForResource(kind).Informer()
+		}
+	}
+	o.Start(ctx.Done())
+	o.WaitForCacheSync(limited.Done())
+}
+
 var errKind = errors.New("not object metadata")
 
-// owned removes the metadata that does not concern owners.
+// owned removes the metadata that does not concern owners, and shares texts that many objects have.
 func owned(o any) (any, error) {
 	m, ok := o.(*metav1.PartialObjectMetadata)
 	if !ok {
 		return nil, fmt.Errorf("%w: %T", errKind, o)
 	}
-	m.Labels, m.Annotations, m.ManagedFields = nil, nil, nil
+	m.TypeMeta, m.Labels, m.Annotations, m.ManagedFields = metav1.TypeMeta{}, nil, nil, nil
+	m.Namespace = unique.Make(m.Namespace).Value()
+	for i, f := range m.Finalizers {
+		m.Finalizers[i] = unique.Make(f).Value()
+	}
 	return m, nil
 }

@@ -129,8 +129,8 @@ func Run(ctx context.Context, o Options) error {
 	notify := supervisor()
 	steps := begin(ctx, o.Out, notify)
 	defer steps.end()
-	metrics, web, world := observe.New(o.Version), o.page(), &app.World{}
-	server, err := apiserver.Start(ctx, o.server(metrics, web, world, steps))
+	metrics, web, world, plane := observe.New(o.Version), o.page(), &app.World{}, app.NewPlane()
+	server, err := apiserver.Start(ctx, o.server(metrics, web, world, plane, steps))
 	if err != nil && ctx.Err() != nil {
 		return nil //nolint:nilerr // the start was interrupted
 	}
@@ -178,7 +178,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	return parts.Run(ctx, o.Log, slices.Concat(o.parts(server, admin, world, metrics, ready), doors, shown))
+	return parts.Run(ctx, o.Log, slices.Concat(o.parts(server, admin, plane, world, metrics, ready), doors, shown))
 }
 
 // extendEvery is the interval of the requests for more time to start; each request is
@@ -204,12 +204,12 @@ func extend(ctx context.Context, notify func(state string)) {
 }
 
 func (o Options) server(
-	metrics *observe.Registry, web optionalPage, world *app.World, steps *starting,
+	metrics *observe.Registry, web optionalPage, world *app.World, plane *app.Plane, steps *starting,
 ) apiserver.Options {
 	paths := world.Paths()
 	maps.Copy(paths, web.paths())
 	return apiserver.Options{
-		Metrics: metrics.Gatherer(), Step: steps.does,
+		Metrics: metrics.Gatherer(), Step: steps.does, Transform: plane.Transform,
 		DataDir: o.DataDir, Listen: o.Listen, Names: o.Names,
 		RBAC: slices.Concat(app.RBAC(), garbage.RBAC(), page.RBAC()), Collects: true, Paths: paths,
 		Version: o.Version, Log: o.Log, FeatureGates: o.FeatureGates,
@@ -238,7 +238,8 @@ func supervisor() (notify func(state string)) {
 
 // parts returns the parts of the control plane, in start order.
 func (o Options) parts(
-	server *apiserver.Server, admin kubernetes.Interface, world *app.World, metrics *observe.Registry, ready func(),
+	server *apiserver.Server, admin kubernetes.Interface, plane *app.Plane, world *app.World, metrics *observe.Registry,
+	ready func(),
 ) []parts.Part {
 	drivers, controllers, called, works := csi.NewSet(), csi.NewSet(), csi.NewSet(), make(chan struct{})
 	traced := trace.New()
@@ -252,7 +253,8 @@ func (o Options) parts(
 			return app.ControlPlane(ctx, app.ControlPlaneOptions{
 				ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)), nil },
 				Drivers:   called, Scope: volume.Scope{Node: o.Node, Rest: true}, Flex: true,
-				DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Metrics: metrics, World: world, Log: o.Log,
+				DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Metrics: metrics, World: world, Plane: plane,
+				Log: o.Log,
 			}, func() {
 				ready()
 				close(works)
@@ -297,7 +299,7 @@ func (o Options) parts(
 		{Name: "flex bridge", Run: func(ctx context.Context) error { return o.flex(ctx, admin) }},
 		{Name: "node agent", Run: func(ctx context.Context) error {
 			config := server.ClientConfig("system:node:"+o.Node, "system:nodes")
-			return app.Node(ctx, program.NodeOptions{
+			return plane.Node(ctx, program.NodeOptions{
 				Name: o.Node, RootDir: o.nodeRoot(), Keep: []string{o.DataDir, flex.Root(o.DataDir)},
 				Config: config, Drivers: drivers, Dial: traced.Options(), ControlPlane: true, Bridged: true,
 				StatsEvery: o.StatsEvery, Metrics: metrics, Log: o.Log,

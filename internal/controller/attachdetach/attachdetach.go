@@ -35,6 +35,7 @@ func Declaration() controller.Declaration {
 			kube.Read("storage.k8s.io", "volumeattachments", "csidrivers", "csinodes")...),
 		Outputs: []kube.Access{
 			kube.Write("storage.k8s.io", "volumeattachments", "create", "delete"),
+			kube.Write("", "persistentvolumes", "get"),
 			kube.Write("", "nodes/status", "patch").Only("status.volumesAttached"),
 		},
 	}
@@ -48,6 +49,7 @@ type attachDetach struct {
 	view        cluster.View
 	nodes       kube.Writer[*corev1.Node]
 	attachments kube.Writer[*storagev1.VolumeAttachment]
+	volumes     kube.Writer[*corev1.PersistentVolume]
 }
 
 // Options are the controller's dependencies beside its Env.
@@ -71,6 +73,7 @@ func build(env controller.Env, o Options) *attachDetach {
 	c := &attachDetach{
 		Env: env, Options: o, memory: newMemory(cmp.Or(o.MaxUnmount, attach.MaxUnmount)),
 		nodes: env.Caches.WriteNodes(env.Client), attachments: env.Caches.WriteAttachments(env.Client),
+		volumes:    env.Caches.WriteVolumes(env.Client),
 		Controller: &controller.Controller{Declaration: Declaration(), Workers: 32, Log: env.Log},
 		view: cluster.View{
 			Claims: env.Caches.Claims(), Volumes: env.Caches.Volumes(), Pods: env.Caches.Pods(), Nodes: env.Caches.Nodes(),

@@ -70,7 +70,11 @@ func (c *attachDetach) apply(
 	}
 	c.recordEvents(p.Notices)
 	for _, d := range p.Detach {
-		result = sooner(result, c.requestDetach(node, d))
+		after, err := c.requestDetach(ctx, node, d)
+		if err != nil {
+			return result, err
+		}
+		result = sooner(result, after)
 	}
 	for _, a := range p.Attach {
 		if c.addCreation(a) {
@@ -131,24 +135,33 @@ func (c *attachDetach) recordEvents(notices []attach.Notice) {
 // node has unmounted the volume. This is safe although a mount may have just begun: the given
 // version of the node does not have the volume in volumesAttached, and a node writes volumesInUse
 // before it reads volumesAttached. A mount that this version does not show will not be done.
-func (c *attachDetach) requestDetach(node *corev1.Node, d attach.Detachment) time.Duration {
+func (c *attachDetach) requestDetach(
+	ctx context.Context, node *corev1.Node, d attach.Detachment,
+) (after time.Duration, err error) {
 	a := d.Attachment
 	if !d.Force && attach.InUse(node, d.Unique) {
 		if d.Stuck && c.addWarning(a.UID, d.Unique, d.Because.Message) {
 			c.Events.Warn(a, d.Because)
 			c.Events.Warn(node, d.Because)
 		}
-		return c.awaitUnmount(a.UID, c.Now())
+		return c.awaitUnmount(a.UID, c.Now()), nil
+	}
+	if d.Unknown != "" && !c.isDeleting(a.UID) {
+		// The cache may be late. What it shows from now on includes the volume.
+		if exists, err := c.volumes.Look(ctx, "", d.Unknown); exists || err != nil {
+			c.enqueue(a.Spec.NodeName)
+			return 0, err
+		}
 	}
 	if !c.startDeletion(a.UID) {
-		return 0
+		return 0, nil
 	}
 	if d.Force {
 		c.Events.Warn(a, d.Because)
 		c.Events.Warn(node, d.Because)
 	}
 	c.Add(controller.Key{Kind: kindDetach, Name: a.Name})
-	return 0
+	return 0, nil
 }
 
 // detach deletes an attachment whose deletion was decided.

@@ -44,7 +44,7 @@ type NodeFacts struct {
 	Node   *corev1.Node
 	Wishes []Wish
 	// Attachments are those to this node, and Volumes the objects that they
-	// name, by name; one that is missing is gone.
+	// name, by name; one that is missing is gone, or not known yet.
 	Attachments []*storagev1.VolumeAttachment
 	Volumes     map[string]*corev1.PersistentVolume
 	// Going names attachments whose deletion was asked for, though they do not
@@ -96,7 +96,10 @@ type Detachment struct {
 	// Force says that it is detached even while the node says that it uses
 	// it, because the node is dead; Stuck that it would be, but may not.
 	Force, Stuck bool
-	Because      volume.Because
+	// Unknown is the PersistentVolume that the attachment names, if no object and no record
+	// tells what it is. If it exists after all, it is to be decided anew.
+	Unknown string
+	Because volume.Because
 }
 
 // NodePlan has the actions for one node, in this order. The node's status comes first, because the node
@@ -353,7 +356,7 @@ func (d *nodeDecision) ours(a *storagev1.VolumeAttachment) bool {
 }
 
 // ownName says whether an attachment has the name that follows from its volume, or may have it if the
-// volume is unknown.
+// volume is unknown, which is proved before it is detached (Detachment.Unknown).
 func ownName(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
 	if a.Spec.Source.InlineVolumeSpec != nil {
 		return false
@@ -386,6 +389,9 @@ func (d *nodeDecision) detachUnwanted(a *storagev1.VolumeAttachment, unique stri
 		return // the attacher's turn
 	}
 	out, node := Detachment{Attachment: a, Unique: unique}, d.Node
+	if unique == "" && d.Volumes[sourceOf(a)] == nil {
+		out.Unknown = sourceOf(a)
+	}
 	late := node != nil && !nodelife.Ready(node) && d.Overdue[a.Name]
 	switch {
 	case node == nil:

@@ -377,9 +377,12 @@ func nodeText(t *testing.T, n *corev1.Node, p NodePlan) string {
 		fmt.Fprintf(&b, "publish %v more=%v\n", p.Attached, p.More)
 	}
 	for _, d := range p.Detach {
-		stuck := map[bool]string{true: " stuck"}[d.Stuck]
+		more := map[bool]string{true: " stuck"}[d.Stuck]
+		if d.Unknown != "" {
+			more += " unless it exists: " + d.Unknown
+		}
 		fmt.Fprintf(&b, "detach %s unique=%q in-use=%v force=%v%s %s\n", sourceOf(d.Attachment), d.Unique, InUse(n, d.Unique),
-			d.Force, stuck, whyText(d.Because))
+			d.Force, more, whyText(d.Because))
 	}
 	for _, a := range p.Attach {
 		fmt.Fprintf(&b, "attach volume %s\n%s", a.Volume.Name, golden.Change(t, nil, a.Attachment))

@@ -1,14 +1,19 @@
 package leftovers
 
 import (
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/journal"
 	"volplane.dev/volplane/internal/node/uses"
 )
 
@@ -85,15 +90,42 @@ func unknownMounts(o Options, points []mount.Point) []string {
 	return out
 }
 
-// ownedPaths returns the paths in records, and the staging paths of running Pods' volumes.
-func ownedPaths(o Options) map[string]bool {
-	owned := map[string]bool{}
-	for _, r := range o.Journal.List() {
-		owned[r.StagingPath] = true
-		for _, t := range r.Targets {
-			owned[t.Path] = true
+// Unexplained says whether there is anything below the root directory that no record explains: then only all volumes
+// of the API can tell whose it is.
+func Unexplained(root string, j *journal.Journal) bool {
+	recorded := recordedPaths(j)
+	for _, shape := range uses.OwnShapes() {
+		// The directory of a target may be there without it.
+		shape, target := strings.CutSuffix(shape, "/mount")
+		// Only a malformed shape is an error.
+		found, _ := fs.Glob(os.DirFS(root), shape)
+		for _, path := range found {
+			if target {
+				path += "/mount"
+			}
+			if !recorded[filepath.Join(root, path)] {
+				return true
+			}
 		}
 	}
+	return false
+}
+
+// recordedPaths returns the paths in records.
+func recordedPaths(j *journal.Journal) map[string]bool {
+	all := map[string]bool{}
+	for _, r := range j.List() {
+		all[r.StagingPath] = true
+		for _, t := range r.Targets {
+			all[t.Path] = true
+		}
+	}
+	return all
+}
+
+// ownedPaths returns the paths in records, and the staging paths of running Pods' volumes.
+func ownedPaths(o Options) map[string]bool {
+	owned := recordedPaths(o.Journal)
 	for _, pod := range o.Pods.List() {
 		if !uses.Alive(pod) {
 			continue
