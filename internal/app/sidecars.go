@@ -124,7 +124,7 @@ func (s Sidecars) snapshots(scope volume.Scope) snapshot.Options {
 	o := s.Snapshotter
 	return snapshot.Options{
 		NamePrefix: s.prefix(o.NamePrefix, "snapshot"), NameLength: o.NameLength, ExtraMetadata: o.ExtraMetadata,
-		Node: o.Node, Rest: scope.Has(""),
+		Node: o.Node, Rest: scope.Has(""), Topology: s.Identity == "" || o.Topology,
 	}
 }
 

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/gather"
@@ -196,7 +196,7 @@ func (h *hostDrivers) remains(ctx context.Context, driver string) (remains, erro
 func remaining(driver, node string, o state.Objects, n *corev1.Node) (r remains) {
 	ours := func(v *corev1.PersistentVolume) bool { return v.Spec.CSI != nil && v.Spec.CSI.Driver == driver }
 	r.volumes = named("", filter(o.Volumes, ours))
-	single := func(c *snapshotv1.VolumeSnapshotContent) bool { return c.Spec.Driver == driver }
+	single := func(c *cluster.VolumeSnapshotContent) bool { return c.Spec.Driver == driver }
 	group := func(c *groupv1.VolumeGroupSnapshotContent) bool { return c.Spec.Driver == driver }
 	r.snapshots = slices.Concat(named("", filter(o.SnapshotContents, single)), named("", filter(o.GroupContents, group)))
 	for _, in := range o.Begun {

@@ -13,7 +13,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/decide/takeover"
+	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/manifest"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // takeOver fits the options to what the cluster has of the driver, and says on standard error what it found.
@@ -90,8 +92,23 @@ func readTakeover(ctx context.Context, client kubernetes.Interface, driver strin
 	for _, n := range nodes.Items {
 		f.NodeLabels[n.Name] = n.Labels
 	}
-	f.Workloads, err = readWorkloads(ctx, client)
+	if f.Workloads, err = readWorkloads(ctx, client); err != nil {
+		return f, err
+	}
+	f.InTree, err = readInTree(ctx, client, driver)
 	return f, err
+}
+
+// readInTree reads the names of the volumes of a plugin of Kubernetes' own whose place a driver has taken.
+func readInTree(ctx context.Context, client kubernetes.Interface, driver string) (names []string, err error) {
+	all, err := gather.Every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{},
+		client.CoreV1().PersistentVolumes().List)
+	for _, v := range all {
+		if v.Spec.CSI == nil && v.Annotations[volume.AnnMigratedTo] == driver {
+			names = append(names, v.Name)
+		}
+	}
+	return names, err
 }
 
 // readWorkloads reads everything that may run a driver.

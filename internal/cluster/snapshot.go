@@ -74,8 +74,8 @@ type Lists struct {
 	CSINodes    []*storagev1.CSINode
 
 	Snapshots        []*snapshotv1.VolumeSnapshot
-	SnapshotContents []*snapshotv1.VolumeSnapshotContent
-	SnapshotClasses  []*snapshotv1.VolumeSnapshotClass
+	SnapshotContents []*VolumeSnapshotContent
+	SnapshotClasses  []*VolumeSnapshotClass
 	Groups           []*groupv1.VolumeGroupSnapshot
 	GroupContents    []*groupv1.VolumeGroupSnapshotContent
 	GroupClasses     []*groupv1.VolumeGroupSnapshotClass

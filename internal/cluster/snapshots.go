@@ -92,13 +92,13 @@ func SnapshotIndexers() Indexers[*snapshotv1.VolumeSnapshot] {
 }
 
 // ContentIndexers returns the indexes of VolumeSnapshotContents.
-func ContentIndexers() Indexers[*snapshotv1.VolumeSnapshotContent] {
-	return Indexers[*snapshotv1.VolumeSnapshotContent]{
-		ContentsBySnapshot: func(c *snapshotv1.VolumeSnapshotContent) []string {
+func ContentIndexers() Indexers[*VolumeSnapshotContent] {
+	return Indexers[*VolumeSnapshotContent]{
+		ContentsBySnapshot: func(c *VolumeSnapshotContent) []string {
 			return []string{c.Spec.VolumeSnapshotRef.Namespace + "/" + c.Spec.VolumeSnapshotRef.Name}
 		},
-		ContentsByDriver: func(c *snapshotv1.VolumeSnapshotContent) []string { return []string{c.Spec.Driver} },
-		ContentsByHandle: func(c *snapshotv1.VolumeSnapshotContent) []string {
+		ContentsByDriver: func(c *VolumeSnapshotContent) []string { return []string{c.Spec.Driver} },
+		ContentsByHandle: func(c *VolumeSnapshotContent) []string {
 			handles := nonEmpty(ptr.Deref(c.Spec.Source.SnapshotHandle, ""))
 			if c.Status == nil || c.Status.SnapshotHandle == nil || slices.Contains(handles, *c.Status.SnapshotHandle) {
 				return handles

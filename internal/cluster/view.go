@@ -48,8 +48,8 @@ type View struct {
 	CSINodes    Objects[*storagev1.CSINode]
 
 	Snapshots        Objects[*snapshotv1.VolumeSnapshot]
-	SnapshotContents Objects[*snapshotv1.VolumeSnapshotContent]
-	SnapshotClasses  Objects[*snapshotv1.VolumeSnapshotClass]
+	SnapshotContents Objects[*VolumeSnapshotContent]
+	SnapshotClasses  Objects[*VolumeSnapshotClass]
 	Groups           Objects[*groupv1.VolumeGroupSnapshot]
 	GroupContents    Objects[*groupv1.VolumeGroupSnapshotContent]
 	GroupClasses     Objects[*groupv1.VolumeGroupSnapshotClass]

@@ -54,8 +54,8 @@ type Caches struct {
 	leases      *Cache[*coordinationv1.Lease]
 
 	snapshots       *Cache[*snapshotv1.VolumeSnapshot]
-	contents        *Cache[*snapshotv1.VolumeSnapshotContent]
-	snapshotClasses *Cache[*snapshotv1.VolumeSnapshotClass]
+	contents        *Cache[*cluster.VolumeSnapshotContent]
+	snapshotClasses *Cache[*cluster.VolumeSnapshotClass]
 	groups          *Cache[*groupv1.VolumeGroupSnapshot]
 	groupContents   *Cache[*groupv1.VolumeGroupSnapshotContent]
 	groupClasses    *Cache[*groupv1.VolumeGroupSnapshotClass]

@@ -9,6 +9,8 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/cluster"
 )
 
 // Limits of each pool: how many values it holds, and how many bytes the key of a value may have.
@@ -123,7 +125,7 @@ func (s *interner) snapshot(o *snapshotv1.VolumeSnapshot) {
 	o.Spec.VolumeSnapshotClassName = stringPointer(&s.classes, o.Spec.VolumeSnapshotClassName)
 }
 
-func (s *interner) content(o *snapshotv1.VolumeSnapshotContent) {
+func (s *interner) content(o *cluster.VolumeSnapshotContent) {
 	s.kind(&o.TypeMeta)
 	o.Spec.Driver, o.Spec.DeletionPolicy = s.text(o.Spec.Driver), snapshotv1.DeletionPolicy(
 		s.text(string(o.Spec.DeletionPolicy)))

@@ -16,13 +16,13 @@ func (c *Caches) Snapshots() *Cache[*snapshotv1.VolumeSnapshot] {
 }
 
 // SnapshotContents returns the cache of VolumeSnapshotContents.
-func (c *Caches) SnapshotContents() *Cache[*snapshotv1.VolumeSnapshotContent] {
+func (c *Caches) SnapshotContents() *Cache[*cluster.VolumeSnapshotContent] {
 	return optionalFor(c, &c.contents, contentsOf(c.client), volume.ResourceSnapshotContents, cluster.ContentIndexers)
 }
 
 // SnapshotClasses returns the cache of VolumeSnapshotClasses.
-func (c *Caches) SnapshotClasses() *Cache[*snapshotv1.VolumeSnapshotClass] {
-	classes := customOf[snapshotv1.VolumeSnapshotClass, snapshotv1.VolumeSnapshotClassList](c.client,
+func (c *Caches) SnapshotClasses() *Cache[*cluster.VolumeSnapshotClass] {
+	classes := customOf[cluster.VolumeSnapshotClass, cluster.VolumeSnapshotClassList](c.client,
 		snapshotv1.SchemeGroupVersion, volume.ResourceSnapshotClasses, "VolumeSnapshotClass", "")
 	return optionalFor(c, &c.snapshotClasses, classes, volume.ResourceSnapshotClasses, nil)
 }
@@ -36,10 +36,10 @@ func (c *Caches) WriteSnapshots(client kubernetes.Interface) Writer[*snapshotv1.
 }
 
 // WriteContents returns the cache of VolumeSnapshotContents with a client to write them.
-func (c *Caches) WriteContents(client kubernetes.Interface) Writer[*snapshotv1.VolumeSnapshotContent] {
-	return Writer[*snapshotv1.VolumeSnapshotContent]{
+func (c *Caches) WriteContents(client kubernetes.Interface) Writer[*cluster.VolumeSnapshotContent] {
+	return Writer[*cluster.VolumeSnapshotContent]{
 		c.SnapshotContents(), "snapshot content",
-		func(string) API[*snapshotv1.VolumeSnapshotContent] { return contentsOf(client) },
+		func(string) API[*cluster.VolumeSnapshotContent] { return contentsOf(client) },
 	}
 }
 
@@ -61,7 +61,7 @@ func snapshotsOf(
 
 func contentsOf(
 	client kubernetes.Interface,
-) customClient[*snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContentList] {
-	return customOf[snapshotv1.VolumeSnapshotContent, snapshotv1.VolumeSnapshotContentList](client,
+) customClient[*cluster.VolumeSnapshotContent, *cluster.VolumeSnapshotContentList] {
+	return customOf[cluster.VolumeSnapshotContent, cluster.VolumeSnapshotContentList](client,
 		snapshotv1.SchemeGroupVersion, volume.ResourceSnapshotContents, "VolumeSnapshotContent", "")
 }

@@ -29,7 +29,8 @@ func TestSnapshots(t *testing.T) {
 			Namespace: "ns", Name: "old", Finalizers: []string{"example.org/theirs"},
 		}}
 		old.Spec.Source.PersistentVolumeClaimName = ptr.To("data")
-		api := kubetest.NewAPI(t, old, &snapshotv1.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})
+		fast := snapshotv1.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}}
+		api := kubetest.NewAPI(t, old, &cluster.VolumeSnapshotClass{VolumeSnapshotClass: fast})
 		client := kubetest.Customized(api.Clientset)
 		caches := kube.NewCaches(client)
 		snapshots, contents, classes := caches.WriteSnapshots(client), caches.WriteContents(client), caches.SnapshotClasses()
@@ -65,9 +66,9 @@ func TestSnapshots(t *testing.T) {
 }
 
 // writtenContents creates, creates again and deletes a content.
-func writtenContents(t *testing.T, contents kube.Writer[*snapshotv1.VolumeSnapshotContent]) {
+func writtenContents(t *testing.T, contents kube.Writer[*cluster.VolumeSnapshotContent]) {
 	t.Helper()
-	one := &snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "c", Finalizers: []string{"a/b"}}}
+	one := &cluster.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "c", Finalizers: []string{"a/b"}}}
 	one.Spec.VolumeSnapshotRef.Namespace, one.Spec.VolumeSnapshotRef.Name = "ns", "new"
 	got, err := contents.Create(t.Context(), one)
 	if err != nil || got.Kind != "VolumeSnapshotContent" {
@@ -87,7 +88,7 @@ func writtenContents(t *testing.T, contents kube.Writer[*snapshotv1.VolumeSnapsh
 
 // TestChange: a change has only what differs, all digits of it, and the version that it is made of.
 func TestChange(t *testing.T) {
-	before := &snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{
+	before := &cluster.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{
 		Name: "c", UID: "u", Annotations: map[string]string{"a": "1", "b": "2"}, Finalizers: []string{"x/y"},
 	}}
 	before.Status = &snapshotv1.VolumeSnapshotContentStatus{

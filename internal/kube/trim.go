@@ -8,6 +8,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -82,7 +83,7 @@ func (t *Trimmer) intern(o any, m metav1.Object) {
 		o.Spec.Attacher, o.Spec.NodeName = t.shared.text(o.Spec.Attacher), t.shared.text(o.Spec.NodeName)
 	case *snapshotv1.VolumeSnapshot:
 		t.shared.snapshot(o)
-	case *snapshotv1.VolumeSnapshotContent:
+	case *cluster.VolumeSnapshotContent:
 		t.shared.content(o)
 	}
 	t.shared.meta(m)

@@ -85,7 +85,7 @@ func TestTrimLeavesWhatIsUpdatedWhole(t *testing.T) {
 	trimmer := &Trimmer{}
 	for _, o := range []object{
 		&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.VolumeAttachment{},
-		&storagev1.CSIStorageCapacity{}, &snapshotv1.VolumeSnapshot{}, &snapshotv1.VolumeSnapshotContent{},
+		&storagev1.CSIStorageCapacity{}, &snapshotv1.VolumeSnapshot{}, &cluster.VolumeSnapshotContent{},
 	} {
 		for n := range maxInterned + 2 {
 			f := filler{n: n % (maxInterned + 1) * 1000}

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"maps"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -67,6 +69,9 @@ func (a *Agent) nodeChanged(before, after *corev1.Node) {
 		return
 	}
 	a.notesChanged(before, after)
+	if before != nil && !maps.Equal(before.Labels, after.Labels) {
+		a.volumes.AddAll("") // some may be usable on this node now
+	}
 	was := map[corev1.UniqueVolumeName]bool{}
 	if before != nil {
 		for _, v := range before.Status.VolumesAttached {

@@ -108,12 +108,9 @@ func list(ctx context.Context, d *csi.Driver) ([]decide.Entry, error) {
 
 func entryOf(e *csipb.ListVolumesResponse_Entry) decide.Entry {
 	v := e.GetVolume()
-	out := decide.Entry{
+	return decide.Entry{
 		Handle: v.GetVolumeId(), Bytes: v.GetCapacityBytes(), Context: v.GetVolumeContext(),
-		Nodes: e.GetStatus().GetPublishedNodeIds(),
+		Nodes:    e.GetStatus().GetPublishedNodeIds(),
+		Segments: csi.Segments[topology.Segment](v.GetAccessibleTopology()),
 	}
-	for _, t := range v.GetAccessibleTopology() {
-		out.Segments = append(out.Segments, t.GetSegments())
-	}
-	return out
 }

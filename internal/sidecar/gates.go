@@ -51,29 +51,35 @@ type gate struct {
 	of []Role
 	// set does what the gate says; nil if nothing depends on it here.
 	set func(o *Options, on bool) error
+	// alpha says that it is off unless somebody sets it.
+	alpha bool
 }
 
 // gates returns the gates of the sidecars.
 func gates() map[string]gate {
 	return map[string]gate{
-		"Topology": {with(Provisioner), func(o *Options, on bool) error {
+		"Topology": {of: with(Provisioner), set: func(o *Options, on bool) error {
 			o.Provisioner.WithoutTopology = !on
 			return nil
 		}},
-		"CrossNamespaceVolumeDataSource": {with(Provisioner), func(_ *Options, on bool) error {
+		"CrossNamespaceVolumeDataSource": {of: with(Provisioner), alpha: true, set: func(_ *Options, on bool) error {
 			if on {
 				return errOtherNamespaces
 			}
 			return nil
 		}},
-		"VolumeAttributesClass": {with(Provisioner, Resizer), func(o *Options, on bool) error {
+		"VolumeAttributesClass": {of: with(Provisioner, Resizer), set: func(o *Options, on bool) error {
 			o.Provisioner.WithoutAttributes = !on
 			o.unless(on, "modifier")
 			return nil
 		}},
-		"CSIVolumeGroupSnapshot": {with(Snapshotter, SnapshotController), func(o *Options, on bool) error {
+		"CSIVolumeGroupSnapshot": {of: with(Snapshotter, SnapshotController), set: func(o *Options, on bool) error {
 			o.SnapshotController.WithoutGroups = !on
 			o.unless(on, "group-snapshotter")
+			return nil
+		}},
+		"VolumeSnapshotTopology": {of: with(Snapshotter), alpha: true, set: func(o *Options, on bool) error {
+			o.Snapshotter.Topology = on
 			return nil
 		}},
 		"AnnotateFsResize":               {of: with(Resizer)},
@@ -86,6 +92,9 @@ func gates() map[string]gate {
 }
 
 var errOtherNamespaces = errors.New("claims cannot be filled from another namespace here")
+
+// Alpha says whether a gate is off unless somebody sets it.
+func Alpha(name string) bool { return gates()[name].alpha }
 
 // unless takes a controller away unless its gate is on.
 func (o *Options) unless(on bool, controller string) {

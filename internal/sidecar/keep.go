@@ -15,8 +15,8 @@ type Kept struct {
 	Controllers []string
 	// Args are the arguments that change what they do, with the names that AddControllers gives them.
 	Args []string
-	// Gates are all gates that change what the sidecar does, also those that nobody has set. A process has them once for
-	// all of its controllers.
+	// Gates are all gates that change what the sidecar does, also those that nobody has set, but no alpha gate that is
+	// off. A process has them once for all of its controllers.
 	Gates Gates
 	// OnNode says that the sidecar works on each node, for the volumes that are made there.
 	OnNode bool
@@ -134,6 +134,9 @@ func (k *Kept) gates(r Role, given Gates) {
 		g := known[name]
 		on, said := given[name]
 		if g.set == nil || !slices.Contains(g.of, r) {
+			continue
+		}
+		if g.alpha && !on {
 			continue
 		}
 		on = on || !said

@@ -99,6 +99,8 @@ type SnapshotterOptions struct {
 	ExtraMetadata bool
 	// Node is the node whose volumes' snapshots this process takes; empty for all.
 	Node string
+	// Topology tells drivers where snapshots are to be usable, and contents where they are.
+	Topology bool
 }
 
 // SnapshotControllerOptions are those of snapshot-controller.

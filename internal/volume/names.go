@@ -268,6 +268,9 @@ const (
 	// the driver is asked to take what it stands for, as JSON: its class may change or be deleted before the driver has
 	// answered.
 	AnnSnapshotParameters = "volplane.dev/snapshot-parameters"
+	// AnnSnapshotTopologies on a VolumeSnapshotContent holds the segments in which its snapshot is to be usable, as JSON:
+	// a class may change, and the driver must be asked again with the same.
+	AnnSnapshotTopologies = "volplane.dev/snapshot-topologies"
 	// AnnSnapshotName on the same holds the name under which the driver is asked, if a user can choose names.
 	AnnSnapshotName = "volplane.dev/snapshot-name"
 	// LabelSnapshotsOf on the same names the node whose csi-snapshotter calls the driver, if each node has one.

@@ -105,6 +105,27 @@ func (c *hostCluster) restrictsContents(k contentKind) {
 	}
 }
 
+// TestAHostPlacesSnapshots: a host says once from where a snapshot of its own can be used.
+func TestAHostPlacesSnapshots(t *testing.T) {
+	t.Parallel()
+	c := newHostCluster(t)
+	k := contentKinds()[0]
+	c.makeContent(k, "here", ownDriver, "n1")
+	c.makeContent(k, "there", ownDriver, "n2")
+	place := func(terms string) string { return `{"spec":{"nodeAffinity":` + terms + `}}` }
+	const inA = `[{"matchLabelExpressions":[{"key":"zone","values":["a"]}]}]`
+	for _, row := range []struct{ argues, path, body, want string }{
+		{"another node's", "/there", place(inA), "is not of a volume of the node"},
+		{"its own", "/here", place(inA), ""},
+		{"the same again", "/here", place(inA), ""},
+		{"another place", "/here", place(`[{"matchLabelExpressions":[{"key":"zone","values":["b"]}]}]`),
+			"nodeAffinity is immutable"},
+		{"no place", "/here", place("null"), "changes more than they may"},
+	} {
+		c.expect(row.argues, c.contents(c.n1, k, http.MethodPatch, row.path, row.body), row.want)
+	}
+}
+
 // TestAHostKeepsSnapshots: a host keeps a snapshot of its own while it makes a volume from it, and changes no other
 // field of it.
 func TestAHostKeepsSnapshots(t *testing.T) {

@@ -67,6 +67,14 @@ spec:
       containers:
       - {name: provisioner, image: "example.com/sig-storage/csi-provisioner:v5.0.1"}
       - {name: driver, image: "example.com/driver:1"}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: old, annotations: {pv.kubernetes.io/migrated-to: csi.example.com}}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  awsElasticBlockStore: {volumeID: vol-1}
 `
 
 // manifests runs volplane manifests for a driver with the cluster.
@@ -100,6 +108,9 @@ func TestManifestsBesideAVendors(t *testing.T) {
 		out, said, err := manifests(ctx, c, "csi.example.com", v.flags...)
 		if err != nil || strings.Contains(out, "kind: CSIDriver") || strings.Contains(out, "kind: Namespace") {
 			t.Fatalf("volplane manifests: %v\n%s%s", err, out, said)
+		}
+		if !strings.Contains(said, "whose place the driver has taken: 1, the first is old;") {
+			t.Errorf("%v: nothing is said of a volume that only upstream's sidecars serve:\n%s", v.flags, said)
 		}
 		if strings.Contains(out, "kind: DaemonSet") != (v.nodes != "") || !strings.Contains(out, v.nodes) {
 			t.Errorf("%v: the nodes' part is\n%s", v.flags, out)

@@ -169,6 +169,7 @@ func (l *Loop[C]) plan(c C) snapshot.PlanFor[C] {
 	if d := l.driver(c); d != nil && l.Options.Has(c) {
 		f.Ours = true
 		f.Takes, f.Lists, f.Gets = l.Kind.Can(d)
+		f.Places = l.Options.Topology && d.Plugin.SnapshotAccessibilityConstraints
 	}
 	if c.GetDeletionTimestamp() != nil {
 		f.Others = l.Kind.Others(c, v.Handle, v.Members)
@@ -228,9 +229,18 @@ func (l *Loop[C]) apply(
 	return l.repeat(c, p)
 }
 
-// note writes a status. If the driver is asked again whether something is ready, the intent is not needed any more.
-func (l *Loop[C]) note(ctx context.Context, c C, p snapshot.PlanFor[C]) error {
-	c, err := l.Writer.Change(ctx, c, p.Content, "status")
+// note writes a status, and before it the place. If the driver is asked again whether something is ready, the intent is
+// not needed any more.
+func (l *Loop[C]) note(ctx context.Context, c C, p snapshot.PlanFor[C]) (err error) {
+	var none, written C
+	if p.Placed != none {
+		if written, err = l.Writer.Change(ctx, c, p.Placed); err != nil {
+			return err
+		}
+		c = p.Placed
+		c.SetResourceVersion(written.GetResourceVersion())
+	}
+	c, err = l.Writer.Change(ctx, c, p.Content, "status")
 	if err != nil || !p.Poll {
 		return err
 	}

@@ -62,7 +62,7 @@ type decision = contents.Decision[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeG
 type binding struct {
 	contents.Binding[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent, groupsnapshot.MemberPlan]
 	snapshots kube.Writer[*snapshotv1.VolumeSnapshot]
-	members   kube.Writer[*snapshotv1.VolumeSnapshotContent]
+	members   kube.Writer[*cluster.VolumeSnapshotContent]
 	// view finds the facts in the caches.
 	view cluster.View
 }

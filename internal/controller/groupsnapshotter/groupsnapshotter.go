@@ -5,7 +5,6 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
@@ -43,7 +42,7 @@ type snapshotter struct {
 	contents kube.Writer[*groupv1.VolumeGroupSnapshotContent]
 	classes  *kube.Cache[*groupv1.VolumeGroupSnapshotClass]
 	// snapshots are the contents of single snapshots, of which some may stand for a snapshot in a group.
-	snapshots *kube.Cache[*snapshotv1.VolumeSnapshotContent]
+	snapshots *kube.Cache[*cluster.VolumeSnapshotContent]
 }
 
 // New returns the group-snapshotter for the drivers of a set. It must be made before the caches start.
@@ -77,7 +76,7 @@ func (s *snapshotter) Can(d *csi.Driver) (takes, lists, gets bool) {
 
 // Others returns the names of other contents that stand for a group of a content's driver, or for a snapshot in it.
 func (s *snapshotter) Others(c *groupv1.VolumeGroupSnapshotContent, handle string, members []string) []string {
-	var snapshots []*snapshotv1.VolumeSnapshotContent
+	var snapshots []*cluster.VolumeSnapshotContent
 	for _, member := range members {
 		snapshots = append(snapshots, s.snapshots.By(cluster.ContentsByHandle, member)...)
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/controller/drivertest"
 	"volplane.dev/volplane/internal/csi"
@@ -86,8 +87,8 @@ func setting() drivertest.Setting {
 					c.UID, c.Spec.VolumeGroupSnapshotRef.UID = types.UID(uid), types.UID(uid)
 				},
 			}),
-			"single": drivertest.Object(single, nil, map[string]func(*snapshotv1.VolumeSnapshotContent, string){
-				"of": func(c *snapshotv1.VolumeSnapshotContent, group string) {
+			"single": drivertest.Object(single, nil, map[string]func(*cluster.VolumeSnapshotContent, string){
+				"of": func(c *cluster.VolumeSnapshotContent, group string) {
 					c.Annotations = map[string]string{volume.AnnGroupSnapshotHandle: group}
 				},
 			}),
@@ -129,8 +130,8 @@ func content() *groupv1.VolumeGroupSnapshotContent {
 }
 
 // single is the content of a snapshot that is in the group.
-func single() *snapshotv1.VolumeSnapshotContent {
-	c := &snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "single"}}
+func single() *cluster.VolumeSnapshotContent {
+	c := &cluster.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "single"}}
 	c.Spec.Driver, c.Spec.Source.SnapshotHandle = driverName, ptr.To(members()[0])
 	return c
 }

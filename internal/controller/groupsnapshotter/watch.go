@@ -32,7 +32,7 @@ func (c *binding) watch() {
 }
 
 // memberChanged has the group looked at that a content is about, also if it is only known by its driver's handle.
-func (c *binding) memberChanged(before, after *snapshotv1.VolumeSnapshotContent) {
+func (c *binding) memberChanged(before, after *cluster.VolumeSnapshotContent) {
 	last := controller.Latest(before, after)
 	ref := last.Spec.VolumeSnapshotRef
 	s, ok := c.snapshots.Get(ref.Namespace + "/" + ref.Name)

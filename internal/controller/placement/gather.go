@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
@@ -73,8 +74,9 @@ func (p *placer) aboutDriver(c *placement.Claim) {
 	if c.Driver, _ = p.csiDrivers.Get(driver); capacity.Counts(c.Driver) {
 		c.Capacities = p.capacities.By(cluster.CapacitiesByClass, c.Class.Name)
 	}
-	if c.Driver != nil && volume.IsNodeLocal(c.Driver.Annotations) && c.Object.Spec.DataSource != nil {
-		c.Origin = p.source(c.Object).Origin(c.Object, driver)
+	if c.Object.Spec.DataSource != nil {
+		local := c.Driver != nil && volume.IsNodeLocal(c.Driver.Annotations)
+		c.Origin = p.source(c.Object).Origin(c.Object, driver, local)
 	}
 }
 
@@ -99,9 +101,21 @@ func (p *placer) source(c *corev1.PersistentVolumeClaim) (s provision.Source) {
 	}
 	s.Snapshot = provision.Snapshot{
 		Bound: content.Spec.VolumeSnapshotRef.UID == shot.UID, Driver: content.Spec.Driver,
+		Kept: provision.KeptOn(p.view, content.Spec.Driver, content, content.Spec.NodeAffinity),
 	}
-	s.Snapshot.Node, s.Snapshot.Affinity = provision.KeptOn(p.view, content.Spec.Driver, content)
+	if s.Snapshot.Kept.Affinity == nil {
+		s.Snapshot.Kept.Affinity = p.affinityOf(content)
+	}
 	return s
+}
+
+// affinityOf returns the nodes that can use the volume of which a snapshot was taken; nil if they are not known.
+func (p *placer) affinityOf(content *cluster.VolumeSnapshotContent) *corev1.VolumeNodeAffinity {
+	handle := ptr.Deref(content.Spec.Source.VolumeHandle, "")
+	for _, v := range p.volumes.By(cluster.VolumesByHandle, volume.Key(content.Spec.Driver, handle)) {
+		return v.Spec.NodeAffinity
+	}
+	return nil
 }
 
 // holder returns the name of another Pod that has a ReadWriteOncePod claim, or "".

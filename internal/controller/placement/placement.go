@@ -63,7 +63,7 @@ type placer struct {
 	capacities  *kube.Cache[*storagev1.CSIStorageCapacity]
 	attachments *kube.Cache[*storagev1.VolumeAttachment]
 	snapshots   *kube.Cache[*snapshotv1.VolumeSnapshot]
-	contents    *kube.Cache[*snapshotv1.VolumeSnapshotContent]
+	contents    *kube.Cache[*cluster.VolumeSnapshotContent]
 	// view finds nodes in these caches.
 	view cluster.View
 }

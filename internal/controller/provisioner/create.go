@@ -224,7 +224,7 @@ func (p *provisioner) call(
 	}
 	if len(in.Requisite) > 0 {
 		r.AccessibilityRequirements = &csipb.TopologyRequirement{
-			Requisite: segments(in.Requisite), Preferred: segments(in.Preferred),
+			Requisite: csi.Topologies(in.Requisite), Preferred: csi.Topologies(in.Preferred),
 		}
 	}
 	got, err := d.ControllerClient().CreateVolume(ctx, r)
@@ -232,14 +232,11 @@ func (p *provisioner) call(
 		return provision.Answer{}, err
 	}
 	v := got.GetVolume()
-	a := provision.Answer{
+	return provision.Answer{
 		Handle: v.GetVolumeId(), Bytes: v.GetCapacityBytes(), Context: v.GetVolumeContext(),
 		Source: v.GetContentSource().GetVolume().GetVolumeId(), Snapshot: v.GetContentSource().GetSnapshot().GetSnapshotId(),
-	}
-	for _, t := range v.GetAccessibleTopology() {
-		a.Segments = append(a.Segments, t.GetSegments())
-	}
-	return a, nil
+		Segments: csi.Segments[topology.Segment](v.GetAccessibleTopology()),
+	}, nil
 }
 
 // capabilities returns how the volume of an intent is to be used.
@@ -253,12 +250,4 @@ func capabilities(in *provision.Intent, d *csi.Driver) ([]*csipb.VolumeCapabilit
 		out = append(out, csi.Capability(mode, in.Block, in.FSType, in.Options))
 	}
 	return out, nil
-}
-
-func segments(all []topology.Segment) []*csipb.Topology {
-	var out []*csipb.Topology
-	for _, s := range all {
-		out = append(out, &csipb.Topology{Segments: s})
-	}
-	return out
 }

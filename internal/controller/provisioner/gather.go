@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +10,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // gather adds the facts from the driver's capabilities and from the API server.
@@ -47,15 +49,14 @@ func (p *provisioner) gatherSource(ctx context.Context, f *provision.ClaimFacts,
 	return err
 }
 
-// gatherHere adds the node of a driver with data of its own, unless a cluster's scheduler has chosen it: that one would
-// choose it again.
+// gatherHere adds the node on which the volume of a claim is to be made.
 func (p *provisioner) gatherHere(f *provision.ClaimFacts, d *csi.Driver, contested bool) {
-	switch {
-	case contested:
+	f.Local = d.Scope.Node != ""
+	if f.Scheduled = d.Place != nil && !contested; d.Place != nil {
 		f.Here = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: d.Scope.Node, Labels: d.Place}}
-	case d.Place == nil && d.Scope.Node != "":
-		f.Here = cluster.Find(p.view.Nodes, d.Scope.Node)
+		return
 	}
+	f.Here = cluster.Find(p.view.Nodes, cmp.Or(d.Scope.Node, volume.SelectedNode(f.Claim.Annotations)))
 }
 
 // gatherPlaces adds where the volume of a claim can be.

@@ -34,7 +34,8 @@ type contentObject struct {
 		Ref    struct {
 			UID types.UID `json:"uid"`
 		} `json:"volumeSnapshotRef"`
-		Mode corev1.PersistentVolumeMode `json:"sourceVolumeMode"`
+		Mode         corev1.PersistentVolumeMode   `json:"sourceVolumeMode"`
+		NodeAffinity []corev1.TopologySelectorTerm `json:"nodeAffinity"`
 	} `json:"spec"`
 	Status struct {
 		Handle string `json:"snapshotHandle"`
@@ -91,8 +92,8 @@ func (p *provisioner) snapshot(ctx context.Context, namespace, name string) (pro
 	// The content must refer to the snapshot, too: a user could name any content in a snapshot.
 	out.Bound = content.Spec.Ref.UID == one.UID
 	out.Driver, out.Handle, out.Mode = content.Spec.Driver, content.Status.Handle, content.Spec.Mode
-	out.Node, out.Affinity = provision.KeptOn(p.view, out.Driver, &content)
-	out.Lost = volume.IsLost(content.Annotations, out.Node)
+	out.Kept = provision.KeptOn(p.view, out.Driver, &content, content.Spec.NodeAffinity)
+	out.Lost = volume.IsLost(content.Annotations, out.Kept.Node)
 	out.MayChangeMode = content.Annotations[volume.AnnAllowModeChange] == "true"
 	return out, nil
 }

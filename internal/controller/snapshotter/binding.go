@@ -48,12 +48,12 @@ func BindingDeclaration() controller.Declaration {
 	}
 }
 
-type decision = contents.Decision[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent,
+type decision = contents.Decision[*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent,
 	*corev1.PersistentVolumeClaim]
 
 type binding struct {
-	contents.Binding[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent, *corev1.PersistentVolumeClaim]
-	classes *kube.Cache[*snapshotv1.VolumeSnapshotClass]
+	contents.Binding[*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent, *corev1.PersistentVolumeClaim]
+	classes *kube.Cache[*cluster.VolumeSnapshotClass]
 	claims  kube.Writer[*corev1.PersistentVolumeClaim]
 	volumes *kube.Cache[*corev1.PersistentVolume]
 	// distributed says that each node has a snapshotter of its own.

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"google.golang.org/grpc/codes"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -27,7 +26,8 @@ func Declaration() controller.Declaration {
 		Inputs: kube.Read(volume.GroupSnapshot, volume.ResourceSnapshotContents, volume.ResourceSnapshotClasses),
 		Outputs: []kube.Access{
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents, "patch").
-				Only(kube.Annotation(volume.AnnSnapshotCreating), kube.Annotation(volume.AnnSnapshotParameters),
+				Only("spec.nodeAffinity", kube.Annotation(volume.AnnSnapshotCreating),
+					kube.Annotation(volume.AnnSnapshotParameters), kube.Annotation(volume.AnnSnapshotTopologies),
 					kube.Annotation(volume.AnnSnapshotName)).
 				Shared("with the intent to take a snapshot, if somebody has removed it, and away when the driver keeps nothing",
 					kube.Finalizer(volume.FinalizerContentBound)),
@@ -40,18 +40,22 @@ func Declaration() controller.Declaration {
 
 // snapshotter has drivers take and delete snapshots.
 type snapshotter struct {
-	contents kube.Writer[*snapshotv1.VolumeSnapshotContent]
-	classes  *kube.Cache[*snapshotv1.VolumeSnapshotClass]
+	contents kube.Writer[*cluster.VolumeSnapshotContent]
+	classes  *kube.Cache[*cluster.VolumeSnapshotClass]
+	// topology says that contents are to say where their snapshots can be used.
+	topology bool
 }
 
 // New returns the snapshotter for the drivers of a set. It must be made before the caches start.
 func New(env controller.Env, drivers *csi.Set, o snapshot.Options) *controller.Controller {
-	s := &snapshotter{contents: env.Caches.WriteContents(env.Client), classes: env.Caches.SnapshotClasses()}
-	loop := &contents.Loop[*snapshotv1.VolumeSnapshotContent]{
+	s := &snapshotter{
+		contents: env.Caches.WriteContents(env.Client), classes: env.Caches.SnapshotClasses(), topology: o.Topology,
+	}
+	loop := &contents.Loop[*cluster.VolumeSnapshotContent]{
 		Env: env, Drivers: drivers, Kind: s, Decide: &snapshot.Single().ContentKind, Options: o, Writer: s.contents,
 		Call: "snapshot",
 	}
-	s.classes.Watch(func(_, class *snapshotv1.VolumeSnapshotClass) {
+	s.classes.Watch(func(_, class *cluster.VolumeSnapshotClass) {
 		if class != nil {
 			loop.EnqueueAll(class.Driver)
 		}
@@ -71,19 +75,23 @@ func (s *snapshotter) Can(d *csi.Driver) (takes, lists, gets bool) {
 }
 
 // Others returns the names of other contents that stand for a snapshot of a content's driver.
-func (s *snapshotter) Others(c *snapshotv1.VolumeSnapshotContent, handle string, _ []string) []string {
+func (s *snapshotter) Others(c *cluster.VolumeSnapshotContent, handle string, _ []string) []string {
 	return snapshot.Single().SameAs(c, handle, s.contents.By(cluster.ContentsByHandle, handle))
 }
 
 // Take asks for a snapshot.
 func (s *snapshotter) Take(
-	ctx context.Context, d *csi.Driver, c *snapshotv1.VolumeSnapshotContent, p snapshot.DriverPlan,
+	ctx context.Context, d *csi.Driver, c *cluster.VolumeSnapshotContent, p snapshot.DriverPlan,
 	secret map[string]string,
 ) snapshot.DriverPlan {
-	got, err := d.ControllerClient().CreateSnapshot(ctx, &csipb.CreateSnapshotRequest{
+	r := &csipb.CreateSnapshotRequest{
 		Name: p.Request.Name, SourceVolumeId: p.Request.Sources[0], Parameters: p.Request.Parameters, Secrets: secret,
-	})
-	a := answer(got.GetSnapshot(), err)
+	}
+	if places := csi.Topologies(p.Request.Places); len(places) > 0 {
+		r.AccessibilityRequirements = &csipb.TopologyRequirement{Requisite: places, Preferred: places}
+	}
+	got, err := d.ControllerClient().CreateSnapshot(ctx, r)
+	a := s.answer(got.GetSnapshot(), err)
 	if others := s.Others(c, a.Taken.Handle, nil); len(others) > 0 {
 		a.TakenBy = others[0]
 	}
@@ -92,7 +100,7 @@ func (s *snapshotter) Take(
 
 // Find asks a driver about a snapshot that somebody else has taken.
 func (s *snapshotter) Find(
-	ctx context.Context, d *csi.Driver, c *snapshotv1.VolumeSnapshotContent, p snapshot.DriverPlan,
+	ctx context.Context, d *csi.Driver, c *cluster.VolumeSnapshotContent, p snapshot.DriverPlan,
 	secret map[string]string,
 ) snapshot.DriverPlan {
 	var found *csipb.Snapshot
@@ -112,7 +120,7 @@ func (s *snapshotter) Find(
 			found = entries[0].GetSnapshot()
 		}
 	}
-	return snapshot.AfterLook(contents.Facts(c), p, answer(found, err))
+	return snapshot.AfterLook(contents.Facts(c), p, s.answer(found, err))
 }
 
 // Delete asks a driver to delete a snapshot.
@@ -125,10 +133,13 @@ func (s *snapshotter) Delete(
 }
 
 // answer returns the end of a call as the facts that decisions judge.
-func answer(s *csipb.Snapshot, err error) snapshot.Answer {
+func (s *snapshotter) answer(got *csipb.Snapshot, err error) snapshot.Answer {
 	a := snapshot.Answer{Answer: csi.AnswerOf(err)}
-	if err == nil && s != nil {
-		a.Taken = contents.Taken(s)
+	if err == nil && got != nil {
+		a.Taken = contents.Taken(got)
+	}
+	if !s.topology {
+		a.Taken.Places = nil
 	}
 	return a
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/controller/drivertest"
 	"volplane.dev/volplane/internal/csi"
@@ -43,7 +44,7 @@ func intentFirst(t testing.TB, api *kubetest.API, steps []string) {
 	if err != nil {
 		return
 	}
-	c := o.(*snapshotv1.VolumeSnapshotContent)
+	c := o.(*cluster.VolumeSnapshotContent)
 	if slices.Contains(steps, "CreateSnapshot") && (c.Status == nil || c.Status.SnapshotHandle == nil) &&
 		c.Annotations[volume.AnnSnapshotCreating] != "yes" {
 		t.Errorf("after %s nobody knows that the driver was asked", strings.Join(steps, ", "))
@@ -54,6 +55,7 @@ func setting() drivertest.Setting {
 	config := csitest.Full()
 	config.Name, config.Snapshots = driverName, []string{"shot"}
 	config.Controller.Snapshot, config.Controller.ListSnapshots, config.Controller.GetSnapshot = true, true, true
+	config.Plugin.SnapshotAccessibilityConstraints = true
 	return drivertest.Setting{
 		Driver: config,
 		Build: func(env controller.Env, drivers *csi.Set, option func(string) string) *controller.Controller {
@@ -65,20 +67,20 @@ func setting() drivertest.Setting {
 		Given: []string{"content", "class", "secret"},
 		Kinds: map[string]drivertest.Kind{
 			"content": drivertest.Object(content, contentStates(),
-				map[string]func(*snapshotv1.VolumeSnapshotContent, string){
-					"name": func(c *snapshotv1.VolumeSnapshotContent, name string) { c.Name = name },
-					"handle": func(c *snapshotv1.VolumeSnapshotContent, handle string) {
+				map[string]func(*cluster.VolumeSnapshotContent, string){
+					"name": func(c *cluster.VolumeSnapshotContent, name string) { c.Name = name },
+					"handle": func(c *cluster.VolumeSnapshotContent, handle string) {
 						c.Spec.Source = snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: ptr.To(handle)}
 					},
-					"uid": func(c *snapshotv1.VolumeSnapshotContent, uid string) {
+					"uid": func(c *cluster.VolumeSnapshotContent, uid string) {
 						c.UID, c.Spec.VolumeSnapshotRef.UID = types.UID(uid), types.UID(uid)
 					},
-					"of": func(c *snapshotv1.VolumeSnapshotContent, node string) {
+					"of": func(c *cluster.VolumeSnapshotContent, node string) {
 						c.Labels = map[string]string{volume.LabelSnapshotsOf: node}
 					},
-					"node": func(c *snapshotv1.VolumeSnapshotContent, node string) { c.Annotations[volume.AnnProvisionedOn] = node },
+					"node": func(c *cluster.VolumeSnapshotContent, node string) { c.Annotations[volume.AnnProvisionedOn] = node },
 				}),
-			"class":  drivertest.Object(class, nil, nil),
+			"class":  drivertest.Object(class, classStates(), nil),
 			"secret": drivertest.Object(secret, nil, nil),
 		},
 	}
@@ -89,5 +91,6 @@ func chosen(option func(string) string) snapshot.Options {
 	length, _ := strconv.Atoi(option("length"))
 	return snapshot.Options{
 		NamePrefix: option("prefix"), NameLength: length, ExtraMetadata: option("metadata") != "", Node: option("node"),
+		Topology: option("topology") != "",
 	}
 }

@@ -18,7 +18,7 @@ func (c *binding) watch() {
 	c.Snapshots.Watch(c.snapshotChanged)
 	c.Contents.Watch(c.contentChanged)
 	c.claims.Watch(c.claimChanged)
-	c.classes.Watch(func(before, after *snapshotv1.VolumeSnapshotClass) {
+	c.classes.Watch(func(before, after *cluster.VolumeSnapshotClass) {
 		for _, name := range []string{controller.Latest(before, after).Name, ""} {
 			c.enqueueUnready(c.Snapshots.By(cluster.SnapshotsByClass, name))
 		}
@@ -56,7 +56,7 @@ func (c *binding) snapshotChanged(before, after *snapshotv1.VolumeSnapshot) {
 	}
 }
 
-func (c *binding) contentChanged(before, after *snapshotv1.VolumeSnapshotContent) {
+func (c *binding) contentChanged(before, after *cluster.VolumeSnapshotContent) {
 	last := controller.Latest(before, after)
 	if after != nil {
 		c.Add(controller.Key{Kind: kindContent, Name: after.Name})

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -17,27 +18,27 @@ const (
 )
 
 // content is the content of a snapshot that is to be taken of volume id-vol.
-func content() *snapshotv1.VolumeSnapshotContent {
-	return &snapshotv1.VolumeSnapshotContent{
+func content() *cluster.VolumeSnapshotContent {
+	return &cluster.VolumeSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "c", UID: "c", Finalizers: []string{foreign, volume.FinalizerContentBound}, Annotations: map[string]string{
 				"a": "b", volume.AnnSnapshotParameters: `{"copies":"2"}`, volume.AnnSnapshotSecretName: "key",
 				volume.AnnSnapshotSecretNamespace: "ns",
 			},
 		},
-		Spec: snapshotv1.VolumeSnapshotContentSpec{
+		Spec: cluster.VolumeSnapshotContentSpec{VolumeSnapshotContentSpec: snapshotv1.VolumeSnapshotContentSpec{
 			VolumeSnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "s", UID: "u"}, Driver: driverName,
 			DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete, VolumeSnapshotClassName: ptr.To("fast"),
 			Source: snapshotv1.VolumeSnapshotContentSource{VolumeHandle: ptr.To("id-vol")},
-		},
+		}},
 	}
 }
 
-type contentState = map[string]func(*snapshotv1.VolumeSnapshotContent)
+type contentState = map[string]func(*cluster.VolumeSnapshotContent)
 
 func contentStates() contentState {
-	taken := func(ready bool) func(c *snapshotv1.VolumeSnapshotContent) {
-		return func(c *snapshotv1.VolumeSnapshotContent) {
+	taken := func(ready bool) func(c *cluster.VolumeSnapshotContent) {
+		return func(c *cluster.VolumeSnapshotContent) {
 			c.Status = &snapshotv1.VolumeSnapshotContentStatus{
 				SnapshotHandle: ptr.To(handle), ReadyToUse: &ready, CreationTime: ptr.To[int64](1e9),
 				RestoreSize: ptr.To[int64](1 << 30),
@@ -45,30 +46,43 @@ func contentStates() contentState {
 		}
 	}
 	return contentState{
-		"intended": func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[volume.AnnSnapshotCreating] = "yes" },
-		"going":    func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[volume.AnnSnapshotDeleting] = "yes" },
-		"deleted":  func(c *snapshotv1.VolumeSnapshotContent) { c.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)) },
+		"intended": func(c *cluster.VolumeSnapshotContent) { c.Annotations[volume.AnnSnapshotCreating] = "yes" },
+		"going":    func(c *cluster.VolumeSnapshotContent) { c.Annotations[volume.AnnSnapshotDeleting] = "yes" },
+		"deleted":  func(c *cluster.VolumeSnapshotContent) { c.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)) },
 		"taken":    taken(true),
 		"pending":  taken(false),
-		"retained": func(c *snapshotv1.VolumeSnapshotContent) {
+		"retained": func(c *cluster.VolumeSnapshotContent) {
 			c.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
 		},
-		"named": func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[volume.AnnSnapshotName] = "shot-u" },
-		"loose": func(c *snapshotv1.VolumeSnapshotContent) { c.Finalizers = []string{foreign} },
-		"bare":  func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = nil },
-		"given": func(c *snapshotv1.VolumeSnapshotContent) {
+		"named":  func(c *cluster.VolumeSnapshotContent) { c.Annotations[volume.AnnSnapshotName] = "shot-u" },
+		"loose":  func(c *cluster.VolumeSnapshotContent) { c.Finalizers = []string{foreign} },
+		"bare":   func(c *cluster.VolumeSnapshotContent) { c.Annotations = nil },
+		"placed": func(c *cluster.VolumeSnapshotContent) { c.Spec.NodeAffinity = zones("b") },
+		"given": func(c *cluster.VolumeSnapshotContent) {
 			c.Spec.Source = snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: ptr.To("shot")}
 		},
 	}
 }
 
-func class() *snapshotv1.VolumeSnapshotClass {
-	return &snapshotv1.VolumeSnapshotClass{
+func class() *cluster.VolumeSnapshotClass {
+	return &cluster.VolumeSnapshotClass{VolumeSnapshotClass: snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Driver: driverName, Parameters: map[string]string{
 			"copies": "2", "csi.storage.k8s.io/snapshotter-list-secret-name": "key",
 			"csi.storage.k8s.io/snapshotter-list-secret-namespace": "ns",
 		},
+	}}
+}
+
+func classStates() map[string]func(*cluster.VolumeSnapshotClass) {
+	return map[string]func(*cluster.VolumeSnapshotClass){
+		"zoned": func(c *cluster.VolumeSnapshotClass) { c.AllowedTopologies = zones("b", "c") },
 	}
+}
+
+func zones(all ...string) []corev1.TopologySelectorTerm {
+	return []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{
+		{Key: "topology.test/zone", Values: all},
+	}}}
 }
 
 func secret() *corev1.Secret {

@@ -53,6 +53,11 @@ func (d *Driver) CreateSnapshot(
 		SnapshotId: id, SourceVolumeId: v.id, SizeBytes: v.bytes, ReadyToUse: true,
 		CreationTime: &timestamppb.Timestamp{Seconds: 1},
 	}
+	if d.config.Plugin.SnapshotAccessibilityConstraints {
+		if s.AccessibleTopology = r.GetAccessibilityRequirements().GetPreferred(); len(s.GetAccessibleTopology()) == 0 {
+			s.AccessibleTopology = []*csipb.Topology{{Segments: d.config.Segments}}
+		}
+	}
 	d.snapshots[id] = s
 	return &csipb.CreateSnapshotResponse{Snapshot: s}, nil
 }

@@ -8,6 +8,7 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -135,7 +136,7 @@ func MembersOf(c *groupv1.VolumeGroupSnapshotContent) []string {
 // driver or for a snapshot in it, in order.
 func OthersOf(
 	c *groupv1.VolumeGroupSnapshotContent, handle string, members []string,
-	groups []*groupv1.VolumeGroupSnapshotContent, snapshots []*snapshotv1.VolumeSnapshotContent,
+	groups []*groupv1.VolumeGroupSnapshotContent, snapshots []*cluster.VolumeSnapshotContent,
 ) []string {
 	names := Groups().SameAs(c, handle, groups)
 	for _, s := range snapshots {
@@ -148,7 +149,7 @@ func OthersOf(
 }
 
 // groupOf returns the handle of the group that the content of a snapshot says it is a member of.
-func groupOf(s *snapshotv1.VolumeSnapshotContent) string {
+func groupOf(s *cluster.VolumeSnapshotContent) string {
 	if group := s.Annotations[volume.AnnGroupSnapshotHandle]; group != "" {
 		return group
 	}
@@ -156,7 +157,7 @@ func groupOf(s *snapshotv1.VolumeSnapshotContent) string {
 }
 
 // toldGroup returns the handle of the group that a snapshot is a part of, as its driver has said; "" if there is none.
-func toldGroup(s *snapshotv1.VolumeSnapshotContent) string {
+func toldGroup(s *cluster.VolumeSnapshotContent) string {
 	if s.Status == nil {
 		return ""
 	}

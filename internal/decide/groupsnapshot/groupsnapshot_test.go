@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/testkit/golden"
@@ -313,8 +314,8 @@ func TestOthers(t *testing.T) {
 		o.Name, o.Spec.Driver = name, driver
 		return o
 	}
-	single := func(name, driver, snapshot string) *snapshotv1.VolumeSnapshotContent {
-		o := &snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	single := func(name, driver, snapshot string) *cluster.VolumeSnapshotContent {
+		o := &cluster.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		o.Spec.Driver, o.Spec.Source.SnapshotHandle = driver, &snapshot
 		return o
 	}
@@ -324,7 +325,7 @@ func TestOthers(t *testing.T) {
 	theirs := single("theirs", driver, "shot-w")
 	theirs.Annotations = map[string]string{volume.AnnGroupSnapshotHandle: "group-2"}
 	groups := []*groupv1.VolumeGroupSnapshotContent{group("z", driver), c, group("b", "other.example.com")}
-	singles := []*snapshotv1.VolumeSnapshotContent{
+	singles := []*cluster.VolumeSnapshotContent{
 		mine, stated, theirs, single("admins", driver, "shot-v"), single("far", "other.example.com", "shot-v"),
 		single("else", driver, "shot-x"),
 	}

@@ -107,7 +107,7 @@ func ownerOf(g *groupv1.VolumeGroupSnapshot) metav1.OwnerReference {
 }
 
 // memberOf returns the content of a member. By its annotation nobody takes or deletes its snapshot alone.
-func (f Facts) memberOf(name string, m Member) *snapshotv1.VolumeSnapshotContent {
+func (f Facts) memberOf(name string, m Member) *cluster.VolumeSnapshotContent {
 	of, s := f.Content, m.Snapshot
 	notes := map[string]string{volume.AnnGroupSnapshotHandle: HandleOf(of)}
 	for from, to := range map[string]string{
@@ -122,19 +122,19 @@ func (f Facts) memberOf(name string, m Member) *snapshotv1.VolumeSnapshotContent
 	if m.Volume != nil {
 		mode = ptr.To(ptr.Deref(m.Volume.Spec.VolumeMode, corev1.PersistentVolumeFilesystem))
 	}
-	return &snapshotv1.VolumeSnapshotContent{
+	return &cluster.VolumeSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Annotations: notes, Finalizers: []string{volume.FinalizerContentBound},
 			Labels: map[string]string{volume.LabelMadeBy: volume.Program},
 		},
-		Spec: snapshotv1.VolumeSnapshotContentSpec{
+		Spec: cluster.VolumeSnapshotContentSpec{VolumeSnapshotContentSpec: snapshotv1.VolumeSnapshotContentSpec{
 			VolumeSnapshotRef: corev1.ObjectReference{
 				Kind: volume.KindSnapshot, APIVersion: snapshotv1.SchemeGroupVersion.String(), Namespace: s.Namespace, Name: s.Name,
 				UID: s.UID,
 			},
 			DeletionPolicy: of.Spec.DeletionPolicy, Driver: of.Spec.Driver, SourceVolumeMode: mode,
 			Source: snapshotv1.VolumeSnapshotContentSource{VolumeHandle: ptr.To(m.Info.VolumeHandle)},
-		},
+		}},
 	}
 }
 

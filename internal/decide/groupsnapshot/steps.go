@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -51,7 +52,7 @@ type Member struct {
 	Info     groupv1.VolumeSnapshotInfo
 	Volume   *corev1.PersistentVolume
 	Snapshot *snapshotv1.VolumeSnapshot
-	Content  *snapshotv1.VolumeSnapshotContent
+	Content  *cluster.VolumeSnapshotContent
 }
 
 // Child is a snapshot of a group with the claims without a volume whose data are to come from it.
@@ -82,7 +83,7 @@ const (
 type MemberPlan struct {
 	Step                  MemberStep
 	Snapshot, OldSnapshot *snapshotv1.VolumeSnapshot
-	Content, OldContent   *snapshotv1.VolumeSnapshotContent
+	Content, OldContent   *cluster.VolumeSnapshotContent
 }
 
 // Plan is the next step for a VolumeGroupSnapshot, its content or, as Other, one of its members.

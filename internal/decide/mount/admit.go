@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -64,6 +65,15 @@ func (f Facts) keeps(c Consumer) bool {
 
 // fits says whether a Pod may have the volume, whatever its label.
 func (c Consumer) fits() bool { return c.Refused == "" && c.Apart == "" }
+
+// Misplaced returns why a volume is not mounted on a node for a Pod that does not have it yet, or "": its nodeAffinity,
+// which may change, excludes the node, as another program than volplane's placement may not have seen.
+func Misplaced(pv *corev1.PersistentVolume, n *corev1.Node) string {
+	if pv.Spec.NodeAffinity == nil || topology.Selects(pv.Spec.NodeAffinity.Required, n) {
+		return ""
+	}
+	return "its nodeAffinity excludes node " + n.Name
+}
 
 // OneStage says whether a volume that was staged by one object can be published by another one with the same handle:
 // both ask for the same NodeStageVolume. What only the other calls have may differ, and so may the mark of the

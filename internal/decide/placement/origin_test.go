@@ -16,11 +16,19 @@ import (
 
 // restored are claims whose data are in a snapshot of a node; nodes in the zones have the same data.
 func restored(claims []Claim, node string, zones ...string) []Claim {
-	o := provision.Origin{Source: "snapshot nightly", Node: node}
+	o := provision.Origin{Source: "snapshot nightly", Node: node, Only: true}
 	for _, z := range zones {
 		o.Affinity = topology.Affinity([]topology.Segment{{"zone": z}})
 	}
 	claims[0].Origin = o
+	return claims
+}
+
+// copied are claims whose data are in a zone, from which a driver may copy them.
+func copied(claims []Claim, zone string) []Claim {
+	claims[0].Origin = provision.Origin{
+		Source: "claim db", Affinity: topology.Affinity([]topology.Segment{{"zone": zone}}),
+	}
 	return claims
 }
 
@@ -68,6 +76,13 @@ func originPods() []podCase {
 		{"the Pod has named another one", Facts{
 			Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: restored(lateClaim(""), "n1"),
 		}},
+		{"data in a place that no node has", between(two, restored(lateClaim(""), "", "z"))},
+		{"data draw the Pod even if the driver may copy them", between(two, copied(lateClaim(""), "a"))},
+		{"they do not keep it from another node", Facts{
+			Pod: pod(inZoneB), Nodes: two, Claims: copied(lateClaim(""), "a"),
+		}},
+		{"nor if the driver could not make a volume beside them", between(two,
+			refused(copied(lateClaim(""), "a"), "n1"))},
 		{"a volume that is there needs no source any more", between(two, restored(bound("b"), "n1"))},
 	}
 }

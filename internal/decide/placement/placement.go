@@ -200,8 +200,8 @@ const maxNamed = 10
 
 // preference returns the order of nodes for a Pod. Better is one whose driver has not refused to make one of the
 // volumes, or did so longer ago, then one that was selected for claims before, because volumes may be in creation
-// there, then the one of whose free space the new volumes take clearly less (StorageCapacityScoring
-// of Kubernetes), then the one with the fewest Pods, then the first by name.
+// there, then one that has the data of new volumes, then the one of whose free space the new volumes take clearly less
+// (StorageCapacityScoring of Kubernetes), then the one with the fewest Pods, then the first by name.
 func preference(f Facts) func(a, b Node) int {
 	taken := map[string]int64{}
 	for _, n := range f.Nodes {
@@ -209,8 +209,8 @@ func preference(f Facts) func(a, b Node) int {
 	}
 	return func(a, b Node) int {
 		return cmp.Or(cmp.Compare(refusals(f, a), refusals(f, b)), cmp.Compare(selections(f, b), selections(f, a)),
-			cmp.Compare(taken[a.Object.Name], taken[b.Object.Name]), cmp.Compare(a.Pods, b.Pods),
-			cmp.Compare(a.Object.Name, b.Object.Name))
+			cmp.Compare(copies(f, a), copies(f, b)), cmp.Compare(taken[a.Object.Name], taken[b.Object.Name]),
+			cmp.Compare(a.Pods, b.Pods), cmp.Compare(a.Object.Name, b.Object.Name))
 	}
 }
 
@@ -223,6 +223,16 @@ func refusals(f Facts, n Node) (late int) {
 		}
 	}
 	return late
+}
+
+// copies returns how many volumes are to be made of data that are, as far as that is known, on other nodes.
+func copies(f Facts, n Node) (count int) {
+	for _, c := range f.Claims {
+		if c.Volume == nil && !c.Origin.Has(n.Object) {
+			count++
+		}
+	}
+	return count
 }
 
 // tenths returns how much of the free space for a node the volumes take that are made for a Pod.

@@ -61,8 +61,10 @@ type ClaimFacts struct {
 	Scope volume.Scope
 	// Contest has the facts for a claim that the provisioners of several nodes compete for; nil if it is no such claim.
 	Contest *Contest
-	// Here is the node of the scope if its driver has data of its own and volplane selects nodes for it; otherwise nil.
-	Here *corev1.Node
+	// Here is the node of the scope, or else the selected node, if it is known; otherwise nil. Local says that its driver
+	// has data of its own, and Scheduled that a cluster's scheduler has selected it.
+	Here             *corev1.Node
+	Local, Scheduled bool
 	// Lacks is a CSI capability that the driver lacks and needs to create volumes, or "".
 	Lacks string
 	// Topology says whether the driver's volumes are accessible from some nodes only.
@@ -302,7 +304,8 @@ func (f ClaimFacts) live(in *Intent) (Plan, bool) {
 	if err := f.Source.into(in, f.Claim); err != nil {
 		return fault(volume.User(), err.Error()), false
 	}
-	if why := f.elsewhere(); why != "" {
+	from := f.origin()
+	if why := f.elsewhere(from); why != "" {
 		return f.reselected(why), false
 	}
 	if err := f.attributes(in); err != nil {
@@ -310,6 +313,9 @@ func (f ClaimFacts) live(in *Intent) (Plan, bool) {
 	}
 	if !f.Topology {
 		return Plan{}, true
+	}
+	if from.Only && !f.Local {
+		f.Places.Source = from.Affinity
 	}
 	where, err := topology.Require(f.Places)
 	if err != nil {
@@ -321,12 +327,22 @@ func (f ClaimFacts) live(in *Intent) (Plan, bool) {
 	return Plan{}, true
 }
 
-// elsewhere returns why the driver of this node is not asked for a volume whose data are on another node, or "".
-func (f ClaimFacts) elsewhere() string {
+// origin returns where the data of the claim are. A cluster's scheduler would select the same node again: the name of
+// another one is no reason to give it back, for nodes of one segment have the same data.
+func (f ClaimFacts) origin() Origin {
+	o := f.Source.Origin(f.Claim, f.Driver, f.Local)
+	if f.Scheduled {
+		o.Node = ""
+	}
+	return o
+}
+
+// elsewhere returns why the driver is not asked for a volume on this node whose data are on another one, or "".
+func (f ClaimFacts) elsewhere(from Origin) string {
 	if f.Here == nil {
 		return ""
 	}
-	return f.Source.Origin(f.Claim, f.Driver).Elsewhere(f.Claim.Name, f.Here)
+	return from.Elsewhere(f.Claim.Name, f.Here)
 }
 
 // reselected returns the plan for a claim whose volume cannot be made on this node: another one is to be selected.

@@ -133,7 +133,7 @@ func (f ClaimFacts) compete() Plan {
 		p.Full = true
 		return p
 	}
-	if why := f.elsewhere(); why != "" {
+	if why := f.elsewhere(f.origin()); why != "" {
 		p := wait(volume.Actor{}, "claim "+c.Name+" is for another node: "+why)
 		p.Full = true
 		return p

@@ -12,8 +12,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Origin says where the data are of which a volume is made, if each node has a driver with data of its own. The zero
-// value is that of data that are everywhere, or nobody knows where.
+// Origin says where the data are of which a volume is made. The zero value is that of data that are everywhere, or of
+// which it is not known where they are.
 type Origin struct {
 	// Source names the object with the data.
 	Source string
@@ -21,13 +21,21 @@ type Origin struct {
 	Node string
 	// Affinity are the nodes from which they can be read; nil if it is Node alone.
 	Affinity *corev1.VolumeNodeAffinity
+	// Only says that a volume with the data can be made there and nowhere else. Otherwise the driver decides: CSI does
+	// not say whether it can copy data to another place.
+	Only bool
+}
+
+// Has says whether a node is one where the data are, as far as that is known.
+func (o Origin) Has(n *corev1.Node) bool {
+	return o.Node == "" && o.Affinity == nil || o.Node == n.Name ||
+		o.Affinity != nil && topology.Selects(o.Affinity.Required, n)
 }
 
 // Elsewhere returns why the volume of a claim cannot be made on a node, or "".
 func (o Origin) Elsewhere(claim string, n *corev1.Node) string {
 	switch {
-	case o.Node == "" && o.Affinity == nil, o.Node == n.Name,
-		o.Affinity != nil && topology.Selects(o.Affinity.Required, n):
+	case !o.Only, o.Has(n):
 		return ""
 	case o.Node == "":
 		return "the volume of claim " + claim + " is made of " + o.Source + ", which is not there"
@@ -35,29 +43,42 @@ func (o Origin) Elsewhere(claim string, n *corev1.Node) string {
 	return "the volume of claim " + claim + " is made of " + o.Source + ", which is on node " + o.Node
 }
 
-// Origin returns where the source of a claim's data is at a driver, as far as that is known.
-func (s Source) Origin(c *corev1.PersistentVolumeClaim, driver string) Origin {
+// Origin returns where the source of a claim's data is at a driver, as far as that is known. local says that each node
+// has a driver with data of its own.
+func (s Source) Origin(c *corev1.PersistentVolumeClaim, driver string, local bool) (o Origin) {
 	shot, v := s.Snapshot, s.Volume
 	switch {
 	case IsSnapshot(c) && shot.Bound && shot.Driver == driver:
-		return Origin{Source: "snapshot " + c.Spec.DataSource.Name, Node: shot.Node, Affinity: shot.Affinity}
+		o = shot.Kept
+		o.Source = "snapshot " + c.Spec.DataSource.Name
 	case IsClone(c) && s.Claim != nil && v != nil && Owns(s.Claim.UID, v) && v.Spec.CSI != nil &&
 		v.Spec.CSI.Driver == driver:
-		return Origin{Source: "claim " + c.Spec.DataSource.Name, Node: MadeOn(v), Affinity: v.Spec.NodeAffinity}
+		o = Origin{Source: "claim " + c.Spec.DataSource.Name, Node: MadeOn(v), Affinity: v.Spec.NodeAffinity}
+	default:
+		return o
 	}
-	return Origin{}
+	if o.Only = o.Only || local; !local {
+		o.Node = ""
+	}
+	return o
 }
 
-// KeptOn returns the node whose controllers call the driver for a VolumeSnapshotContent, or "", and the nodes from
-// which its snapshot can be read, or nil: nodes of one segment have the same data. The content says so even after the
-// volume of which the snapshot was taken is gone.
+// KeptOn returns where the snapshot of a VolumeSnapshotContent is at its driver: on the node whose controllers call the
+// driver, if the content names one, and from where the content says by its nodeAffinity; if it does not, from nodes in
+// the segment of that node, which have the same data. The volume of which the snapshot was taken may be gone.
 func KeptOn(
-	view cluster.View, driver string, content metav1.Object,
-) (node string, affinity *corev1.VolumeNodeAffinity) {
-	node = cmp.Or(content.GetAnnotations()[volume.AnnProvisionedOn], content.GetLabels()[volume.LabelSnapshotsOf])
-	n, known := cluster.Find(view.Nodes, node), cluster.Find(view.CSINodes, node)
-	if n == nil || known == nil {
-		return node, nil
+	view cluster.View, driver string, content metav1.Object, affinity []corev1.TopologySelectorTerm,
+) Origin {
+	o := Origin{
+		Node: cmp.Or(content.GetAnnotations()[volume.AnnProvisionedOn], content.GetLabels()[volume.LabelSnapshotsOf]),
 	}
-	return node, topology.Affinity(topology.Places(driver, []*corev1.Node{n}, []*storagev1.CSINode{known}))
+	if len(affinity) > 0 {
+		o.Affinity, o.Only = topology.AffinityOf(affinity), true
+		return o
+	}
+	n, known := cluster.Find(view.Nodes, o.Node), cluster.Find(view.CSINodes, o.Node)
+	if n != nil && known != nil {
+		o.Affinity = topology.Affinity(topology.Places(driver, []*corev1.Node{n}, []*storagev1.CSINode{known}))
+	}
+	return o
 }

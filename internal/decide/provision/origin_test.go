@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -22,22 +23,103 @@ func hereOn() *corev1.Node {
 // shotOn is a snapshot that the controllers of a node have taken.
 func shotOn(node string, affinity *corev1.VolumeNodeAffinity) Source {
 	return Source{Restores: true, Snapshot: Snapshot{
-		Installed: true, Exists: true, Ready: true, Bound: true, Driver: driver, Handle: "s9", Node: node, Affinity: affinity,
+		Installed: true, Exists: true, Ready: true, Bound: true, Driver: driver, Handle: "s9",
+		Kept: Origin{Node: node, Affinity: affinity},
 	}}
+}
+
+// shotIn is a snapshot whose content says that it is in the segment of a node.
+func shotIn(node string) Source {
+	s := shotOn("", nil)
+	s.Snapshot.Kept = KeptOn(cluster.View{}, driver, &metav1.ObjectMeta{}, []corev1.TopologySelectorTerm{{
+		MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "node", Values: []string{node}}},
+	}})
+	return s
+}
+
+func restores(c *corev1.PersistentVolumeClaim) {
+	group := volume.GroupSnapshot
+	c.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: volume.KindSnapshot, Name: "nightly"}
+}
+
+// cloneOf is the volume of a claim, which a node has made.
+func cloneOf(node string, affinity *corev1.VolumeNodeAffinity) Source {
+	source := claim(func(c *corev1.PersistentVolumeClaim) { c.UID, c.Status.Phase = "u9", corev1.ClaimBound })
+	v := madeOn(node, "", affinity)
+	v.Spec.ClaimRef.UID = "u9"
+	return copied(source, v)
+}
+
+// TestWhatIsCertain: a selected node is given back only if no volume with the data can be made there. What a content
+// says of its snapshot is certain for any driver, and where a volume can be used only beside the driver of each node.
+func TestWhatIsCertain(t *testing.T) {
+	for _, c := range []struct {
+		argues           string
+		claim            func(*corev1.PersistentVolumeClaim)
+		source           Source
+		local, scheduled bool
+		back             bool
+	}{
+		{"a snapshot elsewhere", restores, shotIn("n2"), false, false, true},
+		{"a snapshot here", restores, shotIn("n1"), false, false, false},
+		{"a snapshot in a place that no node has", restores, shotIn("n9"), false, false, true},
+		{"a driver may copy a volume that cannot be used here", clones, cloneOf("", at("n2")), false, false, false},
+		{"and restore a snapshot of one", restores, shotOn("n2", at("n2")), false, false, false},
+		{"a scheduler has selected a node with a driver of its own", clones, cloneOf("n2", at("n2")), true, true, true},
+		{"a scheduler has selected it for a snapshot elsewhere", restores, shotIn("n2"), true, true, true},
+		{"nodes may share data, whatever their names are", clones, cloneOf("n2", nil), true, true, false},
+		{"but not if volplane selects", clones, cloneOf("n2", nil), true, false, true},
+	} {
+		f := ClaimFacts{
+			Claim: claim(c.claim), Class: class(nil), Driver: driver, Ours: true, Source: c.source, Here: hereOn(),
+			Local: c.local, Scheduled: c.scheduled,
+		}
+		f.Claim.Annotations[volume.AnnSelectedNode] = "n1"
+		if c.local {
+			f.Scope.Node = "n1"
+		}
+		if p := Claim(f); p.Reschedule != c.back || (p.Step == Record) == c.back {
+			t.Errorf("%s: %+v", c.argues, p)
+		}
+	}
+}
+
+// TestDataOfNoNode: a volume that nobody has placed is made where its data are, and not at all if no node has them.
+func TestDataOfNoNode(t *testing.T) {
+	for node, want := range map[string]string{
+		"n1": "",
+		"n9": "no allowed topology has the data of which the volume is to be made",
+	} {
+		f := ClaimFacts{
+			Claim: claim(restores), Class: class(nil), Driver: driver, Ours: true, Source: shotIn(node), Topology: true,
+			Places: topology.Facts{
+				Driver: driver, Nodes: map[string]*corev1.Node{"n1": hereOn(), "n2": {
+					ObjectMeta: metav1.ObjectMeta{Name: "n2", Labels: map[string]string{"node": "n2"}},
+				}},
+				CSINodes: map[string]*storagev1.CSINode{"n1": csiNode("n1"), "n2": csiNode("n2")},
+			},
+		}
+		p := Claim(f)
+		if want != "" && (p.Step != Nothing || p.Because.Message != want) {
+			t.Errorf("data on %s: %+v", node, p)
+		}
+		if want == "" && (p.Step != Record || fmt.Sprint(p.Intent.Requisite) != "[map[node:n1]]") {
+			t.Errorf("data on %s: %+v", node, p)
+		}
+	}
+}
+
+func csiNode(name string) *storagev1.CSINode {
+	return &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{
+			{Name: driver, TopologyKeys: []string{"node"}}, {Name: "without topology"},
+		}},
+	}
 }
 
 // TestOrigins: a driver on node n1 is asked for a volume only if it can read the data of which it is to be made.
 func TestOrigins(t *testing.T) {
-	restores := func(c *corev1.PersistentVolumeClaim) {
-		group := volume.GroupSnapshot
-		c.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: volume.KindSnapshot, Name: "nightly"}
-	}
-	source := claim(func(c *corev1.PersistentVolumeClaim) { c.UID, c.Status.Phase = "u9", corev1.ClaimBound })
-	cloneOf := func(node string, affinity *corev1.VolumeNodeAffinity) Source {
-		v := madeOn(node, "", affinity)
-		v.Spec.ClaimRef.UID = "u9"
-		return copied(source, v)
-	}
 	foreign := shotOn("n2", nil)
 	foreign.Snapshot.Driver = "x.example.com"
 	var out strings.Builder
@@ -65,7 +147,7 @@ func TestOrigins(t *testing.T) {
 	} {
 		f := ClaimFacts{
 			Claim: claim(c.claim), Class: class(nil), Driver: driver, Ours: true, Source: c.source, Here: c.at,
-			Scope: volume.Scope{Node: "n1"},
+			Local: true, Scope: volume.Scope{Node: "n1"},
 		}
 		if c.node != "" {
 			f.Claim.Annotations[volume.AnnSelectedNode] = c.node
@@ -95,13 +177,8 @@ func (m nodesBy[T]) List() []T                { return nil }
 // TestKeptOn: a snapshot is on the node that a content names, and can be read in the segment of that node.
 func TestKeptOn(t *testing.T) {
 	view := cluster.View{
-		Nodes: nodesBy[*corev1.Node]{"n1": hereOn()},
-		CSINodes: nodesBy[*storagev1.CSINode]{"n1": {
-			ObjectMeta: metav1.ObjectMeta{Name: "n1"},
-			Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{
-				{Name: driver, TopologyKeys: []string{"node"}}, {Name: "without topology"},
-			}},
-		}},
+		Nodes:    nodesBy[*corev1.Node]{"n1": hereOn()},
+		CSINodes: nodesBy[*storagev1.CSINode]{"n1": csiNode("n1")},
 	}
 	for _, c := range []struct {
 		driver string
@@ -117,9 +194,10 @@ func TestKeptOn(t *testing.T) {
 		{driver, map[string]string{volume.AnnProvisionedOn: "n2"}, nil, "n2", false},
 		{driver, nil, nil, "", false},
 	} {
-		node, near := KeptOn(view, c.driver, &metav1.ObjectMeta{Annotations: c.notes, Labels: c.labels})
-		if want := at("n1"); node != c.node || (near != nil) != c.near || c.near && fmt.Sprint(near) != fmt.Sprint(want) {
-			t.Errorf("%+v: on %q, %v", c, node, near)
+		o := KeptOn(view, c.driver, &metav1.ObjectMeta{Annotations: c.notes, Labels: c.labels}, nil)
+		near := o.Affinity
+		if want := at("n1"); o.Node != c.node || (near != nil) != c.near || c.near && fmt.Sprint(near) != fmt.Sprint(want) {
+			t.Errorf("%+v: on %q, %v", c, o.Node, near)
 		}
 	}
 }

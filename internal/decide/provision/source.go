@@ -32,9 +32,8 @@ type Snapshot struct {
 	Driver string
 	// Handle is the content's snapshot handle.
 	Handle string
-	// Node and Affinity are those of its Origin.
-	Node     string
-	Affinity *corev1.VolumeNodeAffinity
+	// Kept says where it is; its Source is empty.
+	Kept Origin
 	// Lost says that the snapshot was given up together with its node.
 	Lost bool
 	// Bytes is the size that a volume needs for the data; 0 if it is unknown.

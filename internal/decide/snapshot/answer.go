@@ -2,13 +2,18 @@ package snapshot
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
+
+// maxPlaces is how many places a driver may name for a snapshot: they are all written to its content.
+const maxPlaces = 1000
 
 // Taken describes a snapshot as its driver does.
 type Taken struct {
@@ -21,6 +26,8 @@ type Taken struct {
 	Ready          bool
 	// Group is the handle of the driver's group that it is a part of; "" if it is none.
 	Group string
+	// Places are the segments in which it can be used; none if it can be in all, or the driver does not say.
+	Places []topology.Segment
 }
 
 // Answer is the result of a call of the driver about a snapshot.
@@ -72,6 +79,9 @@ func afterTaken(f DriverFacts, a Answer, source string) DriverPlan {
 	case viewOf(f.Content).Taken && t.Handle != *f.Content.Status.SnapshotHandle:
 		problem = "driver " + driver + " was asked whether snapshot " + *f.Content.Status.SnapshotHandle +
 			" is ready, and names " + t.Handle
+	case len(t.Places) > maxPlaces:
+		problem = fmt.Sprintf("driver %s names %d places in which snapshot %s can be used: %d are allowed", driver,
+			len(t.Places), t.Handle, maxPlaces)
 	case a.TakenBy != "" && !viewOf(f.Content).Taken: // A content that has its handle may be joined by one made by hand.
 		problem = "driver " + driver + " names snapshot " + t.Handle + ", which content " + a.TakenBy + " stands for"
 	}
@@ -104,14 +114,19 @@ func noteTaken(f DriverFacts, t Taken) DriverPlan {
 		s.CreationTime = cmp.Or(c.Status.CreationTime, s.CreationTime)
 		s.RestoreSize = cmp.Or(c.Status.RestoreSize, s.RestoreSize)
 	}
-	out := DriverPlan{Step: Note, Content: c, Because: volume.Say(volume.ReasonSnapshotReady, volume.Actor{},
-		"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")}
+	out := DriverPlan{Step: Note, Content: c}
+	if affinity := topology.TermsOf(t.Places); len(affinity) > 0 && len(c.Spec.NodeAffinity) == 0 {
+		c.Spec.NodeAffinity = affinity
+		out.Placed = c.DeepCopy()
+	}
+	out.Because = volume.Say(volume.ReasonSnapshotReady, volume.Actor{},
+		"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is ready to use")
 	if !t.Ready {
 		out.Repeat, out.Poll = !Single().MayRelease(c), true
 		out.Because = volume.Say(volume.ReasonSnapshotPending, volume.Driver(c.Spec.Driver),
 			"snapshot "+t.Handle+" of driver "+c.Spec.Driver+" is not ready to use yet")
 	}
-	if unchanged(c.Status, s) {
+	if unchanged(c.Status, s) && out.Placed == nil {
 		out.Step, out.Content = Rest, nil
 	}
 	c.Status = s

@@ -12,7 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -102,8 +104,19 @@ func ParametersOf(class string, parameters map[string]string) (string, error) {
 	return string(text), nil
 }
 
+// topologiesOf returns the segments in which what is taken by a class is to be usable, as JSON; "" if that is left to
+// the driver.
+func topologiesOf(class *Class) string {
+	segments := topology.Flatten(class.Topologies)
+	if len(segments) == 0 {
+		return ""
+	}
+	text, _ := json.Marshal(segments) // strings always marshal
+	return string(text)
+}
+
 // chooseDefault returns the default class of the driver of a snapshot's claim, or why there is none.
-func chooseDefault(f Facts) (*snapshotv1.VolumeSnapshotClass, string) {
+func chooseDefault(f Facts) (*cluster.VolumeSnapshotClass, string) {
 	if f.Claim == nil {
 		return nil, "claim " + ClaimOf(f.Snapshot) + " does not exist"
 	}
@@ -111,7 +124,7 @@ func chooseDefault(f Facts) (*snapshotv1.VolumeSnapshotClass, string) {
 		return nil, problem
 	}
 	return DefaultOf(f.Classes, "VolumeSnapshotClass", f.Volume.Spec.CSI.Driver,
-		func(c *snapshotv1.VolumeSnapshotClass) bool {
+		func(c *cluster.VolumeSnapshotClass) bool {
 			return c.Annotations[volume.AnnDefaultSnapshotClass] == "true"
 		},
 		ClassOf)

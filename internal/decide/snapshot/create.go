@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -50,7 +51,7 @@ func begin(f Facts) Plan {
 
 // contentOf returns the content of a snapshot. It has everything that is needed to take and to delete the driver's
 // snapshot: neither the class, nor the claim, nor the volume is needed any more.
-func contentOf(f Facts) (*snapshotv1.VolumeSnapshotContent, error) {
+func contentOf(f Facts) (*cluster.VolumeSnapshotContent, error) {
 	s, class, v := f.Snapshot, f.Class, f.Volume
 	name := ContentName(s)
 	inName, inNamespace := tokensOf(name, s)
@@ -58,12 +59,12 @@ func contentOf(f Facts) (*snapshotv1.VolumeSnapshotContent, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &snapshotv1.VolumeSnapshotContent{
+	return &cluster.VolumeSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Annotations: annotations, Finalizers: []string{volume.FinalizerContentBound},
 			Labels: map[string]string{volume.LabelMadeBy: volume.Program},
 		},
-		Spec: snapshotv1.VolumeSnapshotContentSpec{
+		Spec: cluster.VolumeSnapshotContentSpec{VolumeSnapshotContentSpec: snapshotv1.VolumeSnapshotContentSpec{
 			VolumeSnapshotRef: corev1.ObjectReference{
 				Kind: volume.KindSnapshot, APIVersion: snapshotv1.SchemeGroupVersion.String(), Namespace: s.Namespace, Name: s.Name,
 				UID: s.UID,
@@ -71,15 +72,15 @@ func contentOf(f Facts) (*snapshotv1.VolumeSnapshotContent, error) {
 			DeletionPolicy: class.DeletionPolicy, Driver: class.Driver, VolumeSnapshotClassName: &class.Name,
 			Source:           snapshotv1.VolumeSnapshotContentSource{VolumeHandle: &v.Spec.CSI.VolumeHandle},
 			SourceVolumeMode: ptr.To(ptr.Deref(v.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)),
-		},
+		}},
 	}, nil
 }
 
 // OnNode returns a new content with the name of the node whose snapshotter calls the driver: the first one, by name, on
 // which the volume can be used. A volume that can be used everywhere is no single node's.
 func OnNode(
-	c *snapshotv1.VolumeSnapshotContent, v *corev1.PersistentVolume, nodes []corev1.Node,
-) *snapshotv1.VolumeSnapshotContent {
+	c *cluster.VolumeSnapshotContent, v *corev1.PersistentVolume, nodes []corev1.Node,
+) *cluster.VolumeSnapshotContent {
 	if v.Spec.NodeAffinity == nil {
 		return c
 	}

@@ -21,6 +21,8 @@ type DriverFactsOf[C Object[C]] struct {
 	// Ours says that the content's driver is called by this process; Takes, Lists and Gets what it can: take and delete,
 	// list, and look for one.
 	Ours, Takes, Lists, Gets bool
+	// Places says that the driver is told from where a snapshot is to be usable.
+	Places bool
 	Known
 	// Options are those of the snapshotter, and Rivals the contents that may have the same name at the driver by them.
 	Options Options
@@ -36,6 +38,8 @@ type DriverFactsOf[C Object[C]] struct {
 type Class struct {
 	Name, Driver string
 	Parameters   map[string]string
+	// Topologies are the places from which what is taken is to be usable.
+	Topologies []corev1.TopologySelectorTerm
 }
 
 func rest[C any](r volume.Reason, next volume.Actor, message string) PlanFor[C] {
@@ -110,6 +114,9 @@ func (k *ContentKind[C]) record(f DriverFactsOf[C]) PlanFor[C] {
 		return k.Problem(f, problem)
 	}
 	asked := k.ask(f.Options, c, parameters)
+	if f.Places && f.Class != nil && !k.isIntended(c) && !v.Taken {
+		asked.Topologies = topologiesOf(f.Class)
+	}
 	if other := Blocks(Rival{c.GetName(), asked.Name, k.isIntended(c)}, f.Rivals); other != "" && !v.Taken {
 		return k.UserProblem(f, k.TakeFailed,
 			"content "+other+" is to be taken with the same, cut name "+asked.Name).Again()
@@ -122,6 +129,10 @@ func (k *ContentKind[C]) record(f DriverFactsOf[C]) PlanFor[C] {
 	if json.Unmarshal([]byte(asked.Parameters), &p.Request.Parameters) != nil {
 		return k.UserProblem(f, k.TakeFailed,
 			"annotation "+volume.AnnSnapshotParameters+" of content "+c.GetName()+" is no JSON object of texts")
+	}
+	if asked.Topologies != "" && json.Unmarshal([]byte(asked.Topologies), &p.Request.Places) != nil {
+		return k.UserProblem(f, k.TakeFailed,
+			"annotation "+volume.AnnSnapshotTopologies+" of content "+c.GetName()+" is no JSON list of topology segments")
 	}
 	next := NoteAsked(asked, c)
 	if !v.Taken {

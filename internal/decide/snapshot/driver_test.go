@@ -9,7 +9,9 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -80,6 +82,11 @@ func compareDriver(t *testing.T, file string, rows []driverRow) {
 	golden.Equal(t, file, out.String())
 }
 
+// zoned has the class want snapshots in one of two zones.
+func zoned(f *DriverFacts) {
+	f.Class.Topologies = topology.TermsOf([]topology.Segment{{"zone": "a"}, {"zone": "b"}})
+}
+
 func noAnnotations(f *Facts) { f.Content.Annotations = nil }
 
 // TestTaking: what a driver is asked for, and what is written before.
@@ -112,6 +119,16 @@ func TestTaking(t *testing.T) {
 		{"it is ready", at(of(taken))},
 		{"it is a member of a group", at(of(contained, func(f *Facts) {
 			f.Content = Noted(f.Content, volume.AnnGroupSnapshotHandle, "g")
+		}))},
+		{"its class wants it in some zones, and the driver knows zones", at(of(contained), zoned, func(f *DriverFacts) {
+			f.Places = true
+		})},
+		{"and the driver knows none", at(of(contained), zoned)},
+		{"the class wants so after the driver was asked", at(of(contained, intended), zoned, func(f *DriverFacts) {
+			f.Places = true
+		})},
+		{"somebody has spoiled the zones", at(of(contained, func(f *Facts) {
+			f.Content = Noted(f.Content, volume.AnnSnapshotTopologies, `{"zone":"a"}`)
 		}))},
 		{"it has two sources", at(of(contained, func(f *Facts) { f.Content.Spec.Source.SnapshotHandle = ptr.To(handle) }))},
 	})
@@ -220,6 +237,12 @@ func TestAnswers(t *testing.T) {
 			Source: "vol", Created: 7, Bytes: 3, Ready: true,
 		})},
 		{"it is not ready", AfterTake, at(of(contained)), shot(Taken{Created: 7})},
+		{"it is in two zones", AfterTake, at(of(contained)), shot(Taken{
+			Created: 7, Ready: true, Places: []topology.Segment{{"zone": "b"}, {"zone": "a"}},
+		})},
+		{"it is in more places than a content can say", AfterTake, at(of(contained)), shot(Taken{
+			Created: 7, Ready: true, Places: make([]topology.Segment, maxPlaces+1),
+		})},
 		{"nor later", AfterTake, at(of(pending)), shot(Taken{Created: 5e9, Bytes: 1 << 30})},
 		{"a driver that does not say when", AfterTake, at(of(contained)), shot(Taken{Ready: true})},
 		{"what was known of the time and the size stays", AfterTake, at(of(pending)), shot(Taken{Ready: true})},
@@ -269,12 +292,12 @@ func TestAnswers(t *testing.T) {
 // TestOthers: contents of one driver that stand for one snapshot know of each other.
 func TestOthers(t *testing.T) {
 	c := of(taken).Content
-	same := func(name, driver string) *snapshotv1.VolumeSnapshotContent {
+	same := func(name, driver string) *cluster.VolumeSnapshotContent {
 		o := of(given).Content
 		o.Name, o.Spec.Driver = name, driver
 		return o
 	}
-	all := []*snapshotv1.VolumeSnapshotContent{same("z", driver), c, same("a", driver), same("b", "other.example.com")}
+	all := []*cluster.VolumeSnapshotContent{same("z", driver), c, same("a", driver), same("b", "other.example.com")}
 	if got := fmt.Sprint(Single().SameAs(c, handle, all), Single().SameAs(c, "", all)); got != "[a z] []" {
 		t.Errorf("others: %s", got)
 	}

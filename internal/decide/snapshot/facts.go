@@ -36,11 +36,11 @@ const yes = "yes"
 type Facts struct {
 	Snapshot *snapshotv1.VolumeSnapshot
 	// Class is the class that the snapshot names; nil if there is none of that name.
-	Class *snapshotv1.VolumeSnapshotClass
+	Class *cluster.VolumeSnapshotClass
 	// Classes are all classes, of which one may be the default.
-	Classes []*snapshotv1.VolumeSnapshotClass
+	Classes []*cluster.VolumeSnapshotClass
 	// Content is the content with the name that ContentName returns, or nil.
-	Content *snapshotv1.VolumeSnapshotContent
+	Content *cluster.VolumeSnapshotContent
 	// Absent says that the API server itself has said that there is no such content: a cache may not have it yet.
 	Absent bool
 	// Claim is the claim that the snapshot is to be taken of, and Volume that claim's volume; or nil.
@@ -72,22 +72,22 @@ func FactsOf(view cluster.View, s *snapshotv1.VolumeSnapshot, now metav1.Time) F
 }
 
 // Plan is the next step for a VolumeSnapshot, its content or, as Other, its claim.
-type Plan = PlanOf[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent, *corev1.PersistentVolumeClaim]
+type Plan = PlanOf[*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent, *corev1.PersistentVolumeClaim]
 
 // DriverFacts is everything on which the decision about the driver's part of a VolumeSnapshotContent depends.
-type DriverFacts = DriverFactsOf[*snapshotv1.VolumeSnapshotContent]
+type DriverFacts = DriverFactsOf[*cluster.VolumeSnapshotContent]
 
 // DriverPlan is the next step of a content at its driver, and its reason: AfterTake judges what CreateSnapshot answers,
 // AfterLook what GetSnapshot or ListSnapshots does, AfterRemove what DeleteSnapshot does.
-type DriverPlan = PlanFor[*snapshotv1.VolumeSnapshotContent]
+type DriverPlan = PlanFor[*cluster.VolumeSnapshotContent]
 
 // ContentFacts is everything on which the common decision about one VolumeSnapshotContent depends.
-type ContentFacts = ContentFactsOf[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent]
+type ContentFacts = ContentFactsOf[*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent]
 
 // Single returns what distinguishes snapshots of one volume from groups of snapshots.
-func Single() *Kind[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent, *corev1.PersistentVolumeClaim] {
-	return &Kind[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent, *corev1.PersistentVolumeClaim]{
-		ContentKind: ContentKind[*snapshotv1.VolumeSnapshotContent]{
+func Single() *Kind[*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent, *corev1.PersistentVolumeClaim] {
+	return &Kind[*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent, *corev1.PersistentVolumeClaim]{
+		ContentKind: ContentKind[*cluster.VolumeSnapshotContent]{
 			Controller: controller(), View: viewOf, ContentState: contentState, Look: look,
 			Wanted: func(v View) string { return "a snapshot of volume " + v.Sources[0] },
 			Marks: Marks{
@@ -112,7 +112,7 @@ func Single() *Kind[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotConten
 }
 
 // viewOf returns what decisions read of the content of a snapshot.
-func viewOf(c *snapshotv1.VolumeSnapshotContent) View {
+func viewOf(c *cluster.VolumeSnapshotContent) View {
 	source, status := c.Spec.Source, ptr.Deref(c.Status, snapshotv1.VolumeSnapshotContentStatus{})
 	v := View{
 		Driver: c.Spec.Driver, Class: ptr.Deref(c.Spec.VolumeSnapshotClassName, ""), Ref: c.Spec.VolumeSnapshotRef,
@@ -128,7 +128,7 @@ func viewOf(c *snapshotv1.VolumeSnapshotContent) View {
 	return v
 }
 
-func contentState(c *snapshotv1.VolumeSnapshotContent) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
+func contentState(c *cluster.VolumeSnapshotContent) (problem **snapshotv1.VolumeSnapshotError, ready **bool) {
 	if c.Status == nil {
 		c.Status = &snapshotv1.VolumeSnapshotContentStatus{}
 	}
@@ -142,7 +142,7 @@ func snapshotState(s *snapshotv1.VolumeSnapshot) (problem **snapshotv1.VolumeSna
 	return &s.Status.Error, &s.Status.ReadyToUse
 }
 
-func bind(c *snapshotv1.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) {
+func bind(c *cluster.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) {
 	c.Spec.VolumeSnapshotRef.UID = s.UID
 	if name := className(s); name != "" && c.Spec.VolumeSnapshotClassName == nil {
 		c.Spec.VolumeSnapshotClassName = &name
@@ -150,15 +150,15 @@ func bind(c *snapshotv1.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) {
 }
 
 // ClassOf returns what decisions about a content read of its class; nil without one.
-func ClassOf(c *snapshotv1.VolumeSnapshotClass) *Class {
+func ClassOf(c *cluster.VolumeSnapshotClass) *Class {
 	if c == nil {
 		return nil
 	}
-	return &Class{Name: c.Name, Driver: c.Driver, Parameters: c.Parameters}
+	return &Class{Name: c.Name, Driver: c.Driver, Parameters: c.Parameters, Topologies: c.AllowedTopologies}
 }
 
 // HandleOf returns the driver's snapshot that a content stands for; "" if it is not known.
-func HandleOf(c *snapshotv1.VolumeSnapshotContent) string {
+func HandleOf(c *cluster.VolumeSnapshotContent) string {
 	if c.Status != nil && c.Status.SnapshotHandle != nil {
 		return *c.Status.SnapshotHandle
 	}
@@ -225,7 +225,7 @@ func ErrorOf(s *snapshotv1.VolumeSnapshot) string {
 }
 
 // isOf says whether there is a content that is bound to a snapshot.
-func isOf(c *snapshotv1.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) bool {
+func isOf(c *cluster.VolumeSnapshotContent, s *snapshotv1.VolumeSnapshot) bool {
 	return c != nil && viewOf(c).IsOf(s)
 }
 

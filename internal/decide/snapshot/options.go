@@ -25,6 +25,8 @@ type Options struct {
 	Node string
 	// Rest says that this process speaks for what belongs to no node.
 	Rest bool
+	// Topology says that drivers are told, and tell, from where snapshots can be used.
+	Topology bool
 }
 
 // Has says whether a content is for a snapshotter with these options.
@@ -40,8 +42,8 @@ func (o Options) nameOf(usual, uid string) string {
 // Asked is how a driver is asked for what a content stands for.
 type Asked struct {
 	Name string
-	// Parameters is JSON.
-	Parameters string
+	// Parameters is JSON, and Topologies as well, unless it is empty: the driver chooses.
+	Parameters, Topologies string
 	// Noted says that both are written to the content with the intent.
 	Noted bool
 }
@@ -52,10 +54,14 @@ type Asked struct {
 func (o Options) Ask(
 	content metav1.Object, ref corev1.ObjectReference, kind, usual, parameters string,
 ) Asked {
+	topologies := content.GetAnnotations()[volume.AnnSnapshotTopologies]
 	if name := content.GetAnnotations()[volume.AnnSnapshotName]; name != "" {
-		return Asked{Name: name, Parameters: parameters, Noted: true}
+		return Asked{Name: name, Parameters: parameters, Topologies: topologies, Noted: true}
 	}
-	out := Asked{Name: o.nameOf(usual, string(ref.UID)), Parameters: parameters, Noted: o != Options{Rest: o.Rest}}
+	out := Asked{
+		Name: o.nameOf(usual, string(ref.UID)), Parameters: parameters, Topologies: topologies,
+		Noted: o != Options{Rest: o.Rest, Topology: o.Topology},
+	}
 	if o.ExtraMetadata {
 		out.Parameters = withMetadata(parameters, map[string]string{
 			keyPrefix + kind + "/name": ref.Name, keyPrefix + kind + "/namespace": ref.Namespace,
@@ -68,6 +74,7 @@ func (o Options) Ask(
 // NoteAsked writes to a content how the driver is asked.
 func NoteAsked[C Object[C]](a Asked, content C) C {
 	content = Noted(content, volume.AnnSnapshotParameters, a.Parameters)
+	content = Noted(content, volume.AnnSnapshotTopologies, a.Topologies)
 	if a.Noted {
 		content = Noted(content, volume.AnnSnapshotName, a.Name)
 	}

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -39,6 +40,8 @@ type Request struct {
 	Name       string
 	Sources    []string
 	Parameters map[string]string
+	// Places are the segments of which it is to be usable in one at least; none if the driver chooses.
+	Places []topology.Segment
 	// Handle is what is looked for or deleted; if it is a group, Members are the handles of its snapshots.
 	Handle  string
 	Members []string
@@ -52,6 +55,8 @@ type PlanFor[C any] struct {
 	Content C
 	Request Request
 	Because volume.Because
+	// Placed, if set, is the content with its place, which is written before its status: then volumes are made of it.
+	Placed C
 	// Warn says that something is wrong, and Tell that the reason is recorded as an event with the step.
 	Warn, Tell bool
 	// Repeat says that the call is made again after a back-off, and Poll that this is no failure.

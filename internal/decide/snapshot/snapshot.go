@@ -59,7 +59,7 @@ func prepare(f Facts) Plan {
 }
 
 // classOf returns the class that a snapshot has or gets; nil if it needs none.
-func classOf(f Facts) (*snapshotv1.VolumeSnapshotClass, volume.Because) {
+func classOf(f Facts) (*cluster.VolumeSnapshotClass, volume.Because) {
 	s := f.Snapshot
 	switch {
 	case className(s) != "" && f.Class == nil:
@@ -78,7 +78,7 @@ func classOf(f Facts) (*snapshotv1.VolumeSnapshotClass, volume.Because) {
 
 // mayDelete says whether the driver's snapshot goes with a snapshot. The finalizer is there before the content is, so
 // that whoever deletes the snapshot meanwhile does not lose the content.
-func mayDelete(f Facts, class *snapshotv1.VolumeSnapshotClass) bool {
+func mayDelete(f Facts, class *cluster.VolumeSnapshotClass) bool {
 	if f.Content != nil {
 		return viewOf(f.Content).Deletes && viewOf(f.Content).PointsTo(f.Snapshot)
 	}
@@ -170,7 +170,7 @@ func follow(f Facts) Plan {
 
 // copied returns a snapshot with the state of its content, and what is to be told of it; nil if it has that state.
 func copied(
-	s *snapshotv1.VolumeSnapshot, c *snapshotv1.VolumeSnapshotContent,
+	s *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent,
 ) (next *snapshotv1.VolumeSnapshot, told []volume.Because) {
 	next = s.DeepCopy()
 	if next.Status == nil {

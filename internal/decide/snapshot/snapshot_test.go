@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -46,11 +47,11 @@ func TestDynamic(t *testing.T) {
 		{"the default class of the volume's driver is taken", of(noClass, func(f *Facts) {
 			another := isDefault(class("another"))
 			another.Driver = "other.example.com"
-			f.Classes = []*snapshotv1.VolumeSnapshotClass{another, class("slow"), isDefault(class("fast"))}
+			f.Classes = []*cluster.VolumeSnapshotClass{another, class("slow"), isDefault(class("fast"))}
 		})},
 		{"there is no default class", of(noClass)},
 		{"there are two", of(noClass, func(f *Facts) {
-			f.Classes = []*snapshotv1.VolumeSnapshotClass{isDefault(class("b")), isDefault(class("a"))}
+			f.Classes = []*cluster.VolumeSnapshotClass{isDefault(class("b")), isDefault(class("a"))}
 		})},
 		{"without a volume the default is not known", of(noClass, func(f *Facts) { f.Volume = nil })},
 		{"without a claim neither", of(noClass, func(f *Facts) { f.Claim = nil })},

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -42,11 +43,11 @@ func of(changes ...change) Facts {
 	return f
 }
 
-func class(name string, parameters ...string) *snapshotv1.VolumeSnapshotClass {
-	c := &snapshotv1.VolumeSnapshotClass{
+func class(name string, parameters ...string) *cluster.VolumeSnapshotClass {
+	c := &cluster.VolumeSnapshotClass{VolumeSnapshotClass: snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: driver, Parameters: map[string]string{},
 		DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
-	}
+	}}
 	for i := 0; i < len(parameters); i += 2 {
 		c.Parameters[parameters[i]] = parameters[i+1]
 	}
@@ -120,12 +121,12 @@ func member(f *Facts) {
 func given(f *Facts) {
 	f.Snapshot.Spec.Source = snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: ptr.To(existing)}
 	f.Snapshot.Spec.VolumeSnapshotClassName, f.Class, f.Claim, f.Volume = nil, nil, nil, nil
-	f.Content = &snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: existing}}
-	f.Content.Spec = snapshotv1.VolumeSnapshotContentSpec{
+	f.Content = &cluster.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: existing}}
+	f.Content.Spec = cluster.VolumeSnapshotContentSpec{VolumeSnapshotContentSpec: snapshotv1.VolumeSnapshotContentSpec{
 		VolumeSnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "s"}, Driver: driver,
 		DeletionPolicy: snapshotv1.VolumeSnapshotContentRetain,
 		Source:         snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: ptr.To(handle)},
-	}
+	}}
 }
 
 func bound(f *Facts) {
@@ -141,7 +142,7 @@ func retains(f *Facts)      { f.Content.Spec.DeletionPolicy = snapshotv1.VolumeS
 func contentGone(f *Facts)  { f.Content.DeletionTimestamp = ptr.To(now()) }
 func contentGoing(f *Facts) { f.Content = Noted(f.Content, volume.AnnSnapshotDeleting, yes) }
 
-func isDefault(c *snapshotv1.VolumeSnapshotClass) *snapshotv1.VolumeSnapshotClass {
+func isDefault(c *cluster.VolumeSnapshotClass) *cluster.VolumeSnapshotClass {
 	c.Annotations = map[string]string{volume.AnnDefaultSnapshotClass: "true"}
 	return c
 }

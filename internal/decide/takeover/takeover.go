@@ -33,6 +33,8 @@ type Facts struct {
 	// CSINodes and NodeLabels are those of the nodes; NodeLabels by the node's name.
 	CSINodes   []storagev1.CSINode
 	NodeLabels map[string]map[string]string
+	// InTree are the names of the volumes of a plugin of Kubernetes' own whose place the driver has taken, in order.
+	InTree []string
 }
 
 // Workload is a DaemonSet, Deployment or StatefulSet.
@@ -83,7 +85,18 @@ func Decide(f Facts) Plan {
 	onNodes := p.take(f, mine)
 	p.shape(f, mine, p.topology(f) && !onNodes)
 	p.work(f)
+	p.inTree(f)
 	return p
+}
+
+// inTree says what ends for volumes that only upstream's sidecars translate to volumes of the driver.
+func (p *Plan) inTree(f Facts) {
+	if len(f.InTree) == 0 {
+		return
+	}
+	p.note("PersistentVolumes of a plugin of Kubernetes' own whose place the driver has taken: %d, the first is %s; "+
+		"csi-provisioner, csi-attacher and csi-resizer serve them, and volplane attaches, expands and deletes none of them: "+
+		"keep those sidecars until no such volume is left", len(f.InTree), f.InTree[0])
 }
 
 // work says what the CSIDriver asks for and no controller does.

@@ -160,6 +160,7 @@ func TestPlans(t *testing.T) {
 		{"and a shape is asked for", func(f *Facts) { f.Shape = "deployment"; registered(f, 2, "n1", "n2") }},
 		{"and controllers are asked for", func(f *Facts) { f.ChoseControllers = true; registered(f, 2, "n1", "n2") }},
 		{"and the vendor runs on the nodes", func(f *Facts) { f.Workloads = vendor; registered(f, 2, "n1", "n2") }},
+		{"volumes of a plugin of Kubernetes' own", func(f *Facts) { f.InTree = []string{"pv-a", "pv-b"} }},
 		{"one node, with its name", func(f *Facts) { registered(f, 1, "n1") }},
 		{"one node, with a zone", func(f *Facts) { registered(f, 1, "zone-a") }},
 	} {

@@ -120,8 +120,8 @@ func flagOf(argument string) string {
 	return name
 }
 
-// gates keeps the feature gates that are off. One that is on says nothing new here, and one counts for all controllers,
-// so that it cannot be off in one sidecar and on in another.
+// gates keeps the feature gates that are off, and the alpha ones that are on. Another one that is on says nothing new
+// here, and one counts for all controllers, so that it cannot be off in one sidecar and on in another.
 func (p *Plan) gates(f Facts, of []work) {
 	off, on := map[string]work{}, map[string]work{}
 	for _, w := range of {
@@ -137,6 +137,11 @@ func (p *Plan) gates(f Facts, of []work) {
 		return
 	}
 	var kept []string
+	for _, name := range slices.Sorted(maps.Keys(on)) {
+		if sidecar.Alpha(name) {
+			kept = append(kept, name+"=true")
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(off)) {
 		if other, both := on[name]; both {
 			p.note("%s in %s: %s=false is not kept, because a gate counts for all controllers, and %s has it on",

@@ -20,6 +20,8 @@ var (
 	ErrNode = errors.New("selected node has no topology of the driver")
 	// ErrNone says that no node has a segment.
 	ErrNone = errors.New("no node has a topology of the driver")
+	// ErrSource says that no segment in which the volume may be is one from which its data can be read.
+	ErrSource = errors.New("no allowed topology has the data of which the volume is to be made")
 )
 
 // Segment is a CSI topology segment: topology keys and their values.
@@ -40,6 +42,8 @@ type Facts struct {
 	// NotImmediate says that the driver is not told where nodes are if neither a node nor the class says where the volume
 	// is to be.
 	NotImmediate bool
+	// Source are the nodes from which the data can be read of which the volume is to be made; nil for all.
+	Source *corev1.VolumeNodeAffinity
 	// Allowed are the class's allowed topologies.
 	Allowed []corev1.TopologySelectorTerm
 	// Nodes are the nodes by name.
@@ -74,7 +78,9 @@ func Require(f Facts) (Requirement, error) {
 	if len(all) == 0 {
 		return Requirement{}, ErrNone
 	}
-	all = sorted(all)
+	if all = sorted(f.withSource(all)); len(all) == 0 {
+		return Requirement{}, ErrSource
+	}
 	hash, index := spread(f.Claim)
 	first := int((hash + index) % uint32(len(all)))
 	if own != nil {
@@ -88,9 +94,25 @@ func Require(f Facts) (Requirement, error) {
 	return Requirement{Requisite: all, Preferred: slices.Concat(all[first:], all[:first])}, nil
 }
 
-// isAnywhere says whether the driver is to choose the place of a volume that neither a node nor the class limits.
+// isAnywhere says whether the driver is to choose the place of a volume that neither a node, nor the class, nor its
+// data limit.
 func (f Facts) isAnywhere(selected string) bool {
-	return f.NotImmediate && selected == "" && len(Flatten(f.Allowed)) == 0
+	return f.NotImmediate && selected == "" && len(Flatten(f.Allowed)) == 0 && f.Source == nil
+}
+
+// withSource returns the segments that have a node from which the data can be read.
+func (f Facts) withSource(all []Segment) []Segment {
+	if f.Source == nil {
+		return all
+	}
+	return slices.DeleteFunc(all, func(s Segment) bool {
+		for _, n := range f.Nodes {
+			if s.Matches(n.Labels) && Selects(f.Source.Required, n) {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // segmentOf returns the segment of a node: the driver's topology keys there, with the values of the
@@ -231,6 +253,37 @@ func spread(claim string) (hash, index uint32) {
 	h := fnv.New32()
 	_, _ = h.Write([]byte(name))
 	return h.Sum32(), index
+}
+
+// AffinityOf returns the node affinity that says the same as the terms of a topology selector.
+func AffinityOf(terms []corev1.TopologySelectorTerm) *corev1.VolumeNodeAffinity {
+	required := &corev1.NodeSelector{}
+	for _, t := range terms {
+		var term corev1.NodeSelectorTerm
+		for _, e := range t.MatchLabelExpressions {
+			term.MatchExpressions = append(term.MatchExpressions,
+				corev1.NodeSelectorRequirement{Key: e.Key, Operator: corev1.NodeSelectorOpIn, Values: e.Values})
+		}
+		required.NodeSelectorTerms = append(required.NodeSelectorTerms, term)
+	}
+	return &corev1.VolumeNodeAffinity{Required: required}
+}
+
+// TermsOf returns the terms of a topology selector that match the given segments, each of them once.
+func TermsOf(segments []Segment) (out []corev1.TopologySelectorTerm) {
+	for _, s := range sorted(slices.Clone(segments)) {
+		if len(s) == 0 {
+			// A term without expressions matches nothing.
+			continue
+		}
+		var t corev1.TopologySelectorTerm
+		for _, k := range slices.Sorted(maps.Keys(s)) {
+			t.MatchLabelExpressions = append(t.MatchLabelExpressions,
+				corev1.TopologySelectorLabelRequirement{Key: k, Values: []string{s[k]}})
+		}
+		out = append(out, t)
+	}
+	return out
 }
 
 // Affinity returns the node affinity of a volume with the given segments; nil means all nodes.

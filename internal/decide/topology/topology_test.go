@@ -61,6 +61,13 @@ func TestRequire(t *testing.T) {
 		{"a selected node outside of them is given up", with(cluster("a", "b"), "n1", allow("b")), "", "", ErrNode},
 		{"a selected node that is gone is given up", with(cluster("a"), "n9", nil), "", "", ErrNode},
 		{"nobody tells anything", with(cluster(), "", nil), "", "", ErrNone},
+		{"only zones that have the data", from(cluster("a", "b", "c"), "b", "c"), "bc", "cb", nil},
+		{"of those that the class allows", from(with(cluster("a", "b"), "", allow("a", "b")), "b"), "b", "b", nil},
+		{
+			"and of those that the selected node can have", from(with(cluster("a", "b", "c"), "n3", nil), "b", "c"), "bc", "cb",
+			nil,
+		},
+		{"no node has the data", from(cluster("a"), "z"), "", "", ErrSource},
 	} {
 		got, err := Require(c.facts)
 		if zones(got.Requisite) != c.requisite || zones(got.Preferred) != c.preferred || !errors.Is(err, c.err) {
@@ -72,6 +79,33 @@ func TestRequire(t *testing.T) {
 func with(f Facts, selected string, allowed []corev1.TopologySelectorTerm) Facts {
 	f.Selected, f.Allowed = selected, allowed
 	return f
+}
+
+// from has the data of the volume in some zones.
+func from(f Facts, zones ...string) Facts {
+	f.Source = AffinityOf(allow(zones...))
+	return f
+}
+
+// TestTermsAndSegments: what a driver says of a place is kept as terms, which match the same nodes.
+func TestTermsAndSegments(t *testing.T) {
+	segments := []Segment{{"zone": "b", "rack": "1"}, {"zone": "a"}, {}, {"zone": "a"}}
+	terms := TermsOf(segments)
+	if want := []Segment{{"zone": "a"}, {"rack": "1", "zone": "b"}}; fmt.Sprint(Flatten(terms)) != fmt.Sprint(want) {
+		t.Errorf("%v become %v", segments, Flatten(terms))
+	}
+	for place, want := range map[string]bool{"a": true, "b": false, "c": false} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"zone": place, "rack": "2"}}}
+		if Selects(AffinityOf(terms).Required, n) != want {
+			t.Errorf("zone %s, rack 2: %v", place, !want)
+		}
+	}
+	if TermsOf(nil) != nil || TermsOf([]Segment{{}}) != nil {
+		t.Error("everywhere has terms")
+	}
+	if Selects(AffinityOf([]corev1.TopologySelectorTerm{{}}).Required, &corev1.Node{}) {
+		t.Error("a term without expressions matches a node")
+	}
 }
 
 // TestStatefulSetSpreads: the claims of one set start in different zones, and

@@ -139,7 +139,7 @@ func (c *controller) ListSnapshots(
 	}
 	out := &csipb.ListSnapshotsResponse{NextToken: next}
 	for _, s := range some {
-		out.Entries = append(out.Entries, &csipb.ListSnapshotsResponse_Entry{Snapshot: describeSnapshot(s)})
+		out.Entries = append(out.Entries, &csipb.ListSnapshotsResponse_Entry{Snapshot: c.pool.describeSnapshot(s)})
 	}
 	return out, nil
 }

@@ -8,8 +8,10 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
 )
 
 func TestSuite(t *testing.T) {
@@ -226,6 +228,27 @@ func TestAnswerOutlivesSource(t *testing.T) {
 	w.ok(w.delete(clone.id))
 	w.ok(w.delete(restored.id))
 	w.empty()
+}
+
+// TestPlaceOfASnapshot: a snapshot can be used in the pool of its volume, and is taken in no other one.
+func TestPlaceOfASnapshot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	v, err := w.c.CreateVolume(t.Context(), request("original", 32*mib, "block"))
+	w.ok(err)
+	here := v.GetVolume().GetAccessibleTopology()[0]
+	r := &csipb.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: v.GetVolume().GetVolumeId()}
+	r.AccessibilityRequirements = &csipb.TopologyRequirement{
+		Requisite: []*csipb.Topology{{Segments: map[string]string{volume.TopologyPool: "another"}}},
+	}
+	_, err = w.c.CreateSnapshot(t.Context(), r)
+	w.refused("another pool", err, codes.ResourceExhausted, "pool")
+	r.AccessibilityRequirements.Requisite = append(r.AccessibilityRequirements.Requisite, here)
+	taken, err := w.c.CreateSnapshot(t.Context(), r)
+	w.ok(err)
+	if got := taken.GetSnapshot().GetAccessibleTopology(); len(got) != 1 || !proto.Equal(got[0], here) {
+		t.Errorf("the snapshot is in %v, want %v", got, here)
+	}
 }
 
 // TestDataIsNeverFormatted: what holds data without a filesystem that is known

@@ -191,7 +191,7 @@ func (c *controller) checkTopology(r *csipb.TopologyRequirement) error {
 		}
 	}
 	return status.Errorf(codes.ResourceExhausted,
-		"this driver makes volumes in pool %s only, which is not among the requested ones", c.pool.id)
+		"this driver has pool %s only, which is not among the requested ones", c.pool.id)
 }
 
 // sourceOf returns the kind and the id of a source; "" if there is none.

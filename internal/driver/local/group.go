@@ -51,7 +51,7 @@ func (c *groupController) CreateVolumeGroupSnapshot(
 		return nil, status.Errorf(codes.AlreadyExists, "group %s exists of %d volumes, which are not the ones asked for; "+
 			"delete it first or choose another name", g.ID, len(g.Sources))
 	}
-	return &csipb.CreateVolumeGroupSnapshotResponse{GroupSnapshot: describeGroup(g, members)}, nil
+	return &csipb.CreateVolumeGroupSnapshotResponse{GroupSnapshot: c.pool.describeGroup(g, members)}, nil
 }
 
 // membersOf returns the ids of a group's volumes in order.
@@ -127,12 +127,12 @@ func (c *groupController) freezeAll(drafts []draft) (thaw func() error, err erro
 	return thaw, nil
 }
 
-func describeGroup(g group, members []record) *csipb.VolumeGroupSnapshot {
+func (p *pool) describeGroup(g group, members []record) *csipb.VolumeGroupSnapshot {
 	out := &csipb.VolumeGroupSnapshot{
 		GroupSnapshotId: g.ID, CreationTime: timestamppb.New(time.Unix(0, g.Created)), ReadyToUse: true,
 	}
 	for _, s := range members {
-		out.Snapshots = append(out.Snapshots, describeSnapshot(s))
+		out.Snapshots = append(out.Snapshots, p.describeSnapshot(s))
 	}
 	return out
 }
@@ -168,7 +168,7 @@ func (c *groupController) GetVolumeGroupSnapshot(
 	if err := checkMembers(g, members, r.GetSnapshotIds()); err != nil {
 		return nil, err
 	}
-	return &csipb.GetVolumeGroupSnapshotResponse{GroupSnapshot: describeGroup(g, members)}, nil
+	return &csipb.GetVolumeGroupSnapshotResponse{GroupSnapshot: c.pool.describeGroup(g, members)}, nil
 }
 
 // DeleteVolumeGroupSnapshot deletes a group with all its snapshots; volumes made from them live on.

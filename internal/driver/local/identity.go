@@ -33,6 +33,7 @@ func (identity) GetPluginCapabilities(
 	context.Context, *csipb.GetPluginCapabilitiesRequest,
 ) (*csipb.GetPluginCapabilitiesResponse, error) {
 	return csi.PluginCapabilities{
-		ControllerService: true, GroupController: true, AccessibilityConstraints: true, OnlineExpansion: true,
+		ControllerService: true, GroupController: true, AccessibilityConstraints: true,
+		SnapshotAccessibilityConstraints: true, OnlineExpansion: true,
 	}.Answer(), nil
 }

@@ -27,6 +27,9 @@ func (c *controller) CreateSnapshot(
 	if err := checkParameters(r.GetParameters()); err != nil {
 		return nil, err
 	}
+	if err := c.checkTopology(r.GetAccessibilityRequirements()); err != nil {
+		return nil, err
+	}
 	id := snapshots.idOf(r.GetName())
 	made, err := c.pool.get(snapshots, id)
 	if errors.Is(err, errMissing) {
@@ -39,7 +42,7 @@ func (c *controller) CreateSnapshot(
 		return nil, status.Errorf(codes.AlreadyExists,
 			"snapshot %s exists of volume %s; delete it first or choose another name", made.ID, made.Source)
 	}
-	return &csipb.CreateSnapshotResponse{Snapshot: describeSnapshot(made)}, nil
+	return &csipb.CreateSnapshotResponse{Snapshot: c.pool.describeSnapshot(made)}, nil
 }
 
 func (c *controller) snapshot(ctx context.Context, id string, r *csipb.CreateSnapshotRequest) (record, error) {
@@ -55,10 +58,10 @@ func (c *controller) snapshot(ctx context.Context, id string, r *csipb.CreateSna
 	return c.pool.add(ctx, snapshots, want, func(image *os.File) error { return c.fill(ctx, image, v) })
 }
 
-func describeSnapshot(s record) *csipb.Snapshot {
+func (p *pool) describeSnapshot(s record) *csipb.Snapshot {
 	return &csipb.Snapshot{
 		SnapshotId: s.ID, SourceVolumeId: s.Source, SizeBytes: s.Size, ReadyToUse: true, GroupSnapshotId: groupOf(s.ID),
-		CreationTime: timestamppb.New(time.Unix(0, s.Created)),
+		CreationTime: timestamppb.New(time.Unix(0, s.Created)), AccessibleTopology: []*csipb.Topology{p.topology()},
 	}
 }
 
@@ -71,7 +74,7 @@ func (c *controller) GetSnapshot(_ context.Context, r *csipb.GetSnapshotRequest)
 	if err != nil {
 		return nil, failure(err)
 	}
-	return &csipb.GetSnapshotResponse{Snapshot: describeSnapshot(s)}, nil
+	return &csipb.GetSnapshotResponse{Snapshot: c.pool.describeSnapshot(s)}, nil
 }
 
 // aloneOnly refuses a snapshot that goes with its group only.

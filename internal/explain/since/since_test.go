@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/since"
@@ -116,7 +117,7 @@ func missingRows() []row {
 			s.All.Warnings[0].FirstTimestamp = whytest.At(7)
 		}, 7},
 		{"a snapshot that cannot be taken", "volumesnapshot/s1", func(s *scene) {
-			s.Snapshot(func(snapshot *snapshotv1.VolumeSnapshot, _ *snapshotv1.VolumeSnapshotContent) {
+			s.Snapshot(func(snapshot *snapshotv1.VolumeSnapshot, _ *cluster.VolumeSnapshotContent) {
 				snapshot.CreationTimestamp = whytest.At(5)
 				snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{Message: ptr.To("disk on fire")}
 			})

@@ -16,6 +16,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/explain/statefile"
 	"volplane.dev/volplane/internal/explain/why/whytest"
@@ -102,7 +103,7 @@ func secrets(s *scene) {
 		Name: "pvc-1", Parameters: attributes, Mutable: attributes,
 		Options: []string{hidden},
 	}}
-	s.Snapshot(func(snap *snapshotv1.VolumeSnapshot, c *snapshotv1.VolumeSnapshotContent) {
+	s.Snapshot(func(snap *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent) {
 		snap.Status.Error = &snapshotv1.VolumeSnapshotError{Message: &text}
 		c.Status.Error, c.Status.SnapshotHandle, c.Spec.Source.VolumeHandle = snap.Status.Error, &text, &text
 		c.Annotations = map[string]string{volume.AnnSnapshotParameters: hidden}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/explain/why"
@@ -91,7 +92,7 @@ func TestDeadDrivers(t *testing.T) {
 				false)
 		}},
 		{"of two snapshots is told what their controller says, which is no driver", "", func(s *scene) {
-			s.Snapshot(func(snapshot *snapshotv1.VolumeSnapshot, _ *snapshotv1.VolumeSnapshotContent) {
+			s.Snapshot(func(snapshot *snapshotv1.VolumeSnapshot, _ *cluster.VolumeSnapshotContent) {
 				snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{Message: &gone}
 			})
 			second := s.All.Snapshots[0].DeepCopy()

@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/rest"
 	restfake "k8s.io/client-go/rest/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"volplane.dev/volplane/internal/cluster"
 )
 
 // Scheme knows the kinds of Kubernetes and the custom resources of snapshots.
@@ -32,10 +34,12 @@ type Scheme struct{ custom *runtime.Scheme }
 // NewScheme returns a Scheme.
 func NewScheme() Scheme {
 	s := Scheme{runtime.NewScheme()}
-	for _, add := range []func(*runtime.Scheme) error{snapshotv1.AddToScheme, groupv1.AddToScheme} {
-		if err := add(s.custom); err != nil {
-			panic(err) // its kinds are known when it is compiled
-		}
+	s.custom.AddKnownTypes(snapshotv1.SchemeGroupVersion, &snapshotv1.VolumeSnapshot{}, &snapshotv1.VolumeSnapshotList{},
+		&cluster.VolumeSnapshotContent{}, &cluster.VolumeSnapshotContentList{},
+		&cluster.VolumeSnapshotClass{}, &cluster.VolumeSnapshotClassList{})
+	metav1.AddToGroupVersion(s.custom, snapshotv1.SchemeGroupVersion)
+	if err := groupv1.AddToScheme(s.custom); err != nil {
+		panic(err) // its kinds are known when it is compiled
 	}
 	return s
 }

@@ -230,7 +230,11 @@ func (g gatherer) addConsumer(f *facts, u uses.Use) {
 	if u.Claim != nil {
 		c.Grow = growTo(u.PV, u.Claim, f.Record != nil && f.Record.Short && f.Record.Volume == u.PV.Name)
 	}
-	if c.Label, c.Refused = g.label(f, u); c.Refused != "" {
+	c.Label, c.Refused = g.label(f, u)
+	if n, known := g.Node.Object(); known && c.Refused == "" {
+		c.Refused = decide.Misplaced(u.PV, n)
+	}
+	if c.Refused != "" {
 		c.Refused = "volume " + u.PV.Name + ": " + c.Refused
 	}
 	if host, options, err := g.Finder.HostPath(u.Pod); err == nil {

@@ -59,3 +59,20 @@ func TestDefinitionsNeedNoWebhook(t *testing.T) {
 		}
 	}
 }
+
+// TestDefinitionsHaveTopology: only the kinds of single snapshots have the fields of KEP-5943.
+func TestDefinitionsHaveTopology(t *testing.T) {
+	all, err := All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, crd := range all {
+		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+		_, places := schema.Properties["spec"].Properties["nodeAffinity"]
+		_, allows := schema.Properties["allowedTopologies"]
+		kind := crd.Spec.Names.Kind
+		if places != (kind == "VolumeSnapshotContent") || allows != (kind == "VolumeSnapshotClass") {
+			t.Errorf("%s: nodeAffinity %v, allowedTopologies %v", kind, places, allows)
+		}
+	}
+}

@@ -11,8 +11,8 @@ import (
 )
 
 // content checks a write of a VolumeSnapshotContent or VolumeGroupSnapshotContent: what the driver says of its
-// snapshots, and the intent to take them, which has a finalizer and an annotation. Nobody but the controllers of
-// snapshots and groups says of which node a content is.
+// snapshots, once also where they are, and the intent to take them, which has a finalizer and an annotation. Nobody but
+// the controllers of snapshots and groups says of which node a content is.
 func (w *write) content(finalizer, creating string) error {
 	before, after, ok := w.customUpdate()
 	if !ok {
@@ -22,6 +22,10 @@ func (w *write) content(finalizer, creating string) error {
 		return err
 	}
 	bare := func(o *unstructured.Unstructured) map[string]any { return bareContent(o, finalizer, creating) }
+	if _, placed, _ := unstructured.NestedFieldNoCopy(before.Object, "spec", "nodeAffinity"); !placed {
+		after = after.DeepCopy()
+		unstructured.RemoveNestedField(after.Object, "spec", "nodeAffinity")
+	}
 	if !equality.Semantic.DeepEqual(bare(before), bare(after)) {
 		return errOther
 	}
@@ -110,6 +114,7 @@ func bareContent(o *unstructured.Unstructured, finalizer, creating string) map[s
 	annotations := o.GetAnnotations()
 	delete(annotations, creating)
 	delete(annotations, volume.AnnSnapshotParameters)
+	delete(annotations, volume.AnnSnapshotTopologies)
 	if o.SetAnnotations(annotations); len(annotations) == 0 {
 		o.SetAnnotations(nil)
 	}

@@ -6,11 +6,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // Snapshot makes the scene one of a snapshot of the claim, which the driver is taking.
-func (s *Scene) Snapshot(change func(*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent)) {
+func (s *Scene) Snapshot(change func(*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent)) {
 	snap := &snapshotv1.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: "s1", UID: "uid-s1",
@@ -24,31 +25,31 @@ func (s *Scene) Snapshot(change func(*snapshotv1.VolumeSnapshot, *snapshotv1.Vol
 			BoundVolumeSnapshotContentName: ptr.To("snapcontent-uid-s1"), ReadyToUse: ptr.To(false),
 		},
 	}
-	content := &snapshotv1.VolumeSnapshotContent{
+	content := &cluster.VolumeSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{Name: "snapcontent-uid-s1", Finalizers: []string{volume.FinalizerContentBound}},
-		Spec: snapshotv1.VolumeSnapshotContentSpec{
+		Spec: cluster.VolumeSnapshotContentSpec{VolumeSnapshotContentSpec: snapshotv1.VolumeSnapshotContentSpec{
 			VolumeSnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "s1", UID: "uid-s1"},
 			DeletionPolicy:    snapshotv1.VolumeSnapshotContentDelete, Driver: s.Driver.Name,
 			VolumeSnapshotClassName: ptr.To("snap"),
 			Source:                  snapshotv1.VolumeSnapshotContentSource{VolumeHandle: ptr.To("h1")},
-		},
+		}},
 		Status: &snapshotv1.VolumeSnapshotContentStatus{ReadyToUse: ptr.To(false)},
 	}
-	class := &snapshotv1.VolumeSnapshotClass{
+	class := &cluster.VolumeSnapshotClass{VolumeSnapshotClass: snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "snap"}, Driver: s.Driver.Name,
 		DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
-	}
+	}}
 	s.Claim.Finalizers = append(s.Claim.Finalizers, volume.FinalizerSnapshotSource)
 	s.All.Snapshots = []*snapshotv1.VolumeSnapshot{snap}
-	s.All.SnapshotContents = []*snapshotv1.VolumeSnapshotContent{content}
-	s.All.SnapshotClasses = []*snapshotv1.VolumeSnapshotClass{class}
+	s.All.SnapshotContents = []*cluster.VolumeSnapshotContent{content}
+	s.All.SnapshotClasses = []*cluster.VolumeSnapshotClass{class}
 	change(snap, content)
 }
 
 func snapshotRows() []Row {
 	type (
 		shot    = snapshotv1.VolumeSnapshot
-		content = snapshotv1.VolumeSnapshotContent
+		content = cluster.VolumeSnapshotContent
 	)
 	row := func(argues string, change func(*Scene, *shot, *content)) Row {
 		return Row{argues, "volumesnapshot/s1", func(s *Scene) {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
@@ -55,10 +56,10 @@ func kinds() []kind {
 		{"vs", "VolumeSnapshot", &snapshotv1.VolumeSnapshot{}, []string{
 			"READYTOUSE=.status.readyToUse", "CONTENT=.status.boundVolumeSnapshotContentName", "ERROR=.status.error.message",
 		}},
-		{"vsc", "VolumeSnapshotContent", &snapshotv1.VolumeSnapshotContent{}, []string{
+		{"vsc", "VolumeSnapshotContent", &cluster.VolumeSnapshotContent{}, []string{
 			"HANDLE=.status.snapshotHandle", "READYTOUSE=.status.readyToUse", "SNAPSHOT=.spec.volumeSnapshotRef.name",
 		}},
-		{"vsclass", "VolumeSnapshotClass", &snapshotv1.VolumeSnapshotClass{}, nil},
+		{"vsclass", "VolumeSnapshotClass", &cluster.VolumeSnapshotClass{}, nil},
 		{"vgs", "VolumeGroupSnapshot", &groupv1.VolumeGroupSnapshot{}, []string{
 			"READYTOUSE=.status.readyToUse", "CONTENT=.status.boundVolumeGroupSnapshotContentName",
 			"ERROR=.status.error.message",

@@ -1,0 +1,100 @@
+package cluster
+
+import (
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// VolumeSnapshotContent is the custom resource with the field of KEP-5943, which the library's type does not have yet.
+type VolumeSnapshotContent struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec   VolumeSnapshotContentSpec               `json:"spec"`
+	Status *snapshotv1.VolumeSnapshotContentStatus `json:"status,omitempty"`
+}
+
+// VolumeSnapshotContentSpec is the spec of a VolumeSnapshotContent.
+type VolumeSnapshotContentSpec struct {
+	snapshotv1.VolumeSnapshotContentSpec `json:",inline"`
+
+	// NodeAffinity are the places from which volumes that are made of the snapshot can be used; empty for all. It does
+	// not change once it is there.
+	NodeAffinity []corev1.TopologySelectorTerm `json:"nodeAffinity,omitempty"`
+}
+
+// VolumeSnapshotContentList is a list of them.
+type VolumeSnapshotContentList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []VolumeSnapshotContent `json:"items"`
+}
+
+// VolumeSnapshotClass is the custom resource with the field of KEP-5943.
+type VolumeSnapshotClass struct {
+	snapshotv1.VolumeSnapshotClass `json:",inline"`
+
+	// AllowedTopologies are the places from which snapshots of the class are to be usable; empty if the driver chooses.
+	AllowedTopologies []corev1.TopologySelectorTerm `json:"allowedTopologies,omitempty"`
+}
+
+// VolumeSnapshotClassList is a list of them.
+type VolumeSnapshotClassList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []VolumeSnapshotClass `json:"items"`
+}
+
+// DeepCopy returns a copy.
+func (c *VolumeSnapshotContent) DeepCopy() *VolumeSnapshotContent {
+	if c == nil {
+		return nil
+	}
+	return &VolumeSnapshotContent{
+		TypeMeta: c.TypeMeta, ObjectMeta: *c.ObjectMeta.DeepCopy(), Status: c.Status.DeepCopy(),
+		Spec: VolumeSnapshotContentSpec{*c.Spec.VolumeSnapshotContentSpec.DeepCopy(), copyTerms(c.Spec.NodeAffinity)},
+	}
+}
+
+// DeepCopyObject returns a copy.
+func (c *VolumeSnapshotContent) DeepCopyObject() runtime.Object { return c.DeepCopy() }
+
+// DeepCopyObject returns a copy.
+func (l *VolumeSnapshotContentList) DeepCopyObject() runtime.Object {
+	out := &VolumeSnapshotContentList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy()}
+	for i := range l.Items {
+		out.Items = append(out.Items, *l.Items[i].DeepCopy())
+	}
+	return out
+}
+
+// DeepCopy returns a copy.
+func (c *VolumeSnapshotClass) DeepCopy() *VolumeSnapshotClass {
+	if c == nil {
+		return nil
+	}
+	return &VolumeSnapshotClass{*c.VolumeSnapshotClass.DeepCopy(), copyTerms(c.AllowedTopologies)}
+}
+
+// DeepCopyObject returns a copy.
+func (c *VolumeSnapshotClass) DeepCopyObject() runtime.Object { return c.DeepCopy() }
+
+// DeepCopyObject returns a copy.
+func (l *VolumeSnapshotClassList) DeepCopyObject() runtime.Object {
+	out := &VolumeSnapshotClassList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy()}
+	for i := range l.Items {
+		out.Items = append(out.Items, *l.Items[i].DeepCopy())
+	}
+	return out
+}
+
+func copyTerms(terms []corev1.TopologySelectorTerm) (out []corev1.TopologySelectorTerm) {
+	for i := range terms {
+		out = append(out, *terms[i].DeepCopy())
+	}
+	return out
+}
