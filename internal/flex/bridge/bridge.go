@@ -53,7 +53,7 @@ type Options struct {
 	// Changed, if set, is called with each driver when it is served, and again when its
 	// capabilities have changed. It must not block.
 	Changed func(Served)
-	// Calls, if set, tells of the calls to the drivers.
+	// Calls, if set, records the calls to the drivers.
 	Calls *csi.CallLog
 	// Log is the log of the bridge.
 	Log *slog.Logger

@@ -165,8 +165,8 @@ func TestDriverIsRemoved(t *testing.T) {
 	}
 }
 
-// TestDriverBreaks: a broken one is asked for nothing but to take away, and
-// comes back.
+// TestDriverBreaks: a broken driver is only called to unmount and detach, and is used
+// again when it is repaired.
 func TestDriverBreaks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

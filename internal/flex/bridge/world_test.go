@@ -81,8 +81,8 @@ func (w *world) clean() {
 	}
 }
 
-// givenBack waits until no device is left over a file: whoever looks at all
-// devices may keep one open for a moment.
+// givenBack waits until no device is left over a file: a process that scans all devices
+// may keep one open for a moment.
 func (w *world) givenBack(file string) {
 	w.Helper()
 	w.eventually(func() error {

@@ -135,7 +135,7 @@ type fault struct {
 	level      decide.Level
 }
 
-// success is the answer of a call that has nothing to tell.
+// success is the answer of a call that has nothing else to report.
 const success = `say '{"status":"Success"}'`
 
 // answerFaults are those of a driver without attach that answers what it must not.
@@ -310,7 +310,7 @@ func callFaults() map[string]fault {
 	}
 }
 
-// TestFaults: each fault is found by the check that is there for it.
+// TestFaults: each fault is found by the check that is meant for it.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	all := answerFaults()

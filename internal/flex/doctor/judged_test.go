@@ -80,7 +80,7 @@ func TestNotJudged(t *testing.T) {
 	}
 }
 
-// TestFirstErrors: what cannot be started is told by its cause, and nothing is called.
+// TestFirstErrors: a file that cannot be started is reported with the cause, and nothing is called.
 func TestFirstErrors(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string]string{

@@ -194,7 +194,7 @@ func TestDeadOnesOnly(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeRemoved stays, and is told, until it can be.
+// TestWhatCannotBeRemoved: what cannot be removed stays, and is reported until it can be.
 func TestWhatCannotBeRemoved(t *testing.T) {
 	t.Parallel()
 	a := &another{T: t, scratch: filepath.Join(t.TempDir(), "scratch")}

@@ -238,7 +238,7 @@ func (x *exam) leftFiles(v vol) {
 
 const marker = "volplane-doctor"
 
-// keepsData mounts a volume anew: a file that survived one unmount must also survive two.
+// keepsData mounts a volume again: a file that survived one unmount must also survive two.
 func (x *exam) keepsData(ctx context.Context, v vol) {
 	read := func() bool {
 		return x.through(v, func(dir string) error {

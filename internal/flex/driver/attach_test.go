@@ -36,8 +36,7 @@ func pv() decide.Volume {
 	}
 }
 
-// life makes every call in the order of a volume's life and tells what came of
-// it.
+// life makes every call in the order of a volume's life and returns the results.
 func (b *bench) life(ctx context.Context, device string) string {
 	var out strings.Builder
 	deviceDir := filepath.Join(b.root, "plugins", "kubernetes.io", "flexvolume", "example.com", "t", "mounts", "pv-1")
@@ -204,8 +203,8 @@ mount) printf '%s' "$3" | wc -c >"$root/size"; printf '%s' "$3" | sed 's/.*secre
 	}
 }
 
-// TestAskAgain: an asker who goes away does not end the call, and who asks again
-// does not begin it anew.
+// TestAskAgain: a caller that disconnects does not end the call, and a repeated call does
+// not start it again.
 func TestAskAgain(t *testing.T) {
 	b := newBench(t, attaches+`
 getvolumename) echo '{"status":"Success","volumeName":"pool/7"}' ;;

@@ -116,7 +116,7 @@ func newBench(t *testing.T, branches string, o Options) *bench {
 		defer b.mu.Unlock()
 		b.seen = append(b.seen, op)
 	}
-	// A limit is that of calls: init is none of what it bounds.
+	// A limit is that of calls: it does not apply to init.
 	limits := o.Settings
 	o.Settings.Timeout.Duration = time.Minute
 	var err error

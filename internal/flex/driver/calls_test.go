@@ -124,8 +124,8 @@ func TestCallsForget(t *testing.T) {
 	})
 }
 
-// TestCallsOverdue: nobody waits for a process that even a kill does not end, and
-// nothing runs beside it.
+// TestCallsOverdue: no caller waits for a process that even SIGKILL does not end, and no
+// other call runs beside it.
 func TestCallsOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Calls

@@ -309,7 +309,7 @@ func mounts(dir string) ([]decide.Mount, error) {
 
 // undo unmounts one mount at each path, unless it is mounted elsewhere as well. A busy mount is
 // retried for a while and then stays: a lazy unmount would only hide it, and its users would still
-// write when the device goes to another node. The mount table tells whether undo succeeded: a mount
+// write when the device goes to another node. The mount table shows whether undo succeeded: a mount
 // at or below dir that was not there before is an error.
 func undo(dir string, before []decide.Mount, paths []string) error {
 	if len(paths) == 0 {

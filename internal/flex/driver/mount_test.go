@@ -326,8 +326,8 @@ mount) mount --rbind "$root/tree" "$2"; `+success+" ;;", options(time.Minute))
 	}
 }
 
-// TestDirectoriesRefused: what cannot be found in the mount table is no place for
-// a mount, and no driver is asked to mount there.
+// TestDirectoriesRefused: a directory that cannot be found in the mount table is not
+// accepted as a mount point, and no driver is called to mount there.
 func TestDirectoriesRefused(t *testing.T) {
 	b := newBench(t, ready+"\nmount) "+mountsOne+" ;;\n"+unmounts, options(time.Minute))
 	link := filepath.Join(b.root, "link")

@@ -78,7 +78,7 @@ func (w *world) installer() (kill func()) {
 	}
 }
 
-// watch tells of each step of an installer in the plugin directory.
+// watch reports each step of an installer in the plugin directory.
 func (w *world) watch() *fsnotify.Watcher {
 	w.Helper()
 	events, err := fsnotify.NewWatcher()
@@ -229,8 +229,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestInstalledWhileStarted: whoever starts the driver while it is installed in
-// a loop gets a whole one, always (F-057).
+// TestInstalledWhileStarted: a process that starts the driver while it is installed in a
+// loop always gets a complete one (F-057).
 func TestInstalledWhileStarted(t *testing.T) {
 	w := newWorld(t)
 	w.long("1")

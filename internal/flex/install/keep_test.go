@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// kept is a driver that somebody keeps.
+// kept is a driver that Keep keeps installed.
 type kept struct {
 	*world
 	done  <-chan Report
@@ -77,7 +77,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepRefuses what can never be installed, at once.
+// TestKeepRefuses: Keep immediately refuses what can never be installed.
 func TestKeepRefuses(t *testing.T) {
 	w := newWorld(t)
 	err := Keep(t.Context(), w.options(w.script("bad", "hello")), slog.New(slog.DiscardHandler), func(Report) {})
