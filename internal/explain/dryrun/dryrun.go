@@ -43,7 +43,7 @@ type object interface {
 	metav1.Object
 }
 
-// replaced returns the objects with one of them as it is to be; nil is none.
+// replaced returns the objects with one of them replaced by its future state, unless that is nil.
 func replaced[T object](all []T, by T) []T {
 	var none T
 	if by == none {

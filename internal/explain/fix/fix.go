@@ -409,7 +409,7 @@ func ending(finalizer string) string {
 }
 
 // command joins the words of a command for a shell: names may come from a file that
-// somebody else has written.
+// another person has written.
 func command(words ...string) string {
 	out := make([]string, 0, len(words))
 	for _, w := range words {

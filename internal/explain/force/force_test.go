@@ -11,8 +11,8 @@ import (
 	"volplane.dev/volplane/internal/explain/why/whytest"
 )
 
-// TestForce: when a volume is detached by force from a node that is not ready, as
-// far as objects tell.
+// TestForce: when a volume is detached by force from a node that is not ready, as far as
+// the objects show.
 func TestForce(t *testing.T) {
 	whytest.Equal(t, "force.txt", whytest.Written(t, forceRows(), (*scene).DeadNode))
 }

@@ -28,7 +28,7 @@ type Times struct {
 	untried bool
 }
 
-// TimesOf returns what the objects tell.
+// TimesOf returns the times that the objects show.
 func TimesOf(o state.Objects) Times { return Times{Objects: o, view: o.View()} }
 
 // WithoutTries returns the times without what changes whenever something is tried again.
@@ -45,7 +45,7 @@ type Time struct {
 	Tries
 }
 
-// Of returns the time of a link, as far as the objects tell; nothing for a link that holds.
+// Of returns the time of a link, as far as the objects show it; the zero value for a link that holds.
 func (t Times) Of(ns string, c chain.Chain, l chain.Link) Time {
 	if l.State == chain.OK {
 		return Time{}
@@ -94,8 +94,8 @@ func (t Times) object(of subject.Finder, l chain.Link) Time {
 	return Time{}
 }
 
-// missing returns since when the Pods of a chain wait, for a link whose own object does not tell or does not exist.
-// Only events and conditions count: a Pod may have waited for something else since it was created.
+// missing returns since when the Pods of a chain wait, for a link whose own object does not show it or does not
+// exist. Only events and conditions count: a Pod may have waited for something else since it was created.
 func (t Times) missing(of subject.Finder, l chain.Link) Time {
 	var out Time
 	for _, p := range of.NamedPods() {

@@ -21,7 +21,7 @@ type Walk struct {
 	deletions []state.Deletion
 }
 
-// derived is worked out when it is asked for first.
+// derived is computed on first use.
 type derived struct {
 	// plans are those of nodes, by name.
 	plans map[string]attach.NodePlan

@@ -73,7 +73,7 @@ func (w Walk) hasUnbound(p *corev1.Pod) bool {
 	})
 }
 
-// cause returns why a Pod has ended, if somebody has said so.
+// cause returns why a Pod has ended, if its status says so.
 func cause(p *corev1.Pod) string {
 	if p.Status.Message == "" {
 		return ""
@@ -130,7 +130,7 @@ func (w Walk) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
 	}), true
 }
 
-// NodeDown tells of a node that does nothing, whatever waits for it.
+// NodeDown reports a node that is not working.
 func (w Walk) NodeDown(name string) (chain.Link, bool) {
 	subject, n := "node/"+name, w.node(name)
 	if n == nil {

@@ -10,7 +10,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// AbsentRows are what is told when a driver is not where it is needed.
+// AbsentRows are what is reported when a driver is not where it is needed.
 func AbsentRows() []Row { return append(refusedRows(), absentRows()...) }
 
 // refusedRows are drivers of which a node says why it does not use them.
