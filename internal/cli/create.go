@@ -21,7 +21,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// wish is what a person wants of a claim. What is empty is not asked for.
+// wish is what a user requests of a claim. Empty fields are not requested.
 type wish struct {
 	size, class, access string
 	// snapshot and claim name what the data are copied from.
@@ -75,7 +75,7 @@ repeated: a claim that is already there as asked for stays as it is.`,
 	return c
 }
 
-// ensureClaim creates a claim unless there is one as asked for, prints what became of it, and says whether it was made.
+// ensureClaim creates a claim unless a matching one exists, prints the result, and returns whether it created one.
 func (s *shell) ensureClaim(
 	ctx context.Context, client kubernetes.Interface, ns, name string, w wish,
 ) (claim *corev1.PersistentVolumeClaim, made bool, err error) {
@@ -124,7 +124,7 @@ func describedClaim(c *corev1.PersistentVolumeClaim) string {
 	return text + ", of no class; there is no default class"
 }
 
-// wanted returns the claim that is asked for, after it has read what its data are copied from.
+// wanted returns the requested claim, after it has read the source of its data.
 func (s *shell) wanted(
 	ctx context.Context, client kubernetes.Interface, ns, name string, w wish,
 ) (*corev1.PersistentVolumeClaim, error) {
@@ -163,7 +163,7 @@ type origin struct {
 
 var errNoSize = errors.New("say how large it is to be, for example: --size 10Gi")
 
-// of returns the claim that is asked for. What is not asked for is as in the claim that the data come from.
+// of returns the requested claim. What is not requested is as in the claim that the data come from.
 func (w wish) of(name string, from origin) (*corev1.PersistentVolumeClaim, error) {
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}

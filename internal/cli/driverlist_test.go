@@ -83,7 +83,7 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// TestLives: a record of another boot, or of another process with the same PID, names nobody.
+// TestLives: a record of another boot, or of another process with the same PID, names no live process.
 func TestLives(t *testing.T) {
 	boot, err := durable.Boot()
 	if err != nil {
@@ -191,7 +191,7 @@ func TestVersionsWithoutASocket(t *testing.T) {
 	}
 }
 
-// TestListNamed: only the drivers that are asked for, which must be there.
+// TestListNamed: only the named drivers are listed, and each must exist.
 func TestListNamed(t *testing.T) {
 	s := newStand(t, csiNode("n1", hosted))
 	for _, d := range []driverfile.Driver{own("/bin/a"), {

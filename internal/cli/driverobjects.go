@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// wantedClass is a class that is to be made; nil if none is asked for or it exists.
+// wantedClass is a class that is to be created; nil if none is requested or it exists.
 type wantedClass struct {
 	name       string
 	parameters map[string]string

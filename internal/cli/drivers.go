@@ -102,9 +102,9 @@ func registers(n *storagev1.CSINode, driver string) bool {
 }
 
 const (
-	// lookAgain is how long changes of a directory may go unnoticed, if the kernel does not tell.
+	// lookAgain is how long changes of a directory may go unnoticed, if the kernel does not report them.
 	lookAgain = 10 * time.Second
-	// lookOften is the same where the kernel cannot tell, because the host has no inotify instance left.
+	// lookOften is the same if the kernel cannot report them, because the host has no inotify instance left.
 	lookOften = time.Second
 )
 

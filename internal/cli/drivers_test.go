@@ -84,7 +84,7 @@ func (s stand) log(t *testing.T, name, text string) {
 	}
 }
 
-// hostLoop stands for the host process: when somebody begins to watch the CSINode, it has seen the
+// hostLoop stands for the host process: when a client begins to watch the CSINode, it has seen the
 // driver's file, started its processes and registered the driver.
 func (s stand) hostLoop(t *testing.T, name string) {
 	t.Helper()
@@ -107,7 +107,7 @@ func csiNode(node string, drivers ...string) *storagev1.CSINode {
 	return n
 }
 
-// external returns a driver with one process that somebody else runs at a socket.
+// external returns a driver with one process that is run by another supervisor and serves a socket.
 func external(socket string) driverfile.Driver {
 	return driverfile.Driver{
 		APIVersion: driverfile.APIVersion, Kind: driverfile.Kind, Name: hosted,
@@ -217,7 +217,7 @@ func TestPlanAdd(t *testing.T) {
 	}
 }
 
-// TestChangedProcesses: only what is started differently has to start anew.
+// TestChangedProcesses: only a process that is started differently has to be restarted.
 func TestChangedProcesses(t *testing.T) {
 	with := func(d driverfile.Driver, change func(*driverfile.Process)) driverfile.Driver {
 		d.Processes = slices.Clone(d.Processes)
@@ -344,7 +344,7 @@ func TestClassOf(t *testing.T) {
 	}
 }
 
-// TestReplace: a changed process must have been started anew before the driver counts as registered.
+// TestReplace: a changed process must have been restarted before the driver counts as registered.
 func TestReplace(t *testing.T) {
 	s := newStand(t, csiNode("n1", hosted), &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: hosted}})
 	if err := s.files.Put(own("/bin/a")); err != nil {

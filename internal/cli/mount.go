@@ -25,7 +25,7 @@ type mountOptions struct {
 	timeout time.Duration
 	// options are the options of the mount, such as suid and dev, which it otherwise may not have.
 	options string
-	// create says that the claim is made as wished unless it is there.
+	// create says that the claim is created as requested unless it exists.
 	create   bool
 	readOnly bool
 	wish

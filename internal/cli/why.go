@@ -114,7 +114,7 @@ func (q question) check(args []string) error {
 	return nil
 }
 
-// now returns the time from which ages are counted; zero while watching: an older age is no new answer.
+// now returns the time from which ages are counted; zero while watching: a greater age is not a new answer.
 func (q question) now(o state.Objects) time.Time {
 	if q.watch {
 		return time.Time{}
@@ -122,7 +122,7 @@ func (q question) now(o state.Objects) time.Time {
 	return o.Now
 }
 
-// times returns since when links do not hold; without tries while watching: one more is no new answer.
+// times returns since when links do not hold; without attempts while watching: one more is not a new answer.
 func (q question) times(o state.Objects) since.Times {
 	if q.watch {
 		return since.TimesOf(o).WithoutTries()

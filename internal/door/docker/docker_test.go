@@ -35,7 +35,7 @@ func TestStories(t *testing.T) {
 	})
 }
 
-// TestWaiting: calls that wait for others, as many as there may be, keep no call waiting that needs nobody.
+// TestWaiting: calls that wait for a driver, even the maximum number of them, do not delay a call that needs no driver.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		going := userstest.Claim("going")
@@ -61,7 +61,7 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// TestNames: a claim has its volume's name if it can, else one of its own; and nobody else's.
+// TestNames: a claim has its volume's name if it can, else a name that no other volume's claim has.
 func TestNames(t *testing.T) {
 	seen := map[string]string{}
 	for name, want := range map[string]string{

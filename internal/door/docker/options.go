@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// defaultSize is the size of a volume of which nobody has said it.
+// defaultSize is the size of a volume that is created without one.
 const defaultSize = "1Gi"
 
 // option sets what one option of `docker volume create` says.

@@ -54,8 +54,8 @@ type capabilities struct{ Scope string }
 // call answers a request, or fails with an error that the user of the engine reads.
 type call func(ctx context.Context, r request) (answer, error)
 
-// served is a call with how long it may take. One that waits for what others do has a place among such calls alone: a
-// driver that is dead keeps nobody from what needs no driver.
+// served is a call with its time limit. The calls that wait for other programs have a limit of their own: a dead
+// driver does not block calls that need no driver.
 type served struct {
 	run   call
 	limit time.Duration

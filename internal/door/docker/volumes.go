@@ -21,7 +21,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// errNoVolume says that there is no such volume.
+// errNoVolume says that the volume does not exist.
 var errNoVolume = errors.New("no such volume")
 
 // claim returns the claim of a volume of that name. One that docker has removed and kept is hidden.
@@ -154,7 +154,7 @@ func (d *Door) remove(ctx context.Context, r request) (answer, error) {
 	}
 }
 
-// unused returns an error if somebody uses a claim, on whatever node. It asks the API server itself.
+// unused returns an error if a claim is in use on any node. It asks the API server itself.
 func (d *Door) unused(ctx context.Context, c *corev1.PersistentVolumeClaim) error {
 	pods, err := d.client.CoreV1().Pods(c.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 	UmountProgram = "umount.volplane"
 )
 
-// Timeout is how long a call waits unless it is told: systemd ends one of its own after 90 s.
+// Timeout is how long a call waits by default: systemd ends one of its own after 90 s.
 const Timeout = 85 * time.Second
 
 // ErrUsage says that a call is wrong, whatever the state of the host.

@@ -62,7 +62,7 @@ func unmountAlone(dir string) error {
 	return nil
 }
 
-// checkNotMounted fails if something is mounted at a directory that nobody has asked for.
+// checkNotMounted fails if something is mounted at a directory for which there is no request.
 func (h Host) checkNotMounted(dir string) error {
 	at, mounted, err := h.Mounts.At(dir)
 	if err == nil && mounted {
@@ -72,7 +72,7 @@ func (h Host) checkNotMounted(dir string) error {
 }
 
 // podAt returns the Pod that mounts at a directory, or nil, and whether the node agent mounts elsewhere for it. If
-// nobody has named a node, it is this host's: the same directory of another host is not meant.
+// no node is named, it is this host's: the same directory of another host is not meant.
 func (h Host) podAt(
 	ctx context.Context, client kubernetes.Interface, node, dir string,
 ) (pod *corev1.Pod, staged bool, err error) {
