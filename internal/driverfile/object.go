@@ -28,8 +28,9 @@ func (d Driver) CSIDriver(c csi.ControllerCapabilities) *storagev1.CSIDriver {
 	return o
 }
 
-// Asked returns the options with which a process is asked what it can do. One without the role of the controller is not
-// asked for that: some programs end then. The node service is asked for everywhere, as csi-resizer does.
+// Asked returns the options with which a process is queried for its capabilities. A process without the controller role
+// is not queried for those of the controller: some programs exit then. The node service is always queried, as
+// csi-resizer does.
 func (p Process) Asked() []csi.Option {
 	if p.Has(RoleController) {
 		return nil

@@ -130,7 +130,7 @@ func (r *Records[T]) files() (found, drafts []string, err error) {
 // listing has the names of files by what they are.
 type listing struct{ found, doubtful, drafts []string }
 
-// of returns the list for a name, or nil if it is no name of a file of records.
+// of returns the list for a name, or nil if it is not the name of a file of records.
 func (l *listing) of(name string) *[]string {
 	switch {
 	case strings.HasSuffix(name, Draft):
@@ -294,7 +294,7 @@ func (r *Records[T]) encode(v *T) (string, []byte, error) {
 }
 
 // makeDirs creates the directory of a record durably. It does not create the directory of all
-// records: if somebody has removed that while it is in use, writes fail.
+// records: if that was removed while it is in use, writes fail.
 func (r *Records[T]) makeDirs(dir string) error {
 	if _, err := os.Lstat(dir); err == nil || dir == r.dir {
 		return nil

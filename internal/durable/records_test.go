@@ -116,7 +116,7 @@ func TestDropHalfWay(t *testing.T) {
 	}
 }
 
-// TestAside: who counts on the records is told before one is moved aside; what lies in quarantine is no record.
+// TestAside: the caller is notified before a record is moved aside; a file in quarantine is not a record.
 func TestAside(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "i.json")
@@ -262,7 +262,7 @@ func mayFind(deed string, old []item, want item, fails bool, err error) []item {
 	if err != nil {
 		return may
 	}
-	// What was settled without room is there, and not believed.
+	// A record that could not be settled for lack of space still exists, and is not trusted.
 	return slices.DeleteFunc(may, func(i item) bool { return i != want && (i == none() || i.Done) })
 }
 

@@ -60,8 +60,8 @@ func TestSmallDamage(t *testing.T) {
 	w.empty()
 }
 
-// TestBadDamage keeps a volume from being mounted until somebody has done what
-// the error says.
+// TestBadDamage: severe damage keeps a volume from being mounted until the administrator
+// has done what the error says.
 func TestBadDamage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -91,8 +91,8 @@ func (w *world) btrfsID(id string) string {
 	return string(b[:])
 }
 
-// TestCopyOfOpenDevice: what was written to a raw device is in a copy, also
-// when nobody has asked for it to be on the disk yet.
+// TestCopyOfOpenDevice: what was written to a raw device is in a copy, even if no process
+// has synced it yet.
 func TestCopyOfOpenDevice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -196,9 +196,9 @@ func TestDeleteInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestAnswerOutlivesSource: an answer that was lost can be had again although
-// the source of what was made is gone. NotFound would say that nothing was
-// made, and the volume would be nobody's.
+// TestAnswerOutlivesSource: a call whose answer was lost can be repeated although the
+// source of the new volume is gone. NotFound would mean that nothing was created, and the
+// volume would leak.
 func TestAnswerOutlivesSource(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -52,8 +52,7 @@ func TestGarbage(t *testing.T) {
 			make()
 			w.restart()
 			w.empty()
-			// Another driver's garbage, which stays until that starts again,
-			// is in nobody's way.
+			// Another driver's garbage, which stays until that driver starts again, does no harm.
 			make()
 			d := w.create("v", 16*mib, "ext4", nil)
 			d.use()
@@ -110,7 +109,7 @@ func TestHalfDone(t *testing.T) {
 		d.ok(d.unstage())
 		d.ok(d.detach())
 	}
-	// Whoever takes the volume from a node that is gone leaves the device.
+	// Unpublishing the volume from a node that is gone leaves the device.
 	attached()
 	w.ok(w.delete(d.id))
 	w.empty()
@@ -187,8 +186,8 @@ func TestBlockUseEndsFormatting(t *testing.T) {
 	w.empty()
 }
 
-// TestThaw: a driver that starts lets go what a killed one has left frozen, but
-// not what another one is copying.
+// TestThaw: a driver that starts thaws what a killed one has left frozen, but not what
+// another one is copying.
 func TestThaw(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

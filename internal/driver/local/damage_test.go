@@ -63,7 +63,7 @@ func TestDamage(t *testing.T) {
 				w.refused("CreateVolume", err, codes.Internal, bad.id, "damaged", "nothing was changed", dir)
 				w.refused("delete", w.delete(bad.id), codes.Internal, bad.id, "damaged", "nothing was changed", dir)
 				calls := w.calls(bad.id)
-				delete(calls, "restore") // which is no volume's
+				delete(calls, "restore") // which is not a call for a volume
 				for call, err := range calls {
 					w.refused(call, err, codes.Internal, "damaged")
 				}

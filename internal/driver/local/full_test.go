@@ -64,8 +64,8 @@ func (w *world) capacity(r *csipb.GetCapacityRequest) (available, largest int64)
 	return c.GetAvailableCapacity(), c.GetMaximumVolumeSize().GetValue()
 }
 
-// TestCapacity: what is told can be had, and for what cannot be had it is
-// nothing.
+// TestCapacity: the reported capacity can be allocated, and it is zero for parameters
+// that cannot be satisfied.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
 	w := newSmallWorld(t)
@@ -109,8 +109,8 @@ func TestCapacity(t *testing.T) {
 	w.empty()
 }
 
-// TestKept: what is kept for others is not told as free, and nothing new is made
-// once only that is left; what is there can be used, copied from and deleted.
+// TestKept: reserved space is not reported as free, and nothing new is created once only
+// that is left; existing volumes can be used, copied from and deleted.
 func TestKept(t *testing.T) {
 	t.Parallel()
 	const keep = 48 * mib

@@ -238,7 +238,7 @@ func TestGroupDamaged(t *testing.T) {
 	}
 }
 
-// TestGroupLocks: a group waits for nobody for ever, and nobody changes a volume that is copied.
+// TestGroupLocks: a group does not wait forever for a lock, and a volume cannot be changed while it is copied.
 func TestGroupLocks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -262,7 +262,7 @@ func TestGroupLocks(t *testing.T) {
 	w.ok(err)
 	w.ok(w.deleteGroup(g.GetGroupSnapshotId()))
 	w.ok(w.deleteGroup(groups.idOf("new")))
-	// Both at once: one takes it, and both find it.
+	// Both at the same time: one creates it, and both return it.
 	answers := make(chan string, 2)
 	for range 2 {
 		go func() {

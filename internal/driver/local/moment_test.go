@@ -95,7 +95,7 @@ func (w *world) restoredLast(g *csipb.VolumeGroupSnapshot, of *disk) uint32 {
 func TestGroupIsOneMoment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	// There is so much to copy that the program would go on meanwhile.
+	// There is so much to copy that the program would continue in the meantime.
 	a, b := w.create("a", 128*mib, "ext4", nil), w.create("b", 128*mib, "ext4", nil)
 	for _, d := range []*disk{a, b} {
 		d.use()

@@ -109,7 +109,7 @@ func described(t *testing.T, name, path string) {
 	}
 }
 
-// TestRefused: a name that no driver in Kubernetes can have, and a language that nobody has written.
+// TestRefused: a name that no driver in Kubernetes can have, and a language without a template.
 func TestRefused(t *testing.T) {
 	for _, c := range []struct{ name, language, want string }{
 		{"Files.example.com", "go", "lower case letters"},
