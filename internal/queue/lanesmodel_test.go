@@ -56,7 +56,7 @@ func (m *lanesMachine) lane(t *rapid.T, k key) Lane {
 	}
 }
 
-// work is one Reconcile of a key that somebody has asked for.
+// work is one Reconcile of a key that was added.
 func (m *lanesMachine) work(t *rapid.T) {
 	k := m.key(t)
 	if rapid.Bool().Draw(t, "woken") && len(m.woken) > 0 {

@@ -127,8 +127,8 @@ func (r *run) begin(f found, old Record) {
 // now returns the time as a record has it.
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
-// save writes the record and tells it. If that fails, the program is supervised as well; a later supervisor sees by the
-// process what is true.
+// save writes the record and reports it. If writing fails, the program is supervised all the same; a later supervisor
+// finds out the true state from the process.
 func (r *run) save() {
 	if err := r.s.write(r.record); err != nil {
 		r.log.Warn("the record cannot be written", "error", err)

@@ -76,7 +76,7 @@ func (g *gate) abandon() error {
 	return errors.Join(err, g.main.Close())
 }
 
-// say tells a gate which program it becomes. It fails if ctx ends before.
+// say sends a gate the program that it becomes. It fails if ctx ends before.
 func (g *gate) say(ctx context.Context, p *Program) error {
 	defer context.AfterFunc(ctx, func() { _ = g.word.SetWriteDeadline(time.Unix(1, 0)) })()
 	return json.NewEncoder(g.word).Encode(word{

@@ -87,7 +87,7 @@ type world struct {
 	s   *Supervisor
 	dir string
 	log *safeBuffer
-	// records are all that were told.
+	// records are all that were reported.
 	mu      sync.Mutex
 	records []Record
 	// end ends the Run that go has started, and returns its error.
@@ -218,7 +218,7 @@ func (w *world) halt() {
 	w.end = nil
 }
 
-// record returns the last record that was told.
+// record returns the last record that was reported.
 func (w *world) record() Record {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -268,7 +268,7 @@ func (w *world) pidFrom(file string) int {
 	return pid
 }
 
-// lives says whether a process lives and is no zombie.
+// lives says whether a process is alive and not a zombie.
 func lives(pid int) bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

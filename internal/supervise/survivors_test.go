@@ -92,8 +92,8 @@ while :; do sleep 0.01; done`))
 	}
 }
 
-// TestHalfEndedProgramIsNoDaemon: nor is what is left of a program whose end was asked for by a supervisor that has not
-// lived to see it.
+// TestHalfEndedProgramIsNoDaemon: nor are the remaining processes of a program that was asked to stop by a supervisor
+// that died before the program did.
 func TestHalfEndedProgramIsNoDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

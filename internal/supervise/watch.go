@@ -15,7 +15,7 @@ import (
 // watches waits for changes of files. All programs of a supervisor share it, because a host has few inotify instances,
 // 128 for root by default.
 type watches struct {
-	// inotify is nil if the host has no instance left. Then time passes instead, so that whoever waits looks again.
+	// inotify is nil if the host has no instance left. Then a timer is used instead, so that those who wait check again.
 	inotify *os.File
 	reading sync.WaitGroup
 
@@ -69,7 +69,7 @@ func (ws *watches) wake(descriptor int32, mask uint32) {
 	defer ws.mu.Unlock()
 	changed := []map[*watch]bool{ws.by[descriptor]}
 	if mask&unix.IN_Q_OVERFLOW != 0 {
-		changed = slices.Collect(maps.Values(ws.by)) // nobody knows which
+		changed = slices.Collect(maps.Values(ws.by)) // it is unknown which
 	}
 	for _, waiting := range changed {
 		for w := range waiting {
@@ -84,7 +84,7 @@ func (ws *watches) wake(descriptor int32, mask uint32) {
 	}
 }
 
-// watch is somebody who waits.
+// watch is one waiter.
 type watch struct {
 	of      *watches
 	changed chan struct{}
