@@ -32,7 +32,7 @@ type Field struct {
 	Shared string
 }
 
-// Only returns the right to change only these fields, which nobody else changes.
+// Only returns the right to change only these fields, which no other writer changes.
 func (a Access) Only(paths ...string) Access { return a.Shared("", paths...) }
 
 // Shared returns the right to change these fields, too, which others also change, and

@@ -32,7 +32,7 @@ func CheckHeld(ctx context.Context, client kubernetes.Interface) error {
 		"volplane restore --accept", ErrHeld, Restored(restored))
 }
 
-// Restored says what the ConfigMap of a restore tells.
+// Restored describes a restore by its ConfigMap.
 func Restored(o *corev1.ConfigMap) string {
 	if at := o.Data[volume.RestoredLacks]; at != "" {
 		return fmt.Sprintf("an older etcd, or another one, was put in the place of the one of %.40q", at)

@@ -74,7 +74,7 @@ func (l *lives) fate() fate {
 	return fate(rapid.IntRange(1, int(fates)-1).Draw(l.t, "fate"))
 }
 
-// changed is told of each change at the server: a crash could come now.
+// changed is called after each change at the server: a crash could come now.
 func (l *lives) changed() {
 	has, twice := l.server.has()
 	if len(twice) > 0 {
@@ -281,7 +281,7 @@ func (l *lives) swept() {
 }
 
 // TestALateWriteIsKeptOut: a write that got no answer and has not come when the
-// log is read again does not come any more, whatever is swept meanwhile.
+// log is read again does not come any more, whatever is swept in between.
 func TestALateWriteIsKeptOut(t *testing.T) {
 	for _, before := range []int{0, 1} {
 		s, client := newMapServer()
@@ -312,8 +312,8 @@ func TestALateWriteIsKeptOut(t *testing.T) {
 	}
 }
 
-// TestAKeyThatStoodTwice: earlier versions left such logs. What was written last
-// counts, and is alone before anybody acts on it.
+// TestAKeyThatStoodTwice: earlier versions left such logs. The newest value counts, and
+// the older one is removed before anything acts on the key.
 func TestAKeyThatStoodTwice(t *testing.T) {
 	s, client := newMapServer()
 	l := NewIntentLog(client, LogPlace{Namespace: logSpace, Name: logName})

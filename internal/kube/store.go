@@ -310,5 +310,5 @@ func (f reflectorStore[T]) Replace(all []any, at string) error {
 func (f reflectorStore[T]) Resync() error { return nil }
 
 // Transformer returns the function that trims objects. The reflector calls it for each object of a
-// streamed list as it arrives, so that the untrimmed objects are never held all at once.
+// streamed list as it arrives, so that the untrimmed objects are never all held at the same time.
 func (f reflectorStore[T]) Transformer() cache.TransformFunc { return f.trim }

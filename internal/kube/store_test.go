@@ -33,7 +33,7 @@ func say(text string) *corev1.Pod {
 	return p
 }
 
-// anew is a Pod that was made again under its name.
+// anew is a Pod that was recreated under its name.
 func anew(text string) *corev1.Pod {
 	p := say(text)
 	p.UID = "anew"
@@ -96,8 +96,8 @@ func TestStoreTells(t *testing.T) {
 }
 
 // TestStoreOwnWrites: an own write is seen until the watch has caught up, however
-// long that takes, and is gone with its object. A list of before it changes
-// nothing, one of a history that has begun anew does.
+// long that takes, and is gone with its object. A list from before it changes nothing,
+// one from a restarted history does.
 func TestStoreOwnWrites(t *testing.T) {
 	s, f := podStore()
 	see := func(want string) {

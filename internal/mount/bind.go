@@ -101,8 +101,8 @@ func setAttr(tree int, attr Attr, propagation int) error {
 	return unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, how)
 }
 
-// undoIfMoved unmounts a new bind mount if it is not at its path, because somebody has moved the
-// directory meanwhile.
+// undoIfMoved unmounts a new bind mount if it is not at its path, because the directory was
+// moved in the meantime.
 func undoIfMoved(tree int, target string) error {
 	own, _, err := mountAt(tree, "")
 	if err != nil {

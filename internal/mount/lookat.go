@@ -115,7 +115,7 @@ const (
 	atSubtype, atSource, atText                          = 120, 124, 512
 )
 
-// mountOf returns a mount and the id of that on which it is mounted. Linux before 6.13 does not tell all of it.
+// mountOf returns a mount and the id of that on which it is mounted. Linux before 6.13 does not report all of it.
 func mountOf(id uint64) (p Point, on uint64, err error) {
 	r := mountRequest{id: id, param: askBasics | askStrings | askOptions | askSubtype}
 	r.size = uint32(unsafe.Sizeof(r))

@@ -202,7 +202,7 @@ func (l *Loops) ask(disk, name string, id fileID) (is bool, err error) {
 		l.learn(disk, sighting{has, sequence})
 		return has == id, nil
 	case errors.Is(err, unix.ENXIO):
-		return false, nil // it was detached meanwhile
+		return false, nil // it was detached in the meantime
 	}
 	// A new file may have the name of a deleted one, and the name is that in the mounts of who has attached the device,
 	// such as an earlier container of the driver.

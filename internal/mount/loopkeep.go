@@ -13,7 +13,7 @@ import (
 type LoopState struct {
 	// Note is the text that was left with the device. It ends with it, and no crash parts them.
 	Note string
-	// AutoClear says that the device goes as soon as nobody has it open: it was detached.
+	// AutoClear says that the device is released as soon as no process has it open: it was detached.
 	AutoClear bool
 	// Claimed says that a filesystem on it is mounted, in any mount namespace, or a program has it open exclusively.
 	Claimed bool
@@ -98,7 +98,7 @@ func statusOf(device *os.File, file fileID) (*unix.LoopInfo64, error) {
 	return info, nil
 }
 
-// claimed says whether somebody has a block device exclusively, as the kernel has that of a mounted filesystem.
+// claimed says whether a block device is open exclusively, as that of a mounted filesystem is by the kernel.
 func claimed(device string) (bool, error) {
 	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EBUSY) {

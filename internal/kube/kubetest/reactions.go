@@ -19,10 +19,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// givenUID begins each identity that nobody but this API gives.
+// givenUID is the prefix of each UID that this API assigns.
 const givenUID = "uid-"
 
-// write has a write done as Fate wants, and writes it down; an event is none.
+// write has a write done as Fate decides, and records it; an event does not count as a write.
 func (a *API) write(do func(clienttesting.Action) (runtime.Object, error)) clienttesting.ReactionFunc {
 	return func(action clienttesting.Action) (bool, runtime.Object, error) {
 		w := a.described(action)
