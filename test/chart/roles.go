@@ -148,7 +148,7 @@ func secrets(condition, names string) *node {
 	return n
 }
 
-// conditions returns under which conditions one of the parts is there.
+// conditions returns under which conditions one of the parts is rendered.
 func conditions(all []*node) []string {
 	var out []string
 	for _, n := range all {

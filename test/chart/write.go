@@ -104,7 +104,7 @@ func (t *text) conditional(n *node, write func()) {
 	write()
 }
 
-// condition returns when a part is there; empty for always.
+// condition returns when a part is rendered; empty for always.
 func (n *node) condition() string {
 	when, unless := anyOf(n.when), anyOf(n.unless)
 	switch {

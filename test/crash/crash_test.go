@@ -19,8 +19,8 @@ type scenario struct {
 	prepare func(ctx context.Context, w *world) error
 	// play is what users and nodes do, and waits for what they wait for.
 	play func(ctx context.Context, w *world) error
-	// left is how many volume objects are there at the end, orphans how many
-	// volumes at the driver are without; clean removes them.
+	// left is how many volume objects exist at the end, orphans how many volumes at the
+	// driver have none; clean removes them.
 	left, orphans int
 	clean         func(ctx context.Context, w *world) error
 }

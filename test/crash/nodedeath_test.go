@@ -75,7 +75,7 @@ type death struct {
 	goes bool
 }
 
-// deaths returns all deaths. The Pod is deleted meanwhile in every other one.
+// deaths returns all deaths. In every other one, the Pod is deleted while the agent is dead.
 func deaths(effects []string, seen changes) []death {
 	var out []death
 	for at := 1; at <= len(effects); at++ {

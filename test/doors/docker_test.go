@@ -208,7 +208,7 @@ func killPlugin(w *world) {
 	w.gone("lost")
 }
 
-// downAtStart: docker tries again, and the plugin is there in time.
+// downAtStart: docker tries again, and the plugin runs in time.
 func downAtStart(w *world) {
 	w.volume("late")
 	w.plugin.Kill()
@@ -305,7 +305,7 @@ func downAtDaemonStart(w *world) {
 	if err := w.engine.Restart(); err != nil {
 		w.t.Fatal(err)
 	}
-	// It asks at once for the volume, and tries again.
+	// It requests the volume immediately, and tries again.
 	w.restartPlugin()
 	w.waitForDocker()
 	w.running("early")

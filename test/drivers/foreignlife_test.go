@@ -269,8 +269,8 @@ func (l *foreignLife) grow() error {
 	return errors.Join(err, l.read())
 }
 
-// killDriver kills each of the driver's processes and waits until it runs again. Meanwhile the data are there,
-// and if the driver itself served them, they come back.
+// killDriver kills each of the driver's processes and waits until it runs again. Until then the data are
+// available; if the driver itself served them, they come back.
 func (l *foreignLife) killDriver() error {
 	before, err := l.processes(l.row.driver)
 	if err != nil {

@@ -48,7 +48,7 @@ func commandsOf(t *testing.T, document, section string) (blocks []string) {
 	return blocks
 }
 
-// typeInto has a shell run a script as somebody who uses a control plane.
+// typeInto has a shell run a script as a user of a control plane.
 func typeInto(t *testing.T, p *plane.Plane, script string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

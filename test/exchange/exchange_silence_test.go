@@ -22,7 +22,7 @@ type silence struct {
 	// silent counts the calls without an answer.
 	silent map[string]int
 	ours   bool
-	// asked are the names of volumes that volplane has asked for, and so has recorded.
+	// asked are the names of volumes that volplane has requested, and so has recorded.
 	asked map[string]bool
 	calls []heard
 }

@@ -47,7 +47,7 @@ func (e *exchange) act(ctx context.Context, s *slot) string {
 	bound := claim.Status.Phase == corev1.ClaimBound
 	switch {
 	case what < 2 && (bound || e.silence.askedByOurs("pvc-"+string(claim.UID))):
-		// Upstream's provisioner loses a volume that it creates for a claim that is deleted while nobody works.
+		// Upstream's provisioner loses a volume that it creates for a claim that is deleted while no provisioner runs.
 		return e.drop(ctx, s)
 	case what < 4:
 		return e.use(ctx, s)

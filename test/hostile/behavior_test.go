@@ -24,7 +24,7 @@ type behavior struct {
 	// calm is set when everything is to go well from now on.
 	calm *atomic.Bool
 	mu   *sync.Mutex
-	// count is by method and place; said is what was told of secrets.
+	// count is by method and place; said is what was disclosed of secrets.
 	count map[string]int
 	said  map[string]int
 	// holds are the calls that go the same way again and again.
@@ -145,7 +145,7 @@ func (m behavior) draw(s scene) turn {
 	case n < 80:
 		answers, again := s.believable(t.work), dice.IntN(3) == 0
 		if s.unseen() && dice.IntN(2) == 0 {
-			// Nothing but the code tells what the driver has done.
+			// Only the code shows what the driver has done.
 			t.work, answers, again = true, []codes.Code{codes.Internal, codes.Unknown, codes.DataLoss}, true
 		}
 		t.err = status.Error(answers[dice.IntN(len(answers))], "")
@@ -207,11 +207,11 @@ func (s scene) lies(work bool) []codes.Code {
 		return slices.Concat(request, access)
 	case s.unseen() && work:
 		// Nothing is at the staging path, and the codes say why it was not begun.
-		// Whoever is short of resources may have begun.
+		// A driver that is short of resources may have begun.
 		return slices.Concat(request[:3], access, []codes.Code{codes.FailedPrecondition})
 	case s.method == "NodeUnstageVolume" && !work && s.hidden:
-		// A driver that does not know the volume has not staged it, and nothing
-		// is there that says otherwise.
+		// A driver that does not know the volume has not staged it, and nothing there says
+		// otherwise.
 		return []codes.Code{codes.NotFound}
 	}
 	return nil

@@ -292,7 +292,7 @@ func target(req any) string {
 // play gives a call its drawn outcome.
 func (s *side) play(ctx, life context.Context, t turn, work func() (any, error)) (answer any, err error) {
 	if t.slow > 0 {
-		// A driver works on, whether or not somebody waits.
+		// A driver continues to work, whether or not a caller waits.
 		pause(life, t.slow)
 	}
 	if t.work {

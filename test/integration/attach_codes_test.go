@@ -91,7 +91,7 @@ func (p *plane) callsFor(handle string) []string {
 func TestEveryCodeOnce(t *testing.T) {
 	p := newPlane(t)
 	all := slips(publishCall, unpublishCall)
-	// A Pod is told why its volume is not attached, as long as it is not.
+	// A Pod gets events about why its volume is not attached, as long as it is not.
 	told := map[string]chan struct{}{}
 	for _, s := range all {
 		told[s.name()] = make(chan struct{})

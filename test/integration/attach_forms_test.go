@@ -60,8 +60,8 @@ func (p *plane) seenOn(node string, others ...string) {
 	p.waitForAttached(node, append(others, handle)...)
 }
 
-// TestDummyAttacher: attachments of the dummy attacher are attached without a driver, and are deleted at
-// once.
+// TestDummyAttacher: attachments of the dummy attacher are attached without a driver, and are deleted
+// immediately.
 func TestDummyAttacher(t *testing.T) {
 	p := newPlane(t)
 	const dummy = "dummy.example.com"

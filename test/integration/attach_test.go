@@ -43,7 +43,7 @@ func TestAttachAndDetach(t *testing.T) {
 	p.reportInUse("n1", handle)
 	p.deletePod("web")
 	p.waitForAttached("n1")
-	// Another volume comes to the node meanwhile: the node was looked at again.
+	// Another volume comes to the node in the meantime: the node was reconciled again.
 	other := p.createBoundVolume("d")
 	p.createPod("next", "n1", "d")
 	p.waitForAttached("n1", other)
@@ -213,7 +213,7 @@ func TestLostAttachment(t *testing.T) {
 	if len(va.Finalizers) != 1 {
 		t.Fatal("finalizers are", va.Finalizers)
 	}
-	// If the attach/detach controller did not know yet that the Pod has gone, it would make the attachment anew.
+	// If the attach/detach controller did not know yet that the Pod has gone, it would recreate the attachment.
 	p.deletePod("web")
 	p.seenOn("n1")
 	p.lose("volumeattachments/" + va.Name)

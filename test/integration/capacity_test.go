@@ -296,7 +296,7 @@ func TestCapacityOfHostileDrivers(t *testing.T) {
 		p.waitForEvent("StorageClass", class, volume.ReasonCapacityUnknown,
 			"does not tell the capacity of class "+class+" in name=n", what)
 		p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, class, metav1.DeleteOptions{}))
-		// The other driver goes on meanwhile.
+		// The other driver continues in the meantime.
 		p.tellsRoom(other, map[string]int64{"n1": room})
 		p.told("fast n1 1Gi", "fast n2 2Gi", fmt.Sprintf("calm n1 %dGi", room>>30))
 	}
@@ -446,7 +446,7 @@ func TestCapacityOfASidecar(t *testing.T) {
 }
 
 // TestPlacementByCapacity: a Pod is placed where there is capacity for its claim. Without capacity it
-// waits, and the driver is not asked for a volume.
+// waits, and the driver is not called.
 func TestPlacementByCapacity(t *testing.T) {
 	p := newMeasured(t)
 	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 20, "n2": 2 << 30})

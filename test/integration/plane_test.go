@@ -31,8 +31,8 @@ import (
 	"volplane.dev/volplane/test/internal/servers"
 )
 
-// plane is a control plane whose driver does what the test tells it. It has no node agents: the test writes
-// what nodes would write.
+// plane is a control plane whose driver the test controls. It has no node agents: the test writes what
+// nodes would write.
 type plane struct {
 	t       *testing.T
 	ctx     context.Context
@@ -282,7 +282,7 @@ func (p *plane) createPod(name, node string, claims ...string) {
 	p.must(err)
 }
 
-// deletePod deletes a Pod at once, as a node agent does at the end.
+// deletePod deletes a Pod immediately, as a node agent does at the end.
 func (p *plane) deletePod(name string) {
 	p.t.Helper()
 	p.must(p.client.CoreV1().Pods("default").Delete(p.ctx, name,

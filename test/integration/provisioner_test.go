@@ -294,7 +294,7 @@ func TestFullNode(t *testing.T) {
 		p.must(err)
 		node, err := p.client.StorageV1().CSINodes().Get(p.ctx, n, metav1.GetOptions{})
 		p.must(err)
-		// The drivers of a CSINode cannot be changed, only told anew.
+		// The drivers of a CSINode cannot be changed, only registered again.
 		p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, n, metav1.DeleteOptions{}))
 		node.ObjectMeta = metav1.ObjectMeta{Name: n}
 		node.Spec.Drivers[0].TopologyKeys = []string{"zone"}

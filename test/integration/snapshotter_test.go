@@ -140,7 +140,7 @@ func TestSnapshot(t *testing.T) {
 }
 
 // TestRetainedSnapshot: a content that is to be retained survives its snapshot, at the driver too. It can be restored
-// from when an administrator makes it known anew.
+// from when an administrator creates objects for it again.
 func TestRetainedSnapshot(t *testing.T) {
 	p := newPlane(t, takesSnapshots)
 	p.createSnapshotClass("kept", "Retain", false)

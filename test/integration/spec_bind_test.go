@@ -212,7 +212,7 @@ func TestAnEditedReferenceDeletesNothing(t *testing.T) {
 	p.waitForEvent("PersistentVolume", v, volume.ReasonClaimUIDMismatch, "uid edited", string(p.getClaim("c").UID))
 	p.waitForClaimPhase("c", corev1.ClaimLost, v)
 	p.waitForVolumePhase(v, corev1.VolumeBound)
-	// A binder of Kubernetes, or somebody by hand, has released it.
+	// A binder of Kubernetes, or a user, has released it.
 	_, err := p.client.CoreV1().PersistentVolumes().Patch(p.ctx, v, types.MergePatchType,
 		[]byte(`{"status":{"phase":"Released"}}`), metav1.PatchOptions{}, "status")
 	p.must(err)

@@ -260,7 +260,7 @@ func TestObjectThatIsRefused(t *testing.T) {
 }
 
 // TestObjectThatIsSavedLater: the API server refuses the volume object for a while, and the provisioner is
-// restarted meanwhile. The volume is neither forgotten nor made twice (S4-037).
+// restarted in the meantime. The volume is neither forgotten nor created twice (S4-037).
 func TestObjectThatIsSavedLater(t *testing.T) {
 	p := newPlane(t)
 	roles := p.client.RbacV1().ClusterRoles()

@@ -287,8 +287,8 @@ func (w *whyCluster) healthy() {
 	w.tells(w.stranger, 0, "-A", "Nothing waits")
 }
 
-// lastCall: a driver that refuses is told with its call, code and text, how often
-// the kubelet has tried, and when for the last time (W-2).
+// lastCall: a driver that refuses is reported with its call, code and text, how often the
+// kubelet has tried, and when for the last time (W-2).
 func (w *whyCluster) lastCall() {
 	w.driver.OnCall("NodeStageVolume", func(int, any) csitest.Action {
 		return csitest.Action{Err: status.Error(codes.Internal, "disk on fire")}

@@ -374,8 +374,8 @@ func (j *flexJudge) use(side string, g flexPodCase) string {
 	return fmt.Sprintf("%s: the Pod has %s and %s", g.name, describe(path), writing)
 }
 
-// grow asks for more, and waits until the claim and the filesystem have it. At
-// their side the administrator enlarges the volume: nobody calls expandvolume.
+// grow requests more, and waits until the claim and the filesystem have it. At their side
+// the administrator expands the volume: no program calls expandvolume.
 func (j *flexJudge) grow(side, claim string) {
 	j.t.Helper()
 	const size = 400 << 20

@@ -90,7 +90,7 @@ func (j *flexJudge) called(side, op, volume string) bool {
 	})
 }
 
-// seenBy is a side as its calls are told.
+// seenBy is a side as its calls are recorded.
 type seenBy struct {
 	name string
 	// uids are those of the Pods, by guest.
@@ -171,7 +171,7 @@ func sameOrder(t *testing.T, ours, theirs []string) {
 	}
 }
 
-// spaced reports a driver that was asked for its capabilities twice within a second (H15).
+// spaced reports a driver whose capabilities were queried twice within a second (H15).
 func spaced(t *testing.T, calls []flexCall) {
 	t.Helper()
 	last := map[string]int64{}

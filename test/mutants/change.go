@@ -133,7 +133,7 @@ func (f *finder) visit(n ast.Node) {
 	}
 }
 
-// condition negates what is no comparison; those are found wherever they are.
+// condition negates what is not a comparison; comparisons are found wherever they are.
 func (f *finder) condition(e ast.Expr) {
 	if b, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && (b.Op.Precedence() == 3 || logical(b.Op)) {
 		return

@@ -45,7 +45,7 @@ func uses(ctx context.Context, s side, node string, all ...corev1.UniqueVolumeNa
 	return s.NodeStatus(ctx, node, map[string]any{"volumesInUse": all})
 }
 
-// mayMount returns what a node is told that it may mount.
+// mayMount returns the volumes that the Node says may be mounted.
 func mayMount(ctx context.Context, s side, node string) ([]corev1.UniqueVolumeName, error) {
 	n, err := s.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	var all []corev1.UniqueVolumeName

@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// attachRow is one reason for which what is attached may differ; explains tells
-// whether it is the reason for all that differs about a volume.
+// attachRow is one reason for which what is attached may differ; explains says whether it
+// is the reason for all that differs about a volume.
 type attachRow struct {
 	reason   string
 	explains func(d difference, volume string) bool
@@ -173,8 +173,7 @@ func forgotten(d difference, v string) bool {
 	})
 }
 
-// replaced says whether only volplane has detached a volume whose object was made
-// anew.
+// replaced says whether only volplane has detached a volume whose object was recreated.
 func replaced(d difference, v string) bool {
 	const call = "asked ControllerUnpublishVolume"
 	// It may have been asked before as well.
@@ -238,7 +237,7 @@ func stuck(d difference, v string) bool {
 	})
 }
 
-// madeByHand says whether somebody has made an attachment of a volume.
+// madeByHand says whether a user has created an attachment of a volume.
 func madeByHand(d difference, v string) bool {
 	return differential.Has(attachments(slices.Concat(d.Ours, d.Theirs), v), annByHand+"=yes")
 }

@@ -16,8 +16,8 @@ import (
 // spot is a volume on a node.
 type spot struct{ volume, node string }
 
-// spotRow is one reason for which what is attached may differ; explains tells
-// whether it is the reason for all that differs about a volume on a node.
+// spotRow is one reason for which what is attached may differ; explains says whether it
+// is the reason for all that differs about a volume on a node.
 type spotRow struct {
 	reason   string
 	explains func(d difference, p spot) bool
@@ -266,7 +266,7 @@ func fullNode(d difference, p spot) bool {
 // that a Pod wants and whose driver needs no attaching.
 func keptNeedless(d difference, p spot) bool {
 	ours, theirs := p.at(d.Ours), p.at(d.Theirs)
-	// The first that is done is that the node is not told of it any more.
+	// The first step is that the Node no longer lists it.
 	begun := slices.Contains(mounts(d.Ours, p.node), p.volume) && !slices.Contains(mounts(d.Theirs, p.node), p.volume)
 	return differential.Has(d.Ours, nowNeedless) && differential.Has(d.Theirs, nowNeedless) && len(ours) == 1 &&
 		strings.HasSuffix(ours[0], " going=false") &&
@@ -275,7 +275,7 @@ func keptNeedless(d difference, p spot) bool {
 }
 
 // recordedNode says whether only Kubernetes does not know what the driver calls a
-// node, and the attachment tells it.
+// node, and the attachment records it.
 func recordedNode(d difference, p spot) bool {
 	ours, theirs := p.at(d.Ours), p.at(d.Theirs)
 	unregistered := func(lines []string) bool { return differential.Has(lines, "node "+p.node+" may ", " driver []") }
@@ -286,8 +286,7 @@ func recordedNode(d difference, p spot) bool {
 }
 
 // waitsForGone says whether only Kubernetes has not attached again what both have
-// detached, and a Pod wants on a node that has the driver, and nobody has
-// elsewhere.
+// detached, and a Pod wants on a node that has the driver, and no other node has.
 func waitsForGone(d difference, p spot) bool {
 	const detach = "ControllerUnpublishVolume"
 	ours := p.at(d.Ours)
@@ -311,8 +310,8 @@ func sameNode(d difference, p spot) bool {
 	return same || p.called(d.Ours, detach) && !p.called(d.Theirs, detach) && staysAway(d, p)
 }
 
-// staysAway says whether what was detached here is not attached again: nobody needs
-// it, the node has no driver, it fails, for the first time, or so does the detach.
+// staysAway says whether what was detached here is not attached again: it is not needed,
+// the node has no driver, it fails, for the first time, or so does the detach.
 func staysAway(d difference, p spot) bool {
 	ours := p.at(d.Ours)
 	if len(ours) == 0 {

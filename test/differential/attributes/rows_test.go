@@ -19,7 +19,7 @@ const (
 		"controller starts anew as well; the pause of Kubernetes is short here, and none when its program starts anew"
 )
 
-// modifyReason is one of the reasons; explains tells whether it is the reason for what differs about a claim.
+// modifyReason is one of the reasons; explains says whether it is the reason for what differs about a claim.
 type modifyReason struct {
 	reason   string
 	explains func(about changed) bool

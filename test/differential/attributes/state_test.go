@@ -102,8 +102,8 @@ func repeating(line string) string {
 	return strings.Replace(line, `\" is in progress."`, `\" failed. Waiting for retry."`, 1)
 }
 
-// eventLines adds a line for what the owner of each claim was told. An event may be on its way when a program is
-// killed, and is lost then: claims that have lived through that have no line.
+// eventLines adds a line for the events of each claim. An event may be on its way when a program is killed, and
+// is lost then: claims that have lived through that have no line.
 func eventLines(ctx context.Context, s side, claims []corev1.PersistentVolumeClaim, out state) error {
 	all, err := s.Client.CoreV1().Events("").List(ctx, metav1.ListOptions{})
 	if err != nil {

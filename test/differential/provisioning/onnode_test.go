@@ -133,8 +133,8 @@ func (e *eachNode) claims() {
 	})
 }
 
-// tells returns what the drivers were asked for, and what was written. Of claims that any node may have, the node is
-// called X.
+// tells returns the calls of the drivers, and what was written. Of claims that any node may have, the node is called
+// X.
 func (e *eachNode) tells() string {
 	e.t.Helper()
 	var out []string
@@ -165,7 +165,7 @@ func (e *eachNode) tells() string {
 	return strings.Join(out, "\n")
 }
 
-// capacities returns the objects that tell how much room each node has, once all are there.
+// capacities returns the CSIStorageCapacities of the nodes, once all exist.
 func (e *eachNode) capacities() []string {
 	e.t.Helper()
 	var out []string

@@ -183,8 +183,8 @@ func rowsOfSecrets() []row {
 }
 
 // doneUnheard says whether a line is of a volume that only one side's driver has,
-// because the other was not asked to make it, or was asked to delete it, when
-// calls got no answer; what they were asked for is still to be done at both.
+// because the other was not called to create it, or was called to delete it, when calls
+// got no answer; the work is still to be done at both.
 func doneUnheard(d difference, line string) bool {
 	keeps, lacks := d.Ours, d.Theirs
 	if slices.Contains(d.OnlyTheirs, line) {
@@ -245,8 +245,8 @@ func wentOn(d difference, line string) bool {
 	return unknown && lostItsWay(d, name, claims)
 }
 
-// lostItsWay says whether a claim has lost its class or its node since its volume
-// was asked for.
+// lostItsWay says whether a claim has lost its class or its node since its volume was
+// requested.
 func lostItsWay(d difference, name string, claims []string) bool {
 	class := regexp.MustCompile(` class=(\w+) `).FindStringSubmatch(claims[0])[1]
 	asked := 0
@@ -263,8 +263,8 @@ func lostItsWay(d difference, name string, claims []string) bool {
 	return asked > 1 || noNode || elsewhere || !differential.Has(d.Ours, "class "+class+" of ")
 }
 
-// protected says whether a line differs only because Kubernetes protects a claim
-// of which no copy was asked for.
+// protected says whether a line differs only because Kubernetes protects a claim of which
+// no copy was requested.
 func protected(d difference, line string) bool {
 	const finalizer = " " + volume.FinalizerCloning
 	name := claimIn(line)

@@ -51,7 +51,7 @@ func (i *Installation) Audited(log, account string) []Request {
 	var out []Request
 	for line := range bytes.Lines(data) {
 		if !bytes.HasSuffix(line, []byte("\n")) {
-			// The API server is writing what somebody else asks.
+			// The API server is still writing another request.
 			break
 		}
 		var e Request

@@ -97,8 +97,8 @@ func (s Side) Wire(ctx context.Context, space, claim string, v *corev1.Persisten
 	return err
 }
 
-// Unprotect takes from a volume object what the API server keeps it by, and
-// nothing that a controller has added meanwhile.
+// Unprotect removes from a volume object the finalizer of the API server, and nothing
+// that a controller has added in the meantime.
 func (s Side) Unprotect(ctx context.Context, name string) error {
 	return upstream.Unmet(func() error {
 		v, err := s.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
@@ -164,7 +164,7 @@ func (s Side) MakeClass(ctx context.Context, c SnapshotClass) error {
 }
 
 // BindClaim makes a volume, at the driver as well if it is the driver's, and gives it to a claim, as a binder
-// and a provisioner do. The claim stays protected, as nobody looks after that here.
+// and a provisioner do. The claim stays protected, because no controller for that runs here.
 func (s Side) BindClaim(ctx context.Context, space, claim string, v *corev1.PersistentVolume) error {
 	c, err := s.Client.CoreV1().PersistentVolumeClaims(space).Get(ctx, claim, metav1.GetOptions{})
 	if err != nil || c.Spec.VolumeName != "" {

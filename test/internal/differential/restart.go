@@ -33,7 +33,7 @@ const (
 	// have or have not done their work, and have not answered.
 	beforehand
 	afterwards
-	// WithoutAttach has the driver say afterwards that it needs no attaching; no controller is started anew.
+	// WithoutAttach has the driver say afterwards that it needs no attaching; no controller is restarted.
 	WithoutAttach
 	// WithAttach has it say that it does.
 	WithAttach

@@ -224,8 +224,8 @@ func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]st
 	spec := v.Spec.DeepCopy()
 	spec.ClaimRef = nil
 	if spec.CSI != nil {
-		// It is made of the time when Kubernetes' provisioner was started, and
-		// no driver is told what it is good for.
+		// It contains the time when Kubernetes' provisioner was started, and has no meaning for
+		// drivers.
 		delete(spec.CSI.VolumeAttributes, "storage.kubernetes.io/csiProvisionerIdentity")
 	}
 	if spec.NodeAffinity != nil && spec.NodeAffinity.Required != nil {

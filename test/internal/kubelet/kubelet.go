@@ -45,8 +45,8 @@ type Kubelet struct {
 }
 
 // Start serves a container runtime and runs a kubelet, without a server and
-// without control groups of Pods. Its directory is there when it returns, and it
-// does not outlive the process.
+// without control groups of Pods. Its directory exists when Start returns, and it does
+// not outlive the process.
 func Start(o Options) (*Kubelet, error) {
 	k := &Kubelet{
 		Root: filepath.Join(o.Dir, "kubelet"), Log: filepath.Join(o.Dir, "kubelet.log"),
@@ -107,11 +107,10 @@ func (k *Kubelet) start(o Options) error {
 	return err
 }
 
-// guard runs a kubelet until its input ends, which it does with this process,
-// however that ends. Then the kernel's settings that a kubelet changes are as they
-// were, and the directories gone that it makes whatever it is told, unless they
-// were there or somebody else has put something there. Others wait for that,
-// since it holds the lock.
+// guard runs a kubelet until its input ends, which it does with this process, however
+// that ends. Then it restores the kernel's settings that a kubelet changes, and removes
+// the directories that a kubelet always creates, unless they existed before or are not
+// empty. Other tests wait for that, since it holds the lock.
 const guard = `
 fixed="/var/lib/kubelet/device-plugins /var/lib/kubelet /var/log/containers"
 for dir in $fixed; do [ -e $dir ] || made="$made $dir"; done

@@ -26,7 +26,7 @@ const arch = runtime.GOARCH
 // Service is the address of the API server in the containers: the first one of --service-cluster-ip-range.
 const Service = "10.96.0.1"
 
-// Pause is the image that holds a Pod's namespaces. It is there.
+// Pause is the image that holds a Pod's namespaces. The node has it.
 const Pause = "example.com/pause:1"
 
 // Options say whose node it is.

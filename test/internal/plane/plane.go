@@ -36,8 +36,8 @@ func Bin(name string) string {
 }
 
 // FreeAddress returns an address of a host below the ports that the kernel gives
-// away by itself: nobody takes it before a server does, or while that one is
-// started again, not even a client who calls in vain.
+// away by itself: no process takes it before a server does, or while that one is
+// restarted, not even a client whose connection fails.
 func FreeAddress(host string) string {
 	for {
 		address := net.JoinHostPort(host, strconv.Itoa(20000+rand.IntN(10000)))

@@ -15,7 +15,7 @@ type Process struct {
 	log    string
 	cmd    *exec.Cmd
 	exited chan struct{}
-	// asked says that the program was told to end.
+	// asked says that the program was asked to stop.
 	asked atomic.Bool
 }
 
