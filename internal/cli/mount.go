@@ -145,7 +145,7 @@ func (s *shell) umount(ctx context.Context, m mountOptions, dir string) error {
 }
 
 // unmount deletes a Pod that mounts at a directory, and waits until nothing is mounted there. After a restore that is
-// not accepted yet it refuses to begin, because the Pod would wait for ever.
+// not accepted yet it refuses to begin, because the Pod would wait forever.
 func (s *shell) unmount(
 	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, dir string, timeout time.Duration,
 ) error {

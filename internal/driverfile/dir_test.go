@@ -230,7 +230,7 @@ func TestNotPut(t *testing.T) {
 	}
 }
 
-// TestOneChangeAtATime: a change waits for that of another process, but not for ever.
+// TestOneChangeAtATime: a change waits for that of another process, but not forever.
 func TestOneChangeAtATime(t *testing.T) {
 	dir := lay(t, nil)
 	held, err := os.Open(string(dir))

@@ -75,7 +75,7 @@ func trim(f *os.File, most int64) error {
 	}
 	from := max(0, st.Size-most)
 	err := copyOutput(io.NewSectionReader(f, from, st.Size-from), olderOutput(f.Name()))
-	// The disk must not become full because there is no space for a copy.
+	// The log must not fill the disk because there is no space for a copy.
 	return errors.Join(err, f.Truncate(0))
 }
 

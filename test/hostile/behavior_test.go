@@ -32,7 +32,7 @@ type behavior struct {
 }
 
 // hold repeats the outcome of a call for the next calls, since a driver that returns an internal error
-// seldom recovers at once. The cause of the error ends during that time.
+// seldom recovers immediately. The cause of the error ends during that time.
 type hold struct {
 	turn turn
 	left int
@@ -163,7 +163,7 @@ func (m behavior) draw(s scene) turn {
 }
 
 // hold repeats the outcome of a call for the next calls, since a driver that returns an internal error
-// seldom recovers at once. The cause of the error ends during that time.
+// seldom recovers immediately. The cause of the error ends during that time.
 func (m behavior) hold(s scene, t turn, times int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

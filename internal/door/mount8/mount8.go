@@ -275,7 +275,7 @@ func ensureClaim(ctx context.Context, client kubernetes.Interface, c Call) error
 	return nil
 }
 
-// checkFree fails if something else than the claim is mounted at the directory: a mount over it would wait for ever.
+// checkFree fails if something else than the claim is mounted at the directory: a mount over it would wait forever.
 func (h Host) checkFree(ctx context.Context, client kubernetes.Interface, c Call, node string) error {
 	at, mounted, err := h.Mounts.At(c.Dir)
 	if err != nil || !mounted {

@@ -79,7 +79,7 @@ func readGroup(dir, id string) (group, []record, error) {
 	return g, members, nil
 }
 
-// holdAll locks several volumes or snapshots. All callers name them in the same order, and none waits for ever.
+// holdAll locks several volumes or snapshots. All callers name them in the same order, and none waits forever.
 func (p *pool) holdAll(ctx context.Context, k kind, ids []string, how int) (all []record, release func(), err error) {
 	var releases []func()
 	release = func() {

@@ -77,7 +77,7 @@ func TestHostileNames(t *testing.T) {
 	w.unchanged(before)
 }
 
-// calls are all calls with an id, and how each answers if it is none.
+// calls are all calls with an id, and how each answers an invalid one.
 func (w *world) calls(id string) map[string]error {
 	ctx, volume, block := w.Context(), w.disk("hostile", id, "block"), capability("block")
 	_, expand := w.c.ControllerExpandVolume(ctx,

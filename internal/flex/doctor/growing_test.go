@@ -33,7 +33,7 @@ func ofGrowing(r Report) Report {
 	return r
 }
 
-// TestGrowsOnlyWhenAsked: it changes the volume for ever.
+// TestGrowsOnlyWhenAsked: it changes the volume forever.
 func TestGrowsOnlyWhenAsked(t *testing.T) {
 	t.Parallel()
 	p := growing()

@@ -187,7 +187,7 @@ func TestDotIsNeverExecuted(t *testing.T) {
 }
 
 // TestRenamedAwayIsRemoved (Kubernetes: the plugin stays and its init is tried
-// at every request, for ever): no call after it, file or directory (F-037).
+// at every request, forever): no call after it, file or directory (F-037).
 func TestRenamedAwayIsRemoved(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
