@@ -24,7 +24,7 @@
 //	look KEY                 has the controller reconcile a key, such as claim/ns/c, at this moment
 //	silence                  lets watches that begin later report nothing: caches keep what they list
 //	expect NAME              compares what the controller has done and reported since the last expect with the text
-// 	                         NAME of the file. "nothing" means no text. With -sort before NAME, different objects may
+//	                         NAME of the file. "nothing" means no text. With -sort before NAME, different objects may
 //	                         be written, and different lines noted, in any order
 //	table NAME KIND [COLUMN...]   compares a table of all objects of the kind; a COLUMN is HEADER=.json.path
 //	faults                   repeats the whole story once for each write of the controller and for each way in which it
