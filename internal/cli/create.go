@@ -104,7 +104,7 @@ func (s *shell) ensureClaim(
 	return found, false, nil
 }
 
-// createClaim makes a claim, as door.Create does, so that the command knows of what the server makes.
+// createClaim creates a claim, as door.Create does, so that the command knows what the server has created.
 func createClaim(
 	ctx context.Context, claims corev1client.PersistentVolumeClaimInterface, want *corev1.PersistentVolumeClaim,
 ) (*corev1.PersistentVolumeClaim, error) {
@@ -115,7 +115,7 @@ func createClaim(
 	return made, err
 }
 
-// describedClaim says how large a claim is and of which class.
+// describedClaim returns the size and the class of a claim.
 func describedClaim(c *corev1.PersistentVolumeClaim) string {
 	text := c.Spec.Resources.Requests.Storage().String()
 	if class := ptr.Deref(c.Spec.StorageClassName, ""); class != "" {
@@ -215,7 +215,7 @@ func (w wish) source() *corev1.TypedLocalObjectReference {
 	return nil
 }
 
-// sizeOf returns the size that a claim has, or asks for while it has none.
+// sizeOf returns the size that a claim has, or requests while it has none.
 func sizeOf(c *corev1.PersistentVolumeClaim) resource.Quantity {
 	if has, bound := c.Status.Capacity[corev1.ResourceStorage]; bound {
 		return has
@@ -233,7 +233,7 @@ func accessMode(word string) (corev1.PersistentVolumeAccessMode, error) {
 	return "", fmt.Errorf("--access %.80q: use RWO, RWX, ROX or RWOP", word)
 }
 
-// misses says what of the wish a claim does not have.
+// misses returns an error if a claim does not meet the wish.
 func (w wish) misses(c *corev1.PersistentVolumeClaim) error {
 	all := door.Wish{Class: w.class, Block: w.block, Source: w.source()}
 	if w.size != "" {

@@ -74,7 +74,7 @@ func (h *hostDrivers) awaitEnd(ctx context.Context, name string, limit time.Dura
 func (h *hostDrivers) left(name string) string {
 	var out []string
 	for _, program := range h.leftPrograms(name) {
-		r, _ := supervise.Read(h.state, program) // without a record nothing is known of it
+		r, _ := supervise.Read(h.state, program) // without a record nothing is known about it
 		living := r.Living()
 		if len(living) == 0 {
 			living = []string{"none that is known, but its record"}

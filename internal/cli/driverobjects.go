@@ -94,7 +94,7 @@ func (h *hostDrivers) made(name string, err error) error {
 	return nil
 }
 
-// describe asks each process of a driver what it is, and joins the answers.
+// describe queries each process of a driver for its capabilities, and joins the answers.
 func (h *hostDrivers) describe(ctx context.Context, d driverfile.Driver) (*csi.Driver, error) {
 	all := &csi.Driver{Name: d.Name}
 	for _, p := range d.Processes {

@@ -176,7 +176,7 @@ func (r remains) ending() bool { return len(r.mounts)+len(r.begun) > 0 }
 // passing says whether nothing is left but what is about to end.
 func (r remains) passing() bool { return r.ending() && !r.lasting() }
 
-// remains asks the API what needs a driver.
+// remains reads from the API what needs a driver.
 func (h *hostDrivers) remains(ctx context.Context, driver string) (remains, error) {
 	facts := gather.New(h.client, gather.Options{})
 	if err := facts.Kept(ctx, h.node); err != nil {

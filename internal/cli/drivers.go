@@ -52,7 +52,7 @@ func (f *hostFlags) register(c *cobra.Command) {
 	_ = c.MarkFlagDirname("root-dir")
 }
 
-// registerNode adds the flag of verbs that ask the API about this host.
+// registerNode adds the flag of verbs that read from the API about this host.
 func (f *hostFlags) registerNode(c *cobra.Command) {
 	c.Flags().StringVar(&f.node, "node", "", "name of this host's node (default the host's name, or the only node)")
 }

@@ -97,7 +97,7 @@ func (h *hostDrivers) awaitDriver(
 	return nil
 }
 
-// summary returns a line about the processes of a driver, of which registered says whether the API names it; nil if
+// summary returns a line about the processes of a driver. registered says whether the API names the driver; nil if
 // that does not matter.
 func (h *hostDrivers) summary(ctx context.Context, d driverfile.Driver, registered *bool) string {
 	var out []string
@@ -156,7 +156,7 @@ func listens(ctx context.Context, socket string) bool {
 	return true
 }
 
-// ask returns what the driver at a socket says of itself.
+// ask returns what the driver at a socket reports about itself.
 func ask(ctx context.Context, socket string, what ...csi.Option) (*csi.Driver, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

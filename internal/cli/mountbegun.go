@@ -36,7 +36,7 @@ type begun struct {
 	client    kubernetes.Interface
 	node, dir string
 	pod       *corev1.Pod
-	// claim is the claim that was made; nil if it was there.
+	// claim is the claim that was created; nil if it existed before.
 	claim *corev1.PersistentVolumeClaim
 	// madeDirs are the directories that were not there, the topmost first.
 	madeDirs []string

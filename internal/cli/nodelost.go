@@ -33,12 +33,12 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// lostStep is the time between two looks at what is left of a lost host.
+// lostStep is the time between two checks of what is left of a lost host.
 const lostStep = 300 * time.Millisecond
 
 var errNotConfirmed = errors.New("the name was not repeated: nothing was changed")
 
-// lostFlags are the flags of delete that are about a host that is lost for good.
+// lostFlags are the flags of delete for a host that is lost for good.
 type lostFlags struct{ lost, yes, force bool }
 
 // lostNode releases what a host had that is lost for good.

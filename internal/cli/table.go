@@ -60,7 +60,7 @@ func (o *objects) oneTable(ctx context.Context, t target, g getOptions, name str
 	return decodeTable(data, g.columns(t))
 }
 
-// tableRequest asks for rows, with the whole objects when a column is made of them here.
+// tableRequest requests rows, with the whole objects if a column is computed from them here.
 func (o *objects) tableRequest(t target, g getOptions) (*rest.Request, error) {
 	r, err := o.request(t.mapping, acceptTable)
 	if err == nil && len(g.columns(t)) > 0 {

@@ -138,7 +138,7 @@ type Wish struct {
 	Source *corev1.TypedLocalObjectReference
 }
 
-// Misses says what of the wish a claim does not have. A larger claim has all of a smaller one.
+// Misses returns an error if a claim does not meet the wish. A larger claim has all of a smaller one.
 func (w Wish) Misses(c *corev1.PersistentVolumeClaim) error {
 	size, class := c.Spec.Resources.Requests.Storage(), ptr.Deref(c.Spec.StorageClassName, "")
 	from := ptr.Deref(c.Spec.DataSource, corev1.TypedLocalObjectReference{})
@@ -189,7 +189,7 @@ func AccessModes() map[string]corev1.PersistentVolumeAccessMode {
 	}
 }
 
-// SameOptions says whether two Pods ask for the same options of their mounts, in whatever order and words.
+// SameOptions says whether two Pods request the same mount options, in any order and spelling.
 func SameOptions(a, b *corev1.Pod) bool {
 	is, errIs := decide.HostOptions(a.Annotations[volume.AnnMountOptions])
 	other, errOther := decide.HostOptions(b.Annotations[volume.AnnMountOptions])

@@ -31,7 +31,7 @@ func (m *mistakes) add(field, format string, args ...any) {
 	*m = append(*m, fmt.Errorf("%s: "+format, append([]any{field}, args...)...))
 }
 
-// Check returns every mistake in a driver, with its field and what to write there. It looks at no
+// Check returns every mistake in a driver, with its field and what to write there. It accesses no
 // file: the program need not exist yet. No value of a variable is in the error.
 func Check(d Driver) error {
 	var m mistakes

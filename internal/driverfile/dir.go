@@ -197,7 +197,7 @@ func withRestart(text []byte, d Driver) ([]byte, error) {
 
 func (p Dir) path(name, ext string) string { return filepath.Join(string(p), name+ext) }
 
-// file returns the path of a driver's file: NAME.yml if that is there, else NAME.yaml.
+// file returns the path of a driver's file: NAME.yml if that exists, else NAME.yaml.
 func (p Dir) file(name string) string {
 	other := p.path(name, ".yml")
 	if _, err := os.Lstat(other); err == nil {

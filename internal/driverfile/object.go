@@ -15,8 +15,8 @@ import (
 // FlexVolume drivers, which are recognized by volume.Program.
 const MadeBy = volume.Program + "-driver"
 
-// CSIDriver returns the CSIDriver object of a driver that has none, from its file and what the driver says of its
-// controller service. What neither says keeps Kubernetes' defaults.
+// CSIDriver returns the CSIDriver object of a driver that has none, from its file and what the driver reports
+// about its controller service. Other fields keep Kubernetes' defaults.
 func (d Driver) CSIDriver(c csi.ControllerCapabilities) *storagev1.CSIDriver {
 	o := &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: d.Name, Labels: map[string]string{volume.LabelMadeBy: MadeBy}},

@@ -67,8 +67,8 @@ func (p *process) identify(ctx context.Context) (Identity, error) {
 	return id, nil
 }
 
-// linkAccounts makes a link at the place where programs look, which leads each process to the directory that it has
-// been given. A process without one finds nothing there, as if the link were not there.
+// linkAccounts creates a link at the path where programs look, which leads each process to the directory that it
+// was given. A process without one finds nothing there, as if the link did not exist.
 func linkAccounts(place string) error {
 	target := fmt.Sprintf("/proc/thread-self/fd/%d", supervise.HandedFD)
 	if err := os.MkdirAll(filepath.Dir(place), 0o750); err != nil {

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// rescan is the pause between two looks at the files that no notice asks for, and rescanUnnoticed the same where the
-	// kernel gives no notices.
+	// rescan is the pause between two scans of the files without a notice, and rescanUnnoticed the same if the kernel
+	// gives no notices.
 	rescan, rescanUnnoticed = 5 * time.Minute, 30 * time.Second
 	// stopPause is the pause before a program that did not end is stopped again.
 	stopPause = 30 * time.Second
@@ -52,7 +52,7 @@ type Options struct {
 	Dial []csi.Option
 	// Secret returns a value of a Secret. Its error is ErrNoValue if the Secret or the key does not exist.
 	Secret func(ctx context.Context, namespace, name, key string) (string, error)
-	// Identify returns an identity of a service account; nil if none can be had on this host.
+	// Identify returns an identity of a service account; nil if this host can get none.
 	Identify func(ctx context.Context, namespace, name string) (Identity, error)
 	// Reached is called whenever a process with the role of the controller answers, with what the driver's file and the
 	// process say.
@@ -204,7 +204,8 @@ func (h *Host) look(ctx context.Context) {
 	}
 	h.forgetAccounts(wanted, broken)
 	for _, d := range p.start {
-		// A program of its that still ends may have the socket. When it has ended, the files are looked at again.
+		// A program of the driver that is still ending may have the socket. When it has ended, the files are reconciled
+		// again.
 		if !slices.ContainsFunc(driverfile.ProgramsOf(d.Name), func(program string) bool { return h.stopping[program] }) {
 			h.start(ctx, d)
 		}

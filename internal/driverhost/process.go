@@ -32,7 +32,7 @@ type process struct {
 	socket string
 }
 
-// deeds returns what is done about a process at the same time; each deed ends with its context.
+// deeds returns what is done for a process concurrently; each function ends with its context.
 func (p *process) deeds() []func(context.Context) {
 	var out []func(context.Context)
 	if len(p.Exec) > 0 {

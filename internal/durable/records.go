@@ -40,7 +40,7 @@ type Kind[T any] struct {
 	Path func(*T) (string, error)
 	// Clone returns a copy that shares no data that is changed in place.
 	Clone func(*T) *T
-	// Doubtful returns a copy that says of nothing that it was reached.
+	// Doubtful returns a copy in which no step counts as reached.
 	Doubtful func(*T) *T
 	// Boot returns a pointer to the record's field for the boot id of the host.
 	Boot func(*T) *string
@@ -198,7 +198,7 @@ func (r *Records[T]) load(name string, v *T) bool {
 		return false
 	case name == own+suffix:
 	case r.all[own] != nil:
-		// The other file was written after this one, which is ignored as long as it is there.
+		// The other file was written after this one, which is ignored as long as the other one exists.
 		_ = os.Remove(filepath.Join(r.dir, name))
 		return true
 	default:

@@ -132,7 +132,7 @@ func (o Options) install(ctx context.Context, upgrade, absent bool) (Report, err
 	return r, err
 }
 
-// verify asks the running bridge, if any, whether it has loaded the driver.
+// verify finds out whether the running bridge, if any, has loaded the driver.
 func (o Options) verify(ctx context.Context, i install.Options, at time.Time, r *Report) {
 	ctx, cancel := context.WithTimeout(ctx, loadTime)
 	defer cancel()

@@ -81,8 +81,8 @@ func (l *IntentLog) isLoaded() bool {
 	return l.loaded
 }
 
-// read replaces what is known of the log by the objects that the server has, and returns the names
-// of the objects that must be rewritten before that can be relied on.
+// read replaces the known state of the log by the objects that the server has, and returns the
+// names of the objects that must be rewritten before that can be relied on.
 func (l *IntentLog) read(all []corev1.ConfigMap) (rewrite []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

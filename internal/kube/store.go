@@ -15,7 +15,7 @@ import (
 
 // store holds objects by key, as the watch reports them, with overlays of own writes, and indexes
 // of them. It notifies listeners of each change that the watch reports, once, after readers can see
-// it; own writes are visible to readers sooner, but listeners hear of them from the watch.
+// it; own writes are visible to readers sooner, but listeners are notified of them by the watch.
 type store[T Object] struct {
 	indexers  cluster.Indexers[T]
 	trim      cache.TransformFunc
@@ -165,9 +165,9 @@ func (s *store[T]) replace(all []T, upTo uint64) {
 	s.syncOnce.Do(func() { close(s.synced) })
 }
 
-// set stores what the watch reports of a key up to a version: object o, or, if exists is false,
-// that there is none; then o is the last known state, if any. It returns the changes that listeners
-// have to hear of.
+// set stores what the watch reports about a key up to a version: object o, or, if exists is false,
+// that there is none; then o is the last known state, if any. It returns the changes of which
+// listeners have to be notified.
 func (s *store[T]) set(key string, o T, exists bool, upTo uint64) (changes []change[T]) {
 	var none T
 	before, known := s.objects[key]
@@ -201,9 +201,9 @@ func (s *store[T]) set(key string, o T, exists bool, upTo uint64) (changes []cha
 	return changes
 }
 
-// changesBetween returns the changes that listeners hear of when the watch reports an object. If it
-// was deleted and created under the same name while the watch was interrupted, these are two
-// changes. Objects of test fakes have no versions: each report is a change.
+// changesBetween returns the changes of which listeners are notified when the watch reports an
+// object. If it was deleted and created under the same name while the watch was interrupted, these
+// are two changes. Objects of test fakes have no versions: each report is a change.
 func changesBetween[T Object](before, after T, known bool) []change[T] {
 	var none T
 	switch {
@@ -215,8 +215,8 @@ func changesBetween[T Object](before, after T, known bool) []change[T] {
 	return nil
 }
 
-// change calls a function that changes what is known of a key, and updates the index. Handlers of
-// beforeDelete are called if the object is gone then.
+// change calls a function that changes the known state of a key, and updates the index. Handlers
+// of beforeDelete are called if the object is gone then.
 func (s *store[T]) change(key string, change func()) {
 	before, existed := s.newest(key)
 	change()

@@ -69,7 +69,7 @@ func unmounted(device string) bool {
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// readOnly says whether options of mount(8) ask for a read-only mount.
+// readOnly says whether options of mount(8) request a read-only mount.
 func readOnly(options []string) bool {
 	return slices.Contains(splitOptions(strings.Join(options, ",")), "ro")
 }

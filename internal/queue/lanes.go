@@ -165,7 +165,7 @@ func (l *lanes[K]) watch(t *ticket[K]) {
 }
 
 // giveBack grants the place of a key that has held it for long to the next keys. While too many are overdue, the key
-// keeps its place, and the caller asks again later.
+// keeps its place, and the caller tries again later.
 func (l *lanes[K]) giveBack(t *ticket[K]) (given bool) {
 	if l.tickets[t.key] != t || t.state != holding {
 		return false

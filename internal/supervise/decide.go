@@ -84,9 +84,9 @@ func (e exit) String() string {
 	return fmt.Sprintf("exit status %d", e.status.ExitStatus())
 }
 
-// becameDaemon says whether a main process that has ended goes on in the processes that it left. One that has served
-// for a while does not: then it has failed, or was asked to stop, and others such as the daemons of FUSE mounts
-// remain.
+// becameDaemon says whether a main process that has ended continues in the processes that it left. One that has
+// served for a while does not: then it has failed, or was asked to stop, and others such as the daemons of FUSE
+// mounts remain.
 func becameDaemon(e exit, settled, populated bool) bool {
 	success := !e.known || e.status.Exited() && e.status.ExitStatus() == 0
 	return success && populated && !settled

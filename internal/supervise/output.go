@@ -45,7 +45,7 @@ func trimOutput(ctx context.Context, w *watch, path string, most int64, failed f
 			failed(err)
 		}
 		told = err
-		_ = w.next(ctx) // whatever ends the wait, the log is looked at again
+		_ = w.next(ctx) // whatever ends the wait, the log is checked again
 		_ = sleep(ctx, outputPause)
 	}
 }

@@ -156,8 +156,8 @@ func (p *process) exit() exit {
 	return exit{known: true, status: syscall.WaitStatus(status)}
 }
 
-// exitOfOther asks the kernel how a process has ended that is not a child of this one, which Linux 6.15 and later can
-// report.
+// exitOfOther queries the kernel for the exit status of a process that is not a child of this one, which Linux 6.15
+// and later can report.
 func (p *process) exitOfOther() exit {
 	// It can as soon as the parent has reaped the process, at which point poll reports POLLHUP.
 	const parentTakes = 200 // milliseconds
@@ -172,11 +172,11 @@ func (p *process) exitOfOther() exit {
 	return exit{known: true, status: syscall.WaitStatus(info.Exit_code)}
 }
 
-// info asks for the exit status by PIDFD_GET_INFO in its first version, which has all that is needed.
+// info queries the exit status by PIDFD_GET_INFO in its first version, which has all that is needed.
 func (p *process) info() (unix.PidfdInfo, error) {
 	info, err := p.askInfo()
 	// The kernel looks for the status before it looks for the process. If the parent reaps the process between the two,
-	// the kernel has found neither; it finds the status when it is asked again.
+	// the kernel has found neither; a second query finds the status.
 	if errors.Is(err, unix.ESRCH) {
 		return p.askInfo()
 	}

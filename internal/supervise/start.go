@@ -56,7 +56,7 @@ func startGate(argv []string, output string) (*gate, error) {
 	return g, started.Release()
 }
 
-// close closes the pipes: a gate that has not heard the word ends.
+// close closes the pipes: a gate that has not received the word ends.
 func (g *gate) close() {
 	_ = g.word.Close() // what was written is with the kernel
 	_ = g.failures.Close()

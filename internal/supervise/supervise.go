@@ -30,7 +30,7 @@ type Options struct {
 	Log *slog.Logger
 	// Retry bounds the pauses before a program is started again; from a second to a minute if it is zero.
 	Retry queue.Backoff
-	// Grace is how long a program that is asked to end may take before it is killed; ten seconds if it is zero.
+	// Grace is how long a program that is asked to stop may take before it is killed; ten seconds if it is zero.
 	Grace time.Duration
 
 	// settled is after which time a program has settled; the first failure after it is followed by the first pause.
@@ -73,7 +73,7 @@ type Supervisor struct {
 	held map[string]*hold
 }
 
-// hold is what has a name: done is closed when it has not any more, and stop asks it to give it up.
+// hold is the holder of a name: done is closed when the name is released, and stop asks the holder to release it.
 type hold struct {
 	stop func()
 	done chan struct{}
@@ -194,8 +194,8 @@ func (s *Supervisor) group(name string) group {
 }
 
 // Stop ends a program and all that it has left behind, and removes its record, its log and its cgroup. It asks the main
-// process to end, and kills after Options.Grace; the rest is killed. A Run of the program ends with ErrStopped. If ctx
-// ends before, Stop returns its error. It may be repeated; a program that does not exist is not an error.
+// process to stop, and kills it after Options.Grace; the rest is killed. A Run of the program ends with ErrStopped. If
+// ctx ends before, Stop returns its error. It may be repeated; a program that does not exist is not an error.
 func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err

@@ -24,7 +24,7 @@ type watches struct {
 	by map[int32]map[*watch]bool
 }
 
-// lookAgain is after which time files are looked at that cannot be watched.
+// lookAgain is the interval at which files are checked that cannot be watched.
 const lookAgain = 10 * time.Second
 
 func newWatches() *watches {
@@ -75,7 +75,7 @@ func (ws *watches) wake(descriptor int32, mask uint32) {
 		for w := range waiting {
 			select {
 			case w.changed <- struct{}{}:
-			default: // it has not heard of an earlier change yet
+			default: // it has not received an earlier change yet
 			}
 		}
 	}
@@ -93,7 +93,7 @@ type watch struct {
 
 func (ws *watches) watch() *watch { return &watch{of: ws, changed: make(chan struct{}, 1)} }
 
-// set watches these files for events, as far as they exist, and no others. The caller looks at the files after it, so
+// set watches these files for events, as far as they exist, and no others. The caller checks the files afterwards, so
 // no change is missed.
 func (w *watch) set(events uint32, paths ...string) {
 	w.close()

@@ -141,7 +141,7 @@ func (d *Door) Run(ctx context.Context, l net.Listener) error {
 	return d.serveHTTP(ctx, l)
 }
 
-// activate says that we serve volumes. An engine asks at its start, or podman before each call.
+// activate answers that this plugin serves volumes. An engine calls it at its start, podman before each call.
 func (d *Door) activate(context.Context, request) (answer, error) {
 	d.users.LookSoon()
 	return answer{Implements: []string{"VolumeDriver"}}, nil

@@ -74,7 +74,7 @@ func OfHost() Mounts {
 	}
 }
 
-// Run does what mount(8) or umount(8) asks, and returns the exit status.
+// Run does what mount(8) or umount(8) requests, and returns the exit status.
 func Run(ctx context.Context, h Host, program string, args []string) int {
 	c, err := Parse(program, here(), args)
 	if err == nil && c.Dir != "" {

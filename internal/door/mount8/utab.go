@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// utab is where libmount keeps what the kernel does not know of mounts.
+	// utab is where libmount keeps what the kernel does not know about mounts.
 	utab = "/run/mount/utab"
 	// noteprefix is that of options which libmount keeps there for us.
 	noteprefix = "x-volplane."

@@ -40,7 +40,7 @@ const (
 	waitLimit = callLimit - users.WhyLimit - undoLimit - time.Second
 )
 
-// request is what a call of Acquire asks for.
+// request is the content of a call of Acquire.
 type request struct {
 	name, mode, template, kind string
 	// readOnly is nil for the best that there is.

@@ -79,7 +79,7 @@ func (u *Users) remember(ctx context.Context, pod *corev1.Pod, s shown) error {
 	})
 }
 
-// Survey is one look at the mounts of all processes, made when it is needed.
+// Survey is one scan of the mounts of all processes, made when it is needed.
 type Survey struct {
 	users *Users
 	made  bool

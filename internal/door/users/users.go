@@ -51,7 +51,7 @@ type Users struct {
 	Look chan struct{}
 }
 
-// Kernel is what is known of mounts.
+// Kernel is the source of information about mounts.
 type Kernel struct {
 	// Mounted returns the mount at a path of this host.
 	Mounted func(path string) (mount.Point, bool)
@@ -100,7 +100,7 @@ func (u *Users) join(ctx context.Context, pod *corev1.Pod, id string) (ends bool
 	case pod.DeletionTimestamp != nil:
 		return true, nil
 	case cluster.Finished(pod):
-		// It has given up, and was never mounted; its successor may be luckier.
+		// It has failed, and was never mounted; its successor may succeed.
 		err := u.Pods.Delete(ctx, pod, metav1.DeleteOptions{})
 		return err == nil, err
 	}
@@ -190,7 +190,7 @@ func (u *Users) Follow(ctx context.Context) {
 	}
 }
 
-// LookSoon asks for a look, and does not wait for it.
+// LookSoon triggers a check, and does not wait for it.
 func (u *Users) LookSoon() {
 	select {
 	case u.Look <- struct{}{}:

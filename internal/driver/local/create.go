@@ -103,7 +103,7 @@ func (c *controller) create(ctx context.Context, id, fsType string, r *csipb.Cre
 	})
 }
 
-// created returns the answer for an existing volume, unless the request asks for another one.
+// created returns the answer for an existing volume, unless the request does not match it.
 func (c *controller) created(v record, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 	_, source := sourceOf(r.GetVolumeContentSource())
 	want := r.GetCapacityRange()

@@ -17,8 +17,8 @@ const (
 	groupPrefix = "group-"
 )
 
-// group describes snapshots that were taken at one moment. They are in its directory: one rename makes all of them, and
-// one takes them away.
+// group describes snapshots that were created at one moment. They are in its directory: one rename creates all of them,
+// and one removes them.
 type group struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`

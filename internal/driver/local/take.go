@@ -88,8 +88,8 @@ func (p *pool) take(ctx context.Context, v record, u use) (string, error) {
 // errOthers says that a device is in use in a way that excludes this use.
 var errOthers = errors.New("it is in use otherwise")
 
-// again decides whether a device can be used once more, and returns the note for it. shown says of a claimed one that
-// it is mounted where the driver sees it.
+// again decides whether a device can be used once more, and returns the note for it. shown says that a claimed device
+// is mounted where the driver sees it.
 func (u use) again(s mount.LoopState, shown bool) (note string, err error) {
 	last, ours := readNote(s.Note)
 	// What the driver does not see was unmounted by it: the rest of a use that has ended for Kubernetes.

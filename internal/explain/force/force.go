@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Facts are what is known of a volume that has to leave a node.
+// Facts are what is known about a volume that has to be detached from a node.
 type Facts struct {
 	View     cluster.View
 	Warnings state.Warnings

@@ -113,8 +113,8 @@ func (f Facts) sandboxed(p *corev1.Pod) bool {
 	return e != nil && !f.warnedAfter(p, e)
 }
 
-// beforeSandbox returns what a kubelet says of a container that it has not begun
-// with, whether or not the volumes are mounted.
+// beforeSandbox returns the reasons that a kubelet reports for a container that it has
+// not started to create, whether or not the volumes are mounted.
 func beforeSandbox() []string { return []string{"", "ContainerCreating", "PodInitializing"} }
 
 // Reasons of a kubelet's events that volplane does not use itself.

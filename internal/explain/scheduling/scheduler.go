@@ -119,7 +119,7 @@ func usable(v *corev1.PersistentVolume) string {
 }
 
 // WrongNode explains a Pod that waits on a node where one of its volumes cannot be used. A Pod that is created with a
-// nodeName gets there, because no scheduler has looked at its volumes.
+// nodeName gets there, because no scheduler has checked its volumes.
 func (f Facts) WrongNode(p *corev1.Pod) (chain.Link, bool) {
 	n := cluster.Find(f.View.Nodes, p.Spec.NodeName)
 	if n == nil || p.Status.Phase == corev1.PodRunning || cluster.IsTrue(cluster.PodCondition(p,

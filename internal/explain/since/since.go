@@ -37,7 +37,7 @@ func (t Times) WithoutTries() Times {
 	return t
 }
 
-// Time is what is known of the time of a link. Zero fields are not known.
+// Time is what is known about the time of a link. Zero fields are unknown.
 type Time struct {
 	// Since is since when the link does not hold.
 	Since time.Time

@@ -17,8 +17,8 @@ import (
 type Warnings []*corev1.Event
 
 // Condition returns what the newest warning about the object says, with this reason.
-// The event says who acts next, if it is one of ours, or else its text does; repeats is
-// who tries again.
+// The event names the next actor if volplane has recorded it; otherwise its text does.
+// repeats is the actor that retries.
 func (w Warnings) Condition(about metav1.Object, reason volume.Reason, repeats volume.Actor) (volume.Condition, bool) {
 	e := w.About(about.GetUID(), reason)
 	if e == nil {

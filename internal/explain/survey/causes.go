@@ -156,7 +156,7 @@ func (g *grouping) joinDrivers() {
 }
 
 // RenderCauses writes the causes for people; spaces says to name the namespaces, and when, if not nil, returns
-// what is known of the time of a cause.
+// what is known about the time of a cause.
 func RenderCauses(w io.Writer, causes []Cause, spaces bool, when func(Cause) string) error {
 	var b strings.Builder
 	columns := chain.Columns(w)

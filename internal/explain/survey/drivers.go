@@ -18,7 +18,7 @@ func deadDriver(l chain.Link) (string, bool) {
 	return next.Name, l.State == chain.Problem && dead && next.Kind == volume.KindDriver
 }
 
-// together returns what is said of a driver that is not there, about several nodes and volumes.
+// together returns what is reported about a missing driver, for several nodes and volumes.
 func together(driver string, all []volume.Because) string {
 	var nodes, out []string
 	for _, b := range all {

@@ -27,7 +27,7 @@ func Node(w why.Walk, name string) (chain.Chain, bool) {
 	}
 	c := aboutNode(w, n)
 	if !c.Healthy() {
-		return c, true // all that is there waits for the node
+		return c, true // everything on it waits for the node
 	}
 	c.Links = append(c.Links, unusable(n)...)
 	for _, a := range w.Attachments {

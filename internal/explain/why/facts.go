@@ -22,11 +22,11 @@ import (
 // facts are the objects around one claim or volume. Absent objects are nil.
 type facts struct {
 	Walk
-	// Namespace and ClaimName name the claim that is asked about; both are
-	// empty when a volume that no claim is bound to is asked about.
+	// Namespace and ClaimName name the claim in question; both are empty if the question is
+	// about a volume to which no claim is bound.
 	Namespace, ClaimName string
 	Claim                *corev1.PersistentVolumeClaim
-	// Volume is the volume that the claim names, or that is asked about.
+	// Volume is the volume that the claim names, or the volume in question.
 	Volume *corev1.PersistentVolume
 	// Class is the class that the claim names, or else the volume.
 	Class *storagev1.StorageClass

@@ -70,7 +70,7 @@ const (
 	// retryInterval is the time after which a driver that could not be served is retried.
 	retryInterval = 10 * time.Second
 	// stopTimeout is how long the end of a server waits for answers in flight; the work of those
-	// calls goes on.
+	// calls continues.
 	stopTimeout = time.Second
 )
 

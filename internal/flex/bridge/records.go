@@ -45,7 +45,7 @@ const format = 1
 // maxRecord is the size limit of a record that is read, in bytes.
 const maxRecord = 1 << 20
 
-// record is what must be known of a volume at one place to expand or undo it. It holds no secret.
+// record is what must be known about a volume at one place to expand or undo it. It holds no secret.
 type record struct {
 	Format int         `json:"format"`
 	Kind   kind        `json:"kind"`

@@ -183,7 +183,7 @@ func (p *place) write(from, to string) error {
 		err = label(to, p.home)
 	}
 	if err == nil {
-		err = os.Chmod(to, 0o755) // #nosec G302 -- it is there to be executed
+		err = os.Chmod(to, 0o755) // #nosec G302 -- it must be executable
 	}
 	if err == nil {
 		err = durable.Sync(to)
