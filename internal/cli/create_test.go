@@ -110,7 +110,8 @@ func TestCreateAgain(t *testing.T) {
 	}
 }
 
-// TestMayResize: a claim without a volume is not resized, and none becomes smaller; the same size may be asked again.
+// TestMayResize: a claim without a volume is not resized, and none becomes smaller; the same size may be requested
+// again.
 func TestMayResize(t *testing.T) {
 	c := &corev1.PersistentVolumeClaim{}
 	c.Name = "a"

@@ -68,7 +68,7 @@ func needing(kind string) []runtime.Object {
 	return out
 }
 
-// begunIn is the log of a provisioner that has asked two drivers for volumes and not heard of them again.
+// begunIn is the log of a provisioner that has called two drivers to create volumes, without an answer.
 func begunIn(driver string) *corev1.ConfigMap {
 	log := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "volplane", Name: "log", Labels: map[string]string{volume.LabelIntents: "log"},

@@ -61,7 +61,7 @@ func newStand(t *testing.T, objects ...runtime.Object) stand {
 	return stand{h, client, out, err, custom}
 }
 
-// record writes what a supervisor knows of a process; the process itself is this one.
+// record writes a supervisor's record of a process; the process itself is this one.
 func (s stand) record(t *testing.T, name string, change func(*supervise.Record)) {
 	t.Helper()
 	boot, err := durable.Boot()
@@ -258,8 +258,8 @@ func TestChangedProcesses(t *testing.T) {
 	}
 }
 
-// TestAdd: a driver is written, awaited by a watch, and gets its CSIDriver and its class from what it says
-// of itself; the same again changes nothing.
+// TestAdd: a driver is written, awaited by a watch, and gets its CSIDriver and its class from its
+// capabilities; a repetition changes nothing.
 func TestAdd(t *testing.T) {
 	s := newStand(t, csiNode("n1", "another.example.com"))
 	config := csitest.Full()
@@ -320,7 +320,7 @@ func TestOtherClass(t *testing.T) {
 	}
 }
 
-// TestClassOf: what a driver says of itself decides what its class allows.
+// TestClassOf: the capabilities of a driver decide what its class allows.
 func TestClassOf(t *testing.T) {
 	const early, late = storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
 	for name, c := range map[string]struct {
@@ -407,7 +407,7 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
-// TestRefusal: what the node agent says of a driver is in the error and the list.
+// TestRefusal: the node agent's reason is in the error and the list.
 func TestRefusal(t *testing.T) {
 	event := func(name, driver, message string, at int64) *corev1.Event {
 		cause := volume.Cause{Object: "csidriver/" + driver}.String()

@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/internal/program"
 )
 
-// TestInterruptedCreate: a command that is interrupted while the server makes the claim knows of it.
+// TestInterruptedCreate: a command that is interrupted while the server creates the claim knows about the claim.
 func TestInterruptedCreate(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})

@@ -81,7 +81,8 @@ func (p plugin) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.
 }
 
 // serve serves the services of a driver that a mode names: all, node or controller; deaf has
-// all, and does not end when it is asked to; unready is a controller that never is ready.
+// all, and does not end when it is asked to stop; unready is a controller that is never
+// ready.
 func serve(name, mode, endpoint string) error {
 	l, err := net.Listen("unix", strings.TrimPrefix(endpoint, "unix://"))
 	if err != nil {
@@ -113,7 +114,7 @@ type world struct {
 	reached []string
 	secrets map[string]string
 	changed chan struct{}
-	// accounts answers for service accounts, of which a host that has joined knows nothing.
+	// accounts answers for service accounts, which a joined host cannot use.
 	accounts accounts
 	joined   bool
 	// grace is how long programs may take to end; the usual time if it is zero.

@@ -15,7 +15,7 @@ import (
 // absent is the value of a key that does not stand.
 const absent = ""
 
-// lives are the lives of a log, and what is known of it from outside.
+// lives are the lives of a log, and what is known about it from outside.
 type lives struct {
 	t      *rapid.T
 	server *mapServer
@@ -88,7 +88,7 @@ func (l *lives) changed() {
 		case value == absent && l.wasOpen[key]:
 			l.t.Fatalf("%s is gone, and was %q: %s", key, l.before[key], l.kept())
 		case value == absent:
-			// What has gone does not come back.
+			// What was removed does not reappear.
 			delete(l.before, key)
 		case value != l.open[key] && value != l.before[key] && !slices.Contains(l.doubt[key], value):
 			l.t.Fatalf("%s is %q, and was %q: %s", key, value, l.before[key], l.kept())
@@ -113,7 +113,7 @@ func (l *lives) begin() {
 	l.load()
 }
 
-// load reads the log, if it has to be read, until that goes well.
+// load reads the log, if it has to be read, until that succeeds.
 func (l *lives) load() {
 	for !l.log.loaded {
 		told, err := l.log.Load(context.Background())
@@ -270,7 +270,7 @@ func TestNothingBegunIsForgotten(t *testing.T) {
 	})
 }
 
-// swept: a sweep that went well leaves nothing that is resolved.
+// swept: a successful sweep leaves nothing that is resolved.
 func (l *lives) swept() {
 	has, _ := l.server.has()
 	for key := range has {

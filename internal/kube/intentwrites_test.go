@@ -346,7 +346,7 @@ func TestWhatThereIsComesFirst(t *testing.T) {
 	}
 }
 
-// TestSweepWritesWhatItMust: nothing where all is open, and an object of nothing goes.
+// TestSweepWritesWhatItMust: nothing is written if all intents are open, and an empty object is deleted.
 func TestSweepWritesWhatItMust(t *testing.T) {
 	s, client := newMapServer()
 	l := NewIntentLog(client, LogPlace{Namespace: logSpace, Name: logName})

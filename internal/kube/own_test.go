@@ -27,7 +27,7 @@ type model struct {
 	store  *store[*storagev1.VolumeAttachment]
 	writer Writer[*storagev1.VolumeAttachment]
 
-	// The server: what is there, all that has happened, and each version.
+	// The server: what exists, all that has happened, and each version.
 	rev      int
 	there    map[string]*storagev1.VolumeAttachment
 	events   []watch.Event

@@ -52,8 +52,8 @@ func podStore() (*store[*corev1.Pod], reflectorStore[*corev1.Pod]) {
 	return s, reflectorStore[*corev1.Pod]{s}
 }
 
-// TestStoreTells: listeners hear of what has changed, in order, with the last
-// state of what is gone, and of nothing that is as it was.
+// TestStoreTells: listeners are notified of changes, in order, with the last state of
+// deleted objects, and of nothing that is unchanged.
 func TestStoreTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -200,7 +200,7 @@ func checkFound[T Object](t *rapid.T, s *store[T]) {
 }
 
 // TestListenerWaits: a listener that waits does not hold up the store, nor
-// other listeners, and hears of everything later.
+// other listeners, and is notified of everything later.
 func TestListenerWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -53,7 +53,7 @@ func (b *below) clear() {
 	_ = b.table.Close()
 }
 
-// see looks at what the table says of the volume.
+// see checks what the table says about the volume.
 func (b *below) see(hidden bool) {
 	b.t.Helper()
 	for _, at := range []func(string) (Point, bool, error){At, b.table.At} {

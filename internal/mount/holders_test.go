@@ -119,7 +119,7 @@ func holds(t *testing.T, script, target string) (pid int, end func()) {
 	return c.Process.Pid, end
 }
 
-// TestHangingSearch: while a search hangs no other is begun, and when it has come back
+// TestHangingSearch: while a search hangs no other is started, and when it has returned
 // the next one is.
 func TestHangingSearch(t *testing.T) {
 	hangs := make(chan []Holder, 1)

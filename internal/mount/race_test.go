@@ -127,8 +127,8 @@ func (g *grove) inventory(dir string) (out string) {
 	return out
 }
 
-// TestDeviceAtAnExchangedDirectory: mount(8) mounts where the directory is that was
-// looked at, or not at all.
+// TestDeviceAtAnExchangedDirectory: mount(8) mounts at the directory that was checked, or
+// not at all.
 func TestDeviceAtAnExchangedDirectory(t *testing.T) {
 	_, device := disk(t, 4)
 	g := newGrove(t)

@@ -99,8 +99,8 @@ func split(kind string) (driver, call string, ok bool) {
 	return kind[:1], kind[2:], true
 }
 
-// TestEveryKeyHasItsTurn: calls that take a second each, of namespaces that ask
-// for many and for few: who asks for few is not the last.
+// TestEveryKeyHasItsTurn: calls that take a second each, of namespaces with many and with
+// few requests: a namespace with few is not the last.
 func TestEveryKeyHasItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const places, many, few = 8, 200, 4
@@ -155,7 +155,7 @@ func TestEveryKeyHasItsTurn(t *testing.T) {
 }
 
 // TestWaitingForgetsNoFailure: a key that has failed, or polls, and waits before it
-// is processed again, comes back later and later nevertheless.
+// is processed again, is nevertheless retried after growing pauses.
 func TestWaitingForgetsNoFailure(t *testing.T) {
 	growing := Backoff{time.Second, time.Hour}
 	for name, o := range map[string]outcome{"error": {err: errNo}, "poll": {result: Result{Poll: true}}} {

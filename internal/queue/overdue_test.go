@@ -103,7 +103,7 @@ func TestOverdueKeyIsNotProcessedTwice(t *testing.T) {
 	})
 }
 
-// hanging is a queue of which each call of kind "hangs" takes until its limit, and fails.
+// hanging is a queue in which each call of kind "hangs" takes until its limit, and fails.
 type hanging struct {
 	t *testing.T
 	q *Queue[key]

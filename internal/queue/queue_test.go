@@ -182,7 +182,8 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// TestHeld: what waits for a person's consent goes on soon after it was given, however often it has failed.
+// TestHeld: a key that waits for an administrator's consent is processed soon after it was given, however often it has
+// failed.
 func TestHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const s = time.Second
@@ -248,8 +249,8 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestAttempt: while a key is processed, it can be asked which failure in a row this would be, and how long the
-// pause after it; the pause is kept.
+// TestAttempt: while a key is processed, the number of the failure in a row and the pause after it can be
+// queried; the pause is kept.
 func TestAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q *Queue[string]

@@ -51,7 +51,7 @@ func supervisor(args []string) int {
 		p := Program{Name: name, Argv: []string{self, deed, dir}, Generation: generation}
 		err = s.Run(ctx, p, func(r Record) {
 			if r.State == Running && (r.PID != 0) == (deed == "program") {
-				cancel() // this is as far as it goes
+				cancel() // it ends here
 			}
 		})
 	}

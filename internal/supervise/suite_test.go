@@ -42,8 +42,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program is a program that must never run twice: it says in files of a directory that it has started, and that it has
-// met another one. It ends with success when it is asked to.
+// program is a program that must never run twice: it records in files of a directory that it has started, and that it
+// has met another one. It ends with success when it is asked to stop.
 func program(dir string) int {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGTERM)
@@ -243,7 +243,7 @@ func (w *world) said() []string {
 	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 }
 
-// hears waits until programs have said a number of lines.
+// hears waits until programs have written a number of lines.
 func (w *world) hears(n int) []string {
 	w.Helper()
 	eventually(w, fmt.Sprintf("programs have said %d lines", n), func() bool {

@@ -97,7 +97,7 @@ func TestChangedProgramIsReplaced(t *testing.T) {
 	}
 }
 
-// TestStubbornProgram: one that does not end when it is asked to is killed.
+// TestStubbornProgram: a program that does not end when it is asked to stop is killed.
 func TestStubbornProgram(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *Options) { o.Grace = 50 * time.Millisecond })

@@ -71,8 +71,8 @@ func TestSurvivorsOfARestart(t *testing.T) {
 	w.noneLeft()
 }
 
-// TestSettledProgramIsNoDaemon: a driver that has served and then ends with success, as drivers do that are asked to
-// end, is started again although it has left processes.
+// TestSettledProgramIsNoDaemon: a driver that has served and then ends with success, as drivers do when they are
+// asked to stop, is started again although it has left processes.
 func TestSettledProgramIsNoDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *Options) { o.settled = 50 * time.Millisecond })

@@ -25,7 +25,7 @@ import (
 	"volplane.dev/volplane/internal/program"
 )
 
-// TestStories plays what engines do, as it was seen of docker and podman, and what goes wrong beside it.
+// TestStories plays the calls of engines, as docker and podman make them, and failures around them.
 func TestStories(t *testing.T) {
 	userstest.Stories(t, func(t *testing.T) (play func(step string) string, stop func()) {
 		block := userstest.Claim("block")
@@ -105,8 +105,8 @@ func TestNameOf(t *testing.T) {
 	}
 }
 
-// TestSocket: calls wait for a door that is being opened, and a door that has gone leaves the socket, at which
-// engines try again.
+// TestSocket: calls wait for a door that is being opened, and a door that has ended leaves the socket, at
+// which engines try again.
 func TestSocket(t *testing.T) {
 	dir, err := os.MkdirTemp("", "d")
 	if err != nil {

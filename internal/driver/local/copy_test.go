@@ -33,8 +33,8 @@ func smallest(fsType string) int64 {
 
 func kinds() []string { return []string{"ext4", "xfs", "btrfs", "block"} }
 
-// TestCopies: a snapshot keeps what was there, a clone has what is there, and
-// all are of use side by side, on one host, while they are in use.
+// TestCopies: a snapshot keeps the earlier content, a clone has the present content, and
+// all can be used at the same time on one host.
 func TestCopies(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range kinds() {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// TestDamage: what is damaged is neither used, made again nor deleted, follows
-// no symbolic link, and keeps no other volume away.
+// TestDamage: a damaged volume is neither used, recreated nor deleted, no symbolic link
+// is followed, and other volumes are not affected.
 func TestDamage(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(w *world, dir, precious string){

@@ -24,7 +24,7 @@ func newSmallWorld(t *testing.T) *world {
 	return newKeptWorld(t, 0)
 }
 
-// newKeptWorld is the same, of which so much is kept for others.
+// newKeptWorld is the same, with space that is reserved for others.
 func newKeptWorld(t *testing.T, keep int64) *world {
 	t.Helper()
 	w := &world{T: t, dir: newDir(t), keep: keep}
@@ -200,8 +200,8 @@ func TestCopyDoesNotFit(t *testing.T) {
 	w.empty()
 }
 
-// TestFullPool: on a full disk nothing new is had, nothing is lost, and all
-// that gives space back goes well.
+// TestFullPool: on a full disk nothing new is created, nothing is lost, and every call
+// that frees space succeeds.
 func TestFullPool(t *testing.T) {
 	t.Parallel()
 	w := newSmallWorld(t)

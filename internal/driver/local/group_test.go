@@ -279,8 +279,8 @@ func TestGroupLocks(t *testing.T) {
 	w.empty()
 }
 
-// TestGroupGarbage: what a driver that was killed between two steps has left of a group goes when the next one starts,
-// unless another driver is at work on it.
+// TestGroupGarbage: what a driver that was killed between two steps has left of a group is removed when the next one
+// starts, unless another driver is at work on it.
 func TestGroupGarbage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

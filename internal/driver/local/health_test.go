@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// health returns what the driver says of the volume, in one line.
+// health returns what the driver reports about the volume, in one line.
 func (d *disk) health() string {
 	d.Helper()
 	r, err := d.n.NodeGetVolumeHealth(d.Context(), &csipb.NodeGetVolumeHealthRequest{

@@ -121,7 +121,8 @@ func TestStagedAgain(t *testing.T) {
 }
 
 // TestStagedOtherwise: while a process still has the volume's filesystem mounted, the kernel would give the next mount
-// the options of the first. What asks for others is refused, and so is a single writer, another node and the deletion.
+// the options of the first. A request with other options is refused, and so are a single writer, another node and the
+// deletion.
 func TestStagedOtherwise(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)

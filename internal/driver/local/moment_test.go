@@ -13,8 +13,8 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// ledger is a program that writes the numbers from 1 on, each to one volume and then to the other, and goes on
-// only when what it has written is on the disk.
+// ledger is a program that writes the numbers from 1 on, each to one volume and then to the other, and
+// continues only when what it has written is on the disk.
 type ledger struct {
 	first, second *os.File
 	stop          chan struct{}

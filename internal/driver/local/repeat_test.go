@@ -214,8 +214,8 @@ func TestReadWhileDeleted(t *testing.T) {
 	g.Wait()
 }
 
-// TestGrow: xfs, btrfs and raw devices grow while they are in use; ext4 where
-// the kernel lets it, and at its next stage otherwise.
+// TestGrow: xfs, btrfs and raw devices are expanded while they are in use; ext4 if the
+// kernel allows it, and at its next stage otherwise.
 func TestGrow(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range kinds() {

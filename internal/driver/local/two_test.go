@@ -48,7 +48,7 @@ func TestOneDriverPerNode(t *testing.T) {
 	run(t, dir, "node").serving("node").empty()
 }
 
-// TestNodeIsGivenBackLate: the lock of a driver that was killed goes with the last
+// TestNodeIsGivenBackLate: the lock of a driver that was killed is released with the last
 // program that it was just about to start.
 func TestNodeIsGivenBackLate(t *testing.T) {
 	t.Parallel()
@@ -127,7 +127,7 @@ func TestTwoDrivers(t *testing.T) {
 			}
 			return err
 		})
-		// Each asks for its own node: one of them gets it.
+		// Each publishes to its own node: one of them succeeds.
 		failed := two.both(func(p *process, node string) error { return p.publishTo(id, node) })
 		if len(failed) != 4 || status.Code(failed[0]) != codes.FailedPrecondition {
 			t.Errorf("publish to two nodes: %v", failed)

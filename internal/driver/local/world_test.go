@@ -112,8 +112,7 @@ func newDir(t *testing.T) string {
 	return dir
 }
 
-// checkNothingLeft reports mounts and loop devices below dir, and takes them
-// away.
+// checkNothingLeft reports mounts and loop devices below dir, and removes them.
 func checkNothingLeft(t *testing.T, dir string) {
 	t.Helper()
 	points, err := mount.Below(dir)

@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/finding"
 )
 
-// TestMain is also the program volplane, of which the test of a driver needs the doctor.
+// TestMain is also the program volplane, because the test of a driver needs its doctor.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "volplane" {
 		os.Exit(examine(os.Args[1:]))

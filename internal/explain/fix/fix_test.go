@@ -194,5 +194,5 @@ func unsafe(s *scene, f fix.Remedy) string {
 
 type scene = whytest.Scene
 
-// row is one scene and the object that is asked about.
+// row is one scene and the object in question.
 type row whytest.Row

@@ -241,7 +241,7 @@ func nodeOfKubeletRows() []row {
 	}
 }
 
-// row is one scene and the object that is asked about.
+// row is one scene and the object in question.
 type row whytest.Row
 
 type scene = whytest.Scene

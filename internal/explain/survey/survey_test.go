@@ -174,7 +174,7 @@ func TestPodsWithoutVolumes(t *testing.T) {
 	}
 }
 
-// row is one scene and the object that is asked about.
+// row is one scene and the object in question.
 type row whytest.Row
 
 type scene = whytest.Scene

@@ -101,7 +101,7 @@ func TestWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// row is one scene and the object that is asked about.
+// row is one scene and the object in question.
 type row whytest.Row
 
 type scene = whytest.Scene

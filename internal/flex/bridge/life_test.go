@@ -392,8 +392,8 @@ func within(t *testing.T, w *world, script string) context.Context {
 	return ctx
 }
 
-// TestCallerLeaves: the driver works on when its caller has gone; the same call
-// finds that work, another one is refused, and the script runs once.
+// TestCallerLeaves: the driver continues when its caller has disconnected; the same call
+// joins that work, another one is refused, and the script runs once.
 func TestCallerLeaves(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

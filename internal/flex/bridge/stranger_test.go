@@ -169,7 +169,7 @@ func TestRootOfOthers(t *testing.T) {
 	w.ok(os.RemoveAll(w.root))
 }
 
-// TestMadeByMany: many who ask for one volume get one, whole.
+// TestMadeByMany: many concurrent requests for one volume create one, completely.
 func TestMadeByMany(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -236,8 +236,8 @@ func TestSameDirectoryAtOnce(t *testing.T) {
 	w.empty()
 }
 
-// TestUnpublishOfAnother: a call that names another volume than the one at the
-// target takes nothing away.
+// TestUnpublishOfAnother: a call that names another volume than the one at the target
+// unmounts nothing.
 func TestUnpublishOfAnother(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -309,7 +309,7 @@ func (v *volumeOf) unpublish() error {
 	return err
 }
 
-// forward brings an attachable volume to its target, back takes it away.
+// forward attaches and mounts a volume up to its target, back undoes that.
 func (v *volumeOf) forward() {
 	v.Helper()
 	v.ok(v.attach())

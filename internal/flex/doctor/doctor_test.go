@@ -79,7 +79,7 @@ func examined(t *testing.T, script string, change func(*Doctor)) (Report, *Docto
 	return r, d, err
 }
 
-// nothingLeft: whatever happened, all is taken away.
+// nothingLeft: whatever happened, everything is removed.
 func nothingLeft(t *testing.T, d *Doctor) {
 	t.Helper()
 	if left, err := os.ReadDir(d.Scratch); err != nil || len(left) > 0 {
@@ -369,8 +369,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestInterrupted: all is taken away as well when a program is interrupted that
-// ends with what Run returns.
+// TestInterrupted: everything is removed even if a program is interrupted that ends with
+// what Run returns.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	a := startAnother(t)

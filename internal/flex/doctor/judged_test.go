@@ -9,7 +9,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 )
 
-// namesPersons: what is wrong says who acts next, and a failure whom it hurts.
+// namesPersons: a problem says who acts next, and a failure which hosts it breaks.
 func namesPersons(t *testing.T, r Report) {
 	t.Helper()
 	for _, f := range r.Findings {

@@ -104,14 +104,13 @@ func (a *another) beside() Report {
 	return r
 }
 
-// ofLeftovers returns what is said of the dead.
+// ofLeftovers returns the findings about killed examinations.
 func ofLeftovers(r Report) []decide.Finding {
 	return slices.DeleteFunc(slices.Clone(r.Findings),
 		func(f decide.Finding) bool { return f.Check != "leftover-examination" })
 }
 
-// TestKilled: what a doctor leaves that was killed the next one takes away, and
-// says so.
+// TestKilled: the next doctor removes what a killed one has left, and reports it.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	a := startAnother(t)

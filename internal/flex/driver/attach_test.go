@@ -146,7 +146,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestFailuresTell: what a failed call says of what it did.
+// TestFailuresTell: what a failed call reports about its effects.
 func TestFailuresTell(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

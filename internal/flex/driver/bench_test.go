@@ -56,8 +56,8 @@ esac
 `
 }
 
-// place makes a place for a driver and its mounts. What is mounted in it at the
-// end is taken away.
+// place creates a directory for a driver and its mounts. What is mounted in it at the end
+// is unmounted.
 func place(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()

@@ -255,7 +255,7 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestProbe: what of a driver is refused, and what it says of itself.
+// TestProbe: which drivers are refused, and what a driver reports about itself.
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	root := place(t)

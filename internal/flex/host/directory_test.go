@@ -47,12 +47,12 @@ func TestSymlinks(t *testing.T) {
 		for _, name := range []string{"first", "second", "third"} {
 			r.eventually(name+" is the new version", func() bool { return r.ready(name).Hash != hash })
 		}
-		// The link goes somewhere else.
+		// The link leads somewhere else.
 		r.install("other", r.script("three", mountOnly))
 		r.try(os.Symlink("other", filepath.Join(r.Dir, ".new")), os.Symlink("other", filepath.Join(r.Dir, "other/third")),
 			os.Rename(filepath.Join(r.Dir, ".new"), filepath.Join(r.Dir, "third")))
 		r.eventually("the other one is in use", func() bool { return r.ready("third").Hash == r.ready("other").Hash })
-		// The target goes.
+		// The target is removed.
 		r.try(os.Remove(filepath.Join(r.Dir, "first/first")))
 		if s := r.inState("second", decide.Broken); !strings.Contains(s.Message, "leads nowhere") {
 			t.Errorf("%+v", s)

@@ -14,9 +14,9 @@ import (
 )
 
 // TestFirstUpdateSecondAndRemoval: without any restart (F-034), by the watch
-// alone (F-035, F-036, F-039, F-040, F-052), a driver is found, is updated, gets
-// company and goes (F-037, F-054); all are known and none is called again while
-// nothing changes (F-041, F-046).
+// alone (F-035, F-036, F-039, F-040, F-052), a driver is found, is updated, gets company
+// and is removed (F-037, F-054); all are known and none is called again while nothing
+// changes (F-041, F-046).
 func TestFirstUpdateSecondAndRemoval(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -270,8 +270,8 @@ func TestRemovalOfADriverInUseIsHeld(t *testing.T) {
 	}
 }
 
-// TestWhatIsKeptOutlivesTheHost: a driver that was removed while the host was
-// down is kept as well, and goes with the last volume.
+// TestWhatIsKeptOutlivesTheHost: a driver that was removed while the host was down is
+// kept as well, and is released with the last volume.
 func TestWhatIsKeptOutlivesTheHost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -91,7 +91,7 @@ func (w *world) watch() *fsnotify.Watcher {
 	return events
 }
 
-// wholeVersion says whether a version is one of the two, with all of its end.
+// wholeVersion says whether a version is one of the two, and complete.
 func (w *world) wholeVersion(path string) bool {
 	w.Helper()
 	data, err := os.ReadFile(path)
@@ -206,7 +206,7 @@ func TestEveryStepOfRecovery(t *testing.T) {
 	}
 }
 
-// TestFullDisk leaves what was there.
+// TestFullDisk: a full disk leaves the installed version.
 func TestFullDisk(t *testing.T) {
 	w := newWorld(t)
 	if err := os.MkdirAll(w.plugins, 0o755); err != nil {

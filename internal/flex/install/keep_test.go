@@ -15,11 +15,11 @@ type kept struct {
 	*world
 	done  <-chan Report
 	ended <-chan error
-	// last is the deed before.
+	// last is the previous action.
 	last string
 }
 
-// next waits until the driver is put right by a deed.
+// next waits until the driver is restored by an action.
 func (k *kept) next(deed string) {
 	k.Helper()
 	for limit := time.After(time.Minute); ; {
@@ -41,7 +41,7 @@ func (k *kept) next(deed string) {
 	}
 }
 
-// TestKeep: what is taken away or changed comes back, until the end (F-058).
+// TestKeep: a driver that is removed or changed is restored, until the end (F-058).
 func TestKeep(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -54,7 +54,7 @@ func TestOthersAreNotStarted(t *testing.T) {
 	}
 }
 
-// TestRollbackIsWhole: what comes back has the mode that it needs.
+// TestRollbackIsWhole: the restored version has the mode that it needs.
 func TestRollbackIsWhole(t *testing.T) {
 	w := newWorld(t)
 	_, err := Install(t.Context(), w.options(w.driver("1")))

@@ -20,11 +20,11 @@ import (
 )
 
 // API keeps objects as the API server does: each has an identity, and each write
-// gives it a new version; one of an older version or of another object of the name is
-// a conflict; a status is written by itself, and nothing else with it; what is deleted
-// stays until its last finalizer is gone, or its node lets it go. It is a client that
-// may do anything, and writes down what it is asked to do. What compares writes or
-// events waits until all rests, and is for tests in a bubble of synctest.
+// gives it a new version; one of an older version or of another object of the name is a
+// conflict; a status is written by itself, and nothing else with it; a deleted object
+// stays until its last finalizer is gone, or its node releases it. It is a client that
+// may do anything, and records its requests. Methods that compare writes or events wait
+// until all goroutines rest, and are for tests in a bubble of synctest.
 type API struct {
 	*fake.Clientset
 	// Fate, when set, decides about each write, by its number, counted from 1, and its
@@ -74,7 +74,7 @@ func NewAPI(t testing.TB, all ...runtime.Object) *API {
 	return a
 }
 
-// Client returns a client for a controller; the test fails when it asks for what no
+// Client returns a client for a controller; the test fails if it sends a request that no
 // right allows, or changes a field that no right names. Its Actions show what was requested.
 func (a *API) Client(rights func() []kube.Access) *fake.Clientset {
 	check := func(action clienttesting.Action) error {
@@ -106,8 +106,8 @@ func (a *API) Client(rights func() []kube.Access) *fake.Clientset {
 	return c
 }
 
-// Tracker is how others write, in the middle of a request too: it asks for no version
-// and keeps nothing that has finalizers.
+// Tracker is how others write, even in the middle of a request: it checks no versions,
+// and ignores finalizers.
 func (a *API) Tracker() clienttesting.ObjectTracker { return a.objects }
 
 // Put has another client create objects or replace all of them.
@@ -125,7 +125,7 @@ func (a *API) Put(all ...runtime.Object) {
 	}
 }
 
-// Set has objects be as if they had always been so: they have the version 1.
+// Set stores objects as if they had always existed: they have the version 1.
 func (a *API) Set(all ...runtime.Object) {
 	a.t.Helper()
 	for _, o := range all {

@@ -82,7 +82,7 @@ func (a *API) decide(
 	return o
 }
 
-// asked writes down a write, and returns its number.
+// asked records a write, and returns its number.
 func (a *API) asked(words string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -228,7 +228,7 @@ func (a *API) keep(action clienttesting.Action, o runtime.Object) (runtime.Objec
 	return o, a.collect(r, o)
 }
 
-// collect takes away what was deleted and may go now.
+// collect removes objects that were deleted and that nothing keeps any more.
 func (a *API) collect(r schema.GroupVersionResource, o runtime.Object) error {
 	m := MetaOf(o)
 	if m.GetDeletionTimestamp() == nil || stays(m) {

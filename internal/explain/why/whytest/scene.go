@@ -125,7 +125,7 @@ func Attachment(node string) *storagev1.VolumeAttachment {
 // Now returns the time of a deletion.
 func Now() *metav1.Time { return ptr.To(At(0)) }
 
-// Mounted sets what the node agent says of the Pod's volumes.
+// Mounted sets what the node agent reports about the Pod's volumes.
 func (s *Scene) Mounted(status corev1.ConditionStatus, reason, message string) {
 	s.Pod.Status.Conditions = []corev1.PodCondition{
 		{Type: volume.ConditionVolumesMounted, Status: status, Reason: reason, Message: message},
@@ -271,7 +271,7 @@ func (s *Scene) Pending() {
 	s.Claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
 }
 
-// Making has the provisioner have asked the driver for the claim's volume.
+// Making makes the scene one in which the provisioner has called the driver to create the claim's volume.
 func (s *Scene) Making() {
 	in := &provision.Intent{
 		Driver: Driver, Name: "pvc-uid-data", Claim: corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "uid-data"},
@@ -343,7 +343,7 @@ func (s *Scene) Next(actor volume.Actor) {
 	s.All.Warnings[len(s.All.Warnings)-1].Annotations = map[string]string{volume.AnnNext: actor.String()}
 }
 
-// Wants has the claim ask for a size.
+// Wants has the claim request a size.
 func (s *Scene) Wants(size string) {
 	s.Claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
 }

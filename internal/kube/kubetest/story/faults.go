@@ -138,7 +138,7 @@ func (c *Scene) outlive() {
 	kubetest.Pass(patience)
 }
 
-// read is asked about each request that reads.
+// read handles each request that reads.
 func (c *Scene) read(action clienttesting.Action) (bool, runtime.Object, error) {
 	resource := action.GetResource().Resource
 	c.mu.Lock()

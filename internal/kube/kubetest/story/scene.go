@@ -25,7 +25,7 @@ type Scene struct {
 	// mu guards the rest.
 	mu    sync.Mutex
 	rules []*rule
-	// reads says that the caches have listed what they follow: who reads now asks the API itself.
+	// reads says that the caches have listed what they follow: each later read is one of the API itself.
 	reads bool
 	// asked, done and told are the read requests, the writes and the events since the last expect.
 	asked []string
