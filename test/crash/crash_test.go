@@ -26,7 +26,7 @@ type scenario struct {
 }
 
 // TestEveryStep plays each scenario with one death of the control plane: before and after each of its
-// writes and calls, of which `make test` draws a part.
+// writes and calls; `make test` plays a random part of them.
 func TestEveryStep(t *testing.T) {
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) {
@@ -122,8 +122,8 @@ func (s scenario) once(t *testing.T, w *world, f *fuse) []string {
 	}
 	alive = false
 	must("stop", stop())
-	// One that stops in good order leaves none, unless it is stopped before it
-	// has heard of all that is seen from outside: the next one resolves that.
+	// A graceful stop leaves none, unless it comes before the process has observed all that
+	// is visible from outside: the next one resolves that.
 	left, err := intents(ctx, w)
 	must("look for intents", err)
 	if left != "" {

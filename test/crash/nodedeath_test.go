@@ -71,7 +71,7 @@ type death struct {
 	// the journal, or of the mounts, after which it is killed.
 	at, journal, mounts int
 	after               bool
-	// goes says that the Pod is deleted while the agent is dead.
+	// goes says that the Pod is deleted while the agent does not run.
 	goes bool
 }
 

@@ -130,7 +130,7 @@ func TestQuadletGuard(t *testing.T) {
 	passes(false, "with a local volume")
 }
 
-// slowPlane stops the control plane until podman has given up, and lets it go on.
+// slowPlane stops the control plane until podman has given up, and then continues it.
 func (w *world) slowPlane() {
 	w.t.Helper()
 	if err := syscall.Kill(w.plane.PID(), syscall.SIGSTOP); err != nil {

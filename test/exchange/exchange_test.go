@@ -124,8 +124,8 @@ driver: DRIVER
 deletionPolicy: Delete
 `
 
-// exchangeArguments are the programs' further arguments. Upstream's snapshotter looks at a content that was deleted
-// while its snapshot was being taken only when it looks at all of them, every 15 minutes otherwise.
+// exchangeArguments are the programs' further arguments. Upstream's snapshotter reconciles a content that was
+// deleted while its snapshot was being created only at a resync, by default every 15 minutes.
 func exchangeArguments() map[string]string {
 	return map[string]string{
 		"csi-provisioner": "--feature-gates=Topology=true", "csi-attacher": "--resync=5s",

@@ -92,7 +92,7 @@ func TestMetricsAreUpstreams(t *testing.T) {
 	}
 }
 
-// described says what one must know of a metric to draw it.
+// described returns what is needed to draw a metric.
 func described(f *dto.MetricFamily) string {
 	labels, buckets := map[string]bool{}, ""
 	for _, m := range f.GetMetric() {

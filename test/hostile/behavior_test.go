@@ -47,7 +47,7 @@ func newMood(seed uint64) behavior {
 
 // turn is the outcome of one call.
 type turn struct {
-	// work says that its work is done, before it goes wrong or well.
+	// work says that its work is done, before it fails or succeeds.
 	work      bool
 	slow      time.Duration
 	hang, die bool
@@ -194,8 +194,8 @@ func (s scene) believable(work bool) []codes.Code {
 }
 
 func (s scene) lies(work bool) []codes.Code {
-	// CSI has these for requests that can never be met, wants OK to the arguments
-	// of a volume that is there, and has no other call that finds one by its name.
+	// CSI has these for requests that can never be met, requires OK for the arguments of an
+	// existing volume, and has no other call that finds one by its name.
 	request := []codes.Code{codes.InvalidArgument, codes.NotFound, codes.OutOfRange, codes.ResourceExhausted}
 	// These say that this call was not let in. Of an earlier one they say
 	// nothing, so a driver may answer so when it has the volume already.

@@ -52,7 +52,7 @@ func TestOneWriter(t *testing.T) {
 	w.reconnect("vpb")
 	w.waitForWrite(volume, "vpb")
 
-	// A host never comes back, and an administrator deletes its Node.
+	// A host never returns, and an administrator deletes its Node.
 	w.hosts["vpb"].agent.Kill()
 	w.disconnect("vpb")
 	w.createPod("c", "data", "vpc")

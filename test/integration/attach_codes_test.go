@@ -42,9 +42,8 @@ func slips(methods ...string) []slip {
 	return all
 }
 
-// slipsUp makes a volume for each slip, and has the driver make it so many times,
-// always when it is 0. Before the call that goes well then comes whatever again
-// does.
+// slipsUp creates a volume for each slip, and has the driver make it so many times,
+// always if times is 0. again is called before the call that succeeds.
 func (p *plane) slipsUp(all []slip, times int, again func(slip)) {
 	p.t.Helper()
 	byCall := map[string]slip{}
@@ -133,7 +132,7 @@ func TestEveryCodeOnce(t *testing.T) {
 }
 
 // TestUndoneAfterEveryCode: a driver attaches but always returns an error, and the Pod is deleted. Whatever
-// the error was, the driver is asked to detach.
+// the error was, the driver is called to detach.
 func TestUndoneAfterEveryCode(t *testing.T) {
 	p := newPlane(t)
 	all := slices.DeleteFunc(slips(publishCall), func(s slip) bool { return !s.after })

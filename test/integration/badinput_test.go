@@ -38,7 +38,7 @@ type badInput struct {
 	answers func(name string) csitest.Action
 	// says are words of the event and of `volplane why`.
 	says []string
-	// asks says that the driver is asked at all.
+	// asks says that the driver is called at all.
 	asks bool
 }
 

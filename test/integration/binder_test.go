@@ -272,7 +272,7 @@ func TestLostClaim(t *testing.T) {
 		t.Helper()
 		volumes := p.client.CoreV1().PersistentVolumes()
 		p.must(volumes.Delete(p.ctx, "v", metav1.DeleteOptions{}))
-		// One that is not bound goes by itself.
+		// One that is not bound is removed by itself.
 		if _, err := volumes.Patch(p.ctx, "v", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
 			metav1.PatchOptions{}); !gone(err) {
 			p.must(err)

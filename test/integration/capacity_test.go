@@ -28,8 +28,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// newMeasured runs a control plane in which each node is a topology segment. The driver wants storage
-// capacity tracking, and is asked at short intervals.
+// newMeasured runs a control plane in which each node is a topology segment. The driver has storage
+// capacity tracking, and is called at short intervals.
 func newMeasured(t *testing.T, change ...func(*csitest.Config)) *plane {
 	t.Helper()
 	return newPlane(t, change...).measured()
@@ -108,7 +108,7 @@ func (p *plane) measurements() (all []*csipb.GetCapacityRequest) {
 	return all
 }
 
-// askedAgain waits until the driver was asked many times more.
+// askedAgain waits until the driver was called many times more.
 func (p *plane) askedAgain() {
 	p.t.Helper()
 	from := len(p.measurements())
@@ -200,7 +200,7 @@ func TestCapacityIsWrittenOnce(t *testing.T) {
 	p.stop()
 	p.drivers.Remove(p.conn)
 	p.start()
-	p.createLateClass("slow", p.conn.Name) // is seen, but cannot be asked about
+	p.createLateClass("slow", p.conn.Name) // is seen, but cannot be queried
 	p.drivers.Put(p.conn)
 	p.told("fast n1 10Gi", "fast n2 0", "slow n1 10Gi", "slow n2 0")
 	p.askedAgain()
@@ -209,8 +209,8 @@ func TestCapacityIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestCapacityAfterVolumes: the driver is asked soon after a volume was created or deleted, or did not fit.
-// For many volumes it is asked at most twice a second.
+// TestCapacityAfterVolumes: the driver is called soon after a volume was created or deleted, or did not
+// fit. For many volumes it is called at most twice a second.
 func TestCapacityAfterVolumes(t *testing.T) {
 	p := newMeasured(t, func(c *csitest.Config) {
 		c.Capacity, c.Plugin.AccessibilityConstraints, c.Segments = 100<<30, true, map[string]string{"name": "n1"}

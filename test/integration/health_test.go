@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// health waits until a claim says of its volume what is wanted.
+// health waits until a claim reports the wanted health of its volume.
 func (p *plane) health(claim, want string) {
 	p.t.Helper()
 	p.eventually(func() string {

@@ -58,7 +58,7 @@ func newPlane(t *testing.T, change ...func(*csitest.Config)) *plane {
 }
 
 // newPlaneAlone runs a control plane while no other test of the package runs. It is for tests that count
-// writes, of which a busy machine causes more.
+// writes, because a busy machine causes more of them.
 func newPlaneAlone(t *testing.T, change ...func(*csitest.Config)) *plane {
 	t.Helper()
 	// A driver call never times out: tests hold calls, and the machine may be busy.

@@ -336,8 +336,8 @@ func TestFullNode(t *testing.T) {
 }
 
 // TestRestartDuringTheCall: the controllers stop while the driver works, and lose their memory. The claim
-// is deleted in the meantime, or not. The driver is there when the controllers start, or registers after
-// they have reported that it is missing.
+// is deleted in the meantime, or not. The driver is registered when the controllers start, or registers
+// after they have reported that it is missing.
 func TestRestartDuringTheCall(t *testing.T) {
 	for _, c := range []struct{ deleted, late bool }{{}, {deleted: true}, {deleted: true, late: true}} {
 		deleted := c.deleted

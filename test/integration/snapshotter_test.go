@@ -100,7 +100,8 @@ func (p *plane) waitForSnapshots(want ...string) {
 	})
 }
 
-// TestSnapshot: a snapshot is taken of a claim, a claim is made from it, and it goes at the driver when it is deleted.
+// TestSnapshot: a snapshot of a claim is created, a claim is created from it, and the driver deletes it when the object
+// is deleted.
 func TestSnapshot(t *testing.T) {
 	p := newPlane(t, takesSnapshots)
 	p.createClass("fast")

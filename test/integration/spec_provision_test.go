@@ -180,7 +180,7 @@ func TestRefusedClaims(t *testing.T) {
 	for _, c := range []string{"choosy", "typo", "twice"} {
 		p.waitForClaimPhase(c, corev1.ClaimPending, "")
 	}
-	// A class cannot be changed, only made again: the claim is looked at again.
+	// A class cannot be changed, only recreated: the claim is reconciled again.
 	p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "typo", metav1.DeleteOptions{}))
 	p.createClass("typo")
 	p.waitForBound("typo")

@@ -39,7 +39,7 @@ func TestRightsOfManifestsSuffice(t *testing.T) {
 	asked := map[string]int{}
 	for _, r := range i.Audited(log, account) {
 		asked[strings.TrimSuffix(r.ObjectRef.Resource+"/"+r.ObjectRef.Subresource, "/")+" "+r.Verb]++
-		// Whether others call the driver is asked of all namespaces.
+		// Other controllers of the driver are looked for in all namespaces.
 		if of := r.ObjectRef; of.Resource == "leases" && of.Namespace != i.Space && of.Namespace != "" {
 			t.Errorf("intents are in another namespace than the driver's: %s %s", r.Verb, r.RequestURI)
 		}

@@ -90,7 +90,7 @@ func (l *callLog) lines(names *strings.Replacer) ([]string, error) {
 	return counted(out), nil
 }
 
-// counted says of lines that are there more than once how often.
+// counted adds the number to lines that occur more than once.
 func counted(lines []string) []string {
 	times := map[string]int{}
 	for _, l := range lines {

@@ -251,7 +251,7 @@ func (w *badWorld) shell(ctx context.Context, t *testing.T, ns, line string) ([]
 	return cmd.CombinedOutput()
 }
 
-// answer asks `volplane why`, and returns the headline and the rest on one line each, without names and times
+// answer runs `volplane why`, and returns the headline and the rest on one line each, without names and times
 // that differ between runs.
 func (w *badWorld) answer(ctx context.Context, t *testing.T, ns, ask string) (headline, rest string) {
 	t.Helper()

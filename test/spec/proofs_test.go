@@ -137,7 +137,7 @@ func (all tests) wrong(proof string) string {
 	return "has no such row"
 }
 
-// read goes through a function, and those that it calls.
+// read walks through a function, and those that it calls.
 func (all tests) read(s *story, folder, name string) {
 	for _, f := range all[folder][name] {
 		if s.seen[f.FuncDecl] {

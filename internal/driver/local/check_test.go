@@ -95,8 +95,8 @@ func TestBadDamage(t *testing.T) {
 	w.empty()
 }
 
-// TestKilledCheck: a driver is killed while a filesystem is checked, and the check is
-// done again when the next driver mounts it.
+// TestKilledCheck: a driver is killed while a filesystem is checked, and the check
+// continues after the next driver has mounted it.
 func TestKilledCheck(t *testing.T) {
 	dir := newDir(t)
 	p := run(t, dir, "node").serving("node")

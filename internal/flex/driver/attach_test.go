@@ -82,9 +82,8 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestNothingSupported: what the host does for a driver that has init only
-// (F-016), and that it asks again where a single refusal must not count for
-// ever (H11).
+// TestNothingSupported: what the host does for a driver that has only init (F-016), and
+// that it calls again where a single refusal must not count forever (H11).
 func TestNothingSupported(t *testing.T) {
 	var out strings.Builder
 	for _, c := range []struct{ name, branches string }{

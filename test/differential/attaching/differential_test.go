@@ -78,7 +78,7 @@ func attaching() topic {
 const awakeNode = "awake"
 
 // manyNodes configures a driver that knows the nodes of all sequences, by two ids each. The driver does not
-// list which volumes are attached, because Kubernetes' attacher asks for that at any time.
+// list which volumes are attached, because Kubernetes' attacher lists them at any time.
 func manyNodes(c *csitest.Config) {
 	c.Controller.ListVolumesPublishedNodes = false
 	c.NodeID = "id-" + awakeNode
@@ -132,8 +132,8 @@ func awakeAttaching(ctx context.Context, s side, name string) error {
 // touchNodes edits the CSINodes of a sequence, which ends the pauses of
 // volplane's attacher; its Nodes, as kubelets do all the time: after a restart,
 // Kubernetes takes a volume to be mounted until its node changes; and its Pods:
-// Kubernetes looks at those of a driver that needs attaching now only every three
-// minutes.
+// Kubernetes reconciles those of a driver that has started to need attaching only every
+// three minutes.
 func touchNodes(ctx context.Context, s side, space string, mark int) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, mark)
 	for n := range nodesOfOne {

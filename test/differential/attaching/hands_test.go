@@ -163,9 +163,9 @@ func replaceVolume(v string) op {
 }
 
 // makeToStay makes a volume object whose predecessor of the same name has just lost its
-// finalizers. When a controller patches the last finalizer away at that moment, the API
-// server deletes in a second step whatever has the name then, and that may be the new
-// object: the side is left to come to rest, and the object is made again if it is gone.
+// finalizers. When a controller removes the last finalizer at that moment, the API server
+// deletes in a second step whatever has the name then, and that may be the new object:
+// the test waits until the side is at rest, and recreates the object if it is gone.
 func makeToStay(ctx context.Context, s side, v *corev1.PersistentVolume) error {
 	volumes := s.Client.CoreV1().PersistentVolumes()
 	for {

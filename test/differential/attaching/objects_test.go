@@ -60,7 +60,7 @@ func makePod(ctx context.Context, s side, space, name, node string, claims ...st
 	return createPod(ctx, s, space, metav1.ObjectMeta{Name: name}, node, claims)
 }
 
-// makeAnew makes a Pod of which there has been one.
+// makeAnew creates a Pod whose name was used before.
 func makeAnew(ctx context.Context, s side, space, name, node string, claims ...string) error {
 	return createPod(ctx, s, space,
 		metav1.ObjectMeta{Name: name, Annotations: map[string]string{annAnew: "yes"}}, node, claims)

@@ -192,7 +192,7 @@ func (p spot) at(lines []string) []string {
 	return slices.DeleteFunc(attachments(lines, p.volume), func(l string) bool { return nodeOf(l) != p.node })
 }
 
-// called says whether a driver was asked to do something with a volume at a node.
+// called says whether a driver was called with a method for a volume at a node.
 func (p spot) called(lines []string, method string) bool {
 	return slices.ContainsFunc(lines, func(l string) bool {
 		return strings.HasPrefix(l, "asked "+method+" ") && slices.Contains(spotsIn(difference{}, l), p)
@@ -296,9 +296,9 @@ func waitsForGone(d difference, p spot) bool {
 		wants(going(d.Ours, false), p.node, p.volume) && differential.Has(d.Theirs, "node "+p.node+" may ", " driver [id-")
 }
 
-// sameNode says whether one side has detached a volume that is at both where a Pod
-// wants it that was made in the place of another one, or here cannot come back, or
-// need not.
+// sameNode says whether one side has detached a volume that both have at a node where a
+// Pod wants it that replaced another one, or that cannot be attached again here, or need
+// not be.
 func sameNode(d difference, p spot) bool {
 	ours, theirs := p.at(d.Ours), p.at(d.Theirs)
 	anew := slices.DeleteFunc(going(d.Ours, false), func(l string) bool { return !strings.Contains(l, "-anew on ") })
@@ -326,7 +326,7 @@ func staysAway(d difference, p spot) bool {
 }
 
 // unwantedLater says whether only Kubernetes keeps an attachment that has failed
-// and that no Pod wants; here it has gone, or is going.
+// and that no Pod wants; here it is gone, or being deleted.
 func unwantedLater(d difference, p spot) bool {
 	const publish = "ControllerPublishVolume"
 	theirs := p.at(d.Theirs)
@@ -381,9 +381,8 @@ func leftWhileNeedless(d difference, p spot) bool {
 	return left(p) || waits && left(spot{p.volume, nodeOf(theirs[0])})
 }
 
-// formerName says whether only volplane has asked to detach a volume from a name
-// of the node that both have asked to attach it to, and that it is not attached to
-// now.
+// formerName says whether only volplane has detached a volume from a name of the node to
+// which both have attached it, and to which it is not attached now.
 func formerName(d difference, p spot) bool {
 	ours := p.at(d.Ours)
 	if len(ours) != 1 || !strings.HasSuffix(ours[0], " going=false") {

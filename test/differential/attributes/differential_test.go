@@ -77,8 +77,8 @@ func ourModifier(t *testing.T, s side) (stop func()) {
 	}
 }
 
-// theirResizer runs Kubernetes' resizer, which also changes attributes. It looks at everything again after a second,
-// not after 10 minutes: it forgets a claim that it sees before the claim's volume.
+// theirResizer runs Kubernetes' resizer, which also changes attributes. It resyncs after a second, not after 10
+// minutes: it forgets a claim that it sees before the claim's volume.
 func theirResizer(t *testing.T, s side) (stop func()) {
 	t.Helper()
 	return s.Run(t, "csi-resizer", append(s.Options, "--csi-address="+s.Storage.Driver.Socket, "--leader-election=false",
@@ -122,7 +122,7 @@ func calledTooOften(ours, theirs []string) string {
 	return b.String()
 }
 
-// callsIn returns what a line says of the number of calls for a volume.
+// callsIn returns the number of calls for a volume in a line.
 func callsIn(line string) (v string, n int, ok bool) {
 	_, err := fmt.Sscanf(line, differential.Aside+"called %s %d times", &v, &n)
 	return v, n, err == nil

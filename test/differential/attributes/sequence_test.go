@@ -110,7 +110,7 @@ func newGrowing() op {
 	}}
 }
 
-// wish lets a claim want other attributes, or none.
+// wish lets a claim request other attributes, or none.
 func (d *modifyDice) wish() op {
 	class := differential.Pick(d, "gold", "gold", "gold", "silver", "silver", "silver", "", "", "iron")
 	if d.IntN(40) == 0 {
@@ -167,7 +167,7 @@ func (d *modifyDice) grow() op {
 	return ask(d.anyClaim(), fmt.Sprint(1+d.sizes, "Gi"))
 }
 
-// ask lets a claim want a volume of another size.
+// ask lets a claim request a volume of another size.
 func ask(claim, size string) op {
 	return differential.PatchClaim(claim, "let claim "+claim+" ask for "+size,
 		fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, size))

@@ -69,7 +69,7 @@ func modifyStates(ctx context.Context, s side) (state, error) {
 	return out, nil
 }
 
-// modifiableLine describes a claim and what it says of the change of its attributes.
+// modifiableLine describes a claim and its status about the change of its attributes.
 func modifiableLine(s side, c *corev1.PersistentVolumeClaim) string {
 	change := "none"
 	if m := c.Status.ModifyVolumeStatus; m != nil {

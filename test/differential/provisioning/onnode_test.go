@@ -31,7 +31,8 @@ type eachNode struct {
 }
 
 // TestNodeDeploymentIsKubernetes: beside a driver on each node, volplane and csi-provisioner with the same arguments
-// ask the drivers for the same, and write the same; and each deletes, on the right node, what the other has made.
+// make the same calls of the drivers, and write the same; and each deletes, on the right node, what the other has
+// created.
 func TestNodeDeploymentIsKubernetes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
 	defer cancel()
@@ -184,8 +185,8 @@ func (e *eachNode) capacities() []string {
 	return out
 }
 
-// unclaims deletes the claims, and waits until nothing is left. No driver may be asked to delete a volume of the other
-// node.
+// unclaims deletes the claims, and waits until nothing is left. No driver may be called to delete a volume of the
+// other node.
 func (e *eachNode) unclaims() {
 	e.t.Helper()
 	where := map[string]string{}

@@ -201,7 +201,7 @@ func doneUnheard(d difference, line string) bool {
 			only(lacks, keeps, "DeleteVolume of id-"+name, "volume "+name+" "))
 }
 
-// handedOn says whether a line is about claims of which each has the same volume on one of the sides.
+// handedOn says whether a line is about claims that each have the same volume on one of the sides.
 func handedOn(d difference, line string) bool {
 	bound := regexp.MustCompile(`^volume (\S+) Bound for (\S+) `)
 	for _, l := range d.OnlyOurs {
@@ -279,8 +279,8 @@ func protected(d difference, line string) bool {
 	return false
 }
 
-// keptSource says whether a line is about a claim that has gone here, while it is
-// the source of one that waits.
+// keptSource says whether a line is about a claim that is gone here, while it is the
+// source of one that waits.
 func keptSource(d difference, line string) bool {
 	name := claimIn(line)
 	return differential.Has(d.OnlyTheirs, "claim "+name+" ", volume.FinalizerCloning, "going=true") &&

@@ -243,7 +243,7 @@ func claimOnly(about subject, line string) bool {
 	return onlyKept(theirs, ours)
 }
 
-// leftKept says whether only Kubernetes keeps a claim of which no snapshot is being taken.
+// leftKept says whether only Kubernetes keeps a claim of which no snapshot is being created.
 func leftKept(about subject, line string) bool {
 	claim, ok := strings.CutPrefix(line, "claim ")
 	if !ok {
@@ -330,7 +330,7 @@ func named(about subject, line string) bool {
 	return still && differential.Has(about.OnlyTheirs, "asked DeleteSnapshot ", found[1])
 }
 
-// intended says whether only volplane waits for the driver's answer before a content goes.
+// intended says whether only volplane waits for the driver's answer before a content is removed.
 func intended(about subject, _ string) bool {
 	return strings.Contains(about.asideIn(about.Ours), " intended=true ") &&
 		strings.HasSuffix(about.contentIn(about.Ours), " going=true") &&

@@ -43,7 +43,7 @@ type Request struct {
 	}
 }
 
-// Audited returns what an account has asked of the API server.
+// Audited returns the requests of an account to the API server.
 func (i *Installation) Audited(log, account string) []Request {
 	i.T.Helper()
 	data, err := os.ReadFile(log)

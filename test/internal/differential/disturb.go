@@ -96,7 +96,7 @@ func (d *disturber) see(ctx context.Context, object runtime.Object) {
 	for range edits {
 		version, err := d.edit(ctx, object)
 		if err != nil {
-			// It has gone, or the test ends.
+			// It is gone, or the test ends.
 			return
 		}
 		d.mu.Lock()

@@ -60,8 +60,8 @@ func (s Side) NodeStatus(ctx context.Context, name string, fields map[string]any
 	})
 }
 
-// Wire makes a volume at the driver, its object, and a claim that has it, as if
-// they were bound. Nothing protects them: their protection does not run.
+// Wire creates a volume at the driver, its object, and a claim that has it, as if they
+// were bound. Nothing protects them: the controllers for that do not run.
 func (s Side) Wire(ctx context.Context, space, claim string, v *corev1.PersistentVolume) error {
 	if v.Spec.CSI.Driver == DriverName {
 		mode := csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil)
@@ -121,8 +121,8 @@ func CSIVolume(name, driver string, modes ...corev1.PersistentVolumeAccessMode) 
 	return v
 }
 
-// Bare takes the sequence's name from that of an object, and what else says no
-// more than it.
+// Bare removes the sequence's name from that of an object, and other parts that carry no
+// more information.
 func (s Side) Bare(name string) string {
 	name = strings.TrimPrefix(name, "kubernetes.io/csi/"+DriverName+"^id-")
 	return strings.TrimPrefix(strings.TrimPrefix(name, s.SpaceOf(name)), "-")

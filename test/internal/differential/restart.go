@@ -16,8 +16,8 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// restartEvery is the number of batches of which one restarts the controllers. A restart affects all
-// sequences of a batch and takes seconds.
+// restartEvery is the number of batches among which one restarts the controllers. A restart affects
+// all sequences of a batch and takes seconds.
 const restartEvery = 2
 
 // anew says how controllers are restarted around a step.

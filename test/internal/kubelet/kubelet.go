@@ -20,7 +20,7 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// Options says whose kubelet it is.
+// Options configure a kubelet.
 type Options struct {
 	// Dir is an absolute path of a directory for this kubelet alone, short
 	// enough for the names of sockets.
@@ -166,7 +166,7 @@ evictionHard: {memory.available: "0%%", nodefs.available: "0%%", nodefs.inodesFr
 %s
 `
 
-// End ends the kubelet and takes away what it has left. It may be repeated.
+// End ends the kubelet and removes what it has left. It may be repeated.
 func (k *Kubelet) End() error {
 	all := []error{k.kill()}
 	k.runtime.Stop()
@@ -181,8 +181,7 @@ func (k *Kubelet) End() error {
 	return errors.Join(all...)
 }
 
-// detach takes away the loop devices of files in the kubelet's directory, or
-// beside it.
+// detach removes the loop devices of files in the kubelet's directory, or beside it.
 func (k *Kubelet) detach() error {
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	all := []error{err}

@@ -192,7 +192,7 @@ func (c *containers) find(id string) (*container, error) {
 	return one, nil
 }
 
-// StartContainer says of a container that it runs.
+// StartContainer records that a container runs.
 func (c *containers) StartContainer(
 	_ context.Context, r *cri.StartContainerRequest,
 ) (*cri.StartContainerResponse, error) {
@@ -212,7 +212,7 @@ func (one *container) end() {
 	}
 }
 
-// StopContainer says of a container that it has ended well.
+// StopContainer records that a container has ended with success.
 func (c *containers) StopContainer(_ context.Context, r *cri.StopContainerRequest) (*cri.StopContainerResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

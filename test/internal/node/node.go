@@ -29,7 +29,7 @@ const Service = "10.96.0.1"
 // Pause is the image that holds a Pod's namespaces. The node has it.
 const Pause = "example.com/pause:1"
 
-// Options say whose node it is.
+// Options configure a node.
 type Options struct {
 	// Dir is an absolute path of a directory for this node alone, short enough for the names of sockets.
 	Dir string

@@ -61,8 +61,8 @@ type Plane struct {
 
 var errNotReady = errors.New("ended before it was ready")
 
-// Start runs `volplaned up` over dir and returns when it says that it is up.
-// Its log goes to dir.log.
+// Start runs `volplaned up` over dir and returns when it reports that it is up. Its log
+// goes to dir.log.
 func Start(ctx context.Context, dir string, flags ...string) (*Plane, error) {
 	log, err := os.OpenFile(dir+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -19,8 +19,8 @@ type Process struct {
 	asked atomic.Bool
 }
 
-// Invite asks the plane for the invitation of another node and returns the path
-// of its kubeconfig.
+// Invite gets the invitation of another node from the plane and returns the path of its
+// kubeconfig.
 func (p *Plane) Invite(node string, flags ...string) (string, error) {
 	out, err := exec.Command(Bin("volplaned"), append([]string{"invite", node, "--data-dir", p.Dir}, flags...)...).Output()
 	if err != nil {
