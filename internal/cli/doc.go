@@ -1,7 +1,7 @@
 // Package cli is the command line of volplane: it parses flags, talks to the
 // API server like any other client, and prints for people or programs.
 //
-// Life cycle: forevery call, Main builds the tree of commands, runs one
+// Life cycle: for every call, Main builds the tree of commands, runs one
 // command, prints an error as "error: ...", and returns the exit code. The
 // caller passes long-running programs (the node agent, the driver) as Programs.
 // The standalone control plane is another program, volplaned, which this

@@ -92,7 +92,7 @@ func decodeTable(data []byte, more []column) (*metav1.Table, error) {
 	return table, decodeRows(table)
 }
 
-// watchTable prints a row forevery change after version.
+// watchTable prints a row for every change after version.
 func (s *shell) watchTable(
 	ctx context.Context, o *objects, g getOptions, t target, version string, noHeaders bool,
 ) error {

@@ -113,7 +113,7 @@ func (c *Cache[T]) ByUID(uid string) (T, bool) {
 // does so by itself.
 func (c *Cache[T]) Wrote(o T) { c.store.recordWrite(o) }
 
-// Watch calls f forevery change that the watch reports, one after the other: before is the zero
+// Watch calls f for every change that the watch reports, one after the other: before is the zero
 // value for a new object, after for a deleted one. The process's own writes are reported like all
 // others, when the watch has them. Watch must be called before the cache is started, and f must not
 // block.

@@ -58,7 +58,7 @@ func newManyVolumes(t *testing.T, volumes, nodes int) *manyVolumes {
 	return c
 }
 
-// each calls f forevery volume, for many volumes at the same time.
+// each calls f for every volume, for many volumes at the same time.
 func (c *manyVolumes) each(f func(ctx context.Context, i int) error) {
 	c.t.Helper()
 	all, ctx := errgroup.WithContext(c.ctx)

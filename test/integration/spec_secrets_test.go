@@ -28,7 +28,7 @@ func (p *plane) may(verb, group, resource, user string, groups ...string) bool {
 	return got.Status.Allowed
 }
 
-// secretClass creates a class that names a Secret of the claim's namespace forevery purpose.
+// secretClass creates a class that names a Secret of the claim's namespace for every purpose.
 func (p *plane) secretClass(name string) {
 	p.t.Helper()
 	p.createClass(name, func(c *storagev1.StorageClass) {

@@ -64,7 +64,7 @@ func describe(path string) string {
 	return fmt.Sprintf("%v of group %d, read only %v", info.Mode(), st.Gid, fs.Flags&unix.ST_RDONLY != 0)
 }
 
-// lines returns the calls in words that are the same forevery node, by volume
+// lines returns the calls in words that are the same for every node, by volume
 // and in order; calls of the same kind that follow each other are for several
 // Pods, in any order. names has what is to be said in the place of what.
 func (l *callLog) lines(names *strings.Replacer) ([]string, error) {

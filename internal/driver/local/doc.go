@@ -5,7 +5,7 @@
 // A pool is a directory:
 //
 //	pool.json            the pool's id; nodes with the same id reach the same volumes
-//	lock                 taken forevery change of what the pool holds
+//	lock                 taken for every change of what the pool holds
 //	nodes/HASH           one file for each node that was served, locked while it is
 //	volumes/ID/          volume.json, disk.img, and node while it is published to one
 //	snapshots/ID/        volume.json and disk.img

@@ -18,7 +18,7 @@ import (
 const optioned, fewOptions = 5, 3
 
 // TestProvisionerOptionsIsKubernetes does the same as TestTopologyIsKubernetes with volplane under the name of
-// csi-provisioner, and with options that are drawn forevery five seeds, the same ones at both sides.
+// csi-provisioner, and with options that are drawn for every five seeds, the same ones at both sides.
 func TestProvisionerOptionsIsKubernetes(t *testing.T) {
 	t.Parallel()
 	first := seeds.First(t)

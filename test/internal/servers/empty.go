@@ -91,7 +91,7 @@ func version(o object, m metav1.ObjectMeta) string {
 	return string(m.UID)
 }
 
-// each calls f forevery object. An empty minimum means the newest objects, and "0" the objects in the API
+// each calls f for every object. An empty minimum means the newest objects, and "0" the objects in the API
 // server's cache, which the next test will read.
 func (c contents) each(ctx context.Context, minimum string, f func(object, metav1.ObjectMeta) error) error {
 	for _, kind := range c.kinds {
