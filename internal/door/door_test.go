@@ -101,7 +101,7 @@ func answer(code int, object runtime.Object) (*http.Response, error) {
 	}, err
 }
 
-// TestReadOnly: the driver receives that a mount is read-only.
+// TestReadOnly: the driver gets the read-only flag of a mount.
 func TestReadOnly(t *testing.T) {
 	for _, readOnly := range []bool{true, false} {
 		pod := PodAtPath("default", "data", "/srv", "n1", decide.BindOptions{ReadOnly: readOnly})
