@@ -145,8 +145,8 @@ func (l *Loops) Find(file string) (string, error) {
 	return l.search(file, id)
 }
 
-// search queries the loop devices that have a file whether it is the given one, except for those that are known to
-// have another one.
+// search finds out which of the loop devices that have a file has the given one, except for those that are known
+// to have another one.
 func (l *Loops) search(file string, id fileID) (string, error) {
 	disks, err := sizedLoops()
 	if err != nil {

@@ -22,9 +22,9 @@ type LoopState struct {
 // ErrLoopGone says that a loop device has another file than it was taken for, or none any more.
 var ErrLoopGone = errors.New("the loop device has gone")
 
-// Keep prevents that the loop device of a file is released automatically, even if it was detached and is still in use,
-// and stores a note with it. decide returns that note; if it returns an error, nothing is changed. All steps use one
-// descriptor, and the device cannot be released while that is open.
+// Keep prevents the loop device of a file from being released automatically, even if it was detached and is still in
+// use, and stores a note with it. decide returns that note; if it returns an error, nothing is changed. All steps use
+// one descriptor, and the device cannot be released while that is open.
 func (l *Loops) Keep(device, file string, decide func(LoopState) (note string, err error)) error {
 	want, err := os.Stat(file)
 	if err != nil {
