@@ -98,7 +98,7 @@ func anchors(content string) []string {
 }
 
 // TestPathsExist wants every path of this repository that a document names to
-// be there; words in capitals stand for whatever is there.
+// be there; words in capitals stand for any name.
 func TestPathsExist(t *testing.T) {
 	path := regexp.MustCompile(`^(cmd|internal|standalone|test|release|docs|examples|deploy)/[a-z0-9/._-]*$`)
 	for _, d := range documents(t) {
@@ -174,7 +174,7 @@ func TestFirstSteps(t *testing.T) {
 }
 
 // TestNoMarks refuses what must not be in any file: notes of unfinished work,
-// and the paths of somebody's workplace.
+// and the paths of a developer's machine.
 func TestNoMarks(t *testing.T) {
 	// Put together here, so that this file passes.
 	marks := map[string]*regexp.Regexp{
@@ -186,7 +186,7 @@ func TestNoMarks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The definitions of snapshots are somebody else's, word for word.
+		// The definitions of snapshots are upstream's, unchanged.
 		theirs := strings.HasSuffix(path, ".sum") ||
 			strings.HasPrefix(path, filepath.Join("standalone", "apiserver", "crds")) && strings.HasSuffix(path, ".yaml") ||
 			strings.HasPrefix(path, filepath.Join("charts", "volplane", "crd"))
@@ -266,8 +266,8 @@ func TestReasonsInDocuments(t *testing.T) {
 	}
 }
 
-// TestNobodyEditsFinalizers: where a finalizer holds something, a command knows when it may go. A document that tells a
-// person to remove one has found a command that is missing, and so has a message.
+// TestNobodyEditsFinalizers: where a finalizer holds something, a command knows when it may be removed. A document or a
+// message that asks a person to remove one shows that a command is missing.
 func TestNobodyEditsFinalizers(t *testing.T) {
 	t.Parallel()
 	told := regexp.MustCompile(`(?i)\bremove\s+(the|their|its)\s+finalizer|\bedit\s[^.]{0,40}\bfinalizer`)

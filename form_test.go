@@ -15,7 +15,8 @@ import (
 const maxLineLength = 120
 
 // TestLineLength keeps lines short enough to be read beside others; a tab is one
-// column. Raw strings and addresses are as long as what they show, which the linter lll cannot tell.
+// column. Raw strings and addresses are as long as what they show, which the linter lll does not
+// recognize.
 func TestLineLength(t *testing.T) {
 	for _, f := range goFiles(t) {
 		if f.generated {

@@ -166,7 +166,7 @@ func writers() []writer {
 	return out
 }
 
-// TestEveryWriteNamesFields wants whoever may change objects to declare what of them.
+// TestEveryWriteNamesFields wants each right to change objects to declare the fields.
 func TestEveryWriteNamesFields(t *testing.T) {
 	for _, d := range app.Declarations() {
 		for _, r := range d.Outputs {

@@ -12,7 +12,7 @@ type layer struct {
 	// library: everything imports them indirectly), or modules, which have a
 	// dot in their first element and may not be reached at all.
 	never []string
-	// reason is told with a violation.
+	// reason is printed with a violation.
 	reason string
 }
 
@@ -76,7 +76,8 @@ func deeds() []string {
 	}
 }
 
-// explainingLayers are the rows of what explains: who judges one thing knows nobody who joins the judgements.
+// explainingLayers are the rows of the packages that explain: one that judges a single thing does not import one that
+// joins the judgements.
 func explainingLayers() []layer {
 	pure := append(deeds(), "sync")
 	return []layer{

@@ -68,8 +68,8 @@ func standaloneImports(t *testing.T) map[string][]string {
 	return out
 }
 
-// TestWing keeps what is about FlexVolume drivers behind one door: whoever else is asked about volumes, nodes and Pods
-// knows what is noted of a driver on a Node (decide/note), and no such name.
+// TestWing keeps what is about FlexVolume drivers behind one door: other packages about volumes, nodes and Pods use
+// what is recorded about a driver on a Node (decide/note), and no such name.
 func TestWing(t *testing.T) {
 	knows := []string{
 		"internal/flex", "internal/decide/flex", "internal/decide/note", "internal/decide/migrate", "internal/volume",

@@ -39,8 +39,8 @@ func TestEveryReasonIsDecided(t *testing.T) {
 	}
 }
 
-// TestControllersGiveNoReasons: a controller tells what a decision has given, so that all who ask hear the
-// same words. What all controllers share, their lanes, is no controller.
+// TestControllersGiveNoReasons: a controller reports the reason of a decision, so that all users see the
+// same words. What all controllers share, their lanes, is not a controller.
 func TestControllersGiveNoReasons(t *testing.T) {
 	looked := 0
 	for _, f := range goFiles(t) {

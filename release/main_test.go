@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestEmpty empties a directory only of what a release has listed there: that of somebody else has a list of sums, too.
+// TestEmpty empties a directory only of what a release has listed there: a directory of another user may have a list of
+// sums, too.
 func TestEmpty(t *testing.T) {
 	for name, c := range map[string]struct {
 		files map[string]string

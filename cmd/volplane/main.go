@@ -23,7 +23,7 @@ func main() {
 		os.Exit(supervise.Gate())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	// A later signal ends the process at once. Whoever runs this one, such as sudo, may repeat the first.
+	// A later signal ends the process immediately. The parent, such as sudo, may repeat the first.
 	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) })
 	streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
 	code := cli.Run(ctx, os.Args, streams, version, programs())

@@ -47,7 +47,7 @@ type liveness struct {
 	metrics metrics
 	// driver is the driver's name, once it is known.
 	driver atomic.Pointer[string]
-	// told is the last text in the log. Only one check at a time reads and writes it.
+	// told is the last text that was logged. Only one check at a time reads and writes it.
 	told string
 }
 
@@ -56,7 +56,7 @@ func (l *liveness) meet(ctx context.Context) error {
 	d, err := csi.Await(ctx, l.Socket, csi.LogNotReady(l.Log, l.Socket), csi.WithNameOnly(),
 		csi.WithNameTimeout(l.Timeout))
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // an end that was asked for is no failure
+		return nil //nolint:nilerr // a requested end is not a failure
 	}
 	if err != nil {
 		return err

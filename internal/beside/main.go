@@ -25,7 +25,7 @@ const (
 )
 
 const (
-	// maxProcessors is how many processors a program uses at once. The runtime keeps memory for each.
+	// maxProcessors is how many processors a program uses at the same time. The runtime keeps memory for each.
 	maxProcessors = 1
 	// garbagePercent is how much garbage there may be, as a share of what is in use.
 	garbagePercent = 20

@@ -24,7 +24,7 @@ func ended(t *testing.T, line string) string {
 	return fmt.Sprintf("%d %s", code, said)
 }
 
-// TestCommandLines: the exit code and the first line of what ends at once.
+// TestCommandLines: the exit code and the first line of what exits immediately.
 func TestCommandLines(t *testing.T) {
 	for line, want := range map[string]string{
 		"/livenessprobe --version":                                        "0 livenessprobe v1",

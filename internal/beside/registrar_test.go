@@ -71,7 +71,7 @@ func (a *registration) kubelet(name string) registerapi.RegistrationClient {
 	a.t.Helper()
 	conn, err := grpc.NewClient("unix:"+registrar.Path(a.dir, name),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// The file of a socket is there a moment before somebody listens.
+		// The file of a socket exists a moment before the server listens.
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
 		a.t.Fatal(err)

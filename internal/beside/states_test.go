@@ -70,7 +70,7 @@ func (s subject) get() string {
 	return fmt.Sprintf("%d %s", r.StatusCode, body)
 }
 
-// upstreams returns the directory of upstream's programs, which are compared if whoever tests names it: they are in no
+// upstreams returns the directory of upstream's programs, which are compared if the variable is set: they are in no
 // module that the Go proxy has, so that only a checkout of their repositories can be built.
 func upstreams() string { return os.Getenv("UPSTREAM") }
 
@@ -151,7 +151,7 @@ func livenessStates(t *testing.T, begin func(socket, address string) subject) {
 	s.answers("500 context deadline exceeded")
 	d.Restart()
 	s.answers("200 ok")
-	// Somebody holds the socket, and never answers.
+	// Another process holds the socket, and never answers.
 	d.Kill()
 	if err := os.Remove(d.Socket); err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func registrarStates(t *testing.T, begin func(socket, dir, address string) (subj
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	// Ours is created anew; a kubelet with upstream's has to restart its container.
+	// Ours is created again; a kubelet with upstream's has to restart its container.
 	s.answers("200 ok", "404 registration socket does not exist")
 	end()
 	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {

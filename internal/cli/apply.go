@@ -73,7 +73,7 @@ func (s *shell) apply(ctx context.Context, from sources, dryRun, force bool) err
 const atOnce = 8
 
 // batches divides objects, in their order, into those that can be sent at the same time: they are of one kind, so none
-// needs another one to be there first, and none is there twice.
+// depends on another one, and none occurs twice.
 func batches(docs []*unstructured.Unstructured) [][]*unstructured.Unstructured {
 	var out [][]*unstructured.Unstructured
 	named := map[string]bool{}

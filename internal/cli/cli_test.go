@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// ranControllers tells what the controllers were told.
+// ranControllers prints the options of the controllers.
 func ranControllers(_ context.Context, o program.ControllersOptions) error {
 	fmt.Println("ran", o.Roles, o.Socket, "leases", o.Elects, "in", o.Namespace, o.Term.Duration, o.Term.Deadline,
 		o.Term.Retry)

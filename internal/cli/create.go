@@ -21,7 +21,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// wish is what a person wants of a claim. What is empty is not asked for.
+// wish is what a user requests of a claim. Empty fields are not requested.
 type wish struct {
 	size, class, access string
 	// snapshot and claim name what the data are copied from.
@@ -75,7 +75,7 @@ repeated: a claim that is already there as asked for stays as it is.`,
 	return c
 }
 
-// ensureClaim creates a claim unless there is one as asked for, prints what became of it, and says whether it was made.
+// ensureClaim creates a claim unless a matching one exists, prints the result, and returns whether it created one.
 func (s *shell) ensureClaim(
 	ctx context.Context, client kubernetes.Interface, ns, name string, w wish,
 ) (claim *corev1.PersistentVolumeClaim, made bool, err error) {
@@ -104,7 +104,7 @@ func (s *shell) ensureClaim(
 	return found, false, nil
 }
 
-// createClaim makes a claim, as door.Create does, so that the command knows of what the server makes.
+// createClaim creates a claim, as door.Create does, so that the command knows what the server has created.
 func createClaim(
 	ctx context.Context, claims corev1client.PersistentVolumeClaimInterface, want *corev1.PersistentVolumeClaim,
 ) (*corev1.PersistentVolumeClaim, error) {
@@ -115,7 +115,7 @@ func createClaim(
 	return made, err
 }
 
-// describedClaim says how large a claim is and of which class.
+// describedClaim returns the size and the class of a claim.
 func describedClaim(c *corev1.PersistentVolumeClaim) string {
 	text := c.Spec.Resources.Requests.Storage().String()
 	if class := ptr.Deref(c.Spec.StorageClassName, ""); class != "" {
@@ -124,7 +124,7 @@ func describedClaim(c *corev1.PersistentVolumeClaim) string {
 	return text + ", of no class; there is no default class"
 }
 
-// wanted returns the claim that is asked for, after it has read what its data are copied from.
+// wanted returns the requested claim, after it has read the source of its data.
 func (s *shell) wanted(
 	ctx context.Context, client kubernetes.Interface, ns, name string, w wish,
 ) (*corev1.PersistentVolumeClaim, error) {
@@ -163,7 +163,7 @@ type origin struct {
 
 var errNoSize = errors.New("say how large it is to be, for example: --size 10Gi")
 
-// of returns the claim that is asked for. What is not asked for is as in the claim that the data come from.
+// of returns the requested claim. What is not requested is as in the claim that the data come from.
 func (w wish) of(name string, from origin) (*corev1.PersistentVolumeClaim, error) {
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -215,7 +215,7 @@ func (w wish) source() *corev1.TypedLocalObjectReference {
 	return nil
 }
 
-// sizeOf returns the size that a claim has, or asks for while it has none.
+// sizeOf returns the size that a claim has, or requests while it has none.
 func sizeOf(c *corev1.PersistentVolumeClaim) resource.Quantity {
 	if has, bound := c.Status.Capacity[corev1.ResourceStorage]; bound {
 		return has
@@ -233,7 +233,7 @@ func accessMode(word string) (corev1.PersistentVolumeAccessMode, error) {
 	return "", fmt.Errorf("--access %.80q: use RWO, RWX, ROX or RWOP", word)
 }
 
-// misses says what of the wish a claim does not have.
+// misses returns an error if a claim does not meet the wish.
 func (w wish) misses(c *corev1.PersistentVolumeClaim) error {
 	all := door.Wish{Class: w.class, Block: w.block, Source: w.source()}
 	if w.size != "" {

@@ -25,7 +25,7 @@ func line(c *corev1.PersistentVolumeClaim) string {
 	return text
 }
 
-// TestClaimOfAWish: what is asked for is in the claim, and what is not is as in the claim that the data come from.
+// TestClaimOfAWish: what is requested is in the claim, and the rest is as in the claim that the data come from.
 func TestClaimOfAWish(t *testing.T) {
 	like := &corev1.PersistentVolumeClaim{}
 	like.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
@@ -86,8 +86,8 @@ func TestClaimOfAWish(t *testing.T) {
 	}
 }
 
-// TestCreateAgain: a claim that has all that is asked for may be asked for again; of another one it is said what it
-// lacks.
+// TestCreateAgain: a claim that meets the request may be created again; for one that does not, the error says what
+// differs.
 func TestCreateAgain(t *testing.T) {
 	has, err := wish{size: "2Gi", class: "x", claim: "c"}.of("a", origin{})
 	if err != nil {
@@ -110,7 +110,8 @@ func TestCreateAgain(t *testing.T) {
 	}
 }
 
-// TestMayResize: a claim without a volume is not resized, and none becomes smaller; the same size may be asked again.
+// TestMayResize: a claim without a volume is not resized, and none becomes smaller; the same size may be requested
+// again.
 func TestMayResize(t *testing.T) {
 	c := &corev1.PersistentVolumeClaim{}
 	c.Name = "a"

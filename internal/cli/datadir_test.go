@@ -15,8 +15,8 @@ import (
 	"volplane.dev/volplane/internal/cli"
 )
 
-// TestDataDirIsObeyed: a verb that is told a data directory asks no other control plane, whatever $KUBECONFIG says, and
-// names the directory if none is there.
+// TestDataDirIsObeyed: a verb with a data directory connects to no other control plane, regardless of $KUBECONFIG, and
+// names the directory if it has no control plane.
 func TestDataDirIsObeyed(t *testing.T) {
 	dir := t.TempDir()
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -51,7 +51,7 @@ command.`,
 	}, s.programs.StorageProvider)
 }
 
-// doorFlags are the defaults of a door's flags, and what its help says of them.
+// doorFlags are the defaults of a door's flags, and their help texts.
 type doorFlags struct {
 	socket, socketUsage string
 	grace               time.Duration

@@ -259,7 +259,7 @@ func (s *shell) affected(ctx context.Context, driver string, request proto.Messa
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	volumes := client.CoreV1().PersistentVolumes()
-	// What cannot be read is not told.
+	// What cannot be read is omitted.
 	all, _ := gather.Every[*corev1.PersistentVolume](ctx, "volumes", metav1.ListOptions{}, volumes.List)
 	for _, v := range all {
 		if v.Spec.CSI == nil || v.Spec.CSI.Driver != driver || v.Spec.CSI.VolumeHandle != about.GetVolumeId() {

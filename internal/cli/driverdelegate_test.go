@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestDriverDelegate: the nodes that are named last may call the driver, and nobody may call one that is node-local.
+// TestDriverDelegate: the nodes that are named last may call the driver, and a node-local driver cannot be delegated.
 func TestDriverDelegate(t *testing.T) {
 	node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 	driver := func(name, controllers string) *storagev1.CSIDriver {

@@ -117,8 +117,8 @@ func (s *shell) driverDoctor(ctx context.Context, d driverDoctorFlags) error {
 	return nil
 }
 
-// progress returns a function that tells which check is made, once the first seconds are over, and not more often than
-// in these.
+// progress returns a function that prints the current check, once the first seconds are over, and at most once in as
+// many seconds.
 func (s *shell) progress() func(check string) {
 	const quiet = 2 * time.Second
 	begun := time.Now()

@@ -39,7 +39,7 @@ func (h *hostDrivers) leftPrograms(driver string) []string {
 		return nil
 	}
 	kept := driverfile.Programs(wanted, broken, func(p driverfile.Process) bool { return len(p.Exec) > 0 })
-	known, _ := supervise.Names(h.state) // a directory that cannot be read is told of by whoever watches it
+	known, _ := supervise.Names(h.state) // the process that watches the directory reports that it cannot be read
 	own := driverfile.ProgramsOf(driver)
 	return slices.DeleteFunc(known, func(program string) bool { return kept[program] || !slices.Contains(own, program) })
 }
@@ -55,7 +55,7 @@ func (h *hostDrivers) awaitEnd(ctx context.Context, name string, limit time.Dura
 			if len(programs) == 0 {
 				return true, nil
 			}
-			// Without a control plane or node agent, nobody else does it.
+			// Without a control plane or node agent, no other process does it.
 			return supervise.StopAlone(ctx, h.state, programs)
 		})
 	})
@@ -74,7 +74,7 @@ func (h *hostDrivers) awaitEnd(ctx context.Context, name string, limit time.Dura
 func (h *hostDrivers) left(name string) string {
 	var out []string
 	for _, program := range h.leftPrograms(name) {
-		r, _ := supervise.Read(h.state, program) // without a record nothing is known of it
+		r, _ := supervise.Read(h.state, program) // without a record nothing is known about it
 		living := r.Living()
 		if len(living) == 0 {
 			living = []string{"none that is known, but its record"}

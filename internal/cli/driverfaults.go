@@ -96,7 +96,7 @@ func (s *shell) plant(ctx context.Context, h *hostDrivers, f faultsFlags, name s
 	if f.life <= 0 || f.life > trace.MaxFor {
 		return fmt.Errorf("--for %s: want a time of at most %s", f.life, trace.MaxFor)
 	}
-	// A misspelt name would have no effect, and nobody would notice.
+	// A misspelt name would silently have no effect.
 	for _, role := range hostRoles() {
 		if _, err := h.socketOf(name, role); err != nil {
 			return err
@@ -130,8 +130,8 @@ func (s *shell) showFaults(ctx context.Context, h *hostDrivers, output, name str
 	return w.Flush()
 }
 
-// allPlanted returns the planted faults of all drivers; none if nobody on this host calls drivers, or the user may not
-// ask.
+// allPlanted returns the planted faults of all drivers; none if no process on this host calls drivers, or the user may
+// not query it.
 func (h *hostDrivers) allPlanted(ctx context.Context) []trace.Planted {
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
@@ -139,7 +139,7 @@ func (h *hostDrivers) allPlanted(ctx context.Context) []trace.Planted {
 	return all
 }
 
-// tellPlanted says which faults are planted on this host, so that nobody looks for a cause elsewhere.
+// tellPlanted prints which faults are planted on this host, so that users do not look for a cause elsewhere.
 func (s *shell) tellPlanted(ctx context.Context) {
 	if h, err := s.hostDrivers(hostFlags{}); err == nil {
 		s.printPlanted(h.allPlanted(ctx))

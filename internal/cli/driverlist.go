@@ -206,8 +206,8 @@ func overdue(planned, now time.Time) bool {
 	return !planned.IsZero() && now.After(planned.Add(most))
 }
 
-// versions asks the running processes that serve their sockets for their versions. The version of the others is not
-// known: a call to a socket that no process serves would wait until its deadline.
+// versions queries the versions of the running processes that serve their sockets. The version of the others is
+// unknown: a call to a socket that no process serves would wait until its deadline.
 func versions(ctx context.Context, all []driverStatus) {
 	var asked sync.WaitGroup
 	for _, d := range all {
@@ -226,12 +226,12 @@ func versions(ctx context.Context, all []driverStatus) {
 	asked.Wait()
 }
 
-// apiFacts is what the API knows of drivers; nil if it was not asked.
+// apiFacts is what the API has about drivers; nil if it was not read.
 type apiFacts struct {
 	registered, volumes, inUse map[string]int
 }
 
-// api asks the API about all drivers. What the user may not read is an error.
+// api reads from the API about all drivers. What the user may not read is an error.
 func (h *hostDrivers) api(ctx context.Context) (*apiFacts, error) {
 	if h.client == nil {
 		return nil, nil
@@ -250,7 +250,7 @@ func (h *hostDrivers) api(ctx context.Context) (*apiFacts, error) {
 	return out, h.onNode(ctx, out)
 }
 
-// onNode asks the API about this host's node, which may not be there yet.
+// onNode reads from the API about this host's node, which may not exist yet.
 func (h *hostDrivers) onNode(ctx context.Context, out *apiFacts) error {
 	n, err := h.client.StorageV1().CSINodes().Get(ctx, h.node, metav1.GetOptions{})
 	if err == nil {
@@ -278,7 +278,7 @@ func driverInUse(name corev1.UniqueVolumeName) string {
 	return driver
 }
 
-// of returns what the API knows of one driver.
+// of returns what the API has about one driver.
 func (a *apiFacts) of(driver string) driverStatus {
 	out := driverStatus{Name: driver, Processes: []processStatus{}}
 	if a != nil {

@@ -83,7 +83,7 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// TestLives: a record of another boot, or of another process with the same PID, names nobody.
+// TestLives: a record of another boot, or of another process with the same PID, names no live process.
 func TestLives(t *testing.T) {
 	boot, err := durable.Boot()
 	if err != nil {
@@ -155,7 +155,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestVersions: a driver that runs is asked for its version.
+// TestVersions: the version of a running driver is queried.
 func TestVersions(t *testing.T) {
 	config := csitest.Full()
 	config.Name, config.Version = hosted, "1.2-beta"
@@ -173,7 +173,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestVersionsWithoutASocket: a running process that does not serve its socket is not asked for its version.
+// TestVersionsWithoutASocket: the version of a running process that does not serve its socket is not queried.
 func TestVersionsWithoutASocket(t *testing.T) {
 	s := newStand(t, csiNode("n1"))
 	if err := s.files.Put(own("/bin/a")); err != nil {
@@ -191,7 +191,7 @@ func TestVersionsWithoutASocket(t *testing.T) {
 	}
 }
 
-// TestListNamed: only the drivers that are asked for, which must be there.
+// TestListNamed: only the named drivers are listed, and each must exist.
 func TestListNamed(t *testing.T) {
 	s := newStand(t, csiNode("n1", hosted))
 	for _, d := range []driverfile.Driver{own("/bin/a"), {

@@ -72,7 +72,7 @@ func (s *shell) driverLogs(ctx context.Context, f logFlags, name string) error {
 	return fmt.Errorf("driver %s has no process with the role %s", name, role)
 }
 
-// logPath returns the path of the log of a process; the supervisor keeps what was there before beside it.
+// logPath returns the path of the log of a process; the supervisor keeps the previous log beside it.
 func logPath(dir, name string) string { return filepath.Join(dir, name+".log") }
 
 // logs prints the log of a process.

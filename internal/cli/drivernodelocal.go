@@ -66,7 +66,8 @@ func (h *hostDrivers) checkHomes(ctx context.Context, driver string) error {
 		volume.AnnProvisionedOn, h.node)
 }
 
-// sayNodeLocal adds the annotation of node-local drivers to a CSIDriver. Who may not do that is told who may.
+// sayNodeLocal adds the annotation of node-local drivers to a CSIDriver. A user without the permission learns who has
+// it.
 func (h *hostDrivers) sayNodeLocal(ctx context.Context, o *storagev1.CSIDriver) error {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": o.ResourceVersion,

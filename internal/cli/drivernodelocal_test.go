@@ -94,8 +94,8 @@ func TestNodeLocal(t *testing.T) {
 type nodeLocalCase struct {
 	objects []runtime.Object
 	joined  bool
-	// refused is a part of the error; if it is empty, want is what is printed beside what is always printed, told is a
-	// part of what is told, and local says what the CSIDriver says then.
+	// refused is a part of the error; if it is empty, want is what is printed in addition to what is always printed,
+	// told is a part of the messages, and local is what the CSIDriver says then.
 	refused, want, told string
 	local               bool
 }

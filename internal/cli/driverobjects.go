@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// wantedClass is a class that is to be made; nil if none is asked for or it exists.
+// wantedClass is a class that is to be created; nil if none is requested or it exists.
 type wantedClass struct {
 	name       string
 	parameters map[string]string
@@ -94,7 +94,7 @@ func (h *hostDrivers) made(name string, err error) error {
 	return nil
 }
 
-// describe asks each process of a driver what it is, and joins the answers.
+// describe queries each process of a driver for its capabilities, and joins the answers.
 func (h *hostDrivers) describe(ctx context.Context, d driverfile.Driver) (*csi.Driver, error) {
 	all := &csi.Driver{Name: d.Name}
 	for _, p := range d.Processes {

@@ -91,8 +91,8 @@ func hostRoles() []driverfile.Role {
 	return []driverfile.Role{driverfile.RoleNode, driverfile.RoleController}
 }
 
-// introduce asks a driver what it is and can, and returns these calls. A player needs them, and they may have been made
-// more than an hour ago.
+// introduce queries a driver's identity and capabilities, and returns these calls. Replaying needs them, and the
+// recorded ones may have been forgotten after an hour.
 func (h *hostDrivers) introduce(ctx context.Context, header *recording.Header) []csi.Call {
 	var calls []csi.Call
 	asked := ""

@@ -94,7 +94,7 @@ func (h *hostDrivers) remove(ctx context.Context, name string, o removal) error 
 	} else if err != nil {
 		fmt.Fprintf(h.err, "Warning: %v\n", err)
 	}
-	// Without its file the class cannot be told from others, so it is read before.
+	// Without the driver's file, its class cannot be identified, so the file is read first.
 	d, err := h.files.Get(name)
 	if err != nil && errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("driver %s: %w", name, err)
@@ -106,7 +106,7 @@ func (h *hostDrivers) remove(ctx context.Context, name string, o removal) error 
 	if left || ctx.Err() != nil {
 		return ended
 	}
-	// A driver that is gone is told of by its processes only, and its objects would stay for good.
+	// Once the file is gone, only the driver's processes show that it existed, and its objects would stay for good.
 	return errors.Join(ended, h.deleteObjects(ctx, name, d.Class))
 }
 
@@ -135,7 +135,7 @@ func (h *hostDrivers) awaitSettled(ctx context.Context, driver string, limit tim
 			", and for the driver's last answers"
 	}
 	_ = progress(waiting, h.err, tell, func(waiting context.Context) error {
-		// Both watches begin before what they tell of is read, so that no change is missed.
+		// Both watches begin before their objects are read, so that no change is missed.
 		node, err := h.client.CoreV1().Nodes().Watch(waiting, metav1.SingleObject(metav1.ObjectMeta{Name: h.node}))
 		if err != nil {
 			return err
@@ -176,7 +176,7 @@ func (r remains) ending() bool { return len(r.mounts)+len(r.begun) > 0 }
 // passing says whether nothing is left but what is about to end.
 func (r remains) passing() bool { return r.ending() && !r.lasting() }
 
-// remains asks the API what needs a driver.
+// remains reads from the API what needs a driver.
 func (h *hostDrivers) remains(ctx context.Context, driver string) (remains, error) {
 	facts := gather.New(h.client, gather.Options{})
 	if err := facts.Kept(ctx, h.node); err != nil {
@@ -256,8 +256,8 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// deleteObjects deletes the class that was made with a driver, and its CSIDriver unless somebody else made it or
-// another node has the driver.
+// deleteObjects deletes the class that was created with a driver, and its CSIDriver unless volplane did not
+// create it or another node has the driver.
 func (h *hostDrivers) deleteObjects(ctx context.Context, driver, class string) error {
 	classes, drivers := h.client.StorageV1().StorageClasses(), h.client.StorageV1().CSIDrivers()
 	if class != "" {

@@ -29,7 +29,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// needing returns objects of another driver and node, which hold nobody up, and one that needs the driver.
+// needing returns objects of another driver and node, which do not block the removal, and one that needs the driver.
 func needing(kind string) []runtime.Object {
 	pv := func(name, driver string) *corev1.PersistentVolume {
 		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -68,7 +68,7 @@ func needing(kind string) []runtime.Object {
 	return out
 }
 
-// begunIn is the log of a provisioner that has asked two drivers for volumes and not heard of them again.
+// begunIn is the log of a provisioner that has called two drivers to create volumes, without an answer.
 func begunIn(driver string) *corev1.ConfigMap {
 	log := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "volplane", Name: "log", Labels: map[string]string{volume.LabelIntents: "log"},
@@ -153,8 +153,8 @@ func TestRemoveAfterDelete(t *testing.T) {
 	}
 }
 
-// TestRemoveAfterAnswer: a driver that was asked for a volume that nobody wants any more is removed when it has told
-// what became of it.
+// TestRemoveAfterAnswer: a driver that was called to create a volume that is no longer wanted is removed once it has
+// answered what happened to it.
 func TestRemoveAfterAnswer(t *testing.T) {
 	s := newStand(t, needing("begun")...)
 	if err := s.files.Put(own("/bin/a")); err != nil {
@@ -171,7 +171,8 @@ func TestRemoveAfterAnswer(t *testing.T) {
 	}
 }
 
-// TestRemove: with a driver goes what was made for it, and nothing that somebody else made or needs.
+// TestRemove: the objects that were created for a driver are removed with it, and none that other users have created or
+// need.
 func TestRemove(t *testing.T) {
 	labels := map[string]string{volume.LabelMadeBy: driverfile.MadeBy}
 	class := func(driver string, labels map[string]string) *storagev1.StorageClass {
@@ -205,7 +206,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestRemoveBlindly: without the API nobody knows of volumes, and a broken file can be removed, too.
+// TestRemoveBlindly: without the API the volumes are unknown; a broken file can be removed, too.
 func TestRemoveBlindly(t *testing.T) {
 	s := newStand(t)
 	s.hostDrivers.client, s.absent = nil, errors.New("no API server answers")
@@ -231,8 +232,8 @@ func TestRemoveBlindly(t *testing.T) {
 	}
 }
 
-// TestRemoveWaits: a driver is removed when its processes have ended, which somebody else's supervisor sees to, and
-// only then are its objects deleted. A process that stays is named.
+// TestRemoveWaits: a driver is removed when its processes have ended, which another process supervises, and only
+// then are its objects deleted. A process that stays is named.
 func TestRemoveWaits(t *testing.T) {
 	s := newStand(t, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{
 		Name: hosted, Labels: map[string]string{volume.LabelMadeBy: driverfile.MadeBy},
@@ -279,7 +280,7 @@ func TestRemoveWaits(t *testing.T) {
 	}
 }
 
-// TestRemoveAlone: where nobody runs drivers, remove ends their processes by itself.
+// TestRemoveAlone: if no process runs the drivers, remove ends their processes by itself.
 func TestRemoveAlone(t *testing.T) {
 	s := newStand(t)
 	if err := s.files.Put(own("/bin/a")); err != nil {

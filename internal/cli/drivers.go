@@ -52,7 +52,7 @@ func (f *hostFlags) register(c *cobra.Command) {
 	_ = c.MarkFlagDirname("root-dir")
 }
 
-// registerNode adds the flag of verbs that ask the API about this host.
+// registerNode adds the flag of verbs that read from the API about this host.
 func (f *hostFlags) registerNode(c *cobra.Command) {
 	c.Flags().StringVar(&f.node, "node", "", "name of this host's node (default the host's name, or the only node)")
 }
@@ -102,9 +102,9 @@ func registers(n *storagev1.CSINode, driver string) bool {
 }
 
 const (
-	// lookAgain is how long changes of a directory may go unnoticed, if the kernel does not tell.
+	// lookAgain is how long changes of a directory may go unnoticed, if the kernel does not report them.
 	lookAgain = 10 * time.Second
-	// lookOften is the same where the kernel cannot tell, because the host has no inotify instance left.
+	// lookOften is the same if the kernel cannot report them, because the host has no inotify instance left.
 	lookOften = time.Second
 )
 

@@ -61,7 +61,7 @@ func newStand(t *testing.T, objects ...runtime.Object) stand {
 	return stand{h, client, out, err, custom}
 }
 
-// record writes what a supervisor knows of a process; the process itself is this one.
+// record writes a supervisor's record of a process; the process itself is this one.
 func (s stand) record(t *testing.T, name string, change func(*supervise.Record)) {
 	t.Helper()
 	boot, err := durable.Boot()
@@ -84,7 +84,7 @@ func (s stand) log(t *testing.T, name, text string) {
 	}
 }
 
-// hostLoop stands for the host process: when somebody begins to watch the CSINode, it has seen the
+// hostLoop stands for the host process: when a client begins to watch the CSINode, it has seen the
 // driver's file, started its processes and registered the driver.
 func (s stand) hostLoop(t *testing.T, name string) {
 	t.Helper()
@@ -107,7 +107,7 @@ func csiNode(node string, drivers ...string) *storagev1.CSINode {
 	return n
 }
 
-// external returns a driver with one process that somebody else runs at a socket.
+// external returns a driver with one process that is run by another supervisor and serves a socket.
 func external(socket string) driverfile.Driver {
 	return driverfile.Driver{
 		APIVersion: driverfile.APIVersion, Kind: driverfile.Kind, Name: hosted,
@@ -217,7 +217,7 @@ func TestPlanAdd(t *testing.T) {
 	}
 }
 
-// TestChangedProcesses: only what is started differently has to start anew.
+// TestChangedProcesses: only a process that is started differently has to be restarted.
 func TestChangedProcesses(t *testing.T) {
 	with := func(d driverfile.Driver, change func(*driverfile.Process)) driverfile.Driver {
 		d.Processes = slices.Clone(d.Processes)
@@ -258,8 +258,8 @@ func TestChangedProcesses(t *testing.T) {
 	}
 }
 
-// TestAdd: a driver is written, awaited by a watch, and gets its CSIDriver and its class from what it says
-// of itself; the same again changes nothing.
+// TestAdd: a driver is written, awaited by a watch, and gets its CSIDriver and its class from its
+// capabilities; a repetition changes nothing.
 func TestAdd(t *testing.T) {
 	s := newStand(t, csiNode("n1", "another.example.com"))
 	config := csitest.Full()
@@ -320,7 +320,7 @@ func TestOtherClass(t *testing.T) {
 	}
 }
 
-// TestClassOf: what a driver says of itself decides what its class allows.
+// TestClassOf: the capabilities of a driver decide what its class allows.
 func TestClassOf(t *testing.T) {
 	const early, late = storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
 	for name, c := range map[string]struct {
@@ -344,7 +344,7 @@ func TestClassOf(t *testing.T) {
 	}
 }
 
-// TestReplace: a changed process must have been started anew before the driver counts as registered.
+// TestReplace: a changed process must have been restarted before the driver counts as registered.
 func TestReplace(t *testing.T) {
 	s := newStand(t, csiNode("n1", hosted), &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: hosted}})
 	if err := s.files.Put(own("/bin/a")); err != nil {
@@ -407,7 +407,7 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
-// TestRefusal: what the node agent says of a driver is in the error and the list.
+// TestRefusal: the node agent's reason is in the error and the list.
 func TestRefusal(t *testing.T) {
 	event := func(name, driver, message string, at int64) *corev1.Event {
 		cause := volume.Cause{Object: "csidriver/" + driver}.String()

@@ -20,7 +20,7 @@ const (
 	stateNotStarted = "not started"
 	// stateEnded: the record names a process that is gone, so no supervisor runs.
 	stateEnded = "ended"
-	// stateNoAnswer: somebody else runs it, and nobody listens at its socket.
+	// stateNoAnswer: another supervisor runs it, and no process listens at its socket.
 	stateNoAnswer = "no answer"
 	// stateUnknown: the record cannot be read.
 	stateUnknown = "unknown"
@@ -37,7 +37,7 @@ type sighting struct {
 	lives bool
 	// late says that the time at which the process was to be started again is over, so no supervisor runs.
 	late bool
-	// answers says that somebody listens at the socket.
+	// answers says that a process listens at the socket.
 	answers bool
 	// registered says that the API names the driver on this node; nil if it cannot be asked.
 	registered *bool

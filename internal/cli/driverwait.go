@@ -32,7 +32,7 @@ const (
 	lastLines = 10
 )
 
-// started identifies one start of a process; the zero value is none.
+// started identifies one start of a process; the zero value means that it has not started.
 type started struct {
 	pid  int
 	time uint64
@@ -57,7 +57,7 @@ func (h *hostDrivers) awaitStarts(ctx context.Context, before map[string]started
 		for name, was := range before {
 			r, err := supervise.Read(h.state, name)
 			if err != nil || r.State != supervise.Running || was == (started{r.PID, r.StartTime}) {
-				return false, nil //nolint:nilerr // the record is not there yet, or is told by the status
+				return false, nil //nolint:nilerr // the record does not exist yet, or the status reports it
 			}
 		}
 		return true, nil
@@ -97,7 +97,7 @@ func (h *hostDrivers) awaitDriver(
 	return nil
 }
 
-// summary returns a line about the processes of a driver, of which registered says whether the API names it; nil if
+// summary returns a line about the processes of a driver. registered says whether the API names the driver; nil if
 // that does not matter.
 func (h *hostDrivers) summary(ctx context.Context, d driverfile.Driver, registered *bool) string {
 	var out []string
@@ -134,7 +134,7 @@ func (h *hostDrivers) notReady(ctx context.Context, d driverfile.Driver, what st
 }
 
 // otherName returns the name of the driver at the socket of a process if that is not the driver's; "" if it is, or
-// nobody answers.
+// no process answers.
 func (h *hostDrivers) otherName(ctx context.Context, d driverfile.Driver, p driverfile.Process) string {
 	if !listens(ctx, d.Socket(p, h.plugins)) {
 		return ""
@@ -146,7 +146,7 @@ func (h *hostDrivers) otherName(ctx context.Context, d driverfile.Driver, p driv
 	return found.Name
 }
 
-// listens says whether somebody listens at a socket.
+// listens says whether a process listens at a socket.
 func listens(ctx context.Context, socket string) bool {
 	c, err := (&net.Dialer{Timeout: connectTime}).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -156,7 +156,7 @@ func listens(ctx context.Context, socket string) bool {
 	return true
 }
 
-// ask returns what the driver at a socket says of itself.
+// ask returns what the driver at a socket reports about itself.
 func ask(ctx context.Context, socket string, what ...csi.Option) (*csi.Driver, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -168,7 +168,7 @@ func ask(ctx context.Context, socket string, what ...csi.Option) (*csi.Driver, e
 }
 
 // refusal returns why the node agent or the host of the drivers refuses a driver: what the Node says now, or else what
-// was last told of it; "" if nothing was, or nobody may be asked.
+// was last reported about it; "" if nothing was, or neither can be read.
 func (h *hostDrivers) refusal(ctx context.Context, driver string) string {
 	if h.client == nil {
 		return ""

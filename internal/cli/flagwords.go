@@ -99,7 +99,7 @@ func tellUsage(c *cobra.Command) {
 	}
 	c.Args = func(c *cobra.Command, args []string) error {
 		err := accept(c, args)
-		// What cobra says of itself names no argument.
+		// Cobra's own messages do not name the argument.
 		if err != nil && (strings.Contains(err.Error(), " arg(s)") || strings.HasPrefix(err.Error(), "unknown command")) {
 			return fmt.Errorf("%w: use '%s'", err, c.UseLine())
 		}

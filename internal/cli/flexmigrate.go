@@ -241,7 +241,7 @@ func (s *shell) migrateStatus(ctx context.Context) error {
 	return w.Flush()
 }
 
-// newFacts returns what the API tells, with what is to be known of FlexVolumes.
+// newFacts returns the facts of the API, with those about FlexVolumes.
 func newFacts(client kubernetes.Interface) *gather.Facts {
 	return gather.New(client, gather.Options{Bridge: translation(), Moves: migrate.Unfinished})
 }

@@ -25,7 +25,7 @@ type mountOptions struct {
 	timeout time.Duration
 	// options are the options of the mount, such as suid and dev, which it otherwise may not have.
 	options string
-	// create says that the claim is made as wished unless it is there.
+	// create says that the claim is created as requested unless it exists.
 	create   bool
 	readOnly bool
 	wish
@@ -145,7 +145,7 @@ func (s *shell) umount(ctx context.Context, m mountOptions, dir string) error {
 }
 
 // unmount deletes a Pod that mounts at a directory, and waits until nothing is mounted there. After a restore that is
-// not accepted yet it refuses to begin, because the Pod would wait for ever.
+// not accepted yet it refuses to begin, because the Pod would wait forever.
 func (s *shell) unmount(
 	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, dir string, timeout time.Duration,
 ) error {

@@ -23,7 +23,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// testShell is a shell whose words nobody reads.
+// testShell is a shell whose output is discarded.
 func testShell(t *testing.T) *shell {
 	t.Helper()
 	return newShell(t.Context(), Streams{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}, "test", Programs{})
@@ -52,7 +52,8 @@ func TestMountIsSeen(t *testing.T) {
 	}
 }
 
-// TestClaimThatLeaves: a claim that is being deleted is none to create or to mount, because its data leave with it.
+// TestClaimThatLeaves: a claim that is being deleted can be neither created nor mounted, because its data are deleted
+// with it.
 func TestClaimThatLeaves(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: "data", DeletionTimestamp: &metav1.Time{}, Finalizers: []string{"a.example.com/b"},
@@ -109,7 +110,7 @@ func TestUmountOfAnAutomount(t *testing.T) {
 	}
 }
 
-// TestKubeconfigThatIsRead: umount(8) is told the file that was read, also if the environment has named it.
+// TestKubeconfigThatIsRead: umount(8) receives the file that was read, even if the environment named it.
 func TestKubeconfigThatIsRead(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

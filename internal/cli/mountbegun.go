@@ -36,7 +36,7 @@ type begun struct {
 	client    kubernetes.Interface
 	node, dir string
 	pod       *corev1.Pod
-	// claim is the claim that was made; nil if it was there.
+	// claim is the claim that was created; nil if it existed before.
 	claim *corev1.PersistentVolumeClaim
 	// madeDirs are the directories that were not there, the topmost first.
 	madeDirs []string
@@ -44,7 +44,7 @@ type begun struct {
 	madePod bool
 }
 
-// claimFor finds the claim, or makes it if that is asked for.
+// claimFor finds the claim, or creates it if that is requested.
 func (b *begun) claimFor(ctx context.Context, ns, name string, m mountOptions) error {
 	if m.create {
 		claim, made, err := b.ensureClaim(ctx, b.client, ns, name, m.wish)
@@ -94,8 +94,8 @@ func makeDirs(dir string) (made []string, err error) {
 	return made, err
 }
 
-// here says whether a node is this host: the host's own, or that of an API server on this host if no other was asked
-// for.
+// here says whether a node is this host: the host's own, or that of an API server on this host if no other was
+// requested.
 func (s *shell) here(node, asked string) bool {
 	return node == s.thisNode() || asked == "" && s.onThisHost()
 }
@@ -110,7 +110,7 @@ func (s *shell) onThisHost() bool {
 	return err == nil && net.ParseIP(server.Hostname()).IsLoopback()
 }
 
-// mount asks for the mount and waits until it is there.
+// mount requests the mount and waits until it exists.
 func (b *begun) mount(ctx context.Context, m mountOptions) error {
 	pods := b.client.CoreV1().Pods(b.pod.Namespace)
 	switch has, err := pods.Get(ctx, b.pod.Name, metav1.GetOptions{}); {
@@ -141,7 +141,7 @@ func (b *begun) mount(ctx context.Context, m mountOptions) error {
 	return nil
 }
 
-// await asks for the mount and waits until it is there, on this host for this process, too.
+// await requests the mount and waits until it exists, and on this host until this process sees it, too.
 func (b *begun) await(ctx context.Context, asked string) error {
 	if !b.here(b.node, asked) {
 		return door.Mount(ctx, b.client, b.pod)
@@ -184,7 +184,7 @@ func (b *begun) stays(ctx context.Context) []string {
 	}
 	var out []string
 	for _, dir := range slices.Backward(b.madeDirs) {
-		// Whatever somebody has put there stays, because only an empty directory can be removed.
+		// Files that were put there stay, because only an empty directory can be removed.
 		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			out = append(out, fmt.Sprintf("directory %s stays (%v)", dir, err))
 			break
@@ -217,7 +217,7 @@ func (b *begun) withoutPod(ctx context.Context) string {
 	return ""
 }
 
-// withoutClaim deletes the claim that the command has made, unless it has got a volume or a Pod uses it: then it is no
+// withoutClaim deletes the claim that the command has created, unless it has a volume or a Pod uses it: then it is no
 // longer the command's alone.
 func (b *begun) withoutClaim(ctx context.Context) error {
 	claims := b.client.CoreV1().PersistentVolumeClaims(b.claim.Namespace)

@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/internal/program"
 )
 
-// TestInterruptedCreate: a command that is interrupted while the server makes the claim knows of it.
+// TestInterruptedCreate: a command that is interrupted while the server creates the claim knows about the claim.
 func TestInterruptedCreate(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
@@ -55,7 +55,7 @@ func TestInterruptedCreate(t *testing.T) {
 	}
 }
 
-// TestDirectories: all directories that were made are taken back, and none that somebody uses or that was there.
+// TestDirectories: all directories that were created are removed, except those that are in use or that existed before.
 func TestDirectories(t *testing.T) {
 	for name, c := range map[string]struct{ there, used, stays, says string }{
 		"none was there":         {"", "", "", ""},

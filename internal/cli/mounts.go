@@ -30,7 +30,7 @@ const spaceTime = time.Second
 // mounted is one use of a claim by a Pod.
 type mounted struct {
 	gather.Use `json:",inline"`
-	// Mounted says that it is; otherwise it is asked for.
+	// Mounted says that it is mounted; otherwise it is requested.
 	Mounted bool `json:"mounted"`
 	// Used and Free are in bytes; nil for paths that this host does not have.
 	Used *int64 `json:"used,omitempty"`

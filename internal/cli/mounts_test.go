@@ -24,7 +24,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestSpace: only a path at which something is mounted here has space of its own to tell of.
+// TestSpace: only a path at which something is mounted on this host has space of its own to report.
 func TestSpace(t *testing.T) {
 	for path, is := range map[string]bool{"/": true, t.TempDir(): false, "/nowhere": false, "": false} {
 		if used, free := space(path); (used != nil) != is || (free != nil) != is {
@@ -33,7 +33,8 @@ func TestSpace(t *testing.T) {
 	}
 }
 
-// TestMounts: only of what is mounted on this host's node is the space told, and a path is no command to a terminal.
+// TestMounts: the space is reported only for what is mounted on this host's node, and a path cannot send commands to a
+// terminal.
 func TestMounts(t *testing.T) {
 	for name, c := range map[string]struct {
 		nodes []string
@@ -66,7 +67,8 @@ func TestMounts(t *testing.T) {
 	}
 }
 
-// TestMountsNotYet: what is only asked for has no space of its own, whatever is mounted at its path, and JSON says so.
+// TestMountsNotYet: a mount that is only requested has no space of its own, whatever is mounted at its path, and JSON
+// says so.
 func TestMountsNotYet(t *testing.T) {
 	nodes := corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}
 	pods := corev1.PodList{Items: []corev1.Pod{*door.PodAtPath("default", "data", "/", "n1", mount.BindOptions{})}}

@@ -33,15 +33,15 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// lostStep is the time between two looks at what is left of a lost host.
+// lostStep is the time between two checks of what is left of a lost host.
 const lostStep = 300 * time.Millisecond
 
 var errNotConfirmed = errors.New("the name was not repeated: nothing was changed")
 
-// lostFlags are the flags of delete that are about a host that is lost for good.
+// lostFlags are the flags of delete for a host that is lost for good.
 type lostFlags struct{ lost, yes, force bool }
 
-// lostNode lets go what a host had that is lost for good.
+// lostNode releases what a host had that is lost for good.
 type lostNode struct {
 	*objects
 	client kubernetes.Interface
@@ -320,7 +320,8 @@ func (n *lostNode) annotate(ctx context.Context, kind schema.GroupKind, o metav1
 	return nil
 }
 
-// passed says whether a write is done with: it has succeeded, or the next step decides anew about what has changed.
+// passed says whether a write is done with: it has succeeded, or the next step decides again, because the object has
+// changed.
 func passed(err error) bool {
 	return err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err)
 }

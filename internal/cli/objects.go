@@ -68,7 +68,7 @@ func (o *objects) kind(name string) (*meta.RESTMapping, error) {
 	return o.mapping(gvk)
 }
 
-// meant returns what somebody may mean who has typed a word for a type.
+// meant returns what a user who has typed an unknown type may mean.
 func meant(word string) string {
 	switch strings.ToLower(word) {
 	case "snapshot", "snapshots":

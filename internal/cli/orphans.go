@@ -20,7 +20,7 @@ import (
 	"volplane.dev/volplane/internal/orphans"
 )
 
-// driverFlags are the flags that select the drivers to ask.
+// driverFlags are the flags that select the drivers to query.
 type driverFlags struct {
 	// address is the path of a driver's socket.
 	address string
@@ -117,7 +117,7 @@ func (s *shell) search(d driverFlags) (*orphans.Search, error) {
 	return &orphans.Search{Client: kube.Translated(client, translation()), Records: s.programs.Pool(pool)}, nil
 }
 
-// sockets returns the sockets of the drivers to ask.
+// sockets returns the sockets of the drivers to query.
 func (s *shell) sockets(ctx context.Context, d driverFlags) ([]string, error) {
 	if d.address != "" {
 		return []string{d.address}, nil

@@ -4,7 +4,7 @@ package cli
 
 import "context"
 
-// Programs are none: for other systems than Linux there is only kubectl's plugin.
+// Programs is empty: for other systems than Linux there is only kubectl's plugin.
 type Programs struct{}
 
 // tellPlanted says nothing, because no driver runs here.

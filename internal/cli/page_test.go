@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWidthOfTheTerminal: an output is as wide as the terminal that it is, and of no width if it is none.
+// TestWidthOfTheTerminal: an output has the width of its terminal, and none if it is not a terminal.
 func TestWidthOfTheTerminal(t *testing.T) {
 	control, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {

@@ -205,7 +205,7 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 	return s.programs.Node(ctx, agent, n.bridge.options(n.name, root, log), driver)
 }
 
-// doors adds those that the flags of a node ask for.
+// doors adds those that the flags of a node request.
 func (s *shell) doors(n nodeFlags, agent *program.NodeOptions) error {
 	for _, d := range []struct {
 		flag, socket string

@@ -10,8 +10,8 @@ import (
 // progressDelay is how long a command waits before it prints what it waits for.
 const progressDelay = 2 * time.Second
 
-// progress runs work. While it runs, after progressDelay, progress writes each new text
-// of tell to w.
+// progress runs work. While it runs, after progressDelay, progress writes to w each new
+// text that tell returns.
 func progress(
 	ctx context.Context, w io.Writer, tell func(context.Context) string, work func(context.Context) error,
 ) error {

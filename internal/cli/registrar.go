@@ -77,8 +77,8 @@ func (s *shell) liveness(ctx context.Context, o sidecar.LivenessOptions) error {
 // containerRegistry is the directory of registration sockets in a container beside a driver.
 const containerRegistry = "/registration"
 
-// findRegistry chooses the directory of registration sockets that somebody watches here: that of a container, or of the
-// node agent or kubelet of this host, which see the driver's socket at the same path.
+// findRegistry chooses the directory of registration sockets that is watched here: that of a container, or of the node
+// agent or kubelet of this host, which see the driver's socket at the same path.
 func (s *shell) findRegistry(o *sidecar.RegistrarOptions, is func(dir string) bool) error {
 	if is(containerRegistry) {
 		return nil

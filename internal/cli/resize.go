@@ -86,7 +86,7 @@ func (s *shell) resize(ctx context.Context, name string, size resource.Quantity,
 	return s.awaitSize(ctx, client, claim, size, before)
 }
 
-// mayResize refuses what cannot be, before anything is asked for.
+// mayResize refuses what is impossible, before anything is requested.
 func mayResize(c *corev1.PersistentVolumeClaim, size resource.Quantity) error {
 	has, bound := c.Status.Capacity[corev1.ResourceStorage]
 	switch {
@@ -100,11 +100,11 @@ func mayResize(c *corev1.PersistentVolumeClaim, size resource.Quantity) error {
 	return nil
 }
 
-// errGrowthRefused says that nobody tries any more to make a volume larger as it is now.
+// errGrowthRefused says that the expansion of a volume is not retried in its current state.
 var errGrowthRefused = errors.New("refused")
 
-// growthRefused returns the versions of the events that say that a driver does not grow the filesystem of a claim while
-// it is mounted. CSI forbids the node to try again before the volume is mounted anew.
+// growthRefused returns the versions of the events that say that a driver does not expand the filesystem of a claim
+// while it is mounted. CSI forbids the node to try again before the volume is mounted again.
 func growthRefused(
 	ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim,
 ) (map[types.UID]string, error) {
@@ -147,7 +147,7 @@ func (s *shell) awaitSize(
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
 	why := func(ctx context.Context) string { return newFacts(client).Headline(ctx, "pvc", ns, name) }
-	// Whoever is told what is waited for is told the end of it, too.
+	// A user who sees what the command waits for also sees that it has ended.
 	tell := func(ctx context.Context) string {
 		if isRefusedAnew(ctx, client, claim, before) {
 			refuse(errGrowthRefused)
@@ -185,7 +185,7 @@ func (s *shell) awaitSize(
 	return nil
 }
 
-// grown says what is done of the growth of a claim if nobody has to wait any more.
+// grown returns the result of the expansion of a claim if there is nothing left to wait for.
 func grown(
 	ctx context.Context, client kubernetes.Interface, c *corev1.PersistentVolumeClaim, size resource.Quantity,
 ) (said string, err error) {

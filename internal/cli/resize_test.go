@@ -71,7 +71,7 @@ func TestResizeEndsAtOnce(t *testing.T) {
 	}
 }
 
-// growing is a claim that asks for more than it has.
+// growing is a claim that requests more than its capacity.
 func growing(infeasible string) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data", UID: "uid-data"}}
 	c.Spec.VolumeName = "pv"

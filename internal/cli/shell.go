@@ -35,7 +35,7 @@ type shell struct {
 	programs Programs
 	version  string
 	flags    flags
-	// ending says that the program was asked to end.
+	// ending says that the program was asked to stop.
 	ending func() bool
 }
 
@@ -71,7 +71,7 @@ func (s *shell) log() *slog.Logger {
 	return program.NewLog(s.Err, s.flags.logFormat, s.flags.verbosity, s.ending)
 }
 
-// quiet has libraries log only if -v asks for it: they log errors that they also return.
+// quiet has libraries log only if -v enables it: they log errors that they also return.
 func (s *shell) quiet(*cobra.Command, []string) error {
 	if klog.SetLogger(logr.Discard()); s.flags.verbosity > 0 {
 		s.log()

@@ -108,8 +108,8 @@ func sidecarConfig(o sidecar.Options) (*rest.Config, error) {
 	return config, nil
 }
 
-// limit sets the limits of requests to the API server that somebody has asked for. The API server has its own. All
-// clients that are made of the configuration share one limiter, so that the numbers are the process's.
+// limit sets the requested limits of requests to the API server. The API server has its own limits. All clients
+// that are created from the configuration share one limiter, so that the numbers apply to the process.
 func limit(config *rest.Config, o sidecar.Options) {
 	config.QPS = -1
 	if o.QPS > 0 || o.QPS == 0 && o.Burst > 0 {

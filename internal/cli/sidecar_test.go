@@ -45,7 +45,7 @@ func TestLimit(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 20 {
-				// A request that would have to wait for longer than this ends at once.
+				// A request that would have to wait for longer than this fails immediately.
 				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 				_, _ = client.CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{})
 				cancel()

@@ -38,7 +38,7 @@ func fileWithoutFlag(args []string) error {
 		return nil
 	}
 	if _, err := os.Stat(args[0]); err != nil {
-		return nil //nolint:nilerr // it is no file, so it may be a type
+		return nil //nolint:nilerr // it is not a file, so it may be a type
 	}
 	return positional(nil, args)
 }

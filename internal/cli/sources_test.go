@@ -38,7 +38,7 @@ func TestManifestFiles(t *testing.T) {
 	}
 }
 
-// TestFormats: the formats that are offered are those of the usage, and a name of a file is none.
+// TestFormats: the formats that are offered are those of the usage, and the name of a file is not one of them.
 func TestFormats(t *testing.T) {
 	for usage, want := range map[string]string{
 		"output format: wide, name, json, yaml, jsonpath=TEMPLATE": "wide name json yaml jsonpath=",

@@ -39,7 +39,7 @@ func TestStatusReportsRestore(t *testing.T) {
 }
 
 // TestStatusNamesWhatIsUnhealthy: status counts the Pods and the claims with unhealthy volumes and names one of each,
-// and tells of each storage that is not well.
+// and reports each storage that is unhealthy.
 func TestStatusNamesWhatIsUnhealthy(t *testing.T) {
 	pod := func(name string, status corev1.ConditionStatus, told ...corev1.VolumeHealthCondition) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// oldBackup is the age from which the newest backup is a problem. Backups are made daily unless somebody
-	// has chosen otherwise.
+	// oldBackup is the age from which the newest backup is a problem. Backups are made daily unless
+	// configured otherwise.
 	oldBackup = 72 * time.Hour
 	// expiresSoon is how long before its end a certificate is a problem; one with a short life becomes one at a tenth
 	// of it.
@@ -32,14 +32,14 @@ const (
 	certificateTime = 5 * time.Second
 )
 
-// statusReport is what 'volplane status' tells programs.
+// statusReport is the output of 'volplane status' for programs.
 type statusReport struct {
 	Server  string `json:"server"`
 	Version string `json:"version"`
 	// Healthy is false if there are problems; then the exit code is 2.
 	Healthy  bool      `json:"healthy"`
 	Problems []problem `json:"problems"`
-	// Waiting is the number of causes for which something waits, without anybody having to act.
+	// Waiting is the number of causes for which something waits, without any action being needed.
 	Waiting int          `json:"waiting"`
 	Nodes   []nodeReport `json:"nodes"`
 	// Claims, Volumes and Attachments are numbers by phase.
@@ -49,12 +49,12 @@ type statusReport struct {
 	// OpenIntents is the number of volumes whose creation has no known outcome yet.
 	OpenIntents int `json:"openIntents"`
 	// Room has the space of database and disk, and the time of the newest backup; nil if the API server does not
-	// tell.
+	// report it.
 	Room         *room.Report `json:"room,omitempty"`
 	Certificates []validity   `json:"certificates"`
 }
 
-// problem is something about which somebody has to do something.
+// problem is something that needs action.
 type problem struct {
 	Subject string       `json:"subject"`
 	Reason  string       `json:"reason"`
@@ -209,7 +209,7 @@ func (s *shell) printAgeing(r statusReport) {
 	}
 }
 
-// printProblems prints what somebody has to do something about.
+// printProblems prints what needs action.
 func (s *shell) printProblems(r statusReport) {
 	if r.Healthy {
 		return

@@ -15,7 +15,7 @@ import (
 )
 
 // TestStatusReport: an empty control plane is healthy; a claim of a class that does not exist, a certificate near its
-// end, an old backup and an old control plane without one are problems, and what is young is none.
+// end, an old backup and an old control plane without one are problems, and what is recent is not.
 func TestStatusReport(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	ago := func(d time.Duration) *time.Time { at := now.Add(-d); return &at }

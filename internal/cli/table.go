@@ -98,7 +98,7 @@ func getTable(ctx context.Context, r *rest.Request, more []column) (*metav1.Tabl
 	return decodeTable(data, more)
 }
 
-// tableRequest asks for rows, with the whole objects when a column is made of them here.
+// tableRequest requests rows, with the whole objects if a column is computed from them here.
 func (o *objects) tableRequest(t target, g getOptions) (*rest.Request, error) {
 	r, err := o.request(t.mapping, acceptTable)
 	if err != nil {

@@ -88,11 +88,11 @@ type question struct {
 	from string
 	// file is the file with the objects of a dry run.
 	file string
-	// dryRun asks what would happen if the objects of file were created.
+	// dryRun predicts what would happen if the objects of file were created.
 	dryRun bool
-	// fix asks for the commands that would free the object.
+	// fix adds the commands that would free the object.
 	fix bool
-	// watch asks for each new answer.
+	// watch prints each new answer.
 	watch bool
 }
 
@@ -121,7 +121,7 @@ func (q question) now(read time.Time) time.Time {
 	return read
 }
 
-// times returns since when links do not hold; without tries while watching: one more is no new answer.
+// times returns since when links do not hold; without attempts while watching: one more is not a new answer.
 func (q question) times(o state.Objects) since.Times {
 	if q.watch {
 		return since.TimesOf(o).WithoutTries()
@@ -314,7 +314,7 @@ type explanation struct {
 	Actor  actorOut     `json:"actor,omitzero"`
 	Answer linkOut      `json:"answer"`
 	Links  []linkOut    `json:"links"`
-	// Fixes are the commands that --fix asks for.
+	// Fixes are the commands that --fix prints.
 	Fixes []fix.Remedy `json:"fixes,omitempty"`
 }
 

@@ -12,8 +12,8 @@ import (
 	"volplane.dev/volplane/internal/gather/gathertest"
 )
 
-// TestSpaceThatIsNotThere: of an object in a namespace that does not exist, the
-// namespace is missed; who may not read namespaces is told of the object.
+// TestSpaceThatIsNotThere: for an object in a namespace that does not exist, the error
+// names the namespace; for a user who may not read namespaces, it names the object.
 func TestSpaceThatIsNotThere(t *testing.T) {
 	k, err := gather.KindOf("pvc")
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package door uses claims on this host for those who stand outside of Kubernetes: a
-// person at a shell, mount(8), a container engine. Each use of a claim is one Pod, which
-// nobody runs; the node agent mounts the volume for it. What a door has to remember is
-// in that Pod, so a door may be killed at any time and asked again.
+// Package door uses claims on this host for clients outside of Kubernetes: a user at a
+// shell, mount(8), a container engine. Each use of a claim is one Pod, whose containers
+// are never run; the node agent mounts the volume for it. The state of a door is in that
+// Pod, so a door may be killed at any time and called again.
 package door
 
 import (
@@ -48,7 +48,7 @@ func Mount(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) er
 		case cluster.Finished(now) && now.UID == made:
 			return false, fmt.Errorf("pod %s has given up: %s", now.Name, now.Status.Message)
 		case cluster.Finished(now):
-			// It has given up before, and nobody tries again for it; its successor may be luckier.
+			// It has failed before and is not retried; its successor may succeed.
 			return false, Delete(ctx, client, now)
 		case !SameOptions(now, pod):
 			return false, fmt.Errorf("it is already mounted there with the options %q (pod %s): undo that with 'volplane "+
@@ -64,8 +64,8 @@ const createLimit = 10 * time.Second
 // ErrUnanswered says that it is not known whether an object was created.
 var ErrUnanswered = errors.New("the API server does not answer: it may be there nevertheless")
 
-// Create creates an object by a client's function for that. An interrupt does not end the request: what the server
-// makes although nobody waits for it, a caller could not take back.
+// Create creates an object with a client's function. An interrupt does not end the request: a caller could not
+// undo what the server creates after the caller has stopped waiting.
 func Create[T any](
 	ctx context.Context, create func(context.Context, T, metav1.CreateOptions) (T, error), object T,
 ) (T, error) {
@@ -85,12 +85,12 @@ func Create[T any](
 // lookPause is the pause between two looks for a mount that the API says is there.
 const lookPause = 50 * time.Millisecond
 
-// ErrUnseen says that a node has mounted what its host does not have.
+// ErrUnseen says that the node reports a mount that its host does not have.
 var ErrUnseen = errors.New("the node says that it is mounted, and this process does not see it")
 
-// MountHere is Mount on the node of this host, and waits until this process sees the mount, too: what the API says may
-// be older than a boot, after which whoever writes to the directory would write below the volume, or than an unmount by
-// hand which the node agent has not seen yet. A Pod that ends meanwhile is made anew.
+// MountHere is Mount on the node of this host, and waits until this process sees the mount, too: the state in the API
+// may be older than a boot, after which writes to the directory would go below the volume, or older than a manual
+// unmount which the node agent has not seen yet. A Pod that ends while it waits is recreated.
 func MountHere(
 	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, seen func() (bool, error),
 ) error {
@@ -111,7 +111,7 @@ func MountHere(
 	}
 }
 
-// CheckNode fails if a Pod that exists mounts for another node than the one that is asked for.
+// CheckNode fails if an existing Pod mounts on another node than the requested one.
 func CheckNode(now, asked *corev1.Pod) error {
 	if now.DeletionTimestamp == nil && now.Spec.NodeName != asked.Spec.NodeName {
 		return fmt.Errorf("it is already mounted there on node %s (pod %s)", now.Spec.NodeName, now.Name)
@@ -138,7 +138,7 @@ type Wish struct {
 	Source *corev1.TypedLocalObjectReference
 }
 
-// Misses says what of the wish a claim does not have. A larger claim has all of a smaller one.
+// Misses returns an error if a claim does not meet the wish. A larger claim has all of a smaller one.
 func (w Wish) Misses(c *corev1.PersistentVolumeClaim) error {
 	size, class := c.Spec.Resources.Requests.Storage(), ptr.Deref(c.Spec.StorageClassName, "")
 	from := ptr.Deref(c.Spec.DataSource, corev1.TypedLocalObjectReference{})
@@ -166,7 +166,7 @@ func Pods(client kubernetes.Interface, ns string) kube.Source[*corev1.Pod] {
 	return kube.Source[*corev1.Pod]{Get: p.Get, Watch: p.Watch}
 }
 
-// leastSize is the least size of a volume that somebody may mean: less is a number whose unit was left out.
+// leastSize is the smallest plausible size of a volume: a smaller number is one whose unit was left out.
 const leastSize = 1 << 20
 
 // ParseSize reads the size of a volume that a person has typed.
@@ -189,7 +189,7 @@ func AccessModes() map[string]corev1.PersistentVolumeAccessMode {
 	}
 }
 
-// SameOptions says whether two Pods ask for the same options of their mounts, in whatever order and words.
+// SameOptions says whether two Pods request the same mount options, in any order and spelling.
 func SameOptions(a, b *corev1.Pod) bool {
 	is, errIs := decide.HostOptions(a.Annotations[volume.AnnMountOptions])
 	other, errOther := decide.HostOptions(b.Annotations[volume.AnnMountOptions])
@@ -265,9 +265,9 @@ func Stage(dir string) string {
 	return filepath.Join(stages, hex.EncodeToString(sum[:8]))
 }
 
-// PodAt returns the Pod that mounts at dir, or for its automount, on a node. Only a host that is no node may leave the
-// choice to what there is, with an empty name: elsewhere, the same directory of another host is never meant. Who may
-// not see the Pods of all namespaces asks for those of ns.
+// PodAt returns the Pod that mounts at dir, or for its automount, on a node. Only a host that is not a node may leave
+// the node's name empty, and takes any: elsewhere, the same directory of another host is never meant. For a user who
+// may not list the Pods of all namespaces, those of ns are listed.
 func PodAt(ctx context.Context, client kubernetes.Interface, ns, node, dir string) (*corev1.Pod, error) {
 	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if apierrors.IsForbidden(err) {

@@ -27,8 +27,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestOptions: a mount that is there is the one that is asked for if its options mean the same; one that may be written
-// is never taken for one that can only be read.
+// TestOptions: an existing mount is the requested one if its options mean the same; a writable mount is never taken for
+// a read-only one.
 func TestOptions(t *testing.T) {
 	for _, c := range []struct {
 		has, asked string
@@ -101,7 +101,7 @@ func answer(code int, object runtime.Object) (*http.Response, error) {
 	}, err
 }
 
-// TestReadOnly: what the mount may not write, the driver is told of.
+// TestReadOnly: the driver gets the read-only flag of a mount.
 func TestReadOnly(t *testing.T) {
 	for _, readOnly := range []bool{true, false} {
 		pod := PodAtPath("default", "data", "/srv", "n1", decide.BindOptions{ReadOnly: readOnly})
@@ -142,8 +142,8 @@ func TestPodAt(t *testing.T) {
 	}
 }
 
-// TestGivenUp: a Pod that the node agent has given up is an error for whoever has asked for it, and is replaced by
-// whoever asks again, with whatever options.
+// TestGivenUp: a Pod that the node agent has given up is an error for the caller that created it, and is replaced
+// by the next request, with any options.
 func TestGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI(t)

@@ -31,7 +31,7 @@ func (m *mistakes) add(field, format string, args ...any) {
 	*m = append(*m, fmt.Errorf("%s: "+format, append([]any{field}, args...)...))
 }
 
-// Check returns every mistake in a driver, with its field and what to write there. It looks at no
+// Check returns every mistake in a driver, with its field and what to write there. It accesses no
 // file: the program need not exist yet. No value of a variable is in the error.
 func Check(d Driver) error {
 	var m mistakes
@@ -116,7 +116,7 @@ func (m *mistakes) process(field string, p Process) {
 	m.environment(field, p)
 }
 
-// notStarted looks at a process that somebody else runs.
+// notStarted checks a process that volplane does not run.
 func (m *mistakes) notStarted(field string, p Process) {
 	if p.Socket == "" {
 		m.add(field, "write exec if volplane starts the process, or else its socket")
@@ -197,7 +197,7 @@ func (m *mistakes) lines(field, text string, may bool) {
 	m.text(field, text)
 }
 
-// text refuses what no program can be given, or what nobody writes on purpose.
+// text refuses what cannot be passed to a program, or is not written on purpose.
 func (m *mistakes) text(field, text string) {
 	if !utf8.ValidString(text) {
 		m.add(field, "it is not UTF-8")

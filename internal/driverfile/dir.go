@@ -197,7 +197,7 @@ func withRestart(text []byte, d Driver) ([]byte, error) {
 
 func (p Dir) path(name, ext string) string { return filepath.Join(string(p), name+ext) }
 
-// file returns the path of a driver's file: NAME.yml if that is there, else NAME.yaml.
+// file returns the path of a driver's file: NAME.yml if that exists, else NAME.yaml.
 func (p Dir) file(name string) string {
 	other := p.path(name, ".yml")
 	if _, err := os.Lstat(other); err == nil {
@@ -206,7 +206,7 @@ func (p Dir) file(name string) string {
 	return p.path(name, ".yaml")
 }
 
-// open returns the directory if nobody else may change it.
+// open returns the directory if no other user may change it.
 func (p Dir) open() (*os.File, error) {
 	dir, err := os.OpenFile(string(p), os.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -243,8 +243,8 @@ func (p Dir) lock() (*os.File, error) {
 	}
 }
 
-// private refuses what others than root and the user of this process could change. The mode is not
-// changed here, because somebody may have changed the content already.
+// private refuses what users other than root and the user of this process could change. The mode
+// is not changed here, because the content may already have been changed.
 func private(f *os.File, path string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {

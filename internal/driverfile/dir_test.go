@@ -114,7 +114,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestOthersFiles: nobody but root and the user of the process says what is started.
+// TestOthersFiles: only root and the user of the process determine what is started.
 func TestOthersFiles(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(file string) error
@@ -193,7 +193,7 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// TestRemove: nobody else's file goes with a driver's, and a second removal is no error.
+// TestRemove: a driver's file is removed without the files of others, and a second removal is not an error.
 func TestRemove(t *testing.T) {
 	dir := lay(t, map[string]string{"a.yaml": textOf("a"), "b.yaml": textOf("b")})
 	for range 2 {
@@ -230,7 +230,7 @@ func TestNotPut(t *testing.T) {
 	}
 }
 
-// TestOneChangeAtATime: a change waits for that of another process, but not for ever.
+// TestOneChangeAtATime: a change waits for that of another process, but not forever.
 func TestOneChangeAtATime(t *testing.T) {
 	dir := lay(t, nil)
 	held, err := os.Open(string(dir))

@@ -8,6 +8,6 @@
 //	  - roles: [controller, node]
 //	    exec: [/usr/local/bin/hostpathplugin, --endpoint=$(CSI_ENDPOINT), --nodeid=$(NODE_NAME)]
 //
-// What a file names is run as root, so only root or the user of the process may own it, and nobody
-// else may write to it.
+// What a file names is run as root, so only root or the user of the process may own it, and no
+// other user may write to it.
 package driverfile

@@ -59,7 +59,8 @@ type Process struct {
 	// of the controller too: it says so when it is asked.
 	Roles []Role `json:"roles"`
 	// Exec is the program, an absolute path, and its arguments. In each, $(NAME) stands for a variable
-	// of the process's environment, as in Kubernetes. If it is empty, somebody else runs the process.
+	// of the process's environment, as in Kubernetes. If it is empty, volplane does not run the
+	// process.
 	Exec []string `json:"exec,omitempty"`
 	// Env are variables of the environment, beside VarEndpoint and VarNode, for which $(CSI_ENDPOINT) and
 	// $(NODE_NAME) stand in the values.
@@ -104,8 +105,8 @@ func ProgramsOf(driver string) []string {
 	return []string{driver, driver + "-" + string(RoleNode), driver + "-" + string(RoleController)}
 }
 
-// Programs returns the names of the processes of a kind that files describe, or may describe as far as one can tell:
-// wanted and broken are what Dir.Read returns.
+// Programs returns the names of the processes of a kind that files describe, or may describe: wanted and broken are
+// what Dir.Read returns.
 func Programs(wanted []Driver, broken map[string]error, is func(Process) bool) map[string]bool {
 	out := map[string]bool{}
 	for path := range broken {

@@ -15,8 +15,8 @@ import (
 // FlexVolume drivers, which are recognized by volume.Program.
 const MadeBy = volume.Program + "-driver"
 
-// CSIDriver returns the CSIDriver object of a driver that has none, from its file and what the driver says of its
-// controller service. What neither says keeps Kubernetes' defaults.
+// CSIDriver returns the CSIDriver object of a driver that has none, from its file and what the driver reports
+// about its controller service. Other fields keep Kubernetes' defaults.
 func (d Driver) CSIDriver(c csi.ControllerCapabilities) *storagev1.CSIDriver {
 	o := &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: d.Name, Labels: map[string]string{volume.LabelMadeBy: MadeBy}},
@@ -28,8 +28,9 @@ func (d Driver) CSIDriver(c csi.ControllerCapabilities) *storagev1.CSIDriver {
 	return o
 }
 
-// Asked returns the options with which a process is asked what it can do. One without the role of the controller is not
-// asked for that: some programs end then. The node service is asked for everywhere, as csi-resizer does.
+// Asked returns the options with which a process is queried for its capabilities. A process without the controller role
+// is not queried for those of the controller: some programs exit then. The node service is always queried, as
+// csi-resizer does.
 func (p Process) Asked() []csi.Option {
 	if p.Has(RoleController) {
 		return nil

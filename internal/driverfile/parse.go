@@ -42,7 +42,7 @@ func Parse(data []byte) (Driver, error) {
 	return d, Check(d)
 }
 
-// checkHeader looks at the version before the other fields, because another version may have others.
+// checkHeader checks the version before the other fields, because another version may have others.
 func checkHeader(text []byte) error {
 	var h struct{ APIVersion, Kind any }
 	// Names are compared without case here; the strict reader afterwards does not.
@@ -82,8 +82,8 @@ func typeMistake(err error) error {
 	return fmt.Errorf("%s is of type %s; it must be %s", wrong.Field, strings.Fields(wrong.Value + " ")[0], want)
 }
 
-// documents returns the number of YAML documents with content: the reader looks at the first only,
-// and the others would be ignored without a word.
+// documents returns the number of YAML documents with content: the reader reads only the first,
+// and the others would be ignored silently.
 func documents(data []byte) int {
 	n, inside := 0, false
 	for line := range bytes.Lines(data) {

@@ -95,7 +95,7 @@ func contains(text, want string) bool {
 	return true
 }
 
-// TestEveryMistake: a person sees all mistakes at once.
+// TestEveryMistake: all mistakes are reported together.
 func TestEveryMistake(t *testing.T) {
 	err := driverfile.Check(driverfile.Driver{
 		Name: "-", Class: "/", RestartedAt: "x", Processes: []driverfile.Process{{Exec: []string{"\xff"}}},

@@ -89,7 +89,7 @@ func (w *splitter) next() error {
 	return nil
 }
 
-// newLine looks at the beginning of a line that no backslash continues.
+// newLine checks the beginning of a line that no backslash continues.
 func (w *splitter) newLine() error {
 	for len(w.rest) > 0 && unicode.IsSpace(w.rest[0]) {
 		w.take()

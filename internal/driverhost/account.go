@@ -29,7 +29,7 @@ type Identity struct {
 // accountPlace is where programs that know only Pods look for the files of their service account.
 const accountPlace = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// errNoTokens says what to do where nobody may ask for tokens.
+// errNoTokens says what to do on a host that may not request tokens.
 var errNoTokens = errors.New("this host's node agent may ask for tokens of Pods only: run the program on the host of " +
 	"the control plane, or remove serviceAccount from its file and give it a kubeconfig, as by --env KUBECONFIG=PATH")
 
@@ -67,8 +67,8 @@ func (p *process) identify(ctx context.Context) (Identity, error) {
 	return id, nil
 }
 
-// linkAccounts makes a link at the place where programs look, which leads each process to the directory that it has
-// been given. A process without one finds nothing there, as if the link were not there.
+// linkAccounts creates a link at the path where programs look, which leads each process to the directory that it
+// was given. A process without one finds nothing there, as if the link did not exist.
 func linkAccounts(place string) error {
 	target := fmt.Sprintf("/proc/thread-self/fd/%d", supervise.HandedFD)
 	if err := os.MkdirAll(filepath.Dir(place), 0o750); err != nil {
@@ -84,7 +84,7 @@ func linkAccounts(place string) error {
 	return nil
 }
 
-// keepIdentity has the files written anew before the token expires, until the returned function is called.
+// keepIdentity rewrites the files before the token expires, until the returned function is called.
 func (p *process) keepIdentity(ctx context.Context, id Identity) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var renewing sync.WaitGroup
@@ -114,7 +114,7 @@ func renewal(valid time.Duration) time.Duration {
 	return max(valid*4/5, least)
 }
 
-// sleep says whether ctx has not ended meanwhile.
+// sleep waits for a time, and returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

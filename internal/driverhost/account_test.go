@@ -50,8 +50,8 @@ func (w *world) sees(file string) string {
 	return string(data)
 }
 
-// TestServiceAccount: the program, and nobody else, finds the files of its account at the usual place; they are
-// renewed, also for a program that was taken over, and are gone with the driver.
+// TestServiceAccount: only the program itself finds the files of its account at the usual place; they are
+// renewed, even for a program that was adopted, and are removed with the driver.
 func TestServiceAccount(t *testing.T) {
 	w := newWorld(t)
 	w.accounts.valid = time.Hour
@@ -100,7 +100,7 @@ func TestServiceAccount(t *testing.T) {
 	w.until("started anew without", func() bool { now := w.pids()[name]; return now != 0 && now != before })
 }
 
-// TestNoServiceAccount: without an identity the program is not started, and what is missing is told.
+// TestNoServiceAccount: without an identity the program is not started, and what is missing is reported.
 func TestNoServiceAccount(t *testing.T) {
 	for _, c := range []struct {
 		what, want string

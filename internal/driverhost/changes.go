@@ -2,7 +2,7 @@ package driverhost
 
 import "sync"
 
-// changes tells subscribers that something has changed. It is safe for concurrent use.
+// changes notifies subscribers that something has changed. It is safe for concurrent use.
 type changes struct {
 	mu          sync.Mutex
 	subscribers map[chan struct{}]bool

@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	// rescan is the pause between two looks at the files that no notice asks for, and rescanUnnoticed the same where the
-	// kernel gives no notices.
+	// rescan is the pause between two scans of the files without a notice, and rescanUnnoticed the same if the kernel
+	// gives no notices.
 	rescan, rescanUnnoticed = 5 * time.Minute, 30 * time.Second
 	// stopPause is the pause before a program that did not end is stopped again.
 	stopPause = 30 * time.Second
-	// stopPatience is after which time it is told that a program does not end, which is then tried again.
+	// stopPatience is the time after which it is reported that a program does not end, and ending it is tried again.
 	stopPatience = time.Minute
 )
 
@@ -52,14 +52,14 @@ type Options struct {
 	Dial []csi.Option
 	// Secret returns a value of a Secret. Its error is ErrNoValue if the Secret or the key does not exist.
 	Secret func(ctx context.Context, namespace, name, key string) (string, error)
-	// Identify returns an identity of a service account; nil if none can be had on this host.
+	// Identify returns an identity of a service account; nil if this host can get none.
 	Identify func(ctx context.Context, namespace, name string) (Identity, error)
 	// Reached is called whenever a process with the role of the controller answers, with what the driver's file and the
 	// process say.
 	Reached func(ctx context.Context, d driverfile.Driver, said *csi.Driver)
 	// Failed is called with each new cause for which a file, or a driver, cannot be used; about names it.
 	Failed func(about string, err error)
-	// Mended is called when a file, or a driver, that Failed was told of can be used again, or is gone.
+	// Mended is called when a file, or a driver, that was reported to Failed can be used again, or is gone.
 	Mended func(about string)
 	// Log is the log of the program.
 	Log *slog.Logger
@@ -86,9 +86,9 @@ type Host struct {
 	programs *supervise.Supervisor
 	// running holds the drivers that are followed, by name.
 	running map[string]*running
-	// told holds the last errors of each file and driver.
+	// told holds the last reported errors of each file and driver.
 	told told
-	// registry tells of changes of the registration sockets.
+	// registry notifies of changes of the registration sockets.
 	registry changes
 	// stopping holds the programs that are being ended, and stopped receives each when that was tried. One that does not
 	// end holds up no other driver.
@@ -135,7 +135,7 @@ func Run(ctx context.Context, o Options) error {
 	return h.follow(ctx)
 }
 
-// follow looks at the files whenever they change, and tells the registrars of what changes among their sockets: a host
+// follow reconciles the files whenever they change, and notifies the registrars of changes of their sockets: a host
 // has few inotify instances, and may have many drivers.
 func (h *Host) follow(ctx context.Context) error {
 	notices, err := fsnotify.NewWatcher()
@@ -204,7 +204,8 @@ func (h *Host) look(ctx context.Context) {
 	}
 	h.forgetAccounts(wanted, broken)
 	for _, d := range p.start {
-		// A program of its that still ends may have the socket. When it has ended, the files are looked at again.
+		// A program of the driver that is still ending may have the socket. When it has ended, the files are reconciled
+		// again.
 		if !slices.ContainsFunc(driverfile.ProgramsOf(d.Name), func(program string) bool { return h.stopping[program] }) {
 			h.start(ctx, d)
 		}
@@ -268,8 +269,8 @@ func (h *Host) start(ctx context.Context, d driverfile.Driver) {
 	}
 }
 
-// fail tells of an error of a file or driver once, until another one takes its place. by is which of its processes
-// has the error.
+// fail reports an error of a file or driver once, until another one takes its place. by is the process that has
+// the error.
 func (h *Host) fail(about, by string, err error) {
 	all, changed := h.told.add(about, by, err.Error())
 	if !changed {
@@ -279,14 +280,14 @@ func (h *Host) fail(about, by string, err error) {
 	h.tell(about, all)
 }
 
-// mend tells that nothing is wrong any more with a process of a driver; "" stands for all of the driver.
+// mend reports that a process of a driver no longer has an error; "" stands for all of the driver.
 func (h *Host) mend(about, by string) {
 	if left, changed := h.told.drop(about, by); changed {
 		h.tell(about, left)
 	}
 }
 
-// tell tells what is wrong with a file or driver; "" if nothing is.
+// tell reports what is wrong with a file or driver; "" if nothing is.
 func (h *Host) tell(about, wrong string) {
 	switch {
 	case wrong == "" && h.Mended != nil:

@@ -81,7 +81,8 @@ func (p plugin) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.
 }
 
 // serve serves the services of a driver that a mode names: all, node or controller; deaf has
-// all, and does not end when it is asked to; unready is a controller that never is ready.
+// all, and does not end when it is asked to stop; unready is a controller that is never
+// ready.
 func serve(name, mode, endpoint string) error {
 	l, err := net.Listen("unix", strings.TrimPrefix(endpoint, "unix://"))
 	if err != nil {
@@ -113,7 +114,7 @@ type world struct {
 	reached []string
 	secrets map[string]string
 	changed chan struct{}
-	// accounts answers for service accounts, of which a host that has joined knows nothing.
+	// accounts answers for service accounts, which a joined host cannot use.
 	accounts accounts
 	joined   bool
 	// grace is how long programs may take to end; the usual time if it is zero.
@@ -220,13 +221,13 @@ func (w *world) until(what string, is func() bool) {
 	}
 }
 
-// tells waits until a failure with these words was told.
+// tells waits until a failure with these words was reported.
 func (w *world) tells(words string) {
 	w.t.Helper()
 	w.until("told of "+words, func() bool { return w.told(words) > 0 })
 }
 
-// told returns how often a failure with these words was told.
+// told returns how often a failure with these words was reported.
 func (w *world) told(words string) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -274,8 +275,8 @@ const (
 	node       = driverfile.RoleNode
 )
 
-// TestOneProcess: a driver is started, registered and told of; it outlives its host, is taken over, and ends with its
-// file.
+// TestOneProcess: a driver is started, registered and reported; it outlives its host, is adopted, and ends when its
+// file is removed.
 func TestOneProcess(t *testing.T) {
 	w := newWorld(t)
 	w.put(w.process("all", controller, node))
@@ -307,7 +308,7 @@ func TestOneProcess(t *testing.T) {
 	}
 }
 
-// TestTwoProcesses: the controller is reached at its own socket, whenever it is there.
+// TestTwoProcesses: the controller is reached at its own socket, whenever that exists.
 func TestTwoProcesses(t *testing.T) {
 	w := newWorld(t)
 	w.put(w.process("node", node), w.process("controller", controller))
@@ -370,7 +371,7 @@ func TestSlowEnd(t *testing.T) {
 	}
 }
 
-// TestWrongProcesses: what does not fit its file is told once, and is not called.
+// TestWrongProcesses: a process that does not match its file is reported once, and is not called.
 func TestWrongProcesses(t *testing.T) {
 	for _, c := range []struct {
 		what, want string
@@ -420,7 +421,7 @@ func TestWrongProcesses(t *testing.T) {
 	}
 }
 
-// TestBrokenFile: a file that becomes unusable is told, and the driver that it described goes on.
+// TestBrokenFile: a file that becomes unusable is reported, and the driver that it described keeps running.
 func TestBrokenFile(t *testing.T) {
 	w := newWorld(t)
 	d := w.put(w.process("all", controller, node))

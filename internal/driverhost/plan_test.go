@@ -54,7 +54,7 @@ func TestPlan(t *testing.T) {
 }
 
 // drivers returns drivers that are written as name=kind, where the kind is 2p for two processes, socket for one that
-// somebody else runs, and anything else an argument of the only process.
+// volplane does not run, and anything else an argument of the only process.
 func drivers(text string) []driverfile.Driver {
 	var out []driverfile.Driver
 	for _, one := range strings.Fields(text) {

@@ -32,7 +32,7 @@ type process struct {
 	socket string
 }
 
-// deeds returns what is done about a process at the same time; each deed ends with its context.
+// deeds returns what is done for a process concurrently; each function ends with its context.
 func (p *process) deeds() []func(context.Context) {
 	var out []func(context.Context)
 	if len(p.Exec) > 0 {
@@ -53,15 +53,15 @@ func subject(driver string) string { return "driver " + driver }
 
 func (p *process) fail(err error) { p.h.fail(subject(p.driver.Name), p.name(), err) }
 
-// failController tells of an error of what the process answers; that its program runs does not mend it.
+// failController reports an error in what the process answers; that its program runs does not clear it.
 func (p *process) failController(err error) { p.h.fail(subject(p.driver.Name), p.controller(), err) }
 
 func (p *process) controller() string { return p.name() + " controller" }
 
 func (p *process) mend(by string) { p.h.mend(subject(p.driver.Name), by) }
 
-// changed tells when the program does not run, and when it does for a while. What it has printed may be another line
-// each time, and is in its log.
+// changed reports when the program does not run, and when it has run for a while. Its output may differ each time,
+// and is in its log.
 func (p *process) changed(r supervise.Record) {
 	switch {
 	case r.State == supervise.Running && r.Settled:
@@ -74,7 +74,7 @@ func (p *process) changed(r supervise.Record) {
 	}
 }
 
-// repeat calls f until it succeeds or ctx ends, and tells why it fails.
+// repeat calls f until it succeeds or ctx ends, and reports why it fails.
 func (p *process) repeat(ctx context.Context, fail func(error), f func(context.Context) error) {
 	for failed := 0; ; failed++ {
 		err := f(ctx)
@@ -112,7 +112,7 @@ func (p *process) execute(ctx context.Context) {
 }
 
 // program returns what is executed, and the identity that its account has now. The values of Secrets are read now: a
-// driver hears of a change when it is started anew.
+// driver gets a changed value when it is restarted.
 func (p *process) program(ctx context.Context) (supervise.Program, Identity, error) {
 	host := map[string]string{
 		driverfile.VarEndpoint: "unix://" + p.socket, driverfile.VarNode: p.h.Node, "PATH": path, "HOME": "/root",
@@ -146,8 +146,8 @@ func (p *process) program(ctx context.Context) (supervise.Program, Identity, err
 	}, id, nil
 }
 
-// removeStaleSocket removes a socket at which nobody listens: some drivers do not start while there is one. Nothing but
-// a socket of the opened directory is removed, whoever may change what the path leads to.
+// removeStaleSocket removes a socket at which no process listens: some drivers do not start while it exists. Only a
+// socket in the opened directory is removed, even if another process changes what the path leads to.
 func (p *process) removeStaleSocket() error {
 	dir, name := filepath.Split(p.socket)
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -187,7 +187,7 @@ func (p *process) register(ctx context.Context) {
 	})
 }
 
-// reach follows the process with the controller: it tells of what the process says, and has it called.
+// reach follows the process with the controller: it reports what the process answers, and has it called.
 func (p *process) reach(ctx context.Context) {
 	var before *csi.Driver
 	p.repeat(ctx, p.failController, func(ctx context.Context) error {
@@ -209,8 +209,8 @@ func (p *process) reach(ctx context.Context) {
 	}
 }
 
-// notReady tells what the process answers instead of being ready. If it cannot be reached, the state of its program
-// tells why.
+// notReady reports what the process answers while it is not ready. If it cannot be reached, the state of its
+// program shows why.
 func (p *process) notReady(cause error) {
 	csi.LogNotReady(p.h.Log, p.socket)(cause)
 	var said interface{ GRPCStatus() *status.Status }

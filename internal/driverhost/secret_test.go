@@ -10,7 +10,7 @@ import (
 	"volplane.dev/volplane/internal/driverfile"
 )
 
-// TestSecret: a driver is started as soon as the Secret is there that its file names.
+// TestSecret: a driver is started as soon as the Secret that its file names exists.
 func TestSecret(t *testing.T) {
 	w := newWorld(t)
 	p := w.process("all", controller, node)

@@ -43,7 +43,7 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// TestNotReady: what a controller answers instead of being ready is told, while the node process serves.
+// TestNotReady: the answer of a controller that is not ready is reported, while the node process serves.
 func TestNotReady(t *testing.T) {
 	w := newWorld(t)
 	w.put(w.process("node", driverfile.RoleNode), w.process("unready", driverfile.RoleController))

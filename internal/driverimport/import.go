@@ -70,7 +70,7 @@ type importer struct {
 	drivers                    map[string]*found
 }
 
-// found is what the workloads say of one driver.
+// found is what the workloads say about one driver.
 type found struct {
 	processes  []part
 	incomplete bool
@@ -188,7 +188,7 @@ func (m *importer) join(name string, f *found) {
 	}
 	m.ports(f.processes)
 	if len(d.Processes) == 1 {
-		// The driver is asked which services it has.
+		// The driver will be queried for its services.
 		d.Processes[0].Roles = []driverfile.Role{driverfile.RoleController, driverfile.RoleNode}
 	}
 	if err := driverfile.Check(d); err != nil {

@@ -122,7 +122,7 @@ func TestWithoutAccounts(t *testing.T) {
 	}
 }
 
-// FuzzImport: manifests are anybody's. What becomes a driver is one that can be run.
+// FuzzImport: manifests are untrusted. Each driver that is imported can be run.
 func FuzzImport(f *testing.F) {
 	for _, name := range []string{"share", "loop", "cloud", "unknown"} {
 		data, err := os.ReadFile(filepath.Join("testdata", name+".yaml"))

@@ -36,7 +36,7 @@ func endpoint(c *corev1.Container) string {
 	return ""
 }
 
-// socketPath returns the path in an address of CSI; empty if it is no path.
+// socketPath returns the path in an address of CSI; empty if it is not a path.
 func socketPath(address string) string {
 	address = strings.TrimPrefix(strings.TrimPrefix(address, "unix:"), "//")
 	if !path.IsAbs(address) {

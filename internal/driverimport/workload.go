@@ -167,7 +167,7 @@ func matters(flag string) bool {
 	}, flag)
 }
 
-// probes says whether a container only looks at the driver.
+// probes says whether a container only probes the driver.
 func probes(c *corev1.Container) bool {
 	return strings.Contains(c.Name, "liveness") || slices.Contains(c.Args, "--type=liveness")
 }

@@ -52,7 +52,7 @@ func TestWrittenValue(t *testing.T) {
 	onlyFile(t, path)
 }
 
-// TestNotWritten: a write that fails leaves what was there, and nothing else.
+// TestNotWritten: a write that fails leaves the previous file, and nothing else.
 func TestNotWritten(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")

@@ -51,7 +51,7 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// TestLockOfAnotherFile: a lock of a file that has been removed keeps nobody out.
+// TestLockOfAnotherFile: a lock on a file that has been removed excludes no other process.
 func TestLockOfAnotherFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "lock")

@@ -40,7 +40,7 @@ type Kind[T any] struct {
 	Path func(*T) (string, error)
 	// Clone returns a copy that shares no data that is changed in place.
 	Clone func(*T) *T
-	// Doubtful returns a copy that says of nothing that it was reached.
+	// Doubtful returns a copy in which no step counts as reached.
 	Doubtful func(*T) *T
 	// Boot returns a pointer to the record's field for the boot id of the host.
 	Boot func(*T) *string
@@ -130,7 +130,7 @@ func (r *Records[T]) files() (found, drafts []string, err error) {
 // listing has the names of files by what they are.
 type listing struct{ found, doubtful, drafts []string }
 
-// of returns the list for a name, or nil if it is no name of a file of records.
+// of returns the list for a name, or nil if it is not the name of a file of records.
 func (l *listing) of(name string) *[]string {
 	switch {
 	case strings.HasSuffix(name, Draft):
@@ -198,7 +198,7 @@ func (r *Records[T]) load(name string, v *T) bool {
 		return false
 	case name == own+suffix:
 	case r.all[own] != nil:
-		// The other file was written after this one, which is ignored as long as it is there.
+		// The other file was written after this one, which is ignored as long as the other one exists.
 		_ = os.Remove(filepath.Join(r.dir, name))
 		return true
 	default:
@@ -294,7 +294,7 @@ func (r *Records[T]) encode(v *T) (string, []byte, error) {
 }
 
 // makeDirs creates the directory of a record durably. It does not create the directory of all
-// records: if somebody has removed that while it is in use, writes fail.
+// records: if that was removed while it is in use, writes fail.
 func (r *Records[T]) makeDirs(dir string) error {
 	if _, err := os.Lstat(dir); err == nil || dir == r.dir {
 		return nil

@@ -116,7 +116,7 @@ func TestDropHalfWay(t *testing.T) {
 	}
 }
 
-// TestAside: who counts on the records is told before one is moved aside; what lies in quarantine is no record.
+// TestAside: the caller is notified before a record is moved aside; a file in quarantine is not a record.
 func TestAside(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "i.json")
@@ -202,7 +202,7 @@ func (l *life) found(key string) item {
 	return none()
 }
 
-// open is the start of a process: what it finds is one of what may be there.
+// open is the start of a process: what it finds is one of the possible states.
 func (l *life) open() {
 	l.Helper()
 	l.r = openItems(l.T, l.dir)
@@ -218,7 +218,7 @@ func (l *life) open() {
 	}
 }
 
-// does one deed, of which a step may fail, and notes what may be there now.
+// does one deed, of which a step may fail, and records which states are now possible.
 func (l *life) does(deed string, v item, fails bool) {
 	l.Helper()
 	v.Boot, v.Format = "1", 1
@@ -245,7 +245,7 @@ func (l *life) does(deed string, v item, fails bool) {
 	}
 }
 
-// mayFind returns what a new process may find where one of old could be, and a deed has put want, or failed.
+// mayFind returns what a new process may find if one of old could exist before, and a deed has put want, or failed.
 func mayFind(deed string, old []item, want item, fails bool, err error) []item {
 	may := append(old, want)
 	if err == nil && (deed != "settle" || !fails) {
@@ -262,12 +262,12 @@ func mayFind(deed string, old []item, want item, fails bool, err error) []item {
 	if err != nil {
 		return may
 	}
-	// What was settled without room is there, and not believed.
+	// A record that could not be settled for lack of space still exists, and is not trusted.
 	return slices.DeleteFunc(may, func(i item) bool { return i != want && (i == none() || i.Done) })
 }
 
 // TestLives: processes that are killed at any step, and disks on which any step fails, leave the record from before a
-// deed or the one from after it; what a record in doubt says to be done is not believed.
+// deed or the one from after it; what a record in doubt says to be done is not trusted.
 func TestLives(t *testing.T) {
 	for seed := range uint64(25) {
 		random := rand.New(rand.NewPCG(seed, 0))

@@ -1,4 +1,4 @@
-// Package finding has the form in which checks of drivers and of their files tell what they found.
+// Package finding has the form in which checks of drivers and of their files report what they found.
 package finding
 
 // Level is the severity of a Finding.
@@ -20,8 +20,8 @@ type Finding struct {
 	Level Level  `json:"level"`
 	// Path is the file that the finding is about; empty if it is the driver as a whole.
 	Path string `json:"path,omitempty"`
-	// Message is one sentence without secrets. Next says who should do what; it is empty if nobody
-	// has to act.
+	// Message is one sentence without secrets. Next says who should do what; it is empty if no
+	// action is needed.
 	Message string `json:"message"`
 	Next    string `json:"next,omitempty"`
 	// Breaks are the hosts in which a driver with this finding does not work, or loses data; none if
@@ -32,7 +32,7 @@ type Finding struct {
 // Host is a program that calls drivers.
 type Host string
 
-// Person is somebody who can act on a Finding.
+// Person is a person who can act on a Finding.
 type Person string
 
 // Persons who can act.

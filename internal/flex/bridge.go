@@ -39,7 +39,7 @@ type BridgeOptions struct {
 	Client kubernetes.Interface
 	// Objects says that the bridge also creates the CSIDriver objects of the drivers.
 	Objects bool
-	// Alone says that no node agent of this process calls the drivers, and tells the log of calls.
+	// Alone says that no node agent of this process calls the drivers, and records the calls in the log of calls.
 	Alone bool
 	// Log is the log of the bridge.
 	Log *slog.Logger

@@ -132,7 +132,7 @@ func (o Options) install(ctx context.Context, upgrade, absent bool) (Report, err
 	return r, err
 }
 
-// verify asks the running bridge, if any, whether it has loaded the driver.
+// verify finds out whether the running bridge, if any, has loaded the driver.
 func (o Options) verify(ctx context.Context, i install.Options, at time.Time, r *Report) {
 	ctx, cancel := context.WithTimeout(ctx, loadTime)
 	defer cancel()
@@ -141,7 +141,7 @@ func (o Options) verify(ctx context.Context, i install.Options, at time.Time, r 
 	}
 }
 
-// Keep installs a driver, and installs it anew whenever it was changed or removed, until ctx ends.
+// Keep installs a driver, and installs it again whenever it was changed or removed, until ctx ends.
 func Keep(ctx context.Context, o Options, log *slog.Logger, done func(Report)) error {
 	i, err := o.options()
 	if err != nil {

@@ -156,7 +156,7 @@ func (f *objects) createObjects(ctx context.Context) (done bool) {
 }
 
 // recordError stores why an object could not be created, and logs it once. The creation is retried,
-// unless the driver has changed meanwhile.
+// unless the driver has changed in the meantime.
 func (f *objects) recordError(s bridge.Served, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -222,7 +222,7 @@ func (f *objects) ensure(ctx context.Context, want *storagev1.CSIDriver) error {
 	}
 	_, err = drivers.Create(ctx, want, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // the bridge of another node has created it meanwhile
+		return nil // the bridge of another node has created it in the meantime
 	}
 	return err
 }

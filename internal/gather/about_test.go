@@ -36,8 +36,8 @@ func requests(client *fake.Clientset) string {
 	return strings.Join(out, "\n") + "\n"
 }
 
-// TestOneObjectIsReadWithFewRequests: of the kinds that are many, only what concerns
-// the object is asked for, as far as the API can select it.
+// TestOneObjectIsReadWithFewRequests: of the kinds with many objects, only what concerns
+// the object is requested, as far as the API can select it.
 func TestOneObjectIsReadWithFewRequests(t *testing.T) {
 	const small = "list csidrivers\nlist csinodes\nlist leases  !volplane.dev/intents\nlist nodes\nlist storageclasses\n"
 	for _, c := range []struct{ kind, name, want string }{

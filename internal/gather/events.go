@@ -15,8 +15,8 @@ import (
 )
 
 // maxAsked is the number of objects up to which events are read object by object.
-// For each such request the server scans all events of the namespace, so for more
-// objects all events are read at once.
+// For each such request the server scans all events of the namespace, so for more objects
+// all events are read with one list.
 const maxAsked = 8
 
 // involved is an object that events may be about; space is the namespace of the
@@ -51,8 +51,8 @@ func (o involved) selector() string {
 }
 
 // unused says whether no Pod that was read uses some bound claim of a namespace, and its volume is not attached: its
-// Pod may have been deleted. While the volume is attached, its node is told anyway. To find the event of a Pod whose
-// name is not known, the API server looks at all events of the namespace.
+// Pod may have been deleted. While the volume is attached, its node is explained anyway. To find the event of a Pod
+// whose name is not known, the API server scans all events of the namespace.
 func (r *Facts) unused(ns string) bool {
 	return slices.ContainsFunc(r.Claims, func(c *corev1.PersistentVolumeClaim) bool {
 		if c.Namespace != ns || c.Spec.VolumeName == "" {

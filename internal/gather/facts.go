@@ -35,7 +35,7 @@ type Facts struct {
 	state.Objects
 }
 
-// Options say what the API does not tell about the volumes that another door than CSI serves.
+// Options have what the API does not show about volumes that are not served as CSI volumes.
 type Options struct {
 	// Bridge presents the volumes that a bridge serves as CSI volumes.
 	Bridge kube.Translation
@@ -220,8 +220,8 @@ func LastSeen(e *corev1.Event) time.Time {
 }
 
 // Room reads how much space the database and the disk of a standalone control
-// plane have. It returns false if the API server does not tell it or the user may
-// not read it.
+// plane have. It returns false if the API server does not report it or the user may not
+// read it.
 func Room(ctx context.Context, client kubernetes.Interface) (room.Report, bool) {
 	var r room.Report
 	ok := ask(ctx, client, room.Path, nil, &r)

@@ -15,7 +15,8 @@ import (
 )
 
 // TestIntentsOfAllNamespacesAreRead: the intents of every provisioner are read,
-// whatever their namespace; a user without the right to read them is told so.
+// whatever their namespace; for a user without the right to read them, the answer says
+// so.
 func TestIntentsOfAllNamespacesAreRead(t *testing.T) {
 	log := func(namespace, name, uid string) *corev1.ConfigMap {
 		meta := metav1.ObjectMeta{

@@ -119,8 +119,8 @@ func (k Kind) Explain(ctx context.Context, r *Facts, ns, name string) (c chain.C
 	return c, found, nil
 }
 
-// Chain explains an object of a type that word names, for somebody who can do without the explanation: it returns false
-// if there is none.
+// Chain explains an object of a type that word names, for a caller that can do without the explanation: it returns
+// false if there is none.
 func (r *Facts) Chain(ctx context.Context, word, ns, name string) (chain.Chain, bool) {
 	k, known := KindNamed(word)
 	if !known {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestLeasesOfAllNamespacesAreRead: the Lease of a sidecar is read, whatever its
-// namespace; a user without the right to read Leases is told so.
+// namespace; for a user without the right to read Leases, the answer says so.
 func TestLeasesOfAllNamespacesAreRead(t *testing.T) {
 	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"}},
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "x"}})

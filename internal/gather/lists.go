@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// pageSize is how many objects are asked for at once: the server and this
-	// program hold one page and the next.
+	// pageSize is how many objects one request returns: the server and this program hold one
+	// page and the next.
 	pageSize = 2000
 	// maxRequests bounds how many requests are under way at the same time.
 	maxRequests = 16
@@ -43,7 +43,7 @@ func Every[T, L runtime.Object](ctx context.Context, what string, o metav1.ListO
 	return out, nil
 }
 
-// together has all reads under way at once, and returns the first error.
+// together runs all reads concurrently, and returns the first error.
 func (r *Facts) together(ctx context.Context, reads ...read) error {
 	errs, slots := make([]error, len(reads)), make(chan struct{}, maxRequests)
 	var all sync.WaitGroup
@@ -78,7 +78,7 @@ func Add[T kube.Object](r *Facts, to *[]T, objects ...T) {
 	}
 }
 
-// one returns a read of one object. It is no error if the object does not exist.
+// one returns a read of one object. It is not an error if the object does not exist.
 func one[T kube.Object](
 	r *Facts, to *[]T, name string, get func(context.Context, string, metav1.GetOptions) (T, error),
 ) read {

@@ -59,7 +59,7 @@ func (r *Facts) missing(err error, version string, noKind error) error {
 	return nil
 }
 
-// aboutContent reads a content, if it is there and the user may read it.
+// aboutContent reads a content, if it exists and the user may read it.
 func aboutContent[T any](ctx context.Context, r *Facts, into *[]*T, version, resource, name string) error {
 	c, err := readFrom[T](ctx, r.client, version, resource, name)
 	if err == nil {

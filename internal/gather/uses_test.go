@@ -11,8 +11,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestUsesOfAPod: each claim of a Pod has its own path, which the node agent's condition tells; a path that somebody
-// has asked for is told before, and a Pod without a node or at its end uses nothing.
+// TestUsesOfAPod: each claim of a Pod has its own path, from the node agent's condition; a requested path is shown
+// before that, and a Pod that has no node or has finished uses nothing.
 func TestUsesOfAPod(t *testing.T) {
 	claim := func(name string) corev1.VolumeSource {
 		return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}

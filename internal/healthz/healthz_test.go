@@ -85,7 +85,7 @@ func TestPaths(t *testing.T) {
 	_ = r.Body.Close()
 }
 
-// TestCheckIsShared: however many ask while a check is made, it is made once; later it is made anew.
+// TestCheckIsShared: concurrent requests share one check; a later request causes a new one.
 func TestCheckIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made, leave := 0, make(chan struct{})
@@ -116,7 +116,7 @@ func TestCheckIsShared(t *testing.T) {
 	})
 }
 
-// TestCheckHasALimit: a check is told when its time is over.
+// TestCheckHasALimit: the context of a check ends when its time is over.
 func TestCheckHasALimit(t *testing.T) {
 	h := Check(time.Millisecond, func(ctx context.Context) Answer {
 		<-ctx.Done()

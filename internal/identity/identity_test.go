@@ -30,7 +30,7 @@ type authority struct {
 	key *ecdsa.PrivateKey
 	// next is what becomes of the next requests, in order; then all go well.
 	next []error
-	// as is the name that it gives instead of the one that is asked for.
+	// as is the name that it issues instead of the requested one.
 	as string
 	// keys are those that were signed, at is when.
 	keys []string
@@ -94,7 +94,7 @@ func (a *authority) mustJoin(root, id string) *Identity {
 	return i
 }
 
-// asked says how often a certificate was asked for, and for how many keys.
+// asked checks how often a certificate was requested, and for how many keys.
 func (a *authority) asked(times, keys int) {
 	a.t.Helper()
 	different := map[string]bool{}
@@ -106,8 +106,8 @@ func (a *authority) asked(times, keys int) {
 	}
 }
 
-// TestJoin: a lost answer is asked for again for the same key, also by the next
-// process, and what was joined is not joined again.
+// TestJoin: after a lost answer the request is repeated for the same key, also by the
+// next process, and a node that has joined does not join again.
 func TestJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, root := newAuthority(t), t.TempDir()
@@ -135,8 +135,8 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// TestJoinAnew: a new invitation makes a new identity, which takes the place of
-// the old one when it is there, and not when it is refused.
+// TestJoinAnew: a new invitation creates a new identity, which replaces the old one once
+// it exists, and not if it is refused.
 func TestJoinAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, root := newAuthority(t), t.TempDir()

@@ -17,8 +17,8 @@ type Access struct {
 	Verbs           []string
 	Namespace       string
 	Names           []string
-	// Fields are all that these verbs change of an object that is there. No client is
-	// held to it: tests are.
+	// Fields are all that these verbs change in an existing object. Clients do not enforce
+	// it: tests do.
 	Fields []Field
 }
 
@@ -32,7 +32,7 @@ type Field struct {
 	Shared string
 }
 
-// Only returns the right to change only these fields, which nobody else changes.
+// Only returns the right to change only these fields, which no other writer changes.
 func (a Access) Only(paths ...string) Access { return a.Shared("", paths...) }
 
 // Shared returns the right to change these fields, too, which others also change, and
@@ -117,7 +117,7 @@ func (r *restricted) allows(q request) bool {
 
 type request struct{ group, resource, namespace, name, verb string }
 
-// parseRequest returns what a request of the Kubernetes API asks for. The resource includes its
+// parseRequest returns the target of a request of the Kubernetes API. The resource includes its
 // subresource; the name is also set for a watch of one object. ok is false for requests that name
 // no resource, such as discovery.
 func parseRequest(req *http.Request) (q request, ok bool) {

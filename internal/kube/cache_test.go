@@ -60,7 +60,7 @@ func TestCacheIndexesAndOwnWrites(t *testing.T) {
 	}
 }
 
-// TestUnboundByClass: the older annotation goes before the field, and may say
+// TestUnboundByClass: the older annotation takes precedence over the field, and may say
 // that there is no class.
 func TestUnboundByClass(t *testing.T) {
 	claim := func(annotations map[string]string, class *string) *corev1.PersistentVolumeClaim {

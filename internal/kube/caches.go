@@ -36,7 +36,7 @@ type Caches struct {
 	naming sync.RWMutex
 	// capacityNamespace is the namespace of Capacities; "" for all.
 	capacityNamespace string
-	// created holds the caches that were asked for.
+	// created holds the caches that were requested.
 	created []anyCache
 	// forgone are resources that are not read.
 	forgone []string
@@ -112,7 +112,7 @@ func (c *Caches) prepare(o any) (any, error) {
 }
 
 // Forgo has the caches of these resources stay empty, for a process that may not read them and can do without. It must
-// be called before they are asked for.
+// be called before they are requested.
 func (c *Caches) Forgo(resources ...string) { c.forgone = resources }
 
 // unless marks a cache whose resource is forgone.
@@ -228,7 +228,7 @@ func sourceOf[L runtime.Object](c *Caches, api listWatcher[L], selector string) 
 	}, c.client)
 }
 
-// Start starts the caches that were asked for and returns when they hold the objects of the first
+// Start starts the caches that were requested and returns when they hold the objects of the first
 // list, but for those of kinds that a server may not have. They follow the cluster until ctx ends.
 func (c *Caches) Start(ctx context.Context) error {
 	for _, m := range c.created {

@@ -56,7 +56,7 @@ func TestRepeatedEventHasTheNewestTry(t *testing.T) {
 	}
 }
 
-// TestManyFailures: also after many failures, what an event says of the tries is not older than ten seconds.
+// TestManyFailures: even after many failures, an event's information about the attempts is not older than ten seconds.
 func TestManyFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u"}}

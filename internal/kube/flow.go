@@ -11,8 +11,8 @@ import (
 // a hundred keep it as busy as more would.
 const maxWrites = 100
 
-// Flow limits how many writes of a process are in flight at once. It does not limit their rate: the
-// server does that. It is safe for concurrent use.
+// Flow limits how many writes of a process are in flight at the same time. It does not limit their
+// rate: the server does that. It is safe for concurrent use.
 type Flow chan struct{}
 
 // NewFlow returns a Flow with no write in flight.

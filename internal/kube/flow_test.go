@@ -17,7 +17,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // TestFlow: writes of all clients of a process wait for their turn, reads and
-// watches do not, and nobody waits who has gone.
+// watches do not, and a write whose caller has gone does not wait.
 func TestFlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var under atomic.Int64

@@ -15,7 +15,7 @@ import (
 // absent is the value of a key that does not stand.
 const absent = ""
 
-// lives are the lives of a log, and what is known of it from outside.
+// lives are the lives of a log, and what is known about it from outside.
 type lives struct {
 	t      *rapid.T
 	server *mapServer
@@ -74,7 +74,7 @@ func (l *lives) fate() fate {
 	return fate(rapid.IntRange(1, int(fates)-1).Draw(l.t, "fate"))
 }
 
-// changed is told of each change at the server: a crash could come now.
+// changed is called after each change at the server: a crash could come now.
 func (l *lives) changed() {
 	has, twice := l.server.has()
 	if len(twice) > 0 {
@@ -88,7 +88,7 @@ func (l *lives) changed() {
 		case value == absent && l.wasOpen[key]:
 			l.t.Fatalf("%s is gone, and was %q: %s", key, l.before[key], l.kept())
 		case value == absent:
-			// What has gone does not come back.
+			// What was removed does not reappear.
 			delete(l.before, key)
 		case value != l.open[key] && value != l.before[key] && !slices.Contains(l.doubt[key], value):
 			l.t.Fatalf("%s is %q, and was %q: %s", key, value, l.before[key], l.kept())
@@ -113,7 +113,7 @@ func (l *lives) begin() {
 	l.load()
 }
 
-// load reads the log, if it has to be read, until that goes well.
+// load reads the log, if it has to be read, until that succeeds.
 func (l *lives) load() {
 	for !l.log.loaded {
 		told, err := l.log.Load(context.Background())
@@ -270,7 +270,7 @@ func TestNothingBegunIsForgotten(t *testing.T) {
 	})
 }
 
-// swept: a sweep that went well leaves nothing that is resolved.
+// swept: a successful sweep leaves nothing that is resolved.
 func (l *lives) swept() {
 	has, _ := l.server.has()
 	for key := range has {
@@ -281,7 +281,7 @@ func (l *lives) swept() {
 }
 
 // TestALateWriteIsKeptOut: a write that got no answer and has not come when the
-// log is read again does not come any more, whatever is swept meanwhile.
+// log is read again does not come any more, whatever is swept in between.
 func TestALateWriteIsKeptOut(t *testing.T) {
 	for _, before := range []int{0, 1} {
 		s, client := newMapServer()
@@ -312,8 +312,8 @@ func TestALateWriteIsKeptOut(t *testing.T) {
 	}
 }
 
-// TestAKeyThatStoodTwice: earlier versions left such logs. What was written last
-// counts, and is alone before anybody acts on it.
+// TestAKeyThatStoodTwice: earlier versions left such logs. The newest value counts, and
+// the older one is removed before anything acts on the key.
 func TestAKeyThatStoodTwice(t *testing.T) {
 	s, client := newMapServer()
 	l := NewIntentLog(client, LogPlace{Namespace: logSpace, Name: logName})

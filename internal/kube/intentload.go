@@ -44,7 +44,8 @@ func (l *IntentLog) Load(ctx context.Context) ([]string, error) {
 }
 
 // ReadIntentLogs returns what the intent logs of a namespace have, resolved or not, by the name of the log and by key.
-// It changes nothing, and others may write the logs meanwhile. Objects that no writer of a log uses are left out.
+// It changes nothing, and others may write the logs at the same time. Objects that no writer of a log uses are left
+// out.
 func ReadIntentLogs(
 	ctx context.Context, client kubernetes.Interface, namespace string,
 ) (map[string]map[string]string, error) {
@@ -80,15 +81,15 @@ func (l *IntentLog) isLoaded() bool {
 	return l.loaded
 }
 
-// read replaces what is known of the log by the objects that the server has, and returns the names
-// of the objects that must be rewritten before that can be relied on.
+// read replaces the known state of the log by the objects that the server has, and returns the
+// names of the objects that must be rewritten before that can be relied on.
 func (l *IntentLog) read(all []corev1.ConfigMap) (rewrite []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known := l.entries
 	l.entries, l.objects = map[string]*intent{}, map[string]*corev1.ConfigMap{}
 	// Of two objects with the same key, the one that was written later counts. Only earlier
-	// versions of this program, or two writers at once, left a key in two objects.
+	// versions of this program, or two concurrent writers, left a key in two objects.
 	slices.SortStableFunc(all, func(a, b corev1.ConfigMap) int {
 		order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 		if err != nil {

@@ -35,8 +35,8 @@ type LogPlace struct {
 	InMemory bool
 }
 
-// limits returns how many bytes of intents are put into one object at once, and how many it may have. The API server
-// accepts objects up to 1 MiB, and annotations up to 256 KiB with the escapes of JSON.
+// limits returns how many bytes of intents are put into one object by one write, and how many it may have. The API
+// server accepts objects up to 1 MiB, and annotations up to 256 KiB with the escapes of JSON.
 func (p LogPlace) limits() (batch, full int) {
 	if p.InLeases {
 		return 64 << 10, 128 << 10
@@ -83,9 +83,9 @@ func (p LogPlace) Access() []Access {
 
 // IntentLog keeps, by key, what a process is about to do and must finish or undo after a crash. The
 // intents are stored in ConfigMaps or Leases. Intents that are put within a few milliseconds share one write,
-// and the write of new intents replaces an object whose intents are all resolved, so that many
-// intents at once cost few writes. The log has one writer. The writes of a second one are noticed
-// as conflicts, and the log is read again. It is safe for concurrent use.
+// and the write of new intents replaces an object whose intents are all resolved, so that many concurrent
+// intents cost few writes. The log has one writer. The writes of a second one are noticed as conflicts, and
+// the log is read again. It is safe for concurrent use.
 //
 // A key is in one object at most: a key that is in some object already, resolved or not, is written
 // to that object. So an old value can never survive a newer one, whichever write is the last before
@@ -184,7 +184,7 @@ func (l *IntentLog) Holds(key string) bool {
 }
 
 // Put returns when the server has stored the intent. After an error the intent may be stored or
-// not; Get tells, once the log was loaded again. Put may be repeated.
+// not; Get shows it, once the log was loaded again. Put may be repeated.
 func (l *IntentLog) Put(ctx context.Context, key, value string) error {
 	return l.puts.Do(ctx, putRequest{key: key, value: value})
 }

@@ -184,7 +184,7 @@ func TestManyAtOnceShareWrites(t *testing.T) {
 }
 
 // TestAWriteOfUnknownOutcome: the log is read before it is written again, and
-// what it turns out to hold is told once, without what is resolved.
+// what it turns out to hold is returned once, without resolved intents.
 func TestAWriteOfUnknownOutcome(t *testing.T) {
 	client := fake.NewClientset()
 	l, _ := loadedLog(t, client)

@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestIntentsInLeases: a log in Leases outlives its writer, is found by whoever lists intents, and leaves nothing when
+// TestIntentsInLeases: a log in Leases outlives its writer, is found when intents are listed, and leaves nothing when
 // all is done.
 func TestIntentsInLeases(t *testing.T) {
 	client := fake.NewClientset()

@@ -31,7 +31,7 @@ func mustPut(t *testing.T, l *IntentLog, keys ...string) {
 }
 
 // reloaded makes a write that is answered with errLost, whatever its fate is, reads
-// the log again, and returns what is told then and how many writes the reading took.
+// the log again, and returns the open intents and how many writes the reading took.
 func reloaded(t *testing.T, s *mapServer, l *IntentLog, becomes fate, write func() error) (open []string, writes int) {
 	t.Helper()
 	s.fate = func() fate { return becomes }
@@ -235,7 +235,7 @@ func TestWhatAnotherWriterDid(t *testing.T) {
 	}
 }
 
-// TestKeysThatStoodTwice are taken out of each object with one write, and are told
+// TestKeysThatStoodTwice are removed from each object with one write, and are returned
 // once, in order.
 func TestKeysThatStoodTwice(t *testing.T) {
 	s, client := newMapServer()
@@ -346,7 +346,7 @@ func TestWhatThereIsComesFirst(t *testing.T) {
 	}
 }
 
-// TestSweepWritesWhatItMust: nothing where all is open, and an object of nothing goes.
+// TestSweepWritesWhatItMust: nothing is written if all intents are open, and an empty object is deleted.
 func TestSweepWritesWhatItMust(t *testing.T) {
 	s, client := newMapServer()
 	l := NewIntentLog(client, LogPlace{Namespace: logSpace, Name: logName})

@@ -20,8 +20,9 @@ const (
 )
 
 // interner replaces equal parts of different objects by one shared value, which is safe because
-// nobody changes a cached object in place. Thousands of volumes have the same driver, class, size
-// and finalizers, and a map of one entry takes some hundred bytes. It is safe for concurrent use.
+// cached objects are never changed in place. Thousands of volumes have the same driver, class,
+// size and finalizers, and a map of one entry takes some hundred bytes. It is safe for concurrent
+// use.
 type interner struct {
 	texts       internPool[string]
 	stringMaps  internPool[map[string]string]

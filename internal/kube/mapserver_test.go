@@ -24,12 +24,12 @@ type mapServer struct {
 	version int
 	writes  int
 	// fate says what happens to a write, arrives whether a late one comes before
-	// it; changed is told of each change.
+	// it; changed is called after each change.
 	fate    func() fate
 	arrives func() bool
 	changed func()
-	// late are writes that are still on their way, ended says that the process
-	// reaches nobody any more.
+	// late are writes that are still on their way, ended says that the process cannot reach
+	// the server any more.
 	late  []func()
 	ended bool
 }
@@ -38,9 +38,9 @@ type fate int
 
 const (
 	goesWell fate = iota
-	// conflicts: somebody else has written the object.
+	// conflicts: another client has written the object.
 	conflicts
-	// isRefused: the server says no, isDropped: nobody answers, and nothing is
+	// isRefused: the server refuses the write, isDropped: no answer arrives, and nothing is
 	// done.
 	isRefused
 	isDropped

@@ -6,7 +6,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// TestIntentsInMemory: a log for a process without rights works as any other, and asks the API server for nothing.
+// TestIntentsInMemory: a log for a process without rights works as any other, and sends no request to the API server.
 func TestIntentsInMemory(t *testing.T) {
 	client := fake.NewClientset()
 	must := func(err error) {

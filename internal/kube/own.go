@@ -14,7 +14,7 @@ import (
 type overlay[T Object] struct {
 	// object is the state that readers get; the zero value if the object was deleted.
 	object T
-	// last is the last state that is known of the object, also after its deletion.
+	// last is the last known state of the object, even after its deletion.
 	last T
 	uid  types.UID
 	// version is the newest known resource version of the object; older states that the watch

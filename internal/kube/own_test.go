@@ -27,24 +27,24 @@ type model struct {
 	store  *store[*storagev1.VolumeAttachment]
 	writer Writer[*storagev1.VolumeAttachment]
 
-	// The server: what is there, all that has happened, and each version.
+	// The server: what exists, all that has happened, and each version.
 	rev      int
 	there    map[string]*storagev1.VolumeAttachment
 	events   []watch.Event
 	versions map[string]*storagev1.VolumeAttachment
-	// told is how many of the events the watch has told.
+	// told is how many of the events the watch has reported.
 	told  int
 	depth int
 
-	// What this process was told, by uid: the newest version, by the watch or an
-	// answer, that it is being deleted, by an answer, and that it is gone.
+	// What this process has learned, by uid: the newest version, from the watch or an
+	// answer; that it is being deleted, from an answer; and that it is gone.
 	newest      map[types.UID]int
 	going, dead map[types.UID]bool
-	// shown is what listeners have been told, seen what was ever read, and parted
-	// what BeforeDelete was told of.
+	// shown is the state that listeners have received, seen what was ever read, and parted
+	// what BeforeDelete was called with.
 	shown        map[string]*storagev1.VolumeAttachment
 	seen, parted map[types.UID]bool
-	// heard is what listeners were told of, passed what they need not hear of.
+	// heard is what was reported to listeners, passed what need not be.
 	heard, passed map[types.UID]bool
 }
 
@@ -71,9 +71,9 @@ func newModel(t *rapid.T) *model {
 	return m
 }
 
-// TestWriterModel: whoever reads the cache reads what the watch or an answer has told
-// him last, and never what he knows to be gone; when the watch has caught up, it is
-// what the server has; and listeners hear of everything once.
+// TestWriterModel: a reader of the cache gets the last state that the watch or an answer
+// has reported, and never an object that is known to be gone; when the watch has caught
+// up, the cache equals the server; and each object is reported to listeners once.
 func TestWriterModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
@@ -122,7 +122,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 	}
 }
 
-// commit is a write on the server; DELETED is told with the version of the deletion.
+// commit is a write on the server; DELETED is reported with the version of the deletion.
 func (m *model) commit(kind watch.EventType, o *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	m.rev++
 	o = o.DeepCopy()
@@ -180,7 +180,7 @@ func (m *model) edit(a *storagev1.VolumeAttachment) {
 	}
 }
 
-// other is a write of somebody else.
+// other is a write of another client.
 func (m *model) other() {
 	a := m.fresh()
 	now, known := m.there[a.Name]
@@ -194,7 +194,7 @@ func (m *model) other() {
 	m.put(a)
 }
 
-// tell has the watch tell the next event.
+// tell has the watch report the next event.
 func (m *model) tell() {
 	if m.told == len(m.events) {
 		return
@@ -214,8 +214,8 @@ func (m *model) tell() {
 	}
 }
 
-// relist replaces all by a list that was made after what the watch has told, and
-// may be from before what has happened since.
+// relist replaces everything by a list that is newer than the last event of the watch,
+// and may be older than later changes.
 func (m *model) relist() {
 	m.told = rapid.IntRange(m.told, len(m.events)).Draw(m.T, "list")
 	at, made := map[string]*storagev1.VolumeAttachment{}, map[types.UID]bool{}
@@ -240,7 +240,7 @@ func (m *model) relist() {
 	}
 }
 
-// know is that this process was told of a version.
+// know records that this process has learned of a version.
 func (m *model) know(o *storagev1.VolumeAttachment) {
 	m.newest[o.UID] = max(m.newest[o.UID], int(version(o)))
 }
@@ -250,7 +250,7 @@ func (m *model) create() {
 	if got, _, err := m.writer.Ensure(context.Background(), o); err == nil {
 		m.know(got)
 		for uid := range m.seen {
-			// An answer tells of it that it has gone; listeners need not hear.
+			// The answer shows that it is gone; listeners need not be notified.
 			if uid != got.UID && strings.HasPrefix(string(uid), o.Name) {
 				m.passed[uid] = true
 			}
@@ -375,7 +375,7 @@ func (m *model) Patch(
 	return nil, errLost
 }
 
-// check compares what is read with what this process was told.
+// check compares what is read with what this process has learned.
 func (m *model) check() {
 	want := map[string]string{}
 	latest := map[string]int{}
@@ -413,13 +413,13 @@ func (m *model) check() {
 	m.hear()
 }
 
-// follows says whether a change is the next one after a state that was told.
+// follows says whether a change is the next one after a reported state.
 func follows(was *storagev1.VolumeAttachment, c change[*storagev1.VolumeAttachment]) bool {
 	return was != nil && was.ResourceVersion == c.before.ResourceVersion && was.UID == c.after.UID &&
 		version(c.before) < version(c.after)
 }
 
-// hear is what a listener makes of what it is told.
+// hear does what a listener does with the changes that it receives.
 func (m *model) hear() {
 	l := m.store.listeners[0]
 	for _, c := range l.queue {
@@ -444,7 +444,7 @@ func (m *model) hear() {
 	l.queue = nil
 }
 
-// once is that an object is told of first.
+// once checks that an object is reported for the first time.
 func (m *model) once(uid types.UID) {
 	if m.heard[uid] || m.newest[uid] == 0 {
 		m.Fatalf("%s was told of before, or nobody knew of it", uid)

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestRoles: a rule for each resource with all verbs that anybody has declared,
-// and a role for each namespace in which rights end.
+// TestRoles: a rule for each resource with all declared verbs, and a role for each
+// namespace to which rights are limited.
 func TestRoles(t *testing.T) {
 	got := Roles("r", []Access{
 		Write("", "pods", "update"),

@@ -16,7 +16,7 @@ import (
 
 // store holds objects by key, as the watch reports them, with overlays of own writes, and indexes
 // of them. It notifies listeners of each change that the watch reports, once, after readers can see
-// it; own writes are visible to readers sooner, but listeners hear of them from the watch.
+// it; own writes are visible to readers sooner, but listeners are notified of them by the watch.
 type store[T Object] struct {
 	indexers cluster.Indexers[T]
 	trim     cache.TransformFunc
@@ -262,9 +262,9 @@ func (s *store[T]) set(key string, o T, exists bool, upTo uint64) (changes []cha
 	return changes
 }
 
-// changesBetween returns the changes that listeners hear of when the watch reports an object. If it
-// was deleted and created under the same name while the watch was interrupted, these are two
-// changes. Objects of test fakes have no versions: each report is a change.
+// changesBetween returns the changes of which listeners are notified when the watch reports an
+// object. If it was deleted and created under the same name while the watch was interrupted, these
+// are two changes. Objects of test fakes have no versions: each report is a change.
 func changesBetween[T Object](before, after T, known bool) []change[T] {
 	var none T
 	switch {
@@ -276,8 +276,8 @@ func changesBetween[T Object](before, after T, known bool) []change[T] {
 	return nil
 }
 
-// change calls a function that changes what is known of a key, and updates the index. Handlers of
-// beforeDelete are called if the object is gone then.
+// change calls a function that changes the known state of a key, and updates the index. Handlers
+// of beforeDelete are called if the object is gone then.
 func (s *store[T]) change(key string, change func()) {
 	before, existed := s.newest(key)
 	change()
@@ -392,5 +392,5 @@ func (f reflectorStore[T]) Replace(all []any, at string) error {
 func (f reflectorStore[T]) Resync() error { return nil }
 
 // Transformer returns the function that trims objects. The reflector calls it for each object of a
-// streamed list as it arrives, so that the untrimmed objects are never held all at once.
+// streamed list as it arrives, so that the untrimmed objects are never all held at the same time.
 func (f reflectorStore[T]) Transformer() cache.TransformFunc { return f.trim }

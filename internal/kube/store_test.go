@@ -33,7 +33,7 @@ func say(text string) *corev1.Pod {
 	return p
 }
 
-// anew is a Pod that was made again under its name.
+// anew is a Pod that was recreated under its name.
 func anew(text string) *corev1.Pod {
 	p := say(text)
 	p.UID = "anew"
@@ -52,8 +52,8 @@ func podStore() (*store[*corev1.Pod], reflectorStore[*corev1.Pod]) {
 	return s, reflectorStore[*corev1.Pod]{s}
 }
 
-// TestStoreTells: listeners hear of what has changed, in order, with the last
-// state of what is gone, and of nothing that is as it was.
+// TestStoreTells: listeners are notified of changes, in order, with the last state of
+// deleted objects, and of nothing that is unchanged.
 func TestStoreTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -96,8 +96,8 @@ func TestStoreTells(t *testing.T) {
 }
 
 // TestStoreOwnWrites: an own write is seen until the watch has caught up, however
-// long that takes, and is gone with its object. A list of before it changes
-// nothing, one of a history that has begun anew does.
+// long that takes, and is gone with its object. A list from before it changes nothing,
+// one from a restarted history does.
 func TestStoreOwnWrites(t *testing.T) {
 	s, f := podStore()
 	see := func(want string) {
@@ -200,7 +200,7 @@ func checkFound[T Object](t *rapid.T, s *store[T]) {
 }
 
 // TestListenerWaits: a listener that waits does not hold up the store, nor
-// other listeners, and hears of everything later.
+// other listeners, and is notified of everything later.
 func TestListenerWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

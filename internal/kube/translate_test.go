@@ -70,8 +70,7 @@ func TestTranslatedCaches(t *testing.T) {
 	}
 }
 
-// TestTranslated: whoever reads sees what stands for the source, and nothing
-// that is written has it.
+// TestTranslated: readers see the translated source, and no write contains it.
 func TestTranslated(t *testing.T) {
 	ctx, server := t.Context(), flexServer()
 	writes := Translated(server, byDriver()).CoreV1().PersistentVolumes()

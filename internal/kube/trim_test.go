@@ -78,8 +78,8 @@ func (f *filler) fillTwo(v reflect.Value) {
 }
 
 // TestTrimLeavesWhatIsUpdatedWhole: an update of a cached object takes nothing
-// from the server's: all fields are there but managedFields, which the server
-// keeps then. The second of two objects that are equal says the same as well,
+// from the server's: all fields are kept except managedFields, which the server then
+// leaves unchanged. The second of two objects that are equal says the same as well,
 // however many came between.
 func TestTrimLeavesWhatIsUpdatedWhole(t *testing.T) {
 	trimmer := &Trimmer{}
@@ -164,7 +164,7 @@ func TestTrimTellsApart(t *testing.T) {
 	}
 }
 
-// TestTrimTogether: objects are trimmed and read by many at once, some twice.
+// TestTrimTogether: objects are trimmed and read concurrently, some twice.
 func TestTrimTogether(t *testing.T) {
 	trimmer := &Trimmer{}
 	var all sync.WaitGroup

@@ -107,7 +107,7 @@ func (w Writer[T]) Create(ctx context.Context, o T) (T, error) {
 
 // Ensure creates an object, or returns the existing one with its name as the API server has it now:
 // so it may be repeated after a lost answer. An error of that read does not have the type of an API
-// error, so that nobody takes it for a refusal of the create.
+// error, so that no caller takes it for a refusal of the create.
 func (w Writer[T]) Ensure(ctx context.Context, o T) (got T, made bool, err error) {
 	got, err = w.Create(ctx, o)
 	if !apierrors.IsAlreadyExists(err) {
@@ -120,8 +120,8 @@ func (w Writer[T]) Ensure(ctx context.Context, o T) (got T, made bool, err error
 	return got, false, err
 }
 
-// Look reads an object from the API server itself, and lays it over the cache: what has just been made elsewhere may
-// not have arrived there. exists is false if there is no such object.
+// Look reads an object from the API server itself, and lays it over the cache: an object that was just created
+// elsewhere may not have arrived there. exists is false if the object does not exist.
 func (w Writer[T]) Look(ctx context.Context, namespace, name string) (exists bool, err error) {
 	got, err := w.api(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {

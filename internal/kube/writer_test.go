@@ -109,8 +109,8 @@ func TestWriterSays(t *testing.T) {
 	}
 }
 
-// TestEnsureCannotLook: what is there and may not be looked at is no refusal of what
-// was to be made.
+// TestEnsureCannotLook: an existing object that may not be read is not reported as a
+// refusal of the create.
 func TestEnsureCannotLook(t *testing.T) {
 	client := fake.NewClientset()
 	volumes := NewCaches(client).WriteVolumes(client)

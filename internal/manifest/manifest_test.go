@@ -245,8 +245,8 @@ func intents(base string) []string {
 
 // TestRolesAreTheDeclarations: the manifests grant what the clients of the
 // controllers let pass, the log of a provisioner, leases where several elect a
-// leader, and Secrets that were asked for; nothing more, and nothing less
-// (S1-119, S3-030).
+// leader, and Secrets that were requested; nothing more, and nothing less (S1-119,
+// S3-030).
 func TestRolesAreTheDeclarations(t *testing.T) {
 	leases := func(names ...string) []string {
 		var out []string

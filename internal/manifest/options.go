@@ -27,7 +27,7 @@ const (
 	// even if the leader's node is lost.
 	Deployment = "deployment"
 	// StatefulSet runs one Pod without leader election. While its node is lost, no controller runs
-	// until somebody confirms that the Pod has ended.
+	// until an administrator confirms that the Pod has ended.
 	StatefulSet = "statefulset"
 	// DaemonSet runs the controllers in the Pod that is on every node, with leader election. Every
 	// node then has the controllers' rights.
@@ -79,8 +79,8 @@ type Options struct {
 	ControllerArgs []string
 	// MetricsPort is where the controllers serve metrics; 0 for nowhere.
 	MetricsPort int32
-	// WithoutCSIDriver, WithoutNodes, WithoutAccounts and WithoutRBAC leave objects out which somebody
-	// else has created.
+	// WithoutCSIDriver, WithoutNodes, WithoutAccounts and WithoutRBAC leave out objects that others
+	// have created.
 	WithoutCSIDriver, WithoutNodes, WithoutAccounts, WithoutRBAC bool
 	// CSIDriver is the spec of the CSIDriver. Fields that the API server requires follow from the
 	// controllers if they are nil. DriverMeta are its labels and annotations.
@@ -121,7 +121,7 @@ type Part struct {
 	// PriorityClass is that of the Pods; empty for none.
 	PriorityClass       string
 	Labels, Annotations map[string]string
-	// HealthPort is where the driver's health is told to the kubelet; 0 for nowhere.
+	// HealthPort is the port at which the kubelet probes the driver's health; 0 for none.
 	HealthPort int32
 	// Account is the name of the service account; empty means the name of the workload.
 	Account string

@@ -152,8 +152,8 @@ func mounted(c corev1.Container, at string) bool {
 	return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == at })
 }
 
-// driver returns the driver's container in a part, and the volumes that were asked for; the caller adds
-// its permissions.
+// driver returns the driver's container in a part, and the requested volumes; the caller adds its
+// permissions.
 func (o Options) driver(p Part, resources string) (corev1.Container, []corev1.Volume) {
 	c := corev1.Container{
 		Name: "driver", Image: o.DriverImage, ImagePullPolicy: o.DriverPullPolicy,
@@ -224,7 +224,7 @@ func (o Options) probes() (readiness, liveness *corev1.Probe) {
 		}
 }
 
-// liveness returns the container that tells the kubelet whether the driver lives, if it is asked.
+// liveness returns the container at which the kubelet probes whether the driver is alive.
 func (o Options) liveness(p Part) []corev1.Container {
 	if p.HealthPort == 0 {
 		return nil

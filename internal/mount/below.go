@@ -12,8 +12,8 @@ import (
 )
 
 // MakeBelow creates a directory and its missing parents below root, which must exist, with access
-// for owner and group only. It does not follow symbolic links, even if one is created meanwhile. A parent that is
-// removed meanwhile, because it was empty for a moment, is made again. It may be repeated.
+// for owner and group only. It does not follow symbolic links, even if one is created while it runs. A parent
+// that is removed while it runs, because it was empty for a moment, is created again. It may be repeated.
 func MakeBelow(root, path string) error {
 	for try := 1; ; try++ {
 		if err := makeBelow(root, path); try == makeTries || !errors.Is(err, unix.ENOENT) {

@@ -127,7 +127,8 @@ func TestRemoveAtTheWayOfALink(t *testing.T) {
 	}
 }
 
-// TestMakeBelowWhileParentsAreRemoved: another volume's directories are removed with their empty parents meanwhile.
+// TestMakeBelowWhileParentsAreRemoved: another volume's directories are removed with their empty parents at the same
+// time.
 func TestMakeBelowWhileParentsAreRemoved(t *testing.T) {
 	root := t.TempDir()
 	parent := filepath.Join(root, "vendor")

@@ -91,8 +91,8 @@ func restrict(tree int, attr Attr) error {
 	return setAttr(tree, attr, propagation)
 }
 
-// setAttr adds attributes to a tree of mounts. How access times are kept is one attribute with several values, of which
-// one takes the place of another.
+// setAttr adds attributes to a tree of mounts. The handling of access times is one attribute with several values, which
+// replace each other.
 func setAttr(tree int, attr Attr, propagation int) error {
 	how := &unix.MountAttr{Attr_set: uint64(attr), Propagation: uint64(propagation)}
 	if attr&NoAtime != 0 {
@@ -101,8 +101,8 @@ func setAttr(tree int, attr Attr, propagation int) error {
 	return unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, how)
 }
 
-// undoIfMoved unmounts a new bind mount if it is not at its path, because somebody has moved the
-// directory meanwhile.
+// undoIfMoved unmounts a new bind mount if it is not at its path, because the directory was
+// moved in the meantime.
 func undoIfMoved(tree int, target string) error {
 	own, _, err := mountAt(tree, "")
 	if err != nil {

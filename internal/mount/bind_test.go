@@ -33,7 +33,7 @@ func newGrove(t *testing.T) *grove {
 	return g
 }
 
-// take takes everything away, in one piece after the other.
+// take removes everything, one piece after the other.
 func (g *grove) take() {
 	points, err := Below(g.dir)
 	if err != nil {
@@ -93,7 +93,7 @@ func TestBindTakesWhatIsBelow(t *testing.T) {
 	if got, err := os.ReadFile(g.at("backend/view/file")); err != nil || string(got) != "data" {
 		t.Errorf("the back end has %q, %v", got, err)
 	}
-	// What comes below later is seen; what goes is the source's affair alone.
+	// What is mounted below later is visible; what is unmounted concerns only the source.
 	g.ok(os.Mkdir(g.at("source/late"), 0o700))
 	g.mount("source/late")
 	g.below("bound", 4)
@@ -169,8 +169,7 @@ func TestUnmountInnermostFirst(t *testing.T) {
 	}
 }
 
-// TestUnmountOfAPlainDirectory takes nothing away of what others have mounted
-// below it.
+// TestUnmountOfAPlainDirectory: it unmounts nothing that others have mounted below it.
 func TestUnmountOfAPlainDirectory(t *testing.T) {
 	g := newGrove(t)
 	g.mount("plain/theirs")
@@ -195,8 +194,7 @@ func TestUnmountOfWhatIsUsedBelow(t *testing.T) {
 }
 
 // TestBindsInContainers: what a bridge mounts in a container is on its host, with
-// all that is below, and gone there when it is taken away. Of the driver's own
-// mounts nothing goes.
+// all that is below, and gone there when it is unmounted. The driver's own mounts stay.
 func TestBindsInContainers(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -260,7 +258,7 @@ func TestPeersStayApart(t *testing.T) {
 }
 
 // TestCopiesGoToo: what was bound is seen a second time, because all of the
-// directory is; there it goes as well, and the driver's own mounts stay in both.
+// directory is; there it is unmounted as well, and the driver's own mounts stay in both.
 func TestCopiesGoToo(t *testing.T) {
 	for name, unmount := range map[string]func(string) error{"unmount": Unmount, "detach": Detach} {
 		t.Run(name, func(t *testing.T) {

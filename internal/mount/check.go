@@ -29,11 +29,11 @@ func check(ctx context.Context, device, fsType string) error {
 	return fsck(ctx, device, "-p")
 }
 
-// fsck runs e2fsck, which opens the device exclusively, so that nobody can mount it meanwhile. If
-// e2fsck cannot read the device, or is not installed, mounting it is left to the kernel.
+// fsck runs e2fsck, which opens the device exclusively, so that it cannot be mounted at the same
+// time. If e2fsck cannot read the device, or is not installed, mounting it is left to the kernel.
 func fsck(ctx context.Context, device string, options ...string) error {
 	// The caller's deadline is not used: a check of a large filesystem that is interrupted would
-	// start anew each time, forever.
+	// start over each time, forever.
 	err := tool(context.WithoutCancel(ctx), "e2fsck", append(options, device)...)
 	var exit *exec.ExitError
 	switch {
@@ -69,7 +69,7 @@ func unmounted(device string) bool {
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// readOnly says whether options of mount(8) ask for a read-only mount.
+// readOnly says whether options of mount(8) request a read-only mount.
 func readOnly(options []string) bool {
 	return slices.Contains(splitOptions(strings.Join(options, ",")), "ro")
 }

@@ -41,7 +41,7 @@ func broken(t *testing.T, requests ...string) (device string) {
 }
 
 // noticed is what the kernel, or an earlier check, writes when it finds errors:
-// without it nobody looks.
+// without it e2fsck does not check.
 const noticed = "set_super_value state 2"
 
 // TestSmallDamageIsMended: files whose blocks and inodes the bitmaps say are
@@ -218,8 +218,8 @@ func unchecked(t *testing.T, fsTypes map[string]string) {
 	}
 }
 
-// TestWhatIsMountedIsNotChecked, wherever that is, and also when nobody sees it
-// any more and the kernel still has it.
+// TestWhatIsMountedIsNotChecked: a mounted device is not checked, wherever it is mounted,
+// even if no mount is visible any more and only the kernel still uses it.
 func TestWhatIsMountedIsNotChecked(t *testing.T) {
 	device := broken(t)
 	first, second := mounted(t, device, "ext4"), mounted(t, device, "ext4")
@@ -236,7 +236,7 @@ func TestWhatIsMountedIsNotChecked(t *testing.T) {
 	unchecked(t, map[string]string{device: "ext4", link: "ext4"})
 }
 
-// TestWhatIsNotChecked: what is none of e2fsck's, and what is to be read only.
+// TestWhatIsNotChecked: filesystems that e2fsck does not support, and read-only mounts, are not checked.
 func TestWhatIsNotChecked(t *testing.T) {
 	device, target := broken(t), t.TempDir()
 	file := filepath.Join(target, "file")
@@ -273,7 +273,7 @@ func TestNoToolForChecks(t *testing.T) {
 	mounted(t, device, "ext4")
 }
 
-// TestCheckOutlivesItsCaller, who would have the next one begin anew.
+// TestCheckOutlivesItsCaller: a check does not end with its caller, because the next one would have to start over.
 func TestCheckOutlivesItsCaller(t *testing.T) {
 	_, device := disk(t, 1)
 	calls := pretend(t, "exit 1")

@@ -28,9 +28,10 @@ func (c Copies) Of(p Point) bool {
 }
 
 // FindCopies returns what is mounted at paths that are not ours, in the caller's mount namespace and in those of
-// other processes, such as containers. A mount at a path of ours is no copy in another namespace either: who has it
-// has copied the view of the whole host. And none is one that the kernel unmounts together with a mount of ours, such
-// as that of a service that looks at the host. An error means that there may be copies that were not found.
+// other processes, such as containers. A mount at a path of ours is not a copy in another namespace either: a process
+// that has it has copied the view of the whole host. Neither is a mount that the kernel unmounts together with a
+// mount of ours, such as that of a service that shares the host's mounts. An error means that there may be copies
+// that were not found.
 func FindCopies(ctx context.Context, ours func(path string) bool) (Copies, error) {
 	if pids, err := os.Readlink("/proc/self/ns/pid"); err != nil {
 		return nil, fmt.Errorf("find copies of mounts: %w", err)

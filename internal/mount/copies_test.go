@@ -89,7 +89,8 @@ func shared(t *testing.T, device string) (target string) {
 	return target
 }
 
-// TestFindCopiesPartialView: what nobody sees in a namespace, because all have another root directory, is found, too.
+// TestFindCopiesPartialView: a mount that no process in its namespace can see, because all have another root directory,
+// is found, too.
 func TestFindCopiesPartialView(t *testing.T) {
 	_, device := disk(t, 16)
 	if err := Format(t.Context(), device, "ext4"); err != nil {

@@ -2,8 +2,8 @@
 // filesystems on block devices, loop devices, sizes. Whether something is mounted is read from the
 // mount table, never derived from an exit code or a record.
 //
-// All changes use file descriptors, so that they affect the checked place even if somebody changes
-// the path meanwhile.
+// All changes use file descriptors, so that they affect the checked place even if the path changes
+// in the meantime.
 //
 // Every function may be repeated: mounting what is mounted, and unmounting what is not, succeed. No
 // function deletes more than one empty directory.

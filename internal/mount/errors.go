@@ -37,7 +37,7 @@ var (
 	ErrNotFree = errors.New("something else is there")
 	// ErrNotPlain says that a path is or contains a symbolic link.
 	ErrNotPlain = errors.New("path is a symbolic link or passes one")
-	// ErrMoved says that somebody moved directories of a path while something was mounted or
+	// ErrMoved says that directories of a path were moved while something was mounted or
 	// unmounted there. Nothing was changed elsewhere.
 	ErrMoved = errors.New("another process is moving directories of the path; stop that")
 	// ErrUnbindable says that there is an unbindable mount below the source.

@@ -53,7 +53,7 @@ func (b *below) clear() {
 	_ = b.table.Close()
 }
 
-// see looks at what the table says of the volume.
+// see checks what the table says about the volume.
 func (b *below) see(hidden bool) {
 	b.t.Helper()
 	for _, at := range []func(string) (Point, bool, error){At, b.table.At} {
@@ -77,9 +77,9 @@ func (b *below) stays() {
 func bound(dir string) error   { return unix.Mount(dir, dir, "", unix.MS_BIND, "") }
 func covered(dir string) error { return unix.Mount("cover", dir, "tmpfs", 0, "") }
 
-// TestHidden: somebody mounts a directory over itself, or something else over
-// it. What was mounted below is still in the table, and in use perhaps, but no
-// path leads there: it is neither taken for what is seen there nor for gone.
+// TestHidden: a directory is mounted over itself, or something else over it. What was
+// mounted below is still in the table, and perhaps in use, but no path leads there: it is
+// neither mistaken for the visible mount nor reported as unmounted.
 func TestHidden(t *testing.T) {
 	for name, c := range map[string]struct {
 		based bool
@@ -113,7 +113,7 @@ func TestHidden(t *testing.T) {
 			b.must(c.hide(b))
 			b.see(true)
 			b.stays()
-			// What is mounted there anew is what the path leads to.
+			// The path leads to what is mounted there afterwards.
 			b.must(os.MkdirAll(b.target, 0o700))
 			b.must(unix.Mount("anew", b.target, "tmpfs", 0, ""))
 			if p, mounted, err := b.table.At(b.target); err != nil || !mounted || p.Source != "anew" {

@@ -180,7 +180,7 @@ func (s *scan) copiesOf(h Holder) []Holder {
 // thread is a thread of a process, by its directory in /proc, and its mount namespace.
 type thread struct{ dir, namespace string }
 
-// threadsOf returns the threads of a process, of which each may have a mount namespace of its own: programs that start
+// threadsOf returns the threads of a process. Each may have a mount namespace of its own: programs that start
 // containers have such threads.
 func threadsOf(pid int) []thread {
 	dir := fmt.Sprint("/proc/", pid, "/task")

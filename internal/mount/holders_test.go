@@ -34,8 +34,9 @@ func (h holding) check(t *testing.T, pid int, all []Holder) {
 	}
 }
 
-// TestHolders: whoever keeps a mount in use is named with what it has of it, and with
-// its mount namespace when that is another one; nobody else is, and no argument.
+// TestHolders: each process that keeps a mount in use is named with the way in which it
+// does, and with its mount namespace if that is another one; other processes and
+// arguments are not.
 func TestHolders(t *testing.T) {
 	_, device := disk(t, 16)
 	if err := Format(t.Context(), device, "ext4"); err != nil {
@@ -75,7 +76,7 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// TestHoldersOf: whoever keeps a device in use is named, though nothing of it is mounted here any more.
+// TestHoldersOf: each process that keeps a device in use is named, although the device is no longer mounted here.
 func TestHoldersOf(t *testing.T) {
 	_, device := disk(t, 16)
 	if err := Format(t.Context(), device, "ext4"); err != nil {
@@ -118,7 +119,7 @@ func holds(t *testing.T, script, target string) (pid int, end func()) {
 	return c.Process.Pid, end
 }
 
-// TestHangingSearch: while a search hangs no other is begun, and when it has come back
+// TestHangingSearch: while a search hangs no other is started, and when it has returned
 // the next one is.
 func TestHangingSearch(t *testing.T) {
 	hangs := make(chan []Holder, 1)

@@ -30,7 +30,7 @@ func fuse(t *testing.T, target string) (die func()) {
 }
 
 // TestDead: a filesystem is dead when its server is, and not while it only does
-// not answer, about which the kernel is asked once.
+// not answer, for which the kernel is queried once.
 func TestDead(t *testing.T) {
 	target := t.TempDir()
 	die := fuse(t, target)

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the mount table says is asked here of one path, at a cost that does not grow with the table. Where an
-// answer is not sure, the table is read instead.
+// This file queries the kernel for the mounts of one path, at a cost that does not grow with the table. If
+// an answer is not certain, the table is read instead.
 
 // free says that nothing is mounted at a path, and nothing is hidden there: the whole way to it, and it itself, are in
 // the mount of the root directory, so nothing covers what was mounted below before. What is mounted there is not
@@ -115,7 +115,7 @@ const (
 	atSubtype, atSource, atText                          = 120, 124, 512
 )
 
-// mountOf returns a mount and the id of that on which it is mounted. Linux before 6.13 does not tell all of it.
+// mountOf returns a mount and the id of that on which it is mounted. Linux before 6.13 does not report all of it.
 func mountOf(id uint64) (p Point, on uint64, err error) {
 	r := mountRequest{id: id, param: askBasics | askStrings | askOptions | askSubtype}
 	r.size = uint32(unsafe.Sizeof(r))

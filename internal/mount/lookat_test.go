@@ -60,7 +60,7 @@ func TestLookSaysWhatTheTableSays(t *testing.T) {
 	})
 }
 
-// comparePlaces compares what is said of a path and what is below it with the table.
+// comparePlaces compares the answers about a path and what is below it with the table.
 func comparePlaces(t *testing.T, table *Table, path string) {
 	t.Helper()
 	s, err := table.Snapshot()
@@ -161,7 +161,7 @@ func denyMountCalls() error {
 	)
 }
 
-// TestCostDoesNotGrow: a volume is bound, looked at and unmounted without a look at the other mounts of the host.
+// TestCostDoesNotGrow: a volume is bound, inspected and unmounted without inspecting the other mounts of the host.
 func TestCostDoesNotGrow(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	runtime.LockOSThread()

@@ -17,9 +17,9 @@ import (
 // loopTries is how often attaching is retried after another process has taken the free loop device.
 const loopTries = 100
 
-// Loops finds the loop devices of files, and remembers which file each device has: to ask one device is far cheaper
-// than to ask all. That a device has a file is never believed without asking it. The zero value is ready, and safe for
-// concurrent use.
+// Loops finds the loop devices of files, and remembers which file each device has: querying one device is far cheaper
+// than querying all. A remembered file is never trusted without querying the device. The zero value is ready, and safe
+// for concurrent use.
 type Loops struct {
 	mu sync.Mutex
 	// known has what was seen by the names of devices below /sys/block.
@@ -128,7 +128,7 @@ func loopNode(path string, n int) error {
 	return nil
 }
 
-// Find returns the loop device of a file, or "". A device that cannot be looked at is an error only if it may be
+// Find returns the loop device of a file, or "". A device that cannot be inspected is an error only if it may be
 // that of the file.
 func (l *Loops) Find(file string) (string, error) {
 	want, err := os.Stat(file)
@@ -145,8 +145,8 @@ func (l *Loops) Find(file string) (string, error) {
 	return l.search(file, id)
 }
 
-// search asks the loop devices that show something whether they are of a file, but for those that are known to be of
-// another one.
+// search finds out which of the loop devices that have a file has the given one, except for those that are known
+// to have another one.
 func (l *Loops) search(file string, id fileID) (string, error) {
 	disks, err := sizedLoops()
 	if err != nil {
@@ -192,7 +192,7 @@ func sizedLoops() ([]string, error) {
 	return out, nil
 }
 
-// ask asks a device whether it is of a file, and learns which it has. The name is that of its file.
+// ask finds out whether a device has a file, and remembers which one it has. name is that of its file.
 func (l *Loops) ask(disk, name string, id fileID) (is bool, err error) {
 	// The order matters: what is learned must be no older than the number.
 	sequence := loopSequence(disk)
@@ -202,7 +202,7 @@ func (l *Loops) ask(disk, name string, id fileID) (is bool, err error) {
 		l.learn(disk, sighting{has, sequence})
 		return has == id, nil
 	case errors.Is(err, unix.ENXIO):
-		return false, nil // it was detached meanwhile
+		return false, nil // it was detached in the meantime
 	}
 	// A new file may have the name of a deleted one, and the name is that in the mounts of who has attached the device,
 	// such as an earlier container of the driver.
@@ -216,7 +216,7 @@ func (l *Loops) ask(disk, name string, id fileID) (is bool, err error) {
 	return false, err
 }
 
-// seen returns the devices that had a file when they were last looked at.
+// seen returns the devices that had a file when they were last inspected.
 func (l *Loops) seen(id fileID) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -267,7 +267,7 @@ func loopSequence(disk string) string {
 	return string(text[:n])
 }
 
-// isLost says whether a loop device that could not be looked at is not that of a file which exists here: its own file
+// isLost says whether a loop device that could not be inspected is not that of a file which exists here: its own file
 // was deleted or is lost, or the caller may attach none and so has not attached it.
 func isLost(name string, unread error) bool {
 	return strings.HasSuffix(name, " (deleted)") || errors.Is(unread, unix.ESTALE) ||
@@ -281,7 +281,7 @@ func idOf(file os.FileInfo) fileID {
 	return fileID{}
 }
 
-// loopFile asks a loop device for its file. The error is ENXIO if it has none.
+// loopFile returns the file of a loop device. The error is ENXIO if it has none.
 func loopFile(disk string) (fileID, error) {
 	path := "/dev/" + disk
 	n, err := strconv.Atoi(strings.TrimPrefix(disk, "loop"))

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LoopState is what a loop device says of itself.
+// LoopState is the state of a loop device.
 type LoopState struct {
 	// Note is the text that was left with the device. It ends with it, and no crash parts them.
 	Note string
-	// AutoClear says that the device goes as soon as nobody has it open: it was detached.
+	// AutoClear says that the device is released as soon as no process has it open: it was detached.
 	AutoClear bool
 	// Claimed says that a filesystem on it is mounted, in any mount namespace, or a program has it open exclusively.
 	Claimed bool
@@ -22,9 +22,9 @@ type LoopState struct {
 // ErrLoopGone says that a loop device has another file than it was taken for, or none any more.
 var ErrLoopGone = errors.New("the loop device has gone")
 
-// Keep keeps the loop device of a file from going away by itself, even if it was detached and is still in use, and
-// leaves a note with it. decide returns that note; if it returns an error, nothing is changed. All is asked and done by
-// one descriptor, and the device cannot go while that is open.
+// Keep prevents the loop device of a file from being released automatically, even if it was detached and is still in
+// use, and stores a note with it. decide returns that note; if it returns an error, nothing is changed. All steps use
+// one descriptor, and the device cannot be released while that is open.
 func (l *Loops) Keep(device, file string, decide func(LoopState) (note string, err error)) error {
 	want, err := os.Stat(file)
 	if err != nil {
@@ -98,7 +98,7 @@ func statusOf(device *os.File, file fileID) (*unix.LoopInfo64, error) {
 	return info, nil
 }
 
-// claimed says whether somebody has a block device exclusively, as the kernel has that of a mounted filesystem.
+// claimed says whether a block device is open exclusively, as that of a mounted filesystem is by the kernel.
 func claimed(device string) (bool, error) {
 	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EBUSY) {

@@ -64,7 +64,7 @@ func TestLoopIsFoundAgain(t *testing.T) {
 	gone(t, file)
 }
 
-// gone waits until a file has no loop device. Whoever looks at all devices may keep one open for a moment.
+// gone waits until a file has no loop device. A process that scans all devices may keep one open for a moment.
 func gone(t *testing.T, file string) {
 	t.Helper()
 	tick, limit := time.NewTicker(5*time.Millisecond), time.After(time.Minute)
@@ -168,8 +168,8 @@ func TestLoopNumberThatStays(t *testing.T) {
 	}
 }
 
-// TestLoopIsFoundByAnotherContainer: who has attached a device may have seen the file in a mount that is no longer
-// there, so that the device's own name for the file says nothing.
+// TestLoopIsFoundByAnotherContainer: the process that attached a device may have seen the file in a mount that no
+// longer exists, so that the device's own name for the file is useless.
 func TestLoopIsFoundByAnotherContainer(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
 	for _, step := range []func() error{
@@ -219,8 +219,8 @@ func TestFormatNeverTakesWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestFormatNeedsToRead: a device that cannot be read is not blank, nor is what
-// is no device.
+// TestFormatNeedsToRead: a device that cannot be read is not blank, nor is something that
+// is not a device.
 func TestFormatNeedsToRead(t *testing.T) {
 	file, device := disk(t, 8)
 	if err := Format(t.Context(), device, "ext4"); err != nil {

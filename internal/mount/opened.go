@@ -16,9 +16,9 @@ import (
 type Opened map[string]bool
 
 // FindOpened returns which devices are in use by descriptors: those of filesystems and block devices that were opened
-// by way of mounts at paths that are ours, and those of filesystems of whose mounts nobody sees any, such as a clone
-// that waits to be mounted. A loop device on an open file is such a use, and so is whatever holds a block device. An
-// error means that there may be uses that were not found.
+// by way of mounts at paths that are ours, and those of filesystems whose mounts are visible in no namespace, such as
+// a clone that is not mounted yet. A loop device on an open file is such a use, and so is whatever holds a block
+// device. An error means that there may be uses that were not found.
 func FindOpened(ctx context.Context, ours func(path string) bool) (Opened, error) {
 	tables, err := readTable()
 	if err != nil {
@@ -51,7 +51,7 @@ type openSearch struct {
 	found Opened
 }
 
-// processes looks at all processes.
+// processes inspects all processes.
 func (o openSearch) processes(ctx context.Context) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -78,7 +78,7 @@ func (o openSearch) processes(ctx context.Context) error {
 	return nil
 }
 
-// look looks at what a link of /proc leads to, and does not ask the filesystem's server. A process may have ended.
+// look inspects what a link of /proc leads to, without a request to the filesystem's server. A process may have ended.
 func (o openSearch) look(link string) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT,
@@ -126,7 +126,7 @@ func DeviceOf(path string) (string, error) {
 }
 
 // Parts returns the device itself and its partitions, and whether one of them is held: by a device that is made of it,
-// such as one of device-mapper, or as swap space. Of what is no block device, or is gone, there is nothing.
+// such as one of device-mapper, or as swap space. It returns nothing for what is not a block device, or is gone.
 func Parts(device string) (all []string, held bool) {
 	dir := "/sys/dev/block/" + device
 	all = []string{device}

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFindOpened: a volume is in use by a descriptor that somebody was handed, by a clone that is mounted nowhere, and
-// by a loop device, and not by those who look at it by a path of their own.
+// TestFindOpened: a volume is in use by a descriptor that was passed to another process, by a clone that is mounted
+// nowhere, and by a loop device, but not by processes that open it by a path of their own.
 func TestFindOpened(t *testing.T) {
 	target, elsewhere := tmpfs(t), tmpfs(t)
 	if err := os.WriteFile(filepath.Join(target, "image"), make([]byte, 1<<20), 0o600); err != nil {
@@ -55,7 +55,8 @@ func TestFindOpened(t *testing.T) {
 	}
 }
 
-// TestFindOpenedDevice: who opens a block device by its own name, as servers of devices do, is no user of the volume.
+// TestFindOpenedDevice: a process that opens a block device by its own name, as device servers do, does not use the
+// volume.
 func TestFindOpenedDevice(t *testing.T) {
 	_, device := disk(t, 4)
 	number, err := DeviceOf(device)

@@ -57,7 +57,7 @@ func offset(i, parent *mountinfo.Info) string {
 }
 
 // makePrivate makes the mount private that the table has at a path, but not one that was mounted
-// over it or in its place meanwhile.
+// over it or in its place in the meantime.
 func makePrivate(p Point) error {
 	at, err := open(p.Path, unix.O_PATH)
 	if err != nil {

@@ -31,7 +31,7 @@ func TestKeepApart(t *testing.T) {
 			t.Errorf("below %s: %v, %v; want %d", where, left, err, want)
 		}
 	}
-	// Nobody else is a peer of these.
+	// These have no other peers.
 	all := []string{host, host + "/sub", bound, bound + "/sub"}
 	for _, paths := range [][]string{nil, all, {bound, bound + "/sub"}, {bound, bound + "/sub"}} {
 		if err := mount.StopPropagation(paths); err != nil {

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestExchangedDirectories: somebody exchanges a directory above the path with a
-// symbolic link to another directory, again and again. Whatever that makes of
-// what is asked for, nothing is mounted, unmounted, made or removed there.
+// TestExchangedDirectories: a directory above the path is replaced by a symbolic link to
+// another directory, again and again. Whatever the result of the operation, nothing is
+// mounted, unmounted, created or removed in the other directory.
 func TestExchangedDirectories(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -111,7 +111,7 @@ func (g *grove) exchange(a, b string) (stop func()) {
 	})
 }
 
-// inventory tells what is in a directory, and mounted there.
+// inventory lists what is in a directory, and mounted there.
 func (g *grove) inventory(dir string) (out string) {
 	g.Helper()
 	entries, err := os.ReadDir(g.at(dir))
@@ -127,8 +127,8 @@ func (g *grove) inventory(dir string) (out string) {
 	return out
 }
 
-// TestDeviceAtAnExchangedDirectory: mount(8) mounts where the directory is that was
-// looked at, or not at all.
+// TestDeviceAtAnExchangedDirectory: mount(8) mounts at the directory that was checked, or
+// not at all.
 func TestDeviceAtAnExchangedDirectory(t *testing.T) {
 	_, device := disk(t, 4)
 	g := newGrove(t)

@@ -38,8 +38,8 @@ func Size(at Point) (filesystem, device int64, err error) {
 	return usage.Total, 0, err
 }
 
-// The ioctls XFS_IOC_FSGEOMETRY_V1, BTRFS_IOC_FS_INFO and BTRFS_IOC_DEV_INFO, which x/sys does not define. They know of
-// a growth that is not in the superblock yet.
+// The ioctls XFS_IOC_FSGEOMETRY_V1, BTRFS_IOC_FS_INFO and BTRFS_IOC_DEV_INFO, which x/sys does not define. They report
+// an expansion that is not in the superblock yet.
 const (
 	ioctlXfsGeometry = 0x80705864
 	ioctlBtrfsInfo   = 0x8400941F

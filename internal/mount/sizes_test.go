@@ -48,7 +48,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestHostileSize: a superblock that says what cannot be is no size.
+// TestHostileSize: a superblock with impossible values is not accepted as a size.
 func TestHostileSize(t *testing.T) {
 	for argues, c := range map[string]struct {
 		magic  uint16

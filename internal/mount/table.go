@@ -58,8 +58,8 @@ func (p Point) reached() (Point, bool, error) {
 }
 
 // Table is the mount table, which is read only after the kernel has reported a change. It reports none when a directory
-// above a mount point is renamed, and when a filesystem becomes read-only by itself: NoWrites may be old, and who is
-// about to unmount asks At. The zero value is ready for use. It is safe for concurrent use.
+// above a mount point is renamed, and when a filesystem becomes read-only by itself: NoWrites may be outdated, and
+// callers that are about to unmount use At. The zero value is ready for use. It is safe for concurrent use.
 type Table struct {
 	mu   sync.Mutex
 	file *os.File
@@ -347,7 +347,7 @@ func At(path string) (Point, bool, error) {
 // Look is At for a path at which only what answers can be mounted: it is asked.
 func Look(path string) (Point, bool, error) { return lookOr(path, At) }
 
-// lookOr asks what is mounted at a path, and takes another answer where the kernel gives none that is sure.
+// lookOr queries the kernel for the mount at a path, and uses another answer if the kernel gives no certain one.
 func lookOr(path string, at func(string) (Point, bool, error)) (Point, bool, error) {
 	if p, _, sure := lookAt(path); sure {
 		return p, p.Path != "", nil

@@ -57,7 +57,7 @@ func TestBindOverTrap(t *testing.T) {
 	}
 }
 
-// setTrap has an automount wait at a directory. It never asks for a mount, because this process belongs to it.
+// setTrap has an automount wait at a directory. It never triggers a mount, because this process belongs to it.
 func setTrap(t *testing.T, dir string) {
 	t.Helper()
 	r, w, err := os.Pipe()

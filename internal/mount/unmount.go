@@ -14,7 +14,7 @@ const (
 	// tried.
 	busyTries = 5
 	busyPause = 20 * time.Millisecond
-	// moveTries is how often a mount is looked up anew that was not at the path in the table.
+	// moveTries is how often a mount is looked up again that was not at the path in the table.
 	moveTries = 10
 )
 
@@ -84,7 +84,7 @@ func choose(target string, flags int) (next Point, infos []*mountinfo.Info, err 
 	return next, infos, err
 }
 
-// isRace says whether an error means that somebody else has unmounted, or moves directories.
+// isRace says whether an error means that another process has unmounted, or moves directories.
 func isRace(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, ErrMoved)
 }
@@ -141,7 +141,7 @@ func unmountOne(p Point, flags int) error {
 	}
 	defer unix.Close(dir)
 	name := filepath.Base(p.Path)
-	// While it is mounted, nobody can replace it by something else in this directory.
+	// While it is mounted, it cannot be replaced by something else in this directory.
 	id, _, err := mountAt(dir, name)
 	if err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls changed when it has begun to watch, and after mounts and unmounts, no more often than once in a pause,
-// until ctx ends.
+// Watch calls changed when it has started to watch, and after mounts and unmounts, at most once in each pause, until
+// ctx ends.
 func Watch(ctx context.Context, pause time.Duration, changed func()) error {
 	table, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

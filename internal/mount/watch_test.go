@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWatch tells of its beginning, of a mount and of an unmount, and ends with its context.
+// TestWatch: a watch reports its start, a mount and an unmount, and ends with its context.
 func TestWatch(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())

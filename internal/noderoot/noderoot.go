@@ -41,7 +41,7 @@ func Of(dataDir string) string {
 func Default(dataDir string) string { return filepath.Join(dataDir, "node") }
 
 // Claim makes root the root directory of the control plane's node agent. It is refused while volumes are mounted below
-// another one, because nobody would unmount them, and if Check refuses. It may be repeated.
+// another one, because nothing would unmount them, and if Check refuses. It may be repeated.
 func Claim(ctx context.Context, dataDir, root string) error {
 	if err := Check(ctx, root); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"volplane.dev/volplane/internal/noderoot"
 )
 
-// TestClaim: the directory changes only while nothing is mounted below the last one, and whoever asks finds the last
+// TestClaim: the directory changes only while nothing is mounted below the last one, and a query returns the last
 // one.
 func TestClaim(t *testing.T) {
 	data, first, second := t.TempDir(), t.TempDir(), t.TempDir()

@@ -4,7 +4,7 @@ import (
 	"sync"
 )
 
-// Leading is what a process tells of the leases that it stands for.
+// Leading is what a process reports about the leases for which it is a candidate.
 type Leading interface {
 	// Check returns an error if the process leads and has not renewed its leases for long. One that does not lead is well.
 	Check() error

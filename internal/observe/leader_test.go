@@ -16,7 +16,7 @@ func (l *led) Held() map[string]bool { return map[string]bool{"l": l.holds} }
 
 func (l *led) Reread() map[string]int64 { return map[string]int64{"l": 3} }
 
-// TestLeading: the registry tells what the process knows of its leases.
+// TestLeading: the registry reports the state of the process's leases.
 func TestLeading(t *testing.T) {
 	r, l := New(""), &led{}
 	if err := r.wellLed(); err != nil {

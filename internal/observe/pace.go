@@ -63,7 +63,7 @@ func (r *Registry) Pace() map[string]float64 { return r.pace.at(time.Now()) }
 // gauges are the functions that set gauges, by name.
 type gauges struct{ sync.Map }
 
-// Values has set called with the values that a gauge has now; never if nobody sets it.
+// Values calls set with the present values of a gauge; never if no function sets the gauge.
 func (r *Registry) Values(name string, set Set) {
 	if g, ok := r.gauges.Load(name); ok {
 		g.(gaugeFunc).set(set)

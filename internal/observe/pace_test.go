@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestPace: calls count for a minute, each driver's for itself, and a driver that was called once is told with 0.
+// TestPace: calls count for a minute, each driver's for itself, and a driver that was called once is reported with 0.
 func TestPace(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	var p pace
@@ -35,7 +35,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestValues: a gauge is read alone, and one that nobody sets has no values.
+// TestValues: a gauge is read alone, and one that no function sets has no values.
 func TestValues(t *testing.T) {
 	r := New("v")
 	r.Gauge(DriverUp, func(set Set) { set(1, "a") })

@@ -49,7 +49,7 @@ type Queue struct {
 	operations     prometheus.ObserverVec
 }
 
-// Queue returns the counter of a queue, of which load tells what it has to do; nil of a nil Registry.
+// Queue returns the counter of a queue, whose pending work load returns; nil for a nil Registry.
 func (r *Registry) Queue(name string, load func() Load) *Queue {
 	if r == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// unknownDriver is the name of a driver that has not told its name.
+// unknownDriver is the name of a driver that has not reported its name.
 const unknownDriver = "unknown-driver"
 
 // Registry holds the counts of a process. It is safe for concurrent use.
@@ -72,9 +72,9 @@ func (r *Registry) Gatherer() prometheus.Gatherer {
 // Set sets the value of a gauge with these labels.
 type Set func(value float64, labels ...string)
 
-// Gauge has a function set the values of a gauge, or of a counter that is kept elsewhere, whenever the counts are asked
-// for. What it does not set is not there; of values with the same labels, the first one counts. Of functions for the
-// same metric, the last one counts.
+// Gauge has a function set the values of a gauge, or of a counter that is kept elsewhere, whenever the metrics are
+// collected. What it does not set is left out; of values with the same labels, the first one counts. Of functions for
+// the same metric, the last one counts.
 func (r *Registry) Gauge(name string, set func(Set)) {
 	if r == nil {
 		return
@@ -89,7 +89,7 @@ func (r *Registry) Gauge(name string, set func(Set)) {
 	r.all.MustRegister(g)
 }
 
-// gaugeFunc is a gauge whose values are looked up when they are asked for.
+// gaugeFunc is a gauge whose values are computed when they are collected.
 type gaugeFunc struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
@@ -108,7 +108,7 @@ func (g gaugeFunc) Collect(out chan<- prometheus.Metric) {
 			return
 		}
 		seen[key] = true
-		// A label that is not UTF-8 makes a metric with an error, which is told to who asks.
+		// A label that is not UTF-8 makes a metric with an error, which is reported to the scraper.
 		m, err := prometheus.NewConstMetric(g.desc, g.kind, value, labels...)
 		if err != nil {
 			m = prometheus.NewInvalidMetric(g.desc, err)

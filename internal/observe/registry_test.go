@@ -121,7 +121,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestCounts: what is told is counted under upstream's names.
+// TestCounts: what is reported is counted under upstream's names.
 func TestCounts(t *testing.T) {
 	r := full()
 	r.Call("", "/csi.v1.Identity/Probe", "Unavailable", time.Second)
@@ -142,7 +142,7 @@ func TestCounts(t *testing.T) {
 	)
 }
 
-// TestGaugeIsReplaced: of functions for the same gauge the last one counts, as when controllers start anew, and of
+// TestGaugeIsReplaced: of functions for the same gauge the last one counts, as when controllers restart, and of
 // values with the same labels the first one.
 func TestGaugeIsReplaced(t *testing.T) {
 	r := New("")

@@ -86,7 +86,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// TestPprof is served when it is asked for.
+// TestPprof: profiles are served if they are enabled.
 func TestPprof(t *testing.T) {
 	at := serve(t, full(), nil, Address{Pprof: true})[0]
 	code, _, body := get(t, at+"/debug/pprof/goroutine?debug=1")
@@ -155,7 +155,7 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// TestSlowClient: a client that does not send its request is told to go.
+// TestSlowClient: a client that does not send its request is disconnected.
 func TestSlowClient(t *testing.T) {
 	at := serve(t, full(), nil, Address{})[0]
 	c, err := net.Dial("tcp", at)

@@ -55,8 +55,8 @@ func (r *Registry) Snapshots() *Snapshots {
 	return s
 }
 
-// Changed is told the state of a snapshot whenever it has changed. An operation that was begun before this process
-// saw it is not measured.
+// Changed receives the state of a snapshot whenever it has changed. An operation that was begun before this
+// process saw it is not measured.
 func (s *Snapshots) Changed(is Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,8 +31,8 @@ func many(n int, page string) []string {
 	return ids
 }
 
-// TestList: a list is read to its end, however many pages it has; one that has no
-// end, or is not to be believed, is told, and nothing of it is taken.
+// TestList: a list is read to its end, however many pages it has; a list that has no end
+// or is not plausible is reported, and no part of it is used.
 func TestList(t *testing.T) {
 	calls := 0
 	for name, c := range map[string]struct {
@@ -95,7 +95,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestCannotList: a driver without the capability is told from one that fails.
+// TestCannotList: a driver without the capability is distinguished from one that fails.
 func TestCannotList(t *testing.T) {
 	config := csitest.Full()
 	config.Controller.ListVolumes = false

@@ -16,8 +16,8 @@ const (
 	DockerGrace = time.Hour
 	// StorageSocket is where systemd finds the storage provider "volplane".
 	StorageSocket = "/run/systemd/io.systemd.StorageProvider/volplane"
-	// StorageGrace is how long somebody who was given a volume may have it in a way that nobody sees, before it is
-	// mounted. It is longer than any call.
+	// StorageGrace is how long a client that was given a volume may have it in a way that cannot be seen, before
+	// it is mounted. It is longer than any call.
 	StorageGrace = 2 * time.Minute
 )
 
@@ -32,7 +32,7 @@ type DoorOptions struct {
 	Namespace string
 	// Node is the node agent of this host.
 	Node string
-	// Grace is how long somebody counts as a user of a volume that nothing has mounted.
+	// Grace is how long a client counts as a user of a volume that nothing has mounted.
 	Grace time.Duration
 	// Version is that of this program.
 	Version string

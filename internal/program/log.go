@@ -22,13 +22,13 @@ func NewLog(to io.Writer, format string, verbosity int, ending func() bool) *slo
 	if verbosity <= 0 {
 		theirs = quiet{theirs, ending}
 	}
-	// Set changes klog's own level, whichever Level it is called for; it fails for what is no number only.
+	// Set changes klog's own level, whichever Level it is called for; it fails only for what is not a number.
 	_ = new(klog.Level).Set(strconv.Itoa(max(0, int(-libraries))))
 	klog.SetLogger(logr.FromSlogHandler(theirs))
 	return slog.New(sidecar.LogTo(format, to, own))
 }
 
-// quiet drops what libraries log as errors although it was asked for: that a request was given up, as the API server
+// quiet drops what libraries log as errors although it was intended: that a request was given up, as the API server
 // does of a client that leaves while its watch begins, and, once the process ends, the end of all their requests.
 type quiet struct {
 	slog.Handler

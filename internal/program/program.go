@@ -72,8 +72,8 @@ type NodeOptions struct {
 // StatsUsage describes the flag for StatsEvery, which has a kubelet's name.
 const StatsUsage = "interval at which drivers are asked for the usage and the health of volumes, at least 1s"
 
-// GateVerb is the first argument of a process that is to become a driver's program; see supervise.Gate. It is no verb
-// for people.
+// GateVerb is the first argument of a process that is to become a driver's program; see supervise.Gate. It is not a
+// verb for users.
 const GateVerb = "run-program"
 
 // DriversOptions configure the CSI drivers that files describe.

@@ -97,8 +97,8 @@ func BenchmarkThroughput(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory tells what 10,000 keys take while each waits after its first
-// failure, and what is left of them, and of goroutines, when they have gone well.
+// BenchmarkMemory measures the memory that 10,000 keys take while each waits after its
+// first failure, and the memory and goroutines that are left after they have succeeded.
 func BenchmarkMemory(b *testing.B) {
 	for _, failing := range []bool{true, false} {
 		var left atomic.Int64

@@ -21,9 +21,9 @@ const slowCall = 10 * time.Second
 // lane with more places may have as many again. It bounds the goroutines of a driver that never answers.
 const overduePlaces = 128
 
-// Limit bounds how many keys are processed at once in a lane.
+// Limit bounds how many keys are processed at the same time in a lane.
 type Limit struct {
-	// Places is the number of keys that hold a place at once; 0 means 1.
+	// Places is the number of keys that hold a place at the same time; 0 means 1.
 	Places int
 	// Undivided lets one namespace hold all places. Otherwise a namespace holds at most as many
 	// places as are free: the first one gets half of them, and there are places for the next one
@@ -111,7 +111,7 @@ func (l *lanes[K]) processing(k K) {
 }
 
 // enter says whether a key may make its call in a lane, and for how long it has waited if not. slow says that the key's
-// last call was slow and failed: the key is overdue from the start, so that it delays nobody again.
+// last call was slow and failed: the key is overdue from the start, so that it does not delay others again.
 func (l *lanes[K]) enter(k K, in Lane, slow bool) (ok bool, waited time.Duration) {
 	t := l.tickets[k]
 	if t != nil && t.lane != in {
@@ -165,7 +165,7 @@ func (l *lanes[K]) watch(t *ticket[K]) {
 }
 
 // giveBack grants the place of a key that has held it for long to the next keys. While too many are overdue, the key
-// keeps its place, and the caller asks again later.
+// keeps its place, and the caller tries again later.
 func (l *lanes[K]) giveBack(t *ticket[K]) (given bool) {
 	if l.tickets[t.key] != t || t.state != holding {
 		return false

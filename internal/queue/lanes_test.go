@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// key is what these tests process on behalf of somebody.
+// key is what these tests process on behalf of a namespace.
 type key struct{ kind, namespace, name string }
 
 func (k key) String() string { return k.kind + "/" + k.namespace + "/" + k.name }
@@ -34,8 +34,8 @@ func enters(q *Queue[key], k key, in Lane) bool {
 }
 
 // TestHangingCallsHoldUpNobodyElse: 600 calls of one driver on behalf of one
-// namespace never end. Calls of another driver, of another kind and on behalf of
-// others go on at once, and so does what calls nobody.
+// namespace never end. Calls of another driver, of another kind and on behalf of other
+// namespaces start immediately, and so do keys that call no driver.
 func TestHangingCallsHoldUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const places = 100
@@ -99,8 +99,8 @@ func split(kind string) (driver, call string, ok bool) {
 	return kind[:1], kind[2:], true
 }
 
-// TestEveryKeyHasItsTurn: calls that take a second each, of namespaces that ask
-// for many and for few: who asks for few is not the last.
+// TestEveryKeyHasItsTurn: calls that take a second each, of namespaces with many and with
+// few requests: a namespace with few is not the last.
 func TestEveryKeyHasItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const places, many, few = 8, 200, 4
@@ -155,7 +155,7 @@ func TestEveryKeyHasItsTurn(t *testing.T) {
 }
 
 // TestWaitingForgetsNoFailure: a key that has failed, or polls, and waits before it
-// is processed again, comes back later and later nevertheless.
+// is processed again, is nevertheless retried after growing pauses.
 func TestWaitingForgetsNoFailure(t *testing.T) {
 	growing := Backoff{time.Second, time.Hour}
 	for name, o := range map[string]outcome{"error": {err: errNo}, "poll": {result: Result{Poll: true}}} {
@@ -213,15 +213,14 @@ func TestEnterAtRest(t *testing.T) {
 	})
 }
 
-// TestTurnEndsPatience: a key that has had its turn is not processed again because
-// it had waited for that, but is when somebody wants it for another reason, which
-// came before the key waited, meanwhile, or after.
+// TestTurnEndsPatience: a key that has had its turn is not processed again because of its
+// wait, but is if it was added for another reason, before, during or after the wait.
 func TestTurnEndsPatience(t *testing.T) {
 	const patience = 10 * time.Second
 	const s = time.Second
 	for _, c := range []struct {
 		name string
-		// at is when the key is added, to be processed after a pause; 0 is none.
+		// at is when the key is added, to be processed after a pause; 0 means without one.
 		at, after time.Duration
 		want      []time.Duration
 	}{
@@ -271,8 +270,8 @@ func TestTurnEndsPatience(t *testing.T) {
 	}
 }
 
-// TestWantsItNoMore: a key that waits for its turn and does not ask for it again is
-// not woken for it, and holds up nobody.
+// TestWantsItNoMore: a key that waits for its turn and does not enter again is not woken
+// for it, and does not delay others.
 func TestWantsItNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries, wants := map[string]int{}, true
@@ -300,8 +299,8 @@ func TestWantsItNoMore(t *testing.T) {
 	})
 }
 
-// TestTurnComesMeanwhile: a key is processed for another reason when its turn comes:
-// it is not told to wait.
+// TestTurnComesMeanwhile: a key is processed for another reason when its turn comes: it
+// does not have to wait.
 func TestTurnComesMeanwhile(t *testing.T) {
 	var woken []key
 	l := &lanes[key]{limit: Limit{Places: 1}, granted: func(k key) { woken = append(woken, k) }}
@@ -325,8 +324,8 @@ func TestTurnComesMeanwhile(t *testing.T) {
 	}
 }
 
-// TestTurnsAddNoWorkers: who has a turn does not count among those that are worked on
-// at once; when it ends there are no more than before.
+// TestTurnsAddNoWorkers: a key that has a place does not count towards the workers; when
+// it ends there are no more workers than before.
 func TestTurnsAddNoWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const workers = 3

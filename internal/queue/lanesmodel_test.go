@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestLanes is a machine that begins and ends work on keys, some of which change
-// what they want, and looks at what must hold at any time.
+// TestLanes is a state machine that starts and ends work on keys, some of which change
+// what they want, and checks what must hold at any time.
 func TestLanes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &lanesMachine{woken: map[key]int{}, inside: map[key]Lane{}, wants: map[key]Lane{}}
@@ -56,7 +56,7 @@ func (m *lanesMachine) lane(t *rapid.T, k key) Lane {
 	}
 }
 
-// work is one Reconcile of a key that somebody has asked for.
+// work is one Reconcile of a key that was added.
 func (m *lanesMachine) work(t *rapid.T) {
 	k := m.key(t)
 	if rapid.Bool().Draw(t, "woken") && len(m.woken) > 0 {
@@ -128,7 +128,7 @@ func (m *lanesMachine) leaveAll() {
 	}
 }
 
-// holds looks at all lanes: who is in one has a place.
+// holds checks all lanes: each key in one has a place.
 func (m *lanesMachine) holds(t *rapid.T) {
 	for at, on := range m.lanes.all {
 		m.counts(t, at, on)
@@ -146,8 +146,8 @@ func (m *lanesMachine) holds(t *rapid.T) {
 	}
 }
 
-// counts: a lane has no more than its places, no place is counted twice, and who
-// was called was woken.
+// counts: a lane has no more than its places, no place is counted twice, and a key that
+// was granted a place was woken.
 func (m *lanesMachine) counts(t *rapid.T, at laneKey, on *lane[key]) {
 	var places, late share
 	for k, ticket := range m.lanes.tickets {

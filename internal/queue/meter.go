@@ -2,14 +2,14 @@ package queue
 
 import "time"
 
-// Meter is told what becomes of the keys of a queue. Its methods are called while the queue is locked, so they must
-// not block, nor call the queue.
+// Meter observes the keys of a queue. Its methods are called while the queue is locked, so they must not block, nor
+// call the queue.
 type Meter[K comparable] interface {
-	// Added tells of a key that is queued and was not.
+	// Added reports a key that was not queued before.
 	Added()
-	// Begun tells how long a key has been queued before it is processed.
+	// Begun reports how long a key was queued before it is processed.
 	Begun(waited time.Duration)
-	// Ended tells how long a key was processed, and with which error.
+	// Ended reports how long a key was processed, and with which error.
 	Ended(k K, took time.Duration, err error)
 }
 
@@ -22,7 +22,7 @@ type Load struct {
 	Unfinished, Longest time.Duration
 }
 
-// Measure tells a meter what becomes of keys from now on. It must be called before Run.
+// Measure has a meter observe the keys from now on. It must be called before Run.
 func (q *Queue[K]) Measure(m Meter[K]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// notes is a meter that writes down what it is told.
+// notes is a meter that records what is reported to it.
 type notes struct {
 	mu  sync.Mutex
 	all []string
@@ -29,8 +29,8 @@ func (n *notes) Ended(k string, took time.Duration, err error) {
 	n.add("%s ended after %v: %v", k, took, err)
 }
 
-// TestMeter: a meter is told of each key once, of those that were queued before it, too; a key that is added while it
-// is processed waits again.
+// TestMeter: each key is reported to a meter once, including those that were queued before Measure; a key that is
+// added while it is processed waits again.
 func TestMeter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m notes

@@ -15,14 +15,14 @@ import (
 )
 
 // TestModel adds keys, ends their processing in every way and lets time pass, in
-// any order, and looks after each step whether the queue does what it has to:
+// any order, and checks after each step whether the queue does what it has to:
 //   - a key is processed by one worker at a time, and only for a reason: it was
 //     added, a pause has ended, or its turn has come;
 //   - a key that was added is processed unless all workers are in use, and one
 //     that waits for a place unless the lane has none;
 //   - no more keys are processed than there are workers and places;
-//   - pauses after failures grow up to their bound, and go on growing while a
-//     key waits for a place;
+//   - pauses after failures grow up to their bound, and continue to grow while a key
+//     waits for a place;
 //   - when all is done, nothing is left.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
@@ -311,8 +311,7 @@ func (m *model) holds(t *rapid.T) {
 	m.nothingIsLost(t, counted < m.q.options.Workers)
 }
 
-// nothingIsLost looks at all keys that are not processed; free says that a worker
-// is.
+// nothingIsLost checks all keys that are not processed; free says that a worker is.
 func (m *model) nothingIsLost(t *rapid.T, free bool) {
 	for k := range m.pending {
 		if m.inFlight[k] == nil && free {

@@ -54,7 +54,7 @@ func TestHangingCallGivesItsPlaceBack(t *testing.T) {
 	}
 }
 
-// TestOverdueCallsAreBounded has a thousand calls hang for ever. No more run than the places and those that may be
+// TestOverdueCallsAreBounded has a thousand calls hang forever. No more run than the places and those that may be
 // overdue, and one that ends makes room.
 func TestOverdueCallsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestOverdueKeyIsNotProcessedTwice(t *testing.T) {
 	})
 }
 
-// hanging is a queue of which each call of kind "hangs" takes until its limit, and fails.
+// hanging is a queue in which each call of kind "hangs" takes until its limit, and fails.
 type hanging struct {
 	t *testing.T
 	q *Queue[key]

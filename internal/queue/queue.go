@@ -18,10 +18,10 @@ const manyKeys = 1000
 type Options[K comparable] struct {
 	// Process does the next step for a key. It must be safe to repeat. A panic counts as an error.
 	Process func(ctx context.Context, key K) (Result, error)
-	// Workers bounds how many keys are processed at once; 0 means 1. A key that holds a place in a
-	// lane does not count.
+	// Workers bounds how many keys are processed at the same time; 0 means 1. A key that holds a
+	// place in a lane does not count.
 	Workers int
-	// Lanes bounds how many keys are processed at once in each lane.
+	// Lanes bounds how many keys are processed at the same time in each lane.
 	Lanes Limit
 	// Retry is the back-off after errors; the defaults are 50 ms and 5 minutes.
 	Retry Backoff
@@ -41,7 +41,7 @@ type Options[K comparable] struct {
 // heldPause is the longest pause of a key that waits for a person's consent.
 const heldPause = 5 * time.Second
 
-// Result says when a key is processed again although nobody adds it.
+// Result says when a key is processed again without being added.
 type Result struct {
 	// After is the pause before the key is processed again; zero means never.
 	After time.Duration
@@ -65,7 +65,7 @@ type Queue[K comparable] struct {
 	lanes lanes[K]
 	// worker is the function that a worker runs; nil before Run and when Run ends.
 	worker func()
-	// meter is told what becomes of keys, or is nil.
+	// meter observes the keys, or is nil.
 	meter Meter[K]
 	// free is the number of workers that may be started.
 	free    int

@@ -18,13 +18,13 @@ import (
 // pass lets time pass, which only the clock of a test does.
 func pass(d time.Duration) { <-time.After(d) }
 
-// settle lets time pass, and returns when all that was to happen meanwhile has.
+// settle lets time pass, and returns when everything that is due in that time has happened.
 func settle(d time.Duration) {
 	pass(d)
 	synctest.Wait()
 }
 
-// newQueue returns a queue whose log nobody reads.
+// newQueue returns a queue whose log is discarded.
 func newQueue[K comparable](o Options[K]) *Queue[K] {
 	o.Log = slog.New(slog.DiscardHandler)
 	return New(o)
@@ -47,9 +47,9 @@ func run[K comparable](t *testing.T, q *Queue[K]) (stop func()) {
 	return stop
 }
 
-// TestOneAtATime: a key is never processed by two workers at once, is processed
-// once more when it was added meanwhile, and no more keys are processed at once
-// than there are workers.
+// TestOneAtATime: a key is never processed by two workers at the same time, is processed
+// once more if it was added in the meantime, and no more keys are processed at the same
+// time than there are workers.
 func TestOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const workers, keys = 3, 20
@@ -67,7 +67,7 @@ func TestOneAtATime(t *testing.T) {
 			first := times[k] == 1
 			mu.Unlock()
 			if first {
-				// Added twice meanwhile is once more.
+				// Two additions during processing cause one more.
 				q.Add(k)
 				q.Add(k)
 			}
@@ -138,7 +138,7 @@ func want(t *testing.T, got []time.Duration, want ...time.Duration) {
 
 var errNo = errors.New("no")
 
-// TestResults: when a key is processed again that nobody adds.
+// TestResults: when a key is processed again without being added.
 func TestResults(t *testing.T) {
 	const s = time.Second
 	retry, poll := Backoff{s, 3 * s}, Backoff{10 * s, 20 * s}
@@ -182,7 +182,8 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// TestHeld: what waits for a person's consent goes on soon after it was given, however often it has failed.
+// TestHeld: a key that waits for an administrator's consent is processed soon after it was given, however often it has
+// failed.
 func TestHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const s = time.Second
@@ -231,7 +232,7 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// TestFailures: they can be asked for while they last.
+// TestFailures: failures can be queried while they last.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var at []time.Duration
@@ -248,8 +249,8 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestAttempt: while a key is processed, it can be asked which failure in a row this would be, and how long the
-// pause after it; the pause is kept.
+// TestAttempt: while a key is processed, the number of the failure in a row and the pause after it can be
+// queried; the pause is kept.
 func TestAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q *Queue[string]
@@ -360,7 +361,7 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 }
 
-// TestEndIsNoFailure: what ends because the queue ends is not told.
+// TestEndIsNoFailure: an error because the queue ends is not reported.
 func TestEndIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -6,12 +6,12 @@ import (
 )
 
 // Line returns one printable line of at most that many bytes, and "..." if there is more, for any text of a driver or
-// of anybody else: nothing of it is a command for a terminal, or changes the direction of what follows.
+// of another source: nothing in it is a command for a terminal, or changes the direction of the text after it.
 func Line(s string, most int) string {
 	return Bounded(strings.Join(strings.Fields(Printable(s)), " "), most)
 }
 
-// Printable replaces each character that is no part of a printable line by a blank; it keeps blanks.
+// Printable replaces each character that is not part of a printable line by a blank; it keeps blanks.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -105,7 +105,7 @@ var bearer = regexp.MustCompile(bearerBegin + `[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*
 // only.
 func (s *Secrets) Hide(text string) string { return s.hide(text, viewsOf) }
 
-// HidePlain is Hide for texts that this program has made, and costs little: what is encoded is not looked at.
+// HidePlain is Hide for texts of this program, and is cheap: it does not decode anything.
 func (s *Secrets) HidePlain(text string) string {
 	return s.hide(text, func(text string) []view { return []view{viewOf(text)} })
 }

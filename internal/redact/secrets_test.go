@@ -98,8 +98,8 @@ func hiding(data map[string]string) *Secrets {
 	return s
 }
 
-// shows says whether a text tells more of a secret than its being there: if
-// nothing of what was written is left beside the frame around it.
+// shows says whether a text contains a part of a secret, as it was written, that is
+// longer than partSize.
 func shows(got, written string) bool {
 	const longest = partSize
 	for i := 0; i+longest < len(written); i++ {

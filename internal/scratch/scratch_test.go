@@ -48,8 +48,8 @@ func TestRemoveTreeNeverEntersAMount(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce: many that begin and end at once, each looking for the dead,
-// take nothing from one another.
+// TestManyAtOnce: many that start and end at the same time, each removing what killed
+// ones have left, remove nothing of one another.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -14,7 +14,7 @@ import (
 )
 
 // Mounts returns the mount points at and below a directory in the order of the mount table, which is that in which they
-// were made. A path at which two mounts lie on top of each other is there twice.
+// were made. A path at which two mounts lie on top of each other occurs twice.
 func Mounts(dir string) ([]string, error) {
 	infos, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -67,7 +67,7 @@ func detachLoops(dir string) error {
 	for _, b := range backing {
 		name, err := os.ReadFile(b)
 		if err != nil {
-			continue // it was detached meanwhile
+			continue // it was detached in the meantime
 		}
 		file := strings.TrimSuffix(string(name), "\n")
 		if !strings.HasPrefix(file, dir+"/") {
@@ -81,7 +81,7 @@ func detachLoops(dir string) error {
 }
 
 // RemoveTree removes a directory with its content. It never enters a mount or follows a link, even
-// if one is created meanwhile. It may be repeated.
+// if one is created while it runs. It may be repeated.
 func RemoveTree(path string) error {
 	parent, err := unix.Openat2(unix.AT_FDCWD, filepath.Dir(path), &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,

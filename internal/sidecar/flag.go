@@ -19,7 +19,7 @@ type Flag struct {
 	Ignored string
 	// Shared says that a process of several sidecars has the flag once, for all.
 	Shared bool
-	// WhenGiven says that upstream's default does not count here, but only what somebody has written.
+	// WhenGiven says that upstream's default does not count here, but only an explicit value.
 	WhenGiven bool
 	// Old says that upstream's program of today does not have the flag: manifests of years ago do, or it is volplane's
 	// own.

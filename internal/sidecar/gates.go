@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Gates are feature gates that somebody has set, by name.
+// Gates are feature gates that were set, by name.
 type Gates map[string]bool
 
 // Set reads NAME=true|false, separated by commas. It may be repeated.
@@ -103,7 +103,7 @@ func (o *Options) unless(on bool, controller string) {
 	}
 }
 
-// apply does what the gates say. An unknown one is an error, as it is upstream: somebody has misspelt it.
+// apply does what the gates say. An unknown one is an error, as it is upstream: it is probably misspelt.
 func (g Gates) apply(o *Options) error {
 	known := gates()
 	for _, name := range slices.Sorted(maps.Keys(g)) {

@@ -24,9 +24,9 @@ type Kept struct {
 	Lost []string
 }
 
-// Keep returns what becomes of the arguments of a sidecar in a process of several controllers. How it finds driver, API
-// server and leases, what it logs and where it serves metrics is not kept, since such a process is told so anyway; nor
-// is what has no effect.
+// Keep returns the equivalent of a sidecar's arguments in a process of several controllers. How it finds driver, API
+// server and leases, what it logs and where it serves metrics is not kept, since such a process has its own flags for
+// that; nor is what has no effect.
 func (r Role) Keep(args []string) Kept {
 	var o Options
 	set := r.flagSet(r.String(), &o)
@@ -71,8 +71,8 @@ func (k *Kept) read(r Role, set *pflag.FlagSet, args []string) map[string][]stri
 	return given
 }
 
-// next reads the first of some arguments, which is a flag, and returns those after it. What follows a flag that nobody
-// knows is its value unless it looks like a flag.
+// next reads the first of some arguments, which is a flag, and returns those after it. What follows an unknown flag is
+// its value unless it looks like a flag.
 func next(set *pflag.FlagSet, args []string) (name, value string, rest []string) {
 	name, value, has := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
 	flag, rest := set.Lookup(name), args[1:]

@@ -87,8 +87,8 @@ func otherwise(t *testing.T, r sidecar.Role, f sidecar.Flag) (value string, want
 	return value, want
 }
 
-// TestKeep: each flag of each sidecar means the same in a process of several controllers, or is no matter of the
-// sidecar's work. What is lost is in TestKeepInWords.
+// TestKeep: each flag of each sidecar means the same in a process of several controllers, or does not concern
+// the sidecar's work. What is lost is in TestKeepInWords.
 func TestKeep(t *testing.T) {
 	elsewhere := strings.Fields("version csi-address kubeconfig master leader-election leader-election-namespace " +
 		"leader-election-lease-duration leader-election-renew-deadline leader-election-retry-period " +

@@ -13,8 +13,8 @@ const (
 )
 
 const (
-	// callLevel is the verbosity from which on the levels of a program's own log are told apart: below, there is that of
-	// debugging only.
+	// callLevel is the verbosity from which on the levels of a program's own log are distinguished: below, there is only
+	// that of debugging.
 	callLevel = 5
 	// maxLibraries is the highest verbosity of libraries. From 8 on, client-go writes what it sends and receives into the
 	// log, and with it Secrets.

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Node is what one of a node's sidecars is told to do.
+// Node is the configuration of one of a node's sidecars.
 type Node struct {
 	Role Role
 	Options

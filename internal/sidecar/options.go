@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The options below are those of upstream's sidecars. A zero value is volplane's own behaviour, so that a process which
-// nobody configures works as a control plane's controllers do.
+// The options below are those of upstream's sidecars. A zero value is volplane's own behaviour, so that a process
+// without options works as a control plane's controllers do.
 
 // Pace says how a controller calls the driver.
 type Pace struct {
@@ -34,7 +34,7 @@ type ProvisionerOptions struct {
 	ExtraMetadata bool
 	// StrictTopology requires the segment of the chosen node alone, and not the others that the class allows.
 	StrictTopology bool
-	// WithoutImmediateTopology sends no topology for classes that bind at once, unless they name topologies.
+	// WithoutImmediateTopology sends no topology for classes with the binding mode Immediate, unless they name topologies.
 	WithoutImmediateTopology bool
 	// WithoutTopology sends no topology at all.
 	WithoutTopology bool
@@ -52,9 +52,9 @@ type ProvisionerOptions struct {
 type OnNode struct {
 	// Node is the node that this process provisions for; empty for a driver with one controller.
 	Node string
-	// WithoutImmediate leaves claims of classes that bind at once alone until somebody selects the node. Otherwise the
-	// provisioners of all nodes compete for them: each waits for a random time, at most BaseDelay at first and MaxDelay
-	// after several attempts, before it selects its own node. 0 means 20 seconds, and a minute.
+	// WithoutImmediate leaves claims of classes with the binding mode Immediate alone until another program selects the
+	// node. Otherwise the provisioners of all nodes compete for them: each waits for a random time, at most BaseDelay
+	// at first and MaxDelay after several attempts, before it selects its own node. 0 means 20 seconds, and a minute.
 	WithoutImmediate    bool
 	BaseDelay, MaxDelay time.Duration
 }
@@ -115,9 +115,9 @@ type SnapshotControllerOptions struct {
 // HealthMonitorOptions are those of csi-external-health-monitor-controller.
 type HealthMonitorOptions struct {
 	Pace
-	// Every is how often each volume, or the list of all, is asked for.
+	// Every is how often each volume, or the list of all, is queried.
 	Every time.Duration
-	// WatchesNodes says that claims are told when the node of their Pod has failed.
+	// WatchesNodes says that claims get an event when the node of their Pod has failed.
 	WatchesNodes bool
 }
 
@@ -183,7 +183,7 @@ type Term struct {
 	LongOthers bool
 }
 
-// ControllersOptions are what flags and the environment tell the controllers beside a driver.
+// ControllersOptions are the options of the controllers beside a driver, from flags and the environment.
 type ControllersOptions struct {
 	// Roles are the names of the controllers to run.
 	Roles []string
@@ -204,9 +204,9 @@ type ControllersOptions struct {
 	BesideOthers bool
 	// LeaseLabels are the labels of the leases.
 	LeaseLabels map[string]string
-	// ReconcileSync is the interval at which the driver is asked for its attachments.
+	// ReconcileSync is the interval at which the driver's attachments are listed.
 	ReconcileSync time.Duration
-	// CapacityPoll is the interval at which the driver is asked for its capacity.
+	// CapacityPoll is the interval at which the driver's capacity is queried.
 	CapacityPoll time.Duration
 	// CapacityForImmediate includes classes with immediate binding in these questions.
 	CapacityForImmediate bool

@@ -76,7 +76,7 @@ func (r Role) Prefix() string { return roles()[r].prefix }
 func (r Role) OfNode() bool { return r == Registrar || r == Liveness }
 
 // shortFlags says that upstream's program reads flags as package flag does: a program's own names may have one
-// hyphen, and what follows the first argument that is no flag is not read. Only one of them does not.
+// hyphen, and what follows the first argument that is not a flag is not read. Only one of them does not.
 func (r Role) shortFlags() bool { return r != Provisioner }
 
 // with returns the roles with these ones.

@@ -161,7 +161,7 @@ func TestSeveralAtOnce(t *testing.T) {
 	}
 }
 
-// TestEntriesOfSeveral: what nobody has written is volplane's own number, and 0 is what somebody has written.
+// TestEntriesOfSeveral: without a value it is volplane's own number, and 0 is an explicit value.
 func TestEntriesOfSeveral(t *testing.T) {
 	if o, err := parseSeveral(""); err != nil || o.Attacher.MaxEntries != nil {
 		t.Errorf("without the flag: %v, %v", o.Attacher.MaxEntries, err)

@@ -16,7 +16,7 @@ type File struct{ Name, Text string }
 // Write writes files into a directory, which is created. A directory that is not empty is an error. It returns the
 // paths of the files.
 func Write(dir string, files []File) ([]string, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil { // #nosec G301 -- part of somebody's source tree
+	if err := os.MkdirAll(dir, 0o755); err != nil { // #nosec G301 -- part of a user's source tree
 		return nil, fmt.Errorf("write driver: %w", err)
 	}
 	entries, err := os.ReadDir(dir)

@@ -13,7 +13,7 @@ import (
 // NameLimit is what the kernel takes as the name of a unix socket.
 const NameLimit = 107
 
-// ErrTaken says that somebody answers at a path already.
+// ErrTaken says that another process already answers at a path.
 var ErrTaken = errors.New("another one answers")
 
 // Listen makes a socket that only its owner may use, in the place of one that a killed process left. The directory is

@@ -25,7 +25,7 @@ func short(t *testing.T) string {
 	return dir
 }
 
-// TestListen: a socket takes the place of one at which nobody answers, and of no other.
+// TestListen: a socket replaces one at which no process answers, and no other.
 func TestListen(t *testing.T) {
 	path := filepath.Join(short(t), "new", "csi.sock")
 	first, err := socket.Listen(t.Context(), path)

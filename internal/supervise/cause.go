@@ -61,7 +61,7 @@ func reasonOf(err error) string {
 	return err.Error()
 }
 
-// causeOfMissing: the file is there, so it is something else that the kernel has not found.
+// causeOfMissing: the file exists, so what the kernel has not found is its interpreter or loader.
 func causeOfMissing(path string) string {
 	if i := interpreterOf(path); i.path != "" {
 		if i.carriageReturn {

@@ -23,7 +23,7 @@ import (
 // outside of the cgroup of this process, which systemd may kill as a whole.
 const cgroupParent = "volplane.drivers"
 
-// errNoCgroup says that there is no hierarchy in which this process can make cgroups.
+// errNoCgroup says that there is no hierarchy in which this process can create cgroups.
 var errNoCgroup = errors.New("no cgroup v2 is mounted writable")
 
 // findCgroups returns the directory of the cgroups of all programs of a supervisor's directory. Supervisors of other
@@ -51,10 +51,10 @@ func findCgroups(state string) (string, error) {
 }
 
 // group is the cgroup of a program, a directory. Each start of the program has a cgroup in it, named by its number: so
-// the kernel tells what the last start has left from what earlier ones did.
+// the kernel distinguishes what the last start has left from what earlier ones have.
 type group string
 
-// starts returns the numbers of the starts whose cgroups are there, sorted.
+// starts returns the numbers of the starts whose cgroups exist, sorted.
 func (g group) starts() ([]int, error) {
 	entries, err := os.ReadDir(string(g))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -164,7 +164,7 @@ func (ws *watches) emptied(ctx context.Context, dir string) error {
 // processesOf returns the processes in a cgroup and below it.
 func processesOf(dir string) []int {
 	var pids []int
-	// What is removed meanwhile has no processes.
+	// A cgroup that is removed in the meantime has no processes.
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
 			return nil //nolint:nilerr // as above

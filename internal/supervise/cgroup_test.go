@@ -63,7 +63,7 @@ func TestKillCgroup(t *testing.T) {
 	}
 }
 
-// TestEmptiedEnds: whoever waits for a cgroup that does not become empty is not kept beyond its context.
+// TestEmptiedEnds: a wait for a cgroup that does not become empty ends with its context.
 func TestEmptiedEnds(t *testing.T) {
 	t.Parallel()
 	all := newWatches()
@@ -74,7 +74,7 @@ func TestEmptiedEnds(t *testing.T) {
 	if err := all.emptied(ctx, dir); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
-	// So is whoever waits on a host without inotify.
+	// So does a wait on a host without inotify.
 	w := (&watches{}).watch()
 	w.set(1, dir)
 	if err := w.next(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -91,7 +91,7 @@ func TestMissingCgroup(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	// A directory that is no cgroup gets no files.
+	// No files are created in a directory that is not a cgroup.
 	plain := t.TempDir()
 	if err := enter(plain, os.Getpid()); err == nil {
 		t.Error("a process has entered what is no cgroup")

@@ -20,13 +20,13 @@ var ErrUnsafe = errors.New("others can write it")
 // maxLinks is how many symbolic links the kernel follows in a path.
 const maxLinks = 40
 
-// checkSafe fails if others than root and the user of this process could exchange what a path leads to: each directory
-// and link on the way is looked at, from the root down. Only root is that careful, because only root has more rights
-// than those others.
+// checkSafe fails if users other than root and the user of this process could replace what a path leads to: it checks
+// each directory and link on the way, from the root down. It does nothing unless this process runs as root, because
+// only root has more rights than those users.
 //
-// The path is used again after the check. That race is harmless: what was checked cannot be changed by those others,
-// because whoever changes an entry must write its directory, which was checked before the entry. A symbolic link
-// cannot be changed at all.
+// The path is used again after the check. That race is harmless: what was checked cannot be changed by those users,
+// because changing an entry requires write access to its directory, which was checked before the entry. A symbolic
+// link cannot be changed at all.
 func checkSafe(path string) error {
 	user := uint32(os.Geteuid())
 	if user != 0 {
@@ -94,7 +94,7 @@ func checkProgram(path string) error {
 
 // interpreter is what the first line of a script names.
 type interpreter struct {
-	// path is empty if the file is no script.
+	// path is empty if the file is not a script.
 	path string
 	// carriageReturn says that the line ends as lines do on Windows.
 	carriageReturn bool

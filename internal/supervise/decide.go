@@ -34,7 +34,7 @@ const (
 	adoptDaemon opening = "adopt the daemon"
 	// replaceMain ends the main process, and starts the program.
 	replaceMain opening = "end the main process, start"
-	// replaceAll ends all processes of the last start, of which nobody knows which one is the main one.
+	// replaceAll ends all processes of the last start, because it is unknown which one is the main one.
 	replaceAll opening = "end all of the last start, start"
 )
 
@@ -64,7 +64,7 @@ func (f found) open() opening {
 
 // exit is how a process has ended.
 type exit struct {
-	// known says that the kernel has told.
+	// known says that the kernel has reported the status.
 	known  bool
 	status syscall.WaitStatus
 	// outOfMemory says that the kernel has killed a process of the same start because its cgroup had no memory left.
@@ -84,8 +84,9 @@ func (e exit) String() string {
 	return fmt.Sprintf("exit status %d", e.status.ExitStatus())
 }
 
-// becameDaemon says whether a main process that has ended goes on in the processes that it left. One that has served
-// for a while does not: then it has failed, or was told to end, and others such as the daemons of FUSE mounts remain.
+// becameDaemon says whether a main process that has ended continues in the processes that it left. One that has
+// served for a while does not: then it has failed, or was asked to stop, and others such as the daemons of FUSE
+// mounts remain.
 func becameDaemon(e exit, settled, populated bool) bool {
 	success := !e.known || e.status.Exited() && e.status.ExitStatus() == 0
 	return success && populated && !settled

@@ -17,7 +17,7 @@ const (
 	wordFD, failureFD = 3, 4
 	// maxWord is more than the arguments and the environment that a kernel takes.
 	maxWord = 16 << 20
-	// gateClosed is the exit code of a gate that was not told to go on, notExecuted of one that could not.
+	// gateClosed is the exit code of a gate that received no program, notExecuted of one that could not execute it.
 	gateClosed, notExecuted = 126, 127
 
 	stepHand, stepChdir, stepExec = "hand", "chdir", "exec"
@@ -27,14 +27,14 @@ const (
 // by number at their start, and below any usual limit.
 const HandedFD = 200
 
-// word is what a gate is told: the program that it becomes. Bytes, because JSON changes strings that are not UTF-8.
+// word is the message to a gate: the program that it becomes. Bytes, because JSON changes strings that are not UTF-8.
 type word struct {
 	Argv, Env   [][]byte
 	Dir, Handed []byte
 }
 
-// Gate is what a process of Options.Gate does: it waits until the supervisor that has started it has told it a program,
-// and becomes that program. If the supervisor ends before, or if somebody else has started the process, it returns an
+// Gate is what a process of Options.Gate does: it waits until the supervisor that has started it sends a program, and
+// becomes that program. If the supervisor ends before, or if the process was started by something else, it returns an
 // exit code and has done nothing.
 func Gate() int {
 	// What this process has inherited is not the program's; only its pipes would be open otherwise.
@@ -48,7 +48,7 @@ func Gate() int {
 		return gateClosed
 	}
 	failed := become(w)
-	// If nobody hears it, the exit code still says that the program was not executed.
+	// If no process reads it, the exit code still says that the program was not executed.
 	_ = json.NewEncoder(os.NewFile(failureFD, "failure")).Encode(failed)
 	return notExecuted
 }
@@ -67,7 +67,7 @@ func closeOnExec() error {
 	return nil
 }
 
-// hear reads the word; half of one is none.
+// hear reads the word; an incomplete word is an error.
 func hear(from *os.File) (word, error) {
 	var w word
 	if err := json.NewDecoder(io.LimitReader(from, maxWord)).Decode(&w); err != nil {
@@ -113,7 +113,7 @@ func heedSignals() {
 	// A kernel's sigaction of zeros is SIG_DFL, in whatever order its fields are.
 	var standard [4]uint64
 	for signal := uintptr(1); signal <= last; signal++ {
-		// It fails for SIGKILL and SIGSTOP, which nobody ignores.
+		// It fails for SIGKILL and SIGSTOP, which cannot be ignored.
 		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, signal, uintptr(unsafe.Pointer(&standard)), 0, setSize, 0, 0)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// supervisor is a supervising process that is killed before its step number args[0], after it has told its name:
-// arguments are the directory of the test, the name, the generation and what it does.
+// supervisor is a supervising process that is killed before its step number args[0], after it has printed the
+// step's name: arguments are the directory of the test, the name, the generation and what it does.
 func supervisor(args []string) int {
 	last, dir, name, generation, deed := args[0], args[1], args[2], args[3], args[4]
 	fatal := func(err error) int {
@@ -51,7 +51,7 @@ func supervisor(args []string) int {
 		p := Program{Name: name, Argv: []string{self, deed, dir}, Generation: generation}
 		err = s.Run(ctx, p, func(r Record) {
 			if r.State == Running && (r.PID != 0) == (deed == "program") {
-				cancel() // this is as far as it goes
+				cancel() // it ends here
 			}
 		})
 	}
@@ -81,7 +81,7 @@ func killed(cmd *exec.Cmd) bool {
 }
 
 // TestKilledAtEachStep: whatever step of a supervisor is its last, the next one ends with one program, or with none if
-// it is told to stop it.
+// it is asked to stop it.
 func TestKilledAtEachStep(t *testing.T) {
 	t.Parallel()
 	program, daemon := (*world).program, (*world).daemon
@@ -172,7 +172,7 @@ func killedAt(t *testing.T, n int, before func(*world), what func(*world) Progra
 	return step
 }
 
-// startAndLeave has a program run, and nobody supervise it.
+// startAndLeave starts a program and leaves it without a supervisor.
 func (w *world) startAndLeave(p Program) {
 	w.Helper()
 	w.run(p)

@@ -19,8 +19,8 @@ import (
 const (
 	// keptOutput is how many bytes of output a log has before its end moves to the older one, and how many that keeps.
 	keptOutput = 4 << 20
-	// outputPause is the least time between two looks at the log of a program that prints without end: what it prints
-	// meanwhile takes space, too.
+	// outputPause is the least time between two checks of the log of a program that prints without end: what it
+	// prints in between takes space, too.
 	outputPause = 100 * time.Millisecond
 )
 
@@ -29,8 +29,8 @@ func outputPath(dir, name string) string { return filepath.Join(dir, name+".log"
 // olderOutput returns the path of what a log had before.
 func olderOutput(path string) string { return path + ".1" }
 
-// openOutput opens the log of a program, which the program writes by itself: so it loses nothing while nobody
-// supervises it.
+// openOutput opens the log of a program, which the program writes by itself: so nothing is lost while it is
+// not supervised.
 func openOutput(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 }
@@ -45,7 +45,7 @@ func trimOutput(ctx context.Context, w *watch, path string, most int64, failed f
 			failed(err)
 		}
 		told = err
-		_ = w.next(ctx) // whatever ends the wait, the log is looked at again
+		_ = w.next(ctx) // whatever ends the wait, the log is checked again
 		_ = sleep(ctx, outputPause)
 	}
 }
@@ -75,7 +75,7 @@ func trim(f *os.File, most int64) error {
 	}
 	from := max(0, st.Size-most)
 	err := copyOutput(io.NewSectionReader(f, from, st.Size-from), olderOutput(f.Name()))
-	// The disk must not become full because there is no space for a copy.
+	// The log must not fill the disk because there is no space for a copy.
 	return errors.Join(err, f.Truncate(0))
 }
 

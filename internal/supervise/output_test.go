@@ -53,7 +53,7 @@ func TestTrim(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	// It starts from what a program has printed while nobody looked.
+	// It starts with what a program has printed while it was not supervised.
 	text := strings.Repeat("early\n", most) + "late\n"
 	for _, print := range []string{text, "next\n"} {
 		if _, err := f.WriteString(print); err != nil {
@@ -70,7 +70,7 @@ func TestTrim(t *testing.T) {
 	}
 }
 
-// TestTrimHostile: a hole is no output, and a link is no log.
+// TestTrimHostile: a hole is not output, and a link is not accepted as a log.
 func TestTrimHostile(t *testing.T) {
 	t.Parallel()
 	const most = 100 << 10
@@ -209,7 +209,7 @@ func TestWatchesAreShared(t *testing.T) {
 	}
 }
 
-// TestWatchesAreLost: a change that the kernel could not tell wakes everybody, and what is deleted is forgotten.
+// TestWatchesAreLost: a change that the kernel could not report wakes all watches, and a deleted file is forgotten.
 func TestWatchesAreLost(t *testing.T) {
 	t.Parallel()
 	all := newWatches()

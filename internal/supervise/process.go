@@ -97,7 +97,7 @@ func groupMembers(pgid int) []int {
 
 func (p *process) Close() error { return p.pidfd.Close() }
 
-// signal sends a signal. It is no error if the process has ended.
+// signal sends a signal. It is not an error if the process has ended.
 func (p *process) signal(s syscall.Signal) error {
 	err := unix.PidfdSendSignal(int(p.pidfd.Fd()), s, nil, 0)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
@@ -133,7 +133,7 @@ func (p *process) wait(ctx context.Context) error {
 	}
 }
 
-// ready says whether one of the events is there, or comes within milliseconds.
+// ready says whether one of the events has occurred, or occurs within milliseconds.
 func ready(fd uintptr, events int16, milliseconds int) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: events}}
 	n, err := unix.Poll(fds, milliseconds)
@@ -156,9 +156,10 @@ func (p *process) exit() exit {
 	return exit{known: true, status: syscall.WaitStatus(status)}
 }
 
-// exitOfOther asks the kernel how a process has ended that is no child of this one; Linux 6.15 and later can tell.
+// exitOfOther queries the kernel for the exit status of a process that is not a child of this one, which Linux 6.15
+// and later can report.
 func (p *process) exitOfOther() exit {
-	// It can as soon as the parent has reaped the process, which is hung up then.
+	// It can as soon as the parent has reaped the process, at which point poll reports POLLHUP.
 	const parentTakes = 200 // milliseconds
 	if _, err := p.info(); err != nil {
 		return exit{}
@@ -171,11 +172,11 @@ func (p *process) exitOfOther() exit {
 	return exit{known: true, status: syscall.WaitStatus(info.Exit_code)}
 }
 
-// info asks for the exit status by PIDFD_GET_INFO in its first version, which has all that is asked for.
+// info queries the exit status by PIDFD_GET_INFO in its first version, which has all that is needed.
 func (p *process) info() (unix.PidfdInfo, error) {
 	info, err := p.askInfo()
 	// The kernel looks for the status before it looks for the process. If the parent reaps the process between the two,
-	// the kernel has found neither; it finds the status when it is asked again.
+	// the kernel has found neither; a second query finds the status.
 	if errors.Is(err, unix.ESRCH) {
 		return p.askInfo()
 	}

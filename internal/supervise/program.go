@@ -86,7 +86,7 @@ func (p *Program) dir() string {
 	return p.Dir
 }
 
-// hash tells programs apart without telling their secrets. The order of the environment has no meaning.
+// hash distinguishes programs without disclosing their secrets. The order of the environment has no meaning.
 func (p *Program) hash() string {
 	env := slices.Sorted(slices.Values(p.Env))
 	// Marshal cannot fail for these types. JSON only gives each list one form.
@@ -108,7 +108,8 @@ func toBytes(list []string) [][]byte {
 }
 
 // secrets returns what of the environment is hidden when the program prints it. Every longer value counts, because
-// nothing tells which one is a secret; paths and addresses of sockets do not, because errors are useless without.
+// nothing shows which one is a secret; paths and addresses of sockets do not, because errors are useless without
+// them.
 func (p *Program) secrets() *redact.Secrets {
 	const least = 8
 	s := &redact.Secrets{}

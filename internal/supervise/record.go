@@ -29,8 +29,8 @@ const (
 	CannotStart State = "cannot start"
 )
 
-// Record is what is known of a program. It is as old as the last change that a supervisor has seen; a process of
-// another boot does not live.
+// Record is what is known about a program. It is as old as the last change that a supervisor has seen; a process
+// of another boot is not alive.
 type Record struct {
 	Format int    `json:"format"`
 	Name   string `json:"name"`
@@ -52,7 +52,7 @@ type Record struct {
 	// program leaves behind is neither followed nor ended.
 	Cgroup   string `json:"cgroup,omitempty"`
 	NoCgroup string `json:"noCgroup,omitempty"`
-	// Restarts is how often it has ended without being asked to.
+	// Restarts is how often it has ended without a request.
 	Restarts int `json:"restarts"`
 	// LastExit is how it ended last, such as "exit status 2", and LastLine the last line that it had printed by then:
 	// printable characters only, without secrets of its environment.
@@ -130,7 +130,7 @@ func (r Record) Living() []string {
 			if !p.ended() {
 				pids = append(pids, r.PID)
 			}
-			_ = p.Close() // it was only looked at
+			_ = p.Close() // it was only opened for a check
 		}
 	}
 	slices.Sort(pids)

@@ -27,7 +27,7 @@ type run struct {
 	failures int
 	// main is the main process; nil if there is none.
 	main *process
-	// tried is what was there when the program was last started.
+	// tried are the versions of the files when the program was last started.
 	tried [2]version
 }
 
@@ -127,8 +127,8 @@ func (r *run) begin(f found, old Record) {
 // now returns the time as a record has it.
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
-// save writes the record and tells it. If that fails, the program is supervised as well; a later supervisor sees by the
-// process what is true.
+// save writes the record and reports it. If writing fails, the program is supervised all the same; a later supervisor
+// finds out the true state from the process.
 func (r *run) save() {
 	if err := r.s.write(r.record); err != nil {
 		r.log.Warn("the record cannot be written", "error", err)
@@ -218,7 +218,7 @@ func (r *run) idle(state State, pause time.Duration) {
 	r.record.PID, r.record.StartTime, r.record.Settled, r.record.Daemonised = 0, 0, false, false
 }
 
-// changePause is the least time between two looks at a file that changes.
+// changePause is the least time between two checks of a file that changes.
 const changePause = 200 * time.Millisecond
 
 // pause returns when the program may be started again, or when ctx has ended.

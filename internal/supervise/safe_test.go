@@ -40,7 +40,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestCheckSafe looks at each directory and link on the way.
+// TestCheckSafe: each directory and link on the way is checked.
 func TestCheckSafe(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -56,7 +56,7 @@ func startGate(argv []string, output string) (*gate, error) {
 	return g, started.Release()
 }
 
-// close closes the pipes: a gate that has not heard the word ends.
+// close closes the pipes: a gate that has not received the word ends.
 func (g *gate) close() {
 	_ = g.word.Close() // what was written is with the kernel
 	_ = g.failures.Close()
@@ -76,7 +76,7 @@ func (g *gate) abandon() error {
 	return errors.Join(err, g.main.Close())
 }
 
-// say tells a gate which program it becomes. It fails if ctx ends before.
+// say sends a gate the program that it becomes. It fails if ctx ends before.
 func (g *gate) say(ctx context.Context, p *Program) error {
 	defer context.AfterFunc(ctx, func() { _ = g.word.SetWriteDeadline(time.Unix(1, 0)) })()
 	return json.NewEncoder(g.word).Encode(word{

@@ -219,7 +219,7 @@ exec sleep 1000`)
 
 // TestOpenFiles: a program has its standard files and no other.
 func TestOpenFiles(t *testing.T) {
-	// Whoever has started this process has left a file open.
+	// The parent of this process has left a file open.
 	leaked, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -261,7 +261,7 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestGateAlone: a gate that nobody has told a program ends and does nothing, whoever has started it.
+// TestGateAlone: a gate that receives no program ends and does nothing, no matter what has started it.
 func TestGateAlone(t *testing.T) {
 	t.Parallel()
 	for name, word := range map[string]string{
@@ -379,7 +379,7 @@ func TestOneInotify(t *testing.T) {
 	}
 }
 
-// TestExits: the kernel tells how processes have ended that are no children of this one, if it can.
+// TestExits: the kernel reports how processes have ended that are not children of this one, if it can.
 func TestExits(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command("/bin/sh", "-c", `sh -c 'read x; exit 3' <&3 & echo $!; wait; exec sleep 1000`)

@@ -42,8 +42,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program is a program that must never run twice: it says in files of a directory that it has started, and that it has
-// met another one. It ends with success when it is asked to.
+// program is a program that must never run twice: it records in files of a directory that it has started, and that it
+// has met another one. It ends with success when it is asked to stop.
 func program(dir string) int {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGTERM)
@@ -87,7 +87,7 @@ type world struct {
 	s   *Supervisor
 	dir string
 	log *safeBuffer
-	// records are all that were told.
+	// records are all that were reported.
 	mu      sync.Mutex
 	records []Record
 	// end ends the Run that go has started, and returns its error.
@@ -218,7 +218,7 @@ func (w *world) halt() {
 	w.end = nil
 }
 
-// record returns the last record that was told.
+// record returns the last record that was reported.
 func (w *world) record() Record {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -243,7 +243,7 @@ func (w *world) said() []string {
 	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 }
 
-// hears waits until programs have said a number of lines.
+// hears waits until programs have written a number of lines.
 func (w *world) hears(n int) []string {
 	w.Helper()
 	eventually(w, fmt.Sprintf("programs have said %d lines", n), func() bool {
@@ -268,7 +268,7 @@ func (w *world) pidFrom(file string) int {
 	return pid
 }
 
-// lives says whether a process lives and is no zombie.
+// lives says whether a process is alive and not a zombie.
 func lives(pid int) bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -21,16 +21,16 @@ import (
 
 // Options configures a Supervisor.
 type Options struct {
-	// Dir is the directory of its state, which is created if needed; nobody else may write it. For each program it has
-	// NAME.json, the record, NAME.log, what the program prints, and NAME.log.1, what it has printed before.
+	// Dir is the directory of its state, which is created if needed; no other user may write to it. For each program
+	// it has NAME.json, the record, NAME.log, what the program prints, and NAME.log.1, what it has printed before.
 	Dir string
 	// Gate is the command line of a process that calls Gate.
 	Gate []string
-	// Log is where it tells what it does.
+	// Log is where it logs what it does.
 	Log *slog.Logger
 	// Retry bounds the pauses before a program is started again; from a second to a minute if it is zero.
 	Retry queue.Backoff
-	// Grace is how long a program that is asked to end may take before it is killed; ten seconds if it is zero.
+	// Grace is how long a program that is asked to stop may take before it is killed; ten seconds if it is zero.
 	Grace time.Duration
 
 	// settled is after which time a program has settled; the first failure after it is followed by the first pause.
@@ -73,7 +73,7 @@ type Supervisor struct {
 	held map[string]*hold
 }
 
-// hold is what has a name: done is closed when it has not any more, and stop asks it to give it up.
+// hold is the holder of a name: done is closed when the name is released, and stop asks the holder to release it.
 type hold struct {
 	stop func()
 	done chan struct{}
@@ -131,7 +131,7 @@ func (s *Supervisor) Close() error {
 //
 // changed, if it is not nil, is called with the record after each change, one call at a time. Run returns an error if
 // it cannot supervise the program: ErrInvalid, ErrHeld, durable.ErrNewer, ErrStopped after Stop, and those of the
-// kernel. A program that cannot be started is no error but in the record. It may be repeated.
+// kernel. A program that cannot be started is not an error; its record says so. Run may be repeated.
 func (s *Supervisor) Run(ctx context.Context, p Program, changed func(Record)) error {
 	if err := p.check(); err != nil {
 		return err
@@ -194,8 +194,8 @@ func (s *Supervisor) group(name string) group {
 }
 
 // Stop ends a program and all that it has left behind, and removes its record, its log and its cgroup. It asks the main
-// process to end, and kills after Options.Grace; the rest is killed. A Run of the program ends with ErrStopped. If ctx
-// ends before, Stop returns its error. It may be repeated; a program that does not exist is no error.
+// process to stop, and kills it after Options.Grace; the rest is killed. A Run of the program ends with ErrStopped. If
+// ctx ends before, Stop returns its error. It may be repeated; a program that does not exist is not an error.
 func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -286,7 +286,8 @@ func (s *Supervisor) write(r Record) error { return durable.WriteJSON(recordPath
 // endMain ends the main process that a record names; the rest of its process group, too, if there is no cgroup by which
 // that is found.
 func (s *Supervisor) endMain(ctx context.Context, r Record, main *process) error {
-	// Whoever finds it ended must not take what it leaves for a daemon, although it may end with success.
+	// A supervisor that finds it ended must not take the remaining processes for a daemon, although it may end with
+	// success.
 	r.Settled = true
 	s.step("write that it ends")
 	if err := s.write(r); err != nil {

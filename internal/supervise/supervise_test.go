@@ -97,7 +97,7 @@ func TestChangedProgramIsReplaced(t *testing.T) {
 	}
 }
 
-// TestStubbornProgram: one that does not end when it is asked to is killed.
+// TestStubbornProgram: a program that does not end when it is asked to stop is killed.
 func TestStubbornProgram(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *Options) { o.Grace = 50 * time.Millisecond })
@@ -261,7 +261,7 @@ func TestRunThatHasEnded(t *testing.T) {
 	}
 }
 
-// TestNoStorm: a program that dies at once a thousand times has few records and lines of the log for each time.
+// TestNoStorm: a program that repeatedly dies immediately causes few records and log lines for each start.
 func TestNoStorm(t *testing.T) {
 	t.Parallel()
 	const starts = 100
@@ -331,8 +331,8 @@ func (w *world) write(r Record) {
 	}
 }
 
-// restarts returns how often a program counts as restarted whose record this is: what was before a boot does not count,
-// the end that nobody has seen does.
+// restarts returns how often a program counts as restarted whose record this is: restarts before a boot do not count,
+// an end that no supervisor has seen does.
 func restarts(r Record) int {
 	if r.Boot == "earlier" {
 		return 0
@@ -340,8 +340,8 @@ func restarts(r Record) int {
 	return r.Restarts + 1
 }
 
-// TestUnreadableRecord: nobody knows which process is the main one, so all of the last start end before the program is
-// started again.
+// TestUnreadableRecord: the main process is unknown, so all processes of the last start are ended before the program
+// is started again.
 func TestUnreadableRecord(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(t *testing.T, path string) error{

@@ -71,8 +71,8 @@ func TestSurvivorsOfARestart(t *testing.T) {
 	w.noneLeft()
 }
 
-// TestSettledProgramIsNoDaemon: a driver that has served and then ends with success, as drivers do that are asked to
-// end, is started again although it has left processes.
+// TestSettledProgramIsNoDaemon: a driver that has served and then ends with success, as drivers do when they are
+// asked to stop, is started again although it has left processes.
 func TestSettledProgramIsNoDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *Options) { o.settled = 50 * time.Millisecond })
@@ -92,8 +92,8 @@ while :; do sleep 0.01; done`))
 	}
 }
 
-// TestHalfEndedProgramIsNoDaemon: nor is what is left of a program whose end was asked for by a supervisor that has not
-// lived to see it.
+// TestHalfEndedProgramIsNoDaemon: nor are the remaining processes of a program that was asked to stop by a supervisor
+// that died before the program did.
 func TestHalfEndedProgramIsNoDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

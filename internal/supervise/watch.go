@@ -15,7 +15,7 @@ import (
 // watches waits for changes of files. All programs of a supervisor share it, because a host has few inotify instances,
 // 128 for root by default.
 type watches struct {
-	// inotify is nil if the host has no instance left. Then time passes instead, so that whoever waits looks again.
+	// inotify is nil if the host has no instance left. Then a timer is used instead, so that those who wait check again.
 	inotify *os.File
 	reading sync.WaitGroup
 
@@ -24,7 +24,7 @@ type watches struct {
 	by map[int32]map[*watch]bool
 }
 
-// lookAgain is after which time files are looked at that cannot be watched.
+// lookAgain is the interval at which files are checked that cannot be watched.
 const lookAgain = 10 * time.Second
 
 func newWatches() *watches {
@@ -69,13 +69,13 @@ func (ws *watches) wake(descriptor int32, mask uint32) {
 	defer ws.mu.Unlock()
 	changed := []map[*watch]bool{ws.by[descriptor]}
 	if mask&unix.IN_Q_OVERFLOW != 0 {
-		changed = slices.Collect(maps.Values(ws.by)) // nobody knows which
+		changed = slices.Collect(maps.Values(ws.by)) // it is unknown which
 	}
 	for _, waiting := range changed {
 		for w := range waiting {
 			select {
 			case w.changed <- struct{}{}:
-			default: // it has not heard of an earlier change yet
+			default: // it has not received an earlier change yet
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func (ws *watches) wake(descriptor int32, mask uint32) {
 	}
 }
 
-// watch is somebody who waits.
+// watch is one waiter.
 type watch struct {
 	of      *watches
 	changed chan struct{}
@@ -93,7 +93,7 @@ type watch struct {
 
 func (ws *watches) watch() *watch { return &watch{of: ws, changed: make(chan struct{}, 1)} }
 
-// set watches these files for events, as far as they exist, and no others. The caller looks at the files after it, so
+// set watches these files for events, as far as they exist, and no others. The caller checks the files afterwards, so
 // no change is missed.
 func (w *watch) set(events uint32, paths ...string) {
 	w.close()

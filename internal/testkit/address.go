@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FreeAddress returns an address of this host at which nobody listens.
+// FreeAddress returns an address of this host at which no process listens.
 func FreeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,7 +7,7 @@ import (
 )
 
 // ProvisionerLease returns the name of the lease of a driver's provisioner. CSI sidecars hold it and those below, and
-// whoever else calls the driver as its controller.
+// so does any other process that calls the driver as its controller.
 func ProvisionerLease(driver string) string { return leaseName("", driver) }
 
 // AttacherLease returns the name of the lease of a driver's attacher.
@@ -16,8 +16,8 @@ func AttacherLease(driver string) string { return leaseName("external-attacher-l
 // ResizerLease returns the name of the lease of a driver's resizer.
 func ResizerLease(driver string) string { return leaseName("external-resizer-", driver) }
 
-// HealthLease returns the name of the lease of whoever asks a driver's controller how volumes are, as
-// external-health-monitor does.
+// HealthLease returns the name of the lease of the process that queries a driver's controller for the
+// health of volumes, as external-health-monitor does.
 func HealthLease(driver string) string { return leaseName("external-health-monitor-leader-", driver) }
 
 // SnapshotterLease returns the name of the lease of a driver's snapshotter, and SnapshotControllerLease that of the

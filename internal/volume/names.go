@@ -17,7 +17,7 @@ const (
 	// node-local.
 	AnnProvisionedOn = "volplane.dev/provisioned-on"
 	// AnnLostWith on a volume, a content or an attachment of a node-local driver names the node that was lost for good
-	// with it: its object goes without a call of the driver, which nobody can make any more.
+	// with it: its object is deleted without a call of the driver, which is no longer possible.
 	AnnLostWith = "volplane.dev/lost-with"
 	// AnnControllers on a CSIDriver says where the controllers may run that call the driver. ControllersOnNodes means: on
 	// each node that has the driver, for the node's own volumes. Otherwise they run on one host, for all volumes: on the
@@ -88,7 +88,7 @@ const (
 	FinalizerSnapshotAsSource = "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection"
 	// FinalizerSnapshotBound keeps a snapshot while its content exists, if the driver's snapshot goes with it.
 	FinalizerSnapshotBound = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection"
-	// FinalizerContentBound keeps a VolumeSnapshotContent until the driver's snapshot is deleted or let go.
+	// FinalizerContentBound keeps a VolumeSnapshotContent until the driver's snapshot is deleted or released.
 	FinalizerContentBound = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"
 	// FinalizerSnapshotInGroup keeps a snapshot while the group exists that it is a member of.
 	FinalizerSnapshotInGroup = "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection"
@@ -130,9 +130,9 @@ const (
 	ResourceGroupClasses  = "volumegroupsnapshotclasses"
 	// AnnDefaultGroupClass marks a VolumeGroupSnapshotClass as the default of its driver (value "true").
 	AnnDefaultGroupClass = "groupsnapshot.storage.kubernetes.io/is-default-class"
-	// FinalizerGroupBound keeps a VolumeGroupSnapshot until its content and its members are deleted, or let go.
+	// FinalizerGroupBound keeps a VolumeGroupSnapshot until its content and its members are deleted or released.
 	FinalizerGroupBound = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-bound-protection"
-	// FinalizerGroupContentBound keeps a VolumeGroupSnapshotContent until the driver's group is deleted or let go.
+	// FinalizerGroupContentBound keeps a VolumeGroupSnapshotContent until the driver's group is deleted or released.
 	FinalizerGroupContentBound = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection"
 	// AnnGroupCreating on a VolumeGroupSnapshotContent says that the driver may have been asked to take its group, and
 	// has given no final answer yet (value "yes"). It is written before the driver is called.
@@ -182,14 +182,14 @@ const (
 	// absolute host path, too. The API server accepts it only from users who may mount on
 	// the host.
 	AnnMountAt = "volplane.dev/mount-at"
-	// AnnMountFor on a Pod with AnnMountAt is the path at which somebody has asked for the volume, if that is another one:
-	// where an automount waits, the node agent cannot mount. It is shown to people, and nothing is mounted by it.
+	// AnnMountFor on a Pod with AnnMountAt is the path at which the volume was requested, if that is another one: where an
+	// automount waits, the node agent cannot mount. It is only displayed, and nothing is mounted because of it.
 	AnnMountFor = "volplane.dev/mount-for"
 	// AnnMountOptions on a Pod with AnnMountAt has options of that mount, as mount(8) has them: "suid"
 	// and "dev" allow what it forbids otherwise. The API server accepts it from the same users only.
 	AnnMountOptions = "volplane.dev/mount-options"
-	// AnnUnmountEnds on a Pod with AnnMountAt says that whoever unmounts that path by hand wishes
-	// to end this use of the volume: the node agent deletes the Pod instead of mounting again.
+	// AnnUnmountEnds on a Pod with AnnMountAt says that a manual unmount of that path ends this
+	// use of the volume: the node agent deletes the Pod instead of mounting again.
 	AnnUnmountEnds = "volplane.dev/unmount-ends"
 	// AnnNext on an event names who has to act next.
 	AnnNext = "volplane.dev/next"
@@ -248,11 +248,11 @@ const (
 	// NamespaceSystem is the namespace of objects that components keep for themselves.
 	NamespaceSystem = "kube-system"
 	// ConfigRestored is a ConfigMap in NamespaceSystem that exists from the restore of an
-	// API backup until an administrator deletes it. Meanwhile nothing is unmounted,
-	// detached or deleted, because the API may not know what was created after the
-	// backup. Its key RestoredMade is the time of the backup. RestoredLacks is set if
-	// nobody asked for a restore, but an older store was found in the place of a newer
-	// one: it is the last known time of the newer one.
+	// API backup until an administrator deletes it. While it exists nothing is unmounted,
+	// detached or deleted, because the API may not know what was created after the backup.
+	// Its key RestoredMade is the time of the backup. RestoredLacks is set if no restore was
+	// requested, but an older store was found in the place of a newer one: it is the last
+	// known time of the newer one.
 	ConfigRestored = "volplane-restored"
 	RestoredMade   = "made"
 	RestoredLacks  = "lacks"
@@ -310,11 +310,11 @@ func UniqueName(driver, handle string) string {
 }
 
 // EphemeralClaim returns the name of the claim for a generic ephemeral volume of a Pod.
-// The volumes of two Pods may have the same claim name: the claim's owner tells whose it
+// The volumes of two Pods may have the same claim name: the claim's owner shows whose it
 // is.
 func EphemeralClaim(pod, volume string) string { return pod + "-" + volume }
 
-// AskedPath returns the path of the host at which somebody has asked for a Pod's volume; "" if nobody has.
+// AskedPath returns the path of the host at which a Pod's volume was requested; "" if it was not.
 func AskedPath(annotations map[string]string) string {
 	at, asked := annotations[AnnMountAt], annotations[AnnMountFor]
 	if at != "" && asked != "" {

@@ -31,7 +31,7 @@ func Sayf(r Reason, next Actor, format string, args ...any) Because {
 // Condition is the state of the object that a decision is about.
 type Condition struct {
 	Because
-	// Stuck says that nothing will change until somebody removes the cause.
+	// Stuck says that nothing will change until the cause is removed.
 	Stuck bool
 }
 

@@ -50,8 +50,8 @@ func TestDriverGone(t *testing.T) {
 	}
 }
 
-// TestAnswerIn: who acts next after what a text tells follows from the code of the driver's own answer, not from those
-// that it quotes.
+// TestAnswerIn: who acts next after an error in a text follows from the code of the driver's own answer, not from
+// codes that it quotes.
 func TestAnswerIn(t *testing.T) {
 	for text, want := range map[string]string{
 		"NotFound: no such volume":                                             "user",

@@ -2,7 +2,7 @@ package packages
 
 import (
 	"context"
-	"crypto/md5" // #nosec G501 -- dpkg's list of what is installed has such sums; nobody trusts them
+	"crypto/md5" // #nosec G501 -- dpkg's list of what is installed has such sums; they are not trusted
 	"embed"
 	"fmt"
 	"io/fs"

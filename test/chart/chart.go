@@ -51,7 +51,7 @@ func chart(root string) (map[string][]byte, error) {
 	return out, nil
 }
 
-// written are the conditions under which each kind of object is there, beside the shape.
+// written are the conditions under which each kind of object is rendered, besides the shape.
 func written() map[string]string {
 	return map[string]string{
 		"ServiceAccount": ".Values.serviceAccount.create", "CSIDriver": ".Values.csiDriver.create",
@@ -212,8 +212,8 @@ func clusterRules(file []byte) []byte {
 	return []byte(head)
 }
 
-// schemaOf returns the JSON schema for values like the default ones: each has the type of its default, and there are no
-// others. What a default does not tell is in restrictions.
+// schemaOf returns the JSON schema for values like the default ones: each has the type of its default, and no others
+// are allowed. What a default does not show is in restrictions.
 func schemaOf(values []byte) ([]byte, error) {
 	var defaults map[string]any
 	if err := yaml.Unmarshal(values, &defaults); err != nil {

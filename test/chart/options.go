@@ -147,8 +147,8 @@ func variants(shape string) []variant {
 	}}, variant{`include "volplane.ownTmp" .`, func(o *manifest.Options) { o.Controller.Mounts[0].MountPath = "/tmp" }})
 }
 
-// csiDriver replaces the spec of a CSIDriver: a field is there if the values have it. Two of them follow from the
-// controllers otherwise.
+// csiDriver replaces the spec of a CSIDriver: a field is rendered if the values have it. Two of them follow from
+// the controllers otherwise.
 func csiDriver(n *node) {
 	spec := n.field("spec")
 	spec.fields = nil

@@ -2,7 +2,7 @@ package main
 
 import "volplane.dev/volplane/internal/manifest"
 
-// restrictions returns the schemas of values whose defaults do not tell them, by their paths.
+// restrictions returns the schemas that do not follow from the default values, by their paths.
 func restrictions() map[string]map[string]any {
 	out := map[string]map[string]any{
 		"driver.name": matching(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`), "driver.image.repository": matching(`.`),

@@ -29,7 +29,7 @@ type need struct {
 	by   needers
 }
 
-// needers says of controllers whether they need something only if a leader is elected.
+// needers maps controllers to whether they need something only if a leader is elected.
 type needers map[string]bool
 
 // note adds a controller.
@@ -148,7 +148,7 @@ func secrets(condition, names string) *node {
 	return n
 }
 
-// conditions returns under which conditions one of the parts is there.
+// conditions returns under which conditions one of the parts is rendered.
 func conditions(all []*node) []string {
 	var out []string
 	for _, n := range all {
@@ -263,7 +263,7 @@ func (r *rule) node() *node {
 	return n
 }
 
-// parts returns the verbs or the names of a rule that is there for some controllers.
+// parts returns the verbs or the names of a rule that exists for some controllers.
 func parts(of []need, all needers) []*node {
 	var out []*node
 	for _, n := range of {

@@ -12,7 +12,7 @@ import (
 type node struct {
 	// key is the name of a field; empty for the element of a list.
 	key string
-	// when are conditions, one of which must hold, unless there are none; unless are conditions of which none may hold.
+	// when are conditions, one of which must hold, unless there are none; none of the conditions in unless may hold.
 	when, unless []string
 	// expr is where the whole part is in the values. A spread part has the same place as its fellows.
 	expr   string
@@ -32,7 +32,7 @@ func at(levels int, expr string) string { return fmt.Sprint(mark, levels, ":", e
 // among returns the text for values that join those around it.
 func among(expr string) string { return mark + "*:" + expr }
 
-// place is what a text says of a part above it.
+// place is what a text says about a part above it.
 type place struct {
 	levels int
 	spread bool
@@ -139,7 +139,7 @@ func (n *node) text() string {
 	return fmt.Sprint(n.key, n.expr, n.spread, string(text), below)
 }
 
-// overlay adds to a tree what is otherwise in a variant of it, which is there if a condition holds.
+// overlay adds to a tree what differs in a variant of it, which is rendered if a condition holds.
 func (n *node) overlay(variant *node, condition string) error {
 	fields, err := merge(n.fields, variant.fields, condition, func(c *node) string { return c.key + c.expr })
 	if err != nil {

@@ -30,7 +30,7 @@ func (t *text) put(indent int, line string) {
 func (t *text) object(n *node) { t.fields(n.fields, 0, "") }
 
 // fields writes the fields of an object. The first of an element of a list stands beside its dash; conditions cannot
-// stand there, so a field without any goes first.
+// stand there, so a field without any comes first.
 func (t *text) fields(all []*node, indent int, dash string) {
 	if dash != "" {
 		i := slices.IndexFunc(all, func(n *node) bool { return !n.optional() })
@@ -104,7 +104,7 @@ func (t *text) conditional(n *node, write func()) {
 	write()
 }
 
-// condition returns when a part is there; empty for always.
+// condition returns when a part is rendered; empty for always.
 func (n *node) condition() string {
 	when, unless := anyOf(n.when), anyOf(n.unless)
 	switch {

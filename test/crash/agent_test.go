@@ -52,8 +52,8 @@ func TestMain(m *testing.M) {
 // with SIGKILL at one of its effects.
 type crashingAgent struct {
 	Node, Dir, Pool, Kubeconfig string
-	// At is the effect that it dies at, the first is 1, 0 is none; After says
-	// that it dies when the effect is there.
+	// At is the effect at which it dies, counted from 1; 0 means that it does not die. After
+	// says that it dies once the effect is done.
 	At    int
 	After bool
 

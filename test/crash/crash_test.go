@@ -19,14 +19,14 @@ type scenario struct {
 	prepare func(ctx context.Context, w *world) error
 	// play is what users and nodes do, and waits for what they wait for.
 	play func(ctx context.Context, w *world) error
-	// left is how many volume objects are there at the end, orphans how many
-	// volumes at the driver are without; clean removes them.
+	// left is how many volume objects exist at the end, orphans how many volumes at the
+	// driver have none; clean removes them.
 	left, orphans int
 	clean         func(ctx context.Context, w *world) error
 }
 
 // TestEveryStep plays each scenario with one death of the control plane: before and after each of its
-// writes and calls, of which `make test` draws a part.
+// writes and calls; `make test` plays a random part of them.
 func TestEveryStep(t *testing.T) {
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) {
@@ -122,8 +122,8 @@ func (s scenario) once(t *testing.T, w *world, f *fuse) []string {
 	}
 	alive = false
 	must("stop", stop())
-	// One that stops in good order leaves none, unless it is stopped before it
-	// has heard of all that is seen from outside: the next one resolves that.
+	// A graceful stop leaves none, unless it comes before the process has observed all that
+	// is visible from outside: the next one resolves that.
 	left, err := intents(ctx, w)
 	must("look for intents", err)
 	if left != "" {

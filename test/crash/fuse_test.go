@@ -13,8 +13,8 @@ var errDead = errors.New("the control plane is dead")
 // fuse counts the effects of one life of the control plane and ends the life at one of them. After that
 // nothing of this life has any effect.
 type fuse struct {
-	// at is the effect that it ends at, the first is 1; 0 is none. after says
-	// that this effect still happens, though nobody hears of it.
+	// at is the effect at which it ends, counted from 1; 0 means that it does not end. after
+	// says that this effect still happens, although its answer is lost.
 	at    int
 	after bool
 	// blown is closed at the end.
@@ -77,7 +77,7 @@ func (f *fuse) step(name string, happen func() error) error {
 	}
 	err = happen()
 	if last {
-		// Done or refused: nobody hears of it.
+		// Done or refused: the answer is lost.
 		close(f.blown)
 		return errDead
 	}

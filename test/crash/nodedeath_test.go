@@ -71,11 +71,11 @@ type death struct {
 	// the journal, or of the mounts, after which it is killed.
 	at, journal, mounts int
 	after               bool
-	// goes says that the Pod is deleted while the agent is dead.
+	// goes says that the Pod is deleted while the agent does not run.
 	goes bool
 }
 
-// deaths returns all deaths. The Pod is deleted meanwhile in every other one.
+// deaths returns all deaths. In every other one, the Pod is deleted while the agent is dead.
 func deaths(effects []string, seen changes) []death {
 	var out []death
 	for at := 1; at <= len(effects); at++ {

@@ -31,8 +31,8 @@ const (
 	class = "fast"
 )
 
-// compareOften is the interval at which a driver is asked what it has attached, so short that this happens
-// between any two steps.
+// compareOften is the interval at which the attached volumes of a driver are listed, so short that this
+// happens between any two steps.
 const compareOften = 20 * time.Millisecond
 
 // world is everything that outlives the control plane: the API server, the driver, and two nodes. The

@@ -43,7 +43,7 @@ func TestDockerWithoutPlugin(t *testing.T) {
 	})
 }
 
-// TestDockerKilled plays what becomes of volumes when the programs are killed that know of them.
+// TestDockerKilled plays what happens to volumes when the programs that manage them are killed.
 func TestDockerKilled(t *testing.T) {
 	t.Parallel()
 	playDocker(t, []row{
@@ -86,7 +86,7 @@ func twoContainers(w *world) {
 	w.gone("two")
 }
 
-// copyWhileRunning: docker mounts and unmounts by the id of the container, which goes on.
+// copyWhileRunning: docker mounts and unmounts by the id of the container, which keeps running.
 func copyWhileRunning(w *world) {
 	w.volume("cp")
 	w.sleeps("cp", "cp")
@@ -208,7 +208,7 @@ func killPlugin(w *world) {
 	w.gone("lost")
 }
 
-// downAtStart: docker tries again, and the plugin is there in time.
+// downAtStart: docker tries again, and the plugin runs in time.
 func downAtStart(w *world) {
 	w.volume("late")
 	w.plugin.Kill()
@@ -305,7 +305,7 @@ func downAtDaemonStart(w *world) {
 	if err := w.engine.Restart(); err != nil {
 		w.t.Fatal(err)
 	}
-	// It asks at once for the volume, and tries again.
+	// It requests the volume immediately, and tries again.
 	w.restartPlugin()
 	w.waitForDocker()
 	w.running("early")
@@ -314,7 +314,7 @@ func downAtDaemonStart(w *world) {
 	w.gone("early")
 }
 
-// liveRestore: the container goes on without docker, which unmounts by the old id.
+// liveRestore: the container keeps running without docker, which unmounts by the old id.
 func liveRestore(w *world) {
 	w.engine.Stop()
 	w.startDocker("--live-restore")

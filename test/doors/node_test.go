@@ -24,7 +24,7 @@ func nodeAgent(w *world) []string {
 }
 
 // TestDockerOfANodeAgent: the docker of a host that has joined a control plane gets volumes of this host. Its
-// containers go on while the agent and the control plane are killed, are there again with docker, and nothing is left
+// containers go on while the agent and the control plane are killed, run again when docker does, and nothing is left
 // on the host at the end.
 func TestDockerOfANodeAgent(t *testing.T) {
 	t.Parallel()

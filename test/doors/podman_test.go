@@ -53,7 +53,7 @@ func (w *world) configurePodman() {
 const podmanImage = "localhost/" + image
 
 // TestPodman: podman counts its containers itself, and mounts by one id for all. It waits for five seconds: a mount
-// that takes longer is there for the next try.
+// that takes longer is available for the next try.
 func TestPodman(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -89,7 +89,7 @@ func TestPodman(t *testing.T) {
 	})
 }
 
-// TestQuadletGuard: podman makes a volume that was removed anew as a local one, which the guard of our Quadlet refuses.
+// TestQuadletGuard: podman recreates a volume that was removed as a local one, which the guard of our Quadlet refuses.
 func TestQuadletGuard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -130,7 +130,7 @@ func TestQuadletGuard(t *testing.T) {
 	passes(false, "with a local volume")
 }
 
-// slowPlane stops the control plane until podman has given up, and lets it go on.
+// slowPlane stops the control plane until podman has given up, and then continues it.
 func (w *world) slowPlane() {
 	w.t.Helper()
 	if err := syscall.Kill(w.plane.PID(), syscall.SIGSTOP); err != nil {

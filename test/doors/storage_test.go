@@ -20,15 +20,15 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// storageGrace is how long a volume stays that nobody uses. A row takes less from its call to its use. When all are in
-// use, the volume that is not need not stay as long.
+// storageGrace is how long an unused volume stays. A row takes less from its call to its use. When all are in use, the
+// volume that is not need not stay as long.
 const (
 	storageGrace      = 20 * time.Second
 	storageShortGrace = 5 * time.Second
 )
 
-// TestStorageProvider: a volume that was acquired stays as long as somebody has it in whatever way, though its provider
-// and volplaned are killed, and no longer. There is no program of systemd with storage volumes here: the test does with
+// TestStorageProvider: a volume that was acquired stays as long as it is in use in any way, even if its provider and
+// volplaned are killed, and no longer. There is no program of systemd with storage volumes here: the test does with
 // descriptors what mount.storage does.
 func TestStorageProvider(t *testing.T) {
 	t.Parallel()
@@ -236,7 +236,7 @@ func (w *world) holds(file *os.File, program string, args ...string) (end func()
 	}
 }
 
-// onlyUnusedGoes waits until a volume is gone that nobody has, and then all others are there.
+// onlyUnusedGoes waits until an unused volume is gone, and checks that all others still exist.
 func (w *world) onlyUnusedGoes(name string) {
 	w.t.Helper()
 	_ = w.acquire(name, `"createSizeBytes":16777216`).Close()

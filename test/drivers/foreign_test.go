@@ -75,7 +75,7 @@ func hasKernel(what string) (bool, error) {
 	return bytes.Contains(devices, []byte(" device-mapper\n")), err
 }
 
-// foreignRow is what the table says of one driver.
+// foreignRow is what the table says about one driver.
 type foreignRow struct {
 	script, title string
 	needs         []string
@@ -86,7 +86,7 @@ type foreignRow struct {
 	steps []string
 }
 
-// passed says whether the driver did all that this host lets it do.
+// passed says whether the driver did all that is possible on this host.
 func (r *foreignRow) passed() bool { return r.result == "works" || r.result == "registers" }
 
 // readForeign reads the title of a script, its first line, and its file "needs", in which each line is

@@ -82,7 +82,7 @@ type foreignStep struct {
 	do   func() error
 }
 
-// steps are in the order of what users do. An expansion is one of them if the class allows it.
+// steps are in the order in which users do them. An expansion is one of them if the class allows it.
 func (l *foreignLife) steps() []foreignStep {
 	if l.refuses != "" {
 		return l.registration()
@@ -182,7 +182,7 @@ func (l *foreignLife) isMounted() error {
 	return err
 }
 
-// write writes the file, unless the driver has: then it takes what is there.
+// write writes the file, unless the driver has: then it uses that file.
 func (l *foreignLife) write() (err error) {
 	if l.reads != "" {
 		l.data, err = os.ReadFile(l.file)
@@ -269,8 +269,8 @@ func (l *foreignLife) grow() error {
 	return errors.Join(err, l.read())
 }
 
-// killDriver kills each of the driver's processes and waits until it runs again. Meanwhile the data are there,
-// and if the driver itself served them, they come back.
+// killDriver kills each of the driver's processes and waits until it runs again. Until then the data are
+// available; if the driver itself served them, they reappear.
 func (l *foreignLife) killDriver() error {
 	before, err := l.processes(l.row.driver)
 	if err != nil {
@@ -382,7 +382,7 @@ func (l *foreignLife) nothingLeft() error {
 	return err
 }
 
-// deletes says whether the volume was made for the claim, and so goes with it.
+// deletes says whether the volume was created for the claim, and so is deleted with it.
 func (l *foreignLife) deletes() bool {
 	_, err := os.Stat(l.ts.MkAbs("claim.yaml"))
 	return err != nil

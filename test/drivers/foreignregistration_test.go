@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// registration is the life of a driver whose storage this host does not have: it registers and is asked for a volume,
-// `why` tells what it answers, and all of it goes again.
+// registration is the life of a driver whose storage this host does not have: it registers and is called to create a
+// volume, `why` reports its answer, and everything is removed again.
 func (l *foreignLife) registration() []foreignStep {
 	return []foreignStep{
 		{"added", l.added},
@@ -46,7 +46,7 @@ func (l *foreignLife) registered() error {
 
 // refusalTold wants the driver's own words in what the claim waits for.
 func (l *foreignLife) refusalTold() error {
-	// The exit code says that the claim waits, and is no error.
+	// The exit code says that the claim waits, and is not an error.
 	out, _ := l.output("volplane", "why", "pvc/data", "-o", "json")
 	if words := regexp.MustCompile(l.refuses); !words.Match(out) {
 		return fmt.Errorf("why does not tell %s:\n%s", words, out)

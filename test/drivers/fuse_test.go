@@ -51,7 +51,7 @@ func TestFuse(t *testing.T) {
 	})
 }
 
-// killServer kills the programs that serve the mounts. The node agent tells of it, and the volume is mounted again.
+// killServer kills the programs that serve the mounts. The node agent reports it, and the volume is mounted again.
 func (l *foreignLife) killServer() error {
 	killed := 0
 	for _, pid := range plane.ProcessesOf(l.host) {

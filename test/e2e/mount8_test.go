@@ -21,7 +21,7 @@ import (
 const inNamespace = "VOLPLANE_TEST_MOUNT_NAMESPACE"
 
 // TestMountPrograms runs testdata/mount and testdata/nomad with the mount(8) of the system, which finds its helpers in
-// /sbin only: in a mount namespace where they are there, and where the file of libmount is another one.
+// /sbin only: in a mount namespace that has them, and in which the file of libmount is another one.
 func TestMountPrograms(t *testing.T) {
 	if dir := os.Getenv(inNamespace); dir != "" {
 		playMounts(t, dir)

@@ -48,7 +48,7 @@ func commandsOf(t *testing.T, document, section string) (blocks []string) {
 	return blocks
 }
 
-// typeInto has a shell run a script as somebody who uses a control plane.
+// typeInto has a shell run a script as a user of a control plane.
 func typeInto(t *testing.T, p *plane.Plane, script string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -80,9 +80,9 @@ func nothingLeft(t *testing.T, p *plane.Plane) {
 	})
 }
 
-// TestUninstallCommands types the commands of docs/day-two.md that take volumes away with everything in them, in a
-// control plane with a mounted volume, one that is made of its snapshot, and the snapshot: nothing is left. The command
-// that shows what is mounted shows it before, and nothing after.
+// TestUninstallCommands types the commands of docs/day-two.md that remove volumes with everything in them, in a control
+// plane with a mounted volume, one that is made of its snapshot, and the snapshot: nothing is left. The command that
+// shows what is mounted shows it before, and nothing after.
 func TestUninstallCommands(t *testing.T) {
 	t.Parallel()
 	blocks := commandsOf(t, "docs/day-two.md", "Uninstall")
@@ -103,7 +103,7 @@ func TestUninstallCommands(t *testing.T) {
 }
 
 // TestSixCommands types the six commands of README.md into a shell, each with what it is to do to files: the volume is
-// larger, the copy has what was there at the snapshot, and in the end nothing is left.
+// larger, the copy has the content of the snapshot, and in the end nothing is left.
 func TestSixCommands(t *testing.T) {
 	t.Parallel()
 	commands := strings.Split(strings.Join(commandsOf(t, "README.md", "Six commands"), "\n"), "\n")

@@ -19,7 +19,7 @@ func TestWhyScripts(t *testing.T) {
 	scripts(t, "why", "refused", "start")
 }
 
-// TestPluginScripts runs those of kubectl's plugin, which have claims that wait for ever.
+// TestPluginScripts runs those of kubectl's plugin, which have claims that wait forever.
 func TestPluginScripts(t *testing.T) {
 	t.Parallel()
 	scripts(t, "plugin")

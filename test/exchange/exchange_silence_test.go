@@ -17,12 +17,12 @@ import (
 // silence decides which calls the driver does not answer until who has called ends.
 type silence struct {
 	mu sync.Mutex
-	// done says of each method that is not answered whether its work is done.
+	// done says for each method that is not answered whether its work is done.
 	done map[string]bool
 	// silent counts the calls without an answer.
 	silent map[string]int
 	ours   bool
-	// asked are the names of volumes that volplane has asked for, and so has recorded.
+	// asked are the names of volumes that volplane has requested, and so has recorded.
 	asked map[string]bool
 	calls []heard
 }
@@ -81,7 +81,7 @@ func (s *silence) waiting() map[string]int {
 	return maps.Clone(s.silent)
 }
 
-// askedByOurs says whether volplane has asked the driver for a volume.
+// askedByOurs says whether volplane has requested a volume from the driver.
 func (s *silence) askedByOurs(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

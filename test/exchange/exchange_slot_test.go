@@ -47,7 +47,7 @@ func (e *exchange) act(ctx context.Context, s *slot) string {
 	bound := claim.Status.Phase == corev1.ClaimBound
 	switch {
 	case what < 2 && (bound || e.silence.askedByOurs("pvc-"+string(claim.UID))):
-		// Upstream's provisioner loses a volume that it creates for a claim that is deleted while nobody works.
+		// Upstream's provisioner loses a volume that it creates for a claim that is deleted while no provisioner runs.
 		return e.drop(ctx, s)
 	case what < 4:
 		return e.use(ctx, s)
@@ -78,7 +78,7 @@ func (e *exchange) use(ctx context.Context, s *slot) string {
 	return " use " + s.name
 }
 
-// grow asks for one gibibyte more.
+// grow requests one gibibyte more.
 func (e *exchange) grow(ctx context.Context, s *slot) string {
 	s.gibibytes++
 	claims := e.Client.CoreV1().PersistentVolumeClaims("default")
@@ -285,9 +285,8 @@ func (e *exchange) note() {
 	}
 }
 
-// nothingTwice wants no volume to be created when it was there, or had been deleted. Only volplane may ask once more
-// for one whose claim was deleted, if it was killed before it could note that the volume had been recorded: it deletes
-// it.
+// nothingTwice checks that no volume is created that existed, or had been deleted. Only volplane may request one again
+// whose claim was deleted, if it was killed before it could record that the volume had been saved: it deletes it.
 func (e *exchange) nothingTwice() {
 	e.T.Helper()
 	over := e.answered

@@ -23,8 +23,8 @@ const (
 )
 
 // TestExchange exchanges upstream's five programs for volplane's and back, in the middle of calls that the driver
-// has done or not done and never answers, while claims, Pods and snapshots are created, changed and deleted. Whoever
-// works has upstream's arguments and rights. Nothing is lost, left, stuck or made twice.
+// has done or not done and never answers, while claims, Pods and snapshots are created, changed and deleted. The
+// running programs have upstream's arguments and rights. Nothing is lost, left, stuck or created twice.
 func TestExchange(t *testing.T) {
 	t.Parallel()
 	n, seed := seeds.Count(t, fewExchanges), seeds.First(t)
@@ -124,8 +124,8 @@ driver: DRIVER
 deletionPolicy: Delete
 `
 
-// exchangeArguments are the programs' further arguments. Upstream's snapshotter looks at a content that was deleted
-// while its snapshot was being taken only when it looks at all of them, every 15 minutes otherwise.
+// exchangeArguments are the programs' further arguments. Upstream's snapshotter reconciles a content that was
+// deleted while its snapshot was being created only at a resync, by default every 15 minutes.
 func exchangeArguments() map[string]string {
 	return map[string]string{
 		"csi-provisioner": "--feature-gates=Topology=true", "csi-attacher": "--resync=5s",
@@ -151,7 +151,7 @@ func (e *exchange) start() {
 	}
 }
 
-// exchange ends all programs, killed or told to end, and starts those of the other side.
+// exchange ends all programs, by SIGKILL or SIGTERM, and starts those of the other side.
 func (e *exchange) exchange() {
 	for method, n := range e.silence.waiting() {
 		e.cut[method] += n

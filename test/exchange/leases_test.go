@@ -104,7 +104,7 @@ func (g *gate) leaseWrites() int {
 }
 
 // TestLeasesOfAllRoles: a process with all controllers of a driver writes its leases at most twelve times a minute.
-// After it was killed, another one works within 20 seconds, and within one second after it was told to end.
+// After it was killed, another one works within 20 seconds, and within one second after it was asked to stop.
 func TestLeasesOfAllRoles(t *testing.T) {
 	t.Parallel()
 	s := differential.NewSide(t, "leases", differential.Topic{})

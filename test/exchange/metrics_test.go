@@ -67,7 +67,7 @@ func TestMetricsAreUpstreams(t *testing.T) {
 		if ok {
 			got, want := described(mine), described(theirs[name])
 			if strings.HasPrefix(name, "process_") {
-				// Upstream's programs tell two texts of them.
+				// Upstream's programs serve two texts for them.
 				want = strings.Replace(want, "[ALPHA] ", "", 1)
 			}
 			if got != want {
@@ -92,7 +92,7 @@ func TestMetricsAreUpstreams(t *testing.T) {
 	}
 }
 
-// described says what one must know of a metric to draw it.
+// described returns what is needed to draw a metric.
 func described(f *dto.MetricFamily) string {
 	labels, buckets := map[string]bool{}, ""
 	for _, m := range f.GetMetric() {

@@ -25,9 +25,9 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// TestVendors takes manifests in which nobody has changed anything but the names of images. Each container of a sidecar
-// is started under that name, with its arguments, environment and account, as a real Pod of the workload has them. All
-// are healthy, and a volume lives and dies with no other rights than those of the manifests. There are manifests in
+// TestVendors takes manifests in which only the names of images were changed. Each container of a sidecar is started
+// under that name, with its arguments, environment and account, as a real Pod of the workload has them. All are
+// healthy, and a volume lives and dies with no other rights than those of the manifests. There are manifests in
 // testdata/vendors; `make vendors` plays rendered charts of others, too, which are below $MANIFESTS, one driver a file.
 func TestVendors(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "vendors", "*.yaml"))
@@ -111,7 +111,7 @@ func newVendor(t *testing.T, manifests string) *vendor {
 	return v
 }
 
-// startAll starts the sidecars of all Pods, once they are there.
+// startAll starts the sidecars of all Pods, once those exist.
 func (v *vendor) startAll() {
 	v.T.Helper()
 	var pods []corev1.Pod
@@ -265,7 +265,7 @@ func (v *vendor) lives() {
 	})
 }
 
-// refusals tells what the sidecars do without. Each must have worked with its own account.
+// refusals reports which rights the sidecars do without. Each must have worked with its own account.
 func (v *vendor) refusals() {
 	v.T.Helper()
 	accounts, may := map[string]bool{}, map[string]int{}

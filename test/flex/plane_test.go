@@ -119,8 +119,8 @@ func (f *flexPlane) applied(file string) {
 	f.want([]string{"apply", "-f", path})
 }
 
-// TestFlexOnOneHost: drivers that are installed while the control plane runs are used at once, listed with
-// their users, upgraded while in use, and not uninstalled while in use. The examples work.
+// TestFlexOnOneHost: drivers that are installed while the control plane runs can be used immediately, are
+// listed with their users, upgraded while in use, and not uninstalled while in use. The examples work.
 func TestFlexOnOneHost(t *testing.T) {
 	f := newFlexPlane(t)
 	lofs, scratch := f.pooled("lofs", "LOFS_POOL"), f.pooled("scratch", "SCRATCH_SHARES")

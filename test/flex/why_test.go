@@ -10,7 +10,7 @@ import (
 	"volplane.dev/volplane/test/internal/planetest"
 )
 
-// says asks why until the answer, on one line, has all words.
+// says runs why until the answer, on one line, has all words.
 func (f *flexPlane) says(object string, words ...string) {
 	f.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)

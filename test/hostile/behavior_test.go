@@ -24,7 +24,7 @@ type behavior struct {
 	// calm is set when everything is to go well from now on.
 	calm *atomic.Bool
 	mu   *sync.Mutex
-	// count is by method and place; said is what was told of secrets.
+	// count is by method and place; said is what was disclosed of secrets.
 	count map[string]int
 	said  map[string]int
 	// holds are the calls that go the same way again and again.
@@ -32,7 +32,7 @@ type behavior struct {
 }
 
 // hold repeats the outcome of a call for the next calls, since a driver that returns an internal error
-// seldom recovers at once. The cause of the error ends during that time.
+// seldom recovers immediately. The cause of the error ends during that time.
 type hold struct {
 	turn turn
 	left int
@@ -47,7 +47,7 @@ func newMood(seed uint64) behavior {
 
 // turn is the outcome of one call.
 type turn struct {
-	// work says that its work is done, before it goes wrong or well.
+	// work says that its work is done, before it fails or succeeds.
 	work      bool
 	slow      time.Duration
 	hang, die bool
@@ -145,7 +145,7 @@ func (m behavior) draw(s scene) turn {
 	case n < 80:
 		answers, again := s.believable(t.work), dice.IntN(3) == 0
 		if s.unseen() && dice.IntN(2) == 0 {
-			// Nothing but the code tells what the driver has done.
+			// Only the code shows what the driver has done.
 			t.work, answers, again = true, []codes.Code{codes.Internal, codes.Unknown, codes.DataLoss}, true
 		}
 		t.err = status.Error(answers[dice.IntN(len(answers))], "")
@@ -163,7 +163,7 @@ func (m behavior) draw(s scene) turn {
 }
 
 // hold repeats the outcome of a call for the next calls, since a driver that returns an internal error
-// seldom recovers at once. The cause of the error ends during that time.
+// seldom recovers immediately. The cause of the error ends during that time.
 func (m behavior) hold(s scene, t turn, times int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -194,8 +194,8 @@ func (s scene) believable(work bool) []codes.Code {
 }
 
 func (s scene) lies(work bool) []codes.Code {
-	// CSI has these for requests that can never be met, wants OK to the arguments
-	// of a volume that is there, and has no other call that finds one by its name.
+	// CSI has these for requests that can never be met, requires OK for the arguments of an
+	// existing volume, and has no other call that finds one by its name.
 	request := []codes.Code{codes.InvalidArgument, codes.NotFound, codes.OutOfRange, codes.ResourceExhausted}
 	// These say that this call was not let in. Of an earlier one they say
 	// nothing, so a driver may answer so when it has the volume already.
@@ -207,11 +207,11 @@ func (s scene) lies(work bool) []codes.Code {
 		return slices.Concat(request, access)
 	case s.unseen() && work:
 		// Nothing is at the staging path, and the codes say why it was not begun.
-		// Whoever is short of resources may have begun.
+		// A driver that is short of resources may have begun.
 		return slices.Concat(request[:3], access, []codes.Code{codes.FailedPrecondition})
 	case s.method == "NodeUnstageVolume" && !work && s.hidden:
-		// A driver that does not know the volume has not staged it, and nothing
-		// is there that says otherwise.
+		// A driver that does not know the volume has not staged it, and nothing there says
+		// otherwise.
 		return []codes.Code{codes.NotFound}
 	}
 	return nil

@@ -90,7 +90,7 @@ func (s *side) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest) (
 	}
 	answer := &csipb.Volume{VolumeId: id, CapacityBytes: said(ctx, v.bytes)}
 	if fresh && ctx.Value(sayingKey{}) == other {
-		// It answers with the right one when it is asked again: until then, nobody could find that.
+		// It answers with the right one when it is called again: until then, the volume could not be found.
 		answer.VolumeId = s.d.inUse(id)
 		if s.d.forgets && answer.VolumeId != id {
 			delete(s.d.disks, id)

@@ -37,8 +37,8 @@ type driver struct {
 	// busy is the call under way, done the last one of its kind that was
 	// answered, of each volume and place.
 	busy, done map[string]*call
-	// given are the secrets of each volume at each place, denied says which have heard that they
-	// can never grow so far, diary is what was called.
+	// given are the secrets of each volume at each place, denied says which expansions were
+	// refused for good, diary is what was called.
 	given  map[string]*given
 	denied map[string]bool
 	diary  []string
@@ -245,7 +245,7 @@ type given struct {
 	secrets []string
 }
 
-// give records the secret of a call and returns the secrets that the process knows of the volume.
+// give records the secret of a call and returns the secrets of the volume that the process knows.
 // Controllers have no record of what they sent. After a restart they know the Secret of the call, and so
 // does their driver. d.mu is held.
 func (d *driver) give(key string, c *call, req any) []string {
@@ -272,7 +272,7 @@ func denies(method string, code codes.Code) bool {
 	return strings.HasSuffix(method, "ExpandVolume") && slices.Contains(never, code)
 }
 
-// scene returns what a driver knows of a call. d.mu is held.
+// scene returns what a driver knows about a call. d.mu is held.
 func (d *driver) scene(method, place, id string) scene {
 	v := d.disks[id]
 	return scene{method: method, place: place, id: id, there: v != nil, hidden: v != nil && !d.shown(v)}
@@ -292,7 +292,7 @@ func target(req any) string {
 // play gives a call its drawn outcome.
 func (s *side) play(ctx, life context.Context, t turn, work func() (any, error)) (answer any, err error) {
 	if t.slow > 0 {
-		// A driver works on, whether or not somebody waits.
+		// A driver continues to work, whether or not a caller waits.
 		pause(life, t.slow)
 	}
 	if t.work {

@@ -266,9 +266,9 @@ func (r *round) restart(place string) {
 }
 
 // lose removes records from an agent's journal, or all of it. Records of inline volumes stay, because
-// nobody else knows these volumes when their Pods are gone. Records of volumes whose Pods have no condition
-// yet stay as well when only some records are lost: the agent would take their mounts for somebody else's,
-// and report them (docs/node.md).
+// nothing else records these volumes when their Pods are gone. Records of volumes whose Pods have no
+// condition yet stay as well when only some records are lost: the agent would take their mounts for
+// unknown ones, and report them (docs/node.md).
 func (r *round) lose(p *program) error {
 	records, err := readJournal(p.Dir)
 	pods, e := r.client.CoreV1().Pods("").List(r.t.Context(), metav1.ListOptions{})

@@ -43,7 +43,7 @@ type claim struct {
 	name              string
 	many, keeps, gone bool
 	block             bool
-	// size is what it asks for, in MiB.
+	// size is the requested size in MiB.
 	size int64
 	// early says that it was deleted before it had a volume: no Pod of it, which
 	// keeps it from going, need ever get one.

@@ -141,7 +141,7 @@ func (s *side) show(v *driverVolume, r *csipb.NodePublishVolumeRequest) error {
 	return bind(r.GetStagingTargetPath(), path)
 }
 
-// showDevice creates a device node, or mounts one over a file. Nobody opens it.
+// showDevice creates a device node, or mounts one over a file. It is never opened.
 func (s *side) showDevice(path string) error {
 	device := path
 	if !s.d.makesNodes {

@@ -76,7 +76,7 @@ func readJournal(dir string) (map[string]*decide.Record, error) {
 	}
 	records := map[string]*decide.Record{}
 	for _, f := range files {
-		// It may go meanwhile.
+		// It may be removed in the meantime.
 		data, err := os.ReadFile(f)
 		if os.IsNotExist(err) || strings.HasSuffix(f, ".tmp") {
 			continue
@@ -443,7 +443,7 @@ func mountsBeside(s *snapshot, lives []*life) string {
 	return ""
 }
 
-// told returns all texts that users can read.
+// told returns all text that users can read.
 func told(ctx context.Context, client kubernetes.Interface, s *snapshot, logs []string) (string, error) {
 	events, err := client.CoreV1().Events("").List(ctx, metav1.ListOptions{})
 	if err != nil {

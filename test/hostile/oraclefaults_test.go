@@ -105,7 +105,7 @@ func (s scenery) wrong() string {
 	return mountsBeside(s.snapshot, []*life{s.life})
 }
 
-// overstate has the API tell of room that the driver does not have.
+// overstate has the API report capacity that the driver does not have.
 func (s scenery) overstate() {
 	s.capacities = []storagev1.CSIStorageCapacity{{StorageClassName: "ns-late", Capacity: ptr.To(size()["storage"])}}
 }

@@ -173,7 +173,7 @@ func (p *program) died() int {
 	return p.deaths
 }
 
-// alone says that the process ended although nobody killed it.
+// alone says that the process ended although it was not killed.
 func (p *program) alone() bool {
 	select {
 	case <-p.ended:

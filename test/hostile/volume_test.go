@@ -8,9 +8,9 @@ import (
 
 // kind says what a driver can do, and how.
 type kind struct {
-	// lists says that it tells where its volumes are; stages that it stages, and
-	// shows that a staged filesystem is mounted at its staging path: otherwise
-	// the driver only counts it, like one that logs in to a target.
+	// lists says that it lists where its volumes are; stages that it stages, and shows that
+	// a staged filesystem is mounted at its staging path: otherwise the driver only counts
+	// it, like one that logs in to a target.
 	lists, stages, shows bool
 	// grows says that volumes grow, growsNodes that filesystems need it, too.
 	grows, growsNodes bool

@@ -52,7 +52,7 @@ func TestOneWriter(t *testing.T) {
 	w.reconnect("vpb")
 	w.waitForWrite(volume, "vpb")
 
-	// A host never comes back, and an administrator deletes its Node.
+	// A host never returns, and an administrator deletes its Node.
 	w.hosts["vpb"].agent.Kill()
 	w.disconnect("vpb")
 	w.createPod("c", "data", "vpc")
@@ -76,7 +76,7 @@ func TestOneWriter(t *testing.T) {
 	w.checkEnd(volume)
 }
 
-// runAnotherVolume creates, mounts and deletes another volume on a host. Meanwhile the control plane has
+// runAnotherVolume creates, mounts and deletes another volume on a host. That gives the control plane
 // time to do something wrong with the volume of the test.
 func (w *world) runAnotherVolume(host string) {
 	w.t.Helper()

@@ -23,7 +23,7 @@ const (
 )
 
 // newWorldWithLeaders runs the controllers of the array's driver on hosts of their own, the leaders, of
-// which the first one leads. The other hosts have a node agent.
+// whom the first one leads. The other hosts have a node agent.
 func newWorldWithLeaders(t *testing.T, nodes, leaders []string) *world {
 	t.Helper()
 	w := startWorld(t, append(nodes, leaders...)...)

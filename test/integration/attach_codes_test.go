@@ -42,9 +42,8 @@ func slips(methods ...string) []slip {
 	return all
 }
 
-// slipsUp makes a volume for each slip, and has the driver make it so many times,
-// always when it is 0. Before the call that goes well then comes whatever again
-// does.
+// slipsUp creates a volume for each slip, and has the driver make it so many times,
+// always if times is 0. again is called before the call that succeeds.
 func (p *plane) slipsUp(all []slip, times int, again func(slip)) {
 	p.t.Helper()
 	byCall := map[string]slip{}
@@ -91,7 +90,7 @@ func (p *plane) callsFor(handle string) []string {
 func TestEveryCodeOnce(t *testing.T) {
 	p := newPlane(t)
 	all := slips(publishCall, unpublishCall)
-	// A Pod is told why its volume is not attached, as long as it is not.
+	// A Pod gets events about why its volume is not attached, as long as it is not.
 	told := map[string]chan struct{}{}
 	for _, s := range all {
 		told[s.name()] = make(chan struct{})
@@ -133,7 +132,7 @@ func TestEveryCodeOnce(t *testing.T) {
 }
 
 // TestUndoneAfterEveryCode: a driver attaches but always returns an error, and the Pod is deleted. Whatever
-// the error was, the driver is asked to detach.
+// the error was, the driver is called to detach.
 func TestUndoneAfterEveryCode(t *testing.T) {
 	p := newPlane(t)
 	all := slices.DeleteFunc(slips(publishCall), func(s slip) bool { return !s.after })

@@ -94,7 +94,7 @@ func (p *plane) late(handle string, advance func(time.Duration), disabled bool) 
 	p.t.Helper()
 	looks := 0
 	p.eventually(func() string {
-		// Also the node changes, so that somebody looks.
+		// The node changes, too, so that it is reconciled.
 		advance(7 * time.Minute)
 		looks++
 		p.reportInUse("n1", handle, fmt.Sprint("other", looks%2))

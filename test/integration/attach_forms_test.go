@@ -60,8 +60,8 @@ func (p *plane) seenOn(node string, others ...string) {
 	p.waitForAttached(node, append(others, handle)...)
 }
 
-// TestDummyAttacher: attachments of the dummy attacher are attached without a driver, and are deleted at
-// once.
+// TestDummyAttacher: attachments of the dummy attacher are attached without a driver, and are deleted
+// immediately.
 func TestDummyAttacher(t *testing.T) {
 	p := newPlane(t)
 	const dummy = "dummy.example.com"
@@ -172,8 +172,8 @@ func (p *plane) called(id string) {
 	})
 }
 
-// TestNodeGetsAnotherName: a driver registers with another id of the node. It is asked to undo what it may
-// have done for the old id.
+// TestNodeGetsAnotherName: a driver registers with another id of the node. It is called to undo what it
+// may have done for the old id.
 func TestNodeGetsAnotherName(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) { c.OtherNodes = append(c.OtherNodes, "id-new") })
 	handle := p.createBoundVolume("c")

@@ -52,8 +52,7 @@ func TestFinalizerOfTwoAttaches(t *testing.T) {
 	if got := p.getVolume("pv-c").Finalizers; count(got, volume.AttacherFinalizer(p.conn.Name)) != 1 {
 		t.Errorf("finalizers are %v", got)
 	}
-	// One of the nodes goes while the volume is being deleted: it stays for the
-	// other.
+	// One of the nodes is removed while the volume is being deleted: it stays for the other.
 	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
 	p.deletePod("a")
 	p.on(handle, "id-n2")

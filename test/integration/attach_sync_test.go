@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// listing sets a short interval at which drivers are asked what they have attached.
+// listing sets a short interval at which drivers list what they have attached.
 func (p *plane) listing() {
 	p.t.Helper()
 	p.stop()
@@ -22,7 +22,7 @@ func (p *plane) listing() {
 	p.start()
 }
 
-// rounds waits until the driver was asked this many times more.
+// rounds waits until the driver was called this many times more.
 func (p *plane) rounds(n int) {
 	p.t.Helper()
 	from := p.calls("ListVolumes")
@@ -64,9 +64,8 @@ func (p *plane) on(handle string, nodes ...string) {
 	})
 }
 
-// TestDriverForgetsAnAttachment: a driver that reports an attached volume as not attached is asked to
-// attach it again. The volume stays attached for its node, and the error in the status is removed when the driver
-// agrees.
+// TestDriverForgetsAnAttachment: a driver that reports an attached volume as not attached is called to attach it
+// again. The volume stays attached for its node, and the error in the status is removed when the driver agrees.
 func TestDriverForgetsAnAttachment(t *testing.T) {
 	p := newPlane(t)
 	handle := p.createBoundVolume("c")

@@ -43,7 +43,7 @@ func TestAttachAndDetach(t *testing.T) {
 	p.reportInUse("n1", handle)
 	p.deletePod("web")
 	p.waitForAttached("n1")
-	// Another volume comes to the node meanwhile: the node was looked at again.
+	// Another volume comes to the node in the meantime: the node was reconciled again.
 	other := p.createBoundVolume("d")
 	p.createPod("next", "n1", "d")
 	p.waitForAttached("n1", other)
@@ -116,7 +116,7 @@ func TestOneWriterAtATime(t *testing.T) {
 	p.waitForDetached()
 }
 
-// secondNodes reports each volume that the driver is asked to attach while it is attached to another node.
+// secondNodes reports each volume that the driver is called to attach while it is attached to another node.
 func (p *plane) secondNodes() <-chan string {
 	twice := make(chan string, 100)
 	p.driver.OnCall("ControllerPublishVolume", func(_ int, req any) csitest.Action {
@@ -176,8 +176,8 @@ func TestDetachNeedsNobody(t *testing.T) {
 	}
 }
 
-// TestDetachOfWhatWasNotAttached: the Secret never existed. The driver is asked neither to attach nor to
-// detach, for which it would need the Secret.
+// TestDetachOfWhatWasNotAttached: the Secret never existed. The driver is called neither to attach nor
+// to detach, for which it would need the Secret.
 func TestDetachOfWhatWasNotAttached(t *testing.T) {
 	p := newPlane(t)
 	p.createBoundVolume("c", func(v *corev1.PersistentVolume) {
@@ -204,8 +204,8 @@ func TestLostAttachment(t *testing.T) {
 	p.driver.OnCall("ControllerUnpublishVolume", func(int, any) csitest.Action {
 		return csitest.Action{Err: status.Error(codes.Unavailable, "not now")}
 	})
-	// The node's word keeps others from detaching; it is given long before, so
-	// that they have heard it.
+	// The node's report keeps others from detaching; it is written long before, so that they
+	// have seen it.
 	p.reportInUse("n1", handle)
 	p.createPod("web", "n1", "c")
 	<-called
@@ -213,7 +213,7 @@ func TestLostAttachment(t *testing.T) {
 	if len(va.Finalizers) != 1 {
 		t.Fatal("finalizers are", va.Finalizers)
 	}
-	// If the attach/detach controller did not know yet that the Pod has gone, it would make the attachment anew.
+	// If the attach/detach controller did not know yet that the Pod has gone, it would recreate the attachment.
 	p.deletePod("web")
 	p.seenOn("n1")
 	p.lose("volumeattachments/" + va.Name)

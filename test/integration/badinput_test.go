@@ -38,7 +38,7 @@ type badInput struct {
 	answers func(name string) csitest.Action
 	// says are words of the event and of `volplane why`.
 	says []string
-	// asks says that the driver is asked at all.
+	// asks says that the driver is called at all.
 	asks bool
 }
 
@@ -162,8 +162,8 @@ func wrongAnswers() []badInput {
 	}
 }
 
-// TestBadInput: an event and `volplane why` name the mistake, the driver is not called again at once, and
-// nothing is left when the claim is deleted.
+// TestBadInput: an event and `volplane why` name the mistake, the driver is not called again immediately,
+// and nothing is left when the claim is deleted.
 func TestBadInput(t *testing.T) {
 	p := newPlane(t)
 	p.createVolume("taken", "1Gi", "other")
@@ -194,7 +194,7 @@ func TestBadInput(t *testing.T) {
 }
 
 // TestOneIDForTwo: a driver answers for two claims with the same id at the same time. One claim gets the
-// volume. An event tells the other one, which gets a volume of its own later.
+// volume. The other one gets an event, and later a volume of its own.
 func TestOneIDForTwo(t *testing.T) {
 	p := newPlane(t)
 	p.createClass("fast")
@@ -241,7 +241,7 @@ func TestANoThatProvesNothing(t *testing.T) {
 	p.waitForSettled()
 	p.agrees()
 	p.sameArguments(2)
-	// A volume that is to be retained from now on is let go.
+	// A volume that is to be retained from now on is released.
 	name := p.getClaim("c").Spec.VolumeName
 	p.patchVolume(name, `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
 	p.finalizer(name, false)

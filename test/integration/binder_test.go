@@ -272,7 +272,7 @@ func TestLostClaim(t *testing.T) {
 		t.Helper()
 		volumes := p.client.CoreV1().PersistentVolumes()
 		p.must(volumes.Delete(p.ctx, "v", metav1.DeleteOptions{}))
-		// One that is not bound goes by itself.
+		// One that is not bound is removed by itself.
 		if _, err := volumes.Patch(p.ctx, "v", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
 			metav1.PatchOptions{}); !gone(err) {
 			p.must(err)
@@ -317,7 +317,7 @@ func TestReleased(t *testing.T) {
 	p.waitForVolumePhase("v", corev1.VolumeReleased)
 	p.patchVolume("v", `{"spec":{"claimRef":null}}`)
 	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
-	// A policy that nobody carries out is told.
+	// A policy that no controller carries out is reported.
 	p.createVolume("recycled", "2Gi", "old", func(v *corev1.PersistentVolume) {
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRecycle
 		v.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "nfs", Path: "/"}}
@@ -359,7 +359,7 @@ func TestClasses(t *testing.T) {
 	})
 	p.waitForBound("nameless")
 	p.waitForEvent("PersistentVolumeClaim", "nameless", volume.ReasonDefaultClassAssigned, "usual")
-	// "" is no class, and no default.
+	// "" means no class, not even the default one.
 	p.waitForClaimPhase("classless", corev1.ClaimPending, "")
 	if c := p.getClaim("classless"); *c.Spec.StorageClassName != "" {
 		t.Errorf("class %q was given to a claim that wants none", *c.Spec.StorageClassName)

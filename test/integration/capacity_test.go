@@ -28,8 +28,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// newMeasured runs a control plane in which each node is a topology segment. The driver wants storage
-// capacity tracking, and is asked at short intervals.
+// newMeasured runs a control plane in which each node is a topology segment. The driver has storage
+// capacity tracking, and is called at short intervals.
 func newMeasured(t *testing.T, change ...func(*csitest.Config)) *plane {
 	t.Helper()
 	return newPlane(t, change...).measured()
@@ -108,7 +108,7 @@ func (p *plane) measurements() (all []*csipb.GetCapacityRequest) {
 	return all
 }
 
-// askedAgain waits until the driver was asked many times more.
+// askedAgain waits until the driver was called many times more.
 func (p *plane) askedAgain() {
 	p.t.Helper()
 	from := len(p.measurements())
@@ -200,7 +200,7 @@ func TestCapacityIsWrittenOnce(t *testing.T) {
 	p.stop()
 	p.drivers.Remove(p.conn)
 	p.start()
-	p.createLateClass("slow", p.conn.Name) // is seen, but cannot be asked about
+	p.createLateClass("slow", p.conn.Name) // is seen, but cannot be queried
 	p.drivers.Put(p.conn)
 	p.told("fast n1 10Gi", "fast n2 0", "slow n1 10Gi", "slow n2 0")
 	p.askedAgain()
@@ -209,8 +209,8 @@ func TestCapacityIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestCapacityAfterVolumes: the driver is asked soon after a volume was created or deleted, or did not fit.
-// For many volumes it is asked at most twice a second.
+// TestCapacityAfterVolumes: the driver is called soon after a volume was created or deleted, or did not
+// fit. For many volumes it is called at most twice a second.
 func TestCapacityAfterVolumes(t *testing.T) {
 	p := newMeasured(t, func(c *csitest.Config) {
 		c.Capacity, c.Plugin.AccessibilityConstraints, c.Segments = 100<<30, true, map[string]string{"name": "n1"}
@@ -296,7 +296,7 @@ func TestCapacityOfHostileDrivers(t *testing.T) {
 		p.waitForEvent("StorageClass", class, volume.ReasonCapacityUnknown,
 			"does not tell the capacity of class "+class+" in name=n", what)
 		p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, class, metav1.DeleteOptions{}))
-		// The other driver goes on meanwhile.
+		// The other driver continues in the meantime.
 		p.tellsRoom(other, map[string]int64{"n1": room})
 		p.told("fast n1 1Gi", "fast n2 2Gi", fmt.Sprintf("calm n1 %dGi", room>>30))
 	}
@@ -446,7 +446,7 @@ func TestCapacityOfASidecar(t *testing.T) {
 }
 
 // TestPlacementByCapacity: a Pod is placed where there is capacity for its claim. Without capacity it
-// waits, and the driver is not asked for a volume.
+// waits, and the driver is not called.
 func TestPlacementByCapacity(t *testing.T) {
 	p := newMeasured(t)
 	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 20, "n2": 2 << 30})

@@ -78,7 +78,7 @@ func TestEphemeral(t *testing.T) {
 	p.nothingLeft()
 }
 
-// TestEphemeralOfAnEarlierPod: a Pod that is deleted and created again at once gets a claim of its own.
+// TestEphemeralOfAnEarlierPod: a Pod that is deleted and immediately created again gets a claim of its own.
 func TestEphemeralOfAnEarlierPod(t *testing.T) {
 	p := newPlane(t)
 	p.createClass("fast")

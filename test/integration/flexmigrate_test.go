@@ -158,10 +158,9 @@ func (p *plane) migrationJournals() int {
 	return len(list.Items)
 }
 
-// TestFlexMigrateKilled kills a migration, in both directions, before and after each of its writes, of which
-// `make test` draws a part. Another process continues it or reverts it. In the end volume and claim are complete, and
-// nothing is left over.
-// The number of writes is known only at the end, because a conflict causes more.
+// TestFlexMigrateKilled kills a migration, in both directions, before and after each of its writes; `make test` plays
+// a random part of them. Another process continues it or reverts it. In the end volume and claim are complete, and
+// nothing is left over. The number of writes is known only at the end, because a conflict causes more.
 func TestFlexMigrateKilled(t *testing.T) {
 	const least, most = 7, 30
 	p := newPlane(t)

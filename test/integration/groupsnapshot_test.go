@@ -120,8 +120,8 @@ func (p *plane) deleteGroupContent(name string) {
 	p.must(p.group("DELETE", path, "{}"))
 }
 
-// TestGroupSnapshot: the content of a group, as upstream's snapshot-controller makes it, has a driver take the group.
-// The group goes at the driver with the last content that names it.
+// TestGroupSnapshot: the content of a group, as upstream's snapshot-controller creates it, has a driver create the
+// group. The driver deletes the group with the last content that names it.
 func TestGroupSnapshot(t *testing.T) {
 	p := newGroupPlane(t)
 	p.createGroupContent("c", "u", `{"volumeHandles":["id-log","id-data"]}`)

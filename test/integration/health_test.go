@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// health waits until a claim says of its volume what is wanted.
+// health waits until a claim reports the wanted health of its volume.
 func (p *plane) health(claim, want string) {
 	p.t.Helper()
 	p.eventually(func() string {
@@ -30,8 +30,9 @@ func (p *plane) health(claim, want string) {
 	})
 }
 
-// TestHealthOfClaims: an API server takes whatever a driver's controller tells of a volume, what another process of the
-// controllers finds unchanged stays as it is, a failed list takes nothing away, an answer for the volume alone does.
+// TestHealthOfClaims: the API server accepts everything that a driver's controller reports about a volume; what another
+// process of the controllers finds unchanged stays as it is; a failed list clears nothing, an answer for the volume
+// alone does.
 func TestHealthOfClaims(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) { c.Controller.ListVolumeHealth, c.Controller.GetVolumeHealth = true, true })
 	handle := p.createBoundVolume("c")

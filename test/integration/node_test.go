@@ -307,7 +307,7 @@ func TestNodeMountsBlockDevices(t *testing.T) {
 		filepath.Base(path)); filepath.Dir(device) != want {
 		t.Errorf("the device is at %s, wanted below %s", device, want)
 	}
-	// Somebody removes the link: it is made again.
+	// The link is removed: it is created again.
 	h.must(os.Remove(path))
 	h.stopAgent()
 	h.startAgent()
@@ -351,7 +351,7 @@ func TestNodeAgentRestarts(t *testing.T) {
 	h.must(unix.Mount("none", orphan, "tmpfs", 0, ""))
 	h.startAgent()
 	h.gone("b")
-	// What nobody can say a volume of is named, and stays until somebody looks.
+	// A mount whose volume is unknown is reported, and stays until an administrator acts.
 	h.eventually(func() string {
 		events, err := h.client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
 		h.must(err)

@@ -31,8 +31,8 @@ import (
 	"volplane.dev/volplane/test/internal/servers"
 )
 
-// plane is a control plane whose driver does what the test tells it. It has no node agents: the test writes
-// what nodes would write.
+// plane is a control plane whose driver the test controls. It has no node agents: the test writes what
+// nodes would write.
 type plane struct {
 	t       *testing.T
 	ctx     context.Context
@@ -58,7 +58,7 @@ func newPlane(t *testing.T, change ...func(*csitest.Config)) *plane {
 }
 
 // newPlaneAlone runs a control plane while no other test of the package runs. It is for tests that count
-// writes, of which a busy machine causes more.
+// writes, because a busy machine causes more of them.
 func newPlaneAlone(t *testing.T, change ...func(*csitest.Config)) *plane {
 	t.Helper()
 	// A driver call never times out: tests hold calls, and the machine may be busy.
@@ -282,7 +282,7 @@ func (p *plane) createPod(name, node string, claims ...string) {
 	p.must(err)
 }
 
-// deletePod deletes a Pod at once, as a node agent does at the end.
+// deletePod deletes a Pod immediately, as a node agent does at the end.
 func (p *plane) deletePod(name string) {
 	p.t.Helper()
 	p.must(p.client.CoreV1().Pods("default").Delete(p.ctx, name,

@@ -294,7 +294,7 @@ func TestFullNode(t *testing.T) {
 		p.must(err)
 		node, err := p.client.StorageV1().CSINodes().Get(p.ctx, n, metav1.GetOptions{})
 		p.must(err)
-		// The drivers of a CSINode cannot be changed, only told anew.
+		// The drivers of a CSINode cannot be changed, only registered again.
 		p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, n, metav1.DeleteOptions{}))
 		node.ObjectMeta = metav1.ObjectMeta{Name: n}
 		node.Spec.Drivers[0].TopologyKeys = []string{"zone"}
@@ -336,8 +336,8 @@ func TestFullNode(t *testing.T) {
 }
 
 // TestRestartDuringTheCall: the controllers stop while the driver works, and lose their memory. The claim
-// is deleted in the meantime, or not. The driver is there when the controllers start, or registers after
-// they have reported that it is missing.
+// is deleted in the meantime, or not. The driver is registered when the controllers start, or registers
+// after they have reported that it is missing.
 func TestRestartDuringTheCall(t *testing.T) {
 	for _, c := range []struct{ deleted, late bool }{{}, {deleted: true}, {deleted: true, late: true}} {
 		deleted := c.deleted

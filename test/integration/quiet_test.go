@@ -52,7 +52,7 @@ func TestQuiet(t *testing.T) {
 	mark = len(p.writes.since(0))
 	p.runAnotherVolume("d")
 	for _, w := range p.writes.since(mark) {
-		// To say again why a claim waits is no harm.
+		// Reporting again why a claim waits does no harm.
 		if kind, _ := objectOf(w.path); w.about("quiet-") && kind != "events" {
 			t.Errorf("written after a start: %s", w)
 		}

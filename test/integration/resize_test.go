@@ -178,7 +178,7 @@ func TestResizeAfterRestart(t *testing.T) {
 	p.has("c", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending)
 }
 
-// TestResizeThatTheNodeCannot: the node does not get the expansion again at once.
+// TestResizeThatTheNodeCannot: the node does not get the expansion again immediately.
 func TestResizeThatTheNodeCannot(t *testing.T) {
 	p := growing(t)
 	p.asks("c", "2Gi")

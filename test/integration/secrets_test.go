@@ -152,7 +152,7 @@ func TestNoSecretIsTold(t *testing.T) {
 	}
 	h.clean()
 	h.tellsNone(log)
-	// It was all there to be told.
+	// All of it could have been disclosed.
 	given := map[string]bool{}
 	for _, c := range d.Calls() {
 		for _, secret := range []string{"user", "pin", "in-publish-context", "attribute", "option"} {

@@ -45,7 +45,7 @@ func TestRestore(t *testing.T) {
 			`","deletionPolicy":"Delete","sourceVolumeMode":"Filesystem","source":{"snapshotHandle":"snap-1"},
 		"volumeSnapshotRef":{"namespace":"default","name":"s"}}}`)
 	p.waitForReady("s")
-	// Anybody may make a snapshot that names another's content.
+	// Any user may create a snapshot that names another's content.
 	p.custom("POST", "namespaces/default/volumesnapshots",
 		`{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshot","metadata":{"name":"thief"},
 		"spec":{"source":{"volumeSnapshotContentName":"content"}}}`)
@@ -71,7 +71,7 @@ func TestRestore(t *testing.T) {
 	p.waitForBound("raw")
 	p.protected(false)
 	p.agrees()
-	// What a process that died has protected the next one lets go.
+	// What a process that died has protected is released by the next one.
 	p.stop()
 	p.custom("PATCH", "namespaces/default/volumesnapshots/s",
 		`{"metadata":{"finalizers":["example.com/other","`+volume.FinalizerRestoring+`"]}}`)

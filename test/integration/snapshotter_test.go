@@ -100,7 +100,8 @@ func (p *plane) waitForSnapshots(want ...string) {
 	})
 }
 
-// TestSnapshot: a snapshot is taken of a claim, a claim is made from it, and it goes at the driver when it is deleted.
+// TestSnapshot: a snapshot of a claim is created, a claim is created from it, and the driver deletes it when the object
+// is deleted.
 func TestSnapshot(t *testing.T) {
 	p := newPlane(t, takesSnapshots)
 	p.createClass("fast")
@@ -140,7 +141,7 @@ func TestSnapshot(t *testing.T) {
 }
 
 // TestRetainedSnapshot: a content that is to be retained survives its snapshot, at the driver too. It can be restored
-// from when an administrator makes it known anew.
+// from when an administrator creates objects for it again.
 func TestRetainedSnapshot(t *testing.T) {
 	p := newPlane(t, takesSnapshots)
 	p.createSnapshotClass("kept", "Retain", false)

@@ -108,8 +108,8 @@ func TestDefaultClass(t *testing.T) {
 	p.waitForClaimPhase("classless", corev1.ClaimPending, "")
 }
 
-// TestProvisionersElsewhere: whatever the name of a class's provisioner is, the binder asks for it by an
-// annotation of the claim and goes on looking for a volume. No other controller acts (S4-020, S4-024,
+// TestProvisionersElsewhere: whatever the name of a class's provisioner is, the binder requests it by an
+// annotation of the claim and continues to look for a volume. No other controller acts (S4-020, S4-024,
 // S4-025, S4-030).
 func TestProvisionersElsewhere(t *testing.T) {
 	p := newPlane(t)
@@ -212,7 +212,7 @@ func TestAnEditedReferenceDeletesNothing(t *testing.T) {
 	p.waitForEvent("PersistentVolume", v, volume.ReasonClaimUIDMismatch, "uid edited", string(p.getClaim("c").UID))
 	p.waitForClaimPhase("c", corev1.ClaimLost, v)
 	p.waitForVolumePhase(v, corev1.VolumeBound)
-	// A binder of Kubernetes, or somebody by hand, has released it.
+	// A binder of Kubernetes, or a user, has released it.
 	_, err := p.client.CoreV1().PersistentVolumes().Patch(p.ctx, v, types.MergePatchType,
 		[]byte(`{"status":{"phase":"Released"}}`), metav1.PatchOptions{}, "status")
 	p.must(err)

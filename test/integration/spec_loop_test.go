@@ -13,7 +13,7 @@ import (
 
 // TestGivenUpNodeIsNotAskedAtOnce: a late-binding claim whose node is given up is tried again with a
 // growing back-off, whether another node could be chosen or not (S4-035). Other claims are created and
-// deleted meanwhile, which leaves time for wrong calls.
+// deleted in the meantime, which leaves time for wrong calls.
 func TestGivenUpNodeIsNotAskedAtOnce(t *testing.T) {
 	for _, node := range []string{"", "n1"} {
 		t.Run(fmt.Sprintf("node %q", node), func(t *testing.T) {

@@ -180,7 +180,7 @@ func TestRefusedClaims(t *testing.T) {
 	for _, c := range []string{"choosy", "typo", "twice"} {
 		p.waitForClaimPhase(c, corev1.ClaimPending, "")
 	}
-	// A class cannot be changed, only made again: the claim is looked at again.
+	// A class cannot be changed, only recreated: the claim is reconciled again.
 	p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "typo", metav1.DeleteOptions{}))
 	p.createClass("typo")
 	p.waitForBound("typo")
@@ -260,7 +260,7 @@ func TestObjectThatIsRefused(t *testing.T) {
 }
 
 // TestObjectThatIsSavedLater: the API server refuses the volume object for a while, and the provisioner is
-// restarted meanwhile. The volume is neither forgotten nor made twice (S4-037).
+// restarted in the meantime. The volume is neither forgotten nor created twice (S4-037).
 func TestObjectThatIsSavedLater(t *testing.T) {
 	p := newPlane(t)
 	roles := p.client.RbacV1().ClusterRoles()

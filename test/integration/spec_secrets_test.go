@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// may asks the API server whether a user has a right on all objects of a resource.
+// may says whether a user has a right on all objects of a resource, according to the API server.
 func (p *plane) may(verb, group, resource, user string, groups ...string) bool {
 	p.t.Helper()
 	got, err := p.client.AuthorizationV1().SubjectAccessReviews().Create(p.ctx,

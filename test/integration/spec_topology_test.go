@@ -39,7 +39,7 @@ func (p *plane) inZones(zones ...string) {
 	for i, z := range zones {
 		name := fmt.Sprint("n", i+1)
 		p.label(name, strconv.Quote(z))
-		// The drivers of a CSINode cannot be changed, only told anew.
+		// The drivers of a CSINode cannot be changed, only registered again.
 		p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, name, metav1.DeleteOptions{}))
 		_, err := p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -181,7 +181,7 @@ func TestStaleTopology(t *testing.T) {
 	p.createClaim("early", "any")
 	p.waitForEvent("PersistentVolumeClaim", "early", volume.ReasonProvisioningFailed,
 		"no node has a topology of the driver")
-	// Nobody is told of a Node's labels.
+	// No program watches a Node's labels.
 	p.label("n2", `"b"`)
 	p.waitForBound("early")
 

@@ -123,7 +123,7 @@ func TestWritesOfManyVolumes(t *testing.T) {
 			p.waitForBound(name(i))
 		}
 		p.waitForSettled()
-		// People are told when there is time.
+		// Events for users are written when there is time.
 		p.eventually(func() string {
 			told, err := p.client.CoreV1().Events("default").List(p.ctx,
 				metav1.ListOptions{FieldSelector: "reason=" + string(volume.ReasonProvisioningSucceeded)})

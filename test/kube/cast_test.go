@@ -53,8 +53,8 @@ type mixedCluster struct {
 	// start starts the provisioner and what runs in the same process, stop
 	// ends them.
 	start, stop func()
-	// deletesAgain says that the provisioner may delete a volume twice, as
-	// Kubernetes' does when it hears of its own write late.
+	// deletesAgain says that the provisioner may delete a volume twice, as Kubernetes' does
+	// when it observes its own write late.
 	deletesAgain bool
 }
 

@@ -39,8 +39,8 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: monitor}
 `
 
 // TestRightsOfUpstreamsHealthMonitor: in the place of csi-external-health-monitor-controller, with the rights of
-// upstream's manifest, volplane tells a claim by an event how its volume is, and the only things that it tries and may
-// not do are to look for others by their Leases and to write it to the claim.
+// upstream's manifest, volplane reports a volume's health by an event at its claim, and the only requests that are
+// refused are to list Leases in order to find other controllers, and to write the health to the claim.
 func TestRightsOfUpstreamsHealthMonitor(t *testing.T) {
 	t.Parallel()
 	c, log := cluster.AuditedCluster(t)

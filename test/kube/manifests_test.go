@@ -33,7 +33,7 @@ func restricted(i *cluster.Installation) string {
 	return name
 }
 
-// pod returns what the API server says of a Pod made from a template.
+// pod returns the API server's error for a Pod from a template.
 func pod(i *cluster.Installation, namespace string, from corev1.PodTemplateSpec) error {
 	pod := &corev1.Pod{ObjectMeta: from.ObjectMeta, Spec: from.Spec}
 	pod.Name = "pod"

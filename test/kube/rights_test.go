@@ -39,12 +39,12 @@ func TestRightsOfManifestsSuffice(t *testing.T) {
 	asked := map[string]int{}
 	for _, r := range i.Audited(log, account) {
 		asked[strings.TrimSuffix(r.ObjectRef.Resource+"/"+r.ObjectRef.Subresource, "/")+" "+r.Verb]++
-		// Whether others call the driver is asked of all namespaces.
+		// Other controllers of the driver are looked for in all namespaces.
 		if of := r.ObjectRef; of.Resource == "leases" && of.Namespace != i.Space && of.Namespace != "" {
 			t.Errorf("intents are in another namespace than the driver's: %s %s", r.Verb, r.RequestURI)
 		}
 	}
-	// Otherwise somebody else has done the work, or nothing was noted.
+	// Otherwise another program has done the work, or nothing was recorded.
 	for _, must := range []string{
 		"persistentvolumes create", "persistentvolumes delete", "volumeattachments/status patch",
 		"persistentvolumeclaims/status patch",
@@ -69,7 +69,7 @@ func runs(i *cluster.Installation, shape string, driver *csitest.Driver) *upstre
 		append(args, "--csi-address="+driver.Socket, "--kubeconfig="+i.Identity(i.Base+"-controller"))...)
 }
 
-// refusedNothing fails the test when an account has asked for what it may not.
+// refusedNothing fails the test if a request of an account was refused.
 func refusedNothing(i *cluster.Installation, log, account string) {
 	i.T.Helper()
 	for _, r := range i.Audited(log, account) {

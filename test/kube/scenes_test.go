@@ -50,8 +50,8 @@ func late(s *scene) {
 		s.t.Errorf("the pod is in zone %s, the selected node is %q", where, got)
 	}
 	s.deleteClaim("c")
-	// The volume's second claim comes after the first one's deletion was heard
-	// of, so a claim that is let go too early is gone by then.
+	// The volume's second claim comes after the first one's deletion was observed, so a
+	// claim that is released too early is gone by then.
 	s.makeClaim(upstream.ClaimOf("other", s.name))
 	s.pod("other", claimSource("other"), map[string]string{upstream.Zone: where})
 	s.placed("other")
@@ -168,7 +168,7 @@ func retain(s *scene) {
 
 // byHand: of the volumes that an administrator created, the scheduler reserves the one that the Pod can
 // reach, and a Pod waits for such a volume. A volume that the administrator reserved for a claim is bound
-// at once, and the Pod is placed there.
+// immediately, and the Pod is placed there.
 func byHand(s *scene) {
 	s.class(whenUsed, retains, volume.NoProvisioner)
 	all := []string{"b", "c", "c-2", "a"}

@@ -27,7 +27,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// TestWhyInACluster asks `volplane why` in a cluster of Kubernetes with its own scheduler, controllers,
+// TestWhyInACluster runs `volplane why` in a cluster of Kubernetes with its own scheduler, controllers,
 // kubelet and sidecars, as users who may only read, while the test causes faults. Each row is a question of
 // the acceptance list.
 func TestWhyInACluster(t *testing.T) {
@@ -54,13 +54,13 @@ func TestWhyInACluster(t *testing.T) {
 	}
 }
 
-// whyCluster is a cluster with users who ask. Node n1 has a kubelet, and n2 is only an object.
+// whyCluster is a cluster with users who run why. Node n1 has a kubelet, and n2 is only an object.
 type whyCluster struct {
 	*cluster.Cluster
 	t      *testing.T
 	ctx    context.Context //nolint:containedctx // that of the test
 	driver *csitest.Driver
-	// reader may read what `why` asks for, stranger neither ConfigMaps nor Leases.
+	// reader may read what `why` reads, stranger neither ConfigMaps nor Leases.
 	reader, stranger                             string
 	controllers, provisioner, attacher, register *upstream.Program
 }
@@ -191,7 +191,7 @@ func (w *whyCluster) claim(name string) {
 	})
 }
 
-// wish makes a claim.
+// wish creates a claim.
 func (w *whyCluster) wish(name, class string) {
 	w.t.Helper()
 	_, err := w.Client.CoreV1().PersistentVolumeClaims("default").Create(w.ctx, upstream.ClaimOf(name, class),
@@ -287,8 +287,8 @@ func (w *whyCluster) healthy() {
 	w.tells(w.stranger, 0, "-A", "Nothing waits")
 }
 
-// lastCall: a driver that refuses is told with its call, code and text, how often
-// the kubelet has tried, and when for the last time (W-2).
+// lastCall: a driver that refuses is reported with its call, code and text, how often the
+// kubelet has tried, and when for the last time (W-2).
 func (w *whyCluster) lastCall() {
 	w.driver.OnCall("NodeStageVolume", func(int, any) csitest.Action {
 		return csitest.Action{Err: status.Error(codes.Internal, "disk on fire")}

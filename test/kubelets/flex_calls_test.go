@@ -373,8 +373,7 @@ func flexPlace(t *testing.T, branches string) string {
 	return root
 }
 
-// does makes a step and tells the calls that it made of the driver, and whether it
-// failed.
+// does makes a step and returns its calls of the driver, and whether it failed.
 func does(t *testing.T, root string, step func() error) string {
 	t.Helper()
 	failed := step()

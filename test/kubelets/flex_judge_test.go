@@ -97,7 +97,7 @@ func newFlexJudge(t *testing.T) *flexJudge {
 		"persistentvolume-binder-controller", "persistentvolume-attach-detach-controller",
 		"persistentvolume-protection-controller",
 		"persistentvolumeclaim-protection-controller", "persistentvolume-expander-controller")
-	// A kubelet looks for volumes that are to grow when it looks at Pods.
+	// A kubelet looks for volumes to expand when it syncs Pods.
 	j.root = j.KubeletWith(t, kubelet.Options{
 		Node: "n1", PluginDir: filepath.Join(dir, theirs), Tuning: "syncFrequency: 2s",
 	})
@@ -171,8 +171,8 @@ func (j *flexJudge) createObjects() {
 	j.must(err)
 }
 
-// rewrite puts the drivers in place again and again, and waits until the bridge
-// has asked one of the last ones what it can do.
+// rewrite puts the drivers in place again and again, and waits until the bridge has
+// called init of one of the last ones.
 func (j *flexJudge) rewrite() {
 	j.t.Helper()
 	const times = 5
@@ -218,7 +218,7 @@ func (j *flexJudge) do(name string, args ...string) {
 	}
 }
 
-// clean takes away what is left, and complains of it.
+// clean removes what is left, and reports it.
 func (j *flexJudge) clean() {
 	points, err := mount.Below(j.dir)
 	j.must(err)
@@ -374,8 +374,8 @@ func (j *flexJudge) use(side string, g flexPodCase) string {
 	return fmt.Sprintf("%s: the Pod has %s and %s", g.name, describe(path), writing)
 }
 
-// grow asks for more, and waits until the claim and the filesystem have it. At
-// their side the administrator enlarges the volume: nobody calls expandvolume.
+// grow requests more, and waits until the claim and the filesystem have it. At their side
+// the administrator expands the volume: no program calls expandvolume.
 func (j *flexJudge) grow(side, claim string) {
 	j.t.Helper()
 	const size = 400 << 20
@@ -441,7 +441,7 @@ func (j *flexJudge) left() string {
 	return j.leftBehind() + below(j.t, j.root)
 }
 
-// leftBehind says what drivers and the bridge have not taken away.
+// leftBehind returns what drivers and the bridge have not removed.
 func (j *flexJudge) leftBehind() string {
 	j.t.Helper()
 	for what, pattern := range map[string]string{

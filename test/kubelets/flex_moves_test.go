@@ -76,7 +76,7 @@ func (j *flexJudge) reads(path, word string) {
 }
 
 // killed kills the bridge while Pods use its volumes. The Pods and the processes of their driver continue.
-// Pods that are deleted while there is no bridge are gone after it has started again.
+// Pods that are deleted while no bridge runs are gone after it has started again.
 func (j *flexJudge) killed() {
 	j.t.Helper()
 	lasting := flexPodCase{name: "lasting", driver: "lofs", fsType: "ext4"}

@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// recorder is a driver that is one of the examples, and writes down what it is
-// called with and what it answers. A volume with the option daemon has a program
-// that lives as long as it is mounted, as those in user space have.
+// recorder is one of the example drivers, which records its arguments and its answers. A
+// volume with the option daemon has a program that lives as long as it is mounted, as
+// those in user space have.
 const recorder = `#!/bin/sh
 export LOFS_POOL=@POOL SCRATCH_SHARES=@POOL
 began=$(date +%s%N) forked=$(cut -d' ' -f22 /proc/$$/stat) code=0
@@ -43,8 +43,8 @@ exit $code
 // flexCall is a call that a recorder has logged.
 type flexCall struct {
 	Driver string
-	// Began is when it looked at the clock, in nanoseconds, Forked when its
-	// process was made, in hundredths of a second since the machine's start.
+	// Began is when it read the clock, in nanoseconds, Forked when its process was created,
+	// in hundredths of a second since the machine's start.
 	Began, Forked int64
 	Args          []string
 	Answer        string
@@ -90,7 +90,7 @@ func (j *flexJudge) called(side, op, volume string) bool {
 	})
 }
 
-// seenBy is a side as its calls are told.
+// seenBy is a side as its calls are recorded.
 type seenBy struct {
 	name string
 	// uids are those of the Pods, by guest.
@@ -104,8 +104,7 @@ type seenBy struct {
 func (s seenBy) line(c flexCall) string {
 	args := strings.Join(c.Args, " ")
 	if strings.Contains(c.Answer, "Not supported") {
-		// Hosts remember that, so that any volume may be the one that it is said
-		// of.
+		// Hosts remember that, so it may be recorded for any volume.
 		return fmt.Sprintf("%s: %s answered Not supported", c.Driver, c.Args[0])
 	}
 	whose := c.Driver
@@ -119,9 +118,9 @@ func (s seenBy) line(c flexCall) string {
 	return whose + ": " + regexp.MustCompile(`/dev/loop[0-9]+`).ReplaceAllString(text, "DEVICE")
 }
 
-// lines returns what a side has called its drivers with, each call once, in the
-// order of the first ones: how often a host asks for a name, or how a volume is,
-// depends on the time. At the end is what Pods have seen.
+// lines returns the calls of a side's drivers, each call once, in the order of the first
+// ones: how often a host queries a name, or the state of a volume, depends on the time.
+// At the end is what Pods have seen.
 func (j *flexJudge) lines(s seenBy) []string {
 	j.t.Helper()
 	var out []string
@@ -171,7 +170,7 @@ func sameOrder(t *testing.T, ours, theirs []string) {
 	}
 }
 
-// spaced reports a driver that was asked for its capabilities twice within a second (H15).
+// spaced reports a driver whose capabilities were queried twice within a second (H15).
 func spaced(t *testing.T, calls []flexCall) {
 	t.Helper()
 	last := map[string]int64{}

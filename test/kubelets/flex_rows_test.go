@@ -78,7 +78,7 @@ func flexModeRows() []row {
 	}
 }
 
-// writes is what a driver is told of a volume that is written to.
+// writes is the option of a volume that is mounted for writing.
 const writes = `"kubernetes.io/readwrite":"rw"`
 
 // otherMode returns a line with the other word for whether it is written to.

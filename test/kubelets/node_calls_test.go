@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// nodeCall is a call of a driver by whoever mounts on a node.
+// nodeCall is a call of a driver by the kubelet or the node agent.
 type nodeCall struct {
 	method, volume string
 	request        proto.Message
@@ -50,7 +50,7 @@ func (l *callLog) note(_ context.Context, method string, r proto.Message) error 
 	return nil
 }
 
-// describe tells what Pods would see of a path.
+// describe returns what Pods would see of a path.
 func describe(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -90,7 +90,7 @@ func (l *callLog) lines(names *strings.Replacer) ([]string, error) {
 	return counted(out), nil
 }
 
-// counted says of lines that are there more than once how often.
+// counted adds the number to lines that occur more than once.
 func counted(lines []string) []string {
 	times := map[string]int{}
 	for _, l := range lines {
@@ -131,7 +131,7 @@ func requestText(r proto.Message) (string, error) {
 	return string(data), err
 }
 
-// tokensText tells for whom tokens are and to whom they are bound.
+// tokensText returns for whom tokens are and to whom they are bound.
 func tokensText(text string) (string, error) {
 	var tokens map[string]struct{ Token, ExpirationTimestamp string }
 	if err := json.Unmarshal([]byte(text), &tokens); err != nil {

@@ -9,9 +9,9 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// The drivers of the Pods: nothing is known of plain and grouping, which gives
-// files to groups itself; informed wants to be told of Pods and their groups; and
-// loose needs no attach, leaves groups alone and has tokens among its secrets.
+// The drivers of the Pods: plain and grouping have no CSIDriver, and grouping gives files
+// to groups itself; informed gets the information about Pods and their groups; and loose
+// needs no attach, leaves groups alone and has tokens among its secrets.
 const (
 	plain    = "plain.csi.example.com"
 	informed = "informed.csi.example.com"

@@ -24,7 +24,7 @@ import (
 )
 
 // TestRegistrarRealKubelet: a kubelet knows a driver while `volplane registrar` runs beside it, also after
-// each of the two was killed. The kubelet forgets the driver when the registrar is asked to end. When the
+// each of the two was killed. The kubelet forgets the driver when the registrar is asked to stop. When the
 // kubelet refuses the driver, the registrar ends with the reason (S1-003, S1-013).
 func TestRegistrarRealKubelet(t *testing.T) {
 	c := cluster.Start(t)
@@ -38,7 +38,7 @@ func TestRegistrarRealKubelet(t *testing.T) {
 	first.Kill()
 	second := r.announce()
 	r.known("id-1")
-	// What a driver says of its node is asked anew.
+	// What a driver says about its node is queried again.
 	stop()
 	r.serve("id-2")
 	r.known("id-2")

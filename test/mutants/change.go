@@ -133,7 +133,7 @@ func (f *finder) visit(n ast.Node) {
 	}
 }
 
-// condition negates what is no comparison; those are found wherever they are.
+// condition negates what is not a comparison; comparisons are found wherever they are.
 func (f *finder) condition(e ast.Expr) {
 	if b, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && (b.Op.Precedence() == 3 || logical(b.Op)) {
 		return
@@ -211,8 +211,8 @@ func (f *finder) remove(s ast.Stmt) {
 	f.add(s, "if !mutantOn(#) { ", " }", "removed: "+f.short(s))
 }
 
-// harmless says of a call that no unit test has to notice that it is not made:
-// it logs, locks, ends what is over anyway, or panics.
+// harmless says that no unit test has to notice if a call is missing: it logs, locks,
+// ends what is over anyway, or panics.
 func (f *finder) harmless(e ast.Expr) bool {
 	call, ok := e.(*ast.CallExpr)
 	if !ok {
@@ -247,8 +247,8 @@ func (f *finder) zero(e ast.Expr) bool {
 	return slices.Contains([]string{"nil", "false", "0", `""`}, t) || strings.HasSuffix(t, "{}")
 }
 
-// literal drops the fields of a struct, one by one, and looks at elements that
-// leave out their type.
+// literal drops the fields of a struct, one by one, and visits elements that leave out
+// their type.
 func (f *finder) literal(x *ast.CompositeLit, typ string, pointer bool) {
 	switch t := x.Type.(type) {
 	case *ast.ArrayType:

@@ -1,7 +1,7 @@
-// Command mutants changes packages in small ways and tells which changes their
-// own tests do not notice. All changes of a package are built into one test
-// binary, each behind a condition, so that a change costs a run of the tests and
-// no build; the tree itself is not touched.
+// Command mutants changes packages in small ways and reports which changes their own
+// tests do not notice. All changes of a package are built into one test binary, each
+// behind a condition, so that a change costs a run of the tests and no build; the tree
+// itself is not touched.
 //
 // It prints each survivor as FILE:LINE and the change, and a rate per package,
 // and exits with 1 when one is below its bound (bounds.go).

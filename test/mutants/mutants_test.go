@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestMutants tries the changes of a small module: what its test looks at is
-// killed, what it does not is told with its place.
+// TestMutants tries the changes of a small module: a change that its test covers is
+// killed, one that it does not cover is reported with its place.
 func TestMutants(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"go.mod", "made.go", "made_test.go"} {

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// listed is what go list says of a package.
+// listed is the output of go list for a package.
 type listed struct {
 	Dir, ImportPath, Name string
 	GoFiles               []string

@@ -106,7 +106,7 @@ func (w *world) close(t *testing.T, dir string) {
 	_ = os.Remove(dir + ".log")
 }
 
-// killNow kills a random process after random times and starts it again at once, until the returned
+// killNow kills a random process after random times and restarts it immediately, until the returned
 // function is called.
 func (w *world) killNow(random *mathrand.Rand) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1,2 +1,2 @@
-// Package page looks at the page of a control plane with a real browser, Debian's Chromium.
+// Package page tests the page of a control plane with a real browser, Debian's Chromium.
 package page

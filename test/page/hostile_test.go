@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// hostile returns objects with a text in each field that somebody else may write, also where an API server would refuse
+// hostile returns objects with a text in each field that other users may write, even where an API server would refuse
 // it.
 func hostile(i int, text string) []runtime.Object {
 	uid := types.UID(fmt.Sprint("hostile-", i))

@@ -42,8 +42,8 @@ func quiet(t *testing.T, tab *browser.Tab, link string) {
 	}
 }
 
-// TestLive: a change is seen without a reload, what has not changed stays as it is, the focus too, and a reader that
-// speaks is told; the link does not work twice.
+// TestLive: a change is seen without a reload, what has not changed stays as it is, the focus too, and a screen
+// reader is notified; the link does not work twice.
 func TestLive(t *testing.T) {
 	s, link := play(t, town()...)
 	b := browser.Start(t)
@@ -79,7 +79,7 @@ func TestLive(t *testing.T) {
 	other.Go(rootOf(link), body+".includes('volplane page')")
 }
 
-// TestWithoutScripts: all is there for a browser that runs no scripts, and a reload shows what is new.
+// TestWithoutScripts: everything is available in a browser that runs no scripts, and a reload shows what is new.
 func TestWithoutScripts(t *testing.T) {
 	s, link := play(t, town()...)
 	tab := browser.Start(t).Open(t)
@@ -232,8 +232,8 @@ func attacks() []string {
 	}
 }
 
-// TestHostileTexts: whatever drivers, users and other programs write, no script runs, nothing is asked for elsewhere,
-// and texts are cut.
+// TestHostileTexts: whatever drivers, users and other programs write, no script runs, nothing is requested from
+// elsewhere, and texts are cut.
 func TestHostileTexts(t *testing.T) {
 	objects := town()
 	var places []string
@@ -256,7 +256,7 @@ func TestHostileTexts(t *testing.T) {
 		}
 	}
 	for _, complaint := range tab.Complaints() {
-		// A page of what does not exist is no page, which the browser notes.
+		// The page of an object that does not exist is an error, which the browser logs.
 		if !strings.Contains(complaint, "status of 40") {
 			t.Errorf("the browser complains: %s", complaint)
 		}

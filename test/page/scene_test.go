@@ -46,7 +46,7 @@ type scene struct {
 	changed chan struct{}
 }
 
-// change changes objects, and tells who looks.
+// change changes objects, and notifies open tabs.
 func (s *scene) change(t *testing.T, f func(ctx context.Context, c kubernetes.Interface) error) {
 	t.Helper()
 	if err := f(t.Context(), s.client); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestScripts runs testdata/*.txtar, each of which is a module and what .ci/gotest says of its tests.
+// TestScripts runs testdata/*.txtar, each of which is a module and the output of .ci/gotest for its tests.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs(filepath.Join("..", ".."))

@@ -27,8 +27,8 @@ drivers:
 `
 
 // TestSanity plays csi-sanity against the example driver that attaches, with
-// real loop devices and mounts. What it cannot have is what nobody knows: which
-// volumes and nodes exist a FlexVolume driver does not tell.
+// real loop devices and mounts. Cases about unknown volumes and nodes are left out: a
+// FlexVolume driver does not report which exist.
 func TestSanity(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "sanity-")
 	must(t, err)

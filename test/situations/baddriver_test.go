@@ -26,7 +26,7 @@ import (
 
 const badName = "bad.csi.example.com"
 
-// misdeed is a mistake of a driver, and what users are told about it.
+// misdeed is a mistake of a driver, and what is reported to users about it.
 type misdeed struct {
 	name string
 	// begin has the driver do it, end has it stop.
@@ -158,7 +158,7 @@ func (w *badWorld) play(ctx context.Context, t *testing.T, name string, m misdee
 	must(w.make(ctx, claim, plane.Pod(name, name, "")))
 	w.told(ctx, t, "pod/"+name, m.says)
 
-	// Nobody else has to wait.
+	// No other claim has to wait.
 	must(w.make(ctx, plane.Claim(name+"-good", "16Mi"), plane.Pod(name+"-good", name+"-good", "")))
 	must(w.mounted(ctx, name+"-good"))
 	must(w.remove(ctx, name+"-good"))

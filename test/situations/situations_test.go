@@ -43,7 +43,7 @@ type situation struct {
 }
 
 // TestSituations plays each way in which a volume can be stuck at one running control plane, with a driver
-// that does what the test tells it, and compares the whole headline. UPDATE_GOLDEN=1 writes the headlines.
+// that the test controls, and compares the whole headline. UPDATE_GOLDEN=1 writes the headlines.
 func TestSituations(t *testing.T) {
 	t.Parallel()
 	all := readSituations(t)
@@ -121,7 +121,7 @@ func writeSituations(t *testing.T, all []situation) {
 func nameOf(i int) string { return fmt.Sprintf("s%02d", i) }
 
 // early plays the steps of a paragraph that begin with that word, before all paragraphs: what follows from
-// them is only told after a while.
+// them is only reported after a while.
 func (w *badWorld) early(t *testing.T, ns string, s *situation) {
 	t.Helper()
 	if !s.early() {
@@ -219,7 +219,8 @@ func (w *badWorld) agree(ctx context.Context, t *testing.T, ns string) {
 }
 
 // tell has the driver answer a method with a code and words, or "hang", from now on. "ListVolumes on NODE"
-// has it say that all volumes are attached to that node, and it is asked at once because it registers anew.
+// has it say that all volumes are attached to that node, and it is called immediately because it registers
+// again.
 func (w *badWorld) tell(t *testing.T, words string) (method string) {
 	t.Helper()
 	part := strings.SplitN(words, " ", 3)
@@ -267,7 +268,7 @@ func (w *badWorld) shell(ctx context.Context, t *testing.T, ns, line string) ([]
 	return cmd.CombinedOutput()
 }
 
-// answer asks `volplane why`, and returns the headline and the rest on one line each, without names and times
+// answer runs `volplane why`, and returns the headline and the rest on one line each, without names and times
 // that differ between runs.
 func (w *badWorld) answer(ctx context.Context, t *testing.T, ns, ask string) (headline, rest string) {
 	t.Helper()

@@ -81,7 +81,7 @@ func (all tests) add(folder string, file *ast.File, imports map[string]string) {
 	}
 }
 
-// TestProofs: what is no proof is told, and why.
+// TestProofs: what is not a proof is reported, with the reason.
 func TestProofs(t *testing.T) {
 	all := readTests(t)
 	for proof, want := range map[string]string{
@@ -137,7 +137,7 @@ func (all tests) wrong(proof string) string {
 	return "has no such row"
 }
 
-// read goes through a function, and those that it calls.
+// read walks through a function, and those that it calls.
 func (all tests) read(s *story, folder, name string) {
 	for _, f := range all[folder][name] {
 		if s.seen[f.FuncDecl] {
@@ -178,7 +178,7 @@ func (s *story) note(n ast.Node) {
 	}
 }
 
-// makesTable tells whether a call is one that only tables make.
+// makesTable says whether a call is one that only tables make.
 func makesTable(call *ast.CallExpr) bool {
 	f, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {
@@ -189,7 +189,7 @@ func makesTable(call *ast.CallExpr) bool {
 		slices.Contains([]string{"t.Run", "testscript.Run", "golden.Equal"}, x.Name+"."+f.Sel.Name)
 }
 
-// has tells whether a row has the name: it is a word of the test, or a file of its
+// has says whether a row has the name: it is a word of the test, or a file of its
 // testdata. What is below another subtest has both names.
 func (s *story) has(folder, sub string) bool {
 	known := func(name string) bool {
@@ -206,7 +206,7 @@ func (s *story) has(folder, sub string) bool {
 	return true
 }
 
-// inTestdata tells whether a file has the name, with its ending or without.
+// inTestdata says whether a file has the name, with its ending or without.
 func inTestdata(folder, name string) bool {
 	found := false
 	_ = fs.WalkDir(os.DirFS(filepath.Join(root, folder)), "testdata", func(path string, d fs.DirEntry, err error) error {
@@ -219,7 +219,7 @@ func inTestdata(folder, name string) bool {
 	return found
 }
 
-// entitles tells whether a paragraph of a text file has the name as its title, "# TITLE: WHY".
+// entitles says whether a paragraph of a text file has the name as its title, "# TITLE: WHY".
 func entitles(file, name string) bool {
 	text, err := os.ReadFile(file)
 	if err != nil || filepath.Base(filepath.Dir(file)) != "steps" {

@@ -16,9 +16,9 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// TestSystemdBoots boots a machine with systemd twice, whose fstab has volumes: they are there when remote-fs.target is
-// reached, or at the first access, stay when the control plane is restarted, and are unmounted, with its help, when
-// the machine is switched off. Then another machine boots, whose docker asks for a volume before the control plane
+// TestSystemdBoots boots a machine with systemd twice, whose fstab has volumes: they are mounted when remote-fs.target
+// is reached, or at the first access, stay when the control plane is restarted, and are unmounted, with its help, when
+// the machine is switched off. Then another machine boots, whose docker requests a volume before the control plane
 // runs. They share some hierarchies of control groups, in which one would remove what the other has made at the same
 // time.
 func TestSystemdBoots(t *testing.T) {

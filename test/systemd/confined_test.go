@@ -61,8 +61,7 @@ func TestConfined(t *testing.T) {
 		return
 	}
 	u := readUnit(t)
-	// What is taken from a thread goes with it through execve, which ends the
-	// others.
+	// A restriction stays with its thread through execve, which ends the other threads.
 	runtime.LockOSThread()
 	for _, name := range u.dropped {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability(t, name), 0, 0, 0); err != nil {

@@ -25,7 +25,7 @@ import (
 	"volplane.dev/volplane/internal/program"
 )
 
-// TestStories plays what engines do, as it was seen of docker and podman, and what goes wrong beside it.
+// TestStories plays the calls of engines, as docker and podman make them, and failures around them.
 func TestStories(t *testing.T) {
 	userstest.Stories(t, func(t *testing.T) (play func(step string) string, stop func()) {
 		block := userstest.Claim("block")
@@ -35,7 +35,7 @@ func TestStories(t *testing.T) {
 	})
 }
 
-// TestWaiting: calls that wait for others, as many as there may be, keep no call waiting that needs nobody.
+// TestWaiting: calls that wait for a driver, even the maximum number of them, do not delay a call that needs no driver.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		going := userstest.Claim("going")
@@ -61,7 +61,7 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// TestNames: a claim has its volume's name if it can, else one of its own; and nobody else's.
+// TestNames: a claim has its volume's name if it can, else a name that no other volume's claim has.
 func TestNames(t *testing.T) {
 	seen := map[string]string{}
 	for name, want := range map[string]string{
@@ -105,8 +105,8 @@ func TestNameOf(t *testing.T) {
 	}
 }
 
-// TestSocket: calls wait for a door that is being opened, and a door that has gone leaves the socket, at which
-// engines try again.
+// TestSocket: calls wait for a door that is being opened, and a door that has ended leaves the socket, at
+// which engines try again.
 func TestSocket(t *testing.T) {
 	dir, err := os.MkdirTemp("", "d")
 	if err != nil {

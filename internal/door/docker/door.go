@@ -30,7 +30,7 @@ const (
 	annHidden = "volplane.dev/docker-hidden"
 	// annReferences on a Pod are the containers that use the volume, see references.References.
 	annReferences = "volplane.dev/docker-references"
-	// annShown on a Pod are the mounts that engines were told of, see package users.
+	// annShown on a Pod are the mounts that were reported to engines, see package users.
 	annShown = "volplane.dev/docker-shown"
 	// SocketName is the name of the socket that systemd hands over.
 	SocketName = "docker"
@@ -114,8 +114,8 @@ func newDoor(
 	return d
 }
 
-// Listen returns the socket that systemd has made, else makes one at a path, and returns nil if there is no path
-// either. Calls that come before Run wait.
+// Listen returns the socket that systemd has created, or else creates one at a path, and returns nil if there is
+// no path either. Calls that come before Run wait.
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if l, err := socket.Inherited(SocketName); l != nil || err != nil || path == "" {
 		return l, err
@@ -124,7 +124,8 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// An engine that finds no socket gives up at once, and waits where nobody answers: we come back.
+	// An engine that finds no socket fails immediately, but waits if no process answers. So the socket stays for the next
+	// start.
 	l.SetUnlinkOnClose(false)
 	return l, nil
 }
@@ -140,7 +141,7 @@ func (d *Door) Run(ctx context.Context, l net.Listener) error {
 	return d.serveHTTP(ctx, l)
 }
 
-// activate says that we serve volumes. An engine asks at its start, or podman before each call.
+// activate answers that this plugin serves volumes. An engine calls it at its start, podman before each call.
 func (d *Door) activate(context.Context, request) (answer, error) {
 	d.users.LookSoon()
 	return answer{Implements: []string{"VolumeDriver"}}, nil

@@ -35,7 +35,7 @@ func isPlain(r rune) bool {
 }
 
 // claimName returns the name of the claim of a volume: the same if a claim may have it, else a readable part of it and
-// a hash. Two volumes whose claims would have one name are told apart by the claim's annotation.
+// a hash. Two volumes whose claims would have the same name are distinguished by the claim's annotation.
 func claimName(name string) string {
 	if len(validation.IsDNS1123Subdomain(name)) == 0 {
 		return name
@@ -46,8 +46,8 @@ func claimName(name string) string {
 	return strings.TrimRight(readable, "-") + "-" + hex.EncodeToString(sum[:])[:hashLength]
 }
 
-// nameOf returns the name of the volume of a claim: it has the claim's unless docker has made it under another one.
-// Anybody may have written the annotation, so it counts only where docker would have made this claim for it.
+// nameOf returns the name of the volume of a claim: the claim's name unless docker has created it under another
+// one. Any user may have written the annotation, so it counts only if docker would have created this claim for it.
 func nameOf(claim *corev1.PersistentVolumeClaim) string {
 	if name, ok := claim.Annotations[annName]; ok && checkName(name) == nil && claimName(name) == claim.Name {
 		return name

@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// defaultSize is the size of a volume of which nobody has said it.
+// defaultSize is the size of a volume that is created without one.
 const defaultSize = "1Gi"
 
 // option sets what one option of `docker volume create` says.
@@ -83,7 +83,7 @@ func newClaim(
 	return claim, sized(claim, find)
 }
 
-// misses says what a claim does not have of the options with which its volume is to be made again.
+// misses returns an error if a claim does not have the options with which its volume is to be created again.
 func misses(has, want *corev1.PersistentVolumeClaim, opts map[string]string) error {
 	w := door.Wish{Source: want.Spec.DataSource}
 	for key := range opts {

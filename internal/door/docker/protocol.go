@@ -15,7 +15,7 @@ const (
 	// bodyLimit is more than any request needs.
 	bodyLimit = 64 << 10
 	// long and short are less than docker's deadlines of two minutes for Create and Mount, and of one for other calls: the
-	// user is to hear what is waited for, and not that a deadline has passed.
+	// user is to see what is waited for, and not that a deadline has passed.
 	long  = 110 * time.Second
 	short = 50 * time.Second
 	// endLimit bounds the time in which calls that run are answered when the door ends.
@@ -54,8 +54,8 @@ type capabilities struct{ Scope string }
 // call answers a request, or fails with an error that the user of the engine reads.
 type call func(ctx context.Context, r request) (answer, error)
 
-// served is a call with how long it may take. One that waits for what others do has a place among such calls alone: a
-// driver that is dead keeps nobody from what needs no driver.
+// served is a call with its time limit. The calls that wait for other programs have a limit of their own: a dead
+// driver does not block calls that need no driver.
 type served struct {
 	run   call
 	limit time.Duration
@@ -131,8 +131,8 @@ func (d *Door) web() http.Handler {
 	return mux
 }
 
-// serve reads a request and answers it. The body is read to its end: only then does the server see that
-// the caller has gone.
+// serve reads a request and answers it. The body is read to its end: only then does the server notice
+// that the caller has disconnected.
 func serve(ctx context.Context, w http.ResponseWriter, r *http.Request, run call) (answer, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit))
 	if err != nil {
@@ -154,7 +154,7 @@ func reply(w http.ResponseWriter, a answer, err error) {
 		a = answer{Err: err.Error()}
 		w.WriteHeader(http.StatusInternalServerError)
 	}
-	// An engine that has gone does not read the answer, and asks again.
+	// An engine that has disconnected does not read the answer, and calls again.
 	_ = json.NewEncoder(w).Encode(a)
 }
 

@@ -21,7 +21,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// errNoVolume says that there is no such volume.
+// errNoVolume says that the volume does not exist.
 var errNoVolume = errors.New("no such volume")
 
 // claim returns the claim of a volume of that name. One that docker has removed and kept is hidden.
@@ -51,7 +51,7 @@ func (d *Door) usable(name string) (*corev1.PersistentVolumeClaim, error) {
 	return c, nil
 }
 
-// capabilities says whether other nodes have the same volumes, which only Swarm asks.
+// capabilities says whether other nodes have the same volumes, which only Swarm queries.
 func (d *Door) capabilities(ctx context.Context, _ request) (answer, error) {
 	scope := "local"
 	nodes, err := d.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 2})
@@ -154,7 +154,7 @@ func (d *Door) remove(ctx context.Context, r request) (answer, error) {
 	}
 }
 
-// unused returns an error if somebody uses a claim, on whatever node. It asks the API server itself.
+// unused returns an error if a claim is in use on any node. It reads from the API server and not from the cache.
 func (d *Door) unused(ctx context.Context, c *corev1.PersistentVolumeClaim) error {
 	pods, err := d.client.CoreV1().Pods(c.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -220,7 +220,7 @@ func (d *Door) path(_ context.Context, r request) (answer, error) {
 	return answer{Mountpoint: path}, nil
 }
 
-// get describes a volume from the caches: engines ask before each other call.
+// get describes a volume from the caches: engines call it before each other call.
 func (d *Door) get(ctx context.Context, r request) (answer, error) {
 	c, exists, hidden := d.claim(r.Name)
 	if !exists || hidden || cluster.IsBlock(c.Spec.VolumeMode) {

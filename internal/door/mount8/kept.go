@@ -17,7 +17,7 @@ var errSubdir = fmt.Errorf("%w: %s: a volume is mounted as a whole: mount it at 
 
 // kept returns the arguments of mount(8), which has called this program, and the line for a path in fstab.
 func kept(dir string) (arguments, fstab string) {
-	// If they cannot be read, nothing is known of them.
+	// If they cannot be read, nothing is known about them.
 	caller, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", os.Getppid()))
 	table, _ := os.ReadFile("/etc/fstab")
 	for line := range strings.Lines(string(table)) {

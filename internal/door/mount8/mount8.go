@@ -74,7 +74,7 @@ func OfHost() Mounts {
 	}
 }
 
-// Run does what mount(8) or umount(8) asks, and returns the exit status.
+// Run does what mount(8) or umount(8) requests, and returns the exit status.
 func Run(ctx context.Context, h Host, program string, args []string) int {
 	c, err := Parse(program, here(), args)
 	if err == nil && c.Dir != "" {
@@ -172,9 +172,9 @@ func (h Host) note(ctx context.Context, c Call) {
 	}
 }
 
-// bring has the volume mounted at the directory. Without a Pod in the answer, nothing was asked for.
+// bring has the volume mounted at the directory. If it returns no Pod, nothing was requested.
 //
-// While somebody waits for an automount, the kernel lets only those processes pass that systemd has started for the
+// While a process waits for an automount, the kernel lets only the processes pass that systemd has started for the
 // mount: this one, and not the node agent. So the node agent mounts at a directory of its own, and this process there.
 func (h Host) bring(ctx context.Context, client kubernetes.Interface, c Call, node string) (*corev1.Pod, error) {
 	trapped, err := h.Mounts.Trapped(c.Dir)
@@ -236,7 +236,7 @@ func (h Host) because(
 	if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	// The answer has a limit of its own: whoever waits for this process has one, too.
+	// The answer has a limit of its own: the caller that waits for this process has one, too.
 	short, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if why := h.Why(short, client, pod.Namespace, pod.Name); why != "" {
@@ -245,7 +245,7 @@ func (h Host) because(
 	return fmt.Errorf("%s%s: %w", what, stays, err)
 }
 
-// ensureClaim fails if the claim is missing or about to be, and makes it if that is asked for.
+// ensureClaim fails if the claim is missing or being deleted, and creates it if that is requested.
 func ensureClaim(ctx context.Context, client kubernetes.Interface, c Call) error {
 	claims := client.CoreV1().PersistentVolumeClaims(c.Namespace)
 	has, err := claims.Get(ctx, c.Claim, metav1.GetOptions{})
@@ -275,7 +275,7 @@ func ensureClaim(ctx context.Context, client kubernetes.Interface, c Call) error
 	return nil
 }
 
-// checkFree fails if something else than the claim is mounted at the directory: a mount over it would wait for ever.
+// checkFree fails if something else than the claim is mounted at the directory: a mount over it would wait forever.
 func (h Host) checkFree(ctx context.Context, client kubernetes.Interface, c Call, node string) error {
 	at, mounted, err := h.Mounts.At(c.Dir)
 	if err != nil || !mounted {
@@ -293,9 +293,9 @@ func (h Host) checkFree(ctx context.Context, client kubernetes.Interface, c Call
 	return nil
 }
 
-// replace deletes a Pod that asks for the same mount with other options, unless it has it: somebody has just unmounted
-// it by hand, or it still waits, and the newer request is valid. So is a Pod replaced whose directory was missing until
-// now, as after a boot: the node agent does not look for it at once.
+// replace deletes a Pod that requests the same mount with other options, unless it is mounted: it was just unmounted
+// manually, or the Pod still waits, and the newer request is valid. A Pod whose directory was missing until now, as
+// after a boot, is also replaced: the node agent does not retry it immediately.
 func (h Host) replace(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, dir string, made bool) error {
 	if _, mounted, err := h.Mounts.At(dir); err != nil || mounted {
 		return err

@@ -22,7 +22,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// world is a host with one node, whose agent mounts at once unless it is told otherwise.
+// world is a host with one node, whose agent mounts immediately unless configured otherwise.
 type world struct {
 	t      *testing.T
 	client *fake.Clientset
@@ -37,7 +37,7 @@ type world struct {
 	trapped, made bool
 	// arguments are those of mount(8), and fstab the options there.
 	arguments, fstab string
-	// noted are the options that umount(8) was last told.
+	// noted are the options that were last recorded for umount(8).
 	noted []string
 	out   bytes.Buffer
 }
@@ -152,7 +152,7 @@ func TestMountAndUmount(t *testing.T) {
 	delete(w.mounted, w.dir)
 	w.run(ctx, "umount.volplane DIR", exitOK, "")
 	w.run(ctx, "mount.volplane data DIR", exitOK, "")
-	// Somebody unmounts by hand, and the node agent has not seen it yet.
+	// It is unmounted manually, and the node agent has not seen it yet.
 	delete(w.mounted, w.dir)
 	w.run(ctx, "mount.volplane data DIR -o noexec", exitOK, "")
 	if pods := w.pods(); len(pods) != 1 || pods[0].Annotations[volume.AnnMountOptions] != "noexec" {
@@ -186,7 +186,7 @@ func TestMountOverAutomount(t *testing.T) {
 		}
 		delete(w.mounted, door.Stage(w.dir))
 	}
-	// After a boot the Pod is there, and nothing else.
+	// After a boot only the Pod exists.
 	pod := door.PodAtPath("default", "data", door.Stage(w.dir), "one", decide.BindOptions{})
 	pod.UID = "old"
 	if err := w.client.Tracker().Add(pod); err != nil {
@@ -199,7 +199,7 @@ func TestMountOverAutomount(t *testing.T) {
 	}
 }
 
-// TestMountCreates: the claim is made only if that is asked for, and only once.
+// TestMountCreates: the claim is created only if that is requested, and only once.
 func TestMountCreates(t *testing.T) {
 	w := newWorld(t)
 	w.run(t.Context(), "mount.volplane data DIR", exitFailed, "claim default/data does not exist")
@@ -260,7 +260,7 @@ func TestMountSays(t *testing.T) {
 	}
 }
 
-// TestMountWaits: whoever has to act next is named, and the request stays.
+// TestMountWaits: the next actor is named, and the request stays.
 func TestMountWaits(t *testing.T) {
 	w := newWorld(t, claim("data"))
 	pod := door.PodAtPath("default", "data", w.dir, "one", decide.BindOptions{})
@@ -278,8 +278,8 @@ func TestMountWaits(t *testing.T) {
 	w.run(ended, "mount.volplane data DIR", exitInterrupted, context.Canceled.Error())
 }
 
-// TestSubdir: mount(8) keeps an option to itself that it does nothing for here, so its own arguments and fstab are
-// looked at: the whole volume is not shown to somebody who asks for a part of it.
+// TestSubdir: mount(8) does not pass on an option that has no effect here, so its own arguments and fstab are
+// read: a user who requests a part of the volume is not shown the whole.
 func TestSubdir(t *testing.T) {
 	t.Parallel()
 	for _, r := range []struct {

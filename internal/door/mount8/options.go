@@ -19,7 +19,7 @@ var ignored = []string{ //nolint:gochecknoglobals // a table of constants
 // own is the prefix of options that only volplane has. mount(8) keeps to itself what begins with x-.
 const own = "volplane."
 
-// read reads the options of a mount. Sloppy is the wish that unknown ones are ignored.
+// read reads the options of a mount. sloppy says that unknown ones are ignored.
 func (c *Call) read(text string, sloppy bool) error {
 	var host []string
 	for option := range strings.SplitSeq(text, ",") {

@@ -18,19 +18,19 @@ const (
 	UmountProgram = "umount.volplane"
 )
 
-// Timeout is how long a call waits unless it is told: systemd ends one of its own after 90 s.
+// Timeout is how long a call waits by default: systemd ends one of its own after 90 s.
 const Timeout = 85 * time.Second
 
 // ErrUsage says that a call is wrong, whatever the state of the host.
 var ErrUsage = errors.New("wrong use")
 
-// Call is what a helper is asked to do.
+// Call is a call of a helper.
 type Call struct {
 	// Umount says that something is to be unmounted: only Dir, Fake, Lazy and Force are set.
 	Umount bool
 	// Namespace is empty if the caller has not named one.
 	Namespace, Claim, Dir string
-	// Fake asks for nothing at all, Lazy to return before it is unmounted, Force to unmount what does not answer.
+	// Fake does nothing, Lazy returns before it is unmounted, Force unmounts a filesystem that does not answer.
 	Fake, Lazy, Force bool
 	Timeout           time.Duration
 	Kubeconfig, Node  string

@@ -75,7 +75,7 @@ SRC=/dev/loop4 TARGET=/srv/a ROOT=/ OPTS=helper=volplane,x-volplane.node=two`
 	}
 }
 
-// TestNotedAnew: a line of an earlier mount does not hide that umount(8) has to be told of another control plane.
+// TestNotedAnew: a line of an earlier mount does not hide that another control plane has to be recorded for umount(8).
 func TestNotedAnew(t *testing.T) {
 	old := "TARGET=/srv OPTS=helper=volplane,x-volplane.node=one,x-volplane.kubeconfig=/a\n"
 	for options, is := range map[string]bool{

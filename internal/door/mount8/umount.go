@@ -18,7 +18,7 @@ import (
 
 // umount ends the use of a claim at a directory. Unless it is forced or lazy, this process unmounts the directory
 // first: a busy one stays as it is then, and if this process is killed the node agent finds the unmount and takes it
-// for the wish.
+// as a request.
 func (h Host) umount(ctx context.Context, c Call) error {
 	told := h.Mounts.Noted(c.Dir)
 	client, _, err := h.Client(told["kubeconfig"])
@@ -55,14 +55,14 @@ func unmountAlone(dir string) error {
 	if err != nil || len(points) != 1 {
 		return err
 	}
-	// The path is not looked at: if an automount is being ended there, that would wait for the end of this process.
+	// The path is not accessed: if an automount is being ended there, that would wait for the end of this process.
 	if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("unmount %s: %w", dir, err)
 	}
 	return nil
 }
 
-// checkNotMounted fails if something is mounted at a directory that nobody has asked for.
+// checkNotMounted fails if something is mounted at a directory for which there is no request.
 func (h Host) checkNotMounted(dir string) error {
 	at, mounted, err := h.Mounts.At(dir)
 	if err == nil && mounted {
@@ -72,7 +72,7 @@ func (h Host) checkNotMounted(dir string) error {
 }
 
 // podAt returns the Pod that mounts at a directory, or nil, and whether the node agent mounts elsewhere for it. If
-// nobody has named a node, it is this host's: the same directory of another host is not meant.
+// no node is named, it is this host's: the same directory of another host is not meant.
 func (h Host) podAt(
 	ctx context.Context, client kubernetes.Interface, node, dir string,
 ) (pod *corev1.Pod, staged bool, err error) {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// utab is where libmount keeps what the kernel does not know of mounts.
+	// utab is where libmount keeps what the kernel does not know about mounts.
 	utab = "/run/mount/utab"
 	// noteprefix is that of options which libmount keeps there for us.
 	noteprefix = "x-volplane."
@@ -19,9 +19,9 @@ const (
 	callsUs = "helper=volplane"
 )
 
-// note has umount(8) call umount.volplane for a path. mount(8) writes its own file: told to fake a mount, it does
-// nothing else. A line of an earlier mount, whose end umount(8) was not told of, may have other options; a further line
-// counts instead of it.
+// note has umount(8) call umount.volplane for a path. mount(8) writes its own file: with the option to fake a mount, it
+// does nothing else. A line of an earlier mount that was unmounted without umount(8) may have other options; a further
+// line takes precedence.
 func note(ctx context.Context, path string, options []string) error {
 	all := strings.Join(append([]string{callsUs}, options...), ",")
 	if text, err := os.ReadFile(utab); err == nil && isNoted(string(text), path, all) {

@@ -32,7 +32,7 @@ const (
 )
 
 const (
-	// user is the only one that is counted: it is not known who has a volume, only when it was given to somebody.
+	// user is the only one that is counted: it is not known who uses a volume, only when it was acquired.
 	user = "acquired"
 	// undoLimit is how long a call that has failed may take to say so.
 	undoLimit = 2 * time.Second
@@ -40,7 +40,7 @@ const (
 	waitLimit = callLimit - users.WhyLimit - undoLimit - time.Second
 )
 
-// request is what a call of Acquire asks for.
+// request is the content of a call of Acquire.
 type request struct {
 	name, mode, template, kind string
 	// readOnly is nil for the best that there is.
@@ -151,7 +151,7 @@ func (d *Door) opened(
 		select {
 		case ended <- r:
 		case <-within.Done():
-			_ = r.file.Close() // nobody waits for it any more
+			_ = r.file.Close() // no caller waits for it any more
 		}
 	}()
 	select {
@@ -162,7 +162,7 @@ func (d *Door) opened(
 	}
 }
 
-// claim returns the claim that a request names, and makes it if that is asked for.
+// claim returns the claim that a request names, and creates it if that is requested.
 func (d *Door) claim(ctx context.Context, w request) (*corev1.PersistentVolumeClaim, error) {
 	if w.template != "" {
 		_, err := d.client.StorageV1().StorageClasses().Get(ctx, w.template, metav1.GetOptions{})
@@ -194,7 +194,7 @@ func (d *Door) claim(ctx context.Context, w request) (*corev1.PersistentVolumeCl
 	}
 }
 
-// fits says whether a claim is what is asked for.
+// fits says whether a claim meets the request.
 func (w request) fits(c *corev1.PersistentVolumeClaim) error {
 	switch {
 	case w.mode == "new":

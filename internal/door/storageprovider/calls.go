@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The interfaces, as a caller may ask for them.
+// The interfaces, as a caller may query them.
 var (
 	//go:embed interface.varlink
 	providerText string
@@ -63,7 +63,7 @@ func (d *Door) synced(ctx context.Context, next func() error) error {
 	}
 }
 
-// read reads the parameters of a call into what is known of them. One that is null is missing.
+// read reads the parameters of a call into the known ones. A parameter that is null is missing.
 func (q call) read(known map[string]any) error {
 	given := map[string]json.RawMessage{}
 	if len(q.Parameters) > 0 && json.Unmarshal(q.Parameters, &given) != nil {

@@ -25,8 +25,8 @@ import (
 const (
 	// managedBy is the label of what was made for systemd.
 	managedBy = "volplane-storage"
-	// annAcquired and annShown on a Pod say when its volume was last given to somebody, and which mounts; see package
-	// users.
+	// annAcquired and annShown on a Pod say when its volume was last acquired, and which mounts were handed out; see
+	// package users.
 	annAcquired = "volplane.dev/storage-acquired"
 	annShown    = "volplane.dev/storage-shown"
 	// SocketName is the name of the socket that systemd hands over.
@@ -102,8 +102,8 @@ func newDoor(
 	return d
 }
 
-// Listen returns the socket that systemd has made, else makes one at a path, and returns nil if there is no path
-// either. Calls that come before Run wait.
+// Listen returns the socket that systemd has created, or else creates one at a path, and returns nil if there is
+// no path either. Calls that come before Run wait.
 func Listen(ctx context.Context, path string) (*net.UnixListener, error) {
 	inherited, err := socket.Inherited(SocketName)
 	if err != nil {

@@ -39,8 +39,8 @@ func deviceAt(path string) (string, error) {
 	return device, nil
 }
 
-// inUse returns which volumes are used by others than the node agent. Descriptors are looked at first: who was given
-// one mounts it, and closes it then.
+// inUse returns which volumes are used by others than the node agent. Descriptors are checked first: a client that
+// was given one mounts it, and then closes it.
 func inUse(ctx context.Context, ours func(path string) bool) (func(mount.Point) bool, error) {
 	opened, err := mount.FindOpened(ctx, ours)
 	if err != nil {
@@ -61,8 +61,8 @@ func inUse(ctx context.Context, ours func(path string) bool) (func(mount.Point) 
 // errUnmounted says that a volume was unmounted while it was opened.
 var errUnmounted = errors.New("the volume has just been unmounted")
 
-// openVolume opens what is mounted at a path, and says whether it may only be read. It never returns what is there
-// after the volume was unmounted.
+// openVolume opens what is mounted at a path, and says whether it may only be read. It never returns the directory
+// below after the volume was unmounted.
 func openVolume(path string, block, readOnly bool) (file *os.File, isReadOnly bool, err error) {
 	flags, access := unix.O_DIRECTORY|unix.O_NOFOLLOW, os.O_RDONLY
 	if block {

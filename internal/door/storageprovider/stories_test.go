@@ -6,7 +6,7 @@ import (
 	"volplane.dev/volplane/internal/door/users/userstest"
 )
 
-// TestStories plays what systemd does, and what goes wrong beside it.
+// TestStories plays the calls of systemd, and failures around them.
 func TestStories(t *testing.T) {
 	userstest.Stories(t, func(t *testing.T) (play func(step string) string, stop func()) {
 		w := newWorld(t)

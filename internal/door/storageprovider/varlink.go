@@ -181,7 +181,7 @@ func allowed(c *net.UnixConn) bool {
 	return peer.Uid == 0 || int(peer.Uid) == os.Getuid()
 }
 
-// messages splits a stream at the bytes that end messages. What has no end is none.
+// messages splits a stream at the bytes that end messages. Text without an end is not a message.
 func messages(data []byte, _ bool) (advance int, token []byte, err error) {
 	if end := bytes.IndexByte(data, 0); end >= 0 {
 		return end + 1, data[:end], nil

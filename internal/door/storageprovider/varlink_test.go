@@ -23,7 +23,7 @@ import (
 
 const info = `{"method":"org.varlink.service.GetInfo"}` + "\x00"
 
-// TestSocket: a caller has answers in the order of its calls, and what is no call ends the conversation.
+// TestSocket: a caller receives answers in the order of its calls, and an invalid message closes the connection.
 func TestSocket(t *testing.T) {
 	path := listen(t)
 	const mistaken = `{"method":"x","parameters":{},"more":true}` + "\x00"
@@ -173,7 +173,8 @@ func received(t *testing.T, theirs *net.UnixConn) int {
 	return rights[0]
 }
 
-// TestGone: a caller that has gone is no reason to wait, and half an answer is never followed by another one.
+// TestGone: the server does not wait for a caller that has disconnected, and half an answer is never followed by
+// another one.
 func TestGone(t *testing.T) {
 	ours, theirs := pair(t)
 	_ = theirs.Close()

@@ -31,7 +31,7 @@ type world struct {
 	stop context.CancelFunc
 	// readOnly are volumes that cannot be written, stuck those whose filesystems do not answer.
 	readOnly, stuck bool
-	// deaf is a caller that has gone.
+	// deaf is a caller that has disconnected.
 	deaf bool
 }
 

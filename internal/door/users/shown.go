@@ -14,11 +14,11 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// shownLimit is how many mounts of a Pod are remembered: one, and one more for each time that it was made anew.
+// shownLimit is how many mounts of a Pod are remembered: one, and one more for each time that it was mounted again.
 const shownLimit = 16
 
-// shown is a mount that a user was told of, and so may have elsewhere: a container has it even when it is not mounted
-// on the host any more.
+// shown is a mount that was reported to a user, who may therefore have it elsewhere: a container has it even when it
+// is not mounted on the host any more.
 type shown struct {
 	Device string `json:"device"`
 	Root   string `json:"root"`
@@ -66,7 +66,7 @@ func (u *Users) here(pod *corev1.Pod) (path string, s shown, ok bool) {
 	return path, shown{Device: point.Device, Root: point.Root, Pods: pods, Boot: u.Kernel.Boot}, ok
 }
 
-// remember writes what a user is about to be told. The answer waits for it.
+// remember records what is about to be reported to a user. The answer waits for it.
 func (u *Users) remember(ctx context.Context, pod *corev1.Pod, s shown) error {
 	return u.change(ctx, pod, u.Shown, func(pod *corev1.Pod) (string, error) {
 		all, err := u.shownOf(pod)
@@ -79,7 +79,7 @@ func (u *Users) remember(ctx context.Context, pod *corev1.Pod, s shown) error {
 	})
 }
 
-// Survey is one look at the mounts of all processes, made when it is needed.
+// Survey is one scan of the mounts of all processes, made when it is needed.
 type Survey struct {
 	users *Users
 	made  bool

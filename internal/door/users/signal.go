@@ -8,7 +8,7 @@ type Signal struct {
 	next chan struct{}
 }
 
-// NewSignal returns a signal that nobody has given yet.
+// NewSignal returns a signal that has not been sent yet.
 func NewSignal() *Signal { return &Signal{next: make(chan struct{})} }
 
 // Send wakes all who wait.

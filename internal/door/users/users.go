@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// lookEvery is the interval at which volumes are looked for that nobody uses any more.
+	// lookEvery is the interval at which unused volumes are looked for.
 	lookEvery = time.Minute
 	// lookAgain is the interval at which the mount table is read while a mount is waited for: after a reboot, the node
 	// agent mounts what its Pod has said all along.
@@ -34,7 +34,7 @@ const (
 // Users are those of the claims that one door has mounted on a node.
 type Users struct {
 	// Door is the name of the door in the log. ManagedBy is the value of volume.LabelMadeBy of its Pods, References and
-	// Shown are their annotations: the users, and the mounts that users were told of.
+	// Shown are their annotations: the users, and the mounts that were reported to users.
 	Door, ManagedBy, References, Shown string
 	// Namespace has the claims, and Node is where they are mounted.
 	Namespace, Node string
@@ -45,13 +45,13 @@ type Users struct {
 	// Why explains in a sentence what a Pod waits for; it may be nil.
 	Why func(ctx context.Context, namespace, pod string) string
 	Log *slog.Logger
-	// Changed tells that an object has changed.
+	// Changed signals that an object has changed.
 	Changed *Signal
-	// Look asks for a look at which volumes nobody uses any more; one that is asked for is kept.
+	// Look triggers a check for unused volumes; a pending trigger is kept.
 	Look chan struct{}
 }
 
-// Kernel is what is known of mounts.
+// Kernel is the source of information about mounts.
 type Kernel struct {
 	// Mounted returns the mount at a path of this host.
 	Mounted func(path string) (mount.Point, bool)
@@ -100,7 +100,7 @@ func (u *Users) join(ctx context.Context, pod *corev1.Pod, id string) (ends bool
 	case pod.DeletionTimestamp != nil:
 		return true, nil
 	case cluster.Finished(pod):
-		// It has given up, and was never mounted; its successor may be luckier.
+		// It has failed, and was never mounted; its successor may succeed.
 		err := u.Pods.Delete(ctx, pod, metav1.DeleteOptions{})
 		return err == nil, err
 	}
@@ -174,7 +174,7 @@ func (u *Users) Open(ctx context.Context, caches *kube.Caches, ready chan<- stru
 	u.Follow(ctx)
 }
 
-// Follow lets go of volumes that nobody uses any more, until ctx ends: at once, when it is asked to look, and every
+// Follow releases volumes that are no longer used, until ctx ends: immediately, on each trigger of Look, and every
 // minute or grace.
 func (u *Users) Follow(ctx context.Context) {
 	ticker := time.NewTicker(min(lookEvery, u.Grace))
@@ -190,7 +190,7 @@ func (u *Users) Follow(ctx context.Context) {
 	}
 }
 
-// LookSoon asks for a look, and does not wait for it.
+// LookSoon triggers a check, and does not wait for it.
 func (u *Users) LookSoon() {
 	select {
 	case u.Look <- struct{}{}:
@@ -198,7 +198,7 @@ func (u *Users) LookSoon() {
 	}
 }
 
-// SettleAll lets go of the volumes that nobody uses any more.
+// SettleAll releases the volumes that are no longer used.
 func (u *Users) SettleAll(ctx context.Context) {
 	seen := u.Survey()
 	same := func(refs references.References) references.References { return refs }
@@ -215,7 +215,7 @@ func (u *Users) SettleAll(ctx context.Context) {
 }
 
 // Settle changes the users of a Pod, and deletes it if it has none. The precondition of the deletion is the version
-// for which that was decided, so that nobody has been added meanwhile.
+// for which that was decided, so that no user has been added since.
 func (u *Users) Settle(
 	ctx context.Context, pod *corev1.Pod, seen *Survey, next func(references.References) references.References,
 ) error {

@@ -60,8 +60,8 @@ func TestSmallDamage(t *testing.T) {
 	w.empty()
 }
 
-// TestBadDamage keeps a volume from being mounted until somebody has done what
-// the error says.
+// TestBadDamage: severe damage keeps a volume from being mounted until the administrator
+// has done what the error says.
 func TestBadDamage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -95,8 +95,8 @@ func TestBadDamage(t *testing.T) {
 	w.empty()
 }
 
-// TestKilledCheck: a driver is killed while a filesystem is checked, and the
-// check goes on when the next driver has mounted it.
+// TestKilledCheck: a driver is killed while a filesystem is checked, and the check
+// continues after the next driver has mounted it.
 func TestKilledCheck(t *testing.T) {
 	dir := newDir(t)
 	p := run(t, dir, "node").serving("node")

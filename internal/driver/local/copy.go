@@ -47,7 +47,7 @@ func copyImage(ctx context.Context, from string, to *os.File, log *slog.Logger) 
 	return nil
 }
 
-// eachData calls do for every piece of a file that is not a hole, at most copyStep bytes at once.
+// eachData calls do for every piece of a file that is not a hole, at most copyStep bytes at a time.
 func eachData(ctx context.Context, f *os.File, do func(at, length int64) error) error {
 	for at := int64(0); ; {
 		start, err := f.Seek(at, unix.SEEK_DATA)

@@ -35,8 +35,8 @@ func smallest(fsType string) int64 {
 
 func kinds() []string { return []string{"ext4", "xfs", "btrfs", "block"} }
 
-// TestCopies: a snapshot keeps what was there, a clone has what is there, and
-// all are of use side by side, on one host, while they are in use.
+// TestCopies: a snapshot keeps the earlier content, a clone has the present content, and
+// all can be used at the same time on one host.
 func TestCopies(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range kinds() {
@@ -93,8 +93,8 @@ func (w *world) btrfsID(id string) string {
 	return string(b[:])
 }
 
-// TestCopyOfOpenDevice: what was written to a raw device is in a copy, also
-// when nobody has asked for it to be on the disk yet.
+// TestCopyOfOpenDevice: what was written to a raw device is in a copy, even if no process
+// has synced it yet.
 func TestCopyOfOpenDevice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -198,9 +198,9 @@ func TestDeleteInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestAnswerOutlivesSource: an answer that was lost can be had again although
-// the source of what was made is gone. NotFound would say that nothing was
-// made, and the volume would be nobody's.
+// TestAnswerOutlivesSource: a call whose answer was lost can be repeated although the
+// source of the new volume is gone. NotFound would mean that nothing was created, and the
+// volume would leak.
 func TestAnswerOutlivesSource(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -15,8 +15,8 @@ import (
 	"volplane.dev/volplane/internal/testkit"
 )
 
-// TestLifeReadsTheTableOnce: of the mounts of others, however many there are, a volume's life is told once, when its
-// device is to be detached.
+// TestLifeReadsTheTableOnce: however many other mounts there are, the mount table is read once in a volume's life,
+// when its device is to be detached.
 func TestLifeReadsTheTableOnce(t *testing.T) {
 	// The calls are made here and not over a socket, so that this thread makes them.
 	defer runtime.UnlockOSThread()

@@ -21,8 +21,8 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// TestGarbage: what a driver that was killed between two steps has left goes
-// when the next one starts, and the call that it was killed in goes well.
+// TestGarbage: what a driver that was killed between two steps has left is removed when
+// the next one starts, and the call in which it was killed then succeeds.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	record := fmt.Sprintf(`{"id":%q,"name":"v"}`, volumes.idOf("v"))
@@ -52,8 +52,7 @@ func TestGarbage(t *testing.T) {
 			make()
 			w.restart()
 			w.empty()
-			// Another driver's garbage, which stays until that starts again,
-			// is in nobody's way.
+			// Another driver's garbage, which stays until that driver starts again, does no harm.
 			make()
 			d := w.create("v", 16*mib, "ext4", nil)
 			d.use()
@@ -65,8 +64,8 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestHalfDone: each call goes well after one of its kind that was killed half
-// way, and so does the call that takes it back.
+// TestHalfDone: each call succeeds after the same call was killed half-way, and so does
+// the call that undoes it.
 func TestHalfDone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -110,15 +109,15 @@ func TestHalfDone(t *testing.T) {
 		d.ok(d.unstage())
 		d.ok(d.detach())
 	}
-	// Whoever takes the volume from a node that is gone leaves the device.
+	// Unpublishing the volume from a node that is gone leaves the device.
 	attached()
 	w.ok(w.delete(d.id))
 	w.empty()
 }
 
-// TestUnfinishedFilesystem: a filesystem whose making was interrupted is made
-// again, whatever there is of it; never when it was mounted, and never while
-// the program that makes it still runs.
+// TestUnfinishedFilesystem: a filesystem whose creation was interrupted is created again,
+// whatever exists of it; never if it was mounted, and never while the program that
+// creates it still runs.
 func TestUnfinishedFilesystem(t *testing.T) {
 	t.Parallel()
 	for name, left := range map[string]func(w *world, image string){
@@ -187,8 +186,8 @@ func TestBlockUseEndsFormatting(t *testing.T) {
 	w.empty()
 }
 
-// TestThaw: a driver that starts lets go what a killed one has left frozen, but
-// not what another one is copying.
+// TestThaw: a driver that starts thaws what a killed one has left frozen, but not what
+// another one is copying.
 func TestThaw(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -274,8 +273,8 @@ type step struct {
 	after func(w *world)
 }
 
-// TestKill kills drivers in the middle of each call that changes the pool. The
-// next driver finds all or nothing of it, and the call goes well again.
+// TestKill kills drivers in the middle of each call that changes the pool. The next
+// driver finds all or nothing of it, and the repeated call succeeds.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -349,7 +348,7 @@ func TestKill(t *testing.T) {
 }
 
 // killedIn makes a call, kills the driver somewhere in it, starts another one
-// and makes the call until it goes well.
+// and repeats the call until it succeeds.
 func (p *process) killedIn(s step, kills *int) *process {
 	p.Helper()
 	// A call that has not begun when the driver is killed would wait for the next

@@ -103,7 +103,7 @@ func (c *controller) create(ctx context.Context, id, fsType string, r *csipb.Cre
 	})
 }
 
-// created returns the answer for an existing volume, unless the request asks for another one.
+// created returns the answer for an existing volume, unless the request does not match it.
 func (c *controller) created(v record, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 	_, source := sourceOf(r.GetVolumeContentSource())
 	want := r.GetCapacityRange()
@@ -272,7 +272,7 @@ func checkRange(r *csipb.CapacityRange) error {
 	return nil
 }
 
-// orNone returns a limit, or the largest number for 0, which is no limit.
+// orNone returns a limit, or the largest number for 0, which means no limit.
 func orNone(limit int64) int64 {
 	if limit == 0 {
 		return math.MaxInt64
@@ -324,7 +324,7 @@ func (c *controller) fill(ctx context.Context, image *os.File, source record) er
 	}
 }
 
-// DeleteVolume deletes a volume that nobody uses.
+// DeleteVolume deletes a volume that is not in use.
 func (c *controller) DeleteVolume(
 	ctx context.Context, r *csipb.DeleteVolumeRequest,
 ) (*csipb.DeleteVolumeResponse, error) {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// TestDamage: what is damaged is neither used, made again nor deleted, follows
-// no symbolic link, and keeps no other volume away.
+// TestDamage: a damaged volume is neither used, recreated nor deleted, no symbolic link
+// is followed, and other volumes are not affected.
 func TestDamage(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(w *world, dir, precious string){
@@ -63,7 +63,7 @@ func TestDamage(t *testing.T) {
 				w.refused("CreateVolume", err, codes.Internal, bad.id, "damaged", "nothing was changed", dir)
 				w.refused("delete", w.delete(bad.id), codes.Internal, bad.id, "damaged", "nothing was changed", dir)
 				calls := w.calls(bad.id)
-				delete(calls, "restore") // which is no volume's
+				delete(calls, "restore") // which is not a call for a volume
 				for call, err := range calls {
 					w.refused(call, err, codes.Internal, "damaged")
 				}

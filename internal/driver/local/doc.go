@@ -10,7 +10,7 @@
 //	volumes/ID/          volume.json, disk.img, and node while it is published to one
 //	snapshots/ID/        volume.json and disk.img
 //	groups/ID/           group.json, and for each snapshot of the group a directory like those of snapshots
-//	volumes/.new-*       what is being made or deleted; a rename makes it a volume
+//	volumes/.new-*       what is being created or deleted; a rename makes it a volume
 //
 // Several drivers, one for each node agent on the host, share a pool; two for one node are refused.
 // A volume exists wholly or not at all, whenever a driver is killed: it is created under another
@@ -23,5 +23,5 @@
 // Only deletion and the fence, which says to which node a volume is published, also lock the pool.
 //
 // A filesystem is only made on a volume that contains nothing but zeros. A marker file exists
-// meanwhile; a driver that finds it later starts anew.
+// until it is finished; a driver that finds the file later starts over.
 package local

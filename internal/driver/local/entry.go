@@ -32,7 +32,7 @@ func (p *pool) hold(ctx context.Context, k kind, id string, how int, limit time.
 		}
 		f, err := os.OpenFile(p.image(k, id), os.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // it was deleted meanwhile, as get will report
+			continue // it has been deleted since, as get will report
 		}
 		if err != nil {
 			return r, nil, fmt.Errorf("lock %s: %w", id, err)
@@ -47,7 +47,7 @@ func (p *pool) hold(ctx context.Context, k kind, id string, how int, limit time.
 		if err != nil {
 			return r, nil, errors.Join(fmt.Errorf("lock %s: %w", id, err), f.Close())
 		}
-		// Meanwhile it may have been deleted and created anew, or expanded.
+		// It may have been deleted and recreated, or expanded, in the meantime.
 		if r, err = p.get(k, id); err == nil && !sameFile(f, p.image(k, id)) {
 			_ = f.Close()
 			continue
@@ -93,7 +93,7 @@ func until(ctx context.Context, limit time.Duration, f func() (bool, error)) err
 }
 
 // add creates the entry r with an image that fill writes, atomically. If an entry with the id has
-// appeared meanwhile, that one is returned.
+// appeared in the meantime, that one is returned.
 func (p *pool) add(ctx context.Context, k kind, r record, fill func(image *os.File) error) (record, error) {
 	dir, image, err := p.begin(k)
 	if err != nil {
@@ -125,7 +125,7 @@ func (p *pool) add(ctx context.Context, k kind, r record, fill func(image *os.Fi
 }
 
 // begin creates a new directory with an empty image that is locked until it is closed. The pool is
-// locked meanwhile, so that a sweep sees either nothing or a locked image.
+// locked until then, so that a sweep sees either nothing or a locked image.
 func (p *pool) begin(k kind) (string, *os.File, error) {
 	unlock, err := p.lock()
 	if err != nil {

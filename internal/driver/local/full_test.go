@@ -24,7 +24,7 @@ func newSmallWorld(t *testing.T) *world {
 	return newKeptWorld(t, 0)
 }
 
-// newKeptWorld is the same, of which so much is kept for others.
+// newKeptWorld is the same, with space that is reserved for others.
 func newKeptWorld(t *testing.T, keep int64) *world {
 	t.Helper()
 	w := &world{T: t, dir: newDir(t), keep: keep}
@@ -64,8 +64,8 @@ func (w *world) capacity(r *csipb.GetCapacityRequest) (available, largest int64)
 	return c.GetAvailableCapacity(), c.GetMaximumVolumeSize().GetValue()
 }
 
-// TestCapacity: what is told can be had, and for what cannot be had it is
-// nothing.
+// TestCapacity: the reported capacity can be allocated, and it is zero for parameters
+// that cannot be satisfied.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
 	w := newSmallWorld(t)
@@ -109,8 +109,8 @@ func TestCapacity(t *testing.T) {
 	w.empty()
 }
 
-// TestKept: what is kept for others is not told as free, and nothing new is made
-// once only that is left; what is there can be used, copied from and deleted.
+// TestKept: reserved space is not reported as free, and nothing new is created once only
+// that is left; existing volumes can be used, copied from and deleted.
 func TestKept(t *testing.T) {
 	t.Parallel()
 	const keep = 48 * mib
@@ -200,8 +200,8 @@ func TestCopyDoesNotFit(t *testing.T) {
 	w.empty()
 }
 
-// TestFullPool: on a full disk nothing new is had, nothing is lost, and all
-// that gives space back goes well.
+// TestFullPool: on a full disk nothing new is created, nothing is lost, and every call
+// that frees space succeeds.
 func TestFullPool(t *testing.T) {
 	t.Parallel()
 	w := newSmallWorld(t)

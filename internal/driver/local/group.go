@@ -66,7 +66,7 @@ func membersOf(ids []string) ([]string, error) {
 	return sorted, nil
 }
 
-// take copies the volumes of a group while nobody can change any of them.
+// take copies the volumes of a group while none of them can change.
 func (c *groupController) take(ctx context.Context, g group) (group, []record, error) {
 	sources, release, err := c.pool.holdAll(ctx, volumes, g.Sources, unix.LOCK_EX)
 	if err != nil {

@@ -238,7 +238,7 @@ func TestGroupDamaged(t *testing.T) {
 	}
 }
 
-// TestGroupLocks: a group waits for nobody for ever, and nobody changes a volume that is copied.
+// TestGroupLocks: a group does not wait forever for a lock, and a volume cannot be changed while it is copied.
 func TestGroupLocks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -262,7 +262,7 @@ func TestGroupLocks(t *testing.T) {
 	w.ok(err)
 	w.ok(w.deleteGroup(g.GetGroupSnapshotId()))
 	w.ok(w.deleteGroup(groups.idOf("new")))
-	// Both at once: one takes it, and both find it.
+	// Both at the same time: one creates it, and both return it.
 	answers := make(chan string, 2)
 	for range 2 {
 		go func() {
@@ -279,8 +279,8 @@ func TestGroupLocks(t *testing.T) {
 	w.empty()
 }
 
-// TestGroupGarbage: what a driver that was killed between two steps has left of a group goes when the next one starts,
-// unless another driver is at work on it.
+// TestGroupGarbage: what a driver that was killed between two steps has left of a group is removed when the next one
+// starts, unless another driver is at work on it.
 func TestGroupGarbage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -17,8 +17,8 @@ const (
 	groupPrefix = "group-"
 )
 
-// group describes snapshots that were taken at one moment. They are in its directory: one rename makes all of them, and
-// one takes them away.
+// group describes snapshots that were created at one moment. They are in its directory: one rename creates all of them,
+// and one removes them.
 type group struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
@@ -79,7 +79,7 @@ func readGroup(dir, id string) (group, []record, error) {
 	return g, members, nil
 }
 
-// holdAll locks several volumes or snapshots. All callers name them in the same order, and none waits for ever.
+// holdAll locks several volumes or snapshots. All callers name them in the same order, and none waits forever.
 func (p *pool) holdAll(ctx context.Context, k kind, ids []string, how int) (all []record, release func(), err error) {
 	var releases []func()
 	release = func() {
@@ -106,7 +106,7 @@ type draft struct {
 }
 
 // addGroup creates a group of snapshots of locked volumes, atomically. fill writes the images and returns the moment
-// that they show. If a group with the id has appeared meanwhile, that one is returned.
+// that they show. If a group with the id has appeared in the meantime, that one is returned.
 func (p *pool) addGroup(
 	ctx context.Context, g group, sources []record, fill func([]draft) (int64, error),
 ) (group, []record, error) {
@@ -131,8 +131,8 @@ func closeAll(drafts []draft) {
 	}
 }
 
-// beginGroup creates a new directory with empty images. The pool is locked meanwhile, so that a sweep sees either
-// nothing or locked images. dir is what has to be removed after an error, if it is not empty.
+// beginGroup creates a new directory with empty images. The pool is locked until then, so that a sweep sees
+// either nothing or locked images. dir is what has to be removed after an error, if it is not empty.
 func (p *pool) beginGroup(g group, sources []record) (dir string, drafts []draft, err error) {
 	unlock, err := p.lock()
 	if err != nil {

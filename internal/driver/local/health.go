@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// NodeGetVolumeHealth tells of what is damaged in the pool, and of errors that the kernel has found in a mounted ext4.
+// NodeGetVolumeHealth reports what is damaged in the pool, and errors that the kernel has found in a mounted ext4.
 func (n *node) NodeGetVolumeHealth(
 	_ context.Context, r *csipb.NodeGetVolumeHealthRequest,
 ) (*csipb.NodeGetVolumeHealthResponse, error) {
@@ -84,7 +84,7 @@ func (n *node) filesystemErrors(v record) (found bool, err error) {
 	return err == nil && strings.TrimSpace(string(text)) != "0", err
 }
 
-// NodeGetStorageHealth tells of a pool that is gone, cannot be written, or is full.
+// NodeGetStorageHealth reports a pool that is gone, not writable, or full.
 func (n *node) NodeGetStorageHealth(
 	context.Context, *csipb.NodeGetStorageHealthRequest,
 ) (*csipb.NodeGetStorageHealthResponse, error) {

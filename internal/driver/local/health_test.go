@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// health returns what the driver says of the volume, in one line.
+// health returns what the driver reports about the volume, in one line.
 func (d *disk) health() string {
 	d.Helper()
 	r, err := d.n.NodeGetVolumeHealth(d.Context(), &csipb.NodeGetVolumeHealthRequest{
@@ -36,7 +36,8 @@ func (d *disk) healthIs(what, want string) {
 	}
 }
 
-// TestVolumeHealth: a volume whose image is gone is told, mounted or not, and well again when the image is back.
+// TestVolumeHealth: a volume whose image is gone is reported as unhealthy, mounted or not, and is healthy again when
+// the image is back.
 func TestVolumeHealth(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -61,7 +62,7 @@ func TestVolumeHealth(t *testing.T) {
 	w.refused("no id", err, codes.InvalidArgument)
 }
 
-// TestFilesystemErrors: an error that the kernel has found in the filesystem is told until it is repaired.
+// TestFilesystemErrors: an error that the kernel has found in the filesystem is reported until it is repaired.
 func TestFilesystemErrors(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -82,7 +83,7 @@ func TestFilesystemErrors(t *testing.T) {
 	w.ok(w.delete(d.id))
 }
 
-// TestStorageHealth: a pool that is gone, or another one, is told.
+// TestStorageHealth: a pool that is gone, or was replaced by another one, is reported.
 func TestStorageHealth(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -24,7 +24,7 @@ type holder struct {
 	end func()
 }
 
-// newHolder starts one that holds what is mounted below dir. What other tests have mounted it lets go at once.
+// newHolder starts one that holds what is mounted below dir. It immediately releases what other tests have mounted.
 func newHolder(t *testing.T, dir string) holder {
 	t.Helper()
 	const script = `awk -v dir="$1/" '$1 ~ "^/dev/loop" && index($2, dir) != 1 { print $2 }' /proc/self/mounts |
@@ -66,8 +66,8 @@ func (w *world) oneDevice() string {
 	return ""
 }
 
-// TestStagedAgain: an unstage that cannot end because another mount namespace has the volume keeps nobody on the node
-// from using the volume. It has the same device, and nothing of it is lost.
+// TestStagedAgain: an unstage that cannot complete because another mount namespace has the volume does not keep the
+// volume from being used again on the node. It has the same device, and no data is lost.
 func TestStagedAgain(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range kinds() {
@@ -90,7 +90,7 @@ func TestStagedAgain(t *testing.T) {
 			before := d.size()
 			w.ok(d.unpublish())
 			h.named(w, "second unstage", d.unstage())
-			// It was expanded meanwhile, and cannot be grown as if it were not mounted.
+			// It was expanded in the meantime, and its filesystem cannot be expanded as if it were not mounted.
 			d.expand(2 * smallest(fsType))
 			w.ok(d.stage())
 			w.ok(d.publish(false))
@@ -121,7 +121,8 @@ func TestStagedAgain(t *testing.T) {
 }
 
 // TestStagedOtherwise: while a process still has the volume's filesystem mounted, the kernel would give the next mount
-// the options of the first. What asks for others is refused, and so is a single writer, another node and the deletion.
+// the options of the first. A request with other options is refused, and so are a single writer, another node and the
+// deletion.
 func TestStagedOtherwise(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -150,7 +151,7 @@ func TestStagedOtherwise(t *testing.T) {
 	a.ok(a.publishTo(d.id, "b"))
 	h.named(b.world, "stage elsewhere", b.disk("w", d.id, "ext4").stage("discard"))
 	a.ok(unpublishFrom(a.world, d.id, "b"))
-	// Whoever comes back gets it.
+	// The node that had it can use it again.
 	a.ok(a.publishTo(d.id, "a"))
 	a.ok(d.stage("discard"))
 	a.ok(d.publish(false))
@@ -221,8 +222,8 @@ func TestKilledAgain(t *testing.T) {
 	p.empty()
 }
 
-// TestOldDevice: a device that another version of the driver has made says nothing of its users. It is used, but not
-// again while somebody has it.
+// TestOldDevice: a device that another version of the driver has created does not record its users. It is used, but
+// not a second time while it is in use.
 func TestOldDevice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -29,7 +29,7 @@ func (w *world) tree() []string {
 	return out
 }
 
-// unchanged wants nothing made and nothing taken away since before.
+// unchanged checks that nothing was created or removed since before.
 func (w *world) unchanged(before []string) {
 	w.Helper()
 	if diff := cmp.Diff(before, w.tree()); diff != "" {
@@ -77,7 +77,7 @@ func TestHostileNames(t *testing.T) {
 	w.unchanged(before)
 }
 
-// calls are all calls with an id, and how each answers if it is none.
+// calls are all calls with an id, and how each answers an invalid one.
 func (w *world) calls(id string) map[string]error {
 	ctx, volume, block := w.Context(), w.disk("hostile", id, "block"), capability("block")
 	_, expand := w.c.ControllerExpandVolume(ctx,
@@ -150,7 +150,7 @@ func TestHostileNodes(t *testing.T) {
 	w.ok(w.delete(d.id))
 }
 
-// TestSizes: every size is had, or refused for good, with nothing left.
+// TestSizes: every size is provided, or refused for good, with nothing left.
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -347,8 +347,8 @@ func TestHostilePaths(t *testing.T) {
 	}
 }
 
-// TestStrangersStayMounted: a call for one volume takes nothing away that is
-// not that volume.
+// TestStrangersStayMounted: a call for one volume removes nothing that does not belong to
+// it.
 func TestStrangersStayMounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

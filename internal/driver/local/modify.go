@@ -18,8 +18,8 @@ import (
 )
 
 // preallocate is the attribute that a VolumeAttributesClass may have: "true" gives a volume all of its space on the
-// disk at once, so that no other volume can take it; with "false" it takes space as it is written, and keeps what it
-// has.
+// disk immediately, so that no other volume can take it; with "false" it takes space as it is written, and keeps
+// what it has.
 const preallocate = "preallocate"
 
 // errNoPreallocation says that the filesystem of the pool cannot give files space that they have not used.
@@ -41,8 +41,8 @@ func attributes(all map[string]string) (preallocated, given bool, err error) {
 	return preallocated, given, nil
 }
 
-// ControllerModifyVolume gives a volume other attributes. It may be repeated, also when an earlier call was cut off:
-// the space comes first, and is kept if the disk is full before all of it is there.
+// ControllerModifyVolume gives a volume other attributes. It may be repeated, even after an earlier call was
+// interrupted: the space is allocated first, and is kept if the disk becomes full before all of it is allocated.
 func (c *controller) ControllerModifyVolume(
 	ctx context.Context, r *csipb.ControllerModifyVolumeRequest,
 ) (*csipb.ControllerModifyVolumeResponse, error) {

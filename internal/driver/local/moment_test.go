@@ -13,8 +13,8 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// ledger is a program that writes the numbers from 1 on, each to one volume and then to the other, and goes on
-// only when what it has written is on the disk.
+// ledger is a program that writes the numbers from 1 on, each to one volume and then to the other, and
+// continues only when what it has written is on the disk.
 type ledger struct {
 	first, second *os.File
 	stop          chan struct{}
@@ -95,7 +95,7 @@ func (w *world) restoredLast(g *csipb.VolumeGroupSnapshot, of *disk) uint32 {
 func TestGroupIsOneMoment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	// There is so much to copy that the program would go on meanwhile.
+	// There is so much to copy that the program would continue in the meantime.
 	a, b := w.create("a", 128*mib, "ext4", nil), w.create("b", 128*mib, "ext4", nil)
 	for _, d := range []*disk{a, b} {
 		d.use()

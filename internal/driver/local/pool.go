@@ -300,8 +300,8 @@ func (p *pool) get(k kind, id string) (record, error) {
 	return r, err
 }
 
-// settled calls read for a directory, and again if another one has taken its place meanwhile: what is being deleted or
-// created is not damaged.
+// settled calls read for a directory, and again if another one has taken its place in the meantime: a directory that
+// is being deleted or created is not damaged.
 func settled(dir string, read func(dir string) error) error {
 	for {
 		stays, err := once(dir, read)
@@ -388,7 +388,7 @@ func (p *pool) ids(k kind) ([]string, error) {
 	for i, dir := range dirs {
 		entries, err := os.ReadDir(dir)
 		if i > 0 && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)) {
-			continue // a group that was deleted meanwhile, or what never was one
+			continue // a group that has been deleted since, or something that never was a group
 		}
 		if err != nil {
 			return nil, err

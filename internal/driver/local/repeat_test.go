@@ -35,7 +35,7 @@ func insist(call func() error) error {
 	}
 }
 
-// together makes a call eight times at once, and then once more.
+// together makes eight concurrent calls, and then one more.
 func (w *world) together(what string, call func() error) {
 	w.Helper()
 	var g sync.WaitGroup
@@ -52,7 +52,7 @@ func (w *world) together(what string, call func() error) {
 	}
 }
 
-// TestTogether: each call goes well many times at once, and is done once.
+// TestTogether: concurrent repetitions of each call all succeed, and the work is done once.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range kinds() {
@@ -173,8 +173,8 @@ func TestCopiesTogether(t *testing.T) {
 	w.empty()
 }
 
-// TestReadWhileDeleted: what is being made or deleted is there or not, and
-// never taken for damaged.
+// TestReadWhileDeleted: a volume that is being created or deleted exists or does not, and
+// is never reported as damaged.
 func TestReadWhileDeleted(t *testing.T) {
 	t.Parallel()
 	p, err := openPool(filepath.Join(newDir(t), "pool"), "node")
@@ -214,8 +214,8 @@ func TestReadWhileDeleted(t *testing.T) {
 	g.Wait()
 }
 
-// TestGrow: xfs, btrfs and raw devices grow while they are in use; ext4 where
-// the kernel lets it, and at its next stage otherwise.
+// TestGrow: xfs, btrfs and raw devices are expanded while they are in use; ext4 if the
+// kernel allows it, and at its next stage otherwise.
 func TestGrow(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range kinds() {
@@ -242,7 +242,7 @@ func TestGrow(t *testing.T) {
 			}
 			d.holds("data")
 			d.rest()
-			// While nobody uses it, and the device is seen larger at once.
+			// While it is not in use; the device is seen to be larger immediately.
 			before = 2 * size
 			d.expand(3 * size)
 			d.use()
@@ -304,7 +304,7 @@ func TestReadOnly(t *testing.T) {
 }
 
 // TestWriteProtectionOfAnEarlierUser: the kernel leaves a loop device write-protected when it gets another file. A
-// volume does not inherit that, and leaves it to nobody.
+// volume does not inherit that, and does not pass it on.
 func TestWriteProtectionOfAnEarlierUser(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range []string{"ext4", "block"} {
@@ -365,7 +365,7 @@ func TestLabel(t *testing.T) {
 }
 
 // TestMountOptions: options reach the mount, ones that the kernel does not
-// know fail and leave nothing, and "ro" is no obstacle to the rest.
+// know fail and leave nothing, and "ro" does not prevent the others.
 func TestMountOptions(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
@@ -454,7 +454,7 @@ func TestHeldVolume(t *testing.T) {
 	_, _, err = p.hold(t.Context(), volumes, d.id, unix.LOCK_EX, 0)
 	w.refused("hold twice", failure(err), codes.Aborted, d.id, "try again")
 	w.ok(d.attach())
-	w.ok(d.detach()) // the fence waits for nobody
+	w.ok(d.detach()) // the fence does not wait for locks
 	release()
 	w.ok(w.delete(d.id))
 	w.empty()

@@ -77,7 +77,7 @@ func (c *controller) GetSnapshot(_ context.Context, r *csipb.GetSnapshotRequest)
 	return &csipb.GetSnapshotResponse{Snapshot: c.pool.describeSnapshot(s)}, nil
 }
 
-// aloneOnly refuses a snapshot that goes with its group only.
+// aloneOnly refuses a snapshot that can only be deleted with its group.
 func aloneOnly(s record) error {
 	if group := groupOf(s.ID); group != "" {
 		return status.Errorf(codes.InvalidArgument, "snapshot %s is part of group %s; delete the group", s.ID, group)

@@ -38,7 +38,7 @@ const (
 	severalNodes = "several"
 )
 
-// takeTries is how often a device is looked for anew that its last user has just let go.
+// takeTries is how often a device is looked up again that its last user has just released.
 const takeTries = 10
 
 // note is the text that is left with a device: who uses it, and how its filesystem was mounted.
@@ -53,9 +53,9 @@ func readNote(text string) (u use, ok bool) {
 	return use{node: parts[1], how: parts[2]}, true
 }
 
-// take creates the device of a locked volume or takes the one that there is. If an unstage could not end, because a
-// process still has the device, this node takes the device again: a clean-up that cannot end keeps nobody from using
-// the volume. A second device over the image would be a second filesystem with the same blocks.
+// take creates the device of a locked volume or takes the existing one. If an unstage could not complete, because a
+// process still has the device, this node takes the device again: a clean-up that cannot complete does not block the
+// volume. A second device over the image would be a second filesystem with the same blocks.
 func (p *pool) take(ctx context.Context, v record, u use) (string, error) {
 	image := p.image(volumes, v.ID)
 	for try := 1; ; try++ {
@@ -85,11 +85,11 @@ func (p *pool) take(ctx context.Context, v record, u use) (string, error) {
 	}
 }
 
-// errOthers says that somebody has a device who must not have it at the same time.
+// errOthers says that a device is in use in a way that excludes this use.
 var errOthers = errors.New("it is in use otherwise")
 
-// again decides whether a device can be used once more, and returns the note for it. shown says of a claimed one that
-// it is mounted where the driver sees it.
+// again decides whether a device can be used once more, and returns the note for it. shown says that a claimed device
+// is mounted where the driver sees it.
 func (u use) again(s mount.LoopState, shown bool) (note string, err error) {
 	last, ours := readNote(s.Note)
 	// What the driver does not see was unmounted by it: the rest of a use that has ended for Kubernetes.
@@ -112,7 +112,7 @@ func (u use) again(s mount.LoopState, shown bool) (note string, err error) {
 // stillOpen is the error of an operation that has to wait for processes which have a device in use. It names them.
 func (p *pool) stillOpen(ctx context.Context, id, device string) error {
 	who := "a process"
-	// Without an answer nobody is named.
+	// Without an answer no process is named.
 	if found, err := p.search.HoldersOf(ctx, device); err == nil && len(found) > 0 {
 		who = names(found)
 	}

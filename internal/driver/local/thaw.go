@@ -16,10 +16,10 @@ import (
 // thawPatience is how long one try to lock a volume takes while the driver that has it copies it.
 const thawPatience = time.Minute
 
-// thawAll thaws filesystems that a killed driver has left frozen: those of volumes that nobody has locked, because a
-// driver holds the lock for as long as it has the filesystem frozen, and the kernel takes the lock from a killed one. A
-// volume that is locked is another driver's for now, and is thawed when that one is done with it.
-// stop ends the wait for those.
+// thawAll thaws filesystems that a killed driver has left frozen: those of volumes that are not locked, because a
+// driver holds the lock for as long as it has the filesystem frozen, and the kernel releases the lock of a killed one.
+// A volume that is locked is in use by another driver, and is thawed when that driver has finished. stop ends the wait
+// for those.
 func thawAll(ctx context.Context, p *pool) (stop func(), err error) {
 	all, err := p.list(volumes)
 	if err != nil {
@@ -42,7 +42,8 @@ func thawAll(ctx context.Context, p *pool) (stop func(), err error) {
 	return func() { cancel(); later.Wait() }, nil
 }
 
-// thaw thaws the filesystem of a volume once nobody works on the volume; errBusy if that takes longer than the limit.
+// thaw thaws the filesystem of a volume once no operation holds the volume's lock; errBusy if that takes longer than
+// the limit.
 func (p *pool) thaw(ctx context.Context, id string, limit time.Duration) error {
 	_, release, err := p.hold(ctx, volumes, id, unix.LOCK_EX, limit)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"volplane.dev/volplane/internal/socket"
 )
 
-// TestOneDriverPerNode: a second driver for a node, or at a socket where one
-// answers, ends at once and says why. The first one goes on.
+// TestOneDriverPerNode: a second driver for a node, or at a socket where one answers,
+// exits immediately with the reason. The first one continues.
 func TestOneDriverPerNode(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -43,12 +43,12 @@ func TestOneDriverPerNode(t *testing.T) {
 	}
 	d := first.create("v", mib, "block", nil)
 	first.ok(first.delete(d.id))
-	// One that was killed is in nobody's way.
+	// One that was killed does not block the next.
 	first.end(unix.SIGKILL)
 	run(t, dir, "node").serving("node").empty()
 }
 
-// TestNodeIsGivenBackLate: the lock of a driver that was killed goes with the last
+// TestNodeIsGivenBackLate: the lock of a driver that was killed is released with the last
 // program that it was just about to start.
 func TestNodeIsGivenBackLate(t *testing.T) {
 	t.Parallel()
@@ -81,7 +81,7 @@ type pair struct {
 	a, b *process
 }
 
-// both makes a call four times with each driver, all at once, and returns the
+// both makes a call four times with each driver, all concurrently, and returns the
 // errors.
 func (two pair) both(f func(p *process, node string) error) (failed []error) {
 	var g sync.WaitGroup
@@ -127,7 +127,7 @@ func TestTwoDrivers(t *testing.T) {
 			}
 			return err
 		})
-		// Each asks for its own node: one of them gets it.
+		// Each publishes to its own node: one of them succeeds.
 		failed := two.both(func(p *process, node string) error { return p.publishTo(id, node) })
 		if len(failed) != 4 || status.Code(failed[0]) != codes.FailedPrecondition {
 			t.Errorf("publish to two nodes: %v", failed)

@@ -39,10 +39,10 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// child serves the driver below dir until it is told to end.
+// child serves the driver below dir until it is asked to stop.
 func child(dir string) error {
 	if os.Getenv("LOCAL_DRIVER_TEST_NO_LOOP") != "" {
-		// In a mount namespace of its own no loop device can be had.
+		// In a mount namespace of its own no loop device is available.
 		if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 			return err
 		}
@@ -112,8 +112,7 @@ func newDir(t *testing.T) string {
 	return dir
 }
 
-// checkNothingLeft reports mounts and loop devices below dir, and takes them
-// away.
+// checkNothingLeft reports mounts and loop devices below dir, and removes them.
 func checkNothingLeft(t *testing.T, dir string) {
 	t.Helper()
 	points, err := mount.Below(dir)
@@ -176,7 +175,7 @@ func (w *world) start() {
 	w.dial(socket)
 }
 
-// restart ends the driver, as it was told to, and serves another one.
+// restart stops the driver gracefully, and serves another one.
 func (w *world) restart() {
 	w.Helper()
 	w.stop()

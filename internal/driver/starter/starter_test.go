@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/finding"
 )
 
-// TestMain is also the program volplane, of which the test of a driver needs the doctor.
+// TestMain is also the program volplane, because the test of a driver needs its doctor.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "volplane" {
 		os.Exit(examine(os.Args[1:]))
@@ -109,7 +109,7 @@ func described(t *testing.T, name, path string) {
 	}
 }
 
-// TestRefused: a name that no driver in Kubernetes can have, and a language that nobody has written.
+// TestRefused: a name that no driver in Kubernetes can have, and a language without a template.
 func TestRefused(t *testing.T) {
 	for _, c := range []struct{ name, language, want string }{
 		{"Files.example.com", "go", "lower case letters"},

@@ -305,7 +305,7 @@ func (s *suite[T]) notToBeRead() {
 	}
 }
 
-// noDirectory: without their directory nothing is known of any record.
+// noDirectory: without their directory nothing is known about any record.
 func (s *suite[T]) noDirectory() {
 	s.must(os.RemoveAll(s.dir))
 	s.must(os.WriteFile(s.dir, nil, 0o600))

@@ -14,9 +14,9 @@ type State string
 const (
 	// OK means that the link holds.
 	OK State = "ok"
-	// Waiting means that somebody is expected to act, and may do so by itself.
+	// Waiting means that an actor is expected to act, and may do so without help.
 	Waiting State = "waiting"
-	// Problem means that it will not get better without a cause being removed.
+	// Problem means that it will not be resolved unless a cause is removed.
 	Problem State = "problem"
 )
 

@@ -43,7 +43,7 @@ func TestRender(t *testing.T) {
 	golden.Equal(t, "testdata/render.txt", b.String())
 }
 
-// TestTell: what a decision says is well when nobody has to act, and a problem when it is stuck.
+// TestTell: the link of a decision is OK if no actor has to act, and a problem if it is stuck.
 func TestTell(t *testing.T) {
 	for want, c := range map[chain.State]volume.Condition{
 		chain.OK: {}, chain.Waiting: {Because: volume.Because{Next: volume.Driver("d")}}, chain.Problem: {Stuck: true},

@@ -1,5 +1,6 @@
-// Package chain says what an explanation is made of: a chain of links, each an object with what a decision says of it;
-// which link is the one to look at; and how both are written for people.
+// Package chain has the parts of an explanation: a chain of links, each an object with the result of a decision about
+// it; which link is the answer; and how both are printed.
 //
-// Life cycle: whoever explains makes links with New and Tell and joins them to a Chain, which is read only after that.
+// Life cycle: a package that explains creates links with New and Tell and joins them to a Chain, which does not change
+// after that.
 package chain

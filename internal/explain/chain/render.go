@@ -21,7 +21,7 @@ func Columns(w io.Writer) int {
 }
 
 // Render writes the chain for people: the answer, an empty line, and the links
-// as a tree; when, if not nil, returns what is known of the time of a link.
+// as a tree; when, if not nil, returns what is known about the time of a link.
 func Render(w io.Writer, c Chain, when func(Link) string) error {
 	var b strings.Builder
 	columns := Columns(w)

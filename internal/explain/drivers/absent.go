@@ -102,7 +102,7 @@ func ControlPlane(view cluster.View) *corev1.Node {
 }
 
 // Uncalled returns why the controllers cannot call a driver where a control plane runs in one process: called says that
-// a living process holds the driver's leases. Of a cluster nothing is told: its sidecars may run without leases.
+// a live process holds the driver's leases. For a cluster it returns false: its sidecars may run without leases.
 func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bool) {
 	n := ControlPlane(view)
 	if n == nil || called {

@@ -8,7 +8,7 @@ import (
 	"volplane.dev/volplane/internal/explain/why/whytest"
 )
 
-// TestAbsent: what is told when a driver is not where it is needed.
+// TestAbsent: what is reported when a driver is not where it is needed.
 func TestAbsent(t *testing.T) {
 	whytest.Equal(t, "absent.txt", whytest.Written(t, whytest.AbsentRows(), func(*whytest.Scene) {}))
 }

@@ -11,13 +11,13 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// maxBinds bounds how often the binder looks at a claim before it has done all that it
+// maxBinds bounds how often the binder reconciles a claim before it has done all that it
 // can: it assigns a class, and then a volume.
 const maxBinds = 4
 
-// Foretell returns the objects as they are after the binder has looked at some claims,
-// "namespace/name": those that a volume made by hand fits are bound to it, and those
-// that name no class have the default one.
+// Foretell returns the objects as they are after the binder has reconciled some claims,
+// "namespace/name": claims that fit a volume that was created by hand are bound to it,
+// and claims without a class have the default one.
 func Foretell(o state.Objects, claims ...string) state.Objects {
 	for _, key := range claims {
 		for range maxBinds {
@@ -27,7 +27,7 @@ func Foretell(o state.Objects, claims ...string) state.Objects {
 				break
 			}
 			facts := bind.FactsWithFree(view, c, func() *bind.Free { return bind.FreeOf(view) })
-			facts.Served = true // that a provisioner is asked is not written
+			facts.Served = true // the annotation for the provisioner is not written
 			for _, w := range bind.Claim(facts).Writes {
 				o.Claims = replaced(replaced(o.Claims, w.Claim), w.ClaimStatus)
 				o.Volumes = replaced(replaced(o.Volumes, w.Volume), w.VolumeStatus)
@@ -43,7 +43,7 @@ type object interface {
 	metav1.Object
 }
 
-// replaced returns the objects with one of them as it is to be; nil is none.
+// replaced returns the objects with one of them replaced by its future state, unless that is nil.
 func replaced[T object](all []T, by T) []T {
 	var none T
 	if by == none {

@@ -50,7 +50,7 @@ func TestForetold(t *testing.T) {
 	whytest.Equal(t, "dryrun.txt", b.String())
 }
 
-// row is one scene and the object that is asked about.
+// row is one scene and the object in question.
 type row whytest.Row
 
 type scene = whytest.Scene

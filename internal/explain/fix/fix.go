@@ -200,7 +200,7 @@ func (k fixing) missingClass() []Remedy {
 	}}
 }
 
-// smaller has a claim ask for no more than it has.
+// smaller reduces the request of a claim to its capacity.
 func (k fixing) smaller() []Remedy {
 	c, name := k.Claim()
 	if c == nil {
@@ -312,7 +312,7 @@ func (k fixing) pod(name string) *corev1.Pod {
 	return cmp.Or(cluster.Find(k.View.Pods, k.Namespace+"/"+name), cluster.Find(k.View.Pods, name))
 }
 
-// deletePod deletes a Pod, and names what makes it again.
+// deletePod deletes a Pod, and names what recreates it.
 func (k fixing) deletePod(p *corev1.Pod) Remedy {
 	r := Remedy{
 		command(k.tool, "delete", "pod", p.Name, "-n", p.Namespace),
@@ -365,8 +365,9 @@ func (k fixing) finalizers(l chain.Link) []Remedy {
 	return nil
 }
 
-// removeFinalizers returns the commands that take other programs' finalizers away, each with what is not done then. One
-// of volplane's own is never taken by hand, because it goes when its reason does: what ends the reason is said instead.
+// removeFinalizers returns the commands that remove other programs' finalizers, each with the clean-up that is then not
+// done. One of volplane's own is never removed by hand, because it is removed when its reason ends: the answer says
+// what ends the reason.
 func removeFinalizers(kind, ns, name string, finalizers []string) []Remedy {
 	var out []Remedy
 	for i, f := range finalizers {
@@ -409,7 +410,7 @@ func ending(finalizer string) string {
 }
 
 // command joins the words of a command for a shell: names may come from a file that
-// somebody else has written.
+// another person has written.
 func command(words ...string) string {
 	out := make([]string, 0, len(words))
 	for _, w := range words {

@@ -156,9 +156,9 @@ func fixes(t *testing.T, tool string) string {
 	return b.String()
 }
 
-// TestFixesAreSafe: whatever the scene, nothing is offered without its risk, a finalizer
-// of somebody else not without what leaks, and a node is only given up when it is not
-// ready.
+// TestFixesAreSafe: in every scene, each fix is offered with its risk, the removal of
+// another controller's finalizer with what leaks, and a node is only given up if it is
+// not ready.
 func TestFixesAreSafe(t *testing.T) {
 	all := whytest.All()
 	for _, r := range fixRows() {
@@ -194,5 +194,5 @@ func unsafe(s *scene, f fix.Remedy) string {
 
 type scene = whytest.Scene
 
-// row is one scene and the object that is asked about.
+// row is one scene and the object in question.
 type row whytest.Row

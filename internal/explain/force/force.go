@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Facts are what is known of a volume that has to leave a node.
+// Facts are what is known about a volume that has to be detached from a node.
 type Facts struct {
 	View     cluster.View
 	Warnings state.Warnings
@@ -25,8 +25,8 @@ type Facts struct {
 	Claim string
 }
 
-// Detach tells when a volume is detached by force from a node that is not ready.
-// Its time begins when no Pod on the node has it any more; only the process that
+// Detach explains when a volume is detached by force from a node that is not ready. The
+// wait begins when no Pod on the node uses the volume any more; only the process that
 // detaches knows when that was.
 func (f Facts) Detach(a *storagev1.VolumeAttachment) (chain.Link, bool) {
 	n := cluster.Find(f.View.Nodes, a.Spec.NodeName)
@@ -70,9 +70,9 @@ func stays(p *corev1.Pod, n *corev1.Node) string {
 	return name + " is not being deleted"
 }
 
-// aloneSince returns when the volume was wanted by no Pod on the node any more, at
-// the latest: a Pod elsewhere has been told that it is attached to another node
-// without a Pod being named that has it there.
+// aloneSince returns the latest time at which the last Pod on the node stopped using the
+// volume: an event of a Pod elsewhere says that the volume is attached to another node,
+// and names no Pod that uses it there.
 func (f Facts) aloneSince() (time.Time, bool) {
 	for _, p := range f.View.Pods.By(cluster.PodsByClaim, f.Claim) {
 		for _, e := range f.Warnings {

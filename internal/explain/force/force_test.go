@@ -11,8 +11,8 @@ import (
 	"volplane.dev/volplane/internal/explain/why/whytest"
 )
 
-// TestForce: when a volume is detached by force from a node that is not ready, as
-// far as objects tell.
+// TestForce: when a volume is detached by force from a node that is not ready, as far as
+// the objects show.
 func TestForce(t *testing.T) {
 	whytest.Equal(t, "force.txt", whytest.Written(t, forceRows(), (*scene).DeadNode))
 }
@@ -83,7 +83,7 @@ func forceRows() []row {
 	}
 }
 
-// row is one scene and the object that is asked about.
+// row is one scene and the object in question.
 type row whytest.Row
 
 type scene = whytest.Scene

@@ -6,7 +6,7 @@ import (
 	"volplane.dev/volplane/internal/explain/foreign"
 )
 
-// TestTold: what an event says of an attachment elsewhere, in the words of volplane and of Kubernetes.
+// TestTold: what an event says about an attachment elsewhere, in the words of volplane and of Kubernetes.
 func TestTold(t *testing.T) {
 	for _, c := range []struct {
 		message string

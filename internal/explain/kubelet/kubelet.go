@@ -26,10 +26,10 @@ type Facts struct {
 	Warnings state.Warnings
 }
 
-// Mounted tells of the mounts of a Pod whose node is a kubelet's. A kubelet has no
-// condition for them, but an order: all volumes of a Pod are mounted before its
-// sandbox is made, its images are pulled and its containers are started. So what
-// came after proves the mounts, and as long as nothing has, events tell what fails.
+// Mounted explains the mounts of a Pod whose node is run by a kubelet. A kubelet sets no
+// condition for them, but has an order: all volumes of a Pod are mounted before its
+// sandbox is created, its images are pulled and its containers are started. So each later
+// step proves the mounts, and before the first of them, events show what fails.
 func (f Facts) Mounted(p *corev1.Pod) chain.Link {
 	subject, node := "pod/"+p.Name, volume.NodeAgent(p.Spec.NodeName)
 	if f.sandboxed(p) {
@@ -55,8 +55,8 @@ func (f Facts) Mounted(p *corev1.Pod) chain.Link {
 	return chain.New(subject, chain.Waiting, volume.ReasonMounting, message, node)
 }
 
-// Ending tells of a Pod that is being deleted and of which no failure is known: its
-// volumes are in use until its containers have ended.
+// Ending explains a Pod that is being deleted and has no known failure: its volumes are
+// in use until its containers have ended.
 func (f Facts) Ending(p *corev1.Pod) chain.Link {
 	subject, node := "pod/"+p.Name, volume.NodeAgent(p.Spec.NodeName)
 	runs := func(c corev1.ContainerStatus) bool { return c.State.Running != nil }
@@ -87,14 +87,14 @@ func (f Facts) by(p *corev1.Pod) string {
 	return " by " + chain.Names(names)
 }
 
-// containers returns what is told of all containers of a Pod.
+// containers returns the statuses of all containers of a Pod.
 func containers(p *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses)
 }
 
-// sandboxed says whether a kubelet has mounted all volumes of a Pod, by what it
-// does only after that. After a restart of the host the sandbox is made anew, and
-// the volumes are mounted anew before.
+// sandboxed says whether a kubelet has mounted all volumes of a Pod, by what it does only
+// after that. After a restart of the host it mounts the volumes again, and then recreates
+// the sandbox.
 func (f Facts) sandboxed(p *corev1.Pod) bool {
 	started := cluster.PodCondition(p, corev1.PodReadyToStartContainers)
 	if cluster.IsTrue(started) {
@@ -113,8 +113,8 @@ func (f Facts) sandboxed(p *corev1.Pod) bool {
 	return e != nil && !f.warnedAfter(p, e)
 }
 
-// beforeSandbox returns what a kubelet says of a container that it has not begun
-// with, whether or not the volumes are mounted.
+// beforeSandbox returns the reasons that a kubelet reports for a container that it has
+// not started to create, whether or not the volumes are mounted.
 func beforeSandbox() []string { return []string{"", "ContainerCreating", "PodInitializing"} }
 
 // Reasons of a kubelet's events that volplane does not use itself.
@@ -128,9 +128,9 @@ func (f Facts) warnedAfter(p *corev1.Pod, e *corev1.Event) bool {
 	return slices.Index(f.Warnings, f.complaint(p)) > slices.Index(f.Warnings, e)
 }
 
-// started tells of a Pod whose volumes are mounted. That a container does not run
-// is told, but is no matter of volumes, unless what the container is to have of
-// them cannot be had.
+// started explains a Pod whose volumes are mounted. A container that does not run is
+// reported, but it is not a problem of volumes unless the container cannot get its
+// mounts.
 func (f Facts) started(p *corev1.Pod) chain.Link {
 	subject, message := "pod/"+p.Name, "all volumes are mounted"
 	for _, c := range containers(p) {
@@ -148,7 +148,7 @@ func (f Facts) started(p *corev1.Pod) chain.Link {
 	return chain.New(subject, chain.OK, volume.ReasonMounted, message, volume.Actor{})
 }
 
-// unusable tells of a container that does not start because of its mounts.
+// unusable explains a container that does not start because of its mounts.
 func (f Facts) unusable(p *corev1.Pod, message string) chain.Link {
 	b := mount.Failed(mount.Publish, p.Spec.NodeName, message, volume.User())
 	if s, ok := f.sourceIn(p, message); ok && strings.Contains(message, "transport endpoint is not connected") {
@@ -163,7 +163,7 @@ func aboutVolumes(message string) bool {
 	return containsAny(message, "subPath", "/volumes/kubernetes.io~", "/volume-subpaths/", "/volumeDevices/")
 }
 
-// unregistered tells of a driver of the Pod that its node does not know.
+// unregistered reports a driver of the Pod that has not registered on its node.
 func (f Facts) unregistered(p *corev1.Pod) (chain.Link, bool) {
 	node := p.Spec.NodeName
 	for _, s := range drivers.OfPod(f.View, p) {
@@ -184,8 +184,8 @@ func (f Facts) unregistered(p *corev1.Pod) (chain.Link, bool) {
 	return chain.Link{}, false
 }
 
-// Plugin tells of the Pod by which a driver is on a node, when it can be seen: it
-// has the directory of the driver's socket from the host.
+// Plugin describes the Pod that runs a driver on a node, if it can be found: it mounts
+// the directory of the driver's socket from the host.
 func Plugin(view cluster.View, driver, node string) string {
 	for _, p := range view.Pods.By(cluster.PodsByNode, node) {
 		mounts := func(v corev1.Volume) bool {
@@ -205,8 +205,8 @@ func Plugin(view cluster.View, driver, node string) string {
 }
 
 // complaint returns the newest event about a volume of the Pod that could not be
-// attached or mounted; one that names the volume goes before one that only says
-// that the kubelet has waited. Multi-Attach is told of the attachment.
+// attached or mounted; one that names the volume is preferred to one that only says that
+// the kubelet has waited. Multi-Attach is reported for the attachment.
 func (f Facts) complaint(p *corev1.Pod) *corev1.Event {
 	var vague *corev1.Event
 	told := []volume.Reason{volume.ReasonFailedMount, reasonFailedMap, volume.ReasonFailedAttach}
@@ -234,7 +234,7 @@ func (f Facts) attachedSince(p *corev1.Pod, message string) bool {
 	return false
 }
 
-// complained tells of an event about a volume of the Pod.
+// complained explains an event about a volume of the Pod.
 func (f Facts) complained(p *corev1.Pod, e *corev1.Event) chain.Link {
 	node := p.Spec.NodeName
 	agent := volume.NodeAgent(node)
@@ -284,8 +284,8 @@ func (f Facts) sourceIn(p *corev1.Pod, message string) (note.Driver, bool) {
 	return all[0], true
 }
 
-// notTaken tells of a volume that a kubelet does not mount yet: not before the
-// Node says that the volume is in use and that it is attached.
+// notTaken explains a volume that a kubelet does not mount yet: it waits until the Node
+// says that the volume is in use and that it is attached.
 func (f Facts) notTaken(p *corev1.Pod) (chain.Link, bool) {
 	n, subject := cluster.Find(f.View.Nodes, p.Spec.NodeName), "pod/"+p.Name
 	for _, name := range cluster.ClaimNames(p) {

@@ -14,8 +14,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestKubelets: what is told of Pods and nodes whose agent is a kubelet, which says
-// nothing of mounts but by what comes after them, and by events.
+// TestKubelets: what is reported about Pods and nodes whose agent is a kubelet, which
+// shows its mounts only by later steps and by events.
 func TestKubelets(t *testing.T) {
 	whytest.Equal(t, "kubelets.txt", whytest.Written(t, kubeletRows(), func(s *scene) { s.Kubelet("") }))
 }
@@ -241,7 +241,7 @@ func nodeOfKubeletRows() []row {
 	}
 }
 
-// row is one scene and the object that is asked about.
+// row is one scene and the object in question.
 type row whytest.Row
 
 type scene = whytest.Scene

@@ -1,5 +1,5 @@
-// Package lease judges by their Leases whether the programs live that have to act next.
+// Package lease finds out from their Leases whether the programs that have to act next are alive.
 //
-// Life cycle: Read puts the Leases in order, and Follow adds to the links of each chain what is said of those who are
-// waited for.
+// Life cycle: Read indexes the Leases, and Follow adds to the links of each chain what the Leases say about the
+// programs that they wait for.
 package lease

@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Leases tell which programs live.
+// Leases show which programs are alive.
 type Leases struct {
 	byName map[string][]*coordinationv1.Lease
 	// hidden says that they could not be read.
@@ -25,9 +25,9 @@ type Leases struct {
 	clock time.Time
 }
 
-// Read puts the leases in order, and finds out what time it is at the cluster.
-// The clock of whoever asks may be another one; but the API server that has answered
-// renews a lease of its own every ten seconds, so the newest renewal is no older.
+// Read indexes the leases, and determines the time of the cluster. The clock of this host
+// may differ from it; but the API server that has answered renews its own lease every ten
+// seconds, so the newest renewal is not older than that.
 func Read(all []*coordinationv1.Lease, hidden bool, now time.Time) Leases {
 	l := Leases{byName: make(map[string][]*coordinationv1.Lease, len(all)), hidden: hidden, clock: now}
 	var newest time.Time
@@ -51,10 +51,9 @@ type Facts struct {
 	Driver string
 }
 
-// actor is a program that acts next, as far as a Lease tells whether it lives.
+// actor is a program that acts next, if a Lease shows whether it is alive.
 type actor struct {
-	// name is the program in a sentence, and subject the object that it is told
-	// under.
+	// name is the program in a sentence, and subject the object under which it is reported.
 	name, subject string
 	// namespace holds its lease; empty where drivers' sidecars are, wherever that is.
 	namespace, lease string
@@ -63,9 +62,9 @@ type actor struct {
 	next volume.Actor
 }
 
-// Follow adds to the links that wait for a program what its Lease says of it, when
-// it does not live. A program without a lease may have been told not to use one,
-// so nothing is said of it.
+// Follow adds to the links that wait for a program what its Lease says of it, if the
+// program is not alive. A program without a lease may be configured not to use one, so
+// nothing is said about it.
 func (l Leases) Follow(links []chain.Link, f Facts) []chain.Link {
 	if len(l.byName) == 0 && !l.hidden {
 		return links
@@ -151,8 +150,8 @@ func (l Leases) of(a actor) *coordinationv1.Lease {
 	return newest
 }
 
-// dead tells of a program whose lease nobody renews; false when somebody does, or
-// when there is no lease.
+// dead reports a program whose lease is not being renewed; false if it is, or if there is
+// no lease.
 func (l Leases) dead(a actor) (chain.Link, bool) {
 	held := l.of(a)
 	if held == nil || held.Spec.RenewTime == nil {
@@ -185,22 +184,22 @@ func (l Leases) first(long *coordinationv1.Lease) *coordinationv1.Lease {
 	return long
 }
 
-// Held says whether somebody holds a lease of that name, wherever that is, and is alive.
+// Held says whether a lease of that name, in any namespace, has a holder that is alive.
 func (l Leases) Held(name string) bool {
 	a := actor{lease: name}
 	_, dead := l.dead(a)
 	return l.of(a) != nil && !dead
 }
 
-// Calls says whether a living process may call a driver as its attacher does, as far as leases may be read: who may
-// not read them is told nothing of one that is missing.
+// Calls says whether a live process may call a driver as its attacher does, as far as leases may be read: to a user
+// who may not read them, a missing lease is not reported.
 func (l Leases) Calls(driver string) bool {
 	held := l.of(actor{lease: volume.AttacherLease(driver)})
 	return l.hidden || held != nil && ptr.Deref(held.Spec.HolderIdentity, "") != "" && l.Held(held.Name)
 }
 
-// untouched tells of an attachment that no attacher has taken up, when there is no
-// lease of an attacher either: each adds its finalizer before it calls the driver.
+// untouched reports an attachment that no attacher has taken up, if there is no lease of
+// an attacher either: each adds its finalizer before it calls the driver.
 func (l Leases) untouched(link chain.Link, a actor, f Facts) (chain.Link, bool) {
 	node := strings.TrimPrefix(link.Subject, "attachment/")
 	if l.hidden || l.of(a) != nil || link.Because.Reason != volume.ReasonAttaching || f.Volume == nil {
@@ -222,8 +221,8 @@ func (l Leases) untouched(link chain.Link, a actor, f Facts) (chain.Link, bool) 
 // patience is how long an attacher may take to take up an attachment.
 const patience = time.Minute
 
-// shortestLease is how old the last sign of life of a program may be at least: that
-// is what sidecars and control planes take, if nobody says otherwise.
+// shortestLease is the minimum age at which the last renewal of a program counts as too
+// old: the default lease duration of sidecars and control planes.
 const shortestLease = 15 * time.Second
 
 func renewed(l *coordinationv1.Lease) time.Time {

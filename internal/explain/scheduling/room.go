@@ -31,8 +31,8 @@ func Unplaced(p *corev1.Pod) (string, bool) {
 	return cmp.Or(c.Message, c.Reason), true
 }
 
-// roomless tells of a Pod for which no node had room. If nothing is known of the room,
-// the driver may have said why.
+// roomless explains a Pod for which no node had enough storage. If the capacity is
+// unknown, the driver may have reported why.
 func (f Facts) roomless(p *corev1.Pod, message string, unknown bool) chain.Link {
 	l := chain.New("pod/"+p.Name, chain.Problem, volume.ReasonNotEnoughStorage, message, volume.User())
 	if !unknown {
@@ -54,8 +54,8 @@ func (f Facts) roomless(p *corev1.Pod, message string, unknown bool) chain.Link 
 	return l
 }
 
-// Homeless tells of a Pod that found no node, and what to do when that is for
-// want of a driver of a host.
+// Homeless explains a Pod for which no node was found, and what to do if that is because
+// a host's driver is missing.
 func (f Facts) Homeless(p *corev1.Pod, message string) chain.Link {
 	if short, unknown := capacity.Short(message); short {
 		return f.roomless(p, message, unknown)

@@ -23,8 +23,8 @@ const (
 	wordsConflict = "volume node affinity conflict" // of older ones
 )
 
-// unschedulable tells of a Pod for which a scheduler has found no node, and which
-// part of what it said is about the Pod's volumes.
+// unschedulable explains a Pod for which a scheduler has found no node, and which part of
+// its message is about the Pod's volumes.
 func (f Facts) unschedulable(p *corev1.Pod, message string, next volume.Actor) chain.Link {
 	subject := "pod/" + p.Name
 	if waits, ok := f.unboundClaim(p); ok && strings.Contains(message, wordsUnbound) {
@@ -60,8 +60,7 @@ func (f Facts) unboundClaim(p *corev1.Pod) (volume.Actor, bool) {
 	return volume.Actor{}, false
 }
 
-// fullNodes tells which nodes have as many volumes of the Pod's drivers as they
-// take.
+// fullNodes returns which nodes have reached the volume limit of the Pod's drivers.
 func (f Facts) fullNodes(p *corev1.Pod) []string {
 	var out []string
 	for _, s := range f.driversOf(p) {
@@ -91,8 +90,8 @@ func (f Facts) driversOf(p *corev1.Pod) []string {
 	return out
 }
 
-// reachable tells from which nodes the Pod's volumes can be used, where that are
-// not all.
+// reachable returns the nodes from which the Pod's volumes can be used, for volumes that
+// are not usable everywhere.
 func (f Facts) reachable(p *corev1.Pod) []string {
 	var out []string
 	for _, name := range cluster.ClaimNames(p) {
@@ -105,7 +104,7 @@ func (f Facts) reachable(p *corev1.Pod) []string {
 	return chain.Few(out)
 }
 
-// usable tells on which nodes a volume with a node affinity can be used.
+// usable returns on which nodes a volume with a node affinity can be used.
 func usable(v *corev1.PersistentVolume) string {
 	var terms []string
 	for _, t := range v.Spec.NodeAffinity.Required.NodeSelectorTerms {
@@ -120,7 +119,7 @@ func usable(v *corev1.PersistentVolume) string {
 }
 
 // WrongNode explains a Pod that waits on a node where one of its volumes cannot be used. A Pod that is created with a
-// nodeName gets there, because no scheduler has looked at its volumes.
+// nodeName gets there, because no scheduler has checked its volumes.
 func (f Facts) WrongNode(p *corev1.Pod) (chain.Link, bool) {
 	n := cluster.Find(f.View.Nodes, p.Spec.NodeName)
 	if n == nil || p.Status.Phase == corev1.PodRunning || cluster.IsTrue(cluster.PodCondition(p,

@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/internal/explain/why/whytest"
 )
 
-// TestScheduler: what a cluster's scheduler says of a Pod, and what of it is about
-// its volumes.
+// TestScheduler: what a cluster's scheduler reports about a Pod, and which part of it is
+// about its volumes.
 func TestScheduler(t *testing.T) {
 	whytest.Equal(t, "scheduler.txt", whytest.Written(t, schedulerRows(), func(s *scene) { s.Kubelet("") }))
 }
@@ -113,7 +113,7 @@ func elsewhereRows() []row {
 	}
 }
 
-// row is one scene and the object that is asked about.
+// row is one scene and the object in question.
 type row whytest.Row
 
 type scene = whytest.Scene

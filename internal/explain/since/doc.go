@@ -1,4 +1,5 @@
-// Package since tells since when the links of an explanation do not hold, and what is known of the tries to mend them.
+// Package since finds out since when the links of an explanation do not hold, and what is known about the attempts to
+// fix them.
 //
-// Life cycle: Times are made of what was read, and asked for each link.
+// Life cycle: Times are created from what was read, and queried for each link.
 package since

@@ -40,7 +40,7 @@ func (t Times) WithoutTries() Times {
 	return t
 }
 
-// Time is what is known of the time of a link. Zero fields are not known.
+// Time is what is known about the time of a link. Zero fields are unknown.
 type Time struct {
 	// Since is since when the link does not hold.
 	Since time.Time
@@ -48,7 +48,7 @@ type Time struct {
 	Tries
 }
 
-// Of returns the time of a link, as far as the objects tell; nothing for a link that holds.
+// Of returns the time of a link, as far as the objects show it; the zero value for a link that holds.
 func (t Times) Of(ns string, c chain.Chain, l chain.Link) Time {
 	if l.State == chain.OK {
 		return Time{}
@@ -97,8 +97,8 @@ func (t Times) object(of subject.Finder, l chain.Link) Time {
 	return Time{}
 }
 
-// missing returns since when the Pods of a chain wait, for a link whose own object does not tell or does not exist.
-// Only events and conditions count: a Pod may have waited for something else since it was created.
+// missing returns since when the Pods of a chain wait, for a link whose own object does not show it or does not
+// exist. Only events and conditions count: a Pod may have waited for something else since it was created.
 func (t Times) missing(of subject.Finder, l chain.Link) Time {
 	var out Time
 	for _, p := range of.NamedPods() {

@@ -125,7 +125,7 @@ func missingRows() []row {
 	}
 }
 
-// TestSince: since when the answer holds, by what tells it best.
+// TestSince: since when the answer holds, by the best evidence.
 func TestSince(t *testing.T) {
 	for _, c := range rows() {
 		s := whytest.New()

@@ -28,8 +28,8 @@ type Tries struct {
 	within time.Duration
 }
 
-// triesOf returns what warnings, oldest first, tell: of those with the object that is the link's cause, or else of all,
-// the newest one.
+// triesOf returns the attempts that warnings, oldest first, report: the newest of those with the object that is the
+// link's cause, or else the newest of all.
 func triesOf(told []*corev1.Event, l chain.Link) Tries {
 	if len(told) == 0 {
 		return Tries{}

@@ -1,4 +1,5 @@
-// Package state holds what was read of a cluster to explain it: the lists of objects and what is told beside them.
+// Package state holds what was read of a cluster to explain it: the lists of objects and further information about
+// them.
 //
-// Life cycle: who asks, or a state file, fills Objects; whoever explains reads them and changes nothing.
+// Life cycle: a caller, or a state file, fills Objects; the packages that explain read them and change nothing.
 package state

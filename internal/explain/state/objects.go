@@ -13,8 +13,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Objects are what is known of a cluster: the objects that were read, all or at
-// least those that the question concerns, and what is told beside them.
+// Objects are what is known about a cluster: the objects that were read, all or at least
+// those that the question concerns, and further information about them.
 type Objects struct {
 	cluster.Lists
 	Namespaces []*corev1.Namespace
@@ -24,10 +24,10 @@ type Objects struct {
 	// were begun and not finished.
 	Moves    []Move
 	Warnings Warnings
-	// Leases tell which programs live, and LeasesHidden that they could not be read.
+	// Leases show which programs are alive; LeasesHidden says that they could not be read.
 	Leases       []*coordinationv1.Lease
 	LeasesHidden bool
-	// Begun are the open intents of provisioners: volumes that a driver was asked for
+	// Begun are the open intents of provisioners: volumes that were requested from a driver,
 	// without a final answer. Now is when they were read.
 	Begun []*provision.Intent
 	Now   time.Time

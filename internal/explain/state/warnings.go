@@ -17,8 +17,8 @@ import (
 type Warnings []*corev1.Event
 
 // Condition returns what the newest warning about the object says, with this reason.
-// The event says who acts next, if it is one of ours, or else its text does; repeats is
-// who tries again.
+// The event names the next actor if volplane has recorded it; otherwise its text does.
+// repeats is the actor that retries.
 func (w Warnings) Condition(about metav1.Object, reason volume.Reason, repeats volume.Actor) (volume.Condition, bool) {
 	e := w.About(about.GetUID(), reason)
 	if e == nil {
@@ -27,8 +27,8 @@ func (w Warnings) Condition(about metav1.Object, reason volume.Reason, repeats v
 	return volume.Condition{Because: Told(e, repeats), Stuck: true}, true
 }
 
-// Told returns what a warning tells. The event says itself who acts next and what the cause is, if it is one of ours;
-// otherwise its text does. repeats is who tries again.
+// Told returns what a warning reports. If volplane has recorded the event, its annotations name the next actor and
+// the cause; otherwise they are derived from its text. repeats is the actor that retries.
 func Told(e *corev1.Event, repeats volume.Actor) volume.Because {
 	return volume.Because{
 		Reason: volume.Reason(e.Reason), Message: Message(e), Cause: CauseOf(e),
@@ -39,7 +39,7 @@ func Told(e *corev1.Event, repeats volume.Actor) volume.Because {
 // Message returns the message of a warning.
 func Message(e *corev1.Event) string { return volume.MessageOf(e.Message, e.Annotations) }
 
-// CauseOf returns the cause of what a warning tells, with the volume that it names.
+// CauseOf returns the cause that a warning reports, with the volume that it names.
 func CauseOf(e *corev1.Event) volume.Cause {
 	c := volume.CauseOf(e.Annotations[volume.AnnCause], e.Message)
 	if name := foreign.VolumeIn(e.Message); c.Object == "" && name != "" {

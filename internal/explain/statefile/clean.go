@@ -236,8 +236,8 @@ func (c cleaner) add(attributes map[string]string) {
 	}
 }
 
-// secretName says whether an attribute's name promises a secret. The name of a Secret
-// is none.
+// secretName says whether an attribute's name suggests a secret value. The name of a
+// Secret is not a secret value.
 func secretName(name string) bool {
 	plain := strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "", "/", "", " ", "").Replace(name))
 	if strings.HasSuffix(plain, "secretname") || strings.HasSuffix(plain, "secretnamespace") {

@@ -61,7 +61,7 @@ func (f Finder) Claim() (*corev1.PersistentVolumeClaim, string) {
 	return nil, "CLAIM"
 }
 
-// NamedPods returns the Pods that the chain is about and that are there.
+// NamedPods returns the existing Pods that the chain is about.
 func (f Finder) NamedPods() []*corev1.Pod {
 	var out []*corev1.Pod
 	add := func(subject string) {

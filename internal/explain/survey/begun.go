@@ -17,8 +17,9 @@ import (
 // slow is the age from which something begun is worth telling.
 const slow = 10 * time.Second
 
-// Unsettled returns the intents that are not news: a driver was asked for a
-// volume some time ago, there is none yet, and it may have made it.
+// Unsettled returns the intents that are not recent: a driver was called to create a
+// volume some time ago, there is no PersistentVolume yet, and the driver may have created
+// it.
 func Unsettled(w why.Walk) []*provision.Intent {
 	var out []*provision.Intent
 	for _, in := range w.Begun {
@@ -30,8 +31,8 @@ func Unsettled(w why.Walk) []*provision.Intent {
 	return out
 }
 
-// abandoned explains an intent that no claim waits for; false when one does, and
-// tells it itself.
+// abandoned explains an intent that no claim waits for; false if a claim does, whose own
+// chain reports it.
 func abandoned(w why.Walk, in *provision.Intent) (chain.Chain, bool) {
 	claim := cluster.Find(w.View.Claims, in.Claim.Namespace+"/"+in.Claim.Name)
 	if claim != nil && claim.UID == in.Claim.UID && claim.DeletionTimestamp == nil && claim.Spec.VolumeName == "" {

@@ -17,8 +17,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestBegun: what a driver was asked for some time ago and may have made is told,
-// once.
+// TestBegun: a volume that was requested from a driver some time ago, and that it may
+// have created, is reported once.
 func TestBegun(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var out strings.Builder

@@ -30,9 +30,10 @@ type Cause struct {
 // without one.
 type Held struct{ Namespace, Subject string }
 
-// Causes returns what does not hold anywhere, first what most objects wait for.
-// Each claim, Pod, snapshot, group of snapshots and node is looked at, each volume without a claim, each that is being
-// moved, and what drivers were asked for without one; each counts for the first of its links that does not hold.
+// Causes returns everything that does not hold, sorted by the number of objects that wait for it. It inspects each
+// claim, Pod, snapshot, group of snapshots and node, each volume without a claim, each volume that is being moved, and
+// the volumes without a claim that were requested from drivers; each counts for the first of its links that does not
+// hold.
 func Causes(w why.Walk) []Cause {
 	g := grouping{at: map[group]int{}}
 	if w.Full != nil {
@@ -73,7 +74,7 @@ func (g *grouping) addNamespaced(w why.Walk) {
 	}
 }
 
-// addVolumes adds volumes without a claim that is there, and what drivers were asked for without one.
+// addVolumes adds volumes without an existing claim, and those without a claim that were requested from drivers.
 func (g *grouping) addVolumes(w why.Walk) {
 	for _, v := range w.Volumes {
 		if v.Status.Phase != corev1.VolumeBound {
@@ -81,7 +82,7 @@ func (g *grouping) addVolumes(w why.Walk) {
 		}
 	}
 	for _, m := range w.Moves {
-		// What is there has been looked at.
+		// Existing objects have already been inspected.
 		ns, name, _ := strings.Cut(m.Claim, "/")
 		switch {
 		case m.Claim != "" && cluster.Find(w.View.Claims, m.Claim) == nil:
@@ -110,7 +111,7 @@ func unplacedAlone(c chain.Chain) bool {
 type grouping struct {
 	causes []Cause
 	at     map[group]int
-	// said is what was told of each cause.
+	// said is what was reported for each cause.
 	said [][]volume.Because
 }
 
@@ -146,7 +147,7 @@ func (g *grouping) add(ns string, c chain.Chain) {
 	g.causes[i].Waits = append(g.causes[i].Waits, Held{ns, c.Subject})
 }
 
-// joinDrivers has the causes that are drivers tell all that was told of them.
+// joinDrivers gives each cause that is a driver everything that was reported about the driver.
 func (g *grouping) joinDrivers() {
 	for key, i := range g.at {
 		all := slices.Compact(slices.Clone(g.said[i]))
@@ -158,7 +159,7 @@ func (g *grouping) joinDrivers() {
 }
 
 // RenderCauses writes the causes for people; spaces says to name the namespaces, and when, if not nil, returns
-// what is known of the time of a cause.
+// what is known about the time of a cause.
 func RenderCauses(w io.Writer, causes []Cause, spaces bool, when func(Cause) string) error {
 	var b strings.Builder
 	columns := chain.Columns(w)

@@ -9,9 +9,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// deadDriver returns the driver that has to act before a link can hold, because it
-// is not there at all: it has not registered, or nobody serves its socket. False
-// when it is not that.
+// deadDriver returns the driver that has to act before a link can hold, because it is
+// missing: it has not registered, or no process serves its socket. False otherwise.
 func deadDriver(l chain.Link) (string, bool) {
 	dead := l.Because.Reason == volume.ReasonDriverMissing || l.Because.Reason == volume.ReasonLeaderGone ||
 		l.Because.Gone
@@ -19,7 +18,7 @@ func deadDriver(l chain.Link) (string, bool) {
 	return next.Name, l.State == chain.Problem && dead && next.Kind == volume.KindDriver
 }
 
-// together returns what is said of a driver that is not there, about several nodes and volumes.
+// together returns what is reported about a missing driver, for several nodes and volumes.
 func together(driver string, all []volume.Because) string {
 	var nodes, out []string
 	for _, b := range all {

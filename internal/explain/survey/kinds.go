@@ -19,8 +19,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Class returns whether volumes can be made of a class, and each claim that waits
-// for one; false when there is no such class.
+// Class returns whether volumes of a class can be created, and each claim that waits for
+// one; false if the class does not exist.
 func Class(w why.Walk, name string) (chain.Chain, bool) {
 	class := cluster.Find(w.View.Classes, name)
 	if class == nil {
@@ -62,8 +62,8 @@ func ofClass(w why.Walk, class *storagev1.StorageClass) chain.Link {
 	return chain.New(subject, chain.OK, volume.ReasonNothingToDo, text, volume.Actor{})
 }
 
-// held returns the answer about an object that a question about another one
-// concerns, if the object waits, and not for what is told already.
+// held returns the answer about an object that belongs to the one in question, if the
+// object waits, and for something that is not already reported.
 func held(kind, namespace string, c chain.Chain, told chain.Link) []chain.Link {
 	a := c.Answer()
 	if a.State == chain.OK || a.Because == told.Because {
@@ -77,8 +77,8 @@ func held(kind, namespace string, c chain.Chain, told chain.Link) []chain.Link {
 }
 
 // Driver returns where a driver has registered, which classes name it, what is wrong
-// with it elsewhere, and each of its attachments that is not as it should be; false
-// when nobody knows such a driver.
+// with it elsewhere, and each of its attachments that is not as it should be; false if no
+// object names the driver.
 func Driver(w why.Walk, name string) (chain.Chain, bool) {
 	var nodes []string
 	for _, n := range w.CSINodes {
@@ -126,7 +126,7 @@ func ofDriver(w why.Walk, name string, nodes []string) chain.Link {
 	return chain.New(subject, chain.OK, volume.ReasonRegistered, text, volume.Actor{})
 }
 
-// absences tells of each node on which the driver is wanted and cannot be used.
+// absences reports each node on which the driver is wanted and cannot be used.
 func absences(w why.Walk, name string, object *storagev1.CSIDriver) []chain.Link {
 	var out []chain.Link
 	control := drivers.ControlPlane(w.View)
@@ -142,8 +142,8 @@ func absences(w why.Walk, name string, object *storagev1.CSIDriver) []chain.Link
 	return out
 }
 
-// CSINode returns which drivers have registered on a node, if it is ready, and
-// what there is not as it should be; false when there is no such node.
+// CSINode returns which drivers have registered on a node, whether the node is ready, and
+// what on it is not as it should be; false if the node does not exist.
 func CSINode(w why.Walk, name string) (chain.Chain, bool) {
 	c, ok := Node(w, name)
 	if ok || cluster.First(w.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == name }) == nil {
@@ -153,8 +153,8 @@ func CSINode(w why.Walk, name string) (chain.Chain, bool) {
 	return chain.Chain{Subject: "csinode/" + name, Links: []chain.Link{l}}, true
 }
 
-// Namespace returns whether a namespace is there to stay, and each claim and Pod in
-// it that waits; false when there is no such namespace.
+// Namespace returns whether a namespace is being deleted, and each claim and Pod in it
+// that waits; false if the namespace does not exist.
 func Namespace(w why.Walk, name string) (chain.Chain, bool) {
 	n := cluster.First(w.Namespaces, func(n *corev1.Namespace) bool { return n.Name == name })
 	if n == nil {
@@ -183,7 +183,7 @@ func Namespace(w why.Walk, name string) (chain.Chain, bool) {
 	return c, true
 }
 
-// leaving tells what keeps a namespace that is being deleted.
+// leaving explains what keeps a namespace that is being deleted.
 func leaving(n *corev1.Namespace, claims, pods int) chain.Link {
 	text := fmt.Sprintf("the namespace is being deleted with all that is in it; claims: %d, pods: %d", claims, pods)
 	for _, c := range n.Status.Conditions {

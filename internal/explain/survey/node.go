@@ -17,9 +17,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Node returns whether a node is there and ready, which drivers have registered
-// on it, and every attachment and Pod there that is not as it should be; false
-// when there is no such node.
+// Node returns whether a node exists and is ready, which drivers have registered on it,
+// and every attachment and Pod there that is not as it should be; false if the node does
+// not exist.
 func Node(w why.Walk, name string) (chain.Chain, bool) {
 	n := cluster.Find(w.View.Nodes, name)
 	if n == nil {
@@ -27,7 +27,7 @@ func Node(w why.Walk, name string) (chain.Chain, bool) {
 	}
 	c := aboutNode(w, n)
 	if !c.Healthy() {
-		return c, true // all that is there waits for the node
+		return c, true // everything on it waits for the node
 	}
 	c.Links = append(c.Links, unusable(n)...)
 	for _, a := range w.Attachments {
@@ -51,7 +51,7 @@ func Node(w why.Walk, name string) (chain.Chain, bool) {
 	return c, true
 }
 
-// node tells of the node by itself.
+// aboutNode explains the node by itself.
 func aboutNode(w why.Walk, n *corev1.Node) chain.Chain {
 	name := n.Name
 	subject := "node/" + name
@@ -70,13 +70,13 @@ func aboutNode(w why.Walk, n *corev1.Node) chain.Chain {
 	return chain.Chain{Subject: subject, Links: links}
 }
 
-// drivers tells of each driver on a node; a node without any is no use for
-// volumes.
+// registered explains each driver on a node; volumes cannot be used on a node without
+// any.
 func registered(w why.Walk, node *corev1.Node) []chain.Link {
 	n := cluster.Find(w.View.CSINodes, node.Name)
 	if n == nil || len(n.Spec.Drivers) == 0 {
 		if len(refused(node)) > 0 {
-			return nil // it is told with them
+			return nil // it is reported with them
 		}
 		if l, ok := w.Failed("csinode/"+node.Name, node, volume.ReasonRegistrationRefused, volume.User()); ok {
 			return []chain.Link{l}
@@ -112,8 +112,8 @@ func registered(w why.Walk, node *corev1.Node) []chain.Link {
 	return out
 }
 
-// unusable tells of each driver that cannot be used on a node, whether or not
-// somebody waits for it.
+// unusable reports each driver that cannot be used on a node, whether or not an object
+// waits for it.
 func unusable(n *corev1.Node) []chain.Link {
 	noted := note.Of(n)
 	var out []chain.Link
@@ -132,7 +132,7 @@ func unusable(n *corev1.Node) []chain.Link {
 	return out
 }
 
-// refused tells of each driver that a node has refused or does not run.
+// refused reports each driver that a node has refused or does not run.
 func refused(n *corev1.Node) []chain.Link {
 	other := func(l chain.Link) bool { return l.Because.Reason != volume.ReasonRegistrationRefused }
 	return slices.DeleteFunc(unusable(n), other)

@@ -18,7 +18,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestExplanations: what is told of an object by what is told of all that depend on it.
+// TestExplanations: an object is explained by the explanations of all objects that depend on it.
 func TestExplanations(t *testing.T) {
 	for file, rows := range map[string][]whytest.Row{"nodes.txt": whytest.NodeRows(), "kinds.txt": whytest.KindRows()} {
 		whytest.Equal(t, file, whytest.Written(t, rows, func(*scene) {}))
@@ -144,8 +144,8 @@ func TestDeadControllersAreOneCause(t *testing.T) {
 	whytest.Equal(t, "dead-controllers.txt", b.String())
 }
 
-// TestPodsWithoutVolumes: that a Pod without volumes finds no node is no cause; that
-// it waits for a mount is.
+// TestPodsWithoutVolumes: a Pod without volumes for which no node was found is not a
+// cause; one that waits for a mount is.
 func TestPodsWithoutVolumes(t *testing.T) {
 	for message, want := range map[string]int{"0/2 nodes are available: 2 Insufficient cpu.": 0, "": 0} {
 		s := whytest.New()
@@ -175,7 +175,7 @@ func TestPodsWithoutVolumes(t *testing.T) {
 	}
 }
 
-// row is one scene and the object that is asked about.
+// row is one scene and the object in question.
 type row whytest.Row
 
 type scene = whytest.Scene

@@ -18,8 +18,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// attachments tells, for each node, whether the volume is attached where it is
-// wanted and only there.
+// attachments explains, for each node, whether the volume is attached where it is wanted
+// and only there.
 func (f facts) attachments() []chain.Link {
 	if f.Volume == nil {
 		return nil
@@ -45,8 +45,8 @@ func (f facts) attachments() []chain.Link {
 	return out
 }
 
-// needless tells of attachments of a volume that needs none as far as is known here: those that cannot be made or
-// taken away.
+// needless reports attachments of a volume that, as far as is known here, needs no attachment: those that cannot
+// be completed or removed.
 func (f facts) needless() []chain.Link {
 	var out []chain.Link
 	for _, a := range f.attached() {
@@ -60,7 +60,7 @@ func (f facts) needless() []chain.Link {
 	return out
 }
 
-// leaving tells of an attachment to a node where no Pod is told of.
+// leaving explains an attachment to a node without a Pod that is explained.
 func (f facts) leaving(a *storagev1.VolumeAttachment) []chain.Link {
 	links := []chain.Link{f.attachment(attachmentSubject(a.Spec.NodeName), a)}
 	l, dead := force.Facts{
@@ -72,7 +72,7 @@ func (f facts) leaving(a *storagev1.VolumeAttachment) []chain.Link {
 	return links
 }
 
-// wanted returns the nodes of the Pods that are told of, each once.
+// wanted returns the nodes of the Pods that are explained, each once.
 func (f facts) wanted() []string {
 	var out []string
 	for _, p := range f.told() {
@@ -93,15 +93,15 @@ func (w Walk) plan(node string) attach.NodePlan {
 	return w.plans[node]
 }
 
-// unattached tells of a volume that Pods on a node want and that has no attachment
-// to it; and of what it waits for.
+// unattached explains a volume that Pods on a node want and that has no attachment to it,
+// and what it waits for.
 func (f facts) unattached(node string) []chain.Link {
 	told := f.plan(node).Wanted(f.Volume, node)
 	if b, ok := f.usedElsewhere(node); ok && told.Reason == volume.ReasonAttaching {
 		told = volume.Condition{Because: b}
 	}
 	if told.Reason == volume.ReasonNodeGone {
-		return nil // which its Pods tell
+		return nil // the links of its Pods report it
 	}
 	links := []chain.Link{f.tell(attachmentSubject(node), told)}
 	if told.Reason != volume.ReasonMultiAttach {
@@ -134,10 +134,10 @@ func (f facts) tell(subject string, t volume.Condition) chain.Link {
 	return chain.Tell(subject, t)
 }
 
-// usedElsewhere tells of a volume that its attachdetach does not attach, because
-// another node says that it uses it, without an attachment, and had it: that is
-// only remembered by the process that decides. The event is over when the node
-// says so no longer.
+// usedElsewhere explains a volume that the attachdetach controller does not attach,
+// because another node to which it was attached still reports it as in use, without an
+// attachment: only the process that decides remembers that. The event is outdated once
+// the node no longer reports the volume.
 func (f facts) usedElsewhere(node string) (volume.Because, bool) {
 	for _, p := range f.told() {
 		if p.Spec.NodeName != node {
@@ -162,12 +162,12 @@ func (f facts) inUseBeside(node string) bool {
 	})
 }
 
-// Attached tells of an attachment by itself.
+// Attached explains an attachment by itself.
 func (w Walk) Attached(a *storagev1.VolumeAttachment) chain.Link {
 	return facts{Walk: w}.attachment("volumeattachment/"+a.Name, a)
 }
 
-// attachment tells of an attachment, wanted or not.
+// attachment explains an attachment, wanted or not.
 func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.Link {
 	s, node := note.Driver{CSI: a.Spec.Attacher}, a.Spec.NodeName
 	if f.Volume != nil {
@@ -210,7 +210,7 @@ func (f facts) cannot(s note.Driver, a *storagev1.VolumeAttachment, told volume.
 	return volume.Because{}, false
 }
 
-// unwanted tells of an attachment that no Pod wants.
+// unwanted explains an attachment that no Pod wants.
 func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volume.Condition) chain.Link {
 	if told.Reason == volume.ReasonStillMounted {
 		if l, ok := f.Failed(subject, a, volume.ReasonFailedUnmount, told.Next); ok {

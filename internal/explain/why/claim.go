@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// claim tells of the claim by itself.
+// claim explains the claim by itself.
 func (f facts) claim() chain.Link {
 	subject, c := "pvc/"+f.ClaimName, f.Claim
 	if l, ok := f.moved(subject, "", f.Namespace+"/"+f.ClaimName); ok &&
@@ -43,7 +43,7 @@ func (f facts) claim() chain.Link {
 		state+c.Spec.Resources.Requests.Storage().String()+", "+strings.Join(modes, ", "), volume.Actor{})
 }
 
-// deletedClaim tells what keeps a claim that is being deleted.
+// deletedClaim explains what keeps a claim that is being deleted.
 func (f facts) deletedClaim() volume.Condition {
 	return protect.Kept("claim "+f.ClaimName, f.Claim, protect.Owners{
 		volume.FinalizerClaimProtection: func() volume.Because {
@@ -54,8 +54,8 @@ func (f facts) deletedClaim() volume.Condition {
 	})
 }
 
-// binding tells of the class and of the volume of a claim, as the decisions do that
-// bind it and have its volume made.
+// binding explains the class and the volume of a claim, by the decisions that bind it and
+// provision its volume.
 func (f facts) binding() []chain.Link {
 	told := f.bound()
 	class, pv := f.class(), "pv"
@@ -91,8 +91,8 @@ func (f facts) class() chain.Link {
 	return chain.New("storageclass/"+name, chain.OK, volume.ReasonNothingToDo, message, volume.Actor{})
 }
 
-// bound tells what the binder decides about the claim, and of a volume that has to
-// be made for it, what its provisioner does.
+// bound explains what the binder decides about the claim, and for a volume that has to be
+// provisioned, what the provisioner does.
 func (f facts) bound() volume.Condition {
 	told := bind.Claim(bind.FactsWithFree(f.View, f.Claim, f.freeVolumes)).Condition()
 	switch {
@@ -115,7 +115,7 @@ func (f facts) maker() string {
 	return "no driver"
 }
 
-// provisioned tells of a volume that a driver is to make. What only the provisioner
+// provisioned explains a volume that a driver is to create. What only the provisioner
 // knows is in its intents, if they may be read, and in its events.
 func (f facts) provisioned(told volume.Condition) volume.Condition {
 	p := provision.ClaimFactsOf(f.View, f.Claim, provision.Memory{Intent: f.intent(), Asked: f.Class.Provisioner})
@@ -154,7 +154,7 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	return told
 }
 
-// populated tells of a claim that a populator fills, whose state is only in its events.
+// populated explains a claim that a populator fills, whose state is only in its events.
 func (f facts) populated(b volume.Because) volume.Condition {
 	warning := f.Warnings.About(f.Claim.UID, "")
 	if warning != nil {

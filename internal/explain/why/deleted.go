@@ -42,7 +42,7 @@ func (w Walk) deletion(match func(state.Deletion) bool) (state.Deletion, bool) {
 	return state.Deletion{}, false
 }
 
-// lastUser tells of the last Pod that used a claim which no Pod uses, if it was deleted because of its node.
+// lastUser reports the last Pod that used a claim which no Pod uses now, if the Pod was deleted because of its node.
 func (f facts) lastUser() []chain.Link {
 	if f.OnlyPod != "" || len(f.View.Pods.By(cluster.PodsByClaim, f.Namespace+"/"+f.ClaimName)) > 0 {
 		return nil
@@ -57,7 +57,7 @@ func (f facts) lastUser() []chain.Link {
 	return []chain.Link{chain.New(pod, chain.OK, volume.ReasonNodeGone, wasDeleted(d.Event), volume.Actor{})}
 }
 
-// existed says whether the claim is there, and older than an event about a Pod that used a claim of its name.
+// existed says whether the claim exists, and is older than an event about a Pod that used a claim of its name.
 func (f facts) existed(e *corev1.Event) bool {
 	return f.Claim != nil && !e.LastTimestamp.Time.Before(f.Claim.CreationTimestamp.Time)
 }

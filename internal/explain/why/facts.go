@@ -22,17 +22,17 @@ import (
 // facts are the objects around one claim or volume. Absent objects are nil.
 type facts struct {
 	Walk
-	// Namespace and ClaimName name the claim that is asked about; both are
-	// empty when a volume that no claim is bound to is asked about.
+	// Namespace and ClaimName name the claim in question; both are empty if the question is
+	// about a volume to which no claim is bound.
 	Namespace, ClaimName string
 	Claim                *corev1.PersistentVolumeClaim
-	// Volume is the volume that the claim names, or that is asked about.
+	// Volume is the volume that the claim names, or the volume in question.
 	Volume *corev1.PersistentVolume
 	// Class is the class that the claim names, or else the volume.
 	Class *storagev1.StorageClass
 	// Driver is the object of the driver concerned.
 	Driver *storagev1.CSIDriver
-	// OnlyPod, when not empty, limits what is told of consumers to this Pod.
+	// OnlyPod, when not empty, limits the consumers that are explained to this Pod.
 	OnlyPod string
 }
 
@@ -55,7 +55,7 @@ func (f facts) users() []*corev1.Pod {
 	return out
 }
 
-// told returns the Pods that the explanation tells of.
+// told returns the Pods that the explanation covers.
 func (f facts) told() []*corev1.Pod {
 	var out []*corev1.Pod
 	for _, p := range f.users() {
@@ -94,9 +94,9 @@ func (f facts) source() note.Driver {
 	return note.Driver{CSI: f.driverName()}
 }
 
-// provides says whether somebody makes volumes for a provisioner's name: a driver
-// that is registered on a node, or a provisioner that is no CSI driver's, which has
-// made some or shows signs of life.
+// provides says whether volumes are created for a provisioner's name: by a driver that is
+// registered on a node, or by a provisioner without a CSI driver that has created some or
+// holds a lease.
 func (w Walk) provides(provisioner string) bool {
 	if drivers.Registered(w.View, provisioner, "") {
 		return true
@@ -140,16 +140,16 @@ func (f facts) servedOn() string {
 	return ""
 }
 
-// uncalled returns the condition of what only a driver's controller can do, if nobody calls it although the driver is
-// registered somewhere.
+// uncalled returns the condition of an operation that only a driver's controller service can do, if no process calls
+// it although the driver is registered on a node.
 func (f facts) uncalled(driver string) (volume.Condition, bool) {
 	b, ok := f.Uncalled(note.Driver{CSI: driver}, f.servedOn())
 	return volume.Condition{Because: b, Stuck: true}, ok && drivers.Registered(f.View, driver, "")
 }
 
-// moved tells of a volume or a claim, "namespace/name", that is not there, or not
-// whole, because it is being moved between a Flex plugin and the bridge: whoever
-// moves it deletes both and makes them anew.
+// moved explains a volume or a claim, "namespace/name", that is missing or incomplete
+// because it is being moved between a Flex plugin and the bridge: the migration deletes
+// both and recreates them.
 func (w Walk) moved(subject, pv, claim string) (chain.Link, bool) {
 	i := slices.IndexFunc(w.Moves, func(m state.Move) bool {
 		return pv != "" && m.Volume == pv || claim != "" && m.Claim == claim

@@ -9,7 +9,7 @@ import (
 	"volplane.dev/volplane/internal/explain/chain"
 )
 
-// Group returns what is decided about a group snapshot; false when there is no such group.
+// Group returns what is decided about a group snapshot; false if it does not exist.
 func (w Walk) Group(ns, name string) (chain.Chain, bool) {
 	g := cluster.First(w.Groups, func(g *groupv1.VolumeGroupSnapshot) bool { return g.Namespace == ns && g.Name == name })
 	if g == nil {

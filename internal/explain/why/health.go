@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// unwell tells what the driver says is wrong with the volume and with the storage behind it. It comes before
-// attachments and mounts, which may fail because of it.
+// unwell reports what the driver says is wrong with the volume and with the storage behind it. It comes
+// before attachments and mounts, which may fail because of it.
 func (f facts) unwell() []chain.Link {
 	source, ok := drivers.Of(f.Volume)
 	if !ok {
@@ -42,8 +42,8 @@ func (f facts) unwell() []chain.Link {
 	return out
 }
 
-// unwellIn returns what is told of the volume in a Pod, unless the Pod's own link tells it: that of a Pod whose volumes
-// are all mounted.
+// unwellIn returns what is reported about the volume in a Pod, unless the Pod's own link reports it, as for a Pod whose
+// volumes are all mounted.
 func (f facts) unwellIn(driver string, p *corev1.Pod) (volume.Because, bool) {
 	l, ill := f.ill("pod/"+p.Name, p)
 	if ill && isMounted(p) {
@@ -55,7 +55,7 @@ func (f facts) unwellIn(driver string, p *corev1.Pod) (volume.Because, bool) {
 	return l.Because, ill && l.Because.Object == "pv/"+f.Volume.Name
 }
 
-// isUp says whether a node does anything; what one that is down has told last is old.
+// isUp says whether a node is working; the last report of a node that is down is outdated.
 func (f facts) isUp(node string) bool {
 	_, down := f.NodeDown(node)
 	return !down

@@ -10,7 +10,7 @@ import (
 	"volplane.dev/volplane/internal/explain/state"
 )
 
-// Walk goes from object to object by what refers to what, and asks the decisions about each.
+// Walk follows the references from object to object, and calls the decisions about each.
 type Walk struct {
 	state.Objects
 	// View finds the objects.
@@ -21,7 +21,7 @@ type Walk struct {
 	deletions []state.Deletion
 }
 
-// derived is worked out when it is asked for first.
+// derived is computed on first use.
 type derived struct {
 	// plans are those of nodes, by name.
 	plans map[string]attach.NodePlan

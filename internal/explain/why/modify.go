@@ -6,7 +6,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// modify tells of a claim that asks for the attributes of another class.
+// modify explains a claim that requests the attributes of another class.
 func (f facts) modify() []chain.Link {
 	c := modify.ConditionOf(f.Claim, f.Volume)
 	if c.Next.IsZero() {

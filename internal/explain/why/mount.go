@@ -73,7 +73,7 @@ func (w Walk) hasUnbound(p *corev1.Pod) bool {
 	})
 }
 
-// cause returns why a Pod has ended, if somebody has said so.
+// cause returns why a Pod has ended, if its status says so.
 func cause(p *corev1.Pod) string {
 	if p.Status.Message == "" {
 		return ""
@@ -81,7 +81,7 @@ func cause(p *corev1.Pod) string {
 	return ": " + p.Status.Message
 }
 
-// condition repeats what the node agent says of the Pod's mounts.
+// condition repeats what the node agent reports about the Pod's mounts.
 func (w Walk) condition(p *corev1.Pod) chain.Link {
 	subject := "pod/" + p.Name
 	for _, c := range p.Status.Conditions {
@@ -117,7 +117,7 @@ func (w Walk) condition(p *corev1.Pod) chain.Link {
 	return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Mounted(p)
 }
 
-// ill repeats what the node agent says of a volume that is mounted and not well.
+// ill repeats what the node agent reports about a mounted volume that is unhealthy.
 func (w Walk) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
 	c := cluster.PodCondition(p, volume.ConditionVolumesHealthy)
 	if !cluster.IsFalse(c) {
@@ -130,7 +130,7 @@ func (w Walk) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
 	}), true
 }
 
-// NodeDown tells of a node that does nothing, whatever waits for it.
+// NodeDown reports a node that is not working.
 func (w Walk) NodeDown(name string) (chain.Link, bool) {
 	subject, n := "node/"+name, w.node(name)
 	if n == nil {

@@ -8,7 +8,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// resize tells of a claim that asks for more than it has.
+// resize explains a claim that requests more than its capacity.
 func (f facts) resize() []chain.Link {
 	facts := resize.Facts{Claim: f.Claim, Volume: f.Volume, Ours: true, Expands: true, NodeExpands: true}
 	for _, p := range f.users() {
@@ -26,8 +26,8 @@ func (f facts) resize() []chain.Link {
 	return []chain.Link{f.tell(subject, c)}
 }
 
-// failedResize tells of what stands in no condition: a node says only by an event
-// that a filesystem did not grow, and nobody does that a driver cannot be called.
+// failedResize reports what no condition shows: that a node could not expand a filesystem
+// is only in an event, and that a driver cannot be called is recorded nowhere.
 func (f facts) failedResize(subject string, c volume.Condition) (chain.Link, bool) {
 	switch {
 	case c.Stuck && resize.Failure(f.Claim) == "":

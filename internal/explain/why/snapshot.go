@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/internal/explain/chain"
 )
 
-// Snapshot returns what is decided about a snapshot, and the chain of the claim that it is of, as long as it is not
-// taken; false when there is no such snapshot.
+// Snapshot returns what is decided about a snapshot, and the chain of its source claim, as long as the snapshot is
+// not created; false if it does not exist.
 func (w Walk) Snapshot(ns, name string) (chain.Chain, bool) {
 	s := cluster.First(w.Snapshots, func(s *snapshotv1.VolumeSnapshot) bool { return s.Namespace == ns && s.Name == name })
 	if s == nil {

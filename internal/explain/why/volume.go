@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// volumeAlone tells of a volume that no existing claim is asked about with.
+// volumeAlone explains a volume without an existing claim.
 func (f facts) volumeAlone() chain.Link {
 	v := f.Volume
 	if v == nil {
@@ -34,8 +34,8 @@ func (f facts) volumeAlone() chain.Link {
 	return chain.Tell(subject, told)
 }
 
-// reclaimed tells what its provisioner does with a volume whose claim is gone and whose
-// policy is Delete. Why a driver did not delete it is in an event.
+// reclaimed explains what the provisioner does with a volume whose claim is gone and
+// whose policy is Delete. Why a driver did not delete it is in an event.
 func (f facts) reclaimed() volume.Condition {
 	v, driver := f.Volume, provision.DeleterOf(f.Volume)
 	facts := provision.VolumeFactsOf(f.View, v)
@@ -58,7 +58,7 @@ func (f facts) reclaimed() volume.Condition {
 	return volume.Condition{Because: b, Stuck: b.Next == volume.User() || b.Reason == volume.ReasonDriverMissing}
 }
 
-// deletedVolume tells what keeps a volume object that is being deleted.
+// deletedVolume explains what keeps a volume object that is being deleted.
 func (f facts) deletedVolume() volume.Condition {
 	v := f.Volume
 	owners := protect.Owners{

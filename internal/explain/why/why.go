@@ -11,16 +11,16 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Claim returns the chain from a claim to its mounts, as far as it exists; false
-// when there is no such claim.
+// Claim returns the chain from a claim to its mounts, as far as it exists; false if the
+// claim does not exist.
 func (w Walk) Claim(ns, name string) (chain.Chain, bool) {
 	f := w.claim(ns, name)
 	_, moved := f.moved("", "", ns+"/"+name)
 	return f.chain(), f.Claim != nil || moved
 }
 
-// Volume returns the chain of the claim that a volume is bound to, or what
-// becomes of a volume without one; false when there is no such volume.
+// Volume returns the chain of the claim that a volume is bound to, or what happens to a
+// volume without one; false if the volume does not exist.
 func (w Walk) Volume(name string) (chain.Chain, bool) {
 	v := cluster.Find(w.View.Volumes, name)
 	if v == nil {
@@ -33,9 +33,8 @@ func (w Walk) Volume(name string) (chain.Chain, bool) {
 // AboutVolume is Volume for one that was found; the chain is that of its claim, if it has one.
 func (w Walk) AboutVolume(v *corev1.PersistentVolume) chain.Chain { return w.volume(v).chain() }
 
-// Attachment returns the chain of the volume that is attached, or what becomes
-// of the attachment of a volume that is gone; false when there is no such
-// attachment.
+// Attachment returns the chain of the volume that is attached, or what happens to the
+// attachment of a volume that is gone; false if the attachment does not exist.
 func (w Walk) Attachment(name string) (chain.Chain, bool) {
 	a := cluster.Find(w.View.Attachments, name)
 	if a == nil {
@@ -50,9 +49,9 @@ func (w Walk) Attachment(name string) (chain.Chain, bool) {
 	return chain.Chain{Subject: l.Subject, Links: []chain.Link{l}}, true
 }
 
-// Pod returns the chains of all claims that a Pod uses, and what the Pod waits
-// for by itself; false when there is no such Pod, and none that was deleted because of
-// its node while its claim exists.
+// Pod returns the chains of all claims that a Pod uses, and what the Pod itself waits
+// for; false if the Pod does not exist, unless it was deleted because of its node and its
+// claim still exists.
 func (w Walk) Pod(ns, name string) (chain.Chain, bool) {
 	p := cluster.Find(w.View.Pods, ns+"/"+name)
 	if p == nil {
@@ -61,7 +60,7 @@ func (w Walk) Pod(ns, name string) (chain.Chain, bool) {
 	return w.AboutPod(p), true
 }
 
-// AboutPod joins the chains of the claims of a Pod; the Pod itself is told once.
+// AboutPod joins the chains of the claims of a Pod; the Pod itself is explained once.
 func (w Walk) AboutPod(p *corev1.Pod) chain.Chain {
 	joined, last := chain.Chain{Subject: "pod/" + p.Name}, w.mounted(p)
 	for _, claim := range cluster.ClaimNames(p) {
@@ -86,7 +85,7 @@ func (w Walk) AboutPod(p *corev1.Pod) chain.Chain {
 	return joined
 }
 
-// chain explains the claim, or the volume when there is no claim, and who of those
+// chain explains the claim, or the volume if there is no claim, and which of the programs
 // that it waits for is not alive.
 func (f facts) chain() chain.Chain {
 	c := f.steps()

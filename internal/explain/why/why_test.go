@@ -25,7 +25,7 @@ func TestExplanations(t *testing.T) {
 }
 
 // TestNextAfterEveryCode: who has to act after each code that a driver may answer,
-// at each call that keeps somebody waiting.
+// at each call that a user waits for.
 func TestNextAfterEveryCode(t *testing.T) {
 	var b strings.Builder
 	for _, c := range []row{
@@ -101,7 +101,7 @@ func TestWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// row is one scene and the object that is asked about.
+// row is one scene and the object in question.
 type row whytest.Row
 
 type scene = whytest.Scene

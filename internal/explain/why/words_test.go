@@ -17,8 +17,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// own are the sentences that why has by itself: what is asked for does not exist, and
-// what nobody decides or has told yet. What is well has no words of a decision either.
+// own are the sentences that belong to package why itself: that the object in question
+// does not exist, and states that no decision covers and no program has reported yet. A
+// link that is OK does not need the words of a decision either.
 func own() []string {
 	return []string{
 		"there is no ", "is not ready", "is being moved", "has not said anything about the Pod yet",
@@ -28,8 +29,8 @@ func own() []string {
 	}
 }
 
-// TestWordsAreThoseOfTheDecisions: whatever else is told in any scene has the words
-// that a decision has for the event, or that stand in a condition or an event.
+// TestWordsAreThoseOfTheDecisions: everything else that is reported in any scene has the
+// words of the decision, or of a condition or an event.
 func TestWordsAreThoseOfTheDecisions(t *testing.T) {
 	for _, r := range slices.Concat(whytest.ClaimRows(), whytest.AttachmentRows(), whytest.VolumeRows(),
 		whytest.MoveRows(), whytest.DeletedRows()) {

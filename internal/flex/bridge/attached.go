@@ -49,7 +49,7 @@ type lock struct {
 	users int
 }
 
-// lock waits until nobody else holds the key, and returns a function that releases it.
+// lock waits until no other caller holds the key, and returns a function that releases it.
 func (l *locks) lock(key string) (end func()) {
 	l.mu.Lock()
 	if l.all == nil {

@@ -53,7 +53,7 @@ type Options struct {
 	// Changed, if set, is called with each driver when it is served, and again when its
 	// capabilities have changed. It must not block.
 	Changed func(Served)
-	// Calls, if set, tells of the calls to the drivers.
+	// Calls, if set, records the calls to the drivers.
 	Calls *csi.CallLog
 	// Log is the log of the bridge.
 	Log *slog.Logger
@@ -71,7 +71,7 @@ const (
 	// retryInterval is the time after which a driver that could not be served is retried.
 	retryInterval = 10 * time.Second
 	// stopTimeout is how long the end of a server waits for answers in flight; the work of those
-	// calls goes on.
+	// calls continues.
 	stopTimeout = time.Second
 )
 

@@ -17,8 +17,9 @@ import (
 const busy = `options "$4"; mkfs.ext4 -q "$3" && mkdir -p "$2" && mount "$3" "$2" && losetup --detach "$3"
 cd "$2"; sleep 600 9>&- & echo $! >%s; cd /; fail "no luck"`
 
-// TestBusyAfterFailure: what a failed mount left, and somebody writes to, is not
-// put out of sight: its device is not given away before.
+// TestBusyAfterFailure: a mount that a failed call left, and to which a process still
+// writes, is not hidden by a lazy unmount, and its device is not detached before the
+// mount is gone.
 func TestBusyAfterFailure(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -28,8 +28,8 @@ import (
 // be.
 const mortalEnv = "VOLPLANE_MORTAL_BRIDGE"
 
-// TestMain is a bridge instead of the tests when it is told so: one that is
-// killed has to be a process.
+// TestMain runs a bridge instead of the tests if the environment says so: a bridge that
+// is killed has to be a process.
 func TestMain(m *testing.M) {
 	dir, ok := os.LookupEnv(mortalEnv)
 	if !ok {
@@ -59,7 +59,7 @@ func live(dir string) error {
 	return <-ended
 }
 
-// mortals is a world whose bridge is a process, made anew whenever it is dead.
+// mortals is a world whose bridge is a process, which is started again whenever it has died.
 type mortals struct {
 	*world
 	mu    sync.Mutex
@@ -129,8 +129,8 @@ func (m *mortals) born() int {
 	return m.lives
 }
 
-// insist makes a call until it goes well, whoever dies meanwhile; or until
-// somebody has died, if the caller gives up then.
+// insist repeats a call until it succeeds, even if the bridge dies in the meantime; or
+// until the bridge has died, if the caller gives up then.
 func (m *mortals) insist(call func() error, givesUp bool) (done bool) {
 	m.Helper()
 	m.eventually(func() error {

@@ -42,8 +42,8 @@ func (w *world) told() string {
 	return strings.Join(out, "\n")
 }
 
-// keysOf shows the JSON argument without what begins with kubernetes.io and
-// tells nothing here.
+// keysOf shows the JSON argument without the keys that begin with kubernetes.io and are
+// irrelevant here.
 func keysOf(t *testing.T, arg string) string {
 	t.Helper()
 	all := map[string]string{}
@@ -103,8 +103,8 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// TestReadOnly: the driver is told so, and whatever it makes of that, nobody can
-// write at the target.
+// TestReadOnly: the driver receives the read-only option, and even if it ignores it, the
+// target is not writable.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -138,7 +138,7 @@ func TestReadOnlyAttach(t *testing.T) {
 	v.readOnly = true
 	w.called()
 	v.ok(v.attach())
-	// A kubelet says it to nobody else.
+	// A kubelet passes readOnly in no other call.
 	v.readOnly = false
 	v.ok(v.stage())
 	v.ok(v.publish())
@@ -191,7 +191,7 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// TestStats: the numbers are the filesystem's, of a volume that is there.
+// TestStats: the numbers are those of the mounted volume's filesystem.
 func TestStats(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -285,8 +285,8 @@ func TestNothingIsLeftByAFailure(t *testing.T) {
 	}
 }
 
-// TestDamagedFilesystem: a device that the host may not mount is no failure of
-// the driver, and is not tried otherwise.
+// TestDamagedFilesystem: a device that the host must not mount is not a failure of the
+// driver, and no other way of mounting it is tried.
 func TestDamagedFilesystem(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -392,8 +392,8 @@ func within(t *testing.T, w *world, script string) context.Context {
 	return ctx
 }
 
-// TestCallerLeaves: the driver works on when its caller has gone; the same call
-// finds that work, another one is refused, and the script runs once.
+// TestCallerLeaves: the driver continues when its caller has disconnected; the same call
+// joins that work, another one is refused, and the script runs once.
 func TestCallerLeaves(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -21,7 +21,7 @@ func (w *world) attachedTo(name string) bool {
 }
 
 // TestSharedName: two objects that stand for the same data are attached under
-// one name. Who goes first does not take it from the other.
+// one name. Releasing the first does not detach it from the other.
 func TestSharedName(t *testing.T) {
 	t.Parallel()
 	options := map[string]string{"file": "data", "size": "32Mi"}
@@ -76,8 +76,8 @@ func TestSharedName(t *testing.T) {
 }
 
 // TestNameOfAnother: the name of one object may be what the driver calls the
-// volume of another one. To detach the first once more, of which nothing is known
-// any more, does not take the second away.
+// volume of another one. Detaching the first once more, after its record is gone, does
+// not detach the second.
 func TestNameOfAnother(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -97,7 +97,7 @@ func TestNameOfAnother(t *testing.T) {
 	w.empty()
 }
 
-// TestSharedNameInARace: one Pod goes while another one comes.
+// TestSharedNameInARace: one Pod is deleted while another one is created.
 func TestSharedNameInARace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -223,7 +223,7 @@ func TestOtherNode(t *testing.T) {
 	w.empty()
 }
 
-// TestDetachedName: with `volumeName: pv` the driver is never asked for a name.
+// TestDetachedName: with `volumeName: pv` the driver is never called for a name.
 func TestDetachedName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

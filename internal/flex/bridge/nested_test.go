@@ -93,7 +93,7 @@ func TestMountsBelowOnly(t *testing.T) {
 	w.ok(v.publish())
 	w.ok(os.WriteFile(v.target+"/data/file", []byte("there"), 0o600))
 	w.inBackend("view/file", "there")
-	// Whoever takes away what is below has taken the volume away.
+	// If a mount below is removed, the volume is gone.
 	dir := filepath.Join(w.root, "pods/uid-1/volumes/example.com~nested/pv-1/data")
 	w.ok(errors.Join(unix.Unmount(v.target+"/data", 0), unix.Unmount(dir, 0)))
 	w.ok(v.publish())
@@ -104,8 +104,8 @@ func TestMountsBelowOnly(t *testing.T) {
 }
 
 // TestMountBelowIsGone: one of a driver's mounts is gone, as when a daemon ends
-// well. What would be written beside it is lost, so the volume is not there, and
-// made anew.
+// well. Data written beside it would be lost, so the volume counts as not mounted, and is
+// mounted again.
 func TestMountBelowIsGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

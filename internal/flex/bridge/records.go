@@ -35,7 +35,7 @@ const (
 	device
 	// mounting: the volume may be mounted in the private directory and at the target.
 	mounting
-	// done: everything exists, as the request asked for.
+	// done: everything exists, as requested.
 	done
 )
 
@@ -45,7 +45,7 @@ const format = 1
 // maxRecord is the size limit of a record that is read, in bytes.
 const maxRecord = 1 << 20
 
-// record is what must be known of a volume at one place to expand or undo it. It holds no secret.
+// record is what must be known about a volume at one place to expand or undo it. It holds no secret.
 type record struct {
 	Format int         `json:"format"`
 	Kind   kind        `json:"kind"`
@@ -84,8 +84,8 @@ func (r *record) volume() decide.Volume {
 	return decide.Volume{Name: r.Name, FSType: r.FSType, ReadOnly: r.ReadOnly, Options: r.Options, Pod: r.Pod}
 }
 
-// sameUse says whether two records are about the same volume with the same use. The name alone does
-// not tell: a new object can have the name of one that stood for other data.
+// sameUse says whether two records are about the same volume with the same use. The name alone is
+// not enough: a new object can have the name of a deleted one that stood for other data.
 func (r *record) sameUse(o *record) bool {
 	return r.FSType == o.FSType && r.ReadOnly == o.ReadOnly && maps.Equal(r.Options, o.Options)
 }

@@ -27,12 +27,12 @@ func TestRecords(t *testing.T) {
 		&record{Format: format, Kind: made, Driver: name, Volume: "b", Step: done})
 }
 
-// nobody is a host whom nobody needs.
+// nobody is a host on which no user keeps a driver.
 type nobody struct{ Host }
 
 func (nobody) Keep(decide.Name, string) {}
 
-// TestEarlierRecords: those that the first bridge wrote are read.
+// TestEarlierRecords: records that the first version of the bridge wrote are read.
 func TestEarlierRecords(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

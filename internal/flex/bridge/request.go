@@ -58,7 +58,7 @@ func podOf(context map[string]string) decide.PodInfo {
 }
 
 // isInline says whether a Pod itself names the volume. If the CSIDriver object omits the Pod's
-// information, the form of the id tells.
+// information, the form of the id shows it.
 func isInline(r *csipb.NodePublishVolumeRequest) bool {
 	return r.GetVolumeContext()[keyEphemeral] == "true" || isInlineID(r.GetVolumeId())
 }

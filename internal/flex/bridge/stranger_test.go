@@ -16,8 +16,8 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// TestMadeAnew: an object that was deleted and made anew under its name stands
-// for other data. What is there of the first does not pass for the second.
+// TestMadeAnew: an object that was deleted and recreated under the same name stands for
+// other data. What remains of the first is not mistaken for the second.
 func TestMadeAnew(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -67,21 +67,21 @@ func TestStrangers(t *testing.T) {
 	w.ok(old.unpublish())
 	w.ok(anew.unstage())
 	w.ok(anew.detach())
-	// Somebody took it from the target only.
+	// Only the mount at the target was removed.
 	w.ok(unmount(pod.target))
 	w.ok(pod.publish())
 	if _, err := os.Stat(filepath.Join(pod.target, "whose")); err == nil {
 		t.Error("what somebody mounted long ago is shown as a new volume")
 	}
 	w.ok(pod.unpublish())
-	// Of the old one the driver has not been told that it goes.
+	// The driver was not called to detach the old one.
 	w.ok(mount.LoopDetach(filepath.Join(w.dir, "pool/old.img")))
 	w.ok(os.RemoveAll(filepath.Join(w.dir, "pool/attached/old")))
 	w.empty()
 }
 
-// TestInlineRecordIsLost: the device of a volume that a Pod named itself is
-// nobody else's to take away.
+// TestInlineRecordIsLost: the device of a volume that a Pod itself names belongs to that
+// volume alone, so it is detached even if its record is lost.
 func TestInlineRecordIsLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -110,8 +110,8 @@ func TestHalfPublished(t *testing.T) {
 
 func unmount(path string) error { return unix.Unmount(path, unix.UMOUNT_NOFOLLOW) }
 
-// TestInlineNoLongerAttaches: what was attached by an attempt that nobody saw the
-// end of is detached, also when the driver does not attach any more.
+// TestInlineNoLongerAttaches: what was attached by an attempt whose end was not observed
+// is detached, even if the driver no longer attaches.
 func TestInlineNoLongerAttaches(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -138,7 +138,7 @@ func TestInlineNoLongerAttaches(t *testing.T) {
 		v.d = w.dial(lofs)
 		return v.publish()
 	})
-	// The driver's socket is made anew meanwhile.
+	// The driver's socket is recreated in the meantime.
 	w.eventually(v.unpublish)
 	if w.attachedTo("a") {
 		t.Error("it is attached for ever")
@@ -169,7 +169,7 @@ func TestRootOfOthers(t *testing.T) {
 	w.ok(os.RemoveAll(w.root))
 }
 
-// TestMadeByMany: many who ask for one volume get one, whole.
+// TestMadeByMany: many concurrent requests for one volume create one, completely.
 func TestMadeByMany(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -236,8 +236,8 @@ func TestSameDirectoryAtOnce(t *testing.T) {
 	w.empty()
 }
 
-// TestUnpublishOfAnother: a call that names another volume than the one at the
-// target takes nothing away.
+// TestUnpublishOfAnother: a call that names another volume than the one at the target
+// unmounts nothing.
 func TestUnpublishOfAnother(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -256,8 +256,8 @@ func TestUnpublishOfAnother(t *testing.T) {
 	w.empty()
 }
 
-// TestFullDisk: what cannot be written down is not done, and what is there goes
-// when there is room again.
+// TestFullDisk: a step that cannot be recorded is not done, and what exists is removed
+// when the disk has space again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

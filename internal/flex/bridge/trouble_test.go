@@ -18,8 +18,8 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// TestRestart: the next life takes away what the one before has brought, with
-// nothing but its own records.
+// TestRestart: the next bridge undoes what the previous one has done, with nothing but
+// its own records.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -52,7 +52,7 @@ func TestRestart(t *testing.T) {
 	w.empty()
 }
 
-// TestRecordsAreLost: what is at the paths goes all the same.
+// TestRecordsAreLost: what is mounted at the paths is unmounted all the same.
 func TestRecordsAreLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -127,8 +127,9 @@ func TestReboot(t *testing.T) {
 	w.empty()
 }
 
-// TestDriverIsRemoved while a volume of it is in use: the volume can be taken
-// away still, also by the next life, and nothing else can be had of it (H16).
+// TestDriverIsRemoved: if a driver is removed while a volume of it is in use, the volume
+// can still be unmounted, also by the next bridge, and the driver serves nothing else
+// (H16).
 func TestDriverIsRemoved(t *testing.T) {
 	t.Parallel()
 	for _, restart := range []bool{false, true} {
@@ -165,8 +166,8 @@ func TestDriverIsRemoved(t *testing.T) {
 	}
 }
 
-// TestDriverBreaks: a broken one is asked for nothing but to take away, and
-// comes back.
+// TestDriverBreaks: a broken driver is only called to unmount and detach, and is used
+// again when it is repaired.
 func TestDriverBreaks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -192,8 +193,8 @@ func TestDriverBreaks(t *testing.T) {
 	w.empty()
 }
 
-// TestDriverNoLongerAttaches while a volume is attached: that one goes as it
-// came, and new ones come without.
+// TestDriverNoLongerAttaches: if a driver stops attaching while a volume is attached,
+// that volume is detached as before, and new ones are mounted without attach.
 func TestDriverNoLongerAttaches(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -311,8 +312,8 @@ func TestInlineFailure(t *testing.T) {
 	}
 }
 
-// TestPolicy: what a Pod's author may not ask for never reaches a driver; what
-// an administrator asks for does.
+// TestPolicy: what a Pod's author may not request never reaches a driver; what an
+// administrator requests does.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

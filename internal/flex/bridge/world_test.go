@@ -81,8 +81,8 @@ func (w *world) clean() {
 	}
 }
 
-// givenBack waits until no device is left over a file: whoever looks at all
-// devices may keep one open for a moment.
+// givenBack waits until no device is left over a file: a process that scans all devices
+// may keep one open for a moment.
 func (w *world) givenBack(file string) {
 	w.Helper()
 	w.eventually(func() error {
@@ -309,7 +309,7 @@ func (v *volumeOf) unpublish() error {
 	return err
 }
 
-// forward brings an attachable volume to its target, back takes it away.
+// forward attaches and mounts a volume up to its target, back undoes that.
 func (v *volumeOf) forward() {
 	v.Helper()
 	v.ok(v.attach())

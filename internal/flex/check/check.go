@@ -333,7 +333,7 @@ func isInPath(name string) bool {
 	return false
 }
 
-// Executable fails unless a regular file is at a path that somebody may execute.
+// Executable fails unless there is a regular file at the path with an execute bit set.
 func Executable(path string) error {
 	info, err := os.Stat(path)
 	if err == nil && (!info.Mode().IsRegular() || info.Mode()&0o111 == 0) {

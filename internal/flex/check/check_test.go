@@ -60,7 +60,7 @@ func program(machine elf.Machine, loader string) string {
 
 const works = "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n"
 
-// TestFile: what keeps the kernel from starting a file is told by its cause, and who has to act.
+// TestFile: what keeps the kernel from starting a file is reported with its cause and with who has to act.
 func TestFile(t *testing.T) {
 	t.Parallel()
 	foreign := elf.EM_S390

@@ -47,7 +47,7 @@ func (x *exam) ofOutputs(check, advice, passed string, breaks []decide.Host, wro
 	x.pass(check, "%s", passed)
 }
 
-// userKey is the key of a Secret's value that is no secret, in Secrets of the type
+// userKey is the key of a Secret's value that is not confidential, in Secrets of the type
 // kubernetes.io/basic-auth and in those of most drivers.
 const userKey = "username"
 

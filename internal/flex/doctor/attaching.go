@@ -127,8 +127,8 @@ func (x *exam) attached(ctx context.Context, v vol) {
 	}
 }
 
-// stillAttached says whether the driver says that a volume is attached which was detached. That
-// counts only if it knows the difference; no host asks.
+// stillAttached says whether the driver reports a detached volume as attached. That counts only
+// if it knows the difference; no host makes this call.
 func (x *exam) stillAttached(ctx context.Context, v vol) bool {
 	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.node)
 	x.unjudged()

@@ -58,7 +58,7 @@ func TestSoundAttachingDriver(t *testing.T) {
 	golden.Equal(t, "testdata/attaching.txt", text)
 }
 
-// TestAttachingFaults: each fault is found by the check that is there for it.
+// TestAttachingFaults: each fault is found by the check that is meant for it.
 func TestAttachingFaults(t *testing.T) {
 	t.Parallel()
 	const success, no = `say '{"status":"Success"}'`, `echo '{"status":"Not supported"}'; exit 1`

@@ -51,7 +51,7 @@ var (
 	errHung    = errors.New("the driver does not end")
 )
 
-// unjudged says of the last call that no host makes such a call.
+// unjudged records that no host makes a call like the last one.
 func (x *exam) unjudged() {
 	if len(x.calls) > 0 {
 		x.calls[len(x.calls)-1].odd = true

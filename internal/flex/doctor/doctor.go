@@ -87,7 +87,7 @@ type exam struct {
 	// undo holds the calls that are made at the end, the last one first.
 	undo []undo
 
-	// observes says that isattached tells a volume that is attached from one that is not.
+	// observes says that isattached distinguishes a volume that is attached from one that is not.
 	observes bool
 
 	mu sync.Mutex

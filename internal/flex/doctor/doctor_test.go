@@ -79,7 +79,7 @@ func examined(t *testing.T, script string, change func(*Doctor)) (Report, *Docto
 	return r, d, err
 }
 
-// nothingLeft: whatever happened, all is taken away.
+// nothingLeft: whatever happened, everything is removed.
 func nothingLeft(t *testing.T, d *Doctor) {
 	t.Helper()
 	if left, err := os.ReadDir(d.Scratch); err != nil || len(left) > 0 {
@@ -135,7 +135,7 @@ type fault struct {
 	level      decide.Level
 }
 
-// success is the answer of a call that has nothing to tell.
+// success is the answer of a call that has nothing else to report.
 const success = `say '{"status":"Success"}'`
 
 // answerFaults are those of a driver without attach that answers what it must not.
@@ -310,7 +310,7 @@ func callFaults() map[string]fault {
 	}
 }
 
-// TestFaults: each fault is found by the check that is there for it.
+// TestFaults: each fault is found by the check that is meant for it.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	all := answerFaults()
@@ -369,8 +369,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestInterrupted: all is taken away as well when a program is interrupted that
-// ends with what Run returns.
+// TestInterrupted: everything is removed even if a program is interrupted that ends with
+// what Run returns.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	a := startAnother(t)

@@ -9,7 +9,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 )
 
-// row is what the documentation says of a check.
+// row is what the documentation says about a check.
 type row struct{ fails, warns string }
 
 // rows returns the table of docs/flex.md.
@@ -33,7 +33,7 @@ func rows(t *testing.T) map[string]row {
 	return all
 }
 
-// documented: the table says of each check at which level it may be, and whom it hurts.
+// documented: the table has for each check the levels that it may have, and the hosts that it breaks.
 func documented(t *testing.T, r Report) {
 	t.Helper()
 	all := rows(t)

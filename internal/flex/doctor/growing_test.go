@@ -33,7 +33,7 @@ func ofGrowing(r Report) Report {
 	return r
 }
 
-// TestGrowsOnlyWhenAsked: it changes the volume for ever.
+// TestGrowsOnlyWhenAsked: it changes the volume forever.
 func TestGrowsOnlyWhenAsked(t *testing.T) {
 	t.Parallel()
 	p := growing()
@@ -85,7 +85,7 @@ func TestArgumentsOfGrowing(t *testing.T) {
 	}
 }
 
-// TestGrowingFaults: each fault is found by the check that is there for it.
+// TestGrowingFaults: each fault is found by the check that is meant for it.
 func TestGrowingFaults(t *testing.T) {
 	t.Parallel()
 	const (

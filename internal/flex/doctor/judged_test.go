@@ -9,7 +9,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 )
 
-// namesPersons: what is wrong says who acts next, and a failure whom it hurts.
+// namesPersons: a problem says who acts next, and a failure which hosts it breaks.
 func namesPersons(t *testing.T, r Report) {
 	t.Helper()
 	for _, f := range r.Findings {
@@ -80,7 +80,7 @@ func TestNotJudged(t *testing.T) {
 	}
 }
 
-// TestFirstErrors: what cannot be started is told by its cause, and nothing is called.
+// TestFirstErrors: a file that cannot be started is reported with the cause, and nothing is called.
 func TestFirstErrors(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string]string{

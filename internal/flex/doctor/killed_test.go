@@ -104,14 +104,13 @@ func (a *another) beside() Report {
 	return r
 }
 
-// ofLeftovers returns what is said of the dead.
+// ofLeftovers returns the findings about killed examinations.
 func ofLeftovers(r Report) []decide.Finding {
 	return slices.DeleteFunc(slices.Clone(r.Findings),
 		func(f decide.Finding) bool { return f.Check != "leftover-examination" })
 }
 
-// TestKilled: what a doctor leaves that was killed the next one takes away, and
-// says so.
+// TestKilled: the next doctor removes what a killed one has left, and reports it.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	a := startAnother(t)
@@ -194,7 +193,7 @@ func TestDeadOnesOnly(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeRemoved stays, and is told, until it can be.
+// TestWhatCannotBeRemoved: what cannot be removed stays, and is reported until it can be.
 func TestWhatCannotBeRemoved(t *testing.T) {
 	t.Parallel()
 	a := &another{T: t, scratch: filepath.Join(t.TempDir(), "scratch")}

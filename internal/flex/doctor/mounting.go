@@ -92,8 +92,8 @@ func (x *exam) mountPlace(c call, v vol) {
 	}, reason)
 }
 
-// mountAgain calls mount for a volume that is mounted, which no host does: it looks first (F-012).
-// A second mount is taken away, so that the checks that follow see what a host has.
+// mountAgain calls mount for a volume that is mounted, which no host does: it checks first
+// (F-012). A second mount is removed, so that the checks that follow see what a host has.
 func (x *exam) mountAgain(ctx context.Context, v vol) {
 	const name = "mount-again"
 	before := within(x.table(), v.dir)
@@ -116,7 +116,7 @@ func (x *exam) mountAgain(ctx context.Context, v vol) {
 func (x *exam) peel(dir string, before []point) {
 	for _, p := range slices.Backward(minus(within(x.table(), dir), before)) {
 		if len(at(x.table(), p.path)) <= len(at(before, p.path)) {
-			continue // it has replaced what was there
+			continue // it has replaced the existing mount
 		}
 		if err := scratch.UnmountTop(p.path, p.path); err != nil {
 			x.stop(err)
@@ -238,7 +238,7 @@ func (x *exam) leftFiles(v vol) {
 
 const marker = "volplane-doctor"
 
-// keepsData mounts a volume anew: a file that survived one unmount must also survive two.
+// keepsData mounts a volume again: a file that survived one unmount must also survive two.
 func (x *exam) keepsData(ctx context.Context, v vol) {
 	read := func() bool {
 		return x.through(v, func(dir string) error {

@@ -16,7 +16,7 @@ type undo struct {
 	what string
 }
 
-// afterwards asks the driver to undo what it has done, and checks what is left then.
+// afterwards has the driver undo what it has done, and checks what is left then.
 func (x *exam) afterwards(ctx context.Context) {
 	judged := x.calls
 	for _, u := range slices.Backward(x.undo) {

@@ -20,7 +20,7 @@ func (x *exam) twoPods(ctx context.Context) {
 	x.down(ctx, b)
 }
 
-// bothUp mounts two volumes at once. What fails is tried again alone, as hosts do.
+// bothUp mounts two volumes at the same time. A mount that fails is tried again alone, as hosts do.
 func (x *exam) bothUp(ctx context.Context, a, b vol) bool {
 	const (
 		name   = "two-at-once"

@@ -36,8 +36,7 @@ func pv() decide.Volume {
 	}
 }
 
-// life makes every call in the order of a volume's life and tells what came of
-// it.
+// life makes every call in the order of a volume's life and returns the results.
 func (b *bench) life(ctx context.Context, device string) string {
 	var out strings.Builder
 	deviceDir := filepath.Join(b.root, "plugins", "kubernetes.io", "flexvolume", "example.com", "t", "mounts", "pv-1")
@@ -83,9 +82,8 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestNothingSupported: what the host does for a driver that has init only
-// (F-016), and that it asks again where a single refusal must not count for
-// ever (H11).
+// TestNothingSupported: what the host does for a driver that has only init (F-016), and
+// that it calls again where a single refusal must not count forever (H11).
 func TestNothingSupported(t *testing.T) {
 	var out strings.Builder
 	for _, c := range []struct{ name, branches string }{
@@ -147,7 +145,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestFailuresTell: what a failed call says of what it did.
+// TestFailuresTell: what a failed call reports about its effects.
 func TestFailuresTell(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -204,8 +202,8 @@ mount) printf '%s' "$3" | wc -c >"$root/size"; printf '%s' "$3" | sed 's/.*secre
 	}
 }
 
-// TestAskAgain: an asker who goes away does not end the call, and who asks again
-// does not begin it anew.
+// TestAskAgain: a caller that disconnects does not end the call, and a repeated call does
+// not start it again.
 func TestAskAgain(t *testing.T) {
 	b := newBench(t, attaches+`
 getvolumename) echo '{"status":"Success","volumeName":"pool/7"}' ;;

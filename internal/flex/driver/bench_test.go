@@ -56,8 +56,8 @@ esac
 `
 }
 
-// place makes a place for a driver and its mounts. What is mounted in it at the
-// end is taken away.
+// place creates a directory for a driver and its mounts. What is mounted in it at the end
+// is unmounted.
 func place(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -116,7 +116,7 @@ func newBench(t *testing.T, branches string, o Options) *bench {
 		defer b.mu.Unlock()
 		b.seen = append(b.seen, op)
 	}
-	// A limit is that of calls: init is none of what it bounds.
+	// A limit is that of calls: it does not apply to init.
 	limits := o.Settings
 	o.Settings.Timeout.Duration = time.Minute
 	var err error

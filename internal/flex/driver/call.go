@@ -61,8 +61,8 @@ func (d *Driver) ask(ctx context.Context, c call) (decide.Answer, error) {
 // isNotStarted says whether the driver was not started, so that it has done nothing.
 func isNotStarted(err error) bool { return errors.Is(err, errNotStarted) || errors.Is(err, ErrChanged) }
 
-// stillRunning returns the error of a call that goes on, while its caller has stopped waiting
-// because of err.
+// stillRunning returns the error of a call that continues after its caller has stopped
+// waiting because of err.
 func (d *Driver) stillRunning(op decide.Operation, err error) error {
 	var own *CallError
 	if errors.As(err, &own) {

@@ -13,8 +13,8 @@ import (
 // errOverdue says that a call was killed but its process has not ended.
 var errOverdue = errors.New("the driver was killed, but hangs in the kernel")
 
-// keepResult is how long the result of a call is kept if nobody has waited for it, for the case
-// that the same call is repeated.
+// keepResult is how long the result of a call is kept if no caller has waited for it, in case
+// the same call is repeated.
 const keepResult = 10 * time.Minute
 
 // Calls serializes calls for the same directory or volume, and joins identical ones (H5). A call
@@ -22,7 +22,7 @@ const keepResult = 10 * time.Minute
 // for use. It is safe for concurrent use.
 type Calls struct {
 	mu sync.Mutex
-	// flights holds the calls by object, including those whose result nobody has received yet.
+	// flights holds the calls by object, including those whose result no caller has received yet.
 	flights map[string]*flight
 	// names holds the drivers' names of volumes (getvolumename), by driver and volume: attach and
 	// detach call one volume by different names.
@@ -46,7 +46,7 @@ type flight struct {
 	err     error
 }
 
-// Wait waits until no call is in flight. No call may be started meanwhile.
+// Wait waits until no call is in flight. No call may be started while it waits.
 func (c *Calls) Wait() { c.running.Wait() }
 
 // Idle says whether no call is in flight.
@@ -64,8 +64,8 @@ func (c *Calls) Idle() bool {
 // task is something to be done for the object that key names.
 type task struct {
 	key, what string
-	// keep says that the result is kept for a repeated call if nobody waits for it: it is set for
-	// effects that the mount table does not show.
+	// keep says that the result is kept for a repeated call if no caller waits for it: it is set
+	// for effects that the mount table does not show.
 	keep bool
 	do   func(ctx context.Context, overdue func()) (any, error)
 }

@@ -23,8 +23,8 @@ func job(key, what string, keep bool, took time.Duration, runs *atomic.Int32) ta
 	}}
 }
 
-// TestCallsJoin: who asks for the same gets the same, who asks for something else
-// on the same object waits, who asks for another object does not (H5).
+// TestCallsJoin: an identical call gets the same result, another call for the same object
+// waits, and a call for another object does not (H5).
 func TestCallsJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Calls
@@ -61,8 +61,8 @@ func TestCallsJoin(t *testing.T) {
 	})
 }
 
-// TestCallsGoOn: a call survives its asker; who asks again gets its result, also
-// after it has ended, once.
+// TestCallsGoOn: a call survives its caller; a repeated call gets its result, even after
+// it has ended, once.
 func TestCallsGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Calls
@@ -124,8 +124,8 @@ func TestCallsForget(t *testing.T) {
 	})
 }
 
-// TestCallsOverdue: nobody waits for a process that even a kill does not end, and
-// nothing runs beside it.
+// TestCallsOverdue: no caller waits for a process that even SIGKILL does not end, and no
+// other call runs beside it.
 func TestCallsOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Calls

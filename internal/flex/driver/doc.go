@@ -4,7 +4,7 @@
 // Life cycle of a driver: Probe starts it with init and keeps its capabilities. Each method starts
 // it once for one operation, and compares the mount table before and after: the table counts, not
 // the driver's answer (H1). What a driver does not support is done here, as far as a host can. If
-// the file has changed, the Driver refuses to start it (ErrChanged): it must be probed anew.
+// the file has changed, the Driver refuses to start it (ErrChanged): it must be probed again.
 //
 // Life cycle of a call: it waits for other calls for the same directory or volume, or joins an
 // identical one. It continues when its caller stops waiting, and ends by itself or is killed, with

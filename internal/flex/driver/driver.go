@@ -16,7 +16,7 @@ var (
 	// ErrNotSupported says that neither the driver nor the host can do the operation. It is final.
 	ErrNotSupported = errors.New("the driver does not support it")
 	// ErrChanged says that the executable is not the one that was probed; it was not started. It
-	// must be probed anew.
+	// must be probed again.
 	ErrChanged = errors.New("the driver's executable has changed since it was probed")
 	// ErrExchanged says that the executable was replaced during the call: which program ran is
 	// unknown.
@@ -91,7 +91,7 @@ func Probe(ctx context.Context, name decide.Name, path string, o Options) (*Driv
 	}
 	a, err := d.Init(ctx)
 	if errors.Is(err, ErrExchanged) {
-		// The program that ran is unknown, but init changes nothing. The caller probes it anew.
+		// The program that ran is unknown, but init changes nothing. The caller probes it again.
 		err = d.fail(decide.OpInit, volume.Failed, ErrChanged)
 	}
 	d.Capabilities = a.Capabilities

@@ -144,7 +144,7 @@ func (p process) start(stdout, stderr *os.File) (*os.Process, int, error) {
 
 // startRecorded starts the process. If the call has no cgroup of its own, its session is recorded before the process
 // does anything, so that the next host process finds what it has started: the process is traced, and stops before its
-// first instruction. If this host process is killed meanwhile, the kernel kills the stopped one as well. Where
+// first instruction. If this host process is killed in between, the kernel kills the stopped one as well. Where
 // processes may not be traced, the session is recorded while the process runs.
 func (p process) startRecorded(attr *os.ProcAttr) (*os.Process, error) {
 	attr.Sys.Ptrace = p.trace != nil && p.trace.Cgroup == ""
@@ -158,7 +158,7 @@ func (p process) startRecorded(attr *os.ProcAttr) (*os.Process, error) {
 	}
 	if attr.Sys.Ptrace {
 		awaitStop(started.Pid)
-		// This fails only if the process was killed meanwhile.
+		// This fails only if the process was killed in between.
 		defer func() { _ = unix.PtraceDetach(started.Pid) }()
 	}
 	p.trace.setLeader(started.Pid)

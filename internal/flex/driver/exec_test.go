@@ -184,8 +184,8 @@ func TestBeingWritten(t *testing.T) {
 	}
 }
 
-// TestWrittenForAMoment: an installer beside us, and every process that is being
-// started by us meanwhile, has what is written open for a moment.
+// TestWrittenForAMoment: another process that installs the file, and every process that
+// this one starts at that time, has the file open for writing for a moment.
 func TestWrittenForAMoment(t *testing.T) {
 	b := newBench(t, ready+"\nmount) "+mountsOne+" ;;\n"+unmounts, options(time.Minute))
 	w, err := os.OpenFile(b.Path, os.O_WRONLY|os.O_APPEND, 0)
@@ -255,7 +255,7 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestProbe: what of a driver is refused, and what it says of itself.
+// TestProbe: which drivers are refused, and what a driver reports about itself.
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	root := place(t)

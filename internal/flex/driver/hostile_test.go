@@ -126,8 +126,7 @@ func TestHostileDrivers(t *testing.T) {
 	golden.Equal(t, filepath.Join("testdata", "hostile.txt"), strings.Join(all, ""))
 }
 
-// twice mounts and unmounts, twice each, and tells what came of it, but no
-// secret.
+// twice mounts and unmounts, twice each, and returns the results without secrets.
 func (b *bench) twice(t *testing.T) string {
 	t.Helper()
 	const secret = "p`touch /x`$(id); \"'\\ &|<x>"

@@ -106,7 +106,7 @@ func lives(t *testing.T, root, cgroup string, so func() bool) {
 	_ = killed.Wait()
 }
 
-// cgroupOf makes a cgroup for a test, "" where there is none to be had.
+// cgroupOf creates a cgroup for a test; "" where the host has no cgroup v2.
 func cgroupOf(t *testing.T, label string) string {
 	t.Helper()
 	name := decide.Name{Vendor: "volplane.test", Driver: label + strconv.Itoa(os.Getpid())}

@@ -172,7 +172,7 @@ func (d *Driver) prepareDir(ctx context.Context, dir string) ([]decide.Mount, er
 		return now, err
 	}
 	if info, err := os.Lstat(dir); err == nil && info.Mode()&fs.ModeSymlink != 0 {
-		// H3: the driver's own, from a mount that went well.
+		// H3: the driver's own, from a mount that succeeded.
 		return now, nil
 	}
 	return now, mount.MakeBelow("/", dir)
@@ -309,8 +309,8 @@ func mounts(dir string) ([]decide.Mount, error) {
 
 // undo unmounts one mount at each path, unless it is mounted elsewhere as well. A busy mount is
 // retried for a while and then stays: a lazy unmount would only hide it, and its users would still
-// write when the device goes to another node. The mount table tells whether undo succeeded: a mount
-// at or below dir that was not there before is an error.
+// write when the device is attached to another node. The mount table shows whether undo succeeded:
+// a mount at or below dir that was not there before is an error.
 func undo(dir string, before []decide.Mount, paths []string) error {
 	if len(paths) == 0 {
 		return nil

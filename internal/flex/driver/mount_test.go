@@ -219,8 +219,8 @@ func TestHostGrows(t *testing.T) {
 	}
 }
 
-// TestOneMountAtOnce: many who ask for one mount get one, also by Drivers before
-// and after an upgrade (H5).
+// TestOneMountAtOnce: many concurrent requests for one mount create one, even by Drivers
+// before and after an upgrade (H5).
 func TestOneMountAtOnce(t *testing.T) {
 	o := options(time.Minute)
 	o.Calls = &Calls{}
@@ -273,7 +273,7 @@ mount) touch "$root/at.$(basename "$2")"; while [ "$(ls "$root" | grep -c '^at')
 	}
 }
 
-// TestClear takes away what an unfinished mount left, and nothing else.
+// TestClear: Clear removes what an unfinished mount has left, and nothing else.
 func TestClear(t *testing.T) {
 	b := newBench(t, ready, options(time.Minute))
 	for _, path := range []string{b.dir(), b.dir(), b.dir() + "/a", b.dir() + "-other"} {
@@ -326,8 +326,8 @@ mount) mount --rbind "$root/tree" "$2"; `+success+" ;;", options(time.Minute))
 	}
 }
 
-// TestDirectoriesRefused: what cannot be found in the mount table is no place for
-// a mount, and no driver is asked to mount there.
+// TestDirectoriesRefused: a directory that cannot be found in the mount table is not
+// accepted as a mount point, and no driver is called to mount there.
 func TestDirectoriesRefused(t *testing.T) {
 	b := newBench(t, ready+"\nmount) "+mountsOne+" ;;\n"+unmounts, options(time.Minute))
 	link := filepath.Join(b.root, "link")

@@ -17,7 +17,7 @@ import (
 type identity struct {
 	device, inode uint64
 	size          int64
-	// modified can be set by the file's owner, changed (ctime) by nobody.
+	// modified can be set by the file's owner; no process can set changed (ctime).
 	modified, changed unix.Timespec
 }
 
@@ -43,7 +43,7 @@ func openProgram(path string) (*os.File, identity, error) {
 	return f, now, nil
 }
 
-// hashOf hashes a file. It fails if the file changes meanwhile.
+// hashOf hashes a file. It fails if the file changes while it is read.
 func hashOf(f *os.File, is identity) (string, error) {
 	sum := sha256.New()
 	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, is.size)); err != nil {
@@ -108,8 +108,8 @@ func (p *program) start() string {
 }
 
 // unchanged fails unless the program that ran is the one that was checked: for a script, the path
-// must still lead to that file. The ctime proves that it did all the time, because nobody can reset
-// it.
+// must still lead to that file. The ctime proves that it did all the time, because no process can
+// reset it.
 func (p *program) unchanged() error {
 	if p.native {
 		return nil

@@ -53,9 +53,9 @@ func TestTheCheckedProgramRuns(t *testing.T) {
 	}
 }
 
-// TestExchangedScripts: whose path led elsewhere at any time of a call, and be it
-// back by its end, may not have been what was called: what it mounted is taken
-// away, what it asked for is not known.
+// TestExchangedScripts: if a script's path led elsewhere at any time during a call, even
+// if it is back by the end, another program may have run: what it mounted is unmounted,
+// and whether the call succeeded is unknown.
 func TestExchangedScripts(t *testing.T) {
 	t.Parallel()
 	for name, exchange := range map[string]string{

@@ -21,7 +21,7 @@ import (
 // Each call has a trace file while it runs. A trace file that exists at the start of a host process
 // is of a call whose host process was killed: the kernel has ended the call's leader with it, but
 // not the processes which that had started, and they must not run beside the next call. Processes
-// that an ended call has left running are none of this file's business.
+// that a completed call has left running are not handled here.
 //
 // A trace must survive this process, but not a reboot, which ends all processes. So it is not
 // synced.

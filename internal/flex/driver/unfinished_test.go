@@ -51,7 +51,7 @@ func TestWhatIsLeftHangs(t *testing.T) {
 	}
 }
 
-// TestTracesThatAreNone: what is damaged, or of an earlier boot, ends nobody.
+// TestTracesThatAreNone: a trace that is damaged, or of an earlier boot, ends no process.
 func TestTracesThatAreNone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -90,8 +90,8 @@ func TestSessionsOfOthers(t *testing.T) {
 	}
 }
 
-// TestGroupOfAKilledLeader: what something else than we killed leads nobody, and
-// the next call does not begin beside its children.
+// TestGroupOfAKilledLeader: if the leader was not killed by the host, its children are
+// ended too, so that the next call does not run beside them.
 func TestGroupOfAKilledLeader(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, ready+`

@@ -47,12 +47,12 @@ func TestSymlinks(t *testing.T) {
 		for _, name := range []string{"first", "second", "third"} {
 			r.eventually(name+" is the new version", func() bool { return r.ready(name).Hash != hash })
 		}
-		// The link goes somewhere else.
+		// The link leads somewhere else.
 		r.install("other", r.script("three", mountOnly))
 		r.try(os.Symlink("other", filepath.Join(r.Dir, ".new")), os.Symlink("other", filepath.Join(r.Dir, "other/third")),
 			os.Rename(filepath.Join(r.Dir, ".new"), filepath.Join(r.Dir, "third")))
 		r.eventually("the other one is in use", func() bool { return r.ready("third").Hash == r.ready("other").Hash })
-		// The target goes.
+		// The target is removed.
 		r.try(os.Remove(filepath.Join(r.Dir, "first/first")))
 		if s := r.inState("second", decide.Broken); !strings.Contains(s.Message, "leads nowhere") {
 			t.Errorf("%+v", s)
@@ -120,7 +120,7 @@ func TestPlainFileIsNothing(t *testing.T) {
 }
 
 // TestCapabilitiesFlip: a driver that attaches may be replaced by one that does
-// not and the reverse (F-049); where volumes are in use somebody is told.
+// not and the reverse (F-049); where volumes are in use, this is reported.
 func TestCapabilitiesFlip(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -149,7 +149,7 @@ func TestCapabilitiesFlip(t *testing.T) {
 	}
 }
 
-// TestBrokenIsTriedAgain without anybody doing anything (H9).
+// TestBrokenIsTriedAgain: a broken driver is probed again without any user action (H9).
 func TestBrokenIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -186,8 +186,8 @@ func TestHangingInitDelaysNobody(t *testing.T) {
 	}
 }
 
-// TestRealOverflow: while the host is held up the kernel has more to tell than it
-// keeps.
+// TestRealOverflow: while the host is held up, the kernel has more events than its queue
+// holds.
 func TestRealOverflow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -202,7 +202,7 @@ func TestRealOverflow(t *testing.T) {
 	})()
 	r.install("first", r.script("one", mountOnly))
 	<-held
-	// The same twice in a row is told once. What is read already is kept beside.
+	// The kernel merges two identical events in a row. Events that were already read are buffered separately.
 	for n := range 2*kernelKeeps(t) + 10_000 {
 		r.try(os.WriteFile(filepath.Join(r.Dir, "first", fmt.Sprint(".", n%2)), []byte("x"), 0o600))
 	}

@@ -14,9 +14,9 @@ import (
 )
 
 // TestFirstUpdateSecondAndRemoval: without any restart (F-034), by the watch
-// alone (F-035, F-036, F-039, F-040, F-052), a driver is found, is updated, gets
-// company and goes (F-037, F-054); all are known and none is called again while
-// nothing changes (F-041, F-046).
+// alone (F-035, F-036, F-039, F-040, F-052), a driver is found, is updated, gets company
+// and is removed (F-037, F-054); all are known and none is called again while nothing
+// changes (F-041, F-046).
 func TestFirstUpdateSecondAndRemoval(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -58,8 +58,8 @@ func TestDriversAtTheStart(t *testing.T) {
 	}
 }
 
-// TestUsableAtOnce: after a quiet second a driver is usable at once, if not always
-// on a host that is busy with something else. The bound is generous; test/bench
+// TestUsableAtOnce: after a quiet second a driver is usable immediately, though not
+// always on a host that is busy with something else. The bound is generous; test/bench
 // has the figure.
 func TestUsableAtOnce(t *testing.T) {
 	t.Parallel()
@@ -108,8 +108,7 @@ func TestStormOfRewrites(t *testing.T) {
 	}
 }
 
-// storm writes a driver anew 1,000 times, and returns how late the last version
-// was called.
+// storm rewrites a driver 1,000 times, and returns how late the last version was called.
 func (r *rig) storm(number int) (late time.Duration) {
 	r.t.Helper()
 	stamp := `date +%s%N >>` + r.root + "/times; " + mountOnly
@@ -152,7 +151,7 @@ func TestFailedInitTakesTheDriverOut(t *testing.T) {
 		t.Error(err)
 	}
 	r.eventually("it is logged", func() bool { return strings.Contains(r.logged.String(), "does not initialise") })
-	// It heals without anybody doing anything, or at once when somebody does.
+	// It recovers without any user action, or immediately if it is installed again.
 	r.install("lofs", r.script("healed", mountOnly))
 	r.eventually("the healed one is in use", func() bool { return r.state("lofs").State == decide.Ready })
 	r.settled()
@@ -161,8 +160,8 @@ func TestFailedInitTakesTheDriverOut(t *testing.T) {
 	}
 }
 
-// TestDotIsNeverExecuted (Kubernetes: .stage~x/x is, when the directory is there
-// at the start): at the start or later, file or directory (F-050).
+// TestDotIsNeverExecuted (Kubernetes: .stage~x/x is, when the directory exists at the
+// start): at the start or later, file or directory (F-050).
 func TestDotIsNeverExecuted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -188,7 +187,7 @@ func TestDotIsNeverExecuted(t *testing.T) {
 }
 
 // TestRenamedAwayIsRemoved (Kubernetes: the plugin stays and its init is tried
-// at every request, for ever): no call after it, file or directory (F-037).
+// at every request, forever): no call after it, file or directory (F-037).
 func TestRenamedAwayIsRemoved(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -201,8 +200,8 @@ func TestRenamedAwayIsRemoved(t *testing.T) {
 	r.try(os.Rename(filepath.Join(r.Dir, "a/a"), filepath.Join(r.root, "a")),
 		os.Rename(filepath.Join(r.Dir, "b"), filepath.Join(r.root, "b")))
 	r.eventually("both are gone", func() bool { return r.state("a").State == "" && r.state("b").State == "" })
-	// What happens in a directory that was moved away is nobody's business, what
-	// comes in its place is.
+	// Changes in a directory that was moved away are ignored; what takes its place is
+	// inspected.
 	before := r.called("one")
 	r.try(os.WriteFile(filepath.Join(r.root, "b/b"), []byte(r.script("moved", mountOnly)), 0o755))
 	r.install("b", r.script("two", mountOnly))
@@ -221,8 +220,8 @@ func TestRenamedAwayIsRemoved(t *testing.T) {
 	r.eventually("the moved directory is followed", func() bool { return r.called("three") == 1 })
 }
 
-// TestMovedDirectoriesAreFollowed: the kernel's watch goes with a directory, and
-// what it tells then has the directory's old name (F-042).
+// TestMovedDirectoriesAreFollowed: the kernel's watch follows a directory, and its events
+// then have the directory's old name (F-042).
 func TestMovedDirectoriesAreFollowed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -271,8 +270,8 @@ func TestRemovalOfADriverInUseIsHeld(t *testing.T) {
 	}
 }
 
-// TestWhatIsKeptOutlivesTheHost: a driver that was removed while the host was
-// down is kept as well, and goes with the last volume.
+// TestWhatIsKeptOutlivesTheHost: a driver that was removed while the host was down is
+// kept as well, and is released with the last volume.
 func TestWhatIsKeptOutlivesTheHost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

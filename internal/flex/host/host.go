@@ -83,7 +83,7 @@ type State struct {
 	InUse int `json:"inUse"`
 }
 
-// slot is everything that a host knows of one directory.
+// slot is everything that a host knows about one directory.
 type slot struct {
 	dir   string
 	label string

@@ -15,8 +15,8 @@ import (
 	"volplane.dev/volplane/internal/flex/driver"
 )
 
-// The last good version of each driver is copied to StateDir/kept/DIR/HASH/DRIVER; drivers look at
-// the last component of their path. A hard link would be cheaper, but a write to the driver's file
+// The last good version of each driver is copied to StateDir/kept/DIR/HASH/DRIVER; drivers use the
+// last component of their path. A hard link would be cheaper, but a write to the driver's file
 // would change it, too.
 
 // capabilitiesFile has the capabilities of the kept executable beside it. No driver has such a
@@ -73,7 +73,7 @@ func copyExecutable(from, to string) error {
 		return err
 	}
 	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o700) //nolint:gosec // it is there to be executed
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o700) //nolint:gosec // it must be executable
 	if err != nil {
 		return err
 	}

@@ -9,8 +9,8 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 )
 
-// TestKeptIsACopy: whoever writes into the driver's file does not write into what
-// is kept, and what is kept is only ever a version of which init succeeded.
+// TestKeptIsACopy: a write to the driver's file does not change the copy that is kept,
+// and only a version whose init succeeded is ever kept.
 func TestKeptIsACopy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -110,7 +110,7 @@ func TestSubscribersSeeEveryChange(t *testing.T) {
 	}
 }
 
-// TestRunEndsBesideAHangingInit: nobody waits for a driver to stop.
+// TestRunEndsBesideAHangingInit: Run does not wait for the driver to stop.
 func TestRunEndsBesideAHangingInit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

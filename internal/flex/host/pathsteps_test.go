@@ -83,7 +83,7 @@ func TestWhoCouldPutItThere(t *testing.T) {
 }
 
 // TestWayInACircle: a path that leads nowhere is an error, and is not followed
-// for ever.
+// forever.
 func TestWayInACircle(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -70,7 +70,7 @@ func (h *Host) probe(ctx context.Context, s *slot) outcome {
 	}
 	h.change(s.dir, func(now *slot) {
 		if now != s || s.found == nil {
-			return // the executable was removed meanwhile, or must not be executed any more
+			return // the executable has since been removed, or must no longer be executed
 		}
 		s.probed, s.ready, s.failure = true, nil, ""
 		if err != nil {

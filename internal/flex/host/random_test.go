@@ -82,7 +82,7 @@ func (r *rig) change(random *rand.Rand) string {
 	return "chmod " + name
 }
 
-// agrees waits until the host says of a driver what is there.
+// agrees waits until the host reports the real state of a driver.
 func (r *rig) agrees(dir string, done *[]string) {
 	r.t.Helper()
 	c, refused, err := inspect(r.Dir, dir)

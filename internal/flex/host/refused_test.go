@@ -13,8 +13,8 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 )
 
-// TestHostileDriversAreNeverCalled: what anybody else than root could have put
-// there, or what has no valid name, is shown with a reason and not executed.
+// TestHostileDriversAreNeverCalled: a file that a user other than root could have put
+// there, or that has no valid name, is shown with a reason and not executed.
 func TestHostileDriversAreNeverCalled(t *testing.T) {
 	t.Parallel()
 	at := func(r *rig, elem ...string) string { return filepath.Join(append([]string{r.Dir}, elem...)...) }

@@ -9,7 +9,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 )
 
-// TestReport: who asks sees what the host knows now, and no more once it ended.
+// TestReport: a report shows what the host knows now, and nothing once the host has ended.
 func TestReport(t *testing.T) {
 	r := newRig(t)
 	root := t.TempDir()

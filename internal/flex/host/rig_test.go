@@ -133,7 +133,7 @@ func (r *rig) install(dir, script string) {
 		os.Rename(filepath.Join(path, "."+name), filepath.Join(path, name)))
 }
 
-// state returns what the host says of a driver.
+// state returns what the host reports about a driver.
 func (r *rig) state(name string) State {
 	for _, s := range r.List() {
 		if s.Name == name {

@@ -73,8 +73,8 @@ type watch struct {
 	watched map[string]fs.FileInfo
 }
 
-// watch opens a watch. If the kernel allows none, the resync must do: a full inotify table is no
-// reason to stop.
+// watch opens a watch. If the kernel allows none, the resync is enough: a full inotify table is
+// not a reason to stop.
 func (h *Host) watch() *watch {
 	if h.newWatch != nil {
 		return h.newWatch()
@@ -138,7 +138,7 @@ type batch struct {
 	moved map[string]bool
 }
 
-// handle inspects the entries that an event, and all that have arrived meanwhile, are about.
+// handle inspects the entries that are named by an event and by all that have arrived since.
 func (f *finder) handle(ctx context.Context, first fsnotify.Event) {
 	b := batch{dirs: map[string]bool{}, moved: map[string]bool{}}
 	b.add(f.dir, first)
@@ -186,7 +186,7 @@ func (b *batch) add(root string, e fsnotify.Event) {
 	if !inside || !decide.Visible(name) || deeper && !decide.Visible(file) {
 		return
 	}
-	// Another file in the directory is no reason to call init, unless a link leads to it.
+	// Another file in the directory is not a reason to call init, unless a link leads to it.
 	b.dirs[name] = b.dirs[name] || deeper && file == decide.ExecutableName(name) && e.Has(fsnotify.Write)
 	if !deeper && e.Op != fsnotify.Chmod {
 		b.moved[name] = true
@@ -330,7 +330,7 @@ func (s *slot) isUnused() bool {
 }
 
 // forgetGone removes the slots of drivers that have been missing for a while. A driver that returns
-// earlier is not new, so its first probe is not made at once.
+// earlier is not new, so its first probe is not made immediately.
 func (h *Host) forgetGone(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -78,7 +78,7 @@ func (w *world) installer() (kill func()) {
 	}
 }
 
-// watch tells of each step of an installer in the plugin directory.
+// watch reports each step of an installer in the plugin directory.
 func (w *world) watch() *fsnotify.Watcher {
 	w.Helper()
 	events, err := fsnotify.NewWatcher()
@@ -91,7 +91,7 @@ func (w *world) watch() *fsnotify.Watcher {
 	return events
 }
 
-// wholeVersion says whether a version is one of the two, with all of its end.
+// wholeVersion says whether a version is one of the two, and complete.
 func (w *world) wholeVersion(path string) bool {
 	w.Helper()
 	data, err := os.ReadFile(path)
@@ -206,7 +206,7 @@ func TestEveryStepOfRecovery(t *testing.T) {
 	}
 }
 
-// TestFullDisk leaves what was there.
+// TestFullDisk: a full disk leaves the installed version.
 func TestFullDisk(t *testing.T) {
 	w := newWorld(t)
 	if err := os.MkdirAll(w.plugins, 0o755); err != nil {
@@ -229,8 +229,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestInstalledWhileStarted: whoever starts the driver while it is installed in
-// a loop gets a whole one, always (F-057).
+// TestInstalledWhileStarted: a process that starts the driver while it is installed in a
+// loop always gets a complete one (F-057).
 func TestInstalledWhileStarted(t *testing.T) {
 	w := newWorld(t)
 	w.long("1")

@@ -75,7 +75,7 @@ type Search struct {
 	Proc, Root string
 	// DataDir is the data directory that selects a control plane if several run.
 	DataDir string
-	// Named says that somebody has named this control plane: no other host is looked at.
+	// Named says that the user has named this control plane: no other host is considered.
 	Named bool
 }
 

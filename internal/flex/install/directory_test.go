@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeProc is a /proc of processes that are told, and a root for the paths of
-// platforms.
+// fakeProc is a /proc with the given processes, and a root for the paths of platforms.
 type fakeProc struct {
 	*testing.T
 	dir string
@@ -135,7 +134,7 @@ func (c hostCase) check(t *testing.T) {
 	}
 }
 
-// TestFindPrefersOurs and tells of the other.
+// TestFindPrefersOurs: a control plane of volplane is preferred, and the other host is reported.
 func TestFindPrefersOurs(t *testing.T) {
 	f := newFakeProc(t)
 	f.process("7", "kubelet --volume-plugin-dir=$D/theirs", "")
@@ -146,8 +145,8 @@ func TestFindPrefersOurs(t *testing.T) {
 	}
 }
 
-// TestFindAmongSeveral: where several control planes run the one whose data
-// directory is named is meant, and nobody guesses.
+// TestFindAmongSeveral: where several control planes run, the one whose data directory is
+// named is used; there is no guessing.
 func TestFindAmongSeveral(t *testing.T) {
 	f := newFakeProc(t)
 	f.process("7", "volplaned up --data-dir $D/a", "")

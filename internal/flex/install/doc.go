@@ -5,7 +5,7 @@
 // copied to a staging directory and checked there (Check). Then a copy with the right owner, mode
 // and label is written under a name that hosts ignore, and gets its final name by one rename at the
 // end. A host that starts the driver at any moment gets either the whole old or the whole new
-// version, also if this process is killed. The previous version is kept for Rollback, which
+// version, even if this process is killed. The previous version is kept for Rollback, which
 // exchanges the two.
 //
 // Beside a driver VENDOR~DRIVER, only files in the plugin directory are kept, because a rename
@@ -15,5 +15,5 @@
 //	.VENDOR~DRIVER.new        is being written
 //	.VENDOR~DRIVER.keep       was in use until just now; becomes .previous
 //	.VENDOR~DRIVER.previous   the version before, for Rollback
-//	.VENDOR~DRIVER.removed    the version that was taken away while in use
+//	.VENDOR~DRIVER.removed    the version that was removed while in use
 package install

@@ -174,8 +174,8 @@ func TestRollbackWithoutPrevious(t *testing.T) {
 	}
 }
 
-// TestInstallPutsRightWhatIsWrong: the same content without its mode is no
-// installed driver.
+// TestInstallPutsRightWhatIsWrong: a file with the same content but another mode does not
+// count as installed.
 func TestInstallPutsRightWhatIsWrong(t *testing.T) {
 	w := newWorld(t)
 	o := w.options(w.driver("1"))

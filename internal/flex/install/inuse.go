@@ -10,7 +10,7 @@ import (
 )
 
 // InUse returns where volumes of a driver are mounted on this host, according to the mount table,
-// whoever mounted them (F-038).
+// no matter which process mounted them (F-038).
 func InUse(name decide.Name) ([]string, error) {
 	points, err := mount.Below("/")
 	if err != nil {

@@ -64,7 +64,7 @@ func TestUninstallInUse(t *testing.T) {
 	}
 }
 
-// TestUpgradeInUse is allowed; that the driver begins to attach is told.
+// TestUpgradeInUse: an upgrade in use is allowed; that the driver now attaches is reported.
 func TestUpgradeInUse(t *testing.T) {
 	w := newUsedWorld(t)
 	r, err := Install(t.Context(), w.options(w.driver("1")))

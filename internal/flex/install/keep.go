@@ -23,7 +23,7 @@ const (
 	lastPause  = time.Minute
 )
 
-// Keep installs a driver, and installs it anew whenever it was changed or removed, until ctx ends:
+// Keep installs a driver, and installs it again whenever it was changed or removed, until ctx ends:
 // for a container that deploys the driver (F-058). done is called with the report of each
 // installation. It returns an error only if the first installation fails its checks; other failures
 // are retried.

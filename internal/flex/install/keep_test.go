@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// kept is a driver that somebody keeps.
+// kept is a driver that Keep keeps installed.
 type kept struct {
 	*world
 	done  <-chan Report
 	ended <-chan error
-	// last is the deed before.
+	// last is the previous action.
 	last string
 }
 
-// next waits until the driver is put right by a deed.
+// next waits until the driver is restored by an action.
 func (k *kept) next(deed string) {
 	k.Helper()
 	for limit := time.After(time.Minute); ; {
@@ -41,7 +41,7 @@ func (k *kept) next(deed string) {
 	}
 }
 
-// TestKeep: what is taken away or changed comes back, until the end (F-058).
+// TestKeep: a driver that is removed or changed is restored, until the end (F-058).
 func TestKeep(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -77,7 +77,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepRefuses what can never be installed, at once.
+// TestKeepRefuses: Keep immediately refuses what can never be installed.
 func TestKeepRefuses(t *testing.T) {
 	w := newWorld(t)
 	err := Keep(t.Context(), w.options(w.script("bad", "hello")), slog.New(slog.DiscardHandler), func(Report) {})

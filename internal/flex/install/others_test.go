@@ -19,7 +19,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// trap writes a driver that tells when it was started, and to whom.
+// trap writes a driver that creates the file "started" when it is run.
 func (w *world) trap(version string) (path, started string) {
 	w.Helper()
 	started = filepath.Join(w.dir, "started-"+version)
@@ -27,8 +27,8 @@ func (w *world) trap(version string) (path, started string) {
 		"'\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n"), started
 }
 
-// TestOthersAreNotStarted: what somebody else than root owns is replaced, and
-// neither started nor brought back.
+// TestOthersAreNotStarted: a file that a user other than root owns is replaced, and
+// neither started nor restored.
 func TestOthersAreNotStarted(t *testing.T) {
 	w := newWorld(t)
 	source, started := w.trap("theirs")
@@ -54,7 +54,7 @@ func TestOthersAreNotStarted(t *testing.T) {
 	}
 }
 
-// TestRollbackIsWhole: what comes back has the mode that it needs.
+// TestRollbackIsWhole: the restored version has the mode that it needs.
 func TestRollbackIsWhole(t *testing.T) {
 	w := newWorld(t)
 	_, err := Install(t.Context(), w.options(w.driver("1")))
@@ -77,8 +77,8 @@ func TestRollbackIsWhole(t *testing.T) {
 	}
 }
 
-// TestPayloadOfOthers: a version that somebody else put in the place of one is
-// not started.
+// TestPayloadOfOthers: a version that another user put in the place of an installed one
+// is not started.
 func TestPayloadOfOthers(t *testing.T) {
 	for what, owned := range map[string]string{"version": "HASH", "driver's directory": "", "payload directory": ".."} {
 		t.Run(what, func(t *testing.T) {

@@ -79,7 +79,7 @@ func (s *stage) fillPayload(o Options) (string, error) {
 	if _, absent := os.Stat(version); err == nil && absent != nil {
 		err = copyTree(o.Source, version, o.Name.Driver)
 	}
-	// The version is started as root, so nobody else may have created it.
+	// The version is started as root, so no other user may have created it.
 	if err = cmp.Or(err, checkRootOwned(version)); err != nil {
 		return "", fmt.Errorf("payload directory: %w", err)
 	}

@@ -183,7 +183,7 @@ func (p *place) write(from, to string) error {
 		err = label(to, p.home)
 	}
 	if err == nil {
-		err = os.Chmod(to, 0o755) // #nosec G302 -- it is there to be executed
+		err = os.Chmod(to, 0o755) // #nosec G302 -- it must be executable
 	}
 	if err == nil {
 		err = durable.Sync(to)
@@ -196,7 +196,7 @@ func (p *place) write(from, to string) error {
 
 // withoutForks calls f, which writes a file, while this process starts no child: a child has the
 // file open for writing until its own program runs, so that a host could not start the driver
-// meanwhile ("text file busy").
+// until then ("text file busy").
 func withoutForks(f func() error) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -13,8 +13,8 @@ import (
 	"volplane.dev/volplane/internal/flex/host"
 )
 
-// bridge runs a host over the plugin directory, which tells what it knows below
-// the directory that is returned.
+// bridge runs a host over the plugin directory, which records its state below the
+// directory that is returned.
 func (w *world) bridge() (h *host.Host, root string) {
 	w.Helper()
 	root = w.TempDir()
@@ -32,7 +32,7 @@ func (w *world) bridge() (h *host.Host, root string) {
 	return h, root
 }
 
-// told waits until the bridge tells of the driver what is wanted.
+// told waits until the state that the bridge reports for the driver is the wanted one.
 func told(t *testing.T, root string, want func(host.State) bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -48,8 +48,8 @@ func told(t *testing.T, root string, want func(host.State) bool) {
 	}
 }
 
-// TestVerify: the bridge that runs says whether it has loaded what was
-// installed; where none runs there is nobody to ask.
+// TestVerify: a running bridge reports whether it has loaded what was installed; without
+// a running bridge, nothing can be verified.
 func TestVerify(t *testing.T) {
 	w := newWorld(t)
 	o := w.options(w.driver("1"))
@@ -69,7 +69,7 @@ func TestVerify(t *testing.T) {
 	}{
 		{o.Source, decide.Ready, "is ready"},
 		{broken, decide.Broken, "no tool"},
-		// That the one before was broken is no answer.
+		// That the previous version was broken does not count.
 		{o.Source, decide.Ready, "is ready"},
 	} {
 		at := time.Now()

@@ -25,7 +25,7 @@ func pair(name string) (*corev1.PersistentVolume, *corev1.PersistentVolumeClaim)
 	return pv, claim
 }
 
-// TestOtherVolumes: what is no FlexVolume is refused, and nothing is asked of it.
+// TestOtherVolumes: a volume that is not a FlexVolume is refused without further checks.
 func TestOtherVolumes(t *testing.T) {
 	pv, claim := pair("pv1")
 	pv.Spec.FlexVolume, pv.Spec.CSI = nil, &corev1.CSIPersistentVolumeSource{Driver: "lofs.example.com", VolumeHandle: "h"}
@@ -42,8 +42,7 @@ func TestOtherVolumes(t *testing.T) {
 	}
 }
 
-// TestWrongJournal: a journal that somebody has changed makes nothing happen to
-// any object.
+// TestWrongJournal: if a journal was tampered with, no object is changed.
 func TestWrongJournal(t *testing.T) {
 	for what, change := range map[string]func(cm *corev1.ConfigMap){
 		"of another volume": func(cm *corev1.ConfigMap) { cm.Name = journalName("pv2") },

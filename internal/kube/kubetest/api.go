@@ -20,18 +20,18 @@ import (
 )
 
 // API keeps objects as the API server does: each has an identity, and each write
-// gives it a new version; one of an older version or of another object of the name is
-// a conflict; a status is written by itself, and nothing else with it; what is deleted
-// stays until its last finalizer is gone, or its node lets it go. It is a client that
-// may do anything, and writes down what it is asked to do. What compares writes or
-// events waits until all rests, and is for tests in a bubble of synctest.
+// gives it a new version; one of an older version or of another object of the name is a
+// conflict; a status is written by itself, and nothing else with it; a deleted object
+// stays until its last finalizer is gone, or its node releases it. It is a client that
+// may do anything, and records its requests. Methods that compare writes or events wait
+// until all goroutines rest, and are for tests in a bubble of synctest.
 type API struct {
 	*fake.Clientset
 	// Fate, when set, decides about each write, by its number, counted from 1, and its
 	// words, as Wrote has them: whether it is done, and what is answered. Once a
 	// controller runs it is set under the lock.
 	Fate func(n int, write string) (done bool, err error)
-	// Seen, when set, is told of each write when it is over, and of each event.
+	// Seen, if set, is called after each write, and with each event.
 	Seen func(Write)
 
 	t       testing.TB
@@ -45,13 +45,12 @@ type API struct {
 	told   []string
 }
 
-// Write is a write that was asked for. Resource includes the subresource, Name the
-// namespace.
+// Write is a requested write. Resource includes the subresource, Name the namespace.
 type Write struct {
 	Verb, Resource, Name string
 	// Limits are the preconditions of a deletion.
 	Limits string
-	// Before and After are the object; nil is none.
+	// Before and After are the object, or nil if it does not exist.
 	Before, After runtime.Object
 	// Done says that the write was done, and Err is its answer.
 	Done bool
@@ -75,8 +74,8 @@ func NewAPI(t testing.TB, all ...runtime.Object) *API {
 	return a
 }
 
-// Client returns a client for a controller; the test fails when it asks for what no
-// right allows, or changes a field that no right names. What it was asked for is told by its Actions.
+// Client returns a client for a controller; the test fails if it sends a request that no
+// right allows, or changes a field that no right names. Its Actions show what was requested.
 func (a *API) Client(rights func() []kube.Access) *fake.Clientset {
 	check := func(action clienttesting.Action) error {
 		resource := resourceAsked(action)
@@ -107,11 +106,11 @@ func (a *API) Client(rights func() []kube.Access) *fake.Clientset {
 	return c
 }
 
-// Tracker is how others write, in the middle of a request too: it asks for no version
-// and keeps nothing that has finalizers.
+// Tracker is how others write, even in the middle of a request: it checks no versions,
+// and ignores finalizers.
 func (a *API) Tracker() clienttesting.ObjectTracker { return a.objects }
 
-// Put has somebody else make objects or replace all of them.
+// Put has another client create objects or replace all of them.
 func (a *API) Put(all ...runtime.Object) {
 	a.t.Helper()
 	for _, o := range all {
@@ -126,7 +125,7 @@ func (a *API) Put(all ...runtime.Object) {
 	}
 }
 
-// Set has objects be as if they had always been so: they have the version 1.
+// Set stores objects as if they had always existed: they have the version 1.
 func (a *API) Set(all ...runtime.Object) {
 	a.t.Helper()
 	for _, o := range all {
@@ -136,7 +135,7 @@ func (a *API) Set(all ...runtime.Object) {
 	a.objects.version = 1
 }
 
-// Edit has somebody else replace an object, which is gone then if it was deleted and nothing keeps it any more.
+// Edit has another client replace an object, which is gone then if it was deleted and nothing keeps it any more.
 func (a *API) Edit(o runtime.Object) {
 	a.t.Helper()
 	a.Put(o)
@@ -145,12 +144,12 @@ func (a *API) Edit(o runtime.Object) {
 	}
 }
 
-// Delete has somebody else delete an object, which stays as long as something keeps it.
+// Delete has another client delete an object, which stays as long as something keeps it.
 func (a *API) Delete(o runtime.Object, options metav1.DeleteOptions) error {
 	return a.end(ResourceOf(o), o, options)
 }
 
-// Drop has somebody else take an object away, whatever keeps it.
+// Drop has another client remove an object, whatever keeps it.
 func (a *API) Drop(o runtime.Object) {
 	a.t.Helper()
 	m := MetaOf(o)
@@ -159,8 +158,8 @@ func (a *API) Drop(o runtime.Object) {
 	}
 }
 
-// Silence has no watch that begins later tell anything: what caches list at their
-// start is all that they hear from others.
+// Silence has watches that begin later report nothing: what caches list at their start is
+// all that they receive from others.
 func (a *API) Silence() {
 	a.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
 		return true, watch.NewRaceFreeFake(), nil

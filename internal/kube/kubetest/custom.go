@@ -208,7 +208,7 @@ func (a customActions) action(q customRequest) (clienttesting.Action, error) {
 	return clienttesting.NewUpdateSubresourceAction(q.resource, q.sub, q.namespace, o), nil
 }
 
-// named returns an object that says of which kind it is, as the API server answers.
+// named returns an object with its kind, as the API server answers.
 func (a customActions) named(o runtime.Object) runtime.Object {
 	o = o.DeepCopyObject()
 	if kinds, _, err := a.scheme.ObjectKinds(o); err == nil {

@@ -17,8 +17,8 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
-// fields has a write done, and fails the test when it changes a field of the object
-// that no right to it names. Without rights it is somebody's who may do anything.
+// fields has a write done, and fails the test if it changes a field of the object that no
+// right to it names. Without rights, the writer may change anything.
 func fields(
 	t testing.TB, rights []kube.Access, tracker clienttesting.ObjectTracker, a clienttesting.Action,
 	do func() (runtime.Object, error),
@@ -42,8 +42,8 @@ func fields(
 	return o, nil
 }
 
-// Observed returns a client for somebody who may change only the fields that rights
-// name; whether he may write at all is not looked at.
+// Observed returns a client that may change only the fields that rights name; whether it
+// may write at all is not checked.
 func Observed(t testing.TB, client *fake.Clientset, rights []kube.Access) *fake.Clientset {
 	c := &fake.Clientset{}
 	c.AddReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -138,8 +138,8 @@ func collect(all map[string]string, path string, value any) {
 	}
 }
 
-// Meant says whether a patch is about a field: a patch that names no version may meet
-// somebody else's write, which is in the answer, too.
+// Meant says whether a patch is about a field: a patch that names no version may follow
+// another client's write, which is in the answer, too.
 func Meant(kind types.PatchType, patch []byte, path string) bool {
 	var named []string
 	if kind == types.JSONPatchType {

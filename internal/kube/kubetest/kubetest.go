@@ -20,7 +20,7 @@ func Eventually(t testing.TB, f func() string) {
 	testkit.Eventually(t, time.Minute, f)
 }
 
-// Whole compares objects in all that somebody has written, but not in what the API
+// Whole compares objects in everything that clients have written, but not in what the API
 // adds to each.
 func Whole() cmp.Options {
 	return cmp.Options{

@@ -95,7 +95,7 @@ func Told(t testing.TB, client *fake.Clientset, want ...string) {
 	})
 }
 
-// Notes are the keys that a controller was to look at. They are safe for concurrent use.
+// Notes are the keys that a controller was to reconcile. They are safe for concurrent use.
 type Notes struct {
 	mu  sync.Mutex
 	all []string
@@ -107,7 +107,7 @@ func KeyOf(text string) controller.Key {
 	return controller.Key{Kind: word[0], Namespace: strings.Join(word[1:len(word)-1], ""), Name: word[len(word)-1]}
 }
 
-// Instead has a controller only note which keys it is to look at, and returns what it
+// Instead has a controller only record which keys it is to reconcile, and returns what it
 // would do.
 func (n *Notes) Instead(
 	c *controller.Controller,

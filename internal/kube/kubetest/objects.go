@@ -38,7 +38,7 @@ func newObjects() *objects {
 }
 
 // stamped returns a copy of an object, which is the caller's, with the next version.
-// Events have none, as their number is nobody's matter.
+// Events have none, so that their number does not matter.
 func (s *objects) stamped(o runtime.Object) runtime.Object {
 	o = o.DeepCopyObject()
 	if _, ok := o.(*corev1.Event); ok {
@@ -49,7 +49,7 @@ func (s *objects) stamped(o runtime.Object) runtime.Object {
 	return o
 }
 
-// Add has somebody make an object.
+// Add has a client create an object.
 func (s *objects) Add(o runtime.Object) error {
 	return s.Create(ResourceOf(o), o, MetaOf(o).GetNamespace())
 }
@@ -67,7 +67,7 @@ func (s *objects) Create(
 	return s.ObjectTracker.Create(r, o, ns, opts...)
 }
 
-// Update has somebody replace an object, whichever version he knows.
+// Update has a client replace an object, whichever version it knows.
 func (s *objects) Update(
 	r schema.GroupVersionResource, o runtime.Object, ns string, opts ...metav1.UpdateOptions,
 ) error {

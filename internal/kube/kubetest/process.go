@@ -18,7 +18,7 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
-// soon is longer than a controller needs for what it does at once.
+// soon is longer than a controller needs for what it does immediately.
 const soon = time.Second
 
 // Process is one life of a controller.
@@ -35,14 +35,14 @@ type Process struct {
 	ctx   context.Context
 }
 
-// Begin returns a controller that knows what there is now. It does what it is told, or
-// works by itself from Work on, until Kill.
+// Begin returns a controller that knows what there is now. It does what the test calls,
+// or works by itself from Work on, until Kill.
 func (a *API) Begin(build func(controller.Env) *controller.Controller) *Process {
 	a.t.Helper()
 	p := &Process{t: a.t}
 	p.Client = a.Client(func() []kube.Access { return p.Rights() })
 	p.ctx, p.end = context.WithCancel(context.Background())
-	// The last workers tell what they were at, too.
+	// The events of the last workers are recorded, too.
 	events, silence := context.WithCancel(context.Background())
 	a.t.Cleanup(func() { p.Kill(); silence() })
 	client := Customized(p.Client)
@@ -65,14 +65,15 @@ func (a *API) Begin(build func(controller.Env) *controller.Controller) *Process 
 	return p
 }
 
-// follow is called before caches start, and returns what waits until all that they have
-// listed is watched: the watches of this API do not tell what was deleted between.
+// follow is called before caches start, and returns a function that waits until all that
+// they have listed is watched: the watches of this API do not report what was deleted in
+// between.
 func (p *Process) follow() (followed func()) {
 	watched := make(chan string, 100)
 	p.Client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
 		select {
 		case watched <- a.GetResource().Resource:
-		default: // nobody waits any more
+		default: // followed does not wait any more
 		}
 		return false, nil, nil
 	})
@@ -100,7 +101,7 @@ func (p *Process) Work() {
 	})
 }
 
-// Kill ends the life at once, and returns when nobody works any more. It may be
+// Kill ends the life immediately, and returns when no worker runs any more. It may be
 // repeated.
 func (p *Process) Kill() {
 	p.end()
@@ -112,7 +113,7 @@ func (p *Process) Kill() {
 func (a *API) Run(build func(controller.Env) *controller.Controller) (c *controller.Controller, stop func()) {
 	a.t.Helper()
 	p := a.Begin(build)
-	// What it is told of there is at the start, it is told at once.
+	// It receives all objects that exist at the start together.
 	synctest.Wait()
 	p.Work()
 	synctest.Wait()
@@ -135,14 +136,14 @@ type Objects[T runtime.Object] interface {
 	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
 }
 
-// Change has somebody change an object, with its status, and all others hear of it.
+// Change has a client change an object, with its status, and waits until all watches have reported it.
 func Change[T runtime.Object](a *API, of Objects[T], name string, f func(T)) {
 	a.t.Helper()
 	Quietly(a, of, name, f)
 	Pass(soon)
 }
 
-// Quietly has somebody change an object in the middle of something else.
+// Quietly has a client change an object in the middle of another operation.
 func Quietly[T runtime.Object](a *API, of Objects[T], name string, f func(T)) {
 	a.t.Helper()
 	o, err := of.Get(a.t.Context(), name, metav1.GetOptions{})
@@ -154,8 +155,8 @@ func Quietly[T runtime.Object](a *API, of Objects[T], name string, f func(T)) {
 	a.Edit(o)
 }
 
-// Remove has somebody delete an object, for which no node is asked, and all others
-// hear of it.
+// Remove has a client delete an object without a grace period for its node, and waits
+// until all watches have reported it.
 func Remove[T runtime.Object](a *API, of Objects[T], name string) {
 	a.t.Helper()
 	o, err := of.Get(a.t.Context(), name, metav1.GetOptions{})

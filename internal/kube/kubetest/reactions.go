@@ -19,10 +19,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// givenUID begins each identity that nobody but this API gives.
+// givenUID is the prefix of each UID that this API assigns.
 const givenUID = "uid-"
 
-// write has a write done as Fate wants, and writes it down; an event is none.
+// write has a write done as Fate decides, and records it; an event does not count as a write.
 func (a *API) write(do func(clienttesting.Action) (runtime.Object, error)) clienttesting.ReactionFunc {
 	return func(action clienttesting.Action) (bool, runtime.Object, error) {
 		w := a.described(action)
@@ -82,7 +82,7 @@ func (a *API) decide(
 	return o
 }
 
-// asked writes down a write, and returns its number.
+// asked records a write, and returns its number.
 func (a *API) asked(words string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -228,7 +228,7 @@ func (a *API) keep(action clienttesting.Action, o runtime.Object) (runtime.Objec
 	return o, a.collect(r, o)
 }
 
-// collect takes away what was deleted and may go now.
+// collect removes objects that were deleted and that nothing keeps any more.
 func (a *API) collect(r schema.GroupVersionResource, o runtime.Object) error {
 	m := MetaOf(o)
 	if m.GetDeletionTimestamp() == nil || stays(m) {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDepth is how many directories are open at once at most.
+// maxDepth is how many directories are open at the same time at most.
 const maxDepth = 200
 
 var errDepth = errors.New("directories are nested too deeply")
@@ -35,7 +35,7 @@ func (i *Incomplete) Unwrap() error { return i.First }
 // Apply sets the group of dir and of everything below it on the same filesystem, with read and
 // write permission for the group; new files in the directories inherit the group. Unless always is
 // true, it does nothing if dir has the group and the permissions already. It may be repeated. Files that
-// cannot be changed keep nobody from the others: they are skipped, and the error is *Incomplete.
+// cannot be changed are skipped, and the error is *Incomplete.
 func Apply(ctx context.Context, dir string, group int, always bool) error {
 	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_RDONLY, 0)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestApplyGoesOn has directories that are nested too deeply, and a file that nobody may change. It changes the others.
+// TestApplyGoesOn has directories that are nested too deeply, and an immutable file. Apply changes the others.
 func TestApplyGoesOn(t *testing.T) {
 	top := t.TempDir()
 	deep := top

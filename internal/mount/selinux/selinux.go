@@ -10,7 +10,7 @@ import (
 
 // FileLabel returns the label of files that a container with these options may use. What the options leave open is
 // the host's default, as a container runtime has it. It is empty on a host without SELinux, and for options without a
-// level: the runtime invents one for each container, which nobody else can know.
+// level: the runtime chooses one for each container, which is not known elsewhere.
 func FileLabel(o *corev1.SELinuxOptions) (string, error) {
 	if o == nil || o.Level == "" || !selinux.GetEnabled() {
 		return "", nil

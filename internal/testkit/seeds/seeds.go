@@ -1,5 +1,5 @@
-// Package seeds tells the tests that draw what they do how much to play, and from which seed on. Each day has
-// seeds of its own, so that runs of several days see more than one run could.
+// Package seeds determines how much random tests play, and from which seed on. Each day has seeds of its own,
+// so that runs of several days see more than one run could.
 package seeds
 
 import (

@@ -78,7 +78,7 @@ func attaching() topic {
 const awakeNode = "awake"
 
 // manyNodes configures a driver that knows the nodes of all sequences, by two ids each. The driver does not
-// list which volumes are attached, because Kubernetes' attacher asks for that at any time.
+// list which volumes are attached, because Kubernetes' attacher lists them at any time.
 func manyNodes(c *csitest.Config) {
 	c.Controller.ListVolumesPublishedNodes = false
 	c.NodeID = "id-" + awakeNode
@@ -130,10 +130,10 @@ func awakeAttaching(ctx context.Context, s side, name string) error {
 }
 
 // touchNodes edits the CSINodes of a sequence, which ends the pauses of
-// volplane's attacher; its Nodes, as kubelets do all the time: Kubernetes, when
-// it has been started anew, takes a volume to be mounted until its node changes;
-// and its Pods: Kubernetes looks at those of a driver that needs attaching now
-// only every three minutes.
+// volplane's attacher; its Nodes, as kubelets do all the time: after a restart,
+// Kubernetes takes a volume to be mounted until its node changes; and its Pods:
+// Kubernetes reconciles those of a driver that has started to need attaching only every
+// three minutes.
 func touchNodes(ctx context.Context, s side, space string, mark int) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, mark)
 	for n := range nodesOfOne {
@@ -161,8 +161,8 @@ func touchNodes(ctx context.Context, s side, space string, mark int) error {
 	return nil
 }
 
-// needsAttach has the driver say whether it needs attaching. That cannot be
-// changed, but the object can be made anew.
+// needsAttach has the driver say whether it needs attaching. That cannot be changed, but
+// the object can be recreated.
 func needsAttach(ctx context.Context, s side, required bool) error {
 	if required {
 		if err := noteLeftBehind(ctx, s); err != nil {
@@ -210,8 +210,8 @@ func detachAll(ctx context.Context, s side) error {
 	return s.Client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 }
 
-// allDetached waits until no attachment is left. Those that nobody lets go are let
-// go after a while.
+// allDetached waits until no attachment is left. Those that no controller releases are
+// released by force after a while.
 func allDetached(ctx context.Context, s side) error {
 	attachments, giveUp := s.Client.StorageV1().VolumeAttachments(), time.Now().Add(stuckFor)
 	return upstream.Poll(ctx, func() (bool, error) {

@@ -67,8 +67,8 @@ func attachByHand(v, node string, ofItsOwn bool) op {
 	}}
 }
 
-// handName is the name of an attachment that somebody makes: that which volplane
-// and Kubernetes would give it, or one of its own.
+// handName is the name of an attachment that a user creates: the one that volplane and
+// Kubernetes would give it, or one of its own.
 func handName(space, v, node string, theirs bool) string {
 	if theirs {
 		return attach.NameOf(differential.DriverName, "id-"+space+"-"+v, space+"-"+node)
@@ -111,7 +111,7 @@ func forceDetach(v, node string) op {
 	}
 }
 
-// replaceNode deletes a Node and makes it anew before anybody can do much.
+// replaceNode deletes a Node and recreates it before any program can do much.
 func replaceNode(node string) op {
 	return op{Text: "delete " + node + " and make it anew", Do: func(ctx context.Context, s side, space string) error {
 		name := space + "-" + node
@@ -136,13 +136,13 @@ func replaceNode(node string) op {
 }
 
 const (
-	// annAnew marks objects that were made anew.
+	// annAnew marks objects that were recreated.
 	annAnew = "example.com/anew"
-	// annByHand marks attachments that somebody has made.
+	// annByHand marks attachments that a user has created.
 	annByHand = "example.com/by-hand"
 )
 
-// replaceVolume deletes a volume object whatever keeps it and makes it anew.
+// replaceVolume deletes a volume object, whatever keeps it, and recreates it.
 func replaceVolume(v string) op {
 	return op{
 		Text: "delete volume " + v + " with all its finalizers and make it anew",
@@ -163,9 +163,9 @@ func replaceVolume(v string) op {
 }
 
 // makeToStay makes a volume object whose predecessor of the same name has just lost its
-// finalizers. When a controller patches the last finalizer away at that moment, the API
-// server deletes in a second step whatever has the name then, and that may be the new
-// object: the side is left to come to rest, and the object is made again if it is gone.
+// finalizers. When a controller removes the last finalizer at that moment, the API server
+// deletes in a second step whatever has the name then, and that may be the new object:
+// the test waits until the side is at rest, and recreates the object if it is gone.
 func makeToStay(ctx context.Context, s side, v *corev1.PersistentVolume) error {
 	volumes := s.Client.CoreV1().PersistentVolumes()
 	for {
@@ -184,8 +184,8 @@ func makeToStay(ctx context.Context, s side, v *corev1.PersistentVolume) error {
 	}
 }
 
-// movePod deletes a Pod and makes it anew on a node, as who keeps Pods of the same
-// name running does.
+// movePod deletes a Pod and recreates it on a node, as a controller does that keeps Pods
+// with fixed names running.
 func movePod(name, node string) op {
 	return op{Text: "move pod " + name + " to " + node, Do: func(ctx context.Context, s side, space string) error {
 		before, err := s.Client.CoreV1().Pods(space).Get(ctx, name, metav1.GetOptions{})

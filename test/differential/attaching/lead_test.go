@@ -25,7 +25,7 @@ func ourAttacher(t *testing.T, s side) *upstream.Program {
 }
 
 // TestSecondAttacherTakesOver: of three attachers, two of volplane and one of Kubernetes, one works. When
-// it is killed or asked to end, another one takes over (S3-007, S3-029, S3-031).
+// it is killed or asked to stop, another one takes over (S3-007, S3-029, S3-031).
 func TestSecondAttacherTakesOver(t *testing.T) {
 	t.Parallel()
 	s := differential.NewSide(t, "both", topic{})

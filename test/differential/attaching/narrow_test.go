@@ -15,7 +15,7 @@ func TestAttachRowsAreNarrow(t *testing.T) {
 	t.Parallel()
 	const there = "volume v0 Bound for c0 uid of c0 "
 	for _, c := range narrowCases(t) {
-		// Nobody has taken them away.
+		// They have not been removed.
 		for _, lines := range []*[]string{&c.ours, &c.theirs} {
 			*lines = append(*lines, "claim c0 Bound ")
 			if !differential.Has(*lines, there) {

@@ -45,7 +45,7 @@ func uses(ctx context.Context, s side, node string, all ...corev1.UniqueVolumeNa
 	return s.NodeStatus(ctx, node, map[string]any{"volumesInUse": all})
 }
 
-// mayMount returns what a node is told that it may mount.
+// mayMount returns the volumes that the Node says may be mounted.
 func mayMount(ctx context.Context, s side, node string) ([]corev1.UniqueVolumeName, error) {
 	n, err := s.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	var all []corev1.UniqueVolumeName
@@ -60,7 +60,7 @@ func makePod(ctx context.Context, s side, space, name, node string, claims ...st
 	return createPod(ctx, s, space, metav1.ObjectMeta{Name: name}, node, claims)
 }
 
-// makeAnew makes a Pod of which there has been one.
+// makeAnew creates a Pod whose name was used before.
 func makeAnew(ctx context.Context, s side, space, name, node string, claims ...string) error {
 	return createPod(ctx, s, space,
 		metav1.ObjectMeta{Name: name, Annotations: map[string]string{annAnew: "yes"}}, node, claims)

@@ -75,11 +75,11 @@ func movesBetweenNodes(t *testing.T, s side, again bool) {
 	must(makePod(ctx, s, "default", "p1", "n1", "c"))
 	attached("n1", name)
 	must(uses(ctx, s, "n1", name))
-	// Somebody looks, and so has heard what n1 uses, before the Pod goes there.
+	// The controller reconciles, and so knows what n1 uses, before the Pod goes there.
 	must(makePod(ctx, s, "default", "p2", "n2", "c"))
 	upstream.Eventually(ctx, t, func() string { return told(ctx, s, "p2", "FailedAttachVolume") })
 	must(endPod(ctx, s, "default", "p1"))
-	// Another volume comes to n1 meanwhile: somebody has looked at it again.
+	// Another volume comes to n1 in the meantime: the controller has reconciled it again.
 	must(s.Wire(ctx, "default", "other", differential.CSIVolume("other", differential.DriverName, corev1.ReadWriteOnce)))
 	must(makePod(ctx, s, "default", "p3", "n1", "other"))
 	upstream.Eventually(ctx, t, func() string {

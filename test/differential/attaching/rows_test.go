@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// attachRow is one reason for which what is attached may differ; explains tells
-// whether it is the reason for all that differs about a volume.
+// attachRow is one reason for which what is attached may differ; explains says whether it
+// is the reason for all that differs about a volume.
 type attachRow struct {
 	reason   string
 	explains func(d difference, volume string) bool
@@ -164,7 +164,7 @@ func going(lines []string, is bool) []string {
 }
 
 // forgotten says whether only Kubernetes keeps an attachment, or lets it be mounted, for a Pod whose claim
-// or volume has gone.
+// or volume was deleted.
 func forgotten(d difference, v string) bool {
 	there := differential.Has(d.Ours, "volume "+v+" ") &&
 		differential.Has(d.Ours, "claim "+strings.Replace(v, "v", "c", 1)+" ")
@@ -173,11 +173,10 @@ func forgotten(d difference, v string) bool {
 	})
 }
 
-// replaced says whether only volplane has detached a volume whose object was made
-// anew.
+// replaced says whether only volplane has detached a volume whose object was recreated.
 func replaced(d difference, v string) bool {
 	const call = "asked ControllerUnpublishVolume"
-	// It may have been asked before as well.
+	// It may have been called before as well.
 	protected := differential.Has(d.OnlyOurs, "volume "+v+" ", "finalizers=[external-attacher/") &&
 		differential.Has(d.OnlyTheirs, "volume "+v+" ", "finalizers=[]")
 	detached := differential.Has(d.OnlyOurs, call, "-"+v+`"`) || protected && differential.Has(d.Ours, call, "-"+v+`"`)
@@ -198,7 +197,7 @@ func onTwoNodes(d difference, v string) bool {
 		})
 	}
 	const answer = "answered ControllerPublishVolume of "
-	// Kubernetes may not have heard that it has gone well since.
+	// Kubernetes may not have observed that it has succeeded since.
 	unheard := strings.Contains(ours[0], " attached=true ") && slices.Contains(theirs, ours[0])
 	failed := one(d.Ours, v) && differential.Has(d.Ours, answer, "-"+v+" with ") &&
 		differential.Has(d.Theirs, answer, "-"+v+" with ")
@@ -223,8 +222,8 @@ func errorLeft(d difference, v string) bool {
 		ours[0] == failed.ReplaceAllString(theirs[0], " attached=true $1 attachError=none detachError=")
 }
 
-// protectedEarly says whether only Kubernetes protects a volume of which it has
-// not asked the driver.
+// protectedEarly says whether only Kubernetes protects a volume for which it has not
+// called the driver.
 func protectedEarly(d difference, v string) bool {
 	const finalizer = "external-attacher/test-csi-example-com"
 	asked := differential.Has(d.Theirs, "asked ControllerPublishVolume", "-"+v+`"`)
@@ -238,7 +237,7 @@ func stuck(d difference, v string) bool {
 	})
 }
 
-// madeByHand says whether somebody has made an attachment of a volume.
+// madeByHand says whether a user has created an attachment of a volume.
 func madeByHand(d difference, v string) bool {
 	return differential.Has(attachments(slices.Concat(d.Ours, d.Theirs), v), annByHand+"=yes")
 }

@@ -16,7 +16,7 @@ import (
 const (
 	// nodesOfOne is how many nodes a sequence has at most.
 	nodesOfOne = 2
-	// otherID ends the id that a node has after its driver was registered anew.
+	// otherID ends the id that a node has after its driver was registered again.
 	otherID = "-anew"
 )
 
@@ -51,7 +51,7 @@ func drawAttaching(seed uint64, length int) sequence {
 
 // switchAttaching has the driver, which all sequences of a batch have in common,
 // say for some steps that it needs no attaching: in every fourth batch, in which
-// controllers are not started anew.
+// controllers are not restarted.
 func switchAttaching(s sequence) {
 	block := s.Seed / differential.Batch
 	if block%4 != 1 {

@@ -16,8 +16,8 @@ import (
 // spot is a volume on a node.
 type spot struct{ volume, node string }
 
-// spotRow is one reason for which what is attached may differ; explains tells
-// whether it is the reason for all that differs about a volume on a node.
+// spotRow is one reason for which what is attached may differ; explains says whether it
+// is the reason for all that differs about a volume on a node.
 type spotRow struct {
 	reason   string
 	explains func(d difference, p spot) bool
@@ -192,7 +192,7 @@ func (p spot) at(lines []string) []string {
 	return slices.DeleteFunc(attachments(lines, p.volume), func(l string) bool { return nodeOf(l) != p.node })
 }
 
-// called says whether a driver was asked to do something with a volume at a node.
+// called says whether a driver was called with a method for a volume at a node.
 func (p spot) called(lines []string, method string) bool {
 	return slices.ContainsFunc(lines, func(l string) bool {
 		return strings.HasPrefix(l, "asked "+method+" ") && slices.Contains(spotsIn(difference{}, l), p)
@@ -266,7 +266,7 @@ func fullNode(d difference, p spot) bool {
 // that a Pod wants and whose driver needs no attaching.
 func keptNeedless(d difference, p spot) bool {
 	ours, theirs := p.at(d.Ours), p.at(d.Theirs)
-	// The first that is done is that the node is not told of it any more.
+	// The first step is that the Node no longer lists it.
 	begun := slices.Contains(mounts(d.Ours, p.node), p.volume) && !slices.Contains(mounts(d.Theirs, p.node), p.volume)
 	return differential.Has(d.Ours, nowNeedless) && differential.Has(d.Theirs, nowNeedless) && len(ours) == 1 &&
 		strings.HasSuffix(ours[0], " going=false") &&
@@ -275,7 +275,7 @@ func keptNeedless(d difference, p spot) bool {
 }
 
 // recordedNode says whether only Kubernetes does not know what the driver calls a
-// node, and the attachment tells it.
+// node, and the attachment records it.
 func recordedNode(d difference, p spot) bool {
 	ours, theirs := p.at(d.Ours), p.at(d.Theirs)
 	unregistered := func(lines []string) bool { return differential.Has(lines, "node "+p.node+" may ", " driver []") }
@@ -286,8 +286,7 @@ func recordedNode(d difference, p spot) bool {
 }
 
 // waitsForGone says whether only Kubernetes has not attached again what both have
-// detached, and a Pod wants on a node that has the driver, and nobody has
-// elsewhere.
+// detached, and a Pod wants on a node that has the driver, and no other node has.
 func waitsForGone(d difference, p spot) bool {
 	const detach = "ControllerUnpublishVolume"
 	ours := p.at(d.Ours)
@@ -297,9 +296,9 @@ func waitsForGone(d difference, p spot) bool {
 		wants(going(d.Ours, false), p.node, p.volume) && differential.Has(d.Theirs, "node "+p.node+" may ", " driver [id-")
 }
 
-// sameNode says whether one side has detached a volume that is at both where a Pod
-// wants it that was made in the place of another one, or here cannot come back, or
-// need not.
+// sameNode says whether one side has detached a volume that both have at a node where a
+// Pod wants it that replaced another one, or that cannot be attached again here, or need
+// not be.
 func sameNode(d difference, p spot) bool {
 	ours, theirs := p.at(d.Ours), p.at(d.Theirs)
 	anew := slices.DeleteFunc(going(d.Ours, false), func(l string) bool { return !strings.Contains(l, "-anew on ") })
@@ -311,8 +310,8 @@ func sameNode(d difference, p spot) bool {
 	return same || p.called(d.Ours, detach) && !p.called(d.Theirs, detach) && staysAway(d, p)
 }
 
-// staysAway says whether what was detached here is not attached again: nobody needs
-// it, the node has no driver, it fails, for the first time, or so does the detach.
+// staysAway says whether what was detached here is not attached again: it is not needed,
+// the node has no driver, it fails, for the first time, or so does the detach.
 func staysAway(d difference, p spot) bool {
 	ours := p.at(d.Ours)
 	if len(ours) == 0 {
@@ -327,7 +326,7 @@ func staysAway(d difference, p spot) bool {
 }
 
 // unwantedLater says whether only Kubernetes keeps an attachment that has failed
-// and that no Pod wants; here it has gone, or is going.
+// and that no Pod wants; here it is gone, or being deleted.
 func unwantedLater(d difference, p spot) bool {
 	const publish = "ControllerPublishVolume"
 	theirs := p.at(d.Theirs)
@@ -382,9 +381,8 @@ func leftWhileNeedless(d difference, p spot) bool {
 	return left(p) || waits && left(spot{p.volume, nodeOf(theirs[0])})
 }
 
-// formerName says whether only volplane has asked to detach a volume from a name
-// of the node that both have asked to attach it to, and that it is not attached to
-// now.
+// formerName says whether only volplane has detached a volume from a name of the node to
+// which both have attached it, and to which it is not attached now.
 func formerName(d difference, p spot) bool {
 	ours := p.at(d.Ours)
 	if len(ours) != 1 || !strings.HasSuffix(ours[0], " going=false") {

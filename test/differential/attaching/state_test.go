@@ -19,9 +19,9 @@ import (
 )
 
 // unwantedMount begins the line of a volume that its node uses and no Pod there
-// wants: volplane tells the node at once that nobody may begin to mount it,
-// Kubernetes when it is about to be detached. A Pod that comes to the node
-// meanwhile finds it there at both.
+// wants: volplane immediately removes it from the volumes that may be mounted, Kubernetes
+// only when it is about to be detached. A Pod that comes to the node in between finds it
+// there at both.
 const unwantedMount = differential.Aside + "without a pod may be mounted: "
 
 // attached adds a line for each attachment, node and Pod.
@@ -104,7 +104,7 @@ func attachRequired(ctx context.Context, s side, out state) error {
 	return nil
 }
 
-// renewed tells of an object that it was made anew.
+// renewed marks an object that was recreated.
 func renewed(o metav1.Object) string {
 	if o.GetAnnotations()[annAnew] != "" {
 		return "-anew"
@@ -131,8 +131,8 @@ func attachmentLine(s side, a *storagev1.VolumeAttachment) string {
 		a.DeletionTimestamp != nil)
 }
 
-// failure tells a driver's answer as it is, and of everything else only that it
-// is there: each side says it in its own words.
+// failure prints a driver's answer as it is, and of any other error only that it exists:
+// each side says it in its own words.
 func failure(e *storagev1.VolumeError) string {
 	if e == nil {
 		return "none"

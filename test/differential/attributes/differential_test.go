@@ -22,8 +22,8 @@ import (
 
 // TestModifyIsKubernetes plays the same sequences to volplane's modifier and to Kubernetes' resizer, each with a
 // driver of its own and beside what makes volumes larger. It compares all claims, volumes and events, the calls of
-// the drivers and what these have been told of their volumes. Both programs are killed. It plays
-// them without and with --extra-modify-metadata.
+// the drivers and what these were passed about their volumes. Both programs are killed. It plays them without and
+// with --extra-modify-metadata.
 func TestModifyIsKubernetes(t *testing.T) {
 	t.Parallel()
 	for _, extra := range []bool{false, true} {
@@ -31,7 +31,7 @@ func TestModifyIsKubernetes(t *testing.T) {
 	}
 }
 
-// modifyDifferential starts both sides, which may tell drivers of the claim for which they are asked.
+// modifyDifferential starts both sides, which may pass drivers the claim of each call.
 func modifyDifferential(t *testing.T, extra bool) *differential.Differential {
 	t.Helper()
 	ours, theirs := differential.NewSide(t, "volplane", modifying()), differential.NewSide(t, "kubernetes", modifying())
@@ -77,8 +77,8 @@ func ourModifier(t *testing.T, s side) (stop func()) {
 	}
 }
 
-// theirResizer runs Kubernetes' resizer, which also changes attributes. It looks at everything again after a second,
-// not after 10 minutes: it forgets a claim that it sees before the claim's volume.
+// theirResizer runs Kubernetes' resizer, which also changes attributes. It resyncs after a second, not after 10
+// minutes: it forgets a claim that it sees before the claim's volume.
 func theirResizer(t *testing.T, s side) (stop func()) {
 	t.Helper()
 	return s.Run(t, "csi-resizer", append(s.Options, "--csi-address="+s.Storage.Driver.Socket, "--leader-election=false",
@@ -88,8 +88,8 @@ func theirResizer(t *testing.T, s side) (stop func()) {
 }
 
 // beyondModifying returns what of calls and events is wrong, though their numbers are not the same at both sides.
-// Kubernetes drops events when a thousand wait to be written, and after 25 about an object: what it has told of a claim
-// must be told here.
+// Kubernetes drops events when a thousand wait to be written, and after 25 about an object: what it has reported about
+// a claim must be reported here.
 func beyondModifying(ours, theirs []string) string {
 	wrong := calledTooOften(ours, theirs)
 	for _, line := range theirs {
@@ -101,7 +101,7 @@ func beyondModifying(ours, theirs []string) string {
 }
 
 // calledTooOften names the volumes for which volplane's driver was called much more often than that of Kubernetes,
-// whose pauses are short here. What each side does by itself when it starts anew is allowed to it.
+// whose pauses are short here. What each side does by itself when it restarts is allowed.
 func calledTooOften(ours, theirs []string) string {
 	var b strings.Builder
 	for _, line := range ours {
@@ -122,7 +122,7 @@ func calledTooOften(ours, theirs []string) string {
 	return b.String()
 }
 
-// callsIn returns what a line says of the number of calls for a volume.
+// callsIn returns the number of calls for a volume in a line.
 func callsIn(line string) (v string, n int, ok bool) {
 	_, err := fmt.Sscanf(line, differential.Aside+"called %s %d times", &v, &n)
 	return v, n, err == nil
@@ -169,10 +169,10 @@ func awakeModifying(ctx context.Context, s side, name string) error {
 	return s.DeleteAtDriver(ctx, "", "id-"+name)
 }
 
-// touchClaims edits claims. It ends the pauses of volplane's modifier, which looks at a claim again when that is bound
-// anew; those of Kubernetes are short here, and it would take a claim that is not bound for one without work. But its
-// resizer lays the answers to its writes over what its watch has told, older ones as well, and meets conflicts until
-// somebody writes the claim: any edit will do.
+// touchClaims edits claims. It ends the pauses of volplane's modifier, which reconciles a claim again when that is
+// bound again; those of Kubernetes are short here, and it would take a claim that is not bound for one without work.
+// But its resizer lays the answers to its writes over what its watch has reported, older ones as well, and meets
+// conflicts until the claim is written: any edit will do.
 func touchClaims(ctx context.Context, s side, space string, mark int) error {
 	patches, part := []string{fmt.Sprintf(`{"metadata":{"labels":{"touched":"%d"}}}`, mark)}, ""
 	if s.Name == "volplane" {

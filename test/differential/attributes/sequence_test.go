@@ -64,7 +64,7 @@ func (d *modifyDice) newClaim() op {
 	return newModifiable(name, differential.Pick(d, "", "", "gold", "silver"))
 }
 
-// newModifiable makes a claim that is bound to a volume with the attributes of a class; "" is none.
+// newModifiable makes a claim that is bound to a volume with the attributes of a class; "" means no class.
 func newModifiable(name, class string) op {
 	text := fmt.Sprintf("make claim %s with attributes %q, bound to a volume", name, class)
 	return op{Text: text, Do: func(ctx context.Context, s side, space string) error {
@@ -110,7 +110,7 @@ func newGrowing() op {
 	}}
 }
 
-// wish lets a claim want other attributes, or none.
+// wish lets a claim request other attributes, or none.
 func (d *modifyDice) wish() op {
 	class := differential.Pick(d, "gold", "gold", "gold", "silver", "silver", "silver", "", "", "iron")
 	if d.IntN(40) == 0 {
@@ -119,7 +119,7 @@ func (d *modifyDice) wish() op {
 	return wish(d.anyClaim(), class)
 }
 
-// wish lets a claim want the attributes of a class; "" is none.
+// wish lets a claim request the attributes of a class; "" means no class.
 func wish(claim, class string) op {
 	return op{Text: fmt.Sprintf("let claim %s want attributes %q", claim, class), Do: func(
 		ctx context.Context, s side, space string,
@@ -132,8 +132,8 @@ func wish(claim, class string) op {
 	}}
 }
 
-// dropAttributes deletes a class of attributes, whoever names it: the API server has it protected, and nobody looks
-// after that here.
+// dropAttributes deletes a class of attributes, even if it is in use: the API server adds its protection, and no
+// controller removes that here.
 func dropAttributes(name string) op {
 	return op{Text: "delete class of attributes " + name, Do: func(ctx context.Context, s side, space string) error {
 		classes := s.Client.StorageV1().VolumeAttributesClasses()
@@ -145,7 +145,7 @@ func dropAttributes(name string) op {
 	}}
 }
 
-// otherParameters makes a class of attributes anew, with other parameters: they cannot be changed.
+// otherParameters recreates a class of attributes with other parameters, because they cannot be changed.
 func otherParameters(class string, value int) op {
 	return op{Text: fmt.Sprintf("make class of attributes %s anew, with value %d", class, value), Do: func(
 		ctx context.Context, s side, space string,
@@ -167,13 +167,13 @@ func (d *modifyDice) grow() op {
 	return ask(d.anyClaim(), fmt.Sprint(1+d.sizes, "Gi"))
 }
 
-// ask lets a claim want a volume of another size.
+// ask lets a claim request a volume of another size.
 func ask(claim, size string) op {
 	return differential.PatchClaim(claim, "let claim "+claim+" ask for "+size,
 		fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, size))
 }
 
-// modifyFault has calls fail. What is refused for good is asked for again in five minutes.
+// modifyFault has calls fail. A call that is refused for good is repeated after five minutes.
 func (d *modifyDice) modifyFault() op {
 	f := fault{
 		Times: differential.Pick(d, 1, 2, 0, 0),

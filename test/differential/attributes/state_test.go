@@ -69,7 +69,7 @@ func modifyStates(ctx context.Context, s side) (state, error) {
 	return out, nil
 }
 
-// modifiableLine describes a claim and what it says of the change of its attributes.
+// modifiableLine describes a claim and its status about the change of its attributes.
 func modifiableLine(s side, c *corev1.PersistentVolumeClaim) string {
 	change := "none"
 	if m := c.Status.ModifyVolumeStatus; m != nil {
@@ -102,8 +102,8 @@ func repeating(line string) string {
 	return strings.Replace(line, `\" is in progress."`, `\" failed. Waiting for retry."`, 1)
 }
 
-// eventLines adds a line for what the owner of each claim was told. An event may be on its way when a program is
-// killed, and is lost then: claims that have lived through that have no line.
+// eventLines adds a line for the events of each claim. An event may be on its way when a program is killed, and
+// is lost then: claims that have lived through that have no line.
 func eventLines(ctx context.Context, s side, claims []corev1.PersistentVolumeClaim, out state) error {
 	all, err := s.Client.CoreV1().Events("").List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -76,9 +76,8 @@ func kept(lines []string) []string {
 	return out
 }
 
-// unreserved takes away the binder's reservation of a volume for a claim that
-// waits here and has got another volume at the other side, where the volume was
-// free again from then on.
+// unreserved removes the binder's reservation of a volume for a claim that waits here and
+// has another volume at the other side, where the volume was free again from then on.
 func unreserved(lines, other []string) []string {
 	held := regexp.MustCompile(
 		`^(volume \S+ Available for )(c[0-9]+) uid of (c[0-9]+) annotations=\[bound-by-controller=yes\]`)

@@ -31,7 +31,8 @@ type eachNode struct {
 }
 
 // TestNodeDeploymentIsKubernetes: beside a driver on each node, volplane and csi-provisioner with the same arguments
-// ask the drivers for the same, and write the same; and each deletes, on the right node, what the other has made.
+// make the same calls of the drivers, and write the same; and each deletes, on the right node, what the other has
+// created.
 func TestNodeDeploymentIsKubernetes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
 	defer cancel()
@@ -133,8 +134,8 @@ func (e *eachNode) claims() {
 	})
 }
 
-// tells returns what the drivers were asked for, and what was written. Of claims that any node may have, the node is
-// called X.
+// tells returns the calls of the drivers, and what was written. Of claims that any node may have, the node is called
+// X.
 func (e *eachNode) tells() string {
 	e.t.Helper()
 	var out []string
@@ -165,7 +166,7 @@ func (e *eachNode) tells() string {
 	return strings.Join(out, "\n")
 }
 
-// capacities returns the objects that tell how much room each node has, once all are there.
+// capacities returns the CSIStorageCapacities of the nodes, once all exist.
 func (e *eachNode) capacities() []string {
 	e.t.Helper()
 	var out []string
@@ -184,8 +185,8 @@ func (e *eachNode) capacities() []string {
 	return out
 }
 
-// unclaims deletes the claims, and waits until nothing is left. No driver may be asked to delete a volume of the other
-// node.
+// unclaims deletes the claims, and waits until nothing is left. No driver may be called to delete a volume of the
+// other node.
 func (e *eachNode) unclaims() {
 	e.t.Helper()
 	where := map[string]string{}

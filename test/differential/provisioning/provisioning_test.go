@@ -183,8 +183,8 @@ func rowsOfSecrets() []row {
 }
 
 // doneUnheard says whether a line is of a volume that only one side's driver has,
-// because the other was not asked to make it, or was asked to delete it, when
-// calls got no answer; what they were asked for is still to be done at both.
+// because the other was not called to create it, or was called to delete it, when calls
+// got no answer; the work is still to be done at both.
 func doneUnheard(d difference, line string) bool {
 	keeps, lacks := d.Ours, d.Theirs
 	if slices.Contains(d.OnlyTheirs, line) {
@@ -201,7 +201,7 @@ func doneUnheard(d difference, line string) bool {
 			only(lacks, keeps, "DeleteVolume of id-"+name, "volume "+name+" "))
 }
 
-// handedOn says whether a line is about claims of which each has the same volume on one of the sides.
+// handedOn says whether a line is about claims that each have the same volume on one of the sides.
 func handedOn(d difference, line string) bool {
 	bound := regexp.MustCompile(`^volume (\S+) Bound for (\S+) `)
 	for _, l := range d.OnlyOurs {
@@ -245,8 +245,8 @@ func wentOn(d difference, line string) bool {
 	return unknown && lostItsWay(d, name, claims)
 }
 
-// lostItsWay says whether a claim has lost its class or its node since its volume
-// was asked for.
+// lostItsWay says whether a claim has lost its class or its node since its volume was
+// requested.
 func lostItsWay(d difference, name string, claims []string) bool {
 	class := regexp.MustCompile(` class=(\w+) `).FindStringSubmatch(claims[0])[1]
 	asked := 0
@@ -263,8 +263,8 @@ func lostItsWay(d difference, name string, claims []string) bool {
 	return asked > 1 || noNode || elsewhere || !differential.Has(d.Ours, "class "+class+" of ")
 }
 
-// protected says whether a line differs only because Kubernetes protects a claim
-// of which no copy was asked for.
+// protected says whether a line differs only because Kubernetes protects a claim of which
+// no copy was requested.
 func protected(d difference, line string) bool {
 	const finalizer = " " + volume.FinalizerCloning
 	name := claimIn(line)
@@ -279,8 +279,8 @@ func protected(d difference, line string) bool {
 	return false
 }
 
-// keptSource says whether a line is about a claim that has gone here, while it is
-// the source of one that waits.
+// keptSource says whether a line is about a claim that is gone here, while it is the
+// source of one that waits.
 func keptSource(d difference, line string) bool {
 	name := claimIn(line)
 	return differential.Has(d.OnlyTheirs, "claim "+name+" ", volume.FinalizerCloning, "going=true") &&

@@ -31,8 +31,8 @@ type provisioningDice struct {
 	topology bool
 }
 
-// drawProvisioning draws what users, schedulers and drivers do around volumes
-// that are made when they are asked for.
+// drawProvisioning draws what users, schedulers and drivers do around volumes that are
+// provisioned on demand.
 func drawProvisioning(seed uint64, length int) sequence {
 	return (&provisioningDice{dice: differential.NewDice(seed)}).provisioning(seed, length)
 }

@@ -161,8 +161,8 @@ func removeSnapshots(ctx context.Context, s side) error {
 		metav1.ListOptions{})
 }
 
-// protectedSnapshot says whether a line differs only because Kubernetes protects
-// a snapshot of which no volume is being made now: who wants one waits.
+// protectedSnapshot says whether a line differs only because Kubernetes protects a
+// snapshot from which no volume is being created now: the claim for it waits.
 func protectedSnapshot(d difference, line string) bool {
 	for _, theirs := range d.OnlyTheirs {
 		name, protected := snapshotIn(theirs), strings.Contains(theirs, volume.FinalizerRestoring)

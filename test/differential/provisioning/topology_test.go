@@ -37,7 +37,7 @@ func TestTopologyIsKubernetes(t *testing.T) {
 type place struct {
 	name   string
 	labels map[string]string
-	// keys are those that the driver registered; none is no driver.
+	// keys are those that the driver registered; without keys there is no driver.
 	keys []string
 }
 

@@ -27,7 +27,7 @@ func TestSnapshotIsKubernetes(t *testing.T) {
 	}
 }
 
-// snapshotDifferential starts both sides, which may tell drivers of the snapshot for which they are asked.
+// snapshotDifferential starts both sides, which may pass drivers the snapshot of each call.
 func snapshotDifferential(t *testing.T, extra bool) *differential.Differential {
 	t.Helper()
 	ours, theirs := differential.NewSide(t, "volplane", snapshotting()), differential.NewSide(t, "kubernetes",
@@ -59,7 +59,7 @@ func snapshotting() topic {
 	}
 }
 
-// startSnapshots starts a driver that takes and lists snapshots, and tells of them what the sequence wants.
+// startSnapshots starts a driver that creates and lists snapshots, and reports about them what the sequence wants.
 func startSnapshots(t *testing.T, s *differential.Storage) *csi.Set {
 	t.Helper()
 	drivers := s.Start(t, func(c *csitest.Config) { c.Controller.ListSnapshots = true })
@@ -81,8 +81,8 @@ func theirSnapshotter(t *testing.T, s side, driver *csitest.Driver) (stop func()
 	return s.Run(t, "csi-snapshotter", theirPace(append(s.Options, "--csi-address="+driver.Socket)...)...)
 }
 
-// theirPace returns the flags of both programs of Kubernetes, and more. They look at everything again after a
-// second, not after 15 minutes: what has failed is sometimes not repeated before.
+// theirPace returns the flags of both programs of Kubernetes, and more. They resync after a second, not after
+// 15 minutes: what has failed is sometimes not retried before.
 func theirPace(more ...string) []string {
 	return append(more, "--resync-period=1s", "--kube-api-qps=5000", "--kube-api-burst=5000", "--worker-threads=50",
 		"--retry-interval-start=100ms", "--retry-interval-max="+upstream.LongestRetry.String(),

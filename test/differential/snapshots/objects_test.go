@@ -19,7 +19,7 @@ func takeByHand(ctx context.Context, s side, space, name string) error {
 	return err
 }
 
-// contentOf returns the name of a content: "k0" is one that somebody has made, and "s0" that of snapshot s0.
+// contentOf returns the name of a content: "k0" is one that a user has created, and "s0" that of snapshot s0.
 func contentOf(s side, space, name string) string {
 	if !strings.HasPrefix(name, "s") {
 		return space + "-" + name

@@ -9,7 +9,7 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// snapshotRow is one reason for which what is about a snapshot may differ; explains tells whether it is the
+// snapshotRow is one reason for which what is about a snapshot may differ; explains says whether it is the
 // reason for all that differs about one.
 type snapshotRow struct {
 	reason   string
@@ -113,8 +113,8 @@ func snapshotReasons() []snapshotRow {
 	}
 }
 
-// ofShot finds the snapshot in a line, ofContent a content that somebody has made, and ofHandle the driver's
-// snapshot of such a one.
+// ofShot finds the snapshot in a line, ofContent a content that a user has created, and ofHandle the
+// driver's snapshot of such a content.
 func ofShot(line string) []string {
 	return regexp.MustCompile(`(?:^(?:aside: )?snapshot |snapcontent-|snapshot-)(s[0-9]+)\b`).FindStringSubmatch(line)
 }
@@ -169,7 +169,7 @@ func subjectOf(d difference, shot string) subject {
 	return about
 }
 
-// withContent returns a content that somebody has made, with the snapshot that is bound to it.
+// withContent returns a content that a user has created, with the snapshot that is bound to it.
 func withContent(d difference, content string) subject {
 	about := subject{d, "", content}
 	for _, lines := range [][]string{d.Ours, d.Theirs} {
@@ -243,7 +243,7 @@ func claimOnly(about subject, line string) bool {
 	return onlyKept(theirs, ours)
 }
 
-// leftKept says whether only Kubernetes keeps a claim of which no snapshot is being taken.
+// leftKept says whether only Kubernetes keeps a claim of which no snapshot is being created.
 func leftKept(about subject, line string) bool {
 	claim, ok := strings.CutPrefix(line, "claim ")
 	if !ok {
@@ -265,19 +265,19 @@ func keptLonger(about subject, line string) bool {
 		differential.LineOf(about.Theirs, "claim "+claim+" "))
 }
 
-// overwritten says whether a content of which the driver has not taken the snapshot is told to go by volplane only.
+// overwritten says whether only volplane marks a content as being deleted whose snapshot the driver has not created.
 func overwritten(about subject) bool {
 	ours, theirs := about.contentIn(about.Ours), about.contentIn(about.Theirs)
 	return ours != theirs && strings.Contains(ours, " handle=none ") && untold(ours) == theirs &&
 		differential.Has(about.Theirs, "answered CreateSnapshot of snapshot-"+about.shot+" with ")
 }
 
-// untold returns the line of a content as if nobody had told that to go.
+// untold returns the line of a content as if it had not been marked as being deleted.
 func untold(content string) string {
 	return regexp.MustCompile(` ?`+regexp.QuoteMeta(volume.AnnSnapshotDeleting)+`=yes`).ReplaceAllString(content, "")
 }
 
-// toldEarly says whether only Kubernetes tells a content to go while a claim waits for its snapshot.
+// toldEarly says whether only Kubernetes marks a content as being deleted while a claim waits for its snapshot.
 func toldEarly(about subject, _ string) bool {
 	ours, theirs := about.contentIn(about.Ours), about.contentIn(about.Theirs)
 	return ours != "" && ours != theirs && ours == untold(theirs) &&
@@ -330,7 +330,7 @@ func named(about subject, line string) bool {
 	return still && differential.Has(about.OnlyTheirs, "asked DeleteSnapshot ", found[1])
 }
 
-// intended says whether only volplane waits for the driver's answer before a content goes.
+// intended says whether only volplane waits for the driver's answer before a content is removed.
 func intended(about subject, _ string) bool {
 	return strings.Contains(about.asideIn(about.Ours), " intended=true ") &&
 		strings.HasSuffix(about.contentIn(about.Ours), " going=true") &&
@@ -338,7 +338,7 @@ func intended(about subject, _ string) bool {
 		"answered CreateSnapshot of snapshot-"+about.shot+" with ")
 }
 
-// unseen says whether only volplane deletes a snapshot of which the driver has told nothing.
+// unseen says whether only volplane deletes a snapshot about which the driver has reported nothing.
 func unseen(about subject, line string) bool {
 	found := ofHandle(line)
 	return found != nil && differential.Has(about.OnlyOurs, "asked DeleteSnapshot ", found[1]) &&

@@ -17,12 +17,12 @@ import (
 
 // Drivers of volumes and classes, beside the one that both sides call.
 const (
-	// nobodys is a driver that nobody calls.
+	// nobodys is a driver that no program calls.
 	nobodys = "nobodys.csi.example.com"
-	// ownDriver is one that nobody calls, too, and each sequence has its own: a default class is one of all
-	// claims of its driver.
+	// ownDriver is not called either, and each sequence has its own: a default class applies to all claims
+	// of its driver.
 	ownDriver = "own"
-	// noDriver is that of a volume that is none of CSI.
+	// noDriver is that of a volume that is not a CSI volume.
 	noDriver = "none"
 )
 
@@ -86,7 +86,7 @@ func (d *snapshotDice) op() op {
 func (d *snapshotDice) shot() string     { return fmt.Sprint("s", d.IntN(d.shots+1)) }
 func (d *snapshotDice) anyClaim() string { return fmt.Sprint("c", d.IntN(d.Claims+1)) }
 
-// content returns a content by the name of its snapshot, or by its own if somebody made it.
+// content returns a content by the name of its snapshot, or by its own if a user created it.
 func (d *snapshotDice) content() string {
 	if d.IntN(3) == 0 {
 		return d.shot()
@@ -210,7 +210,7 @@ func (d *snapshotDice) newSnapshot() op {
 		differential.Pick(d, "a", "a", "a", "b", "b", "", "", "missing"))
 }
 
-// newShot makes a snapshot of a claim with a class; "" is none.
+// newShot creates a snapshot of a claim with a class; "" means no class.
 func newShot(name, claim, class string) op {
 	return op{
 		Text: fmt.Sprintf("make snapshot %s of claim %s with class %q", name, claim, class),
@@ -220,7 +220,7 @@ func newShot(name, claim, class string) op {
 	}
 }
 
-// newSnapshotOf makes a snapshot of a content that somebody has made, or makes.
+// newSnapshotOf creates a snapshot of a content that a user has created, or creates that content.
 func (d *snapshotDice) newSnapshotOf() op {
 	name := fmt.Sprint("s", d.shots)
 	if d.IntN(3) > 0 || d.shots == 0 {
@@ -258,7 +258,7 @@ func deleteSnapshot(name string) op {
 	}}
 }
 
-// givenContent is a content that somebody makes.
+// givenContent is a content that a user creates.
 type givenContent struct {
 	name, snapshot, handle, policy, class, driver string
 	// uid is that of the snapshot; volume is the source instead of the handle.

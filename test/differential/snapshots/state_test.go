@@ -142,7 +142,7 @@ func shotLines(s side, o *snapshotv1.VolumeSnapshot, contents map[string]bool) [
 		moment(status.CreationTime), size, problem, kept, going))
 }
 
-// moment tells a time that the driver has told, and of others only that they are there.
+// moment prints a time that the driver has reported, and of others only that they exist.
 func moment(t *metav1.Time) string {
 	switch {
 	case t == nil:
@@ -153,8 +153,8 @@ func moment(t *metav1.Time) string {
 	return fmt.Sprint(t.Unix())
 }
 
-// contentLines describes a content. That its driver is being asked changes while the call is repeated; a
-// content that is going may have an error or none.
+// contentLines describes a content. Whether its driver is being called changes while the call is
+// repeated; a content that is being deleted may have an error or none.
 func contentLines(s side, c *snapshotv1.VolumeSnapshotContent) []string {
 	status, ref := ptr.Deref(c.Status, snapshotv1.VolumeSnapshotContentStatus{}), c.Spec.VolumeSnapshotRef
 	uid := "another"
@@ -192,7 +192,7 @@ func contentLines(s side, c *snapshotv1.VolumeSnapshotContent) []string {
 		differential.Sorted(c.Finalizers), going)}
 }
 
-// shotFailure tells a driver's answer by its code, and of everything else only that it is there: each side says
+// shotFailure prints a driver's answer by its code, and of any other error only that it exists: each side says
 // it in its own words.
 func shotFailure(e *snapshotv1.VolumeSnapshotError) string {
 	if e == nil {

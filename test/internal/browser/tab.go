@@ -84,7 +84,7 @@ func (t *Tab) Complaints() []string {
 	return slices.Clone(t.complaints)
 }
 
-// Asked returns the addresses that the browser has asked for.
+// Asked returns the addresses that the browser has requested.
 func (t *Tab) Asked() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,7 +143,7 @@ func (t *Tab) Wait(condition string) {
 	t.t.Helper()
 	testkit.Eventually(t.t, patience, func() string {
 		var is bool
-		// A page that goes away while it is asked is asked anew.
+		// If the page is replaced while it is queried, it is queried again.
 		err := t.eval(`document.readyState === "complete" && !!(`+condition+")", &is)
 		if err == nil && is {
 			return ""

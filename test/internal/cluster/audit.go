@@ -43,7 +43,7 @@ type Request struct {
 	}
 }
 
-// Audited returns what an account has asked of the API server.
+// Audited returns the requests of an account to the API server.
 func (i *Installation) Audited(log, account string) []Request {
 	i.T.Helper()
 	data, err := os.ReadFile(log)
@@ -51,7 +51,7 @@ func (i *Installation) Audited(log, account string) []Request {
 	var out []Request
 	for line := range bytes.Lines(data) {
 		if !bytes.HasSuffix(line, []byte("\n")) {
-			// The API server is writing what somebody else asks.
+			// The API server is still writing another request.
 			break
 		}
 		var e Request

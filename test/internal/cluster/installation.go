@@ -47,7 +47,7 @@ func (c *Cluster) Install(ctx context.Context, t *testing.T, driver string, flag
 // Kubectl runs Kubernetes' own client as the administrator. It must succeed, and warn of nothing.
 func (c *Cluster) Kubectl(ctx context.Context, t *testing.T, input string, args ...string) {
 	t.Helper()
-	// A watch that kubectl begins anew is told in its log, with that word, too.
+	// kubectl also logs a watch that it restarts, with that word.
 	if said := c.KubectlSays(ctx, t, input, args...); strings.Contains("\n"+said, "\nWarning:") {
 		t.Fatalf("kubectl %s:\n%s", args[0], said)
 	}

@@ -46,7 +46,7 @@ func (s *Storage) Modifies() {
 	})
 }
 
-// ModifyCalls returns how often the driver was asked to change each volume.
+// ModifyCalls returns how often the driver was called to change each volume.
 func (s *Storage) ModifyCalls() map[string]int {
 	out := map[string]int{}
 	for _, c := range s.Driver.Calls() {

@@ -156,9 +156,9 @@ func (d *Differential) differ(ours, theirs []string) (difference, reason string)
 	return difference, ""
 }
 
-// settle returns the states at rest. What failed is repeated after pauses that
-// grow, and nobody watches all that may end a failure; where the sides differ,
-// users therefore edit their claims, and get time.
+// settle returns the states at rest. What failed is repeated after growing pauses, and no
+// controller watches everything that may end a failure; where the sides differ, users
+// therefore edit their claims, and get time.
 func (d *Differential) settle(ctx context.Context, spaces []string, ended []bool) ([]State, error) {
 	if err := d.awake(ctx); err != nil {
 		return nil, err

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// annDisturbed is changed by somebody who edits the objects that controllers
-	// work on. It is not compared.
+	// annDisturbed is changed by a user who edits the objects that controllers work on. It
+	// is not compared.
 	annDisturbed = "example.com/disturbed"
-	// disturbances is how often each object is edited at most, edits how often
-	// after somebody else has written it.
+	// disturbances is how often each object is edited at most, edits how often after another
+	// client has written it.
 	disturbances, edits = 40, 4
 )
 
-// disturber edits claims and volumes of some sequences whenever somebody else
-// has written them, so that what controllers write meets conflicts.
+// disturber edits claims and volumes of some sequences whenever another client has
+// written them, so that what controllers write meets conflicts.
 type disturber struct {
 	client kubernetes.Interface
 	space  *regexp.Regexp
@@ -87,7 +87,7 @@ func (d *disturber) follow(
 	}
 }
 
-// see edits an object some times if somebody else has written it.
+// see edits an object some times if another client has written it.
 func (d *disturber) see(ctx context.Context, object runtime.Object) {
 	o, ok := object.(metav1.Object)
 	if !ok || !d.chosen(o) {
@@ -96,7 +96,7 @@ func (d *disturber) see(ctx context.Context, object runtime.Object) {
 	for range edits {
 		version, err := d.edit(ctx, object)
 		if err != nil {
-			// It has gone, or the test ends.
+			// It is gone, or the test ends.
 			return
 		}
 		d.mu.Lock()

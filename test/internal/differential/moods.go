@@ -10,11 +10,11 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// Mood is what the driver tells of the snapshots of a sequence.
+// Mood is what the driver reports about the snapshots of a sequence.
 type Mood struct {
-	// Unready says that they are not ready to use, untimed that the driver does not tell when they were taken.
+	// Unready says that they are not ready to use, untimed that the driver does not report when they were created.
 	Unready, Untimed bool
-	// Size is in GiB; below 0 is not told.
+	// Size is in GiB; a negative one is not reported.
 	Size int64
 }
 
@@ -22,7 +22,7 @@ func (m Mood) String() string {
 	return fmt.Sprintf("ready %v, with a time %v, %d GiB", !m.Unready, !m.Untimed, m.Size+1)
 }
 
-// of returns the snapshot as the driver tells of it.
+// of returns the snapshot as the driver reports it.
 func (m Mood) of(id, source string) *csipb.Snapshot {
 	out := &csipb.Snapshot{SnapshotId: id, SourceVolumeId: source, ReadyToUse: !m.Unready, SizeBytes: (m.Size + 1) << 30}
 	if !m.Untimed {
@@ -78,7 +78,7 @@ func (s *Storage) spaceOfSnapshot(id string) string {
 	return newMemory().space.FindString(id)
 }
 
-// Tell has the driver tell of the snapshots of a sequence what a mood says from now on.
+// Tell has the driver report the snapshots of a sequence by a mood from now on.
 func (s *Storage) Tell(space string, m Mood) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

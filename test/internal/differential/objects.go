@@ -60,8 +60,8 @@ func (s Side) NodeStatus(ctx context.Context, name string, fields map[string]any
 	})
 }
 
-// Wire makes a volume at the driver, its object, and a claim that has it, as if
-// they were bound. Nothing protects them: their protection does not run.
+// Wire creates a volume at the driver, its object, and a claim that has it, as if they
+// were bound. Nothing protects them: the controllers for that do not run.
 func (s Side) Wire(ctx context.Context, space, claim string, v *corev1.PersistentVolume) error {
 	if v.Spec.CSI.Driver == DriverName {
 		mode := csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil)
@@ -97,8 +97,8 @@ func (s Side) Wire(ctx context.Context, space, claim string, v *corev1.Persisten
 	return err
 }
 
-// Unprotect takes from a volume object what the API server keeps it by, and
-// nothing that a controller has added meanwhile.
+// Unprotect removes from a volume object the finalizer of the API server, and nothing
+// that a controller has added in the meantime.
 func (s Side) Unprotect(ctx context.Context, name string) error {
 	return upstream.Unmet(func() error {
 		v, err := s.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
@@ -121,8 +121,8 @@ func CSIVolume(name, driver string, modes ...corev1.PersistentVolumeAccessMode) 
 	return v
 }
 
-// Bare takes the sequence's name from that of an object, and what else says no
-// more than it.
+// Bare removes the sequence's name from that of an object, and other parts that carry no
+// more information.
 func (s Side) Bare(name string) string {
 	name = strings.TrimPrefix(name, "kubernetes.io/csi/"+DriverName+"^id-")
 	return strings.TrimPrefix(strings.TrimPrefix(name, s.SpaceOf(name)), "-")
@@ -164,7 +164,7 @@ func (s Side) MakeClass(ctx context.Context, c SnapshotClass) error {
 }
 
 // BindClaim makes a volume, at the driver as well if it is the driver's, and gives it to a claim, as a binder
-// and a provisioner do. The claim stays protected, as nobody looks after that here.
+// and a provisioner do. The claim stays protected, because no controller for that runs here.
 func (s Side) BindClaim(ctx context.Context, space, claim string, v *corev1.PersistentVolume) error {
 	c, err := s.Client.CoreV1().PersistentVolumeClaims(space).Get(ctx, claim, metav1.GetOptions{})
 	if err != nil || c.Spec.VolumeName != "" {

@@ -42,8 +42,8 @@ func LoseVolume(v string) Op {
 			if err := s.Client.CoreV1().PersistentVolumes().Delete(ctx, space+"-"+v, metav1.DeleteOptions{}); err != nil {
 				return err
 			}
-			// One that a controller lets go at the same moment is a conflict: it is
-			// not the whole that is repeated, which might find nothing any more.
+			// If a controller releases it at the same moment, there is a conflict: only the patch
+			// is repeated, because the whole step might find nothing any more.
 			return upstream.Unmet(func() error {
 				_, err := s.Client.CoreV1().PersistentVolumes().Patch(ctx, space+"-"+v, types.MergePatchType,
 					[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
@@ -94,8 +94,8 @@ func PatchClaim(claim, text, patch string) Op {
 	}}
 }
 
-// Heal ends the faults. Users edit their claims and volumes then, so that
-// nobody waits for the end of a long pause.
+// Heal ends the faults. Users edit their claims and volumes then, so that no controller
+// waits for the end of a long pause.
 func Heal(mark int) Op {
 	return Op{Text: "let the driver work again", Do: func(ctx context.Context, s Side, space string) error {
 		s.Storage.heal(space)

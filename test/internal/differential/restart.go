@@ -16,8 +16,8 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// restartEvery is the number of batches of which one restarts the controllers. A restart affects all
-// sequences of a batch and takes seconds.
+// restartEvery is the number of batches among which one restarts the controllers. A restart affects
+// all sequences of a batch and takes seconds.
 const restartEvery = 2
 
 // anew says how controllers are restarted around a step.
@@ -33,7 +33,7 @@ const (
 	// have or have not done their work, and have not answered.
 	beforehand
 	afterwards
-	// WithoutAttach has the driver say afterwards that it needs no attaching; no controller is started anew.
+	// WithoutAttach has the driver say afterwards that it needs no attaching; no controller is restarted.
 	WithoutAttach
 	// WithAttach has it say that it does.
 	WithAttach

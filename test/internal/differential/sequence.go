@@ -24,7 +24,7 @@ type Sequence struct {
 type Op struct {
 	Text string
 	Do   func(ctx context.Context, s Side, space string) error
-	// Restart says how the controllers are started anew around it.
+	// Restart says how the controllers are restarted around it.
 	Restart anew
 }
 

@@ -106,8 +106,8 @@ func (s Side) Ours(t *testing.T, drivers *csi.Set, roles ...string) (stop func()
 // refusal is the beginning of a log line about a request that the API server refuses.
 const refusal = "the API server refuses"
 
-// watched logs the requests of a role that the API server refuses, since nobody would notice a missing
-// event.
+// watched logs the requests of a role that the API server refuses, since a missing event would go
+// unnoticed.
 type watched struct {
 	next http.RoundTripper
 	role string

@@ -18,13 +18,13 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// quiet is the time without changes after which both sides count as at rest. Kubernetes' binder looks at
-// all objects twice in that time.
+// quiet is the time without changes after which both sides count as at rest. Kubernetes' binder
+// reconciles all objects twice in that time.
 const quiet = 3 * upstream.SyncPeriod
 
 // Topic is what a comparison is about.
 type Topic struct {
-	// Pause is how long a side waits between two looks at whether it is at rest.
+	// Pause is how long a side waits between two checks of whether it is at rest.
 	Pause time.Duration
 	// States returns what is compared, and versions a text that changes until a side is at rest; nil is that
 	// of all lines that are compared.
@@ -183,9 +183,8 @@ func claimLine(c *corev1.PersistentVolumeClaim) string {
 	}
 	notes := maps.Clone(c.Annotations)
 	if notes["pv.kubernetes.io/bind-completed"] == "" || c.Spec.VolumeName != "pvc-"+string(c.UID) {
-		// Within one process the binder asks the provisioner without a write;
-		// what Kubernetes writes then is written when the claim is bound to what
-		// was made for it.
+		// Within one process the binder calls the provisioner without a write; what Kubernetes
+		// writes then is written when the claim is bound to the volume that was created for it.
 		delete(notes, volume.AnnStorageProvisioner)
 		delete(notes, volume.AnnBetaStorageProvisioner)
 	}
@@ -224,8 +223,8 @@ func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]st
 	spec := v.Spec.DeepCopy()
 	spec.ClaimRef = nil
 	if spec.CSI != nil {
-		// It is made of the time when Kubernetes' provisioner was started, and
-		// no driver is told what it is good for.
+		// It contains the time when Kubernetes' provisioner was started, and has no meaning for
+		// drivers.
 		delete(spec.CSI.VolumeAttributes, "storage.kubernetes.io/csiProvisionerIdentity")
 	}
 	if spec.NodeAffinity != nil && spec.NodeAffinity.Required != nil {

@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// ParameterSpace is a parameter of every class that tells the driver which sequence a volume belongs to.
+// ParameterSpace is a parameter of every class by which the driver knows which sequence a volume belongs to.
 const ParameterSpace = "space"
 
 // Storage is a side's driver, which fails as the sequences want it to. A side that only binds has a storage
@@ -36,7 +36,7 @@ type Storage struct {
 	Placed func(r *csipb.CreateVolumeRequest) []*csipb.Topology
 	// silent says that calls get no answer, and whether they do their work.
 	silent anew
-	// moods are what the driver tells of snapshots, by sequence.
+	// moods are what the driver reports about snapshots, by sequence.
 	moods map[string]Mood
 }
 
@@ -59,11 +59,11 @@ func (t told) of(bytes int64) int64 { return []int64{bytes, bytes / 2, 0}[t] }
 // Fault says how calls of a method fail in a sequence.
 type Fault struct {
 	Code codes.Code
-	// Told is what the driver tells of the size, without an error, unless it is
+	// Told is the kind of size that the driver reports, without an error, unless it is
 	// right.
 	Told told
-	// Times is how often that happens to each volume; 0 is always. After has
-	// the driver do its work nevertheless.
+	// Times is how often that happens to each volume; 0 means always. After has the driver
+	// do its work nevertheless.
 	Times int
 	After bool
 	seen  map[string]int

@@ -20,7 +20,7 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// Options says whose kubelet it is.
+// Options configure a kubelet.
 type Options struct {
 	// Dir is an absolute path of a directory for this kubelet alone, short
 	// enough for the names of sockets.
@@ -45,8 +45,8 @@ type Kubelet struct {
 }
 
 // Start serves a container runtime and runs a kubelet, without a server and
-// without control groups of Pods. Its directory is there when it returns, and it
-// does not outlive the process.
+// without control groups of Pods. Its directory exists when Start returns, and it does
+// not outlive the process.
 func Start(o Options) (*Kubelet, error) {
 	k := &Kubelet{
 		Root: filepath.Join(o.Dir, "kubelet"), Log: filepath.Join(o.Dir, "kubelet.log"),
@@ -107,11 +107,10 @@ func (k *Kubelet) start(o Options) error {
 	return err
 }
 
-// guard runs a kubelet until its input ends, which it does with this process,
-// however that ends. Then the kernel's settings that a kubelet changes are as they
-// were, and the directories gone that it makes whatever it is told, unless they
-// were there or somebody else has put something there. Others wait for that,
-// since it holds the lock.
+// guard runs a kubelet until its input ends, which it does with this process, however
+// that ends. Then it restores the kernel's settings that a kubelet changes, and removes
+// the directories that a kubelet always creates, unless they existed before or are not
+// empty. Other tests wait for that, since it holds the lock.
 const guard = `
 fixed="/var/lib/kubelet/device-plugins /var/lib/kubelet /var/log/containers"
 for dir in $fixed; do [ -e $dir ] || made="$made $dir"; done
@@ -167,7 +166,7 @@ evictionHard: {memory.available: "0%%", nodefs.available: "0%%", nodefs.inodesFr
 %s
 `
 
-// End ends the kubelet and takes away what it has left. It may be repeated.
+// End ends the kubelet and removes what it has left. It may be repeated.
 func (k *Kubelet) End() error {
 	all := []error{k.kill()}
 	k.runtime.Stop()
@@ -182,8 +181,7 @@ func (k *Kubelet) End() error {
 	return errors.Join(all...)
 }
 
-// detach takes away the loop devices of files in the kubelet's directory, or
-// beside it.
+// detach removes the loop devices of files in the kubelet's directory, or beside it.
 func (k *Kubelet) detach() error {
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	all := []error{err}

@@ -45,7 +45,7 @@ func (c *containers) newID() string {
 	return fmt.Sprintf("%064x", c.count)
 }
 
-// Version tells what this is.
+// Version returns the name of this runtime.
 func (c *containers) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
 	return &cri.VersionResponse{Version: "0.1.0", RuntimeName: "none", RuntimeVersion: "1.0.0", RuntimeApiVersion: "v1"},
 		nil
@@ -58,7 +58,7 @@ func (c *containers) Status(context.Context, *cri.StatusRequest) (*cri.StatusRes
 	}}}, nil
 }
 
-// RuntimeConfig tells the only thing that kubelets ask for.
+// RuntimeConfig returns the only setting that kubelets query.
 func (c *containers) RuntimeConfig(context.Context, *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse, error) {
 	return &cri.RuntimeConfigResponse{Linux: &cri.LinuxRuntimeConfiguration{CgroupDriver: cri.CgroupDriver_CGROUPFS}}, nil
 }
@@ -114,7 +114,7 @@ func (c *containers) RemovePodSandbox(
 	return &cri.RemovePodSandboxResponse{}, nil
 }
 
-// PodSandboxStatus tells what is noted of a sandbox.
+// PodSandboxStatus returns the recorded status of a sandbox.
 func (c *containers) PodSandboxStatus(
 	_ context.Context, r *cri.PodSandboxStatusRequest,
 ) (*cri.PodSandboxStatusResponse, error) {
@@ -136,7 +136,7 @@ func clone(s *cri.PodSandboxStatus) *cri.PodSandboxStatus {
 	}
 }
 
-// ListPodSandbox tells the sandboxes that a filter lets through.
+// ListPodSandbox lists the sandboxes that match a filter.
 func (c *containers) ListPodSandbox(
 	_ context.Context, r *cri.ListPodSandboxRequest,
 ) (*cri.ListPodSandboxResponse, error) {
@@ -192,7 +192,7 @@ func (c *containers) find(id string) (*container, error) {
 	return one, nil
 }
 
-// StartContainer says of a container that it runs.
+// StartContainer records that a container runs.
 func (c *containers) StartContainer(
 	_ context.Context, r *cri.StartContainerRequest,
 ) (*cri.StartContainerResponse, error) {
@@ -212,7 +212,7 @@ func (one *container) end() {
 	}
 }
 
-// StopContainer says of a container that it has ended well.
+// StopContainer records that a container has ended with success.
 func (c *containers) StopContainer(_ context.Context, r *cri.StopContainerRequest) (*cri.StopContainerResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,7 +232,7 @@ func (c *containers) RemoveContainer(
 	return &cri.RemoveContainerResponse{}, nil
 }
 
-// ListContainers tells the containers that a filter lets through.
+// ListContainers lists the containers that match a filter.
 func (c *containers) ListContainers(
 	_ context.Context, r *cri.ListContainersRequest,
 ) (*cri.ListContainersResponse, error) {
@@ -253,7 +253,7 @@ func (c *containers) ListContainers(
 	return out, nil
 }
 
-// ContainerStatus tells what is noted of a container.
+// ContainerStatus returns the recorded status of a container.
 func (c *containers) ContainerStatus(
 	_ context.Context, r *cri.ContainerStatusRequest,
 ) (*cri.ContainerStatusResponse, error) {
@@ -272,14 +272,14 @@ func (c *containers) ContainerStatus(
 	}}, nil
 }
 
-// ListContainerStats tells nothing.
+// ListContainerStats returns nothing.
 func (c *containers) ListContainerStats(
 	context.Context, *cri.ListContainerStatsRequest,
 ) (*cri.ListContainerStatsResponse, error) {
 	return &cri.ListContainerStatsResponse{}, nil
 }
 
-// ListPodSandboxStats tells nothing.
+// ListPodSandboxStats returns nothing.
 func (c *containers) ListPodSandboxStats(
 	context.Context, *cri.ListPodSandboxStatsRequest,
 ) (*cri.ListPodSandboxStatsResponse, error) {
@@ -301,7 +301,7 @@ func (c *containers) PullImage(_ context.Context, r *cri.PullImageRequest) (*cri
 	return &cri.PullImageResponse{ImageRef: imageID(r.GetImage().GetImage())}, nil
 }
 
-// ListImages tells none: there is nothing that may be deleted.
+// ListImages returns none: there is nothing that may be deleted.
 func (c *containers) ListImages(context.Context, *cri.ListImagesRequest) (*cri.ListImagesResponse, error) {
 	return &cri.ListImagesResponse{}, nil
 }

@@ -26,10 +26,10 @@ const arch = runtime.GOARCH
 // Service is the address of the API server in the containers: the first one of --service-cluster-ip-range.
 const Service = "10.96.0.1"
 
-// Pause is the image that holds a Pod's namespaces. It is there.
+// Pause is the image that holds a Pod's namespaces. The node has it.
 const Pause = "example.com/pause:1"
 
-// Options say whose node it is.
+// Options configure a node.
 type Options struct {
 	// Dir is an absolute path of a directory for this node alone, short enough for the names of sockets.
 	Dir string

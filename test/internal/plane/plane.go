@@ -36,8 +36,8 @@ func Bin(name string) string {
 }
 
 // FreeAddress returns an address of a host below the ports that the kernel gives
-// away by itself: nobody takes it before a server does, or while that one is
-// started again, not even a client who calls in vain.
+// away by itself: no process takes it before a server does, or while that one is
+// restarted, not even a client whose connection fails.
 func FreeAddress(host string) string {
 	for {
 		address := net.JoinHostPort(host, strconv.Itoa(20000+rand.IntN(10000)))
@@ -61,8 +61,8 @@ type Plane struct {
 
 var errNotReady = errors.New("ended before it was ready")
 
-// Start runs `volplaned up` over dir and returns when it says that it is up.
-// Its log goes to dir.log.
+// Start runs `volplaned up` over dir and returns when it reports that it is up. Its log
+// goes to dir.log.
 func Start(ctx context.Context, dir string, flags ...string) (*Plane, error) {
 	log, err := os.OpenFile(dir+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -15,12 +15,12 @@ type Process struct {
 	log    string
 	cmd    *exec.Cmd
 	exited chan struct{}
-	// asked says that the program was told to end.
+	// asked says that the program was asked to stop.
 	asked atomic.Bool
 }
 
-// Invite asks the plane for the invitation of another node and returns the path
-// of its kubeconfig.
+// Invite gets the invitation of another node from the plane and returns the path of its
+// kubeconfig.
 func (p *Plane) Invite(node string, flags ...string) (string, error) {
 	out, err := exec.Command(Bin("volplaned"), append([]string{"invite", node, "--data-dir", p.Dir}, flags...)...).Output()
 	if err != nil {

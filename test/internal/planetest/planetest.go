@@ -12,8 +12,8 @@ import (
 // seconds.
 const Patience = 3 * time.Minute
 
-// LooksOften is the flag of `volplaned up` with which the node agent looks at mounted volumes every two seconds: it
-// does so every minute otherwise.
+// LooksOften is the flag of `volplaned up` with which the node agent checks mounted volumes every two seconds; the
+// default is every minute.
 const LooksOften = "--volume-stats-agg-period=2s"
 
 // Start starts a control plane for a test, with flags of `volplaned up`. Its directory stays if the test fails.

@@ -6,7 +6,7 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// GetPluginInfo tells the name.
+// GetPluginInfo returns the name.
 func (d *Driver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {
 	return &csipb.GetPluginInfoResponse{Name: d.Name, VendorVersion: "1"}, nil
 }
@@ -16,7 +16,7 @@ func (d *Driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRespon
 	return &csipb.ProbeResponse{}, nil
 }
 
-// GetPluginCapabilities tells that it attaches.
+// GetPluginCapabilities says that it attaches.
 func (d *Driver) GetPluginCapabilities(
 	context.Context, *csipb.GetPluginCapabilitiesRequest,
 ) (*csipb.GetPluginCapabilitiesResponse, error) {
@@ -26,7 +26,7 @@ func (d *Driver) GetPluginCapabilities(
 	}, nil
 }
 
-// ControllerGetCapabilities tells that it attaches.
+// ControllerGetCapabilities says that it attaches.
 func (d *Driver) ControllerGetCapabilities(
 	context.Context, *csipb.ControllerGetCapabilitiesRequest,
 ) (*csipb.ControllerGetCapabilitiesResponse, error) {
@@ -36,7 +36,7 @@ func (d *Driver) ControllerGetCapabilities(
 	}, nil
 }
 
-// ControllerPublishVolume tells the node to which it was asked to attach.
+// ControllerPublishVolume returns the node of the request.
 func (d *Driver) ControllerPublishVolume(
 	_ context.Context, r *csipb.ControllerPublishVolumeRequest,
 ) (*csipb.ControllerPublishVolumeResponse, error) {
@@ -50,7 +50,7 @@ func (d *Driver) ControllerUnpublishVolume(
 	return &csipb.ControllerUnpublishVolumeResponse{}, nil
 }
 
-// NodeGetCapabilities tells that it stages.
+// NodeGetCapabilities says that it stages.
 func (d *Driver) NodeGetCapabilities(
 	context.Context, *csipb.NodeGetCapabilitiesRequest,
 ) (*csipb.NodeGetCapabilitiesResponse, error) {
@@ -69,7 +69,7 @@ func (d *Driver) NodeGetCapabilities(
 	return out, nil
 }
 
-// NodeGetInfo tells the host.
+// NodeGetInfo returns the node's id.
 func (d *Driver) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.NodeGetInfoResponse, error) {
 	return &csipb.NodeGetInfoResponse{NodeId: d.NodeID}, nil
 }

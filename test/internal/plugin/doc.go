@@ -1,6 +1,5 @@
 // Package plugin is a CSI driver for one host, which really mounts: file systems
 // in memory, and loop devices for block volumes. It serves until Close, and
-// announces itself to the node agent whose directory it was given. The agent's
-// calls are told to whoever asked, before the work is done and after; nothing
-// else takes time.
+// announces itself to the node agent whose directory it was given. The agent's calls are
+// reported to the test, before and after the work is done; nothing else takes time.
 package plugin

@@ -91,7 +91,7 @@ func (d *Driver) Close() error {
 	return err
 }
 
-// intercept tells of the calls that change something.
+// intercept reports the calls that change something.
 func (d *Driver) intercept(
 	ctx context.Context, r any, info *grpc.UnaryServerInfo, work grpc.UnaryHandler,
 ) (any, error) {
@@ -132,8 +132,8 @@ func (d *Driver) NodePublishVolume(
 	_ context.Context, r *csipb.NodePublishVolumeRequest,
 ) (*csipb.NodePublishVolumeResponse, error) {
 	out, target := &csipb.NodePublishVolumeResponse{}, r.GetTargetPath()
-	// What is there has been published before. The mount table is not read: a
-	// driver that answers at once does not depend on how many mounts there are.
+	// What exists was published before. The mount table is not read: the time of a fast
+	// driver must not depend on the number of mounts.
 	if _, err := os.Lstat(target); err == nil {
 		if _, there, err := mount.At(target); there || err != nil {
 			return out, err

@@ -163,7 +163,7 @@ func (c contents) deleteAll(ctx context.Context) error {
 	return nil
 }
 
-// delete deletes an object at once, whatever finalizers it has.
+// delete deletes an object immediately, whatever finalizers it has.
 func (c contents) delete(ctx context.Context, o object, m metav1.ObjectMeta) error {
 	client := c.client.Resource(o.GroupVersionResource).Namespace(o.Namespace)
 	if len(m.Finalizers) > 0 {

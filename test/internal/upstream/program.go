@@ -14,8 +14,7 @@ import (
 
 // Program is a running program of Kubernetes, which the Makefile builds.
 type Program struct {
-	// Kill ends it and waits for its end, end asks it to end. They may be
-	// repeated.
+	// Kill kills it and waits for its end, End asks it to stop. They may be repeated.
 	Kill, End func()
 	// Ended is closed when it has ended.
 	Ended chan struct{}

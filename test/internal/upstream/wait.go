@@ -56,5 +56,5 @@ func Refused(err error) bool {
 		apierrors.IsForbidden(err)
 }
 
-// Conflict says whether somebody else has changed the object.
+// Conflict says whether another client has changed the object.
 func Conflict(err error) bool { return apierrors.IsConflict(err) }

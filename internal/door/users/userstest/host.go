@@ -41,7 +41,7 @@ type Host struct {
 	// mounts are those of the agent by path, copies those of others by device.
 	mounts map[string]mount.Point
 	copies map[string]bool
-	// blind is a kernel that does not tell what is mounted.
+	// blind is a kernel that does not report what is mounted.
 	blind bool
 }
 
@@ -53,7 +53,7 @@ func New(t *testing.T, references string, objects ...runtime.Object) *Host {
 	}
 }
 
-// Kernel returns what the host tells a door.
+// Kernel returns what the host reports to a door.
 func (h *Host) Kernel() users.Kernel {
 	return users.Kernel{Mounted: h.mounted, Copies: h.found, Now: time.Now}
 }
@@ -81,7 +81,7 @@ func (h *Host) found(_ context.Context, ours func(string) bool) (func(mount.Poin
 	}, nil
 }
 
-// Agent mounts the volumes of Pods, and lets go of Pods that are deleted, until ctx ends.
+// Agent mounts the volumes of Pods, and releases Pods that are deleted, until ctx ends.
 func (h *Host) Agent(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -134,7 +134,7 @@ func (h *Host) Pods() []corev1.Pod {
 	return pods.Items
 }
 
-// Play does what the words of a step say, unless it is none of the host's.
+// Play does what the words of a step say, and returns false if the step is not one of the host's.
 func (h *Host) Play(step string) bool {
 	verb, rest, _ := strings.Cut(step, " ")
 	switch verb {

@@ -10,10 +10,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// AbsentRows are what is told when a driver is not where it is needed.
+// AbsentRows are what is reported when a driver is not where it is needed.
 func AbsentRows() []Row { return append(refusedRows(), absentRows()...) }
 
-// refusedRows are drivers of which a node says why it does not use them.
+// refusedRows are drivers that a node refuses, with a reason.
 func refusedRows() []Row {
 	refused := func(annotation, cause string) func(*Scene) {
 		return func(s *Scene) {
@@ -120,8 +120,8 @@ func absentRows() []Row {
 	}, slices.Concat(uselessRows(), placedRows())...)
 }
 
-// uselessRows are of drivers that are there and cannot be used, or not where the control
-// plane needs them.
+// uselessRows are drivers that are registered and cannot be used, or not where the
+// control plane needs them.
 func uselessRows() []Row {
 	return []Row{
 		{"it was removed, and is kept to unmount with", "pod/web", func(s *Scene) {

@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-// Row is one scene and the object that is asked about.
+// Row is one scene and the object in question.
 type Row struct {
 	Name   string
 	Ask    string

@@ -7,7 +7,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// AttributesRows are claims that ask for the attributes of another class.
+// AttributesRows are claims that request the attributes of another class.
 func AttributesRows() []Row {
 	wants := func(s *Scene, state corev1.PersistentVolumeClaimModifyVolumeStatus) {
 		s.Claim.Spec.VolumeAttributesClassName = ptr.To("gold")

@@ -6,7 +6,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// GrowthRows are claims that ask for more than they have.
+// GrowthRows are claims that request more than their capacity.
 func GrowthRows() []Row {
 	return []Row{
 		{"the driver grows the volume", "pvc/data", func(s *Scene) { s.Wants("2Gi") }},

@@ -51,7 +51,7 @@ func HealthRows() []Row {
 	}
 }
 
-// illness is what a driver tells of a volume.
+// illness is what a driver reports about a volume.
 func illness() []corev1.VolumeHealthCondition {
 	return []corev1.VolumeHealthCondition{
 		{Status: corev1.VolumeHealthInaccessible, Reason: "NoPath", Message: "all paths are gone"},
@@ -59,7 +59,7 @@ func illness() []corev1.VolumeHealthCondition {
 	}
 }
 
-// StorageIll has the driver tell that its storage is not well on n1 for volumes of a mode.
+// StorageIll has the driver report that its storage is unhealthy on n1 for volumes of a mode.
 func (s *Scene) StorageIll(mode corev1.PersistentVolumeMode) {
 	s.CSI1.Status.StorageHealth = []storagev1.StorageHealth{
 		{Name: "other.example.com", HealthConditions: []storagev1.StorageHealthCondition{{Status: "Other"}}},

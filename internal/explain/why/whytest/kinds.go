@@ -18,7 +18,7 @@ func (s *Scene) Named(change func(*corev1.Namespace)) {
 	s.All.Namespaces = []*corev1.Namespace{n}
 }
 
-// Leaving has the namespace be deleted, of which a condition tells.
+// Leaving marks the namespace as being deleted, with a condition that explains the delay.
 func (s *Scene) Leaving(kind corev1.NamespaceConditionType, message string) {
 	s.Named(func(n *corev1.Namespace) {
 		n.DeletionTimestamp = Now()

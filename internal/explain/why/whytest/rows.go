@@ -263,7 +263,7 @@ func AttachmentRows() []Row {
 	}, leavingRows()...)
 }
 
-// leavingRows are of attachments that nobody wants.
+// leavingRows are attachments that no Pod wants.
 func leavingRows() []Row {
 	return []Row{
 		{"nobody uses it and the node still has it mounted", "pvc/data", func(s *Scene) {
@@ -391,7 +391,7 @@ func ConsumerRows() []Row {
 	}
 }
 
-// told makes the node's agent say why a Pod is not mounted, and who acts next.
+// told has the node agent report why a Pod's volumes are not mounted, and who acts next.
 func told(r volume.Reason, message string, next volume.Actor) func(*Scene) {
 	return func(s *Scene) { s.Told(volume.Because{Reason: r, Message: message, Next: next}) }
 }

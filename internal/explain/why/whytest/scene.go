@@ -125,7 +125,7 @@ func Attachment(node string) *storagev1.VolumeAttachment {
 // Now returns the time of a deletion.
 func Now() *metav1.Time { return ptr.To(At(0)) }
 
-// Mounted sets what the node agent says of the Pod's volumes.
+// Mounted sets what the node agent reports about the Pod's volumes.
 func (s *Scene) Mounted(status corev1.ConditionStatus, reason, message string) {
 	s.Pod.Status.Conditions = []corev1.PodCondition{
 		{Type: volume.ConditionVolumesMounted, Status: status, Reason: reason, Message: message},
@@ -160,8 +160,8 @@ func (s *Scene) Lost() {
 	s.Told(f.NotBack(mount.Action{Verb: mount.Publish, Path: at}, cause))
 }
 
-// Failed has the node agent say, or tell by an event, that a step did not work. obstacle says that a person has to
-// clear something away.
+// Failed has the node agent report, in a condition or by an event, that a step failed. obstacle says that a person
+// has to remove something first.
 func (s *Scene) Failed(v mount.Verb, cause string, obstacle bool) {
 	b := mount.StepFailed(v, Driver, "n1", mount.Failure{Answer: volume.AnswerIn(cause), Obstacle: obstacle})
 	if v == mount.Publish {
@@ -258,7 +258,7 @@ func (s *Scene) Use(p *corev1.Pod) {
 	s.All.Pods = append(s.All.Pods, p)
 }
 
-// Unbound makes the claim one that nothing was done for, and that nobody uses.
+// Unbound makes the claim one that is still unbound, and that no Pod uses.
 func (s *Scene) Unbound() {
 	s.Pending()
 	s.Claim.Spec.VolumeName = ""
@@ -271,7 +271,7 @@ func (s *Scene) Pending() {
 	s.Claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
 }
 
-// Making has the provisioner have asked the driver for the claim's volume.
+// Making makes the scene one in which the provisioner has called the driver to create the claim's volume.
 func (s *Scene) Making() {
 	in := &provision.Intent{
 		Driver: Driver, Name: "pvc-uid-data", Claim: corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "uid-data"},
@@ -305,7 +305,7 @@ func (s *Scene) Released() {
 	s.All.Claims, s.All.Pods, s.Volume.Status.Phase = nil, nil, corev1.VolumeReleased
 }
 
-// Detached has nobody have asked for an attachment.
+// Detached removes all attachments.
 func (s *Scene) Detached() { s.All.Attachments = nil }
 
 // Attaching has the volume not be attached yet.
@@ -343,7 +343,7 @@ func (s *Scene) Next(actor volume.Actor) {
 	s.All.Warnings[len(s.All.Warnings)-1].Annotations = map[string]string{volume.AnnNext: actor.String()}
 }
 
-// Wants has the claim ask for a size.
+// Wants has the claim request a size.
 func (s *Scene) Wants(size string) {
 	s.Claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
 }
@@ -376,15 +376,15 @@ func (s *Scene) Tell(cause string) {
 	}
 }
 
-// StillMounted has nobody use the volume, and the node not get rid of it.
+// StillMounted removes all users of the volume, which the node fails to unmount.
 func (s *Scene) StillMounted(cause string) {
 	s.All.Pods, s.Attachment.UID = nil, "uid-a1"
 	s.N1.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName(Driver, "h1"))}
 	s.Warn("uid-a1", volume.ReasonFailedUnmount, cause)
 }
 
-// UsedAlone has n1 say that it uses the volume, which is attached nowhere; told
-// says that the Pod has heard so.
+// UsedAlone has n1 report that it uses the volume, which is attached nowhere; told says
+// that the Pod has an event about it.
 func (s *Scene) UsedAlone(told bool) {
 	s.All.Pods = nil
 	s.Detached()
@@ -434,7 +434,7 @@ func (s *Scene) SameHandle() {
 	s.Use(first)
 }
 
-// OtherLabel has the node tell that another Pod has the volume with another SELinux label.
+// OtherLabel has the node report that another Pod has mounted the volume with another SELinux label.
 func (s *Scene) OtherLabel() {
 	s.Told(volume.Because{
 		Reason: volume.ReasonSELinuxLabelConflict, Message: "volume v1 is on node n1 with the SELinux label " +

@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Refused has the kubelet have told so often of a mount that the driver refuses.
+// Refused adds the kubelet's event, with a count, about a mount that the driver refuses.
 func (s *Scene) Refused(count int32, last metav1.Time) {
 	s.Warn("uid-web", volume.ReasonFailedMount,
 		`MountVolume.SetUp failed for volume "v1" : rpc error: code = Internal desc = no`)
@@ -66,7 +66,7 @@ func (s *Scene) Container(state corev1.ContainerState) {
 	s.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: state}}
 }
 
-// Sandbox has the kubelet say whether the Pod's sandbox is there.
+// Sandbox has the kubelet report whether the Pod's sandbox exists.
 func (s *Scene) Sandbox(is corev1.ConditionStatus) {
 	s.Pod.Status.Conditions = []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReadyToStartContainers, Status: is},
@@ -107,7 +107,7 @@ func (s *Scene) DeadNode() {
 // PodGone has the first Pod be gone.
 func (s *Scene) PodGone() { s.All.Pods = s.All.Pods[1:] }
 
-// MultiAttach adds what a Pod is told of a volume that another node has.
+// MultiAttach adds the event about a Pod's volume that is attached to another node.
 func (s *Scene) MultiAttach(uid types.UID, message string, first metav1.Time) {
 	s.Warn(uid, volume.ReasonFailedAttach, message)
 	s.All.Warnings[len(s.All.Warnings)-1].FirstTimestamp = first

@@ -67,7 +67,7 @@ func (s *script) endScene() {
 		c.outlive()
 		_ = c.kill(nil)
 		slices.Sort(c.writes)
-		// Whether a deletion whose answer was lost is repeated depends on how soon the watch tells of it. Repeating it does
+		// Whether a deletion whose answer was lost is repeated depends on how soon the watch reports it. Repeating it does
 		// nothing.
 		writes := slices.CompactFunc(c.writes, func(a, b string) bool { return a == b && strings.HasPrefix(a, "delete ") })
 		s.ends = append(s.ends, c.objects(), strings.Join(writes, "\n"))
@@ -106,7 +106,7 @@ func (c *Scene) apply(args []string) error {
 	return err
 }
 
-// written has another controller of the process write objects, of which no watch has told yet.
+// written has another controller of the process write objects, which no watch has reported yet.
 func (c *Scene) written(args []string) error {
 	all, err := c.script.readAll(args)
 	for _, o := range all {

@@ -48,7 +48,7 @@ type rule struct {
 	do func() error
 }
 
-// refusal is the answer of a code; nil is that there is no such code.
+// refusal is the error of a code; nil if the code is unknown.
 func refusal(code string) error {
 	things, why := schema.GroupResource{Resource: "objects"}, errors.New("refused by the story")
 	return map[string]error{
@@ -138,7 +138,7 @@ func (c *Scene) outlive() {
 	kubetest.Pass(patience)
 }
 
-// read is asked about each request that reads.
+// read handles each request that reads.
 func (c *Scene) read(action clienttesting.Action) (bool, runtime.Object, error) {
 	resource := action.GetResource().Resource
 	c.mu.Lock()

@@ -107,7 +107,7 @@ func (c *Scene) find(object string) (runtime.Object, error) {
 	return c.API.Tracker().Get(kubetest.ResourceOf(k.object), strings.Join(word[1:len(word)-1], ""), word[len(word)-1])
 }
 
-// keep has somebody create or replace objects; before the controller is started, they have always been so.
+// keep has a client create or replace objects; before the controller is started, they appear to have always been so.
 func (c *Scene) keep(all ...runtime.Object) {
 	for _, o := range all {
 		if c.life == nil {

@@ -30,7 +30,7 @@ func changes(w kubetest.Write) string {
 	}
 	var out strings.Builder
 	difference(&out, "", plain(before), plain(w.After))
-	// Times of this moment are told as such: a story may be told at any time.
+	// Times of this moment are printed as "now": a story may be run at any time.
 	return strings.ReplaceAll(out.String(), time.Now().UTC().Format(`"`+time.RFC3339+`"`), "now")
 }
 

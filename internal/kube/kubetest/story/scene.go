@@ -25,9 +25,9 @@ type Scene struct {
 	// mu guards the rest.
 	mu    sync.Mutex
 	rules []*rule
-	// reads says that the caches have listed what they follow: who reads now asks the API itself.
+	// reads says that the caches have listed what they follow: each later read is one of the API itself.
 	reads bool
-	// asked, done and told are the requests that read, the writes and the events since the last expect.
+	// asked, done and told are the read requests, the writes and the events since the last expect.
 	asked []string
 	done  []deed
 	told  []string
@@ -89,7 +89,7 @@ func (c *Scene) hear(e *corev1.Event) {
 	c.told = append(c.told, line)
 }
 
-// take returns what was asked, done and told since it was called last.
+// take returns the read requests, writes and events since it was called last.
 func (c *Scene) take(anyOrder bool) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -48,7 +48,7 @@ func alike(ends []string) []string {
 	return out
 }
 
-// tell runs one story, and repeats it with faults if it wants them.
+// tell runs one story, and repeats it with faults if it has the command.
 func tell(t *testing.T, file string, cast func(*Scene) Cast) {
 	t.Helper()
 	s := &script{file: file, cast: cast}
