@@ -350,13 +350,14 @@ func upperLayers() []layer {
 func standaloneLayers() []layer {
 	return []layer{
 		{"standalone/up", []string{
-			"standalone/apiserver", "standalone/backup", "standalone/garbage", "standalone/page", "standalone/pki",
-			"internal/app",
+			"standalone/apiserver", "standalone/backup", "standalone/external", "standalone/garbage", "standalone/page",
+			"standalone/pki", "internal/app",
 			"internal/flex", "internal/mount", "internal/noderoot", "internal/observe", "internal/parts", "internal/program",
 			"internal/csi", "internal/csi/trace", "internal/volume", decidePrefix,
 		}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{
-			"standalone/up", "standalone/backup", "internal/program", "internal/sidecar", "internal/supervise",
+			"standalone/up", "standalone/backup", "standalone/external", "internal/program", "internal/sidecar",
+			"internal/supervise",
 		}, nil, "main is boring"},
 		{"standalone/apiserver/guard", []string{"internal/volume", "internal/decide/flex"}, nil, "asks for rights, and " +
 			"knows what the names of drivers mean"},
@@ -364,12 +365,15 @@ func standaloneLayers() []layer {
 			"standalone/pki", "internal/volume", "internal/durable", decidePrefix,
 		}, nil, "a part of the API server that stands by itself"},
 		{"standalone/apiserver", []string{
-			"standalone/apiserver/", "standalone/backup", "standalone/datadir", "standalone/etcd", "standalone/pki",
-			"standalone/progress", "internal/volume", "internal/durable", decidePrefix,
+			"standalone/apiserver/", "standalone/backup", "standalone/datadir", "standalone/etcd", "standalone/external",
+			"standalone/pki", "standalone/progress", "internal/volume", "internal/durable", decidePrefix,
 		}, nil, "the API server knows no controller, no node agent and no driver"},
 		{"standalone/backup", []string{
-			"standalone/datadir", "standalone/etcd", "internal/durable",
+			"standalone/datadir", "standalone/etcd", "standalone/external", "internal/durable",
 		}, nil, "works on a data directory that no process uses, or on etcd's own copy"},
+		{"standalone/external", []string{
+			"standalone/etcd", "internal/durable", "internal/volume", decidePrefix,
+		}, nil, "keeps keys below a prefix, whatever they are of"},
 		{"standalone/etcd", []string{
 			"standalone/progress", "internal/durable", decidePrefix,
 		}, nil, "keeps keys, whatever they are of"},

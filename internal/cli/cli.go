@@ -95,7 +95,8 @@ gRPC code that the driver has answered.`,
 		c.AddCommand(o)
 	}
 	for _, o := range []*cobra.Command{
-		s.upCommand(), s.inviteCommand(), s.backupCommand(), s.restoreCommand(), s.checkCommand(), s.nodeCommand(),
+		s.upCommand(), s.inviteCommand(), s.backupCommand(), s.restoreCommand(), s.checkCommand(),
+		s.migrateStoreCommand(), s.nodeCommand(),
 		s.controllerCommand(), s.registrarCommand(), s.livenessCommand(), s.driverCommand(),
 		s.dockerCommand(), s.storageCommand(), s.flexCommand(), s.demoCommand(),
 	} {

@@ -57,6 +57,13 @@ func (s *shell) checkCommand() *cobra.Command {
 All flags are those of 'volplaned check'.`)
 }
 
+func (s *shell) migrateStoreCommand() *cobra.Command {
+	return s.passCommand("migrate-store --to external|embedded",
+		"Move the objects of a stopped control plane to an etcd that others run, or back (runs volplaned)",
+		`Move the objects of a control plane that does not run to an etcd that others run, or
+from there to the data directory. All flags are those of 'volplaned migrate-store'.`)
+}
+
 // passCommand returns a command that replaces this process by volplaned with the
 // same verb and arguments.
 func (s *shell) passCommand(use, short, long string) *cobra.Command {

@@ -16,9 +16,18 @@ func printRoom(ctx context.Context, out io.Writer, client kubernetes.Interface) 
 	if !ok {
 		return
 	}
-	fmt.Fprintf(out, "database     %s of %s used, file of %s\ndisk         %s of %s free, %s in reserve\n",
-		room.Text(r.Used), room.Text(r.Limit), room.Text(r.Size),
-		room.Text(r.Free), room.Text(r.Total), room.Text(r.Reserve))
+	used := room.Text(r.Used)
+	if r.Limit > 0 { // an older etcd of others does not say
+		used += " of " + room.Text(r.Limit)
+	}
+	fmt.Fprintf(out, "database     %s used, file of %s\n", used, room.Text(r.Size))
+	if m := r.Members; m != nil {
+		fmt.Fprintf(out, "store        an etcd that others run, keys below %s; %s\n", m.Prefix,
+			room.Members{All: m.All, Answer: m.Answer}.Answers())
+	} else {
+		fmt.Fprintf(out, "disk         %s of %s free, %s in reserve\n", room.Text(r.Free), room.Text(r.Total),
+			room.Text(r.Reserve))
+	}
 	if r.Refuses {
 		fmt.Fprintf(out, "\n%s: %s\n", r.Reason, r.Message)
 	}

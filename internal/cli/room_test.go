@@ -26,6 +26,10 @@ func TestRoom(t *testing.T) {
 			`{"used":20971520,"size":31457280,"limit":2147483648,"free":1073741824,"total":10737418240,"reserve":167772160}`,
 			[]string{"20 MiB of 2.0 GiB used, file of 30 MiB", "1.0 GiB of 10 GiB free, 160 MiB in reserve"},
 		},
+		"an etcd of others": {
+			200, `{"used":20971520,"size":31457280,"limit":2147483648,"members":{"all":3,"answer":2,"prefix":"/volplane/here"}}`,
+			[]string{"20 MiB of 2.0 GiB used", "an etcd that others run, keys below /volplane/here; 2 of 3 members answer"},
+		},
 		"full": {
 			200, `{"total":1,"refuses":true,"reason":"DiskFull","message":"no room"}`, []string{"DiskFull: no room"},
 		},

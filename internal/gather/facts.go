@@ -225,7 +225,7 @@ func LastSeen(e *corev1.Event) time.Time {
 func Room(ctx context.Context, client kubernetes.Interface) (room.Report, bool) {
 	var r room.Report
 	ok := ask(ctx, client, room.Path, nil, &r)
-	return r, ok && r.Total > 0
+	return r, ok && (r.Total > 0 || r.Members != nil)
 }
 
 // ask reads what a standalone control plane serves at a path of its own. It returns false if the API server is another

@@ -180,11 +180,12 @@ const (
 	ReasonGroupBindFailed        Reason = "GroupSnapshotBindFailed"
 )
 
-// Reasons for the disk space of the control plane itself.
+// Reasons for the store of the control plane itself.
 const (
 	ReasonRoomLeft     Reason = "RoomLeft"
 	ReasonDatabaseFull Reason = "DatabaseFull"
 	ReasonDiskFull     Reason = "DiskFull"
+	ReasonNoQuorum     Reason = "StoreWithoutQuorum"
 )
 
 // Reasons for FlexVolume drivers and their mounts.

@@ -70,7 +70,7 @@ func (s *Server) assemble(
 		return nil, nil, fmt.Errorf("loopback client: %w", err)
 	}
 	a.informers = informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithTransform(o.Transform))
-	if a.etcd, a.factory, err = store(c, place{near: s.near, sealing: sealing, collects: o.Collects}); err != nil {
+	if a.etcd, a.factory, err = configure(c, place{near: s.near, sealing: sealing, collects: o.Collects}); err != nil {
 		return nil, nil, err
 	}
 	a.members = membership.New(s.ca, client)
@@ -81,10 +81,10 @@ func (s *Server) assemble(
 		return nil, nil, err
 	}
 	c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
-		return genericapiserver.DefaultBuildHandlerChain(a.members.Guard(h), c)
+		return genericapiserver.DefaultBuildHandlerChain(a.members.Guard(s.refuse(h)), c)
 	}
-	a.bulk = spare.NewBulk(registryPrefix)
-	if err := admit(c, client, a.informers, func() room.Plan { _, p := s.etcd.Room(); return p }, a.bulk); err != nil {
+	a.bulk = spare.NewBulk(s.store.prefix())
+	if err := admit(c, client, a.informers, func() room.Plan { _, p := s.store.room(); return p }, a.bulk); err != nil {
 		return nil, nil, err
 	}
 	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme, extensions.Scheme)

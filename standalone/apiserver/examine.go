@@ -28,7 +28,10 @@ func (s *Server) place(name string) string { return filepath.Join(s.dir.Path, na
 
 // examine checks the data directory before anything in it is created or changed: an empty
 // control plane would unmount all volumes that it does not know.
-func (s *Server) examine(ctx context.Context) (found etcd.State, err error) {
+func (s *Server) examine(ctx context.Context, o Options) (found etcd.State, err error) {
+	if !o.External.IsZero() {
+		return found, nil // connect looks at what is there
+	}
 	type answer struct {
 		found etcd.State
 		err   error
@@ -79,6 +82,9 @@ func (s *Server) recognize(ctx context.Context, o Options, found etcd.State) err
 
 // settle backs up what another version has left, and restores a store that lacks something.
 func (s *Server) settle(ctx context.Context, o Options, found etcd.State) error {
+	if !o.External.IsZero() {
+		return nil // connect does, when it knows what is there
+	}
 	if err := s.upgrade(ctx, o, found.Exists); err != nil {
 		return err
 	}

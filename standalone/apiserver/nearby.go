@@ -20,14 +20,13 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
-
-	"volplane.dev/volplane/standalone/etcd"
 )
 
-// nearby reads and writes objects in the etcd of this process by calls: a connection costs as much processor time as
-// etcd itself. All else is as in Kubernetes' own factory of storages, which can only connect.
+// nearby reads and writes objects through the clients of the store. Those of the etcd in this process call it, because
+// a connection costs as much processor time as etcd itself; those of another one share their connections. All else is
+// as in Kubernetes' own factory of storages, each of which connects by itself.
 type nearby struct {
-	etcd      *etcd.Server
+	store     store
 	compactor compactor
 }
 
@@ -36,24 +35,24 @@ type compactor interface {
 	Stop()
 }
 
-// near begins to compact etcd, until the compactor is stopped.
-func near(db *etcd.Server) nearby {
+// near begins to compact the store, until the compactor is stopped. API servers of the same etcd agree on who does.
+func near(db store) nearby {
 	client := db.Client()
 	// Storages ask the endpoints of their clients for this, and these clients have none.
-	feature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), named{client, db.Endpoint()},
+	feature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), named{client, db.transport().ServerList},
 		storage.RequestWatchProgress)
 	return nearby{db, etcd3.NewCompactor(client, storagebackend.DefaultCompactInterval, clock.RealClock{},
 		func() { _ = client.Close() })}
 }
 
-// named is a client with an endpoint.
+// named is a client with endpoints.
 type named struct {
 	*clientv3.Client
-	name string
+	names []string
 }
 
-// Endpoints returns the name.
-func (n named) Endpoints() []string { return []string{n.name} }
+// Endpoints returns the names.
+func (n named) Endpoints() []string { return n.names }
 
 // options returns the options of other with storages that are nearby.
 func (n nearby) options(other generic.RESTOptionsGetter) generic.RESTOptionsGetter {
@@ -104,7 +103,7 @@ func (n nearby) cached(
 func (n nearby) raw(
 	c *storagebackend.ConfigForResource, prefix string, newOne, newList func() runtime.Object,
 ) (storage.Interface, func(), error) {
-	client := &kubernetes.Client{Client: n.etcd.Client()}
+	client := &kubernetes.Client{Client: n.store.Client()}
 	client.Kubernetes, client.KV = client, etcd3.NewETCDLatencyTracker(client.KV)
 	transformer := c.Transformer
 	if transformer == nil {

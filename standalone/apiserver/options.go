@@ -16,6 +16,7 @@ import (
 
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
+	"volplane.dev/volplane/standalone/external"
 )
 
 // ErrPortTaken is the error of a port at which another process listens.
@@ -84,6 +85,9 @@ type Options struct {
 	// Quota is the size of the database at which etcd refuses writes; 0 is what
 	// fits the disk.
 	Quota int64
+	// External is the etcd of others that has the objects; zero means that of the last start, which is one in DataDir
+	// unless this was given before.
+	External external.Options
 }
 
 // etcd returns the options of etcd.

@@ -17,7 +17,6 @@ import (
 	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/standalone/apiserver/seal"
 	"volplane.dev/volplane/standalone/datadir"
-	"volplane.dev/volplane/standalone/etcd"
 	"volplane.dev/volplane/standalone/pki"
 	"volplane.dev/volplane/standalone/progress"
 )
@@ -34,7 +33,7 @@ const (
 type Server struct {
 	dir     *datadir.Dir
 	ca      *pki.Authority
-	etcd    *etcd.Server
+	store   store
 	near    nearby
 	address string
 	handler http.Handler
@@ -54,7 +53,7 @@ type Server struct {
 // to serve everybody.
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	s := &Server{noBackups: o.NoBackups, ready: make(chan struct{}), done: make(chan struct{})}
-	if err = s.open(o); err != nil {
+	if err = s.open(&o); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -62,7 +61,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			s.release()
 		}
 	}()
-	found, err := s.examine(ctx)
+	found, err := s.examine(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -82,9 +81,8 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if s.ca, err = pki.Open(s.place("pki")); err != nil {
 		return nil, err
 	}
-	o.step("starting etcd")
-	if s.etcd, err = etcd.Start(ctx, o.etcd(s.dir.Path)); err != nil {
-		return nil, s.judge(err)
+	if err = s.openStore(ctx, o); err != nil {
+		return nil, err
 	}
 	sealing, err := s.seal(ctx, o)
 	if err != nil {
@@ -101,25 +99,31 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// open sets the feature gates and the limit of connections, and takes the data directory for this process.
-func (s *Server) open(o Options) (err error) {
+// open sets the feature gates and the limit of connections, takes the data directory for this process, and completes
+// the options by where its objects are.
+func (s *Server) open(o *Options) (err error) {
 	if err = setGates(o.FeatureGates); err != nil {
 		return err
 	}
 	if s.connections, err = connections(); err != nil {
 		return err
 	}
-	s.dir, err = datadir.Open(o.DataDir)
+	if s.dir, err = datadir.Open(o.DataDir); err != nil {
+		return err
+	}
+	if o.External, err = s.where(o.External); err != nil {
+		_ = s.dir.Close()
+	}
 	return err
 }
 
 // seal has all Secrets encrypted before anybody can ask for them, and returns the
 // file that says how.
 func (s *Server) seal(ctx context.Context, o Options) (string, error) {
-	client := s.etcd.Client()
+	client := s.store.Client()
 	defer client.Close()
 	return seal.Secrets(ctx, seal.Options{
-		Etcd: client, Prefix: registryPrefix, Defragment: s.etcd.Defragment,
+		Etcd: client, Prefix: s.store.prefix(), Defragment: s.store.defragment(),
 		Dir: s.place("pki"), File: o.EncryptionConfig, Forget: o.ForgetUnreadable,
 	})
 }
@@ -127,7 +131,7 @@ func (s *Server) seal(ctx context.Context, o Options) (string, error) {
 // serve assembles the server and starts to answer requests.
 func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing string) error {
 	o.step("starting the API server")
-	s.near = near(s.etcd)
+	s.near = near(s.store)
 	a, generic, err := s.assemble(l, sealing, o)
 	if err != nil {
 		return err
@@ -136,7 +140,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing s
 		return err
 	}
 	generic.AddPostStartHookOrDie("large-objects", func(h genericapiserver.PostStartHookContext) error {
-		client := s.etcd.Client()
+		client := s.store.Client()
 		go func() {
 			defer client.Close()
 			a.bulk.Follow(h, client)
@@ -181,7 +185,7 @@ func (s *Server) finish(ctx context.Context, o Options) error {
 		select {
 		case <-s.done:
 			return false, fmt.Errorf("server ended: %w", s.err)
-		case err := <-s.etcd.Err():
+		case err := <-s.store.failed():
 			return false, s.ended(err)
 		default:
 		}
@@ -218,7 +222,10 @@ func local(a net.Addr) string {
 }
 
 // Room returns the space of the store.
-func (s *Server) Room() room.Report { return room.ReportOf(s.etcd.Room()) }
+func (s *Server) Room() room.Report {
+	r, _ := s.store.room()
+	return r
+}
 
 // Addr returns the host:port at which this host reaches the server.
 func (s *Server) Addr() string { return s.address }
@@ -252,7 +259,7 @@ func (s *Server) Wait(ctx context.Context) error {
 		return nil
 	case <-s.done:
 		return s.err
-	case err := <-s.etcd.Err():
+	case err := <-s.store.failed():
 		return s.ended(err)
 	}
 }
@@ -275,8 +282,8 @@ func (s *Server) release() {
 	if s.near.compactor != nil {
 		s.near.compactor.Stop()
 	}
-	if s.etcd != nil {
-		s.etcd.Stop()
+	if s.store != nil {
+		s.store.Stop()
 	}
 	_ = s.dir.Close()
 }

@@ -68,7 +68,7 @@ func served() *serverstorage.ResourceConfig {
 	return c
 }
 
-// place describes how the server stores its objects: the etcd, the configuration of the
+// place describes how the server stores its objects: the store, the configuration of the
 // encryption, and, in collects, whether a garbage collector runs.
 type place struct {
 	near     nearby
@@ -76,13 +76,13 @@ type place struct {
 	collects bool
 }
 
-// store configures the storage of the server.
-func store(
+// configure configures the storage of the server.
+func configure(
 	c *genericapiserver.Config, at place,
 ) (*genericoptions.EtcdOptions, *serverstorage.DefaultStorageFactory, error) {
-	o := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig(registryPrefix, nil))
+	o := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig(at.near.store.prefix(), nil))
 	// Health checks connect to etcd, as backups from other processes do.
-	o.StorageConfig.Transport.ServerList = []string{at.near.etcd.Endpoint()}
+	o.StorageConfig.Transport = at.near.store.transport()
 	o.EncryptionProviderConfigFilepath = at.sealing
 	o.DefaultStorageMediaType = mediaType
 	// Without a collector, foreground and orphaning deletions would wait forever.

@@ -18,6 +18,7 @@ import (
 
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/backup"
+	"volplane.dev/volplane/standalone/external"
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
@@ -95,7 +96,7 @@ func TestEarlierVersions(t *testing.T) {
 				t.Errorf("the second start says %q", &log)
 			}
 			o.DataDir = shortDir(t)
-			if _, err := backup.Restore(said[1], o.DataDir, time.Now()); err != nil {
+			if _, err := backup.Restore(t.Context(), said[1], o.DataDir, external.Options{}, time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			holds(t, o, names)

@@ -11,6 +11,7 @@ import (
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
+	"volplane.dev/volplane/standalone/external"
 )
 
 // draft is the prefix of temporary names.
@@ -38,6 +39,9 @@ func Save(ctx context.Context, o Options, file string) (m Manifest, err error) {
 		return m, err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
+	if at, err := external.Recorded(o.DataDir); err != nil || !at.IsZero() {
+		return SaveRunning(ctx, o, file) // a store that others run is read in the same way
+	}
 	found, err := etcd.Check(o.etcd())
 	if err == nil && !found.Exists {
 		err = fmt.Errorf("%s holds no objects", o.etcd())
@@ -73,8 +77,13 @@ func saveStopped(ctx context.Context, o Options, file string) (m Manifest, err e
 }
 
 // SaveRunning saves a running control plane.
-func SaveRunning(ctx context.Context, o Options, file string) (Manifest, error) {
-	m, err := save(ctx, o, o.etcd(), file)
+func SaveRunning(ctx context.Context, o Options, file string) (m Manifest, err error) {
+	at, err := external.Recorded(o.DataDir)
+	if err == nil && at.IsZero() {
+		m, err = save(ctx, o, o.etcd(), file)
+	} else if err == nil {
+		m, err = saveExternal(ctx, o, at, file)
+	}
 	return m, o.fail(file, err)
 }
 

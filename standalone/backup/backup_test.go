@@ -13,6 +13,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/backup"
+	"volplane.dev/volplane/standalone/external"
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
@@ -108,7 +109,7 @@ type restored struct {
 
 func (r restored) check(t *testing.T) {
 	t.Helper()
-	result, err := backup.Restore(r.file, r.into, time.Now())
+	result, err := backup.Restore(t.Context(), r.file, r.into, external.Options{}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,7 @@ func TestRestoreIsRefused(t *testing.T) {
 	if _, err := backup.Save(t.Context(), options(dir), file); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := backup.Restore(file, dir, time.Now()); err == nil {
+	if _, err := backup.Restore(t.Context(), file, dir, external.Options{}, time.Now()); err == nil {
 		t.Error("restored under a running control plane")
 	}
 	if m, err := backup.Examine(t.Context(), options(dir)); err != nil || m.Keys == 0 {

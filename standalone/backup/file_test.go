@@ -18,6 +18,7 @@ import (
 
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
+	"volplane.dev/volplane/standalone/external"
 )
 
 // small returns a data directory with an etcd that has run, and a backup of it.
@@ -86,7 +87,7 @@ func TestDriversAreRestored(t *testing.T) {
 	now := time.Now()
 	for range 2 { // It may be repeated.
 		now = now.Add(time.Hour)
-		r, err := Restore(file, dir, now)
+		r, err := Restore(t.Context(), file, dir, external.Options{}, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +106,7 @@ func TestDriversAreRestored(t *testing.T) {
 		os.Remove(filepath.Join(drivers, "a.yaml"))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Restore(file, dir, now.Add(time.Hour)); err != nil {
+	if _, err := Restore(t.Context(), file, dir, external.Options{}, now.Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if got := tree(t, drivers); !slices.Equal(got, []string{"a.yaml", "b.yaml", "e.yaml"}) {
@@ -143,7 +144,7 @@ func TestDamagedBackup(t *testing.T) {
 		if err := os.WriteFile(bad, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Restore(bad, dir, time.Now()); !errors.Is(err, ErrBroken) {
+		if _, err := Restore(t.Context(), bad, dir, external.Options{}, time.Now()); !errors.Is(err, ErrBroken) {
 			t.Errorf("%s at %d of %d: %v", what, at, len(whole), err)
 		}
 	}
@@ -214,7 +215,7 @@ func TestHostileBackup(t *testing.T) {
 		if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Restore(file, dir, time.Now()); !errors.Is(err, ErrBroken) {
+		if _, err := Restore(t.Context(), file, dir, external.Options{}, time.Now()); !errors.Is(err, ErrBroken) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -242,7 +243,7 @@ func TestRestoreIsKilled(t *testing.T) {
 		must(t, "unpack", err)
 		must(t, "prepare", prepare(work, 0))
 		halfway(t, dir, work, steps)
-		_, err = Restore(file, dir, time.Unix(2e9, 0))
+		_, err = Restore(t.Context(), file, dir, external.Options{}, time.Unix(2e9, 0))
 		must(t, fmt.Sprintf("restore after %d steps", steps), err)
 		if found, err := etcd.Check(filepath.Join(dir, "etcd")); err != nil || !found.Exists ||
 			!bytes.Equal(key, read(t, filepath.Join(dir, "pki/ca.key"))) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"volplane.dev/volplane/standalone/datadir"
+	"volplane.dev/volplane/standalone/external"
 )
 
 // suffix ends the names of backups that are kept by themselves; they begin with
@@ -77,7 +78,12 @@ func KeepStopped(ctx context.Context, o Options, file string) error {
 		return fmt.Errorf("keep backups: %w", err)
 	}
 	return keepOne(o, upgrades, func() error {
-		_, err := saveStopped(ctx, o, file)
+		at, err := external.Recorded(o.DataDir)
+		if err == nil && at.IsZero() {
+			_, err = saveStopped(ctx, o, file)
+		} else if err == nil {
+			_, err = SaveRunning(ctx, o, file)
+		}
 		return err
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
+	"volplane.dev/volplane/standalone/external"
 )
 
 // Names in a data directory.
@@ -42,7 +43,8 @@ type Restored struct {
 // control plane may be running over it; the directory may be damaged, empty or
 // not exist. What is replaced is kept. Volumes, what nodes have written down of them,
 // and the files of the drivers that the host runs stay as they are. It may be repeated, also after a crash.
-func Restore(file, dataDir string, now time.Time) (r Restored, err error) {
+// The objects go to a store that others run if one is named or the directory uses one; its prefix must be empty.
+func Restore(ctx context.Context, file, dataDir string, to external.Options, now time.Time) (r Restored, err error) {
 	if file, err = filepath.Abs(file); err != nil {
 		return r, fmt.Errorf("restore: %w", err)
 	}
@@ -51,7 +53,12 @@ func Restore(file, dataDir string, now time.Time) (r Restored, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	return restore(Restored{From: file}, dir.Path, now)
+	if to.IsZero() {
+		if to, err = external.Recorded(dir.Path); err != nil {
+			return r, err
+		}
+	}
+	return restore(ctx, Restored{From: file}, dir.Path, to, now)
 }
 
 // Older is the reason of a backup of a store that a start has found in the place of a newer one.
@@ -66,11 +73,20 @@ func RestoreFound(ctx context.Context, o Options, recorded etcd.Position, now ti
 	if err := KeepStopped(ctx, o, r.From); err != nil {
 		return r, err
 	}
-	return restore(r, o.DataDir, now)
+	return restore(ctx, r, o.DataDir, external.Options{}, now)
+}
+
+// Found records that a start has found, in the place of the store that the control plane has used, one that lacks what
+// was recorded of it, as a restore records its backup.
+func Found(dataDir, name string, recorded etcd.Position, version string, now time.Time) error {
+	r := Restored{Manifest: Manifest{Made: now.UTC(), Version: version}, From: name, Recorded: recorded}
+	return durable.WriteJSON(filepath.Join(dataDir, pending), r)
 }
 
 // restore makes a data directory that of the backup r.From.
-func restore(r Restored, dir string, now time.Time) (_ Restored, err error) {
+func restore(
+	ctx context.Context, r Restored, dir string, to external.Options, now time.Time,
+) (_ Restored, err error) {
 	work := filepath.Join(dir, restoring)
 	if err := os.RemoveAll(work); err != nil {
 		return r, fmt.Errorf("restore: %w", err)
@@ -84,12 +100,31 @@ func restore(r Restored, dir string, now time.Time) (_ Restored, err error) {
 	if err := prepare(work, seen(dir)); err != nil {
 		return r, errors.Join(err, os.RemoveAll(work))
 	}
+	old := filepath.Join(dir, replaced+now.UTC().Format(layout))
 	// From here on the control plane starts only as a restored one.
-	if err := durable.WriteJSON(filepath.Join(dir, pending), r); err != nil {
+	begin := func() error { return durable.WriteJSON(filepath.Join(dir, pending), r) }
+	if to.IsZero() {
+		err = begin()
+	} else {
+		err = restoreTo(ctx, dir, work, to, old, begin)
+	}
+	if err != nil {
 		return r, fmt.Errorf("restore: %w", err)
 	}
-	r.Replaced, err = exchange(dir, work, filepath.Join(dir, replaced+now.UTC().Format("20060102T150405Z")))
+	r.Replaced, err = exchange(dir, work, old)
 	return r, err
+}
+
+// restoreTo brings the objects in work to a store that others run.
+func restoreTo(ctx context.Context, dir, work string, to external.Options, old string, begin func() error) error {
+	home := filepath.Join(work, "etcd")
+	if _, err := fill(ctx, home, work, to, begin); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(home); err != nil {
+		return err
+	}
+	return settleIn(dir, to, old)
 }
 
 // seen returns the last revision of a data directory that clients are known to have seen.

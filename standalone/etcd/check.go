@@ -89,6 +89,9 @@ func checkNoLog(log string, applied uint64) (State, error) {
 
 func memberDir(dir string) string { return filepath.Join(dir, "member") }
 
+// Database returns the path of the database of the etcd with a directory.
+func Database(dir string) string { return datadir.ToBackendFileName(memberDir(dir)) }
+
 // dbFacts are what the database of a member says of itself.
 type dbFacts struct {
 	// applied is the last entry of the log that is in the database.

@@ -10,7 +10,11 @@ import (
 // measure tells how much room the store and the bundled driver's pool have.
 func (o Options) measure(r *observe.Registry, server *apiserver.Server) {
 	r.Gauge(observe.EtcdUsed, func(set observe.Set) { set(float64(server.Room().Used)) })
-	r.Gauge(observe.EtcdLimit, func(set observe.Set) { set(float64(server.Room().Limit)) })
+	r.Gauge(observe.EtcdLimit, func(set observe.Set) {
+		if limit := server.Room().Limit; limit > 0 { // an older etcd of others does not say
+			set(float64(limit))
+		}
+	})
 	keep := o.keep()
 	r.Gauge(observe.PoolSize, func(set observe.Set) {
 		if s, ok := o.poolRoom(); ok {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/standalone/apiserver"
+	"volplane.dev/volplane/standalone/external"
 	"volplane.dev/volplane/standalone/garbage"
 	"volplane.dev/volplane/standalone/page"
 
@@ -62,6 +63,8 @@ type Options struct {
 	// DisableForceDetachOnTimeout says that a volume is not detached by force after its
 	// node has not been ready for six minutes.
 	DisableForceDetachOnTimeout bool
+	// Store is the etcd of others that has the objects; zero means that of the last start, or one in DataDir.
+	Store external.Options
 	// Backups configure the automatic backups.
 	Backups Backups
 	// Docker says where and which claims are served to docker and podman.
@@ -93,6 +96,11 @@ func (o Options) Validate() error {
 	if o.EncryptionConfig != "" && o.ForgetUnreadable {
 		return fmt.Errorf("--forget-unreadable-secrets works only with volplane's own key, because another key may still " +
 			"be found: use it without --encryption-provider-config")
+	}
+	if !o.Store.IsZero() {
+		if err := o.Store.Validate(); err != nil {
+			return err
+		}
 	}
 	if err := page.CheckAddress(o.Page); err != nil {
 		return fmt.Errorf("--page: %w", err)
@@ -213,6 +221,7 @@ func (o Options) server(
 		DataDir: o.DataDir, Listen: o.Listen, Names: o.Names,
 		RBAC: slices.Concat(app.RBAC(), garbage.RBAC(), page.RBAC()), Collects: true, Paths: paths,
 		Version: o.Version, Log: o.Log, FeatureGates: o.FeatureGates,
+		External:         o.Store,
 		EncryptionConfig: o.EncryptionConfig, ForgetUnreadable: o.ForgetUnreadable, NoBackups: o.Backups.Every <= 0,
 	}
 }

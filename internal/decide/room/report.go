@@ -32,6 +32,17 @@ type Report struct {
 	Backup *time.Time `json:"backup,omitempty"`
 	// NoBackups says that backups are not made by themselves.
 	NoBackups bool `json:"noBackups,omitempty"`
+	// Members describes an etcd that others run, of which Free, Total and Reserve say nothing; nil for the control plane's
+	// own.
+	Members *MembersReport `json:"members,omitempty"`
+}
+
+// MembersReport says which members of an etcd that others run have answered.
+type MembersReport struct {
+	All    int `json:"all"`
+	Answer int `json:"answer"`
+	// Prefix begins all keys of the control plane.
+	Prefix string `json:"prefix"`
 }
 
 // ReportOf returns the Report of facts and their plan.
@@ -40,4 +51,11 @@ func ReportOf(f Facts, p Plan) Report {
 		Used: f.Used, Size: f.Size, Limit: soft(f.Quota), Free: f.Free, Total: f.Total, Reserve: f.Reserve,
 		Refuses: p.RefuseNew, Reason: string(p.Because.Reason), Message: p.Because.Message, Next: p.Because.Next,
 	}
+}
+
+// ReportOfMembers returns the Report of an etcd that others run.
+func ReportOfMembers(m Members, p Plan, prefix string) Report {
+	r := ReportOf(Facts{Used: m.Used, Size: m.Size, Quota: m.Quota}, p)
+	r.Members = &MembersReport{All: m.All, Answer: m.Answer, Prefix: prefix}
+	return r
 }

@@ -66,7 +66,9 @@ type Plan struct {
 	RefuseNew bool
 	// RefuseChanges says whether changes are refused, too, except of objects that are being deleted.
 	RefuseChanges bool
-	Because       volume.Because
+	// RefuseAll says whether reads are refused, too, because they would only wait.
+	RefuseAll bool
+	Because   volume.Because
 }
 
 // Quota returns the quota for a database of a size on a disk: a tenth of the disk within bounds, and

@@ -122,8 +122,11 @@ func (o Options) replace(ctx context.Context, e entry, op clientv3.Op) error {
 	return nil
 }
 
-// shrink drops all revisions but the last one, and the pages that they were on.
+// shrink drops all revisions but the last one, and the pages that they were on. It leaves those of others alone.
 func (o Options) shrink(ctx context.Context) error {
+	if o.Defragment == nil {
+		return nil
+	}
 	r, err := o.Etcd.Get(ctx, o.Prefix, clientv3.WithCountOnly())
 	if err != nil {
 		return err

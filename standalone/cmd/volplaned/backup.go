@@ -13,6 +13,7 @@ import (
 
 	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/standalone/backup"
+	"volplane.dev/volplane/standalone/external"
 	"volplane.dev/volplane/standalone/up"
 )
 
@@ -50,6 +51,7 @@ all keys: keep it secret.`,
 func restoreCommand() *cobra.Command {
 	var dir string
 	var accept bool
+	var to external.Options
 	c := &cobra.Command{
 		Use:   "restore FILE",
 		Short: "Restore an empty or damaged data directory from a backup",
@@ -60,7 +62,10 @@ mounts, and the files of CSI drivers that the host has, stay as they are.
 When the control plane runs again, it unmounts, detaches and deletes nothing,
 because it does not know the objects that were created after the backup.
 'volplane orphans' lists their volumes, and events report what would have been
-removed. Check them, and then run 'volplane restore --accept'.`,
+removed. Check them, and then run 'volplane restore --accept'.
+
+With --etcd-servers, and if the data directory uses an etcd that others run, the
+objects go there; there must be nothing below its --etcd-prefix.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if accept == (len(args) == 1) || len(args) > 1 {
 				return errors.New("specify either one FILE or --accept")
@@ -75,7 +80,7 @@ removed. Check them, and then run 'volplane restore --accept'.`,
 				fmt.Fprintf(cmd.OutOrStdout(), "the control plane of %s unmounts, detaches and deletes again\n", dir)
 				return nil
 			}
-			r, err := backup.Restore(args[0], dir, time.Now())
+			r, err := backup.Restore(cmd.Context(), args[0], dir, to, time.Now())
 			if err != nil {
 				return err
 			}
@@ -86,7 +91,56 @@ removed. Check them, and then run 'volplane restore --accept'.`,
 	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
 	c.Flags().BoolVar(&accept, "accept", false,
 		"allow the restored control plane to unmount, detach and delete again")
+	storeFlags(c, &to)
 	return c
+}
+
+func migrateStoreCommand() *cobra.Command {
+	var dir, to string
+	var store external.Options
+	c := &cobra.Command{
+		Use:   "migrate-store --to external|embedded",
+		Short: "Move the objects of a stopped control plane to an etcd that others run, or back",
+		Long: `Move the objects of a control plane that does not run to an etcd that others run
+(--to external, with --etcd-servers and --etcd-prefix, below which there must be
+nothing), or from there to an etcd in the data directory (--to embedded). Both are
+read afterwards, to prove that nothing is missing. What was copied stays where it was.
+Node agents of other hosts must be restarted after the control plane.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case to == "external" && store.IsZero():
+				return errors.New("--to external needs --etcd-servers and --etcd-prefix")
+			case to == "embedded" && !store.IsZero():
+				return errors.New("--to embedded needs no --etcd-servers: the data directory says where the objects are")
+			case to != "external" && to != "embedded":
+				return fmt.Errorf("--to %.40q is neither external nor embedded", to)
+			}
+			o := backup.Options{DataDir: dir, Version: version}
+			m, err := backup.Move(cmd.Context(), o, store, time.Now())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d objects were moved; both copies have the hash %.12s\n"+
+				"what was copied is still in %s\n", m.Keys, m.Hash, m.Left)
+			return err
+		},
+	}
+	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
+	c.Flags().StringVar(&to, "to", "", "external or embedded")
+	storeFlags(c, &store)
+	return c
+}
+
+// storeFlags adds the flags that name an etcd, as kube-apiserver spells them.
+func storeFlags(c *cobra.Command, o *external.Options) {
+	f := c.Flags()
+	f.StringSliceVar(&o.Servers, "etcd-servers", nil, "URLs of the members of an etcd that others run and that has the "+
+		"objects (default that of the last start, or an etcd in the data directory)")
+	f.StringVar(&o.CAFile, "etcd-cafile", "", "certificate of the authority that has signed those of the members")
+	f.StringVar(&o.CertFile, "etcd-certfile", "", "certificate by which the members know this control plane")
+	f.StringVar(&o.KeyFile, "etcd-keyfile", "", "key of --etcd-certfile")
+	f.StringVar(&o.Prefix, "etcd-prefix", "", "what all keys of this control plane begin with, such as /volplane/SITE")
 }
 
 func checkCommand() *cobra.Command {
@@ -95,7 +149,7 @@ func checkCommand() *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Verify a backup, or the data of the control plane",
 		Long: "Verify a backup or, without FILE, the data of the control plane, whether it is running or not.\n" +
-			"Nothing is changed.",
+			"Nothing is changed. For the data it also says which store has them, and how its members are.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -105,11 +159,15 @@ func checkCommand() *cobra.Command {
 				}
 				return printBackup(cmd.OutOrStdout(), output, args[0], m)
 			}
+			store, err := backup.Describe(cmd.Context(), dir)
+			if err != nil {
+				return err
+			}
 			m, err := backup.Examine(cmd.Context(), backup.Options{DataDir: dir, Version: version, Reason: "check"})
 			if err != nil {
 				return err
 			}
-			return printBackup(cmd.OutOrStdout(), output, dir, m)
+			return printExamined(cmd.OutOrStdout(), output, dir, examined{m, store})
 		},
 	}
 	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
@@ -125,11 +183,33 @@ func printBackup(w io.Writer, output, name string, m backup.Manifest) error {
 			m.Made.Format(time.RFC3339), m.Version)
 		return err
 	case "json":
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(m)
+		return encode(w, m)
 	}
 	return fmt.Errorf("unknown output %q: use json", output)
+}
+
+// examined is a data directory and its store.
+type examined struct {
+	backup.Manifest
+	Store external.Description `json:"store"`
+}
+
+// printExamined describes an intact data directory and where its objects are.
+func printExamined(w io.Writer, output, dir string, e examined) error {
+	if output == "json" {
+		return encode(w, e)
+	}
+	if err := printBackup(w, output, dir, e.Manifest); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, e.Store)
+	return err
+}
+
+func encode(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }
 
 func printRestored(w io.Writer, dir string, r backup.Restored) {

@@ -24,7 +24,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	c.AddCommand(upCommand(), inviteCommand(), revokeCommand(), backupCommand(), restoreCommand(), checkCommand(),
-		versionCommand())
+		migrateStoreCommand(), versionCommand())
 	return c
 }
 
@@ -95,6 +95,7 @@ func upCommand() *cobra.Command {
 	f.StringVar(&o.Storage.Namespace, "storage-namespace", "default",
 		"namespace of the claims that the volumes of systemd's storage provider are")
 	f.DurationVar(&o.StatsEvery, "volume-stats-agg-period", time.Minute, program.StatsUsage)
+	storeFlags(c, &o.Store)
 	f.Var(flag.NewMapStringBool(&o.FeatureGates), "feature-gates",
 		"feature gates of the API server, as name=true or name=false: those of Kubernetes, with its defaults")
 	f.IntVarP(&verbosity, "verbosity", "v", 0, sidecar.VerbosityUsage)

@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -34,6 +35,9 @@ func main() {
 		}
 		os.Exit(code)
 	}
+	// gRPC warns of each member of a store that does not answer, which the commands say themselves; up has a log.
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
 	if err := root().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)

@@ -1,0 +1,126 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/standalone/datadir"
+	"volplane.dev/volplane/standalone/etcd"
+	"volplane.dev/volplane/standalone/external"
+)
+
+const (
+	// objects begins the keys of objects in an etcd of a control plane's own, and in all snapshots.
+	objects = "/registry"
+	// answerLimit is how long a command waits for a store that others run.
+	answerLimit = 10 * time.Second
+)
+
+// open connects to a store that others run.
+func open(ctx context.Context, at external.Options) (*external.Store, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	return external.Open(ctx, at, func(string) {}, nil)
+}
+
+// authority returns the certificate of the authority in a data directory, by which a store knows whose its keys are.
+func authority(dataDir string) ([]byte, error) {
+	ca, err := os.ReadFile(filepath.Join(dataDir, "pki", "ca.crt"))
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the authority: %w", err)
+	}
+	return ca, nil
+}
+
+// saveExternal saves the objects in a store that others run, as they are at one revision. It copies them to an etcd of
+// its own, whose snapshot is as that of any other control plane: what else is in the store is never read.
+func saveExternal(ctx context.Context, o Options, at external.Options, file string) (m Manifest, err error) {
+	work, err := os.MkdirTemp(o.DataDir, draft)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	home := filepath.Join(work, "etcd")
+	s, err := etcd.Start(ctx, etcd.Options{Dir: home, NoSync: true, Quota: maxSnapshot})
+	if err != nil {
+		return m, err
+	}
+	defer s.Stop()
+	ca, err := authority(o.DataDir)
+	if err != nil {
+		return m, err
+	}
+	from, err := open(ctx, at)
+	if err != nil {
+		return m, err
+	}
+	defer from.Stop()
+	if err := from.Recognize(ctx, ca); err != nil {
+		return m, err
+	}
+	if _, err := from.Keys().Copy(ctx, keysOf(s)); err != nil {
+		return m, err
+	}
+	return save(ctx, o, home, file)
+}
+
+func keysOf(s *etcd.Server) external.Keys { return external.Keys{Client: s.Client(), Prefix: objects} }
+
+// fill copies the objects of the etcd in a directory below the prefix of a store that others run, which must be empty.
+// It calls begin when that is sure.
+func fill(
+	ctx context.Context, home, pki string, to external.Options, begin func() error,
+) (sum external.Sum, err error) {
+	ca, err := authority(pki)
+	if err != nil {
+		return sum, err
+	}
+	target, err := open(ctx, to)
+	if err != nil {
+		return sum, err
+	}
+	defer target.Stop()
+	if err := target.Fillable(ctx, ca); err != nil {
+		return sum, err
+	}
+	if err := begin(); err != nil {
+		return sum, err
+	}
+	s, err := etcd.Start(ctx, etcd.Options{Dir: home})
+	if err != nil {
+		return sum, err
+	}
+	defer s.Stop()
+	return target.Fill(ctx, keysOf(s), ca)
+}
+
+// settleIn records that the objects of a data directory are in a store that others run, zero for none. The etcd that it
+// has had and the position of the former store mean nothing any more.
+func settleIn(dir string, to external.Options, old string) error {
+	if err := external.Record(dir, to); err != nil {
+		return err
+	}
+	if err := durable.Remove(filepath.Join(dir, datadir.Record)); err != nil {
+		return err
+	}
+	return setAside(dir, old)
+}
+
+// setAside moves the etcd of a data directory, if there is one, to another folder.
+func setAside(dir, old string) error {
+	if _, err := os.Lstat(filepath.Join(dir, "etcd")); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := os.MkdirAll(old, 0o700); err != nil {
+		return fmt.Errorf("put the former etcd aside: %w", err)
+	}
+	if err := os.Rename(filepath.Join(dir, "etcd"), filepath.Join(old, "etcd")); err != nil {
+		return fmt.Errorf("put the former etcd aside: %w", err)
+	}
+	return durable.Sync(dir)
+}

@@ -1,0 +1,136 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/standalone/datadir"
+	"volplane.dev/volplane/standalone/etcd"
+	"volplane.dev/volplane/standalone/external"
+)
+
+// Moved is what a move has proved by reading both stores.
+type Moved struct {
+	external.Sum
+	// Left is where the objects still are, too.
+	Left string
+}
+
+// Move moves the objects of a control plane that does not run to a store that others run, or, if none is named, from
+// there to an etcd in the data directory. What it has copied stays where it was, too.
+func Move(ctx context.Context, o Options, to external.Options, now time.Time) (m Moved, err error) {
+	dir, err := datadir.Open(o.DataDir)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	o.DataDir = dir.Path
+	from, err := external.Recorded(dir.Path)
+	if err != nil {
+		return m, err
+	}
+	old := filepath.Join(dir.Path, replaced+now.UTC().Format(layout))
+	switch {
+	case to.IsZero() && from.IsZero():
+		return m, fmt.Errorf("the objects of %s are in its own etcd already", dir.Path)
+	case to.IsZero():
+		m.Left = from.Prefix + " in the store of " + from.Servers[0]
+		m.Sum, err = moveIn(ctx, o, from, old, now)
+	case !from.IsZero():
+		return m, fmt.Errorf("the objects of %s are below %s in a store that others run already: move them to the data "+
+			"directory first", dir.Path, from.Prefix)
+	default:
+		m.Left = filepath.Join(old, "etcd")
+		m.Sum, err = moveOut(ctx, o, to, old)
+	}
+	return m, err
+}
+
+// moveOut copies the etcd of a data directory to a store that others run.
+func moveOut(ctx context.Context, o Options, to external.Options, old string) (external.Sum, error) {
+	found, err := etcd.Check(o.etcd())
+	if err == nil && !found.Exists {
+		err = fmt.Errorf("%s holds no objects", o.etcd())
+	}
+	if err != nil {
+		return external.Sum{}, err
+	}
+	sum, err := fill(ctx, o.etcd(), o.DataDir, to, func() error { return nil })
+	if err != nil {
+		return sum, err
+	}
+	return sum, settleIn(o.DataDir, to, old)
+}
+
+// moveIn makes an etcd of what is in a store that others run. It is made of a backup, so that its revisions follow all
+// that clients have seen.
+func moveIn(
+	ctx context.Context, o Options, from external.Options, old string, now time.Time,
+) (sum external.Sum, err error) {
+	if err := setAside(o.DataDir, old); err != nil { // of a move that has not ended
+		return sum, err
+	}
+	o.Reason = "move"
+	file := Name(o.DataDir, o.Reason, now)
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return sum, fmt.Errorf("move: %w", err)
+	}
+	if _, err := SaveRunning(ctx, o, file); err != nil {
+		return sum, err
+	}
+	work := filepath.Join(o.DataDir, restoring)
+	if err := os.RemoveAll(work); err != nil {
+		return sum, fmt.Errorf("move: %w", err)
+	}
+	if err := os.Mkdir(work, 0o700); err != nil {
+		return sum, fmt.Errorf("move: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	if _, err := unpack(file, work); err != nil {
+		return sum, err
+	}
+	if err := prepare(work, seen(o.DataDir)); err != nil {
+		return sum, err
+	}
+	if sum, err = compare(ctx, filepath.Join(work, "etcd"), from); err != nil {
+		return sum, err
+	}
+	if err := os.Rename(filepath.Join(work, "etcd"), o.etcd()); err != nil {
+		return sum, fmt.Errorf("move: %w", err)
+	}
+	if err := durable.Sync(o.DataDir); err != nil {
+		return sum, err
+	}
+	if err := external.Record(o.DataDir, external.Options{}); err != nil {
+		return sum, err
+	}
+	return sum, durable.Remove(filepath.Join(o.DataDir, datadir.Record))
+}
+
+// compare proves that an etcd in a directory has what a store has.
+func compare(ctx context.Context, home string, from external.Options) (sum external.Sum, err error) {
+	s, err := etcd.Start(ctx, etcd.Options{Dir: home})
+	if err != nil {
+		return sum, err
+	}
+	defer s.Stop()
+	store, err := open(ctx, from)
+	if err != nil {
+		return sum, err
+	}
+	defer store.Stop()
+	want, err := store.Keys().Sum(ctx)
+	if err != nil {
+		return sum, err
+	}
+	if sum, err = keysOf(s).Sum(ctx); err == nil && sum != want {
+		err = fmt.Errorf("the store has %d keys, of which %d were copied: does another program write to it?", want.Keys,
+			sum.Keys)
+	}
+	return sum, err
+}

@@ -1,0 +1,66 @@
+package external
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"volplane.dev/volplane/internal/decide/room"
+)
+
+// Description says where the objects are.
+type Description struct {
+	// Store names the store, for people.
+	Store string `json:"store"`
+	// Size is the size of the database in bytes, of all who use it.
+	Size int64 `json:"size"`
+	// Members are those of a store that others run.
+	Members []Member `json:"members,omitempty"`
+}
+
+// Member is how a member of the store is.
+type Member struct {
+	Server  string `json:"server"`
+	Version string `json:"version,omitempty"`
+	Leader  bool   `json:"leader,omitempty"`
+	Size    int64  `json:"size,omitempty"`
+	// Problem says why it does not answer, or what it reports.
+	Problem string `json:"problem,omitempty"`
+}
+
+// String describes the store for people, a line for itself and one for each member.
+func (d Description) String() string {
+	out := fmt.Sprintf("its store is %s, with a database of %s", d.Store, room.Text(d.Size))
+	for _, m := range d.Members {
+		about := m.Problem
+		if m.Version != "" {
+			about = strings.TrimSuffix("etcd "+m.Version+", "+m.Problem, ", ")
+		}
+		if m.Leader {
+			about += ", leads"
+		}
+		out += fmt.Sprintf("\n  %s  %s", m.Server, about)
+	}
+	return out
+}
+
+// Describe asks all members how they are.
+func (s *Store) Describe(ctx context.Context) Description {
+	d := Description{Store: "an etcd that others run, keys below " + s.options.Prefix}
+	for _, m := range s.members {
+		a := m.ask(ctx)
+		out := Member{Server: m.server}
+		if a.err != nil {
+			out.Problem = "does not answer: " + reason(a.err)
+		} else {
+			out.Version, out.Size = a.status.GetVersion(), a.status.GetDbSize()
+			out.Leader = a.status.GetLeader() == a.status.GetHeader().GetMemberId()
+			for _, e := range a.status.GetErrors() {
+				out.Problem = e
+			}
+		}
+		d.Size = max(d.Size, out.Size)
+		d.Members = append(d.Members, out)
+	}
+	return d
+}

@@ -1,0 +1,200 @@
+package external
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/decide/room"
+)
+
+const (
+	// lookEvery is the interval at which the members are asked how they are, and lookLimit how long they have to answer.
+	lookEvery = time.Second
+	lookLimit = time.Second
+)
+
+// member is the connection to one address.
+type member struct {
+	server string
+	conn   *grpc.ClientConn
+	key    []byte
+}
+
+// answer is what an address has answered.
+type answer struct {
+	server string
+	status *pb.StatusResponse
+	err    error
+	// all is the number of members that vote, 0 if it does not say.
+	all int
+	// agrees says that it has answered what only a quorum can.
+	agrees bool
+}
+
+// ask asks how a member is, which it answers by itself, and reads a key, for which it needs a quorum.
+func (m *member) ask(ctx context.Context) answer {
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, asking{}, true), lookLimit)
+	defer cancel()
+	a := answer{server: m.server}
+	if a.status, a.err = pb.NewMaintenanceClient(m.conn).Status(ctx, &pb.StatusRequest{}); a.err != nil {
+		return a
+	}
+	if list, err := pb.NewClusterClient(m.conn).MemberList(ctx, &pb.MemberListRequest{}); err == nil {
+		for _, other := range list.GetMembers() {
+			if !other.GetIsLearner() {
+				a.all++
+			}
+		}
+	}
+	_, err := pb.NewKVClient(m.conn).Range(ctx, &pb.RangeRequest{Key: m.key, CountOnly: true})
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+	default:
+		a.agrees = true // also if it permits nothing
+	}
+	return a
+}
+
+// state is what the members have answered.
+type state struct {
+	room.Members
+	plan room.Plan
+	// cluster is the id of the store and clusters how many have answered, revision the last one that is known.
+	cluster  string
+	clusters int
+	revision int64
+	// answered are the addresses that have, away says by address why the others have not.
+	answered []string
+	away     []string
+	// looked is when the members were asked, agreed when one last answered what only a quorum can.
+	looked, agreed time.Time
+}
+
+// String says which members answer, and why others do not.
+func (s state) String() string {
+	return strings.Join(append([]string{s.Answers()}, s.away...), "; ")
+}
+
+// look asks all members how they are.
+func (s *Store) look(ctx context.Context) state {
+	answers := make([]answer, len(s.members))
+	var asked sync.WaitGroup
+	for i, m := range s.members {
+		asked.Go(func() { answers[i] = m.ask(ctx) })
+	}
+	asked.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.latest = s.latest.after(answers, time.Now())
+	return s.latest
+}
+
+// after returns the state that follows from answers. What none of them says stays as it was.
+func (s state) after(answers []answer, now time.Time) state {
+	next := state{
+		Members: room.Members{All: s.All, Size: s.Size, Used: s.Used, Quota: s.Quota},
+		cluster: s.cluster, revision: s.revision, looked: now, agreed: s.lastAgreed(now),
+	}
+	voters, clusters, agree := map[uint64]bool{}, map[uint64]bool{}, false
+	for _, a := range answers {
+		if a.err != nil {
+			next.away = append(next.away, fmt.Sprintf("%s does not: %s", a.server, reason(a.err)))
+			continue
+		}
+		head := a.status.GetHeader()
+		next.answered = append(next.answered, a.server)
+		clusters[head.GetClusterId()] = true
+		next.cluster = types.ID(head.GetClusterId()).String()
+		next.revision = max(next.revision, head.GetRevision())
+		next.Size, next.Used, next.Quota = a.status.GetDbSize(), a.status.GetDbSizeInUse(), a.status.GetDbSizeQuota()
+		next.Alarm = next.Alarm || slices.ContainsFunc(a.status.GetErrors(), func(e string) bool {
+			return strings.Contains(e, pb.AlarmType_NOSPACE.String())
+		})
+		agree = agree || a.agrees
+		if !a.status.GetIsLearner() {
+			voters[head.GetMemberId()] = true
+		}
+		if a.all > 0 {
+			next.All = a.all
+		}
+	}
+	next.clusters, next.Answer = len(clusters), len(voters)
+	if next.All == 0 {
+		next.All = len(answers) // none of them has said how many there are
+	}
+	if agree {
+		next.agreed = now
+	} else {
+		next.Apart = max(now.Sub(next.agreed), 1)
+	}
+	next.plan = room.DecideMembers(next.Members)
+	return next
+}
+
+// reason returns the words of an error without those of gRPC around them.
+func reason(err error) string {
+	words := strings.TrimPrefix(status.Convert(err).Message(), "connection error: desc = ")
+	return strings.TrimPrefix(strings.Trim(words, `"`), "transport: Error while dialing: ")
+}
+
+// lastAgreed returns since when the members may agree on nothing: not while this process itself has slept.
+func (s state) lastAgreed(now time.Time) time.Time {
+	if s.looked.IsZero() {
+		return now
+	}
+	slept := now.Sub(s.looked) - lookEvery - lookLimit
+	return s.agreed.Add(max(slept, 0))
+}
+
+// follow asks the members until ctx ends, and has what would wait for a quorum refused.
+func (s *Store) follow(ctx context.Context) {
+	defer close(s.ended)
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	notes := time.NewTicker(noteEvery)
+	defer notes.Stop()
+	lost, used := false, s.options.Servers
+	for {
+		now := s.look(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if now.plan.RefuseAll != lost {
+			lost = now.plan.RefuseAll
+			s.turn(now)
+		}
+		// Requests go to the members that answer: one that hangs would keep its share of them until its connection ends.
+		if len(now.answered) > 0 && !slices.Equal(now.answered, used) {
+			used = now.answered
+			s.client.SetEndpoints(used...)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-notes.C:
+			_ = s.note() // the older record stays true
+		case <-ticker.C:
+		}
+	}
+}
+
+// turn has requests refused when the quorum is lost, and accepted again when it is back, and logs both.
+func (s *Store) turn(now state) {
+	if now.plan.RefuseAll {
+		s.quorum.set(&now.plan.Because)
+		s.log.Error(now.plan.Because.Message, "reason", now.plan.Because.Reason, "away", now.away)
+		return
+	}
+	s.quorum.set(nil)
+	s.log.Info("the store has a quorum again", "members", now.Answers())
+}

@@ -1,0 +1,57 @@
+package external
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// TestState: what follows from answers, one look after the other.
+func TestState(t *testing.T) {
+	t.Parallel()
+	is := func(member uint64, agrees bool) answer {
+		return answer{server: "https://m:1", all: 3, agrees: agrees, status: &pb.StatusResponse{
+			Header: &pb.ResponseHeader{ClusterId: 7, MemberId: member, Revision: 5}, DbSize: 2, DbSizeInUse: 1,
+		}}
+	}
+	away := answer{server: "https://m:1", err: errors.New("it is gone")}
+	learner := is(3, false)
+	learner.status.IsLearner = true
+	elsewhere := is(3, true)
+	elsewhere.status.Header.ClusterId = 8
+	begin := time.Unix(1000, 0)
+	var s state
+	for _, look := range []struct {
+		argues       string
+		after        time.Duration
+		answers      []answer
+		answer, from int
+		clusters     int
+		apart        time.Duration
+		refuses      bool
+	}{
+		{"nothing is known yet", 0, []answer{away, away, away}, 0, 3, 0, 1, false},
+		{"all answer", time.Second, []answer{is(1, true), is(2, true), is(3, true)}, 3, 3, 1, 0, false},
+		{"one address twice is one member", time.Second, []answer{is(1, true), is(1, true)}, 1, 3, 1, 0, false},
+		{"a learner has no vote", time.Second, []answer{is(1, true), is(2, true), learner}, 2, 3, 1, 0, false},
+		{"two stores", time.Second, []answer{is(1, true), is(2, true), elsewhere}, 3, 3, 2, 0, false},
+		{"one that agrees is enough", time.Second, []answer{is(1, false), is(2, true), away}, 2, 3, 1, 0, false},
+		{"an election", 2 * time.Second, []answer{is(1, false), is(2, false), away}, 2, 3, 1, 2 * time.Second, false},
+		{"that does not end", time.Second, []answer{is(1, false), away, away}, 1, 3, 1, 3 * time.Second, true},
+		{"it is over", time.Second, []answer{is(1, true), is(2, true), away}, 2, 3, 1, 0, false},
+		{"this process has slept for a minute", time.Minute, []answer{away, away, away}, 0, 3, 0, 2 * time.Second, false},
+		{"and was not mistaken", time.Second, []answer{away, away, away}, 0, 3, 0, 3 * time.Second, true},
+	} {
+		begin = begin.Add(look.after)
+		s = s.after(look.answers, begin)
+		if s.Answer != look.answer || s.All != look.from || s.clusters != look.clusters || s.Apart != look.apart ||
+			s.plan.RefuseAll != look.refuses {
+			t.Errorf("%s: %+v; want %+v", look.argues, s, look)
+		}
+	}
+	if s.revision != 5 || s.Used != 1 || s.cluster != "7" {
+		t.Errorf("what was known is forgotten: %+v", s)
+	}
+}

@@ -1,0 +1,83 @@
+package external
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/standalone/etcd"
+)
+
+const (
+	// recordName is the file of a data directory that says where its objects are, if others run that store.
+	recordName = "store.json"
+	// mostRecord limits its size.
+	mostRecord = 64 << 10
+	// startedKey is a key that each start writes, so that every copy from before the start is at an earlier position.
+	startedKey = own + "started"
+	// noteEvery is the interval at which the position is recorded.
+	noteEvery = time.Minute
+)
+
+// Recorded returns where the objects of a data directory are, zero for its own etcd.
+func Recorded(dataDir string) (o Options, err error) {
+	path := filepath.Join(dataDir, recordName)
+	err = durable.ReadJSON(path, mostRecord, &o)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Options{}, nil
+	}
+	if err == nil {
+		err = o.Validate()
+	}
+	if err != nil {
+		return Options{}, fmt.Errorf("%s, which says where the objects are: %w", path, err)
+	}
+	return o, nil
+}
+
+// Record records where the objects of a data directory are.
+func Record(dataDir string, o Options) error {
+	path := filepath.Join(dataDir, recordName)
+	if o.IsZero() {
+		return durable.Remove(path)
+	}
+	return durable.WriteJSON(path, o)
+}
+
+// Position returns how far the store has come, as its members have answered last.
+func (s *Store) Position() etcd.Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return etcd.Position{Cluster: s.latest.cluster, Revision: s.latest.revision}
+}
+
+// Begin records the position in a file from now on.
+func (s *Store) Begin(ctx context.Context, record string) error {
+	ctx, cancel := context.WithTimeout(ctx, claimLimit)
+	defer cancel()
+	r, err := s.client.Put(ctx, s.options.Prefix+startedKey, time.Now().UTC().Format(time.RFC3339))
+	if err != nil {
+		return s.unreadable(err)
+	}
+	s.mu.Lock()
+	s.record, s.latest.revision = record, max(s.latest.revision, r.Header.Revision)
+	s.mu.Unlock()
+	return s.note()
+}
+
+// note records the position. What members have answered is on the disks of most of them.
+func (s *Store) note() error {
+	p := s.Position()
+	s.mu.Lock()
+	record := s.record
+	s.mu.Unlock()
+	if record == "" {
+		return nil
+	}
+	p.At = time.Now().UTC().Truncate(time.Second)
+	return durable.WriteJSON(record, p)
+}

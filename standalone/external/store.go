@@ -1,0 +1,157 @@
+package external
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"volplane.dev/volplane/internal/decide/room"
+)
+
+const (
+	// keepaliveTime and keepaliveLimit are how soon a connection is given up whose other end is silent; gRPC allows no
+	// shorter pause.
+	keepaliveTime  = 10 * time.Second
+	keepaliveLimit = 3 * time.Second
+	// dialPause is the longest pause between two attempts to connect. That of gRPC is two minutes, which a store that is
+	// back would be waited for.
+	dialPause = 2 * time.Second
+	// dialLimit bounds an attempt.
+	dialLimit = 5 * time.Second
+)
+
+// Store is a connection to an etcd that others run.
+type Store struct {
+	options Options
+	client  *clientv3.Client
+	members []*member
+	log     *slog.Logger
+	quorum  quorum
+	// cancel ends what follows the members, ended says that it has.
+	cancel context.CancelFunc
+	ended  chan struct{}
+
+	mu     sync.Mutex
+	latest state
+	// record is the path of the file with the position, "" for none.
+	record string
+}
+
+// Open connects, and returns when the store has a quorum. It waits for that until ctx ends, and says by step for what.
+// The log may be nil.
+func Open(ctx context.Context, o Options, step func(what string), log *slog.Logger) (*Store, error) {
+	s, err := connect(o, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.wait(ctx, step); err != nil {
+		s.close()
+		return nil, err
+	}
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.cancel = cancel
+	go s.follow(run)
+	return s, nil
+}
+
+// connect makes the clients, which connect when they are used.
+func connect(o Options, log *slog.Logger) (*Store, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	c, err := o.tls(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{options: o, log: cmp.Or(log, slog.New(slog.DiscardHandler)), ended: make(chan struct{})}
+	s.quorum.set(nil)
+	dial := backoff.DefaultConfig
+	dial.MaxDelay = dialPause
+	s.client, err = clientv3.New(clientv3.Config{
+		Endpoints: o.Servers, TLS: c, DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveLimit,
+		Logger: zap.NewNop(), DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: dial, MinConnectTimeout: dialLimit}),
+			grpc.WithChainUnaryInterceptor(s.quorum.unary), grpc.WithChainStreamInterceptor(s.quorum.stream),
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to the store: %w", err)
+	}
+	for _, server := range o.Servers {
+		conn, err := s.client.Dial(server)
+		if err != nil {
+			s.close()
+			return nil, fmt.Errorf("connect to the store at %s: %w", server, err)
+		}
+		s.members = append(s.members, &member{server, conn, []byte(o.Prefix + identityKey)})
+	}
+	return s, nil
+}
+
+// wait waits for a quorum.
+func (s *Store) wait(ctx context.Context, step func(what string)) error {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		now := s.look(ctx)
+		switch {
+		case now.clusters > 1:
+			return fmt.Errorf("the addresses of --etcd-servers belong to %d different stores: name the members of one",
+				now.clusters)
+		case now.Apart == 0:
+			return nil
+		case now.Answer == 0:
+			if err := s.options.refused(ctx); err != nil {
+				return err
+			}
+		}
+		step("waiting for the store: " + now.String())
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the store has no quorum: %s: %w", now, context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
+}
+
+// Client returns a client for one user of watches, which share a stream. It uses the connections of the store, and the
+// caller closes it.
+func (s *Store) Client() *clientv3.Client {
+	c := clientv3.NewCtxClient(s.client.Ctx(), clientv3.WithZapLogger(s.client.GetLogger()))
+	c.KV, c.Maintenance = s.client.KV, s.client.Maintenance
+	c.Lease, c.Watcher = clientv3.NewLease(s.client), clientv3.NewWatcher(s.client)
+	return c
+}
+
+// Options returns where the store is.
+func (s *Store) Options() Options { return s.options }
+
+// Room returns what the members have answered last and what follows from it.
+func (s *Store) Room() (room.Members, room.Plan) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.latest.Members, s.latest.plan
+}
+
+// Stop ends the connections.
+func (s *Store) Stop() {
+	s.cancel()
+	<-s.ended
+	_ = s.note() // the record of the last minute is true, too
+	s.close()
+}
+
+func (s *Store) close() {
+	_ = s.client.Close()
+	for _, m := range s.members {
+		_ = m.conn.Close()
+	}
+}

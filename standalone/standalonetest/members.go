@@ -1,0 +1,175 @@
+package standalonetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"volplane.dev/volplane/standalone/external"
+	"volplane.dev/volplane/standalone/pki"
+)
+
+// memberVariable is the variable of the environment that makes a process a member of an etcd.
+const memberVariable = "VOLPLANE_TEST_MEMBER"
+
+// memberConfig is what a member needs to know.
+type memberConfig struct {
+	Name, Dir, Client, Peer, Cluster string
+	CA, Cert, Key                    string
+}
+
+// Main runs the tests of a package whose tests call StartMembers: a member is a process of the same program.
+func Main(m *testing.M) {
+	if config := os.Getenv(memberVariable); config != "" {
+		fmt.Fprintln(os.Stderr, serveMember(config))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// serveMember runs a member until it fails.
+func serveMember(config string) error {
+	var m memberConfig
+	if err := json.Unmarshal([]byte(config), &m); err != nil {
+		return fmt.Errorf("configuration of a member: %w", err)
+	}
+	at := func(address string) []url.URL {
+		u, _ := url.Parse(address)
+		return []url.URL{*u}
+	}
+	c := embed.NewConfig()
+	c.Name, c.Dir, c.InitialCluster, c.UnsafeNoFsync = m.Name, m.Dir, m.Cluster, true
+	c.ListenClientUrls, c.AdvertiseClientUrls = at(m.Client), at(m.Client)
+	c.ListenPeerUrls, c.AdvertisePeerUrls = at(m.Peer), at(m.Peer)
+	c.ClientTLSInfo = transport.TLSInfo{CertFile: m.Cert, KeyFile: m.Key, TrustedCAFile: m.CA, ClientCertAuth: true}
+	c.LogLevel = "fatal" // it would log each member that a test ends
+	server, err := embed.StartEtcd(c)
+	if err != nil {
+		return fmt.Errorf("start a member: %w", err)
+	}
+	return <-server.Err()
+}
+
+// Members are the processes of an etcd that asks its clients for certificates.
+type Members struct {
+	// Options lead to it, with a prefix.
+	Options external.Options
+	// CA issues its certificates and those of its clients.
+	CA  *pki.Authority
+	all []*Member
+}
+
+// Member is one of the processes.
+type Member struct {
+	t       testing.TB
+	config  memberConfig
+	process *exec.Cmd
+}
+
+// StartMembers starts so many members, which end with the test.
+func StartMembers(t testing.TB, n int) *Members {
+	t.Helper()
+	dir := Dir(t)
+	m := &Members{}
+	var err error
+	if m.CA, err = pki.Open(filepath.Join(dir, "pki")); err != nil {
+		t.Fatal(err)
+	}
+	serving, err := m.CA.Server("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := m.CA.Client("volplane")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Options = external.Options{
+		Prefix: "/volplane/here", CAFile: filepath.Join(dir, "pki", "ca.crt"),
+		CertFile: filepath.Join(dir, "client.crt"), KeyFile: filepath.Join(dir, "client.key"),
+	}
+	WriteLeaf(t, m.Options.CertFile, m.Options.KeyFile, client)
+	cert, key := filepath.Join(dir, "server.crt"), filepath.Join(dir, "server.key")
+	WriteLeaf(t, cert, key, serving)
+	var cluster []string
+	for i := range n {
+		c := memberConfig{
+			Name: fmt.Sprintf("m%d", i), Client: "https://" + freeAddress(t), Peer: "http://" + freeAddress(t),
+			CA: m.Options.CAFile, Cert: cert, Key: key,
+		}
+		c.Dir = filepath.Join(dir, c.Name)
+		m.Options.Servers = append(m.Options.Servers, c.Client)
+		cluster = append(cluster, c.Name+"="+c.Peer)
+		m.all = append(m.all, &Member{t: t, config: c})
+	}
+	for _, one := range m.all {
+		one.config.Cluster = strings.Join(cluster, ",")
+		one.Start()
+		t.Cleanup(one.Kill)
+	}
+	return m
+}
+
+// Member returns one of the members.
+func (m *Members) Member(i int) *Member { return m.all[i] }
+
+// Start starts the process.
+func (m *Member) Start() {
+	m.t.Helper()
+	config, err := json.Marshal(m.config)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.process = exec.Command(program)
+	m.process.Env = append(os.Environ(), memberVariable+"="+string(config))
+	m.process.Stderr = os.Stderr
+	if err := m.process.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// Kill ends the process without any warning.
+func (m *Member) Kill() {
+	_ = m.process.Process.Kill()
+	_ = m.process.Wait()
+}
+
+// Freeze stops the process: it keeps its connections and answers nothing, until Thaw.
+func (m *Member) Freeze() { _ = m.process.Process.Signal(syscall.SIGSTOP) }
+
+// Thaw lets the process go on.
+func (m *Member) Thaw() { _ = m.process.Process.Signal(syscall.SIGCONT) }
+
+// WriteLeaf writes a certificate and its key to files.
+func WriteLeaf(t testing.TB, cert, key string, leaf pki.Leaf) {
+	t.Helper()
+	for path, data := range map[string][]byte{cert: leaf.Cert, key: leaf.Key} {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// freeAddress returns an address of this host at which nothing listens.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
