@@ -86,7 +86,7 @@ func TestBundledDriver(t *testing.T) {
 		for _, c := range checks() {
 			unpromised := slices.Contains([]string{
 				"controller-publish-conflict", "attach-limit", "volume-health", "list-health", "volume-condition",
-				"snapshot-topology", "snapshot-metadata",
+				"snapshot-metadata",
 			}, c.name)
 			if made := strings.Contains(listed(r), " "+c.name+": "); made == unpromised {
 				t.Errorf("%s was made: %v", c.name, made)

@@ -20,7 +20,7 @@ import (
 )
 
 // The proxy adds what the bundled driver does not have: the health of volumes in the controller, the conditions of CSI
-// 1.12, places of snapshots, and their metadata.
+// 1.12, and the metadata of snapshots.
 
 // extra answers calls that the bundled driver does not have, and refuses what it does not look at.
 func (c *call) extra() (answer proto.Message, answered bool, err error) {
@@ -35,31 +35,15 @@ func (c *call) extra() (answer proto.Message, answered bool, err error) {
 			&csipb.ControllerGetVolumeRequest{VolumeId: r.GetVolumeId()})
 		return &csipb.ControllerGetVolumeHealthResponse{VolumeHealth: &csipb.VolumeHealth{VolumeId: r.GetVolumeId()}},
 			true, err
-	case *csipb.CreateSnapshotRequest:
-		here, err := c.here()
-		if where := r.GetAccessibilityRequirements(); err == nil && where != nil &&
-			!contains(here.GetSegments(), where.GetRequisite()[0].GetSegments()) {
-			return nil, true, status.Error(codes.ResourceExhausted, "there is nothing")
-		}
-		return nil, err != nil, err
 	}
 	return nil, false, nil
-}
-
-func (c *call) here() (*csipb.Topology, error) {
-	r, err := c.ask(csipb.Node_NodeGetInfo_FullMethodName, &csipb.NodeGetInfoRequest{})
-	if err != nil {
-		return nil, err
-	}
-	return r.(*csipb.NodeGetInfoResponse).GetAccessibleTopology(), nil
 }
 
 // extend adds to an answer of the bundled driver what it does not say.
 func (c *call) extend(answer proto.Message) error {
 	switch r := answer.(type) {
 	case *csipb.GetPluginCapabilitiesResponse:
-		r.Capabilities = append(r.Capabilities,
-			csi.PluginCapabilities{SnapshotMetadata: true, SnapshotAccessibilityConstraints: true}.Answer().Capabilities...)
+		r.Capabilities = append(r.Capabilities, csi.PluginCapabilities{SnapshotMetadata: true}.Answer().Capabilities...)
 	case *csipb.ControllerGetCapabilitiesResponse:
 		r.Capabilities = append(r.Capabilities, csi.ControllerCapabilities{
 			GetVolumeHealth: true, ListVolumeHealth: true, VolumeCondition: true,
@@ -76,10 +60,6 @@ func (c *call) extend(answer proto.Message) error {
 				return err
 			}
 		}
-	case *csipb.CreateSnapshotResponse:
-		return c.locate(r.GetSnapshot())
-	case *csipb.GetSnapshotResponse:
-		return c.locate(r.GetSnapshot())
 	}
 	return nil
 }
@@ -92,12 +72,6 @@ func normal(m proto.Message) error {
 	}
 	proto.Merge(m, condition)
 	return nil
-}
-
-func (c *call) locate(s *csipb.Snapshot) error {
-	here, err := c.here()
-	s.AccessibleTopology = []*csipb.Topology{here}
-	return err
 }
 
 // metadata is a snapshot metadata service: all of each snapshot was written, and has changed.
