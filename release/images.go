@@ -71,7 +71,7 @@ func (r *release) image(name, starts string, layers map[image.Platform][]v1.Laye
 			"org.opencontainers.image.description": "the storage control plane volplane, as the program " + starts,
 			"org.opencontainers.image.vendor":      "volplane", "org.opencontainers.image.licenses": "Apache-2.0",
 			"org.opencontainers.image.url": homepage, "org.opencontainers.image.documentation": homepage,
-			"org.opencontainers.image.source": homepage, "org.opencontainers.image.revision": r.revision,
+			"org.opencontainers.image.source": homepage, "org.opencontainers.image.revision": r.version,
 			"org.opencontainers.image.created": r.when.Format("2006-01-02T15:04:05Z"),
 		},
 	}

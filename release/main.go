@@ -30,8 +30,6 @@ type release struct {
 	root, out string
 	// version is the version, as git describes it.
 	version string
-	// revision is the commit of the source, or the version where the source has no history.
-	revision string
 	// when is the time of all files.
 	when time.Time
 	// platforms are the architectures of Linux for which everything is made.
@@ -91,10 +89,6 @@ func parse(args []string) (*release, error) {
 	}
 	if r.out, err = filepath.Abs(r.out); err != nil {
 		return nil, err
-	}
-	r.revision = r.version
-	if out, err := exec.Command("git", "-C", r.root, "rev-parse", "HEAD").Output(); err == nil {
-		r.revision = strings.TrimSpace(string(out))
 	}
 	r.when, err = sourceTime(r.root)
 	return r, err
