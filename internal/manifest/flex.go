@@ -14,8 +14,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// FlexPolicy is the ValidatingAdmissionPolicy, as YAML, that has a cluster ask for the right to name a FlexVolume driver in a
-// Pod. It is the same for all drivers.
+// FlexPolicy is the ValidatingAdmissionPolicy, as YAML, that has a cluster ask for the right to name a FlexVolume
+// driver in a Pod. It is the same for all drivers.
 //
 //go:embed flexpolicy.yaml
 var FlexPolicy string

@@ -35,7 +35,8 @@ func TestSanity(t *testing.T) {
 	c.TestVolumeSize = 64 << 20
 	// The suite compares messages with reflect.DeepEqual, which sees what sending has cached in them.
 	c.DialOptions = append(c.DialOptions, grpc.WithUnaryInterceptor(func(
-		ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption,
+		ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker,
+		o ...grpc.CallOption,
 	) error {
 		return call(ctx, method, proto.Clone(req.(proto.Message)), reply, conn, o...)
 	}))

@@ -15,8 +15,9 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// team is a namespace whose users may create Pods. The user trusted and the service account trusted may also use one FlexVolume driver
-// inline, and the user several may use three. There are three CSI drivers: a bridge serves the first for the FlexVolume driver, and the others are no FlexVolume drivers.
+// team is a namespace whose users may create Pods. The user trusted and the service account trusted may also use one
+// FlexVolume driver inline, and the user several may use three. There are three CSI drivers: a bridge serves the first
+// for the FlexVolume driver, and the others are no FlexVolume drivers.
 const team = `
 apiVersion: v1
 kind: Namespace
@@ -82,8 +83,8 @@ metadata: {name: foreign.example.com}
 spec: {volumeLifecycleModes: [Ephemeral]}
 `
 
-// TestFlexPolicy: with the policy that volplane prints, a cluster accepts a Pod that names a FlexVolume driver only if its user or its service
-// account has the right to use this driver.
+// TestFlexPolicy: with the policy that volplane prints, a cluster accepts a Pod that names a FlexVolume driver only if
+// its user or its service account has the right to use this driver.
 func TestFlexPolicy(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t)
@@ -136,8 +137,11 @@ func TestFlexPolicy(t *testing.T) {
 		{"no volumes", "plain", "", nil, ""},
 		{"another volume", "plain", "", []corev1.VolumeSource{empty}, ""},
 		{"by the service account", "plain", "trusted", []corev1.VolumeSource{flexVolume("example.com/scratch")}, ""},
-		{"by its CSI name and the service account", "plain", "trusted", []corev1.VolumeSource{csi("scratch.example.com")}, ""},
-		{"a driver that is not allowed", "trusted", "trusted", []corev1.VolumeSource{flexVolume("example.com/lofs")}, "example.com/lofs"},
+		{"by its CSI name and the account", "plain", "trusted", []corev1.VolumeSource{csi("scratch.example.com")}, ""},
+		{
+			"a driver that is not allowed", "trusted", "trusted", []corev1.VolumeSource{flexVolume("example.com/lofs")},
+			"example.com/lofs",
+		},
 		{
 			"one of two", "trusted", "",
 			[]corev1.VolumeSource{empty, flexVolume("example.com/scratch"), flexVolume("example.com/lofs")}, "example.com/lofs",
@@ -147,7 +151,8 @@ func TestFlexPolicy(t *testing.T) {
 			[]corev1.VolumeSource{flexVolume("example.com/scratch"), flexVolume("example.com/scratch")}, "",
 		},
 		{
-			"the fourth", "several", "", []corev1.VolumeSource{flexVolume("a"), flexVolume("b"), flexVolume("c"), flexVolume("d")}, "d",
+			"the fourth", "several", "",
+			[]corev1.VolumeSource{flexVolume("a"), flexVolume("b"), flexVolume("c"), flexVolume("d")}, "d",
 		},
 		{"by its CSI name", "plain", "", []corev1.VolumeSource{empty, csi("scratch.example.com")}, "example.com/scratch"},
 		{"a CSI driver with volplane beside it", "plain", "", []corev1.VolumeSource{csi("made.example.com")}, ""},
@@ -155,8 +160,8 @@ func TestFlexPolicy(t *testing.T) {
 		{"a CSI driver that is not there", "plain", "", []corev1.VolumeSource{csi("absent.example.com")}, ""},
 	} {
 		err := create(row.user, row.account, row.volumes...)
-		want := `FlexVolume driver ` + row.refused + `: neither the user nor the service account of the Pod has the verb use on flexdrivers ` +
-			`of volplane.dev in this namespace`
+		want := `FlexVolume driver ` + row.refused + `: neither the user nor the service account of the Pod has ` +
+			`the verb use on flexdrivers of volplane.dev in this namespace`
 		switch {
 		case row.refused == "" && err != nil:
 			t.Errorf("%s: %v", row.what, err)

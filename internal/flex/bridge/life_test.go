@@ -97,7 +97,8 @@ func TestCapabilities(t *testing.T) {
 			t.Errorf("%s: %+v, version %s, controller %t, %v", name, info, d.Version, d.HasController, err)
 		}
 	}
-	if o := Object(Served{Name: scratch, Flex: "example.com/scratch"}); *o.Spec.AttachRequired || !*o.Spec.PodInfoOnMount ||
+	o := Object(Served{Name: scratch, Flex: "example.com/scratch"})
+	if *o.Spec.AttachRequired || !*o.Spec.PodInfoOnMount ||
 		len(o.Spec.VolumeLifecycleModes) != 2 || o.Annotations["volplane.dev/flex-driver"] != "example.com/scratch" {
 		t.Errorf("object %+v", o)
 	}
