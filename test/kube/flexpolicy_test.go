@@ -170,7 +170,8 @@ func TestFlexPolicy(t *testing.T) {
 		}
 	}
 	err := create("several", "", flexVolume("a"), flexVolume("b"), flexVolume("c"), flexVolume("d"), flexVolume("e"))
-	if want := "a Pod may have the volumes of four FlexVolume drivers"; err == nil || !strings.Contains(err.Error(), want) {
+	const want = "a Pod may have the volumes of four FlexVolume drivers"
+	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("five drivers: %v, want %s", err, want)
 	}
 }
