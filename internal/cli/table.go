@@ -27,7 +27,7 @@ func fromJSON(data []byte, into any) error {
 	return kjson.UnmarshalCaseSensitivePreserveInts(data, into)
 }
 
-// pageSize is how many objects of a list are asked for at once: the server and this program hold one page of it.
+// pageSize is how many objects a page of a list has: the server and this program hold one page at a time.
 const pageSize = 500
 
 // table returns the server's table with the rows of the names.

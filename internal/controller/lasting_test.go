@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestLastingStates: a state is told a second after it began and once, if Reconcile has found it all the time, however
-// often; one that another state or none has followed is not told, and begins anew.
+// TestLastingStates: a state is reported once, a second after it began, if each Reconcile until then has found it,
+// however many there were. A state that another one or none has followed is not reported, and its second starts over.
 func TestLastingStates(t *testing.T) {
 	const waits, other, none = volume.ReasonWaitForFirstConsumer, volume.ReasonWaitForPodScheduled, volume.Reason("")
 	type change struct {

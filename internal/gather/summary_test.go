@@ -25,7 +25,7 @@ func TestWhoSummarizes(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
 		body   string
-		// pods is how many are told of, read whether the objects were.
+		// pods is the number of Pods in the answer; read says whether the objects were read.
 		pods int
 		read bool
 	}{

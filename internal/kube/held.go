@@ -34,7 +34,7 @@ func CheckHeld(ctx context.Context, client kubernetes.Interface) error {
 }
 
 // CheckHeldBeside returns CheckHeld for a process that has the API server in it. Only a start of the server can bring
-// such a hold, so nothing is asked any more after the first answer that there is none.
+// such a hold, so the API is not asked again once there is none.
 func CheckHeldBeside(client kubernetes.Interface) func(ctx context.Context) error {
 	var free atomic.Bool
 	return func(ctx context.Context) error {

@@ -58,7 +58,7 @@ func newModel(t *rapid.T) *model {
 	}
 	c := &Cache[*storagev1.VolumeAttachment]{store: s}
 	c.Watch(func(_, _ *storagev1.VolumeAttachment) {})
-	s.listeners = c.listeners // what they are told stays in their queues, where hear reads it
+	s.listeners = c.listeners // what they receive stays in their queues, where hear reads it
 	c.BeforeDelete(func(a *storagev1.VolumeAttachment) {
 		if m.parted[a.UID] {
 			t.Fatalf("%s has gone twice", a.UID)

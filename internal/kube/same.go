@@ -13,10 +13,10 @@ import (
 // sameObjects finds the object that another cache of the process already holds, so that each version of the most
 // numerous kinds is in memory once, however many caches have decoded it. It keeps no object alive.
 type sameObjects struct {
-	pods        held[corev1.Pod, *corev1.Pod]
-	claims      held[corev1.PersistentVolumeClaim, *corev1.PersistentVolumeClaim]
-	volumes     held[corev1.PersistentVolume, *corev1.PersistentVolume]
-	attachments held[storagev1.VolumeAttachment, *storagev1.VolumeAttachment]
+	pods        latest[corev1.Pod, *corev1.Pod]
+	claims      latest[corev1.PersistentVolumeClaim, *corev1.PersistentVolumeClaim]
+	volumes     latest[corev1.PersistentVolume, *corev1.PersistentVolume]
+	attachments latest[storagev1.VolumeAttachment, *storagev1.VolumeAttachment]
 }
 
 // pool finds the objects of one kind.
@@ -54,11 +54,11 @@ func (s *sameObjects) trimmed(o any) pool {
 	return s.whole(o)
 }
 
-// fewHeld is how many objects of a kind are kept track of before those that are gone are looked for.
-const fewHeld = 1024
+// fewObjects is how many objects of a kind are kept track of before those that are gone are looked for.
+const fewObjects = 1024
 
-// held holds the newest known version of each object of one kind. It is safe for concurrent use.
-type held[T any, P interface {
+// latest holds the newest known version of each object of one kind. It is safe for concurrent use.
+type latest[T any, P interface {
 	*T
 	metav1.Object
 }] struct {
@@ -68,7 +68,7 @@ type held[T any, P interface {
 	full int
 }
 
-func (h *held[T, P]) find(o any) any {
+func (h *latest[T, P]) find(o any) any {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if known := h.known(o.(P)); known != nil {
@@ -77,7 +77,7 @@ func (h *held[T, P]) find(o any) any {
 	return nil
 }
 
-func (h *held[T, P]) hold(o any) any {
+func (h *latest[T, P]) hold(o any) any {
 	p := o.(P)
 	// Objects of test fakes have no versions.
 	if p.GetUID() == "" || p.GetResourceVersion() == "" {
@@ -95,7 +95,7 @@ func (h *held[T, P]) hold(o any) any {
 	return p
 }
 
-func (h *held[T, P]) known(o P) P {
+func (h *latest[T, P]) known(o P) P {
 	if known := P(h.objects[o.GetUID()].Value()); known != nil && known.GetResourceVersion() == o.GetResourceVersion() {
 		return known
 	}
@@ -103,12 +103,12 @@ func (h *held[T, P]) known(o P) P {
 }
 
 // forget drops the objects that are not in memory any more. Between two calls their number at least doubles.
-func (h *held[T, P]) forget() {
+func (h *latest[T, P]) forget() {
 	left := map[types.UID]weak.Pointer[T]{}
 	for uid, w := range h.objects {
 		if w.Value() != nil {
 			left[uid] = w
 		}
 	}
-	h.objects, h.full = left, fewHeld+2*len(left)
+	h.objects, h.full = left, fewObjects+2*len(left)
 }

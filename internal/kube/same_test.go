@@ -76,8 +76,8 @@ func TestSameObjects(t *testing.T) {
 // TestSameObjectsAreForgotten: objects that no cache has any more are not kept track of.
 func TestSameObjectsAreForgotten(t *testing.T) {
 	trimmer := NewTrimmer(nothing)
-	for i := range 4 * fewHeld {
-		if i%fewHeld == 0 {
+	for i := range 4 * fewObjects {
+		if i%fewObjects == 0 {
 			runtime.GC()
 		}
 		_, err := trimmer.trim(&corev1.PersistentVolumeClaim{
@@ -87,7 +87,7 @@ func TestSameObjectsAreForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(trimmer.same.claims.objects); n > 2*fewHeld {
+	if n := len(trimmer.same.claims.objects); n > 2*fewObjects {
 		t.Errorf("%d objects are kept track of, and none is in memory", n)
 	}
 }

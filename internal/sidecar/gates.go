@@ -51,7 +51,7 @@ type gate struct {
 	of []Role
 	// set does what the gate says; nil if nothing depends on it here.
 	set func(o *Options, on bool) error
-	// alpha says that it is off unless somebody sets it.
+	// alpha says that it is off unless it is set.
 	alpha bool
 }
 
@@ -93,7 +93,7 @@ func gates() map[string]gate {
 
 var errOtherNamespaces = errors.New("claims cannot be filled from another namespace here")
 
-// Alpha says whether a gate is off unless somebody sets it.
+// Alpha says whether a gate is off unless it is set.
 func Alpha(name string) bool { return gates()[name].alpha }
 
 // unless takes a controller away unless its gate is on.

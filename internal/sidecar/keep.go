@@ -15,7 +15,7 @@ type Kept struct {
 	Controllers []string
 	// Args are the arguments that change what they do, with the names that AddControllers gives them.
 	Args []string
-	// Gates are all gates that change what the sidecar does, also those that nobody has set, but no alpha gate that is
+	// Gates are all gates that change what the sidecar does, set or not, except alpha gates that are
 	// off. A process has them once for all of its controllers.
 	Gates Gates
 	// OnNode says that the sidecar works on each node, for the volumes that are made there.

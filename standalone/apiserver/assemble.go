@@ -39,7 +39,6 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
-	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/standalone/apiserver/membership"
 	"volplane.dev/volplane/standalone/apiserver/openapi"
 	"volplane.dev/volplane/standalone/apiserver/spare"
@@ -84,7 +83,7 @@ func (s *Server) assemble(
 		return genericapiserver.DefaultBuildHandlerChain(a.members.Guard(s.refuse(h)), c)
 	}
 	a.bulk = spare.NewBulk(s.store.prefix())
-	if err := admit(c, client, a.informers, func() room.Plan { _, p := s.store.room(); return p }, a.bulk); err != nil {
+	if err := admit(c, client, a.informers, s.store.plan, a.bulk); err != nil {
 		return nil, nil, err
 	}
 	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme, extensions.Scheme)

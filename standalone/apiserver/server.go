@@ -222,10 +222,7 @@ func local(a net.Addr) string {
 }
 
 // Room returns the space of the store.
-func (s *Server) Room() room.Report {
-	r, _ := s.store.room()
-	return r
-}
+func (s *Server) Room() room.Report { return s.store.report() }
 
 // Addr returns the host:port at which this host reaches the server.
 func (s *Server) Addr() string { return s.address }

@@ -35,8 +35,9 @@ type store interface {
 	prefix() string
 	// transport says how Kubernetes' own health checks connect.
 	transport() storagebackend.TransportConfig
-	// room says how it is, and what follows.
-	room() (room.Report, room.Plan)
+	// plan says what is refused, and report how it is.
+	plan() room.Plan
+	report() room.Report
 	// defragment rewrites the database without what was deleted; nil if that is the business of others.
 	defragment() func() error
 }
@@ -52,10 +53,12 @@ func (e embedded) transport() storagebackend.TransportConfig {
 	return storagebackend.TransportConfig{ServerList: []string{e.Endpoint()}}
 }
 
-func (e embedded) room() (room.Report, room.Plan) {
-	f, p := e.Room()
-	return room.ReportOf(f, p), p
+func (e embedded) plan() room.Plan {
+	_, p := e.Room()
+	return p
 }
+
+func (e embedded) report() room.Report { return room.ReportOf(e.Room()) }
 
 // outside is an etcd that others run. It never ends by itself: what is not answered is refused, and tried again.
 type outside struct{ *external.Store }
@@ -71,9 +74,14 @@ func (o outside) transport() storagebackend.TransportConfig {
 	}
 }
 
-func (o outside) room() (room.Report, room.Plan) {
+func (o outside) plan() room.Plan {
+	_, p := o.Room()
+	return p
+}
+
+func (o outside) report() room.Report {
 	m, p := o.Room()
-	return room.ReportOfMembers(m, p, o.Options().Prefix), p
+	return room.ReportOfMembers(m, p, o.Options().Prefix)
 }
 
 // openStore starts etcd, or connects to the one that others run.
@@ -167,7 +175,7 @@ func (s *Server) compare(o Options, db *external.Store) error {
 func (s *Server) refuse(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		about, known := request.RequestInfoFrom(r.Context())
-		_, plan := s.store.room()
+		plan := s.store.plan()
 		if !plan.RefuseAll || !known || !about.IsResourceRequest || r.Method == http.MethodGet &&
 			(about.Verb == "watch" || r.URL.Query().Get("resourceVersion") != "") {
 			h.ServeHTTP(w, r)

@@ -20,7 +20,14 @@ import (
 // start runs an API server over a directory, until stop or the test's end.
 func start(t *testing.T, dir string) (client kubernetes.Interface, stop func()) {
 	t.Helper()
-	s, err := apiserver.Start(t.Context(), apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0", NoSync: true})
+	return startWith(t, apiserver.Options{DataDir: dir})
+}
+
+// startWith is start with more options.
+func startWith(t *testing.T, o apiserver.Options) (client kubernetes.Interface, stop func()) {
+	t.Helper()
+	o.Listen, o.NoSync = "127.0.0.1:0", true
+	s, err := apiserver.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
@@ -63,13 +65,16 @@ func saveExternal(ctx context.Context, o Options, at external.Options, file stri
 	if err := from.Recognize(ctx, ca); err != nil {
 		return m, err
 	}
-	if _, err := from.Keys().Copy(ctx, keysOf(s)); err != nil {
+	client := s.Client()
+	defer client.Close()
+	if _, err := from.Keys().Copy(ctx, keysOf(client)); err != nil {
 		return m, err
 	}
 	return save(ctx, o, home, file)
 }
 
-func keysOf(s *etcd.Server) external.Keys { return external.Keys{Client: s.Client(), Prefix: objects} }
+// keysOf returns those of an etcd of a control plane's own.
+func keysOf(c *clientv3.Client) external.Keys { return external.Keys{Client: c, Prefix: objects} }
 
 // fill copies the objects of the etcd in a directory below the prefix of a store that others run, which must be empty.
 // It calls begin when that is sure.
@@ -96,19 +101,18 @@ func fill(
 		return sum, err
 	}
 	defer s.Stop()
-	return target.Fill(ctx, keysOf(s), ca)
+	client := s.Client()
+	defer client.Close()
+	return target.Fill(ctx, keysOf(client), ca)
 }
 
-// settleIn records that the objects of a data directory are in a store that others run, zero for none. The etcd that it
-// has had and the position of the former store mean nothing any more.
-func settleIn(dir string, to external.Options, old string) error {
-	if err := external.Record(dir, to); err != nil {
+// useStore records that the objects of a data directory are in a store that others run, zero for its own etcd. The
+// recorded position is that of the former store, and means nothing any more.
+func useStore(dir string, at external.Options) error {
+	if err := external.Record(dir, at); err != nil {
 		return err
 	}
-	if err := durable.Remove(filepath.Join(dir, datadir.Record)); err != nil {
-		return err
-	}
-	return setAside(dir, old)
+	return durable.Remove(filepath.Join(dir, datadir.Record))
 }
 
 // setAside moves the etcd of a data directory, if there is one, to another folder.

@@ -22,21 +22,7 @@ func TestMain(m *testing.M) { standalonetest.Main(m) }
 // startAt runs an API server over a directory with a store that others run, until stop or the test's end.
 func startAt(t *testing.T, dir string, at external.Options) (c kubernetes.Interface, stop func()) {
 	t.Helper()
-	s, err := apiserver.Start(t.Context(), apiserver.Options{
-		DataDir: dir, Listen: "127.0.0.1:0", NoSync: true, External: at, Version: "v1",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stopped := false
-	stop = func() {
-		if !stopped {
-			stopped = true
-			s.Stop()
-		}
-	}
-	t.Cleanup(stop)
-	return standalonetest.Client(t, s, ""), stop
+	return startWith(t, apiserver.Options{DataDir: dir, External: at, Version: "v1"})
 }
 
 // isRestored wants a directory to have what the backup has and no more, and its API to say that it was restored.

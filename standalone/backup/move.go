@@ -64,7 +64,10 @@ func moveOut(ctx context.Context, o Options, to external.Options, old string) (e
 	if err != nil {
 		return sum, err
 	}
-	return sum, settleIn(o.DataDir, to, old)
+	if err := useStore(o.DataDir, to); err != nil {
+		return sum, err
+	}
+	return sum, setAside(o.DataDir, old)
 }
 
 // moveIn makes an etcd of what is in a store that others run. It is made of a backup, so that its revisions follow all
@@ -83,20 +86,11 @@ func moveIn(
 	if _, err := SaveRunning(ctx, o, file); err != nil {
 		return sum, err
 	}
-	work := filepath.Join(o.DataDir, restoring)
-	if err := os.RemoveAll(work); err != nil {
-		return sum, fmt.Errorf("move: %w", err)
-	}
-	if err := os.Mkdir(work, 0o700); err != nil {
-		return sum, fmt.Errorf("move: %w", err)
+	work, _, err := stage(file, o.DataDir)
+	if err != nil {
+		return sum, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	if _, err := unpack(file, work); err != nil {
-		return sum, err
-	}
-	if err := prepare(work, seen(o.DataDir)); err != nil {
-		return sum, err
-	}
 	if sum, err = compare(ctx, filepath.Join(work, "etcd"), from); err != nil {
 		return sum, err
 	}
@@ -106,10 +100,7 @@ func moveIn(
 	if err := durable.Sync(o.DataDir); err != nil {
 		return sum, err
 	}
-	if err := external.Record(o.DataDir, external.Options{}); err != nil {
-		return sum, err
-	}
-	return sum, durable.Remove(filepath.Join(o.DataDir, datadir.Record))
+	return sum, useStore(o.DataDir, external.Options{})
 }
 
 // compare proves that an etcd in a directory has what a store has.
@@ -128,7 +119,9 @@ func compare(ctx context.Context, home string, from external.Options) (sum exter
 	if err != nil {
 		return sum, err
 	}
-	if sum, err = keysOf(s).Sum(ctx); err == nil && sum != want {
+	client := s.Client()
+	defer client.Close()
+	if sum, err = keysOf(client).Sum(ctx); err == nil && sum != want {
 		err = fmt.Errorf("the store has %d keys, of which %d were copied: does another program write to it?", want.Keys,
 			sum.Keys)
 	}

@@ -87,18 +87,9 @@ func Found(dataDir, name string, recorded etcd.Position, version string, now tim
 func restore(
 	ctx context.Context, r Restored, dir string, to external.Options, now time.Time,
 ) (_ Restored, err error) {
-	work := filepath.Join(dir, restoring)
-	if err := os.RemoveAll(work); err != nil {
-		return r, fmt.Errorf("restore: %w", err)
-	}
-	if err := os.Mkdir(work, 0o700); err != nil {
-		return r, fmt.Errorf("restore: %w", err)
-	}
-	if r.Manifest, err = unpack(r.From, work); err != nil {
-		return r, errors.Join(err, os.RemoveAll(work))
-	}
-	if err := prepare(work, seen(dir)); err != nil {
-		return r, errors.Join(err, os.RemoveAll(work))
+	var work string
+	if work, r.Manifest, err = stage(r.From, dir); err != nil {
+		return r, err
 	}
 	old := filepath.Join(dir, replaced+now.UTC().Format(layout))
 	// From here on the control plane starts only as a restored one.
@@ -115,6 +106,25 @@ func restore(
 	return r, err
 }
 
+// stage unpacks a backup into a folder of a data directory, with an etcd whose revisions follow all that clients have
+// seen. After an error there is no folder.
+func stage(file, dir string) (work string, m Manifest, err error) {
+	work = filepath.Join(dir, restoring)
+	if err := os.RemoveAll(work); err != nil {
+		return "", m, fmt.Errorf("restore: %w", err)
+	}
+	if err := os.Mkdir(work, 0o700); err != nil {
+		return "", m, fmt.Errorf("restore: %w", err)
+	}
+	if m, err = unpack(file, work); err == nil {
+		err = prepare(work, seen(dir))
+	}
+	if err != nil {
+		return "", m, errors.Join(err, os.RemoveAll(work))
+	}
+	return work, m, nil
+}
+
 // restoreTo brings the objects in work to a store that others run.
 func restoreTo(ctx context.Context, dir, work string, to external.Options, old string, begin func() error) error {
 	home := filepath.Join(work, "etcd")
@@ -124,7 +134,10 @@ func restoreTo(ctx context.Context, dir, work string, to external.Options, old s
 	if err := os.RemoveAll(home); err != nil {
 		return err
 	}
-	return settleIn(dir, to, old)
+	if err := useStore(dir, to); err != nil {
+		return err
+	}
+	return setAside(dir, old)
 }
 
 // seen returns the last revision of a data directory that clients are known to have seen.

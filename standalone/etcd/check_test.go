@@ -259,8 +259,8 @@ func spoil(t *testing.T, path string) {
 	}
 }
 
-// TestStartEnds: a start over what etcd waits for for ever ends when it is asked
-// to, and one over what etcd dies of tells why.
+// TestStartEnds: a start over files for which etcd waits forever ends with its context, and one over files of which
+// etcd dies says why, and does not wait for the context.
 func TestStartEnds(t *testing.T) {
 	stopped, _ := stored(t)
 	for name, change := range map[string]func(dir string){
@@ -283,13 +283,15 @@ func TestStartEnds(t *testing.T) {
 			dir := filepath.Join(parent, "e")
 			clone(t, stopped, dir)
 			change(dir)
-			begin := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			patience := time.Minute
+			if name == "waits" {
+				patience = 2 * time.Second
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			_, err = etcd.Start(ctx, etcd.Options{Dir: dir})
-			if took := time.Since(begin); err == nil || took > 10*time.Second ||
-				errors.Is(err, context.DeadlineExceeded) != (name == "waits") {
-				t.Errorf("%v after %s", err, took)
+			if err == nil || errors.Is(err, context.DeadlineExceeded) != (name == "waits") {
+				t.Error(err)
 			}
 			t.Log(err)
 		})

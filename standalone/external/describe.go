@@ -47,9 +47,8 @@ func (d Description) String() string {
 // Describe asks all members how they are.
 func (s *Store) Describe(ctx context.Context) Description {
 	d := Description{Store: "an etcd that others run, keys below " + s.options.Prefix}
-	for _, m := range s.members {
-		a := m.ask(ctx)
-		out := Member{Server: m.server}
+	for _, a := range s.ask(ctx) {
+		out := Member{Server: a.server}
 		if a.err != nil {
 			out.Problem = "does not answer: " + reason(a.err)
 		} else {

@@ -15,7 +15,7 @@ import (
 // Format is the version of what is below a prefix that this program writes. It reads all older versions.
 const Format = 1
 
-// own begins the keys below a prefix that are no objects of the API: no resource and no group has a name that begins
+// own begins the keys below a prefix that are not objects of the API: no resource and no group has a name that begins
 // with a dot.
 const own = "/.volplane/"
 

@@ -85,14 +85,20 @@ func (s state) String() string {
 	return strings.Join(append([]string{s.Answers()}, s.away...), "; ")
 }
 
-// look asks all members how they are.
-func (s *Store) look(ctx context.Context) state {
+// ask asks all members how they are.
+func (s *Store) ask(ctx context.Context) []answer {
 	answers := make([]answer, len(s.members))
 	var asked sync.WaitGroup
 	for i, m := range s.members {
 		asked.Go(func() { answers[i] = m.ask(ctx) })
 	}
 	asked.Wait()
+	return answers
+}
+
+// look brings the state up to date with what the members answer.
+func (s *Store) look(ctx context.Context) state {
+	answers := s.ask(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.latest = s.latest.after(answers, time.Now())

@@ -12,7 +12,7 @@ import (
 )
 
 // refused asks the servers for their version, which shows what a client of etcd hides: a certificate that one side does
-// not accept, for which no one needs to wait. It returns nil if there is another reason not to answer.
+// not accept, and for which waiting is useless. It returns nil if there is another reason not to answer.
 func (o Options) refused(ctx context.Context) error {
 	config, err := o.tls(time.Now())
 	if err != nil || config == nil {

@@ -54,7 +54,7 @@ func eventually(t *testing.T, wrong func() string) {
 	}
 }
 
-// TestRefusedCertificates: no one needs to wait for a store that does not accept this client, or is another one.
+// TestRefusedCertificates: a start does not wait for a store that does not accept this client, or is another one.
 func TestRefusedCertificates(t *testing.T) {
 	t.Parallel()
 	m, dir := standalonetest.StartMembers(t, 1), t.TempDir()
@@ -413,6 +413,6 @@ func TestRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := external.Recorded(dir); err == nil || !strings.Contains(err.Error(), path) {
-		t.Error("what no one has written there:", err)
+		t.Error("a key that was never written there:", err)
 	}
 }

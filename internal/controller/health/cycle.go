@@ -32,7 +32,7 @@ var errEndless = errors.New("the list does not end")
 type cycle struct {
 	*monitor
 	driver *csi.Driver
-	voice
+	calls
 	// silent says that the driver does not answer.
 	silent atomic.Bool
 	// eventsOnly says that claims cannot hold what is told: the API server drops it, or refuses it for want of a right.
@@ -47,8 +47,8 @@ type secret struct {
 	err  error
 }
 
-// list returns what the driver's list tells of volumes, by their handles, and whether that is all. Of a list without an
-// end nothing is left, because more of the same volume may have followed.
+// list returns what the driver's list reports about volumes, by their handles, and whether that is all. Nothing is
+// returned of a list without an end, because more about the same volume may have followed.
 func (c *cycle) list(
 	ctx context.Context, volumes []*corev1.PersistentVolume,
 ) (told map[string][]health.Report, complete bool) {
@@ -80,7 +80,7 @@ func (c *cycle) list(
 func (c *cycle) pages(ctx context.Context, visit func(entry)) error {
 	token := ""
 	for range maxPages {
-		entries, next, err := c.turn(ctx, token)
+		entries, next, err := c.readPage(ctx, token)
 		if err != nil {
 			return fmt.Errorf("list health of volumes: %s", csi.Describe(err))
 		}
@@ -98,8 +98,8 @@ func (c *cycle) pages(ctx context.Context, visit func(entry)) error {
 	return errEndless
 }
 
-// turn reads a page within the time limit of a call.
-func (c *cycle) turn(ctx context.Context, token string) (entries []entry, next string, err error) {
+// readPage reads a page within the time limit of a call.
+func (c *cycle) readPage(ctx context.Context, token string) (entries []entry, next string, err error) {
 	ctx, cancel := c.limited(ctx)
 	defer cancel()
 	return c.page(ctx, token)

@@ -91,7 +91,7 @@ func (m *monitor) reconcile(ctx context.Context, key controller.Key) (controller
 		m.forget(key.Name)
 		return controller.Result{}, nil
 	}
-	v, ok := voiceOf(d)
+	how, ok := callsOf(d)
 	if !ok {
 		if m.options.Wanted {
 			m.Env.Log.Warn("driver cannot report the health of its volumes: it has neither the capability "+
@@ -100,7 +100,7 @@ func (m *monitor) reconcile(ctx context.Context, key controller.Key) (controller
 		m.forget(key.Name)
 		return controller.Result{}, nil
 	}
-	c := &cycle{monitor: m, driver: d, voice: v, secrets: map[corev1.SecretReference]secret{}}
+	c := &cycle{monitor: m, driver: d, calls: how, secrets: map[corev1.SecretReference]secret{}}
 	err := c.run(ctx)
 	return controller.Result{After: m.options.Every}, err
 }
@@ -135,7 +135,7 @@ func (c *cycle) run(ctx context.Context) error {
 		switch reports, listed := told[v.Spec.CSI.VolumeHandle]; {
 		case listed:
 			f.Answer, f.Reports = health.Told, reports
-		case complete && c.illOnly:
+		case complete && c.unhealthyOnly:
 			f.Answer = health.Absent
 		case c.page == nil:
 			f.Reports, f.Answer = asked[i].reports, asked[i].answer

@@ -112,8 +112,8 @@ func (p *placer) source(c *corev1.PersistentVolumeClaim) (s provision.Source) {
 // affinityOf returns the nodes that can use the volume of which a snapshot was taken; nil if they are not known.
 func (p *placer) affinityOf(content *cluster.VolumeSnapshotContent) *corev1.VolumeNodeAffinity {
 	handle := ptr.Deref(content.Spec.Source.VolumeHandle, "")
-	for _, v := range p.volumes.By(cluster.VolumesByHandle, volume.Key(content.Spec.Driver, handle)) {
-		return v.Spec.NodeAffinity
+	if found := p.volumes.By(cluster.VolumesByHandle, volume.Key(content.Spec.Driver, handle)); len(found) > 0 {
+		return found[0].Spec.NodeAffinity
 	}
 	return nil
 }

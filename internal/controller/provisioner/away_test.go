@@ -115,8 +115,8 @@ func TestRetainedTooLate(t *testing.T) {
 	b.told(warned("VolumeDelete", "", "was set to Retain only when DeleteVolume had been called"))
 }
 
-// TestAnAttachedVolumeStays: neither the driver nor the API is asked for anything, and only what is still attached
-// after a second is told.
+// TestAnAttachedVolumeStays: neither the driver nor the API is called, and an event follows only if the volume is still
+// attached after a second.
 func TestAnAttachedVolumeStays(t *testing.T) {
 	attached := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va"}}
 	attached.Spec.Attacher, attached.Spec.Source.PersistentVolumeName = driverName, ptr.To("pvc-u-c")

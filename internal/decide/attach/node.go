@@ -96,8 +96,8 @@ type Detachment struct {
 	// Force says that it is detached even while the node says that it uses
 	// it, because the node is dead; Stuck that it would be, but may not.
 	Force, Stuck bool
-	// Unknown is the PersistentVolume that the attachment names, if no object and no record
-	// tells what it is. If it exists after all, it is to be decided anew.
+	// Unknown is the name of the attachment's PersistentVolume if it is neither cached nor recorded. The API has to be
+	// asked for it first: if it exists, the decision is made again.
 	Unknown string
 	Because volume.Because
 }

@@ -327,8 +327,8 @@ func (f ClaimFacts) live(in *Intent) (Plan, bool) {
 	return Plan{}, true
 }
 
-// origin returns where the data of the claim are. A cluster's scheduler would select the same node again: the name of
-// another one is no reason to give it back, for nodes of one segment have the same data.
+// origin returns where the data of the claim are. The name of another node is not a reason to give a claim back to
+// a cluster's scheduler, which would select the same node again: nodes of one segment have the same data.
 func (f ClaimFacts) origin() Origin {
 	o := f.Source.Origin(f.Claim, f.Driver, f.Local)
 	if f.Scheduled {

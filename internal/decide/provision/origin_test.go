@@ -84,7 +84,7 @@ func TestWhatIsCertain(t *testing.T) {
 	}
 }
 
-// TestDataOfNoNode: a volume that nobody has placed is made where its data are, and not at all if no node has them.
+// TestDataOfNoNode: a volume without a selected node is created where its data are, and not at all if no node has them.
 func TestDataOfNoNode(t *testing.T) {
 	for node, want := range map[string]string{
 		"n1": "",

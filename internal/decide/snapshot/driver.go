@@ -21,7 +21,7 @@ type DriverFactsOf[C Object[C]] struct {
 	// Ours says that the content's driver is called by this process; Takes, Lists and Gets what it can: take and delete,
 	// list, and look for one.
 	Ours, Takes, Lists, Gets bool
-	// Places says that the driver is told from where a snapshot is to be usable.
+	// Places says that requests to the driver have the topology in which a snapshot is to be usable.
 	Places bool
 	Known
 	// Options are those of the snapshotter, and Rivals the contents that may have the same name at the driver by them.

@@ -25,7 +25,7 @@ type Options struct {
 	Node string
 	// Rest says that this process speaks for what belongs to no node.
 	Rest bool
-	// Topology says that drivers are told, and tell, from where snapshots can be used.
+	// Topology says that requests and answers of drivers have the topology in which snapshots can be used.
 	Topology bool
 }
 

@@ -123,25 +123,11 @@ func (x *exam) checkListHealth(ctx context.Context) verdict {
 
 // healthPages calls visit for each entry of the list, until it returns an error.
 func (x *exam) healthPages(ctx context.Context, most int32, visit func(*csipb.VolumeHealth) error) error {
-	r := &csipb.ControllerListVolumeHealthRequest{MaxEntries: most, Secrets: x.Secrets}
-	for range mostPages {
-		answer, err := do(ctx, x, x.control().ControllerListVolumeHealth, r)
-		if err != nil {
-			return failure{"ControllerListVolumeHealth", err}
-		}
-		if most > 0 && len(answer.GetEntries()) > int(most) {
-			return fmt.Errorf("the list answers with %d entries, %d are allowed", len(answer.GetEntries()), most)
-		}
-		for _, e := range answer.GetEntries() {
-			if err := visit(e); err != nil {
-				return err
-			}
-		}
-		if r.StartingToken = answer.GetNextToken(); r.StartingToken == "" {
-			return nil
-		}
-	}
-	return errPages
+	return eachEntry("ControllerListVolumeHealth", most, func(token string) ([]*csipb.VolumeHealth, string, error) {
+		r, err := do(ctx, x, x.control().ControllerListVolumeHealth,
+			&csipb.ControllerListVolumeHealthRequest{MaxEntries: most, StartingToken: token, Secrets: x.Secrets})
+		return r.GetEntries(), r.GetNextToken(), err
+	}, visit)
 }
 
 func (x *exam) checkNodeHealth(ctx context.Context) verdict {

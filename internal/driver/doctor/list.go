@@ -35,25 +35,41 @@ const mostPages = 2000
 
 var errPages = errors.New("the list does not end")
 
-// pages calls visit for each volume in the list.
-func (x *exam) pages(ctx context.Context, most int32, visit func(*csipb.ListVolumesResponse_Entry)) error {
+// eachEntry calls visit for each entry of a list, until it returns an error. page asks the driver for the part of the
+// list that begins at a token, and returns the token of the next one.
+func eachEntry[E any](
+	call string, most int32, page func(token string) (entries []E, next string, err error), visit func(E) error,
+) error {
 	token := ""
 	for range mostPages {
-		r, err := do(ctx, x, x.control().ListVolumes, &csipb.ListVolumesRequest{MaxEntries: most, StartingToken: token})
+		entries, next, err := page(token)
 		if err != nil {
-			return failure{"ListVolumes", err}
+			return failure{call, err}
 		}
-		if most > 0 && len(r.GetEntries()) > int(most) {
-			return fmt.Errorf("ListVolumes answers with %d entries, %d are allowed", len(r.GetEntries()), most)
+		if most > 0 && len(entries) > int(most) {
+			return fmt.Errorf("%s answers with %d entries, %d are allowed", call, len(entries), most)
 		}
-		for _, e := range r.GetEntries() {
-			visit(e)
+		for _, e := range entries {
+			if err := visit(e); err != nil {
+				return err
+			}
 		}
-		if token = r.GetNextToken(); token == "" {
+		if token = next; token == "" {
 			return nil
 		}
 	}
 	return errPages
+}
+
+// pages calls visit for each volume in the list.
+func (x *exam) pages(ctx context.Context, most int32, visit func(*csipb.ListVolumesResponse_Entry)) error {
+	return eachEntry("ListVolumes", most, func(token string) ([]*csipb.ListVolumesResponse_Entry, string, error) {
+		r, err := do(ctx, x, x.control().ListVolumes, &csipb.ListVolumesRequest{MaxEntries: most, StartingToken: token})
+		return r.GetEntries(), r.GetNextToken(), err
+	}, func(e *csipb.ListVolumesResponse_Entry) error {
+		visit(e)
+		return nil
+	})
 }
 
 // listed returns the ids of all volumes.
@@ -100,25 +116,17 @@ func (x *exam) checkList(ctx context.Context) verdict {
 }
 
 // snapshotPages returns the ids of the snapshots in the list, in the order of the pages.
-func (x *exam) snapshotPages(ctx context.Context, r *csipb.ListSnapshotsRequest) ([]string, error) {
-	var ids []string
-	for range mostPages {
-		answer, err := do(ctx, x, x.control().ListSnapshots, r)
-		if err != nil {
-			return ids, failure{"ListSnapshots", err}
-		}
-		if r.MaxEntries > 0 && len(answer.GetEntries()) > int(r.MaxEntries) {
-			return ids, fmt.Errorf("ListSnapshots answers with %d entries, %d are allowed", len(answer.GetEntries()),
-				r.MaxEntries)
-		}
-		for _, e := range answer.GetEntries() {
+func (x *exam) snapshotPages(ctx context.Context, r *csipb.ListSnapshotsRequest) (ids []string, err error) {
+	err = eachEntry("ListSnapshots", r.GetMaxEntries(),
+		func(token string) ([]*csipb.ListSnapshotsResponse_Entry, string, error) {
+			r.StartingToken = token
+			answer, err := do(ctx, x, x.control().ListSnapshots, r)
+			return answer.GetEntries(), answer.GetNextToken(), err
+		}, func(e *csipb.ListSnapshotsResponse_Entry) error {
 			ids = append(ids, e.GetSnapshot().GetSnapshotId())
-		}
-		if r.StartingToken = answer.GetNextToken(); r.StartingToken == "" {
-			return ids, nil
-		}
-	}
-	return ids, errPages
+			return nil
+		})
+	return ids, err
 }
 
 // checkListSnapshots makes two snapshots of one volume and one of another.

@@ -127,7 +127,7 @@ func attachedOrNot(a *storagev1.VolumeAttachment) string {
 	return "not attached"
 }
 
-// isUnhealthy says whether the node agent or a kubelet tells of a volume of a Pod that is not well.
+// isUnhealthy says whether the node agent or a kubelet reports an unhealthy volume of a Pod.
 func isUnhealthy(p *corev1.Pod) bool {
 	return cluster.IsFalse(cluster.PodCondition(p, volume.ConditionVolumesHealthy)) ||
 		slices.ContainsFunc(p.Status.VolumeHealth, func(h corev1.PodVolumeHealth) bool {

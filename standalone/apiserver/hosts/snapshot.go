@@ -11,8 +11,8 @@ import (
 )
 
 // content checks a write of a VolumeSnapshotContent or VolumeGroupSnapshotContent: what the driver says of its
-// snapshots, once also where they are, and the intent to take them, which has a finalizer and an annotation. Nobody but
-// the controllers of snapshots and groups says of which node a content is.
+// snapshots, once also where they are, and the intent to take them, which has a finalizer and an annotation. Only the
+// controllers of snapshots and groups say to which node a content belongs.
 func (w *write) content(finalizer, creating string) error {
 	before, after, ok := w.customUpdate()
 	if !ok {

@@ -24,23 +24,23 @@ type said struct {
 	answer  health.Answer
 }
 
-// voice has the calls with which a driver reports the health of its volumes.
-type voice struct {
-	// page returns a part of a list, and the token of the next part; it is nil if there is no list.
+// calls are those with which a driver reports the health of its volumes.
+type calls struct {
+	// page returns a page of a list, and the token of the next one; it is nil if the driver has no list.
 	page func(ctx context.Context, token string) (entries []entry, next string, err error)
-	// illOnly says that a volume that is well is not in the list.
-	illOnly bool
+	// unhealthyOnly says that healthy volumes are not in the list.
+	unhealthyOnly bool
 	// one asks about one volume; it is nil if the driver has no such call.
 	one func(ctx context.Context, id string) (said, error)
 }
 
-// voiceOf returns the calls of a driver, and whether it has any. A driver that has those of CSI 1.13 is asked only with
+// callsOf returns the calls of a driver, and whether it has any. A driver that has those of CSI 1.13 is asked only with
 // them.
-func voiceOf(d *csi.Driver) (voice, bool) {
-	can, v := d.Controller, voice{}
+func callsOf(d *csi.Driver) (calls, bool) {
+	can, v := d.Controller, calls{}
 	switch {
 	case can.ListVolumeHealth || can.GetVolumeHealth:
-		v.illOnly = true
+		v.unhealthyOnly = true
 		if can.ListVolumeHealth {
 			v.page = healthPage(d.ControllerClient())
 		}
