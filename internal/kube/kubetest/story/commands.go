@@ -124,10 +124,15 @@ func (c *Scene) written(args []string) error {
 	return err
 }
 
-// look has the controller reconcile a key.
+// look has the controller reconcile a key, and again after the pause that it wants.
 func (c *Scene) look(args []string) error {
-	if _, err := c.life.Reconcile(c.Context(), kubetest.KeyOf(args[0])); err != nil {
+	key := kubetest.KeyOf(args[0])
+	result, err := c.life.Reconcile(c.Context(), key)
+	switch {
+	case err != nil:
 		c.Note("look " + args[0] + ending(false, err))
+	case result.After > 0:
+		c.life.AddAfter(key, result.After)
 	}
 	return nil
 }
