@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
 
@@ -138,6 +139,9 @@ func (b *byName[T]) followersOf(keys []string) (out []*follower[T]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, key := range keys {
+		if !possible(key) {
+			continue
+		}
 		if b.whole == nil && b.followers[key] == nil {
 			if len(b.followers) == mostNamed {
 				b.followAll()
@@ -151,6 +155,14 @@ func (b *byName[T]) followersOf(keys []string) (out []*follower[T]) {
 		return []*follower[T]{b.whole}
 	}
 	return out
+}
+
+// possible says whether an object can have a key. Pods and claims may name what no object can be named, and a request
+// for a very long name would fail for as long as they exist.
+func possible(key string) bool {
+	return !slices.ContainsFunc(strings.SplitN(key, "/", 2), func(name string) bool {
+		return len(validation.NameIsDNSSubdomain(name, false)) > 0
+	})
 }
 
 // followAll reads all objects instead of single ones. The first list is newer than all that was read before.

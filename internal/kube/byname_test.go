@@ -4,14 +4,17 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/cluster"
 )
@@ -94,6 +97,35 @@ func TestByName(t *testing.T) {
 		expect("after a release", "n/a", "pv-a pv-b")
 		use(t, client, "third", "b")
 		expect("when a Pod comes back", "n/a n/b", "pv-a pv-b")
+	})
+}
+
+// TestImpossibleNames: a name that no object can have is not asked for, because a request that always fails would keep
+// later Pods from being seen.
+func TestImpossibleNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		chain(t, client, "a")
+		client.PrependReactor("list", "persistentvolumeclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			asked := a.(clienttesting.ListAction).GetListRestrictions().Fields.String()
+			if asked != "metadata.name=a" {
+				return true, nil, fmt.Errorf("asked for %.40q", asked)
+			}
+			return false, nil, nil
+		})
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		caches := NewNodeCaches(client, "n1")
+		caches.ByName(nil)
+		if err := caches.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		use(t, client, "hostile", strings.Repeat("a", 1<<20), strings.Repeat("%", 1<<18), "", "A/b", "x\n")
+		use(t, client, "later", "a")
+		synctest.Wait()
+		if _, seen := caches.Pods().Get("n/later"); !seen || keys(caches.Claims().List()) != "n/a" {
+			t.Errorf("the later Pod is seen: %v, with claims %q", seen, keys(caches.Claims().List()))
+		}
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"volplane.dev/volplane/standalone/backup"
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
+	"volplane.dev/volplane/standalone/external"
 )
 
 // ErrLost is the error of a data directory with a missing part that other parts prove to
@@ -101,9 +102,17 @@ func (s *Server) upgrade(ctx context.Context, o Options, objects bool) error {
 		if !objects {
 			return nil
 		}
-		return backup.KeepStopped(ctx, backup.Options{DataDir: s.dir.Path, Version: o.Version, Reason: backup.Upgrade}, file)
+		err := backup.KeepStopped(ctx, backup.Options{DataDir: s.dir.Path, Version: o.Version, Reason: backup.Upgrade}, file)
+		if errors.Is(err, external.ErrBound) {
+			// Such a backup cannot be made at all, so a start that insists on it would never succeed.
+			if o.Log != nil {
+				o.Log.Warn("another version has used the data directory, and its objects cannot be backed up", "err", err)
+			}
+			file, err = "", nil
+		}
+		return err
 	})
-	if err == nil && from != "" && objects && o.Log != nil {
+	if err == nil && from != "" && objects && file != "" && o.Log != nil {
 		o.Log.Info("another version has used the data directory: it was backed up before anything is changed", "from", from,
 			"to", o.Version, "backup", file)
 	}

@@ -60,10 +60,10 @@ func (e embedded) plan() room.Plan {
 
 func (e embedded) report() room.Report { return room.ReportOf(e.Room()) }
 
-// outside is an etcd that others run. It never ends by itself: what is not answered is refused, and tried again.
+// outside is an etcd that others run. What it does not answer is refused, and tried again.
 type outside struct{ *external.Store }
 
-func (o outside) failed() <-chan error     { return nil }
+func (o outside) failed() <-chan error     { return o.Failed() }
 func (o outside) prefix() string           { return o.Options().Prefix }
 func (o outside) defragment() func() error { return nil }
 

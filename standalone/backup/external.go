@@ -76,11 +76,8 @@ func saveExternal(ctx context.Context, o Options, at external.Options, file stri
 // keysOf returns those of an etcd of a control plane's own.
 func keysOf(c *clientv3.Client) external.Keys { return external.Keys{Client: c, Prefix: objects} }
 
-// fill copies the objects of the etcd in a directory below the prefix of a store that others run, which must be empty.
-// It calls begin when that is sure.
-func fill(
-	ctx context.Context, home, pki string, to external.Options, begin func() error,
-) (sum external.Sum, err error) {
+// fill copies the objects of the etcd in a directory below the prefix of a store that others run; see external.Fill.
+func fill(ctx context.Context, home, pki string, to external.Options) (sum external.Sum, err error) {
 	ca, err := authority(pki)
 	if err != nil {
 		return sum, err
@@ -90,12 +87,6 @@ func fill(
 		return sum, err
 	}
 	defer target.Stop()
-	if err := target.Fillable(ctx, ca); err != nil {
-		return sum, err
-	}
-	if err := begin(); err != nil {
-		return sum, err
-	}
 	s, err := etcd.Start(ctx, etcd.Options{Dir: home})
 	if err != nil {
 		return sum, err

@@ -82,10 +82,14 @@ func TestExternal(t *testing.T) {
 		}
 		isRestored(t, into)
 	}
+	if _, err := backup.Restore(t.Context(), file, short(t), there, time.Now()); !errors.Is(err, external.ErrInUse) {
+		t.Error("a prefix with other objects:", err)
+	}
 	_, err = backup.Restore(t.Context(), file, dir, external.Options{}, time.Now())
 	if !errors.Is(err, external.ErrInUse) {
 		t.Error("a prefix with objects:", err)
 	}
+	// The restore that was refused has changed nothing, and is not taken for one.
 	isWhole(t, dir, "before", "after")
 }
 

@@ -60,7 +60,7 @@ func moveOut(ctx context.Context, o Options, to external.Options, old string) (e
 	if err != nil {
 		return external.Sum{}, err
 	}
-	sum, err := fill(ctx, o.etcd(), o.DataDir, to, func() error { return nil })
+	sum, err := fill(ctx, o.etcd(), o.DataDir, to)
 	if err != nil {
 		return sum, err
 	}

@@ -91,16 +91,20 @@ func restore(
 	if work, r.Manifest, err = stage(r.From, dir); err != nil {
 		return r, err
 	}
-	old := filepath.Join(dir, replaced+now.UTC().Format(layout))
-	// From here on the control plane starts only as a restored one.
-	begin := func() error { return durable.WriteJSON(filepath.Join(dir, pending), r) }
-	if to.IsZero() {
-		err = begin()
-	} else {
-		err = restoreTo(ctx, dir, work, to, old, begin)
+	home, old := filepath.Join(work, "etcd"), filepath.Join(dir, replaced+now.UTC().Format(layout))
+	if !to.IsZero() {
+		if _, err := fill(ctx, home, work, to); err != nil {
+			return r, fmt.Errorf("restore: %w", err)
+		}
 	}
-	if err != nil {
+	// From here on the control plane starts only as a restored one.
+	if err := durable.WriteJSON(filepath.Join(dir, pending), r); err != nil {
 		return r, fmt.Errorf("restore: %w", err)
+	}
+	if !to.IsZero() {
+		if err := exchangeStore(dir, home, to, old); err != nil {
+			return r, fmt.Errorf("restore: %w", err)
+		}
 	}
 	r.Replaced, err = exchange(dir, work, old)
 	return r, err
@@ -125,12 +129,9 @@ func stage(file, dir string) (work string, m Manifest, err error) {
 	return work, m, nil
 }
 
-// restoreTo brings the objects in work to a store that others run.
-func restoreTo(ctx context.Context, dir, work string, to external.Options, old string, begin func() error) error {
-	home := filepath.Join(work, "etcd")
-	if _, err := fill(ctx, home, work, to, begin); err != nil {
-		return err
-	}
+// exchangeStore puts a store that others run, which has the objects of the etcd in home, in the place of the one that a
+// data directory uses.
+func exchangeStore(dir, home string, to external.Options, old string) error {
 	if err := os.RemoveAll(home); err != nil {
 		return err
 	}

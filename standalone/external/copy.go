@@ -37,7 +37,8 @@ type Keys struct {
 // Keys returns those of the store.
 func (s *Store) Keys() Keys { return Keys{s.client, s.options.Prefix} }
 
-// Sum is what two copies have in common.
+// Sum is what two copies have in common: all keys but those with a limited life, which may end in one of them before
+// the other is read.
 type Sum struct {
 	Keys int
 	Hash string
@@ -50,6 +51,9 @@ type sums struct {
 }
 
 func (s *sums) add(name string, kv *mvccpb.KeyValue) {
+	if kv.Lease != 0 {
+		return
+	}
 	s.keys++
 	fmt.Fprintf(s.hash, "%d %s %d ", len(name), name, len(kv.Value))
 	s.hash.Write(kv.Value)
@@ -161,23 +165,14 @@ func (p *puts) flush(ctx context.Context) error {
 	return nil
 }
 
-// Fillable returns an error unless the prefix is empty, or has a copy for the same authority that has not ended.
-func (s *Store) Fillable(ctx context.Context, ca []byte) error {
-	switch err := s.Recognize(ctx, ca); {
-	case errors.Is(err, ErrEmpty), errors.Is(err, errFilling):
-		return nil
-	case err == nil:
-		return fmt.Errorf("%w: %s has objects of this control plane; choose another --etcd-prefix, or delete what is there",
-			ErrInUse, s.options.Prefix)
-	default:
-		return err
-	}
-}
-
-// Fill copies the keys of the control plane with an authority below the prefix, which must be Fillable. Until all are
-// there no control plane starts with them; after a crash it can be repeated.
+// Fill copies the keys of the control plane with an authority below the prefix, which must be empty, or have a copy that
+// has not ended, or the same keys. Until all are there no control plane starts with them; it can be repeated, also after
+// a crash.
 func (s *Store) Fill(ctx context.Context, from Keys, ca []byte) (Sum, error) {
-	if err := s.Fillable(ctx, ca); err != nil {
+	switch err := s.Recognize(ctx, ca); {
+	case err == nil:
+		return s.filled(ctx, from)
+	case !errors.Is(err, ErrEmpty) && !errors.Is(err, errFilling):
 		return Sum{}, err
 	}
 	filling := identity{Format: Format, CA: hashOf(ca), Filling: true}
@@ -196,6 +191,19 @@ func (s *Store) Fill(ctx context.Context, from Keys, ca []byte) (Sum, error) {
 		return Sum{}, s.unreadable(err)
 	}
 	return sum, nil
+}
+
+// filled returns the sum of a copy that has ended, or an error if the prefix has other keys of the control plane.
+func (s *Store) filled(ctx context.Context, from Keys) (Sum, error) {
+	have, err := s.Keys().Sum(ctx)
+	if err != nil {
+		return Sum{}, err
+	}
+	if want, err := from.Sum(ctx); err != nil || have == want {
+		return have, err
+	}
+	return Sum{}, fmt.Errorf("%w: %s has objects of this control plane; choose another --etcd-prefix, or delete what is "+
+		"there", ErrInUse, s.options.Prefix)
 }
 
 // clear deletes what a copy has left that did not end.

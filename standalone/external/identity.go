@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -31,7 +33,9 @@ var (
 	ErrNewer   = errors.New("store of a newer version")
 	ErrInUse   = errors.New("prefix with other keys")
 	ErrEmpty   = errors.New("empty prefix")
-	errFilling = errors.New("incomplete copy")
+	// ErrReplaced is that of a store which is not the one that has answered before.
+	ErrReplaced = errors.New("the store was replaced while it was used")
+	errFilling  = errors.New("incomplete copy")
 )
 
 // identity says whose the keys below a prefix are.
@@ -75,7 +79,26 @@ func (s *Store) Recognize(ctx context.Context, ca []byte) error {
 		return fmt.Errorf("%w: there are %d keys below %s that no control plane of volplane has begun with; choose another "+
 			"--etcd-prefix", ErrInUse, others.Count, prefix)
 	}
+	if err := s.nested(ctx); err != nil {
+		return err
+	}
 	return fmt.Errorf("%w: there is nothing below %s", ErrEmpty, prefix)
+}
+
+// nested returns an error if the prefix is below that of another control plane, whose backups would have its keys. Keys
+// that may not be read are not those of a control plane which this one could harm.
+func (s *Store) nested(ctx context.Context) error {
+	for above := path.Dir(s.options.Prefix); above != "/"; above = path.Dir(above) {
+		found, err := s.client.Get(ctx, above+identityKey, clientv3.WithCountOnly())
+		if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) {
+			return s.unreadable(err)
+		}
+		if err == nil && found.Count > 0 {
+			return fmt.Errorf("%w: %s is below %s, which is the prefix of a control plane; choose another --etcd-prefix",
+				ErrInUse, s.options.Prefix, above)
+		}
+	}
+	return nil
 }
 
 func (s *Store) unreadable(err error) error {

@@ -1,6 +1,7 @@
 package external
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/volume"
 )
 
 const (
@@ -39,6 +41,10 @@ type answer struct {
 	all int
 	// agrees says that it has answered what only a quorum can.
 	agrees bool
+	// revision is that of the store, as a quorum knows it, and claimed says that the prefix has an identity; 0 if the
+	// store does not permit to ask.
+	revision int64
+	claimed  bool
 }
 
 // ask asks how a member is, which it answers by itself, and reads a key, for which it needs a quorum.
@@ -56,11 +62,12 @@ func (m *member) ask(ctx context.Context) answer {
 			}
 		}
 	}
-	_, err := pb.NewKVClient(m.conn).Range(ctx, &pb.RangeRequest{Key: m.key, CountOnly: true})
+	found, err := pb.NewKVClient(m.conn).Range(ctx, &pb.RangeRequest{Key: m.key, CountOnly: true})
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 	default:
 		a.agrees = true // also if it permits nothing
+		a.revision, a.claimed = found.GetHeader().GetRevision(), found.GetCount() > 0
 	}
 	return a
 }
@@ -69,10 +76,14 @@ func (m *member) ask(ctx context.Context) answer {
 type state struct {
 	room.Members
 	plan room.Plan
-	// cluster is the id of the store and clusters how many have answered, revision the last one that is known.
+	// cluster is the id of the store that has answered first, clusters how many others have answered now.
 	cluster  string
 	clusters int
+	// revision is the last one that a quorum has answered, and begun says that the prefix has had an identity since.
 	revision int64
+	begun    bool
+	// replaced says why the store is not the one that has answered before; "" if it is.
+	replaced string
 	// answered are the addresses that have, away says by address why the others have not.
 	answered []string
 	away     []string
@@ -98,10 +109,14 @@ func (s *Store) ask(ctx context.Context) []answer {
 
 // look brings the state up to date with what the members answer.
 func (s *Store) look(ctx context.Context) state {
+	s.mu.Lock()
+	before := s.latest
+	s.mu.Unlock()
 	answers := s.ask(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.latest = s.latest.after(answers, time.Now())
+	s.latest.replaced = cmp.Or(s.latest.replaced, before.lost(answers))
 	return s.latest
 }
 
@@ -109,19 +124,25 @@ func (s *Store) look(ctx context.Context) state {
 func (s state) after(answers []answer, now time.Time) state {
 	next := state{
 		Members: room.Members{All: s.All, Size: s.Size, Used: s.Used, Quota: s.Quota},
-		cluster: s.cluster, revision: s.revision, looked: now, agreed: s.lastAgreed(now),
+		cluster: s.cluster, revision: s.revision, begun: s.begun, looked: now, agreed: s.lastAgreed(now),
+		replaced: s.replaced,
 	}
-	voters, clusters, agree := map[uint64]bool{}, map[uint64]bool{}, false
+	voters, others, agree := map[uint64]bool{}, map[string]bool{}, false
 	for _, a := range answers {
 		if a.err != nil {
 			next.away = append(next.away, fmt.Sprintf("%s does not: %s", a.server, reason(a.err)))
 			continue
 		}
 		head := a.status.GetHeader()
+		cluster := types.ID(head.GetClusterId()).String()
+		next.cluster = cmp.Or(next.cluster, cluster)
+		if cluster != next.cluster {
+			others[cluster] = true
+			next.away = append(next.away, a.server+" belongs to another store")
+			continue
+		}
 		next.answered = append(next.answered, a.server)
-		clusters[head.GetClusterId()] = true
-		next.cluster = types.ID(head.GetClusterId()).String()
-		next.revision = max(next.revision, head.GetRevision())
+		next.revision = max(next.revision, a.revision)
 		next.Size, next.Used, next.Quota = a.status.GetDbSize(), a.status.GetDbSizeInUse(), a.status.GetDbSizeQuota()
 		next.Alarm = next.Alarm || slices.ContainsFunc(a.status.GetErrors(), func(e string) bool {
 			return strings.Contains(e, pb.AlarmType_NOSPACE.String())
@@ -134,7 +155,10 @@ func (s state) after(answers []answer, now time.Time) state {
 			next.All = a.all
 		}
 	}
-	next.clusters, next.Answer = len(clusters), len(voters)
+	next.clusters, next.Answer = len(others), len(voters)
+	if len(others) > 0 && len(next.answered) == 0 && next.replaced == "" {
+		next.replaced = "all members that answer belong to another store than before"
+	}
 	if next.All == 0 {
 		next.All = len(answers) // none of them has said how many there are
 	}
@@ -145,6 +169,20 @@ func (s state) after(answers []answer, now time.Time) state {
 	}
 	next.plan = room.DecideMembers(next.Members)
 	return next
+}
+
+// lost says what a quorum does not have any more that it had before it was asked; "" for nothing.
+func (s state) lost(answers []answer) string {
+	for _, a := range answers {
+		switch {
+		case a.revision == 0, s.cluster != types.ID(a.status.GetHeader().GetClusterId()).String():
+		case a.revision < s.revision:
+			return fmt.Sprintf("its revision was %d, and is %d", s.revision, a.revision)
+		case s.begun && !a.claimed:
+			return "the keys of this control plane are gone"
+		}
+	}
+	return ""
 }
 
 // reason returns the words of an error without those of gRPC around them.
@@ -175,6 +213,10 @@ func (s *Store) follow(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if now.replaced != "" {
+			s.giveUp(now)
+			return
+		}
 		if now.plan.RefuseAll != lost {
 			lost = now.plan.RefuseAll
 			s.turn(now)
@@ -192,6 +234,17 @@ func (s *Store) follow(ctx context.Context) {
 		case <-ticker.C:
 		}
 	}
+}
+
+// giveUp ends the use of a store that is not the one it was, before anything that it does not know is taken for deleted.
+// What was recorded stays, so that the next start compares.
+func (s *Store) giveUp(now state) {
+	err := fmt.Errorf("%w: %s; the next start compares it with what was recorded", ErrReplaced, now.replaced)
+	s.quorum.set(&volume.Because{Message: err.Error()})
+	s.mu.Lock()
+	s.record = ""
+	s.mu.Unlock()
+	s.failed <- err
 }
 
 // turn has requests refused when the quorum is lost, and accepted again when it is back, and logs both.

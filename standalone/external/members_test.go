@@ -2,6 +2,7 @@ package external
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 func TestState(t *testing.T) {
 	t.Parallel()
 	is := func(member uint64, agrees bool) answer {
-		return answer{server: "https://m:1", all: 3, agrees: agrees, status: &pb.StatusResponse{
-			Header: &pb.ResponseHeader{ClusterId: 7, MemberId: member, Revision: 5}, DbSize: 2, DbSizeInUse: 1,
+		return answer{server: "https://m:1", all: 3, agrees: agrees, revision: 5, status: &pb.StatusResponse{
+			Header: &pb.ResponseHeader{ClusterId: 7, MemberId: member}, DbSize: 2, DbSizeInUse: 1,
 		}}
 	}
 	away := answer{server: "https://m:1", err: errors.New("it is gone")}
@@ -33,14 +34,14 @@ func TestState(t *testing.T) {
 		refuses      bool
 	}{
 		{"nothing is known yet", 0, []answer{away, away, away}, 0, 3, 0, 1, false},
-		{"all answer", time.Second, []answer{is(1, true), is(2, true), is(3, true)}, 3, 3, 1, 0, false},
-		{"one address twice is one member", time.Second, []answer{is(1, true), is(1, true)}, 1, 3, 1, 0, false},
-		{"a learner has no vote", time.Second, []answer{is(1, true), is(2, true), learner}, 2, 3, 1, 0, false},
-		{"two stores", time.Second, []answer{is(1, true), is(2, true), elsewhere}, 3, 3, 2, 0, false},
-		{"one that agrees is enough", time.Second, []answer{is(1, false), is(2, true), away}, 2, 3, 1, 0, false},
-		{"an election", 2 * time.Second, []answer{is(1, false), is(2, false), away}, 2, 3, 1, 2 * time.Second, false},
-		{"that does not end", time.Second, []answer{is(1, false), away, away}, 1, 3, 1, 3 * time.Second, true},
-		{"it is over", time.Second, []answer{is(1, true), is(2, true), away}, 2, 3, 1, 0, false},
+		{"all answer", time.Second, []answer{is(1, true), is(2, true), is(3, true)}, 3, 3, 0, 0, false},
+		{"one address twice is one member", time.Second, []answer{is(1, true), is(1, true)}, 1, 3, 0, 0, false},
+		{"a learner has no vote", time.Second, []answer{is(1, true), is(2, true), learner}, 2, 3, 0, 0, false},
+		{"two stores", time.Second, []answer{is(1, true), is(2, true), elsewhere}, 2, 3, 1, 0, false},
+		{"one that agrees is enough", time.Second, []answer{is(1, false), is(2, true), away}, 2, 3, 0, 0, false},
+		{"an election", 2 * time.Second, []answer{is(1, false), is(2, false), away}, 2, 3, 0, 2 * time.Second, false},
+		{"that does not end", time.Second, []answer{is(1, false), away, away}, 1, 3, 0, 3 * time.Second, true},
+		{"it is over", time.Second, []answer{is(1, true), is(2, true), away}, 2, 3, 0, 0, false},
 		{"this process has slept for a minute", time.Minute, []answer{away, away, away}, 0, 3, 0, 2 * time.Second, false},
 		{"and was not mistaken", time.Second, []answer{away, away, away}, 0, 3, 0, 3 * time.Second, true},
 	} {
@@ -53,5 +54,38 @@ func TestState(t *testing.T) {
 	}
 	if s.revision != 5 || s.Used != 1 || s.cluster != "7" {
 		t.Errorf("what was known is forgotten: %+v", s)
+	}
+}
+
+// TestReplaced: what shows that a store is not the one that has answered before, or an older state of it.
+func TestReplaced(t *testing.T) {
+	t.Parallel()
+	of := func(cluster uint64, revision int64, claimed bool) answer {
+		return answer{agrees: true, revision: revision, claimed: claimed, status: &pb.StatusResponse{
+			Header: &pb.ResponseHeader{ClusterId: cluster},
+		}}
+	}
+	away, denied := answer{err: errors.New("it is gone")}, of(7, 0, false)
+	for name, c := range map[string]struct {
+		answers []answer
+		want    string
+	}{
+		"it goes on":                     {[]answer{of(7, 5, true), of(7, 6, true)}, ""},
+		"no member answers":              {[]answer{away, away}, ""},
+		"it permits nothing any more":    {[]answer{denied}, ""},
+		"one address is another store's": {[]answer{of(8, 1, false), of(7, 5, true)}, ""},
+		"all are another store's":        {[]answer{of(8, 9, true), away}, "another store"},
+		"an older copy":                  {[]answer{of(7, 4, true)}, "its revision was 5, and is 4"},
+		"its keys were deleted":          {[]answer{of(7, 6, false)}, "are gone"},
+	} {
+		before := state{cluster: "7", revision: 5, begun: true}
+		after := before.after(c.answers, time.Unix(1000, 0))
+		got := after.replaced + before.lost(c.answers)
+		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if after.cluster != "7" || after.revision < 5 {
+			t.Errorf("%s: what was known is forgotten: %+v", name, after)
+		}
 	}
 }

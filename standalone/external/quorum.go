@@ -8,6 +8,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"volplane.dev/volplane/internal/volume"
@@ -83,12 +85,16 @@ func (q *quorum) unary(
 // keyService begins the names of all methods of the service that has the keys.
 const keyService = "/etcdserverpb.KV/"
 
-// stream is the interceptor of lists in pieces. Watches wait by their nature.
+// stream is the interceptor of lists in pieces, and of watches: those that are there wait by their nature, and new ones
+// are refused, because a store that is back has to be recognized before it is believed.
 func (q *quorum) stream(
 	ctx context.Context, d *grpc.StreamDesc, c *grpc.ClientConn, method string, open grpc.Streamer,
 	opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	if !strings.HasPrefix(method, keyService) {
+		if has := q.context(); method == pb.Watch_Watch_FullMethodName && has.Err() != nil {
+			return nil, status.Error(codes.Unavailable, context.Cause(has).Error())
+		}
 		return open(ctx, d, c, method, opts...)
 	}
 	ctx, end, err := q.during(ctx)

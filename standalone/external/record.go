@@ -64,7 +64,7 @@ func (s *Store) Begin(ctx context.Context, record string) error {
 		return s.unreadable(err)
 	}
 	s.mu.Lock()
-	s.record, s.latest.revision = record, max(s.latest.revision, r.Header.Revision)
+	s.record, s.latest.revision, s.latest.begun = record, max(s.latest.revision, r.Header.Revision), true
 	s.mu.Unlock()
 	return s.note()
 }

@@ -38,6 +38,8 @@ type Store struct {
 	// cancel ends what follows the members, ended says that it has.
 	cancel context.CancelFunc
 	ended  chan struct{}
+	// failed has the error after which the store may not be used.
+	failed chan error
 
 	mu     sync.Mutex
 	latest state
@@ -71,7 +73,7 @@ func connect(o Options, log *slog.Logger) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{options: o, log: cmp.Or(log, slog.New(slog.DiscardHandler)), ended: make(chan struct{})}
+	s := &Store{options: o, log: cmp.Or(log, slog.New(slog.DiscardHandler)), ended: make(chan struct{}), failed: make(chan error, 1)}
 	s.quorum.set(nil)
 	dial := backoff.DefaultConfig
 	dial.MaxDelay = dialPause
@@ -103,9 +105,9 @@ func (s *Store) wait(ctx context.Context, step func(what string)) error {
 	for {
 		now := s.look(ctx)
 		switch {
-		case now.clusters > 1:
+		case now.clusters > 0:
 			return fmt.Errorf("the addresses of --etcd-servers belong to %d different stores: name the members of one",
-				now.clusters)
+				now.clusters+1)
 		case now.Apart == 0:
 			return nil
 		case now.Answer == 0:
@@ -130,6 +132,10 @@ func (s *Store) Client() *clientv3.Client {
 	c.Lease, c.Watcher = clientv3.NewLease(s.client), clientv3.NewWatcher(s.client)
 	return c
 }
+
+// Failed receives the error after which the store may not be used any more: it was replaced by another one, or by an
+// older state of itself.
+func (s *Store) Failed() <-chan error { return s.failed }
 
 // Options returns where the store is.
 func (s *Store) Options() Options { return s.options }

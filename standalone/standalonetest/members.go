@@ -147,6 +147,14 @@ func (m *Member) Kill() {
 	_ = m.process.Wait()
 }
 
+// Wipe deletes what a member that does not run has stored.
+func (m *Member) Wipe() {
+	m.t.Helper()
+	if err := os.RemoveAll(m.config.Dir); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
 // Freeze stops the process: it keeps its connections and answers nothing, until Thaw.
 func (m *Member) Freeze() { _ = m.process.Process.Signal(syscall.SIGSTOP) }
 

@@ -36,7 +36,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			for _, dir := range []string{".ci", "bin"} {
-				if err := os.Mkdir(filepath.Join(e.WorkDir, dir), 0o700); err != nil {
+				if err := os.MkdirAll(filepath.Join(e.WorkDir, dir), 0o700); err != nil {
 					return err
 				}
 			}
