@@ -313,6 +313,7 @@ func upperLayers() []layer {
 		{"internal/socket", nil, append(heavy, clientGo, grpc), "makes sockets, whoever answers"},
 		{"internal/skeleton", nil, append(heavy, clientGo, grpc), "writes files, whatever is in them"},
 		{"internal/parts", nil, append(heavy, clientGo, grpc), "runs what it is given"},
+		{"internal/sdnotify", nil, append(heavy, clientGo, grpc), "tells how a service is, whatever it does"},
 		{"internal/testkit", nil, append(heavy, clientGo), forTests},
 		{"internal/orphans", []string{
 			"internal/volume", decidePrefix, "internal/csi", "internal/kube",
@@ -340,7 +341,7 @@ func upperLayers() []layer {
 		}, heavy, "the only place that joins parts stays thin"},
 		{"cmd/volplane", []string{
 			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/csi/trace",
-			"internal/program", "internal/noderoot", "internal/supervise",
+			"internal/program", "internal/noderoot", "internal/sdnotify", "internal/supervise",
 		}, heavy, "main is boring"},
 		{"cmd/kubectl-why_volume", []string{"internal/cli"}, heavy, "main is boring"},
 	}
@@ -353,7 +354,7 @@ func standaloneLayers() []layer {
 			"standalone/apiserver", "standalone/backup", "standalone/external", "standalone/garbage", "standalone/page",
 			"standalone/pki", "internal/app",
 			"internal/flex", "internal/mount", "internal/noderoot", "internal/observe", "internal/parts", "internal/program",
-			"internal/csi", "internal/csi/trace", "internal/volume", decidePrefix,
+			"internal/csi", "internal/csi/trace", "internal/sdnotify", "internal/volume", decidePrefix,
 		}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{
 			"standalone/up", "standalone/backup", "standalone/external", "internal/program", "internal/sidecar",
