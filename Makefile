@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# An archive of the source has no history, and may be unpacked in a repository of others.
+REVISION ?= $(shell test -e .git && git rev-parse HEAD 2>/dev/null || echo unknown)
 PREFIX  ?= /usr/local
 DESTDIR ?=
 # mount(8) looks for its helpers there only.
@@ -33,7 +35,7 @@ export CGO_ENABLED := 0
 export GOTOOLCHAIN ?= auto
 export GOFLAGS := $(strip -buildvcs=false -trimpath -tags=grpcnotrace $(GOFLAGS))
 
-PROGRAM := go build -ldflags "-s -w -X main.version=$(VERSION) $${more-}"
+PROGRAM := go build -ldflags "-s -w -X main.version=$(VERSION) -X volplane.dev/volplane/internal/revision.of=$(REVISION) $${more-}"
 LINTER  := bin/golangci-lint-$(GOLANGCI_VERSION)
 VULNCHECK := bin/govulncheck-$(VULNCHECK_VERSION)
 

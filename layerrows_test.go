@@ -323,14 +323,15 @@ func upperLayers() []layer {
 			"internal/manifest", "internal/identity", "internal/finding", "internal/redact", "internal/driver/doctor",
 			"internal/driver/starter", "internal/flex", "internal/flex/migrate", "internal/orphans", "internal/program",
 			"internal/csi", "internal/csi/", "internal/driverfile", "internal/driverimport", "internal/noderoot",
-			"internal/supervise", "internal/sidecar", "internal/door", "internal/door/mount8",
+			"internal/supervise", "internal/sidecar", "internal/revision", "internal/door", "internal/door/mount8",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/noderoot", []string{"internal/durable"}, append(heavy, clientGo, grpc), "knows whose a directory is, " +
 			"not what is in it"},
 		{"internal/program", []string{
 			"internal/csi", "internal/observe", "internal/sidecar",
 		}, heavy, "words of programs, which it does not run"},
-		{"internal/observe", nil, append(heavy, grpc), "counts what it is told, and serves it"},
+		{"internal/revision", nil, append(heavy, clientGo, grpc), "what the build says of the source"},
+		{"internal/observe", []string{"internal/revision"}, append(heavy, grpc), "counts what it is told, and serves it"},
 		{"internal/app", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/explain/chain", "internal/explain/since",
 			"internal/explain/state", "internal/explain/survey", "internal/explain/why", "internal/csi",
@@ -357,8 +358,8 @@ func standaloneLayers() []layer {
 			"internal/csi", "internal/csi/trace", "internal/sdnotify", "internal/volume", decidePrefix,
 		}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{
-			"standalone/up", "standalone/backup", "standalone/external", "internal/program", "internal/sidecar",
-			"internal/supervise",
+			"standalone/up", "standalone/backup", "standalone/external", "internal/program", "internal/revision",
+			"internal/sidecar", "internal/supervise",
 		}, nil, "main is boring"},
 		{"standalone/apiserver/guard", []string{"internal/volume", "internal/decide/flex"}, nil, "asks for rights, and " +
 			"knows what the names of drivers mean"},

@@ -66,8 +66,12 @@ func checkArchive(t *testing.T, r *release) {
 		"PREFIX=/usr/local")
 	shell(t, "sh", "-c", `cd "$1" && find . -type f | while read -r f; do cmp "$f" "$2/$f" || exit 1; done`, "sh",
 		filepath.Join(installed, "usr/local"), filepath.Join(to, top))
-	if out := shell(t, filepath.Join(to, top, "bin/volplane"), "version"); !strings.Contains(out, r.version) {
-		t.Errorf("volplane says that it is %q", out)
+	// The revision of a release is its version.
+	out := shell(t, filepath.Join(to, top, "bin/volplane"), "version", "-o", "json")
+	for _, key := range []string{"version", "revision"} {
+		if !strings.Contains(out, fmt.Sprintf("%q: %q", key, r.version)) {
+			t.Errorf("volplane does not say its %s: %s", key, out)
+		}
 	}
 	shell(t, filepath.Join(to, top, "bin/volplaned"), "--help")
 	page := filepath.Join(to, top, "share/man/man8/volplane.8.gz")
