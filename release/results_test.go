@@ -74,9 +74,14 @@ func checkArchive(t *testing.T, r *release) {
 		}
 	}
 	shell(t, filepath.Join(to, top, "bin/volplaned"), "--help")
-	page := filepath.Join(to, top, "share/man/man8/volplane.8.gz")
-	if out := shell(t, "sh", "-c", `zcat "$1"`, "sh", page); !strings.Contains(out, `.SH "VOLPLANE WHY"`) {
-		t.Errorf("the manual page does not have the command why:\n%s", out)
+	for page, want := range map[string]string{
+		"volplane": ".BR volplane\\-why (8)", "volplane-why": "Exit codes", "volplane-driver-add": "volplane driver add",
+		"volplane-up": "\\-\\-data\\-dir", "volplaned-up": "\\-\\-data\\-dir",
+	} {
+		at := filepath.Join(to, top, "share/man/man8", page+".8.gz")
+		if out := shell(t, "sh", "-c", `zcat "$1"`, "sh", at); !strings.Contains(out, want) {
+			t.Errorf("the manual page %s does not have %s:\n%s", page, want, out)
+		}
 	}
 }
 
