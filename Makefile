@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# An archive of the source has no history, and may be unpacked in a repository of others.
+REVISION ?= $(shell test -e .git && git rev-parse HEAD 2>/dev/null || echo unknown)
 PREFIX  ?= /usr/local
 DESTDIR ?=
 # mount(8) looks for its helpers there only.
@@ -33,7 +35,7 @@ export CGO_ENABLED := 0
 export GOTOOLCHAIN ?= auto
 export GOFLAGS := $(strip -buildvcs=false -trimpath -tags=grpcnotrace $(GOFLAGS))
 
-PROGRAM := go build -ldflags "-s -w -X main.version=$(VERSION) $${more-}"
+PROGRAM := go build -ldflags "-s -w -X main.version=$(VERSION) -X volplane.dev/volplane/internal/revision.of=$(REVISION) $${more-}"
 LINTER  := bin/golangci-lint-$(GOLANGCI_VERSION)
 VULNCHECK := bin/govulncheck-$(VULNCHECK_VERSION)
 
@@ -49,18 +51,23 @@ build: ## build bin/volplane, bin/volplane-node-sidecars and bin/volplaned
 plugin: ## build bin/kubectl-why_volume, the plugin of kubectl, for the system in GOOS
 	$(PROGRAM) -o $(BIN)/ ./cmd/kubectl-why_volume
 
+.PHONY: manual
+manual: build ## write the manual pages of all verbs below bin/man8
+	cd release && go run ./manual -out $(abspath $(BIN))/man8 -version "$(VERSION)" $(abspath $(BIN))/volplane $(abspath $(BIN))/volplaned
+
 .PHONY: demo
 demo: build ## play a volume's whole life in a temporary directory (needs root)
 	@.ci/deps host
 	bin/volplane demo
 
 .PHONY: install
-install: build ## install programs, systemd units and completions below PREFIX (/usr/local), and the helpers of mount(8) in SBIN (/sbin)
+install: build manual ## install programs, systemd units, completions and manual pages below PREFIX (/usr/local), and the helpers of mount(8) in SBIN (/sbin)
 	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)/volplane $(BIN)/volplaned
 	for name in mount umount; do install -d $(DESTDIR)$(SBIN) && ln -sf $(PREFIX)/bin/volplane $(DESTDIR)$(SBIN)/$$name.volplane; done
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system deploy/systemd/volplane.service deploy/systemd/volplane-node.service deploy/systemd/volplane-driver@.service \
 		deploy/systemd/volplane-docker.socket deploy/systemd/volplane-storage.socket
 	sed -i 's|/usr/local/bin/|$(PREFIX)/bin/|' $(DESTDIR)$(PREFIX)/lib/systemd/system/volplane.service $(DESTDIR)$(PREFIX)/lib/systemd/system/volplane-node.service
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man8 $(BIN)/man8/*
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
 	$(BIN)/volplane completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/volplane
 	$(BIN)/volplane completion zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_volplane
@@ -70,6 +77,7 @@ install: build ## install programs, systemd units and completions below PREFIX (
 uninstall: ## remove what `make install` has installed; volumes and their data stay
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/volplane bin/volplaned share/bash-completion/completions/volplane \
 		share/zsh/site-functions/_volplane share/fish/vendor_completions.d/volplane.fish) $(DESTDIR)$(SBIN)/mount.volplane $(DESTDIR)$(SBIN)/umount.volplane \
+		$(addprefix $(DESTDIR)$(PREFIX)/share/man/man8/,volplane.8.gz volplane-*.8.gz volplaned.8.gz volplaned-*.8.gz) \
 		$(addprefix $(DESTDIR)$(PREFIX)/lib/systemd/system/,$(notdir $(wildcard deploy/systemd/volplane*)))
 
 ##@ To change it

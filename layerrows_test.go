@@ -313,6 +313,7 @@ func upperLayers() []layer {
 		{"internal/socket", nil, append(heavy, clientGo, grpc), "makes sockets, whoever answers"},
 		{"internal/skeleton", nil, append(heavy, clientGo, grpc), "writes files, whatever is in them"},
 		{"internal/parts", nil, append(heavy, clientGo, grpc), "runs what it is given"},
+		{"internal/sdnotify", nil, append(heavy, clientGo, grpc), "tells how a service is, whatever it does"},
 		{"internal/testkit", nil, append(heavy, clientGo), forTests},
 		{"internal/orphans", []string{
 			"internal/volume", decidePrefix, "internal/csi", "internal/kube",
@@ -322,14 +323,15 @@ func upperLayers() []layer {
 			"internal/manifest", "internal/identity", "internal/finding", "internal/redact", "internal/driver/doctor",
 			"internal/driver/starter", "internal/flex", "internal/flex/migrate", "internal/orphans", "internal/program",
 			"internal/csi", "internal/csi/", "internal/driverfile", "internal/driverimport", "internal/noderoot",
-			"internal/supervise", "internal/sidecar", "internal/door", "internal/door/mount8",
+			"internal/supervise", "internal/sidecar", "internal/revision", "internal/door", "internal/door/mount8",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/noderoot", []string{"internal/durable"}, append(heavy, clientGo, grpc), "knows whose a directory is, " +
 			"not what is in it"},
 		{"internal/program", []string{
 			"internal/csi", "internal/observe", "internal/sidecar",
 		}, heavy, "words of programs, which it does not run"},
-		{"internal/observe", nil, append(heavy, grpc), "counts what it is told, and serves it"},
+		{"internal/revision", nil, append(heavy, clientGo, grpc), "what the build says of the source"},
+		{"internal/observe", []string{"internal/revision"}, append(heavy, grpc), "counts what it is told, and serves it"},
 		{"internal/app", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/explain/chain", "internal/explain/since",
 			"internal/explain/state", "internal/explain/survey", "internal/explain/why", "internal/csi",
@@ -340,7 +342,7 @@ func upperLayers() []layer {
 		}, heavy, "the only place that joins parts stays thin"},
 		{"cmd/volplane", []string{
 			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/csi/trace",
-			"internal/program", "internal/noderoot", "internal/supervise",
+			"internal/program", "internal/noderoot", "internal/sdnotify", "internal/supervise",
 		}, heavy, "main is boring"},
 		{"cmd/kubectl-why_volume", []string{"internal/cli"}, heavy, "main is boring"},
 	}
@@ -353,11 +355,11 @@ func standaloneLayers() []layer {
 			"standalone/apiserver", "standalone/backup", "standalone/external", "standalone/garbage", "standalone/page",
 			"standalone/pki", "internal/app",
 			"internal/flex", "internal/mount", "internal/noderoot", "internal/observe", "internal/parts", "internal/program",
-			"internal/csi", "internal/csi/trace", "internal/volume", decidePrefix,
+			"internal/csi", "internal/csi/trace", "internal/sdnotify", "internal/volume", decidePrefix,
 		}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{
-			"standalone/up", "standalone/backup", "standalone/external", "internal/program", "internal/sidecar",
-			"internal/supervise",
+			"standalone/up", "standalone/backup", "standalone/external", "internal/program", "internal/revision",
+			"internal/sidecar", "internal/supervise",
 		}, nil, "main is boring"},
 		{"standalone/apiserver/guard", []string{"internal/volume", "internal/decide/flex"}, nil, "asks for rights, and " +
 			"knows what the names of drivers mean"},

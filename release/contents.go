@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"volplane.dev/volplane/release/sbom"
+	"volplane.dev/volplane/release/tools"
 )
 
 // sumsFile has the sums of all other results.
@@ -20,21 +21,29 @@ const signed = ".sig"
 
 // contents writes what is in the results: the modules of each program, and the packages in the node's image.
 func (r *release) contents(context.Context) error {
-	var built []sbom.Program
-	for _, p := range programs() {
-		// The modules are the same on all architectures.
-		built = append(built, sbom.Program{Name: p.name, Path: filepath.Join(r.folder(r.platforms[0]), p.name)})
-	}
-	built = append(built, r.plugins()...)
-	var debian []sbom.Debian
-	for _, p := range r.tools {
-		debian = append(debian, sbom.Debian(p))
-	}
-	doc, err := sbom.Write(r.version, r.when, built, debian)
+	doc, err := r.list(append(r.built(programs()), r.plugins()...), r.tools)
 	if err != nil {
 		return err
 	}
 	return r.write("volplane-"+r.tag()+".cdx.json", doc)
+}
+
+// built returns programs as they were built. Their modules are the same on all architectures.
+func (r *release) built(all []program) []sbom.Program {
+	var out []sbom.Program
+	for _, p := range all {
+		out = append(out, sbom.Program{Name: p.name, Path: filepath.Join(r.folder(r.platforms[0]), p.name)})
+	}
+	return out
+}
+
+// list returns the list of what is in programs and packages.
+func (r *release) list(built []sbom.Program, packages []tools.Package) ([]byte, error) {
+	var debian []sbom.Debian
+	for _, p := range packages {
+		debian = append(debian, sbom.Debian(p))
+	}
+	return sbom.Write(r.version, r.when, built, debian)
 }
 
 // sums writes the sums of all results, and the signature of this list if there is a key.

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"volplane.dev/volplane/release/packages"
@@ -140,7 +141,7 @@ func (r *release) shared(ctx context.Context) (tree.Tree, error) {
 	out := tree.Tree{
 		tree.Link("bin/kubectl-why_volume", volplane),
 		tree.Program("bin/kubectl_complete-why_volume", []byte(completeScript)),
-		tree.Link("share/man/man8/kubectl-why_volume.8.gz", "volplane.8.gz"),
+		tree.Link("share/man/man8/kubectl-why_volume.8.gz", "volplane-why.8.gz"),
 	}
 	for shell, at := range map[string]string{
 		"bash": "bash-completion/completions/volplane", "zsh": "zsh/site-functions/_volplane",
@@ -156,13 +157,27 @@ func (r *release) shared(ctx context.Context) (tree.Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	out = append(out, pages...)
-	for _, name := range []string{"volplane", "volplaned"} {
-		page, err := r.manual(ctx, name)
+	manual, err := r.manual(ctx)
+	return slices.Concat(out, pages, manual), err
+}
+
+// manual returns the manual pages, which make writes, too.
+func (r *release) manual(ctx context.Context) (tree.Tree, error) {
+	to := r.folder(runtime.GOARCH)
+	if err := r.target(ctx, "manual", "linux", runtime.GOARCH, to, "--old-file=build"); err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(to, "man8", "*"))
+	if err != nil {
+		return nil, err
+	}
+	var out tree.Tree
+	for _, at := range files {
+		page, err := os.ReadFile(at)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, tree.File{Path: "share/man/man8/" + name + ".8.gz", Mode: 0o644, Body: page})
+		out = append(out, tree.File{Path: "share/man/man8/" + filepath.Base(at), Mode: 0o644, Body: page})
 	}
 	return out, nil
 }

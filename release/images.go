@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -40,13 +41,13 @@ func (r *release) images(ctx context.Context) error {
 		p := image.Platform(arch)
 		plain[p], node[p] = []v1.Layer{own}, []v1.Layer{base, own}
 	}
-	if err := r.store(volplane, sidecarImages(r, plain)); err != nil {
+	if err := r.store(volplane, sidecarImages(r, plain), nil); err != nil {
 		return err
 	}
 	i := r.image(nodeImage, volplane, node)
 	// It mounts, and makes filesystems.
 	i.User, i.Path = "0:0", "/:/usr/sbin:/usr/bin:/sbin:/bin"
-	return r.store(nodeImage, []image.Image{i})
+	return r.store(nodeImage, []image.Image{i}, r.tools)
 }
 
 // sidecarImages returns the image for controllers, and the same for each name of a sidecar.
@@ -131,9 +132,14 @@ func (r *release) toolLayer(ctx context.Context, arch string) (_ v1.Layer, err e
 	return image.Layer(files, r.when)
 }
 
-// store writes images as an OCI layout, and as one archive for docker on each platform.
-func (r *release) store(name string, images []image.Image) error {
-	files, err := image.Layout(images, r.when)
+// store writes images with packages of Debian as an OCI layout, and as one archive for docker on each platform.
+func (r *release) store(name string, images []image.Image, packages []tools.Package) error {
+	built := slices.DeleteFunc(programs(), func(p program) bool { return len(p.images) == 0 })
+	list, err := r.list(r.built(built), packages)
+	if err != nil {
+		return err
+	}
+	files, err := image.Layout(images, list, r.when)
 	if err != nil {
 		return err
 	}

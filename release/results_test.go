@@ -66,13 +66,22 @@ func checkArchive(t *testing.T, r *release) {
 		"PREFIX=/usr/local")
 	shell(t, "sh", "-c", `cd "$1" && find . -type f | while read -r f; do cmp "$f" "$2/$f" || exit 1; done`, "sh",
 		filepath.Join(installed, "usr/local"), filepath.Join(to, top))
-	if out := shell(t, filepath.Join(to, top, "bin/volplane"), "version"); !strings.Contains(out, r.version) {
-		t.Errorf("volplane says that it is %q", out)
+	// The revision of a release is its version.
+	out := shell(t, filepath.Join(to, top, "bin/volplane"), "version", "-o", "json")
+	for _, key := range []string{"version", "revision"} {
+		if !strings.Contains(out, fmt.Sprintf("%q: %q", key, r.version)) {
+			t.Errorf("volplane does not say its %s: %s", key, out)
+		}
 	}
 	shell(t, filepath.Join(to, top, "bin/volplaned"), "--help")
-	page := filepath.Join(to, top, "share/man/man8/volplane.8.gz")
-	if out := shell(t, "sh", "-c", `zcat "$1"`, "sh", page); !strings.Contains(out, `.SH "VOLPLANE WHY"`) {
-		t.Errorf("the manual page does not have the command why:\n%s", out)
+	for page, want := range map[string]string{
+		"volplane": ".BR volplane\\-why (8)", "volplane-why": "Exit codes", "volplane-driver-add": "volplane driver add",
+		"volplane-up": "\\-\\-data\\-dir", "volplaned-up": "\\-\\-data\\-dir",
+	} {
+		at := filepath.Join(to, top, "share/man/man8", page+".8.gz")
+		if out := shell(t, "sh", "-c", `zcat "$1"`, "sh", at); !strings.Contains(out, want) {
+			t.Errorf("the manual page %s does not have %s:\n%s", page, want, out)
+		}
 	}
 }
 

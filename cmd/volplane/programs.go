@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/noderoot"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sdnotify"
 )
 
 // programs returns the long-running programs that the command line starts.
@@ -38,6 +39,13 @@ func programs() cli.Programs {
 func runNode(
 	ctx context.Context, o program.NodeOptions, bridge *cli.BridgeOptions, driver *program.DriverOptions,
 ) error {
+	notifier := sdnotify.New()
+	// The service manager is notified at the beginning of the stop.
+	defer context.AfterFunc(ctx, func() { notifier.Notify(sdnotify.Stopping) })()
+	o.Restored = func(ctx context.Context, works func(context.Context) error) {
+		notifier.Notify(sdnotify.Ready)
+		notifier.Watch(ctx, works, o.Log)
+	}
 	if err := noderoot.Check(ctx, o.RootDir); err != nil {
 		return err
 	}

@@ -200,8 +200,8 @@ func (d *demo) join(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find this program: %w", err)
 	}
-	d.node, err = start(d.dir, "node2.log", nil, own, "node", "--join", file, "--root-dir", filepath.Join(d.dir, "node2"),
-		"--pool", d.pool())
+	d.node, err = startAndWait(ctx, d.dir, "node2.log", own, "node", "--join", file, "--root-dir",
+		filepath.Join(d.dir, "node2"), "--pool", d.pool())
 	if err != nil {
 		return "", err
 	}

@@ -72,7 +72,10 @@ func startAndWait(ctx context.Context, dir, log, program string, args ...string)
 	if err != nil {
 		return nil, fmt.Errorf("listen for readiness: %w", err)
 	}
-	defer socket.Close()
+	defer func() {
+		_ = socket.Close()
+		_ = os.Remove(address)
+	}()
 	c, err := start(dir, log, []string{"NOTIFY_SOCKET=" + address}, program, args...)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,8 @@ import (
 	"runtime"
 
 	"github.com/spf13/cobra"
+
+	"volplane.dev/volplane/internal/revision"
 )
 
 func (s *shell) versionCommand() *cobra.Command {
@@ -16,11 +18,12 @@ func (s *shell) versionCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			switch output {
 			case "":
-				fmt.Fprintln(s.Out, "volplane", s.version)
+				fmt.Fprintln(s.Out, "volplane", revision.With(s.version))
 				return nil
 			case "json", "yaml":
 				return s.printValue(map[string]string{
-					"version": s.version, "goVersion": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
+					"version": s.version, "revision": revision.Of(), "goVersion": runtime.Version(),
+					"platform": runtime.GOOS + "/" + runtime.GOARCH,
 				}, output)
 			}
 			return fmt.Errorf("unknown output %q: use json or yaml", output)

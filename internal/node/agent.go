@@ -83,6 +83,11 @@ type Options struct {
 	// RegistrationGrace is the time after a start at which drivers that have not registered are
 	// removed from the Node's objects; the default is a minute.
 	RegistrationGrace time.Duration
+	// RestoreTime is how long a start waits for the volumes of the Pods that were there before; the default is a minute.
+	RestoreTime time.Duration
+	// Restored, if set, is called when the Node is written and these Pods have their volumes, or RestoreTime is over. It
+	// returns when ctx ends. works fails if a part of the agent hangs.
+	Restored func(ctx context.Context, works func(context.Context) error)
 }
 
 // Rights are the rights of node agents beyond what the Node authorizer grants each of them for its own
@@ -105,6 +110,7 @@ type Agent struct {
 	health  *health.Monitor
 	pods    *pods.Pods
 	seen    seen
+	pulse   pulse
 }
 
 var errOptions = errors.New("node agent cannot start")
@@ -126,6 +132,7 @@ func New(o Options) (*Agent, error) {
 	for d, fallback := range map[*time.Duration]time.Duration{
 		&o.RetryMin: 500 * time.Millisecond, &o.RetryMax: 2 * time.Minute, &o.PollEvery: 10 * time.Second,
 		&o.RepublishEvery: time.Minute, &o.StatsEvery: time.Minute, &o.RegistrationGrace: time.Minute,
+		&o.RestoreTime: time.Minute,
 	} {
 		if *d == 0 {
 			*d = fallback
@@ -183,9 +190,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.resume(node, search, quarantined)
 	var running sync.WaitGroup
-	runPods := func(ctx context.Context) { a.pods.Run(ctx, a.volumes, a.health) }
 	for _, run := range []func(context.Context){
-		a.node.Run, a.volumes.Run, runPods, a.resync, a.watchMounts, a.health.Run,
+		a.node.Run, a.volumes.Run, a.pods.Run, a.resync, a.watchMounts, a.health.Run, a.restore,
 	} {
 		running.Go(func() { run(ctx) })
 	}
@@ -203,8 +209,8 @@ func (a *Agent) assemble(search leftovers.Options) {
 		SecretValues: func(ctx context.Context, driver, volumeID string) ([]string, error) {
 			return a.volumes.SecretValues(ctx, driver, volumeID)
 		},
-		Events: a.Events, Log: a.Log, RetryMin: a.RetryMin, RetryMax: a.RetryMax, PollEvery: a.PollEvery,
-		RegistrationGrace: a.RegistrationGrace,
+		Turned: a.pulse.turned, Events: a.Events, Log: a.Log,
+		RetryMin: a.RetryMin, RetryMax: a.RetryMax, PollEvery: a.PollEvery, RegistrationGrace: a.RegistrationGrace,
 	})
 	a.pods = pods.New(pods.Options{
 		Node: a.Name, Root: a.RootDir, Client: a.Client, Cache: a.Caches.Pods(), Journal: a.journal, Finder: search.Finder,
@@ -229,6 +235,7 @@ func (a *Agent) assemble(search leftovers.Options) {
 			a.node.SetStorageHealth(ctx, driver, all)
 		},
 	})
+	a.pods.Join(a.volumes, a.health)
 	a.seen.begin(a.health)
 }
 
@@ -284,6 +291,7 @@ func (a *Agent) resync(ctx context.Context) {
 	tick := time.NewTicker(resyncEvery)
 	defer tick.Stop()
 	for {
+		a.pulse.turned("resync")
 		select {
 		case <-ctx.Done():
 			return

@@ -1,9 +1,6 @@
 package observe
 
-import (
-	"runtime"
-	"runtime/debug"
-)
+import "runtime"
 
 // Names of volplane's own metrics. Those that others set are exported.
 const (
@@ -115,16 +112,3 @@ func nodeFamilies() []Family {
 }
 
 func goVersion() string { return runtime.Version() }
-
-// revision returns the commit of the build; "unknown" if the build does not say it.
-func revision() string {
-	info, ok := debug.ReadBuildInfo()
-	if ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				return s.Value
-			}
-		}
-	}
-	return "unknown"
-}

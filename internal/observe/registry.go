@@ -9,6 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"volplane.dev/volplane/internal/revision"
 )
 
 // unknownDriver is the name of a driver that has not reported its name.
@@ -43,7 +45,7 @@ func New(version string) *Registry {
 	}
 	r.all.MustRegister(r.calls, r.added, r.retried, r.queued, r.worked, r.operations, r.requests, r.requestTime,
 		r.provisioned, r.provisionFails, r.provisionTime, r.deleted, r.deleteFails, r.deleteTime, r.snapshots)
-	r.Gauge(nameBuild, func(set Set) { set(1, version, revision(), goVersion()) })
+	r.Gauge(nameBuild, func(set Set) { set(1, version, revision.Of(), goVersion()) })
 	r.Gauge(nameLeader, r.leading.collect)
 	r.Gauge(nameSlowpath, r.leading.collectReread)
 	r.queues.register(r)

@@ -2,6 +2,7 @@ package program
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"os"
 	"strings"
@@ -55,6 +56,8 @@ type NodeOptions struct {
 	Bridged bool
 	// StatsEvery is the pause between two reads of the usage and health of volumes; the default is a minute.
 	StatsEvery time.Duration
+	// Restored, if set, is called when the agent has registered and mounted again what Pods had; see node.Options.
+	Restored func(ctx context.Context, works func(context.Context) error)
 	// HTTP are the servers of metrics and of health.
 	HTTP []sidecar.HTTPOptions
 	// Docker serves claims to docker and podman on this host, or is nil.

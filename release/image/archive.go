@@ -14,21 +14,30 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"volplane.dev/volplane/release/tree"
 )
 
-// Layout returns an OCI layout with all images on all of their platforms. Podman, skopeo, containerd and docker from
-// version 25 read it.
-func Layout(images []Image, when time.Time) (files tree.Tree, err error) {
+// Layout returns an OCI layout with all images on all of their platforms, and the list of what is in them, which refers
+// to each. Podman, skopeo, containerd and docker from version 25 read it.
+func Layout(images []Image, list []byte, when time.Time) (files tree.Tree, err error) {
 	all := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	var subjects []v1.Descriptor
 	for _, i := range images {
 		index, err := i.index(when)
 		if err != nil {
 			return nil, err
 		}
+		subject, err := partial.Descriptor(index)
+		if err != nil {
+			return nil, err
+		}
+		subjects = append(subjects, v1.Descriptor{
+			MediaType: subject.MediaType, Size: subject.Size, Digest: subject.Digest,
+		})
 		all = mutate.AppendManifests(all, mutate.IndexAddendum{Add: index, Descriptor: v1.Descriptor{
 			// The first is for skopeo and podman, the second for containerd, which prefers it.
 			Annotations: map[string]string{"org.opencontainers.image.ref.name": i.Name, "io.containerd.image.name": i.Name},
@@ -43,7 +52,11 @@ func Layout(images []Image, when time.Time) (files tree.Tree, err error) {
 			err = failed
 		}
 	}()
-	if _, err := layout.Write(dir, all); err != nil {
+	to, err := layout.Write(dir, all)
+	for i := 0; i < len(subjects) && err == nil; i++ {
+		err = refer(to, subjects[i], list)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("write images: %w", err)
 	}
 	return read(dir)

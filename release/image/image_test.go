@@ -16,7 +16,10 @@ import (
 	"volplane.dev/volplane/release/tree"
 )
 
-const name = "example.com/example/program:v1"
+const (
+	name = "example.com/example/program:v1"
+	list = `{"bomFormat": "CycloneDX"}`
+)
 
 // images returns two images of the same layers, for two platforms.
 func images(t *testing.T) []image.Image {
@@ -51,7 +54,7 @@ func packed(t *testing.T, files tree.Tree, err error) []byte {
 
 func layout(t *testing.T) []byte {
 	t.Helper()
-	files, err := image.Layout(images(t), time.Unix(1, 0))
+	files, err := image.Layout(images(t), []byte(list), time.Unix(1, 0))
 	return packed(t, files, err)
 }
 
@@ -98,7 +101,7 @@ func TestPlatforms(t *testing.T) {
 
 // TestAnnotations wants labels to be annotations as well: of the index, and of the manifest of each platform.
 func TestAnnotations(t *testing.T) {
-	files, err := image.Layout(images(t), time.Unix(1, 0))
+	files, err := image.Layout(images(t), []byte(list), time.Unix(1, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +119,46 @@ func TestAnnotations(t *testing.T) {
 	want := map[string]int{"application/vnd.oci.image.index.v1+json": 2, "application/vnd.oci.image.manifest.v1+json": 4}
 	if !maps.Equal(found, want) {
 		t.Errorf("annotated are %v, want %v", found, want)
+	}
+}
+
+// TestReferrers wants an artifact with the list for each image, which refers to the image's index.
+func TestReferrers(t *testing.T) {
+	files, err := image.Layout(images(t), []byte(list), time.Unix(1, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(d v1.Descriptor) []byte {
+		f, found := files.Find("blobs/sha256/" + d.Digest.Hex)
+		if !found || d.Size != int64(len(f.Body)) {
+			t.Fatalf("%s has %d bytes, found %v", d.Digest, len(f.Body), found)
+		}
+		return f.Body
+	}
+	index, _ := files.Find("index.json")
+	var all v1.IndexManifest
+	if err := json.Unmarshal(index.Body, &all); err != nil {
+		t.Fatal(err)
+	}
+	named, referred := map[v1.Hash]bool{}, map[v1.Hash]bool{}
+	for _, d := range all.Manifests {
+		if d.ArtifactType == "" {
+			named[d.Digest] = true
+			continue
+		}
+		var m v1.Manifest
+		if err := json.Unmarshal(at(d), &m); err != nil {
+			t.Fatal(err)
+		}
+		if d.ArtifactType != "application/vnd.cyclonedx+json" || m.ArtifactType != d.ArtifactType || len(m.Layers) != 1 ||
+			string(at(m.Layers[0])) != list || string(at(m.Config)) != "{}" {
+			t.Errorf("the artifact is %s: %+v", d.ArtifactType, m)
+		}
+		at(*m.Subject)
+		referred[m.Subject.Digest] = true
+	}
+	if len(named) != 2 || !maps.Equal(named, referred) {
+		t.Errorf("of the images %v, lists refer to %v", named, referred)
 	}
 }
 

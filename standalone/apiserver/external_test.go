@@ -109,6 +109,9 @@ func losesQuorum(t *testing.T, s *apiserver.Server, c kubernetes.Interface) {
 	if r := s.Room(); !r.Refuses || r.Reason != string(volume.ReasonNoQuorum) || !strings.Contains(r.Message, words) {
 		t.Errorf("%+v", r)
 	}
+	if err := s.Answers(t.Context()); err != nil {
+		t.Error("a restart would give the store no quorum: ", err)
+	}
 }
 
 // TestExternalStoreIsRefused: nothing is written to a store that is not this control plane's, and no control plane

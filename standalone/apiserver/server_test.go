@@ -50,7 +50,13 @@ func TestRestartKeepsEverything(t *testing.T) {
 		t.Errorf("second start in the same directory: %v", err)
 	}
 	administrator := standalonetest.Remote(t, s)
+	if err := s.Answers(t.Context()); err != nil {
+		t.Error(err)
+	}
 	s.Stop()
+	if err := s.Answers(t.Context()); err == nil {
+		t.Error("a server that was stopped answers")
+	}
 	begin = time.Now()
 	s = start(t, o)
 	t.Logf("restart %v", time.Since(begin))

@@ -8,14 +8,11 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"os"
 	"path/filepath"
 	rtdebug "runtime/debug"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -33,6 +30,7 @@ import (
 	"volplane.dev/volplane/internal/observe"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/sdnotify"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -134,8 +132,8 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	go app.PaceGarbage(ctx)
-	notify := supervisor()
-	steps := begin(ctx, o.Out, notify)
+	notifier := sdnotify.New()
+	steps := begin(ctx, o.Out, notifier.Notify)
 	defer steps.end()
 	metrics, web, world, plane := observe.New(o.Version), o.page(), &app.World{}, app.NewPlane()
 	server, err := apiserver.Start(ctx, o.server(metrics, web, world, plane, steps))
@@ -167,15 +165,17 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	steps.does("starting the controllers")
+	alive := &liveness{server: server, ready: make(chan struct{})}
 	ready := func() {
 		took := steps.end()
 		// The start has allocated far more memory than the idle process needs.
 		rtdebug.FreeOSMemory()
-		notify(daemon.SdNotifyReady)
+		notifier.Notify(sdnotify.Ready)
+		close(alive.ready)
 		screen(o, server, took)
 	}
-	// The supervisor is notified at the beginning of the stop.
-	defer context.AfterFunc(ctx, func() { notify(daemon.SdNotifyStopping) })()
+	// The service manager is notified at the beginning of the stop.
+	defer context.AfterFunc(ctx, func() { notifier.Notify(sdnotify.Stopping) })()
 	o.measure(metrics, server)
 	doors, err := o.doors(ctx, server.AdminConfig())
 	if err != nil {
@@ -186,7 +186,8 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	return parts.Run(ctx, o.Log, slices.Concat(o.parts(server, admin, plane, world, metrics, ready), doors, shown))
+	return parts.Run(ctx, o.Log, slices.Concat(o.parts(server, admin, plane, world, metrics, alive.hear, ready), doors,
+		shown, []parts.Part{alive.watchdog(notifier, o.Log)}))
 }
 
 // extendEvery is the interval of the requests for more time to start; each request is
@@ -226,29 +227,10 @@ func (o Options) server(
 	}
 }
 
-// supervisor returns a function that notifies systemd, or another supervisor, of the
-// state. It hides the name of the socket from the API server's library, which would
-// report readiness as soon as it listens.
-func supervisor() (notify func(state string)) {
-	const key = "NOTIFY_SOCKET"
-	socket := os.Getenv(key)
-	_ = os.Unsetenv(key)
-	var mu sync.Mutex
-	return func(state string) {
-		if socket == "" {
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		_ = os.Setenv(key, socket)
-		_, _ = daemon.SdNotify(true, state) // this also unsets the variable
-	}
-}
-
 // parts returns the parts of the control plane, in start order.
 func (o Options) parts(
 	server *apiserver.Server, admin kubernetes.Interface, plane *app.Plane, world *app.World, metrics *observe.Registry,
-	ready func(),
+	restored func(ctx context.Context, works func(context.Context) error), ready func(),
 ) []parts.Part {
 	drivers, controllers, called, works := csi.NewSet(), csi.NewSet(), csi.NewSet(), make(chan struct{})
 	traced := trace.New()
@@ -311,7 +293,7 @@ func (o Options) parts(
 			return plane.Node(ctx, program.NodeOptions{
 				Name: o.Node, RootDir: o.nodeRoot(), Keep: []string{o.DataDir, flex.Root(o.DataDir)},
 				Config: config, Drivers: drivers, Dial: traced.Options(), ControlPlane: true, Bridged: true,
-				StatsEvery: o.StatsEvery, Metrics: metrics, Log: o.Log,
+				StatsEvery: o.StatsEvery, Restored: restored, Metrics: metrics, Log: o.Log,
 			})
 		}},
 	}

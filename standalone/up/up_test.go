@@ -39,9 +39,8 @@ func TestServerURL(t *testing.T) {
 	}
 }
 
-// TestUp runs a control plane as systemd does: it hears when all is ready and
-// when the end begins, and nobody else hears it. A node of another host reaches
-// the server by the name it was invited with.
+// TestUp runs a control plane as systemd does: it hears when all is ready, that it works, and when the end begins, and
+// no other program speaks for it. A node of another host reaches the server by the name it was invited with.
 func TestUp(t *testing.T) {
 	dir, err := os.MkdirTemp("", "up-")
 	if err != nil {
@@ -55,6 +54,7 @@ func TestUp(t *testing.T) {
 	}
 	defer supervisor.Close()
 	t.Setenv("NOTIFY_SOCKET", socket)
+	t.Setenv("WATCHDOG_USEC", "60000000")
 	heard := func() string {
 		b := make([]byte, 1024)
 		for {
@@ -82,6 +82,9 @@ func TestUp(t *testing.T) {
 	if word := heard(); word != "READY=1" {
 		t.Errorf("heard %q", word)
 	}
+	if word := heard(); word != "WATCHDOG=1" {
+		t.Errorf("heard %q", word)
+	}
 	if _, told := os.LookupEnv("NOTIFY_SOCKET"); told {
 		t.Error("programs that are started from here would speak for us")
 	}
@@ -90,7 +93,11 @@ func TestUp(t *testing.T) {
 	}
 	collects(t, data)
 	cancel()
-	if word := heard(); word != "STOPPING=1" {
+	word := heard()
+	for word == "WATCHDOG=1" {
+		word = heard()
+	}
+	if word != "STOPPING=1" {
 		t.Errorf("heard %q", word)
 	}
 	if err := <-ended; err != nil {

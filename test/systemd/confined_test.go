@@ -150,7 +150,7 @@ func (u *unit) take(t *testing.T, key, value string) {
 		// The programs here are of the host's architecture.
 	case !slices.Contains([]string{
 		"Type", "ExecStart", "StateDirectory", "StateDirectoryMode", "UMask", "Restart", "RestartSec", "TimeoutStartSec",
-		"KillMode", "TimeoutStopSec", "LimitNOFILE",
+		"WatchdogSec", "KillMode", "TimeoutStopSec", "LimitNOFILE",
 	}, key):
 		t.Fatalf("the unit says %s=%s, which this test does not apply; nothing may give the service a mount namespace", key,
 			value)

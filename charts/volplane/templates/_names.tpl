@@ -82,6 +82,20 @@ true
 {{- toJson $in -}}
 {{- end }}
 
+{{- /* Labels and annotations of what 'helm test' creates. */ -}}
+{{- define "volplane.test" -}}
+labels:
+  app.kubernetes.io/component: test
+  app.kubernetes.io/name: {{ include "volplane.name" . | quote }}
+  app.kubernetes.io/instance: {{ .Release.Name | quote }}
+  app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+  helm.sh/chart: {{ include "volplane.chart" . | quote }}
+  {{- with .Values.commonLabels }}{{ toYaml . | nindent 2 }}{{- end }}
+annotations:
+  helm.sh/hook: test
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
 {{- /* Not empty if the values mount something at /tmp beside the controllers. */ -}}
 {{- define "volplane.ownTmp" -}}
 {{- range concat .Values.driver.volumeMounts .Values.controller.driver.volumeMounts -}}

@@ -42,8 +42,10 @@ type Options struct {
 	Sockets string
 	// SecretValues returns the values of the Secrets that a driver received for a volume.
 	SecretValues func(ctx context.Context, driver, volumeID string) ([]string, error)
-	Events       *kube.Recorder
-	Log          *slog.Logger
+	// Turned is called in each round of a loop, with the name of the loop.
+	Turned func(loop string)
+	Events *kube.Recorder
+	Log    *slog.Logger
 	// RetryMin and RetryMax bound the back-off.
 	RetryMin, RetryMax time.Duration
 	// PollEvery is the pause between two checks whether drivers' limits must be read again.
@@ -86,7 +88,7 @@ func New(o Options) *Node {
 	}
 	n.watcher = &registration.Watcher{
 		Dir: o.Sockets, Registrar: n.object, Drivers: o.Drivers, Memory: csi.NewMemory(o.SecretValues),
-		Hold: n.Hold, Dial: o.Dial, Log: o.Log,
+		Hold: n.Hold, Dial: o.Dial, Log: o.Log, Turned: func() { o.Turned("registration of drivers") },
 		Refused: n.refused, RetryMin: o.RetryMin, RetryMax: o.RetryMax,
 	}
 	return n
@@ -94,7 +96,9 @@ func New(o Options) *Node {
 
 // Run maintains the node's objects, and registers drivers, until ctx ends.
 func (n *Node) Run(ctx context.Context) {
-	heartbeat := func(ctx context.Context) { n.object.heartbeat(ctx, n.RetryMin) }
+	heartbeat := func(ctx context.Context) {
+		n.object.heartbeat(ctx, n.RetryMin, func() { n.Turned("heartbeat") })
+	}
 	limits := func(ctx context.Context) { n.limits.run(ctx, n.PollEvery) }
 	var parts sync.WaitGroup
 	for _, run := range []func(context.Context){n.Marks.run, n.register, n.recreateNode, heartbeat, limits, n.dropStale} {

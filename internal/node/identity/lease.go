@@ -20,11 +20,16 @@ const (
 	leaseSeconds   = 40
 )
 
-// heartbeat renews the node's Lease until ctx ends.
-func (o *object) heartbeat(ctx context.Context, retryMin time.Duration) {
+// heartbeat renews the node's Lease until ctx ends, and calls turned before each try.
+func (o *object) heartbeat(ctx context.Context, retryMin time.Duration, turned func()) {
 	for failed := 0; ctx.Err() == nil; {
+		turned()
 		wait := heartbeatEvery
-		if err := o.renew(ctx); err == nil {
+		// An API server that does not answer is no reason to wait for ever.
+		try, end := context.WithTimeout(ctx, leaseSeconds*time.Second)
+		err := o.renew(try)
+		end()
+		if err == nil {
 			failed = 0
 		} else {
 			wait = queue.Backoff{Min: retryMin, Max: heartbeatEvery}.Pause(failed)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,10 +86,23 @@ func (p *Pods) Add(key string) { p.queue.Add(key) }
 // DriverCalled enqueues a Pod, by its key, after a delay: the call of a driver for one of its volumes is in flight.
 func (p *Pods) DriverCalled(key string) { p.queue.AddAfter(key, conditionDelay) }
 
+// Join joins the Pods with what knows their volumes, before Run.
+func (p *Pods) Join(v *volumes.Volumes, h *health.Monitor) { p.volumes, p.health = v, h }
+
 // Run processes the queue of Pods until ctx ends.
-func (p *Pods) Run(ctx context.Context, v *volumes.Volumes, h *health.Monitor) {
-	p.volumes, p.health = v, h
-	p.queue.Run(ctx)
+func (p *Pods) Run(ctx context.Context) { p.queue.Run(ctx) }
+
+// Incomplete returns those of the Pods, by their keys, that do not have all of their volumes yet, and get them without
+// a user.
+func (p *Pods) Incomplete(keys []string) []string {
+	return slices.DeleteFunc(slices.Clone(keys), func(key string) bool {
+		pod, ok := p.Cache.Get(key)
+		if !ok || !uses.Alive(pod) {
+			return true
+		}
+		paths, why, _ := p.podState(pod)
+		return paths != nil || why.Next == volume.User()
+	})
 }
 
 // syncPod writes a Pod's condition, or deletes a terminating Pod that has no volume left.

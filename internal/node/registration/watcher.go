@@ -43,6 +43,8 @@ type Watcher struct {
 	// Refused receives the error for which the driver at a socket is not registered, and the driver's name as far as it
 	// is known; and nil when there is none any more.
 	Refused func(ctx context.Context, socket, driver string, err error)
+	// Turned is called in each round of the loop.
+	Turned func()
 	// RetryMin and RetryMax bound the back-off; the defaults are 500 ms and 2 minutes.
 	RetryMin, RetryMax time.Duration
 
@@ -68,6 +70,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for {
+		w.Turned()
 		w.scan(ctx, &running)
 		select {
 		case <-ctx.Done():

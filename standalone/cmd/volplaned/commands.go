@@ -10,6 +10,7 @@ import (
 	"k8s.io/component-base/cli/flag"
 
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/revision"
 	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/standalone/up"
 )
@@ -34,7 +35,7 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version of this program",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), "volplaned", version)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "volplaned", revision.With(version))
 			return err
 		},
 	}

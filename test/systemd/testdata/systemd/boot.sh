@@ -26,8 +26,8 @@ for unit in sysctl binfmt modules-load udevd udev-trigger; do
   ln -s /dev/null "$root/etc/systemd/system/systemd-$unit.service"
 done
 cp "$deploy/volplane.service" "$deploy/volplane-docker.socket" "$here"/*.target "$here"/*.service "$root/etc/systemd/system/"
-# Not every machine for tests may raise its limits.
-printf '[Service]\nLimitNOFILE=\n' >"$root/etc/systemd/system/volplane.service.d/limit.conf"
+# Not every machine for tests may raise its limits, and a test of the watchdog need not take two minutes.
+printf '[Service]\nLimitNOFILE=\nWatchdogSec=20s\n' >"$root/etc/systemd/system/volplane.service.d/limit.conf"
 if [ "$check" = mounts.sh ]; then
   cp "$here/fstab" "$root/etc/fstab"
   mkdir "$root/etc/systemd/system/machine.target.wants"

@@ -29,6 +29,15 @@ lives >/run/before
 systemctl restart volplane.service
 lives >/run/after
 cmp /run/before /run/after
+# So is one that hangs, by systemd.
+kill -STOP "$(systemctl show -P MainPID volplane.service)"
+for i in $(seq 900); do
+  test "$(systemctl show -P NRestarts volplane.service)" = 0 || ! systemctl is-active volplane.service || break
+  test "$i" != 900 || { journalctl --no-pager -u volplane.service | tail -40; exit 1; }
+  sleep 0.1
+done
+lives >/run/after
+cmp /run/before /run/after
 systemctl stop user.service
 systemctl stop srv-data.mount
 ! findmnt /srv/data
