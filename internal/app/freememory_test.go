@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestMemoryReleaser: works is called for each busy interval, and rests when the process has become idle and when it has
-// been idle four times as long.
+// TestMemoryReleaser: works is called for each busy interval, and rests when the process has become idle and when it
+// has been idle four times as long.
 func TestMemoryReleaser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

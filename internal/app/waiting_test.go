@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,12 +36,25 @@ func TestTally(t *testing.T) {
 	}
 	bound := claim("c3", "", time.Hour)
 	bound.Spec.VolumeName, bound.Status.Phase = "gone", corev1.ClaimLost
-	o := state.Objects{Now: now, Lists: cluster.Lists{Claims: []*corev1.PersistentVolumeClaim{
-		claim("c1", "missing", time.Minute), claim("c2", "missing", time.Hour), bound,
-	}}}
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "s1", UID: "s1"}
+	meta.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
+	problem := &snapshotv1.VolumeSnapshotError{Message: ptr.To("disk on fire")}
+	o := state.Objects{Now: now, SnapshotsHidden: true, Lists: cluster.Lists{
+		Claims: []*corev1.PersistentVolumeClaim{
+			claim("c1", "missing", time.Minute), claim("c2", "missing", time.Hour), bound,
+		},
+		Snapshots: []*snapshotv1.VolumeSnapshot{
+			{ObjectMeta: meta, Status: &snapshotv1.VolumeSnapshotStatus{Error: problem}},
+		},
+		Groups: []*groupv1.VolumeGroupSnapshot{
+			{ObjectMeta: meta, Status: &groupv1.VolumeGroupSnapshotStatus{Error: problem}},
+		},
+	}}
 	got := tally(o, map[string]bool{})
 	want := map[string]waits{
 		string(volume.ReasonProvisioningFailed): {2, now.Add(-time.Hour)}, string(volume.ReasonVolumeMissing): {count: 1},
+		string(volume.ReasonSnapshotFailed): {1, now.Add(-time.Minute)},
+		string(volume.ReasonGroupFailed):    {1, now.Add(-time.Minute)},
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -87,8 +87,8 @@ type demo struct {
 }
 
 func (s *shell) demo(ctx context.Context, o demoOptions) error {
-	if o.output != "" && o.output != "json" && o.output != "yaml" {
-		return fmt.Errorf("unknown output %q: use json or yaml", o.output)
+	if err := knownOutput(o.output, "json", "yaml"); err != nil {
+		return err
 	}
 	d, err := newDemo()
 	if err != nil {

@@ -110,8 +110,8 @@ func (s *shell) completeCall(c *cobra.Command, args []string, word string) ([]st
 }
 
 func (s *shell) driverCall(ctx context.Context, f callFlags, name, method string) error {
-	if f.output != "" && f.output != "json" && f.output != "yaml" {
-		return fmt.Errorf("unknown output %q: use json or yaml", f.output)
+	if err := knownOutput(f.output, "json", "yaml"); err != nil {
+		return err
 	}
 	h, err := s.calledDriver(f.hostFlags, name)
 	if err != nil {

@@ -91,8 +91,8 @@ func (d *driverDoctorFlags) volume() (err error) {
 }
 
 func (s *shell) driverDoctor(ctx context.Context, d driverDoctorFlags) error {
-	if d.output != "" && d.output != "json" && d.output != "yaml" {
-		return fmt.Errorf("unknown output %q: use json or yaml", d.output)
+	if err := knownOutput(d.output, "json", "yaml"); err != nil {
+		return err
 	}
 	if err := d.volume(); err != nil {
 		return err
@@ -102,19 +102,8 @@ func (s *shell) driverDoctor(ctx context.Context, d driverDoctorFlags) error {
 	if err != nil && len(report.Findings) == 0 {
 		return err
 	}
-	printed, failed := s.printStructured(d.output, report)
-	if !printed {
-		failed = s.printDriverReport(report)
-	}
-	switch {
-	case err != nil:
-		return err
-	case failed != nil:
-		return failed
-	case report.Level == finding.Fail:
-		return errProblem
-	}
-	return nil
+	return s.printExam(d.output, report, func() error { return s.printDriverReport(report) }, err,
+		report.Level == finding.Fail)
 }
 
 // progress returns a function that prints the current check, once the first seconds are over, and at most once in as

@@ -59,8 +59,8 @@ Each error says that it is planted, and how to clear it.`,
 }
 
 func (s *shell) driverFaults(ctx context.Context, f faultsFlags, names []string) error {
-	if f.output != "" && f.output != "json" && f.output != "yaml" {
-		return fmt.Errorf("unknown output %q: use json or yaml", f.output)
+	if err := knownOutput(f.output, "json", "yaml"); err != nil {
+		return err
 	}
 	if len(names) == 0 {
 		if f.set != "" || f.clear {

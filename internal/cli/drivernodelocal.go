@@ -16,6 +16,7 @@ import (
 
 	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/driverfile"
+	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -53,7 +54,7 @@ func (h *hostDrivers) checkHomes(ctx context.Context, driver string) error {
 	if err != nil {
 		return err
 	}
-	homeless := named("", filter(volumes, func(v *corev1.PersistentVolume) bool {
+	homeless := named("", state.Only(volumes, func(v *corev1.PersistentVolume) bool {
 		return v.Spec.CSI != nil && v.Spec.CSI.Driver == driver && v.Annotations[volume.AnnProvisionedOn] == ""
 	}))
 	if len(homeless) == 0 {

@@ -195,17 +195,18 @@ func (h *hostDrivers) remains(ctx context.Context, driver string) (remains, erro
 // remaining returns what needs a driver on a node, as its object n has it.
 func remaining(driver, node string, o state.Objects, n *corev1.Node) (r remains) {
 	ours := func(v *corev1.PersistentVolume) bool { return v.Spec.CSI != nil && v.Spec.CSI.Driver == driver }
-	r.volumes = named("", filter(o.Volumes, ours))
+	r.volumes = named("", state.Only(o.Volumes, ours))
 	single := func(c *cluster.VolumeSnapshotContent) bool { return c.Spec.Driver == driver }
 	group := func(c *groupv1.VolumeGroupSnapshotContent) bool { return c.Spec.Driver == driver }
-	r.snapshots = slices.Concat(named("", filter(o.SnapshotContents, single)), named("", filter(o.GroupContents, group)))
+	r.snapshots = append(named("", state.Only(o.SnapshotContents, single)),
+		named("", state.Only(o.GroupContents, group))...)
 	for _, in := range o.Begun {
 		if in.Driver == driver && !slices.Contains(r.volumes, in.Name) {
 			r.begun = append(r.begun, in.Name)
 		}
 	}
 	here := func(a *storagev1.VolumeAttachment) bool { return a.Spec.Attacher == driver && a.Spec.NodeName == node }
-	r.attachments = named("", filter(o.Attachments, here))
+	r.attachments = named("", state.Only(o.Attachments, here))
 	for _, p := range o.Pods {
 		inline := func(v corev1.Volume) bool { return v.CSI != nil && v.CSI.Driver == driver }
 		if p.Spec.NodeName == node && slices.ContainsFunc(p.Spec.Volumes, inline) {

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -79,8 +80,8 @@ func (d *doctorFlags) volume() (err error) {
 }
 
 func (s *shell) flexDoctor(ctx context.Context, d doctorFlags) error {
-	if d.output != "" && d.output != "json" && d.output != "yaml" {
-		return fmt.Errorf("unknown output %q: use json or yaml", d.output)
+	if err := knownOutput(d.output, "json", "yaml"); err != nil {
+		return err
 	}
 	if err := d.volume(); err != nil {
 		return err
@@ -91,19 +92,21 @@ func (s *shell) flexDoctor(ctx context.Context, d doctorFlags) error {
 	if err != nil && len(diagnosis.Findings) == 0 {
 		return err
 	}
-	printed, failed := s.printStructured(d.output, diagnosis)
+	return s.printExam(d.output, diagnosis, func() error { return s.printDiagnosis(diagnosis) }, err,
+		diagnosis.Level == decide.Fail)
+}
+
+// printExam prints the report of an examination, which err has ended before its end if it is not nil, and returns how
+// the command ends.
+func (s *shell) printExam(output string, report any, print func() error, err error, failed bool) error {
+	printed, problem := s.printStructured(output, report)
 	if !printed {
-		failed = s.printDiagnosis(diagnosis)
+		problem = print()
 	}
-	switch {
-	case err != nil:
-		return err
-	case failed != nil:
-		return failed
-	case diagnosis.Level == decide.Fail:
+	if err = cmp.Or(err, problem); err == nil && failed {
 		return errProblem
 	}
-	return nil
+	return err
 }
 
 // pairs reads KEY=VALUE arguments of a flag.

@@ -27,6 +27,7 @@ import (
 	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/noderoot"
@@ -167,7 +168,7 @@ func (n *lostNode) gather(ctx context.Context) (f nodelife.LostFacts, err error)
 	if err != nil {
 		return f, err
 	}
-	f.Attachments = filter(attachments, func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == f.Name })
+	f.Attachments = state.Only(attachments, func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == f.Name })
 	drivers, err := gather.Every[*storagev1.CSIDriver](ctx, "drivers", all, storage.CSIDrivers().List)
 	if err != nil {
 		return f, err

@@ -76,8 +76,8 @@ type orphanReport struct {
 }
 
 func (s *shell) orphans(ctx context.Context, d driverFlags, output string) error {
-	if output != "" && output != "name" && output != "json" {
-		return fmt.Errorf("unknown output %q: use name or json", output)
+	if err := knownOutput(output, "name", "json"); err != nil {
+		return err
 	}
 	search, err := s.search(d)
 	if err != nil {

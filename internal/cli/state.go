@@ -226,10 +226,6 @@ func (st *stateFile) namespaceFor(asked string) (string, error) {
 	return "", fmt.Errorf("the file contains only namespace %s, and nothing about %s", st.Namespace, asked)
 }
 
-func filter[T any](all []*T, wanted func(*T) bool) []*T {
-	return slices.DeleteFunc(slices.Clone(all), func(o *T) bool { return !wanted(o) })
-}
-
 // whyFrom answers a question from a file of snapshot-state.
 func (s *shell) whyFrom(q question, args []string) error {
 	st, err := s.readState(q.from)

@@ -56,7 +56,7 @@ func (c *VolumeSnapshotContent) DeepCopy() *VolumeSnapshotContent {
 	}
 	return &VolumeSnapshotContent{
 		TypeMeta: c.TypeMeta, ObjectMeta: *c.ObjectMeta.DeepCopy(), Status: c.Status.DeepCopy(),
-		Spec: VolumeSnapshotContentSpec{*c.Spec.VolumeSnapshotContentSpec.DeepCopy(), copyTerms(c.Spec.NodeAffinity)},
+		Spec: VolumeSnapshotContentSpec{*c.Spec.VolumeSnapshotContentSpec.DeepCopy(), copyOf(c.Spec.NodeAffinity)},
 	}
 }
 
@@ -65,11 +65,7 @@ func (c *VolumeSnapshotContent) DeepCopyObject() runtime.Object { return c.DeepC
 
 // DeepCopyObject returns a copy.
 func (l *VolumeSnapshotContentList) DeepCopyObject() runtime.Object {
-	out := &VolumeSnapshotContentList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy()}
-	for i := range l.Items {
-		out.Items = append(out.Items, *l.Items[i].DeepCopy())
-	}
-	return out
+	return &VolumeSnapshotContentList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy(), Items: copyOf(l.Items)}
 }
 
 // DeepCopy returns a copy.
@@ -77,7 +73,7 @@ func (c *VolumeSnapshotClass) DeepCopy() *VolumeSnapshotClass {
 	if c == nil {
 		return nil
 	}
-	return &VolumeSnapshotClass{*c.VolumeSnapshotClass.DeepCopy(), copyTerms(c.AllowedTopologies)}
+	return &VolumeSnapshotClass{*c.VolumeSnapshotClass.DeepCopy(), copyOf(c.AllowedTopologies)}
 }
 
 // DeepCopyObject returns a copy.
@@ -85,16 +81,15 @@ func (c *VolumeSnapshotClass) DeepCopyObject() runtime.Object { return c.DeepCop
 
 // DeepCopyObject returns a copy.
 func (l *VolumeSnapshotClassList) DeepCopyObject() runtime.Object {
-	out := &VolumeSnapshotClassList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy()}
-	for i := range l.Items {
-		out.Items = append(out.Items, *l.Items[i].DeepCopy())
-	}
-	return out
+	return &VolumeSnapshotClassList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy(), Items: copyOf(l.Items)}
 }
 
-func copyTerms(terms []corev1.TopologySelectorTerm) (out []corev1.TopologySelectorTerm) {
-	for i := range terms {
-		out = append(out, *terms[i].DeepCopy())
+func copyOf[T any, P interface {
+	*T
+	DeepCopy() *T
+}](all []T) (out []T) {
+	for i := range all {
+		out = append(out, *P(&all[i]).DeepCopy())
 	}
 	return out
 }

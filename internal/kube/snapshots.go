@@ -1,6 +1,7 @@
 package kube
 
 import (
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -17,7 +18,7 @@ func (c *Caches) Snapshots() *Cache[*snapshotv1.VolumeSnapshot] {
 
 // SnapshotContents returns the cache of VolumeSnapshotContents.
 func (c *Caches) SnapshotContents() *Cache[*cluster.VolumeSnapshotContent] {
-	return optionalFor(c, &c.contents, contentsOf(c.client), volume.ResourceSnapshotContents, cluster.ContentIndexers)
+	return optionalFor(c, &c.contents, contentsOf(c.client, ""), volume.ResourceSnapshotContents, cluster.ContentIndexers)
 }
 
 // SnapshotClasses returns the cache of VolumeSnapshotClasses.
@@ -29,18 +30,12 @@ func (c *Caches) SnapshotClasses() *Cache[*cluster.VolumeSnapshotClass] {
 
 // WriteSnapshots returns the cache of VolumeSnapshots with a client to write them.
 func (c *Caches) WriteSnapshots(client kubernetes.Interface) Writer[*snapshotv1.VolumeSnapshot] {
-	return Writer[*snapshotv1.VolumeSnapshot]{
-		c.Snapshots(), "snapshot",
-		func(namespace string) API[*snapshotv1.VolumeSnapshot] { return snapshotsOf(client, namespace) },
-	}
+	return customWriter(c.Snapshots(), "snapshot", client, snapshotsOf)
 }
 
 // WriteContents returns the cache of VolumeSnapshotContents with a client to write them.
 func (c *Caches) WriteContents(client kubernetes.Interface) Writer[*cluster.VolumeSnapshotContent] {
-	return Writer[*cluster.VolumeSnapshotContent]{
-		c.SnapshotContents(), "snapshot content",
-		func(string) API[*cluster.VolumeSnapshotContent] { return contentsOf(client) },
-	}
+	return customWriter(c.SnapshotContents(), "snapshot content", client, contentsOf)
 }
 
 // optionalFor is cacheFor for a resource that a server may not have.
@@ -52,6 +47,13 @@ func optionalFor[T Object, L runtime.Object](
 	return k
 }
 
+// customWriter returns a cache with a client to write what it holds.
+func customWriter[T Object, L runtime.Object](
+	c *Cache[T], kind string, client kubernetes.Interface, of func(kubernetes.Interface, string) customClient[T, L],
+) Writer[T] {
+	return Writer[T]{c, kind, func(namespace string) API[T] { return of(client, namespace) }}
+}
+
 func snapshotsOf(
 	client kubernetes.Interface, namespace string,
 ) customClient[*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotList] {
@@ -60,8 +62,51 @@ func snapshotsOf(
 }
 
 func contentsOf(
-	client kubernetes.Interface,
+	client kubernetes.Interface, namespace string,
 ) customClient[*cluster.VolumeSnapshotContent, *cluster.VolumeSnapshotContentList] {
 	return customOf[cluster.VolumeSnapshotContent, cluster.VolumeSnapshotContentList](client,
-		snapshotv1.SchemeGroupVersion, volume.ResourceSnapshotContents, "VolumeSnapshotContent", "")
+		snapshotv1.SchemeGroupVersion, volume.ResourceSnapshotContents, "VolumeSnapshotContent", namespace)
+}
+
+// Groups returns the cache of VolumeGroupSnapshots.
+func (c *Caches) Groups() *Cache[*groupv1.VolumeGroupSnapshot] {
+	return optionalFor(c, &c.groups, groupsOf(c.client, ""), volume.ResourceGroups, cluster.GroupIndexers)
+}
+
+// WriteGroups returns the cache of VolumeGroupSnapshots with a client to write them.
+func (c *Caches) WriteGroups(client kubernetes.Interface) Writer[*groupv1.VolumeGroupSnapshot] {
+	return customWriter(c.Groups(), "group snapshot", client, groupsOf)
+}
+
+func groupsOf(
+	client kubernetes.Interface, namespace string,
+) customClient[*groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotList] {
+	return customOf[groupv1.VolumeGroupSnapshot, groupv1.VolumeGroupSnapshotList](client, groupv1.SchemeGroupVersion,
+		volume.ResourceGroups, volume.KindGroup, namespace)
+}
+
+// GroupContents returns the cache of VolumeGroupSnapshotContents. It and the other caches of this API are optional,
+// like those of snapshots.
+func (c *Caches) GroupContents() *Cache[*groupv1.VolumeGroupSnapshotContent] {
+	return optionalFor(c, &c.groupContents, groupContentsOf(c.client, ""), volume.ResourceGroupContents,
+		cluster.GroupContentIndexers)
+}
+
+// GroupClasses returns the cache of VolumeGroupSnapshotClasses.
+func (c *Caches) GroupClasses() *Cache[*groupv1.VolumeGroupSnapshotClass] {
+	classes := customOf[groupv1.VolumeGroupSnapshotClass, groupv1.VolumeGroupSnapshotClassList](c.client,
+		groupv1.SchemeGroupVersion, volume.ResourceGroupClasses, "VolumeGroupSnapshotClass", "")
+	return optionalFor(c, &c.groupClasses, classes, volume.ResourceGroupClasses, nil)
+}
+
+// WriteGroupContents returns the cache of VolumeGroupSnapshotContents with a client to write them.
+func (c *Caches) WriteGroupContents(client kubernetes.Interface) Writer[*groupv1.VolumeGroupSnapshotContent] {
+	return customWriter(c.GroupContents(), "group snapshot content", client, groupContentsOf)
+}
+
+func groupContentsOf(
+	client kubernetes.Interface, namespace string,
+) customClient[*groupv1.VolumeGroupSnapshotContent, *groupv1.VolumeGroupSnapshotContentList] {
+	return customOf[groupv1.VolumeGroupSnapshotContent, groupv1.VolumeGroupSnapshotContentList](client,
+		groupv1.SchemeGroupVersion, volume.ResourceGroupContents, "VolumeGroupSnapshotContent", namespace)
 }

@@ -5,52 +5,28 @@ func meetingFlags() []Flag {
 	elects := electing()
 	labelled := controllers()
 	return []Flag{
-		{
-			Name: "version", Of: everyone(), Default: "false", Usage: "print the version and end",
-			into: func(o *Options, _ Role) any { return &o.Version },
-		},
-		{
-			Name: "csi-address", Of: append(controllers(), Registrar, Liveness), Default: "/run/csi/socket", Shared: true,
-			Usage: "`path` of the driver's socket; the driver may start later",
-			into:  func(o *Options, _ Role) any { return &o.Socket },
-		},
-		{
-			Name: "kubeconfig", Of: elects, Usage: "`path` of the kubeconfig (default that of the Pod)",
-			into: func(o *Options, _ Role) any { return &o.Kubeconfig },
-		},
-		{
-			Name: "master", Of: with(Provisioner, Resizer), Usage: "`URL` of the API server, instead of the kubeconfig's",
-			into: func(o *Options, _ Role) any { return &o.Master },
-		},
-		{
-			Name: "leader-election", Of: elects, Default: "false", Shared: true,
-			Usage: "wait while another process runs the same controllers",
-			into:  func(o *Options, _ Role) any { return &o.Elects },
-		},
-		{
-			Name: "leader-election-namespace", Of: elects, Shared: true,
-			Usage: "`namespace` of the leases and of what must survive (default $POD_NAMESPACE, or else the Pod's)",
-			into:  func(o *Options, _ Role) any { return &o.Namespace },
-		},
-		{
-			Name: "leader-election-lease-duration", Of: elects, Default: "15s", Shared: true,
-			Usage: "how long other processes wait after the leader's last renewal",
-			into:  func(o *Options, _ Role) any { return &o.Term.Duration },
-		},
-		{
-			Name: "leader-election-renew-deadline", Of: elects, Default: "10s", Shared: true,
-			Usage: "how long the leader works without being able to renew its leases",
-			into:  func(o *Options, _ Role) any { return &o.Term.Deadline },
-		},
-		{
-			Name: "leader-election-retry-period", Of: elects, Default: "5s", Shared: true, Usage: "interval between renewals",
-			into: func(o *Options, _ Role) any { return &o.Term.Retry },
-		},
-		{
-			Name: "leader-election-labels", Of: labelled, Shared: true,
-			Usage: "`labels` of the leases, as KEY:VALUE, separated by commas",
-			into:  func(o *Options, _ Role) any { return labels{&o.LeaseLabels} },
-		},
+		flag("version", everyone(), "false", "print the version and end", func(o *Options) any { return &o.Version }),
+		shared(flag("csi-address", append(controllers(), Registrar, Liveness), "/run/csi/socket",
+			"`path` of the driver's socket; the driver may start later", func(o *Options) any { return &o.Socket })),
+		flag("kubeconfig", elects, "", "`path` of the kubeconfig (default that of the Pod)",
+			func(o *Options) any { return &o.Kubeconfig }),
+		flag("master", with(Provisioner, Resizer), "", "`URL` of the API server, instead of the kubeconfig's",
+			func(o *Options) any { return &o.Master }),
+		shared(flag("leader-election", elects, "false", "wait while another process runs the same controllers",
+			func(o *Options) any { return &o.Elects })),
+		shared(flag("leader-election-namespace", elects, "",
+			"`namespace` of the leases and of what must survive (default $POD_NAMESPACE, or else the Pod's)",
+			func(o *Options) any { return &o.Namespace })),
+		shared(flag("leader-election-lease-duration", elects, "15s",
+			"how long other processes wait after the leader's last renewal",
+			func(o *Options) any { return &o.Term.Duration })),
+		shared(flag("leader-election-renew-deadline", elects, "10s",
+			"how long the leader works without being able to renew its leases",
+			func(o *Options) any { return &o.Term.Deadline })),
+		shared(flag("leader-election-retry-period", elects, "5s", "interval between renewals",
+			func(o *Options) any { return &o.Term.Retry })),
+		shared(flag("leader-election-labels", labelled, "", "`labels` of the leases, as KEY:VALUE, separated by commas",
+			func(o *Options) any { return labels{&o.LeaseLabels} })),
 		{
 			Name: "kube-api-qps", Of: elects, Default: "5", Shared: true, WhenGiven: true,
 			Usage: "requests to the API server per second; unlimited unless given",
@@ -61,37 +37,23 @@ func meetingFlags() []Flag {
 			Usage: "requests that may go at once before --kube-api-qps counts",
 			into:  func(o *Options, _ Role) any { return &o.Burst },
 		},
-		{
-			Name: "feature-gates", Of: elects, Shared: true,
-			Usage: "feature `gates`, as NAME=true|false, separated by commas",
-			into:  func(o *Options, _ Role) any { return &o.raw.gates },
-		},
+		shared(flag("feature-gates", elects, "", "feature `gates`, as NAME=true|false, separated by commas",
+			func(o *Options) any { return &o.raw.gates })),
 	}
 }
 
 // httpFlags are those of servers of metrics and of health.
 func httpFlags() []Flag {
 	return []Flag{
-		{
-			Name: "http-endpoint", Of: append(electing(), Registrar, Liveness), Shared: true,
-			Usage: "`address` of metrics and health, such as :8080; several are separated by commas",
-			into:  func(o *Options, _ Role) any { return &o.raw.httpEndpoint },
-		},
-		{
-			Name: "metrics-address", Of: append(controllers(), Liveness), Shared: true,
-			Usage: "`address` of metrics alone; --http-endpoint is newer",
-			into:  func(o *Options, _ Role) any { return &o.raw.metricsAddress },
-		},
-		{
-			Name: "metrics-path", Of: append(electing(), Liveness), Default: "/metrics", Shared: true,
-			Usage: "`path` of the metrics",
-			into:  func(o *Options, _ Role) any { return &o.raw.metricsPath },
-		},
-		{
-			Name: "enable-pprof", Of: with(Provisioner, Registrar), Default: "false", Shared: true,
-			Usage: "serve /debug/pprof at --http-endpoint",
-			into:  func(o *Options, _ Role) any { return &o.raw.pprof },
-		},
+		shared(flag("http-endpoint", append(electing(), Registrar, Liveness), "",
+			"`address` of metrics and health, such as :8080; several are separated by commas",
+			func(o *Options) any { return &o.raw.httpEndpoint })),
+		shared(flag("metrics-address", append(controllers(), Liveness), "",
+			"`address` of metrics alone; --http-endpoint is newer", func(o *Options) any { return &o.raw.metricsAddress })),
+		shared(flag("metrics-path", append(electing(), Liveness), "/metrics", "`path` of the metrics",
+			func(o *Options) any { return &o.raw.metricsPath })),
+		shared(flag("enable-pprof", with(Provisioner, Registrar), "false", "serve /debug/pprof at --http-endpoint",
+			func(o *Options) any { return &o.raw.pprof })),
 	}
 }
 
@@ -100,14 +62,8 @@ func logFlags() []Flag {
 	const one = "the log is one stream, which nothing holds back"
 	all := everyone()
 	return []Flag{
-		{
-			Name: "v", Of: all, Default: "0", Usage: VerbosityUsage,
-			into: func(o *Options, _ Role) any { return &o.Verbosity },
-		},
-		{
-			Name: "logging-format", Of: all, Default: "text", Shared: true, Usage: LogFormatUsage,
-			into: func(o *Options, _ Role) any { return &o.LogFormat },
-		},
+		flag("v", all, "0", VerbosityUsage, func(o *Options) any { return &o.Verbosity }),
+		shared(flag("logging-format", all, "text", LogFormatUsage, func(o *Options) any { return &o.LogFormat })),
 		ignored("vmodule", all, text, "", "--v counts for the whole program"),
 		ignored("log-flush-frequency", all, text, "5s", one),
 		ignored("log-text-split-stream", all, boolean, "false", one),
@@ -160,6 +116,17 @@ func ownFlags() []Flag {
 			into:  func(o *Options, _ Role) any { return &o.ShortLeases },
 		},
 	}
+}
+
+// flag is a flag with upstream's default; value returns where its value goes.
+func flag(name string, of []Role, def, usage string, value func(*Options) any) Flag {
+	return Flag{Name: name, Of: of, Default: def, Usage: usage, into: func(o *Options, _ Role) any { return value(o) }}
+}
+
+// shared is a flag that a process of several sidecars has once.
+func shared(f Flag) Flag {
+	f.Shared = true
+	return f
 }
 
 // Kinds of values of flags that do nothing: one that is a boolean has no value after it.

@@ -1,5 +1,10 @@
 package volume
 
+import (
+	"slices"
+	"strings"
+)
+
 // Names that components of Kubernetes read or write. Other software relies on them: they
 // must match byte for byte.
 const (
@@ -321,4 +326,26 @@ func AskedPath(annotations map[string]string) string {
 		return asked
 	}
 	return at
+}
+
+// CutName returns the name in the request to a driver: a prefix and a UID. A length above 0 cuts the UID, without its
+// hyphens, to so many characters; the name is no longer unique then.
+func CutName(prefix, uid string, length int) string {
+	if length > 0 {
+		uid = strings.ReplaceAll(uid, "-", "")
+		uid = uid[:min(length, len(uid))]
+	}
+	return prefix + "-" + uid
+}
+
+// Without returns a copy of a list, such as the finalizers of an object, without some of its entries; nil if none is
+// left.
+func Without(all []string, some ...string) []string {
+	var left []string
+	for _, one := range all {
+		if !slices.Contains(some, one) {
+			left = append(left, one)
+		}
+	}
+	return left
 }

@@ -359,3 +359,80 @@ func (b *binder) recordEvent(about runtime.Object, p bind.Plan) {
 		b.Env.Log.Debug("bind", "reason", p.Because.Reason, "message", p.Because.Message)
 	}
 }
+
+// busy is the set of volumes whose status is being written beside their claims. A claim that is written first has its
+// volume looked at, whose status would be written twice, and one of the writes refused. It is safe for concurrent use.
+type busy struct {
+	mu sync.Mutex
+	// asked says by name whether somebody has asked for a volume of the set.
+	asked map[string]bool
+}
+
+// begin adds a volume.
+func (b *busy) begin(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.asked == nil {
+		b.asked = map[string]bool{}
+	}
+	b.asked[name] = false
+}
+
+// has says whether a volume is in the set, and remembers that it was asked for.
+func (b *busy) has(name string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, in := b.asked[name]
+	if in {
+		b.asked[name] = true
+	}
+	return in
+}
+
+// end removes a volume, and says whether it was asked for.
+func (b *busy) end(name string) (asked bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	asked = b.asked[name]
+	delete(b.asked, name)
+	return asked
+}
+
+// free is the set of free volumes. It is safe for concurrent use.
+type free struct {
+	mu      sync.Mutex
+	volumes *bind.Free
+}
+
+// set adds a volume if it is free, removes it otherwise, and says whether it is free.
+func (f *free) set(v *corev1.PersistentVolume) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.volumes.Set(v)
+	return bind.IsFree(v)
+}
+
+func (f *free) remove(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.volumes.Remove(name)
+}
+
+// has says whether a volume of the set fits a claim.
+func (f *free) has(claim *corev1.PersistentVolumeClaim) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.volumes.Best(claim, nil) != nil
+}
+
+// take removes the best volume for a claim and returns its name; "" means that none fits.
+func (f *free) take(claim *corev1.PersistentVolumeClaim) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v := f.volumes.Best(claim, nil)
+	if v == nil {
+		return ""
+	}
+	f.volumes.Remove(v.Name)
+	return v.Name
+}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -15,6 +17,7 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/snapshot"
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -332,4 +335,21 @@ func (l *Loop[C]) remove(
 		a.Missing = missing.Error()
 	}
 	return l.Decide.AfterRemove(Facts(c), p, a), nil
+}
+
+// Taken returns a snapshot that a driver has described as the fact that decisions judge.
+func Taken(s *csipb.Snapshot) snapshot.Taken {
+	return snapshot.Taken{
+		Handle: s.GetSnapshotId(), Source: s.GetSourceVolumeId(), Bytes: s.GetSizeBytes(), Ready: s.GetReadyToUse(),
+		Created: Nanoseconds(s.GetCreationTime()), Group: s.GetGroupSnapshotId(),
+		Places: csi.Segments[topology.Segment](s.GetAccessibleTopology()),
+	}
+}
+
+// Nanoseconds returns a time in nanoseconds since 1970; 0 if there is none.
+func Nanoseconds(t *timestamppb.Timestamp) int64 {
+	if t == nil {
+		return 0
+	}
+	return t.AsTime().UnixNano()
 }

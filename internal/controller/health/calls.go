@@ -62,7 +62,7 @@ func healthPage(d csipb.ControllerClient) func(context.Context, string) ([]entry
 		r, err := d.ControllerListVolumeHealth(ctx,
 			&csipb.ControllerListVolumeHealthRequest{MaxEntries: pageSize, StartingToken: token})
 		for _, e := range r.GetEntries() {
-			entries = append(entries, entry{e.GetVolumeId(), reports(e.GetHealthStatuses())})
+			entries = append(entries, entry{e.GetVolumeId(), health.ReportsOf(e.GetHealthStatuses())})
 		}
 		return entries, r.GetNextToken(), err
 	}
@@ -74,7 +74,7 @@ func healthOf(d csipb.ControllerClient) func(context.Context, string) (said, err
 		if err != nil {
 			return said{}, err
 		}
-		return said{reports(r.GetVolumeHealth().GetHealthStatuses()), health.Told}, nil
+		return said{health.ReportsOf(r.GetVolumeHealth().GetHealthStatuses()), health.Told}, nil
 	}
 }
 
@@ -84,7 +84,7 @@ func conditionPage(d csipb.ControllerClient) func(context.Context, string) ([]en
 		r, err := d.ListVolumes(ctx, &csipb.ListVolumesRequest{MaxEntries: pageSize, StartingToken: token})
 		for _, e := range r.GetEntries() {
 			if problems, reported := csi.ConditionOf(e.GetStatus()); reported {
-				entries = append(entries, entry{e.GetVolume().GetVolumeId(), reports(problems)})
+				entries = append(entries, entry{e.GetVolume().GetVolumeId(), health.ReportsOf(problems)})
 			}
 		}
 		return entries, r.GetNextToken(), err
@@ -101,14 +101,6 @@ func conditionOf(d csipb.ControllerClient) func(context.Context, string) (said, 
 		if !reported {
 			return said{}, nil
 		}
-		return said{reports(problems), health.Told}, nil
+		return said{health.ReportsOf(problems), health.Told}, nil
 	}
-}
-
-func reports(all []*csipb.VolumeHealth_VolumeHealthEntry) []health.Report {
-	var out []health.Report
-	for _, e := range all {
-		out = append(out, health.Report{Status: e.GetStatus().String(), Reason: e.GetReason(), Message: e.GetMessage()})
-	}
-	return out
 }

@@ -17,13 +17,11 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/modify"
 	"volplane.dev/volplane/internal/decide/provision"
-	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
 const (
-	kindClaim = "claim"
 	// status is the subresource of a claim that is written.
 	status = "status"
 	// refusedPause is the pause after a driver has refused a class for good.
@@ -54,35 +52,20 @@ func Declaration() controller.Declaration {
 }
 
 type modifier struct {
-	controller.Env
-	*controller.Controller
-	refusals *controller.Refusals
-	drivers  *csi.Set
+	controller.Claims
 	// metadata says that drivers are told the names of the claim and of the volume.
 	metadata bool
-	claims   kube.Writer[*corev1.PersistentVolumeClaim]
-	volumes  kube.Writer[*corev1.PersistentVolume]
 	classes  *kube.Cache[*storagev1.VolumeAttributesClass]
 }
 
 // New returns the modifier for the drivers of a set. It must be made before the caches start.
 func New(env controller.Env, drivers *csi.Set, metadata bool) *controller.Controller {
 	m := &modifier{
-		Env: env, drivers: drivers, metadata: metadata, refusals: controller.NewRefusals(),
-		Controller: &controller.Controller{
-			Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond,
-			Pace: env.Pace, Log: env.Log,
-		},
-		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client),
+		Claims: controller.NewClaims(env, Declaration(), drivers, places), metadata: metadata,
 		classes: env.Caches.VolumeAttributesClasses(),
 	}
 	m.Controller.Reconcile = m.reconcile
-	m.claims.Watch(m.claimChanged)
-	m.volumes.Watch(func(before, v *corev1.PersistentVolume) {
-		if v != nil && v.Spec.ClaimRef != nil && (before == nil || before.Spec.ClaimRef == nil) {
-			m.Add(controller.Key{Kind: kindClaim, Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name})
-		}
-	})
+	m.Writer.Watch(m.claimChanged)
 	m.classes.Watch(func(before, after *storagev1.VolumeAttributesClass) {
 		if before == nil {
 			m.enqueueAll(func(c *corev1.PersistentVolumeClaim) bool { return m.target(c) == after.Name })
@@ -94,15 +77,11 @@ func New(env controller.Env, drivers *csi.Set, metadata bool) *controller.Contro
 
 // enqueueAll queues the claims that match, of those that have anything to do with a class.
 func (m *modifier) enqueueAll(match func(*corev1.PersistentVolumeClaim) bool) {
-	for _, c := range m.claims.List() {
+	for _, c := range m.Writer.List() {
 		if (c.Spec.VolumeAttributesClassName != nil || c.Status.ModifyVolumeStatus != nil) && match(c) {
-			m.enqueue(c)
+			m.Add(m.KeyOf(c))
 		}
 	}
-}
-
-func (m *modifier) enqueue(c *corev1.PersistentVolumeClaim) {
-	m.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
 }
 
 // claimChanged queues a claim, but not for what the modifier itself writes while a call fails: that would defeat the
@@ -110,18 +89,18 @@ func (m *modifier) enqueue(c *corev1.PersistentVolumeClaim) {
 func (m *modifier) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	switch {
 	case after == nil:
-		m.refusals.Forget(before.UID)
+		m.Refusals.Forget(before.UID)
 	case before == nil,
 		before.Spec.VolumeName != after.Spec.VolumeName,
 		before.Status.Phase != after.Status.Phase,
 		!apiequality.Semantic.DeepEqual(before.Spec.VolumeAttributesClassName, after.Spec.VolumeAttributesClassName),
 		before.Status.ModifyVolumeStatus != nil && after.Status.ModifyVolumeStatus == nil:
-		m.enqueue(after)
+		m.Add(m.KeyOf(after))
 	}
 }
 
 func (m *modifier) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	claim, ok := m.claims.Get(key.Namespace + "/" + key.Name)
+	claim, ok := m.Writer.Get(key.Namespace + "/" + key.Name)
 	if !ok {
 		return controller.Result{}, nil
 	}
@@ -137,13 +116,13 @@ func (m *modifier) reconcile(ctx context.Context, key controller.Key) (controlle
 }
 
 func (m *modifier) gather(claim *corev1.PersistentVolumeClaim) modify.Facts {
-	f := modify.Facts{Claim: claim, Refused: m.refusals.Has(claim.UID, ""), Due: m.pause(claim) == 0}
-	f.Volume, _ = m.volumes.Get(claim.Spec.VolumeName)
+	f := modify.Facts{Claim: claim, Refused: m.Refusals.Has(claim.UID, ""), Due: m.pause(claim) == 0}
+	f.Volume, _ = m.Volumes.Get(claim.Spec.VolumeName)
 	f.Class, _ = m.classes.Get(f.Target())
 	if f.Volume == nil || f.Volume.Spec.CSI == nil {
 		return f
 	}
-	if d, ok := m.drivers.For(f.Volume.Spec.CSI.Driver, provision.MadeOn(f.Volume)); ok {
+	if d, ok := m.Drivers.For(f.Volume.Spec.CSI.Driver, provision.MadeOn(f.Volume)); ok {
 		f.Ours, f.Modifies = true, d.Controller.Modify
 	}
 	return f
@@ -151,7 +130,7 @@ func (m *modifier) gather(claim *corev1.PersistentVolumeClaim) modify.Facts {
 
 // target returns the name of the class that a claim's volume gets next.
 func (m *modifier) target(claim *corev1.PersistentVolumeClaim) string {
-	return modify.Facts{Claim: claim, Refused: m.refusals.Has(claim.UID, "")}.Target()
+	return modify.Facts{Claim: claim, Refused: m.Refusals.Has(claim.UID, "")}.Target()
 }
 
 func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (controller.Result, error) {
@@ -159,23 +138,23 @@ func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (co
 	switch p.Step {
 	case modify.Begin:
 		begun := modify.Begun(f.Claim, f.Class.Name, metav1.Now())
-		if f.Claim, err = m.claims.Change(ctx, f.Claim, begun, status); err != nil {
+		if f.Claim, err = m.Writer.Change(ctx, f.Claim, begun, status); err != nil {
 			return controller.Result{}, err
 		}
-		m.refusals.Forget(f.Claim.UID)
+		m.Refusals.Forget(f.Claim.UID)
 		m.Events.Note(f.Claim, p.Because)
 		return m.modify(ctx, f)
 	case modify.Modify:
 		return m.modify(ctx, f)
 	case modify.Wait:
-		_, err = m.claims.Change(ctx, f.Claim, modify.Waiting(f.Claim), status)
+		_, err = m.Writer.Change(ctx, f.Claim, modify.Waiting(f.Claim), status)
 	case modify.Cancel:
-		if _, err = m.claims.Change(ctx, f.Claim, modify.Cancelled(f.Claim), status); err == nil {
+		if _, err = m.Writer.Change(ctx, f.Claim, modify.Cancelled(f.Claim), status); err == nil {
 			m.Events.Note(f.Claim, p.Because)
 		}
 	case modify.Refuse:
 		refused := modify.Refused(f, p.Because.Message, metav1.Now())
-		if f.Claim, err = m.claims.Change(ctx, f.Claim, refused, status); err != nil {
+		if f.Claim, err = m.Writer.Change(ctx, f.Claim, refused, status); err != nil {
 			return controller.Result{}, err
 		}
 	case modify.Nothing:
@@ -191,54 +170,34 @@ func (m *modifier) pause(c *corev1.PersistentVolumeClaim) time.Duration {
 	if !modify.IsRefusedForGood(c) {
 		return 0
 	}
-	return m.refusals.Pause(c.UID, c.Status.ModifyVolumeStatus.TargetVolumeAttributesClassName, refusedPause)
+	return m.Refusals.Pause(c.UID, c.Status.ModifyVolumeStatus.TargetVolumeAttributesClassName, refusedPause)
 }
 
 // modify calls the driver, and applies the decision about the answer.
 func (m *modifier) modify(ctx context.Context, f modify.Facts) (controller.Result, error) {
 	cause := m.call(ctx, f)
 	v := modify.After(f, csi.AnswerOf(cause), metav1.Now())
-	m.refusals.Forget(f.Claim.UID)
-	m.refusals.Record(f.Claim.UID, "", v.Refused)
-	key := controller.Key{Kind: kindClaim, Namespace: f.Claim.Namespace, Name: f.Claim.Name}
+	m.Refusals.Forget(f.Claim.UID)
+	m.Refusals.Record(f.Claim.UID, "", v.Refused)
 	if v.Warn {
-		var try retry.Try
-		if v.Repeat {
-			try = m.Try(key)
-		}
-		m.Events.WarnWith(f.Claim, v.Because, try.Notes())
+		m.Events.WarnWith(f.Claim, v.Because, m.Tried(f.Claim, v.Repeat).Notes())
 	}
-	claim, err := m.write(ctx, f, v)
+	claim, err := m.Write(ctx, f.Claim, v.Claim, f.Volume, v.Volume)
 	switch {
 	case err != nil:
 		return controller.Result{}, err
 	case v.Repeat:
 		return controller.Result{}, fmt.Errorf("change the attributes of the volume of claim %s/%s: %w",
-			key.Namespace, key.Name, cause)
+			claim.Namespace, claim.Name, cause)
 	case !v.Warn:
 		m.Events.Note(claim, v.Because)
 	}
 	return controller.Result{After: m.pause(claim)}, nil
 }
 
-// write writes the decided objects, and returns the newest version of the claim.
-func (m *modifier) write(
-	ctx context.Context, f modify.Facts, v modify.Verdict,
-) (*corev1.PersistentVolumeClaim, error) {
-	if v.Volume != nil {
-		if _, err := m.volumes.Change(ctx, f.Volume, v.Volume); err != nil {
-			return nil, err
-		}
-	}
-	if v.Claim == nil {
-		return f.Claim, nil
-	}
-	return m.claims.Change(ctx, f.Claim, v.Claim, status)
-}
-
 func (m *modifier) call(ctx context.Context, f modify.Facts) error {
 	source := f.Volume.Spec.CSI
-	d, ok := m.drivers.Get(source.Driver)
+	d, ok := m.Drivers.Get(source.Driver)
 	if !ok {
 		return fmt.Errorf("%s: %w", source.Driver, errGone)
 	}

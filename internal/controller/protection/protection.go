@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -172,5 +173,83 @@ func (p *protection) applyVolume(ctx context.Context, v *corev1.PersistentVolume
 		return nil
 	}
 	_, err := p.volumes.Update(ctx, next)
+	return err
+}
+
+// query asks for the Pods that use a claim.
+type query struct {
+	// claim is the name of the claim.
+	claim string
+	// users is the answer.
+	users []*corev1.Pod
+}
+
+// batches holds the batch of queries of each namespace: one list of its Pods answers all of them.
+type batches struct {
+	mu  sync.Mutex
+	all map[string]*kube.Batch[*query]
+}
+
+// of returns the batch of a namespace; list answers its queries.
+func (b *batches) of(namespace string, list func(context.Context, string, []*query) error) *kube.Batch[*query] {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.all == nil {
+		b.all = map[string]*kube.Batch[*query]{}
+	}
+	if b.all[namespace] == nil {
+		b.all[namespace] = &kube.Batch[*query]{
+			Run: func(ctx context.Context, all []*query) error { return list(ctx, namespace, all) },
+		}
+	}
+	return b.all[namespace]
+}
+
+// watchClasses queues the VolumeAttributesClasses that need protection, and those that are named no more.
+func (p *protection) watchClasses() {
+	p.classes.Watch(func(_, c *storagev1.VolumeAttributesClass) {
+		if c != nil && (c.DeletionTimestamp != nil || !slices.Contains(c.Finalizers, volume.FinalizerAttributesProtection)) {
+			p.enqueueClasses(c.Name)
+		}
+	})
+	p.claims.Watch(func(before, after *corev1.PersistentVolumeClaim) {
+		if before != nil {
+			p.enqueueClasses(gone(cluster.AttributesOfClaim(before), after, cluster.AttributesOfClaim)...)
+		}
+	})
+	p.volumes.Watch(func(before, after *corev1.PersistentVolume) {
+		if before != nil {
+			p.enqueueClasses(gone(cluster.AttributesOfVolume(before), after, cluster.AttributesOfVolume)...)
+		}
+	})
+}
+
+// gone returns the names that an object does not have any more; it is nil if it was deleted.
+func gone[T comparable](names []string, after T, of func(T) []string) []string {
+	var none T
+	if len(names) == 0 || after == none {
+		return names
+	}
+	left := of(after)
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(left, name) })
+}
+
+func (p *protection) enqueueClasses(names ...string) {
+	for _, name := range names {
+		p.Add(controller.Key{Kind: kindClass, Name: name})
+	}
+}
+
+func (p *protection) applyClass(ctx context.Context, name string) error {
+	class, ok := p.classes.Get(name)
+	if !ok {
+		return nil
+	}
+	next, _ := protect.AttributesClass(class, p.claims.By(cluster.ClaimsByAttributes, name),
+		p.volumes.By(cluster.VolumesByAttributes, name))
+	if next == nil {
+		return nil
+	}
+	_, err := p.classes.Update(ctx, next)
 	return err
 }

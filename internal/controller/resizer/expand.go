@@ -14,7 +14,6 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/resize"
-	"volplane.dev/volplane/internal/decide/retry"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -32,15 +31,15 @@ func (r *resizer) expand(ctx context.Context, f resize.Facts, p resize.Plan) (co
 		}
 	}
 	if a.Outcome == volume.Done {
-		r.refusals.Forget(claim.UID)
+		r.Refusals.Forget(claim.UID)
 	} else {
-		r.refusals.Record(claim.UID, allocated(claim), a.Outcome == volume.Failed)
+		r.Refusals.Record(claim.UID, allocated(claim), a.Outcome == volume.Failed)
 	}
 	v := resize.After(f, p.Size, a, metav1.Now())
 	if v.Warn {
-		r.Events.WarnWith(claim, v.Because, r.tried(claim, v).Notes())
+		r.Events.WarnWith(claim, v.Because, r.Tried(claim, v.Repeat).Notes())
 	}
-	claim, err := r.write(ctx, f, v)
+	claim, err := r.Write(ctx, claim, v.Claim, f.Volume, v.Volume)
 	if err != nil {
 		return controller.Result{}, err
 	}
@@ -54,33 +53,10 @@ func (r *resizer) expand(ctx context.Context, f resize.Facts, p resize.Plan) (co
 	return r.pauseInfeasible(claim), nil
 }
 
-// tried returns the try of a failed call; it is empty if the call is not repeated.
-func (r *resizer) tried(claim *corev1.PersistentVolumeClaim, v resize.Verdict) retry.Try {
-	if !v.Repeat {
-		return retry.Try{}
-	}
-	return r.Try(controller.Key{Kind: "claim", Namespace: claim.Namespace, Name: claim.Name})
-}
-
-// write writes the decided objects, and returns the newest version of the claim.
-func (r *resizer) write(
-	ctx context.Context, f resize.Facts, v resize.Verdict,
-) (*corev1.PersistentVolumeClaim, error) {
-	if v.Volume != nil {
-		if _, err := r.volumes.Change(ctx, f.Volume, v.Volume); err != nil {
-			return nil, err
-		}
-	}
-	if v.Claim == nil {
-		return f.Claim, nil
-	}
-	return r.claims.Change(ctx, f.Claim, v.Claim, status)
-}
-
 func (r *resizer) call(
 	ctx context.Context, v *corev1.PersistentVolume, size resource.Quantity,
 ) (*csipb.ControllerExpandVolumeResponse, error) {
-	d, ok := r.drivers.Get(v.Spec.CSI.Driver)
+	d, ok := r.Drivers.Get(v.Spec.CSI.Driver)
 	if !ok {
 		return nil, fmt.Errorf("driver %s has gone", v.Spec.CSI.Driver)
 	}

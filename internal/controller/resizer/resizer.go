@@ -51,44 +51,20 @@ func sharedFields() []string {
 	}
 }
 
-type resizer struct {
-	controller.Env
-	*controller.Controller
-	refusals *controller.Refusals
-	drivers  *csi.Set
-	claims   kube.Writer[*corev1.PersistentVolumeClaim]
-	volumes  kube.Writer[*corev1.PersistentVolume]
-}
+type resizer struct{ controller.Claims }
 
 // New returns the resizer for the drivers of a set. It must be made before the
 // caches start.
 func New(env controller.Env, drivers *csi.Set) *controller.Controller {
-	r := &resizer{
-		Env: env, drivers: drivers, refusals: controller.NewRefusals(),
-		Controller: &controller.Controller{
-			Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond,
-			Pace: env.Pace, Log: env.Log,
-		},
-		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client),
-	}
+	r := &resizer{controller.NewClaims(env, Declaration(), drivers, places)}
 	r.Controller.Reconcile = r.reconcile
-	r.claims.Watch(r.claimChanged)
-	r.volumes.Watch(func(before, v *corev1.PersistentVolume) {
-		if v == nil || v.Spec.ClaimRef == nil || before != nil && before.Spec.ClaimRef != nil {
-			return
-		}
-		r.Add(controller.Key{Kind: "claim", Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name})
-	})
+	r.Writer.Watch(r.claimChanged)
 	drivers.Subscribe(func(string) {
-		for _, c := range r.claims.List() {
-			r.enqueue(c)
+		for _, c := range r.Writer.List() {
+			r.Add(r.KeyOf(c))
 		}
 	})
 	return r.Controller
-}
-
-func (r *resizer) enqueue(c *corev1.PersistentVolumeClaim) {
-	r.Add(controller.Key{Kind: "claim", Namespace: c.Namespace, Name: c.Name})
 }
 
 // claimChanged queues a claim, but not for changes that the resizer itself makes during a resize:
@@ -96,7 +72,7 @@ func (r *resizer) enqueue(c *corev1.PersistentVolumeClaim) {
 func (r *resizer) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	switch {
 	case after == nil:
-		r.refusals.Forget(before.UID)
+		r.Refusals.Forget(before.UID)
 	case before == nil,
 		before.Spec.VolumeName != after.Spec.VolumeName,
 		before.Status.Phase != after.Status.Phase,
@@ -104,12 +80,12 @@ func (r *resizer) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 		before.Status.Capacity.Storage().Cmp(*after.Status.Capacity.Storage()) != 0,
 		resize.StateOf(before) != resize.StateOf(after) &&
 			(resize.StateOf(after) == corev1.PersistentVolumeClaimNodeResizeInfeasible || resize.StateOf(after) == ""):
-		r.enqueue(after)
+		r.Add(r.KeyOf(after))
 	}
 }
 
 func (r *resizer) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	claim, ok := r.claims.Get(key.Namespace + "/" + key.Name)
+	claim, ok := r.Writer.Get(key.Namespace + "/" + key.Name)
 	if !ok {
 		return controller.Result{}, nil
 	}
@@ -131,15 +107,15 @@ func (r *resizer) enterLane(key controller.Key, f resize.Facts, p resize.Plan) t
 }
 
 func (r *resizer) gather(claim *corev1.PersistentVolumeClaim) resize.Facts {
-	f := resize.Facts{Claim: claim, Refused: r.refusals.Has(claim.UID, allocated(claim))}
+	f := resize.Facts{Claim: claim, Refused: r.Refusals.Has(claim.UID, allocated(claim))}
 	if resize.IsInfeasible(claim) {
 		f.Due = r.pause(claim) == 0
 	}
-	f.Volume, _ = r.volumes.Get(claim.Spec.VolumeName)
+	f.Volume, _ = r.Volumes.Get(claim.Spec.VolumeName)
 	if f.Volume == nil || f.Volume.Spec.CSI == nil {
 		return f
 	}
-	if d, ok := r.drivers.For(f.Volume.Spec.CSI.Driver, provision.MadeOn(f.Volume)); ok {
+	if d, ok := r.Drivers.For(f.Volume.Spec.CSI.Driver, provision.MadeOn(f.Volume)); ok {
 		f.Ours, f.Expands, f.NodeExpands = true, d.Controller.Expand, d.Node.Expand
 	}
 	return f
@@ -149,16 +125,16 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 	claim := f.Claim
 	switch p.Step {
 	case resize.Begin:
-		got, err := r.claims.Change(ctx, claim, resize.Started(claim, p.Size, metav1.Now()), status)
+		got, err := r.Writer.Change(ctx, claim, resize.Started(claim, p.Size, metav1.Now()), status)
 		if err != nil {
 			return controller.Result{}, err
 		}
-		r.refusals.Forget(claim.UID)
+		r.Refusals.Forget(claim.UID)
 		r.Events.Note(claim, p.Because)
 		f.Claim = got
 		return r.expand(ctx, f, p)
 	case resize.Settle:
-		got, err := r.volumes.Change(ctx, f.Volume, resize.Settled(f.Volume))
+		got, err := r.Volumes.Change(ctx, f.Volume, resize.Settled(f.Volume))
 		if err != nil {
 			return controller.Result{}, err
 		}
@@ -176,7 +152,7 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 
 // pause returns for how long a claim is left alone; another size or another state of it begins another pause.
 func (r *resizer) pause(c *corev1.PersistentVolumeClaim) time.Duration {
-	return r.refusals.Pause(c.UID, string(resize.StateOf(c))+" "+allocated(c), infeasiblePause)
+	return r.Refusals.Pause(c.UID, string(resize.StateOf(c))+" "+allocated(c), infeasiblePause)
 }
 
 func allocated(c *corev1.PersistentVolumeClaim) string {

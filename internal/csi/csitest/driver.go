@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,8 +15,10 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/registrar"
 )
 
 // memoryBuffer is how much a connection in memory holds, in bytes.
@@ -221,4 +224,86 @@ func (d *Driver) Name() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.name
+}
+
+// Probe says that the driver is ready.
+func (d *Driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeResponse, error) {
+	return &csipb.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
+}
+
+// GetPluginInfo returns the current name.
+func (d *Driver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {
+	return &csipb.GetPluginInfoResponse{Name: d.Name(), VendorVersion: d.config.Version}, nil
+}
+
+// GetPluginCapabilities returns the configured capabilities.
+func (d *Driver) GetPluginCapabilities(
+	context.Context, *csipb.GetPluginCapabilitiesRequest,
+) (*csipb.GetPluginCapabilitiesResponse, error) {
+	return d.config.Plugin.Answer(), nil
+}
+
+// ControllerGetCapabilities returns the configured capabilities.
+func (d *Driver) ControllerGetCapabilities(
+	context.Context, *csipb.ControllerGetCapabilitiesRequest,
+) (*csipb.ControllerGetCapabilitiesResponse, error) {
+	return d.config.Controller.Answer(), nil
+}
+
+// NodeGetCapabilities returns the configured capabilities.
+func (d *Driver) NodeGetCapabilities(
+	context.Context, *csipb.NodeGetCapabilitiesRequest,
+) (*csipb.NodeGetCapabilitiesResponse, error) {
+	return d.config.Node.Answer(), nil
+}
+
+// ControllerSocket serves the driver's identity and controller at a socket of their own, as a driver does that runs
+// in two processes, until the test ends. It says the same capabilities there, and has no node service.
+func (d *Driver) ControllerSocket() string {
+	return d.serveAlone("controller.sock", func(s *grpc.Server) { csipb.RegisterControllerServer(s, d) })
+}
+
+// NodeSocket serves the driver's identity and node service at a socket of their own. What it says of itself includes
+// CONTROLLER_SERVICE, if the driver has that, but there is no controller: that is how most drivers in two processes
+// answer.
+func (d *Driver) NodeSocket() string {
+	return d.serveAlone("node.sock", func(s *grpc.Server) { csipb.RegisterNodeServer(s, d) })
+}
+
+func (d *Driver) serveAlone(name string, register func(*grpc.Server)) string {
+	d.t.Helper()
+	path := filepath.Join(shortDir(d.t), name)
+	listener, err := listen(path)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	server := d.newServer()
+	register(server)
+	go func() { _ = server.Serve(listener) }()
+	d.t.Cleanup(server.Stop)
+	return path
+}
+
+// newServer returns a server of the driver's identity.
+func (d *Driver) newServer() *grpc.Server {
+	server := grpc.NewServer(grpc.UnaryInterceptor(d.intercept), grpc.ForceServerCodecV2(rawCodec{}))
+	csipb.RegisterIdentityServer(server, d)
+	return server
+}
+
+// Register registers the driver with the node agent that watches dir, until the test ends. The test
+// fails if the agent refuses it.
+func (d *Driver) Register(dir string) {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	r := registrar.Registrar{
+		Driver: d.Name(), Endpoint: d.Socket, Path: registrar.Path(dir, d.Name()), Log: slog.New(slog.DiscardHandler),
+	}
+	go func() { ended <- r.Run(ctx) }()
+	d.t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			d.t.Error(err)
+		}
+	})
 }

@@ -300,28 +300,6 @@ func TestRounded(t *testing.T) {
 	}
 }
 
-// TestShort knows its own words again, and a scheduler's.
-func TestShort(t *testing.T) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"zone": "a"}}}
-	need := Need{Claim: &corev1.PersistentVolumeClaim{}, Class: class("fast"), Driver: &storagev1.CSIDriver{
-		Spec: storagev1.CSIDriverSpec{StorageCapacity: ptr.To(true)},
-	}}
-	need.Claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("11Gi")}
-	known := need
-	known.Known = []*storagev1.CSIStorageCapacity{object(zone("a"))}
-	for message, want := range map[string][2]bool{
-		"0/1 nodes are available: n1: " + need.Refuses(node):                   {true, true},
-		"0/1 nodes are available: n1: " + known.Refuses(node):                  {true, false},
-		"0/2 nodes are available: 2 node(s) did not have enough free storage.": {true, false},
-		"0/1 nodes are available: n1: it is not ready":                         {false, false},
-		"driver d has not told how much of class fast there is":                {false, false},
-	} {
-		if short, unknown := Short(message); short != want[0] || unknown != want[1] {
-			t.Errorf("%s: short %v, unknown %v", message, short, unknown)
-		}
-	}
-}
-
 // TestRoomier: only what makes room is news for those who wait.
 func TestRoomier(t *testing.T) {
 	small, large := object(zone("a"), free("1Gi")), object(zone("a"), free("2Gi"))

@@ -1,13 +1,17 @@
 package capacity
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
 
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
@@ -77,4 +81,76 @@ func nameOf(driver, class string, s topology.Segment) string {
 		fmt.Fprintf(h, " %q=%q", k, s[k])
 	}
 	return volume.CapacityPrefix + hex.EncodeToString(h.Sum(nil)[:10])
+}
+
+// Home is where the objects are. The zero value is that of a control plane.
+type Home struct {
+	// Namespace is their namespace.
+	Namespace string
+	// Node is the node whose capacity alone is told: its objects have a label of its own. Empty means all nodes.
+	Node string
+	// Owner, in the same namespace, is what they are deleted with, or nil.
+	Owner *metav1.OwnerReference
+}
+
+// managedBy returns the label of the objects, as upstream's external-provisioner would give it on the node. A label has
+// at most 63 characters: instead of the rest, it has a hash.
+func (h Home) managedBy() string {
+	const most, hashed = validation.LabelValueMaxLength, 8
+	base := volume.ManagedByProvisioner
+	whole := base + "-" + h.Node
+	sum := func(of string) string {
+		hash := fnv.New32a()
+		_, _ = hash.Write([]byte(of))
+		return fmt.Sprintf("%0*x", hashed, hash.Sum32())
+	}
+	switch left := most - len(h.Node) - hashed - 2; {
+	case h.Node == "":
+		return base
+	case len(whole) <= most:
+		return whole
+	case left > 0:
+		return base[:left] + "-" + sum(base) + "-" + h.Node
+	}
+	return base + "-" + sum(whole)
+}
+
+// manages says whether an object is the driver's and this home's: of volplane, or of a sidecar that ran before.
+func (h Home) manages(driver string, o *storagev1.CSIStorageCapacity) bool {
+	return o.Labels[volume.LabelDriver] == driver && o.Labels[volume.LabelManagedBy] == h.managedBy()
+}
+
+func (h Home) namespace() string { return cmp.Or(h.Namespace, volume.NamespaceSystem) }
+
+// isOwn says whether an object has the name and namespace that volplane gives it; those of sidecars
+// have random names.
+func (h Home) isOwn(o *storagev1.CSIStorageCapacity) bool {
+	return o.Namespace == h.namespace() && o.Name == Key(o)
+}
+
+// owned says whether an object is deleted with its owner, as far as it is to be. One in another namespace cannot.
+func (h Home) owned(o *storagev1.CSIStorageCapacity) bool {
+	return h.Owner == nil || o.Namespace != h.namespace() ||
+		slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == h.Owner.UID })
+}
+
+// own gives an object its owner. Another controller that it had is a former one: there can be only one.
+func (h Home) own(o *storagev1.CSIStorageCapacity) {
+	if h.owned(o) {
+		return
+	}
+	o.OwnerReferences = append(slices.DeleteFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool {
+		return r.Controller != nil && *r.Controller
+	}), *h.Owner)
+}
+
+// ControllerOf returns the reference to the controller of an object, or nil.
+func ControllerOf(o metav1.Object) *metav1.OwnerReference {
+	r := metav1.GetControllerOf(o)
+	if r == nil {
+		return nil
+	}
+	return &metav1.OwnerReference{
+		APIVersion: r.APIVersion, Kind: r.Kind, Name: r.Name, UID: r.UID, Controller: r.Controller,
+	}
 }

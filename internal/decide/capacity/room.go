@@ -2,7 +2,6 @@ package capacity
 
 import (
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -11,18 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Results of Refuses, in the words of a cluster's scheduler.
+// The words of Refuses. Short is what a cluster's scheduler says, too, and Untold is what only volplane says.
 const (
-	words  = "node(s) did not have enough free storage"
-	untold = " has not told how much"
+	Short  = "node(s) did not have enough free storage"
+	Untold = " has not told how much"
 )
-
-// Short says whether a message about a Pod, of volplane or a scheduler, says that a node lacks
-// space; unknown says that the node's space is not known.
-func Short(message string) (short, unknown bool) {
-	return strings.Contains(message, words), strings.Contains(message, words+": driver ") &&
-		strings.Contains(message, untold)
-}
 
 // Need is a claim that waits for a node, and what is known of the storage for it.
 type Need struct {
@@ -57,9 +49,9 @@ func (n Need) Refuses(node *corev1.Node) string {
 		}
 	}
 	if most == nil {
-		return words + ": driver " + n.Class.Provisioner + untold + " of class " + n.Class.Name + " there is"
+		return Short + ": driver " + n.Class.Provisioner + Untold + " of class " + n.Class.Name + " there is"
 	}
-	return words + ": claim " + n.Claim.Name + " asks for " + size.String() + ", class " + n.Class.Name +
+	return Short + ": claim " + n.Claim.Name + " asks for " + size.String() + ", class " + n.Class.Name +
 		" has volumes of up to " + rounded(most) + " there"
 }
 

@@ -1,6 +1,7 @@
 package election
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -70,4 +71,106 @@ func With(mark, holder string) string {
 		return first
 	}
 	return ""
+}
+
+// Elsewhere is a lease of a driver that another process may hold, in a namespace where this process does not compete
+// for it.
+type Elsewhere struct {
+	Namespace, Name, Holder string
+	// Duration is what the lease records.
+	Duration time.Duration
+	// Unchanged is how long this process has seen the lease as it is.
+	Unchanged time.Duration
+	// Renewed says that the holder has renewed it meanwhile.
+	Renewed bool
+}
+
+// Start is what a process does that has looked for others which call the driver.
+type Start struct {
+	// Refuse says why it must not start; empty if it may.
+	Refuse string
+	// Wait is how long it takes until more is known; 0 if all is.
+	Wait time.Duration
+	// For says what is waited for.
+	For string
+}
+
+// Beside decides whether a process may call a driver beside those who hold leases elsewhere. A holder that lives renews
+// its lease; one that has not done so for the recorded duration does not work. It takes this process that long to know,
+// because clocks are not compared.
+func Beside(all []Elsewhere) Start {
+	var start Start
+	for _, l := range all {
+		left := min(l.Duration, LongDuration) - l.Unchanged
+		switch {
+		case l.Holder == "":
+		case l.Renewed:
+			return refuse(l, "renews it")
+		case left > 0 && left > start.Wait:
+			start.Wait = left
+			start.For = fmt.Sprintf("lease %s/%s, which %s holds, to be renewed or to expire", l.Namespace, l.Name, l.Holder)
+		case left <= 0 && l.Duration > LongDuration:
+			return refuse(l, fmt.Sprintf("need not renew it for %v", l.Duration))
+		}
+	}
+	return start
+}
+
+func refuse(l Elsewhere, why string) Start {
+	return Start{Refuse: fmt.Sprintf("%s holds lease %s in namespace %s and %s", l.Holder, l.Name, l.Namespace, why)}
+}
+
+// Times are those of one lease.
+type Times struct {
+	// Duration is how long other processes wait after the holder's last renewal.
+	Duration time.Duration
+	// Deadline is how long after its last renewal the holder works.
+	Deadline time.Duration
+	// Renew is how long after a renewal the next one begins.
+	Renew time.Duration
+	// Retry is the interval of attempts to acquire, and the longest one of attempts to renew after a failure.
+	Retry time.Duration
+}
+
+// LongDuration is how long upstream's sidecars wait for the leases of a leader that was killed, but for the first one.
+// A person who goes back to them in such a moment waits for no longer.
+const LongDuration = 2 * time.Minute
+
+// First returns the times of the only lease of a process, or of its first one. It is renewed at a time after the retry
+// period that leaves room for a few attempts before the deadline. As with client-go, these must have an order.
+func First(duration, deadline, retry time.Duration) (Times, error) {
+	// A lease records whole seconds.
+	duration = duration.Truncate(time.Second)
+	switch {
+	case retry <= 0:
+		return Times{}, errors.New("the retry period of the leader election must be greater than zero")
+	case deadline <= retry+retry/5:
+		return Times{}, errors.New("the renew deadline of the leader election must be greater than 1.2 retry periods")
+	case duration <= deadline:
+		return Times{}, errors.New("the lease duration of the leader election must be greater than the renew deadline")
+	case duration < time.Second:
+		return Times{}, errors.New("the lease duration of the leader election must be a second or more")
+	}
+	return Times{Duration: duration, Deadline: deadline, Renew: retry + (deadline-retry)*2/5, Retry: retry}, nil
+}
+
+// Other returns the times of the other leases of a process with that first one. Their deadline leaves as much time for
+// the end of the work as the first one's, or more.
+func Other(first Times) Times {
+	end := first.Duration - first.Deadline
+	if LongDuration <= first.Duration || LongDuration/4 <= end {
+		return first
+	}
+	deadline := LongDuration - max(end, LongDuration/12)
+	return Times{Duration: LongDuration, Deadline: deadline, Renew: LongDuration / 4 * 3, Retry: first.Retry}
+}
+
+// Again returns how long after a failed renewal the next attempt begins, when the deadline is that far.
+func (t Times) Again(left time.Duration) time.Duration {
+	return min(t.Retry, max(left/4, 100*time.Millisecond))
+}
+
+// Limit returns the time limit of one request, so that there is time for another one before the deadline.
+func (t Times) Limit(left time.Duration) time.Duration {
+	return max(min(left, t.Deadline)/2, 100*time.Millisecond)
 }

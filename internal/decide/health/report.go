@@ -2,6 +2,7 @@ package health
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode"
@@ -31,6 +32,19 @@ type Report struct {
 	// AccessMode and VolumeMode say which volumes of a storage the problem is about; an empty one says all.
 	AccessMode corev1.PersistentVolumeAccessMode
 	VolumeMode corev1.PersistentVolumeMode
+}
+
+// ReportsOf returns the problems of a volume, or of a storage, as CSI has them.
+func ReportsOf[S fmt.Stringer, E interface {
+	GetStatus() S
+	GetReason() string
+	GetMessage() string
+}](all []E) []Report {
+	var out []Report
+	for _, e := range all {
+		out = append(out, Report{Status: e.GetStatus().String(), Reason: e.GetReason(), Message: e.GetMessage()})
+	}
+	return out
 }
 
 // volumeStatuses returns the statuses of volumes that the API knows, the worst first.

@@ -130,23 +130,15 @@ func Volume(f Facts) Plan {
 	p := &planner{f: f, next: volume.NodeAgent(f.Node)}
 	a := f.admit()
 	p.removeUnwanted(a.pods)
-	plan := p.planFor(a)
-	plan.Label = a.label
-	return plan
-}
-
-func (p *planner) planFor(a admission) Plan {
+	var plan Plan
 	if len(a.pods) > 0 {
-		plan := p.mountFor(a)
-		plan.Own = a.own
-		return plan
-	}
-	plan := p.teardown()
-	if plan.Own = a.own; len(plan.Actions) > 0 {
-		plan.Own = map[string]volume.Because{} // all wait for this
+		plan = p.mountFor(a)
+	} else if plan = p.teardown(); len(plan.Actions) > 0 {
+		a.own = map[string]volume.Because{} // all wait for this
 	} else if a.held.Reason != "" {
 		plan.Because = a.held
 	}
+	plan.Label, plan.Own = a.label, a.own
 	return plan
 }
 

@@ -1,12 +1,15 @@
 package protect
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/ephemeral"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -88,4 +91,67 @@ func Volume(v *corev1.PersistentVolume) (*corev1.PersistentVolume, volume.Becaus
 		}
 		return b
 	}, "is not bound")
+}
+
+// Owners maps each finalizer of a known owner to a function that returns what the owner waits for.
+type Owners map[string]func() volume.Because
+
+// Kept returns why an object that is being deleted still exists: because of the first of its
+// finalizers that has a known owner, or else because of all of them.
+func Kept(what string, o metav1.Object, owners Owners) volume.Condition {
+	terminating := func(next volume.Actor, message string) volume.Condition {
+		return volume.Condition{Because: volume.Say(volume.ReasonTerminating, next, what+" is being deleted; "+message)}
+	}
+	all := o.GetFinalizers()
+	if i := slices.IndexFunc(all, func(f string) bool { return owners[f] != nil }); i >= 0 {
+		b := owners[all[i]]()
+		return terminating(cmp.Or(b.Next, volume.OwnerOf(all[i])), b.Message+" ("+all[i]+")")
+	}
+	switch len(all) {
+	case 0:
+		return terminating(volume.APIServer(), "nothing holds it")
+	case 1:
+		return terminating(volume.OwnerOf(all[0]), "finalizer "+all[0]+" is held by somebody else")
+	}
+	return terminating(volume.OwnerOf(all[0]), "finalizers "+strings.Join(all, ", ")+" are held by somebody else")
+}
+
+// names returns the names of Pods with their nodes and with host paths of mounts.
+func names(pods []*corev1.Pod) string {
+	all := make([]string, 0, len(pods))
+	for _, p := range pods {
+		name := "pod " + p.Name + " on node " + p.Spec.NodeName
+		if dir := volume.AskedPath(p.Annotations); dir != "" {
+			name += " at " + dir
+		}
+		all = append(all, name)
+	}
+	return strings.Join(all, ", ")
+}
+
+// Unused returns the condition Unused that a bound claim is to get, or nil if it has the right one. Unlike for the
+// finalizer, a Pod also counts before it has a node, and not after it has finished: the condition tells admins since
+// when nobody has wanted the volume. Its words are those of Kubernetes (gate PersistentVolumeClaimUnusedSinceTime).
+func Unused(
+	claim *corev1.PersistentVolumeClaim, users []*corev1.Pod, now metav1.Time,
+) *corev1.PersistentVolumeClaimCondition {
+	if claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil {
+		return nil
+	}
+	next := &corev1.PersistentVolumeClaimCondition{
+		Type: corev1.PersistentVolumeClaimUnused, Status: corev1.ConditionTrue, LastTransitionTime: now,
+		Reason: "NoPodsUsingPVC", Message: "No pods are currently referencing this PVC",
+	}
+	if slices.ContainsFunc(users, func(p *corev1.Pod) bool {
+		return !cluster.Finished(p) && !ephemeral.Stranger(p, claim)
+	}) {
+		next.Status, next.Reason = corev1.ConditionFalse, "PodUsingPVC"
+		next.Message = "A pod is currently referencing this PVC"
+	}
+	if slices.ContainsFunc(claim.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
+		return c.Type == next.Type && c.Status == next.Status
+	}) {
+		return nil
+	}
+	return next
 }

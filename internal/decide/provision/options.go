@@ -2,11 +2,14 @@ package provision
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -126,4 +129,15 @@ func saysFilesystem(parameters map[string]string) bool {
 		}
 	}
 	return false
+}
+
+// ErrTooLarge says that a size is too large for CSI.
+var ErrTooLarge = errors.New("too large")
+
+// Bytes returns a size in bytes, rounded up. CSI's sizes are int64; a Quantity may be larger.
+func Bytes(q *resource.Quantity) (int64, error) {
+	if q.CmpInt64(math.MaxInt64) > 0 {
+		return 0, fmt.Errorf("%s is %w: drivers count up to %d bytes", q, ErrTooLarge, int64(math.MaxInt64))
+	}
+	return q.Value(), nil
 }

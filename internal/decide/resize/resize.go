@@ -323,3 +323,75 @@ func isResize(t corev1.PersistentVolumeClaimConditionType) bool {
 	}
 	return false
 }
+
+// ConditionOf returns the condition of a claim's size.
+func ConditionOf(f Facts) volume.Condition {
+	p, cause := Claim(f), Failure(f.Claim)
+	if p.Step == Hand && isNodePending(f.Claim) {
+		p.Because = Pending(f)
+	}
+	switch {
+	case cause == "" || p.Step == Nothing && p.Because.Reason != volume.ReasonNodeResizePending:
+		return volume.Condition{Because: p.Because, Stuck: p.Tell || p.Step == Nothing && IsInfeasible(f.Claim)}
+	case p.Because.Reason == volume.ReasonNodeResizePending:
+		return volume.Condition{Because: FailedOnNode(f.Claim, p.Because.Next, volume.AnswerIn(cause)), Stuck: true}
+	}
+	return volume.Condition{Because: Failed(f.Claim, f.Volume.Spec.CSI.Driver, volume.AnswerIn(cause)), Stuck: true}
+}
+
+// isNodePending says whether a condition, without a resource status, says that the node has to expand
+// the filesystem.
+func isNodePending(c *corev1.PersistentVolumeClaim) bool {
+	return slices.ContainsFunc(c.Status.Conditions, func(k corev1.PersistentVolumeClaimCondition) bool {
+		return k.Type == corev1.PersistentVolumeClaimFileSystemResizePending && k.Status == corev1.ConditionTrue
+	})
+}
+
+// FailedOnNode is the reason of a filesystem that was not expanded; repeats is who tries again.
+func FailedOnNode(c *corev1.PersistentVolumeClaim, repeats volume.Actor, a volume.Answer) volume.Because {
+	return a.Because(volume.ReasonFailedNodeResize, repeats, "the filesystem of claim "+c.Name+" did not grow: "+a.Text)
+}
+
+// NodeVerdict is what an answer to NodeExpandVolume means. A call that failed is repeated after a
+// back-off unless it must not be.
+type NodeVerdict struct {
+	// State is what the claim says from now on of its size; nil when it stays as it is, and empty when the growth is done.
+	State *corev1.ClaimResourceStatus
+	// Refused says that the driver is not asked for this size before the volume is mounted anew: CSI forbids it.
+	Refused bool
+	// Short says that the driver reported success, and by how much less than was requested the volume has grown: the call
+	// has failed. It is "" otherwise.
+	Short string
+}
+
+// AfterNode judges the answer to a NodeExpandVolume call that requested size bytes.
+func AfterNode(answer Answer, size int64) NodeVerdict {
+	state := corev1.PersistentVolumeClaimNodeResizeInfeasible
+	short := answer.shortOf(size)
+	switch {
+	case short != "":
+		return NodeVerdict{Short: short}
+	case answer.Outcome == volume.Done:
+		state = ""
+	case answer.Code == "FailedPrecondition":
+		return NodeVerdict{Refused: true}
+	case answer.Code != "InvalidArgument" && answer.Code != "OutOfRange" && answer.Code != "NotFound":
+		return NodeVerdict{}
+	}
+	// Otherwise the driver will never do it: the user has to ask for another size.
+	return NodeVerdict{State: &state}
+}
+
+// NodeStatus returns what the node changes in a claim's status: the resource status, and the capacity
+// when the expansion is done.
+func NodeStatus(
+	c *corev1.PersistentVolumeClaim, state corev1.ClaimResourceStatus, size resource.Quantity,
+) map[string]any {
+	if state != "" {
+		return map[string]any{"allocatedResourceStatuses": map[string]any{"storage": state}}
+	}
+	return map[string]any{
+		"capacity": map[string]any{"storage": size.String()}, "conditions": withoutResize(c.Status.Conditions),
+		"allocatedResourceStatuses": map[string]any{"storage": nil},
+	}
+}

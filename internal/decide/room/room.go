@@ -163,3 +163,110 @@ func Text(n int64) string {
 	}
 	return fmt.Sprintf("%d MiB", n/mib)
 }
+
+// electionLimit is how long the members may agree on nothing. An election takes one or two seconds, for which requests
+// wait.
+const electionLimit = 3 * time.Second
+
+// Members is what the decision about an etcd that others run depends on. Its disks, and when it is compacted and
+// defragmented, are their business.
+type Members struct {
+	// All is the number of members that vote, Answer that of those that answer.
+	All, Answer int
+	// Apart is how long no member has answered what only a quorum can.
+	Apart time.Duration
+	// Size is the size of the database's file and Used that of the data in it, of all who use this etcd.
+	Size, Used int64
+	// Quota is the size of the file at which etcd refuses every write; 0 if it does not say.
+	Quota int64
+	// Alarm says whether etcd refuses every write now.
+	Alarm bool
+}
+
+// DecideMembers decides what is refused.
+func DecideMembers(m Members) Plan {
+	full := m.Alarm || m.Quota > 0 && m.Used > soft(m.Quota)
+	p := Plan{RefuseAll: m.Apart >= electionLimit}
+	p.RefuseNew = p.RefuseAll || full
+	p.RefuseChanges = p.RefuseAll || m.Alarm || m.Quota > 0 && m.Used > hard(m.Quota)
+	switch quorum := m.All/2 + 1; {
+	case p.RefuseAll && m.Answer < quorum:
+		p.Because = volume.Sayf(volume.ReasonNoQuorum, volume.ControlPlane(), "the store has no quorum: %s; what is mounted "+
+			"stays, and nothing can be changed until %d do", m.Answers(), quorum)
+	case p.RefuseAll:
+		p.Because = volume.Sayf(volume.ReasonNoQuorum, volume.ControlPlane(), "the store has no quorum: %s, but do not "+
+			"agree with each other; what is mounted stays, and nothing can be changed until they do", m.Answers())
+	case full:
+		p.Because = volume.Sayf(volume.ReasonDatabaseFull, volume.ControlPlane(), "the store holds %s and is nearly full: "+
+			"new objects are refused, deletions are not; have etcd defragmented, or delete objects that are not needed",
+			Text(m.Used))
+	default:
+		p.Because = volume.Because{
+			Reason: volume.ReasonRoomLeft, Message: fmt.Sprintf("the store holds %s, %s", Text(m.Used), m.Answers()),
+		}
+	}
+	return p
+}
+
+// Answers says how many members answer.
+func (m Members) Answers() string {
+	verb := "answer"
+	if m.Answer == 1 {
+		verb = "answers"
+	}
+	return fmt.Sprintf("%d of %d members %s", m.Answer, m.All, verb)
+}
+
+// Path is the URL path at which the API server of a standalone control plane serves its Report.
+const Path = "/volplane/room"
+
+// Report has the facts and the decision as JSON; sizes are in bytes.
+type Report struct {
+	// Used is the size of the data in the database.
+	Used int64 `json:"used"`
+	// Size is the size of the database's file.
+	Size int64 `json:"size"`
+	// Limit is the value of Used above which new objects are refused.
+	Limit int64 `json:"limit"`
+	// Free is the free space of the disk.
+	Free int64 `json:"free"`
+	// Total is the size of the disk.
+	Total int64 `json:"total"`
+	// Reserve is the size of the reserve on the disk.
+	Reserve int64 `json:"reserve"`
+	// Refuses says whether new objects are refused.
+	Refuses bool         `json:"refuses"`
+	Reason  string       `json:"reason"`
+	Message string       `json:"message"`
+	Next    volume.Actor `json:"next,omitzero"`
+	// Backup is the time of the newest backup in the data directory; nil if there is none.
+	Backup *time.Time `json:"backup,omitempty"`
+	// NoBackups says that backups are not made by themselves.
+	NoBackups bool `json:"noBackups,omitempty"`
+	// Members describes an etcd that others run, of which Free, Total and Reserve say nothing; nil for the control plane's
+	// own.
+	Members *MembersReport `json:"members,omitempty"`
+}
+
+// MembersReport says which members of an etcd that others run have answered.
+type MembersReport struct {
+	All    int `json:"all"`
+	Answer int `json:"answer"`
+	// Prefix begins all keys of the control plane.
+	Prefix string `json:"prefix"`
+}
+
+// ReportOf returns the Report of facts and their plan.
+func ReportOf(f Facts, p Plan) Report {
+	return Report{
+		Used: f.Used, Size: f.Size, Limit: soft(f.Quota), Free: f.Free, Total: f.Total, Reserve: f.Reserve,
+		Refuses: p.RefuseNew, Reason: string(p.Because.Reason), Message: p.Because.Message, Next: p.Because.Next,
+	}
+}
+
+// ReportOfMembers returns the Report of an etcd that others run.
+func ReportOfMembers(m Members, p Plan, prefix string) Report {
+	r := ReportOf(Facts{Used: m.Used, Size: m.Size, Quota: m.Quota}, p)
+	r.Members = &MembersReport{All: m.All, Answer: m.Answer, Prefix: prefix}
+	return r
+}

@@ -30,8 +30,25 @@ type question struct {
 	want []codes.Code
 }
 
+// questions are asked one after the other.
+type questions []question
+
+// add adds a question if the driver has the call.
+func (q *questions) add(has bool, call string, ask func(context.Context) error, want ...codes.Code) {
+	if has {
+		*q = append(*q, question{call, ask, want})
+	}
+}
+
+// without adds questions that lack a field, if the driver has the call.
+func (q *questions) without(has bool, call string, of asks) {
+	for field, ask := range of {
+		q.add(has, call+" without "+field, ask, codes.InvalidArgument)
+	}
+}
+
 // answers asks questions and returns what is answered wrongly.
-func answers(ctx context.Context, all []question) []string {
+func answers(ctx context.Context, all questions) []string {
 	var problems []string
 	for _, q := range all {
 		if problem := answered(q.call, q.ask(ctx), q.want...); problem != "" {
@@ -39,15 +56,6 @@ func answers(ctx context.Context, all []question) []string {
 		}
 	}
 	return problems
-}
-
-// without returns questions that lack a field.
-func without(call string, asks map[string]func(context.Context) error) []question {
-	var all []question
-	for field, ask := range asks {
-		all = append(all, question{call + " without " + field, ask, []codes.Code{codes.InvalidArgument}})
-	}
-	return all
 }
 
 type asks = map[string]func(context.Context) error
@@ -80,36 +88,32 @@ func (x *exam) effects(ctx context.Context) string {
 	return fmt.Sprint(volumes, " and ", len(below), " mounts")
 }
 
-func (x *exam) incompleteControl() []question {
+func (x *exam) incompleteControl() (all questions) {
 	v, c, p := x.shared, x.control(), x.promises()
-	id, capability := v.id(), v.capability
+	id, node, capability := v.id(), x.info.ID, v.capability
 	some := []*csipb.VolumeCapability{capability}
 	nameless, incapable := v.createRequest(), v.createRequest()
 	nameless.Name, incapable.Name, incapable.VolumeCapabilities = "", x.newName(), nil
-	all := without("CreateVolume", asks{
+	all.without(true, "CreateVolume", asks{
 		"a name": probe(x, c.CreateVolume, nameless), "capabilities": x.accidental(incapable),
 	})
-	all = append(all, without("DeleteVolume",
-		asks{"a volume_id": probe(x, c.DeleteVolume, &csipb.DeleteVolumeRequest{})})...)
-	all = append(all, without("ValidateVolumeCapabilities", asks{
+	all.without(true, "DeleteVolume", asks{"a volume_id": probe(x, c.DeleteVolume, &csipb.DeleteVolumeRequest{})})
+	all.without(true, "ValidateVolumeCapabilities", asks{
 		"a volume_id": probe(x, c.ValidateVolumeCapabilities,
 			&csipb.ValidateVolumeCapabilitiesRequest{VolumeCapabilities: some}),
 		"capabilities": probe(x, c.ValidateVolumeCapabilities, &csipb.ValidateVolumeCapabilitiesRequest{VolumeId: id}),
-	})...)
-	if p.PublishUnpublish {
-		node := x.info.ID
-		all = append(all, without("ControllerPublishVolume", asks{
-			"a volume_id": probe(x, c.ControllerPublishVolume,
-				&csipb.ControllerPublishVolumeRequest{NodeId: node, VolumeCapability: capability}),
-			"a node_id": probe(x, c.ControllerPublishVolume,
-				&csipb.ControllerPublishVolumeRequest{VolumeId: id, VolumeCapability: capability}),
-			"a capability": probe(x, c.ControllerPublishVolume,
-				&csipb.ControllerPublishVolumeRequest{VolumeId: id, NodeId: node}),
-		})...)
-		all = append(all, without("ControllerUnpublishVolume", asks{
-			"a volume_id": probe(x, c.ControllerUnpublishVolume, &csipb.ControllerUnpublishVolumeRequest{NodeId: node}),
-		})...)
-	}
+	})
+	all.without(p.PublishUnpublish, "ControllerPublishVolume", asks{
+		"a volume_id": probe(x, c.ControllerPublishVolume,
+			&csipb.ControllerPublishVolumeRequest{NodeId: node, VolumeCapability: capability}),
+		"a node_id": probe(x, c.ControllerPublishVolume,
+			&csipb.ControllerPublishVolumeRequest{VolumeId: id, VolumeCapability: capability}),
+		"a capability": probe(x, c.ControllerPublishVolume,
+			&csipb.ControllerPublishVolumeRequest{VolumeId: id, NodeId: node}),
+	})
+	all.without(p.PublishUnpublish, "ControllerUnpublishVolume", asks{
+		"a volume_id": probe(x, c.ControllerUnpublishVolume, &csipb.ControllerUnpublishVolumeRequest{NodeId: node}),
+	})
 	return append(all, x.incompleteMore(id)...)
 }
 
@@ -124,47 +128,36 @@ func (x *exam) accidental(r *csipb.CreateVolumeRequest) func(context.Context) er
 	}
 }
 
-func (x *exam) incompleteMore(id string) []question {
+func (x *exam) incompleteMore(id string) (all questions) {
 	c, p := x.control(), x.promises()
-	var all []question
-	if p.Expand {
-		all = append(all, without("ControllerExpandVolume", asks{
-			"a volume_id": probe(x, c.ControllerExpandVolume,
-				&csipb.ControllerExpandVolumeRequest{CapacityRange: &csipb.CapacityRange{RequiredBytes: x.Size}}),
-			"a capacity_range": probe(x, c.ControllerExpandVolume, &csipb.ControllerExpandVolumeRequest{VolumeId: id}),
-		})...)
-	}
+	all.without(p.Expand, "ControllerExpandVolume", asks{
+		"a volume_id": probe(x, c.ControllerExpandVolume,
+			&csipb.ControllerExpandVolumeRequest{CapacityRange: &csipb.CapacityRange{RequiredBytes: x.Size}}),
+		"a capacity_range": probe(x, c.ControllerExpandVolume, &csipb.ControllerExpandVolumeRequest{VolumeId: id}),
+	})
 	if p.Snapshot {
-		all = append(all, without("CreateSnapshot", asks{
+		all.without(true, "CreateSnapshot", asks{
 			"a name":             probe(x, c.CreateSnapshot, &csipb.CreateSnapshotRequest{SourceVolumeId: id}),
 			"a source_volume_id": probe(x, c.CreateSnapshot, &csipb.CreateSnapshotRequest{Name: x.newName()}),
-		})...)
-		all = append(all, without("DeleteSnapshot",
-			asks{"a snapshot_id": probe(x, c.DeleteSnapshot, &csipb.DeleteSnapshotRequest{})})...)
+		})
 	}
-	if p.GetVolume {
-		all = append(all, without("ControllerGetVolume",
-			asks{"a volume_id": probe(x, c.ControllerGetVolume, &csipb.ControllerGetVolumeRequest{})})...)
-	}
-	if p.Modify {
-		all = append(all, without("ControllerModifyVolume",
-			asks{"a volume_id": probe(x, c.ControllerModifyVolume, &csipb.ControllerModifyVolumeRequest{})})...)
-	}
-	if p.GetSnapshot {
-		all = append(all, without("GetSnapshot",
-			asks{"a snapshot_id": probe(x, c.GetSnapshot, &csipb.GetSnapshotRequest{})})...)
-	}
-	if p.GetVolumeHealth {
-		all = append(all, without("ControllerGetVolumeHealth",
-			asks{"a volume_id": probe(x, c.ControllerGetVolumeHealth, &csipb.ControllerGetVolumeHealthRequest{})})...)
-	}
+	all.without(p.Snapshot, "DeleteSnapshot",
+		asks{"a snapshot_id": probe(x, c.DeleteSnapshot, &csipb.DeleteSnapshotRequest{})})
+	all.without(p.GetVolume, "ControllerGetVolume",
+		asks{"a volume_id": probe(x, c.ControllerGetVolume, &csipb.ControllerGetVolumeRequest{})})
+	all.without(p.Modify, "ControllerModifyVolume",
+		asks{"a volume_id": probe(x, c.ControllerModifyVolume, &csipb.ControllerModifyVolumeRequest{})})
+	all.without(p.GetSnapshot, "GetSnapshot",
+		asks{"a snapshot_id": probe(x, c.GetSnapshot, &csipb.GetSnapshotRequest{})})
+	all.without(p.GetVolumeHealth, "ControllerGetVolumeHealth",
+		asks{"a volume_id": probe(x, c.ControllerGetVolumeHealth, &csipb.ControllerGetVolumeHealthRequest{})})
 	return all
 }
 
-func (x *exam) incompleteNode() []question {
+func (x *exam) incompleteNode() (all questions) {
 	v, n, node := x.shared, x.serve(), x.node.d.Node
 	id, capability, staging, target := v.id(), v.capability, v.staging(), v.targets[0]
-	all := without("NodePublishVolume", asks{
+	all.without(true, "NodePublishVolume", asks{
 		"a volume_id": probe(x, n.NodePublishVolume, &csipb.NodePublishVolumeRequest{
 			TargetPath: target, StagingTargetPath: staging, VolumeCapability: capability,
 		}),
@@ -173,42 +166,34 @@ func (x *exam) incompleteNode() []question {
 		"a capability": probe(x, n.NodePublishVolume,
 			&csipb.NodePublishVolumeRequest{VolumeId: id, StagingTargetPath: staging, TargetPath: target}),
 	})
-	all = append(all, without("NodeUnpublishVolume", asks{
+	all.without(true, "NodeUnpublishVolume", asks{
 		"a volume_id":   probe(x, n.NodeUnpublishVolume, &csipb.NodeUnpublishVolumeRequest{TargetPath: target}),
 		"a target_path": probe(x, n.NodeUnpublishVolume, &csipb.NodeUnpublishVolumeRequest{VolumeId: id}),
-	})...)
-	if node.StageUnstage {
-		all = append(all, without("NodeStageVolume", asks{
-			"a volume_id": probe(x, n.NodeStageVolume,
-				&csipb.NodeStageVolumeRequest{StagingTargetPath: staging, VolumeCapability: capability}),
-			"a staging_target_path": probe(x, n.NodeStageVolume,
-				&csipb.NodeStageVolumeRequest{VolumeId: id, VolumeCapability: capability}),
-			"a capability": probe(x, n.NodeStageVolume,
-				&csipb.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: staging}),
-		})...)
-		all = append(all, without("NodeUnstageVolume", asks{
-			"a volume_id":           probe(x, n.NodeUnstageVolume, &csipb.NodeUnstageVolumeRequest{StagingTargetPath: staging}),
-			"a staging_target_path": probe(x, n.NodeUnstageVolume, &csipb.NodeUnstageVolumeRequest{VolumeId: id}),
-		})...)
-	}
-	if node.Stats {
-		all = append(all, without("NodeGetVolumeStats", asks{
-			"a volume_id":   probe(x, n.NodeGetVolumeStats, &csipb.NodeGetVolumeStatsRequest{VolumePath: target}),
-			"a volume_path": probe(x, n.NodeGetVolumeStats, &csipb.NodeGetVolumeStatsRequest{VolumeId: id}),
-		})...)
-	}
-	if node.Expand {
-		all = append(all, without("NodeExpandVolume", asks{
-			"a volume_id": probe(x, n.NodeExpandVolume, &csipb.NodeExpandVolumeRequest{VolumePath: target}),
-			"a volume_path": probe(x, n.NodeExpandVolume,
-				&csipb.NodeExpandVolumeRequest{VolumeId: id, VolumeCapability: capability}),
-		})...)
-	}
-	if node.VolumeHealth {
-		all = append(all, without("NodeGetVolumeHealth", asks{
-			"a volume_id": probe(x, n.NodeGetVolumeHealth, &csipb.NodeGetVolumeHealthRequest{VolumePublishPath: target}),
-		})...)
-	}
+	})
+	all.without(node.StageUnstage, "NodeStageVolume", asks{
+		"a volume_id": probe(x, n.NodeStageVolume,
+			&csipb.NodeStageVolumeRequest{StagingTargetPath: staging, VolumeCapability: capability}),
+		"a staging_target_path": probe(x, n.NodeStageVolume,
+			&csipb.NodeStageVolumeRequest{VolumeId: id, VolumeCapability: capability}),
+		"a capability": probe(x, n.NodeStageVolume,
+			&csipb.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: staging}),
+	})
+	all.without(node.StageUnstage, "NodeUnstageVolume", asks{
+		"a volume_id":           probe(x, n.NodeUnstageVolume, &csipb.NodeUnstageVolumeRequest{StagingTargetPath: staging}),
+		"a staging_target_path": probe(x, n.NodeUnstageVolume, &csipb.NodeUnstageVolumeRequest{VolumeId: id}),
+	})
+	all.without(node.Stats, "NodeGetVolumeStats", asks{
+		"a volume_id":   probe(x, n.NodeGetVolumeStats, &csipb.NodeGetVolumeStatsRequest{VolumePath: target}),
+		"a volume_path": probe(x, n.NodeGetVolumeStats, &csipb.NodeGetVolumeStatsRequest{VolumeId: id}),
+	})
+	all.without(node.Expand, "NodeExpandVolume", asks{
+		"a volume_id": probe(x, n.NodeExpandVolume, &csipb.NodeExpandVolumeRequest{VolumePath: target}),
+		"a volume_path": probe(x, n.NodeExpandVolume,
+			&csipb.NodeExpandVolumeRequest{VolumeId: id, VolumeCapability: capability}),
+	})
+	all.without(node.VolumeHealth, "NodeGetVolumeHealth", asks{
+		"a volume_id": probe(x, n.NodeGetVolumeHealth, &csipb.NodeGetVolumeHealthRequest{VolumePublishPath: target}),
+	})
 	return all
 }
 
@@ -233,118 +218,71 @@ func (x *exam) checkUnknownIDs(ctx context.Context) verdict {
 	return oneOf(problems, "what does not exist is NOT_FOUND, and to delete it is a success")
 }
 
-func (x *exam) unknownControl(gone *vol) []question {
-	c, p := x.control(), x.promises()
-	notFound, fine := []codes.Code{codes.NotFound}, []codes.Code{codes.OK, codes.NotFound}
-	all := []question{
-		{"DeleteVolume of a deleted volume", gone.remove, []codes.Code{codes.OK}},
-		{
-			"ValidateVolumeCapabilities of a deleted volume",
-			probe(x, c.ValidateVolumeCapabilities, &csipb.ValidateVolumeCapabilitiesRequest{
-				VolumeId: gone.id(), VolumeCapabilities: []*csipb.VolumeCapability{gone.capability},
-			}), notFound,
-		},
-	}
+func (x *exam) unknownControl(gone *vol) (all questions) {
+	c, p, id := x.control(), x.promises(), gone.id()
+	all.add(true, "DeleteVolume of a deleted volume", gone.remove, codes.OK)
+	all.add(true, "ValidateVolumeCapabilities of a deleted volume",
+		probe(x, c.ValidateVolumeCapabilities, &csipb.ValidateVolumeCapabilitiesRequest{
+			VolumeId: id, VolumeCapabilities: []*csipb.VolumeCapability{gone.capability},
+		}), codes.NotFound)
 	if p.PublishUnpublish {
 		elsewhere := x.shared.attachRequest()
 		elsewhere.NodeId = "volplane-doctor-no-such-node"
-		all = append(all,
-			question{"ControllerPublishVolume of a deleted volume", gone.attach, notFound},
-			question{
-				"ControllerPublishVolume to an unknown node", probe(x, c.ControllerPublishVolume, elsewhere), notFound,
-			},
-			question{"ControllerUnpublishVolume of a deleted volume", gone.detach, fine},
-			question{
-				"ControllerUnpublishVolume from an unknown node",
-				probe(x, c.ControllerUnpublishVolume,
-					&csipb.ControllerUnpublishVolumeRequest{VolumeId: elsewhere.VolumeId, NodeId: elsewhere.NodeId}), fine,
-			})
+		all.add(true, "ControllerPublishVolume of a deleted volume", gone.attach, codes.NotFound)
+		all.add(true, "ControllerPublishVolume to an unknown node", probe(x, c.ControllerPublishVolume, elsewhere),
+			codes.NotFound)
+		all.add(true, "ControllerUnpublishVolume of a deleted volume", gone.detach, codes.OK, codes.NotFound)
+		all.add(true, "ControllerUnpublishVolume from an unknown node", probe(x, c.ControllerUnpublishVolume,
+			&csipb.ControllerUnpublishVolumeRequest{VolumeId: elsewhere.VolumeId, NodeId: elsewhere.NodeId}),
+			codes.OK, codes.NotFound)
 	}
-	if p.Expand {
-		all = append(all, question{"ControllerExpandVolume of a deleted volume", func(ctx context.Context) error {
-			_, err := gone.growVolume(ctx, 2*x.Size)
-			return err
-		}, notFound})
-	}
-	if p.GetVolume {
-		all = append(all, question{
-			"ControllerGetVolume of a deleted volume",
-			probe(x, c.ControllerGetVolume, &csipb.ControllerGetVolumeRequest{VolumeId: gone.id()}), notFound,
-		})
-	}
-	if p.Modify {
-		all = append(all, question{
-			"ControllerModifyVolume of a deleted volume",
-			probe(x, c.ControllerModifyVolume, &csipb.ControllerModifyVolumeRequest{VolumeId: gone.id()}), notFound,
-		})
-	}
-	if p.GetVolumeHealth {
-		all = append(all, question{
-			"ControllerGetVolumeHealth of a deleted volume",
-			probe(x, c.ControllerGetVolumeHealth, &csipb.ControllerGetVolumeHealthRequest{VolumeId: gone.id()}), notFound,
-		})
-	}
+	all.add(p.Expand, "ControllerExpandVolume of a deleted volume", func(ctx context.Context) error {
+		_, err := gone.growVolume(ctx, 2*x.Size)
+		return err
+	}, codes.NotFound)
+	all.add(p.GetVolume, "ControllerGetVolume of a deleted volume",
+		probe(x, c.ControllerGetVolume, &csipb.ControllerGetVolumeRequest{VolumeId: id}), codes.NotFound)
+	all.add(p.Modify, "ControllerModifyVolume of a deleted volume",
+		probe(x, c.ControllerModifyVolume, &csipb.ControllerModifyVolumeRequest{VolumeId: id}), codes.NotFound)
+	all.add(p.GetVolumeHealth, "ControllerGetVolumeHealth of a deleted volume",
+		probe(x, c.ControllerGetVolumeHealth, &csipb.ControllerGetVolumeHealthRequest{VolumeId: id}), codes.NotFound)
 	return append(all, x.unknownSources(gone)...)
 }
 
-func (x *exam) unknownSources(gone *vol) []question {
-	notFound := []codes.Code{codes.NotFound}
-	var all []question
+func (x *exam) unknownSources(gone *vol) (all questions) {
 	if x.clones() {
-		v := x.copyOf(fromVolume(gone.id()))
-		all = append(all, question{"CreateVolume from a deleted volume", v.create, notFound})
+		all.add(true, "CreateVolume from a deleted volume", x.copyOf(fromVolume(gone.id())).create, codes.NotFound)
 	}
+	unknown := gone.id() + "0"
 	if x.snaps() {
-		v := x.copyOf(fromSnapshot(gone.id() + "0"))
-		all = append(all, question{"CreateVolume from an unknown snapshot", v.create, notFound},
-			question{"CreateSnapshot of a deleted volume", func(ctx context.Context) error {
-				_, err := gone.snapshot(ctx, x.newName())
-				return err
-			}, notFound},
-			question{"DeleteSnapshot of an unknown snapshot", func(ctx context.Context) error {
-				return x.removeSnapshot(ctx, gone.id()+"0")
-			}, []codes.Code{codes.OK}})
+		all.add(true, "CreateVolume from an unknown snapshot", x.copyOf(fromSnapshot(unknown)).create, codes.NotFound)
 	}
-	if x.promises().GetSnapshot {
-		all = append(all, question{"GetSnapshot of an unknown snapshot", func(ctx context.Context) error {
-			_, err := x.get(ctx, gone.id()+"0")
-			return err
-		}, notFound})
-	}
+	all.add(x.snaps(), "CreateSnapshot of a deleted volume", func(ctx context.Context) error {
+		_, err := gone.snapshot(ctx, x.newName())
+		return err
+	}, codes.NotFound)
+	all.add(x.snaps(), "DeleteSnapshot of an unknown snapshot", func(ctx context.Context) error {
+		return x.removeSnapshot(ctx, unknown)
+	}, codes.OK)
+	all.add(x.promises().GetSnapshot, "GetSnapshot of an unknown snapshot", func(ctx context.Context) error {
+		_, err := x.get(ctx, unknown)
+		return err
+	}, codes.NotFound)
 	return all
 }
 
-func (x *exam) unknownNode(gone *vol) []question {
-	n, node := x.serve(), x.node.d.Node
-	notFound, fine := []codes.Code{codes.NotFound}, []codes.Code{codes.OK, codes.NotFound}
-	var all []question
-	if node.StageUnstage {
-		all = append(all, question{"NodeStageVolume of a deleted volume", gone.stage, notFound},
-			question{"NodeUnstageVolume of a deleted volume", gone.unstage, fine})
-	}
-	all = append(all, question{"NodePublishVolume of a deleted volume", gone.publish, notFound},
-		question{"NodeUnpublishVolume of a deleted volume", gone.unpublish, fine})
-	if node.Stats {
-		all = append(all, question{
-			"NodeGetVolumeStats of a deleted volume",
-			probe(x, n.NodeGetVolumeStats,
-				&csipb.NodeGetVolumeStatsRequest{VolumeId: gone.id(), VolumePath: gone.targets[0]}), notFound,
-		})
-	}
-	if node.Expand {
-		all = append(all, question{
-			"NodeExpandVolume of a deleted volume",
-			probe(x, n.NodeExpandVolume, &csipb.NodeExpandVolumeRequest{VolumeId: gone.id(), VolumePath: gone.targets[0]}),
-			notFound,
-		})
-	}
-	if node.VolumeHealth {
-		all = append(all, question{
-			"NodeGetVolumeHealth of a deleted volume",
-			probe(x, n.NodeGetVolumeHealth,
-				&csipb.NodeGetVolumeHealthRequest{VolumeId: gone.id(), VolumePublishPath: gone.targets[0]}), notFound,
-		})
-	}
+func (x *exam) unknownNode(gone *vol) (all questions) {
+	n, node, id, target := x.serve(), x.node.d.Node, gone.id(), gone.targets[0]
+	all.add(node.StageUnstage, "NodeStageVolume of a deleted volume", gone.stage, codes.NotFound)
+	all.add(node.StageUnstage, "NodeUnstageVolume of a deleted volume", gone.unstage, codes.OK, codes.NotFound)
+	all.add(true, "NodePublishVolume of a deleted volume", gone.publish, codes.NotFound)
+	all.add(true, "NodeUnpublishVolume of a deleted volume", gone.unpublish, codes.OK, codes.NotFound)
+	all.add(node.Stats, "NodeGetVolumeStats of a deleted volume",
+		probe(x, n.NodeGetVolumeStats, &csipb.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: target}), codes.NotFound)
+	all.add(node.Expand, "NodeExpandVolume of a deleted volume",
+		probe(x, n.NodeExpandVolume, &csipb.NodeExpandVolumeRequest{VolumeId: id, VolumePath: target}), codes.NotFound)
+	all.add(node.VolumeHealth, "NodeGetVolumeHealth of a deleted volume", probe(x, n.NodeGetVolumeHealth,
+		&csipb.NodeGetVolumeHealthRequest{VolumeId: id, VolumePublishPath: target}), codes.NotFound)
 	return all
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
-	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
 	"volplane.dev/volplane/internal/explain/state"
@@ -57,7 +56,7 @@ func (f Facts) roomless(p *corev1.Pod, message string, unknown bool) chain.Link 
 // Homeless explains a Pod for which no node was found, and what to do if that is because
 // a host's driver is missing.
 func (f Facts) Homeless(p *corev1.Pod, message string) chain.Link {
-	if short, unknown := capacity.Short(message); short {
+	if short, unknown := isShort(message); short {
 		return f.roomless(p, message, unknown)
 	}
 	next := volume.User()

@@ -15,6 +15,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // askTimeout bounds a poll of a driver.
@@ -142,13 +143,7 @@ func askHealth(ctx context.Context, d *csi.Driver, r *decide.Record, path string
 
 // tell takes over what a driver has reported about the volume.
 func (s *Stats) tell(all []*csipb.VolumeHealth_VolumeHealthEntry) {
-	var reports []health.Report
-	for _, e := range all {
-		reports = append(reports, health.Report{
-			Status: e.GetStatus().String(), Reason: e.GetReason(), Message: e.GetMessage(),
-		})
-	}
-	s.Told, s.Conditions, s.problems = true, health.OfVolume(reports), problems(all)
+	s.Told, s.Conditions, s.problems = true, health.OfVolume(health.ReportsOf(all)), problems(all)
 }
 
 // pollStorage asks a driver how its storage is, seen from this node.
@@ -159,12 +154,10 @@ func (m *Monitor) pollStorage(ctx context.Context, d *csi.Driver) {
 	if err != nil {
 		return
 	}
-	var all []health.Report
-	for _, e := range s.GetBackendHealth() {
-		r := health.Report{Status: e.GetStatus().String(), Reason: e.GetReason(), Message: e.GetMessage()}
-		r.AccessMode, r.VolumeMode = csi.KubernetesModes[corev1.PersistentVolumeAccessMode,
+	all := health.ReportsOf(s.GetBackendHealth())
+	for i, e := range s.GetBackendHealth() {
+		all[i].AccessMode, all[i].VolumeMode = csi.KubernetesModes[corev1.PersistentVolumeAccessMode,
 			corev1.PersistentVolumeMode](e.GetVolumeCapability())
-		all = append(all, r)
 	}
 	m.StorageHealth(ctx, d.Name, health.OfStorage(all))
 }
@@ -203,4 +196,25 @@ func problems(all []*csipb.VolumeHealth_VolumeHealthEntry) string {
 	}
 	slices.Sort(out)
 	return strings.Join(out[:min(len(out), maxProblems)], "; ")
+}
+
+// Stats is the state of a mounted volume.
+type Stats struct {
+	Driver, Handle, Volume string
+	// ClaimNamespace and ClaimName are empty for a volume without a claim.
+	ClaimNamespace, ClaimName string
+	// Usage is how full it is; numbers that the driver does not report are 0.
+	Usage mount.Usage
+	// ReadOnly says that all its mounts on this host are read-only, so that it does not become fuller.
+	ReadOnly bool
+	// Health is what is wrong with it, empty if nothing is; Next is who has to act.
+	Health string
+	Next   volume.Actor
+	// Told says that its driver has told how it is, and Conditions are what it told, in the form of the API.
+	Told       bool
+	Conditions []corev1.VolumeHealthCondition
+	// At is the time of the last inspection.
+	At time.Time
+	// problems is what the driver reports as wrong.
+	problems string
 }

@@ -3,13 +3,20 @@ package volumes
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
 
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
@@ -260,4 +267,97 @@ func (d *applier) unpublish(ctx context.Context, path string) error {
 	}
 	d.removeTarget(path)
 	return nil
+}
+
+// Keys of a Pod's attributes in the volume context.
+const (
+	infoPrefix = "csi.storage.k8s.io/"
+	tokensKey  = infoPrefix + "serviceAccount.tokens"
+)
+
+// volumeContext returns the attributes of a Pod's volume, with those of the Pod if the driver asks for them.
+func (d *applier) volumeContext(c consumer) map[string]string {
+	out, pod := map[string]string{}, c.pod
+	maps.Copy(out, c.pv.Spec.CSI.VolumeAttributes)
+	if info := d.Node.Spec(d.f.Driver).PodInfoOnMount; info == nil || !*info || pod == nil {
+		return out
+	}
+	out[infoPrefix+"pod.name"], out[infoPrefix+"pod.namespace"], out[infoPrefix+"pod.uid"] = pod.Name, pod.Namespace,
+		string(pod.UID)
+	out[infoPrefix+"serviceAccount.name"], out[infoPrefix+"ephemeral"] = pod.Spec.ServiceAccountName,
+		strconv.FormatBool(d.f.Ephemeral)
+	return out
+}
+
+// addTokens adds the tokens of the Pod's service account that the driver asks for, by audience, to the
+// request's volume context or secrets. Tokens are never written to the journal or a log.
+func (d *applier) addTokens(ctx context.Context, pod *corev1.Pod, request *csipb.NodePublishVolumeRequest) error {
+	spec := d.Node.Spec(d.f.Driver)
+	if len(spec.TokenRequests) == 0 || pod == nil {
+		return nil
+	}
+	tokens := map[string]authenticationv1.TokenRequestStatus{}
+	for _, r := range spec.TokenRequests {
+		t, err := d.tokens.get(ctx, d.Client, pod, r)
+		if err != nil {
+			return err
+		}
+		tokens[r.Audience] = t
+	}
+	text, err := json.Marshal(tokens)
+	if err != nil {
+		return fmt.Errorf("tokens of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	if ptr.Deref(spec.ServiceAccountTokenInSecrets, false) {
+		if request.Secrets == nil {
+			request.Secrets = map[string]string{}
+		}
+		request.Secrets[tokensKey] = string(text)
+		return nil
+	}
+	request.VolumeContext[tokensKey] = string(text)
+	return nil
+}
+
+// mountGroup returns the VolumeMountGroup for a driver's call, "" if the driver does not support it or
+// the Pod has no group. A volume is staged for all its Pods, with the group of the first one; pod is
+// nil then.
+func (f *facts) mountGroup(pod *corev1.Pod) string {
+	together := func(c decide.Consumer) bool { return c.Apart == "" }
+	if first := slices.IndexFunc(f.Wanted, together); pod == nil && first >= 0 {
+		pod = f.consumers[f.Wanted[first].Path].pod
+	}
+	if !f.driver.Node.MountGroup || groupOf(pod) == nil {
+		return ""
+	}
+	return strconv.FormatInt(*groupOf(pod), 10)
+}
+
+func groupOf(pod *corev1.Pod) *int64 {
+	if pod == nil || pod.Spec.SecurityContext == nil {
+		return nil
+	}
+	return pod.Spec.SecurityContext.FSGroup
+}
+
+// fsGroup says whether the agent has to change the group of the files to the Pod's, and whether it does
+// so even if the top directory already has that group.
+func (f *facts) fsGroup(policy *storagev1.FSGroupPolicy, c consumer, readOnly bool) (group int, always, ok bool) {
+	g := groupOf(c.pod)
+	if g == nil || readOnly || f.Block || f.driver.Node.MountGroup {
+		return 0, false, false
+	}
+	switch ptr.Deref(policy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy) {
+	case storagev1.FileFSGroupPolicy:
+		ok = true
+	case storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy:
+		ok = c.pv.Spec.CSI.FSType != "" && slices.ContainsFunc(c.pv.Spec.AccessModes, oneWriter)
+	}
+	change := c.pod.Spec.SecurityContext.FSGroupChangePolicy
+	return int(*g), change == nil || *change == corev1.FSGroupChangeAlways, ok
+}
+
+// oneWriter says whether a mode is for writers on one node.
+func oneWriter(mode corev1.PersistentVolumeAccessMode) bool {
+	return mode == corev1.ReadWriteOnce || mode == corev1.ReadWriteOncePod
 }
