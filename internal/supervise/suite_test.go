@@ -23,7 +23,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // TestMain is also what tests start: the gate, a program, and a supervisor that is killed.
 func TestMain(m *testing.M) {
