@@ -63,7 +63,7 @@ func checkArchive(t *testing.T, r *release) {
 	shell(t, "cp", "-r", filepath.Join(to, top, "bin")+"/.", bin)
 	// make takes the programs as they are.
 	shell(t, "make", "-C", r.root, "--no-print-directory", "--old-file=build", "install", "BIN="+bin, "DESTDIR="+installed,
-		"PREFIX=/usr/local")
+		"PREFIX=/usr/local", "VERSION="+r.version)
 	shell(t, "sh", "-c", `cd "$1" && find . -type f | while read -r f; do cmp "$f" "$2/$f" || exit 1; done`, "sh",
 		filepath.Join(installed, "usr/local"), filepath.Join(to, top))
 	// The revision of a release is its version.
