@@ -65,7 +65,7 @@ func doorLayers() []layer {
 // folder above it is the package's row.
 func layers() []layer {
 	return slices.Concat(explainingLayers(), lowerLayers(), flexLayers(), driverLayers(), sidecarLayers(), doorLayers(),
-		upperLayers())
+		upperLayers(), programLayers())
 }
 
 // deeds are packages that act, or look at what no argument is.
@@ -340,6 +340,13 @@ func upperLayers() []layer {
 			"internal/orphans", "internal/parts", "internal/program", "internal/driverfile", "internal/driverhost",
 			"internal/beside", "internal/sidecar", "internal/door/", "internal/gather",
 		}, heavy, "the only place that joins parts stays thin"},
+	}
+}
+
+// programLayers are the rows of the programs that do everything.
+func programLayers() []layer {
+	heavy := []string{apiServer, kubernetes, etcdServer}
+	return []layer{
 		{"cmd/volplane", []string{
 			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/csi/trace",
 			"internal/program", "internal/noderoot", "internal/sdnotify", "internal/supervise",

@@ -33,8 +33,10 @@ func images(t *testing.T) []image.Image {
 		}
 		layers[p] = []v1.Layer{l}
 	}
-	first := image.Image{Name: name, Entrypoint: []string{"/program"}, User: "1:1", Path: "/", Layers: layers,
-		Labels: map[string]string{"org.opencontainers.image.title": "example"}}
+	first := image.Image{
+		Name: name, Entrypoint: []string{"/program"}, User: "1:1", Path: "/", Layers: layers,
+		Labels: map[string]string{"org.opencontainers.image.title": "example"},
+	}
 	second := first
 	second.Name, second.Entrypoint = "example.com/example/other:v1", []string{"/other"}
 	return []image.Image{first, second}
@@ -146,20 +148,26 @@ func TestReferrers(t *testing.T) {
 			named[d.Digest] = true
 			continue
 		}
-		var m v1.Manifest
-		if err := json.Unmarshal(at(d), &m); err != nil {
-			t.Fatal(err)
-		}
-		if d.ArtifactType != "application/vnd.cyclonedx+json" || m.ArtifactType != d.ArtifactType || len(m.Layers) != 1 ||
-			string(at(m.Layers[0])) != list || string(at(m.Config)) != "{}" {
-			t.Errorf("the artifact is %s: %+v", d.ArtifactType, m)
-		}
-		at(*m.Subject)
-		referred[m.Subject.Digest] = true
+		referred[subjectOf(t, d, at)] = true
 	}
 	if len(named) != 2 || !maps.Equal(named, referred) {
 		t.Errorf("of the images %v, lists refer to %v", named, referred)
 	}
+}
+
+// subjectOf wants an artifact to have the list, and returns the digest of what it refers to.
+func subjectOf(t *testing.T, d v1.Descriptor, at func(v1.Descriptor) []byte) v1.Hash {
+	t.Helper()
+	var m v1.Manifest
+	if err := json.Unmarshal(at(d), &m); err != nil {
+		t.Fatal(err)
+	}
+	if d.ArtifactType != "application/vnd.cyclonedx+json" || m.ArtifactType != d.ArtifactType || len(m.Layers) != 1 ||
+		string(at(m.Layers[0])) != list || string(at(m.Config)) != "{}" {
+		t.Errorf("the artifact is %s: %+v", d.ArtifactType, m)
+	}
+	at(*m.Subject)
+	return m.Subject.Digest
 }
 
 // diffIDs returns the layers that a machine of the platform gets.

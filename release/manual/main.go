@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	if *out == "" || f.NArg() == 0 {
-		return errors.New("usage: manual -out DIRECTORY -version VERSION PROGRAM...")
+		return errors.New("usage: manual -out DIRECTORY -version VERSION PROGRAM [...]")
 	}
 	if err := errors.Join(os.RemoveAll(*out), os.MkdirAll(*out, 0o750)); err != nil {
 		return err

@@ -35,7 +35,6 @@ func TestManagedFields(t *testing.T) {
 		"users": {remote, "creator", "changer creator", `"creator"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			maps := remote.CoreV1().ConfigMaps("default")
 			made, err := c.creator.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{
 				ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"a": "1", "b": "1"},
 			}, metav1.CreateOptions{FieldManager: "creator"})
@@ -45,27 +44,35 @@ func TestManagedFields(t *testing.T) {
 			if got, err := change(ctx, remote, name, `{"data":{"b":"2"}}`); err != nil || got != c.changed {
 				t.Errorf("changed: %q, %v, want %q", got, err, c.changed)
 			}
-			apply := func(a string, force bool) error {
-				_, err := maps.Apply(ctx, corev1apply.ConfigMap(name, "default").WithData(map[string]string{"a": a}),
-					metav1.ApplyOptions{FieldManager: "applier", Force: force})
-				return err
-			}
-			if err := apply("2", false); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), c.opponent) {
-				t.Errorf("a value of another manager: %v, want a conflict with %s", err, c.opponent)
-			}
-			if err := apply("2", true); err != nil {
-				t.Error("by force:", err)
-			}
-			if got, err := change(ctx, remote, name, `{"data":{"a":"3"}}`); err != nil || !strings.Contains(got, "changer") {
-				t.Errorf("changed after an apply: %q, %v, want a record of the changer", got, err)
-			}
-			if err := apply("2", false); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), `"changer"`) {
-				t.Errorf("a value of the changer: %v, want a conflict with it", err)
-			}
-			if err := apply("3", false); err != nil {
-				t.Error("the same value:", err)
-			}
+			applies(t, remote, name, c.opponent)
 		})
+	}
+}
+
+// applies wants an apply to meet the opponent, and the one who changes the object after it.
+func applies(t *testing.T, c kubernetes.Interface, name, opponent string) {
+	t.Helper()
+	ctx := t.Context()
+	apply := func(a string, force bool) error {
+		_, err := c.CoreV1().ConfigMaps("default").Apply(ctx,
+			corev1apply.ConfigMap(name, "default").WithData(map[string]string{"a": a}),
+			metav1.ApplyOptions{FieldManager: "applier", Force: force})
+		return err
+	}
+	if err := apply("2", false); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), opponent) {
+		t.Errorf("a value of another manager: %v, want a conflict with %s", err, opponent)
+	}
+	if err := apply("2", true); err != nil {
+		t.Error("by force:", err)
+	}
+	if got, err := change(ctx, c, name, `{"data":{"a":"3"}}`); err != nil || !strings.Contains(got, "changer") {
+		t.Errorf("changed after an apply: %q, %v, want a record of the changer", got, err)
+	}
+	if err := apply("2", false); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), `"changer"`) {
+		t.Errorf("a value of the changer: %v, want a conflict with it", err)
+	}
+	if err := apply("3", false); err != nil {
+		t.Error("the same value:", err)
 	}
 }
 

@@ -64,10 +64,7 @@ func TestExternal(t *testing.T) {
 	if err != nil || saved.Keys < 10 {
 		t.Fatal(saved, err)
 	}
-	if d, err := backup.Describe(t.Context(), dir); err != nil || len(d.Members) != 1 || !d.Members[0].Leader ||
-		!strings.Contains(d.Store, "/volplane/here") {
-		t.Errorf("%+v, %v", d, err)
-	}
+	isDescribed(t, dir)
 	put(t, c, "after")
 	stop()
 	if again, err := backup.Check(file); err != nil || again.Keys != saved.Keys {
@@ -91,6 +88,15 @@ func TestExternal(t *testing.T) {
 	}
 	// The restore that was refused has changed nothing, and is not taken for one.
 	isWhole(t, dir, "before", "after")
+}
+
+// isDescribed wants the store of a directory to be described with its only member.
+func isDescribed(t *testing.T, dir string) {
+	t.Helper()
+	if d, err := backup.Describe(t.Context(), dir); err != nil || len(d.Members) != 1 || !d.Members[0].Leader ||
+		!strings.Contains(d.Store, "/volplane/here") {
+		t.Errorf("%+v, %v", d, err)
+	}
 }
 
 // TestMove: objects move from an etcd of the control plane's own to one that others run, and back, and nothing is taken

@@ -156,9 +156,7 @@ func (s state) after(answers []answer, now time.Time) state {
 		}
 	}
 	next.clusters, next.Answer = len(others), len(voters)
-	if len(others) > 0 && len(next.answered) == 0 && next.replaced == "" {
-		next.replaced = "all members that answer belong to another store than before"
-	}
+	next.replaced = cmp.Or(next.replaced, next.foreign())
 	if next.All == 0 {
 		next.All = len(answers) // none of them has said how many there are
 	}
@@ -169,6 +167,14 @@ func (s state) after(answers []answer, now time.Time) state {
 	}
 	next.plan = room.DecideMembers(next.Members)
 	return next
+}
+
+// foreign says that only members of other stores answer; "" if that is not so.
+func (s state) foreign() string {
+	if s.clusters > 0 && len(s.answered) == 0 {
+		return "all members that answer belong to another store than before"
+	}
+	return ""
 }
 
 // lost says what a quorum does not have any more that it had before it was asked; "" for nothing.
@@ -236,8 +242,8 @@ func (s *Store) follow(ctx context.Context) {
 	}
 }
 
-// giveUp ends the use of a store that is not the one it was, before anything that it does not know is taken for deleted.
-// What was recorded stays, so that the next start compares.
+// giveUp ends the use of a store that is not the one it was, before anything that it does not know is taken for
+// deleted. What was recorded stays, so that the next start compares.
 func (s *Store) giveUp(now state) {
 	err := fmt.Errorf("%w: %s; the next start compares it with what was recorded", ErrReplaced, now.replaced)
 	s.quorum.set(&volume.Because{Message: err.Error()})

@@ -73,7 +73,10 @@ func connect(o Options, log *slog.Logger) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{options: o, log: cmp.Or(log, slog.New(slog.DiscardHandler)), ended: make(chan struct{}), failed: make(chan error, 1)}
+	s := &Store{
+		options: o, log: cmp.Or(log, slog.New(slog.DiscardHandler)),
+		ended: make(chan struct{}), failed: make(chan error, 1),
+	}
 	s.quorum.set(nil)
 	dial := backoff.DefaultConfig
 	dial.MaxDelay = dialPause

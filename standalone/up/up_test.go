@@ -39,6 +39,14 @@ func TestServerURL(t *testing.T) {
 	}
 }
 
+// is wants a word to have been heard.
+func is(t *testing.T, heard, want string) {
+	t.Helper()
+	if heard != want {
+		t.Errorf("heard %q, want %q", heard, want)
+	}
+}
+
 // TestUp runs a control plane as systemd does: it hears when all is ready, that it works, and when the end begins, and
 // no other program speaks for it. A node of another host reaches the server by the name it was invited with.
 func TestUp(t *testing.T) {
@@ -79,12 +87,8 @@ func TestUp(t *testing.T) {
 			Log: slog.New(slog.DiscardHandler),
 		})
 	}()
-	if word := heard(); word != "READY=1" {
-		t.Errorf("heard %q", word)
-	}
-	if word := heard(); word != "WATCHDOG=1" {
-		t.Errorf("heard %q", word)
-	}
+	is(t, heard(), "READY=1")
+	is(t, heard(), "WATCHDOG=1")
 	if _, told := os.LookupEnv("NOTIFY_SOCKET"); told {
 		t.Error("programs that are started from here would speak for us")
 	}
@@ -97,9 +101,7 @@ func TestUp(t *testing.T) {
 	for word == "WATCHDOG=1" {
 		word = heard()
 	}
-	if word != "STOPPING=1" {
-		t.Errorf("heard %q", word)
-	}
+	is(t, word, "STOPPING=1")
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}

@@ -21,12 +21,9 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// TestHelmTest does what 'helm test' has a cluster do: with the rights that the chart gives it, the Pod fails without
-// the CSIDriver, and without the rights, and succeeds with both.
-func TestHelmTest(t *testing.T) {
-	var role rbacv1.ClusterRole
-	var binding rbacv1.ClusterRoleBinding
-	var pod corev1.Pod
+// created returns what the chart has 'helm test' create.
+func created(t *testing.T) (role rbacv1.ClusterRole, binding rbacv1.ClusterRoleBinding, pod corev1.Pod) {
+	t.Helper()
 	into := map[string]any{"ClusterRole": &role, "ClusterRoleBinding": &binding, "Pod": &pod}
 	out, complaints, err := helm(t, "template", "release", committed, "--namespace=storage", "--values="+least,
 		"--show-only=templates/tests/csidriver.yaml")
@@ -47,6 +44,13 @@ func TestHelmTest(t *testing.T) {
 			}
 		}
 	}
+	return role, binding, pod
+}
+
+// TestHelmTest does what 'helm test' has a cluster do: with the rights that the chart gives it, the Pod fails without
+// the CSIDriver, and without the rights, and succeeds with both.
+func TestHelmTest(t *testing.T) {
+	role, binding, pod := created(t)
 	s := standalonetest.Start(t)
 	client := standalonetest.Client(t, s, "")
 	config, err := clientcmd.LoadFromFile(s.AdminKubeconfig())

@@ -116,10 +116,7 @@ func TestManifestsBesideAVendors(t *testing.T) {
 			t.Errorf("%v: the nodes' part is\n%s", v.flags, out)
 		}
 		c.Kubectl(ctx, t, out, "apply", "--validate=strict", "-f", "-")
-		_, err = c.Client.AppsV1().Deployments("vendor").Get(ctx, "csi-example-com-controller", metav1.GetOptions{})
-		if err != nil {
-			t.Errorf("the controllers are elsewhere: %v", err)
-		}
+		c.Kubectl(ctx, t, "", "get", "--namespace=vendor", "deployment/csi-example-com-controller")
 		c.Kubectl(ctx, t, out, "delete", "-f", "-")
 		if change := golden.Change(t, before, csiDriver(ctx, t, c, "csi.example.com")); change != "" {
 			t.Errorf("%v: the vendor's CSIDriver is changed:\n%s", v.flags, change)

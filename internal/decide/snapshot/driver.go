@@ -113,10 +113,7 @@ func (k *ContentKind[C]) record(f DriverFactsOf[C]) PlanFor[C] {
 	if problem.Reason != "" {
 		return k.Problem(f, problem)
 	}
-	asked := k.ask(f.Options, c, parameters)
-	if f.Places && f.Class != nil && !k.isIntended(c) && !v.Taken {
-		asked.Topologies = topologiesOf(f.Class)
-	}
+	asked := k.first(f, parameters)
 	if other := Blocks(Rival{c.GetName(), asked.Name, k.isIntended(c)}, f.Rivals); other != "" && !v.Taken {
 		return k.UserProblem(f, k.TakeFailed,
 			"content "+other+" is to be taken with the same, cut name "+asked.Name).Again()
@@ -143,6 +140,16 @@ func (k *ContentKind[C]) record(f DriverFactsOf[C]) PlanFor[C] {
 		p.Step, p.Content = Record, next
 	}
 	return p
+}
+
+// first returns how the driver is asked for what a content stands for, with the places of its class if that has not been
+// recorded before.
+func (k *ContentKind[C]) first(f DriverFactsOf[C], parameters string) Asked {
+	asked := k.ask(f.Options, f.Content, parameters)
+	if f.Places && f.Class != nil && !k.isIntended(f.Content) && !k.View(f.Content).Taken {
+		asked.Topologies = topologiesOf(f.Class)
+	}
+	return asked
 }
 
 // ask returns how the driver is asked for what a content stands for.

@@ -97,6 +97,11 @@ func TestCapabilities(t *testing.T) {
 			t.Errorf("%s: %+v, version %s, controller %t, %v", name, info, d.Version, d.HasController, err)
 		}
 	}
+}
+
+// TestObject: the CSIDriver of a FlexVolume driver says how Pods may use it.
+func TestObject(t *testing.T) {
+	t.Parallel()
 	o := Object(Served{Name: scratch, Flex: "example.com/scratch"})
 	if *o.Spec.AttachRequired || !*o.Spec.PodInfoOnMount ||
 		len(o.Spec.VolumeLifecycleModes) != 2 || o.Annotations["volplane.dev/flex-driver"] != "example.com/scratch" {

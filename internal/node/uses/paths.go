@@ -55,20 +55,22 @@ func IsComponent(name string) bool {
 	return name != "" && name != "." && name != ".." && len(name) <= 255 && !strings.ContainsAny(name, "/\x00")
 }
 
-// ownPaths are the paths below the root directory that only this agent and its drivers use for mounts, with the element
-// that is the UID of a Pod, or -1.
-var ownPaths = map[string]int{
-	"pods/*/volumes/kubernetes.io~csi/*/mount": 1,
-	CSIDir + "/*/*/globalmount":                -1,
-	CSIDir + "/volumeDevices/publish/*/*":      6,
-	CSIDir + "/volumeDevices/staging/*":        -1,
+// ownPaths returns the paths below the root directory that only this agent and its drivers use for mounts, with the
+// element that is the UID of a Pod, or -1.
+func ownPaths() map[string]int {
+	return map[string]int{
+		"pods/*/volumes/kubernetes.io~csi/*/mount": 1,
+		CSIDir + "/*/*/globalmount":                -1,
+		CSIDir + "/volumeDevices/publish/*/*":      6,
+		CSIDir + "/volumeDevices/staging/*":        -1,
+	}
 }
 
 // IsOwn says whether a path below root is one that only this agent and its drivers use for mounts, and
 // returns the UID of its Pod, if any.
 func IsOwn(root, path string) (podUID string, ok bool) {
 	rel := strings.TrimPrefix(path, root+"/")
-	for shape, uid := range ownPaths {
+	for shape, uid := range ownPaths() {
 		if match, err := filepath.Match(shape, rel); err != nil || !match {
 			continue
 		}
@@ -81,7 +83,7 @@ func IsOwn(root, path string) (podUID string, ok bool) {
 }
 
 // OwnShapes returns patterns of these paths, relative to the root directory.
-func OwnShapes() []string { return slices.Collect(maps.Keys(ownPaths)) }
+func OwnShapes() []string { return slices.Collect(maps.Keys(ownPaths())) }
 
 // IsAgentPath says whether a path is one of a node agent or a kubelet of this host.
 func IsAgentPath(path string) bool {
