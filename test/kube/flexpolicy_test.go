@@ -88,8 +88,8 @@ func refuses(err error, driver string) bool {
 	if driver == "" {
 		return err == nil
 	}
-	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "FlexVolume driver "+driver+": neither the user nor "+
-		"the service account of the Pod has the verb use on flexdrivers of volplane.dev in this namespace")
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "FlexVolume driver "+driver+": neither the user "+
+		"nor the service account of the Pod has the verb use on flexdrivers of volplane.dev in this namespace")
 }
 
 // createPodWith has a user create a Pod with a service account and volumes.

@@ -142,8 +142,8 @@ func (k *ContentKind[C]) record(f DriverFactsOf[C]) PlanFor[C] {
 	return p
 }
 
-// first returns how the driver is asked for what a content stands for, with the places of its class if that has not been
-// recorded before.
+// first returns how the driver is asked for what a content stands for, with the places of its class if that has not
+// been recorded before.
 func (k *ContentKind[C]) first(f DriverFactsOf[C], parameters string) Asked {
 	asked := k.ask(f.Options, f.Content, parameters)
 	if f.Places && f.Class != nil && !k.isIntended(f.Content) && !k.View(f.Content).Taken {
