@@ -98,10 +98,10 @@ func (s *shell) flexDoctor(ctx context.Context, d doctorFlags) error {
 
 // printExam prints the report of an examination, which err has ended before its end if it is not nil, and returns how
 // the command ends.
-func (s *shell) printExam(output string, report any, print func() error, err error, failed bool) error {
+func (s *shell) printExam(output string, report any, show func() error, err error, failed bool) error {
 	printed, problem := s.printStructured(output, report)
 	if !printed {
-		problem = print()
+		problem = show()
 	}
 	if err = cmp.Or(err, problem); err == nil && failed {
 		return errProblem

@@ -173,7 +173,7 @@ type record struct {
 	// absences is in how many complete lists of its driver a volume was absent that was not well. Without it, the count
 	// begins anew.
 	absences int
-	// told is what was told of it by events only, because its claim cannot hold it. Without it, it is told again.
+	// told is what only events have reported, because the claim has no field for it. What is not here is reported again.
 	told *corev1.VolumeHealthStatus
 }
 
@@ -185,7 +185,7 @@ type memory struct {
 
 func newMemory() *memory { return &memory{all: map[string]map[types.UID]record{}} }
 
-// known returns the records of a driver's volumes, which nobody changes.
+// known returns the records of a driver's volumes, which must not be changed.
 func (m *memory) known(driver string) map[types.UID]record {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -26,8 +26,6 @@ const (
 	status = "status"
 	// refusedPause is the pause after a driver has refused a class for good.
 	refusedPause = 5 * time.Minute
-	// places is the number of calls that may be in flight at each driver; one namespace may have half of them.
-	places = 20
 )
 
 // errGone says that a driver is not registered any more.
@@ -52,7 +50,7 @@ func Declaration() controller.Declaration {
 }
 
 type modifier struct {
-	controller.Claims
+	controller.ClaimController
 	// metadata says that drivers are told the names of the claim and of the volume.
 	metadata bool
 	classes  *kube.Cache[*storagev1.VolumeAttributesClass]
@@ -61,11 +59,11 @@ type modifier struct {
 // New returns the modifier for the drivers of a set. It must be made before the caches start.
 func New(env controller.Env, drivers *csi.Set, metadata bool) *controller.Controller {
 	m := &modifier{
-		Claims: controller.NewClaims(env, Declaration(), drivers, places), metadata: metadata,
+		ClaimController: controller.NewClaimController(env, Declaration(), drivers), metadata: metadata,
 		classes: env.Caches.VolumeAttributesClasses(),
 	}
 	m.Controller.Reconcile = m.reconcile
-	m.Writer.Watch(m.claimChanged)
+	m.Claims.Watch(m.claimChanged)
 	m.classes.Watch(func(before, after *storagev1.VolumeAttributesClass) {
 		if before == nil {
 			m.enqueueAll(func(c *corev1.PersistentVolumeClaim) bool { return m.target(c) == after.Name })
@@ -77,9 +75,9 @@ func New(env controller.Env, drivers *csi.Set, metadata bool) *controller.Contro
 
 // enqueueAll queues the claims that match, of those that have anything to do with a class.
 func (m *modifier) enqueueAll(match func(*corev1.PersistentVolumeClaim) bool) {
-	for _, c := range m.Writer.List() {
+	for _, c := range m.Claims.List() {
 		if (c.Spec.VolumeAttributesClassName != nil || c.Status.ModifyVolumeStatus != nil) && match(c) {
-			m.Add(m.KeyOf(c))
+			m.Enqueue(c)
 		}
 	}
 }
@@ -95,12 +93,12 @@ func (m *modifier) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 		before.Status.Phase != after.Status.Phase,
 		!apiequality.Semantic.DeepEqual(before.Spec.VolumeAttributesClassName, after.Spec.VolumeAttributesClassName),
 		before.Status.ModifyVolumeStatus != nil && after.Status.ModifyVolumeStatus == nil:
-		m.Add(m.KeyOf(after))
+		m.Enqueue(after)
 	}
 }
 
 func (m *modifier) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	claim, ok := m.Writer.Get(key.Namespace + "/" + key.Name)
+	claim, ok := m.Claims.Get(key.Namespace + "/" + key.Name)
 	if !ok {
 		return controller.Result{}, nil
 	}
@@ -138,7 +136,7 @@ func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (co
 	switch p.Step {
 	case modify.Begin:
 		begun := modify.Begun(f.Claim, f.Class.Name, metav1.Now())
-		if f.Claim, err = m.Writer.Change(ctx, f.Claim, begun, status); err != nil {
+		if f.Claim, err = m.Claims.Change(ctx, f.Claim, begun, status); err != nil {
 			return controller.Result{}, err
 		}
 		m.Refusals.Forget(f.Claim.UID)
@@ -147,14 +145,14 @@ func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (co
 	case modify.Modify:
 		return m.modify(ctx, f)
 	case modify.Wait:
-		_, err = m.Writer.Change(ctx, f.Claim, modify.Waiting(f.Claim), status)
+		_, err = m.Claims.Change(ctx, f.Claim, modify.Waiting(f.Claim), status)
 	case modify.Cancel:
-		if _, err = m.Writer.Change(ctx, f.Claim, modify.Cancelled(f.Claim), status); err == nil {
+		if _, err = m.Claims.Change(ctx, f.Claim, modify.Cancelled(f.Claim), status); err == nil {
 			m.Events.Note(f.Claim, p.Because)
 		}
 	case modify.Refuse:
 		refused := modify.Refused(f, p.Because.Message, metav1.Now())
-		if f.Claim, err = m.Writer.Change(ctx, f.Claim, refused, status); err != nil {
+		if f.Claim, err = m.Claims.Change(ctx, f.Claim, refused, status); err != nil {
 			return controller.Result{}, err
 		}
 	case modify.Nothing:

@@ -241,7 +241,7 @@ func (p *provisioner) claimDeparts(c *corev1.PersistentVolumeClaim) {
 	}
 	p.departed.Store(c.UID, nil)
 	if !slices.ContainsFunc(p.volumes.By(cluster.VolumesByClaim, cluster.Key(c)), refers) {
-		p.departed.Delete(c.UID) // the volume has gone meanwhile, so nobody else forgets the claim
+		p.departed.Delete(c.UID) // the volume was deleted in between, so no other call forgets the claim
 	}
 }
 

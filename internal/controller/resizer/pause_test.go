@@ -17,7 +17,7 @@ import (
 func TestPauseIsOfASizeAndAState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := &resizer{controller.Claims{Refusals: controller.NewRefusals()}}
+		r := &resizer{controller.ClaimController{Refusals: controller.NewRefusals()}}
 		is := func(c *corev1.PersistentVolumeClaim, want time.Duration) {
 			t.Helper()
 			if got := r.pause(c); got != want {

@@ -19,9 +19,6 @@ const (
 	// infeasiblePause is the pause after a driver has said that a size is infeasible, unless the
 	// claim changes.
 	infeasiblePause = 5 * time.Minute
-	// places is the number of calls that may be in flight at each driver; one namespace may have
-	// half of them.
-	places = 20
 	// status is the subresource of a claim that is written.
 	status = "status"
 )
@@ -51,17 +48,17 @@ func sharedFields() []string {
 	}
 }
 
-type resizer struct{ controller.Claims }
+type resizer struct{ controller.ClaimController }
 
 // New returns the resizer for the drivers of a set. It must be made before the
 // caches start.
 func New(env controller.Env, drivers *csi.Set) *controller.Controller {
-	r := &resizer{controller.NewClaims(env, Declaration(), drivers, places)}
+	r := &resizer{controller.NewClaimController(env, Declaration(), drivers)}
 	r.Controller.Reconcile = r.reconcile
-	r.Writer.Watch(r.claimChanged)
+	r.Claims.Watch(r.claimChanged)
 	drivers.Subscribe(func(string) {
-		for _, c := range r.Writer.List() {
-			r.Add(r.KeyOf(c))
+		for _, c := range r.Claims.List() {
+			r.Enqueue(c)
 		}
 	})
 	return r.Controller
@@ -80,12 +77,12 @@ func (r *resizer) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 		before.Status.Capacity.Storage().Cmp(*after.Status.Capacity.Storage()) != 0,
 		resize.StateOf(before) != resize.StateOf(after) &&
 			(resize.StateOf(after) == corev1.PersistentVolumeClaimNodeResizeInfeasible || resize.StateOf(after) == ""):
-		r.Add(r.KeyOf(after))
+		r.Enqueue(after)
 	}
 }
 
 func (r *resizer) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	claim, ok := r.Writer.Get(key.Namespace + "/" + key.Name)
+	claim, ok := r.Claims.Get(key.Namespace + "/" + key.Name)
 	if !ok {
 		return controller.Result{}, nil
 	}
@@ -125,7 +122,7 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 	claim := f.Claim
 	switch p.Step {
 	case resize.Begin:
-		got, err := r.Writer.Change(ctx, claim, resize.Started(claim, p.Size, metav1.Now()), status)
+		got, err := r.Claims.Change(ctx, claim, resize.Started(claim, p.Size, metav1.Now()), status)
 		if err != nil {
 			return controller.Result{}, err
 		}
