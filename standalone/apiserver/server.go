@@ -185,7 +185,7 @@ func (s *Server) finish(ctx context.Context, o Options) error {
 		select {
 		case <-s.done:
 			return false, fmt.Errorf("server ended: %w", s.err)
-		case err := <-s.store.failed():
+		case err := <-s.store.Err():
 			return false, s.ended(err)
 		default:
 		}
@@ -256,7 +256,7 @@ func (s *Server) Wait(ctx context.Context) error {
 		return nil
 	case <-s.done:
 		return s.err
-	case err := <-s.store.failed():
+	case err := <-s.store.Err():
 		return s.ended(err)
 	}
 }

@@ -29,8 +29,8 @@ type store interface {
 	Client() *clientv3.Client
 	// Stop ends it; what it has confirmed stays.
 	Stop()
-	// failed receives the error with which it ends by itself.
-	failed() <-chan error
+	// Err receives the error with which it ends by itself.
+	Err() <-chan error
 	// prefix begins the keys of all objects.
 	prefix() string
 	// transport says how Kubernetes' own health checks connect.
@@ -45,7 +45,6 @@ type store interface {
 // embedded is the etcd in this process.
 type embedded struct{ *etcd.Server }
 
-func (e embedded) failed() <-chan error     { return e.Err() }
 func (e embedded) prefix() string           { return registryPrefix }
 func (e embedded) defragment() func() error { return e.Defragment }
 
@@ -63,7 +62,6 @@ func (e embedded) report() room.Report { return room.ReportOf(e.Room()) }
 // outside is an etcd that others run. What it does not answer is refused, and tried again.
 type outside struct{ *external.Store }
 
-func (o outside) failed() <-chan error     { return o.Failed() }
 func (o outside) prefix() string           { return o.Options().Prefix }
 func (o outside) defragment() func() error { return nil }
 

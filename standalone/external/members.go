@@ -41,11 +41,14 @@ type answer struct {
 	all int
 	// agrees says that it has answered what only a quorum can.
 	agrees bool
-	// revision is that of the store, as a quorum knows it, and claimed says that the prefix has an identity; 0 if the
-	// store does not permit to ask.
+	// revision is that of the store, as a quorum knows it; 0 if the store does not permit this client to read. claimed
+	// says that the prefix has an identity.
 	revision int64
 	claimed  bool
 }
+
+// cluster returns the id of the store to which the address belongs.
+func (a answer) cluster() string { return types.ID(a.status.GetHeader().GetClusterId()).String() }
 
 // ask asks how a member is, which it answers by itself, and reads a key, for which it needs a quorum.
 func (m *member) ask(ctx context.Context) answer {
@@ -76,9 +79,9 @@ func (m *member) ask(ctx context.Context) answer {
 type state struct {
 	room.Members
 	plan room.Plan
-	// cluster is the id of the store that has answered first, clusters how many others have answered now.
-	cluster  string
-	clusters int
+	// cluster is the id of the store that has answered first, others how many other stores have answered now.
+	cluster string
+	others  int
 	// revision is the last one that a quorum has answered, and begun says that the prefix has had an identity since.
 	revision int64
 	begun    bool
@@ -133,11 +136,9 @@ func (s state) after(answers []answer, now time.Time) state {
 			next.away = append(next.away, fmt.Sprintf("%s does not: %s", a.server, reason(a.err)))
 			continue
 		}
-		head := a.status.GetHeader()
-		cluster := types.ID(head.GetClusterId()).String()
-		next.cluster = cmp.Or(next.cluster, cluster)
-		if cluster != next.cluster {
-			others[cluster] = true
+		next.cluster = cmp.Or(next.cluster, a.cluster())
+		if a.cluster() != next.cluster {
+			others[a.cluster()] = true
 			next.away = append(next.away, a.server+" belongs to another store")
 			continue
 		}
@@ -149,13 +150,13 @@ func (s state) after(answers []answer, now time.Time) state {
 		})
 		agree = agree || a.agrees
 		if !a.status.GetIsLearner() {
-			voters[head.GetMemberId()] = true
+			voters[a.status.GetHeader().GetMemberId()] = true
 		}
 		if a.all > 0 {
 			next.All = a.all
 		}
 	}
-	next.clusters, next.Answer = len(others), len(voters)
+	next.others, next.Answer = len(others), len(voters)
 	next.replaced = cmp.Or(next.replaced, next.foreign())
 	if next.All == 0 {
 		next.All = len(answers) // none of them has said how many there are
@@ -171,7 +172,7 @@ func (s state) after(answers []answer, now time.Time) state {
 
 // foreign says that only members of other stores answer; "" if that is not so.
 func (s state) foreign() string {
-	if s.clusters > 0 && len(s.answered) == 0 {
+	if s.others > 0 && len(s.answered) == 0 {
 		return "all members that answer belong to another store than before"
 	}
 	return ""
@@ -181,7 +182,7 @@ func (s state) foreign() string {
 func (s state) lost(answers []answer) string {
 	for _, a := range answers {
 		switch {
-		case a.revision == 0, s.cluster != types.ID(a.status.GetHeader().GetClusterId()).String():
+		case a.revision == 0, s.cluster != a.cluster():
 		case a.revision < s.revision:
 			return fmt.Sprintf("its revision was %d, and is %d", s.revision, a.revision)
 		case s.begun && !a.claimed:

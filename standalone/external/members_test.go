@@ -29,7 +29,7 @@ func TestState(t *testing.T) {
 		after        time.Duration
 		answers      []answer
 		answer, from int
-		clusters     int
+		others       int
 		apart        time.Duration
 		refuses      bool
 	}{
@@ -47,7 +47,7 @@ func TestState(t *testing.T) {
 	} {
 		begin = begin.Add(look.after)
 		s = s.after(look.answers, begin)
-		if s.Answer != look.answer || s.All != look.from || s.clusters != look.clusters || s.Apart != look.apart ||
+		if s.Answer != look.answer || s.All != look.from || s.others != look.others || s.Apart != look.apart ||
 			s.plan.RefuseAll != look.refuses {
 			t.Errorf("%s: %+v; want %+v", look.argues, s, look)
 		}

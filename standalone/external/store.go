@@ -108,9 +108,9 @@ func (s *Store) wait(ctx context.Context, step func(what string)) error {
 	for {
 		now := s.look(ctx)
 		switch {
-		case now.clusters > 0:
+		case now.others > 0:
 			return fmt.Errorf("the addresses of --etcd-servers belong to %d different stores: name the members of one",
-				now.clusters+1)
+				now.others+1)
 		case now.Apart == 0:
 			return nil
 		case now.Answer == 0:
@@ -136,9 +136,9 @@ func (s *Store) Client() *clientv3.Client {
 	return c
 }
 
-// Failed receives the error after which the store may not be used any more: it was replaced by another one, or by an
+// Err receives the error after which the store may not be used any more: it was replaced by another one, or by an
 // older state of itself.
-func (s *Store) Failed() <-chan error { return s.failed }
+func (s *Store) Err() <-chan error { return s.failed }
 
 // Options returns where the store is.
 func (s *Store) Options() Options { return s.options }

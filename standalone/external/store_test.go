@@ -319,7 +319,7 @@ func TestStoreIsReplaced(t *testing.T) {
 	})
 	m.Member(0).Start()
 	select {
-	case err := <-s.Failed():
+	case err := <-s.Err():
 		if !errors.Is(err, external.ErrReplaced) {
 			t.Error(err)
 		}

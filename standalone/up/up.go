@@ -186,7 +186,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	return parts.Run(ctx, o.Log, slices.Concat(o.parts(server, admin, plane, world, metrics, alive.hear, ready), doors,
+	return parts.Run(ctx, o.Log, slices.Concat(o.parts(server, admin, plane, world, metrics, alive.restored, ready), doors,
 		shown, []parts.Part{alive.watchdog(notifier, o.Log)}))
 }
 

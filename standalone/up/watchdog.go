@@ -16,12 +16,14 @@ type liveness struct {
 	server *apiserver.Server
 	// ready is closed when the start has ended.
 	ready chan struct{}
-	// agent says whether the node agent works, from when it has begun.
+	// agent says whether the node agent works; nil until it has restored the volumes of its Pods.
 	agent atomic.Pointer[func(context.Context) error]
 }
 
-// hear receives how to ask the node agent.
-func (l *liveness) hear(_ context.Context, works func(context.Context) error) { l.agent.Store(&works) }
+// restored is called by the node agent when its Pods have their volumes; from then on the agent has to work, too.
+func (l *liveness) restored(_ context.Context, works func(context.Context) error) {
+	l.agent.Store(&works)
+}
 
 // works fails if the API server does not answer, or the node agent hangs.
 func (l *liveness) works(ctx context.Context) error {
