@@ -33,7 +33,7 @@ type ControlPlaneOptions struct {
 	ConfigFor func(role string) (*rest.Config, error)
 	// Roles are the names of the controllers to run; empty means all but those that run on demand.
 	Roles []string
-	// Drivers are the CSI drivers that this process reaches.
+	// Drivers are the CSI drivers that this process reaches; nil if none of the controllers calls any.
 	Drivers *csi.Set
 	// CapacityPoll is the interval at which drivers are asked for their free
 	// capacity; 0 means a minute.
@@ -93,6 +93,14 @@ func (o ControlPlaneOptions) declarations() []controller.Declaration {
 	return slices.DeleteFunc(declarations(o.Intents), func(d controller.Declaration) bool { return !o.runs(d.Name) })
 }
 
+// reads returns the declarations of those for whom objects are kept in memory. A World knows those of all controllers.
+func (o ControlPlaneOptions) reads() []controller.Declaration {
+	if o.World != nil {
+		return Declarations()
+	}
+	return o.declarations()
+}
+
 // ControlPlane runs controllers until ctx ends. It calls ready once, when the
 // caches are synced and every controller is about to run.
 func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) error {
@@ -100,7 +108,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		o.Intents = provisioner.Standalone()
 	}
 	flow := kube.NewFlow()
-	reader, err := clientFor(o, ReaderRole, inputs(o.declarations()), flow)
+	reader, err := clientFor(o, ReaderRole, inputs(o.reads()), flow)
 	if err != nil {
 		return err
 	}
@@ -154,8 +162,9 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 			Name: m.Name, Run: whenRead(m.Declaration, caches, o.Log, limited(c.Run, pace.Timeout)),
 		})
 	}
+	fill := func() {}
 	if o.World != nil {
-		o.World.follow(caches)
+		fill = o.World.follow(caches)
 	}
 	o.measureObjects(caches)
 	o.Plane.lend(caches)
@@ -167,10 +176,10 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		return parts.UnlessEnded(ctx, err)
 	}
 	read.over()
-	if o.World != nil {
-		o.World.fill()
+	fill()
+	if o.Drivers != nil {
+		go o.Drivers.Follow(ctx)
 	}
-	go o.Drivers.Follow(ctx)
 	ready()
 	return parts.Run(ctx, o.Log, all)
 }

@@ -70,6 +70,17 @@ func (d csiDrivers) ofControlPlane(node string) Homes {
 	}
 }
 
+// ofPlane returns the homes of the drivers that one of several control planes calls: all, but of node-local drivers only
+// the volumes of a scope.
+func (d csiDrivers) ofPlane(scope volume.Scope) Homes {
+	return func(driver string) (Home, bool) {
+		if volume.IsNodeLocal(d.annotations(driver)) {
+			return Home{Scope: scope}, true
+		}
+		return Home{Shared: true}, true
+	}
+}
+
 // ofHost returns the homes of the drivers that a host without the control plane calls: node-local ones for the
 // volumes of its node, and those that are delegated to it for all volumes.
 func (d csiDrivers) ofHost(node string) Homes {

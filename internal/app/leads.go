@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,21 +62,28 @@ func sharedTerm() sidecar.Term {
 func LeadDrivers(
 	ctx context.Context, config *rest.Config, node string, reached []*csi.Set, called *csi.Set, log *slog.Logger,
 ) error {
+	leads := &DriverLeads{Reached: reached, Called: called, Log: log}
+	return leads.runAs(ctx, config, "volplane-up_"+node, func(d csiDrivers) Homes { return d.ofControlPlane(node) })
+}
+
+// runAs is Run for a standalone control plane with an identity, whose configuration has that of LeasesRole.
+func (l *DriverLeads) runAs(
+	ctx context.Context, config *rest.Config, identity string, homes func(csiDrivers) Homes,
+) error {
 	config = kube.Restrict(config, LeasesRole, leadRights())
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("client of the leases: %w", err)
 	}
-	leads := &DriverLeads{Reached: reached, Called: called, Log: log}
-	if leads.Locks, err = driverLocks(config, "volplane-up_"+node); err != nil {
+	if l.Locks, err = driverLocks(config, identity); err != nil {
 		return err
 	}
-	drivers, err := readCSIDrivers(ctx, client, leads.Changed)
+	drivers, err := readCSIDrivers(ctx, client, l.Changed)
 	if err != nil {
 		return parts.UnlessEnded(ctx, err)
 	}
-	leads.Homes = drivers.ofControlPlane(node)
-	return leads.Run(ctx)
+	l.Homes = homes(drivers)
+	return l.Run(ctx)
 }
 
 // driverLocks returns DriverLeads.Locks for a process of a standalone control plane. The configuration must allow to
@@ -102,9 +110,10 @@ func driverLocks(
 	}, nil
 }
 
-// leadRights returns the rights that LeadDrivers needs.
+// leadRights returns the rights that LeadDrivers and Shared need.
 func leadRights() []kube.Access {
-	return append(leaseRights(volume.NamespaceSystem, nil), kube.Read("storage.k8s.io", "csidrivers")...)
+	return slices.Concat(leaseRights(volume.NamespaceSystem, nil), kube.Read("storage.k8s.io", "csidrivers"),
+		kube.Read("", "nodes"))
 }
 
 // Changed has Homes asked again about a driver.

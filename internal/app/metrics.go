@@ -112,7 +112,9 @@ func (o ControlPlaneOptions) measureObjects(caches *kube.Caches) {
 		objects := caches.CSIDrivers()
 		wanted = func(name string) bool { _, ok := objects.Get(name); return ok }
 	}
-	measureDrivers(o.Metrics, o.Drivers, wanted)
+	if o.Drivers != nil {
+		measureDrivers(o.Metrics, o.Drivers, wanted)
+	}
 	if o.World != nil {
 		measureWaiting(o.Metrics, o.World, o.Log)
 		measureHeartbeats(o.Metrics, caches)

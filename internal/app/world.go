@@ -22,8 +22,8 @@ import (
 // has read its objects.
 type World struct {
 	client kubernetes.Interface
-	filled atomic.Bool
-	cached func() cluster.Lists
+	// cached returns what is in memory; nil until it is filled.
+	cached atomic.Pointer[func() cluster.Lists]
 
 	mu sync.Mutex
 	// changed is closed at the next change; nil if nobody waits for one.
@@ -34,13 +34,14 @@ type World struct {
 // must be called before the world is given to ControlPlane.
 func (w *World) Ask(client kubernetes.Interface) { w.client = client }
 
-// follow has the world know what the caches hold. It must be called before they start.
-func (w *World) follow(c *kube.Caches) {
+// follow has the world know what the caches hold when fill is called, after they have been filled. It must be called
+// before they start.
+func (w *World) follow(c *kube.Caches) (fill func()) {
 	claims, volumes, classes, drivers := c.Claims(), c.Volumes(), c.Classes(), c.CSIDrivers()
 	attachments, pods, nodes, csiNodes := c.Attachments(), c.Pods(), c.Nodes(), c.CSINodes()
 	snapshots, contents, snapshotClasses := c.Snapshots(), c.SnapshotContents(), c.SnapshotClasses()
 	groups, groupContents, groupClasses := c.Groups(), c.GroupContents(), c.GroupClasses()
-	w.cached = func() cluster.Lists {
+	lists := func() cluster.Lists {
 		return cluster.Lists{
 			Claims: claims.List(), Volumes: volumes.List(), Classes: classes.List(), Drivers: drivers.List(),
 			Attachments: attachments.List(), Pods: pods.List(), Nodes: nodes.List(), CSINodes: csiNodes.List(),
@@ -60,12 +61,10 @@ func (w *World) follow(c *kube.Caches) {
 	tellOf(w, contents)
 	tellOf(w, groups)
 	tellOf(w, groupContents)
+	return func() { w.cached.Store(&lists) }
 }
 
 func tellOf[T kube.Object](w *World, c *kube.Cache[T]) { c.Watch(func(T, T) { w.tell() }) }
-
-// fill lets others read the world. The caches have been filled.
-func (w *World) fill() { w.filled.Store(true) }
 
 // tell wakes those who wait for a change.
 func (w *World) tell() {
@@ -89,11 +88,12 @@ func (w *World) Changed() <-chan struct{} {
 
 // Objects returns what an explanation needs: what the caches hold, and what only the API has.
 func (w *World) Objects(ctx context.Context) (state.Objects, error) {
-	if !w.filled.Load() {
+	cached := w.cached.Load()
+	if cached == nil {
 		return state.Objects{}, errNotRead
 	}
 	r := gather.New(w.client, gather.Options{Bridge: flex.Translation(), Moves: flex.Moves})
-	if err := r.Beside(ctx, w.cached()); err != nil {
+	if err := r.Beside(ctx, (*cached)()); err != nil {
 		return state.Objects{}, fmt.Errorf("read what is not in memory: %w", err)
 	}
 	return r.Objects, nil

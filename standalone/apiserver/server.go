@@ -224,6 +224,9 @@ func local(a net.Addr) string {
 // Room returns the space of the store.
 func (s *Server) Room() room.Report { return s.store.report() }
 
+// Shared says whether the objects are in a store that other control planes may use, too.
+func (s *Server) Shared() bool { _, is := s.store.(outside); return is }
+
 // Addr returns the host:port at which this host reaches the server.
 func (s *Server) Addr() string { return s.address }
 

@@ -25,13 +25,13 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/trace"
+	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/noderoot"
 	"volplane.dev/volplane/internal/observe"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/sdnotify"
-	"volplane.dev/volplane/internal/volume"
 )
 
 // Options configure the control plane.
@@ -232,38 +232,24 @@ func (o Options) parts(
 	server *apiserver.Server, admin kubernetes.Interface, plane *app.Plane, world *app.World, metrics *observe.Registry,
 	restored func(ctx context.Context, works func(context.Context) error), ready func(),
 ) []parts.Part {
-	drivers, controllers, called, works := csi.NewSet(), csi.NewSet(), csi.NewSet(), make(chan struct{})
+	drivers, controllers, called := csi.NewSet(), csi.NewSet(), csi.NewSet()
+	reached := []*csi.Set{drivers, controllers}
 	traced := trace.New()
-	return []parts.Part{
-		{Name: "API server with etcd", Run: server.Wait},
-		{Name: "leases of drivers", Run: func(ctx context.Context) error {
-			config := server.ClientConfig(app.User(app.LeasesRole))
-			return app.LeadDrivers(ctx, config, o.Node, []*csi.Set{drivers, controllers}, called, o.Log)
-		}},
-		{Name: "controllers", Run: func(ctx context.Context) error {
-			return app.ControlPlane(ctx, app.ControlPlaneOptions{
-				ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)), nil },
-				Drivers:   called, Scope: volume.Scope{Node: o.Node, Rest: true}, Flex: true,
-				DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Metrics: metrics, World: world, Plane: plane,
-				Log: o.Log,
-			}, func() {
-				ready()
-				close(works)
-			})
-		}},
+	common := app.ControlPlaneOptions{
+		ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)), nil },
+		Flex:      true, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Metrics: metrics, World: world, Log: o.Log,
+	}
+	runNode := plane.Node
+	working := o.alone(server, common, plane, reached, called, ready)
+	if server.Shared() {
+		// The node agent reads for itself what concerns its node: the controllers start again when their leases are lost.
+		runNode, working = app.Node, o.shared(server, common, reached, ready)
+	}
+	return slices.Concat([]parts.Part{{Name: "API server with etcd", Run: server.Wait}}, working, []parts.Part{
 		{Name: "class of snapshots", Run: func(ctx context.Context) error {
 			ensureSnapshotClasses(ctx, admin)
 			<-ctx.Done()
 			return nil
-		}},
-		{Name: "garbage collector", Run: func(ctx context.Context) error {
-			// It reads all objects at its start, which must not delay the other parts.
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-works:
-				return garbage.Run(ctx, server.ClientConfig(garbage.User))
-			}
 		}},
 		{Name: "trace", Run: func(ctx context.Context) error {
 			return traced.Serve(ctx, trace.Socket(o.nodeRoot()), o.Log)
@@ -289,12 +275,12 @@ func (o Options) parts(
 		{Name: "backups", Run: o.backUp},
 		{Name: "flex bridge", Run: func(ctx context.Context) error { return o.flex(ctx, admin) }},
 		{Name: "node agent", Run: func(ctx context.Context) error {
-			config := server.ClientConfig("system:node:"+o.Node, "system:nodes")
-			return plane.Node(ctx, program.NodeOptions{
+			config := server.ClientConfig(identity.UserPrefix+o.Node, identity.NodesGroup, identity.PlanesGroup)
+			return runNode(ctx, program.NodeOptions{
 				Name: o.Node, RootDir: o.nodeRoot(), Keep: []string{o.DataDir, flex.Root(o.DataDir)},
 				Config: config, Drivers: drivers, Dial: traced.Options(), ControlPlane: true, Bridged: true,
 				StatsEvery: o.StatsEvery, Restored: restored, Metrics: metrics, Log: o.Log,
 			})
 		}},
-	}
+	})
 }

@@ -20,6 +20,8 @@ import (
 type Logs struct {
 	// Own is the place of the process's own log.
 	Own kube.LogPlace
+	// Inherited are the places of logs that other processes have written, and that this one resolves now.
+	Inherited []kube.LogPlace
 	// OfDriver returns the place of the log of a driver that the process calls for more than the volumes of one node, in
 	// the namespace of Own; nil means that all intents are in Own.
 	OfDriver func(driver string) kube.LogPlace
@@ -73,6 +75,8 @@ type intents struct {
 	mu sync.Mutex
 	// own is the log of the process.
 	own *kube.IntentLog
+	// inherited are those of Logs.Inherited.
+	inherited []*kube.IntentLog
 	// ofDrivers holds the logs of drivers, by name.
 	ofDrivers map[string]*driverLog
 	// others holds, by claim, what the logs of others had when they were read; nil before. It is told, and never acted on.
@@ -93,6 +97,9 @@ func newIntents(client kubernetes.Interface, o Options) *intents {
 		Logs: o.Intents, client: client, drivers: o.Drivers,
 		own:       kube.NewIntentLog(client, o.Intents.Own),
 		ofDrivers: map[string]*driverLog{},
+	}
+	for _, place := range o.Intents.Inherited {
+		l.inherited = append(l.inherited, kube.NewIntentLog(client, place))
 	}
 	for _, name := range o.Drivers.Names() {
 		l.driverChanged(name)
@@ -121,7 +128,7 @@ func (l *intents) driverChanged(name string) {
 func (l *intents) all(known bool) []*kube.IntentLog {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := []*kube.IntentLog{l.own}
+	out := append([]*kube.IntentLog{l.own}, l.inherited...)
 	for _, d := range l.ofDrivers {
 		if d.held || known {
 			out = append(out, d.IntentLog)
@@ -179,6 +186,9 @@ func (l *intents) readOthers(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(logs, l.Own.Name)
+	for _, place := range l.Inherited {
+		delete(logs, place.Name)
+	}
 	for name, d := range l.ofDrivers {
 		if d.held {
 			delete(logs, l.OfDriver(name).Name)

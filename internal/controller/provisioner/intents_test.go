@@ -13,6 +13,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -100,16 +101,20 @@ func TestWhoseLogItIs(t *testing.T) {
 	}
 }
 
-// TestIntentsOfAnEarlierVersion: they are in the process's own log, and are resolved from there. An intent of the same
-// claim that follows is never beside an old one.
+// TestIntentsOfAnEarlierVersion: they are in the process's own log, or in one that it has inherited, and are resolved
+// from there. An intent of the same claim that follows is never beside an old one.
 func TestIntentsOfAnEarlierVersion(t *testing.T) {
-	b := newBench(t, logsOf(Standalone()), begun("u-c", "pvc-u-c"))
-	b.works(kindClaim, "u-c")
-	b.called(asksFor("c"), deletes("c", nil))
-	b.sweeps()
-	b.open()
+	inherits := OnHost("n")
+	inherits.Inherited = []kube.LogPlace{Standalone().Own}
+	for _, logs := range []Logs{Standalone(), inherits} {
+		b := newBench(t, logsOf(logs), begun("u-c", "pvc-u-c"))
+		b.works(kindClaim, "u-c")
+		b.called(asksFor("c"), deletes("c", nil))
+		b.sweeps()
+		b.open()
+	}
 
-	b = newBench(t, logsOf(Standalone()), begun("u-c", "pvc-u-c"), claim("c"), class())
+	b := newBench(t, logsOf(Standalone()), begun("u-c", "pvc-u-c"), claim("c"), class())
 	b.fails("CreateVolume", no(codes.InvalidArgument), false)
 	b.errs(kindClaim, "u-c", "InvalidArgument")
 	b.fails("CreateVolume", nil, false)

@@ -3,6 +3,7 @@ package hosts
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
+	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -119,6 +121,9 @@ func (w *write) place() error {
 	if w.GetResource().GroupResource() != corev1.Resource("nodes") || w.GetOperation() == admission.Delete {
 		return nil
 	}
+	if err := w.plane(); err != nil {
+		return err
+	}
 	before, after := labelsOf(w.GetOldObject()), labelsOf(w.GetObject())
 	if maps.Equal(before, after) {
 		return nil
@@ -137,6 +142,15 @@ func (w *write) place() error {
 		}
 	}
 	return nil
+}
+
+// plane returns an error if a node says that a control plane runs there, and none does.
+func (w *write) plane() error {
+	before, after := annotationOf(w.GetOldObject()), annotationOf(w.GetObject())
+	if after == "" || after == before || slices.Contains(w.GetUserInfo().GetGroups(), identity.PlanesGroup) {
+		return nil
+	}
+	return fmt.Errorf("node %s may not say that a control plane runs there (annotation %s)", w.node, volume.AnnControlPlane)
 }
 
 // moves returns an error if a driver is node-local, and the node leaves a segment for none or for one of another node.
@@ -167,6 +181,15 @@ func (w *write) moves(driver string, was, there topology.Segment) error {
 		}
 	}
 	return nil
+}
+
+// annotationOf returns what an object says of a control plane; "" if there is no object.
+func annotationOf(o runtime.Object) string {
+	m, err := meta.Accessor(o)
+	if err != nil {
+		return ""
+	}
+	return m.GetAnnotations()[volume.AnnControlPlane]
 }
 
 // labelsOf returns the labels of an object; nil if there is no object.

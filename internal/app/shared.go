@@ -1,0 +1,229 @@
+package app
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"volplane.dev/volplane/internal/controller/provisioner"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// SharedOptions configure the controllers of one of several control planes that have one store.
+type SharedOptions struct {
+	// ControlPlaneOptions are those of all its controllers; Roles, Drivers, Scope, Intents and Plane are set by Shared.
+	ControlPlaneOptions
+
+	// Node is the name of the node.
+	Node string
+	// Identity is that of PlaneIdentity.
+	Identity string
+	// Reached holds the drivers that the process reaches; see DriverLeads.
+	Reached []*csi.Set
+	// Once runs beside the controllers of the whole cluster, in one control plane at a time.
+	Once func(ctx context.Context) error
+}
+
+// PlaneIdentity returns the holder's name in the leases of the control plane with a data directory, which the process
+// has locked. A process that is started again has the name of the one before, whose leases it takes over without
+// waiting. Another host, and this one after a reboot, has another name, even if its data directory is a copy.
+func PlaneIdentity(node, dataDir string) (string, error) {
+	boot, err := durable.Boot()
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Stat(dataDir)
+	if err != nil {
+		return "", fmt.Errorf("identity of the control plane: %w", err)
+	}
+	at := []any{boot}
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		at = append(at, s.Dev, s.Ino)
+	}
+	sum := sha256.Sum256(fmt.Append(nil, at...))
+	return fmt.Sprintf("volplane-up_%s_%x", node, sum[:8]), nil
+}
+
+// Shared runs the controllers of one of several control planes until ctx ends. Each runs those that call drivers, for
+// the drivers whose leases it holds and for the volumes of its own node; those of the whole cluster run in the one that
+// holds volume.ControlPlaneLease. A second process with the name of the node waits until the first one has ended.
+// Ready is called once, when the drivers' controllers are about to run.
+func Shared(ctx context.Context, o SharedOptions, ready func()) error {
+	config, err := o.ConfigFor(LeasesRole)
+	if err != nil {
+		return fmt.Errorf("identity of %s: %w", LeasesRole, err)
+	}
+	l, err := newLeases(kube.Restrict(config, LeasesRole, leaseRights(volume.NamespaceSystem, nil)),
+		volume.NamespaceSystem, o.Identity, sharedTerm().Deadline)
+	if err != nil {
+		return err
+	}
+	l.watched = newSharedWatch(l.watched)
+	o.Drivers, ready = csi.NewSet(), sync.OnceFunc(ready)
+	own := l.locks([]string{volume.LeaseOnNode(volume.ControlPlaneLease, o.Node)})
+	return Lead(ctx, own, sharedTerm(), o.Log, func(ctx context.Context) error {
+		return parts.Run(ctx, o.Log, []parts.Part{
+			{Name: "controllers of drivers", Run: func(ctx context.Context) error { return o.callDrivers(ctx, config, ready) }},
+			{Name: "controllers of the cluster", Run: func(ctx context.Context) error { return o.lead(ctx, l) }},
+		})
+	})
+}
+
+// lead runs what there is once in a cluster while this control plane holds the lease for it.
+func (o SharedOptions) lead(ctx context.Context, l leases) error {
+	leadership := new(Leadership)
+	o.Metrics.Follow(leadership)
+	cluster := o.ControlPlaneOptions
+	cluster.Roles, cluster.Drivers, cluster.World = wholeCluster(), nil, nil
+	return leadership.Lead(ctx, l.locks([]string{volume.ControlPlaneLease}), sharedTerm(), o.Log,
+		func(ctx context.Context) error {
+			works := make(chan struct{})
+			return parts.Run(ctx, o.Log, []parts.Part{
+				{Name: "controllers", Run: func(ctx context.Context) error {
+					return ControlPlane(ctx, cluster, func() {
+						o.Log.Info("this control plane runs the controllers of the cluster", "node", o.Node)
+						close(works)
+					})
+				}},
+				{Name: "garbage collector", Run: func(ctx context.Context) error {
+					// It reads all objects at its start, which must not delay the controllers.
+					select {
+					case <-ctx.Done():
+						return nil
+					case <-works:
+						return o.Once(ctx)
+					}
+				}},
+			})
+		})
+}
+
+// wholeCluster returns the names of the controllers of which there is one in a cluster.
+func wholeCluster() []string {
+	var out []string
+	for _, d := range Declarations() {
+		if !slices.Contains(DriverControllers(), d.Name) && !onDemand(d.Name) {
+			out = append(out, d.Name)
+		}
+	}
+	return out
+}
+
+// callDrivers runs the controllers that call drivers. They start again when this control plane becomes the first one,
+// or is it no longer.
+func (o SharedOptions) callDrivers(ctx context.Context, config *rest.Config, ready func()) error {
+	planes, err := readPlanes(ctx, config)
+	if err != nil {
+		return parts.UnlessEnded(ctx, err)
+	}
+	for ctx.Err() == nil {
+		first, changed := planes.first()
+		if first == "" {
+			// The node agent has not created the Node yet, without which it is not known which is the first.
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+			continue
+		}
+		err := planes.while(ctx, first == o.Node, o.Node, func(ctx context.Context) error {
+			return o.callDriversAs(ctx, config, first == o.Node, ready)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// callDriversAs is callDrivers until ctx ends. The first control plane also has the volumes of node-local drivers that
+// belong to no node, with what is unresolved of their creation: that must not go from host to host with a lease,
+// because each would create the volume again in its own pool.
+func (o SharedOptions) callDriversAs(ctx context.Context, config *rest.Config, first bool, ready func()) error {
+	drivers := o.ControlPlaneOptions
+	drivers.Roles, drivers.Scope = DriverControllers(), volume.Scope{Node: o.Node, Rest: first}
+	drivers.Intents = provisioner.OnHost(o.Node)
+	if first {
+		all := provisioner.Standalone()
+		drivers.Intents.Inherited, drivers.Intents.ReadsAll = []kube.LogPlace{all.Own}, all.ReadsAll
+	}
+	leads := &DriverLeads{Reached: o.Reached, Called: o.Drivers, Log: o.Log}
+	return parts.Run(ctx, o.Log, []parts.Part{
+		{Name: "leases of drivers", Run: func(ctx context.Context) error {
+			return leads.runAs(ctx, config, o.Identity, func(d csiDrivers) Homes { return d.ofPlane(drivers.Scope) })
+		}},
+		{Name: "controllers", Run: func(ctx context.Context) error { return ControlPlane(ctx, drivers, ready) }},
+	})
+}
+
+// planes knows the control planes by their Nodes.
+type planes struct {
+	nodes *kube.Cache[*corev1.Node]
+
+	mu sync.Mutex
+	// changed is closed when a Node has changed.
+	changed chan struct{}
+}
+
+func readPlanes(ctx context.Context, config *rest.Config) (*planes, error) {
+	client, err := kubernetes.NewForConfig(kube.Restrict(config, LeasesRole, kube.Read("", "nodes")))
+	if err != nil {
+		return nil, fmt.Errorf("client of the nodes: %w", err)
+	}
+	caches := kube.NewCaches(client)
+	p := &planes{nodes: caches.Nodes(), changed: make(chan struct{})}
+	p.nodes.Watch(func(before, after *corev1.Node) {
+		if before != nil && after != nil && identity.IsPlane(before) == identity.IsPlane(after) {
+			return
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		close(p.changed)
+		p.changed = make(chan struct{})
+	})
+	if err := caches.Start(ctx); err != nil {
+		return nil, fmt.Errorf("read Nodes: %w", err)
+	}
+	return p, nil
+}
+
+// first returns the node of the first control plane, and a channel that is closed when there may be another one.
+func (p *planes) first() (node string, changed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return identity.FirstPlane(p.nodes.List()), p.changed
+}
+
+// while calls run, and ends it when it is not true any more that the control plane of a node is the first one, or is
+// not.
+func (p *planes) while(ctx context.Context, is bool, node string, run func(context.Context) error) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	go func() {
+		for {
+			first, changed := p.first()
+			if first != "" && (first == node) != is {
+				end()
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+		}
+	}()
+	return run(ctx)
+}

@@ -1,0 +1,167 @@
+package planes
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/explain/survey"
+	"volplane.dev/volplane/internal/testkit/seeds"
+	"volplane.dev/volplane/test/internal/plane"
+)
+
+// TestLivesWhilePlanesDie: control planes are killed and stopped, one after the other, while claims are made, mounted
+// and deleted on the nodes of the others by any API server. Volumes of a node whose control plane is away wait, and
+// are there when it is back. At the end nothing is left behind anywhere.
+func TestLivesWhilePlanesDie(t *testing.T) {
+	t.Parallel()
+	names := []string{"n1", "n2", "n3"}
+	w := newWorld(t, names...)
+	w.immediate("n1")
+	for _, name := range names {
+		w.mount(name, "stays-"+name, name)
+	}
+	random := rand.New(rand.NewPCG(seeds.First(t), 0))
+	for round := range 4 {
+		victim := names[random.IntN(len(names))]
+		others := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == victim })
+		by, node := others[round%2], others[random.IntN(2)]
+		leader, err := w.leader(by)
+		kill := random.IntN(2) == 0
+		t.Logf("round %d: %s ends (killed: %v), %s leads (%v), a life on %s by %s", round, victim, kill, leader, err, node, by)
+		// A claim is in the middle of its creation when the control plane ends.
+		w.create(by, immediateClaim(fmt.Sprint("middle-", round)))
+		if kill {
+			w.planes[victim].Kill()
+		} else {
+			w.planes[victim].Stop()
+		}
+		begin := time.Now()
+		w.mount(by, fmt.Sprint("life-", round), node)
+		t.Logf("round %d: mounted after %v", round, time.Since(begin).Round(time.Millisecond))
+		w.delete(by, fmt.Sprint("life-", round))
+		w.start(victim)
+		if v := w.bound(by, fmt.Sprint("middle-", round)); v.Spec.NodeAffinity == nil {
+			t.Errorf("volume %s is accessible everywhere", v.Name)
+		}
+		w.delete(by, fmt.Sprint("middle-", round))
+	}
+	for _, name := range names {
+		w.mount(name, "stays-"+name, name) // it never went
+		w.delete(name, "stays-"+name)
+	}
+	w.nothingLeft("n2")
+}
+
+// TestHandOver: when the leader is stopped another control plane leads, without waiting for a lease to expire, and each
+// of them shows the whole cluster.
+func TestHandOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	for range 2 {
+		leader := ""
+		w.eventually("one leads", func() (err error) {
+			leader, err = w.leader("n2")
+			return err
+		})
+		other := map[string]string{"n1": "n2", "n2": "n1"}[leader]
+		for name, client := range w.clients {
+			raw, err := client.Discovery().RESTClient().Get().AbsPath(survey.Path).DoRaw(t.Context())
+			if err != nil || !strings.Contains(string(raw), "{") {
+				t.Errorf("%s does not know the cluster: %s %v", name, raw, err)
+			}
+		}
+		begin := time.Now()
+		w.planes[leader].Stop()
+		stopped := time.Since(begin)
+		w.mount(other, "after-"+leader, other)
+		t.Logf("%s stopped in %v; a claim is mounted %v after the signal", leader, stopped.Round(time.Millisecond),
+			time.Since(begin).Round(time.Millisecond))
+		w.delete(other, "after-"+leader)
+		w.start(leader)
+	}
+	w.nothingLeft("n1")
+}
+
+// TestSecondOfOneName: two control planes with one name, as of a host and its clone, never work at the same time.
+func TestSecondOfOneName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	w.copyKeys("n1", "clone")
+	log, err := os.Create(w.dirOf("clone.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	args := append([]string{"up", "--data-dir", w.dirOf("clone"), "--listen", "127.0.0.1:0"}, w.flags("n1")...)
+	c := exec.Command(plane.Bin("volplaned"), args...)
+	c.Stdout, c.Stderr = log, log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = c.Process.Signal(os.Interrupt)
+		_ = c.Wait()
+	}()
+	says := func(what string) func() error {
+		return func() error {
+			text, err := os.ReadFile(log.Name())
+			if err == nil && !strings.Contains(string(text), what) {
+				err = fmt.Errorf("it says %s", text)
+			}
+			return err
+		}
+	}
+	w.eventually("the second one waits for the lease", says("volplane-control-plane-n1"))
+	if says(" is up ")() == nil {
+		t.Error("two control planes work with one name")
+	}
+	w.planes["n1"].Stop()
+	w.eventually("the second one works", says(" is up "))
+}
+
+// TestFirstPlane: volumes that belong to no node are made by the first control plane, by no other while that is away,
+// and by the next one when a user has given up the first.
+func TestFirstPlane(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	w.immediate("n1")
+	w.create("n2", immediateClaim("first"))
+	if got := hostOf(w.bound("n2", "first")); got != "n1" {
+		t.Errorf("the volume is on %s", got)
+	}
+	w.delete("n2", "first")
+	w.planes["n1"].Kill()
+	w.create("n2", immediateClaim("second"))
+	w.mount("n2", "late", "n2") // n2 works for its own node meanwhile
+	if c, err := w.clients["n2"].CoreV1().PersistentVolumeClaims("default").Get(t.Context(), "second",
+		metav1.GetOptions{}); err != nil || c.Spec.VolumeName != "" {
+		t.Errorf("claim second has volume %q, %v, while n1 is away", c.Spec.VolumeName, err)
+	}
+	if err := w.clients["n2"].CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := hostOf(w.bound("n2", "second")); got != "n2" {
+		t.Errorf("the volume is on %s", got)
+	}
+	w.delete("n2", "second")
+	w.delete("n2", "late")
+	w.nothingLeft("n2")
+}
+
+func hostOf(v *corev1.PersistentVolume) string {
+	for _, term := range v.Spec.NodeAffinity.Required.NodeSelectorTerms {
+		for _, e := range term.MatchExpressions {
+			return strings.Join(e.Values, ",")
+		}
+	}
+	return ""
+}

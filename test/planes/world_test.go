@@ -1,0 +1,254 @@
+package planes
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/testkit"
+	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/standalone/standalonetest"
+	"volplane.dev/volplane/test/internal/plane"
+)
+
+func TestMain(m *testing.M) { standalonetest.Main(m) }
+
+// patience bounds each wait: a lease of a control plane that was killed is waited for, on a busy machine.
+const patience = 4 * time.Minute
+
+// world is an etcd of three members, and control planes that have their objects there.
+type world struct {
+	t       *testing.T
+	dir     string
+	members *standalonetest.Members
+	planes  map[string]*plane.Plane
+	clients map[string]kubernetes.Interface
+}
+
+// newWorld starts control planes with these names. The first one is the first of the cluster.
+func newWorld(t *testing.T, names ...string) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "vp-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		t: t, dir: dir, members: standalonetest.StartMembers(t, 3),
+		planes: map[string]*plane.Plane{}, clients: map[string]kubernetes.Interface{},
+	}
+	t.Cleanup(w.close)
+	for i, name := range names {
+		if i > 0 {
+			w.copyKeys(names[0], name)
+		}
+		w.start(name)
+		w.eventually("node "+name+" has the driver", func() error {
+			_, err := w.driverOf(names[0], name)
+			return err
+		})
+	}
+	return w
+}
+
+func (w *world) close() {
+	for _, p := range w.planes {
+		p.Stop()
+	}
+	if w.t.Failed() {
+		w.t.Logf("kept %s", w.dir)
+		return
+	}
+	_ = plane.UnmountBelow(w.dir)
+	_ = os.RemoveAll(w.dir)
+}
+
+func (w *world) dirOf(name string) string { return filepath.Join(w.dir, name) }
+
+// copyKeys gives a control plane the keys of another one.
+func (w *world) copyKeys(from, to string) {
+	w.t.Helper()
+	if err := os.CopyFS(filepath.Join(w.dirOf(to), "pki"), os.DirFS(filepath.Join(w.dirOf(from), "pki"))); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) flags(name string) []string {
+	o := w.members.Options
+	return []string{
+		"--name", name, "--etcd-servers", strings.Join(o.Servers, ","), "--etcd-prefix", o.Prefix,
+		"--etcd-cafile", o.CAFile, "--etcd-certfile", o.CertFile, "--etcd-keyfile", o.KeyFile,
+	}
+}
+
+// start starts a control plane, for the first time or again.
+func (w *world) start(name string) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	p, err := plane.Start(ctx, w.dirOf(name), w.flags(name)...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.planes[name] = p
+	if w.clients[name], err = p.Client(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) eventually(what string, missing func() error) {
+	w.t.Helper()
+	testkit.Eventually(w.t, patience, func() string {
+		if err := missing(); err != nil {
+			return fmt.Sprintf("%s: %v", what, err)
+		}
+		return ""
+	})
+}
+
+func (w *world) driverOf(by, node string) (id string, err error) {
+	n, err := w.clients[by].StorageV1().CSINodes().Get(w.t.Context(), node, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	for _, d := range n.Spec.Drivers {
+		if d.Name == volume.LocalDriver {
+			return d.NodeID, nil
+		}
+	}
+	return "", fmt.Errorf("node %s has no driver yet", node)
+}
+
+// leader returns the name of the control plane that runs the controllers of the cluster, as another one says.
+func (w *world) leader(by string) (name string, err error) {
+	l, err := w.clients[by].CoordinationV1().Leases(metav1.NamespaceSystem).Get(w.t.Context(), volume.ControlPlaneLease,
+		metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	holder := ptr.Deref(l.Spec.HolderIdentity, "")
+	for name := range w.planes {
+		if strings.HasPrefix(holder, "volplane-up_"+name+"_") {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("the lease is held by %q", holder)
+}
+
+// mount creates a claim, and a Pod with it on a node, and waits until it is mounted. by is the control plane whose API
+// is asked.
+func (w *world) mount(by, name, node string) {
+	w.t.Helper()
+	w.create(by, plane.Claim(name, "8Mi"))
+	w.eventually("create pod "+name, func() error {
+		_, err := w.clients[by].CoreV1().Pods("default").Create(w.t.Context(), plane.Pod(name, name, node),
+			metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	w.eventually("pod "+name+" is mounted", func() error {
+		pod, err := w.clients[by].CoreV1().Pods("default").Get(w.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if ok, why := plane.Mounted(pod); !ok {
+			return fmt.Errorf("not mounted: %s", why)
+		}
+		return nil
+	})
+}
+
+func (w *world) create(by string, c *corev1.PersistentVolumeClaim) {
+	w.t.Helper()
+	w.eventually("create claim "+c.Name, func() error {
+		_, err := w.clients[by].CoreV1().PersistentVolumeClaims("default").Create(w.t.Context(), c, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+}
+
+// bound waits until a claim is bound, and returns its volume.
+func (w *world) bound(by, name string) (volume *corev1.PersistentVolume) {
+	w.t.Helper()
+	w.eventually("claim "+name+" is bound", func() error {
+		c, err := w.clients[by].CoreV1().PersistentVolumeClaims("default").Get(w.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if c.Status.Phase != corev1.ClaimBound {
+			return fmt.Errorf("it is %s", c.Status.Phase)
+		}
+		volume, err = w.clients[by].CoreV1().PersistentVolumes().Get(w.t.Context(), c.Spec.VolumeName, metav1.GetOptions{})
+		return err
+	})
+	return volume
+}
+
+// delete deletes the Pod and the claim of a name, and waits until the claim is gone.
+func (w *world) delete(by, name string) {
+	w.t.Helper()
+	w.eventually("delete "+name, func() error {
+		ctx, core := w.t.Context(), w.clients[by].CoreV1()
+		if err := core.Pods("default").Delete(ctx, name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) && err != nil {
+			return err
+		}
+		if err := core.PersistentVolumeClaims("default").Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		}
+		return fmt.Errorf("it is being deleted")
+	})
+}
+
+func ignoreExists(err error) error {
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// immediate makes a class whose volumes are made without a Pod, and so for no node.
+func (w *world) immediate(by string) {
+	w.t.Helper()
+	_, err := w.clients[by].StorageV1().StorageClasses().Create(w.t.Context(), &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "immediate"}, Provisioner: volume.LocalDriver,
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingImmediate),
+	}, metav1.CreateOptions{})
+	if ignoreExists(err) != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// immediateClaim returns a claim of that class.
+func immediateClaim(name string) *corev1.PersistentVolumeClaim {
+	c := plane.Claim(name, "8Mi")
+	c.Spec.StorageClassName = ptr.To("immediate")
+	return c
+}
+
+// nothingLeft waits until there is nothing of volumes in the API, at the drivers and on the hosts.
+func (w *world) nothingLeft(by string) {
+	w.t.Helper()
+	w.eventually("everything is gone", func() error {
+		for name, p := range w.planes {
+			left, err := p.Leftovers(w.t.Context(), w.clients[by])
+			if err != nil {
+				return err
+			}
+			if len(left) > 0 {
+				return fmt.Errorf("%s has %v", name, left)
+			}
+		}
+		return nil
+	})
+}
