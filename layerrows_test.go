@@ -105,10 +105,11 @@ func explainingLayers() []layer {
 			"internal/explain/chain", "internal/explain/state", "internal/explain/subject",
 		}, pure, "reads an explanation, and makes none"},
 		{"internal/explain/drivers", []string{
-			"internal/volume", "internal/cluster", "internal/decide/note",
+			"internal/volume", "internal/cluster", "internal/decide/identity", "internal/decide/note",
 		}, pure, "which drivers are where, not what waits for them"},
 		{"internal/explain/lease", []string{
-			"internal/volume", "internal/cluster", "internal/decide/election", "internal/explain/chain",
+			"internal/volume", "internal/cluster", "internal/decide/election", "internal/decide/identity",
+			"internal/explain/chain",
 		}, pure, "who lives, not what is decided"},
 		{"internal/explain/kubelet", []string{
 			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/explain/state",

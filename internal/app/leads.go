@@ -113,7 +113,7 @@ func driverLocks(
 // leadRights returns the rights that LeadDrivers and Shared need.
 func leadRights() []kube.Access {
 	return slices.Concat(leaseRights(volume.NamespaceSystem, nil), kube.Read("storage.k8s.io", "csidrivers"),
-		kube.Read("", "nodes"))
+		kube.Read("", "nodes"), publishRights())
 }
 
 // Changed has Homes asked again about a driver.

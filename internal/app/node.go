@@ -52,8 +52,9 @@ func runNode(ctx context.Context, o program.NodeOptions, with *Plane) error {
 	}
 	agent, err := node.New(node.Options{
 		Name: o.Name, RootDir: o.RootDir, Protected: o.Keep, Client: client, Caches: caches, ByName: with == nil,
-		Drivers: o.Drivers, Dial: o.Dial, StatsEvery: o.StatsEvery, ControlPlane: o.ControlPlane, Restored: o.Restored,
-		Events: kube.NewNodeRecorder(ctx, client, "node", o.Name), Log: o.Log,
+		Drivers: o.Drivers, Dial: o.Dial, StatsEvery: o.StatsEvery, ControlPlane: o.ControlPlane, Sole: o.Sole,
+		Restored: o.Restored,
+		Events:   kube.NewNodeRecorder(ctx, client, "node", o.Name), Log: o.Log,
 	})
 	if err != nil {
 		return fmt.Errorf("node %s: %w", o.Name, err)

@@ -2,23 +2,25 @@ package app
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
-	"os"
+	"maps"
 	"slices"
 	"sync"
-	"syscall"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/identity"
-	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/parts"
+	"volplane.dev/volplane/internal/queue"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -29,32 +31,13 @@ type SharedOptions struct {
 
 	// Node is the name of the node.
 	Node string
-	// Identity is that of PlaneIdentity.
+	// Identity is the holder's name in the leases of this control plane: after a crash the process that follows on the
+	// same host has the same, and no other process has.
 	Identity string
 	// Reached holds the drivers that the process reaches; see DriverLeads.
 	Reached []*csi.Set
 	// Once runs beside the controllers of the whole cluster, in one control plane at a time.
 	Once func(ctx context.Context) error
-}
-
-// PlaneIdentity returns the holder's name in the leases of the control plane with a data directory, which the process
-// has locked. A process that is started again has the name of the one before, whose leases it takes over without
-// waiting. Another host, and this one after a reboot, has another name, even if its data directory is a copy.
-func PlaneIdentity(node, dataDir string) (string, error) {
-	boot, err := durable.Boot()
-	if err != nil {
-		return "", err
-	}
-	info, err := os.Stat(dataDir)
-	if err != nil {
-		return "", fmt.Errorf("identity of the control plane: %w", err)
-	}
-	at := []any{boot}
-	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		at = append(at, s.Dev, s.Ino)
-	}
-	sum := sha256.Sum256(fmt.Append(nil, at...))
-	return fmt.Sprintf("volplane-up_%s_%x", node, sum[:8]), nil
 }
 
 // Shared runs the controllers of one of several control planes until ctx ends. Each runs those that call drivers, for
@@ -98,6 +81,7 @@ func (o SharedOptions) lead(ctx context.Context, l leases) error {
 						close(works)
 					})
 				}},
+				{Name: "addresses of control planes", Run: o.publish},
 				{Name: "garbage collector", Run: func(ctx context.Context) error {
 					// It reads all objects at its start, which must not delay the controllers.
 					select {
@@ -109,6 +93,68 @@ func (o SharedOptions) lead(ctx context.Context, l leases) error {
 				}},
 			})
 		})
+}
+
+// publish writes where control planes are, for hosts that have to find another one.
+func (o SharedOptions) publish(ctx context.Context) error {
+	config, err := o.ConfigFor(LeasesRole)
+	if err != nil {
+		return fmt.Errorf("identity of %s: %w", LeasesRole, err)
+	}
+	planes, err := readPlanes(ctx, config)
+	if err != nil {
+		return parts.UnlessEnded(ctx, err)
+	}
+	client, err := kubernetes.NewForConfig(kube.Restrict(config, LeasesRole, publishRights()))
+	if err != nil {
+		return fmt.Errorf("client of the addresses of control planes: %w", err)
+	}
+	to, pauses := client.CoreV1().ConfigMaps(metav1.NamespacePublic), queue.Backoff{Min: time.Second, Max: time.Minute}
+	for failed := 0; ; {
+		all, changed := planes.all()
+		err := publish(ctx, to, identity.Published(all))
+		if err == nil {
+			failed = 0
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-changed:
+			}
+			continue
+		}
+		if failed == 0 {
+			o.Log.Warn("the addresses of control planes are not published, which is tried again", "err", err)
+		}
+		failed++
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pauses.Pause(failed)):
+		}
+	}
+}
+
+// publish writes the data of volume.ConfigPlanes.
+func publish(ctx context.Context, to typedcorev1.ConfigMapInterface, data map[string]string) error {
+	now, err := to.Get(ctx, volume.ConfigPlanes, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = to.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: volume.ConfigPlanes}, Data: data},
+			metav1.CreateOptions{})
+	case err == nil && !maps.Equal(now.Data, data):
+		now.Data = data
+		_, err = to.Update(ctx, now, metav1.UpdateOptions{})
+	}
+	return err
+}
+
+// publishRights returns the rights that publishing needs.
+func publishRights() []kube.Access {
+	create := kube.Write("", "configmaps", "create")
+	create.Namespace = metav1.NamespacePublic
+	write := kube.Write("", "configmaps", "get", "update")
+	write.Namespace, write.Names = metav1.NamespacePublic, []string{volume.ConfigPlanes}
+	return []kube.Access{create, write}
 }
 
 // wholeCluster returns the names of the controllers of which there is one in a cluster.
@@ -186,7 +232,7 @@ func readPlanes(ctx context.Context, config *rest.Config) (*planes, error) {
 	caches := kube.NewCaches(client)
 	p := &planes{nodes: caches.Nodes(), changed: make(chan struct{})}
 	p.nodes.Watch(func(before, after *corev1.Node) {
-		if before != nil && after != nil && identity.IsPlane(before) == identity.IsPlane(after) {
+		if said(before) == said(after) {
 			return
 		}
 		p.mu.Lock()
@@ -200,11 +246,25 @@ func readPlanes(ctx context.Context, config *rest.Config) (*planes, error) {
 	return p, nil
 }
 
-// first returns the node of the first control plane, and a channel that is closed when there may be another one.
-func (p *planes) first() (node string, changed <-chan struct{}) {
+// said returns what a Node says of a control plane; "" if there is no Node.
+func said(n *corev1.Node) string {
+	if n == nil {
+		return ""
+	}
+	return n.Annotations[volume.AnnControlPlane]
+}
+
+// all returns the Nodes, and a channel that is closed when one says something else of its control plane.
+func (p *planes) all() ([]*corev1.Node, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return identity.FirstPlane(p.nodes.List()), p.changed
+	return p.nodes.List(), p.changed
+}
+
+// first returns the node of the first control plane, and a channel that is closed when there may be another one.
+func (p *planes) first() (node string, changed <-chan struct{}) {
+	all, changed := p.all()
+	return identity.FirstPlane(all), changed
 }
 
 // while calls run, and ends it when it is not true any more that the control plane of a node is the first one, or is

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -29,6 +30,7 @@ type Identity struct {
 	Config *rest.Config
 
 	file          file
+	servers       *servers
 	obtained, end time.Time
 	ask           asker
 	log           *slog.Logger
@@ -43,6 +45,11 @@ func Invited(config *rest.Config) (node string, ok bool) {
 // Join returns the identity for an invitation: the one that is stored below root, or a new one. It
 // retries until the server answers or ctx ends. It may be repeated.
 func Join(ctx context.Context, config *rest.Config, root string, log *slog.Logger) (*Identity, error) {
+	all := serversBelow(root, log)
+	if config.ServerName == decide.ServerName {
+		config = rest.CopyConfig(config)
+		all.use(config)
+	}
 	ask, err := newAsker(config)
 	if err != nil {
 		return nil, err
@@ -51,6 +58,7 @@ func Join(ctx context.Context, config *rest.Config, root string, log *slog.Logge
 	if err != nil {
 		return nil, err
 	}
+	i.servers = all
 	i.ask, err = newAsker(i.Config)
 	return i, err
 }
@@ -89,6 +97,7 @@ func join(ctx context.Context, config *rest.Config, root string, ask asker, log 
 	}
 	i.obtained, i.end = obtained, cert.NotAfter
 	i.Config = rest.AnonymousClientConfig(config)
+	i.Config.WrapTransport = config.WrapTransport
 	i.Config.CertFile, i.Config.KeyFile = i.file.path, i.file.path
 	return i, nil
 }
@@ -111,8 +120,21 @@ func (i *Identity) retry(ctx context.Context, do func() error) error {
 	}
 }
 
-// Keep renews the certificate until ctx ends.
+// Keep renews the certificate, and knows where control planes are, until ctx ends.
 func (i *Identity) Keep(ctx context.Context) {
+	if i.Config.Dial == nil {
+		i.keep(ctx)
+		return
+	}
+	var both sync.WaitGroup
+	defer both.Wait()
+	both.Go(func() { i.keep(ctx) })
+	if err := i.servers.follow(ctx, i.Config); err != nil {
+		i.log.Error("other control planes will not be found", "node", i.Node, "err", err)
+	}
+}
+
+func (i *Identity) keep(ctx context.Context) {
 	pause, failed := time.Duration(0), 0
 	for {
 		wait, due := decide.Renew(i.obtained, i.end, time.Now())

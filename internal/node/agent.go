@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -57,9 +58,9 @@ type Options struct {
 	Log    *slog.Logger
 	// Labels are set on the Node in addition to the usual ones.
 	Labels map[string]string
-	// ControlPlane says that the controllers of this process call the drivers
-	// that register here.
-	ControlPlane bool
+	// ControlPlane and Sole are those of identity.Options.
+	ControlPlane string
+	Sole         bool
 	// TrustDrivers accepts a driver's answer without a check of the mount table. It is for drivers
 	// that do not mount.
 	TrustDrivers bool
@@ -97,6 +98,9 @@ func Rights() []kube.Access {
 	out = append(out, kube.Access{
 		Namespace: volume.NamespaceSystem, Resource: "configmaps", Names: []string{volume.ConfigRestored},
 		Verbs: []string{"get"},
+	}, kube.Access{
+		Namespace: metav1.NamespacePublic, Resource: "configmaps", Names: []string{volume.ConfigPlanes},
+		Verbs: []string{"get", "list", "watch"},
 	})
 	return append(out, kube.Read("storage.k8s.io", "csidrivers")...)
 }
@@ -203,7 +207,7 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) assemble(search leftovers.Options) {
 	liveness := &mount.Liveness{}
 	a.node = identity.New(identity.Options{
-		Name: a.Name, Labels: a.Labels, ControlPlane: a.ControlPlane, Client: a.Client, Nodes: a.Caches.Nodes(),
+		Name: a.Name, Labels: a.Labels, ControlPlane: a.ControlPlane, Sole: a.Sole, Client: a.Client, Nodes: a.Caches.Nodes(),
 		CSIDrivers: a.Caches.CSIDrivers(), Drivers: a.Drivers, Dial: a.Dial,
 		Sockets: filepath.Join(a.RootDir, "plugins_registry"),
 		SecretValues: func(ctx context.Context, driver, volumeID string) ([]string, error) {

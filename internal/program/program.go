@@ -49,8 +49,11 @@ type NodeOptions struct {
 	Drivers *csi.Set
 	// Dial are options of the connections to drivers.
 	Dial []csi.Option
-	// ControlPlane says that the agent runs in the control plane's process.
-	ControlPlane bool
+	// ControlPlane has the addresses, host:port with commas, of the control plane in the agent's process; "" if there is
+	// none.
+	ControlPlane string
+	// Sole says that no other control plane has the same objects.
+	Sole bool
 	// Bridged says that a bridge serves drivers of this node as CSI drivers, so that the
 	// sources of their volumes are presented as CSI volumes.
 	Bridged bool

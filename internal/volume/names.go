@@ -234,8 +234,8 @@ const (
 	// run there: a JSON object from each driver's CSI name to the cause.
 	AnnRefused = "volplane.dev/refused-drivers"
 	AnnNotRun  = "volplane.dev/drivers-not-run"
-	// AnnControlPlane on a Node says that its agent runs in the process of the controllers (value
-	// "yes"): the controllers call the drivers that are registered on this node.
+	// AnnControlPlane on a Node says that its agent runs in the process of a control plane. The value has the addresses,
+	// host:port with commas, at which that is reached; it is "yes" where they are not known.
 	AnnControlPlane = "volplane.dev/control-plane"
 	// LabelMadeBy says who has created an object: Program for volplane itself, and a name of its own for each door.
 	LabelMadeBy = "app.kubernetes.io/managed-by"
@@ -261,6 +261,9 @@ const (
 	ConfigRestored = "volplane-restored"
 	RestoredMade   = "made"
 	RestoredLacks  = "lacks"
+	// ConfigPlanes is a ConfigMap in kube-public with the addresses of control planes, host:port with commas, by the names
+	// of their nodes. It exists where several may have one store.
+	ConfigPlanes = "volplane-control-planes"
 	// AnnMigratedTo on a volume of a plugin of Kubernetes' own is the driver that has taken the plugin's place.
 	AnnMigratedTo = "pv.kubernetes.io/migrated-to"
 	// AnnMigratedFrom on a volume is the UID of the volume that it replaced when it was

@@ -227,6 +227,9 @@ func (s *Server) Room() room.Report { return s.store.report() }
 // Shared says whether the objects are in a store that other control planes may use, too.
 func (s *Server) Shared() bool { _, is := s.store.(outside); return is }
 
+// DirectoryID returns the id of the data directory in use; see datadir.Dir.ID.
+func (s *Server) DirectoryID() (string, error) { return s.dir.ID() }
+
 // Addr returns the host:port at which this host reaches the server.
 func (s *Server) Addr() string { return s.address }
 

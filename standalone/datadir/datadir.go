@@ -1,6 +1,8 @@
 package datadir
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -69,6 +71,21 @@ func Open(path string) (*Dir, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// ID returns the id of the directory during this boot of the host. It is the same for each process that has the
+// directory, of which there is one at a time; a copy of the directory, on a clone of the host for example, has another.
+func (d *Dir) ID() (string, error) {
+	boot, err := durable.Boot()
+	if err != nil {
+		return "", err
+	}
+	var s unix.Stat_t
+	if err := unix.Fstat(int(d.lock.Fd()), &s); err != nil {
+		return "", fmt.Errorf("data directory: %w", err)
+	}
+	sum := sha256.Sum256(fmt.Append(nil, boot, s.Dev, s.Ino))
+	return hex.EncodeToString(sum[:8]), nil
 }
 
 func (d *Dir) take() error {

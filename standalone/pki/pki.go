@@ -121,12 +121,13 @@ func EpochOf(c *x509.Certificate) (identity.Epoch, error) {
 	return identity.Epoch(n), nil
 }
 
-// Server issues the API server's certificate for the hosts, for use in this
+// Server issues the API server's certificate for the hosts and for identity.ServerName, for use in this
 // process only.
 func (a *Authority) Server(hosts ...string) (Leaf, error) {
 	t := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames:    []string{identity.ServerName},
 	}
 	for _, h := range hosts {
 		if ip := net.ParseIP(h); ip != nil {

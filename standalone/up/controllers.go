@@ -1,7 +1,13 @@
 package up
 
 import (
+	"cmp"
 	"context"
+	"net"
+	"slices"
+	"strings"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/garbage"
@@ -46,13 +52,34 @@ func (o Options) shared(
 	server *apiserver.Server, common app.ControlPlaneOptions, reached []*csi.Set, ready func(),
 ) []parts.Part {
 	return []parts.Part{{Name: "controllers", Run: func(ctx context.Context) error {
-		identity, err := app.PlaneIdentity(o.Node, o.DataDir)
+		id, err := server.DirectoryID()
 		if err != nil {
 			return err
 		}
 		return app.Shared(ctx, app.SharedOptions{
-			ControlPlaneOptions: common, Node: o.Node, Identity: identity, Reached: reached,
+			ControlPlaneOptions: common, Node: o.Node, Identity: "volplane-up_" + o.Node + "_" + id, Reached: reached,
 			Once: func(ctx context.Context) error { return garbage.Run(ctx, server.ClientConfig(garbage.User)) },
 		}, ready)
 	}}}
+}
+
+// addresses returns at which addresses, host:port with commas, the API server is reached: by other hosts, if it listens
+// for them.
+func (o Options) addresses(server *apiserver.Server) string {
+	host, port, err := net.SplitHostPort(server.Addr())
+	if err != nil {
+		return "yes"
+	}
+	hosts := []string{host}
+	if given, _, err := net.SplitHostPort(o.Listen); err == nil && (given == "" || net.ParseIP(given).IsUnspecified()) {
+		hosts = nil
+		if ip, err := utilnet.ChooseHostInterface(); err == nil {
+			hosts = []string{ip.String()}
+		}
+	}
+	var out []string
+	for _, h := range slices.Concat(hosts, o.Names) {
+		out = append(out, net.JoinHostPort(h, port))
+	}
+	return cmp.Or(strings.Join(out, ","), "yes")
 }

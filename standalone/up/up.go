@@ -278,7 +278,8 @@ func (o Options) parts(
 			config := server.ClientConfig(identity.UserPrefix+o.Node, identity.NodesGroup, identity.PlanesGroup)
 			return runNode(ctx, program.NodeOptions{
 				Name: o.Node, RootDir: o.nodeRoot(), Keep: []string{o.DataDir, flex.Root(o.DataDir)},
-				Config: config, Drivers: drivers, Dial: traced.Options(), ControlPlane: true, Bridged: true,
+				Config: config, Drivers: drivers, Dial: traced.Options(), Bridged: true,
+				ControlPlane: o.addresses(server), Sole: !server.Shared(),
 				StatsEvery: o.StatsEvery, Restored: restored, Metrics: metrics, Log: o.Log,
 			})
 		}},

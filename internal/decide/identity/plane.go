@@ -2,7 +2,11 @@ package identity
 
 import (
 	"cmp"
+	"maps"
+	"net"
+	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -12,6 +16,9 @@ import (
 // PlanesGroup is the group of the identities of node agents in the processes of control planes. Only they may say of
 // their Nodes that a control plane runs there.
 const PlanesGroup = "system:volplane:planes"
+
+// ServerName is the name for which the certificate of every control plane is valid, wherever it is.
+const ServerName = "volplane"
 
 // IsPlane says whether a control plane runs on a node.
 func IsPlane(n *corev1.Node) bool { return n.Annotations[volume.AnnControlPlane] != "" }
@@ -26,4 +33,45 @@ func FirstPlane(nodes []*corev1.Node) string {
 	return slices.MinFunc(planes, func(a, b *corev1.Node) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	}).Name
+}
+
+// Published returns the data of volume.ConfigPlanes: the addresses, with commas, at which the control planes on nodes say that
+// other hosts reach them.
+func Published(nodes []*corev1.Node) map[string]string {
+	out := map[string]string{}
+	for _, n := range nodes {
+		if there := reachable(n.Annotations[volume.AnnControlPlane]); len(there) > 0 {
+			out[n.Name] = strings.Join(there, ",")
+		}
+	}
+	return out
+}
+
+// AddressesIn returns the addresses in the data of volume.ConfigPlanes, without those that are none.
+func AddressesIn(published map[string]string) []string {
+	var out []string
+	for _, node := range slices.Sorted(maps.Keys(published)) {
+		out = append(out, reachable(published[node])...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// mostAddresses is the number of addresses that a control plane may have.
+const mostAddresses = 16
+
+// reachable returns the addresses in a list, with commas, at which other hosts may reach something.
+func reachable(list string) []string {
+	var out []string
+	for address := range strings.SplitSeq(list, ",") {
+		host, port, err := net.SplitHostPort(address)
+		if err != nil || host == "" || port == "" || host == "localhost" || len(out) == mostAddresses {
+			continue
+		}
+		if ip, err := netip.ParseAddr(host); err == nil && (ip.IsLoopback() || ip.IsUnspecified()) {
+			continue
+		}
+		out = append(out, address)
+	}
+	return out
 }

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -36,5 +37,37 @@ func TestFirstPlane(t *testing.T) {
 		if got := FirstPlane(c.nodes); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// TestPublished: other hosts read the addresses at which they can reach control planes, and no others.
+func TestPublished(t *testing.T) {
+	node := func(name, says string) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if says != "" {
+			n.Annotations = map[string]string{volume.AnnControlPlane: says}
+		}
+		return n
+	}
+	published := Published([]*corev1.Node{
+		node("a", "10.0.0.1:6771,a.example.com:6771"), node("b", "[fd00::2]:6771"), node("joined", ""), node("old", "yes"),
+		node("alone", "127.0.0.1:6771,[::1]:6771,localhost:6771,0.0.0.0:6771"),
+		node("odd", ",:1,10.0.0.9,10.0.0.9:,10.0.0.1:6771"),
+		node("many", strings.Repeat("10.0.0.8:1,", 100)),
+	})
+	for name, want := range map[string]string{
+		"a": "10.0.0.1:6771,a.example.com:6771", "b": "[fd00::2]:6771", "joined": "", "old": "", "alone": "",
+		"odd": "10.0.0.1:6771", "many": strings.TrimRight(strings.Repeat("10.0.0.8:1,", mostAddresses), ","),
+	} {
+		if published[name] != want {
+			t.Errorf("%s: %q, want %q", name, published[name], want)
+		}
+	}
+	got := strings.Join(AddressesIn(published), " ")
+	if want := "10.0.0.1:6771 10.0.0.8:1 [fd00::2]:6771 a.example.com:6771"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got := AddressesIn(map[string]string{"a": "no address", "b": "127.0.0.1:1"}); len(got) > 0 {
+		t.Errorf("addresses %v of nothing", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -94,11 +95,10 @@ func Lacks(view cluster.View, p *corev1.Pod, node string) (volume.Because, bool)
 	return volume.Because{}, false
 }
 
-// ControlPlane returns the node whose agent runs in the process of the controllers; nil in a
-// cluster, where that is not known.
+// ControlPlane returns the node whose agent runs in the process of the controllers, of several the one with the first
+// control plane; nil in a cluster, where that is not known.
 func ControlPlane(view cluster.View) *corev1.Node {
-	return cluster.First(view.Nodes.List(),
-		func(n *corev1.Node) bool { return n.Annotations[volume.AnnControlPlane] != "" })
+	return cluster.Find(view.Nodes, identity.FirstPlane(view.Nodes.List()))
 }
 
 // Uncalled returns why the controllers cannot call a driver where a control plane runs in one process: called says that

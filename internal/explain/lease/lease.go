@@ -12,6 +12,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/election"
+	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -106,9 +107,9 @@ func (f Facts) actor(l chain.Link) (actor, bool) {
 		}, true
 	case next.Kind != volume.KindController:
 	case slices.Contains([]string{"binder", "attachdetach", "protection", "ephemeral"}, next.Name):
-		return controlPlaneActor("kube-controller-manager"), true
+		return f.controlPlane("kube-controller-manager"), true
 	case next.Name == "placement":
-		return controlPlaneActor("kube-scheduler"), true
+		return f.controlPlane("kube-scheduler"), true
 	case driver == "":
 	case slices.Contains([]string{"provisioner", "attacher", "resizer"}, next.Name):
 		name := map[string]func(string) string{
@@ -130,9 +131,15 @@ func callerOf(subject string) volume.Actor {
 	}[kind])
 }
 
-func controlPlaneActor(name string) actor {
+// controlPlane returns the program of Kubernetes with that name, or what does its work in one of volplane's control
+// planes.
+func (f Facts) controlPlane(name string) actor {
+	lease := name
+	if identity.FirstPlane(f.View.Nodes.List()) != "" {
+		name, lease = "the control plane that runs the controllers of the cluster", volume.ControlPlaneLease
+	}
 	return actor{
-		name: name, subject: "lease/" + name, namespace: volume.NamespaceSystem, lease: name,
+		name: name, subject: "lease/" + lease, namespace: volume.NamespaceSystem, lease: lease,
 		reason: volume.ReasonLeaderGone, next: volume.ControlPlane(),
 	}
 }

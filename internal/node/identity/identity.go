@@ -28,12 +28,13 @@ type Options struct {
 	Name string
 	// Labels are set on the Node in addition to the usual ones.
 	Labels map[string]string
-	// ControlPlane says that the controllers of this process call the drivers that
-	// register here.
-	ControlPlane bool
-	Client       kubernetes.Interface
-	Nodes        *kube.Cache[*corev1.Node]
-	CSIDrivers   cluster.Objects[*storagev1.CSIDriver]
+	// ControlPlane is the value of volume.AnnControlPlane, "" if the agent is not in the process of a control plane.
+	ControlPlane string
+	// Sole says that no other process serves the objects of the API, so that only a start of this one has them restored.
+	Sole       bool
+	Client     kubernetes.Interface
+	Nodes      *kube.Cache[*corev1.Node]
+	CSIDrivers cluster.Objects[*storagev1.CSIDriver]
 	// Drivers receives the drivers that register.
 	Drivers *csi.Set
 	// Dial are more options of the connections to them.
@@ -79,7 +80,7 @@ func New(o Options) *Node {
 		},
 	}
 	n.hold = func(ctx context.Context) error { return kube.CheckHeld(ctx, o.Client) }
-	if o.ControlPlane {
+	if o.Sole {
 		n.hold = kube.CheckHeldBeside(o.Client)
 	}
 	n.limits = limits{

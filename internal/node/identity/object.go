@@ -44,7 +44,7 @@ type object struct {
 	name   string
 	labels map[string]string
 	// controlPlane is the agent's option.
-	controlPlane bool
+	controlPlane string
 	log          *slog.Logger
 
 	// owner is the Node as it was written last, which its Lease belongs to; nil before it was written.
@@ -69,8 +69,8 @@ func (o *object) ensure(ctx context.Context) (*corev1.Node, error) {
 		Name: o.name, Labels: o.wantLabels(), Annotations: map[string]string{volume.AnnControllerManagedAttach: "true"},
 	}}
 	annotations := map[string]any{volume.AnnControllerManagedAttach: "true", volume.AnnControlPlane: nil}
-	if o.controlPlane {
-		node.Annotations[volume.AnnControlPlane], annotations[volume.AnnControlPlane] = "yes", "yes"
+	if at := o.controlPlane; at != "" {
+		node.Annotations[volume.AnnControlPlane], annotations[volume.AnnControlPlane] = at, at
 	}
 	o.notes.Lock()
 	defer o.notes.Unlock()
