@@ -105,10 +105,10 @@ func explainingLayers() []layer {
 			"internal/explain/chain", "internal/explain/state", "internal/explain/subject",
 		}, pure, "reads an explanation, and makes none"},
 		{"internal/explain/drivers", []string{
-			"internal/volume", "internal/cluster", "internal/decide/identity", "internal/decide/note",
+			"internal/volume", "internal/cluster", "internal/decide/note", "internal/decide/planes",
 		}, pure, "which drivers are where, not what waits for them"},
 		{"internal/explain/lease", []string{
-			"internal/volume", "internal/cluster", "internal/decide/election", "internal/decide/identity",
+			"internal/volume", "internal/cluster", "internal/decide/election", "internal/decide/planes",
 			"internal/explain/chain",
 		}, pure, "who lives, not what is decided"},
 		{"internal/explain/kubelet", []string{
@@ -186,8 +186,9 @@ func lowerLayers() []layer {
 		{"internal/node/uses", []string{
 			"internal/volume", "internal/cluster", decidePrefix,
 		}, append(deeds[1:], "sync"), "reads what it is given, and says what a Pod wants where"},
-		{"internal/identity", []string{"internal/durable", "internal/queue", decidePrefix}, append(heavy, grpc), "speaks " +
-			"to the API server and the disk only"},
+		{"internal/identity", []string{
+			"internal/volume", "internal/durable", "internal/queue", decidePrefix,
+		}, append(heavy, grpc), "speaks to the API server and the disk only"},
 	}
 }
 

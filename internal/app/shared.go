@@ -17,7 +17,8 @@ import (
 
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/decide/planes"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/queue"
@@ -101,7 +102,7 @@ func (o SharedOptions) publish(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("identity of %s: %w", LeasesRole, err)
 	}
-	planes, err := readPlanes(ctx, config)
+	known, err := readPlanes(ctx, config)
 	if err != nil {
 		return parts.UnlessEnded(ctx, err)
 	}
@@ -111,8 +112,8 @@ func (o SharedOptions) publish(ctx context.Context) error {
 	}
 	to, pauses := client.CoreV1().ConfigMaps(metav1.NamespacePublic), queue.Backoff{Min: time.Second, Max: time.Minute}
 	for failed := 0; ; {
-		all, changed := planes.all()
-		err := publish(ctx, to, identity.Published(all))
+		all, changed := known.all()
+		err := publish(ctx, to, planes.Published(all))
 		if err == nil {
 			failed = 0
 			select {
@@ -171,12 +172,12 @@ func wholeCluster() []string {
 // callDrivers runs the controllers that call drivers. They start again when this control plane becomes the first one,
 // or is it no longer.
 func (o SharedOptions) callDrivers(ctx context.Context, config *rest.Config, ready func()) error {
-	planes, err := readPlanes(ctx, config)
+	known, err := readPlanes(ctx, config)
 	if err != nil {
 		return parts.UnlessEnded(ctx, err)
 	}
 	for ctx.Err() == nil {
-		first, changed := planes.first()
+		first, changed := known.first()
 		if first == "" {
 			// The node agent has not created the Node yet, without which it is not known which is the first.
 			select {
@@ -185,7 +186,7 @@ func (o SharedOptions) callDrivers(ctx context.Context, config *rest.Config, rea
 			}
 			continue
 		}
-		err := planes.while(ctx, first == o.Node, o.Node, func(ctx context.Context) error {
+		err := known.while(ctx, first == o.Node, o.Node, func(ctx context.Context) error {
 			return o.callDriversAs(ctx, config, first == o.Node, ready)
 		})
 		if err != nil {
@@ -215,8 +216,8 @@ func (o SharedOptions) callDriversAs(ctx context.Context, config *rest.Config, f
 	})
 }
 
-// planes knows the control planes by their Nodes.
-type planes struct {
+// planeNodes knows the control planes by their Nodes.
+type planeNodes struct {
 	nodes *kube.Cache[*corev1.Node]
 
 	mu sync.Mutex
@@ -224,13 +225,13 @@ type planes struct {
 	changed chan struct{}
 }
 
-func readPlanes(ctx context.Context, config *rest.Config) (*planes, error) {
+func readPlanes(ctx context.Context, config *rest.Config) (*planeNodes, error) {
 	client, err := kubernetes.NewForConfig(kube.Restrict(config, LeasesRole, kube.Read("", "nodes")))
 	if err != nil {
 		return nil, fmt.Errorf("client of the nodes: %w", err)
 	}
 	caches := kube.NewCaches(client)
-	p := &planes{nodes: caches.Nodes(), changed: make(chan struct{})}
+	p := &planeNodes{nodes: caches.Nodes(), changed: make(chan struct{})}
 	p.nodes.Watch(func(before, after *corev1.Node) {
 		if said(before) == said(after) {
 			return
@@ -251,25 +252,25 @@ func said(n *corev1.Node) string {
 	if n == nil {
 		return ""
 	}
-	return n.Annotations[volume.AnnControlPlane]
+	return fmt.Sprint(n.Annotations[volume.AnnControlPlane], nodelife.OutOfService(n))
 }
 
 // all returns the Nodes, and a channel that is closed when one says something else of its control plane.
-func (p *planes) all() ([]*corev1.Node, <-chan struct{}) {
+func (p *planeNodes) all() ([]*corev1.Node, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.nodes.List(), p.changed
 }
 
 // first returns the node of the first control plane, and a channel that is closed when there may be another one.
-func (p *planes) first() (node string, changed <-chan struct{}) {
+func (p *planeNodes) first() (node string, changed <-chan struct{}) {
 	all, changed := p.all()
-	return identity.FirstPlane(all), changed
+	return planes.First(all), changed
 }
 
 // while calls run, and ends it when it is not true any more that the control plane of a node is the first one, or is
 // not.
-func (p *planes) while(ctx context.Context, is bool, node string, run func(context.Context) error) error {
+func (p *planeNodes) while(ctx context.Context, is bool, node string, run func(context.Context) error) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	go func() {

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	decide "volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/decide/planes"
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -186,7 +186,7 @@ func (s *servers) follow(ctx context.Context, config *rest.Config) error {
 		if !ok || len(published.Data) == 0 {
 			return // nothing is known, which is not that there are no control planes
 		}
-		if err := s.set(decide.AddressesIn(published.Data)); err != nil {
+		if err := s.set(planes.AddressesIn(published.Data)); err != nil {
 			s.log.Warn("the addresses of the control planes are not stored", "err", err)
 		}
 	}

@@ -106,7 +106,8 @@ type refuses struct{}
 func (refuses) RoundTrip(*http.Request) (*http.Response, error) { return nil, errDown }
 
 // TestNoControlPlane: after a request that has failed, for example because what answers at an address has no
-// certificate of a control plane, the next connection leads elsewhere. A request that its caller has ended says nothing.
+// certificate of a control plane, the next connection leads elsewhere. A request that its caller has ended says
+// nothing.
 func TestNoControlPlane(t *testing.T) {
 	s := serversBelow(t.TempDir(), slog.New(slog.DiscardHandler))
 	s.known = []string{"a", "b", "c"}

@@ -237,7 +237,8 @@ func (o Options) parts(
 	traced := trace.New()
 	common := app.ControlPlaneOptions{
 		ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)), nil },
-		Flex:      true, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Metrics: metrics, World: world, Log: o.Log,
+		Flex:      true, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Metrics: metrics, World: world,
+		Log: o.Log,
 	}
 	runNode := plane.Node
 	working := o.alone(server, common, plane, reached, called, ready)

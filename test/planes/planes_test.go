@@ -36,7 +36,8 @@ func TestLivesWhilePlanesDie(t *testing.T) {
 		by, node := others[round%2], others[random.IntN(2)]
 		leader, err := w.leader(by)
 		kill := random.IntN(2) == 0
-		t.Logf("round %d: %s ends (killed: %v), %s leads (%v), a life on %s by %s", round, victim, kill, leader, err, node, by)
+		t.Logf("round %d: %s ends (killed: %v), %s leads (%v); a life on %s by %s", round, victim, kill, leader, err, node,
+			by)
 		// A claim is in the middle of its creation when the control plane ends.
 		w.create(by, immediateClaim(fmt.Sprint("middle-", round)))
 		if kill {
@@ -139,21 +140,26 @@ func TestFirstPlane(t *testing.T) {
 		t.Errorf("the volume is on %s", got)
 	}
 	w.delete("n2", "first")
+	w.mount("n1", "lost", "n1")
 	w.planes["n1"].Kill()
 	w.create("n2", immediateClaim("second"))
-	w.mount("n2", "late", "n2") // n2 works for its own node meanwhile
+	w.mount("n2", "late", "n2") // n2 works for its own node
 	if c, err := w.clients["n2"].CoreV1().PersistentVolumeClaims("default").Get(t.Context(), "second",
 		metav1.GetOptions{}); err != nil || c.Spec.VolumeName != "" {
 		t.Errorf("claim second has volume %q, %v, while n1 is away", c.Spec.VolumeName, err)
 	}
-	if err := w.clients["n2"].CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
+	out, err := exec.CommandContext(t.Context(), plane.Bin("volplane"), "--kubeconfig", w.planes["n2"].Kubeconfig(),
+		"delete", "node", "n1", "--lost", "--force", "--yes").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "default/lost") {
+		t.Fatalf("%v: %s", err, out)
 	}
 	if got := hostOf(w.bound("n2", "second")); got != "n2" {
 		t.Errorf("the volume is on %s", got)
 	}
-	w.delete("n2", "second")
-	w.delete("n2", "late")
+	for _, name := range []string{"second", "late", "lost"} {
+		w.delete("n2", name)
+	}
+	delete(w.planes, "n1") // its host is gone, with what is there
 	w.nothingLeft("n2")
 }
 

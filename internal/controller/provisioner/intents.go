@@ -22,8 +22,8 @@ type Logs struct {
 	Own kube.LogPlace
 	// Inherited are the places of logs that other processes have written, and that this one resolves now.
 	Inherited []kube.LogPlace
-	// OfDriver returns the place of the log of a driver that the process calls for more than the volumes of one node, in
-	// the namespace of Own; nil means that all intents are in Own.
+	// OfDriver returns the place of the log of a driver that is not node-local, in the namespace of Own; nil means that all
+	// intents are in Own.
 	OfDriver func(driver string) kube.LogPlace
 	// AnyName says that the name of Own is not known yet, so that the rights are those on every name.
 	AnyName bool
@@ -63,9 +63,10 @@ func (l Logs) access() []kube.Access {
 	return rights
 }
 
-// intents are the intent logs of a process. A driver that it calls for more than the volumes of one node has a log of
-// its own, which goes with the driver's leases: whoever calls the driver next finds what is unresolved. All other
-// intents are in the log of the process.
+// intents are the intent logs of a process. A driver that is not node-local has a log of its own, which goes with the
+// driver's leases: the process that calls the driver next finds what is unresolved. All other intents are in the log of
+// the process: another host would create the volume again, in its own pool. Earlier versions have written those about
+// volumes that belong to no node to the log of the driver.
 type intents struct {
 	Logs
 
@@ -141,8 +142,9 @@ func (l *intents) all(known bool) []*kube.IntentLog {
 func (l *intents) logOf(driver string) *kube.IntentLog {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if d := l.ofDrivers[driver]; d != nil && d.held {
-		return d.IntentLog
+	d, called := l.drivers.Get(driver)
+	if log := l.ofDrivers[driver]; log != nil && log.held && called && d.Scope.Node == "" {
+		return log.IntentLog
 	}
 	return l.own
 }

@@ -81,7 +81,7 @@ func TestWhoseLogItIs(t *testing.T) {
 		"beside one driver": {oneLog(), volume.Scope{}, "volplane-intents"},
 		"a control plane":   {Standalone(), volume.Scope{}, identity.DriverIntents(driverName)},
 		"its node, and volumes of no node": {
-			Standalone(), volume.Scope{Node: "n", Rest: true}, identity.DriverIntents(driverName),
+			Standalone(), volume.Scope{Node: "n", Rest: true}, "volplane-intents",
 		},
 		"a host with a driver of its own": {OnHost("n"), volume.Scope{Node: "n"}, identity.HostIntents("n")},
 		"a host to which it is delegated": {OnHost("n"), volume.Scope{}, identity.DriverIntents(driverName)},

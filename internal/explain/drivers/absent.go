@@ -9,8 +9,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/cluster"
-	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/decide/planes"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -98,7 +98,7 @@ func Lacks(view cluster.View, p *corev1.Pod, node string) (volume.Because, bool)
 // ControlPlane returns the node whose agent runs in the process of the controllers, of several the one with the first
 // control plane; nil in a cluster, where that is not known.
 func ControlPlane(view cluster.View) *corev1.Node {
-	return cluster.Find(view.Nodes, identity.FirstPlane(view.Nodes.List()))
+	return cluster.Find(view.Nodes, planes.First(view.Nodes.List()))
 }
 
 // Uncalled returns why the controllers cannot call a driver where a control plane runs in one process: called says that

@@ -12,7 +12,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/election"
-	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/decide/planes"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -135,7 +135,7 @@ func callerOf(subject string) volume.Actor {
 // planes.
 func (f Facts) controlPlane(name string) actor {
 	lease := name
-	if identity.FirstPlane(f.View.Nodes.List()) != "" {
+	if planes.First(f.View.Nodes.List()) != "" {
 		name, lease = "the control plane that runs the controllers of the cluster", volume.ControlPlaneLease
 	}
 	return actor{

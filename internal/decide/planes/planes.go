@@ -1,4 +1,5 @@
-package identity
+// Package planes decides what several control planes with one store do differently from each other.
+package planes
 
 import (
 	"cmp"
@@ -10,23 +11,20 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// PlanesGroup is the group of the identities of node agents in the processes of control planes. Only they may say of
-// their Nodes that a control plane runs there.
-const PlanesGroup = "system:volplane:planes"
+// Is says whether a control plane runs on a node.
+func Is(n *corev1.Node) bool { return n.Annotations[volume.AnnControlPlane] != "" }
 
-// ServerName is the name for which the certificate of every control plane is valid, wherever it is.
-const ServerName = "volplane"
-
-// IsPlane says whether a control plane runs on a node.
-func IsPlane(n *corev1.Node) bool { return n.Annotations[volume.AnnControlPlane] != "" }
-
-// FirstPlane returns the name of the node of the first control plane: that with the oldest Node. So another one follows
-// only when a user deletes that Node, and not when the host is away. It is empty if there is none.
-func FirstPlane(nodes []*corev1.Node) string {
-	planes := slices.DeleteFunc(slices.Clone(nodes), func(n *corev1.Node) bool { return !IsPlane(n) })
+// First returns the name of the node of the first control plane: that with the oldest Node. Another one follows
+// only when a user deletes that Node or says that it is out of service, and not when the host is away. It is empty if
+// there is none.
+func First(nodes []*corev1.Node) string {
+	planes := slices.DeleteFunc(slices.Clone(nodes), func(n *corev1.Node) bool {
+		return !Is(n) || nodelife.OutOfService(n)
+	})
 	if len(planes) == 0 {
 		return ""
 	}
@@ -35,8 +33,8 @@ func FirstPlane(nodes []*corev1.Node) string {
 	}).Name
 }
 
-// Published returns the data of volume.ConfigPlanes: the addresses, with commas, at which the control planes on nodes say that
-// other hosts reach them.
+// Published returns the data of volume.ConfigPlanes: the addresses, with commas, at which the control planes on nodes
+// say that other hosts reach them.
 func Published(nodes []*corev1.Node) map[string]string {
 	out := map[string]string{}
 	for _, n := range nodes {
