@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -86,8 +88,10 @@ func TestDialEnds(t *testing.T) {
 
 // TestServersLast: addresses survive a restart, those that are gone are forgotten, and the order stays.
 func TestServersLast(t *testing.T) {
-	root := t.TempDir()
-	log := slog.New(slog.DiscardHandler)
+	root, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	if err := os.Mkdir(filepath.Join(root, "identity"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	for _, step := range []struct{ now, want string }{
 		{"b c a", "b c a"}, {"a b c", "b c a"}, {"a c d", "c a d"},
 	} {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -102,7 +103,7 @@ func TestSecondOfOneName(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	args := append([]string{"up", "--data-dir", w.dirOf("clone"), "--listen", "127.0.0.1:0"}, w.flags("n1")...)
+	args := append([]string{"up", "--data-dir", w.dirOf("clone")}, w.flags("n1")...)
 	c := exec.Command(plane.Bin("volplaned"), args...)
 	c.Stdout, c.Stderr = log, log
 	if err := c.Start(); err != nil {
@@ -160,6 +161,54 @@ func TestFirstPlane(t *testing.T) {
 		w.delete("n2", name)
 	}
 	delete(w.planes, "n1") // its host is gone, with what is there
+	w.nothingLeft("n2")
+}
+
+// TestAgentsFindAnother: the agent of a joined host connects to another control plane when that dies by whose invitation
+// it has joined, and after a restart, too.
+func TestAgentsFindAnother(t *testing.T) {
+	t.Parallel()
+	const network = "10.214.7."
+	for _, end := range []string{"1", "2"} {
+		at := []string{network + end + "/32", "dev", "lo"}
+		_ = exec.Command("ip", append([]string{"address", "del"}, at...)...).Run() // of an interrupted run
+		if out, err := exec.Command("ip", append([]string{"address", "add"}, at...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		t.Cleanup(func() { _ = exec.Command("ip", append([]string{"address", "del"}, at...)...).Run() })
+	}
+	w := newWorldAt(t, network, "n1", "n2")
+	invitation, err := w.planes["n1"].Invite("joined")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := w.dirOf("joined")
+	agent, err := plane.Run(root+".log", "volplane", "node", "--join", invitation, "--root-dir", root, "--data-dir",
+		root+"-data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer agent.Stop()
+	w.mount("n1", "before", "joined")
+	w.eventually("the agent knows both", func() error {
+		text, err := os.ReadFile(filepath.Join(root, "identity", "control-planes.json"))
+		if err == nil && (!strings.Contains(string(text), network+"1") || !strings.Contains(string(text), network+"2")) {
+			err = fmt.Errorf("it knows %s", text)
+		}
+		return err
+	})
+	w.planes["n1"].Kill()
+	begin := time.Now()
+	w.mount("n2", "after", "joined")
+	t.Logf("mounted %v after the death of n1", time.Since(begin).Round(time.Millisecond))
+	agent.Stop()
+	if err := agent.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	w.mount("n2", "again", "joined")
+	for _, name := range []string{"before", "after", "again"} {
+		w.delete("n2", name)
+	}
 	w.nothingLeft("n2")
 }
 

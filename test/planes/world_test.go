@@ -34,10 +34,18 @@ type world struct {
 	members *standalonetest.Members
 	planes  map[string]*plane.Plane
 	clients map[string]kubernetes.Interface
+	// network is what the addresses of the control planes begin with, which are those of the loopback interface.
+	network string
 }
 
 // newWorld starts control planes with these names. The first one is the first of the cluster.
 func newWorld(t *testing.T, names ...string) *world {
+	t.Helper()
+	return newWorldAt(t, "127.0.0.", names...)
+}
+
+// newWorldAt is newWorld at addresses that begin with a network's.
+func newWorldAt(t *testing.T, network string, names ...string) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
@@ -45,7 +53,7 @@ func newWorld(t *testing.T, names ...string) *world {
 	}
 	w := &world{
 		t: t, dir: dir, members: standalonetest.StartMembers(t, 3),
-		planes: map[string]*plane.Plane{}, clients: map[string]kubernetes.Interface{},
+		planes: map[string]*plane.Plane{}, clients: map[string]kubernetes.Interface{}, network: network,
 	}
 	t.Cleanup(w.close)
 	for i, name := range names {
@@ -86,7 +94,7 @@ func (w *world) copyKeys(from, to string) {
 func (w *world) flags(name string) []string {
 	o := w.members.Options
 	return []string{
-		"--name", name, "--etcd-servers", strings.Join(o.Servers, ","), "--etcd-prefix", o.Prefix,
+		"--name", name, "--listen", w.network + name[1:] + ":0", "--etcd-servers", strings.Join(o.Servers, ","), "--etcd-prefix", o.Prefix,
 		"--etcd-cafile", o.CAFile, "--etcd-certfile", o.CertFile, "--etcd-keyfile", o.KeyFile,
 	}
 }
