@@ -52,9 +52,12 @@ func standaloneTerm() sidecar.Term {
 	return sidecar.Term{Duration: 30 * time.Minute, Deadline: 25 * time.Minute, Retry: 12 * time.Minute}
 }
 
-// sharedTerm is that of drivers that more than one host may call. It is upstream's usual one.
+// sharedTerm is that of drivers that more than one host may call. It is upstream's usual one for the first lease of a
+// driver, without which the others do not count.
 func sharedTerm() sidecar.Term {
-	return sidecar.Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
+	return sidecar.Term{
+		Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second, LongOthers: true,
+	}
 }
 
 // LeadDrivers holds the leases of the drivers that a standalone control plane reaches, until ctx ends. node is the

@@ -197,8 +197,8 @@ func (o SharedOptions) callDrivers(ctx context.Context, config *rest.Config, rea
 }
 
 // callDriversAs is callDrivers until ctx ends. The first control plane also has the volumes of node-local drivers that
-// belong to no node, with what is unresolved of their creation: that must not go from host to host with a lease,
-// because each would create the volume again in its own pool.
+// belong to no node. They do not go from host to host with a lease, because a driver that does not have a volume says
+// that it has deleted it.
 func (o SharedOptions) callDriversAs(ctx context.Context, config *rest.Config, first bool, ready func()) error {
 	drivers := o.ControlPlaneOptions
 	drivers.Roles, drivers.Scope = DriverControllers(), volume.Scope{Node: o.Node, Rest: first}
