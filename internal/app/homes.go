@@ -70,8 +70,8 @@ func (d csiDrivers) ofControlPlane(node string) Homes {
 	}
 }
 
-// ofPlane returns the homes of the drivers that one of several control planes calls: all, but of node-local drivers only
-// the volumes of a scope.
+// ofPlane returns the homes of the drivers that one of several control planes calls: all, but of node-local drivers
+// only the volumes of a scope.
 func (d csiDrivers) ofPlane(scope volume.Scope) Homes {
 	return func(driver string) (Home, bool) {
 		if volume.IsNodeLocal(d.annotations(driver)) {

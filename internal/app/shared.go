@@ -21,7 +21,6 @@ import (
 	"volplane.dev/volplane/internal/decide/planes"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/parts"
-	"volplane.dev/volplane/internal/queue"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -110,30 +109,25 @@ func (o SharedOptions) publish(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("client of the addresses of control planes: %w", err)
 	}
-	to, pauses := client.CoreV1().ConfigMaps(metav1.NamespacePublic), queue.Backoff{Min: time.Second, Max: time.Minute}
-	for failed := 0; ; {
+	to := client.CoreV1().ConfigMaps(metav1.NamespacePublic)
+	for ctx.Err() == nil {
 		all, changed := known.all()
-		err := publish(ctx, to, planes.Published(all))
-		if err == nil {
-			failed = 0
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-changed:
-			}
-			continue
-		}
-		if failed == 0 {
+		var again <-chan time.Time
+		if err := publish(ctx, to, planes.Published(all)); err != nil && ctx.Err() == nil {
 			o.Log.Warn("the addresses of control planes are not published, which is tried again", "err", err)
+			again = time.After(publishPause)
 		}
-		failed++
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-time.After(pauses.Pause(failed)):
+		case <-changed:
+		case <-again:
 		}
 	}
+	return nil
 }
+
+// publishPause is the pause after an attempt that has failed.
+const publishPause = 10 * time.Second
 
 // publish writes the data of volume.ConfigPlanes.
 func publish(ctx context.Context, to typedcorev1.ConfigMapInterface, data map[string]string) error {

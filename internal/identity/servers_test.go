@@ -43,15 +43,15 @@ func TestDial(t *testing.T) {
 		within  time.Duration
 		fails   bool
 	}{
-		"one address":                  {network: network{"a": "up"}},
-		"it is down":                   {network: network{"a": "down"}, fails: true},
-		"the last good one is first":   {network: network{"a": "up", "b": "up"}, known: "b a", first: "b"},
-		"the last good one is down":    {network: network{"a": "up", "b": "down"}, known: "b a", first: "a"},
-		"it is silent":                 {network: network{"a": "up"}, known: "b a", first: "a", within: stagger},
-		"two are":                      {network: network{"a": "up"}, known: "b c a", first: "a", within: 2 * stagger},
-		"one silent, one down":         {network: network{"a": "up", "c": "down"}, known: "b c a", first: "a", within: stagger},
-		"all are down":                 {network: network{"a": "down", "b": "down"}, known: "b a", first: "b", fails: true},
-		"its own address is not known": {network: network{"a": "up", "b": "down"}, known: "b", first: "b"},
+		"one address":                {network: network{"a": "up"}},
+		"it is down":                 {network: network{"a": "down"}, fails: true},
+		"the last good one is first": {network: network{"a": "up", "b": "up"}, known: "b a", first: "b"},
+		"the last good one is down":  {network: network{"a": "up", "b": "down"}, known: "b a", first: "a"},
+		"it is silent":               {network: network{"a": "up"}, known: "b a", first: "a", within: stagger},
+		"two are":                    {network: network{"a": "up"}, known: "b c a", first: "a", within: 2 * stagger},
+		"a silent, a refusing":       {network: network{"a": "up", "c": "down"}, known: "b c a", first: "a", within: stagger},
+		"all are down":               {network: network{"a": "down", "b": "down"}, known: "b a", first: "b", fails: true},
+		"another is known":           {network: network{"a": "up", "b": "down"}, known: "b", first: "b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -37,8 +37,8 @@ func LeaseOnNode(name, node string) string {
 	return fmt.Sprintf("%s-%x", name, sum[:16])
 }
 
-// ControlPlaneLease is the name of the lease of the one control plane that runs the controllers of the whole cluster, if
-// several have one store. With LeaseOnNode it is the name of the lease of the control plane on a node.
+// ControlPlaneLease is the name of the lease of the one control plane that runs the controllers of the whole cluster,
+// if several have one store. With LeaseOnNode it is the name of the lease of the control plane on a node.
 const ControlPlaneLease = "volplane-control-plane"
 
 // leaseName returns a name for an object, which has no upper case.

@@ -284,7 +284,8 @@ func TestANodeIsNoControlPlane(t *testing.T) {
 	c := newHostCluster(t)
 	say := func(by kubernetes.Interface, what string, sub ...string) error {
 		body := `{"metadata":{"annotations":{"` + volume.AnnControlPlane + `":` + what + `}}}`
-		_, err := by.CoreV1().Nodes().Patch(t.Context(), "n1", types.MergePatchType, []byte(body), metav1.PatchOptions{}, sub...)
+		_, err := by.CoreV1().Nodes().Patch(t.Context(), "n1", types.MergePatchType, []byte(body), metav1.PatchOptions{},
+			sub...)
 		return err
 	}
 	const refused = "may not say that a control plane runs there"

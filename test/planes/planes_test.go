@@ -150,8 +150,8 @@ func TestGivenUp(t *testing.T) {
 	w.nothingLeft("n2")
 }
 
-// TestAgentsFindAnother: the agent of a joined host connects to another control plane when that dies by whose invitation
-// it has joined, and after a restart, too.
+// TestAgentsFindAnother: the agent of a joined host connects to another control plane when that dies by whose
+// invitation it has joined, and after a restart, too.
 func TestAgentsFindAnother(t *testing.T) {
 	t.Parallel()
 	const network = "10.214.7."

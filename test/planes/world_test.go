@@ -94,7 +94,8 @@ func (w *world) copyKeys(from, to string) {
 func (w *world) flags(name string) []string {
 	o := w.members.Options
 	return []string{
-		"--name", name, "--listen", w.network + name[1:] + ":0", "--etcd-servers", strings.Join(o.Servers, ","), "--etcd-prefix", o.Prefix,
+		"--name", name, "--listen", w.network + name[1:] + ":0",
+		"--etcd-servers", strings.Join(o.Servers, ","), "--etcd-prefix", o.Prefix,
 		"--etcd-cafile", o.CAFile, "--etcd-certfile", o.CertFile, "--etcd-keyfile", o.KeyFile,
 	}
 }

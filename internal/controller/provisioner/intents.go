@@ -22,8 +22,8 @@ type Logs struct {
 	Own kube.LogPlace
 	// Inherited are the places of logs that other processes have written, and that this one resolves now.
 	Inherited []kube.LogPlace
-	// OfDriver returns the place of the log of a driver that is not node-local, in the namespace of Own; nil means that all
-	// intents are in Own.
+	// OfDriver returns the place of the log of a driver that is not node-local, in the namespace of Own; nil means that
+	// all intents are in Own.
 	OfDriver func(driver string) kube.LogPlace
 	// AnyName says that the name of Own is not known yet, so that the rights are those on every name.
 	AnyName bool

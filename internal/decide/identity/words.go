@@ -21,8 +21,8 @@ const (
 	UserPrefix = "system:node:"
 	// NodesGroup is the group of nodes.
 	NodesGroup = "system:nodes"
-	// PlanesGroup is the group of those node agents that are in the processes of control planes. Only they may say of their
-	// Nodes that a control plane runs there.
+	// PlanesGroup is the group of those node agents that are in the processes of control planes. Only they may say of
+	// their Nodes that a control plane runs there.
 	PlanesGroup = "system:volplane:planes"
 	// ServerName is the name for which the certificate of every control plane is valid, wherever it is.
 	ServerName = "volplane"

@@ -4,7 +4,6 @@ package planes
 import (
 	"cmp"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -62,11 +61,12 @@ const mostAddresses = 16
 func reachable(list string) []string {
 	var out []string
 	for address := range strings.SplitSeq(list, ",") {
-		host, port, err := net.SplitHostPort(address)
-		if err != nil || host == "" || port == "" || host == "localhost" || len(out) == mostAddresses {
+		colon := strings.LastIndexByte(address, ':')
+		if colon <= 0 || colon == len(address)-1 || len(out) == mostAddresses {
 			continue
 		}
-		if ip, err := netip.ParseAddr(host); err == nil && (ip.IsLoopback() || ip.IsUnspecified()) {
+		host := strings.Trim(address[:colon], "[]")
+		if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && (ip.IsLoopback() || ip.IsUnspecified()) {
 			continue
 		}
 		out = append(out, address)

@@ -150,7 +150,8 @@ func (w *write) plane() error {
 	if after == "" || after == before || slices.Contains(w.GetUserInfo().GetGroups(), identity.PlanesGroup) {
 		return nil
 	}
-	return fmt.Errorf("node %s may not say that a control plane runs there (annotation %s)", w.node, volume.AnnControlPlane)
+	return fmt.Errorf("node %s may not say that a control plane runs there (annotation %s)", w.node,
+		volume.AnnControlPlane)
 }
 
 // moves returns an error if a driver is node-local, and the node leaves a segment for none or for one of another node.
