@@ -1,6 +1,7 @@
 package planes
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -86,6 +87,40 @@ func TestHandOver(t *testing.T) {
 			time.Since(begin).Round(time.Millisecond))
 		w.delete(other, "after-"+leader)
 		w.start(leader)
+	}
+	w.nothingLeft("n1")
+}
+
+// TestQuorumLost: the store has no quorum for longer than the leases of the control planes last. What is mounted stays,
+// and when the quorum is back all goes on by itself.
+func TestQuorumLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	for _, name := range []string{"n1", "n2"} {
+		w.mount(name, "stays-"+name, name)
+	}
+	for i := range 2 {
+		w.members.Member(i).Freeze()
+	}
+	for name, p := range w.planes {
+		w.eventually(name+" stops its controllers", func() error {
+			log, err := os.ReadFile(p.Dir + ".log")
+			if err == nil && !strings.Contains(string(log), "lease is lost") {
+				err = errors.New("it has not lost its lease")
+			}
+			return err
+		})
+		if mounts, err := p.Mounts(); err != nil || len(mounts) == 0 {
+			t.Errorf("%s has the mounts %v, %v", name, mounts, err)
+		}
+	}
+	for i := range 2 {
+		w.members.Member(i).Thaw()
+	}
+	for _, name := range []string{"n1", "n2"} {
+		w.mount(name, "after-"+name, name)
+		w.delete(name, "after-"+name)
+		w.delete(name, "stays-"+name)
 	}
 	w.nothingLeft("n1")
 }
