@@ -361,8 +361,8 @@ func programLayers() []layer {
 func standaloneLayers() []layer {
 	return []layer{
 		{"standalone/up", []string{
-			"standalone/apiserver", "standalone/backup", "standalone/external", "standalone/garbage", "standalone/page",
-			"standalone/pki", "internal/app",
+			"standalone/apiserver", "standalone/backup", "standalone/datadir", "standalone/external", "standalone/garbage",
+			"standalone/page", "standalone/pki", "internal/app", "internal/durable", "internal/identity",
 			"internal/flex", "internal/mount", "internal/noderoot", "internal/observe", "internal/parts", "internal/program",
 			"internal/csi", "internal/csi/trace", "internal/sdnotify", "internal/volume", decidePrefix,
 		}, nil, "knows roles, not their parts"},

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	decide "volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/identity"
 )
 
@@ -95,7 +96,11 @@ func (s *shell) identify(
 	if err != nil {
 		return nil, nil, fmt.Errorf("read identity: %w", err)
 	}
-	name, invited := identity.Invited(config)
+	name, kind, invited := identity.Invited(config)
+	if kind == decide.KindControlPlane {
+		return nil, nil, fmt.Errorf("%s invites a %s: start one with 'volplane up --join %s', or get an invitation of a "+
+			"node with 'volplane invite NODE'", n.join, kind, n.join)
+	}
 	if !invited {
 		name, err = nodeName(config)
 	}

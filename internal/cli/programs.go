@@ -33,9 +33,11 @@ controllers, node agent and the bundled driver. All flags are those of
 }
 
 func (s *shell) inviteCommand() *cobra.Command {
-	return s.passCommand("invite NODE", "Print an invitation for a node agent (runs volplaned)",
+	return s.passCommand("invite NAME", "Print an invitation for a node agent or a control plane (runs volplaned)",
 		`Print a kubeconfig with which the node agent of that name can join, once and
-within an hour (--ttl). All flags are those of 'volplaned invite'.`)
+within an hour (--ttl); with --control-plane, one with which another control plane
+of the same objects gets all keys, within ten minutes. All flags are those of
+'volplaned invite'.`)
 }
 
 func (s *shell) backupCommand() *cobra.Command {

@@ -28,22 +28,22 @@ const askLimit = 30 * time.Second
 // refused, too.
 var ErrRefused = errors.New("refused")
 
-// asker sends a certificate signing request, and returns the certificate.
+// asker sends a certificate signing request, and returns the answer.
 type asker func(ctx context.Context, request []byte) ([]byte, error)
 
-// newAsker returns an asker for a server.
-func newAsker(config *rest.Config) (asker, error) {
+// newAsker returns an asker for a path of a server.
+func newAsker(config *rest.Config, path string) (asker, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = askLimit
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("way to the API server: %w", err)
 	}
-	url := strings.TrimSuffix(config.Host, "/") + decide.PathCertificate
+	url := strings.TrimSuffix(config.Host, "/") + path
 	return func(ctx context.Context, request []byte) ([]byte, error) {
 		q, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(request))
 		if err != nil {
-			return nil, fmt.Errorf("ask for a certificate: %w", err)
+			return nil, fmt.Errorf("ask %s: %w", url, err)
 		}
 		q.Header.Set("Content-Type", "application/x-pem-file")
 		answer, err := client.Do(q)
@@ -59,7 +59,7 @@ func newAsker(config *rest.Config) (asker, error) {
 	}, nil
 }
 
-// answerError returns the error for an answer without a certificate.
+// answerError returns the error for an answer that is a refusal.
 func answerError(status int, said []byte) error {
 	const most = 300
 	what := strings.TrimSpace(string(said[:min(len(said), most)]))
@@ -76,13 +76,11 @@ func answerError(status int, said []byte) error {
 
 // certify requests the certificate of a node's key, and returns it parsed and as it was received.
 func certify(ctx context.Context, ask asker, node string, key *ecdsa.PrivateKey) (*x509.Certificate, []byte, error) {
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{
-		CommonName: decide.UserPrefix + node, Organization: []string{decide.NodesGroup},
-	}}, key)
+	q, err := request(pkix.Name{CommonName: decide.UserPrefix + node, Organization: []string{decide.NodesGroup}}, key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("request for a certificate: %w", err)
+		return nil, nil, err
 	}
-	said, err := ask(ctx, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+	said, err := ask(ctx, q)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -98,4 +96,13 @@ func certify(ctx context.Context, ask asker, node string, key *ecdsa.PrivateKey)
 		return nil, nil, fmt.Errorf("the API server answers by a certificate of %.80q, not of node %s", name, node)
 	}
 	return pair.Leaf, said, nil
+}
+
+// request returns a certificate signing request, which proves that this host has the key.
+func request(name pkix.Name, key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: name}, key)
+	if err != nil {
+		return nil, fmt.Errorf("request for a certificate: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), nil
 }

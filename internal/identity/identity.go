@@ -36,10 +36,10 @@ type Identity struct {
 	log           *slog.Logger
 }
 
-// Invited returns the name of the node in an invitation.
-func Invited(config *rest.Config) (node string, ok bool) {
+// Invited returns the name in an invitation, and of what it is.
+func Invited(config *rest.Config) (name string, kind decide.Kind, ok bool) {
 	t, ok := decide.ParseToken(config.BearerToken)
-	return t.Node, ok
+	return t.Node, t.Kind, ok
 }
 
 // Join returns the identity for an invitation: the one that is stored below root, or a new one. It
@@ -50,7 +50,7 @@ func Join(ctx context.Context, config *rest.Config, root string, log *slog.Logge
 		config = rest.CopyConfig(config)
 		all.use(config)
 	}
-	ask, err := newAsker(config)
+	ask, err := newAsker(config, decide.PathCertificate)
 	if err != nil {
 		return nil, err
 	}
@@ -59,13 +59,13 @@ func Join(ctx context.Context, config *rest.Config, root string, log *slog.Logge
 		return nil, err
 	}
 	i.servers = all
-	i.ask, err = newAsker(i.Config)
+	i.ask, err = newAsker(i.Config, decide.PathCertificate)
 	return i, err
 }
 
 func join(ctx context.Context, config *rest.Config, root string, ask asker, log *slog.Logger) (*Identity, error) {
 	t, ok := decide.ParseToken(config.BearerToken)
-	if !ok {
+	if !ok || t.Kind != decide.KindNode {
 		return nil, errNone
 	}
 	i := &Identity{Node: t.Node, file: fileOf(filepath.Join(root, "identity"), t.ID), log: log}
@@ -75,7 +75,10 @@ func join(ctx context.Context, config *rest.Config, root string, ask asker, log 
 	}
 	if cert == nil {
 		var text []byte
-		err := i.retry(ctx, func() error { cert, text, err = certify(ctx, ask, i.Node, key); return err })
+		err := retry(ctx, log.With("node", i.Node), func() error {
+			cert, text, err = certify(ctx, ask, i.Node, key)
+			return err
+		})
 		if err != nil && !errors.Is(err, ErrRefused) {
 			return nil, fmt.Errorf("join as node %s: %w", i.Node, err)
 		}
@@ -104,14 +107,14 @@ func join(ctx context.Context, config *rest.Config, root string, ask asker, log 
 
 // retry repeats an operation that fails because the server cannot be reached, or cannot answer,
 // until ctx ends.
-func (i *Identity) retry(ctx context.Context, do func() error) error {
+func retry(ctx context.Context, log *slog.Logger, do func() error) error {
 	const shortest, longest = time.Second, 30 * time.Second
 	for pause := shortest; ; pause = min(2*pause, longest) {
 		err := do()
 		if err == nil || errors.Is(err, ErrRefused) {
 			return err
 		}
-		i.log.Warn("this node has not joined yet, and goes on trying", "node", i.Node, "cause", err)
+		log.Warn("this host has not joined yet, and goes on trying", "cause", err)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)

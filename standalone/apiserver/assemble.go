@@ -72,7 +72,7 @@ func (s *Server) assemble(
 	if a.etcd, a.factory, err = configure(c, place{near: s.near, sealing: sealing, collects: o.Collects}); err != nil {
 		return nil, nil, err
 	}
-	a.members = membership.New(s.ca, client)
+	a.members = membership.New(s.ca, s.plane(o, sealing), client)
 	if a.identities, err = authenticate(c, s.ca, a.informers, a.members); err != nil {
 		return nil, nil, err
 	}

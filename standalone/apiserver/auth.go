@@ -37,7 +37,7 @@ import (
 const issuer = "https://kubernetes.default.svc"
 
 // authenticate configures the authenticators: client certificates of the authority that
-// are not revoked, service account tokens, and invitations of nodes. A request without
+// are not revoked, service account tokens, and invitations. A request without
 // any of them may only read the health endpoints, as supervisors do.
 func authenticate(
 	c *genericapiserver.Config, ca *pki.Authority, inf informers.SharedInformerFactory, members *membership.Members,

@@ -59,11 +59,15 @@ func ecdsaKey(t *testing.T, c elliptic.Curve) *ecdsa.PrivateKey {
 
 func (a *applicant) invite(node string) {
 	a.t.Helper()
-	status, said := post(a.t, standalonetest.Remote(a.t, a.server), identity.PathInvitation,
-		encode(a.t, identity.Invite{Node: node, Seconds: 3600}))
+	a.inviteAs(identity.Invite{Node: node, Seconds: 3600})
+}
+
+func (a *applicant) inviteAs(q identity.Invite) {
+	a.t.Helper()
+	status, said := post(a.t, standalonetest.Remote(a.t, a.server), identity.PathInvitation, encode(a.t, q))
 	var invited identity.Invited
 	if err := json.Unmarshal(said, &invited); status != http.StatusOK || err != nil {
-		a.t.Fatalf("invite %s: %d %s", node, status, said)
+		a.t.Fatalf("invite %s %s: %d %s", q.Kind, q.Node, status, said)
 	}
 	a.token = invited.Token
 }
@@ -78,12 +82,18 @@ func (a *applicant) invited(token string) *rest.Config {
 // ask asks for a certificate as a user, for a key.
 func (a *applicant) ask(by *rest.Config, user string, key any) (int, []byte) {
 	a.t.Helper()
+	return a.askAt(identity.PathCertificate, by, user, key)
+}
+
+// askAt sends a request for a certificate to a path.
+func (a *applicant) askAt(path string, by *rest.Config, user string, key any) (int, []byte) {
+	a.t.Helper()
 	der, err := x509.CreateCertificateRequest(rand.Reader,
 		&x509.CertificateRequest{Subject: pkix.Name{CommonName: user}}, key)
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return post(a.t, by, identity.PathCertificate, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+	return post(a.t, by, path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }
 
 // join returns the way of the node that has joined.

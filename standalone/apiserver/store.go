@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,7 +128,7 @@ func (s *Server) connect(ctx context.Context, o Options) error {
 	}
 	s.store = outside{db}
 	err = db.Recognize(ctx, s.ca.CertPEM())
-	empty, used := errors.Is(err, external.ErrEmpty), s.dir.Used()
+	empty, used := errors.Is(err, external.ErrEmpty), cmp.Or(s.dir.Used(), external.RecordOf(s.dir.Path))
 	if empty && used != "" {
 		return fmt.Errorf("%w, but %s exists, so this control plane has had objects: name the store that has them, or "+
 			"bring them there with volplane restore or volplane migrate-store", err, used)

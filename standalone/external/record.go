@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -37,6 +38,15 @@ func Recorded(dataDir string) (o Options, err error) {
 		return Options{}, fmt.Errorf("%s, which says where the objects are: %w", path, err)
 	}
 	return o, nil
+}
+
+// RecordOf returns the path of the file that says where the objects of a data directory are, "" if there is none.
+func RecordOf(dataDir string) string {
+	path := filepath.Join(dataDir, recordName)
+	if _, err := os.Lstat(path); err != nil {
+		return ""
+	}
+	return path
 }
 
 // Record records where the objects of a data directory are.

@@ -56,13 +56,13 @@ func Open(dir string) (*Authority, error) {
 	}
 	a := &Authority{}
 	var err error
-	if a.key, err = openKey(filepath.Join(dir, "ca.key")); err != nil {
+	if a.key, err = openKey(filepath.Join(dir, caKey)); err != nil {
 		return nil, err
 	}
-	if a.ServiceAccountKey, err = openKey(filepath.Join(dir, "service-account.key")); err != nil {
+	if a.ServiceAccountKey, err = openKey(filepath.Join(dir, serviceAccountKey)); err != nil {
 		return nil, err
 	}
-	path := filepath.Join(dir, "ca.crt")
+	path := filepath.Join(dir, caCert)
 	a.certPEM, err = os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if a.certPEM, err = selfSigned(a.key); err == nil {

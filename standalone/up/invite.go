@@ -30,45 +30,73 @@ import (
 // by which the node reaches it; empty means the address used on this host. The
 // invitation works once, during life. The control plane must be running.
 func Invite(ctx context.Context, dataDir, node, server string, life time.Duration) ([]byte, error) {
+	return invite(ctx, dataDir, server, identity.Invite{Node: node, Seconds: int64(life / time.Second)})
+}
+
+// InviteControlPlane returns a kubeconfig with which another host gets the keys of the control plane with the data
+// directory. The objects must be in an etcd that others run; all else is as with Invite.
+func InviteControlPlane(ctx context.Context, dataDir, name, server string, life time.Duration) ([]byte, error) {
+	return invite(ctx, dataDir, server,
+		identity.Invite{Kind: identity.KindControlPlane, Node: name, Seconds: int64(life / time.Second)})
+}
+
+func invite(ctx context.Context, dataDir, server string, q identity.Invite) ([]byte, error) {
 	admin, client, err := administrator(dataDir)
 	if err != nil {
 		return nil, err
 	}
-	if node == noderoot.NameOf(noderoot.Of(dataDir)) {
+	if q.Node == noderoot.NameOf(noderoot.Of(dataDir)) {
 		return nil, fmt.Errorf("node %s is the control plane's own, which needs no invitation: choose another name for the "+
-			"other host", node)
+			"other host", q.Node)
 	}
 	address, err := serverURL(admin.Host, server)
 	if err != nil {
 		return nil, err
 	}
-	said, err := ask(ctx, client, identity.PathInvitation, identity.Invite{Node: node, Seconds: int64(life / time.Second)})
+	said, err := ask(ctx, client, identity.PathInvitation, q)
 	if err != nil {
-		return nil, fmt.Errorf("invite node %.80q: %w", node, err)
+		return nil, fmt.Errorf("invite %s %.80q: %w", q.Kind, q.Node, err)
 	}
 	var invited identity.Invited
-	if err := json.Unmarshal(said, &invited); err != nil {
-		return nil, fmt.Errorf("invite node %s: %w", node, err)
+	// The words of the decoder could have a part of the answer.
+	if json.Unmarshal(said, &invited) != nil {
+		return nil, fmt.Errorf("invite %s %s: the answer is not one of this version of volplane", q.Kind, q.Node)
 	}
-	return pki.Invitation(address, admin.CAData, identity.InvitedPrefix+node, invited.Token)
+	// A control plane of an earlier version makes an invitation of a node of any request.
+	if t, ok := identity.ParseToken(invited.Token); !ok || t.Kind != q.Kind {
+		return nil, fmt.Errorf("invite %s %s: the control plane runs another version of volplane: restart it", q.Kind, q.Node)
+	}
+	return pki.Invitation(address, admin.CAData, q.Kind.Invited()+q.Node, invited.Token)
 }
 
-// Revoke revokes every certificate and invitation of a node. The control plane with the
-// data directory must be running. It says whether there is a Node of that name: what was issued for one that was
-// deleted is revoked, too. Revoke may be repeated.
-func Revoke(ctx context.Context, dataDir, node string) (known bool, err error) {
+// Revoked is what is known of a name that is revoked.
+type Revoked struct {
+	identity.Revoked
+	// Known says that there is a Node of the name: what was issued for one that was deleted is revoked, too.
+	Known bool
+}
+
+// Revoke revokes every certificate and invitation of a name. The control plane with the data directory must be running.
+// Revoke may be repeated.
+func Revoke(ctx context.Context, dataDir, name string) (r Revoked, err error) {
 	_, client, err := administrator(dataDir)
 	if err != nil {
-		return false, err
+		return r, err
 	}
-	if _, err := ask(ctx, client, identity.PathRevocation, identity.Revoke{Node: node}); err != nil {
-		return false, fmt.Errorf("revoke node %.80q: %w", node, err)
+	said, err := ask(ctx, client, identity.PathRevocation, identity.Revoke{Node: name})
+	if err != nil {
+		return r, fmt.Errorf("revoke node %.80q: %w", name, err)
 	}
-	_, err = client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	// A control plane of an earlier version says nothing, and has invited nodes only.
+	if err := json.Unmarshal(said, &r.Revoked); len(said) > 0 && err != nil {
+		return r, fmt.Errorf("node %s is revoked; read the answer: %w", name, err)
+	}
+	_, err = client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("node %s is revoked; look for the Node: %w", node, err)
+		return r, fmt.Errorf("node %s is revoked; look for the Node: %w", name, err)
 	}
-	return err == nil, nil
+	r.Known = err == nil
+	return r, nil
 }
 
 // administrator returns a client of the control plane with a data directory.

@@ -63,6 +63,9 @@ type Options struct {
 	DisableForceDetachOnTimeout bool
 	// Store is the etcd of others that has the objects; zero means that of the last start, or one in DataDir.
 	Store external.Options
+	// Join is the path of the invitation by which this host becomes a control plane of another one's objects; empty for
+	// none. A host that has joined needs the file no more.
+	Join string
 	// Backups configure the automatic backups.
 	Backups Backups
 	// Docker says where and which claims are served to docker and podman.
@@ -135,13 +138,14 @@ func Run(ctx context.Context, o Options) error {
 	notifier := sdnotify.New()
 	steps := begin(ctx, o.Out, notifier.Notify)
 	defer steps.end()
+	var err error
+	if o.Node, err = o.join(ctx, steps.does); err != nil {
+		return unlessEnded(ctx, err)
+	}
 	metrics, web, world, plane := observe.New(o.Version), o.page(), &app.World{}, app.NewPlane()
 	server, err := apiserver.Start(ctx, o.server(metrics, web, world, plane, steps))
-	if err != nil && ctx.Err() != nil {
-		return nil //nolint:nilerr // the start was interrupted
-	}
 	if err != nil {
-		return err
+		return unlessEnded(ctx, err)
 	}
 	defer server.Stop()
 	// The data directory is this process's now.
@@ -188,6 +192,14 @@ func Run(ctx context.Context, o Options) error {
 	}
 	return parts.Run(ctx, o.Log, slices.Concat(o.parts(server, admin, plane, world, metrics, alive.restored, ready), doors,
 		shown, []parts.Part{alive.watchdog(notifier, o.Log)}))
+}
+
+// unlessEnded returns the error of a start, nil if the start was interrupted.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // extendEvery is the interval of the requests for more time to start; each request is

@@ -154,8 +154,8 @@ func joins(ctx context.Context, data, node, server string) error {
 // revokes revokes a node, whose client is refused from then on; no node has the name that is mistyped.
 func revokes(ctx context.Context, client kubernetes.Interface, data, node string) error {
 	for name, want := range map[string]bool{node: true, node + "-typo": false} {
-		if known, err := Revoke(ctx, data, name); err != nil || known != want {
-			return fmt.Errorf("revoke %s: known %v: %w", name, known, err)
+		if r, err := Revoke(ctx, data, name); err != nil || r.Known != want || r.ControlPlane || r.Used {
+			return fmt.Errorf("revoke %s: %+v: %w", name, r, err)
 		}
 	}
 	if _, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {

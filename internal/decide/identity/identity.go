@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -24,6 +25,7 @@ func (present Epoch) Next(now time.Time) Epoch { return max(present+1, Epoch(now
 
 // Invitation is an invitation as the API server stores it, without the secret.
 type Invitation struct {
+	Kind Kind   `json:"kind,omitempty"`
 	Node string `json:"node"`
 	// Hash is the hash of the secret.
 	Hash    string    `json:"hash"`
@@ -31,6 +33,17 @@ type Invitation struct {
 	Epoch   Epoch     `json:"epoch"`
 	// Key is the hash of the public key for which the invitation was used, or "".
 	Key string `json:"key,omitempty"`
+	// Seal proves that a control plane has written an invitation of a control plane: users who may write Secrets could
+	// invite themselves otherwise. It is "" for a node.
+	Seal string `json:"seal,omitempty"`
+}
+
+// Sealed returns what the seal of an invitation is of.
+func (i Invitation) Sealed(id string) string {
+	return strings.Join([]string{
+		string(i.Kind), id, i.Node, i.Hash, i.Expires.UTC().Format(time.RFC3339Nano), strconv.FormatInt(int64(i.Epoch), 10),
+		i.Key,
+	}, "\n")
 }
 
 // Hash returns the hash of a secret or public key, for storing it.
@@ -43,26 +56,30 @@ func Hash(data []byte) string {
 func (i Invitation) Open(present Epoch, now time.Time) error {
 	switch {
 	case !now.Before(i.Expires):
-		return fmt.Errorf("the invitation of node %s has expired", i.Node)
+		return fmt.Errorf("the invitation of %s %s has expired", i.Kind, i.Node)
 	case !present.Counts(i.Epoch):
-		return fmt.Errorf("the invitation of node %s was taken back", i.Node)
+		return fmt.Errorf("the invitation of %s %s was taken back", i.Kind, i.Node)
 	}
 	return nil
 }
 
 // Admit returns an error if a token does not belong to the invitation, or the invitation is not open.
 func (i Invitation) Admit(t Token, present Epoch, now time.Time) error {
-	if i.Node != t.Node || subtle.ConstantTimeCompare([]byte(i.Hash), []byte(Hash([]byte(t.Secret)))) != 1 {
+	if i.Kind != t.Kind || i.Node != t.Node ||
+		subtle.ConstantTimeCompare([]byte(i.Hash), []byte(Hash([]byte(t.Secret)))) != 1 {
 		return errors.New("there is no such invitation")
 	}
 	return i.Open(present, now)
 }
 
 // Use returns the invitation after its use for a public key. It can be used for one key only, but
-// repeatedly: the first response may have been lost, and a certificate is useless without the key.
-func (i Invitation) Use(key string) (Invitation, error) {
-	if i.Key != "" && i.Key != key {
-		return i, fmt.Errorf("the invitation of node %s was used already", i.Node)
+// repeatedly: the first response may have been lost, and only the host that has the key can request it again.
+func (i Invitation) Use(kind Kind, key string) (Invitation, error) {
+	switch {
+	case i.Kind != kind:
+		return i, fmt.Errorf("the invitation is of %s %s, not of a %s", i.Kind, i.Node, kind)
+	case i.Key != "" && i.Key != key:
+		return i, fmt.Errorf("the invitation of %s %s was used already", i.Kind, i.Node)
 	}
 	i.Key = key
 	return i, nil

@@ -17,37 +17,44 @@ func TestTokens(t *testing.T) {
 		"volplane~n1.lan~" + id + "~" + secret:                           true,
 		"volplane~" + strings.Repeat("n", 253) + "~" + id + "~" + secret: true,
 		"volplane~" + strings.Repeat("n", 254) + "~" + id + "~" + secret: false,
-		"volplane~n1~" + id:                       false,
-		"volplane~n1~../x" + id + "~" + secret:    false,
-		"volplane~n1~" + id + "~":                 false,
-		"volplane~N1~" + id + "~" + secret:        false,
-		"volplane~-~" + id + "~" + secret:         false,
-		"other~n1~" + id + "~" + secret:           false,
-		"volplane~n1~" + id + "~" + secret + "\n": false,
-		"eyJh.bGci.Oi":                            false,
-		"":                                        false,
+		"volplane~n1~" + id:                              false,
+		"volplane~n1~../x" + id + "~" + secret:           false,
+		"volplane~n1~" + id + "~":                        false,
+		"volplane~N1~" + id + "~" + secret:               false,
+		"volplane~-~" + id + "~" + secret:                false,
+		"volplane-control-plane~n1~" + id + "~" + secret: true,
+		"volplane-control~n1~" + id + "~" + secret:       false,
+		"other~n1~" + id + "~" + secret:                  false,
+		"volplane~n1~" + id + "~" + secret + "\n":        false,
+		"eyJh.bGci.Oi":                                   false,
+		"":                                               false,
 	} {
 		got, ok := identity.ParseToken(in)
 		if ok != want || ok && got.String() != in {
 			t.Errorf("%.40q: %v %v, want %v", in, got, ok, want)
+		}
+		if plane := strings.HasPrefix(in, "volplane-control-plane~"); ok && (got.Kind == identity.KindControlPlane) != plane {
+			t.Errorf("%.40q is of a %s", in, got.Kind)
 		}
 	}
 }
 
 // TestInvitationCounts: whatever happens to invitations and certificates of a
 // node in whatever order, what counts is what was given after the last time that
-// all was taken back, not too late, and to one key only.
+// all was taken back, not too late, for what it is of, and to one key only.
 func TestInvitationCounts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now, present := time.Unix(1_000_000, 0), identity.Epoch(0)
-		token := identity.Token{Node: "n", ID: "i", Secret: "s"}
+		kinds := []identity.Kind{identity.KindNode, identity.KindControlPlane}
+		var token identity.Token
 		var kept *identity.Invitation
 		var revoked bool
 		var user string
 		t.Repeat(map[string]func(*rapid.T){
 			"invite": func(t *rapid.T) {
+				token = identity.Token{Kind: rapid.SampledFrom(kinds).Draw(t, "kind"), Node: "n", ID: "i", Secret: "s"}
 				kept = &identity.Invitation{
-					Node: "n", Hash: identity.Hash([]byte("s")), Expires: now.Add(time.Hour), Epoch: present,
+					Kind: token.Kind, Node: "n", Hash: identity.Hash([]byte("s")), Expires: now.Add(time.Hour), Epoch: present,
 				}
 				revoked, user = false, ""
 			},
@@ -63,16 +70,20 @@ func TestInvitationCounts(t *testing.T) {
 				shown := token
 				if rapid.Bool().Draw(t, "wrong") {
 					shown = rapid.SampledFrom([]identity.Token{
-						{Node: "m", ID: "i", Secret: "s"}, {Node: "n", ID: "i", Secret: "x"}, {Node: "n", ID: "i"},
+						{Kind: token.Kind, Node: "m", ID: "i", Secret: "s"}, {Kind: token.Kind, Node: "n", ID: "i", Secret: "x"},
+						{Kind: token.Kind, Node: "n", ID: "i"}, {Kind: kinds[0], Node: "n", ID: "i", Secret: "s"},
+						{Kind: kinds[1], Node: "n", ID: "i", Secret: "s"},
 					}).Draw(t, "token")
 				}
+				of := rapid.SampledFrom(kinds).Draw(t, "used as")
 				key := rapid.SampledFrom([]string{"k1", "k2"}).Draw(t, "key")
 				err := kept.Admit(shown, present, now)
 				next := *kept
 				if err == nil {
-					next, err = kept.Use(key)
+					next, err = kept.Use(of, key)
 				}
-				want := shown == token && !revoked && now.Before(kept.Expires) && (user == "" || user == key)
+				want := shown == token && of == token.Kind && !revoked && now.Before(kept.Expires) &&
+					(user == "" || user == key)
 				if (err == nil) != want {
 					t.Fatalf("%+v by %s: %v; want it to count: %v", shown, key, err, want)
 				}

@@ -81,20 +81,27 @@ func (d *Members) AuthenticateToken(ctx context.Context, text string) (*authenti
 	if err != nil {
 		return nil, false, err
 	}
+	group := identity.InvitedGroup
+	if i.Kind == identity.KindControlPlane {
+		group = identity.InvitedPlanesGroup
+	}
 	return &authenticator.Response{User: &user.DefaultInfo{
-		Name: identity.InvitedPrefix + t.Node, Groups: []string{identity.InvitedGroup},
+		Name: i.Kind.Invited() + i.Node, Groups: []string{group},
 		Extra: map[string][]string{extraInvitation: {t.ID}},
 	}}, true, nil
 }
 
-// Authorizer allows invited users and nodes to request a certificate; the request itself
-// is checked later.
+// Authorizer allows those who are invited as nodes, and nodes, to request a certificate, and those who are invited as
+// control planes to request the keys; the request itself is checked later.
 func (d *Members) Authorizer() authorizer.Authorizer {
+	may := map[string][]string{
+		identity.PathCertificate:  {identity.InvitedGroup, identity.NodesGroup},
+		identity.PathControlPlane: {identity.InvitedPlanesGroup},
+	}
 	return authorizer.AuthorizerFunc(
 		func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-			groups := a.GetUser().GetGroups()
-			mine := !a.IsResourceRequest() && a.GetPath() == identity.PathCertificate && a.GetVerb() == "post"
-			if mine && (slices.Contains(groups, identity.InvitedGroup) || slices.Contains(groups, identity.NodesGroup)) {
+			allowed := func(group string) bool { return slices.Contains(may[a.GetPath()], group) }
+			if !a.IsResourceRequest() && a.GetVerb() == "post" && slices.ContainsFunc(a.GetUser().GetGroups(), allowed) {
 				return authorizer.DecisionAllow, "", nil
 			}
 			return authorizer.DecisionNoOpinion, "", nil

@@ -38,14 +38,14 @@ func (d *Members) certificate(r *http.Request, body []byte) ([]byte, error) {
 func (d *Members) entitled(
 	r *http.Request, who user.Info, asked string, key *ecdsa.PublicKey,
 ) (string, identity.Epoch, error) {
-	node, invited := strings.CutPrefix(who.GetName(), identity.InvitedPrefix)
+	node, invited := strings.CutPrefix(who.GetName(), identity.KindNode.Invited())
 	cert, own, has := shown(r)
 	switch id := who.GetExtra()[extraInvitation]; {
 	case invited && len(id) == 1:
 		if asked != identity.UserPrefix+node {
 			return "", 0, refuseWith(http.StatusForbidden, "the invitation is for node %s, not for user %.80q", node, asked)
 		}
-		i, err := d.spend(r.Context(), id[0], key)
+		i, err := d.spend(r.Context(), id[0], identity.KindNode, key)
 		return i.Node, i.Epoch, err
 	case has && who.GetName() == cert.Subject.CommonName:
 		if asked != who.GetName() {
@@ -58,13 +58,15 @@ func (d *Members) entitled(
 		who.GetName())
 }
 
-// spend uses an invitation for a key.
-func (d *Members) spend(ctx context.Context, id string, key *ecdsa.PublicKey) (identity.Invitation, error) {
+// spend uses an invitation of a kind for a key.
+func (d *Members) spend(
+	ctx context.Context, id string, kind identity.Kind, key *ecdsa.PublicKey,
+) (identity.Invitation, error) {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
 		return identity.Invitation{}, refuseWith(http.StatusBadRequest, "public key: %w", err)
 	}
-	return d.use(ctx, id, identity.Hash(der))
+	return d.use(ctx, id, kind, identity.Hash(der))
 }
 
 // requested parses a certificate request and returns the name and the public key. The

@@ -43,6 +43,8 @@ func serve(w http.ResponseWriter, r *http.Request, answer answerer) {
 		http.Error(w, err.Error(), statusOf(err))
 		return
 	}
+	// Some answers are secret.
+	w.Header().Set("Cache-Control", "no-store")
 	_, _ = w.Write(said)
 }
 

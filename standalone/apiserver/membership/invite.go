@@ -3,6 +3,7 @@ package membership
 import (
 	"context"
 	"crypto/rand"
+	"crypto/subtle"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -26,7 +27,7 @@ const (
 	secretKey = "invitation"
 	// labelInvitation is the label of every invitation.
 	labelInvitation = "volplane.dev/invitation"
-	longestLife     = 30 * 24 * time.Hour
+	sealPurpose     = "invitation"
 )
 
 var errUnknown = errors.New("the invitation does not exist")
@@ -37,10 +38,15 @@ func (d *Members) invite(r *http.Request, body []byte) ([]byte, error) {
 	if err := read(body, &q, &q.Node); err != nil {
 		return nil, err
 	}
-	if q.Seconds < 1 || q.Seconds > int64(longestLife/time.Second) {
-		return nil, refuseWith(http.StatusBadRequest, "an invitation holds for at least a second and at most %v", longestLife)
+	if err := q.Validate(); err != nil {
+		return nil, refusal{http.StatusBadRequest, err}
 	}
 	ctx, now := r.Context(), time.Now()
+	if q.Kind == identity.KindControlPlane {
+		if err := d.mayInvitePlane(ctx, q.Node); err != nil {
+			return nil, err
+		}
+	}
 	present, err := d.present(ctx, q.Node)
 	if err != nil {
 		return nil, err
@@ -52,12 +58,11 @@ func (d *Members) invite(r *http.Request, body []byte) ([]byte, error) {
 	if err := d.find(ctx, q.Node); err != nil {
 		return nil, err
 	}
-	t := identity.Token{Node: q.Node, ID: random(8), Secret: random(32)}
-	i := identity.Invitation{
-		Node: q.Node, Hash: identity.Hash([]byte(t.Secret)), Expires: now.Add(time.Duration(q.Seconds) * time.Second).UTC(),
-		Epoch: present,
-	}
-	data, err := json.Marshal(i)
+	t := identity.Token{Kind: q.Kind, Node: q.Node, ID: random(8), Secret: random(32)}
+	data, err := d.encode(t.ID, identity.Invitation{
+		Kind: q.Kind, Node: q.Node, Hash: identity.Hash([]byte(t.Secret)),
+		Expires: now.Add(time.Duration(q.Seconds) * time.Second).UTC(), Epoch: present,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -69,6 +74,17 @@ func (d *Members) invite(r *http.Request, body []byte) ([]byte, error) {
 		return nil, fmt.Errorf("store invitation: %w", err)
 	}
 	return json.Marshal(identity.Invited{Token: t.String()})
+}
+
+// encode returns an invitation as it is stored.
+func (d *Members) encode(id string, i identity.Invitation) ([]byte, error) {
+	if i.Kind == identity.KindControlPlane {
+		var err error
+		if i.Seal, err = d.ca.Seal(sealPurpose, i.Sealed(id)); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(i)
 }
 
 func random(bytes int) string {
@@ -87,6 +103,13 @@ func (d *Members) stored(ctx context.Context, id string) (identity.Invitation, *
 		return identity.Invitation{}, nil, err
 	}
 	i, err := invitationIn(s)
+	if err != nil || i.Kind != identity.KindControlPlane {
+		return i, s, err
+	}
+	seal, err := d.ca.Seal(sealPurpose, i.Sealed(id))
+	if err == nil && subtle.ConstantTimeCompare([]byte(seal), []byte(i.Seal)) != 1 {
+		err = errUnknown
+	}
 	return i, s, err
 }
 
@@ -102,7 +125,7 @@ func invitationIn(s *corev1.Secret) (i identity.Invitation, err error) {
 
 // use marks an invitation as used for a public key. If two keys compete, only one can
 // update the Secret.
-func (d *Members) use(ctx context.Context, id, key string) (identity.Invitation, error) {
+func (d *Members) use(ctx context.Context, id string, kind identity.Kind, key string) (identity.Invitation, error) {
 	var used identity.Invitation
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		i, s, err := d.stored(ctx, id)
@@ -116,13 +139,13 @@ func (d *Members) use(ctx context.Context, id, key string) (identity.Invitation,
 		if err := i.Open(present, time.Now()); err != nil {
 			return refusal{http.StatusForbidden, err}
 		}
-		if used, err = i.Use(key); err != nil {
+		if used, err = i.Use(kind, key); err != nil {
 			return refusal{http.StatusForbidden, err}
 		}
 		if used == i {
 			return nil
 		}
-		if s.Data[secretKey], err = json.Marshal(used); err != nil {
+		if s.Data[secretKey], err = d.encode(id, used); err != nil {
 			return err
 		}
 		_, err = d.client.CoreV1().Secrets(s.Namespace).Update(ctx, s, metav1.UpdateOptions{})

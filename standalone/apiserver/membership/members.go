@@ -27,9 +27,18 @@ import (
 // revocation has started.
 const Revoked = "volplane-revoked-nodes"
 
-// Members manages the identities of nodes. It is safe for concurrent use.
+// Plane is what others need to be a control plane of the same objects.
+type Plane struct {
+	// Prefix begins the keys of the objects in an etcd that others run; "" if no other host reaches them.
+	Prefix string
+	// Keys returns the keys.
+	Keys func() (identity.Keys, error)
+}
+
+// Members manages the identities of nodes, and who becomes a control plane. It is safe for concurrent use.
 type Members struct {
 	ca     *pki.Authority
+	plane  Plane
 	client kubernetes.Interface
 	// epochs are valid after synced is closed.
 	source informers.SharedInformerFactory
@@ -43,14 +52,14 @@ type Members struct {
 }
 
 // New returns the members of an authority. The client needs all rights.
-func New(ca *pki.Authority, client kubernetes.Interface) *Members {
+func New(ca *pki.Authority, plane Plane, client kubernetes.Interface) *Members {
 	source := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(volume.NamespaceSystem),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, Revoked).String()
 		}))
 	maps := source.Core().V1().ConfigMaps()
 	return &Members{
-		ca: ca, client: client, source: source, cache: maps.Informer(),
+		ca: ca, plane: plane, client: client, source: source, cache: maps.Informer(),
 		epochs: maps.Lister().ConfigMaps(volume.NamespaceSystem),
 		synced: make(chan struct{}), inFlight: map[string]map[*visit]struct{}{},
 	}
@@ -74,10 +83,11 @@ func (d *Members) Run(ctx context.Context) error {
 	return nil
 }
 
-// Install adds the handlers for invitations, certificates and revocations.
+// Install adds the handlers for invitations, certificates, control planes and revocations.
 func (d *Members) Install(m *mux.PathRecorderMux) {
 	for path, answer := range map[string]answerer{
 		identity.PathCertificate: d.certificate, identity.PathInvitation: d.invite, identity.PathRevocation: d.revoke,
+		identity.PathControlPlane: d.controlPlane,
 	} {
 		m.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { serve(w, r, answer) })
 	}

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -30,7 +31,13 @@ func (d *Members) revoke(r *http.Request, body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.deleteInvitations(ctx, func(i identity.Invitation) bool { return i.Node == q.Node }); err != nil {
+	var answer identity.Revoked
+	if err := d.deleteInvitations(ctx, func(i identity.Invitation) bool {
+		if i.Node == q.Node && i.Kind == identity.KindControlPlane {
+			answer.ControlPlane, answer.Used = true, answer.Used || i.Key != ""
+		}
+		return i.Node == q.Node
+	}); err != nil {
 		return nil, err
 	}
 	err = wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -42,7 +49,7 @@ func (d *Members) revoke(r *http.Request, body []byte) ([]byte, error) {
 			q.Node, err)
 	}
 	d.sweep()
-	return nil, nil
+	return json.Marshal(answer)
 }
 
 // startEpoch starts the next epoch of a node.

@@ -1,15 +1,21 @@
 package seal
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"path/filepath"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	"sigs.k8s.io/yaml"
+
+	"volplane.dev/volplane/internal/durable"
 )
 
 // about tells who finds the file what it is.
@@ -38,4 +44,24 @@ func newConfig() ([]byte, error) {
 		}},
 	})
 	return append([]byte(about), data...), err
+}
+
+// WriteKey writes the file with the key of another control plane to a directory, where Secrets finds it. It refuses one
+// that cannot encrypt Secrets.
+func WriteKey(dir string, config []byte) error {
+	file := filepath.Join(dir, keyFile)
+	if err := durable.WriteFile(file, config); err != nil {
+		return err
+	}
+	// What loading begins in the background ends with this.
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	loaded, err := encryptionconfig.LoadEncryptionConfig(ctx, file, false, "")
+	if err != nil {
+		return fmt.Errorf("encryption of Secrets by %s: %w", file, err)
+	}
+	if loaded.Transformers[schema.GroupResource{Resource: "secrets"}] == nil {
+		return fmt.Errorf("encryption of Secrets by %s: the file has no key for them", file)
+	}
+	return nil
 }

@@ -97,6 +97,8 @@ func upCommand() *cobra.Command {
 		"namespace of the claims that the volumes of systemd's storage provider are")
 	f.DurationVar(&o.StatsEvery, "volume-stats-agg-period", time.Minute, program.StatsUsage)
 	storeFlags(c, &o.Store)
+	f.StringVar(&o.Join, "join", "", "output of 'volplane invite --control-plane NAME', by which this host becomes "+
+		"another control plane of the objects in --etcd-servers; it may stay when the host has joined")
 	f.Var(flag.NewMapStringBool(&o.FeatureGates), "feature-gates",
 		"feature gates of the API server, as name=true or name=false: those of Kubernetes, with its defaults")
 	f.IntVarP(&verbosity, "verbosity", "v", 0, sidecar.VerbosityUsage)
@@ -104,19 +106,36 @@ func upCommand() *cobra.Command {
 	return c
 }
 
+// planeLife is how long an invitation of a control plane is valid by default.
+const planeLife = 10 * time.Minute
+
 func inviteCommand() *cobra.Command {
 	var dir, server string
 	var life time.Duration
+	var plane bool
 	c := &cobra.Command{
-		Use:   "invite NODE",
-		Short: "Print an invitation for a node agent",
+		Use:   "invite NAME",
+		Short: "Print an invitation for a node agent, or for another control plane",
 		Long: `Print a kubeconfig with which the node agent of that name can join, once and
 within an hour (--ttl). The agent creates a key and gets a certificate, which it
 renews from then on. Keep the file secret until the agent has joined (umask 077).
-The control plane must be running.`,
+The control plane must be running.
+
+With --control-plane it is for another control plane of the same objects, which
+must be in an etcd that others run: 'volplane up --join FILE --etcd-servers=...' on
+that host fetches all keys with it, once and within ten minutes (--ttl, at most an
+hour). Until then the file is worth as much as the data directory. 'volplane node
+revoke NAME' makes an invitation of either kind worthless.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			config, err := up.Invite(cmd.Context(), dir, args[0], server, life)
+			invite := up.Invite
+			if plane {
+				invite = up.InviteControlPlane
+			}
+			if plane && !cmd.Flags().Changed("ttl") {
+				life = planeLife
+			}
+			config, err := invite(cmd.Context(), dir, args[0], server, life)
 			if err != nil {
 				return err
 			}
@@ -126,9 +145,27 @@ The control plane must be running.`,
 	}
 	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)
 	c.Flags().StringVar(&server, "server", "",
-		"HOST or HOST:PORT by which the node reaches this control plane (default the address used on this host)")
-	c.Flags().DurationVar(&life, "ttl", time.Hour, "lifetime of the invitation")
+		"HOST or HOST:PORT by which the other host reaches this control plane (default the address used on this host)")
+	c.Flags().BoolVar(&plane, "control-plane", false, "invite another control plane of the same objects instead of a node")
+	c.Flags().DurationVar(&life, "ttl", time.Hour, "lifetime of the invitation (of a control plane, 10m by default)")
 	return c
+}
+
+// printRevoked says what a revocation has done, and what it has not.
+func printRevoked(cmd *cobra.Command, name string, r up.Revoked) error {
+	switch {
+	case r.Used:
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: a host has used the invitation of control plane %s, and has all keys, "+
+			"which no revocation takes away: SECURITY.md says what to do if it is not yours\n", name)
+	case !r.Known && !r.ControlPlane:
+		fmt.Fprintf(cmd.ErrOrStderr(), "note: there is no Node %s: compare the name with 'volplane get nodes'\n", name)
+	}
+	if r.ControlPlane {
+		fmt.Fprintf(cmd.OutOrStdout(), "the invitation of control plane %s is revoked\n", name)
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(),
+		"all identities of node %s are revoked; to admit it again, run 'volplane invite %s'\n", name, name)
+	return err
 }
 
 func revokeCommand() *cobra.Command {
@@ -139,19 +176,18 @@ func revokeCommand() *cobra.Command {
 		Long: `Revoke every certificate and invitation of a node: the API server refuses them
 from now on, and ends the node's requests in flight. The Node object and the
 mounts of the host stay. To admit the node again, invite it. The control plane
-must be running.`,
+must be running.
+
+An invitation of a control plane is revoked by its name, too. A control plane that
+has joined cannot be revoked, because it has the key of the authority: withdraw its
+certificate for etcd, and replace the authority (SECURITY.md).`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			known, err := up.Revoke(cmd.Context(), dir, args[0])
+			r, err := up.Revoke(cmd.Context(), dir, args[0])
 			if err != nil {
 				return err
 			}
-			if !known {
-				fmt.Fprintf(cmd.ErrOrStderr(), "note: there is no Node %s: compare the name with 'volplane get nodes'\n", args[0])
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(),
-				"all identities of node %s are revoked; to admit it again, run 'volplane invite %s'\n", args[0], args[0])
-			return err
+			return printRevoked(cmd, args[0], r)
 		},
 	}
 	c.Flags().StringVar(&dir, "data-dir", program.DataDir(), dataDirUsage)

@@ -1,0 +1,66 @@
+package apiserver
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/standalone/apiserver/membership"
+	"volplane.dev/volplane/standalone/apiserver/seal"
+	"volplane.dev/volplane/standalone/pki"
+)
+
+// plane returns what other control planes of the same objects need. sealing is the file that says how Secrets are
+// encrypted.
+func (s *Server) plane(o Options, sealing string) membership.Plane {
+	return membership.Plane{Prefix: o.External.Prefix, Keys: func() (identity.Keys, error) {
+		k, err := s.ca.Keys()
+		if err != nil {
+			return k, err
+		}
+		k.Prefix = o.External.Prefix
+		if o.EncryptionConfig != "" {
+			k.ProviderConfig, err = HashOfConfig(sealing)
+			return k, err
+		}
+		k.Encryption, err = readConfig(sealing)
+		return k, err
+	}}
+}
+
+// HashOfConfig returns the hash of a file of --encryption-provider-config.
+func HashOfConfig(file string) (string, error) {
+	data, err := readConfig(file)
+	return identity.Hash(data), err
+}
+
+// readConfig reads a file that says how Secrets are encrypted, which its owner may have linked.
+func readConfig(file string) ([]byte, error) {
+	const largest = 32 << 10
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("encryption of Secrets: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, largest+1))
+	if err != nil {
+		return nil, fmt.Errorf("encryption of Secrets by %s: %w", file, err)
+	}
+	if len(data) > largest {
+		return nil, fmt.Errorf("encryption of Secrets by %s: the file has more than %d KiB", file, largest>>10)
+	}
+	return data, nil
+}
+
+// WriteKeys writes the keys of a control plane whose authority has a hash to a directory, which becomes pki in a data
+// directory.
+func WriteKeys(dir string, k identity.Keys, authority string) error {
+	if err := pki.WriteKeys(dir, k, authority); err != nil {
+		return err
+	}
+	if k.ProviderConfig != "" {
+		return nil
+	}
+	return seal.WriteKey(dir, k.Encryption)
+}
