@@ -34,6 +34,8 @@ type world struct {
 	members *standalonetest.Members
 	planes  map[string]*plane.Plane
 	clients map[string]kubernetes.Interface
+	// joins are the flags of those that were invited.
+	joins map[string][]string
 	// network is what the addresses of the control planes begin with, which are those of the loopback interface.
 	network string
 }
@@ -53,12 +55,13 @@ func newWorldAt(t *testing.T, network string, names ...string) *world {
 	}
 	w := &world{
 		t: t, dir: dir, members: standalonetest.StartMembers(t, 3),
-		planes: map[string]*plane.Plane{}, clients: map[string]kubernetes.Interface{}, network: network,
+		planes: map[string]*plane.Plane{}, clients: map[string]kubernetes.Interface{},
+		joins: map[string][]string{}, network: network,
 	}
 	t.Cleanup(w.close)
 	for i, name := range names {
 		if i > 0 {
-			w.copyKeys(names[0], name)
+			w.invite(names[0], name)
 		}
 		w.start(name)
 		w.eventually("node "+name+" has the driver", func() error {
@@ -83,6 +86,16 @@ func (w *world) close() {
 
 func (w *world) dirOf(name string) string { return filepath.Join(w.dir, name) }
 
+// invite has a control plane invite another one.
+func (w *world) invite(by, name string) {
+	w.t.Helper()
+	file, err := w.planes[by].Invite(name, "--control-plane")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.joins[name] = []string{"--join", file}
+}
+
 // copyKeys gives a control plane the keys of another one.
 func (w *world) copyKeys(from, to string) {
 	w.t.Helper()
@@ -93,11 +106,11 @@ func (w *world) copyKeys(from, to string) {
 
 func (w *world) flags(name string) []string {
 	o := w.members.Options
-	return []string{
+	return append([]string{
 		"--name", name, "--listen", w.network + name[1:] + ":0",
 		"--etcd-servers", strings.Join(o.Servers, ","), "--etcd-prefix", o.Prefix,
 		"--etcd-cafile", o.CAFile, "--etcd-certfile", o.CertFile, "--etcd-keyfile", o.KeyFile,
-	}
+	}, w.joins[name]...)
 }
 
 // start starts a control plane, for the first time or again.
