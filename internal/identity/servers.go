@@ -85,48 +85,27 @@ func (a *attempts) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper returns the RoundTripper that does the requests, as client-go wants it.
 func (a *attempts) WrappedRoundTripper() http.RoundTripper { return a.RoundTripper }
 
+// answer is what came of an attempt to connect.
+type answer struct {
+	conn net.Conn
+	from string
+	err  error
+}
+
 // Dial connects to the control plane at an address, or to another one. It is that of rest.Config.
 func (s *servers) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.mu.Lock()
-	all := slices.Clone(s.known)
-	s.mu.Unlock()
-	if !slices.Contains(all, address) {
-		all = append(all, address)
-	}
-	type answer struct {
-		conn net.Conn
-		from string
-		err  error
-	}
-	answers, begun := make(chan answer), 0
-	begin := func() {
-		to := all[begun]
-		begun++
-		go func() {
-			conn, err := s.dial(ctx, network, to)
-			select {
-			case answers <- answer{conn, to, err}:
-			case <-ctx.Done():
-				if err == nil {
-					_ = conn.Close()
-				}
-			}
-		}()
-	}
-	begin()
+	all, answers := s.all(address), make(chan answer)
+	go s.attempt(ctx, network, all[0], answers)
 	next := time.NewTicker(stagger)
 	defer next.Stop()
 	var failed []error
-	for {
+	for begun := 1; ; {
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-next.C:
-			if begun < len(all) {
-				begin()
-			}
 		case a := <-answers:
 			if a.err == nil {
 				s.prefer(a.from)
@@ -135,9 +114,33 @@ func (s *servers) Dial(ctx context.Context, network, address string) (net.Conn, 
 			if failed = append(failed, a.err); len(failed) == len(all) {
 				return nil, errors.Join(failed...)
 			}
-			if begun < len(all) {
-				begin()
-			}
+		}
+		if begun < len(all) {
+			go s.attempt(ctx, network, all[begun], answers)
+			begun++
+		}
+	}
+}
+
+// all returns the addresses in the order in which they are tried, with that of the invitation.
+func (s *servers) all(address string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Clone(s.known)
+	if !slices.Contains(all, address) {
+		all = append(all, address)
+	}
+	return all
+}
+
+// attempt connects to one address. A connection that comes when another one was chosen is closed.
+func (s *servers) attempt(ctx context.Context, network, to string, answers chan<- answer) {
+	conn, err := s.dial(ctx, network, to)
+	select {
+	case answers <- answer{conn, to, err}:
+	case <-ctx.Done():
+		if err == nil {
+			_ = conn.Close()
 		}
 	}
 }

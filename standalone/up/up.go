@@ -140,12 +140,12 @@ func Run(ctx context.Context, o Options) error {
 	defer steps.end()
 	var err error
 	if o.Node, err = o.join(ctx, steps.does); err != nil {
-		return unlessEnded(ctx, err)
+		return parts.UnlessEnded(ctx, err)
 	}
 	metrics, web, world, plane := observe.New(o.Version), o.page(), &app.World{}, app.NewPlane()
 	server, err := apiserver.Start(ctx, o.server(metrics, web, world, plane, steps))
 	if err != nil {
-		return unlessEnded(ctx, err)
+		return parts.UnlessEnded(ctx, err)
 	}
 	defer server.Stop()
 	// The data directory is this process's now.
@@ -192,14 +192,6 @@ func Run(ctx context.Context, o Options) error {
 	}
 	return parts.Run(ctx, o.Log, slices.Concat(o.parts(server, admin, plane, world, metrics, alive.restored, ready), doors,
 		shown, []parts.Part{alive.watchdog(notifier, o.Log)}))
-}
-
-// unlessEnded returns the error of a start, nil if the start was interrupted.
-func unlessEnded(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
 }
 
 // extendEvery is the interval of the requests for more time to start; each request is
