@@ -197,7 +197,7 @@ func Run(ctx context.Context, o Options) error {
 // unlessEnded returns the error of a start, nil if the start was interrupted.
 func unlessEnded(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // the start was interrupted
 	}
 	return err
 }
