@@ -70,8 +70,10 @@ func TestInvitationCounts(t *testing.T) {
 				shown := token
 				if rapid.Bool().Draw(t, "wrong") {
 					shown = rapid.SampledFrom([]identity.Token{
-						{Kind: token.Kind, Node: "m", ID: "i", Secret: "s"}, {Kind: token.Kind, Node: "n", ID: "i", Secret: "x"},
-						{Kind: token.Kind, Node: "n", ID: "i"}, {Kind: kinds[0], Node: "n", ID: "i", Secret: "s"},
+						{Kind: token.Kind, Node: "m", ID: "i", Secret: "s"},
+						{Kind: token.Kind, Node: "n", ID: "i", Secret: "x"},
+						{Kind: token.Kind, Node: "n", ID: "i"},
+						{Kind: kinds[0], Node: "n", ID: "i", Secret: "s"},
 						{Kind: kinds[1], Node: "n", ID: "i", Secret: "s"},
 					}).Draw(t, "token")
 				}
