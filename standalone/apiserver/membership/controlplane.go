@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/decide/planes"
 )
 
 // mayInvitePlane returns an error unless the user may invite a host of that name as a control plane. A right to the
@@ -36,6 +37,21 @@ func (d *Members) mayInvitePlane(ctx context.Context, name string) error {
 		return refusal{http.StatusForbidden, err}
 	case err != nil:
 		return refusal{http.StatusConflict, err}
+	}
+	return nil
+}
+
+// mayInviteNode returns an error if a control plane runs on the node of that name, whose agent is in its process.
+func (d *Members) mayInviteNode(ctx context.Context, name string) error {
+	n, err := d.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for Node %s: %w", name, err)
+	case planes.Is(n):
+		return refuseWith(http.StatusConflict, "a control plane runs on node %s, which needs no invitation: choose another "+
+			"name for the other host", name)
 	}
 	return nil
 }

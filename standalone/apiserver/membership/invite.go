@@ -42,10 +42,12 @@ func (d *Members) invite(r *http.Request, body []byte) ([]byte, error) {
 		return nil, refusal{http.StatusBadRequest, err}
 	}
 	ctx, now := r.Context(), time.Now()
+	may := d.mayInviteNode
 	if q.Kind == identity.KindControlPlane {
-		if err := d.mayInvitePlane(ctx, q.Node); err != nil {
-			return nil, err
-		}
+		may = d.mayInvitePlane
+	}
+	if err := may(ctx, q.Node); err != nil {
+		return nil, err
 	}
 	present, err := d.present(ctx, q.Node)
 	if err != nil {
