@@ -69,6 +69,9 @@ func TestLivesWhilePlanesDie(t *testing.T) {
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2")
+	if _, err := w.planes["n1"].Invite("n2"); err == nil {
+		t.Error("the name of a control plane's node is given to another host")
+	}
 	for range 2 {
 		leader := ""
 		w.eventually("one leads", func() (err error) {
