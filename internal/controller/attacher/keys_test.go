@@ -58,12 +58,14 @@ func TestAttachmentWakes(t *testing.T) {
 		before, after *storagev1.VolumeAttachment
 		want          []string
 	}{
-		"it comes":                       {nil, va(t, ""), []string{"attachment/va"}},
-		"an error is written":            {va(t, "recorded"), va(t, "recorded error=no"), nil},
-		"it is recorded":                 {va(t, ""), va(t, "recorded"), nil},
-		"it is attached":                 {va(t, "recorded"), va(t, "recorded attached"), nil},
-		"somebody says it is not":        {va(t, "recorded attached"), va(t, "recorded"), []string{"attachment/va"}},
-		"it is to be detached":           {va(t, "recorded attached"), va(t, "recorded attached going"), []string{"attachment/va"}},
+		"it comes":                {nil, va(t, ""), []string{"attachment/va"}},
+		"an error is written":     {va(t, "recorded"), va(t, "recorded error=no"), nil},
+		"it is recorded":          {va(t, ""), va(t, "recorded"), nil},
+		"it is attached":          {va(t, "recorded"), va(t, "recorded attached"), nil},
+		"somebody says it is not": {va(t, "recorded attached"), va(t, "recorded"), []string{"attachment/va"}},
+		"it is to be detached": {
+			va(t, "recorded attached"), va(t, "recorded attached going"), []string{"attachment/va"},
+		},
 		"it is let go, others keep it":   {va(t, "recorded attached going"), va(t, "attached going"), nil},
 		"somebody takes our finalizer":   {va(t, "recorded attached"), va(t, "attached"), []string{"attachment/va"}},
 		"it goes after its detach":       {va(t, "attached going"), nil, []string{"attachment/va", "volume/pv"}},
@@ -76,7 +78,9 @@ func TestAttachmentWakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				objects := []runtime.Object{pv(t, ""), story.Object[*storagev1.CSINode](t, "csinode"), story.Object[*corev1.Node](t, "node")}
+				objects := []runtime.Object{
+					pv(t, ""), story.Object[*storagev1.CSINode](t, "csinode"), story.Object[*corev1.Node](t, "node"),
+				}
 				if c.before != nil {
 					objects = append(objects, c.before)
 				}
