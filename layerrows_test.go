@@ -270,9 +270,9 @@ func sidecarLayers() []layer {
 func upperLayers() []layer {
 	heavy := []string{apiServer, kubernetes, etcdServer}
 	return []layer{
-		{"internal/controller/drivertest", []string{
+		{"internal/controller/story", []string{
 			"internal/volume", "internal/cluster", "internal/csi", "internal/csi/csitest", "internal/kube/kubetest",
-			"internal/controller", "internal/testkit/golden",
+			"internal/controller",
 		}, heavy, forTests},
 		{"internal/controller/contents", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/controller",

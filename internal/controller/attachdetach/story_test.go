@@ -8,13 +8,13 @@ import (
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/controller/attachdetach"
+	"volplane.dev/volplane/internal/controller/story"
 	"volplane.dev/volplane/internal/decide/attach"
-	"volplane.dev/volplane/internal/kube/kubetest/story"
 )
 
 // TestStories plays testdata/*.txt. "attacher" has the attacher do all that it has to do now.
 func TestStories(t *testing.T) {
-	story.Run(t, func(s *story.Scene) story.Cast {
+	story.Run(t, "testdata", func(s *story.Scene) story.Cast {
 		return story.Cast{
 			Controller: func(env controller.Env) *controller.Controller {
 				return attachdetach.New(env, attachdetach.Options{Now: time.Now})

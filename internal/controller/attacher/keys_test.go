@@ -3,7 +3,6 @@ package attacher
 import (
 	"testing"
 	"testing/synctest"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -11,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/controller/story"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
@@ -41,23 +41,11 @@ func (l *looks) at(want ...string) {
 	l.keys.Since(l.t, want...)
 }
 
-// another is an attachment of another driver's volume to another node.
-func another(a *storagev1.VolumeAttachment) {
-	name := "pv-2"
-	a.Name, a.UID, a.Spec.Attacher, a.Spec.NodeName, a.Spec.Source.PersistentVolumeName = "va-2", "va-2-uid",
-		"e.example", "n2", &name
-}
-
-// inline is an attachment that says itself what its volume is.
-func inline(a *storagev1.VolumeAttachment) {
-	a.Spec.Source = storagev1.VolumeAttachmentSource{InlineVolumeSpec: &pv().Spec}
-}
-
 // TestStart looks at all that may have changed while nobody was there.
 func TestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		third := pv(dying, func(v *corev1.PersistentVolume) { v.Name = "pv-3" })
-		l := newLooks(t, []string{driverName, "e.example"}, va(), va(another), pv(), third)
+		third := pv(t, "name=pv-3 dying")
+		l := newLooks(t, []string{driverName, "e.example"}, va(t, ""), va(t, "another"), pv(t, ""), third)
 		l.at("attachment/va", "attachment/va-2", "driver/d.example", "driver/e.example", "volume/pv-3")
 	})
 }
@@ -70,27 +58,29 @@ func TestAttachmentWakes(t *testing.T) {
 		before, after *storagev1.VolumeAttachment
 		want          []string
 	}{
-		"it comes": {nil, va(), []string{"attachment/va"}},
-		"an error is written": {va(recorded), va(recorded, func(a *storagev1.VolumeAttachment) {
-			a.Status.AttachError = &storagev1.VolumeError{Message: "no"}
-		}), nil},
-		"it is recorded":                 {va(), va(recorded), nil},
-		"it is attached":                 {va(recorded), va(recorded, attached), nil},
-		"somebody says it is not":        {va(recorded, attached), va(recorded), []string{"attachment/va"}},
-		"it is to be detached":           {va(recorded, attached), va(recorded, attached, going), []string{"attachment/va"}},
-		"it is let go, others keep it":   {va(recorded, attached, going), va(attached, going), nil},
-		"somebody takes our finalizer":   {va(recorded, attached), va(attached), []string{"attachment/va"}},
-		"it goes after its detach":       {va(attached, going), nil, []string{"attachment/va", "volume/pv"}},
-		"it goes before it was attached": {va(), nil, []string{"attachment/va", "volume/pv"}},
-		"it goes without a detach":       {va(recorded, attached), nil, []string{"attachment/va", "volume/pv"}},
-		"one without an object goes":     {va(inline, recorded), nil, []string{"attachment/va"}},
+		"it comes":                {nil, va(t, ""), []string{"attachment/va"}},
+		"an error is written":     {va(t, "recorded"), va(t, "recorded error=no"), nil},
+		"it is recorded":          {va(t, ""), va(t, "recorded"), nil},
+		"it is attached":          {va(t, "recorded"), va(t, "recorded attached"), nil},
+		"somebody says it is not": {va(t, "recorded attached"), va(t, "recorded"), []string{"attachment/va"}},
+		"it is to be detached": {
+			va(t, "recorded attached"), va(t, "recorded attached going"), []string{"attachment/va"},
+		},
+		"it is let go, others keep it":   {va(t, "recorded attached going"), va(t, "attached going"), nil},
+		"somebody takes our finalizer":   {va(t, "recorded attached"), va(t, "attached"), []string{"attachment/va"}},
+		"it goes after its detach":       {va(t, "attached going"), nil, []string{"attachment/va", "volume/pv"}},
+		"it goes before it was attached": {va(t, ""), nil, []string{"attachment/va", "volume/pv"}},
+		"it goes without a detach":       {va(t, "recorded attached"), nil, []string{"attachment/va", "volume/pv"}},
+		"one without an object goes":     {va(t, "inline recorded"), nil, []string{"attachment/va"}},
 		"another one takes its name": {
-			va(recorded), va(func(a *storagev1.VolumeAttachment) { a.UID = "new" }), []string{"attachment/va", "volume/pv"},
+			va(t, "recorded"), va(t, "uid=new"), []string{"attachment/va", "volume/pv"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				objects := []runtime.Object{pv(), csiNode(), node()}
+				objects := []runtime.Object{
+					pv(t, ""), story.Object[*storagev1.CSINode](t, "csinode"), story.Object[*corev1.Node](t, "node"),
+				}
 				if c.before != nil {
 					objects = append(objects, c.before)
 				}
@@ -120,25 +110,23 @@ func TestAttachmentWakes(t *testing.T) {
 // is to be deleted is looked at.
 func TestOthersWake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLooks(t, nil, va(), va(another), csiNode())
+		l := newLooks(t, nil, va(t, ""), va(t, "another"), story.Object[*storagev1.CSINode](t, "csinode"))
 		l.at("attachment/va", "attachment/va-2")
 
-		l.client.Put(pv())
+		l.client.Put(pv(t, ""))
 		l.at("attachment/va")
-		l.client.Put(pv(func(v *corev1.PersistentVolume) { v.Labels = nil }))
+		l.client.Put(pv(t, "{metadata: {labels: null}}"))
 		l.at()
-		l.client.Put(pv(func(v *corev1.PersistentVolume) {
-			v.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-		}))
+		l.client.Put(pv(t, "dying"))
 		l.at("volume/pv")
-		l.client.Drop(pv())
+		l.client.Drop(pv(t, ""))
 		l.at()
 
 		l.client.Put(&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 		l.at("attachment/va")
 		l.client.Put(&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
 		l.at("attachment/va-2")
-		l.client.Drop(csiNode())
+		l.client.Drop(story.Object[*storagev1.CSINode](t, "csinode"))
 		l.at()
 
 		l.drivers.Put(&csi.Driver{Name: driverName})

@@ -21,14 +21,14 @@ func TestLost(t *testing.T) {
 		t.Error("nothing is lost, and it is found")
 	}
 	begun := time.Now()
-	l.put(va(recorded, attached))
-	l.put(va(another))
+	l.put(va(t, "recorded attached"))
+	l.put(va(t, "another"))
 	got, ok := l.get("va")
 	if !ok || got.DeletionTimestamp.Time.Before(begun) || got.DeletionTimestamp.After(time.Now()) {
 		t.Fatalf("lost is %v", got)
 	}
-	got.DeletionTimestamp = va(going).DeletionTimestamp
-	if diff := cmp.Diff(va(recorded, attached, going), got); diff != "" {
+	got.DeletionTimestamp = va(t, "going").DeletionTimestamp
+	if diff := cmp.Diff(va(t, "recorded attached going"), got); diff != "" {
 		t.Errorf("lost (-want +got):\n%s", diff)
 	}
 	if got, _ := l.get("va-2"); !slices.Equal(got.Finalizers, []string{foreign, "external-attacher/e-example"}) {
@@ -58,11 +58,11 @@ func TestLostOf(t *testing.T) {
 		}
 	}
 	is(map[string][]string{})
-	l.put(va(recorded, attached))
-	l.put(va(another))
+	l.put(va(t, "recorded attached"))
+	l.put(va(t, "another"))
 	is(map[string][]string{driverName: {"va"}, "e.example": {"va-2"}, "volumes": {"pv", "pv-2"}})
 	for _, want := range []string{"pv", ""} {
-		if volume := l.remove(va(recorded, attached)); volume != want {
+		if volume := l.remove(va(t, "recorded attached")); volume != want {
 			t.Errorf("the volume of the lost attachment is %q, want %q", volume, want)
 		}
 		is(map[string][]string{"e.example": {"va-2"}, "volumes": {"pv-2"}})
@@ -73,8 +73,8 @@ func TestLostOf(t *testing.T) {
 // detached, so is the lost one, and the new one is to be let go.
 func TestLostAndMadeAgain(t *testing.T) {
 	var l lost
-	l.put(va(recorded))
-	if volume := l.remove(va(recorded, going, func(a *storagev1.VolumeAttachment) { a.UID = "new" })); volume != "" ||
+	l.put(va(t, "recorded"))
+	if volume := l.remove(va(t, "recorded going uid=new")); volume != "" ||
 		l.of("pv") {
 		t.Errorf("the new attachment is %q's lost one", volume)
 	}
@@ -83,7 +83,7 @@ func TestLostAndMadeAgain(t *testing.T) {
 // TestLostOn: lost attachments are found by their node, whose changes decide when they are detached.
 func TestLostOn(t *testing.T) {
 	var l lost
-	l.put(va(recorded))
+	l.put(va(t, "recorded"))
 	if got := l.on("n1"); len(got) != 1 || len(l.on("n2")) > 0 {
 		t.Errorf("on n1 are %v, on n2 %v", got, l.on("n2"))
 	}
@@ -93,7 +93,7 @@ func TestLostOn(t *testing.T) {
 // is being deleted is known to be lost as soon as anybody can read that it is gone:
 // else the volume would be let go in between, without a detach.
 func TestLostBeforeItIsGone(t *testing.T) {
-	client := kubetest.NewAPI(t, pv(dying, kept), va(recorded, attached))
+	client := kubetest.NewAPI(t, pv(t, "dying kept"), va(t, "recorded attached"))
 	lost := make(chan bool, 1)
 	var a *attacher
 	client.Begin(func(env controller.Env) *controller.Controller {

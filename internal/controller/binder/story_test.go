@@ -6,12 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/controller"
-	"volplane.dev/volplane/internal/kube/kubetest/story"
+	"volplane.dev/volplane/internal/controller/story"
 )
 
 // TestStories plays testdata/*.txt. "serve DRIVER" has a provisioner of the same process serve requests.
 func TestStories(t *testing.T) {
-	story.Run(t, func(s *story.Scene) story.Cast {
+	story.Run(t, "testdata", func(s *story.Scene) story.Cast {
 		requests := controller.NewRequests()
 		serve := func(args []string) error {
 			requests.Serve(func(driver, _ string) bool { return driver == args[0] }, func(claim types.UID) {

@@ -38,16 +38,13 @@ func TestClaimsCannotHoldIt(t *testing.T) {
 }
 
 func testEventsOnly(t *testing.T, refuse clienttesting.ReactionFunc) {
-	s := setting()
-	d := csitest.InMemory(t, s.Driver)
+	d := csitest.InMemory(t, driverConfig())
 	sick := []*csipb.VolumeHealth_VolumeHealthEntry{{Status: csipb.VolumeHealthErrorType_DEGRADED, Reason: "Slow"}}
 	ill := []*csipb.VolumeHealth{{VolumeId: "h", HealthStatuses: sick}, {VolumeId: "h2", HealthStatuses: sick}}
 	d.OnCall("ControllerListVolumeHealth", func(int, any) csitest.Action {
 		return csitest.Action{Answer: &csipb.ControllerListVolumeHealthResponse{Entries: ill}}
 	})
-	second := renamed(pv())
-	second.Spec.ClaimRef.Name, second.Spec.ClaimRef.UID, second.Spec.CSI.VolumeHandle = "claim2", "c2", "h2"
-	api := kubetest.NewAPI(t, claim(), pv(), renamed(claim()), second)
+	api := kubetest.NewAPI(t, claim(t, "claim"), pv(t, "pv"), claim(t, "claim2"), pv(t, "pv2"))
 	tried := 0
 	api.PrependReactor("patch", "persistentvolumeclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		tried++

@@ -37,25 +37,18 @@ func node(ready corev1.ConditionStatus) *corev1.Node {
 	return n
 }
 
-// foreign returns a claim of another driver's volume, and the volume.
-func foreign() (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
-	c, v := renamed(claim()), renamed(pv())
-	v.Spec.CSI.Driver = "other.example"
-	return c, v
-}
-
 // TestNodeFails: the claims of a driver whose Pods are on a node are told once when the node has not been ready for
 // five minutes, and when it is ready again; and when it is gone. Those of other drivers and of Pods that have ended are
 // not.
 func TestNodeFails(t *testing.T) { synctest.Test(t, testNodeFails) }
 
 func testNodeFails(t *testing.T) {
-	claim2, pv2 := foreign()
-	api := kubetest.NewAPI(t, claim(), pv(), claim2, pv2, node(corev1.ConditionTrue),
+	api := kubetest.NewAPI(t, claim(t, "claim"), pv(t, "pv"), claim(t, "claim2"), pv(t, "pv2 foreign"),
+		node(corev1.ConditionTrue),
 		pod("p", corev1.PodRunning, "claim", "claim2", "missing"), pod("q", corev1.PodPending, "claim"),
 		pod("done", corev1.PodSucceeded, "claim"))
 	drivers := csi.NewSet()
-	drivers.Put(csitest.InMemory(t, setting().Driver).Dial())
+	drivers.Put(csitest.InMemory(t, driverConfig()).Dial())
 	life := api.Begin(func(env controller.Env) *controller.Controller { return NewWatcher(env, drivers, time.Now) })
 	defer life.Kill()
 	look := func(want time.Duration, told ...string) {
@@ -95,9 +88,9 @@ func testNodeFails(t *testing.T) {
 func TestOptions(t *testing.T) { synctest.Test(t, testOptions) }
 
 func testOptions(t *testing.T) {
-	s := setting()
-	s.Driver.Controller.ListVolumeHealth = false
-	d := csitest.InMemory(t, s.Driver)
+	config := driverConfig()
+	config.Controller.ListVolumeHealth = false
+	d := csitest.InMemory(t, config)
 	asked := make(chan struct{}, 4)
 	d.OnCall("ControllerGetVolumeHealth", func(_ int, req any) csitest.Action {
 		asked <- struct{}{}
@@ -106,9 +99,7 @@ func testOptions(t *testing.T) {
 		}
 		return csitest.Action{Err: status.Error(codes.NotFound, "no such volume")}
 	})
-	second, secondClaim := renamed(pv()), renamed(claim())
-	second.Spec.ClaimRef.Name, second.Spec.ClaimRef.UID, second.Spec.CSI.VolumeHandle = "claim2", "c2", "h2"
-	api := kubetest.NewAPI(t, claim(), pv(), secondClaim, second)
+	api := kubetest.NewAPI(t, claim(t, "claim"), pv(t, "pv"), claim(t, "claim2"), pv(t, "pv2"))
 	drivers := csi.NewSet()
 	drivers.Put(d.Dial())
 	o := Options{Every: 3 * time.Second, Timeout: 2 * time.Second, Volumes: 2}
@@ -135,11 +126,11 @@ func testOptions(t *testing.T) {
 // TestDriverWithoutHealth: the log warns about a driver that cannot report health where users have asked for it.
 func TestDriverWithoutHealth(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
-		s := setting()
-		s.Driver.Controller.ListVolumeHealth, s.Driver.Controller.GetVolumeHealth = false, false
+		config := driverConfig()
+		config.Controller.ListVolumeHealth, config.Controller.GetVolumeHealth = false, false
 		drivers, log := csi.NewSet(), &strings.Builder{}
-		drivers.Put(csitest.Start(t, s.Driver).Dial())
-		life := kubetest.NewAPI(t, claim(), pv()).Begin(func(env controller.Env) *controller.Controller {
+		drivers.Put(csitest.Start(t, config).Dial())
+		life := kubetest.NewAPI(t, claim(t, "claim"), pv(t, "pv")).Begin(func(env controller.Env) *controller.Controller {
 			env.Log = slog.New(slog.NewTextHandler(log, nil))
 			return New(env, drivers, Options{Wanted: wanted})
 		})

@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"volplane.dev/volplane/internal/controller/story"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/kube/kubetest/story"
 )
 
 // TestCountedOnce: a Pod that has just been given its node is on its way there and
@@ -16,10 +16,10 @@ func TestCountedOnce(t *testing.T) {
 	client := fake.NewClientset()
 	caches := kube.NewCaches(client)
 	p := &placer{pods: caches.WritePods(client), csiNodes: caches.CSINodes()}
-	pod := func(patch string) *corev1.Pod { return story.Object[*corev1.Pod](t, "pod.yaml", patch) }
+	pod := func(patch string) *corev1.Pod { return story.Object[*corev1.Pod](t, "pod "+patch) }
 	p.pods.Wrote(pod(`{metadata: {resourceVersion: "1"}, spec: {volumes: null, nodeName: n1}}`))
-	onTheWay := []*corev1.Pod{pod("spec: {volumes: null}"), pod("{metadata: {name: q}, spec: {volumes: null}}")}
-	if got := p.node(story.Object[*corev1.Node](t, "cluster.yaml", ""), onTheWay); got.Pods != 2 {
+	onTheWay := []*corev1.Pod{pod("{spec: {volumes: null}}"), pod("{metadata: {name: q}, spec: {volumes: null}}")}
+	if got := p.node(story.Object[*corev1.Node](t, "cluster"), onTheWay); got.Pods != 2 {
 		t.Errorf("there are %d Pods on the node, want p and q", got.Pods)
 	}
 }

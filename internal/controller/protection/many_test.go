@@ -9,20 +9,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/controller/protection"
+	"volplane.dev/volplane/internal/controller/story"
 	"volplane.dev/volplane/internal/kube/kubetest"
-	"volplane.dev/volplane/internal/kube/kubetest/story"
 )
 
 // TestManyAtOnce: of claims that are deleted at the same moment, and share an answer
 // of the API server, each gets its own part of that.
 func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := kubetest.NewAPI(t, story.Object[*corev1.Pod](t, "pod.yaml", ""))
+		a := kubetest.NewAPI(t, story.Object[*corev1.Pod](t, "pod"))
 		for i := range 50 {
-			a.Set(story.Object[*corev1.PersistentVolumeClaim](t, "pvc.yaml",
-				fmt.Sprintf(`metadata: {name: c%d, finalizers: [kubernetes.io/pvc-protection]}`, i)))
+			a.Set(story.Object[*corev1.PersistentVolumeClaim](t,
+				fmt.Sprintf(`pvc {metadata: {name: c%d, finalizers: [kubernetes.io/pvc-protection]}}`, i)))
 		}
-		a.Set(story.Object[*corev1.PersistentVolumeClaim](t, "pvc.yaml", ""))
+		a.Set(story.Object[*corev1.PersistentVolumeClaim](t, "pvc"))
 		_, stop := a.Run(protection.New)
 		defer stop()
 		claims := a.CoreV1().PersistentVolumeClaims("ns")

@@ -10,8 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/controller"
-	"volplane.dev/volplane/internal/controller/drivertest"
-	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/controller/story"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
@@ -19,28 +18,16 @@ import (
 
 // TestSteps: what the provisioner does by itself.
 func TestSteps(t *testing.T) {
-	drivertest.Run(t, drivertest.Setting{
-		Driver: driverConfig(),
-		Build: func(env controller.Env, drivers *csi.Set, _ func(string) string) *controller.Controller {
-			return New(env, Options{Drivers: drivers, Requests: controller.NewRequests(), Intents: oneLog()})
-		},
-		Usual: []proto.Message{asksFor("c"), deletes("c", nil)},
-		Given: []string{"class"}, Lazy: "configmaps",
-		Kinds: map[string]drivertest.Kind{
-			"claim": drivertest.Object(func() *corev1.PersistentVolumeClaim { return claim("c") }, claimStates(), claimFields()),
-			"pv": drivertest.Object(func() *corev1.PersistentVolume { return plainVolume("c") },
-				map[string]func(*corev1.PersistentVolume){
-					"released": func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeReleased },
-					"stranger": func(v *corev1.PersistentVolume) {
-						*v = corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-u-c"}}
-					},
-				}, nil),
-			"class": drivertest.Object(class, nil, nil),
-			"intents": drivertest.Object(func() *corev1.ConfigMap { return begun("u-c", "pvc-u-c") },
-				map[string]func(*corev1.ConfigMap){
-					"victim": func(m *corev1.ConfigMap) { *m = *begun("u-x", "pvc-victim") },
-				}, nil),
-		},
+	config := driverConfig()
+	story.Run(t, "testdata/steps", func(s *story.Scene) story.Cast {
+		return story.Cast{
+			Controller: func(env controller.Env) *controller.Controller {
+				return New(env, Options{Drivers: s.Drivers, Requests: controller.NewRequests(), Intents: oneLog()})
+			},
+			Driver: &config,
+			Usual:  []proto.Message{asksFor("c"), deletes("c", nil)},
+			Given:  []string{"class"}, Names: []string{"pv"}, Lazy: "configmaps",
+		}
 	})
 }
 
@@ -66,31 +53,6 @@ func claim(name string) *corev1.PersistentVolumeClaim {
 	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	c.Spec.Resources.Requests = storage("1Gi")
 	return c
-}
-
-func claimStates() map[string]func(*corev1.PersistentVolumeClaim) {
-	return map[string]func(*corev1.PersistentVolumeClaim){
-		"beta": func(c *corev1.PersistentVolumeClaim) {
-			c.Annotations = map[string]string{volume.AnnBetaStorageProvisioner: driverName}
-		},
-		"both": func(c *corev1.PersistentVolumeClaim) {
-			c.Spec.AccessModes = append(c.Spec.AccessModes, corev1.ReadOnlyMany)
-		},
-		"bound": func(c *corev1.PersistentVolumeClaim) {
-			c.Spec.VolumeName, c.Status.Phase = "pvc-u-c", corev1.ClaimBound
-		},
-	}
-}
-
-func claimFields() map[string]func(*corev1.PersistentVolumeClaim, string) {
-	return map[string]func(*corev1.PersistentVolumeClaim, string){
-		"name":   func(c *corev1.PersistentVolumeClaim, name string) { *c = *claim(name) },
-		"uid":    func(c *corev1.PersistentVolumeClaim, uid string) { c.UID = types.UID(uid) },
-		"volume": func(c *corev1.PersistentVolumeClaim, name string) { c.Spec.VolumeName = name },
-		"source": func(c *corev1.PersistentVolumeClaim, name string) {
-			c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: name}
-		},
-	}
 }
 
 // begun is the log of a provisioner that stopped during its call.

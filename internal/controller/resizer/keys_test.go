@@ -91,9 +91,9 @@ func TestClaimWakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				claim := claim()
+				claim := claim(t)
 				c.before(claim)
-				w := newLooks(t, claim, pv())
+				w := newLooks(t, claim, pv(t, ""))
 				w.keys.Since(t, key)
 				after := claim.DeepCopy()
 				c.after(after)
@@ -116,9 +116,8 @@ func TestClaimWakes(t *testing.T) {
 // looked at when that comes; what else happens to a volume changes nothing.
 func TestOthersWake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pv, free := pv(), pv()
-		free.Spec.ClaimRef = nil
-		w := newLooks(t, claim(), free)
+		pv, free := pv(t, ""), pv(t, "unclaimed")
+		w := newLooks(t, claim(t), free)
 		w.keys.Since(t, key)
 		for _, c := range []struct {
 			volume *corev1.PersistentVolume

@@ -25,7 +25,7 @@ func TestPauseIsOfASizeAndAState(t *testing.T) {
 			}
 		}
 		never := func(size string) *corev1.PersistentVolumeClaim {
-			return resize.Infeasible(claim(), resource.MustParse(size), "never", metav1.Now())
+			return resize.Infeasible(claim(t), resource.MustParse(size), "never", metav1.Now())
 		}
 		is(never("2Gi"), infeasiblePause)
 		<-time.After(time.Minute)

@@ -4,13 +4,13 @@ import (
 	"testing"
 
 	"volplane.dev/volplane/internal/controller"
-	"volplane.dev/volplane/internal/kube/kubetest/story"
+	"volplane.dev/volplane/internal/controller/story"
 )
 
 // TestStories: what the snapshot-controller does about snapshots, contents and claims. The command distributed, before
 // start, is for drivers of which each node has a snapshotter.
 func TestStories(t *testing.T) {
-	story.Run(t, func(*story.Scene) story.Cast {
+	story.Run(t, "testdata", func(*story.Scene) story.Cast {
 		distributed := false
 		return story.Cast{
 			Controller: func(e controller.Env) *controller.Controller { return NewBinding(e, distributed) },
