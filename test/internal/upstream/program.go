@@ -3,6 +3,7 @@ package upstream
 import (
 	"bytes"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -19,6 +20,8 @@ type Program struct {
 	// Ended is closed when it has ended.
 	Ended chan struct{}
 	Log   *LastWords
+	// Pid is its process.
+	Pid int
 }
 
 // Start runs a program until the test ends, even if the test is killed. A program that ends by
@@ -26,7 +29,7 @@ type Program struct {
 func Start(t *testing.T, name string, args ...string) *Program {
 	t.Helper()
 	path := plane.Bin("kubernetes")
-	if strings.HasPrefix(name, "csi-") || name == "volplane" || name == "snapshot-controller" {
+	if strings.HasPrefix(filepath.Base(name), "csi-") || name == "volplane" || name == "snapshot-controller" {
 		path = plane.Bin(name)
 	}
 	cmd := exec.Command(path, args...)
@@ -48,6 +51,7 @@ func Start(t *testing.T, name string, args ...string) *Program {
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
+	p.Pid = cmd.Process.Pid
 	var once sync.Once
 	by := func(signal syscall.Signal) func() {
 		return func() {
