@@ -74,7 +74,7 @@ func (o *BlockOrder) add(b *csipb.BlockMetadata) string {
 		return fmt.Sprintf("the block at %d has no bytes", from)
 	case from < o.End:
 		return fmt.Sprintf("a block begins at %d, and the one before it ends at %d", from, o.End)
-	case size > o.Capacity-from:
+	case o.Capacity < 0 || size > o.Capacity-from:
 		return fmt.Sprintf("a block has %d bytes at %d, volume_capacity_bytes is %d", size, from, o.Capacity)
 	case from+size <= o.from:
 		return fmt.Sprintf("a block ends at %d, starting_offset is %d", from+size, o.from)

@@ -28,6 +28,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
+// sender sends an answer of a driver.
+type sender = func(*csipb.GetMetadataAllocatedResponse) error
+
 // served is what a client gets that may have it.
 const served = "0+10 20+10 | OK"
 
@@ -127,11 +130,12 @@ func TestRequests(t *testing.T) {
 	}
 	check(t, rows)
 	for text, a := range map[string]ask{
-		"base_snapshot_id is empty":                           {Token: "t", Namespace: "n", Snapshot: "s", Delta: true},
-		"target_snapshot_name is no name of a VolumeSnapshot": {Token: "t", Namespace: "n", Delta: true, Base: "b"},
-		"base_snapshot_id has 1025 bytes, 1024 are allowed":   {Token: "t", Namespace: "n", Snapshot: "s", Delta: true, Base: strings.Repeat("b", 1025)},
-		"": {Token: "t", Namespace: "n", Snapshot: "s", Delta: true, Base: "b"},
+		"base_snapshot_id is empty":                           {Snapshot: "s"},
+		"target_snapshot_name is no name of a VolumeSnapshot": {Base: "b"},
+		"base_snapshot_id has 1025 bytes, 1024 are allowed":   {Snapshot: "s", Base: strings.Repeat("b", 1025)},
+		"": {Snapshot: "s", Base: "b"},
 	} {
+		a.Token, a.Namespace, a.Delta = "t", "n", true
 		if got := a.problem(); got != text {
 			t.Errorf("%+v: %q, want %q", a, got, text)
 		}
@@ -291,7 +295,7 @@ func TestHostileDrivers(t *testing.T) {
 	var rows []answersTo
 	for _, c := range []struct {
 		of     string
-		answer func(ctx context.Context, r proto.Message, send func(*csipb.GetMetadataAllocatedResponse) error) error
+		answer func(ctx context.Context, r proto.Message, send sender) error
 		want   string
 	}{
 		{"goes backwards", says(variable(20, 10), variable(0, 10)), "20+10 | " + breaks +
@@ -299,7 +303,8 @@ func TestHostileDrivers(t *testing.T) {
 		{"overlaps", says(variable(0, 10, 5, 10)), breaks + "a block begins at 5, and the one before it ends at 10"},
 		{"says a block twice", says(variable(0, 10), variable(0, 10)), "0+10 | " + breaks +
 			"a block begins at 0, and the one before it ends at 10"},
-		{"goes beyond the volume", says(variable(90, 11)), breaks + "a block has 11 bytes at 90, volume_capacity_bytes is 100"},
+		{"goes beyond the volume", says(variable(90, 11)), breaks +
+			"a block has 11 bytes at 90, volume_capacity_bytes is 100"},
 		{"has sizes that overflow", says(variable(1, 1<<62, 2, 1<<62)), breaks +
 			"a block has 4611686018427387904 bytes at 1, volume_capacity_bytes is 100"},
 		{"has an empty block", says(variable(0, 0)), breaks + "the block at 0 has no bytes"},
@@ -307,7 +312,7 @@ func TestHostileDrivers(t *testing.T) {
 			BlockMetadataType: csipb.BlockMetadataType_VARIABLE_LENGTH, VolumeCapacityBytes: 50,
 		}), "0+10 | " + breaks + "block_metadata_type or volume_capacity_bytes differs between two answers of a stream"},
 		{"never ends, with empty answers", func(
-			ctx context.Context, _ proto.Message, send func(*csipb.GetMetadataAllocatedResponse) error,
+			ctx context.Context, _ proto.Message, send sender,
 		) error {
 			for ctx.Err() == nil {
 				_ = send(variable())
@@ -316,14 +321,14 @@ func TestHostileDrivers(t *testing.T) {
 		}, strings.Repeat("| ", 1000) + breaks + "the stream does not end"},
 		{"says too much at a time", says(variable(slices.Repeat([]int64{0, 1}, 100_000)...)), "Internal: driver " +
 			driverName + ": the driver's answer breaks the CSI specification: grpc: received message larger than max " +
-			"(600016 vs. 132096)"},
+			"(400004 vs. 132096)"},
 		{"quotes the Secret", func(
-			_ context.Context, r proto.Message, _ func(*csipb.GetMetadataAllocatedResponse) error,
+			_ context.Context, r proto.Message, _ sender,
 		) error {
 			key := r.(*csipb.GetMetadataAllocatedRequest).GetSecrets()["key"]
 			return status.Error(codes.Unavailable, "cannot log in with "+key+"\n\x1b[2J")
 		}, "Unavailable: driver " + driverName + ": cannot log in with *** [2J"},
-		{"has no answer", func(context.Context, proto.Message, func(*csipb.GetMetadataAllocatedResponse) error) error {
+		{"has no answer", func(context.Context, proto.Message, sender) error {
 			return status.Error(codes.FailedPrecondition, "it is being scrubbed")
 		}, "FailedPrecondition: driver " + driverName + ": it is being scrubbed"},
 	} {
@@ -344,7 +349,7 @@ func TestEndless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, begun := newWorld(t, nil), time.Now()
 		ended := make(chan time.Duration, 1)
-		w.driver.OnBlocks(func(ctx context.Context, _ proto.Message, send func(*csipb.GetMetadataAllocatedResponse) error) error {
+		w.driver.OnBlocks(func(ctx context.Context, _ proto.Message, send sender) error {
 			defer func() { ended <- time.Since(begun) }()
 			for at := int64(0); ; at++ {
 				if err := send(variable(at, 1)); err != nil {
@@ -375,7 +380,7 @@ func TestSlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size, all = 1000, 2000
 		w, sent, ended := newWorld(t, nil), 0, make(chan struct{}, 2)
-		w.driver.OnBlocks(func(_ context.Context, _ proto.Message, send func(*csipb.GetMetadataAllocatedResponse) error) error {
+		w.driver.OnBlocks(func(_ context.Context, _ proto.Message, send sender) error {
 			defer func() { ended <- struct{}{} }()
 			for sent = 0; sent < all; sent++ {
 				a := &csipb.GetMetadataAllocatedResponse{
@@ -421,7 +426,7 @@ func TestManyStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		w.driver.OnBlocks(func(ctx context.Context, _ proto.Message, _ func(*csipb.GetMetadataAllocatedResponse) error) error {
+		w.driver.OnBlocks(func(ctx context.Context, _ proto.Message, _ sender) error {
 			<-ctx.Done()
 			return nil
 		})

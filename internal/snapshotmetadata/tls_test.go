@@ -73,7 +73,8 @@ func TestCertificateIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	shows("second")
-	if text := log.String(); !strings.Contains(text, "the one before it stays in use") || strings.Contains(text, "PRIVATE") {
+	text := log.String()
+	if !strings.Contains(text, "the one before it stays in use") || strings.Contains(text, "PRIVATE") {
 		t.Error(text)
 	}
 }

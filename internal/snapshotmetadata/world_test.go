@@ -92,7 +92,9 @@ func objects() (*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent, *clu
 }
 
 // newWorld starts everything. change may change the objects before.
-func newWorld(t *testing.T, change func(w *world, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent)) *world {
+func newWorld(
+	t *testing.T, change func(w *world, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent),
+) *world {
 	t.Helper()
 	vs, content, class, service := objects()
 	secret := &corev1.Secret{
@@ -154,9 +156,9 @@ func (w *world) reviewToken(a clienttesting.Action) (bool, runtime.Object, error
 		r.Status.Error = "[invalid bearer token " + r.Spec.Token + "]"
 	case audience == "":
 		// This one knows no audiences.
-		r.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "backup"}}
+		r.Status.Authenticated, r.Status.User.Username = true, "backup"
 	case !slices.Contains(r.Spec.Audiences, audience):
-		r.Status.Error = fmt.Sprintf("token audiences [%q] is invalid for the target audiences %q", audience, r.Spec.Audiences)
+		r.Status.Error = fmt.Sprintf("token audiences [%q] is invalid for the audiences %q", audience, r.Spec.Audiences)
 	default:
 		r.Status = authenticationv1.TokenReviewStatus{
 			Authenticated: true, Audiences: []string{audience},

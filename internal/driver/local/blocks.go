@@ -45,8 +45,8 @@ func (m *metadata) GetMetadataAllocated(
 	return blocks.end(eachData(ctx, image, r.GetStartingOffset(), blocks.add))
 }
 
-// GetMetadataDelta names the blocks in which a snapshot may differ from an earlier one of the volume: those that are not
-// in the same place of the disk.
+// GetMetadataDelta names the blocks in which a snapshot may differ from an earlier one of the volume: those that are
+// not in the same place of the disk.
 func (m *metadata) GetMetadataDelta(
 	r *csipb.GetMetadataDeltaRequest, to csipb.SnapshotMetadata_GetMetadataDeltaServer,
 ) error {

@@ -71,7 +71,7 @@ func blocksFrom[A csi.BlockAnswer, S stream[A]](w *world, from int64, most int32
 	}
 }
 
-func (w *world) allocated(id string, from int64, most int32) string {
+func (w *world) data(id string, from int64, most int32) string {
 	w.Helper()
 	s, err := w.m.GetMetadataAllocated(w.Context(), &csipb.GetMetadataAllocatedRequest{
 		SnapshotId: id, StartingOffset: from, MaxResults: most,
@@ -87,8 +87,8 @@ func (w *world) delta(base, target string, from int64, most int32) string {
 	return blocksFrom(w, from, most, s, err)
 }
 
-// TestBlocks: what was written to a volume is allocated in its snapshots, and where the pool's filesystem shares blocks,
-// what was written, discarded or added between two snapshots has changed.
+// TestBlocks: what was written to a volume is allocated in its snapshots, and where the pool's filesystem shares
+// blocks, what was written, discarded or added between two snapshots has changed.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range []string{"xfs", "btrfs", "ext4"} {
@@ -117,7 +117,7 @@ func TestBlocks(t *testing.T) {
 				{first, 64 * mib, 0, ""},
 				{second, 0, 0, "4096+1024 64512+1024"},
 			} {
-				if got := w.allocated(c.of, c.from, c.most); got != c.want {
+				if got := w.data(c.of, c.from, c.most); got != c.want {
 					t.Errorf("allocated in %s from %d: %s, want %s", c.of, c.from, got, c.want)
 				}
 			}
@@ -127,7 +127,7 @@ func TestBlocks(t *testing.T) {
 				})
 				w.ok(err)
 				_, err = s.Recv()
-				w.refused("a pool that copies", err, codes.FailedPrecondition, "does not share blocks", "read all that is allocated")
+				w.refused("a pool that copies", err, codes.FailedPrecondition, "does not share blocks", "read all")
 				return
 			}
 			for _, c := range []struct {
@@ -157,19 +157,23 @@ func (w *world) refuseBlocks(v *disk, snapshot string) {
 	other := w.create("other", 16*mib, "block", nil)
 	foreign := w.snapshot("foreign", other.id)
 	for what, c := range map[string]struct {
-		r    *csipb.GetMetadataDeltaRequest
-		code codes.Code
+		base, target string
+		from         int64
+		most         int32
+		code         codes.Code
 	}{
-		"no base":            {&csipb.GetMetadataDeltaRequest{TargetSnapshotId: snapshot}, codes.InvalidArgument},
-		"no target":          {&csipb.GetMetadataDeltaRequest{BaseSnapshotId: snapshot}, codes.InvalidArgument},
-		"a volume":           {&csipb.GetMetadataDeltaRequest{BaseSnapshotId: v.id, TargetSnapshotId: snapshot}, codes.NotFound},
-		"a way out":          {&csipb.GetMetadataDeltaRequest{BaseSnapshotId: "snap-../x", TargetSnapshotId: snapshot}, codes.NotFound},
-		"of another volume":  {&csipb.GetMetadataDeltaRequest{BaseSnapshotId: foreign, TargetSnapshotId: snapshot}, codes.InvalidArgument},
-		"beyond the volume":  {&csipb.GetMetadataDeltaRequest{BaseSnapshotId: snapshot, TargetSnapshotId: snapshot, StartingOffset: 64*mib + 1}, codes.OutOfRange},
-		"before the volume":  {&csipb.GetMetadataDeltaRequest{BaseSnapshotId: snapshot, TargetSnapshotId: snapshot, StartingOffset: -1}, codes.InvalidArgument},
-		"fewer than nothing": {&csipb.GetMetadataDeltaRequest{BaseSnapshotId: snapshot, TargetSnapshotId: snapshot, MaxResults: -1}, codes.InvalidArgument},
+		"no base":            {"", snapshot, 0, 0, codes.InvalidArgument},
+		"no target":          {snapshot, "", 0, 0, codes.InvalidArgument},
+		"a volume":           {v.id, snapshot, 0, 0, codes.NotFound},
+		"a way out":          {"snap-../x", snapshot, 0, 0, codes.NotFound},
+		"of another volume":  {foreign, snapshot, 0, 0, codes.InvalidArgument},
+		"beyond the volume":  {snapshot, snapshot, 64*mib + 1, 0, codes.OutOfRange},
+		"before the volume":  {snapshot, snapshot, -1, 0, codes.InvalidArgument},
+		"fewer than nothing": {snapshot, snapshot, 0, -1, codes.InvalidArgument},
 	} {
-		s, err := w.m.GetMetadataDelta(w.Context(), c.r)
+		s, err := w.m.GetMetadataDelta(w.Context(), &csipb.GetMetadataDeltaRequest{
+			BaseSnapshotId: c.base, TargetSnapshotId: c.target, StartingOffset: c.from, MaxResults: c.most,
+		})
 		w.ok(err)
 		_, err = s.Recv()
 		w.refused(what, err, c.code)
@@ -188,7 +192,7 @@ func TestManyExtents(t *testing.T) {
 	changed := int64(2*extentsAtOnce + 5)
 	v.put("y", changed*64<<10, 4<<10)
 	target := w.snapshot("target", v.id)
-	if got := strings.Count(w.allocated(target, 0, 0), "+4"); got != 2*extentsAtOnce+10 {
+	if got := strings.Count(w.data(target, 0, 0), "+4"); got != 2*extentsAtOnce+10 {
 		t.Errorf("%d blocks are allocated", got)
 	}
 	if got, want := w.delta(base, target, 0, 0), fmt.Sprintf("%d+4", changed*64); got != want {
@@ -238,5 +242,6 @@ func punch(path string, at, length int64) error {
 		return err
 	}
 	defer f.Close()
-	return errors.Join(unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, length), f.Sync())
+	const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+	return errors.Join(unix.Fallocate(int(f.Fd()), mode, at, length), f.Sync())
 }
