@@ -415,8 +415,8 @@ func (w *metadataWorld) verify(target, base string) {
 
 // TestSnapshotMetadata: a client, which is upstream's if there are its programs, reads the changed blocks of the
 // bundled driver through volplane, as through upstream's csi-snapshot-metadata; what it copies is what the snapshot
-// holds. With the rights of upstream's manifests, the API server refuses no request; and whose token is for another audience, or
-// who may not read the snapshot, is refused.
+// holds. With the rights of upstream's manifests, the API server refuses no request; and whose token is for another
+// audience, or who may not read the snapshot, is refused.
 func TestSnapshotMetadata(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
