@@ -15,22 +15,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/kubernetes-csi/external-snapshot-metadata/pkg/api"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/protobuf/proto"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/driver/local"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
@@ -473,84 +469,6 @@ func TestSnapshotMetadata(t *testing.T) {
 			w.checkRefused()
 		}
 	}
-}
-
-// streamMemory is how much a stream may add to the memory of the program, in KiB.
-const streamMemory = 20 << 10
-
-// TestStreamMemory: however much a driver says, and however slowly the client reads, a stream takes no more memory than
-// it may.
-func TestStreamMemory(t *testing.T) {
-	// The tests have their programs collect garbage more rarely.
-	t.Setenv("GOGC", "100")
-	ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
-	defer cancel()
-	w := newMetadataWorld(ctx, t)
-	const answers, size, volumeSize = 2000, 4096, 1 << 40
-	driver := csitest.Start(t, csitest.Config{
-		Name: volume.LocalDriver, Plugin: csi.PluginCapabilities{SnapshotMetadata: true},
-	})
-	driver.OnBlocks(func(_ context.Context, r proto.Message, send func(*csipb.GetMetadataAllocatedResponse) error) error {
-		most := int64(r.(*csipb.GetMetadataAllocatedRequest).GetMaxResults())
-		for n := range int64(answers) {
-			a := &csipb.GetMetadataAllocatedResponse{
-				BlockMetadataType: csipb.BlockMetadataType_FIXED_LENGTH, VolumeCapacityBytes: volumeSize,
-			}
-			for i := range most {
-				a.BlockMetadata = append(a.BlockMetadata, &csipb.BlockMetadata{ByteOffset: (n*most + i) * size, SizeBytes: size})
-			}
-			if err := send(a); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	v, err := w.driver.ControllerClient().CreateVolume(ctx, &csipb.CreateVolumeRequest{
-		Name: "v", VolumeCapabilities: []*csipb.VolumeCapability{
-			csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, true, "", nil),
-		}, CapacityRange: &csipb.CapacityRange{RequiredBytes: 1 << 20},
-	})
-	w.Must(err)
-	w.snapshot(v.GetVolume().GetVolumeId(), "monday")
-	p, address := w.serve("volplane", "--csi-address="+driver.Socket)
-	w.announce(address, "backups")
-	client, token := w.client(backupAccount)
-	ask := &api.GetMetadataAllocatedRequest{SecurityToken: token, Namespace: "default", SnapshotName: "monday"}
-	for range 2 {
-		before, blocks := memoryOf(t, p.Pid, "VmRSS"), 0
-		w.Must(os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.Pid), []byte("5"), 0)) // the peak is forgotten
-		stream, err := client.GetMetadataAllocated(ctx, ask)
-		for n := 0; err == nil; n++ {
-			var a *api.GetMetadataAllocatedResponse
-			if a, err = stream.Recv(); n%100 == 0 {
-				<-time.After(10 * time.Millisecond)
-			}
-			blocks += len(a.GetBlockMetadata())
-		}
-		if !errors.Is(err, io.EOF) || blocks < answers*1000 {
-			t.Errorf("the stream ends with %v after %d blocks", err, blocks)
-		}
-		peak := memoryOf(t, p.Pid, "VmHWM")
-		t.Logf("a stream of %d blocks took %d KiB more than %d KiB", blocks, peak-before, before)
-		if peak-before > streamMemory {
-			t.Errorf("a stream takes %d KiB, want at most %d", peak-before, streamMemory)
-		}
-	}
-}
-
-// memoryOf returns a figure of a process in KiB.
-func memoryOf(t *testing.T, pid int, figure string) int {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), figure+":")
-	n, err := strconv.Atoi(strings.Fields(rest)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 // checkRefused wants no request that the API server has refused.

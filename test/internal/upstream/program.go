@@ -20,8 +20,6 @@ type Program struct {
 	// Ended is closed when it has ended.
 	Ended chan struct{}
 	Log   *LastWords
-	// Pid is its process.
-	Pid int
 }
 
 // Start runs a program until the test ends, even if the test is killed. A program that ends by
@@ -51,7 +49,6 @@ func Start(t *testing.T, name string, args ...string) *Program {
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	p.Pid = cmd.Process.Pid
 	var once sync.Once
 	by := func(signal syscall.Signal) func() {
 		return func() {
