@@ -10,6 +10,7 @@ require (
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/go-logr/logr v1.4.4
 	github.com/google/go-cmp v0.7.0
+	github.com/kubernetes-csi/external-snapshot-metadata v1.1.0
 	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.6.0
 	github.com/moby/sys/mountinfo v0.7.3
 	github.com/opencontainers/selinux v1.15.1

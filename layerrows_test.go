@@ -262,6 +262,10 @@ func sidecarLayers() []layer {
 			"internal/sidecar",
 		}, append(heavy, clientGo, "k8s.io/api", "k8s.io/apimachinery"), "small programs stay small"},
 		{"cmd/volplane-node-sidecars", []string{"internal/beside"}, append(heavy, clientGo), "main is boring"},
+		{"internal/snapshotmetadata", []string{
+			"internal/cluster", "internal/csi", "internal/decide/snapshot", "internal/kube", "internal/redact",
+			"internal/sidecar", "internal/volume",
+		}, heavy, "trusts neither clients nor drivers, and keeps nothing"},
 		{"internal/sidecar", nil, append(heavy, clientGo, grpc), "words of upstream's programs, whoever runs them"},
 	}
 }
@@ -340,7 +344,7 @@ func upperLayers() []layer {
 			"internal/kube", "internal/controller", "internal/controller/", "internal/node",
 			"internal/driver/local", "internal/flex", "internal/manifest", "internal/mount", "internal/observe",
 			"internal/orphans", "internal/parts", "internal/program", "internal/driverfile", "internal/driverhost",
-			"internal/beside", "internal/sidecar", "internal/door/", "internal/gather",
+			"internal/beside", "internal/sidecar", "internal/door/", "internal/gather", "internal/snapshotmetadata",
 		}, heavy, "the only place that joins parts stays thin"},
 	}
 }

@@ -27,7 +27,7 @@ func programs() []program {
 	return []program{
 		{name: volplane, host: true, images: []string{
 			"csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter", "snapshot-controller",
-			"csi-external-health-monitor-controller",
+			"csi-external-health-monitor-controller", "csi-snapshot-metadata",
 		}},
 		{name: "volplane-node-sidecars", images: []string{"csi-node-driver-registrar", "livenessprobe"}},
 		{name: "volplaned", host: true},

@@ -7,6 +7,7 @@ toolchain go1.27.3
 require (
 	github.com/elastic/go-seccomp-bpf v1.6.0
 	github.com/kubernetes-csi/csi-test/v5 v5.6.0
+	github.com/kubernetes-csi/external-snapshot-metadata v1.1.0
 	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.6.0
 	github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring v0.93.0
 	github.com/rogpeppe/go-internal v1.16.0

@@ -29,6 +29,7 @@ func programs() cli.Programs {
 		Rights:            app.DriverControllerRights,
 		Pool:              app.PoolRecords,
 		Registrar:         app.Registrar,
+		SnapshotMetadata:  app.SnapshotMetadata,
 		Liveness:          app.Liveness,
 		Bridge:            flex.Bridge,
 	}

@@ -37,6 +37,8 @@ type Programs struct {
 	Bridge func(ctx context.Context, o BridgeOptions) error
 	// Registrar registers a driver with a node agent.
 	Registrar func(ctx context.Context, o sidecar.RegistrarOptions) error
+	// SnapshotMetadata serves the changed blocks of a driver's snapshots.
+	SnapshotMetadata func(ctx context.Context, o program.SnapshotMetadataOptions) error
 	// Liveness answers whether a driver lives.
 	Liveness func(ctx context.Context, o sidecar.LivenessOptions) error
 }
@@ -97,7 +99,7 @@ gRPC code that the driver has answered.`,
 	for _, o := range []*cobra.Command{
 		s.upCommand(), s.inviteCommand(), s.backupCommand(), s.restoreCommand(), s.checkCommand(),
 		s.migrateStoreCommand(), s.nodeCommand(),
-		s.controllerCommand(), s.registrarCommand(), s.livenessCommand(), s.driverCommand(),
+		s.controllerCommand(), s.snapshotMetadataCommand(), s.registrarCommand(), s.livenessCommand(), s.driverCommand(),
 		s.dockerCommand(), s.storageCommand(), s.flexCommand(), s.demoCommand(),
 	} {
 		o.GroupID = "programs"

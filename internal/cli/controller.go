@@ -96,6 +96,10 @@ func (s *shell) checkRoles(roles []string) error {
 			return fmt.Errorf("%s is needed on each node, beside the driver there: start 'volplane-node-sidecars "+
 				"--controllers=%s' in the driver's DaemonSet, and take it from --controllers here", r, r)
 		}
+		if of, known := sidecar.RoleOf(r); known && of == sidecar.SnapshotMetadata {
+			return fmt.Errorf("%s works in each replica, and not in the leader alone: start 'volplane %s' in a container of "+
+				"its own, and take it from --controllers here", r, r)
+		}
 		if !slices.Contains(s.programs.DriverControllers, r) {
 			return fmt.Errorf("unknown controller %q: use %s", r,
 				strings.Join(s.programs.DriverControllers, ", "))

@@ -80,6 +80,9 @@ func (s *shell) runSidecar(ctx context.Context, r sidecar.Role, o sidecar.Option
 		return err
 	}
 	config.UserAgent = r.String() + "/volplane-" + s.version
+	if r == sidecar.SnapshotMetadata {
+		return s.snapshotMetadata(ctx, o.SnapshotMetadata, config)
+	}
 	controllers := program.ControllersOptions{
 		ControllersOptions: o.ControllersOptions, Config: config, Version: s.version, Log: s.log(),
 	}

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"bytes"
+
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,6 +49,31 @@ type VolumeSnapshotClassList struct {
 	metav1.ListMeta `json:"metadata"`
 
 	Items []VolumeSnapshotClass `json:"items"`
+}
+
+// SnapshotMetadataService is the custom resource by which clients find who serves the changed blocks of a driver, whose
+// name it has.
+type SnapshotMetadataService struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec SnapshotMetadataServiceSpec `json:"spec"`
+}
+
+// SnapshotMetadataServiceSpec is the spec of a SnapshotMetadataService.
+type SnapshotMetadataServiceSpec struct {
+	// Audience is what the tokens of clients must be for.
+	Audience string `json:"audience"`
+	// Address is where the service listens, and CACert the authority of its certificate, in PEM.
+	Address string `json:"address"`
+	CACert  []byte `json:"caCert"`
+}
+
+// DeepCopyObject returns a copy.
+func (s *SnapshotMetadataService) DeepCopyObject() runtime.Object {
+	out := *s
+	out.ObjectMeta, out.Spec.CACert = *s.ObjectMeta.DeepCopy(), bytes.Clone(s.Spec.CACert)
+	return &out
 }
 
 // DeepCopy returns a copy.

@@ -25,6 +25,10 @@ const maxAnswer = 4 << 20
 // host may have hundreds of drivers, most of which are idle.
 const connectionBuffer = 4 << 10
 
+// window is how many bytes of a call's answers wait until they are read. By itself gRPC makes it as large as 16 MiB
+// when much is sent, and a driver's stream may be read slowly.
+const window = 64 << 10
+
 // nameLimit is the time limit for reading the driver's name on a new connection.
 const nameLimit = 10 * time.Second
 
@@ -190,6 +194,7 @@ func (l *link) client() (*grpc.ClientConn, error) {
 		grpc.WithNoProxy(),
 		grpc.WithIdleTimeout(0),
 		grpc.WithReadBufferSize(connectionBuffer), grpc.WithWriteBufferSize(connectionBuffer),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			if used.Swap(true) {

@@ -52,7 +52,7 @@ func (s *stream) RecvMsg(answer any) error {
 		s.witness(s.method, answer, err)
 	}
 	if err != nil {
-		return hideInError(err, s.memory.secrets.Hide)
+		return hideInError(checkError(err), s.memory.secrets.Hide)
 	}
 	if m, ok := answer.(proto.Message); ok {
 		if problem := messageProblem(m.ProtoReflect()); problem != "" {

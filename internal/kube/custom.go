@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -52,15 +53,15 @@ type custom[K any] interface {
 
 // request returns a request about the resource, or about one object of it. part is a subresource.
 func (c customClient[T, L]) request(verb, name string, part ...string) *rest.Request {
-	path := []string{"apis", c.version.Group, c.version.Version}
+	segments := []string{"apis", c.version.Group, c.version.Version}
 	if c.namespace != "" {
-		path = append(path, "namespaces", c.namespace)
+		segments = append(segments, "namespaces", c.namespace)
 	}
-	path = append(path, c.resource)
+	segments = append(segments, c.resource)
 	if name != "" {
-		path = append(append(path, name), part...)
+		segments = append(append(segments, name), part...)
 	}
-	return c.rest.Verb(verb).AbsPath(path...).SetHeader("Accept", runtime.ContentTypeJSON)
+	return c.rest.Verb(verb).AbsPath(segments...).SetHeader("Accept", runtime.ContentTypeJSON)
 }
 
 // withOptions adds options to the parameters of a request.
@@ -127,8 +128,12 @@ func (c customClient[T, L]) Delete(ctx context.Context, name string, opts metav1
 	return r.Body(body).Do(ctx).Error()
 }
 
-// Get reads an object.
+// Get reads an object. A name may come from a user: one with a slash must not lead to another object.
 func (c customClient[T, L]) Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error) {
+	if problems := path.IsValidPathSegmentName(name); len(problems) > 0 || name == "" {
+		var none T
+		return none, apierrors.NewBadRequest(fmt.Sprintf("%.80q is no name of a %s", name, c.kind))
+	}
 	return do(ctx, withOptions(c.request(http.MethodGet, name), &opts), c.object())
 }
 

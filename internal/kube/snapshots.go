@@ -23,9 +23,7 @@ func (c *Caches) SnapshotContents() *Cache[*cluster.VolumeSnapshotContent] {
 
 // SnapshotClasses returns the cache of VolumeSnapshotClasses.
 func (c *Caches) SnapshotClasses() *Cache[*cluster.VolumeSnapshotClass] {
-	classes := customOf[cluster.VolumeSnapshotClass, cluster.VolumeSnapshotClassList](c.client,
-		snapshotv1.SchemeGroupVersion, volume.ResourceSnapshotClasses, "VolumeSnapshotClass", "")
-	return optionalFor(c, &c.snapshotClasses, classes, volume.ResourceSnapshotClasses, nil)
+	return optionalFor(c, &c.snapshotClasses, classesOf(c.client), volume.ResourceSnapshotClasses, nil)
 }
 
 // WriteSnapshots returns the cache of VolumeSnapshots with a client to write them.
@@ -66,6 +64,13 @@ func contentsOf(
 ) customClient[*cluster.VolumeSnapshotContent, *cluster.VolumeSnapshotContentList] {
 	return customOf[cluster.VolumeSnapshotContent, cluster.VolumeSnapshotContentList](client,
 		snapshotv1.SchemeGroupVersion, volume.ResourceSnapshotContents, "VolumeSnapshotContent", namespace)
+}
+
+func classesOf(
+	client kubernetes.Interface,
+) customClient[*cluster.VolumeSnapshotClass, *cluster.VolumeSnapshotClassList] {
+	return customOf[cluster.VolumeSnapshotClass, cluster.VolumeSnapshotClassList](client,
+		snapshotv1.SchemeGroupVersion, volume.ResourceSnapshotClasses, "VolumeSnapshotClass", "")
 }
 
 // Groups returns the cache of VolumeGroupSnapshots.

@@ -29,6 +29,7 @@ type From string
 // The programs: those beside a driver in a cluster, volplaned, and the node agent alone or in volplaned.
 const (
 	FromControllers From = "controller"
+	FromMetadata    From = "snapshot-metadata"
 	FromPlane       From = "volplaned"
 	FromBoth        From = "controller, volplaned"
 	FromNode        From = "node agent"

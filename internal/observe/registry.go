@@ -20,8 +20,8 @@ const unknownDriver = "unknown-driver"
 type Registry struct {
 	all *prometheus.Registry
 
-	calls, queued, worked, operations, requestTime, provisionTime, deleteTime, snapshots *prometheus.HistogramVec
-	added, retried, requests, provisioned, provisionFails, deleted, deleteFails          *prometheus.CounterVec
+	calls, streams, queued, worked, operations, requestTime, provisionTime, deleteTime, snapshots *prometheus.HistogramVec
+	added, retried, requests, provisioned, provisionFails, deleted, deleteFails                   *prometheus.CounterVec
 
 	leading leading
 	queues  queues
@@ -35,7 +35,8 @@ type Registry struct {
 // added by WithProcess.
 func New(version string) *Registry {
 	r := &Registry{
-		all: prometheus.NewRegistry(), calls: histogramOf(nameCalls), added: counterOf(nameAdds),
+		all: prometheus.NewRegistry(), calls: histogramOf(nameCalls), streams: histogramOf(nameStreams),
+		added:   counterOf(nameAdds),
 		retried: counterOf(nameRetries), queued: histogramOf(nameQueued), worked: histogramOf(nameWork),
 		operations: histogramOf(nameOperations), requests: counterOf(nameRequests), requestTime: histogramOf(nameRequestTime),
 		provisioned: counterOf(nameProvision), provisionFails: counterOf(nameProvisionFails),
@@ -43,7 +44,7 @@ func New(version string) *Registry {
 		deleteFails: counterOf(nameDeleteFails), deleteTime: histogramOf(nameDeleteTime),
 		snapshots: histogramOf(nameSnapshots),
 	}
-	r.all.MustRegister(r.calls, r.added, r.retried, r.queued, r.worked, r.operations, r.requests, r.requestTime,
+	r.all.MustRegister(r.calls, r.streams, r.added, r.retried, r.queued, r.worked, r.operations, r.requests, r.requestTime,
 		r.provisioned, r.provisionFails, r.provisionTime, r.deleted, r.deleteFails, r.deleteTime, r.snapshots)
 	r.Gauge(nameBuild, func(set Set) { set(1, version, revision.Of(), goVersion()) })
 	r.Gauge(nameLeader, r.leading.collect)
@@ -125,6 +126,13 @@ func (r *Registry) Call(driver, method, code string, took time.Duration) {
 		driver = cmp.Or(driver, unknownDriver)
 		r.calls.WithLabelValues(driver, method, code).Observe(took.Seconds())
 		r.pace.count(driver, time.Now())
+	}
+}
+
+// Stream counts a stream of changed blocks that was served to a client.
+func (r *Registry) Stream(driver, method, code string, took time.Duration) {
+	if r != nil {
+		r.streams.WithLabelValues(driver, method, code).Observe(took.Seconds())
 	}
 }
 

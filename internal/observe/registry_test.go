@@ -50,6 +50,7 @@ func has(t *testing.T, r *Registry, lines ...string) {
 func full() *Registry {
 	r := New("v1.2.3").WithProcess()
 	r.Call("d.example", "/csi.v1.Controller/CreateVolume", "OK", time.Second)
+	r.Stream("d.example", "MetadataAllocated", "OK", time.Second)
 	for _, err := range []error{nil, errors.New("no room")} {
 		r.Provisioned("fast", "", time.Second, err)
 		r.Deleted("fast", time.Second, err)

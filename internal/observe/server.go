@@ -40,6 +40,8 @@ type Address struct {
 	LeaderHealth bool
 	// Pprof serves /debug/pprof.
 	Pprof bool
+	// Health serves at /health whether the process is ready, and WithoutMetrics serves no metrics.
+	Health, WithoutMetrics bool
 }
 
 // Check is one thing that must be so for a process to be ready.
@@ -111,13 +113,17 @@ func answers(all []Address, r *Registry, ready []Check, log *slog.Logger) http.H
 	mux := http.NewServeMux()
 	var paths []string
 	for _, o := range all {
-		if path := "/" + strings.TrimPrefix(cmp.Or(o.MetricsPath, "/metrics"), "/"); !slices.Contains(paths, path) {
+		path := "/" + strings.TrimPrefix(cmp.Or(o.MetricsPath, "/metrics"), "/")
+		if !o.WithoutMetrics && !slices.Contains(paths, path) {
 			paths = append(paths, path)
 		}
 	}
 	counts := promhttp.InstrumentMetricHandler(r.all, Counts(r, log))
 	answer(mux, "/livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	answer(mux, "/readyz", func(w http.ResponseWriter, req *http.Request) { readiness(w, req, ready) })
+	if slices.ContainsFunc(all, func(o Address) bool { return o.Health }) {
+		answer(mux, "/health", func(w http.ResponseWriter, req *http.Request) { readiness(w, req, ready) })
+	}
 	if slices.ContainsFunc(all, func(o Address) bool { return o.LeaderHealth }) {
 		answer(mux, "/healthz/leader-election", func(w http.ResponseWriter, _ *http.Request) { leadership(w, r.wellLed()) })
 	}

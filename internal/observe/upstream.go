@@ -24,6 +24,7 @@ const (
 	nameDeleteTime     = "controller_persistentvolume_delete_duration_seconds"
 	nameSnapshots      = "snapshot_controller_operation_total_seconds"
 	nameSnapshotsOpen  = "snapshot_controller_operations_in_flight"
+	nameStreams        = "snapshot_metadata_controller_operations_seconds"
 )
 
 // Gauges of CSIStorageCapacity objects.
@@ -40,14 +41,13 @@ func upstreamFamilies() []Family {
 // clientFamilies are those of csi-lib-utils and of client-go.
 func clientFamilies() []Family {
 	name, queued := []string{"name"}, prometheus.ExponentialBuckets(10e-9, 10, 10)
+	call, times := []string{"driver_name", "method_name", "grpc_status_code"}, []float64{
+		.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600,
+	}
+	const help = "[ALPHA] Container Storage Interface operation duration with gRPC error code status total"
 	return []Family{
-		{
-			nameCalls, histogram,
-			[]string{"driver_name", "method_name", "grpc_status_code"},
-			"[ALPHA] Container Storage Interface operation duration with gRPC error code status total",
-			[]float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600},
-			FromAll,
-		},
+		{nameCalls, histogram, call, help, times, FromAll},
+		{nameStreams, histogram, call, help, times, FromMetadata},
 		{
 			nameLeader, gauge, name, "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates " +
 				"backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name.",

@@ -138,6 +138,17 @@ type ControllersOptions struct {
 	Log *slog.Logger
 }
 
+// SnapshotMetadataOptions configure what serves the changed blocks of a driver's snapshots, beside the driver.
+type SnapshotMetadataOptions struct {
+	sidecar.SnapshotMetadataOptions
+	// Config is the client configuration.
+	Config *rest.Config
+	// Version is the version of the program, for its metrics.
+	Version string
+	// Log is the log of the program.
+	Log *slog.Logger
+}
+
 const (
 	// DockerSocket is where docker finds the plugin "volplane".
 	DockerSocket = "/run/docker/plugins/volplane.sock"

@@ -31,8 +31,9 @@ type Flag struct {
 // Options are everything that flags set.
 type Options struct {
 	ControllersOptions
-	Registrar RegistrarOptions
-	Liveness  LivenessOptions
+	SnapshotMetadata SnapshotMetadataOptions
+	Registrar        RegistrarOptions
+	Liveness         LivenessOptions
 
 	// Kubeconfig and Master say where the API server is; both empty for that of the Pod.
 	Kubeconfig, Master string
@@ -62,6 +63,8 @@ type raw struct {
 	nodeDeployment, snapshotsOfNode           bool
 	timeout, resizerTimeout                   time.Duration
 	mode                                      string
+	streamMinutes                             int
+	withoutMetrics                            bool
 }
 
 // Flags returns all flags, in the order of the sidecars.
@@ -70,8 +73,8 @@ func Flags() []Flag {
 	for _, part := range [][]Flag{
 		meetingFlags(), httpFlags(), logFlags(), oldFlags(), ownFlags(), paceFlags(), provisionerFlags(), capacityFlags(),
 		attacherFlags(),
-		resizerFlags(), snapshotterFlags(), snapshotControllerFlags(), healthMonitorFlags(), registrarFlags(),
-		livenessFlags(),
+		resizerFlags(), snapshotterFlags(), snapshotControllerFlags(), healthMonitorFlags(),
+		snapshotMetadataFlags(), registrarFlags(), livenessFlags(),
 	} {
 		out = append(out, part...)
 	}

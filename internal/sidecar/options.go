@@ -134,6 +134,28 @@ type HTTPOptions struct {
 	LeaderHealth bool
 	// Pprof serves /debug/pprof.
 	Pprof bool
+	// Health serves at /health whether the process is ready, and WithoutMetrics serves no metrics.
+	Health, WithoutMetrics bool
+}
+
+// SnapshotMetadataOptions are those of csi-snapshot-metadata.
+type SnapshotMetadataOptions struct {
+	// Socket is the path of the driver's socket. The driver may start later and may restart.
+	Socket string
+	// Timeout is the time limit of the driver's calls whose answers are no streams.
+	Timeout time.Duration
+	// Port is that of the service.
+	Port int
+	// Cert and Key are the paths of its certificate and key, which may be replaced while it runs.
+	Cert, Key string
+	// MinVersion, CipherSuites and CurvePreferences restrict TLS, by Go's names; empty for Go's defaults.
+	MinVersion, CipherSuites, CurvePreferences string
+	// Audience is what the tokens of clients must be for; empty for that of the driver's SnapshotMetadataService.
+	Audience string
+	// StreamLimit is how long a stream may take.
+	StreamLimit time.Duration
+	// HTTP are the servers of metrics and of health.
+	HTTP []HTTPOptions
 }
 
 // LivenessOptions configure the answer to a kubelet's question whether a driver lives.

@@ -16,6 +16,7 @@ const (
 	Snapshotter
 	SnapshotController
 	HealthMonitor
+	SnapshotMetadata
 	Registrar
 	Liveness
 )
@@ -42,8 +43,9 @@ func roles() []role {
 		HealthMonitor: {
 			[]string{"csi-external-health-monitor-controller"}, []string{"health"}, "health-monitor",
 		},
-		Registrar: {[]string{"csi-node-driver-registrar", "node-driver-registrar"}, nil, "registrar"},
-		Liveness:  {[]string{"livenessprobe"}, nil, "liveness"},
+		SnapshotMetadata: {[]string{"csi-snapshot-metadata"}, nil, "snapshot-metadata"},
+		Registrar:        {[]string{"csi-node-driver-registrar", "node-driver-registrar"}, nil, "registrar"},
+		Liveness:         {[]string{"livenessprobe"}, nil, "liveness"},
 	}
 }
 
@@ -75,6 +77,9 @@ func (r Role) Prefix() string { return roles()[r].prefix }
 // OfNode says that the role's program stands beside the driver on each node, and not beside its controller.
 func (r Role) OfNode() bool { return r == Registrar || r == Liveness }
 
+// OfController says that the role's work is that of controllers, of which one process can have several.
+func (r Role) OfController() bool { return len(roles()[r].controllers) > 0 }
+
 // shortFlags says that upstream's program reads flags as package flag does: a program's own names may have one
 // hyphen, and what follows the first argument that is not a flag is not read. Only one of them does not.
 func (r Role) shortFlags() bool { return r != Provisioner }
@@ -86,9 +91,15 @@ func with(all ...Role) []Role { return all }
 func controllers() []Role { return with(Provisioner, Attacher, Resizer, Snapshotter, HealthMonitor) }
 
 // everyone are all roles.
-func everyone() []Role {
+func everyone() []Role { return append(logging(), SnapshotMetadata) }
+
+// logging are the roles with the flags of Kubernetes' logs; the other one has klog's own.
+func logging() []Role {
 	return append(controllers(), SnapshotController, Registrar, Liveness)
 }
+
+// clients are the roles that need the API server.
+func clients() []Role { return append(electing(), SnapshotMetadata) }
 
 // electing are the roles that stand for a lease.
 func electing() []Role { return append(controllers(), SnapshotController) }

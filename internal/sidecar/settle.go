@@ -21,6 +21,8 @@ func (o *Options) settle(r Role, changed func(string) bool, env func(string) str
 		return err
 	}
 	switch r {
+	case SnapshotMetadata:
+		return o.settleSnapshotMetadata(env)
 	case Registrar:
 		return o.settleRegistrar(changed)
 	case Liveness:
@@ -169,6 +171,31 @@ func (o *Options) settleLiveness(changed func(string) bool) error {
 		return err
 	}
 	o.Liveness.HTTP, o.HTTP = o.HTTP, nil
+	return nil
+}
+
+func (o *Options) settleSnapshotMetadata(env func(string) string) error {
+	m := &o.SnapshotMetadata
+	m.Socket, m.StreamLimit = o.Socket, time.Duration(o.raw.streamMinutes)*time.Minute
+	m.Cert, m.Key = cmp.Or(m.Cert, env("TLS_CERT_PATH")), cmp.Or(m.Key, env("TLS_KEY_PATH"))
+	switch {
+	case o.Version:
+		return nil
+	case m.Cert == "" || m.Key == "":
+		return errors.New("--tls-cert and --tls-key are not both given: clients send tokens, and only over TLS")
+	case m.Port < 1 || m.Port > 65535:
+		return fmt.Errorf("--port %d is no port", m.Port)
+	case m.Timeout <= 0:
+		return errors.New("--timeout must be longer than 0")
+	case m.StreamLimit <= 0:
+		// As upstream's program does.
+		m.StreamLimit = 10 * time.Minute
+	}
+	for _, address := range addresses(o.raw.httpEndpoint) {
+		m.HTTP = append(m.HTTP, HTTPOptions{
+			Address: address, MetricsPath: o.raw.metricsPath, Health: true, WithoutMetrics: o.raw.withoutMetrics,
+		})
+	}
 	return nil
 }
 

@@ -6,9 +6,9 @@ func meetingFlags() []Flag {
 	labelled := controllers()
 	return []Flag{
 		flag("version", everyone(), "false", "print the version and end", func(o *Options) any { return &o.Version }),
-		shared(flag("csi-address", append(controllers(), Registrar, Liveness), "/run/csi/socket",
+		shared(flag("csi-address", append(controllers(), SnapshotMetadata, Registrar, Liveness), "/run/csi/socket",
 			"`path` of the driver's socket; the driver may start later", func(o *Options) any { return &o.Socket })),
-		flag("kubeconfig", elects, "", "`path` of the kubeconfig (default that of the Pod)",
+		flag("kubeconfig", clients(), "", "`path` of the kubeconfig (default that of the Pod)",
 			func(o *Options) any { return &o.Kubeconfig }),
 		flag("master", with(Provisioner, Resizer), "", "`URL` of the API server, instead of the kubeconfig's",
 			func(o *Options) any { return &o.Master }),
@@ -28,12 +28,12 @@ func meetingFlags() []Flag {
 		shared(flag("leader-election-labels", labelled, "", "`labels` of the leases, as KEY:VALUE, separated by commas",
 			func(o *Options) any { return labels{&o.LeaseLabels} })),
 		{
-			Name: "kube-api-qps", Of: elects, Default: "5", Shared: true, WhenGiven: true,
+			Name: "kube-api-qps", Of: clients(), Default: "5", Shared: true, WhenGiven: true,
 			Usage: "requests to the API server per second; unlimited unless given",
 			into:  func(o *Options, _ Role) any { return &o.QPS },
 		},
 		{
-			Name: "kube-api-burst", Of: elects, Default: "10", Shared: true, WhenGiven: true,
+			Name: "kube-api-burst", Of: clients(), Default: "10", Shared: true, WhenGiven: true,
 			Usage: "requests that may go at once before --kube-api-qps counts",
 			into:  func(o *Options, _ Role) any { return &o.Burst },
 		},
@@ -50,7 +50,7 @@ func httpFlags() []Flag {
 			func(o *Options) any { return &o.raw.httpEndpoint })),
 		shared(flag("metrics-address", append(controllers(), Liveness), "",
 			"`address` of metrics alone; --http-endpoint is newer", func(o *Options) any { return &o.raw.metricsAddress })),
-		shared(flag("metrics-path", append(electing(), Liveness), "/metrics", "`path` of the metrics",
+		shared(flag("metrics-path", append(clients(), Liveness), "/metrics", "`path` of the metrics",
 			func(o *Options) any { return &o.raw.metricsPath })),
 		shared(flag("enable-pprof", with(Provisioner, Registrar), "false", "serve /debug/pprof at --http-endpoint",
 			func(o *Options) any { return &o.raw.pprof })),
@@ -60,11 +60,11 @@ func httpFlags() []Flag {
 // logFlags are those of logs.
 func logFlags() []Flag {
 	const one = "the log is one stream, which nothing holds back"
-	all := everyone()
+	all := logging()
 	return []Flag{
-		flag("v", all, "0", VerbosityUsage, func(o *Options) any { return &o.Verbosity }),
+		flag("v", everyone(), "0", VerbosityUsage, func(o *Options) any { return &o.Verbosity }),
 		shared(flag("logging-format", all, "text", LogFormatUsage, func(o *Options) any { return &o.LogFormat })),
-		ignored("vmodule", all, text, "", "--v counts for the whole program"),
+		ignored("vmodule", everyone(), text, "", "--v counts for the whole program"),
 		ignored("log-flush-frequency", all, text, "5s", one),
 		ignored("log-text-split-stream", all, boolean, "false", one),
 		ignored("log-text-info-buffer-size", all, text, "", one),
@@ -76,21 +76,13 @@ func logFlags() []Flag {
 
 // oldFlags are those that programs of years ago had, and that manifests still have.
 func oldFlags() []Flag {
-	const klog = "the log goes to the standard error"
-	all := everyone()
+	all := logging()
 	out := []Flag{
 		ignored("connection-timeout", all, text, "", "the driver is waited for without an end"),
 		ignored("leader-election-type", controllers(), text, "", "leader election has Leases"),
 		ignored("leader-election-identity", controllers(), text, "", "each process has an identity of its own"),
 	}
-	for _, name := range []string{
-		"logtostderr", "alsologtostderr", "skip_headers", "skip_log_headers", "add_dir_header", "one_output",
-	} {
-		out = append(out, ignored(name, all, boolean, "", klog))
-	}
-	for _, name := range []string{"stderrthreshold", "log_dir", "log_file", "log_file_max_size", "log_backtrace_at"} {
-		out = append(out, ignored(name, all, text, "", klog))
-	}
+	out = append(out, klogFlags(all)...)
 	out = append(out, Flag{
 		Name: groupsFlag, Of: with(Snapshotter, SnapshotController), Shared: true,
 		Usage: "take snapshots of groups of volumes; --feature-gates=CSIVolumeGroupSnapshot=true is newer",
@@ -102,9 +94,28 @@ func oldFlags() []Flag {
 	return out
 }
 
+// klogFlags are those of klog, which most of upstream's programs have no longer.
+func klogFlags(of []Role) []Flag {
+	const why = "the log goes to the standard error"
+	var out []Flag
+	for _, name := range []string{
+		"logtostderr", "alsologtostderr", "skip_headers", "skip_log_headers", "add_dir_header", "one_output",
+	} {
+		out = append(out, ignored(name, of, boolean, "", why))
+	}
+	for _, name := range []string{"stderrthreshold", "log_dir", "log_file", "log_file_max_size", "log_backtrace_at"} {
+		out = append(out, ignored(name, of, text, "", why))
+	}
+	return out
+}
+
 // ownFlags are those that only volplane has.
 func ownFlags() []Flag {
 	return []Flag{
+		{
+			Name: "logging-format", Of: with(SnapshotMetadata), Default: "text", Old: true, Shared: true, Usage: LogFormatUsage,
+			into: func(o *Options, _ Role) any { return &o.LogFormat },
+		},
 		{
 			Name: "beside-others", Of: electing(), Old: true, Shared: true,
 			Usage: "start although others hold leases of the driver in another namespace: both will call it",

@@ -68,7 +68,7 @@ func Normalise(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 			return pflag.NormalizedName(name)
 		}
 		for _, r := range f.Of {
-			if !r.OfNode() {
+			if r.OfController() {
 				of = append(of, r)
 			}
 		}
@@ -80,7 +80,7 @@ func Normalise(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 }
 
 // Settle makes of the flags of AddControllers or AddRole, and of the environment, what the program is to do. The role
-// is Registrar or Liveness, or any other for controllers.
+// is SnapshotMetadata, Registrar or Liveness, or any other for controllers.
 func (o *Options) Settle(r Role, set *pflag.FlagSet, env func(string) string) error {
 	return o.settle(r, set.Changed, env)
 }

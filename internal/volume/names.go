@@ -125,6 +125,11 @@ const (
 	// deleting the driver's snapshot.
 	AnnSnapshotSecretName      = "snapshot.storage.kubernetes.io/deletion-secret-name"
 	AnnSnapshotSecretNamespace = "snapshot.storage.kubernetes.io/deletion-secret-namespace"
+	// GroupMetadata, MetadataVersion and ResourceMetadataServices name the custom resource by which clients find who
+	// serves the changed blocks of a driver.
+	GroupMetadata            = "cbt.storage.k8s.io"
+	MetadataVersion          = "v1beta1"
+	ResourceMetadataServices = "snapshotmetadataservices"
 	// GroupGroupSnapshot names the API group of the custom resources of groups of snapshots. KindGroup and ResourceGroups
 	// are those of a group, and ResourceGroupContents and ResourceGroupClasses the resources that stand for a driver's
 	// group, and for the classes of groups.

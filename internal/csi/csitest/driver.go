@@ -70,6 +70,7 @@ type Driver struct {
 	csipb.UnimplementedControllerServer
 	csipb.UnimplementedGroupControllerServer
 	csipb.UnimplementedNodeServer
+	csipb.UnimplementedSnapshotMetadataServer
 
 	// Socket is the path of its socket; empty if the driver is only in memory.
 	Socket string
@@ -83,6 +84,8 @@ type Driver struct {
 	volumes   map[string]*vol
 	snapshots map[string]*csipb.Snapshot
 	groups    map[string]*csipb.VolumeGroupSnapshot
+	// blocks answers the calls of the snapshot metadata service.
+	blocks Blocks
 	// server is nil while the driver is dead; stopped is closed when it dies.
 	server *grpc.Server
 	// memory is the listener of a driver without a socket.
@@ -150,6 +153,7 @@ func (d *Driver) serve() {
 	csipb.RegisterControllerServer(server, d)
 	csipb.RegisterGroupControllerServer(server, d)
 	csipb.RegisterNodeServer(server, d)
+	csipb.RegisterSnapshotMetadataServer(server, d)
 	d.mu.Lock()
 	d.server, d.stopped, d.memory = server, make(chan struct{}), memory
 	d.mu.Unlock()

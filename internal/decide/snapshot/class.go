@@ -80,6 +80,13 @@ func secretOf(
 	return SecretOf(class.Name, purpose, class.Parameters, inName, inNamespace)
 }
 
+// TakingSecret returns the Secret of a class for taking and deleting a snapshot; nil if it names none.
+func TakingSecret(
+	class *cluster.VolumeSnapshotClass, content string, s *snapshotv1.VolumeSnapshot,
+) (*corev1.SecretReference, error) {
+	return secretOf(ClassOf(class), forTaking, content, s)
+}
+
 // ParametersOf returns the parameters of a class of snapshots, or of groups of snapshots, that are for the driver, as
 // JSON.
 func ParametersOf(class string, parameters map[string]string) (string, error) {
@@ -123,7 +130,12 @@ func chooseDefault(f Facts) (*cluster.VolumeSnapshotClass, string) {
 	if problem := VolumeProblem(f.Claim, f.Volume); problem != "" {
 		return nil, problem
 	}
-	return DefaultOf(f.Classes, "VolumeSnapshotClass", f.Volume.Spec.CSI.Driver,
+	return DefaultClass(f.Classes, f.Volume.Spec.CSI.Driver)
+}
+
+// DefaultClass returns the default class of a driver, or why there is none.
+func DefaultClass(classes []*cluster.VolumeSnapshotClass, driver string) (*cluster.VolumeSnapshotClass, string) {
+	return DefaultOf(classes, "VolumeSnapshotClass", driver,
 		func(c *cluster.VolumeSnapshotClass) bool {
 			return c.Annotations[volume.AnnDefaultSnapshotClass] == "true"
 		},

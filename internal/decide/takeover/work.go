@@ -191,7 +191,7 @@ func (w Workload) work() []work {
 			out = append(out, work{w, "volplane", sidecar.Kept{
 				Controllers: strings.Split(argument(c, "controllers"), ","), Args: ownArguments(c),
 			}})
-		} else if r, ok := role(c); ok && isController(r) {
+		} else if r, ok := role(c); ok && r.OfController() {
 			out = append(out, work{w, r.String(), keep(r, c)})
 		}
 	}

@@ -125,21 +125,19 @@ func (w Workload) registers() bool {
 func (w Workload) controls() bool {
 	return slices.ContainsFunc(w.containers(), func(c corev1.Container) bool {
 		r, ok := role(c)
-		return ok && isController(r) && r != sidecar.SnapshotController || runsControllers(c)
+		return ok && r.OfController() && r != sidecar.SnapshotController || runsControllers(c)
 	})
 }
-
-// isController says whether a sidecar is a controller.
-func isController(r sidecar.Role) bool { return r != sidecar.Registrar && r != sidecar.Liveness }
 
 // runsControllers says whether a container runs volplane's controllers.
 func runsControllers(c corev1.Container) bool {
 	return len(c.Args) > 0 && c.Args[0] == "controller" && argument(c, "controllers") != ""
 }
 
+// isSidecar says whether a container has a place among volplane's manifests, as one that serves changed blocks has not.
 func isSidecar(c corev1.Container) bool {
-	_, ok := role(c)
-	return ok || image(c) == "volplane" || argument(c, registrationPath) != ""
+	r, ok := role(c)
+	return ok && r != sidecar.SnapshotMetadata || image(c) == "volplane" || argument(c, registrationPath) != ""
 }
 
 // role returns which of upstream's sidecars a container is: by what it starts, by its image, or by its own name where

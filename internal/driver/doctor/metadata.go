@@ -25,77 +25,35 @@ func (x *exam) hasMetadata() bool {
 	return x.controller != nil && x.controller.d.Plugin.SnapshotMetadata
 }
 
-// blocks is one answer of a stream.
-type blocks interface {
-	GetBlockMetadataType() csipb.BlockMetadataType
-	GetVolumeCapacityBytes() int64
-	GetBlockMetadata() []*csipb.BlockMetadata
-}
-
 // mostAnswers is how many answers a stream may have.
 const mostAnswers = 100_000
 
 // reading judges the answers of a stream one by one.
 type reading struct {
-	// from and most are of the request: where it begins, and how many blocks an answer may have; 0 is no limit.
-	from int64
-	most int
-	// answers counts the answers, of which first is the first one; size is that of all blocks if it must be the same.
+	*csi.BlockOrder
 	answers int
-	first   blocks
-	size    int64
-	// end is the end of the last block, and covered up to where the blocks leave nothing out.
-	end, covered int64
-	problem      string
+	// covered is up to where the blocks leave nothing out.
+	covered int64
+	problem string
 }
 
 func newReading(from int64, most int32) *reading {
-	return &reading{from: from, most: int(most), covered: from}
+	return &reading{BlockOrder: csi.NewBlockOrder(from, most), covered: from}
 }
 
-func (r *reading) see(a blocks) {
-	if r.answers++; r.answers == 1 {
-		r.first = a
+func (r *reading) see(a csi.BlockAnswer) {
+	if r.problem != "" {
+		return
 	}
-	switch all := a.GetBlockMetadata(); {
-	case r.answers > mostAnswers:
+	if r.problem = r.Problem(a); r.problem == "" && r.answers == mostAnswers {
 		r.problem = "the stream does not end"
-	case a.GetBlockMetadataType() == csipb.BlockMetadataType_UNKNOWN:
-		r.problem = "block_metadata_type is UNKNOWN"
-	case a.GetBlockMetadataType() != r.first.GetBlockMetadataType(),
-		a.GetVolumeCapacityBytes() != r.first.GetVolumeCapacityBytes():
-		r.problem = "block_metadata_type or volume_capacity_bytes differs between two answers of a stream"
-	case r.most > 0 && len(all) > r.most:
-		r.problem = fmt.Sprintf("an answer has %d blocks, max_results is %d", len(all), r.most)
-	default:
-		for _, b := range all {
-			if r.problem == "" {
-				r.problem = r.add(b)
-			}
+	}
+	r.answers++
+	for _, b := range a.GetBlockMetadata() {
+		if b.GetByteOffset() <= r.covered {
+			r.covered = b.GetByteOffset() + b.GetSizeBytes()
 		}
 	}
-}
-
-// add returns what is wrong with a block, or "".
-func (r *reading) add(b *csipb.BlockMetadata) string {
-	from, size := b.GetByteOffset(), b.GetSizeBytes()
-	switch {
-	case size == 0:
-		return fmt.Sprintf("the block at %d has no bytes", from)
-	case from < r.end:
-		return fmt.Sprintf("a block begins at %d, and the one before it ends at %d", from, r.end)
-	case from+size <= r.from:
-		return fmt.Sprintf("a block ends at %d, starting_offset is %d", from+size, r.from)
-	case from+size > r.first.GetVolumeCapacityBytes() || from+size < 0:
-		return fmt.Sprintf("a block ends at %d, volume_capacity_bytes is %d", from+size, r.first.GetVolumeCapacityBytes())
-	case r.size != 0 && r.size != size && r.first.GetBlockMetadataType() == csipb.BlockMetadataType_FIXED_LENGTH:
-		return fmt.Sprintf("FIXED_LENGTH blocks have %d and %d bytes", r.size, size)
-	}
-	if from <= r.covered {
-		r.covered = from + size
-	}
-	r.end, r.size = from+size, size
-	return ""
 }
 
 // lacks says that the blocks leave out something of what was written, which is at the beginning of the volume.
@@ -107,7 +65,7 @@ func (r *reading) lacks(written int64) string {
 }
 
 // whole returns a call that reads a stream to its end, or until something is wrong with it.
-func whole[Q any, A blocks, S interface{ Recv() (A, error) }](
+func whole[Q any, A csi.BlockAnswer, S interface{ Recv() (A, error) }](
 	r *reading, open func(context.Context, Q, ...grpc.CallOption) (S, error),
 ) func(context.Context, Q, ...grpc.CallOption) (*reading, error) {
 	return func(ctx context.Context, request Q, opts ...grpc.CallOption) (*reading, error) {
@@ -195,7 +153,7 @@ func (x *exam) metadataVerdict(ctx context.Context, v *vol, base, target string)
 		if text := has.lacks(dataSize); text != "" {
 			return wrong("GetMetadataAllocated from %d: %s", at.from, text)
 		}
-		if capacity = has.first.GetVolumeCapacityBytes(); capacity < v.size {
+		if capacity = has.Capacity; capacity < v.size {
 			return wrong("volume_capacity_bytes is %d, the volume was made with %d", capacity, v.size)
 		}
 		changed, err := x.delta(ctx, &csipb.GetMetadataDeltaRequest{

@@ -36,7 +36,7 @@ func copyImage(ctx context.Context, from string, to *os.File, log *slog.Logger) 
 		return fmt.Errorf("copy image: %w", err)
 	}
 	p := newProgress(log, from, info)
-	err = eachData(ctx, source, func(at, length int64) error {
+	err = eachData(ctx, source, 0, func(at, length int64) error {
 		n, err := io.Copy(io.NewOffsetWriter(to, at), io.NewSectionReader(source, at, length))
 		p.add(n)
 		return err
@@ -47,9 +47,9 @@ func copyImage(ctx context.Context, from string, to *os.File, log *slog.Logger) 
 	return nil
 }
 
-// eachData calls do for every piece of a file that is not a hole, at most copyStep bytes at a time.
-func eachData(ctx context.Context, f *os.File, do func(at, length int64) error) error {
-	for at := int64(0); ; {
+// eachData calls do for every piece of a file from an offset on that is not a hole, at most copyStep bytes at a time.
+func eachData(ctx context.Context, f *os.File, from int64, do func(at, length int64) error) error {
+	for at := from; ; {
 		start, err := f.Seek(at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
 			return nil // only a hole is left

@@ -55,6 +55,7 @@ func Serve(ctx context.Context, o Options) error {
 	c := &controller{pool: p, keep: o.Keep, log: o.Log}
 	csipb.RegisterControllerServer(server, c)
 	csipb.RegisterGroupControllerServer(server, &groupController{controller: c})
+	csipb.RegisterSnapshotMetadataServer(server, &metadata{pool: p})
 	csipb.RegisterNodeServer(server, &node{pool: p, id: o.NodeID, keep: o.Keep})
 	at, err := socket.Listen(ctx, o.Endpoint)
 	if err != nil {
@@ -90,6 +91,6 @@ func (identity) GetPluginCapabilities(
 ) (*csipb.GetPluginCapabilitiesResponse, error) {
 	return csi.PluginCapabilities{
 		ControllerService: true, GroupController: true, AccessibilityConstraints: true,
-		SnapshotAccessibilityConstraints: true, OnlineExpansion: true,
+		SnapshotAccessibilityConstraints: true, SnapshotMetadata: true, OnlineExpansion: true,
 	}.Answer(), nil
 }

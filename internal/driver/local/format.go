@@ -100,7 +100,7 @@ func isBlank(ctx context.Context, image string) (bool, error) {
 	}
 	defer f.Close()
 	blank := true
-	err = eachData(ctx, f, func(at, length int64) error {
+	err = eachData(ctx, f, 0, func(at, length int64) error {
 		found, err := io.ReadAll(io.NewSectionReader(f, at, length))
 		for _, b := range found {
 			blank = blank && b == 0

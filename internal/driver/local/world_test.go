@@ -82,6 +82,7 @@ type world struct {
 	c         csipb.ControllerClient
 	g         csipb.GroupControllerClient
 	n         csipb.NodeClient
+	m         csipb.SnapshotMetadataClient
 	stop      func()
 }
 
@@ -202,6 +203,7 @@ func (w *world) dial(socket string, opts ...grpc.CallOption) {
 	w.ok(err)
 	w.Cleanup(func() { _ = conn.Close() })
 	w.c, w.g, w.n = csipb.NewControllerClient(conn), csipb.NewGroupControllerClient(conn), csipb.NewNodeClient(conn)
+	w.m = csipb.NewSnapshotMetadataClient(conn)
 }
 
 func (w *world) ok(err error) {

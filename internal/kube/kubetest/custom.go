@@ -26,6 +26,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Scheme knows the kinds of Kubernetes and the custom resources of snapshots.
@@ -38,6 +39,9 @@ func NewScheme() Scheme {
 		&cluster.VolumeSnapshotContent{}, &cluster.VolumeSnapshotContentList{},
 		&cluster.VolumeSnapshotClass{}, &cluster.VolumeSnapshotClassList{})
 	metav1.AddToGroupVersion(s.custom, snapshotv1.SchemeGroupVersion)
+	services := schema.GroupVersion{Group: volume.GroupMetadata, Version: volume.MetadataVersion}
+	s.custom.AddKnownTypes(services, &cluster.SnapshotMetadataService{})
+	metav1.AddToGroupVersion(s.custom, services)
 	if err := groupv1.AddToScheme(s.custom); err != nil {
 		panic(err) // its kinds are known when it is compiled
 	}
@@ -46,7 +50,7 @@ func NewScheme() Scheme {
 
 // of returns the scheme that has a group.
 func (s Scheme) of(group string) *runtime.Scheme {
-	if group == snapshotv1.GroupName || group == groupv1.GroupName {
+	if group == snapshotv1.GroupName || group == groupv1.GroupName || group == volume.GroupMetadata {
 		return s.custom
 	}
 	return scheme.Scheme
@@ -79,7 +83,9 @@ func (s Scheme) Custom() []schema.GroupVersionKind {
 	for _, name := range []string{"VolumeGroupSnapshot", "VolumeGroupSnapshotContent", "VolumeGroupSnapshotClass"} {
 		out = append(out, groupv1.SchemeGroupVersion.WithKind(name))
 	}
-	return out
+	return append(out, schema.GroupVersionKind{
+		Group: volume.GroupMetadata, Version: volume.MetadataVersion, Kind: "SnapshotMetadataService",
+	})
 }
 
 // Customized returns a client with a way to custom resources: requests over its REST client become actions of the

@@ -3,6 +3,7 @@ package upstream
 import (
 	"bytes"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -26,7 +27,7 @@ type Program struct {
 func Start(t *testing.T, name string, args ...string) *Program {
 	t.Helper()
 	path := plane.Bin("kubernetes")
-	if strings.HasPrefix(name, "csi-") || name == "volplane" || name == "snapshot-controller" {
+	if strings.HasPrefix(filepath.Base(name), "csi-") || name == "volplane" || name == "snapshot-controller" {
 		path = plane.Bin(name)
 	}
 	cmd := exec.Command(path, args...)

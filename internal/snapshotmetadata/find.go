@@ -1,0 +1,155 @@
+package snapshotmetadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/snapshot"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+var errNoAudience = errors.New("the SnapshotMetadataService of the driver has no audience")
+
+// ask is what is common to both requests.
+type ask struct {
+	Token, Namespace, Snapshot string
+	From                       int64
+	Most                       int32
+	// Delta says that the blocks are those that have changed since the snapshot with the handle Base.
+	Delta bool
+	Base  string
+}
+
+// maxHandle is how long the handle of a snapshot may be, in bytes. CSI says 128, and some drivers exceed that.
+const maxHandle = 1 << 10
+
+// problem returns what is wrong with a request, or "".
+func (a ask) problem() string {
+	name, base := "snapshot_name", a.Delta && a.Base == ""
+	if a.Delta {
+		name = "target_snapshot_name"
+	}
+	switch {
+	case a.Token == "":
+		return "security_token is empty"
+	case len(validation.IsDNS1123Label(a.Namespace)) > 0:
+		return "namespace is no name of a namespace"
+	case len(validation.IsDNS1123Subdomain(a.Snapshot)) > 0:
+		return name + " is no name of a VolumeSnapshot"
+	case base:
+		return "base_snapshot_id is empty"
+	case len(a.Base) > maxHandle:
+		return fmt.Sprintf("base_snapshot_id has %d bytes, %d are allowed", len(a.Base), maxHandle)
+	case a.From < 0:
+		return "starting_offset is negative"
+	case a.Most < 0:
+		return "max_results is negative"
+	}
+	return ""
+}
+
+// target is what the driver is asked about.
+type target struct {
+	handle  string
+	secrets map[string]string
+}
+
+// find returns the driver's snapshot for which a VolumeSnapshot stands, with the Secret of the driver's call. The
+// client may read the snapshot, so errors say what is wrong with it.
+func (s *server) find(ctx context.Context, a ask) (target, error) {
+	vs, err := s.objects.Snapshot(ctx, a.Namespace, a.Snapshot)
+	if apierrors.IsNotFound(err) {
+		return target{}, status.Errorf(codes.NotFound, "VolumeSnapshot %s/%s does not exist", a.Namespace, a.Snapshot)
+	}
+	if err != nil {
+		return target{}, s.unavailable("read the VolumeSnapshot", err)
+	}
+	if err := unready(vs); err != nil {
+		return target{}, err
+	}
+	content, err := s.objects.Content(ctx, *vs.Status.BoundVolumeSnapshotContentName)
+	if err != nil {
+		return target{}, s.unavailable("read the VolumeSnapshotContent", err)
+	}
+	if err := unusable(vs, content, s.Driver.Name); err != nil {
+		return target{}, err
+	}
+	ref, err := s.secretOf(ctx, vs, content)
+	if err != nil {
+		return target{}, err
+	}
+	secrets, err := kube.SecretData(ctx, s.Client, ref)
+	if err != nil {
+		return target{}, s.unavailable("read the Secret for the driver", err)
+	}
+	return target{*content.Status.SnapshotHandle, secrets}, nil
+}
+
+// unready returns why a snapshot cannot be read yet.
+func unready(vs *snapshotv1.VolumeSnapshot) error {
+	if !snapshot.IsReady(vs) || ptr.Deref(vs.Status.BoundVolumeSnapshotContentName, "") == "" {
+		return status.Errorf(codes.Unavailable, "VolumeSnapshot %s/%s is not ready to use", vs.Namespace, vs.Name)
+	}
+	return nil
+}
+
+// unusable returns why a driver cannot be asked for a snapshot with this content.
+func unusable(vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent, driver string) error {
+	content := "VolumeSnapshotContent " + c.Name
+	switch view := snapshot.Single().View(c); {
+	case !view.IsOf(vs):
+		// Who may write the status of a snapshot could name the content of another namespace.
+		return status.Errorf(codes.FailedPrecondition, "%s is not bound to VolumeSnapshot %s/%s", content, vs.Namespace,
+			vs.Name)
+	case view.Driver != driver:
+		return status.Errorf(codes.InvalidArgument, "VolumeSnapshot %s/%s is of the driver %s, and this is the service of %s",
+			vs.Namespace, vs.Name, tell(view.Driver), driver)
+	case !view.Ready || !view.Taken:
+		return status.Errorf(codes.Unavailable, "%s is not ready to use", content)
+	}
+	return nil
+}
+
+// secretOf returns the Secret of the driver's call. A content that was made for a snapshot has the record of the Secret
+// that its class named. Only for one that was there before the class is asked, or the default one.
+func (s *server) secretOf(
+	ctx context.Context, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent,
+) (*corev1.SecretReference, error) {
+	recorded := snapshot.RecordedSecret(c, volume.AnnSnapshotSecretName, volume.AnnSnapshotSecretNamespace)
+	if recorded != nil || c.Spec.Source.SnapshotHandle == nil {
+		return recorded, nil
+	}
+	var class *cluster.VolumeSnapshotClass
+	var err error
+	if name := ptr.Deref(vs.Spec.VolumeSnapshotClassName, ""); name != "" {
+		class, err = s.objects.Class(ctx, name)
+	} else {
+		var all []*cluster.VolumeSnapshotClass
+		if all, err = s.objects.Classes(ctx); err == nil {
+			// Without a class there is no Secret, and a driver that needs one says so.
+			class, _ = snapshot.DefaultClass(all, s.Driver.Name)
+		}
+	}
+	if err != nil {
+		return nil, s.unavailable("read the class of the VolumeSnapshot", err)
+	}
+	if class == nil {
+		return nil, nil
+	}
+	ref, err := snapshot.TakingSecret(class, c.Name, vs)
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, tell(err.Error()))
+	}
+	return ref, nil
+}

@@ -1,0 +1,126 @@
+package snapshotmetadata
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/kubernetes-csi/external-snapshot-metadata/pkg/api"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/csi"
+)
+
+const (
+	// mostBlocks is how many blocks an answer of the driver may have.
+	mostBlocks = 4096
+	// blockSize is how many bytes a block takes at most, and answerSize the rest of an answer.
+	blockSize, answerSize = 32, 1 << 10
+)
+
+// blocksFor returns how many blocks the driver is asked to put into an answer for a client that asks for so many, where
+// 0 leaves it to the server.
+func blocksFor(most int32) int32 {
+	if most == 0 {
+		return mostBlocks
+	}
+	return min(most, mostBlocks)
+}
+
+// GetMetadataAllocated streams the blocks that a snapshot has.
+func (s *server) GetMetadataAllocated(
+	r *api.GetMetadataAllocatedRequest, to api.SnapshotMetadata_GetMetadataAllocatedServer,
+) error {
+	a := ask{
+		Token: r.GetSecurityToken(), Namespace: r.GetNamespace(), Snapshot: r.GetSnapshotName(),
+		From: r.GetStartingOffset(), Most: r.GetMaxResults(),
+	}
+	return s.serve(to.Context(), "MetadataAllocated", a, func(ctx context.Context, t target) error {
+		most := blocksFor(a.Most)
+		from, err := s.Driver.SnapshotMetadataClient().GetMetadataAllocated(ctx, &csipb.GetMetadataAllocatedRequest{
+			SnapshotId: t.handle, StartingOffset: a.From, MaxResults: most, Secrets: t.secrets,
+		}, sizeOf(most))
+		if err != nil {
+			return s.ofDriver(err)
+		}
+		return relay(s, csi.NewBlockOrder(a.From, most), from.Recv, func(b *csipb.GetMetadataAllocatedResponse) error {
+			return to.Send(&api.GetMetadataAllocatedResponse{
+				BlockMetadataType:   api.BlockMetadataType(b.GetBlockMetadataType()),
+				VolumeCapacityBytes: b.GetVolumeCapacityBytes(), BlockMetadata: blocksOf(b),
+			})
+		})
+	})
+}
+
+// GetMetadataDelta streams the blocks in which a snapshot differs from one before it.
+func (s *server) GetMetadataDelta(
+	r *api.GetMetadataDeltaRequest, to api.SnapshotMetadata_GetMetadataDeltaServer,
+) error {
+	a := ask{
+		Token: r.GetSecurityToken(), Namespace: r.GetNamespace(), Snapshot: r.GetTargetSnapshotName(),
+		From: r.GetStartingOffset(), Most: r.GetMaxResults(), Delta: true, Base: r.GetBaseSnapshotId(),
+	}
+	return s.serve(to.Context(), "MetadataDelta", a, func(ctx context.Context, t target) error {
+		most := blocksFor(a.Most)
+		from, err := s.Driver.SnapshotMetadataClient().GetMetadataDelta(ctx, &csipb.GetMetadataDeltaRequest{
+			BaseSnapshotId: a.Base, TargetSnapshotId: t.handle, StartingOffset: a.From, MaxResults: most, Secrets: t.secrets,
+		}, sizeOf(most))
+		if err != nil {
+			return s.ofDriver(err)
+		}
+		return relay(s, csi.NewBlockOrder(a.From, most), from.Recv, func(b *csipb.GetMetadataDeltaResponse) error {
+			return to.Send(&api.GetMetadataDeltaResponse{
+				BlockMetadataType:   api.BlockMetadataType(b.GetBlockMetadataType()),
+				VolumeCapacityBytes: b.GetVolumeCapacityBytes(), BlockMetadata: blocksOf(b),
+			})
+		})
+	})
+}
+
+// sizeOf limits an answer of the driver to what so many blocks take.
+func sizeOf(most int32) grpc.CallOption {
+	return grpc.MaxCallRecvMsgSize(answerSize + int(most)*blockSize)
+}
+
+// relay passes on the driver's answers, one by one, as long as they are in order.
+func relay[A csi.BlockAnswer](s *server, order *csi.BlockOrder, recv func() (A, error), send func(A) error) error {
+	for {
+		answer, err := recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return s.ofDriver(err)
+		}
+		if problem := order.Problem(answer); problem != "" {
+			return status.Errorf(codes.Internal, "driver %s: its answer breaks the CSI specification: %s", s.Driver.Name,
+				problem)
+		}
+		if err := send(answer); err != nil {
+			return err
+		}
+	}
+}
+
+// ofDriver returns the driver's error as one for the client. The driver's words have no secrets of its calls any more.
+func (s *server) ofDriver(err error) error {
+	code := csi.Code(err)
+	if code == codes.Unknown {
+		code = codes.Internal
+	}
+	return status.Errorf(code, "driver %s: %s", s.Driver.Name, tell(status.Convert(err).Message()))
+}
+
+// blocksOf returns the blocks of an answer as those of the service.
+func blocksOf(a csi.BlockAnswer) []*api.BlockMetadata {
+	all := a.GetBlockMetadata()
+	blocks, out := make([]api.BlockMetadata, len(all)), make([]*api.BlockMetadata, len(all))
+	for i, b := range all {
+		blocks[i].ByteOffset, blocks[i].SizeBytes = b.GetByteOffset(), b.GetSizeBytes()
+		out[i] = &blocks[i]
+	}
+	return out
+}

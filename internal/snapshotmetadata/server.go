@@ -1,0 +1,201 @@
+package snapshotmetadata
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/kubernetes-csi/external-snapshot-metadata/pkg/api"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	// mostStreams is how many streams there are at the same time, and mostReviews how many clients are reviewed.
+	mostStreams, mostReviews = 32, 8
+	// mostPerClient is how many requests a connection may have at the same time.
+	mostPerClient = 16
+	// requestSize and headerSize limit a request in bytes. A token has one or two thousand.
+	requestSize, headerSize = 64 << 10, 16 << 10
+	// reviewLimit is how long what precedes a stream may take, and handshakeLimit how long a TLS handshake.
+	reviewLimit, handshakeLimit = 30 * time.Second, 10 * time.Second
+	// window is how many bytes of a connection wait to be read.
+	window = 64 << 10
+	// idleLimit is how long a connection without a request is kept.
+	idleLimit = 5 * time.Minute
+	// goodbye is how long streams may go on when the server is asked to end.
+	goodbye = 20 * time.Second
+)
+
+// Options configure a server.
+type Options struct {
+	// Driver has the snapshots.
+	Driver *csi.Driver
+	// Client is a client of the API server with Rights.
+	Client kubernetes.Interface
+	// Audience is what tokens must be for; empty for that of the driver's SnapshotMetadataService.
+	Audience string
+	// Limit is how long a stream may take.
+	Limit time.Duration
+	// Meter counts each stream after it has ended.
+	Meter func(driver, method, code string, took time.Duration)
+	// Log is the log of the program.
+	Log *slog.Logger
+}
+
+// Rights returns the rights that a server needs.
+func Rights() []kube.Access {
+	return []kube.Access{
+		kube.Write("authentication.k8s.io", "tokenreviews", "create"),
+		kube.Write("authorization.k8s.io", "subjectaccessreviews", "create"),
+		{Group: volume.GroupMetadata, Resource: volume.ResourceMetadataServices, Verbs: []string{"get"}},
+		{Group: volume.GroupSnapshot, Resource: volume.ResourceSnapshots, Verbs: []string{"get"}},
+		{Group: volume.GroupSnapshot, Resource: volume.ResourceSnapshotContents, Verbs: []string{"get"}},
+		{Group: volume.GroupSnapshot, Resource: volume.ResourceSnapshotClasses, Verbs: []string{"get", "list"}},
+		{Resource: "secrets", Verbs: []string{"get"}},
+	}
+}
+
+// Serve answers at a listener, which it closes, until ctx ends.
+func Serve(ctx context.Context, l net.Listener, secure *tls.Config, o Options) error {
+	s := &server{
+		Options: o, objects: kube.NewSnapshotObjects(o.Client), streams: make(chan struct{}, mostStreams),
+		reviews: make(chan struct{}, mostReviews),
+	}
+	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(secure)), grpc.ConnectionTimeout(handshakeLimit),
+		grpc.MaxRecvMsgSize(requestSize), grpc.MaxHeaderListSize(headerSize), grpc.MaxConcurrentStreams(mostPerClient),
+		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
+		// A client that never reads holds what was sent to it, until its connection is too old.
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle: idleLimit, MaxConnectionAge: o.Limit, MaxConnectionAgeGrace: o.Limit,
+		}))
+	api.RegisterSnapshotMetadataServer(g, s)
+	healthpb.RegisterHealthServer(g, health{})
+	ended := make(chan error, 1)
+	go func() { ended <- g.Serve(l) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve snapshot metadata: %w", err)
+	case <-ctx.Done():
+	}
+	late := time.AfterFunc(goodbye, g.Stop)
+	defer late.Stop()
+	g.GracefulStop()
+	<-ended
+	return nil
+}
+
+// health answers that the service serves: it listens only then.
+type health struct {
+	healthpb.UnimplementedHealthServer
+}
+
+// Check answers whether the service serves.
+func (health) Check(context.Context, *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
+}
+
+// server is a running server. It is safe for concurrent use.
+type server struct {
+	api.UnimplementedSnapshotMetadataServer
+	Options
+
+	objects kube.SnapshotObjects
+	// streams and reviews hold a value for each that is under way.
+	streams, reviews chan struct{}
+}
+
+// serve answers one request: it finds out whether the client may have the answer and what the driver is to be asked,
+// and has stream pass on what the driver says.
+func (s *server) serve(
+	ctx context.Context, method string, a ask, stream func(ctx context.Context, t target) error,
+) (err error) {
+	begun := time.Now()
+	defer func() {
+		code := status.Code(err)
+		s.Meter(s.Driver.Name, method, code.String(), time.Since(begun))
+		log := s.Log.With("method", method, "driver", s.Driver.Name, "took", time.Since(begun).Round(time.Millisecond))
+		if a.problem() == "" {
+			log = log.With("snapshot", a.Namespace+"/"+a.Snapshot)
+		}
+		// What clients can cause as often as they like would fill the log.
+		level := slog.LevelWarn
+		if slices.Contains([]codes.Code{
+			codes.OK, codes.Canceled, codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied,
+			codes.ResourceExhausted,
+		}, code) {
+			level = slog.LevelDebug
+		}
+		log.Log(ctx, level, "a client asked for changed blocks", "code", code.String(), "err", status.Convert(err).Message())
+	}()
+	if problem := a.problem(); problem != "" {
+		return status.Error(codes.InvalidArgument, problem)
+	}
+	t, err := s.prepare(ctx, a)
+	if err != nil {
+		return err
+	}
+	select {
+	case s.streams <- struct{}{}:
+		defer func() { <-s.streams }()
+	default:
+		return status.Errorf(codes.ResourceExhausted, "%d streams are under way, which is as many as there may be; "+
+			"try again later", mostStreams)
+	}
+	return s.limited(ctx, func(ctx context.Context) error { return stream(ctx, t) })
+}
+
+// limited calls a function that passes on a stream, and returns when its time is over. By then it may hang in a client
+// that does not read: the end of the request ends it, too.
+func (s *server) limited(ctx context.Context, stream func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, s.Limit)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- stream(limited) }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-limited.Done():
+	}
+	switch {
+	case ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	case limited.Err() != nil:
+		return status.Errorf(codes.DeadlineExceeded, "the stream has not ended within %v; go on with starting_offset at "+
+			"the end of its last block", s.Limit)
+	}
+	return err
+}
+
+// prepare finds out who the client is, what it may read, and what the driver is to be asked.
+func (s *server) prepare(ctx context.Context, a ask) (target, error) {
+	ctx, cancel := context.WithTimeout(ctx, reviewLimit)
+	defer cancel()
+	select {
+	case s.reviews <- struct{}{}:
+		defer func() { <-s.reviews }()
+	case <-ctx.Done():
+		return target{}, status.Error(codes.Unavailable, "too many clients are being reviewed; try again later")
+	}
+	user, err := s.authenticate(ctx, a.Token)
+	if err != nil {
+		return target{}, err
+	}
+	if err := s.authorize(ctx, user, a); err != nil {
+		return target{}, err
+	}
+	return s.find(ctx, a)
+}

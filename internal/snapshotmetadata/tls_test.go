@@ -1,0 +1,115 @@
+package snapshotmetadata
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"volplane.dev/volplane/internal/sidecar"
+	"volplane.dev/volplane/internal/testkit/logged"
+)
+
+// files writes a certificate and its key, each if it is wanted, and says that they were written at a time.
+func files(t *testing.T, o sidecar.SnapshotMetadataOptions, name string, cert, key bool, at time.Time) {
+	t.Helper()
+	pair, _ := newCertificate(t, name)
+	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, block := range map[string]*pem.Block{
+		o.Cert: {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, o.Key: {Type: "PRIVATE KEY", Bytes: der},
+	} {
+		if path == o.Cert && !cert || path == o.Key && !key {
+			continue
+		}
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCertificateIsReplaced: a handshake has the certificate that is in the files by then. If they do not fit,
+// because the key of a new one is not there yet for example, the certificate before it is used.
+func TestCertificateIsReplaced(t *testing.T) {
+	t.Parallel()
+	dir, now := t.TempDir(), time.Now()
+	o := sidecar.SnapshotMetadataOptions{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}
+	var log logged.Text
+	if _, err := TLS(o, slog.New(slog.NewTextHandler(&log, nil))); err == nil {
+		t.Error("a server without a certificate starts")
+	}
+	files(t, o, "first", true, true, now)
+	c, err := TLS(o, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shows := func(want string) {
+		t.Helper()
+		pair, err := c.GetCertificate(&tls.ClientHelloInfo{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if leaf, err := x509.ParseCertificate(pair.Certificate[0]); err != nil || !slices.Contains(leaf.DNSNames, want) {
+			t.Errorf("the certificate is of %q, want %s: %v", leaf.DNSNames, want, err)
+		}
+	}
+	shows("first")
+	files(t, o, "half", true, false, now.Add(time.Second))
+	shows("first")
+	files(t, o, "second", true, true, now.Add(2*time.Second))
+	shows("second")
+	if err := os.Remove(o.Key); err != nil {
+		t.Fatal(err)
+	}
+	shows("second")
+	text := log.String()
+	if !strings.Contains(text, "the one before it stays in use") || strings.Contains(text, "PRIVATE") {
+		t.Error(text)
+	}
+}
+
+// TestTLSFlags: the flags restrict TLS by Go's names, and a name that is unknown or unsafe ends the program.
+func TestTLSFlags(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, c := range []struct {
+		min, suites, curves string
+		want                string
+	}{
+		{"", "", "", ""},
+		{"VersionTLS13", " TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 ,", "X25519,CurveP256", ""},
+		{"VersionTLS11", "", "", `--tls-min-version "VersionTLS11" is neither VersionTLS12 nor VersionTLS13`},
+		{"", "TLS_RSA_WITH_RC4_128_SHA", "", `--tls-cipher-suites: "TLS_RSA_WITH_RC4_128_SHA" is unknown to Go, or not safe`},
+		{"", "", "P1", `--tls-curve-preferences: "P1" is unknown to Go, or not safe`},
+	} {
+		o := sidecar.SnapshotMetadataOptions{
+			Cert: filepath.Join(dir, "c"), Key: filepath.Join(dir, "k"),
+			MinVersion: c.min, CipherSuites: c.suites, CurvePreferences: c.curves,
+		}
+		files(t, o, "x", true, true, time.Now())
+		got, err := TLS(o, slog.New(slog.DiscardHandler))
+		switch {
+		case c.want == "" && err != nil, c.want != "" && (err == nil || err.Error() != c.want):
+			t.Errorf("%+v: %v, want %q", c, err, c.want)
+		case err == nil && c.min == "":
+			if got.MinVersion != tls.VersionTLS12 || got.CipherSuites != nil || got.CurvePreferences != nil {
+				t.Errorf("the defaults are %+v", got)
+			}
+		case err == nil:
+			if got.MinVersion != tls.VersionTLS13 || len(got.CipherSuites) != 1 || len(got.CurvePreferences) != 2 {
+				t.Errorf("%+v becomes %+v", c, got)
+			}
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package snapshotmetadata
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/kubernetes-csi/external-snapshot-metadata/pkg/api"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/kube/kubetest"
+	"volplane.dev/volplane/internal/testkit/logged"
+)
+
+const (
+	driverName = "test.csi.example.com"
+	// token is that of the backup program, which may read the snapshots of its namespace.
+	token = "eyJhbGciOiJSUzI1NiJ9.backup-program.signature"
+	// password is what the driver needs for the storage.
+	password = "correct-horse-battery"
+)
+
+// world is a server with its cluster and its driver.
+type world struct {
+	t      *testing.T
+	api    *kubetest.API
+	driver *csitest.Driver
+	log    logged.Text
+	// tokens are for an audience; who has one is called backup.
+	tokens map[string]string
+	// refuses is what the API server says of who may read what; "" lets the user backup read the namespace team.
+	refuses string
+	opts    Options
+	metered []string
+	dial    func() api.SnapshotMetadataClient
+}
+
+// objects are a snapshot that is ready, what it stands for, its class, and the service of the driver.
+func objects() (*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent, *cluster.VolumeSnapshotClass,
+	*cluster.SnapshotMetadataService,
+) {
+	vs := &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "monday", UID: "1"},
+		Status: &snapshotv1.VolumeSnapshotStatus{
+			ReadyToUse: ptr.To(true), BoundVolumeSnapshotContentName: ptr.To("content"),
+		},
+	}
+	content := &cluster.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "content"}}
+	content.Spec.Driver, content.Spec.Source.VolumeHandle = driverName, ptr.To("vol-1")
+	content.Spec.VolumeSnapshotRef = corev1.ObjectReference{Namespace: "team", Name: "monday", UID: "1"}
+	content.Status = &snapshotv1.VolumeSnapshotContentStatus{
+		ReadyToUse: ptr.To(true), SnapshotHandle: ptr.To("snap-1"),
+	}
+	class := &cluster.VolumeSnapshotClass{}
+	class.Name, class.Driver = "usual", driverName
+	class.Parameters = map[string]string{
+		"csi.storage.k8s.io/snapshotter-secret-name":      "login",
+		"csi.storage.k8s.io/snapshotter-secret-namespace": "${volumesnapshot.namespace}",
+	}
+	service := &cluster.SnapshotMetadataService{ObjectMeta: metav1.ObjectMeta{Name: driverName}}
+	service.Spec.Audience = "backups"
+	return vs, content, class, service
+}
+
+// newWorld starts everything. change may change the objects before.
+func newWorld(
+	t *testing.T, change func(w *world, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent),
+) *world {
+	t.Helper()
+	vs, content, class, service := objects()
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "login"}, Data: map[string][]byte{"key": []byte(password)},
+	}
+	w := &world{t: t, tokens: map[string]string{token: "backups"}}
+	w.opts.Limit = 10 * time.Minute
+	w.driver = csitest.InMemory(t, csitest.Config{Plugin: csi.PluginCapabilities{SnapshotMetadata: true}})
+	w.driver.OnBlocks(says(variable(0, 10, 20, 10)))
+	w.api = kubetest.NewAPI(t, class, secret, service)
+	if change != nil {
+		change(w, vs, content)
+	}
+	w.api.Set(vs, content)
+	w.api.PrependReactor("create", "tokenreviews", w.reviewToken)
+	w.api.PrependReactor("create", "subjectaccessreviews", w.reviewAccess)
+	w.opts.Driver, w.opts.Client = w.driver.Dial(csi.WithNodeOnly()), kubetest.Customized(w.api.Client(Rights))
+	w.opts.Log = slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	w.opts.Meter = func(driver, method, code string, _ time.Duration) {
+		w.metered = append(w.metered, driver+" "+method+" "+code)
+	}
+	w.serve()
+	return w
+}
+
+// serve serves over TLS and a connection in memory until the test ends.
+func (w *world) serve() {
+	w.t.Helper()
+	pair, pool := newCertificate(w.t, "one")
+	l := bufconn.Listen(64 << 10)
+	ctx, end := context.WithCancel(w.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, l, &tls.Config{Certificates: []tls.Certificate{pair}}, w.opts) }()
+	w.t.Cleanup(func() {
+		end()
+		if err := <-ended; err != nil {
+			w.t.Error(err)
+		}
+	})
+	w.dial = func() api.SnapshotMetadataClient {
+		conn, err := grpc.NewClient("passthrough:///localhost",
+			grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: pool, ServerName: "localhost"})),
+			grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(func() { _ = conn.Close() })
+		return api.NewSnapshotMetadataClient(conn)
+	}
+}
+
+// reviewToken answers as an API server does.
+func (w *world) reviewToken(a clienttesting.Action) (bool, runtime.Object, error) {
+	r := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview).DeepCopy()
+	audience, known := w.tokens[r.Spec.Token]
+	switch {
+	case !known:
+		r.Status.Error = "[invalid bearer token " + r.Spec.Token + "]"
+	case audience == "":
+		// This one knows no audiences.
+		r.Status.Authenticated, r.Status.User.Username = true, "backup"
+	case !slices.Contains(r.Spec.Audiences, audience):
+		r.Status.Error = fmt.Sprintf("token audiences [%q] is invalid for the audiences %q", audience, r.Spec.Audiences)
+	default:
+		r.Status = authenticationv1.TokenReviewStatus{
+			Authenticated: true, Audiences: []string{audience},
+			User: authenticationv1.UserInfo{Username: "backup", Groups: []string{"programs"}},
+		}
+	}
+	return true, r, nil
+}
+
+func (w *world) reviewAccess(a clienttesting.Action) (bool, runtime.Object, error) {
+	r := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
+	asked := r.Spec.ResourceAttributes
+	r.Status.Allowed = w.refuses == "" && r.Spec.User == "backup" && slices.Equal(r.Spec.Groups, []string{"programs"}) &&
+		asked.Verb == "get" && asked.Group == "snapshot.storage.k8s.io" && asked.Resource == "volumesnapshots" &&
+		asked.Namespace == "team"
+	r.Status.Reason = w.refuses
+	return true, r, nil
+}
+
+// request is that of a client that may have the answer.
+func request() *api.GetMetadataAllocatedRequest {
+	return &api.GetMetadataAllocatedRequest{SecurityToken: token, Namespace: "team", SnapshotName: "monday"}
+}
+
+// ask asks for the blocks of a snapshot, and returns them and how the stream ended.
+func (w *world) ask(q *api.GetMetadataAllocatedRequest) string {
+	w.t.Helper()
+	stream, err := w.dial().GetMetadataAllocated(w.t.Context(), q)
+	if err != nil {
+		return err.Error()
+	}
+	return read(stream)
+}
+
+// read reads a stream to its end.
+func read(stream interface {
+	Recv() (*api.GetMetadataAllocatedResponse, error)
+},
+) string {
+	var out []string
+	for {
+		a, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return strings.Join(append(out, "OK"), " ")
+		}
+		if err != nil {
+			s := status.Convert(err)
+			return strings.Join(append(out, s.Code().String()+": "+s.Message()), " ")
+		}
+		for _, b := range a.GetBlockMetadata() {
+			out = append(out, fmt.Sprintf("%d+%d", b.GetByteOffset(), b.GetSizeBytes()))
+		}
+		out = append(out, "|")
+	}
+}
+
+// says returns a driver that gives these answers and ends the stream.
+func says(all ...*csipb.GetMetadataAllocatedResponse) csitest.Blocks {
+	return func(_ context.Context, _ proto.Message, send func(*csipb.GetMetadataAllocatedResponse) error) error {
+		for _, a := range all {
+			if err := send(a); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// variable returns an answer with blocks, given as pairs of offset and size, of a volume of 100 bytes.
+func variable(numbers ...int64) *csipb.GetMetadataAllocatedResponse {
+	a := &csipb.GetMetadataAllocatedResponse{
+		BlockMetadataType: csipb.BlockMetadataType_VARIABLE_LENGTH, VolumeCapacityBytes: 100,
+	}
+	for pair := range slices.Chunk(numbers, 2) {
+		a.BlockMetadata = append(a.BlockMetadata, &csipb.BlockMetadata{ByteOffset: pair[0], SizeBytes: pair[1]})
+	}
+	return a
+}
+
+// newCertificate returns a certificate of localhost, and who trusts it.
+func newCertificate(t *testing.T, name string) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost", name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, pool
+}

@@ -1,0 +1,486 @@
+package exchange
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/kubernetes-csi/external-snapshot-metadata/pkg/api"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/driver/local"
+	"volplane.dev/volplane/internal/testkit"
+	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/test/internal/cluster"
+	"volplane.dev/volplane/test/internal/plane"
+	"volplane.dev/volplane/test/internal/upstream"
+)
+
+// metadataAccount is the service account of the program, and backupAccount that of its client.
+const metadataAccount, backupAccount = "csi-snapshot-metadata", "backup"
+
+// metadataObjects are the accounts, their rights by upstream's manifests, and a snapshot class.
+const metadataObjects = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: csi-snapshot-metadata, namespace: default}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: backup, namespace: default}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: stranger, namespace: default}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: metadata}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: external-snapshot-metadata-runner}
+subjects: [{kind: ServiceAccount, name: csi-snapshot-metadata, namespace: default}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: client}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: external-snapshot-metadata-client-runner}
+subjects: [{kind: ServiceAccount, name: backup, namespace: default}]
+`
+
+// metadataResource is the custom resource by which clients find the service, as upstream's 1.1 has it.
+const metadataResource = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: snapshotmetadataservices.cbt.storage.k8s.io
+  annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes-csi/external-snapshot-metadata/pull/2"}
+spec:
+  group: cbt.storage.k8s.io
+  scope: Cluster
+  names: {kind: SnapshotMetadataService, plural: snapshotmetadataservices, singular: snapshotmetadataservice}
+  versions:
+  - name: v1beta1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        required: [spec]
+        properties:
+          spec:
+            type: object
+            required: [address, audience, caCert]
+            properties:
+              address: {type: string}
+              audience: {type: string}
+              caCert: {type: string, format: byte}
+`
+
+// classRights are what upstream's program needs beyond upstream's role, and a class without which it serves nothing.
+const classRights = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: classes}
+rules: [{apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotclasses], verbs: [get, list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: classes}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: classes}
+subjects: [{kind: ServiceAccount, name: csi-snapshot-metadata, namespace: default}]
+---
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshotClass
+metadata: {name: usual, annotations: {snapshot.storage.kubernetes.io/is-default-class: "true"}}
+driver: DRIVER
+deletionPolicy: Delete
+`
+
+// metadataWorld is a cluster with the bundled driver, whose pool shares blocks.
+type metadataWorld struct {
+	*cluster.Installation
+	audit, pool, socket string
+	driver              *csi.Driver
+	// handles are the driver's snapshots, by their names.
+	handles map[string]string
+}
+
+func newMetadataWorld(ctx context.Context, t *testing.T) *metadataWorld {
+	t.Helper()
+	c, log := cluster.AuditedCluster(t)
+	w := &metadataWorld{
+		Installation: &cluster.Installation{Cluster: c, T: t, Ctx: ctx, Base: "metadata", Space: "default"}, audit: log,
+		handles: map[string]string{},
+	}
+	c.ServeSnapshots(ctx, t)
+	for _, text := range []string{
+		metadataResource, metadataRole(t, "snapshot-metadata-cluster-role.yaml"),
+		metadataRole(t, "snapshot-metadata-client-cluster-role.yaml"), metadataObjects,
+	} {
+		c.Kubectl(ctx, t, text, "apply", "-f", "-")
+	}
+	c.Kubectl(ctx, t, "", "wait", "crd", "snapshotmetadataservices.cbt.storage.k8s.io", "--for=condition=Established")
+	w.serveDriver()
+	return w
+}
+
+// metadataRole returns a role of upstream's manifests.
+func metadataRole(t *testing.T, file string) string {
+	t.Helper()
+	const module = "github.com/kubernetes-csi/external-snapshot-metadata"
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "deploy", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// serveDriver serves the bundled driver with a pool on xfs.
+func (w *metadataWorld) serveDriver() {
+	w.T.Helper()
+	dir, err := os.MkdirTemp("", "cbt")
+	w.Must(err)
+	w.T.Cleanup(func() { _ = os.RemoveAll(dir) })
+	image, at := filepath.Join(dir, "image"), filepath.Join(dir, "fs")
+	w.Must(os.WriteFile(image, nil, 0o600))
+	w.Must(os.Truncate(image, 512<<20))
+	w.Must(os.Mkdir(at, 0o700))
+	w.Must(exec.Command("mkfs.xfs", "-q", image).Run())
+	w.Must(exec.Command("mount", "-o", "loop", image, at).Run())
+	w.T.Cleanup(func() { testkit.Unmount(w.T, at) })
+	w.pool, w.socket = filepath.Join(at, "pool"), filepath.Join(dir, "csi.sock")
+	ctx, end := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- local.Serve(ctx, local.Options{
+			NodeID: "n1", PoolDir: w.pool, Endpoint: w.socket, Log: slog.New(slog.DiscardHandler),
+		})
+	}()
+	w.T.Cleanup(func() {
+		end()
+		if err := <-ended; err != nil {
+			w.T.Error(err)
+		}
+	})
+	w.driver, err = csi.Await(w.Ctx, w.socket, func(error) {})
+	w.Must(err)
+	w.T.Cleanup(func() { _ = w.driver.Close() })
+}
+
+// write writes to the image of a volume.
+func (w *metadataWorld) write(id, word string, at, length int) {
+	w.T.Helper()
+	f, err := os.OpenFile(filepath.Join(w.pool, "volumes", id, "disk.img"), os.O_WRONLY, 0)
+	w.Must(err)
+	defer f.Close()
+	_, err = f.WriteAt(bytes.Repeat([]byte(word), length/len(word)), int64(at))
+	w.Must(err)
+	w.Must(f.Sync())
+}
+
+// discard discards a part of the image of a volume.
+func (w *metadataWorld) discard(id string, at, length int64) {
+	w.T.Helper()
+	f, err := os.OpenFile(filepath.Join(w.pool, "volumes", id, "disk.img"), os.O_WRONLY, 0)
+	w.Must(err)
+	defer f.Close()
+	w.Must(unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, length))
+	w.Must(f.Sync())
+}
+
+// snapshot takes a snapshot, and makes the objects that stand for it.
+func (w *metadataWorld) snapshot(id, name string) {
+	w.T.Helper()
+	s, err := w.driver.ControllerClient().CreateSnapshot(w.Ctx, &csipb.CreateSnapshotRequest{
+		Name: name, SourceVolumeId: id,
+	})
+	w.Must(err)
+	handle := s.GetSnapshot().GetSnapshotId()
+	w.handles[name] = handle
+	w.Kubectl(w.Ctx, w.T, fmt.Sprintf(`{"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+		"metadata": {"name": %q, "namespace": "default"}, "spec": {"source": {"persistentVolumeClaimName": "c"}}}`, name),
+		"apply", "-f", "-")
+	uid := strings.TrimSpace(w.KubectlSays(w.Ctx, w.T, "", "get", "volumesnapshot", name, "--namespace=default",
+		"--output=jsonpath={.metadata.uid}"))
+	w.Kubectl(w.Ctx, w.T, fmt.Sprintf(`{"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+		"metadata": {"name": "content-%[1]s"}, "spec": {"driver": %[2]q, "deletionPolicy": "Retain",
+		"source": {"volumeHandle": %[3]q}, "volumeSnapshotRef": {"kind": "VolumeSnapshot", "namespace": "default",
+		"name": %[1]q, "uid": %[4]q}}}`, name, volume.LocalDriver, id, uid), "apply", "-f", "-")
+	w.Kubectl(w.Ctx, w.T, "", "patch", "volumesnapshotcontent", "content-"+name, "--subresource=status", "--type=merge",
+		fmt.Sprintf(`--patch={"status": {"readyToUse": true, "snapshotHandle": %q}}`, handle))
+	w.Kubectl(w.Ctx, w.T, "", "patch", "volumesnapshot", name, "--namespace=default", "--subresource=status",
+		"--type=merge", fmt.Sprintf(`--patch={"status": {"readyToUse": true, "boundVolumeSnapshotContentName":
+		"content-%s"}}`, name))
+}
+
+// announce says where the driver's changed blocks are served.
+func (w *metadataWorld) announce(address, audience string) {
+	w.T.Helper()
+	authority, err := os.ReadFile(w.Path("ca.crt"))
+	w.Must(err)
+	w.Kubectl(w.Ctx, w.T, fmt.Sprintf(`{"apiVersion": "cbt.storage.k8s.io/v1beta1", "kind": "SnapshotMetadataService",
+		"metadata": {"name": %q}, "spec": {"address": %q, "audience": %q, "caCert": %q}}`, volume.LocalDriver, address,
+		audience, base64.StdEncoding.EncodeToString(authority)), "apply", "-f", "-")
+}
+
+// serve starts the program, under its own name or ours, and returns what it listens at.
+func (w *metadataWorld) serve(program string, flags ...string) (*upstream.Program, string) {
+	w.T.Helper()
+	address, health := plane.FreeAddress("127.0.0.1"), plane.FreeAddress("127.0.0.1")
+	_, port, _ := strings.Cut(address, ":")
+	args := append([]string{
+		"--csi-address=" + w.socket, "--kubeconfig=" + w.Identity(metadataAccount), "--port=" + port,
+		"--http-endpoint=" + health, "--tls-cert=" + w.Path("serving.crt"), "--tls-key=" + w.Path("serving.key"),
+	}, flags...)
+	if program == "volplane" {
+		args = append([]string{metadataAccount}, args...)
+	}
+	p := upstream.Start(w.T, program, args...)
+	upstream.Eventually(w.Ctx, w.T, func() string {
+		r, err := http.Get("http://" + health + "/health") //nolint:noctx // of this machine
+		if err != nil {
+			return err.Error()
+		}
+		_ = r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			return r.Status
+		}
+		return ""
+	})
+	return p, address
+}
+
+// upstreamPrograms is the directory of upstream's csi-snapshot-metadata, snapshot-metadata-lister and
+// snapshot-metadata-verifier, which are compared if the variable is set: a module that they need is not in every Go
+// proxy, so that only a checkout of their repository can be built.
+func upstreamPrograms() string { return os.Getenv("UPSTREAM") }
+
+// theirs runs a program of upstream's that reads blocks as an account, and returns what it prints.
+func (w *metadataWorld) theirs(program, account, target, base string, flags ...string) string {
+	w.T.Helper()
+	args := append([]string{
+		"-kubeconfig=" + w.AdminKubeconfig(), "-namespace=default", "-snapshot=" + target, "-previous-snapshot=" + base,
+		"-service-account=" + account, "-service-account-namespace=default", "-max-results=2",
+	}, flags...)
+	out, _ := exec.CommandContext(w.Ctx, filepath.Join(upstreamPrograms(), program), args...).CombinedOutput()
+	return string(out)
+}
+
+// read reads blocks as an account, and calls each for them.
+func (w *metadataWorld) read(account, target, base string, each func(at, size int64) error) error {
+	w.T.Helper()
+	client, token := w.client(account)
+	recv, err := w.open(client, token, target, base)
+	for err == nil {
+		var blocks []*api.BlockMetadata
+		if blocks, err = recv(); err == nil && len(blocks) > 2 {
+			w.T.Errorf("an answer has %d blocks", len(blocks))
+		}
+		for _, b := range blocks {
+			if err == nil {
+				err = each(b.GetByteOffset(), b.GetSizeBytes())
+			}
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// client returns a client of the service, found as clients find it, and a token of an account for it.
+func (w *metadataWorld) client(account string) (api.SnapshotMetadataClient, string) {
+	w.T.Helper()
+	field := func(path string) string {
+		return w.KubectlSays(w.Ctx, w.T, "", "get", "snapshotmetadataservice", volume.LocalDriver, "--output=jsonpath="+path)
+	}
+	authority, err := base64.StdEncoding.DecodeString(field("{.spec.caCert}"))
+	w.Must(err)
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(authority)
+	conn, err := grpc.NewClient(field("{.spec.address}"),
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: pool})))
+	w.Must(err)
+	w.T.Cleanup(func() { _ = conn.Close() })
+	token, err := w.Client.CoreV1().ServiceAccounts("default").CreateToken(w.Ctx, account, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{field("{.spec.audience}")}},
+	}, metav1.CreateOptions{})
+	w.Must(err)
+	return api.NewSnapshotMetadataClient(conn), token.Status.Token
+}
+
+// open begins to read, and returns what reads the next blocks.
+func (w *metadataWorld) open(
+	client api.SnapshotMetadataClient, token, target, base string,
+) (func() ([]*api.BlockMetadata, error), error) {
+	if base == "" {
+		stream, err := client.GetMetadataAllocated(w.Ctx, &api.GetMetadataAllocatedRequest{
+			SecurityToken: token, Namespace: "default", SnapshotName: target, MaxResults: 2,
+		})
+		return func() ([]*api.BlockMetadata, error) {
+			a, err := stream.Recv()
+			return a.GetBlockMetadata(), err
+		}, err
+	}
+	stream, err := client.GetMetadataDelta(w.Ctx, &api.GetMetadataDeltaRequest{
+		SecurityToken: token, Namespace: "default", TargetSnapshotName: target, BaseSnapshotId: w.handles[base],
+		MaxResults: 2,
+	})
+	return func() ([]*api.BlockMetadata, error) {
+		a, err := stream.Recv()
+		return a.GetBlockMetadata(), err
+	}, err
+}
+
+// listed returns the blocks that an account reads, or the error.
+func (w *metadataWorld) listed(account, target, base string) string {
+	w.T.Helper()
+	if upstreamPrograms() != "" {
+		var rows []string
+		out := w.theirs("snapshot-metadata-lister", account, target, base)
+		for line := range strings.Lines(out) {
+			if f := strings.Fields(line); len(f) == 5 && f[2] == "VARIABLE_LENGTH" {
+				rows = append(rows, f[3]+"+"+f[4])
+			}
+		}
+		return cmp.Or(strings.Join(rows, " "), out)
+	}
+	var rows []string
+	err := w.read(account, target, base, func(at, size int64) error {
+		rows = append(rows, fmt.Sprintf("%d+%d", at, size))
+		return nil
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return strings.Join(rows, " ")
+}
+
+// verify copies the blocks of a snapshot to a device, which must then have the same content. The device begins as the
+// base, or empty.
+func (w *metadataWorld) verify(target, base string) {
+	w.T.Helper()
+	path := func(name string) string { return filepath.Join(w.pool, "snapshots", w.handles[name], "disk.img") }
+	device := filepath.Join(w.T.TempDir(), "device")
+	want, err := os.ReadFile(path(target))
+	w.Must(err)
+	begin := make([]byte, len(want))
+	if base != "" {
+		begin, err = os.ReadFile(path(base))
+		w.Must(err)
+	}
+	w.Must(os.WriteFile(device, begin, 0o600))
+	if upstreamPrograms() != "" {
+		if out := w.theirs("snapshot-metadata-verifier", backupAccount, target, base, "-src="+path(target),
+			"-tgt="+device); out != "" {
+			w.T.Errorf("from %q to %s: %s", base, target, out)
+		}
+	} else {
+		w.Must(w.read(backupAccount, target, base, func(at, size int64) error {
+			copy(begin[at:at+size], want[at:])
+			return nil
+		}))
+		w.Must(os.WriteFile(device, begin, 0o600))
+	}
+	if got, err := os.ReadFile(device); err != nil || !bytes.Equal(got, want) {
+		w.T.Errorf("what was copied from %q to %s differs: %v", base, target, err)
+	}
+}
+
+// TestSnapshotMetadata: a client, which is upstream's if there are its programs, reads the changed blocks of the
+// bundled driver through volplane, as through upstream's csi-snapshot-metadata; what it copies is what the snapshot
+// holds. With the rights of upstream's manifests, the API server refuses no request; and whose token is for another
+// audience, or who may not read the snapshot, is refused.
+func TestSnapshotMetadata(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), upstream.Limit)
+	defer cancel()
+	w := newMetadataWorld(ctx, t)
+	const mib = 1 << 20
+	v, err := w.driver.ControllerClient().CreateVolume(ctx, &csipb.CreateVolumeRequest{
+		Name: "v", CapacityRange: &csipb.CapacityRange{RequiredBytes: 32 * mib},
+		VolumeCapabilities: []*csipb.VolumeCapability{
+			csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, true, "", nil),
+		},
+	})
+	w.Must(err)
+	id := v.GetVolume().GetVolumeId()
+	for i := range 5 {
+		w.write(id, "old.", (2*i+1)*mib, 64<<10)
+	}
+	w.snapshot(id, "monday")
+	w.write(id, "new.", mib+16<<10, 16<<10)
+	w.write(id, "new.", 31*mib, mib)
+	w.discard(id, 5*mib, 64<<10)
+	w.snapshot(id, "tuesday")
+
+	programs := []string{"volplane"}
+	if upstreamPrograms() != "" {
+		programs = append(programs, filepath.Join(upstreamPrograms(), metadataAccount))
+	}
+	for _, program := range programs {
+		if program != "volplane" {
+			w.Kubectl(ctx, t, strings.ReplaceAll(classRights, "DRIVER", volume.LocalDriver), "apply", "-f", "-")
+		}
+		p, address := w.serve(program)
+		w.announce(address, "backups")
+		for _, c := range []struct{ account, target, base, want string }{
+			{backupAccount, "monday", "", "1048576+65536 3145728+65536 5242880+65536 7340032+65536 9437184+65536"},
+			{backupAccount, "tuesday", "", "1048576+65536 3145728+65536 7340032+65536 9437184+65536 32505856+1048576"},
+			{backupAccount, "tuesday", "monday", "1064960+16384 5242880+65536 32505856+1048576"},
+			{"stranger", "tuesday", "monday", "code = PermissionDenied"},
+		} {
+			if got := w.listed(c.account, c.target, c.base); !strings.Contains(got, c.want) {
+				t.Errorf("%s as %s, from %q to %s: %s, want %s", program, c.account, c.base, c.target, got, c.want)
+			}
+		}
+		w.verify("monday", "")
+		w.verify("tuesday", "monday")
+		p.End()
+		p, address = w.serve(program, "--audience=others")
+		w.announce(address, "backups")
+		if got := w.listed(backupAccount, "monday", ""); !strings.Contains(got, "code = Unauthenticated") {
+			t.Errorf("%s: a token for another audience: %s", program, got)
+		}
+		p.End()
+		if program == "volplane" {
+			w.checkRefused()
+		}
+	}
+}
+
+// checkRefused wants no request that the API server has refused.
+func (w *metadataWorld) checkRefused() {
+	w.T.Helper()
+	all := w.Audited(w.audit, metadataAccount)
+	for _, r := range all {
+		if r.ResponseStatus.Code == http.StatusForbidden {
+			w.T.Errorf("it may not %s %s: %s", r.Verb, r.RequestURI, r.ResponseStatus.Message)
+		}
+	}
+	if len(all) == 0 {
+		w.T.Error("it has asked for nothing")
+	}
+}
