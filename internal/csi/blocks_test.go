@@ -37,15 +37,20 @@ func TestBlockOrder(t *testing.T) {
 				t.Fatalf("%d blocks at a time", len(a.GetBlockMetadata()))
 			}
 			for _, b := range a.GetBlockMetadata() {
-				at, size := b.GetByteOffset(), b.GetSizeBytes()
-				if at < end || size <= 0 || at+size < at || at+size > capacity || at+size <= from {
-					t.Fatalf("%d+%d after %d, of %d from %d", at, size, end, capacity, from)
-				}
-				end = at + size
+				end = follows(t, b, end, from, capacity)
 			}
 			if order.End != end || empty > mostEmpty {
 				t.Fatalf("the end is %d, want %d", order.End, end)
 			}
 		}
 	})
+}
+
+// follows returns the end of a block, which begins at or after the end of the one before it.
+func follows(t *rapid.T, b *csipb.BlockMetadata, end, from, capacity int64) int64 {
+	at, size := b.GetByteOffset(), b.GetSizeBytes()
+	if at < end || size <= 0 || at+size < at || at+size > capacity || at+size <= from {
+		t.Fatalf("%d+%d after %d, of %d from %d", at, size, end, capacity, from)
+	}
+	return at + size
 }

@@ -8,7 +8,7 @@ import (
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -130,7 +130,7 @@ func (c customClient[T, L]) Delete(ctx context.Context, name string, opts metav1
 
 // Get reads an object. A name may come from a user: one with a slash must not lead to another object.
 func (c customClient[T, L]) Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error) {
-	if problems := path.IsValidPathSegmentName(name); len(problems) > 0 || name == "" {
+	if problems := content.IsPathSegmentName(name); len(problems) > 0 || name == "" {
 		var none T
 		return none, apierrors.NewBadRequest(fmt.Sprintf("%.80q is no name of a %s", name, c.kind))
 	}

@@ -94,8 +94,7 @@ func Serve(ctx context.Context, l net.Listener, secure *tls.Config, o Options) e
 	late := time.AfterFunc(goodbye, g.Stop)
 	defer late.Stop()
 	g.GracefulStop()
-	<-ended
-	return nil
+	return <-ended
 }
 
 // health answers that the service serves: it listens only then.

@@ -42,8 +42,14 @@ func TestWriteKeys(t *testing.T) {
 	if got, err := pki.HashIn(here); err != nil || got != hash {
 		t.Errorf("hash %q, %v, want %q", got, err, hash)
 	}
-	entries, err := os.ReadDir(here)
-	if err != nil || len(entries) != 3 {
+	private(t, here, 3)
+}
+
+// private wants so many files in a directory, which only their owner may read.
+func private(t *testing.T, dir string, files int) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != files {
 		t.Errorf("%v, %v", entries, err)
 	}
 	for _, e := range entries {
@@ -51,8 +57,12 @@ func TestWriteKeys(t *testing.T) {
 			t.Errorf("%s: %v, %v", e.Name(), info.Mode(), err)
 		}
 	}
-	seals := map[string]bool{}
-	for _, by := range []*pki.Authority{a, b, open(t, t.TempDir())} {
+}
+
+// TestSeal: two instances of one authority seal a text alike, and another authority or another text has another seal.
+func TestSeal(t *testing.T) {
+	dir, seals := t.TempDir(), map[string]bool{}
+	for _, by := range []*pki.Authority{open(t, dir), open(t, dir), open(t, t.TempDir())} {
 		for _, text := range []string{"x", "y"} {
 			seal, err := by.Seal("test", text)
 			if err != nil {

@@ -144,7 +144,7 @@ func (l *library) file(name string) (*file, error) {
 	if f := l.read[name]; f != nil {
 		return f, nil
 	}
-	text := []byte{}
+	var text []byte
 	if i := slices.IndexFunc(l.own.Files, func(f txtar.File) bool { return f.Name == name+".yaml" }); i >= 0 {
 		text = l.own.Files[i].Data
 	} else {
