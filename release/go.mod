@@ -7,7 +7,6 @@ toolchain go1.27.3
 require (
 	github.com/google/go-containerregistry v0.22.1
 	github.com/google/rpmpack v0.7.1
-	golang.org/x/sync v0.24.0
 	sigs.k8s.io/yaml v1.6.0
 )
 
@@ -21,5 +20,6 @@ require (
 	github.com/ulikunitz/xz v0.5.12 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 )
