@@ -69,7 +69,8 @@ func listed(r Report) string {
 }
 
 // TestBundledDriver has nothing to complain about, within a minute. A process needs CAP_SYS_RESOURCE to grow ext4 while
-// it is mounted, so the examination may warn of that; xfs grows.
+// it is mounted, so the examination may warn of that; xfs grows. What has changed between two snapshots is known only
+// where the filesystem of the pool shares blocks between files.
 func TestBundledDriver(t *testing.T) {
 	t.Parallel()
 	for _, fsType := range []string{"", "xfs"} {
@@ -77,6 +78,7 @@ func TestBundledDriver(t *testing.T) {
 		d.FSType = fsType
 		r, err := examined(t, d)
 		warned, failed := found(r)
+		delete(warned, "snapshot-metadata")
 		if fsType == "" {
 			delete(warned, "grown")
 		}
@@ -86,7 +88,6 @@ func TestBundledDriver(t *testing.T) {
 		for _, c := range checks() {
 			unpromised := slices.Contains([]string{
 				"controller-publish-conflict", "attach-limit", "volume-health", "list-health", "volume-condition",
-				"snapshot-metadata",
 			}, c.name)
 			if made := strings.Contains(listed(r), " "+c.name+": "); made == unpromised {
 				t.Errorf("%s was made: %v", c.name, made)
