@@ -7,6 +7,7 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -72,21 +73,42 @@ func (r *Recorder) record(o runtime.Object, kind string, b volume.Because, notes
 }
 
 // sink sends the attempt and the next try with the count of a repeated event: the patch that
-// client-go makes has no annotations.
+// client-go makes has no annotations. It has events sent again that the API server could not write.
 type sink struct{ record.EventSink }
+
+// Create writes a new event.
+func (s sink) Create(e *corev1.Event) (*corev1.Event, error) {
+	written, err := s.EventSink.Create(e)
+	return written, sentAgain(err)
+}
+
+// sentAgain returns an error after which client-go sends an event again, if that can succeed. It gives up an event for
+// which the API server answers with any status, also that it is too busy, or that its store has no quorum.
+func sentAgain(err error) error {
+	for _, passes := range []func(error) bool{
+		apierrors.IsTooManyRequests, apierrors.IsServerTimeout, apierrors.IsTimeout, apierrors.IsServiceUnavailable,
+		apierrors.IsInternalError,
+	} {
+		if passes(err) {
+			return fmt.Errorf("the API server cannot write the event now: %w", err)
+		}
+	}
+	return err
+}
 
 // Patch updates an event that was recorded before.
 func (s sink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
 	var fields map[string]any
-	if e.Annotations[volume.AnnAttempt] == "" || json.Unmarshal(patch, &fields) != nil {
-		return s.EventSink.Patch(e, patch)
+	if e.Annotations[volume.AnnAttempt] != "" && json.Unmarshal(patch, &fields) == nil {
+		fields["metadata"] = map[string]any{"annotations": e.Annotations}
+		with, err := json.Marshal(fields)
+		if err != nil {
+			return nil, fmt.Errorf("encode event %s: %w", e.Name, err)
+		}
+		patch = with
 	}
-	fields["metadata"] = map[string]any{"annotations": e.Annotations}
-	with, err := json.Marshal(fields)
-	if err != nil {
-		return nil, fmt.Errorf("encode event %s: %w", e.Name, err)
-	}
-	return s.EventSink.Patch(e, with)
+	written, err := s.EventSink.Patch(e, patch)
+	return written, sentAgain(err)
 }
 
 func clip(s string, most int) string {

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,9 +12,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
@@ -84,6 +87,38 @@ func TestManyFailures(t *testing.T) {
 			t.Errorf("the event tells of attempt %d, not of the newest", told)
 		}
 	})
+}
+
+// TestBusyServer: an event that the API server could not write is sent again, and one that it refuses is not.
+func TestBusyServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer error
+		sent   int
+	}{
+		"too busy":              {apierrors.NewTooManyRequests("later", 1), 3},
+		"no quorum":             {apierrors.NewServiceUnavailable("the store has no quorum"), 3},
+		"etcd is slow":          {apierrors.NewInternalError(errors.New("etcdserver: request timed out")), 3},
+		"a timeout":             {apierrors.NewTimeoutError("later", 1), 3},
+		"the namespace is gone": {apierrors.NewNotFound(corev1.Resource("namespaces"), "ns"), 1},
+		"the event is invalid":  {apierrors.NewBadRequest("no"), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u"}}
+				client, sent := fake.NewClientset(claim), 0
+				client.PrependReactor("create", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
+					sent++
+					return sent < 3, nil, c.answer
+				})
+				events := NewRecorder(t.Context(), client, "test")
+				events.Warn(claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: "full"})
+				<-time.After(time.Minute)
+				if sent != c.sent {
+					t.Errorf("it was sent %d times, want %d", sent, c.sent)
+				}
+			})
+		})
+	}
 }
 
 // TestWarningNamesActor: kubectl shows no annotations of events, so the text of a warning ends with who acts next; it
