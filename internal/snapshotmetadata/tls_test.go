@@ -99,7 +99,7 @@ func TestTLSFlags(t *testing.T) {
 			MinVersion: c.min, CipherSuites: c.suites, CurvePreferences: c.curves,
 		}
 		files(t, o, "x", true, true, time.Now())
-		says := ""
+		var says string
 		if got, err := TLS(o, slog.New(slog.DiscardHandler)); err != nil {
 			says = err.Error()
 		} else {
