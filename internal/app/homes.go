@@ -58,26 +58,15 @@ func (d csiDrivers) annotations(name string) map[string]string {
 	return nil
 }
 
-// ofControlPlane returns the homes of the drivers that the control plane's process on a node calls: all, but of
-// node-local drivers only the volumes of its own node and those that belong to none.
-func (d csiDrivers) ofControlPlane(node string) Homes {
+// ofControlPlane returns the homes of the drivers that a control plane calls: all, but of node-local drivers only the
+// volumes of a scope. Unless it is alone, other control planes may call the others for the same volumes.
+func (d csiDrivers) ofControlPlane(scope volume.Scope, alone bool) Homes {
 	return func(driver string) (Home, bool) {
 		said := d.annotations(driver)
 		if volume.IsNodeLocal(said) {
-			return Home{Scope: volume.Scope{Node: node, Rest: true}}, true
-		}
-		return Home{Shared: len(volume.DelegatedTo(said)) > 0}, true
-	}
-}
-
-// ofPlane returns the homes of the drivers that one of several control planes calls: all, but of node-local drivers
-// only the volumes of a scope.
-func (d csiDrivers) ofPlane(scope volume.Scope) Homes {
-	return func(driver string) (Home, bool) {
-		if volume.IsNodeLocal(d.annotations(driver)) {
 			return Home{Scope: scope}, true
 		}
-		return Home{Shared: true}, true
+		return Home{Shared: !alone || len(volume.DelegatedTo(said)) > 0}, true
 	}
 }
 

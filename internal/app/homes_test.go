@@ -56,7 +56,7 @@ func TestHomes(t *testing.T) {
 			for node, want := range want {
 				homes := all.ofHost(node)
 				if node == "one" {
-					homes = all.ofControlPlane(node)
+					homes = all.ofControlPlane(volume.Scope{Node: node, Rest: true}, true)
 				}
 				if home, calls := homes(driver); (answer{home, calls}) != want {
 					t.Errorf("%s on %s: %+v %v, want %+v", driver, node, home, calls, want)

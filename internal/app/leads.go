@@ -66,7 +66,9 @@ func LeadDrivers(
 	ctx context.Context, config *rest.Config, node string, reached []*csi.Set, called *csi.Set, log *slog.Logger,
 ) error {
 	leads := &DriverLeads{Reached: reached, Called: called, Log: log}
-	return leads.runAs(ctx, config, "volplane-up_"+node, func(d csiDrivers) Homes { return d.ofControlPlane(node) })
+	return leads.runAs(ctx, config, "volplane-up_"+node, func(d csiDrivers) Homes {
+		return d.ofControlPlane(volume.Scope{Node: node, Rest: true}, true)
+	})
 }
 
 // runAs is Run for a standalone control plane with an identity, whose configuration has that of LeasesRole.

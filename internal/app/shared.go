@@ -58,15 +58,23 @@ func Shared(ctx context.Context, o SharedOptions, ready func()) error {
 	o.Drivers, ready = csi.NewSet(), sync.OnceFunc(ready)
 	own := l.locks([]string{volume.LeaseOnNode(volume.ControlPlaneLease, o.Node)})
 	return Lead(ctx, own, sharedTerm(), o.Log, func(ctx context.Context) error {
+		known, err := readPlanes(ctx, config)
+		if err != nil {
+			return parts.UnlessEnded(ctx, err)
+		}
 		return parts.Run(ctx, o.Log, []parts.Part{
-			{Name: "controllers of drivers", Run: func(ctx context.Context) error { return o.callDrivers(ctx, config, ready) }},
-			{Name: "controllers of the cluster", Run: func(ctx context.Context) error { return o.lead(ctx, l) }},
+			{Name: "controllers of drivers", Run: func(ctx context.Context) error {
+				return o.callDrivers(ctx, config, known, ready)
+			}},
+			{Name: "controllers of the cluster", Run: func(ctx context.Context) error {
+				return o.lead(ctx, config, known, l)
+			}},
 		})
 	})
 }
 
 // lead runs what there is once in a cluster while this control plane holds the lease for it.
-func (o SharedOptions) lead(ctx context.Context, l leases) error {
+func (o SharedOptions) lead(ctx context.Context, config *rest.Config, known *planeNodes, l leases) error {
 	leadership := new(Leadership)
 	o.Metrics.Follow(leadership)
 	cluster := o.ControlPlaneOptions
@@ -81,7 +89,9 @@ func (o SharedOptions) lead(ctx context.Context, l leases) error {
 						close(works)
 					})
 				}},
-				{Name: "addresses of control planes", Run: o.publish},
+				{Name: "addresses of control planes", Run: func(ctx context.Context) error {
+					return o.publish(ctx, config, known)
+				}},
 				{Name: "garbage collector", Run: func(ctx context.Context) error {
 					// It reads all objects at its start, which must not delay the controllers.
 					select {
@@ -96,15 +106,7 @@ func (o SharedOptions) lead(ctx context.Context, l leases) error {
 }
 
 // publish writes where control planes are, for hosts that have to find another one.
-func (o SharedOptions) publish(ctx context.Context) error {
-	config, err := o.ConfigFor(LeasesRole)
-	if err != nil {
-		return fmt.Errorf("identity of %s: %w", LeasesRole, err)
-	}
-	known, err := readPlanes(ctx, config)
-	if err != nil {
-		return parts.UnlessEnded(ctx, err)
-	}
+func (o SharedOptions) publish(ctx context.Context, config *rest.Config, known *planeNodes) error {
 	client, err := kubernetes.NewForConfig(kube.Restrict(config, LeasesRole, publishRights()))
 	if err != nil {
 		return fmt.Errorf("client of the addresses of control planes: %w", err)
@@ -164,12 +166,10 @@ func wholeCluster() []string {
 }
 
 // callDrivers runs the controllers that call drivers. They start again when this control plane becomes the first one,
-// or is it no longer.
-func (o SharedOptions) callDrivers(ctx context.Context, config *rest.Config, ready func()) error {
-	known, err := readPlanes(ctx, config)
-	if err != nil {
-		return parts.UnlessEnded(ctx, err)
-	}
+// and when it no longer is.
+func (o SharedOptions) callDrivers(
+	ctx context.Context, config *rest.Config, known *planeNodes, ready func(),
+) error {
 	for ctx.Err() == nil {
 		first, changed := known.first()
 		if first == "" {
@@ -204,7 +204,9 @@ func (o SharedOptions) callDriversAs(ctx context.Context, config *rest.Config, f
 	leads := &DriverLeads{Reached: o.Reached, Called: o.Drivers, Log: o.Log}
 	return parts.Run(ctx, o.Log, []parts.Part{
 		{Name: "leases of drivers", Run: func(ctx context.Context) error {
-			return leads.runAs(ctx, config, o.Identity, func(d csiDrivers) Homes { return d.ofPlane(drivers.Scope) })
+			return leads.runAs(ctx, config, o.Identity, func(d csiDrivers) Homes {
+				return d.ofControlPlane(drivers.Scope, false)
+			})
 		}},
 		{Name: "controllers", Run: func(ctx context.Context) error { return ControlPlane(ctx, drivers, ready) }},
 	})
@@ -227,7 +229,7 @@ func readPlanes(ctx context.Context, config *rest.Config) (*planeNodes, error) {
 	caches := kube.NewCaches(client)
 	p := &planeNodes{nodes: caches.Nodes(), changed: make(chan struct{})}
 	p.nodes.Watch(func(before, after *corev1.Node) {
-		if said(before) == said(after) {
+		if planeState(before) == planeState(after) {
 			return
 		}
 		p.mu.Lock()
@@ -241,15 +243,16 @@ func readPlanes(ctx context.Context, config *rest.Config) (*planeNodes, error) {
 	return p, nil
 }
 
-// said returns what a Node says of a control plane; "" if there is no Node.
-func said(n *corev1.Node) string {
+// planeState returns what planeNodes watches of a Node: where a control plane runs, and whether it is out of service.
+// It is "" if there is no Node.
+func planeState(n *corev1.Node) string {
 	if n == nil {
 		return ""
 	}
 	return fmt.Sprint(n.Annotations[volume.AnnControlPlane], nodelife.OutOfService(n))
 }
 
-// all returns the Nodes, and a channel that is closed when one says something else of its control plane.
+// all returns the Nodes, and a channel that is closed when the planeState of one has changed.
 func (p *planeNodes) all() ([]*corev1.Node, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -25,7 +25,7 @@ type BlockOrder struct {
 	// End is the end of the last block.
 	End int64
 
-	// from and most are of the request: where it begins, and how many blocks an answer may have; 0 is no limit.
+	// from and most are of the request: where it begins, and how many blocks an answer may have; 0 means any number.
 	from int64
 	most int
 	// answers counts the answers, and empty those without a block; size is that of all blocks if it must be the same.
@@ -34,7 +34,7 @@ type BlockOrder struct {
 }
 
 // NewBlockOrder returns a judge of the answers to a request that begins at an offset; an answer has at most so many
-// blocks, and 0 is no limit.
+// blocks, and 0 means any number.
 func NewBlockOrder(from int64, most int32) *BlockOrder {
 	return &BlockOrder{from: from, most: int(most)}
 }

@@ -15,8 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -182,8 +180,6 @@ func (s *servers) follow(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("client of the addresses of control planes: %w", err)
 	}
-	maps := client.CoreV1().ConfigMaps(metav1.NamespacePublic)
-	only := fields.OneTermEqualSelector(metav1.ObjectNameField, volume.ConfigPlanes).String()
 	take := func(o any) {
 		published, ok := o.(*corev1.ConfigMap)
 		if !ok || len(published.Data) == 0 {
@@ -194,16 +190,8 @@ func (s *servers) follow(ctx context.Context, config *rest.Config) error {
 		}
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: &cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				o.FieldSelector = only
-				return maps.List(ctx, o)
-			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				o.FieldSelector = only
-				return maps.Watch(ctx, o)
-			},
-		},
+		ListerWatcher: cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", metav1.NamespacePublic,
+			fields.OneTermEqualSelector(metav1.ObjectNameField, volume.ConfigPlanes)),
 		ObjectType: &corev1.ConfigMap{},
 		Handler:    cache.ResourceEventHandlerFuncs{AddFunc: take, UpdateFunc: func(_, now any) { take(now) }},
 	})

@@ -20,10 +20,9 @@ import (
 
 // alone returns the controllers of the only control plane over its store: that is the etcd in its process.
 func (o Options) alone(
-	server *apiserver.Server, common app.ControlPlaneOptions, plane *app.Plane, reached []*csi.Set, called *csi.Set,
-	ready func(),
+	server *apiserver.Server, common app.ControlPlaneOptions, plane *app.Plane, reached []*csi.Set, ready func(),
 ) []parts.Part {
-	works := make(chan struct{})
+	called, works := csi.NewSet(), make(chan struct{})
 	common.Drivers, common.Scope, common.Plane = called, volume.Scope{Node: o.Node, Rest: true}, plane
 	return []parts.Part{
 		{Name: "leases of drivers", Run: func(ctx context.Context) error {

@@ -236,7 +236,7 @@ func (o Options) parts(
 	server *apiserver.Server, admin kubernetes.Interface, plane *app.Plane, world *app.World, metrics *observe.Registry,
 	restored func(ctx context.Context, works func(context.Context) error), ready func(),
 ) []parts.Part {
-	drivers, controllers, called := csi.NewSet(), csi.NewSet(), csi.NewSet()
+	drivers, controllers := csi.NewSet(), csi.NewSet()
 	reached := []*csi.Set{drivers, controllers}
 	traced := trace.New()
 	common := app.ControlPlaneOptions{
@@ -244,11 +244,13 @@ func (o Options) parts(
 		Flex:      true, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Metrics: metrics, World: world,
 		Log: o.Log,
 	}
-	runNode := plane.Node
-	working := o.alone(server, common, plane, reached, called, ready)
+	var runNode func(context.Context, program.NodeOptions) error
+	var working []parts.Part
 	if server.Shared() {
 		// The node agent reads for itself what concerns its node: the controllers start again when their leases are lost.
 		runNode, working = app.Node, o.shared(server, common, reached, ready)
+	} else {
+		runNode, working = plane.Node, o.alone(server, common, plane, reached, ready)
 	}
 	return slices.Concat([]parts.Part{{Name: "API server with etcd", Run: server.Wait}}, working, []parts.Part{
 		{Name: "class of snapshots", Run: func(ctx context.Context) error {

@@ -4,7 +4,7 @@
 //
 // Each paragraph of a file is a test of its own, in a bubble of testing/synctest. It may begin with "# TITLE: WHY".
 // Below the paragraphs a file may have objects as YAML, "-- NAME.yaml --"; several files share those in
-// testdata/objects. A part of such a file that is no object has named changes of those above it: merge patches by
+// testdata/objects. A part of such a file that is not an object has named changes of those above it: merge patches by
 // their WORDs. In a change that is made with WORD=VALUE, $ is the value. KIND is pvc, pv, sc, va, pod, node and so on
 // (kinds in objects.go).
 //
@@ -42,7 +42,7 @@
 //
 // The effect on a request is conflict, notfound, forbidden, invalid, toomany, timeout, internal, another text, which
 // is an error, or lost, which is done and not answered. The effect on a call is "CODE: MESSAGE", the same with "done,
-// " before it if the driver does its work, "hang", or an answer as JSON. "as usual" is no effect. "do LINE" does a
+// " before it if the driver does its work, "hang", or an answer as JSON. "as usual" means no effect. "do LINE" does a
 // line of the script before what the next such line says, and "do LINE then EFFECT" does both. A script whose effects
 // nothing has met fails.
 //

@@ -41,7 +41,7 @@ var errDead = apierrors.NewInternalError(errors.New("the controller is dead"))
 
 // fault is the failure of one write or call of a script.
 type fault struct {
-	// n is the number of the write or call, from 1; 0 is none.
+	// n is the number of the write or call, from 1; 0 stands for neither.
 	n   int
 	way string
 	// dying says that the controller does nothing any more, and is to be started again.

@@ -34,7 +34,7 @@ func (i Inviting) Check() error {
 		return fmt.Errorf("%w: an invitation of a control plane is worth the keys of everything, so only a member of the "+
 			"group system:masters may create one: use admin.kubeconfig", ErrNotAdministrator)
 	case i.Prefix == "":
-		return ownStore()
+		return CheckStore(i.Prefix)
 	case i.Known:
 		return fmt.Errorf("%w: Node %s exists, so another host has this name: choose another name, or give that host up "+
 			"with volplane delete node %s --lost", ErrKnown, i.Name, i.Name)
@@ -42,18 +42,14 @@ func (i Inviting) Check() error {
 	return nil
 }
 
-func ownStore() error {
+// CheckStore returns an error unless another host can reach the objects below a prefix.
+func CheckStore(prefix string) error {
+	if prefix != "" {
+		return nil
+	}
 	return fmt.Errorf("%w: the objects of this control plane are in its data directory, where no other host reaches "+
 		"them: stop it, move them with volplane migrate-store --to external --etcd-servers=... --etcd-prefix=..., start it, "+
 		"and invite then", ErrOwnStore)
-}
-
-// CheckStore returns an error unless another host can reach the objects below a prefix.
-func CheckStore(prefix string) error {
-	if prefix == "" {
-		return ownStore()
-	}
-	return nil
 }
 
 // Validate returns an error for a request that no user may be granted.

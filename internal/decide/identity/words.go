@@ -36,7 +36,7 @@ const (
 	InvitedPlanesGroup = "volplane:invited-control-planes"
 )
 
-// Kind says of what an invitation is.
+// Kind says what a host is invited as.
 type Kind string
 
 const (

@@ -11,7 +11,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestFirst: the first control plane is that with the oldest Node, whoever leads, and whatever else joins.
+// TestFirst: the first control plane is that with the oldest Node, whichever leads, and whatever else joins.
 func TestFirst(t *testing.T) {
 	away := []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
 	node := func(name string, minute int, plane bool, taints ...corev1.Taint) *corev1.Node {

@@ -124,7 +124,7 @@ func (w *write) place() error {
 	if err := w.plane(); err != nil {
 		return err
 	}
-	before, after := labelsOf(w.GetOldObject()), labelsOf(w.GetObject())
+	before, after := metaOf(w.GetOldObject()).GetLabels(), metaOf(w.GetObject()).GetLabels()
 	if maps.Equal(before, after) {
 		return nil
 	}
@@ -146,7 +146,8 @@ func (w *write) place() error {
 
 // plane returns an error if a node says that a control plane runs there, and none does.
 func (w *write) plane() error {
-	before, after := annotationOf(w.GetOldObject()), annotationOf(w.GetObject())
+	before := metaOf(w.GetOldObject()).GetAnnotations()[volume.AnnControlPlane]
+	after := metaOf(w.GetObject()).GetAnnotations()[volume.AnnControlPlane]
 	if after == "" || after == before || slices.Contains(w.GetUserInfo().GetGroups(), identity.PlanesGroup) {
 		return nil
 	}
@@ -184,20 +185,11 @@ func (w *write) moves(driver string, was, there topology.Segment) error {
 	return nil
 }
 
-// annotationOf returns what an object says of a control plane; "" if there is no object.
-func annotationOf(o runtime.Object) string {
+// metaOf returns the metadata of an object; those of an empty one if there is no object.
+func metaOf(o runtime.Object) metav1.Object {
 	m, err := meta.Accessor(o)
 	if err != nil {
-		return ""
+		return &metav1.ObjectMeta{}
 	}
-	return m.GetAnnotations()[volume.AnnControlPlane]
-}
-
-// labelsOf returns the labels of an object; nil if there is no object.
-func labelsOf(o runtime.Object) map[string]string {
-	m, err := meta.Accessor(o)
-	if err != nil {
-		return nil
-	}
-	return m.GetLabels()
+	return m
 }
