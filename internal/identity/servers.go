@@ -58,8 +58,11 @@ func serversBelow(root string, log *slog.Logger) *servers {
 	return s
 }
 
-// use has clients with a configuration connect to any of the servers.
+// use has clients with a configuration connect to any of the servers, by its own Dial if it has one.
 func (s *servers) use(config *rest.Config) {
+	if config.Dial != nil {
+		s.dial = config.Dial
+	}
 	config.Dial = s.Dial
 	config.Wrap(func(inner http.RoundTripper) http.RoundTripper { return &attempts{inner, s} })
 }

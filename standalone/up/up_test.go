@@ -61,6 +61,9 @@ func TestUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer supervisor.Close()
+	if err := supervisor.SetReadDeadline(time.Now().Add(5 * time.Minute)); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("NOTIFY_SOCKET", socket)
 	t.Setenv("WATCHDOG_USEC", "60000000")
 	heard := func() string {
@@ -114,6 +117,8 @@ func TestUp(t *testing.T) {
 // joins joins by an invitation to a server of that name, makes the node's Node,
 // as its agent does at first, and is revoked.
 func joins(ctx context.Context, data, node, server string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	invitation, err := Invite(ctx, data, node, server, time.Minute)
 	if err != nil {
 		return err

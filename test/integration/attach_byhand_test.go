@@ -74,7 +74,7 @@ func TestVolumeObjectMadeAnew(t *testing.T) {
 func TestForcedAwayWhileMounted(t *testing.T) {
 	p := newPlane(t)
 	handle := p.createBoundVolume("c")
-	for _, end := range []func(){
+	for round, end := range []func(){
 		func() { p.reportInUse("n1") },
 		func() {
 			p.patchNodeStatus("n1", map[string]any{
@@ -82,17 +82,20 @@ func TestForcedAwayWhileMounted(t *testing.T) {
 			})
 		},
 	} {
+		next := fmt.Sprint("next-", round)
 		p.createPod("web", "n1", "c")
 		p.waitForAttached("n1", handle)
 		p.reportInUse("n1", handle)
 		p.deletePod("web")
+		p.createPod(next, "n2", "c")
+		// From here on nothing is attached again for the first Pod.
+		p.waitForEvent("Pod", next, volume.ReasonFailedAttach, "Multi-Attach error", "still attached to node n1")
 		p.lose("volumeattachments/" + p.attachments()[0].Name)
-		p.createPod("next", "n2", "c")
-		p.waitForEvent("Pod", "next", volume.ReasonFailedAttach, "Multi-Attach error", "node n1 says that it still uses it")
+		p.waitForEvent("Pod", next, volume.ReasonFailedAttach, "Multi-Attach error", "node n1 says that it still uses it")
 		p.attachmentCount(0)
 		end()
 		p.waitForAttached("n2", handle)
-		p.deletePod("next")
+		p.deletePod(next)
 		p.waitForDetached()
 		p.reportInUse("n1")
 	}
