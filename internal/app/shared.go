@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -38,6 +39,8 @@ type SharedOptions struct {
 	Reached []*csi.Set
 	// Once runs beside the controllers of the whole cluster, in one control plane at a time.
 	Once func(ctx context.Context) error
+	// Remember stores on this host at which addresses control planes are.
+	Remember func(addresses []string) error
 }
 
 // Shared runs the controllers of one of several control planes until ctx ends. Each runs those that call drivers, for
@@ -68,6 +71,11 @@ func Shared(ctx context.Context, o SharedOptions, ready func()) error {
 			}},
 			{Name: "controllers of the cluster", Run: func(ctx context.Context) error {
 				return o.lead(ctx, config, known, l)
+			}},
+			{Name: "addresses of control planes on this host", Run: func(ctx context.Context) error {
+				return known.follow(ctx, o.Log, func(nodes []*corev1.Node) error {
+					return o.Remember(planes.AddressesIn(planes.Published(nodes)))
+				})
 			}},
 		})
 	})
@@ -112,24 +120,8 @@ func (o SharedOptions) publish(ctx context.Context, config *rest.Config, known *
 		return fmt.Errorf("client of the addresses of control planes: %w", err)
 	}
 	to := client.CoreV1().ConfigMaps(metav1.NamespacePublic)
-	for ctx.Err() == nil {
-		all, changed := known.all()
-		var again <-chan time.Time
-		if err := publish(ctx, to, planes.Published(all)); err != nil && ctx.Err() == nil {
-			o.Log.Warn("the addresses of control planes are not published, which is tried again", "err", err)
-			again = time.After(publishPause)
-		}
-		select {
-		case <-ctx.Done():
-		case <-changed:
-		case <-again:
-		}
-	}
-	return nil
+	return known.follow(ctx, o.Log, func(nodes []*corev1.Node) error { return publish(ctx, to, planes.Published(nodes)) })
 }
-
-// publishPause is the pause after an attempt that has failed.
-const publishPause = 10 * time.Second
 
 // publish writes the data of volume.ConfigPlanes.
 func publish(ctx context.Context, to typedcorev1.ConfigMapInterface, data map[string]string) error {
@@ -263,6 +255,27 @@ func (p *planeNodes) all() ([]*corev1.Node, <-chan struct{}) {
 func (p *planeNodes) first() (node string, changed <-chan struct{}) {
 	all, changed := p.all()
 	return planes.First(all), changed
+}
+
+// writePause is the pause after an attempt to write addresses that has failed.
+const writePause = 10 * time.Second
+
+// follow has the addresses in the Nodes written, and again when the planeState of one has changed, until ctx ends.
+func (p *planeNodes) follow(ctx context.Context, log *slog.Logger, write func([]*corev1.Node) error) error {
+	for ctx.Err() == nil {
+		all, changed := p.all()
+		var again <-chan time.Time
+		if err := write(all); err != nil && ctx.Err() == nil {
+			log.Warn("the addresses of control planes are not written, which is tried again", "err", err)
+			again = time.After(writePause)
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-again:
+		}
+	}
+	return nil
 }
 
 // while calls run, and ends it when it is not true any more that the control plane of a node is the first one, or is

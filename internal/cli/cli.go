@@ -48,6 +48,7 @@ type Programs struct {
 func Main(ctx context.Context, args []string, s Streams, version string, p Programs) int {
 	s.Out = asWideAs(s.Out)
 	sh := newShell(ctx, s, version, p)
+	sh.reach = sh.reachAny
 	if len(args) > 0 {
 		if role, found := sidecar.RoleOf(args[0]); found {
 			return sh.sidecar(ctx, role, args[0], args[1:])

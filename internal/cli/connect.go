@@ -155,6 +155,9 @@ func (s *shell) config() (*rest.Config, error) {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
 	config.QPS, config.UserAgent = -1, "volplane/"+s.version
+	if s.reach != nil {
+		s.reach(config)
+	}
 	return config, nil
 }
 

@@ -18,6 +18,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/identity"
+	"volplane.dev/volplane/internal/noderoot"
 )
 
 // reminder is how long before the expiry of a node's identity a warning is logged.
@@ -128,4 +129,12 @@ func (s *shell) identify(
 		defer remind(log)()
 		<-ctx.Done()
 	}, nil
+}
+
+// reachAny has clients with a configuration connect to another control plane that this host knows if theirs does not
+// answer.
+func (s *shell) reachAny(config *rest.Config) {
+	identity.Reach(config, noderoot.Of(s.flags.dataDir), func(before, now string) {
+		_, _ = fmt.Fprintf(s.Err, "The control plane at %s has not answered, the one at %s has.\n", before, now)
+	})
 }

@@ -17,6 +17,7 @@ import (
 func mountHost(s Streams, version string) mount8.Host {
 	klog.SetLogger(logr.Discard())
 	sh := newShell(context.Background(), s, version, Programs{})
+	sh.reach = sh.reachAny
 	sh.flags.dataDir, sh.flags.named = program.DataDir(), func() bool { return false }
 	return mount8.Host{
 		Err: s.Err, Node: sh.thisNode(), Why: sh.answer, Explain: sh.explain, Mounts: mount8.OfHost(),

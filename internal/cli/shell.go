@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"volplane.dev/volplane/internal/program"
@@ -35,6 +36,9 @@ type shell struct {
 	programs Programs
 	version  string
 	flags    flags
+	// reach has clients with a configuration connect to another control plane if theirs does not answer; nil if they
+	// should not.
+	reach func(*rest.Config)
 	// ending says that the program was asked to stop.
 	ending func() bool
 }

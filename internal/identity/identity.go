@@ -29,7 +29,8 @@ type Identity struct {
 	// each renewal.
 	Config *rest.Config
 
-	file          file
+	file file
+	// servers are nil if the invitation is of a version that knew one control plane only.
 	servers       *servers
 	obtained, end time.Time
 	ask           asker
@@ -45,10 +46,13 @@ func Invited(config *rest.Config) (name string, kind decide.Kind, ok bool) {
 // Join returns the identity for an invitation: the one that is stored below root, or a new one. It
 // retries until the server answers or ctx ends. It may be repeated.
 func Join(ctx context.Context, config *rest.Config, root string, log *slog.Logger) (*Identity, error) {
-	all := serversBelow(root, log)
-	if config.ServerName == decide.ServerName {
-		config = rest.CopyConfig(config)
-		all.use(config)
+	all := serversBelow(root)
+	all.moved = func(before, now string) {
+		log.Warn("another control plane answers than before", "before", before, "now", now)
+	}
+	config = rest.CopyConfig(config)
+	if !all.use(config) {
+		all = nil
 	}
 	ask, err := newAsker(config, decide.PathCertificate)
 	if err != nil {
@@ -125,14 +129,14 @@ func retry(ctx context.Context, log *slog.Logger, do func() error) error {
 
 // Keep renews the certificate, and knows where control planes are, until ctx ends.
 func (i *Identity) Keep(ctx context.Context) {
-	if i.Config.Dial == nil {
+	if i.servers == nil {
 		i.keep(ctx)
 		return
 	}
 	var both sync.WaitGroup
 	defer both.Wait()
 	both.Go(func() { i.keep(ctx) })
-	if err := i.servers.follow(ctx, i.Config); err != nil {
+	if err := i.servers.follow(ctx, i.Config, i.log); err != nil {
 		i.log.Error("other control planes will not be found", "node", i.Node, "err", err)
 	}
 }

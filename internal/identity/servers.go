@@ -1,12 +1,15 @@
 package identity
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -19,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	decide "volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/decide/planes"
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/volume"
@@ -37,34 +41,94 @@ const (
 // concurrent use.
 type servers struct {
 	path string
-	log  *slog.Logger
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// moved is called when another control plane answers than the one before.
+	moved func(before, now string)
+	// home is the address in the configuration of the clients, host:port.
+	home string
+	// authority has issued the certificates of the control planes, in PEM.
+	authority []byte
 
 	mu sync.Mutex
 	// known are host:port of each, first the one that has answered last.
 	known []string
 }
 
+// stored is what the file holds: the addresses of the control planes whose certificates an authority has issued.
+type stored struct {
+	Authority []byte   `json:"certificateAuthority"`
+	Addresses []string `json:"addresses"`
+}
+
 // serversBelow returns the servers whose addresses are stored below the root of an agent.
-func serversBelow(root string, log *slog.Logger) *servers {
-	s := &servers{path: filepath.Join(root, "identity", serversName), log: log, dial: (&net.Dialer{
+func serversBelow(root string) *servers {
+	return &servers{path: filepath.Join(root, "identity", serversName), moved: func(_, _ string) {}, dial: (&net.Dialer{
 		Timeout: dialLimit,
 		// A host that is switched off closes no connection.
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3},
 		Control:         limitUnacknowledged,
 	}).DialContext}
-	// Without the file, the address in the invitation is the only one.
-	_ = durable.ReadJSON(s.path, maxSize, &s.known)
-	return s
 }
 
-// use has clients with a configuration connect to any of the servers, by its own Dial if it has one.
-func (s *servers) use(config *rest.Config) {
+// Reach has clients with a configuration connect to any control plane of its cluster whose address is stored below the
+// root of this host's agent, first to the one in the configuration. It calls moved when another one answers than
+// before. Configurations of other servers stay as they are.
+func Reach(config *rest.Config, root string, moved func(before, now string)) {
+	s := serversBelow(root)
+	s.moved = moved
+	if s.use(config) {
+		s.known = []string{s.home}
+	}
+}
+
+// Remember stores, below the root of this host's agent, the addresses of the control planes whose certificates an
+// authority has issued. It may be repeated.
+func Remember(root string, authority []byte, addresses []string) error {
+	s := serversBelow(root)
+	s.authority = authority
+	s.read()
+	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
+		return fmt.Errorf("store the addresses of the control planes: %w", err)
+	}
+	return s.set(addresses)
+}
+
+// use has clients with a configuration connect to any of the servers, by its own Dial if it has one. It does nothing
+// and returns false if its server is no control plane of volplane that others may stand in for.
+func (s *servers) use(config *rest.Config) bool {
+	u, err := url.Parse(config.Host)
+	if config.ServerName != decide.ServerName || err != nil || u.Port() == "" {
+		return false
+	}
+	s.home, s.authority = u.Host, config.CAData
 	if config.Dial != nil {
 		s.dial = config.Dial
 	}
 	config.Dial = s.Dial
 	config.Wrap(func(inner http.RoundTripper) http.RoundTripper { return &attempts{inner, s} })
+	return true
+}
+
+// read takes the addresses in the file over, which another process may have written. If it is about another cluster, or
+// does not exist, what is known stays.
+func (s *servers) read() {
+	var from stored
+	if durable.ReadJSON(s.path, maxSize, &from) != nil || !bytes.Equal(from.Authority, s.authority) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Contains(s.known, s.home) && !slices.Contains(from.Addresses, s.home) {
+		from.Addresses = append(from.Addresses, s.home)
+	}
+	s.known = merge(s.known, from.Addresses)
+}
+
+// merge returns the addresses of now, those that were known in their order.
+func merge(known, now []string) []string {
+	kept := slices.DeleteFunc(slices.Clone(known), func(a string) bool { return !slices.Contains(now, a) })
+	added := slices.DeleteFunc(slices.Clone(now), func(a string) bool { return slices.Contains(kept, a) })
+	return append(kept, added...)
 }
 
 // attempts are the requests of a client.
@@ -74,13 +138,18 @@ type attempts struct {
 }
 
 // RoundTrip has the next connection lead to another server after an error, because what answers at an address may be no
-// control plane.
+// control plane, or one that hangs. A request that changes nothing is sent there again.
 func (a *attempts) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := a.RoundTripper.RoundTrip(r)
-	if err != nil && r.Context().Err() == nil {
+	for tried := 1; ; tried++ {
+		answer, err := a.RoundTripper.RoundTrip(r)
+		if err == nil || r.Context().Err() != nil {
+			return answer, err
+		}
 		a.servers.demote()
+		if r.Method != http.MethodGet || tried >= len(a.servers.all()) {
+			return answer, err
+		}
 	}
-	return answer, err
 }
 
 // WrappedRoundTripper returns the RoundTripper that does the requests, as client-go wants it.
@@ -95,9 +164,13 @@ type answer struct {
 
 // Dial connects to the control plane at an address, or to another one. It is that of rest.Config.
 func (s *servers) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if address != s.home {
+		return s.dial(ctx, network, address) // it is that of a proxy
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	all, answers := s.all(address), make(chan answer)
+	s.read()
+	all, answers := s.all(), make(chan answer)
 	go s.attempt(ctx, network, all[0], answers)
 	next := time.NewTicker(stagger)
 	defer next.Stop()
@@ -123,13 +196,13 @@ func (s *servers) Dial(ctx context.Context, network, address string) (net.Conn, 
 	}
 }
 
-// all returns the addresses in the order in which they are tried, with that of the invitation.
-func (s *servers) all(address string) []string {
+// all returns the addresses in the order in which they are tried, with that of the configuration.
+func (s *servers) all() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := slices.Clone(s.known)
-	if !slices.Contains(all, address) {
-		all = append(all, address)
+	if !slices.Contains(all, s.home) {
+		all = append(all, s.home)
 	}
 	return all
 }
@@ -151,6 +224,7 @@ func (s *servers) prefer(address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i := slices.Index(s.known, address); i > 0 {
+		s.moved(s.known[0], address)
 		s.known = slices.Insert(slices.Delete(s.known, i, i+1), 0, address)
 	}
 }
@@ -168,17 +242,16 @@ func (s *servers) demote() {
 func (s *servers) set(now []string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	kept := slices.DeleteFunc(slices.Clone(s.known), func(a string) bool { return !slices.Contains(now, a) })
-	added := slices.DeleteFunc(slices.Clone(now), func(a string) bool { return slices.Contains(kept, a) })
-	if len(added) == 0 && len(kept) == len(s.known) {
+	next := merge(s.known, now)
+	if slices.Equal(next, s.known) {
 		return nil
 	}
-	s.known = append(kept, added...)
-	return durable.WriteJSON(s.path, s.known)
+	s.known = next
+	return durable.WriteJSON(s.path, stored{s.authority, s.known})
 }
 
 // follow stores the addresses that control planes publish, until ctx ends.
-func (s *servers) follow(ctx context.Context, config *rest.Config) error {
+func (s *servers) follow(ctx context.Context, config *rest.Config, log *slog.Logger) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("client of the addresses of control planes: %w", err)
@@ -189,7 +262,7 @@ func (s *servers) follow(ctx context.Context, config *rest.Config) error {
 			return // nothing is known, which is not that there are no control planes
 		}
 		if err := s.set(planes.AddressesIn(published.Data)); err != nil {
-			s.log.Warn("the addresses of the control planes are not stored", "err", err)
+			log.Warn("the addresses of the control planes are not stored", "err", err)
 		}
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{

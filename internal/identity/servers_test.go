@@ -1,19 +1,20 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/client-go/rest"
+
+	decide "volplane.dev/volplane/internal/decide/identity"
 )
 
 // network is what answers at addresses: "up" connects, "down" refuses, and nothing is silent.
@@ -55,8 +56,8 @@ func TestDial(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := serversBelow(t.TempDir(), slog.New(slog.DiscardHandler))
-				s.dial, s.known = c.network.dial, strings.Fields(c.known)
+				s := serversBelow(t.TempDir())
+				s.dial, s.known, s.home = c.network.dial, strings.Fields(c.known), "a"
 				begin := time.Now()
 				conn, err := s.Dial(t.Context(), "tcp", "a")
 				if took := time.Since(begin); took != c.within {
@@ -76,8 +77,8 @@ func TestDial(t *testing.T) {
 // TestDialEnds: a client that gives up does not wait for servers that are silent.
 func TestDialEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := serversBelow(t.TempDir(), slog.New(slog.DiscardHandler))
-		s.dial = network{}.dial
+		s := serversBelow(t.TempDir())
+		s.dial, s.home = network{}.dial, "a"
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := s.Dial(ctx, "tcp", "a"); !errors.Is(err, context.DeadlineExceeded) {
@@ -86,50 +87,98 @@ func TestDialEnds(t *testing.T) {
 	})
 }
 
-// TestServersLast: addresses survive a restart, those that are gone are forgotten, and the order stays.
+// TestServersLast: addresses survive a restart, those that are gone are forgotten, and the order stays. Addresses of
+// another cluster are not used.
 func TestServersLast(t *testing.T) {
-	root, log := t.TempDir(), slog.New(slog.DiscardHandler)
-	if err := os.Mkdir(filepath.Join(root, "identity"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, step := range []struct{ now, want string }{
-		{"b c a", "b c a"}, {"a b c", "b c a"}, {"a c d", "c a d"},
+	root := t.TempDir()
+	for _, step := range []struct{ authority, now, want string }{
+		{"ours", "b c a", "b c a"}, {"ours", "a b c", "b c a"}, {"ours", "a c d", "c a d"},
+		{"another", "e", "e"}, {"ours", "a", "a"},
 	} {
-		if err := serversBelow(root, log).set(strings.Fields(step.now)); err != nil {
+		if err := Remember(root, []byte(step.authority), strings.Fields(step.now)); err != nil {
 			t.Fatal(err)
 		}
-		if got := serversBelow(root, log).known; !slices.Equal(got, strings.Fields(step.want)) {
-			t.Errorf("after %s: %v, want %s", step.now, got, step.want)
+		for authority, want := range map[string]string{step.authority: step.want, "a third": ""} {
+			s := serversBelow(root)
+			s.authority = []byte(authority)
+			if s.read(); strings.Join(s.known, " ") != want {
+				t.Errorf("after %s for %s: %v, want %q", step.now, authority, s.known, want)
+			}
 		}
 	}
 }
 
-// refuses is a transport whose requests fail.
-type refuses struct{}
+// TestReach: a command connects to the control plane of its configuration, to another one if that does not answer, and
+// to no other one through a proxy, with another cluster's configuration, or without the name that all certificates have.
+func TestReach(t *testing.T) {
+	const home, other, proxy = "a:1", "b:1", "proxy:1"
+	root := t.TempDir()
+	if err := Remember(root, []byte("ours"), []string{other, "c:1"}); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		network               network
+		authority, name, host string
+		to, moved             string
+		fails                 bool
+	}{
+		"its own answers":         {network: network{home: "up", other: "up"}},
+		"another one does":        {network: network{home: "down", other: "up"}, moved: home + " " + other},
+		"none does":               {network: network{home: "down", other: "down", "c:1": "down"}, fails: true},
+		"another cluster":         {network: network{home: "down", other: "up"}, authority: "theirs", fails: true},
+		"another server":          {network: network{home: "down", other: "up"}, name: "kubernetes", fails: true},
+		"no port":                 {network: network{home: "down", other: "up"}, host: "https://a", fails: true},
+		"a proxy":                 {network: network{proxy: "up", other: "up"}, to: proxy},
+		"a proxy does not answer": {network: network{proxy: "down", other: "up"}, to: proxy, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := &rest.Config{Host: cmp.Or(c.host, "https://"+home), Dial: c.network.dial}
+			config.CAData, config.ServerName = []byte(cmp.Or(c.authority, "ours")), cmp.Or(c.name, decide.ServerName)
+			moved := ""
+			Reach(config, root, func(before, now string) { moved += before + " " + now })
+			_, err := config.Dial(t.Context(), "tcp", cmp.Or(c.to, home))
+			if (err != nil) != c.fails || moved != c.moved {
+				t.Errorf("error %v, want one: %v; %q, want %q", err, c.fails, moved, c.moved)
+			}
+		})
+	}
+}
 
-func (refuses) RoundTrip(*http.Request) (*http.Response, error) { return nil, errDown }
+// refuses is a transport whose requests fail, and that counts them.
+type refuses struct{ requests int }
+
+func (r *refuses) RoundTrip(*http.Request) (*http.Response, error) {
+	r.requests++
+	return nil, errDown
+}
 
 // TestNoControlPlane: after a request that has failed, for example because what answers at an address has no
-// certificate of a control plane, the next connection leads elsewhere. A request that its caller has ended says
-// nothing.
+// certificate of a control plane, the next connection leads elsewhere. A request that reads is sent to each once. A
+// request that its caller has ended says nothing.
 func TestNoControlPlane(t *testing.T) {
-	s := serversBelow(t.TempDir(), slog.New(slog.DiscardHandler))
-	s.known = []string{"a", "b", "c"}
+	s := serversBelow(t.TempDir())
+	s.known, s.home = []string{"a", "b", "c"}, "c"
 	ended, end := context.WithCancel(t.Context())
 	end()
 	for _, c := range []struct {
-		ctx  context.Context //nolint:containedctx // of the request
-		want string
-	}{{ended, "a b c"}, {t.Context(), "b c a"}, {t.Context(), "c a b"}} {
-		r, err := http.NewRequestWithContext(c.ctx, http.MethodGet, "https://a", nil)
+		ctx      context.Context //nolint:containedctx // of the request
+		method   string
+		requests int
+		want     string
+	}{
+		{ended, http.MethodGet, 1, "a b c"}, {t.Context(), http.MethodPost, 1, "b c a"},
+		{t.Context(), http.MethodGet, 3, "b c a"}, {t.Context(), http.MethodDelete, 1, "c a b"},
+	} {
+		r, err := http.NewRequestWithContext(c.ctx, c.method, "https://a", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (&attempts{refuses{}, s}).RoundTrip(r); !errors.Is(err, errDown) {
+		var transport refuses
+		if _, err := (&attempts{&transport, s}).RoundTrip(r); !errors.Is(err, errDown) {
 			t.Error(err)
 		}
-		if got := strings.Join(s.known, " "); got != c.want {
-			t.Errorf("%s, want %s", got, c.want)
+		if got := strings.Join(s.known, " "); got != c.want || transport.requests != c.requests {
+			t.Errorf("%s and %d requests, want %s and %d", got, transport.requests, c.want, c.requests)
 		}
 	}
 }

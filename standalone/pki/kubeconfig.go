@@ -12,25 +12,24 @@ import (
 	"volplane.dev/volplane/internal/decide/identity"
 )
 
-// Kubeconfig returns a kubeconfig for a server (https://host:port) and the identity of a user. It
-// contains a private key.
+// Kubeconfig returns a kubeconfig for a server (https://host:port), or any other with the name identity.ServerName, and
+// the identity of a user. It contains a private key.
 func (a *Authority) Kubeconfig(server, user string, shows Leaf) ([]byte, error) {
-	return kubeconfig(clientcmdapi.Cluster{Server: server, CertificateAuthorityData: a.certPEM}, user,
+	return kubeconfig(server, a.certPEM, user,
 		&clientcmdapi.AuthInfo{ClientCertificateData: shows.Cert, ClientKeyData: shows.Key})
 }
 
-// Invitation returns a kubeconfig for the token of an invited user, and for a server or any other with the name
-// identity.ServerName.
+// Invitation is Kubeconfig for the token of an invited user.
 func Invitation(server string, authority []byte, user, token string) ([]byte, error) {
-	return kubeconfig(clientcmdapi.Cluster{
-		Server: server, CertificateAuthorityData: authority, TLSServerName: identity.ServerName,
-	}, user, &clientcmdapi.AuthInfo{Token: token})
+	return kubeconfig(server, authority, user, &clientcmdapi.AuthInfo{Token: token})
 }
 
 // kubeconfig returns a kubeconfig for a server and a user's credentials.
-func kubeconfig(at clientcmdapi.Cluster, user string, shows *clientcmdapi.AuthInfo) ([]byte, error) {
+func kubeconfig(server string, authority []byte, user string, shows *clientcmdapi.AuthInfo) ([]byte, error) {
 	c := clientcmdapi.NewConfig()
-	c.Clusters["volplane"] = &at
+	c.Clusters["volplane"] = &clientcmdapi.Cluster{
+		Server: server, CertificateAuthorityData: authority, TLSServerName: identity.ServerName,
+	}
 	c.AuthInfos[user] = shows
 	c.Contexts["volplane"] = &clientcmdapi.Context{Cluster: "volplane", AuthInfo: user}
 	c.CurrentContext = "volplane"

@@ -14,6 +14,7 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/identity"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -58,6 +59,9 @@ func (o Options) shared(
 		return app.Shared(ctx, app.SharedOptions{
 			ControlPlaneOptions: common, Node: o.Node, Identity: "volplane-up_" + o.Node + "_" + id, Reached: reached,
 			Once: func(ctx context.Context) error { return garbage.Run(ctx, server.ClientConfig(garbage.User)) },
+			Remember: func(addresses []string) error {
+				return identity.Remember(o.nodeRoot(), server.CA(), addresses)
+			},
 		}, ready)
 	}}}
 }

@@ -192,7 +192,7 @@ func TestGivenUp(t *testing.T) {
 }
 
 // TestAgentsFindAnother: the agent of a joined host connects to another control plane when that dies by whose
-// invitation it has joined, and after a restart, too.
+// invitation it has joined, and after a restart, too. So do the commands of both hosts.
 func TestAgentsFindAnother(t *testing.T) {
 	t.Parallel()
 	const network = "10.214.7."
@@ -209,22 +209,39 @@ func TestAgentsFindAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := w.dirOf("joined")
-	agent, err := plane.Run(root+".log", "volplane", "node", "--join", invitation, "--root-dir", root, "--data-dir",
-		root+"-data")
+	data := w.dirOf("joined")
+	agent, err := plane.Run(data+".log", "volplane", "node", "--join", invitation, "--data-dir", data)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer agent.Stop()
 	w.mount("n1", "before", "joined")
-	w.eventually("the agent knows both", func() error {
-		text, err := os.ReadFile(filepath.Join(root, "identity", "control-planes.json"))
-		if err == nil && (!strings.Contains(string(text), network+"1") || !strings.Contains(string(text), network+"2")) {
-			err = fmt.Errorf("it knows %s", text)
+	for _, dir := range []string{data, w.dirOf("n1")} {
+		w.eventually("the host knows both", func() error {
+			text, err := os.ReadFile(filepath.Join(dir, "node", "identity", "control-planes.json"))
+			if err == nil && (!strings.Contains(string(text), network+"1") || !strings.Contains(string(text), network+"2")) {
+				err = fmt.Errorf("it knows %s", text)
+			}
+			return err
+		})
+	}
+	killed := make(chan struct{})
+	go func() {
+		defer close(killed)
+		w.planes["n1"].Kill()
+	}()
+	for i := range 40 {
+		args := []string{"--kubeconfig", w.planes["n1"].Kubeconfig(), "--data-dir", data, "get", "nodes"}
+		if i%2 == 0 {
+			args = args[2:]
+			args[1] = w.dirOf("n1")
 		}
-		return err
-	})
-	w.planes["n1"].Kill()
+		out, err := exec.CommandContext(t.Context(), plane.Bin("volplane"), args...).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "joined") || i > 30 && !strings.Contains(string(out), network+"2") {
+			t.Errorf("volplane %v: %v: %s", args, err, out)
+		}
+	}
+	<-killed
 	begin := time.Now()
 	w.mount("n2", "after", "joined")
 	t.Logf("mounted %v after the death of n1", time.Since(begin).Round(time.Millisecond))
