@@ -94,6 +94,8 @@ func others(instead func(name, usage string, f bench)) {
 	instead("drivers", "run so many CSI drivers on a host", measureDrivers)
 	instead("hosts", "mount so many claims on the control plane's host and as many on one that has joined",
 		measureHosts)
+	instead("planes", "mount so many claims with three control planes over one etcd, and end the leader as often",
+		measurePlanes)
 	instead("beside", "ask so many times the programs beside a driver on a node whether it lives, and upstream's if "+
 		"$UPSTREAM is their directory", measureBeside)
 	instead("life", "attach so many volumes in a cluster of Kubernetes' own programs, restart what stands beside the "+

@@ -203,7 +203,7 @@ func LostReport(f LostFacts) string {
 	for _, p := range f.Pods {
 		pods = append(pods, "pod "+p.Namespace+"/"+p.Name)
 	}
-	list("Deleted, and mounted elsewhere only if somebody makes them anew:", pods)
+	list("Deleted; elsewhere they are mounted when they are created again:", pods)
 	out.WriteString("Its identity is revoked, so it cannot come back by itself. If the host still runs, what is\n" +
 		"mounted there stays mounted and may be written to: make sure that it is off, or cut off from shared storage.\n")
 	return out.String()
