@@ -69,14 +69,7 @@ func runHost(ctx context.Context, o HostOptions) error {
 	leads.Homes = drivers.ofHost(o.Node)
 	return parts.Run(ctx, o.Log, []parts.Part{
 		{Name: "drivers of this node", Run: leads.Run},
-		{Name: "controllers", Run: func(ctx context.Context) error {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-first:
-				return o.controllers(ctx, called)
-			}
-		}},
+		{Name: "controllers", Run: parts.After(first, func(ctx context.Context) error { return o.controllers(ctx, called) })},
 	})
 }
 

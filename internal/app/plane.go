@@ -5,6 +5,7 @@ import (
 
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
 )
 
@@ -27,12 +28,7 @@ func (p *Plane) Transform(o any) (any, error) { return p.trimmer.Whole(o) }
 
 // Node runs the node agent of this process until ctx ends, when the controllers have begun to read.
 func (p *Plane) Node(ctx context.Context, o program.NodeOptions) error {
-	select {
-	case <-p.lent:
-		return runNode(ctx, o, p)
-	case <-ctx.Done():
-		return nil
-	}
+	return parts.After(p.lent, func(ctx context.Context) error { return runNode(ctx, o, p) })(ctx)
 }
 
 func (p *Plane) share(caches *kube.Caches) {

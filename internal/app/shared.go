@@ -100,15 +100,8 @@ func (o SharedOptions) lead(ctx context.Context, config *rest.Config, known *pla
 				{Name: "addresses of control planes", Run: func(ctx context.Context) error {
 					return o.publish(ctx, config, known)
 				}},
-				{Name: "garbage collector", Run: func(ctx context.Context) error {
-					// It reads all objects at its start, which must not delay the controllers.
-					select {
-					case <-ctx.Done():
-						return nil
-					case <-works:
-						return o.Once(ctx)
-					}
-				}},
+				// It reads all objects at its start, which must not delay the controllers.
+				{Name: "garbage collector", Run: parts.After(works, o.Once)},
 			})
 		})
 }
@@ -163,19 +156,15 @@ func (o SharedOptions) callDrivers(
 	ctx context.Context, config *rest.Config, known *planeNodes, ready func(),
 ) error {
 	for ctx.Err() == nil {
-		first, changed := known.first()
-		if first == "" {
-			// The node agent has not created the Node yet, without which it is not known which is the first.
-			select {
-			case <-ctx.Done():
-			case <-changed:
-			}
-			continue
-		}
-		err := known.while(ctx, first == o.Node, o.Node, func(ctx context.Context) error {
-			return o.callDriversAs(ctx, config, first == o.Node, ready)
-		})
-		if err != nil {
+		// Without any first one, the node agent has not created its Node yet.
+		first := o.Node == known.wait(ctx, func(first string) bool { return first != "" })
+		as, end := context.WithCancel(ctx)
+		go func() {
+			defer end()
+			known.wait(as, func(now string) bool { return now != "" && (now == o.Node) != first })
+		}()
+		err := o.callDriversAs(as, config, first, ready)
+		if end(); err != nil {
 			return err
 		}
 	}
@@ -251,10 +240,19 @@ func (p *planeNodes) all() ([]*corev1.Node, <-chan struct{}) {
 	return p.nodes.List(), p.changed
 }
 
-// first returns the node of the first control plane, and a channel that is closed when there may be another one.
-func (p *planeNodes) first() (node string, changed <-chan struct{}) {
-	all, changed := p.all()
-	return planes.First(all), changed
+// wait returns the node of the first control plane, "" if there is none, when it is one that is wanted or ctx ends.
+func (p *planeNodes) wait(ctx context.Context, wanted func(first string) bool) string {
+	for {
+		all, changed := p.all()
+		first := planes.First(all)
+		if wanted(first) || ctx.Err() != nil {
+			return first
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
+	}
 }
 
 // writePause is the pause after an attempt to write addresses that has failed.
@@ -276,25 +274,4 @@ func (p *planeNodes) follow(ctx context.Context, log *slog.Logger, write func([]
 		}
 	}
 	return nil
-}
-
-// while calls run, and ends it when it is not true any more that the control plane of a node is the first one, or is
-// not.
-func (p *planeNodes) while(ctx context.Context, is bool, node string, run func(context.Context) error) error {
-	ctx, end := context.WithCancel(ctx)
-	defer end()
-	go func() {
-		for {
-			first, changed := p.first()
-			if first != "" && (first == node) != is {
-				end()
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-changed:
-			}
-		}
-	}()
-	return run(ctx)
 }

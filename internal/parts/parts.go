@@ -57,6 +57,18 @@ func Run(ctx context.Context, log *slog.Logger, parts []Part) error {
 	return result
 }
 
+// After returns what runs a part when a channel is closed; if its context ends before that, it does nothing.
+func After(begin <-chan struct{}, run func(ctx context.Context) error) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-begin:
+			return run(ctx)
+		}
+	}
+}
+
 var errUnexpected = fmt.Errorf("without being asked to")
 
 func orUnexpected(err error) error {

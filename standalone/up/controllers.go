@@ -35,15 +35,10 @@ func (o Options) alone(
 				close(works)
 			})
 		}},
-		{Name: "garbage collector", Run: func(ctx context.Context) error {
-			// It reads all objects at its start, which must not delay the other parts.
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-works:
-				return garbage.Run(ctx, server.ClientConfig(garbage.User))
-			}
-		}},
+		// It reads all objects at its start, which must not delay the other parts.
+		{Name: "garbage collector", Run: parts.After(works, func(ctx context.Context) error {
+			return garbage.Run(ctx, server.ClientConfig(garbage.User))
+		})},
 	}
 }
 

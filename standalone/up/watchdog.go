@@ -38,14 +38,9 @@ func (l *liveness) works(ctx context.Context) error {
 
 // watchdog returns the part that tells the watchdog of the service manager that the control plane works.
 func (l *liveness) watchdog(n *sdnotify.Notifier, log *slog.Logger) parts.Part {
-	return parts.Part{Name: "watchdog", Run: func(ctx context.Context) error {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-l.ready:
-		}
+	return parts.Part{Name: "watchdog", Run: parts.After(l.ready, func(ctx context.Context) error {
 		n.Watch(ctx, l.works, log)
 		<-ctx.Done()
 		return nil
-	}}
+	})}
 }
