@@ -15,7 +15,7 @@ const (
 	remind   = 10 * time.Second
 )
 
-// starting is a start, which tells people and the supervisor what it does while it takes long.
+// starting is a start, which tells people what it does while it takes long.
 type starting struct {
 	begun   time.Time
 	step    atomic.Value
@@ -24,11 +24,10 @@ type starting struct {
 }
 
 // begin begins a start.
-func begin(ctx context.Context, out io.Writer, notify func(state string)) *starting {
+func begin(ctx context.Context, out io.Writer) *starting {
 	ctx, stop := context.WithCancel(ctx)
 	s := &starting{begun: time.Now(), stop: stop}
 	s.does("opening the data directory")
-	s.telling.Go(func() { extend(ctx, notify) })
 	s.telling.Go(func() { s.tell(ctx, out) })
 	return s
 }

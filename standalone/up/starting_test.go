@@ -11,12 +11,12 @@ import (
 func TestSlowStartTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
-		s := begin(t.Context(), &out, func(string) {})
+		s := begin(t.Context(), &out)
 		<-time.After(patience - time.Millisecond)
 		if took := s.end(); out.String() != "" || took != patience-time.Millisecond {
 			t.Errorf("after %s: %q", took, out.String())
 		}
-		s = begin(t.Context(), &out, func(string) {})
+		s = begin(t.Context(), &out)
 		<-time.After(patience + time.Millisecond)
 		s.does("starting etcd")
 		<-time.After(remind + patience)

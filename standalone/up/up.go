@@ -136,7 +136,10 @@ func Run(ctx context.Context, o Options) error {
 	}
 	go app.PaceGarbage(ctx)
 	notifier := sdnotify.New()
-	steps := begin(ctx, o.Out, notifier.Notify)
+	extending, started := context.WithCancel(ctx)
+	defer started()
+	go extend(extending, notifier.Notify)
+	steps := begin(ctx, o.Out)
 	defer steps.end()
 	var err error
 	if o.Node, err = o.join(ctx, steps.does); err != nil {
@@ -169,13 +172,12 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	steps.does("starting the controllers")
-	alive := &liveness{server: server, ready: make(chan struct{})}
+	alive := &liveness{server: server, controllers: make(chan struct{}), mounted: make(chan struct{})}
 	ready := func() {
 		took := steps.end()
 		// The start has allocated far more memory than the idle process needs.
 		rtdebug.FreeOSMemory()
-		notifier.Notify(sdnotify.Ready)
-		close(alive.ready)
+		close(alive.controllers)
 		screen(o, server, took)
 	}
 	// The service manager is notified at the beginning of the stop.
@@ -191,7 +193,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	return parts.Run(ctx, o.Log, slices.Concat(o.parts(server, admin, plane, world, metrics, alive.restored, ready), doors,
-		shown, []parts.Part{alive.watchdog(notifier, o.Log)}))
+		shown, []parts.Part{alive.part(notifier, started, o.Log)}))
 }
 
 // extendEvery is the interval of the requests for more time to start; each request is

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"volplane.dev/volplane/standalone/apiserver"
 
@@ -14,8 +15,9 @@ import (
 // liveness says whether a control plane works.
 type liveness struct {
 	server *apiserver.Server
-	// ready is closed when the start has ended.
-	ready chan struct{}
+	// controllers is closed when they work, and mounted when the volumes of the Pods that were there are mounted again, or
+	// have had the time for it.
+	controllers, mounted chan struct{}
 	// agent says whether the node agent works; nil until it has restored the volumes of its Pods.
 	agent atomic.Pointer[func(context.Context) error]
 }
@@ -23,6 +25,7 @@ type liveness struct {
 // restored is called by the node agent when its Pods have their volumes; from then on the agent has to work, too.
 func (l *liveness) restored(_ context.Context, works func(context.Context) error) {
 	l.agent.Store(&works)
+	close(l.mounted)
 }
 
 // works fails if the API server does not answer, or the node agent hangs.
@@ -36,9 +39,22 @@ func (l *liveness) works(ctx context.Context) error {
 	return nil
 }
 
-// watchdog returns the part that tells the watchdog of the service manager that the control plane works.
-func (l *liveness) watchdog(n *sdnotify.Notifier, log *slog.Logger) parts.Part {
-	return parts.Part{Name: "watchdog", Run: parts.After(l.ready, func(ctx context.Context) error {
+// mountedLimit is how long the end of a start is delayed by a node agent that cannot begin: other services wait for it.
+const mountedLimit = 90 * time.Second
+
+// part returns the part that notifies the service manager that the start has ended, when it calls ready, and from then on
+// that the control plane works.
+func (l *liveness) part(n *sdnotify.Notifier, ready func(), log *slog.Logger) parts.Part {
+	return parts.Part{Name: "service manager", Run: parts.After(l.controllers, func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.mounted:
+		case <-time.After(mountedLimit):
+			log.Warn("the node agent has not begun to work, and the start does not wait for it any longer")
+		}
+		ready()
+		n.Notify(sdnotify.Ready)
 		n.Watch(ctx, l.works, log)
 		<-ctx.Done()
 		return nil
