@@ -1,10 +1,14 @@
 package up
 
 import (
+	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"volplane.dev/volplane/internal/sdnotify"
 )
 
 // TestSlowStartTells: a quick start tells nothing; a slow one tells each step, and reminds of one that lasts.
@@ -27,4 +31,27 @@ func TestSlowStartTells(t *testing.T) {
 			t.Errorf("%s\nwant\n%s", out.String(), want)
 		}
 	})
+}
+
+// TestReady: services that use volumes start when the volumes of the Pods are mounted again, and do not wait forever for
+// a node agent that cannot begin.
+func TestReady(t *testing.T) {
+	for _, c := range []struct{ controllers, mounted, want time.Duration }{
+		{time.Second, 5 * time.Second, 5 * time.Second},
+		{5 * time.Second, time.Second, 5 * time.Second},
+		{time.Second, time.Hour, time.Second + mountedLimit},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			l := &liveness{controllers: make(chan struct{}), mounted: make(chan struct{})}
+			begin, took := time.Now(), time.Duration(0)
+			time.AfterFunc(c.controllers, func() { close(l.controllers) })
+			time.AfterFunc(c.mounted, func() { l.restored(ctx, nil) })
+			part := l.part(sdnotify.New(), func() { took = time.Since(begin) }, slog.New(slog.DiscardHandler))
+			time.AfterFunc(10*time.Minute, cancel)
+			if err := part.Run(ctx); err != nil || took != c.want {
+				t.Errorf("%+v: ready after %v, %v", c, took, err)
+			}
+		})
+	}
 }
