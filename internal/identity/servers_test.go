@@ -92,8 +92,11 @@ func TestDialEnds(t *testing.T) {
 func TestServersLast(t *testing.T) {
 	root := t.TempDir()
 	for _, step := range []struct{ authority, now, want string }{
-		{"ours", "b c a", "b c a"}, {"ours", "a b c", "b c a"}, {"ours", "a c d", "c a d"},
-		{"another", "e", "e"}, {"ours", "a", "a"},
+		{"ours", "b c a", "b c a"},
+		{"ours", "a b c", "b c a"},
+		{"ours", "a c d", "c a d"},
+		{"another", "e", "e"},
+		{"ours", "a", "a"},
 	} {
 		if err := Remember(root, []byte(step.authority), strings.Fields(step.now)); err != nil {
 			t.Fatal(err)
@@ -166,8 +169,10 @@ func TestNoControlPlane(t *testing.T) {
 		requests int
 		want     string
 	}{
-		{ended, http.MethodGet, 1, "a b c"}, {t.Context(), http.MethodPost, 1, "b c a"},
-		{t.Context(), http.MethodGet, 3, "b c a"}, {t.Context(), http.MethodDelete, 1, "c a b"},
+		{ended, http.MethodGet, 1, "a b c"},
+		{t.Context(), http.MethodPost, 1, "b c a"},
+		{t.Context(), http.MethodGet, 3, "b c a"},
+		{t.Context(), http.MethodDelete, 1, "c a b"},
 	} {
 		r, err := http.NewRequestWithContext(c.ctx, c.method, "https://a", nil)
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -249,15 +250,38 @@ func (m *manyPlanes) measureEnds(ctx context.Context, figures map[string]any, n 
 	return nil
 }
 
-// measureMember measures the longest write while a member of the etcd is killed, and how many writes fail.
+// leadingMember returns the member of the etcd that leads.
+func (m *manyPlanes) leadingMember(ctx context.Context) (*plane.Process, error) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: m.servers})
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	for i, server := range m.servers {
+		s, err := client.Status(ctx, server)
+		if err != nil {
+			return nil, err
+		}
+		if s.Leader == s.Header.MemberId {
+			return m.members[fmt.Sprint("m", i+1)], nil
+		}
+	}
+	return nil, errors.New("no member leads")
+}
+
+// measureMember measures the longest write while the leading member of the etcd is killed, and how many writes fail.
 func (m *manyPlanes) measureMember(ctx context.Context, figures map[string]any) error {
+	leading, err := m.leadingMember(ctx)
+	if err != nil {
+		return err
+	}
 	maps := m.clients["n1"].CoreV1().ConfigMaps("default")
 	var longest time.Duration
 	failed := 0
 	const writes, killed = 1000, 200
 	for i := range writes {
 		if i == killed {
-			m.members["m1"].Kill()
+			leading.Kill()
 		}
 		begin := time.Now()
 		_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("write-", i)}},

@@ -196,14 +196,7 @@ func TestGivenUp(t *testing.T) {
 func TestAgentsFindAnother(t *testing.T) {
 	t.Parallel()
 	const network = "10.214.7."
-	for _, end := range []string{"1", "2"} {
-		at := []string{network + end + "/32", "dev", "lo"}
-		_ = exec.Command("ip", append([]string{"address", "del"}, at...)...).Run() // of an interrupted run
-		if out, err := exec.Command("ip", append([]string{"address", "add"}, at...)...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		t.Cleanup(func() { _ = exec.Command("ip", append([]string{"address", "del"}, at...)...).Run() })
-	}
+	addAddresses(t, network+"1", network+"2")
 	w := newWorldAt(t, network, "n1", "n2")
 	invitation, err := w.planes["n1"].Invite("joined")
 	if err != nil {
@@ -225,23 +218,7 @@ func TestAgentsFindAnother(t *testing.T) {
 			return err
 		})
 	}
-	killed := make(chan struct{})
-	go func() {
-		defer close(killed)
-		w.planes["n1"].Kill()
-	}()
-	for i := range 40 {
-		args := []string{"--kubeconfig", w.planes["n1"].Kubeconfig(), "--data-dir", data, "get", "nodes"}
-		if i%2 == 0 {
-			args = args[2:]
-			args[1] = w.dirOf("n1")
-		}
-		out, err := exec.CommandContext(t.Context(), plane.Bin("volplane"), args...).CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "joined") || i > 30 && !strings.Contains(string(out), network+"2") {
-			t.Errorf("volplane %v: %v: %s", args, err, out)
-		}
-	}
-	<-killed
+	w.commandsFind(network+"2", func() { w.planes["n1"].Kill() })
 	begin := time.Now()
 	w.mount("n2", "after", "joined")
 	t.Logf("mounted %v after the death of n1", time.Since(begin).Round(time.Millisecond))
@@ -254,4 +231,39 @@ func TestAgentsFindAnother(t *testing.T) {
 		w.delete("n2", name)
 	}
 	w.nothingLeft("n2")
+}
+
+// addAddresses gives the host more addresses for the time of a test.
+func addAddresses(t *testing.T, all ...string) {
+	t.Helper()
+	for _, address := range all {
+		at := []string{address + "/32", "dev", "lo"}
+		_ = exec.Command("ip", append([]string{"address", "del"}, at...)...).Run() // of an interrupted run
+		if out, err := exec.Command("ip", append([]string{"address", "add"}, at...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		t.Cleanup(func() { _ = exec.Command("ip", append([]string{"address", "del"}, at...)...).Run() })
+	}
+}
+
+// commandsFind runs commands of the host of n1 and of a joined one while n1 ends. Each is answered, and in the end each
+// says that another control plane has.
+func (w *world) commandsFind(another string, end func()) {
+	w.t.Helper()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		end()
+	}()
+	of := [][]string{
+		{"--data-dir", w.dirOf("n1")}, {"--kubeconfig", w.planes["n1"].Kubeconfig(), "--data-dir", w.dirOf("joined")},
+	}
+	for i := range 40 {
+		args := append(of[i%2], "get", "nodes")
+		out, err := exec.CommandContext(w.t.Context(), plane.Bin("volplane"), args...).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "joined") || i > 30 && !strings.Contains(string(out), another) {
+			w.t.Errorf("volplane %v: %v: %s", args, err, out)
+		}
+	}
+	<-ended
 }
