@@ -112,7 +112,8 @@ func TestServersLast(t *testing.T) {
 }
 
 // TestReach: a command connects to the control plane of its configuration, to another one if that does not answer, and
-// to no other one through a proxy, with another cluster's configuration, or without the name that all certificates have.
+// to no other one through a proxy, with another cluster's configuration, or without the name that all certificates
+// have.
 func TestReach(t *testing.T) {
 	const home, other, proxy = "a:1", "b:1", "proxy:1"
 	root := t.TempDir()

@@ -33,8 +33,8 @@ func TestSlowStartTells(t *testing.T) {
 	})
 }
 
-// TestReady: services that use volumes start when the volumes of the Pods are mounted again, and do not wait forever for
-// a node agent that cannot begin.
+// TestReady: services that use volumes start when the volumes of the Pods are mounted again, and do not wait forever
+// for a node agent that cannot begin.
 func TestReady(t *testing.T) {
 	for _, c := range []struct{ controllers, mounted, want time.Duration }{
 		{time.Second, 5 * time.Second, 5 * time.Second},

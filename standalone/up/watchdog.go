@@ -42,8 +42,8 @@ func (l *liveness) works(ctx context.Context) error {
 // mountedLimit is how long the end of a start is delayed by a node agent that cannot begin: other services wait for it.
 const mountedLimit = 90 * time.Second
 
-// part returns the part that notifies the service manager that the start has ended, when it calls ready, and from then on
-// that the control plane works.
+// part returns the part that notifies the service manager that the start has ended, when it calls ready, and from then
+// on that the control plane works.
 func (l *liveness) part(n *sdnotify.Notifier, ready func(), log *slog.Logger) parts.Part {
 	return parts.Part{Name: "service manager", Run: parts.After(l.controllers, func(ctx context.Context) error {
 		select {

@@ -39,8 +39,8 @@ type manyPlanes struct {
 	stops []func()
 }
 
-// measurePlanes measures three control planes over one etcd: what one that waits costs, how long a claim takes, and what
-// users see of the end of a control plane and of a member.
+// measurePlanes measures three control planes over one etcd: what one that waits costs, how long a claim takes, and
+// what users see of the end of a control plane and of a member.
 func measurePlanes(ctx context.Context, figures map[string]any, n int) (err error) {
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
