@@ -146,7 +146,7 @@ func (d *demo) mount(ctx context.Context, name, node string) (string, error) {
 	}
 	err := kube.Follow(ctx, door.Pods(d.client, "default"), name, func(p *corev1.Pod) (bool, error) {
 		if p == nil {
-			return false, fmt.Errorf("pod %s was deleted by somebody else", name)
+			return false, fmt.Errorf("pod %s was deleted by another user", name)
 		}
 		d.path = cluster.MountPaths(p)["data"]
 		return door.Mounted(p), nil
@@ -243,7 +243,7 @@ func (d *demo) grow(ctx context.Context) (string, error) {
 	err = kube.Follow(ctx, kube.Source[*corev1.PersistentVolumeClaim]{Get: claims.Get, Watch: claims.Watch}, demoClaim,
 		func(c *corev1.PersistentVolumeClaim) (bool, error) {
 			if c == nil {
-				return false, fmt.Errorf("the claim was deleted by somebody else")
+				return false, fmt.Errorf("the claim was deleted by another user")
 			}
 			have := c.Status.Capacity[corev1.ResourceStorage]
 			return have.Cmp(want) >= 0, nil

@@ -62,7 +62,7 @@ and $(CSI_ENDPOINT) and $(NODE_NAME) stand for them in the command.
 
 With --exec alone, one process has all services of the driver. With
 --controller-exec or --controller-socket, another process has its controller
-service. With --socket instead of --exec, somebody else runs the process.
+service. With --socket instead of --exec, another program runs the process.
 
 With --service-account, the program finds the API server as it would in a Pod:
 by its environment and the files of the account, whose rights it has.
@@ -123,8 +123,8 @@ func (f *addFlags) driver(name string) (driverfile.Driver, error) {
 		NodeLocal: f.nodeLocal.is,
 	}
 	if f.plugin.exec == "" && f.plugin.socket == "" {
-		return d, errors.New("nothing says how the driver is reached: use --exec to start it, or --socket if somebody " +
-			"else does")
+		return d, errors.New("nothing says how the driver is reached: use --exec to start it, or --socket if another " +
+			"program does")
 	}
 	if err := f.class.check(f.wait); err != nil {
 		return d, err
@@ -300,7 +300,7 @@ func (h *hostDrivers) add(ctx context.Context, d driverfile.Driver, f addFlags) 
 	case err == nil:
 		before = &old
 	case !errors.Is(err, fs.ErrNotExist) && !f.replace:
-		return fmt.Errorf("%w\nCorrect the file, or use --replace to write it anew", err)
+		return fmt.Errorf("%w\nCorrect the file, or use --replace to overwrite it", err)
 	}
 	deed, d, err := planAdd(before, d, f.replace, f.nodeLocal.said)
 	if err != nil {

@@ -195,7 +195,7 @@ func (h *hostDrivers) look(
 	}
 	status.LastError = cmp.Or(h.refusal(ctx, d.Name), status.LastError)
 	if status.State == stateNotRegistered && status.LastError == "" && !g.answers {
-		status.LastError = "nobody listens at " + socket
+		status.LastError = "no process listens at " + socket
 	}
 	return status
 }

@@ -65,7 +65,7 @@ func (s *shell) driverLogs(ctx context.Context, f logFlags, name string) error {
 			continue
 		}
 		if len(p.Exec) == 0 {
-			return fmt.Errorf("somebody else runs the %s of driver %s, and keeps its log", role, name)
+			return fmt.Errorf("another program runs the %s of driver %s, and keeps its log", role, name)
 		}
 		return h.logs(ctx, d.ProcessName(p), f)
 	}

@@ -242,7 +242,7 @@ func (r remains) refuse(driver, node string) error {
 			parts = append(parts, fmt.Sprintf(one.what, len(one.all), some(one.all)))
 		}
 	}
-	return fmt.Errorf("driver %s is needed: %s. Without it nobody can unmount, detach or delete them: delete the Pods, "+
+	return fmt.Errorf("driver %s is needed: %s. Without it nothing can unmount, detach or delete them: delete the Pods, "+
 		"claims and snapshots first, or use --force to leave everything as it is until the driver is added again", driver,
 		strings.Join(parts, "; "))
 }

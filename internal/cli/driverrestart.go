@@ -18,7 +18,7 @@ func (s *shell) driverRestartCommand() *cobra.Command {
 	var wait time.Duration
 	c := &cobra.Command{
 		Use:   "restart NAME",
-		Short: "Start the processes of a CSI driver of this host anew",
+		Short: "Restart the processes of a CSI driver of this host",
 		Long: `Start the processes of a CSI driver anew, for example after its program was
 replaced, and wait until they run. Mounts stay. The command writes restartedAt to
 the driver's file and leaves the rest of it as it is.`,
@@ -46,7 +46,7 @@ func (h *hostDrivers) restart(ctx context.Context, name string, wait time.Durati
 	}
 	own := changedProcesses(nil, d, h.plugins)
 	if len(own) == 0 {
-		return fmt.Errorf("somebody else runs driver %s: restart it there", name)
+		return fmt.Errorf("another program runs driver %s: restart it there", name)
 	}
 	before := h.startsOf(d, own)
 	if d, err = h.files.Restart(name, time.Now()); err != nil {

@@ -167,7 +167,7 @@ func TestFlagsToDriver(t *testing.T) {
 			addFlags{plugin: processFlags{socket: "/run/x.sock"}, workingDir: "/srv"},
 			[]driverfile.Process{{Roles: both, Socket: "/run/x.sock"}},
 		},
-		"somebody else runs the controller": {
+		"another program runs the controller": {
 			addFlags{plugin: processFlags{exec: "/bin/true"}, controller: processFlags{socket: "/run/c"}},
 			[]driverfile.Process{{Roles: both[1:], Exec: []string{"/bin/true"}}, {Roles: both[:1], Socket: "/run/c"}},
 		},

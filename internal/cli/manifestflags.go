@@ -41,9 +41,9 @@ func (m *manifestFlags) register(c *cobra.Command, controllers []string) {
 	m.container(f)
 	m.host(f)
 	csiDriverFlags(f, &m.CSIDriver)
-	f.BoolVar(&m.WithoutCSIDriver, "without-csidriver", false, "print no CSIDriver, because somebody else creates it")
+	f.BoolVar(&m.WithoutCSIDriver, "without-csidriver", false, "print no CSIDriver, because another program creates it")
 	f.BoolVar(&m.WithoutNodes, "without-nodes", false,
-		"print nothing for the nodes, because somebody else runs the driver there")
+		"print nothing for the nodes, because another program runs the driver there")
 	for _, name := range []string{"driver", "driver-image", "image"} {
 		_ = c.MarkFlagRequired(name)
 	}

@@ -97,7 +97,7 @@ func (s *shell) findRegistry(o *sidecar.RegistrarOptions, is func(dir string) bo
 	}
 	switch len(found) {
 	case 0:
-		return fmt.Errorf("nobody registers drivers here: there is neither %[1]s nor %[2]s; in a container mount the "+
+		return fmt.Errorf("no node agent registers drivers here: there is neither %[1]s nor %[2]s; in a container mount the "+
 			"kubelet's directory at %[1]s, on a host start 'volplane up' or 'volplane node', or name the directory with "+
 			"--plugin-registration-path", containerRegistry, strings.Join(looked, " nor "))
 	case 1:

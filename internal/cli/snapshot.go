@@ -110,7 +110,7 @@ func (s *shell) awaitSnapshot(
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	last := "nobody has begun to take it: does a snapshot-controller run?"
+	last := "no program has begun to take it: does a snapshot-controller run?"
 	err := wait.PollUntilContextCancel(ctx, snapshotPoll, true, func(ctx context.Context) (bool, error) {
 		one, err := getSnapshot(ctx, client, ns, name)
 		if err != nil {

@@ -207,5 +207,5 @@ func (c *Controller) Run(ctx context.Context) error {
 // events are alike.
 func busy(l Lane) volume.Because {
 	return volume.Say(volume.ReasonDriverBusy, volume.Driver(l.Driver), "driver "+l.Driver+" works on as many calls to "+
-		l.Call+" volumes as may be under way at once; this one waits for its turn")
+		l.Call+" volumes as may run at the same time; this one waits for a slot")
 }

@@ -211,7 +211,7 @@ func (f *objects) ensure(ctx context.Context, want *storagev1.CSIDriver) error {
 		return nil
 	case err == nil && has.Labels[volume.LabelMadeBy] != volume.Program:
 		return fmt.Errorf("CSIDriver %s, which was not made by volplane, does not say attachRequired: %t, as the driver "+
-			"needs: delete it, and it is made anew",
+			"needs: delete it, and it is created again",
 			want.Name, *want.Spec.AttachRequired)
 	case err == nil:
 		if err := drivers.Delete(ctx, want.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {

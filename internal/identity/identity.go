@@ -87,7 +87,7 @@ func join(ctx context.Context, config *rest.Config, root string, ask asker, log 
 			return nil, fmt.Errorf("join as node %s: %w", i.Node, err)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("join as node %s: %w: the invitation has expired, was used by somebody else or was taken "+
+			return nil, fmt.Errorf("join as node %s: %w: the invitation has expired, was used by another host or was taken "+
 				"back: get a new one with 'volplane invite %s'", i.Node, err, i.Node)
 		}
 		if err := i.file.write(key, text); err != nil {

@@ -328,7 +328,7 @@ func Writes() []kube.Access {
 			kube.Annotation(volume.AnnCauseHealthy), "status.phase", "status.reason", "status.message",
 			"status.volumeHealth"),
 		kube.Write("", "pods", "delete").Shared("for good, when nothing is mounted for them any more; "+
-			"at first those that end when somebody unmounts their path", "deletion"),
+			"at first those that end when their path is unmounted", "deletion"),
 		kube.Write("", "persistentvolumeclaims/status", "patch").Shared("when the node has had its turn, over the version "+
 			"that it has read", "status.capacity", "status.allocatedResourceStatuses",
 			kube.Condition(corev1.PersistentVolumeClaimResizing),

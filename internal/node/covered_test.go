@@ -59,7 +59,7 @@ func TestMountedOverAtTheHostPath(t *testing.T) {
 	testkit.Unmount(w.t, host)
 	w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
 	testkit.Unmount(w.t, host)
-	w.eventSaid("MountBroken", "somebody has unmounted it")
+	w.eventSaid("MountBroken", "another program has unmounted it")
 	eventually(t, func() string {
 		if _, mounted, err := mount.At(host); err != nil || !mounted {
 			return "the host does not see the volume again"

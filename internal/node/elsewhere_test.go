@@ -38,7 +38,7 @@ func TestMountedElsewhere(t *testing.T) {
 	w.terminate("p")
 	w.awaitDeletion("p")
 	w.heard("VolumeAttachment", attach.NameOf(driverName, "h-a", "n1"), "FailedUnmount",
-		"it is mounted by somebody else at "+theirs, "user")
+		"it is mounted by another program at "+theirs, "user")
 	if got := w.node().Status.VolumesInUse; len(got) != 1 || string(got[0]) != volume.UniqueName(driverName, "h-a") {
 		t.Errorf("the node says that it uses %v", got)
 	}

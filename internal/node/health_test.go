@@ -65,7 +65,7 @@ func (w *world) isIll(pod string, status corev1.ConditionStatus) {
 			return err.Error()
 		}
 		if c := cluster.PodCondition(p, volume.ConditionVolumesHealthy); c == nil || c.Status != status ||
-			strings.Contains(c.Message, "well again") != (status == corev1.ConditionTrue) {
+			strings.Contains(c.Message, "healthy again") != (status == corev1.ConditionTrue) {
 			return "the Pod does not say " + string(status)
 		}
 		return ""
@@ -74,7 +74,7 @@ func (w *world) isIll(pod string, status corev1.ConditionStatus) {
 
 // TestTurnedReadOnly: a filesystem that has become read-only behind the agent's
 // back, by the kernel that has found an error or by a person, is told at the next
-// look, also of a driver that tells nothing, and so is that it is well again. An
+// look, also of a driver that tells nothing, and so is that it is healthy again. An
 // agent that is started meanwhile finds it so.
 func TestTurnedReadOnly(t *testing.T) {
 	t.Parallel()
@@ -106,7 +106,7 @@ func TestTurnedReadOnly(t *testing.T) {
 			if name == "by hand" {
 				w.must(nil, unix.Mount("", uses.StagingPath(w.dir, driverName, "h-a", "pv-a", false), "", unix.MS_REMOUNT, ""))
 				w.isIll("p", corev1.ConditionTrue)
-				w.eventSaid("VolumeConditionNormal", "well again")
+				w.eventSaid("VolumeConditionNormal", "healthy again")
 			}
 			w.terminate("p")
 			w.awaitDeletion("p")
@@ -137,7 +137,7 @@ func TestFullVolume(t *testing.T) {
 	w.isIll("p", corev1.ConditionFalse)
 	w.must(nil, os.Remove(fill))
 	w.isIll("p", corev1.ConditionTrue)
-	w.eventSaid("VolumeConditionNormal", "well again")
+	w.eventSaid("VolumeConditionNormal", "healthy again")
 	w.terminate("p")
 	w.awaitDeletion("p")
 }

@@ -187,13 +187,13 @@ func TestSomebodyUnmounts(t *testing.T) {
 		hinder, mend func(*testing.T, *world, *fakeDriver)
 		reason, told string
 	}{
-		"the driver goes on": {reason: "MountBroken", told: "somebody has unmounted it"},
+		"the driver goes on": {reason: "MountBroken", told: "another program has unmounted it"},
 		"the driver refuses": {
 			hinder: func(_ *testing.T, _ *world, d *fakeDriver) {
 				d.setHook(func(context.Context, string) error { return status.Error(codes.Internal, "no more") })
 			},
 			mend:   func(_ *testing.T, _ *world, d *fakeDriver) { d.setHook(nil) },
-			reason: "MountBroken", told: "somebody has unmounted it; the mount is not back: NodePublishVolume",
+			reason: "MountBroken", told: "another program has unmounted it; the mount is not back: NodePublishVolume",
 		},
 		"the driver is away": {
 			hinder: func(_ *testing.T, w *world, d *fakeDriver) {

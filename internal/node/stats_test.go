@@ -32,7 +32,7 @@ func (w *world) health(kind string) (ill, well int) {
 
 // TestStatsAndHealth: what a driver says of its volumes is kept as long as they
 // are mounted; that one falls ill is told once at its Pod and its claim, and
-// that it is well again.
+// that it is healthy again.
 func TestStatsAndHealth(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, noAttach(driverName), noAttach("slow.example"))
@@ -69,7 +69,7 @@ func TestStatsAndHealth(t *testing.T) {
 		return ""
 	})
 	d.set(func() { d.problems = nil })
-	w.eventSaid("VolumeConditionNormal", "well again")
+	w.eventSaid("VolumeConditionNormal", "healthy again")
 	eventually(t, func() string {
 		for _, kind := range []string{"Pod", "PersistentVolumeClaim"} {
 			if ill, well := w.health(kind); ill != 1 || well != 1 {

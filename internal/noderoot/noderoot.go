@@ -55,7 +55,7 @@ func Claim(ctx context.Context, dataDir, root string) error {
 		return err
 	}
 	if n > 0 {
-		return fmt.Errorf("%d volumes are mounted below %s, and nobody would unmount them with --root-dir %s: start with "+
+		return fmt.Errorf("%d volumes are mounted below %s, and would stay mounted with --root-dir %s: start with "+
 			"--root-dir %s, end the Pods that use them (volplane umount, volplane delete), and change it then", n, before, root,
 			before)
 	}

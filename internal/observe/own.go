@@ -74,7 +74,7 @@ func ownFamilies() []Family {
 		{
 			Leftover, gauge,
 			[]string{"kind"},
-			"Number of things on this node that nothing explains: mount is a mount of which nobody knows the volume, and " +
+			"Number of things on this node that nothing explains: mount is a mount whose volume is unknown, and " +
 				"record is a record of the node agent that cannot be read.",
 			nil, FromNode,
 		},
@@ -101,7 +101,7 @@ func nodeFamilies() []Family {
 		{VolumeInodesUsed, gauge, claim, "[ALPHA] Number of used inodes in the volume", nil, FromNode},
 		{
 			VolumeReadOnly, gauge, claim,
-			"Whether nobody on this node can write to the volume: 1 if nobody can, 0 if somebody can.", nil, FromNode,
+			"Whether the volume is read-only on this node: 1 if no user there can write to it, 0 if one can.", nil, FromNode,
 		},
 		{
 			StorageHealth, gauge,

@@ -69,7 +69,7 @@ func announced(ctx context.Context, path string) (string, error) {
 	defer conn.Close()
 	info, err := registerapi.NewRegistrationClient(conn).GetInfo(ctx, &registerapi.InfoRequest{})
 	if err != nil {
-		return "", fmt.Errorf("ask which driver is announced at %q: nobody answers", path)
+		return "", fmt.Errorf("ask which driver is announced at %q: nothing answers", path)
 	}
 	socket := strings.TrimPrefix(info.GetEndpoint(), "unix://")
 	switch {

@@ -74,7 +74,7 @@ func provisionerFlags() []Flag {
 			"make and delete only the volumes of the node $NODE_NAME, beside a driver which runs on each node",
 			func(o *Options) any { return &o.raw.nodeDeployment }),
 		flag("node-deployment-immediate-binding", of, "true",
-			"with --node-deployment, also take claims for which nobody selects a node",
+			"with --node-deployment, also take claims for which no scheduler selects a node",
 			func(o *Options) any { return inverted{&o.Provisioner.OnNode.WithoutImmediate} }),
 		flag("node-deployment-base-delay", of, "20s", "longest first pause before such a claim is taken, which is random",
 			func(o *Options) any { return &o.Provisioner.OnNode.BaseDelay }),

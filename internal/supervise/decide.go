@@ -75,7 +75,7 @@ type exit struct {
 func (e exit) String() string {
 	switch {
 	case !e.known:
-		return "ended, nobody knows how"
+		return "ended in an unknown way"
 	case e.status.Signaled() && e.status.Signal() == syscall.SIGKILL && e.outOfMemory:
 		return "killed by signal 9 (out of memory)"
 	case e.status.Signaled():

@@ -45,7 +45,7 @@ func TestExitInWords(t *testing.T) {
 	t.Parallel()
 	killed, trap := syscall.WaitStatus(syscall.SIGKILL), syscall.WaitStatus(syscall.SIGSEGV|0x80)
 	for want, e := range map[string]exit{
-		"ended, nobody knows how":                  {},
+		"ended in an unknown way":                  {},
 		"exit status 0":                            {known: true},
 		"exit status 2":                            {known: true, status: 2 << 8},
 		"killed by signal 9 (killed)":              {known: true, status: killed},

@@ -22,7 +22,7 @@ func copies(o Options) string {
 	case shared:
 		return "share blocks with their volume, as do clones"
 	}
-	return "are full copies, as are clones; a mounted volume is frozen meanwhile"
+	return "are full copies, as are clones; a mounted volume is frozen during the copy"
 }
 
 // screen prints the summary: addresses, directories and next steps.

@@ -326,7 +326,7 @@ func TestReleased(t *testing.T) {
 	p.waitForClaimPhase("r", corev1.ClaimBound, "recycled")
 	p.deleteClaim("r")
 	p.waitForVolumePhase("recycled", corev1.VolumeFailed)
-	p.waitForEvent("PersistentVolume", "recycled", volume.ReasonFailedRecycle, "nobody recycles it")
+	p.waitForEvent("PersistentVolume", "recycled", volume.ReasonFailedRecycle, "volplane recycles no volumes")
 	p.patchVolume("recycled", `{"spec":{"claimRef":null}}`)
 	p.waitForVolumePhase("recycled", corev1.VolumeAvailable)
 }

@@ -311,7 +311,7 @@ func (w *whyCluster) finalizers() {
 	w.must(err)
 	w.end("p2", false)
 	w.tells(w.reader, 2, "va/"+a,
-		"finalizer example.com/keep is held by somebody else (Terminating). Next: owner of example.com/keep.")
+		"finalizer example.com/keep belongs to another program (Terminating). Next: owner of example.com/keep.")
 	_, err = w.Client.StorageV1().VolumeAttachments().Patch(w.ctx, a, types.MergePatchType,
 		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	w.must(err)
@@ -370,7 +370,7 @@ func (w *whyCluster) anotherNode() {
 
 		"by force 6 minutes after its last Pod there is gone; pod p3 is not being deleted")
 	w.end("p3", false)
-	w.tells(w.reader, 2, "pod/p4", "pod p3 is being deleted, and nobody on the node ends it")
+	w.tells(w.reader, 2, "pod/p4", "pod p3 is being deleted, and no agent on the node ends it")
 	w.end("p4", true)
 	w.end("p3", true)
 	w.tells(w.reader, 2, "pvc/c2", "volume * is still mounted on node n2 as far as is known",
@@ -449,6 +449,6 @@ func (w *whyCluster) alive() {
 		w.t.Errorf("the driver's controllers are %d causes: %s", n, got)
 	}
 	w.tells(w.stranger, 2, "pod/p10",
-		"whether the attacher of driver test.csi.example.com is alive is not told, for you may not list leases")
+		"whether the attacher of driver test.csi.example.com is alive is not known, because you may not list leases")
 	w.tells(w.stranger, 2, "pvc/c11", "who may list the ConfigMaps of all namespaces is told")
 }

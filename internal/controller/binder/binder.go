@@ -50,7 +50,7 @@ func Declaration() controller.Declaration {
 				Shared("once, when the claim becomes Bound; from then on the protection does",
 					kube.Condition(corev1.PersistentVolumeClaimUnused)),
 			kube.Write("", "persistentvolumes", "update").Shared(
-				"completes and undoes references, over the version that it has read: who comes second decides anew",
+				"completes and undoes references, over the version that it has read: the second one decides again",
 				"spec.claimRef", kube.Annotation(volume.AnnBoundByController)),
 			kube.Write("", "persistentvolumes/status", "update").Only("status"),
 		},

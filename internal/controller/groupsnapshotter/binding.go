@@ -33,7 +33,7 @@ const maxSteps = 500
 // BindingDeclaration is what the group-snapshot-controller reads and writes.
 func BindingDeclaration() controller.Declaration {
 	const (
-		kept = "from the beginning of a content that this program makes, and on one that somebody else has made"
+		kept = "from the beginning of a content that this program makes, and on one that another program has made"
 		made = "of members of groups"
 		says = "of members of groups, about which no driver is asked alone"
 	)

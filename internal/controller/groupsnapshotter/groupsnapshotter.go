@@ -29,7 +29,7 @@ func Declaration() controller.Declaration {
 			kube.Write(volume.GroupGroupSnapshot, volume.ResourceGroupContents, "patch").
 				Only(kube.Annotation(volume.AnnGroupCreating), kube.Annotation(volume.AnnSnapshotParameters),
 					kube.Annotation(volume.AnnSnapshotName)).
-				Shared("with the intent to take a group, if somebody has removed it, and away when the driver keeps nothing",
+				Shared("with the intent to take a group, if it was removed, and away when the driver keeps nothing",
 					kube.Finalizer(volume.FinalizerGroupContentBound)),
 			kube.Write(volume.GroupGroupSnapshot, volume.ResourceGroupContents+"/status", "patch").Only("status"),
 			kube.Write("", "secrets", "get"),

@@ -73,6 +73,6 @@ func testEventsOnly(t *testing.T, refuse clienttesting.ReactionFunc) {
 	d.OnCall("ControllerGetVolumeHealth", func(int, any) csitest.Action {
 		return csitest.Action{Answer: &csipb.ControllerGetVolumeHealthResponse{VolumeHealth: &csipb.VolumeHealth{}}}
 	})
-	cycle(1, "Normal ns/claim VolumeConditionNormal: driver d.example says that volume pv is well again")
+	cycle(1, "Normal ns/claim VolumeConditionNormal: driver d.example says that volume pv is healthy again")
 	cycle(0)
 }

@@ -44,7 +44,7 @@ type watcher struct {
 }
 
 // NewWatcher returns the controller that tells the claims that have volumes of a set of drivers when the node of their
-// Pods fails and when it is well again; now returns the current time. It must be made before the caches start.
+// Pods fails and when it is healthy again; now returns the current time. It must be made before the caches start.
 func NewWatcher(env controller.Env, drivers *csi.Set, now func() time.Time) *controller.Controller {
 	w := &watcher{
 		Env: env, drivers: drivers, now: now, silentSince: map[string]time.Time{}, failed: map[string]bool{},

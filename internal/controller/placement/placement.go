@@ -44,7 +44,7 @@ func Declaration() controller.Declaration {
 			kube.Write("", "pods/status", "patch").Only(kube.Condition(corev1.PodScheduled)),
 			kube.Write("", "persistentvolumeclaims", "update").Shared("names a node", kube.Annotation(volume.AnnSelectedNode)),
 			kube.Write("", "persistentvolumes", "update").Shared(
-				"reserves a volume that nobody has, over the version that it has read: who comes second decides anew",
+				"reserves a volume that no claim has, over the version that it has read: the second one decides again",
 				"spec.claimRef", kube.Annotation(volume.AnnBoundByController)),
 		},
 	}

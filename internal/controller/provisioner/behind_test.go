@@ -22,7 +22,7 @@ import (
 // the claim went meanwhile. The next process asks the same once more to learn
 // what there is, deletes it, and forgets it then, but not before.
 func TestWhatAStopLeavesBehind(t *testing.T) {
-	undone := notes("VolumeDelete", "", "volume pvc-u-c, which nobody wants any more, is deleted")
+	undone := notes("VolumeDelete", "", "volume pvc-u-c, which no claim needs any more, is deleted")
 	for name, one := range map[string]struct {
 		create, delete codes.Code
 		calls          []proto.Message

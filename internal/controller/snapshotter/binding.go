@@ -30,7 +30,7 @@ const maxSteps = 10
 
 // BindingDeclaration is what the snapshot-controller reads and writes.
 func BindingDeclaration() controller.Declaration {
-	const creates = "from the beginning of a content that this program makes, and on one that somebody else has made"
+	const creates = "from the beginning of a content that this program makes, and on one that another program has made"
 	return controller.Declaration{
 		Name: "snapshot-controller",
 		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes"), kube.Read(volume.GroupSnapshot,

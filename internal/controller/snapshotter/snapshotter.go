@@ -29,7 +29,7 @@ func Declaration() controller.Declaration {
 				Only("spec.nodeAffinity", kube.Annotation(volume.AnnSnapshotCreating),
 					kube.Annotation(volume.AnnSnapshotParameters), kube.Annotation(volume.AnnSnapshotTopologies),
 					kube.Annotation(volume.AnnSnapshotName)).
-				Shared("with the intent to take a snapshot, if somebody has removed it, and away when the driver keeps nothing",
+				Shared("with the intent to take a snapshot, if it was removed, and away when the driver keeps nothing",
 					kube.Finalizer(volume.FinalizerContentBound)),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents+"/status", "patch").
 				Shared("of all but members of groups", "status"),

@@ -91,7 +91,7 @@ func (r Registrar) Run(ctx context.Context) error {
 			return nil
 		}
 		pause = minTakenPause
-		r.Log.Warn("the registration socket was removed and is created anew", "driver", r.Driver, "socket", r.Path)
+		r.Log.Warn("the registration socket was removed and is created again", "driver", r.Driver, "socket", r.Path)
 	}
 }
 

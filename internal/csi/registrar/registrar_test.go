@@ -75,7 +75,7 @@ func (a *run) awaitSocket() {
 		case err := <-a.ended:
 			a.t.Fatal("it ended: ", err)
 		case <-limit:
-			a.t.Fatal("nobody listens at ", a.Path)
+			a.t.Fatal("no process listens at ", a.Path)
 		}
 	}
 }

@@ -173,7 +173,7 @@ func terminating(a *storagev1.VolumeAttachment) Plan {
 	}
 	return plan(Nothing, volume.ReasonTerminating, volume.OwnerOf(a.Finalizers[0]),
 		Name(a)+" is detached from node "+a.Spec.NodeName+
-			"; its attachment is being deleted, and finalizer "+a.Finalizers[0]+" is held by somebody else")
+			"; its attachment is being deleted, and finalizer "+a.Finalizers[0]+" belongs to another program")
 }
 
 func attach(f Facts) Plan {
@@ -425,7 +425,7 @@ func (d *nodeDecision) detachFromEarlier(a *storagev1.VolumeAttachment, unique s
 	d.More = true
 	d.Detach = append(d.Detach, Detachment{Attachment: a, Unique: unique, Force: true, Because: volume.Sayf(
 		volume.ReasonDetaching, volume.Driver(a.Spec.Attacher),
-		"%s is attached to %s, and driver %s calls node %s %s now: it is detached from there, and attached anew", Name(a),
+		"%s is attached to %s, and driver %s calls node %s %s now: it is detached from there, and attached again", Name(a),
 		a.Annotations[volume.AnnNodeID], a.Spec.Attacher, d.Name, d.Registered[a.Spec.Attacher])})
 }
 

@@ -78,7 +78,7 @@ func TestConditions(t *testing.T) {
 		{"it has failed to", Facts{Attachment: attachment("pv", "n1", attached, going, held, recorded, failed), Ours: true}},
 		{"it is not asked", Facts{Attachment: attachment("pv", "n1", failed), Volume: v, Ours: true}},
 		{"somebody else holds it", Facts{Attachment: attachment("pv", "n1", going, foreign), Volume: v, Ours: true}},
-		{"nobody holds it", Facts{Attachment: attachment("pv", "n1", going), Volume: v, Ours: true}},
+		{"it has no holder", Facts{Attachment: attachment("pv", "n1", going), Volume: v, Ours: true}},
 	} {
 		tell(c.argues, ConditionOf(c.facts))
 	}

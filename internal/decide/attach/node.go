@@ -310,7 +310,7 @@ func multiAttach(w Wish) volume.Because {
 		b.Message += ", used there by pod " + w.Holder
 		b.Next = volume.PodActor(w.Holder)
 	case !ownName(w.Elsewhere[0], w.Volume):
-		b.Message += ", by attachment " + w.Elsewhere[0].Name + " that somebody has made"
+		b.Message += ", by attachment " + w.Elsewhere[0].Name + " that volplane has not made"
 		b.Next = volume.User()
 	}
 	return b

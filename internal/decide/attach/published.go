@@ -150,7 +150,7 @@ func (p *PublishedPlan) detachUnknown(f PublishedFacts, pair Pair, v *corev1.Per
 	default:
 		p.Undo = append(p.Undo, Correction{Attachment: attachmentOf(pair, v, n.Name), Volume: v, Because: volume.Say(
 			volume.ReasonUnaskedAttachment, volume.Driver(f.Driver), "driver "+f.Driver+" says that volume "+v.Name+
-				" is attached to node "+n.Name+", which nobody asked for: it is detached")})
+				" is attached to node "+n.Name+", which no Pod there needs: it is detached")})
 	}
 }
 

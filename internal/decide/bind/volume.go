@@ -99,7 +99,7 @@ func release(v *corev1.PersistentVolume) Plan {
 	case corev1.PersistentVolumeReclaimRecycle:
 		// Like Kubernetes for a volume whose plugin cannot recycle: volplane runs no recycler Pods.
 		return failed(v, volume.ReasonFailedRecycle,
-			"volume "+v.Name+" is released, and nobody recycles it: delete its data and its claimRef, or the volume")
+			"volume "+v.Name+" is released, and volplane recycles no volumes: delete its data and its claimRef, or the volume")
 	default:
 		return failed(v, volume.ReasonUnknownReclaimPolicy, "volume "+v.Name+" is released, and its reclaim policy \""+
 			string(v.Spec.PersistentVolumeReclaimPolicy)+"\" is not known")

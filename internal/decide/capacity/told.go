@@ -44,7 +44,8 @@ func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 			StorageClassName: i.Class.Name, NodeTopology: &metav1.LabelSelector{MatchLabels: i.Segment},
 		}
 	case !i.Home.manages(driver, now) || Key(now) != i.Name():
-		return refused(volume.User(), "the capacity of %s cannot be told: object %s/%s is somebody else's; delete it", i,
+		return refused(volume.User(), "the capacity of %s cannot be published: object %s/%s belongs to another "+
+			"program; delete it", i,
 			now.Namespace, now.Name)
 	}
 	write.Capacity, write.MaximumVolumeSize = resource.NewQuantity(a.Available, resource.BinarySI), nil

@@ -38,7 +38,7 @@ func Acquire(f Facts) Plan {
 	first := With(f.Mark, f.Holder)
 	switch {
 	case f.Holder == "":
-		return Plan{Take: true, Because: "nobody holds it"}
+		return Plan{Take: true, Because: "it has no holder"}
 	case f.Holder == f.Me:
 		return Plan{Take: true, Because: "this process has held it before"}
 	case f.Holds != "" && first == f.Holds:
@@ -55,9 +55,9 @@ func Acquire(f Facts) Plan {
 func Keep(f Facts) Plan {
 	switch f.Holder {
 	case "":
-		return Plan{Take: true, Because: "somebody has deleted it or taken its holder away"}
+		return Plan{Take: true, Because: "it was deleted, or its holder was removed"}
 	case f.Me:
-		return Plan{Take: true, Because: "somebody has changed it"}
+		return Plan{Take: true, Because: "it was changed"}
 	}
 	return Plan{Because: f.Holder + " holds it"}
 }

@@ -80,5 +80,5 @@ func unheld(g *groupv1.VolumeGroupSnapshot) Plan {
 			"group snapshot "+g.Name+" is being deleted, and nothing holds it")
 	}
 	return nothing(volume.ReasonTerminating, volume.OwnerOf(g.Finalizers[0]), "group snapshot "+g.Name+
-		" is being deleted, and finalizer "+g.Finalizers[0]+" is held by somebody else")
+		" is being deleted, and finalizer "+g.Finalizers[0]+" belongs to another program")
 }

@@ -78,7 +78,7 @@ func OfClaim(f Facts, now metav1.Time) Plan {
 	if !ill {
 		because = volume.Because{
 			Reason:  volume.ReasonHealthy,
-			Message: "driver " + driver + " says that volume " + f.Volume.Name + " is well again",
+			Message: "driver " + driver + " says that volume " + f.Volume.Name + " is healthy again",
 		}
 	}
 	p.Because = because

@@ -151,7 +151,7 @@ func TestOfPod(t *testing.T) {
 		{"it is still ill", was, []Seen{{"v", true, ill("A", "in other words")}}},
 		{"it is ill in another way", was, []Seen{{"v", true, ill("B", "")}}},
 		{"it is ill in two ways", was, []Seen{{"v", true, append(ill("B", ""), ill("A", "")...)}}},
-		{"it is well again", was, []Seen{{"v", true, nil}}},
+		{"it is healthy again", was, []Seen{{"v", true, nil}}},
 		{"it is still well", was[:1], []Seen{{"other", true, nil}}},
 		{"it is not known how it is", was, []Seen{{"v", false, nil}}},
 		{"of several, one is ill", was, []Seen{{"other", true, ill("A", "")}, {"v", true, ill("A", "")}, {"w", true, nil}}},
@@ -191,7 +191,7 @@ func TestOfNode(t *testing.T) {
 		{"it is still ill", was, storage(metav1.Time{}, "A")},
 		{"another problem comes", was, storage(metav1.Time{}, "B", "A")},
 		{"it concerns block devices only", was, block},
-		{"it is well again", was, nil},
+		{"it is healthy again", was, nil},
 		{"an entry without problems", []storagev1.StorageHealth{{Name: "d"}}, nil},
 	} {
 		after, changed := OfNode(c.before, "d", c.now, now)

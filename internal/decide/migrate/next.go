@@ -139,11 +139,12 @@ func (f Facts) foreignObject() string {
 		flexible := pv.Spec.FlexVolume != nil && pv.Spec.FlexVolume.Driver == saved.Volume.Spec.FlexVolume.Driver
 		ours := pv.Annotations[volume.AnnMigratedFrom] == string(saved.Volume.UID)
 		if !ours && (!flexible || pv.UID != saved.Volume.UID) {
-			return fmt.Sprintf("volume %s is not the one that was saved: somebody has made it anew", f.Name)
+			return fmt.Sprintf("volume %s is not the one that was saved: another user has created it again", f.Name)
 		}
 	}
 	if c := f.Claim; c != nil && c.Spec.VolumeName != f.Name && c.UID != f.savedClaimUID() {
-		return fmt.Sprintf("claim %s/%s was made anew by somebody else and is not for volume %s: delete it, then run again",
+		return fmt.Sprintf("claim %s/%s was created again by another user and is not for volume %s: delete it, then run "+
+			"again",
 			c.Namespace, c.Name, f.Name)
 	}
 	return ""
@@ -257,7 +258,7 @@ func (f Facts) newIsDeleted() (Step, bool) {
 	alive := claim != nil && claim.DeletionTimestamp == nil
 	switch {
 	case f.Volume.DeletionTimestamp != nil && alive:
-		return f.refuse(volume.User(), "volume %s is being deleted by somebody else, and claim "+
+		return f.refuse(volume.User(), "volume %s is being deleted by another user, and claim "+
 			"%s/%s uses it", f.Name, claim.Namespace, claim.Name), true
 	case f.Volume.DeletionTimestamp != nil:
 		return f.waitVolumeDeleted(), true
@@ -282,7 +283,8 @@ func (f Facts) createClaim() Step {
 
 // waitClaimDeleted waits for the deletion of a claim.
 func (f Facts) waitClaimDeleted() Step {
-	return f.wait(usersOf(f.Pods), "claim %s/%s goes when nobody uses it%s", f.Claim.Namespace, f.Claim.Name, used(f.Pods))
+	return f.wait(usersOf(f.Pods), "claim %s/%s is deleted when no Pod uses it%s", f.Claim.Namespace, f.Claim.Name,
+		used(f.Pods))
 }
 
 func (f Facts) step(v Verb, r volume.Reason, next volume.Actor, format string, args ...any) Step {

@@ -16,7 +16,7 @@ func (l Loss) says() string {
 	if l == Died {
 		return "is dead, its server is gone"
 	}
-	return "is gone, somebody has unmounted it"
+	return "is gone, because another program has unmounted it"
 }
 
 // Lost returns how Pods that want the volume have lost it, by the paths of their targets: the volume was there, and a

@@ -253,7 +253,7 @@ func (p *planner) teardown() Plan {
 	}
 	switch {
 	case len(p.actions) == 0:
-		return p.plan(volume.ReasonNothingToDo, volume.Actor{}, "volume %s is not on node %s and nobody wants it there",
+		return p.plan(volume.ReasonNothingToDo, volume.Actor{}, "volume %s is not on node %s and no Pod there needs it",
 			p.f.Volume, p.f.Node)
 	case p.callsDriver && !p.f.DriverReady:
 		return p.driverMissing()
@@ -348,7 +348,7 @@ func (p *planner) unmounting() Plan {
 
 func (p *planner) broken() Plan {
 	return p.plan(volume.ReasonMountBroken, p.next,
-		"the mount of volume %s on node %s is dead, its server is gone; it is made anew", p.f.Volume, p.f.Node)
+		"the mount of volume %s on node %s is dead, because its server is gone; it is mounted again", p.f.Volume, p.f.Node)
 }
 
 // addRepublish adds a call for each target at which requiresRepublish makes one due.

@@ -122,7 +122,7 @@ func CallInFlight(f Facts, v Verb) volume.Because {
 // Busy is the reason of a volume that waits for its driver's calls for other volumes.
 func Busy(driver, node string) volume.Because {
 	return volume.Sayf(volume.ReasonDriverBusy, volume.Driver(driver), "driver %s works on as many volumes of node %s as "+
-		"may be under way at once; this one waits for its turn", driver, node)
+		"may be under way at once; this one waits for a slot", driver, node)
 }
 
 // Failed explains a failed step by the text of its error. If the text does not show who acts next, it is next.
@@ -184,7 +184,7 @@ func Lifecycle(driver string, known bool, modes []storagev1.VolumeLifecycleMode,
 // Health is the reason of a volume with problems, or of one that is healthy again if there are none.
 func Health(pv, node, ailments string, next volume.Actor) volume.Because {
 	if ailments == "" {
-		return volume.Sayf(volume.ReasonHealthy, volume.Actor{}, "volume %s is well again on node %s", pv, node)
+		return volume.Sayf(volume.ReasonHealthy, volume.Actor{}, "volume %s is healthy again on node %s", pv, node)
 	}
 	b := volume.Sayf(volume.ReasonUnhealthy, next, "volume %s on node %s: %.800s", pv, node, ailments)
 	b.Object = "pv/" + pv

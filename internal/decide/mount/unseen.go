@@ -78,14 +78,16 @@ func (f Facts) deadOnHost(t Target) bool {
 	return f.Verify && f.Mounted[t.Path] && !f.Dead[t.Path] && f.Dead[t.HostPath]
 }
 
-// unmounted tells of what is made anew because somebody has unmounted it.
+// unmounted explains that what another program has unmounted is mounted again.
 func (p *planner) unmounted() Plan {
 	if !slices.ContainsFunc(p.actions, func(a Action) bool { return a.Verb != Stage && p.f.remounts(a) }) {
 		return p.plan(volume.ReasonMountBroken, p.next,
-			"the staged mount of volume %s on node %s is gone, somebody has unmounted it; it is made anew", p.f.Volume, p.f.Node)
+			"the staged mount of volume %s on node %s is gone, because another program has unmounted it; it is mounted again",
+			p.f.Volume, p.f.Node)
 	}
-	return p.plan(volume.ReasonMountBroken, p.next, "the mount of volume %s on node %s is gone, somebody has unmounted "+
-		"it; it is made anew. Processes that were started before may not see the new mount: restart them",
+	return p.plan(volume.ReasonMountBroken, p.next, "the mount of volume %s on node %s is gone, because another "+
+		"program has unmounted it; it is mounted again. Processes that were started before may not see the new mount: "+
+		"restart them",
 		p.f.Volume, p.f.Node)
 }
 

@@ -35,7 +35,7 @@ func DeadPods(name string, n *corev1.Node, pods []*corev1.Pod) DeadPlan {
 		return DeadPlan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + name + " is gone"}}
 	case !OutOfService(n):
 		return DeadPlan{Because: volume.Because{
-			Reason: volume.ReasonNothingToDo, Message: "nobody has said that node " + name + " is out of service",
+			Reason: volume.ReasonNothingToDo, Message: "node " + name + " does not have the out-of-service taint",
 		}}
 	case Ready(n):
 		return DeadPlan{Because: volume.Say(volume.ReasonNodeReady, volume.NodeAgent(name),

@@ -37,7 +37,7 @@ func Node(f Facts) Plan {
 	switch {
 	case !f.Leased:
 		return Plan{Because: volume.Because{
-			Reason: volume.ReasonNothingToDo, Message: "node " + name + " sends no heartbeats, nobody knows when it stops",
+			Reason: volume.ReasonNothingToDo, Message: "node " + name + " sends no heartbeats, so it is not known when it stops",
 		}}
 	case f.Silent < f.Grace:
 		return Plan{Wait: f.Grace - f.Silent, Because: volume.Because{

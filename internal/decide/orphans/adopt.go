@@ -189,7 +189,7 @@ func (f AdoptionFacts) localProblem() string {
 		return fmt.Sprintf("volume %s holds %s, not %s: leave --fs-type out", name, f.Contents.Holds, w.FSType)
 	case !f.Contents.Known && w.FSType == "" && w.Mode != corev1.PersistentVolumeBlock:
 		// One that only its writer can read would be formatted.
-		return "nobody here can see what is on volume " + name +
+		return "it cannot be seen from here what is on volume " + name +
 			": run this as root on the host of its pool, or say it with --fs-type or --volume-mode Block"
 	case f.Contents.raw() && files:
 		return "volume " + name + " holds data and no filesystem: it is a raw block volume"

@@ -22,8 +22,8 @@ func TestKept(t *testing.T) {
 		next       volume.Actor
 	}{
 		{nil, "nothing holds it", volume.APIServer()},
-		{[]string{"x"}, "finalizer x is held by somebody else", volume.OwnerOf("x")},
-		{[]string{"x", "y"}, "finalizers x, y are held by somebody else", volume.OwnerOf("x")},
+		{[]string{"x"}, "finalizer x belongs to another program", volume.OwnerOf("x")},
+		{[]string{"x", "y"}, "finalizers x, y belong to other programs", volume.OwnerOf("x")},
 		{[]string{"x", "a", "b"}, "a waits (a)", volume.Driver("d")},
 		{[]string{"b", "a"}, "b does not say for whom it waits (b)", volume.OwnerOf("b")},
 	} {

@@ -111,9 +111,9 @@ func Kept(what string, o metav1.Object, owners Owners) volume.Condition {
 	case 0:
 		return terminating(volume.APIServer(), "nothing holds it")
 	case 1:
-		return terminating(volume.OwnerOf(all[0]), "finalizer "+all[0]+" is held by somebody else")
+		return terminating(volume.OwnerOf(all[0]), "finalizer "+all[0]+" belongs to another program")
 	}
-	return terminating(volume.OwnerOf(all[0]), "finalizers "+strings.Join(all, ", ")+" are held by somebody else")
+	return terminating(volume.OwnerOf(all[0]), "finalizers "+strings.Join(all, ", ")+" belong to other programs")
 }
 
 // names returns the names of Pods with their nodes and with host paths of mounts.

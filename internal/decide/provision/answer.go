@@ -259,7 +259,7 @@ func AfterRemove(in *Intent, problem string, a volume.Answer) Verdict {
 		return Verdict{Next: Resolve, Pause: true, Problem: problem}
 	}
 	return Verdict{Next: Resolve, Because: volume.Because{
-		Reason: volume.ReasonDeleting, Message: "volume " + in.Name + ", which nobody wants any more, is deleted",
+		Reason: volume.ReasonDeleting, Message: "volume " + in.Name + ", which no claim needs any more, is deleted",
 	}}
 }
 

@@ -114,7 +114,7 @@ func (f ClaimFacts) compete() Plan {
 	}
 	if k.Off {
 		return wait(volume.User(),
-			"claim "+c.Name+" waits for somebody who selects its node: provisioners of nodes take none")
+			"claim "+c.Name+" waits until its node is selected, which provisioners of nodes do not do")
 	}
 	if f.Topology && len(f.Places.Allowed) > 0 {
 		if _, err := topology.Require(f.Places); err != nil {

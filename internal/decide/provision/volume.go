@@ -162,7 +162,7 @@ func notMine(v *corev1.PersistentVolume) volume.Because {
 		" is not one of a CSI driver, or was made by something else"}
 	if bind.IsReleased(v) &&
 		v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
-		b.Message, b.Next = b.Message+": it is released, and nobody here deletes it", volume.User()
+		b.Message, b.Next = b.Message+": it is released, and no provisioner here deletes it", volume.User()
 	}
 	return b
 }

@@ -143,7 +143,7 @@ func Decide(f Facts) Plan {
 	case len(f.References) == 0 && f.Held == Yes:
 		return Plan{
 			References: References{}.with(unnamed, 0, f.Now),
-			Because:    "no container is counted, but somebody has the volume mounted",
+			Because:    "no container is counted, but the volume is mounted",
 		}
 	case len(f.References) == 0 && f.Held == Unknown:
 		return Plan{

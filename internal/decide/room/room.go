@@ -144,7 +144,7 @@ func because(f Facts, p Plan) volume.Because {
 			"objects are refused, deletions are not; make room on it, or delete volumes", Text(f.Free), Text(f.Total))
 	case p.RefuseNew:
 		return volume.Sayf(volume.ReasonDatabaseFull, volume.User(), "the control plane's database holds %s, new objects "+
-			"are refused above %s, deletions are not; delete objects that nobody needs", Text(f.Used), Text(soft(f.Quota)))
+			"are refused above %s, deletions are not; delete objects that are not needed", Text(f.Used), Text(soft(f.Quota)))
 	}
 	return volume.Because{
 		Reason: volume.ReasonRoomLeft,

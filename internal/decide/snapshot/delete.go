@@ -54,7 +54,7 @@ func gone(s *snapshotv1.VolumeSnapshot) Plan {
 		return nothing(volume.ReasonSnapshotDeletePending, volume.Controller("provisioner"), restoring(s))
 	}
 	return nothing(volume.ReasonTerminating, volume.OwnerOf(s.Finalizers[0]),
-		"snapshot "+s.Name+" is being deleted, and finalizer "+s.Finalizers[0]+" is held by somebody else")
+		"snapshot "+s.Name+" is being deleted, and finalizer "+s.Finalizers[0]+" belongs to another program")
 }
 
 func restoring(s *snapshotv1.VolumeSnapshot) string {

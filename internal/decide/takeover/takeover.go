@@ -55,7 +55,7 @@ type Plan struct {
 	Namespace, KubeletDir, SocketDir string
 	// Driver is the CSIDriver to print; nil if it is somebody else's.
 	Driver *storagev1.CSIDriver
-	// WithoutNodes says that somebody else runs the driver on the nodes.
+	// WithoutNodes says that another program runs the driver on the nodes.
 	WithoutNodes bool
 	// Shape is the kind of workload for the controllers; empty to leave it open.
 	Shape string

@@ -206,7 +206,7 @@ func (p *Plan) namespace(f Facts, of []string) {
 		p.note("no workload of the driver was found")
 	case f.Namespace != "":
 		if !slices.Contains(of, f.Namespace) {
-			p.note("the driver runs in the namespace %s, and leader election excludes nobody in another one",
+			p.note("the driver runs in the namespace %s, and leader election excludes no program in another one",
 				strings.Join(of, ", "))
 		}
 	case len(of) == 1:

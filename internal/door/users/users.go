@@ -209,7 +209,7 @@ func (u *Users) SettleAll(ctx context.Context) {
 		}
 		within, cancel := context.WithTimeout(ctx, settleLimit)
 		if err := u.Settle(within, pod, seen, same); err != nil && ctx.Err() == nil {
-			u.Log.Warn(u.Door+": a volume may stay mounted although nobody uses it", "pod", pod.Name, "err", err)
+			u.Log.Warn(u.Door+": a volume may stay mounted although no Pod uses it", "pod", pod.Name, "err", err)
 		}
 		cancel()
 	}

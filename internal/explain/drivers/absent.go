@@ -117,7 +117,7 @@ func Uncalled(view cluster.View, s note.Driver, called bool) (volume.Because, bo
 			cause = "on node " + n.Name + " " + wrong
 		}
 		return volume.Say(volume.ReasonDriverMissing, volume.Administrator(n.Name),
-			"nobody calls driver "+s.CSI+" as a controller: "+cause), true
+			"no process calls driver "+s.CSI+" as a controller: "+cause), true
 	}
 	b, ok := Absent(view, s, n.Name)
 	if !ok {
@@ -141,8 +141,8 @@ func delegatedTo(view cluster.View, driver, controlPlane string) (volume.Because
 		return volume.Because{}, false
 	}
 	return volume.Sayf(volume.ReasonDriverMissing, volume.Administrator(nodes[0]),
-		"nobody calls driver %s as a controller: it is delegated to %s, and neither there nor on node %s, which may call "+
-			"it, too, is a process with its controller reached", driver, named(nodes), controlPlane), true
+		"no process calls driver %s as a controller: it is delegated to %s, and neither there nor on node %s, which may "+
+			"call it, too, is a process with its controller reached", driver, named(nodes), controlPlane), true
 }
 
 // named returns "node a" or "nodes a, b".

@@ -94,13 +94,13 @@ func (k fixing) claims(l chain.Link) []Remedy {
 				"data are there", noRisk,
 		}, {
 			command(k.tool, "delete", "pvc", name, "-n", k.Namespace),
-			"the claim can be made anew: with a volume that was found, by `" + adopt + "`, or empty",
+			"the claim can be created again: with a volume that was found, by `" + adopt + "`, or empty",
 			"the new claim has the old data only if it gets the old volume",
 		}}
 	case volume.ReasonClaimMisbound:
 		return []Remedy{{
 			command(k.tool, "delete", "pvc", name, "-n", k.Namespace),
-			"the claim can be made anew with the right volume, or by its Pod",
+			"the claim can be created again with the right volume, or by its Pod",
 			"none for the volume's data, which is another claim's; what only this claim was bound to goes with its " +
 				"reclaim policy",
 		}}
@@ -168,7 +168,7 @@ func (k fixing) missingDriver(l chain.Link) []Remedy {
 	if class != nil && l.Because.Next == volume.User() {
 		return []Remedy{{
 			command(k.tool, "get", "sc", class.Name, "-o", "yaml"),
-			"shows the class: delete it and make it anew with the right provisioner, which cannot be changed in place",
+			"shows the class: delete it and create it again with the right provisioner, which cannot be changed in place",
 			"none for volumes that are there: they name their driver themselves",
 		}}
 	}
@@ -384,8 +384,8 @@ func removeFinalizers(kind, ns, name string, finalizers []string) []Remedy {
 		}
 		out = append(out, Remedy{
 			command(append(args, "--type=json", "-p", patch)...), "takes finalizer " + f + " away",
-			"it is somebody else's, who does not do then what it is kept for: whatever that is (a copy, a backup, a record, " +
-				"a resource elsewhere) leaks. Ask its owner first",
+			"it belongs to another program, which does not do then what it is kept for: whatever that is (a copy, a backup, " +
+				"a record, a resource elsewhere) leaks. Ask its owner first",
 		})
 	}
 	return out

@@ -58,7 +58,7 @@ func (f Facts) lastOn(node string) *corev1.Pod {
 func stays(p *corev1.Pod, n *corev1.Node) string {
 	name := "pod " + p.Name
 	if p.DeletionTimestamp != nil {
-		return fmt.Sprintf("%s is being deleted, and nobody on the node ends it: "+
+		return fmt.Sprintf("%s is being deleted, and no agent on the node ends it: "+
 			"if the host is off, `kubectl delete pod %s -n %s --force`", name, p.Name, p.Namespace)
 	}
 	switch at, going := nodelife.EvictedAt(p, n); {

@@ -74,7 +74,7 @@ func (l Leases) Follow(links []chain.Link, f Facts) []chain.Link {
 	for _, link := range links {
 		a, known := f.actor(link)
 		if known && link.State == chain.Waiting && l.hidden {
-			link.Because.Message += "; whether " + a.name + " is alive is not told, for you may not list leases"
+			link.Because.Message += "; whether " + a.name + " is alive is not known, because you may not list leases"
 		}
 		out = append(out, link)
 		if !known {
@@ -173,7 +173,7 @@ func (l Leases) dead(a actor) (chain.Link, bool) {
 	message := fmt.Sprintf("%s shows no sign of life: %s has renewed lease %s for the last time %s ago",
 		a.name, holder, name, age.Round(time.Second))
 	if holder == "" {
-		message = fmt.Sprintf("%s does not run: lease %s was given back %s ago, and nobody has taken it since",
+		message = fmt.Sprintf("%s does not run: lease %s was given back %s ago, and no process has taken it since",
 			a.name, name, age.Round(time.Second))
 	}
 	return chain.New(a.subject, chain.Problem, a.reason, message, a.next), true
@@ -219,7 +219,7 @@ func (l Leases) untouched(link chain.Link, a actor, f Facts) (chain.Link, bool) 
 			continue
 		}
 		message := fmt.Sprintf("no attacher of driver %s has taken up what there is to attach: finalizer %s is missing, "+
-			"and nobody has ever held lease %s", va.Spec.Attacher, finalizer, a.lease)
+			"and no process has ever held lease %s", va.Spec.Attacher, finalizer, a.lease)
 		return chain.New(a.subject, chain.Problem, a.reason, message, a.next), true
 	}
 	return chain.Link{}, false

@@ -231,8 +231,8 @@ func abandoned(w why.Walk, in *provision.Intent) (chain.Chain, bool) {
 	if in.Reclaim != corev1.PersistentVolumeReclaimDelete {
 		becomes = "made a PersistentVolume, for it is to be retained"
 	}
-	message := fmt.Sprintf("driver %s was asked for volume %s of claim %s/%s%s and may have made it, and nobody waits "+
-		"for it any more; it is asked until it tells, and what is there is %s",
+	message := fmt.Sprintf("driver %s was asked for volume %s of claim %s/%s%s and may have made it, and no claim "+
+		"needs it any more; it is asked until it tells, and what is there is %s",
 		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, at, becomes)
 	l := chain.New("intent/"+in.Name, chain.Waiting, volume.ReasonProvisioning, message, volume.Driver(in.Driver))
 	if e := w.Warnings.About(in.Claim.UID, ""); e != nil {

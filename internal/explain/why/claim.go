@@ -149,7 +149,7 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	case busy != nil:
 		told.Reason, told.Message = volume.ReasonDriverBusy, state.Message(busy)
 	case f.MakingHidden:
-		told.Message += "; who may list the ConfigMaps of all namespaces is told whether it was asked"
+		told.Message += "; with the right to list the ConfigMaps of all namespaces, why says whether it was asked"
 	}
 	return told
 }

@@ -187,7 +187,7 @@ func (c *check) mode(m os.FileMode) {
 	next := decide.Administrator.Should("chmod 0755")
 	switch {
 	case m&executable == 0:
-		c.fail("file", fmt.Sprintf("its mode is %04o: nobody may execute it", m.Perm()), next)
+		c.fail("file", fmt.Sprintf("its mode is %04o: it may not be executed", m.Perm()), next)
 	case m&owner != owner:
 		c.warn("file", fmt.Sprintf("its mode is %04o: its owner may not read and execute it, which root can only by "+
 			"privileges that a host may not have", m.Perm()), next)
@@ -250,7 +250,7 @@ func (c *check) interpreter(words []string) {
 func (c *check) program(f *os.File) {
 	e, err := elf.NewFile(f)
 	if err != nil {
-		c.fail("format", "its ELF header is broken: "+err.Error(), decide.Author.Should("build it anew"))
+		c.fail("format", "its ELF header is broken: "+err.Error(), decide.Author.Should("build it again"))
 		return
 	}
 	if want := machine(runtime.GOARCH); want != elf.EM_NONE && e.Machine != want {

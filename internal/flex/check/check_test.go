@@ -75,7 +75,7 @@ func TestFile(t *testing.T) {
 	}{
 		{"good", works, 0o755, ""},
 		{"root's only", works, 0o700, ""},
-		{"nobody's", works, 0o644, "fail file: its mode is 0644: nobody may execute it; administrator"},
+		{"nobody's", works, 0o644, "fail file: its mode is 0644: it may not be executed; administrator"},
 		{"not its owner's", works, 0o655, `warn file: its mode is 0655: its owner may not read and execute it, which root can only by privileges that a host may not have; administrator`},
 		{"unreadable", works, 0o311, `warn file: its mode is 0311: its owner may not read and execute it, which root can only by privileges that a host may not have; administrator`},
 		{"setuid", works, 0o755 | os.ModeSetuid, `warn file: it has the setuid or setgid bit, which an installed driver has not; administrator`},

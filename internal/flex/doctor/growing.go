@@ -115,7 +115,7 @@ func (x *exam) expandVolume(ctx context.Context, g *growth) bool {
 	has := g.deviceSize()
 	switch {
 	case c.unsupported():
-		x.pass(name, "Not supported: hosts believe that somebody else makes the volume larger")
+		x.pass(name, "Not supported: hosts believe that another program makes the volume larger")
 		return true
 	case !c.ok():
 		x.fail(name, volplane(), growToSize+`, and answer "volumeNewSize" with a number`, "%s", c.why())

@@ -104,7 +104,7 @@ func TestFirstErrors(t *testing.T) {
 func TestMode(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[os.FileMode]string{
-		0o644: "fail file: its mode is 0644: nobody may execute it", 0o655: "warn file: its mode is 0655",
+		0o644: "fail file: its mode is 0644: it may not be executed", 0o655: "warn file: its mode is 0655",
 		0o355: "warn file: its mode is 0355",
 	} {
 		r, _, err := examined(t, sound().script(), func(d *Doctor) {

@@ -25,7 +25,7 @@ import (
 var ErrRefused = errors.New("refused")
 
 // errConflict says that another writer has changed an object since it was read. Run reads it again.
-var errConflict = errors.New("changed meanwhile")
+var errConflict = errors.New("changed by another program")
 
 // Migration moves volumes. It may be used for several volumes concurrently, and by several
 // processes: each step applies only to the version of the object that was read.

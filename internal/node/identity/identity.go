@@ -147,7 +147,7 @@ func (n *Node) Hold(ctx context.Context) error { return n.hold(ctx) }
 // its limit again.
 func (n *Node) AttachLimitReached(driver string) { n.limits.setFull(driver) }
 
-// Resync repairs the Node's volumesInUse if somebody has changed it.
+// Resync repairs the Node's volumesInUse if it was changed.
 func (n *Node) Resync() {
 	if node, ok := n.Object(); ok {
 		n.Marks.resync(node.Status.VolumesInUse)

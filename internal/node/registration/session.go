@@ -260,7 +260,7 @@ func (s *session) dial(ctx context.Context, name, endpoint string, nodeOnly bool
 	case errors.Is(err, csi.ErrControllerLost):
 		if s.lost++; s.lost == maxLost {
 			s.log.Warn("the driver ends when it is asked for its controller, and is not asked any more until this agent "+
-				"starts anew: it is taken for the node's process of a driver in several", "driver", name)
+				"starts again: it is taken for the node's process of a driver in several", "driver", name)
 		}
 	case err == nil && s.lost < maxLost:
 		s.lost = 0

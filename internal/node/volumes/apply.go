@@ -176,7 +176,7 @@ func (d *applier) prepare(pv *corev1.PersistentVolume) (*decide.Record, *csipb.V
 	return r, csi.Capability(mode, d.f.Block, pv.Spec.CSI.FSType, options), nil
 }
 
-var errMountedElsewhere = errors.New("it is mounted by somebody else")
+var errMountedElsewhere = errors.New("it is mounted by another program")
 
 var errSecret = errors.New("the secret cannot be used")
 

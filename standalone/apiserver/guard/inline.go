@@ -44,7 +44,7 @@ func (p *plugin) admit(ctx context.Context, a admission.Attributes, v named) err
 		return err
 	}
 	return p.demand(ctx, a, fmt.Sprintf("csi volume of driver %s, which is or may be FlexVolume driver %s: no CSIDriver "+
-		"object of somebody else's says otherwise", v.csi, name), use(name))
+		"object of another program says otherwise", v.csi, name), use(name))
 }
 
 // use returns the right to use a driver in inline volumes.

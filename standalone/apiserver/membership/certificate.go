@@ -20,7 +20,7 @@ import (
 func (d *Members) certificate(r *http.Request, body []byte) ([]byte, error) {
 	who, ok := request.UserFrom(r.Context())
 	if !ok {
-		return nil, refuseWith(http.StatusForbidden, "nobody asks")
+		return nil, refuseWith(http.StatusForbidden, "the request has no user")
 	}
 	asked, key, err := requested(body)
 	if err != nil {

@@ -117,7 +117,7 @@ func (o Options) replace(ctx context.Context, e entry, op clientv3.Op) error {
 		return fmt.Errorf("write Secret %s: %w", e.name, err)
 	}
 	if !r.Succeeded {
-		return fmt.Errorf("write Secret %s: somebody else has changed it", e.name)
+		return fmt.Errorf("write Secret %s: another program has changed it", e.name)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (o Options) giveUp(ctx context.Context, file string, f findings) error {
 		return nil
 	case o.Forget && o.File == "":
 		for _, e := range f.unreadable {
-			slog.Warn("a Secret that nobody can read is deleted", "secret", e.name, "key", e.sealed)
+			slog.Warn("a Secret that cannot be read any more is deleted", "secret", e.name, "key", e.sealed)
 			if err := o.replace(ctx, e, clientv3.OpDelete(e.key)); err != nil {
 				return err
 			}
@@ -121,7 +121,7 @@ func (o Options) giveUp(ctx context.Context, file string, f findings) error {
 			"Put that file back from a backup of the data directory, or name your own with --encryption-provider-config if "+
 			"you gave one before. "+
 			"If the key is gone for good, so are these Secrets: --forget-unreadable-secrets, given for one start, deletes "+
-			"them, and then they can be made anew",
+			"them, and then they can be created again",
 			ErrUnreadable, f.lost(), file)
 	}
 }

@@ -88,7 +88,7 @@ func upCommand() *cobra.Command {
 	f.Lookup("docker").NoOptDefVal = program.DockerSocket
 	f.StringVar(&o.Docker.Namespace, "docker-namespace", "default", "namespace of the claims that docker's volumes are")
 	f.StringVar(&o.Page, "page", "127.0.0.1:0", "loopback address at which 'volplane page' lets a browser look, from the "+
-		"first time that somebody asks; port 0 chooses a free port, and an empty address turns the page off")
+		"first time that it is asked for; port 0 chooses a free port, and an empty address turns the page off")
 	f.StringVar(&o.Storage.Socket, "storage-provider", "", "serve claims to systemd at this socket "+
 		"(--storage-provider alone: "+program.StorageSocket+"; default the socket of systemd's "+
 		"volplane-storage.socket, if there is one)")
