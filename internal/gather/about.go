@@ -13,6 +13,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // aboutClaim reads what concerns one claim.
@@ -160,6 +161,12 @@ func (r *Facts) around(ctx context.Context, more ...read) error {
 	more = append(more, r.cluster, r.moves)
 	if slices.ContainsFunc(r.Claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" }) {
 		more = append(more, r.making(metav1.NamespaceAll))
+	}
+	for _, c := range r.Claims {
+		if c.DeletionTimestamp != nil && slices.Contains(c.Finalizers, volume.FinalizerSnapshotSource) {
+			more = append(more, r.snapshots(c.Namespace))
+			break // the claims are all of one namespace
+		}
 	}
 	if err := r.together(ctx, append(more, r.volumesOfClaims()...)...); err != nil {
 		return err

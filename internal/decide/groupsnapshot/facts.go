@@ -135,14 +135,15 @@ func MembersOf(c *groupv1.VolumeGroupSnapshotContent) []string {
 }
 
 // OthersOf returns the names of contents, other than c and those of its own members, that stand for a group of c's
-// driver or for a snapshot in it, in order.
+// driver or for a snapshot in it, in order. If c is to be released, those that keep nothing are left out.
 func OthersOf(
 	c *groupv1.VolumeGroupSnapshotContent, handle string, members []string,
 	groups []*groupv1.VolumeGroupSnapshotContent, snapshots []*cluster.VolumeSnapshotContent,
 ) []string {
-	names := Groups().SameAs(c, handle, groups)
+	names, leaves := Groups().SameAs(c, handle, groups), Groups().MayRelease(c)
 	for _, s := range snapshots {
-		if s.Spec.Driver == c.Spec.Driver && slices.Contains(members, snapshot.HandleOf(s)) && groupOf(s) != handle {
+		if s.Spec.Driver == c.Spec.Driver && slices.Contains(members, snapshot.HandleOf(s)) && groupOf(s) != handle &&
+			!(leaves && snapshot.Single().KeepsNothing(s)) {
 			names = append(names, s.Name)
 		}
 	}

@@ -333,6 +333,15 @@ func TestOthers(t *testing.T) {
 	if got != "[admins theirs z] []" {
 		t.Errorf("others: %s", got)
 	}
+	admins := singles[3]
+	admins.DeletionTimestamp, admins.Spec.DeletionPolicy = &metav1.Time{}, snapshotv1.VolumeSnapshotContentDelete
+	admins.Finalizers = []string{volume.FinalizerContentBound}
+	leaves := of(taken, going).Content
+	got = fmt.Sprint(OthersOf(c, handle, MembersOf(c), groups, singles),
+		OthersOf(leaves, handle, MembersOf(c), groups, singles))
+	if got != "[admins theirs z] [theirs z]" {
+		t.Errorf("others of one that goes: %s", got)
+	}
 }
 
 // afterRemove has the arguments of the other functions that judge answers.

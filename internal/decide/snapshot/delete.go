@@ -82,12 +82,26 @@ func Claim(c *corev1.PersistentVolumeClaim, snapshots []*snapshotv1.VolumeSnapsh
 	}
 	for _, s := range snapshots {
 		if ClaimOf(s) == c.Name && s.Namespace == c.Namespace && !IsReady(s) {
-			return nothing(volume.ReasonSnapshotPending, controller(),
-				"claim "+c.Name+" is kept while snapshot "+s.Name+" of it is not ready")
+			return keeps(c, s)
 		}
 	}
 	next := c.DeepCopy()
 	without(next, volume.FinalizerSnapshotSource)
-	return Plan{Step: WriteOther, Other: next, Because: volume.Say(volume.ReasonSnapshotReady, volume.Actor{},
+	return Plan{Step: WriteOther, Other: next, Because: volume.Say(volume.ReasonSnapshotReady, controller(),
 		"no snapshot is being taken of claim "+c.Name+" any more")}
+}
+
+// keeps is the plan for a claim that is kept for a snapshot. If a driver was not asked for the snapshot, as without a
+// class, only the user can mend that, or delete the snapshot.
+func keeps(c *corev1.PersistentVolumeClaim, s *snapshotv1.VolumeSnapshot) Plan {
+	cause, next := ErrorOf(s), controller()
+	if cause == "" {
+		return nothing(volume.ReasonSnapshotPending, next,
+			"claim "+c.Name+" is kept while snapshot "+s.Name+" of it is not ready")
+	}
+	if next = volume.AnswerIn(cause).Next(next); boundTo(s) == "" {
+		next = volume.User()
+	}
+	return nothing(volume.ReasonSnapshotPending, next,
+		"claim "+c.Name+" is kept until snapshot "+s.Name+" of it is ready or deleted: "+cause)
 }

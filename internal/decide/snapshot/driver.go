@@ -315,15 +315,24 @@ func (k *ContentKind[C]) RivalsOf(o Options, driver string, all []C) []Rival {
 	return out
 }
 
-// SameAs returns the names of contents, other than c, that stand for what c's driver has by a handle, in order.
+// SameAs returns the names of contents, other than c, that stand for what c's driver has by a handle, in order. If c is
+// to be released, those that keep nothing are left out.
 func (k *ContentKind[C]) SameAs(c C, handle string, all []C) []string {
 	var names []string
-	driver := k.View(c).Driver
+	driver, leaves := k.View(c).Driver, k.MayRelease(c)
 	for _, other := range all {
-		if v := k.View(other); handle != "" && other.GetName() != c.GetName() && v.Driver == driver && v.Handle == handle {
+		if v := k.View(other); handle != "" && other.GetName() != c.GetName() && v.Driver == driver &&
+			v.Handle == handle && !(leaves && k.KeepsNothing(other)) {
 			names = append(names, other.GetName())
 		}
 	}
 	slices.Sort(names)
 	return names
+}
+
+// KeepsNothing says whether a content is being deleted together with what its driver has for it, or was released. Of
+// two such contents, each would otherwise leave that to the other one.
+func (k *ContentKind[C]) KeepsNothing(c C) bool {
+	v := k.View(c)
+	return c.GetDeletionTimestamp() != nil && (!has(c, k.Finalizer) || k.MayRelease(c) && v.Deletes && !v.Grouped)
 }

@@ -301,6 +301,24 @@ func TestOthers(t *testing.T) {
 	if got := fmt.Sprint(Single().SameAs(c, handle, all), Single().SameAs(c, "", all)); got != "[a z] []" {
 		t.Errorf("others: %s", got)
 	}
+	going := of(taken, contentGoing, contentGone).Content
+	with := func(name string, change func(*cluster.VolumeSnapshotContent)) {
+		o := going.DeepCopy()
+		o.Name = name
+		change(o)
+		all = append(all, o)
+	}
+	with("goes", func(*cluster.VolumeSnapshotContent) {})
+	with("released", func(o *cluster.VolumeSnapshotContent) { o.Finalizers = nil })
+	with("kept", func(o *cluster.VolumeSnapshotContent) { o.Annotations = nil })
+	with("retained", func(o *cluster.VolumeSnapshotContent) {
+		o.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
+	})
+	with("in-group", func(o *cluster.VolumeSnapshotContent) { o.Status.VolumeGroupSnapshotHandle = ptr.To("g") })
+	got := fmt.Sprint(Single().SameAs(c, handle, all), Single().SameAs(going, handle, all))
+	if got != "[a goes in-group kept released retained z] [a in-group kept retained z]" {
+		t.Errorf("others of one that goes: %s", got)
+	}
 }
 
 // afterRemove has the arguments of the other functions that judge answers.

@@ -222,6 +222,18 @@ func TestClaims(t *testing.T) {
 	}{
 		{"it was never kept", of()},
 		{"its snapshot is not ready", of(contained)},
+		{"its snapshot fails at the driver, which is asked again", of(pending, func(f *Facts) {
+			f.Snapshot.Status = &snapshotv1.VolumeSnapshotStatus{
+				BoundVolumeSnapshotContentName: ptr.To("c"),
+				Error:                          &snapshotv1.VolumeSnapshotError{Message: ptr.To("Internal: no")},
+			}
+		})},
+		{"its snapshot cannot be taken at all", of(func(f *Facts) {
+			f.Snapshot.Status = &snapshotv1.VolumeSnapshotStatus{
+				Error: &snapshotv1.VolumeSnapshotError{Message: ptr.To("VolumeSnapshotClass gone does not exist")},
+			}
+			with(f.Claim, volume.FinalizerSnapshotSource)
+		})},
 		{"its snapshot is being deleted, and its driver may be reading the volume", of(contained, deleted)},
 		{"its snapshot is ready", of(used)},
 		{"a snapshot of another claim is not asked", of(contained, func(f *Facts) {

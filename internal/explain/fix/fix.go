@@ -403,6 +403,8 @@ func ending(finalizer string) string {
 			"(`volplane driver logs NAME`)"
 	case finalizer == volume.FinalizerCloning, finalizer == volume.FinalizerRestoring:
 		return "it goes when no copy of it is being made: wait for the copy"
+	case finalizer == volume.FinalizerSnapshotSource:
+		return "it goes when no snapshot of it is being taken: wait for the snapshot, or delete it if it cannot be taken"
 	case strings.HasPrefix(finalizer, volume.FinalizerAttacherPrefix):
 		return "it goes when the driver has detached the volume: see the driver's log (`volplane driver logs NAME`)"
 	}

@@ -68,6 +68,10 @@ func moreFixRows() []row {
 			func(s *scene) { s.LeavingClaim(volume.FinalizerCloning); s.All.Pods = nil; s.Detached() },
 		},
 		{
+			"a claim of which a snapshot is taken", "pvc/data",
+			func(s *scene) { s.LeavingClaim(volume.FinalizerSnapshotSource); s.All.Pods = nil; s.Detached() },
+		},
+		{
 			"a claim that somebody else keeps", "pvc/data",
 			func(s *scene) { s.LeavingClaim("example.com/backup"); s.All.Pods = nil; s.Detached() },
 		},

@@ -11,6 +11,7 @@ import (
 	"volplane.dev/volplane/internal/decide/placement"
 	"volplane.dev/volplane/internal/decide/protect"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/drivers"
 	"volplane.dev/volplane/internal/explain/state"
@@ -50,8 +51,18 @@ func (f facts) deletedClaim() volume.Condition {
 			_, b := protect.Claim(f.Claim, f.View.Pods.By(cluster.PodsByClaim, cluster.Key(f.Claim)))
 			return b
 		},
-		volume.FinalizerCloning: func() volume.Because { return provision.Copied(f.Claim, f.Begun) },
+		volume.FinalizerCloning:        func() volume.Because { return provision.Copied(f.Claim, f.Begun) },
+		volume.FinalizerSnapshotSource: f.snapshotted,
 	})
+}
+
+// snapshotted explains what a claim waits for of which a snapshot is taken. The snapshots may be hidden from the user.
+func (f facts) snapshotted() volume.Because {
+	p := snapshot.Claim(f.Claim, f.View.Snapshots.By(cluster.SnapshotsByClaim, cluster.Key(f.Claim)))
+	if p.Step != snapshot.Nothing {
+		p.Because.Message = "it stays until no snapshot of it is being taken"
+	}
+	return p.Because
 }
 
 // binding explains the class and the volume of a claim, by the decisions that bind it and

@@ -130,5 +130,5 @@ func moreKindRows() []Row {
 			s.Leaving(corev1.NamespaceDeletionDiscoveryFailure,
 				"Discovery failed for some groups, 1 failing: metrics.k8s.io/v1beta1")
 		}},
-	}, slices.Concat(snapshotRows(), groupRows())...)
+	}, slices.Concat(snapshotRows(), snapshottedRows(), groupRows())...)
 }

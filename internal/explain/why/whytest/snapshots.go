@@ -118,3 +118,28 @@ func snapshotRows() []Row {
 		}),
 	}
 }
+
+// snapshottedRows are claims that are being deleted, of which snapshots are taken.
+func snapshottedRows() []Row {
+	row := func(argues string, change func(*Scene)) Row {
+		return Row{argues, "pvc/data", func(s *Scene) {
+			change(s)
+			s.LeavingClaim(volume.FinalizerSnapshotSource)
+			s.All.Pods = nil
+		}}
+	}
+	return []Row{
+		row("a claim that is being deleted while a snapshot of it is taken", func(s *Scene) {
+			s.Snapshot(func(*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent) {})
+		}),
+		row("a claim that is being deleted while a snapshot of it cannot be taken", func(s *Scene) {
+			s.Snapshot(func(snap *snapshotv1.VolumeSnapshot, _ *cluster.VolumeSnapshotContent) {
+				snap.Status = &snapshotv1.VolumeSnapshotStatus{Error: &snapshotv1.VolumeSnapshotError{
+					Message: ptr.To("VolumeSnapshotClass snap of snapshot s1 does not exist"),
+				}}
+			})
+			s.All.SnapshotContents, s.All.SnapshotClasses = nil, nil
+		}),
+		row("a claim that is being deleted after a snapshot of it was taken", func(*Scene) {}),
+	}
+}
