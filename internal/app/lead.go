@@ -47,13 +47,12 @@ func (l *Leadership) Lead(
 	// Several that cannot be given back must not outlast the time that a process has to end.
 	e := electorate{log: log, limit: all[0].times.Deadline / 2 / time.Duration(len(all))}
 	return e.leadInOrder(ctx, all, func(held context.Context) error {
-		// After a suspension the clock knows of a lost lease before its timer does.
-		if slices.ContainsFunc(all, func(one *tenure) bool { return !one.valid() }) {
+		l.begin(all)
+		defer l.end()
+		if !l.certain() {
 			<-held.Done()
 			return nil
 		}
-		l.begin(all)
-		defer l.end()
 		return run(held)
 	})
 }
@@ -183,6 +182,14 @@ func (l *Leadership) begin(all []*tenure) {
 }
 
 func (l *Leadership) end() { l.begin(nil) }
+
+// certain says whether no lease under which the process works can be another's. After a suspension the clock knows that
+// before the timers of the leases have ended the work.
+func (l *Leadership) certain() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !slices.ContainsFunc(l.held, func(one *tenure) bool { return !one.valid() })
+}
 
 // grace is how long after the end of its lease a leader may still work before Check fails. It is upstream's.
 const grace = 20 * time.Second

@@ -219,8 +219,9 @@ func (l *DriverLeads) stand(ctx context.Context, name string, woken <-chan struc
 		defer leave()
 		l.whileThere(there, name, home, woken, changed)
 	})
-	return Lead(there, locks, term, l.Log.With("driver", name), func(held context.Context) error {
-		l.call(held, name, home.Scope, changed)
+	leadership := new(Leadership)
+	return leadership.Lead(there, locks, term, l.Log.With("driver", name), func(held context.Context) error {
+		l.call(held, leadership.certain, name, home.Scope, changed)
 		return nil
 	})
 }
@@ -256,7 +257,9 @@ func (l *DriverLeads) whileThere(
 }
 
 // call puts the driver in the set of those that are called, whenever it is reached, until the term ends.
-func (l *DriverLeads) call(term context.Context, name string, scope volume.Scope, changed <-chan struct{}) {
+func (l *DriverLeads) call(
+	term context.Context, certain func() bool, name string, scope volume.Scope, changed <-chan struct{},
+) {
 	var now, within *csi.Driver
 	for {
 		d := l.controller(name)
@@ -265,7 +268,7 @@ func (l *DriverLeads) call(term context.Context, name string, scope volume.Scope
 		case nil:
 			l.Called.Remove(within)
 		default:
-			within = d.Within(term).In(scope)
+			within = d.Within(term, certain).In(scope)
 			l.Called.Put(within)
 		}
 		now = d

@@ -306,6 +306,22 @@ func TestLongLeaseNeedsFirst(t *testing.T) {
 	})
 }
 
+// TestCertain: a process that works is certain of its leases by the clock, before a timer has ended its work.
+func TestCertain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startProcess(t, newLeaseServer(), "a", sixLeases())
+		<-p.works
+		if !p.certain() {
+			t.Error("a process that has just acquired its leases is not certain of them")
+		}
+		p.held[0].until.Store(ptr.To(time.Now().Add(-time.Nanosecond)))
+		if p.certain() {
+			t.Error("a process is certain of leases of which one was to be renewed before")
+		}
+		p.stop()
+	})
+}
+
 // TestTimesOfLead: times without order are an error.
 func TestTimesOfLead(t *testing.T) {
 	term := usualTerm

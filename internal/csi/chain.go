@@ -96,7 +96,7 @@ func WithFault(f func(ctx context.Context, driver, method string, call func() er
 // chain wraps the connection in the decorators, the outermost first. So the deadline includes the
 // wait for the volume's lock, the traced time does not, and traces and the log are free of secrets and show faults.
 func (o *options) chain(d *Driver, last invoker) invoker {
-	all := []decorator{withDeadline(o.controller), withHold(o.hold), serialise(o.locks)}
+	all := []decorator{withDeadline(o.controller), withHold(o.hold), serialise(o.locks), checkTerm}
 	name := func() string { return cmp.Or(d.Name, o.called) }
 	if o.trace != nil {
 		all = append(all, withTrace(o.trace, o.memory, name))

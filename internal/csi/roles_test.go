@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -123,7 +124,7 @@ func TestTerm(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	whole := dial(t, d)
 	term, end := context.WithCancel(t.Context())
-	limited := whole.Within(term)
+	limited := whole.Within(term, func() bool { return true })
 	if err := create(t, limited, "v"); err != nil {
 		t.Fatal(err)
 	}
@@ -151,5 +152,48 @@ func TestTerm(t *testing.T) {
 	}
 	if _, err := whole.ControllerClient().GetCapacity(t.Context(), &csipb.GetCapacityRequest{}); err != nil {
 		t.Errorf("the driver itself: %v", err)
+	}
+}
+
+// TestTermIsUncertain: a process that was suspended does not call a driver when the clock says that its term may be
+// over, although nothing has ended the term yet: neither by a new call, nor by one that waits for another one about the
+// same volume.
+func TestTermIsUncertain(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	var over atomic.Bool
+	asked := make(chan struct{}, 10)
+	limited := dial(t, d).Within(t.Context(), func() bool {
+		certain := !over.Load()
+		asked <- struct{}{}
+		return certain
+	})
+	arrived, answer := make(chan struct{}), make(chan struct{})
+	d.OnCall("CreateVolume", func(int, any) csitest.Action {
+		close(arrived)
+		<-answer
+		return csitest.Action{}
+	})
+	first, waiting := make(chan error, 1), make(chan error, 1)
+	go func() { first <- create(t, limited, "v") }()
+	<-arrived
+	called := len(d.Calls())
+	for range 2 {
+		<-asked // before and after the wait for another call, which there was none of
+	}
+	go func() { waiting <- create(t, limited, "v") }()
+	<-asked
+	over.Store(true)
+	if err := create(t, limited, "w"); !errors.Is(err, csi.ErrTerm) {
+		t.Errorf("a new call: %v, want ErrTerm", err)
+	}
+	close(answer)
+	if err := <-first; err != nil {
+		t.Errorf("in flight: %v", err)
+	}
+	if err := <-waiting; !errors.Is(err, csi.ErrTerm) {
+		t.Errorf("the call that waited: %v, want ErrTerm", err)
+	}
+	if n := len(d.Calls()); n != called {
+		t.Errorf("the driver was called %d times more", n-called)
 	}
 }

@@ -27,24 +27,39 @@ func (d *Driver) On(node string, segment map[string]string) *Driver {
 }
 
 // Within returns the driver for a caller that may call it during a term only, as the holder of a lease may. Once term
-// has ended, calls fail with ErrTerm; those in flight end with it, and their outcome is unknown. Both share one
-// connection: to close or retire one of them does so for both.
-func (d *Driver) Within(term context.Context) *Driver {
+// has ended, calls fail with ErrTerm; those in flight end with it, and their outcome is unknown. So do calls when certain
+// says that it is not certain any more that the term lasts: a process that was suspended knows that by the clock before
+// it gets to end the term. Both share one connection: to close or retire one of them does so for both.
+func (d *Driver) Within(term context.Context, certain func() bool) *Driver {
 	limited := *d
-	limited.service.call = withTerm(term)(d.service.call)
+	limited.service.call = withTerm(term, certain)(d.service.call)
 	return &limited
 }
 
-func withTerm(term context.Context) decorator {
+// lastsKey is the key of what says, in the context of a call, whether its term lasts.
+type lastsKey struct{}
+
+func withTerm(term context.Context, certain func() bool) decorator {
+	lasts := func() bool { return term.Err() == nil && certain() }
 	return func(next invoker) invoker {
 		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
-			if term.Err() != nil {
-				return refuse(codes.Unavailable, ErrTerm, "")
-			}
-			ctx, end := context.WithCancel(ctx)
+			ctx, end := context.WithCancel(context.WithValue(ctx, lastsKey{}, lasts))
 			defer end()
 			defer context.AfterFunc(term, end)()
+			if !lasts() {
+				return refuse(codes.Unavailable, ErrTerm, "")
+			}
 			return next(ctx, method, req, reply, opts...)
 		}
+	}
+}
+
+// checkTerm refuses a call whose term has ended while it waited for another one.
+func checkTerm(next invoker) invoker {
+	return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
+		if lasts, limited := ctx.Value(lastsKey{}).(func() bool); limited && !lasts() {
+			return refuse(codes.Unavailable, ErrTerm, "")
+		}
+		return next(ctx, method, req, reply, opts...)
 	}
 }

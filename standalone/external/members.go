@@ -87,8 +87,10 @@ type state struct {
 	begun    bool
 	// replaced says why the store is not the one that has answered before; "" if it is.
 	replaced string
-	// answered are the addresses that have, away says by address why the others have not.
+	// answered are the addresses that have, agreeing those of them that have answered what only a quorum can; away says by
+	// address why the others have not answered.
 	answered []string
+	agreeing []string
 	away     []string
 	// looked is when the members were asked, agreed when one last answered what only a quorum can.
 	looked, agreed time.Time
@@ -130,7 +132,7 @@ func (s state) after(answers []answer, now time.Time) state {
 		cluster: s.cluster, revision: s.revision, begun: s.begun, looked: now, agreed: s.lastAgreed(now),
 		replaced: s.replaced,
 	}
-	voters, others, agree := map[uint64]bool{}, map[string]bool{}, false
+	voters, others := map[uint64]bool{}, map[string]bool{}
 	for _, a := range answers {
 		if a.err != nil {
 			next.away = append(next.away, fmt.Sprintf("%s does not: %s", a.server, reason(a.err)))
@@ -148,7 +150,9 @@ func (s state) after(answers []answer, now time.Time) state {
 		next.Alarm = next.Alarm || slices.ContainsFunc(a.status.GetErrors(), func(e string) bool {
 			return strings.Contains(e, pb.AlarmType_NOSPACE.String())
 		})
-		agree = agree || a.agrees
+		if a.agrees {
+			next.agreeing = append(next.agreeing, a.server)
+		}
 		if !a.status.GetIsLearner() {
 			voters[a.status.GetHeader().GetMemberId()] = true
 		}
@@ -161,13 +165,22 @@ func (s state) after(answers []answer, now time.Time) state {
 	if next.All == 0 {
 		next.All = len(answers) // none of them has said how many there are
 	}
-	if agree {
+	if len(next.agreeing) > 0 {
 		next.agreed = now
 	} else {
 		next.Apart = max(now.Sub(next.agreed), 1)
 	}
 	next.plan = room.DecideMembers(next.Members)
 	return next
+}
+
+// usable returns the addresses to which requests go. One that hangs would keep its share of them until its connection
+// ends, and one that the other members do not reach until they time out. During an election none agrees.
+func (s state) usable() []string {
+	if len(s.agreeing) > 0 {
+		return s.agreeing
+	}
+	return s.answered
 }
 
 // foreign says that only members of other stores answer; "" if that is not so.
@@ -228,9 +241,8 @@ func (s *Store) follow(ctx context.Context) {
 			lost = now.plan.RefuseAll
 			s.turn(now)
 		}
-		// Requests go to the members that answer: one that hangs would keep its share of them until its connection ends.
-		if len(now.answered) > 0 && !slices.Equal(now.answered, used) {
-			used = now.answered
+		if to := now.usable(); len(to) > 0 && !slices.Equal(to, used) {
+			used = to
 			s.client.SetEndpoints(used...)
 		}
 		select {

@@ -2,6 +2,7 @@ package external
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +55,29 @@ func TestState(t *testing.T) {
 	}
 	if s.revision != 5 || s.Used != 1 || s.cluster != "7" {
 		t.Errorf("what was known is forgotten: %+v", s)
+	}
+}
+
+// TestUsable: requests go to the members that agree with a quorum, as long as one does.
+func TestUsable(t *testing.T) {
+	t.Parallel()
+	is := func(server string, agrees bool) answer {
+		return answer{server: server, agrees: agrees, status: &pb.StatusResponse{Header: &pb.ResponseHeader{ClusterId: 7}}}
+	}
+	away := answer{server: "away", err: errors.New("it is gone")}
+	for name, c := range map[string]struct {
+		answers []answer
+		want    []string
+	}{
+		"all agree":                          {[]answer{is("a", true), is("b", true)}, []string{"a", "b"}},
+		"one has died":                       {[]answer{is("a", true), away, is("c", true)}, []string{"a", "c"}},
+		"one does not hear the others":       {[]answer{is("a", true), is("b", false), is("c", true)}, []string{"a", "c"}},
+		"an election":                        {[]answer{is("a", false), is("b", false), away}, []string{"a", "b"}},
+		"none answers, and nothing is known": {[]answer{away, away}, nil},
+	} {
+		if got := (state{}).after(c.answers, time.Unix(1000, 0)).usable(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
 	}
 }
 

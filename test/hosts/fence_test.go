@@ -103,7 +103,7 @@ func (w *world) startWriters(hosts ...string) {
 				case <-w.ctx.Done():
 					return
 				case <-ticker.C:
-					w.array.write(h)
+					w.array.Write(h)
 				}
 			}
 		}()
@@ -144,13 +144,14 @@ func containsAll(text string, words []string) bool {
 func (w *world) checkEnd(volume string) {
 	w.t.Helper()
 	w.waitForHolders(volume)
-	w.array.mu.RLock()
-	defer w.array.mu.RUnlock()
-	for _, text := range w.array.violations {
+	for _, text := range w.array.Violations() {
 		w.t.Error(text)
 	}
-	if d := w.array.disks[volume]; len(d.targets) > 0 {
-		w.t.Errorf("the volume is still mounted at %v", d.targets)
+	if at := w.array.Mounted(volume); len(at) > 0 {
+		w.t.Errorf("the volume is still mounted at %v", at)
 	}
-	w.t.Logf("writes %v, refused %v", w.array.disks[volume].written, w.array.disks[volume].refused)
+	for name := range w.hosts {
+		written, refused := w.array.Counts(volume, name)
+		w.t.Logf("%s: %d writes, %d refused", name, written, refused)
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/test/internal/array"
 	"volplane.dev/volplane/test/internal/plane"
 )
 
@@ -52,10 +53,10 @@ func (w *world) startControllers(name string) {
 	}
 	file := filepath.Join(w.dir, name+".kubeconfig")
 	w.must(clientcmd.WriteToFile(*config, file))
-	w.array.serve(w.t, name, w.root(name))
+	w.array.Serve(w.t, name, w.root(name))
 	w.hosts[name].agent, err = plane.RunIn(name, filepath.Join(w.dir, name+".log"), "volplane", "controller",
 		"--controllers=provisioner,attacher",
-		"--csi-address="+socketOf(w.root(name)), "--kubeconfig="+file,
+		"--csi-address="+array.Socket(w.root(name)), "--kubeconfig="+file,
 		"--leader-election-lease-duration="+leaseDuration.String(),
 		"--leader-election-renew-deadline="+renewDeadline.String(), "--leader-election-retry-period=500ms")
 	w.must(err)
@@ -78,7 +79,7 @@ func (w *world) waitForLeader(before string) (now string) {
 }
 
 func leaseName() string {
-	return "external-attacher-leader-" + strings.ReplaceAll(driverName, ".", "-")
+	return "external-attacher-leader-" + strings.ReplaceAll(array.Driver, ".", "-")
 }
 
 // disruption is a fault of the leader.
@@ -151,7 +152,7 @@ func changeLeaders(t *testing.T, nodes, leaders []string, all []disruption) {
 		if d.method == "" {
 			d.start(w, leader)
 		}
-		held := w.array.holdNext(d.method, d.afterWork)
+		held := w.array.HoldNext(d.method, d.afterWork)
 		w.createPod(pod, "data", to)
 		w.deletePod(fmt.Sprint("p", i), false)
 		if d.method != "" {
@@ -213,7 +214,7 @@ func TestLeaderHasAnotherClock(t *testing.T) {
 		c.renewControllerLease(c.off)
 		c.must(c.hosts[c.leader].agent.Restart())
 		c.createPod(c.pod, "data", c.node)
-		c.before = c.array.callCount()
+		c.before = c.array.CallCount()
 	}
 	ticker := time.NewTicker(500 * time.Millisecond)
 	for range 3 * leaseDuration / (500 * time.Millisecond) {
@@ -224,7 +225,7 @@ func TestLeaderHasAnotherClock(t *testing.T) {
 	}
 	ticker.Stop()
 	for _, c := range clocks {
-		if n := c.array.callCount() - c.before; n > 0 {
+		if n := c.array.CallCount() - c.before; n > 0 {
 			t.Errorf("%d calls while another leader, whose clock is off by %v, renews the lease", n, c.off)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/testkit"
+	"volplane.dev/volplane/test/internal/array"
 	"volplane.dev/volplane/test/internal/plane"
 )
 
@@ -31,7 +32,7 @@ type world struct {
 	t     *testing.T
 	ctx   context.Context
 	dir   string
-	array *array
+	array *array.Array
 	plane *plane.Plane
 	// flags are the control plane's flags, port is its port.
 	flags  []string
@@ -56,7 +57,7 @@ type host struct {
 func newWorld(t *testing.T, names ...string) *world {
 	t.Helper()
 	w := startWorld(t, names...)
-	w.array.serve(t, "node1", filepath.Join(w.plane.Dir, "node"))
+	w.array.Serve(t, "node1", filepath.Join(w.plane.Dir, "node"))
 	for _, name := range names {
 		w.addHost(name)
 		w.startAgent(name)
@@ -76,7 +77,7 @@ func startWorld(t *testing.T, names ...string) *world {
 	}
 	w := &world{t: t, ctx: t.Context(), dir: dir, hosts: map[string]*host{}}
 	t.Cleanup(w.close)
-	w.array = newArray(filepath.Join(dir, "array"))
+	w.array = array.New(filepath.Join(dir, "array"))
 	listen := plane.FreeAddress("0.0.0.0")
 	_, w.port, err = net.SplitHostPort(listen)
 	w.must(err)
@@ -136,7 +137,7 @@ func (w *world) startAgent(name string) {
 	config, err := w.plane.Invite(name, "--server", address(name, 1)+":"+w.port)
 	w.must(err)
 	root := w.root(name)
-	w.array.serve(w.t, name, root)
+	w.array.Serve(w.t, name, root)
 	w.hosts[name].agent, err = plane.RunIn(name, filepath.Join(w.dir, name+".log"), "volplane", "node", "--join", config,
 		"--root-dir", root, "--driver=false")
 	w.must(err)
@@ -188,7 +189,7 @@ func (w *world) eventually(what string, missing func() (string, error)) {
 		if text == "" && err == nil {
 			return ""
 		}
-		return fmt.Sprintf("%s: %s %v; violations at the array: %v", what, text, err, w.array.violations)
+		return fmt.Sprintf("%s: %s %v; violations at the array: %v", what, text, err, w.array.Violations())
 	})
 }
 
@@ -201,7 +202,7 @@ func (w *world) waitForRegistration(name string) {
 			return "", err
 		}
 		for _, d := range n.Spec.Drivers {
-			if d.Name == driverName {
+			if d.Name == array.Driver {
 				return "", nil
 			}
 		}
@@ -213,7 +214,7 @@ func (w *world) waitForRegistration(name string) {
 func (w *world) createClaim(name string) (volume string) {
 	w.t.Helper()
 	_, err := w.client.StorageV1().StorageClasses().Create(w.ctx,
-		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "array"}, Provisioner: driverName},
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "array"}, Provisioner: array.Driver},
 		metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		w.must(err)
@@ -302,9 +303,9 @@ func (w *world) setOutOfService(name string, out bool) {
 // waitForWrite waits until a host has written to a volume once more.
 func (w *world) waitForWrite(volume, host string) {
 	w.t.Helper()
-	before, _ := w.array.counts(volume, host)
+	before, _ := w.array.Counts(volume, host)
 	w.eventually("write by "+host, func() (string, error) {
-		if now, _ := w.array.counts(volume, host); now > before {
+		if now, _ := w.array.Counts(volume, host); now > before {
 			return "", nil
 		}
 		return "no write", nil
@@ -314,9 +315,9 @@ func (w *world) waitForWrite(volume, host string) {
 // waitForRefusedWrite waits until the array has refused another write of a host.
 func (w *world) waitForRefusedWrite(volume, host string) {
 	w.t.Helper()
-	_, before := w.array.counts(volume, host)
+	_, before := w.array.Counts(volume, host)
 	w.eventually("refused write by "+host, func() (string, error) {
-		if _, now := w.array.counts(volume, host); now > before {
+		if _, now := w.array.Counts(volume, host); now > before {
 			return "", nil
 		}
 		return "no attempt", nil
@@ -327,7 +328,7 @@ func (w *world) waitForRefusedWrite(volume, host string) {
 func (w *world) waitForHolders(volume string, hosts ...string) {
 	w.t.Helper()
 	w.eventually(fmt.Sprint("volume is published to ", hosts), func() (string, error) {
-		if now := w.array.holders(volume); strings.Join(now, " ") != strings.Join(hosts, " ") {
+		if now := w.array.Holders(volume); strings.Join(now, " ") != strings.Join(hosts, " ") {
 			return fmt.Sprint(now), nil
 		}
 		return "", nil

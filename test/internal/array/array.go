@@ -1,4 +1,4 @@
-package hosts
+package array
 
 import (
 	"context"
@@ -20,20 +20,24 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-const driverName = "array.example.com"
+// Driver is the name of the driver.
+const Driver = "array.example.com"
 
-// array is storage that all hosts reach. Each volume is a directory. Like a real storage array, it accepts
+// Array is storage that all hosts reach. Each volume is a directory. Like a real storage array, it accepts
 // writes only from hosts to which the volume is published.
-type array struct {
+type Array struct {
+	// OnCall is called in each call to the controller, with the host on which the driver was called; nil for nothing.
+	OnCall func(ctx context.Context, host string)
+
 	dir string
 
 	// mu is held for reading during a write, so a host whose volume was unpublished has no write in flight.
 	mu    sync.RWMutex
 	disks map[string]*disk
-	// inFlight counts the calls to publish and unpublish that are in flight, by the host on which the
-	// driver was called. Calls on two hosts come from two leaders.
+	// inFlight counts the calls to the controller that are in flight, by the host on which the driver was called.
+	// Calls on two hosts come from two leaders.
 	inFlight map[string]int
-	// calls counts all calls to publish and unpublish.
+	// calls counts all calls to the controller.
 	calls int
 	// held is the call to hold next.
 	held *heldCall
@@ -59,19 +63,44 @@ type disk struct {
 	written, refused map[string]int
 }
 
-func newArray(dir string) *array {
-	return &array{dir: dir, disks: map[string]*disk{}, inFlight: map[string]int{}}
+// New returns an array without volumes, which will be below a directory.
+func New(dir string) *Array {
+	return &Array{dir: dir, disks: map[string]*disk{}, inFlight: map[string]int{}}
 }
 
-func (a *array) path(id string) string { return filepath.Join(a.dir, id) }
+func (a *Array) path(id string) string { return filepath.Join(a.dir, id) }
 
 // violation records that something happened that must never happen.
-func (a *array) violation(format string, args ...any) {
+func (a *Array) violation(format string, args ...any) {
 	a.violations = append(a.violations, fmt.Sprintf(format, args...))
 }
 
-// holders returns the hosts that may write to a volume.
-func (a *array) holders(id string) []string {
+// Violations describes what happened that must never happen.
+func (a *Array) Violations() []string {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return slices.Clone(a.violations)
+}
+
+// Volumes returns the ids of all volumes.
+func (a *Array) Volumes() []string {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return slices.Sorted(maps.Keys(a.disks))
+}
+
+// Mounted returns the hosts at which a volume is mounted.
+func (a *Array) Mounted(id string) []string {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	if d := a.disks[id]; d != nil {
+		return slices.Sorted(maps.Keys(d.targets))
+	}
+	return nil
+}
+
+// Holders returns the hosts that may write to a volume.
+func (a *Array) Holders(id string) []string {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	if d := a.disks[id]; d != nil {
@@ -80,8 +109,8 @@ func (a *array) holders(id string) []string {
 	return nil
 }
 
-// holdNext has the next call of a method hang. The returned channel is closed when it does.
-func (a *array) holdNext(method string, afterWork bool) <-chan struct{} {
+// HoldNext has the next call of a method hang. The returned channel is closed when it does.
+func (a *Array) HoldNext(method string, afterWork bool) <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.held = &heldCall{method, afterWork, make(chan struct{})}
@@ -89,7 +118,7 @@ func (a *array) holdNext(method string, afterWork bool) <-chan struct{} {
 }
 
 // call does the work of a call on a host. It is a violation if a call on another host is in flight.
-func (a *array) call(ctx context.Context, host, method string, work func() error) error {
+func (a *Array) call(ctx context.Context, host, method string, work func() error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.calls++
@@ -100,6 +129,11 @@ func (a *array) call(ctx context.Context, host, method string, work func() error
 	}
 	a.inFlight[host]++
 	defer func() { a.inFlight[host]-- }()
+	if a.OnCall != nil {
+		a.mu.Unlock()
+		a.OnCall(ctx, host)
+		a.mu.Lock()
+	}
 	h := a.held
 	if h == nil || h.method != method {
 		return work()
@@ -117,23 +151,23 @@ func (a *array) call(ctx context.Context, host, method string, work func() error
 	return ctx.Err()
 }
 
-// callCount returns the number of calls to publish and unpublish.
-func (a *array) callCount() int {
+// CallCount returns the number of calls to the controller.
+func (a *Array) CallCount() int {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.calls
 }
 
-// counts returns the numbers of a host's successful and refused writes to a volume.
-func (a *array) counts(id, host string) (written, refused int) {
+// Counts returns the numbers of a host's successful and refused writes to a volume.
+func (a *Array) Counts(id, host string) (written, refused int) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.disks[id].written[host], a.disks[id].refused[host]
 }
 
-// write has a host write to all volumes that are mounted there, like a program on the host. Each write
+// Write has a host write to all volumes that are mounted there, like a program on the host. Each write
 // takes a lock that no other host may have.
-func (a *array) write(host string) {
+func (a *Array) Write(host string) {
 	a.mu.RLock()
 	var violations []string
 	allowed := map[string]bool{}
@@ -190,17 +224,18 @@ type service struct {
 	csipb.UnimplementedControllerServer
 	csipb.UnimplementedNodeServer
 	registerapi.UnimplementedRegistrationServer
-	*array
+	*Array
 	host, socket string
 }
 
-func socketOf(root string) string { return filepath.Join(root, "plugins", driverName, "csi.sock") }
+// Socket returns the path of the driver's socket on a host whose node agent has this root directory.
+func Socket(root string) string { return filepath.Join(root, "plugins", Driver, "csi.sock") }
 
-// serve runs the driver of a host whose node agent has this root directory.
-func (a *array) serve(t *testing.T, host, root string) {
+// Serve runs the driver of a host whose node agent has this root directory.
+func (a *Array) Serve(t *testing.T, host, root string) {
 	t.Helper()
-	s := &service{array: a, host: host, socket: socketOf(root)}
-	registration := filepath.Join(root, "plugins_registry", driverName+"-reg.sock")
+	s := &service{Array: a, host: host, socket: Socket(root)}
+	registration := filepath.Join(root, "plugins_registry", Driver+"-reg.sock")
 	for _, path := range []string{s.socket, registration} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
@@ -221,7 +256,7 @@ func (a *array) serve(t *testing.T, host, root string) {
 
 func (s *service) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
 	return &registerapi.PluginInfo{
-		Type: registerapi.CSIPlugin, Name: driverName, Endpoint: s.socket, SupportedVersions: []string{"1.0.0"},
+		Type: registerapi.CSIPlugin, Name: Driver, Endpoint: s.socket, SupportedVersions: []string{"1.0.0"},
 	}, nil
 }
 
@@ -232,7 +267,7 @@ func (s *service) NotifyRegistrationStatus(
 }
 
 func (s *service) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {
-	return &csipb.GetPluginInfoResponse{Name: driverName, VendorVersion: "1"}, nil
+	return &csipb.GetPluginInfoResponse{Name: Driver, VendorVersion: "1"}, nil
 }
 
 func (s *service) GetPluginCapabilities(
@@ -265,32 +300,30 @@ func (s *service) ControllerGetCapabilities(
 	return r, nil
 }
 
-func (s *service) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *service) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 	id := r.GetName()
-	if s.disks[id] == nil {
-		if err := os.MkdirAll(s.path(id), 0o700); err != nil {
-			return nil, err
-		}
-		s.disks[id] = &disk{
-			publishedTo: map[string]bool{}, targets: map[string]string{}, written: map[string]int{}, refused: map[string]int{},
-		}
-	}
 	return &csipb.CreateVolumeResponse{
-		Volume: &csipb.Volume{VolumeId: id, CapacityBytes: r.GetCapacityRange().GetRequiredBytes()},
-	}, nil
+			Volume: &csipb.Volume{VolumeId: id, CapacityBytes: r.GetCapacityRange().GetRequiredBytes()},
+		}, s.call(ctx, s.host, "create", func() error {
+			if s.disks[id] != nil {
+				return nil
+			}
+			s.disks[id] = &disk{
+				publishedTo: map[string]bool{}, targets: map[string]string{}, written: map[string]int{}, refused: map[string]int{},
+			}
+			return os.MkdirAll(s.path(id), 0o700)
+		})
 }
 
-func (s *service) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if d := s.disks[r.GetVolumeId()]; d != nil && len(d.publishedTo)+len(d.targets) > 0 {
-		s.violation("volume %s is deleted while it is published to %v and mounted at %v", r.GetVolumeId(), d.publishedTo,
-			d.targets)
-	}
-	delete(s.disks, r.GetVolumeId())
-	return &csipb.DeleteVolumeResponse{}, os.RemoveAll(s.path(r.GetVolumeId()))
+func (s *service) DeleteVolume(ctx context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
+	id := r.GetVolumeId()
+	return &csipb.DeleteVolumeResponse{}, s.call(ctx, s.host, "delete", func() error {
+		if d := s.disks[id]; d != nil && len(d.publishedTo)+len(d.targets) > 0 {
+			s.violation("volume %s is deleted while it is published to %v and mounted at %v", id, d.publishedTo, d.targets)
+		}
+		delete(s.disks, id)
+		return os.RemoveAll(s.path(id))
+	})
 }
 
 // ControllerPublishVolume allows a host to write. It is a violation if another host may write: all volumes
