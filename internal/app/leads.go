@@ -46,7 +46,7 @@ type DriverLeads struct {
 }
 
 // standaloneTerm is long, because where this process has died no API server is left by which another one could take
-// its leases. It gives them back when it ends, and when it starts anew after a crash it has the same identity. So many
+// its leases. It gives them back when it ends, and when it starts again after a crash it has the same identity. So many
 // drivers cost few renewals.
 func standaloneTerm() sidecar.Term {
 	return sidecar.Term{Duration: 30 * time.Minute, Deadline: 25 * time.Minute, Retry: 12 * time.Minute}

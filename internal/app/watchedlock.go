@@ -32,7 +32,7 @@ type WatchedLock struct {
 const followPause = time.Second
 
 // observer watches a lease from the start of the process, and not only while this process tries to acquire it. So the
-// leases of a holder that died expire together, however many it held; and a holder sees at once when somebody else
+// leases of a holder that died expire together, however many it held; and a holder sees at once when another program
 // deletes or takes its lease.
 type observer struct {
 	WatchedLock

@@ -69,7 +69,7 @@ func WithDialer(dial func(context.Context) (net.Conn, error)) Option {
 // a registrar needs, and a driver that is not ready yet, or whose controller does not answer, can be registered.
 func WithNameOnly() Option { return func(o *options) { o.nameOnly = true } }
 
-// WithNameTimeout limits the time of each question of WithNameOnly, which is asked anew then. The default is that of
+// WithNameTimeout limits the time of each question of WithNameOnly, which is asked again then. The default is that of
 // other calls.
 func WithNameTimeout(limit time.Duration) Option { return func(o *options) { o.name = limit } }
 

@@ -8,5 +8,5 @@
 // Life cycle: a backup is written under a temporary name and renamed when it is
 // complete and synced. A restore first creates everything in a directory of its own,
 // and then exchanges whole directories and keeps the replaced ones. After a crash at
-// any moment, the next backup or restore starts anew.
+// any moment, the next backup or restore starts again.
 package backup

@@ -156,7 +156,7 @@ func (l *live) look(ctx context.Context) (*sight, error) {
 	}
 }
 
-// renew looks anew, unless somebody else has done so since a sight was kept.
+// renew looks again, unless another program has done so since a sight was kept.
 func (l *live) renew(ctx context.Context, old *sight) (*sight, error) {
 	l.one.Lock()
 	defer l.one.Unlock()
@@ -173,7 +173,7 @@ func (l *live) last() *sight {
 	return l.kept
 }
 
-// see looks anew, and keeps what it sees while somebody looks. The caller holds one.
+// see looks again, and keeps what it sees while somebody looks. The caller holds one.
 func (l *live) see(ctx context.Context) (*sight, error) {
 	changed := l.plane.Changed()
 	s, err := l.plane.see(ctx)
@@ -228,7 +228,7 @@ func (l *live) follow(ctx context.Context, fresh <-chan struct{}) {
 	}
 }
 
-// render looks anew and renders all topics. It says whether to do so again although nothing changes: because of an
+// render looks again and renders all topics. It says whether to do so again although nothing changes: because of an
 // error, because not all could be read, or because what is seen changes by time alone.
 func (l *live) render(ctx context.Context) (s *sight, again bool, err error) {
 	l.one.Lock()

@@ -171,7 +171,7 @@ func (c *cycle) hide(ctx context.Context, v *corev1.PersistentVolume, all []heal
 // record is what is known of a volume from earlier cycles.
 type record struct {
 	// absences is in how many complete lists of its driver a volume was absent that was not well. Without it, the count
-	// begins anew.
+	// begins again.
 	absences int
 	// told is what only events have reported, because the claim has no field for it. What is not here is reported again.
 	told *corev1.VolumeHealthStatus

@@ -169,7 +169,7 @@ func (c *cycle) settle(ctx context.Context, f health.Facts, last record) (record
 	case apierrors.IsNotFound(err):
 		return record{}, nil
 	case err != nil:
-		// It is decided anew.
+		// It is decided again.
 		return last, fmt.Errorf("write health of claim %s: %w", cluster.Key(f.Claim), err)
 	}
 	c.tell(f.Claim, p.Because)

@@ -215,7 +215,7 @@ func (p *provisioner) remove(
 
 // unclaimed returns an error if the API server has a claim that names the volume that names it. It is asked unless this
 // process has seen the very claim of the volume's reference go: then nobody has edited that reference, and whoever has
-// made the claim anew since came too late to count on the volume.
+// made the claim again since came too late to count on the volume.
 func (p *provisioner) unclaimed(ctx context.Context, v *corev1.PersistentVolume) error {
 	ref := v.Spec.ClaimRef
 	if _, seen := p.departed.Load(ref.UID); seen {

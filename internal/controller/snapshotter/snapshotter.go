@@ -98,7 +98,7 @@ func (s *snapshotter) Take(
 	return snapshot.AfterTake(contents.Facts(c), p, a)
 }
 
-// Find asks a driver about a snapshot that somebody else has taken.
+// Find asks a driver about a snapshot that another program has taken.
 func (s *snapshotter) Find(
 	ctx context.Context, d *csi.Driver, c *cluster.VolumeSnapshotContent, p snapshot.DriverPlan,
 	secret map[string]string,

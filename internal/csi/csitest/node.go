@@ -165,7 +165,7 @@ func (d *Driver) NodeUnpublishVolume(
 		return &csipb.NodeUnpublishVolumeResponse{}, nil
 	}
 	err := d.onHost("NodeUnpublishVolume", r, func() error {
-		// Only the directory itself is removed: its content belongs to somebody else.
+		// Only the directory itself is removed: its content belongs to another program.
 		if err := os.Remove(r.GetTargetPath()); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

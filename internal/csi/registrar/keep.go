@@ -10,7 +10,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 )
 
-// Keeping registers the driver behind a socket, and registers it anew after each restart.
+// Keeping registers the driver behind a socket, and registers it again after each restart.
 type Keeping struct {
 	// Name is the name that the driver must have; empty means any.
 	Name string

@@ -42,7 +42,7 @@ type Step int
 
 // Steps of an attachment's life.
 const (
-	// Nothing: it is as it should be, or somebody else's turn.
+	// Nothing: it is as it should be, or another program's turn.
 	Nothing Step = iota
 	// Mark writes that it is attached: the driver has nothing to do (S1-046).
 	Mark

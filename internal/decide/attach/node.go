@@ -116,7 +116,7 @@ type NodePlan struct {
 	Attach  []Attachable
 	Notices []Notice
 	// Kept are attachments that no Pod wants and that are not taken away, because
-	// somebody else has made them.
+	// another program has made them.
 	Kept []*storagev1.VolumeAttachment
 	// There are the volumes that the attachments are for.
 	There   map[string]bool

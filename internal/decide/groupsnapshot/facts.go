@@ -210,7 +210,7 @@ func membersOf(view cluster.View, f Facts) []Member {
 	return out
 }
 
-// givenOf returns the snapshots of a group that somebody else has taken whose owner the group is to be: the driver has
+// givenOf returns the snapshots of a group, taken by another program, whose owner the group is to be: the driver has
 // said of their contents that they are parts of the group.
 func givenOf(view cluster.View, f Facts) []*snapshotv1.VolumeSnapshot {
 	c, given := f.Content, f.Content.Spec.Source.GroupSnapshotHandles

@@ -62,7 +62,7 @@ func inUse(g *groupv1.VolumeGroupSnapshot, child Child) Plan {
 	return Plan{}
 }
 
-// letGo takes the finalizer from a group. One that has only somebody else's rests.
+// letGo takes the finalizer from a group. One that has only another program's rests.
 func letGo(g *groupv1.VolumeGroupSnapshot, why string) Plan {
 	if !isHeld(g) {
 		return unheld(g)

@@ -32,7 +32,7 @@ type Facts struct {
 	Sources []Source
 	// Members are what the driver has taken for the content, in the order of its status.
 	Members []Member
-	// Given are snapshots of members of a group that somebody else has taken, whose owner the group is not yet, in order.
+	// Given are snapshots of members of a group, taken by another program, whose owner the group is not yet, in order.
 	Given []*snapshotv1.VolumeSnapshot
 	// Children are the snapshots whose owner the group is, in order.
 	Children []Child

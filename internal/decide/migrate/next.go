@@ -103,7 +103,7 @@ func firstStep(f Facts) Step {
 	return s
 }
 
-// claimProblem returns why a volume's claim cannot be created anew, or "".
+// claimProblem returns why a volume's claim cannot be created again, or "".
 func claimProblem(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) string {
 	ref := pv.Spec.ClaimRef
 	named := ref.Namespace + "/" + ref.Name
@@ -252,7 +252,7 @@ func (f Facts) complete() Step {
 }
 
 // newIsDeleted decides about a new object that is being deleted, because the direction was changed or by
-// somebody else.
+// another program.
 func (f Facts) newIsDeleted() (Step, bool) {
 	claim := f.Claim
 	alive := claim != nil && claim.DeletionTimestamp == nil
@@ -268,7 +268,7 @@ func (f Facts) newIsDeleted() (Step, bool) {
 	return Step{}, false
 }
 
-// createClaim creates the claim anew. Before that, the volume's reference must not have the UID of
+// createClaim creates the claim again. Before that, the volume's reference must not have the UID of
 // the deleted one.
 func (f Facts) createClaim() Step {
 	claim := f.Journal.Claim
@@ -350,7 +350,7 @@ type Journal struct {
 }
 
 // Facts is what a decision about one volume depends on. Objects must be complete and fresh from the
-// API server, because they are saved and created anew.
+// API server, because they are saved and created again.
 type Facts struct {
 	// Name is the name of the volume.
 	Name string

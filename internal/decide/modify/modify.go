@@ -19,7 +19,7 @@ type Step int
 
 // Steps of a change.
 const (
-	// Nothing: the volume has the attributes that it should have, or somebody else's turn.
+	// Nothing: the volume has the attributes that it should have, or another program's turn.
 	Nothing Step = iota
 	// Wait writes to the claim that its class does not exist.
 	Wait

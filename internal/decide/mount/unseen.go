@@ -97,7 +97,7 @@ func (p *planner) covered(path string) Plan {
 		p.f.Node, p.f.Covered[path], p.f.Volume, path)
 }
 
-// deadStays says why a dead mount is not made anew.
+// deadStays says why a dead mount is not made again.
 func (p *planner) deadStays() Plan {
 	var cause volume.Because
 	switch f := p.f; {

@@ -17,7 +17,7 @@ type OrphanFacts struct {
 	// Pods are the Pods that are bound to the node.
 	Pods []*corev1.Pod
 	// Missing is how long the Node has not existed, by the clock of this process. Grace is how long
-	// its agent may take to create it anew.
+	// its agent may take to create it again.
 	Missing, Grace time.Duration
 }
 
@@ -31,7 +31,7 @@ type OrphanPlan struct {
 }
 
 // Orphans decides about the Pods of a node whose object was deleted, which says that the node is
-// gone. A running agent creates its object anew within moments; Kubernetes allows the same time.
+// gone. A running agent creates its object again within moments; Kubernetes allows the same time.
 func Orphans(f OrphanFacts) OrphanPlan {
 	switch {
 	case f.Node != nil:

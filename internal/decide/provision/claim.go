@@ -156,7 +156,7 @@ func ask(f ClaimFacts, driver string) Plan {
 	return request(f)
 }
 
-// Reopens says whether the claim is decided about anew although its intent is not resolved: the
+// Reopens says whether the claim is decided about again although its intent is not resolved: the
 // driver has refused the intent, and its cause may have been removed.
 func (f ClaimFacts) Reopens() bool {
 	return f.Intent != nil && f.Doubtful && !f.unwanted()

@@ -18,7 +18,7 @@ type Step int
 
 // Steps of a resize.
 const (
-	// Nothing: the sizes are as they should be, or somebody else's turn.
+	// Nothing: the sizes are as they should be, or another program's turn.
 	Nothing Step = iota
 	// Begin writes to the claim that its volume is about to grow; Expand
 	// follows.
@@ -357,7 +357,7 @@ func FailedOnNode(c *corev1.PersistentVolumeClaim, repeats volume.Actor, a volum
 type NodeVerdict struct {
 	// State is what the claim says from now on of its size; nil when it stays as it is, and empty when the growth is done.
 	State *corev1.ClaimResourceStatus
-	// Refused says that the driver is not asked for this size before the volume is mounted anew: CSI forbids it.
+	// Refused says that the driver is not asked for this size before the volume is mounted again: CSI forbids it.
 	Refused bool
 	// Short says that the driver reported success, and by how much less than was requested the volume has grown: the call
 	// has failed. It is "" otherwise.

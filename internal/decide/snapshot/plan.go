@@ -20,7 +20,7 @@ const (
 	Record
 	// Take has the driver take it, or say whether it is ready.
 	Take
-	// Get has the driver say how it is: somebody else has taken it.
+	// Get has the driver say how it is: another program has taken it.
 	Get
 	// Look has the driver find it in its list; groups have none.
 	Look

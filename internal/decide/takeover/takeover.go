@@ -53,7 +53,7 @@ func (w Workload) String() string {
 type Plan struct {
 	// Namespace, KubeletDir and SocketDir are those of the running workloads; empty if nothing tells them.
 	Namespace, KubeletDir, SocketDir string
-	// Driver is the CSIDriver to print; nil if it is somebody else's.
+	// Driver is the CSIDriver to print; nil if it is another program's.
 	Driver *storagev1.CSIDriver
 	// WithoutNodes says that another program runs the driver on the nodes.
 	WithoutNodes bool
@@ -118,7 +118,7 @@ func (p *Plan) work(f Facts) {
 	}
 }
 
-// driver decides about the CSIDriver. One that is somebody else's is never printed, because who deletes the
+// driver decides about the CSIDriver. One that is another program's is never printed, because who deletes the
 // printed objects would delete it, too.
 func (p *Plan) driver(f Facts) {
 	if f.Found == nil {

@@ -21,7 +21,7 @@ import (
 // process is a process of the driver behind a socket. It is called by the goroutine of the examination only.
 type process struct {
 	socket string
-	// words are the command that starts it; nil if it is somebody else's.
+	// words are the command that starts it; nil if it is another program's.
 	words, env []string
 	cmd        *exec.Cmd
 	// ended is closed when it has ended.

@@ -347,7 +347,7 @@ func (v *vol) to(ctx context.Context, want state) error {
 	return nil
 }
 
-// again unpublishes, unstages and detaches the volume, and brings it to its target anew.
+// again unpublishes, unstages and detaches the volume, and brings it to its target once more.
 func (v *vol) again(ctx context.Context) error {
 	if err := v.to(ctx, created); err != nil {
 		return err

@@ -62,7 +62,7 @@ type session struct {
 	// refused is the driver whose refusal was told; empty if that is over.
 	refused string
 	// lost counts the times in a row that the driver was lost when it was asked for its controller. It outlives the
-	// socket, which a registrar makes anew with each start of the driver.
+	// socket, which a registrar makes again with each start of the driver.
 	lost int
 	// name is the name that the driver at the socket has last said.
 	name string

@@ -104,7 +104,7 @@ func (d *applier) unbind(path string) error {
 	return nil
 }
 
-// unmountBound unmounts the target's host path, but nothing that somebody else has mounted there or
+// unmountBound unmounts the target's host path, but nothing that another program has mounted there or
 // below it.
 func (d *applier) unmountBound(path string, t *decide.Target) error {
 	at, foreign, err := d.boundAt(t)

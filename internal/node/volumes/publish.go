@@ -37,7 +37,7 @@ func (d *applier) publish(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	// A driver could write to what somebody else has put there, or hide it.
+	// A driver could write to what another program has put there, or hide it.
 	if d.rec.Target(path) == nil {
 		if err := d.table.CheckFree(path, d.f.Block); err != nil {
 			return fmt.Errorf("target of volume %s: %w", uses.VolumeAt(path), err)

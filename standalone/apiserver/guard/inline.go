@@ -51,7 +51,7 @@ func (p *plugin) admit(ctx context.Context, a admission.Attributes, v named) err
 func use(driver string) right { return right{verb: "use", resource: "flexdrivers", name: driver} }
 
 // flexOf returns the FlexVolume driver that has the name of a CSI driver, or could be
-// installed with it. It returns none if somebody else than volplane created the
+// installed with it. It returns none if another program than volplane created the
 // CSIDriver, whose volumeLifecycleModes then say whether Pods may use the driver, as in
 // every cluster. A CSIDriver that volplane created for a FlexVolume driver does not
 // express such a permission.

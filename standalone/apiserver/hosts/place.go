@@ -116,7 +116,7 @@ func segmentOf(all labels.Set, keys []string) topology.Segment {
 
 // place checks the labels that a node writes to itself. Where its node-local drivers are when it joins is where they
 // say, because nodes may share a pool. Later it does not go where another node is, nor leaves its place, after which it
-// could join anew.
+// could join again.
 func (w *write) place() error {
 	if w.GetResource().GroupResource() != corev1.Resource("nodes") || w.GetOperation() == admission.Delete {
 		return nil

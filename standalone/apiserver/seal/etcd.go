@@ -26,7 +26,7 @@ type entry struct {
 	err    error
 }
 
-// findings is what a scan finds; stale is what should be written anew.
+// findings is what a scan finds; stale is what should be written again.
 type findings struct{ stale, unreadable []entry }
 
 // scan looks at all Secrets. Without a transformer whatever is encrypted cannot be

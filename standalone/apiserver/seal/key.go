@@ -22,7 +22,7 @@ import (
 const about = "# The key of all Secrets in the data directory. Without this file they are lost.\n"
 
 // newConfig makes a key, and what tells the API server to use it. What is in clear
-// can be read, too, until it is written anew.
+// can be read, too, until it is written again.
 func newConfig() ([]byte, error) {
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {

@@ -126,7 +126,7 @@ func (o Options) giveUp(ctx context.Context, file string, f findings) error {
 	}
 }
 
-// encrypt writes anew what is not as it should be, and has the data base forget
+// encrypt writes again what is not as it should be, and has the data base forget
 // how it was before. The mark makes the next start do what this one did not.
 func (o Options) encrypt(ctx context.Context, how value.Transformer, stale []entry) error {
 	mark := filepath.Join(o.Dir, markFile)
