@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -438,7 +440,16 @@ func TestOpenDevice(t *testing.T) {
 	eventually(t, "unstage", func() bool { return d.unstage() == nil })
 	d.use()
 	d.holds("data")
-	d.rest()
+	w.ok(d.unpublish())
+	device = w.oneDevice()
+	out, err := exec.Command("losetup", "--find", "--show", "--read-only", device).Output()
+	w.ok(err)
+	above := strings.TrimSpace(string(out))
+	w.refused("unstage what the kernel has open", d.unstage(), codes.FailedPrecondition, d.id,
+		fmt.Sprintf("loop device %s still has %s open; end that first", above, device))
+	w.ok(exec.Command("losetup", "--detach", above).Run())
+	eventually(t, "unstage", func() bool { return d.unstage() == nil })
+	w.ok(d.detach())
 	w.ok(w.delete(d.id))
 	w.empty()
 }
