@@ -282,7 +282,22 @@ func (n *node) fit(ctx context.Context, v record, r *csipb.NodeExpandVolumeReque
 	if at.Source != device {
 		return nil
 	}
-	return mount.Grow(ctx, device, at.Path, at.Type)
+	if at.ReadOnly {
+		// A target may be read-only where the volume is not. The kernel grows a filesystem by a mount that is writable.
+		staged, _, err := n.pool.mounts.Look(r.GetStagingTargetPath())
+		if err != nil {
+			return err
+		}
+		if staged.Source == device {
+			at = staged
+		}
+	}
+	err = mount.Grow(ctx, device, at.Path, at.Type)
+	if err != nil && (at.ReadOnly || at.NoWrites) {
+		return status.Errorf(codes.FailedPrecondition,
+			"volume %s is mounted read-only, and its filesystem does not grow so; mount it to be written", v.ID)
+	}
+	return err
 }
 
 func notAt(v record, path string) error {
