@@ -1,7 +1,6 @@
 package mount
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -23,8 +21,9 @@ const (
 	maxHolders  = 5
 )
 
-// Holder is a process that keeps a mount in use.
+// Holder is a process that keeps a mount in use, or the kernel itself.
 type Holder struct {
+	// PID is 0 for the kernel, and Use says for what it uses the mount then.
 	PID int
 	// Command is the name of the process's program. The arguments are never read, because they may
 	// hold secrets.
@@ -101,6 +100,8 @@ type scan struct {
 	// own is the caller's mount namespace. held holds those that have a copy of a mount.
 	own    string
 	copies map[string]bool
+	// paths are those of the mounts in the caller's mount namespace.
+	paths []string
 	// mounts holds the ids of the mounts that are looked for, and of their copies: mount ids are
 	// unique in the kernel.
 	mounts map[uint64]bool
@@ -126,8 +127,8 @@ func namespaceOf(process string) string {
 	return name
 }
 
-// holders returns first the processes that use a mount, which keeps it from being unmounted, and
-// then one process of each namespace that has a copy.
+// holders returns first what the kernel uses a mount for and the processes that use it, which keeps it from being
+// unmounted, and then one process of each namespace that has a copy.
 func (s *scan) holders(ctx context.Context) []Holder {
 	seen := map[string]bool{}
 	for _, pid := range s.pids {
@@ -138,9 +139,9 @@ func (s *scan) holders(ctx context.Context) []Holder {
 			}
 		}
 	}
-	var users, copies []Holder
+	users, copies := s.kernel(), []Holder(nil)
 	for _, pid := range s.pids {
-		if ctx.Err() != nil || len(users) == maxHolders {
+		if ctx.Err() != nil || len(users) >= maxHolders {
 			break
 		}
 		dir, ns := fmt.Sprint("/proc/", pid), namespaceOf(strconv.Itoa(pid))
@@ -212,10 +213,19 @@ func (s *scan) readMounts(t thread) {
 		}
 		ofDevice := s.device != "" && (device == s.device || i.Source == s.source)
 		if ofDevice || slices.ContainsFunc(s.points, is) {
-			s.mounts[uint64(i.ID)] = true
-			s.copies[t.namespace] = s.copies[t.namespace] || t.namespace != s.own
+			s.add(i, t.namespace)
 		}
 	}
+}
+
+// add adds a mount of a namespace.
+func (s *scan) add(i *mountinfo.Info, namespace string) {
+	s.mounts[uint64(i.ID)] = true
+	if namespace == s.own {
+		s.paths = append(s.paths, i.Mountpoint)
+		return
+	}
+	s.copies[namespace] = true
 }
 
 // useOf returns how a process uses the mounts, or "". It does not access the filesystem itself,
@@ -278,23 +288,12 @@ func (s *scan) at(link string) bool {
 
 // opened says whether an open file is on one of the mounts, according to its fdinfo.
 func (s *scan) opened(info string) bool {
-	text, err := os.ReadFile(info)
-	if err != nil {
-		return false
-	}
-	_, rest, ok := bytes.Cut(text, []byte("mnt_id:"))
-	line, _, _ := bytes.Cut(rest, []byte("\n"))
-	id, err := strconv.ParseUint(string(bytes.TrimSpace(line)), 10, 64)
-	return ok && err == nil && s.mounts[id]
+	id, err := mountOfFile(info)
+	return err == nil && s.mounts[id]
 }
 
 // command returns the name of a process's program. The process may have set the name itself.
 func command(dir string) string {
 	text, _ := os.ReadFile(dir + "/comm")
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(strings.TrimSuffix(string(text), "\n"), "?"))
+	return printable(strings.TrimSuffix(string(text), "\n"))
 }

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"context"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -74,6 +75,60 @@ func TestHolders(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestKernelHolds: what the kernel uses a mount or a device for is named, although no process does.
+func TestKernelHolds(t *testing.T) {
+	_, device := disk(t, 16)
+	if err := Format(t.Context(), device, "ext4"); err != nil {
+		t.Fatal(err)
+	}
+	target := mounted(t, device, "ext4")
+	run := func(name string, args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(context.WithoutCancel(t.Context()), name, args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v: %s", name, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	p, _, err := At(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s Search
+	held := func(want string) {
+		t.Helper()
+		if all, err := s.Holders(t.Context(), []Point{p}); err != nil || fmt.Sprint(all) != want {
+			t.Errorf("of the mount: %v %v, want %s", all, err, want)
+		}
+		if all, err := s.HoldersOf(t.Context(), device); err != nil || fmt.Sprint(all) != want {
+			t.Errorf("of the device: %v %v, want %s", all, err, want)
+		}
+	}
+	file, swap := filepath.Join(target, "disk"), filepath.Join(target, "a b")
+	run("truncate", "--size=1M", file)
+	run("dd", "if=/dev/zero", "of="+swap, "bs=1M", "count=1")
+	run("mkswap", swap)
+	held("[]")
+
+	loop := run("losetup", "--find", "--show", file)
+	held("[{0  loop device " + loop + " }]")
+	run("losetup", "--detach", loop)
+	run("swapon", swap)
+	held("[{0  swap space " + swap + " }]")
+	run("swapoff", swap)
+	held("[]")
+
+	if err := Unmount(target); err != nil {
+		t.Fatal(err)
+	}
+	loop = run("losetup", "--find", "--show", device)
+	all, err := s.HoldersOf(t.Context(), device)
+	if want := "[{0  loop device " + loop + " }]"; err != nil || fmt.Sprint(all) != want {
+		t.Errorf("of the device: %v %v, want %s", all, err, want)
+	}
+	run("losetup", "--detach", loop)
 }
 
 // TestHoldersOf: each process that keeps a device in use is named, although the device is no longer mounted here.

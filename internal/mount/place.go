@@ -3,7 +3,9 @@ package mount
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -69,6 +71,36 @@ func fdPath(fd int) string { return fmt.Sprint("/proc/self/fd/", fd) }
 func mountAt(dir int, name string) (id int, top bool, err error) {
 	st, err := statxAt(dir, name, unix.STATX_MNT_ID)
 	return int(st.Mnt_id), st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, err
+}
+
+// mountOfFile returns the mount id of an open file from its fdinfo.
+func mountOfFile(info string) (uint64, error) {
+	text, err := os.ReadFile(info)
+	if err != nil {
+		return 0, err
+	}
+	_, rest, ok := strings.Cut(string(text), "mnt_id:")
+	if !ok {
+		return 0, errors.New("no mount id in " + info)
+	}
+	line, _, _ := strings.Cut(rest, "\n")
+	return strconv.ParseUint(strings.TrimSpace(line), 10, 64)
+}
+
+// mountID is mountAt without a question to the filesystem: one that the kernel has shut down after an error, as it does
+// with xfs, answers none.
+func mountID(dir int, name string) (int, error) {
+	id, _, err := mountAt(dir, name)
+	if !errors.Is(err, unix.EIO) {
+		return id, err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	of, err := mountOfFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
+	return int(of), err
 }
 
 func statxAt(dir int, name string, mask int) (st unix.Statx_t, err error) {

@@ -7,7 +7,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Holder is a process that keeps a mount in use.
+// Holder is a process that keeps a mount in use; without a PID it is the kernel, and Use says for what.
 type Holder struct {
 	PID int
 	// Command is the name of its program, Use what the process has of the mount.
@@ -16,7 +16,7 @@ type Holder struct {
 	Namespace string
 }
 
-// InUse adds the processes that keep a mount in use to the reason of a failed unmount. They act next if
+// InUse adds what keeps a mount in use to the reason of a failed unmount. They act next if
 // only the node would otherwise, which retries.
 func InUse(b volume.Because, node string, holders []Holder) volume.Because {
 	if len(holders) == 0 {
@@ -24,7 +24,10 @@ func InUse(b volume.Because, node string, holders []Holder) volume.Because {
 	}
 	var named []string
 	for _, h := range holders {
-		text := fmt.Sprintf("process %d (%.32s): %s", h.PID, h.Command, h.Use)
+		text := fmt.Sprintf("%.200s", h.Use)
+		if h.PID != 0 {
+			text = fmt.Sprintf("process %d (%.32s): %s", h.PID, h.Command, h.Use)
+		}
 		if h.Namespace != "" {
 			text += " in mount namespace " + h.Namespace
 		}

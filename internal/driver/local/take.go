@@ -109,7 +109,7 @@ func (u use) again(s mount.LoopState, shown bool) (note string, err error) {
 	return last.note(), nil
 }
 
-// stillOpen is the error of an operation that has to wait for processes which have a device in use. It names them.
+// stillOpen is the error of an operation that has to wait for what has a device in use. It names that.
 func (p *pool) stillOpen(ctx context.Context, id, device string) error {
 	who := "a process"
 	// Without an answer no process is named.
@@ -122,6 +122,10 @@ func (p *pool) stillOpen(ctx context.Context, id, device string) error {
 func names(holders []mount.Holder) string {
 	var out []string
 	for _, h := range holders {
+		if h.PID == 0 {
+			out = append(out, fmt.Sprintf("%.200s", h.Use))
+			continue
+		}
 		text := fmt.Sprintf("process %d (%.32s; %s", h.PID, h.Command, h.Use)
 		if h.Namespace != "" {
 			text += " in mount namespace " + h.Namespace
