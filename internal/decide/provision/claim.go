@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -140,6 +141,9 @@ func ask(f ClaimFacts, driver string) Plan {
 	case f.Class == nil:
 		name, _ := bind.ClassOf(c)
 		return fault(volume.User(), fmt.Sprintf("storageclass.storage.k8s.io %q not found", name))
+	case f.Class.Provisioner != driver && isInTree(f.Class.Provisioner):
+		return fault(volume.User(), "class "+f.Class.Name+" is one of Kubernetes' former plugin "+f.Class.Provisioner+
+			", whose place driver "+driver+" has taken, and is not translated here: the claim needs a class of "+driver)
 	case f.Class.Provisioner != driver:
 		return because(Nothing, volume.ReasonNotMine, volume.Controller("binder"),
 			"class "+f.Class.Name+" has another provisioner now")
@@ -154,6 +158,12 @@ func ask(f ClaimFacts, driver string) Plan {
 		return fault(volume.User(), "volume object "+f.Taken.Name+" exists, and is not one of this claim")
 	}
 	return request(f)
+}
+
+// isInTree says whether a class is one of a plugin that Kubernetes once had itself. Kubernetes then writes the driver
+// that has taken the plugin's place to the claim, and csi-provisioner translates the class.
+func isInTree(provisioner string) bool {
+	return strings.HasPrefix(provisioner, "kubernetes.io/") && provisioner != volume.NoProvisioner
 }
 
 // Reopens says whether the claim is decided about again although its intent is not resolved: the

@@ -123,6 +123,11 @@ func newClaims() []claimCase {
 		{"a bound claim needs nothing", ours(claim(bound), class(nil))},
 		{"the class has to exist", ClaimFacts{Claim: claim(), Ours: true}},
 		{"a class that changed its provisioner is not ours", ours(claim(), &storagev1.StorageClass{Provisioner: "x"})},
+		{"nor is one of a former plugin of Kubernetes', which has to be told", ours(claim(), &storagev1.StorageClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "gp2"}, Provisioner: "kubernetes.io/aws-ebs",
+		})},
+		{"nor one that makes no volumes any more", ours(claim(),
+			&storagev1.StorageClass{Provisioner: volume.NoProvisioner})},
 		{"a late claim waits for its node", ours(claim(), lateClass())},
 		{"a selector cannot be provisioned (S4)", ours(claim(selects), class(nil))},
 		{"an unknown key of Kubernetes' is a mistake", ours(claim(),

@@ -36,6 +36,11 @@ func ClaimRows() []Row {
 				"csi.storage.k8s.io/provisioner-secret-name": "${nosuch}", "csi.storage.k8s.io/provisioner-secret-namespace": "ns",
 			}
 		}},
+		{"the class is one of a plugin whose place the driver has taken", "pvc/data", func(s *Scene) {
+			s.Unbound()
+			s.Claim.Annotations = map[string]string{volume.AnnStorageProvisioner: s.Class.Provisioner}
+			s.Class.Provisioner = "kubernetes.io/example"
+		}},
 		{"a free volume fits", "pvc/data", func(s *Scene) {
 			s.Unbound()
 			s.Volume.Spec.ClaimRef, s.Volume.Status.Phase = nil, corev1.VolumeAvailable
