@@ -27,9 +27,9 @@ func (d *Driver) On(node string, segment map[string]string) *Driver {
 }
 
 // Within returns the driver for a caller that may call it during a term only, as the holder of a lease may. Once term
-// has ended, calls fail with ErrTerm; those in flight end with it, and their outcome is unknown. So do calls when certain
-// says that it is not certain any more that the term lasts: a process that was suspended knows that by the clock before
-// it gets to end the term. Both share one connection: to close or retire one of them does so for both.
+// has ended, calls fail with ErrTerm; those in flight end with it, and their outcome is unknown. Calls also fail while
+// the caller is not certain that the term lasts: a process that was suspended knows that by the clock before it gets to
+// end the term. Both share one connection: to close or retire one of them does so for both.
 func (d *Driver) Within(term context.Context, certain func() bool) *Driver {
 	limited := *d
 	limited.service.call = withTerm(term, certain)(d.service.call)
