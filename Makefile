@@ -92,7 +92,7 @@ t: bin/go.work ## run the tests of one package, with what they need: P=internal/
 	.ci/gotest -p $(P) $(if $(RUN),-v -run '$(RUN)')
 
 # The tests that draw what they do.
-DRAWN := Test(.*IsKubernetes|Exchange|EveryStep|FlexMigrateKilled|HostileDrivers|KillAtAnyMoment|MovesAmongFaults|NoHostGetsWhatIsOfAnother)$$
+DRAWN := Test(.*IsKubernetes|Exchange|EveryStep|FlexMigrateKilled|HostileDrivers|KillAtAnyMoment|Lives|MovesAmongFaults|NoHostGetsWhatIsOfAnother)$$
 
 .PHONY: proof
 proof: bin/go.work ## play TIMES=100 times what `make test` draws by lot, from SEED on (a day; needs root): RUN=TestBinderIsKubernetes for a part

@@ -3,17 +3,20 @@ package standalonetest
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc/grpclog"
 
 	"volplane.dev/volplane/standalone/external"
 	"volplane.dev/volplane/standalone/pki"
@@ -52,7 +55,8 @@ func serveMember(config string) error {
 	c.ListenClientUrls, c.AdvertiseClientUrls = at(m.Client), at(m.Client)
 	c.ListenPeerUrls, c.AdvertisePeerUrls = at(m.Peer), at(m.Peer)
 	c.ClientTLSInfo = transport.TLSInfo{CertFile: m.Cert, KeyFile: m.Key, TrustedCAFile: m.CA, ClientCertAuth: true}
-	c.LogLevel = "fatal" // it would log each member that a test ends
+	c.LogLevel = "fatal" // it would log each member that a test ends, and gRPC each request of one
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, os.Stderr))
 	server, err := embed.StartEtcd(c)
 	if err != nil {
 		return fmt.Errorf("start a member: %w", err)
@@ -73,11 +77,34 @@ type Members struct {
 type Member struct {
 	t       testing.TB
 	config  memberConfig
+	under   []string
 	process *exec.Cmd
 }
 
-// StartMembers starts so many members, which end with the test.
+// Place is where a member runs; its zero value is this host, with free ports.
+type Place struct {
+	// Host is the address at which the member listens, with etcd's usual ports.
+	Host string
+	// Under begins the command that starts the member: a program that becomes it, such as nsenter with its arguments.
+	Under []string
+}
+
+func (p Place) addresses(t testing.TB) (client, peer string) {
+	t.Helper()
+	if p.Host == "" {
+		return freeAddress(t), freeAddress(t)
+	}
+	return net.JoinHostPort(p.Host, "2379"), net.JoinHostPort(p.Host, "2380")
+}
+
+// StartMembers starts so many members on this host, which end with the test.
 func StartMembers(t testing.TB, n int) *Members {
+	t.Helper()
+	return StartMembersAt(t, make([]Place, n)...)
+}
+
+// StartMembersAt starts a member at each place. They end with the test.
+func StartMembersAt(t testing.TB, places ...Place) *Members {
 	t.Helper()
 	dir := Dir(t)
 	m := &Members{}
@@ -85,7 +112,13 @@ func StartMembers(t testing.TB, n int) *Members {
 	if m.CA, err = pki.Open(filepath.Join(dir, "pki")); err != nil {
 		t.Fatal(err)
 	}
-	serving, err := m.CA.Server("127.0.0.1")
+	names := []string{"127.0.0.1"}
+	for _, p := range places {
+		if p.Host != "" {
+			names = append(names, p.Host)
+		}
+	}
+	serving, err := m.CA.Server(names...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,15 +134,16 @@ func StartMembers(t testing.TB, n int) *Members {
 	cert, key := filepath.Join(dir, "server.crt"), filepath.Join(dir, "server.key")
 	WriteLeaf(t, cert, key, serving)
 	var cluster []string
-	for i := range n {
+	for i, p := range places {
+		client, peer := p.addresses(t)
 		c := memberConfig{
-			Name: fmt.Sprintf("m%d", i), Client: "https://" + freeAddress(t), Peer: "http://" + freeAddress(t),
+			Name: fmt.Sprintf("m%d", i), Client: "https://" + client, Peer: "http://" + peer,
 			CA: m.Options.CAFile, Cert: cert, Key: key,
 		}
 		c.Dir = filepath.Join(dir, c.Name)
 		m.Options.Servers = append(m.Options.Servers, c.Client)
 		cluster = append(cluster, c.Name+"="+c.Peer)
-		m.all = append(m.all, &Member{t: t, config: c})
+		m.all = append(m.all, &Member{t: t, config: c, under: p.Under})
 	}
 	for _, one := range m.all {
 		one.config.Cluster = strings.Join(cluster, ",")
@@ -133,7 +167,8 @@ func (m *Member) Start() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.process = exec.Command(program)
+	command := append(slices.Clone(m.under), program)
+	m.process = exec.Command(command[0], command[1:]...)
 	m.process.Env = append(os.Environ(), memberVariable+"="+string(config))
 	m.process.Stderr = os.Stderr
 	if err := m.process.Start(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,8 +37,10 @@ type world struct {
 	clients map[string]kubernetes.Interface
 	// joins are the flags of those that were invited.
 	joins map[string][]string
-	// network is what the addresses of the control planes begin with, which are those of the loopback interface.
-	network string
+	// network is what the addresses of the control planes begin with, and port is their port, 0 for any.
+	network, port string
+	// under begins the command of a control plane that does not run on this host.
+	under map[string][]string
 }
 
 // newWorld starts control planes with these names. The first one is the first of the cluster.
@@ -46,19 +49,33 @@ func newWorld(t *testing.T, names ...string) *world {
 	return newWorldAt(t, "127.0.0.", names...)
 }
 
-// newWorldAt is newWorld at addresses that begin with a network's.
+// newWorldAt is newWorld at addresses of the loopback interface that begin with a network's.
 func newWorldAt(t *testing.T, network string, names ...string) *world {
+	t.Helper()
+	w := newEtcd(t, standalonetest.StartMembers(t, 3))
+	w.network = network
+	w.startAll(names)
+	return w
+}
+
+// newEtcd returns a world without control planes.
+func newEtcd(t *testing.T, members *standalonetest.Members) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &world{
-		t: t, dir: dir, members: standalonetest.StartMembers(t, 3),
-		planes: map[string]*plane.Plane{}, clients: map[string]kubernetes.Interface{},
-		joins: map[string][]string{}, network: network,
+		t: t, dir: dir, members: members, planes: map[string]*plane.Plane{}, clients: map[string]kubernetes.Interface{},
+		joins: map[string][]string{}, port: "0", under: map[string][]string{},
 	}
 	t.Cleanup(w.close)
+	return w
+}
+
+// startAll starts control planes for the first time, one of which invites the others.
+func (w *world) startAll(names []string) {
+	w.t.Helper()
 	for i, name := range names {
 		if i > 0 {
 			w.invite(names[0], name)
@@ -69,7 +86,6 @@ func newWorldAt(t *testing.T, network string, names ...string) *world {
 			return err
 		})
 	}
-	return w
 }
 
 func (w *world) close() {
@@ -107,7 +123,7 @@ func (w *world) copyKeys(from, to string) {
 func (w *world) flags(name string) []string {
 	o := w.members.Options
 	return append([]string{
-		"--name", name, "--listen", w.network + name[1:] + ":0",
+		"--name", name, "--listen", w.network + name[1:] + ":" + w.port,
 		"--etcd-servers", strings.Join(o.Servers, ","), "--etcd-prefix", o.Prefix,
 		"--etcd-cafile", o.CAFile, "--etcd-certfile", o.CertFile, "--etcd-keyfile", o.KeyFile,
 	}, w.joins[name]...)
@@ -118,7 +134,7 @@ func (w *world) start(name string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
-	p, err := plane.Start(ctx, w.dirOf(name), w.flags(name)...)
+	p, err := plane.StartUnder(ctx, w.under[name], w.dirOf(name), w.flags(name)...)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -171,7 +187,14 @@ func (w *world) leader(by string) (name string, err error) {
 // is asked.
 func (w *world) mount(by, name, node string) {
 	w.t.Helper()
-	w.create(by, plane.Claim(name, "8Mi"))
+	w.use(by, plane.Claim(name, "8Mi"), node)
+}
+
+// use is mount with a claim. It returns the path at which it is mounted.
+func (w *world) use(by string, claim *corev1.PersistentVolumeClaim, node string) (path string) {
+	w.t.Helper()
+	name := claim.Name
+	w.create(by, claim)
 	w.eventually("create pod "+name, func() error {
 		_, err := w.clients[by].CoreV1().Pods("default").Create(w.t.Context(), plane.Pod(name, name, node),
 			metav1.CreateOptions{})
@@ -182,11 +205,14 @@ func (w *world) mount(by, name, node string) {
 		if err != nil {
 			return err
 		}
-		if ok, why := plane.Mounted(pod); !ok {
-			return fmt.Errorf("not mounted: %s", why)
+		ok, message := plane.Mounted(pod)
+		if !ok {
+			return fmt.Errorf("not mounted: %s", message)
 		}
+		_, path, _ = strings.Cut(message, "=")
 		return nil
 	})
+	return path
 }
 
 func (w *world) create(by string, c *corev1.PersistentVolumeClaim) {
@@ -261,16 +287,37 @@ func immediateClaim(name string) *corev1.PersistentVolumeClaim {
 // nothingLeft waits until there is nothing of volumes in the API, at the drivers and on the hosts.
 func (w *world) nothingLeft(by string) {
 	w.t.Helper()
-	w.eventually("everything is gone", func() error {
-		for name, p := range w.planes {
-			left, err := p.Leftovers(w.t.Context(), w.clients[by])
-			if err != nil {
-				return err
-			}
-			if len(left) > 0 {
-				return fmt.Errorf("%s has %v", name, left)
-			}
+	w.eventually("everything is gone", func() error { return w.onlyLeft(by, nil) })
+}
+
+// onlyLeft returns an error unless these are all things of volumes in the API, at the drivers and on the hosts.
+func (w *world) onlyLeft(by string, want []string) error {
+	now, err := w.leftovers(by)
+	if err != nil {
+		return err
+	}
+	without := func(all, others []string) []string {
+		return slices.DeleteFunc(slices.Clone(all), func(one string) bool { return slices.Contains(others, one) })
+	}
+	more, missing := without(now, want), without(want, now)
+	if len(more)+len(missing) > 0 {
+		return fmt.Errorf("there is %q, and not %q", more, missing)
+	}
+	return nil
+}
+
+// leftovers names all things of volumes in the API, at the drivers and on the hosts.
+func (w *world) leftovers(by string) ([]string, error) {
+	all, err := plane.Objects(w.t.Context(), w.clients[by])
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range w.planes {
+		there, err := p.OnHost()
+		if err != nil {
+			return nil, err
 		}
-		return nil
-	})
+		all = append(all, there...)
+	}
+	return all, nil
 }

@@ -302,17 +302,17 @@ func (s *service) ControllerGetCapabilities(
 
 func (s *service) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 	id := r.GetName()
-	return &csipb.CreateVolumeResponse{
-			Volume: &csipb.Volume{VolumeId: id, CapacityBytes: r.GetCapacityRange().GetRequiredBytes()},
-		}, s.call(ctx, s.host, "create", func() error {
-			if s.disks[id] != nil {
-				return nil
-			}
-			s.disks[id] = &disk{
-				publishedTo: map[string]bool{}, targets: map[string]string{}, written: map[string]int{}, refused: map[string]int{},
-			}
-			return os.MkdirAll(s.path(id), 0o700)
-		})
+	err := s.call(ctx, s.host, "create", func() error {
+		if s.disks[id] != nil {
+			return nil
+		}
+		s.disks[id] = &disk{
+			publishedTo: map[string]bool{}, targets: map[string]string{}, written: map[string]int{}, refused: map[string]int{},
+		}
+		return os.MkdirAll(s.path(id), 0o700)
+	})
+	made := &csipb.Volume{VolumeId: id, CapacityBytes: r.GetCapacityRange().GetRequiredBytes()}
+	return &csipb.CreateVolumeResponse{Volume: made}, err
 }
 
 func (s *service) DeleteVolume(ctx context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {

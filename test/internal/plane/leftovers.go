@@ -2,6 +2,7 @@ package plane
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
@@ -20,10 +22,17 @@ import (
 // pool, mounts below dir, loop devices over files below dir. After all claims
 // and Pods have gone it must be empty.
 func (p *Plane) Leftovers(ctx context.Context, client kubernetes.Interface) ([]string, error) {
-	left, err := objects(ctx, client)
+	left, err := Objects(ctx, client)
 	if err != nil {
 		return nil, err
 	}
+	there, err := p.OnHost()
+	return append(left, there...), err
+}
+
+// OnHost names files in the pool, mounts below dir, and loop devices over files below dir.
+func (p *Plane) OnHost() ([]string, error) {
+	var left []string
 	for _, kind := range []string{"volumes", "snapshots"} {
 		files, err := os.ReadDir(filepath.Join(p.Pool(), kind))
 		if err != nil && !os.IsNotExist(err) {
@@ -37,7 +46,8 @@ func (p *Plane) Leftovers(ctx context.Context, client kubernetes.Interface) ([]s
 	return append(append(left, mounts...), p.Loops()...), err
 }
 
-func objects(ctx context.Context, client kubernetes.Interface) ([]string, error) {
+// Objects names the objects of volumes and their users.
+func Objects(ctx context.Context, client kubernetes.Interface) ([]string, error) {
 	var left []string
 	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -66,6 +76,29 @@ func objects(ctx context.Context, client kubernetes.Interface) ([]string, error)
 	}
 	for _, o := range attachments.Items {
 		left = append(left, fmt.Sprintf("attachment %s to %s %v", o.Name, o.Spec.NodeName, o.Finalizers))
+	}
+	shots, err := snapshots(ctx, client)
+	return append(left, shots...), err
+}
+
+// snapshots names those and their contents.
+func snapshots(ctx context.Context, client kubernetes.Interface) ([]string, error) {
+	var left []string
+	for _, kind := range []string{"volumesnapshots", "volumesnapshotcontents"} {
+		raw, err := client.Discovery().RESTClient().Get().AbsPath("/apis/snapshot.storage.k8s.io/v1/" + kind).DoRaw(ctx)
+		if apierrors.IsNotFound(err) {
+			continue // the server has just started, and there have never been any
+		}
+		if err != nil {
+			return nil, err
+		}
+		var list metav1.PartialObjectMetadataList
+		if err := json.Unmarshal(raw, &list); err != nil {
+			return nil, err
+		}
+		for _, o := range list.Items {
+			left = append(left, fmt.Sprintf("%s %s %v", kind, o.Name, o.Finalizers))
+		}
 	}
 	return left, nil
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -64,13 +65,20 @@ var errNotReady = errors.New("ended before it was ready")
 // Start runs `volplaned up` over dir and returns when it reports that it is up. Its log
 // goes to dir.log.
 func Start(ctx context.Context, dir string, flags ...string) (*Plane, error) {
+	return StartUnder(ctx, nil, dir, flags...)
+}
+
+// StartUnder is Start with words that begin the command: a program that becomes volplaned, such as nsenter with its
+// arguments, so that signals reach volplaned itself.
+func StartUnder(ctx context.Context, under []string, dir string, flags ...string) (*Plane, error) {
 	log, err := os.OpenFile(dir+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
 	args := append([]string{"up", "--data-dir", dir, "--listen", "127.0.0.1:0", "--name", "node1"}, flags...)
-	p := &Plane{Dir: dir, cmd: exec.Command(Bin("volplaned"), args...), exited: make(chan struct{})}
+	command := slices.Concat(under, []string{Bin("volplaned")}, args)
+	p := &Plane{Dir: dir, cmd: exec.Command(command[0], command[1:]...), exited: make(chan struct{})}
 	p.cmd.Stderr = log
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {

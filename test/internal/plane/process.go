@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"syscall"
 )
@@ -42,9 +43,13 @@ func Run(log, program string, args ...string) (*Process, error) {
 // RunIn starts one of the built programs in a network namespace of that name,
 // as on a host of its own: it shares nothing but the file system.
 func RunIn(namespace, log, program string, args ...string) (*Process, error) {
-	p := &Process{args: append([]string{"nsenter", "--net=/run/netns/" + namespace, Bin(program)}, args...), log: log}
+	p := &Process{args: slices.Concat(In(namespace), []string{Bin(program)}, args), log: log}
 	return p, p.Restart()
 }
+
+// In returns the words that begin the command of a program in a network namespace of that name. `ip netns exec` would
+// give it a mount namespace, too.
+func In(namespace string) []string { return []string{"nsenter", "--net=/run/netns/" + namespace} }
 
 // Restart starts the program with the same arguments after it ended.
 func (p *Process) Restart() error {
