@@ -27,9 +27,8 @@ func Stat(path string) (Usage, error) {
 	}, nil
 }
 
-// ShutDown says whether the kernel has shut down a filesystem after an error, so that it is of no use until it is
-// mounted again, and the mount table does not say so, as it does not of xfs: not even its top directory can be looked at
-// then.
+// ShutDown says whether the kernel has shut down a filesystem after an error, which the mount table does not show for
+// xfs. It is of no use until it is mounted again: not even its top directory can be read.
 func ShutDown(at Point) bool {
 	if at.Type != "xfs" {
 		return false

@@ -73,8 +73,8 @@ func attributes(o decide.BindOptions, readOnly bool) mount.Attr {
 	return attr
 }
 
-// checkAbove has a volume wait for those that other Pods get at directories above its own. After a boot all of them come
-// at the same time.
+// checkAbove has a volume wait for those that other Pods get at directories above its own. After a boot all of them
+// come at the same time.
 func (d *applier) checkAbove(podUID, host string) error {
 	var all []decide.Shown
 	for _, pod := range d.Pods.List() {
