@@ -53,7 +53,7 @@ func BindingDeclaration() controller.Declaration {
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshots, "get", "create", "patch", "delete").
 				Only(kube.Finalizer(volume.FinalizerSnapshotInGroup), "metadata.ownerReferences"),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents, "get", "create", "patch").
-				Shared(made, "creation", "spec.volumeSnapshotRef"),
+				Only(kube.Annotation(volume.AnnGroupSnapshotHandle)).Shared(made, "creation", "spec.volumeSnapshotRef"),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents+"/status", "patch").Shared(says, "status"),
 		},
 	}

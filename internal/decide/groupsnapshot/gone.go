@@ -29,6 +29,9 @@ func groupGoes(f Facts) Plan {
 				"snapshot "+s.Name+" is deleted with group snapshot "+g.Name)
 		}
 	}
+	if p := f.handOver(); p.Because.Reason != "" {
+		return p
+	}
 	switch {
 	case f.Content == nil && !f.Absent:
 		return Plan{Step: snapshot.Confirm, Because: volume.Say(volume.ReasonTerminating, groupController(),
@@ -37,6 +40,33 @@ func groupGoes(f Facts) Plan {
 		return Groups().DeleteContent(g, f.Content, func(why string) Plan { return letGo(g, why) })
 	}
 	return letGo(g, "nothing needs group snapshot "+g.Name+" any more")
+}
+
+// handOver returns the plan for a member that a backup program has taken out of a group whose snapshots are retained:
+// from now on its content stands for a single snapshot, which nothing else would ever delete. An empty plan says that
+// there is no such member.
+func (f Facts) handOver() Plan {
+	if f.Content == nil || viewOf(f.Content).Deletes {
+		return Plan{}
+	}
+	for _, m := range f.Members {
+		s, c := m.Snapshot, m.Content
+		if s == nil || c == nil || snapshot.InGroup(s) || !f.fits(m) {
+			continue
+		}
+		if v := snapshot.Single().View(c); !v.Deletes || !v.Ready {
+			continue
+		}
+		next, step := c.DeepCopy(), WriteStatus
+		if next.Status.VolumeGroupSnapshotHandle == nil {
+			step = WriteContent
+			delete(next.Annotations, volume.AnnGroupSnapshotHandle)
+		}
+		next.Status.VolumeGroupSnapshotHandle = nil
+		return memberPlan(MemberPlan{Step: step, OldContent: c, Content: next}, volume.ReasonTerminating, groupController(),
+			"snapshot "+s.Name+" was taken out of group snapshot "+f.Group.Name+", and stays without it")
+	}
+	return Plan{}
 }
 
 // inUse returns the plan for a group that is being deleted while somebody restores from one of its members; an empty

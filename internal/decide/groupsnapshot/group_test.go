@@ -195,10 +195,33 @@ func TestGroupDeleted(t *testing.T) {
 		})},
 		{"the content is gone", group(used, deleted, childrenGo, lost, absent)},
 		{"a content that is retained stays", group(used, deleted, childrenGo, retained, contentTold)},
+		{"a member that was taken out of a retained group stays without it", group(used, deleted, retained, outside)},
+		{"first its status says so", group(used, deleted, retained, outside, func(f *Facts) {
+			f.Members[1].Content.Status.VolumeGroupSnapshotHandle = ptr.To(handle)
+		})},
+		{"not if it is retained, too", group(used, deleted, retained, contentTold, outside, func(f *Facts) {
+			for i := range f.Members {
+				f.Members[i].Content.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
+			}
+		})},
+		{"nor if the group is deleted at the driver", group(used, deleted, contentTold, outside)},
 		{"another one's content is left alone", group(used, deleted, childrenGo, func(f *Facts) {
 			f.Content.Spec.VolumeGroupSnapshotRef.UID = "another"
 		})},
 	})
+}
+
+// outside takes all members out of their group.
+func outside(f *Facts) {
+	f.Children = nil
+	for i, m := range f.Members {
+		m.Snapshot = m.Snapshot.DeepCopy()
+		m.Snapshot.OwnerReferences, m.Snapshot.Finalizers = nil, nil
+		m.Content = m.Content.DeepCopy()
+		m.Content.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentDelete
+		m.Content.Status.VolumeGroupSnapshotHandle = nil
+		f.Members[i] = m
+	}
 }
 
 // TestGroupRefusals: what is said when the API server refuses what only a group needs.

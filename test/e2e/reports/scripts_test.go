@@ -89,6 +89,7 @@ func config(name string) csitest.Config {
 	c.Name, c.NodeID, c.Segments, c.Snapshots = name, "id-node1", nil, []string{"given"}
 	c.Plugin.AccessibilityConstraints = false
 	c.Controller.Snapshot, c.Controller.ListSnapshots = true, true
+	c.Plugin.GroupController, c.Group.Snapshot = true, true
 	c.Hooks = map[string]func(any) error{
 		"NodePublishVolume": func(r any) error {
 			target := r.(*csipb.NodePublishVolumeRequest).GetTargetPath()
