@@ -215,7 +215,7 @@ func (n *node) thawOurs(v record, path string) error {
 	if err != nil {
 		return err
 	}
-	if at, mounted, err := n.pool.mounts.At(path); err != nil || !mounted || at.Source != device {
+	if at, mounted, err := n.pool.mounts.Look(path); err != nil || !mounted || at.Source != device {
 		return err
 	}
 	mount.Thaw(path)
@@ -282,17 +282,22 @@ func (n *node) fit(ctx context.Context, v record, r *csipb.NodeExpandVolumeReque
 	if at.Source != device {
 		return nil
 	}
+	return n.grow(ctx, v, at, r.GetStagingTargetPath())
+}
+
+// grow expands the filesystem of a locked volume that is mounted at a point, and staged at a path. The kernel does so by
+// a mount that is writable, which the Pod's may not be.
+func (n *node) grow(ctx context.Context, v record, at mount.Point, staging string) error {
 	if at.ReadOnly {
-		// A target may be read-only where the volume is not. The kernel grows a filesystem by a mount that is writable.
-		staged, _, err := n.pool.mounts.Look(r.GetStagingTargetPath())
+		staged, _, err := n.pool.mounts.Look(staging)
 		if err != nil {
 			return err
 		}
-		if staged.Source == device {
+		if staged.Source == at.Source {
 			at = staged
 		}
 	}
-	err = mount.Grow(ctx, device, at.Path, at.Type)
+	err := mount.Grow(ctx, at.Source, at.Path, at.Type)
 	if err != nil && (at.ReadOnly || at.NoWrites) {
 		return status.Errorf(codes.FailedPrecondition,
 			"volume %s is mounted read-only, and its filesystem does not grow so; mount it to be written", v.ID)
