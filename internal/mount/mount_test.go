@@ -49,6 +49,40 @@ func mounted(t *testing.T, device, fsType string) string {
 	return target
 }
 
+// TestShutDown: a filesystem that the kernel has shut down, as it does after an error, is found out and can be
+// unmounted, and mounted again it has what it had.
+func TestShutDown(t *testing.T) {
+	_, device := disk(t, 320)
+	if err := Format(t.Context(), device, "xfs"); err != nil {
+		t.Fatal(err)
+	}
+	target := mounted(t, device, "xfs")
+	file := filepath.Join(target, "file")
+	if err := os.WriteFile(file, []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, _, err := At(target)
+	if err != nil || ShutDown(p) {
+		t.Errorf("shut down %t, %v", ShutDown(p), err)
+	}
+	shut := exec.CommandContext(t.Context(), "xfs_io", "-x", "-c", "syncfs", "-c", "shutdown", target)
+	if out, err := shut.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if !ShutDown(p) {
+		t.Error("not found out")
+	}
+	if err := Unmount(target); err != nil {
+		t.Fatal(err)
+	}
+	if err := Device(t.Context(), device, target, "xfs", nil); err != nil {
+		t.Fatal(err)
+	}
+	if has, err := os.ReadFile(file); err != nil || string(has) != "data" {
+		t.Errorf("%q %v", has, err)
+	}
+}
+
 func TestLoopIsFoundAgain(t *testing.T) {
 	file, device := disk(t, 8)
 	again, err := new(Loops).Attach(file, false)

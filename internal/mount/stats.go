@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -24,6 +25,17 @@ func Stat(path string) (Usage, error) {
 		Total: int64(s.Blocks) * block, Used: int64(s.Blocks-s.Bfree) * block, Available: int64(s.Bavail) * block,
 		Inodes: int64(s.Files), InodesUsed: int64(s.Files - s.Ffree), InodesAvailable: int64(s.Ffree),
 	}, nil
+}
+
+// ShutDown says whether the kernel has shut down a filesystem after an error, so that it is of no use until it is
+// mounted again, and the mount table does not say so, as it does not of xfs: not even its top directory can be looked
+// at then.
+func ShutDown(at Point) bool {
+	if at.Type != "xfs" {
+		return false
+	}
+	_, err := statxAt(unix.AT_FDCWD, at.Path, unix.STATX_TYPE)
+	return errors.Is(err, unix.EIO)
 }
 
 // SharesBlocks says whether the copy of a file in a directory can share the blocks of the file, which takes neither

@@ -142,7 +142,7 @@ func unmountOne(p Point, flags int) error {
 	defer unix.Close(dir)
 	name := filepath.Base(p.Path)
 	// While it is mounted, it cannot be replaced by something else in this directory.
-	id, _, err := mountAt(dir, name)
+	id, err := mountID(dir, name)
 	if err != nil {
 		return err
 	}

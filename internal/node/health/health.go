@@ -148,6 +148,7 @@ func (m *Monitor) points() map[string]mount.Point {
 	}
 	points := make(map[string]mount.Point, len(all))
 	for _, p := range all {
+		p.NoWrites = p.NoWrites || mount.ShutDown(p)
 		points[p.Path] = p
 	}
 	return points
