@@ -82,7 +82,8 @@ func (p *pool) frozen(image string, f func() error) error {
 	return errors.Join(f(), thaw())
 }
 
-// freeze freezes the image's filesystem until thaw is called, if it is mounted on this host.
+// freeze freezes the image's filesystem until thaw is called, if it is mounted on this host. If another program has
+// frozen it, thaw says whether it has been frozen all the time.
 func (p *pool) freeze(image string) (thaw func() error, err error) {
 	nothing := func() error { return nil }
 	device, err := p.loops.Find(image)
@@ -97,5 +98,23 @@ func (p *pool) freeze(image string) (thaw func() error, err error) {
 		// A raw device: data that was written to it may not be in the image yet.
 		return nothing, syncDevice(device)
 	}
-	return mount.Freeze(target)
+	thaw, err = mount.Freeze(target)
+	if errors.Is(err, unix.EBUSY) {
+		return func() error { return stillFrozen(target) }, nil
+	}
+	return thaw, err
+}
+
+// stillFrozen fails unless a filesystem is frozen that another program had frozen before, such as a backup that takes a
+// snapshot meanwhile. It stays frozen: that program thaws it.
+func stillFrozen(target string) error {
+	thaw, err := mount.Freeze(target)
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return nil
+	case err == nil:
+		err = fmt.Errorf("another program has thawed the filesystem during the copy: %w", errBusy)
+		return errors.Join(err, thaw())
+	}
+	return err
 }

@@ -2,6 +2,7 @@ package local
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -213,6 +214,45 @@ func TestThaw(t *testing.T) {
 		t.Error("it was frozen")
 	}
 	d.write("data")
+	d.rest()
+	w.ok(w.delete(d.id))
+	w.empty()
+}
+
+// TestFrozenByOthers: what another program has frozen, as backups do, is copied and stays frozen, and is unmounted
+// also if that program never thaws it.
+func TestFrozenByOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	d := w.create("v", 32*mib, "ext4", nil)
+	d.use()
+	d.write("data")
+	w.ok(exec.Command("fsfreeze", "--freeze", d.target).Run())
+	t.Cleanup(func() { _ = exec.Command("fsfreeze", "--unfreeze", d.target).Run() })
+	s := w.snapshot("s", d.id)
+	if !d.frozen() {
+		t.Error("thawed by a snapshot")
+	}
+	d.rest()
+	w.ok(w.delete(d.id))
+	w.delete(s)
+	w.empty()
+}
+
+// TestThawedDuringCopy: a copy during which another program has thawed the filesystem counts for nothing.
+func TestThawedDuringCopy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	d := w.create("v", 32*mib, "ext4", nil)
+	d.use()
+	w.ok(exec.Command("fsfreeze", "--freeze", d.target).Run())
+	p := &pool{dir: w.pool}
+	err := p.frozen(p.image(volumes, d.id), func() error {
+		return exec.Command("fsfreeze", "--unfreeze", d.target).Run()
+	})
+	if !errors.Is(err, errBusy) || d.frozen() {
+		t.Errorf("%v, frozen %t", err, d.frozen())
+	}
 	d.rest()
 	w.ok(w.delete(d.id))
 	w.empty()

@@ -183,6 +183,9 @@ func (n *node) NodeUnstageVolume(
 		return nil, failure(err)
 	}
 	defer release()
+	if err := n.thawOurs(v, r.GetStagingTargetPath()); err != nil {
+		return nil, failure(err)
+	}
 	if err := n.unmount(v, r.GetStagingTargetPath()); err != nil {
 		return nil, failure(err)
 	}
@@ -203,6 +206,20 @@ func (n *node) release(ctx context.Context, v record) error {
 		return err
 	}
 	return n.pool.detach(ctx, v.ID)
+}
+
+// thawOurs thaws the filesystem of a locked volume that is mounted at path. One that a program has left frozen would
+// stay in the kernel after it was unmounted, and keep its device.
+func (n *node) thawOurs(v record, path string) error {
+	device, err := n.pool.loops.Find(n.pool.image(volumes, v.ID))
+	if err != nil {
+		return err
+	}
+	if at, mounted, err := n.pool.mounts.Look(path); err != nil || !mounted || at.Source != device {
+		return err
+	}
+	mount.Thaw(path)
+	return nil
 }
 
 // unmount unmounts the volume at path. It fails if something else is mounted there.
