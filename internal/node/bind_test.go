@@ -1,8 +1,11 @@
 package node
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -85,5 +88,46 @@ func TestHostPathIsCovered(t *testing.T) {
 	w.awaitCleanup(d)
 	if at, mounted, err := mount.At(host); err != nil || mounted {
 		t.Errorf("at the host path there is still %+v, %v", at, err)
+	}
+}
+
+// TestNestedHostPaths: the volume of one Pod is wanted in that of another, as after a boot, and comes after it.
+func TestNestedHostPaths(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, noAttach(driverName))
+	t.Cleanup(w.detachAll)
+	w.tune = verifyMounts
+	d := newFakeDriver(driverName, w.dir)
+	var ready atomic.Bool
+	d.mount = func(target string) error {
+		if !strings.Contains(target, "pv-a") {
+			return tmpfs(target)
+		}
+		if !ready.Load() {
+			return errors.New("slow")
+		}
+		return errors.Join(tmpfs(target), os.Mkdir(filepath.Join(target, "in"), 0o700))
+	}
+	d.start(t)
+	host := t.TempDir()
+	t.Cleanup(func() { _ = mount.Detach(host) })
+	in := filepath.Join(host, "in")
+	w.must(nil, os.Mkdir(in, 0o700))
+	for name, at := range map[string]string{"a": host, "b": in} {
+		w.addVolume(driverName, name)
+		w.podWith("of-"+name, func(p *corev1.Pod) { p.Annotations = map[string]string{volume.AnnMountAt: at} }, name)
+	}
+	w.run()
+	w.awaitCondition("of-b", corev1.ConditionFalse, "pod ns/of-a gets its volume at "+host+" first")
+	if _, mounted, err := mount.At(in); err != nil || mounted {
+		t.Errorf("mounted %t, %v", mounted, err)
+	}
+	ready.Store(true)
+	w.awaitCondition("of-a", corev1.ConditionTrue, "v-a=")
+	w.awaitCondition("of-b", corev1.ConditionTrue, "v-b=")
+	for _, path := range []string{host, in} {
+		if _, mounted, err := mount.At(path); err != nil || !mounted {
+			t.Errorf("%s: mounted %t, %v", path, mounted, err)
+		}
 	}
 }

@@ -19,6 +19,9 @@ func (d *applier) bind(path string) error {
 	if t == nil {
 		return fmt.Errorf("%w: there is no target %s", uses.ErrHostPath, path)
 	}
+	if err := d.checkAbove(c.UID, host); err != nil {
+		return err
+	}
 	if err := d.checkHostPath(host); err != nil {
 		return err
 	}
@@ -68,6 +71,30 @@ func attributes(o decide.BindOptions, readOnly bool) mount.Attr {
 		}
 	}
 	return attr
+}
+
+// checkAbove has a volume wait for those that other Pods get at directories above its own. After a boot all of them
+// come at the same time.
+func (d *applier) checkAbove(podUID, host string) error {
+	var all []decide.Shown
+	for _, pod := range d.Pods.List() {
+		path, _, err := d.Finder.HostPath(pod)
+		if err != nil || path == "" || string(pod.UID) == podUID || !uses.Alive(pod) {
+			continue
+		}
+		_, mounted, err := d.table.At(path)
+		all = append(all, decide.Shown{
+			Path: path, Pod: pod.Namespace + "/" + pod.Name, Mounted: mounted || err != nil,
+		})
+	}
+	for _, first := range decide.HideLater(host, all) {
+		// A Pod whose directory cannot be used hides nothing.
+		if d.checkHostPath(first.Path) == nil {
+			return fmt.Errorf("%w: %s: pod %s gets its volume at %s first, which would hide this one; wait for that, or delete "+
+				"that pod", uses.ErrHostPath, host, first.Pod, first.Path)
+		}
+	}
+	return nil
 }
 
 // checkHostPath refuses a path that is not a directory, or that leads to a protected directory, before

@@ -1,0 +1,21 @@
+package mount
+
+import (
+	"slices"
+	"strings"
+)
+
+// Shown is a directory of the host at which a Pod wants its volume.
+type Shown struct {
+	Path, Pod string
+	// Mounted says that something is mounted there.
+	Mounted bool
+}
+
+// HideLater returns those of the directories that are above a path and have nothing mounted yet. What is mounted there
+// later hides what is mounted at the path before, and what is written to the path goes to the wrong volume.
+func HideLater(path string, all []Shown) []Shown {
+	return slices.DeleteFunc(slices.Clone(all), func(s Shown) bool {
+		return s.Mounted || !strings.HasPrefix(path, s.Path+"/")
+	})
+}
