@@ -122,7 +122,7 @@ func CallInFlight(f Facts, v Verb) volume.Because {
 // Busy is the reason of a volume that waits for its driver's calls for other volumes.
 func Busy(driver, node string) volume.Because {
 	return volume.Sayf(volume.ReasonDriverBusy, volume.Driver(driver), "driver %s works on as many volumes of node %s as "+
-		"may be under way at once; this one waits for a slot", driver, node)
+		"may run at the same time; this one waits for a slot", driver, node)
 }
 
 // Failed explains a failed step by the text of its error. If the text does not show who acts next, it is next.

@@ -37,7 +37,7 @@ func VolumeRows() []Row {
 			s.Released()
 			s.Detached()
 			s.Warn(s.Volume.UID, volume.ReasonDriverBusy, "driver d.example.com works on as many calls to delete volumes as "+
-				"may be under way at once; this one waits for a slot")
+				"may run at the same time; this one waits for a slot")
 		}},
 		{"the claim is gone, the driver deletes the volume", "pv/v1", func(s *Scene) { s.Released(); s.Detached() }},
 		{"the claim is gone and the data kept", "pv/v1", func(s *Scene) {

@@ -49,7 +49,7 @@ func ClaimRows() []Row {
 		{"the driver has enough to do", "pvc/data", func(s *Scene) {
 			s.Unbound()
 			s.Warn("uid-data", volume.ReasonDriverBusy, "driver d.example.com works on as many calls to create volumes as may "+
-				"be under way at once; this one waits for a slot")
+				"run at the same time; this one waits for a slot")
 		}},
 		{"whether the driver is making the volume may not be read", "pvc/data", func(s *Scene) {
 			s.Unbound()
