@@ -285,8 +285,8 @@ func (n *node) fit(ctx context.Context, v record, r *csipb.NodeExpandVolumeReque
 	return n.grow(ctx, v, at, r.GetStagingTargetPath())
 }
 
-// grow expands the filesystem of a locked volume that is mounted at a point, and staged at a path. The kernel does so by
-// a mount that is writable, which the Pod's may not be.
+// grow expands the filesystem of a locked volume that is mounted at a point, and staged at a path. The kernel does so
+// by a mount that is writable, which the Pod's may not be.
 func (n *node) grow(ctx context.Context, v record, at mount.Point, staging string) error {
 	if at.ReadOnly {
 		staged, _, err := n.pool.mounts.Look(staging)
