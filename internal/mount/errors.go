@@ -13,8 +13,8 @@ var (
 	ErrNotPermitted = errors.New("not permitted: mounting needs root (CAP_SYS_ADMIN); start volplane as root")
 	// ErrGrowLater says that a mounted filesystem cannot be expanded; it is expanded when it is
 	// mounted the next time.
-	ErrGrowLater = errors.New("ext4 grows while it is mounted only with CAP_SYS_RESOURCE, which this process does not " +
-		"have; it grows when it is mounted the next time")
+	ErrGrowLater = errors.New("ext4 does not grow while it is mounted if it has errors, or if this process does not " +
+		"have CAP_SYS_RESOURCE; it grows when it is mounted the next time")
 	// ErrUnknownFS says that a filesystem type is not supported or its tools
 	// are not installed.
 	ErrUnknownFS = errors.New("filesystem not supported")

@@ -282,7 +282,27 @@ func (n *node) fit(ctx context.Context, v record, r *csipb.NodeExpandVolumeReque
 	if at.Source != device {
 		return nil
 	}
-	return mount.Grow(ctx, device, at.Path, at.Type)
+	return n.grow(ctx, v, at, r.GetStagingTargetPath())
+}
+
+// grow expands the filesystem of a locked volume that is mounted at a point, and staged at a path. The kernel does so
+// by a mount that is writable, which the Pod's may not be.
+func (n *node) grow(ctx context.Context, v record, at mount.Point, staging string) error {
+	if at.ReadOnly {
+		staged, _, err := n.pool.mounts.Look(staging)
+		if err != nil {
+			return err
+		}
+		if staged.Source == at.Source {
+			at = staged
+		}
+	}
+	err := mount.Grow(ctx, at.Source, at.Path, at.Type)
+	if err != nil && (at.ReadOnly || at.NoWrites) {
+		return status.Errorf(codes.FailedPrecondition,
+			"volume %s is mounted read-only, and its filesystem does not grow so; mount it to be written", v.ID)
+	}
+	return err
 }
 
 func notAt(v record, path string) error {
