@@ -227,7 +227,7 @@ func (s *Store) follow(ctx context.Context) {
 	defer ticker.Stop()
 	notes := time.NewTicker(noteEvery)
 	defer notes.Stop()
-	lost, used := false, s.options.Servers
+	lost := false
 	for {
 		now := s.look(ctx)
 		if ctx.Err() != nil {
@@ -241,10 +241,7 @@ func (s *Store) follow(ctx context.Context) {
 			lost = now.plan.RefuseAll
 			s.turn(now)
 		}
-		if to := now.usable(); len(to) > 0 && !slices.Equal(to, used) {
-			used = to
-			s.client.SetEndpoints(used...)
-		}
+		s.use(now.usable())
 		select {
 		case <-ctx.Done():
 			return
@@ -252,6 +249,14 @@ func (s *Store) follow(ctx context.Context) {
 			_ = s.note() // the older record stays true
 		case <-ticker.C:
 		}
+	}
+}
+
+// use has requests go to these addresses from now on.
+func (s *Store) use(servers []string) {
+	if len(servers) > 0 && !slices.Equal(servers, s.used) {
+		s.used = servers
+		s.client.SetEndpoints(servers...)
 	}
 }
 

@@ -35,6 +35,8 @@ type Store struct {
 	members []*member
 	log     *slog.Logger
 	quorum  quorum
+	// used are the addresses to which requests go; the goroutine that follows the members has them.
+	used []string
 	// cancel ends what follows the members, ended says that it has.
 	cancel context.CancelFunc
 	ended  chan struct{}
@@ -74,7 +76,7 @@ func connect(o Options, log *slog.Logger) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		options: o, log: cmp.Or(log, slog.New(slog.DiscardHandler)),
+		options: o, used: o.Servers, log: cmp.Or(log, slog.New(slog.DiscardHandler)),
 		ended: make(chan struct{}), failed: make(chan error, 1),
 	}
 	s.quorum.set(nil)
@@ -112,6 +114,7 @@ func (s *Store) wait(ctx context.Context, step func(what string)) error {
 			return fmt.Errorf("the addresses of --etcd-servers belong to %d different stores: name the members of one",
 				now.others+1)
 		case now.Apart == 0:
+			s.use(now.usable())
 			return nil
 		case now.Answer == 0:
 			if err := s.options.refused(ctx); err != nil {

@@ -49,6 +49,7 @@ const (
 func TestLives(t *testing.T) {
 	t.Parallel()
 	seed, want := seeds.First(t), seeds.Count(t, fewLives)
+	t.Logf("it begins with SEED=%d", seed)
 	names := []string{"n1", "n2", "n3"}
 	h := newLivingHosts(t, names)
 	stop := h.stay()

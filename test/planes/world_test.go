@@ -129,12 +129,18 @@ func (w *world) flags(name string) []string {
 	}, w.joins[name]...)
 }
 
-// start starts a control plane, for the first time or again.
+// start starts a control plane, for the first time or again. Like its unit of systemd, it starts one again that gives
+// up because the store does not answer in time.
 func (w *world) start(name string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
 	p, err := plane.StartUnder(ctx, w.under[name], w.dirOf(name), w.flags(name)...)
+	for err != nil && w.planes[name] != nil && ctx.Err() == nil {
+		w.t.Logf("%s has not started, and is started again: %v", name, err)
+		w.pause(time.Second)
+		p, err = plane.StartUnder(ctx, w.under[name], w.dirOf(name), w.flags(name)...)
+	}
 	if err != nil {
 		w.t.Fatal(err)
 	}
