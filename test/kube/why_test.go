@@ -450,5 +450,5 @@ func (w *whyCluster) alive() {
 	}
 	w.tells(w.stranger, 2, "pod/p10",
 		"whether the attacher of driver test.csi.example.com is alive is not known, because you may not list leases")
-	w.tells(w.stranger, 2, "pvc/c11", "who may list the ConfigMaps of all namespaces is told")
+	w.tells(w.stranger, 2, "pvc/c11", "with the right to list the ConfigMaps of all namespaces")
 }

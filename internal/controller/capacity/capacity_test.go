@@ -121,9 +121,9 @@ func TestWhatCannotBeTold(t *testing.T) {
 	b := newBench(t, nil, places(late("fast"), foreign)...)
 	b.works(theDriver())
 	b.answers(6*gib, 0)
-	b.errs(item("fast", "a"), "is somebody else's")
+	b.errs(item("fast", "a"), "belongs to another program")
 	b.objectsAre(foreign)
-	b.told("fast", "user", "is somebody else's")
+	b.told("fast", "user", "belongs to another program")
 }
 
 // TestAnObjectThatIsNotSeenYet is found by its name, and told anew. From then on it is

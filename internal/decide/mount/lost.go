@@ -14,7 +14,7 @@ const (
 // says continues a sentence about the mount.
 func (l Loss) says() string {
 	if l == Died {
-		return "is dead, its server is gone"
+		return "is dead, because its server is gone"
 	}
 	return "is gone, because another program has unmounted it"
 }
