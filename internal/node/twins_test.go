@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/node/uses"
 )
@@ -34,15 +35,20 @@ func newTwins(t *testing.T, noStage bool, differ func(*corev1.PersistentVolume))
 	w.registered(driverName)
 	for _, name := range []string{"z", "twin", "a"} {
 		w.addVolume(driverName, name, func(pv *corev1.PersistentVolume) {
-			s := pv.Spec.CSI
-			s.VolumeHandle, s.VolumeAttributes = "h", map[string]string{"dir": "one"}
-			s.NodePublishSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
+			twin(pv)
 			if name == "a" {
 				differ(pv)
 			}
 		})
 	}
 	return w, d
+}
+
+// twin gives a volume what is alike in all of them.
+func twin(pv *corev1.PersistentVolume) {
+	s := pv.Spec.CSI
+	s.VolumeHandle, s.VolumeAttributes = "h", map[string]string{"dir": "one"}
+	s.NodePublishSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
 }
 
 // lastAsked is what the driver was last asked to publish of a volume, and how often it was asked.
@@ -236,22 +242,24 @@ func TestTwinsGrow(t *testing.T) {
 func TestTwinDevices(t *testing.T) {
 	t.Parallel()
 	w, _ := newTwins(t, false, func(*corev1.PersistentVolume) {})
-	for _, name := range []string{"z", "a"} {
-		w.must(w.client.CoreV1().PersistentVolumes().Patch(t.Context(), "pv-"+name, types.MergePatchType,
-			[]byte(`{"spec":{"volumeMode":"Block"}}`), metav1.PatchOptions{}))
+	for _, name := range []string{"y", "b"} {
+		w.addVolume(driverName, name, func(pv *corev1.PersistentVolume) {
+			twin(pv)
+			pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+		})
 	}
-	w.pod("first", "z")
-	w.awaitCondition("first", corev1.ConditionTrue, "v-z=")
-	w.pod("other", "a")
-	w.awaitCondition("other", corev1.ConditionTrue, "v-a=")
-	for pod, pv := range map[string]string{"first": "pv-z", "other": "pv-a"} {
+	w.pod("first", "y")
+	w.awaitCondition("first", corev1.ConditionTrue, "v-y=")
+	w.pod("other", "b")
+	w.awaitCondition("other", corev1.ConditionTrue, "v-b=")
+	for pod, pv := range map[string]string{"first": "pv-y", "other": "pv-b"} {
 		link := uses.DeviceLink(w.dir, "uid-"+pod, pv)
 		if at, err := os.Readlink(link); at != uses.TargetPath(w.dir, "uid-"+pod, pv, true) {
 			t.Errorf("%s leads to %s, %v", link, at, err)
 		}
 	}
 	w.pod("files", "twin")
-	w.awaitCondition("files", corev1.ConditionFalse, "volume pv-twin has the handle of volume pv-z")
+	w.awaitCondition("files", corev1.ConditionFalse, "volume pv-twin has the handle of volume pv-y")
 	w.endPods("files", "first", "other")
 }
 
