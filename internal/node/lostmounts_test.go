@@ -136,8 +136,8 @@ func TestDeadMountIsNotBack(t *testing.T) {
 	servers.killAll()
 	d.set(func() { d.mount = tmpfs })
 	w.agent.volumes.AddAll("")
-	const lost = "MountBroken: the mount of volume pv-a on node n1 is dead, because its server is gone; the mount is not back: " +
-		"NodePublishVolume by driver d.example: FailedPrecondition: the bucket is gone"
+	const lost = "MountBroken: the mount of volume pv-a on node n1 is dead, because its server is gone; the mount " +
+		"is not back: NodePublishVolume by driver d.example: FailedPrecondition: the bucket is gone"
 	w.awaitCondition("p", corev1.ConditionFalse, lost)
 	w.heard("Pod", "p", "MountBroken", "the bucket is gone", "user")
 	w.stop()
