@@ -158,6 +158,9 @@ func (o SharedOptions) callDrivers(
 	for ctx.Err() == nil {
 		// Without any first one, the node agent has not created its Node yet.
 		first := o.Node == known.wait(ctx, func(first string) bool { return first != "" })
+		if ctx.Err() != nil {
+			break
+		}
 		as, end := context.WithCancel(ctx)
 		go func() {
 			defer end()
@@ -240,7 +243,8 @@ func (p *planeNodes) all() ([]*corev1.Node, <-chan struct{}) {
 	return p.nodes.List(), p.changed
 }
 
-// wait returns the node of the first control plane, "" if there is none, when it is one that is wanted or ctx ends.
+// wait waits until the first control plane is a wanted one, or ctx ends, and returns the name of its node; "" if no
+// control plane has a Node.
 func (p *planeNodes) wait(ctx context.Context, wanted func(first string) bool) string {
 	for {
 		all, changed := p.all()

@@ -47,7 +47,7 @@ The socket is that of systemd's volplane-storage.socket, if it has started the
 command.`,
 	}, doorFlags{
 		program.StorageSocket, "socket at which systemd finds the provider by the file's name",
-		program.StorageGrace, "how long a volume stays mounted that was acquired and not mounted",
+		program.StorageGrace, "how long an acquired volume that is not used stays mounted",
 	}, s.programs.StorageProvider)
 }
 

@@ -156,7 +156,7 @@ func (l *live) look(ctx context.Context) (*sight, error) {
 	}
 }
 
-// renew looks again, unless another program has done so since a sight was kept.
+// renew looks again, unless another caller has done so since a sight was kept.
 func (l *live) renew(ctx context.Context, old *sight) (*sight, error) {
 	l.one.Lock()
 	defer l.one.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,9 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/test/internal/plane"
 )
 
@@ -170,18 +169,7 @@ func (m *manyPlanes) startPlane(ctx context.Context, name string) error {
 
 // leader returns the name of the control plane that leads.
 func (m *manyPlanes) leader(ctx context.Context) (string, error) {
-	l, err := m.clients["n1"].CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, volume.ControlPlaneLease,
-		metav1.GetOptions{})
-	if err != nil {
-		return "", err
-	}
-	holder := ptr.Deref(l.Spec.HolderIdentity, "")
-	for name := range m.planes {
-		if strings.HasPrefix(holder, "volplane-up_"+name+"_") {
-			return name, nil
-		}
-	}
-	return "", fmt.Errorf("the lease is held by %q", holder)
+	return plane.Leader(ctx, m.clients["n1"], maps.Keys(m.planes))
 }
 
 // another returns a control plane beside one.
@@ -275,7 +263,7 @@ func (m *manyPlanes) measureMember(ctx context.Context, figures map[string]any) 
 	if err != nil {
 		return err
 	}
-	maps := m.clients["n1"].CoreV1().ConfigMaps("default")
+	objects := m.clients["n1"].CoreV1().ConfigMaps("default")
 	var longest time.Duration
 	failed := 0
 	const writes, killed = 1000, 200
@@ -284,7 +272,7 @@ func (m *manyPlanes) measureMember(ctx context.Context, figures map[string]any) 
 			leading.Kill()
 		}
 		begin := time.Now()
-		_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("write-", i)}},
+		_, err := objects.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("write-", i)}},
 			metav1.CreateOptions{})
 		if err != nil {
 			failed++

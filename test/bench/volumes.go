@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/test/internal/plane"
 )
 
@@ -107,16 +107,14 @@ func createOn(ctx context.Context, client kubernetes.Interface, name, node strin
 }
 
 func waitWritable(ctx context.Context, client kubernetes.Interface, name string) error {
-	var message string
+	var path string
 	err := plane.WaitPods(ctx, client, func(_ watch.EventType, pod *corev1.Pod) bool {
-		ok, m := plane.Mounted(pod)
-		message = m
-		return ok && pod.Name == name
+		path = cluster.MountPaths(pod)["data"]
+		return path != "" && pod.Name == name
 	})
 	if err != nil {
 		return err
 	}
-	_, path, _ := strings.Cut(message, "=")
 	return os.WriteFile(filepath.Join(path, "written"), []byte("by the benchmark"), 0o600)
 }
 

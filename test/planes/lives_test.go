@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -179,11 +178,11 @@ func (h *livingHosts) mustHold(client kubernetes.Interface, host string, came ti
 		h.unread.Add(1)
 		return
 	}
-	holder := ptr.Deref(l.Spec.HolderIdentity, "")
-	if strings.HasPrefix(holder, "volplane-up_"+host+"_") {
+	if plane.Holds(l, host) {
 		h.held.Add(1)
 	} else if l.Spec.AcquireTime.Time.Before(came) {
-		h.t.Errorf("%s calls the array at %v, and %q has the lease since %v", host, came, holder, l.Spec.AcquireTime)
+		h.t.Errorf("%s calls the array at %v, and %q has the lease since %v", host, came,
+			ptr.Deref(l.Spec.HolderIdentity, ""), l.Spec.AcquireTime)
 	}
 }
 

@@ -3,6 +3,7 @@ package planes
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/standalonetest"
@@ -174,19 +176,8 @@ func (w *world) driverOf(by, node string) (id string, err error) {
 }
 
 // leader returns the name of the control plane that runs the controllers of the cluster, as another one says.
-func (w *world) leader(by string) (name string, err error) {
-	l, err := w.clients[by].CoordinationV1().Leases(metav1.NamespaceSystem).Get(w.t.Context(), volume.ControlPlaneLease,
-		metav1.GetOptions{})
-	if err != nil {
-		return "", err
-	}
-	holder := ptr.Deref(l.Spec.HolderIdentity, "")
-	for name := range w.planes {
-		if strings.HasPrefix(holder, "volplane-up_"+name+"_") {
-			return name, nil
-		}
-	}
-	return "", fmt.Errorf("the lease is held by %q", holder)
+func (w *world) leader(by string) (string, error) {
+	return plane.Leader(w.t.Context(), w.clients[by], maps.Keys(w.planes))
 }
 
 // mount creates a claim, and a Pod with it on a node, and waits until it is mounted. by is the control plane whose API
@@ -211,11 +202,10 @@ func (w *world) use(by string, claim *corev1.PersistentVolumeClaim, node string)
 		if err != nil {
 			return err
 		}
-		ok, message := plane.Mounted(pod)
-		if !ok {
-			return fmt.Errorf("not mounted: %s", message)
+		if ok, why := plane.Mounted(pod); !ok {
+			return fmt.Errorf("not mounted: %s", why)
 		}
-		_, path, _ = strings.Cut(message, "=")
+		path = cluster.MountPaths(pod)["data"]
 		return nil
 	})
 	return path

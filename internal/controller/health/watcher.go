@@ -38,7 +38,7 @@ type watcher struct {
 
 	mu sync.Mutex
 	// silentSince holds since when nodes have not been ready, and failed which are known to have failed. After a start
-	// both are empty, so that the time begins again, and claims are told again.
+	// both are empty, so that the time begins again, and claims get their events again.
 	silentSince map[string]time.Time
 	failed      map[string]bool
 }

@@ -3,7 +3,7 @@
 //
 // Life cycle: Run serves a registration socket in the agent's directory. The agent discovers the
 // socket, asks for the driver's name and endpoint, and reports whether it accepts the driver. A
-// socket that somebody removed is created again. Run ends when its context ends, and removes the
+// socket that was removed is created again. Run ends when its context ends, and removes the
 // socket, which tells the agent that the driver is gone; when the agent refuses the driver; or when
 // another registrar uses the same path.
 package registrar

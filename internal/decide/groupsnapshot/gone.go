@@ -43,8 +43,8 @@ func groupGoes(f Facts) Plan {
 }
 
 // handOver returns the plan for a member that a backup program has taken out of a group whose snapshots are retained:
-// from now on its content stands for a single snapshot, which nothing else would ever delete. An empty plan says that
-// there is no such member.
+// from now on its content stands for a single snapshot, which nothing else would ever delete. The plan is empty without
+// such a member.
 func (f Facts) handOver() Plan {
 	if f.Content == nil || viewOf(f.Content).Deletes {
 		return Plan{}

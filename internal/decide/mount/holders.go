@@ -16,7 +16,7 @@ type Holder struct {
 	Namespace string
 }
 
-// InUse adds what keeps a mount in use to the reason of a failed unmount. They act next if
+// InUse adds what keeps a mount in use to the reason of a failed unmount. The users of the mount act next if
 // only the node would otherwise, which retries.
 func InUse(b volume.Because, node string, holders []Holder) volume.Because {
 	if len(holders) == 0 {

@@ -12,10 +12,13 @@ type Shown struct {
 	Mounted bool
 }
 
+// IsAbove says whether a directory of the host is above a path.
+func IsAbove(dir, path string) bool { return strings.HasPrefix(path, dir+"/") }
+
 // HideLater returns those of the directories that are above a path and have nothing mounted yet. What is mounted there
 // later hides what is mounted at the path before, and what is written to the path goes to the wrong volume.
 func HideLater(path string, all []Shown) []Shown {
 	return slices.DeleteFunc(slices.Clone(all), func(s Shown) bool {
-		return s.Mounted || !strings.HasPrefix(path, s.Path+"/")
+		return s.Mounted || !IsAbove(s.Path, path)
 	})
 }

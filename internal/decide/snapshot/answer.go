@@ -106,7 +106,7 @@ func noteTaken(f DriverFacts, t Taken) DriverPlan {
 		s.RestoreSize = &t.Bytes
 	}
 	if t.Group != "" && c.Spec.Source.SnapshotHandle != nil {
-		// Only what another program has taken can be a part of a group that nobody here has asked for.
+		// Only what another program has taken can be a part of a group that volplane has not asked for.
 		s.VolumeGroupSnapshotHandle = &t.Group
 	}
 	if c.Status != nil {

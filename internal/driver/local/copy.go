@@ -106,7 +106,7 @@ func (p *pool) freeze(image string) (thaw func() error, err error) {
 }
 
 // stillFrozen fails unless a filesystem is frozen that another program had frozen before, such as a backup that takes a
-// snapshot meanwhile. It stays frozen: that program thaws it.
+// snapshot. It stays frozen: that program thaws it.
 func stillFrozen(target string) error {
 	thaw, err := mount.Freeze(target)
 	switch {

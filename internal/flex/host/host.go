@@ -124,7 +124,7 @@ func (h *Host) Get(name decide.Name) (*driver.Driver, error) {
 	s := h.slots[name.Dir()]
 	switch {
 	case !h.scanned:
-		return nil, fmt.Errorf("%w: there was no look for driver %s yet", ErrNotReady, name)
+		return nil, fmt.Errorf("%w: driver %s has not been looked for yet", ErrNotReady, name)
 	case s == nil:
 		return nil, fmt.Errorf("%w: %s is not in %s", ErrNoDriver, name, h.Dir)
 	case s.ready != nil:

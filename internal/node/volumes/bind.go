@@ -79,8 +79,8 @@ func (d *applier) checkAbove(podUID, host string) error {
 	var all []decide.Shown
 	for _, pod := range d.Pods.List() {
 		path, _, err := d.Finder.HostPath(pod)
-		if err != nil || path == "" || string(pod.UID) == podUID || !uses.Alive(pod) {
-			continue
+		if err != nil || path == "" || string(pod.UID) == podUID || !uses.Alive(pod) || !decide.IsAbove(path, host) {
+			continue // the mount table is read only for those above
 		}
 		_, mounted, err := d.table.At(path)
 		all = append(all, decide.Shown{

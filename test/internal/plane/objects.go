@@ -3,7 +3,10 @@ package plane
 import (
 	"context"
 	"fmt"
+	"iter"
+	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Claim returns a claim of the default class.
@@ -91,4 +96,24 @@ func WaitPods(ctx context.Context, client kubernetes.Interface, done func(watch.
 		}
 	}
 	return fmt.Errorf("watch pods: %w", context.Cause(ctx))
+}
+
+// Leader returns which of the control planes with these names runs the controllers of the cluster.
+func Leader(ctx context.Context, client kubernetes.Interface, names iter.Seq[string]) (string, error) {
+	leases := client.CoordinationV1().Leases(volume.NamespaceSystem)
+	l, err := leases.Get(ctx, volume.ControlPlaneLease, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	for name := range names {
+		if Holds(l, name) {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("the lease is held by %q", ptr.Deref(l.Spec.HolderIdentity, ""))
+}
+
+// Holds says whether one of several control planes, by its name, holds a lease.
+func Holds(l *coordinationv1.Lease, name string) bool {
+	return strings.HasPrefix(ptr.Deref(l.Spec.HolderIdentity, ""), "volplane-up_"+name+"_")
 }
