@@ -157,14 +157,15 @@ func (o SharedOptions) callDrivers(
 ) error {
 	for ctx.Err() == nil {
 		// Without any first one, the node agent has not created its Node yet.
-		first := o.Node == known.wait(ctx, func(first string) bool { return first != "" })
-		if ctx.Err() != nil {
-			break
+		node, ok := known.wait(ctx, func(node string) bool { return node != "" })
+		if !ok {
+			return nil
 		}
+		first := node == o.Node
 		as, end := context.WithCancel(ctx)
 		go func() {
 			defer end()
-			known.wait(as, func(now string) bool { return now != "" && (now == o.Node) != first })
+			_, _ = known.wait(as, func(now string) bool { return now != "" && (now == o.Node) != first })
 		}()
 		err := o.callDriversAs(as, config, first, ready)
 		if end(); err != nil {
@@ -243,17 +244,17 @@ func (p *planeNodes) all() ([]*corev1.Node, <-chan struct{}) {
 	return p.nodes.List(), p.changed
 }
 
-// wait waits until the first control plane is a wanted one, or ctx ends, and returns the name of its node; "" if no
-// control plane has a Node.
-func (p *planeNodes) wait(ctx context.Context, wanted func(first string) bool) string {
+// wait waits until the node of the first control plane is a wanted one, and returns its name; "" if no control plane
+// has a Node. It is not ok if ctx has ended before.
+func (p *planeNodes) wait(ctx context.Context, wanted func(node string) bool) (node string, ok bool) {
 	for {
 		all, changed := p.all()
-		first := planes.First(all)
-		if wanted(first) || ctx.Err() != nil {
-			return first
+		if node := planes.First(all); wanted(node) {
+			return node, true
 		}
 		select {
 		case <-ctx.Done():
+			return "", false
 		case <-changed:
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestInUse: processes are named with their ids, and uses of the kernel by what they are; the users of the mount act next.
+// TestInUse: processes are named with their ids, and uses of the kernel by what they are; the users act next.
 func TestInUse(t *testing.T) {
 	was := volume.Because{Message: "busy", Next: volume.NodeAgent("n")}
 	if got := InUse(was, "n", nil); got != was {
