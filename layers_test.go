@@ -1,85 +1,90 @@
 package volplane_test
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"go/ast"
-	"io"
+	"maps"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"text/tabwriter"
 )
 
-const module = "volplane.dev/volplane/"
+const (
+	module     = "volplane.dev/volplane/"
+	layersPage = "docs/reference/layers.md"
+)
 
-// TestLayers refuses imports that go upwards or sideways. Test files are not
-// looked at: they may join what they test.
-func TestLayers(t *testing.T) {
-	for _, p := range listPackages(t) {
-		name := strings.TrimPrefix(p.ImportPath, module)
-		if name+"/" == module {
-			continue // this package, which holds tests only
-		}
-		if p.Error != nil {
-			t.Errorf("%s: %s", name, strings.TrimSpace(p.Error.Err))
-		}
-		row := rowOf(layers(), name)
-		if row == nil {
-			t.Errorf("%s has no row in the table of layers: add one with its first file", name)
-			continue
-		}
-		row.check(t, name, p.Imports, p.Deps)
-	}
-}
-
-// TestStandaloneLayers does the same for the module that go list, run here,
-// does not see.
-func TestStandaloneLayers(t *testing.T) {
-	for name, imports := range standaloneImports(t) {
-		if row := rowOf(standaloneLayers(), name); row == nil {
-			t.Errorf("%s has no row in the table of layers", name)
-		} else {
-			row.check(t, name, imports, nil)
-		}
-	}
-}
-
-// standaloneImports returns what the packages of the heavy module import.
-func standaloneImports(t *testing.T) map[string][]string {
-	t.Helper()
-	out := map[string][]string{}
-	for _, f := range goFiles(t) {
-		name := filepath.ToSlash(filepath.Dir(f.path))
-		if !strings.HasPrefix(name, "standalone/") || f.test || strings.HasSuffix(name, "test") {
-			continue
-		}
-		for _, spec := range f.syntax.Imports {
-			path, err := strconv.Unquote(spec.Path.Value)
-			if err != nil {
-				t.Fatal(err)
+// TestRules refuses imports that the table of rules does not allow. Test files are not looked at: they may join what
+// they test.
+func TestRules(t *testing.T) {
+	packages := listPackages(t)
+	for _, r := range rules() {
+		met := map[string]bool{}
+		for _, p := range packages {
+			for _, of := range r.of {
+				met[of] = met[of] || covers(of, p.name)
 			}
-			out[name] = append(out[name], path)
+			if coversAny(r.of, p.name) && !coversAny(r.but, p.name) {
+				r.check(t, p)
+			}
+		}
+		for _, of := range r.of {
+			if !met[of] {
+				t.Errorf("no package is at %s: remove it from the rule %q", of, r.because)
+			}
 		}
 	}
-	return out
+}
+
+func (r rule) check(t *testing.T, p listed) {
+	t.Helper()
+	for _, i := range p.imports {
+		name, own := strings.CutPrefix(i, module)
+		if own && r.only != nil && !coversAny(r.only, name) || coversAny(r.never, name) {
+			t.Errorf("%s imports %s: %s", p.name, name, r.because)
+		}
+	}
+	for _, d := range p.deps {
+		if slices.ContainsFunc(r.never, func(n string) bool { return isModule(n) && covers(n+"/", d+"/") }) {
+			t.Errorf("%s reaches %s: %s", p.name, d, r.because)
+		}
+	}
+}
+
+// covers says whether a path of a rule means a package.
+func covers(path, name string) bool {
+	return name == path || strings.HasSuffix(path, "/") && strings.HasPrefix(name, path)
+}
+
+func coversAny(paths []string, name string) bool {
+	return slices.ContainsFunc(paths, func(path string) bool { return covers(path, name) })
+}
+
+// isModule says whether a path is one of another module, not of this repository or of the standard library.
+func isModule(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return strings.Contains(first, ".")
 }
 
 // TestWing keeps what is about FlexVolume drivers behind one door: other packages about volumes, nodes and Pods use
 // what is recorded about a driver on a Node (decide/note), and no such name.
 func TestWing(t *testing.T) {
 	knows := []string{
-		"internal/flex", "internal/decide/flex", "internal/decide/note", "internal/decide/migrate", "internal/volume",
-		"internal/manifest", "internal/app", "internal/explain/why/whytest",
+		"internal/flex", "internal/flex/", "internal/decide/flex", "internal/decide/note", "internal/decide/migrate",
+		"internal/volume", "internal/manifest", "internal/app", "internal/app/", "internal/explain/why/whytest",
+		"internal/cli/flex",
 	}
 	for _, f := range goFiles(t) {
 		dir := filepath.ToSlash(filepath.Dir(f.path))
 		verb := dir == "internal/cli" && strings.HasPrefix(filepath.Base(f.path), "flex")
-		if !below(anyInternal, dir) || f.test || verb ||
-			slices.ContainsFunc(knows, func(p string) bool { return below(p, dir) }) {
+		if !covers(anyInternal, dir) || f.test || verb || coversAny(knows, dir) {
 			continue
 		}
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
@@ -98,95 +103,161 @@ func TestWing(t *testing.T) {
 	}
 }
 
-// TestEveryLayerHasPackages refuses rows of packages that are gone.
-func TestEveryLayerHasPackages(t *testing.T) {
-	dirs := map[string]bool{}
-	for _, f := range goFiles(t) {
-		dirs[filepath.ToSlash(filepath.Dir(f.path))] = true
+// TestPageShowsTheLayers wants the page of layers to show what is imported, and the rules.
+func TestPageShowsTheLayers(t *testing.T) {
+	generated(t, layersPage, "floors", floors(listPackages(t)))
+	var out strings.Builder
+	out.WriteString("| Packages | Import only | Never import | Why |\n|---|---|---|---|\n")
+	for _, r := range rules() {
+		of := shown(r.of)
+		if len(r.but) > 0 {
+			of += ", but " + shown(r.but)
+		}
+		only := shown(r.only)
+		if r.only != nil && only == "" {
+			only = "nothing of this repository"
+		}
+		fmt.Fprintf(&out, "| %s | %s | %s | %s |\n", of, only, shown(r.never), r.because)
 	}
-	for _, row := range append(layers(), standaloneLayers()...) {
-		found := false
-		for dir := range dirs {
-			found = found || below(row.prefix, dir)
-		}
-		if !found {
-			t.Errorf("no package is below %s: remove the row", row.prefix)
-		}
-	}
+	generated(t, layersPage, "rules", out.String())
 }
 
-func rowOf(rows []layer, name string) *layer {
-	for i := range rows {
-		if below(rows[i].prefix, name) {
-			return &rows[i]
-		}
-	}
-	return nil
-}
-
-// below says whether a package is at the prefix or below it; one that ends in
-// a slash is a folder and no package itself.
-func below(prefix, name string) bool {
-	return name == prefix || strings.HasPrefix(name, strings.TrimSuffix(prefix, "/")+"/")
-}
-
-// allows says whether a package is one that may be imported: the path itself
-// or, where that ends in a slash, any below it.
-func allows(may, name string) bool {
-	return name == may || strings.HasSuffix(may, "/") && strings.HasPrefix(name, may)
-}
-
-func (l *layer) check(t *testing.T, name string, imports, deps []string) {
-	t.Helper()
-	for _, i := range imports {
-		own, ok := strings.CutPrefix(i, module)
-		if ok && !slices.ContainsFunc(l.may, func(may string) bool { return allows(may, own) }) {
-			t.Errorf("%s imports %s: %s", name, own, l.reason)
-		}
-		if slices.Contains(l.never, i) {
-			t.Errorf("%s imports %s: %s", name, i, l.reason)
+// shown names packages as people read them. Those that are for tests are left out.
+func shown(paths []string) string {
+	var out []string
+	for _, p := range paths {
+		if !slices.Contains(forTests(), p) {
+			if strings.HasSuffix(p, "/") {
+				p += "*"
+			}
+			out = append(out, "`"+strings.TrimPrefix(p, anyInternal)+"`")
 		}
 	}
-	for _, n := range l.never {
-		reached := func(d string) bool { return d == n || strings.HasPrefix(d, n+"/") }
-		if i := slices.IndexFunc(deps, reached); i >= 0 && isModule(n) {
-			t.Errorf("%s reaches %s: %s", name, deps[i], l.reason)
+	if out == nil && len(paths) > 0 {
+		return "what is for tests"
+	}
+	return strings.Join(out, ", ")
+}
+
+// roomOf returns the name of a package, or of a folder, in the picture of floors.
+func roomOf(path string) string {
+	for _, folder := range []string{decidePrefix, "internal/controller/", "standalone/apiserver/"} {
+		if strings.HasPrefix(path, folder) && path != "internal/controller/contents" {
+			path = folder
 		}
 	}
+	if strings.HasSuffix(path, "/") {
+		path += "*"
+	}
+	return strings.TrimPrefix(path, anyInternal)
 }
 
-// isModule says whether a path is one of a module, not of the standard
-// library.
-func isModule(path string) bool {
-	first, _, _ := strings.Cut(path, "/")
-	return strings.Contains(first, ".")
+// floors draws the house, the highest floor first, with a column for each wing. A room stands one floor above the
+// highest one of those that it imports.
+func floors(packages []listed) string {
+	below := map[string][]string{}
+	for _, p := range packages {
+		if coversAny(forTests(), p.name) {
+			continue
+		}
+		room := roomOf(p.name)
+		below[room] = append(below[room], p.own()...)
+	}
+	heights := map[string]int{}
+	var climb func(room string) int
+	climb = func(room string) int {
+		height, known := heights[room]
+		for _, b := range below[room] {
+			if to := roomOf(b); !known && to != room {
+				height = max(height, 1+climb(to))
+			}
+		}
+		heights[room] = height
+		return height
+	}
+	wings := []string{"", "explain/", "node/", "flex/", "standalone/"}
+	rooms := map[int]map[string][]string{}
+	for _, room := range slices.Sorted(maps.Keys(below)) {
+		wing := wings[max(0, slices.IndexFunc(wings, func(w string) bool { return w != "" && strings.HasPrefix(room, w) }))]
+		floor := climb(room)
+		if rooms[floor] == nil {
+			rooms[floor] = map[string][]string{}
+		}
+		rooms[floor][wing] = append(rooms[floor][wing], strings.TrimPrefix(room, wing))
+	}
+	var out bytes.Buffer
+	w := tabwriter.NewWriter(&out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "floor\t"+strings.Join(wings, "\t"))
+	for _, floor := range slices.Backward(slices.Sorted(maps.Keys(rooms))) {
+		line := strconv.Itoa(floor)
+		for _, wing := range wings {
+			line += "\t" + strings.Join(rooms[floor][wing], " ")
+		}
+		fmt.Fprintln(w, line)
+	}
+	w.Flush()
+	return "```\n" + regexp.MustCompile(` +\n`).ReplaceAllString(out.String(), "\n") + "```\n"
 }
 
+// listed is a package with what it imports, and what it reaches by that.
 type listed struct {
-	ImportPath    string
-	Imports, Deps []string
-	Error         *struct{ Err string }
+	name          string
+	imports, deps []string
 }
 
+// own returns the packages of this repository that a package imports.
+func (p listed) own() []string {
+	var out []string
+	for _, i := range p.imports {
+		if own, ok := strings.CutPrefix(i, module); ok {
+			out = append(out, own)
+		}
+	}
+	return out
+}
+
+// listPackages returns the packages of the modules at the top and in standalone/. Only direct imports are known of the
+// latter, which go list, run here, does not see.
 func listPackages(t *testing.T) []listed {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,Deps,Error",
 		"./...").Output()
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			err = fmt.Errorf("%w: %s", err, exit.Stderr)
-		}
 		t.Fatalf("go list: %v", err)
 	}
 	var all []listed
-	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p listed
-		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			return all
-		} else if err != nil {
-			t.Fatalf("go list: %v", err)
+	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+		var p struct {
+			ImportPath    string
+			Imports, Deps []string
+			Error         *struct{ Err string }
 		}
-		all = append(all, p)
+		if err := d.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		if p.Error != nil {
+			t.Errorf("%s: %s", p.ImportPath, p.Error.Err)
+		}
+		if name, ok := strings.CutPrefix(p.ImportPath, module); ok {
+			all = append(all, listed{name, p.Imports, p.Deps})
+		}
 	}
+	byName := map[string][]string{}
+	for _, f := range goFiles(t) {
+		name := filepath.ToSlash(filepath.Dir(f.path))
+		if f.test || !strings.HasPrefix(name, "standalone/") {
+			continue
+		}
+		for _, spec := range f.syntax.Imports {
+			path, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			byName[name] = append(byName[name], path)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		all = append(all, listed{name, byName[name], byName[name]})
+	}
+	return all
 }

@@ -1,16 +1,13 @@
 package volplane_test
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"text/tabwriter"
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/flex"
@@ -20,11 +17,7 @@ import (
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-// Pages with generated tables.
-const (
-	layersPage = "docs/reference/layers.md"
-	rightsPage = "docs/reference/rights.md"
-)
+const rightsPage = "docs/reference/rights.md"
 
 // TestArchitectureNamesEachFolder wants ARCHITECTURE.md to say what each folder below internal/ is.
 func TestArchitectureNamesEachFolder(t *testing.T) {
@@ -38,13 +31,6 @@ func TestArchitectureNamesEachFolder(t *testing.T) {
 			t.Errorf("ARCHITECTURE.md does not name the folder internal/%s", f.Name())
 		}
 	}
-}
-
-// TestPageShowsTheLayers wants the floors and the table of their page to be those of the table of layers.
-func TestPageShowsTheLayers(t *testing.T) {
-	g := graphOf(t)
-	generated(t, layersPage, "floors", g.floors())
-	generated(t, layersPage, "layers", g.table())
 }
 
 // TestPageShowsTheRights wants the table of rights in their page to be what identities declare.
@@ -176,141 +162,6 @@ func TestEveryWriteNamesFields(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestEveryImportIsUsed refuses what a layer may import and does not: the table says what is.
-func TestEveryImportIsUsed(t *testing.T) {
-	g := graphOf(t)
-	for i := range g.rows {
-		row := &g.rows[i]
-		for _, may := range row.may {
-			if !slices.ContainsFunc(g.imports[row.prefix], func(name string) bool { return allows(may, name) }) {
-				t.Errorf("%s may import %s and does not: remove it from the table", row.prefix, may)
-			}
-		}
-	}
-}
-
-// graph is the table of layers with the packages that there are.
-type graph struct {
-	rows []layer
-	// imports are the packages of this repository that those of a row import, by its prefix.
-	imports map[string][]string
-	// below are the rows that a row may import from.
-	below map[string][]string
-	// floor of a row is higher than those of all that it may import.
-	floor map[string]int
-}
-
-func graphOf(t *testing.T) graph {
-	t.Helper()
-	g := graph{imports: map[string][]string{}, below: map[string][]string{}, floor: map[string]int{}}
-	packages := map[string][]string{}
-	for _, p := range listPackages(t) {
-		packages[strings.TrimPrefix(p.ImportPath, module)] = p.Imports
-	}
-	maps.Copy(packages, standaloneImports(t))
-	all := append(layers(), standaloneLayers()...)
-	g.rows = slices.DeleteFunc(slices.Clone(all), func(l layer) bool { return l.reason == forTests })
-	for name, imports := range packages {
-		if row := rowOf(all, name); row != nil && row.reason != forTests {
-			g.add(name, row, imports)
-		}
-	}
-	for _, row := range g.rows {
-		g.climb(t, row.prefix, nil)
-	}
-	return g
-}
-
-// add notes what a package of a row imports, and who may import the package.
-func (g *graph) add(name string, row *layer, imports []string) {
-	for _, i := range imports {
-		if own, ok := strings.CutPrefix(i, module); ok {
-			g.imports[row.prefix] = append(g.imports[row.prefix], own)
-		}
-	}
-	for _, from := range g.rows {
-		may := slices.ContainsFunc(from.may, func(m string) bool { return allows(m, name) })
-		if may && from.prefix != row.prefix && !slices.Contains(g.below[from.prefix], row.prefix) {
-			g.below[from.prefix] = append(g.below[from.prefix], row.prefix)
-		}
-	}
-}
-
-// climb sets the floor of a row and of all below it.
-func (g *graph) climb(t *testing.T, prefix string, from []string) int {
-	t.Helper()
-	if from = append(from, prefix); slices.Contains(from[:len(from)-1], prefix) {
-		t.Fatalf("layers may import each other: %s", strings.Join(from, " > "))
-	}
-	if floor, ok := g.floor[prefix]; ok {
-		return floor
-	}
-	floor := 0
-	for _, b := range g.below[prefix] {
-		floor = max(floor, 1+g.climb(t, b, from))
-	}
-	g.floor[prefix] = floor
-	return floor
-}
-
-// floors draws the house, the highest floor first, with a column for each wing.
-func (g *graph) floors() string {
-	wings := []string{"", "internal/explain/", "internal/node/", "internal/flex/", "standalone/"}
-	lines := [][]string{{"floor", "", "explain/", "node/", "flex/", "standalone/"}}
-	for floor := slices.Max(slices.Collect(maps.Values(g.floor))); floor >= 0; floor-- {
-		rooms := make([][]string, len(wings))
-		for prefix, on := range g.floor {
-			if on != floor {
-				continue
-			}
-			wing := max(0, slices.IndexFunc(wings, func(w string) bool { return w != "" && strings.HasPrefix(prefix, w) }))
-			rooms[wing] = append(rooms[wing], shown(strings.TrimPrefix(prefix, wings[wing])))
-		}
-		line := []string{strconv.Itoa(floor)}
-		for _, in := range rooms {
-			slices.Sort(in)
-			line = append(line, strings.Join(in, " "))
-		}
-		lines = append(lines, line)
-	}
-	var out strings.Builder
-	w := tabwriter.NewWriter(&out, 0, 0, 3, ' ', 0)
-	for _, line := range lines {
-		fmt.Fprintln(w, strings.Join(line, "\t"))
-	}
-	w.Flush()
-	return "```\n" + regexp.MustCompile(` +\n`).ReplaceAllString(out.String(), "\n") + "```\n"
-}
-
-// table has a row for each layer, the highest first.
-func (g *graph) table() string {
-	rows := slices.Clone(g.rows)
-	slices.SortFunc(rows, func(a, b layer) int {
-		return cmp.Or(g.floor[b.prefix]-g.floor[a.prefix], strings.Compare(shown(a.prefix), shown(b.prefix)))
-	})
-	var out strings.Builder
-	out.WriteString("| Floor | Packages | May import | Rule |\n|---|---|---|---|\n")
-	for _, row := range rows {
-		var may []string
-		for _, m := range row.may {
-			may = append(may, "`"+shown(m)+"`")
-		}
-		slices.Sort(may)
-		fmt.Fprintf(&out, "| %d | `%s` | %s | %s |\n", g.floor[row.prefix], shown(row.prefix), strings.Join(may, ", "),
-			row.reason)
-	}
-	return out.String()
-}
-
-// shown is the name of a package, or of all in a folder, as people read it.
-func shown(prefix string) string {
-	name := strings.TrimPrefix(prefix, anyInternal)
-	if strings.HasSuffix(name, "/") {
-		name += "*"
-	}
-	return name
 }
 
 // generated wants a text between the marks of its name in a page; UPDATE_GOLDEN=1 writes it there.
