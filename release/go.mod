@@ -5,8 +5,10 @@ go 1.26.0
 toolchain go1.27.3
 
 require (
+	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/google/go-containerregistry v0.22.1
 	github.com/google/rpmpack v0.7.1
+	github.com/google/uuid v1.6.0
 	sigs.k8s.io/yaml v1.6.0
 )
 
@@ -19,7 +21,6 @@ require (
 	github.com/opencontainers/image-spec v1.1.1 // indirect
 	github.com/ulikunitz/xz v0.5.12 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
-	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 )
