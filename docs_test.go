@@ -292,3 +292,13 @@ func TestNobodyEditsFinalizers(t *testing.T) {
 		})
 	}
 }
+
+// TestFirstTest wants the script in CONTRIBUTING.md to be one that is played.
+func TestFirstTest(t *testing.T) {
+	_, rest, _ := strings.Cut(readText(t, "CONTRIBUTING.md"), "## Your first test\n")
+	_, rest, found := strings.Cut(rest, "\n```\n")
+	script, _, _ := strings.Cut(rest, "\n```\n")
+	if !found || !strings.Contains(readText(t, "internal/controller/protection/testdata/claim.txt"), script+"\n") {
+		t.Errorf("CONTRIBUTING.md shows a test that is not played:\n%s", script)
+	}
+}
