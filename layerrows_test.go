@@ -108,7 +108,7 @@ func explainingLayers() []layer {
 			"internal/volume", "internal/cluster", "internal/decide/note", "internal/decide/planes",
 		}, pure, "which drivers are where, not what waits for them"},
 		{"internal/explain/lease", []string{
-			"internal/volume", "internal/cluster", "internal/decide/election", "internal/decide/planes",
+			"internal/volume", "internal/cluster", "internal/decide/lease", "internal/decide/planes",
 			"internal/explain/chain",
 		}, pure, "who lives, not what is decided"},
 		{"internal/explain/kubelet", []string{

@@ -9,14 +9,8 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"volplane.dev/volplane/internal/controller/attacher"
-	"volplane.dev/volplane/internal/controller/capacity"
-	"volplane.dev/volplane/internal/controller/groupsnapshotter"
 	"volplane.dev/volplane/internal/controller/health"
-	"volplane.dev/volplane/internal/controller/modifier"
 	"volplane.dev/volplane/internal/controller/provisioner"
-	"volplane.dev/volplane/internal/controller/resizer"
-	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/observe"
@@ -31,31 +25,6 @@ var errNoNamespace = errors.New("the namespace of leases and intents is not set:
 // nobody has attached.
 var errNoController = errors.New("says that it has a controller, but not behind this socket: run the controllers " +
 	"beside the driver's controller process")
-
-// DriverControllers returns the names of the controllers that can run for one driver
-// in a cluster, in start order. The others manage objects of a whole cluster.
-func DriverControllers() []string {
-	return []string{
-		provisioner.Declaration().Name, capacity.Declaration().Name, attacher.Declaration().Name, resizer.Declaration().Name,
-		modifier.Declaration().Name, snapshotter.Declaration().Name, health.Declaration().Name,
-		groupsnapshotter.Declaration().Name,
-	}
-}
-
-// ClusterControllers returns the names of the controllers that can run in a cluster of Kubernetes: those for one
-// driver, and the snapshot-controller, which Kubernetes does not have. The latter is two: the one for groups of
-// snapshots has no name of its own, as in upstream's program.
-func ClusterControllers() []string {
-	return append(DriverControllers(), snapshotter.BindingDeclaration().Name)
-}
-
-// runs says whether a controller is one of those with these names.
-func runs(roles []string, name string) bool {
-	if name == groupsnapshotter.BindingDeclaration().Name {
-		name = snapshotter.BindingDeclaration().Name
-	}
-	return slices.Contains(roles, name)
-}
 
 // Controllers waits for the driver and for the leases, and runs the controllers
 // until ctx ends. Metrics and health are served from the beginning. In a container, an error is told to the kubelet,
@@ -104,21 +73,15 @@ func runControllers(
 		return parts.UnlessEnded(ctx, err)
 	}
 	ready.driver.Store(true)
-	locks, err := locksOf(o, name)
+	elected, err := candidate(o, name)
 	if err != nil {
 		return err
 	}
-	beside, err := newOthers(o, name)
-	if err != nil {
-		return err
-	}
-	leadership, term := new(Leadership), o.Term
-	metrics.Follow(leadership)
-	term.LongOthers = !o.ShortLeases
-	return leadership.Lead(ctx, locks, term, o.Log, func(ctx context.Context) error {
+	metrics.Follow(elected)
+	return elected.Run(ctx, func(ctx context.Context) error {
 		ready.leads.Store(true)
 		defer ready.rests()
-		if err := beside.refuse(ctx); err != nil || ctx.Err() != nil {
+		if err := refuseOthers(ctx, o, name); err != nil || ctx.Err() != nil {
 			return err
 		}
 		plane := planeOf(o, name, sidecars)
@@ -194,27 +157,4 @@ func withNodeWatcher(roles []string, o sidecar.HealthMonitorOptions) []string {
 
 func healthOptions(o sidecar.HealthMonitorOptions) health.Options {
 	return health.Options{Every: o.Every, Timeout: o.Timeout, Volumes: o.Workers, Wanted: true}
-}
-
-// locksOf returns the locks of the leases that the process waits for; none if it does not elect.
-func locksOf(o program.ControllersOptions, driver string) ([]WatchedLock, error) {
-	if !o.Elects {
-		return nil, nil
-	}
-	id, err := processIdentity()
-	if err != nil {
-		return nil, err
-	}
-	names := leaseNames(o.Roles, driver)
-	if node := o.Provisioner.OnNode.Node; node != "" {
-		names = leasesOnNode(names, node)
-	}
-	config := kube.Restrict(o.Config, "leader-election", leaseRights(o.Namespace, names))
-	l, err := newLeases(config, o.Namespace, id, o.Term.Deadline)
-	if err != nil {
-		return nil, err
-	}
-	l.labels = o.LeaseLabels
-	l.watched = newSharedWatch(l.watched)
-	return l.locks(names), nil
 }

@@ -18,6 +18,7 @@ import (
 	"volplane.dev/volplane/internal/controller/health"
 	"volplane.dev/volplane/internal/controller/protection"
 	"volplane.dev/volplane/internal/controller/provisioner"
+	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/kube"
@@ -83,10 +84,6 @@ func (o ControlPlaneOptions) runs(role string) bool {
 	}
 	return len(o.Roles) == 0 && !onDemand(role) || runs(o.Roles, role)
 }
-
-// onDemand says whether a controller runs only where its name is given. A control plane of volplane says by Nodes and
-// by explanations what the watcher of nodes says by events.
-func onDemand(role string) bool { return role == health.WatcherDeclaration().Name }
 
 // declarations returns the declarations of the controllers to run.
 func (o ControlPlaneOptions) declarations() []controller.Declaration {
@@ -168,14 +165,14 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	}
 	o.measureObjects(caches)
 	o.Plane.lend(caches)
-	read := newNotice(o.Log, "waiting for the API server")
-	read.tell("the objects that the controllers need have not all been read")
+	read := parts.NewWait(o.Log, "waiting for the API server")
+	read.For("the objects that the controllers need have not all been read")
 	err = caches.Start(ctx)
 	if err != nil {
-		read.stop()
+		read.Stop()
 		return parts.UnlessEnded(ctx, err)
 	}
-	read.over()
+	read.Over()
 	fill()
 	if o.Drivers != nil {
 		go o.Drivers.Follow(ctx)
@@ -184,19 +181,41 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	return parts.Run(ctx, o.Log, all)
 }
 
+// measureObjects counts what is seen of objects and of drivers. It must be called before the caches start.
+func (o ControlPlaneOptions) measureObjects(caches *kube.Caches) {
+	if o.Metrics == nil {
+		return
+	}
+	wanted := func(string) bool { return true }
+	if o.World != nil {
+		objects := caches.CSIDrivers()
+		wanted = func(name string) bool { _, ok := objects.Get(name); return ok }
+	}
+	if o.Drivers != nil {
+		measureDrivers(o.Metrics, o.Drivers, wanted)
+	}
+	if o.World != nil {
+		measureWaiting(o.Metrics, o.World, o.Log)
+		measureHeartbeats(o.Metrics, caches)
+	}
+	if o.runs(snapshotter.BindingDeclaration().Name) {
+		measureSnapshots(o.Metrics, caches)
+	}
+}
+
 // whenRead returns a function that runs a controller when it has read its objects. Those of custom resources may be
 // installed later, and no other controller waits for them.
 func whenRead(
 	d controller.Declaration, caches *kube.Caches, log *slog.Logger, run func(context.Context) error,
 ) func(context.Context) error {
 	return func(ctx context.Context) error {
-		installed := newNotice(log.With("controller", d.Name), "waiting for custom resources")
-		defer installed.stop()
-		installed.tell("the API server does not have those that the controller reads")
+		installed := parts.NewWait(log.With("controller", d.Name), "waiting for custom resources")
+		defer installed.Stop()
+		installed.For("the API server does not have those that the controller reads")
 		if err := caches.WaitForOptional(ctx, d.Inputs); err != nil {
 			return parts.UnlessEnded(ctx, err)
 		}
-		installed.over()
+		installed.Over()
 		return run(ctx)
 	}
 }

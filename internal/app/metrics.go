@@ -12,7 +12,6 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/controller/capacity"
 	"volplane.dev/volplane/internal/controller/provisioner"
-	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/kube"
@@ -99,28 +98,6 @@ func countCapacities(r *observe.Registry) func(func() capacity.Count) {
 		} {
 			r.Gauge(name, func(set observe.Set) { set(float64(of(count()))) })
 		}
-	}
-}
-
-// measureObjects counts what is seen of objects and of drivers. It must be called before the caches start.
-func (o ControlPlaneOptions) measureObjects(caches *kube.Caches) {
-	if o.Metrics == nil {
-		return
-	}
-	wanted := func(string) bool { return true }
-	if o.World != nil {
-		objects := caches.CSIDrivers()
-		wanted = func(name string) bool { _, ok := objects.Get(name); return ok }
-	}
-	if o.Drivers != nil {
-		measureDrivers(o.Metrics, o.Drivers, wanted)
-	}
-	if o.World != nil {
-		measureWaiting(o.Metrics, o.World, o.Log)
-		measureHeartbeats(o.Metrics, caches)
-	}
-	if o.runs(snapshotter.BindingDeclaration().Name) {
-		measureSnapshots(o.Metrics, caches)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node"
 	"volplane.dev/volplane/internal/observe"
+	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/internal/volume"
@@ -26,6 +27,11 @@ import (
 
 // Node runs a node agent until ctx ends. Mounts stay when the agent ends.
 func Node(ctx context.Context, o program.NodeOptions) error { return runNode(ctx, o, nil) }
+
+// Node runs the node agent of this process until ctx ends, when the controllers have begun to read.
+func (p *Plane) Node(ctx context.Context, o program.NodeOptions) error {
+	return parts.After(p.lent, func(ctx context.Context) error { return runNode(ctx, o, p) })(ctx)
+}
 
 // runNode runs a node agent that shares caches with a plane in its process, or reads for itself what concerns its node.
 func runNode(ctx context.Context, o program.NodeOptions, with *Plane) error {

@@ -10,7 +10,6 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/program"
-	"volplane.dev/volplane/internal/volume"
 )
 
 // errWholeCluster refuses what there may be only once, in a process that is on each node.
@@ -96,14 +95,4 @@ func unread(
 		})
 	}
 	return forgone(ctx, o.Config, without, never, o.Log)
-}
-
-// leasesOnNode returns the names of the leases for the controllers of one node's volumes: nothing excludes processes
-// on different nodes from each other.
-func leasesOnNode(names []string, node string) []string {
-	out := make([]string, len(names))
-	for i, name := range names {
-		out[i] = volume.LeaseOnNode(name, node)
-	}
-	return out
 }

@@ -1,9 +1,8 @@
 package app
 
 import (
+	"slices"
 	"time"
-
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/controller/attachdetach"
@@ -21,20 +20,78 @@ import (
 	"volplane.dev/volplane/internal/controller/resizer"
 	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/decide/identity"
-	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/node"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// ReaderRole is the role whose identity fills the shared caches.
-const ReaderRole = "reader"
+// The roles of a standalone control plane beside its controllers.
+const (
+	// ReaderRole is the role whose identity fills the shared caches.
+	ReaderRole = "reader"
+	// LeasesRole is the role whose identity holds the leases of drivers.
+	LeasesRole = "leases"
+)
 
-// LeasesRole is the role whose identity holds the leases of drivers in a standalone control plane.
-const LeasesRole = "leases"
+// driverRole is a controller that can run for one driver in a cluster. The others manage objects of a whole cluster.
+type driverRole struct {
+	name string
+	// lease returns the name of the lease that a CSI sidecar holds for the same work.
+	lease func(driver string) string
+}
 
-// nodesGroup is the group of all node agents' identities.
-const nodesGroup = "system:nodes"
+// driverRoles returns the controllers that can run for one driver, in start order.
+func driverRoles() []driverRole {
+	return []driverRole{
+		{provisioner.Declaration().Name, volume.ProvisionerLease}, {capacity.Declaration().Name, volume.ProvisionerLease},
+		{attacher.Declaration().Name, volume.AttacherLease},
+		{resizer.Declaration().Name, volume.ResizerLease}, {modifier.Declaration().Name, volume.ResizerLease},
+		{snapshotter.Declaration().Name, volume.SnapshotterLease},
+		{health.Declaration().Name, volume.HealthLease},
+		{groupsnapshotter.Declaration().Name, volume.SnapshotterLease},
+	}
+}
+
+// DriverControllers returns the names of the controllers that can run for one driver in a cluster, in start order.
+func DriverControllers() []string {
+	var out []string
+	for _, r := range driverRoles() {
+		out = append(out, r.name)
+	}
+	return out
+}
+
+// ClusterControllers returns the names of the controllers that can run in a cluster of Kubernetes: those for one
+// driver, and the snapshot-controller, which Kubernetes does not have. The latter is two: the one for groups of
+// snapshots has no name of its own, as in upstream's program.
+func ClusterControllers() []string {
+	return append(DriverControllers(), snapshotter.BindingDeclaration().Name)
+}
+
+// leaseNames returns the names of the leases for controllers of one driver. Their order is always the same, so that
+// processes that acquire several cannot deadlock.
+func leaseNames(roles []string, driver string) []string {
+	var out []string
+	for _, r := range driverRoles() {
+		if name := r.lease(driver); slices.Contains(roles, r.name) && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	if slices.Contains(roles, snapshotter.BindingDeclaration().Name) {
+		out = append(out, volume.SnapshotControllerLease)
+	}
+	return out
+}
+
+// runs says whether a controller is one of those with these names.
+func runs(roles []string, name string) bool {
+	if name == groupsnapshotter.BindingDeclaration().Name {
+		name = snapshotter.BindingDeclaration().Name
+	}
+	return slices.Contains(roles, name)
+}
+
+// onDemand says whether a controller runs only where its name is given. A control plane of volplane says by Nodes and
+// by explanations what the watcher of nodes says by events.
+func onDemand(role string) bool { return role == health.WatcherDeclaration().Name }
 
 // member is one controller of the control plane: its declaration and constructor.
 type member struct {
@@ -125,56 +182,4 @@ func declarations(intents provisioner.Logs) []controller.Declaration {
 		out = append(out, m.Declaration)
 	}
 	return out
-}
-
-// User returns the user name of a role of the control plane in the API.
-func User(role string) string { return "system:volplane:" + role }
-
-// RBAC returns the roles and bindings that give each controller, the shared
-// caches and the node agents exactly what they declare.
-func RBAC() []runtime.Object {
-	var out []runtime.Object
-	for _, d := range Declarations() {
-		if onDemand(d.Name) {
-			continue
-		}
-		out = append(out, kube.Roles(User(d.Name), d.Rights(), kube.User(User(d.Name)))...)
-	}
-	out = append(out, kube.Roles(User(ReaderRole), inputs(Declarations()), kube.User(User(ReaderRole)))...)
-	out = append(out, kube.Roles(User(LeasesRole), leadRights(), kube.User(User(LeasesRole)))...)
-	out = append(out, kube.Roles(User("host"), hostRights(), kube.Group(identity.HostsGroup))...)
-	// The Node authorizer grants each agent the rights on its own objects; these are
-	// the others.
-	return append(out, kube.Roles(User("node"), node.Rights(), kube.Group(nodesGroup))...)
-}
-
-// inputs returns the rights that filling the caches of these controllers needs.
-func inputs(all []controller.Declaration) []kube.Access {
-	var out []kube.Access
-	for _, d := range all {
-		out = append(out, d.Inputs...)
-	}
-	return out
-}
-
-// DriverControllerRights returns the rights that a process of Controllers needs: those
-// that the controllers declare, the one to look for others, and, with leader election,
-// those on the leases of the driver. Leases and intents are in the namespace. If each node has such a process, the
-// names of these are not known, and the rights are those on every Lease of the namespace.
-func DriverControllerRights(roles []string, driver, namespace string, elects, onNodes bool) []kube.Access {
-	var out []kube.Access
-	intents, leases := driverIntents(driver, "", namespace), leaseNames(roles, driver)
-	if onNodes {
-		intents.AnyName, leases = true, nil
-	}
-	for _, d := range declarations(intents) {
-		if runs(roles, d.Name) {
-			out = append(out, d.Rights()...)
-		}
-	}
-	out = append(out, besideRight())
-	if !elects {
-		return out
-	}
-	return append(out, leaseRights(namespace, leases)...)
 }

@@ -1,207 +1,123 @@
-package app
+package lease
 
 import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"volplane.dev/volplane/internal/decide/election"
+	decide "volplane.dev/volplane/internal/decide/lease"
+	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
-// Lead acquires all locks in their order, calls run while it holds them (S3-031),
-// and releases them in the reverse order after run has returned, so that this
-// process has stopped working before another one can acquire them. All processes
-// must use the same order, so that they cannot deadlock. When a lock is lost, run's
-// context ends, and Lead starts acquiring again. All locks are watched from the
-// start, so those of a process that died expire together. Lead returns when ctx has
-// ended, or with the error of run if run returns by itself.
-func Lead(
-	ctx context.Context, locks []WatchedLock, t sidecar.Term, log *slog.Logger, run func(context.Context) error,
-) error {
-	return new(Leadership).Lead(ctx, locks, t, log, run)
+// Candidate works while it holds all of its leases. A zero Candidate needs none.
+type Candidate struct {
+	leases []*lease
+	// works says that it holds all leases.
+	works atomic.Bool
 }
 
-// Lead is the function Lead, of which l tells others.
-func (l *Leadership) Lead(
-	ctx context.Context, locks []WatchedLock, t sidecar.Term, log *slog.Logger, run func(context.Context) error,
-) error {
-	if len(locks) == 0 {
-		return run(ctx)
-	}
-	all, err := tenures(locks, t, log)
+// Candidate returns a candidate for the leases with these names, which it acquires in this order. All processes must
+// use the same order, so that they cannot deadlock. The first lease is for the others what Term.LongOthers says.
+func (c *Client) Candidate(names []string, t sidecar.Term, log *slog.Logger) (*Candidate, error) {
+	times, err := decide.First(t.Duration, t.Deadline, t.Retry)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	l.stand(all)
+	out := &Candidate{}
+	for i, name := range names {
+		l := &lease{
+			Client: c, name: name, times: times, news: make(chan struct{}, 1), log: log.With("lease", c.namespace+"/"+name),
+		}
+		if i > 0 && t.LongOthers {
+			l.times, l.first = decide.Other(times), out.leases[0]
+		}
+		l.waits = parts.NewWait(l.log, "waiting for the lease")
+		out.leases = append(out.leases, l)
+	}
+	return out, nil
+}
+
+// Run acquires all leases in their order, calls work while it holds them (S3-031), and releases them in the reverse
+// order after work has returned, so that this process has stopped working before another one can acquire them. When a
+// lease is lost, work's context ends, and Run starts acquiring again. All leases are watched from the start, so those
+// of a holder that died expire together, however many it held; and a holder sees immediately when another program
+// deletes or takes its lease. Run returns when ctx has ended, or with the error of work if work returns by itself.
+func (c *Candidate) Run(ctx context.Context, work func(context.Context) error) error {
 	watched, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer stop()
-	for _, one := range all {
-		watching.Go(func() { one.run(watched) })
+	for _, l := range c.leases {
+		watching.Go(func() { l.follow(watched, &follower{name: l.name, see: l.see}) })
 	}
-	// Several that cannot be given back must not outlast the time that a process has to end.
-	e := electorate{log: log, limit: all[0].times.Deadline / 2 / time.Duration(len(all))}
-	return e.leadInOrder(ctx, all, func(held context.Context) error {
-		l.begin(all)
-		defer l.end()
-		if !l.certain() {
-			<-held.Done()
+	return c.runFrom(ctx, 0, work)
+}
+
+// runFrom is Run for the leases from the one with this index on; the process holds those before it.
+func (c *Candidate) runFrom(ctx context.Context, i int, work func(context.Context) error) error {
+	if i == len(c.leases) {
+		c.works.Store(true)
+		defer c.works.Store(false)
+		if !c.certain() {
+			<-ctx.Done()
 			return nil
 		}
-		return run(held)
-	})
-}
-
-// tenures returns those of the locks, of which the first is for the others what Term.LongOthers says.
-func tenures(locks []WatchedLock, t sidecar.Term, log *slog.Logger) ([]*tenure, error) {
-	times, err := election.First(t.Duration, t.Deadline, t.Retry)
-	if err != nil {
-		return nil, err
+		return work(ctx)
 	}
-	all := make([]*tenure, 0, len(locks))
-	for i, s := range locks {
-		one := &tenure{observer: newObserver(s), times: times}
-		if i > 0 && t.LongOthers {
-			one.times, one.first = election.Other(times), all[0]
-		}
-		one.waits = newNotice(log.With("lease", s.Namespace+"/"+s.Name), "waiting for the lease")
-		all = append(all, one)
-	}
-	return all, nil
-}
-
-// electorate is what the steps of Lead share.
-type electorate struct {
-	log *slog.Logger
-	// limit is the time limit of giving back one lease.
-	limit time.Duration
-}
-
-func (e electorate) leadInOrder(ctx context.Context, all []*tenure, run func(context.Context) error) error {
-	if len(all) == 0 {
-		return run(ctx)
-	}
+	// Several that cannot be given back must not outlast the time that a process has to end.
+	limit := c.leases[0].times.Deadline / 2 / time.Duration(len(c.leases))
 	for {
-		done, err := e.leadOnce(ctx, all[0], func(held context.Context) error {
-			return e.leadInOrder(held, all[1:], run)
-		})
+		done, err := c.leases[i].during(ctx, limit, func(held context.Context) error { return c.runFrom(held, i+1, work) })
 		if done || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-// leadOnce acquires one lease and calls run while it holds the lease. It returns done
-// if run has returned by itself or ctx has ended.
-func (e electorate) leadOnce(ctx context.Context, t *tenure, run func(context.Context) error) (done bool, err error) {
-	t.holds(false)
-	defer t.release(ctx, e.limit)
-	if t.acquire(ctx) != nil {
-		return true, nil
-	}
-	t.holds(true)
-	log := e.log.With("lease", t.Namespace+"/"+t.Name)
-	log.Info("lease is held")
-	// The lease is renewed until run has stopped, also when ctx has ended.
-	renewed, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	held, lose := context.WithCancelCause(renewed)
-	defer lose(nil)
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		t.keep(renewed, lose)
-	}()
-	if done, err = work(ctx, held, run); !done {
-		log.Warn("lease is lost, waiting to acquire it again", "why", context.Cause(held), "err", err)
-	}
-	stop()
-	<-over
-	return done, err
-}
-
-// work calls run with a context that ends with the first of the two contexts. It
-// says whether the lease was still held when run returned.
-func work(ctx, held context.Context, run func(context.Context) error) (done bool, err error) {
-	both, end := context.WithCancel(held)
-	defer end()
-	defer context.AfterFunc(ctx, end)()
-	if ctx.Err() != nil {
-		// The function runs on a goroutine of its own, and may be late.
-		end()
-	}
-	err = run(both)
-	return held.Err() == nil, err
-}
-
-// Leadership says whether a process leads, for its health endpoint and its metrics.
-type Leadership struct {
-	mu   sync.Mutex
-	held []*tenure
-	// all are those of all leases, held or not.
-	all []*tenure
-}
-
-// Held says of each lease for which the process stands whether it holds it.
-func (l *Leadership) Held() map[string]bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	out := map[string]bool{}
-	for _, t := range l.all {
-		out[t.Name] = len(l.held) > 0
-	}
-	return out
-}
-
-// Reread says of each of these leases how many renewals had to read it first.
-func (l *Leadership) Reread() map[string]int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	out := map[string]int64{}
-	for _, t := range l.all {
-		out[t.Name] = t.reread.Load()
-	}
-	return out
-}
-
-func (l *Leadership) stand(all []*tenure) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = all
-}
-
-func (l *Leadership) begin(all []*tenure) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.held = all
-}
-
-func (l *Leadership) end() { l.begin(nil) }
-
 // certain says whether no lease under which the process works can be another's. After a suspension the clock knows that
 // before the timers of the leases have ended the work.
-func (l *Leadership) certain() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !slices.ContainsFunc(l.held, func(one *tenure) bool { return !one.valid() })
+func (c *Candidate) certain() bool {
+	for _, l := range c.leases {
+		if !l.valid() {
+			return false
+		}
+	}
+	return true
 }
 
-// grace is how long after the end of its lease a leader may still work before Check fails. It is upstream's.
+// Held says of each lease whether the process holds it and all others.
+func (c *Candidate) Held() map[string]bool {
+	out := map[string]bool{}
+	for _, l := range c.leases {
+		out[l.name] = c.works.Load()
+	}
+	return out
+}
+
+// Reread says of each lease how many renewals had to read it first.
+func (c *Candidate) Reread() map[string]int64 {
+	out := map[string]int64{}
+	for _, l := range c.leases {
+		l.mu.Lock()
+		out[l.name] = l.rereads
+		l.mu.Unlock()
+	}
+	return out
+}
+
+// grace is how long after the end of its lease a holder may still work before Check fails. It is upstream's.
 const grace = 20 * time.Second
 
 var errStillWorks = errors.New("this process leads, and has not renewed its lease for its duration and 20s")
 
-// Check fails if the process works although it has not renewed its lease for its duration and upstream's grace.
-func (l *Leadership) Check() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, t := range l.held {
-		if t.left() < -(t.times.Duration - t.times.Deadline + grace) {
+// Check fails if the process works although it has not renewed a lease for its duration and upstream's grace.
+func (c *Candidate) Check() error {
+	for _, l := range c.leases {
+		if c.works.Load() && l.left() < -(l.times.Duration-l.times.Deadline+grace) {
 			return errStillWorks
 		}
 	}

@@ -1,398 +1,414 @@
-package app
+package lease
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
-	"sync"
+	"maps"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
-	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/sidecar"
+	"volplane.dev/volplane/internal/volume"
 )
 
-// lock is a lease whose requests can be made to hang.
-type lock struct {
-	WatchedLock
-	away atomic.Bool
-}
-
-var errAway = errors.New("the server does not answer")
-
-// server is the API server as a lock reaches it.
-type server struct {
-	typedcoordinationv1.LeaseInterface
-	*lock
-}
-
-func (s server) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
-	if s.away.Load() {
-		return nil, noAnswer(ctx)
-	}
-	return s.LeaseInterface.Get(ctx, name, o)
-}
-
-func (s server) Update(
-	ctx context.Context, l *coordinationv1.Lease, o metav1.UpdateOptions,
-) (*coordinationv1.Lease, error) {
-	if s.away.Load() {
-		return nil, noAnswer(ctx)
-	}
-	return s.LeaseInterface.Update(ctx, l, o)
-}
-
-// noAnswer is the result of a request without an answer: the client's time limit is half of
-// the deadline.
-func noAnswer(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-	case <-time.After(usualTerm.Deadline / 2):
-	}
-	return errAway
-}
-
-func newLock(client kubernetes.Interface, name, identity string) *lock {
-	leases := client.CoordinationV1().Leases("default")
-	return &lock{WatchedLock: WatchedLock{
-		Namespace: "default", Name: name, Identity: identity, Renewed: leases, Leases: leases,
-	}}
-}
-
-// watched returns the lock as an argument of Lead.
-func (l *lock) watched() WatchedLock {
-	w := l.WatchedLock
-	w.Renewed = server{l.Renewed, l}
-	return w
-}
-
-// write writes a record as client-go's elector does.
-func (l *lock) write(t *testing.T, holder string, duration time.Duration) {
-	t.Helper()
-	now := metav1.NowMicro()
-	next := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name}}
-	before, err := l.Leases.Get(context.Background(), l.Name, metav1.GetOptions{})
-	write := func() error {
-		_, err := l.Leases.Create(context.Background(), next, metav1.CreateOptions{})
-		return err
-	}
-	if err == nil {
-		next = before
-		write = func() error {
-			_, err := l.Leases.Update(context.Background(), next, metav1.UpdateOptions{})
-			return err
-		}
-	}
-	next.Spec = coordinationv1.LeaseSpec{
-		HolderIdentity: &holder, LeaseDurationSeconds: ptr.To(int32(duration / time.Second)), RenewTime: &now,
-	}
-	if err := write(); err != nil {
-		t.Error(err)
-	}
-}
-
-// usualTerm are the default times of the CSI sidecars.
-var usualTerm = sidecar.Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
-
-// leader is a process that competes for leases.
-type leader struct {
-	*lock
+// process is a candidate for leases of which the first is short.
+type process struct {
+	*party
+	*Candidate
 	// slow is how long its work takes to end.
 	slow time.Duration
-	// from is when it began to work for the last time.
-	from   atomic.Pointer[time.Time]
-	cancel func()
-	ended  chan error
+	// works receives when the process begins to work, and told when its work is told to end.
+	works, told chan struct{}
+	log         strings.Builder
 }
 
-// lead starts a process; working counts the processes that work.
-func lead(t *testing.T, working *atomic.Int64, l *leader, more ...*lock) *leader {
-	ctx, cancel := context.WithCancel(t.Context())
-	l.cancel, l.ended = cancel, make(chan error, 1)
-	locks := []WatchedLock{l.watched()}
-	for _, m := range more {
-		locks = append(locks, m.watched())
-	}
-	go func() {
-		l.ended <- Lead(ctx, locks, usualTerm, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
-			if n := working.Add(1); n > 1 {
-				t.Errorf("%d work at once", n)
-			}
-			now := time.Now()
-			l.from.Store(&now)
-			<-ctx.Done()
-			<-time.After(l.slow)
-			working.Add(-1)
-			return nil
-		})
-	}()
-	return l
+// competition is a test with processes that never may work at the same time.
+type competition struct {
+	*testing.T
+	*leaseServer
+	working atomic.Int64
 }
 
-// until waits until a process has started to work, and returns how long that took since
-// a moment.
-func (l *leader) until(t *testing.T, after time.Time) time.Duration {
-	t.Helper()
-	for range 1000 {
-		<-time.After(100 * time.Millisecond)
-		synctest.Wait()
-		if from := l.from.Load(); from != nil && !from.Before(after) {
-			return from.Sub(after)
+// compete plays a test in virtual time.
+func compete(t *testing.T, play func(*competition)) {
+	synctest.Test(t, func(t *testing.T) {
+		play(&competition{T: t, leaseServer: newLeaseServer()})
+		// The last requests end.
+		<-time.After(time.Minute)
+	})
+}
+
+func (c *competition) start(name string, leases ...string) *process {
+	c.Helper()
+	p := &process{works: make(chan struct{}, 100), told: make(chan struct{}, 100)}
+	party, ctx := newParty(c.leaseServer, name, 1)
+	p.party, p.Candidate = party, party.candidate(c, longTerm, slog.New(slog.NewTextHandler(&p.log, nil)), leases...)
+	p.run(ctx, c, p.Candidate, func(ctx context.Context) error {
+		if n := c.working.Add(1); n > 1 {
+			c.Errorf("%d work at the same time", n)
 		}
-	}
-	t.Fatal("it never leads")
-	return 0
+		p.works <- struct{}{}
+		<-ctx.Done()
+		p.told <- struct{}{}
+		<-time.After(p.slow)
+		c.working.Add(-1)
+		return nil
+	})
+	return p
 }
 
-// TestOneLeads: the second process works after the first has ended its work, and not
-// before (S3-031).
+// away keeps a process from reaching the server for a while.
+func (p *process) away(d time.Duration, only string) {
+	p.wire.set(func() { p.wire.away, p.wire.only = time.Now().Add(d), only })
+}
+
+// leads says whether a process works as the leader.
+func (p *process) leads() bool { return slices.Contains(slices.Collect(maps.Values(p.Held())), true) }
+
+// within fails the test unless a time is between two others.
+func (c *competition) within(what string, took, least, most time.Duration) {
+	c.Helper()
+	if took < least || took > most {
+		c.Errorf("%s %v, want %v to %v", what, took, least, most)
+	}
+}
+
+func sixLeases() []string { return []string{"l0", "l1", "l2", "l3", "l4", "l5"} }
+
+// requests is how long a few requests take that are not late.
+const requests = 200 * time.Millisecond
+
+// TestOneLeads: the second process works as soon as the first has ended its work, and not before (S3-031).
 func TestOneLeads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
-		var working atomic.Int64
-		a := lead(t, &working, &leader{lock: newLock(client, "l", "a"), slow: 40 * time.Second})
-		a.until(t, time.Time{})
-		b := lead(t, &working, &leader{lock: newLock(client, "l", "b")})
+	compete(t, func(c *competition) {
+		a := c.start("a", "l")
+		<-a.works
+		a.slow = 40 * time.Second
+		b := c.start("b", "l")
 		<-time.After(time.Minute)
-		stopped := time.Now()
-		a.cancel()
-		if err := <-a.ended; err != nil {
-			t.Error(err)
-		}
-		if took := b.until(t, stopped); took < a.slow || took > a.slow+3*usualTerm.Retry {
-			t.Errorf("the second worked %v after the first was told to end, which took that %v", took, a.slow)
-		}
-		b.cancel()
-		if err := <-b.ended; err != nil {
-			t.Error(err)
-		}
+		ended := time.Now()
+		a.stop()
+		<-b.works
+		c.within("after the first was told to end, the second works after", time.Since(ended), a.slow, a.slow+requests)
+		b.stop()
 	})
 }
 
-// TestLeaderIsLost: a holder that cannot renew ends its work before another starts, and
-// leads again when nobody else does.
+// TestLeaderIsLost: a leader that cannot reach the API server ends its work before another one works, says that it does
+// not lead, and leads again when no other does.
 func TestLeaderIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
-		var working atomic.Int64
-		slow := usualTerm.Duration - usualTerm.Deadline - time.Second
-		a := lead(t, &working, &leader{lock: newLock(client, "l", "a"), slow: slow})
-		a.until(t, time.Time{})
-		b := lead(t, &working, &leader{lock: newLock(client, "l", "b")})
+	compete(t, func(c *competition) {
+		a := c.start("a", sixLeases()...)
+		<-a.works
+		a.slow = usualTerm.Duration - usualTerm.Deadline - time.Second
+		b := c.start("b", sixLeases()...)
 		<-time.After(time.Minute)
+		if !a.leads() || b.leads() {
+			c.Errorf("a leads: %v, b leads: %v", a.leads(), b.leads())
+		}
 		lost := time.Now()
-		a.away.Store(true)
-		// It looks with pauses of up to 2.2 times the retry period, and waits for
-		// the duration since it last saw a sign.
-		if took := b.until(t, lost); took > usualTerm.Duration+5*usualTerm.Retry {
-			t.Errorf("the second worked %v after the first was lost", took)
+		a.away(time.Minute, "")
+		<-a.told
+		told := time.Now()
+		c.within("without the server it works for", told.Sub(lost), 0, usualTerm.Deadline)
+		<-b.works
+		c.within("another one works later by", time.Since(told), usualTerm.Duration-usualTerm.Deadline-requests, time.Minute)
+		// It looks with pauses of up to 2.2 times the retry period, and waits for the duration since it last saw a sign.
+		c.within("another one works after", time.Since(lost), 0, usualTerm.Duration+5*usualTerm.Retry)
+		if a.leads() || !b.leads() || a.Check() != nil {
+			c.Errorf("a leads: %v (%v), b leads: %v", a.leads(), a.Check(), b.leads())
 		}
-		a.away.Store(false)
 		<-time.After(time.Minute)
-		stopped := time.Now()
-		b.cancel()
-		if err := <-b.ended; err != nil {
-			t.Error(err)
-		}
-		a.until(t, stopped)
-		a.cancel()
-		if err := <-a.ended; err != nil {
-			t.Error(err)
-		}
+		b.stop()
+		<-a.works
+		a.stop()
 	})
 }
 
-// TestLeadByTwo: a process works only while it holds all leases.
+// TestLeadByTwo: a process works only while it holds all leases, and gives all of them back.
 func TestLeadByTwo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
-		var working atomic.Int64
-		other := lead(t, &working, &leader{lock: newLock(client, "second", "other")})
-		other.until(t, time.Time{})
-		a := lead(t, &working, &leader{lock: newLock(client, "first", "a")}, newLock(client, "second", "a"))
+	compete(t, func(c *competition) {
+		other := c.start("other", "second")
+		<-other.works
+		a := c.start("a", "first", "second")
 		<-time.After(time.Minute)
-		stopped := time.Now()
-		other.cancel()
-		a.until(t, stopped)
-		lost := time.Now()
-		a.away.Store(true)
-		<-time.After(usualTerm.Duration)
-		synctest.Wait()
-		if working.Load() != 0 {
-			t.Error("it works without the first lease")
+		other.stop()
+		<-a.works
+		a.away(time.Minute, "first")
+		<-a.told
+		if holder := c.holder("second"); holder != "a" {
+			c.Errorf("%q holds the second lease when the first is lost", holder)
 		}
-		a.away.Store(false)
-		a.until(t, lost)
-		a.cancel()
-		if err := errors.Join(<-a.ended, <-other.ended); err != nil {
-			t.Error(err)
-		}
-		for _, name := range []string{"first", "second"} {
-			l, err := client.CoordinationV1().Leases("default").Get(t.Context(), name, metav1.GetOptions{})
-			if err != nil || l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity != "" {
-				t.Errorf("lease %s is not given back: %v %v", name, l.Spec, err)
-			}
+		<-a.works
+		a.stop()
+		if first, second := c.holder("first"), c.holder("second"); first != "" || second != "" {
+			c.Errorf("%q and %q hold the leases at the end", first, second)
 		}
 	})
 }
 
-// TestTakeOver: after the death of a process that held all leases, two others wait for
-// the expiry of all leases at the same time, and not of one after the other; then one of
-// them leads.
+// TestTakeOver: after the death of a process that held all leases, two others wait for the expiry of all leases at the
+// same time, and not of one after the other; then one of them leads.
 func TestTakeOver(t *testing.T) {
-	for _, roles := range []int{1, 3, 7} {
-		synctest.Test(t, func(t *testing.T) {
-			client := versioned()
-			die, dead := context.WithCancel(t.Context())
-			locks := func(who string) (first *lock, more []*lock) {
-				var all []*lock
-				for i := range roles {
-					all = append(all, newLock(client, fmt.Sprint("lease-", i), who))
-				}
-				return all[0], all[1:]
+	for _, n := range []int{1, 3, 7} {
+		compete(t, func(c *competition) {
+			var names []string
+			die, dead := context.WithCancel(c.Context())
+			for i := range n {
+				names = append(names, fmt.Sprint("lease-", i))
+				go func() {
+					<-time.After(time.Duration(i) * usualTerm.Retry / time.Duration(n))
+					for die.Err() == nil {
+						c.hold(c.T, names[i], "gone", usualTerm.Duration)
+						select {
+						case <-die.Done():
+						case <-time.After(usualTerm.Retry):
+						}
+					}
+				}()
 			}
-			first, more := locks("gone")
-			for i, l := range append([]*lock{first}, more...) {
-				go renews(die, t, l, time.Duration(i)*usualTerm.Retry/time.Duration(roles))
-			}
-			var working atomic.Int64
 			<-time.After(usualTerm.Retry)
-			first, more = locks("a")
-			a := lead(t, &working, &leader{lock: first}, more...)
-			first, more = locks("b")
-			b := lead(t, &working, &leader{lock: first}, more...)
+			a, b := c.start("a", names...), c.start("b", names...)
 			<-time.After(10 * time.Minute)
-			if working.Load() != 0 {
-				t.Error("somebody works beside a living leader")
+			if c.working.Load() != 0 {
+				c.Error("one works beside a living leader")
 			}
-			lost := time.Now()
 			dead()
 			<-time.After(usualTerm.Duration - usualTerm.Retry - time.Second)
-			synctest.Wait()
-			if working.Load() != 0 {
-				t.Error("somebody works too soon")
+			if c.working.Load() != 0 {
+				c.Error("one works too soon")
 			}
 			<-time.After(2*usualTerm.Retry + time.Second)
-			synctest.Wait()
-			if working.Load() != 1 {
-				t.Errorf("with %d leases, %d work %v after the leader was lost", roles, working.Load(), time.Since(lost))
+			if c.working.Load() != 1 {
+				c.Errorf("with %d leases %d work", n, c.working.Load())
 			}
-			a.cancel()
-			b.cancel()
-			if err := errors.Join(<-a.ended, <-b.ended); err != nil {
-				t.Error(err)
-			}
+			a.stop()
+			b.stop()
 		})
 	}
 }
 
-// versioned is an API that refuses writes with an old resource version.
-func versioned() *fake.Clientset {
-	client := fake.NewClientset()
-	var mu sync.Mutex
-	version := 0
-	client.PrependReactor("*", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		write, ok := a.(clienttesting.UpdateAction) // A creation is one, too.
-		if !ok {
-			return false, nil, nil
+// TestWorkEndsByItself: Run returns the error of the work and releases the lease.
+func TestWorkEndsByItself(t *testing.T) {
+	compete(t, func(c *competition) {
+		p, ctx := newParty(c.leaseServer, "a", 1)
+		broken := errors.New("broken")
+		err := p.candidate(c, usualTerm, slog.New(slog.DiscardHandler), "l").Run(ctx, func(context.Context) error {
+			return broken
+		})
+		if !errors.Is(err, broken) || c.holder("l") != "" {
+			c.Errorf("got %v, and %q holds the lease", err, c.holder("l"))
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		l := write.GetObject().(*coordinationv1.Lease).DeepCopy()
-		at := a.GetResource()
-		version++
-		if a.GetVerb() == "create" {
-			l.ResourceVersion = strconv.Itoa(version)
-			return true, l, client.Tracker().Create(at, l, l.Namespace)
-		}
-		now, err := client.Tracker().Get(at, l.Namespace, l.Name)
-		if err != nil {
-			return true, nil, err
-		}
-		if now.(*coordinationv1.Lease).ResourceVersion != l.ResourceVersion {
-			return true, nil, apierrors.NewConflict(at.GroupResource(), l.Name, nil)
-		}
-		l.ResourceVersion = strconv.Itoa(version)
-		return true, l, client.Tracker().Update(at, l, l.Namespace)
 	})
-	return client
 }
 
-// renews renews a lease until ctx ends, from a moment on.
-func renews(ctx context.Context, t *testing.T, l *lock, from time.Duration) {
-	<-time.After(from)
-	for ctx.Err() == nil {
-		l.write(t, "gone", usualTerm.Duration)
-		select {
-		case <-ctx.Done():
-		case <-time.After(usualTerm.Retry):
+// TestTakeOverOfLongLeases: after the leader was killed, another process takes over when the short lease has expired,
+// and not when the long ones have; after the leader was told to end, within a second, with two writes of each lease and
+// no read but one that was due.
+func TestTakeOverOfLongLeases(t *testing.T) {
+	compete(t, func(c *competition) {
+		a := c.start("a", sixLeases()...)
+		<-a.works
+		b := c.start("b", sixLeases()...)
+		<-time.After(time.Hour)
+		before := c.writes
+		<-time.After(time.Hour)
+		if n := c.writes - before; n > 12*60 {
+			c.Errorf("%d writes in an hour", n)
+		}
+		a.away(time.Minute, "")
+		killed := time.Now()
+		a.kill()
+		<-b.works
+		c.within("after the leader was killed, another one works after", time.Since(killed), 0, 20*time.Second)
+		d := c.start("d", sixLeases()...)
+		<-time.After(time.Minute)
+		ended, writes, reads := time.Now(), c.writes, c.reads
+		b.stop()
+		<-d.works
+		c.within("after the leader was told to end, another one works after", time.Since(ended), 0, time.Second)
+		if w, r := c.writes-writes, c.reads-reads; w > 2*len(sixLeases())+1 || r > 1 {
+			c.Errorf("%d writes and %d reads hand %d leases over", w, r, len(sixLeases()))
+		}
+		d.stop()
+		for _, name := range sixLeases() {
+			if l, err := c.get(name); err != nil || c.holder(name) != "" || l.Labels["team"] != "storage" {
+				c.Errorf("lease %s: %v %v", name, l, err)
+			}
+		}
+	})
+}
+
+// TestUpstreamWaitsForLongLeases: a candidate for a long lease alone gets it after its duration.
+func TestUpstreamWaitsForLongLeases(t *testing.T) {
+	compete(t, func(c *competition) {
+		a := c.start("a", sixLeases()...)
+		<-a.works
+		other := c.start("other", sixLeases()[3])
+		<-time.After(time.Hour)
+		killed := time.Now()
+		a.kill()
+		<-other.works
+		c.within("after the leader was killed, it works after", time.Since(killed), 25*time.Second, 2*time.Minute+5*time.Second)
+		if l, err := c.get("l3"); err != nil || l.Annotations[volume.AnnHeldWith] != "" {
+			c.Errorf("its lease says that it works only with another one: %v %v", l, err)
+		}
+		other.stop()
+	})
+}
+
+// TestLeaseDeletedByHand: the leader creates a lease that was deleted, and stops immediately when another process was
+// faster.
+func TestLeaseDeletedByHand(t *testing.T) {
+	for _, name := range []string{"l0", "l4"} {
+		compete(t, func(c *competition) {
+			a := c.start("a", sixLeases()...)
+			<-a.works
+			<-time.After(time.Minute)
+			c.remove(name)
+			<-time.After(time.Second)
+			if c.holder(name) != "a" || len(a.told) > 0 {
+				c.Errorf("%s holds %s a second after it was deleted, stopped: %d", c.holder(name), name, len(a.told))
+			}
+			if n := a.Reread(); len(n) != 6 || n[name] != 1 || n["l1"] != 0 {
+				c.Errorf("renewals that had to read their lease: %v, want one of %s", n, name)
+			}
+			c.remove(name)
+			taken := time.Now()
+			c.hold(c.T, name, "other", usualTerm.Duration)
+			<-a.told
+			c.within("beside another holder it works for", time.Since(taken), 0, requests)
+			<-a.works
+			c.within("it works again after", time.Since(taken), 15*time.Second, 30*time.Second)
+			a.stop()
+		})
+	}
+}
+
+// TestGarbageInLease: what a lease lacks is as for client-go, and a holder of another clock is believed for as long as
+// it says.
+func TestGarbageInLease(t *testing.T) {
+	year := func(n int) *metav1.MicroTime {
+		return ptr.To(metav1.NewMicroTime(time.Date(n, 1, 1, 0, 0, 0, 0, time.UTC)))
+	}
+	x, minute := ptr.To("x"), ptr.To[int32](60)
+	for name, row := range map[string]struct {
+		spec  coordinationv1.LeaseSpec
+		waits time.Duration
+	}{
+		"nothing":             {coordinationv1.LeaseSpec{}, 0},
+		"no holder":           {coordinationv1.LeaseSpec{LeaseDurationSeconds: minute, RenewTime: year(2100)}, 0},
+		"no duration":         {coordinationv1.LeaseSpec{HolderIdentity: x, RenewTime: year(2100)}, 0},
+		"a negative duration": {coordinationv1.LeaseSpec{HolderIdentity: x, LeaseDurationSeconds: ptr.To[int32](-60)}, 0},
+		"no renewal":          {coordinationv1.LeaseSpec{HolderIdentity: x, LeaseDurationSeconds: minute}, time.Minute},
+		"a future renewal": {coordinationv1.LeaseSpec{
+			HolderIdentity: x, LeaseDurationSeconds: minute, RenewTime: year(2100), AcquireTime: year(1900),
+		}, time.Minute},
+		"an old renewal": {coordinationv1.LeaseSpec{
+			HolderIdentity: x, LeaseDurationSeconds: minute, RenewTime: year(1),
+		}, time.Minute},
+	} {
+		for _, at := range []string{"l0", "l2"} {
+			compete(t, func(c *competition) {
+				began := time.Now()
+				if _, err := c.put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+					Name: at, Annotations: map[string]string{volume.AnnHeldWith: "/"},
+				}, Spec: row.spec}, true); err != nil {
+					c.Fatal(err)
+				}
+				a := c.start("a", sixLeases()...)
+				<-a.works
+				c.within(name+" in "+at+": it works after", time.Since(began), row.waits, row.waits+12*time.Second)
+				told := strings.Contains(a.log.String(), "level=INFO msg=\"waiting for the lease\" lease=default/"+at+
+					" why=\"x holds it, which need not renew it for 1m0s\" since=5s")
+				if told != (row.waits > 0) {
+					c.Errorf("%s in %s: the log is\n%s", name, at, a.log.String())
+				}
+				a.stop()
+			})
 		}
 	}
 }
 
-// TestNextLeadsAtOnce: a waiting process notices the release of the lease at once.
-func TestNextLeadsAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
-		begun := make(chan string, 2)
-		run := func(name string) (stop func()) {
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() {
-				ended <- Lead(ctx, []WatchedLock{newLock(client, "l", name).watched()}, usualTerm, slog.New(slog.DiscardHandler),
-					func(ctx context.Context) error {
-						begun <- name
-						<-ctx.Done()
-						return nil
-					})
-			}()
-			return func() {
-				cancel()
-				if err := <-ended; err != nil {
-					t.Error(err)
-				}
-			}
-		}
-		stopA := run("a")
-		<-begun
-		stopB := run("b")
+// TestCheckOfStuckLeader: a leader that goes on working without its lease is unhealthy after the lease and 20 seconds.
+func TestCheckOfStuckLeader(t *testing.T) {
+	compete(t, func(c *competition) {
+		p := c.start("a", "l")
+		p.slow = time.Hour
 		<-time.After(time.Minute)
-		stopped := time.Now()
-		stopA()
-		<-begun
-		if took := time.Since(stopped); took > 0 {
-			t.Errorf("the next one leads after %v", took)
+		p.away(time.Hour, "")
+		<-p.told
+		<-time.After(usualTerm.Duration - usualTerm.Deadline + 19*time.Second)
+		if err := p.Check(); err != nil || !p.leads() {
+			c.Errorf("it is unhealthy too soon: %v", err)
 		}
-		stopB()
+		<-time.After(2 * time.Second)
+		if p.Check() == nil {
+			c.Error("it is healthy")
+		}
+		p.stop()
+		if err := p.Check(); err != nil {
+			c.Error(err)
+		}
 	})
 }
 
-// TestWorkEndsByItself: Lead returns the error of run and releases the lease.
-func TestWorkEndsByItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, broken := fake.NewClientset(), errors.New("broken")
-		l := newLock(client, "l", "a")
-		err := Lead(t.Context(), []WatchedLock{l.watched()}, usualTerm, slog.New(slog.DiscardHandler),
-			func(context.Context) error { return broken })
-		if !errors.Is(err, broken) {
-			t.Errorf("got %v", err)
+// until changes until when a candidate is certain of one of its leases.
+func (c *Candidate) until(i int, at time.Time) {
+	c.leases[i].mu.Lock()
+	defer c.leases[i].mu.Unlock()
+	c.leases[i].until = at
+}
+
+// TestLongLeaseNeedsFirst: a process that is not certain to hold its first lease takes no long one because of it.
+func TestLongLeaseNeedsFirst(t *testing.T) {
+	compete(t, func(c *competition) {
+		a := c.start("a", sixLeases()...)
+		<-a.works
+		party, _ := newParty(c.leaseServer, "b", 2)
+		b := party.candidate(c, longTerm, slog.New(slog.DiscardHandler), sixLeases()...)
+		for _, left := range []time.Duration{-time.Second, time.Minute} {
+			b.until(0, time.Now().Add(left))
+			if plan := b.leases[1].try(c.Context()); plan.Take != (left > 0) {
+				c.Errorf("with a first lease until %v from now: %+v", left, plan)
+			}
 		}
-		r, err := l.Leases.Get(t.Context(), l.Name, metav1.GetOptions{})
-		if holder, _ := held(r); err != nil || holder != "" {
-			t.Errorf("the lease is not given back: %v %v", r, err)
-		}
+		a.stop()
 	})
+}
+
+// TestCertain: a process that works is certain of its leases by the clock, before a timer has ended its work.
+func TestCertain(t *testing.T) {
+	compete(t, func(c *competition) {
+		p := c.start("a", sixLeases()...)
+		<-p.works
+		if !p.certain() {
+			c.Error("a process that has just acquired its leases is not certain of them")
+		}
+		p.until(0, time.Now().Add(-time.Nanosecond))
+		if p.certain() {
+			c.Error("a process is certain of leases of which one was to be renewed before")
+		}
+		p.stop()
+	})
+}
+
+// TestTimesWithoutOrder: times without order are an error.
+func TestTimesWithoutOrder(t *testing.T) {
+	term := usualTerm
+	term.Deadline = term.Duration
+	client := newClient(nil, "default", "a", nil)
+	if _, err := client.Candidate([]string{"l"}, term, slog.New(slog.DiscardHandler)); err == nil ||
+		!strings.Contains(err.Error(), "lease duration") {
+		t.Errorf("got %v", err)
+	}
 }

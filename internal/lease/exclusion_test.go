@@ -1,4 +1,4 @@
-package app
+package lease
 
 import (
 	"context"
@@ -76,57 +76,22 @@ func (a *arena) leave(who string, under []string) {
 	}
 }
 
-// party is a process.
-type party struct {
-	name string
-	wire *wire
-	// ours says that it is of this package; otherwise it has client-go's elector.
-	ours  bool
-	end   context.CancelFunc
-	ended chan struct{}
-}
-
-func (p *party) kill() {
-	close(p.wire.dead)
-	p.end()
-	<-p.ended
-}
-
-// term are the times of a process of this package.
-func longTerm() sidecar.Term {
-	t := usualTerm
-	t.LongOthers = true
-	return t
-}
-
-func (a *arena) start(name string, seed uint64) (*party, context.Context) {
-	p := &party{name: name, wire: newWire(a.server, seed), ended: make(chan struct{})}
-	p.wire.clock = time.Duration(p.wire.rand.IntN(7200)-3600) * time.Second
-	ctx, end := context.WithCancel(context.Background())
-	p.end = end
-	return p, ctx
-}
-
 // ours starts a process of this package with these leases.
 func (a *arena) ours(name string, seed uint64, term sidecar.Term, leases []string) *party {
 	p, ctx := a.start(name, seed)
-	p.ours = true
-	var locks []WatchedLock
-	for _, l := range leases {
-		locks = append(locks, p.wire.lock(l, name))
-	}
-	go func() {
-		defer close(p.ended)
-		err := Lead(ctx, locks, term, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
-			a.call(ctx, p.wire, name, leases)
-			<-ctx.Done()
-			return nil
-		})
-		if err != nil {
-			a.t.Errorf("%s: %v", name, err)
-		}
-	}()
+	p.run(ctx, a.t, p.candidate(a.t, term, slog.New(slog.DiscardHandler), leases...), func(ctx context.Context) error {
+		a.call(ctx, p.wire, name, leases)
+		<-ctx.Done()
+		return nil
+	})
 	return p
+}
+
+// start returns a process whose clock is another one.
+func (a *arena) start(name string, seed uint64) (*party, context.Context) {
+	p, ctx := newParty(a.server, name, seed)
+	p.wire.clock = time.Duration(p.wire.rand.IntN(7200)-3600) * time.Second
+	return p, ctx
 }
 
 // upstreams starts a sidecar with client-go's elector. Its deadline leaves time for the end of a call, which upstream's
@@ -190,10 +155,10 @@ func play(r *rapid.T, seed uint64, faults float64, kinds, steps []int) {
 		var p *party
 		switch kind {
 		case 0, 1:
-			p = a.ours(name, rng.Uint64(), longTerm(), arenaLeases())
+			p = a.ours(name, rng.Uint64(), longTerm, arenaLeases())
 		case 2:
 			first := rng.IntN(2)
-			p = a.ours(name, rng.Uint64(), longTerm(), arenaLeases()[first:2+rng.IntN(2)])
+			p = a.ours(name, rng.Uint64(), longTerm, arenaLeases()[first:2+rng.IntN(2)])
 		case 3:
 			p = a.ours(name, rng.Uint64(), usualTerm, arenaLeases())
 		default:
@@ -218,8 +183,7 @@ func play(r *rapid.T, seed uint64, faults float64, kinds, steps []int) {
 			p.kill()
 			all[at] = begin(rng.IntN(5))
 		case step == 1:
-			p.end()
-			<-p.ended
+			p.stop()
 			all[at] = begin(rng.IntN(5))
 		case step == 2 && p.ours:
 			// client-go's elector does not notice that its process was suspended until its next request.
@@ -243,8 +207,7 @@ func (a *arena) finish(all []*party, last func() *party) {
 	clear(a.called)
 	a.mu.Unlock()
 	<-time.After(10 * time.Second)
-	p.end()
-	<-p.ended
+	p.stop()
 	// The last calls and requests of processes that were killed end.
 	<-time.After(5 * time.Minute)
 	for _, l := range arenaLeases() {
@@ -255,10 +218,4 @@ func (a *arena) finish(all []*party, last func() *party) {
 	for _, fault := range a.faults {
 		a.t.Error(fault)
 	}
-}
-
-func (w *wire) set(change func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	change()
 }

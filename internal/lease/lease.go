@@ -1,11 +1,12 @@
-package app
+package lease
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -14,105 +15,188 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/decide/election"
+	decide "volplane.dev/volplane/internal/decide/lease"
+	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// tenure acquires and renews one lease of a process. What it does is decided in package election, which says why never
-// two processes hold a lease.
-type tenure struct {
-	*observer
-	times election.Times
-	// first is the tenure of the process's first lease; nil if this is the first one, or does not depend on it.
-	first *tenure
+// lease is one of the leases of a candidate.
+type lease struct {
+	*Client
+	name  string
+	times decide.Times
+	// first is the first lease of the candidate; nil if this is the first one, or does not depend on it.
+	first *lease
+	log   *slog.Logger
+	// waits tells the log while the lease is not acquired.
+	waits *parts.Wait
+	// news receives a value when this process has to act: the lease can be acquired, or this process held it, and now the
+	// lease is gone or names another holder.
+	news chan struct{}
+	// own is the lease as this process wrote it last; nil if it is another's.
+	own *coordinationv1.Lease
+
+	mu sync.Mutex
+	sighting
+	// held says that this process holds the lease, as far as it knows.
+	held bool
 	// until is when the process stops unless it renews the lease before. It counts from the start of a request, because
 	// others may see its effect from then on.
-	until atomic.Pointer[time.Time]
-	// lease is the lease as this process wrote it last; nil if it is another's.
-	lease *coordinationv1.Lease
-	// reread is how many renewals had to read the lease first.
-	reread atomic.Int64
-	// waits tells while the lease is not acquired.
-	waits *notice
+	until time.Time
+	// rereads is how many renewals had to read the lease first.
+	rereads int64
+}
+
+// see records what the lease says; nil if there is none.
+func (l *lease) see(now *coordinationv1.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	holder, _ := holderOf(now)
+	if l.sighting.see(now) && holder != l.identity && (l.held || holder == "") {
+		select {
+		case l.news <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// holds records whether this process holds the lease. What was news before is none any more.
+func (l *lease) holds(held bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = held
+	select {
+	case <-l.news:
+	default:
+	}
+}
+
+// left returns the time until the deadline.
+func (l *lease) left() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Until(l.until)
 }
 
 // valid says whether this process is certain that it holds the lease.
-func (t *tenure) valid() bool { return t.left() > 0 }
+func (l *lease) valid() bool { return l.left() > 0 }
 
-// left returns the time until the deadline.
-func (t *tenure) left() time.Duration {
-	if until := t.until.Load(); until != nil {
-		return time.Until(*until)
+// during acquires the lease, calls work while this process holds it, and gives it back within a limit. It returns done
+// if work has returned by itself or ctx has ended, and not if the lease was lost.
+func (l *lease) during(
+	ctx context.Context, limit time.Duration, work func(context.Context) error,
+) (done bool, err error) {
+	l.holds(false)
+	defer l.release(ctx, limit)
+	if l.acquire(ctx) != nil {
+		return true, nil
 	}
-	return 0
+	l.holds(true)
+	l.log.Info("lease is held")
+	held, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
+	// The lease is renewed until work has stopped, also when ctx has ended.
+	renewed, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var renewing sync.WaitGroup
+	defer renewing.Wait()
+	defer stop()
+	renewing.Go(func() { l.keep(renewed, lose) })
+	err = work(held)
+	if held.Err() == nil || ctx.Err() != nil {
+		return true, err
+	}
+	l.log.Warn("lease is lost, waiting to acquire it again", "why", context.Cause(held), "err", err)
+	return false, err
+}
+
+// pause returns after a time, or when there is news; false if ctx has ended.
+func (l *lease) pause(ctx context.Context, most time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-l.news:
+	case <-time.After(most):
+	}
+	return true
 }
 
 // acquire returns when this process holds the lease, or when ctx has ended.
-func (t *tenure) acquire(ctx context.Context) error {
-	defer t.waits.stop()
+func (l *lease) acquire(ctx context.Context) error {
+	defer l.waits.Stop()
 	for {
-		why := t.try(ctx)
-		if why == "" {
-			t.waits.over()
-			// A process that was suspended meanwhile may have lost the leases that it had before.
+		plan := l.try(ctx)
+		if plan.Take {
+			l.waits.Over()
+			// A process that was suspended in between may have lost the leases that it had before.
 			return ctx.Err()
 		}
-		t.waits.tell(why)
-		again := time.NewTimer(wait.Jitter(t.times.Retry, 1.2))
-		select {
-		case <-ctx.Done():
-			again.Stop()
-			return ctx.Err()
-		case <-t.news:
-		case <-again.C:
+		l.waits.For(plan.Because)
+		again := wait.Jitter(l.times.Retry, 1.2)
+		if plan.Wait > 0 {
+			again = min(again, plan.Wait)
 		}
-		again.Stop()
+		if !l.pause(ctx, again) {
+			return ctx.Err()
+		}
 	}
 }
 
-// try makes one attempt to acquire the lease, and returns why it was in vain. A lease that was given back is not read
-// again: the write names the version that the watch has shown, and fails if it is not the last.
-func (t *tenure) try(ctx context.Context) (why string) {
+// try makes one attempt to acquire the lease: a Plan to take it has been carried out. A lease that was given back is
+// not read again: the write names the version that the watch has shown, and fails if it is not the last.
+func (l *lease) try(ctx context.Context) decide.Plan {
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, t.times.Deadline/2)
+	ctx, cancel := context.WithTimeout(ctx, l.times.Deadline/2)
 	defer cancel()
-	if back := t.givenBack(); back != nil && t.write(ctx, back, began) == nil && t.valid() {
-		return ""
+	if free := l.free(); free != nil && l.write(ctx, free, began) == nil && l.valid() {
+		return decide.Plan{Take: true}
 	}
-	now, err := t.read(ctx)
+	now, err := l.read(ctx)
 	if err != nil {
-		return "it cannot be read: " + err.Error()
+		return decide.Plan{Because: "it cannot be read: " + err.Error()}
 	}
-	f := t.facts(now)
-	// The order matters: the first lease must have been held when this one was read.
-	if t.first != nil && t.first.valid() {
-		f.Holds = t.first.Name
-	}
-	plan := election.Acquire(f)
+	plan := decide.Next(l.facts(now))
 	if !plan.Take {
-		return plan.Because
+		return plan
 	}
-	if err := t.write(ctx, now, began); err != nil {
-		return "it cannot be written: " + err.Error()
+	if err := l.write(ctx, now, began); err != nil {
+		return decide.Plan{Because: "it cannot be written: " + err.Error()}
 	}
-	if !t.valid() {
-		return fmt.Sprintf("its acquisition took longer than %v", t.times.Deadline)
+	if !l.valid() {
+		return decide.Plan{Because: fmt.Sprintf("its acquisition took longer than %v", l.times.Deadline)}
 	}
-	return ""
+	return plan
 }
 
-func (t *tenure) facts(now *coordinationv1.Lease) election.Facts {
-	f := election.Facts{Me: t.Identity, Unchanged: t.unchanged(now)}
-	f.Holder, f.Duration = held(now)
+// free returns the lease as it was seen last if it has no holder, and nil if it has one or does not exist.
+func (l *lease) free() *coordinationv1.Lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if holder, _ := holderOf(l.last); holder != "" {
+		return nil
+	}
+	return l.last
+}
+
+// facts returns what is known of the lease, which has just been read.
+func (l *lease) facts(now *coordinationv1.Lease) decide.Facts {
+	l.see(now)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := decide.Facts{Me: l.identity, Held: l.held, Unchanged: time.Since(l.since)}
+	f.Holder, f.Duration = holderOf(now)
 	if now != nil {
 		f.Mark = now.Annotations[volume.AnnHeldWith]
+	}
+	// The first lease must have been held when this one was read.
+	if l.first != nil && l.first.valid() {
+		f.Holds = l.first.name
 	}
 	return f
 }
 
 // read returns the lease; nil if there is none.
-func (t *tenure) read(ctx context.Context) (*coordinationv1.Lease, error) {
-	now, err := t.Renewed.Get(ctx, t.Name, metav1.GetOptions{})
+func (l *lease) read(ctx context.Context) (*coordinationv1.Lease, error) {
+	now, err := l.leases.Get(ctx, l.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -124,128 +208,119 @@ var errDeadline = errors.New("it could not be renewed before the deadline")
 
 // keep renews the lease until ctx ends. It calls lose if the lease is lost, and says why: at the deadline, even if a
 // request hangs.
-func (t *tenure) keep(ctx context.Context, lose context.CancelCauseFunc) {
-	lapse := time.AfterFunc(t.left(), func() { lose(errDeadline) })
+func (l *lease) keep(ctx context.Context, lose context.CancelCauseFunc) {
+	lapse := time.AfterFunc(l.left(), func() { lose(errDeadline) })
 	defer lapse.Stop()
-	pause := t.times.Renew
+	next := l.times.Renew
 	var last error
-	for {
-		due := time.NewTimer(min(pause, t.left()))
-		select {
-		case <-ctx.Done():
-			due.Stop()
-			return
-		case <-t.news:
-		case <-due.C:
-		}
-		due.Stop()
-		began, left := time.Now(), t.left()
+	for l.pause(ctx, min(next, l.left())) {
+		began, left := time.Now(), l.left()
 		if left <= 0 {
 			lose(errors.Join(errDeadline, last))
 			return
 		}
 		var lost bool
-		if lost, last = t.renew(ctx, began, left); lost {
+		if lost, last = l.renew(ctx, began, left); lost {
 			lose(last)
 			return
 		}
-		pause = t.times.Again(t.left())
+		next = l.times.Again(l.left())
 		if last == nil {
-			pause = t.times.Renew
-			lapse.Reset(t.left())
+			next = l.times.Renew
+			lapse.Reset(l.left())
 		}
 	}
 }
 
 // renew makes one attempt to renew the lease. It reads the lease only if it is not as it was written last.
-func (t *tenure) renew(ctx context.Context, began time.Time, left time.Duration) (lost bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, t.times.Limit(left))
+func (l *lease) renew(ctx context.Context, began time.Time, left time.Duration) (lost bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.times.Limit(left))
 	defer cancel()
-	if err = t.write(ctx, t.lease, began); !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+	if err = l.write(ctx, l.own, began); !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return false, err
 	}
-	now, err := t.read(ctx)
+	now, err := l.read(ctx)
 	if err != nil {
 		return false, err
 	}
-	plan := election.Keep(t.facts(now))
+	plan := decide.Next(l.facts(now))
 	if !plan.Take {
-		t.lease = nil
+		l.own = nil
 		return true, errors.New(plan.Because)
 	}
-	t.reread.Add(1)
-	err = t.write(ctx, now, began)
-	return false, err
+	l.mu.Lock()
+	l.rereads++
+	l.mu.Unlock()
+	return false, l.write(ctx, now, began)
 }
 
 // write writes this process into a version of the lease, or creates it if that is nil.
-func (t *tenure) write(ctx context.Context, now *coordinationv1.Lease, began time.Time) error {
-	var written *coordinationv1.Lease
-	var err error
-	if next := t.next(now); now == nil {
-		written, err = t.Renewed.Create(ctx, next, metav1.CreateOptions{})
+func (l *lease) write(ctx context.Context, now *coordinationv1.Lease, began time.Time) (err error) {
+	written := l.next(now)
+	if now == nil {
+		written, err = l.leases.Create(ctx, written, metav1.CreateOptions{})
 	} else {
-		written, err = t.Renewed.Update(ctx, next, metav1.UpdateOptions{})
+		written, err = l.leases.Update(ctx, written, metav1.UpdateOptions{})
 	}
 	if err != nil {
 		return err
 	}
-	t.lease = written
-	until := began.Add(t.times.Deadline)
-	t.until.Store(&until)
-	t.see(written)
+	l.own = written
+	l.see(written)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.until = began.Add(l.times.Deadline)
 	return nil
 }
 
 // next returns the lease as this process writes it.
-func (t *tenure) next(now *coordinationv1.Lease) *coordinationv1.Lease {
-	next := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: t.Name}}
+func (l *lease) next(now *coordinationv1.Lease) *coordinationv1.Lease {
+	next := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: l.name}}
 	if now != nil {
 		next = now.DeepCopy()
 	}
-	if len(t.Labels) > 0 && next.Labels == nil {
+	if len(l.labels) > 0 && next.Labels == nil {
 		next.Labels = map[string]string{}
 	}
-	maps.Copy(next.Labels, t.Labels)
+	maps.Copy(next.Labels, l.labels)
 	delete(next.Annotations, volume.AnnHeldWith)
-	if t.first != nil {
-		metav1.SetMetaDataAnnotation(&next.ObjectMeta, volume.AnnHeldWith, election.Mark(t.first.Name, t.Identity))
+	if l.first != nil {
+		metav1.SetMetaDataAnnotation(&next.ObjectMeta, volume.AnnHeldWith, decide.Mark(l.first.name, l.identity))
 	}
 	at := metav1.NowMicro()
-	if holder, _ := held(now); holder != t.Identity {
+	if holder, _ := holderOf(now); holder != l.identity {
 		next.Spec.AcquireTime = &at
 		if now != nil {
 			next.Spec.LeaseTransitions = ptr.To(ptr.Deref(now.Spec.LeaseTransitions, 0) + 1)
 		}
 	}
-	next.Spec.HolderIdentity, next.Spec.RenewTime = &t.Identity, &at
-	next.Spec.LeaseDurationSeconds = ptr.To(int32(t.times.Duration / time.Second))
+	next.Spec.HolderIdentity, next.Spec.RenewTime = &l.identity, &at
+	next.Spec.LeaseDurationSeconds = ptr.To(int32(l.times.Duration / time.Second))
 	return next
 }
 
-// release gives the lease back if this process still holds it, so that another one can acquire it at once. It reads the
-// lease only if it is not as it was written last. If this fails, the lease expires.
-func (t *tenure) release(ctx context.Context, limit time.Duration) {
+// release gives the lease back if this process still holds it, so that another one can acquire it immediately. It reads
+// the lease only if it is not as it was written last. If this fails, the lease expires.
+func (l *lease) release(ctx context.Context, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	if t.lease != nil && !apierrors.IsConflict(t.giveBack(ctx, t.lease)) {
+	if l.own != nil && !apierrors.IsConflict(l.giveBack(ctx, l.own)) {
 		return
 	}
-	now, err := t.read(ctx)
-	if holder, _ := held(now); err != nil || holder != t.Identity {
-		return
+	now, err := l.read(ctx)
+	if holder, _ := holderOf(now); err == nil && holder == l.identity {
+		_ = l.giveBack(ctx, now)
 	}
-	_ = t.giveBack(ctx, now)
 }
 
 // giveBack takes this process out of a version of the lease.
-func (t *tenure) giveBack(ctx context.Context, now *coordinationv1.Lease) error {
+func (l *lease) giveBack(ctx context.Context, now *coordinationv1.Lease) error {
 	at := metav1.NowMicro()
 	next := now.DeepCopy()
 	delete(next.Annotations, volume.AnnHeldWith)
 	next.Spec.HolderIdentity, next.Spec.LeaseDurationSeconds = ptr.To(""), ptr.To[int32](1)
 	next.Spec.AcquireTime, next.Spec.RenewTime = &at, &at
-	_, err := t.Renewed.Update(ctx, next, metav1.UpdateOptions{})
-	t.lease = nil
+	_, err := l.leases.Update(ctx, next, metav1.UpdateOptions{})
+	l.own = nil
 	return err
 }

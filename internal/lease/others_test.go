@@ -1,4 +1,4 @@
-package app
+package lease
 
 import (
 	"bytes"
@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,8 +19,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
-
-	"volplane.dev/volplane/internal/controller/attacher"
 )
 
 // renewElsewhere renews a lease of another namespace until ctx ends.
@@ -94,11 +90,10 @@ func TestOthersCallTheDriver(t *testing.T) {
 			}
 			forbid(client, row.forbids...)
 			var log bytes.Buffer
-			err := (&others{
-				client: client.CoordinationV1(), driver: "d", names: leaseNames([]string{attacher.Declaration().Name}, "d"),
-				namespace: own, elects: row.elects, every: time.Second, log: slog.New(slog.NewTextHandler(&log, nil)),
-				seen: map[[2]string]sighting{},
-			}).refuse(t.Context())
+			err := (&Others{
+				Client: client.CoordinationV1(), Driver: "d", Names: []string{lease},
+				Namespace: own, Elects: row.elects, Log: slog.New(slog.NewTextHandler(&log, nil)),
+			}).Refuse(t.Context())
 			end()
 			if text := fmt.Sprint(err); (err != nil) != (row.refused != "") || !strings.Contains(text, row.refused) {
 				t.Errorf("%s: %v", name, err)
@@ -122,10 +117,7 @@ func TestOthersWaitForServer(t *testing.T) {
 			return time.Since(began) < time.Minute, nil, errAway
 		})
 		var log bytes.Buffer
-		err := (&others{
-			client: client.CoordinationV1(), every: time.Second, log: slog.New(slog.NewTextHandler(&log, nil)),
-			seen: map[[2]string]sighting{},
-		}).refuse(t.Context())
+		err := (&Others{Client: client.CoordinationV1(), Log: slog.New(slog.NewTextHandler(&log, nil))}).Refuse(t.Context())
 		if took := time.Since(began); err != nil || took != time.Minute {
 			t.Errorf("it knows after %v: %v", took, err)
 		}
@@ -133,77 +125,4 @@ func TestOthersWaitForServer(t *testing.T) {
 			t.Errorf("the log has %d notices:\n%s", n, log.String())
 		}
 	})
-}
-
-// TestNotice: a wait is told at growing intervals, with its last cause, and so is its end; a short one is not told.
-func TestNotice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		n := newNotice(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{
-			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-				if a.Key == slog.TimeKey {
-					return slog.Attr{}
-				}
-				return a
-			},
-		})), "waiting")
-		n.tell("one")
-		<-time.After(firstNotice - 1)
-		n.over()
-		n.over()
-		n.tell("one")
-		<-time.After(firstNotice + 1)
-		n.tell("two")
-		<-time.After(2*firstNotice + 1)
-		n.over()
-		n.tell("three")
-		<-time.After(time.Hour)
-		n.stop()
-		<-time.After(time.Hour)
-		got := strings.Split(strings.TrimSpace(log.String()), "\n")
-		want := []string{
-			"level=INFO msg=waiting why=one since=5s", "level=INFO msg=waiting why=two since=15s",
-			"level=INFO msg=\"waiting: it is over\" after=15s", "level=INFO msg=waiting why=three since=5s",
-		}
-		for i, line := range want {
-			if got[i] != line {
-				t.Errorf("line %d is %s, want %s", i, got[i], line)
-			}
-		}
-		if len(got) < 10 || len(got) > 20 || !strings.Contains(got[len(got)-1], "since=50m35s") {
-			t.Errorf("%d lines, the last one %s", len(got), got[len(got)-1])
-		}
-	})
-}
-
-// TestTermination: why a process ends is written to a file that is there, without what it had, and to no other.
-func TestTermination(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "log")
-	tellTermination(file, errors.New("nobody reads this"))
-	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the file was made: %v", err)
-	}
-	read := func() string {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	if err := os.WriteFile(file, []byte("a longer text than the next one\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	tellTermination(file, nil)
-	if got := read(); !strings.HasPrefix(got, "a longer") {
-		t.Errorf("a good end has written %q", got)
-	}
-	tellTermination(file, errNoNamespace)
-	if got := read(); got != errNoNamespace.Error()+"\n" {
-		t.Errorf("it has written %q", got)
-	}
-	tellTermination(file, errors.New(strings.Repeat("x\xff", terminationLimit)))
-	if got := read(); len(got) != terminationLimit || !strings.HasPrefix(got, "x?x?") {
-		t.Errorf("it has written %d bytes", len(got))
-	}
 }

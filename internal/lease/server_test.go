@@ -1,12 +1,14 @@
-package app
+package lease
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -15,6 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	"volplane.dev/volplane/internal/sidecar"
 )
 
 // leaseServer is an API server that has leases only. It refuses writes of versions that are not the last one.
@@ -22,6 +28,7 @@ type leaseServer struct {
 	mu      sync.Mutex
 	version int
 	leases  map[string]*coordinationv1.Lease
+	// watched holds the watches with the name of their lease; "" is a watch of all.
 	watched map[*watch.RaceFreeFakeWatcher]string
 	// writes counts the writes that were not refused, and reads the reads of processes.
 	writes, reads int
@@ -76,7 +83,7 @@ func (s *leaseServer) remove(name string) {
 func (s *leaseServer) tell(e watch.Event) {
 	for w, name := range s.watched {
 		switch {
-		case name != e.Object.(*coordinationv1.Lease).Name || w.IsStopped():
+		case name != "" && name != e.Object.(*coordinationv1.Lease).Name || w.IsStopped():
 		case len(w.ResultChan()) == int(watch.DefaultChanSize):
 			w.Stop()
 		default:
@@ -98,11 +105,15 @@ type wire struct {
 	faults float64
 	// prompt says that answers are not late, from which client-go's elector counts its deadline.
 	prompt bool
-	// away is until when no request reaches the server, and suspended until when the process stands still.
+	// away is until when no request reaches the server, or none about the lease of the name in only; and suspended until
+	// when the process stands still.
 	away, suspended time.Time
+	only            string
 	// dead is closed when the process was killed.
 	dead chan struct{}
 }
+
+var errAway = errors.New("the server does not answer")
 
 func newWire(server *leaseServer, seed uint64) *wire {
 	chance := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // a test
@@ -119,10 +130,11 @@ func (w *wire) delay() time.Duration {
 	return time.Duration(w.rand.IntN(40000)) * time.Millisecond
 }
 
-func (w *wire) lost() bool {
+func (w *wire) lost(name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return time.Now().Before(w.away) || w.rand.Float64() < w.faults/2
+	away := time.Now().Before(w.away) && (w.only == "" || w.only == name)
+	return away || w.rand.Float64() < w.faults/2
 }
 
 // resume returns when the process does not stand still; false if it is dead.
@@ -145,7 +157,7 @@ func (w *wire) resume() bool {
 
 // request makes a request, which may have its effect although nobody waits for the answer any more.
 func (w *wire) request(
-	ctx context.Context, do func() (*coordinationv1.Lease, error),
+	ctx context.Context, name string, do func() (*coordinationv1.Lease, error),
 ) (l *coordinationv1.Lease, err error) {
 	if !w.resume() {
 		return nil, errAway
@@ -155,7 +167,7 @@ func (w *wire) request(
 		err error
 	}
 	answers := make(chan answer, 1)
-	forth, back, lost := w.delay(), w.delay(), w.lost()
+	forth, back, lost := w.delay(), w.delay(), w.lost(name)
 	if w.prompt {
 		back = 0
 	}
@@ -194,7 +206,7 @@ func shifted(l *coordinationv1.Lease, by time.Duration) *coordinationv1.Lease {
 }
 
 func (w *wire) Get(ctx context.Context, name string, _ metav1.GetOptions) (*coordinationv1.Lease, error) {
-	return w.request(ctx, func() (*coordinationv1.Lease, error) {
+	return w.request(ctx, name, func() (*coordinationv1.Lease, error) {
 		w.server.mu.Lock()
 		w.server.reads++
 		w.server.mu.Unlock()
@@ -206,14 +218,14 @@ func (w *wire) Create(
 	ctx context.Context, l *coordinationv1.Lease, _ metav1.CreateOptions,
 ) (*coordinationv1.Lease, error) {
 	l = shifted(l, w.clock)
-	return w.request(ctx, func() (*coordinationv1.Lease, error) { return w.server.put(l, true) })
+	return w.request(ctx, l.Name, func() (*coordinationv1.Lease, error) { return w.server.put(l, true) })
 }
 
 func (w *wire) Update(
 	ctx context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions,
 ) (*coordinationv1.Lease, error) {
 	l = shifted(l, w.clock)
-	return w.request(ctx, func() (*coordinationv1.Lease, error) { return w.server.put(l, false) })
+	return w.request(ctx, l.Name, func() (*coordinationv1.Lease, error) { return w.server.put(l, false) })
 }
 
 func (w *wire) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -224,16 +236,87 @@ func (w *wire) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, 
 	return one, nil
 }
 
-func (w *wire) lock(name, identity string) WatchedLock {
-	return WatchedLock{Namespace: "default", Name: name, Identity: identity, Renewed: w, Leases: w}
-}
-
 // holder returns who holds a lease.
 func (s *leaseServer) holder(name string) string {
 	l, err := s.get(name)
 	if err != nil {
 		return ""
 	}
-	who, _ := held(l)
+	who, _ := holderOf(l)
 	return who
+}
+
+// hold writes that a process holds a lease, as client-go's elector does.
+func (s *leaseServer) hold(t *testing.T, name, holder string, duration time.Duration) {
+	t.Helper()
+	l, err := s.get(name)
+	if err != nil {
+		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	l.Spec = coordinationv1.LeaseSpec{
+		HolderIdentity: &holder, LeaseDurationSeconds: ptr.To(int32(duration / time.Second)),
+		RenewTime: ptr.To(metav1.NowMicro()),
+	}
+	if _, err := s.put(l, err != nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func (w *wire) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+// usualTerm are the default times of the CSI sidecars, and longTerm those of a process of this package.
+var (
+	usualTerm = sidecar.Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
+	longTerm  = SharedTerm()
+)
+
+// party is a process at a server.
+type party struct {
+	name string
+	wire *wire
+	// ours says that it is of this package; otherwise it has client-go's elector.
+	ours  bool
+	end   context.CancelFunc
+	ended chan struct{}
+}
+
+func newParty(s *leaseServer, name string, seed uint64) (*party, context.Context) {
+	ctx, end := context.WithCancel(context.Background())
+	return &party{name: name, wire: newWire(s, seed), end: end, ended: make(chan struct{})}, ctx
+}
+
+// candidate returns the process as a candidate of this package.
+func (p *party) candidate(t rapid.TB, term sidecar.Term, log *slog.Logger, leases ...string) *Candidate {
+	t.Helper()
+	p.ours = true
+	client := newClient(p.wire, "default", p.name, map[string]string{"team": "storage"})
+	c, err := client.Candidate(leases, term, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// run starts the candidate.
+func (p *party) run(ctx context.Context, t rapid.TB, c *Candidate, work func(context.Context) error) {
+	go func() {
+		defer close(p.ended)
+		if err := c.Run(ctx, work); err != nil {
+			t.Errorf("%s: %v", p.name, err)
+		}
+	}()
+}
+
+func (p *party) kill() {
+	close(p.wire.dead)
+	p.stop()
+}
+
+func (p *party) stop() {
+	p.end()
+	<-p.ended
 }

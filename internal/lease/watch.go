@@ -1,4 +1,4 @@
-package app
+package lease
 
 import (
 	"context"
@@ -7,123 +7,30 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/utils/ptr"
 )
 
-// WatchedLock is a lease for which several processes compete.
-type WatchedLock struct {
-	// Namespace and Name are those of the lease.
-	Namespace, Name string
-	// Identity is the holder's name for this process.
-	Identity string
-	// Labels are set on the lease when it is written.
-	Labels map[string]string
-	// Renewed is the client that reads and writes the lease.
-	Renewed typedcoordinationv1.LeaseInterface
-	// Leases is the client for watching the lease. Its requests must have no time
-	// limit, which would end the watches.
-	Leases typedcoordinationv1.LeaseInterface
-}
-
-// followPause is the pause between two watches.
-const followPause = time.Second
-
-// observer watches a lease from the start of the process, and not only while this process tries to acquire it. So the
-// leases of a holder that died expire together, however many it held; and a holder sees at once when another program
-// deletes or takes its lease.
-type observer struct {
-	WatchedLock
-	// news receives a value when this process has to act: the lease can be acquired, or this process held it, and now the
-	// lease is gone or names another holder.
-	news chan struct{}
-
-	mu sync.Mutex
-	// held says that this process holds the lease, as far as it knows.
-	held bool
-	// seen says that the lease has been read; then last, which is as it was read, is nil if there is none.
-	seen  bool
-	last  *coordinationv1.Lease
+// sighting is a lease as it was seen last.
+type sighting struct {
+	// seen says that the lease has been read; then last is nil if there is none.
+	seen bool
+	last *coordinationv1.Lease
+	// since is when the lease was first seen as it is.
 	since time.Time
-	timer *time.Timer
 }
 
-func newObserver(s WatchedLock) *observer {
-	return &observer{WatchedLock: s, news: make(chan struct{}, 1)}
-}
-
-// run watches the lease until ctx ends.
-func (o *observer) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		o.follow(ctx)
-		select {
-		case <-ctx.Done():
-		case <-time.After(followPause):
-		}
+// see records what a lease says, and returns whether it has changed; the lease is nil if there is none.
+func (s *sighting) see(now *coordinationv1.Lease) (changed bool) {
+	changed = !s.seen || !equality.Semantic.DeepEqual(specOf(now), specOf(s.last))
+	s.seen, s.last = true, now.DeepCopy()
+	if changed {
+		s.since = time.Now()
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.timer != nil {
-		o.timer.Stop()
-	}
-}
-
-// follow reads the lease and then its changes until the watch ends. The version that
-// it reads may be older than the first change; this only prolongs the wait.
-func (o *observer) follow(ctx context.Context) {
-	w, err := o.Leases.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + o.Name})
-	if err != nil {
-		// Without the right to watch, the lease is still read.
-		w = watch.NewEmptyWatch()
-	}
-	defer w.Stop()
-	if now, err := o.Leases.Get(ctx, o.Name, metav1.GetOptions{}); err == nil {
-		o.see(now)
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case e, ok := <-w.ResultChan():
-			if !ok {
-				return
-			}
-			now, isLease := e.Object.(*coordinationv1.Lease)
-			if !isLease || now.Name != o.Name {
-				continue
-			}
-			if e.Type == watch.Deleted {
-				now = nil
-			}
-			o.see(now)
-		}
-	}
-}
-
-// see records what a lease says; it is nil if there is none.
-func (o *observer) see(l *coordinationv1.Lease) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	same := o.seen && equality.Semantic.DeepEqual(specOf(l), specOf(o.last))
-	o.last = l.DeepCopy()
-	if same {
-		return
-	}
-	if o.timer != nil {
-		o.timer.Stop()
-	}
-	o.seen, o.since = true, time.Now()
-	holder, duration := held(l)
-	switch {
-	case o.held && holder != o.Identity:
-		o.tell()
-	case !o.held && holder == "":
-		o.tell()
-	case !o.held:
-		o.timer = time.AfterFunc(duration, o.tell)
-	}
+	return changed
 }
 
 func specOf(l *coordinationv1.Lease) *coordinationv1.LeaseSpec {
@@ -133,48 +40,135 @@ func specOf(l *coordinationv1.Lease) *coordinationv1.LeaseSpec {
 	return &l.Spec
 }
 
-// givenBack returns the lease as it was seen last if it has no holder, and nil if it has one or does not exist.
-func (o *observer) givenBack() *coordinationv1.Lease {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if holder, _ := held(o.last); o.last == nil || holder != "" {
-		return nil
-	}
-	return o.last
-}
-
-// unchanged returns how long the lease has been seen as it is now, which it sees.
-func (o *observer) unchanged(now *coordinationv1.Lease) time.Duration {
-	o.see(now)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return time.Since(o.since)
-}
-
-// holds records whether this process holds the lease. What was told before is no news any more.
-func (o *observer) holds(held bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.held = held
-	select {
-	case <-o.news:
-	default:
-	}
-}
-
-func (o *observer) tell() {
-	select {
-	case o.news <- struct{}{}:
-	default:
-	}
-}
-
-// held returns who holds a lease and how long others wait after the last renewal, as the lease records it. Fields that
-// are missing are those of a lease that can be acquired, as in client-go.
-func held(l *coordinationv1.Lease) (holder string, duration time.Duration) {
+// holderOf returns who holds a lease and how long others wait after the last renewal, as the lease records it. Fields
+// that are missing are those of a lease that can be acquired, as in client-go.
+func holderOf(l *coordinationv1.Lease) (holder string, duration time.Duration) {
 	if l == nil {
 		return "", 0
 	}
 	return ptr.Deref(l.Spec.HolderIdentity, ""),
 		time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
+}
+
+// watcher shows leases of a namespace to those that follow them. They share one watch of the namespace: a process that
+// holds several leases would otherwise have the server keep a watch for each. A process that may not watch the
+// namespace has a watch for each lease: rights that were given for an older release allow only that.
+type watcher struct {
+	// leases has no time limit, which would end its watches.
+	leases typedcoordinationv1.LeaseInterface
+
+	mu        sync.Mutex
+	followers map[*follower]bool
+	// over is closed when the watch of the namespace has ended, and end ends it; nil if there is none.
+	over <-chan struct{}
+	end  context.CancelFunc
+}
+
+// follower is shown each change of a lease, nil if it is deleted. It must not block.
+type follower struct {
+	name string
+	see  func(now *coordinationv1.Lease)
+}
+
+// followPause is the pause between two watches.
+const followPause = time.Second
+
+// follow shows a lease from now on until ctx ends. The version that is read when a watch begins may be older than what
+// the watch has shown, which only prolongs a wait. Without the right to watch, the lease is still read.
+func (w *watcher) follow(ctx context.Context, f *follower) {
+	defer w.remove(f)
+	for ctx.Err() == nil {
+		over, err := w.watch(ctx, f)
+		if now, err := w.leases.Get(ctx, f.name, metav1.GetOptions{}); err == nil {
+			f.see(now)
+		}
+		if err == nil {
+			select {
+			case <-ctx.Done():
+			case <-over:
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(followPause):
+		}
+	}
+}
+
+// watch returns what is closed when the watch has ended that shows the lease of a follower.
+func (w *watcher) watch(ctx context.Context, f *follower) (over <-chan struct{}, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.followers[f] = true
+	select {
+	case <-w.over:
+	default:
+		if w.over != nil {
+			return w.over, nil
+		}
+	}
+	all, end := context.WithCancel(context.Background())
+	if w.over, err = w.open(all, metav1.ListOptions{}, w.show); err == nil {
+		w.end = end
+		return w.over, nil
+	}
+	end()
+	if !apierrors.IsForbidden(err) {
+		return nil, err
+	}
+	one := metav1.ListOptions{FieldSelector: "metadata.name=" + f.name}
+	return w.open(ctx, one, func(_ string, now *coordinationv1.Lease) { f.see(now) })
+}
+
+// remove ends the watch of the namespace with its last follower.
+func (w *watcher) remove(f *follower) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if delete(w.followers, f); len(w.followers) == 0 && w.over != nil {
+		w.end()
+		w.over = nil
+	}
+}
+
+// show shows the followers of a lease what it says now.
+func (w *watcher) show(name string, now *coordinationv1.Lease) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for f := range w.followers {
+		if f.name == name {
+			f.see(now)
+		}
+	}
+}
+
+// open begins a watch, which shows leases until ctx ends or the server ends it; then it closes over.
+func (w *watcher) open(
+	ctx context.Context, o metav1.ListOptions, show func(name string, now *coordinationv1.Lease),
+) (<-chan struct{}, error) {
+	changes, err := w.leases.Watch(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		defer changes.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case e, open := <-changes.ResultChan():
+				l, isLease := e.Object.(*coordinationv1.Lease)
+				switch {
+				case !open:
+					return
+				case isLease && e.Type == watch.Deleted:
+					show(l.Name, nil)
+				case isLease:
+					show(l.Name, l)
+				}
+			}
+		}
+	}()
+	return over, nil
 }

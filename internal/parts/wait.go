@@ -1,4 +1,4 @@
-package app
+package parts
 
 import (
 	"log/slog"
@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	// firstNotice is after how long a wait is told.
+	// firstNotice is after how long the log tells of a wait.
 	firstNotice = 5 * time.Second
 	// lastNotice is the longest interval of the notices of one wait.
 	lastNotice = 10 * time.Minute
 )
 
-// notice tells of a wait at growing intervals, and of its end if it was told.
-type notice struct {
+// Wait tells a log of a wait at growing intervals, and of its end if it told of the wait.
+type Wait struct {
 	log  *slog.Logger
 	what string
 
@@ -23,50 +23,50 @@ type notice struct {
 	why   string
 	began time.Time
 	pause time.Duration
+	// timer is nil while there is no wait.
 	timer *time.Timer
-	told  bool
 }
 
-func newNotice(log *slog.Logger, what string) *notice { return &notice{log: log, what: what} }
+// NewWait returns a Wait that has not begun.
+func NewWait(log *slog.Logger, what string) *Wait { return &Wait{log: log, what: what} }
 
-// tell says why one waits. Later texts replace it.
-func (n *notice) tell(why string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.why = why
-	if n.timer == nil {
-		n.began, n.pause, n.told = time.Now(), firstNotice, false
-		n.timer = time.AfterFunc(n.pause, n.again)
+// For says why one waits. Later texts replace it.
+func (w *Wait) For(why string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.why = why
+	if w.timer == nil {
+		w.began, w.pause = time.Now(), firstNotice
+		w.timer = time.AfterFunc(w.pause, w.tell)
 	}
 }
 
-// over says that what was waited for is there. It may be repeated.
-func (n *notice) over() {
-	if n.stop() {
-		n.log.Info(n.what+": it is over", "after", time.Since(n.began).Round(time.Second))
+// Over says that what was waited for is there. It may be repeated.
+func (w *Wait) Over() {
+	if w.Stop() {
+		w.log.Info(w.what+": it is over", "after", time.Since(w.began).Round(time.Second))
 	}
 }
 
-// stop ends the notices of a wait, and returns whether it was told. It may be repeated.
-func (n *notice) stop() (told bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.timer == nil {
+// Stop ends the notices of a wait, and returns whether there were any. It may be repeated.
+func (w *Wait) Stop() (told bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer == nil {
 		return false
 	}
-	n.timer.Stop()
-	n.timer = nil
-	return n.told
+	w.timer.Stop()
+	w.timer = nil
+	return w.pause > firstNotice
 }
 
-func (n *notice) again() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.timer == nil {
+func (w *Wait) tell() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer == nil {
 		return
 	}
-	n.told = true
-	n.log.Info(n.what, "why", n.why, "since", time.Since(n.began).Round(time.Second))
-	n.pause = min(2*n.pause, lastNotice)
-	n.timer.Reset(n.pause)
+	w.log.Info(w.what, "why", w.why, "since", time.Since(w.began).Round(time.Second))
+	w.pause = min(2*w.pause, lastNotice)
+	w.timer.Reset(w.pause)
 }

@@ -1,4 +1,4 @@
-package election
+package lease
 
 import (
 	"errors"
@@ -11,7 +11,9 @@ import (
 type Facts struct {
 	// Me is the holder's name for this process.
 	Me string
-	// Holder is empty if nobody holds the lease, or if it does not exist.
+	// Held says that this process has held the lease until it changed without its doing.
+	Held bool
+	// Holder is empty if no process holds the lease, or if it does not exist.
 	Holder string
 	// Duration is how long others wait after the holder's last renewal, as the lease records it.
 	Duration time.Duration
@@ -33,14 +35,16 @@ type Plan struct {
 	Because string
 }
 
-// Acquire decides whether a process takes a lease that it does not hold.
-func Acquire(f Facts) Plan {
+// Next decides whether a process takes a lease, or keeps one that has changed without its doing.
+func Next(f Facts) Plan {
 	first := With(f.Mark, f.Holder)
 	switch {
 	case f.Holder == "":
 		return Plan{Take: true, Because: "it has no holder"}
 	case f.Holder == f.Me:
 		return Plan{Take: true, Because: "this process has held it before"}
+	case f.Held:
+		return Plan{Because: f.Holder + " holds it"}
 	case f.Holds != "" && first == f.Holds:
 		because := fmt.Sprintf("%s works only with lease %s, which this process holds", f.Holder, first)
 		return Plan{Take: true, Because: because}
@@ -49,17 +53,6 @@ func Acquire(f Facts) Plan {
 	}
 	because := fmt.Sprintf("%s holds it, which need not renew it for %v", f.Holder, f.Duration)
 	return Plan{Wait: f.Duration - f.Unchanged, Because: because}
-}
-
-// Keep decides about a lease that a process held until it changed without its doing.
-func Keep(f Facts) Plan {
-	switch f.Holder {
-	case "":
-		return Plan{Take: true, Because: "it was deleted, or its holder was removed"}
-	case f.Me:
-		return Plan{Take: true, Because: "it was changed"}
-	}
-	return Plan{Because: f.Holder + " holds it"}
 }
 
 // Mark returns the text by which a lease says that its holder works only with the first lease.
