@@ -344,8 +344,11 @@ func upperLayers() []layer {
 			"internal/kube", "internal/controller", "internal/controller/", "internal/node",
 			"internal/driver/local", "internal/flex", "internal/manifest", "internal/mount", "internal/observe",
 			"internal/orphans", "internal/parts", "internal/program", "internal/driverfile", "internal/driverhost",
-			"internal/beside", "internal/sidecar", "internal/door/", "internal/gather", "internal/snapshotmetadata",
+			"internal/lease", "internal/sidecar", "internal/door/", "internal/gather", "internal/snapshotmetadata",
 		}, heavy, "the only place that joins parts stays thin"},
+		{"internal/lease", []string{
+			"internal/volume", decidePrefix, "internal/csi", "internal/kube", "internal/parts", "internal/sidecar",
+		}, append(heavy, "os/exec"), "elects who works, and knows no controller"},
 	}
 }
 
@@ -354,8 +357,8 @@ func programLayers() []layer {
 	heavy := []string{apiServer, kubernetes, etcdServer}
 	return []layer{
 		{"cmd/volplane", []string{
-			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/csi/trace",
-			"internal/program", "internal/noderoot", "internal/sdnotify", "internal/supervise",
+			"internal/cli", "internal/app", "internal/beside", "internal/flex", "internal/parts", "internal/csi",
+			"internal/csi/trace", "internal/program", "internal/noderoot", "internal/sdnotify", "internal/supervise",
 		}, heavy, "main is boring"},
 		{"cmd/kubectl-why_volume", []string{"internal/cli"}, heavy, "main is boring"},
 	}

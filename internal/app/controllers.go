@@ -102,21 +102,14 @@ func runControllers(
 	})
 }
 
-// uncompressed returns a configuration with which the API server compresses no watch: it is near, and that costs both
-// more than the bytes.
-func uncompressed(c *rest.Config) *rest.Config {
-	c = rest.CopyConfig(c)
-	c.DisableCompression = true
-	return c
-}
-
 // planeOf returns the options of the controllers beside a driver.
 func planeOf(o program.ControllersOptions, driver string, sidecars Sidecars) ControlPlaneOptions {
+	config := rest.CopyConfig(o.Config)
+	// The API server is near: to compress watches costs both more than the bytes.
+	config.DisableCompression = true
 	return ControlPlaneOptions{
-		ConfigFor: func(string) (*rest.Config, error) { return uncompressed(o.Config), nil },
-		Roles:     o.Roles, CapacityPoll: o.CapacityPoll, CapacityForImmediate: o.CapacityForImmediate,
-		ReconcileSync: o.ReconcileSync, Health: healthOptions(o.HealthMonitor), DummyAttacher: o.DummyAttacher,
-		Intents:  driverIntents(driver, o.Provisioner.OnNode.Node, o.Namespace),
+		ConfigFor: func(string) (*rest.Config, error) { return config, nil },
+		Roles:     o.Roles, Intents: driverIntents(driver, o.Provisioner.OnNode.Node, o.Namespace),
 		Sidecars: sidecars, Log: o.Log,
 	}
 }
@@ -153,8 +146,4 @@ func withNodeWatcher(roles []string, o sidecar.HealthMonitorOptions) []string {
 		return roles
 	}
 	return append(slices.Clip(roles), health.WatcherDeclaration().Name)
-}
-
-func healthOptions(o sidecar.HealthMonitorOptions) health.Options {
-	return health.Options{Every: o.Every, Timeout: o.Timeout, Volumes: o.Workers, Wanted: true}
 }

@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"volplane.dev/volplane/internal/beside"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/driver/local"
 	"volplane.dev/volplane/internal/flex"
@@ -119,14 +118,4 @@ func ServeNode(ctx context.Context, o program.NodeOptions, run func(context.Cont
 		o.Metrics = metrics
 		return run(ctx, o)
 	})
-}
-
-// Registrar registers a driver with the node agent of its host until ctx ends or the agent refuses the driver.
-func Registrar(ctx context.Context, o sidecar.RegistrarOptions) error {
-	return beside.Registrar(ctx, o)
-}
-
-// Liveness answers a kubelet's question whether a driver is ready, until ctx ends.
-func Liveness(ctx context.Context, o sidecar.LivenessOptions) error {
-	return beside.Liveness(ctx, o)
 }
