@@ -339,13 +339,17 @@ func upperLayers() []layer {
 		{"internal/revision", nil, append(heavy, clientGo, grpc), "what the build says of the source"},
 		{"internal/observe", []string{"internal/revision"}, append(heavy, grpc), "counts what it is told, and serves it"},
 		{"internal/app", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/explain/chain", "internal/explain/since",
-			"internal/explain/state", "internal/explain/survey", "internal/explain/why", "internal/csi",
-			"internal/kube", "internal/controller", "internal/controller/", "internal/node",
-			"internal/driver/local", "internal/flex", "internal/manifest", "internal/mount", "internal/observe",
+			"internal/volume", decidePrefix, "internal/csi", "internal/kube", "internal/controller", "internal/controller/",
+			"internal/node", "internal/driver/local", "internal/flex", "internal/manifest", "internal/mount", "internal/observe",
 			"internal/orphans", "internal/parts", "internal/program", "internal/driverfile", "internal/driverhost",
 			"internal/lease", "internal/sidecar", "internal/door/", "internal/gather", "internal/snapshotmetadata",
+			"internal/world",
 		}, heavy, "the only place that joins parts stays thin"},
+		{"internal/world", []string{
+			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/explain/since",
+			"internal/explain/state", "internal/explain/survey", "internal/explain/why", "internal/gather", "internal/kube",
+			"internal/observe",
+		}, append(heavy, "os/exec"), "tells what is known of a cluster, and changes nothing"},
 		{"internal/lease", []string{
 			"internal/volume", decidePrefix, "internal/csi", "internal/kube", "internal/parts", "internal/sidecar",
 		}, append(heavy, "os/exec"), "elects who works, and knows no controller"},
@@ -371,7 +375,7 @@ func standaloneLayers() []layer {
 			"standalone/apiserver", "standalone/backup", "standalone/datadir", "standalone/external", "standalone/garbage",
 			"standalone/page", "standalone/pki", "internal/app", "internal/durable", "internal/identity",
 			"internal/flex", "internal/mount", "internal/noderoot", "internal/observe", "internal/parts", "internal/program",
-			"internal/csi", "internal/csi/trace", "internal/sdnotify", "internal/volume", decidePrefix,
+			"internal/csi", "internal/csi/trace", "internal/sdnotify", "internal/volume", "internal/world", decidePrefix,
 		}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{
 			"standalone/up", "standalone/backup", "standalone/external", "internal/program", "internal/revision",

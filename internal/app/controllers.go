@@ -26,24 +26,11 @@ var errNoNamespace = errors.New("the namespace of leases and intents is not set:
 var errNoController = errors.New("says that it has a controller, but not behind this socket: run the controllers " +
 	"beside the driver's controller process")
 
-// Controllers waits for the driver and for the leases, and runs the controllers
-// until ctx ends. Metrics and health are served from the beginning. In a container, an error is told to the kubelet,
-// too.
+// Controllers waits for the driver and for the leases, and runs the controllers until ctx ends. Metrics and health are
+// served from the beginning. In a container, the kubelet is given an error, too.
 func Controllers(ctx context.Context, o program.ControllersOptions) error {
-	err := controllers(ctx, o)
-	tellTermination(terminationLog, err)
-	return err
-}
-
-func controllers(ctx context.Context, o program.ControllersOptions) error {
-	if o.Namespace == "" {
-		return errNoNamespace
-	}
-	o.Roles = withNodeWatcher(o.Roles, o.HealthMonitor)
-	limitMemory()
-	go newMemoryReleaser().run(ctx)
 	ready := &readiness{}
-	return served(ctx, o.HTTP, o.Version, ready.checks(), o.Log,
+	return serveBeside(ctx, o.HTTP, o.Version, ready.checks(), o.Log,
 		func(ctx context.Context, metrics *observe.Registry) error {
 			return runControllers(ctx, o, metrics, ready)
 		})
@@ -53,6 +40,10 @@ func controllers(ctx context.Context, o program.ControllersOptions) error {
 func runControllers(
 	ctx context.Context, o program.ControllersOptions, metrics *observe.Registry, ready *readiness,
 ) error {
+	if o.Namespace == "" {
+		return errNoNamespace
+	}
+	o.Roles = withNodeWatcher(o.Roles, o.HealthMonitor)
 	drivers, name := csi.NewSet(), o.DummyAttacher
 	var without []kube.Access
 	var never []string

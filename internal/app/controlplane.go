@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/parts"
 )
@@ -68,7 +69,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	}
 	fill := func() {}
 	if o.World != nil {
-		fill = o.World.follow(caches)
+		fill = o.World.Follow(caches, gather.Options{Bridge: flex.Translation(), Moves: flex.Moves})
 	}
 	o.measureObjects(caches)
 	o.Plane.lend(caches)
@@ -102,8 +103,7 @@ func (o ControlPlaneOptions) measureObjects(caches *kube.Caches) {
 		measureDrivers(o.Metrics, o.Drivers, wanted)
 	}
 	if o.World != nil {
-		measureWaiting(o.Metrics, o.World, o.Log)
-		measureHeartbeats(o.Metrics, caches)
+		o.World.Measure(o.Metrics, caches, o.Log)
 	}
 	if o.runs(snapshotter.BindingDeclaration().Name) {
 		measureSnapshots(o.Metrics, caches)

@@ -50,11 +50,10 @@ func runHost(ctx context.Context, o HostOptions) error {
 		default:
 		}
 	})()
-	leases, err := driverLeases(o.config(), "volplane-node_"+o.Node)
+	leases, err := driverLeases(o.config(), "volplane-node_"+o.Node, o.Reached, called, o.Log)
 	if err != nil {
 		return err
 	}
-	leases.Reached, leases.Called, leases.Log = o.Reached, called, o.Log
 	leases.Assign = func(driver map[string]string) planes.Assignment { return planes.OfHost(driver, o.Node) }
 	return parts.Run(ctx, o.Log, []parts.Part{
 		{Name: "drivers of this node", Run: leases.Run},

@@ -21,11 +21,10 @@ import (
 func LeadDrivers(
 	ctx context.Context, config *rest.Config, node string, reached []*csi.Set, called *csi.Set, log *slog.Logger,
 ) error {
-	leases, err := driverLeases(config, "volplane-up_"+node)
+	leases, err := driverLeases(config, "volplane-up_"+node, reached, called, log)
 	if err != nil {
 		return err
 	}
-	leases.Reached, leases.Called, leases.Log = reached, called, log
 	leases.Assign = func(driver map[string]string) planes.Assignment {
 		return planes.OfControlPlane(driver, volume.Scope{Node: node, Rest: true}, true)
 	}
@@ -33,8 +32,10 @@ func LeadDrivers(
 }
 
 // driverLeases returns the leases of the drivers of a standalone control plane for a process with that identity, whose
-// configuration must allow driverLeaseRights. The rest of the fields is the caller's.
-func driverLeases(config *rest.Config, identity string) (*lease.Drivers, error) {
+// configuration must allow driverLeaseRights. The caller sets Assign.
+func driverLeases(
+	config *rest.Config, identity string, reached []*csi.Set, called *csi.Set, log *slog.Logger,
+) (*lease.Drivers, error) {
 	config = kube.Restrict(config, LeasesRole, driverLeaseRights())
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -42,8 +43,8 @@ func driverLeases(config *rest.Config, identity string) (*lease.Drivers, error) 
 	}
 	leases, err := lease.NewClient(config, volume.NamespaceSystem, identity, nil)
 	return &lease.Drivers{
-		Objects: client, Leases: leases,
-		Names: func(driver string) []string { return leaseNames(DriverControllers(), driver) },
+		Reached: reached, Called: called, Objects: client, Leases: leases,
+		Names: func(driver string) []string { return leaseNames(DriverControllers(), driver) }, Log: log,
 	}, err
 }
 

@@ -18,22 +18,20 @@ import (
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node"
 	"volplane.dev/volplane/internal/observe"
+	"volplane.dev/volplane/internal/world"
 )
 
 // readiness says how far a process of Controllers is.
 type readiness struct{ driver, leads, works atomic.Bool }
 
-var (
-	errNoDriverYet = errors.New("the driver does not answer yet")
-	errNotRead     = errors.New("the objects of the cluster are not read yet")
-)
+var errNoDriverYet = errors.New("the driver does not answer yet")
 
 // checks returns what must be so for the process to be ready. One that waits for a lease that another process holds is
 // ready: it takes over at once.
 func (r *readiness) checks() []observe.Check {
 	return []observe.Check{
 		{Name: "driver", Ready: func() error { return unless(r.driver.Load(), errNoDriverYet) }},
-		{Name: "controllers", Ready: func() error { return unless(!r.leads.Load() || r.works.Load(), errNotRead) }},
+		{Name: "controllers", Ready: func() error { return unless(!r.leads.Load() || r.works.Load(), world.ErrNotRead) }},
 	}
 }
 

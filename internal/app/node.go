@@ -111,6 +111,18 @@ func served(
 	return errors.Join(err, <-ended)
 }
 
+// serveBeside is served for a program beside a driver. In a container, the kubelet is given the error, too.
+func serveBeside(
+	ctx context.Context, at []sidecar.HTTPOptions, version string, ready []observe.Check, log *slog.Logger,
+	run func(context.Context, *observe.Registry) error,
+) error {
+	limitMemory()
+	go newMemoryReleaser().run(ctx)
+	err := served(ctx, at, version, ready, log, run)
+	tellTermination(terminationLog, err)
+	return err
+}
+
 // ServeNode runs what a node agent's process does, which is given the registry that counts it, and serves metrics and
 // health beside it, if the options say so.
 func ServeNode(ctx context.Context, o program.NodeOptions, run func(context.Context, program.NodeOptions) error) error {

@@ -13,6 +13,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/observe"
 	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/internal/world"
 )
 
 // ControlPlaneOptions configure the controllers of a process.
@@ -44,7 +45,7 @@ type ControlPlaneOptions struct {
 	Metrics *observe.Registry
 	// World is filled with what the process knows of the cluster, and Metrics tells of it what waits, and why; nil means
 	// that this is not told.
-	World *World
+	World *world.World
 	// Plane is what the controllers share with other parts of the process; nil if they are alone.
 	Plane *Plane
 	// Log is the log of the program.

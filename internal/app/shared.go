@@ -185,11 +185,10 @@ func (o SharedOptions) callDriversAs(ctx context.Context, config *rest.Config, f
 		all := provisioner.Standalone()
 		drivers.Intents.Inherited, drivers.Intents.ReadsAll = []kube.LogPlace{all.Own}, all.ReadsAll
 	}
-	leases, err := driverLeases(config, o.Identity)
+	leases, err := driverLeases(config, o.Identity, o.Reached, o.Drivers, o.Log)
 	if err != nil {
 		return err
 	}
-	leases.Reached, leases.Called, leases.Log = o.Reached, o.Drivers, o.Log
 	leases.Assign = func(driver map[string]string) planes.Assignment {
 		return planes.OfControlPlane(driver, drivers.Scope, false)
 	}

@@ -46,7 +46,9 @@ func sidecarsOf(ctx context.Context, o program.ControllersOptions, driver string
 		s.BlockFSType = usualFSType
 	}
 	if slices.Contains(o.Roles, capacity.Declaration().Name) {
-		s.CapacityHome, err = capacityHome(ctx, o.Config, o.CapacityOwner)
+		if o.CapacityOwner != nil {
+			s.CapacityHome, err = capacity.Owner(*o.CapacityOwner).Home(ctx, o.Config)
+		}
 		s.CapacityHome.Node = o.Provisioner.OnNode.Node
 	}
 	return s, err

@@ -1,4 +1,4 @@
-package app
+package world
 
 import (
 	"context"
@@ -46,9 +46,13 @@ type waiting struct {
 	last  map[string]waits
 }
 
-// measureWaiting counts what waits whenever it is asked for.
-func measureWaiting(r *observe.Registry, world *World, log *slog.Logger) {
-	w := &waiting{world: world, log: log, known: map[string]bool{}}
+// Measure counts what waits whenever it is asked for, and tells when each node was heard of last.
+func (w *World) Measure(r *observe.Registry, caches *kube.Caches, log *slog.Logger) {
+	measureWaiting(r, &waiting{world: w, log: log, known: map[string]bool{}})
+	measureHeartbeats(r, caches)
+}
+
+func measureWaiting(r *observe.Registry, w *waiting) {
 	r.Gauge(observe.Waiting, func(set observe.Set) {
 		for cause, is := range w.survey() {
 			set(float64(is.count), cause)

@@ -1,8 +1,13 @@
-package app
+// Package world is what a control plane knows of its cluster, for those who explain it: what its controllers keep in
+// memory, and what only the API has. It serves a summary, and counts what waits.
+//
+// Life cycle: World.Follow before the caches start, its result when they are filled; everything else at any time.
+package world
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -13,15 +18,19 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/survey"
-	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/kube"
 )
+
+// ErrNotRead says that the objects are not in memory yet.
+var ErrNotRead = errors.New("the objects of the cluster are not read yet")
 
 // World is what a control plane knows of its cluster, for those who explain it. It is empty until the control plane
 // has read its objects.
 type World struct {
 	client kubernetes.Interface
+	// options are those of reading what is not in memory.
+	options gather.Options
 	// cached returns what is in memory; nil until it is filled.
 	cached atomic.Pointer[func() cluster.Lists]
 
@@ -34,9 +43,10 @@ type World struct {
 // must be called before the world is given to ControlPlane.
 func (w *World) Ask(client kubernetes.Interface) { w.client = client }
 
-// follow has the world know what the caches hold when fill is called, after they have been filled. It must be called
+// Follow has the world know what the caches hold when fill is called, after they have been filled. It must be called
 // before they start.
-func (w *World) follow(c *kube.Caches) (fill func()) {
+func (w *World) Follow(c *kube.Caches, o gather.Options) (fill func()) {
+	w.options = o
 	claims, volumes, classes, drivers := c.Claims(), c.Volumes(), c.Classes(), c.CSIDrivers()
 	attachments, pods, nodes, csiNodes := c.Attachments(), c.Pods(), c.Nodes(), c.CSINodes()
 	snapshots, contents, snapshotClasses := c.Snapshots(), c.SnapshotContents(), c.SnapshotClasses()
@@ -90,9 +100,9 @@ func (w *World) Changed() <-chan struct{} {
 func (w *World) Objects(ctx context.Context) (state.Objects, error) {
 	cached := w.cached.Load()
 	if cached == nil {
-		return state.Objects{}, errNotRead
+		return state.Objects{}, ErrNotRead
 	}
-	r := gather.New(w.client, gather.Options{Bridge: flex.Translation(), Moves: flex.Moves})
+	r := gather.New(w.client, w.options)
 	if err := r.Beside(ctx, (*cached)()); err != nil {
 		return state.Objects{}, fmt.Errorf("read what is not in memory: %w", err)
 	}

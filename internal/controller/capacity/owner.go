@@ -1,4 +1,4 @@
-package app
+package capacity
 
 import (
 	"context"
@@ -10,16 +10,24 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"volplane.dev/volplane/internal/decide/capacity"
+	decide "volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/sidecar"
 )
+
+// Owner is what owns the objects of a process, which are deleted with it.
+type Owner struct {
+	// Namespace and Pod name the Pod of this process.
+	Namespace, Pod string
+	// Level is -1 for no owner, so that only the namespace is used, 0 for the Pod, 1 for its StatefulSet, DaemonSet or
+	// ReplicaSet, and 2 for the Deployment.
+	Level int
+}
 
 // errNoOwner says that the objects would be left behind when the driver is removed.
 var errNoOwner = errors.New("has no controller, which is to own the capacity objects: choose a lower level")
 
-// ownerRights are the rights that finding an owner needs.
-func ownerRights(o sidecar.CapacityOwner) []kube.Access {
+// rights are those that finding the owner needs.
+func (o Owner) rights() []kube.Access {
 	in := func(group, resource string) kube.Access {
 		a := kube.Write(group, resource, "get")
 		a.Namespace = o.Namespace
@@ -28,27 +36,22 @@ func ownerRights(o sidecar.CapacityOwner) []kube.Access {
 	return []kube.Access{in("", "pods"), in("apps", "replicasets")}
 }
 
-// capacityHome finds out where the capacity objects of a process are, and whose they are.
-func capacityHome(ctx context.Context, config *rest.Config, o *sidecar.CapacityOwner) (capacity.Home, error) {
-	if o == nil {
-		return capacity.Home{}, nil
-	}
-	home := capacity.Home{Namespace: o.Namespace}
+// Home finds out where the objects of a process are, and whose they are.
+func (o Owner) Home(ctx context.Context, config *rest.Config) (decide.Home, error) {
+	home := decide.Home{Namespace: o.Namespace}
 	if o.Level < 0 {
 		return home, nil
 	}
-	client, err := kubernetes.NewForConfig(kube.Restrict(config, "capacity-owner", ownerRights(*o)))
+	client, err := kubernetes.NewForConfig(kube.Restrict(config, "capacity-owner", o.rights()))
 	if err != nil {
 		return home, fmt.Errorf("client for the owner of the capacity objects: %w", err)
 	}
-	home.Owner, err = ownerOf(ctx, client, *o)
+	home.Owner, err = o.find(ctx, client)
 	return home, err
 }
 
-// ownerOf returns the Pod of the process, its controller, or that of its ReplicaSet.
-func ownerOf(
-	ctx context.Context, client kubernetes.Interface, o sidecar.CapacityOwner,
-) (*metav1.OwnerReference, error) {
+// find returns the Pod of the process, its controller, or that of its ReplicaSet.
+func (o Owner) find(ctx context.Context, client kubernetes.Interface) (*metav1.OwnerReference, error) {
 	pod, err := client.CoreV1().Pods(o.Namespace).Get(ctx, o.Pod, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("own Pod %s/%s: %w", o.Namespace, o.Pod, err)
@@ -56,7 +59,7 @@ func ownerOf(
 	if o.Level == 0 {
 		return metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod")), nil
 	}
-	owner := capacity.ControllerOf(pod)
+	owner := decide.ControllerOf(pod)
 	if owner == nil {
 		return nil, fmt.Errorf("own Pod %s/%s %w", o.Namespace, o.Pod, errNoOwner)
 	}
@@ -71,7 +74,7 @@ func ownerOf(
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	if owner = capacity.ControllerOf(set); owner == nil {
+	if owner = decide.ControllerOf(set); owner == nil {
 		return nil, fmt.Errorf("%s %w", what, errNoOwner)
 	}
 	return owner, nil

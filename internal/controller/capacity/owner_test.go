@@ -1,4 +1,4 @@
-package app
+package capacity
 
 import (
 	"strings"
@@ -10,8 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
-
-	"volplane.dev/volplane/internal/sidecar"
 )
 
 // TestOwnerOf: each level is one step up, and where there is none the user is told.
@@ -50,7 +48,7 @@ func TestOwnerOf(t *testing.T) {
 		{"gone", 0, "own Pod ns/gone"},
 	} {
 		var got string
-		owner, err := ownerOf(t.Context(), client, sidecar.CapacityOwner{Namespace: "ns", Pod: c.pod, Level: c.level})
+		owner, err := Owner{Namespace: "ns", Pod: c.pod, Level: c.level}.find(t.Context(), client)
 		if err != nil {
 			got = err.Error()
 		} else if got = owner.Kind + " " + owner.Name + " " + string(owner.UID); !ptr.Deref(owner.Controller, false) {
