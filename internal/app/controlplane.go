@@ -49,7 +49,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	caches.Forgo(o.Forgone...)
 	caches.LimitCapacities(o.CapacityHome.Namespace)
 	var all []parts.Part
-	for _, m := range members(o.Intents) {
+	for _, m := range members(o) {
 		if !o.runs(m.Name) {
 			continue
 		}
@@ -61,7 +61,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		c := m.build(controller.Env{
 			Client: client, Caches: caches, Pace: ownPace(pace),
 			Events: kube.NewRecorder(ctx, client, m.Name), Log: o.Log.With("controller", m.Name),
-		}, o)
+		})
 		measure(o.Metrics, m.Name, c)
 		all = append(all, parts.Part{
 			Name: m.Name, Run: whenRead(m.Declaration, caches, o.Log, limited(c.Run, pace.Timeout)),

@@ -23,68 +23,65 @@ import (
 // member is one controller of the control plane: its declaration and constructor.
 type member struct {
 	controller.Declaration
-	build func(controller.Env, ControlPlaneOptions) *controller.Controller
+	build func(controller.Env) *controller.Controller
 }
 
-// members lists the controllers in start order, with a provisioner that stores its
-// intents in the given logs. Only this function knows all controllers.
-func members(intents provisioner.Logs) []member {
+// members lists the controllers in start order, to run or not. Only this function knows all of them.
+func members(o ControlPlaneOptions) []member {
 	return []member{
-		{protection.Declaration(), func(e controller.Env, _ ControlPlaneOptions) *controller.Controller { return protection.New(e) }},
-		{binder.Declaration(), func(e controller.Env, o ControlPlaneOptions) *controller.Controller { return binder.New(e, o.requests) }},
-		{provisioner.DeclarationWith(intents), func(e controller.Env, o ControlPlaneOptions) *controller.Controller {
+		{protection.Declaration(), protection.New},
+		{binder.Declaration(), func(e controller.Env) *controller.Controller { return binder.New(e, o.requests) }},
+		{provisioner.DeclarationWith(o.Intents), func(e controller.Env) *controller.Controller {
 			return provisioner.New(e, provisioner.Options{
 				Drivers: o.Drivers, Scope: o.Scope, Requests: o.requests, Protects: o.runs(protection.Declaration().Name),
 				// What a host may create is checked, and an older API server does not expect this finalizer there.
 				Attaches: o.runs(attacher.Declaration().Name) && o.Scope.Node == "",
-				Intents:  intents, Choices: o.choices(), WithoutTopology: o.Provisioner.WithoutTopology, Contest: o.contest(),
+				Intents:  o.Intents, Choices: o.choices(), WithoutTopology: o.Provisioner.WithoutTopology, Contest: o.contest(),
 				// Provisioners beside a driver in a cluster have an identity; elsewhere volplane selects the nodes of claims.
 				Identity: o.Identity, Selects: o.Identity == "", Meter: provisionMeter(o.Metrics),
 			})
 		}},
-		{capacity.Declaration(), func(e controller.Env, o ControlPlaneOptions) *controller.Controller {
+		{capacity.Declaration(), func(e controller.Env) *controller.Controller {
 			return capacity.New(e, capacity.Options{
 				Drivers: o.Drivers, Immediate: o.CapacityForImmediate, Poll: o.CapacityPoll, Home: o.CapacityHome,
 				Count: countCapacities(o.Metrics),
 			})
 		}},
-		{ephemeral.Declaration(), func(e controller.Env, _ ControlPlaneOptions) *controller.Controller { return ephemeral.New(e) }},
-		{placement.Declaration(), func(e controller.Env, _ ControlPlaneOptions) *controller.Controller { return placement.New(e) }},
-		{attachdetach.Declaration(), func(e controller.Env, o ControlPlaneOptions) *controller.Controller {
+		{ephemeral.Declaration(), ephemeral.New},
+		{placement.Declaration(), placement.New},
+		{attachdetach.Declaration(), func(e controller.Env) *controller.Controller {
 			return attachdetach.New(e, attachdetach.Options{
 				Now: time.Now, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, MaxUnmount: o.MaxUnmount,
 				Near: o.near(),
 			})
 		}},
-		{attacher.Declaration(), func(e controller.Env, o ControlPlaneOptions) *controller.Controller {
+		{attacher.Declaration(), func(e controller.Env) *controller.Controller {
 			return attacher.New(e, attacher.Options{
 				Drivers: o.Drivers, Scope: o.Scope, ReconcileSync: o.ReconcileSync, Dummy: o.DummyAttacher,
 				MaxEntries: o.Attacher.MaxEntries, DefaultFSType: o.Attacher.DefaultFSType,
 			})
 		}},
-		{
-			nodelife.Declaration(), func(e controller.Env, _ ControlPlaneOptions) *controller.Controller { return nodelife.New(e, time.Now) },
-		},
-		{resizer.Declaration(), func(e controller.Env, o ControlPlaneOptions) *controller.Controller { return resizer.New(e, o.Drivers) }},
-		{modifier.Declaration(), func(e controller.Env, o ControlPlaneOptions) *controller.Controller {
+		{nodelife.Declaration(), func(e controller.Env) *controller.Controller {
+			return nodelife.New(e, time.Now)
+		}},
+		{resizer.Declaration(), func(e controller.Env) *controller.Controller { return resizer.New(e, o.Drivers) }},
+		{modifier.Declaration(), func(e controller.Env) *controller.Controller {
 			return modifier.New(e, o.Drivers, o.Resizer.ExtraMetadata)
 		}},
-		{snapshotter.BindingDeclaration(), func(e controller.Env, o ControlPlaneOptions) *controller.Controller {
+		{snapshotter.BindingDeclaration(), func(e controller.Env) *controller.Controller {
 			return snapshotter.NewBinding(e, o.SnapshotController.Distributed)
 		}},
-		{snapshotter.Declaration(), func(e controller.Env, o ControlPlaneOptions) *controller.Controller {
+		{snapshotter.Declaration(), func(e controller.Env) *controller.Controller {
 			return snapshotter.New(e, o.Drivers, o.snapshots(o.Scope))
 		}},
-		{health.Declaration(), func(e controller.Env, o ControlPlaneOptions) *controller.Controller {
+		{health.Declaration(), func(e controller.Env) *controller.Controller {
 			return health.New(e, o.Drivers, o.health())
 		}},
-		{health.WatcherDeclaration(), func(e controller.Env, o ControlPlaneOptions) *controller.Controller {
+		{health.WatcherDeclaration(), func(e controller.Env) *controller.Controller {
 			return health.NewWatcher(e, o.Drivers, time.Now)
 		}},
-		{groupsnapshotter.BindingDeclaration(), func(e controller.Env, _ ControlPlaneOptions) *controller.Controller {
-			return groupsnapshotter.NewBinding(e)
-		}},
-		{groupsnapshotter.Declaration(), func(e controller.Env, o ControlPlaneOptions) *controller.Controller {
+		{groupsnapshotter.BindingDeclaration(), groupsnapshotter.NewBinding},
+		{groupsnapshotter.Declaration(), func(e controller.Env) *controller.Controller {
 			return groupsnapshotter.New(e, o.Drivers, o.groups(o.Scope))
 		}},
 	}
@@ -96,7 +93,7 @@ func Declarations() []controller.Declaration { return declarations(provisioner.S
 
 func declarations(intents provisioner.Logs) []controller.Declaration {
 	var out []controller.Declaration
-	for _, m := range members(intents) {
+	for _, m := range members(ControlPlaneOptions{Intents: intents}) {
 		out = append(out, m.Declaration)
 	}
 	return out

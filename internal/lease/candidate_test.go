@@ -258,7 +258,7 @@ func TestUpstreamWaitsForLongLeases(t *testing.T) {
 		killed := time.Now()
 		a.kill()
 		<-other.works
-		c.within("after the leader was killed, it works after", time.Since(killed), 25*time.Second, 2*time.Minute+5*time.Second)
+		c.within("after a kill, it works after", time.Since(killed), 25*time.Second, 2*time.Minute+5*time.Second)
 		if l, err := c.get("l3"); err != nil || l.Annotations[volume.AnnHeldWith] != "" {
 			c.Errorf("its lease says that it works only with another one: %v %v", l, err)
 		}

@@ -20,8 +20,8 @@ import (
 // linger is how long the leases of a driver are kept that is no longer reached: it may be about to restart.
 const linger = 10 * time.Second
 
-// Drivers holds the leases of each driver whose controller this process reaches, so that only one process calls it: this
-// one, that of another host, or upstream's sidecars. Node-local drivers have no leases: each host calls its own.
+// Drivers holds the leases of each driver whose controller this process reaches, so that only one process calls it:
+// this one, that of another host, or upstream's sidecars. Node-local drivers have no leases: each host calls its own.
 type Drivers struct {
 	// Reached holds the drivers that this process reaches. Of several sets that have a controller of one name, the
 	// first counts.
