@@ -12,7 +12,6 @@ import (
 	"volplane.dev/volplane/internal/controller/health"
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/observe"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
@@ -45,17 +44,16 @@ func runControllers(
 	}
 	o.Roles = withNodeWatcher(o.Roles, o.HealthMonitor)
 	drivers, name := csi.NewSet(), o.DummyAttacher
-	var without []kube.Access
-	var never []string
+	var d *csi.Driver
 	if name == "" && needDriver(o.Roles) {
-		d, err := awaitController(ctx, o, csi.WithMeter(metrics.Call), csi.WithCallLog(csi.NewCallLog(o.Log)))
+		var err error
+		d, err = awaitController(ctx, o, csi.WithMeter(metrics.Call), csi.WithCallLog(csi.NewCallLog(o.Log)))
 		if d == nil {
 			return err
 		}
 		defer d.Close()
-		name, without = d.Name, allDispensable(o.Roles, d, o.Provisioner.OnNode.Node != "")
-		never = unused(d)
-		if err := placeOnNode(ctx, o, d, drivers); err != nil {
+		name = d.Name
+		if err = placeOnNode(ctx, o, d, drivers); err != nil {
 			return parts.UnlessEnded(ctx, err)
 		}
 	}
@@ -78,7 +76,7 @@ func runControllers(
 		plane := planeOf(o, name, sidecars)
 		plane.Drivers, plane.Metrics = drivers, metrics
 		var err error
-		if plane.Forgone, err = unread(ctx, o, without, never); err != nil {
+		if plane.Forgone, err = forgone(ctx, o, d); err != nil {
 			return parts.UnlessEnded(ctx, err)
 		}
 		return keepIntents(ctx, o, plane.Intents, func(ctx context.Context, logs provisioner.Logs) error {
