@@ -7,6 +7,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/beside"
 	"volplane.dev/volplane/internal/cli"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/trace"
@@ -28,9 +29,9 @@ func programs() cli.Programs {
 		DriverControllers: app.ClusterControllers(),
 		Rights:            app.DriverControllerRights,
 		Pool:              app.PoolRecords,
-		Registrar:         app.Registrar,
+		Registrar:         beside.Registrar,
 		SnapshotMetadata:  app.SnapshotMetadata,
-		Liveness:          app.Liveness,
+		Liveness:          beside.Liveness,
 		Bridge:            flex.Bridge,
 	}
 }

@@ -9,16 +9,9 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"volplane.dev/volplane/internal/controller/attacher"
-	"volplane.dev/volplane/internal/controller/capacity"
-	"volplane.dev/volplane/internal/controller/groupsnapshotter"
 	"volplane.dev/volplane/internal/controller/health"
-	"volplane.dev/volplane/internal/controller/modifier"
 	"volplane.dev/volplane/internal/controller/provisioner"
-	"volplane.dev/volplane/internal/controller/resizer"
-	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/observe"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
@@ -32,49 +25,11 @@ var errNoNamespace = errors.New("the namespace of leases and intents is not set:
 var errNoController = errors.New("says that it has a controller, but not behind this socket: run the controllers " +
 	"beside the driver's controller process")
 
-// DriverControllers returns the names of the controllers that can run for one driver
-// in a cluster, in start order. The others manage objects of a whole cluster.
-func DriverControllers() []string {
-	return []string{
-		provisioner.Declaration().Name, capacity.Declaration().Name, attacher.Declaration().Name, resizer.Declaration().Name,
-		modifier.Declaration().Name, snapshotter.Declaration().Name, health.Declaration().Name,
-		groupsnapshotter.Declaration().Name,
-	}
-}
-
-// ClusterControllers returns the names of the controllers that can run in a cluster of Kubernetes: those for one
-// driver, and the snapshot-controller, which Kubernetes does not have. The latter is two: the one for groups of
-// snapshots has no name of its own, as in upstream's program.
-func ClusterControllers() []string {
-	return append(DriverControllers(), snapshotter.BindingDeclaration().Name)
-}
-
-// runs says whether a controller is one of those with these names.
-func runs(roles []string, name string) bool {
-	if name == groupsnapshotter.BindingDeclaration().Name {
-		name = snapshotter.BindingDeclaration().Name
-	}
-	return slices.Contains(roles, name)
-}
-
-// Controllers waits for the driver and for the leases, and runs the controllers
-// until ctx ends. Metrics and health are served from the beginning. In a container, an error is told to the kubelet,
-// too.
+// Controllers waits for the driver and for the leases, and runs the controllers until ctx ends. Metrics and health are
+// served from the beginning. In a container, the kubelet is given an error, too.
 func Controllers(ctx context.Context, o program.ControllersOptions) error {
-	err := controllers(ctx, o)
-	tellTermination(terminationLog, err)
-	return err
-}
-
-func controllers(ctx context.Context, o program.ControllersOptions) error {
-	if o.Namespace == "" {
-		return errNoNamespace
-	}
-	o.Roles = withNodeWatcher(o.Roles, o.HealthMonitor)
-	limitMemory()
-	go newMemoryReleaser().run(ctx)
 	ready := &readiness{}
-	return served(ctx, o.HTTP, o.Version, ready.checks(), o.Log,
+	return serveBeside(ctx, o.HTTP, o.Version, ready.checks(), o.Log,
 		func(ctx context.Context, metrics *observe.Registry) error {
 			return runControllers(ctx, o, metrics, ready)
 		})
@@ -84,18 +39,21 @@ func controllers(ctx context.Context, o program.ControllersOptions) error {
 func runControllers(
 	ctx context.Context, o program.ControllersOptions, metrics *observe.Registry, ready *readiness,
 ) error {
+	if o.Namespace == "" {
+		return errNoNamespace
+	}
+	o.Roles = withNodeWatcher(o.Roles, o.HealthMonitor)
 	drivers, name := csi.NewSet(), o.DummyAttacher
-	var without []kube.Access
-	var never []string
+	var d *csi.Driver
 	if name == "" && needDriver(o.Roles) {
-		d, err := awaitController(ctx, o, csi.WithMeter(metrics.Call), csi.WithCallLog(csi.NewCallLog(o.Log)))
+		var err error
+		d, err = awaitController(ctx, o, csi.WithMeter(metrics.Call), csi.WithCallLog(csi.NewCallLog(o.Log)))
 		if d == nil {
 			return err
 		}
 		defer d.Close()
-		name, without = d.Name, allDispensable(o.Roles, d, o.Provisioner.OnNode.Node != "")
-		never = unused(d)
-		if err := placeOnNode(ctx, o, d, drivers); err != nil {
+		name = d.Name
+		if err = placeOnNode(ctx, o, d, drivers); err != nil {
 			return parts.UnlessEnded(ctx, err)
 		}
 	}
@@ -104,27 +62,21 @@ func runControllers(
 		return parts.UnlessEnded(ctx, err)
 	}
 	ready.driver.Store(true)
-	locks, err := locksOf(o, name)
+	elected, err := candidate(o, name)
 	if err != nil {
 		return err
 	}
-	beside, err := newOthers(o, name)
-	if err != nil {
-		return err
-	}
-	leadership, term := new(Leadership), o.Term
-	metrics.Follow(leadership)
-	term.LongOthers = !o.ShortLeases
-	return leadership.Lead(ctx, locks, term, o.Log, func(ctx context.Context) error {
+	metrics.Follow(elected)
+	return elected.Run(ctx, func(ctx context.Context) error {
 		ready.leads.Store(true)
 		defer ready.rests()
-		if err := beside.refuse(ctx); err != nil || ctx.Err() != nil {
+		if err := refuseOthers(ctx, o, name); err != nil || ctx.Err() != nil {
 			return err
 		}
 		plane := planeOf(o, name, sidecars)
 		plane.Drivers, plane.Metrics = drivers, metrics
 		var err error
-		if plane.Forgone, err = unread(ctx, o, without, never); err != nil {
+		if plane.Forgone, err = forgone(ctx, o, d); err != nil {
 			return parts.UnlessEnded(ctx, err)
 		}
 		return keepIntents(ctx, o, plane.Intents, func(ctx context.Context, logs provisioner.Logs) error {
@@ -139,21 +91,14 @@ func runControllers(
 	})
 }
 
-// uncompressed returns a configuration with which the API server compresses no watch: it is near, and that costs both
-// more than the bytes.
-func uncompressed(c *rest.Config) *rest.Config {
-	c = rest.CopyConfig(c)
-	c.DisableCompression = true
-	return c
-}
-
 // planeOf returns the options of the controllers beside a driver.
 func planeOf(o program.ControllersOptions, driver string, sidecars Sidecars) ControlPlaneOptions {
+	config := rest.CopyConfig(o.Config)
+	// The API server is near: to compress watches costs both more than the bytes.
+	config.DisableCompression = true
 	return ControlPlaneOptions{
-		ConfigFor: func(string) (*rest.Config, error) { return uncompressed(o.Config), nil },
-		Roles:     o.Roles, CapacityPoll: o.CapacityPoll, CapacityForImmediate: o.CapacityForImmediate,
-		ReconcileSync: o.ReconcileSync, Health: healthOptions(o.HealthMonitor), DummyAttacher: o.DummyAttacher,
-		Intents:  driverIntents(driver, o.Provisioner.OnNode.Node, o.Namespace),
+		ConfigFor: func(string) (*rest.Config, error) { return config, nil },
+		Roles:     o.Roles, Intents: driverIntents(driver, o.Provisioner.OnNode.Node, o.Namespace),
 		Sidecars: sidecars, Log: o.Log,
 	}
 }
@@ -190,31 +135,4 @@ func withNodeWatcher(roles []string, o sidecar.HealthMonitorOptions) []string {
 		return roles
 	}
 	return append(slices.Clip(roles), health.WatcherDeclaration().Name)
-}
-
-func healthOptions(o sidecar.HealthMonitorOptions) health.Options {
-	return health.Options{Every: o.Every, Timeout: o.Timeout, Volumes: o.Workers, Wanted: true}
-}
-
-// locksOf returns the locks of the leases that the process waits for; none if it does not elect.
-func locksOf(o program.ControllersOptions, driver string) ([]WatchedLock, error) {
-	if !o.Elects {
-		return nil, nil
-	}
-	id, err := processIdentity()
-	if err != nil {
-		return nil, err
-	}
-	names := leaseNames(o.Roles, driver)
-	if node := o.Provisioner.OnNode.Node; node != "" {
-		names = leasesOnNode(names, node)
-	}
-	config := kube.Restrict(o.Config, "leader-election", leaseRights(o.Namespace, names))
-	l, err := newLeases(config, o.Namespace, id, o.Term.Deadline)
-	if err != nil {
-		return nil, err
-	}
-	l.labels = o.LeaseLabels
-	l.watched = newSharedWatch(l.watched)
-	return l.locks(names), nil
 }

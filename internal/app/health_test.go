@@ -13,7 +13,7 @@ import (
 func TestHealthMonitor(t *testing.T) {
 	o := sidecar.HealthMonitorOptions{Every: time.Hour, WatchesNodes: true}
 	o.Timeout, o.Workers = time.Second, 7
-	if got, want := healthOptions(o), (health.Options{
+	if got, want := (Sidecars{Identity: "id", Choices: sidecar.Choices{HealthMonitor: o}}).health(), (health.Options{
 		Every: time.Hour, Timeout: time.Second, Volumes: 7, Wanted: true,
 	}); got != want {
 		t.Errorf("%+v, want %+v", got, want)

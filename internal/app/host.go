@@ -2,17 +2,14 @@ package app
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"slices"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/identity"
-	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/decide/planes"
 	"volplane.dev/volplane/internal/observe"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/volume"
@@ -24,7 +21,7 @@ type HostOptions struct {
 	Node string
 	// Config is the client configuration with the node's own identity.
 	Config *rest.Config
-	// Reached holds the drivers that the host reaches; see DriverLeads.
+	// Reached holds the drivers that the host reaches; see lease.Drivers.
 	Reached []*csi.Set
 	// Metrics counts what the controllers do, or is nil.
 	Metrics *observe.Registry
@@ -45,10 +42,6 @@ func HostControllers(ctx context.Context, o HostOptions) error {
 }
 
 func runHost(ctx context.Context, o HostOptions) error {
-	client, err := kubernetes.NewForConfig(kube.Restrict(o.Config, "host", kube.Read("storage.k8s.io", "csidrivers")))
-	if err != nil {
-		return fmt.Errorf("client of node %s: %w", o.Node, err)
-	}
 	called := csi.NewSet()
 	first := make(chan struct{}, 1)
 	defer called.Subscribe(func(string) {
@@ -57,18 +50,13 @@ func runHost(ctx context.Context, o HostOptions) error {
 		default:
 		}
 	})()
-	leads := &DriverLeads{Reached: o.Reached, Called: called, Log: o.Log}
-	config := kube.Restrict(o.config(), LeasesRole, leaseRights(volume.NamespaceSystem, nil))
-	if leads.Locks, err = driverLocks(config, "volplane-node_"+o.Node); err != nil {
+	leases, err := driverLeases(o.config(), "volplane-node_"+o.Node, o.Reached, called, o.Log)
+	if err != nil {
 		return err
 	}
-	drivers, err := readCSIDrivers(ctx, client, leads.Changed)
-	if err != nil {
-		return parts.UnlessEnded(ctx, err)
-	}
-	leads.Homes = drivers.ofHost(o.Node)
+	leases.Assign = func(driver map[string]string) planes.Assignment { return planes.OfHost(driver, o.Node) }
 	return parts.Run(ctx, o.Log, []parts.Part{
-		{Name: "drivers of this node", Run: leads.Run},
+		{Name: "drivers of this node", Run: leases.Run},
 		{Name: "controllers", Run: parts.After(first, func(ctx context.Context) error { return o.controllers(ctx, called) })},
 	})
 }
@@ -88,19 +76,4 @@ func (o HostOptions) controllers(ctx context.Context, called *csi.Set) error {
 		Roles:     DriverControllers(), Drivers: called, Scope: volume.Scope{Node: o.Node},
 		Intents: provisioner.OnHost(o.Node), Metrics: o.Metrics, Log: o.Log,
 	}, func() { o.Log.Info("controllers work", "node", o.Node) })
-}
-
-// hostRights returns the rights of the controllers of all hosts. The API server restricts each of them to the volumes
-// of its own node and to the drivers that are delegated to it, grants it their intent logs, and lets it read no Secrets
-// beyond those that RBAC gives it.
-func hostRights() []kube.Access {
-	out := leaseRights(volume.NamespaceSystem, nil)
-	for _, d := range declarations(provisioner.Standalone()) {
-		if slices.Contains(DriverControllers(), d.Name) {
-			out = append(out, slices.DeleteFunc(d.Rights(), func(a kube.Access) bool {
-				return a.Resource == "secrets" || a.Resource == "configmaps"
-			})...)
-		}
-	}
-	return out
 }

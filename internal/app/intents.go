@@ -11,6 +11,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/controller/provisioner"
@@ -40,11 +41,9 @@ func driverIntents(driver, node, namespace string) provisioner.Logs {
 type intentKeeper struct {
 	client kubernetes.Interface
 	place  kube.LogPlace
-	// patience is how long the rights are waited for, which may be given a little later than the program is started.
-	patience time.Duration
 }
 
-// rightsPatience is the patience of an intentKeeper.
+// rightsPatience is how long rights are waited for, which may be given a little later than the program is started.
 const rightsPatience = 10 * time.Second
 
 // keepIntents calls run with the place of the intents: in Leases, or in memory if the process may not write these. In
@@ -62,7 +61,7 @@ func keepIntents(
 	if err != nil {
 		return err
 	}
-	k := intentKeeper{client: client, place: logs.Own, patience: rightsPatience}
+	k := intentKeeper{client: client, place: logs.Own}
 	missing := k.await(ctx)
 	if missing == "" {
 		return run(ctx, logs)
@@ -97,22 +96,11 @@ func (k intentKeeper) checkNoneKept(ctx context.Context, missing string) error {
 
 // await returns a right that is missing, if it is not given in time, or "".
 func (k intentKeeper) await(ctx context.Context) (missing string) {
-	until := time.Now().Add(k.patience)
-	if missing = k.lacks(ctx); missing == "" {
-		return ""
-	}
-	tick := time.NewTicker(k.patience / 10)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return missing
-		case now := <-tick.C:
-			if missing = k.lacks(ctx); missing == "" || !now.Before(until) {
-				return missing
-			}
-		}
-	}
+	_ = wait.PollUntilContextTimeout(ctx, rightsPatience/10, rightsPatience, true, func(context.Context) (bool, error) {
+		missing = k.lacks(ctx)
+		return missing == "", nil
+	})
+	return missing
 }
 
 // lacks returns a right on the log's objects that the process does not have, or "". A server that does not say so is

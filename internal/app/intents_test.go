@@ -44,7 +44,7 @@ func TestMayKeepIntents(t *testing.T) {
 				r.Status.Allowed = asked.Verb != row.lacks || row.given > 0 && time.Since(began) > row.given
 				return true, r, nil
 			})
-			k := intentKeeper{client: client, place: place, patience: rightsPatience}
+			k := intentKeeper{client: client, place: place}
 			if got := k.await(t.Context()); got != row.want || time.Since(began) != row.takes {
 				t.Errorf("%s: %q after %v", name, got, time.Since(began))
 			}

@@ -12,29 +12,26 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/controller/capacity"
 	"volplane.dev/volplane/internal/controller/provisioner"
-	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/snapshot"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node"
 	"volplane.dev/volplane/internal/observe"
+	"volplane.dev/volplane/internal/world"
 )
 
 // readiness says how far a process of Controllers is.
 type readiness struct{ driver, leads, works atomic.Bool }
 
-var (
-	errNoDriverYet = errors.New("the driver does not answer yet")
-	errNotRead     = errors.New("the objects of the cluster are not read yet")
-)
+var errNoDriverYet = errors.New("the driver does not answer yet")
 
 // checks returns what must be so for the process to be ready. One that waits for a lease that another process holds is
 // ready: it takes over at once.
 func (r *readiness) checks() []observe.Check {
 	return []observe.Check{
 		{Name: "driver", Ready: func() error { return unless(r.driver.Load(), errNoDriverYet) }},
-		{Name: "controllers", Ready: func() error { return unless(!r.leads.Load() || r.works.Load(), errNotRead) }},
+		{Name: "controllers", Ready: func() error { return unless(!r.leads.Load() || r.works.Load(), world.ErrNotRead) }},
 	}
 }
 
@@ -99,28 +96,6 @@ func countCapacities(r *observe.Registry) func(func() capacity.Count) {
 		} {
 			r.Gauge(name, func(set observe.Set) { set(float64(of(count()))) })
 		}
-	}
-}
-
-// measureObjects counts what is seen of objects and of drivers. It must be called before the caches start.
-func (o ControlPlaneOptions) measureObjects(caches *kube.Caches) {
-	if o.Metrics == nil {
-		return
-	}
-	wanted := func(string) bool { return true }
-	if o.World != nil {
-		objects := caches.CSIDrivers()
-		wanted = func(name string) bool { _, ok := objects.Get(name); return ok }
-	}
-	if o.Drivers != nil {
-		measureDrivers(o.Metrics, o.Drivers, wanted)
-	}
-	if o.World != nil {
-		measureWaiting(o.Metrics, o.World, o.Log)
-		measureHeartbeats(o.Metrics, caches)
-	}
-	if o.runs(snapshotter.BindingDeclaration().Name) {
-		measureSnapshots(o.Metrics, caches)
 	}
 }
 

@@ -12,13 +12,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"volplane.dev/volplane/internal/beside"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/driver/local"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node"
 	"volplane.dev/volplane/internal/observe"
+	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/internal/volume"
@@ -26,6 +26,11 @@ import (
 
 // Node runs a node agent until ctx ends. Mounts stay when the agent ends.
 func Node(ctx context.Context, o program.NodeOptions) error { return runNode(ctx, o, nil) }
+
+// Node runs the node agent of this process until ctx ends, when the controllers have begun to read.
+func (p *Plane) Node(ctx context.Context, o program.NodeOptions) error {
+	return parts.After(p.lent, func(ctx context.Context) error { return runNode(ctx, o, p) })(ctx)
+}
 
 // runNode runs a node agent that shares caches with a plane in its process, or reads for itself what concerns its node.
 func runNode(ctx context.Context, o program.NodeOptions, with *Plane) error {
@@ -106,6 +111,18 @@ func served(
 	return errors.Join(err, <-ended)
 }
 
+// serveBeside is served for a program beside a driver. In a container, the kubelet is given the error, too.
+func serveBeside(
+	ctx context.Context, at []sidecar.HTTPOptions, version string, ready []observe.Check, log *slog.Logger,
+	run func(context.Context, *observe.Registry) error,
+) error {
+	limitMemory()
+	go newMemoryReleaser().run(ctx)
+	err := served(ctx, at, version, ready, log, run)
+	tellTermination(terminationLog, err)
+	return err
+}
+
 // ServeNode runs what a node agent's process does, which is given the registry that counts it, and serves metrics and
 // health beside it, if the options say so.
 func ServeNode(ctx context.Context, o program.NodeOptions, run func(context.Context, program.NodeOptions) error) error {
@@ -113,14 +130,4 @@ func ServeNode(ctx context.Context, o program.NodeOptions, run func(context.Cont
 		o.Metrics = metrics
 		return run(ctx, o)
 	})
-}
-
-// Registrar registers a driver with the node agent of its host until ctx ends or the agent refuses the driver.
-func Registrar(ctx context.Context, o sidecar.RegistrarOptions) error {
-	return beside.Registrar(ctx, o)
-}
-
-// Liveness answers a kubelet's question whether a driver is ready, until ctx ends.
-func Liveness(ctx context.Context, o sidecar.LivenessOptions) error {
-	return beside.Liveness(ctx, o)
 }

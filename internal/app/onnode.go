@@ -8,9 +8,7 @@ import (
 
 	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/program"
-	"volplane.dev/volplane/internal/volume"
 )
 
 // errWholeCluster refuses what there may be only once, in a process that is on each node.
@@ -79,31 +77,4 @@ func hasMoved(ctx context.Context, drivers *csi.Set, name string) bool {
 	}
 	info, err := d.NodeInfo(ctx)
 	return err == nil && !maps.Equal(info.Topology, d.Place)
-}
-
-// unread returns the resources that the process does without. On each node, these are those of all nodes, even if they
-// may be read: each node's heartbeats would be sent to all others.
-func unread(
-	ctx context.Context, o program.ControllersOptions, without []kube.Access, never []string,
-) ([]string, error) {
-	if o.Provisioner.OnNode.Node != "" {
-		without = slices.DeleteFunc(slices.Clone(without), func(a kube.Access) bool {
-			ofNodes := a.Resource == "nodes" || a.Resource == "csinodes"
-			if ofNodes {
-				never = append(never, a.Resource)
-			}
-			return ofNodes
-		})
-	}
-	return forgone(ctx, o.Config, without, never, o.Log)
-}
-
-// leasesOnNode returns the names of the leases for the controllers of one node's volumes: nothing excludes processes
-// on different nodes from each other.
-func leasesOnNode(names []string, node string) []string {
-	out := make([]string, len(names))
-	for i, name := range names {
-		out[i] = volume.LeaseOnNode(name, node)
-	}
-	return out
 }

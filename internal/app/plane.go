@@ -1,12 +1,8 @@
 package app
 
 import (
-	"context"
-
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/parts"
-	"volplane.dev/volplane/internal/program"
 )
 
 // Plane is what the parts of one process share that is a whole control plane: each object is in memory once, and
@@ -25,11 +21,6 @@ func NewPlane() *Plane {
 
 // Transform prepares the objects of the API server's own caches.
 func (p *Plane) Transform(o any) (any, error) { return p.trimmer.Whole(o) }
-
-// Node runs the node agent of this process until ctx ends, when the controllers have begun to read.
-func (p *Plane) Node(ctx context.Context, o program.NodeOptions) error {
-	return parts.After(p.lent, func(ctx context.Context) error { return runNode(ctx, o, p) })(ctx)
-}
 
 func (p *Plane) share(caches *kube.Caches) {
 	if p != nil {

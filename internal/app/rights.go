@@ -18,6 +18,7 @@ import (
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/program"
 )
 
 // dispensable returns the resources that a controller reads for some drivers, and does not need for this one.
@@ -73,25 +74,31 @@ func unused(d *csi.Driver) []string {
 	return []string{"csidrivers"}
 }
 
-// forgone returns, beside those that are unused, those of the resources that the process may not read.
-func forgone(
-	ctx context.Context, config *rest.Config, reads []kube.Access, unused []string, log *slog.Logger,
-) ([]string, error) {
-	if len(reads) == 0 {
-		return unused, nil
+// forgone returns the resources that the process does without beside a driver: those at which no controller looks, and
+// those that none needs and that it may not read. On each node, these are also those of all nodes, even if they may be
+// read: each node's heartbeats would be sent to all others. Without a driver it needs all that it may read.
+func forgone(ctx context.Context, o program.ControllersOptions, d *csi.Driver) ([]string, error) {
+	if d == nil {
+		return nil, nil
 	}
-	client, err := rightsClient(config)
+	onNode := o.Provisioner.OnNode.Node != ""
+	reads, out := allDispensable(o.Roles, d, onNode), unused(d)
+	if len(reads) == 0 {
+		return out, nil
+	}
+	client, err := rightsClient(o.Config)
 	if err != nil {
 		return nil, err
 	}
-	out := slices.Clone(unused)
 	for _, a := range reads {
 		if slices.Contains(out, a.Resource) {
 			continue
 		}
-		may, err := mayRead(ctx, client, a, log)
-		if err != nil {
-			return nil, err
+		may := false
+		if ofNodes := a.Resource == "nodes" || a.Resource == "csinodes"; !onNode || !ofNodes {
+			if may, err = mayRead(ctx, client, a, o.Log); err != nil {
+				return nil, err
+			}
 		}
 		if !may {
 			out = append(out, a.Resource)

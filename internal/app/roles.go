@@ -3,8 +3,6 @@ package app
 import (
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/controller/attachdetach"
 	"volplane.dev/volplane/internal/controller/attacher"
@@ -20,97 +18,71 @@ import (
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/controller/resizer"
 	"volplane.dev/volplane/internal/controller/snapshotter"
-	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/decide/identity"
-	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/node"
-	"volplane.dev/volplane/internal/volume"
 )
-
-// ReaderRole is the role whose identity fills the shared caches.
-const ReaderRole = "reader"
-
-// LeasesRole is the role whose identity holds the leases of drivers in a standalone control plane.
-const LeasesRole = "leases"
-
-// nodesGroup is the group of all node agents' identities.
-const nodesGroup = "system:nodes"
 
 // member is one controller of the control plane: its declaration and constructor.
 type member struct {
 	controller.Declaration
-	build func(controller.Env, shared) *controller.Controller
+	build func(controller.Env) *controller.Controller
 }
 
-// shared are the options of the controllers of a process, besides their Env.
-type shared struct {
-	drivers *csi.Set
-	// scope is that of the volumes for which drivers are called.
-	scope    volume.Scope
-	requests *controller.Requests
-	sidecars Sidecars
-	// protects says that the protection controller runs, and attaches that the attacher runs.
-	protects     bool
-	attaches     bool
-	attachDetach attachdetach.Options
-	attacher     attacher.Options
-	capacity     capacity.Options
-	health       health.Options
-	// selects says that the nodes of claims are selected by volplane.
-	selects bool
-	// meter counts the provisioner's attempts, or is nil.
-	meter provisioner.Meter
-}
-
-// members lists the controllers in start order, with a provisioner that stores its
-// intents in the given logs. Only this function knows all controllers.
-func members(intents provisioner.Logs) []member {
+// members lists the controllers in start order, to run or not. Only this function knows all of them.
+func members(o ControlPlaneOptions) []member {
 	return []member{
-		{protection.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return protection.New(e) }},
-		{binder.Declaration(), func(e controller.Env, s shared) *controller.Controller { return binder.New(e, s.requests) }},
-		{provisioner.DeclarationWith(intents), func(e controller.Env, s shared) *controller.Controller {
+		{protection.Declaration(), protection.New},
+		{binder.Declaration(), func(e controller.Env) *controller.Controller { return binder.New(e, o.requests) }},
+		{provisioner.DeclarationWith(o.Intents), func(e controller.Env) *controller.Controller {
 			return provisioner.New(e, provisioner.Options{
-				Drivers: s.drivers, Scope: s.scope, Requests: s.requests, Protects: s.protects, Attaches: s.attaches,
-				Intents: intents,
-				Choices: s.sidecars.choices(), WithoutTopology: s.sidecars.Provisioner.WithoutTopology,
-				Contest: s.sidecars.contest(), Identity: s.sidecars.Identity, Selects: s.selects, Meter: s.meter,
+				Drivers: o.Drivers, Scope: o.Scope, Requests: o.requests, Protects: o.runs(protection.Declaration().Name),
+				// What a host may create is checked, and an older API server does not expect this finalizer there.
+				Attaches: o.runs(attacher.Declaration().Name) && o.Scope.Node == "",
+				Intents:  o.Intents, Choices: o.choices(), WithoutTopology: o.Provisioner.WithoutTopology, Contest: o.contest(),
+				// Provisioners beside a driver in a cluster have an identity; elsewhere volplane selects the nodes of claims.
+				Identity: o.Identity, Selects: o.Identity == "", Meter: provisionMeter(o.Metrics),
 			})
 		}},
-		{capacity.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return capacity.New(e, s.capacity)
+		{capacity.Declaration(), func(e controller.Env) *controller.Controller {
+			return capacity.New(e, capacity.Options{
+				Drivers: o.Drivers, Immediate: o.CapacityForImmediate, Poll: o.CapacityPoll, Home: o.CapacityHome,
+				Count: countCapacities(o.Metrics),
+			})
 		}},
-		{ephemeral.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return ephemeral.New(e) }},
-		{placement.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return placement.New(e) }},
-		{attachdetach.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return attachdetach.New(e, s.attachDetach)
+		{ephemeral.Declaration(), ephemeral.New},
+		{placement.Declaration(), placement.New},
+		{attachdetach.Declaration(), func(e controller.Env) *controller.Controller {
+			return attachdetach.New(e, attachdetach.Options{
+				Now: time.Now, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, MaxUnmount: o.MaxUnmount,
+				Near: o.near(),
+			})
 		}},
-		{attacher.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return attacher.New(e, s.attacher)
+		{attacher.Declaration(), func(e controller.Env) *controller.Controller {
+			return attacher.New(e, attacher.Options{
+				Drivers: o.Drivers, Scope: o.Scope, ReconcileSync: o.ReconcileSync, Dummy: o.DummyAttacher,
+				MaxEntries: o.Attacher.MaxEntries, DefaultFSType: o.Attacher.DefaultFSType,
+			})
 		}},
-		{
-			nodelife.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return nodelife.New(e, time.Now) },
-		},
-		{resizer.Declaration(), func(e controller.Env, s shared) *controller.Controller { return resizer.New(e, s.drivers) }},
-		{modifier.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return modifier.New(e, s.drivers, s.sidecars.Resizer.ExtraMetadata)
+		{nodelife.Declaration(), func(e controller.Env) *controller.Controller {
+			return nodelife.New(e, time.Now)
 		}},
-		{snapshotter.BindingDeclaration(), func(e controller.Env, s shared) *controller.Controller {
-			return snapshotter.NewBinding(e, s.sidecars.SnapshotController.Distributed)
+		{resizer.Declaration(), func(e controller.Env) *controller.Controller { return resizer.New(e, o.Drivers) }},
+		{modifier.Declaration(), func(e controller.Env) *controller.Controller {
+			return modifier.New(e, o.Drivers, o.Resizer.ExtraMetadata)
 		}},
-		{snapshotter.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return snapshotter.New(e, s.drivers, s.sidecars.snapshots(s.scope))
+		{snapshotter.BindingDeclaration(), func(e controller.Env) *controller.Controller {
+			return snapshotter.NewBinding(e, o.SnapshotController.Distributed)
 		}},
-		{health.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return health.New(e, s.drivers, s.health)
+		{snapshotter.Declaration(), func(e controller.Env) *controller.Controller {
+			return snapshotter.New(e, o.Drivers, o.snapshots(o.Scope))
 		}},
-		{health.WatcherDeclaration(), func(e controller.Env, s shared) *controller.Controller {
-			return health.NewWatcher(e, s.drivers, time.Now)
+		{health.Declaration(), func(e controller.Env) *controller.Controller {
+			return health.New(e, o.Drivers, o.health())
 		}},
-		{groupsnapshotter.BindingDeclaration(), func(e controller.Env, _ shared) *controller.Controller {
-			return groupsnapshotter.NewBinding(e)
+		{health.WatcherDeclaration(), func(e controller.Env) *controller.Controller {
+			return health.NewWatcher(e, o.Drivers, time.Now)
 		}},
-		{groupsnapshotter.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return groupsnapshotter.New(e, s.drivers, s.sidecars.groups(s.scope))
+		{groupsnapshotter.BindingDeclaration(), groupsnapshotter.NewBinding},
+		{groupsnapshotter.Declaration(), func(e controller.Env) *controller.Controller {
+			return groupsnapshotter.New(e, o.Drivers, o.groups(o.Scope))
 		}},
 	}
 }
@@ -121,60 +93,8 @@ func Declarations() []controller.Declaration { return declarations(provisioner.S
 
 func declarations(intents provisioner.Logs) []controller.Declaration {
 	var out []controller.Declaration
-	for _, m := range members(intents) {
+	for _, m := range members(ControlPlaneOptions{Intents: intents}) {
 		out = append(out, m.Declaration)
 	}
 	return out
-}
-
-// User returns the user name of a role of the control plane in the API.
-func User(role string) string { return "system:volplane:" + role }
-
-// RBAC returns the roles and bindings that give each controller, the shared
-// caches and the node agents exactly what they declare.
-func RBAC() []runtime.Object {
-	var out []runtime.Object
-	for _, d := range Declarations() {
-		if onDemand(d.Name) {
-			continue
-		}
-		out = append(out, kube.Roles(User(d.Name), d.Rights(), kube.User(User(d.Name)))...)
-	}
-	out = append(out, kube.Roles(User(ReaderRole), inputs(Declarations()), kube.User(User(ReaderRole)))...)
-	out = append(out, kube.Roles(User(LeasesRole), leadRights(), kube.User(User(LeasesRole)))...)
-	out = append(out, kube.Roles(User("host"), hostRights(), kube.Group(identity.HostsGroup))...)
-	// The Node authorizer grants each agent the rights on its own objects; these are
-	// the others.
-	return append(out, kube.Roles(User("node"), node.Rights(), kube.Group(nodesGroup))...)
-}
-
-// inputs returns the rights that filling the caches of these controllers needs.
-func inputs(all []controller.Declaration) []kube.Access {
-	var out []kube.Access
-	for _, d := range all {
-		out = append(out, d.Inputs...)
-	}
-	return out
-}
-
-// DriverControllerRights returns the rights that a process of Controllers needs: those
-// that the controllers declare, the one to look for others, and, with leader election,
-// those on the leases of the driver. Leases and intents are in the namespace. If each node has such a process, the
-// names of these are not known, and the rights are those on every Lease of the namespace.
-func DriverControllerRights(roles []string, driver, namespace string, elects, onNodes bool) []kube.Access {
-	var out []kube.Access
-	intents, leases := driverIntents(driver, "", namespace), leaseNames(roles, driver)
-	if onNodes {
-		intents.AnyName, leases = true, nil
-	}
-	for _, d := range declarations(intents) {
-		if runs(roles, d.Name) {
-			out = append(out, d.Rights()...)
-		}
-	}
-	out = append(out, besideRight())
-	if !elects {
-		return out
-	}
-	return append(out, leaseRights(namespace, leases)...)
 }

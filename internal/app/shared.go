@@ -21,6 +21,7 @@ import (
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/decide/planes"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/lease"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -35,7 +36,7 @@ type SharedOptions struct {
 	// Identity is the holder's name in the leases of this control plane: after a crash the process that follows on the
 	// same host has the same, and no other process has.
 	Identity string
-	// Reached holds the drivers that the process reaches; see DriverLeads.
+	// Reached holds the drivers that the process reaches; see lease.Drivers.
 	Reached []*csi.Set
 	// Once runs beside the controllers of the whole cluster, in one control plane at a time.
 	Once func(ctx context.Context) error
@@ -52,15 +53,18 @@ func Shared(ctx context.Context, o SharedOptions, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("identity of %s: %w", LeasesRole, err)
 	}
-	l, err := newLeases(kube.Restrict(config, LeasesRole, leaseRights(volume.NamespaceSystem, nil)),
-		volume.NamespaceSystem, o.Identity, sharedTerm().Deadline)
+	leases, err := lease.NewClient(kube.Restrict(config, LeasesRole, lease.Rights(volume.NamespaceSystem, nil)),
+		volume.NamespaceSystem, o.Identity, nil)
 	if err != nil {
 		return err
 	}
-	l.watched = newSharedWatch(l.watched)
+	own := []string{volume.LeaseOnNode(volume.ControlPlaneLease, o.Node)}
+	host, err := leases.Candidate(own, lease.SharedTerm(), o.Log)
+	if err != nil {
+		return err
+	}
 	o.Drivers, ready = csi.NewSet(), sync.OnceFunc(ready)
-	own := l.locks([]string{volume.LeaseOnNode(volume.ControlPlaneLease, o.Node)})
-	return Lead(ctx, own, sharedTerm(), o.Log, func(ctx context.Context) error {
+	return host.Run(ctx, func(ctx context.Context) error {
 		known, err := readPlanes(ctx, config)
 		if err != nil {
 			return parts.UnlessEnded(ctx, err)
@@ -70,7 +74,7 @@ func Shared(ctx context.Context, o SharedOptions, ready func()) error {
 				return o.callDrivers(ctx, config, known, ready)
 			}},
 			{Name: "controllers of the cluster", Run: func(ctx context.Context) error {
-				return o.lead(ctx, config, known, l)
+				return o.oncePerCluster(ctx, config, known, leases)
 			}},
 			{Name: "addresses of control planes on this host", Run: func(ctx context.Context) error {
 				return known.follow(ctx, o.Log, func(nodes []*corev1.Node) error {
@@ -81,29 +85,33 @@ func Shared(ctx context.Context, o SharedOptions, ready func()) error {
 	})
 }
 
-// lead runs what there is once in a cluster while this control plane holds the lease for it.
-func (o SharedOptions) lead(ctx context.Context, config *rest.Config, known *planeNodes, l leases) error {
-	leadership := new(Leadership)
-	o.Metrics.Follow(leadership)
+// oncePerCluster runs what there is once in a cluster while this control plane holds the lease for it.
+func (o SharedOptions) oncePerCluster(
+	ctx context.Context, config *rest.Config, known *planeNodes, leases *lease.Client,
+) error {
+	elected, err := leases.Candidate([]string{volume.ControlPlaneLease}, lease.SharedTerm(), o.Log)
+	if err != nil {
+		return err
+	}
+	o.Metrics.Follow(elected)
 	cluster := o.ControlPlaneOptions
 	cluster.Roles, cluster.Drivers, cluster.World = wholeCluster(), nil, nil
-	return leadership.Lead(ctx, l.locks([]string{volume.ControlPlaneLease}), sharedTerm(), o.Log,
-		func(ctx context.Context) error {
-			works := make(chan struct{})
-			return parts.Run(ctx, o.Log, []parts.Part{
-				{Name: "controllers", Run: func(ctx context.Context) error {
-					return ControlPlane(ctx, cluster, func() {
-						o.Log.Info("this control plane runs the controllers of the cluster", "node", o.Node)
-						close(works)
-					})
-				}},
-				{Name: "addresses of control planes", Run: func(ctx context.Context) error {
-					return o.publish(ctx, config, known)
-				}},
-				// It reads all objects at its start, which must not delay the controllers.
-				{Name: "garbage collector", Run: parts.After(works, o.Once)},
-			})
+	return elected.Run(ctx, func(ctx context.Context) error {
+		works := make(chan struct{})
+		return parts.Run(ctx, o.Log, []parts.Part{
+			{Name: "controllers", Run: func(ctx context.Context) error {
+				return ControlPlane(ctx, cluster, func() {
+					o.Log.Info("this control plane runs the controllers of the cluster", "node", o.Node)
+					close(works)
+				})
+			}},
+			{Name: "addresses of control planes", Run: func(ctx context.Context) error {
+				return o.publish(ctx, config, known)
+			}},
+			// It reads all objects at its start, which must not delay the controllers.
+			{Name: "garbage collector", Run: parts.After(works, o.Once)},
 		})
+	})
 }
 
 // publish writes where control planes are, for hosts that have to find another one.
@@ -128,15 +136,6 @@ func publish(ctx context.Context, to typedcorev1.ConfigMapInterface, data map[st
 		_, err = to.Update(ctx, now, metav1.UpdateOptions{})
 	}
 	return err
-}
-
-// publishRights returns the rights that publishing needs.
-func publishRights() []kube.Access {
-	create := kube.Write("", "configmaps", "create")
-	create.Namespace = metav1.NamespacePublic
-	write := kube.Write("", "configmaps", "get", "update")
-	write.Namespace, write.Names = metav1.NamespacePublic, []string{volume.ConfigPlanes}
-	return []kube.Access{create, write}
 }
 
 // wholeCluster returns the names of the controllers of which there is one in a cluster.
@@ -186,13 +185,15 @@ func (o SharedOptions) callDriversAs(ctx context.Context, config *rest.Config, f
 		all := provisioner.Standalone()
 		drivers.Intents.Inherited, drivers.Intents.ReadsAll = []kube.LogPlace{all.Own}, all.ReadsAll
 	}
-	leads := &DriverLeads{Reached: o.Reached, Called: o.Drivers, Log: o.Log}
+	leases, err := driverLeases(config, o.Identity, o.Reached, o.Drivers, o.Log)
+	if err != nil {
+		return err
+	}
+	leases.Assign = func(driver map[string]string) planes.Assignment {
+		return planes.OfControlPlane(driver, drivers.Scope, false)
+	}
 	return parts.Run(ctx, o.Log, []parts.Part{
-		{Name: "leases of drivers", Run: func(ctx context.Context) error {
-			return leads.runAs(ctx, config, o.Identity, func(d csiDrivers) Homes {
-				return d.ofControlPlane(drivers.Scope, false)
-			})
-		}},
+		{Name: "leases of drivers", Run: leases.Run},
 		{Name: "controllers", Run: func(ctx context.Context) error { return ControlPlane(ctx, drivers, ready) }},
 	})
 }

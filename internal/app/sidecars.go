@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/capacity"
 	"volplane.dev/volplane/internal/controller/groupsnapshotter"
+	"volplane.dev/volplane/internal/controller/health"
 	"volplane.dev/volplane/internal/controller/modifier"
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/controller/resizer"
@@ -32,13 +33,7 @@ type Sidecars struct {
 	Identity string
 	// CapacityHome is where the capacity objects are.
 	CapacityHome decide.Home
-
-	Provisioner        sidecar.ProvisionerOptions
-	Attacher           sidecar.AttacherOptions
-	Resizer            sidecar.ResizerOptions
-	Snapshotter        sidecar.SnapshotterOptions
-	SnapshotController sidecar.SnapshotControllerOptions
-	HealthMonitor      sidecar.HealthMonitorOptions
+	sidecar.Choices
 }
 
 // usualFSType is the filesystem type that upstream's manifests give as a default.
@@ -46,16 +41,14 @@ const usualFSType = "ext4"
 
 // sidecarsOf returns what a program's user has chosen for the controllers of a driver.
 func sidecarsOf(ctx context.Context, o program.ControllersOptions, driver string) (s Sidecars, err error) {
-	s = Sidecars{
-		Identity:    provisionerIdentity(driver, o.Provisioner.OnNode.Node, time.Now()),
-		Provisioner: o.Provisioner, Attacher: o.Attacher, Resizer: o.Resizer, Snapshotter: o.Snapshotter,
-		SnapshotController: o.SnapshotController, HealthMonitor: o.HealthMonitor,
-	}
+	s = Sidecars{Identity: provisionerIdentity(driver, o.Provisioner.OnNode.Node, time.Now()), Choices: o.Choices}
 	if !o.Provisioner.WithoutFSType {
 		s.BlockFSType = usualFSType
 	}
 	if slices.Contains(o.Roles, capacity.Declaration().Name) {
-		s.CapacityHome, err = capacityHome(ctx, o.Config, o.CapacityOwner)
+		if o.CapacityOwner != nil {
+			s.CapacityHome, err = capacity.Owner(*o.CapacityOwner).Home(ctx, o.Config)
+		}
 		s.CapacityHome.Node = o.Provisioner.OnNode.Node
 	}
 	return s, err
@@ -70,6 +63,12 @@ func provisionerIdentity(driver, node string, now time.Time) string {
 		id += "-" + node
 	}
 	return id
+}
+
+// health returns how drivers are asked for the health of volumes.
+func (s Sidecars) health() health.Options {
+	o := s.HealthMonitor
+	return health.Options{Every: o.Every, Timeout: o.Timeout, Volumes: o.Workers, Wanted: s.Identity != ""}
 }
 
 // contest returns how the provisioner takes claims for which those of other nodes compete.

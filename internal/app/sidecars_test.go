@@ -5,16 +5,13 @@ import (
 
 	"volplane.dev/volplane/internal/controller/groupsnapshotter"
 	"volplane.dev/volplane/internal/controller/snapshotter"
-	"volplane.dev/volplane/internal/sidecar"
 )
 
 // TestGroupsOfSnapshots: who switches groups of snapshots off has the snapshot-controller without them.
 func TestGroupsOfSnapshots(t *testing.T) {
 	for _, without := range []bool{false, true} {
-		o := ControlPlaneOptions{
-			Roles:    []string{snapshotter.BindingDeclaration().Name},
-			Sidecars: Sidecars{SnapshotController: sidecar.SnapshotControllerOptions{WithoutGroups: without}},
-		}
+		o := ControlPlaneOptions{Roles: []string{snapshotter.BindingDeclaration().Name}}
+		o.SnapshotController.WithoutGroups = without
 		if !o.runs(snapshotter.BindingDeclaration().Name) {
 			t.Errorf("without groups %v: no snapshot-controller", without)
 		}

@@ -23,14 +23,17 @@ var errNoMetadata = errors.New("does not have the capability SNAPSHOT_METADATA_S
 // SnapshotMetadata waits for a driver, and serves the changed blocks of its snapshots to clients of the cluster until
 // ctx ends. Metrics and health are served from the beginning. In a container, the kubelet is given the error, too.
 func SnapshotMetadata(ctx context.Context, o program.SnapshotMetadataOptions) error {
-	err := snapshotMetadata(ctx, o)
-	tellTermination(terminationLog, err)
-	return err
+	ready := &readiness{}
+	return serveBeside(ctx, o.HTTP, o.Version, ready.checks()[:1], o.Log,
+		func(ctx context.Context, metrics *observe.Registry) error {
+			return snapshotMetadata(ctx, o, metrics, ready)
+		})
 }
 
-func snapshotMetadata(ctx context.Context, o program.SnapshotMetadataOptions) error {
-	limitMemory()
-	go newMemoryReleaser().run(ctx)
+// snapshotMetadata is SnapshotMetadata without a server of metrics.
+func snapshotMetadata(
+	ctx context.Context, o program.SnapshotMetadataOptions, metrics *observe.Registry, ready *readiness,
+) error {
 	secure, err := snapshotmetadata.TLS(o.SnapshotMetadataOptions, o.Log)
 	if err != nil {
 		return err
@@ -39,26 +42,22 @@ func snapshotMetadata(ctx context.Context, o program.SnapshotMetadataOptions) er
 	if err != nil {
 		return fmt.Errorf("client of snapshot-metadata: %w", err)
 	}
-	ready := &readiness{}
-	return served(ctx, o.HTTP, o.Version, ready.checks()[:1], o.Log,
-		func(ctx context.Context, metrics *observe.Registry) error {
-			d, err := csi.Await(ctx, o.Socket, csi.LogNotReady(o.Log, o.Socket), csi.WithNodeOnly(),
-				csi.WithControllerTimeout(o.Timeout), csi.WithMeter(metrics.Call), csi.WithCallLog(csi.NewCallLog(o.Log)))
-			if err != nil {
-				return parts.UnlessEnded(ctx, err)
-			}
-			defer d.Close()
-			if !d.Plugin.SnapshotMetadata {
-				return fmt.Errorf("driver %s at %s %w", d.Name, o.Socket, errNoMetadata)
-			}
-			l, err := net.Listen("tcp", ":"+strconv.Itoa(o.Port))
-			if err != nil {
-				return fmt.Errorf("--port: %w", err)
-			}
-			ready.driver.Store(true)
-			o.Log.Info("changed blocks are served", "driver", d.Name, "address", l.Addr().String())
-			return snapshotmetadata.Serve(ctx, l, secure, snapshotmetadata.Options{
-				Driver: d, Client: client, Audience: o.Audience, Limit: o.StreamLimit, Meter: metrics.Stream, Log: o.Log,
-			})
-		})
+	d, err := csi.Await(ctx, o.Socket, csi.LogNotReady(o.Log, o.Socket), csi.WithNodeOnly(),
+		csi.WithControllerTimeout(o.Timeout), csi.WithMeter(metrics.Call), csi.WithCallLog(csi.NewCallLog(o.Log)))
+	if err != nil {
+		return parts.UnlessEnded(ctx, err)
+	}
+	defer d.Close()
+	if !d.Plugin.SnapshotMetadata {
+		return fmt.Errorf("driver %s at %s %w", d.Name, o.Socket, errNoMetadata)
+	}
+	l, err := net.Listen("tcp", ":"+strconv.Itoa(o.Port))
+	if err != nil {
+		return fmt.Errorf("--port: %w", err)
+	}
+	ready.driver.Store(true)
+	o.Log.Info("changed blocks are served", "driver", d.Name, "address", l.Addr().String())
+	return snapshotmetadata.Serve(ctx, l, secure, snapshotmetadata.Options{
+		Driver: d, Client: client, Audience: o.Audience, Limit: o.StreamLimit, Meter: metrics.Stream, Log: o.Log,
+	})
 }

@@ -205,6 +205,26 @@ type Term struct {
 	LongOthers bool
 }
 
+// Choices are those of the controllers beside a driver.
+type Choices struct {
+	// ReconcileSync is the interval at which the driver's attachments are listed.
+	ReconcileSync time.Duration
+	// CapacityPoll is the interval at which the driver's capacity is queried.
+	CapacityPoll time.Duration
+	// CapacityForImmediate includes classes with immediate binding in these questions.
+	CapacityForImmediate bool
+	// DummyAttacher is the name of an attacher without a driver, whose attachments
+	// are marked as attached; empty for none.
+	DummyAttacher string
+	// Provisioner and the others are the options of one controller each.
+	Provisioner        ProvisionerOptions
+	Attacher           AttacherOptions
+	Resizer            ResizerOptions
+	Snapshotter        SnapshotterOptions
+	SnapshotController SnapshotControllerOptions
+	HealthMonitor      HealthMonitorOptions
+}
+
 // ControllersOptions are the options of the controllers beside a driver, from flags and the environment.
 type ControllersOptions struct {
 	// Roles are the names of the controllers to run.
@@ -226,23 +246,8 @@ type ControllersOptions struct {
 	BesideOthers bool
 	// LeaseLabels are the labels of the leases.
 	LeaseLabels map[string]string
-	// ReconcileSync is the interval at which the driver's attachments are listed.
-	ReconcileSync time.Duration
-	// CapacityPoll is the interval at which the driver's capacity is queried.
-	CapacityPoll time.Duration
-	// CapacityForImmediate includes classes with immediate binding in these questions.
-	CapacityForImmediate bool
-	// DummyAttacher is the name of an attacher without a driver, whose attachments
-	// are marked as attached; empty for none.
-	DummyAttacher string
-	// Provisioner and the others are the options of one controller each.
-	Provisioner        ProvisionerOptions
-	CapacityOwner      *CapacityOwner
-	Attacher           AttacherOptions
-	Resizer            ResizerOptions
-	Snapshotter        SnapshotterOptions
-	SnapshotController SnapshotControllerOptions
-	HealthMonitor      HealthMonitorOptions
+	Choices
+	CapacityOwner *CapacityOwner
 	// HTTP are the servers of metrics and of health.
 	HTTP []HTTPOptions
 }

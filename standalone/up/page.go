@@ -9,10 +9,10 @@ import (
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/page"
 
-	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/observe"
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/world"
 )
 
 // optionalPage is the page to look at; Page is nil if there is none.
@@ -36,7 +36,7 @@ func (p optionalPage) paths() map[string]http.Handler {
 
 // show returns the part that shows the control plane to browsers.
 func (p optionalPage) show(
-	server *apiserver.Server, world *app.World, metrics *observe.Registry,
+	server *apiserver.Server, world *world.World, metrics *observe.Registry,
 ) ([]parts.Part, error) {
 	if p.Page == nil {
 		return nil, nil

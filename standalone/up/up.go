@@ -32,6 +32,7 @@ import (
 	"volplane.dev/volplane/internal/parts"
 	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/sdnotify"
+	"volplane.dev/volplane/internal/world"
 )
 
 // Options configure the control plane.
@@ -145,7 +146,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Node, err = o.join(ctx, steps.does); err != nil {
 		return parts.UnlessEnded(ctx, err)
 	}
-	metrics, web, world, plane := observe.New(o.Version), o.page(), &app.World{}, app.NewPlane()
+	metrics, web, world, plane := observe.New(o.Version), o.page(), &world.World{}, app.NewPlane()
 	server, err := apiserver.Start(ctx, o.server(metrics, web, world, plane, steps))
 	if err != nil {
 		return parts.UnlessEnded(ctx, err)
@@ -219,7 +220,7 @@ func extend(ctx context.Context, notify func(state string)) {
 }
 
 func (o Options) server(
-	metrics *observe.Registry, web optionalPage, world *app.World, plane *app.Plane, steps *starting,
+	metrics *observe.Registry, web optionalPage, world *world.World, plane *app.Plane, steps *starting,
 ) apiserver.Options {
 	paths := world.Paths()
 	maps.Copy(paths, web.paths())
@@ -235,7 +236,7 @@ func (o Options) server(
 
 // parts returns the parts of the control plane, in start order.
 func (o Options) parts(
-	server *apiserver.Server, admin kubernetes.Interface, plane *app.Plane, world *app.World, metrics *observe.Registry,
+	server *apiserver.Server, admin kubernetes.Interface, plane *app.Plane, world *world.World, metrics *observe.Registry,
 	restored func(ctx context.Context, works func(context.Context) error), ready func(),
 ) []parts.Part {
 	drivers, controllers := csi.NewSet(), csi.NewSet()

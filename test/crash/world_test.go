@@ -117,14 +117,16 @@ func (w *world) run(f *fuse) (stop func() error, err error) {
 	drivers.Put(d)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- app.ControlPlane(ctx, app.ControlPlaneOptions{
-			Drivers: drivers, Log: slog.New(slog.DiscardHandler), ReconcileSync: compareOften,
+		o := app.ControlPlaneOptions{
+			Drivers: drivers, Log: slog.New(slog.DiscardHandler),
 			ConfigFor: func(role string) (*rest.Config, error) {
 				c := w.server.ClientConfig(app.User(role))
 				c.Wrap(f.api)
 				return c, nil
 			},
-		}, func() {})
+		}
+		o.ReconcileSync = compareOften
+		ended <- app.ControlPlane(ctx, o, func() {})
 	}()
 	return func() error {
 		cancel()

@@ -185,8 +185,9 @@ func ourSidecar(t *testing.T, s differential.Side, driver *csitest.Driver) []str
 			Config: s.Server.AdminConfig(), Version: "test", Log: slog.New(slog.NewTextHandler(log, nil)),
 			ControllersOptions: sidecar.ControllersOptions{
 				Roles: app.ClusterControllers(), Socket: driver.Socket, Namespace: "default", Elects: true,
-				Term:         sidecar.Term{Duration: 12 * time.Second, Deadline: 10 * time.Second, Retry: time.Second / 2},
-				CapacityPoll: time.Second, HTTP: []sidecar.HTTPOptions{{Address: at, LeaderHealth: true}},
+				Term:    sidecar.Term{Duration: 12 * time.Second, Deadline: 10 * time.Second, Retry: time.Second / 2},
+				Choices: sidecar.Choices{CapacityPoll: time.Second},
+				HTTP:    []sidecar.HTTPOptions{{Address: at, LeaderHealth: true}},
 			},
 		})
 	}()

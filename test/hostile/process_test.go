@@ -79,10 +79,12 @@ func (r role) controllers(ctx context.Context, config *rest.Config, log *slog.Lo
 			}
 		}()
 	}
-	return app.ControlPlane(ctx, app.ControlPlaneOptions{
-		Drivers: drivers, Log: log, ReconcileSync: time.Second, CapacityPoll: time.Second,
+	o := app.ControlPlaneOptions{
+		Drivers: drivers, Log: log,
 		ConfigFor: func(name string) (*rest.Config, error) { return as(config, app.User(name)), nil },
-	}, func() { log.Info("controllers work") })
+	}
+	o.ReconcileSync, o.CapacityPoll = time.Second, time.Second
+	return app.ControlPlane(ctx, o, func() { log.Info("controllers work") })
 }
 
 func (r role) agent(ctx context.Context, config *rest.Config, log *slog.Logger) error {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/beside"
 	settings "volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/sidecar"
 	"volplane.dev/volplane/internal/volume"
@@ -65,7 +66,7 @@ func TestDriverInTwoProcesses(t *testing.T) {
 		t.Errorf("controllers beside the node's half: %v", err)
 	}
 	runs(t, func(ctx context.Context) error {
-		return app.Registrar(ctx, sidecar.RegistrarOptions{
+		return beside.Registrar(ctx, sidecar.RegistrarOptions{
 			Socket: nodes, Endpoint: nodes, Dir: filepath.Join(root, "plugins_registry"), Log: noLog(),
 		})
 	})

@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
-	"volplane.dev/volplane/internal/decide/election"
+	decide "volplane.dev/volplane/internal/decide/lease"
 	"volplane.dev/volplane/internal/decide/planes"
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/volume"
@@ -183,7 +183,7 @@ func (l Leases) dead(a actor) (chain.Link, bool) {
 // seconds that the holder is dead. Otherwise it returns the lease itself.
 func (l Leases) first(long *coordinationv1.Lease) *coordinationv1.Lease {
 	holder := ptr.Deref(long.Spec.HolderIdentity, "")
-	for _, one := range l.byName[election.With(long.Annotations[volume.AnnHeldWith], holder)] {
+	for _, one := range l.byName[decide.With(long.Annotations[volume.AnnHeldWith], holder)] {
 		if one.Namespace == long.Namespace && ptr.Deref(one.Spec.HolderIdentity, "") == holder {
 			return one
 		}

@@ -8,7 +8,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"volplane.dev/volplane/internal/decide/election"
+	decide "volplane.dev/volplane/internal/decide/lease"
 	"volplane.dev/volplane/internal/explain/why/whytest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -112,7 +112,7 @@ func leaseRows() []row {
 func long(s *scene, marked, first string, ago time.Duration) {
 	s.Lease("storage", attachers, "csi-0", 120, time.Minute)
 	s.All.Leases[len(s.All.Leases)-1].Annotations = map[string]string{
-		volume.AnnHeldWith: election.Mark("d-example-com", marked),
+		volume.AnnHeldWith: decide.Mark("d-example-com", marked),
 	}
 	s.Lease("storage", "d-example-com", first, 15, ago)
 }
