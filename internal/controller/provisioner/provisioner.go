@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -139,10 +138,10 @@ type provisioner struct {
 	controller.Env
 	*controller.Controller
 	Options
-	log     *intents
-	claims  kube.Writer[*corev1.PersistentVolumeClaim]
-	volumes kube.Writer[*corev1.PersistentVolume]
-	view    cluster.View
+	log      *intents
+	claims   kube.Writer[*corev1.PersistentVolumeClaim]
+	volumes  kube.Writer[*corev1.PersistentVolume]
+	view     cluster.View
 	attempts *attempts
 	// protecting serializes the writes of finalizers to the claims and snapshots that volumes are created from: of many
 	// clones of one claim only the first writes.
@@ -221,7 +220,9 @@ func creates(scope volume.Scope, c *corev1.PersistentVolumeClaim) bool {
 	return scope.Has(node) && (node != "" || scope.Node == "" || provision.ProvisionerOf(c) == "")
 }
 
-func claimKey(uid types.UID) controller.Key { return controller.Key{Kind: kindClaim, Name: string(uid)} }
+func claimKey(uid types.UID) controller.Key {
+	return controller.Key{Kind: kindClaim, Name: string(uid)}
+}
 
 func volumeKey(name string) controller.Key { return controller.Key{Kind: kindVolume, Name: name} }
 

@@ -145,7 +145,7 @@ func (p *provisioner) enqueueSnapshots(ctx context.Context) error {
 		return nil
 	}
 	all := &metav1.PartialObjectMetadataList{}
-	err := p.custom(ctx, p.aboutCustom(http.MethodGet, volume.ResourceSnapshots), all)
+	err := p.custom(ctx, p.aboutCustom(http.MethodGet, "", volume.ResourceSnapshots), all)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -177,7 +177,7 @@ func (p *provisioner) changeSnapshot(ctx context.Context, namespace, name string
 	}
 	body, err := o.MarshalJSON()
 	if err == nil {
-		put := p.aboutCustom(http.MethodPut, volume.ResourceSnapshots).Namespace(namespace).Name(name)
+		put := p.aboutCustom(http.MethodPut, namespace, volume.ResourceSnapshots).Name(name)
 		err = put.SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
 	}
 	if apierrors.IsForbidden(err) {
@@ -241,12 +241,13 @@ func (p *provisioner) getCustom(ctx context.Context, into any, namespace, resour
 	if name == "" || len(content.IsPathSegmentName(name)) > 0 {
 		return apierrors.NewNotFound(schema.GroupResource{Group: volume.GroupSnapshot, Resource: resource}, name)
 	}
-	return p.custom(ctx, p.aboutCustom(http.MethodGet, resource).Namespace(namespace).Name(name), into)
+	return p.custom(ctx, p.aboutCustom(http.MethodGet, namespace, resource).Name(name), into)
 }
 
 // aboutCustom returns a request about a custom resource of snapshots.
-func (p *provisioner) aboutCustom(verb, resource string) *rest.Request {
-	return p.Client.Discovery().RESTClient().Verb(verb).AbsPath("apis", volume.GroupSnapshot, "v1").Resource(resource)
+func (p *provisioner) aboutCustom(verb, namespace, resource string) *rest.Request {
+	r := p.Client.Discovery().RESTClient().Verb(verb).AbsPath("apis", volume.GroupSnapshot, "v1")
+	return r.NamespaceIfScoped(namespace, namespace != "").Resource(resource)
 }
 
 // custom sends a request that reads.

@@ -55,8 +55,8 @@ func TestSteps(t *testing.T) {
 				},
 			},
 			Driver: &config,
-			Usual: []proto.Message{asksFor("c"), &csipb.DeleteVolumeRequest{VolumeId: "id-pvc-u-c"}},
-			Given: []string{"class"}, Names: []string{"pv"}, Lazy: "configmaps", Tells: intentsOf,
+			Usual:  []proto.Message{asksFor("c"), &csipb.DeleteVolumeRequest{VolumeId: "id-pvc-u-c"}},
+			Given:  []string{"class"}, Names: []string{"pv"}, Lazy: "configmaps", Tells: intentsOf,
 		}
 	})
 }
