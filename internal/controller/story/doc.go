@@ -44,8 +44,8 @@
 // The effect on a request is conflict, notfound, unknown if the server does not know the resource, forbidden, invalid,
 // toomany, timeout, internal, another text, which is an error, or lost, which is done and not answered. The effect on a
 // call is "CODE: MESSAGE", the same with "done, " before it if the driver does its work, "hang", or an answer as JSON.
-// "as usual" means no effect. "do LINE" does a line of the script before what the next such line says, and "do LINE then
-// EFFECT" does both. A script whose effects nothing has met fails.
+// "as usual" means no effect. "do LINE" does a line of the script before what the next such line says, and "do LINE
+// then EFFECT" does both. A script whose effects nothing has met fails.
 //
 // Shown are the requests that read, after the caches were filled, the different ones first where the controller works
 // by itself; in order the writes with what they change, as words if all of a change has one, the calls with what
