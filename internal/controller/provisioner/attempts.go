@@ -106,13 +106,13 @@ func (a *attempts) forgetRefusals() {
 }
 
 // untilMissed returns for how long a driver may still be missing before an event says so.
-func (a *attempts) untilMissed(in *provision.Intent, lateness time.Duration) time.Duration {
+func (a *attempts) untilMissed(in *provision.Intent) time.Duration {
 	a.learn(in.Claim.UID, func(one *attempt) {
 		if one.missing.IsZero() {
 			one.missing = time.Now()
 		}
 	})
-	return cmp.Or(lateness, defaultLateness) - time.Since(a.of(in.Claim.UID).missing)
+	return lateness - time.Since(a.of(in.Claim.UID).missing)
 }
 
 // untilTaken returns for how long to wait before a claim may be taken. The first pause begins when it is asked for.

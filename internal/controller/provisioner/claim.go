@@ -168,7 +168,7 @@ func (p *provisioner) room(ctx context.Context, in *provision.Intent, d *csi.Dri
 	return &got.AvailableCapacity
 }
 
-// take selects the node of this process for a claim, unless the claim has changed meanwhile.
+// take selects the node of this process for a claim, unless the claim has changed.
 func (p *provisioner) take(ctx context.Context, claim *corev1.PersistentVolumeClaim, node string) error {
 	_, err := p.claims.Update(ctx, provision.Taken(claim, node))
 	if apierrors.IsConflict(err) {
@@ -197,10 +197,9 @@ func (p *provisioner) waits(claim *corev1.PersistentVolumeClaim, plan provision.
 	return controller.Result{After: pause}, pause > 0
 }
 
-// awaitDriver warns if the driver of an unresolved intent has been missing for Options.Lateness:
-// after a start, drivers register a little later.
+// awaitDriver warns if the driver of an unresolved intent has been missing for long.
 func (p *provisioner) awaitDriver(plan provision.Plan) controller.Result {
-	if left := p.attempts.untilMissed(plan.Intent, p.Lateness); left > 0 {
+	if left := p.attempts.untilMissed(plan.Intent); left > 0 {
 		return controller.Result{After: left}
 	}
 	p.Events.Warn(&plan.Intent.Claim, plan.Because)
@@ -208,7 +207,7 @@ func (p *provisioner) awaitDriver(plan provision.Plan) controller.Result {
 }
 
 // awaitCaller does what awaitDriver does, for an intent in the log of another process, which may have resolved it
-// meanwhile. Nothing else is done for the claim: a volume may have been made.
+// by then. Nothing else is done for the claim: a volume may have been made.
 func (p *provisioner) awaitCaller(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent,
 ) (controller.Result, error) {
@@ -216,7 +215,7 @@ func (p *provisioner) awaitCaller(
 	if plan.Because.Reason != volume.ReasonDriverMissing {
 		return controller.Result{}, nil
 	}
-	if p.attempts.untilMissed(in, p.Lateness) <= 0 {
+	if p.attempts.untilMissed(in) <= 0 {
 		if err := p.log.readOthers(ctx); err != nil {
 			return controller.Result{}, err
 		}

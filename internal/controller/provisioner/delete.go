@@ -234,8 +234,8 @@ func (p *provisioner) remove(
 }
 
 // unclaimed returns an error if the API server has a claim that names the volume that names it. It is asked unless this
-// process has seen the very claim of the volume's reference go: then nobody has edited that reference, and whoever has
-// made the claim again since came too late to count on the volume.
+// process has seen the very claim of the volume's reference go: then that reference is as it was, and a claim
+// that was made again since came too late to count on the volume.
 func (p *provisioner) unclaimed(ctx context.Context, v *corev1.PersistentVolume) error {
 	ref := v.Spec.ClaimRef
 	if p.attempts.of(ref.UID).deleted {

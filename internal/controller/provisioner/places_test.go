@@ -35,10 +35,10 @@ func class(t *testing.T, words string) *storagev1.StorageClass {
 
 const hanging = 600
 
-// TestHangingCreationsHoldUpNobodyElse: a driver never answers to 600 calls of
+// TestHangingCreationsHoldUpNothingElse: a driver never answers to 600 calls of
 // one namespace. Another driver makes that namespace its volumes, and this one
 // makes them for another namespace, later for the same one, and deletes what is to be deleted.
-func TestHangingCreationsHoldUpNobodyElse(t *testing.T) {
+func TestHangingCreationsHoldUpNothingElse(t *testing.T) {
 	objects := []runtime.Object{class(t, "")}
 	for i := range hanging {
 		objects = append(objects, claim(t, "id=hangs-%d", i))

@@ -31,7 +31,7 @@ const (
 )
 
 const (
-	// workers is the number of keys that are reconciled at once, beside the calls of drivers.
+	// workers is the number of keys that are reconciled at the same time, beside the calls of drivers.
 	workers = 100
 	// firstPause is the pause after the first failure of a call; it doubles.
 	firstPause = 100 * time.Millisecond
@@ -40,8 +40,9 @@ const (
 	sweepPause = time.Second
 	// slowAfter is the duration of a call after which an event says that it is in flight.
 	slowAfter = 2 * time.Second
-	// defaultLateness is the default of Options.Lateness.
-	defaultLateness = 10 * time.Second
+	// lateness is how long the driver of an unresolved intent may be missing before an event says so: after a start,
+	// drivers register a little later.
+	lateness = 10 * time.Second
 	// places is the number of create calls, and of delete calls, that may be in flight at each driver;
 	// one namespace may have half of them. A driver may refuse calls that are too many for it; they are
 	// repeated with back-off.
@@ -104,13 +105,10 @@ type Options struct {
 	Selects bool
 	// Meter, if set, counts attempts.
 	Meter Meter
-	// Lateness is how long the driver of an unresolved intent may be missing before an event says
-	// so; 0 means ten seconds.
-	Lateness time.Duration
 }
 
 // Contest says how claims are taken for which the provisioners of several nodes compete: claims that bind at once, and
-// for which nobody selects a node.
+// for which no node is selected.
 type Contest struct {
 	// Off leaves such claims alone.
 	Off bool

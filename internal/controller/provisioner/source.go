@@ -236,7 +236,7 @@ func (p *provisioner) snapshot(ctx context.Context, namespace, name string) (pro
 }
 
 // getCustom reads an object of a custom resource of snapshots. Users choose names: one with a slash must not lead to
-// another object, and there is none that has it.
+// another object, and no object has it.
 func (p *provisioner) getCustom(ctx context.Context, into any, namespace, resource, name string) error {
 	if name == "" || len(content.IsPathSegmentName(name)) > 0 {
 		return apierrors.NewNotFound(schema.GroupResource{Group: volume.GroupSnapshot, Resource: resource}, name)
