@@ -99,10 +99,7 @@ func (p *placer) source(c *corev1.PersistentVolumeClaim) (s provision.Source) {
 	if content == nil {
 		return s
 	}
-	s.Snapshot = provision.Snapshot{
-		Bound: content.Spec.VolumeSnapshotRef.UID == shot.UID, Driver: content.Spec.Driver,
-		Kept: provision.KeptOn(p.view, content.Spec.Driver, content, content.Spec.NodeAffinity),
-	}
+	s.Snapshot = provision.SnapshotOf(p.view, shot, content)
 	if s.Snapshot.Kept.Affinity == nil {
 		s.Snapshot.Kept.Affinity = p.affinityOf(content)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -13,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/retry"
@@ -31,6 +30,22 @@ var (
 	errStep     = errors.New("the provisioner does not know the step")
 )
 
+// measured counts an attempt to make the volume of a claim, with the labels of upstream. The intent of a claim that is
+// gone has no class any more.
+func (p *provisioner) measured(claim *corev1.PersistentVolumeClaim, attempt func() error) error {
+	begin := time.Now()
+	err := attempt()
+	if p.Meter == nil || claim == nil {
+		return err
+	}
+	source := ""
+	if claim.Spec.DataSource != nil {
+		source = claim.Spec.DataSource.Kind
+	}
+	p.Meter.Provisioned(ptr.Deref(claim.Spec.StorageClassName, ""), source, time.Since(begin), err)
+	return err
+}
+
 // create calls CreateVolume and saves the volume. It is repeated until the driver has given a final
 // answer.
 func (p *provisioner) create(
@@ -39,9 +54,7 @@ func (p *provisioner) create(
 	in := plan.Intent
 	slow := time.AfterFunc(slowAfter, func() { p.Events.Note(&in.Claim, provision.Slow(in)) })
 	// Facts from earlier calls are obsolete.
-	for _, known := range []*sync.Map{&p.doubtful, &p.missing} {
-		known.Delete(in.Claim.UID)
-	}
+	p.attempts.learn(in.Claim.UID, func(a *attempt) { a.mayExist, a.missing = false, time.Time{} })
 	c, release, err := p.ask(ctx, in, secret)
 	slow.Stop()
 	defer release()
@@ -68,7 +81,7 @@ func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
 	if err != nil {
 		return err
 	}
-	p.missing.Delete(in.Claim.UID)
+	p.attempts.learn(in.Claim.UID, func(a *attempt) { a.missing = time.Time{} })
 	c, release, err := p.ask(ctx, in, secret)
 	defer release()
 	if missing != nil {
@@ -110,7 +123,7 @@ func (p *provisioner) settle(
 	ctx context.Context, in *provision.Intent, c provision.Creation, v provision.Verdict, cause error,
 ) error {
 	if v.Pause {
-		p.refused.add(in.Claim.UID, in.Request(), time.Now())
+		p.attempts.refuse(in.Claim.UID, in.Request(), time.Now())
 	}
 	if v.Warn {
 		p.Events.WarnWith(&in.Claim, v.Because, p.try(in).Notes())
@@ -120,7 +133,7 @@ func (p *provisioner) settle(
 	switch v.Next {
 	case provision.Await:
 	case provision.Doubt:
-		p.doubtful.Store(in.Claim.UID, nil)
+		p.attempts.learn(in.Claim.UID, func(a *attempt) { a.mayExist = true })
 	case provision.Save:
 		object, created, err := p.volumes.Ensure(ctx, p.object(in, c.Volume))
 		next := provision.AfterSave(in, c.Volume, provision.Saving{Object: object, Made: created, Err: err, Claim: c.Claim})
@@ -151,10 +164,10 @@ func (p *provisioner) object(in *provision.Intent, made provision.Answer) *corev
 // try returns the try of a failed call of an intent. The next one waits for the back-off of the claim's key
 // and for that of the request.
 func (p *provisioner) try(in *provision.Intent) retry.Try {
-	t := p.Try(controller.Key{Kind: kindClaim, Name: string(in.Claim.UID)})
-	times, until := p.refused.last(in.Claim.UID, in.Request())
-	t.Number = max(t.Number, times)
-	if until.After(t.Next) {
+	t := p.Try(claimKey(in.Claim.UID))
+	known := p.attempts.of(in.Claim.UID)
+	t.Number = max(t.Number, known.refusals)
+	if until := known.until[in.Request()]; until.After(t.Next) {
 		t.Next = until
 	}
 	return t

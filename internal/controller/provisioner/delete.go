@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -37,11 +38,20 @@ func (p *provisioner) reconcileVolume(ctx context.Context, name string) (control
 		}
 	}
 	if reclaim == provision.Keep && why.Reason == volume.ReasonStillAttached {
-		if pause := p.Lasts(controller.Key{Kind: kindVolume, Name: v.Name}, why.Reason); pause > 0 {
+		if pause := p.Lasts(volumeKey(v.Name), why.Reason); pause > 0 {
 			return controller.Result{After: pause}, nil
 		}
 	}
 	return controller.Result{}, p.applyVolume(ctx, v, reclaim, why)
+}
+
+// enterDeleteLane enters the lane of a call of DeleteVolume; see Controller.Enter.
+func (p *provisioner) enterDeleteLane(v *corev1.PersistentVolume) time.Duration {
+	lane := controller.Lane{Driver: provision.DeleterOf(v), Call: "delete"}
+	if r := v.Spec.ClaimRef; r != nil {
+		lane.Namespace = r.Namespace
+	}
+	return p.Enter(volumeKey(v.Name), lane, func(b volume.Because) { p.Events.Warn(v, b) })
 }
 
 func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeFacts {
@@ -132,7 +142,7 @@ func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolu
 	call, err := p.remove(csi.About(ctx, about), v, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret)
 	if err != nil {
 		p.Events.WarnWith(v, provision.DeleteFailed(v, call),
-			p.Try(controller.Key{Kind: kindVolume, Name: v.Name}).Notes())
+			p.Try(volumeKey(v.Name)).Notes())
 		return err
 	}
 	last, err := p.deleteObject(ctx, live)
@@ -184,6 +194,16 @@ func (p *provisioner) changeVolume(ctx context.Context, before, after *corev1.Pe
 	return kube.IgnoreNotFound(err)
 }
 
+// measuredDelete counts an attempt to delete a volume. After a conflict there was none: the volume is looked at again.
+func (p *provisioner) measuredDelete(v *corev1.PersistentVolume, attempt func() error) error {
+	begin := time.Now()
+	err := attempt()
+	if p.Meter != nil && !apierrors.IsConflict(err) {
+		p.Meter.Deleted(v.Spec.StorageClassName, time.Since(begin), err)
+	}
+	return err
+}
+
 // remove calls DeleteVolume, which succeeds for a volume that does not exist.
 func (p *provisioner) remove(
 	ctx context.Context, about runtime.Object, driver, handle string, ref *corev1.SecretReference,
@@ -214,11 +234,11 @@ func (p *provisioner) remove(
 }
 
 // unclaimed returns an error if the API server has a claim that names the volume that names it. It is asked unless this
-// process has seen the very claim of the volume's reference go: then nobody has edited that reference, and whoever has
-// made the claim again since came too late to count on the volume.
+// process has seen the very claim of the volume's reference go: then that reference is as it was, and a claim
+// that was made again since came too late to count on the volume.
 func (p *provisioner) unclaimed(ctx context.Context, v *corev1.PersistentVolume) error {
 	ref := v.Spec.ClaimRef
-	if _, seen := p.departed.Load(ref.UID); seen {
+	if p.attempts.of(ref.UID).deleted {
 		return nil
 	}
 	claim, err := p.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
@@ -233,25 +253,26 @@ func (p *provisioner) unclaimed(ctx context.Context, v *corev1.PersistentVolume)
 	return nil
 }
 
-// claimDeparts remembers that a claim was seen to go, as long as a volume refers to it.
-func (p *provisioner) claimDeparts(c *corev1.PersistentVolumeClaim) {
+// rememberDeleted remembers that a claim was seen to be deleted, as long as a volume refers to it.
+func (p *provisioner) rememberDeleted(c *corev1.PersistentVolumeClaim) {
 	refers := func(v *corev1.PersistentVolume) bool { return provision.Owns(c.UID, v) }
 	if !slices.ContainsFunc(p.volumes.By(cluster.VolumesByClaim, cluster.Key(c)), refers) {
 		return
 	}
-	p.departed.Store(c.UID, nil)
+	p.attempts.learn(c.UID, func(a *attempt) { a.deleted = true })
 	if !slices.ContainsFunc(p.volumes.By(cluster.VolumesByClaim, cluster.Key(c)), refers) {
-		p.departed.Delete(c.UID) // the volume was deleted in between, so no other call forgets the claim
+		// The volume was deleted in between, so no other call forgets the claim.
+		p.attempts.learn(c.UID, func(a *attempt) { a.deleted = false })
 	}
 }
 
-// forgetDeparted forgets the claim to which a volume does not refer any more; after is nil if the volume has gone.
-func (p *provisioner) forgetDeparted(before, after *corev1.PersistentVolume) {
+// forgetDeleted forgets the claim to which a volume does not refer any more; after is nil if the volume has gone.
+func (p *provisioner) forgetDeleted(before, after *corev1.PersistentVolume) {
 	if before == nil || before.Spec.ClaimRef == nil {
 		return
 	}
 	if claim := before.Spec.ClaimRef.UID; after == nil || !provision.Owns(claim, after) {
-		p.departed.Delete(claim)
+		p.attempts.learn(claim, func(a *attempt) { a.deleted = false })
 	}
 }
 
@@ -261,6 +282,18 @@ func (p *provisioner) enqueueUnclaimed(before, after *corev1.PersistentVolumeCla
 		return
 	}
 	for _, v := range p.volumes.By(cluster.VolumesByClaim, cluster.Key(before)) {
-		p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
+		p.enqueueVolume(v.Name)
+	}
+}
+
+// enqueueSharers queues the other volumes that have a volume's handle: they may wait for it.
+func (p *provisioner) enqueueSharers(v *corev1.PersistentVolume) {
+	if v.Spec.CSI == nil {
+		return
+	}
+	for _, same := range p.volumes.By(cluster.VolumesByHandle, volume.Key(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)) {
+		if same.Name != v.Name {
+			p.enqueueVolume(same.Name)
+		}
 	}
 }

@@ -1,10 +1,7 @@
 package provisioner
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -12,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -35,7 +31,7 @@ const (
 )
 
 const (
-	// workers is the number of keys that are reconciled at once, beside the calls of drivers.
+	// workers is the number of keys that are reconciled at the same time, beside the calls of drivers.
 	workers = 100
 	// firstPause is the pause after the first failure of a call; it doubles.
 	firstPause = 100 * time.Millisecond
@@ -44,8 +40,13 @@ const (
 	sweepPause = time.Second
 	// slowAfter is the duration of a call after which an event says that it is in flight.
 	slowAfter = 2 * time.Second
-	// defaultLateness is the default of Options.Lateness.
-	defaultLateness = 10 * time.Second
+	// lateness is how long the driver of an unresolved intent may be missing before an event says so: after a start,
+	// drivers register a little later.
+	lateness = 10 * time.Second
+	// places is the number of create calls, and of delete calls, that may be in flight at each driver;
+	// one namespace may have half of them. A driver may refuse calls that are too many for it; they are
+	// repeated with back-off.
+	places = 1000
 )
 
 // Declaration is what the provisioner of a standalone control plane reads and writes.
@@ -104,41 +105,51 @@ type Options struct {
 	Selects bool
 	// Meter, if set, counts attempts.
 	Meter Meter
-	// Lateness is how long the driver of an unresolved intent may be missing before an event says
-	// so; 0 means ten seconds.
-	Lateness time.Duration
+}
+
+// Contest says how claims are taken for which the provisioners of several nodes compete: claims that bind at once, and
+// for which no node is selected.
+type Contest struct {
+	// Off leaves such claims alone.
+	Off bool
+	// BaseDelay and MaxDelay bound the random pause before a claim is taken, at first and after several attempts; 0 means
+	// 20 seconds, and a minute.
+	BaseDelay, MaxDelay time.Duration
+}
+
+const (
+	defaultBaseDelay = 20 * time.Second
+	defaultMaxDelay  = time.Minute
+)
+
+// Meter counts attempts.
+type Meter interface {
+	// Provisioned counts an attempt to make a volume of a class. source is the kind of the object whose data it gets.
+	Provisioned(class, source string, took time.Duration, err error)
+	// Deleted counts an attempt to delete a volume of a class.
+	Deleted(class string, took time.Duration, err error)
+	// Intents is given a function that counts the intents which are not resolved.
+	Intents(count func() int)
 }
 
 type provisioner struct {
 	controller.Env
 	*controller.Controller
 	Options
-	log     *intents
-	claims  kube.Writer[*corev1.PersistentVolumeClaim]
-	volumes kube.Writer[*corev1.PersistentVolume]
-	view    cluster.View
-	// inherited holds the UIDs of claims whose intents an earlier process has written.
-	inherited sync.Map
-	// doubtful holds the UIDs of claims whose drivers have refused, but may have created a volume.
-	doubtful sync.Map
-	// missing holds, by claim UID, since when the driver of an unresolved intent has been missing.
-	missing sync.Map
-	// handles holds, by volume key, the names of the volumes whose objects are being written.
-	handles sync.Map
-	// names holds, by driver and name of a volume, the UID of the claim whose intent has them; see holdName.
-	names sync.Map
-	// departed holds the UIDs of claims that were seen to go while a volume refers to them.
-	departed sync.Map
-	refused  refusals
-	sources  sources
-	// contests holds when this process may take claims.
-	contests contests
+	log      *intents
+	claims   kube.Writer[*corev1.PersistentVolumeClaim]
+	volumes  kube.Writer[*corev1.PersistentVolume]
+	view     cluster.View
+	attempts *attempts
+	// protecting serializes the writes of finalizers to the claims and snapshots that volumes are created from: of many
+	// clones of one claim only the first writes.
+	protecting sync.Mutex
 }
 
 // New returns the provisioner. It must be made before the caches start.
 func New(env controller.Env, o Options) *controller.Controller {
 	p := &provisioner{
-		Env: env, Options: o, log: newIntents(env.Client, o), refused: refusals{retry: env.Pace},
+		Env: env, Options: o, log: newIntents(env.Client, o), attempts: newAttempts(env.Pace),
 		Controller: &controller.Controller{
 			Declaration: DeclarationWith(o.Intents), Workers: workers, Places: places, RetryMin: firstPause,
 			Pace: env.Pace, Log: env.Log,
@@ -162,7 +173,7 @@ func New(env controller.Env, o Options) *controller.Controller {
 }
 
 func (p *provisioner) watch() {
-	p.claims.BeforeDelete(p.claimDeparts)
+	p.claims.BeforeDelete(p.rememberDeleted)
 	p.claims.Watch(p.claimChanged)
 	p.volumes.Watch(p.volumeChanged)
 	p.Caches.Classes().Watch(func(_, class *storagev1.StorageClass) {
@@ -172,7 +183,7 @@ func (p *provisioner) watch() {
 	})
 	p.Caches.Attachments().Watch(func(before, after *storagev1.VolumeAttachment) {
 		if after == nil && before.Spec.Source.PersistentVolumeName != nil {
-			p.Add(controller.Key{Kind: kindVolume, Name: *before.Spec.Source.PersistentVolumeName})
+			p.enqueueVolume(*before.Spec.Source.PersistentVolumeName)
 		}
 	})
 	p.Caches.Nodes().Watch(func(_, after *corev1.Node) {
@@ -207,19 +218,25 @@ func creates(scope volume.Scope, c *corev1.PersistentVolumeClaim) bool {
 	return scope.Has(node) && (node != "" || scope.Node == "" || provision.ProvisionerOf(c) == "")
 }
 
-func (p *provisioner) enqueueClaim(uid types.UID) {
-	p.Add(controller.Key{Kind: kindClaim, Name: string(uid)})
+func claimKey(uid types.UID) controller.Key {
+	return controller.Key{Kind: kindClaim, Name: string(uid)}
 }
+
+func volumeKey(name string) controller.Key { return controller.Key{Kind: kindVolume, Name: name} }
+
+func (p *provisioner) enqueueClaim(uid types.UID) { p.Add(claimKey(uid)) }
+
+func (p *provisioner) enqueueVolume(name string) { p.Add(volumeKey(name)) }
 
 func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	p.enqueueUnclaimed(before, after)
 	if after == nil || after.Spec.VolumeName != "" || volume.SelectedNode(after.Annotations) != "" {
-		p.contests.forget(controller.Latest(before, after).UID)
+		p.attempts.learn(controller.Latest(before, after).UID, func(a *attempt) { a.due, a.inVain = time.Time{}, 0 })
 	}
 	switch {
 	case after == nil:
 		p.Requests.Forget(before.UID)
-		p.refused.forget(before.UID)
+		p.attempts.learn(before.UID, func(a *attempt) { a.refusals, a.until = 0, nil })
 		p.enqueueClaim(before.UID)
 	case after.Spec.VolumeName != "":
 		p.Requests.Forget(after.UID)
@@ -238,19 +255,19 @@ func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) 
 
 // volumeChanged queues the volume, others that have its handle, and the claim to which it refers.
 func (p *provisioner) volumeChanged(before, v *corev1.PersistentVolume) {
-	p.forgetDeparted(before, v)
+	p.forgetDeleted(before, v)
 	p.enqueueSharers(controller.Latest(before, v))
 	if v == nil {
 		return
 	}
-	p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
+	p.enqueueVolume(v.Name)
 	if r := v.Spec.ClaimRef; r != nil && r.UID != "" {
 		p.enqueueClaim(r.UID)
 	}
 }
 
 func (p *provisioner) driverAppeared(name string) {
-	p.refused.forgetAll() // another version of the driver may answer differently
+	p.attempts.forgetRefusals() // another version of the driver may answer differently
 	p.log.driverChanged(name)
 	for _, in := range p.log.open() {
 		if in.Driver == name {
@@ -260,7 +277,7 @@ func (p *provisioner) driverAppeared(name string) {
 	p.enqueueClaims(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
 	for _, v := range p.volumes.List() {
 		if provision.DeleterOf(v) == name {
-			p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
+			p.enqueueVolume(v.Name)
 		}
 	}
 	p.Add(controller.Key{Kind: kindLog})
@@ -296,204 +313,13 @@ func (p *provisioner) reconcile(ctx context.Context, key controller.Key) (contro
 func (p *provisioner) load(ctx context.Context) error {
 	open, err := p.log.load(ctx)
 	for _, uid := range open {
-		p.inherited.Store(types.UID(uid), nil)
+		p.attempts.learn(types.UID(uid), func(a *attempt) { a.inherited = true })
 		p.enqueueClaim(types.UID(uid))
 	}
 	if len(open) > 0 {
 		for _, in := range p.log.open() {
-			p.names.LoadOrStore(nameKey(in), in.Claim.UID)
+			p.attempts.hold(nameOf(in), in)
 		}
 	}
 	return err
-}
-
-func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controller.Result, error) {
-	claim, exists := p.claims.ByUID(uid)
-	text, open := p.log.get(uid)
-	if exists && !open && claim.DeletionTimestamp != nil {
-		return controller.Result{}, p.releaseClaim(ctx, claim)
-	}
-	if in := p.log.uncalled(uid); in != nil && !open {
-		return p.awaitCaller(ctx, claim, in)
-	}
-	if !exists && !open {
-		return controller.Result{}, nil
-	}
-	known := provision.Memory{Asked: p.Requests.Asked(types.UID(uid)), Options: p.Choices}
-	if open {
-		var err error
-		if known.Intent, err = provision.ParseIntent(text); err != nil {
-			return controller.Result{}, err
-		}
-		_, known.Doubtful = p.doubtful.Load(types.UID(uid))
-	}
-	f, err := p.gather(ctx, provision.ClaimFactsOf(p.view, claim, known))
-	if err != nil {
-		return controller.Result{}, err
-	}
-	plan := provision.Claim(f)
-	if result, waits := p.waits(claim, plan); waits {
-		return result, nil
-	}
-	return controller.Result{}, p.apply(ctx, claim, plan)
-}
-
-// waits says whether a plan must not be applied yet, and returns the result with the pause.
-func (p *provisioner) waits(claim *corev1.PersistentVolumeClaim, plan provision.Plan) (controller.Result, bool) {
-	if left := p.pause(claim, plan); left > 0 {
-		return controller.Result{After: left}, true
-	}
-	if plan.Intent != nil && plan.Because.Reason == volume.ReasonDriverMissing {
-		return p.awaitDriver(plan), true
-	}
-	if plan.Full {
-		plan.Wait = p.contests.again(claim.UID, p.Contest)
-	}
-	if plan.Wait > 0 {
-		return controller.Result{After: plan.Wait}, true
-	}
-	pause := p.enterCreateLane(plan)
-	return controller.Result{After: pause}, pause > 0
-}
-
-// awaitDriver warns if the driver of an unresolved intent has been missing for Options.Lateness:
-// after a start, drivers register a little later.
-func (p *provisioner) awaitDriver(plan provision.Plan) controller.Result {
-	if left := p.untilLate(plan.Intent); left > 0 {
-		return controller.Result{After: left}
-	}
-	p.Events.Warn(&plan.Intent.Claim, plan.Because)
-	return controller.Result{}
-}
-
-// awaitCaller does what awaitDriver does, for an intent in the log of another process, which may have resolved it
-// meanwhile. Nothing else is done for the claim: a volume may have been made.
-func (p *provisioner) awaitCaller(
-	ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent,
-) (controller.Result, error) {
-	plan := provision.Claim(provision.ClaimFactsOf(p.view, claim, provision.Memory{Intent: in}))
-	if plan.Because.Reason != volume.ReasonDriverMissing {
-		return controller.Result{}, nil
-	}
-	if p.untilLate(in) <= 0 {
-		if err := p.log.readOthers(ctx); err != nil {
-			return controller.Result{}, err
-		}
-		if p.log.uncalled(string(in.Claim.UID)) == nil {
-			p.missing.Delete(in.Claim.UID)
-			p.enqueueClaim(in.Claim.UID)
-			return controller.Result{}, nil
-		}
-	}
-	return p.awaitDriver(plan), nil
-}
-
-// untilLate returns for how long a driver may still be missing before it is told.
-func (p *provisioner) untilLate(in *provision.Intent) time.Duration {
-	since, _ := p.missing.LoadOrStore(in.Claim.UID, time.Now())
-	return cmp.Or(p.Lateness, defaultLateness) - time.Since(since.(time.Time))
-}
-
-// pause returns for how long a plan must wait because its request has failed before.
-func (p *provisioner) pause(claim *corev1.PersistentVolumeClaim, plan provision.Plan) time.Duration {
-	now := time.Now()
-	switch {
-	case plan.Step == provision.Record, plan.Step == provision.Create:
-		return p.refused.left(plan.Intent.Claim.UID, plan.Intent.Request(), now)
-	case plan.Reschedule:
-		node := volume.SelectedNode(claim.Annotations)
-		left := p.refused.left(claim.UID, node, now)
-		if left == 0 {
-			p.refused.add(claim.UID, node, now)
-		}
-		return left
-	}
-	return 0
-}
-
-func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan) error {
-	switch plan.Step {
-	case provision.Record, provision.Create:
-		if err := p.holdName(plan.Intent); err != nil {
-			return err
-		}
-		// The Secret is read first: without it, a volume could not be deleted again.
-		secret, err := p.secret(ctx, plan.Intent)
-		if err != nil {
-			return err
-		}
-		if err := p.record(ctx, plan); err != nil {
-			return err
-		}
-		return p.measured(claim, func() error { return p.create(ctx, claim, plan, secret) })
-	case provision.Undo:
-		if err := p.holdName(plan.Intent); err != nil {
-			return err
-		}
-		return p.undo(ctx, plan.Intent)
-	case provision.Finish:
-		p.resolve(plan.Intent)
-		return nil
-	case provision.Take:
-		return p.take(ctx, claim, plan.Node)
-	case provision.Nothing:
-		return p.wait(ctx, claim, plan)
-	}
-	return fmt.Errorf("%w %d", errStep, plan.Step)
-}
-
-// wait tells why nothing is done for a claim now, and has it looked at again if nothing will tell when that is over.
-func (p *provisioner) wait(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan) error {
-	if claim != nil {
-		p.tell(claim, plan)
-	}
-	if plan.Reschedule {
-		return p.reschedule(ctx, claim)
-	}
-	if plan.Fault {
-		// The error requeues the claim, because not everything that can resolve the problem is
-		// watched, such as the source of a clone or the labels of a node (S4-032, S4-035).
-		return fmt.Errorf("provision: %w: %s", errFault, plan.Because.Message)
-	}
-	return nil
-}
-
-// tell records why nothing is done for a claim, if its owner has to know.
-func (p *provisioner) tell(claim *corev1.PersistentVolumeClaim, plan provision.Plan) {
-	switch {
-	case plan.Fault:
-		p.Events.WarnWith(claim, plan.Because, p.Try(controller.Key{Kind: kindClaim, Name: string(claim.UID)}).Notes())
-	case plan.Tell:
-		p.Events.Note(claim, plan.Because)
-	}
-}
-
-// record writes a new intent to the log, and protects the source of the volume's data.
-func (p *provisioner) record(ctx context.Context, plan provision.Plan) error {
-	in := plan.Intent
-	if plan.Step == provision.Record {
-		in.Begun = metav1.Now()
-		if err := p.log.put(ctx, in); err != nil {
-			return err
-		}
-	}
-	err := p.protect(ctx, in)
-	if !errors.Is(err, errSourceGone) {
-		return err
-	}
-	return p.settle(ctx, in, provision.Creation{}, provision.AfterSourceGone(plan, err.Error()), err)
-}
-
-// resolve ends an intent whose volume has an object or does not exist.
-func (p *provisioner) resolve(in *provision.Intent) {
-	p.doubtful.Delete(in.Claim.UID)
-	p.missing.Delete(in.Claim.UID)
-	p.log.done(string(in.Claim.UID))
-	p.names.CompareAndDelete(nameKey(in), in.Claim.UID)
-	pause := sweepPause
-	if _, inherited := p.inherited.LoadAndDelete(in.Claim.UID); inherited {
-		pause = 0 // it has waited long enough
-	}
-	p.AddAfter(controller.Key{Kind: kindLog}, pause)
-	p.releaseSource(in)
 }

@@ -3,43 +3,193 @@ package provisioner
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// snapshotObject has the fields of a VolumeSnapshot that the provisioner reads.
-type snapshotObject struct {
-	metav1.ObjectMeta `json:"metadata"`
-	Status            struct {
-		Content string             `json:"boundVolumeSnapshotContentName"`
-		Ready   bool               `json:"readyToUse"`
-		Size    *resource.Quantity `json:"restoreSize"`
-	} `json:"status"`
+// errSourceGone says that the claim or snapshot that a volume is created from was deleted or is
+// being deleted.
+var errSourceGone = errors.New("the source of its data is being deleted")
+
+// protect writes the finalizer to the source of an intent, if it has one: before CreateVolume is called. It stays while
+// there is an unresolved intent.
+func (p *provisioner) protect(ctx context.Context, in *provision.Intent) error {
+	switch {
+	case in.Source != "":
+		return p.protectClaim(ctx, in.Claim.Namespace, in.SourceName)
+	case in.Snapshot != "":
+		return p.changeSnapshot(ctx, in.Claim.Namespace, in.SourceName, true)
+	}
+	return nil
 }
 
-// contentObject has the fields of a VolumeSnapshotContent that the provisioner reads.
-type contentObject struct {
-	metav1.ObjectMeta `json:"metadata"`
-	Spec              struct {
-		Driver string `json:"driver"`
-		Ref    struct {
-			UID types.UID `json:"uid"`
-		} `json:"volumeSnapshotRef"`
-		Mode         corev1.PersistentVolumeMode   `json:"sourceVolumeMode"`
-		NodeAffinity []corev1.TopologySelectorTerm `json:"nodeAffinity"`
-	} `json:"spec"`
-	Status struct {
-		Handle string `json:"snapshotHandle"`
-	} `json:"status"`
+func (p *provisioner) protectClaim(ctx context.Context, namespace, name string) error {
+	p.protecting.Lock()
+	defer p.protecting.Unlock()
+	claim, ok := p.claims.Get(namespace + "/" + name)
+	if !ok {
+		return errSourceGone
+	}
+	changed := provision.Protected(claim)
+	if changed == nil {
+		return nil
+	}
+	return p.writeSource(ctx, changed)
+}
+
+// releaseClaim removes the finalizer from a claim that is being deleted, if no clone of it is being
+// created.
+func (p *provisioner) releaseClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	_, ours := p.Drivers.For(provision.ProvisionerOf(claim), volume.SelectedNode(claim.Annotations))
+	if v, ok := p.volumes.Get(claim.Spec.VolumeName); ok && v.Spec.CSI != nil {
+		_, ours = p.callerOf(v.Spec.CSI.Driver, v)
+		ours = ours || p.letsGo(v)
+	}
+	if !ours {
+		return nil
+	}
+	changed := provision.Released(claim, p.log.open())
+	if changed == nil {
+		return nil
+	}
+	return p.writeSource(ctx, changed)
+}
+
+func (p *provisioner) writeSource(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	_, err := p.claims.Update(ctx, claim)
+	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) {
+		// A finalizer cannot be added to an object that is being deleted.
+		return fmt.Errorf("claim %s/%s: %w", claim.Namespace, claim.Name, errSourceGone)
+	}
+	return err
+}
+
+// releaseSource queues the source of a resolved intent, whose finalizer may not be needed any more,
+// and the claim itself, which may be the source of others.
+func (p *provisioner) releaseSource(in *provision.Intent) {
+	if in.Snapshot != "" {
+		p.Add(controller.Key{Kind: kindSnapshot, Namespace: in.Claim.Namespace, Name: in.SourceName})
+	}
+	if c, ok := p.claims.Get(in.Claim.Namespace + "/" + in.SourceName); ok && in.Source != "" {
+		p.enqueueClaim(c.UID)
+	}
+	if c, ok := p.claims.ByUID(string(in.Claim.UID)); ok && c.DeletionTimestamp != nil {
+		p.enqueueClaim(c.UID)
+	}
+}
+
+// reconcileSnapshot removes the finalizer from a snapshot from which no volume is being created any
+// more. Without a name, it queues all snapshots that have the finalizer, perhaps from an earlier
+// process.
+func (p *provisioner) reconcileSnapshot(ctx context.Context, namespace, name string) error {
+	if name == "" {
+		return p.enqueueSnapshots(ctx)
+	}
+	if slices.ContainsFunc(p.log.open(), func(in *provision.Intent) bool { return in.Restores(namespace, name) }) {
+		return nil
+	}
+	if p.isRestoredElsewhere(namespace, name) {
+		return nil
+	}
+	s, err := p.snapshot(ctx, namespace, name)
+	_, ours := p.Drivers.Get(s.Driver)
+	ours = ours || s.Driver == "" || s.Lost && p.Scope.Has("") && p.log.ReadsAll
+	if err != nil || !s.Exists || !ours {
+		return err
+	}
+	if err := p.changeSnapshot(ctx, namespace, name, false); !errors.Is(err, errSourceGone) {
+		return err
+	}
+	return nil
+}
+
+// isRestoredElsewhere says whether the provisioner of another node may be creating a volume from a snapshot.
+func (p *provisioner) isRestoredElsewhere(namespace, name string) bool {
+	return slices.ContainsFunc(p.claims.List(), func(c *corev1.PersistentVolumeClaim) bool {
+		d, ok := p.Drivers.Get(provision.ProvisionerOf(c))
+		node := volume.SelectedNode(c.Annotations)
+		return ok && d.Place != nil && node != "" && node != d.Scope.Node && c.Spec.VolumeName == "" &&
+			c.Namespace == namespace && provision.IsSnapshot(c) && c.Spec.DataSource.Name == name
+	})
+}
+
+// releaseRestored queues the snapshot from which the volume of a claim was created on any node: the provisioner of each
+// node keeps the finalizer as long as another one may need it.
+func (p *provisioner) releaseRestored(claim *corev1.PersistentVolumeClaim) {
+	if d, ok := p.Drivers.Get(provision.ProvisionerOf(claim)); ok && d.Place != nil && provision.IsSnapshot(claim) {
+		p.Add(controller.Key{Kind: kindSnapshot, Namespace: claim.Namespace, Name: claim.Spec.DataSource.Name})
+	}
+}
+
+func (p *provisioner) enqueueSnapshots(ctx context.Context) error {
+	restores := func(name string) bool { d, ok := p.Drivers.Get(name); return ok && d.Controller.Snapshot }
+	if !p.log.ReadsAll && !slices.ContainsFunc(p.Drivers.Names(), restores) {
+		return nil
+	}
+	all := &metav1.PartialObjectMetadataList{}
+	err := p.custom(ctx, p.aboutCustom(http.MethodGet, "", volume.ResourceSnapshots), all)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	for _, o := range all.Items {
+		if slices.Contains(o.Finalizers, volume.FinalizerRestoring) {
+			p.Add(controller.Key{Kind: kindSnapshot, Namespace: o.Namespace, Name: o.Name})
+		}
+	}
+	return err
+}
+
+// changeSnapshot adds or removes the finalizer of a snapshot. Fields that only later versions of the custom resource
+// have stay as they are.
+func (p *provisioner) changeSnapshot(ctx context.Context, namespace, name string, protect bool) error {
+	p.protecting.Lock()
+	defer p.protecting.Unlock()
+	o := &unstructured.Unstructured{}
+	err := p.getCustom(ctx, o, namespace, volume.ResourceSnapshots, name)
+	if apierrors.IsNotFound(err) || err == nil && protect && o.GetDeletionTimestamp() != nil {
+		return fmt.Errorf("snapshot %s/%s: %w", namespace, name, errSourceGone)
+	}
+	if err != nil || slices.Contains(o.GetFinalizers(), volume.FinalizerRestoring) == protect {
+		return err
+	}
+	if protect {
+		o.SetFinalizers(append(o.GetFinalizers(), volume.FinalizerRestoring))
+	} else {
+		o.SetFinalizers(volume.Without(o.GetFinalizers(), volume.FinalizerRestoring))
+	}
+	body, err := o.MarshalJSON()
+	if err == nil {
+		put := p.aboutCustom(http.MethodPut, namespace, volume.ResourceSnapshots).Name(name)
+		err = put.SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
+	}
+	if apierrors.IsForbidden(err) {
+		// Roles of older versions do not allow this. Restoring without the finalizer works, too.
+		p.Env.Log.Warn("snapshots cannot be protected while volumes are made from them: the right to update them is missing",
+			"snapshot", namespace+"/"+name, "error", err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("protect snapshot %s/%s as a source: %w", namespace, name, err)
+	}
+	return nil
 }
 
 // attributes returns the VolumeAttributesClass that a claim names, or nil. It reads from the API
@@ -64,47 +214,45 @@ func (p *provisioner) attributes(
 // snapshot returns the state of a snapshot. It reads from the API server: a watch of a custom
 // resource that is not installed would never start.
 func (p *provisioner) snapshot(ctx context.Context, namespace, name string) (provision.Snapshot, error) {
-	var one snapshotObject
-	out := provision.Snapshot{Installed: true}
-	switch err := p.getCustom(ctx, &one, "namespaces", namespace, volume.ResourceSnapshots, name); {
+	s, c := &snapshotv1.VolumeSnapshot{}, &cluster.VolumeSnapshotContent{}
+	switch err := p.getCustom(ctx, s, namespace, volume.ResourceSnapshots, name); {
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		// The custom resource is not installed.
 		return provision.Snapshot{}, nil
 	case apierrors.IsNotFound(err):
-		return out, nil
+		return provision.Snapshot{Installed: true}, nil
 	case err != nil:
-		return out, err
+		return provision.Snapshot{}, err
 	}
-	out.Exists, out.Ready, out.Going = true, one.Status.Ready, one.DeletionTimestamp != nil
-	if one.Status.Size != nil {
-		out.Bytes = one.Status.Size.Value()
+	bound := ""
+	if s.Status != nil {
+		bound = ptr.Deref(s.Status.BoundVolumeSnapshotContentName, "")
 	}
-	if one.Status.Content == "" {
-		return out, nil
+	err := p.getCustom(ctx, c, "", volume.ResourceSnapshotContents, bound)
+	if apierrors.IsNotFound(err) {
+		return provision.SnapshotOf(p.view, s, nil), nil
 	}
-	var content contentObject
-	if err := p.getCustom(ctx, &content, volume.ResourceSnapshotContents, one.Status.Content); err != nil {
-		if apierrors.IsNotFound(err) {
-			return out, nil
-		}
-		return out, err
-	}
-	// The content must refer to the snapshot, too: a user could name any content in a snapshot.
-	out.Bound = content.Spec.Ref.UID == one.UID
-	out.Driver, out.Handle, out.Mode = content.Spec.Driver, content.Status.Handle, content.Spec.Mode
-	out.Kept = provision.KeptOn(p.view, out.Driver, &content, content.Spec.NodeAffinity)
-	out.Lost = volume.IsLost(content.Annotations, out.Kept.Node)
-	out.MayChangeMode = content.Annotations[volume.AnnAllowModeChange] == "true"
-	return out, nil
+	return provision.SnapshotOf(p.view, s, c), err
 }
 
-func customPath(path []string) []string {
-	return append([]string{"apis", volume.GroupSnapshot, "v1"}, path...)
+// getCustom reads an object of a custom resource of snapshots. Users choose names: one with a slash must not lead to
+// another object, and no object has it.
+func (p *provisioner) getCustom(ctx context.Context, into any, namespace, resource, name string) error {
+	if name == "" || len(content.IsPathSegmentName(name)) > 0 {
+		return apierrors.NewNotFound(schema.GroupResource{Group: volume.GroupSnapshot, Resource: resource}, name)
+	}
+	return p.custom(ctx, p.aboutCustom(http.MethodGet, namespace, resource).Name(name), into)
 }
 
-// getCustom reads one or all objects of a custom resource of snapshots.
-func (p *provisioner) getCustom(ctx context.Context, into any, path ...string) error {
-	result := p.Client.Discovery().RESTClient().Get().AbsPath(customPath(path)...).Do(ctx)
+// aboutCustom returns a request about a custom resource of snapshots.
+func (p *provisioner) aboutCustom(verb, namespace, resource string) *rest.Request {
+	r := p.Client.Discovery().RESTClient().Verb(verb).AbsPath("apis", volume.GroupSnapshot, "v1")
+	return r.NamespaceIfScoped(namespace, namespace != "").Resource(resource)
+}
+
+// custom sends a request that reads.
+func (p *provisioner) custom(ctx context.Context, r *rest.Request, into any) error {
+	result := r.Do(ctx)
 	// Unlike Raw, Error distinguishes a missing object from a missing resource.
 	err := result.Error()
 	if err == nil {
@@ -114,7 +262,7 @@ func (p *provisioner) getCustom(ctx context.Context, into any, path ...string) e
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("read %s: %w", path[len(path)-1], err)
+		return fmt.Errorf("read %s: %w", r.URL().Path, err)
 	}
 	return nil
 }

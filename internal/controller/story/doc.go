@@ -29,7 +29,8 @@
 //	driver -Controller.Expand …   a capability that the driver does not have, or has (+)
 //	driver gone, driver back  the driver leaves the set of drivers, or enters it; at the start it is there
 //	driver made NAME          the driver has a volume
-//	driver serves [NODE]      the process calls the driver for the volumes of that node, or for all
+//	driver serves [NODE [only]] the process calls the driver for the volumes of that node, and for those of no node
+//	                          unless "only" says so; or for all
 //	busy N CALL NS [DRIVER]   so many calls are in flight
 //	table KIND [HEADER=.json.path…]   shows all objects of a kind
 //	quiet                     only tables are shown
@@ -40,11 +41,11 @@
 //	                          it): in the end all objects must be the same. Where other writes and calls are done than
 //	                          without the fault, they are shown
 //
-// The effect on a request is conflict, notfound, forbidden, invalid, toomany, timeout, internal, another text, which
-// is an error, or lost, which is done and not answered. The effect on a call is "CODE: MESSAGE", the same with "done,
-// " before it if the driver does its work, "hang", or an answer as JSON. "as usual" means no effect. "do LINE" does a
-// line of the script before what the next such line says, and "do LINE then EFFECT" does both. A script whose effects
-// nothing has met fails.
+// The effect on a request is conflict, notfound, unknown if the server does not know the resource, forbidden, invalid,
+// toomany, timeout, internal, another text, which is an error, or lost, which is done and not answered. The effect on a
+// call is "CODE: MESSAGE", the same with "done, " before it if the driver does its work, "hang", or an answer as JSON.
+// "as usual" means no effect. "do LINE" does a line of the script before what the next such line says, and "do LINE
+// then EFFECT" does both. A script whose effects nothing has met fails.
 //
 // Shown are the requests that read, after the caches were filled, the different ones first where the controller works
 // by itself; in order the writes with what they change, as words if all of a change has one, the calls with what

@@ -56,7 +56,8 @@ func (c *Scene) moveDriver(args []string) error {
 		c.had = c.inventory()
 		return err
 	case word == "serves":
-		c.scope = volume.Scope{Node: strings.Join(args[1:], ""), Rest: true}
+		node, rest, _ := strings.Cut(strings.Join(args[1:], " "), " ")
+		c.scope = volume.Scope{Node: node, Rest: rest != "only"}
 		if c.begun {
 			c.Drivers.Remove(c.dialed)
 			c.dialed = c.dialed.In(c.scope)

@@ -2,6 +2,7 @@ package story
 
 import (
 	"errors"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -159,6 +160,7 @@ func refusal(effect string) error {
 		"invalid":   apierrors.NewInvalid(schema.GroupKind{Kind: "Object"}, "o", nil),
 		"internal":  apierrors.NewInternalError(why),
 		"lost":      apierrors.NewTimeoutError("the answer is lost", 0),
+		"unknown":   apierrors.NewGenericServerResponse(http.StatusNotFound, "", things, "o", "", 0, true),
 	}
 	if err := known[effect]; err != nil || effect == "" {
 		return err

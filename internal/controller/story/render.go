@@ -25,6 +25,11 @@ func (c *Scene) changes(w kubetest.Write) []string {
 	if !w.Done || w.Verb == "delete" {
 		return []string{""}
 	}
+	if c.cast.Tells != nil {
+		if text := c.cast.Tells(w.After); text != "" {
+			return []string{": " + text}
+		}
+	}
 	before, said := w.Before, ""
 	if reflect.TypeOf(before) != reflect.TypeOf(w.After) {
 		before = nil // a subresource that is a kind of its own, such as pods/binding

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi/csitest"
@@ -35,6 +36,8 @@ type Cast struct {
 	Usual []proto.Message
 	// Answers are the driver's answers by method, where it does not answer by what it stores.
 	Answers map[string]proto.Message
+	// Tells, if set, returns what an object says that was written, where its fields do not say it well; empty for others.
+	Tells func(runtime.Object) string
 	// Lazy is a resource whose writes are not shown while the controller works by itself: how many they are
 	// depends on the order in which its workers run.
 	Lazy string

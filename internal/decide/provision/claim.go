@@ -43,9 +43,9 @@ type ClaimFacts struct {
 	Class *storagev1.StorageClass
 	// Intent is the unresolved intent of the claim, or nil.
 	Intent *Intent
-	// Doubtful says whether the driver has refused the intent in a way that does not prove that
+	// MayExist says whether the driver has refused the intent in a way that does not prove that
 	// there is no volume.
-	Doubtful bool
+	MayExist bool
 	// Driver is the driver from which the binder has requested the volume, or "".
 	Driver string
 	// Saved is the volume object of the claim, or with the name in the intent; nil if the cache shows none.
@@ -169,7 +169,7 @@ func isInTree(provisioner string) bool {
 // Reopens says whether the claim is decided about again although its intent is not resolved: the
 // driver has refused the intent, and its cause may have been removed.
 func (f ClaimFacts) Reopens() bool {
-	return f.Intent != nil && f.Doubtful && !f.unwanted()
+	return f.Intent != nil && f.MayExist && !f.unwanted()
 }
 
 // reopen decides about an old intent when p has a new one. If both have the same request, the old

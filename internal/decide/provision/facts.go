@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -14,32 +15,19 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Memory has the facts about a claim that only its provisioner knows.
-type Memory struct {
-	// Intent and Doubtful are the fields of ClaimFacts.
-	Intent   *Intent
-	Doubtful bool
-	// Asked is the driver that the binder has requested within the process, or "".
-	Asked string
-	// Options are those of the provisioner.
-	Options Options
-}
-
-// ClaimFactsOf gathers the facts about a claim that a view has. The caller adds the facts about the
-// driver, and about sources that no view has, or sets Partial. The claim may be nil if there is an
-// intent.
-func ClaimFactsOf(view cluster.View, claim *corev1.PersistentVolumeClaim, m Memory) ClaimFacts {
-	f := ClaimFacts{Claim: claim, Intent: m.Intent, Doubtful: m.Doubtful, Options: m.Options}
+// ClaimFactsOf adds to what is known of a claim what a view has. Known are the claim, or the intent of one that was
+// deleted, whether its volume may exist, the options, and as the driver the one that the binder has asked within the
+// process, if any. The caller adds the facts about the driver, and about sources that no view has, or sets Partial.
+func ClaimFactsOf(view cluster.View, f ClaimFacts) ClaimFacts {
 	if f.Settles() {
 		f.Driver = f.Intent.Driver
 		f.Saved, _ = view.Volumes.Get(f.Intent.Name)
 		return f
 	}
-	f.Saved, f.Taken = savedFor(view, claim, m.Options.NameOf(claim))
-	f.Source.AnyMode = m.Options.AllowModeConversion
-	if f.Driver = ProvisionerOf(claim); f.Driver == "" {
-		f.Driver = m.Asked
-	}
+	claim := f.Claim
+	f.Saved, f.Taken = savedFor(view, claim, f.Options.NameOf(claim))
+	f.Source.AnyMode = f.Options.AllowModeConversion
+	f.Driver = cmp.Or(ProvisionerOf(claim), f.Driver)
 	if name, _ := bind.ClassOf(claim); name != "" {
 		f.Class, _ = view.Classes.Get(name)
 	}

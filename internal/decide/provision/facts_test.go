@@ -42,44 +42,45 @@ func TestClaimFacts(t *testing.T) {
 	for _, one := range []struct {
 		argues string
 		view   cluster.View
-		claim  *corev1.PersistentVolumeClaim
-		begun  Memory
+		known  ClaimFacts
 		want   ClaimFacts
 	}{
-		{"the driver is the one that the claim names", lists.View(), c, Memory{Asked: "other"}, ClaimFacts{
+		{"the driver is the one that the claim names", lists.View(), ClaimFacts{Claim: c, Driver: "other"}, ClaimFacts{
 			Claim: c, Class: k, Driver: ProvisionerOf(c),
 		}},
-		{"or that was asked for within the process", lists.View(), claim(unasked), Memory{Asked: "other"}, ClaimFacts{
+		{"or that was asked for within the process", lists.View(), ClaimFacts{
+			Claim: claim(unasked), Driver: "other",
+		}, ClaimFacts{
 			Claim: claim(unasked), Class: k, Driver: "other",
 		}},
-		{"its volume may be there", withVolume.View(), c, Memory{}, ClaimFacts{
+		{"its volume may be there", withVolume.View(), ClaimFacts{Claim: c}, ClaimFacts{
 			Claim: c, Class: k, Driver: ProvisionerOf(c), Saved: made,
 		}},
-		{"also if volumes had other names then", with(renamed).View(), c, Memory{}, ClaimFacts{
+		{"also if volumes had other names then", with(renamed).View(), ClaimFacts{Claim: c}, ClaimFacts{
 			Claim: c, Class: k, Driver: ProvisionerOf(c), Saved: renamed,
 		}},
-		{"its name may be another claim's", with(foreign).View(), c, Memory{}, ClaimFacts{
+		{"its name may be another claim's", with(foreign).View(), ClaimFacts{Claim: c}, ClaimFacts{
 			Claim: c, Class: k, Driver: ProvisionerOf(c), Taken: foreign,
 		}},
-		{"the source of a copy is looked for", lists.View(), copies, Memory{}, ClaimFacts{
+		{"the source of a copy is looked for", lists.View(), ClaimFacts{Claim: copies}, ClaimFacts{
 			Claim: copies, Class: k, Driver: ProvisionerOf(copies), Source: Source{Claim: source, Volume: sourceVolume},
 		}},
-		{
-			"and may be gone", cluster.Lists{}.View(), copies,
-			Memory{},
-			ClaimFacts{Claim: copies, Driver: ProvisionerOf(copies)},
-		},
-		{"an intent is looked at with its volume", withVolume.View(), c, Memory{Intent: in}, ClaimFacts{
+		{"and may be gone", cluster.Lists{}.View(), ClaimFacts{Claim: copies}, ClaimFacts{
+			Claim: copies, Driver: ProvisionerOf(copies),
+		}},
+		{"an intent is looked at with its volume", withVolume.View(), ClaimFacts{Claim: c, Intent: in}, ClaimFacts{
 			Claim: c, Intent: in, Driver: in.Driver, Saved: made,
 		}},
-		{"also when the claim is gone", withVolume.View(), nil, Memory{Intent: in, Doubtful: true}, ClaimFacts{
-			Intent: in, Doubtful: true, Driver: in.Driver, Saved: made,
+		{"also when the claim is gone", withVolume.View(), ClaimFacts{Intent: in, MayExist: true}, ClaimFacts{
+			Intent: in, MayExist: true, Driver: in.Driver, Saved: made,
 		}},
-		{"a doubtful one is asked for anew", withVolume.View(), c, Memory{Intent: in, Doubtful: true}, ClaimFacts{
-			Claim: c, Intent: in, Doubtful: true, Class: k, Driver: ProvisionerOf(c), Saved: made,
+		{"one that was refused, and may exist, is asked for again", withVolume.View(), ClaimFacts{
+			Claim: c, Intent: in, MayExist: true,
+		}, ClaimFacts{
+			Claim: c, Intent: in, MayExist: true, Class: k, Driver: ProvisionerOf(c), Saved: made,
 		}},
 	} {
-		if diff := cmp.Diff(one.want, ClaimFactsOf(one.view, one.claim, one.begun), cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(one.want, ClaimFactsOf(one.view, one.known), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", one.argues, diff)
 		}
 	}

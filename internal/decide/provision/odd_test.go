@@ -96,7 +96,7 @@ func halfDone() []claimCase {
 		{"a claim that is being bound to the volume still wants it", ClaimFacts{Claim: claim(named), Intent: in, Ours: true}},
 		{"a claim that has another volume does not", ClaimFacts{Claim: claim(hadOther), Intent: in, Ours: true}},
 		{"the same question is asked again as it was, whenever that began", ClaimFacts{
-			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true,
+			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, MayExist: true, Ours: true,
 		}},
 	}
 }
@@ -109,11 +109,11 @@ func TestReopens(t *testing.T) {
 		facts  ClaimFacts
 		want   bool
 	}{
-		{"it was refused, perhaps", ClaimFacts{Claim: claim(), Intent: intent(), Doubtful: true}, true},
+		{"it was refused, perhaps", ClaimFacts{Claim: claim(), Intent: intent(), MayExist: true}, true},
 		{"it is not known to be refused", ClaimFacts{Claim: claim(), Intent: intent()}, false},
-		{"nothing was asked", ClaimFacts{Claim: claim(), Doubtful: true}, false},
-		{"it is bound to another one", ClaimFacts{Claim: claim(bound), Intent: intent(), Doubtful: true}, false},
-		{"it is gone", ClaimFacts{Intent: intent(), Doubtful: true}, false},
+		{"nothing was asked", ClaimFacts{Claim: claim(), MayExist: true}, false},
+		{"it is bound to another one", ClaimFacts{Claim: claim(bound), Intent: intent(), MayExist: true}, false},
+		{"it is gone", ClaimFacts{Intent: intent(), MayExist: true}, false},
 	} {
 		if got := c.facts.Reopens(); got != c.want {
 			t.Errorf("%s: %v", c.argues, got)

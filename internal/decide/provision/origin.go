@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/topology"
@@ -63,22 +62,18 @@ func (s Source) Origin(c *corev1.PersistentVolumeClaim, driver string, local boo
 	return o
 }
 
-// KeptOn returns where the snapshot of a VolumeSnapshotContent is at its driver: on the node whose controllers call the
+// keptOn returns where the snapshot of a VolumeSnapshotContent is at its driver: on the node whose controllers call the
 // driver, if the content names one, and from where the content says by its nodeAffinity; if it does not, from nodes in
 // the segment of that node, which have the same data. The volume of which the snapshot was taken may be gone.
-func KeptOn(
-	view cluster.View, driver string, content metav1.Object, affinity []corev1.TopologySelectorTerm,
-) Origin {
-	o := Origin{
-		Node: cmp.Or(content.GetAnnotations()[volume.AnnProvisionedOn], content.GetLabels()[volume.LabelSnapshotsOf]),
-	}
-	if len(affinity) > 0 {
+func keptOn(view cluster.View, content *cluster.VolumeSnapshotContent) Origin {
+	o := Origin{Node: cmp.Or(content.Annotations[volume.AnnProvisionedOn], content.Labels[volume.LabelSnapshotsOf])}
+	if affinity := content.Spec.NodeAffinity; len(affinity) > 0 {
 		o.Affinity, o.Only = topology.AffinityOf(affinity), true
 		return o
 	}
 	n, known := cluster.Find(view.Nodes, o.Node), cluster.Find(view.CSINodes, o.Node)
 	if n != nil && known != nil {
-		o.Affinity = topology.Affinity(topology.Places(driver, []*corev1.Node{n}, []*storagev1.CSINode{known}))
+		o.Affinity = topology.Affinity(topology.Places(content.Spec.Driver, []*corev1.Node{n}, []*storagev1.CSINode{known}))
 	}
 	return o
 }

@@ -31,9 +31,11 @@ func shotOn(node string, affinity *corev1.VolumeNodeAffinity) Source {
 // shotIn is a snapshot whose content says that it is in the segment of a node.
 func shotIn(node string) Source {
 	s := shotOn("", nil)
-	s.Snapshot.Kept = KeptOn(cluster.View{}, driver, &metav1.ObjectMeta{}, []corev1.TopologySelectorTerm{{
+	content := &cluster.VolumeSnapshotContent{}
+	content.Spec.NodeAffinity = []corev1.TopologySelectorTerm{{
 		MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "node", Values: []string{node}}},
-	}})
+	}}
+	s.Snapshot.Kept = keptOn(cluster.View{}, content)
 	return s
 }
 
@@ -194,7 +196,9 @@ func TestKeptOn(t *testing.T) {
 		{driver, map[string]string{volume.AnnProvisionedOn: "n2"}, nil, "n2", false},
 		{driver, nil, nil, "", false},
 	} {
-		o := KeptOn(view, c.driver, &metav1.ObjectMeta{Annotations: c.notes, Labels: c.labels}, nil)
+		content := &cluster.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Annotations: c.notes, Labels: c.labels}}
+		content.Spec.Driver = c.driver
+		o := keptOn(view, content)
 		near := o.Affinity
 		if want := at("n1"); o.Node != c.node || (near != nil) != c.near || c.near && fmt.Sprint(near) != fmt.Sprint(want) {
 			t.Errorf("%+v: on %q, %v", c, o.Node, near)

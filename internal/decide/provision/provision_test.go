@@ -214,20 +214,20 @@ func openIntents() []claimCase {
 		{"a claim that was bound elsewhere too", ClaimFacts{Claim: claim(bound), Intent: in, Ours: true}},
 		{"an intent waits for its driver", ClaimFacts{Claim: claim(deleting), Intent: in}},
 		{"a no that proves nothing is asked again", ClaimFacts{
-			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true,
+			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, MayExist: true, Ours: true,
 		}},
 		{"what the claim wants otherwise now comes after it", ClaimFacts{
-			Claim: claim(), Class: class(map[string]string{"tier": "2"}), Intent: asked, Driver: driver, Doubtful: true,
+			Claim: claim(), Class: class(map[string]string{"tier": "2"}), Intent: asked, Driver: driver, MayExist: true,
 			Ours: true,
 		}},
 		{"a saved volume ends such an intent, too", ClaimFacts{
-			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true, Saved: saved("u1"),
+			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, MayExist: true, Ours: true, Saved: saved("u1"),
 		}},
 		{"what hinders the next question is told", ClaimFacts{
-			Claim: claim(), Intent: asked, Driver: driver, Doubtful: true, Ours: true,
+			Claim: claim(), Intent: asked, Driver: driver, MayExist: true, Ours: true,
 		}},
 		{"a claim that goes takes what may be there with it", ClaimFacts{
-			Claim: claim(deleting), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true,
+			Claim: claim(deleting), Class: class(nil), Intent: asked, Driver: driver, MayExist: true, Ours: true,
 		}},
 		{"and for what its driver could once", ClaimFacts{
 			Claim: claim(deleting), Intent: in, Ours: true, Lacks: "CREATE_DELETE_VOLUME",

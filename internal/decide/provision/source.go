@@ -6,8 +6,10 @@ import (
 	"slices"
 	"strings"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
@@ -42,6 +44,30 @@ type Snapshot struct {
 	Mode corev1.PersistentVolumeMode
 	// MayChangeMode says whether the administrator allows another mode.
 	MayChangeMode bool
+}
+
+// SnapshotOf gathers the facts about a snapshot and the content that it names; the content is nil if there is none.
+func SnapshotOf(view cluster.View, s *snapshotv1.VolumeSnapshot, content *cluster.VolumeSnapshotContent) Snapshot {
+	out := Snapshot{Installed: true, Exists: true, Going: s.DeletionTimestamp != nil}
+	if s.Status != nil {
+		out.Ready = ptr.Deref(s.Status.ReadyToUse, false)
+		if size := s.Status.RestoreSize; size != nil {
+			out.Bytes = size.Value()
+		}
+	}
+	if content == nil {
+		return out
+	}
+	// The content must refer to the snapshot, too: a user could name any content in a snapshot.
+	out.Bound = content.Spec.VolumeSnapshotRef.UID == s.UID
+	out.Driver, out.Mode = content.Spec.Driver, ptr.Deref(content.Spec.SourceVolumeMode, "")
+	if content.Status != nil {
+		out.Handle = ptr.Deref(content.Status.SnapshotHandle, "")
+	}
+	out.Kept = keptOn(view, content)
+	out.Lost = volume.IsLost(content.Annotations, out.Kept.Node)
+	out.MayChangeMode = content.Annotations[volume.AnnAllowModeChange] == "true"
+	return out
 }
 
 // Source has the facts about a claim's data source.

@@ -129,7 +129,9 @@ func (f facts) maker() string {
 // provisioned explains a volume that a driver is to create. What only the provisioner
 // knows is in its intents, if they may be read, and in its events.
 func (f facts) provisioned(told volume.Condition) volume.Condition {
-	p := provision.ClaimFactsOf(f.View, f.Claim, provision.Memory{Intent: f.intent(), Asked: f.Class.Provisioner})
+	p := provision.ClaimFactsOf(f.View, provision.ClaimFacts{
+		Claim: f.Claim, Intent: f.intent(), Driver: f.Class.Provisioner,
+	})
 	p.Partial, p.Ours = true, f.provides(p.Driver)
 	plan := provision.Claim(p)
 	if plan.Because.Reason == volume.ReasonDriverMissing {

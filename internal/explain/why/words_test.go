@@ -57,7 +57,7 @@ func decided(o state.Objects) []string {
 		add(bind.Claim(facts).Because)
 		facts.Candidates = o.Volumes
 		add(bind.Claim(facts).Because)
-		p := provision.ClaimFactsOf(view, c, provision.Memory{})
+		p := provision.ClaimFactsOf(view, provision.ClaimFacts{Claim: c})
 		p.Partial = true
 		for _, in := range append(o.Begun, nil) {
 			p.Intent, p.Driver = in, whytest.Driver

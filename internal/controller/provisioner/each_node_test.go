@@ -8,7 +8,6 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -26,9 +25,8 @@ func onNodes(t *testing.T, contest Contest, capacity map[string]int64, objects .
 	*kubetest.API, map[string]*csitest.Driver,
 ) {
 	t.Helper()
-	late, waits := class(), storagev1.VolumeBindingWaitForFirstConsumer
-	late.Name, late.VolumeBindingMode = "late", &waits
-	api, drivers := kubetest.NewAPI(t, append(objects, class(), late)...), map[string]*csitest.Driver{}
+	objects = append(objects, class(t, ""), class(t, "late name=late"))
+	api, drivers := kubetest.NewAPI(t, objects...), map[string]*csitest.Driver{}
 	for node, bytes := range capacity {
 		config := driverConfig()
 		config.Plugin.AccessibilityConstraints, config.Capacity = true, bytes
@@ -45,14 +43,12 @@ func onNodes(t *testing.T, contest Contest, capacity map[string]int64, objects .
 }
 
 // asking is a claim whose binder asks for its volume.
-func asking(name, class, node string) *corev1.PersistentVolumeClaim {
-	c := claim(name)
-	c.Spec.StorageClassName = &class
-	c.Annotations = map[string]string{volume.AnnStorageProvisioner: driverName}
-	if node != "" {
-		c.Annotations[volume.AnnSelectedNode] = node
+func asking(t *testing.T, name, class, node string) *corev1.PersistentVolumeClaim {
+	t.Helper()
+	if node == "" {
+		return claim(t, "id=u-%s class=%s", name, class)
 	}
-	return c
+	return claim(t, "id=u-%s class=%s node=%s", name, class, node)
 }
 
 // made returns the node on which each claim's volume was made, and fails if it is not one volume for each.
@@ -90,16 +86,16 @@ func made(t *testing.T, api *kubetest.API, drivers map[string]*csitest.Driver) m
 	return out
 }
 
-// TestOnEachNode: a claim is served on the node that was selected for it; one that nobody places, on one that has room
-// for it; and only there is its volume deleted.
+// TestOnEachNode: a claim is served on the node that was selected for it, one without a node on a node that has room for
+// it; and only there is its volume deleted.
 func TestOnEachNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var objects []runtime.Object
 		for i := range 6 {
-			objects = append(objects, asking(fmt.Sprint("c", i), "fast", ""))
+			objects = append(objects, asking(t, fmt.Sprint("c", i), "fast", ""))
 		}
-		objects = append(objects, asking("of-a", "late", "a"), asking("of-b", "late", "b"), asking("of-c", "late", "c"),
-			asking("waits", "late", ""))
+		objects = append(objects, asking(t, "of-a", "late", "a"), asking(t, "of-b", "late", "b"),
+			asking(t, "of-c", "late", "c"), asking(t, "waits", "late", ""))
 		api, drivers := onNodes(t, Contest{}, map[string]int64{"a": 10 * gib, "b": 10 * gib, "full": gib - 1}, objects...)
 		kubetest.Pass(2 * time.Minute)
 		where := made(t, api, drivers)
@@ -131,15 +127,15 @@ func TestOnEachNode(t *testing.T) {
 	})
 }
 
-// TestNobodyCompetes: claims are left alone until somebody selects a node.
-func TestNobodyCompetes(t *testing.T) {
+// TestContestOff: claims are left alone until a node is selected for them.
+func TestContestOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api, drivers := onNodes(t, Contest{Off: true}, map[string]int64{"a": 0, "b": 0}, asking("c", "fast", ""))
+		api, drivers := onNodes(t, Contest{Off: true}, map[string]int64{"a": 0, "b": 0}, asking(t, "c", "fast", ""))
 		kubetest.Pass(time.Hour)
 		if where := made(t, api, drivers); len(where) > 0 {
 			t.Errorf("volumes are made on %v", where)
 		}
-		api.Put(asking("c", "fast", "b"))
+		api.Put(asking(t, "c", "fast", "b"))
 		kubetest.Pass(time.Second)
 		if where := made(t, api, drivers); where["pvc-u-c"] != "b" {
 			t.Errorf("volumes are made on %v", where)
@@ -151,7 +147,7 @@ func TestNobodyCompetes(t *testing.T) {
 func TestRoomComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, drivers := onNodes(t, Contest{BaseDelay: time.Second, MaxDelay: 4 * time.Second}, map[string]int64{"a": gib},
-			asking("first", "fast", "a"), asking("second", "fast", ""))
+			asking(t, "first", "fast", "a"), asking(t, "second", "fast", ""))
 		kubetest.Pass(time.Minute)
 		if where := made(t, api, drivers); len(where) != 1 {
 			t.Errorf("volumes are made on %v", where)
@@ -160,7 +156,7 @@ func TestRoomComesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		api.Drop(asking("first", "fast", "a"))
+		api.Drop(asking(t, "first", "fast", "a"))
 		first.Status.Phase = corev1.VolumeReleased
 		api.Put(first)
 		kubetest.Pass(5 * time.Second)
@@ -174,14 +170,14 @@ func TestRoomComesBack(t *testing.T) {
 func TestOnlyNodesWithTheDataCompete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, drivers := onNodes(t, Contest{}, map[string]int64{"a": 10 * gib, "b": 10 * gib, "c": 10 * gib},
-			asking("db", "fast", "b"))
+			asking(t, "db", "fast", "b"))
 		kubetest.Pass(time.Second)
-		source := asking("db", "fast", "b")
+		source := asking(t, "db", "fast", "b")
 		source.Spec.VolumeName, source.Status.Phase = "pvc-u-db", corev1.ClaimBound
 		api.Put(source)
 		for i := range 6 {
-			c := asking(fmt.Sprint("c", i), "fast", "")
-			c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "db"}
+			c := asking(t, fmt.Sprint("c", i), "fast", "")
+			c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "u-db"}
 			api.Put(c)
 		}
 		kubetest.Pass(10 * time.Minute)
