@@ -45,7 +45,6 @@ func doorLayers() []layer {
 		}, heavy, "hands out what is mounted, and is never told that it is given back"},
 		{"internal/door/users/userstest", []string{
 			"internal/volume", "internal/door", "internal/door/users", "internal/kube/kubetest", "internal/mount",
-			"internal/testkit/golden",
 		}, heavy, forTests},
 		{"internal/door/users", []string{
 			"internal/volume", "internal/cluster", "internal/decide/references", "internal/door", "internal/kube",
