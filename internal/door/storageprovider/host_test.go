@@ -119,7 +119,7 @@ func (w *manager) call(method, parameters string) string {
 		w.deaf = false
 		_ = send(asReply(err), nil)
 	}
-	return strings.Join(out, "\n  ")
+	return strings.Join(out, "\n")
 }
 
 // play does what the words of a step say, and returns what is to be seen of it.

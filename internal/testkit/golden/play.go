@@ -18,15 +18,20 @@ func Play(t *testing.T, file string, follows func(t *testing.T, given string) st
 
 // Steps plays the paragraphs of a file as stories: lines that begin with ">" are steps, and below each of them,
 // indented by two blanks, is what there is to see after it, which step returns. A story may have a title and is a test
-// of its own, which begin prepares.
+// of its own: story prepares it, and has it played.
 func Steps(t *testing.T, file string, story func(t *testing.T, play func(step func(string) string))) {
 	t.Helper()
 	paragraphs(t, file, func(t *testing.T, lines []string) string {
 		var out []string
 		story(t, func(step func(string) string) {
 			for _, line := range lines {
-				if words, is := strings.CutPrefix(line, "> "); is {
-					out = append(out, line, "  "+strings.ReplaceAll(step(words), "\n", "\n  "))
+				words, is := strings.CutPrefix(line, "> ")
+				if !is {
+					continue
+				}
+				out = append(out, line)
+				if seen := step(words); seen != "" {
+					out = append(out, "  "+strings.ReplaceAll(seen, "\n", "\n  "))
 				}
 			}
 		})
@@ -41,7 +46,7 @@ func paragraphs(t *testing.T, file string, become func(t *testing.T, lines []str
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, out := strings.Split(strings.TrimSpace(string(text)), "\n\n"), []string{}
+	all, out := strings.Split(strings.Trim(string(text), "\n"), "\n\n"), []string{}
 	for _, want := range all {
 		title, lines := "", strings.Split(want, "\n")
 		name, is := strings.CutPrefix(lines[0], "# ")
