@@ -28,15 +28,15 @@ import (
 func TestStories(t *testing.T) {
 	golden.Steps(t, "testdata/stories.txt", func(t *testing.T, play func(func(string) string)) {
 		synctest.Test(t, func(t *testing.T) {
-			w := newManager(t)
+			w := newHosted(t)
 			defer func() { w.stop() }()
 			play(w.play)
 		})
 	})
 }
 
-// manager is a host, and a door between it and systemd.
-type manager struct {
+// hosted is a door on a host, which systemd calls.
+type hosted struct {
 	*userstest.Host
 	t    *testing.T
 	door *Door
@@ -47,7 +47,7 @@ type manager struct {
 	deaf bool
 }
 
-func newManager(t *testing.T) *manager {
+func newHosted(t *testing.T) *hosted {
 	class := func(name string) runtime.Object {
 		return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	}
@@ -58,13 +58,13 @@ func newManager(t *testing.T) *manager {
 		c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	}
 	data.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
-	w := &manager{Host: userstest.New(t, annAcquired, block, archive, data, class("fast"), class("slow")), t: t}
+	w := &hosted{Host: userstest.New(t, annAcquired, block, archive, data, class("fast"), class("slow")), t: t}
 	w.start()
 	return w
 }
 
 // start starts a door, and an agent beside it.
-func (w *manager) start() {
+func (w *hosted) start() {
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop = stop
 	w.door = newDoor(program.DoorOptions{
@@ -77,7 +77,7 @@ func (w *manager) start() {
 }
 
 // open opens a file that stands for the volume.
-func (w *manager) open(path string, block, readOnly bool) (*os.File, bool, error) {
+func (w *hosted) open(path string, block, readOnly bool) (*os.File, bool, error) {
 	if w.stuck {
 		<-w.t.Context().Done()
 	}
@@ -93,7 +93,7 @@ func (w *manager) open(path string, block, readOnly bool) (*os.File, bool, error
 }
 
 // call makes a call as systemd does, and returns its answers.
-func (w *manager) call(method, parameters string) string {
+func (w *hosted) call(method, parameters string) string {
 	method, more := strings.CutSuffix(method, "+")
 	if !strings.Contains(method, ".") {
 		method = ofProvider + method
@@ -123,7 +123,7 @@ func (w *manager) call(method, parameters string) string {
 }
 
 // play does what the words of a step say, and returns what is to be seen of it.
-func (w *manager) play(step string) string {
+func (w *hosted) play(step string) string {
 	verb, rest, _ := strings.Cut(step, " ")
 	switch verb {
 	case "restart":
