@@ -31,6 +31,13 @@ func text(p Plan) string {
 	return fmt.Sprintf("leave it for %v, because %s", p.Wait, p.Because)
 }
 
+// TestMark: a holder reads its own mark.
+func TestMark(t *testing.T) {
+	if first := With(Mark("first", "other_1"), "other_1"); first != "first" {
+		t.Errorf("it works with lease %q", first)
+	}
+}
+
 // TestBeside: who may start beside leases elsewhere, which pod-0 holds for 15 seconds if nothing else is said.
 func TestBeside(t *testing.T) {
 	golden.Play(t, "testdata/beside.txt", func(t *testing.T, given string) string {
@@ -61,6 +68,9 @@ func TestTimes(t *testing.T) {
 		{time.Minute, 20 * time.Second, 2 * time.Second},
 		{100 * time.Second, 99 * time.Second, time.Second},
 		{8 * time.Second, 6 * time.Second, 500 * time.Millisecond},
+		{150 * time.Second, 140 * time.Second, 5 * time.Second},
+		{LongDuration, 110 * time.Second, 5 * time.Second},
+		{time.Minute, 30 * time.Second, 5 * time.Second},
 		{short, short, 5 * time.Second},
 		{10900 * time.Millisecond, 10500 * time.Millisecond, 5 * time.Second},
 		{short, 6 * time.Second, 5 * time.Second},

@@ -68,7 +68,7 @@ func TestAnnotation(t *testing.T) {
 	if again, err := references.Parse(refs.String()); err != nil || again.String() != refs.String() || !again.Used() {
 		t.Errorf("%s is read as %s, %v", refs, again, err)
 	}
-	if none, err := references.Parse(""); err != nil || len(none) != 0 || none.Used() {
+	if none, err := references.Parse(""); err != nil || none == nil || len(none) != 0 || none.Used() {
 		t.Errorf("nothing is read as %s, %v", none, err)
 	}
 	for _, bad := range []string{`["a"]`, `null`, `{`} {
@@ -78,6 +78,17 @@ func TestAnnotation(t *testing.T) {
 	}
 	if refs.Fail("a", time.Unix(8, 0)).Used() {
 		t.Error("a try that has failed counts")
+	}
+}
+
+// TestCounted: a few of many users are named, and no try that has failed.
+func TestCounted(t *testing.T) {
+	refs := references.References{"try": {}}
+	for i, want := range []string{"", "a", "a, b", "a, b, c", "a, b, c, 1 more", "a, b, c, 2 more"} {
+		if got := refs.Counted(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		refs[string(rune('a'+i))] = references.Reference{Count: 1}
 	}
 }
 
