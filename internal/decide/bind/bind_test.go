@@ -80,6 +80,7 @@ func wide(v *corev1.PersistentVolume) {
 	v.Spec.AccessModes = append(v.Spec.AccessModes, corev1.ReadWriteMany)
 }
 func boundByUs(v *corev1.PersistentVolume) { v.Annotations[volume.AnnBoundByController] = "yes" }
+func lost(v *corev1.PersistentVolume)      { v.Annotations[volume.AnnLostWith] = "n2" }
 func provisioned(v *corev1.PersistentVolume) {
 	v.Annotations[volume.AnnProvisionedBy] = "d.example.com"
 }
@@ -158,6 +159,9 @@ func oddClaims() []claimCase {
 		}},
 		{"no mode is that of a filesystem", ClaimFacts{
 			Claim: claim(), Class: class(false), Candidates: some(pv("fits", "5Gi", ext4)),
+		}},
+		{"a volume that was lost with its node is not free", ClaimFacts{
+			Claim: claim(), Class: class(false), Candidates: some(pv("lost", "5Gi", lost), pv("large", "9Gi")),
 		}},
 	}
 }
@@ -359,6 +363,11 @@ func TestVolumes(t *testing.T) {
 		{"of a user's link only what we added is undone", VolumeFacts{
 			Volume: pv("pv2", "5Gi", refers("ns", "data", "u1")), Claim: bound,
 		}},
+		{"a volume that was lost with its node says so while it is bound", VolumeFacts{
+			Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), lost,
+				func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound }), Claim: bound,
+		}},
+		{"and is released like any other", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), lost)}},
 	} {
 		v := c.facts.Volume
 		fmt.Fprintf(&out, "# %s\nvolume %s %s %s ref=%s claim=%v\n----\n%s\n", c.argues, v.Name, v.Status.Phase,

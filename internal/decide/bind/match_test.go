@@ -53,3 +53,10 @@ func TestTogether(t *testing.T) {
 		}
 	}
 }
+
+// TestIsFree: a volume that was lost with its node is there for no claim.
+func TestIsFree(t *testing.T) {
+	if IsFree(pv("pv", "5Gi", lost)) || !IsFree(pv("pv", "5Gi")) {
+		t.Error("a lost volume is free, or another one is not")
+	}
+}

@@ -113,12 +113,7 @@ func planText(t *testing.T, f DriverFacts, p DriverPlan) string {
 			out.WriteString(", " + w.word)
 		}
 	}
-	kind := map[bool]string{true: "Warning", false: "Normal"}[p.Warn]
-	if !p.Tell {
-		kind = "(" + kind + ")"
-	}
-	said := fmt.Sprintf("\n%s %s: %s -> %s", kind, p.Because.Reason, p.Because.Message, p.Because.Next)
-	out.WriteString(strings.TrimSuffix(said, " -> ") + "\n")
+	out.WriteString("\n" + toldOf(p.Because, p.Warn, p.Tell))
 	if p.Request.Name != "" || p.Request.Handle != "" {
 		text, err := json.Marshal(p.Request)
 		if err != nil {
