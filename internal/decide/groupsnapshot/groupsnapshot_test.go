@@ -296,7 +296,8 @@ func TestAnswers(t *testing.T) {
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, c.facts, c.after(c.facts, Groups().Driver(c.facts), c.answer)))
 	}
 	f := of()
-	fmt.Fprintf(&out, "# its Secret is missing\n%s", planText(t, f, Groups().SecretUnread(f, volume.Answer{Text: `secrets "s" not found`, NoSecret: true})))
+	unread := volume.Answer{Text: `secrets "s" not found`, NoSecret: true}
+	fmt.Fprintf(&out, "# its Secret is missing\n%s", planText(t, f, Groups().SecretUnread(f, unread)))
 	golden.Equal(t, "testdata/answers.txt", out.String())
 }
 
