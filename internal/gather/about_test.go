@@ -40,6 +40,15 @@ func requests(client *fake.Clientset) string {
 // the object is requested, as far as the API can select it.
 func TestOneObjectIsReadWithFewRequests(t *testing.T) {
 	const small = "list csidrivers\nlist csinodes\nlist leases  !volplane.dev/intents\nlist nodes\nlist storageclasses\n"
+	const bound = `get persistentvolumeclaims in ns c1
+get persistentvolumes pv-c1
+list events in default involvedObject.kind=PersistentVolume,involvedObject.name=pv-c1,type=Warning
+list events in default involvedObject.kind=VolumeAttachment,involvedObject.name=a-c1,type=Warning
+list events in ns involvedObject.kind=PersistentVolumeClaim,involvedObject.name=c1,type=Warning
+list events in ns involvedObject.kind=Pod,involvedObject.name=pod-c1,type=Warning
+list pods in ns
+list volumeattachments
+`
 	for _, c := range []struct{ kind, name, want string }{
 		{"pvc", "late", small + `get persistentvolumeclaims in ns late
 list configmaps  volplane.dev/intents
@@ -48,24 +57,8 @@ list events in default involvedObject.kind=StorageClass,involvedObject.name=fast
 list events in ns involvedObject.kind=PersistentVolumeClaim,involvedObject.name=late,type=Warning
 list pods in ns
 `},
-		{"pvc", "c1", small + `get persistentvolumeclaims in ns c1
-get persistentvolumes pv-c1
-list events in default involvedObject.kind=PersistentVolume,involvedObject.name=pv-c1,type=Warning
-list events in default involvedObject.kind=VolumeAttachment,involvedObject.name=a-c1,type=Warning
-list events in ns involvedObject.kind=PersistentVolumeClaim,involvedObject.name=c1,type=Warning
-list events in ns involvedObject.kind=Pod,involvedObject.name=pod-c1,type=Warning
-list pods in ns
-list volumeattachments
-`},
-		{"pv", "pv-c1", small + `get persistentvolumeclaims in ns c1
-get persistentvolumes pv-c1
-list events in default involvedObject.kind=PersistentVolume,involvedObject.name=pv-c1,type=Warning
-list events in default involvedObject.kind=VolumeAttachment,involvedObject.name=a-c1,type=Warning
-list events in ns involvedObject.kind=PersistentVolumeClaim,involvedObject.name=c1,type=Warning
-list events in ns involvedObject.kind=Pod,involvedObject.name=pod-c1,type=Warning
-list pods in ns
-list volumeattachments
-`},
+		{"pvc", "c1", small + bound},
+		{"pv", "pv-c1", small + bound},
 	} {
 		client := gathertest.Town()
 		k, err := KindOf(c.kind)

@@ -3,6 +3,7 @@ package gather
 import (
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,11 +37,31 @@ func TestIntentsOfAllNamespacesAreRead(t *testing.T) {
 		r.Begun[0].Claim.UID == r.Begun[1].Claim.UID {
 		t.Errorf("begun are %v, hidden %v, %v", r.Begun, r.MakingHidden, err)
 	}
-	client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", nil)
-	})
+	hide(client, "configmaps")
 	r = New(client, Options{})
 	if err := r.making(metav1.NamespaceAll)(t.Context()); err != nil || !r.MakingHidden {
 		t.Errorf("hidden %v, %v", r.MakingHidden, err)
 	}
+}
+
+// TestLeasesOfAllNamespacesAreRead: so is the Lease of a sidecar.
+func TestLeasesOfAllNamespacesAreRead(t *testing.T) {
+	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"}},
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "x"}})
+	r := New(client, Options{})
+	if err := r.leases(t.Context()); err != nil || r.LeasesHidden || len(r.Leases) != 2 || r.Now.IsZero() {
+		t.Errorf("leases are %v, hidden %v, %v", r.Leases, r.LeasesHidden, err)
+	}
+	hide(client, "leases")
+	r = New(client, Options{})
+	if err := r.leases(t.Context()); err != nil || !r.LeasesHidden {
+		t.Errorf("hidden %v, %v", r.LeasesHidden, err)
+	}
+}
+
+// hide has the API server not let a resource be listed.
+func hide(client *fake.Clientset, resource string) {
+	client.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", nil)
+	})
 }

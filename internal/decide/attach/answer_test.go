@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -23,21 +22,9 @@ import (
 
 func now() metav1.Time { return metav1.Time{Time: time.Unix(1e9, 0).UTC()} }
 
-// TestAfter plays the table in testdata/answers.txt: cases are separated by empty lines; each is a sentence, an
-// attachment, the call about it and what came of that, "----", and what follows.
-func TestAfter(t *testing.T) {
-	data, err := os.ReadFile("testdata/answers.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out []string
-	for _, c := range strings.Split(strings.TrimSpace(string(data)), "\n\n") {
-		given, _, _ := strings.Cut(c, "----")
-		given = strings.TrimSpace(given)
-		out = append(out, given+"\n----\n"+follows(t, given))
-	}
-	golden.Equal(t, "testdata/answers.txt", strings.Join(out, "\n\n")+"\n")
-}
+// TestAfter plays the table in testdata/answers.txt: an attachment, the call about it and what came of that, and what
+// follows.
+func TestAfter(t *testing.T) { golden.Play(t, "testdata/answers.txt", follows) }
 
 // follows returns what follows; of any answer each verdict, with the answers that it is about.
 func follows(t *testing.T, given string) string {
@@ -60,11 +47,12 @@ func play(t *testing.T, given string, anyAnswer volume.Answer) Result {
 	for _, line := range strings.Split(given, "\n") {
 		word, rest, _ := strings.Cut(line, " ")
 		switch word {
-		case "#":
 		case "attachment":
 			read(t, a, strings.Fields(rest))
-		case "attachError", "detachError":
-			readError(a, word, rest)
+		case "attachError":
+			a.Status.AttachError = &storagev1.VolumeError{Message: rest}
+		case "detachError":
+			a.Status.DetachError = &storagev1.VolumeError{Message: rest}
 		case "attach", "detach":
 			step = steps[word]
 		case "answer":
@@ -84,14 +72,6 @@ func play(t *testing.T, given string, anyAnswer volume.Answer) Result {
 		}
 	}
 	return After(step, a, answer, now())
-}
-
-func readError(a *storagev1.VolumeAttachment, word, message string) {
-	at := &a.Status.AttachError
-	if word == "detachError" {
-		at = &a.Status.DetachError
-	}
-	*at = &storagev1.VolumeError{Message: message}
 }
 
 func read(t *testing.T, a *storagev1.VolumeAttachment, words []string) {

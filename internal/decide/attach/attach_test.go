@@ -135,6 +135,22 @@ type attachmentCase struct {
 	facts  Facts
 }
 
+// lostCases are attachments that were lost with the node that serves their volume.
+func lostCases() []attachmentCase {
+	lost := func(on string, change ...func(*storagev1.VolumeAttachment)) Facts {
+		f := Facts{Attachment: attachment("pv", "n1", append(change, held)...), Volume: pv("pv")}
+		f.Attachment.Annotations = map[string]string{volume.AnnLostWith: "n1"}
+		f.Volume.Annotations = map[string]string{volume.AnnProvisionedOn: on}
+		f.Lost = IsLost(f)
+		return f
+	}
+	return []attachmentCase{
+		{"an attachment that was lost with node and volume stays while it is wanted", lost("n1")},
+		{"and is released without its driver when it goes", lost("n1", going)},
+		{"one of a volume that another node serves is its driver's", lost("n2", going)},
+	}
+}
+
 // calls are attachments whose driver is called, or may not be.
 func calls() []attachmentCase {
 	v, dying, foreign, path := pv("pv"), pv("pv"), pv("pv"), pv("pv")
@@ -262,7 +278,7 @@ func records() []attachmentCase {
 
 func TestAttachments(t *testing.T) {
 	var out strings.Builder
-	for _, c := range append(calls(), records()...) {
+	for _, c := range slices.Concat(calls(), records(), lostCases()) {
 		p := Attachment(c.facts)
 		step := map[Step]string{
 			Nothing: "nothing", Mark: "mark", Attach: "attach", Detach: "detach", Release: "release", Refuse: "refuse",

@@ -1,10 +1,12 @@
 package bind
 
 import (
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
 )
 
 // TestRefersTo: a reference means one claim only, not another namespace's of the
@@ -52,4 +54,40 @@ func TestTogether(t *testing.T) {
 			t.Errorf("%s: %v", c.argues, got)
 		}
 	}
+}
+
+// TestIsFree: a volume that was lost with its node is there for no claim.
+func TestIsFree(t *testing.T) {
+	if IsFree(pv("pv", "5Gi", lost)) || !IsFree(pv("pv", "5Gi")) {
+		t.Error("a lost volume is free, or another one is not")
+	}
+}
+
+// TestMatchKeepsItsPromises: whatever the volumes are, what is matched is large
+// enough, of the right class, and free or kept for the claim.
+func TestMatchKeepsItsPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var all []*corev1.PersistentVolume
+		for i := range rapid.IntRange(0, 8).Draw(t, "n") {
+			v := pv(fmt.Sprint("v", i), fmt.Sprintf("%dGi", rapid.IntRange(1, 9).Draw(t, "size")))
+			for name, f := range map[string]func(*corev1.PersistentVolume){
+				"slow": slow, "wide": wide, "block": block, "taken": refers("x", "y", "z"), "kept": refers("ns", "data", ""),
+			} {
+				if rapid.IntRange(0, 3).Draw(t, name) == 0 {
+					f(v)
+				}
+			}
+			all = append(all, v)
+		}
+		c := claim()
+		v := Match(c, all, rapid.Bool().Draw(t, "late"))
+		if v == nil {
+			return
+		}
+		if v.Spec.Capacity.Storage().Cmp(*c.Spec.Resources.Requests.Storage()) < 0 || v.Spec.VolumeMode != nil ||
+			v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Name != "data" ||
+			v.Spec.ClaimRef == nil && v.Spec.StorageClassName != "fast" {
+			t.Fatalf("matched %s", v.Name)
+		}
+	})
 }

@@ -113,12 +113,7 @@ func planText(t *testing.T, f DriverFacts, p DriverPlan) string {
 			out.WriteString(", " + w.word)
 		}
 	}
-	kind := map[bool]string{true: "Warning", false: "Normal"}[p.Warn]
-	if !p.Tell {
-		kind = "(" + kind + ")"
-	}
-	said := fmt.Sprintf("\n%s %s: %s -> %s", kind, p.Because.Reason, p.Because.Message, p.Because.Next)
-	out.WriteString(strings.TrimSuffix(said, " -> ") + "\n")
+	out.WriteString("\n" + toldOf(p.Because, p.Warn, p.Tell))
 	if p.Request.Name != "" || p.Request.Handle != "" {
 		text, err := json.Marshal(p.Request)
 		if err != nil {
@@ -301,7 +296,8 @@ func TestAnswers(t *testing.T) {
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, c.facts, c.after(c.facts, Groups().Driver(c.facts), c.answer)))
 	}
 	f := of()
-	fmt.Fprintf(&out, "# its Secret is missing\n%s", planText(t, f, Groups().SecretUnread(f, volume.Answer{Text: `secrets "s" not found`, NoSecret: true})))
+	unread := volume.Answer{Text: `secrets "s" not found`, NoSecret: true}
+	fmt.Fprintf(&out, "# its Secret is missing\n%s", planText(t, f, Groups().SecretUnread(f, unread)))
 	golden.Equal(t, "testdata/answers.txt", out.String())
 }
 

@@ -9,58 +9,18 @@ import (
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-const (
-	short = 15 * time.Second
-	mark  = "first/other_1"
-)
-
-func facts() []struct {
-	argues string
-	Facts
-} {
-	return []struct {
-		argues string
-		Facts
-	}{
-		{"there is no lease", Facts{}},
-		{"it was given back", Facts{Duration: time.Second}},
-		{"another one renews it", Facts{Holder: "other_1", Duration: short, Unchanged: 5 * time.Second}},
-		{"another one has not renewed it for almost its duration", Facts{
-			Holder: "other_1", Duration: short, Unchanged: short - 1,
-		}},
-		{"another one has not renewed it for its duration", Facts{Holder: "other_1", Duration: short, Unchanged: short}},
-		{"the duration is missing", Facts{Holder: "other_1"}},
-		{"its holder works only with a lease that this process holds", Facts{
-			Holder: "other_1", Duration: LongDuration, Mark: mark, Holds: "first",
-		}},
-		{"its holder works only with a lease that this process does not hold", Facts{
-			Holder: "other_1", Duration: LongDuration, Mark: mark,
-		}},
-		{"its holder works only with another lease than this process holds", Facts{
-			Holder: "other_1", Duration: LongDuration, Mark: mark, Holds: "second",
-		}},
-		{"the mark is that of an earlier holder", Facts{
-			Holder: "pod-0", Duration: short, Mark: mark, Holds: "first",
-		}},
-		{"the holder's name is only the beginning of that in the mark", Facts{
-			Holder: "other", Duration: short, Mark: mark, Holds: "first",
-		}},
-		{"the mark is garbage", Facts{Holder: "other_1", Duration: short, Mark: "first", Holds: "first"}},
-		{"this process has held it before", Facts{Holder: "me", Duration: short, Unchanged: time.Second}},
-	}
-}
+const short = 15 * time.Second
 
 // TestAcquireAndKeep: what a process does about a lease that it does not hold, and about one that it held when the
 // lease changed.
 func TestAcquireAndKeep(t *testing.T) {
-	var out strings.Builder
-	for _, f := range facts() {
-		f.Me = "me"
-		acquire := text(Next(f.Facts))
+	golden.Play(t, "testdata/leases.txt", func(t *testing.T, given string) string {
+		f := Facts{Me: "me"}
+		golden.Read(t, &f, strings.Fields(given))
+		acquire := text(Next(f))
 		f.Held = true
-		fmt.Fprintf(&out, "# %s\nacquire: %s\nkeep: %s\n\n", f.argues, acquire, text(Next(f.Facts)))
-	}
-	golden.Equal(t, "testdata/leases.txt", out.String())
+		return "acquire: " + acquire + "\nkeep: " + text(Next(f))
+	})
 }
 
 func text(p Plan) string {
@@ -73,52 +33,31 @@ func text(p Plan) string {
 	return fmt.Sprintf("leave it for %v, because %s", p.Wait, p.Because)
 }
 
-// TestBeside: who may start beside leases elsewhere.
+// TestMark: a holder reads its own mark.
+func TestMark(t *testing.T) {
+	if first := With(Mark("first", "other_1"), "other_1"); first != "first" {
+		t.Errorf("it works with lease %q", first)
+	}
+}
+
+// TestBeside: who may start beside leases elsewhere, which pod-0 holds for 15 seconds if nothing else is said.
 func TestBeside(t *testing.T) {
-	there := Elsewhere{Namespace: "ns", Name: "l", Holder: "pod-0", Duration: short}
-	with := func(change func(*Elsewhere)) Elsewhere {
-		l := there
-		change(&l)
-		return l
-	}
-	renewed := with(func(l *Elsewhere) { l.Renewed = true })
-	expired := with(func(l *Elsewhere) { l.Unchanged = short })
-	long := with(func(l *Elsewhere) { l.Name, l.Duration = "long", time.Hour })
-	var out strings.Builder
-	for _, row := range []struct {
-		argues string
-		all    []Elsewhere
-	}{
-		{"nobody holds any", nil},
-		{"it was given back", []Elsewhere{with(func(l *Elsewhere) { l.Holder = "" })}},
-		{"it was given back a moment ago", []Elsewhere{with(func(l *Elsewhere) { l.Holder, l.Renewed = "", true })}},
-		{"it was seen once", []Elsewhere{there}},
-		{"its holder lives", []Elsewhere{renewed}},
-		{"its holder is dead", []Elsewhere{expired}},
-		{"the holder of one of two lives", []Elsewhere{expired, renewed}},
-		{"one of two is known to be dead", []Elsewhere{expired, with(func(l *Elsewhere) { l.Unchanged = short / 3 })}},
-		{"the last that expires counts", []Elsewhere{
-			there, with(func(l *Elsewhere) { l.Name, l.Duration = "later", 2*short }), there,
-		}},
-		{"it lasts longer than anybody waits", []Elsewhere{long}},
-		{"it still may be held after that", []Elsewhere{with(func(l *Elsewhere) {
-			l.Duration, l.Unchanged = time.Hour, LongDuration
-		})}},
-		{"a long one that expires as soon as it is known", []Elsewhere{with(func(l *Elsewhere) {
-			l.Duration, l.Unchanged = LongDuration, LongDuration
-		})}},
-	} {
-		fmt.Fprintf(&out, "# %s\n", row.argues)
-		switch start := Beside(row.all); {
-		case start.Refuse != "":
-			fmt.Fprintf(&out, "refuse: %s\n\n", start.Refuse)
-		case start.Wait > 0:
-			fmt.Fprintf(&out, "wait %v for %s\n\n", start.Wait, start.For)
-		default:
-			fmt.Fprint(&out, "start\n\n")
+	golden.Play(t, "testdata/beside.txt", func(t *testing.T, given string) string {
+		var all []Elsewhere
+		for line := range strings.Lines(given) {
+			l := Elsewhere{Namespace: "ns", Name: "l", Holder: "pod-0", Duration: short}
+			golden.Read(t, &l, strings.Fields(line)[1:])
+			all = append(all, l)
 		}
-	}
-	golden.Equal(t, "testdata/beside.txt", out.String())
+		switch start := Beside(all); {
+		case start.Refuse != "":
+			return "refuse: " + start.Refuse
+		case start.Wait > 0:
+			return fmt.Sprintf("wait %v for %s", start.Wait, start.For)
+		default:
+			return "start"
+		}
+	})
 }
 
 // TestTimes: a lease is renewed between its retry period and its deadline, and the deadline comes before others may
@@ -131,6 +70,9 @@ func TestTimes(t *testing.T) {
 		{time.Minute, 20 * time.Second, 2 * time.Second},
 		{100 * time.Second, 99 * time.Second, time.Second},
 		{8 * time.Second, 6 * time.Second, 500 * time.Millisecond},
+		{150 * time.Second, 140 * time.Second, 5 * time.Second},
+		{LongDuration, 110 * time.Second, 5 * time.Second},
+		{time.Minute, 30 * time.Second, 5 * time.Second},
 		{short, short, 5 * time.Second},
 		{10900 * time.Millisecond, 10500 * time.Millisecond, 5 * time.Second},
 		{short, 6 * time.Second, 5 * time.Second},

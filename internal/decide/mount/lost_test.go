@@ -7,15 +7,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // TestNotBack: what a step that is not done means for Pods that had the volume, and for others.
 func TestNotBack(t *testing.T) {
-	judge(t, "lost.txt", func(given string) string {
+	golden.Play(t, "testdata/answers/lost.txt", func(t *testing.T, given string) string {
 		var told []string
 		known, steps, _ := strings.Cut(given, "step ")
-		f := facts(t, strings.TrimSpace(known))
+		f := facts(t, known)
 		for _, step := range strings.Split("step "+steps, "\n") {
 			a := Action{Verb: Verb(strings.Fields(step)[1])}
 			if words := strings.Fields(step); len(words) > 2 {

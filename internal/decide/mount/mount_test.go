@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -18,34 +16,21 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestVolume plays the tables in testdata: cases are separated by empty lines;
-// each is a sentence, facts, "----", and the plan.
+// TestVolume plays the tables in testdata: facts, and below them the plan.
 func TestVolume(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no tables", err)
 	}
-	for _, name := range files {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		golden.Equal(t, name, play(t, string(data)))
+	for _, file := range files {
+		golden.Play(t, file, func(t *testing.T, given string) string {
+			plan := Volume(facts(t, given))
+			if plan.Because.Reason == "" || plan.Because.Message == "" {
+				t.Error("no reason")
+			}
+			return text(plan)
+		})
 	}
-}
-
-func play(t *testing.T, table string) string {
-	var out []string
-	for _, c := range strings.Split(strings.TrimSpace(table), "\n\n") {
-		given, _, _ := strings.Cut(c, "----")
-		given = strings.TrimSpace(given)
-		plan := Volume(facts(t, given))
-		if plan.Because.Reason == "" || plan.Because.Message == "" {
-			t.Errorf("no reason:\n%s", given)
-		}
-		out = append(out, given+"\n----\n"+text(plan))
-	}
-	return strings.Join(out, "\n\n") + "\n"
 }
 
 func text(p Plan) string {
@@ -73,36 +58,35 @@ func said(why volume.Because) string {
 	return text
 }
 
+// facts are words: those of the volume, of the Pods that want it, of the record and its targets, and of paths.
 func facts(t *testing.T, given string) Facts {
 	f := Facts{
 		Driver: "d", Handle: "h", Volume: "pv", Node: "n", Mounted: map[string]bool{}, Dead: map[string]bool{},
 		Covered: map[string]string{}, Bare: map[string]bool{},
 	}
-	all := Consumer{Volume: "pv"}
-	for _, line := range strings.Split(given, "\n") {
-		words := strings.Fields(line)
-		switch {
-		case strings.HasPrefix(line, "#"):
-		case words[0] == "volume":
-			f.read(t, words[1:], &all)
-		case words[0] == "want":
-			f.Wanted = append(f.Wanted, wanted(words[1:], all))
-		case words[0] == "record":
-			f.Record = record(words[1:])
-		case words[0] == "target":
-			f.Record.Targets = append(f.Record.Targets, target(words[1:]))
-		case words[0] == "lost":
-			f.Record.Lost = map[string]Loss{words[1]: Loss(words[2])}
-		case words[0] == "mounted", words[0] == "dead", words[0] == "covered":
-			f.readMounts(words[0], words[1:])
-		case words[0] == "bare":
-			f.Bare[words[1]] = true
-		case words[0] == "absent":
-			f.Absent = volume.Because{
-				Reason: volume.ReasonDriverMissing, Message: strings.Join(words[1:], " "), Next: volume.Administrator("n"),
-			}
-		case words[0] == "refused":
-			f.Refused = strings.Join(words[1:], " ")
+	for line := range strings.Lines(given) {
+		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		words := strings.Fields(rest)
+		switch kind {
+		case "volume":
+			golden.Read(t, &f, words)
+		case "want":
+			f.Wanted = append(f.Wanted, wanted(t, words, f.SinglePod))
+		case "record":
+			f.Record = &Record{Driver: "d", Handle: "h", Volume: "pv", StagingPath: "/s"}
+			golden.Read(t, f.Record, words)
+		case "target":
+			f.Record.Targets = append(f.Record.Targets, target(words))
+		case "lost":
+			f.Record.Lost = map[string]Loss{words[0]: Loss(words[1])}
+		case "mounted", "dead", "covered":
+			f.readMounts(kind, words)
+		case "bare":
+			f.Bare[rest] = true
+		case "absent":
+			f.Absent = volume.Because{Reason: volume.ReasonDriverMissing, Message: rest, Next: volume.Administrator("n")}
+		case "refused":
+			f.Refused = rest
 		default:
 			t.Fatalf("unknown fact %q", line)
 		}
@@ -120,70 +104,17 @@ func (f *Facts) readMounts(how string, paths []string) {
 	}
 }
 
-// wanted returns a Pod; all is what is said of all of them.
-func wanted(words []string, all Consumer) Consumer {
-	c := all
-	c.UID, c.Namespace, c.Name, c.Path = words[0], "ns", words[0], "/p/"+words[0]
-	for _, w := range words[1:] {
-		if pv, ok := strings.CutPrefix(w, "by="); ok {
-			c.Volume = pv
-		}
-		if size, ok := strings.CutPrefix(w, "grow="); ok {
-			c.Grow, _ = strconv.ParseInt(size, 10, 64)
-		}
-		c.SinglePod = c.SinglePod || w == "single-pod"
-		if w == "apart" {
-			c.Apart = "pv"
-		}
-		if host, ok := strings.CutPrefix(w, "host="); ok {
-			c.HostPath = host
-		}
-		c.UnmountEnds = c.UnmountEnds || w == "unmount-ends"
-		if label, ok := strings.CutPrefix(w, "label="); ok {
-			c.Label = label
-		}
-		if w == "two-labels" {
-			_, c.Refused = Label([]string{"x", "y"})
-		}
-		c.Due = c.Due || w == "due"
+// wanted returns a Pod.
+func wanted(t *testing.T, words []string, singlePod bool) Consumer {
+	c := Consumer{
+		UID: words[0], Namespace: "ns", Name: words[0], Path: "/p/" + words[0], Volume: "pv", SinglePod: singlePod,
 	}
+	if i := slices.Index(words, "two-labels"); i > 0 {
+		_, c.Refused = Label([]string{"x", "y"})
+		words = slices.Delete(words, i, i+1)
+	}
+	golden.Read(t, &c, words[1:])
 	return c
-}
-
-func (f *Facts) read(t *testing.T, words []string, all *Consumer) {
-	flags := map[string]*bool{
-		"known": &f.Known, "block": &f.Block, "driver": &f.DriverReady, "stages": &f.CanStage, "attach": &f.AttachRequired,
-		"attached": &f.Attached, "in-use": &f.InUse, "single-pod": &f.SinglePod, "verify": &f.Verify,
-		"ephemeral": &f.Ephemeral,
-	}
-	for _, w := range words {
-		if size, ok := strings.CutPrefix(w, "grow="); ok {
-			all.Grow, _ = strconv.ParseInt(size, 10, 64)
-		} else if flags[w] != nil {
-			*flags[w] = true
-		} else {
-			t.Fatalf("unknown fact %q", w)
-		}
-	}
-	all.SinglePod = f.SinglePod
-}
-
-func record(words []string) *Record {
-	r := &Record{Driver: "d", Handle: "h", Volume: "pv", StagingPath: "/s"}
-	for _, w := range words {
-		if size, ok := strings.CutPrefix(w, "refused="); ok {
-			r.GrowRefused, _ = strconv.ParseInt(size, 10, 64)
-		} else if label, ok := strings.CutPrefix(w, "label="); ok {
-			r.Label, r.LabelUnknown = label, label == "?"
-		} else if w == "seen" {
-			r.StagingMounted = true
-		} else if w == "unstage-refused" {
-			r.UnstageRefused = true
-		} else {
-			r.Stage = Phase(w)
-		}
-	}
-	return r
 }
 
 func target(words []string) Target {

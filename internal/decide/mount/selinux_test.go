@@ -2,7 +2,6 @@ package mount
 
 import (
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 
@@ -13,22 +12,13 @@ import (
 
 // TestSELinux plays testdata/selinux/pods.txt: what Pods say of SELinux, and the mount options of their volume data.
 func TestSELinux(t *testing.T) {
-	const name = "testdata/selinux/pods.txt"
-	table, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out []string
-	for _, c := range strings.Split(strings.TrimSpace(string(table)), "\n\n") {
-		given, _, _ := strings.Cut(c, "\n----")
-		title, spec, _ := strings.Cut(given, "\n")
+	golden.Play(t, "testdata/selinux/pods.txt", func(t *testing.T, given string) string {
 		var pod corev1.Pod
-		if err := json.Unmarshal([]byte(spec), &pod.Spec); err != nil {
-			t.Fatalf("%s: %v", title, err)
+		if err := json.Unmarshal([]byte(given), &pod.Spec); err != nil {
+			t.Fatal(err)
 		}
-		out = append(out, given+"\n----\n"+optionsFor(&pod))
-	}
-	golden.Equal(t, name, strings.Join(out, "\n\n")+"\n")
+		return optionsFor(&pod)
+	})
 }
 
 func optionsFor(pod *corev1.Pod) string {

@@ -2,6 +2,7 @@ package nodelife_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,36 +13,21 @@ import (
 
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestLost: each row is the facts about node n1 as words, and the next step.
+// TestLost: facts about node n1, which may be lost, as words, and the next step; with "report", what people are told.
 func TestLost(t *testing.T) {
-	for _, c := range []struct{ argues, facts, want string }{
-		{"a host that lives is not lost", "node ready volume", "refused"},
-		{"unless somebody insists", "node ready force volume", "fence"},
-		{"nobody gives up the host of the control plane", "node own force", "refused"},
-		{"a kubelet that lives cannot be fenced here", "node ready force unfenceable", "refused"},
-		{"one that is off needs no fence", "node unfenceable volume", "taint volume"},
-		{"nothing is let go before the host is fenced", "node volume pod attachment intents", "fence"},
-		{"the Node stays while Pods are bound to it", "node fenced tainted pod", "pod"},
-		{"and while volumes are attached to it", "node fenced tainted attachment", ""},
-		{"an attachment of a node-local driver needs no driver", "node fenced tainted local attachment", "attachment"},
-		{"a volume that only this host had is lost", "node fenced tainted volume", "volume remove"},
-		{"it is marked once", "fenced marked", "done"},
-		{"a volume that another host reaches is left alone", "fenced volume shared", "done"},
-		{"so are the snapshots of such a host", "fenced volume shared content", "done"},
-		{"a snapshot is lost with its host", "fenced content", "content"},
-		{"a volume of another host is not", "fenced foreign", "done"},
-		{"what it had begun is forgotten, and claims go elsewhere", "fenced intents claim", "forget reselect"},
-		{"the Node may have been deleted before", "volume", "fence"},
-		{"killed in the middle, it goes on", "node fenced tainted marked", "remove"},
-		{"a node that was alive is not refused in the middle", "node ready tainted fenced marked", "remove"},
-	} {
-		if got := step(nodelife.Lost(lostFacts(c.facts))); got != c.want {
-			t.Errorf("%s: %s: the step is %q, want %q", c.argues, c.facts, got, c.want)
+	golden.Play(t, "testdata/lost.txt", func(_ *testing.T, given string) string {
+		f := lostFacts(given)
+		p := nodelife.Lost(f)
+		told := fmt.Sprintf("step: %s\n%s: %s -> %s\n", step(p), p.Because.Reason, p.Because.Message, p.Because.Next)
+		if strings.HasSuffix(given, " report") {
+			told += nodelife.LostReport(f)
 		}
-	}
+		return told
+	})
 }
 
 func lostFacts(words string) nodelife.LostFacts {
@@ -64,20 +50,42 @@ func lostFacts(words string) nodelife.LostFacts {
 	if has("marked") {
 		on.Annotations[volume.AnnLostWith] = "n1"
 	}
+	marked := *on.DeepCopy()
+	marked.Annotations[volume.AnnLostWith] = "n1"
 	v := &corev1.PersistentVolume{ObjectMeta: on}
-	v.Spec.NodeAffinity = topology.Affinity([]topology.Segment{{"host": "n1"}})
+	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h"}
+	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "data"}
+	if !has("placeless") {
+		v.Spec.NodeAffinity = topology.Affinity([]topology.Segment{{"host": "n1"}})
+	}
 	f.Volumes = given(has("volume") || has("marked") || has("foreign"), v)
-	content := &unstructured.Unstructured{}
-	content.SetAnnotations(on.Annotations)
-	f.Contents = given(has("content"), content)
-	f.Pods = given(has("pod"), &corev1.Pod{})
-	f.Attachments = given(has("attachment"), &storagev1.VolumeAttachment{
-		Spec: storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "n1"},
-	})
+	content := func(meta metav1.ObjectMeta) *unstructured.Unstructured {
+		c := &unstructured.Unstructured{}
+		c.SetName("c")
+		c.SetAnnotations(meta.Annotations)
+		return c
+	}
+	f.Contents = append(given(has("content"), content(on)), given(has("marked-content"), content(marked))...)
+	for i := range 25 {
+		f.Pods = append(f.Pods, given(has("many-pods") || has("pod") && i == 0, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: fmt.Sprint("web-", i),
+		}})...)
+	}
+	attachment := storagev1.VolumeAttachment{Spec: storagev1.VolumeAttachmentSpec{
+		Attacher: driver, NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &v.Name},
+	}}
+	f.Attachments = given(has("attachment"), attachment.DeepCopy())
+	attachment.ObjectMeta = marked
+	f.Attachments = append(f.Attachments, given(has("marked-attachment"), &attachment)...)
 	f.Intents = given(has("intents"), "log-1")
-	f.Claims = given(has("claim"), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-		Annotations: map[string]string{volume.AnnSelectedNode: "n1"},
-	}})
+	claim := func(node, volumeName string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{volume.AnnSelectedNode: node}},
+			Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: volumeName},
+		}
+	}
+	f.Claims = slices.Concat(given(has("claim"), claim("n1", "")), given(has("bound-claim"), claim("n1", "x")),
+		given(has("other-claim"), claim("n2", "")))
 	return f
 }
 

@@ -14,25 +14,37 @@ import (
 )
 
 func TestNode(t *testing.T) {
-	var out strings.Builder
-	for _, c := range []struct {
-		argues string
-		ready  corev1.ConditionStatus
-		leased bool
-		silent time.Duration
-	}{
-		{"a node with a heartbeat is looked at again when the grace ends", corev1.ConditionTrue, true, 10 * time.Second},
-		{"a silent one is marked", corev1.ConditionTrue, true, 40 * time.Second},
-		{"once", corev1.ConditionUnknown, true, 50 * time.Second},
-		{"who says that it is not ready is believed", corev1.ConditionFalse, true, 40 * time.Second},
-		{"who never had a heartbeat has not stopped", corev1.ConditionTrue, false, time.Hour},
-	} {
+	golden.Play(t, "testdata/nodes.txt", func(t *testing.T, given string) string {
+		var is struct {
+			Ready  corev1.ConditionStatus
+			Leased bool
+			Silent time.Duration
+		}
+		golden.Read(t, &is, strings.Fields(given))
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: c.ready}}
-		p := nodelife.Node(nodelife.Facts{Node: n, Leased: c.leased, Silent: c.silent, Grace: 40 * time.Second})
-		fmt.Fprintf(&out, "# %s\nready=%s leased=%v silent=%s\n----\nmark=%v wait=%s\n%s: %s -> %s\n\n", c.argues, c.ready,
-			c.leased, c.silent,
-			p.Mark, p.Wait, p.Because.Reason, p.Because.Message, p.Because.Next)
-	}
-	golden.Equal(t, "testdata/nodes.txt", out.String())
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: is.Ready}}
+		p := nodelife.Node(nodelife.Facts{Node: n, Leased: is.Leased, Silent: is.Silent, Grace: 40 * time.Second})
+		return fmt.Sprintf("mark=%v wait=%s\n%s: %s -> %s", p.Mark, p.Wait, p.Because.Reason, p.Because.Message,
+			p.Because.Next)
+	})
+}
+
+func TestOrphans(t *testing.T) {
+	golden.Play(t, "testdata/orphans.txt", func(t *testing.T, given string) string {
+		var there struct {
+			Node    bool
+			Pods    int
+			Missing time.Duration
+		}
+		golden.Read(t, &there, strings.Fields(given))
+		f := nodelife.OrphanFacts{
+			Name: "n1", Pods: make([]*corev1.Pod, there.Pods), Missing: there.Missing, Grace: 40 * time.Second,
+		}
+		if there.Node {
+			f.Node = &corev1.Node{}
+		}
+		p := nodelife.Orphans(f)
+		return fmt.Sprintf("delete=%d wait=%s\n%s: %s -> %s", len(p.Delete), p.Wait, p.Because.Reason, p.Because.Message,
+			p.Because.Next)
+	})
 }

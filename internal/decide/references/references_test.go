@@ -12,73 +12,32 @@ import (
 
 const grace = time.Hour
 
-// lives are what engines are seen to do. Words are: take, fail and release ID, wait DURATION, and look, which only
-// decides; a word "held", "free" or "unknown" changes what the kernel says from then on.
-func lives() [][2]string {
-	return [][2]string{
-		{"one container", "take a, held, wait 1h, look, free, release a"},
-		{"two containers", "take a, take b, held, release a, free, release b"},
-		{"a file is copied from a running container", "take a, held, take a, release a, free, release a"},
-		{
-			"docker was killed and its containers died; the new one has an id of its own",
-			"take a, held, wait 2h, free, take b, look, held, wait 1m, look, free, release b",
-		},
-		{"docker was killed and nobody starts its container again", "take a, held, wait 2h, free, look"},
-		{"docker was killed with live-restore, and unmounts by the old id", "take a, held, wait 1h, look, free, release a"},
-		{
-			"the plugin was down at the stop, and docker mounts by the same id",
-			"take a, held, wait 2h, free, take a, look, held, release a, wait 2h, free, look",
-		},
-		{"a container that starts slowly", "take a, wait 1h, look, wait 1s, look"},
-		{"podman's first try was too short", "take p, fail p, wait 5s, look, take p, held, free, release p"},
-		{"a try that nobody repeats", "take p, fail p, wait 2m, look, wait 1s, look"},
-		{"a try fails beside a container", "take a, held, take b, fail b, wait 3m, look, free, release a"},
-		{"an unmount that nobody has asked for", "take a, release b, look"},
-		{"a failure of what nobody has asked for", "fail a, look"},
-		{"unmounted while it is mounted for somebody", "take a, held, release a, wait 1h, look, free, look"},
-		{"unmounted while the kernel cannot be asked", "take a, unknown, release a, wait 3m, look, free, look"},
-		{"the kernel cannot be asked", "take a, unknown, wait 2h, look"},
-		{"the clock was set back", "take a, wait -2h, look"},
-		{"nobody was ever there", "look"},
-	}
-}
-
+// TestDecide plays what engines are seen to do, and what is decided about the last word of each step. Words are: take,
+// fail and release ID, wait DURATION, and look, which only decides; "held", "free" or "unknown" is what the kernel says
+// from then on.
 func TestDecide(t *testing.T) {
-	var out strings.Builder
-	for _, l := range lives() {
-		fmt.Fprintf(&out, "%s\n", l[0])
-		play(t, &out, strings.Split(l[1], ", "))
-		fmt.Fprintln(&out)
-	}
-	golden.Equal(t, "testdata/lives.txt", out.String())
-}
-
-func play(t *testing.T, out *strings.Builder, words []string) {
-	t.Helper()
-	f := references.Facts{
-		References: references.References{}, Held: references.No, Now: time.Unix(0, 0).UTC(), Grace: grace,
-	}
-	for _, w := range words {
-		verb, id, _ := strings.Cut(w, " ")
-		if err := happens(&f, verb, id); err != nil {
-			t.Fatal(err)
+	golden.Steps(t, "testdata/lives.txt", func(t *testing.T, play func(func(string) string)) {
+		f := references.Facts{
+			References: references.References{}, Held: references.No, Now: time.Unix(0, 0).UTC(), Grace: grace,
 		}
-		if verb != "release" && verb != "look" {
-			continue
-		}
-		plan := references.Decide(f)
-		if !f.Asks() && plan.Because != "" {
-			t.Errorf("%s: the answer depends on what was not asked for", w)
-		}
-		fmt.Fprintf(out, "  %-10s %-8s asks %-5v  %s", w, f.Held, f.Asks(), plan.References)
-		if plan.Because != "" {
-			fmt.Fprintf(out, "\n             %s", plan.Because)
-		}
-		fmt.Fprintln(out)
-		if f.References = plan.References; f.References == nil {
-			f.References = references.References{}
-		}
-	}
+		play(func(words string) string {
+			for _, w := range strings.Split(words, ", ") {
+				verb, id, _ := strings.Cut(w, " ")
+				if err := happens(&f, verb, id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			plan := references.Decide(f)
+			if !f.Asks() && plan.Because != "" {
+				t.Errorf("%s: the answer depends on what was not asked for", words)
+			}
+			said := fmt.Sprintf("%s, asks %v: %s\n%s", f.Held, f.Asks(), plan.References, plan.Because)
+			if f.References = plan.References; f.References == nil {
+				f.References = references.References{}
+			}
+			return strings.TrimSuffix(said, "\n")
+		})
+	})
 }
 
 // happens changes the facts as a word says.
@@ -109,7 +68,7 @@ func TestAnnotation(t *testing.T) {
 	if again, err := references.Parse(refs.String()); err != nil || again.String() != refs.String() || !again.Used() {
 		t.Errorf("%s is read as %s, %v", refs, again, err)
 	}
-	if none, err := references.Parse(""); err != nil || len(none) != 0 || none.Used() {
+	if none, err := references.Parse(""); err != nil || none == nil || len(none) != 0 || none.Used() {
 		t.Errorf("nothing is read as %s, %v", none, err)
 	}
 	for _, bad := range []string{`["a"]`, `null`, `{`} {
@@ -119,6 +78,17 @@ func TestAnnotation(t *testing.T) {
 	}
 	if refs.Fail("a", time.Unix(8, 0)).Used() {
 		t.Error("a try that has failed counts")
+	}
+}
+
+// TestCounted: a few of many users are named, and no try that has failed.
+func TestCounted(t *testing.T) {
+	refs := references.References{"try": {}}
+	for i, want := range []string{"", "a", "a, b", "a, b, c", "a, b, c, 1 more", "a, b, c, 2 more"} {
+		if got := refs.Counted(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		refs[string(rune('a'+i))] = references.Reference{Count: 1}
 	}
 }
 

@@ -285,7 +285,8 @@ func TestAnswers(t *testing.T) {
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, driverText(t, c.facts, c.after(c.facts, plan, c.answer)))
 	}
 	f := at(of(contained))
-	fmt.Fprintf(&out, "# its Secret is missing\n%s", driverText(t, f, Single().SecretUnread(f, volume.Answer{Text: `secrets "s" not found`, NoSecret: true})))
+	unread := volume.Answer{Text: `secrets "s" not found`, NoSecret: true}
+	fmt.Fprintf(&out, "# its Secret is missing\n%s", driverText(t, f, Single().SecretUnread(f, unread)))
 	golden.Equal(t, "testdata/answers.txt", out.String())
 }
 

@@ -23,15 +23,19 @@ import (
 	"volplane.dev/volplane/internal/door/users/userstest"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/testkit/golden"
 )
 
 // TestStories plays the calls of engines, as docker and podman make them, and failures around them.
 func TestStories(t *testing.T) {
-	userstest.Stories(t, func(t *testing.T) (play func(step string) string, stop func()) {
-		block := userstest.Claim("block")
-		block.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
-		w := newWorld(t, block, userstest.Claim("theirs"))
-		return w.play, func() { w.stop() }
+	golden.Steps(t, "testdata/stories.txt", func(t *testing.T, play func(func(string) string)) {
+		synctest.Test(t, func(t *testing.T) {
+			block := userstest.Claim("block")
+			block.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+			w := newEngine(t, block, userstest.Claim("theirs"))
+			defer func() { w.stop() }()
+			play(w.play)
+		})
 	})
 }
 
@@ -40,7 +44,7 @@ func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		going := userstest.Claim("going")
 		going.DeletionTimestamp, going.Finalizers = ptr.To(metav1.Now()), []string{"example.com/slow"}
-		w := newWorld(t, userstest.Claim("theirs"), going)
+		w := newEngine(t, userstest.Claim("theirs"), going)
 		defer w.stop()
 		var waiting sync.WaitGroup
 		for range callLimit {

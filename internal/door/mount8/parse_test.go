@@ -2,32 +2,24 @@ package mount8
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-// TestParse plays the calls in testdata: each is a command line, and below it what is understood.
+// TestParse plays command lines, and below each what is understood.
 func TestParse(t *testing.T) {
-	const table = "testdata/calls.txt"
-	data, err := os.ReadFile(table)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out []string
-	for _, c := range strings.Split(strings.TrimSpace(string(data)), "\n\n") {
-		line, _, _ := strings.Cut(c, "\n")
-		words := strings.Fields(line)
-		call, err := Parse(words[0], "/home/me", words[1:])
-		text := "error: " + fmt.Sprint(err)
-		if err == nil {
-			text = call.text()
-		}
-		out = append(out, line+"\n    "+text)
-	}
-	golden.Equal(t, table, strings.Join(out, "\n\n")+"\n")
+	golden.Steps(t, "testdata/calls.txt", func(_ *testing.T, play func(func(string) string)) {
+		play(func(line string) string {
+			words := strings.Fields(line)
+			call, err := Parse(words[0], "/home/me", words[1:])
+			if err != nil {
+				return "error: " + err.Error()
+			}
+			return call.text()
+		})
+	})
 }
 
 // text returns what differs from a plain call.

@@ -1,6 +1,8 @@
 package why_test
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +12,7 @@ import (
 
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/why/whytest"
+	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -49,7 +52,7 @@ func TestNextAfterEveryCode(t *testing.T) {
 			s.Warn("uid-n1", volume.ReasonRegistrationRefused, "")
 		}},
 	} {
-		b.WriteString("# " + c.Name + "\n")
+		next := map[string][]string{}
 		for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 			s := whytest.New()
 			c.Change(s)
@@ -59,14 +62,18 @@ func TestNextAfterEveryCode(t *testing.T) {
 			}
 			told, ok := whytest.Ask(s.All, c.Ask)
 			if a := told.Answer(); ok && a.State == chain.Problem && strings.Contains(a.Because.Message, "on fire") {
-				b.WriteString(code.String() + ": " + a.Because.Next.String() + "\n")
+				next[a.Because.Next.String()] = append(next[a.Because.Next.String()], code.String())
 			} else {
 				t.Errorf("%s: %s is not told: %+v", c.Name, code, a)
 			}
 		}
+		b.WriteString("# " + c.Name + "\n")
+		for _, actor := range slices.Sorted(maps.Keys(next)) {
+			b.WriteString(actor + ": " + strings.Join(next[actor], " ") + "\n")
+		}
 		b.WriteString("\n")
 	}
-	whytest.Equal(t, "codes.txt", b.String())
+	golden.Equal(t, "testdata/codes.txt", b.String())
 }
 
 // TestDeletedPodIsForgotten: a Pod that was deleted for its node is not explained when its claims are gone.

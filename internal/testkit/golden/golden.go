@@ -16,7 +16,7 @@ import (
 // Equal fails the test if got is not the content of a file, whose path is relative to the package.
 func Equal(t testing.TB, file, got string) {
 	t.Helper()
-	if os.Getenv("UPDATE_GOLDEN") != "" {
+	if updates() {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // part of the source tree
 			t.Fatal(err)
 		}
@@ -29,7 +29,14 @@ func Equal(t testing.TB, file, got string) {
 	if err != nil {
 		t.Fatalf("%v: write it with UPDATE_GOLDEN=1", err)
 	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
+	compare(t, file, string(want), got)
+}
+
+func updates() bool { return os.Getenv("UPDATE_GOLDEN") != "" }
+
+func compare(t testing.TB, file, want, got string) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", file, diff)
 	}
 }

@@ -1,3 +1,2 @@
-// Package userstest has a host for tests of doors, which is an API, a node agent and a kernel with mounts, and plays
-// stories on it.
+// Package userstest has a host for stories of doors: an API, a node agent, and a kernel with mounts.
 package userstest

@@ -38,14 +38,20 @@ type AnyRow interface {
 	}
 }
 
-// Written explains each row, after a change that is the same for all. The test fails when
-// the answer from a state file is another one.
+// usually is the state of a link that is as it is before a row changes something.
+const usually chain.State = "as usual"
+
+// Written explains each row, after a change that is the same for all. A link that does not change with the row is only
+// named: it is shown once, in the explanation of the same object, or else of the claim, without a row. The test fails
+// when the answer from a state file is another one.
 func Written[R AnyRow](t *testing.T, rows []R, first func(*Scene)) string {
 	t.Helper()
 	var b strings.Builder
+	shown := map[string]bool{}
 	for _, row := range rows {
 		r := Row(row)
-		s := New()
+		usual, s := New(), New()
+		first(usual)
 		first(s)
 		r.Change(s)
 		told, ok := Ask(s.All, r.Ask)
@@ -53,13 +59,46 @@ func Written[R AnyRow](t *testing.T, rows []R, first func(*Scene)) string {
 			t.Fatalf("%s: there is no %s", r.Name, r.Ask)
 		}
 		text := rendered(t, told)
+		isNarrow(t, r.Name, text)
 		fromFile, _ := Ask(filed(t, s.All), r.Ask)
 		if diff := cmp.Diff(text, rendered(t, fromFile)); diff != "" {
 			t.Errorf("%s: what a state file leaves out changes the answer (-live +from the file):\n%s", r.Name, diff)
 		}
-		b.WriteString("# " + r.Name + "\n" + text + "\n")
+		before, ok := Ask(usual.All, r.Ask)
+		if !ok {
+			before, _ = Ask(usual.All, "pvc/data")
+		}
+		few := changed(told, before)
+		if !shown[before.Subject] && slices.ContainsFunc(few.Links, isUsual) {
+			shown[before.Subject] = true
+			b.WriteString("# " + before.Subject + " as usual\n" + rendered(t, before) + "\n")
+		}
+		headline, _, _ := strings.Cut(text, "\n\n")
+		_, links, _ := strings.Cut(rendered(t, few), "\n\n")
+		b.WriteString("# " + r.Name + "\n" + headline + "\n" + strings.ReplaceAll(links, "usual  \n", "usual\n") + "\n")
 	}
 	return b.String()
+}
+
+func isUsual(l chain.Link) bool { return l.State == usually }
+
+// changed returns a chain with the names of links that are as usual. What the headline says is not said again.
+func changed(told, usual chain.Chain) chain.Chain {
+	few := chain.Chain{Subject: told.Subject}
+	for _, l := range told.Links {
+		last := len(few.Links) - 1
+		switch {
+		case slices.Contains(usual.Links, l) && last >= 0 && isUsual(few.Links[last]):
+			few.Links[last].Subject += ", " + l.Subject
+			continue
+		case slices.Contains(usual.Links, l):
+			l = chain.Link{Subject: l.Subject, State: usually}
+		case l.Because == told.Answer().Because:
+			l.Because.Reason, l.Because.Message = l.Because.Reason+", as above", ""
+		}
+		few.Links = append(few.Links, l)
+	}
+	return few
 }
 
 func rendered(t *testing.T, c chain.Chain) string {
@@ -131,9 +170,16 @@ func Explain(o state.Objects, subject string) (chain.Chain, bool) {
 func Equal(t *testing.T, file, got string) {
 	t.Helper()
 	golden.Equal(t, "testdata/"+file, got)
-	for line := range strings.Lines(got) {
-		if len([]rune(strings.TrimSuffix(line, "\n"))) > 80 && !strings.HasPrefix(line, "# ") {
-			t.Errorf("%s: line of more than 80 columns: %s", file, line)
+	isNarrow(t, file, got)
+}
+
+// isNarrow compares each line with the width of a terminal. Titles are wider, and the names of what is as usual.
+func isNarrow(t *testing.T, name, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if len([]rune(line)) > 80 && !strings.HasPrefix(line, "# ") && !strings.HasSuffix(line, string(usually)) {
+			t.Errorf("%s: line of more than 80 columns: %s", name, line)
 		}
 	}
 }

@@ -21,10 +21,22 @@ import (
 
 	"volplane.dev/volplane/internal/door/users/userstest"
 	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-// world is a host, and a door between it and systemd.
-type world struct {
+// TestStories plays the calls of systemd, and failures around them.
+func TestStories(t *testing.T) {
+	golden.Steps(t, "testdata/stories.txt", func(t *testing.T, play func(func(string) string)) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newHosted(t)
+			defer func() { w.stop() }()
+			play(w.play)
+		})
+	})
+}
+
+// hosted is a door on a host, which systemd calls.
+type hosted struct {
 	*userstest.Host
 	t    *testing.T
 	door *Door
@@ -35,7 +47,7 @@ type world struct {
 	deaf bool
 }
 
-func newWorld(t *testing.T) *world {
+func newHosted(t *testing.T) *hosted {
 	class := func(name string) runtime.Object {
 		return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	}
@@ -46,13 +58,13 @@ func newWorld(t *testing.T) *world {
 		c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	}
 	data.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
-	w := &world{Host: userstest.New(t, annAcquired, block, archive, data, class("fast"), class("slow")), t: t}
+	w := &hosted{Host: userstest.New(t, annAcquired, block, archive, data, class("fast"), class("slow")), t: t}
 	w.start()
 	return w
 }
 
 // start starts a door, and an agent beside it.
-func (w *world) start() {
+func (w *hosted) start() {
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop = stop
 	w.door = newDoor(program.DoorOptions{
@@ -65,7 +77,7 @@ func (w *world) start() {
 }
 
 // open opens a file that stands for the volume.
-func (w *world) open(path string, block, readOnly bool) (*os.File, bool, error) {
+func (w *hosted) open(path string, block, readOnly bool) (*os.File, bool, error) {
 	if w.stuck {
 		<-w.t.Context().Done()
 	}
@@ -81,7 +93,7 @@ func (w *world) open(path string, block, readOnly bool) (*os.File, bool, error) 
 }
 
 // call makes a call as systemd does, and returns its answers.
-func (w *world) call(method, parameters string) string {
+func (w *hosted) call(method, parameters string) string {
 	method, more := strings.CutSuffix(method, "+")
 	if !strings.Contains(method, ".") {
 		method = ofProvider + method
@@ -107,11 +119,11 @@ func (w *world) call(method, parameters string) string {
 		w.deaf = false
 		_ = send(asReply(err), nil)
 	}
-	return strings.Join(out, "\n  ")
+	return strings.Join(out, "\n")
 }
 
 // play does what the words of a step say, and returns what is to be seen of it.
-func (w *world) play(step string) string {
+func (w *hosted) play(step string) string {
 	verb, rest, _ := strings.Cut(step, " ")
 	switch verb {
 	case "restart":

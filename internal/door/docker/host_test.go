@@ -20,8 +20,8 @@ import (
 
 const ns, node = userstest.Namespace, userstest.Node
 
-// world is a host, and a door between it and an engine.
-type world struct {
+// engine is a host, and a door between it and a container engine.
+type engine struct {
 	*userstest.Host
 	t    *testing.T
 	door *Door
@@ -29,14 +29,14 @@ type world struct {
 	stop context.CancelFunc
 }
 
-func newWorld(t *testing.T, objects ...runtime.Object) *world {
-	w := &world{Host: userstest.New(t, annReferences, objects...), t: t}
+func newEngine(t *testing.T, objects ...runtime.Object) *engine {
+	w := &engine{Host: userstest.New(t, annReferences, objects...), t: t}
 	w.start()
 	return w
 }
 
 // start starts a door, and an agent beside it.
-func (w *world) start() {
+func (w *engine) start() {
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop = stop
 	w.door = newDoor(program.DoorOptions{
@@ -49,7 +49,7 @@ func (w *world) start() {
 }
 
 // call makes a call as an engine does, and returns its answer.
-func (w *world) call(path, body string) string {
+func (w *engine) call(path, body string) string {
 	if !strings.Contains(path, ".") {
 		path = "VolumeDriver." + path
 	}
@@ -64,7 +64,7 @@ func (w *world) call(path, body string) string {
 }
 
 // play does what the words of a step say, and returns what is to be seen of it.
-func (w *world) play(step string) string {
+func (w *engine) play(step string) string {
 	switch {
 	case step == "restart":
 		w.stop()
