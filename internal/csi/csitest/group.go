@@ -29,9 +29,6 @@ func (d *Driver) GroupControllerGetCapabilities(
 func (d *Driver) CreateVolumeGroupSnapshot(
 	_ context.Context, r *csipb.CreateVolumeGroupSnapshotRequest,
 ) (*csipb.CreateVolumeGroupSnapshotResponse, error) {
-	if r.GetName() == "" || len(r.GetSourceVolumeIds()) == 0 {
-		return nil, invalid("a name and volume ids are required")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	id := "id-" + r.GetName()
@@ -80,9 +77,6 @@ func (d *Driver) GetVolumeGroupSnapshot(
 func (d *Driver) DeleteVolumeGroupSnapshot(
 	_ context.Context, r *csipb.DeleteVolumeGroupSnapshotRequest,
 ) (*csipb.DeleteVolumeGroupSnapshotResponse, error) {
-	if r.GetGroupSnapshotId() == "" {
-		return nil, invalid("no group id")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, s := range d.groups[r.GetGroupSnapshotId()].GetSnapshots() {

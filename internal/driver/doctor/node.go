@@ -20,9 +20,16 @@ func nodeChecks() []check {
 			"answer FAILED_PRECONDITION to NodePublishVolume of what is not staged, and mount nothing",
 		},
 		{"stage", (*exam).stages, shared((*exam).checkStage, attached), "make the volume ready at the staging_target_path"},
-		{"stage-again", (*exam).stages, shared((*exam).checkStageAgain, staged), look},
+		{
+			"stage-again", (*exam).stages,
+			shared(again("staged", "staging_target_path", (*vol).staging, (*vol).stage), staged), look,
+		},
 		{"publish", (*exam).mounts, shared((*exam).checkPublish, staged), "mount the volume at the target_path itself"},
-		{"publish-again", (*exam).mounts, shared((*exam).checkPublishAgain, published), look},
+		{
+			"publish-again", (*exam).mounts,
+			shared(again("published", "target_path", func(v *vol) string { return v.targets[0] }, (*vol).publish), published),
+			look,
+		},
 		{
 			"publish-conflict", (*exam).mounts, shared((*exam).checkPublishConflict, published),
 			"answer ALREADY_EXISTS when the volume is at the target_path in another way",
@@ -82,15 +89,18 @@ func (x *exam) checkStage(ctx context.Context, v *vol) verdict {
 	return well("it is staged, and nothing is mounted at the staging_target_path")
 }
 
-func (x *exam) checkStageAgain(ctx context.Context, v *vol) verdict {
-	before := mounts(v.staging())
-	if err := x.insist(ctx, v.stage); err != nil {
-		return wrong("what is staged cannot be staged again: %s", csi.Describe(err))
+// again returns a check that repeats a call, after which there must be as many mounts at a place as before.
+func again(done, place string, at func(*vol) string, call func(*vol, context.Context) error) verdictOf {
+	return func(x *exam, ctx context.Context, v *vol) verdict {
+		before := mounts(at(v))
+		if err := x.insist(ctx, func(ctx context.Context) error { return call(v, ctx) }); err != nil {
+			return wrong("what is %s cannot be %s again: %s", done, done, csi.Describe(err))
+		}
+		if after := mounts(at(v)); after != before {
+			return wrong("%s again, there are %d mounts at the %s, not %d", done, after, place, before)
+		}
+		return well("what is %s stays as it is", done)
 	}
-	if after := mounts(v.staging()); after != before {
-		return wrong("staged again, there are %d mounts at the staging_target_path, not %d", after, before)
-	}
-	return well("what is staged stays as it is")
 }
 
 func (x *exam) checkPublish(ctx context.Context, v *vol) verdict {
@@ -107,17 +117,6 @@ func (x *exam) checkPublish(ctx context.Context, v *vol) verdict {
 		return wrong("the volume cannot be written to: %v", err)
 	}
 	return well("it is mounted, and can be written to")
-}
-
-func (x *exam) checkPublishAgain(ctx context.Context, v *vol) verdict {
-	before := mounts(v.targets[0])
-	if err := x.insist(ctx, v.publish); err != nil {
-		return wrong("what is published cannot be published again: %s", csi.Describe(err))
-	}
-	if after := mounts(v.targets[0]); after != before {
-		return wrong("published again, there are %d mounts at the target_path, not %d", after, before)
-	}
-	return well("what is published stays as it is")
 }
 
 // checkPublishConflict only warns when the driver answers OK and changes nothing.
