@@ -24,7 +24,7 @@ func lacks(r any) protoreflect.Name {
 		return ""
 	}
 	m := message.ProtoReflect()
-	for _, field := range required()[m.Descriptor().Name()] {
+	for _, field := range requiredFields()[m.Descriptor().Name()] {
 		if !m.Has(m.Descriptor().Fields().ByName(field)) {
 			return field
 		}
@@ -32,8 +32,8 @@ func lacks(r any) protoreflect.Name {
 	return ""
 }
 
-// required returns the fields that the specification calls required, of the requests that some driver here serves.
-func required() map[protoreflect.Name][]protoreflect.Name {
+// requiredFields returns the fields that the specification calls required, of the requests that some driver here serves.
+func requiredFields() map[protoreflect.Name][]protoreflect.Name {
 	return map[protoreflect.Name][]protoreflect.Name{
 		"CreateVolumeRequest":               {"name", "volume_capabilities"},
 		"DeleteVolumeRequest":               {"volume_id"},

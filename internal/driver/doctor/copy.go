@@ -62,15 +62,15 @@ func (v *vol) snapshotWhere(
 	return s, err
 }
 
-// ready makes a snapshot or a group of them, and waits until it can be used. What is made is removed after the check.
+// ready takes a snapshot or a group of them, and waits until it can be used. What is taken is removed after the check.
 func (x *exam) ready(
-	ctx context.Context, remove func(context.Context, string) error, make func() (id string, ready bool, err error),
+	ctx context.Context, remove func(context.Context, string) error, take func() (id string, ready bool, err error),
 ) error {
 	limited, cancel := context.WithTimeout(ctx, x.Limit)
 	defer cancel()
 	made := ""
 	return repeat(limited, func() (bool, error) {
-		id, ready, err := make()
+		id, ready, err := take()
 		if err != nil {
 			return busy(err) && x.stopped() == nil, err
 		}

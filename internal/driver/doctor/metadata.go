@@ -37,6 +37,10 @@ type reading struct {
 	problem string
 }
 
+func newReading(from int64, most int32) *reading {
+	return &reading{BlockOrder: csi.NewBlockOrder(from, most), covered: from}
+}
+
 // blockRequest says from where blocks are wanted, and how many at a time.
 type blockRequest interface {
 	GetStartingOffset() int64
@@ -69,8 +73,7 @@ func (r *reading) lacks(written int64) string {
 // whole returns a call that reads a stream to its end, or until something is wrong with it.
 func whole[Q blockRequest, A csi.BlockAnswer, S interface{ Recv() (A, error) }](open rpc[Q, S]) rpc[Q, *reading] {
 	return func(ctx context.Context, request Q, opts ...grpc.CallOption) (*reading, error) {
-		from := request.GetStartingOffset()
-		r := &reading{BlockOrder: csi.NewBlockOrder(from, request.GetMaxResults()), covered: from}
+		r := newReading(request.GetStartingOffset(), request.GetMaxResults())
 		stream, err := open(ctx, request, opts...)
 		for err == nil && r.problem == "" {
 			var answer A
