@@ -109,8 +109,10 @@ func (x *exam) methods(v *vol) (all []method) {
 
 func (x *exam) volumeMethods(v *vol) []method {
 	p, c, id := x.promises(), x.control(), v.id()
+	another := v.createRequest()
+	another.Name = x.newName()
 	return []method{
-		methodOf(x, p.CreateDelete, x.accidental, v.createRequest(), "name", "volume_capabilities"),
+		methodOf(x, p.CreateDelete, x.accidental, another, "name", "volume_capabilities"),
 		methodOf(x, p.CreateDelete, c.DeleteVolume,
 			&csipb.DeleteVolumeRequest{VolumeId: id, Secrets: x.Secrets}, "volume_id"),
 		methodOf(x, p.CreateDelete, c.ValidateVolumeCapabilities, &csipb.ValidateVolumeCapabilitiesRequest{

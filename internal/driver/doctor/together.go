@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -126,8 +127,11 @@ func (x *exam) useTwice(ctx context.Context, v *vol) string {
 	return ""
 }
 
-// adopt notes a volume that nobody wanted, so that it is deleted at the end.
+// adopt notes a volume that nobody wanted, so that it is deleted after the check, unless it is one that is wanted.
 func (x *exam) adopt(made *csipb.Volume) {
+	if slices.ContainsFunc(x.volumes, func(v *vol) bool { return v.tried > none && v.id() == made.GetVolumeId() }) {
+		return
+	}
 	v := x.volume()
 	v.made, v.state, v.tried = made, created, created
 }
