@@ -32,10 +32,10 @@ func lacks(r any) protoreflect.Name {
 	return ""
 }
 
-// requiredFields returns the fields that the specification calls required, of the requests that some driver here serves.
+// requiredFields returns the fields that the specification calls required, of the requests that some driver here
+// serves. What makes something new is not among them: drivers have more to say of its name and of what it is made for.
 func requiredFields() map[protoreflect.Name][]protoreflect.Name {
 	return map[protoreflect.Name][]protoreflect.Name{
-		"CreateVolumeRequest":               {"name", "volume_capabilities"},
 		"DeleteVolumeRequest":               {"volume_id"},
 		"ControllerPublishVolumeRequest":    {"volume_id", "node_id", "volume_capability"},
 		"ControllerUnpublishVolumeRequest":  {"volume_id"},
@@ -43,10 +43,9 @@ func requiredFields() map[protoreflect.Name][]protoreflect.Name {
 		"ControllerExpandVolumeRequest":     {"volume_id", "capacity_range"},
 		"ControllerGetVolumeRequest":        {"volume_id"},
 		"ControllerModifyVolumeRequest":     {"volume_id"},
-		"CreateSnapshotRequest":             {"name", "source_volume_id"},
+		"CreateSnapshotRequest":             {"source_volume_id"},
 		"DeleteSnapshotRequest":             {"snapshot_id"},
 		"GetSnapshotRequest":                {"snapshot_id"},
-		"CreateVolumeGroupSnapshotRequest":  {"name", "source_volume_ids"},
 		"GetVolumeGroupSnapshotRequest":     {"group_snapshot_id"},
 		"DeleteVolumeGroupSnapshotRequest":  {"group_snapshot_id"},
 		"NodeStageVolumeRequest":            {"volume_id", "staging_target_path", "volume_capability"},

@@ -97,6 +97,9 @@ func sizeFor(r *csipb.CapacityRange) (int64, error) {
 
 // CreateVolume creates a volume, or returns the existing one with the name.
 func (d *Driver) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
+	if r.GetName() == "" || len(r.GetVolumeCapabilities()) == 0 {
+		return nil, invalid("a name and a capability are required")
+	}
 	bytes, err := sizeFor(r.GetCapacityRange())
 	if err != nil {
 		return nil, err

@@ -29,6 +29,9 @@ func (d *Driver) GroupControllerGetCapabilities(
 func (d *Driver) CreateVolumeGroupSnapshot(
 	_ context.Context, r *csipb.CreateVolumeGroupSnapshotRequest,
 ) (*csipb.CreateVolumeGroupSnapshotResponse, error) {
+	if r.GetName() == "" || len(r.GetSourceVolumeIds()) == 0 {
+		return nil, invalid("a name and volume ids are required")
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	id := "id-" + r.GetName()

@@ -33,6 +33,9 @@ func firstSnapshots(ids []string) map[string]*csipb.Snapshot {
 func (d *Driver) CreateSnapshot(
 	_ context.Context, r *csipb.CreateSnapshotRequest,
 ) (*csipb.CreateSnapshotResponse, error) {
+	if r.GetName() == "" {
+		return nil, invalid("a name is required")
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	id := "id-" + r.GetName()
