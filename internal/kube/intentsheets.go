@@ -9,7 +9,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -132,7 +131,8 @@ func ListIntents(ctx context.Context, client kubernetes.Interface, namespace str
 	return out, failed
 }
 
-// memorySheets keep intents for a process that may keep them nowhere else. There is one log in them.
+// memorySheets keep intents for a process that may keep them nowhere else. They have one writer, so that no two writes
+// conflict.
 type memorySheets struct {
 	mu      sync.Mutex
 	version int
@@ -154,11 +154,6 @@ func (s *memorySheets) List(context.Context, metav1.ListOptions) (*corev1.Config
 func (s *memorySheets) Create(
 	_ context.Context, sheet *corev1.ConfigMap, _ metav1.CreateOptions,
 ) (*corev1.ConfigMap, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all[sheet.Name] != nil {
-		return nil, apierrors.NewAlreadyExists(corev1.Resource("configmaps"), sheet.Name)
-	}
 	return s.keep(sheet), nil
 }
 
@@ -166,11 +161,6 @@ func (s *memorySheets) Create(
 func (s *memorySheets) Update(
 	_ context.Context, sheet *corev1.ConfigMap, _ metav1.UpdateOptions,
 ) (*corev1.ConfigMap, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all[sheet.Name] == nil {
-		return nil, apierrors.NewNotFound(corev1.Resource("configmaps"), sheet.Name)
-	}
 	return s.keep(sheet), nil
 }
 
@@ -178,14 +168,13 @@ func (s *memorySheets) Update(
 func (s *memorySheets) Delete(_ context.Context, name string, _ metav1.DeleteOptions) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all[name] == nil {
-		return apierrors.NewNotFound(corev1.Resource("configmaps"), name)
-	}
 	delete(s.all, name)
 	return nil
 }
 
 func (s *memorySheets) keep(sheet *corev1.ConfigMap) *corev1.ConfigMap {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.version++
 	kept := sheet.DeepCopy()
 	kept.ResourceVersion = fmt.Sprint(s.version)

@@ -40,62 +40,48 @@ type API[T any] interface {
 	) (T, error)
 }
 
+// writer returns a cache with the clients of its kind.
+func writer[T Object, A API[T]](c *Cache[T], kind string, of func(namespace string) A) Writer[T] {
+	return Writer[T]{c, kind, func(namespace string) API[T] { return of(namespace) }}
+}
+
+// everywhere is of for a kind without namespaces.
+func everywhere[A any](of func() A) func(string) A { return func(string) A { return of() } }
+
 // WritePods returns the cache of Pods with a client to write them.
 func (c *Caches) WritePods(client kubernetes.Interface) Writer[*corev1.Pod] {
-	return Writer[*corev1.Pod]{
-		c.Pods(), "pod", func(namespace string) API[*corev1.Pod] { return client.CoreV1().Pods(namespace) },
-	}
+	return writer(c.Pods(), "pod", client.CoreV1().Pods)
 }
 
 // WriteClaims returns the cache of claims with a client to write them.
 func (c *Caches) WriteClaims(client kubernetes.Interface) Writer[*corev1.PersistentVolumeClaim] {
-	return Writer[*corev1.PersistentVolumeClaim]{
-		c.Claims(), "claim",
-		func(namespace string) API[*corev1.PersistentVolumeClaim] {
-			return client.CoreV1().PersistentVolumeClaims(namespace)
-		},
-	}
+	return writer(c.Claims(), "claim", client.CoreV1().PersistentVolumeClaims)
 }
 
 // WriteVolumeAttributesClasses returns the cache of VolumeAttributesClasses with a client to write them.
 func (c *Caches) WriteVolumeAttributesClasses(client kubernetes.Interface) Writer[*storagev1.VolumeAttributesClass] {
-	return Writer[*storagev1.VolumeAttributesClass]{
-		c.VolumeAttributesClasses(), "VolumeAttributesClass", func(string) API[*storagev1.VolumeAttributesClass] {
-			return client.StorageV1().VolumeAttributesClasses()
-		},
-	}
+	return writer(c.VolumeAttributesClasses(), "VolumeAttributesClass",
+		everywhere(client.StorageV1().VolumeAttributesClasses))
 }
 
 // WriteVolumes returns the cache of volumes with a client to write them.
 func (c *Caches) WriteVolumes(client kubernetes.Interface) Writer[*corev1.PersistentVolume] {
-	return Writer[*corev1.PersistentVolume]{
-		c.Volumes(), "volume", func(string) API[*corev1.PersistentVolume] { return client.CoreV1().PersistentVolumes() },
-	}
+	return writer(c.Volumes(), "volume", everywhere(client.CoreV1().PersistentVolumes))
 }
 
 // WriteNodes returns the cache of Nodes with a client to write them.
 func (c *Caches) WriteNodes(client kubernetes.Interface) Writer[*corev1.Node] {
-	return Writer[*corev1.Node]{c.Nodes(), "node", func(string) API[*corev1.Node] { return client.CoreV1().Nodes() }}
+	return writer(c.Nodes(), "node", everywhere(client.CoreV1().Nodes))
 }
 
 // WriteAttachments returns the cache of VolumeAttachments with a client to write them.
 func (c *Caches) WriteAttachments(client kubernetes.Interface) Writer[*storagev1.VolumeAttachment] {
-	return Writer[*storagev1.VolumeAttachment]{
-		c.Attachments(), "attachment",
-		func(string) API[*storagev1.VolumeAttachment] {
-			return client.StorageV1().VolumeAttachments()
-		},
-	}
+	return writer(c.Attachments(), "attachment", everywhere(client.StorageV1().VolumeAttachments))
 }
 
 // WriteCapacities returns the cache of CSIStorageCapacities with a client to write them.
 func (c *Caches) WriteCapacities(client kubernetes.Interface) Writer[*storagev1.CSIStorageCapacity] {
-	return Writer[*storagev1.CSIStorageCapacity]{
-		c.Capacities(), "capacity object",
-		func(namespace string) API[*storagev1.CSIStorageCapacity] {
-			return client.StorageV1().CSIStorageCapacities(namespace)
-		},
-	}
+	return writer(c.Capacities(), "capacity object", client.StorageV1().CSIStorageCapacities)
 }
 
 // Create creates an object. If an earlier create without an answer took effect, the error is

@@ -168,9 +168,6 @@ func (d *Driver) answer(v *vol) *csipb.Volume {
 
 // DeleteVolume removes a volume that nobody uses.
 func (d *Driver) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, invalid("no volume id")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if v := d.volumes[r.GetVolumeId()]; v != nil && (len(v.attached) > 0 || v.staged != nil || len(v.published) > 0) {
@@ -184,9 +181,6 @@ func (d *Driver) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (
 func (d *Driver) ControllerPublishVolume(
 	_ context.Context, r *csipb.ControllerPublishVolumeRequest,
 ) (*csipb.ControllerPublishVolumeResponse, error) {
-	if r.GetVolumeId() == "" || r.GetNodeId() == "" || r.GetVolumeCapability() == nil {
-		return nil, invalid("a volume id, a node id and a capability are required")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.find(r.GetVolumeId())
@@ -238,9 +232,6 @@ func singleNode(c *csipb.VolumeCapability) bool {
 func (d *Driver) ControllerUnpublishVolume(
 	_ context.Context, r *csipb.ControllerUnpublishVolumeRequest,
 ) (*csipb.ControllerUnpublishVolumeResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, invalid("no volume id")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v := d.volumes[r.GetVolumeId()]
@@ -262,9 +253,6 @@ func (d *Driver) ControllerUnpublishVolume(
 func (d *Driver) ValidateVolumeCapabilities(
 	_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest,
 ) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
-	if len(r.GetVolumeCapabilities()) == 0 {
-		return nil, invalid("no capability")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, err := d.find(r.GetVolumeId()); err != nil {
@@ -319,9 +307,6 @@ func (d *Driver) GetCapacity(context.Context, *csipb.GetCapacityRequest) (*csipb
 func (d *Driver) ControllerExpandVolume(
 	_ context.Context, r *csipb.ControllerExpandVolumeRequest,
 ) (*csipb.ControllerExpandVolumeResponse, error) {
-	if r.GetCapacityRange() == nil {
-		return nil, invalid("no capacity")
-	}
 	bytes, err := sizeFor(r.GetCapacityRange())
 	if err != nil {
 		return nil, err

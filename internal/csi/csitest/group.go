@@ -80,9 +80,6 @@ func (d *Driver) GetVolumeGroupSnapshot(
 func (d *Driver) DeleteVolumeGroupSnapshot(
 	_ context.Context, r *csipb.DeleteVolumeGroupSnapshotRequest,
 ) (*csipb.DeleteVolumeGroupSnapshotResponse, error) {
-	if r.GetGroupSnapshotId() == "" {
-		return nil, invalid("no group id")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, s := range d.groups[r.GetGroupSnapshotId()].GetSnapshots() {

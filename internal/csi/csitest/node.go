@@ -25,9 +25,6 @@ func (d *Driver) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb
 func (d *Driver) NodeStageVolume(
 	_ context.Context, r *csipb.NodeStageVolumeRequest,
 ) (*csipb.NodeStageVolumeResponse, error) {
-	if r.GetVolumeId() == "" || r.GetStagingTargetPath() == "" || r.GetVolumeCapability() == nil {
-		return nil, invalid("a volume id, a staging path and a capability are required")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.find(r.GetVolumeId())
@@ -76,9 +73,6 @@ func (d *Driver) onHost(method string, req any, otherwise func() error) error {
 func (d *Driver) NodeUnstageVolume(
 	_ context.Context, r *csipb.NodeUnstageVolumeRequest,
 ) (*csipb.NodeUnstageVolumeResponse, error) {
-	if r.GetVolumeId() == "" || r.GetStagingTargetPath() == "" {
-		return nil, invalid("a volume id and a staging path are required")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v := d.volumes[r.GetVolumeId()]
@@ -99,9 +93,6 @@ func (d *Driver) NodeUnstageVolume(
 func (d *Driver) NodePublishVolume(
 	_ context.Context, r *csipb.NodePublishVolumeRequest,
 ) (*csipb.NodePublishVolumeResponse, error) {
-	if r.GetVolumeId() == "" || r.GetTargetPath() == "" || r.GetVolumeCapability() == nil {
-		return nil, invalid("a volume id, a target path and a capability are required")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.find(r.GetVolumeId())
@@ -155,9 +146,6 @@ func makeTarget(r *csipb.NodePublishVolumeRequest) error {
 func (d *Driver) NodeUnpublishVolume(
 	_ context.Context, r *csipb.NodeUnpublishVolumeRequest,
 ) (*csipb.NodeUnpublishVolumeResponse, error) {
-	if r.GetVolumeId() == "" || r.GetTargetPath() == "" {
-		return nil, invalid("a volume id and a target path are required")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v := d.volumes[r.GetVolumeId()]

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
+
+	"volplane.dev/volplane/internal/csi"
 )
 
 // Action says how one call fails. The zero Action lets it succeed.
@@ -197,12 +199,12 @@ func (d *Driver) intercept(
 	return answer, nil
 }
 
-// perform does the work of a call if the driver has the capability.
+// perform does the work of a call if the driver has the capability, and the request what CSI requires.
 func (d *Driver) perform(ctx context.Context, method string, req any, work grpc.UnaryHandler) (any, error) {
 	if able, known := d.abilities()[method]; known && !able {
 		return nil, status.Errorf(codes.Unimplemented, "%s is not supported", method)
 	}
-	return work(ctx, req)
+	return csi.Complete(ctx, req, nil, work)
 }
 
 func (d *Driver) abilities() map[string]bool {

@@ -33,8 +33,8 @@ func firstSnapshots(ids []string) map[string]*csipb.Snapshot {
 func (d *Driver) CreateSnapshot(
 	_ context.Context, r *csipb.CreateSnapshotRequest,
 ) (*csipb.CreateSnapshotResponse, error) {
-	if r.GetName() == "" || r.GetSourceVolumeId() == "" {
-		return nil, invalid("a name and a volume id are required")
+	if r.GetName() == "" {
+		return nil, invalid("a name is required")
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -66,9 +66,6 @@ func (d *Driver) CreateSnapshot(
 func (d *Driver) DeleteSnapshot(
 	_ context.Context, r *csipb.DeleteSnapshotRequest,
 ) (*csipb.DeleteSnapshotResponse, error) {
-	if r.GetSnapshotId() == "" {
-		return nil, invalid("no snapshot id")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.snapshots, r.GetSnapshotId())

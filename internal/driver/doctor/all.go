@@ -3,9 +3,9 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
-	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/scratch"
 )
@@ -37,28 +37,30 @@ func (x *exam) ofAllCalls() {
 	}
 }
 
-// takeBack brings every volume to its end, and deletes the snapshots and their groups. It returns what did not succeed.
-func (x *exam) takeBack(ctx context.Context) []string {
-	var problems []string
-	for _, v := range slices.Backward(x.volumes) {
-		if v.tried == none {
-			continue
-		}
-		if err := v.to(ctx, none); err != nil && v.force(ctx) != nil {
-			problems = append(problems, err.Error())
-		}
-	}
-	for _, id := range x.snapshots {
-		if err := x.removeSnapshot(ctx, id); err != nil {
-			problems = append(problems, "DeleteSnapshot: "+csi.Describe(err))
-		}
-	}
-	for _, id := range x.groups {
-		if err := x.removeGroup(ctx, id); err != nil {
-			problems = append(problems, "DeleteVolumeGroupSnapshot: "+csi.Describe(err))
+// undo takes back something that was made; last says that it is not tried again.
+type undo func(ctx context.Context, last bool) error
+
+// takeBack takes back all but the first things that were made, the latest first. It returns what did not succeed, which
+// stays to be taken back.
+func (x *exam) takeBack(ctx context.Context, but int, last bool) (problems []error) {
+	made := slices.Clone(x.made[but:])
+	x.made = x.made[:but]
+	for _, back := range slices.Backward(made) {
+		if err := back(ctx, last); err != nil {
+			problems = append(problems, err)
+			x.made = slices.Insert(x.made, but, back)
 		}
 	}
 	return problems
+}
+
+// back brings the volume to its end, the last time by force.
+func (v *vol) back(ctx context.Context, last bool) error {
+	err := v.to(ctx, none)
+	if err != nil && last && v.force(ctx) == nil {
+		return nil
+	}
+	return err
 }
 
 // force makes all calls that take a volume back, whatever they answer, and returns the error of the last one.
@@ -70,7 +72,7 @@ func (v *vol) force(ctx context.Context) (err error) {
 }
 
 // leftovers says what is there that was not there before.
-func (x *exam) leftovers(ctx context.Context, problems []string) {
+func (x *exam) leftovers(ctx context.Context, problems []error) {
 	if x.mounts() {
 		x.conclude(check{name: "leftover-mounts", next: "unmount all that was mounted for a volume"}, x.leftMounts())
 	}
@@ -94,29 +96,46 @@ func (x *exam) leftMounts() verdict {
 	return well("nothing is left mounted")
 }
 
-func (x *exam) leftVolumes(ctx context.Context, problems []string) verdict {
+func (x *exam) leftVolumes(ctx context.Context, problems []error) verdict {
 	if len(problems) > 0 {
-		return wrong("a volume cannot be taken back: %s (and %d more)", problems[0], len(problems)-1)
+		return wrong("a volume cannot be taken back: %v (and %d more)", problems[0], len(problems)-1)
 	}
 	if !x.lists() {
 		return well("every volume was deleted")
 	}
-	all, err := x.listed(ctx)
-	if err != nil {
-		return unable(err)
-	}
-	var left []string
-	for id := range all {
-		if !x.before[id] {
-			left = append(left, fmt.Sprintf("%.128q", id))
-		}
-	}
-	slices.Sort(left)
+	left, err := x.added(ctx)
 	switch {
+	case err != nil:
+		return unable(err)
 	case len(left) == 0:
 		return well("no volume is left")
-	case !x.node.ours():
-		return doubtful("%d volumes are there that were not there before: %s; were they made by others?", len(left), left[0])
 	}
-	return wrong("%d volumes are there that were not there before: %s", len(left), left[0])
+	text := fmt.Sprintf("%d volumes are there that were not there before: %.128q", len(left), left[0])
+	if !x.node.ours() {
+		return doubtful("%s; were they made by others?", text)
+	}
+	return wrong("%s", text)
+}
+
+// added returns the ids of the volumes that were not there before, in order.
+func (x *exam) added(ctx context.Context) ([]string, error) {
+	all, err := x.listed(ctx)
+	for id := range x.before {
+		delete(all, id)
+	}
+	return slices.Sorted(maps.Keys(all)), err
+}
+
+// strangers returns those of them that are not known to be ours.
+func (x *exam) strangers(ctx context.Context) []string {
+	if !x.lists() {
+		return nil
+	}
+	ids, err := x.added(ctx)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(ids, func(id string) bool {
+		return slices.ContainsFunc(x.volumes, func(v *vol) bool { return v.id() == id })
+	})
 }

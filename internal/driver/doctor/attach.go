@@ -13,17 +13,17 @@ import (
 func attachChecks() []check {
 	return []check{
 		{
-			"controller-publish", (*exam).attaches, (*exam).checkAttach,
+			"controller-publish", (*exam).attaches, shared((*exam).checkAttach, created),
 			"attach the volume to the node that NodeGetInfo names",
 		},
 		{
-			"controller-publish-again", (*exam).attaches, (*exam).checkAttachAgain,
+			"controller-publish-again", (*exam).attaches, shared((*exam).checkAttachAgain, attached),
 			"answer OK with the same publish_context when it is attached already",
 		},
 		{
 			"controller-publish-conflict",
 			func(x *exam) bool { return x.attaches() && x.promises().PublishReadonly },
-			(*exam).checkAttachConflict, "answer ALREADY_EXISTS when it is attached in another way",
+			shared((*exam).checkAttachConflict, attached), "answer ALREADY_EXISTS when it is attached in another way",
 		},
 		{
 			"attach-limit",
@@ -31,7 +31,7 @@ func attachChecks() []check {
 			(*exam).checkAttachLimit, "answer RESOURCE_EXHAUSTED when the node has max_volumes_per_node volumes",
 		},
 		{
-			"delete-published", (*exam).attaches, (*exam).checkDeletePublished,
+			"delete-published", (*exam).attaches, own((*exam).checkDeletePublished, attached),
 			"answer FAILED_PRECONDITION as long as the volume is published to a node",
 		},
 		{
@@ -42,27 +42,20 @@ func attachChecks() []check {
 			(*exam).checkPublishedNodes, "answer with the nodes that the volume is published to, and no others",
 		},
 		{
-			"controller-unpublish", (*exam).attaches, (*exam).checkDetach,
+			"controller-unpublish", (*exam).attaches, shared((*exam).checkDetach, attached),
 			"answer OK when the volume is not published to the node, whether it ever was or not",
 		},
 	}
 }
 
-func (x *exam) checkAttach(ctx context.Context) verdict {
-	if err := x.shared.to(ctx, created); err != nil {
-		return unable(err)
-	}
-	if err := x.shared.to(ctx, attached); err != nil {
+func (x *exam) checkAttach(ctx context.Context, v *vol) verdict {
+	if err := v.to(ctx, attached); err != nil {
 		return wrong("%v", err)
 	}
 	return well("it is attached")
 }
 
-func (x *exam) checkAttachAgain(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, attached); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkAttachAgain(ctx context.Context, v *vol) verdict {
 	first := v.context
 	if err := x.insist(ctx, v.attach); err != nil {
 		return wrong("what is attached cannot be attached again: %s", csi.Describe(err))
@@ -73,19 +66,12 @@ func (x *exam) checkAttachAgain(ctx context.Context) verdict {
 	return well("what is attached stays as it is")
 }
 
-func (x *exam) checkAttachConflict(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, attached); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkAttachConflict(ctx context.Context, v *vol) verdict {
 	r := v.attachRequest()
 	r.Readonly = true
 	_, err := do(ctx, x, x.control().ControllerPublishVolume, r)
-	if problem := answered("ControllerPublishVolume with readonly of what is attached without", err,
-		codes.AlreadyExists); problem != "" {
-		return wrong("%s", problem)
-	}
-	return well("what is attached in another way is refused")
+	return unless(answered("ControllerPublishVolume with readonly of what is attached without", err, codes.AlreadyExists),
+		"what is attached in another way is refused")
 }
 
 // mostAttached is the largest limit that is tried out.
@@ -109,33 +95,17 @@ func (x *exam) checkAttachLimit(ctx context.Context) verdict {
 			return unable(last)
 		}
 	}
-	problem := answered("ControllerPublishVolume of one volume more than max_volumes_per_node", last,
-		codes.ResourceExhausted)
-	for _, v := range all {
-		if err := v.to(ctx, none); err != nil {
-			return unable(err)
-		}
-	}
-	if problem != "" {
-		return wrong("%s", problem)
-	}
-	return well("the node takes %d volumes", x.info.MaxVolumes)
+	return unless(answered("ControllerPublishVolume of one volume more than max_volumes_per_node", last,
+		codes.ResourceExhausted), "the node takes %d volumes", x.info.MaxVolumes)
 }
 
-func (x *exam) checkDeletePublished(ctx context.Context) verdict {
-	v := x.volume()
-	if err := v.to(ctx, attached); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkDeletePublished(ctx context.Context, v *vol) verdict {
 	if err := x.insist(ctx, v.remove); err == nil {
 		return wrong("a volume that is published to a node is deleted")
 	}
 	// It must be as it was.
-	for _, want := range []state{published, none} {
-		if !x.mounts() {
-			continue
-		}
-		if err := v.to(ctx, want); err != nil {
+	if x.mounts() {
+		if err := v.to(ctx, published, none); err != nil {
 			return wrong("after a deletion that was refused the volume cannot be used: %v", err)
 		}
 	}
@@ -179,11 +149,7 @@ func (x *exam) nodesOf(ctx context.Context, id string) ([]string, error) {
 	return nodes, err
 }
 
-func (x *exam) checkDetach(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, attached); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkDetach(ctx context.Context, v *vol) verdict {
 	if err := v.to(ctx, created); err != nil {
 		return wrong("%v", err)
 	}

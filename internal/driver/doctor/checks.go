@@ -34,17 +34,22 @@ func wrong(format string, args ...any) verdict {
 // unable says that a check was not made because what it needs cannot be had.
 func unable(err error) verdict { return doubtful("it was not checked: %v", err) }
 
+// unless returns that all is well, unless there is a problem.
+func unless(problem, format string, args ...any) verdict {
+	if problem != "" {
+		return wrong("%s", problem)
+	}
+	return well(format, args...)
+}
+
 // oneOf returns the verdict about a list of problems.
 func oneOf(problems []string, passed string) verdict {
 	const shown = 3
-	if len(problems) == 0 {
-		return well("%s", passed)
-	}
 	text := strings.Join(problems[:min(len(problems), shown)], "; ")
 	if more := len(problems) - shown; more > 0 {
 		text += fmt.Sprintf("; and %d more", more)
 	}
-	return wrong("%s", text)
+	return unless(text, "%s", passed)
 }
 
 // check is one question to a driver.
@@ -55,6 +60,30 @@ type check struct {
 	run   func(*exam, context.Context) verdict
 	// next is the advice if the verdict is not pass.
 	next string
+}
+
+// verdictOf judges a volume.
+type verdictOf = func(*exam, context.Context, *vol) verdict
+
+// shared returns a check of the shared volume, which is brought to some states before.
+func shared(check verdictOf, states ...state) func(*exam, context.Context) verdict {
+	return func(x *exam, ctx context.Context) verdict {
+		if err := x.shared.to(ctx, states...); err != nil {
+			return unable(err)
+		}
+		return check(x, ctx, x.shared)
+	}
+}
+
+// own returns a check of a new volume, which is brought to a state before.
+func own(check verdictOf, at state) func(*exam, context.Context) verdict {
+	return func(x *exam, ctx context.Context) verdict {
+		v := x.volume()
+		if err := v.to(ctx, at); err != nil {
+			return unable(err)
+		}
+		return check(x, ctx, v)
+	}
 }
 
 // conclude adds the finding of a check.

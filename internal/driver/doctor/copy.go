@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -15,15 +14,15 @@ import (
 func copyChecks() []check {
 	return []check{
 		{
-			"snapshot", (*exam).snaps, (*exam).checkSnapshot,
+			"snapshot", (*exam).snaps, own((*exam).checkSnapshot, created),
 			"make one snapshot of a name, of the volume as it is at one moment",
 		},
 		{
-			"restore", func(x *exam) bool { return x.snaps() && x.mounts() }, (*exam).checkRestore,
+			"restore", func(x *exam) bool { return x.snaps() && x.mounts() }, own((*exam).checkRestore, none),
 			"fill a volume from a snapshot with what the volume had at that moment",
 		},
 		{
-			"clone", func(x *exam) bool { return x.clones() && x.mounts() }, (*exam).checkClone,
+			"clone", func(x *exam) bool { return x.clones() && x.mounts() }, own((*exam).checkClone, none),
 			"fill the volume with what its source has, and share nothing that is written later",
 		},
 	}
@@ -53,41 +52,53 @@ func (v *vol) snapshot(ctx context.Context, name string) (*csipb.Snapshot, error
 func (v *vol) snapshotWhere(
 	ctx context.Context, name string, where *csipb.TopologyRequirement,
 ) (s *csipb.Snapshot, err error) {
-	limited, cancel := context.WithTimeout(ctx, v.x.Limit)
-	defer cancel()
-	err = repeat(limited, func() (bool, error) {
+	err = v.x.ready(ctx, v.x.removeSnapshot, func() (string, bool, error) {
 		r, err := do(ctx, v.x, v.x.control().CreateSnapshot, &csipb.CreateSnapshotRequest{
 			Name: name, SourceVolumeId: v.id(), Secrets: v.x.Secrets, AccessibilityRequirements: where,
 		})
-		if err != nil {
-			return busy(err) && v.x.stopped() == nil, err
-		}
 		s = r.GetSnapshot()
-		if id := s.GetSnapshotId(); !slices.Contains(v.x.snapshots, id) {
-			v.x.snapshots = append(v.x.snapshots, id)
-		}
-		if !s.GetReadyToUse() {
-			return true, errNotReady
-		}
-		return false, nil
+		return s.GetSnapshotId(), s.GetReadyToUse(), err
 	})
 	return s, err
 }
 
-func (x *exam) removeSnapshot(ctx context.Context, id string) error {
-	return x.insist(ctx, func(ctx context.Context) error {
-		_, err := do(ctx, x, x.control().DeleteSnapshot, &csipb.DeleteSnapshotRequest{SnapshotId: id, Secrets: x.Secrets})
-		return err
+// ready takes a snapshot or a group of them, and waits until it can be used. What is taken is removed after the check.
+func (x *exam) ready(
+	ctx context.Context, remove func(context.Context, string) error, take func() (id string, ready bool, err error),
+) error {
+	limited, cancel := context.WithTimeout(ctx, x.Limit)
+	defer cancel()
+	made := ""
+	return repeat(limited, func() (bool, error) {
+		id, ready, err := take()
+		if err != nil {
+			return busy(err) && x.stopped() == nil, err
+		}
+		if id != made {
+			made = id
+			x.made = append(x.made, func(ctx context.Context, _ bool) error { return remove(ctx, id) })
+		}
+		if !ready {
+			return true, errNotReady
+		}
+		return false, nil
 	})
 }
 
+func (x *exam) removeSnapshot(ctx context.Context, id string) error {
+	err := x.insist(ctx, probe(x, x.control().DeleteSnapshot,
+		&csipb.DeleteSnapshotRequest{SnapshotId: id, Secrets: x.Secrets}))
+	if err != nil {
+		return failure{"DeleteSnapshot", err}
+	}
+	return nil
+}
+
 // checkSnapshot makes a snapshot twice, one of the same name of another volume, and deletes it twice.
-func (x *exam) checkSnapshot(ctx context.Context) verdict {
-	v, other := x.volume(), x.volume()
-	for _, one := range []*vol{v, other} {
-		if err := one.to(ctx, created); err != nil {
-			return unable(err)
-		}
+func (x *exam) checkSnapshot(ctx context.Context, v *vol) verdict {
+	other := x.volume()
+	if err := other.to(ctx, created); err != nil {
+		return unable(err)
 	}
 	name := x.newName()
 	first, err := v.snapshot(ctx, name)
@@ -110,12 +121,7 @@ func (x *exam) checkSnapshot(ctx context.Context) verdict {
 	}
 	for range 2 {
 		if err := x.removeSnapshot(ctx, first.GetSnapshotId()); err != nil {
-			return wrong("%v", failure{"DeleteSnapshot", err})
-		}
-	}
-	for _, one := range []*vol{v, other} {
-		if err := one.to(ctx, none); err != nil {
-			return unable(err)
+			return wrong("%v", err)
 		}
 	}
 	return well("the same request gives the same snapshot")
@@ -133,101 +139,61 @@ func (x *exam) snapshotProblem(v *vol, s *csipb.Snapshot) string {
 }
 
 // checkRestore overwrites a volume after a snapshot of it was made.
-func (x *exam) checkRestore(ctx context.Context) verdict {
-	v, id, err := x.copied(ctx, func(v *vol) (string, error) {
-		s, err := v.snapshot(ctx, x.newName())
-		return s.GetSnapshotId(), err
-	})
-	if err != nil {
+func (x *exam) checkRestore(ctx context.Context, v *vol) verdict {
+	if err := v.fill(ctx, "source"); err != nil {
 		return unable(err)
 	}
-	problem := x.copyProblem(ctx, v, fromSnapshot(id))
-	if err := x.removeSnapshot(ctx, id); err != nil {
-		return unable(failure{"DeleteSnapshot", err})
+	s, err := v.snapshot(ctx, x.newName())
+	if err != nil {
+		return unable(failure{"CreateSnapshot", err})
 	}
-	return x.copyVerdict(ctx, v, problem)
+	// What is written after the snapshot is not in it.
+	if err := v.fill(ctx, "later"); err != nil {
+		return wrong("%v", err)
+	}
+	return x.copyVerdict(ctx, v, fromSnapshot(s.GetSnapshotId()), "later")
 }
 
-func (x *exam) checkClone(ctx context.Context) verdict {
-	v, id, err := x.copied(ctx, func(v *vol) (string, error) { return v.id(), nil })
-	if err != nil {
+func (x *exam) checkClone(ctx context.Context, v *vol) verdict {
+	if err := v.fill(ctx, "source"); err != nil {
 		return unable(err)
 	}
-	return x.copyVerdict(ctx, v, x.copyProblem(ctx, v, fromVolume(id)))
+	return x.copyVerdict(ctx, v, fromVolume(v.id()), "source")
 }
 
-func (x *exam) copyVerdict(ctx context.Context, v *vol, problem string) verdict {
-	if problem != "" {
-		return wrong("%s", problem)
-	}
-	if err := v.to(ctx, none); err != nil {
-		return unable(err)
-	}
-	return well("the new volume has what its source had, and is one of its own")
-}
-
-// copied returns a volume with data, which is not in use, and the id of what take makes of it.
-func (x *exam) copied(ctx context.Context, take func(*vol) (string, error)) (*vol, string, error) {
-	v := x.volume()
-	if err := v.to(ctx, published); err != nil {
-		return v, "", err
-	}
-	if err := errors.Join(v.write(v.targets[0], "source"), v.to(ctx, created)); err != nil {
-		return v, "", err
-	}
-	id, err := take(v)
-	if err != nil {
-		return v, "", failure{"CreateSnapshot", err}
-	}
-	return v, id, nil
-}
-
-// copyProblem makes a volume from a source, and writes to both.
-func (x *exam) copyProblem(ctx context.Context, v *vol, source *csipb.VolumeContentSource) string {
-	if source.GetSnapshot() != nil {
-		// What is written after the snapshot is not in it.
-		if err := x.overwrite(ctx, v); err != nil {
-			return err.Error()
-		}
-	}
-	c := x.copyOf(source)
-	c.size = max(v.size, v.made.GetCapacityBytes())
-	if err := c.to(ctx, created); err != nil {
-		return err.Error()
-	}
-	if problem := volumeProblem(c.createRequest(), c.made); problem != "" {
-		return problem
-	}
-	if err := c.to(ctx, published); err != nil {
-		return fmt.Sprintf("the new volume cannot be used: %v", err)
-	}
-	if err := c.holds(c.targets[0], "source"); err != nil {
-		return fmt.Sprintf("the new volume does not have what its source had: %v", err)
-	}
-	if err := errors.Join(c.write(c.targets[0], "mine"), c.to(ctx, none)); err != nil {
-		return fmt.Sprintf("the new volume cannot be used: %v", err)
-	}
-	return x.unchanged(ctx, v, source)
-}
-
-func (x *exam) overwrite(ctx context.Context, v *vol) error {
+// fill writes to a volume, which is not in use before and after that.
+func (v *vol) fill(ctx context.Context, word string) error {
 	if err := v.to(ctx, published); err != nil {
 		return err
 	}
-	return errors.Join(v.write(v.targets[0], "later"), v.to(ctx, created))
+	return errors.Join(v.write(v.targets[0], word), v.to(ctx, created))
 }
 
-// unchanged says whether the source has what it had before something was written to the copy.
-func (x *exam) unchanged(ctx context.Context, v *vol, source *csipb.VolumeContentSource) string {
-	word := "source"
-	if source.GetSnapshot() != nil {
-		word = "later"
+// copyVerdict makes a volume from a source, which had "source" at that moment and now has a word, and writes to the new
+// one.
+func (x *exam) copyVerdict(ctx context.Context, v *vol, source *csipb.VolumeContentSource, word string) verdict {
+	c := x.copyOf(source)
+	c.size = max(v.size, v.made.GetCapacityBytes())
+	if err := c.to(ctx, created); err != nil {
+		return wrong("%v", err)
+	}
+	if problem := volumeProblem(c.createRequest(), c.made); problem != "" {
+		return wrong("%s", problem)
+	}
+	if err := c.to(ctx, published); err != nil {
+		return wrong("the new volume cannot be used: %v", err)
+	}
+	if err := c.holds(c.targets[0], "source"); err != nil {
+		return wrong("the new volume does not have what its source had: %v", err)
+	}
+	if err := errors.Join(c.write(c.targets[0], "mine"), c.to(ctx, none)); err != nil {
+		return wrong("the new volume cannot be used: %v", err)
 	}
 	if err := v.to(ctx, published); err != nil {
-		return fmt.Sprintf("the source cannot be used: %v", err)
+		return wrong("the source cannot be used: %v", err)
 	}
 	if err := v.holds(v.targets[0], word); err != nil {
-		return fmt.Sprintf("what is written to the new volume changes its source: %v", err)
+		return wrong("what is written to the new volume changes its source: %v", err)
 	}
-	return errorText(v.to(ctx, created))
+	return unless(errorText(v.to(ctx, created)), "the new volume has what its source had, and is one of its own")
 }

@@ -20,12 +20,12 @@ func createChecks() []check {
 			"create-volume", (*exam).creates, (*exam).checkCreate,
 			"make a volume that is at least as large as required; give --parameter, --secret-file and --size if it needs them",
 		},
-		{"create-again", (*exam).creates, (*exam).checkCreateAgain, sameName},
+		{"create-again", (*exam).creates, shared((*exam).checkCreateAgain, created), sameName},
 		{
-			"create-conflict", (*exam).creates, (*exam).checkCreateConflict,
+			"create-conflict", (*exam).creates, shared((*exam).checkCreateConflict, created),
 			"compare the size with that of the volume of this name, and answer ALREADY_EXISTS if they do not fit",
 		},
-		{"create-parameters", (*exam).creates, (*exam).checkParameters, sameName},
+		{"create-parameters", (*exam).creates, shared((*exam).checkParameters, created), sameName},
 		{
 			"create-range", (*exam).creates, (*exam).checkCreateRange,
 			"answer OUT_OF_RANGE if no size is at least required_bytes and at most limit_bytes",
@@ -35,23 +35,29 @@ func createChecks() []check {
 			"do not cut names off; hash a name of up to 128 bytes if the storage allows less",
 		},
 		{
-			"topology", func(x *exam) bool { return x.creates() && x.here() != nil }, (*exam).checkTopology,
+			"topology", func(x *exam) bool { return x.creates() && x.here() != nil }, shared((*exam).checkTopology, created),
 			"make the volume where one of the requisite topologies is, and say so in accessible_topology",
 		},
 		{
-			"validate", (*exam).creates, (*exam).checkValidate,
+			"validate", (*exam).creates, shared((*exam).checkValidate, created),
 			"confirm the capabilities that a volume was made with",
 		},
-		{"required-fields", (*exam).creates, (*exam).checkRequiredFields, "look for missing fields before anything else"},
 		{
-			"unknown-ids", (*exam).creates, (*exam).checkUnknownIDs,
+			"required-fields", (*exam).creates, shared((*exam).checkRequiredFields, created),
+			"look for missing fields before anything else",
+		},
+		{
+			"unknown-ids", (*exam).creates, own((*exam).checkUnknownIDs, created),
 			"answer NOT_FOUND for what does not exist, and OK when it is to be deleted",
 		},
 		{
-			"delete-volume", (*exam).creates, (*exam).checkDelete,
+			"delete-volume", (*exam).creates, own((*exam).checkDelete, created),
 			"answer OK when the volume is gone, and an error as long as it is not",
 		},
-		{"delete-again", (*exam).creates, (*exam).checkDeleteAgain, "answer OK for a volume that does not exist"},
+		{
+			"delete-again", (*exam).creates, own((*exam).checkDeleteAgain, created),
+			"answer OK for a volume that does not exist",
+		},
 	}
 }
 
@@ -79,17 +85,10 @@ func (x *exam) checkCreate(ctx context.Context) verdict {
 	if err := v.to(ctx, created); err != nil {
 		return wrong("%v", err)
 	}
-	if problem := volumeProblem(v.createRequest(), v.made); problem != "" {
-		return wrong("%s", problem)
-	}
-	return well("%.128q of %d bytes", v.id(), v.made.GetCapacityBytes())
+	return unless(volumeProblem(v.createRequest(), v.made), "%.128q of %d bytes", v.id(), v.made.GetCapacityBytes())
 }
 
-func (x *exam) checkCreateAgain(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, created); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkCreateAgain(ctx context.Context, v *vol) verdict {
 	first, before := v.made, x.strangers(ctx)
 	err := x.insist(ctx, v.create)
 	second := v.made
@@ -117,11 +116,7 @@ func withoutOrder(v *csipb.Volume) *csipb.Volume {
 	return v
 }
 
-func (x *exam) checkCreateConflict(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, created); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkCreateConflict(ctx context.Context, v *vol) verdict {
 	r := v.createRequest()
 	// A driver may make volumes larger than required, so the other size is larger than what the volume has.
 	r.CapacityRange.RequiredBytes = 2 * max(v.made.GetCapacityBytes(), v.size)
@@ -129,21 +124,16 @@ func (x *exam) checkCreateConflict(ctx context.Context) verdict {
 	if err == nil && answer.GetVolume().GetVolumeId() != v.id() {
 		x.adopt(answer.GetVolume())
 	}
-	if problem := answered("CreateVolume of the same name with another size", err, codes.AlreadyExists); problem != "" {
-		return wrong("%s", problem)
-	}
-	return well("the same name with another size is refused")
+	return unless(answered("CreateVolume of the same name with another size", err, codes.AlreadyExists),
+		"the same name with another size is refused")
 }
 
 func (x *exam) checkCreateRange(ctx context.Context) verdict {
 	r := x.shared.createRequest()
 	r.Name, r.CapacityRange.LimitBytes = x.newName(), r.CapacityRange.RequiredBytes-1
-	problem := answered("CreateVolume with a limit below the size", x.accidental(r)(ctx), codes.OutOfRange,
-		codes.InvalidArgument)
-	if problem != "" {
-		return wrong("%s", problem)
-	}
-	return well("a size that cannot be is refused")
+	_, err := do(ctx, x, x.accidental, r)
+	return unless(answered("CreateVolume with a limit below the size", err, codes.OutOfRange, codes.InvalidArgument),
+		"a size that cannot be is refused")
 }
 
 // checkCreateNames makes two volumes whose names are as long as CSI allows and differ in the last byte.
@@ -160,29 +150,18 @@ func (x *exam) checkCreateNames(ctx context.Context) verdict {
 	if a.id() == b.id() {
 		return wrong("two names of %d bytes that differ in the last one are one volume", len(a.name))
 	}
-	for _, v := range []*vol{a, b} {
-		if err := v.to(ctx, none); err != nil {
-			return unable(err)
-		}
-	}
 	return well("names may have %d bytes", maxString)
 }
 
 // checkTopology asks for a volume of this node, and for one of a place that does not exist.
-func (x *exam) checkTopology(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, created); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkTopology(ctx context.Context, v *vol) verdict {
 	if problem := accessProblem(x.here(), v.made.GetAccessibleTopology()); problem != "" {
 		return wrong("%s", problem)
 	}
-	nowhere := x.volume()
-	r := nowhere.createRequest()
-	r.AccessibilityRequirements = x.nowhere()
-	answer, err := do(ctx, x, x.control().CreateVolume, r)
+	r := v.createRequest()
+	r.Name, r.AccessibilityRequirements = x.newName(), x.nowhere()
+	answer, err := do(ctx, x, x.accidental, r)
 	if err == nil {
-		nowhere.made, nowhere.state, nowhere.tried = answer.GetVolume(), created, created
 		problem := accessProblem(r.AccessibilityRequirements, answer.GetVolume().GetAccessibleTopology())
 		if problem != "" {
 			return wrong("where there is nothing, a volume is made: %s", problem)
@@ -226,11 +205,7 @@ func contains(whole, part map[string]string) bool {
 	return true
 }
 
-func (x *exam) checkValidate(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, created); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkValidate(ctx context.Context, v *vol) verdict {
 	r, err := do(ctx, x, x.control().ValidateVolumeCapabilities, &csipb.ValidateVolumeCapabilitiesRequest{
 		VolumeId: v.id(), VolumeContext: v.made.GetVolumeContext(), Parameters: x.Parameters, Secrets: x.Secrets,
 		VolumeCapabilities: []*csipb.VolumeCapability{v.capability},
@@ -248,11 +223,7 @@ func (x *exam) checkValidate(ctx context.Context) verdict {
 	return well("the capability that the volume was made with is confirmed")
 }
 
-func (x *exam) checkDelete(ctx context.Context) verdict {
-	v := x.volume()
-	if err := v.to(ctx, created); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkDelete(ctx context.Context, v *vol) verdict {
 	id := v.id()
 	if err := v.to(ctx, none); err != nil {
 		return wrong("%v", err)
@@ -275,11 +246,7 @@ func (x *exam) checkDelete(ctx context.Context) verdict {
 	return well("the volume is gone")
 }
 
-func (x *exam) checkDeleteAgain(ctx context.Context) verdict {
-	v := x.volume()
-	if err := v.to(ctx, created); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkDeleteAgain(ctx context.Context, v *vol) verdict {
 	if err := v.to(ctx, none); err != nil {
 		return unable(err)
 	}
@@ -291,30 +258,5 @@ func (x *exam) checkDeleteAgain(ctx context.Context) verdict {
 	if err := again.to(ctx, created); err != nil {
 		return wrong("its name cannot be used again: %v", err)
 	}
-	if err := again.to(ctx, none); err != nil {
-		return unable(err)
-	}
 	return well("what is gone is deleted, and its name is free")
-}
-
-// strangers returns the ids of volumes that were not there before and are not known to be ours.
-func (x *exam) strangers(ctx context.Context) []string {
-	if !x.lists() {
-		return nil
-	}
-	all, err := x.listed(ctx)
-	if err != nil {
-		return nil
-	}
-	for _, v := range x.volumes {
-		delete(all, v.id())
-	}
-	var ids []string
-	for id := range all {
-		if !x.before[id] {
-			ids = append(ids, id)
-		}
-	}
-	slices.Sort(ids)
-	return ids
 }

@@ -84,7 +84,7 @@ func killedChecks() []check {
 			"remove the socket file that a killed driver has left, before listening",
 		},
 		{
-			"killed-mounts", (*exam).ours, (*exam).checkKilledMounts,
+			"killed-mounts", (*exam).ours, own((*exam).checkKilledMounts, published),
 			"keep what serves mounted volumes (FUSE and the like) out of the driver's process, and mount it anew at the start",
 		},
 		{"killed-create", (*exam).ours, (*exam).checkKilledCreate, repeat},
@@ -109,11 +109,7 @@ func (x *exam) checkStaleSocket(ctx context.Context) verdict {
 }
 
 // checkKilledMounts kills the driver while a volume is mounted.
-func (x *exam) checkKilledMounts(ctx context.Context) verdict {
-	v := x.volume()
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkKilledMounts(ctx context.Context, v *vol) verdict {
 	target := v.targets[0]
 	if err := v.write(target, "alive"); err != nil {
 		return unable(err)

@@ -4,8 +4,9 @@
 //
 // Life cycle of an examination: what killed examinations have left is taken away (package scratch). A scratch directory
 // is made, and the driver started if it is not running. Then the checks of the table in checks.go are made, one after
-// the other, each with volumes of its own or with the shared one, which is brought to where the check needs it. What
-// all calls have in common (no secret in what the driver says, limits of sizes, readable errors) is judged at the end.
+// the other, each with volumes of its own or with the shared one, which is brought to where the check needs it; what a
+// check has made is taken back after it. What all calls have in common (no secret in what the driver says, limits of
+// sizes, readable errors) is judged at the end.
 // Finally, also after an interruption, every volume is unpublished, unstaged, detached and deleted, the driver is
 // ended, what is still mounted in the scratch directory is unmounted, and the directory is removed.
 //

@@ -97,11 +97,11 @@ type exam struct {
 	report  Report
 	// before has the ids of the volumes that were there before the examination.
 	before map[string]bool
-	// volumes, snapshots and groups are all that may have to be deleted; shared is the volume of checks that change
-	// nothing.
-	volumes           []*vol
-	snapshots, groups []string
-	shared            *vol
+	// volumes are all that were made, and shared is the one of checks that change nothing.
+	volumes []*vol
+	shared  *vol
+	// made takes back volumes, snapshots and groups of them, in the order in which they were made.
+	made []undo
 	// names counts the names that were given, and deaths how often the driver has ended by itself.
 	names, deaths int
 	// usual is how long each step of a volume has taken, by its name.
@@ -270,7 +270,13 @@ func (x *exam) examine(ctx context.Context) {
 		if x.Progress != nil {
 			x.Progress(c.name)
 		}
+		before := len(x.made)
 		v := c.run(x, ctx)
+		if x.stopped() == nil {
+			if left := x.takeBack(ctx, before, false); len(left) > 0 && v.level != finding.Fail {
+				v = unable(left[0])
+			}
+		}
 		if x.stopped() == nil {
 			x.conclude(c, v)
 		}
@@ -299,7 +305,7 @@ func (x *exam) end(ctx context.Context) error {
 		why = nil
 	}
 	if x.shared != nil {
-		left := x.takeBack(ctx)
+		left := x.takeBack(ctx, 0, true)
 		x.leftovers(ctx, left)
 		x.ofAllCalls()
 	}

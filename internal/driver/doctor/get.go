@@ -14,25 +14,23 @@ import (
 func getChecks() []check {
 	return []check{
 		{
-			"get-volume", func(x *exam) bool { return x.creates() && x.promises().GetVolume }, (*exam).checkGetVolume,
+			"get-volume", func(x *exam) bool { return x.creates() && x.promises().GetVolume },
+			shared((*exam).checkGetVolume, created),
 			"answer ControllerGetVolume with the volume as CreateVolume answered, and with its status",
 		},
 		{
-			"get-snapshot", func(x *exam) bool { return x.snaps() && x.promises().GetSnapshot }, (*exam).checkGetSnapshot,
+			"get-snapshot", func(x *exam) bool { return x.snaps() && x.promises().GetSnapshot },
+			own((*exam).checkGetSnapshot, created),
 			"answer GetSnapshot with the snapshot as CreateSnapshot answered, and with NOT_FOUND when it is deleted",
 		},
 		{
-			"snapshot-topology", (*exam).placesSnapshots, (*exam).checkSnapshotTopology,
+			"snapshot-topology", (*exam).placesSnapshots, own((*exam).checkSnapshotTopology, created),
 			"make the snapshot where it is required, or answer RESOURCE_EXHAUSTED",
 		},
 	}
 }
 
-func (x *exam) checkGetVolume(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, created); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkGetVolume(ctx context.Context, v *vol) verdict {
 	r, err := do(ctx, x, x.control().ControllerGetVolume, &csipb.ControllerGetVolumeRequest{VolumeId: v.id()})
 	got := r.GetVolume()
 	switch {
@@ -56,33 +54,24 @@ func (x *exam) get(ctx context.Context, id string) (*csipb.Snapshot, error) {
 	return r.GetSnapshot(), err
 }
 
-func (x *exam) checkGetSnapshot(ctx context.Context) verdict {
-	v := x.volume()
-	if err := v.to(ctx, created); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkGetSnapshot(ctx context.Context, v *vol) verdict {
 	made, err := v.snapshot(ctx, x.newName())
 	if err != nil {
 		return unable(failure{"CreateSnapshot", err})
 	}
 	got, failed := x.get(ctx, made.GetSnapshotId())
 	if err := x.removeSnapshot(ctx, made.GetSnapshotId()); err != nil {
-		return unable(failure{"DeleteSnapshot", err})
-	}
-	_, gone := x.get(ctx, made.GetSnapshotId())
-	if err := v.to(ctx, none); err != nil {
 		return unable(err)
 	}
+	_, gone := x.get(ctx, made.GetSnapshotId())
 	switch {
 	case failed != nil:
 		return wrong("GetSnapshot: %s", csi.Describe(failed))
 	case !proto.Equal(got, made):
 		return wrong("the snapshot is not what CreateSnapshot answered, but %.300s", got)
 	}
-	if text := answered("GetSnapshot of a deleted snapshot", gone, codes.NotFound); text != "" {
-		return wrong("%s", text)
-	}
-	return well("the snapshot is as it was made, and gone when it is deleted")
+	return unless(answered("GetSnapshot of a deleted snapshot", gone, codes.NotFound),
+		"the snapshot is as it was made, and gone when it is deleted")
 }
 
 // placesSnapshots says that snapshots of the driver have a place.
@@ -91,16 +80,9 @@ func (x *exam) placesSnapshots() bool {
 }
 
 // checkSnapshotTopology asks for a snapshot that can be used on this node, and for one of a place that does not exist.
-func (x *exam) checkSnapshotTopology(ctx context.Context) verdict {
-	v := x.volume()
-	if err := v.to(ctx, created); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkSnapshotTopology(ctx context.Context, v *vol) verdict {
 	here, failed := x.snapshotAt(ctx, v, x.here())
 	nowhere, refused := x.snapshotAt(ctx, v, x.nowhere())
-	if err := v.to(ctx, none); err != nil {
-		return unable(err)
-	}
 	switch {
 	case failed != nil:
 		return wrong("a snapshot that can be used on this node: %v", failed)
@@ -111,21 +93,15 @@ func (x *exam) checkSnapshotTopology(ctx context.Context) verdict {
 	case refused == nil:
 		return well("snapshots are where they are required")
 	}
-	if text := answered("CreateSnapshot where there is nothing", refused, codes.ResourceExhausted,
-		codes.InvalidArgument); text != "" {
-		return wrong("%s", text)
-	}
-	return well("a snapshot is where it is required, and is refused where there is nothing")
+	return unless(answered("CreateSnapshot where there is nothing", refused, codes.ResourceExhausted,
+		codes.InvalidArgument), "a snapshot is where it is required, and is refused where there is nothing")
 }
 
-// snapshotAt makes a snapshot with a requirement, says what is wrong with its place, and deletes it.
+// snapshotAt makes a snapshot with a requirement, and says what is wrong with its place.
 func (x *exam) snapshotAt(ctx context.Context, v *vol, r *csipb.TopologyRequirement) (problem string, err error) {
 	s, err := v.snapshotWhere(ctx, x.newName(), r)
 	if err != nil {
 		return "", failure{"CreateSnapshot", err}
-	}
-	if err := x.removeSnapshot(ctx, s.GetSnapshotId()); err != nil {
-		return "", failure{"DeleteSnapshot", err}
 	}
 	return accessProblem(r, s.GetAccessibleTopology()), nil
 }

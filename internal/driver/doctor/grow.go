@@ -15,33 +15,33 @@ func growChecks() []check {
 	byController := func(x *exam) bool { return x.mounts() && x.promises().Expand }
 	return []check{
 		{
-			"grow-volume", byController, (*exam).checkGrowVolume,
+			"grow-volume", byController, own((*exam).checkGrowVolume, created),
 			"make the volume at least as large as required, once, and say how large it is",
 		},
 		{
-			"grow-shrink", byController, (*exam).checkShrink,
+			"grow-shrink", byController, shared((*exam).checkShrink, published),
 			"answer OUT_OF_RANGE when the limit is less than the volume has; never make it smaller",
 		},
 		{
-			"grown", (*exam).grows, (*exam).checkGrown,
+			"grown", (*exam).grows, own((*exam).checkGrown, published),
 			"fit the filesystem to the volume in NodeExpandVolume, while it is mounted, and keep the data",
 		},
 	}
 }
 
-func (v *vol) growVolume(ctx context.Context, size int64) (*csipb.ControllerExpandVolumeResponse, error) {
-	return do(ctx, v.x, v.x.control().ControllerExpandVolume, &csipb.ControllerExpandVolumeRequest{
+func (v *vol) growRequest(size int64) *csipb.ControllerExpandVolumeRequest {
+	return &csipb.ControllerExpandVolumeRequest{
 		VolumeId: v.id(), CapacityRange: &csipb.CapacityRange{RequiredBytes: size}, VolumeCapability: v.capability,
 		Secrets: v.x.Secrets,
-	})
+	}
+}
+
+func (v *vol) growVolume(ctx context.Context, size int64) (*csipb.ControllerExpandVolumeResponse, error) {
+	return do(ctx, v.x, v.x.control().ControllerExpandVolume, v.growRequest(size))
 }
 
 // checkGrowVolume expands a volume that is not in use, twice to the same size.
-func (x *exam) checkGrowVolume(ctx context.Context) verdict {
-	v := x.volume()
-	if err := v.to(ctx, created); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkGrowVolume(ctx context.Context, v *vol) verdict {
 	if !x.plugin.OfflineExpansion {
 		// Drivers that expand only what is in use may refuse the rest.
 		if err := v.to(ctx, published); err != nil {
@@ -62,9 +62,6 @@ func (x *exam) checkGrowVolume(ctx context.Context) verdict {
 		}
 		sizes = append(sizes, size)
 	}
-	if err := v.to(ctx, none); err != nil {
-		return unable(err)
-	}
 	switch {
 	case sizes[0] < want:
 		return wrong("the volume has %d bytes, %d were required", sizes[0], want)
@@ -75,19 +72,14 @@ func (x *exam) checkGrowVolume(ctx context.Context) verdict {
 }
 
 // checkShrink asks for less than a volume has.
-func (x *exam) checkShrink(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkShrink(ctx context.Context, v *vol) verdict {
 	has := v.made.GetCapacityBytes()
 	if has == 0 {
 		return doubtful("CreateVolume does not say how large a volume is, so it was not checked")
 	}
-	r, err := do(ctx, x, x.control().ControllerExpandVolume, &csipb.ControllerExpandVolumeRequest{
-		VolumeId: v.id(), CapacityRange: &csipb.CapacityRange{RequiredBytes: has / 2, LimitBytes: has / 2},
-		VolumeCapability: v.capability, Secrets: x.Secrets,
-	})
+	less := v.growRequest(has / 2)
+	less.CapacityRange.LimitBytes = has / 2
+	r, err := do(ctx, x, x.control().ControllerExpandVolume, less)
 	if err == nil {
 		return wrong("a volume of %d bytes is to have %d at most: the answer is OK, with %d", has, has/2,
 			r.GetCapacityBytes())
@@ -96,11 +88,7 @@ func (x *exam) checkShrink(ctx context.Context) verdict {
 }
 
 // checkGrown expands a volume while it is mounted, or, where that is not possible, between two uses.
-func (x *exam) checkGrown(ctx context.Context) verdict {
-	v := x.volume()
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkGrown(ctx context.Context, v *vol) verdict {
 	if err := v.write(v.targets[0], "before"); err != nil {
 		return unable(err)
 	}
@@ -111,9 +99,6 @@ func (x *exam) checkGrown(ctx context.Context) verdict {
 	online, problem := x.expand(ctx, v)
 	if problem == "" {
 		problem = v.largerThan(before)
-	}
-	if err := v.to(ctx, none); err != nil && problem == "" {
-		return unable(err)
 	}
 	switch {
 	case problem != "":
@@ -148,7 +133,7 @@ func (x *exam) expand(ctx context.Context, v *vol) (online bool, problem string)
 		err := v.growOnNode(ctx, want)
 		// The kernel lets not every process grow what is mounted, and CSI has this code for it.
 		if csi.Code(err) == codes.FailedPrecondition {
-			return false, errorText(v.again(ctx))
+			return false, errorText(v.to(ctx, created, published))
 		}
 		if err != nil {
 			return false, failure{"NodeExpandVolume", err}.Error()

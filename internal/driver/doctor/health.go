@@ -18,21 +18,22 @@ func healthChecks() []check {
 	return []check{
 		{
 			"volume-health", func(x *exam) bool { return x.creates() && x.promises().GetVolumeHealth },
-			(*exam).checkVolumeHealth, next,
+			shared((*exam).checkVolumeHealth, created), next,
 		},
 		{
 			"list-health", func(x *exam) bool { return x.creates() && x.promises().ListVolumeHealth },
-			(*exam).checkListHealth, "list only volumes that are not well, over all pages; answer ABORTED to an unknown token",
+			shared((*exam).checkListHealth, created),
+			"list only volumes that are not well, over all pages; answer ABORTED to an unknown token",
 		},
 		{
 			"node-health", func(x *exam) bool { return x.mounts() && x.node.d.Node.VolumeHealth },
-			(*exam).checkNodeHealth, next,
+			shared((*exam).checkNodeHealth, published), next,
 		},
 		{
 			"storage-health", func(x *exam) bool { return x.node.d.Node.StorageHealth }, (*exam).checkStorageHealth, next,
 		},
 		{
-			"volume-condition", (*exam).hasConditions, (*exam).checkCondition,
+			"volume-condition", (*exam).hasConditions, shared((*exam).checkCondition, published),
 			"give each volume its volume_condition, which CSI has up to 1.12, or do not promise VOLUME_CONDITION",
 		},
 	}
@@ -77,11 +78,7 @@ func volumeVerdict(id, what string, h *csipb.VolumeHealth) verdict {
 	return problemsVerdict(what, all)
 }
 
-func (x *exam) checkVolumeHealth(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, created); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkVolumeHealth(ctx context.Context, v *vol) verdict {
 	r, err := do(ctx, x, x.control().ControllerGetVolumeHealth,
 		&csipb.ControllerGetVolumeHealthRequest{VolumeId: v.id(), Secrets: x.Secrets})
 	if err != nil {
@@ -91,14 +88,11 @@ func (x *exam) checkVolumeHealth(ctx context.Context) verdict {
 }
 
 // checkListHealth reads the list whole and in pages of one.
-func (x *exam) checkListHealth(ctx context.Context) verdict {
-	if err := x.shared.to(ctx, created); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkListHealth(ctx context.Context, v *vol) verdict {
 	var ours *csipb.VolumeHealth
 	for _, most := range []int32{0, 1} {
 		err := x.healthPages(ctx, most, func(h *csipb.VolumeHealth) error {
-			if h.GetVolumeId() == x.shared.id() {
+			if h.GetVolumeId() == v.id() {
 				ours = h
 			}
 			if h.GetVolumeId() == "" || len(h.GetHealthStatuses()) == 0 {
@@ -116,7 +110,7 @@ func (x *exam) checkListHealth(ctx context.Context) verdict {
 		return wrong("%s", text)
 	}
 	if ours != nil {
-		return volumeVerdict(x.shared.id(), "the volume", ours)
+		return volumeVerdict(v.id(), "the volume", ours)
 	}
 	return well("the list ends, and the volume is not in it")
 }
@@ -130,11 +124,7 @@ func (x *exam) healthPages(ctx context.Context, most int32, visit func(*csipb.Vo
 	}, visit)
 }
 
-func (x *exam) checkNodeHealth(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkNodeHealth(ctx context.Context, v *vol) verdict {
 	r := &csipb.NodeGetVolumeHealthRequest{VolumeId: v.id(), VolumePublishPath: v.targets[0]}
 	if x.node.d.Node.StageUnstage {
 		r.StagingTargetPath = v.staging()
@@ -168,11 +158,7 @@ func (x *exam) hasConditions() bool {
 }
 
 // checkCondition looks for the condition in each answer that must have it.
-func (x *exam) checkCondition(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkCondition(ctx context.Context, v *vol) verdict {
 	answers, err := x.conditionsOf(ctx, v)
 	switch {
 	case err != nil:

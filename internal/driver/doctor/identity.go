@@ -92,80 +92,11 @@ func (x *exam) checkControllerService(context.Context) verdict {
 	return well("it is promised, and there")
 }
 
-// promise is one call, and whether the driver promises it.
-type promise struct {
-	name string
-	kept bool
-	call func(context.Context) error
-}
-
-// promisesOf returns the calls that depend on capabilities. Their requests are empty: the answer shows whether the call
-// is implemented, and has no effect.
-func (x *exam) promisesOf() []promise {
-	node := x.node.d.Node
-	n := x.serve()
-	all := []promise{
-		{"NodeStageVolume", node.StageUnstage, probe(x, n.NodeStageVolume, &csipb.NodeStageVolumeRequest{})},
-		{"NodeUnstageVolume", node.StageUnstage, probe(x, n.NodeUnstageVolume, &csipb.NodeUnstageVolumeRequest{})},
-		{"NodeGetVolumeStats", node.Stats, probe(x, n.NodeGetVolumeStats, &csipb.NodeGetVolumeStatsRequest{})},
-		{"NodeExpandVolume", node.Expand, probe(x, n.NodeExpandVolume, &csipb.NodeExpandVolumeRequest{})},
-		{"NodeGetVolumeHealth", node.VolumeHealth, probe(x, n.NodeGetVolumeHealth, &csipb.NodeGetVolumeHealthRequest{})},
-		{"NodeGetStorageHealth", node.StorageHealth, probe(x, n.NodeGetStorageHealth, &csipb.NodeGetStorageHealthRequest{})},
-	}
-	if x.info.ID == "" {
-		all = nil
-	}
-	if x.controller == nil {
-		return all
-	}
-	p, c := x.promises(), x.control()
-	return append(all,
-		promise{"CreateVolume", p.CreateDelete, probe(x, c.CreateVolume, &csipb.CreateVolumeRequest{})},
-		promise{"DeleteVolume", p.CreateDelete, probe(x, c.DeleteVolume, &csipb.DeleteVolumeRequest{})},
-		promise{
-			"ControllerPublishVolume", p.PublishUnpublish,
-			probe(x, c.ControllerPublishVolume, &csipb.ControllerPublishVolumeRequest{}),
-		},
-		promise{
-			"ControllerUnpublishVolume", p.PublishUnpublish,
-			probe(x, c.ControllerUnpublishVolume, &csipb.ControllerUnpublishVolumeRequest{}),
-		},
-		promise{"ListVolumes", p.ListVolumes, probe(x, c.ListVolumes, &csipb.ListVolumesRequest{MaxEntries: 1})},
-		promise{"GetCapacity", p.GetCapacity, probe(x, c.GetCapacity, &csipb.GetCapacityRequest{Parameters: x.Parameters})},
-		promise{"CreateSnapshot", p.Snapshot, probe(x, c.CreateSnapshot, &csipb.CreateSnapshotRequest{})},
-		promise{"DeleteSnapshot", p.Snapshot, probe(x, c.DeleteSnapshot, &csipb.DeleteSnapshotRequest{})},
-		promise{"ListSnapshots", p.ListSnapshots, probe(x, c.ListSnapshots, &csipb.ListSnapshotsRequest{MaxEntries: 1})},
-		promise{
-			"ControllerExpandVolume", p.Expand,
-			probe(x, c.ControllerExpandVolume, &csipb.ControllerExpandVolumeRequest{}),
-		},
-		promise{"ControllerGetVolume", p.GetVolume, probe(x, c.ControllerGetVolume, &csipb.ControllerGetVolumeRequest{})},
-		promise{
-			"ControllerModifyVolume", p.Modify,
-			probe(x, c.ControllerModifyVolume, &csipb.ControllerModifyVolumeRequest{}),
-		},
-		promise{
-			"ValidateVolumeCapabilities", p.CreateDelete,
-			probe(x, c.ValidateVolumeCapabilities, &csipb.ValidateVolumeCapabilitiesRequest{}),
-		},
-		promise{"GetSnapshot", p.GetSnapshot, probe(x, c.GetSnapshot, &csipb.GetSnapshotRequest{})},
-		promise{
-			"ControllerListVolumeHealth", p.ListVolumeHealth,
-			probe(x, c.ControllerListVolumeHealth, &csipb.ControllerListVolumeHealthRequest{MaxEntries: 1}),
-		},
-		promise{
-			"ControllerGetVolumeHealth", p.GetVolumeHealth,
-			probe(x, c.ControllerGetVolumeHealth, &csipb.ControllerGetVolumeHealthRequest{}),
-		},
-		promise{"GetMetadataAllocated", x.hasMetadata(), x.asksAllocated(&csipb.GetMetadataAllocatedRequest{})},
-		promise{"GetMetadataDelta", x.hasMetadata(), x.asksDelta(&csipb.GetMetadataDeltaRequest{})})
-}
-
 func (x *exam) checkPromises(ctx context.Context) verdict {
 	var problems []string
-	for _, p := range x.promisesOf() {
-		if p.kept && csi.Code(p.call(ctx)) == codes.Unimplemented {
-			problems = append(problems, p.name+" is promised, and UNIMPLEMENTED")
+	for _, m := range x.methods(x.shared) {
+		if m.promised && csi.Code(m.empty()(ctx)) == codes.Unimplemented {
+			problems = append(problems, m.name()+" is promised, and UNIMPLEMENTED")
 		}
 	}
 	if x.promises().ListVolumesPublishedNodes && !x.lists() {
@@ -176,12 +107,9 @@ func (x *exam) checkPromises(ctx context.Context) verdict {
 
 // checkUnpromised only warns: callers do not make these calls.
 func (x *exam) checkUnpromised(ctx context.Context) verdict {
-	for _, p := range x.promisesOf() {
-		if p.kept {
-			continue
-		}
-		if err := p.call(ctx); err == nil {
-			return doubtful("%s is not promised, and answers OK: callers do not use it", p.name)
+	for _, m := range x.methods(x.shared) {
+		if !m.promised && m.empty()(ctx) == nil {
+			return doubtful("%s is not promised, and answers OK: callers do not use it", m.name())
 		}
 	}
 	return well("what is not promised is refused")

@@ -24,7 +24,8 @@ func listChecks() []check {
 			"list each snapshot once, over all pages, and only those of the id or the volume that is given",
 		},
 		{
-			"capacity", func(x *exam) bool { return x.creates() && x.promises().GetCapacity }, (*exam).checkCapacity,
+			"capacity", func(x *exam) bool { return x.creates() && x.promises().GetCapacity },
+			shared((*exam).checkCapacity, created),
 			"answer with what could be allotted to new volumes now",
 		},
 	}
@@ -104,22 +105,17 @@ func (x *exam) checkList(ctx context.Context) verdict {
 		if !whole[v.id()] || seen[v.id()] != 1 {
 			return wrong("a volume is %d times in the pages of the list, and %v in the whole", seen[v.id()], whole[v.id()])
 		}
-		if err := v.to(ctx, none); err != nil {
-			return unable(err)
-		}
 	}
 	_, err = do(ctx, x, x.control().ListVolumes, &csipb.ListVolumesRequest{StartingToken: "volplane-doctor-no-token"})
-	if problem := answered("ListVolumes with an invalid starting_token", err, codes.Aborted); problem != "" {
-		return wrong("%s", problem)
-	}
-	return well("each volume is listed once, over all pages")
+	return unless(answered("ListVolumes with an invalid starting_token", err, codes.Aborted),
+		"each volume is listed once, over all pages")
 }
 
 // snapshotPages returns the ids of the snapshots in the list, in the order of the pages.
 func (x *exam) snapshotPages(ctx context.Context, r *csipb.ListSnapshotsRequest) (ids []string, err error) {
 	err = eachEntry("ListSnapshots", r.GetMaxEntries(),
 		func(token string) ([]*csipb.ListSnapshotsResponse_Entry, string, error) {
-			r.StartingToken = token
+			r.StartingToken, r.Secrets = token, x.Secrets
 			answer, err := do(ctx, x, x.control().ListSnapshots, r)
 			return answer.GetEntries(), answer.GetNextToken(), err
 		}, func(e *csipb.ListSnapshotsResponse_Entry) error {
@@ -143,64 +139,42 @@ func (x *exam) checkListSnapshots(ctx context.Context) verdict {
 		}
 		ids = append(ids, s.GetSnapshotId())
 	}
-	problem := x.snapshotListProblem(ctx, v, ids)
-	for _, id := range ids {
-		if err := x.removeSnapshot(ctx, id); err != nil {
-			return unable(failure{"DeleteSnapshot", err})
-		}
-	}
-	for _, of := range []*vol{v, w} {
-		if err := of.to(ctx, none); err != nil {
-			return unable(err)
-		}
-	}
-	if problem != "" {
-		return wrong("%s", problem)
-	}
-	return well("each snapshot is listed once, over all pages, by its id and by its volume")
-}
-
-func (x *exam) snapshotListProblem(ctx context.Context, v *vol, ids []string) string {
-	secrets := x.Secrets
 	for _, q := range []struct {
 		what string
 		r    *csipb.ListSnapshotsRequest
 		want []string
 		more bool
 	}{
-		{"of all", &csipb.ListSnapshotsRequest{Secrets: secrets}, ids, true},
-		{"of all in pages", &csipb.ListSnapshotsRequest{Secrets: secrets, MaxEntries: 1}, ids, true},
-		{"of one id", &csipb.ListSnapshotsRequest{Secrets: secrets, SnapshotId: ids[0]}, ids[:1], false},
-		{"of one volume", &csipb.ListSnapshotsRequest{Secrets: secrets, SourceVolumeId: v.id()}, ids[:2], false},
-		{"of an unknown id", &csipb.ListSnapshotsRequest{Secrets: secrets, SnapshotId: ids[0] + "0"}, nil, false},
-		{"of an unknown volume", &csipb.ListSnapshotsRequest{Secrets: secrets, SourceVolumeId: v.id() + "0"}, nil, false},
+		{"of all", &csipb.ListSnapshotsRequest{}, ids, true},
+		{"of all in pages", &csipb.ListSnapshotsRequest{MaxEntries: 1}, ids, true},
+		{"of one id", &csipb.ListSnapshotsRequest{SnapshotId: ids[0]}, ids[:1], false},
+		{"of one volume", &csipb.ListSnapshotsRequest{SourceVolumeId: v.id()}, ids[:2], false},
+		{"of an unknown id", &csipb.ListSnapshotsRequest{SnapshotId: ids[0] + "0"}, nil, false},
+		{"of an unknown volume", &csipb.ListSnapshotsRequest{SourceVolumeId: v.id() + "0"}, nil, false},
 	} {
 		got, err := x.snapshotPages(ctx, q.r)
 		if err != nil {
-			return fmt.Sprintf("the list %s: %v", q.what, err)
+			return wrong("the list %s: %v", q.what, err)
 		}
 		for _, id := range q.want {
 			if n := count(got, id); n != 1 {
-				return fmt.Sprintf("the list %s has a snapshot %d times", q.what, n)
+				return wrong("the list %s has a snapshot %d times", q.what, n)
 			}
 		}
 		if !q.more && len(got) != len(q.want) {
-			return fmt.Sprintf("the list %s has %d snapshots, want %d", q.what, len(got), len(q.want))
+			return wrong("the list %s has %d snapshots, want %d", q.what, len(got), len(q.want))
 		}
 	}
-	return ""
+	return well("each snapshot is listed once, over all pages, by its id and by its volume")
 }
 
 func count(all []string, one string) int {
 	return len(slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s != one }))
 }
 
-func (x *exam) checkCapacity(ctx context.Context) verdict {
-	if err := x.shared.to(ctx, created); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkCapacity(ctx context.Context, v *vol) verdict {
 	r := &csipb.GetCapacityRequest{
-		Parameters: x.Parameters, VolumeCapabilities: []*csipb.VolumeCapability{x.shared.capability},
+		Parameters: x.Parameters, VolumeCapabilities: []*csipb.VolumeCapability{v.capability},
 	}
 	if x.here() != nil {
 		r.AccessibleTopology = x.here().GetRequisite()[0]

@@ -16,7 +16,7 @@ import (
 func metadataChecks() []check {
 	return []check{{
 		"snapshot-metadata", func(x *exam) bool { return x.snaps() && x.mounts() && x.hasMetadata() },
-		(*exam).checkMetadata,
+		own((*exam).checkMetadata, none),
 		"name all blocks that were written or have changed, in order and once, from starting_offset to the end",
 	}}
 }
@@ -39,6 +39,12 @@ type reading struct {
 
 func newReading(from int64, most int32) *reading {
 	return &reading{BlockOrder: csi.NewBlockOrder(from, most), covered: from}
+}
+
+// blockRequest says from where blocks are wanted, and how many at a time.
+type blockRequest interface {
+	GetStartingOffset() int64
+	GetMaxResults() int32
 }
 
 func (r *reading) see(a csi.BlockAnswer) {
@@ -65,10 +71,9 @@ func (r *reading) lacks(written int64) string {
 }
 
 // whole returns a call that reads a stream to its end, or until something is wrong with it.
-func whole[Q any, A csi.BlockAnswer, S interface{ Recv() (A, error) }](
-	r *reading, open func(context.Context, Q, ...grpc.CallOption) (S, error),
-) func(context.Context, Q, ...grpc.CallOption) (*reading, error) {
+func whole[Q blockRequest, A csi.BlockAnswer, S interface{ Recv() (A, error) }](open rpc[Q, S]) rpc[Q, *reading] {
 	return func(ctx context.Context, request Q, opts ...grpc.CallOption) (*reading, error) {
+		r := newReading(request.GetStartingOffset(), request.GetMaxResults())
 		stream, err := open(ctx, request, opts...)
 		for err == nil && r.problem == "" {
 			var answer A
@@ -84,40 +89,20 @@ func whole[Q any, A csi.BlockAnswer, S interface{ Recv() (A, error) }](
 }
 
 // allocated and delta read the blocks that a snapshot has, and those in which it differs from one before it.
-func (x *exam) allocated(ctx context.Context, r *csipb.GetMetadataAllocatedRequest) (*reading, error) {
-	read := newReading(r.GetStartingOffset(), r.GetMaxResults())
-	return do(ctx, x, whole(read, x.controller.d.SnapshotMetadataClient().GetMetadataAllocated), r)
+func (x *exam) allocated() rpc[*csipb.GetMetadataAllocatedRequest, *reading] {
+	return whole(x.controller.d.SnapshotMetadataClient().GetMetadataAllocated)
 }
 
-func (x *exam) delta(ctx context.Context, r *csipb.GetMetadataDeltaRequest) (*reading, error) {
-	read := newReading(r.GetStartingOffset(), r.GetMaxResults())
-	return do(ctx, x, whole(read, x.controller.d.SnapshotMetadataClient().GetMetadataDelta), r)
-}
-
-func (x *exam) asksAllocated(r *csipb.GetMetadataAllocatedRequest) func(context.Context) error {
-	return func(ctx context.Context) error {
-		_, err := x.allocated(ctx, r)
-		return err
-	}
-}
-
-func (x *exam) asksDelta(r *csipb.GetMetadataDeltaRequest) func(context.Context) error {
-	return func(ctx context.Context) error {
-		_, err := x.delta(ctx, r)
-		return err
-	}
+func (x *exam) delta() rpc[*csipb.GetMetadataDeltaRequest, *reading] {
+	return whole(x.controller.d.SnapshotMetadataClient().GetMetadataDelta)
 }
 
 // checkMetadata writes to a block volume, takes a snapshot, and does both again.
-func (x *exam) checkMetadata(ctx context.Context) verdict {
-	v := x.volume()
+func (x *exam) checkMetadata(ctx context.Context, v *vol) verdict {
 	v.capability = csi.Capability(v.capability.GetAccessMode().GetMode(), true, "", nil)
 	var ids []string
 	for _, word := range []string{"base", "target"} {
-		if err := v.to(ctx, published); err != nil {
-			return unable(err)
-		}
-		if err := errors.Join(v.write(v.targets[0], word), v.to(ctx, created)); err != nil {
+		if err := v.fill(ctx, word); err != nil {
 			return unable(err)
 		}
 		s, err := v.snapshot(ctx, x.newName())
@@ -126,16 +111,7 @@ func (x *exam) checkMetadata(ctx context.Context) verdict {
 		}
 		ids = append(ids, s.GetSnapshotId())
 	}
-	result := x.metadataVerdict(ctx, v, ids[0], ids[1])
-	for _, id := range ids {
-		if err := x.removeSnapshot(ctx, id); err != nil {
-			return unable(failure{"DeleteSnapshot", err})
-		}
-	}
-	if err := v.to(ctx, none); err != nil {
-		return unable(err)
-	}
-	return result
+	return x.metadataVerdict(ctx, v, ids[0], ids[1])
 }
 
 func (x *exam) metadataVerdict(ctx context.Context, v *vol, base, target string) verdict {
@@ -144,7 +120,7 @@ func (x *exam) metadataVerdict(ctx context.Context, v *vol, base, target string)
 		from int64
 		most int32
 	}{{0, 0}, {dataSize / 2, 1}} {
-		has, err := x.allocated(ctx, &csipb.GetMetadataAllocatedRequest{
+		has, err := do(ctx, x, x.allocated(), &csipb.GetMetadataAllocatedRequest{
 			SnapshotId: base, StartingOffset: at.from, MaxResults: at.most, Secrets: x.Secrets,
 		})
 		if err != nil {
@@ -156,7 +132,7 @@ func (x *exam) metadataVerdict(ctx context.Context, v *vol, base, target string)
 		if capacity = has.Capacity; capacity < v.size {
 			return wrong("volume_capacity_bytes is %d, the volume was made with %d", capacity, v.size)
 		}
-		changed, err := x.delta(ctx, &csipb.GetMetadataDeltaRequest{
+		changed, err := do(ctx, x, x.delta(), &csipb.GetMetadataDeltaRequest{
 			BaseSnapshotId: base, TargetSnapshotId: target, StartingOffset: at.from, MaxResults: at.most, Secrets: x.Secrets,
 		})
 		if csi.Code(err) == codes.FailedPrecondition {
@@ -176,35 +152,23 @@ func (x *exam) metadataVerdict(ctx context.Context, v *vol, base, target string)
 
 // oddMetadata returns questions that must be refused.
 func (x *exam) oddMetadata(base, target string, capacity int64) []question {
+	allocated := func(id string, from int64) func(context.Context) error {
+		return probe(x, x.allocated(),
+			&csipb.GetMetadataAllocatedRequest{SnapshotId: id, StartingOffset: from, Secrets: x.Secrets})
+	}
+	delta := func(base, target string, from int64) func(context.Context) error {
+		return probe(x, x.delta(), &csipb.GetMetadataDeltaRequest{
+			BaseSnapshotId: base, TargetSnapshotId: target, StartingOffset: from, Secrets: x.Secrets,
+		})
+	}
 	missing, unknown, outside := []codes.Code{codes.InvalidArgument}, []codes.Code{codes.NotFound},
 		[]codes.Code{codes.OutOfRange}
 	return []question{
-		{
-			"GetMetadataAllocated without a snapshot_id",
-			x.asksAllocated(&csipb.GetMetadataAllocatedRequest{Secrets: x.Secrets}), missing,
-		},
-		{
-			"GetMetadataAllocated of an unknown snapshot",
-			x.asksAllocated(&csipb.GetMetadataAllocatedRequest{SnapshotId: base + "0", Secrets: x.Secrets}), unknown,
-		},
-		{
-			"GetMetadataAllocated from beyond the volume", x.asksAllocated(&csipb.GetMetadataAllocatedRequest{
-				SnapshotId: base, StartingOffset: capacity + 1, Secrets: x.Secrets,
-			}), outside,
-		},
-		{
-			"GetMetadataDelta without a target_snapshot_id",
-			x.asksDelta(&csipb.GetMetadataDeltaRequest{BaseSnapshotId: base, Secrets: x.Secrets}), missing,
-		},
-		{
-			"GetMetadataDelta from an unknown snapshot", x.asksDelta(&csipb.GetMetadataDeltaRequest{
-				BaseSnapshotId: base + "0", TargetSnapshotId: target, Secrets: x.Secrets,
-			}), unknown,
-		},
-		{
-			"GetMetadataDelta from beyond the volume", x.asksDelta(&csipb.GetMetadataDeltaRequest{
-				BaseSnapshotId: base, TargetSnapshotId: target, StartingOffset: capacity + 1, Secrets: x.Secrets,
-			}), outside,
-		},
+		{"GetMetadataAllocated without a snapshot_id", allocated("", 0), missing},
+		{"GetMetadataAllocated of an unknown snapshot", allocated(base+"0", 0), unknown},
+		{"GetMetadataAllocated from beyond the volume", allocated(base, capacity+1), outside},
+		{"GetMetadataDelta without a target_snapshot_id", delta(base, "", 0), missing},
+		{"GetMetadataDelta from an unknown snapshot", delta(base+"0", target, 0), unknown},
+		{"GetMetadataDelta from beyond the volume", delta(base, target, capacity+1), outside},
 	}
 }

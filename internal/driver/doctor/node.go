@@ -16,15 +16,22 @@ func nodeChecks() []check {
 	const look = "look at the mount table first, and answer OK when it is mounted already"
 	return []check{
 		{
-			"publish-unstaged", (*exam).stages, (*exam).checkUnstaged,
+			"publish-unstaged", (*exam).stages, shared((*exam).checkUnstaged, attached),
 			"answer FAILED_PRECONDITION to NodePublishVolume of what is not staged, and mount nothing",
 		},
-		{"stage", (*exam).stages, (*exam).checkStage, "make the volume ready at the staging_target_path"},
-		{"stage-again", (*exam).stages, (*exam).checkStageAgain, look},
-		{"publish", (*exam).mounts, (*exam).checkPublish, "mount the volume at the target_path itself"},
-		{"publish-again", (*exam).mounts, (*exam).checkPublishAgain, look},
+		{"stage", (*exam).stages, shared((*exam).checkStage, attached), "make the volume ready at the staging_target_path"},
 		{
-			"publish-conflict", (*exam).mounts, (*exam).checkPublishConflict,
+			"stage-again", (*exam).stages,
+			shared(again("staged", "staging_target_path", (*vol).staging, (*vol).stage), staged), look,
+		},
+		{"publish", (*exam).mounts, shared((*exam).checkPublish, staged), "mount the volume at the target_path itself"},
+		{
+			"publish-again", (*exam).mounts,
+			shared(again("published", "target_path", func(v *vol) string { return v.targets[0] }, (*vol).publish), published),
+			look,
+		},
+		{
+			"publish-conflict", (*exam).mounts, shared((*exam).checkPublishConflict, published),
 			"answer ALREADY_EXISTS when the volume is at the target_path in another way",
 		},
 		{
@@ -32,24 +39,26 @@ func nodeChecks() []check {
 			"make the filesystem that the capability names, or answer INVALID_ARGUMENT",
 		},
 		{
-			"unpublish", (*exam).mounts, (*exam).checkUnpublish,
+			"unpublish", (*exam).mounts, shared((*exam).checkUnpublish, published),
 			"unmount the target_path and remove it; answer an error as long as that is not done",
 		},
-		{"unpublish-again", (*exam).mounts, (*exam).checkUnpublishAgain, "answer OK when nothing is mounted any more"},
 		{
-			"unstage", (*exam).stages, (*exam).checkUnstage,
+			"unpublish-again", (*exam).mounts, shared((*exam).checkUnpublishAgain, published, staged),
+			"answer OK when nothing is mounted any more",
+		},
+		{
+			"unstage", (*exam).stages, shared((*exam).checkUnstage, staged),
 			"unmount the staging_target_path; answer an error as long as that is not done",
 		},
-		{"unstage-again", (*exam).stages, (*exam).checkUnstageAgain, "answer OK when nothing is staged any more"},
+		{
+			"unstage-again", (*exam).stages, shared((*exam).checkUnstageAgain, staged, attached),
+			"answer OK when nothing is staged any more",
+		},
 	}
 }
 
 // checkUnstaged publishes a volume that is attached and not staged.
-func (x *exam) checkUnstaged(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, attached); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkUnstaged(ctx context.Context, v *vol) verdict {
 	if err := mount.MakeBelow(x.dir.Root, v.staging()); err != nil {
 		return unable(err)
 	}
@@ -70,11 +79,7 @@ func (x *exam) checkUnstaged(ctx context.Context) verdict {
 	return well("what is not staged is refused: %s", csi.Code(err))
 }
 
-func (x *exam) checkStage(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, attached); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkStage(ctx context.Context, v *vol) verdict {
 	if err := v.to(ctx, staged); err != nil {
 		return wrong("%v", err)
 	}
@@ -84,26 +89,21 @@ func (x *exam) checkStage(ctx context.Context) verdict {
 	return well("it is staged, and nothing is mounted at the staging_target_path")
 }
 
-func (x *exam) checkStageAgain(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, staged); err != nil {
-		return unable(err)
+// again returns a check that repeats a call, after which there must be as many mounts at a place as before.
+func again(done, place string, at func(*vol) string, call func(*vol, context.Context) error) verdictOf {
+	return func(x *exam, ctx context.Context, v *vol) verdict {
+		before := mounts(at(v))
+		if err := x.insist(ctx, func(ctx context.Context) error { return call(v, ctx) }); err != nil {
+			return wrong("what is %s cannot be %s again: %s", done, done, csi.Describe(err))
+		}
+		if after := mounts(at(v)); after != before {
+			return wrong("%s again, there are %d mounts at the %s, not %d", done, after, place, before)
+		}
+		return well("what is %s stays as it is", done)
 	}
-	before := mounts(v.staging())
-	if err := x.insist(ctx, v.stage); err != nil {
-		return wrong("what is staged cannot be staged again: %s", csi.Describe(err))
-	}
-	if after := mounts(v.staging()); after != before {
-		return wrong("staged again, there are %d mounts at the staging_target_path, not %d", after, before)
-	}
-	return well("what is staged stays as it is")
 }
 
-func (x *exam) checkPublish(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, staged); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkPublish(ctx context.Context, v *vol) verdict {
 	if err := v.to(ctx, published); err != nil {
 		return wrong("%v", err)
 	}
@@ -119,27 +119,8 @@ func (x *exam) checkPublish(ctx context.Context) verdict {
 	return well("it is mounted, and can be written to")
 }
 
-func (x *exam) checkPublishAgain(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
-	before := mounts(v.targets[0])
-	if err := x.insist(ctx, v.publish); err != nil {
-		return wrong("what is published cannot be published again: %s", csi.Describe(err))
-	}
-	if after := mounts(v.targets[0]); after != before {
-		return wrong("published again, there are %d mounts at the target_path, not %d", after, before)
-	}
-	return well("what is published stays as it is")
-}
-
 // checkPublishConflict only warns when the driver answers OK and changes nothing.
-func (x *exam) checkPublishConflict(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkPublishConflict(ctx context.Context, v *vol) verdict {
 	r := v.publishRequest(v.targets[0])
 	r.Readonly = true
 	_, err := do(ctx, x, x.serve().NodePublishVolume, r)
@@ -172,11 +153,6 @@ func (x *exam) checkFSType(ctx context.Context) verdict {
 		return unable(err)
 	}
 	at, mounted := mountedAt(v.targets[0])
-	if v != x.shared {
-		if err := v.to(ctx, none); err != nil {
-			return unable(err)
-		}
-	}
 	switch {
 	case !mounted:
 		return unable(os.ErrNotExist)
@@ -188,11 +164,7 @@ func (x *exam) checkFSType(ctx context.Context) verdict {
 	return well("%s is mounted, as asked", asked)
 }
 
-func (x *exam) checkUnpublish(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkUnpublish(ctx context.Context, v *vol) verdict {
 	target := v.targets[0]
 	err := v.to(ctx, staged)
 	switch {
@@ -206,25 +178,14 @@ func (x *exam) checkUnpublish(ctx context.Context) verdict {
 	return well("nothing is mounted any more, and the target_path is gone")
 }
 
-func (x *exam) checkUnpublishAgain(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
-	if err := v.to(ctx, staged); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkUnpublishAgain(ctx context.Context, v *vol) verdict {
 	if err := x.insist(ctx, v.unpublish); err != nil {
 		return wrong("what is unpublished cannot be unpublished again: %s", csi.Describe(err))
 	}
 	return well("what is unpublished stays so")
 }
 
-func (x *exam) checkUnstage(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, staged); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkUnstage(ctx context.Context, v *vol) verdict {
 	if err := v.to(ctx, attached); err != nil {
 		return wrong("%v", err)
 	}
@@ -234,23 +195,13 @@ func (x *exam) checkUnstage(ctx context.Context) verdict {
 	return well("nothing is staged any more")
 }
 
-func (x *exam) checkUnstageAgain(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, staged); err != nil {
-		return unable(err)
-	}
-	if err := v.to(ctx, attached); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkUnstageAgain(ctx context.Context, v *vol) verdict {
 	if err := x.insist(ctx, v.unstage); err != nil {
 		return wrong("what is unstaged cannot be unstaged again: %s", csi.Describe(err))
 	}
 	_, err := do(ctx, x, x.serve().NodeUnstageVolume, &csipb.NodeUnstageVolumeRequest{
 		VolumeId: v.id(), StagingTargetPath: filepath.Join(filepath.Dir(v.staging()), "nowhere"),
 	})
-	problem := answered("NodeUnstageVolume of a path that does not exist", err, codes.OK, codes.NotFound)
-	if problem != "" {
-		return wrong("%s", problem)
-	}
-	return well("what is unstaged stays so")
+	return unless(answered("NodeUnstageVolume of a path that does not exist", err, codes.OK, codes.NotFound),
+		"what is unstaged stays so")
 }

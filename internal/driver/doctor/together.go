@@ -4,19 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
+	"slices"
 	"sync"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/mount"
 )
 
 func togetherChecks() []check {
 	return []check{
 		{
-			"same-at-once", (*exam).mounts, (*exam).checkSameAtOnce,
+			"same-at-once", (*exam).mounts, own((*exam).checkSameAtOnce, none),
 			"lock each volume while a call for it runs; answer ABORTED to the second call, or let it wait",
 		},
 		{
@@ -38,8 +37,7 @@ func atOnce(all ...func() error) []error {
 }
 
 // checkSameAtOnce makes the same calls twice at the same time: CreateVolume, NodeStageVolume and NodePublishVolume.
-func (x *exam) checkSameAtOnce(ctx context.Context) verdict {
-	v := x.volume()
+func (x *exam) checkSameAtOnce(ctx context.Context, v *vol) verdict {
 	if problem := x.createTwice(ctx, v); problem != "" {
 		return wrong("%s", problem)
 	}
@@ -50,10 +48,7 @@ func (x *exam) checkSameAtOnce(ctx context.Context) verdict {
 	if err := v.to(ctx, none); err != nil && problem == "" {
 		return wrong("after calls at the same time: %v", err)
 	}
-	if problem != "" {
-		return wrong("%s", problem)
-	}
-	return well("of two calls at the same time both succeed, or one is ABORTED")
+	return unless(problem, "of two calls at the same time both succeed, or one is ABORTED")
 }
 
 func (x *exam) createTwice(ctx context.Context, v *vol) string {
@@ -98,8 +93,7 @@ func failed(call string, errs []error) string {
 }
 
 func (x *exam) useTwice(ctx context.Context, v *vol) string {
-	if err := errors.Join(mount.MakeBelow(x.dir.Root, v.staging()),
-		mount.MakeBelow(x.dir.Root, filepath.Dir(v.targets[0]))); err != nil {
+	if err := v.makePaths(); err != nil {
 		return err.Error()
 	}
 	if x.node.d.Node.StageUnstage {
@@ -133,8 +127,11 @@ func (x *exam) useTwice(ctx context.Context, v *vol) string {
 	return ""
 }
 
-// adopt notes a volume that nobody wanted, so that it is deleted at the end.
+// adopt notes a volume that nobody wanted, so that it is deleted after the check, unless it is one that is wanted.
 func (x *exam) adopt(made *csipb.Volume) {
+	if slices.ContainsFunc(x.volumes, func(v *vol) bool { return v.tried > none && v.id() == made.GetVolumeId() }) {
+		return
+	}
 	v := x.volume()
 	v.made, v.state, v.tried = made, created, created
 }

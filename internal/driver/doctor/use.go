@@ -13,43 +13,43 @@ import (
 )
 
 func useChecks() []check {
+	usage := func(x *exam) bool { return x.mounts() && x.node.d.Node.Stats }
 	return []check{
 		{
-			"data", (*exam).mounts, (*exam).checkData,
+			"data", (*exam).mounts, shared((*exam).checkData, published),
 			"delete and format nothing when a volume is unpublished, unstaged, detached or used again",
 		},
 		{
-			"two-targets", (*exam).mounts, (*exam).checkTwoTargets,
+			"two-targets", (*exam).mounts, shared((*exam).checkTwoTargets, published),
 			"publish by bind mounts of what is staged, and unmount the one target_path that is given",
 		},
 		{
 			"single-writer",
 			func(x *exam) bool { return x.mounts() && x.node.d.Node.SingleNodeMultiWriter },
-			(*exam).checkSingleWriter,
+			own((*exam).checkSingleWriter, none),
 			"answer FAILED_PRECONDITION to a second target_path of a volume with SINGLE_NODE_SINGLE_WRITER",
 		},
-		{"read-only", (*exam).mounts, (*exam).checkReadOnly, "mount the target_path with the option ro if readonly is true"},
 		{
-			"block", (*exam).mounts, (*exam).checkBlock,
+			"read-only", (*exam).mounts, shared((*exam).checkReadOnly, published),
+			"mount the target_path with the option ro if readonly is true",
+		},
+		{
+			"block", (*exam).mounts, own((*exam).checkBlock, none),
 			"bind the device to a file at the target_path, or refuse block volumes with INVALID_ARGUMENT",
 		},
 		{
-			"stats", func(x *exam) bool { return x.mounts() && x.node.d.Node.Stats }, (*exam).checkStats,
+			"stats", usage, own((*exam).checkStats, published),
 			"answer with what statfs says of the volume_path, in bytes",
 		},
 		{
-			"stats-path", func(x *exam) bool { return x.mounts() && x.node.d.Node.Stats }, (*exam).checkStatsPath,
+			"stats-path", usage, shared((*exam).checkStatsPath, published),
 			"answer NOT_FOUND when the volume is not at the volume_path",
 		},
 	}
 }
 
 // checkData writes to the volume, takes it away from the node and brings it back.
-func (x *exam) checkData(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkData(ctx context.Context, v *vol) verdict {
 	if err := v.write(v.targets[0], "kept"); err != nil {
 		return unable(err)
 	}
@@ -67,11 +67,7 @@ func (x *exam) checkData(ctx context.Context) verdict {
 	return well("what was written is there after the volume was unpublished, unstaged and detached")
 }
 
-func (x *exam) checkTwoTargets(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkTwoTargets(ctx context.Context, v *vol) verdict {
 	one, two := v.targets[0], v.target(2)
 	if err := x.insist(ctx, func(ctx context.Context) error { return v.publishAt(ctx, two) }); err != nil {
 		v.targets = v.targets[:1]
@@ -100,8 +96,7 @@ func (x *exam) checkTwoTargets(ctx context.Context) verdict {
 	return well("each target_path has a mount of its own")
 }
 
-func (x *exam) checkSingleWriter(ctx context.Context) verdict {
-	v := x.volume()
+func (x *exam) checkSingleWriter(ctx context.Context, v *vol) verdict {
 	v.capability = csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, false, x.FSType, nil)
 	if err := v.to(ctx, published); err != nil {
 		return unable(err)
@@ -110,9 +105,6 @@ func (x *exam) checkSingleWriter(ctx context.Context) verdict {
 	n := mounts(v.target(2))
 	if err != nil && n == 0 {
 		v.targets = v.targets[:1]
-	}
-	if err := v.to(ctx, none); err != nil {
-		return unable(err)
 	}
 	if problem := answered("NodePublishVolume at a second target_path", err, codes.FailedPrecondition); problem != "" {
 		return wrong("%s", problem)
@@ -123,15 +115,8 @@ func (x *exam) checkSingleWriter(ctx context.Context) verdict {
 	return well("a second writer is refused")
 }
 
-func (x *exam) checkReadOnly(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
-	if err := v.write(v.targets[0], "read"); err != nil {
-		return unable(err)
-	}
-	if err := v.to(ctx, staged); err != nil {
+func (x *exam) checkReadOnly(ctx context.Context, v *vol) verdict {
+	if err := errors.Join(v.write(v.targets[0], "read"), v.to(ctx, staged)); err != nil {
 		return unable(err)
 	}
 	v.readOnly = true
@@ -153,8 +138,7 @@ func (x *exam) checkReadOnly(ctx context.Context) verdict {
 }
 
 // checkBlock uses a volume without a filesystem.
-func (x *exam) checkBlock(ctx context.Context) verdict {
-	v := x.volume()
+func (x *exam) checkBlock(ctx context.Context, v *vol) verdict {
 	v.capability = csi.Capability(v.capability.GetAccessMode().GetMode(), true, "", nil)
 	err := v.to(ctx, created)
 	if csi.Code(err) == codes.InvalidArgument {
@@ -167,10 +151,7 @@ func (x *exam) checkBlock(ctx context.Context) verdict {
 	if err := v.to(ctx, none); err != nil && problem == "" {
 		return wrong("a block volume cannot be taken away: %v", err)
 	}
-	if problem != "" {
-		return wrong("%s", problem)
-	}
-	return well("there is a device at the target_path, and what was written to it stays")
+	return unless(problem, "there is a device at the target_path, and what was written to it stays")
 }
 
 func (x *exam) blockProblem(ctx context.Context, v *vol) string {
@@ -209,11 +190,7 @@ func (x *exam) blockProblem(ctx context.Context, v *vol) string {
 }
 
 // checkStats compares what the driver says with what was written.
-func (x *exam) checkStats(ctx context.Context) verdict {
-	v := x.volume()
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkStats(ctx context.Context, v *vol) verdict {
 	empty, err := v.usage(ctx)
 	if err != nil {
 		return wrong("%v", err)
@@ -224,9 +201,6 @@ func (x *exam) checkStats(ctx context.Context) verdict {
 	full, err := v.usage(ctx)
 	if err != nil {
 		return wrong("%v", err)
-	}
-	if err := v.to(ctx, none); err != nil {
-		return unable(err)
 	}
 	return statsVerdict(empty, full)
 }
@@ -264,16 +238,10 @@ func statsVerdict(empty, full *csipb.VolumeUsage) verdict {
 	return well("%d bytes are used and %d available, of %d in total", used, available, total)
 }
 
-func (x *exam) checkStatsPath(ctx context.Context) verdict {
-	v := x.shared
-	if err := v.to(ctx, published); err != nil {
-		return unable(err)
-	}
+func (x *exam) checkStatsPath(ctx context.Context, v *vol) verdict {
 	_, err := do(ctx, x, x.serve().NodeGetVolumeStats, &csipb.NodeGetVolumeStatsRequest{
 		VolumeId: v.id(), VolumePath: x.path("nowhere"),
 	})
-	if problem := answered("NodeGetVolumeStats of a path where the volume is not", err, codes.NotFound); problem != "" {
-		return wrong("%s", problem)
-	}
-	return well("where the volume is not, it is NOT_FOUND")
+	return unless(answered("NodeGetVolumeStats of a path where the volume is not", err, codes.NotFound),
+		"where the volume is not, it is NOT_FOUND")
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -48,7 +49,7 @@ type vol struct {
 func (x *exam) volume() *vol {
 	v := &vol{x: x, name: x.newName(), capability: x.capability(false, "ReadWriteOnce"), size: x.Size}
 	v.targets = []string{v.target(1)}
-	x.volumes = append(x.volumes, v)
+	x.volumes, x.made = append(x.volumes, v), append(x.made, v.back)
 	return v
 }
 
@@ -211,6 +212,12 @@ func (v *vol) publishRequest(target string) *csipb.NodePublishVolumeRequest {
 	return r
 }
 
+// makePaths makes the directories that the driver finds: the staging path, and the parent of the first target.
+func (v *vol) makePaths() error {
+	return errors.Join(mount.MakeBelow(v.x.dir.Root, v.staging()),
+		mount.MakeBelow(v.x.dir.Root, filepath.Dir(v.targets[0])))
+}
+
 // publishAt publishes the volume at a path, whose parent is made before.
 func (v *vol) publishAt(ctx context.Context, target string) error {
 	v.tried = published
@@ -332,27 +339,21 @@ func (v *vol) take(ctx context.Context, s step) error {
 	return nil
 }
 
-// to brings the volume to a state, upwards or downwards, step by step.
-func (v *vol) to(ctx context.Context, want state) error {
-	for v.state < want {
-		if err := v.take(ctx, upwards()[v.state+1]); err != nil {
-			return err
+// to brings the volume to one state after the other, upwards or downwards, step by step.
+func (v *vol) to(ctx context.Context, states ...state) error {
+	for _, want := range states {
+		for v.state < want {
+			if err := v.take(ctx, upwards()[v.state+1]); err != nil {
+				return err
+			}
 		}
-	}
-	for v.tried > want {
-		if err := v.take(ctx, downwards()[v.tried]); err != nil {
-			return err
+		for v.tried > want {
+			if err := v.take(ctx, downwards()[v.tried]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
-}
-
-// again unpublishes, unstages and detaches the volume, and brings it to its target once more.
-func (v *vol) again(ctx context.Context) error {
-	if err := v.to(ctx, created); err != nil {
-		return err
-	}
-	return v.to(ctx, published)
 }
 
 // mounts returns how many mounts lie at a path.

@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protopath"
+	"google.golang.org/protobuf/reflect/protorange"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
@@ -106,12 +108,12 @@ func (w *witness) see(method string, reply any, err error) {
 	if !ok {
 		return
 	}
-	walk(m.ProtoReflect(), func(field protoreflect.Name, text string) {
+	texts(m, func(field protoreflect.Name, text string) {
 		if key := w.secretIn(text); key != "" {
 			w.complain("secrets", "%s answers with the value of secret %q in %s", name, key, field)
 		}
 	})
-	if problem := sizeProblem(m.ProtoReflect()); problem != "" {
+	if problem := sizeProblem(m); problem != "" {
 		w.complain("limits", "%s answers with %s", name, problem)
 	}
 }
@@ -189,78 +191,62 @@ func (w *witness) lastWords() string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// walk calls visit for each text in a message, also for the keys and values of maps.
-func walk(m protoreflect.Message, visit func(field protoreflect.Name, text string)) {
-	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		one := func(f protoreflect.FieldDescriptor, name protoreflect.Name, v protoreflect.Value) {
-			switch f.Kind() {
-			case protoreflect.MessageKind:
-				walk(v.Message(), visit)
-			case protoreflect.StringKind:
-				visit(name, v.String())
-			}
+// texts calls visit for each text in a message, also for the keys and values of maps.
+func texts(m proto.Message, visit func(field protoreflect.Name, text string)) {
+	_ = protorange.Range(m.ProtoReflect(), func(path protopath.Values) error {
+		at, field := path.Index(-1), path.Index(-1).Step
+		if kind := field.Kind(); kind == protopath.ListIndexStep || kind == protopath.MapIndexStep {
+			field = path.Index(-2).Step
 		}
-		switch {
-		case f.IsMap():
-			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-				visit(f.Name(), k.String())
-				one(f.MapValue(), f.Name(), v)
-				return true
-			})
-		case f.IsList():
-			for i := range v.List().Len() {
-				one(f, f.Name(), v.List().Get(i))
-			}
-		default:
-			one(f, f.Name(), v)
+		if at.Step.Kind() == protopath.MapIndexStep {
+			visit(field.FieldDescriptor().Name(), at.Step.MapIndex().String())
 		}
-		return true
+		if text, is := at.Value.Interface().(string); is {
+			visit(field.FieldDescriptor().Name(), text)
+		}
+		return nil
 	})
 }
 
 // sizeProblem returns which field of an answer is larger than CSI allows, or "".
-func sizeProblem(m protoreflect.Message) string {
-	problem := ""
-	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case f.IsMap():
-			size := 0
-			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-				size += len(k.String()) + len(v.String())
-				return true
-			})
-			if size > maxMap {
-				problem = fmt.Sprintf("a %s of %d bytes, CSI allows %d", f.Name(), size, maxMap)
-			}
-		case f.IsList():
-			for i := 0; i < v.List().Len() && problem == ""; i++ {
-				problem = fieldProblem(f, v.List().Get(i))
-			}
-		default:
-			problem = fieldProblem(f, v)
+func sizeProblem(m proto.Message) (problem string) {
+	_ = protorange.Range(m.ProtoReflect(), func(path protopath.Values) error {
+		at, field := path.Index(-1), path.Index(-1).Step
+		if field.Kind() == protopath.ListIndexStep {
+			field = path.Index(-2).Step
 		}
-		return problem == ""
+		if field.Kind() != protopath.FieldAccessStep {
+			return nil
+		}
+		name := field.FieldDescriptor().Name()
+		if n, limit := sizeOfField(name, at.Value); n > limit {
+			problem = fmt.Sprintf("a %s of %d bytes, CSI allows %d", name, n, limit)
+			return protorange.Terminate
+		}
+		return nil
 	})
 	return problem
 }
 
-func fieldProblem(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
-	switch f.Kind() {
-	case protoreflect.MessageKind:
-		return sizeProblem(v.Message())
-	case protoreflect.StringKind:
-		limit := maxString
-		switch f.Name() {
+// sizeOfField returns the size of a map or a text and its limit.
+func sizeOfField(name protoreflect.Name, v protoreflect.Value) (size, limit int) {
+	switch value := v.Interface().(type) {
+	case protoreflect.Map:
+		value.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+			size += len(k.String()) + len(v.String())
+			return true
+		})
+		return size, maxMap
+	case string:
+		switch name {
 		case "node_id", "published_node_ids":
-			limit = maxNodeID
+			return len(value), maxNodeID
 		case "message":
-			limit = maxMessage
+			return len(value), maxMessage
 		}
-		if n := len(v.String()); n > limit {
-			return fmt.Sprintf("a %s of %d bytes, CSI allows %d", f.Name(), n, limit)
-		}
+		return len(value), maxString
 	}
-	return ""
+	return 0, 0
 }
 
 // messageProblem returns why the message of an error is of no use, or "".

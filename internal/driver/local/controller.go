@@ -21,9 +21,6 @@ import (
 func (c *controller) ControllerPublishVolume(
 	_ context.Context, r *csipb.ControllerPublishVolumeRequest,
 ) (*csipb.ControllerPublishVolumeResponse, error) {
-	if r.GetVolumeId() == "" || r.GetNodeId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id or no node id")
-	}
 	if _, err := checkCapabilities([]*csipb.VolumeCapability{r.GetVolumeCapability()}); err != nil {
 		return nil, err
 	}
@@ -45,9 +42,6 @@ func (c *controller) ControllerPublishVolume(
 func (c *controller) ControllerUnpublishVolume(
 	_ context.Context, r *csipb.ControllerUnpublishVolumeRequest,
 ) (*csipb.ControllerUnpublishVolumeResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id")
-	}
 	err := c.pool.unpublish(r.GetVolumeId(), r.GetNodeId())
 	if err != nil && !errors.Is(err, errMissing) && !errors.Is(err, errID) {
 		return nil, failure(err)
@@ -59,9 +53,6 @@ func (c *controller) ControllerUnpublishVolume(
 func (c *controller) ValidateVolumeCapabilities(
 	_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest,
 ) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
-	if r.GetVolumeId() == "" || len(r.GetVolumeCapabilities()) == 0 {
-		return nil, status.Error(codes.InvalidArgument, "no volume id or no capability")
-	}
 	if _, err := c.pool.get(volumes, r.GetVolumeId()); err != nil {
 		return nil, failure(err)
 	}
@@ -109,9 +100,6 @@ func (c *controller) ListVolumes(_ context.Context, r *csipb.ListVolumesRequest)
 func (c *controller) ControllerGetVolume(
 	_ context.Context, r *csipb.ControllerGetVolumeRequest,
 ) (*csipb.ControllerGetVolumeResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id")
-	}
 	v, err := c.pool.get(volumes, r.GetVolumeId())
 	if err != nil {
 		return nil, failure(err)

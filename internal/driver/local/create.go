@@ -328,9 +328,6 @@ func (c *controller) fill(ctx context.Context, image *os.File, source record) er
 func (c *controller) DeleteVolume(
 	ctx context.Context, r *csipb.DeleteVolumeRequest,
 ) (*csipb.DeleteVolumeResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id")
-	}
 	_, release, err := c.pool.hold(ctx, volumes, r.GetVolumeId(), unix.LOCK_EX, holdLimit)
 	if err == nil {
 		defer release()
@@ -352,9 +349,6 @@ func (c *controller) DeleteVolume(
 func (c *controller) ControllerExpandVolume(
 	ctx context.Context, r *csipb.ControllerExpandVolumeRequest,
 ) (*csipb.ControllerExpandVolumeResponse, error) {
-	if r.GetVolumeId() == "" || r.GetCapacityRange() == nil {
-		return nil, status.Error(codes.InvalidArgument, "no volume id or no capacity range")
-	}
 	v, release, err := c.pool.hold(ctx, volumes, r.GetVolumeId(), unix.LOCK_EX, holdLimit)
 	if err != nil {
 		return nil, failure(err)

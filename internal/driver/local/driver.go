@@ -50,7 +50,7 @@ func Serve(ctx context.Context, o Options) error {
 		return err
 	}
 	defer stopThawing()
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.UnaryInterceptor(csi.Complete))
 	csipb.RegisterIdentityServer(server, identity{})
 	c := &controller{pool: p, keep: o.Keep, log: o.Log}
 	csipb.RegisterControllerServer(server, c)

@@ -104,24 +104,38 @@ func (p *pool) add(ctx context.Context, k kind, r record, fill func(image *os.Fi
 	if err := finish(dir, image, r, fill); err != nil {
 		return r, errors.Join(fmt.Errorf("make %s: %w", r.ID, err), removeEntry(dir))
 	}
+	placed, err := p.place(ctx, k, r.ID, dir, func() error {
+		existing, err := p.get(k, r.ID)
+		if err == nil {
+			r = existing
+		}
+		return err
+	})
+	if !placed {
+		err = errors.Join(err, removeEntry(dir))
+	}
+	return r, err
+}
+
+// place makes a finished directory that of an id, unless read finds that there is one already.
+func (p *pool) place(ctx context.Context, k kind, id, dir string, read func() error) (placed bool, err error) {
 	unlock, err := p.lock()
 	if err != nil {
-		return r, errors.Join(err, removeEntry(dir))
+		return false, err
 	}
 	defer unlock()
 	// A caller that has stopped waiting may have deleted the volume, or created it elsewhere:
 	// nothing may appear after that.
 	if err := ctx.Err(); err != nil {
-		return r, errors.Join(fmt.Errorf("make %s: %w", r.ID, err), removeEntry(dir))
+		return false, fmt.Errorf("make %s: %w", id, err)
 	}
-	existing, err := p.get(k, r.ID)
-	if !errors.Is(err, errMissing) {
-		return existing, errors.Join(err, removeEntry(dir))
+	if err := read(); !errors.Is(err, errMissing) {
+		return false, err
 	}
-	if err := os.Rename(dir, p.path(k, r.ID)); err != nil {
-		return r, errors.Join(fmt.Errorf("make %s: %w", r.ID, err), removeEntry(dir))
+	if err := os.Rename(dir, p.path(k, id)); err != nil {
+		return false, fmt.Errorf("make %s: %w", id, err)
 	}
-	return r, durable.Sync(filepath.Join(p.dir, string(k)))
+	return true, durable.Sync(filepath.Join(p.dir, string(k)))
 }
 
 // begin creates a new directory with an empty image that is locked until it is closed. The pool is
@@ -225,8 +239,7 @@ func (p *pool) grow(id string, size int64) error {
 	return nil
 }
 
-// remove deletes an entry that the caller holds, if check agrees. The rename comes first: a driver
-// that is killed after it leaves garbage for sweep, not half a volume.
+// remove deletes an entry that the caller holds, if check agrees.
 func (p *pool) remove(k kind, id string, check func(record) error) error {
 	unlock, err := p.lock()
 	if err != nil {
@@ -240,18 +253,26 @@ func (p *pool) remove(k kind, id string, check func(record) error) error {
 	if err := check(r); err != nil {
 		return err
 	}
-	garbage := filepath.Join(p.dir, string(k), ".new-gone-"+id)
+	return p.discard(k, id, removeEntry)
+}
+
+// discard deletes the directory of an id. The rename comes first: a driver that is killed after it leaves garbage for
+// sweep, not half a volume.
+func (p *pool) discard(k kind, id string, remove func(dir string) error) error {
+	parent := filepath.Join(p.dir, string(k))
+	garbage := filepath.Join(parent, ".new-gone-"+id)
 	// A killed driver may have left one with the same id.
-	if err := removeEntry(garbage); err != nil {
-		return fmt.Errorf("delete %s: %w", id, err)
+	err := remove(garbage)
+	if err == nil {
+		err = os.Rename(p.path(k, id), garbage)
 	}
-	if err := os.Rename(p.path(k, id), garbage); err != nil {
-		return fmt.Errorf("delete %s: %w", id, err)
+	if err == nil {
+		err = durable.Sync(parent)
 	}
-	if err := durable.Sync(filepath.Join(p.dir, string(k))); err != nil {
-		return err
+	if err == nil {
+		err = remove(garbage)
 	}
-	if err := removeEntry(garbage); err != nil {
+	if err != nil {
 		return fmt.Errorf("delete %s: %w", id, err)
 	}
 	return nil

@@ -158,9 +158,6 @@ func checkMembers(g group, members []record, ids []string) error {
 func (c *groupController) GetVolumeGroupSnapshot(
 	_ context.Context, r *csipb.GetVolumeGroupSnapshotRequest,
 ) (*csipb.GetVolumeGroupSnapshotResponse, error) {
-	if r.GetGroupSnapshotId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no group id")
-	}
 	g, members, err := c.pool.group(r.GetGroupSnapshotId())
 	if err != nil {
 		return nil, failure(err)
@@ -175,9 +172,6 @@ func (c *groupController) GetVolumeGroupSnapshot(
 func (c *groupController) DeleteVolumeGroupSnapshot(
 	ctx context.Context, r *csipb.DeleteVolumeGroupSnapshotRequest,
 ) (*csipb.DeleteVolumeGroupSnapshotResponse, error) {
-	if r.GetGroupSnapshotId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no group id")
-	}
 	err := c.dropGroup(ctx, r.GetGroupSnapshotId(), r.GetSnapshotIds())
 	if err != nil && !errors.Is(err, errMissing) && !errors.Is(err, errID) {
 		return nil, failure(err)

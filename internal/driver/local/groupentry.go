@@ -119,8 +119,15 @@ func (p *pool) addGroup(
 	if err != nil {
 		return g, nil, errors.Join(fmt.Errorf("make %s: %w", g.ID, err), removeGroupDir(dir))
 	}
-	if err := p.placeGroup(ctx, g.ID, dir); err != nil {
-		return g, nil, errors.Join(err, removeGroupDir(dir))
+	placed, err := p.place(ctx, groups, g.ID, dir, func() error {
+		_, _, err := p.group(g.ID)
+		return err
+	})
+	if !placed {
+		err = errors.Join(err, removeGroupDir(dir))
+	}
+	if err != nil {
+		return g, nil, err
 	}
 	return p.group(g.ID)
 }
@@ -171,27 +178,7 @@ func finishGroup(dir string, g group, drafts []draft, fill func([]draft) (int64,
 	return durable.WriteJSON(filepath.Join(dir, groupFile), g)
 }
 
-// placeGroup makes a finished directory the group. If there is one already, that one stays.
-func (p *pool) placeGroup(ctx context.Context, id, dir string) error {
-	unlock, err := p.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	// A caller that has stopped waiting may have deleted the group, and nothing may appear after that.
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("make %s: %w", id, err)
-	}
-	if _, _, err := p.group(id); !errors.Is(err, errMissing) {
-		return errors.Join(err, removeGroupDir(dir))
-	}
-	if err := os.Rename(dir, p.path(groups, id)); err != nil {
-		return fmt.Errorf("make %s: %w", id, err)
-	}
-	return durable.Sync(filepath.Join(p.dir, string(groups)))
-}
-
-// removeGroup deletes a group whose snapshots the caller holds. The rename comes first, as in remove.
+// removeGroup deletes a group whose snapshots the caller holds.
 func (p *pool) removeGroup(id string) error {
 	unlock, err := p.lock()
 	if err != nil {
@@ -201,22 +188,7 @@ func (p *pool) removeGroup(id string) error {
 	if _, _, err := p.group(id); err != nil {
 		return err
 	}
-	garbage := filepath.Join(p.dir, string(groups), ".new-gone-"+id)
-	// A killed driver may have left one with the same id.
-	err = removeGroupDir(garbage)
-	if err == nil {
-		err = os.Rename(p.path(groups, id), garbage)
-	}
-	if err == nil {
-		err = durable.Sync(filepath.Join(p.dir, string(groups)))
-	}
-	if err == nil {
-		err = removeGroupDir(garbage)
-	}
-	if err != nil {
-		return fmt.Errorf("delete %s: %w", id, err)
-	}
-	return nil
+	return p.discard(groups, id, removeGroupDir)
 }
 
 // sweepGroup deletes a group that was being made or deleted, unless another driver is at work on it.

@@ -10,8 +10,6 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"volplane.dev/volplane/internal/durable"
 )
@@ -20,9 +18,6 @@ import (
 func (n *node) NodeGetVolumeHealth(
 	_ context.Context, r *csipb.NodeGetVolumeHealthRequest,
 ) (*csipb.NodeGetVolumeHealthResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id")
-	}
 	out := &csipb.VolumeHealth{VolumeId: r.GetVolumeId()}
 	say := func(kind csipb.VolumeHealthErrorType, reason, message string) {
 		out.HealthStatuses = append(out.HealthStatuses,

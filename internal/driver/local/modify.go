@@ -46,9 +46,6 @@ func attributes(all map[string]string) (preallocated, given bool, err error) {
 func (c *controller) ControllerModifyVolume(
 	ctx context.Context, r *csipb.ControllerModifyVolumeRequest,
 ) (*csipb.ControllerModifyVolumeResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id")
-	}
 	preallocated, given, err := attributes(r.GetMutableParameters())
 	if err != nil {
 		return nil, err

@@ -43,9 +43,6 @@ func (n *node) mine(ctx context.Context, id string) (record, func(), error) {
 func (n *node) NodeStageVolume(
 	ctx context.Context, r *csipb.NodeStageVolumeRequest,
 ) (*csipb.NodeStageVolumeResponse, error) {
-	if r.GetVolumeId() == "" || r.GetVolumeCapability() == nil {
-		return nil, status.Error(codes.InvalidArgument, "no volume id or no capability")
-	}
 	if err := checkPath("staging path", r.GetStagingTargetPath()); err != nil {
 		return nil, err
 	}
@@ -172,9 +169,6 @@ func ownOptions(v record, fsType string) []string {
 func (n *node) NodeUnstageVolume(
 	ctx context.Context, r *csipb.NodeUnstageVolumeRequest,
 ) (*csipb.NodeUnstageVolumeResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id")
-	}
 	if err := checkPath("staging path", r.GetStagingTargetPath()); err != nil {
 		return nil, err
 	}
@@ -239,9 +233,6 @@ func (n *node) unmount(v record, path string) error {
 func (n *node) NodeExpandVolume(
 	ctx context.Context, r *csipb.NodeExpandVolumeRequest,
 ) (*csipb.NodeExpandVolumeResponse, error) {
-	if r.GetVolumeId() == "" || r.GetVolumePath() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id or no volume path")
-	}
 	v, release, err := n.pool.hold(ctx, volumes, r.GetVolumeId(), unix.LOCK_EX, holdLimit)
 	if err != nil {
 		return nil, failure(err)
@@ -313,9 +304,6 @@ func notAt(v record, path string) error {
 func (n *node) NodeGetVolumeStats(
 	_ context.Context, r *csipb.NodeGetVolumeStatsRequest,
 ) (*csipb.NodeGetVolumeStatsResponse, error) {
-	if r.GetVolumeId() == "" || r.GetVolumePath() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id or no volume path")
-	}
 	v, err := n.pool.get(volumes, r.GetVolumeId())
 	if err != nil {
 		return nil, failure(err)

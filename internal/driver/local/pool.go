@@ -201,17 +201,12 @@ func (p *pool) sweep() error {
 	}
 	defer unlock()
 	var failed []error
-	for _, k := range []kind{volumes, snapshots} {
+	for k, sweep := range map[kind]func(dir string) error{volumes: sweepOne, snapshots: sweepOne, groups: sweepGroup} {
 		garbage, err := filepath.Glob(filepath.Join(p.dir, string(k), ".new-*"))
 		failed = append(failed, err)
 		for _, dir := range garbage {
-			failed = append(failed, sweepOne(dir))
+			failed = append(failed, sweep(dir))
 		}
-	}
-	garbage, err := filepath.Glob(filepath.Join(p.dir, string(groups), ".new-*"))
-	failed = append(failed, err)
-	for _, dir := range garbage {
-		failed = append(failed, sweepGroup(dir))
 	}
 	return errors.Join(failed...)
 }

@@ -56,9 +56,6 @@ func (n *node) NodePublishVolume(
 }
 
 func checkPublish(r *csipb.NodePublishVolumeRequest) error {
-	if r.GetVolumeId() == "" || r.GetVolumeCapability() == nil {
-		return status.Error(codes.InvalidArgument, "no volume id or no capability")
-	}
 	if err := checkPath("target path", r.GetTargetPath()); err != nil {
 		return err
 	}
@@ -205,9 +202,6 @@ func (p publication) blockAllowed(other string) error {
 func (n *node) NodeUnpublishVolume(
 	ctx context.Context, r *csipb.NodeUnpublishVolumeRequest,
 ) (*csipb.NodeUnpublishVolumeResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id")
-	}
 	if err := checkPath("target path", r.GetTargetPath()); err != nil {
 		return nil, err
 	}

@@ -21,9 +21,6 @@ func (c *controller) CreateSnapshot(
 	if err := checkName(r.GetName()); err != nil {
 		return nil, err
 	}
-	if r.GetSourceVolumeId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no source volume")
-	}
 	if err := checkParameters(r.GetParameters()); err != nil {
 		return nil, err
 	}
@@ -67,9 +64,6 @@ func (p *pool) describeSnapshot(s record) *csipb.Snapshot {
 
 // GetSnapshot describes one snapshot.
 func (c *controller) GetSnapshot(_ context.Context, r *csipb.GetSnapshotRequest) (*csipb.GetSnapshotResponse, error) {
-	if r.GetSnapshotId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no snapshot id")
-	}
 	s, err := c.pool.get(snapshots, r.GetSnapshotId())
 	if err != nil {
 		return nil, failure(err)
@@ -89,9 +83,6 @@ func aloneOnly(s record) error {
 func (c *controller) DeleteSnapshot(
 	ctx context.Context, r *csipb.DeleteSnapshotRequest,
 ) (*csipb.DeleteSnapshotResponse, error) {
-	if r.GetSnapshotId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no snapshot id")
-	}
 	_, release, err := c.pool.hold(ctx, snapshots, r.GetSnapshotId(), unix.LOCK_EX, holdLimit)
 	if err == nil {
 		defer release()
