@@ -65,13 +65,6 @@ func newPlaneAlone(t *testing.T, change ...func(*csitest.Config)) *plane {
 	return newPlaneOf(t, patience, change...)
 }
 
-// newImpatientPlane runs a control plane whose calls to the driver time out after a second.
-func newImpatientPlane(t *testing.T) *plane {
-	t.Helper()
-	t.Parallel()
-	return newPlaneOf(t, time.Second)
-}
-
 // newPlaneOf runs a control plane whose calls to the driver time out after limit.
 func newPlaneOf(t *testing.T, limit time.Duration, change ...func(*csitest.Config)) *plane {
 	t.Helper()
@@ -137,15 +130,6 @@ func (p *plane) must(err error) {
 	}
 }
 
-// whileStopped calls f while the controllers do not run, so that they see all changes of f at the same
-// time. While they run, changes of different objects arrive in any order.
-func (p *plane) whileStopped(f func()) {
-	p.t.Helper()
-	p.stop()
-	f()
-	p.start()
-}
-
 func (p *plane) eventually(f func() string) {
 	p.t.Helper()
 	testkit.Eventually(p.t, patience, f)
@@ -173,14 +157,6 @@ func (p *plane) patchNodeStatus(name string, fields map[string]any) {
 	body, err := json.Marshal(map[string]any{"status": fields})
 	p.must(err)
 	_, err = p.client.CoreV1().Nodes().Patch(p.ctx, name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
-	p.must(err)
-}
-
-// outOfService has an administrator declare a node out of service.
-func (p *plane) outOfService(node string) {
-	p.t.Helper()
-	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, node, types.MergePatchType,
-		[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`), metav1.PatchOptions{})
 	p.must(err)
 }
 

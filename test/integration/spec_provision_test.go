@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -117,113 +116,6 @@ func (p *plane) stands(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolu
 		if !ok {
 			p.t.Errorf("%s of %s: volume %+v", what, c.Name, v)
 		}
-	}
-}
-
-// TestAnswersOfTheDriver: a larger volume is accepted. A smaller one is deleted, and an event says so
-// (S4-001, S4-046).
-func TestAnswersOfTheDriver(t *testing.T) {
-	p := newPlane(t)
-	p.createClass("fast")
-	sized := func(bytes int64) func(int, any) csitest.Action {
-		return func(n int, req any) csitest.Action {
-			id := "id-" + req.(*csipb.CreateVolumeRequest).GetName()
-			if bytes < 2<<30 && n > 3 {
-				return csitest.Action{}
-			}
-			return csitest.Action{
-				After: true, Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: bytes}},
-			}
-		}
-	}
-	p.driver.OnCall("CreateVolume", sized(1<<30))
-	p.createClaim("small", "fast")
-	p.waitForEvent("PersistentVolumeClaim", "small", volume.ReasonProvisioningFailed, "1073741824", "2147483648")
-	p.waitForBound("small")
-	if n := len(p.deletions()); n != 3 {
-		t.Errorf("of three volumes that are too small %d were deleted", n)
-	}
-	p.driver.OnCall("CreateVolume", sized(5<<30))
-	p.createClaim("large", "fast")
-	p.waitForBound("large")
-	p.waitForSettled()
-	c := p.getClaim("large")
-	if v := p.getVolume(c.Spec.VolumeName); v.Spec.Capacity.Storage().String() != "5Gi" ||
-		c.Status.Capacity.Storage().String() != "5Gi" {
-		t.Errorf("the volume has %s, the claim %s", v.Spec.Capacity.Storage(), c.Status.Capacity.Storage())
-	}
-	p.agrees()
-}
-
-// TestRefusedClaims: events report invalid claims, and the driver is not called (S4-002, S4-033 to S4-035).
-func TestRefusedClaims(t *testing.T) {
-	p := newPlane(t)
-	p.createClass("fast")
-	p.createClass("typo", func(c *storagev1.StorageClass) {
-		c.Parameters = map[string]string{"csi.storage.k8s.io/provisioner-secret": "x"}
-	})
-	p.createClass("twice", func(c *storagev1.StorageClass) {
-		c.Parameters = map[string]string{"csi.storage.k8s.io/fstype": "ext4", "fstype": "xfs"}
-	})
-	p.createClaim("choosy", "fast", func(c *corev1.PersistentVolumeClaim) {
-		c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"disk": "ssd"}}
-	})
-	p.createClaim("typo", "typo")
-	p.createClaim("twice", "twice")
-	p.waitForEvent("PersistentVolumeClaim", "choosy", volume.ReasonProvisioningFailed, "claim Selector is not supported")
-	p.waitForEvent("PersistentVolumeClaim", "typo", volume.ReasonProvisioningFailed,
-		`unknown parameter "csi.storage.k8s.io/provisioner-secret"`)
-	p.waitForEvent("PersistentVolumeClaim", "twice", volume.ReasonProvisioningFailed, "fstype", "are given")
-	if n := p.calls("CreateVolume"); n > 0 {
-		t.Errorf("the driver was called %d times", n)
-	}
-	for _, c := range []string{"choosy", "typo", "twice"} {
-		p.waitForClaimPhase(c, corev1.ClaimPending, "")
-	}
-	// A class cannot be changed, only recreated: the claim is reconciled again.
-	p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "typo", metav1.DeleteOptions{}))
-	p.createClass("typo")
-	p.waitForBound("typo")
-}
-
-// TestClassThatIsGone: when the provisioner does not find the class, its event says so. When the class is
-// back, the claim is provisioned (S4-032).
-func TestClassThatIsGone(t *testing.T) {
-	p := newPlane(t)
-	p.createClaim("c", "gone", func(c *corev1.PersistentVolumeClaim) {
-		c.Annotations = map[string]string{volume.AnnStorageProvisioner: p.conn.Name}
-	})
-	p.eventually(func() string {
-		all, err := p.client.CoreV1().Events("default").List(p.ctx, metav1.ListOptions{})
-		p.must(err)
-		for _, e := range all.Items {
-			if e.InvolvedObject.Name == "c" && e.Source.Component == "volplane.dev/provisioner" &&
-				strings.Contains(e.Message, `"gone" not found`) {
-				return ""
-			}
-		}
-		return "the provisioner says nothing"
-	})
-	p.createClass("gone")
-	p.waitForBound("c")
-}
-
-// TestBoundElsewhereDuringTheCall: the claim is bound to another volume during the call. The driver's
-// volume is deleted like any volume whose claim is gone (S4-052).
-func TestBoundElsewhereDuringTheCall(t *testing.T) {
-	p := newPlane(t)
-	p.createClass("fast")
-	called, open := p.gate("CreateVolume", true, nil)
-	p.createClaim("c", "fast")
-	<-called
-	p.createVolume("v", "2Gi", "fast")
-	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
-	open()
-	p.waitForSettled()
-	p.nothingLeft("v")
-	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
-	if got := p.deletions(); len(got) != 1 {
-		t.Errorf("deleted: %v", got)
 	}
 }
 

@@ -91,52 +91,6 @@ func TestSecretsOfTheDriver(t *testing.T) {
 	}
 }
 
-// TestDeletionWithoutItsSecret: the driver is called without the Secret, and an event of the volume names
-// it (S1-118).
-func TestDeletionWithoutItsSecret(t *testing.T) {
-	p := newPlane(t)
-	p.secretClass("secret")
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "provisioner-red"}, StringData: map[string]string{"key": "text"},
-	}
-	secrets := p.client.CoreV1().Secrets("default")
-	_, err := secrets.Create(p.ctx, secret, metav1.CreateOptions{})
-	p.must(err)
-	p.createClaim("c", "secret", func(c *corev1.PersistentVolumeClaim) {
-		c.Annotations = map[string]string{"team": "red"}
-	})
-	p.waitForBound("c")
-	p.waitForSettled()
-	name := p.getClaim("c").Spec.VolumeName
-	p.must(secrets.Delete(p.ctx, secret.Name, metav1.DeleteOptions{}))
-	p.deleteClaim("c")
-	p.nothingLeft()
-	p.waitForEvent("PersistentVolume", name, volume.ReasonFailedDelete, `secrets "provisioner-red" not found`)
-}
-
-// TestSecretThatIsNoText: CSI cannot pass a Secret that is not UTF-8. An event says so, without its bytes
-// (S1-115).
-func TestSecretThatIsNoText(t *testing.T) {
-	p := newPlane(t)
-	p.secretClass("secret")
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "provisioner-red"}, Data: map[string][]byte{"key": []byte("hidden\xff\xfe")},
-	}
-	_, err := p.client.CoreV1().Secrets("default").Create(p.ctx, secret, metav1.CreateOptions{})
-	p.must(err)
-	p.createClaim("c", "secret", func(c *corev1.PersistentVolumeClaim) {
-		c.Annotations = map[string]string{"team": "red"}
-	})
-	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, "UTF-8")
-	if what := p.holds(map[string]string{"key": "hidden"}); what != "" {
-		t.Errorf("the bytes are in %s", what)
-	}
-	secret.Data["key"] = []byte("text")
-	_, err = p.client.CoreV1().Secrets("default").Update(p.ctx, secret, metav1.UpdateOptions{})
-	p.must(err)
-	p.waitForBound("c")
-}
-
 // holds names an object that has one of the values, or returns "".
 func (p *plane) holds(values map[string]string) string {
 	p.t.Helper()
