@@ -21,14 +21,9 @@ import (
 
 // newMeasured runs a control plane in which each node is a topology segment. The driver has storage
 // capacity tracking, and is called at short intervals.
-func newMeasured(t *testing.T, change ...func(*csitest.Config)) *plane {
+func newMeasured(t *testing.T) *plane {
 	t.Helper()
-	return newPlane(t, change...).measured()
-}
-
-// measured restarts the controllers of a plane as newMeasured needs them.
-func (p *plane) measured() *plane {
-	p.t.Helper()
+	p := newPlane(t)
 	p.stop()
 	p.tune = func(o *app.ControlPlaneOptions) { o.CapacityPoll = 50 * time.Millisecond }
 	for _, n := range []string{"n1", "n2"} {

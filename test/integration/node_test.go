@@ -46,36 +46,55 @@ type host struct {
 	stopAgent func()
 }
 
+// newHost runs a node agent and the bundled driver.
 func newHost(t *testing.T, tune ...func(*host)) *host {
+	t.Helper()
+	h := prepareHost(t, tune...)
+	h.classes()
+	h.part(func(ctx context.Context) error {
+		return app.LocalDriver(ctx, program.DriverOptions{
+			NodeID: "n1", RootDir: h.dir, PoolDir: filepath.Join(h.dir, "pool"), Log: h.log,
+		})
+	})
+	h.run()
+	return h
+}
+
+// prepareHost returns a host with an API server, on which nothing else runs yet.
+func prepareHost(t *testing.T, tune ...func(*host)) *host {
 	t.Helper()
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "node-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		points, _ := mount.Below(dir)
+		for _, p := range points {
+			_ = unix.Unmount(p.Path, unix.MNT_DETACH)
+		}
+		_ = os.RemoveAll(dir)
+	})
 	h := &host{
-		t: t, server: servers.Borrow(t), dir: dir, drivers: csi.NewSet(),
-		log: slog.New(slog.DiscardHandler),
+		t: t, server: servers.Borrow(t), dir: dir, drivers: csi.NewSet(), log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range tune {
 		f(h)
 	}
 	h.client = standalonetest.Client(t, h.server, "")
-	h.classes()
+	return h
+}
+
+// run runs the controllers and the node agent.
+func (h *host) run() {
+	h.t.Helper()
 	h.part(func(ctx context.Context) error {
 		return app.ControlPlane(ctx, app.ControlPlaneOptions{
 			ConfigFor: func(role string) (*rest.Config, error) { return h.server.ClientConfig(app.User(role)), nil },
 			Drivers:   h.drivers, Log: h.log,
 		}, func() {})
 	})
-	h.part(func(ctx context.Context) error {
-		return app.LocalDriver(ctx, program.DriverOptions{
-			NodeID: "n1", RootDir: dir, PoolDir: filepath.Join(dir, "pool"), Log: h.log,
-		})
-	})
 	h.startAgent()
-	return h
 }
 
 // part runs a function until the test ends or the returned function is called. It is a failure of the test if the

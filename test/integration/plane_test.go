@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -61,13 +60,6 @@ func newPlane(t *testing.T, change ...func(*csitest.Config)) *plane {
 // writes, because a busy machine causes more of them.
 func newPlaneAlone(t *testing.T, change ...func(*csitest.Config)) *plane {
 	t.Helper()
-	// A driver call never times out: tests hold calls, and the machine may be busy.
-	return newPlaneOf(t, patience, change...)
-}
-
-// newPlaneOf runs a control plane whose calls to the driver time out after limit.
-func newPlaneOf(t *testing.T, limit time.Duration, change ...func(*csitest.Config)) *plane {
-	t.Helper()
 	config := csitest.Full()
 	config.NodeID, config.OtherNodes, config.Segments = "id-n1", []string{"id-n2"}, nil
 	config.Plugin.AccessibilityConstraints = false
@@ -80,7 +72,8 @@ func newPlaneOf(t *testing.T, limit time.Duration, change ...func(*csitest.Confi
 		driver: csitest.Start(t, config), writes: &writes{}, dir: filepath.Dir(server.AdminKubeconfig()),
 	}
 	var err error
-	p.conn, err = csi.Dial(p.ctx, p.driver.Socket, csi.WithControllerTimeout(limit))
+	// A driver call never times out: tests hold calls, and the machine may be busy.
+	p.conn, err = csi.Dial(p.ctx, p.driver.Socket, csi.WithControllerTimeout(patience))
 	p.must(err)
 	t.Cleanup(func() { _ = p.conn.Close() })
 	p.drivers.Put(p.conn)
