@@ -14,7 +14,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/app"
-	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/volume"
 )

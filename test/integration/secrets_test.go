@@ -31,8 +31,13 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// hidden is the prefix of everything that must stay secret.
-const hidden = "hidden-"
+const (
+	// hidden is the prefix of everything that must stay secret.
+	hidden = "hidden-"
+
+	publishCall   = "ControllerPublishVolume"
+	unpublishCall = "ControllerUnpublishVolume"
+)
 
 // loud is a driver whose errors quote the whole request, for chosen methods.
 type loud struct {
