@@ -21,13 +21,7 @@ import (
 func shownAt(t *testing.T) (w *world, d *fakeDriver, host string) {
 	t.Helper()
 	w = newWorld(t, noAttach(driverName))
-	t.Cleanup(w.detachAll)
-	w.tune = verifyMounts
-	d = newFakeDriver(driverName, w.dir)
-	d.mount = tmpfs
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	d = w.mounting(nil, tmpfs)
 	host, err := os.MkdirTemp("", "host-")
 	w.must(nil, err)
 	t.Cleanup(func() { _ = os.RemoveAll(host) })
@@ -60,8 +54,7 @@ func TestHostPathGoesAfterATargetMadeAnew(t *testing.T) {
 		}
 		return ""
 	})
-	w.terminate("p")
-	w.awaitDeletion("p")
+	w.end("p")
 	w.awaitCleanup(d)
 	if at, mounted, err := mount.At(host); err != nil || mounted {
 		t.Errorf("at the host path there is still %+v, %v", at, err)

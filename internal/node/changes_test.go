@@ -24,13 +24,7 @@ import (
 func stagedWorld(t *testing.T) (*world, *fakeDriver) {
 	t.Helper()
 	w := newWorld(t, noAttach(driverName))
-	t.Cleanup(w.detachAll)
-	w.tune = verifyMounts
-	d := newFakeDriver(driverName, w.dir)
-	d.mountStage, d.mount = tmpfs, tmpfs
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	d := w.mounting(tmpfs, tmpfs)
 	w.mountVolume()
 	return w, d
 }
@@ -152,8 +146,7 @@ func TestDriverComesBackElsewhere(t *testing.T) {
 	if calls := strings.TrimSpace(strings.TrimPrefix(d.history(), before)); calls != "info" {
 		t.Errorf("it was called: %s", calls)
 	}
-	w.terminate("p")
-	w.awaitDeletion("p")
+	w.end("p")
 	w.awaitCleanup(d)
 }
 
@@ -222,7 +215,5 @@ func TestLateMount(t *testing.T) {
 	if n := len(d.publishRequests()); n != 1 {
 		t.Errorf("it was called %d times", n)
 	}
-	w.terminate("p")
-	w.awaitDeletion("p")
-	w.empty()
+	w.endPods("p")
 }

@@ -66,8 +66,7 @@ func TestMountedOverAtTheHostPath(t *testing.T) {
 		}
 		return ""
 	})
-	w.terminate("p")
-	w.awaitDeletion("p")
+	w.end("p")
 	w.awaitCleanup(d)
 }
 

@@ -35,8 +35,7 @@ func TestMountedElsewhere(t *testing.T) {
 	w.must(nil, err)
 	t.Cleanup(func() { _ = unix.Unmount(theirs, unix.MNT_DETACH); _ = os.RemoveAll(theirs) })
 	w.must(nil, unix.Mount(uses.TargetPath(w.dir, "uid-p", "pv-a", false), theirs, "", unix.MS_BIND, ""))
-	w.terminate("p")
-	w.awaitDeletion("p")
+	w.end("p")
 	w.heard("VolumeAttachment", attach.NameOf(driverName, "h-a", "n1"), "FailedUnmount",
 		"it is mounted by another program at "+theirs, "user")
 	if got := w.node().Status.VolumesInUse; len(got) != 1 || string(got[0]) != volume.UniqueName(driverName, "h-a") {

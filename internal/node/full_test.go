@@ -45,9 +45,7 @@ func TestTeardownOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	w.smallDisk()
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	d := w.runWithDriver()
 	w.addVolume(driverName, "a")
 	w.addVolume(driverName, "b")
 	for _, p := range []string{"p", "q"} {
@@ -58,8 +56,7 @@ func TestTeardownOnAFullDisk(t *testing.T) {
 	w.awaitCondition("last", corev1.ConditionTrue, "v-b=")
 	w.fill()
 	for _, p := range []string{"p", "last"} {
-		w.terminate(p)
-		w.awaitDeletion(p)
+		w.end(p)
 	}
 	eventually(t, func() string {
 		if used := fmt.Sprint(w.node().Status.VolumesInUse); strings.Contains(used, "h-b") || !strings.Contains(used, "h-a") {
@@ -82,8 +79,7 @@ func TestTeardownOnAFullDisk(t *testing.T) {
 	if has := "h-a h-a " + uses.TargetPath(w.dir, "uid-q", "pv-a", false); d.leftover() != has {
 		t.Errorf("the driver has %s, wanted %s", d.leftover(), has)
 	}
-	w.terminate("q")
-	w.awaitDeletion("q")
+	w.end("q")
 	for _, again := range []string{"unpublish:h-b", "unstage:h-b"} {
 		if strings.Count(d.history(), again) != strings.Count(calls, again) {
 			t.Errorf("called again: %s", again)
@@ -91,9 +87,7 @@ func TestTeardownOnAFullDisk(t *testing.T) {
 	}
 	empty()
 	w.awaitCondition("late", corev1.ConditionTrue, "v-c=")
-	w.terminate("late")
-	w.awaitDeletion("late")
-	w.empty()
+	w.endPods("late")
 	if left := d.leftover(); left != "" {
 		t.Errorf("left at the driver: %s", left)
 	}

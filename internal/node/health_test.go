@@ -108,8 +108,7 @@ func TestTurnedReadOnly(t *testing.T) {
 				w.isIll("p", corev1.ConditionTrue)
 				w.eventSaid("VolumeConditionNormal", "healthy again")
 			}
-			w.terminate("p")
-			w.awaitDeletion("p")
+			w.end("p")
 		})
 	}
 }
@@ -138,6 +137,5 @@ func TestFullVolume(t *testing.T) {
 	w.must(nil, os.Remove(fill))
 	w.isIll("p", corev1.ConditionTrue)
 	w.eventSaid("VolumeConditionNormal", "healthy again")
-	w.terminate("p")
-	w.awaitDeletion("p")
+	w.end("p")
 }

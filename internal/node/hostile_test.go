@@ -25,10 +25,7 @@ func TestFullAndReadOnlyDisk(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
 	w.smallDisk()
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	d := w.runWithDriver()
 	empty := w.fill()
 	w.addVolume(driverName, "a")
 	w.pod("p", "a")
@@ -46,9 +43,7 @@ func TestFullAndReadOnlyDisk(t *testing.T) {
 	w.must(nil, unix.Mount("", w.dir, "", unix.MS_BIND|unix.MS_REMOUNT, ""))
 	w.awaitDeletion("p")
 	w.awaitCondition("q", corev1.ConditionTrue, "v-b=")
-	w.terminate("q")
-	w.awaitDeletion("q")
-	w.empty()
+	w.endPods("q")
 	if left := d.leftover(); left != "" {
 		t.Errorf("left at the driver: %s", left)
 	}
@@ -214,8 +209,7 @@ func newStuckWorld(t *testing.T, code codes.Code, text string) (*world, *fakeDri
 	w.run()
 	w.registered(driverName)
 	w.mountAttached()
-	w.terminate("p")
-	w.awaitDeletion("p")
+	w.end("p")
 	return w, d
 }
 
@@ -252,8 +246,7 @@ func TestRefusedUnstage(t *testing.T) {
 	if got := d.callsFor("h-a"); !strings.HasSuffix(got, "unstage stage publish") {
 		t.Errorf("calls: %s", got)
 	}
-	w.terminate("q")
-	w.awaitDeletion("q")
+	w.end("q")
 	if used := w.node().Status.VolumesInUse; len(used) != 1 {
 		t.Errorf("volumes in use: %v", used)
 	}
@@ -288,8 +281,7 @@ func TestSecretOfNoUse(t *testing.T) {
 		w.pod(pod, "a")
 		w.heard("Pod", pod, "FailedMount", "volume pv-a: the secret cannot be used: ", "user")
 		w.awaitCondition(pod, corev1.ConditionFalse, c.want)
-		w.terminate(pod)
-		w.awaitDeletion(pod)
+		w.end(pod)
 		if c.there {
 			w.must(nil, w.client.CoreV1().Secrets("ns").Delete(t.Context(), "s", metav1.DeleteOptions{}))
 		}
@@ -304,9 +296,7 @@ func TestSecretOfNoUse(t *testing.T) {
 func TestFailureOfOnePod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
-	newFakeDriver(driverName, w.dir).start(t)
-	w.run()
-	w.registered(driverName)
+	w.runWithDriver()
 	at := uses.TargetPath(w.dir, "uid-a", "pv-v", false)
 	w.must(nil, os.MkdirAll(filepath.Dir(at), 0o700))
 	w.must(nil, os.WriteFile(at, nil, 0o600))

@@ -64,8 +64,7 @@ func TestHostPathForbids(t *testing.T) {
 					t.Errorf("%s: flags %#x, %v; want %#x of them", dir, st.Flags, err, want)
 				}
 			}
-			w.terminate("p")
-			w.awaitDeletion("p")
+			w.end("p")
 			if left, err := mount.Below(host); err != nil || len(left) > 0 {
 				t.Errorf("left: %v, %v", left, err)
 			}
@@ -106,8 +105,7 @@ func TestHostPathMadeWhole(t *testing.T) {
 		}
 		return ""
 	})
-	w.terminate("p")
-	w.awaitDeletion("p")
+	w.end("p")
 }
 
 // TestUnmountEnds: whoever unmounts the host path of a Pod that ends so by hand is obeyed; a part that is gone is not

@@ -120,8 +120,7 @@ func TestPersistentVolumeIsRefused(t *testing.T) {
 	d := noAttach(driverName)
 	d.Spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{"Ephemeral"}
 	w := newWorld(t, d)
-	newFakeDriver(driverName, w.dir).start(t)
-	w.run()
+	w.runWithDriver()
 	w.addVolume(driverName, "a")
 	w.pod("p", "a")
 	w.awaitCondition("p", corev1.ConditionFalse, "does not do volumes of mode Persistent")

@@ -67,8 +67,7 @@ func TestUnknownWhileRunning(t *testing.T) {
 		name := fmt.Sprint("p", i)
 		w.pod(name, "a")
 		w.awaitCondition(name, corev1.ConditionTrue, "v-a=")
-		w.terminate(name)
-		w.awaitDeletion(name)
+		w.end(name)
 	}
 	strange := uses.TargetPath(w.dir, "uid-gone", "pv-x", false)
 	w.must(nil, os.MkdirAll(strange, 0o700))
@@ -156,13 +155,7 @@ func TestMissingRecord(t *testing.T) {
 func TestOldRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
-	t.Cleanup(w.detachAll)
-	w.tune = verifyMounts
-	d := newFakeDriver(driverName, w.dir)
-	d.mount, d.mountStage = tmpfs, tmpfs
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	d := w.mounting(tmpfs, tmpfs)
 	w.mountVolume()
 	old := w.agent.journal.Get("d.example^h-a")
 	w.pod("q", "a")
@@ -216,13 +209,7 @@ func TestRunningPodKeepsItsVolume(t *testing.T) {
 func TestBusyOrphan(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	t.Cleanup(w.detachAll)
-	w.tune = verifyMounts
-	d := newFakeDriver(driverName, w.dir)
-	d.mount = tmpfs
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	d := w.mounting(nil, tmpfs)
 	w.mountAttached()
 	busy, err := os.Create(filepath.Join(uses.TargetPath(w.dir, "uid-p", "pv-a", false), "open"))
 	w.must(nil, err)
@@ -263,13 +250,7 @@ func TestBusyOrphan(t *testing.T) {
 func TestJournalLostAndKilled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
-	t.Cleanup(w.detachAll)
-	w.tune = verifyMounts
-	d := newFakeDriver(driverName, w.dir)
-	d.mount, d.mountStage = tmpfs, tmpfs
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	d := w.mounting(tmpfs, tmpfs)
 	w.mountVolume()
 	w.stop()
 	w.must(w.client.CoreV1().Pods("ns").Patch(t.Context(), "p", types.MergePatchType,

@@ -41,9 +41,7 @@ func TestLimitIsAskedAgain(t *testing.T) {
 	object.Spec.NodeAllocatableUpdatePeriodSeconds = ptr.To[int64](1)
 	w := newWorld(t, object)
 	w.tune = func(o *Options) { o.PollEvery = 10 * time.Millisecond }
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	d := w.runWithDriver()
 	w.takes(7)
 	d.set(func() { d.maxVolumes = 3 })
 	w.takes(3)
@@ -55,9 +53,7 @@ func TestLimitIsAskedWhenFull(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.tune = func(o *Options) { o.PollEvery = 10 * time.Millisecond }
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	d := w.runWithDriver()
 	w.takes(7)
 	w.addVolume(driverName, "a")
 	w.pod("p", "a")
@@ -97,9 +93,7 @@ func TestPodIsGivenUpWhenFull(t *testing.T) {
 	object.Spec.NodeAllocatableUpdatePeriodSeconds = ptr.To[int64](3600)
 	w := newWorld(t, object)
 	w.tune = func(o *Options) { o.PollEvery = 10 * time.Millisecond }
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	d := w.runWithDriver()
 	w.takes(7)
 	for _, name := range []string{"has", "lacks", "broken"} {
 		w.addVolume(driverName, name)

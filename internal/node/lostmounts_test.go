@@ -74,14 +74,9 @@ func tmpfs(target string) error {
 func TestDeadMount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
-	t.Cleanup(w.detachAll)
-	w.tune = verifyMounts
 	servers := &fuseServers{}
 	t.Cleanup(servers.killAll)
-	d := newFakeDriver(driverName, w.dir)
-	d.mount = servers.mount
-	d.start(t)
-	w.run()
+	d := w.mounting(nil, servers.mount)
 	w.mountVolume()
 	d.mu.Lock()
 	d.mount = tmpfs
@@ -118,14 +113,9 @@ func TestDeadMount(t *testing.T) {
 func TestDeadMountIsNotBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
-	t.Cleanup(w.detachAll)
-	w.tune = verifyMounts
 	servers := &fuseServers{}
 	t.Cleanup(servers.killAll)
-	d := newFakeDriver(driverName, w.dir)
-	d.mount = servers.mount
-	d.start(t)
-	w.run()
+	d := w.mounting(nil, servers.mount)
 	w.mountVolume()
 	d.setHook(func(_ context.Context, call string) error {
 		if strings.HasPrefix(call, "publish") {
@@ -160,13 +150,8 @@ func TestDeadMountIsNotBack(t *testing.T) {
 func TestDeadMountGoes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
-	t.Cleanup(w.detachAll)
-	w.tune = verifyMounts
 	servers := &fuseServers{}
-	d := newFakeDriver(driverName, w.dir)
-	d.mount = servers.mount
-	d.start(t)
-	w.run()
+	d := w.mounting(nil, servers.mount)
 	w.mountVolume()
 	w.stop()
 	servers.killAll()
@@ -248,12 +233,7 @@ func TestSomebodyUnmounts(t *testing.T) {
 func TestDriverLeavesAMount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
-	t.Cleanup(w.detachAll)
-	w.tune = verifyMounts
-	d := newFakeDriver(driverName, w.dir)
-	d.mount = tmpfs
-	d.start(t)
-	w.run()
+	d := w.mounting(nil, tmpfs)
 	w.mountVolume()
 	d.set(func() { d.mount = nil })
 	w.endPods("p")
@@ -314,12 +294,7 @@ func TestRestartWithManyVolumes(t *testing.T) {
 	t.Parallel()
 	const many = 500
 	w := newWorld(t, noAttach(driverName))
-	w.tune = verifyMounts
-	t.Cleanup(w.detachAll)
-	d := newFakeDriver(driverName, w.dir)
-	d.mount = tmpfs
-	d.start(t)
-	w.run()
+	d := w.mounting(nil, tmpfs)
 	for i := range many {
 		name := fmt.Sprintf("n%03d", i)
 		w.addVolume(driverName, name)

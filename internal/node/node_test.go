@@ -51,10 +51,8 @@ func TestLifeOfAVolume(t *testing.T) {
 	}
 	w.pod("q", "a")
 	w.awaitCondition("q", corev1.ConditionTrue, "v-a=")
-	w.terminate("p")
-	w.awaitDeletion("p")
-	w.terminate("q")
-	w.awaitDeletion("q")
+	w.end("p")
+	w.end("q")
 	eventually(t, func() string {
 		if used := w.node().Status.VolumesInUse; len(used) > 0 {
 			return "volumes in use stay"
@@ -89,8 +87,7 @@ func TestPodWithoutVolumes(t *testing.T) {
 	w.run()
 	w.pod("p")
 	w.awaitCondition("p", corev1.ConditionTrue, "no volumes")
-	w.terminate("p")
-	w.awaitDeletion("p")
+	w.end("p")
 }
 
 func TestMissingThings(t *testing.T) {
@@ -304,8 +301,7 @@ func TestSecrets(t *testing.T) {
 func TestMountAtIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, noAttach(driverName))
-	newFakeDriver(driverName, w.dir).start(t)
-	w.run()
+	w.runWithDriver()
 	w.addVolume(driverName, "a")
 	for name, path := range map[string]string{
 		"rel": "data", "dots": "/data/../etc", "own": w.dir + "/journal", "above": filepath.Dir(w.dir),

@@ -150,8 +150,7 @@ func (w *world) checkObstacle(o obstacle, at string, block bool, called string, 
 	w.run()
 	w.heard("Pod", "p", "FailedMount", o.want, "user")
 	if goes {
-		w.terminate("p")
-		w.awaitDeletion("p")
+		w.end("p")
 	}
 	if got := d.history(); strings.Contains(got, called) {
 		w.t.Errorf("calls: %s", got)
@@ -161,8 +160,7 @@ func (w *world) checkObstacle(o obstacle, at string, block bool, called string, 
 	}
 	if !goes {
 		w.awaitCondition("p", corev1.ConditionTrue, "v-a=")
-		w.terminate("p")
-		w.awaitDeletion("p")
+		w.end("p")
 	}
 	w.awaitCleanup(d)
 }
@@ -204,13 +202,7 @@ func TestHostPathObstacles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, noAttach(driverName))
-			t.Cleanup(w.detachAll)
-			w.tune = verifyMounts
-			d := newFakeDriver(driverName, w.dir)
-			d.mount = tmpfs
-			d.start(t)
-			w.run()
-			w.registered(driverName)
+			d := w.mounting(nil, tmpfs)
 			host, err := os.MkdirTemp("", "host-")
 			w.must(nil, err)
 			at := filepath.Join(host, "a/b/at")
@@ -227,8 +219,7 @@ func TestHostPathObstacles(t *testing.T) {
 			if _, mounted, err := mount.At(at); err != nil || !mounted {
 				t.Errorf("nothing is mounted at %s: %v", at, err)
 			}
-			w.terminate("p")
-			w.awaitDeletion("p")
+			w.end("p")
 			w.awaitCleanup(d)
 			if _, mounted, err := mount.At(at); err != nil || mounted {
 				t.Errorf("it is still mounted at %s: %v", at, err)

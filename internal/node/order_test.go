@@ -78,11 +78,9 @@ func TestWritesNameThePod(t *testing.T) {
 		}
 		return false, nil, nil
 	})
-	newFakeDriver(driverName, w.dir).start(t)
-	w.run()
+	w.runWithDriver()
 	w.mountVolume()
-	w.terminate("p")
-	w.awaitDeletion("p")
+	w.end("p")
 	mu.Lock()
 	defer mu.Unlock()
 	if !seen["delete"] || !seen["patch"] {

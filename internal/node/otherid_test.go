@@ -25,10 +25,7 @@ func (w *world) idOf(name, id string) {
 func TestAttachedUnderOtherID(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	d := w.runWithDriver()
 	w.addVolume(driverName, "a", func(*corev1.PersistentVolume) {})
 	w.attach(driverName, "a")
 	w.idOf("a", "id-"+driverName)

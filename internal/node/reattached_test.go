@@ -87,8 +87,7 @@ func TestRefusedAndDetachedMeanwhile(t *testing.T) {
 		}
 		return nil
 	})
-	w.terminate("p")
-	w.awaitDeletion("p")
+	w.end("p")
 	<-refused
 	w.replaceAttachment("a", "second")
 	before := len(d.history())

@@ -291,9 +291,7 @@ func TestHangingRegistration(t *testing.T) {
 	slow := newFakeDriver("b.example", w.dir)
 	slow.setHook(func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() })
 	slow.start(t)
-	newFakeDriver(driverName, w.dir).start(t)
-	w.run()
-	w.registered(driverName)
+	w.runWithDriver()
 }
 
 // TestDriverReturns: a driver that dies without tidying up, and comes back at

@@ -29,10 +29,7 @@ func TestSecretsOfEarlierCalls(t *testing.T) {
 	w.tune = func(o *Options) {
 		o.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	d := w.runWithDriver()
 	w.addVolume(driverName, "a", func(pv *corev1.PersistentVolume) {
 		pv.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
 	})
@@ -100,10 +97,7 @@ func TestSecretsOfALostRecord(t *testing.T) {
 			w := newWorld(t, noAttach(driverName), &corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte(secret)},
 			})
-			d := newFakeDriver(driverName, w.dir)
-			d.start(t)
-			w.run()
-			w.registered(driverName)
+			d := w.runWithDriver()
 			w.addVolume(driverName, "a", func(pv *corev1.PersistentVolume) {
 				ref := &corev1.SecretReference{Namespace: "ns", Name: "s"}
 				if pv.Spec.CSI.NodeStageSecretRef = ref; c.grown {

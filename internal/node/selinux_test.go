@@ -90,8 +90,7 @@ func TestLabels(t *testing.T) {
 		t.Errorf("calls for Pods that wait: %s", after)
 	}
 
-	w.terminate("none")
-	w.awaitDeletion("none")
+	w.end("none")
 	w.terminate("also")
 	w.terminate("p")
 	w.awaitCondition("other", corev1.ConditionTrue, "v-a=")
@@ -108,8 +107,7 @@ func TestLabelRefused(t *testing.T) {
 	w.labelled("bad", "s0:c666")
 	w.awaitCondition("bad", corev1.ConditionFalse, "FailedMount: volume pv-a: no such level")
 	w.labelled("more", "s0,suid")
-	w.terminate("bad")
-	w.awaitDeletion("bad")
+	w.end("bad")
 	w.awaitCondition("more", corev1.ConditionFalse, `"`+labelPrefix+`s0,suid" is not an SELinux label`)
 	w.labelled("plain", "s0")
 	w.awaitCondition("plain", corev1.ConditionTrue, "v-a=")
@@ -150,10 +148,7 @@ func TestNoLabels(t *testing.T) {
 	w.tune = func(o *Options) {
 		o.FileLabel = func(*corev1.SELinuxOptions) (string, error) { return "", nil }
 	}
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	d := w.runWithDriver()
 	w.addVolume(driverName, "a", func(pv *corev1.PersistentVolume) {
 		pv.Spec.AccessModes, pv.Spec.MountOptions = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod},
 			[]string{"noatime"}

@@ -78,8 +78,7 @@ func TestStatsAndHealth(t *testing.T) {
 		}
 		return ""
 	})
-	w.terminate("p")
-	w.awaitDeletion("p")
+	w.end("p")
 	eventually(t, func() string {
 		if _, known := w.agent.health.Of("d.example^h-a"); known {
 			return "what is gone is still known"

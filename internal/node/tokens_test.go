@@ -64,9 +64,7 @@ func TestTokens(t *testing.T) {
 				o.RepublishEvery = 20 * time.Millisecond
 				o.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 			}
-			d := newFakeDriver(driverName, w.dir)
-			d.start(t)
-			w.run()
+			d := w.runWithDriver()
 			w.mountVolume()
 			first := d.publishRequests()[0]
 			holds, other := first.VolumeContext, first.Secrets
@@ -127,9 +125,7 @@ func TestTokensOfAnotherClock(t *testing.T) {
 				return true, r, nil
 			})
 			w.tune = func(o *Options) { o.RepublishEvery = 10 * time.Millisecond }
-			d := newFakeDriver(driverName, w.dir)
-			d.start(t)
-			w.run()
+			d := w.runWithDriver()
 			w.mountVolume()
 			eventually(t, func() string {
 				if n := len(d.publishRequests()); n < 10 || c.renewed && given.Load() < 2 {
@@ -173,9 +169,7 @@ func TestNoToken(t *testing.T) {
 	w.client.PrependReactor("create", "serviceaccounts", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, fmt.Errorf("no such account")
 	})
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	d := w.runWithDriver()
 	w.addVolume(driverName, "a")
 	w.pod("p", "a")
 	w.awaitCondition("p", corev1.ConditionFalse,
@@ -194,9 +188,7 @@ func TestRepublish(t *testing.T) {
 	object.Spec.RequiresRepublish = ptr.To(true)
 	w := newWorld(t, object)
 	w.tune = func(o *Options) { o.RepublishEvery = 10 * time.Millisecond }
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	d := w.runWithDriver()
 	w.mountVolume()
 	again := func(n int) {
 		t.Helper()

@@ -123,10 +123,8 @@ func TestTwoVolumesOfOneHandle(t *testing.T) {
 				w.stop()
 				w.run()
 				w.awaitCondition("other", status, says)
-				w.terminate("first")
-				w.awaitDeletion("first")
-				w.terminate("alike")
-				w.awaitDeletion("alike")
+				w.end("first")
+				w.end("alike")
 				w.awaitCondition("other", corev1.ConditionTrue, "v-a=")
 				for pv, want := range map[string]string{"pv-z": first, "pv-twin": first, "pv-a": c.want} {
 					if got := d.lastAsked(pv); got != want {

@@ -76,11 +76,31 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 func newRunningWorld(t *testing.T, objects ...runtime.Object) (*world, *fakeDriver) {
 	t.Helper()
 	w := newWorld(t, objects...)
+	return w, w.runWithDriver()
+}
+
+// runWithDriver starts an agent and a driver, which registers.
+func (w *world) runWithDriver() *fakeDriver {
+	w.t.Helper()
 	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
+	d.start(w.t)
 	w.run()
 	w.registered(driverName)
-	return w, d
+	return d
+}
+
+// mounting starts an agent that verifies mounts, and a driver that mounts with these functions at staging paths and at
+// targets.
+func (w *world) mounting(stage, target func(path string) error) *fakeDriver {
+	w.t.Helper()
+	w.t.Cleanup(w.detachAll)
+	w.tune = verifyMounts
+	d := newFakeDriver(driverName, w.dir)
+	d.mountStage, d.mount = stage, target
+	d.start(w.t)
+	w.run()
+	w.registered(driverName)
+	return d
 }
 
 // run starts an agent; it ends with the test, or by w.stop.
@@ -254,10 +274,16 @@ func (w *world) awaitDeletion(name string) {
 func (w *world) endPods(names ...string) {
 	w.t.Helper()
 	for _, name := range names {
-		w.terminate(name)
-		w.awaitDeletion(name)
+		w.end(name)
 	}
 	w.empty()
+}
+
+// end terminates a Pod and waits until it is gone.
+func (w *world) end(name string) {
+	w.t.Helper()
+	w.terminate(name)
+	w.awaitDeletion(name)
 }
 
 func (w *world) node() *corev1.Node {

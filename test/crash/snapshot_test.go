@@ -181,8 +181,8 @@ func snapshotIsReady(ctx context.Context, w *world) error {
 	})
 }
 
-// noSnapshot waits until nothing is left of a snapshot: no object, and nothing at the driver.
-func noSnapshot(ctx context.Context, w *world) error {
+// withoutSnapshot waits until the object of the snapshot is gone, and what is said of the contents that are left is "".
+func (w *world) withoutSnapshot(ctx context.Context, missing func(left []shotObject) (string, error)) error {
 	return until(ctx, func() (string, error) {
 		_, err := w.request(ctx, "GET", shots+"/shot", nil)
 		if err == nil {
@@ -194,8 +194,15 @@ func noSnapshot(ctx context.Context, w *world) error {
 		if err != nil {
 			return "", err
 		}
-		if at := w.driver.Snapshots(); len(all) > 0 || len(at) > 0 {
-			return fmt.Sprintf("contents %+v are left, and snapshots %v at the driver", all, at), nil
+		return missing(all)
+	})
+}
+
+// noSnapshot waits until nothing is left of a snapshot: no object, and nothing at the driver.
+func noSnapshot(ctx context.Context, w *world) error {
+	return w.withoutSnapshot(ctx, func(left []shotObject) (string, error) {
+		if at := w.driver.Snapshots(); len(left) > 0 || len(at) > 0 {
+			return fmt.Sprintf("contents %+v are left, and snapshots %v at the driver", left, at), nil
 		}
 		return "", nil
 	})
@@ -203,19 +210,9 @@ func noSnapshot(ctx context.Context, w *world) error {
 
 // snapshotKept waits until only the content of a snapshot is left. It is what the driver has.
 func snapshotKept(ctx context.Context, w *world) error {
-	return until(ctx, func() (string, error) {
-		_, err := w.request(ctx, "GET", shots+"/shot", nil)
-		if err == nil {
-			return "the snapshot is there", nil
-		} else if !apierrors.IsNotFound(err) {
-			return "", err
-		}
-		all, err := w.contents(ctx)
-		if err != nil {
-			return "", err
-		}
-		if len(all) != 1 || !slices.Equal(w.driver.Snapshots(), []string{all[0].Status.SnapshotHandle}) {
-			return "", fmt.Errorf("contents %+v, and snapshots %v at the driver: lost", all, w.driver.Snapshots())
+	return w.withoutSnapshot(ctx, func(left []shotObject) (string, error) {
+		if at := w.driver.Snapshots(); len(left) != 1 || !slices.Equal(at, []string{left[0].Status.SnapshotHandle}) {
+			return "", fmt.Errorf("contents %+v, and snapshots %v at the driver: lost", left, at)
 		}
 		return "", nil
 	})

@@ -7,8 +7,6 @@ import (
 	"maps"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -191,60 +189,6 @@ func TestBadInput(t *testing.T) {
 			p.nothingLeft("taken")
 		})
 	}
-}
-
-// TestOneIDForTwo: a driver answers for two claims with the same id at the same time. One claim gets the
-// volume. The other one gets an event, and later a volume of its own.
-func TestOneIDForTwo(t *testing.T) {
-	p := newPlane(t)
-	p.createClass("fast")
-	var both sync.WaitGroup
-	both.Add(2)
-	var calls atomic.Int32
-	p.driver.OnCall("CreateVolume", func(int, any) csitest.Action {
-		if calls.Add(1) > 2 {
-			return csitest.Action{}
-		}
-		both.Done()
-		both.Wait()
-		return csitest.Action{
-			Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "same", CapacityBytes: 2 << 30}},
-		}
-	})
-	p.createClaim("a", "fast")
-	p.createClaim("b", "fast")
-	p.waitForBound("a")
-	p.waitForBound("b")
-	all, err := p.client.CoreV1().PersistentVolumes().List(p.ctx, metav1.ListOptions{})
-	p.must(err)
-	if len(all.Items) != 2 || all.Items[0].Spec.CSI.VolumeHandle == all.Items[1].Spec.CSI.VolumeHandle {
-		t.Errorf("the volumes are %+v", all.Items)
-	}
-	if n := len(p.deletions()); n > 0 {
-		t.Errorf("%d volumes were deleted", n)
-	}
-}
-
-// TestANoThatProvesNothing: a driver returns an error although it made the volume. The claim gets this
-// volume, and no intent is left.
-func TestANoThatProvesNothing(t *testing.T) {
-	p := newPlane(t)
-	p.createClass("fast")
-	p.driver.OnCall("CreateVolume", func(n int, _ any) csitest.Action {
-		if n == 1 {
-			return csitest.Action{After: true, Err: status.Error(codes.Internal, "disk on fire")}
-		}
-		return csitest.Action{}
-	})
-	p.createClaim("c", "fast")
-	p.waitForBound("c")
-	p.waitForSettled()
-	p.agrees()
-	p.sameArguments(2)
-	// A volume that is to be retained from now on is released.
-	name := p.getClaim("c").Spec.VolumeName
-	p.patchVolume(name, `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
-	p.finalizer(name, false)
 }
 
 // of returns the same plane for a part of a test.

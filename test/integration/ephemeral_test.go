@@ -9,8 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-
-	"volplane.dev/volplane/internal/volume"
 )
 
 // scratchPod creates a Pod with a generic ephemeral volume "scratch" of a class.
@@ -75,38 +73,5 @@ func TestEphemeral(t *testing.T) {
 	p.start()
 	p.waitForNoClaim("job-scratch")
 	p.waitForDetached()
-	p.nothingLeft()
-}
-
-// TestEphemeralOfAnEarlierPod: a Pod that is deleted and immediately created again gets a claim of its own.
-func TestEphemeralOfAnEarlierPod(t *testing.T) {
-	p := newPlane(t)
-	p.createClass("fast")
-	p.scratchPod("web", "n1", "fast")
-	before := p.made("web-scratch", "")
-	p.stop()
-	p.deletePod("web")
-	p.scratchPod("web", "n1", "fast")
-	p.start()
-	p.made("web-scratch", before)
-	p.deletePod("web")
-	p.waitForNoClaim("web-scratch")
-	p.waitForDetached()
-	p.nothingLeft()
-}
-
-// TestEphemeralOfAStranger: a claim of the same name that does not belong to the Pod is not used. An event
-// says so, and the Pod gets no node.
-func TestEphemeralOfAStranger(t *testing.T) {
-	p := newPlane(t)
-	p.createClass("fast")
-	p.createClaim("web-scratch", "fast")
-	p.waitForBound("web-scratch")
-	p.scratchPod("web", "", "fast")
-	p.waitForEvent("Pod", "web", volume.ReasonClaimMisbound, "web-scratch", "not made for")
-	p.waitForNoPlacement("web", `persistentvolumeclaim "web-scratch" was not made for this pod`)
-	p.deletePod("web")
-	p.deleteClaim("web-scratch")
-	p.waitForNoClaim("web-scratch")
 	p.nothingLeft()
 }

@@ -1,180 +1,67 @@
 package integration
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
-	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
-	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"volplane.dev/volplane/internal/app"
-	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/volume"
-	"volplane.dev/volplane/standalone/standalonetest"
-	"volplane.dev/volplane/test/internal/servers"
 )
 
 const inlineName = "inline.example.com"
 
-// inlineDriver publishes an empty filesystem at each target.
-type inlineDriver struct {
-	csipb.UnimplementedIdentityServer
-	csipb.UnimplementedNodeServer
-	registerapi.UnimplementedRegistrationServer
-
-	socket string
-
-	mu       sync.Mutex
-	requests []*csipb.NodePublishVolumeRequest
-}
-
-func (d *inlineDriver) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	return &registerapi.PluginInfo{
-		Type: registerapi.CSIPlugin, Name: inlineName, Endpoint: d.socket, SupportedVersions: []string{"1.0.0"},
-	}, nil
-}
-
-func (d *inlineDriver) NotifyRegistrationStatus(
-	context.Context, *registerapi.RegistrationStatus,
-) (*registerapi.RegistrationStatusResponse, error) {
-	return &registerapi.RegistrationStatusResponse{}, nil
-}
-
-func (d *inlineDriver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeResponse, error) {
-	return &csipb.ProbeResponse{}, nil
-}
-
-func (d *inlineDriver) GetPluginInfo(
-	context.Context, *csipb.GetPluginInfoRequest,
-) (*csipb.GetPluginInfoResponse, error) {
-	return &csipb.GetPluginInfoResponse{Name: inlineName, VendorVersion: "1"}, nil
-}
-
-func (d *inlineDriver) GetPluginCapabilities(
-	context.Context, *csipb.GetPluginCapabilitiesRequest,
-) (*csipb.GetPluginCapabilitiesResponse, error) {
-	return &csipb.GetPluginCapabilitiesResponse{}, nil
-}
-
-func (d *inlineDriver) NodeGetCapabilities(
-	context.Context, *csipb.NodeGetCapabilitiesRequest,
-) (*csipb.NodeGetCapabilitiesResponse, error) {
-	return &csipb.NodeGetCapabilitiesResponse{}, nil
-}
-
-func (d *inlineDriver) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.NodeGetInfoResponse, error) {
-	return &csipb.NodeGetInfoResponse{NodeId: "n1"}, nil
-}
-
-func (d *inlineDriver) NodePublishVolume(
-	_ context.Context, r *csipb.NodePublishVolumeRequest,
-) (*csipb.NodePublishVolumeResponse, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.requests = append(d.requests, r)
-	if _, mounted, err := mount.At(r.GetTargetPath()); err != nil || mounted {
-		return &csipb.NodePublishVolumeResponse{}, err
-	}
-	if err := os.Mkdir(r.GetTargetPath(), 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, err
-	}
-	return &csipb.NodePublishVolumeResponse{}, unix.Mount("inline", r.GetTargetPath(), "tmpfs", 0, "")
-}
-
-func (d *inlineDriver) NodeUnpublishVolume(
-	_ context.Context, r *csipb.NodeUnpublishVolumeRequest,
-) (*csipb.NodeUnpublishVolumeResponse, error) {
-	return &csipb.NodeUnpublishVolumeResponse{},
-		errors.Join(mount.Unmount(r.GetTargetPath()), mount.Remove(r.GetTargetPath()))
-}
-
-// serve serves the driver for the agent in dir until the test ends.
-func (d *inlineDriver) serve(t *testing.T, dir string) {
+// newInlineHost runs a node agent with the rights of a node, and a driver of inline volumes, which mounts an
+// empty filesystem at each target.
+func newInlineHost(t *testing.T, spec storagev1.CSIDriverSpec) (*host, *csitest.Driver) {
 	t.Helper()
-	d.socket = filepath.Join(dir, "plugins_registry", "inline.sock")
-	if err := os.MkdirAll(filepath.Dir(d.socket), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("unix", d.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	csipb.RegisterIdentityServer(server, d)
-	csipb.RegisterNodeServer(server, d)
-	registerapi.RegisterRegistrationServer(server, d)
-	go func() { _ = server.Serve(l) }()
-	t.Cleanup(server.Stop)
-}
-
-// first waits for the first publish request and returns it.
-func (d *inlineDriver) first(h *host) *csipb.NodePublishVolumeRequest {
-	h.t.Helper()
-	var r *csipb.NodePublishVolumeRequest
-	h.eventually(func() string {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if len(d.requests) == 0 {
-			return "nothing was published"
-		}
-		r = d.requests[0]
-		return ""
-	})
-	return r
-}
-
-// newInlineHost runs a node agent with the rights of a node, and a driver of inline volumes.
-func newInlineHost(t *testing.T, spec storagev1.CSIDriverSpec) (*host, *inlineDriver) {
-	t.Helper()
-	t.Parallel()
-	dir, err := os.MkdirTemp("", "node-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &host{
-		t: t, server: servers.Borrow(t), dir: dir, drivers: csi.NewSet(),
-		log: slog.New(slog.DiscardHandler),
-	}
-	t.Cleanup(func() {
-		points, _ := mount.Below(dir)
-		for _, p := range points {
-			_ = unix.Unmount(p.Path, unix.MNT_DETACH)
-		}
-		_ = os.RemoveAll(dir)
-	})
-	h.client = standalonetest.Client(t, h.server, "")
+	h := prepareHost(t)
 	spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}
-	_, err = h.client.StorageV1().CSIDrivers().Create(t.Context(),
+	_, err := h.client.StorageV1().CSIDrivers().Create(t.Context(),
 		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: inlineName}, Spec: spec}, metav1.CreateOptions{})
 	h.must(err)
-	h.part(func(ctx context.Context) error {
-		return app.ControlPlane(ctx, app.ControlPlaneOptions{
-			ConfigFor: func(role string) (*rest.Config, error) { return h.server.ClientConfig(app.User(role)), nil },
-			Drivers:   h.drivers, Log: h.log,
-		}, func() {})
+	d := csitest.Start(t, csitest.Config{Name: inlineName, NodeID: "n1"})
+	d.OnCall("NodePublishVolume", func(_ int, req any) csitest.Action {
+		target := req.(*csipb.NodePublishVolumeRequest).GetTargetPath()
+		_, mounted, err := mount.At(target)
+		if err == nil && !mounted {
+			err = errors.Join(os.MkdirAll(target, 0o750), unix.Mount("inline", target, "tmpfs", 0, ""))
+		}
+		return csitest.Action{Err: err, Answer: &csipb.NodePublishVolumeResponse{}}
 	})
-	d := &inlineDriver{}
-	d.serve(t, dir)
-	h.startAgent()
+	d.OnCall("NodeUnpublishVolume", func(_ int, req any) csitest.Action {
+		target := req.(*csipb.NodeUnpublishVolumeRequest).GetTargetPath()
+		return csitest.Action{
+			Err: errors.Join(mount.Unmount(target), mount.Remove(target)), Answer: &csipb.NodeUnpublishVolumeResponse{},
+		}
+	})
+	registry := filepath.Join(h.dir, "plugins_registry")
+	h.must(os.MkdirAll(registry, 0o700))
+	d.Register(registry)
+	h.run()
 	return h, d
+}
+
+// published returns the requests to publish.
+func published(d *csitest.Driver) (all []*csipb.NodePublishVolumeRequest) {
+	for _, c := range d.Calls() {
+		if r, ok := c.Request.(*csipb.NodePublishVolumeRequest); ok {
+			all = append(all, r)
+		}
+	}
+	return all
 }
 
 // inlinePod creates a Pod with an inline volume, and with a service account unless that is empty.
@@ -202,7 +89,7 @@ func TestNodeInlineVolumes(t *testing.T) {
 	h.must(err)
 	h.inlinePod("p", "s", "")
 	path := h.mounted("p")
-	if got := d.first(h).GetSecrets()["key"]; got != "hidden" {
+	if got := published(d)[0].GetSecrets()["key"]; got != "hidden" {
 		t.Errorf("the secret is %q", got)
 	}
 	h.must(os.WriteFile(filepath.Join(path, "f"), []byte("kept"), 0o600))
@@ -240,18 +127,16 @@ func TestNodeTokens(t *testing.T) {
 		}
 		return "the Pod is not told"
 	})
-	d.mu.Lock()
-	if len(d.requests) > 0 {
+	if len(published(d)) > 0 {
 		t.Error("the driver was called without a token")
 	}
-	d.mu.Unlock()
 	h.remove("stranger")
 	h.gone("stranger")
 
 	h.inlinePod("p", "", "")
 	h.mounted("p")
 	var tokens map[string]authenticationv1.TokenRequestStatus
-	h.must(json.Unmarshal([]byte(d.first(h).GetVolumeContext()["csi.storage.k8s.io/serviceAccount.tokens"]), &tokens))
+	h.must(json.Unmarshal([]byte(published(d)[0].GetVolumeContext()["csi.storage.k8s.io/serviceAccount.tokens"]), &tokens))
 	review, err := h.client.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: tokens["vault"].Token, Audiences: []string{"vault"}},
 	}, metav1.CreateOptions{})

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,36 +45,55 @@ type host struct {
 	stopAgent func()
 }
 
+// newHost runs a node agent and the bundled driver.
 func newHost(t *testing.T, tune ...func(*host)) *host {
+	t.Helper()
+	h := prepareHost(t, tune...)
+	h.classes()
+	h.part(func(ctx context.Context) error {
+		return app.LocalDriver(ctx, program.DriverOptions{
+			NodeID: "n1", RootDir: h.dir, PoolDir: filepath.Join(h.dir, "pool"), Log: h.log,
+		})
+	})
+	h.run()
+	return h
+}
+
+// prepareHost returns a host with an API server, on which nothing else runs yet.
+func prepareHost(t *testing.T, tune ...func(*host)) *host {
 	t.Helper()
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "node-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		points, _ := mount.Below(dir)
+		for _, p := range points {
+			_ = unix.Unmount(p.Path, unix.MNT_DETACH)
+		}
+		_ = os.RemoveAll(dir)
+	})
 	h := &host{
-		t: t, server: servers.Borrow(t), dir: dir, drivers: csi.NewSet(),
-		log: slog.New(slog.DiscardHandler),
+		t: t, server: servers.Borrow(t), dir: dir, drivers: csi.NewSet(), log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range tune {
 		f(h)
 	}
 	h.client = standalonetest.Client(t, h.server, "")
-	h.classes()
+	return h
+}
+
+// run runs the controllers and the node agent.
+func (h *host) run() {
+	h.t.Helper()
 	h.part(func(ctx context.Context) error {
 		return app.ControlPlane(ctx, app.ControlPlaneOptions{
 			ConfigFor: func(role string) (*rest.Config, error) { return h.server.ClientConfig(app.User(role)), nil },
 			Drivers:   h.drivers, Log: h.log,
 		}, func() {})
 	})
-	h.part(func(ctx context.Context) error {
-		return app.LocalDriver(ctx, program.DriverOptions{
-			NodeID: "n1", RootDir: dir, PoolDir: filepath.Join(dir, "pool"), Log: h.log,
-		})
-	})
 	h.startAgent()
-	return h
 }
 
 // part runs a function until the test ends or the returned function is called. It is a failure of the test if the
@@ -326,110 +344,5 @@ func TestNodeMountsBlockDevices(t *testing.T) {
 		if left, _ := filepath.Glob(filepath.Join(h.dir, below)); len(left) > 0 {
 			t.Errorf("left: %v", left)
 		}
-	}
-}
-
-// TestNodeAgentRestarts: volumes that Pods need stay mounted, other volumes are unmounted, and a mount of
-// an unknown volume is reported.
-func TestNodeAgentRestarts(t *testing.T) {
-	h := newHost(t)
-	for _, n := range []string{"a", "b"} {
-		h.claim(n, corev1.PersistentVolumeFilesystem)
-		h.pod(n, n, "")
-	}
-	kept := h.mounted("a")
-	h.mounted("b")
-	open, err := os.Create(filepath.Join(kept, "open"))
-	h.must(err)
-	defer open.Close()
-	before, err := mount.Below(kept)
-	h.must(err)
-	h.stopAgent()
-	h.remove("b")
-	orphan := filepath.Join(h.dir, "pods/00000000-0000-0000-0000-000000000000/volumes/kubernetes.io~csi/pv/mount")
-	h.must(os.MkdirAll(orphan, 0o700))
-	h.must(unix.Mount("none", orphan, "tmpfs", 0, ""))
-	h.startAgent()
-	h.gone("b")
-	// A mount whose volume is unknown is reported, and stays until an administrator acts.
-	h.eventually(func() string {
-		events, err := h.client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
-		h.must(err)
-		for i := range events.Items {
-			if e := &events.Items[i]; e.Reason == string(volume.ReasonMountUnknown) && strings.Contains(e.Message, orphan) {
-				return ""
-			}
-		}
-		return "nobody is told of the orphan"
-	})
-	if _, mounted, err := mount.At(orphan); err != nil || !mounted {
-		t.Errorf("the orphan is mounted: %v, %v", mounted, err)
-	}
-	h.must(unix.Unmount(orphan, 0))
-	h.must(os.RemoveAll(filepath.Join(h.dir, "pods/00000000-0000-0000-0000-000000000000")))
-	after, err := mount.Below(kept)
-	h.must(err)
-	if !slices.Equal(before, after) {
-		t.Errorf("the mount of a running consumer changed from %v to %v", before, after)
-	}
-	_, err = open.WriteString("still open")
-	h.must(err)
-	h.must(open.Close())
-	h.remove("a")
-	h.gone("a")
-	h.clean()
-}
-
-// TestNodeMountsAgain: a volume that a user unmounted is mounted again when the agent starts.
-func TestNodeMountsAgain(t *testing.T) {
-	h := newHost(t)
-	h.claim("c", corev1.PersistentVolumeFilesystem)
-	h.pod("p", "c", "")
-	path := h.mounted("p")
-	h.stopAgent()
-	h.must(mount.Unmount(path))
-	h.startAgent()
-	h.eventually(func() string {
-		if _, mounted, err := mount.At(path); err != nil || !mounted {
-			return "not mounted"
-		}
-		return ""
-	})
-	h.remove("p")
-	h.gone("p")
-	h.clean()
-}
-
-// TestNodeRefusesAnOccupiedHostPath: the Pod's condition gives the reason.
-func TestNodeRefusesAnOccupiedHostPath(t *testing.T) {
-	h := newHost(t)
-	at := t.TempDir()
-	h.must(unix.Mount("none", at, "tmpfs", 0, ""))
-	t.Cleanup(func() { _ = unix.Unmount(at, 0) })
-	h.claim("c", corev1.PersistentVolumeFilesystem)
-	h.pod("p", "c", at)
-	h.eventually(func() string {
-		p, err := h.client.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{})
-		h.must(err)
-		for _, c := range p.Status.Conditions {
-			if c.Type == volume.ConditionVolumesMounted && c.Reason == string(volume.ReasonFailedMount) &&
-				strings.Contains(c.Message, "something else is mounted there") {
-				return ""
-			}
-		}
-		return fmt.Sprintf("pod says %+v", p.Status.Conditions)
-	})
-	h.eventually(func() string {
-		if said := h.why("pod/p"); !strings.Contains(said, `"next": "user"`) ||
-			!strings.Contains(said, "something else is mounted there") {
-			return "why does not blame the user: " + said
-		}
-		return ""
-	})
-	h.remove("p")
-	h.gone("p")
-	h.clean()
-	if _, mounted, err := mount.At(at); err != nil || !mounted {
-		t.Error("the stranger's mount is gone", err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -61,20 +60,6 @@ func newPlane(t *testing.T, change ...func(*csitest.Config)) *plane {
 // writes, because a busy machine causes more of them.
 func newPlaneAlone(t *testing.T, change ...func(*csitest.Config)) *plane {
 	t.Helper()
-	// A driver call never times out: tests hold calls, and the machine may be busy.
-	return newPlaneOf(t, patience, change...)
-}
-
-// newImpatientPlane runs a control plane whose calls to the driver time out after a second.
-func newImpatientPlane(t *testing.T) *plane {
-	t.Helper()
-	t.Parallel()
-	return newPlaneOf(t, time.Second)
-}
-
-// newPlaneOf runs a control plane whose calls to the driver time out after limit.
-func newPlaneOf(t *testing.T, limit time.Duration, change ...func(*csitest.Config)) *plane {
-	t.Helper()
 	config := csitest.Full()
 	config.NodeID, config.OtherNodes, config.Segments = "id-n1", []string{"id-n2"}, nil
 	config.Plugin.AccessibilityConstraints = false
@@ -87,7 +72,8 @@ func newPlaneOf(t *testing.T, limit time.Duration, change ...func(*csitest.Confi
 		driver: csitest.Start(t, config), writes: &writes{}, dir: filepath.Dir(server.AdminKubeconfig()),
 	}
 	var err error
-	p.conn, err = csi.Dial(p.ctx, p.driver.Socket, csi.WithControllerTimeout(limit))
+	// A driver call never times out: tests hold calls, and the machine may be busy.
+	p.conn, err = csi.Dial(p.ctx, p.driver.Socket, csi.WithControllerTimeout(patience))
 	p.must(err)
 	t.Cleanup(func() { _ = p.conn.Close() })
 	p.drivers.Put(p.conn)
@@ -137,15 +123,6 @@ func (p *plane) must(err error) {
 	}
 }
 
-// whileStopped calls f while the controllers do not run, so that they see all changes of f at the same
-// time. While they run, changes of different objects arrive in any order.
-func (p *plane) whileStopped(f func()) {
-	p.t.Helper()
-	p.stop()
-	f()
-	p.start()
-}
-
 func (p *plane) eventually(f func() string) {
 	p.t.Helper()
 	testkit.Eventually(p.t, patience, f)
@@ -173,14 +150,6 @@ func (p *plane) patchNodeStatus(name string, fields map[string]any) {
 	body, err := json.Marshal(map[string]any{"status": fields})
 	p.must(err)
 	_, err = p.client.CoreV1().Nodes().Patch(p.ctx, name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
-	p.must(err)
-}
-
-// outOfService has an administrator declare a node out of service.
-func (p *plane) outOfService(node string) {
-	p.t.Helper()
-	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, node, types.MergePatchType,
-		[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`), metav1.PatchOptions{})
 	p.must(err)
 }
 

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -41,69 +40,4 @@ func TestClaimInUse(t *testing.T) {
 	p.deletePod("job")
 	p.waitForNoClaim("c")
 	p.nothingLeft()
-}
-
-// TestVolumeInUse: a volume object that is being deleted exists as long as its claim is bound.
-func TestVolumeInUse(t *testing.T) {
-	p := newPlane(t)
-	p.createVolume("v", "2Gi", "")
-	p.createVolume("free", "1Gi", "")
-	p.createClaim("c", "")
-	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
-	for _, name := range []string{"v", "free"} {
-		p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, name, metav1.DeleteOptions{}))
-	}
-	p.waitForNoVolume("free")
-	if v := p.getVolume("v"); v.Status.Phase != corev1.VolumeBound || v.DeletionTimestamp == nil {
-		t.Errorf("volume is %s, deleted %v", v.Status.Phase, v.DeletionTimestamp)
-	}
-	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
-	p.deleteClaim("c")
-	p.waitForNoVolume("v")
-}
-
-func (p *plane) waitForNoVolume(name string) {
-	p.t.Helper()
-	p.eventually(func() string {
-		v, err := p.client.CoreV1().PersistentVolumes().Get(p.ctx, name, metav1.GetOptions{})
-		if gone(err) {
-			return ""
-		}
-		return fmt.Sprintf("volume %s is there, %s, finalizers %v, %v", name, v.Status.Phase, v.Finalizers, err)
-	})
-}
-
-// TestMissingProtection: a missing finalizer is added, since other API servers may not set it on creation,
-// and users may remove it.
-func TestMissingProtection(t *testing.T) {
-	p := newPlane(t)
-	p.createVolume("v", "2Gi", "")
-	p.createClaim("c", "")
-	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
-	protected := func() {
-		t.Helper()
-		p.eventually(func() string {
-			if c := p.getClaim("c"); !slices.Equal(c.Finalizers, []string{volume.FinalizerClaimProtection}) {
-				return fmt.Sprintf("claim has finalizers %v", c.Finalizers)
-			}
-			if v := p.getVolume("v"); !slices.Contains(v.Finalizers, volume.FinalizerVolumeProtection) {
-				return fmt.Sprintf("volume has finalizers %v", v.Finalizers)
-			}
-			return ""
-		})
-	}
-	p.patchClaim("c", `{"metadata":{"finalizers":null}}`)
-	p.patchVolume("v", `{"metadata":{"finalizers":null}}`)
-	protected()
-	p.stop()
-	p.patchClaim("c", `{"metadata":{"finalizers":null}}`)
-	p.patchVolume("v", `{"metadata":{"finalizers":null}}`)
-	p.start()
-	protected()
-	// What is added keeps its object.
-	p.createPod("web", "n1", "c")
-	p.deleteClaim("c")
-	p.deletePod("web")
-	p.waitForNoClaim("c")
-	p.waitForVolumePhase("v", corev1.VolumeReleased)
 }

@@ -105,16 +105,6 @@ func TestResize(t *testing.T) {
 	}
 }
 
-func TestResizeWithoutTheNode(t *testing.T) {
-	p := growing(t, func(c *csitest.Config) { c.Node.Expand = false })
-	p.asks("c", "2Gi")
-	p.has("c", "2Gi", "2Gi", "")
-	if k := p.resizeConditions("c"); len(k) > 0 {
-		t.Errorf("conditions are %v", k)
-	}
-	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonResized)
-}
-
 // TestResizeThatCannotBe: events say why, the driver is not called again and again, and a smaller request
 // cancels the expansion.
 func TestResizeThatCannotBe(t *testing.T) {
@@ -136,63 +126,6 @@ func TestResizeThatCannotBe(t *testing.T) {
 	p.asks("c", "5Gi")
 	p.has("c", "5Gi", "5Gi", "")
 	if got := fmt.Sprint(p.asked()); got != "[102400 2048 3072 4096 5120]" {
-		t.Errorf("the driver was asked for %s", got)
-	}
-}
-
-// TestResizeThatMayHaveHappened: the driver expands the volume, and its answer is lost. A smaller request
-// afterwards must not reduce the recorded size.
-func TestResizeThatMayHaveHappened(t *testing.T) {
-	p := growing(t, func(c *csitest.Config) { c.Node.Expand = false })
-	called, answer := make(chan struct{}), make(chan struct{})
-	p.driver.OnCall("ControllerExpandVolume", func(n int, _ any) csitest.Action {
-		if n == 1 {
-			close(called)
-			<-answer
-			return csitest.Action{After: true, Err: status.Error(codes.Unavailable, "gone")}
-		}
-		return csitest.Action{}
-	})
-	p.asks("c", "4Gi")
-	<-called
-	p.asks("c", "2Gi")
-	close(answer)
-	p.has("c", "4Gi", "4Gi", "")
-}
-
-// TestResizeAfterRestart: the controllers stop while the driver works.
-func TestResizeAfterRestart(t *testing.T) {
-	p := growing(t)
-	p.driver.OnCall("ControllerExpandVolume",
-		func(int, any) csitest.Action { return csitest.Action{After: true, Hang: true} })
-	p.asks("c", "2Gi")
-	p.eventually(func() string {
-		if len(p.asked()) == 0 {
-			return "the driver is not asked"
-		}
-		return ""
-	})
-	p.stop()
-	p.driver.OnCall("ControllerExpandVolume", nil)
-	p.start()
-	p.has("c", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending)
-}
-
-// TestResizeThatTheNodeCannot: the node does not get the expansion again immediately.
-func TestResizeThatTheNodeCannot(t *testing.T) {
-	p := growing(t)
-	p.asks("c", "2Gi")
-	p.has("c", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending)
-	_, err := p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, "c", types.MergePatchType,
-		[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizeInfeasible"}}}`),
-		metav1.PatchOptions{}, "status")
-	p.must(err)
-	// Another claim's whole resize leaves time to do the wrong thing.
-	p.growable("d")
-	p.asks("d", "2Gi")
-	p.has("d", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending)
-	p.has("c", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizeInfeasible)
-	if got := fmt.Sprint(p.asked()); got != "[2048 2048]" {
 		t.Errorf("the driver was asked for %s", got)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,10 +28,16 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/testkit/logged"
+	"volplane.dev/volplane/internal/volume"
 )
 
-// hidden is the prefix of everything that must stay secret.
-const hidden = "hidden-"
+const (
+	// hidden is the prefix of everything that must stay secret.
+	hidden = "hidden-"
+
+	publishCall   = "ControllerPublishVolume"
+	unpublishCall = "ControllerUnpublishVolume"
+)
 
 // loud is a driver whose errors quote the whole request, for chosen methods.
 type loud struct {
@@ -226,4 +233,90 @@ func (h *host) attachErrors() (any, error) {
 		all.Items[i].Status.AttachmentMetadata, all.Items[i].ManagedFields = nil, nil
 	}
 	return all, err
+}
+
+// secretClass creates a class that names a Secret of the claim's namespace for every purpose.
+func (p *plane) secretClass(name string) {
+	p.t.Helper()
+	p.createClass(name, func(c *storagev1.StorageClass) {
+		c.Parameters = map[string]string{"tier": "1"}
+		for _, purpose := range []string{
+			"provisioner", "controller-publish", "node-stage", "node-publish", "controller-expand", "node-expand",
+		} {
+			c.Parameters["csi.storage.k8s.io/"+purpose+"-secret-name"] = purpose + "-${pvc.annotations['team']}"
+			c.Parameters["csi.storage.k8s.io/"+purpose+"-secret-namespace"] = "${pvc.namespace}"
+		}
+	})
+}
+
+// TestSecretsOfTheDriver: the Secret that the class names for the claim is used for creation and deletion,
+// with all its values, even if the class is deleted. Only references to it are stored.
+func TestSecretsOfTheDriver(t *testing.T) {
+	p := newPlane(t)
+	p.secretClass("secret")
+	red := func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{"team": "red"} }
+	p.createClaim("c", "secret", red)
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, `secrets "provisioner-red" not found`)
+	if n := p.calls("CreateVolume"); n > 0 {
+		t.Errorf("the driver was called %d times without its credentials", n)
+	}
+	data := map[string]string{"user": "admin-of-all", "password": " s3cr\u00e9t\nof-two-lines ", "encoded": "czNjcmV0"}
+	_, err := p.client.CoreV1().Secrets("default").Create(p.ctx,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "provisioner-red"}, StringData: data}, metav1.CreateOptions{})
+	p.must(err)
+	p.waitForBound("c")
+	p.waitForSettled()
+	r, v := p.creations()[0], p.getVolume(p.getClaim("c").Spec.VolumeName)
+	if !maps.Equal(r.GetSecrets(), data) || !maps.Equal(r.GetParameters(), map[string]string{"tier": "1"}) {
+		t.Errorf("called with %v and %v", r.GetSecrets(), r.GetParameters())
+	}
+	named := func(ref *corev1.SecretReference, purpose string) bool {
+		return ref != nil && *ref == corev1.SecretReference{Name: purpose + "-red", Namespace: "default"}
+	}
+	for what, ok := range map[string]bool{
+		"deletion (S4-043)": v.Annotations[volume.AnnDeletionSecretName] == "provisioner-red" &&
+			v.Annotations[volume.AnnDeletionSecretNamespace] == "default",
+		"attaching (S1-120)":         named(v.Spec.CSI.ControllerPublishSecretRef, "controller-publish"),
+		"staging (S1-122)":           named(v.Spec.CSI.NodeStageSecretRef, "node-stage"),
+		"publishing (S1-123)":        named(v.Spec.CSI.NodePublishSecretRef, "node-publish"),
+		"expansion":                  named(v.Spec.CSI.ControllerExpandSecretRef, "controller-expand"),
+		"expansion at the node":      named(v.Spec.CSI.NodeExpandSecretRef, "node-expand"),
+		"no value is kept":           p.holds(data) == "",
+		"one call made all (S1-024)": p.calls("CreateVolume") == 1,
+	} {
+		if !ok {
+			t.Errorf("%s: %+v %+v, values in %s", what, v.Annotations, v.Spec.CSI, p.holds(data))
+		}
+	}
+	p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "secret", metav1.DeleteOptions{}))
+	p.deleteClaim("c")
+	p.nothingLeft()
+	for _, c := range p.driver.Calls() {
+		if r, ok := c.Request.(*csipb.DeleteVolumeRequest); ok && !maps.Equal(r.GetSecrets(), data) {
+			t.Errorf("deleted with %v", r.GetSecrets())
+		}
+	}
+}
+
+// holds names an object that has one of the values, or returns "".
+func (p *plane) holds(values map[string]string) string {
+	p.t.Helper()
+	claims, err := p.client.CoreV1().PersistentVolumeClaims("").List(p.ctx, metav1.ListOptions{})
+	p.must(err)
+	volumes, err := p.client.CoreV1().PersistentVolumes().List(p.ctx, metav1.ListOptions{})
+	p.must(err)
+	events, err := p.client.CoreV1().Events("").List(p.ctx, metav1.ListOptions{})
+	p.must(err)
+	intents, err := p.client.CoreV1().ConfigMaps("").List(p.ctx, metav1.ListOptions{})
+	p.must(err)
+	for what, list := range map[string]any{"claims": claims, "volumes": volumes, "events": events, "intents": intents} {
+		text, err := json.Marshal(list)
+		p.must(err)
+		for _, v := range values {
+			if strings.Contains(string(text), strings.TrimSpace(v)) {
+				return what
+			}
+		}
+	}
+	return ""
 }

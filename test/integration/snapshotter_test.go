@@ -3,7 +3,6 @@ package integration
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -137,87 +136,5 @@ func TestSnapshot(t *testing.T) {
 	p.waitForSnapshots()
 	if takes, drops := p.calls("CreateSnapshot"), p.calls("DeleteSnapshot"); takes != 1 || drops != 1 {
 		t.Errorf("%d calls of CreateSnapshot, %d of DeleteSnapshot", takes, drops)
-	}
-}
-
-// TestRetainedSnapshot: a content that is to be retained survives its snapshot, at the driver too. It can be restored
-// from when an administrator creates objects for it again.
-func TestRetainedSnapshot(t *testing.T) {
-	p := newPlane(t, takesSnapshots)
-	p.createSnapshotClass("kept", "Retain", false)
-	p.createBoundVolume("data")
-	p.createSnapshot("s", "data", "kept")
-	s := p.waitForReady("s")
-	handle, content := "id-snapshot-"+string(s.Metadata.UID), s.Status.Content
-	p.deleteSnapshot("s")
-	p.waitForGone("namespaces/default/volumesnapshots/s")
-	p.custom("DELETE", "volumesnapshotcontents/"+content, "{}")
-	p.waitForGone("volumesnapshotcontents/" + content)
-	p.waitForSnapshots(handle)
-	p.custom("POST", "volumesnapshotcontents", fmt.Sprintf(`{"apiVersion":"snapshot.storage.k8s.io/v1",
-		"kind":"VolumeSnapshotContent","metadata":{"name":"again"},"spec":{"driver":%q,"deletionPolicy":"Delete",
-		"sourceVolumeMode":"Filesystem","source":{"snapshotHandle":%q},
-		"volumeSnapshotRef":{"namespace":"default","name":"again"}}}`, p.conn.Name, handle))
-	p.custom("POST", "namespaces/default/volumesnapshots", `{"apiVersion":"snapshot.storage.k8s.io/v1",
-		"kind":"VolumeSnapshot","metadata":{"name":"again"},"spec":{"source":{"volumeSnapshotContentName":"again"}}}`)
-	if s := p.waitForReady("again"); s.Status.Size != "1Gi" {
-		t.Errorf("snapshot %+v", s)
-	}
-	p.deleteSnapshot("again")
-	p.waitForGone("volumesnapshotcontents/again")
-	p.waitForSnapshots()
-}
-
-// TestSnapshotThatIsDeletedEarly: a snapshot that is deleted while the driver takes it is not left there, whichever
-// process does it.
-func TestSnapshotThatIsDeletedEarly(t *testing.T) {
-	p := newPlane(t, takesSnapshots)
-	p.createSnapshotClass("usual", "Delete", true)
-	p.createBoundVolume("data")
-	called, open := p.gate("CreateSnapshot", true, nil)
-	p.createSnapshot("s", "data", "")
-	<-called
-	content := "snapcontent-" + string(p.snapshot("s").Metadata.UID)
-	p.deleteSnapshot("s")
-	p.eventually(func() string {
-		var c struct {
-			Metadata struct{ Annotations map[string]string }
-		}
-		p.read("volumesnapshotcontents/"+content, &c)
-		if c.Metadata.Annotations[volume.AnnSnapshotDeleting] == "" {
-			return "the content is not told"
-		}
-		return ""
-	})
-	p.stop()
-	open()
-	p.start()
-	p.waitForGone("namespaces/default/volumesnapshots/s")
-	p.waitForSnapshots()
-}
-
-// TestSnapshotsThatCannotBe: what is wrong is said in an event and in the status.
-func TestSnapshotsThatCannotBe(t *testing.T) {
-	p := newPlane(t)
-	p.createSnapshotClass("usual", "Delete", true)
-	p.createBoundVolume("data")
-	p.createSnapshot("able", "data", "")
-	p.createSnapshot("classless", "data", "none")
-	p.createSnapshot("claimless", "none", "usual")
-	for name, want := range map[string]string{
-		"able": "CREATE_DELETE_SNAPSHOT", "classless": "VolumeSnapshotClass none", "claimless": "claim none does not exist",
-	} {
-		p.eventually(func() string {
-			if s := p.snapshot(name); !strings.Contains(s.Status.Error.Message, want) {
-				return fmt.Sprintf("snapshot %s: %+v", name, s.Status)
-			}
-			return ""
-		})
-	}
-	p.waitForEvent("VolumeSnapshot", "claimless", volume.ReasonContentFailed)
-	p.waitForEvent("VolumeSnapshot", "classless", volume.ReasonSnapshotClassFailed)
-	for _, name := range []string{"able", "classless", "claimless"} {
-		p.deleteSnapshot(name)
-		p.waitForGone("namespaces/default/volumesnapshots/" + name)
 	}
 }

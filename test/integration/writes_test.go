@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/volume"
 )
@@ -185,4 +187,70 @@ func kindOf(w write) string {
 		kind += "/" + parts[2]
 	}
 	return w.role + " " + w.method + " " + kind
+}
+
+// TestConflicts: another client changes each object just before a controller first writes it. Everything
+// succeeds in the end, and nothing is made twice.
+func TestConflicts(t *testing.T) {
+	p := newPlane(t)
+	var mu sync.Mutex
+	first := map[string]bool{}
+	conflicts := 0
+	p.writes.onWrite(func(w write) {
+		kind, name := objectOf(w.path)
+		mu.Lock()
+		before := first[w.String()]
+		first[w.String()] = true
+		mu.Unlock()
+		if before || w.method != "PUT" {
+			return
+		}
+		body := fmt.Appendf(nil, `{"metadata":{"annotations":{"changed":%q}}}`, w.String())
+		var err error
+		switch kind {
+		case "persistentvolumes":
+			_, err = p.client.CoreV1().PersistentVolumes().Patch(p.ctx, name, types.MergePatchType, body, metav1.PatchOptions{})
+		case "persistentvolumeclaims":
+			_, err = p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, name, types.MergePatchType, body,
+				metav1.PatchOptions{})
+		default:
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil {
+			conflicts++
+		}
+	})
+	p.createClass("fast")
+	p.createVolume("v", "2Gi", "")
+	p.createClaim("static", "")
+	p.createClaim("dynamic", "fast")
+	p.waitForClaimPhase("static", corev1.ClaimBound, "v")
+	p.waitForBound("dynamic")
+	p.waitForSettled()
+	if n := p.calls("CreateVolume"); n != 1 {
+		t.Errorf("%d calls of CreateVolume", n)
+	}
+	p.deleteClaim("static")
+	p.deleteClaim("dynamic")
+	p.waitForVolumePhase("v", corev1.VolumeReleased)
+	p.nothingLeft("v")
+	if conflicts < 8 {
+		t.Errorf("only %d writes met a change", conflicts)
+	}
+}
+
+// objectOf returns the resource and the name in the path of a request.
+func objectOf(path string) (resource, name string) {
+	parts := strings.Split(path, "/")
+	if i := slices.Index(parts, "namespaces"); i > 0 && len(parts) > i+2 {
+		parts = parts[i+2:]
+	} else if len(parts) > 3 {
+		parts = parts[3:]
+	}
+	if len(parts) < 2 {
+		return parts[0], ""
+	}
+	return parts[0], parts[1]
 }

@@ -90,8 +90,7 @@ func TestBadDamage(t *testing.T) {
 	w.ok(d.stage())
 	w.ok(d.publish(false))
 	d.holds("data")
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 	w.empty()
 }
 
@@ -156,7 +155,6 @@ func TestHeldDevice(t *testing.T) {
 	w.ok(d.stage())
 	w.ok(d.publish(false))
 	d.holds("data")
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 	w.empty()
 }

@@ -109,8 +109,7 @@ func TestCopyOfOpenDevice(t *testing.T) {
 	clone.use()
 	clone.holds("data")
 	for _, c := range []*disk{clone, d} {
-		c.rest()
-		w.ok(w.delete(c.id))
+		c.end()
 	}
 	w.empty()
 }
@@ -133,8 +132,7 @@ func TestCopyOfResting(t *testing.T) {
 			clone.use()
 			clone.holds("data")
 			for _, d := range []*disk{clone, blank} {
-				d.rest()
-				w.ok(w.delete(d.id))
+				d.end()
 			}
 			w.ok(w.delete(original.id))
 			w.empty()
@@ -267,8 +265,7 @@ func TestDataIsNeverFormatted(t *testing.T) {
 	d.fsType = "block"
 	d.use()
 	d.holds("data of a raw volume")
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 
 	d = w.create("xfs", 320*mib, "xfs", nil)
 	d.use()
@@ -283,7 +280,6 @@ func TestDataIsNeverFormatted(t *testing.T) {
 	d.fsType = "xfs"
 	d.use()
 	d.holds("data")
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 	w.empty()
 }

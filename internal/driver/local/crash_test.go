@@ -57,8 +57,7 @@ func TestGarbage(t *testing.T) {
 			make()
 			d := w.create("v", 16*mib, "ext4", nil)
 			d.use()
-			d.rest()
-			w.ok(w.delete(d.id))
+			d.end()
 			w.restart()
 			w.empty()
 		})
@@ -149,8 +148,7 @@ func TestUnfinishedFilesystem(t *testing.T) {
 			w.ok(err)
 			clone := w.create("clone", 32*mib, "ext4", fromVolume(d.id))
 			clone.use()
-			clone.rest()
-			w.ok(w.delete(clone.id))
+			clone.end()
 
 			running, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0)
 			w.ok(err)
@@ -165,8 +163,7 @@ func TestUnfinishedFilesystem(t *testing.T) {
 			d.rest()
 			d.use()
 			d.holds("data")
-			d.rest()
-			w.ok(w.delete(d.id))
+			d.end()
 			w.empty()
 		})
 	}
@@ -214,8 +211,7 @@ func TestThaw(t *testing.T) {
 		t.Error("it was frozen")
 	}
 	d.write("data")
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 	w.empty()
 }
 
@@ -233,8 +229,7 @@ func TestFrozenByOthers(t *testing.T) {
 	if !d.frozen() {
 		t.Error("thawed by a snapshot")
 	}
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 	w.delete(s)
 	w.empty()
 }
@@ -253,8 +248,7 @@ func TestThawedDuringCopy(t *testing.T) {
 	if !errors.Is(err, errBusy) || d.frozen() {
 		t.Errorf("%v, frozen %t", err, d.frozen())
 	}
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 	w.empty()
 }
 

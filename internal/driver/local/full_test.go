@@ -81,8 +81,7 @@ func TestCapacity(t *testing.T) {
 	if now, _ := w.capacity(&csipb.GetCapacityRequest{}); now > available-4*mib {
 		t.Errorf("capacity %d after 4 MiB were written, %d before", now, available)
 	}
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 	if now, _ := w.capacity(&csipb.GetCapacityRequest{}); now < available-mib {
 		t.Errorf("capacity %d after all was deleted, %d before", now, available)
 	}
@@ -143,8 +142,7 @@ func TestKept(t *testing.T) {
 		t.Errorf("a volume that is there: %v", err)
 	}
 	d.holds("data")
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 	// A process that another test starts has a descriptor of the removed file until it runs its program.
 	eventually(t, "room", func() bool {
 		available, _ := w.capacity(&csipb.GetCapacityRequest{})
@@ -195,8 +193,7 @@ func TestCopyDoesNotFit(t *testing.T) {
 		}
 	}
 	d.holds("data")
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 	w.empty()
 }
 

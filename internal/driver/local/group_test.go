@@ -85,8 +85,7 @@ func TestGroup(t *testing.T) {
 		if of != fresh {
 			restored.holds(map[*disk]string{a: "of a", b: "of b"}[of])
 		}
-		restored.rest()
-		w.ok(w.delete(restored.id))
+		restored.end()
 	}
 	w.ok(w.deleteGroup(g.GetGroupSnapshotId(), snapshotIDs(g)...))
 	w.ok(w.deleteGroup(g.GetGroupSnapshotId(), snapshotIDs(g)...))
@@ -335,8 +334,7 @@ func TestThawOfHidden(t *testing.T) {
 	if d.frozen() {
 		t.Error("still frozen")
 	}
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 	w.empty()
 }
 
@@ -358,7 +356,6 @@ func TestGroupGivenUp(t *testing.T) {
 			t.Fatal("still frozen")
 		}
 	}
-	a.rest()
-	w.ok(w.delete(a.id))
+	a.end()
 	w.empty()
 }

@@ -31,8 +31,7 @@ func TestGrowReadOnly(t *testing.T) {
 			w.ok(d.publish(true))
 			d.expand(3 * size)
 			w.refused("expand what is read-only", d.nodeExpand(), codes.FailedPrecondition, d.id, "mounted read-only")
-			d.rest()
-			w.ok(w.delete(d.id))
+			d.end()
 			w.empty()
 		})
 	}

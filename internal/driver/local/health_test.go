@@ -79,8 +79,7 @@ func TestFilesystemErrors(t *testing.T) {
 	d.rest()
 	d.use()
 	d.healthIs("repaired", "")
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 }
 
 // TestStorageHealth: a pool that is gone, or was replaced by another one, is reported.

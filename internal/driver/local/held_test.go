@@ -113,8 +113,7 @@ func TestStagedAgain(t *testing.T) {
 				t.Errorf("%d bytes before, %d in the end", before, now)
 			}
 			d.holds("more")
-			d.rest()
-			w.ok(w.delete(d.id))
+			d.end()
 			w.empty()
 		})
 	}
@@ -239,8 +238,7 @@ func TestOldDevice(t *testing.T) {
 	w.ok(d.unstage())
 	d.use()
 	d.holds("data")
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 	w.empty()
 }
 

@@ -85,8 +85,7 @@ func (w *world) restoredLast(g *csipb.VolumeGroupSnapshot, of *disk) uint32 {
 	d := w.create("restored", s.GetSizeBytes(), of.fsType, fromSnapshot(s.GetSnapshotId()))
 	d.use()
 	n := d.last()
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 	return n
 }
 

@@ -166,8 +166,7 @@ func TestCopiesTogether(t *testing.T) {
 		for _, c := range []*disk{restored, w.disk(name, volumes.idOf(name), "ext4")} {
 			c.use()
 			c.holds("data")
-			c.rest()
-			w.ok(w.delete(c.id))
+			c.end()
 		}
 		w.ok(w.delete(snapshots.idOf(name)))
 	}
@@ -252,8 +251,7 @@ func TestGrow(t *testing.T) {
 				t.Errorf("%d bytes before, %d after the stage", before, got)
 			}
 			d.holds("data")
-			d.rest()
-			w.ok(w.delete(d.id))
+			d.end()
 			w.empty()
 		})
 	}
@@ -299,8 +297,7 @@ func TestReadOnly(t *testing.T) {
 		d.rest()
 		d.use()
 		d.write("new")
-		d.rest()
-		w.ok(w.delete(d.id))
+		d.end()
 		w.empty()
 	}
 }
@@ -362,8 +359,7 @@ func TestLabel(t *testing.T) {
 	w.ok(d.publish(false))
 	d.write("data")
 	d.holds("data")
-	d.rest()
-	w.ok(w.delete(d.id))
+	d.end()
 }
 
 // TestMountOptions: options reach the mount, ones that the kernel does not
@@ -386,8 +382,7 @@ func TestMountOptions(t *testing.T) {
 		w.ok(d.publish(false))
 		d.refusesWrites()
 		d.holds("data")
-		d.rest()
-		w.ok(w.delete(d.id))
+		d.end()
 		w.empty()
 	}
 }

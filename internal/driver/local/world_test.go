@@ -358,6 +358,13 @@ func (d *disk) rest() {
 	d.ok(d.detach())
 }
 
+// end takes it back and deletes it.
+func (d *disk) end() {
+	d.Helper()
+	d.rest()
+	d.ok(d.delete(d.id))
+}
+
 // expand grows the volume in the controller and, if it is in use, on the node.
 func (d *disk) expand(size int64) {
 	d.Helper()

@@ -4,16 +4,17 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -21,6 +22,133 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/volume"
 )
+
+// waitForSettled waits until there are no intents.
+func (p *plane) waitForSettled() {
+	p.t.Helper()
+	p.eventually(func() string {
+		all, err := p.client.CoreV1().ConfigMaps("").List(p.ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
+		p.must(err)
+		for _, o := range all.Items {
+			return fmt.Sprintf("intents are left: %v", o.Data)
+		}
+		return ""
+	})
+}
+
+// agrees fails the test when the volumes at the driver differ from the volume objects.
+func (p *plane) agrees() {
+	p.t.Helper()
+	all, err := p.client.CoreV1().PersistentVolumes().List(p.ctx, metav1.ListOptions{})
+	p.must(err)
+	var objects, volumes []string
+	for i := range all.Items {
+		objects = append(objects, all.Items[i].Spec.CSI.VolumeHandle)
+	}
+	for _, v := range p.driver.Volumes() {
+		volumes = append(volumes, v.ID)
+	}
+	slices.Sort(objects)
+	slices.Sort(volumes)
+	if !slices.Equal(objects, volumes) {
+		p.t.Errorf("objects stand for %v, the driver has %v", objects, volumes)
+	}
+}
+
+// nothingLeft waits until the only volume objects are these, and until the driver has no volumes.
+func (p *plane) nothingLeft(but ...string) {
+	p.t.Helper()
+	p.eventually(func() string {
+		all, err := p.client.CoreV1().PersistentVolumes().List(p.ctx, metav1.ListOptions{})
+		p.must(err)
+		for i := range all.Items {
+			if v := &all.Items[i]; !slices.Contains(but, v.Name) {
+				return fmt.Sprintf("volume object %s is there, %s, finalizers %v", v.Name, v.Status.Phase, v.Finalizers)
+			}
+		}
+		if left := p.driver.Volumes(); len(left) > 0 {
+			return fmt.Sprintf("the driver has %+v", left)
+		}
+		return ""
+	})
+}
+
+// creations returns all requests of CreateVolume.
+func (p *plane) creations() (all []*csipb.CreateVolumeRequest) {
+	for _, c := range p.driver.Calls() {
+		if r, ok := c.Request.(*csipb.CreateVolumeRequest); ok {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// gate holds the first call of a method, before its work or after it, until open is called. Then the call
+// returns the error.
+func (p *plane) gate(method string, after bool, err error) (called <-chan struct{}, open func()) {
+	in, out := make(chan struct{}), make(chan struct{})
+	p.driver.OnCall(method, func(n int, _ any) csitest.Action {
+		if n > 1 {
+			return csitest.Action{}
+		}
+		close(in)
+		<-out
+		return csitest.Action{After: after, Err: err}
+	})
+	return in, func() { close(out) }
+}
+
+// TestProvision: a claim gets a volume with all fields that other programs read. Both are deleted together.
+func TestProvision(t *testing.T) {
+	p := newPlane(t)
+	p.createClass("fast", func(c *storagev1.StorageClass) {
+		c.Parameters = map[string]string{"tier": "1", "fsType": "xfs"}
+		c.MountOptions = []string{"noatime"}
+	})
+	p.createClaim("c", "fast")
+	p.waitForBound("c")
+	p.waitForSettled()
+	c := p.getClaim("c")
+	v := p.getVolume("pvc-" + string(c.UID))
+	for what, ok := range map[string]bool{
+		"request in both spellings": c.Annotations[volume.AnnStorageProvisioner] == p.conn.Name &&
+			c.Annotations[volume.AnnBetaStorageProvisioner] == p.conn.Name,
+		"the claim names the volume": c.Spec.VolumeName == v.Name,
+		"the volume names the claim": v.Spec.ClaimRef.UID == c.UID,
+		"who made it":                v.Annotations[volume.AnnProvisionedBy] == p.conn.Name,
+		"class, policy and options": v.Spec.StorageClassName == "fast" &&
+			v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
+			slices.Equal(v.Spec.MountOptions, []string{"noatime"}),
+		"filesystem type":                v.Spec.CSI.FSType == "xfs",
+		"kept until the driver is asked": slices.Contains(v.Finalizers, volume.FinalizerProvisioner),
+		"parameters (S1-026)": p.creations()[0].GetParameters()["fsType"] == "xfs" &&
+			p.creations()[0].GetParameters()["tier"] == "1",
+		"filesystem of the capability": p.creations()[0].GetVolumeCapabilities()[0].GetMount().GetFsType() == "xfs",
+	} {
+		if !ok {
+			t.Errorf("%s: claim %+v, volume %+v, call %+v", what, c.Annotations, v, p.creations()[0])
+		}
+	}
+	p.waitForEvent("PersistentVolumeClaim", "c", volume.ReasonProvisioningSucceeded, v.Name)
+	p.agrees()
+	p.deleteClaim("c")
+	p.nothingLeft()
+	p.waitForNoClaim("c")
+}
+
+// sameArguments requires at least this many calls of CreateVolume, all with the same arguments.
+func (p *plane) sameArguments(least int) {
+	p.t.Helper()
+	all := p.creations()
+	if len(all) < least {
+		p.t.Errorf("%d calls of CreateVolume, want %d", len(all), least)
+	}
+	for _, r := range all[1:] {
+		if !proto.Equal(r, all[0]) {
+			p.t.Errorf("called with %v, then with %v", all[0], r)
+		}
+	}
+}
 
 // deletions returns the handles of all calls of DeleteVolume.
 func (p *plane) deletions() (handles []string) {
@@ -120,113 +248,6 @@ func (p *plane) stands(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolu
 	}
 }
 
-// TestAnswersOfTheDriver: a larger volume is accepted. A smaller one is deleted, and an event says so
-// (S4-001, S4-046).
-func TestAnswersOfTheDriver(t *testing.T) {
-	p := newPlane(t)
-	p.createClass("fast")
-	sized := func(bytes int64) func(int, any) csitest.Action {
-		return func(n int, req any) csitest.Action {
-			id := "id-" + req.(*csipb.CreateVolumeRequest).GetName()
-			if bytes < 2<<30 && n > 3 {
-				return csitest.Action{}
-			}
-			return csitest.Action{
-				After: true, Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: bytes}},
-			}
-		}
-	}
-	p.driver.OnCall("CreateVolume", sized(1<<30))
-	p.createClaim("small", "fast")
-	p.waitForEvent("PersistentVolumeClaim", "small", volume.ReasonProvisioningFailed, "1073741824", "2147483648")
-	p.waitForBound("small")
-	if n := len(p.deletions()); n != 3 {
-		t.Errorf("of three volumes that are too small %d were deleted", n)
-	}
-	p.driver.OnCall("CreateVolume", sized(5<<30))
-	p.createClaim("large", "fast")
-	p.waitForBound("large")
-	p.waitForSettled()
-	c := p.getClaim("large")
-	if v := p.getVolume(c.Spec.VolumeName); v.Spec.Capacity.Storage().String() != "5Gi" ||
-		c.Status.Capacity.Storage().String() != "5Gi" {
-		t.Errorf("the volume has %s, the claim %s", v.Spec.Capacity.Storage(), c.Status.Capacity.Storage())
-	}
-	p.agrees()
-}
-
-// TestRefusedClaims: events report invalid claims, and the driver is not called (S4-002, S4-033 to S4-035).
-func TestRefusedClaims(t *testing.T) {
-	p := newPlane(t)
-	p.createClass("fast")
-	p.createClass("typo", func(c *storagev1.StorageClass) {
-		c.Parameters = map[string]string{"csi.storage.k8s.io/provisioner-secret": "x"}
-	})
-	p.createClass("twice", func(c *storagev1.StorageClass) {
-		c.Parameters = map[string]string{"csi.storage.k8s.io/fstype": "ext4", "fstype": "xfs"}
-	})
-	p.createClaim("choosy", "fast", func(c *corev1.PersistentVolumeClaim) {
-		c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"disk": "ssd"}}
-	})
-	p.createClaim("typo", "typo")
-	p.createClaim("twice", "twice")
-	p.waitForEvent("PersistentVolumeClaim", "choosy", volume.ReasonProvisioningFailed, "claim Selector is not supported")
-	p.waitForEvent("PersistentVolumeClaim", "typo", volume.ReasonProvisioningFailed,
-		`unknown parameter "csi.storage.k8s.io/provisioner-secret"`)
-	p.waitForEvent("PersistentVolumeClaim", "twice", volume.ReasonProvisioningFailed, "fstype", "are given")
-	if n := p.calls("CreateVolume"); n > 0 {
-		t.Errorf("the driver was called %d times", n)
-	}
-	for _, c := range []string{"choosy", "typo", "twice"} {
-		p.waitForClaimPhase(c, corev1.ClaimPending, "")
-	}
-	// A class cannot be changed, only recreated: the claim is reconciled again.
-	p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "typo", metav1.DeleteOptions{}))
-	p.createClass("typo")
-	p.waitForBound("typo")
-}
-
-// TestClassThatIsGone: when the provisioner does not find the class, its event says so. When the class is
-// back, the claim is provisioned (S4-032).
-func TestClassThatIsGone(t *testing.T) {
-	p := newPlane(t)
-	p.createClaim("c", "gone", func(c *corev1.PersistentVolumeClaim) {
-		c.Annotations = map[string]string{volume.AnnStorageProvisioner: p.conn.Name}
-	})
-	p.eventually(func() string {
-		all, err := p.client.CoreV1().Events("default").List(p.ctx, metav1.ListOptions{})
-		p.must(err)
-		for _, e := range all.Items {
-			if e.InvolvedObject.Name == "c" && e.Source.Component == "volplane.dev/provisioner" &&
-				strings.Contains(e.Message, `"gone" not found`) {
-				return ""
-			}
-		}
-		return "the provisioner says nothing"
-	})
-	p.createClass("gone")
-	p.waitForBound("c")
-}
-
-// TestBoundElsewhereDuringTheCall: the claim is bound to another volume during the call. The driver's
-// volume is deleted like any volume whose claim is gone (S4-052).
-func TestBoundElsewhereDuringTheCall(t *testing.T) {
-	p := newPlane(t)
-	p.createClass("fast")
-	called, open := p.gate("CreateVolume", true, nil)
-	p.createClaim("c", "fast")
-	<-called
-	p.createVolume("v", "2Gi", "fast")
-	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
-	open()
-	p.waitForSettled()
-	p.nothingLeft("v")
-	p.waitForClaimPhase("c", corev1.ClaimBound, "v")
-	if got := p.deletions(); len(got) != 1 {
-		t.Errorf("deleted: %v", got)
-	}
-}
-
 // TestObjectThatIsRefused: the driver's topology of the volume is not valid in an object. The volume is
 // deleted, if necessary at the second attempt, and an event of the claim says why (S4-022, S4-038, S4-039).
 func TestObjectThatIsRefused(t *testing.T) {
@@ -320,4 +341,41 @@ func (p *plane) mayCreateVolumes(role *rbacv1.ClusterRole, may bool) {
 		}
 		return ""
 	})
+}
+
+// TestDefaultClass: a claim without a class gets the default class when it is created (S4-012), and of two
+// default classes the newer one.
+func TestDefaultClass(t *testing.T) {
+	p := newPlane(t)
+	usual := func(c *storagev1.StorageClass) { c.Annotations = map[string]string{volume.AnnDefaultClass: "true"} }
+	nameless := func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil }
+	p.createClass("plain")
+	p.createClass("usual", usual)
+	// The admission reads a cache of its own.
+	p.eventually(func() string {
+		c, err := p.client.CoreV1().PersistentVolumeClaims("default").Create(p.ctx, &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: "dry"}, Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources: corev1.VolumeResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
+				},
+			},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		p.must(err)
+		if got := ptr.Deref(c.Spec.StorageClassName, ""); got != "usual" {
+			return fmt.Sprintf("a new claim gets class %q", got)
+		}
+		return ""
+	})
+	p.createClaim("c", "", nameless)
+	if got := ptr.Deref(p.getClaim("c").Spec.StorageClassName, ""); got != "usual" {
+		t.Errorf("the claim's class is %q", got)
+	}
+	p.waitForBound("c")
+	if v := p.getVolume(p.getClaim("c").Spec.VolumeName); v.Spec.StorageClassName != "usual" {
+		t.Errorf("the volume's class is %q", v.Spec.StorageClassName)
+	}
+	p.createClaim("classless", "")
+	p.waitForEvent("PersistentVolumeClaim", "classless", volume.ReasonFailedBinding)
+	p.waitForClaimPhase("classless", corev1.ClaimPending, "")
 }

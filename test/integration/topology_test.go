@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -143,74 +141,3 @@ func TestTopologyOfALateClaim(t *testing.T) {
 }
 
 func sameTerm(a, b corev1.NodeSelectorTerm) bool { return a.String() == b.String() }
-
-// TestTopologyOfAnImmediateClaim: the request has all zones, or those that the class allows. The claim's
-// name decides which is first, so the claims of a StatefulSet are spread (S1-028 to S1-030, S1-038).
-func TestTopologyOfAnImmediateClaim(t *testing.T) {
-	p := newZones(t)
-	p.createClass("any")
-	p.createClass("two", allow("c", "b"))
-	for _, c := range []struct{ claim, class, requisite, preferred string }{
-		{"data-web-0", "any", "abc", "abc"},
-		{"data-web-1", "any", "abc", "bca"},
-		{"log-web-1", "any", "abc", "bca"},
-		{"data-web-2", "any", "abc", "cab"},
-		{"one-web-0", "two", "bc", "cb"},
-		{"one-web-1", "two", "bc", "bc"},
-	} {
-		p.createClaim(c.claim, c.class)
-		p.waitForBound(c.claim)
-		if requisite, preferred := p.zonesAsked(c.claim); requisite != c.requisite || preferred != c.preferred {
-			t.Errorf("%s: requisite %s, preferred %s, want %s and %s", c.claim, requisite, preferred, c.requisite, c.preferred)
-		}
-	}
-}
-
-// TestStaleTopology: while no Node has the labels of the driver's topology, the claim waits, an event says
-// so, and it is tried again. After the first call every call has the same arguments, whatever happens to
-// the nodes (S1-103, S4-035).
-func TestStaleTopology(t *testing.T) {
-	p := newPlane(t, zonal)
-	p.stop()
-	p.inZones("a", "b")
-	p.label("n1", "null")
-	p.label("n2", "null")
-	p.makesThereFirst()
-	p.start()
-	p.createClass("any")
-	p.createClaim("early", "any")
-	p.waitForEvent("PersistentVolumeClaim", "early", volume.ReasonProvisioningFailed,
-		"no node has a topology of the driver")
-	// No program watches a Node's labels.
-	p.label("n2", `"b"`)
-	p.waitForBound("early")
-
-	called, open := make(chan struct{}), make(chan struct{})
-	before := len(p.creations())
-	p.driver.OnCall("CreateVolume", func(n int, _ any) csitest.Action {
-		if n > before+1 {
-			return csitest.Action{}
-		}
-		close(called)
-		<-open
-		return csitest.Action{Err: status.Error(codes.Unavailable, "away")}
-	})
-	p.createClaim("c", "any")
-	<-called
-	for _, n := range []string{"n1", "n2"} {
-		p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, n, metav1.DeleteOptions{}))
-	}
-	close(open)
-	p.waitForBound("c")
-	p.waitForSettled()
-	all := p.creations()[before:]
-	if len(all) < 2 {
-		t.Fatalf("the driver was asked %d times", len(all))
-	}
-	for _, r := range all {
-		if fmt.Sprint(r.GetAccessibilityRequirements()) != fmt.Sprint(all[0].GetAccessibilityRequirements()) ||
-			len(r.GetAccessibilityRequirements().GetRequisite()) == 0 {
-			t.Errorf("asked for %v, then for %v", all[0], r)
-		}
-	}
-}
