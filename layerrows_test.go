@@ -220,9 +220,8 @@ func flexLayers() []layer {
 			"internal/volume", "internal/cluster", decidePrefix, "internal/explain/state", "internal/queue",
 		}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
 		{"internal/flex", []string{
-			"internal/volume", decidePrefix, "internal/csi", "internal/explain/state", "internal/kube", "internal/parts",
-			"internal/flex/",
-		}, heavy, "the only door to what is about FlexVolume drivers"},
+			"internal/volume", decidePrefix, "internal/csi", "internal/kube", "internal/parts", "internal/flex/",
+		}, heavy, "joins what a host of FlexVolume drivers consists of"},
 	}
 }
 
@@ -327,8 +326,9 @@ func upperLayers() []layer {
 		{"internal/cli", []string{
 			"internal/gather", "internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube",
 			"internal/manifest", "internal/identity", "internal/finding", "internal/redact", "internal/driver/doctor",
-			"internal/driver/starter", "internal/flex", "internal/flex/migrate", "internal/orphans", "internal/program",
-			"internal/csi", "internal/csi/", "internal/driverfile", "internal/driverimport", "internal/noderoot",
+			"internal/driver/starter", "internal/flex", "internal/flex/doctor", "internal/flex/install",
+			"internal/flex/migrate", "internal/orphans", "internal/program", "internal/csi", "internal/csi/",
+			"internal/driverfile", "internal/driverimport", "internal/noderoot",
 			"internal/supervise", "internal/sidecar", "internal/revision", "internal/door", "internal/door/mount8",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/noderoot", []string{"internal/durable"}, append(heavy, clientGo, grpc), "knows whose a directory is, " +
@@ -342,9 +342,10 @@ func upperLayers() []layer {
 			"internal/volume", "internal/cluster", decidePrefix, "internal/explain/chain", "internal/explain/since",
 			"internal/explain/state", "internal/explain/survey", "internal/explain/why", "internal/csi",
 			"internal/kube", "internal/controller", "internal/controller/", "internal/node",
-			"internal/driver/local", "internal/flex", "internal/manifest", "internal/mount", "internal/observe",
-			"internal/orphans", "internal/parts", "internal/program", "internal/driverfile", "internal/driverhost",
-			"internal/beside", "internal/sidecar", "internal/door/", "internal/gather", "internal/snapshotmetadata",
+			"internal/driver/local", "internal/flex", "internal/flex/migrate", "internal/manifest", "internal/mount",
+			"internal/observe", "internal/orphans", "internal/parts", "internal/program", "internal/driverfile",
+			"internal/driverhost", "internal/beside", "internal/sidecar", "internal/door/", "internal/gather",
+			"internal/snapshotmetadata",
 		}, heavy, "the only place that joins parts stays thin"},
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/migrate"
 	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/kube"
 )
@@ -92,7 +93,7 @@ func (w *World) Objects(ctx context.Context) (state.Objects, error) {
 	if cached == nil {
 		return state.Objects{}, errNotRead
 	}
-	r := gather.New(w.client, gather.Options{Bridge: flex.Translation(), Moves: flex.Moves})
+	r := gather.New(w.client, gather.Options{Bridge: flex.Translation(), Moves: migrate.Unfinished})
 	if err := r.Beside(ctx, (*cached)()); err != nil {
 		return state.Objects{}, fmt.Errorf("read what is not in memory: %w", err)
 	}

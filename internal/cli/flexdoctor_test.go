@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/doctor"
 )
 
 // TestDiagnosisEndsWithTheVerdict: the last lines say where the driver works, and what keeps it from
@@ -25,7 +25,7 @@ func TestDiagnosisEndsWithTheVerdict(t *testing.T) {
 	} {
 		var out strings.Builder
 		works := decide.WorksIn(findings)
-		d := flex.Diagnosis{Driver: "example.com/files", Findings: findings, Works: &works}
+		d := doctor.Report{Driver: "example.com/files", Findings: findings, Works: &works}
 		s := &shell{Streams: Streams{Out: &out}}
 		if err := s.printDiagnosis(d); err != nil || !strings.HasSuffix(out.String(), "\n"+want) {
 			t.Errorf("%v, it ends with\n%s\nwant\n%s", err, out.String(), want)

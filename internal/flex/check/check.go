@@ -364,7 +364,7 @@ func (c *check) init(ctx context.Context) {
 		f.Message = plain(f.Message)
 		c.Findings = append(c.Findings, f)
 	}
-	said := fmt.Sprintf("answers in %d ms: %s", r.took.Milliseconds(), Capabilities(answer.Capabilities))
+	said := fmt.Sprintf("answers in %d ms: %s", r.took.Milliseconds(), answer.Capabilities.Words())
 	if r.took > slowInit {
 		c.warn("init", said, decide.Author.Should("do nothing in init but answer: it runs whenever the file changes"))
 		return
@@ -374,29 +374,6 @@ func (c *check) init(ctx context.Context) {
 
 func (c *check) byHand() string {
 	return decide.Author.Should("run it by hand: " + filepath.Base(c.path) + " init")
-}
-
-// Capabilities returns capabilities as a text for people.
-func Capabilities(c decide.Capabilities) string {
-	var words []string
-	for _, one := range []struct {
-		has  bool
-		name string
-	}{
-		{c.Attach, "attach"},
-		{c.FSGroup, "fsGroup"},
-		{c.RequiresFSResize, "requiresFSResize"},
-		{c.SELinuxRelabel, "selinuxRelabel"},
-		{c.SupportsMetrics, "supportsMetrics"},
-	} {
-		if one.has {
-			words = append(words, one.name)
-		}
-	}
-	if len(words) == 0 {
-		return "none"
-	}
-	return strings.Join(words, ",")
 }
 
 // result is the result of starting a driver.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +18,7 @@ import (
 
 // Doctor examines one driver.
 type Doctor struct {
-	// Path is the path of the executable, and Name the driver's name; Locate returns both.
+	// Path is the path of the executable, and Name the driver's name; install.Locate returns both.
 	Path string
 	Name decide.Name
 	// Scratch is the parent of the scratch directory; the default is /var/lib, which gives the
@@ -49,25 +48,6 @@ const (
 	// cleanLimit is the time limit of the clean-up after the last check.
 	cleanLimit = 30 * time.Second
 )
-
-// Locate returns the path and the name of a driver that is given by its path ("/x/lofs", "./lofs")
-// or, if it is installed in a plugin directory, by its name.
-func Locate(subject, pluginDir string) (path string, name decide.Name, err error) {
-	if strings.HasPrefix(subject, "/") || strings.HasPrefix(subject, ".") {
-		if path, err = filepath.Abs(subject); err != nil {
-			return "", decide.Name{}, fmt.Errorf("find driver: %w", err)
-		}
-		name, err = decide.ParseDir(filepath.Base(filepath.Dir(path)))
-		if err != nil || name.Driver != filepath.Base(path) {
-			name, err = decide.ParseName(filepath.Base(path))
-		}
-		return path, name, err
-	}
-	if name, err = decide.ParseName(subject); err != nil {
-		return "", decide.Name{}, fmt.Errorf("find driver: %w", err)
-	}
-	return filepath.Join(pluginDir, name.Dir(), name.Driver), name, nil
-}
 
 // exam is one examination.
 type exam struct {

@@ -83,6 +83,14 @@ type State struct {
 	InUse int `json:"inUse"`
 }
 
+// Can returns the driver's capabilities as a text for people; "" if they are not known.
+func (s State) Can() string {
+	if s.State != decide.Ready {
+		return ""
+	}
+	return s.Capabilities.Words()
+}
+
 // slot is everything that a host knows about one directory.
 type slot struct {
 	dir   string

@@ -46,7 +46,18 @@ func (w *world) script(file, text string) string {
 }
 
 func (w *world) options(source string) Options {
-	return Options{Name: w.name, Directory: Directory{Path: w.plugins}, Source: source, Here: true, Absent: true}
+	return Options{Name: w.name.String(), Dir: w.plugins, Source: source}
+}
+
+// change is one by which a driver is installed, whether there is one or not.
+func (w *world) change(o Options) change {
+	w.Helper()
+	c, err := o.change()
+	if err != nil {
+		w.Fatal(err)
+	}
+	c.upgrade, c.absent = true, true
+	return c
 }
 
 func (w *world) exe() string { return filepath.Join(w.plugins, w.name.Dir(), w.name.Driver) }
@@ -115,8 +126,7 @@ func TestUpgradeRollbackUninstall(t *testing.T) {
 	if _, err = Install(t.Context(), o); !errors.Is(err, ErrOther) || w.installed() != "1" {
 		t.Errorf("%v, installed %s", err, w.installed())
 	}
-	o.Upgrade = true
-	r, err = Install(t.Context(), o)
+	r, err = Upgrade(t.Context(), o)
 	w.want(Upgraded, r, err)
 	if w.installed() != "2" || r.Previous == "" || r.Previous == r.Hash {
 		t.Errorf("installed %s, report %+v", w.installed(), r)
@@ -141,14 +151,13 @@ func TestUpgradeRollbackUninstall(t *testing.T) {
 func TestAbsent(t *testing.T) {
 	w := newWorld(t)
 	o := w.options(w.driver("1"))
-	o.Absent = false
 	if _, err := Uninstall(t.Context(), o); !errors.Is(err, ErrAbsent) {
 		t.Error(err)
 	}
 	if _, err := Rollback(t.Context(), o); !errors.Is(err, ErrAbsent) {
 		t.Error(err)
 	}
-	if _, err := Install(t.Context(), o); !errors.Is(err, ErrAbsent) || w.names() != "" {
+	if _, err := Upgrade(t.Context(), o); !errors.Is(err, ErrAbsent) || w.names() != "" {
 		t.Errorf("%v, left: %s", err, w.names())
 	}
 }
@@ -156,7 +165,7 @@ func TestAbsent(t *testing.T) {
 func TestInstallWithoutVendor(t *testing.T) {
 	w := newWorld(t)
 	o := w.options(w.driver("1"))
-	o.Name = decide.Name{Driver: "demo"}
+	o.Name = "demo"
 	r, err := Install(t.Context(), o)
 	w.want(Installed, r, err)
 	if got := w.versionOf(filepath.Join(w.plugins, "demo", "demo")); got != "1" ||
@@ -211,9 +220,7 @@ func TestInstallRefuses(t *testing.T) {
 			w := newWorld(t)
 			r, err := Install(t.Context(), w.options(w.driver("1")))
 			w.want(Installed, r, err)
-			o := w.options(w.script("bad", script))
-			o.Upgrade = true
-			r, err = Install(t.Context(), o)
+			r, err = Upgrade(t.Context(), w.options(w.script("bad", script)))
 			if !errors.Is(err, ErrRefused) || decide.Worst(r.Findings) != decide.Fail {
 				t.Errorf("%v, findings %+v", err, r.Findings)
 			}
@@ -259,7 +266,7 @@ func TestInstallRefusesHome(t *testing.T) {
 func TestInstallWithoutTrying(t *testing.T) {
 	w := newWorld(t)
 	o := w.options(w.script("theirs", "#!/usr/bin/nothing-like-this\n# version theirs\n"))
-	o.Here = false
+	o.NoInit = true
 	r, err := Install(t.Context(), o)
 	w.want(Installed, r, err)
 	if w.installed() != "theirs" || r.Capabilities != nil {
@@ -274,9 +281,9 @@ func TestControlPlane(t *testing.T) {
 		"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n"
 	for host, want := range map[string]decide.Level{HostKubelet: decide.Warn, HostVolplane: decide.Pass} {
 		w := newWorld(t)
-		o := w.options(w.script("attaching", attaching))
-		o.Directory.Host = host
-		r, err := Install(t.Context(), o)
+		c := w.change(w.options(w.script("attaching", attaching)))
+		c.directory.Host = host
+		r, err := c.install(t.Context())
 		w.want(Installed, r, err)
 		if got := decide.Worst(r.Findings); got != want {
 			t.Errorf("%s: %s: %+v", host, got, r.Findings)
@@ -291,7 +298,7 @@ func TestUnknownOperation(t *testing.T) {
 		w := newWorld(t)
 		o := w.options(w.script("calls", "#!/bin/sh\nprintf '%s|' \"$@\" >>"+w.dir+"/log\n"+
 			"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n"))
-		o.Here = here
+		o.NoInit = !here
 		r, err := Install(t.Context(), o)
 		w.want(Installed, r, err)
 		said := slices.ContainsFunc(r.Findings, func(f decide.Finding) bool {

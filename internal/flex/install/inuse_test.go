@@ -71,15 +71,14 @@ func TestUpgradeInUse(t *testing.T) {
 	w.want(Installed, r, err)
 	w.mount("pods", "8d2f", "volumes", w.name.Dir(), "data")
 	o := w.options(w.driver("2"))
-	o.Upgrade = true
-	r, err = Install(t.Context(), o)
+	r, err = Upgrade(t.Context(), o)
 	w.want(Upgraded, r, err)
 	if decide.Worst(r.Findings) != decide.Pass {
 		t.Errorf("findings %+v", r.Findings)
 	}
 	o.Source = w.script("3",
 		"#!/bin/sh\n# version 3\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n")
-	r, err = Install(t.Context(), o)
+	r, err = Upgrade(t.Context(), o)
 	w.want(Upgraded, r, err)
 	if last := r.Findings[len(r.Findings)-1]; last.Check != "attach" || last.Level != decide.Warn ||
 		!strings.Contains(last.Message, "does not attach, this one does") {
@@ -115,7 +114,7 @@ func TestUninstallLeavesOthersFiles(t *testing.T) {
 	w.want(Removed, r, err)
 }
 
-func TestVolumes(t *testing.T) {
+func TestVolumesIn(t *testing.T) {
 	const (
 		pods  = "/var/lib/kubelet/pods/"
 		nodes = "/var/lib/kubelet/plugins/kubernetes.io/flexvolume/"
@@ -131,7 +130,7 @@ func TestVolumes(t *testing.T) {
 		{[]string{nodes + "example.com/demo/mounts/pv1"}, 1},
 		{[]string{nodes + "example.com/demo/mounts/pv1", pods + "1/volumes/example.com~demo/pv1"}, 1},
 	} {
-		if got := Volumes(demo(), c.paths); got != c.want {
+		if got := volumesIn(c.paths, demo()); got != c.want {
 			t.Errorf("%v: %d volumes, want %d", c.paths, got, c.want)
 		}
 		for _, path := range c.paths {

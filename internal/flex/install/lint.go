@@ -2,6 +2,7 @@ package install
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -15,21 +16,25 @@ import (
 )
 
 // Lint checks a plugin directory for files that make a host refuse a driver, start what is not a
-// driver, or retry something forever. If start is true, init of each driver is called. Nothing is
+// driver, or retry something forever. Unless NoInit is set, init of each driver is called. Nothing is
 // changed; it may be repeated.
-func Lint(ctx context.Context, dir string, start bool) ([]decide.Finding, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("read plugin directory: %w", err)
+func Lint(ctx context.Context, o Options) (Directory, []decide.Finding, error) {
+	d, err := o.find()
+	if err != nil && !errors.Is(err, ErrNoDirectory) || d.Path == "" {
+		return d, nil, err
 	}
-	l := &lint{dir: dir, start: start, findings: []decide.Finding{}}
-	if problem := Problem(dir); problem != "" && !strings.Contains(problem, "written to") {
-		l.add("directory", decide.Fail, dir, problem, Directory{Path: dir, Problem: problem}.Advice())
+	entries, err := os.ReadDir(d.Path)
+	if err != nil {
+		return d, nil, fmt.Errorf("read plugin directory: %w", err)
+	}
+	l := &lint{dir: d.Path, start: !o.NoInit, findings: []decide.Finding{}}
+	if problem := Problem(d.Path); problem != "" && !strings.Contains(problem, "written to") {
+		l.add("directory", decide.Fail, d.Path, problem, Directory{Path: d.Path, Problem: problem}.Advice())
 	}
 	for _, e := range entries {
 		l.entry(ctx, e)
 	}
-	return l.findings, nil
+	return d, l.findings, nil
 }
 
 type lint struct {

@@ -62,7 +62,7 @@ func TestLint(t *testing.T) {
 			if err := errors.Join(script("example.com~demo", "demo", good, 0o755)(dir), c.make(dir)); err != nil {
 				t.Fatal(err)
 			}
-			findings, err := Lint(t.Context(), dir, true)
+			_, findings, err := Lint(t.Context(), Options{Dir: dir})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,7 +81,7 @@ func TestLint(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Lint(t.Context(), filepath.Join(t.TempDir(), "nothing"), true); err == nil {
+	if _, _, err := Lint(t.Context(), Options{Dir: filepath.Join(t.TempDir(), "nothing")}); err == nil {
 		t.Error("no directory is no error")
 	}
 }
