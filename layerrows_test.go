@@ -201,7 +201,8 @@ func flexLayers() []layer {
 			"internal/mount/", "internal/csi", "internal/csi/registrar", "internal/flex/driver", "internal/flex/host",
 		}, append(heavy, clientGo), "serves scripts over sockets and knows no cluster"},
 		{"internal/flex/install", []string{
-			"internal/durable", decidePrefix, "internal/mount", "internal/flex/check", "internal/flex/host", "internal/skeleton",
+			"internal/durable", decidePrefix, "internal/mount", "internal/flex/check", "internal/flex/driver",
+			"internal/flex/host", "internal/skeleton",
 		}, append(heavy, clientGo, grpc), "puts files in their place, beside any host"},
 		{"internal/flex/doctor", []string{
 			"internal/redact", decidePrefix, "internal/mount", "internal/scratch", "internal/flex/check",

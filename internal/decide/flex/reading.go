@@ -40,19 +40,13 @@ func (c Call) Read() (Answer, error) { return ParseAnswer(c.Op, c.Exit, c.Stdout
 
 // kubeletAnswer is an answer as Kubernetes decodes it.
 type kubeletAnswer struct {
-	Status       string `json:"status"`
-	Message      string `json:"message"`
-	Device       string `json:"device"`
-	VolumeName   string `json:"volumeName"`
-	Attached     bool   `json:"attached"`
-	NewSize      int64  `json:"volumeNewSize"`
-	Capabilities *struct {
-		Attach           bool `json:"attach"`
-		SELinuxRelabel   bool `json:"selinuxRelabel"`
-		SupportsMetrics  bool `json:"supportsMetrics"`
-		FSGroup          bool `json:"fsGroup"`
-		RequiresFSResize bool `json:"requiresFSResize"`
-	} `json:"capabilities"`
+	Status       string        `json:"status"`
+	Message      string        `json:"message"`
+	Device       string        `json:"device"`
+	VolumeName   string        `json:"volumeName"`
+	Attached     bool          `json:"attached"`
+	NewSize      int64         `json:"volumeNewSize"`
+	Capabilities *Capabilities `json:"capabilities"`
 }
 
 // ReadByKubernetes returns the status that Kubernetes takes from a call. It reads standard output

@@ -87,7 +87,7 @@ func (d *driver) addDevice(want *record, staging string) error {
 
 func (d *driver) publish(ctx context.Context, want *record, hidden private) error {
 	// Calls for other volumes run concurrently, except those that use the same directory.
-	defer d.b.names.lock(want.Dir)()
+	defer d.b.names.Hold(want.Dir)()
 	now, err := d.ready()
 	if err != nil {
 		return err

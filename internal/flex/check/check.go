@@ -32,14 +32,10 @@ const (
 	// drainTimeout is how long the end of the output is waited for after init has ended: on a busy
 	// host, another child of this process may have the pipe open for a moment.
 	drainTimeout = 5 * time.Second
-	// maxInitOutput is how many bytes of init's output are kept.
-	maxInitOutput = 1 << 20
 	// maxInterpreter is how many bytes of a script's first line the kernel reads.
 	maxInterpreter = 255
 	// maxScript is how many bytes of a script are searched for the names of tools.
 	maxScript = 1 << 20
-	// searchPath is the PATH that hosts give to drivers.
-	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
 // MaxSize is the size limit of an executable, in bytes.
@@ -325,7 +321,7 @@ func isInPath(name string) bool {
 	if filepath.IsAbs(name) {
 		return Executable(name) == nil
 	}
-	for dir := range strings.SplitSeq(searchPath, ":") {
+	for dir := range strings.SplitSeq(driver.SearchPath, ":") {
 		if Executable(filepath.Join(dir, name)) == nil {
 			return true
 		}
@@ -379,7 +375,7 @@ func (c *check) byHand() string {
 // result is the result of starting a driver.
 type result struct {
 	call           decide.Call
-	stdout, stderr head
+	stdout, stderr Output
 	took           time.Duration
 	err            error
 }
@@ -389,7 +385,7 @@ func (c *check) run(ctx context.Context, op decide.Operation, args ...string) *r
 	defer cancel()
 	r := &result{}
 	err := driver.WhenClosed(busyTries, func() error { return c.command(ctx, r, op, args) })
-	r.call = decide.Call{Op: op, Stdout: r.stdout.kept, Stderr: r.stderr.kept}
+	r.call = decide.Call{Op: op, Stdout: r.stdout.Kept, Stderr: r.stderr.Kept}
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
@@ -406,24 +402,29 @@ func (c *check) run(ctx context.Context, op decide.Operation, args ...string) *r
 
 // command starts the driver and waits until it has ended.
 func (c *check) command(ctx context.Context, r *result, op decide.Operation, args []string) error {
-	cmd := exec.CommandContext(ctx, c.path, append([]string{string(op)}, args...)...)
-	cmd.Env = []string{"PATH=" + searchPath, "HOME=/", "LANG=C"}
-	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = &r.stdout, &r.stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = drainTimeout
+	cmd := Command(ctx, c.path, op, args...)
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &r.stdout, &r.stderr, drainTimeout
 	began := time.Now()
 	err := cmd.Run()
 	r.took = time.Since(began)
 	return err
 }
 
-// head keeps the first bytes that are written to it and drops the rest.
-type head struct{ kept []byte }
+// Command returns a start of a driver as a host makes it: in a session of its own, which is killed when ctx ends, and
+// with an environment that inherits nothing.
+func Command(ctx context.Context, path string, op decide.Operation, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, append([]string{string(op)}, args...)...)
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = "/", driver.Environment(), &syscall.SysProcAttr{Setsid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	return cmd
+}
+
+// Output keeps the first bytes that are written to it and drops the rest.
+type Output struct{ Kept []byte }
 
 // Write never fails.
-func (h *head) Write(p []byte) (int, error) {
-	h.kept = append(h.kept, p[:min(len(p), maxInitOutput-len(h.kept))]...)
+func (o *Output) Write(p []byte) (int, error) {
+	const most = 1 << 20
+	o.Kept = append(o.Kept, p[:min(len(p), most-len(o.Kept))]...)
 	return len(p), nil
 }

@@ -54,8 +54,8 @@ const userKey = "username"
 // secret requires that the output has no value of a secret.
 func (x *exam) secret(c call) string {
 	const short = 8 // it could be there by chance
-	for _, key := range slices.Sorted(maps.Keys(x.secrets)) {
-		value := x.secrets[key]
+	for _, key := range slices.Sorted(maps.Keys(x.Secrets)) {
+		value := x.Secrets[key]
 		if len(value) < short || key == userKey {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/scratch"
 )
@@ -73,7 +74,7 @@ func (x *exam) volumeName(ctx context.Context, v vol) (string, bool) {
 // observe calls isattached before the volume is attached, which no host does: a driver that says
 // then that it is attached always says so, and says nothing by it.
 func (x *exam) observe(ctx context.Context, v vol) {
-	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.node)
+	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.Node)
 	x.unjudged()
 	x.observes = c.ok() && c.answer.Attached != nil && !*c.answer.Attached
 }
@@ -81,7 +82,7 @@ func (x *exam) observe(ctx context.Context, v vol) {
 // attach attaches the volume twice.
 func (x *exam) attach(ctx context.Context, v vol, name string) (device string, ok bool) {
 	x.undo = append(x.undo, undo{decide.OpDetach, name})
-	first := x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.node)
+	first := x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.Node)
 	if !first.ok() && !first.unsupported() {
 		x.add(decide.Finding{
 			Check: "attach", Level: decide.Fail, Message: first.why(), Breaks: both(),
@@ -90,7 +91,7 @@ func (x *exam) attach(ctx context.Context, v vol, name string) (device string, o
 		return "", false
 	}
 	x.pass("attach", "the device is %q", first.answer.Device)
-	again := x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.node)
+	again := x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.Node)
 	reason := ""
 	if !again.ok() && !again.unsupported() {
 		reason = "what is attached should be a success: " + again.why()
@@ -111,7 +112,7 @@ const sayAttached = `answer "attached" with true or false, without quotes, or No
 // attached calls isattached for a volume that is attached.
 func (x *exam) attached(ctx context.Context, v vol) {
 	const name = "isattached"
-	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.node)
+	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.Node)
 	switch {
 	case c.unsupported():
 		x.pass(name, "Not supported: hosts believe that it is as they left it")
@@ -130,7 +131,7 @@ func (x *exam) attached(ctx context.Context, v vol) {
 // stillAttached says whether the driver reports a detached volume as attached. That counts only
 // if it knows the difference; no host makes this call.
 func (x *exam) stillAttached(ctx context.Context, v vol) bool {
-	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.node)
+	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.Node)
 	x.unjudged()
 	return x.observes && c.ok() && c.answer.Attached != nil && *c.answer.Attached
 }
@@ -177,7 +178,7 @@ func (x *exam) mountDevice(ctx context.Context, v vol, device string) bool {
 			"it answers Success and nothing is mounted at the directory")
 		return true
 	}
-	x.pass(name, "%s is mounted", at(c.after, v.deviceDir)[0].source)
+	x.pass(name, "%s is mounted", at(c.after, v.deviceDir)[0].Source)
 	before := within(c.after, v.deviceDir)
 	again := x.call(ctx, decide.OpMountDevice, v.deviceDir, device, x.json(decide.OpMountDevice, v))
 	x.unjudged()
@@ -201,17 +202,13 @@ func (x *exam) hostMounts(ctx context.Context, v vol, device string) bool {
 		x.pass(name, "Not supported, and there is no device: mount does everything")
 		return !x.stopped()
 	}
-	fsType := cmp.Or(v.FSType, "ext4")
-	err := mount.Format(ctx, device, fsType)
-	if err == nil {
-		err = mount.Device(ctx, device, v.deviceDir, fsType, nil)
-	}
+	err := driver.MountDeviceByHost(ctx, v.deviceDir, device, v.Volume)
 	switch {
 	case errors.Is(err, mount.ErrUnknownFS):
 		x.add(decide.Finding{
 			Check: name, Level: decide.Warn,
 			Message: fmt.Sprintf("Not supported, and this host cannot mount %s: %v", device, err),
-			Next:    decide.Administrator.Should("install the tools of " + fsType + ", or give another --fstype"),
+			Next:    decide.Administrator.Should("install the tools of " + cmp.Or(v.FSType, "ext4") + ", or give another --fstype"),
 		})
 		return false
 	case err != nil:
@@ -239,7 +236,7 @@ func (x *exam) detachByName(ctx context.Context, v vol, name string) {
 	if name == v.Name {
 		return
 	}
-	c := x.call(ctx, decide.OpDetach, v.Name, x.node)
+	c := x.call(ctx, decide.OpDetach, v.Name, x.Node)
 	switch {
 	case !c.ok() && !c.unsupported():
 		x.fail(check, kubernetes(), advice, "Kubernetes ignores getvolumename, and passes %q: %s", v.Name, c.why())
@@ -249,7 +246,7 @@ func (x *exam) detachByName(ctx context.Context, v vol, name string) {
 	default:
 		x.pass(check, "the volume is detached by the name that Kubernetes passes, too")
 	}
-	x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.node)
+	x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.Node)
 }
 
 // detach detaches the volume twice.
@@ -259,7 +256,7 @@ func (x *exam) detach(ctx context.Context, v vol, name string) {
 	if name != v.Name {
 		breaks = volplane()
 	}
-	c := x.call(ctx, decide.OpDetach, name, x.node)
+	c := x.call(ctx, decide.OpDetach, name, x.Node)
 	if !c.ok() && !c.unsupported() {
 		x.fail("detach", breaks, "find the volume by its name and the node: there are no options", "%s", c.why())
 		return
@@ -272,7 +269,7 @@ func (x *exam) detach(ctx context.Context, v vol, name string) {
 	x.pass("detach", "it answers %q", c.answer.Status)
 	x.undo = slices.DeleteFunc(x.undo, func(u undo) bool { return u.op == decide.OpDetach })
 	reason := ""
-	if again := x.call(ctx, decide.OpDetach, name, x.node); !again.ok() && !again.unsupported() {
+	if again := x.call(ctx, decide.OpDetach, name, x.Node); !again.ok() && !again.unsupported() {
 		reason = "what is detached should be a success: " + again.why()
 	}
 	x.answer(question{
@@ -285,7 +282,7 @@ func (x *exam) detach(ctx context.Context, v vol, name string) {
 // its arguments on as $* loses an empty one, so that the others shift.
 func (x *exam) emptyDevice(ctx context.Context, v vol, given, device string) {
 	const name = "empty-device"
-	r := x.beginWithin(ctx, min(x.limit, initLimit), decide.OpWaitForAttach, "", x.json(decide.OpWaitForAttach, v))
+	r := x.beginWithin(ctx, min(x.Limit, initLimit), decide.OpWaitForAttach, "", x.json(decide.OpWaitForAttach, v))
 	r.mayHang = true
 	c := x.finish(r)
 	q := question{name, nil, "find the device by the options when none is given", "an empty device is an argument, too"}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
@@ -85,9 +86,8 @@ func nothingLeft(t *testing.T, d *Doctor) {
 	if left, err := os.ReadDir(d.Scratch); err != nil || len(left) > 0 {
 		t.Errorf("left in the scratch place: %v, %v", left, err)
 	}
-	x := &exam{}
-	if mounts := within(x.table(), d.Scratch); len(mounts) > 0 {
-		t.Errorf("still mounted: %v", mounts)
+	if mounts, err := mount.Below(d.Scratch); err != nil || len(mounts) > 0 {
+		t.Errorf("still mounted: %v, %v", mounts, err)
 	}
 }
 

@@ -30,7 +30,7 @@ type growth struct {
 
 // grows expands a volume as a host does, if that was requested. The volume keeps its size.
 func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
-	if x.growTo <= 0 || x.stopped() {
+	if x.GrowTo <= 0 || x.stopped() {
 		return
 	}
 	if len(at(x.table(), dir)) == 0 {
@@ -38,7 +38,7 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 			"nothing is mounted at the directory: whether it grows cannot be seen")
 		return
 	}
-	g := &growth{vol: v, device: device, dir: dir, size: x.growTo}
+	g := &growth{vol: v, device: device, dir: dir, size: x.GrowTo}
 	if err := g.measure(); err != nil {
 		x.stop(err)
 		return
@@ -183,7 +183,7 @@ func (x *exam) expandFS(ctx context.Context, g *growth) bool {
 // hostGrows fits the filesystem as a host does for a driver that does not.
 func (x *exam) hostGrows(ctx context.Context, g *growth) bool {
 	const name = "expandfs"
-	ctx, cancel := context.WithTimeout(ctx, x.limit)
+	ctx, cancel := context.WithTimeout(ctx, x.Limit)
 	defer cancel()
 	point, mounted, err := mount.At(g.dir)
 	if err == nil && mounted {

@@ -2,8 +2,6 @@ package doctor
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +11,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/flex/check"
+	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/flex/host"
 )
 
@@ -28,28 +27,25 @@ const (
 // file checks the executable's file, and says whether it can be started.
 func (x *exam) file() bool {
 	startable := true
-	for _, f := range check.File(x.path) {
+	for _, f := range check.File(x.Path) {
 		if f.Level != decide.Pass {
 			x.add(f)
 		}
 		startable = startable && f.Level != decide.Fail
 	}
-	info, err := os.Stat(x.path)
+	info, err := os.Stat(x.Path)
 	if err != nil {
 		return false
 	}
-	data, err := os.ReadFile(x.path)
-	if err != nil {
+	if x.report.Hash, err = driver.Hash(x.Path); err != nil {
 		return false
 	}
-	sum := sha256.Sum256(data)
-	x.report.Hash = hex.EncodeToString(sum[:8])
 	var wrong []string
-	if why := host.OwnedBy(x.path, info).Others(); why != "" {
+	if why := host.OwnedBy(x.Path, info).Others(); why != "" {
 		wrong = append(wrong, "it "+why)
 	}
-	if filepath.Base(x.path) != x.name.Driver {
-		wrong = append(wrong, fmt.Sprintf("it is called %s, a host looks for %s", filepath.Base(x.path), x.name.Driver))
+	if filepath.Base(x.Path) != x.Name.Driver {
+		wrong = append(wrong, fmt.Sprintf("it is called %s, a host looks for %s", filepath.Base(x.Path), x.Name.Driver))
 	}
 	switch {
 	case len(wrong) > 0:

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/mount"
 )
 
 // another is a doctor of another process, in the middle of a mount.
@@ -117,9 +118,8 @@ func TestKilled(t *testing.T) {
 	if err := a.end(os.Kill); err == nil {
 		t.Error("it was not killed")
 	}
-	x := &exam{}
-	if left := within(x.table(), a.root); len(left) != 2 {
-		t.Errorf("mounted after the kill: %v", left)
+	if left, err := mount.Below(a.root); err != nil || len(left) != 2 {
+		t.Errorf("mounted after the kill: %v, %v", left, err)
 	}
 	r := a.beside()
 	if said := ofLeftovers(r); r.Level != decide.Pass || len(said) != 1 || said[0].Path != a.root ||
@@ -137,9 +137,8 @@ func TestRunningIsLeftAlone(t *testing.T) {
 	if r := a.beside(); r.Level != decide.Pass || len(ofLeftovers(r)) != 0 {
 		t.Errorf("beside one that runs:\n%s", listed(r))
 	}
-	x := &exam{}
-	if left := within(x.table(), a.root); len(left) != 2 {
-		t.Errorf("mounted beside another: %v", left)
+	if left, err := mount.Below(a.root); err != nil || len(left) != 2 {
+		t.Errorf("mounted beside another: %v, %v", left, err)
 	}
 	if stat, err := os.ReadFile("/proc/" + a.daemon + "/stat"); err != nil || strings.Contains(string(stat), ") Z ") {
 		t.Errorf("its daemon is gone: %s, %v", stat, err)
@@ -187,9 +186,8 @@ func TestDeadOnesOnly(t *testing.T) {
 	if _, err := os.Stat(data + "/file"); err != nil {
 		t.Error("a link was followed")
 	}
-	x := &exam{}
-	if len(at(x.table(), of("volplane-doctor-7"))) != 1 {
-		t.Error("what is mounted on a directory was taken away")
+	if left, err := mount.Below(of("volplane-doctor-7")); err != nil || len(left) != 1 {
+		t.Errorf("of what is mounted on a directory there is left: %v, %v", left, err)
 	}
 }
 

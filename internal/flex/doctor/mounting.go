@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/scratch"
 )
 
@@ -24,7 +25,7 @@ const (
 
 // byHand returns a shell command that calls the driver as the examination did.
 func (x *exam) byHand(call string) string {
-	return "run it by hand: " + filepath.Base(x.path) + " " + call
+	return "run it by hand: " + filepath.Base(x.Path) + " " + call
 }
 
 // mountable makes the checks of mount and unmount.
@@ -68,11 +69,11 @@ func (x *exam) mounts(ctx context.Context, v vol) bool {
 		return false
 	case len(here) == 0:
 		x.warn(name, "mount the volume at the directory itself", "nothing is mounted at the directory but at %s",
-			below[0].path)
+			below[0].Path)
 	case len(here) > 1:
 		x.warn(name, "mount once", "%d mounts lie on top of each other", len(here))
 	default:
-		x.pass(name, "%s is mounted", here[0].source)
+		x.pass(name, "%s is mounted", here[0].Source)
 	}
 	x.mountPlace(c, v)
 	x.seen(v)
@@ -84,7 +85,7 @@ func (x *exam) mounts(ctx context.Context, v vol) bool {
 func (x *exam) mountPlace(c call, v vol) {
 	reason := ""
 	for _, p := range minus(within(c.added(), x.root), within(c.added(), v.dir)) {
-		reason = "it mounts something beside the directory: " + p.path
+		reason = "it mounts something beside the directory: " + p.Path
 	}
 	x.answer(question{
 		"mount-place", nil, "mount nowhere else, or in a directory of the driver's own",
@@ -113,12 +114,12 @@ func (x *exam) mountAgain(ctx context.Context, v vol) {
 }
 
 // peel unmounts what lies on the mounts that were at and below a directory before.
-func (x *exam) peel(dir string, before []point) {
+func (x *exam) peel(dir string, before []mount.Point) {
 	for _, p := range slices.Backward(minus(within(x.table(), dir), before)) {
-		if len(at(x.table(), p.path)) <= len(at(before, p.path)) {
+		if len(at(x.table(), p.Path)) <= len(at(before, p.Path)) {
 			continue // it has replaced the existing mount
 		}
-		if err := scratch.UnmountTop(p.path, p.path); err != nil {
+		if err := scratch.UnmountTop(p.Path, p.Path); err != nil {
 			x.stop(err)
 		}
 	}
@@ -143,9 +144,9 @@ func (x *exam) undoes(ctx context.Context, name string, op decide.Operation, dir
 	switch {
 	case len(left) > 0 && c.ok():
 		x.fail(name, kubernetes(), advice, "%s answers Success, and something is still mounted at %s: Kubernetes "+
-			"never gets rid of the directory, volplane unmounts it itself", op, left[0].path)
+			"never gets rid of the directory, volplane unmounts it itself", op, left[0].Path)
 	case len(left) > 0:
-		x.fail(name, both(), advice, "something is still mounted at %s: %s", left[0].path, c.why())
+		x.fail(name, both(), advice, "something is still mounted at %s: %s", left[0].Path, c.why())
 	case !c.ok() && !c.unsupported():
 		x.undoneButFails(ctx, name, op, dir, c)
 	case op == decide.OpUnmount && c.ok() && !c.byHost && c.ReadByKubernetes() != decide.Success:
@@ -414,11 +415,11 @@ func (x *exam) failing(ctx context.Context) {
 	case c.ok():
 		x.warn(name, "look at the exit code of each program",
 			"mount answers Success where there is a file in the place of the directory")
-	case len(left) > 0 && left[0].path == v.dir:
+	case len(left) > 0 && left[0].Path == v.dir:
 		x.fail(name, kubernetes(), takeAway, "mount fails and leaves %s mounted: Kubernetes takes it for the volume when "+
-			"it tries again", left[0].path)
+			"it tries again", left[0].Path)
 	case len(left) > 0:
-		x.fail(name, both(), takeAway, "mount fails and leaves %s mounted: no host finds it there", left[0].path)
+		x.fail(name, both(), takeAway, "mount fails and leaves %s mounted: no host finds it there", left[0].Path)
 	case c.err != nil:
 		x.warn(name, `print {"status":"Failure","message":"..."} and exit with 1`,
 			"a mount that fails should say why: %s", c.why())

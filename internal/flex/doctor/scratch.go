@@ -21,7 +21,7 @@ func (x *exam) afterwards(ctx context.Context) {
 	judged := x.calls
 	for _, u := range slices.Backward(x.undo) {
 		if u.op == decide.OpDetach {
-			x.call(ctx, u.op, u.what, x.node)
+			x.call(ctx, u.op, u.what, x.Node)
 		} else if len(within(x.table(), u.what)) > 0 {
 			x.call(ctx, u.op, u.what)
 		}
@@ -35,7 +35,7 @@ func (x *exam) afterwards(ctx context.Context) {
 		reason)
 	reason = ""
 	if left := within(x.table(), x.root); len(left) > 0 {
-		reason = "something is still mounted at " + left[0].path
+		reason = "something is still mounted at " + left[0].Path
 	}
 	x.answer(question{
 		"leftover-mounts", both(), "unmount in unmount all that mount has mounted", "nothing is left mounted",
