@@ -201,15 +201,15 @@ func flexLayers() []layer {
 			"internal/mount/", "internal/csi", "internal/csi/registrar", "internal/flex/driver", "internal/flex/host",
 		}, append(heavy, clientGo), "serves scripts over sockets and knows no cluster"},
 		{"internal/flex/install", []string{
-			"internal/durable", decidePrefix, "internal/mount", "internal/flex/check", "internal/flex/driver",
-			"internal/flex/host", "internal/skeleton",
+			"internal/durable", "internal/finding", decidePrefix, "internal/mount", "internal/flex/check",
+			"internal/flex/driver", "internal/flex/host", "internal/skeleton",
 		}, append(heavy, clientGo, grpc), "puts files in their place, beside any host"},
 		{"internal/flex/doctor", []string{
-			"internal/redact", decidePrefix, "internal/mount", "internal/scratch", "internal/flex/check",
-			"internal/flex/driver", "internal/flex/host",
+			"internal/redact", "internal/finding", decidePrefix, "internal/mount", "internal/scratch",
+			"internal/flex/check", "internal/flex/driver", "internal/flex/host",
 		}, append(heavy, clientGo, grpc), "judges a script by the host's own calls"},
 		{"internal/flex/check", []string{
-			decidePrefix, "internal/flex/driver",
+			"internal/finding", decidePrefix, "internal/flex/driver",
 		}, append(heavy, clientGo, grpc), "calls init of a script, and nothing that needs a volume"},
 		{"internal/flex/host", []string{
 			"internal/volume", "internal/durable", decidePrefix, "internal/flex/driver",

@@ -13,6 +13,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/door"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/doctor"
 	"volplane.dev/volplane/internal/flex/install"
 )
@@ -98,7 +99,7 @@ func (s *shell) flexDoctor(ctx context.Context, d doctorFlags) error {
 		return err
 	}
 	return s.printExam(d.output, diagnosis, func() error { return s.printDiagnosis(diagnosis) }, err,
-		diagnosis.Level == decide.Fail)
+		diagnosis.Level == finding.Fail)
 }
 
 // printExam prints the report of an examination, which err has ended before its end if it is not nil, and returns how
@@ -154,7 +155,7 @@ func (s *shell) printDiagnosis(d doctor.Report) error {
 	}
 	for _, in := range []struct {
 		where string
-		host  decide.Host
+		host  finding.Host
 	}{{"in Kubernetes", decide.Kubernetes}, {"here (volplane)", decide.Volplane}} {
 		verdict := "yes"
 		if by := decide.BrokenBy(d.Findings, in.host); len(by) > 0 {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/install"
 )
 
@@ -178,12 +178,12 @@ func (s *shell) printChecks(r install.Report) {
 		return
 	}
 	for _, one := range r.Findings {
-		if one.Check == "init" && one.Level != decide.Fail {
+		if one.Check == "init" && one.Level != finding.Fail {
 			fmt.Fprintf(s.Out, "  init       %s\n", one.Message)
 		}
 	}
 	fmt.Fprintf(s.Out, "  checks     %s, without a volume; 'volplane flex doctor %s' also mounts\n",
-		decide.Worst(r.Findings), r.Name)
+		finding.Worst(r.Findings), r.Name)
 }
 
 // keepInstalled installs a driver and restores it until ctx ends.
@@ -192,7 +192,7 @@ func (s *shell) keepInstalled(ctx context.Context, f flexFlags) error {
 	err := install.Keep(ctx, s.flexOptions(f), log, func(r install.Report) {
 		log.Info("driver is in place", "deed", r.Deed, "version", r.Hash, "path", r.Path)
 		for _, one := range r.Findings {
-			if one.Level != decide.Pass {
+			if one.Level != finding.Pass {
 				log.Warn("check of the driver", "check", one.Check, "level", string(one.Level), "why", sentence(one))
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/install"
 )
 
@@ -121,12 +121,12 @@ func (s *shell) flexLint(ctx context.Context, f flexFlags) error {
 	if err != nil {
 		return err
 	}
-	level := decide.Worst(findings)
+	level := finding.Worst(findings)
 	printed, err := s.printStructured(f.output, map[string]any{"directory": d, "level": level, "findings": findings})
 	if !printed {
 		err = printFindings(s.Out, findings, d.Path, f.output == "wide")
 	}
-	if err == nil && level == decide.Fail {
+	if err == nil && level == finding.Fail {
 		err = errProblem
 	}
 	return err

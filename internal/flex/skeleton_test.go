@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/doctor"
 	"volplane.dev/volplane/internal/flex/install"
 )
@@ -68,7 +69,7 @@ func wellSkeleton(t *testing.T, language string, attach bool) {
 	}
 	for _, f := range r.Findings {
 		// How long init takes depends on the machine.
-		if f.Level != decide.Pass && f.Check != "init-time" {
+		if f.Level != finding.Pass && f.Check != "init-time" {
 			t.Errorf("%s %s: %s", f.Level, f.Check, f.Message)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/doctor"
 	"volplane.dev/volplane/internal/flex/host"
 )
@@ -273,7 +274,7 @@ func examination(ctx context.Context, figures map[string]any, _ int) error {
 		return err
 	}
 	r, err := (&doctor.Doctor{Path: path, Name: name}).Run(ctx)
-	if err == nil && r.Level != decide.Pass {
+	if err == nil && r.Level != finding.Pass {
 		err = fmt.Errorf("the example driver has flaws: %+v", r.Findings)
 	}
 	figures["flex_doctor_s"], figures["flex_doctor_calls"] = r.Seconds, r.Calls

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/scratch"
@@ -84,8 +85,8 @@ func (x *exam) attach(ctx context.Context, v vol, name string) (device string, o
 	x.undo = append(x.undo, undo{decide.OpDetach, name})
 	first := x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.Node)
 	if !first.ok() && !first.unsupported() {
-		x.add(decide.Finding{
-			Check: "attach", Level: decide.Fail, Message: first.why(), Breaks: both(),
+		x.add(finding.Finding{
+			Check: "attach", Level: finding.Fail, Message: first.why(), Breaks: both(),
 			Next: decide.PodAuthor.Should(giveOptions),
 		})
 		return "", false
@@ -205,10 +206,11 @@ func (x *exam) hostMounts(ctx context.Context, v vol, device string) bool {
 	err := driver.MountDeviceByHost(ctx, v.deviceDir, device, v.Volume)
 	switch {
 	case errors.Is(err, mount.ErrUnknownFS):
-		x.add(decide.Finding{
-			Check: name, Level: decide.Warn,
+		x.add(finding.Finding{
+			Check: name, Level: finding.Warn,
 			Message: fmt.Sprintf("Not supported, and this host cannot mount %s: %v", device, err),
-			Next:    decide.Administrator.Should("install the tools of " + cmp.Or(v.FSType, "ext4") + ", or give another --fstype"),
+			Next: finding.Administrator.Should("install the tools of " + cmp.Or(v.FSType, "ext4") + ", or give another " +
+				"--fstype"),
 		})
 		return false
 	case err != nil:

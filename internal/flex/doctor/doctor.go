@@ -11,6 +11,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/redact"
 	"volplane.dev/volplane/internal/scratch"
 )
@@ -105,7 +106,7 @@ func (d *Doctor) Run(ctx context.Context) (Report, error) {
 		x.ofAllCalls()
 	}
 	err = errors.Join(why, x.dir.CleanUp(clean))
-	x.report.Level, x.report.Calls, x.report.Seconds = decide.Worst(x.report.Findings), len(x.calls),
+	x.report.Level, x.report.Calls, x.report.Seconds = finding.Worst(x.report.Findings), len(x.calls),
 		seconds(time.Since(begun))
 	if err == nil {
 		works := decide.WorksIn(x.report.Findings)
@@ -116,7 +117,7 @@ func (d *Doctor) Run(ctx context.Context) (Report, error) {
 
 // begin creates the scratch directory, after those of killed examinations were removed.
 func (d *Doctor) begin(ctx context.Context) (*exam, error) {
-	x := &exam{Doctor: *d, report: Report{Driver: d.Name.String(), Path: d.Path, Level: decide.Fail}}
+	x := &exam{Doctor: *d, report: Report{Driver: d.Name.String(), Path: d.Path, Level: finding.Fail}}
 	x.Limit = cmp.Or(d.Limit, defaultLimit)
 	x.goesOn, x.stop = context.WithCancelCause(context.Background())
 	if err := decide.CheckOptions(d.Options); err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -44,8 +45,8 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 		return
 	}
 	if g.size <= g.old {
-		x.add(decide.Finding{
-			Check: "grown", Level: decide.Warn,
+		x.add(finding.Finding{
+			Check: "grown", Level: finding.Warn,
 			Message: fmt.Sprintf("nothing was tried: the volume has %d bytes already", g.old),
 			Next:    decide.PodAuthor.Should("ask for more with --grow-to, or give a smaller volume"),
 		})
@@ -212,10 +213,10 @@ func (x *exam) withheld(g *growth) bool {
 	if err != nil || !mounted || !strings.HasPrefix(point.Type, "ext") || mayResize() {
 		return false
 	}
-	x.add(decide.Finding{
-		Check: "expandfs", Level: decide.Warn,
+	x.add(finding.Finding{
+		Check: "expandfs", Level: finding.Warn,
 		Message: "not judged: a mounted ext4 grows only with CAP_SYS_RESOURCE, which this host withholds",
-		Next:    decide.Administrator.Should("run the doctor where the capability is granted, or with --fstype xfs"),
+		Next:    finding.Administrator.Should("run the doctor where the capability is granted, or with --fstype xfs"),
 	})
 	return true
 }

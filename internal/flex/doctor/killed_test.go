@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -106,9 +107,9 @@ func (a *another) beside() Report {
 }
 
 // ofLeftovers returns the findings about killed examinations.
-func ofLeftovers(r Report) []decide.Finding {
+func ofLeftovers(r Report) []finding.Finding {
 	return slices.DeleteFunc(slices.Clone(r.Findings),
-		func(f decide.Finding) bool { return f.Check != "leftover-examination" })
+		func(f finding.Finding) bool { return f.Check != "leftover-examination" })
 }
 
 // TestKilled: the next doctor removes what a killed one has left, and reports it.
@@ -122,7 +123,7 @@ func TestKilled(t *testing.T) {
 		t.Errorf("mounted after the kill: %v, %v", left, err)
 	}
 	r := a.beside()
-	if said := ofLeftovers(r); r.Level != decide.Pass || len(said) != 1 || said[0].Path != a.root ||
+	if said := ofLeftovers(r); r.Level != finding.Pass || len(said) != 1 || said[0].Path != a.root ||
 		!strings.Contains(said[0].Message, "mounts in it: 2") {
 		t.Errorf("%+v\n%s", said, listed(r))
 	}
@@ -134,7 +135,7 @@ func TestKilled(t *testing.T) {
 func TestRunningIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	a := startAnother(t)
-	if r := a.beside(); r.Level != decide.Pass || len(ofLeftovers(r)) != 0 {
+	if r := a.beside(); r.Level != finding.Pass || len(ofLeftovers(r)) != 0 {
 		t.Errorf("beside one that runs:\n%s", listed(r))
 	}
 	if left, err := mount.Below(a.root); err != nil || len(left) != 2 {
@@ -213,11 +214,11 @@ func TestWhatCannotBeRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := ofLeftovers(r)
-	if len(said) != 1 || said[0].Level != decide.Warn || said[0].Path != root || said[0].Next == "" ||
+	if len(said) != 1 || said[0].Level != finding.Warn || said[0].Path != root || said[0].Next == "" ||
 		!strings.Contains(said[0].Message, "not permitted") {
 		t.Errorf("%+v", said)
 	}
-	if said := ofLeftovers(a.beside()); len(said) != 1 || said[0].Level != decide.Pass {
+	if said := ofLeftovers(a.beside()); len(said) != 1 || said[0].Level != finding.Pass {
 		t.Errorf("the next time: %+v", said)
 	}
 	nothingLeft(t, &Doctor{Scratch: a.scratch})

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/scratch"
 )
@@ -51,9 +52,9 @@ func (x *exam) mounts(ctx context.Context, v vol) bool {
 	if !c.ok() {
 		next := decide.PodAuthor.Should(giveOptions)
 		if c.err != nil || c.unsupported() {
-			next = decide.Author.Should(x.byHand("mount DIR JSON"))
+			next = finding.Author.Should(x.byHand("mount DIR JSON"))
 		}
-		x.add(decide.Finding{Check: name, Level: decide.Fail, Message: c.why(), Next: next, Breaks: both()})
+		x.add(finding.Finding{Check: name, Level: finding.Fail, Message: c.why(), Next: next, Breaks: both()})
 		return false
 	}
 	info, err := os.Lstat(v.dir)

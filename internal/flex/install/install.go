@@ -10,6 +10,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/check"
 	"volplane.dev/volplane/internal/flex/host"
 )
@@ -51,7 +52,7 @@ type Report struct {
 	// Payload is the directory of the files of a driver with more than one file.
 	Payload      string               `json:"payload,omitempty"`
 	Capabilities *decide.Capabilities `json:"capabilities,omitempty"`
-	Findings     []decide.Finding     `json:"findings,omitempty"`
+	Findings     []finding.Finding     `json:"findings,omitempty"`
 	// Loaded is the state of the driver in the running bridge; nil if none runs.
 	Loaded *host.State `json:"loaded,omitempty"`
 }
@@ -67,18 +68,18 @@ func (p *place) install(ctx context.Context, c change, r *Report) error {
 	}
 	checked := check.Driver(ctx, c.name, s.exe, !c.NoInit)
 	r.Findings, r.Capabilities = checked.Findings, checked.Capabilities
-	if decide.Worst(r.Findings) == decide.Fail && !c.Force {
+	if finding.Worst(r.Findings) == finding.Fail && !c.Force {
 		return fmt.Errorf("%w: %s", ErrRefused, failed(r.Findings))
 	}
 	if checked.Capabilities != nil {
 		r.Findings = append(r.Findings, check.Unknown(ctx, s.exe))
 	}
 	if c.directory.Host == HostKubelet && checked.Script && checked.Capabilities != nil && checked.Capabilities.Attach {
-		r.Findings = append(r.Findings, decide.Finding{
-			Check: "control-plane", Level: decide.Warn,
+		r.Findings = append(r.Findings, finding.Finding{
+			Check: "control-plane", Level: finding.Warn,
 			Message: "it attaches, which kube-controller-manager calls it for; the usual image of that has no shell to " +
 				"run a script",
-			Next: decide.Administrator.Should("serve it with 'volplane flex bridge'"),
+			Next: finding.Administrator.Should("serve it with 'volplane flex bridge'"),
 		})
 	}
 	if err := p.replace(ctx, c, s, r); err != nil {
@@ -88,10 +89,10 @@ func (p *place) install(ctx context.Context, c change, r *Report) error {
 }
 
 // failed returns the messages of failed checks as one text.
-func failed(all []decide.Finding) string {
+func failed(all []finding.Finding) string {
 	var words []string
 	for _, f := range all {
-		if f.Level == decide.Fail {
+		if f.Level == finding.Fail {
 			words = append(words, f.Check+": "+f.Message)
 		}
 	}
@@ -145,7 +146,7 @@ func (p *place) previous(r *Report) (err error) {
 
 // checkAttach warns if the new version attaches and the old one does not, or the reverse, while
 // volumes are mounted, which were attached, or not, by the old one.
-func (p *place) checkAttach(ctx context.Context, c change, next *decide.Capabilities) []decide.Finding {
+func (p *place) checkAttach(ctx context.Context, c change, next *decide.Capabilities) []finding.Finding {
 	if next == nil || c.NoInit {
 		return nil
 	}
@@ -164,11 +165,11 @@ func (p *place) checkAttach(ctx context.Context, c change, next *decide.Capabili
 	if next.Attach {
 		was, is = "does not attach", "does"
 	}
-	return []decide.Finding{{
-		Check: "attach", Level: decide.Warn, Path: used[0],
+	return []finding.Finding{{
+		Check: "attach", Level: finding.Warn, Path: used[0],
 		Message: fmt.Sprintf("the version before %s, this one %s, and %d mounts of its volumes are there", was,
 			is, len(used)),
-		Next: decide.Administrator.Should("unmount its volumes, or roll back"),
+		Next: finding.Administrator.Should("unmount its volumes, or roll back"),
 	}}
 }
 
@@ -195,7 +196,7 @@ func (p *place) rollback(ctx context.Context, c change, r *Report) error {
 	}
 	checked := check.Driver(ctx, c.name, s.exe, !c.NoInit)
 	r.Findings, r.Capabilities = checked.Findings, checked.Capabilities
-	if decide.Worst(r.Findings) == decide.Fail && !c.Force {
+	if finding.Worst(r.Findings) == finding.Fail && !c.Force {
 		return fmt.Errorf("%w: previous version %s: %s", ErrRefused, r.Previous, failed(r.Findings))
 	}
 	r.Findings = append(r.Findings, p.checkAttach(ctx, c, r.Capabilities)...)
@@ -284,10 +285,10 @@ func (p *place) retain(r *Report, use string) error {
 	if err := os.Link(p.exe, copied); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("keep a copy: %w", err)
 	}
-	r.Findings = append(r.Findings, decide.Finding{
-		Check: "in-use", Level: decide.Warn, Path: copied,
+	r.Findings = append(r.Findings, finding.Finding{
+		Check: "in-use", Level: finding.Warn, Path: copied,
 		Message: use + "; a copy is kept to unmount them with",
-		Next:    decide.Administrator.Should("remove " + copied + " when nothing is mounted any more"),
+		Next:    finding.Administrator.Should("remove " + copied + " when nothing is mounted any more"),
 	})
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 )
 
 // world is a plugin directory and drivers to put into it.
@@ -169,7 +170,7 @@ func TestInstallWithoutVendor(t *testing.T) {
 	r, err := Install(t.Context(), o)
 	w.want(Installed, r, err)
 	if got := w.versionOf(filepath.Join(w.plugins, "demo", "demo")); got != "1" ||
-		decide.Worst(r.Findings) != decide.Warn {
+		finding.Worst(r.Findings) != finding.Warn {
 		t.Errorf("version %s, findings %+v", got, r.Findings)
 	}
 }
@@ -221,7 +222,7 @@ func TestInstallRefuses(t *testing.T) {
 			r, err := Install(t.Context(), w.options(w.driver("1")))
 			w.want(Installed, r, err)
 			r, err = Upgrade(t.Context(), w.options(w.script("bad", script)))
-			if !errors.Is(err, ErrRefused) || decide.Worst(r.Findings) != decide.Fail {
+			if !errors.Is(err, ErrRefused) || finding.Worst(r.Findings) != finding.Fail {
 				t.Errorf("%v, findings %+v", err, r.Findings)
 			}
 			if w.installed() != "1" || w.names() != "example.com~demo" {
@@ -279,13 +280,13 @@ func TestInstallWithoutTrying(t *testing.T) {
 func TestControlPlane(t *testing.T) {
 	const attaching = "#!/bin/sh\n[ $1 = init ] || { echo '{\"status\":\"Not supported\"}'; exit 1; }\n" +
 		"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n"
-	for host, want := range map[string]decide.Level{HostKubelet: decide.Warn, HostVolplane: decide.Pass} {
+	for host, want := range map[string]finding.Level{HostKubelet: finding.Warn, HostVolplane: finding.Pass} {
 		w := newWorld(t)
 		c := w.change(w.options(w.script("attaching", attaching)))
 		c.directory.Host = host
 		r, err := c.install(t.Context())
 		w.want(Installed, r, err)
-		if got := decide.Worst(r.Findings); got != want {
+		if got := finding.Worst(r.Findings); got != want {
 			t.Errorf("%s: %s: %+v", host, got, r.Findings)
 		}
 	}
@@ -301,8 +302,8 @@ func TestUnknownOperation(t *testing.T) {
 		o.NoInit = !here
 		r, err := Install(t.Context(), o)
 		w.want(Installed, r, err)
-		said := slices.ContainsFunc(r.Findings, func(f decide.Finding) bool {
-			return f.Check == "unknown-operation" && f.Level == decide.Warn && strings.HasSuffix(f.Message, "succeeds")
+		said := slices.ContainsFunc(r.Findings, func(f finding.Finding) bool {
+			return f.Check == "unknown-operation" && f.Level == finding.Warn && strings.HasSuffix(f.Message, "succeeds")
 		})
 		calls, err := os.ReadFile(w.dir + "/log")
 		if here != said || here != (err == nil) || here && string(calls) != "init|volplanedoctor|/dev/null/nothing|" {
@@ -325,7 +326,7 @@ func TestInstallTellsTheCause(t *testing.T) {
 			t.Errorf("%q: %v, want %s", script, err, want)
 		}
 		for _, f := range r.Findings {
-			if f.Level == decide.Fail && (f.Next == "" || len(f.Breaks) == 0) {
+			if f.Level == finding.Fail && (f.Next == "" || len(f.Breaks) == 0) {
 				t.Errorf("%q: %+v", script, f)
 			}
 		}
@@ -338,7 +339,7 @@ func TestForce(t *testing.T) {
 	o.Force = true
 	r, err := Install(t.Context(), o)
 	w.want(Installed, r, err)
-	if w.installed() != "noisy" || decide.Worst(r.Findings) != decide.Fail {
+	if w.installed() != "noisy" || finding.Worst(r.Findings) != finding.Fail {
 		t.Errorf("installed %s, report %+v", w.installed(), r)
 	}
 }

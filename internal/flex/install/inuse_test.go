@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 )
 
 func (w *world) mount(parts ...string) string {
@@ -73,14 +73,14 @@ func TestUpgradeInUse(t *testing.T) {
 	o := w.options(w.driver("2"))
 	r, err = Upgrade(t.Context(), o)
 	w.want(Upgraded, r, err)
-	if decide.Worst(r.Findings) != decide.Pass {
+	if finding.Worst(r.Findings) != finding.Pass {
 		t.Errorf("findings %+v", r.Findings)
 	}
 	o.Source = w.script("3",
 		"#!/bin/sh\n# version 3\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n")
 	r, err = Upgrade(t.Context(), o)
 	w.want(Upgraded, r, err)
-	if last := r.Findings[len(r.Findings)-1]; last.Check != "attach" || last.Level != decide.Warn ||
+	if last := r.Findings[len(r.Findings)-1]; last.Check != "attach" || last.Level != finding.Warn ||
 		!strings.Contains(last.Message, "does not attach, this one does") {
 		t.Errorf("findings %+v", r.Findings)
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 )
 
 const good = "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n"
@@ -68,7 +68,7 @@ func TestLint(t *testing.T) {
 			}
 			var got []string
 			for _, f := range findings {
-				if f.Level != decide.Pass {
+				if f.Level != finding.Pass {
 					rel, err := filepath.Rel(dir, f.Path)
 					if err != nil || f.Message == "" || !strings.Contains(f.Next, ": ") {
 						t.Errorf("%+v, %v", f, err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/check"
 )
 
@@ -46,7 +47,7 @@ func (s Skeleton) works(t *testing.T, shells []string) {
 	}
 	name := decide.Name{Vendor: "corp.example.org", Driver: "files"}
 	c := check.Driver(t.Context(), name, filepath.Join(dir, "files"), true)
-	if decide.Worst(c.Findings) != decide.Pass || c.Capabilities.Attach != s.Attach {
+	if finding.Worst(c.Findings) != finding.Pass || c.Capabilities.Attach != s.Attach {
 		t.Errorf("%+v", c)
 	}
 	if _, err := s.Write(dir); err == nil {
