@@ -62,13 +62,8 @@ func (x *exam) volumeName(ctx context.Context, v vol) (string, bool) {
 		return v.Name, true
 	}
 	again := x.call(ctx, decide.OpGetVolumeName, x.json(decide.OpGetVolumeName, v))
-	reason := ""
-	if again.answer.VolumeName != c.answer.VolumeName {
-		reason = "it gives one volume two names"
-	}
-	x.answer(question{
-		check, volplane(), "make the name of the options and of nothing else", "the volume is called " + name,
-	}, reason)
+	x.wrongIf(again.answer.VolumeName != c.answer.VolumeName, "it gives one volume two names",
+		question{check, volplane(), "make the name of the options and of nothing else", "the volume is called " + name})
 	return name, true
 }
 
@@ -93,12 +88,8 @@ func (x *exam) attach(ctx context.Context, v vol, name string) (device string, o
 	}
 	x.pass("attach", "the device is %q", first.answer.Device)
 	again := x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.Node)
-	reason := ""
-	if !again.ok() && !again.unsupported() {
-		reason = "what is attached should be a success: " + again.why()
-	}
-	x.answer(question{"attach-again", nil, "look first whether it is attached", "what is attached stays as it is"},
-		reason)
+	x.wrongIf(!again.ok() && !again.unsupported(), "what is attached should be a success: "+again.why(),
+		question{"attach-again", nil, "look first whether it is attached", "what is attached stays as it is"})
 	if again.ok() && again.answer.Device != first.answer.Device {
 		x.fail("attach-device", both(), "answer the device that the volume has already",
 			"attached again, the device is %q, not %q", again.answer.Device, first.answer.Device)
@@ -149,13 +140,8 @@ func (x *exam) waits(ctx context.Context, v vol, device string) (string, bool) {
 		return "", false
 	}
 	again := x.call(ctx, decide.OpWaitForAttach, device, x.json(decide.OpWaitForAttach, v))
-	reason := ""
-	if !again.ok() || again.answer.Device != c.answer.Device {
-		reason = "asked again, it answers otherwise: " + again.why()
-	}
-	x.answer(question{
-		"waitforattach", both(), "answer the device that is there already", "the device is " + c.answer.Device,
-	}, reason)
+	x.wrongIf(!again.ok() || again.answer.Device != c.answer.Device, "asked again, it answers otherwise: "+again.why(),
+		question{"waitforattach", both(), "answer the device that is there already", "the device is " + c.answer.Device})
 	return c.answer.Device, true
 }
 
@@ -270,13 +256,9 @@ func (x *exam) detach(ctx context.Context, v vol, name string) {
 	}
 	x.pass("detach", "it answers %q", c.answer.Status)
 	x.undo = slices.DeleteFunc(x.undo, func(u undo) bool { return u.op == decide.OpDetach })
-	reason := ""
-	if again := x.call(ctx, decide.OpDetach, name, x.Node); !again.ok() && !again.unsupported() {
-		reason = "what is detached should be a success: " + again.why()
-	}
-	x.answer(question{
-		"detach-again", nil, "answer Success when it is not attached", "what is detached already is a success",
-	}, reason)
+	again := x.call(ctx, decide.OpDetach, name, x.Node)
+	x.wrongIf(!again.ok() && !again.unsupported(), "what is detached should be a success: "+again.why(),
+		question{"detach-again", nil, "answer Success when it is not attached", "what is detached already is a success"})
 }
 
 // emptyDevice calls waitforattach with an empty device, as a host does that got no device from

@@ -62,14 +62,12 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 			"nothing can be written to the volume: %v", written)
 		return
 	}
-	reason := ""
-	if data, err := os.ReadFile(path); err != nil || !bytes.Equal(data, []byte(marker)) {
-		reason = "what was written before the volume grew is not there any more"
-	}
-	x.answer(question{
-		"grown-data", both(), "change the size only: make no new filesystem and no second mount",
-		"what was written before is still there",
-	}, reason)
+	data, err := os.ReadFile(path)
+	x.wrongIf(err != nil || !bytes.Equal(data, []byte(marker)),
+		"what was written before the volume grew is not there any more", question{
+			"grown-data", both(), "change the size only: make no new filesystem and no second mount",
+			"what was written before is still there",
+		})
 	_ = os.Remove(path)
 }
 
@@ -173,11 +171,9 @@ func (x *exam) expandFS(ctx context.Context, g *growth) bool {
 	}
 	g.done = true
 	x.pass(name, "it answers Success")
-	reason := ""
-	if again := x.call(ctx, decide.OpExpandFS, args...); !again.ok() {
-		reason = "a host that was interrupted calls it again: " + again.why()
-	}
-	x.answer(question{"expandfs-again", both(), growFS, "what is as large already is a success"}, reason)
+	again := x.call(ctx, decide.OpExpandFS, args...)
+	x.wrongIf(!again.ok(), "a host that was interrupted calls it again: "+again.why(),
+		question{"expandfs-again", both(), growFS, "what is as large already is a success"})
 	return true
 }
 

@@ -198,16 +198,13 @@ func (x *exam) undoAgain(ctx context.Context, name string, op decide.Operation, 
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		x.stop(err)
 	}
-	wrong := ""
 	c := x.undoAt(ctx, op, dir)
 	x.unjudged()
-	if !c.ok() && !c.unsupported() {
-		wrong = "where nothing is mounted any more, " + c.why()
-	}
 	if err := scratch.RemoveTree(dir); err != nil {
 		x.stop(err)
 	}
-	x.answer(question{name, nil, "answer Success when nothing is mounted", "what is undone already is a success"}, wrong)
+	x.wrongIf(!c.ok() && !c.unsupported(), "where nothing is mounted any more, "+c.why(),
+		question{name, nil, "answer Success when nothing is mounted", "what is undone already is a success"})
 }
 
 // leftFiles checks which files are in and beside the directory when nothing is mounted any more.
@@ -231,11 +228,8 @@ func (x *exam) leftFiles(v vol) {
 			left = append(left, filepath.Join(filepath.Dir(v.dir), e.Name()))
 		}
 	}
-	reason := ""
-	if len(left) > 0 {
-		reason = "unmount leaves " + strings.Join(left, ", ") + " beside the directory"
-	}
-	x.answer(question{name, nil, advice, "no file is left"}, reason)
+	x.wrongIf(len(left) > 0, "unmount leaves "+strings.Join(left, ", ")+" beside the directory",
+		question{name, nil, advice, "no file is left"})
 }
 
 const marker = "volplane-doctor"
@@ -332,13 +326,8 @@ func (x *exam) readOnly(ctx context.Context, v vol) {
 	if err == nil {
 		_ = os.Remove(filepath.Join(v.dir, marker))
 	}
-	reason := ""
-	if err == nil {
-		reason = "kubernetes.io/readwrite is ro, and the volume can be written to"
-	}
-	x.answer(question{
-		"read-only", nil, "mount with the option ro then", "a read-only volume cannot be written to",
-	}, reason)
+	x.wrongIf(err == nil, "kubernetes.io/readwrite is ro, and the volume can be written to",
+		question{"read-only", nil, "mount with the option ro then", "a read-only volume cannot be written to"})
 	x.down(ctx, v)
 }
 
@@ -370,12 +359,9 @@ func (x *exam) arguments(ctx context.Context, v vol) {
 	x.answer(q, reason)
 	x.down(ctx, v)
 	v.FSGroup = nil
-	reason = ""
-	if c := x.mount(ctx, v, x.json(decide.OpMount, v)); !c.ok() {
-		reason = c.why()
-	}
-	x.answer(question{"little-json", both(), "do without what the JSON does not have", "what is optional may be absent"},
-		reason)
+	c = x.mount(ctx, v, x.json(decide.OpMount, v))
+	x.wrongIf(!c.ok(), c.why(),
+		question{"little-json", both(), "do without what the JSON does not have", "what is optional may be absent"})
 	x.down(ctx, v)
 }
 
@@ -383,15 +369,12 @@ func (x *exam) arguments(ctx context.Context, v vol) {
 func (x *exam) elsewhere(ctx context.Context) {
 	v := x.volumeBelow(filepath.Join(x.root, "another", "depth"), "pv1", 1)
 	v.deviceDir = x.volume("pv1", 1).deviceDir
-	reason := ""
-	if c := x.mount(ctx, v, x.json(decide.OpMount, v)); !c.ok() || len(within(c.after, v.dir)) == 0 {
-		reason = fmt.Sprintf("it does not mount below a root directory of another depth than /var/lib/kubelet has: %s",
-			c.why())
-	}
-	x.answer(question{
-		"path-depth", nil, "take what is needed from the JSON, not from the path",
-		"the depth of the path is not its business",
-	}, reason)
+	c := x.mount(ctx, v, x.json(decide.OpMount, v))
+	x.wrongIf(!c.ok() || len(within(c.after, v.dir)) == 0,
+		"it does not mount below a root directory of another depth than /var/lib/kubelet has: "+c.why(), question{
+			"path-depth", nil, "take what is needed from the JSON, not from the path",
+			"the depth of the path is not its business",
+		})
 	x.down(ctx, v)
 }
 

@@ -82,4 +82,12 @@ func (x *exam) answer(q question, wrong string) {
 	}
 }
 
+// wrongIf adds the result of a question, which passes unless it is wrong; then message says why.
+func (x *exam) wrongIf(wrong bool, message string, q question) {
+	if !wrong {
+		message = ""
+	}
+	x.answer(q, message)
+}
+
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
