@@ -42,7 +42,7 @@ type Options struct {
 // find returns the plugin directory.
 func (o Options) find() (Directory, error) {
 	if o.Dir == "" {
-		d, _, err := Search{DataDir: o.DataDir, Named: o.Named}.Find()
+		d, err := Search{DataDir: o.DataDir, Named: o.Named}.Find()
 		if err != nil && d.Advice() != "" {
 			err = fmt.Errorf("%w; %s", err, d.Advice())
 		}
