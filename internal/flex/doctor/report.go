@@ -17,7 +17,7 @@ type Report struct {
 	// Level is the worst level of all findings. Works says in which hosts the driver works, and is
 	// nil if the examination did not come to its end.
 	Level    finding.Level     `json:"level"`
-	Works    *decide.Works    `json:"works,omitempty"`
+	Works    *decide.Works     `json:"works,omitempty"`
 	Findings []finding.Finding `json:"findings"`
 	// Calls is the number of calls of the driver, Seconds the duration of the examination.
 	Calls   int     `json:"calls"`

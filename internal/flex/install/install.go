@@ -52,7 +52,7 @@ type Report struct {
 	// Payload is the directory of the files of a driver with more than one file.
 	Payload      string               `json:"payload,omitempty"`
 	Capabilities *decide.Capabilities `json:"capabilities,omitempty"`
-	Findings     []finding.Finding     `json:"findings,omitempty"`
+	Findings     []finding.Finding    `json:"findings,omitempty"`
 	// Loaded is the state of the driver in the running bridge; nil if none runs.
 	Loaded *host.State `json:"loaded,omitempty"`
 }
