@@ -19,6 +19,7 @@ import (
 	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/doctor"
 	"volplane.dev/volplane/internal/flex/host"
+	"volplane.dev/volplane/internal/flex/install"
 )
 
 // stage is a plugin directory with a host that finds drivers in it.
@@ -269,7 +270,7 @@ func (s *stage) atOnce(ctx context.Context, figures map[string]any, volumes int)
 
 // examination examines the example driver without attach.
 func examination(ctx context.Context, figures map[string]any, _ int) error {
-	path, name, err := doctor.Locate("../examples/flex/scratch/scratch", "")
+	path, name, err := install.Locate("../examples/flex/scratch/scratch", install.Options{})
 	if err != nil {
 		return err
 	}
