@@ -69,7 +69,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	}
 	fill := func() {}
 	if o.World != nil {
-		fill = o.World.Follow(caches, gather.Options{Bridge: flex.Translation(), Moves: flex.Moves})
+		fill = o.World.Follow(caches, gather.Options{Bridge: flex.Translation(), Moves: migrate.Unfinished})
 	}
 	o.measureObjects(caches)
 	o.Plane.lend(caches)

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/printers"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/flex/install"
 	"volplane.dev/volplane/internal/program"
 )
 
@@ -45,7 +45,7 @@ machine: volplane's, or else the kubelet's.`,
 
 // flexFlags are the flags of several commands about drivers.
 type flexFlags struct {
-	flex.Options
+	install.Options
 	output string
 }
 
@@ -60,7 +60,7 @@ func (f *flexFlags) register(c *cobra.Command) {
 }
 
 // flexOptions returns the options with the data directory of the control plane.
-func (s *shell) flexOptions(f flexFlags) flex.Options {
+func (s *shell) flexOptions(f flexFlags) install.Options {
 	o := f.Options
 	o.DataDir, o.Named = s.flags.dataDir, s.flags.named() || os.Getenv(program.DataDirVariable) != ""
 	if abs, err := filepath.Abs(o.DataDir); err == nil {
@@ -90,7 +90,7 @@ func (s *shell) completeDriver(c *cobra.Command, args []string, _ string) ([]str
 	}
 	dir, _ := c.Flags().GetString("dir")
 	root, _ := c.Flags().GetString("root-dir")
-	l, err := flex.List(c.Context(), s.flexOptions(flexFlags{Options: flex.Options{Dir: dir, RootDir: root}}))
+	l, err := install.List(c.Context(), s.flexOptions(flexFlags{Options: install.Options{Dir: dir, RootDir: root}}))
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -104,9 +104,9 @@ func (s *shell) completeDriver(c *cobra.Command, args []string, _ string) ([]str
 // printFindings prints the findings of checks; with wide also those without a
 // problem. Paths below dir are printed relative to it; if no finding has a path,
 // the table has no column for it.
-func printFindings(out io.Writer, all []decide.Finding, dir string, wide bool) error {
-	shown := slices.DeleteFunc(slices.Clone(all), func(f decide.Finding) bool { return f.Level == decide.Pass && !wide })
-	paths := slices.ContainsFunc(shown, func(f decide.Finding) bool { return f.Path != "" })
+func printFindings(out io.Writer, all []finding.Finding, dir string, wide bool) error {
+	shown := slices.DeleteFunc(slices.Clone(all), func(f finding.Finding) bool { return f.Level == finding.Pass && !wide })
+	paths := slices.ContainsFunc(shown, func(f finding.Finding) bool { return f.Path != "" })
 	w := printers.GetNewTabWriter(out)
 	row := func(level, check, path, message string) {
 		if paths {
@@ -128,7 +128,7 @@ func printFindings(out io.Writer, all []decide.Finding, dir string, wide bool) e
 }
 
 // sentence returns the message of a finding and what to do about it.
-func sentence(f decide.Finding) string {
+func sentence(f finding.Finding) string {
 	if f.Next == "" {
 		return f.Message
 	}

@@ -13,14 +13,17 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/door"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/flex/doctor"
+	"volplane.dev/volplane/internal/flex/install"
 )
 
 // maxSecretFile limits the size of a secret, which becomes part of an argument.
 const maxSecretFile = 1 << 20
 
 type doctorFlags struct {
-	flex.Exam
+	doctor.Doctor
+	subject, dir     string
 	options, secrets []string
 	growTo, output   string
 }
@@ -46,12 +49,12 @@ Exit codes: 0 no check failed, 1 the driver could not be tested, 2 a check faile
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: s.completeDriver,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			d.Subject = args[0]
+			d.subject = args[0]
 			return s.flexDoctor(cmd.Context(), d)
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&d.Dir, "dir", "", "plugin directory (default the one in use on this machine)")
+	f.StringVar(&d.dir, "dir", "", "plugin directory (default the one in use on this machine)")
 	f.StringArrayVar(&d.options, "option", nil, "option of the volume, as KEY=VALUE; may be repeated")
 	f.StringArrayVar(&d.secrets, "secret-file", nil, "value of the volume's Secret, as KEY=FILE; may be repeated")
 	f.StringVar(&d.FSType, "fstype", "", "filesystem of the volume")
@@ -86,14 +89,17 @@ func (s *shell) flexDoctor(ctx context.Context, d doctorFlags) error {
 	if err := d.volume(); err != nil {
 		return err
 	}
-	o := s.flexOptions(flexFlags{})
-	d.DataDir, d.Named = o.DataDir, o.Named
-	diagnosis, err := flex.Examine(ctx, d.Exam)
+	o := s.flexOptions(flexFlags{Options: install.Options{Dir: d.dir}})
+	var err error
+	if d.Path, d.Name, err = install.Locate(d.subject, o); err != nil {
+		return err
+	}
+	diagnosis, err := d.Run(ctx)
 	if err != nil && len(diagnosis.Findings) == 0 {
 		return err
 	}
 	return s.printExam(d.output, diagnosis, func() error { return s.printDiagnosis(diagnosis) }, err,
-		diagnosis.Level == decide.Fail)
+		diagnosis.Level == finding.Fail)
 }
 
 // printExam prints the report of an examination, which err has ended before its end if it is not nil, and returns how
@@ -138,7 +144,7 @@ func readSecret(path string) (string, error) {
 	return string(data), err
 }
 
-func (s *shell) printDiagnosis(d flex.Diagnosis) error {
+func (s *shell) printDiagnosis(d doctor.Report) error {
 	if err := printFindings(s.Out, d.Findings, "", true); err != nil {
 		return err
 	}
@@ -149,7 +155,7 @@ func (s *shell) printDiagnosis(d flex.Diagnosis) error {
 	}
 	for _, in := range []struct {
 		where string
-		host  decide.Host
+		host  finding.Host
 	}{{"in Kubernetes", decide.Kubernetes}, {"here (volplane)", decide.Volplane}} {
 		verdict := "yes"
 		if by := decide.BrokenBy(d.Findings, in.host); len(by) > 0 {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/flex/install"
 )
 
 func (s *shell) flexInstallCommand() *cobra.Command {
@@ -40,7 +40,7 @@ container.`,
 			if watch {
 				return s.keepInstalled(cmd.Context(), f)
 			}
-			return s.changeDriver(cmd.Context(), f, flex.Install)
+			return s.changeDriver(cmd.Context(), f, install.Install)
 		},
 	}
 	f.register(c)
@@ -79,7 +79,7 @@ use. Calls in flight continue with the old version. The old version is kept for
 		ValidArgsFunction: s.completeDriver,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Name, f.Source = args[0], args[1]
-			return s.changeDriver(cmd.Context(), f, flex.Upgrade)
+			return s.changeDriver(cmd.Context(), f, install.Upgrade)
 		},
 	}
 	f.register(c)
@@ -96,7 +96,7 @@ func (s *shell) flexRollbackCommand() *cobra.Command {
 		ValidArgsFunction: s.completeDriver,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Name = args[0]
-			return s.changeDriver(cmd.Context(), f, flex.Rollback)
+			return s.changeDriver(cmd.Context(), f, install.Rollback)
 		},
 	}
 	f.register(c)
@@ -117,7 +117,7 @@ it keeps a copy for unmounting. It does not check the mounts of other hosts.`,
 		ValidArgsFunction: s.completeDriver,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Name = args[0]
-			return s.changeDriver(cmd.Context(), f, flex.Uninstall)
+			return s.changeDriver(cmd.Context(), f, install.Uninstall)
 		},
 	}
 	f.register(c)
@@ -129,7 +129,7 @@ it keeps a copy for unmounting. It does not check the mounts of other hosts.`,
 
 // changeDriver changes one driver with do and prints the report.
 func (s *shell) changeDriver(
-	ctx context.Context, f flexFlags, do func(context.Context, flex.Options) (flex.Report, error),
+	ctx context.Context, f flexFlags, do func(context.Context, install.Options) (install.Report, error),
 ) error {
 	if err := f.check(); err != nil {
 		return err
@@ -143,7 +143,7 @@ func (s *shell) changeDriver(
 	return s.printReport(f, r)
 }
 
-func (s *shell) printReport(f flexFlags, r flex.Report) error {
+func (s *shell) printReport(f flexFlags, r install.Report) error {
 	if printed, err := s.printStructured(f.output, r); printed {
 		return err
 	}
@@ -173,26 +173,26 @@ func (s *shell) printReport(f flexFlags, r flex.Report) error {
 }
 
 // printChecks prints what the driver has answered to the checks of an installation, if it was called.
-func (s *shell) printChecks(r flex.Report) {
+func (s *shell) printChecks(r install.Report) {
 	if r.Capabilities == nil {
 		return
 	}
 	for _, one := range r.Findings {
-		if one.Check == "init" && one.Level != decide.Fail {
+		if one.Check == "init" && one.Level != finding.Fail {
 			fmt.Fprintf(s.Out, "  init       %s\n", one.Message)
 		}
 	}
 	fmt.Fprintf(s.Out, "  checks     %s, without a volume; 'volplane flex doctor %s' also mounts\n",
-		decide.Worst(r.Findings), r.Name)
+		finding.Worst(r.Findings), r.Name)
 }
 
 // keepInstalled installs a driver and restores it until ctx ends.
 func (s *shell) keepInstalled(ctx context.Context, f flexFlags) error {
 	log := s.log().With("driver", f.Name)
-	err := flex.Keep(ctx, s.flexOptions(f), log, func(r flex.Report) {
+	err := install.Keep(ctx, s.flexOptions(f), log, func(r install.Report) {
 		log.Info("driver is in place", "deed", r.Deed, "version", r.Hash, "path", r.Path)
 		for _, one := range r.Findings {
-			if one.Level != decide.Pass {
+			if one.Level != finding.Pass {
 				log.Warn("check of the driver", "check", one.Check, "level", string(one.Level), "why", sentence(one))
 			}
 		}

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/flex/install"
 )
 
 func (s *shell) flexListCommand() *cobra.Command {
@@ -40,7 +40,7 @@ func (s *shell) flexList(ctx context.Context, f flexFlags, names []string) error
 	if err := f.check(); err != nil {
 		return err
 	}
-	l, err := flex.List(ctx, s.flexOptions(f))
+	l, err := install.List(ctx, s.flexOptions(f))
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (s *shell) flexList(ctx context.Context, f flexFlags, names []string) error
 	return s.printDrivers(l, f.output == "wide")
 }
 
-func (s *shell) printDrivers(l flex.Listing, wide bool) error {
+func (s *shell) printDrivers(l install.Listing, wide bool) error {
 	w := printers.GetNewTabWriter(s.Out)
 	fmt.Fprint(w, "NAME\tVERSION\tSTATE\tREASON\tVOLUMES\tAGE\tCAPABILITIES")
 	if wide {
@@ -72,7 +72,7 @@ func (s *shell) printDrivers(l flex.Listing, wide bool) error {
 	fmt.Fprintln(w)
 	for _, d := range l.Drivers {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s", d.Name, orNone(d.Hash), d.State, d.Reason, d.InUse,
-			duration.HumanDuration(time.Since(d.Since)), orNone(flex.Capabilities(d)))
+			duration.HumanDuration(time.Since(d.Since)), orNone(d.Can()))
 		if wide {
 			fmt.Fprintf(w, "\t%s\t%s", d.Path, d.Message)
 		}
@@ -117,16 +117,16 @@ func (s *shell) flexLint(ctx context.Context, f flexFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	d, findings, err := flex.Lint(ctx, s.flexOptions(f))
+	d, findings, err := install.Lint(ctx, s.flexOptions(f))
 	if err != nil {
 		return err
 	}
-	level := decide.Worst(findings)
+	level := finding.Worst(findings)
 	printed, err := s.printStructured(f.output, map[string]any{"directory": d, "level": level, "findings": findings})
 	if !printed {
 		err = printFindings(s.Out, findings, d.Path, f.output == "wide")
 	}
-	if err == nil && level == decide.Fail {
+	if err == nil && level == finding.Fail {
 		err = errProblem
 	}
 	return err

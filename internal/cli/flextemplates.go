@@ -11,14 +11,14 @@ import (
 	"github.com/spf13/cobra"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/install"
 	"volplane.dev/volplane/internal/manifest"
 )
 
 func (s *shell) flexInitCommand() *cobra.Command {
 	var attach bool
-	c := s.initCommand(flex.Languages(), func(name, dir, language string) ([]string, error) {
-		return flex.Skeleton(name, dir, language, attach)
+	c := s.initCommand(install.Languages(), func(name, dir, language string) ([]string, error) {
+		return install.Skeleton{Name: name, Language: language, Attach: attach}.Write(dir)
 	})
 	c.Short = "Write a driver to start from, and its test"
 	c.Long = `Write a working driver and its test into a directory. Change the driver so that
@@ -75,7 +75,7 @@ PATH; the plugin directory is that of the kubelets.`,
 	f := c.Flags()
 	f.StringVar(&m.Image, "image", "", "image with the driver, and with this program in its PATH")
 	f.StringVar(&m.Source, "source", "", "path of the driver in the image (default /DRIVER)")
-	f.StringVar(&m.Dir, "dir", flex.Dir, "plugin directory on the nodes")
+	f.StringVar(&m.Dir, "dir", install.Default, "plugin directory on the nodes")
 	f.StringVar(&m.PayloadDir, "payload-dir", "", "directory on the nodes for drivers of several files")
 	f.StringVar(&m.SELinuxType, "selinux-type", "", "SELinux type of the container, such as spc_t")
 	_ = c.MarkFlagRequired("image")

@@ -59,6 +59,12 @@ type VolumeLocks struct {
 // NewVolumeLocks returns VolumeLocks with no call in flight.
 func NewVolumeLocks() *VolumeLocks { return &VolumeLocks{busy: map[string]chan struct{}{}} }
 
+// Hold waits until no other caller holds a key, and returns a function that releases it.
+func (t *VolumeLocks) Hold(key string) (release func()) {
+	_ = t.lock(context.Background(), key) // it fails with its context only
+	return func() { t.unlock(key) }
+}
+
 func (t *VolumeLocks) lock(ctx context.Context, key string) error {
 	for {
 		t.mu.Lock()

@@ -12,11 +12,10 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/flex/bridge"
 	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/flex/host"
-	"volplane.dev/volplane/internal/flex/migrate"
+	"volplane.dev/volplane/internal/flex/install"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/parts"
 )
@@ -105,10 +104,8 @@ func (o BridgeOptions) cgroup(n decide.Name) string {
 	return dir
 }
 
-// Moves returns the moves of FlexVolumes to the bridge, or back, that are not finished.
-func Moves(ctx context.Context, client kubernetes.Interface) ([]state.Move, error) {
-	return migrate.Unfinished(ctx, client)
-}
+// Root returns the root directory of the bridge in a control plane with a data directory.
+func Root(dataDir string) string { return install.RootOf(dataDir) }
 
 // Translation presents FlexVolumes as the CSI volumes that the bridge serves. It is for a control
 // plane that has no controllers of its own for FlexVolumes.

@@ -8,18 +8,20 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/doctor"
+	"volplane.dev/volplane/internal/flex/install"
 )
 
 // TestSkeletonsAreWell: the doctor finds nothing in any driver that is written to start from.
 func TestSkeletonsAreWell(t *testing.T) {
-	for _, language := range Languages() {
+	for _, language := range install.Languages() {
 		for _, attach := range []bool{false, true} {
 			kind := map[bool]string{false: "mounts", true: "attaches"}[attach]
 			t.Run(language+" "+kind, func(t *testing.T) { wellSkeleton(t, language, attach) })
 		}
 	}
-	if _, err := Skeleton("Example.com/files", t.TempDir(), Languages()[0], false); err == nil {
+	if _, err := (install.Skeleton{Name: "Example.com/files", Language: install.Shell}).Write(t.TempDir()); err == nil {
 		t.Error("a name that no driver has")
 	}
 }
@@ -28,7 +30,7 @@ func TestSkeletonsAreWell(t *testing.T) {
 func built(t *testing.T, work, language string, attach bool) string {
 	t.Helper()
 	dir := filepath.Join(work, "example.com~files")
-	paths, err := Skeleton("example.com/files", dir, language, attach)
+	paths, err := install.Skeleton{Name: "example.com/files", Language: language, Attach: attach}.Write(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +69,7 @@ func wellSkeleton(t *testing.T, language string, attach bool) {
 	}
 	for _, f := range r.Findings {
 		// How long init takes depends on the machine.
-		if f.Level != decide.Pass && f.Check != "init-time" {
+		if f.Level != finding.Pass && f.Check != "init-time" {
 			t.Errorf("%s %s: %s", f.Level, f.Check, f.Message)
 		}
 	}

@@ -16,8 +16,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/doctor"
 	"volplane.dev/volplane/internal/flex/host"
+	"volplane.dev/volplane/internal/flex/install"
 )
 
 // stage is a plugin directory with a host that finds drivers in it.
@@ -268,12 +270,12 @@ func (s *stage) atOnce(ctx context.Context, figures map[string]any, volumes int)
 
 // examination examines the example driver without attach.
 func examination(ctx context.Context, figures map[string]any, _ int) error {
-	path, name, err := doctor.Locate("../examples/flex/scratch/scratch", "")
+	path, name, err := install.Locate("../examples/flex/scratch/scratch", install.Options{})
 	if err != nil {
 		return err
 	}
 	r, err := (&doctor.Doctor{Path: path, Name: name}).Run(ctx)
-	if err == nil && r.Level != decide.Pass {
+	if err == nil && r.Level != finding.Pass {
 		err = fmt.Errorf("the example driver has flaws: %+v", r.Findings)
 	}
 	figures["flex_doctor_s"], figures["flex_doctor_calls"] = r.Seconds, r.Calls

@@ -1,6 +1,9 @@
 package flex
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"strings"
+)
 
 // Capabilities are the capabilities of a driver, as init returns them.
 type Capabilities struct {
@@ -19,6 +22,29 @@ type Capabilities struct {
 // Defaults returns what holds for each capability that a driver does not name.
 func Defaults() Capabilities {
 	return Capabilities{Attach: true, SELinuxRelabel: true, FSGroup: true, RequiresFSResize: true}
+}
+
+// Words returns the capabilities as a text for people.
+func (c Capabilities) Words() string {
+	var words []string
+	for _, one := range []struct {
+		has  bool
+		name string
+	}{
+		{c.Attach, "attach"},
+		{c.FSGroup, "fsGroup"},
+		{c.RequiresFSResize, "requiresFSResize"},
+		{c.SELinuxRelabel, "selinuxRelabel"},
+		{c.SupportsMetrics, "supportsMetrics"},
+	} {
+		if one.has {
+			words = append(words, one.name)
+		}
+	}
+	if len(words) == 0 {
+		return "none"
+	}
+	return strings.Join(words, ",")
 }
 
 // capabilities lays what a driver says over the defaults, key by key; null, of

@@ -3,35 +3,42 @@ package flex
 import (
 	"strings"
 	"testing"
+
+	"volplane.dev/volplane/internal/finding"
 )
 
 // TestWorksIn: only what breaks a host keeps a driver from working there.
 func TestWorksIn(t *testing.T) {
 	t.Parallel()
-	in := func(check string, level Level, hosts ...Host) Finding {
-		return Finding{Check: check, Level: level, Breaks: hosts}
+	in := func(check string, level finding.Level, hosts ...finding.Host) finding.Finding {
+		return finding.Finding{Check: check, Level: level, Breaks: hosts}
 	}
 	for _, c := range []struct {
 		name string
-		all  []Finding
+		all  []finding.Finding
 		want Works
 		by   string
 	}{
 		{"nothing found", nil, Works{true, true}, ""},
-		{"passed, and a matter of form", []Finding{in("a", Pass), in("b", Warn)}, Works{true, true}, ""},
-		{"a secret is shown", []Finding{in("secrets", Fail)}, Works{true, true}, ""},
-		{"no data is kept", []Finding{in("data", Fail, Hosts()...)}, Works{false, false}, "data"},
-		{"noise", []Finding{in("standard-error", Fail, Kubernetes)}, Works{false, true}, "standard-error"},
-		{"two names", []Finding{in("getvolumename", Fail, Volplane)}, Works{true, false}, ""},
+		{
+			"passed, and a matter of form", []finding.Finding{in("a", finding.Pass), in("b", finding.Warn)},
+			Works{true, true}, "",
+		},
+		{"a secret is shown", []finding.Finding{in("secrets", finding.Fail)}, Works{true, true}, ""},
+		{"no data is kept", []finding.Finding{in("data", finding.Fail, Hosts()...)}, Works{false, false}, "data"},
+		{"noise", []finding.Finding{in("standard-error", finding.Fail, Kubernetes)}, Works{false, true}, "standard-error"},
+		{"two names", []finding.Finding{in("getvolumename", finding.Fail, Volplane)}, Works{true, false}, ""},
 		{
 			"one for each",
-			[]Finding{in("a", Fail, Volplane), in("b", Pass), in("c", Fail, Kubernetes)},
+			[]finding.Finding{in("a", finding.Fail, Volplane), in("b", finding.Pass), in("c", finding.Fail, Kubernetes)},
 			Works{false, false},
 			"c",
 		},
 		{
 			"each check once",
-			[]Finding{in("a", Fail, Kubernetes), in("b", Fail, Kubernetes), in("a", Fail, Kubernetes)},
+			[]finding.Finding{
+				in("a", finding.Fail, Kubernetes), in("b", finding.Fail, Kubernetes), in("a", finding.Fail, Kubernetes),
+			},
 			Works{false, true},
 			"a b",
 		},
@@ -48,7 +55,7 @@ func TestWorksIn(t *testing.T) {
 // TestShould: an advice names who has to act, and no advice nobody.
 func TestShould(t *testing.T) {
 	t.Parallel()
-	if got := PodAuthor.Should("give options") + Administrator.Should(""); got != "Pod's author: give options" {
+	if got := PodAuthor.Should("give options") + finding.Administrator.Should(""); got != "Pod's author: give options" {
 		t.Error(got)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"volplane.dev/volplane/internal/finding"
 )
 
 // question is a check of the form of calls. wrong returns what is wrong with a call, or "".
@@ -40,8 +42,8 @@ func questions() []question {
 
 // JudgeForm returns the findings about the form of calls, one for each check. What a host misreads
 // breaks the driver there; the rest is a matter of form. Messages may hold secrets.
-func JudgeForm(calls []Call) []Finding {
-	var all []Finding
+func JudgeForm(calls []Call) []finding.Finding {
+	var all []finding.Finding
 	for _, q := range questions() {
 		if f := q.judge(calls); f.Message != "" {
 			all = append(all, f)
@@ -51,28 +53,28 @@ func JudgeForm(calls []Call) []Finding {
 }
 
 // judge returns the finding about the first call that breaks a host, or that has the wrong form.
-func (q question) judge(calls []Call) Finding {
-	f := Finding{Check: q.check, Level: Pass, Message: q.passed}
+func (q question) judge(calls []Call) finding.Finding {
+	f := finding.Finding{Check: q.check, Level: finding.Pass, Message: q.passed}
 	more := 0
 	for _, c := range calls {
 		why := q.wrong(c)
 		if why == "" {
 			continue
 		}
-		var breaks []Host
+		var breaks []finding.Host
 		if !q.harmless {
 			breaks = c.MisreadBy()
 		}
-		if f.Level != Pass {
+		if f.Level != finding.Pass {
 			more++
 		}
-		if f.Level == Pass || len(breaks) > len(f.Breaks) {
-			f.Level, f.Breaks = Warn, breaks
-			f.Message, f.Next = string(c.Op)+" "+why, Author.Should(q.advice)
+		if f.Level == finding.Pass || len(breaks) > len(f.Breaks) {
+			f.Level, f.Breaks = finding.Warn, breaks
+			f.Message, f.Next = string(c.Op)+" "+why, finding.Author.Should(q.advice)
 		}
 	}
 	if len(f.Breaks) > 0 {
-		f.Level = Fail
+		f.Level = finding.Fail
 	}
 	if more > 0 {
 		f.Message += fmt.Sprintf(" (and so in %d more calls)", more)
@@ -160,8 +162,8 @@ const sayUnsupported = `print {"status":"Not supported"} and exit with 1`
 
 // JudgeUnknown returns the finding about a call of an operation that does not exist. No host makes
 // it today; a later one may have new operations.
-func JudgeUnknown(c Call) Finding {
-	f := Finding{Check: "unknown-operation", Level: Warn, Next: Author.Should(sayUnsupported)}
+func JudgeUnknown(c Call) finding.Finding {
+	f := finding.Finding{Check: "unknown-operation", Level: finding.Warn, Next: finding.Author.Should(sayUnsupported)}
 	switch a, err := c.Read(); {
 	case len(bytes.TrimSpace(c.Stdout)) == 0 && len(bytes.TrimSpace(c.Stderr)) == 0:
 		f.Message = "an operation that does not exist gets no answer"
@@ -174,8 +176,8 @@ func JudgeUnknown(c Call) Finding {
 	case c.Exit != 1:
 		f.Message = fmt.Sprintf("an operation that does not exist is Not supported, and ends with %d instead of 1", c.Exit)
 	default:
-		return Finding{
-			Check: "unknown-operation", Level: Pass, Message: "an operation that does not exist is Not supported",
+		return finding.Finding{
+			Check: "unknown-operation", Level: finding.Pass, Message: "an operation that does not exist is Not supported",
 		}
 	}
 	return f
@@ -186,15 +188,15 @@ const sayCapabilities = `answer "capabilities":{"attach":false} if the driver do
 
 // JudgeCapabilities returns the finding about the capabilities in the answer of an init that
 // succeeded, as they were printed.
-func JudgeCapabilities(c Call) Finding {
-	f := Finding{Check: "init-capabilities", Level: Warn, Next: Author.Should(sayCapabilities)}
+func JudgeCapabilities(c Call) finding.Finding {
+	f := finding.Finding{Check: "init-capabilities", Level: finding.Warn, Next: finding.Author.Should(sayCapabilities)}
 	p, _ := find(c.Stdout, c.Stderr)
 	switch raw := bytes.TrimSpace(p.Capabilities); {
 	case len(raw) == 0:
 		f.Message = "init names no capabilities: a host takes its defaults, among them that the driver attaches"
 		return f
 	case bytes.Equal(raw, []byte("null")):
-		f.Level, f.Breaks = Fail, []Host{Kubernetes}
+		f.Level, f.Breaks = finding.Fail, []finding.Host{Kubernetes}
 		f.Message = "\"capabilities\" is null, which ends Kubernetes' kubelet"
 		return f
 	}
@@ -223,7 +225,7 @@ func JudgeCapabilities(c Call) Finding {
 	case len(odd) > 0:
 		f.Message = "hosts do not know the capability " + strings.Join(odd, ", ")
 	default:
-		f.Level, f.Next = Pass, ""
+		f.Level, f.Next = finding.Pass, ""
 		f.Message = fmt.Sprintf("an object; attach is %v", a.Capabilities.Attach)
 	}
 	return f

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"volplane.dev/volplane/internal/finding"
 )
 
 const (
@@ -54,7 +56,7 @@ type misread struct {
 	op             Operation
 	exit           int
 	stdout, stderr string
-	seen           []Host
+	seen           []finding.Host
 	want           string
 }
 
@@ -68,8 +70,8 @@ func TestMisreadBy(t *testing.T) {
 		{"killed", OpMount, -1, ok, "trace", nil, "[]"},
 		{"noise", OpAttach, 0, ok, "trace", nil, "[kubernetes]"},
 		{"noise, and the host mounts", OpMount, 1, leave, "trace", nil, "[kubernetes]"},
-		{"noise with a mount that is seen", OpMount, 0, ok, "trace", []Host{Kubernetes}, "[]"},
-		{"noise, and nothing to be seen", OpMount, 1, leave, "trace", []Host{Kubernetes}, "[kubernetes]"},
+		{"noise with a mount that is seen", OpMount, 0, ok, "trace", []finding.Host{Kubernetes}, "[]"},
+		{"noise, and nothing to be seen", OpMount, 1, leave, "trace", []finding.Host{Kubernetes}, "[kubernetes]"},
 		{"another spelling", OpAttach, 0, `{"status":"success"}`, "", nil, "[kubernetes]"},
 		{"another spelling of not supported", OpAttach, 1, `{"status":"Not Supported"}`, "", nil, "[kubernetes]"},
 		{"success with code 1", OpMount, 1, ok, "", nil, "[kubernetes volplane]"},
@@ -158,10 +160,10 @@ func TestJudgeForm(t *testing.T) {
 	} {
 		var got []string
 		for _, f := range JudgeForm(c.calls) {
-			if f.Level != Pass {
+			if f.Level != finding.Pass {
 				got = append(got, fmt.Sprintf("%s %s %v: %s", f.Level, f.Check, f.Breaks, f.Message))
 			}
-			if (f.Level == Pass) != (f.Next == "") || f.Message == "" {
+			if (f.Level == finding.Pass) != (f.Next == "") || f.Message == "" {
 				t.Errorf("%s: %+v", c.name, f)
 			}
 		}
@@ -188,7 +190,7 @@ func TestJudgeUnknown(t *testing.T) {
 	} {
 		f := JudgeUnknown(Call{Op: "frobnicate", Exit: c.exit, Stdout: []byte(c.stdout), Stderr: []byte(c.stderr)})
 		if got := string(f.Level) + " " + f.Message; got != c.want || f.Check != "unknown-operation" || f.Breaks != nil ||
-			(f.Next == "") != (f.Level == Pass) {
+			(f.Next == "") != (f.Level == finding.Pass) {
 			t.Errorf("%q: %+v, want %s", c.stdout, f, c.want)
 		}
 	}
@@ -206,10 +208,11 @@ func TestJudgeCapabilities(t *testing.T) {
 		`,"capabilities":{"fsGroup":true}`: `warn "attach" is not said, and true by default`,
 		`,"capabilities":{"attach":false,"metrics":true,"b\u0007":1}`: `warn hosts do not know the capability "b\a", "metrics"`,
 	} {
+		breaks := map[finding.Level]string{finding.Pass: "[]", finding.Warn: "[]", finding.Fail: "[kubernetes]"}
 		f := JudgeCapabilities(Call{Op: OpInit, Stdout: []byte(`{"status":"Success"` + said + "}")})
 		if got := string(f.Level) + " " + f.Message; got != want || f.Check != "init-capabilities" ||
-			fmt.Sprint(f.Breaks) != map[Level]string{Pass: "[]", Warn: "[]", Fail: "[kubernetes]"}[f.Level] ||
-			(f.Next == "") != (f.Level == Pass) {
+			fmt.Sprint(f.Breaks) != breaks[f.Level] ||
+			(f.Next == "") != (f.Level == finding.Pass) {
 			t.Errorf("%s: %+v, want %s", said, f, want)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+
+	"volplane.dev/volplane/internal/finding"
 )
 
 // Call is a finished call of a driver.
@@ -15,22 +17,22 @@ type Call struct {
 	Stdout, Stderr []byte
 	// Seen are the hosts that see by the mount table, at once or when they try again, whether a call
 	// that answers Success has done its work, whatever was printed.
-	Seen []Host
+	Seen []finding.Host
 }
 
 // SeenBy returns the value of Call.Seen for a call about a directory, of which before and after are
 // the numbers of mounts at and below it.
-func SeenBy(op Operation, before, after int) []Host {
+func SeenBy(op Operation, before, after int) []finding.Host {
 	switch {
 	case (op == OpMount || op == OpMountDevice) && after > before:
 		// Volplane undoes what a failed call has mounted, and Kubernetes takes it for the volume.
-		return []Host{Kubernetes}
+		return []finding.Host{Kubernetes}
 	case op == OpUnmountDevice, op == OpUnmount && before+after > 0:
 		// Either it is done, or a failure is what is true.
 		return Hosts()
 	case op == OpUnmount:
 		// Kubernetes calls unmount again as long as there is a directory.
-		return []Host{Volplane}
+		return []finding.Host{Volplane}
 	}
 	return nil
 }
@@ -40,19 +42,13 @@ func (c Call) Read() (Answer, error) { return ParseAnswer(c.Op, c.Exit, c.Stdout
 
 // kubeletAnswer is an answer as Kubernetes decodes it.
 type kubeletAnswer struct {
-	Status       string `json:"status"`
-	Message      string `json:"message"`
-	Device       string `json:"device"`
-	VolumeName   string `json:"volumeName"`
-	Attached     bool   `json:"attached"`
-	NewSize      int64  `json:"volumeNewSize"`
-	Capabilities *struct {
-		Attach           bool `json:"attach"`
-		SELinuxRelabel   bool `json:"selinuxRelabel"`
-		SupportsMetrics  bool `json:"supportsMetrics"`
-		FSGroup          bool `json:"fsGroup"`
-		RequiresFSResize bool `json:"requiresFSResize"`
-	} `json:"capabilities"`
+	Status       string        `json:"status"`
+	Message      string        `json:"message"`
+	Device       string        `json:"device"`
+	VolumeName   string        `json:"volumeName"`
+	Attached     bool          `json:"attached"`
+	NewSize      int64         `json:"volumeNewSize"`
+	Capabilities *Capabilities `json:"capabilities"`
 }
 
 // ReadByKubernetes returns the status that Kubernetes takes from a call. It reads standard output
@@ -73,11 +69,11 @@ func (c Call) ReadByKubernetes() Status {
 }
 
 // Hosts returns the hosts that call an operation.
-func (o Operation) Hosts() []Host {
+func (o Operation) Hosts() []finding.Host {
 	switch {
 	case o == OpExpandVolume:
 		// Kubernetes' controller that expands volumes knows no FlexVolume plugin.
-		return []Host{Volplane}
+		return []finding.Host{Volplane}
 	case slices.Contains(Operations(), o):
 		return Hosts()
 	}
@@ -103,12 +99,12 @@ func (c Call) meant() Status {
 
 // MisreadBy returns the hosts that take a call which did its work, or which the driver leaves to the
 // host, for a failure. A call that fails is a failure for every host, in whatever form.
-func (c Call) MisreadBy() []Host {
+func (c Call) MisreadBy() []finding.Host {
 	meant := c.meant()
 	if c.Exit < 0 || meant == Failure {
 		return nil
 	}
-	var all []Host
+	var all []finding.Host
 	_, err := c.Read()
 	for _, host := range c.Op.Hosts() {
 		// What Kubernetes cannot read of isattached counts as attached.

@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"sync"
 
 	flex "volplane.dev/volplane/internal/flex/driver"
 )
@@ -10,7 +9,7 @@ import (
 // putAttaching writes a record that a volume may be attached from now on. A detach of another
 // volume that the driver knows by the same name either sees this record or has ended.
 func (d *driver) putAttaching(r *record, node string) error {
-	defer d.b.names.lock(d.nameKey(r.DetachName, node))()
+	defer d.b.names.Hold(d.nameKey(r.DetachName, node))()
 	return d.b.records.put(r)
 }
 
@@ -18,7 +17,7 @@ func (d *driver) putAttaching(r *record, node string) error {
 // attached volume has the same name for the driver, because two objects can stand for the same
 // data: the last one is detached.
 func (d *driver) release(ctx context.Context, now *flex.Driver, r *record, name, node string) error {
-	defer d.b.names.lock(d.nameKey(name, node))()
+	defer d.b.names.Hold(d.nameKey(name, node))()
 	others := d.b.records.list(d.name, func(o *record) bool {
 		at := o.Place
 		if o.Kind == published {
@@ -36,39 +35,3 @@ func (d *driver) release(ctx context.Context, now *flex.Driver, r *record, name,
 }
 
 func (d *driver) nameKey(name, node string) string { return d.csi + "\x00" + name + "\x00" + node }
-
-// locks is a set of mutexes, one for each key in use. The zero value is ready for use.
-type locks struct {
-	mu  sync.Mutex
-	all map[string]*lock
-}
-
-type lock struct {
-	sync.Mutex
-	// users is the number of goroutines that hold the mutex or wait for it.
-	users int
-}
-
-// lock waits until no other caller holds the key, and returns a function that releases it.
-func (l *locks) lock(key string) (end func()) {
-	l.mu.Lock()
-	if l.all == nil {
-		l.all = map[string]*lock{}
-	}
-	one := l.all[key]
-	if one == nil {
-		one = &lock{}
-		l.all[key] = one
-	}
-	one.users++
-	l.mu.Unlock()
-	one.Lock()
-	return func() {
-		one.Unlock()
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if one.users--; one.users == 0 {
-			delete(l.all, key)
-		}
-	}
-}

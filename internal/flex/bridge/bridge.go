@@ -16,28 +16,14 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
-	flex "volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/mount"
 )
 
-// Host finds drivers. It is implemented by *host.Host.
-type Host interface {
-	// Get returns a driver that is ready. Kept returns a driver that can at least unmount and
-	// detach. Their errors say why there is none.
-	Get(decide.Name) (*flex.Driver, error)
-	Kept(decide.Name) (*flex.Driver, error)
-	// Subscribe calls a function with the state of each driver, and again at each change.
-	Subscribe(func(host.State)) (cancel func())
-	// Keep says that user, a volume for example, needs a driver until Drop is called.
-	Keep(name decide.Name, user string)
-	Drop(name decide.Name, user string)
-}
-
 // Options configure a bridge.
 type Options struct {
-	// Host finds the drivers.
-	Host Host
+	// Host finds the drivers. It must not run before the bridge is open.
+	Host *host.Host
 	// Node is the name of this host's Node, and also the node id of the CSI drivers.
 	Node string
 	// RootDir is the directory of mounts and records. Its path must have three components. Only one
@@ -82,7 +68,7 @@ type Bridge struct {
 	calls   calls
 	// names serializes work on the names of attached volumes and on private directories, so that
 	// each belongs to one volume only.
-	names locks
+	names *csi.VolumeLocks
 	table mount.Table
 	lock  *os.File
 	// reported holds the drivers without a possible CSI name that were logged already. Only Run
@@ -110,7 +96,7 @@ func Open(o Options) (*Bridge, error) {
 	if err != nil {
 		return nil, fmt.Errorf("another bridge works in %s: %w", o.RootDir, err)
 	}
-	b := &Bridge{Options: o, lock: lock, reported: map[decide.Name]bool{}}
+	b := &Bridge{Options: o, lock: lock, names: csi.NewVolumeLocks(), reported: map[decide.Name]bool{}}
 	if b.records, err = openRecords(filepath.Join(state, "volumes"), o.Host, o.Log); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}

@@ -24,30 +24,20 @@ func (d *driver) ControllerGetCapabilities(
 func (d *driver) ControllerPublishVolume(
 	ctx context.Context, r *csipb.ControllerPublishVolumeRequest,
 ) (*csipb.ControllerPublishVolumeResponse, error) {
-	if err := checkID(r.GetVolumeId()); err != nil {
-		return nil, err
-	}
 	if r.GetNodeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no node id")
 	}
 	if !d.Attach {
 		return nil, status.Error(codes.Unimplemented, "the driver does not attach")
 	}
-	u, err := useOf(r.GetVolumeCapability())
+	want, _, err := d.wanted(attached, r.GetNodeId(), r)
 	if err != nil {
 		return nil, err
 	}
-	options, err := optionsOf(r.GetVolumeContext())
-	if err != nil {
-		return nil, err
+	if own := d.b.records.get(d.name, made, want.Volume, ""); own != nil && len(want.Options) == 0 {
+		want.Options = own.Options
 	}
-	if own := d.b.records.get(d.name, made, r.GetVolumeId(), ""); own != nil && len(options) == 0 {
-		options = own.Options
-	}
-	want := &record{
-		Kind: attached, Driver: d.name, Volume: r.GetVolumeId(), Place: r.GetNodeId(), Step: attaching,
-		Name: r.GetVolumeId(), FSType: u.fsType, ReadOnly: u.readOnly || r.GetReadonly(), Options: options,
-	}
+	want.Step, want.ReadOnly = attaching, want.ReadOnly || r.GetReadonly()
 	return inTurn(ctx, &d.b.calls, d.attachKey(want.Volume), &inFlight{path: want.Place, request: r},
 		func(ctx context.Context) (*csipb.ControllerPublishVolumeResponse, error) {
 			return d.attach(ctx, want)
@@ -121,9 +111,6 @@ func contextOf(r *record) *csipb.ControllerPublishVolumeResponse {
 func (d *driver) ControllerUnpublishVolume(
 	ctx context.Context, r *csipb.ControllerUnpublishVolumeRequest,
 ) (*csipb.ControllerUnpublishVolumeResponse, error) {
-	if err := checkID(r.GetVolumeId()); err != nil {
-		return nil, err
-	}
 	one := &inFlight{path: r.GetNodeId(), wholeVolume: r.GetNodeId() == "", request: r}
 	return inTurn(ctx, &d.b.calls, d.attachKey(r.GetVolumeId()), one,
 		func(ctx context.Context) (*csipb.ControllerUnpublishVolumeResponse, error) {
@@ -240,9 +227,6 @@ func checkRange(r *csipb.CapacityRange) error {
 
 // DeleteVolume removes the record of a volume. The driver keeps its data.
 func (d *driver) DeleteVolume(ctx context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
-	if err := checkID(r.GetVolumeId()); err != nil {
-		return nil, err
-	}
 	return inTurn(ctx, &d.b.calls, d.createKey(r.GetVolumeId()), &inFlight{wholeVolume: true, request: r},
 		func(context.Context) (*csipb.DeleteVolumeResponse, error) {
 			return &csipb.DeleteVolumeResponse{}, d.deleteVolume(r.GetVolumeId())
@@ -263,9 +247,6 @@ func (d *driver) deleteVolume(volumeID string) error {
 func (d *driver) ValidateVolumeCapabilities(
 	_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest,
 ) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
-	if err := checkID(r.GetVolumeId()); err != nil {
-		return nil, err
-	}
 	if len(r.GetVolumeCapabilities()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "no capability")
 	}

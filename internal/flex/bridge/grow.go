@@ -27,12 +27,6 @@ func (d *driver) findAt(volumeID, path string) (*record, error) {
 func (d *driver) NodeGetVolumeStats(
 	_ context.Context, r *csipb.NodeGetVolumeStatsRequest,
 ) (*csipb.NodeGetVolumeStatsResponse, error) {
-	if err := checkID(r.GetVolumeId()); err != nil {
-		return nil, err
-	}
-	if r.GetVolumePath() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume path")
-	}
 	if !d.SupportsMetrics {
 		return nil, status.Error(codes.Unimplemented, "the driver's filesystems do not tell how full they are")
 	}
@@ -54,12 +48,6 @@ func (d *driver) NodeGetVolumeStats(
 func (d *driver) NodeExpandVolume(
 	ctx context.Context, r *csipb.NodeExpandVolumeRequest,
 ) (*csipb.NodeExpandVolumeResponse, error) {
-	if err := checkID(r.GetVolumeId()); err != nil {
-		return nil, err
-	}
-	if r.GetVolumePath() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume path")
-	}
 	if !d.expand {
 		return nil, status.Error(codes.Unimplemented, "the driver's volumes do not grow")
 	}

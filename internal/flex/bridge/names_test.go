@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,32 +122,6 @@ func TestSharedNameInARace(t *testing.T) {
 	}
 	w.ok(a.unpublish())
 	w.empty()
-}
-
-// TestLocks: who holds a key is alone with it, and nothing is kept of it then.
-func TestLocks(t *testing.T) {
-	t.Parallel()
-	var l locks
-	count := map[string]int{}
-	for range 3 {
-		done := make(chan struct{})
-		for i := range 50 {
-			go func() {
-				defer func() { done <- struct{}{} }()
-				key := fmt.Sprint(i % 2)
-				defer l.lock(key)()
-				if key == "0" {
-					count[key]++
-				}
-			}()
-		}
-		for range 50 {
-			<-done
-		}
-	}
-	if count["0"] != 75 || len(l.all) != 0 {
-		t.Errorf("%d, %d left", count["0"], len(l.all))
-	}
 }
 
 // TestMapping: each CSI call is the driver's calls that the mapping says, with

@@ -36,29 +36,15 @@ func (d *driver) nodeKey(volumeID string) string { return "node " + d.csi + " " 
 func (d *driver) NodeStageVolume(
 	ctx context.Context, r *csipb.NodeStageVolumeRequest,
 ) (*csipb.NodeStageVolumeResponse, error) {
-	if err := checkID(r.GetVolumeId()); err != nil {
-		return nil, err
-	}
-	if err := checkPath("staging path", r.GetStagingTargetPath()); err != nil {
-		return nil, err
-	}
-	u, err := useOf(r.GetVolumeCapability())
-	if err != nil {
-		return nil, err
-	}
-	options, err := optionsOf(r.GetVolumeContext())
+	want, _, err := d.wanted(staged, r.GetStagingTargetPath(), r)
 	if err != nil {
 		return nil, err
 	}
 	if !d.Attach {
 		return nil, status.Error(codes.Unimplemented, "the driver does not stage")
 	}
-	want := &record{
-		Kind: staged, Driver: d.name, Volume: r.GetVolumeId(), Place: r.GetStagingTargetPath(), Step: device,
-		Name: r.GetVolumeId(), FSType: u.fsType, ReadOnly: u.readOnly || r.GetPublishContext()[keyReadOnly] == "true",
-		Options:   options,
-		DeviceDir: deviceDir(d.b.RootDir, d.name, r.GetVolumeId()), Device: r.GetPublishContext()[keyDevice],
-	}
+	want.Step, want.ReadOnly = device, want.ReadOnly || r.GetPublishContext()[keyReadOnly] == "true"
+	want.DeviceDir, want.Device = deviceDir(d.b.RootDir, d.name, want.Volume), r.GetPublishContext()[keyDevice]
 	return inTurn(ctx, &d.b.calls, d.nodeKey(want.Volume), &inFlight{path: want.Place, wholeVolume: true, request: r},
 		func(ctx context.Context) (*csipb.NodeStageVolumeResponse, error) {
 			return &csipb.NodeStageVolumeResponse{}, d.stage(ctx, want)
@@ -230,12 +216,6 @@ func (d *driver) undoDevice(ctx context.Context, now *flex.Driver, r *record) er
 func (d *driver) NodeUnstageVolume(
 	ctx context.Context, r *csipb.NodeUnstageVolumeRequest,
 ) (*csipb.NodeUnstageVolumeResponse, error) {
-	if err := checkID(r.GetVolumeId()); err != nil {
-		return nil, err
-	}
-	if err := checkPath("staging path", r.GetStagingTargetPath()); err != nil {
-		return nil, err
-	}
 	path := r.GetStagingTargetPath()
 	return inTurn(ctx, &d.b.calls, d.nodeKey(r.GetVolumeId()), &inFlight{path: path, wholeVolume: true, request: r},
 		func(ctx context.Context) (*csipb.NodeUnstageVolumeResponse, error) {

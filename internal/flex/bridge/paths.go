@@ -76,6 +76,26 @@ func checkOwner(root string) error {
 	return err
 }
 
+// checkRequest refuses a request whose volume id or path cannot be used.
+func checkRequest(request any) error {
+	if r, ok := request.(interface{ GetVolumeId() string }); ok {
+		if err := checkID(r.GetVolumeId()); err != nil {
+			return err
+		}
+	}
+	switch r := request.(type) {
+	case interface{ GetTargetPath() string }:
+		return checkPath("target path", r.GetTargetPath())
+	case interface{ GetVolumePath() string }:
+		if r.GetVolumePath() == "" {
+			return status.Error(codes.InvalidArgument, "no volume path")
+		}
+	case interface{ GetStagingTargetPath() string }:
+		return checkPath("staging path", r.GetStagingTargetPath())
+	}
+	return nil
+}
+
 // checkID refuses a volume id that cannot be a path component.
 func checkID(id string) error {
 	switch {

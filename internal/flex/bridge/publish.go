@@ -35,33 +35,19 @@ func (d *driver) NodePublishVolume(
 
 // parsePublish parses a publish request.
 func (d *driver) parsePublish(r *csipb.NodePublishVolumeRequest) (*record, private, error) {
-	var hidden private
-	if err := checkID(r.GetVolumeId()); err != nil {
-		return nil, hidden, err
-	}
-	if err := checkPath("target path", r.GetTargetPath()); err != nil {
-		return nil, hidden, err
-	}
-	u, err := useOf(r.GetVolumeCapability())
+	want, group, err := d.wanted(published, r.GetTargetPath(), r)
+	hidden := private{r.GetSecrets(), group}
 	if err != nil {
 		return nil, hidden, err
 	}
-	options, err := optionsOf(r.GetVolumeContext())
-	if err != nil {
-		return nil, hidden, err
-	}
-	at := placeOf(r.GetTargetPath(), r.GetVolumeId())
-	want := &record{
-		Kind: published, Driver: d.name, Volume: r.GetVolumeId(), Place: r.GetTargetPath(), Step: mounting,
-		Name: r.GetVolumeId(), FSType: u.fsType, Options: options,
-		ReadOnly: u.readOnly || r.GetReadonly() || r.GetPublishContext()[keyReadOnly] == "true",
-		Pod:      podOf(r.GetVolumeContext()), Inline: isInline(r), Dir: podDir(d.b.RootDir, d.name, at),
-	}
-	hidden = private{r.GetSecrets(), u.group}
+	at := placeOf(want.Place, want.Volume)
+	want.Step, want.Dir = mounting, podDir(d.b.RootDir, d.name, at)
+	want.ReadOnly = want.ReadOnly || r.GetReadonly() || r.GetPublishContext()[keyReadOnly] == "true"
+	want.Pod, want.Inline = podOf(r.GetVolumeContext()), isInline(r)
 	if want.Inline {
 		// The driver knows an inline volume by its name in the Pod.
 		want.Name = at.name
-		if ok, because := d.b.Config.Policy.Allow(want.Pod.Namespace, d.name, u.fsType, options); !ok {
+		if ok, because := d.b.Config.Policy.Allow(want.Pod.Namespace, d.name, want.FSType, want.Options); !ok {
 			return nil, hidden, status.Errorf(codes.PermissionDenied, "%s: %s", because.Reason, because.Message)
 		}
 		return want, hidden, nil
@@ -87,7 +73,7 @@ func (d *driver) addDevice(want *record, staging string) error {
 
 func (d *driver) publish(ctx context.Context, want *record, hidden private) error {
 	// Calls for other volumes run concurrently, except those that use the same directory.
-	defer d.b.names.lock(want.Dir)()
+	defer d.b.names.Hold(want.Dir)()
 	now, err := d.ready()
 	if err != nil {
 		return err
@@ -243,12 +229,6 @@ func (d *driver) attachInline(ctx context.Context, now *flex.Driver, has, want *
 func (d *driver) NodeUnpublishVolume(
 	ctx context.Context, r *csipb.NodeUnpublishVolumeRequest,
 ) (*csipb.NodeUnpublishVolumeResponse, error) {
-	if err := checkID(r.GetVolumeId()); err != nil {
-		return nil, err
-	}
-	if err := checkPath("target path", r.GetTargetPath()); err != nil {
-		return nil, err
-	}
 	path := r.GetTargetPath()
 	return inTurn(ctx, &d.b.calls, d.nodeKey(r.GetVolumeId()), &inFlight{path: path, request: r},
 		func(ctx context.Context) (*csipb.NodeUnpublishVolumeResponse, error) {

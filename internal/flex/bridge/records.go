@@ -10,6 +10,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/flex/host"
 )
 
 // kind says what a record is about. It is also the name of the directory of such records.
@@ -130,11 +131,11 @@ func recordKind() durable.Kind[record] {
 // volume must be changed by one goroutine at a time.
 type records struct {
 	store *durable.Records[record]
-	host  Host
+	host  *host.Host
 }
 
 // openRecords reads the records, and logs the files that cannot be read.
-func openRecords(dir string, host Host, log *slog.Logger) (*records, error) {
+func openRecords(dir string, h *host.Host, log *slog.Logger) (*records, error) {
 	boot, err := durable.Boot()
 	if err != nil {
 		return nil, err
@@ -146,9 +147,9 @@ func openRecords(dir string, host Host, log *slog.Logger) (*records, error) {
 	for _, path := range aside {
 		log.Error("record cannot be read", "path", path)
 	}
-	r := &records{kept, host}
+	r := &records{kept, h}
 	for _, one := range kept.List(isUse) {
-		host.Keep(one.Driver, one.Volume)
+		h.Keep(one.Driver, one.Volume)
 	}
 	return r, nil
 }

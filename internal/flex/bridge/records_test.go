@@ -10,6 +10,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable/durabletest"
+	"volplane.dev/volplane/internal/flex/host"
 )
 
 // TestRecords: the bridge's are records as others are. A path of an id, whatever
@@ -27,11 +28,6 @@ func TestRecords(t *testing.T) {
 		&record{Format: format, Kind: made, Driver: name, Volume: "b", Step: done})
 }
 
-// nobody is a host on which no user keeps a driver.
-type nobody struct{ Host }
-
-func (nobody) Keep(decide.Name, string) {}
-
 // TestEarlierRecords: records that the first version of the bridge wrote are read.
 func TestEarlierRecords(t *testing.T) {
 	t.Parallel()
@@ -48,7 +44,7 @@ func TestEarlierRecords(t *testing.T) {
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	all, err := openRecords(dir, nobody{}, slog.New(slog.DiscardHandler))
+	all, err := openRecords(dir, &host.Host{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

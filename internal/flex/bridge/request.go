@@ -111,3 +111,26 @@ func useOf(c *csipb.VolumeCapability) (use, error) {
 	}
 	return u, nil
 }
+
+// useRequest is a request about a use of a volume.
+type useRequest interface {
+	GetVolumeId() string
+	GetVolumeCapability() *csipb.VolumeCapability
+	GetVolumeContext() map[string]string
+}
+
+// wanted returns the record of a use of a volume at a place, and the group of its files.
+func (d *driver) wanted(k kind, place string, r useRequest) (*record, *int64, error) {
+	u, err := useOf(r.GetVolumeCapability())
+	if err != nil {
+		return nil, nil, err
+	}
+	options, err := optionsOf(r.GetVolumeContext())
+	if err != nil {
+		return nil, nil, err
+	}
+	return &record{
+		Kind: k, Driver: d.name, Volume: r.GetVolumeId(), Place: place, Name: r.GetVolumeId(), FSType: u.fsType,
+		ReadOnly: u.readOnly, Options: options,
+	}, u.group, nil
+}

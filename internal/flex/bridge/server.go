@@ -112,8 +112,8 @@ func (d *driver) run(ctx context.Context, at net.Listener, endpoint string) erro
 	return r.Serve(ctx, server, at)
 }
 
-// answer gives errors their gRPC codes and removes secrets from them, including those of earlier
-// requests.
+// answer refuses ids and paths that cannot be used, gives errors their gRPC codes and removes secrets
+// from them, including those of earlier requests.
 func (d *driver) answer(
 	ctx context.Context, request any, call *grpc.UnaryServerInfo, next grpc.UnaryHandler,
 ) (answer any, err error) {
@@ -121,7 +121,9 @@ func (d *driver) answer(
 		d.secrets.AddData(s.GetSecrets())
 	}
 	do := func() (any, error) {
-		answer, err = next(ctx, request)
+		if err = checkRequest(request); err == nil {
+			answer, err = next(ctx, request)
+		}
 		return answer, failure(err, &d.secrets)
 	}
 	if d.b.Calls == nil {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/driver"
 )
 
@@ -32,14 +33,10 @@ const (
 	// drainTimeout is how long the end of the output is waited for after init has ended: on a busy
 	// host, another child of this process may have the pipe open for a moment.
 	drainTimeout = 5 * time.Second
-	// maxInitOutput is how many bytes of init's output are kept.
-	maxInitOutput = 1 << 20
 	// maxInterpreter is how many bytes of a script's first line the kernel reads.
 	maxInterpreter = 255
 	// maxScript is how many bytes of a script are searched for the names of tools.
 	maxScript = 1 << 20
-	// searchPath is the PATH that hosts give to drivers.
-	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
 // MaxSize is the size limit of an executable, in bytes.
@@ -47,7 +44,7 @@ const MaxSize = 1 << 30
 
 // Checked is the result of Driver.
 type Checked struct {
-	Findings []decide.Finding
+	Findings []finding.Finding
 	// Script says that an interpreter runs the executable.
 	Script bool
 	// Capabilities are those that init returned; nil if init was not called or returned no answer.
@@ -62,14 +59,14 @@ func Driver(ctx context.Context, name decide.Name, path string, start bool) Chec
 	c := &check{path: path, name: name, start: start}
 	c.checkName()
 	c.file()
-	if start && decide.Worst(c.Findings) != decide.Fail {
+	if start && finding.Worst(c.Findings) != finding.Fail {
 		c.init(ctx)
 	}
 	return c.Checked
 }
 
 // File inspects only whether this host can start an executable. Nothing is started.
-func File(path string) []decide.Finding {
+func File(path string) []finding.Finding {
 	c := &check{path: path, start: true}
 	c.file()
 	return c.Findings
@@ -83,13 +80,13 @@ const UnknownOperation decide.Operation = "volplanedoctor"
 const Nowhere = "/dev/null/nothing"
 
 // Unknown calls an operation that does not exist, as a later host may. It may be repeated.
-func Unknown(ctx context.Context, path string) decide.Finding {
+func Unknown(ctx context.Context, path string) finding.Finding {
 	c := &check{path: path}
 	r := c.run(ctx, UnknownOperation, Nowhere)
 	if r.err != nil {
-		return decide.Finding{
-			Check: "unknown-operation", Level: decide.Warn, Message: plain(r.err.Error()),
-			Next: decide.Author.Should("answer Not supported at once"),
+		return finding.Finding{
+			Check: "unknown-operation", Level: finding.Warn, Message: plain(r.err.Error()),
+			Next: finding.Author.Should("answer Not supported at once"),
 		}
 	}
 	f := decide.JudgeUnknown(r.call)
@@ -105,17 +102,17 @@ type check struct {
 }
 
 func (c *check) pass(name, message string) {
-	c.Findings = append(c.Findings, decide.Finding{Check: name, Level: decide.Pass, Message: message})
+	c.Findings = append(c.Findings, finding.Finding{Check: name, Level: finding.Pass, Message: message})
 }
 
 func (c *check) warn(name, message, next string) {
-	c.Findings = append(c.Findings, decide.Finding{Check: name, Level: decide.Warn, Message: plain(message), Next: next})
+	c.Findings = append(c.Findings, finding.Finding{Check: name, Level: finding.Warn, Message: plain(message), Next: next})
 }
 
 // fail adds a finding about a driver that no host can use.
 func (c *check) fail(name, message, next string) {
-	c.Findings = append(c.Findings, decide.Finding{
-		Check: name, Level: decide.Fail, Message: plain(message), Next: next, Breaks: decide.Hosts(),
+	c.Findings = append(c.Findings, finding.Finding{
+		Check: name, Level: finding.Fail, Message: plain(message), Next: next, Breaks: decide.Hosts(),
 	})
 }
 
@@ -126,11 +123,11 @@ func plain(text string) string { return decide.Redact(text, nil) }
 func (c *check) checkName() {
 	if c.name.Vendor == "" {
 		c.warn("name", "the driver has no vendor: after a restart Kubernetes cannot detach its volumes",
-			decide.Administrator.Should("name it VENDOR/"+c.name.Driver))
+			finding.Administrator.Should("name it VENDOR/"+c.name.Driver))
 		return
 	}
 	if _, err := c.name.CSI(); err != nil {
-		c.warn("name", "the bridge cannot serve it: "+err.Error(), decide.Administrator.Should("choose a shorter name"))
+		c.warn("name", "the bridge cannot serve it: "+err.Error(), finding.Administrator.Should("choose a shorter name"))
 		return
 	}
 	c.pass("name", c.name.String()+", directory "+c.name.Dir())
@@ -141,27 +138,27 @@ func (c *check) file() {
 	info, err := os.Stat(c.path)
 	switch {
 	case err != nil:
-		c.fail("file", err.Error(), decide.Administrator.Should("name an executable"))
+		c.fail("file", err.Error(), finding.Administrator.Should("name an executable"))
 		return
 	case !info.Mode().IsRegular():
-		c.fail("file", c.path+" is not a regular file", decide.Administrator.Should("name an executable"))
+		c.fail("file", c.path+" is not a regular file", finding.Administrator.Should("name an executable"))
 		return
 	case info.Size() == 0 || info.Size() > MaxSize:
 		c.fail("file", fmt.Sprintf("it has %d bytes", info.Size()),
-			decide.Administrator.Should("name an executable of at most 1 GiB"))
+			finding.Administrator.Should("name an executable of at most 1 GiB"))
 		return
 	}
 	c.mode(info.Mode())
 	f, err := os.Open(c.path)
 	if err != nil {
-		c.fail("file", err.Error(), decide.Administrator.Should("make it readable"))
+		c.fail("file", err.Error(), finding.Administrator.Should("make it readable"))
 		return
 	}
 	defer f.Close()
 	head := make([]byte, maxScript)
 	n, err := io.ReadFull(f, head)
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-		c.fail("file", err.Error(), decide.Administrator.Should("look at the disk"))
+		c.fail("file", err.Error(), finding.Administrator.Should("look at the disk"))
 		return
 	}
 	head = head[:n]
@@ -173,10 +170,10 @@ func (c *check) file() {
 		c.program(f)
 	case bytes.HasPrefix(head, []byte("\xef\xbb\xbf#!")):
 		c.fail("format", "a byte order mark is before its #!, so that the kernel does not start it",
-			decide.Author.Should("save it as UTF-8 without a byte order mark"))
+			finding.Author.Should("save it as UTF-8 without a byte order mark"))
 	default:
 		c.fail("format", "it is neither a script (#!) nor an ELF program: the kernel does not start it",
-			decide.Author.Should("begin it with #!/bin/sh"))
+			finding.Author.Should("begin it with #!/bin/sh"))
 	}
 }
 
@@ -184,7 +181,7 @@ func (c *check) file() {
 // file.
 func (c *check) mode(m os.FileMode) {
 	const executable, owner = 0o111, 0o500
-	next := decide.Administrator.Should("chmod 0755")
+	next := finding.Administrator.Should("chmod 0755")
 	switch {
 	case m&executable == 0:
 		c.fail("file", fmt.Sprintf("its mode is %04o: it may not be executed", m.Perm()), next)
@@ -201,11 +198,11 @@ func (c *check) mode(m os.FileMode) {
 func (c *check) script(head []byte) {
 	line, _, whole := bytes.Cut(head[2:], []byte("\n"))
 	words := strings.Fields(string(line))
-	begin := decide.Author.Should("begin it with #!/bin/sh")
+	begin := finding.Author.Should("begin it with #!/bin/sh")
 	switch {
 	case bytes.HasSuffix(line, []byte("\r")):
 		c.fail("format", "its first line ends with a carriage return (CRLF), so that no interpreter is found",
-			decide.Author.Should("save it with line ends of Unix"))
+			finding.Author.Should("save it with line ends of Unix"))
 		return
 	case !whole || len(line)+2 > maxInterpreter || len(words) == 0:
 		c.fail("format", "its first line names no interpreter that the kernel could read", begin)
@@ -238,7 +235,7 @@ func (c *check) interpreter(words []string) {
 		for _, program := range []string{words[0], interpreter} {
 			if !isInPath(program) {
 				c.fail("interpreter", "its interpreter "+program+" is not on this host",
-					decide.Administrator.Should("install it, or let the author write the driver for /bin/sh"))
+					finding.Administrator.Should("install it, or let the author write the driver for /bin/sh"))
 				return
 			}
 		}
@@ -250,12 +247,12 @@ func (c *check) interpreter(words []string) {
 func (c *check) program(f *os.File) {
 	e, err := elf.NewFile(f)
 	if err != nil {
-		c.fail("format", "its ELF header is broken: "+err.Error(), decide.Author.Should("build it again"))
+		c.fail("format", "its ELF header is broken: "+err.Error(), finding.Author.Should("build it again"))
 		return
 	}
 	if want := machine(runtime.GOARCH); want != elf.EM_NONE && e.Machine != want {
 		c.fail("format", fmt.Sprintf("it is for %s, this host is %s", e.Machine, want),
-			decide.Author.Should("build it for "+runtime.GOARCH))
+			finding.Author.Should("build it for "+runtime.GOARCH))
 		return
 	}
 	loader := ""
@@ -271,7 +268,7 @@ func (c *check) program(f *os.File) {
 		return
 	}
 	if _, err := os.Stat(loader); c.start && err != nil {
-		c.fail("interpreter", "its loader "+loader+" is not on this host", decide.Author.Should("link it statically"))
+		c.fail("interpreter", "its loader "+loader+" is not on this host", finding.Author.Should("link it statically"))
 		return
 	}
 	c.pass("format", "a program for "+runtime.GOARCH+", started by "+plain(loader))
@@ -314,7 +311,7 @@ func (c *check) tools(script []byte) {
 	}
 	if len(missing) > 0 {
 		c.warn("tools", "it names programs that are not on this host: "+strings.Join(missing, ", "),
-			decide.Administrator.Should("install them"))
+			finding.Administrator.Should("install them"))
 		return
 	}
 	c.pass("tools", "the programs that it names are on this host, as far as they are known")
@@ -325,7 +322,7 @@ func isInPath(name string) bool {
 	if filepath.IsAbs(name) {
 		return Executable(name) == nil
 	}
-	for dir := range strings.SplitSeq(searchPath, ":") {
+	for dir := range strings.SplitSeq(driver.SearchPath, ":") {
 		if Executable(filepath.Join(dir, name)) == nil {
 			return true
 		}
@@ -356,7 +353,7 @@ func (c *check) init(ctx context.Context) {
 		return
 	case answer.Status != decide.Success:
 		c.fail("init", "init answers "+string(answer.Status)+": "+answer.Message,
-			decide.Administrator.Should("put right what it says"))
+			finding.Administrator.Should("put right what it says"))
 		return
 	}
 	c.Capabilities = &answer.Capabilities
@@ -364,45 +361,22 @@ func (c *check) init(ctx context.Context) {
 		f.Message = plain(f.Message)
 		c.Findings = append(c.Findings, f)
 	}
-	said := fmt.Sprintf("answers in %d ms: %s", r.took.Milliseconds(), Capabilities(answer.Capabilities))
+	said := fmt.Sprintf("answers in %d ms: %s", r.took.Milliseconds(), answer.Capabilities.Words())
 	if r.took > slowInit {
-		c.warn("init", said, decide.Author.Should("do nothing in init but answer: it runs whenever the file changes"))
+		c.warn("init", said, finding.Author.Should("do nothing in init but answer: it runs whenever the file changes"))
 		return
 	}
 	c.pass("init", said)
 }
 
 func (c *check) byHand() string {
-	return decide.Author.Should("run it by hand: " + filepath.Base(c.path) + " init")
-}
-
-// Capabilities returns capabilities as a text for people.
-func Capabilities(c decide.Capabilities) string {
-	var words []string
-	for _, one := range []struct {
-		has  bool
-		name string
-	}{
-		{c.Attach, "attach"},
-		{c.FSGroup, "fsGroup"},
-		{c.RequiresFSResize, "requiresFSResize"},
-		{c.SELinuxRelabel, "selinuxRelabel"},
-		{c.SupportsMetrics, "supportsMetrics"},
-	} {
-		if one.has {
-			words = append(words, one.name)
-		}
-	}
-	if len(words) == 0 {
-		return "none"
-	}
-	return strings.Join(words, ",")
+	return finding.Author.Should("run it by hand: " + filepath.Base(c.path) + " init")
 }
 
 // result is the result of starting a driver.
 type result struct {
 	call           decide.Call
-	stdout, stderr head
+	stdout, stderr Output
 	took           time.Duration
 	err            error
 }
@@ -412,7 +386,7 @@ func (c *check) run(ctx context.Context, op decide.Operation, args ...string) *r
 	defer cancel()
 	r := &result{}
 	err := driver.WhenClosed(busyTries, func() error { return c.command(ctx, r, op, args) })
-	r.call = decide.Call{Op: op, Stdout: r.stdout.kept, Stderr: r.stderr.kept}
+	r.call = decide.Call{Op: op, Stdout: r.stdout.Kept, Stderr: r.stderr.Kept}
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
@@ -429,24 +403,29 @@ func (c *check) run(ctx context.Context, op decide.Operation, args ...string) *r
 
 // command starts the driver and waits until it has ended.
 func (c *check) command(ctx context.Context, r *result, op decide.Operation, args []string) error {
-	cmd := exec.CommandContext(ctx, c.path, append([]string{string(op)}, args...)...)
-	cmd.Env = []string{"PATH=" + searchPath, "HOME=/", "LANG=C"}
-	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = &r.stdout, &r.stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = drainTimeout
+	cmd := Command(ctx, c.path, op, args...)
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &r.stdout, &r.stderr, drainTimeout
 	began := time.Now()
 	err := cmd.Run()
 	r.took = time.Since(began)
 	return err
 }
 
-// head keeps the first bytes that are written to it and drops the rest.
-type head struct{ kept []byte }
+// Command returns a start of a driver as a host makes it: in a session of its own, which is killed when ctx ends, and
+// with an environment that inherits nothing.
+func Command(ctx context.Context, path string, op decide.Operation, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, append([]string{string(op)}, args...)...)
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = "/", driver.Environment(), &syscall.SysProcAttr{Setsid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	return cmd
+}
+
+// Output keeps the first bytes that are written to it and drops the rest.
+type Output struct{ Kept []byte }
 
 // Write never fails.
-func (h *head) Write(p []byte) (int, error) {
-	h.kept = append(h.kept, p[:min(len(p), maxInitOutput-len(h.kept))]...)
+func (o *Output) Write(p []byte) (int, error) {
+	const most = 1 << 20
+	o.Kept = append(o.Kept, p[:min(len(p), most-len(o.Kept))]...)
 	return len(p), nil
 }

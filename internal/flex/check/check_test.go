@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 )
 
 // wrote writes a driver.
@@ -26,10 +27,10 @@ func wrote(t *testing.T, text string, mode os.FileMode) string {
 }
 
 // said returns the findings that are no pass, as one text.
-func said(all []decide.Finding) string {
+func said(all []finding.Finding) string {
 	var lines []string
 	for _, f := range all {
-		if f.Level != decide.Pass {
+		if f.Level != finding.Pass {
 			person, _, _ := strings.Cut(f.Next, ":")
 			lines = append(lines, string(f.Level)+" "+f.Check+": "+f.Message+"; "+person)
 		}
@@ -104,7 +105,7 @@ func TestFile(t *testing.T) {
 			t.Errorf("%s: found\n%s\nwant\n%s", c.name, got, c.want)
 		}
 		for _, f := range all {
-			if (f.Level == decide.Fail) != slices.Equal(f.Breaks, decide.Hosts()) {
+			if (f.Level == finding.Fail) != slices.Equal(f.Breaks, decide.Hosts()) {
 				t.Errorf("%s: %+v", c.name, f)
 			}
 		}
@@ -156,11 +157,12 @@ func TestUnknown(t *testing.T) {
 		`mkdir -p "$2" 2>/dev/null || echo "{\"status\":\"Not supported\"}"; [ "$1 $2" = "volplanedoctor /dev/null/nothing" ] && exit 1`: "",
 		`kill -9 $$`: "warn unknown-operation: an operation that does not exist gets no answer; driver's author",
 	} {
-		if got := said([]decide.Finding{Unknown(t.Context(), wrote(t, "#!/bin/sh\n"+script+"\n", 0o755))}); got != want {
+		if got := said([]finding.Finding{Unknown(t.Context(), wrote(t, "#!/bin/sh\n"+script+"\n", 0o755))}); got != want {
 			t.Errorf("%s: %s, want %s", script, got, want)
 		}
 	}
-	if got := said([]decide.Finding{Unknown(t.Context(), wrote(t, "text", 0o755))}); !strings.Contains(got, "start it: ") {
+	got := said([]finding.Finding{Unknown(t.Context(), wrote(t, "text", 0o755))})
+	if !strings.Contains(got, "start it: ") {
 		t.Errorf("what cannot be started: %s", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 )
 
 // ofAllCalls checks what all calls have in common that hosts make.
@@ -37,7 +38,7 @@ func (x *exam) ofAllCalls() {
 }
 
 // ofOutputs fails a check for the first call with which something is wrong.
-func (x *exam) ofOutputs(check, advice, passed string, breaks []decide.Host, wrong func(call) string) {
+func (x *exam) ofOutputs(check, advice, passed string, breaks []finding.Host, wrong func(call) string) {
 	for _, c := range x.calls {
 		if why := wrong(c); why != "" {
 			x.fail(check, breaks, advice, "%s %s", c.Op, why)
@@ -54,8 +55,8 @@ const userKey = "username"
 // secret requires that the output has no value of a secret.
 func (x *exam) secret(c call) string {
 	const short = 8 // it could be there by chance
-	for _, key := range slices.Sorted(maps.Keys(x.secrets)) {
-		value := x.secrets[key]
+	for _, key := range slices.Sorted(maps.Keys(x.Secrets)) {
+		value := x.Secrets[key]
 		if len(value) < short || key == userKey {
 			continue
 		}

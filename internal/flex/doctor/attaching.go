@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/scratch"
 )
@@ -60,20 +62,15 @@ func (x *exam) volumeName(ctx context.Context, v vol) (string, bool) {
 		return v.Name, true
 	}
 	again := x.call(ctx, decide.OpGetVolumeName, x.json(decide.OpGetVolumeName, v))
-	reason := ""
-	if again.answer.VolumeName != c.answer.VolumeName {
-		reason = "it gives one volume two names"
-	}
-	x.answer(question{
-		check, volplane(), "make the name of the options and of nothing else", "the volume is called " + name,
-	}, reason)
+	x.wrongIf(again.answer.VolumeName != c.answer.VolumeName, "it gives one volume two names",
+		question{check, volplane(), "make the name of the options and of nothing else", "the volume is called " + name})
 	return name, true
 }
 
 // observe calls isattached before the volume is attached, which no host does: a driver that says
 // then that it is attached always says so, and says nothing by it.
 func (x *exam) observe(ctx context.Context, v vol) {
-	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.node)
+	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.Node)
 	x.unjudged()
 	x.observes = c.ok() && c.answer.Attached != nil && !*c.answer.Attached
 }
@@ -81,22 +78,18 @@ func (x *exam) observe(ctx context.Context, v vol) {
 // attach attaches the volume twice.
 func (x *exam) attach(ctx context.Context, v vol, name string) (device string, ok bool) {
 	x.undo = append(x.undo, undo{decide.OpDetach, name})
-	first := x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.node)
+	first := x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.Node)
 	if !first.ok() && !first.unsupported() {
-		x.add(decide.Finding{
-			Check: "attach", Level: decide.Fail, Message: first.why(), Breaks: both(),
+		x.add(finding.Finding{
+			Check: "attach", Level: finding.Fail, Message: first.why(), Breaks: both(),
 			Next: decide.PodAuthor.Should(giveOptions),
 		})
 		return "", false
 	}
 	x.pass("attach", "the device is %q", first.answer.Device)
-	again := x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.node)
-	reason := ""
-	if !again.ok() && !again.unsupported() {
-		reason = "what is attached should be a success: " + again.why()
-	}
-	x.answer(question{"attach-again", nil, "look first whether it is attached", "what is attached stays as it is"},
-		reason)
+	again := x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.Node)
+	x.wrongIf(!again.ok() && !again.unsupported(), "what is attached should be a success: "+again.why(),
+		question{"attach-again", nil, "look first whether it is attached", "what is attached stays as it is"})
 	if again.ok() && again.answer.Device != first.answer.Device {
 		x.fail("attach-device", both(), "answer the device that the volume has already",
 			"attached again, the device is %q, not %q", again.answer.Device, first.answer.Device)
@@ -111,7 +104,7 @@ const sayAttached = `answer "attached" with true or false, without quotes, or No
 // attached calls isattached for a volume that is attached.
 func (x *exam) attached(ctx context.Context, v vol) {
 	const name = "isattached"
-	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.node)
+	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.Node)
 	switch {
 	case c.unsupported():
 		x.pass(name, "Not supported: hosts believe that it is as they left it")
@@ -130,7 +123,7 @@ func (x *exam) attached(ctx context.Context, v vol) {
 // stillAttached says whether the driver reports a detached volume as attached. That counts only
 // if it knows the difference; no host makes this call.
 func (x *exam) stillAttached(ctx context.Context, v vol) bool {
-	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.node)
+	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.Node)
 	x.unjudged()
 	return x.observes && c.ok() && c.answer.Attached != nil && *c.answer.Attached
 }
@@ -147,13 +140,8 @@ func (x *exam) waits(ctx context.Context, v vol, device string) (string, bool) {
 		return "", false
 	}
 	again := x.call(ctx, decide.OpWaitForAttach, device, x.json(decide.OpWaitForAttach, v))
-	reason := ""
-	if !again.ok() || again.answer.Device != c.answer.Device {
-		reason = "asked again, it answers otherwise: " + again.why()
-	}
-	x.answer(question{
-		"waitforattach", both(), "answer the device that is there already", "the device is " + c.answer.Device,
-	}, reason)
+	x.wrongIf(!again.ok() || again.answer.Device != c.answer.Device, "asked again, it answers otherwise: "+again.why(),
+		question{"waitforattach", both(), "answer the device that is there already", "the device is " + c.answer.Device})
 	return c.answer.Device, true
 }
 
@@ -177,7 +165,7 @@ func (x *exam) mountDevice(ctx context.Context, v vol, device string) bool {
 			"it answers Success and nothing is mounted at the directory")
 		return true
 	}
-	x.pass(name, "%s is mounted", at(c.after, v.deviceDir)[0].source)
+	x.pass(name, "%s is mounted", at(c.after, v.deviceDir)[0].Source)
 	before := within(c.after, v.deviceDir)
 	again := x.call(ctx, decide.OpMountDevice, v.deviceDir, device, x.json(decide.OpMountDevice, v))
 	x.unjudged()
@@ -201,17 +189,14 @@ func (x *exam) hostMounts(ctx context.Context, v vol, device string) bool {
 		x.pass(name, "Not supported, and there is no device: mount does everything")
 		return !x.stopped()
 	}
-	fsType := cmp.Or(v.FSType, "ext4")
-	err := mount.Format(ctx, device, fsType)
-	if err == nil {
-		err = mount.Device(ctx, device, v.deviceDir, fsType, nil)
-	}
+	err := driver.MountDeviceByHost(ctx, v.deviceDir, device, v.Volume)
 	switch {
 	case errors.Is(err, mount.ErrUnknownFS):
-		x.add(decide.Finding{
-			Check: name, Level: decide.Warn,
+		x.add(finding.Finding{
+			Check: name, Level: finding.Warn,
 			Message: fmt.Sprintf("Not supported, and this host cannot mount %s: %v", device, err),
-			Next:    decide.Administrator.Should("install the tools of " + fsType + ", or give another --fstype"),
+			Next: finding.Administrator.Should("install the tools of " + cmp.Or(v.FSType, "ext4") + ", or give another " +
+				"--fstype"),
 		})
 		return false
 	case err != nil:
@@ -239,7 +224,7 @@ func (x *exam) detachByName(ctx context.Context, v vol, name string) {
 	if name == v.Name {
 		return
 	}
-	c := x.call(ctx, decide.OpDetach, v.Name, x.node)
+	c := x.call(ctx, decide.OpDetach, v.Name, x.Node)
 	switch {
 	case !c.ok() && !c.unsupported():
 		x.fail(check, kubernetes(), advice, "Kubernetes ignores getvolumename, and passes %q: %s", v.Name, c.why())
@@ -249,7 +234,7 @@ func (x *exam) detachByName(ctx context.Context, v vol, name string) {
 	default:
 		x.pass(check, "the volume is detached by the name that Kubernetes passes, too")
 	}
-	x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.node)
+	x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.Node)
 }
 
 // detach detaches the volume twice.
@@ -259,7 +244,7 @@ func (x *exam) detach(ctx context.Context, v vol, name string) {
 	if name != v.Name {
 		breaks = volplane()
 	}
-	c := x.call(ctx, decide.OpDetach, name, x.node)
+	c := x.call(ctx, decide.OpDetach, name, x.Node)
 	if !c.ok() && !c.unsupported() {
 		x.fail("detach", breaks, "find the volume by its name and the node: there are no options", "%s", c.why())
 		return
@@ -271,13 +256,9 @@ func (x *exam) detach(ctx context.Context, v vol, name string) {
 	}
 	x.pass("detach", "it answers %q", c.answer.Status)
 	x.undo = slices.DeleteFunc(x.undo, func(u undo) bool { return u.op == decide.OpDetach })
-	reason := ""
-	if again := x.call(ctx, decide.OpDetach, name, x.node); !again.ok() && !again.unsupported() {
-		reason = "what is detached should be a success: " + again.why()
-	}
-	x.answer(question{
-		"detach-again", nil, "answer Success when it is not attached", "what is detached already is a success",
-	}, reason)
+	again := x.call(ctx, decide.OpDetach, name, x.Node)
+	x.wrongIf(!again.ok() && !again.unsupported(), "what is detached should be a success: "+again.why(),
+		question{"detach-again", nil, "answer Success when it is not attached", "what is detached already is a success"})
 }
 
 // emptyDevice calls waitforattach with an empty device, as a host does that got no device from
@@ -285,7 +266,7 @@ func (x *exam) detach(ctx context.Context, v vol, name string) {
 // its arguments on as $* loses an empty one, so that the others shift.
 func (x *exam) emptyDevice(ctx context.Context, v vol, given, device string) {
 	const name = "empty-device"
-	r := x.beginWithin(ctx, min(x.limit, initLimit), decide.OpWaitForAttach, "", x.json(decide.OpWaitForAttach, v))
+	r := x.beginWithin(ctx, min(x.Limit, initLimit), decide.OpWaitForAttach, "", x.json(decide.OpWaitForAttach, v))
 	r.mayHang = true
 	c := x.finish(r)
 	q := question{name, nil, "find the device by the options when none is given", "an empty device is an argument, too"}

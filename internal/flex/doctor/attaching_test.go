@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
@@ -49,7 +49,7 @@ func (p parts) all() string {
 func TestSoundAttachingDriver(t *testing.T) {
 	t.Parallel()
 	r, d, err := examined(t, attaching().all(), nil)
-	if err != nil || r.Level != decide.Pass {
+	if err != nil || r.Level != finding.Pass {
 		t.Error(err)
 	}
 	// What the file system is called is the machine's business.
@@ -64,59 +64,61 @@ func TestAttachingFaults(t *testing.T) {
 	const success, no = `say '{"status":"Success"}'`, `echo '{"status":"Not supported"}'; exit 1`
 	faults := map[string]fault{
 		"a name that leads upwards": {
-			"getvolumename", `say '{"status":"Success","volumeName":".."}'`, "getvolumename", decide.Fail,
+			"getvolumename", `say '{"status":"Success","volumeName":".."}'`, "getvolumename", finding.Fail,
 		},
 		"two names": {
-			"getvolumename", `say "{\"status\":\"Success\",\"volumeName\":\"v$$\"}"`, "getvolumename", decide.Fail,
+			"getvolumename", `say "{\"status\":\"Success\",\"volumeName\":\"v$$\"}"`, "getvolumename", finding.Fail,
 		},
-		"no name":            {"getvolumename", `fail "what?"`, "getvolumename", decide.Fail},
-		"no attach":          {"attach", `fail "no such volume"`, "attach", decide.Fail},
-		"attached once only": {"attach", `[ ! -e "$s/attached" ] || fail "attached"; : >"$s/attached"; say "{\"status\":\"Success\",\"device\":\"$s/device\"}"`, "attach-again", decide.Warn},
+		"no name":            {"getvolumename", `fail "what?"`, "getvolumename", finding.Fail},
+		"no attach":          {"attach", `fail "no such volume"`, "attach", finding.Fail},
+		"attached once only": {"attach", `[ ! -e "$s/attached" ] || fail "attached"; : >"$s/attached"; say "{\"status\":\"Success\",\"device\":\"$s/device\"}"`, "attach-again", finding.Warn},
 		"another device": {
-			"attach", `say "{\"status\":\"Success\",\"device\":\"/dev/$$\"}"`, "attach-device", decide.Fail,
+			"attach", `say "{\"status\":\"Success\",\"device\":\"/dev/$$\"}"`, "attach-device", finding.Fail,
 		},
 		"attached is a word": {
-			"isattached", `say '{"status":"Success","attached":"True"}'`, "isattached", decide.Fail,
+			"isattached", `say '{"status":"Success","attached":"True"}'`, "isattached", finding.Fail,
 		},
-		"attached is python":        {"isattached", `say '{"status":"Success","attached":True}'`, "isattached", decide.Fail},
-		"attached is not said":      {"isattached", success, "isattached", decide.Warn},
-		"attached after the detach": {"detach", success, "detach", decide.Fail},
-		"attached never":            {"isattached", `say '{"status":"Success","attached":false}'`, "isattached", decide.Fail},
+		"attached is python":        {"isattached", `say '{"status":"Success","attached":True}'`, "isattached", finding.Fail},
+		"attached is not said":      {"isattached", success, "isattached", finding.Warn},
+		"attached after the detach": {"detach", success, "detach", finding.Fail},
+		"attached never": {
+			"isattached", `say '{"status":"Success","attached":false}'`, "isattached", finding.Fail,
+		},
 		"detach by its own name only": {
-			"detach", `[ "$2" = vol~1 ] || fail "which $2"; rm -f "$s/attached"; ` + success, "detach-by-object", decide.Fail,
+			"detach", `[ "$2" = vol~1 ] || fail "which $2"; rm -f "$s/attached"; ` + success, "detach-by-object", finding.Fail,
 		},
 		"detach by its own name, silently": {
-			"detach", `[ "$2" != vol~1 ] || rm -f "$s/attached"; ` + success, "detach-by-object", decide.Fail,
+			"detach", `[ "$2" != vol~1 ] || rm -f "$s/attached"; ` + success, "detach-by-object", finding.Fail,
 		},
-		"no device comes": {"waitforattach", `fail "no device"`, "waitforattach", decide.Fail},
+		"no device comes": {"waitforattach", `fail "no device"`, "waitforattach", finding.Fail},
 		"arguments of the shell": {
 			"waitforattach", `set -- $*; d=$(echo "$2" | sed 's/"/\\"/g'); say "{\"status\":\"Success\",\"device\":\"$d\"}"`,
-			"empty-device", decide.Warn,
+			"empty-device", finding.Warn,
 		},
 		"arguments of the shell, and a path": {
 			"waitforattach", `set -- $*; case $2 in /*) ;; *) set -- x /dev/mapper/null ;; esac; say "{\"status\":\"Success\",\"device\":\"$2\"}"`,
-			"empty-device", decide.Warn,
+			"empty-device", finding.Warn,
 		},
 		"an empty device that hosts have": {
 			"before", `s=${0%/*}/state; mkdir -p "$s/device"; case $1 in attach) : >"$s/attached"; ` + success +
 				` ;; waitforattach) set -- $*; say "{\"status\":\"Success\",\"device\":\"$(echo "$2" | sed 's/"/\\\\"/g')\"}" ;; esac`,
-			"empty-device", decide.Fail,
+			"empty-device", finding.Fail,
 		},
 		"waits for an empty device": {
 			"waitforattach", `[ -n "$2" ] || sleep 600; say "{\"status\":\"Success\",\"device\":\"$2\"}"`, "empty-device",
-			decide.Warn,
+			finding.Warn,
 		},
 		"mounts the device twice": {
-			"mountdevice", `mount --bind "$3" "$2" 2>/dev/null; ` + success, "mountdevice-again", decide.Warn,
+			"mountdevice", `mount --bind "$3" "$2" 2>/dev/null; ` + success, "mountdevice-again", finding.Warn,
 		},
-		"no device for the host": {"mountdevice", no, "mountdevice", decide.Fail},
-		"unmounts no device":     {"unmountdevice", success, "unmountdevice", decide.Fail},
+		"no device for the host": {"mountdevice", no, "mountdevice", finding.Fail},
+		"unmounts no device":     {"unmountdevice", success, "unmountdevice", finding.Fail},
 		"unmounts a device once": {
-			"unmountdevice", `umount "$2" 2>/dev/null || fail "not mounted"; ` + success, "unmountdevice-again", decide.Warn,
+			"unmountdevice", `umount "$2" 2>/dev/null || fail "not mounted"; ` + success, "unmountdevice-again", finding.Warn,
 		},
-		"no detach": {"detach", `fail "busy"`, "detach", decide.Fail},
+		"no detach": {"detach", `fail "busy"`, "detach", finding.Fail},
 		"detached once only": {
-			"detach", `rm "$s/attached" 2>/dev/null || fail "not attached"; ` + success, "detach-again", decide.Warn,
+			"detach", `rm "$s/attached" 2>/dev/null || fail "not attached"; ` + success, "detach-again", finding.Warn,
 		},
 	}
 	findsAll(t, faults, attaching, parts.all, nil)

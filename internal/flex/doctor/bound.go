@@ -30,8 +30,8 @@ func (x *exam) seen(v vol) {
 	err := x.through(v, func(dir string) error {
 		table := x.table()
 		for _, p := range within(table, v.dir) {
-			if len(at(table, dir+strings.TrimPrefix(p.path, v.dir))) == 0 {
-				missing = append(missing, p.path)
+			if len(at(table, dir+strings.TrimPrefix(p.Path, v.dir))) == 0 {
+				missing = append(missing, p.Path)
 			}
 		}
 		return nil

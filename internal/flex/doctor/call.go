@@ -10,11 +10,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
-
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex/check"
 	"volplane.dev/volplane/internal/flex/driver"
+	"volplane.dev/volplane/internal/mount"
 )
 
 // call is one start of the driver and its result.
@@ -34,7 +33,7 @@ type call struct {
 	// hide removes secrets from a text.
 	hide func(string) string
 	// before and after are the mount table before and after the call.
-	before, after []point
+	before, after []mount.Point
 }
 
 // drainTimeout is how long the end of the output is waited for after the driver has ended.
@@ -64,7 +63,7 @@ type running struct {
 	ctx            context.Context //nolint:containedctx // of the process
 	cancel         context.CancelFunc
 	cmd            *exec.Cmd
-	stdout, stderr output
+	stdout, stderr check.Output
 	begun          time.Time
 	args           []string
 	limit          time.Duration
@@ -75,7 +74,7 @@ type running struct {
 // begin and beginWithin start the driver as a host does: in a session of its own, and with no
 // environment but the mark by which its processes are found.
 func (x *exam) begin(ctx context.Context, op decide.Operation, args ...string) *running {
-	limit := x.limit
+	limit := x.Limit
 	if op == decide.OpInit {
 		limit = min(limit, initLimit)
 	}
@@ -107,13 +106,9 @@ func (x *exam) beginWithin(ctx context.Context, limit time.Duration, op decide.O
 const busyTries = 10
 
 func (x *exam) command(r *running) *exec.Cmd {
-	cmd := exec.CommandContext(r.ctx, x.path, append([]string{string(r.Op)}, r.args...)...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = "/", &r.stdout, &r.stderr, drainTimeout
-	cmd.Env = []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8", x.dir.Mark,
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd := check.Command(r.ctx, x.Path, r.Op, r.args...)
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &r.stdout, &r.stderr, drainTimeout
+	cmd.Env, cmd.SysProcAttr.Pdeathsig = append(cmd.Env, x.dir.Mark), syscall.SIGKILL
 	return cmd
 }
 
@@ -128,7 +123,7 @@ func (x *exam) finish(r *running) call {
 	c.took = time.Since(r.begun)
 	c.Exit = r.cmd.ProcessState.ExitCode()
 	c.after = x.table()
-	c.Stdout, c.Stderr = r.stdout.kept, r.stderr.kept
+	c.Stdout, c.Stderr = r.stdout.Kept, r.stderr.Kept
 	// On a busy host, another child of this process may have the output open for a moment. If the
 	// driver has no processes, it is not its fault.
 	c.holds = errors.Is(err, exec.ErrWaitDelay) && len(x.dir.Processes()) > 0
@@ -142,16 +137,6 @@ func (x *exam) finish(r *running) call {
 		x.stop(fmt.Errorf("%w: %s within %v", errHung, c.Op, r.limit))
 	}
 	return c
-}
-
-// output keeps the first bytes that are written to it.
-type output struct{ kept []byte }
-
-// Write never fails.
-func (o *output) Write(p []byte) (int, error) {
-	const most = 1 << 20
-	o.kept = append(o.kept, p[:min(len(p), most-len(o.kept))]...)
-	return len(p), nil
 }
 
 // ok says that the driver succeeded.
@@ -176,39 +161,28 @@ func (c call) why() string {
 }
 
 // added returns the mounts that a call has made.
-func (c call) added() []point { return minus(c.after, c.before) }
-
-// point is one line of the mount table.
-type point struct {
-	// id is the kernel's mount id, which it may reuse later.
-	id           int
-	path, source string
-}
+func (c call) added() []mount.Point { return minus(c.after, c.before) }
 
 // minus returns the mounts of a that are not in b.
-func minus(a, b []point) []point {
-	return slices.DeleteFunc(slices.Clone(a), func(p point) bool { return slices.Contains(b, p) })
+func minus(a, b []mount.Point) []mount.Point {
+	return slices.DeleteFunc(slices.Clone(a), func(p mount.Point) bool { return slices.Contains(b, p) })
 }
 
-// table returns the mount table. If it cannot be read, the examination is stopped.
-func (x *exam) table() []point {
-	infos, err := mountinfo.GetMounts(nil)
+// table returns what is mounted in the scratch directory. If that cannot be read, the examination is stopped.
+func (x *exam) table() []mount.Point {
+	points, err := mount.Below(x.root)
 	if err != nil {
 		x.stop(err)
 	}
-	all := make([]point, 0, len(infos))
-	for _, i := range infos {
-		all = append(all, point{id: i.ID, path: i.Mountpoint, source: i.Source})
-	}
-	return all
+	return points
 }
 
 // at returns the mounts at a path; within returns those at and below it.
-func at(points []point, path string) []point {
-	return slices.DeleteFunc(slices.Clone(points), func(p point) bool { return p.path != path })
+func at(points []mount.Point, path string) []mount.Point {
+	return slices.DeleteFunc(slices.Clone(points), func(p mount.Point) bool { return p.Path != path })
 }
 
-func within(points []point, dir string) []point {
+func within(points []mount.Point, dir string) []mount.Point {
 	return slices.DeleteFunc(slices.Clone(points),
-		func(p point) bool { return p.path != dir && !strings.HasPrefix(p.path, dir+"/") })
+		func(p mount.Point) bool { return p.Path != dir && !strings.HasPrefix(p.Path, dir+"/") })
 }

@@ -8,18 +8,17 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
-	"sync"
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/redact"
 	"volplane.dev/volplane/internal/scratch"
 )
 
 // Doctor examines one driver.
 type Doctor struct {
-	// Path is the path of the executable, and Name the driver's name; Locate returns both.
+	// Path is the path of the executable, and Name the driver's name; install.Locate returns both.
 	Path string
 	Name decide.Name
 	// Scratch is the parent of the scratch directory; the default is /var/lib, which gives the
@@ -50,32 +49,9 @@ const (
 	cleanLimit = 30 * time.Second
 )
 
-// Locate returns the path and the name of a driver that is given by its path ("/x/lofs", "./lofs")
-// or, if it is installed in a plugin directory, by its name.
-func Locate(subject, pluginDir string) (path string, name decide.Name, err error) {
-	if strings.HasPrefix(subject, "/") || strings.HasPrefix(subject, ".") {
-		if path, err = filepath.Abs(subject); err != nil {
-			return "", decide.Name{}, fmt.Errorf("find driver: %w", err)
-		}
-		name, err = decide.ParseDir(filepath.Base(filepath.Dir(path)))
-		if err != nil || name.Driver != filepath.Base(path) {
-			name, err = decide.ParseName(filepath.Base(path))
-		}
-		return path, name, err
-	}
-	if name, err = decide.ParseName(subject); err != nil {
-		return "", decide.Name{}, fmt.Errorf("find driver: %w", err)
-	}
-	return filepath.Join(pluginDir, name.Dir(), name.Driver), name, nil
-}
-
 // exam is one examination.
 type exam struct {
-	path, node, fsType string
-	name               decide.Name
-	limit              time.Duration
-	growTo             int64
-	options, secrets   map[string]string
+	Doctor
 	// ownSecrets says that secrets were given; given removes the secrets from texts.
 	ownSecrets bool
 	given      redact.Secrets
@@ -90,34 +66,13 @@ type exam struct {
 	// observes says that isattached distinguishes a volume that is attached from one that is not.
 	observes bool
 
-	mu sync.Mutex
-	// why is the reason why the examination was stopped, or nil.
-	why error
+	// goesOn ends when no further check is made; its cause is the reason. stop ends it. The call that is in flight then
+	// is waited for.
+	goesOn context.Context //nolint:containedctx // no call is made with it
+	stop   context.CancelCauseFunc
 }
 
-// stop ends the examination: no further check is made.
-func (x *exam) stop(why error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.why == nil {
-		x.why = why
-	}
-}
-
-func (x *exam) stopped() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.why != nil
-}
-
-// resume allows checks again, and returns why the examination was stopped.
-func (x *exam) resume() error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	why := x.why
-	x.why = nil
-	return why
-}
+func (x *exam) stopped() bool { return x.goesOn.Err() != nil }
 
 // Run examines the driver and returns the findings. An error says that the driver could not be
 // examined, that the examination was interrupted, or that something could not be removed; the
@@ -131,12 +86,14 @@ func (d *Doctor) Run(ctx context.Context) (Report, error) {
 	if err != nil {
 		return x.report, err
 	}
-	interrupted := context.AfterFunc(ctx, func() { x.stop(ctx.Err()) })
+	stop := x.stop
+	interrupted := context.AfterFunc(ctx, func() { stop(ctx.Err()) })
 	x.examine(ctx)
 	interrupted()
+	why := context.Cause(x.goesOn)
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
-	why := x.resume()
+	x.goesOn, x.stop = context.WithCancelCause(context.Background())
 	if len(x.calls) > 0 {
 		x.afterwards(clean)
 	}
@@ -149,7 +106,7 @@ func (d *Doctor) Run(ctx context.Context) (Report, error) {
 		x.ofAllCalls()
 	}
 	err = errors.Join(why, x.dir.CleanUp(clean))
-	x.report.Level, x.report.Calls, x.report.Seconds = decide.Worst(x.report.Findings), len(x.calls),
+	x.report.Level, x.report.Calls, x.report.Seconds = finding.Worst(x.report.Findings), len(x.calls),
 		seconds(time.Since(begun))
 	if err == nil {
 		works := decide.WorksIn(x.report.Findings)
@@ -160,22 +117,18 @@ func (d *Doctor) Run(ctx context.Context) (Report, error) {
 
 // begin creates the scratch directory, after those of killed examinations were removed.
 func (d *Doctor) begin(ctx context.Context) (*exam, error) {
-	x := &exam{
-		path: d.Path, name: d.Name, node: d.Node, fsType: d.FSType, limit: d.Limit, options: d.Options, growTo: d.GrowTo,
-	}
-	x.report = Report{Driver: d.Name.String(), Path: d.Path, Level: decide.Fail}
+	x := &exam{Doctor: *d, report: Report{Driver: d.Name.String(), Path: d.Path, Level: finding.Fail}}
+	x.Limit = cmp.Or(d.Limit, defaultLimit)
+	x.goesOn, x.stop = context.WithCancelCause(context.Background())
 	if err := decide.CheckOptions(d.Options); err != nil {
 		return x, fmt.Errorf("options of the volume: %w", err)
 	}
-	if x.limit <= 0 {
-		x.limit = defaultLimit
-	}
-	if x.node == "" {
+	if x.Node == "" {
 		host, err := os.Hostname()
 		if err != nil {
 			return x, fmt.Errorf("name of this node: %w", err)
 		}
-		x.node = host
+		x.Node = host
 	}
 	dir, left, err := scratch.Make(ctx, cmp.Or(d.Scratch, defaultScratch))
 	for _, f := range left {
@@ -186,11 +139,10 @@ func (d *Doctor) begin(ctx context.Context) (*exam, error) {
 	}
 	x.dir, x.root = dir, dir.Root
 	x.canary = filepath.Join(x.root, "canary")
-	x.secrets = d.Secrets
 	x.ownSecrets = len(d.Secrets) > 0
 	x.given.AddData(d.Secrets)
 	if !x.ownSecrets {
-		x.secrets = map[string]string{userKey: user, "password": password}
+		x.Secrets = map[string]string{userKey: user, "password": password}
 		x.given.Add(password)
 	}
 	return x, nil
@@ -214,7 +166,7 @@ func (x *exam) examine(ctx context.Context) {
 		return
 	}
 	x.mountable(ctx, v)
-	if x.growTo > 0 {
+	if x.GrowTo > 0 {
 		x.up(ctx, v)
 		x.grows(ctx, v, "", v.dir)
 		x.down(ctx, v)

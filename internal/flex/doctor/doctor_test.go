@@ -14,6 +14,8 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
@@ -85,9 +87,8 @@ func nothingLeft(t *testing.T, d *Doctor) {
 	if left, err := os.ReadDir(d.Scratch); err != nil || len(left) > 0 {
 		t.Errorf("left in the scratch place: %v, %v", left, err)
 	}
-	x := &exam{}
-	if mounts := within(x.table(), d.Scratch); len(mounts) > 0 {
-		t.Errorf("still mounted: %v", mounts)
+	if mounts, err := mount.Below(d.Scratch); err != nil || len(mounts) > 0 {
+		t.Errorf("still mounted: %v, %v", mounts, err)
 	}
 }
 
@@ -98,7 +99,7 @@ func TestSoundDriver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Level != decide.Pass || r.Seconds > 20 || r.Calls < 20 || len(r.Hash) != 16 {
+	if r.Level != finding.Pass || r.Seconds > 20 || r.Calls < 20 || len(r.Hash) != 16 {
 		t.Errorf("%+v", r)
 	}
 	golden.Equal(t, "testdata/sound.txt", listed(r))
@@ -123,7 +124,7 @@ func TestAnySpellingOfKeys(t *testing.T) {
 	t.Parallel()
 	r, _, err := examined(t,
 		strings.ReplaceAll(strings.ReplaceAll(sound().script(), `"status"`, `"Status"`), `\"status\"`, `\"Status\"`), nil)
-	if err != nil || r.Level != decide.Pass {
+	if err != nil || r.Level != finding.Pass {
 		t.Errorf("%v\n%s", err, listed(r))
 	}
 }
@@ -132,7 +133,7 @@ func TestAnySpellingOfKeys(t *testing.T) {
 type fault struct {
 	part, text string
 	check      string
-	level      decide.Level
+	level      finding.Level
 }
 
 // success is the answer of a call that has nothing else to report.
@@ -141,50 +142,50 @@ const success = `say '{"status":"Success"}'`
 // answerFaults are those of a driver without attach that answers what it must not.
 func answerFaults() map[string]fault {
 	return map[string]fault{
-		"no answer to init": {"init", `exit 0`, "init", decide.Fail},
-		"init that fails":   {"init", `fail "no tool"`, "init", decide.Fail},
+		"no answer to init": {"init", `exit 0`, "init", finding.Fail},
+		"init that fails":   {"init", `fail "no tool"`, "init", finding.Fail},
 		"capabilities null": {
-			"init", `say '{"status":"Success","capabilities":null}'`, "init-capabilities", decide.Fail,
+			"init", `say '{"status":"Success","capabilities":null}'`, "init-capabilities", finding.Fail,
 		},
-		"no capabilities": {"init", `say '{"status":"Success"}'`, "init-capabilities", decide.Warn},
+		"no capabilities": {"init", `say '{"status":"Success"}'`, "init-capabilities", finding.Warn},
 		"unknown capability": {
 			"init", `say '{"status":"Success","capabilities":{"attach":false,"Attaching":true}}'`, "init-capabilities",
-			decide.Warn,
+			finding.Warn,
 		},
 		"slow init": {
-			"init", `sleep 0.3; say '{"status":"Success","capabilities":{"attach":false}}'`, "init-time", decide.Warn,
+			"init", `sleep 0.3; say '{"status":"Success","capabilities":{"attach":false}}'`, "init-time", finding.Warn,
 		},
-		"init that works once":     {"init", `n=$(cat ${0%/*}/n 2>/dev/null); echo "1$n" >${0%/*}/n; [ -z "$n" ] || fail again; say '{"status":"Success","capabilities":{"attach":false}}'`, "init-repeatable", decide.Fail},
-		"noise on standard error":  {"before", `echo "trace" >&2`, "standard-error", decide.Fail},
-		"noise on standard output": {"before", `echo "trace"`, "one-answer", decide.Fail},
-		"two answers":              {"before", `echo '{"status":"Success"}'`, "one-answer", decide.Fail},
+		"init that works once":     {"init", `n=$(cat ${0%/*}/n 2>/dev/null); echo "1$n" >${0%/*}/n; [ -z "$n" ] || fail again; say '{"status":"Success","capabilities":{"attach":false}}'`, "init-repeatable", finding.Fail},
+		"noise on standard error":  {"before", `echo "trace" >&2`, "standard-error", finding.Fail},
+		"noise on standard output": {"before", `echo "trace"`, "one-answer", finding.Fail},
+		"two answers":              {"before", `echo '{"status":"Success"}'`, "one-answer", finding.Fail},
 		"another spelling": {
-			"unmount", `umount "$2" 2>/dev/null; say '{"status":"success"}'`, "status", decide.Fail,
+			"unmount", `umount "$2" 2>/dev/null; say '{"status":"success"}'`, "status", finding.Fail,
 		},
 		"success with code 1": {
-			"unmount", `umount "$2" 2>/dev/null; echo '{"status":"Success"}'; exit 1`, "exit-code", decide.Fail,
+			"unmount", `umount "$2" 2>/dev/null; echo '{"status":"Success"}'; exit 1`, "exit-code", finding.Fail,
 		},
 		"failure with code 0": {
-			"before", `[ "$1" != unmount ] || umount "$2" 2>/dev/null || say '{"status":"Failure"}'`, "exit-code", decide.Warn,
+			"before", `[ "$1" != unmount ] || umount "$2" 2>/dev/null || say '{"status":"Failure"}'`, "exit-code", finding.Warn,
 		},
 		"code 2": {
 			"before", `[ "$1" != unmount ] || umount "$2" 2>/dev/null || { echo '{"status":"Failure"}'; exit 2; }`,
-			"exit-code-1", decide.Warn,
+			"exit-code-1", finding.Warn,
 		},
-		"unknown with code 2":        {"*", `echo '{"status":"Not supported"}'; exit 2`, "unknown-operation", decide.Warn},
-		"silence to what is unknown": {"*", `exit 1`, "unknown-operation", decide.Warn},
-		"success of what is unknown": {"*", success, "unknown-operation", decide.Warn},
-		"failure of what is unknown": {"*", `fail "usage"`, "unknown-operation", decide.Warn},
-		"no object":                  {"init", `echo 'Usage: test init'; exit 1`, "init", decide.Fail},
+		"unknown with code 2":        {"*", `echo '{"status":"Not supported"}'; exit 2`, "unknown-operation", finding.Warn},
+		"silence to what is unknown": {"*", `exit 1`, "unknown-operation", finding.Warn},
+		"success of what is unknown": {"*", success, "unknown-operation", finding.Warn},
+		"failure of what is unknown": {"*", `fail "usage"`, "unknown-operation", finding.Warn},
+		"no object":                  {"init", `echo 'Usage: test init'; exit 1`, "init", finding.Fail},
 		"noise with a mount": {
 			"mount", `mountpoint -q "$2" || mount -t tmpfs x "$2" 2>/dev/null || fail no; echo mounted >&2; ` + success,
-			"standard-error", decide.Warn,
+			"standard-error", finding.Warn,
 		},
 		"noise with an unmount": {
-			"unmount", `umount "$2" 2>/dev/null && echo unmounted >&2; ` + success, "standard-error", decide.Warn,
+			"unmount", `umount "$2" 2>/dev/null && echo unmounted >&2; ` + success, "standard-error", finding.Warn,
 		},
 		"noise with each unmount": {
-			"unmount", `umount "$2" 2>/dev/null; echo unmounted >&2; ` + success, "standard-error", decide.Fail,
+			"unmount", `umount "$2" 2>/dev/null; echo unmounted >&2; ` + success, "standard-error", finding.Fail,
 		},
 	}
 }
@@ -192,74 +193,74 @@ func answerFaults() map[string]fault {
 // mountFaults are those of one that does not do what it says.
 func mountFaults() map[string]fault {
 	return map[string]fault{
-		"mount that fails": {"mount", `fail "no server"`, "mount", decide.Fail},
-		"mount of nothing": {"mount", success, "mount", decide.Warn},
+		"mount that fails": {"mount", `fail "no server"`, "mount", finding.Fail},
+		"mount of nothing": {"mount", success, "mount", finding.Warn},
 		"mount elsewhere": {
-			"mount", `mkdir -p "$2/in"; mount -t tmpfs x "$2/in"; ` + success, "mount", decide.Warn,
+			"mount", `mkdir -p "$2/in"; mount -t tmpfs x "$2/in"; ` + success, "mount", finding.Warn,
 		},
 		"mount beside": {
 			"mount", `mkdir -p "$2-too"; mount -t tmpfs x "$2-too"; mount -t tmpfs x "$2"; ` + success, "mount-place",
-			decide.Warn,
+			finding.Warn,
 		},
 		"mount that pods do not see": {
 			"mount",
 			`mountpoint -q "$2" || { mount -t tmpfs x "$2" 2>/dev/null || fail no; mount --make-unbindable "$2"; }; ` + success,
-			"seen-by-pods", decide.Fail,
+			"seen-by-pods", finding.Fail,
 		},
 		"mounts on top of each other": {
-			"mount", `mount -t tmpfs x "$2" && mount -t tmpfs x "$2"; ` + success, "mount", decide.Warn,
+			"mount", `mount -t tmpfs x "$2" && mount -t tmpfs x "$2"; ` + success, "mount", finding.Warn,
 		},
-		"directory becomes a link": {"mount", `rmdir "$2"; ln -s /etc "$2"; ` + success, "mount", decide.Warn},
+		"directory becomes a link": {"mount", `rmdir "$2"; ln -s /etc "$2"; ` + success, "mount", finding.Warn},
 		"second mount on the first": {
-			"mount", `mount -t tmpfs x "$2" 2>/dev/null || fail no; ` + success, "mount-again", decide.Warn,
+			"mount", `mount -t tmpfs x "$2" 2>/dev/null || fail no; ` + success, "mount-again", finding.Warn,
 		},
 		"second mount refused": {
 			"mount", `mountpoint -q "$2" && fail "mounted"; mount -t tmpfs x "$2" 2>/dev/null || fail no; ` + success,
-			"mount-again", decide.Warn,
+			"mount-again", finding.Warn,
 		},
-		"unmount that does nothing":   {"unmount", success, "unmount", decide.Fail},
-		"unmount that refuses":        {"unmount", `fail "never"`, "unmount", decide.Fail},
-		"unmount that fails after it": {"unmount", `umount "$2" 2>/dev/null; fail "odd"`, "unmount", decide.Fail},
+		"unmount that does nothing":   {"unmount", success, "unmount", finding.Fail},
+		"unmount that refuses":        {"unmount", `fail "never"`, "unmount", finding.Fail},
+		"unmount that fails after it": {"unmount", `umount "$2" 2>/dev/null; fail "odd"`, "unmount", finding.Fail},
 		"unmount that fails once": {
-			"unmount", `umount "$2" 2>/dev/null && fail "odd"; ` + success, "unmount", decide.Warn,
+			"unmount", `umount "$2" 2>/dev/null && fail "odd"; ` + success, "unmount", finding.Warn,
 		},
 		"one mount at a time": {
 			"mount", `mountpoint -q "$2" || { mount -t tmpfs x "$2" 2>/dev/null || fail no; mkdir "$2/in"; mount -t tmpfs x "$2/in"; }; ` +
-				success + ` ;; unmount) umount "$2/in" 2>/dev/null || umount "$2" 2>/dev/null; ` + success, "unmount", decide.Warn,
+				success + ` ;; unmount) umount "$2/in" 2>/dev/null || umount "$2" 2>/dev/null; ` + success, "unmount", finding.Warn,
 		},
 		"unmount that deletes": {
 			"before", `d=${0%/*}/data; case $1 in
 	mount) mountpoint -q "$2" || { mkdir -p "$d"; mount --bind "$d" "$2" 2>/dev/null || fail no; }; ` + success + ` ;;
 	unmount) umount "$2" 2>/dev/null; rm -rf "$2" 2>/dev/null; ` + success + ` ;;
-	esac`, "unmount-in-use", decide.Fail,
+	esac`, "unmount-in-use", finding.Fail,
 		},
 		"lazy unmount": {
-			"unmount", `mountpoint -q "$2" && umount -l "$2"; ` + success, "unmount-in-use", decide.Warn,
+			"unmount", `mountpoint -q "$2" && umount -l "$2"; ` + success, "unmount-in-use", finding.Warn,
 		},
 		"unmount that hides failure": {
-			"unmount", `mountpoint -q "$2" && umount "$2" 2>/dev/null; ` + success, "unmount-in-use", decide.Warn,
+			"unmount", `mountpoint -q "$2" && umount "$2" 2>/dev/null; ` + success, "unmount-in-use", finding.Warn,
 		},
-		"no status": {"unmount", `umount "$2" 2>/dev/null; echo '{"message":"done"}'; exit 0`, "status", decide.Fail},
+		"no status": {"unmount", `umount "$2" 2>/dev/null; echo '{"message":"done"}'; exit 0`, "status", finding.Fail},
 		"second unmount refused": {
-			"unmount", `umount "$2" 2>/dev/null || fail "not mounted"; ` + success, "unmount-again", decide.Warn,
+			"unmount", `umount "$2" 2>/dev/null || fail "not mounted"; ` + success, "unmount-again", finding.Warn,
 		},
 		"files beside": {
 			"mount", `mountpoint -q "$2" || { : >"$2_passwd"; mount -t tmpfs x "$2" 2>/dev/null || fail no; }; ` + success,
-			"leftover-files", decide.Warn,
+			"leftover-files", finding.Warn,
 		},
 		"files in it": {
-			"unmount", `mountpoint -q "$2" && umount "$2" && : >"$2/left"; ` + success, "leftover-files", decide.Fail,
+			"unmount", `mountpoint -q "$2" && umount "$2" && : >"$2/left"; ` + success, "leftover-files", finding.Fail,
 		},
 		"read-only is not seen": {
-			"mount", `mountpoint -q "$2" || mount -t tmpfs x "$2" 2>/dev/null || fail no; ` + success, "read-only", decide.Warn,
+			"mount", `mountpoint -q "$2" || mount -t tmpfs x "$2" 2>/dev/null || fail no; ` + success, "read-only", finding.Warn,
 		},
 		"read-only cannot be mounted": {
-			"before", `case $1$3 in mount*readwrite*ro\"*) fail "ro" ;; esac`, "read-only", decide.Warn,
+			"before", `case $1$3 in mount*readwrite*ro\"*) fail "ro" ;; esac`, "read-only", finding.Warn,
 		},
 		"second unmount deletes": {"before", `d=${0%/*}/data; case $1 in
 	mount) mountpoint -q "$2" || { mkdir -p "$d"; mount --bind "$d" "$2" 2>/dev/null || fail no; }; ` + success + ` ;;
 	unmount) if mountpoint -q "$2"; then umount "$2"; else rm -rf "$d"; fi; ` + success + ` ;;
-	esac`, "data", decide.Fail},
+	esac`, "data", finding.Fail},
 	}
 }
 
@@ -268,45 +269,45 @@ func callFaults() map[string]fault {
 	return map[string]fault{
 		"unmounts others too": {
 			"unmount", `for d in "${2%/pods/*}"/pods/*/volumes/*/*; do umount "$d" 2>/dev/null; done; ` + success, "two-pods",
-			decide.Fail,
+			finding.Fail,
 		},
-		"one at a time": {"mount", `mountpoint -q "$2" && ` + success + `; mkdir "${0%/*}/lock" 2>/dev/null || fail "busy"; sleep 0.5; mount -t tmpfs x "$2" 2>/dev/null; e=$?; rmdir "${0%/*}/lock"; [ $e = 0 ] || fail no; ` + success, "two-at-once", decide.Warn},
+		"one at a time": {"mount", `mountpoint -q "$2" && ` + success + `; mkdir "${0%/*}/lock" 2>/dev/null || fail "busy"; sleep 0.5; mount -t tmpfs x "$2" 2>/dev/null; e=$?; rmdir "${0%/*}/lock"; [ $e = 0 ] || fail no; ` + success, "two-at-once", finding.Warn},
 		"one at a time, and silent": {
 			"mount", `mountpoint -q "$2" && ` + success + `; mkdir "${0%/*}/lock" 2>/dev/null || ` + success +
 				`; sleep 0.5; mount -t tmpfs x "$2" 2>/dev/null; e=$?; rmdir "${0%/*}/lock"; [ $e = 0 ] || fail no; ` + success,
-			"two-at-once", decide.Fail,
+			"two-at-once", finding.Fail,
 		},
 		"arguments of the shell": {
-			"before", `[ "$1" != mount ] || { set -- $*; [ $# = 3 ] || fail "arguments"; }`, "odd-characters", decide.Warn,
+			"before", `[ "$1" != mount ] || { set -- $*; [ $# = 3 ] || fail "arguments"; }`, "odd-characters", finding.Warn,
 		},
 		"eval": {
 			"before", `[ "$1" != mount ] || eval "x=\"$(echo "$3" | sed 's/"/ /g')\"" 2>/dev/null`, "odd-characters",
-			decide.Fail,
+			finding.Fail,
 		},
 		"a group is needed": {
-			"before", `case $1$3 in mount*4321*) ;; mount*) fail "group" ;; esac`, "little-json", decide.Fail,
+			"before", `case $1$3 in mount*4321*) ;; mount*) fail "group" ;; esac`, "little-json", finding.Fail,
 		},
 		"path by components": {
-			"before", `case $1$2 in mount*/another/depth/*) fail "uid" ;; esac`, "path-depth", decide.Warn,
+			"before", `case $1$2 in mount*/another/depth/*) fail "uid" ;; esac`, "path-depth", finding.Warn,
 		},
 		"fails and leaves a mount": {
 			"before", `[ "$1" != mount ] || [ ! -f "$2" ] || { mkdir -p "$2.d"; mount -t tmpfs x "$2.d"; fail "no"; }`,
-			"failed-mount", decide.Fail,
+			"failed-mount", finding.Fail,
 		},
 		"fails and is mounted": {
 			"before", `[ "$1" != mount ] || [ ! -f "$2" ] || { mount --bind "$2" "$2"; fail "no"; }`, "failed-mount",
-			decide.Fail,
+			finding.Fail,
 		},
-		"success on a file": {"before", `[ "$1" != mount ] || [ ! -f "$2" ] || ` + success, "failed-mount", decide.Warn},
+		"success on a file": {"before", `[ "$1" != mount ] || [ ! -f "$2" ] || ` + success, "failed-mount", finding.Warn},
 		"secret in the message": {
 			"before", `[ "$1" != mount ] || [ ! -f "$2" ] || fail "$(echo "$3" | sed 's/.*secret.password":"//; s/".*//')"`,
-			"secrets", decide.Fail,
+			"secrets", finding.Fail,
 		},
-		"a daemon on the pipe": {"before", `[ "$1" != mount ] || sleep 5 &`, "output-kept-open", decide.Fail},
+		"a daemon on the pipe": {"before", `[ "$1" != mount ] || sleep 5 &`, "output-kept-open", finding.Fail},
 		"a daemon that stays": {
-			"before", `[ "$1" != mount ] || sleep 600 >/dev/null 2>&1 </dev/null &`, "leftover-processes", decide.Warn,
+			"before", `[ "$1" != mount ] || sleep 600 >/dev/null 2>&1 </dev/null &`, "leftover-processes", finding.Warn,
 		},
-		"a call that hangs": {"unmount", `sleep 600`, "time-limit", decide.Fail},
+		"a call that hangs": {"unmount", `sleep 600`, "time-limit", finding.Fail},
 	}
 }
 
@@ -334,8 +335,8 @@ func findsAll(
 				t.Error(err)
 			}
 			found := slices.ContainsFunc(r.Findings,
-				func(g decide.Finding) bool { return g.Check == f.check && g.Level == f.level && g.Next != "" })
-			if !found || r.Level != decide.Worst(r.Findings) {
+				func(g finding.Finding) bool { return g.Check == f.check && g.Level == f.level && g.Next != "" })
+			if !found || r.Level != finding.Worst(r.Findings) {
 				t.Errorf("no %s of %s in:\n%s", f.level, f.check, listed(r))
 			}
 			if want := worksWith(name, f); r.Works == nil || *r.Works != want {
@@ -363,7 +364,7 @@ func TestExamples(t *testing.T) {
 		pool := t.TempDir()
 		script := "#!/bin/sh\nLOFS_POOL=" + pool + " exec " + example + " \"$@\"\n"
 		r, _, err := examined(t, script, func(x *Doctor) { x.FSType, x.Options, x.Limit = d.FSType, d.Options, time.Minute })
-		if err != nil || r.Level != decide.Pass {
+		if err != nil || r.Level != finding.Pass {
 			t.Errorf("%s: %v\n%s", name, err, listed(r))
 		}
 	}

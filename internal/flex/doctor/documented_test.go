@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 )
 
 // row is what the documentation says about a check.
@@ -39,11 +40,11 @@ func documented(t *testing.T, r Report) {
 	all := rows(t)
 	for _, f := range r.Findings {
 		is, found := all[f.Check]
-		if !found || f.Level == decide.Fail && is.fails == "" || f.Level == decide.Warn && is.warns == "" {
+		if !found || f.Level == finding.Fail && is.fails == "" || f.Level == finding.Warn && is.warns == "" {
 			t.Errorf("docs/flex.md does not say that %s may be %s: %+v", f.Check, f.Level, is)
 		}
 		for _, host := range f.Breaks {
-			word := map[decide.Host]string{decide.Kubernetes: "Kubernetes", decide.Volplane: "here"}[host]
+			word := map[finding.Host]string{decide.Kubernetes: "Kubernetes", decide.Volplane: "here"}[host]
 			if !strings.Contains(is.fails, word) {
 				t.Errorf("docs/flex.md does not say that %s breaks %s: %+v", f.Check, host, is)
 			}

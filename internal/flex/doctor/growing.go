@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -30,7 +31,7 @@ type growth struct {
 
 // grows expands a volume as a host does, if that was requested. The volume keeps its size.
 func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
-	if x.growTo <= 0 || x.stopped() {
+	if x.GrowTo <= 0 || x.stopped() {
 		return
 	}
 	if len(at(x.table(), dir)) == 0 {
@@ -38,14 +39,14 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 			"nothing is mounted at the directory: whether it grows cannot be seen")
 		return
 	}
-	g := &growth{vol: v, device: device, dir: dir, size: x.growTo}
+	g := &growth{vol: v, device: device, dir: dir, size: x.GrowTo}
 	if err := g.measure(); err != nil {
 		x.stop(err)
 		return
 	}
 	if g.size <= g.old {
-		x.add(decide.Finding{
-			Check: "grown", Level: decide.Warn,
+		x.add(finding.Finding{
+			Check: "grown", Level: finding.Warn,
 			Message: fmt.Sprintf("nothing was tried: the volume has %d bytes already", g.old),
 			Next:    decide.PodAuthor.Should("ask for more with --grow-to, or give a smaller volume"),
 		})
@@ -61,14 +62,12 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 			"nothing can be written to the volume: %v", written)
 		return
 	}
-	reason := ""
-	if data, err := os.ReadFile(path); err != nil || !bytes.Equal(data, []byte(marker)) {
-		reason = "what was written before the volume grew is not there any more"
-	}
-	x.answer(question{
-		"grown-data", both(), "change the size only: make no new filesystem and no second mount",
-		"what was written before is still there",
-	}, reason)
+	data, err := os.ReadFile(path)
+	x.wrongIf(err != nil || !bytes.Equal(data, []byte(marker)),
+		"what was written before the volume grew is not there any more", question{
+			"grown-data", both(), "change the size only: make no new filesystem and no second mount",
+			"what was written before is still there",
+		})
 	_ = os.Remove(path)
 }
 
@@ -172,18 +171,16 @@ func (x *exam) expandFS(ctx context.Context, g *growth) bool {
 	}
 	g.done = true
 	x.pass(name, "it answers Success")
-	reason := ""
-	if again := x.call(ctx, decide.OpExpandFS, args...); !again.ok() {
-		reason = "a host that was interrupted calls it again: " + again.why()
-	}
-	x.answer(question{"expandfs-again", both(), growFS, "what is as large already is a success"}, reason)
+	again := x.call(ctx, decide.OpExpandFS, args...)
+	x.wrongIf(!again.ok(), "a host that was interrupted calls it again: "+again.why(),
+		question{"expandfs-again", both(), growFS, "what is as large already is a success"})
 	return true
 }
 
 // hostGrows fits the filesystem as a host does for a driver that does not.
 func (x *exam) hostGrows(ctx context.Context, g *growth) bool {
 	const name = "expandfs"
-	ctx, cancel := context.WithTimeout(ctx, x.limit)
+	ctx, cancel := context.WithTimeout(ctx, x.Limit)
 	defer cancel()
 	point, mounted, err := mount.At(g.dir)
 	if err == nil && mounted {
@@ -212,10 +209,10 @@ func (x *exam) withheld(g *growth) bool {
 	if err != nil || !mounted || !strings.HasPrefix(point.Type, "ext") || mayResize() {
 		return false
 	}
-	x.add(decide.Finding{
-		Check: "expandfs", Level: decide.Warn,
+	x.add(finding.Finding{
+		Check: "expandfs", Level: finding.Warn,
 		Message: "not judged: a mounted ext4 grows only with CAP_SYS_RESOURCE, which this host withholds",
-		Next:    decide.Administrator.Should("run the doctor where the capability is granted, or with --fstype xfs"),
+		Next:    finding.Administrator.Should("run the doctor where the capability is granted, or with --fstype xfs"),
 	})
 	return true
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
@@ -27,7 +27,7 @@ func toGrownSize(d *Doctor) { d.GrowTo = grownSize }
 
 // ofGrowing returns the findings that are about growing.
 func ofGrowing(r Report) Report {
-	r.Findings = slices.DeleteFunc(slices.Clone(r.Findings), func(f decide.Finding) bool {
+	r.Findings = slices.DeleteFunc(slices.Clone(r.Findings), func(f finding.Finding) bool {
 		return !strings.HasPrefix(f.Check, "expand") && !strings.HasPrefix(f.Check, "grown")
 	})
 	return r
@@ -41,7 +41,7 @@ func TestGrowsOnlyWhenAsked(t *testing.T) {
 	for _, size := range []int64{0, grownSize} {
 		r, d, err := examined(t, p.all(), func(d *Doctor) { d.GrowTo = size })
 		_, asked := os.Stat(filepath.Join(filepath.Dir(d.Path), "asked"))
-		if err != nil || r.Level != decide.Pass || (asked == nil) != (size > 0) ||
+		if err != nil || r.Level != finding.Pass || (asked == nil) != (size > 0) ||
 			(len(ofGrowing(r).Findings) > 0) != (size > 0) {
 			t.Errorf("to %d: %v, %v\n%s", size, asked, err, listed(r))
 		}
@@ -52,7 +52,7 @@ func TestGrowsOnlyWhenAsked(t *testing.T) {
 func TestSoundGrowingDriver(t *testing.T) {
 	t.Parallel()
 	r, _, err := examined(t, growing().all(), toGrownSize)
-	if err != nil || r.Level != decide.Pass {
+	if err != nil || r.Level != finding.Pass {
 		t.Errorf("%v\n%s", err, listed(r))
 	}
 	golden.Equal(t, "testdata/growing.txt", listed(ofGrowing(r)))
@@ -65,7 +65,7 @@ func TestArgumentsOfGrowing(t *testing.T) {
 	p["before"] = `case $1 in expand*) printf '%s|' "$@" >>"${0%/*}/args"; echo >>"${0%/*}/args" ;; esac`
 	p["expandvolume"] = `say '{"status":"Success","volumeNewSize":3145728}'`
 	r, d, err := examined(t, p.all(), toGrownSize)
-	if err != nil || r.Level != decide.Pass {
+	if err != nil || r.Level != finding.Pass {
 		t.Errorf("%v\n%s", err, listed(r))
 	}
 	got, err := os.ReadFile(filepath.Join(filepath.Dir(d.Path), "args"))
@@ -94,50 +94,50 @@ func TestGrowingFaults(t *testing.T) {
 	)
 	faults := map[string]fault{
 		"the size is a text": {
-			"expandvolume", `say '{"status":"Success","volumeNewSize":"2097152"}'`, "expandvolume", decide.Fail,
+			"expandvolume", `say '{"status":"Success","volumeNewSize":"2097152"}'`, "expandvolume", finding.Fail,
 		},
 		"the size is negative": {
-			"expandvolume", `say '{"status":"Success","volumeNewSize":-1}'`, "expandvolume", decide.Fail,
+			"expandvolume", `say '{"status":"Success","volumeNewSize":-1}'`, "expandvolume", finding.Fail,
 		},
 		"the size has a point": {
-			"expandvolume", `say '{"status":"Success","volumeNewSize":2097152.5}'`, "expandvolume", decide.Fail,
+			"expandvolume", `say '{"status":"Success","volumeNewSize":2097152.5}'`, "expandvolume", finding.Fail,
 		},
 		"the size is of another unit": {
-			"expandvolume", `say '{"status":"Success","volumeNewSize":2}'`, "expandvolume", decide.Fail,
+			"expandvolume", `say '{"status":"Success","volumeNewSize":2}'`, "expandvolume", finding.Fail,
 		},
-		"it cannot grow": {"expandvolume", `fail "no room"`, "expandvolume", decide.Fail},
-		"no answer":      {"expandvolume", `exit 0`, "one-answer", decide.Warn},
+		"it cannot grow": {"expandvolume", `fail "no room"`, "expandvolume", finding.Fail},
+		"no answer":      {"expandvolume", `exit 0`, "one-answer", finding.Warn},
 		"it grows once": {
-			"expandvolume", `mkdir "${0%/*}/once" 2>/dev/null || fail "again?"; ` + success, "expandvolume-again", decide.Fail,
+			"expandvolume", `mkdir "${0%/*}/once" 2>/dev/null || fail "again?"; ` + success, "expandvolume-again", finding.Fail,
 		},
-		"it grows by a difference":  {"expandvolume", `echo >>"${0%/*}/n"; n=$(wc -l <"${0%/*}/n"); say "{\"status\":\"Success\",\"volumeNewSize\":$(($4 + ($4 - $5) * n))}"`, "expandvolume-again", decide.Fail},
-		"it hangs":                  {"expandvolume", `sleep 600`, "time-limit", decide.Fail},
-		"noise on standard error":   {"expandvolume", `echo grown >&2; ` + no, "standard-error", decide.Warn},
-		"noise with the filesystem": {"expandfs", grow + `echo grown >&2; ` + success, "standard-error", decide.Fail},
-		"the filesystem cannot":     {"expandfs", `fail "no tool"`, "expandfs", decide.Fail},
+		"it grows by a difference":  {"expandvolume", `echo >>"${0%/*}/n"; n=$(wc -l <"${0%/*}/n"); say "{\"status\":\"Success\",\"volumeNewSize\":$(($4 + ($4 - $5) * n))}"`, "expandvolume-again", finding.Fail},
+		"it hangs":                  {"expandvolume", `sleep 600`, "time-limit", finding.Fail},
+		"noise on standard error":   {"expandvolume", `echo grown >&2; ` + no, "standard-error", finding.Warn},
+		"noise with the filesystem": {"expandfs", grow + `echo grown >&2; ` + success, "standard-error", finding.Fail},
+		"the filesystem cannot":     {"expandfs", `fail "no tool"`, "expandfs", finding.Fail},
 		"the filesystem once": {
-			"expandfs", `mkdir "${0%/*}/once" 2>/dev/null || fail "again?"; ` + grow + success, "expandfs-again", decide.Fail,
+			"expandfs", `mkdir "${0%/*}/once" 2>/dev/null || fail "again?"; ` + grow + success, "expandfs-again", finding.Fail,
 		},
 		"first yes, then no": {
-			"expandfs", `mkdir "${0%/*}/once" 2>/dev/null || { ` + no + `; }; ` + grow + success, "expandfs-again", decide.Fail,
+			"expandfs", `mkdir "${0%/*}/once" 2>/dev/null || { ` + no + `; }; ` + grow + success, "expandfs-again", finding.Fail,
 		},
-		"nothing grows": {"expandfs", success, "grown", decide.Fail},
+		"nothing grows": {"expandfs", success, "grown", finding.Fail},
 		"it becomes smaller": {
-			"expandfs", `mount -o remount,size=512k "$4" >/dev/null 2>&1; ` + success, "grown", decide.Fail,
+			"expandfs", `mount -o remount,size=512k "$4" >/dev/null 2>&1; ` + success, "grown", finding.Fail,
 		},
-		"nobody grows anything": {"expandfs", no, "grown", decide.Warn},
+		"nobody grows anything": {"expandfs", no, "grown", finding.Warn},
 		"capability without a call": {
-			"init", `say '{"status":"Success","capabilities":{"attach":false,"requiresFSResize":false}}'`, "grown", decide.Warn,
+			"init", `say '{"status":"Success","capabilities":{"attach":false,"requiresFSResize":false}}'`, "grown", finding.Warn,
 		},
 		"a new filesystem": {
-			"expandfs", `umount "$4"; mount -t tmpfs -o size=$5 x "$4" 2>/dev/null; ` + success, "grown-data", decide.Fail,
+			"expandfs", `umount "$4"; mount -t tmpfs -o size=$5 x "$4" 2>/dev/null; ` + success, "grown-data", finding.Fail,
 		},
 		"one on top of the other": {
-			"expandfs", `mount -t tmpfs -o size=$5 x "$4" 2>/dev/null; ` + success, "grown-data", decide.Fail,
+			"expandfs", `mount -t tmpfs -o size=$5 x "$4" 2>/dev/null; ` + success, "grown-data", finding.Fail,
 		},
 		"nothing can be written": {
 			"mount", `mountpoint -q "$2" || mount -t tmpfs -o size=1m,ro x "$2" 2>/dev/null || fail no; ` + success,
-			"grown-data", decide.Warn,
+			"grown-data", finding.Warn,
 		},
 	}
 	findsAll(t, faults, growing, parts.all, toGrownSize)
@@ -148,7 +148,7 @@ func TestNothingToGrow(t *testing.T) {
 	t.Parallel()
 	r, _, err := examined(t, growing().all(), func(d *Doctor) { d.GrowTo = 1 << 20 })
 	if all := ofGrowing(r).Findings; err != nil || len(all) != 1 || all[0].Check != "grown" ||
-		all[0].Level != decide.Warn {
+		all[0].Level != finding.Warn {
 		t.Errorf("%v\n%s", err, listed(r))
 	}
 }
@@ -180,7 +180,7 @@ func TestHostGrows(t *testing.T) {
 	const size = 400 << 20
 	change := func(d *Doctor) { d.GrowTo, d.FSType, d.Limit = size, "xfs", time.Minute }
 	r, d, err := examined(t, onLoop().all(), change)
-	if err != nil || r.Level != decide.Pass {
+	if err != nil || r.Level != finding.Pass {
 		t.Errorf("%v\n%s", err, listed(r))
 	}
 	golden.Equal(t, "testdata/hostgrows.txt", listed(ofGrowing(r)))
@@ -189,18 +189,18 @@ func TestHostGrows(t *testing.T) {
 	}
 	for name, f := range map[string]fault{
 		"the device does not see it": {
-			"expandvolume", `truncate -s "$4" "$i"; say '{"status":"Success"}'`, "expandvolume", decide.Fail,
+			"expandvolume", `truncate -s "$4" "$i"; say '{"status":"Success"}'`, "expandvolume", finding.Fail,
 		},
 		"the device grows more": {
 			"expandvolume", `truncate -s "+$(($4 - $5))" "$i"; losetup --set-capacity "$(device)"; say '{"status":"Success"}'`,
-			"expandvolume-again", decide.Fail,
+			"expandvolume-again", finding.Fail,
 		},
-		"what the host does is undone": {"expandfs", `say '{"status":"Success"}'`, "grown", decide.Fail},
+		"what the host does is undone": {"expandfs", `say '{"status":"Success"}'`, "grown", finding.Fail},
 	} {
 		p := onLoop()
 		p[f.part] = f.text
 		r, _, err := examined(t, p.all(), change)
-		if err != nil || !slices.ContainsFunc(r.Findings, func(g decide.Finding) bool {
+		if err != nil || !slices.ContainsFunc(r.Findings, func(g finding.Finding) bool {
 			return g.Check == f.check && g.Level == f.level && g.Next != ""
 		}) {
 			t.Errorf("%s: %v\n%s", name, err, listed(r))
@@ -216,12 +216,13 @@ func TestWithheldCapability(t *testing.T) {
 	own["expandfs"] = `resize2fs "$3" >/dev/null 2>&1 || fail "cannot grow"; say '{"status":"Success"}'`
 	for name, p := range map[string]parts{"the host grows it": onLoop(), "the driver grows it": own} {
 		r, _, err := examined(t, p.all(), func(d *Doctor) { d.GrowTo, d.FSType, d.Limit = 400<<20, "ext4", time.Minute })
-		want := decide.Warn
+		want := finding.Warn
 		if mayResize() {
-			want = decide.Pass
+			want = finding.Pass
 		}
-		is := slices.ContainsFunc(r.Findings, func(f decide.Finding) bool { return f.Check == "expandfs" && f.Level == want })
-		if err != nil || !is || decide.Worst(ofGrowing(r).Findings) != want || !r.Works.Volplane || !r.Works.Kubernetes {
+		is := slices.ContainsFunc(r.Findings,
+			func(f finding.Finding) bool { return f.Check == "expandfs" && f.Level == want })
+		if err != nil || !is || finding.Worst(ofGrowing(r).Findings) != want || !r.Works.Volplane || !r.Works.Kubernetes {
 			t.Errorf("%s: %v, want %s\n%s", name, err, want, listed(r))
 		}
 	}
@@ -232,12 +233,12 @@ func TestExampleGrows(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]struct {
 		change func(*Doctor)
-		level  decide.Level
+		level  finding.Level
 	}{
 		"lofs": {func(d *Doctor) {
 			d.GrowTo, d.FSType, d.Options = 400<<20, "xfs", map[string]string{"file": "doctor", "size": "320Mi"}
-		}, decide.Pass},
-		"scratch": {func(d *Doctor) { d.GrowTo = 1 << 40 }, decide.Warn},
+		}, finding.Pass},
+		"scratch": {func(d *Doctor) { d.GrowTo = 1 << 40 }, finding.Warn},
 	} {
 		example, err := filepath.Abs("../../../examples/flex/" + name + "/" + name)
 		if err != nil {
@@ -248,7 +249,7 @@ func TestExampleGrows(t *testing.T) {
 			want.change(d)
 			d.Limit = time.Minute
 		})
-		if all := ofGrowing(r); err != nil || r.Level != want.level || decide.Worst(all.Findings) != want.level ||
+		if all := ofGrowing(r); err != nil || r.Level != want.level || finding.Worst(all.Findings) != want.level ||
 			len(all.Findings) < 3 {
 			t.Errorf("%s: %v\n%s", name, err, listed(r))
 		}

@@ -2,8 +2,6 @@ package doctor
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,7 +10,9 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/check"
+	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/flex/host"
 )
 
@@ -28,36 +28,33 @@ const (
 // file checks the executable's file, and says whether it can be started.
 func (x *exam) file() bool {
 	startable := true
-	for _, f := range check.File(x.path) {
-		if f.Level != decide.Pass {
+	for _, f := range check.File(x.Path) {
+		if f.Level != finding.Pass {
 			x.add(f)
 		}
-		startable = startable && f.Level != decide.Fail
+		startable = startable && f.Level != finding.Fail
 	}
-	info, err := os.Stat(x.path)
+	info, err := os.Stat(x.Path)
 	if err != nil {
 		return false
 	}
-	data, err := os.ReadFile(x.path)
-	if err != nil {
+	if x.report.Hash, err = driver.Hash(x.Path); err != nil {
 		return false
 	}
-	sum := sha256.Sum256(data)
-	x.report.Hash = hex.EncodeToString(sum[:8])
 	var wrong []string
-	if why := host.OwnedBy(x.path, info).Others(); why != "" {
+	if why := host.OwnedBy(x.Path, info).Others(); why != "" {
 		wrong = append(wrong, "it "+why)
 	}
-	if filepath.Base(x.path) != x.name.Driver {
-		wrong = append(wrong, fmt.Sprintf("it is called %s, a host looks for %s", filepath.Base(x.path), x.name.Driver))
+	if filepath.Base(x.Path) != x.Name.Driver {
+		wrong = append(wrong, fmt.Sprintf("it is called %s, a host looks for %s", filepath.Base(x.Path), x.Name.Driver))
 	}
 	switch {
 	case len(wrong) > 0:
-		x.add(decide.Finding{
-			Check: "file", Level: decide.Warn, Message: strings.Join(wrong, "; "),
-			Next: decide.Administrator.Should("install it with volplane flex install, which puts that right"),
+		x.add(finding.Finding{
+			Check: "file", Level: finding.Warn, Message: strings.Join(wrong, "; "),
+			Next: finding.Administrator.Should("install it with volplane flex install, which puts that right"),
 		})
-	case !slices.ContainsFunc(x.report.Findings, func(f decide.Finding) bool { return f.Check == "file" }):
+	case !slices.ContainsFunc(x.report.Findings, func(f finding.Finding) bool { return f.Check == "file" }):
 		x.pass("file", "root's file, with the name that a host looks for")
 	}
 	return startable
@@ -90,11 +87,11 @@ func (x *exam) init(ctx context.Context) bool {
 		"init-repeatable", both(), "let init change nothing and answer the same each time",
 		"it may be called at any time",
 	}, again)
-	f := decide.Finding{Check: "init-time", Level: decide.Pass}
+	f := finding.Finding{Check: "init-time", Level: finding.Pass}
 	f.Message = fmt.Sprintf("init takes %v, %v are expected: hosts call it after every change",
 		took.Round(time.Millisecond), quickInit)
 	if took > quickInit {
-		f.Level, f.Next = decide.Warn, decide.Author.Should("do nothing in init but answer")
+		f.Level, f.Next = finding.Warn, finding.Author.Should("do nothing in init but answer")
 	}
 	x.add(f)
 	return !x.stopped()

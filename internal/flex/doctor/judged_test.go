@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 )
 
 // namesPersons: a problem says who acts next, and a failure which hosts it breaks.
@@ -14,11 +15,11 @@ func namesPersons(t *testing.T, r Report) {
 	t.Helper()
 	for _, f := range r.Findings {
 		person, _, _ := strings.Cut(f.Next, ": ")
-		known := []decide.Person{decide.Author, decide.PodAuthor, decide.Administrator}
-		if named := slices.Contains(known, decide.Person(person)); named == (f.Level == decide.Pass) {
+		known := []finding.Person{finding.Author, decide.PodAuthor, finding.Administrator}
+		if named := slices.Contains(known, finding.Person(person)); named == (f.Level == finding.Pass) {
 			t.Errorf("next of %s %s: %q", f.Level, f.Check, f.Next)
 		}
-		if hurts := len(f.Breaks) > 0 || f.Check == "secrets"; (f.Level == decide.Fail) != hurts && f.Level != decide.Pass {
+		if hurts := len(f.Breaks) > 0 || f.Check == "secrets"; (f.Level == finding.Fail) != hurts && f.Level != finding.Pass {
 			t.Errorf("%s %s breaks %v", f.Level, f.Check, f.Breaks)
 		}
 	}
@@ -45,7 +46,7 @@ func worksWith(name string, f fault) decide.Works {
 		return decide.Works{Volplane: true}
 	case name == "mount beside":
 		return decide.Works{}
-	case f.level == decide.Warn, f.check == "secrets":
+	case f.level == finding.Warn, f.check == "secrets":
 		return decide.Works{Kubernetes: true, Volplane: true}
 	case slices.Contains(kubernetesBreaks, name):
 		return decide.Works{Volplane: true}
@@ -74,7 +75,7 @@ func TestNotJudged(t *testing.T) {
 		p := sound()
 		p[f.part] = f.text
 		r, _, err := examined(t, p.script(), nil)
-		if err != nil || r.Level != decide.Pass {
+		if err != nil || r.Level != finding.Pass {
 			t.Errorf("%s: %v\n%s", name, err, listed(r))
 		}
 	}
@@ -93,7 +94,7 @@ func TestFirstErrors(t *testing.T) {
 		"\xef\xbb\xbf#!/bin/sh\n":          "format: a byte order mark",
 	} {
 		r, _, err := examined(t, script, nil)
-		if err != nil || r.Level != decide.Fail || r.Calls != 0 || *r.Works != (decide.Works{}) ||
+		if err != nil || r.Level != finding.Fail || r.Calls != 0 || *r.Works != (decide.Works{}) ||
 			!strings.Contains(listed(r), "fail "+want) {
 			t.Errorf("%q: %v, want %s\n%s", script, err, want, listed(r))
 		}

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/mount"
 )
 
 // another is a doctor of another process, in the middle of a mount.
@@ -105,9 +107,9 @@ func (a *another) beside() Report {
 }
 
 // ofLeftovers returns the findings about killed examinations.
-func ofLeftovers(r Report) []decide.Finding {
+func ofLeftovers(r Report) []finding.Finding {
 	return slices.DeleteFunc(slices.Clone(r.Findings),
-		func(f decide.Finding) bool { return f.Check != "leftover-examination" })
+		func(f finding.Finding) bool { return f.Check != "leftover-examination" })
 }
 
 // TestKilled: the next doctor removes what a killed one has left, and reports it.
@@ -117,12 +119,11 @@ func TestKilled(t *testing.T) {
 	if err := a.end(os.Kill); err == nil {
 		t.Error("it was not killed")
 	}
-	x := &exam{}
-	if left := within(x.table(), a.root); len(left) != 2 {
-		t.Errorf("mounted after the kill: %v", left)
+	if left, err := mount.Below(a.root); err != nil || len(left) != 2 {
+		t.Errorf("mounted after the kill: %v, %v", left, err)
 	}
 	r := a.beside()
-	if said := ofLeftovers(r); r.Level != decide.Pass || len(said) != 1 || said[0].Path != a.root ||
+	if said := ofLeftovers(r); r.Level != finding.Pass || len(said) != 1 || said[0].Path != a.root ||
 		!strings.Contains(said[0].Message, "mounts in it: 2") {
 		t.Errorf("%+v\n%s", said, listed(r))
 	}
@@ -134,12 +135,11 @@ func TestKilled(t *testing.T) {
 func TestRunningIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	a := startAnother(t)
-	if r := a.beside(); r.Level != decide.Pass || len(ofLeftovers(r)) != 0 {
+	if r := a.beside(); r.Level != finding.Pass || len(ofLeftovers(r)) != 0 {
 		t.Errorf("beside one that runs:\n%s", listed(r))
 	}
-	x := &exam{}
-	if left := within(x.table(), a.root); len(left) != 2 {
-		t.Errorf("mounted beside another: %v", left)
+	if left, err := mount.Below(a.root); err != nil || len(left) != 2 {
+		t.Errorf("mounted beside another: %v, %v", left, err)
 	}
 	if stat, err := os.ReadFile("/proc/" + a.daemon + "/stat"); err != nil || strings.Contains(string(stat), ") Z ") {
 		t.Errorf("its daemon is gone: %s, %v", stat, err)
@@ -187,9 +187,8 @@ func TestDeadOnesOnly(t *testing.T) {
 	if _, err := os.Stat(data + "/file"); err != nil {
 		t.Error("a link was followed")
 	}
-	x := &exam{}
-	if len(at(x.table(), of("volplane-doctor-7"))) != 1 {
-		t.Error("what is mounted on a directory was taken away")
+	if left, err := mount.Below(of("volplane-doctor-7")); err != nil || len(left) != 1 {
+		t.Errorf("of what is mounted on a directory there is left: %v, %v", left, err)
 	}
 }
 
@@ -215,11 +214,11 @@ func TestWhatCannotBeRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := ofLeftovers(r)
-	if len(said) != 1 || said[0].Level != decide.Warn || said[0].Path != root || said[0].Next == "" ||
+	if len(said) != 1 || said[0].Level != finding.Warn || said[0].Path != root || said[0].Next == "" ||
 		!strings.Contains(said[0].Message, "not permitted") {
 		t.Errorf("%+v", said)
 	}
-	if said := ofLeftovers(a.beside()); len(said) != 1 || said[0].Level != decide.Pass {
+	if said := ofLeftovers(a.beside()); len(said) != 1 || said[0].Level != finding.Pass {
 		t.Errorf("the next time: %+v", said)
 	}
 	nothingLeft(t, &Doctor{Scratch: a.scratch})

@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
+	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/scratch"
 )
 
@@ -24,7 +25,7 @@ const (
 
 // byHand returns a shell command that calls the driver as the examination did.
 func (x *exam) byHand(call string) string {
-	return "run it by hand: " + filepath.Base(x.path) + " " + call
+	return "run it by hand: " + filepath.Base(x.Path) + " " + call
 }
 
 // mountable makes the checks of mount and unmount.
@@ -50,9 +51,9 @@ func (x *exam) mounts(ctx context.Context, v vol) bool {
 	if !c.ok() {
 		next := decide.PodAuthor.Should(giveOptions)
 		if c.err != nil || c.unsupported() {
-			next = decide.Author.Should(x.byHand("mount DIR JSON"))
+			next = finding.Author.Should(x.byHand("mount DIR JSON"))
 		}
-		x.add(decide.Finding{Check: name, Level: decide.Fail, Message: c.why(), Next: next, Breaks: both()})
+		x.add(finding.Finding{Check: name, Level: finding.Fail, Message: c.why(), Next: next, Breaks: both()})
 		return false
 	}
 	info, err := os.Lstat(v.dir)
@@ -68,11 +69,11 @@ func (x *exam) mounts(ctx context.Context, v vol) bool {
 		return false
 	case len(here) == 0:
 		x.warn(name, "mount the volume at the directory itself", "nothing is mounted at the directory but at %s",
-			below[0].path)
+			below[0].Path)
 	case len(here) > 1:
 		x.warn(name, "mount once", "%d mounts lie on top of each other", len(here))
 	default:
-		x.pass(name, "%s is mounted", here[0].source)
+		x.pass(name, "%s is mounted", here[0].Source)
 	}
 	x.mountPlace(c, v)
 	x.seen(v)
@@ -84,7 +85,7 @@ func (x *exam) mounts(ctx context.Context, v vol) bool {
 func (x *exam) mountPlace(c call, v vol) {
 	reason := ""
 	for _, p := range minus(within(c.added(), x.root), within(c.added(), v.dir)) {
-		reason = "it mounts something beside the directory: " + p.path
+		reason = "it mounts something beside the directory: " + p.Path
 	}
 	x.answer(question{
 		"mount-place", nil, "mount nowhere else, or in a directory of the driver's own",
@@ -113,12 +114,12 @@ func (x *exam) mountAgain(ctx context.Context, v vol) {
 }
 
 // peel unmounts what lies on the mounts that were at and below a directory before.
-func (x *exam) peel(dir string, before []point) {
+func (x *exam) peel(dir string, before []mount.Point) {
 	for _, p := range slices.Backward(minus(within(x.table(), dir), before)) {
-		if len(at(x.table(), p.path)) <= len(at(before, p.path)) {
+		if len(at(x.table(), p.Path)) <= len(at(before, p.Path)) {
 			continue // it has replaced the existing mount
 		}
-		if err := scratch.UnmountTop(p.path, p.path); err != nil {
+		if err := scratch.UnmountTop(p.Path, p.Path); err != nil {
 			x.stop(err)
 		}
 	}
@@ -143,9 +144,9 @@ func (x *exam) undoes(ctx context.Context, name string, op decide.Operation, dir
 	switch {
 	case len(left) > 0 && c.ok():
 		x.fail(name, kubernetes(), advice, "%s answers Success, and something is still mounted at %s: Kubernetes "+
-			"never gets rid of the directory, volplane unmounts it itself", op, left[0].path)
+			"never gets rid of the directory, volplane unmounts it itself", op, left[0].Path)
 	case len(left) > 0:
-		x.fail(name, both(), advice, "something is still mounted at %s: %s", left[0].path, c.why())
+		x.fail(name, both(), advice, "something is still mounted at %s: %s", left[0].Path, c.why())
 	case !c.ok() && !c.unsupported():
 		x.undoneButFails(ctx, name, op, dir, c)
 	case op == decide.OpUnmount && c.ok() && !c.byHost && c.ReadByKubernetes() != decide.Success:
@@ -196,16 +197,13 @@ func (x *exam) undoAgain(ctx context.Context, name string, op decide.Operation, 
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		x.stop(err)
 	}
-	wrong := ""
 	c := x.undoAt(ctx, op, dir)
 	x.unjudged()
-	if !c.ok() && !c.unsupported() {
-		wrong = "where nothing is mounted any more, " + c.why()
-	}
 	if err := scratch.RemoveTree(dir); err != nil {
 		x.stop(err)
 	}
-	x.answer(question{name, nil, "answer Success when nothing is mounted", "what is undone already is a success"}, wrong)
+	x.wrongIf(!c.ok() && !c.unsupported(), "where nothing is mounted any more, "+c.why(),
+		question{name, nil, "answer Success when nothing is mounted", "what is undone already is a success"})
 }
 
 // leftFiles checks which files are in and beside the directory when nothing is mounted any more.
@@ -229,11 +227,8 @@ func (x *exam) leftFiles(v vol) {
 			left = append(left, filepath.Join(filepath.Dir(v.dir), e.Name()))
 		}
 	}
-	reason := ""
-	if len(left) > 0 {
-		reason = "unmount leaves " + strings.Join(left, ", ") + " beside the directory"
-	}
-	x.answer(question{name, nil, advice, "no file is left"}, reason)
+	x.wrongIf(len(left) > 0, "unmount leaves "+strings.Join(left, ", ")+" beside the directory",
+		question{name, nil, advice, "no file is left"})
 }
 
 const marker = "volplane-doctor"
@@ -330,13 +325,8 @@ func (x *exam) readOnly(ctx context.Context, v vol) {
 	if err == nil {
 		_ = os.Remove(filepath.Join(v.dir, marker))
 	}
-	reason := ""
-	if err == nil {
-		reason = "kubernetes.io/readwrite is ro, and the volume can be written to"
-	}
-	x.answer(question{
-		"read-only", nil, "mount with the option ro then", "a read-only volume cannot be written to",
-	}, reason)
+	x.wrongIf(err == nil, "kubernetes.io/readwrite is ro, and the volume can be written to",
+		question{"read-only", nil, "mount with the option ro then", "a read-only volume cannot be written to"})
 	x.down(ctx, v)
 }
 
@@ -368,12 +358,9 @@ func (x *exam) arguments(ctx context.Context, v vol) {
 	x.answer(q, reason)
 	x.down(ctx, v)
 	v.FSGroup = nil
-	reason = ""
-	if c := x.mount(ctx, v, x.json(decide.OpMount, v)); !c.ok() {
-		reason = c.why()
-	}
-	x.answer(question{"little-json", both(), "do without what the JSON does not have", "what is optional may be absent"},
-		reason)
+	c = x.mount(ctx, v, x.json(decide.OpMount, v))
+	x.wrongIf(!c.ok(), c.why(),
+		question{"little-json", both(), "do without what the JSON does not have", "what is optional may be absent"})
 	x.down(ctx, v)
 }
 
@@ -381,15 +368,12 @@ func (x *exam) arguments(ctx context.Context, v vol) {
 func (x *exam) elsewhere(ctx context.Context) {
 	v := x.volumeBelow(filepath.Join(x.root, "another", "depth"), "pv1", 1)
 	v.deviceDir = x.volume("pv1", 1).deviceDir
-	reason := ""
-	if c := x.mount(ctx, v, x.json(decide.OpMount, v)); !c.ok() || len(within(c.after, v.dir)) == 0 {
-		reason = fmt.Sprintf("it does not mount below a root directory of another depth than /var/lib/kubelet has: %s",
-			c.why())
-	}
-	x.answer(question{
-		"path-depth", nil, "take what is needed from the JSON, not from the path",
-		"the depth of the path is not its business",
-	}, reason)
+	c := x.mount(ctx, v, x.json(decide.OpMount, v))
+	x.wrongIf(!c.ok() || len(within(c.after, v.dir)) == 0,
+		"it does not mount below a root directory of another depth than /var/lib/kubelet has: "+c.why(), question{
+			"path-depth", nil, "take what is needed from the JSON, not from the path",
+			"the depth of the path is not its business",
+		})
 	x.down(ctx, v)
 }
 
@@ -414,11 +398,11 @@ func (x *exam) failing(ctx context.Context) {
 	case c.ok():
 		x.warn(name, "look at the exit code of each program",
 			"mount answers Success where there is a file in the place of the directory")
-	case len(left) > 0 && left[0].path == v.dir:
+	case len(left) > 0 && left[0].Path == v.dir:
 		x.fail(name, kubernetes(), takeAway, "mount fails and leaves %s mounted: Kubernetes takes it for the volume when "+
-			"it tries again", left[0].path)
+			"it tries again", left[0].Path)
 	case len(left) > 0:
-		x.fail(name, both(), takeAway, "mount fails and leaves %s mounted: no host finds it there", left[0].path)
+		x.fail(name, both(), takeAway, "mount fails and leaves %s mounted: no host finds it there", left[0].Path)
 	case c.err != nil:
 		x.warn(name, `print {"status":"Failure","message":"..."} and exit with 1`,
 			"a mount that fails should say why: %s", c.why())

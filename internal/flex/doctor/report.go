@@ -5,6 +5,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 )
 
 // Report is the result of an examination.
@@ -15,16 +16,16 @@ type Report struct {
 	Capabilities *decide.Capabilities `json:"capabilities,omitempty"`
 	// Level is the worst level of all findings. Works says in which hosts the driver works, and is
 	// nil if the examination did not come to its end.
-	Level    decide.Level     `json:"level"`
-	Works    *decide.Works    `json:"works,omitempty"`
-	Findings []decide.Finding `json:"findings"`
+	Level    finding.Level     `json:"level"`
+	Works    *decide.Works     `json:"works,omitempty"`
+	Findings []finding.Finding `json:"findings"`
 	// Calls is the number of calls of the driver, Seconds the duration of the examination.
 	Calls   int     `json:"calls"`
 	Seconds float64 `json:"seconds"`
 }
 
 // add adds a finding, unless the examination was stopped: then what was seen since is meaningless.
-func (x *exam) add(f decide.Finding) {
+func (x *exam) add(f finding.Finding) {
 	if x.stopped() {
 		return
 	}
@@ -34,35 +35,35 @@ func (x *exam) add(f decide.Finding) {
 
 // pass adds the result of a check that passed.
 func (x *exam) pass(check, format string, args ...any) {
-	x.add(decide.Finding{Check: check, Level: decide.Pass, Message: fmt.Sprintf(format, args...)})
+	x.add(finding.Finding{Check: check, Level: finding.Pass, Message: fmt.Sprintf(format, args...)})
 }
 
 // warn and fail add the result of a check that did not pass; advice is for the author of the
 // driver. fail is for what breaks hosts or loses data.
 func (x *exam) warn(check, advice, format string, args ...any) {
-	x.add(decide.Finding{
-		Check: check, Level: decide.Warn, Message: fmt.Sprintf(format, args...), Next: decide.Author.Should(advice),
+	x.add(finding.Finding{
+		Check: check, Level: finding.Warn, Message: fmt.Sprintf(format, args...), Next: finding.Author.Should(advice),
 	})
 }
 
-func (x *exam) fail(check string, breaks []decide.Host, advice, format string, args ...any) {
-	x.add(decide.Finding{
-		Check: check, Level: decide.Fail, Message: fmt.Sprintf(format, args...), Next: decide.Author.Should(advice),
+func (x *exam) fail(check string, breaks []finding.Host, advice, format string, args ...any) {
+	x.add(finding.Finding{
+		Check: check, Level: finding.Fail, Message: fmt.Sprintf(format, args...), Next: finding.Author.Should(advice),
 		Breaks: breaks,
 	})
 }
 
 // both returns all hosts, kubernetes and volplane one of them.
-func both() []decide.Host       { return decide.Hosts() }
-func kubernetes() []decide.Host { return []decide.Host{decide.Kubernetes} }
-func volplane() []decide.Host   { return []decide.Host{decide.Volplane} }
+func both() []finding.Host       { return decide.Hosts() }
+func kubernetes() []finding.Host { return []finding.Host{decide.Kubernetes} }
+func volplane() []finding.Host   { return []finding.Host{decide.Volplane} }
 
 // question is a check that passes unless something wrong was found.
 type question struct {
 	check string
 	// breaks are the hosts in which the driver does not work if the check does not pass; without
 	// any it is a warning.
-	breaks []decide.Host
+	breaks []finding.Host
 	// advice is for the author of the driver.
 	advice string
 	// passed is the message if it passes.
@@ -79,6 +80,14 @@ func (x *exam) answer(q question, wrong string) {
 	default:
 		x.warn(q.check, q.advice, "%s", wrong)
 	}
+}
+
+// wrongIf adds the result of a question, which passes unless it is wrong; then message says why.
+func (x *exam) wrongIf(wrong bool, message string, q question) {
+	if !wrong {
+		message = ""
+	}
+	x.answer(q, message)
 }
 
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }

@@ -21,21 +21,19 @@ func (x *exam) afterwards(ctx context.Context) {
 	judged := x.calls
 	for _, u := range slices.Backward(x.undo) {
 		if u.op == decide.OpDetach {
-			x.call(ctx, u.op, u.what, x.node)
+			x.call(ctx, u.op, u.what, x.Node)
 		} else if len(within(x.table(), u.what)) > 0 {
 			x.call(ctx, u.op, u.what)
 		}
 	}
 	x.calls = judged
+	pids := x.remaining(ctx)
+	x.wrongIf(len(pids) > 0,
+		fmt.Sprintf("%d processes of the driver still run when nothing is mounted any more", len(pids)),
+		question{"leftover-processes", nil, "end in unmount what mount has started", "no process is left"})
 	reason := ""
-	if pids := x.remaining(ctx); len(pids) > 0 {
-		reason = fmt.Sprintf("%d processes of the driver still run when nothing is mounted any more", len(pids))
-	}
-	x.answer(question{"leftover-processes", nil, "end in unmount what mount has started", "no process is left"},
-		reason)
-	reason = ""
 	if left := within(x.table(), x.root); len(left) > 0 {
-		reason = "something is still mounted at " + left[0].path
+		reason = "something is still mounted at " + left[0].Path
 	}
 	x.answer(question{
 		"leftover-mounts", both(), "unmount in unmount all that mount has mounted", "nothing is left mounted",

@@ -23,14 +23,14 @@ func (x *exam) volume(name string, pod int) vol { return x.volumeBelow(x.root, n
 
 func (x *exam) volumeBelow(root, name string, pod int) vol {
 	uid := fmt.Sprintf("00000000-0000-4000-8000-%012d", pod)
-	device := filepath.Join(root, "plugins/kubernetes.io/flexvolume", x.name.Vendor, x.name.Driver, "mounts", name)
+	device := filepath.Join(root, "plugins/kubernetes.io/flexvolume", x.Name.Vendor, x.Name.Driver, "mounts", name)
 	group := int64(4321)
 	return vol{
 		Volume: decide.Volume{
-			Name: name, FSType: x.fsType, Options: x.options, Secrets: x.secrets, FSGroup: &group,
+			Name: name, FSType: x.FSType, Options: x.Options, Secrets: x.Secrets, FSGroup: &group,
 			Pod: decide.PodInfo{Name: fmt.Sprint("pod", pod), Namespace: "default", UID: uid, ServiceAccount: "default"},
 		},
-		dir: filepath.Join(root, "pods", uid, "volumes", x.name.Dir(), name), deviceDir: device,
+		dir: filepath.Join(root, "pods", uid, "volumes", x.Name.Dir(), name), deviceDir: device,
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
@@ -34,7 +34,7 @@ func TestWild(t *testing.T) {
 			text := fmt.Sprintf("works in Kubernetes: %v, here: %v\n", r.Works.Kubernetes, r.Works.Volplane)
 			for _, f := range r.Findings {
 				// How long init takes depends on the machine.
-				if f.Level != decide.Pass && f.Check != "init-time" {
+				if f.Level != finding.Pass && f.Check != "init-time" {
 					text += strings.TrimSuffix(fmt.Sprintf("%s %s %v", f.Level, f.Check, f.Breaks), " []") + "\n"
 				}
 			}

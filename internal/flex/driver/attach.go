@@ -16,11 +16,8 @@ func (d *Driver) VolumeName(ctx context.Context, v decide.Volume) (string, error
 		return v.Name, nil
 	}
 	const op = decide.OpGetVolumeName
-	arg, err := d.argument(op, v)
-	if err != nil {
-		return "", err
-	}
-	a, err := d.ask(ctx, call{op: op, key: "name of " + v.Name, args: []string{arg}})
+	a, err := d.askAbout(ctx, v, call{op: op, key: "name of " + v.Name},
+		func(json string) []string { return []string{json} })
 	if err != nil || a.Status == decide.NotSupported {
 		return v.Name, err
 	}
@@ -32,32 +29,34 @@ func (d *Driver) VolumeName(ctx context.Context, v decide.Volume) (string, error
 	return name, nil
 }
 
-// object returns the key of a volume for Calls.
-func (d *Driver) object(v decide.Volume) string {
-	return "volume " + d.o.Calls.nameOf(d.Name.String(), v.Name)
+// askAbout makes a call about a volume: args returns its arguments, of which one is the volume's JSON. If the call has
+// no key, its object is the volume.
+func (d *Driver) askAbout(
+	ctx context.Context, v decide.Volume, c call, args func(json string) []string,
+) (decide.Answer, error) {
+	json, err := d.argument(c.op, v)
+	if err != nil {
+		return decide.Answer{}, err
+	}
+	if c.args = args(json); c.key == "" {
+		c.key, c.volume = "volume "+d.o.Calls.nameOf(d.Name.String(), v.Name), v.Name
+	}
+	return d.ask(ctx, c)
 }
 
 // Attach attaches a volume to a node and returns its device there, or "" if the driver does not
 // know it. If the driver does not support attach, that is a success without a device. It may be
 // repeated.
 func (d *Driver) Attach(ctx context.Context, v decide.Volume, node string) (string, error) {
-	arg, err := d.argument(decide.OpAttach, v)
-	if err != nil {
-		return "", err
-	}
-	a, err := d.ask(ctx, call{
-		op: decide.OpAttach, key: d.object(v), volume: v.Name, args: []string{arg, node}, keep: true,
-	})
+	a, err := d.askAbout(ctx, v, call{op: decide.OpAttach, keep: true},
+		func(json string) []string { return []string{json, node} })
 	return a.Device, err
 }
 
 // IsAttached says whether a volume is attached to a node; known is false if the driver cannot tell.
 func (d *Driver) IsAttached(ctx context.Context, v decide.Volume, node string) (attached, known bool, err error) {
-	arg, err := d.argument(decide.OpIsAttached, v)
-	if err != nil {
-		return false, false, err
-	}
-	a, err := d.ask(ctx, call{op: decide.OpIsAttached, key: d.object(v), volume: v.Name, args: []string{arg, node}})
+	a, err := d.askAbout(ctx, v, call{op: decide.OpIsAttached},
+		func(json string) []string { return []string{json, node} })
 	if err != nil || a.Attached == nil {
 		return false, false, err
 	}
@@ -67,13 +66,8 @@ func (d *Driver) IsAttached(ctx context.Context, v decide.Volume, node string) (
 // WaitForAttach waits until the device of a volume exists on this node and returns its path. device
 // is the result of Attach. It may be repeated.
 func (d *Driver) WaitForAttach(ctx context.Context, device string, v decide.Volume) (string, error) {
-	arg, err := d.argument(decide.OpWaitForAttach, v)
-	if err != nil {
-		return "", err
-	}
-	a, err := d.ask(ctx, call{
-		op: decide.OpWaitForAttach, key: d.object(v), volume: v.Name, args: []string{device, arg}, keep: true,
-	})
+	a, err := d.askAbout(ctx, v, call{op: decide.OpWaitForAttach, keep: true},
+		func(json string) []string { return []string{device, json} })
 	if err != nil {
 		return "", err
 	}
@@ -104,12 +98,9 @@ func (d *Driver) ExpandVolume(
 	if d.o.Settings.SkipExpandVolume {
 		return newSize, nil
 	}
-	arg, err := d.argument(decide.OpExpandVolume, v)
-	if err != nil {
-		return 0, err
-	}
-	args := []string{arg, deviceDir, strconv.FormatInt(newSize, 10), strconv.FormatInt(oldSize, 10)}
-	a, err := d.ask(ctx, call{op: decide.OpExpandVolume, key: d.object(v), volume: v.Name, args: args, keep: true})
+	a, err := d.askAbout(ctx, v, call{op: decide.OpExpandVolume, keep: true}, func(json string) []string {
+		return []string{json, deviceDir, strconv.FormatInt(newSize, 10), strconv.FormatInt(oldSize, 10)}
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -123,13 +114,9 @@ func (d *Driver) ExpandVolume(
 // support that, the host does it for the filesystems that it knows; for others the error is
 // ErrNotSupported. It may be repeated.
 func (d *Driver) ExpandFS(ctx context.Context, v decide.Volume, device, dir string, newSize, oldSize int64) error {
-	const op = decide.OpExpandFS
-	arg, err := d.argument(op, v)
-	if err != nil {
-		return err
-	}
-	args := []string{arg, device, dir, strconv.FormatInt(newSize, 10), strconv.FormatInt(oldSize, 10)}
-	a, err := d.ask(ctx, call{op: op, key: "directory " + dir, args: args})
+	a, err := d.askAbout(ctx, v, call{op: decide.OpExpandFS, key: "directory " + dir}, func(json string) []string {
+		return []string{json, device, dir, strconv.FormatInt(newSize, 10), strconv.FormatInt(oldSize, 10)}
+	})
 	if err != nil || a.Status != decide.NotSupported {
 		return err
 	}

@@ -52,10 +52,15 @@ const (
 	firstInheritedFD = 3
 )
 
-// environment returns a driver's environment. It inherits nothing from this process (H6); the name
-// of the call is added if the call has no cgroup by which its processes could be found.
+// SearchPath is the PATH of drivers.
+const SearchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// Environment returns a driver's environment, which inherits nothing from this process (H6).
+func Environment() []string { return []string{"PATH=" + SearchPath, "HOME=/", "LANG=C.UTF-8"} }
+
+// environment adds the name of the call if the call has no cgroup by which its processes could be found.
 func (p process) environment() []string {
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8"}
+	env := Environment()
 	if p.trace != nil && p.trace.Cgroup == "" {
 		env = append(env, p.trace.mark())
 	}

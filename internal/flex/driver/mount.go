@@ -30,7 +30,7 @@ func (d *Driver) MountDevice(ctx context.Context, dir, device string, v decide.V
 		if device == "" {
 			return nil
 		}
-		return mountDevice(ctx, dir, device, v)
+		return MountDeviceByHost(ctx, dir, device, v)
 	})
 }
 
@@ -59,8 +59,8 @@ func (d *Driver) Mount(ctx context.Context, dir, deviceDir string, v decide.Volu
 	})
 }
 
-// mountDevice does what a host does for a driver without mountdevice.
-func mountDevice(ctx context.Context, dir, device string, v decide.Volume) error {
+// MountDeviceByHost does what a host does for a driver without mountdevice.
+func MountDeviceByHost(ctx context.Context, dir, device string, v decide.Volume) error {
 	fsType := v.FSType
 	if fsType == "" {
 		fsType = "ext4"

@@ -67,6 +67,12 @@ func identify(path string) (identity, string, error) {
 	return is, hash, err
 }
 
+// Hash returns the hash of an executable, as Driver has it.
+func Hash(path string) (string, error) {
+	_, hash, err := identify(path)
+	return hash, err
+}
+
 // program is an executable that was checked.
 type program struct {
 	path string

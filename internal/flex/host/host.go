@@ -83,6 +83,14 @@ type State struct {
 	InUse int `json:"inUse"`
 }
 
+// Can returns the driver's capabilities as a text for people; "" if they are not known.
+func (s State) Can() string {
+	if s.State != decide.Ready {
+		return ""
+	}
+	return s.Capabilities.Words()
+}
+
 // slot is everything that a host knows about one directory.
 type slot struct {
 	dir   string
@@ -262,17 +270,23 @@ func (h *Host) stateOf(s *slot) State {
 	if s.kept != nil {
 		facts.Kept = s.kept.Hash
 	}
-	standing, why := decide.Stand(facts)
+	st := stateOf(facts, h.Dir, s.dir, s.ready)
+	if b := s.state; b.State == st.State && b.Reason == st.Reason && b.Hash == st.Hash {
+		st.Since = b.Since
+	}
+	return st
+}
+
+// stateOf returns the state since now of the driver in a directory of the plugin directory, as the decision has it;
+// ready is nil unless its init has succeeded.
+func stateOf(f decide.DriverFacts, pluginDir, dir string, ready *driver.Driver) State {
+	standing, why := decide.Stand(f)
 	st := State{
-		Name: s.label, Path: filepath.Join(h.Dir, s.dir, decide.ExecutableName(s.dir)), State: standing,
-		Reason: why.Reason, Message: why.Message, Next: why.Next, LastGood: facts.Kept, InUse: facts.InUse,
-		Since: s.state.Since,
+		Name: f.Name, Path: filepath.Join(pluginDir, dir, decide.ExecutableName(dir)), State: standing,
+		Reason: why.Reason, Message: why.Message, Next: why.Next, LastGood: f.Kept, InUse: f.InUse, Since: time.Now(),
 	}
-	if s.ready != nil {
-		st.Hash, st.Capabilities = s.ready.Hash, s.ready.Capabilities
-	}
-	if b := s.state; b.State != st.State || b.Reason != st.Reason || b.Hash != st.Hash {
-		st.Since = time.Now()
+	if ready != nil {
+		st.Hash, st.Capabilities = ready.Hash, ready.Capabilities
 	}
 	return st
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/flex/driver"
@@ -43,7 +41,6 @@ func Survey(ctx context.Context, dir string) ([]State, error) {
 
 func survey(ctx context.Context, dir, entry string) State {
 	facts := decide.DriverFacts{Name: strconv.Quote(entry)}
-	s := State{Path: filepath.Join(dir, entry, decide.ExecutableName(entry)), Since: time.Now()}
 	c, refused, err := inspect(dir, entry)
 	if err != nil {
 		refused = volume.Say(volume.ReasonFlexDriverRefused, volume.User(),
@@ -52,19 +49,14 @@ func survey(ctx context.Context, dir, entry string) State {
 	if name, err := decide.ParseDir(entry); err == nil {
 		facts.Name = name.String()
 	}
-	facts.Refused, facts.Present = refused, c != nil
+	facts.Refused, facts.Present, facts.Probed = refused, c != nil, c != nil
+	var ready *driver.Driver
 	if c != nil {
-		facts.Probed = true
-		d, err := driver.Probe(ctx, c.name, c.path, driver.Options{})
-		if err != nil {
-			facts.Failure = err.Error()
-		} else {
-			s.Hash, s.Capabilities = d.Hash, d.Capabilities
+		if ready, err = driver.Probe(ctx, c.name, c.path, driver.Options{}); err != nil {
+			ready, facts.Failure = nil, err.Error()
 		}
 	}
-	standing, why := decide.Stand(facts)
-	s.Name, s.State, s.Reason, s.Message, s.Next = facts.Name, standing, why.Reason, why.Message, why.Next
-	return s
+	return stateOf(facts, dir, entry, ready)
 }
 
 // Refused returns why a host would not execute the file at an entry of a plugin directory; the

@@ -32,13 +32,10 @@ func TestMain(m *testing.M) {
 }
 
 func installInTurn(dir string) error {
-	o := Options{
-		Name: demo(), Directory: Directory{Path: filepath.Join(dir, "kubelet", "exec")}, Here: true, Absent: true,
-		Upgrade: true,
-	}
+	o := Options{Name: demo().String(), Dir: filepath.Join(dir, "kubelet", "exec")}
 	for i := 0; ; i++ {
 		o.Source = filepath.Join(dir, fmt.Sprint(1+i%2))
-		if _, err := Install(context.Background(), o); err != nil {
+		if _, err := Upgrade(context.Background(), o); err != nil {
 			return err
 		}
 		if i%8 == 7 {
@@ -184,9 +181,7 @@ func TestEveryStepOfRecovery(t *testing.T) {
 		t.Run(step.name, func(t *testing.T) {
 			w := newWorld(t)
 			for _, version := range []string{"1", "2"} {
-				o := w.options(w.driver(version))
-				o.Upgrade = true
-				if _, err := Install(t.Context(), o); err != nil {
+				if _, err := w.change(w.options(w.driver(version))).install(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -220,8 +215,7 @@ func TestFullDisk(t *testing.T) {
 	w.want(Installed, r, err)
 	o := w.options(w.script("2", "#!/bin/sh\n# version 2\necho "+
 		"'{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\nexit\n"+strings.Repeat("#", 100<<10)))
-	o.Upgrade = true
-	if _, err := Install(t.Context(), o); !errors.Is(err, unix.ENOSPC) {
+	if _, err := Upgrade(t.Context(), o); !errors.Is(err, unix.ENOSPC) {
 		t.Error(err)
 	}
 	if w.installed() != "1" || w.names() != "example.com~demo" {

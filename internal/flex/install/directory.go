@@ -16,8 +16,7 @@ import (
 // Default is the plugin directory of Kubernetes.
 const Default = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec"
 
-// ErrNoDirectory says that no directory was found to install into. The message says which ones were
-// considered.
+// ErrNoDirectory says that no directory was found to install into.
 var ErrNoDirectory = errors.New("no plugin directory can be used")
 
 // Directory is a directory in which a host looks for drivers.
@@ -79,49 +78,46 @@ type Search struct {
 	Named bool
 }
 
-// Find returns the plugin directory of this machine, and the others that were considered. If a host
-// process runs, its directory is the one, even if it cannot be used (F-060). Otherwise it is the
-// first usual directory that exists and can be used, or else the default.
-func (s Search) Find() (Directory, []Directory, error) {
+// Find returns the plugin directory of this machine. If a host process runs, its directory is the one,
+// even if it cannot be used (F-060). Otherwise it is the first usual directory that exists and can be
+// used, or else the default.
+func (s Search) Find() (Directory, error) {
 	running := s.Running()
 	if s.Named {
 		return s.named(running)
 	}
 	if len(running) > 0 {
-		i, err := s.selectHost(running)
-		found, others := running[i], without(running, i)
+		found, err := s.selectHost(running)
 		if err == nil && found.Problem != "" {
 			err = fmt.Errorf("%w: %s (%s): %s", ErrNoDirectory, found.Path, found.Because, found.Problem)
 		}
-		return found, others, err
+		return found, err
 	}
-	var all []Directory
-	for _, d := range usual() {
+	all := usual()
+	for i := range all {
+		d := &all[i]
 		d.Path = filepath.Join(s.Root, d.Path)
 		d.Problem = Problem(d.Path)
-		all = append(all, d)
-	}
-	for i, d := range all {
 		if _, err := os.Stat(d.Path); err == nil && d.Problem == "" {
 			d.Because = "no host runs; it exists, and is " + d.Because
-			return d, without(all, i), nil
+			return *d, nil
 		}
 	}
-	if all[0].Problem == "" {
-		all[0].Because = "no host runs; it is " + all[0].Because
-		return all[0], all[1:], nil
+	likeliest := all[0]
+	if likeliest.Problem == "" {
+		likeliest.Because = "no host runs; it is " + likeliest.Because
+		return likeliest, nil
 	}
-	return Directory{}, all,
-		fmt.Errorf("%w: no host runs, and %s: %s. Name one with --dir, and start kubelet with --volume-plugin-dir",
-			ErrNoDirectory, all[0].Path, all[0].Problem)
+	return Directory{}, fmt.Errorf("%w: no host runs, and %s: %s. Name one with --dir, and start kubelet with "+
+		"--volume-plugin-dir", ErrNoDirectory, likeliest.Path, likeliest.Problem)
 }
 
 // named returns the plugin directory of the named control plane: where it looks if it runs, or else in its data
 // directory.
-func (s Search) named(running []Directory) (Directory, []Directory, error) {
-	for i, d := range running {
+func (s Search) named(running []Directory) (Directory, error) {
+	for _, d := range running {
 		if d.data == s.DataDir {
-			return d, without(running, i), nil
+			return d, nil
 		}
 	}
 	d := Directory{
@@ -129,32 +125,28 @@ func (s Search) named(running []Directory) (Directory, []Directory, error) {
 			", which does not run",
 	}
 	if d.Problem = Problem(d.Path); d.Problem != "" {
-		return d, running, fmt.Errorf("%w: %s (%s): %s", ErrNoDirectory, d.Path, d.Because, d.Problem)
+		return d, fmt.Errorf("%w: %s (%s): %s", ErrNoDirectory, d.Path, d.Because, d.Problem)
 	}
-	return d, running, nil
+	return d, nil
 }
 
-// selectHost returns the index of the host process that is meant. It does not guess among several
+// selectHost returns the directory of the host process that is meant. It does not guess among several
 // of volplane.
-func (s Search) selectHost(running []Directory) (int, error) {
+func (s Search) selectHost(running []Directory) (Directory, error) {
 	var ours []string
-	for i, d := range running {
+	for _, d := range running {
 		if d.data != "" && d.data == s.DataDir {
-			return i, nil
+			return d, nil
 		}
 		if d.Host == HostVolplane {
 			ours = append(ours, fmt.Sprintf("%s (%s)", d.Path, d.Because))
 		}
 	}
 	if len(ours) > 1 {
-		return 0, fmt.Errorf("%w: several hosts run, which look in %s: name one with --dir, or its --data-dir",
+		return running[0], fmt.Errorf("%w: several hosts run, which look in %s: name one with --dir, or its --data-dir",
 			ErrNoDirectory, strings.Join(ours, ", "))
 	}
-	return 0, nil
-}
-
-func without(all []Directory, i int) []Directory {
-	return append(append([]Directory{}, all[:i]...), all[i+1:]...)
+	return running[0], nil
 }
 
 // Problem returns why drivers cannot be installed into, or started from, a directory; "" if they

@@ -41,7 +41,7 @@ func (f *fakeProc) file(path, text string) {
 	}
 }
 
-func (f *fakeProc) find() (Directory, []Directory, error) {
+func (f *fakeProc) find() (Directory, error) {
 	return Search{Proc: filepath.Join(f.dir, "proc"), Root: f.dir}.Find()
 }
 
@@ -122,7 +122,7 @@ func (c hostCase) check(t *testing.T) {
 	for path, text := range c.files {
 		f.file(filepath.Join(f.dir, path), f.here(text))
 	}
-	d, _, err := f.find()
+	d, err := f.find()
 	if c.root == "$R" {
 		c.root = RootOf(filepath.Join(f.dir, "data"))
 	}
@@ -134,14 +134,13 @@ func (c hostCase) check(t *testing.T) {
 	}
 }
 
-// TestFindPrefersOurs: a control plane of volplane is preferred, and the other host is reported.
+// TestFindPrefersOurs: a control plane of volplane is preferred.
 func TestFindPrefersOurs(t *testing.T) {
 	f := newFakeProc(t)
 	f.process("7", "kubelet --volume-plugin-dir=$D/theirs", "")
 	f.process("8", "volplaned up --volume-plugin-dir=$D/ours", "")
-	d, others, err := f.find()
-	if err != nil || d.Path != f.here("$D/ours") || len(others) != 1 || others[0].Path != f.here("$D/theirs") {
-		t.Errorf("%+v, %+v, %v", d, others, err)
+	if d, err := f.find(); err != nil || d.Path != f.here("$D/ours") {
+		t.Errorf("%+v, %v", d, err)
 	}
 }
 
@@ -153,14 +152,14 @@ func TestFindAmongSeveral(t *testing.T) {
 	f.process("8", "volplaned up --data-dir $D/b", "")
 	f.process("9", "kubelet --volume-plugin-dir=$D/k", "")
 	search := Search{Proc: filepath.Join(f.dir, "proc"), Root: f.dir}
-	if _, _, err := search.Find(); !errors.Is(err, ErrNoDirectory) || !strings.Contains(err.Error(),
+	if _, err := search.Find(); !errors.Is(err, ErrNoDirectory) || !strings.Contains(err.Error(),
 		f.here("$D/a/volumeplugins")) || !strings.Contains(err.Error(), f.here("$D/b/volumeplugins")) {
 		t.Errorf("without a name: %v", err)
 	}
 	search.DataDir = f.here("$D/b")
 	for _, search.Named = range []bool{false, true} {
-		if d, beside, err := search.Find(); err != nil || d.Path != f.here("$D/b/volumeplugins") || len(beside) != 2 {
-			t.Errorf("by its data directory: %+v beside %v: %v", d, beside, err)
+		if d, err := search.Find(); err != nil || d.Path != f.here("$D/b/volumeplugins") {
+			t.Errorf("by its data directory: %+v: %v", d, err)
 		}
 	}
 }
@@ -170,12 +169,12 @@ func TestFindNamed(t *testing.T) {
 	f := newFakeProc(t)
 	f.process("7", "volplaned up --data-dir $D/a", "")
 	search := Search{Proc: filepath.Join(f.dir, "proc"), Root: f.dir, DataDir: f.here("$D/c"), Named: true}
-	d, beside, err := search.Find()
-	if err != nil || d.Path != f.here("$D/c/volumeplugins") || d.Host != "" || len(beside) != 1 {
-		t.Errorf("%+v beside %v: %v", d, beside, err)
+	d, err := search.Find()
+	if err != nil || d.Path != f.here("$D/c/volumeplugins") || d.Host != "" {
+		t.Errorf("%+v: %v", d, err)
 	}
 	search.DataDir = "c"
-	if _, _, err := search.Find(); !errors.Is(err, ErrNoDirectory) {
+	if _, err := search.Find(); !errors.Is(err, ErrNoDirectory) {
 		t.Errorf("its plugin directory cannot be used: %v", err)
 	}
 }
@@ -187,7 +186,7 @@ func TestFindWithoutHost(t *testing.T) {
 	if err := os.MkdirAll(gke, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if d, _, err := f.find(); err != nil || d.Path != gke || !strings.Contains(d.Because, "GKE") {
+	if d, err := f.find(); err != nil || d.Path != gke || !strings.Contains(d.Because, "GKE") {
 		t.Errorf("%+v, %v", d, err)
 	}
 	// Where nothing may be started, drivers are of no use.
@@ -198,7 +197,7 @@ func TestFindWithoutHost(t *testing.T) {
 	if problem := Problem(gke); !strings.Contains(problem, "noexec") {
 		t.Errorf("problem %q", problem)
 	}
-	if d, _, err := f.find(); err != nil || d.Path != filepath.Join(f.dir, Default) {
+	if d, err := f.find(); err != nil || d.Path != filepath.Join(f.dir, Default) {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
@@ -215,11 +214,11 @@ func TestFindReadOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(usr, unix.MNT_DETACH) })
-	if d, _, err := f.find(); !errors.Is(err, ErrNoDirectory) || !strings.Contains(err.Error(), "read-only") {
+	if d, err := f.find(); !errors.Is(err, ErrNoDirectory) || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("%+v, %v", d, err)
 	}
 	f.process("7", "kubelet --volume-plugin-dir=$D/usr/exec", "")
-	d, _, err := f.find()
+	d, err := f.find()
 	if !errors.Is(err, ErrNoDirectory) || !strings.Contains(d.Problem, "read-only") ||
 		!strings.Contains(d.Advice(), "--volume-plugin-dir") {
 		t.Errorf("%+v, %v", d, err)
@@ -239,7 +238,7 @@ func TestFindContainer(t *testing.T) {
 	if err := errors.Join(os.Remove(root), os.Symlink(inside, root)); err != nil {
 		t.Fatal(err)
 	}
-	if d, _, err := f.find(); !errors.Is(err, ErrNoDirectory) || !strings.Contains(d.Problem, "container") {
+	if d, err := f.find(); !errors.Is(err, ErrNoDirectory) || !strings.Contains(d.Problem, "container") {
 		t.Errorf("%+v, %v", d, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/check"
 	"volplane.dev/volplane/internal/flex/host"
 )
@@ -38,27 +39,6 @@ const (
 	Removed    = "uninstalled"
 )
 
-// Options are the parameters of an installation.
-type Options struct {
-	Name decide.Name
-	// Directory is the plugin directory.
-	Directory Directory
-	// Source is the executable, or a directory that contains an executable of the driver's name and
-	// the files that it needs.
-	Source string
-	// PayloadDir is the directory into which directories are installed; "" stands for flex-payload
-	// beside the plugin directory.
-	PayloadDir string
-	// RootDir is the root directory of the bridge that may run on this host; "" if there is none.
-	RootDir string
-	// Here says that the driver will run in this root filesystem, so that it can be started.
-	Here bool
-	// Force continues although a check fails or volumes are in use.
-	Force bool
-	// Upgrade replaces an installed version. Absent allows that none is installed.
-	Upgrade, Absent bool
-}
-
 // Report is the result of an installation.
 type Report struct {
 	Name      string    `json:"name"`
@@ -72,60 +52,47 @@ type Report struct {
 	// Payload is the directory of the files of a driver with more than one file.
 	Payload      string               `json:"payload,omitempty"`
 	Capabilities *decide.Capabilities `json:"capabilities,omitempty"`
-	Findings     []decide.Finding     `json:"findings,omitempty"`
+	Findings     []finding.Finding    `json:"findings,omitempty"`
 	// Loaded is the state of the driver in the running bridge; nil if none runs.
 	Loaded *host.State `json:"loaded,omitempty"`
 }
 
-// Install installs a driver, or replaces its version. It may be repeated, and killed at any moment.
-// With an error, the Report still has the findings of the checks.
-func Install(ctx context.Context, o Options) (Report, error) {
-	r := Report{Name: o.Name.String(), Directory: o.Directory}
-	p, err := open(ctx, o.Directory.Path, o.Name)
-	if err != nil {
-		return r, err
-	}
-	r.Path = p.exe
-	err = p.install(ctx, o, &r)
-	return r, errors.Join(err, p.prune(o), p.close())
-}
-
-func (p *place) install(ctx context.Context, o Options, r *Report) error {
-	s, err := newStage(o)
+func (p *place) install(ctx context.Context, c change, r *Report) error {
+	s, err := newStage(c)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if r.Payload, err = s.fill(o); err != nil {
+	if r.Payload, err = s.fill(c); err != nil {
 		return err
 	}
-	checked := check.Driver(ctx, o.Name, s.exe, o.Here)
+	checked := check.Driver(ctx, c.name, s.exe, !c.NoInit)
 	r.Findings, r.Capabilities = checked.Findings, checked.Capabilities
-	if decide.Worst(r.Findings) == decide.Fail && !o.Force {
+	if finding.Worst(r.Findings) == finding.Fail && !c.Force {
 		return fmt.Errorf("%w: %s", ErrRefused, failed(r.Findings))
 	}
 	if checked.Capabilities != nil {
 		r.Findings = append(r.Findings, check.Unknown(ctx, s.exe))
 	}
-	if o.Directory.Host == HostKubelet && checked.Script && checked.Capabilities != nil && checked.Capabilities.Attach {
-		r.Findings = append(r.Findings, decide.Finding{
-			Check: "control-plane", Level: decide.Warn,
+	if c.directory.Host == HostKubelet && checked.Script && checked.Capabilities != nil && checked.Capabilities.Attach {
+		r.Findings = append(r.Findings, finding.Finding{
+			Check: "control-plane", Level: finding.Warn,
 			Message: "it attaches, which kube-controller-manager calls it for; the usual image of that has no shell to " +
 				"run a script",
-			Next: decide.Administrator.Should("serve it with 'volplane flex bridge'"),
+			Next: finding.Administrator.Should("serve it with 'volplane flex bridge'"),
 		})
 	}
-	if err := p.replace(ctx, o, s, r); err != nil {
+	if err := p.replace(ctx, c, s, r); err != nil {
 		return err
 	}
 	return p.previous(r)
 }
 
 // failed returns the messages of failed checks as one text.
-func failed(all []decide.Finding) string {
+func failed(all []finding.Finding) string {
 	var words []string
 	for _, f := range all {
-		if f.Level == decide.Fail {
+		if f.Level == finding.Fail {
 			words = append(words, f.Check+": "+f.Message)
 		}
 	}
@@ -133,7 +100,7 @@ func failed(all []decide.Finding) string {
 }
 
 // replace installs the staged driver, unless it is installed already.
-func (p *place) replace(ctx context.Context, o Options, s *stage, r *Report) error {
+func (p *place) replace(ctx context.Context, c change, s *stage, r *Report) error {
 	now, err := hashOf(p.exe)
 	if err != nil {
 		return err
@@ -143,9 +110,9 @@ func (p *place) replace(ctx context.Context, o Options, s *stage, r *Report) err
 		return err
 	}
 	switch {
-	case now == "" && !o.Absent:
+	case now == "" && !c.absent:
 		return fmt.Errorf("%w in %s", ErrAbsent, p.dir)
-	case now != "" && now != next && !o.Upgrade:
+	case now != "" && now != next && !c.upgrade:
 		return fmt.Errorf("%w: %s has %s, this one is %s", ErrOther, p.exe, now, next)
 	}
 	r.Hash = next
@@ -157,7 +124,7 @@ func (p *place) replace(ctx context.Context, o Options, s *stage, r *Report) err
 		r.Deed = Installed
 	default:
 		r.Deed = Upgraded
-		r.Findings = append(r.Findings, p.checkAttach(ctx, o, r.Capabilities)...)
+		r.Findings = append(r.Findings, p.checkAttach(ctx, c, r.Capabilities)...)
 	}
 	return p.put(s.exe)
 }
@@ -179,18 +146,18 @@ func (p *place) previous(r *Report) (err error) {
 
 // checkAttach warns if the new version attaches and the old one does not, or the reverse, while
 // volumes are mounted, which were attached, or not, by the old one.
-func (p *place) checkAttach(ctx context.Context, o Options, next *decide.Capabilities) []decide.Finding {
-	if next == nil || !o.Here {
+func (p *place) checkAttach(ctx context.Context, c change, next *decide.Capabilities) []finding.Finding {
+	if next == nil || c.NoInit {
 		return nil
 	}
 	if why, err := host.Refused(p.dir, p.name.Dir()); err != nil || why.Reason != "" {
 		return nil // users other than root can change the installed driver: it is not started
 	}
-	before := check.Driver(ctx, o.Name, p.exe, true).Capabilities
+	before := check.Driver(ctx, c.name, p.exe, true).Capabilities
 	if before == nil || before.Attach == next.Attach {
 		return nil
 	}
-	used, err := InUse(o.Name)
+	used, err := inUse(c.name)
 	if err != nil || len(used) == 0 {
 		return nil
 	}
@@ -198,27 +165,15 @@ func (p *place) checkAttach(ctx context.Context, o Options, next *decide.Capabil
 	if next.Attach {
 		was, is = "does not attach", "does"
 	}
-	return []decide.Finding{{
-		Check: "attach", Level: decide.Warn, Path: used[0],
+	return []finding.Finding{{
+		Check: "attach", Level: finding.Warn, Path: used[0],
 		Message: fmt.Sprintf("the version before %s, this one %s, and %d mounts of its volumes are there", was,
 			is, len(used)),
-		Next: decide.Administrator.Should("unmount its volumes, or roll back"),
+		Next: finding.Administrator.Should("unmount its volumes, or roll back"),
 	}}
 }
 
-// Rollback exchanges the driver and its previous version. A second call undoes the first.
-func Rollback(ctx context.Context, o Options) (Report, error) {
-	r := Report{Name: o.Name.String(), Directory: o.Directory}
-	p, err := open(ctx, o.Directory.Path, o.Name)
-	if err != nil {
-		return r, err
-	}
-	r.Path = p.exe
-	err = p.rollback(ctx, o, &r)
-	return r, errors.Join(err, p.close())
-}
-
-func (p *place) rollback(ctx context.Context, o Options, r *Report) error {
+func (p *place) rollback(ctx context.Context, c change, r *Report) error {
 	if err := p.hashes(r); err != nil {
 		return err
 	}
@@ -228,7 +183,7 @@ func (p *place) rollback(ctx context.Context, o Options, r *Report) error {
 	case r.Previous == "":
 		return fmt.Errorf("%w in %s", ErrNoPrevious, p.dir)
 	}
-	s, err := newStage(o)
+	s, err := newStage(c)
 	if err != nil {
 		return err
 	}
@@ -239,12 +194,12 @@ func (p *place) rollback(ctx context.Context, o Options, r *Report) error {
 	if err := copyFile(p.beside("previous"), s.exe, 0o700); err != nil {
 		return err
 	}
-	checked := check.Driver(ctx, o.Name, s.exe, o.Here)
+	checked := check.Driver(ctx, c.name, s.exe, !c.NoInit)
 	r.Findings, r.Capabilities = checked.Findings, checked.Capabilities
-	if decide.Worst(r.Findings) == decide.Fail && !o.Force {
+	if finding.Worst(r.Findings) == finding.Fail && !c.Force {
 		return fmt.Errorf("%w: previous version %s: %s", ErrRefused, r.Previous, failed(r.Findings))
 	}
-	r.Findings = append(r.Findings, p.checkAttach(ctx, o, r.Capabilities)...)
+	r.Findings = append(r.Findings, p.checkAttach(ctx, c, r.Capabilities)...)
 	// The version that was checked is installed, with the right owner, mode and label.
 	if err := errors.Join(p.write(s.exe, p.beside("new")), p.rename(p.beside("new"), p.beside("previous"))); err != nil {
 		return err
@@ -279,32 +234,15 @@ func (p *place) hashes(r *Report) (err error) {
 	return p.previous(r)
 }
 
-// Uninstall removes a driver. While volumes are mounted, it fails with ErrInUse or, with Force,
-// keeps a copy that can unmount them (F-038, H16). It may be repeated; a driver that is not
-// installed is ErrAbsent.
-func Uninstall(ctx context.Context, o Options) (Report, error) {
-	r := Report{Name: o.Name.String(), Directory: o.Directory}
-	if _, err := os.Lstat(o.Directory.Path); errors.Is(err, fs.ErrNotExist) {
-		return r, fmt.Errorf("%w: there is no %s", ErrAbsent, o.Directory.Path)
-	}
-	p, err := open(ctx, o.Directory.Path, o.Name)
-	if err != nil {
-		return r, err
-	}
-	r.Path = p.exe
-	err = p.uninstall(o, &r)
-	return r, errors.Join(err, p.close())
-}
-
-func (p *place) uninstall(o Options, r *Report) error {
+func (p *place) uninstall(c change, r *Report) error {
 	if _, err := os.Lstat(p.home); errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(fmt.Errorf("%w in %s", ErrAbsent, p.dir), remove(p.beside("previous")))
 	}
-	use, err := useOf(o)
+	use, err := useOf(c)
 	if err != nil {
 		return err
 	}
-	if use != "" && !o.Force {
+	if use != "" && !c.Force {
 		return fmt.Errorf("%w: %s", ErrInUse, use)
 	}
 	if use != "" {
@@ -321,13 +259,13 @@ func (p *place) uninstall(o Options, r *Report) error {
 		return fmt.Errorf("the driver is gone, its directory is not: look what else is in it: %w", err)
 	}
 	r.Deed = Removed
-	return errors.Join(remove(p.beside("previous")), p.dropPayload(o, use != ""), durable.Sync(p.dir))
+	return errors.Join(remove(p.beside("previous")), p.dropPayload(c, use != ""), durable.Sync(p.dir))
 }
 
 // useOf describes the use of a driver; "" if it is not in use.
-func useOf(o Options) (string, error) {
-	used, err := InUse(o.Name)
-	switch n := heldVolumes(o.RootDir, o.Name); {
+func useOf(c change) (string, error) {
+	used, err := inUse(c.name)
+	switch n := heldVolumes(c.RootDir, c.name); {
 	case err != nil:
 		return "", err
 	case len(used) > 0:
@@ -347,10 +285,10 @@ func (p *place) retain(r *Report, use string) error {
 	if err := os.Link(p.exe, copied); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("keep a copy: %w", err)
 	}
-	r.Findings = append(r.Findings, decide.Finding{
-		Check: "in-use", Level: decide.Warn, Path: copied,
+	r.Findings = append(r.Findings, finding.Finding{
+		Check: "in-use", Level: finding.Warn, Path: copied,
 		Message: use + "; a copy is kept to unmount them with",
-		Next:    decide.Administrator.Should("remove " + copied + " when nothing is mounted any more"),
+		Next:    finding.Administrator.Should("remove " + copied + " when nothing is mounted any more"),
 	})
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 )
 
 // world is a plugin directory and drivers to put into it.
@@ -46,7 +47,18 @@ func (w *world) script(file, text string) string {
 }
 
 func (w *world) options(source string) Options {
-	return Options{Name: w.name, Directory: Directory{Path: w.plugins}, Source: source, Here: true, Absent: true}
+	return Options{Name: w.name.String(), Dir: w.plugins, Source: source}
+}
+
+// change is one by which a driver is installed, whether there is one or not.
+func (w *world) change(o Options) change {
+	w.Helper()
+	c, err := o.change()
+	if err != nil {
+		w.Fatal(err)
+	}
+	c.upgrade, c.absent = true, true
+	return c
 }
 
 func (w *world) exe() string { return filepath.Join(w.plugins, w.name.Dir(), w.name.Driver) }
@@ -115,8 +127,7 @@ func TestUpgradeRollbackUninstall(t *testing.T) {
 	if _, err = Install(t.Context(), o); !errors.Is(err, ErrOther) || w.installed() != "1" {
 		t.Errorf("%v, installed %s", err, w.installed())
 	}
-	o.Upgrade = true
-	r, err = Install(t.Context(), o)
+	r, err = Upgrade(t.Context(), o)
 	w.want(Upgraded, r, err)
 	if w.installed() != "2" || r.Previous == "" || r.Previous == r.Hash {
 		t.Errorf("installed %s, report %+v", w.installed(), r)
@@ -141,14 +152,13 @@ func TestUpgradeRollbackUninstall(t *testing.T) {
 func TestAbsent(t *testing.T) {
 	w := newWorld(t)
 	o := w.options(w.driver("1"))
-	o.Absent = false
 	if _, err := Uninstall(t.Context(), o); !errors.Is(err, ErrAbsent) {
 		t.Error(err)
 	}
 	if _, err := Rollback(t.Context(), o); !errors.Is(err, ErrAbsent) {
 		t.Error(err)
 	}
-	if _, err := Install(t.Context(), o); !errors.Is(err, ErrAbsent) || w.names() != "" {
+	if _, err := Upgrade(t.Context(), o); !errors.Is(err, ErrAbsent) || w.names() != "" {
 		t.Errorf("%v, left: %s", err, w.names())
 	}
 }
@@ -156,11 +166,11 @@ func TestAbsent(t *testing.T) {
 func TestInstallWithoutVendor(t *testing.T) {
 	w := newWorld(t)
 	o := w.options(w.driver("1"))
-	o.Name = decide.Name{Driver: "demo"}
+	o.Name = "demo"
 	r, err := Install(t.Context(), o)
 	w.want(Installed, r, err)
 	if got := w.versionOf(filepath.Join(w.plugins, "demo", "demo")); got != "1" ||
-		decide.Worst(r.Findings) != decide.Warn {
+		finding.Worst(r.Findings) != finding.Warn {
 		t.Errorf("version %s, findings %+v", got, r.Findings)
 	}
 }
@@ -211,10 +221,8 @@ func TestInstallRefuses(t *testing.T) {
 			w := newWorld(t)
 			r, err := Install(t.Context(), w.options(w.driver("1")))
 			w.want(Installed, r, err)
-			o := w.options(w.script("bad", script))
-			o.Upgrade = true
-			r, err = Install(t.Context(), o)
-			if !errors.Is(err, ErrRefused) || decide.Worst(r.Findings) != decide.Fail {
+			r, err = Upgrade(t.Context(), w.options(w.script("bad", script)))
+			if !errors.Is(err, ErrRefused) || finding.Worst(r.Findings) != finding.Fail {
 				t.Errorf("%v, findings %+v", err, r.Findings)
 			}
 			if w.installed() != "1" || w.names() != "example.com~demo" {
@@ -259,7 +267,7 @@ func TestInstallRefusesHome(t *testing.T) {
 func TestInstallWithoutTrying(t *testing.T) {
 	w := newWorld(t)
 	o := w.options(w.script("theirs", "#!/usr/bin/nothing-like-this\n# version theirs\n"))
-	o.Here = false
+	o.NoInit = true
 	r, err := Install(t.Context(), o)
 	w.want(Installed, r, err)
 	if w.installed() != "theirs" || r.Capabilities != nil {
@@ -272,13 +280,13 @@ func TestInstallWithoutTrying(t *testing.T) {
 func TestControlPlane(t *testing.T) {
 	const attaching = "#!/bin/sh\n[ $1 = init ] || { echo '{\"status\":\"Not supported\"}'; exit 1; }\n" +
 		"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n"
-	for host, want := range map[string]decide.Level{HostKubelet: decide.Warn, HostVolplane: decide.Pass} {
+	for host, want := range map[string]finding.Level{HostKubelet: finding.Warn, HostVolplane: finding.Pass} {
 		w := newWorld(t)
-		o := w.options(w.script("attaching", attaching))
-		o.Directory.Host = host
-		r, err := Install(t.Context(), o)
+		c := w.change(w.options(w.script("attaching", attaching)))
+		c.directory.Host = host
+		r, err := c.install(t.Context())
 		w.want(Installed, r, err)
-		if got := decide.Worst(r.Findings); got != want {
+		if got := finding.Worst(r.Findings); got != want {
 			t.Errorf("%s: %s: %+v", host, got, r.Findings)
 		}
 	}
@@ -291,11 +299,11 @@ func TestUnknownOperation(t *testing.T) {
 		w := newWorld(t)
 		o := w.options(w.script("calls", "#!/bin/sh\nprintf '%s|' \"$@\" >>"+w.dir+"/log\n"+
 			"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n"))
-		o.Here = here
+		o.NoInit = !here
 		r, err := Install(t.Context(), o)
 		w.want(Installed, r, err)
-		said := slices.ContainsFunc(r.Findings, func(f decide.Finding) bool {
-			return f.Check == "unknown-operation" && f.Level == decide.Warn && strings.HasSuffix(f.Message, "succeeds")
+		said := slices.ContainsFunc(r.Findings, func(f finding.Finding) bool {
+			return f.Check == "unknown-operation" && f.Level == finding.Warn && strings.HasSuffix(f.Message, "succeeds")
 		})
 		calls, err := os.ReadFile(w.dir + "/log")
 		if here != said || here != (err == nil) || here && string(calls) != "init|volplanedoctor|/dev/null/nothing|" {
@@ -318,7 +326,7 @@ func TestInstallTellsTheCause(t *testing.T) {
 			t.Errorf("%q: %v, want %s", script, err, want)
 		}
 		for _, f := range r.Findings {
-			if f.Level == decide.Fail && (f.Next == "" || len(f.Breaks) == 0) {
+			if f.Level == finding.Fail && (f.Next == "" || len(f.Breaks) == 0) {
 				t.Errorf("%q: %+v", script, f)
 			}
 		}
@@ -331,7 +339,7 @@ func TestForce(t *testing.T) {
 	o.Force = true
 	r, err := Install(t.Context(), o)
 	w.want(Installed, r, err)
-	if w.installed() != "noisy" || decide.Worst(r.Findings) != decide.Fail {
+	if w.installed() != "noisy" || finding.Worst(r.Findings) != finding.Fail {
 		t.Errorf("installed %s, report %+v", w.installed(), r)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 )
 
 func (w *world) mount(parts ...string) string {
@@ -71,17 +71,16 @@ func TestUpgradeInUse(t *testing.T) {
 	w.want(Installed, r, err)
 	w.mount("pods", "8d2f", "volumes", w.name.Dir(), "data")
 	o := w.options(w.driver("2"))
-	o.Upgrade = true
-	r, err = Install(t.Context(), o)
+	r, err = Upgrade(t.Context(), o)
 	w.want(Upgraded, r, err)
-	if decide.Worst(r.Findings) != decide.Pass {
+	if finding.Worst(r.Findings) != finding.Pass {
 		t.Errorf("findings %+v", r.Findings)
 	}
 	o.Source = w.script("3",
 		"#!/bin/sh\n# version 3\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n")
-	r, err = Install(t.Context(), o)
+	r, err = Upgrade(t.Context(), o)
 	w.want(Upgraded, r, err)
-	if last := r.Findings[len(r.Findings)-1]; last.Check != "attach" || last.Level != decide.Warn ||
+	if last := r.Findings[len(r.Findings)-1]; last.Check != "attach" || last.Level != finding.Warn ||
 		!strings.Contains(last.Message, "does not attach, this one does") {
 		t.Errorf("findings %+v", r.Findings)
 	}
@@ -115,7 +114,7 @@ func TestUninstallLeavesOthersFiles(t *testing.T) {
 	w.want(Removed, r, err)
 }
 
-func TestVolumes(t *testing.T) {
+func TestVolumesIn(t *testing.T) {
 	const (
 		pods  = "/var/lib/kubelet/pods/"
 		nodes = "/var/lib/kubelet/plugins/kubernetes.io/flexvolume/"
@@ -131,7 +130,7 @@ func TestVolumes(t *testing.T) {
 		{[]string{nodes + "example.com/demo/mounts/pv1"}, 1},
 		{[]string{nodes + "example.com/demo/mounts/pv1", pods + "1/volumes/example.com~demo/pv1"}, 1},
 	} {
-		if got := Volumes(demo(), c.paths); got != c.want {
+		if got := volumesIn(c.paths, demo()); got != c.want {
 			t.Errorf("%v: %d volumes, want %d", c.paths, got, c.want)
 		}
 		for _, path := range c.paths {

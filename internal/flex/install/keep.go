@@ -23,18 +23,14 @@ const (
 	lastPause  = time.Minute
 )
 
-// Keep installs a driver, and installs it again whenever it was changed or removed, until ctx ends:
-// for a container that deploys the driver (F-058). done is called with the report of each
-// installation. It returns an error only if the first installation fails its checks; other failures
-// are retried.
-func Keep(ctx context.Context, o Options, log *slog.Logger, done func(Report)) error {
+// keep is Keep for a change that is made again and again.
+func (c change) keep(ctx context.Context, log *slog.Logger, done func(Report)) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch plugin directory: %w", err)
 	}
 	defer w.Close()
-	o.Upgrade, o.Absent = true, true
-	k := keeper{Options: o, log: log, watch: w, done: done}
+	k := keeper{change: c, log: log, watch: w, done: done}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -52,14 +48,14 @@ func Keep(ctx context.Context, o Options, log *slog.Logger, done func(Report)) e
 				timer.Reset(max(settleTime, k.pause))
 			}
 		case err := <-w.Errors:
-			log.Warn("a file event may be lost", "dir", o.Directory.Path, "err", err)
+			log.Warn("a file event may be lost", "dir", c.directory.Path, "err", err)
 			timer.Reset(settleTime)
 		}
 	}
 }
 
 type keeper struct {
-	Options
+	change
 	log   *slog.Logger
 	watch *fsnotify.Watcher
 	done  func(Report)
@@ -70,17 +66,17 @@ type keeper struct {
 
 // sync installs the driver once, and returns when to do so again.
 func (k *keeper) sync(ctx context.Context) (time.Duration, error) {
-	r, err := Install(ctx, k.Options)
+	r, err := k.install(ctx)
 	if err == nil {
 		// The watched directory may have been replaced since.
-		err = errors.Join(k.watch.Add(k.Directory.Path), k.watch.Add(filepath.Dir(r.Path)))
+		err = errors.Join(k.watch.Add(k.directory.Path), k.watch.Add(filepath.Dir(r.Path)))
 	}
 	if errors.Is(err, ErrRefused) && !k.installed && ctx.Err() == nil {
 		return 0, err
 	}
 	if err != nil {
 		k.pause = min(max(2*k.pause, firstPause), lastPause)
-		k.log.Warn("driver is not installed, will be retried", "driver", k.Name.String(), "after", k.pause, "err", err)
+		k.log.Warn("driver is not installed, will be retried", "driver", k.Name, "after", k.pause, "err", err)
 		return k.pause, nil
 	}
 	k.pause = 0
@@ -94,6 +90,6 @@ func (k *keeper) sync(ctx context.Context) (time.Duration, error) {
 // concerns says whether a changed path belongs to the driver, and not to others or to the files
 // kept beside it.
 func (k *keeper) concerns(path string) bool {
-	home := filepath.Join(k.Directory.Path, k.Name.Dir())
-	return path == home || path == filepath.Join(home, k.Name.Driver) || path == k.Directory.Path
+	home := filepath.Join(k.directory.Path, k.name.Dir())
+	return path == home || path == filepath.Join(home, k.name.Driver) || path == k.directory.Path
 }

@@ -2,6 +2,7 @@ package install
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -10,38 +11,43 @@ import (
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/check"
 	"volplane.dev/volplane/internal/flex/host"
 )
 
 // Lint checks a plugin directory for files that make a host refuse a driver, start what is not a
-// driver, or retry something forever. If start is true, init of each driver is called. Nothing is
+// driver, or retry something forever. Unless NoInit is set, init of each driver is called. Nothing is
 // changed; it may be repeated.
-func Lint(ctx context.Context, dir string, start bool) ([]decide.Finding, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("read plugin directory: %w", err)
+func Lint(ctx context.Context, o Options) (Directory, []finding.Finding, error) {
+	d, err := o.find()
+	if err != nil && !errors.Is(err, ErrNoDirectory) || d.Path == "" {
+		return d, nil, err
 	}
-	l := &lint{dir: dir, start: start, findings: []decide.Finding{}}
-	if problem := Problem(dir); problem != "" && !strings.Contains(problem, "written to") {
-		l.add("directory", decide.Fail, dir, problem, Directory{Path: dir, Problem: problem}.Advice())
+	entries, err := os.ReadDir(d.Path)
+	if err != nil {
+		return d, nil, fmt.Errorf("read plugin directory: %w", err)
+	}
+	l := &lint{dir: d.Path, start: !o.NoInit, findings: []finding.Finding{}}
+	if problem := Problem(d.Path); problem != "" && !strings.Contains(problem, "written to") {
+		l.add("directory", finding.Fail, d.Path, problem, Directory{Path: d.Path, Problem: problem}.Advice())
 	}
 	for _, e := range entries {
 		l.entry(ctx, e)
 	}
-	return l.findings, nil
+	return d, l.findings, nil
 }
 
 type lint struct {
 	dir      string
 	start    bool
-	findings []decide.Finding
+	findings []finding.Finding
 }
 
 // add adds a finding about the directory, which is the administrator's.
-func (l *lint) add(check string, level decide.Level, path, message, advice string) {
-	l.findings = append(l.findings, decide.Finding{
-		Check: check, Level: level, Path: path, Message: message, Next: decide.Administrator.Should(advice),
+func (l *lint) add(check string, level finding.Level, path, message, advice string) {
+	l.findings = append(l.findings, finding.Finding{
+		Check: check, Level: level, Path: path, Message: message, Next: finding.Administrator.Should(advice),
 	})
 }
 
@@ -52,16 +58,16 @@ func (l *lint) entry(ctx context.Context, e fs.DirEntry) {
 	linked := e.Type()&fs.ModeSymlink != 0
 	switch {
 	case err != nil:
-		l.add("link", decide.Fail, path, "a symbolic link leads nowhere", "remove it")
+		l.add("link", finding.Fail, path, "a symbolic link leads nowhere", "remove it")
 	case strings.HasPrefix(e.Name(), "."):
 		l.hidden(path, e.Name(), info)
 	case !info.IsDir():
-		l.add("stray", decide.Fail, path,
+		l.add("stray", finding.Fail, path,
 			fmt.Sprintf("a file that appears here makes a kubelet start %s at every turn", filepath.Join(path, e.Name())),
 			"remove it; what begins with a dot is passed over")
 	default:
 		if linked {
-			l.add("link", decide.Warn, path, "hosts see no changes behind a symbolic link, and a kubelet loads it or not, "+
+			l.add("link", finding.Warn, path, "hosts see no changes behind a symbolic link, and a kubelet loads it or not, "+
 				"depending on when it came", "make it a directory")
 		}
 		l.driver(ctx, path, e.Name())
@@ -73,12 +79,12 @@ func (l *lint) entry(ctx context.Context, e fs.DirEntry) {
 func (l *lint) hidden(path, name string, info fs.FileInfo) {
 	switch {
 	case info.IsDir():
-		l.add("dot-directory", decide.Fail, path,
+		l.add("dot-directory", finding.Fail, path,
 			"a kubelet watches this directory when it starts, and starts what is put into it", "remove it")
 	case strings.HasSuffix(name, ".new") || strings.HasSuffix(name, ".keep"):
-		l.add("unfinished", decide.Warn, path, "an installation was not finished", "install the driver again")
+		l.add("unfinished", finding.Warn, path, "an installation was not finished", "install the driver again")
 	case strings.HasSuffix(name, ".removed"):
-		l.add("kept", decide.Warn, path, "a driver was taken away while it was in use; this copy can unmount its volumes",
+		l.add("kept", finding.Warn, path, "a driver was taken away while it was in use; this copy can unmount its volumes",
 			"remove it when nothing of it is mounted")
 	}
 }
@@ -86,36 +92,36 @@ func (l *lint) hidden(path, name string, info fs.FileInfo) {
 // driver checks the directory of one driver.
 func (l *lint) driver(ctx context.Context, path, entry string) {
 	if why, err := host.Refused(l.dir, entry); err != nil {
-		l.add("refused", decide.Fail, path, err.Error(), "look at the disk")
+		l.add("refused", finding.Fail, path, err.Error(), "look at the disk")
 		return
 	} else if why.Reason != "" {
-		l.add("refused", decide.Fail, path, why.Message, "put it right, or remove it")
+		l.add("refused", finding.Fail, path, why.Message, "put it right, or remove it")
 		return
 	}
 	want := decide.ExecutableName(entry)
 	files, err := os.ReadDir(path)
 	if err != nil {
-		l.add("directory", decide.Fail, path, err.Error(), "look at the disk")
+		l.add("directory", finding.Fail, path, err.Error(), "look at the disk")
 		return
 	}
 	if !slices.ContainsFunc(files, func(f fs.DirEntry) bool { return f.Name() == want }) {
-		l.add("empty", decide.Fail, path, "it holds no executable "+want, "install the driver, or remove the directory")
+		l.add("empty", finding.Fail, path, "it holds no executable "+want, "install the driver, or remove the directory")
 		return
 	}
 	for _, f := range files {
 		if f.Name() != want && !strings.HasPrefix(f.Name(), ".") {
-			l.add("extra", decide.Warn, filepath.Join(path, f.Name()),
+			l.add("extra", finding.Warn, filepath.Join(path, f.Name()),
 				"each change of a file here makes a kubelet call init again",
 				"keep it outside of the plugin directory: volplane flex install NAME DIR does")
 		}
 	}
 	exe := filepath.Join(path, want)
 	if info, err := os.Lstat(exe); err == nil && info.Mode()&fs.ModeSymlink != 0 {
-		l.add("link", decide.Warn, exe, "hosts do not see when what the symbolic link leads to changes", "make it a file")
+		l.add("link", finding.Warn, exe, "hosts do not see when what the symbolic link leads to changes", "make it a file")
 	}
 	name, err := decide.ParseDir(entry)
 	if err != nil {
-		l.add("name", decide.Fail, path, err.Error(), "rename it")
+		l.add("name", finding.Fail, path, err.Error(), "rename it")
 		return
 	}
 	for _, f := range check.Driver(ctx, name, exe, l.start).Findings {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 )
 
 const good = "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n"
@@ -62,13 +62,13 @@ func TestLint(t *testing.T) {
 			if err := errors.Join(script("example.com~demo", "demo", good, 0o755)(dir), c.make(dir)); err != nil {
 				t.Fatal(err)
 			}
-			findings, err := Lint(t.Context(), dir, true)
+			_, findings, err := Lint(t.Context(), Options{Dir: dir})
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got []string
 			for _, f := range findings {
-				if f.Level != decide.Pass {
+				if f.Level != finding.Pass {
 					rel, err := filepath.Rel(dir, f.Path)
 					if err != nil || f.Message == "" || !strings.Contains(f.Next, ": ") {
 						t.Errorf("%+v, %v", f, err)
@@ -81,7 +81,7 @@ func TestLint(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Lint(t.Context(), filepath.Join(t.TempDir(), "nothing"), true); err == nil {
+	if _, _, err := Lint(t.Context(), Options{Dir: filepath.Join(t.TempDir(), "nothing")}); err == nil {
 		t.Error("no directory is no error")
 	}
 }

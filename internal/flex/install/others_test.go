@@ -37,8 +37,7 @@ func TestOthersAreNotStarted(t *testing.T) {
 	w.must(os.Remove(started))
 	w.must(os.Chown(w.exe(), another, another))
 	o := w.options(w.driver("2"))
-	o.Upgrade = true
-	r, err := Install(t.Context(), o)
+	r, err := Upgrade(t.Context(), o)
 	w.want(Upgraded, r, err)
 	if _, err := os.Stat(started); err == nil {
 		t.Error("the version before was started, which root does not own")
@@ -61,8 +60,7 @@ func TestRollbackIsWhole(t *testing.T) {
 	w.must(err)
 	w.must(os.Chmod(w.exe(), 0o700))
 	o := w.options(w.driver("2"))
-	o.Upgrade = true
-	_, err = Install(t.Context(), o)
+	_, err = Upgrade(t.Context(), o)
 	w.must(err)
 	for _, want := range []string{"1", "2", "1"} {
 		r, err := Rollback(t.Context(), o)
@@ -110,7 +108,7 @@ func TestPayloadOfOthers(t *testing.T) {
 func TestPayloadOfAKeptVersion(t *testing.T) {
 	w := newWorld(t)
 	o := w.options(w.tree("1"))
-	o.RootDir, o.Upgrade = filepath.Join(w.dir, "root"), true
+	o.RootDir = filepath.Join(w.dir, "root")
 	first, err := Install(t.Context(), o)
 	w.must(err)
 	kept := filepath.Join(host.KeptDir(filepath.Join(o.RootDir, "state"), w.name), first.Hash)
@@ -118,7 +116,7 @@ func TestPayloadOfAKeptVersion(t *testing.T) {
 	w.must(copyFile(w.exe(), filepath.Join(kept, w.name.Driver), 0o700))
 	for _, version := range []string{"2", "3", "4"} {
 		o.Source = w.tree(version)
-		_, err := Install(t.Context(), o)
+		_, err := Upgrade(t.Context(), o)
 		w.must(err)
 	}
 	if _, err := os.Stat(first.Payload); err != nil || w.payloads() != 3 {
@@ -126,7 +124,7 @@ func TestPayloadOfAKeptVersion(t *testing.T) {
 	}
 	w.must(os.RemoveAll(kept))
 	o.Source = w.tree("5")
-	_, err = Install(t.Context(), o)
+	_, err = Upgrade(t.Context(), o)
 	w.must(err)
 	if w.payloads() != 2 {
 		t.Errorf("%d versions", w.payloads())

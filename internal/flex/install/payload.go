@@ -43,31 +43,31 @@ func wrappedVersion(script []byte) string {
 }
 
 // payloadHome returns the directory of all versions of a driver.
-func payloadHome(o Options) (string, error) {
-	dir := o.PayloadDir
+func payloadHome(c change) (string, error) {
+	dir := c.PayloadDir
 	if dir == "" {
-		dir = filepath.Join(filepath.Dir(o.Directory.Path), "flex-payload")
+		dir = filepath.Join(filepath.Dir(c.directory.Path), "flex-payload")
 	}
 	if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || strings.ContainsAny(dir, "'\n") {
 		return "", fmt.Errorf("payload directory %q: want an absolute path without quotes", dir)
 	}
-	return filepath.Join(dir, o.Name.Dir()), nil
+	return filepath.Join(dir, c.name.Dir()), nil
 }
 
 // fillPayload copies a directory to its final place and makes the wrapper the staged driver.
-func (s *stage) fillPayload(o Options) (string, error) {
-	if o.PayloadDir == "" && !o.Here {
+func (s *stage) fillPayload(c change) (string, error) {
+	if c.PayloadDir == "" && c.NoInit {
 		return "", errors.New("payload directory: it must be named, because only the plugin directory is known to be " +
 			"the host's")
 	}
-	home, err := payloadHome(o)
+	home, err := payloadHome(c)
 	if err != nil {
 		return "", err
 	}
 	if problem := Problem(home); problem != "" {
 		return "", fmt.Errorf("payload directory: %s", problem)
 	}
-	hash, err := treeHash(o.Source)
+	hash, err := treeHash(c.Source)
 	if err != nil {
 		return "", err
 	}
@@ -77,15 +77,15 @@ func (s *stage) fillPayload(o Options) (string, error) {
 	version := filepath.Join(home, hash)
 	err = errors.Join(checkRootOwned(filepath.Dir(home)), checkRootOwned(home))
 	if _, absent := os.Stat(version); err == nil && absent != nil {
-		err = copyTree(o.Source, version, o.Name.Driver)
+		err = copyTree(c.Source, version, c.name.Driver)
 	}
 	// The version is started as root, so no other user may have created it.
 	if err = cmp.Or(err, checkRootOwned(version)); err != nil {
 		return "", fmt.Errorf("payload directory: %w", err)
 	}
-	exe := filepath.Join(version, o.Name.Driver)
+	exe := filepath.Join(version, c.name.Driver)
 	if err := check.Executable(exe); err != nil {
-		return "", fmt.Errorf("%s holds no executable %s", o.Source, o.Name.Driver)
+		return "", fmt.Errorf("%s holds no executable %s", c.Source, c.name.Driver)
 	}
 	return version, writeFile(s.exe, strings.NewReader(fmt.Sprintf(wrapper, exe)), 0o700)
 }
@@ -212,8 +212,8 @@ func checkInside(path, rel string, info fs.FileInfo) error {
 
 // prune removes the versions that neither the driver, nor its previous version, nor a kept copy
 // starts.
-func (p *place) prune(o Options) error {
-	home, err := payloadHome(o)
+func (p *place) prune(c change) error {
+	home, err := payloadHome(c)
 	if err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (p *place) prune(o Options) error {
 		return fmt.Errorf("remove old payload: %w", err)
 	}
 	used := map[string]bool{}
-	for _, exe := range append(p.keptBy(o.RootDir), p.exe, p.beside("previous"), p.beside("removed")) {
+	for _, exe := range append(p.keptBy(c.RootDir), p.exe, p.beside("previous"), p.beside("removed")) {
 		script, err := readHead(exe)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -246,9 +246,6 @@ func (p *place) prune(o Options) error {
 
 // keptBy returns the executables that the bridge of a root directory keeps to unmount volumes.
 func (p *place) keptBy(root string) []string {
-	if root == "" {
-		return nil
-	}
 	dir := host.KeptDir(filepath.Join(root, "state"), p.name)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -262,11 +259,11 @@ func (p *place) keptBy(root string) []string {
 }
 
 // dropPayload removes all versions except those that a kept copy starts.
-func (p *place) dropPayload(o Options, kept bool) error {
+func (p *place) dropPayload(c change, kept bool) error {
 	if kept {
-		return p.prune(o)
+		return p.prune(c)
 	}
-	home, err := payloadHome(o)
+	home, err := payloadHome(c)
 	if err != nil {
 		return err
 	}

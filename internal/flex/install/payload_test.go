@@ -51,8 +51,7 @@ func TestPayload(t *testing.T) {
 	w := newWorld(t)
 	for i, version := range []string{"1", "2", "3", "4"} {
 		o := w.options(w.tree(version))
-		o.Upgrade = true
-		r, err := Install(t.Context(), o)
+		r, err := w.change(o).install(t.Context())
 		if err != nil || w.answers() != version || r.Payload == "" {
 			t.Fatalf("%v, answers %s, report %+v", err, w.answers(), r)
 		}
@@ -82,9 +81,8 @@ func (w *world) endPayload() {
 	if err := os.WriteFile(filepath.Join(bad, "lib", "answer"), []byte("echo oops >&2\n"), 0o644); err != nil {
 		w.Fatal(err)
 	}
-	o := w.options(bad)
-	o.Upgrade = true
-	if _, err := Install(w.Context(), o); !errors.Is(err, ErrRefused) || w.payloads() != 2 || w.answers() != "4" {
+	if _, err := Upgrade(w.Context(), w.options(bad)); !errors.Is(err, ErrRefused) || w.payloads() != 2 ||
+		w.answers() != "4" {
 		w.Errorf("%v, %d versions are kept, answers %s", err, w.payloads(), w.answers())
 	}
 	if _, err := Uninstall(w.Context(), w.options("")); err != nil || w.payloads() != 0 {

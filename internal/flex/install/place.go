@@ -2,11 +2,8 @@ package install
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,7 +14,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
-	"volplane.dev/volplane/internal/flex/check"
+	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/flex/host"
 )
 
@@ -243,21 +240,16 @@ func labelOf(path string) (string, error) {
 
 func unlabelled(err error) bool { return errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) }
 
-// hashOf returns the first digits of a file's SHA-256, as hosts show it; "" if there is no file.
+// hashOf returns the hash of an executable, as hosts show it; "" if there is no file.
 func hashOf(path string) (string, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	hash, err := driver.Hash(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w", path, err)
 	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, io.LimitReader(f, check.MaxSize)); err != nil {
-		return "", fmt.Errorf("read %s: %w", path, err)
-	}
-	return hex.EncodeToString(h.Sum(nil))[:16], nil
+	return hash, nil
 }
 
 // remove deletes a file. It succeeds if there is none.

@@ -248,9 +248,9 @@ func (p process) environment(name string) string {
 	return ""
 }
 
-// InUse returns where volumes of a driver are mounted on this host, according to the mount table,
+// inUse returns where volumes of a driver are mounted on this host, according to the mount table,
 // no matter which process mounted them (F-038).
-func InUse(name decide.Name) ([]string, error) {
+func inUse(name decide.Name) ([]string, error) {
 	points, err := mount.Below("/")
 	if err != nil {
 		return nil, err
@@ -265,9 +265,9 @@ func InUse(name decide.Name) ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-// Volumes returns the number of volumes that are mounted at paths of InUse. A volume that is
+// volumesIn returns the number of volumes that are mounted at paths of inUse. A volume that is
 // mounted for its node and for Pods counts once for each Pod.
-func Volumes(name decide.Name, used []string) int {
+func volumesIn(used []string, name decide.Name) int {
 	pods, devices := map[string]bool{}, map[string]bool{}
 	named := map[string]bool{}
 	for _, path := range used {

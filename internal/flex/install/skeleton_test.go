@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex/check"
 )
 
@@ -20,13 +21,11 @@ func TestSkeleton(t *testing.T) {
 				name = language + " that attaches"
 			}
 			t.Run(name, func(t *testing.T) {
-				s := Skeleton{Language: language, Attach: attach}
-				s.Name = decide.Name{Vendor: "corp.example.org", Driver: "files"}
-				s.works(t, shells)
+				Skeleton{Name: "corp.example.org/files", Language: language, Attach: attach}.works(t, shells)
 			})
 		}
 	}
-	if _, err := (Skeleton{Language: "perl"}).Write(t.TempDir()); err == nil ||
+	if _, err := (Skeleton{Name: "files", Language: "perl"}).Write(t.TempDir()); err == nil ||
 		!strings.Contains(err.Error(), "sh, python") {
 		t.Error(err)
 	}
@@ -46,8 +45,9 @@ func (s Skeleton) works(t *testing.T, shells []string) {
 			t.Errorf("%s speaks of a skeleton, %v", path, err)
 		}
 	}
-	c := check.Driver(t.Context(), s.Name, filepath.Join(dir, "files"), true)
-	if decide.Worst(c.Findings) != decide.Pass || c.Capabilities.Attach != s.Attach {
+	name := decide.Name{Vendor: "corp.example.org", Driver: "files"}
+	c := check.Driver(t.Context(), name, filepath.Join(dir, "files"), true)
+	if finding.Worst(c.Findings) != finding.Pass || c.Capabilities.Attach != s.Attach {
 		t.Errorf("%+v", c)
 	}
 	if _, err := s.Write(dir); err == nil {

@@ -21,29 +21,29 @@ type stage struct {
 // newStage creates a stage: beside the plugin directory if programs can be executed there, or else
 // in the directory of temporary files. The caller has locked the plugin directory, so a stage that
 // exists is of a killed installer, and is removed.
-func newStage(o Options) (*stage, error) {
-	dir := o.Directory.Path
+func newStage(c change) (*stage, error) {
+	dir := c.directory.Path
 	beside := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir)+".volplane-stage")
 	err := errors.Join(os.RemoveAll(beside), os.Mkdir(beside, 0o700))
 	if err == nil {
-		err = usable(beside, o)
+		err = usable(beside, c)
 	}
 	if err == nil {
-		return &stage{dir: beside, exe: filepath.Join(beside, o.Name.Driver)}, nil
+		return &stage{dir: beside, exe: filepath.Join(beside, c.name.Driver)}, nil
 	}
 	temporary, other := os.MkdirTemp("", "volplane-stage-")
 	if other == nil {
-		other = usable(temporary, o)
+		other = usable(temporary, c)
 	}
 	if other == nil {
-		return &stage{dir: temporary, exe: filepath.Join(temporary, o.Name.Driver)}, nil
+		return &stage{dir: temporary, exe: filepath.Join(temporary, c.name.Driver)}, nil
 	}
 	return nil, fmt.Errorf("no place to try the driver in: %w", errors.Join(err, other))
 }
 
 // usable fails, and removes the stage, if the driver cannot be started there.
-func usable(dir string, o Options) error {
-	if problem := Problem(dir); problem != "" && o.Here {
+func usable(dir string, c change) error {
+	if problem := Problem(dir); problem != "" && !c.NoInit {
 		return errors.Join(errors.New(problem), os.Remove(dir))
 	}
 	return nil
@@ -53,18 +53,18 @@ func (s *stage) close() { _ = os.RemoveAll(s.dir) }
 
 // fill copies the source to the stage, so that it cannot change between the checks and the
 // installation. It returns the payload's directory, if there is one.
-func (s *stage) fill(o Options) (string, error) {
-	info, err := os.Stat(o.Source)
+func (s *stage) fill(c change) (string, error) {
+	info, err := os.Stat(c.Source)
 	if err != nil {
 		return "", fmt.Errorf("find driver: %w", err)
 	}
 	if info.IsDir() {
-		return s.fillPayload(o)
+		return s.fillPayload(c)
 	}
 	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("find driver: %s is a %s", o.Source, kind(info))
+		return "", fmt.Errorf("find driver: %s is a %s", c.Source, kind(info))
 	}
-	return "", copyFile(o.Source, s.exe, 0o700)
+	return "", copyFile(c.Source, s.exe, 0o700)
 }
 
 // copyFile copies a regular file to a new one with a mode.

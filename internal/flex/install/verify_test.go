@@ -53,13 +53,14 @@ func told(t *testing.T, root string, want func(host.State) bool) {
 func TestVerify(t *testing.T) {
 	w := newWorld(t)
 	o := w.options(w.driver("1"))
-	o.Upgrade, o.Force = true, true
+	o.Force, o.RootDir = true, t.TempDir()
 	broken := w.script("bad", "#!/bin/sh\necho '{\"status\":\"Failure\",\"message\":\"no tool\"}'; exit 1\n")
-	if _, err := Verify(t.Context(), t.TempDir(), o, "", time.Time{}); !errors.Is(err, host.ErrNoHost) {
+	c := w.change(o)
+	if _, err := c.loaded(t.Context(), "", time.Time{}); !errors.Is(err, host.ErrNoHost) {
 		t.Errorf("nobody to ask: %v", err)
 	}
-	_, root := w.bridge()
-	told(t, root, func(host.State) bool { return true })
+	_, c.RootDir = w.bridge()
+	told(t, c.RootDir, func(host.State) bool { return true })
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for _, step := range []struct {
@@ -73,12 +74,12 @@ func TestVerify(t *testing.T) {
 		{o.Source, decide.Ready, "is ready"},
 	} {
 		at := time.Now()
-		o.Source = step.source
-		r, err := Install(ctx, o)
+		c.Source = step.source
+		r, err := c.install(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := Verify(ctx, root, o, r.Hash, at); err != nil || s.State != step.state ||
+		if s, err := c.loaded(ctx, r.Hash, at); err != nil || s.State != step.state ||
 			!strings.Contains(s.Message, step.says) {
 			t.Errorf("%+v, %v; want %s", s, err, step.state)
 		}

@@ -1,4 +1,4 @@
-package doctor
+package install
 
 import "testing"
 
@@ -16,7 +16,7 @@ func TestLocate(t *testing.T) {
 		"example.com/../lofs":      {},
 		"":                         {},
 	} {
-		path, name, err := Locate(subject, "/plugins")
+		path, name, err := locate(subject, "/plugins")
 		if want[0] == "" {
 			if err == nil {
 				t.Errorf("%q: %s", subject, path)

@@ -1,0 +1,71 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex/host"
+)
+
+// Listing is the state of all drivers of this host.
+type Listing struct {
+	Directory Directory `json:"directory"`
+	// Told says that the state is that of a running bridge; otherwise it was found by calling each
+	// driver's init.
+	Told    bool         `json:"told"`
+	Drivers []host.State `json:"drivers"`
+}
+
+// List returns the state of the drivers as the running bridge has it. If none runs, the drivers are
+// probed, and their volumes are those that are mounted.
+func List(ctx context.Context, o Options) (Listing, error) {
+	d, err := o.find()
+	if err != nil && d.Path == "" {
+		return Listing{}, err
+	}
+	l := Listing{Directory: d}
+	report, err := host.ReadReport(o.root(d))
+	if err == nil && report.Dir == d.Path {
+		l.Told, l.Drivers = true, report.Drivers
+		return l, nil
+	}
+	if err != nil && !errors.Is(err, host.ErrNoHost) {
+		return l, err
+	}
+	if l.Drivers, err = host.Survey(ctx, d.Path); err != nil {
+		return l, err
+	}
+	for i := range l.Drivers {
+		name, err := decide.ParseName(l.Drivers[i].Name)
+		if err != nil {
+			continue
+		}
+		used, err := inUse(name)
+		if err != nil {
+			return l, err
+		}
+		l.Drivers[i].InUse = volumesIn(used, name)
+	}
+	return l, nil
+}
+
+// Select removes all drivers but those with the names. A name that no driver has is an error.
+func (l *Listing) Select(names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	var kept []host.State
+	for _, name := range names {
+		i := slices.IndexFunc(l.Drivers, func(s host.State) bool { return s.Name == name })
+		if i < 0 {
+			return fmt.Errorf("driver %s: %w in %s: 'volplane flex list' shows what is", name, ErrAbsent,
+				l.Directory.Path)
+		}
+		kept = append(kept, l.Drivers[i])
+	}
+	l.Drivers = kept
+	return nil
+}
