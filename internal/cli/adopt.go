@@ -54,10 +54,7 @@ the class of the volume did.`,
 		},
 	}
 	a.register(c)
-	_ = c.RegisterFlagCompletionFunc("storage-class",
-		func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return s.names(cmd.Context(), "sc"), cobra.ShellCompDirectiveNoFileComp
-		})
+	_ = c.RegisterFlagCompletionFunc("storage-class", s.completeNames("sc"))
 	return c
 }
 
@@ -79,7 +76,7 @@ func (a *adoptFlags) register(c *cobra.Command) {
 	registerDryRun(c, (*dryRun)(&a.dryRun), "have the API server validate everything and store nothing")
 	f.StringVarP(&a.output, "output", "o", "", "output format: name, json, yaml")
 	for flag, values := range map[string][]string{
-		"access-mode": accessModes(), "volume-mode": {"Filesystem", "Block"}, "dry-run": {"none", "server"},
+		"access-mode": accessModes(), "volume-mode": {"Filesystem", "Block"},
 	} {
 		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -46,9 +47,8 @@ type Programs struct {
 // Main runs the command in args and returns the exit code: 0 for success,
 // 1 for an error, 2 for a problem that the command has found.
 func Main(ctx context.Context, args []string, s Streams, version string, p Programs) int {
-	s.Out = asWideAs(s.Out)
 	sh := newShell(ctx, s, version, p)
-	sh.reach = sh.reachAny
+	sh.reach, sh.planted = sh.reachAny, func(ctx context.Context) { sh.tellFaults(ctx) }
 	if len(args) > 0 {
 		if role, found := sidecar.RoleOf(args[0]); found {
 			return sh.sidecar(ctx, role, args[0], args[1:])
@@ -58,11 +58,7 @@ func Main(ctx context.Context, args []string, s Streams, version string, p Progr
 	if len(args) > 0 {
 		root.SuggestionsMinimumDistance = distance(args[0])
 	}
-	root.SetArgs(args)
-	root.SetIn(s.In)
-	root.SetOut(s.Out)
-	root.SetErr(s.Err)
-	return sh.exitCode(root.ExecuteContext(ctx))
+	return sh.execute(ctx, root, args)
 }
 
 func (s *shell) root() *cobra.Command {
@@ -89,27 +85,21 @@ gRPC code that the driver has answered.`,
 	c.SetGlobalNormalizationFunc(verbosityByLetter)
 	c.AddGroup(&cobra.Group{ID: "objects", Title: "Claims, volumes and other objects:"},
 		&cobra.Group{ID: "programs", Title: "Control plane, node agent and drivers:"})
-	for _, o := range []*cobra.Command{
-		s.createCommand(), s.mountCommand(), s.resizeCommand(), s.snapshotCommand(), s.umountCommand(), s.mountsCommand(),
-		s.applyCommand(), s.getCommand(), s.describeCommand(), s.eventsCommand(), s.deleteCommand(), s.whyCommand(),
-		s.snapshotStateCommand(), s.statusCommand(), s.pageCommand(), s.orphansCommand(), s.adoptCommand(),
-	} {
-		o.GroupID = "objects"
-		c.AddCommand(o)
-	}
-	for _, o := range []*cobra.Command{
-		s.upCommand(), s.inviteCommand(), s.backupCommand(), s.restoreCommand(), s.checkCommand(),
-		s.migrateStoreCommand(), s.nodeCommand(),
-		s.controllerCommand(), s.snapshotMetadataCommand(), s.registrarCommand(), s.livenessCommand(), s.driverCommand(),
-		s.dockerCommand(), s.storageCommand(), s.flexCommand(), s.demoCommand(),
-	} {
-		o.GroupID = "programs"
-		c.AddCommand(o)
-	}
+	add(c, "objects", s.volumeCommands(), s.getCommands(), s.applyCommands(), s.whyCommands(), s.statusCommands())
+	add(c, "programs", s.hostCommands(), s.clusterCommands(),
+		[]*cobra.Command{s.driverCommand(), s.flexCommand(), s.demoCommand()})
 	c.AddCommand(s.manifestsCommand(), s.versionCommand())
 	normaliseSidecars(c)
 	refuseOthers(c)
 	completeOutputs(c)
 	_ = c.RegisterFlagCompletionFunc("namespace", s.completeNames("namespace"))
 	return c
+}
+
+// add adds the commands of several topics to a group.
+func add(root *cobra.Command, group string, topics ...[]*cobra.Command) {
+	for _, c := range slices.Concat(topics...) {
+		c.GroupID = group
+		root.AddCommand(c)
+	}
 }

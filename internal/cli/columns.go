@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -139,4 +140,11 @@ func asWideAs(out io.Writer) io.Writer {
 		return out
 	}
 	return page{out, columns}
+}
+
+// into returns a shell that prints to out instead, with lines as long as before.
+func (s *shell) into(out io.Writer) *shell {
+	other := *s
+	other.Out = page{out, chain.Columns(s.Out)}
+	return &other
 }

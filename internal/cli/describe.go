@@ -55,7 +55,7 @@ func (s *shell) describe(ctx context.Context, args []string) error {
 				fmt.Fprint(s.Out, "\n\n")
 			}
 			first = false
-			if err := s.describeOne(ctx, o, client, target{t.mapping, []string{name}}); err != nil {
+			if err := s.describeOne(ctx, o, client, target{mapping: t.mapping, names: []string{name}}); err != nil {
 				return err
 			}
 		}

@@ -153,7 +153,10 @@ func (f *addFlags) driver(name string) (driverfile.Driver, error) {
 func (f *addFlags) process(one processFlags, prefix string) (driverfile.Process, error) {
 	p := driverfile.Process{Socket: one.socket, ServiceAccount: one.account}
 	var err error
-	if p.Env, err = f.variables("--"+prefix+"env", one.env); err != nil {
+	if len(one.env) > 0 {
+		p.Env, err = pairs("--"+prefix+"env", one.env, asIs)
+	}
+	if err != nil {
 		return p, err
 	}
 	if p.EnvFromSecret, err = secretVariables("--"+prefix+"env-from-secret", one.secrets); err != nil {
@@ -171,14 +174,6 @@ func (f *addFlags) process(one processFlags, prefix string) (driverfile.Process,
 		return p, fmt.Errorf("--%sexec: %w", prefix, err)
 	}
 	return p, nil
-}
-
-// variables returns K=V flags as a map; nil if there are none.
-func (f *addFlags) variables(flag string, all []string) (map[string]string, error) {
-	if len(all) == 0 {
-		return nil, nil
-	}
-	return pairs(flag, all, func(value string) (string, error) { return value, nil })
 }
 
 func secretVariables(flag string, all []string) ([]driverfile.SecretVariable, error) {

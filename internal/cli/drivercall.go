@@ -39,20 +39,6 @@ type callFlags struct {
 	timeout                          time.Duration
 }
 
-// callError is the error with which a driver has answered a call.
-type callError struct {
-	code codes.Code
-	text string
-}
-
-func (e *callError) Error() string { return e.text }
-
-// exitCode returns the exit code of the program, as grpcurl has it.
-func (e *callError) exitCode() int {
-	const first = 64
-	return first + int(min(e.code, codes.Unauthenticated+1))
-}
-
 // callResult is what a call has brought, as JSON.
 type callResult struct {
 	Driver  string          `json:"driver"`
@@ -323,5 +309,9 @@ func (s *shell) printCall(output string, r callResult) error {
 	if err != nil || r.Error == "" {
 		return err
 	}
-	return &callError{r.code, fmt.Sprintf("driver %s answers %s: %s", r.Driver, r.Method, r.Error)}
+	const first = 64 // as grpcurl has it
+	return &codeError{
+		code: first + int(min(r.code, codes.Unauthenticated+1)),
+		text: fmt.Sprintf("driver %s answers %s: %s", r.Driver, r.Method, r.Error),
+	}
 }

@@ -65,7 +65,6 @@ Exit codes: 0 no check failed, 1 the driver could not be tested, 2 a check faile
 
 // volume parses the flags that describe the volumes.
 func (d *driverDoctorFlags) volume() (err error) {
-	asIs := func(value string) (string, error) { return value, nil }
 	if d.Parameters, err = pairs("--parameter", d.parameters, asIs); err != nil {
 		return err
 	}

@@ -139,8 +139,8 @@ func (h *hostDrivers) allPlanted(ctx context.Context) []trace.Planted {
 	return all
 }
 
-// tellPlanted prints which faults are planted on this host, so that users do not look for a cause elsewhere.
-func (s *shell) tellPlanted(ctx context.Context) {
+// tellFaults prints which faults are planted on this host.
+func (s *shell) tellFaults(ctx context.Context) {
 	if h, err := s.hostDrivers(hostFlags{}); err == nil {
 		s.printPlanted(h.allPlanted(ctx))
 	}

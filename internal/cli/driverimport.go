@@ -71,11 +71,11 @@ func (s *shell) driverImport(ctx context.Context, f importFlags) error {
 	if err != nil {
 		return err
 	}
-	objects, err := s.manifests(f.from)
+	docs, err := s.manifests(f.from, false)
 	if err != nil {
 		return err
 	}
-	r := driverimport.Import(objects, o)
+	r := driverimport.Import(docs, o)
 	for _, n := range r.Left {
 		fmt.Fprintf(s.Err, "not taken: %s\n", n)
 	}

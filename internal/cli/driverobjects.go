@@ -31,7 +31,7 @@ func (h *hostDrivers) prepareClass(ctx context.Context, driver string, f classFl
 	if f.name == "" {
 		return nil, nil
 	}
-	parameters, err := pairs("--parameter", f.parameters, func(value string) (string, error) { return value, nil })
+	parameters, err := pairs("--parameter", f.parameters, asIs)
 	if err != nil {
 		return nil, err
 	}

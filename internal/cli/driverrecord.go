@@ -75,7 +75,7 @@ func (s *shell) driverRecord(ctx context.Context, f hostFlags, name, path string
 			return fmt.Errorf("record: %w", err)
 		}
 	}
-	gaps := gaps{out: s.tellDropped}
+	gaps := gaps{out: s.Err}
 	err = h.traced.Calls(ctx, name, follow, func(e trace.Entry) error {
 		gaps.see(e.Number)
 		saved++

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -62,7 +63,7 @@ func (s *shell) driverTrace(ctx context.Context, f traceFlags, name string) erro
 	if err != nil {
 		return err
 	}
-	out, gaps, printed := json.NewEncoder(s.Out), gaps{out: s.tellDropped}, 0
+	out, gaps, printed := json.NewEncoder(s.Out), gaps{out: s.Err}, 0
 	err = h.traced.Calls(ctx, name, f.follow, func(e trace.Entry) error {
 		gaps.see(e.Number)
 		printed++
@@ -78,19 +79,15 @@ func (s *shell) driverTrace(ctx context.Context, f traceFlags, name string) erro
 	return err
 }
 
-func (s *shell) tellDropped(n uint64) {
-	fmt.Fprintf(s.Err, "(%d calls before the next one are not remembered)\n", n)
-}
-
-// gaps finds calls that were dropped by the numbers of those that were not.
+// gaps finds calls that were dropped by the numbers of those that were not, and says so.
 type gaps struct {
 	last uint64
-	out  func(missing uint64)
+	out  io.Writer
 }
 
 func (g *gaps) see(number uint64) {
 	if number > g.last+1 {
-		g.out(number - g.last - 1)
+		fmt.Fprintf(g.out, "(%d calls before the next one are not remembered)\n", number-g.last-1)
 	}
 	g.last = number
 }

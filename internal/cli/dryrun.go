@@ -28,6 +28,7 @@ import (
 	"volplane.dev/volplane/internal/explain/since"
 	"volplane.dev/volplane/internal/explain/why"
 	"volplane.dev/volplane/internal/gather"
+	"volplane.dev/volplane/internal/kube"
 )
 
 // simulation holds the objects of a dry run together with those of the cluster.
@@ -53,7 +54,7 @@ type candidate struct {
 
 // whyDryRun explains what would happen if the objects of a file were created.
 func (s *shell) whyDryRun(ctx context.Context, q question) error {
-	docs, err := s.manifests(q.file)
+	docs, err := s.manifests(q.file, false)
 	if err != nil {
 		return err
 	}
@@ -183,34 +184,24 @@ func (r *simulation) put(k gather.Kind, doc *unstructured.Unstructured) error {
 	var err error
 	switch k.Name {
 	case "pvc":
-		c, bad := typed[corev1.PersistentVolumeClaim](doc)
-		c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
-		err = bad
-		gather.Add(r.Facts, &r.Claims, c)
+		err = putAs(r, &r.Claims, doc, func(c *corev1.PersistentVolumeClaim) {
+			c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+		})
 	case "pod":
-		p, bad := typed[corev1.Pod](doc)
-		p.Status = corev1.PodStatus{Phase: corev1.PodPending}
-		err = bad
-		gather.Add(r.Facts, &r.Pods, p)
+		err = putAs(r, &r.Pods, doc, func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} })
 	case "pv":
-		v, bad := typed[corev1.PersistentVolume](doc)
-		v.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}
-		err = bad
-		gather.Add(r.Facts, &r.Volumes, v)
+		err = putAs(r, &r.Volumes, doc, func(v *corev1.PersistentVolume) {
+			v.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}
+		})
 	case "storageclass":
-		c, bad := typed[storagev1.StorageClass](doc)
-		c.ReclaimPolicy = cmpPtr(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
-		c.VolumeBindingMode = cmpPtr(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)
-		err = bad
-		gather.Add(r.Facts, &r.Classes, c)
+		err = putAs(r, &r.Classes, doc, func(c *storagev1.StorageClass) {
+			c.ReclaimPolicy = cmpPtr(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
+			c.VolumeBindingMode = cmpPtr(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)
+		})
 	case "csidriver":
-		d, bad := typed[storagev1.CSIDriver](doc)
-		err = bad
-		gather.Add(r.Facts, &r.Drivers, d)
+		err = putAs(r, &r.Drivers, doc, func(*storagev1.CSIDriver) {})
 	case "namespace":
-		n, bad := typed[corev1.Namespace](doc)
-		err = bad
-		gather.Add(r.Facts, &r.Namespaces, n)
+		err = putAs(r, &r.Namespaces, doc, func(*corev1.Namespace) {})
 	default:
 		r.notes = append(r.notes, k.Name+"/"+doc.GetName()+" is left out: users do not create such objects")
 		return nil
@@ -222,13 +213,22 @@ func (r *simulation) put(k gather.Kind, doc *unstructured.Unstructured) error {
 	return nil
 }
 
+// putAs adds an object of a type after it was completed.
+func putAs[T any, P interface {
+	*T
+	kube.Object
+}](r *simulation, to *[]P, doc *unstructured.Unstructured, complete func(P)) error {
+	o := P(new(T))
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(doc.Object, o); err != nil {
+		return err
+	}
+	complete(o)
+	gather.Add(r.Facts, to, o)
+	return nil
+}
+
 // cmpPtr returns a pointer to a copy of *p, or to other if p is nil.
 func cmpPtr[T any](p *T, other T) *T { return ptr.To(ptr.Deref(p, other)) }
-
-func typed[T any](doc *unstructured.Unstructured) (*T, error) {
-	out := new(T)
-	return out, runtime.DefaultUnstructuredConverter.FromUnstructured(doc.Object, out)
-}
 
 // readDependencies reads the objects on which the candidates depend, and adds the
 // candidates to them.

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/printers"
 
-	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/finding"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/program"
 )
@@ -70,9 +70,7 @@ func (s *shell) flexOptions(f flexFlags) flex.Options {
 }
 
 // check refuses unknown output formats.
-func (f *flexFlags) check() error {
-	return knownOutput(f.output, "wide", "name", "json", "yaml")
-}
+func (f *flexFlags) check() error { return knownOutput(f.output, "wide", "name", "json", "yaml") }
 
 // printStructured prints a value as JSON or YAML if the output format is one of
 // these, and says whether it did.
@@ -104,9 +102,9 @@ func (s *shell) completeDriver(c *cobra.Command, args []string, _ string) ([]str
 // printFindings prints the findings of checks; with wide also those without a
 // problem. Paths below dir are printed relative to it; if no finding has a path,
 // the table has no column for it.
-func printFindings(out io.Writer, all []decide.Finding, dir string, wide bool) error {
-	shown := slices.DeleteFunc(slices.Clone(all), func(f decide.Finding) bool { return f.Level == decide.Pass && !wide })
-	paths := slices.ContainsFunc(shown, func(f decide.Finding) bool { return f.Path != "" })
+func printFindings(out io.Writer, all []finding.Finding, dir string, wide bool) error {
+	shown := slices.DeleteFunc(slices.Clone(all), func(f finding.Finding) bool { return f.Level == finding.Pass && !wide })
+	paths := slices.ContainsFunc(shown, func(f finding.Finding) bool { return f.Path != "" })
 	w := printers.GetNewTabWriter(out)
 	row := func(level, check, path, message string) {
 		if paths {
@@ -128,7 +126,7 @@ func printFindings(out io.Writer, all []decide.Finding, dir string, wide bool) e
 }
 
 // sentence returns the message of a finding and what to do about it.
-func sentence(f decide.Finding) string {
+func sentence(f finding.Finding) string {
 	if f.Next == "" {
 		return f.Message
 	}

@@ -63,7 +63,7 @@ Exit codes: 0 no check failed, 1 the driver could not be tested, 2 a check faile
 
 // volume parses the flags that describe the volume.
 func (d *doctorFlags) volume() (err error) {
-	if d.Options, err = pairs("--option", d.options, func(v string) (string, error) { return v, nil }); err != nil {
+	if d.Options, err = pairs("--option", d.options, asIs); err != nil {
 		return err
 	}
 	if d.Secrets, err = pairs("--secret-file", d.secrets, readSecret); err != nil {
@@ -108,6 +108,9 @@ func (s *shell) printExam(output string, report any, show func() error, err erro
 	}
 	return err
 }
+
+// asIs is the value of a pair as it was typed.
+func asIs(value string) (string, error) { return value, nil }
 
 // pairs reads KEY=VALUE arguments of a flag.
 func pairs(flag string, all []string, read func(string) (string, error)) (map[string]string, error) {

@@ -113,12 +113,12 @@ func flexVolumes(ctx context.Context, client kubernetes.Interface, names []strin
 // allToMove returns the FlexVolumes of the cluster, and the volumes whose move was
 // interrupted.
 func allToMove(ctx context.Context, client kubernetes.Interface, m *migrate.Migration) ([]string, error) {
-	printStructured, err := flexVolumes(ctx, client, nil)
+	names, err := flexVolumes(ctx, client, nil)
 	if err != nil {
 		return nil, err
 	}
 	half, err := m.Unfinished(ctx)
-	names := append(printStructured, half...)
+	names = append(names, half...)
 	slices.Sort(names)
 	return slices.Compact(names), err
 }

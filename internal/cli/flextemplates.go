@@ -116,5 +116,5 @@ func (s *shell) flexManifest(driver string, m manifest.Flex) error {
 	if err != nil {
 		return err
 	}
-	return s.printYAML(objects)
+	return s.write(manifest.YAML(objects))
 }

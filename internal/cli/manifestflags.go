@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -207,10 +208,8 @@ func seconds(text string) (int64, error) {
 }
 
 func oneOf(v string, all []string) error {
-	for _, a := range all {
-		if a == v {
-			return nil
-		}
+	if slices.Contains(all, v) {
+		return nil
 	}
 	return fmt.Errorf("%q: use %s", v, strings.Join(all, ", "))
 }

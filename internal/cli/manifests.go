@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/manifest"
@@ -78,7 +77,7 @@ func (s *shell) printManifests(ctx context.Context, m manifestFlags) error {
 	if err != nil {
 		return err
 	}
-	return s.printYAML(objects)
+	return s.write(manifest.YAML(objects))
 }
 
 // withRights returns the controllers that need rights: also the one that an argument of another starts.
@@ -88,16 +87,6 @@ func withRights(o manifest.Options) []string {
 		return append(slices.Clone(o.Controllers), "nodewatcher")
 	}
 	return o.Controllers
-}
-
-// printYAML prints manifests as one file for kubectl apply.
-func (s *shell) printYAML(objects []runtime.Object) error {
-	text, err := manifest.YAML(objects)
-	if err != nil {
-		return err
-	}
-	_, err = s.Out.Write(text)
-	return err
 }
 
 // onlySecrets restricts the right to read Secrets to the named ones.

@@ -7,14 +7,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/decide/room"
@@ -156,13 +154,7 @@ func (s *shell) printMounts(uses []mounted, all bool) error {
 		fmt.Fprintln(s.Err, "No claim is mounted")
 		return nil
 	}
-	w := printers.GetNewTabWriter(s.Out)
-	row := func(ns string, cells ...string) {
-		if all {
-			cells = append([]string{ns}, cells...)
-		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
-	}
+	row, flush := table(s.Out, all)
 	row("NAMESPACE", "NAME", "NODE", "PATH", "POD", "USED", "FREE", "SINCE")
 	for _, u := range uses {
 		since := "<not mounted>"
@@ -171,7 +163,7 @@ func (s *shell) printMounts(uses []mounted, all bool) error {
 		}
 		row(u.Namespace, u.Claim, u.Node, orNone(plainLine(u.Path)), u.Pod, bytesOf(u.Used), bytesOf(u.Free), since)
 	}
-	return w.Flush()
+	return flush()
 }
 
 func bytesOf(n *int64) string {

@@ -139,10 +139,10 @@ func TestThisNode(t *testing.T) {
 	if driver.NodeID != "first" {
 		t.Errorf("the bundled driver calls its node %q, want first", driver.NodeID)
 	}
-	c := renameCommand()
-	c.SilenceErrors, c.SilenceUsage = true, true
-	c.SetArgs([]string{"first", "second"})
-	if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--name first") {
-		t.Errorf("a node is renamed: %v", err)
+	var out bytes.Buffer
+	streams.Err = &out
+	if code := Main(t.Context(), []string{"node", "rename", "first", "second"}, streams, "", Programs{}); code != exitError ||
+		!strings.Contains(out.String(), "--name first") {
+		t.Errorf("a node is renamed: %s", &out)
 	}
 }

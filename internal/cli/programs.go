@@ -25,45 +25,33 @@ import (
 // standalone is the name of the program that contains the control plane.
 const standalone = "volplaned"
 
-func (s *shell) upCommand() *cobra.Command {
-	return s.passCommand("up", "Start the control plane on this host (runs volplaned)",
-		`Start the control plane on this host, in the foreground: API server,
+// planeCommands are the verbs of volplaned that this program has, too.
+func (s *shell) planeCommands() []*cobra.Command {
+	return []*cobra.Command{
+		s.passCommand("up", "Start the control plane on this host (runs volplaned)",
+			`Start the control plane on this host, in the foreground: API server,
 controllers, node agent and the bundled driver. All flags are those of
-'volplaned up'; see 'volplane up --help'.`)
-}
-
-func (s *shell) inviteCommand() *cobra.Command {
-	return s.passCommand("invite NAME", "Print an invitation for a node agent or a control plane (runs volplaned)",
-		`Print a kubeconfig with which the node agent of that name can join, once and
+'volplaned up'; see 'volplane up --help'.`),
+		s.passCommand("invite NAME", "Print an invitation for a node agent or a control plane (runs volplaned)",
+			`Print a kubeconfig with which the node agent of that name can join, once and
 within an hour (--ttl); with --control-plane, one with which another control plane
 of the same objects gets all keys, within ten minutes. All flags are those of
-'volplaned invite'.`)
-}
-
-func (s *shell) backupCommand() *cobra.Command {
-	return s.passCommand("backup [FILE]", "Save the objects and keys of the control plane to a file (runs volplaned)",
-		`Save the objects and keys of the control plane on this host to a file, whether
-it is running or not. All flags are those of 'volplaned backup'.`)
-}
-
-func (s *shell) restoreCommand() *cobra.Command {
-	return s.passCommand("restore FILE", "Restore an empty or damaged data directory from a backup (runs volplaned)",
-		`Restore an empty or damaged data directory of this host's control plane from a
+'volplaned invite'.`),
+		s.passCommand("backup [FILE]", "Save the objects and keys of the control plane to a file (runs volplaned)",
+			`Save the objects and keys of the control plane on this host to a file, whether
+it is running or not. All flags are those of 'volplaned backup'.`),
+		s.passCommand("restore FILE", "Restore an empty or damaged data directory from a backup (runs volplaned)",
+			`Restore an empty or damaged data directory of this host's control plane from a
 backup. Afterwards nothing is unmounted, detached or deleted until you run
-'volplane restore --accept'. All flags are those of 'volplaned restore'.`)
-}
-
-func (s *shell) checkCommand() *cobra.Command {
-	return s.passCommand("check [FILE]", "Verify a backup, or the data of the control plane (runs volplaned)",
-		`Verify a backup or, without FILE, the data of the control plane on this host.
-All flags are those of 'volplaned check'.`)
-}
-
-func (s *shell) migrateStoreCommand() *cobra.Command {
-	return s.passCommand("migrate-store --to external|embedded",
-		"Move the objects of a stopped control plane to an etcd that others run, or back (runs volplaned)",
-		`Move the objects of a control plane that does not run to an etcd that others run, or
-from there to the data directory. All flags are those of 'volplaned migrate-store'.`)
+'volplane restore --accept'. All flags are those of 'volplaned restore'.`),
+		s.passCommand("check [FILE]", "Verify a backup, or the data of the control plane (runs volplaned)",
+			`Verify a backup or, without FILE, the data of the control plane on this host.
+All flags are those of 'volplaned check'.`),
+		s.passCommand("migrate-store --to external|embedded",
+			"Move the objects of a stopped control plane to an etcd that others run, or back (runs volplaned)",
+			`Move the objects of a control plane that does not run to an etcd that others run, or
+from there to the data directory. All flags are those of 'volplaned migrate-store'.`),
+	}
 }
 
 // passCommand returns a command that replaces this process by volplaned with the

@@ -16,8 +16,7 @@ import (
 )
 
 func (s *shell) registrarCommand() *cobra.Command {
-	var o sidecar.Options
-	c := &cobra.Command{
+	return s.roleCommand(sidecar.Registrar, &cobra.Command{
 		Use:   "registrar",
 		Short: "Register a driver with the kubelet of its node",
 		Long: `Register a CSI driver with the kubelet of its node, or with volplane's node
@@ -30,42 +29,43 @@ In a container, mount the kubelet's directory of registration sockets at
 node agent or kubelet that runs there.`,
 		Example: `  volplane registrar --csi-address /csi/csi.sock \
       --kubelet-registration-path /var/lib/kubelet/plugins/csi.example.com/csi.sock`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.Settle(sidecar.Registrar, cmd.Flags(), os.Getenv); err != nil || o.ProbeOnly {
+	}, func(cmd *cobra.Command, o sidecar.Options) error {
+		if o.ProbeOnly {
+			return nil
+		}
+		if !cmd.Flags().Changed("plugin-registration-path") {
+			if err := s.findRegistry(&o.Registrar, isDirectory); err != nil {
 				return err
 			}
-			if !cmd.Flags().Changed("plugin-registration-path") {
-				if err := s.findRegistry(&o.Registrar, isDirectory); err != nil {
-					return err
-				}
-			}
-			s.flags.logFormat = o.LogFormat
-			return s.registrar(cmd.Context(), o.Registrar)
-		},
-	}
-	o.AddRole(c.Flags(), sidecar.Registrar)
-	return c
+		}
+		return s.registrar(cmd.Context(), o.Registrar)
+	})
 }
 
 func (s *shell) livenessCommand() *cobra.Command {
-	var o sidecar.Options
-	c := &cobra.Command{
+	return s.roleCommand(sidecar.Liveness, &cobra.Command{
 		Use:   "liveness",
 		Short: "Answer a kubelet whether a driver lives",
 		Long: `Serve /healthz until terminated: each request makes a new connection to the
 driver and asks it whether it is ready. This command replaces livenessprobe.`,
 		Example: `  volplane liveness --csi-address /csi/csi.sock --http-endpoint :9808`,
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.Settle(sidecar.Liveness, cmd.Flags(), os.Getenv); err != nil {
-				return err
-			}
-			s.flags.logFormat = o.LogFormat
-			return s.liveness(cmd.Context(), o.Liveness)
-		},
+	}, func(cmd *cobra.Command, o sidecar.Options) error { return s.liveness(cmd.Context(), o.Liveness) })
+}
+
+// roleCommand completes the command of a role with the role's flags.
+func (s *shell) roleCommand(
+	r sidecar.Role, c *cobra.Command, run func(cmd *cobra.Command, o sidecar.Options) error,
+) *cobra.Command {
+	var o sidecar.Options
+	c.Args = cobra.NoArgs
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.Settle(r, cmd.Flags(), os.Getenv); err != nil {
+			return err
+		}
+		s.flags.logFormat = o.LogFormat
+		return run(cmd, o)
 	}
-	o.AddRole(c.Flags(), sidecar.Liveness)
+	o.AddRole(c.Flags(), r)
 	return c
 }
 

@@ -39,16 +39,43 @@ type shell struct {
 	// reach has clients with a configuration connect to another control plane if theirs does not answer; nil if they
 	// should not.
 	reach func(*rest.Config)
+	// planted prints which faults are planted on this host; nil where no driver runs.
+	planted func(context.Context)
 	// ending says that the program was asked to stop.
 	ending func() bool
 }
 
 func newShell(ctx context.Context, s Streams, version string, p Programs) *shell {
+	s.Out = asWideAs(s.Out)
 	return &shell{Streams: s, programs: p, version: version, ending: func() bool { return ctx.Err() != nil }}
+}
+
+// execute runs a command with arguments, says what has failed, and returns the exit code.
+func (s *shell) execute(ctx context.Context, c *cobra.Command, args []string) int {
+	c.SetArgs(args)
+	c.SetIn(s.In)
+	c.SetOut(s.Out)
+	c.SetErr(s.Err)
+	return s.exitCode(c.ExecuteContext(ctx))
+}
+
+// tellPlanted prints which faults are planted on this host, so that users do not look for a cause elsewhere.
+func (s *shell) tellPlanted(ctx context.Context) {
+	if s.planted != nil {
+		s.planted(ctx)
+	}
 }
 
 // errProblem ends a command that has found a problem and printed it.
 var errProblem = errors.New("problem found")
+
+// codeError is an error with an exit code of its own.
+type codeError struct {
+	code int
+	text string
+}
+
+func (e *codeError) Error() string { return e.text }
 
 // exitCode returns the exit code of a command, and says what has failed.
 func (s *shell) exitCode(err error) int {
@@ -58,13 +85,10 @@ func (s *shell) exitCode(err error) int {
 	case errors.Is(err, errProblem):
 		return exitProblem
 	}
-	var refused interface {
-		error
-		exitCode() int
-	}
-	if errors.As(err, &refused) {
-		fmt.Fprintln(s.Err, "error:", refused)
-		return refused.exitCode()
+	var coded *codeError
+	if errors.As(err, &coded) {
+		fmt.Fprintln(s.Err, "error:", coded)
+		return coded.code
 	}
 	fmt.Fprintln(s.Err, "error:", s.explain(err))
 	return exitError
@@ -89,4 +113,12 @@ func verbosityByLetter(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		name = "verbosity"
 	}
 	return pflag.NormalizedName(name)
+}
+
+// write prints a text, unless making it has failed.
+func (s *shell) write(text []byte, err error) error {
+	if err == nil {
+		_, err = s.Out.Write(text)
+	}
+	return err
 }

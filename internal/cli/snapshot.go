@@ -105,11 +105,8 @@ func snapshotProblem(client kubernetes.Interface, err error) error {
 func (s *shell) awaitSnapshot(
 	ctx context.Context, client kubernetes.Interface, ns, name string, timeout time.Duration,
 ) error {
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
-	}
+	ctx, cancel := withTimeout(ctx, timeout)
+	defer cancel()
 	last := "no program has begun to take it: does a snapshot-controller run?"
 	err := wait.PollUntilContextCancel(ctx, snapshotPoll, true, func(ctx context.Context) (bool, error) {
 		one, err := getSnapshot(ctx, client, ns, name)

@@ -4,7 +4,6 @@ package cli
 
 import (
 	"context"
-	"os"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
@@ -14,8 +13,7 @@ import (
 )
 
 func (s *shell) snapshotMetadataCommand() *cobra.Command {
-	var o sidecar.Options
-	c := &cobra.Command{
+	return s.roleCommand(sidecar.SnapshotMetadata, &cobra.Command{
 		Use:   "snapshot-metadata",
 		Short: "Serve the changed blocks of a driver's snapshots",
 		Long: `Serve the changed blocks of a CSI driver's snapshots to backup programs of a
@@ -27,22 +25,14 @@ VolumeSnapshot that they ask for. The certificate is read again when its files
 change.`,
 		Example: `  volplane snapshot-metadata --csi-address /csi/csi.sock \
       --tls-cert /certificates/tls.crt --tls-key /certificates/tls.key`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.Settle(sidecar.SnapshotMetadata, cmd.Flags(), os.Getenv); err != nil {
-				return err
-			}
-			config, err := s.config()
-			if err != nil {
-				return err
-			}
-			limit(config, o)
-			s.flags.logFormat = o.LogFormat
-			return s.snapshotMetadata(cmd.Context(), o.SnapshotMetadata, config)
-		},
-	}
-	o.AddRole(c.Flags(), sidecar.SnapshotMetadata)
-	return c
+	}, func(cmd *cobra.Command, o sidecar.Options) error {
+		config, err := s.config()
+		if err != nil {
+			return err
+		}
+		limit(config, o)
+		return s.snapshotMetadata(cmd.Context(), o.SnapshotMetadata, config)
+	})
 }
 
 func (s *shell) snapshotMetadata(ctx context.Context, o sidecar.SnapshotMetadataOptions, config *rest.Config) error {

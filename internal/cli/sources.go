@@ -56,7 +56,7 @@ func (f sources) objects(s *shell) ([]*unstructured.Unstructured, error) {
 	}
 	var out []*unstructured.Unstructured
 	for _, name := range f.names {
-		docs, err := s.manifestsBelow(name, f.recursive)
+		docs, err := s.manifests(name, f.recursive)
 		if err != nil {
 			return nil, err
 		}
@@ -65,13 +65,9 @@ func (f sources) objects(s *shell) ([]*unstructured.Unstructured, error) {
 	return out, nil
 }
 
-// manifests reads all objects of a file, of the files of a directory in the
-// order of their names, or of standard input.
-func (s *shell) manifests(from string) ([]*unstructured.Unstructured, error) {
-	return s.manifestsBelow(from, false)
-}
-
-func (s *shell) manifestsBelow(from string, recursive bool) ([]*unstructured.Unstructured, error) {
+// manifests reads all objects of a file, of the files of a directory in the order of their names, recursively if that
+// is wanted, or of standard input.
+func (s *shell) manifests(from string, recursive bool) ([]*unstructured.Unstructured, error) {
 	if from == "-" {
 		return documents("standard input", s.In)
 	}

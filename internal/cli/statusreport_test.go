@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/survey"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // TestStatusReport: an empty control plane is healthy; a claim of a class that does not exist, a certificate near its
@@ -68,5 +71,15 @@ func TestStatusReport(t *testing.T) {
 				t.Errorf("%s, want %s; %v", got, c.want, r.Claims)
 			}
 		})
+	}
+}
+
+// TestActorOfAProblem: the output for programs has who acts next as a text and as a kind and a name.
+func TestActorOfAProblem(t *testing.T) {
+	t.Parallel()
+	out, err := json.Marshal(problemOf("pvc/data", "r", "m", volume.User()))
+	if err != nil || strings.Count(string(out), `"actor"`) != 1 ||
+		!strings.Contains(string(out), `"next":"user","actor":{"kind":"user"}`) {
+		t.Errorf("%s, %v", out, err)
 	}
 }

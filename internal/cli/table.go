@@ -204,3 +204,15 @@ func plainLine(line string) string {
 	const longest = 400
 	return redact.Bounded(strings.TrimRight(redact.Printable(line), " "), longest)
 }
+
+// table returns how a row is added to a table, a namespace, which is shown if spaces is true, and the other cells; and
+// how the table is printed then.
+func table(out io.Writer, spaces bool) (row func(ns string, cells ...string), flush func() error) {
+	w := printers.GetNewTabWriter(out)
+	return func(ns string, cells ...string) {
+		if spaces {
+			cells = append([]string{ns}, cells...)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}, w.Flush
+}

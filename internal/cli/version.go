@@ -16,17 +16,17 @@ func (s *shell) versionCommand() *cobra.Command {
 		Short: "Print the version of this program",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			switch output {
-			case "":
-				fmt.Fprintln(s.Out, "volplane", revision.With(s.version))
-				return nil
-			case "json", "yaml":
-				return s.printValue(map[string]string{
-					"version": s.version, "revision": revision.Of(), "goVersion": runtime.Version(),
-					"platform": runtime.GOOS + "/" + runtime.GOARCH,
-				}, output)
+			if err := knownOutput(output, "json", "yaml"); err != nil {
+				return err
 			}
-			return fmt.Errorf("unknown output %q: use json or yaml", output)
+			printed, err := s.printStructured(output, map[string]string{
+				"version": s.version, "revision": revision.Of(), "goVersion": runtime.Version(),
+				"platform": runtime.GOOS + "/" + runtime.GOARCH,
+			})
+			if !printed {
+				fmt.Fprintln(s.Out, "volplane", revision.With(s.version))
+			}
+			return err
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "", "output format: json or yaml")

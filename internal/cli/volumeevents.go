@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/cli-runtime/pkg/printers"
 
 	"volplane.dev/volplane/internal/kube"
 )
@@ -142,13 +141,7 @@ func (s *shell) printEvents(items []corev1.Event, e eventsOptions) error {
 
 // eventTable prints events as a table.
 func eventTable(out io.Writer, all []*corev1.Event, spaces, headers bool) error {
-	w := printers.GetNewTabWriter(out)
-	row := func(ns string, cells ...string) {
-		if spaces {
-			cells = append([]string{ns}, cells...)
-		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
-	}
+	row, flush := table(out, spaces)
 	if headers {
 		row("NAMESPACE", "LAST-SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 	}
@@ -156,7 +149,7 @@ func eventTable(out io.Writer, all []*corev1.Event, spaces, headers bool) error 
 		row(e.Namespace, duration.HumanDuration(time.Since(happened(e))), plainLine(e.Type), plainLine(e.Reason),
 			plainLine(strings.ToLower(e.InvolvedObject.Kind)+"/"+e.InvolvedObject.Name), plainLine(e.Message))
 	}
-	return w.Flush()
+	return flush()
 }
 
 // watchEvents prints each new event until ctx ends.

@@ -11,8 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
-
-	"volplane.dev/volplane/internal/explain/chain"
 )
 
 const (
@@ -128,9 +126,7 @@ func (s *shell) watchAll(ctx context.Context, q question, args []string) (<-chan
 // whyText returns the printed answer, or the text of the error.
 func (s *shell) whyText(ctx context.Context, q question, args []string) (string, error) {
 	var out bytes.Buffer
-	quiet := *s
-	quiet.Out = page{&out, chain.Columns(s.Out)}
-	err := quiet.whyOnce(ctx, q, args)
+	err := s.into(&out).whyOnce(ctx, q, args)
 	if err != nil && !errors.Is(err, errProblem) {
 		return "error: " + s.explain(err) + "\n", err
 	}

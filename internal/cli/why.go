@@ -98,9 +98,10 @@ type question struct {
 
 // check refuses invalid combinations of flags and arguments.
 func (q question) check(args []string) error {
+	if err := knownOutput(q.output, "json", "yaml"); err != nil {
+		return err
+	}
 	switch {
-	case q.output != "" && q.output != "json" && q.output != "yaml":
-		return fmt.Errorf("unknown output %q: use json or yaml", q.output)
 	case q.all && len(args) > 0:
 		return errors.New("--all-namespaces lists all causes: leave out " + strings.Join(args, " "))
 	case q.dryRun != (q.file != ""):

@@ -29,7 +29,6 @@ func TestActorForPrograms(t *testing.T) {
 		"a node":    {told(chain.Waiting, volume.NodeAgent("n1")), `"next":"node n1","actor":{"kind":"node","name":"n1"}`, 3},
 		"the user":  {told(chain.Problem, volume.User()), `"next":"user","actor":{"kind":"user"}`, 3},
 		"no one":    {told(chain.OK, volume.Actor{}), `"next"`, 0},
-		"a problem": {problemOf("pvc/data", "r", "m", volume.User()), `"next":"user","actor":{"kind":"user"}`, 1},
 	} {
 		out, err := json.Marshal(c.told)
 		actors := strings.Count(string(out), `"actor"`)

@@ -20,14 +20,8 @@ var errNoKubeconfig = errors.New("no API server is configured: set --kubeconfig 
 
 // WhyVolume runs `volplane why` as a plugin of kubectl, with all flags by which kubectl finds a server and a user.
 func WhyVolume(ctx context.Context, args []string, s Streams, version string) int {
-	s.Out = asWideAs(s.Out)
 	sh := newShell(ctx, s, version, Programs{})
-	c := sh.whyVolumeCommand()
-	c.SetArgs(args)
-	c.SetIn(s.In)
-	c.SetOut(s.Out)
-	c.SetErr(s.Err)
-	return sh.exitCode(c.ExecuteContext(ctx))
+	return sh.execute(ctx, sh.whyVolumeCommand(), args)
 }
 
 // whyVolumeCommand returns the command why as one that stands alone.
