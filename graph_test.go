@@ -257,8 +257,8 @@ func (g *graph) climb(t *testing.T, prefix string, from []string) int {
 
 // floors draws the house, the highest floor first, with a column for each wing.
 func (g *graph) floors() string {
-	wings := []string{"", "internal/explain/", "internal/node/", "internal/flex/", "standalone/"}
-	lines := [][]string{{"floor", "", "explain/", "node/", "flex/", "standalone/"}}
+	wings := []string{"", "internal/cli/", "internal/explain/", "internal/node/", "internal/flex/", "standalone/"}
+	lines := [][]string{{"floor", "", "cli/", "explain/", "node/", "flex/", "standalone/"}}
 	for floor := slices.Max(slices.Collect(maps.Values(g.floor))); floor >= 0; floor-- {
 		rooms := make([][]string, len(wings))
 		for prefix, on := range g.floor {

@@ -65,7 +65,7 @@ func doorLayers() []layer {
 // folder above it is the package's row.
 func layers() []layer {
 	return slices.Concat(explainingLayers(), lowerLayers(), flexLayers(), driverLayers(), sidecarLayers(), doorLayers(),
-		upperLayers(), programLayers())
+		upperLayers(), cliLayers(), programLayers())
 }
 
 // deeds are packages that act, or look at what no argument is.
@@ -324,13 +324,6 @@ func upperLayers() []layer {
 		{"internal/orphans", []string{
 			"internal/volume", decidePrefix, "internal/csi", "internal/kube",
 		}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
-		{"internal/cli", []string{
-			"internal/gather", "internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube",
-			"internal/manifest", "internal/identity", "internal/finding", "internal/redact", "internal/driver/doctor",
-			"internal/driver/starter", "internal/flex", "internal/flex/migrate", "internal/orphans", "internal/program",
-			"internal/csi", "internal/csi/", "internal/driverfile", "internal/driverimport", "internal/noderoot",
-			"internal/supervise", "internal/sidecar", "internal/revision", "internal/door", "internal/door/mount8",
-		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/noderoot", []string{"internal/durable"}, append(heavy, clientGo, grpc), "knows whose a directory is, " +
 			"not what is in it"},
 		{"internal/program", []string{
@@ -349,6 +342,64 @@ func upperLayers() []layer {
 	}
 }
 
+// cliLayers are the rows of the verbs, by topic: no topic imports another one.
+func cliLayers() []layer {
+	heavy := []string{apiServer, kubernetes, etcdServer}
+	return []layer{
+		{"internal/cli/demo", []string{
+			"internal/cli/shell", "internal/door", "internal/mount", "internal/volume", explainPrefix,
+		}, heavy, "a user of the other verbs, and looks whether they are right"},
+		{"internal/cli/volume", []string{
+			"internal/cli/objects", "internal/cli/shell", "internal/cluster", "internal/door", "internal/door/mount8",
+			"internal/gather", "internal/kube", "internal/orphans", "internal/program", "internal/volume", decidePrefix,
+		}, heavy, "a client of the API like any other, which asks drivers only what they have"},
+		{"internal/cli/get", []string{
+			"internal/cli/objects", "internal/cli/shell", "internal/cluster", "internal/kube", "internal/volume",
+			explainPrefix,
+		}, heavy, "shows objects, and changes none"},
+		{"internal/cli/apply", []string{
+			"internal/cli/objects", "internal/cli/shell", "internal/door", "internal/gather", "internal/kube",
+			"internal/noderoot", "internal/volume", decidePrefix, explainPrefix,
+		}, heavy, "changes objects of any type"},
+		{"internal/cli/why", []string{
+			"internal/cli/objects", "internal/cli/shell", "internal/cluster", "internal/door", "internal/gather",
+			"internal/kube", "internal/volume", decidePrefix, explainPrefix,
+		}, heavy, "explains, and changes nothing; also where there is no volplane"},
+		{"internal/cli/status", []string{
+			"internal/cli/shell", "internal/gather", "internal/program", "internal/volume", decidePrefix, explainPrefix,
+		}, heavy, "shows everything in one view, and changes nothing"},
+		{"internal/cli/cluster", []string{
+			"internal/cli/shell", "internal/gather", "internal/kube", "internal/manifest", "internal/program",
+			"internal/sidecar", "internal/volume", decidePrefix,
+		}, heavy, "hands roles of a cluster their options, and prints manifests"},
+		{"internal/cli/host", []string{
+			"internal/cli/shell", "internal/identity", "internal/program", "internal/sidecar", decidePrefix,
+		}, heavy, "hands programs of a host their options"},
+		{"internal/cli/driver", []string{
+			"internal/cli/objects", "internal/cli/shell", "internal/cluster", "internal/csi", "internal/csi/recording",
+			"internal/csi/registrar", "internal/csi/trace", "internal/door", "internal/driver/doctor",
+			"internal/driver/starter", "internal/driverfile", "internal/driverimport", "internal/finding",
+			"internal/gather", "internal/kube", "internal/noderoot", "internal/program", "internal/redact",
+			"internal/supervise", "internal/volume", decidePrefix, explainPrefix,
+		}, heavy, "the drivers of this host, by their files, their sockets and the API"},
+		{"internal/cli/flex", []string{
+			"internal/cli/shell", "internal/door", "internal/flex", "internal/flex/migrate", "internal/manifest",
+			"internal/program", "internal/volume", decidePrefix,
+		}, heavy, "the verbs of FlexVolume drivers"},
+		{"internal/cli/objects", []string{
+			"internal/cli/shell", "internal/gather",
+		}, heavy, "objects of any type, whatever is done with them"},
+		{"internal/cli/shell", []string{
+			"internal/door", "internal/finding", "internal/flex", "internal/flex/migrate", "internal/gather",
+			"internal/identity", "internal/kube", "internal/noderoot", "internal/orphans", "internal/program",
+			"internal/redact", "internal/sidecar", "internal/volume", decidePrefix, explainPrefix,
+		}, heavy, "what all verbs share, and no verb"},
+		{"internal/cli", []string{
+			"internal/cli/", "internal/door/mount8", "internal/revision", "internal/sidecar",
+		}, heavy, "joins the verbs, and is given the roles that run for long"},
+	}
+}
+
 // programLayers are the rows of the programs that do everything.
 func programLayers() []layer {
 	heavy := []string{apiServer, kubernetes, etcdServer}
@@ -357,7 +408,7 @@ func programLayers() []layer {
 			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/csi/trace",
 			"internal/program", "internal/noderoot", "internal/sdnotify", "internal/supervise",
 		}, heavy, "main is boring"},
-		{"cmd/kubectl-why_volume", []string{"internal/cli"}, heavy, "main is boring"},
+		{"cmd/kubectl-why_volume", []string{"internal/cli/shell", "internal/cli/why"}, heavy, "main is boring"},
 	}
 }
 

@@ -1,6 +1,0 @@
-//go:build !linux
-
-package cli
-
-// Programs is empty: for other systems than Linux there is only kubectl's plugin.
-type Programs struct{}
