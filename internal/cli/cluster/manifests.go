@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/manifest"
 )
 
+// ManifestsCommand returns the command 'manifests'.
 func ManifestsCommand(s *shell.Shell) *cobra.Command {
 	m := manifestFlags{Options: manifest.Defaults()}
 	c := &cobra.Command{

@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,12 +8,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/driverfile"
@@ -37,13 +34,6 @@ type addFlags struct {
 type processFlags struct {
 	exec, socket, account string
 	env, secrets          []string
-}
-
-// classFlags describe the StorageClass that is made with a driver.
-type classFlags struct {
-	name       string
-	parameters []string
-	isDefault  bool
 }
 
 func addCommand(s *shell.Shell) *cobra.Command {
@@ -191,19 +181,6 @@ func secretVariables(flag string, all []string) ([]driverfile.SecretVariable, er
 	return out, nil
 }
 
-// check refuses flags about a class that cannot be followed.
-func (f *classFlags) check(wait time.Duration) error {
-	switch {
-	case f.name == "" && (len(f.parameters) > 0 || f.isDefault):
-		return errors.New("--parameter and --default are about a class: name it with --class")
-	case f.name != "" && wait <= 0:
-		return errors.New("--class needs what the driver says of itself: do not use --wait 0")
-	case f.name != "" && len(validation.IsDNS1123Subdomain(f.name)) > 0:
-		return fmt.Errorf("--class %.80q is no name of an object: %s", f.name, validation.IsDNS1123Subdomain(f.name)[0])
-	}
-	return nil
-}
-
 // Deeds of adding a driver.
 const (
 	deedCreated    = "created"
@@ -244,31 +221,6 @@ func planAdd(
 		return deedConfigured, d, nil
 	}
 	return "", d, errOther
-}
-
-// changedProcesses returns the processes of a driver that are started by another command, or in another
-// environment, than before. plugins is the directory of sockets.
-func changedProcesses(before *driverfile.Driver, d driverfile.Driver, plugins string) []driverfile.Process {
-	var out []driverfile.Process
-	for _, p := range d.Processes {
-		same := before != nil && slices.ContainsFunc(before.Processes, func(was driverfile.Process) bool {
-			return before.ProcessName(was) == d.ProcessName(p) &&
-				reflect.DeepEqual(effective(*before, was, plugins), effective(d, p, plugins))
-		})
-		if len(p.Exec) > 0 && !same {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-// effective returns a process with its defaults, without what makes no difference to its program.
-func effective(d driverfile.Driver, p driverfile.Process, plugins string) driverfile.Process {
-	p.Roles, p.Socket, p.WorkingDir = nil, d.Socket(p, plugins), cmp.Or(p.WorkingDir, "/")
-	p.EnvFromSecret = slices.SortedFunc(slices.Values(p.EnvFromSecret), func(a, b driverfile.SecretVariable) int {
-		return strings.Compare(a.Name, b.Name)
-	})
-	return p
 }
 
 func add(ctx context.Context, s *shell.Shell, f addFlags, name string) error {

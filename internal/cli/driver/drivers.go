@@ -1,28 +1,29 @@
 package driver
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/cli/shell"
+	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/noderoot"
-	"volplane.dev/volplane/internal/program"
 )
 
 // driversOf are the CSI drivers that this host runs, as its files, its supervisor and the API
@@ -104,6 +105,10 @@ func registers(n *storagev1.CSINode, driver string) bool {
 }
 
 const (
+	// answerTime limits how long a driver may take to say what it is.
+	answerTime = 5 * time.Second
+	// connectTime limits how long a socket is tried.
+	connectTime = time.Second
 	// lookAgain is how long changes of a directory may go unnoticed, if the kernel does not report them.
 	lookAgain = 10 * time.Second
 	// lookOften is the same if the kernel cannot report them, because the host has no inotify instance left.
@@ -176,42 +181,84 @@ func (h *hostDrivers) names() []string {
 	return slices.Compact(out)
 }
 
-func Command(s *shell.Shell) *cobra.Command {
-	var id, root, pool string
-	local := &cobra.Command{
-		Use:   "local",
-		Short: "Run the bundled driver, which stores volumes in files",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			root, err := s.RootDir(root)
-			if err != nil {
-				return err
-			}
-			pool, err := s.Path(pool, "pool")
-			if err != nil {
-				return err
-			}
-			id = cmp.Or(id, noderoot.NameOf(root), program.HostName())
-			o := program.DriverOptions{NodeID: id, RootDir: root, PoolDir: pool, Log: s.Log()}
-			return s.Programs.LocalDriver(cmd.Context(), o)
-		},
+// get returns a driver that has a file, with an error that says what to do if it has none.
+func (h *hostDrivers) get(name string) (driverfile.Driver, error) {
+	d, err := h.files.Get(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return d, fmt.Errorf("driver %s has no file in %s: see 'volplane driver list'", name, h.files)
 	}
-	f := local.Flags()
-	f.StringVar(&id, "node-id", "", "name of the node (default that of the agent at --root-dir, else the host's)")
-	f.StringVar(&root, "root-dir", "", "root directory of the node agent, or the kubelet's (default <data-dir>/node)")
-	f.StringVar(&pool, "pool", "", "directory for the volumes (default <data-dir>/pool)")
-	c := &cobra.Command{
-		Use:   "driver",
-		Short: "Run and test CSI drivers on this host, and see what becomes of them",
-		Long: `Run CSI drivers on this host, and see what becomes of them. Each driver has a
-file in <data-dir>/drivers.d, which these commands write, or which you write
-yourself.`,
-		Args: shell.Subcommand,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	return d, err
+}
+
+// driverInUse returns the driver of a name in a Node's volumesInUse.
+func driverInUse(name corev1.UniqueVolumeName) string {
+	rest, _ := strings.CutPrefix(string(name), "kubernetes.io/csi/")
+	driver, _, _ := strings.Cut(rest, "^")
+	return driver
+}
+
+// some returns the first names of a list.
+func some(names []string) string {
+	const most = 5
+	names = slices.Sorted(slices.Values(names))
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + ", ..."
 	}
-	c.AddCommand(local, addCommand(s), importCommand(s), listCommand(s), logsCommand(s),
-		restartCommand(s), removeCommand(s), delegateCommand(s), doctorCommand(s),
-		initCommand(s), traceCommand(s), faultsCommand(s), callCommand(s),
-		recordCommand(s), replayCommand(s))
-	return c
+	return strings.Join(names, ", ")
+}
+
+// calledDriver returns the drivers of this host after a check of the name of one of them, which need not have a file.
+func calledDriver(s *shell.Shell, f hostFlags, name string) (*hostDrivers, error) {
+	if err := csi.CheckName(name); err != nil {
+		return nil, err
+	}
+	return driversOf(s, f)
+}
+
+// completeCalled offers the drivers with a file or a socket as the first argument.
+func completeCalled(s *shell.Shell) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		names, directive := completeHosted(s)(c, args, "")
+		h, err := driversOf(s, hostFlags{})
+		if len(args) > 0 || err != nil {
+			return names, directive
+		}
+		found, _ := os.ReadDir(h.plugins) // without the directory, there are no others
+		for _, e := range found {
+			if _, err := os.Stat(h.usualSocket(e.Name())); err == nil {
+				names = append(names, e.Name())
+			}
+		}
+		slices.Sort(names)
+		return slices.Compact(names), directive
+	}
+}
+
+func (h *hostDrivers) usualSocket(driver string) string {
+	return filepath.Join(h.plugins, driver, "csi.sock")
+}
+
+// socketOf returns the socket of a driver's process with a role.
+func (h *hostDrivers) socketOf(name string, role driverfile.Role) (string, error) {
+	d, err := h.files.Get(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(h.usualSocket(name)); err == nil {
+			return h.usualSocket(name), nil
+		}
+		return "", fmt.Errorf("driver %s has neither a file in %s nor a socket below %s: see 'volplane driver list', or "+
+			"name its socket with --socket", name, h.files, h.plugins)
+	}
+	if err != nil {
+		return "", err
+	}
+	for _, p := range d.Processes {
+		if p.Has(role) {
+			return d.Socket(p, h.plugins), nil
+		}
+	}
+	return "", fmt.Errorf("driver %s has no process with the role %s", name, role)
+}
+
+func hostRoles() []driverfile.Role {
+	return []driverfile.Role{driverfile.RoleNode, driverfile.RoleController}
 }

@@ -1,11 +1,8 @@
 package driver
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -24,7 +21,6 @@ import (
 	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/redact"
-	"volplane.dev/volplane/internal/supervise"
 )
 
 // driverStatus is a driver of this host as 'driver list' shows it.
@@ -176,34 +172,6 @@ func (h *hostDrivers) list(ctx context.Context, names []string) ([]driverStatus,
 	}), nil
 }
 
-// look returns the state of a process now.
-func (h *hostDrivers) look(
-	ctx context.Context, d driverfile.Driver, p driverfile.Process, registered *bool,
-) processStatus {
-	socket := d.Socket(p, h.plugins)
-	g := sighting{registered: registered, answers: listens(ctx, socket)}
-	if len(p.Exec) > 0 {
-		g.record, g.recordErr = supervise.Read(h.state, d.ProcessName(p))
-		g.lives, g.late = g.record.Lives(), overdue(g.record.NextAt, time.Now())
-	}
-	status := g.judge(p)
-	status.Name, status.Socket = d.ProcessName(p), socket
-	if status.State != stateNotRegistered && status.State != stateNotStarted {
-		return status
-	}
-	status.LastError = cmp.Or(h.refusal(ctx, d.Name), status.LastError)
-	if status.State == stateNotRegistered && status.LastError == "" && !g.answers {
-		status.LastError = "no process listens at " + socket
-	}
-	return status
-}
-
-// overdue says whether a start that was planned for a time was not tried; a zero time plans none.
-func overdue(planned, now time.Time) bool {
-	const most = 15 * time.Second // more than a start takes on a host that is busy
-	return !planned.IsZero() && now.After(planned.Add(most))
-}
-
 // versions queries the versions of the running processes that serve their sockets. The version of the others is
 // unknown: a call to a socket that no process serves would wait until its deadline.
 func versions(ctx context.Context, all []driverStatus) {
@@ -269,13 +237,6 @@ func (h *hostDrivers) onNode(ctx context.Context, out *apiFacts) error {
 	return nil
 }
 
-// driverInUse returns the driver of a name in a Node's volumesInUse.
-func driverInUse(name corev1.UniqueVolumeName) string {
-	rest, _ := strings.CutPrefix(string(name), "kubernetes.io/csi/")
-	driver, _, _ := strings.Cut(rest, "^")
-	return driver
-}
-
 // of returns what the API has about one driver.
 func (a *apiFacts) of(driver string) driverStatus {
 	out := driverStatus{Name: driver, Processes: []processStatus{}}
@@ -337,13 +298,4 @@ func roleText(roles []driverfile.Role) string {
 		out[i] = string(r)
 	}
 	return strings.Join(out, ",")
-}
-
-// get returns a driver that has a file, with an error that says what to do if it has none.
-func (h *hostDrivers) get(name string) (driverfile.Driver, error) {
-	d, err := h.files.Get(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return d, fmt.Errorf("driver %s has no file in %s: see 'volplane driver list'", name, h.files)
-	}
-	return d, err
 }

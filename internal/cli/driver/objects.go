@@ -3,15 +3,18 @@ package driver
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cli/shell"
@@ -212,4 +215,24 @@ func (c *wantedClass) object(driver string, said *csi.Driver) *storagev1.Storage
 		o.Annotations = map[string]string{volume.AnnDefaultClass: "true"}
 	}
 	return o
+}
+
+// classFlags describe the StorageClass that is made with a driver.
+type classFlags struct {
+	name       string
+	parameters []string
+	isDefault  bool
+}
+
+// check refuses flags about a class that cannot be followed.
+func (f *classFlags) check(wait time.Duration) error {
+	switch {
+	case f.name == "" && (len(f.parameters) > 0 || f.isDefault):
+		return errors.New("--parameter and --default are about a class: name it with --class")
+	case f.name != "" && wait <= 0:
+		return errors.New("--class needs what the driver says of itself: do not use --wait 0")
+	case f.name != "" && len(validation.IsDNS1123Subdomain(f.name)) > 0:
+		return fmt.Errorf("--class %.80q is no name of an object: %s", f.name, validation.IsDNS1123Subdomain(f.name)[0])
+	}
+	return nil
 }

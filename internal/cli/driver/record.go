@@ -86,10 +86,6 @@ func record(ctx context.Context, s *shell.Shell, f hostFlags, name, path string,
 	return err
 }
 
-func hostRoles() []driverfile.Role {
-	return []driverfile.Role{driverfile.RoleNode, driverfile.RoleController}
-}
-
 // introduce queries a driver's identity and capabilities, and returns these calls. Replaying needs them, and the
 // recorded ones may have been forgotten after an hour.
 func (h *hostDrivers) introduce(ctx context.Context, header *recording.Header) []csi.Call {

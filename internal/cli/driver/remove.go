@@ -318,16 +318,6 @@ func (r remains) refuse(driver, node string) error {
 		strings.Join(parts, "; "))
 }
 
-// some returns the first names of a list.
-func some(names []string) string {
-	const most = 5
-	names = slices.Sorted(slices.Values(names))
-	if len(names) > most {
-		return strings.Join(names[:most], ", ") + ", ..."
-	}
-	return strings.Join(names, ", ")
-}
-
 // deleteObjects deletes the class that was created with a driver, and its CSIDriver unless volplane did not
 // create it or another node has the driver.
 func (h *hostDrivers) deleteObjects(ctx context.Context, driver, class string) error {

@@ -3,14 +3,9 @@ package driver
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"path"
-	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +14,6 @@ import (
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/trace"
-	"volplane.dev/volplane/internal/driverfile"
 	"volplane.dev/volplane/internal/redact"
 )
 
@@ -101,56 +95,4 @@ func callLine(c csi.Call) string {
 	line := fmt.Sprintf("%s %s %s %s %s %s", c.Time.Format("2006-01-02T15:04:05.000Z07:00"), path.Base(c.Method), c.Code,
 		took, c.Request, end)
 	return strings.TrimSpace(redact.Printable(line))
-}
-
-// calledDriver returns the drivers of this host after a check of the name of one of them, which need not have a file.
-func calledDriver(s *shell.Shell, f hostFlags, name string) (*hostDrivers, error) {
-	if err := csi.CheckName(name); err != nil {
-		return nil, err
-	}
-	return driversOf(s, f)
-}
-
-// completeCalled offers the drivers with a file or a socket as the first argument.
-func completeCalled(s *shell.Shell) cobra.CompletionFunc {
-	return func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		names, directive := completeHosted(s)(c, args, "")
-		h, err := driversOf(s, hostFlags{})
-		if len(args) > 0 || err != nil {
-			return names, directive
-		}
-		found, _ := os.ReadDir(h.plugins) // without the directory, there are no others
-		for _, e := range found {
-			if _, err := os.Stat(h.usualSocket(e.Name())); err == nil {
-				names = append(names, e.Name())
-			}
-		}
-		slices.Sort(names)
-		return slices.Compact(names), directive
-	}
-}
-
-func (h *hostDrivers) usualSocket(driver string) string {
-	return filepath.Join(h.plugins, driver, "csi.sock")
-}
-
-// socketOf returns the socket of a driver's process with a role.
-func (h *hostDrivers) socketOf(name string, role driverfile.Role) (string, error) {
-	d, err := h.files.Get(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Stat(h.usualSocket(name)); err == nil {
-			return h.usualSocket(name), nil
-		}
-		return "", fmt.Errorf("driver %s has neither a file in %s nor a socket below %s: see 'volplane driver list', or "+
-			"name its socket with --socket", name, h.files, h.plugins)
-	}
-	if err != nil {
-		return "", err
-	}
-	for _, p := range d.Processes {
-		if p.Has(role) {
-			return d.Socket(p, h.plugins), nil
-		}
-	}
-	return "", fmt.Errorf("driver %s has no process with the role %s", name, role)
 }

@@ -1,35 +1,26 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/driverfile"
-	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/supervise"
-	"volplane.dev/volplane/internal/volume"
 )
 
-const (
-	// answerTime limits how long a driver may take to say what it is.
-	answerTime = 5 * time.Second
-	// connectTime limits how long a socket is tried.
-	connectTime = time.Second
-	// lastLines is how many lines of a log an error shows.
-	lastLines = 10
-)
+// lastLines is how many lines of a log an error shows.
+const lastLines = 10
 
 // started identifies one start of a process; the zero value means that it has not started.
 type started struct {
@@ -145,51 +136,27 @@ func (h *hostDrivers) otherName(ctx context.Context, d driverfile.Driver, p driv
 	return found.Name
 }
 
-// listens says whether a process listens at a socket.
-func listens(ctx context.Context, socket string) bool {
-	c, err := (&net.Dialer{Timeout: connectTime}).DialContext(ctx, "unix", socket)
-	if err != nil {
-		return false
-	}
-	_ = c.Close()
-	return true
-}
-
-// ask returns what the driver at a socket reports about itself.
-func ask(ctx context.Context, socket string, what ...csi.Option) (*csi.Driver, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	found, err := csi.Dial(ctx, socket, what...)
-	if err != nil {
-		return nil, err
-	}
-	return found, found.Close()
-}
-
-// refusal returns why the node agent or the host of the drivers refuses a driver: what the Node says now, or else what
-// was last reported about it; "" if nothing was, or neither can be read.
-func (h *hostDrivers) refusal(ctx context.Context, driver string) string {
-	if h.client == nil {
-		return ""
-	}
-	if n, err := h.client.CoreV1().Nodes().Get(ctx, h.node, metav1.GetOptions{}); err == nil {
-		if wrong := note.Of(n)[driver]; wrong != "" {
-			return shell.PlainLine(wrong)
+// changedProcesses returns the processes of a driver that are started by another command, or in another
+// environment, than before. plugins is the directory of sockets.
+func changedProcesses(before *driverfile.Driver, d driverfile.Driver, plugins string) []driverfile.Process {
+	var out []driverfile.Process
+	for _, p := range d.Processes {
+		same := before != nil && slices.ContainsFunc(before.Processes, func(was driverfile.Process) bool {
+			return before.ProcessName(was) == d.ProcessName(p) &&
+				reflect.DeepEqual(effective(*before, was, plugins), effective(d, p, plugins))
+		})
+		if len(p.Exec) > 0 && !same {
+			out = append(out, p)
 		}
 	}
-	o := metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + h.node + ",reason=" +
-		string(volume.ReasonRegistrationRefused)}
-	events, _ := gather.Every[*corev1.Event](ctx, "events", o, h.client.CoreV1().Events(metav1.NamespaceDefault).List)
-	var last *corev1.Event
-	for _, e := range events {
-		about := e.Reason == string(volume.ReasonRegistrationRefused) && e.InvolvedObject.Name == h.node &&
-			volume.CauseOf(e.Annotations[volume.AnnCause], "").Object == "csidriver/"+driver
-		if about && (last == nil || gather.LastSeen(e).After(gather.LastSeen(last))) {
-			last = e
-		}
-	}
-	if last == nil {
-		return ""
-	}
-	return shell.PlainLine(last.Message)
+	return out
+}
+
+// effective returns a process with its defaults, without what makes no difference to its program.
+func effective(d driverfile.Driver, p driverfile.Process, plugins string) driverfile.Process {
+	p.Roles, p.Socket, p.WorkingDir = nil, d.Socket(p, plugins), cmp.Or(p.WorkingDir, "/")
+	p.EnvFromSecret = slices.SortedFunc(slices.Values(p.EnvFromSecret), func(a, b driverfile.SecretVariable) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+	return p
 }

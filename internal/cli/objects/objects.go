@@ -17,6 +17,7 @@ import (
 	"volplane.dev/volplane/internal/cli/shell"
 )
 
+// Register adds the flags that select objects.
 func (s *Selection) Register(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVarP(&s.Labels, "selector", "l", "", "label selector")
@@ -31,6 +32,7 @@ type Client struct {
 	Namespace string
 }
 
+// Of returns the access to the server that a shell has.
 func Of(s *shell.Shell) (*Client, error) {
 	config, err := s.Config()
 	if err != nil {
@@ -94,6 +96,7 @@ func meant(word string) string {
 	return "pvc/" + word
 }
 
+// Mapping returns the REST mapping of a kind.
 func (o *Client) Mapping(gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	m, err := o.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if meta.IsNoMatchError(err) {
@@ -105,6 +108,7 @@ func (o *Client) Mapping(gvk schema.GroupVersionKind) (*meta.RESTMapping, error)
 	return m, nil
 }
 
+// Namespaced says whether objects of a type are in namespaces.
 func Namespaced(m *meta.RESTMapping) bool { return m.Scope.Name() == meta.RESTScopeNameNamespace }
 
 // At returns the client of one type; ns is ignored for types without a namespace.
@@ -154,6 +158,7 @@ func (o *Client) Targets(args []string) ([]Target, error) {
 // PrintedName returns the name of an object in messages: type.group/name.
 func PrintedName(m *meta.RESTMapping, name string) string { return PrintedType(m) + "/" + name }
 
+// PrintedType returns the name of a type in messages: type.group.
 func PrintedType(m *meta.RESTMapping) string {
 	kind := strings.ToLower(m.GroupVersionKind.Kind)
 	if m.GroupVersionKind.Group != "" {
@@ -168,6 +173,7 @@ type Selection struct {
 	All            bool
 }
 
+// Options returns the options of a list of the selected objects.
 func (s Selection) Options() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: s.Labels, FieldSelector: s.Fields}
 }

@@ -66,6 +66,7 @@ type Sources struct {
 	recursive bool
 }
 
+// Register adds the flags that name files.
 func (f *Sources) Register(c *cobra.Command) {
 	c.Flags().StringArrayVarP(&f.Names, "filename", "f", nil,
 		"YAML or JSON file, directory of such files, or - for standard input; may be repeated")

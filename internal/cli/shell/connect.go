@@ -21,6 +21,7 @@ import (
 	"volplane.dev/volplane/internal/sidecar"
 )
 
+// ErrNoServer says that no API server is configured.
 var ErrNoServer = errors.New("no API server is configured: start one with 'volplane up', or set --kubeconfig or " +
 	"$KUBECONFIG")
 
@@ -36,6 +37,7 @@ type Flags struct {
 	Kubectl *Kubectl
 }
 
+// Register adds the flags to all commands below one.
 func (f *Flags) Register(c *cobra.Command) {
 	p := c.PersistentFlags()
 	p.StringVar(&f.Kubeconfig, "kubeconfig", "",

@@ -18,6 +18,7 @@ type Kubectl struct {
 	extra []string
 }
 
+// Register adds the flags.
 func (k *Kubectl) Register(f *pflag.FlagSet) {
 	names := clientcmd.RecommendedConfigOverrideFlags("")
 	names.ClusterOverrideFlags.APIServer.ShortName, names.ContextOverrideFlags.Namespace.ShortName = "s", "n"

@@ -157,6 +157,7 @@ func (s *Shell) Write(text []byte, err error) error {
 	return err
 }
 
+// OrNone returns a text for a cell of a table.
 func OrNone(text string) string {
 	if text == "" {
 		return "<none>"

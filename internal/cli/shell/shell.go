@@ -45,6 +45,7 @@ type Shell struct {
 	ending func() bool
 }
 
+// New returns the shell of a call of the program. If the streams have the output of a terminal, it is as wide.
 func New(ctx context.Context, s Streams, version string, p Programs) *Shell {
 	s.Out = asWideAs(s.Out)
 	return &Shell{Streams: s, Programs: p, Version: version, ending: func() bool { return ctx.Err() != nil }}

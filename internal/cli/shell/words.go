@@ -92,6 +92,7 @@ func Pairs(flag string, all []string, read func(string) (string, error)) (map[st
 	return out, nil
 }
 
+// ReadSecret returns what is in a file, which must be small and regular.
 func ReadSecret(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxSecretFile) {
