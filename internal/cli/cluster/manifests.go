@@ -77,7 +77,7 @@ func printManifests(ctx context.Context, s *shell.Shell, m manifestFlags) error 
 	if err != nil {
 		return err
 	}
-	return s.Write(manifest.YAML(objects))
+	return s.Print(manifest.YAML(objects))
 }
 
 // withRights returns the controllers that need rights: also the one that an argument of another starts.

@@ -23,7 +23,6 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/trace"
 	"volplane.dev/volplane/internal/driverfile"
-	"volplane.dev/volplane/internal/kube"
 )
 
 // driversOf are the CSI drivers that this host runs, as its files, its supervisor and the API
@@ -90,12 +89,6 @@ func (h *hostDrivers) reach(ctx context.Context, s *shell.Shell, node string) er
 		return nil
 	}
 	return err
-}
-
-// nodeSource reads and watches the CSINode of this host.
-func (h *hostDrivers) nodeSource() kube.Source[*storagev1.CSINode] {
-	nodes := h.client.StorageV1().CSINodes()
-	return kube.Source[*storagev1.CSINode]{Get: nodes.Get, Watch: nodes.Watch}
 }
 
 // registers says whether a driver is registered on a node.

@@ -54,12 +54,6 @@ func (h *hostDrivers) awaitStarts(ctx context.Context, before map[string]started
 	})
 }
 
-// awaitRegistration waits until the API names the driver on this host's node.
-func (h *hostDrivers) awaitRegistration(ctx context.Context, name string) error {
-	registered := func(n *storagev1.CSINode) (bool, error) { return registers(n, name), nil }
-	return kube.Follow(ctx, h.nodeSource(), h.node, registered)
-}
-
 // awaitDriver waits until the changed processes of a driver run and the driver is registered.
 func (h *hostDrivers) awaitDriver(
 	ctx context.Context, d driverfile.Driver, before map[string]started, limit time.Duration,
@@ -74,7 +68,9 @@ func (h *hostDrivers) awaitDriver(
 		if err := h.awaitStarts(ctx, before); err != nil {
 			return err
 		}
-		return h.awaitRegistration(ctx, d.Name)
+		nodes := h.client.StorageV1().CSINodes()
+		return kube.Follow(ctx, kube.Source[*storagev1.CSINode]{Get: nodes.Get, Watch: nodes.Watch}, h.node,
+			func(n *storagev1.CSINode) (bool, error) { return registers(n, d.Name), nil })
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
 		return h.notReady(ctx, d, fmt.Sprintf("not registered on node %s after %s: %s", h.node, limit,

@@ -87,5 +87,5 @@ func printManifest(s *shell.Shell, driver string, m manifest.Flex) error {
 	if err != nil {
 		return err
 	}
-	return s.Write(manifest.YAML(objects))
+	return s.Print(manifest.YAML(objects))
 }

@@ -94,6 +94,6 @@ func doorOptions(s *shell.Shell, o program.DoorOptions) (program.DoorOptions, er
 		return o, err
 	}
 	o.Namespace, o.Version = ns, s.Version
-	o.Why = func(ctx context.Context, ns, pod string) string { return s.Answer(ctx, client, ns, pod) }
+	o.Why = func(ctx context.Context, ns, pod string) string { return shell.Answer(ctx, client, ns, pod) }
 	return o, nil
 }

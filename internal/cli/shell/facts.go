@@ -24,6 +24,6 @@ func PrintRestored(ctx context.Context, out io.Writer, client kubernetes.Interfa
 
 // Answer returns one line about a Pod and its claims, or "" if that cannot be
 // determined.
-func (s *Shell) Answer(ctx context.Context, client kubernetes.Interface, ns, pod string) string {
+func Answer(ctx context.Context, client kubernetes.Interface, ns, pod string) string {
 	return Facts(client).Headline(ctx, "pod", ns, pod)
 }

@@ -2,9 +2,7 @@
 
 package shell
 
-import (
-	"volplane.dev/volplane/internal/flex"
-)
+import "volplane.dev/volplane/internal/flex"
 
 // FlexRoot is the default root directory of a bridge.
 const FlexRoot = "/var/lib/volplane-flex"

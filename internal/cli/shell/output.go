@@ -149,8 +149,8 @@ func jsonPath(template string) (printers.ResourcePrinter, error) {
 	return p, nil
 }
 
-// Write prints a text, unless making it has failed.
-func (s *Shell) Write(text []byte, err error) error {
+// Print prints a text, unless making it has failed.
+func (s *Shell) Print(text []byte, err error) error {
 	if err == nil {
 		_, err = s.Out.Write(text)
 	}

@@ -15,6 +15,7 @@ type DryRun bool
 
 func (d *DryRun) String() string { return strconv.FormatBool(bool(*d)) }
 
+// Type is what stands for a value in the usage.
 func (d *DryRun) Type() string { return "none|server" }
 
 // Set takes kubectl's words and those of a flag without a value.

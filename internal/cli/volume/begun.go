@@ -126,7 +126,7 @@ func (b *begun) mount(ctx context.Context, m mountOptions) error {
 	limited, cancel := shell.WithTimeout(ctx, m.timeout)
 	defer cancel()
 	claim := door.ClaimOf(b.pod)
-	why := func(ctx context.Context) string { return b.Answer(ctx, b.client, b.pod.Namespace, b.pod.Name) }
+	why := func(ctx context.Context) string { return shell.Answer(ctx, b.client, b.pod.Namespace, b.pod.Name) }
 	err := shell.Progress(limited, b.Err, why, func(ctx context.Context) error { return b.await(ctx, m.node) })
 	switch {
 	case ctx.Err() != nil && err != nil:

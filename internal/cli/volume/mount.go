@@ -155,7 +155,7 @@ func unmount(
 	ctx, cancel := shell.WithTimeout(ctx, timeout)
 	defer cancel()
 	claim := door.ClaimOf(pod)
-	why := func(ctx context.Context) string { return s.Answer(ctx, client, pod.Namespace, pod.Name) }
+	why := func(ctx context.Context) string { return shell.Answer(ctx, client, pod.Namespace, pod.Name) }
 	err := shell.Progress(ctx, s.Err, why, func(ctx context.Context) error { return door.Unmount(ctx, client, pod) })
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%s is still mounted after %s: %s", dir, timeout, why(context.WithoutCancel(ctx)))

@@ -19,7 +19,7 @@ func MountHost(s shell.Streams, version string) mount8.Host {
 	sh.Reach = sh.ReachAny
 	sh.Flags.DataDir, sh.Flags.Named = program.DataDir(), func() bool { return false }
 	return mount8.Host{
-		Err: s.Err, Node: sh.ThisNode(), Why: sh.Answer, Explain: sh.Explain, Mounts: mount8.OfHost(),
+		Err: s.Err, Node: sh.ThisNode(), Why: shell.Answer, Explain: sh.Explain, Mounts: mount8.OfHost(),
 		Client: func(kubeconfig string) (kubernetes.Interface, string, error) {
 			sh.Flags.Kubeconfig = kubeconfig
 			return sh.Client()

@@ -40,14 +40,14 @@ func mountsCommand(s *shell.Shell) *cobra.Command {
 		Long: `Show which claims are mounted, where, by which Pod and since when. Of what is
 mounted on this host, the command also shows how much space is used and free.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return list(cmd.Context(), s, all, output) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return listMounts(cmd.Context(), s, all, output) },
 	}
 	c.Flags().BoolVarP(&all, "all-namespaces", "A", false, "claims of all namespaces")
 	c.Flags().StringVarP(&output, "output", "o", "", "output format: json or yaml")
 	return c
 }
 
-func list(ctx context.Context, s *shell.Shell, all bool, output string) error {
+func listMounts(ctx context.Context, s *shell.Shell, all bool, output string) error {
 	if err := shell.KnownOutput(output, "json", "yaml"); err != nil {
 		return err
 	}

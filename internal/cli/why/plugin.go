@@ -38,18 +38,12 @@ func whyVolumeCommand(s *shell.Shell) *cobra.Command {
 	f.IntVarP(&s.Flags.Verbosity, "v", "v", 0, "log verbosity: from 0 (none) to 7 (every request)")
 	run := c.RunE
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := run(cmd, args); err != nil {
-			return asTyped(err, typed)
+		err := run(cmd, args)
+		if err != nil && typed.Replace(err.Error()) != err.Error() {
+			// Its text names the command that the user has typed.
+			err = errors.New(typed.Replace(err.Error()))
 		}
-		return nil
+		return err
 	}
 	return c
-}
-
-// asTyped returns an error whose text names the command that its user has typed.
-func asTyped(err error, typed *strings.Replacer) error {
-	if text := typed.Replace(err.Error()); text != err.Error() {
-		return errors.New(text)
-	}
-	return err
 }
