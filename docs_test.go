@@ -118,8 +118,8 @@ func TestCommandsExist(t *testing.T) {
 	makefile := readText(t, "Makefile")
 	known := map[string][]string{
 		"make":      submatches(makefile, `(?m)^([a-z][a-z-]*):`),
-		"volplane":  append(verbs(t, filepath.Join("internal", "cli")), "completion", "help"),
-		"volplaned": append(verbs(t, filepath.Join("standalone", "cmd", "volplaned")), "completion", "help"),
+		"volplane":  append(verbs(t, "internal/cli"), "completion", "help"),
+		"volplaned": append(verbs(t, "standalone/cmd/volplaned"), "completion", "help"),
 	}
 	// A command stands at the start of a line or after what may precede one.
 	command := regexp.MustCompile(`(?m)(?:^|[$|;(] ?|&& |sudo |bin/)(make|volplaned?) +([a-z][a-z-]*)`)
@@ -134,13 +134,13 @@ func TestCommandsExist(t *testing.T) {
 	}
 }
 
-// verbs returns the first words of the commands that a package defines.
+// verbs returns the first words of the commands that a package and those below it define.
 func verbs(t *testing.T, dir string) []string {
 	t.Helper()
 	var out []string
 	for _, path := range treeFiles(t, ".go") {
-		if filepath.Dir(path) == dir {
-			out = append(out, submatches(readText(t, path), `(?:Use: +|passCommand\()"([a-z][a-z-]*)`)...)
+		if below(dir, filepath.ToSlash(filepath.Dir(path))) {
+			out = append(out, submatches(readText(t, path), `(?:Use: +|passCommand\((?:\w+, )?)"([a-z][a-z-]*)`)...)
 		}
 	}
 	return out

@@ -8,7 +8,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"volplane.dev/volplane/internal/cli"
+	"volplane.dev/volplane/internal/cli/shell"
+	"volplane.dev/volplane/internal/cli/why"
 )
 
 // version is set by the build.
@@ -16,7 +17,7 @@ var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := cli.WhyVolume(ctx, os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, version)
+	code := why.Plugin(ctx, os.Args[1:], shell.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, version)
 	stop()
 	os.Exit(code)
 }

@@ -39,7 +39,7 @@ func programs() cli.Programs {
 // runNode runs the bundled driver and the FlexVolume bridge, if there are any, and then
 // a node agent.
 func runNode(
-	ctx context.Context, o program.NodeOptions, bridge *cli.BridgeOptions, driver *program.DriverOptions,
+	ctx context.Context, o program.NodeOptions, bridge *flex.BridgeOptions, driver *program.DriverOptions,
 ) error {
 	notifier := sdnotify.New()
 	// The service manager is notified at the beginning of the stop.
@@ -57,7 +57,7 @@ func runNode(
 }
 
 func runNodeParts(
-	ctx context.Context, o program.NodeOptions, bridge *cli.BridgeOptions, driver *program.DriverOptions,
+	ctx context.Context, o program.NodeOptions, bridge *flex.BridgeOptions, driver *program.DriverOptions,
 ) error {
 	traced := trace.New()
 	all := []parts.Part{{Name: "trace", Run: func(ctx context.Context) error {

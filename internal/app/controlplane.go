@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/controller/snapshotter"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/migrate"
 	"volplane.dev/volplane/internal/gather"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/parts"

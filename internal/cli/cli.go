@@ -1,71 +1,53 @@
-//go:build linux
-
 package cli
 
 import (
 	"context"
+	"io"
+	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
-	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/orphans"
-	"volplane.dev/volplane/internal/program"
+	"volplane.dev/volplane/internal/cli/apply"
+	"volplane.dev/volplane/internal/cli/cluster"
+	"volplane.dev/volplane/internal/cli/demo"
+	"volplane.dev/volplane/internal/cli/driver"
+	"volplane.dev/volplane/internal/cli/flex"
+	"volplane.dev/volplane/internal/cli/get"
+	"volplane.dev/volplane/internal/cli/host"
+	"volplane.dev/volplane/internal/cli/objects"
+	"volplane.dev/volplane/internal/cli/shell"
+	"volplane.dev/volplane/internal/cli/status"
+	"volplane.dev/volplane/internal/cli/volume"
+	"volplane.dev/volplane/internal/cli/why"
+	"volplane.dev/volplane/internal/door/mount8"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
+// Streams are the program's input and outputs.
+type Streams = shell.Streams
+
 // Programs are the roles that run until their context ends.
-type Programs struct {
-	// Node runs a node agent, the FlexVolume bridge of its host and the bundled driver;
-	// bridge and driver may be nil.
-	Node func(ctx context.Context, o program.NodeOptions, bridge *BridgeOptions, driver *program.DriverOptions) error
-	// Docker serves claims to docker and podman.
-	Docker func(ctx context.Context, o program.DoorOptions) error
-	// StorageProvider serves claims to systemd.
-	StorageProvider func(ctx context.Context, o program.DoorOptions) error
-	// LocalDriver runs the bundled driver.
-	LocalDriver func(ctx context.Context, o program.DriverOptions) error
-	// Controllers runs controllers for one driver in a cluster.
-	Controllers func(ctx context.Context, o program.ControllersOptions) error
-	// DriverControllers are the names of these controllers.
-	DriverControllers []string
-	// Rights returns the rights that a process with these controllers needs; onNodes says that each node has one.
-	Rights func(roles []string, driver, namespace string, elects, onNodes bool) []kube.Access
-	// Pool returns the records of the bundled driver in a pool directory of this
-	// host; nil if they cannot be read.
-	Pool func(dir string) orphans.Records
-	// Bridge serves the FlexVolume drivers of this host.
-	Bridge func(ctx context.Context, o BridgeOptions) error
-	// Registrar registers a driver with a node agent.
-	Registrar func(ctx context.Context, o sidecar.RegistrarOptions) error
-	// SnapshotMetadata serves the changed blocks of a driver's snapshots.
-	SnapshotMetadata func(ctx context.Context, o program.SnapshotMetadataOptions) error
-	// Liveness answers whether a driver lives.
-	Liveness func(ctx context.Context, o sidecar.LivenessOptions) error
-}
+type Programs = shell.Programs
 
 // Main runs the command in args and returns the exit code: 0 for success,
 // 1 for an error, 2 for a problem that the command has found.
 func Main(ctx context.Context, args []string, s Streams, version string, p Programs) int {
-	s.Out = asWideAs(s.Out)
-	sh := newShell(ctx, s, version, p)
-	sh.reach = sh.reachAny
+	sh := shell.New(ctx, s, version, p)
+	sh.Reach, sh.Planted = sh.ReachAny, func(ctx context.Context) { driver.TellPlanted(ctx, sh) }
 	if len(args) > 0 {
 		if role, found := sidecar.RoleOf(args[0]); found {
-			return sh.sidecar(ctx, role, args[0], args[1:])
+			return cluster.RunSidecar(ctx, sh, role, args[0], args[1:])
 		}
 	}
-	root := sh.root()
+	root := root(sh)
 	if len(args) > 0 {
-		root.SuggestionsMinimumDistance = distance(args[0])
+		root.SuggestionsMinimumDistance = shell.Distance(args[0])
 	}
-	root.SetArgs(args)
-	root.SetIn(s.In)
-	root.SetOut(s.Out)
-	root.SetErr(s.Err)
-	return sh.exitCode(root.ExecuteContext(ctx))
+	return sh.Execute(ctx, root, args)
 }
 
-func (s *shell) root() *cobra.Command {
+func root(s *shell.Shell) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "volplane",
 		Short: "Manage storage volumes, from the claim to the mounted path",
@@ -80,36 +62,55 @@ gRPC code that the driver has answered.`,
   volplane mount data /mnt         # mount the claim "data" at /mnt
   volplane why pvc/data            # explain what the claim waits for`,
 		// It is printed as cobra does by itself: a template would keep all methods in the program, which is 18 MB.
-		Version:           s.version,
+		Version:           s.Version,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
-		PersistentPreRunE: s.quiet,
+		PersistentPreRunE: s.Quiet,
 	}
-	s.flags.register(c)
-	c.SetGlobalNormalizationFunc(verbosityByLetter)
+	s.Flags.Register(c)
+	c.SetGlobalNormalizationFunc(shell.VerbosityByLetter)
 	c.AddGroup(&cobra.Group{ID: "objects", Title: "Claims, volumes and other objects:"},
 		&cobra.Group{ID: "programs", Title: "Control plane, node agent and drivers:"})
-	for _, o := range []*cobra.Command{
-		s.createCommand(), s.mountCommand(), s.resizeCommand(), s.snapshotCommand(), s.umountCommand(), s.mountsCommand(),
-		s.applyCommand(), s.getCommand(), s.describeCommand(), s.eventsCommand(), s.deleteCommand(), s.whyCommand(),
-		s.snapshotStateCommand(), s.statusCommand(), s.pageCommand(), s.orphansCommand(), s.adoptCommand(),
-	} {
-		o.GroupID = "objects"
-		c.AddCommand(o)
-	}
-	for _, o := range []*cobra.Command{
-		s.upCommand(), s.inviteCommand(), s.backupCommand(), s.restoreCommand(), s.checkCommand(),
-		s.migrateStoreCommand(), s.nodeCommand(),
-		s.controllerCommand(), s.snapshotMetadataCommand(), s.registrarCommand(), s.livenessCommand(), s.driverCommand(),
-		s.dockerCommand(), s.storageCommand(), s.flexCommand(), s.demoCommand(),
-	} {
-		o.GroupID = "programs"
-		c.AddCommand(o)
-	}
-	c.AddCommand(s.manifestsCommand(), s.versionCommand())
+	add(c, "objects", volume.Commands(s), get.Commands(s), apply.Commands(s), why.Commands(s), status.Commands(s))
+	add(c, "programs", host.Commands(s), cluster.Commands(s),
+		[]*cobra.Command{driver.Command(s), flex.Command(s), demo.Command(s, silently(s))})
+	c.AddCommand(cluster.ManifestsCommand(s), versionCommand(s))
 	normaliseSidecars(c)
 	refuseOthers(c)
 	completeOutputs(c)
-	_ = c.RegisterFlagCompletionFunc("namespace", s.completeNames("namespace"))
+	_ = c.RegisterFlagCompletionFunc("namespace", objects.CompleteNames(s, "namespace"))
 	return c
+}
+
+// add adds the commands of several topics to a group.
+func add(root *cobra.Command, group string, topics ...[]*cobra.Command) {
+	for _, c := range slices.Concat(topics...) {
+		c.GroupID = group
+		root.AddCommand(c)
+	}
+}
+
+// silently runs verbs without output.
+func silently(s *shell.Shell) demo.Verb {
+	return func(ctx context.Context, args ...string) error {
+		c := root(shell.New(ctx, Streams{In: s.In, Out: io.Discard, Err: io.Discard}, s.Version, s.Programs))
+		c.SetArgs(args)
+		return c.ExecuteContext(ctx)
+	}
+}
+
+// Run runs the program that was started under the name in argv[0]: one of upstream's sidecars, a helper of
+// mount(8), a plugin of kubectl, or Main.
+func Run(ctx context.Context, argv []string, s Streams, version string, p Programs) int {
+	switch name := filepath.Base(argv[0]); {
+	case slices.Contains(sidecar.Programs(), name):
+		return Main(ctx, append([]string{name}, argv[1:]...), s, version, p)
+	case name == why.PluginProgram:
+		return why.Plugin(ctx, argv[1:], s, version)
+	case name == mount8.MountProgram, name == mount8.UmountProgram:
+		return mount8.Run(ctx, volume.MountHost(s, version), name, argv[1:])
+	case name == "csi-sidecars":
+		return Main(ctx, append([]string{"controller"}, argv[1:]...), s, version, p)
+	}
+	return Main(ctx, argv[1:], s, version, p)
 }

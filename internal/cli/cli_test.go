@@ -11,13 +11,15 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
+	"volplane.dev/volplane/internal/cli/why"
+	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/sidecar"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		cli.PluginProgram: func() {
+		why.PluginProgram: func() {
 			streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
 			os.Exit(cli.Run(context.Background(), os.Args, streams, "v0.0.0-test", cli.Programs{}))
 		},
@@ -31,7 +33,7 @@ func TestMain(m *testing.M) {
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 			code := cli.Main(ctx, os.Args[1:], streams, "v0.0.0-test", cli.Programs{
 				Node: func(
-					_ context.Context, _ program.NodeOptions, bridge *cli.BridgeOptions, driver *program.DriverOptions,
+					_ context.Context, _ program.NodeOptions, bridge *flex.BridgeOptions, driver *program.DriverOptions,
 				) error {
 					if bridge == nil || driver != nil {
 						return nil
@@ -41,7 +43,7 @@ func TestMain(m *testing.M) {
 				},
 				LocalDriver: func(context.Context, program.DriverOptions) error { return nil },
 				Controllers: ranControllers,
-				Bridge: func(_ context.Context, o cli.BridgeOptions) error {
+				Bridge: func(_ context.Context, o flex.BridgeOptions) error {
 					_, err := fmt.Println("ran", o.Node, o.PluginDir, o.RootDir, o.SocketDir, o.RegistryDir, o.ConfigFile)
 					return err
 				},

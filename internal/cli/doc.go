@@ -1,5 +1,6 @@
 // Package cli is the command line of volplane: it parses flags, talks to the
-// API server like any other client, and prints for people or programs.
+// API server like any other client, and prints for people or programs. The verbs
+// are in the folders below, by topic, and this package joins them.
 //
 // Life cycle: for every call, Main builds the tree of commands, runs one
 // command, prints an error as "error: ...", and returns the exit code. The

@@ -1,5 +1,3 @@
-//go:build linux
-
 package cli
 
 import (
@@ -18,20 +16,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"volplane.dev/volplane/internal/cli/shell"
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/door"
 	"volplane.dev/volplane/internal/program"
 	"volplane.dev/volplane/internal/volume"
 )
-
-// TestSpace: only a path at which something is mounted on this host has space of its own to report.
-func TestSpace(t *testing.T) {
-	for path, is := range map[string]bool{"/": true, t.TempDir(): false, "/nowhere": false, "": false} {
-		if used, free := space(path); (used != nil) != is || (free != nil) != is {
-			t.Errorf("%q: %v %v, want %t", path, used, free, is)
-		}
-	}
-}
 
 // TestMounts: the space is reported only for what is mounted on this host's node, and a path cannot send commands to a
 // terminal.
@@ -110,8 +100,8 @@ func runWith(t *testing.T, lists map[string]any, args ...string) string {
 func TestThisNode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s := &shell{flags: flags{dataDir: dir}}
-	if got := s.thisNode(); got != program.HostName() {
+	s := &shell.Shell{Flags: shell.Flags{DataDir: dir}}
+	if got := s.ThisNode(); got != program.HostName() {
 		t.Errorf("before an agent has started: %q", got)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "node"), 0o700); err != nil {
@@ -120,12 +110,12 @@ func TestThisNode(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "node", "node-name"), []byte("first\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.thisNode(); got != "first" {
+	if got := s.ThisNode(); got != "first" {
 		t.Errorf("this node is %q, want first", got)
 	}
 	nodes := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: program.HostName()}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "first"}})
-	if got, err := s.nodeOf(t.Context(), nodes, ""); got != "first" || err != nil {
+	if got, err := s.NodeOf(t.Context(), nodes, ""); got != "first" || err != nil {
 		t.Errorf("commands work on node %q, want first: %v", got, err)
 	}
 	var driver program.DriverOptions
@@ -139,10 +129,10 @@ func TestThisNode(t *testing.T) {
 	if driver.NodeID != "first" {
 		t.Errorf("the bundled driver calls its node %q, want first", driver.NodeID)
 	}
-	c := renameCommand()
-	c.SilenceErrors, c.SilenceUsage = true, true
-	c.SetArgs([]string{"first", "second"})
-	if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--name first") {
-		t.Errorf("a node is renamed: %v", err)
+	var out bytes.Buffer
+	streams.Err = &out
+	code := Main(t.Context(), []string{"node", "rename", "first", "second"}, streams, "", Programs{})
+	if code != shell.ExitError || !strings.Contains(out.String(), "--name first") {
+		t.Errorf("a node is renamed: %s", &out)
 	}
 }

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"volplane.dev/volplane/internal/cli/shell"
+	"volplane.dev/volplane/internal/sidecar"
+)
+
+// completeOutputs offers the formats that the usage of each flag -o lists.
+func completeOutputs(c *cobra.Command) {
+	for _, below := range c.Commands() {
+		completeOutputs(below)
+	}
+	f := c.Flags().Lookup("output")
+	if f == nil {
+		return
+	}
+	if words := formats(f.Usage); len(words) > 0 {
+		_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+// formats returns the output formats in the usage of a flag. A format that takes a value ends with an equals sign.
+func formats(usage string) []string {
+	var out []string
+	for _, word := range strings.FieldsFunc(usage, func(r rune) bool { return strings.ContainsRune(" ,:", r) }) {
+		if before, _, takes := strings.Cut(word, "="); takes {
+			word = before + "="
+		}
+		if slices.Contains([]string{"wide", "name", "json", "yaml", "jsonpath="}, word) {
+			out = append(out, word)
+		}
+	}
+	return out
+}
+
+// normaliseSidecars has the command of controllers know the other names of its flags, too. It must be called when the
+// command is in its place: there it gets the names that all commands know, instead of any that it had.
+func normaliseSidecars(root *cobra.Command) {
+	for _, c := range root.Commands() {
+		if c.Name() == "controller" {
+			c.SetGlobalNormalizationFunc(func(set *pflag.FlagSet, name string) pflag.NormalizedName {
+				return sidecar.Normalise(set, string(shell.VerbosityByLetter(set, name)))
+			})
+		}
+	}
+}
+
+// refuseOthers has each command that is given too few or too many arguments say which ones it takes, and those that
+// cobra adds refuse what they do not know.
+func refuseOthers(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		tellUsage(c)
+		switch c.Name() {
+		case "completion":
+			c.Args, c.RunE = shell.Subcommand, func(c *cobra.Command, _ []string) error { return c.Help() }
+		case "help":
+			c.Args = func(_ *cobra.Command, args []string) error {
+				about, rest, err := root.Find(args)
+				if err == nil {
+					err = shell.Subcommand(about, rest)
+				}
+				return err
+			}
+		}
+	}
+}
+
+func tellUsage(c *cobra.Command) {
+	for _, below := range c.Commands() {
+		tellUsage(below)
+	}
+	accept := c.Args
+	if accept == nil || c.HasSubCommands() {
+		return
+	}
+	c.Args = func(c *cobra.Command, args []string) error {
+		err := accept(c, args)
+		// Cobra's own messages do not name the argument.
+		if err != nil && (strings.Contains(err.Error(), " arg(s)") || strings.HasPrefix(err.Error(), "unknown command")) {
+			return fmt.Errorf("%w: use '%s'", err, c.UseLine())
+		}
+		return err
+	}
+}
