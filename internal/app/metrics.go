@@ -27,7 +27,7 @@ type readiness struct{ driver, leads, works atomic.Bool }
 var errNoDriverYet = errors.New("the driver does not answer yet")
 
 // checks returns what must be so for the process to be ready. One that waits for a lease that another process holds is
-// ready: it takes over at once.
+// ready: it takes over immediately.
 func (r *readiness) checks() []observe.Check {
 	return []observe.Check{
 		{Name: "driver", Ready: func() error { return unless(r.driver.Load(), errNoDriverYet) }},

@@ -31,7 +31,7 @@ type World struct {
 	cached atomic.Pointer[func() cluster.Lists]
 
 	mu sync.Mutex
-	// changed is closed at the next change; nil if nobody waits for one.
+	// changed is closed at the next change; nil if nothing waits for one.
 	changed chan struct{}
 }
 

@@ -60,9 +60,9 @@ func TestDriverInTwoProcesses(t *testing.T) {
 		},
 	}
 
-	beside := options
-	beside.Socket = nodes
-	if err := app.Controllers(h.ctx, beside); err == nil || !strings.Contains(err.Error(), "not behind this socket") {
+	wrong := options
+	wrong.Socket = nodes
+	if err := app.Controllers(h.ctx, wrong); err == nil || !strings.Contains(err.Error(), "not behind this socket") {
 		t.Errorf("controllers beside the node's half: %v", err)
 	}
 	runs(t, func(ctx context.Context) error {

@@ -74,7 +74,7 @@ type Elsewhere struct {
 	Duration time.Duration
 	// Unchanged is how long this process has seen the lease as it is.
 	Unchanged time.Duration
-	// Renewed says that the holder has renewed it meanwhile.
+	// Renewed says that the holder has renewed it since this process saw it before.
 	Renewed bool
 }
 
