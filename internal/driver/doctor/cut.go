@@ -237,7 +237,7 @@ func (x *exam) checkKilledDelete(ctx context.Context) verdict {
 // checkEnds asks the driver to end. It is only a warning: callers kill a driver that does not.
 func (x *exam) checkEnds(ctx context.Context) verdict {
 	for _, p := range x.all() {
-		ended := x.terminates(ctx, p)
+		ended := p.terminates(ctx)
 		p.kill()
 		if err := x.revive(ctx, p); err != nil {
 			return wrong("the driver was asked to end, and does not start again: %v", err)

@@ -159,16 +159,20 @@ func (p *process) hasEnded() bool {
 
 // ends says whether a process has ended. The connection is lost before that, so after a check that is not passed it may
 // be a moment until it has.
-func (p *process) ends(level finding.Level) bool {
+func (p *process) ends(ctx context.Context, level finding.Level) bool {
 	if level == finding.Pass {
 		return p.hasEnded()
 	}
-	moment := time.NewTimer(endMoment)
-	defer moment.Stop()
+	return p.endsWithin(ctx, endMoment)
+}
+
+func (p *process) endsWithin(ctx context.Context, limit time.Duration) bool {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	select {
 	case <-p.ended:
 		return true
-	case <-moment.C:
+	case <-limited.Done():
 		return false
 	}
 }
@@ -216,7 +220,7 @@ const mostDeaths = 3
 // checkAlive starts processes again that have ended by themselves during a check.
 func (x *exam) checkAlive(ctx context.Context, during string, level finding.Level) {
 	for _, p := range x.all() {
-		if x.stopped() != nil || !p.ours() || !p.ends(level) {
+		if x.stopped() != nil || !p.ours() || !p.ends(ctx, level) {
 			continue
 		}
 		x.deaths++
@@ -278,7 +282,7 @@ func (x *exam) terminate(ctx context.Context) {
 		return
 	}
 	for _, p := range x.all() {
-		if p.cmd != nil && !x.terminates(ctx, p) {
+		if p.cmd != nil && !p.terminates(ctx) {
 			p.kill()
 		}
 		for _, d := range []*csi.Driver{p.d, p.second} {
@@ -290,17 +294,9 @@ func (x *exam) terminate(ctx context.Context) {
 }
 
 // terminates asks a process to end and says whether it does.
-func (x *exam) terminates(ctx context.Context, p *process) bool {
+func (p *process) terminates(ctx context.Context) bool {
 	_ = p.cmd.Process.Signal(unix.SIGTERM)
-	limit := time.NewTimer(endLimit)
-	defer limit.Stop()
-	select {
-	case <-p.ended:
-		return true
-	case <-limit.C:
-	case <-ctx.Done():
-	}
-	return false
+	return p.endsWithin(ctx, endLimit)
 }
 
 // repeat calls f until it says that no further try is needed, or ctx ends; it returns the last error.

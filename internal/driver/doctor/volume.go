@@ -116,21 +116,21 @@ func busy(err error) bool {
 
 // insist repeats a call while the driver is busy with an earlier one.
 func (x *exam) insist(ctx context.Context, call func(context.Context) error) error {
-	limited, cancel := context.WithTimeout(ctx, x.Patience)
-	defer cancel()
-	return repeat(limited, func() (bool, error) {
-		err := call(ctx)
-		return err != nil && busy(err) && x.alive(), err
-	})
+	return x.again(ctx, call, busy)
 }
 
 // until repeats a call until it succeeds, as callers do after any error.
 func (x *exam) until(ctx context.Context, call func(context.Context) error) error {
+	return x.again(ctx, call, func(error) bool { return true })
+}
+
+// again repeats a call after the errors that pass, as long as the driver lives.
+func (x *exam) again(ctx context.Context, call func(context.Context) error, passes func(error) bool) error {
 	limited, cancel := context.WithTimeout(ctx, x.Patience)
 	defer cancel()
 	return repeat(limited, func() (bool, error) {
 		err := call(ctx)
-		return err != nil && x.alive(), err
+		return err != nil && passes(err) && x.alive(), err
 	})
 }
 
