@@ -72,6 +72,7 @@ func TestAHandleThatIsBeingSaved(t *testing.T) {
 	release := wants(first, "h", "")
 	wants(second, "h", "first")()
 	wants(second, "another", "")
+	p.attempts.release(handleOf(second, "h"), second)
 	wants(second, "h", "first") // what did not have it did not give it back
 	release()
 	wants(second, "h", "")

@@ -86,8 +86,8 @@ func made(t *testing.T, api *kubetest.API, drivers map[string]*csitest.Driver) m
 	return out
 }
 
-// TestOnEachNode: a claim is served on the node that was selected for it, one without a node on a node that has room for
-// it; and only there is its volume deleted.
+// TestOnEachNode: a claim is served on the node that was selected for it, one without a node on a node that has room;
+// and only there is its volume deleted.
 func TestOnEachNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var objects []runtime.Object
