@@ -105,7 +105,7 @@ func TestDriverComesBackWithoutStaging(t *testing.T) {
 
 // entriesStay refuses to change the entry of a driver, as the API server does.
 func (w *world) entriesStay(a clienttesting.Action) (bool, runtime.Object, error) {
-	now, err := w.client.Tracker().Get(a.GetResource(), "", "n1")
+	now, err := w.tracker.Get(a.GetResource(), "", "n1")
 	if err != nil {
 		return true, nil, err
 	}

@@ -191,7 +191,7 @@ func TestHealthIsDropped(t *testing.T) {
 			return false, nil, nil
 		}
 		patch.Patch = []byte(strings.Replace(string(patch.Patch), `"volumeHealth"`, `"unknown"`, 1))
-		_, o, err := clienttesting.ObjectReaction(w.client.Tracker())(patch)
+		_, o, err := clienttesting.ObjectReaction(w.tracker)(patch)
 		return true, o, err
 	})
 	d.problems = entries("OnePath", "")

@@ -35,6 +35,8 @@ type world struct {
 	t      *testing.T
 	dir    string
 	client *fake.Clientset
+	// tracker keeps the objects of the client.
+	tracker *versions
 	// watching counts the watches that were begun: the API of these tests
 	// forgets what happens between a list and a watch.
 	watching atomic.Int32
@@ -54,20 +56,18 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	w := &world{t: t, dir: dir, client: fake.NewClientset(objects...)}
-	w.client.PrependReactor("*", "*", versioned(w.client.Tracker()))
-	// The caches trim what they receive; what the tests read must not change
-	// with it.
-	w.client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
-		all, err := w.client.Tracker().Watch(a.GetResource(), a.GetNamespace())
-		if err != nil {
-			return true, nil, err
+	tracker, err := newVersions(objects...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, dir: dir, client: &fake.Clientset{}, tracker: tracker}
+	w.client.AddReactor("*", "*", clienttesting.ObjectReaction(tracker))
+	w.client.AddWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		all, err := tracker.Watch(a.GetResource(), a.GetNamespace())
+		if err == nil {
+			w.watching.Add(1)
 		}
-		w.watching.Add(1)
-		return true, watch.Filter(all, func(e watch.Event) (watch.Event, bool) {
-			e.Object = e.Object.DeepCopyObject()
-			return e, true
-		}), nil
+		return true, all, err
 	})
 	return w
 }
@@ -108,7 +108,7 @@ func (w *world) run() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	o := Options{
-		Name: "n1", RootDir: w.dir, Client: kubetest.Observed(w.t, w.client, Writes()),
+		Name: "n1", RootDir: w.dir, Client: kubetest.Observed(w.t, w.client, w.tracker, Writes()),
 		Caches: kube.NewNodeCaches(w.client, "n1"), Drivers: csi.NewSet(),
 		Events: kube.NewRecorder(ctx, w.client, "node"), Log: slog.New(slog.DiscardHandler), TrustDrivers: true,
 		Dial:     []csi.Option{csitest.Told(w.t)},

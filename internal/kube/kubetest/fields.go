@@ -42,12 +42,14 @@ func fields(
 	return o, nil
 }
 
-// Observed returns a client that may change only the fields that rights name; whether it
-// may write at all is not checked.
-func Observed(t testing.TB, client *fake.Clientset, rights []kube.Access) *fake.Clientset {
+// Observed returns a client that may change only the fields that rights name, of objects in the tracker of another
+// client; whether it may write at all is not checked.
+func Observed(
+	t testing.TB, client *fake.Clientset, tracker clienttesting.ObjectTracker, rights []kube.Access,
+) *fake.Clientset {
 	c := &fake.Clientset{}
 	c.AddReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		o, err := fields(t, rights, client.Tracker(), a, func() (runtime.Object, error) { return client.Invokes(a, nil) })
+		o, err := fields(t, rights, tracker, a, func() (runtime.Object, error) { return client.Invokes(a, nil) })
 		return true, o, err
 	})
 	c.AddWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
