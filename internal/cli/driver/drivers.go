@@ -25,7 +25,7 @@ import (
 	"volplane.dev/volplane/internal/driverfile"
 )
 
-// driversOf are the CSI drivers that this host runs, as its files, its supervisor and the API
+// hostDrivers are the CSI drivers that this host runs, as its files, its supervisor and the API
 // know them.
 type hostDrivers struct {
 	files driverfile.Dir

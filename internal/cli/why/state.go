@@ -30,7 +30,7 @@ const (
 	maxState = 512 << 20
 )
 
-// state is the content of a file of snapshot-state: the objects that why reads, the
+// stateFile is the content of a file of snapshot-state: the objects that why reads, the
 // time, and the version of the program.
 type stateFile struct {
 	Kind    string `json:"kind"`

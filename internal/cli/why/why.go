@@ -98,7 +98,7 @@ type question struct {
 	from string
 	// file is the file with the objects of a dry run.
 	file string
-	// shell.DryRun predicts what would happen if the objects of file were created.
+	// dryRun predicts what would happen if the objects of file were created.
 	dryRun bool
 	// fix adds the commands that would free the object.
 	fix bool
