@@ -21,8 +21,8 @@ import (
 const (
 	// closeTimeout bounds a call of Controller.Close.
 	closeTimeout = 2 * time.Second
-	// laneWaitReported is how long a key waits for a place in a lane before an event says so, and
-	// laneWaitPause the pause until the event is repeated.
+	// laneWaitReported is how long a key waits for a place in a lane before an event reports it, and laneWaitPause the
+	// pause until the event is repeated.
 	laneWaitReported, laneWaitPause = 10 * time.Second, time.Minute
 )
 
@@ -41,8 +41,8 @@ func (k Key) String() string {
 type Pace struct {
 	// RetryMin and RetryMax bound the back-off of a key after errors.
 	RetryMin, RetryMax time.Duration
-	// Workers is the number of keys that are reconciled at once, and that of the calls in flight in each lane. One
-	// namespace may have all of them: the driver's user has said what the driver can do.
+	// Workers is the number of keys that are reconciled at the same time, and that of the calls in flight in each lane.
+	// One namespace may use all of them: the user has configured what the driver can bear.
 	Workers int
 }
 
@@ -85,18 +85,18 @@ func (d Declaration) Rights() []kube.Access {
 	return append(out, d.Outputs...)
 }
 
-// Result says when a key is reconciled again although nobody adds it.
+// Result says when a key is reconciled again without being added.
 type Result = queue.Result
 
-// Lane names a driver and a kind of call, of which a limited number may be in flight, and the
-// namespace on whose behalf a call is made.
+// Lane names a driver and a kind of call, which together have a limited number of calls in flight, and the namespace on
+// whose behalf a call is made.
 type Lane = queue.Lane
 
 // Controller runs Reconcile for keys.
 type Controller struct {
 	Declaration
-	// Workers is the number of keys that are reconciled at once; 0 means 1. Keys that hold a place
-	// in a lane do not count.
+	// Workers is the number of keys that are reconciled at the same time; 0 means 1. Keys that hold a place in a lane do
+	// not count.
 	Workers int
 	// Places is the number of calls that may be in flight in each lane; 0 means 1.
 	Places int
@@ -162,7 +162,7 @@ func (c *Controller) Enter(k Key, lane Lane, report func(volume.Because)) (pause
 	return laneWaitPause
 }
 
-// Measure tells a meter what becomes of keys. It must be called before Run.
+// Measure reports to a meter what becomes of keys. It must be called before Run.
 func (c *Controller) Measure(m queue.Meter[Key]) { c.init(); c.queue.Measure(m) }
 
 // Load returns what a measured controller has to do.

@@ -83,7 +83,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestWorkersOfThePace: so many keys are reconciled at once, with and without calls, and all may be of one namespace.
+// TestWorkersOfThePace: this many keys are reconciled at the same time, with and without calls, and all may be of one
+// namespace.
 func TestWorkersOfThePace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const chosen = 3

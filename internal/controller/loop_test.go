@@ -68,7 +68,7 @@ func TestClosing(t *testing.T) {
 	})
 }
 
-// counting counts what it is told.
+// counting counts log records.
 type counting struct {
 	slog.Handler
 	n *atomic.Int32
@@ -101,8 +101,7 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 }
 
-// TestWaitingIsTold: who waits for long is told, by whom it is held up, and again
-// as long as that is so.
+// TestWaitingIsTold: a key that waits long is reported together with what holds it up, and again as long as it waits.
 func TestWaitingIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// told is a driver whose calls a CallLog tells of.
+// told is a driver whose calls are logged by a CallLog.
 type told struct {
 	log    bytes.Buffer
 	call   invoker
@@ -86,7 +86,8 @@ func TestEachCallIsTold(t *testing.T) {
 	})
 }
 
-// TestRepeatedFailures are told less and less often, those of each volume by themselves, and all in debugging.
+// TestRepeatedFailures: repeated failures are logged less and less often, separately for each volume, and all of them
+// at debug level.
 func TestRepeatedFailures(t *testing.T) {
 	d, all := newTold(slog.LevelInfo), newTold(slog.LevelDebug)
 	failing := func(context.Context) error { return status.Error(codes.Aborted, "pending") }
@@ -139,7 +140,7 @@ func TestManyFailures(t *testing.T) {
 	})
 }
 
-// TestSlowCalls are told of while they last and at their end; one that nobody waits for any more is not.
+// TestSlowCalls: slow calls are logged while they last and at their end; a call whose caller has given up is not.
 func TestSlowCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newTold(slog.LevelInfo)
@@ -171,7 +172,7 @@ func TestSlowCalls(t *testing.T) {
 	})
 }
 
-// TestCallsThatAreDone are told at klog's level 5, as upstream's sidecars tell of them.
+// TestCallsThatAreDone: successful calls are logged at klog's level 5, as upstream's sidecars log them.
 func TestCallsThatAreDone(t *testing.T) {
 	d := newTold(levelCall)
 	d.answer = func(context.Context) error { return nil }
@@ -187,7 +188,7 @@ func TestCallsThatAreDone(t *testing.T) {
 	}
 }
 
-// TestIsAnswer: only what the log of calls has told may be left out elsewhere.
+// TestIsAnswer: only errors that the log of calls has may be left out elsewhere.
 func TestIsAnswer(t *testing.T) {
 	answer, other := status.Error(codes.Internal, "no"), errors.New("disk full")
 	for _, test := range []struct {

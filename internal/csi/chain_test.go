@@ -260,7 +260,7 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// TestMeter: each call is told with the driver's name, once that is known, and with its code.
+// TestMeter: each call is reported with the driver's name, once that is known, and with its code.
 func TestMeter(t *testing.T) {
 	var mu sync.Mutex
 	told := map[string]int{}

@@ -26,8 +26,8 @@ func saying(m proto.Message) string {
 	return text
 }
 
-// TestConditions: each message that had a condition up to CSI 1.12 still says it. One without it says nothing, which is
-// not that the volume is well.
+// TestConditions: the condition of each message that had one up to CSI 1.12 can still be read. A message without it
+// says nothing, which does not mean that the volume is healthy.
 func TestConditions(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`{}`, "nothing"},

@@ -41,7 +41,7 @@ type Driver struct {
 	HasController bool
 	// Scope says for which volumes the process that has this Driver calls the controller service.
 	Scope volume.Scope
-	// Place is the topology segment of the scope's node, as the driver has told it: then volumes are found by it, whatever
+	// Place is the topology segment of the scope's node, as reported by the driver: then volumes are found by it, whatever
 	// the cluster's objects say. It is nil if they are found by what the control plane has recorded.
 	Place map[string]string
 	// Plugin, Controller, Group and Node hold the capabilities, as the driver returned them to Dial.
@@ -58,7 +58,7 @@ type Driver struct {
 type NodeInfo struct {
 	// ID identifies the node in calls of the driver.
 	ID string
-	// MaxVolumes is how many volumes can be attached to the node; 0 is no limit.
+	// MaxVolumes is how many volumes can be attached to the node; 0 means no limit.
 	MaxVolumes int64
 	// Topology is the node's topology segment; empty if the driver has no topology.
 	Topology map[string]string
@@ -112,7 +112,7 @@ func (d *Driver) NodeClient() csipb.NodeClient { return csipb.NewNodeClient(d.se
 // IdentityClient returns a client of the driver's identity service.
 func (d *Driver) IdentityClient() csipb.IdentityClient { return csipb.NewIdentityClient(d.service) }
 
-// Call calls any method of the driver, of which method is the full name.
+// Call calls any method of the driver by its full name.
 func (d *Driver) Call(ctx context.Context, method string, request, answer proto.Message) error {
 	return d.service.Invoke(ctx, method, request, answer)
 }
@@ -148,9 +148,8 @@ func CheckIs(d *Driver, name string) error {
 // Connected says whether there is a connection to the driver. It makes no call.
 func (d *Driver) Connected() bool { return d.link.connected() }
 
-// AwaitLoss waits until the connection to the driver is lost and returns nil then, or the error of
-// ctx when that ends first. Without a connection it tries to make one, and returns nil at once if
-// that fails. It may be repeated.
+// AwaitLoss waits until the connection to the driver is lost and returns nil then, or the error of ctx if that ends
+// first. Without a connection it tries to make one, and returns nil immediately if that fails. It may be repeated.
 func (d *Driver) AwaitLoss(ctx context.Context) error {
 	d.link.awaitLoss(ctx)
 	return ctx.Err()
@@ -217,7 +216,7 @@ func (d *Driver) awaitName(ctx context.Context, limit time.Duration) error {
 	})
 }
 
-// askController asks for the capabilities of the controller, and of the group controller beside it. Unimplemented says
+// askController reads the capabilities of the controller, and of the group controller beside it. Unimplemented means
 // that the controller is behind another socket, or that there is no group controller.
 func (d *Driver) askController(ctx context.Context) error {
 	c, err := d.ControllerClient().ControllerGetCapabilities(ctx, &csipb.ControllerGetCapabilitiesRequest{})

@@ -7,8 +7,8 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// TestADriverThatIsBackIsTold, though nobody calls it; one that has left the set
-// is not.
+// TestADriverThatIsBackIsTold: subscribers are notified when a driver is back, even if no call is made; not when it has
+// left the set.
 func TestADriverThatIsBackIsTold(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	c := dial(t, d)
@@ -32,7 +32,7 @@ func TestADriverThatIsBackIsTold(t *testing.T) {
 	other := csitest.Start(t, csitest.Full())
 	drivers.Remove(c)
 	d.Restart()
-	// It would be told within the time that the other one takes.
+	// The notification would arrive before the other driver's.
 	drivers.Put(dial(t, other))
 	for range 2 {
 		select {

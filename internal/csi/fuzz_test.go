@@ -93,7 +93,7 @@ func FuzzSecret(f *testing.F) {
 	})
 }
 
-// TestDeadlines, in time that only passes when somebody waits.
+// TestDeadlines runs in virtual time.
 func TestDeadlines(t *testing.T) { synctest.Test(t, deadlines) }
 
 func deadlines(t *testing.T) {

@@ -134,8 +134,8 @@ func TestGroupLife(t *testing.T) {
 	}
 }
 
-// TestGroupService: the group controller is asked for where the driver says that it has one. A driver without one, or
-// whose process has none, is as good as before.
+// TestGroupService: the group controller is asked for if the driver reports that it has one. A driver without one, or
+// whose process lacks it, works as before.
 func TestGroupService(t *testing.T) {
 	d := csitest.Start(t, grouping())
 	if c := dial(t, d); !c.Plugin.GroupController || !c.Group.Snapshot {

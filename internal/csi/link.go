@@ -137,8 +137,8 @@ func (l *link) connected() bool {
 // awaitLoss waits until the connection is lost.
 func (l *link) awaitLoss(ctx context.Context) { l.awaitLossOf(ctx, 0) }
 
-// awaitLossOf waits until connection number known is lost. It returns at once if another connection
-// has been made since. For 0 it waits for whichever connection there is.
+// awaitLossOf waits until connection number known is lost. It returns immediately if another connection has been made
+// since. For 0 it waits for any existing connection.
 func (l *link) awaitLossOf(ctx context.Context, known int64) {
 	c, err := l.take(ctx)
 	if err != nil {
@@ -150,7 +150,7 @@ func (l *link) awaitLossOf(ctx context.Context, known int64) {
 	}
 }
 
-// drop removes the connection. The caller holds connecting, so nobody starts to use it.
+// drop removes the connection. The caller holds connecting, so no call starts to use it.
 func (l *link) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -123,8 +123,8 @@ func idOf(req any) string {
 	return ""
 }
 
-// mayQuote returns the volume whose secrets an answer may quote, and whether there is one. An empty id stands for all
-// of the driver's volumes: what is wrong with its storage may be told in the words of any of them.
+// mayQuote returns the volume whose secrets an answer may quote, and whether there is one. An empty id means all of the
+// driver's volumes: a problem of its storage may be described in terms of any of them.
 func mayQuote(req any) (id string, ok bool) {
 	_, all := req.(*csipb.NodeGetStorageHealthRequest)
 	id = idOf(req)

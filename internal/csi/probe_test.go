@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// TestNameTimeout: a question for the name that hangs is asked anew after its time limit.
+// TestNameTimeout: a call for the name that hangs is repeated after its time limit.
 func TestNameTimeout(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	var asked atomic.Int64

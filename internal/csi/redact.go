@@ -105,8 +105,7 @@ func eachInList(
 // "true" and "none" are no secrets, and they are parts of many words.
 const shortestNamed = 6
 
-// namesSecret says whether the name of a value says that the value is a secret. The name of a
-// Secret object is none.
+// namesSecret says whether the name of a value says that the value is a secret. The name of a Secret object is not one.
 func namesSecret(name, value string) bool {
 	return len(value) >= shortestNamed && isSecretName(name)
 }

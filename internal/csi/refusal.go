@@ -22,13 +22,12 @@ var (
 	ErrHeld = errors.New("the driver was not called")
 	// ErrID says that an id has control characters, so no driver can have returned it. It is final.
 	ErrID = errors.New("id is not usable")
-	// ErrTerm says that the term of Within is over, so the driver was not called. Whoever has the next term may call it.
+	// ErrTerm says that the term of Within is over, so the driver was not called. The holder of the next term may call it.
 	ErrTerm = errors.New("the driver is no longer called from here")
 	// ErrBusy says that the call timed out while it waited for an earlier call for the volume. It
 	// may be repeated.
 	ErrBusy = errors.New("an earlier call for the volume has not ended yet")
-	// ErrPlanted says that somebody has planted this failure for a drill or a test. What became of the call is as the
-	// code says.
+	// ErrPlanted says that this failure was planted for a drill or a test. The code says what became of the call.
 	ErrPlanted = errors.New("this fault is planted")
 )
 
@@ -44,7 +43,7 @@ func refuse(code codes.Code, reason error, text string) error {
 	return &refusal{code: code, reason: reason, text: text}
 }
 
-// Planted returns the error of a call that fails because somebody wants it to.
+// Planted returns the error of a call that fails because a fault was planted.
 func Planted(code codes.Code, text string) error { return refuse(code, ErrPlanted, text) }
 
 // Error returns the reason and, if there are any, details.

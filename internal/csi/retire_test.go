@@ -50,7 +50,7 @@ func TestRetire(t *testing.T) {
 	}
 }
 
-// TestRetireIdle closes at once what nobody uses.
+// TestRetireIdle: an idle connection is closed immediately.
 func TestRetireIdle(t *testing.T) {
 	c := dial(t, csitest.Start(t, csitest.Full()))
 	c.Retire()

@@ -45,7 +45,7 @@ func (s *stream) SendMsg(request any) error {
 	return s.ClientStream.SendMsg(request)
 }
 
-// RecvMsg reads the next answer, or the error at the end, which is io.EOF if all is well.
+// RecvMsg reads the next answer, or the error at the end, which is io.EOF after success.
 func (s *stream) RecvMsg(answer any) error {
 	err := callError(s.ClientStream.RecvMsg(answer))
 	if s.witness != nil && !errors.Is(err, io.EOF) {

@@ -17,8 +17,8 @@ func (d *Driver) In(scope volume.Scope) *Driver {
 	return &scoped
 }
 
-// On returns the driver for the controllers of the volumes of the node that it runs on. It has told the node's topology
-// segment. Both share one connection.
+// On returns the driver for the controllers of the volumes of the node that it runs on. The driver reported the node's
+// topology segment. Both share one connection.
 func (d *Driver) On(node string, segment map[string]string) *Driver {
 	placed := d.In(volume.Scope{Node: node})
 	placed.Place = map[string]string{}

@@ -42,8 +42,8 @@ func life(w *world, step func(func())) {
 	w.knows("n1")
 }
 
-// TestLife: each write is made once, whoever restarts in between, and nothing is
-// detached before the node says that it does not use it.
+// TestLife: each write is made once, whichever process restarts in between, and nothing is detached before the node
+// reports that it no longer uses the volume.
 func TestLife(t *testing.T) {
 	for name, restarts := range map[string]bool{"one process": false, "restarts after each step": true} {
 		t.Run(name, func(t *testing.T) {
@@ -107,8 +107,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestUseThatIsNotSeenYet: a node says that it uses a volume while it is about to
-// be told that it must not: the answer to that tells, and nothing is detached.
+// TestUseThatIsNotSeenYet: a node reports a volume in use while volumesAttached is about to lose it: the response to
+// that patch shows the use, and nothing is detached.
 func TestUseThatIsNotSeenYet(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		w.Users.Put(pod("p", "n1", "a"))
@@ -148,7 +148,7 @@ func TestAttacherIsQuicker(t *testing.T) {
 	}, alone()...)
 }
 
-// TestTakenAway: what a Pod still uses comes back when somebody takes it away.
+// TestTakenAway: an attachment that a Pod still uses is created again after a user deletes it.
 func TestTakenAway(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		w.Users.Put(pod("p", "n1", "a"))
@@ -168,7 +168,7 @@ func TestTakenAway(t *testing.T) {
 	}, alone()...)
 }
 
-// TestNotOurs: what others have made under other names is looked at, and theirs.
+// TestNotOurs: attachments that others created under other names are taken into account, but never changed.
 func TestNotOurs(t *testing.T) {
 	hand, inline, orphan := attachment("a", "n1", attached), attachment("b", "n1", attached), attachment("x", "n1")
 	hand.Name, inline.Name, orphan.Name = "by-hand", "inline", "orphan"
@@ -186,8 +186,7 @@ func TestNotOurs(t *testing.T) {
 	}, slices.Concat(bound("a"), objects(node("n1"), hand, inline, orphan))...)
 }
 
-// TestGoneBeforeTheAnswer: an attachment that somebody has taken away before its
-// maker hears that it was made is made again.
+// TestGoneBeforeTheAnswer: an attachment that a user deletes before its creator receives the response is created again.
 func TestGoneBeforeTheAnswer(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		n := 0
@@ -209,8 +208,8 @@ func TestGoneBeforeTheAnswer(t *testing.T) {
 	}, alone()...)
 }
 
-// TestFewPatches: while volumes are on their way to a node, it is told of many at
-// once, and not of each; the last of them is told at once.
+// TestFewPatches: while volumes are on their way to a node, one patch of volumesAttached adds many of them instead of
+// one each; the last of them is added immediately.
 func TestFewPatches(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f"}
 	o := objects(node("n1"), pod("p", "n1", names...))

@@ -13,8 +13,8 @@ import (
 	"volplane.dev/volplane/internal/controller/attachdetach"
 )
 
-// TestWhateverComesLast: a volume is attached as soon as all is there that it takes,
-// in whatever order that comes.
+// TestWhateverComesLast: a volume is attached as soon as everything that the attachment needs exists, in whatever order
+// it appears.
 func TestWhateverComesLast(t *testing.T) {
 	needless := &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},

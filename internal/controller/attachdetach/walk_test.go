@@ -32,10 +32,9 @@ type walk struct {
 	diary []string
 }
 
-// TestWalks: whatever Pods, nodes and the attacher do, and whenever the controller is
-// restarted: a living node that has a volume mounted keeps its attachment as long as
-// Pods are there, nobody else gets one that is for one node, and when all is over
-// nothing is left.
+// TestWalks: whatever Pods, nodes and the attacher do, and whenever the controller restarts: a living node that has a
+// volume mounted keeps its attachment as long as its Pods exist, no other node gets a volume that only one node may
+// use, and nothing is left at the end.
 func TestWalks(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -112,8 +111,8 @@ func (k *walk) lost(n, v string) {
 func (k *walk) dies(n, _ string)    { k.silent[n] = true; change(k.world, k.Nodes(), n, down) }
 func (k *walk) revives(n, _ string) { k.silent[n] = false; change(k.world, k.Nodes(), n, up) }
 
-// agent has a node do all that it can do: it says what it is going to use before it
-// looks whether it may, and that it does not use it after it has unmounted.
+// agent does everything that a node agent can do: it reports a volume in use before it checks whether the volume is
+// attached, and no longer in use after it has unmounted it.
 func (k *walk) agent(n, _ string) {
 	if k.silent[n] {
 		return
@@ -148,7 +147,7 @@ func (k *walk) agent(n, _ string) {
 	}
 }
 
-// holds looks at what must be so at any time of what was so after the last step.
+// holds checks the invariants after each step.
 func (k *walk) holds() {
 	k.Helper()
 	now := map[string]bool{}
@@ -174,7 +173,7 @@ func (k *walk) holds() {
 	k.attached, k.kept, k.believed = now, kept, believed
 }
 
-// proved says whether what a living node has mounted is to be believed.
+// proved says whether the mounts that a living node reports count.
 func (k *walk) proved(at string, p *corev1.Pod) bool {
 	if p == nil {
 		return k.seen[at]

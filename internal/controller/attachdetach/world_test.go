@@ -25,7 +25,7 @@ import (
 const driver = "d.example"
 
 const (
-	// soon is longer than the controller rests between two looks at a node.
+	// soon is longer than the controller's pause between two reconciles of a node.
 	soon = time.Second
 	// rest is how long it rests while volumes are on their way to a node.
 	rest = 50 * time.Millisecond
@@ -47,14 +47,13 @@ func inWorld(t *testing.T, o attachdetach.Options, play func(*world), objects ..
 
 func (w *world) pass(d time.Duration) { kubetest.Pass(d) }
 
-// change has somebody change an object, and the controller hear of it.
+// change updates an object as another client, and delivers the event to the controller.
 func change[T runtime.Object](w *world, of kubetest.Objects[T], name string, f func(T)) {
 	w.Helper()
 	kubetest.Change(w.Users, of, name, f)
 }
 
-// gone has somebody delete an object without asking anybody, and the controller
-// hear of it.
+// gone removes an object unconditionally, and delivers the event to the controller.
 func gone[T runtime.Object](w *world, of kubetest.Objects[T], name string) {
 	w.Helper()
 	kubetest.Remove(w.Users, of, name)
@@ -64,7 +63,7 @@ func (w *world) pods() kubetest.Objects[*corev1.Pod] { return w.Pods("ns") }
 
 func (w *world) claims() kubetest.Objects[*corev1.PersistentVolumeClaim] { return w.Claims("ns") }
 
-// uses has a node say which volumes it uses.
+// uses sets a node's volumesInUse.
 func (w *world) uses(node string, volumes ...string) {
 	w.Helper()
 	change(w, w.Nodes(), node, using(volumes...))
@@ -107,7 +106,7 @@ func (w *world) are(want ...*storagev1.VolumeAttachment) {
 	}
 }
 
-// knows compares all that a node was told, whole, with the volumes wanted.
+// knows compares a node's whole volumesAttached with the volumes wanted.
 func (w *world) knows(name string, volumes ...string) {
 	w.Helper()
 	n, err := w.Users.CoreV1().Nodes().Get(w.Context(), name, metav1.GetOptions{})
@@ -258,7 +257,7 @@ func knowing(volumes ...string) func(*corev1.Node) {
 	}
 }
 
-// tells is the write by which a node is told what is attached.
+// tells is the write that sets a node's volumesAttached.
 func tells(node string, volumes ...string) string {
 	told := []string{}
 	for _, v := range volumes {
@@ -267,7 +266,7 @@ func tells(node string, volumes ...string) string {
 	return fmt.Sprintf(`patch nodes/status %s {"status":{"volumesAttached":[%s]}}`, node, strings.Join(told, ","))
 }
 
-// patches compares what the nodes were told, in its order, with what is wanted.
+// patches compares the patches of volumesAttached, in order, with those wanted.
 func (w *world) patches(want ...string) {
 	w.Helper()
 	got := slices.DeleteFunc(kubetest.Writes(w.Own), func(line string) bool { return !strings.HasPrefix(line, "patch ") })

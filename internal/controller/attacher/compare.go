@@ -104,7 +104,7 @@ func (a *attacher) compare(ctx context.Context, driver string) time.Duration {
 	facts := a.publishedFacts(d, published, settled)
 	plan := attach.Published(facts)
 	if a.csiDrivers.Forgone() {
-		// The driver may be one that needs no attachments, which is not known here, and whose volumes nobody else detaches.
+		// The driver may need no attachments, which is not known here, and only this controller detaches its volumes.
 		plan.Undo = nil
 	}
 	a.correct(ctx, driver, plan)

@@ -216,9 +216,9 @@ func (b *binder) reconcileClaim(ctx context.Context, key controller.Key) (result
 	return result, err
 }
 
-// take returns the best free volume for a claim, or nil, and reserves it: other claims that are
-// reconciled meanwhile cannot take it. It takes none for a claim that cannot use one, because
-// putBack queues all claims that the volume fits.
+// take returns the best free volume for a claim, or nil, and reserves it: claims that are reconciled at the same time
+// cannot take it. It returns nil for a claim that cannot use a free volume, because putBack queues all claims that the
+// volume fits.
 func (b *binder) take(claim *corev1.PersistentVolumeClaim, f bind.ClaimFacts) *corev1.PersistentVolume {
 	if !f.TakesFree() {
 		return nil
@@ -360,11 +360,11 @@ func (b *binder) recordEvent(about runtime.Object, p bind.Plan) {
 	}
 }
 
-// busy is the set of volumes whose status is being written beside their claims. A claim that is written first has its
-// volume looked at, whose status would be written twice, and one of the writes refused. It is safe for concurrent use.
+// busy is the set of volumes whose status is being written together with their claims. The write of a claim queues its
+// volume, whose status would then be written twice, and one of the writes refused. It is safe for concurrent use.
 type busy struct {
 	mu sync.Mutex
-	// asked says by name whether somebody has asked for a volume of the set.
+	// asked says, by name, whether a volume of the set was requested while it was busy.
 	asked map[string]bool
 }
 

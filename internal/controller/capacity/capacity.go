@@ -27,7 +27,7 @@ const (
 )
 
 const (
-	// workers is the number of drivers that are called at once.
+	// workers is the number of drivers that are called at the same time.
 	workers = 32
 	// defaultPoll is the default of Options.Poll, and of upstream's external-provisioner.
 	defaultPoll = time.Minute

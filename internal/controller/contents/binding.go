@@ -120,7 +120,7 @@ var errAbsent = errors.New("the object does not exist")
 // does not exist.
 type Step func(ctx context.Context, key controller.Key, absent bool) (done bool, err error)
 
-// Steps does the steps for a key until none is left, most of them at the most: then it is looked at again.
+// Steps performs up to most steps for a key; if more remain, the key is queued again.
 func Steps(ctx context.Context, key controller.Key, most int, next Step) (controller.Result, error) {
 	absent := false
 	for range most {

@@ -24,11 +24,11 @@ import (
 
 const (
 	kindContent = "content"
-	// maxSteps is more than the steps that a content can need at once. One that needs more is looked at again.
+	// maxSteps is more than the steps that a content can need in one reconcile. A content that needs more is queued again.
 	maxSteps = 10
 	// firstPoll is the pause after the first answer that something is not ready; it doubles up to maxPoll.
 	firstPoll, maxPoll = time.Second, time.Minute
-	// rivalPause is the pause after which a content is looked at again that waits for another one.
+	// rivalPause is the delay before a content that waits for another one is reconciled again.
 	rivalPause = 10 * time.Second
 	// callLimit is for calls that may copy or delete data; it is the default of upstream's csi-snapshotter. After it the
 	// same call is made again.
@@ -49,7 +49,7 @@ type Kind[C object[C]] interface {
 	Class(name string) *snapshot.Class
 	// Can returns what a driver can: take and delete, list, and look for one.
 	Can(d *csi.Driver) (takes, lists, gets bool)
-	// Others returns the names of other contents that stand for what c's driver has by a handle, or for one of its
+	// Others returns the names of other contents that refer to c's driver's snapshot with a handle, or to one of its
 	// members.
 	Others(c C, handle string, members []string) []string
 	// Take and Find make the call of a plan and return the decision about the answer. Delete has the driver delete what a
@@ -138,7 +138,7 @@ func (l *Loop[C]) enqueue(c C) {
 	l.controller.Add(controller.Key{Kind: kindContent, Name: c.GetName()})
 }
 
-// EnqueueAll has all contents of a driver looked at.
+// EnqueueAll queues all contents of a driver.
 func (l *Loop[C]) EnqueueAll(driver string) {
 	for _, c := range l.Writer.By(cluster.ContentsByDriver, driver) {
 		l.enqueue(c)
@@ -210,7 +210,7 @@ func (l *Loop[C]) reconcile(ctx context.Context, key controller.Key) (controller
 	return controller.Result{}, fmt.Errorf("%s: %w", key, errSteps)
 }
 
-// apply does the step of a plan. goOn says that the next one can be done at once.
+// apply performs the step of a plan. goOn says that the next one can follow immediately.
 func (l *Loop[C]) apply(
 	ctx context.Context, c C, p snapshot.PlanFor[C],
 ) (result controller.Result, goOn bool, err error) {

@@ -36,7 +36,8 @@ type cycle struct {
 	calls
 	// silent says that the driver does not answer.
 	silent atomic.Bool
-	// eventsOnly says that claims cannot hold what is told: the API server drops it, or refuses it for want of a right.
+	// eventsOnly means that claims cannot hold the health: the API server drops the field, or refuses the write for lack
+	// of a right.
 	eventsOnly bool
 	// secrets holds the Secrets that were read in this cycle.
 	secrets map[corev1.SecretReference]secret
@@ -170,10 +171,11 @@ func (c *cycle) hide(ctx context.Context, v *corev1.PersistentVolume, all []heal
 
 // record is what is known of a volume from earlier cycles.
 type record struct {
-	// absences is in how many complete lists of its driver a volume was absent that was not well. Without it, the count
-	// begins again.
+	// absences counts the complete lists in which an unhealthy volume was absent. When the volume is listed again, the
+	// count restarts.
 	absences int
-	// told is what only events have reported, because the claim has no field for it. What is not here is reported again.
+	// told is what only events have reported, because the API server does not keep the claim's field. Anything missing
+	// here is reported again.
 	told *corev1.VolumeHealthStatus
 }
 

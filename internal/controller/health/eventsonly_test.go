@@ -18,7 +18,7 @@ import (
 )
 
 // TestClaimsCannotHoldIt: where the API server does not keep the field, or where the right to write it is missing, as
-// in upstream's manifests, one claim is tried in a cycle, and events tell each change once.
+// in upstream's manifests, one claim is tried in a cycle, and events report each change once.
 func TestClaimsCannotHoldIt(t *testing.T) {
 	for name, refuse := range map[string]clienttesting.ReactionFunc{
 		"dropped": func(a clienttesting.Action) (bool, runtime.Object, error) {

@@ -26,7 +26,7 @@ const (
 	kindDriver = "driver"
 	// every is the pause between two cycles, unless another one is set.
 	every = time.Minute
-	// workers is the number of drivers that are asked at once.
+	// workers is the number of drivers that are called at the same time.
 	workers = 32
 )
 
@@ -117,7 +117,7 @@ func (m *monitor) volumesOf(d *csi.Driver) []*corev1.PersistentVolume {
 	return out
 }
 
-// run asks the driver about its volumes, and writes what it tells.
+// run asks the driver about its volumes, and writes the reported health.
 func (c *cycle) run(ctx context.Context) error {
 	volumes := c.volumesOf(c.driver)
 	told, complete := c.list(ctx, volumes)
@@ -150,7 +150,7 @@ func (c *cycle) run(ctx context.Context) error {
 	return failed
 }
 
-// settle decides about one volume and writes it, and returns what is to be known of it in the next cycle.
+// settle decides about one volume, writes the result, and returns the record for the next cycle.
 func (c *cycle) settle(ctx context.Context, f health.Facts, last record) (record, error) {
 	f.Reports = c.hide(ctx, f.Volume, f.Reports)
 	p := health.OfClaim(f, metav1.Now())
@@ -180,8 +180,8 @@ func (c *cycle) settle(ctx context.Context, f health.Facts, last record) (record
 }
 
 // write writes the health of a claim, and says whether the claim has it now. A server without the feature drops the
-// field, and the rights of upstream's manifests are for events only, which then tell alone, as upstream's do. In a
-// cycle without success no other claim is tried.
+// field, and upstream's manifests grant rights for events only; events alone then report the health, as upstream's do.
+// After a failed write no other claim is tried in the cycle.
 func (c *cycle) write(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim, h *corev1.VolumeHealthStatus,
 ) (kept bool, err error) {

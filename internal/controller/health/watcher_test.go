@@ -37,9 +37,9 @@ func node(ready corev1.ConditionStatus) *corev1.Node {
 	return n
 }
 
-// TestNodeFails: the claims of a driver whose Pods are on a node are told once when the node has not been ready for
-// five minutes, and when it is ready again; and when it is gone. Those of other drivers and of Pods that have ended are
-// not.
+// TestNodeFails: claims of the driver whose Pods are on a node get one event when the node has not been ready for five
+// minutes, one when it is ready again, and one when it is deleted. Claims of other drivers and of finished Pods get
+// none.
 func TestNodeFails(t *testing.T) { synctest.Test(t, testNodeFails) }
 
 func testNodeFails(t *testing.T) {
@@ -84,7 +84,7 @@ func testNodeFails(t *testing.T) {
 	look(0)
 }
 
-// TestOptions: the pause between cycles, the time limit of a call, and how many volumes are asked about at once.
+// TestOptions: the pause between cycles, the time limit of a call, and how many volumes are queried at the same time.
 func TestOptions(t *testing.T) { synctest.Test(t, testOptions) }
 
 func testOptions(t *testing.T) {

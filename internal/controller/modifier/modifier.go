@@ -51,7 +51,7 @@ func Declaration() controller.Declaration {
 
 type modifier struct {
 	controller.ClaimController
-	// metadata says that drivers are told the names of the claim and of the volume.
+	// metadata means that drivers receive the names of the claim and of the volume.
 	metadata bool
 	classes  *kube.Cache[*storagev1.VolumeAttributesClass]
 }

@@ -15,8 +15,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Calls about snapshots that may be in flight at each driver, of which one namespace may have half, and contents that
-// are looked at at once.
+// places limits the calls about snapshots in flight at each driver, half of which one namespace may use, and workers
+// the contents reconciled at the same time.
 const places, workers = 20, 50
 
 // Declaration is what the snapshotter reads and writes.
@@ -74,12 +74,12 @@ func (s *snapshotter) Can(d *csi.Driver) (takes, lists, gets bool) {
 	return d.Controller.Snapshot, d.Controller.ListSnapshots, d.Controller.GetSnapshot
 }
 
-// Others returns the names of other contents that stand for a snapshot of a content's driver.
+// Others returns the names of other contents that refer to a snapshot of a content's driver.
 func (s *snapshotter) Others(c *cluster.VolumeSnapshotContent, handle string, _ []string) []string {
 	return snapshot.Single().SameAs(c, handle, s.contents.By(cluster.ContentsByHandle, handle))
 }
 
-// Take asks for a snapshot.
+// Take calls CreateSnapshot.
 func (s *snapshotter) Take(
 	ctx context.Context, d *csi.Driver, c *cluster.VolumeSnapshotContent, p snapshot.DriverPlan,
 	secret map[string]string,

@@ -42,7 +42,7 @@ func TestSteps(t *testing.T) {
 	})
 }
 
-// intentFirst wants the intent to be there whenever the driver has been asked and no handle is known.
+// intentFirst requires that the intent is recorded whenever the driver was called and no handle is known.
 func intentFirst(api *kubetest.API, steps []string) error {
 	o, err := api.Tracker().Get(snapshotv1.SchemeGroupVersion.WithResource(volume.ResourceSnapshotContents), "", "c")
 	if err != nil {

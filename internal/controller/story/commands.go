@@ -118,8 +118,8 @@ func (c *Scene) readsCount(yes bool) {
 	c.reads = yes
 }
 
-// start has the controller work by itself, and shows from then on what happens at the same moment by its objects if
-// "unordered" says so.
+// start runs the controller on its own. With "unordered", what happens at the same moment is shown sorted by object
+// from then on.
 func (c *Scene) start(args []string) error {
 	if c.works {
 		return errors.New("the controller works already")

@@ -37,7 +37,7 @@ func (c *Scene) beginDriver() {
 	}
 }
 
-// moveDriver changes what the driver can do, or whether it is there and for whom, or gives it a volume.
+// moveDriver changes the driver's capabilities, or whether it is registered and for whom, or gives it a volume.
 func (c *Scene) moveDriver(args []string) error {
 	switch word := args[0]; {
 	case word[0] == '+', word[0] == '-':

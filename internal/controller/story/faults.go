@@ -41,10 +41,10 @@ var errDead = apierrors.NewInternalError(errors.New("the controller is dead"))
 
 // fault is the failure of one write or call of a script.
 type fault struct {
-	// n is the number of the write or call, from 1; 0 stands for neither.
+	// n is the number of the write or call, from 1; 0 means neither.
 	n   int
 	way string
-	// dying says that the controller does nothing any more, and is to be started again.
+	// dying means that the controller has stopped and must be started again.
 	dying bool
 	// fired says that it has happened since it was asked the last time.
 	fired bool
@@ -89,8 +89,8 @@ type rule struct {
 	left int
 }
 
-// addRule adds the rule "[N|always] MATCH => EFFECT". Those about some requests
-// precede those about all, of which the last one counts.
+// addRule adds the rule "[N|always] MATCH => EFFECT". Rules about some requests precede those about all requests, of
+// which the last one applies.
 func (c *Scene) addRule(match, effect string) error {
 	r := &rule{match, effect, 1}
 	word, rest, _ := strings.Cut(match, " ")

@@ -259,7 +259,7 @@ func (f *file) changed(words []string, patch string) ([]runtime.Object, error) {
 	return out, nil
 }
 
-// Object returns the first object of "FILE [WORD...] [PATCH]", with FILE in testdata/objects, for tests that are no
+// Object returns the first object of "FILE [WORD...] [PATCH]", with FILE in testdata/objects, for tests that are not
 // scripts.
 func Object[T runtime.Object](t testing.TB, text string) T {
 	t.Helper()

@@ -81,7 +81,7 @@ func difference(out *strings.Builder, path string, before, after any) {
 	}
 }
 
-// fieldsOf are the fields of a value that has some; a value that is missing has none if it may be.
+// fieldsOf returns the fields of a value that has fields; a missing value has none if mayMiss is set.
 func fieldsOf(value any, mayMiss bool) (fields map[string]any, ok bool) {
 	if value == nil && mayMiss {
 		return map[string]any{}, true

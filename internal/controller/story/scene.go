@@ -135,7 +135,7 @@ func (c *Scene) seen(w kubetest.Write) {
 	}
 }
 
-// did counts a write or call that was done, and looks whether what must always be true is.
+// did counts a write or call that was done, and checks the invariants.
 func (c *Scene) did(step string) {
 	c.mu.Lock()
 	c.steps = append(c.steps, step)

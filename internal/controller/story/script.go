@@ -27,7 +27,7 @@ type Cast struct {
 	Commands map[string]func(args []string) error
 	// Given are objects that exist at the start unless a script says "without NAME".
 	Given []string
-	// Names are files of objects whose words tell what the controller makes, besides those that a script applies.
+	// Names are files of objects whose words name what the controller creates, in addition to those that a script applies.
 	Names []string
 	// Driver is the driver, with the capabilities that a script does not change; nil if there is none.
 	Driver *csitest.Config

@@ -51,5 +51,5 @@ func (misshapen) Error() string { return csi.ErrAnswer.Error() }
 // Unwrap returns the reason.
 func (misshapen) Unwrap() error { return csi.ErrAnswer }
 
-// GRPCStatus is what it looks like to whoever asks for a code.
+// GRPCStatus is the status that callers see who ask for a code.
 func (m misshapen) GRPCStatus() *status.Status { return status.New(codes.Unknown, m.Error()) }

@@ -166,7 +166,7 @@ func (d *Driver) answer(v *vol) *csipb.Volume {
 	return out
 }
 
-// DeleteVolume removes a volume that nobody uses.
+// DeleteVolume removes a volume that is not in use.
 func (d *Driver) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")

@@ -22,7 +22,7 @@ type Target struct {
 	// Parameters and FSType are used for every volume; if empty, the driver chooses.
 	Parameters map[string]string
 	FSType     string
-	// Bytes is a volume size that the driver can create and double; 0 stands for 32 MiB.
+	// Bytes is a volume size that the driver can create and double; 0 means 32 MiB.
 	Bytes int64
 	// Block adds tests of raw block volumes.
 	Block bool

@@ -23,7 +23,7 @@ const (
 	maxCalls = 100_000
 )
 
-// ErrFormat says that a file is no recording that can be read.
+// ErrFormat says that a file is not a readable recording.
 var ErrFormat = errors.New("this is no recording of a driver")
 
 // Header is the first line of a recording.

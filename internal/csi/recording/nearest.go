@@ -10,7 +10,7 @@ import (
 	"volplane.dev/volplane/internal/redact"
 )
 
-// maxShown is how many differences are told, and how long each value may be.
+// maxShown is how many differences are shown, and how long each value may be.
 const (
 	maxShown = 5
 	maxValue = 80

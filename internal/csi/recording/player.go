@@ -19,7 +19,7 @@ import (
 
 // Player answers as the recorded driver has answered. It is safe for concurrent use.
 type Player struct {
-	// Speed is how many times faster than the driver it answers; 0 answers at once.
+	// Speed is how many times faster than the driver it answers; 0 answers immediately.
 	Speed float64
 	// Told is called with each call; it may be nil.
 	Told func(csi.Call)

@@ -136,7 +136,7 @@ func (r Registrar) check() error {
 func (r Registrar) announce(ctx context.Context) (removed bool, err error) {
 	socket, err := listen(ctx, r.Path)
 	if errors.Is(err, fs.ErrNotExist) {
-		// Somebody removed the socket, or its directory, while it was being created.
+		// The socket or its directory was removed while it was being created.
 		return ctx.Err() == nil, nil
 	}
 	if err != nil {
@@ -174,7 +174,7 @@ func (r Registrar) announce(ctx context.Context) (removed bool, err error) {
 	}
 }
 
-// changes returns notices of changes in the socket's directory. If there are none, the periodic check must do.
+// changes returns notices of changes in the socket's directory. Without them, the periodic check has to suffice.
 func (r Registrar) changes() (changed <-chan struct{}, stop func()) {
 	if r.Changes != nil {
 		return r.Changes()
@@ -191,7 +191,7 @@ func (r Registrar) changes() (changed <-chan struct{}, stop func()) {
 	return nil, func() {}
 }
 
-// forward returns a channel that receives after each event, until there are no more.
+// forward returns a channel that receives after each event, until the events end.
 func forward(events <-chan fsnotify.Event) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	go func() {
@@ -215,7 +215,7 @@ type service struct {
 // GetInfo returns the driver's name, endpoint and versions.
 func (s *service) GetInfo(ctx context.Context, _ *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
 	if s.NodeOnly {
-		// The API has no field for it. Whoever does not know the header does not see it.
+		// The API has no field for it. Agents that do not know the header do not see it.
 		if err := grpc.SetHeader(ctx, metadata.Pairs(csi.HeaderNodeOnly, "true")); err != nil {
 			return nil, err
 		}

@@ -50,7 +50,7 @@ func announced(t *testing.T) registrar.Registrar {
 	}
 }
 
-// start runs a registrar and returns when its socket is there.
+// start runs a registrar and returns when its socket exists.
 func start(t *testing.T, r registrar.Registrar) *run {
 	t.Helper()
 	ctx, end := context.WithCancel(t.Context())
@@ -128,8 +128,7 @@ func (a *run) tell(status *registerapi.RegistrationStatus) {
 	}
 }
 
-// TestContract: it says who the driver is, hears that it is taken, and leaves
-// nothing when it is told to end.
+// TestContract: it reports who the driver is, learns that it is accepted, and leaves nothing behind when it is stopped.
 func TestContract(t *testing.T) {
 	r := announced(t)
 	a := start(t, r)
@@ -152,7 +151,7 @@ func TestContract(t *testing.T) {
 	a.stop()
 }
 
-// TestNodeOnly: a driver of whose socket it is known that it has no controller says so to agents that ask for it.
+// TestNodeOnly: a driver whose socket is known to have no controller reports that to agents that ask for it.
 func TestNodeOnly(t *testing.T) {
 	r := announced(t)
 	r.NodeOnly = true
@@ -186,8 +185,8 @@ func TestPatient(t *testing.T) {
 	a.stop()
 }
 
-// TestReplaced: a driver that may not end takes its place again when another one's socket was put there
-// and nobody answers at it.
+// TestReplaced: a registrar that must keep running takes its path back when another one's socket was put there and does
+// not answer.
 func TestReplaced(t *testing.T) {
 	r := announced(t)
 	r.Patient = true
@@ -223,7 +222,7 @@ func TestSocketIsRemoved(t *testing.T) {
 	a.stop()
 }
 
-// TestRemoveStale: a socket at which nobody listens is removed; what is used, or is no socket, stays.
+// TestRemoveStale: a socket without a listener is removed; one in use stays, and so does anything that is not a socket.
 func TestRemoveStale(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct {

@@ -27,7 +27,7 @@ const (
 	effectLost = "lost"
 )
 
-// everyMethod stands for all methods but those of the identity service.
+// everyMethod means all methods but those of the identity service.
 const everyMethod = "*"
 
 // Fault is what happens to calls of a method.
@@ -167,7 +167,7 @@ func (f Fault) String() string {
 	return out
 }
 
-// meets says whether the fault is one of a method, of which method is the full name.
+// meets says whether the fault applies to a method, given by its full name.
 func (f Fault) meets(method string) bool {
 	service, name := path.Split(method)
 	return f.Method == name || f.Method == everyMethod && service != "/csi.v1.Identity/"

@@ -192,7 +192,7 @@ func FuzzParseFaults(f *testing.F) {
 	})
 }
 
-// drill calls a driver with planted faults, in time that only passes when somebody waits.
+// drill calls a driver with planted faults, in virtual time.
 type drill struct {
 	*testing.T
 	*faults
@@ -263,7 +263,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestFaultsEnd: they end by themselves, and whoever hangs is released when they are cleared.
+// TestFaultsEnd: faults end on their own, and calls that hang are released when they are cleared.
 func TestFaultsEnd(t *testing.T) {
 	inDrill(t, func(ctx context.Context, d *drill) {
 		d.plant("*:lost")
@@ -401,7 +401,7 @@ func serve(t *testing.T) (*Trace, Client) {
 	return traced, client
 }
 
-// TestRefused: what a command is told that asks for nonsense, or asks nobody.
+// TestRefused: the error for an invalid request, and without a process that answers.
 func TestRefused(t *testing.T) {
 	_, client := serve(t)
 	for _, test := range []struct {

@@ -118,12 +118,12 @@ func errorStatus(a *storagev1.VolumeAttachment, text string, code any, now metav
 		written == nil || written.Message != text
 }
 
-// ToDetach returns an attachment that was deleted without a detach as one that is to be detached.
+// ToDetach returns an attachment that was deleted without a detach as one that still has to be detached.
 func ToDetach(gone *storagev1.VolumeAttachment, now metav1.Time) *storagev1.VolumeAttachment {
 	a := gone.DeepCopy()
 	a.DeletionTimestamp = &now
 	if !HasFinalizer(a) {
-		// Somebody has removed the finalizer by hand.
+		// A user has removed the finalizer by hand.
 		a.Finalizers = append(a.Finalizers, volume.AttacherFinalizer(a.Spec.Attacher))
 	}
 	return a

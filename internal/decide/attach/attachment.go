@@ -82,8 +82,8 @@ type Plan struct {
 	Step   Step
 	Record Record
 	NodeID string
-	// Left is another name of the node under which the driver may have been
-	// called before, and must be called to detach first; "" is none.
+	// Left is another name of the node under which the driver may have been called before, and must be called to detach
+	// first; "" means none.
 	Left    string
 	Because volume.Because
 }
@@ -190,7 +190,7 @@ func attach(f Facts) Plan {
 		return plan(Refuse, volume.ReasonTerminating, volume.Controller("provisioner"),
 			name+" is being deleted and is not attached any more")
 	case recordsOther(a, v):
-		// It keeps what is to be detached, until it is gone.
+		// An attachment that still has to be detached keeps it, until it is gone.
 		return plan(Refuse, volume.ReasonNotMine, volume.Controller("attachdetach"),
 			name+" was made again for another volume of driver "+a.Spec.Attacher+" since it was attached")
 	case size(v.Spec.CSI.VolumeAttributes) > maxAttributes:
@@ -212,9 +212,8 @@ func attach(f Facts) Plan {
 	return p
 }
 
-// isRecorded says whether the driver may have been called. The finalizer is written together with the
-// record; without the finalizer somebody has removed it, and the attachment could be deleted without a
-// detach.
+// isRecorded says whether the driver may have been called. The finalizer is written together with the record; if the
+// finalizer is missing, someone has removed it, and the attachment could be deleted without a detach.
 func isRecorded(a *storagev1.VolumeAttachment) bool {
 	r, err := RecordOf(a)
 	return err != nil || r != nil
@@ -239,7 +238,7 @@ func recordFrom(v *corev1.PersistentVolume) Record {
 	return Record{Handle: v.Spec.CSI.VolumeHandle, Secret: v.Spec.CSI.ControllerPublishSecretRef}
 }
 
-// recordByVolume returns the record that an attachment of another program would have; nil if its volume does not tell.
+// recordByVolume returns the record that an attachment of another program would have; nil if the volume does not say.
 func recordByVolume(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) *Record {
 	r := Record{Handle: migratedHandle(a, v)}
 	if v != nil && v.Spec.CSI != nil && v.Spec.CSI.Driver == a.Spec.Attacher {
@@ -361,7 +360,7 @@ func DeletedWithoutDetach(gone *storagev1.VolumeAttachment) bool {
 		(HasFinalizer(gone) || isRecorded(gone))
 }
 
-// LostFinalizer says whether an attachment has just lost our finalizer although nobody is detaching it.
+// LostFinalizer says whether an attachment has just lost our finalizer although it is not being detached.
 func LostFinalizer(before, after *storagev1.VolumeAttachment) bool {
 	return HasFinalizer(before) && !HasFinalizer(after) && after.DeletionTimestamp == nil
 }
@@ -419,8 +418,8 @@ func (d *nodeDecision) isOfEarlierMachine(a *storagev1.VolumeAttachment, wishes 
 	return d.Node != nil && nodelife.Ready(d.Node) && d.ours(a) && !slices.ContainsFunc(wishes, mayHave)
 }
 
-// detachFromEarlier detaches a volume from an earlier machine of the node. That the node says that it uses the volume
-// is no reason to wait: a Pod that waits for a volume counts, too.
+// detachFromEarlier detaches a volume from an earlier machine of the node. It does not wait when the node reports the
+// volume in use, because volumesInUse also lists volumes that Pods are still waiting for.
 func (d *nodeDecision) detachFromEarlier(a *storagev1.VolumeAttachment, unique string) {
 	d.More = true
 	d.Detach = append(d.Detach, Detachment{Attachment: a, Unique: unique, Force: true, Because: volume.Sayf(

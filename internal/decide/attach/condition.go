@@ -47,7 +47,8 @@ func ConditionOf(f Facts) volume.Condition {
 	}
 	switch {
 	case failed != nil && f.Volume != nil && f.Volume.Spec.CSI == nil:
-		// Upstream's attacher serves what is no CSI volume, too: what it says counts, not what this one would say.
+		// Upstream's attacher also serves volumes that are not CSI volumes: its report counts, not what this decision would
+		// say.
 		return volume.Condition{Because: Failed(a, a.DeletionTimestamp != nil, AnswerOf(failed)), Stuck: true}
 	case p.Step == Refuse:
 		return volume.Condition{Because: p.Because, Stuck: true}

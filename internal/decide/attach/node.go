@@ -32,8 +32,8 @@ type Wish struct {
 	// the Pod that uses it there, if one is known.
 	Elsewhere []*storagev1.VolumeAttachment
 	Holder    string
-	// UsedOn is another node that has the volume mounted, though it is not
-	// attached there as far as the API knows; "" is none. Holder is its Pod then.
+	// UsedOn is another node that has the volume mounted, though it is not attached there as far as the API knows; ""
+	// means none. Holder is then its Pod.
 	UsedOn string
 }
 
@@ -109,8 +109,7 @@ type NodePlan struct {
 	// that it is not yet.
 	Attached []corev1.AttachedVolume
 	Publish  bool
-	// More says that volumes are on their way to the node, so that what it is
-	// to be told will change again soon.
+	// More means that volumes are on their way to the node, and volumesAttached will soon change again.
 	More    bool
 	Detach  []Detachment
 	Attach  []Attachable
@@ -143,7 +142,7 @@ type nodeDecision struct {
 	NodePlan
 	// uniques are the volumes' names of Attachments.
 	uniques []string
-	// known is what the node has been told already, ready what it may be told.
+	// known is the node's volumesAttached, and ready what it may become.
 	known, ready map[corev1.UniqueVolumeName]bool
 	// planned are the attachments in Attach and Making, count all of a driver.
 	planned map[string]bool
@@ -349,8 +348,8 @@ func (d *nodeDecision) keepWanted(a *storagev1.VolumeAttachment, name string, wi
 	d.ready[unique] = d.ready[unique] || a.Status.Attached
 }
 
-// ours says whether an attachment was created by this controller or Kubernetes' own. Attachments with
-// other names are deleted by whoever has created them.
+// ours says whether an attachment was created by this controller or Kubernetes' own. Attachments with other names are
+// deleted by their creators.
 func (d *nodeDecision) ours(a *storagev1.VolumeAttachment) bool {
 	return ownName(a, d.Volumes[sourceOf(a)])
 }

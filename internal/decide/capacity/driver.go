@@ -15,8 +15,7 @@ import (
 // Facts is what the decision about one driver's objects depends on.
 type Facts struct {
 	Driver string
-	// Reached says that the driver can be called. Tells says that it has the capability
-	// GET_CAPACITY.
+	// Reached says whether the driver can be called, and Tells whether it has the capability GET_CAPACITY.
 	Reached, Tells bool
 	// Immediate says that classes with immediate binding have objects, too.
 	Immediate bool
@@ -25,7 +24,7 @@ type Facts struct {
 	Segments []topology.Segment
 	// Elsewhere are the segments about which other processes ask. They keep the objects about these.
 	Elsewhere []topology.Segment
-	// Guest says that another process deletes the objects about segments in which there is no node any more.
+	// Guest means that another process deletes the objects of segments that have no nodes left.
 	Guest bool
 	// Objects are the objects with the driver's label.
 	Objects []*storagev1.CSIStorageCapacity
@@ -91,7 +90,7 @@ func items(f Facts) map[string]Item {
 	return out
 }
 
-// obsoleteBecause returns why an object is to be deleted, or "".
+// obsoleteBecause returns why an object must be deleted, or "".
 func obsoleteBecause(f Facts, all map[string]Item, o *storagev1.CSIStorageCapacity) string {
 	if f.Reached && !f.Tells {
 		return "driver " + f.Driver + " does not tell its capacity"

@@ -87,7 +87,7 @@ func nameOf(driver, class string, s topology.Segment) string {
 type Home struct {
 	// Namespace is their namespace.
 	Namespace string
-	// Node is the node whose capacity alone is told: its objects have a label of its own. Empty means all nodes.
+	// Node is the node whose capacity alone is published: its objects have a label of its own. Empty means all nodes.
 	Node string
 	// Owner, in the same namespace, is what they are deleted with, or nil.
 	Owner *metav1.OwnerReference
@@ -128,7 +128,8 @@ func (h Home) isOwn(o *storagev1.CSIStorageCapacity) bool {
 	return o.Namespace == h.namespace() && o.Name == Key(o)
 }
 
-// owned says whether an object is deleted with its owner, as far as it is to be. One in another namespace cannot.
+// owned says whether an object has the wanted owner, and so is deleted with it. An object in another namespace cannot
+// have the owner.
 func (h Home) owned(o *storagev1.CSIStorageCapacity) bool {
 	return h.Owner == nil || o.Namespace != h.namespace() ||
 		slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == h.Owner.UID })

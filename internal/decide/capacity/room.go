@@ -22,7 +22,7 @@ type Need struct {
 	Class *storagev1.StorageClass
 	// Driver is the CSIDriver of the class's driver, or nil.
 	Driver *storagev1.CSIDriver
-	// Known are the capacity objects, whoever maintains them; those of other classes are ignored.
+	// Known are the capacity objects, whichever process maintains them; those of other classes are ignored.
 	Known []*storagev1.CSIStorageCapacity
 }
 
@@ -56,8 +56,8 @@ func (n Need) Refuses(node *corev1.Node) string {
 }
 
 // Tenths returns how many tenths of the free space for a node the claim's volume takes, rounded down; 0 if the space is
-// not known, and most if there is none. Kubernetes' scheduler has a finer measure, by which the node with a little more
-// space than its neighbours would get all Pods.
+// not known, and most if there is none. Kubernetes' scheduler has a finer measure, which would send all Pods to the
+// node with slightly more space than its neighbours.
 func (n Need) Tenths(node *corev1.Node) int64 {
 	if !Counts(n.Driver) {
 		return 0

@@ -1,4 +1,4 @@
-// Package election decides who holds the leases of a driver, of which a process needs one or more to work.
+// Package election decides who holds the leases of a driver, one or more of which a process needs to work.
 //
 // A process acquires its leases in an order that is the same everywhere, works only while it holds all of them, and
 // stops when it could not renew one of them for that lease's deadline, by its own clock. The first lease is short. The

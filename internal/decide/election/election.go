@@ -11,7 +11,7 @@ import (
 type Facts struct {
 	// Me is the holder's name for this process.
 	Me string
-	// Holder is empty if nobody holds the lease, or if it does not exist.
+	// Holder is empty if the lease has no holder or does not exist.
 	Holder string
 	// Duration is how long others wait after the holder's last renewal, as the lease records it.
 	Duration time.Duration
@@ -27,7 +27,7 @@ type Facts struct {
 type Plan struct {
 	// Take says that the process writes the lease as its holder.
 	Take bool
-	// Wait is how long a lease that is not taken remains another's, if it does not change.
+	// Wait is how long a lease that is not taken still belongs to its holder, if it does not change.
 	Wait time.Duration
 	// Because says why, in a sentence.
 	Because string
@@ -62,7 +62,7 @@ func Keep(f Facts) Plan {
 	return Plan{Because: f.Holder + " holds it"}
 }
 
-// Mark returns the text by which a lease says that its holder works only with the first lease.
+// Mark returns the text that declares that a lease's holder works only with the first lease.
 func Mark(first, holder string) string { return first + "/" + holder }
 
 // With returns the first lease of a holder; empty if the mark is not its own. A lease's name has no slash.
@@ -81,7 +81,7 @@ type Elsewhere struct {
 	Duration time.Duration
 	// Unchanged is how long this process has seen the lease as it is.
 	Unchanged time.Duration
-	// Renewed says that the holder has renewed it meanwhile.
+	// Renewed means that the holder has renewed it since.
 	Renewed bool
 }
 

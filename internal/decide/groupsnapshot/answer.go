@@ -128,7 +128,7 @@ func info(m snapshot.Taken) groupv1.VolumeSnapshotInfo {
 	return out
 }
 
-// look has the driver say how a group is that exists before its content.
+// look queries the driver about a group that existed before its content.
 func look(f DriverFacts) DriverPlan {
 	c, handle := f.Content, f.Content.Spec.Source.GroupSnapshotHandles.VolumeGroupSnapshotHandle
 	if !f.Takes {

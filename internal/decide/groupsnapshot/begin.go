@@ -108,7 +108,7 @@ func (f Facts) chooseDefault() (*groupv1.VolumeGroupSnapshotClass, string) {
 		ClassOf)
 }
 
-// begin has the content made by which a driver is asked to take a group.
+// begin creates the content that makes a driver take a group.
 func (f Facts) begin() Plan {
 	g, class := f.Group, f.Class
 	const cannot = "failed to create group snapshot content with error "

@@ -109,7 +109,7 @@ func ClassOf(c *groupv1.VolumeGroupSnapshotClass) *snapshot.Class {
 	return &snapshot.Class{Name: c.Name, Driver: c.Driver, Parameters: c.Parameters}
 }
 
-// HandleOf returns the driver's group that a content stands for; "" if it is not known.
+// HandleOf returns the driver's group that a content refers to; "" if it is not known.
 func HandleOf(c *groupv1.VolumeGroupSnapshotContent) string {
 	if c.Status != nil && ptr.Deref(c.Status.VolumeGroupSnapshotHandle, "") != "" {
 		return *c.Status.VolumeGroupSnapshotHandle
@@ -120,7 +120,7 @@ func HandleOf(c *groupv1.VolumeGroupSnapshotContent) string {
 	return ""
 }
 
-// MembersOf returns the handles of the snapshots in the group that a content stands for, as far as they are known.
+// MembersOf returns the handles of the snapshots in the group that a content refers to, as far as they are known.
 func MembersOf(c *groupv1.VolumeGroupSnapshotContent) []string {
 	if given := c.Spec.Source.GroupSnapshotHandles; given != nil {
 		return given.VolumeSnapshotHandles
@@ -134,8 +134,8 @@ func MembersOf(c *groupv1.VolumeGroupSnapshotContent) []string {
 	return out
 }
 
-// OthersOf returns the names of contents, other than c and those of its own members, that stand for a group of c's
-// driver or for a snapshot in it, in order. If c is to be released, those that keep nothing are left out.
+// OthersOf returns the names of contents, other than c and those of its own members, that refer to a group of c's
+// driver or to a snapshot in it, in order. If c is to be released, those that keep nothing are left out.
 func OthersOf(
 	c *groupv1.VolumeGroupSnapshotContent, handle string, members []string,
 	groups []*groupv1.VolumeGroupSnapshotContent, snapshots []*cluster.VolumeSnapshotContent,
@@ -159,7 +159,8 @@ func groupOf(s *cluster.VolumeSnapshotContent) string {
 	return toldGroup(s)
 }
 
-// toldGroup returns the handle of the group that a snapshot is a part of, as its driver has said; "" if there is none.
+// toldGroup returns the handle of the group that a snapshot is a part of, as reported by its driver; "" if there is
+// none.
 func toldGroup(s *cluster.VolumeSnapshotContent) string {
 	if s.Status == nil {
 		return ""
@@ -210,8 +211,8 @@ func membersOf(view cluster.View, f Facts) []Member {
 	return out
 }
 
-// givenOf returns the snapshots of a group, taken by another program, whose owner the group is to be: the driver has
-// said of their contents that they are parts of the group.
+// givenOf returns the snapshots of a group taken by another program, which the group is to own: the driver has reported
+// that their contents are parts of the group.
 func givenOf(view cluster.View, f Facts) []*snapshotv1.VolumeSnapshot {
 	c, given := f.Content, f.Content.Spec.Source.GroupSnapshotHandles
 	if given == nil || !isOf(c, f.Group) {

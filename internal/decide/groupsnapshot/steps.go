@@ -22,11 +22,11 @@ type Facts struct {
 	Group *groupv1.VolumeGroupSnapshot
 	// Class is the class that the group names; nil if there is none of that name.
 	Class *groupv1.VolumeGroupSnapshotClass
-	// Classes are all classes, of which one may be the default.
+	// Classes are all classes, one of which may be the default.
 	Classes []*groupv1.VolumeGroupSnapshotClass
 	// Content is the content with the name that ContentName returns, or nil.
 	Content *groupv1.VolumeGroupSnapshotContent
-	// Absent says that the API server itself has said that there is no such content: a cache may not have it yet.
+	// Absent means that the API server itself has confirmed that the content does not exist: a cache may not have it yet.
 	Absent bool
 	// Sources are the claims that the group is to be taken of, which Chosen returns, while there is no content.
 	Sources []Source
@@ -93,8 +93,8 @@ func memberPlan(m MemberPlan, r volume.Reason, next volume.Actor, message string
 	return Plan{Step: snapshot.WriteOther, Other: m, Because: volume.Say(r, next, message)}
 }
 
-// ContentName returns the name of a group's content: the one that the group is bound to or names, or else that of the
-// content that is made for it.
+// ContentName returns the name of a group's content: that of the content to which it is bound or which it names,
+// otherwise that of the content created for it.
 func ContentName(g *groupv1.VolumeGroupSnapshot) string {
 	if name := givenTo(g); name != "" {
 		return name

@@ -18,7 +18,7 @@ type Answer int
 const (
 	// Silent means nothing: the call failed, or the list ended before its end.
 	Silent Answer = iota
-	// Absent means that a complete list of the volumes that are not well does not have it.
+	// Absent means that a complete list of the unhealthy volumes does not include it.
 	Absent
 	// Told means that the reports are all that is wrong with it.
 	Told
@@ -42,7 +42,7 @@ type Facts struct {
 
 // Plan is what follows.
 type Plan struct {
-	// Ask says that the driver is to be asked about this volume alone.
+	// Ask means that the driver must be asked about this volume alone.
 	Ask bool
 	// Health is what to write; nil if nothing changes.
 	Health *corev1.VolumeHealthStatus

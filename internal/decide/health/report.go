@@ -24,7 +24,7 @@ const (
 // in the message then.
 const Unspecified = "Unspecified"
 
-// Report is one problem, as a driver tells it.
+// Report is one problem, as reported by a driver.
 type Report struct {
 	// Status is the name of a status in the CSI specification, such as DEGRADED.
 	Status          string
@@ -96,7 +96,7 @@ func OfStorage(all []Report) []storagev1.StorageHealthCondition {
 	return out
 }
 
-// identity is what the API tells problems apart by.
+// identity distinguishes problems in the API.
 type identity struct {
 	rank           int
 	status, reason string
@@ -115,8 +115,8 @@ func (p problem) message() string {
 	return cut(strings.Join(slices.Compact(p.texts), "; "), maxMessage)
 }
 
-// problems returns the problems with a status that is known, the worst first, as many as the API takes. Whoever knows
-// fewer statuses than a driver must ignore the others, because the driver tells the known ones, too.
+// problems returns the problems with a status that is known, the worst first, as many as the API takes. A client that
+// knows fewer statuses than the driver must ignore the others, because the driver reports the known ones as well.
 func problems(all []Report, known []status) []problem {
 	var out []problem
 	at := map[identity]int{}
