@@ -81,7 +81,7 @@ func (r *release) image(name, starts string, layers map[image.Platform][]v1.Laye
 // tag is the tag of the images, which may not have every character of a version.
 func (r *release) tag() string { return strings.NewReplacer("+", "_", "~", "_").Replace(r.version) }
 
-// programFiles returns the programs of the images, with all names by which manifests start them.
+// programFiles returns the programs of the images, under all names that manifests use.
 func (r *release) programFiles(arch string) (tree.Tree, error) {
 	license, err := os.ReadFile(filepath.Join(r.root, "LICENSE"))
 	if err != nil {

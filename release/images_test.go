@@ -51,8 +51,8 @@ type inspected struct {
 	}
 }
 
-// starts wants an image for this machine that starts the program of that name: as nobody, or in the place of upstream's
-// image as the same user.
+// starts requires an image for this machine that starts the program of that name: as nobody, or in the place of
+// upstream's image as the same user.
 func (i inspected) starts(t *testing.T, name string) {
 	t.Helper()
 	user := ""

@@ -18,7 +18,7 @@ type program struct {
 	name string
 	// host says that the packages and archives for hosts have it.
 	host bool
-	// images are the names, beside its own, by which it is started in the images; each is also the name of an image.
+	// images are the names, other than its own, under which images start it; each is also the name of an image.
 	images []string
 }
 

@@ -88,7 +88,7 @@ func (s *sandbox) write(name, text string, mode fs.FileMode) {
 	}
 }
 
-// read returns a file of the sandbox; empty if there is none.
+// read returns a file of the sandbox, or "" if it does not exist.
 func (s *sandbox) read(name string) string {
 	data, err := os.ReadFile(filepath.Join(s.root, name))
 	if err != nil {

@@ -50,7 +50,7 @@ type servers struct {
 	authority []byte
 
 	mu sync.Mutex
-	// known are host:port of each, first the one that has answered last.
+	// known are the servers as host:port; the first is the one that responded last.
 	known []string
 }
 
@@ -93,8 +93,8 @@ func Remember(root string, authority []byte, addresses []string) error {
 	return s.set(addresses)
 }
 
-// use has clients with a configuration connect to any of the servers, by its own Dial if it has one. It does nothing
-// and returns false if its server is no control plane of volplane that others may stand in for.
+// use makes clients with a configuration connect to any of the servers, through its own Dial if it has one. It does
+// nothing and returns false if its server is not a control plane of volplane that others may replace.
 func (s *servers) use(config *rest.Config) bool {
 	u, err := url.Parse(config.Host)
 	if config.ServerName != decide.ServerName || err != nil || u.Port() == "" {
@@ -259,7 +259,7 @@ func (s *servers) follow(ctx context.Context, config *rest.Config, log *slog.Log
 	take := func(o any) {
 		published, ok := o.(*corev1.ConfigMap)
 		if !ok || len(published.Data) == 0 {
-			return // nothing is known, which is not that there are no control planes
+			return // unknown, which does not mean that there are no control planes
 		}
 		if err := s.set(planes.AddressesIn(published.Data)); err != nil {
 			log.Warn("the addresses of the control planes are not stored", "err", err)

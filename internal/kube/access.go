@@ -22,9 +22,9 @@ type Access struct {
 	Fields []Field
 }
 
-// Field is a field of objects with all that is below it. An entry of a list or map is
-// a field of its own: "metadata.finalizers[NAME]", "metadata.annotations[KEY]",
-// "status.conditions[TYPE]"; a name that ends in * stands for all that begin so.
+// Field is a field of objects with all that is below it. An entry of a list or map is a field of its own:
+// "metadata.finalizers[NAME]", "metadata.annotations[KEY]", "status.conditions[TYPE]"; a name that ends in * means all
+// names with that prefix.
 type Field struct {
 	Path string
 	// Shared says why the writers of a field that has several do not work against

@@ -33,7 +33,7 @@ func CheckHeld(ctx context.Context, client kubernetes.Interface) error {
 		"volplane restore --accept", ErrHeld, Restored(restored))
 }
 
-// CheckHeldBeside returns CheckHeld for a process that has the API server in it. Only a start of the server can bring
+// CheckHeldBeside returns CheckHeld for a process that includes the API server. Only a start of the server can cause
 // such a hold, so the API is not asked again once there is none.
 func CheckHeldBeside(client kubernetes.Interface) func(ctx context.Context) error {
 	var free atomic.Bool
@@ -49,7 +49,7 @@ func CheckHeldBeside(client kubernetes.Interface) func(ctx context.Context) erro
 	}
 }
 
-// Restored says what the ConfigMap of a restore tells.
+// Restored describes the restore that its ConfigMap records.
 func Restored(o *corev1.ConfigMap) string {
 	if at := o.Data[volume.RestoredLacks]; at != "" {
 		return fmt.Sprintf("an older etcd, or another one, was put in the place of the one of %.40q", at)

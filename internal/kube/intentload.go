@@ -88,8 +88,8 @@ func (l *IntentLog) read(all []corev1.ConfigMap) (rewrite []string) {
 	defer l.mu.Unlock()
 	known := l.entries
 	l.entries, l.objects = map[string]*intent{}, map[string]*corev1.ConfigMap{}
-	// Of two objects with the same key, the one that was written later counts. Only earlier
-	// versions of this program, or two concurrent writers, left a key in two objects.
+	// Of two objects with the same key, the one that was written later counts. A key is in two objects only because of
+	// earlier versions of this program, or of two concurrent writers.
 	slices.SortStableFunc(all, func(a, b corev1.ConfigMap) int {
 		order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 		if err != nil {
@@ -115,8 +115,8 @@ func (l *IntentLog) read(all []corev1.ConfigMap) (rewrite []string) {
 	return slices.Compact(rewrite)
 }
 
-// isResolved says whether the server's value for a key is the one that was resolved, and was not
-// written once more by a write without an answer.
+// isResolved says whether the server's value for a key is the one that was resolved, and was not overwritten by a write
+// whose outcome is unknown.
 func (l *IntentLog) isResolved(known *intent, key, value string) bool {
 	return known != nil && known.resolved && known.value == value && l.unconfirmed[key] != value
 }

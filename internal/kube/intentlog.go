@@ -257,9 +257,9 @@ func (l *IntentLog) objectOf(key string) string {
 	return ""
 }
 
-// choose returns the object that a batch is written to: the one that has its keys already; or else
-// one without unresolved intents; or a new one; or, if the log has all its objects, the one with
-// the fewest bytes of unresolved intents.
+// choose returns the object that a batch is written to: the one that has its keys already; otherwise one without
+// unresolved intents; or a new one; or, if the log has all its objects, the one with the fewest bytes of unresolved
+// intents.
 func (l *IntentLog) choose(object string, batch []putRequest) (name string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -27,7 +27,7 @@ type pool interface {
 	hold(o any) any
 }
 
-// whole returns the pool for an object that nothing but managed fields is taken from; nil if none is shared.
+// whole returns the pool for an object of which only managed fields are removed; nil if objects are not shared.
 func (s *sameObjects) whole(o any) pool {
 	if s == nil {
 		return nil
@@ -46,7 +46,7 @@ func (s *sameObjects) whole(o any) pool {
 	return nil
 }
 
-// trimmed returns the pool for an object that is trimmed; nil if none is shared.
+// trimmed returns the pool for an object that is trimmed; nil if objects are not shared.
 func (s *sameObjects) trimmed(o any) pool {
 	if _, ok := o.(*corev1.Pod); ok && s != nil {
 		return &s.pods

@@ -170,7 +170,7 @@ func (s *store[T]) replace(all []T, upTo uint64) {
 	s.syncOnce.Do(func() { close(s.synced) })
 }
 
-// replaceOne stores a list of the object with a key at version upTo, which is the zero value if there is none.
+// replaceOne stores a list of the object with a key at version upTo; o is the zero value if the object does not exist.
 func (s *store[T]) replaceOne(key string, o T, upTo uint64) {
 	var none T
 	s.mu.Lock()
@@ -226,9 +226,8 @@ func (s *store[T]) name(objects ...T) (seen func()) {
 	return s.named(objects)
 }
 
-// set stores what the watch reports of a key up to a version: object o, or, if exists is false,
-// that there is none; then o is the last known state, if any. It returns the changes that listeners
-// have to hear of.
+// set stores what the watch reports for a key up to a version: object o, or, if exists is false, that there is none;
+// then o is the last known state, if any. It returns the changes that listeners have to receive.
 func (s *store[T]) set(key string, o T, exists bool, upTo uint64) (changes []change[T]) {
 	var none T
 	before, known := s.objects[key]
@@ -322,7 +321,7 @@ func (s *store[T]) reindex(key string, before, after T) {
 	}
 }
 
-// listen has a listener hear of the objects that are there, and then of each change until ctx ends.
+// listen calls a listener for the existing objects, and then for each change until ctx ends.
 func (s *store[T]) listen(ctx context.Context, l *listener[T]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

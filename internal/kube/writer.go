@@ -105,9 +105,9 @@ func (w Writer[T]) Create(ctx context.Context, o T) (T, error) {
 	return w.answer("create", o, got, err)
 }
 
-// Ensure creates an object, or returns the existing one with its name as the API server has it now:
-// so it may be repeated after a lost answer. An error of that read does not have the type of an API
-// error, so that no caller takes it for a refusal of the create.
+// Ensure creates an object, or returns the existing one with its name as the API server has it now: so it may be
+// repeated after a lost answer. An error of that read does not have the type of an API error, so no caller mistakes it
+// for a refusal of the create.
 func (w Writer[T]) Ensure(ctx context.Context, o T) (got T, made bool, err error) {
 	got, err = w.Create(ctx, o)
 	if !apierrors.IsAlreadyExists(err) {

@@ -145,7 +145,7 @@ func otherTables(ctx context.Context, own []*mountinfo.Info) ([]*mountinfo.Info,
 // tasksOf returns the threads of a process, as folders of /proc: docker copies files in a thread that has mounts of its
 // own.
 func tasksOf(pid string) []string {
-	threads, _ := os.ReadDir("/proc/" + pid + "/task") // of a process that is gone, there are none
+	threads, _ := os.ReadDir("/proc/" + pid + "/task") // a process that has exited has no threads
 	out := make([]string, 0, len(threads))
 	for _, t := range threads {
 		out = append(out, pid+"/task/"+t.Name())
@@ -188,8 +188,8 @@ func OnThreadOfItsOwn(f func()) {
 	<-done
 }
 
-// enterAndRead takes the calling thread into a mount namespace, where it sees all, and reads its mounts by the folder
-// proc, for there may be none in the namespace.
+// enterAndRead moves the calling thread into a mount namespace, where it sees all mounts, and reads them from the
+// directory proc, because the namespace may have no /proc.
 func enterAndRead(ns, proc int) ([]*mountinfo.Info, error) {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return nil, os.NewSyscallError("unshare", err)

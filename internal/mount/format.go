@@ -114,8 +114,8 @@ func Probe(ctx context.Context, device string) (string, error) {
 	return found, nil
 }
 
-// headSize is how many bytes at the beginning of a device must be readable before the device counts
-// as blank. All signatures of filesystems are there.
+// headSize is how many bytes at the beginning of a device must be readable before the device counts as blank. All
+// filesystem signatures are in that range.
 const headSize = 1 << 20
 
 // readable fails if the beginning of a device cannot be read: its content is unknown then, and mkfs

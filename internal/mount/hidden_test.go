@@ -16,7 +16,7 @@ type below struct {
 	table            Table
 }
 
-// newBelow mounts the volume, on a mount of its own if based says so.
+// newBelow mounts the volume, on a mount of its own if based is set.
 func newBelow(t *testing.T, based bool) *below {
 	t.Helper()
 	b := &below{t: t, top: t.TempDir()}

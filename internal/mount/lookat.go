@@ -79,7 +79,7 @@ func lookAt(path string) (p Point, alone, sure bool) {
 	return p, on == above && childless(id), true
 }
 
-// uniqueAt is mountAt with the id of a mount that is never used again. Linux before 6.8 has none.
+// uniqueAt is mountAt with the unique id of a mount, which is never reused. Linux before 6.8 has no such id.
 func uniqueAt(dir int, name string) (id uint64, top bool, err error) {
 	st, err := statxAt(dir, name, unix.STATX_MNT_ID_UNIQUE)
 	if err == nil && st.Mask&unix.STATX_MNT_ID_UNIQUE == 0 {

@@ -142,7 +142,7 @@ func places(t *testing.T, top string) map[string]string {
 	}
 }
 
-// denyMountCalls has the kernel say for the calling thread that it does not know statmount and listmount.
+// denyMountCalls makes statmount and listmount fail with ENOSYS for the calling thread.
 func denyMountCalls() error {
 	const load, ifEqual, answer = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K,
 		unix.BPF_RET | unix.BPF_K

@@ -281,7 +281,7 @@ func idOf(file os.FileInfo) fileID {
 	return fileID{}
 }
 
-// loopFile returns the file of a loop device. The error is ENXIO if it has none.
+// loopFile returns the file of a loop device. The error is ENXIO if no file is attached.
 func loopFile(disk string) (fileID, error) {
 	path := "/dev/" + disk
 	n, err := strconv.Atoi(strings.TrimPrefix(disk, "loop"))

@@ -54,8 +54,8 @@ func mountDevice(ctx context.Context, device, target, fsType string, options []s
 	return mountAtDir(ctx, device, place, fsType, options)
 }
 
-// inherited is the path by which a program reaches the first file it inherits, and what is mounted
-// there. Without the dot, mount(8) would not follow the link.
+// inherited is the path of the first inherited file, or of what is mounted there. Without the dot, mount(8) would not
+// follow the link.
 const inherited = "/proc/self/fd/3/."
 
 // mountAtDir mounts at an open directory, wherever its path leads by now, and unmounts that if it
@@ -81,8 +81,8 @@ func tool(ctx context.Context, name string, args ...string) error {
 	return toolAt(ctx, nil, name, args...)
 }
 
-// toolAt runs a program that inherits an open directory, or nil. In errors, the directory's path
-// stands for the inherited one.
+// toolAt runs a program that inherits an open directory, or nil. Errors show the directory's path instead of the
+// inherited one.
 func toolAt(ctx context.Context, place *os.File, name string, args ...string) error {
 	_, err := output(ctx, place, name, args...)
 	if errors.Is(err, exec.ErrWaitDelay) {

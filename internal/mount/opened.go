@@ -106,7 +106,7 @@ func (o openSearch) backing(ours func(path string) bool) error {
 	for _, file := range files {
 		path, err := os.ReadFile(file)
 		if err != nil || !ours(strings.TrimSpace(string(path))) {
-			continue // it has just been detached, or is another's
+			continue // it was just detached, or belongs to another file
 		}
 		o.look(strings.TrimSpace(string(path)))
 	}

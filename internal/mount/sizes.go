@@ -89,8 +89,7 @@ func ask(path string, ioctl uintptr, data []byte) error {
 	return nil
 }
 
-// product returns the size of a number of blocks, if it is one: the numbers are read from a disk that a stranger may
-// have written.
+// product returns the size of a number of blocks, if it is valid: the numbers come from a disk with untrusted content.
 func product(where string, blocks, size uint64) (int64, error) {
 	if blocks == 0 || size == 0 || blocks > maxBytes/size {
 		return 0, fmt.Errorf("size of filesystem at %s: %d blocks of %d bytes cannot be", where, blocks, size)

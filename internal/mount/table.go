@@ -227,9 +227,8 @@ func (t *Table) read() error {
 	return nil
 }
 
-// CoveredBy names the filesystem that a path shows although another one is mounted there: something was mounted
-// later at a directory above it, or the mount at the path itself is not the one that own accepts. It is empty
-// otherwise.
+// CoveredBy names the filesystem that a path shows although another one is mounted there: something was mounted later
+// at a directory above it, or own does not accept the mount at the path itself. It is empty otherwise.
 func CoveredBy(points map[string]Point, path string, own func(Point) bool) string {
 	p, mounted := points[path]
 	switch {
@@ -372,8 +371,9 @@ func Trapped(path string) (bool, error) {
 	return slices.ContainsFunc(infos, func(i *mountinfo.Info) bool { return i.Mountpoint == path }), nil
 }
 
-// withoutTraps leaves out the mounts of autofs. One of them has no files: it waits for the first access to its path,
-// and has another filesystem mounted over it then. So a path with nothing else is free, and nothing is hidden by one.
+// withoutTraps leaves out the mounts of autofs. An autofs mount has no files: it waits for the first access to its
+// path, and then mounts another filesystem over itself. So a path with nothing else is free, and an autofs mount hides
+// nothing.
 func withoutTraps(infos []*mountinfo.Info) []*mountinfo.Info {
 	below := map[int]int{}
 	for _, i := range infos {
@@ -402,7 +402,7 @@ func reachedIn(infos []*mountinfo.Info, path string) (Point, bool, error) {
 	return p.reached()
 }
 
-// site is a place in a filesystem, independent of the path by which it is reached.
+// site is a place in a filesystem, independent of the path under which it is reached.
 type site struct{ device, path string }
 
 // siteOf returns the place that a path without symbolic links leads to.

@@ -89,9 +89,9 @@ func isRace(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, ErrMoved)
 }
 
-// nextOf returns the mount at or below a path that is unmounted next, a hidden one only if there is
-// no other: the innermost, which has no mounts on it; or for a lazy unmount the outermost, so that
-// no filesystem without a server has to be accessed.
+// nextOf returns the mount at or below a path to unmount next, a hidden one only if there is no other: the innermost,
+// which has no mounts on it; for a lazy unmount the outermost, which avoids any access to a filesystem without a
+// server.
 func nextOf(infos []*mountinfo.Info, target string, flags int) Point {
 	c := newCovers(infos)
 	holds := map[int]bool{}

@@ -76,15 +76,14 @@ type Options struct {
 	// StatsEvery is the pause between two reads of the volumes' usage and health; the default is a
 	// minute.
 	StatsEvery time.Duration
-	// LateMount is how long a mount may take to appear after a driver has said that it is there; the
-	// default is 5 seconds.
+	// LateMount is how long a mount may take to appear after a driver has reported success; the default is 5 seconds.
 	LateMount time.Duration
 	// FileLabel returns the label of files for a container's SELinux options; the default is the host's.
 	FileLabel func(*corev1.SELinuxOptions) (string, error)
 	// RegistrationGrace is the time after a start at which drivers that have not registered are
 	// removed from the Node's objects; the default is a minute.
 	RegistrationGrace time.Duration
-	// RestoreTime is how long a start waits for the volumes of the Pods that were there before; the default is a minute.
+	// RestoreTime is how long a start waits for the volumes of the Pods that existed before; the default is a minute.
 	RestoreTime time.Duration
 	// Restored, if set, is called when the Node is written and these Pods have their volumes, or RestoreTime is over. It
 	// returns when ctx ends. works fails if a part of the agent hangs.
@@ -273,7 +272,7 @@ func (a *Agent) recordedVolumes() []string {
 	return out
 }
 
-// watchMounts enqueues the volumes over which somebody mounts something, or which somebody unmounts.
+// watchMounts enqueues the volumes that are unmounted, or over which something is mounted, by others.
 func (a *Agent) watchMounts(ctx context.Context) {
 	if a.TrustDrivers {
 		return

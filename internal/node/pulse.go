@@ -40,10 +40,10 @@ func (p *pulse) works(context.Context) error {
 	return nil
 }
 
-// restoreStep is the pause between two looks at the Pods that do not have their volumes.
+// restoreStep is the pause between two checks of the Pods that do not have their volumes.
 const restoreStep = 200 * time.Millisecond
 
-// restore calls Restored when the Pods that were there at the start have their volumes, or have had the time for it.
+// restore calls Restored when the Pods that existed at the start have their volumes, or when RestoreTime is over.
 func (a *Agent) restore(ctx context.Context) {
 	if a.Restored == nil {
 		return

@@ -99,7 +99,7 @@ type SnapshotterOptions struct {
 	ExtraMetadata bool
 	// Node is the node whose volumes' snapshots this process takes; empty for all.
 	Node string
-	// Topology tells drivers where snapshots are to be usable, and contents where they are.
+	// Topology sends drivers the topology in which snapshots must be usable, and records on contents where they are.
 	Topology bool
 }
 
@@ -126,7 +126,7 @@ type HealthMonitorOptions struct {
 type HTTPOptions struct {
 	// Address is where it listens, such as ":8080".
 	Address string
-	// Flag is the flag that says so, for errors; empty means "--http-endpoint".
+	// Flag is the flag that sets Address, for errors; empty means "--http-endpoint".
 	Flag string
 	// MetricsPath is the path of the metrics; empty means "/metrics".
 	MetricsPath string
@@ -142,7 +142,7 @@ type HTTPOptions struct {
 type SnapshotMetadataOptions struct {
 	// Socket is the path of the driver's socket. The driver may start later and may restart.
 	Socket string
-	// Timeout is the time limit of the driver's calls whose answers are no streams.
+	// Timeout is the time limit of the driver's calls whose answers are not streams.
 	Timeout time.Duration
 	// Port is that of the service.
 	Port int

@@ -77,7 +77,7 @@ func (r Role) Prefix() string { return roles()[r].prefix }
 // OfNode says that the role's program stands beside the driver on each node, and not beside its controller.
 func (r Role) OfNode() bool { return r == Registrar || r == Liveness }
 
-// OfController says that the role's work is that of controllers, of which one process can have several.
+// OfController says that the role runs controllers, several of which can share one process.
 func (r Role) OfController() bool { return len(roles()[r].controllers) > 0 }
 
 // shortFlags says that upstream's program reads flags as package flag does: a program's own names may have one
@@ -101,5 +101,5 @@ func logging() []Role {
 // clients are the roles that need the API server.
 func clients() []Role { return append(electing(), SnapshotMetadata) }
 
-// electing are the roles that stand for a lease.
+// electing are the roles that take part in a leader election.
 func electing() []Role { return append(controllers(), SnapshotController) }

@@ -60,7 +60,7 @@ func (o *Options) settleControllers(env func(string) string) error {
 	return o.settleHTTP(o.Elects)
 }
 
-// limitOthers gives the time limit of all sidecars to those that have none of their own.
+// limitOthers gives the time limit that all sidecars share to those without one of their own.
 func (o *Options) limitOthers() {
 	for _, r := range controllers() {
 		p := o.pace(r)

@@ -136,7 +136,8 @@ func TestSeveral(t *testing.T) {
 	}
 }
 
-// TestSeveralAtOnce: the enhancement's names, and the time limit of those that have none of their own.
+// TestSeveralAtOnce: the flags of the enhancement for several sidecars in one process, and the time limit of those that
+// have none of their own.
 func TestSeveralAtOnce(t *testing.T) {
 	for args, want := range map[string]string{
 		"":             "0s 0s 0s 0s 0s",

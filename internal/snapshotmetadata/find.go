@@ -121,8 +121,8 @@ func unusable(vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent, d
 	return nil
 }
 
-// secretOf returns the Secret of the driver's call. A content that was made for a snapshot has the record of the Secret
-// that its class named. Only for one that was there before the class is asked, or the default one.
+// secretOf returns the Secret of the driver's call. A content that was created for a snapshot records the Secret that
+// its class named. Only for a pre-provisioned content is the class read, or the default class.
 func (s *server) secretOf(
 	ctx context.Context, vs *snapshotv1.VolumeSnapshot, c *cluster.VolumeSnapshotContent,
 ) (*corev1.SecretReference, error) {
@@ -137,7 +137,7 @@ func (s *server) secretOf(
 	} else {
 		var all []*cluster.VolumeSnapshotClass
 		if all, err = s.objects.Classes(ctx); err == nil {
-			// Without a class there is no Secret, and a driver that needs one says so.
+			// Without a class there is no Secret, and a driver that needs one reports that.
 			class, _ = snapshot.DefaultClass(all, s.Driver.Name)
 		}
 	}

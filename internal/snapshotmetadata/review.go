@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// longText limits the words of others in an answer, in bytes.
+// longText limits foreign text in an answer, in bytes.
 const longText = 512
 
 // authenticate returns the user whose token it is. Who has no valid token learns nothing of the cluster: what the API
@@ -108,5 +108,5 @@ func (s *server) unavailable(do string, err error) error {
 	return status.Error(codes.Unavailable, "the server could not "+do+"; its log says why")
 }
 
-// tell returns a text of others as one short line without tokens.
+// tell returns a foreign text as one short line without tokens.
 func tell(text string) string { return new(redact.Secrets).Hide(redact.Line(text, longText)) }

@@ -117,8 +117,8 @@ type server struct {
 	streams, reviews chan struct{}
 }
 
-// serve answers one request: it finds out whether the client may have the answer and what the driver is to be asked,
-// and has stream pass on what the driver says.
+// serve answers one request: it checks that the client may have the answer, prepares the call to the driver, and has
+// stream pass on the driver's answers.
 func (s *server) serve(
 	ctx context.Context, method string, a ask, stream func(ctx context.Context, t target) error,
 ) (err error) {
@@ -179,7 +179,7 @@ func (s *server) limited(ctx context.Context, stream func(context.Context) error
 	return err
 }
 
-// prepare finds out who the client is, what it may read, and what the driver is to be asked.
+// prepare finds out who the client is, what it may read, and what to request from the driver.
 func (s *server) prepare(ctx context.Context, a ask) (target, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewLimit)
 	defer cancel()

@@ -107,7 +107,7 @@ func TestClients(t *testing.T) {
 	})
 }
 
-// TestRequests: what is wrong with a request is said before anything is asked of the API server.
+// TestRequests: an invalid request is refused before any call to the API server.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	var rows []answersTo
@@ -421,7 +421,7 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// TestManyStreams: there are no more streams than there may be, and one that ends makes room.
+// TestManyStreams: the number of streams is limited, and one that ends makes room for another.
 func TestManyStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -489,7 +489,7 @@ func recordSecret(c *cluster.VolumeSnapshotContent, name string) {
 	}
 }
 
-// given makes a content one that was there before its snapshot.
+// given makes a content a pre-provisioned one.
 func given(c *cluster.VolumeSnapshotContent) {
 	c.Spec.Source.VolumeHandle, c.Spec.Source.SnapshotHandle = nil, ptr.To("snap-1")
 }

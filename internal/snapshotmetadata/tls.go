@@ -14,8 +14,8 @@ import (
 	"volplane.dev/volplane/internal/sidecar"
 )
 
-// TLS returns the configuration that the options ask for. The files of the certificate are looked at in each handshake,
-// and read again when they have changed.
+// TLS returns the configuration that the options describe. Each handshake checks the certificate files, and reads them
+// again when they have changed.
 func TLS(o sidecar.SnapshotMetadataOptions, log *slog.Logger) (*tls.Config, error) {
 	version, errVersion := minVersion(o.MinVersion)
 	suites, errSuites := named("--tls-cipher-suites", o.CipherSuites, suiteOf)

@@ -64,7 +64,7 @@ type world struct {
 	dial    func() api.SnapshotMetadataClient
 }
 
-// objects are a snapshot that is ready, what it stands for, its class, and the service of the driver.
+// objects are a snapshot that is ready, its content, its class, and the service of the driver.
 func objects() (*snapshotv1.VolumeSnapshot, *cluster.VolumeSnapshotContent, *cluster.VolumeSnapshotClass,
 	*cluster.SnapshotMetadataService,
 ) {

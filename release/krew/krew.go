@@ -1,4 +1,4 @@
-// Package krew writes the manifest by which krew installs the plugin of kubectl.
+// Package krew writes krew's manifest for the kubectl plugin.
 package krew
 
 import (

@@ -49,7 +49,7 @@ type collection struct {
 	// of has the names of what a text is for.
 	of   map[string][]string
 	file *regexp.Regexp
-	// seen are the directories that were looked at, and without the modules of which no text was found.
+	// seen are the directories that were searched, and without the modules whose license text was not found.
 	seen, without map[string]bool
 }
 

@@ -53,7 +53,7 @@ func (p Package) Deb(ctx context.Context, to string) (err error) {
 	return nil
 }
 
-// debFiles returns the files with those in DEBIAN, and what Debian wants in a package besides.
+// debFiles returns the files with those in DEBIAN, and everything else that Debian requires in a package.
 func (p Package) debFiles() (tree.Tree, error) {
 	changes, err := tree.Gzip(fmt.Appendf(nil,
 		"%s (%s-1) unstable; urgency=medium\n\n  * See changelog.gz.\n\n -- %s  %s\n",

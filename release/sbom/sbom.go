@@ -24,7 +24,7 @@ type Program struct {
 	Name, Path string
 }
 
-// Debian is a package of Debian, of which an image has files.
+// Debian is a Debian package from which an image has files.
 type Debian struct {
 	Name, Version, Arch string
 	// SHA256 is the sum of the package.

@@ -55,7 +55,7 @@ type selection struct {
 	taken map[string]bool
 }
 
-// program takes a program, the one that it is another name of, and their libraries.
+// program adds a program, the program to which its name is a link, and their libraries.
 func (s *selection) program(name string) error {
 	at, err := s.find(name, "sbin", "bin", "usr/sbin", "usr/bin")
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *selection) elf(at, to string) error {
 	return nil
 }
 
-// library takes a library under the name by which it is loaded.
+// library adds a library under the name with which it is loaded.
 func (s *selection) library(name, by string) error {
 	at, err := s.find(name, "lib/*-linux-gnu", "usr/lib/*-linux-gnu", "lib", "lib64")
 	if err != nil {

@@ -27,7 +27,7 @@ func example() tree.Tree {
 	}
 }
 
-// TestTar wants an archive of all files and their directories, with nothing of the machine in it.
+// TestTar: an archive contains all files and their directories, and nothing of the machine.
 func TestTar(t *testing.T) {
 	data, err := example().TarGz(time.Unix(1_700_000_000, 0))
 	if err != nil {

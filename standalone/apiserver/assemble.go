@@ -167,10 +167,10 @@ func names(ip net.IP) ([]string, error) {
 	return all, nil
 }
 
-// describe serves the descriptions at /openapi/v2, which is made when a client first asks because that takes long and
-// kubectl knows v3, and at /openapi/v3, with CustomResourceDefinitions and their resources. Each of the two servers
-// describes only its own groups, and there is no aggregator that would merge the descriptions. Call describe before
-// the hooks run.
+// describe serves the descriptions at /openapi/v2, which is built on the first request because that takes long and
+// kubectl uses v3, and at /openapi/v3, with CustomResourceDefinitions and their resources. Each of the two servers
+// describes only its own groups, and there is no aggregator that would merge the descriptions. Call describe before the
+// hooks run.
 func (a *assembly) describe(server *genericapiserver.GenericAPIServer) error {
 	container, paths := server.Handler.GoRestfulContainer, server.Handler.NonGoRestfulMux
 	handler.NewOpenAPIServiceLazy(cached.Once(cached.Func(func() (*spec.Swagger, string, error) {

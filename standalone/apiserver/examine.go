@@ -31,7 +31,7 @@ func (s *Server) place(name string) string { return filepath.Join(s.dir.Path, na
 // control plane would unmount all volumes that it does not know.
 func (s *Server) examine(ctx context.Context, o Options) (found etcd.State, err error) {
 	if !o.External.IsZero() {
-		return found, nil // connect looks at what is there
+		return found, nil // connect examines the store
 	}
 	type answer struct {
 		found etcd.State
@@ -53,8 +53,8 @@ func (s *Server) examine(ctx context.Context, o Options) (found etcd.State, err 
 	}
 }
 
-// recognize restores the store as if from a backup if it lacks what an earlier process has recorded: somebody has put
-// an older etcd, or another one, in its place, and an API without the newest Pods would have their volumes unmounted.
+// recognize restores the store as if from a backup if it lacks what an earlier process has recorded: it was replaced by
+// an older or a different etcd, and an API without the newest Pods would cause their volumes to be unmounted.
 func (s *Server) recognize(ctx context.Context, o Options, found etcd.State) error {
 	// What a restore has left differs from the record until the API says that it was restored.
 	if _, pending, err := backup.Pending(s.dir.Path); err != nil || pending || !found.Exists {
@@ -84,7 +84,7 @@ func (s *Server) recognize(ctx context.Context, o Options, found etcd.State) err
 // settle backs up what another version has left, and restores a store that lacks something.
 func (s *Server) settle(ctx context.Context, o Options, found etcd.State) error {
 	if !o.External.IsZero() {
-		return nil // connect does, when it knows what is there
+		return nil // connect reports it, once it knows the store
 	}
 	if err := s.upgrade(ctx, o, found.Exists); err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 	"volplane.dev/volplane/standalone/etcd"
 )
 
-// TestDamagedDirectory: a data directory that has lost something is refused in
-// seconds, on one screen with what to type, and nothing in it is made anew.
+// TestDamagedDirectory: a data directory that has lost something is refused within seconds, on one screen with the
+// command to type, and nothing in it is created again.
 func TestDamagedDirectory(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)

@@ -85,7 +85,8 @@ func (i Invitation) Use(kind Kind, key string) (Invitation, error) {
 	return i, nil
 }
 
-// RenewalPause is the longest pause between two looks whether a certificate is due: hosts sleep, and clocks are set.
+// RenewalPause is the longest pause between two checks whether a certificate is due: hosts sleep, and clocks are
+// changed.
 const RenewalPause = time.Hour
 
 // Renew returns how long to wait until a certificate is renewed: after two thirds of its life, and at most
@@ -123,14 +124,14 @@ const (
 // HostIntents returns the name of the intent log of a host's controllers. Each node has another one.
 func HostIntents(node string) string { return logName(hostIntents, node) }
 
-// DriverIntents returns the name of the intent log of a driver: of all processes that may call its controller, the one
-// that holds the driver's leases writes it. Each driver has another one.
+// DriverIntents returns the name of the intent log of a driver. Of all processes that may call the driver's controller,
+// only the holder of the driver's leases writes it. Each driver has its own log.
 func DriverIntents(driver string) string { return logName(driverIntents, driver) }
 
 // IsOfDriver says whether an intent log of this name is that of a driver.
 func IsOfDriver(log string) bool { return strings.HasPrefix(log, driverIntents) }
 
-// logName returns a name for an object. A hash tells names apart that are too long or have upper case.
+// logName returns a name for an object. A hash distinguishes names that are too long or contain upper case.
 func logName(prefix, of string) string {
 	name := prefix + strings.ToLower(of)
 	if len(name) <= maxIntents && strings.HasSuffix(name, of) {

@@ -327,7 +327,7 @@ func driverOf(pv *corev1.PersistentVolume) string {
 	return "<none>"
 }
 
-// Unfinished tells of a volume whose move, or move back, was begun and is not done.
+// Unfinished reports a volume whose move, or move back, has begun and is not finished.
 func Unfinished(name string, back bool) volume.Because {
 	message := "volume " + name + " is being moved to the bridge, and that is not finished: `volplane flex migrate run " +
 		name + "` goes on, `volplane flex migrate undo " + name + "` turns round"

@@ -14,11 +14,11 @@ import (
 
 // Verdict is what an answer to ControllerModifyVolume means for a claim.
 type Verdict struct {
-	// Volume and Claim are to be written, in this order: whoever restores the claim takes the class from the volume. Nil
-	// is that the object stays as it is.
+	// Volume and Claim are written in this order: whoever restores the claim takes the class from the volume. Nil leaves
+	// the object as it is.
 	Volume *corev1.PersistentVolume
 	Claim  *corev1.PersistentVolumeClaim
-	// Because is told to the claim's owner: as a warning at once, or else when all is written.
+	// Because becomes an event of the claim: a warning immediately, any other after all writes.
 	Because volume.Because
 	Warn    bool
 	// Refused says that no call for the class is in progress.
@@ -98,7 +98,7 @@ func Refused(f Facts, because string, now metav1.Time) *corev1.PersistentVolumeC
 	return After(f, volume.Answer{Outcome: volume.Failed, Code: "InvalidArgument", Text: because}, now).Claim
 }
 
-// Cancelled returns the claim without the condition of a change that nobody wants any more.
+// Cancelled returns the claim without the condition of a change that is no longer wanted.
 func Cancelled(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	out := c.DeepCopy()
 	out.Status.Conditions = slices.DeleteFunc(out.Status.Conditions, isModifying)
@@ -141,7 +141,7 @@ func setConditions(
 	}
 }
 
-// same says whether two states of a claim tell the same, whenever it was looked at.
+// same says whether two states of a claim differ at most in their times.
 func same(a, b *corev1.PersistentVolumeClaim) bool {
 	return *a.Status.ModifyVolumeStatus == *b.Status.ModifyVolumeStatus &&
 		slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, func(x, y corev1.PersistentVolumeClaimCondition) bool {

@@ -27,7 +27,7 @@ const (
 	Begin
 	// Modify calls ControllerModifyVolume.
 	Modify
-	// Cancel takes back what the claim says of a change that nobody wants any more.
+	// Cancel removes the status of a change that is no longer wanted.
 	Cancel
 	// Refuse writes to the claim that its volume cannot have the class.
 	Refuse
@@ -51,7 +51,7 @@ type Facts struct {
 // Plan is the next step and its reason.
 type Plan struct {
 	Step Step
-	// Tell says that the user is warned.
+	// Tell means that the user is warned.
 	Tell    bool
 	Because volume.Because
 }
@@ -115,7 +115,7 @@ func change(f Facts, target string) Plan {
 }
 
 // missing is the plan for a claim whose class does not exist. A change that may be in progress, or that the claim does
-// not ask for any more, stays begun until the class is there again: nobody else knows its parameters.
+// not ask for any more, stays begun until the class exists again: only the class has its parameters.
 func missing(f Facts, target string) Plan {
 	p := impossible("VolumeAttributesClass " + target + " does not exist")
 	if s := f.Claim.Status.ModifyVolumeStatus; s == nil ||
@@ -208,8 +208,8 @@ func Parameters(f Facts, metadata bool) map[string]string {
 	return out
 }
 
-// ConditionOf returns the condition of a claim's attributes, as far as the claim tells it: which classes there are, and
-// what the driver can do, is not looked at.
+// ConditionOf returns the condition of a claim's attributes, as far as the claim shows it: existing classes and the
+// driver's capabilities are ignored.
 func ConditionOf(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) volume.Condition {
 	f := Facts{Claim: c, Volume: v, Ours: true, Modifies: true}
 	s := c.Status.ModifyVolumeStatus

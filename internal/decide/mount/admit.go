@@ -57,8 +57,8 @@ func inUse(c, holder Consumer) volume.Because {
 		"volume %s is for one Pod only and Pod %s has it", single, name)
 }
 
-// keeps says whether a Pod has the volume and keeps it. If the volume is staged for others in another way meanwhile, it
-// is not published to the Pod again.
+// keeps says whether a Pod has the volume and keeps it. If the volume has been staged for others in another way since,
+// it is not published to the Pod again.
 func (f Facts) keeps(c Consumer) bool {
 	return f.Record.Target(c.Path) != nil && (c.Apart == "" || !f.unpublished(c))
 }

@@ -14,9 +14,9 @@ type Observed struct {
 // PhaseAfterCall returns the phase of a path after the driver was called to stage or publish the volume there. before
 // is the phase that it had, to which it returns if the call had no effect.
 //
-// A final code says that this call had no effect, but not that earlier ones had none. Codes of internal errors are not
-// trusted, and none is while something is at the path: the driver is asked to undo the step. Before the first call the
-// path was free. A driver that reports a lack of resources may have done a part.
+// A final code means that this call had no effect, but not that earlier ones had none. Codes of internal errors are not
+// trusted, and no code is while something is at the path: the driver is then called to undo the step. Before the first
+// call the path was free. A driver that reports a lack of resources may have done a part.
 func PhaseAfterCall(v Verb, before Phase, answer volume.Answer, seen Observed) Phase {
 	begun, done := Publishing, Published
 	if v == Stage {

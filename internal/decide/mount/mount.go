@@ -47,12 +47,13 @@ type Facts struct {
 // Consumer is a Pod that wants the volume at a path.
 type Consumer struct {
 	UID, Namespace, Name, Path string
-	// Volume is the name of the PersistentVolume by which the Pod wants it: several may have its handle.
+	// Volume is the name of the PersistentVolume through which the Pod uses the volume: several may have its handle.
 	Volume   string
 	ReadOnly bool
 	// SinglePod says that this object is for one Pod only.
 	SinglePod bool
-	// Apart names the object by which the volume is staged, if the Pod's object needs it to be staged in another way.
+	// Apart names the PersistentVolume with which the volume is staged, if the Pod's own PersistentVolume needs different
+	// staging.
 	Apart string
 	// Grow is the size in bytes that the node has to grow the volume to for the Pod's claim; 0 when nothing is asked.
 	Grow int64
@@ -60,7 +61,7 @@ type Consumer struct {
 	HostPath string
 	// HostOptions are those of the mount there.
 	HostOptions BindOptions
-	// UnmountEnds says that whoever unmounts the host path by hand wishes that the Pod ends.
+	// UnmountEnds means that unmounting the host path by hand ends the Pod.
 	UnmountEnds bool
 	// Due says that a repeated call is due, because the driver has requiresRepublish.
 	Due bool
@@ -372,7 +373,7 @@ func (p *planner) prepare() (Plan, bool) {
 			"there is no volume %s to mount", p.f.Volume)), true
 	}
 	if !p.f.DriverReady && p.f.Absent.Reason != "" {
-		return p.driverMissing(), true // what it would refuse is not known before it is there
+		return p.driverMissing(), true // what it would refuse is unknown until it is registered
 	}
 	if p.f.Refused != "" {
 		return p.refuse(volume.Say(volume.ReasonFailedMount, volume.User(), p.f.Refused)), true

@@ -18,8 +18,7 @@ type Use struct {
 	Pod *corev1.Pod
 	// Name is the volume's name within the Pod.
 	Name string
-	// ClaimName is the claim's name; Ephemeral says that the claim is to be
-	// made for this Pod.
+	// ClaimName is the claim's name; Ephemeral says that the claim is created for this Pod.
 	ClaimName string
 	Ephemeral bool
 	ReadOnly  bool
@@ -73,8 +72,8 @@ type Place struct {
 	Because volume.Because
 }
 
-// Pod returns where the volumes of a Pod are mounted, by their names in the Pod, and nil while one is not. The message
-// of its condition tells the paths, or the reason of the first one that is missing. refused is an error of the Pod
+// Pod returns where the volumes of a Pod are mounted, by their names in the Pod, or nil while one is missing. The
+// message of its condition has the paths, or the reason for the first missing volume. refused is an error of the Pod
 // itself, or empty.
 func Pod(refused string, places []Place) (map[string]string, volume.Because) {
 	if refused != "" {
@@ -98,8 +97,7 @@ func Pod(refused string, places []Place) (map[string]string, volume.Because) {
 	return paths, volume.Say(volume.ReasonMounted, volume.Actor{}, strings.Join(at, ", "))
 }
 
-// CallInFlight is the reason while a driver's call is in flight. It is empty for a step that delays
-// nobody.
+// CallInFlight is the reason while a driver's call is in flight. It is empty for a step that delays no Pod.
 func CallInFlight(f Facts, v Verb) volume.Because {
 	say := func(r volume.Reason, method string) volume.Because {
 		return volume.Sayf(r, volume.Driver(f.Driver), "driver %s was called to %s volume %s on node %s (%s) and has not "+
@@ -228,8 +226,8 @@ func Refused(socket, driver, cause string, next volume.Actor) volume.Because {
 	return b
 }
 
-// NotRun is the reason of a driver that a node runs, or of a file about one, that cannot be used; driver is empty if
-// the file does not tell it.
+// NotRun is the reason for a driver of a node, or a file about one, that cannot be used; driver is empty if the file
+// does not name it.
 func NotRun(about, driver, cause, node string) volume.Because {
 	b := volume.Sayf(volume.ReasonRegistrationRefused, volume.Administrator(node),
 		"%s cannot be used: %.900s", about, cause)

@@ -38,8 +38,8 @@ type SecretRef struct {
 type Record struct {
 	Driver string `json:"driver"`
 	Handle string `json:"handle"`
-	// Volume is the name of the PersistentVolume by which the volume is staged; if it is not, of the first by which it was
-	// published.
+	// Volume is the name of the PersistentVolume with which the volume is staged; if it is not staged, that of the first
+	// with which it was published.
 	Volume string `json:"volume"`
 	Block  bool   `json:"block,omitempty"`
 	// Ephemeral says that a Pod itself named the volume; Volume is its name in
@@ -58,8 +58,8 @@ type Record struct {
 	// SecretsUnknown says that the driver may have received Secrets that are not recorded: the record
 	// was rebuilt after the volume's object was gone.
 	SecretsUnknown bool `json:"secretsUnknown,omitempty"`
-	// Label is the SELinux label that the volume was mounted with; empty if it has none. LabelUnknown says that the
-	// record was rebuilt, and the label is not known.
+	// Label is the SELinux label that the volume was mounted with; empty if it has none. LabelUnknown means that the
+	// record was rebuilt without knowing the label.
 	Label        string `json:"seLinuxLabel,omitempty"`
 	LabelUnknown bool   `json:"seLinuxLabelUnknown,omitempty"`
 	// Stage is empty for a driver that does not stage.

@@ -59,8 +59,8 @@ func isLabel(text string) bool {
 	return regexp.MustCompile(`^([\w.-]{1,128}:){3}` + level + `(-` + level + `)?$`).MatchString(text)
 }
 
-// Label returns the label for the mount of a Pod's volume, of the labels of all that use it in the Pod. It is empty if
-// none is asked for; refused says why there can be none.
+// Label returns the label for the mount of a Pod's volume, given the labels of all containers that use it. It is empty
+// if none is requested; refused says why there can be none.
 func Label(labels []string) (one, refused string) {
 	labels = slices.Compact(slices.Sorted(slices.Values(labels)))
 	switch {
@@ -91,7 +91,7 @@ func WithLabel(options []string, label string) []string {
 	return append(slices.Clone(options), fmt.Sprintf("context=%q", label))
 }
 
-// admitLabel admits the Pods that ask for one label: the one that is mounted if a Pod wants that, otherwise that of the
+// admitLabel admits the Pods that request one label: the one that is mounted if a Pod wants that, otherwise that of the
 // first Pod. A filesystem has one label on a node, so the others wait. A Pod that has the volume keeps it as it is.
 func (f Facts) admitLabel() admission {
 	a, first := admission{own: map[string]volume.Because{}}, f.labelledBy()

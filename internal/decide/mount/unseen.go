@@ -27,14 +27,14 @@ func (f Facts) stagingCovered() (path string, covered bool) {
 	return f.Record.StagingPath, true
 }
 
-// ended says that somebody has unmounted the host path of a Pod for which that is the wish to end it. Where the volume
-// is not published either, as after a boot, nobody has wished anything.
+// ended says that a user has ended a Pod by unmounting its host path, if the Pod allows that. If the volume is not
+// published either, as after a boot, the missing mount does not mean that.
 func (f Facts) ended(c Consumer) bool {
 	return f.Verify && c.UnmountEnds && f.Record.Target(c.Path).Serves(c.HostPath) && f.Mounted[c.Path] &&
 		!f.Dead[c.Path] && f.Bare[c.HostPath]
 }
 
-// remounts says whether an action replaces a mount that somebody has unmounted.
+// remounts says whether an action replaces a mount that a user has unmounted.
 func (f Facts) remounts(a Action) bool {
 	switch t := f.Record.Target(a.Path); {
 	case a.Verb == Stage:

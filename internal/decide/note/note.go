@@ -22,14 +22,13 @@ type Driver struct {
 	Hosted bool
 }
 
-// Hosted says whether a volume's driver belongs to a host of drivers. Nil has none.
+// Hosted says whether a volume's driver belongs to a host of drivers; false for nil.
 func Hosted(v *corev1.PersistentVolume) bool { return v != nil && v.Spec.FlexVolume != nil }
 
 // HostedInline is Hosted for an inline volume of a Pod.
 func HostedInline(v *corev1.Volume) bool { return v.FlexVolume != nil }
 
-// Inherit sets the source of an object that stands for a Pod's inline volume, so that Hosted is
-// equal for both.
+// Inherit sets the source of an object made from a Pod's inline volume: Hosted is then equal for both.
 func Inherit(pv *corev1.PersistentVolume, v *corev1.Volume) {
 	if v.FlexVolume != nil {
 		pv.Spec.FlexVolume = &corev1.FlexPersistentVolumeSource{Driver: v.FlexVolume.Driver}
@@ -89,7 +88,7 @@ func (d Driver) String() string {
 	return "driver " + d.CSI
 }
 
-// Next returns the driver as the one that acts next.
+// Next returns the driver as the actor that acts next.
 func (d Driver) Next() volume.Actor {
 	if d.Hosted {
 		return volume.FlexDriver(d.Name())
@@ -108,8 +107,8 @@ func (d Driver) Elsewhere() string {
 	return flex.Elsewhere(d.CSI)
 }
 
-// Install returns the words of the command by which the administrator of a node ends what Absent has returned; nil if
-// no driver has to be installed.
+// Install returns the command with which a node's administrator resolves what Absent has returned; nil if no driver has
+// to be installed.
 func Install(b volume.Because) []string { return flex.Install(b) }
 
 // Absent returns why a driver has not registered on a node, and who has to do what. The reason is empty if the notes do

@@ -32,14 +32,13 @@ func Find(f Facts) Plan {
 	known, tails := f.objects()
 	again := handles(f.Second)
 	making := f.beingCreated()
-	// The bundled driver's handles follow from names. For other drivers, any volume may be the one
-	// that is being created.
+	// The bundled driver's handles follow from names. For other drivers, any volume may be the one being created.
 	unknown := f.Hidden || f.Driver != volume.LocalDriver && slices.ContainsFunc(making, func(name string) bool {
 		return !slices.ContainsFunc(f.First, func(e Entry) bool { return f.madeAs(e, name) })
 	})
 	seen := map[string]bool{}
 	for _, e := range f.First {
-		// What is gone by the second look is being deleted by somebody.
+		// What is gone at the second listing is being deleted by another client.
 		if e.Handle == "" || seen[e.Handle] || known[e.Handle] || tails[lastComponent(e.Handle)] || !again[e.Handle] {
 			continue
 		}
@@ -253,8 +252,8 @@ type Entry struct {
 	Name string
 }
 
-// Facts is what the decision about one driver depends on. The order of the reads matters: a volume
-// that is created or deleted meanwhile is neither an orphan nor missing.
+// Facts is what the decision about one driver depends on. The order of the reads matters: a volume that is created or
+// deleted between them is neither an orphan nor missing.
 type Facts struct {
 	Driver string
 	// Own is the topology segment of the driver's node, if it has one.
@@ -299,7 +298,7 @@ type Finding struct {
 	Bytes int64 `json:"bytes,omitempty"`
 	// Nodes are the driver's ids of the nodes that the volume is published to.
 	Nodes []string `json:"nodes,omitempty"`
-	// Doubt says that the volume may be in use by somebody: it is adopted with force only.
+	// Doubt means that the volume may be in use: it is adopted only with Force.
 	Doubt   bool          `json:"doubt,omitempty"`
 	Reason  volume.Reason `json:"reason"`
 	Message string        `json:"message"`

@@ -34,7 +34,7 @@ type Claim struct {
 	Driver *storagev1.CSIDriver
 	// Capacities are the capacity objects of the class, if the driver wants them to be considered.
 	Capacities []*storagev1.CSIStorageCapacity
-	// Origin says where the data are of which the claim's volume is to be made.
+	// Origin says where the data are from which the claim's volume is created.
 	Origin provision.Origin
 	// Holder is the name of another Pod that uses a ReadWriteOncePod claim, or "".
 	Holder string
@@ -71,7 +71,7 @@ type Plan struct {
 	Select []*corev1.PersistentVolumeClaim
 	// Node is the name of the chosen node, or "".
 	Node string
-	// Bind says whether Node is to be written to the Pod now, because all its claims are bound.
+	// Bind says whether to write Node to the Pod now, because all its claims are bound.
 	Bind bool
 	// Astray says that the Pod has a node which cannot have the volume of one of its claims.
 	Astray  bool
@@ -199,10 +199,10 @@ func reserved(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *core
 // maxNamed is the number of nodes that a message names.
 const maxNamed = 10
 
-// preference returns the order of nodes for a Pod. Better is one whose driver has not refused to make one of the
-// volumes, or did so longer ago, then one that was selected for claims before, because volumes may be in creation
-// there, then one that has the data of new volumes, then the one of whose free space the new volumes take clearly less
-// (StorageCapacityScoring of Kubernetes), then the one with the fewest Pods, then the first by name.
+// preference returns the order of nodes for a Pod. A node is better if its driver has not refused to create one of the
+// volumes, or did so longer ago; then if it was selected for claims before, because volumes may be in creation there;
+// then if it has the data for new volumes; then if the new volumes take clearly less of its free space (Kubernetes'
+// StorageCapacityScoring); then if it has fewer Pods; then by name.
 func preference(f Facts) func(a, b Node) int {
 	taken := map[string]int64{}
 	for _, n := range f.Nodes {
@@ -236,7 +236,7 @@ func copies(f Facts, n Node) (count int) {
 	return count
 }
 
-// tenths returns how much of the free space for a node the volumes take that are made for a Pod.
+// tenths returns how much of a node's free space the new volumes of a Pod take.
 func tenths(f Facts, n Node) (sum int64) {
 	for _, c := range f.Claims {
 		if c.Volume == nil && len(c.Capacities) > 0 {
@@ -323,8 +323,8 @@ func untolerated(p *corev1.Pod, n *corev1.Node) string {
 	return ""
 }
 
-// IsUnplaced says whether a claim waits for a node that no Pod will choose: the volume was asked for at once, and each
-// node with its driver makes volumes of its own. Class and driver may be nil.
+// IsUnplaced says whether a claim waits for a node that no Pod will choose: its class binds immediately, and each node
+// with the driver creates its own volumes. Class and driver may be nil.
 func IsUnplaced(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, driver *storagev1.CSIDriver) bool {
 	return MayBeUnplaced(c) && class != nil && !bind.BindsLate(class) && provision.ProvisionerOf(c) == class.Provisioner &&
 		driver != nil && volume.IsNodeLocal(driver.Annotations)

@@ -129,9 +129,9 @@ func names(pods []*corev1.Pod) string {
 	return strings.Join(all, ", ")
 }
 
-// Unused returns the condition Unused that a bound claim is to get, or nil if it has the right one. Unlike for the
-// finalizer, a Pod also counts before it has a node, and not after it has finished: the condition tells admins since
-// when nobody has wanted the volume. Its words are those of Kubernetes (gate PersistentVolumeClaimUnusedSinceTime).
+// Unused returns the condition Unused that a bound claim should get, or nil if it has the right one. Unlike for the
+// finalizer, a Pod also counts before it has a node, but not after it has finished: the condition shows admins since
+// when no Pod has used the volume. Its wording is that of Kubernetes (gate PersistentVolumeClaimUnusedSinceTime).
 func Unused(
 	claim *corev1.PersistentVolumeClaim, users []*corev1.Pod, now metav1.Time,
 ) *corev1.PersistentVolumeClaimCondition {

@@ -18,7 +18,7 @@ const Limit = 1000
 // Reference says how often an engine has mounted a volume under one id without unmounting it. Docker mounts again
 // under the id of a container that runs, to copy a file, and so an id is counted.
 type Reference struct {
-	// Count is 0 for a try that has not succeeded, and for a volume that is used although nobody is counted.
+	// Count is 0 for an attempt that has not succeeded, and for a volume that is in use without a counted user.
 	Count int `json:"n"`
 	// At is the time of the newest call.
 	At time.Time `json:"at"`
@@ -85,7 +85,7 @@ func (r References) Take(id string, now time.Time) (References, error) {
 // that the next try finds it mounted: podman waits for five seconds only.
 func (r References) Fail(id string, now time.Time) References { return r.with(id, r[id].Count-1, now) }
 
-// Release removes a user. One that nobody knows is none.
+// Release removes a user; an unknown one is ignored.
 func (r References) Release(id string, now time.Time) References {
 	one, known := r[id]
 	switch {
@@ -111,7 +111,7 @@ const (
 
 // Facts are what is known of one volume.
 type Facts struct {
-	// References are those that count, after the call that is to be answered.
+	// References are those that count after the call.
 	References References
 	Held       Held
 	Now        time.Time
@@ -122,7 +122,7 @@ type Facts struct {
 
 // Plan is what becomes of a volume.
 type Plan struct {
-	// References are those that are kept. If there are none, the Pod is deleted, and the volume is unmounted.
+	// References are the remaining ones. Without any, the Pod is deleted and the volume unmounted.
 	References References
 	// Because says why, and is empty if everything stays.
 	Because string
@@ -135,8 +135,8 @@ func (f Facts) Asks() bool { return len(f.References) == 0 || len(f.stale()) > 0
 const unnamed = "unnamed"
 
 // Decide says which users are left. Counts are hints: an engine that is killed never unmounts for the containers that
-// died with it, and one that could not reach us counts differently. So an old reference to a volume that nobody else
-// has mounted is dropped; and a volume that is mounted for somebody is kept, whatever the counts say.
+// died with it, and one that could not reach volplane counts differently. So an old reference to a volume without any
+// other mount is dropped, and a volume that is still mounted for a user is kept, whatever the counts say.
 func Decide(f Facts) Plan {
 	stale := f.stale()
 	switch {
@@ -163,8 +163,8 @@ func Decide(f Facts) Plan {
 		", but nothing has it mounted"}
 }
 
-// stale returns the ids that are older than the grace. A time that is as far in the future is no
-// younger: the clock was set back.
+// stale returns the ids that are older than the grace. A time equally far in the future is as old: the clock was set
+// back.
 func (f Facts) stale() []string {
 	var out []string
 	for id, one := range f.References {

@@ -34,8 +34,7 @@ type Verdict struct {
 	// volume's size; nil is that the object stays as it is.
 	Volume *corev1.PersistentVolume
 	Claim  *corev1.PersistentVolumeClaim
-	// Because is told to the claim's owner: as a warning at once, or else when
-	// all is written.
+	// Because becomes an event of the claim: a warning immediately, any other after all writes.
 	Because volume.Because
 	Warn    bool
 	// Repeat says that the call is made again after a back-off.

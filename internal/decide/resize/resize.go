@@ -25,8 +25,7 @@ const (
 	Begin
 	// Expand calls ControllerExpandVolume.
 	Expand
-	// Hand tells the node that the volume has grown: a stop between the two
-	// writes of an expansion is made good.
+	// Hand records for the node that the volume has grown, which repairs a crash between the two writes of an expansion.
 	Hand
 	// Settle takes from the volume what it was before its resize: that is
 	// over.
@@ -57,7 +56,7 @@ type Plan struct {
 	Step Step
 	// Size is what the volume is to have.
 	Size resource.Quantity
-	// Tell says that nobody has told the user yet.
+	// Tell means that the user has not been notified yet.
 	Tell    bool
 	Because volume.Because
 }
@@ -77,7 +76,7 @@ func Claim(f Facts) Plan {
 	return bound(f, have)
 }
 
-// bound decides about a bound claim that has the size that its status tells.
+// bound decides about a bound claim that has the size in its status.
 func bound(f Facts, have resource.Quantity) Plan {
 	c, v := f.Claim, f.Volume
 	want := c.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -156,8 +155,7 @@ func grow(f Facts, want resource.Quantity) Plan {
 	size := v.Spec.Capacity[corev1.ResourceStorage]
 	began := StateOf(c) == corev1.PersistentVolumeClaimControllerResizeInProgress
 	if began && !f.Refused && allocated(c).Cmp(size) > 0 {
-		// The volume may have this size already: a request that changed
-		// meanwhile, and may be smaller, comes after it.
+		// The volume may have this size already: a request that has changed since, and may be smaller, comes after it.
 		want = *allocated(c)
 	}
 	p := nothing(volume.ReasonResizing, volume.Driver(v.Spec.CSI.Driver),
@@ -200,8 +198,8 @@ func Grown(c *corev1.PersistentVolumeClaim) volume.Because {
 	return volume.Because{Reason: volume.ReasonResized, Message: "claim " + c.Name + " has its new size"}
 }
 
-// isMarked says whether a volume tells the size that it had before a resize which the node has to end: if the claim
-// is deleted meanwhile, the next one begins with that size (B-030).
+// isMarked says whether a volume records its size before a resize that the node has to complete: if the claim is
+// deleted first, the next one begins with that size (B-030).
 func isMarked(v *corev1.PersistentVolume) bool {
 	_, ok := v.Annotations[volume.AnnPreResizeCapacity]
 	return ok
@@ -224,7 +222,7 @@ func enlarged(v *corev1.PersistentVolume, size resource.Quantity, nodeExpands bo
 	return out
 }
 
-// StateOf returns how far a resize of a claim is; "" if there is none.
+// StateOf returns the state of a claim's resize; "" without one.
 func StateOf(c *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
 	return c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
 }

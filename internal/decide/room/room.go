@@ -15,8 +15,8 @@ const (
 	// fullReserve is the size of the whole reserve: what a start on a full disk needs, and some more
 	// for the writes before it.
 	fullReserve = 160 * mib
-	// slice is how much of the reserve is released at once. A program that fills the disk takes one
-	// slice after the other, so unmounts and deletions get some time.
+	// slice is how much of the reserve is released in one step. A program that fills the disk takes one slice after the
+	// other, so unmounts and deletions get some time.
 	slice = 4 * mib
 	// low is the free space below which the disk counts as full.
 	low = 16 * mib
@@ -243,8 +243,8 @@ type Report struct {
 	Backup *time.Time `json:"backup,omitempty"`
 	// NoBackups says that backups are not made by themselves.
 	NoBackups bool `json:"noBackups,omitempty"`
-	// Members describes an etcd that others run, of which Free, Total and Reserve say nothing; nil for the control plane's
-	// own.
+	// Members describes an etcd that is run by others, which Free, Total and Reserve do not describe; nil for the control
+	// plane's own.
 	Members *MembersReport `json:"members,omitempty"`
 }
 

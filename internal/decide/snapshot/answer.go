@@ -24,7 +24,7 @@ type Taken struct {
 	// need; 0 if the driver does not say.
 	Created, Bytes int64
 	Ready          bool
-	// Group is the handle of the driver's group that it is a part of; "" if it is none.
+	// Group is the handle of the driver's group that it belongs to, or "".
 	Group string
 	// Places are the segments in which it can be used; none if it can be in all, or the driver does not say.
 	Places []topology.Segment
@@ -39,7 +39,7 @@ type AnswerAbout[T any] struct {
 	volume.Answer
 	// Taken is what the driver has taken, unless the call failed.
 	Taken T
-	// TakenBy is the name of another content that stands for what is taken, or for a part of it; "" if there is none.
+	// TakenBy is the name of another content that refers to what was taken, or to a part of it; "" if there is none.
 	TakenBy string
 }
 
@@ -140,7 +140,7 @@ func unchanged(a, b *snapshotv1.VolumeSnapshotContentStatus) bool {
 		ptr.Equal(a.RestoreSize, b.RestoreSize) && ptr.Equal(a.VolumeGroupSnapshotHandle, b.VolumeGroupSnapshotHandle)
 }
 
-// look has the driver say how a snapshot is that exists before its content.
+// look queries the driver about a snapshot that existed before its content.
 func look(f DriverFacts) DriverPlan {
 	c := f.Content
 	p := DriverPlan{
@@ -150,7 +150,8 @@ func look(f DriverFacts) DriverPlan {
 	}
 	switch {
 	case f.Lists:
-		// Drivers are made for upstream's sidecar, which lists: some tell only then of which group a snapshot is a part.
+		// Drivers are written for upstream's sidecar, which lists: some report only in the list to which group a snapshot
+		// belongs.
 		p.Step = Look
 	case f.Gets:
 		p.Step = Get

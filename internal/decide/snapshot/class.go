@@ -32,7 +32,7 @@ func keysOf(purpose string) (name, namespace string) {
 }
 
 // SecretOf resolves the templates of a Secret among the parameters of a class of snapshots, or of groups of snapshots;
-// nil if there are none. What templates of the name and of the namespace may contain is given.
+// nil if there are none. inName and inNamespace are what the templates may contain.
 func SecretOf(
 	class, purpose string, parameters, inName, inNamespace map[string]string,
 ) (*corev1.SecretReference, error) {
@@ -111,8 +111,8 @@ func ParametersOf(class string, parameters map[string]string) (string, error) {
 	return string(text), nil
 }
 
-// topologiesOf returns the segments in which what is taken by a class is to be usable, as JSON; "" if that is left to
-// the driver.
+// topologiesOf returns, as JSON, the segments in which the snapshots of a class must be usable; "" leaves that to the
+// driver.
 func topologiesOf(class *Class) string {
 	segments := topology.Flatten(class.Topologies)
 	if len(segments) == 0 {

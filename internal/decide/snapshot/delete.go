@@ -18,14 +18,14 @@ func deletion(f Facts) Plan {
 	case !has(s, volume.FinalizerSnapshotAsSource) && !has(s, volume.FinalizerSnapshotBound):
 		return gone(s)
 	case len(names) > 0 && isOf(f.Content, s):
-		// Without its content nobody can restore it, and the claims wait for another snapshot of its name.
+		// Without its content it cannot be restored, and the claims wait for another snapshot of its name.
 		return Plan{Warn: true, Tell: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
 			"snapshot "+s.Name+" is used to restore claim "+strings.Join(names, ", ")+", which has no volume yet")}
 	case has(s, volume.FinalizerRestoring):
 		// The claim may be gone already, and its volume be made nevertheless.
 		return nothing(volume.ReasonSnapshotDeletePending, volume.Controller("provisioner"), restoring(s))
 	case has(s, volume.FinalizerSnapshotInGroup):
-		// The group-snapshot-controller knows whether the group is being deleted, too, and tells the user.
+		// The group-snapshot-controller also knows whether the group is being deleted, and notifies the user.
 		return Plan{Warn: true, Because: volume.Say(volume.ReasonSnapshotDeletePending, volume.User(),
 			"snapshot "+s.Name+" is being deleted; it stays until "+itsGroup(s)+" is deleted")}
 	case f.Content == nil && !f.Absent:

@@ -37,13 +37,13 @@ type Facts struct {
 	Snapshot *snapshotv1.VolumeSnapshot
 	// Class is the class that the snapshot names; nil if there is none of that name.
 	Class *cluster.VolumeSnapshotClass
-	// Classes are all classes, of which one may be the default.
+	// Classes are all classes, one of which may be the default.
 	Classes []*cluster.VolumeSnapshotClass
 	// Content is the content with the name that ContentName returns, or nil.
 	Content *cluster.VolumeSnapshotContent
-	// Absent says that the API server itself has said that there is no such content: a cache may not have it yet.
+	// Absent means that the API server itself has confirmed that the content does not exist: a cache may not have it yet.
 	Absent bool
-	// Claim is the claim that the snapshot is to be taken of, and Volume that claim's volume; or nil.
+	// Claim is the claim from which the snapshot is taken, and Volume that claim's volume; or nil.
 	Claim  *corev1.PersistentVolumeClaim
 	Volume *corev1.PersistentVolume
 	// Restores are the claims without a volume whose data are to come from the snapshot.
@@ -157,7 +157,7 @@ func ClassOf(c *cluster.VolumeSnapshotClass) *Class {
 	return &Class{Name: c.Name, Driver: c.Driver, Parameters: c.Parameters, Topologies: c.AllowedTopologies}
 }
 
-// HandleOf returns the driver's snapshot that a content stands for; "" if it is not known.
+// HandleOf returns the driver's snapshot that a content refers to; "" if it is not known.
 func HandleOf(c *cluster.VolumeSnapshotContent) string {
 	if c.Status != nil && c.Status.SnapshotHandle != nil {
 		return *c.Status.SnapshotHandle
@@ -165,8 +165,8 @@ func HandleOf(c *cluster.VolumeSnapshotContent) string {
 	return ptr.Deref(c.Spec.Source.SnapshotHandle, "")
 }
 
-// ContentName returns the name of a snapshot's content: the one that the snapshot is bound to or names, or else that
-// of the content that is made for it.
+// ContentName returns the name of a snapshot's content: that of the content to which it is bound or which it names,
+// otherwise that of the content created for it.
 func ContentName(s *snapshotv1.VolumeSnapshot) string {
 	if name := ptr.Deref(s.Spec.Source.VolumeSnapshotContentName, ""); name != "" {
 		return name
@@ -193,7 +193,7 @@ func itsGroup(s *snapshotv1.VolumeSnapshot) string {
 	return "its group snapshot"
 }
 
-// MemberNames returns the names of the snapshot and of the content that stand for one volume in a group.
+// MemberNames returns the names of the snapshot and of the content that belong to one volume in a group.
 func MemberNames(group types.UID, handle string) (name, content string) {
 	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(string(group)+handle)))
 	return memberName + sum, memberContent + sum

@@ -16,8 +16,8 @@ type Object[T any] interface {
 	DeepCopy() T
 }
 
-// Kind is what differs between snapshots and groups of snapshots for the decisions that are the same about both: S is
-// what a user has made, and C the content that stands for it. Other is what else is written for it.
+// Kind is what differs between snapshots and groups of snapshots for the decisions that both share: S is what a user
+// has created, and C its content. Other is what else is written for it.
 type Kind[S Object[S], C Object[C], Other any] struct {
 	ContentKind[C]
 	// State returns where the status of S, which it adds if S has none, keeps its error, and whether S is ready.
@@ -38,7 +38,7 @@ type ContentKind[C Object[C]] struct {
 	ContentState func(C) (problem **snapshotv1.VolumeSnapshotError, ready **bool)
 	// Wanted is what the driver is to take, in a sentence.
 	Wanted func(View) string
-	// Look has the driver say how something is that exists before its content.
+	// Look queries the driver about something that existed before its content.
 	Look func(DriverFactsOf[C]) PlanFor[C]
 	Marks
 	Words
@@ -48,18 +48,18 @@ type ContentKind[C Object[C]] struct {
 
 // Marks are the annotations and the finalizer of a content.
 type Marks struct {
-	// Finalizer keeps a content. Creating says that the driver may be taking what it stands for, and Deleting that what
-	// the user has made is being deleted.
+	// Finalizer keeps a content. Creating says that the driver may be taking the snapshot, and Deleting that the user's
+	// object is being deleted.
 	Finalizer, Creating, Deleting string
 	// SecretName and SecretNamespace name the Secret for taking and deleting.
 	SecretName, SecretNamespace string
 }
 
-// Words are those by which sentences differ.
+// Words are those in which the sentences differ.
 type Words struct {
 	// Noun is what a user has made, ClassKind the kind of its class, and One and Several what the driver takes.
 	Noun, ClassKind, One, Several string
-	// Sources are what the source of a content can be; Part is added where another content may stand for a part.
+	// Sources are what the source of a content can be; Part is added where another content may refer to a part.
 	Sources, Part string
 	// Keys begins the keys of the parameters that name the content, Prefix usually the names of what a driver takes, and
 	// Capability is what it needs for that.
@@ -100,7 +100,7 @@ func (v View) IsOf(o metav1.Object) bool { return v.PointsTo(o) && v.Ref.UID == 
 type Step int
 
 const (
-	// Nothing is to be done now.
+	// Nothing means that no step is due now.
 	Nothing Step = iota
 	// WriteSnapshot writes Plan.Snapshot, except its status.
 	WriteSnapshot
@@ -127,7 +127,7 @@ type PlanOf[S, C, Other any] struct {
 	// Binds says that the written content gets the identity of the snapshot.
 	Binds   bool
 	Because volume.Because
-	// Warn says that something is wrong, and Tell that the reason is recorded as an event when the step is done.
+	// Warn means that something is wrong, and Tell that the reason is recorded as an event after the step.
 	Warn, Tell bool
 	// Also are further reasons that are recorded with the step.
 	Also []volume.Because
@@ -146,7 +146,7 @@ func (k *Kind[S, C, O]) nothing(r volume.Reason, next volume.Actor, message stri
 	return PlanOf[S, C, O]{Because: volume.Say(r, next, message)}
 }
 
-// Failed notes an error in the status of a snapshot, unless it is there already.
+// Failed records an error in the status of a snapshot, unless it is there already.
 func (k *Kind[S, C, O]) Failed(s S, now metav1.Time, b volume.Because) PlanOf[S, C, O] {
 	p := PlanOf[S, C, O]{Because: b, Warn: true}
 	next := s.DeepCopy()
@@ -249,7 +249,7 @@ func (k *Kind[S, C, O]) DeleteContent(s S, c C, release func(why string) PlanOf[
 	return PlanOf[S, C, O]{Because: b}
 }
 
-// Content decides what a content gets that does not concern its driver. A snapshot that is missing is no reason to
+// Content decides about the parts of a content that do not concern its driver. A missing snapshot is no reason to
 // delete anything: it may not have been restored from a backup yet.
 func (k *Kind[S, C, O]) Content(f ContentFactsOf[S, C]) PlanOf[S, C, O] {
 	c, v := f.Content, k.View(f.Content)

@@ -21,7 +21,7 @@ type Options struct {
 	NameLength int
 	// ExtraMetadata adds the names of the snapshot, or of the group, and of its content to the parameters.
 	ExtraMetadata bool
-	// Node is the only node whose contents are looked at; empty for all contents.
+	// Node restricts the work to the contents of one node; empty means all contents.
 	Node string
 	// Rest says that this process speaks for what belongs to no node.
 	Rest bool
@@ -34,12 +34,12 @@ func (o Options) Has(content metav1.Object) bool {
 	return o.Node == "" || content.GetLabels()[volume.LabelSnapshotsOf] == o.Node
 }
 
-// nameOf returns the name under which a driver is asked for what an object with the UID stands for.
+// nameOf returns the name that a request to the driver uses for an object with the UID.
 func (o Options) nameOf(usual, uid string) string {
 	return volume.CutName(cmp.Or(o.NamePrefix, usual), uid, o.NameLength)
 }
 
-// Asked is how a driver is asked for what a content stands for.
+// Asked is the request to the driver for a content.
 type Asked struct {
 	Name string
 	// Parameters is JSON, and Topologies as well, unless it is empty: the driver chooses.
@@ -48,8 +48,8 @@ type Asked struct {
 	Noted bool
 }
 
-// Ask returns how the driver is asked. Once a content says by which name, it has been asked so, and must be again,
-// whatever the options are now: another name would be another snapshot, and other parameters are an error. kind is
+// Ask returns the request to the driver. Once a content has recorded the name, it was used and must be used again,
+// whatever the options are now: another name would create another snapshot, and other parameters are an error. kind is
 // "volumesnapshot" or "volumegroupsnapshot", and usual the usual prefix.
 func (o Options) Ask(
 	content metav1.Object, ref corev1.ObjectReference, kind, usual, parameters string,
@@ -81,7 +81,7 @@ func NoteAsked[C Object[C]](a Asked, content C) C {
 	return content
 }
 
-// withMetadata adds to parameters, which are JSON. What is no JSON object of texts stays as it is, and is refused.
+// withMetadata adds to parameters, which are JSON. Anything but a JSON object of strings is left as it is, and refused.
 func withMetadata(parameters string, more map[string]string) string {
 	all := map[string]string{}
 	if json.Unmarshal([]byte(parameters), &all) != nil {

@@ -16,13 +16,13 @@ type DriverStep int
 const (
 	// Rest does nothing now.
 	Rest DriverStep = iota
-	// Record writes the content with the intent to take what it stands for, and goes on with Take.
+	// Record writes the content with the intent, and continues with Take.
 	Record
 	// Take has the driver take it, or say whether it is ready.
 	Take
-	// Get has the driver say how it is: another program has taken it.
+	// Get queries the driver: another program has taken the snapshot.
 	Get
-	// Look has the driver find it in its list; groups have none.
+	// Look finds the snapshot in the driver's list; groups have no list.
 	Look
 	// Note writes the status of the content.
 	Note
@@ -36,11 +36,12 @@ const (
 
 // Request is what a driver is asked for.
 type Request struct {
-	// Name is the name of what is to be taken of the volumes with the handles Sources: a snapshot of one, a group of any.
+	// Name is the name of what is taken from the volumes with the handles Sources: a snapshot has one source, a group any
+	// number.
 	Name       string
 	Sources    []string
 	Parameters map[string]string
-	// Places are the segments of which it is to be usable in one at least; none if the driver chooses.
+	// Places are segments, in at least one of which it must be usable; empty lets the driver choose.
 	Places []topology.Segment
 	// Handle is what is looked for or deleted; if it is a group, Members are the handles of its snapshots.
 	Handle  string
@@ -57,9 +58,9 @@ type PlanFor[C any] struct {
 	Because volume.Because
 	// Placed, if set, is the content with its place, which is written before its status: then volumes are made of it.
 	Placed C
-	// Warn says that something is wrong, and Tell that the reason is recorded as an event with the step.
+	// Warn means that something is wrong, and Tell that the reason is recorded as an event with the step.
 	Warn, Tell bool
-	// Repeat says that the call is made again after a back-off, and Poll that this is no failure.
+	// Repeat means that the call is repeated after a back-off, and Poll that this is not a failure.
 	Repeat, Poll bool
 	// First says that no earlier call can have taken anything, and Refused that the driver has certainly not.
 	First, Refused bool
@@ -91,7 +92,7 @@ func (p PlanFor[C]) NotTaken(certainly, deleted bool) PlanFor[C] {
 type Known struct {
 	// Refused says that the driver's last answer was that it has not taken anything, and proves it.
 	Refused bool
-	// Removed says that the driver has deleted what the content stands for.
+	// Removed means that the driver has deleted what the content refers to.
 	Removed bool
 }
 

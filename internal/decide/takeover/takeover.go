@@ -51,7 +51,7 @@ func (w Workload) String() string {
 
 // Plan is what the manifests keep.
 type Plan struct {
-	// Namespace, KubeletDir and SocketDir are those of the running workloads; empty if nothing tells them.
+	// Namespace, KubeletDir and SocketDir are those of the running workloads; empty if they are unknown.
 	Namespace, KubeletDir, SocketDir string
 	// Driver is the CSIDriver to print; nil if it is another program's.
 	Driver *storagev1.CSIDriver
@@ -63,7 +63,7 @@ type Plan struct {
 	NodeDeployment bool
 	// Controllers are those to run.
 	Controllers []string
-	// ControllerArgs are arguments of theirs, besides those that were asked for.
+	// ControllerArgs are arguments of the vendor's sidecars that were not given explicitly.
 	ControllerArgs []string
 	// Notes are for the user, in the order of what they are about.
 	Notes []string

@@ -57,7 +57,7 @@ func (p *Plan) take(f Facts, mine []Workload) (onNodes bool) {
 	return p.onNodes(f, from)
 }
 
-// ends says what nobody does any more when the vendor's workloads are gone.
+// ends lists the tasks that nothing performs any more when the vendor's workloads are gone.
 func (p *Plan) ends(vendors []work) {
 	for _, w := range vendors {
 		for _, c := range w.Controllers {

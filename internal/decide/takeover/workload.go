@@ -63,7 +63,7 @@ func (f Facts) released(w Workload) bool {
 		f.Found.Annotations[namespace] == w.Annotations[namespace]
 }
 
-// containers returns those that run as long as the Pod does, of which some may have started before the others.
+// containers returns those that run as long as the Pod does, some of which may have started before the others.
 func (w Workload) containers() []corev1.Container {
 	out := slices.Clone(w.Pod.Containers)
 	for _, c := range w.Pod.InitContainers {
@@ -91,7 +91,7 @@ func (w Workload) words() string {
 	return strings.Join(out, "\n")
 }
 
-// programs returns the images that are no sidecars.
+// programs returns the images that are not sidecars.
 func (w Workload) programs() []string {
 	var out []string
 	for _, c := range w.containers() {
@@ -102,7 +102,7 @@ func (w Workload) programs() []string {
 	return out
 }
 
-// others returns the names of the containers that are no sidecars.
+// others returns the names of the containers that are not sidecars.
 func (w Workload) others() []string {
 	var out []string
 	for _, c := range w.containers() {
@@ -162,7 +162,7 @@ func image(c corev1.Container) string {
 	return name
 }
 
-// argument returns the value of a flag of a container, in which $(NAME) stands for its environment.
+// argument returns the value of a container's flag, with $(NAME) replaced from its environment.
 func argument(c corev1.Container, name string) string {
 	all := expand(c, slices.Concat(c.Command, c.Args))
 	for i, a := range all {
@@ -189,7 +189,7 @@ func (p *Plan) places(f Facts, mine []Workload) {
 		p.SocketDir, p.KubeletDir = cmp.Or(p.SocketDir, w.socketDir()), cmp.Or(p.KubeletDir, w.kubeletDir())
 	}
 	if len(controlling) > 0 {
-		// Leases are there, and exclude others only in the same namespace.
+		// Leases exist, and exclude others only in the same namespace.
 		all = controlling
 	}
 	slices.Sort(all)
@@ -218,7 +218,7 @@ func (p *Plan) namespace(f Facts, of []string) {
 	}
 }
 
-// socketDir returns the directory of the driver's socket as the kubelet is told; empty if it is not told.
+// socketDir returns the directory of the driver's socket as the kubelet knows it, or "".
 func (w Workload) socketDir() string {
 	for _, c := range w.containers() {
 		if at := argument(c, registrationPath); path.IsAbs(at) {

@@ -37,12 +37,11 @@ type Facts struct {
 	Selected string
 	// Only is the one node on which the volume can be made; "" if it may be any.
 	Only string
-	// Strict says that the volume is to be made where the selected node is, and not where its class allows it, too.
+	// Strict means that the volume must be created where the selected node is, not anywhere else that its class allows.
 	Strict bool
-	// NotImmediate says that the driver is not told where nodes are if neither a node nor the class says where the volume
-	// is to be.
+	// NotImmediate means that the driver gets no topology if neither a node nor the class says where the volume belongs.
 	NotImmediate bool
-	// Source are the nodes from which the data can be read of which the volume is to be made; nil for all.
+	// Source are the nodes that can read the data from which the volume is created; nil means all.
 	Source *corev1.VolumeNodeAffinity
 	// Allowed are the class's allowed topologies.
 	Allowed []corev1.TopologySelectorTerm

@@ -40,8 +40,7 @@ func (c *controller) ControllerPublishVolume(
 	return &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"pool": c.pool.id}}, nil
 }
 
-// ControllerUnpublishVolume ends the reservation of a volume for a node, or for any node if none is
-// named.
+// ControllerUnpublishVolume ends the reservation of a volume for a node, or for any node if the request names none.
 func (c *controller) ControllerUnpublishVolume(
 	_ context.Context, r *csipb.ControllerUnpublishVolumeRequest,
 ) (*csipb.ControllerUnpublishVolumeResponse, error) {
@@ -149,7 +148,7 @@ func (c *controller) GetCapacity(_ context.Context, r *csipb.GetCapacityRequest)
 	if t := r.GetAccessibleTopology(); t != nil && t.GetSegments()[volume.TopologyPool] != c.pool.id {
 		return &csipb.GetCapacityResponse{}, nil
 	}
-	// Capabilities without an access mode stand for all: upstream's provisioner sends them.
+	// Capabilities without an access mode mean all modes: upstream's provisioner sends them.
 	all := slices.DeleteFunc(slices.Clone(r.GetVolumeCapabilities()), func(c *csipb.VolumeCapability) bool {
 		return c.GetAccessMode().GetMode() == csipb.VolumeCapability_AccessMode_UNKNOWN
 	})

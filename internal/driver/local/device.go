@@ -19,8 +19,8 @@ import (
 // open it for moments.
 const detachLimit = 2 * time.Second
 
-// attach creates the loop device of a locked volume for a use, in the volume's current size, or takes the one that
-// there is.
+// attach creates the loop device of a locked volume for a use, in the volume's current size, or returns the existing
+// one.
 func (p *pool) attach(ctx context.Context, v record, u use) (string, error) {
 	device, err := p.take(ctx, v, u)
 	if err != nil {
@@ -123,8 +123,7 @@ func shows(p mount.Point, device string) bool {
 	return device != "" && (p.Source == device || p.Type == "devtmpfs" && p.Root == device[len("/dev"):])
 }
 
-// checkOurs fails unless the mount at path is of the volume with that device; device is "" if the
-// volume has none.
+// checkOurs fails unless the mount at path is that of the volume with the device; device is "" if the volume has none.
 func checkOurs(v record, device, path string) error {
 	at, mounted, err := mount.Look(path)
 	if err != nil || !mounted || shows(at, device) {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's interface by which a filesystem says where the data of a file are (linux/fiemap.h).
+// The kernel's interface that reports where the data of a file are (linux/fiemap.h).
 const (
 	fiemap = 0xc020660b
 	// fiemapSync has data that are not on the disk yet written first.
@@ -37,7 +37,7 @@ type kernelMap struct {
 	extents                    [extentsAtOnce]kernelExtent
 }
 
-// The places of data that are no places of the disk: there are only zeros, or where the data are is not known.
+// These places are not on the disk: there are only zeros, or the location of the data is unknown.
 const (
 	nowhere   = -1
 	uncertain = -2

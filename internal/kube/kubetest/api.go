@@ -197,8 +197,8 @@ func (a *API) Did(want ...string) {
 	}
 }
 
-// Told compares the different events since it was called last, in any order, as "TYPE
-// NAMESPACE/NAME REASON: MESSAGE (WHO ACTS NEXT)".
+// Told compares the distinct events since its last call, in any order, as "TYPE NAMESPACE/NAME REASON: MESSAGE (WHO
+// ACTS NEXT)".
 func (a *API) Told(want ...string) {
 	a.t.Helper()
 	synctest.Wait()
@@ -212,7 +212,7 @@ func (a *API) Told(want ...string) {
 	a.told = nil
 }
 
-// Forget has Wrote and Told know only of what comes.
+// Forget makes Wrote and Told ignore everything that has happened so far.
 func (a *API) Forget() {
 	synctest.Wait()
 	a.mu.Lock()

@@ -74,8 +74,8 @@ func Written(t testing.TB, client *fake.Clientset, want ...string) {
 	}
 }
 
-// Told waits until these are all events, in any order: type, kind and name of their
-// object, reason, message, and how often.
+// Told waits until the events are exactly these, in any order: type, kind and name of their object, reason, message,
+// and count.
 func Told(t testing.TB, client *fake.Clientset, want ...string) {
 	t.Helper()
 	slices.Sort(want)

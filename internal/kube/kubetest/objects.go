@@ -18,9 +18,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// objects keeps objects and gives each write of one the next version, and each new
-// object an identity if it has none. The tracker inside counts lists and the watches
-// that follow them by itself.
+// objects keeps objects and gives each write the next version, and each new object a UID if it has none. The tracker
+// inside counts lists and the watches that follow them on its own.
 type objects struct {
 	clienttesting.ObjectTracker
 
@@ -37,8 +36,8 @@ func newObjects() *objects {
 	}
 }
 
-// stamped returns a copy of an object, which is the caller's, with the next version.
-// Events have none, so that their number does not matter.
+// stamped returns a copy of an object, which the caller owns, with the next version. Events get none, and their number
+// has no effect.
 func (s *objects) stamped(o runtime.Object) runtime.Object {
 	o = o.DeepCopyObject()
 	if _, ok := o.(*corev1.Event); ok {

@@ -17,8 +17,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// World is an API in which a controller works by itself, while the test plays everybody
-// else. It is to be used in a bubble of synctest.
+// World is an API in which a controller works on its own, while the test plays all other clients. Use it in a bubble of
+// synctest.
 type World struct {
 	*testing.T
 	// Users is the client of everybody else, Own the controller's.

@@ -39,7 +39,7 @@ type Options struct {
 	Every time.Duration
 	// HealthChanged receives the keys of the Pods of a volume whose health has changed.
 	HealthChanged func(pod string)
-	// StorageHealth receives what a driver tells of its storage.
+	// StorageHealth receives what a driver reports about its storage.
 	StorageHealth func(ctx context.Context, driver string, conditions []storagev1.StorageHealthCondition)
 	// MountsRead receives the mount table that each inspection reads.
 	MountsRead func(points map[string]mount.Point)
@@ -200,7 +200,7 @@ func writable(r *decide.Record, points map[string]mount.Point) bool {
 	})
 }
 
-// stateOf returns the state that a driver's answers and the usage tell.
+// stateOf returns the state according to a driver's answers and the usage.
 func stateOf(now Stats) decide.State {
 	u, s := now.Usage, decide.State{DriverProblems: now.problems}
 	// A driver may report only a part of the usage.

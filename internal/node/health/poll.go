@@ -80,8 +80,8 @@ func (m *Monitor) pollDriver(
 	}
 }
 
-// pollVolume asks a driver about a volume, and says whether it has answered anything. Each question stands for itself:
-// a driver that cannot measure a volume is the first that should tell what is wrong with it.
+// pollVolume calls a driver about a volume, and says whether any call was answered. Each call counts on its own: a
+// driver that cannot measure a volume is the first that should report what is wrong with it.
 func (m *Monitor) pollVolume(
 	ctx context.Context, d *csi.Driver, r *decide.Record, at place, ask *asks, now *Stats,
 ) (answered bool) {
@@ -130,7 +130,7 @@ func askUsage(ctx context.Context, d *csi.Driver, r *decide.Record, path string,
 	return nil
 }
 
-// askHealth changes nothing if the driver answers with an error: that is no recovery.
+// askHealth changes nothing if the driver answers with an error, which is not a recovery.
 func askHealth(ctx context.Context, d *csi.Driver, r *decide.Record, path string, now *Stats) error {
 	h, err := d.NodeClient().NodeGetVolumeHealth(ctx,
 		&csipb.NodeGetVolumeHealthRequest{VolumeId: r.Handle, VolumePublishPath: path, StagingTargetPath: r.StagingPath})
@@ -141,7 +141,7 @@ func askHealth(ctx context.Context, d *csi.Driver, r *decide.Record, path string
 	return nil
 }
 
-// tell takes over what a driver has reported about the volume.
+// tell stores what a driver has reported about the volume.
 func (s *Stats) tell(all []*csipb.VolumeHealth_VolumeHealthEntry) {
 	s.Told, s.Conditions, s.problems = true, health.OfVolume(health.ReportsOf(all)), problems(all)
 }
@@ -210,7 +210,7 @@ type Stats struct {
 	// Health is what is wrong with it, empty if nothing is; Next is who has to act.
 	Health string
 	Next   volume.Actor
-	// Told says that its driver has told how it is, and Conditions are what it told, in the form of the API.
+	// Told means that the driver has reported the volume's health, and Conditions is that report in the form of the API.
 	Told       bool
 	Conditions []corev1.VolumeHealthCondition
 	// At is the time of the last inspection.

@@ -25,7 +25,7 @@ func (o *object) heartbeat(ctx context.Context, retryMin time.Duration, turned f
 	for failed := 0; ctx.Err() == nil; {
 		turned()
 		wait := heartbeatEvery
-		// An API server that does not answer is no reason to wait for ever.
+		// An API server that does not respond is no reason to wait forever.
 		try, end := context.WithTimeout(ctx, leaseSeconds*time.Second)
 		err := o.renew(try)
 		end()

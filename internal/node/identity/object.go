@@ -52,7 +52,7 @@ type object struct {
 
 	// mu serialises the changes of drivers.
 	mu sync.Mutex
-	// well are the drivers whose storage was well when they were asked last, which the CSINode shows by saying nothing.
+	// well are the drivers whose storage was healthy at the last poll, for which the CSINode has no entry.
 	well map[string]bool
 
 	// notes guards refused, and serialises its writes.
@@ -180,8 +180,8 @@ func (o *object) patch(ctx context.Context, change map[string]any) error {
 	return err
 }
 
-// Register writes a driver's topology as labels of the Node, its node id into the Node's annotation,
-// and its entry of the CSINode (S1-006, S1-007). The entry comes last: whoever sees it finds the labels.
+// Register writes a driver's topology as labels of the Node, its node id into the Node's annotation, and its entry of
+// the CSINode (S1-006, S1-007). The entry comes last: a reader that sees it finds the labels.
 func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -285,9 +285,8 @@ func nodeIDs(node *corev1.Node) (map[string]string, error) {
 	return ids, nil
 }
 
-// Unregister removes the driver's entry of the CSINode, what it has told of its storage, and its id from the
-// Node's annotation; the topology labels stay, as with a kubelet (S1-008,
-// S1-009, S1-011).
+// Unregister removes the driver's entry of the CSINode, the reported health of its storage, and its id from the Node's
+// annotation; the topology labels stay, as with a kubelet (S1-008, S1-009, S1-011).
 func (o *object) Unregister(ctx context.Context, name string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

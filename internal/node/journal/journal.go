@@ -100,8 +100,8 @@ func (j *Journal) markLossy() error {
 	return durable.WriteFile(filepath.Join(j.dir, lossyFile), nil)
 }
 
-// Lossy says that records of unknown volumes may be lost, because there was no journal before, or files
-// could not be read. It survives a crash and lasts until MarkComplete.
+// Lossy means that records of unknown volumes may be lost, because there was no journal before, or files could not be
+// read. It survives a crash and lasts until MarkComplete.
 func (j *Journal) Lossy() bool { return j.lossy }
 
 // MarkComplete says that all lost records have been rebuilt.

@@ -90,12 +90,12 @@ func unknownMounts(o Options, points []mount.Point) []string {
 	return out
 }
 
-// Unexplained says whether there is anything below the root directory that no record explains: then only all volumes
-// of the API can tell whose it is.
+// Unexplained says whether anything below the root directory has no record: then only all volumes of the API can show
+// which volume it belongs to.
 func Unexplained(root string, j *journal.Journal) bool {
 	recorded := recordedPaths(j)
 	for _, shape := range uses.OwnShapes() {
-		// The directory of a target may be there without it.
+		// The directory of a target may exist without it.
 		shape, target := strings.CutSuffix(shape, "/mount")
 		// Only a malformed shape is an error.
 		found, _ := fs.Glob(os.DirFS(root), shape)

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// podWorkers is how many Pods are written to the API at once.
+	// podWorkers is how many Pods are written to the API at the same time.
 	podWorkers = 16
 	// conditionDelay is the age at which work in progress, and each step of it, is written into a Pod's condition. Most
 	// mounts end earlier, and need one write instead of several.
@@ -157,8 +157,8 @@ func (p *Pods) target(pod *corev1.Pod, u uses.Use) string {
 	return uses.TargetPath(p.Root, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
 }
 
-// delayLeft returns the time for which a Pod's first condition, or the next step of the work in progress that it tells,
-// is not written yet, because that may end in a moment.
+// delayLeft returns how long a Pod's first condition, or the next step of the work in progress, is held back, because
+// it may be obsolete in a moment.
 func (p *Pods) delayLeft(pod *corev1.Pod, ready bool, r volume.Reason) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,8 +184,8 @@ func inProgress(r volume.Reason) bool {
 		r == volume.ReasonUnmounting
 }
 
-// End deletes a Pod whose use of a volume somebody has ended by unmounting its path. What is left of it is taken away
-// as for any Pod that is deleted.
+// End deletes a Pod whose use of a volume a user has ended by unmounting its path. The rest is cleaned up as for any
+// deleted Pod.
 func (p *Pods) End(ctx context.Context, pod *corev1.Pod) error {
 	p.Log.Info("the path of a Pod was unmounted by hand, so the Pod is deleted", "pod", cluster.Key(pod),
 		"path", pod.Annotations[volume.AnnMountAt])

@@ -40,7 +40,7 @@ const maxLost = 2
 
 var (
 	errInfo = errors.New("registration refused")
-	// errUnasked says that nobody answered at the socket, which may have been seen before its process listens.
+	// errUnasked says that the socket did not respond; it may have been seen before its process listens.
 	errUnasked = errors.New("no answer")
 	errGone    = errors.New("the process that was asked is gone")
 )
@@ -59,7 +59,7 @@ type session struct {
 	driver *csi.Driver
 	// failed counts the failures since the socket has changed.
 	failed int
-	// refused is the driver whose refusal was told; empty if that is over.
+	// refused is the driver whose refusal was reported; empty if the refusal is over.
 	refused string
 	// lost counts the times in a row that the driver was lost when it was asked for its controller. It outlives the
 	// socket, which a registrar makes again with each start of the driver.
@@ -114,7 +114,7 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// refuse reports why the driver is not registered. A driver that has not told its name yet is named after its socket.
+// refuse reports why the driver is not registered. A driver whose name is not known yet is named after its socket.
 func (s *session) refuse(ctx context.Context, err error) {
 	name := s.name
 	if name == "" {
@@ -127,7 +127,7 @@ func (s *session) refuse(ctx context.Context, err error) {
 	s.w.Refused(ctx, s.path, name, err)
 }
 
-// acquit tells that the driver is not refused any more.
+// acquit reports that the driver is no longer refused.
 func (s *session) acquit(ctx context.Context) {
 	if s.refused != "" {
 		s.w.Refused(ctx, s.path, s.refused, nil)
@@ -165,8 +165,8 @@ func (s *session) unregisterNode(ctx context.Context, name string) error {
 	return s.w.Registrar.Unregister(ctx, name)
 }
 
-// connect returns a connection to the registration socket that is made once: who is asked there is also who hears the
-// result, and not a process that has taken its place meanwhile.
+// connect returns a connection to the registration socket that is made only once: the process that was asked also
+// receives the result, not a process that has replaced it since.
 func (s *session) connect() (*grpc.ClientConn, error) {
 	var used atomic.Bool
 	return grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),

@@ -40,8 +40,8 @@ type Watcher struct {
 	// Dial are more options of the connections to drivers.
 	Dial []csi.Option
 	Log  *slog.Logger
-	// Refused receives the error for which the driver at a socket is not registered, and the driver's name as far as it
-	// is known; and nil when there is none any more.
+	// Refused receives the error for which the driver at a socket is not registered, with the driver's name as far as it
+	// is known; or nil when the driver is no longer refused.
 	Refused func(ctx context.Context, socket, driver string, err error)
 	// Turned is called in each round of the loop.
 	Turned func()

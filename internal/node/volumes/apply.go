@@ -246,8 +246,8 @@ func (d *applier) stage(ctx context.Context) error {
 	return wrapCall(d.f.Driver, "NodeStageVolume", err)
 }
 
-// checkStagingFree refuses a staging path where something is mounted: a driver would take it for the
-// volume, or hide it. Files that a driver has left in the directory do not matter.
+// checkStagingFree refuses a staging path where something is mounted: a driver would mistake it for the volume, or hide
+// it. Files that a driver has left in the directory do not matter.
 func (d *applier) checkStagingFree(path string) error {
 	at, mounted, err := d.table.At(path)
 	if err == nil && mounted {
@@ -290,7 +290,8 @@ func (d *applier) unstage(ctx context.Context) error {
 			&csipb.NodeUnstageVolumeRequest{VolumeId: r.Handle, StagingTargetPath: r.StagingPath})
 		r.UnstageRefused, d.dirty = decide.UnstageRefused(csi.AnswerOf(err)), true
 	} else {
-		// It may not be called for that, and nobody else takes away what it has staged when it still did.
+		// A driver without STAGE_UNSTAGE_VOLUME may not be called for that, and nothing else removes what it staged when it
+		// still had the capability.
 		d.Log.Warn("the driver does not stage any more, what it has staged is unmounted without it", "driver", d.f.Driver,
 			"volume", d.f.Volume, "path", r.StagingPath)
 	}
@@ -302,9 +303,9 @@ func (d *applier) unstage(ctx context.Context) error {
 	return nil
 }
 
-// checkNotMountedElsewhere refuses to unstage a volume that will be detached while somebody has it
-// mounted at another path: what is written there would be lost. Like a kubelet, it looks for mounts
-// of the same filesystem; if the volume is a whole device, for mounts of any directory in it.
+// checkNotMountedElsewhere refuses to unstage a volume that will be detached while it is mounted at another path: what
+// is written there would be lost. Like a kubelet, it looks for mounts of the same filesystem; if the volume is a whole
+// device, for mounts of any directory in it.
 func (d *applier) checkNotMountedElsewhere() error {
 	points, err := d.table.Points()
 	if err != nil {

@@ -25,7 +25,7 @@ type facts struct {
 	driver *csi.Driver
 	// objects are the PersistentVolumes that have the handle.
 	objects []*corev1.PersistentVolume
-	// pv is the object by which the volume is staged, or would be; nil if it is gone.
+	// pv is the PersistentVolume with which the volume is staged, or would be; nil if it is gone.
 	pv *corev1.PersistentVolume
 	// consumers are the Pods that may use the volume, by target path.
 	consumers map[string]consumer
@@ -33,10 +33,10 @@ type facts struct {
 	differs []string
 }
 
-// consumer is a Pod that may use the volume, with the objects by which it does.
+// consumer is a Pod that may use the volume, with its objects.
 type consumer struct {
 	pod *corev1.Pod
-	// pv is nil if it is gone, claim is nil if there is none.
+	// pv is nil if it is gone, claim is nil if the volume is inline.
 	pv    *corev1.PersistentVolume
 	claim *corev1.PersistentVolumeClaim
 }
@@ -131,8 +131,8 @@ func (f *facts) subject(a decide.Action) csi.Subject {
 	return s
 }
 
-// object returns the object by which the volume is published at a path, or by which it is staged if the path is empty;
-// nil if it is gone.
+// object returns the PersistentVolume with which the volume is published at a path, or with which it is staged if the
+// path is empty; nil if it is gone.
 func (f *facts) object(path string) *corev1.PersistentVolume {
 	if path == "" {
 		return f.pv
@@ -145,7 +145,8 @@ func (f *facts) object(path string) *corev1.PersistentVolume {
 	return nil
 }
 
-// settle chooses the object by which the volume is staged, and sets the Pods apart that cannot have it by that.
+// settle chooses the PersistentVolume with which the volume is staged, and sets Apart for the Pods that cannot use that
+// staging.
 func (f *facts) settle() {
 	mounted := !f.Record.Empty()
 	if f.Record != nil {
@@ -167,8 +168,8 @@ func (f *facts) settle() {
 	}
 }
 
-// choose returns the object by which the volume was mounted. If that is gone, one by which a Pod has it is as good; and
-// if nothing is mounted, that of the first Pod that may have the volume.
+// choose returns the PersistentVolume with which the volume was mounted. If that is gone, any through which a Pod has
+// the volume will do; if nothing is mounted, that of the first Pod that may have the volume.
 func (f *facts) choose(mounted bool) *corev1.PersistentVolume {
 	for _, pv := range f.objects {
 		if mounted && pv.Name == f.Record.Volume {

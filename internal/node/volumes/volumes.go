@@ -41,7 +41,7 @@ type outcome struct {
 	// because is the plan's reason, and own are those of Pods that wait for something of their own, by path.
 	because volume.Because
 	own     map[string]volume.Because
-	// called is the start of the driver's call that is in flight; zero if there is none.
+	// called is the start of the driver call in flight; zero without one.
 	called time.Time
 	// unseen are the targets at which Pods do not see the volume although the journal has it published.
 	unseen []string
@@ -293,11 +293,11 @@ func (v *Volumes) allKeys() []string {
 	return out
 }
 
-// DriverLimit is how many volumes of one driver are processed at once, those not counted whose calls hang. The queue
-// bounds these as well, so a driver that hangs holds a limited number of goroutines and nothing else.
+// DriverLimit is how many volumes of one driver are processed at the same time, not counting those whose calls hang.
+// The queue limits these as well, so a driver that hangs holds a limited number of goroutines and nothing else.
 const DriverLimit = 16
 
-// busyAfter is how long a volume waits for a place until its Pods say so.
+// busyAfter is how long a volume waits for a place before its Pods report it.
 const busyAfter = 5 * time.Second
 
 // newQueue returns the queue of volumes. A volume is processed as soon as its driver has a free place.
