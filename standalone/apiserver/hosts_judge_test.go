@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// judge fails the test if a request that passed gives the host what is of others, and removes what it has made.
+// judge fails the test if an accepted request gives the host what belongs to others, and removes what it has created.
 func (m *hostModel) judge(request, verb, path string, answer []byte) {
 	var got object
 	if err := json.Unmarshal(answer, &got); err != nil {
@@ -61,7 +61,7 @@ func (m *hostModel) written(verb, path, name string) {
 	}
 }
 
-// unchanged fails the test unless an object of others is what it was.
+// unchanged fails the test unless an object of another owner is as before.
 func (m *hostModel) unchanged(path string) {
 	m.t.Helper()
 	i := strings.LastIndexByte(path, '/')
@@ -76,7 +76,7 @@ func (m *hostModel) unchanged(path string) {
 	m.t.Errorf("%s is of others and is gone", path)
 }
 
-// volume fails the test if a volume of the host has the claim, the Secrets, the data or the place of others.
+// volume fails the test if a volume of the host refers to a claim, Secrets, data or a place that belong to others.
 func (m *hostModel) volume(name string) {
 	pvs := m.admin.CoreV1().PersistentVolumes()
 	v := must(pvs.Get(m.t.Context(), name, metav1.GetOptions{}))(m.t)
@@ -125,7 +125,7 @@ func namesSecrets(v *corev1.PersistentVolume) bool {
 	}, func(r *corev1.SecretReference) bool { return r != nil })
 }
 
-// capacity fails the test if the host tells what others have free: a scheduler looks at the class and the place.
+// capacity fails the test if the host publishes the capacity of others: a scheduler uses the class and the topology.
 func (m *hostModel) capacity(name string) {
 	c := must(m.admin.StorageV1().CSIStorageCapacities("kube-system").Get(m.t.Context(), name, metav1.GetOptions{}))(m.t)
 	t := c.NodeTopology

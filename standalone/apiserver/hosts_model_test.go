@@ -56,7 +56,7 @@ func collections() []string { return append(written(), driversPath, classesPath)
 // object is an object as the API has it.
 type object = map[string]any
 
-// hostModel draws requests of a host that somebody else has taken over, and judges what the API server has let pass.
+// hostModel draws requests of a compromised host, and judges those that the API server accepts.
 type hostModel struct {
 	*hostCluster
 	draw *rand.Rand
@@ -72,8 +72,8 @@ type hostModel struct {
 }
 
 // TestNoHostGetsWhatIsOfAnother: whatever request a joined host sends, with its own certificate or as its controllers,
-// it gets no volume, Secret, attachment or capacity of another. Its requests are those of a real host, of which fields
-// are removed, exchanged for those of other objects, or added.
+// it gets no volume, Secret, attachment or capacity of another host. Its requests are those of a real host with fields
+// removed, replaced by those of other objects, or added.
 func TestNoHostGetsWhatIsOfAnother(t *testing.T) {
 	t.Parallel()
 	count := seeds.Count(t, requestsPerTime)
@@ -166,7 +166,7 @@ func (m *hostModel) keep(path string, o any) {
 	}
 }
 
-// record remembers all objects, which of them are of others, and the strings in them.
+// record remembers all objects, which of them belong to others, and the strings in them.
 func (m *hostModel) record() {
 	for _, path := range collections() {
 		for _, o := range m.list(path) {
@@ -284,7 +284,7 @@ func (m *hostModel) body(path string) object {
 	return o
 }
 
-// current gives an object the version and, at most times, the identity of the one that it is to replace.
+// current gives an object the resource version and, usually, the UID of the object that it replaces.
 func (m *hostModel) current(path, name string, o object) {
 	for _, now := range m.list(path) {
 		if nameOf(now) != name {

@@ -147,8 +147,8 @@ func (c *hostCluster) create(by kubernetes.Interface, v *corev1.PersistentVolume
 	return err
 }
 
-// TestAHostMakesItsOwnVolumesOnly: a node that somebody else has taken over can make volumes of its own node-local
-// drivers for claims that were given to it, and nothing else.
+// TestAHostMakesItsOwnVolumesOnly: a compromised node can create volumes of its own node-local drivers for claims that
+// were assigned to it, and nothing else.
 func TestAHostMakesItsOwnVolumesOnly(t *testing.T) {
 	t.Parallel()
 	c := newHostCluster(t)
@@ -459,7 +459,7 @@ func (c *hostCluster) logs() {
 	c.expect("Secrets are read", err, "cannot list")
 }
 
-// TestWhoIsAHost: an agent acts as the controllers of its own host only, and nobody else does.
+// TestWhoIsAHost: an agent can act as the controllers of its own host only, and no other user can.
 func TestWhoIsAHost(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t, app.RBAC()...)

@@ -93,8 +93,7 @@ func TestWhoNamesDriversInPods(t *testing.T) {
 	}
 }
 
-// TestNoDriverComesLater: nobody, by no way, brings a driver into a Pod that is
-// there.
+// TestNoDriverComesLater: no user can add a driver to an existing Pod, in any way.
 func TestNoDriverComesLater(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)
@@ -111,8 +110,7 @@ func TestNoDriverComesLater(t *testing.T) {
 	}
 }
 
-// csiDrivers makes one as volplane does for a FlexVolume driver, and somebody
-// else's.
+// csiDrivers creates a CSIDriver as volplane does for a FlexVolume driver, and one of another owner.
 func csiDrivers(t *testing.T, admin kubernetes.Interface) {
 	t.Helper()
 	for name, label := range map[string]string{"made.example.com": volume.Program, "theirs.example.com": "helm"} {

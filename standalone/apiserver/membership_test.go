@@ -255,9 +255,8 @@ func TestInvitationExpires(t *testing.T) {
 	a.join()
 }
 
-// TestRevocation: nothing that a revoked node has counts any more, at once, for
-// requests under way, over connections that are open, and after a restart; other
-// nodes go on, and the node can be invited again.
+// TestRevocation: nothing that a revoked node holds is accepted any more: immediately, for requests in flight, over
+// open connections, and after a restart; other nodes continue, and the node can be invited again.
 func TestRevocation(t *testing.T) {
 	t.Parallel()
 	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", RBAC: app.RBAC(), NoSync: true}

@@ -22,7 +22,7 @@ func (h halfBroken) Gather() ([]*dto.MetricFamily, error) {
 }
 
 // TestMetrics: other metrics are served together with those of the API server, also when some of them cannot be
-// gathered, to whoever may read the path.
+// gathered, to users who may read the path.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	all := prometheus.NewRegistry()

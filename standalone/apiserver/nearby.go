@@ -38,7 +38,7 @@ type compactor interface {
 // near begins to compact the store, until the compactor is stopped. API servers of the same etcd agree on who does.
 func near(db store) nearby {
 	client := db.Client()
-	// Storages ask the endpoints of their clients for this, and these clients have none.
+	// A storage checks the endpoints of its client for this feature, and this client has no endpoints.
 	feature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), named{client, db.transport().ServerList},
 		storage.RequestWatchProgress)
 	return nearby{db, etcd3.NewCompactor(client, storagebackend.DefaultCompactInterval, clock.RealClock{},

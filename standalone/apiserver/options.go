@@ -78,15 +78,15 @@ type Options struct {
 	Metrics prometheus.Gatherer
 	// Paths are more paths with what serves them, to those who have a right to the path.
 	Paths map[string]http.Handler
-	// NoBackups says that nobody makes backups by itself, for those who ask how old the newest is.
+	// NoBackups means that no backups are made automatically, which is reported instead of the age of the newest.
 	NoBackups bool
 	// NoSync omits fsync; for tests only.
 	NoSync bool
 	// Quota is the size of the database at which etcd refuses writes; 0 is what
 	// fits the disk.
 	Quota int64
-	// External is the etcd of others that has the objects; zero means that of the last start, which is one in DataDir
-	// unless this was given before.
+	// External is an etcd that others run, which holds the objects; zero means that of the last start, which is one in
+	// DataDir unless this was given before.
 	External external.Options
 }
 

@@ -52,8 +52,8 @@ func replacements() []replacement {
 	}
 }
 
-// TestReplacedStore: an older etcd, or another one, in the place of the one that was used last is noticed, and nothing
-// is taken away until it is accepted; those who have seen newer objects are not deceived.
+// TestReplacedStore: an older or a different etcd in the place of the last one is noticed, and nothing is removed until
+// it is accepted; clients that have seen newer objects are not misled.
 func TestReplacedStore(t *testing.T) {
 	t.Parallel()
 	dir, elsewhere := shortDir(t), shortDir(t)

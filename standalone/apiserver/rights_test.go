@@ -55,7 +55,7 @@ func TestRightsEndWhereTheRolesEnd(t *testing.T) {
 }
 
 // TestRolesOfEveryCluster: the roles admin, edit and view have the rights that they have in a cluster, and those of a
-// role that is to be aggregated into them.
+// role that is aggregated into them.
 func TestRolesOfEveryCluster(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t, app.RBAC()...)
@@ -113,8 +113,8 @@ func may(ctx context.Context, user kubernetes.Interface, right string) bool {
 	return err == nil && got.Status.Allowed
 }
 
-// TestNobodyIsRefusedDuringAStart: a node agent that asks while the server starts
-// is answered late, not told that it has no right.
+// TestNobodyIsRefusedDuringAStart: a request of a node agent while the server starts is answered late, not refused for
+// lack of rights.
 func TestNobodyIsRefusedDuringAStart(t *testing.T) {
 	t.Parallel()
 	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", RBAC: app.RBAC()}
@@ -197,7 +197,7 @@ func TestOnlyHealthIsPublic(t *testing.T) {
 	}
 }
 
-// status asks for a path with a bearer token, or with nothing.
+// status requests a path with a bearer token, or without credentials.
 func status(t *testing.T, s *apiserver.Server, path, token string) int {
 	t.Helper()
 	roots := x509.NewCertPool()

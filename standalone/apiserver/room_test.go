@@ -24,7 +24,7 @@ import (
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// remote is somebody who comes over a connection.
+// remote is a client over a network connection.
 func remote(t *testing.T, s *apiserver.Server) kubernetes.Interface {
 	t.Helper()
 	config := standalonetest.Remote(t, s)
@@ -103,7 +103,7 @@ func (w world) fill(prefix string) (names [][2]string) {
 			w.Fatal(err)
 		}
 		names = append(names, name)
-		// A turn of the server for each few: nobody fills a quota in one.
+		// The server gets a check every few writes: no client fills a quota between two checks.
 		if i%8 == 7 {
 			w.turn()
 		}
@@ -112,7 +112,7 @@ func (w world) fill(prefix string) (names [][2]string) {
 	return nil
 }
 
-// turn waits until the server has looked at its room again.
+// turn waits until the server has checked its room again.
 func (w world) turn() {
 	w.Helper()
 	before := told(w.Context(), w.T, w.c).Used
@@ -139,10 +139,9 @@ func (w world) empty(names [][2]string) {
 	}
 }
 
-// TestFullDatabase: a user who fills the database is refused with a reason before
-// etcd is full; what is there can be deleted, also what has a finalizer, the
-// control plane itself writes on, and room comes back. A start over the quota
-// works.
+// TestFullDatabase: a user who fills the database is refused with a reason before etcd is full; existing objects can be
+// deleted, also those with a finalizer, the control plane itself continues to write, and room comes back. A start over
+// the quota works.
 func TestFullDatabase(t *testing.T) {
 	t.Parallel()
 	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", NoSync: true, Quota: 40 << 20}
@@ -168,8 +167,8 @@ func TestFullDatabase(t *testing.T) {
 	}
 }
 
-// TestRoomHasTheNewestBackup: what is told of the room is that of this disk and database, with the time of the newest
-// backup among those that the data directory has; others may not ask, and nothing can be written.
+// TestRoomHasTheNewestBackup: the report describes this disk and database, with the time of the newest backup in the
+// data directory; other users may not read it, and nothing can be written.
 func TestRoomHasTheNewestBackup(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -201,7 +200,7 @@ func TestRoomHasTheNewestBackup(t *testing.T) {
 	}
 }
 
-// plausible checks what is told of a small database, of which there is no backup yet.
+// plausible checks the report about a small database without a backup.
 func plausible(t *testing.T, r room.Report) {
 	t.Helper()
 	if r.Used <= 0 || r.Size < r.Used || r.Limit <= r.Used || r.Free <= 0 || r.Total < r.Free || r.Refuses {

@@ -39,7 +39,7 @@ type Server struct {
 	handler http.Handler
 	// connections is how many may be open.
 	connections int
-	// noBackups is told to those who ask for the newest backup.
+	// noBackups is reported to clients that ask for the newest backup.
 	noBackups bool
 
 	// ready is closed when everybody is served.
@@ -99,8 +99,8 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// open sets the feature gates and the limit of connections, takes the data directory for this process, and completes
-// the options by where its objects are.
+// open sets the feature gates and the limit of connections, opens the data directory for this process, and completes
+// the options according to the place of its objects.
 func (s *Server) open(o *Options) (err error) {
 	if err = setGates(o.FeatureGates); err != nil {
 		return err
@@ -212,8 +212,8 @@ const (
 	adminGroup = "system:masters"
 )
 
-// local returns the way to a listener from this host: nobody can connect to
-// the address that means every address.
+// local returns the address of a listener as seen from this host: the unspecified address, which means every address,
+// cannot be connected to.
 func local(a net.Addr) string {
 	if t, ok := a.(*net.TCPAddr); ok && t.IP.IsUnspecified() {
 		return net.JoinHostPort("127.0.0.1", strconv.Itoa(t.Port))
@@ -243,8 +243,8 @@ func (s *Server) AdminKubeconfig() string { return filepath.Join(s.dir.Path, "ad
 // rights.
 func (s *Server) AdminConfig() *rest.Config { return s.ClientConfig(adminUser, adminGroup) }
 
-// ClientConfig returns the way to the server for its own process as a user.
-// There is no limit on the client's side.
+// ClientConfig returns the configuration with which this process connects to the server as a user. There is no rate
+// limit on the client's side.
 func (s *Server) ClientConfig(name string, groups ...string) *rest.Config {
 	return &rest.Config{
 		Host:          "https://" + s.address,

@@ -47,8 +47,8 @@ func TestCapacitiesAreServed(t *testing.T) {
 	}
 }
 
-// TestDeletionWaitsForNoCollector: kubectl delete --cascade=orphan and foreground
-// do not leave what nobody takes away.
+// TestDeletionWaitsForNoCollector: kubectl delete --cascade=orphan and foreground leave nothing that no garbage
+// collector would remove.
 func TestDeletionWaitsForNoCollector(t *testing.T) {
 	t.Parallel()
 	s := standalonetest.Start(t)

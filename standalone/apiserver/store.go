@@ -39,7 +39,7 @@ type store interface {
 	// plan says what is refused, and report how it is.
 	plan() room.Plan
 	report() room.Report
-	// defragment rewrites the database without what was deleted; nil if that is the business of others.
+	// defragment rewrites the database without deleted data; nil if others run the store.
 	defragment() func() error
 }
 
@@ -118,8 +118,8 @@ func (s *Server) where(given external.Options) (external.Options, error) {
 	return given, nil
 }
 
-// connect connects to the store of others, and makes sure that what is there is this control plane's before anything is
-// written.
+// connect connects to a store that others run, and checks that its content belongs to this control plane before
+// anything is written.
 func (s *Server) connect(ctx context.Context, o Options) error {
 	o.step("connecting to the store")
 	db, err := external.Open(ctx, o.External, o.step, o.Log)

@@ -67,7 +67,7 @@ func put(t *testing.T, c kubernetes.Interface, name string) *corev1.ConfigMap {
 	return o
 }
 
-// has says which ConfigMaps of these are there.
+// has says whether a ConfigMap exists.
 func has(t *testing.T, c kubernetes.Interface, namespace, name string) bool {
 	t.Helper()
 	_, err := c.CoreV1().ConfigMaps(namespace).Get(t.Context(), name, metav1.GetOptions{})

@@ -15,7 +15,7 @@ import (
 const (
 	// driversDir is the directory of the files about CSI drivers.
 	driversDir = "drivers.d"
-	// maxDriver limits the size of a file about a driver; what is larger is none.
+	// maxDriver limits the size of a file about a driver; a larger file is not one.
 	maxDriver = 64 << 10
 )
 

@@ -30,7 +30,8 @@ func open(ctx context.Context, at external.Options) (*external.Store, error) {
 	return external.Open(ctx, at, func(string) {}, nil)
 }
 
-// authority returns the certificate of the authority in a data directory, by which a store knows whose its keys are.
+// authority returns the authority's certificate in a data directory, with which a store recognizes the owner of its
+// keys.
 func authority(dataDir string) ([]byte, error) {
 	ca, err := os.ReadFile(filepath.Join(dataDir, "pki", "ca.crt"))
 	if err != nil {

@@ -56,8 +56,8 @@ type Manifest struct {
 	Sums map[string]string `json:"sums"`
 }
 
-// kept returns the files and directories of a data directory that a backup contains
-// besides the snapshot, if they exist.
+// kept returns the files and directories of a data directory that a backup contains in addition to the snapshot, if
+// they exist.
 func kept() []string { return []string{"format", "pki", driversDir} }
 
 // write writes the archive of what is in a data directory and of a snapshot.
@@ -164,7 +164,7 @@ func extract(from io.Reader, into *os.Root) (Manifest, error) {
 	}
 }
 
-// atEnd reads what pads an archive, behind which its sum is looked at.
+// atEnd reads the padding of an archive, which makes gzip check its sum.
 func atEnd(z io.Reader) error {
 	n, err := io.Copy(io.Discard, io.LimitReader(z, maxFile))
 	if err == nil && n == maxFile {

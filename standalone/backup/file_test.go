@@ -317,8 +317,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestDue: a day after the last one, whatever it was made for, and at once when
-// the clock says that there was none, or that it will have been.
+// TestDue: the next backup is due a day after the last one, whatever that was made for, and immediately if there is
+// none, or if the newest has a time in the future.
 func TestDue(t *testing.T) {
 	dir := t.TempDir()
 	must(t, "folder", os.MkdirAll(filepath.Join(dir, datadir.Backups), 0o700))

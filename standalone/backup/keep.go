@@ -45,7 +45,7 @@ func Keep(ctx context.Context, o Options, every time.Duration, most int, log *sl
 	}
 }
 
-// pause waits, and says whether ctx has not ended meanwhile.
+// pause waits, and returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -122,7 +122,7 @@ func Newest(dataDir string) time.Time {
 	return last
 }
 
-// due returns when the next backup is to be made.
+// due returns when the next backup is due.
 func due(dataDir string, every time.Duration, now time.Time) time.Time {
 	// A clock that was wrong must not keep the next one away for years.
 	if next := Newest(dataDir).Add(every); next.Before(now.Add(every)) {
@@ -159,8 +159,7 @@ func ownBackups(dataDir, reason string) []string {
 // longest is more than any backup takes.
 const longest = 24 * time.Hour
 
-// sweep removes what a backup that was killed has left; one that somebody makes
-// just now goes on.
+// sweep removes what a killed backup has left; one that is being made continues.
 func sweep(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, draft+"*"))
 	for _, path := range left {

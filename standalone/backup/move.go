@@ -22,7 +22,7 @@ type Moved struct {
 }
 
 // Move moves the objects of a control plane that does not run to a store that others run, or, if none is named, from
-// there to an etcd in the data directory. What it has copied stays where it was, too.
+// there to an etcd in the data directory. The originals stay where they were.
 func Move(ctx context.Context, o Options, to external.Options, now time.Time) (m Moved, err error) {
 	dir, err := datadir.Open(o.DataDir)
 	if err != nil {

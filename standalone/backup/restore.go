@@ -23,16 +23,14 @@ const (
 	restoring = "restoring"
 	// replaced begins the names of folders with what a restore has replaced.
 	replaced = "replaced-"
-	// pending is a file that says from which backup the directory was restored, until
-	// the API says so.
+	// pending is a file that says from which backup the directory was restored, until the API shows it.
 	pending = "restored"
 )
 
 // Restored is what a restore leaves.
 type Restored struct {
 	Manifest
-	// From is the file; Replaced the folder with what was there before, "" for
-	// nothing.
+	// From is the file; Replaced is the directory with the former content, "" if there was none.
 	From, Replaced string
 	// Recorded is the position that the store had reached when a start found one that lacks it; zero after a restore
 	// that an administrator has asked for.
@@ -110,8 +108,8 @@ func restore(
 	return r, err
 }
 
-// stage unpacks a backup into a folder of a data directory, with an etcd whose revisions follow all that clients have
-// seen. After an error there is no folder.
+// stage unpacks a backup into a directory below a data directory, with an etcd whose revisions are higher than all that
+// clients have seen. After an error the directory does not exist.
 func stage(file, dir string) (work string, m Manifest, err error) {
 	work = filepath.Join(dir, restoring)
 	if err := os.RemoveAll(work); err != nil {
@@ -129,8 +127,8 @@ func stage(file, dir string) (work string, m Manifest, err error) {
 	return work, m, nil
 }
 
-// exchangeStore puts a store that others run, which has the objects of the etcd in home, in the place of the one that a
-// data directory uses.
+// exchangeStore replaces the store of a data directory by one that others run, which has the objects of the etcd in
+// home.
 func exchangeStore(dir, home string, to external.Options, old string) error {
 	if err := os.RemoveAll(home); err != nil {
 		return err
@@ -206,8 +204,7 @@ func exchange(dir, work, old string) (string, error) {
 	return moved, errors.Join(os.Remove(work), durable.Sync(dir))
 }
 
-// Pending returns from which backup a data directory was restored, as long as
-// its API does not say so.
+// Pending returns from which backup a data directory was restored, as long as its API does not show it.
 func Pending(dataDir string) (r Restored, is bool, err error) {
 	err = durable.ReadJSON(filepath.Join(dataDir, pending), maxFile, &r)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -126,8 +126,8 @@ func readDatabase(path string, size int64) (d dbFacts, err error) {
 	return d, err
 }
 
-// read looks up the facts as etcd does when it opens the database: the newest revisions may have been deletions, of
-// which a compaction leaves only its own revision.
+// read determines the facts as etcd does when it opens the database: the newest revisions may have been deletions, of
+// which a compaction keeps only its own revision.
 func (d *dbFacts) read(tx *bolt.Tx) {
 	d.revision = 1 // of a store without a key
 	if keys := tx.Bucket(schema.Key.Name()); keys != nil {

@@ -126,13 +126,13 @@ func truncate(t *testing.T, path string, size int64) {
 type checkCase struct {
 	of     string
 	change func(t *testing.T, dir string)
-	// says is part of the error; empty when all is well.
+	// says is part of the error; empty for success.
 	says   string
 	exists bool
 }
 
-// TestCheck: every damage is found, told with the file it is in, and nothing is
-// changed by looking; what a kill leaves is no damage.
+// TestCheck: every damage is found and reported with its file, and the check changes nothing; what a kill leaves behind
+// is not damage.
 func TestCheck(t *testing.T) {
 	stopped, killed := stored(t)
 	noise := make([]byte, 200<<10)
@@ -243,7 +243,7 @@ func disorder(t *testing.T, dir string) {
 	}
 }
 
-// spoil puts a value into a database that is none.
+// spoil puts a value into a file that is not etcd's database.
 func spoil(t *testing.T, path string) {
 	t.Helper()
 	b, err := bolt.Open(path, 0o600, nil)

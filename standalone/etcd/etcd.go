@@ -112,7 +112,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 // keep starts the keeper. What is over its quota has room again before anybody writes, and the position is recorded.
 func (s *Server) keep(ctx context.Context, o Options) error {
 	k := &keeper{etcd: s.etcd, reserve: o.Reserve, record: o.Record, done: make(chan struct{})}
-	_ = k.keep(ctx) // what fails is done again, and keeps nobody from reading
+	_ = k.keep(ctx) // a failure is repeated, and does not delay reads
 	if err := k.begin(ctx); err != nil {
 		return err
 	}
@@ -123,8 +123,8 @@ func (s *Server) keep(ctx context.Context, o Options) error {
 	return nil
 }
 
-// open starts a member. What ends it on the way is told, and not as a stack: a
-// fatal error ends this goroutine only, and a panic is one more of those.
+// open starts a member. What ends it during the start is reported as an error, not as a stack: a fatal error ends this
+// goroutine only, and so does a panic.
 func (e *ending) open(c *embed.Config, opened chan<- *embed.Etcd) {
 	debug.SetPanicOnFault(true)
 	defer func() {
@@ -163,7 +163,7 @@ func (o Options) socket() string { return filepath.Join(o.Dir, "client.sock") }
 
 func (o Options) config(log *zap.Logger) *embed.Config {
 	client := url.URL{Scheme: "unix", Path: o.socket()}
-	// A peer address must be named though there is no peer and no listener.
+	// A peer address is required although there is no peer and no listener.
 	peer := url.URL{Scheme: "http", Host: "localhost:2380"}
 	c := embed.NewConfig()
 	c.Name, c.Dir = name, memberDir(o.Dir)
@@ -177,7 +177,7 @@ func (o Options) config(log *zap.Logger) *embed.Config {
 	c.BackendBatchInterval = commitInterval
 	c.AutoCompactionMode, c.AutoCompactionRetention = "periodic", "5m"
 	c.QuotaBackendBytes = o.quota()
-	// Of its log, etcd keeps 5,000 entries in memory for members that lag behind, of which there are none.
+	// etcd keeps 5,000 log entries in memory for members that lag behind. There are no other members.
 	c.SnapshotCatchUpEntries = 1
 	// etcd logs an ordinary stop and a first start as errors; Err returns the errors
 	// that stop it.
@@ -195,7 +195,7 @@ func (s *Server) Endpoint() string {
 // disk. Only one goroutine may read it.
 func (s *Server) Err() <-chan error { return s.ending.why }
 
-// listen tells what ends etcd's listener, until etcd is closed.
+// listen reports what ends etcd's listener, until etcd is closed.
 func (s *Server) listen() {
 	for err := range s.etcd.Err() {
 		s.ending.tell(err)

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// keepEvery is the interval at which the free space is checked. A writer can fill a
-	// disk in less time, so the space that etcd needs meanwhile is preallocated.
+	// keepEvery is the interval at which the free space is checked. A writer can fill a disk in less time, so the space
+	// that etcd needs until the next check is preallocated.
 	keepEvery = time.Second
 	// ahead is how much space is preallocated for the growth of the database: etcd
 	// itself would notice a full disk only when it writes.
@@ -74,8 +74,8 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// stop ends the runs, and waits for the one that is under way: etcd panics when its
-// database is closed in the middle of a compaction that somebody waits for.
+// stop ends the runs, and waits for the current one: etcd panics when its database is closed during a compaction that a
+// caller waits for.
 func (k *keeper) stop() {
 	k.cancel()
 	<-k.done

@@ -20,7 +20,7 @@ import (
 
 const (
 	mib = 1 << 20
-	// objectSize is what fill writes at once.
+	// objectSize is the size of one of fill's writes.
 	objectSize = mib / 2
 )
 
@@ -137,9 +137,8 @@ func small(t *testing.T, size string) string {
 	return dir
 }
 
-// TestFullDisk: a writer that takes all of the disk at once does not end etcd,
-// which has what it needs for a while; a slice of the reserve is given up, and
-// taken back when there is room.
+// TestFullDisk: a writer that suddenly takes all of the disk does not end etcd, which has what it needs for a while; a
+// slice of the reserve is released, and taken back when there is room.
 func TestFullDisk(t *testing.T) {
 	dir := small(t, "512m")
 	reserve := filepath.Join(dir, "reserve")
@@ -198,8 +197,7 @@ func gulp(t *testing.T, path string) {
 	}
 }
 
-// TestEndOnFullDisk: where etcd cannot go on, it says why in an error, and the
-// process lives to tell it.
+// TestEndOnFullDisk: where etcd cannot go on, it says why in an error, and the process survives to report it.
 func TestEndOnFullDisk(t *testing.T) {
 	dir := small(t, "200m")
 	s, err := etcd.Start(t.Context(), etcd.Options{Dir: filepath.Join(dir, "etcd")})

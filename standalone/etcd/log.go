@@ -119,8 +119,8 @@ func (l *logFacts) take(d wal.Decoder, rec *walpb.Record) error {
 	return nil
 }
 
-// check says whether log and database belong together: the log has all that
-// the database knows, and the database all that the log has let go.
+// check says whether log and database belong together: the log has everything that the database knows, and the database
+// everything that was removed from the log.
 func (l *logFacts) check(data, log string, applied uint64) error {
 	snapshots := slices.DeleteFunc(slices.Clone(l.snapshots), func(s uint64) bool { return s > l.commit })
 	if !l.meta || len(snapshots) == 0 {

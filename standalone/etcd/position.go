@@ -22,8 +22,8 @@ type Position struct {
 	At time.Time `json:"at,omitzero"`
 }
 
-// Lacks says whether a store at this position does not have everything that a store had when its position was
-// recorded: it is an older copy of that store, or another store. The zero Position stands for no record.
+// Lacks says whether a store at this position does not have everything that a store had when its position was recorded:
+// it is an older copy of that store, or another store. The zero Position means that there is no record.
 func (p Position) Lacks(recorded Position) bool {
 	return recorded.Revision > 0 && (p.Cluster != recorded.Cluster || p.Revision < recorded.Revision)
 }

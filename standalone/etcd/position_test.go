@@ -33,7 +33,7 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// TestRecorded: no record is none, and one that cannot be read is an error with the next step.
+// TestRecorded: a missing record is the zero Position, and an unreadable one an error with the next step.
 func TestRecorded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "reached")
 	if p, err := etcd.Recorded(path); p != (etcd.Position{}) || err != nil {

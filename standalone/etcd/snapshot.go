@@ -41,8 +41,8 @@ func Verify(file string) (keys int, revision int64, err error) {
 	return s.TotalKey, s.Revision, nil
 }
 
-// Restore creates the directory of an etcd, which must not exist, from a snapshot. Its revisions follow that of the
-// snapshot and the one that clients are known to have seen, 0 for none.
+// Restore creates the directory of an etcd, which must not exist, from a snapshot. Its revisions are higher than that
+// of the snapshot and the one that clients are known to have seen, or 0.
 func Restore(file, dir string, seen int64) error {
 	_, revision, err := Verify(file)
 	if err != nil {

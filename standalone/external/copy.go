@@ -166,8 +166,8 @@ func (p *puts) flush(ctx context.Context) error {
 }
 
 // Fill copies the keys of the control plane with an authority below the prefix, which must be empty, or have a copy
-// that has not ended, or the same keys. Until all are there no control plane starts with them; it can be repeated, also
-// after a crash.
+// that has not ended, or the same keys. No control plane starts with them until the copy is complete; it can be
+// repeated, also after a crash.
 func (s *Store) Fill(ctx context.Context, from Keys, ca []byte) (Sum, error) {
 	switch err := s.Recognize(ctx, ca); {
 	case err == nil:

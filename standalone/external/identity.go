@@ -33,7 +33,7 @@ var (
 	ErrNewer   = errors.New("store of a newer version")
 	ErrInUse   = errors.New("prefix with other keys")
 	ErrEmpty   = errors.New("empty prefix")
-	// ErrReplaced is that of a store which is not the one that has answered before.
+	// ErrReplaced says that the store is not the one that responded before.
 	ErrReplaced = errors.New("the store was replaced while it was used")
 	errFilling  = errors.New("incomplete copy")
 )

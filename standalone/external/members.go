@@ -85,7 +85,7 @@ type state struct {
 	// revision is the last one that a quorum has answered, and begun says that the prefix has had an identity since.
 	revision int64
 	begun    bool
-	// replaced says why the store is not the one that has answered before; "" if it is.
+	// replaced says why the store is not the one that responded before; "" if it is.
 	replaced string
 	// answered are the addresses that have, agreeing those of them that have answered what only a quorum can; away says by
 	// address why the others have not answered.

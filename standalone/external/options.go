@@ -23,7 +23,7 @@ const (
 	mostPrefix = 200
 )
 
-// Options say where the store is; their zero value says that there is none. The flags are those of kube-apiserver.
+// Options describe where the store is; zero means that there is none. The flags are those of kube-apiserver.
 type Options struct {
 	// Servers are the URLs of the members, and Prefix begins all keys.
 	Servers []string `json:"servers"`

@@ -40,7 +40,8 @@ func Recorded(dataDir string) (o Options, err error) {
 	return o, nil
 }
 
-// RecordOf returns the path of the file that says where the objects of a data directory are, "" if there is none.
+// RecordOf returns the path of the file that records where the objects of a data directory are, "" if it does not
+// exist.
 func RecordOf(dataDir string) string {
 	path := filepath.Join(dataDir, recordName)
 	if _, err := os.Lstat(path); err != nil {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { standalonetest.Main(m) }
 const (
 	// soon is how long a request may take when its store has no quorum.
 	soon = 5 * time.Second
-	// patience is more than anything takes that is waited for.
+	// patience is longer than anything that the tests wait for.
 	patience = time.Minute
 )
 
@@ -58,7 +58,7 @@ func eventually(t *testing.T, wrong func() string) {
 func TestRefusedCertificates(t *testing.T) {
 	t.Parallel()
 	m, dir := standalonetest.StartMembers(t, 1), t.TempDir()
-	open(t, m.Options) // it is there
+	open(t, m.Options) // a store exists
 	other, err := pki.Open(filepath.Join(dir, "other"))
 	if err != nil {
 		t.Fatal(err)
@@ -227,8 +227,8 @@ func works(t *testing.T, s *external.Store, key string) {
 	})
 }
 
-// TestLossOfQuorum kills and freezes members of three: one may go, and without two every request ends soon, with words.
-// What was confirmed is there when they are back, and what was refused is not.
+// TestLossOfQuorum kills and freezes members of three: the store works without one, and without two every request ends
+// soon, with an explanation. When they are back, confirmed writes exist and refused ones do not.
 func TestLossOfQuorum(t *testing.T) {
 	m := standalonetest.StartMembers(t, 3)
 	s := open(t, m.Options)

@@ -66,7 +66,7 @@ func TestCascade(t *testing.T) {
 				metav1.CreateOptions{})
 			must(t, err)
 			child, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-				// Somebody else holds it for a while.
+				// Another finalizer holds it for a while.
 				GenerateName: "child-", Finalizers: []string{"example.com/held"},
 				OwnerReferences: []metav1.OwnerReference{
 					{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, BlockOwnerDeletion: ptr.To(true)},

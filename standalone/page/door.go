@@ -23,13 +23,13 @@ const (
 
 // door lets browsers in.
 type door struct {
-	// prefix is the first part of all paths, "/" and what nobody guesses. A browser sends cookies of 127.0.0.1 to each
-	// port of it, so that any local program could have them sent to itself, if it knew their path.
+	// prefix is the first part of all paths, "/" and an unguessable name. A browser sends cookies of 127.0.0.1 to every
+	// port, so any local program could receive them if it knew their path.
 	prefix string
 	now    func() time.Time
 
 	mu sync.Mutex
-	// tokens and sessions are not kept as they are, so that how long a look-up takes tells nothing of them.
+	// tokens and sessions are kept as hashes: the duration of a look-up then reveals nothing about them.
 	tokens, sessions passes
 }
 
@@ -79,7 +79,7 @@ func (d *door) enter(token string) (session string, ok bool) {
 	return session, true
 }
 
-// admitted returns when the session of a request ends; false if it has none.
+// admitted returns when the session of a request ends; false if it has no session.
 func (d *door) admitted(r *http.Request) (time.Time, bool) {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil {
@@ -125,8 +125,8 @@ func (d *door) guard(next http.Handler) http.Handler {
 	})
 }
 
-// fromElsewhere says whether a browser tells that another site has caused a request. Another port of this host is
-// another site here, although browsers call it the same.
+// fromElsewhere says whether a browser reports that another site has caused a request. Another port of this host counts
+// as another site here, although browsers consider it the same.
 func fromElsewhere(r *http.Request) bool {
 	site := r.Header.Get("Sec-Fetch-Site")
 	return site == "cross-site" || site == "same-site"

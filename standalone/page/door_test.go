@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/program"
 )
 
-// TestALinkWorksOnce: a link lets one browser in, a look at it does not use it up, and nothing is shown without it.
+// TestALinkWorksOnce: a link lets one browser in, a HEAD request does not use it up, and nothing is shown without it.
 func TestALinkWorksOnce(t *testing.T) {
 	p, first, root := serve(t, planeOf(gathertest.Town()))
 	link := invited(t, p)
@@ -145,7 +145,7 @@ func TestOthersAreRefused(t *testing.T) {
 	}
 }
 
-// TestInvitations: who asks by another method, or too early, or of a page that has ended, is told so.
+// TestInvitations: a request by another method, or too early, or to a page that has ended, gets an explanation.
 func TestInvitations(t *testing.T) {
 	p := New("127.0.0.1:0", slog.New(slog.DiscardHandler))
 	try := func(method string, want int) {

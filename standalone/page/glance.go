@@ -38,7 +38,7 @@ type chainView struct {
 	Links    []linkView
 }
 
-// linkView is one link of it. Broken is the one that is the answer.
+// linkView is one link of the chain. Broken marks the one that is the answer.
 type linkView struct {
 	Subject                      ref
 	State                        chain.State

@@ -77,8 +77,8 @@ func (g glance) related(o object) []object {
 	return all
 }
 
-// life reads what happened to objects, the newest last, as far as they and their events tell. It returns why not all is
-// told, or "", and whether that is because something could not be read.
+// life reads what happened to objects, the newest last, as far as they and their events show it. It returns why the
+// history is incomplete, or "", and whether the reason is a failed read.
 func (p Plane) life(ctx context.Context, all []object) ([]moment, string, bool) {
 	ctx, cancel := context.WithTimeout(ctx, lifeTime)
 	defer cancel()
@@ -164,7 +164,7 @@ func metaMoments(o object, is metav1.Object) []moment {
 	return out
 }
 
-// told is a condition of any kind of object.
+// told is a condition of any kind.
 type told struct {
 	kind, status, reason, message string
 	at                            metav1.Time

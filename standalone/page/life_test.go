@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/testkit/golden"
 )
 
-// TestLife: what the objects of a volume's life and their events tell, in the order in which it happened.
+// TestLife: the history that the objects of a volume's life and their events show, in order.
 func TestLife(t *testing.T) {
 	at := func(minute int) metav1.Time {
 		return metav1.NewTime(time.Date(2026, 1, 2, 3, minute, 0, 0, time.UTC))

@@ -23,26 +23,26 @@ const (
 	// shortest is the shortest pause between two renderings, and busy how many times as long as a rendering it is at
 	// least: a plane where much happens spends no more than a fifth of a core on its page.
 	shortest, busy = 250 * time.Millisecond, 4
-	// tick is the pause until it is looked whether the time alone, or this host, changes what is shown, and idle the same
-	// as busy then.
+	// tick is the pause between checks whether the time or this host alone has changed what is shown, and idle multiplies
+	// the time that such a check took.
 	tick, idle = 10 * time.Second, 200
 	// beat is how often a stream without news says that it lives.
 	beat = 15 * time.Second
-	// fresh is how old a sight may be that is shown to somebody who asks, whatever has changed since.
+	// fresh is the greatest age of a sight that answers a request, whatever has changed since.
 	fresh = time.Second
-	// patience is how long somebody who asks waits for a newer sight than the one that is kept, and lookLimit bounds a
-	// look.
+	// patience is how long a request waits for a newer sight than the kept one, and lookLimit the time limit of reading
+	// the control plane.
 	patience, lookLimit = 50 * time.Millisecond, time.Minute
 	// mostTabs bounds the streams at the same time.
 	mostTabs = 64
 )
 
-// live follows the control plane while somebody looks, or is about to, and renders what open tabs show, once a change
-// for all of them.
+// live follows the control plane while tabs are open, or about to be, and renders open pages once per change for all of
+// them.
 type live struct {
 	plane renderer
 	log   *slog.Logger
-	// one keeps two from looking at the whole control plane at the same time.
+	// one keeps two goroutines from reading the whole control plane at the same time.
 	one sync.Mutex
 
 	mu     sync.Mutex
@@ -52,11 +52,11 @@ type live struct {
 	stop          context.CancelFunc
 	// fresh says that a topic has been added.
 	fresh chan struct{}
-	// kept is the last sight; nil while nobody looks.
+	// kept is the last sight; nil while no tab is open.
 	kept *sight
 }
 
-// topic is a page that tabs look at.
+// topic is a page that tabs show.
 type topic struct {
 	target
 	// news is what its tabs are sent, and version says which rendering it is; empty before the first one.
@@ -84,7 +84,7 @@ func (l *live) hold(ctx context.Context) (release func()) {
 	}
 }
 
-// end ends following, although somebody looks.
+// end ends following, even if tabs are open.
 func (l *live) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +93,7 @@ func (l *live) end() {
 	}
 }
 
-// enter adds a tab, which is told by the channel of news, while the control plane is held; false if there are too many.
+// enter adds a tab, which the channel notifies of news, while the control plane is held; false if there are too many.
 func (l *live) enter(t target) (*topic, chan struct{}, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,14 +166,14 @@ func (l *live) renew(ctx context.Context, old *sight) (*sight, error) {
 	return l.see(ctx)
 }
 
-// last returns the sight that is kept; nil if there is none.
+// last returns the kept sight, or nil.
 func (l *live) last() *sight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.kept
 }
 
-// see looks again, and keeps what it sees while somebody looks. The caller holds one.
+// see reads the control plane again, and keeps the result while tabs are open. The caller holds one.
 func (l *live) see(ctx context.Context) (*sight, error) {
 	changed := l.plane.Changed()
 	s, err := l.plane.see(ctx)
@@ -252,7 +252,7 @@ func (l *live) render(ctx context.Context) (s *sight, again bool, err error) {
 	return s, again, nil
 }
 
-// publish tells the tabs of a topic of a rendering, unless they have it.
+// publish notifies the tabs of a topic of a rendering, unless they have it.
 func (l *live) publish(o *topic, r rendered) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

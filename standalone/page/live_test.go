@@ -72,7 +72,7 @@ func (n *news) next(t *testing.T) string {
 	return ""
 }
 
-// moving is a plane that a test changes, and that counts how often it is looked at.
+// moving is a plane that a test changes, and that counts how often it is read.
 type moving struct {
 	Plane
 	looks   atomic.Int64
@@ -113,8 +113,8 @@ func (m *moving) remove(t *testing.T, claim string) {
 	m.change()
 }
 
-// TestOneLookForAllTabs: a change is looked at once, whatever number of tabs sees it, and who asks then is shown the
-// same.
+// TestOneLookForAllTabs: the control plane is read once per change, however many tabs are open, and requests right
+// after that are answered from the same sight.
 func TestOneLookForAllTabs(t *testing.T) {
 	plane := movingTown()
 	_, client, root := serve(t, plane.Plane)
@@ -127,7 +127,7 @@ func TestOneLookForAllTabs(t *testing.T) {
 			t.Fatalf("first %s", main)
 		}
 	}
-	// Reports that were watched for the first time are looked at, too.
+	// The first events of newly watched reports cause a read, too.
 	quietFor(t, plane)
 	before := plane.looks.Load()
 	plane.remove(t, "late")
@@ -175,7 +175,7 @@ func TestATabThatHasThePage(t *testing.T) {
 	}))
 }
 
-// quietFor waits until what began to be watched has been looked at: until nothing is looked at any more.
+// quietFor waits until the new watches have caused their last read.
 func quietFor(t *testing.T, plane *moving) {
 	t.Helper()
 	last, since := plane.looks.Load(), time.Now()
@@ -198,7 +198,8 @@ func TestTooManyTabs(t *testing.T) {
 	}
 }
 
-// TestAPlaneThatCannotBeRead: who asks is told why, and who looks sees it when it can be read again.
+// TestAPlaneThatCannotBeRead: a request gets the reason, and open tabs are updated when the control plane can be read
+// again.
 func TestAPlaneThatCannotBeRead(t *testing.T) {
 	plane := movingTown()
 	objects, fails := plane.Objects, atomic.Bool{}
@@ -249,8 +250,8 @@ func TestABusyPlane(t *testing.T) {
 	}
 }
 
-// TestWhatThisHostSays: a driver that is not connected any more and a volume that fills up are seen although no object
-// changes, by who looks within a moment and by who asks at once; and while they stay the same, nothing is looked at.
+// TestWhatThisHostSays: a driver that is no longer connected and a volume that fills up are shown although no object
+// changes, to open tabs within a moment and to new requests immediately; while they stay the same, nothing is read.
 func TestWhatThisHostSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := movingTown()
@@ -294,8 +295,8 @@ func TestWhatThisHostSays(t *testing.T) {
 	})
 }
 
-// TestTheLifeIsToldToTheEnd: what all see of an object does not end with the browser that asked first, and what could
-// not be read is read again when somebody asks again.
+// TestTheLifeIsToldToTheEnd: reading an object's history, which all tabs share, does not end with the browser that
+// asked first, and a failed read is repeated at the next request.
 func TestTheLifeIsToldToTheEnd(t *testing.T) {
 	var fails atomic.Bool
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

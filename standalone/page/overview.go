@@ -141,7 +141,7 @@ func (g glance) cause(c survey.Cause) causeView {
 	return v
 }
 
-// drivers returns all drivers that somebody knows of, those with problems first.
+// drivers returns all drivers that any object names, those with problems first.
 func (g glance) drivers() []driverView {
 	nodes, volumes, names := map[string]int{}, map[string]int{}, map[string]bool{}
 	for _, n := range g.CSINodes {

@@ -40,7 +40,7 @@ type Page struct {
 	failed   chan error
 }
 
-// New returns a page that will listen at a loopback address, host:port, when somebody is invited.
+// New returns a page that will listen at a loopback address, host:port, after the first invitation.
 func New(address string, log *slog.Logger) *Page {
 	return &Page{address: address, log: log, door: newDoor(time.Now), failed: make(chan error, 1)}
 }
@@ -68,7 +68,7 @@ func (p *Page) Show(plane Plane) {
 	p.live = &live{plane: newRenderer(plane), log: p.log}
 }
 
-// shown returns what shows the control plane; nil while there is none to show.
+// shown returns the live page; nil while there is no control plane to show.
 func (p *Page) shown() *live {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -196,7 +196,7 @@ func (p *Page) serve(w http.ResponseWriter, r *http.Request) {
 // is SameSite=Strict after one that begins at another site, such as a mail with the link.
 func (p *Page) enter(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
-		return // a look at the link does not use it up
+		return // HEAD does not use up the link
 	}
 	session, ok := p.door.enter(r.URL.Query().Get("token"))
 	if !ok {

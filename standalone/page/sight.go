@@ -40,7 +40,7 @@ type sight struct {
 	pages map[string]rendered
 }
 
-// see looks at the control plane.
+// see reads the control plane.
 func (p Plane) see(ctx context.Context) (*sight, error) {
 	o, err := p.Objects(ctx)
 	if err != nil {
@@ -64,7 +64,7 @@ func (p Plane) see(ctx context.Context) (*sight, error) {
 // isGood says whether it may be shown as it is: it is new, or nothing has changed since.
 func (s *sight) isGood(p Plane) bool { return time.Since(s.Now) < fresh || !s.isOver() && !s.moved(p) }
 
-// moved says whether this host's figures are others now. They are no objects, so no change tells of them.
+// moved says whether this host's figures have changed. They are not objects, so no watch event reports them.
 func (s *sight) moved(p Plane) bool {
 	return !maps.Equal(s.connected, p.Connected()) || !maps.Equal(s.usage, p.Usage())
 }
@@ -130,7 +130,7 @@ func (s *sight) stateOf(o object) chain.State {
 	return cmp.Or(s.held[survey.Held{Namespace: o.ns, Subject: o.subject()}], chain.OK)
 }
 
-// tally counts words, "none" if there are none, as in "2 Bound, 1 Pending".
+// tally counts words, as in "2 Bound, 1 Pending"; "none" for an empty list.
 func tally[T any](all []T, word func(T) string) string {
 	counts := map[string]int{}
 	for _, o := range all {

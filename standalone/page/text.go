@@ -32,14 +32,13 @@ func clean(s string) string {
 	return b.String()
 }
 
-// ref is a text, and the address of the page about it; no address if there is no page.
+// ref is a text, and the address of the page about it, if there is one.
 type ref struct{ Text, Href string }
 
 // object names an object as kubectl does: kind and name, with the namespace of kinds that have one.
 type object struct{ kind, ns, name string }
 
-// subjectOf reads a subject of an explanation, "kind/name". Others are no objects of their own, or it is not known
-// which.
+// subjectOf reads a subject of an explanation, "kind/name". Other subjects are not objects of their own, or ambiguous.
 func subjectOf(ns, subject string) (object, bool) {
 	word, name, _ := strings.Cut(subject, "/")
 	k, known := gather.KindNamed(word)
@@ -52,7 +51,7 @@ func subjectOf(ns, subject string) (object, bool) {
 	return object{k.Name, ns, name}, true
 }
 
-// noNamespace stands in paths for the namespace of objects that have none.
+// noNamespace is used in paths of objects that have no namespace.
 const noNamespace = "-"
 
 // path returns the path of the object's page.

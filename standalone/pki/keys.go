@@ -71,7 +71,7 @@ func WriteKeys(dir string, k identity.Keys, authority string) error {
 	return nil
 }
 
-// HashOf returns the hash of an authority's certificate, by which people recognise it.
+// HashOf returns the hash of an authority's certificate, by which users recognise it.
 func HashOf(cert []byte) (string, error) {
 	block, rest := pem.Decode(cert)
 	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) > 0 {

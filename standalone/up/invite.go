@@ -25,10 +25,9 @@ import (
 	"volplane.dev/volplane/standalone/pki"
 )
 
-// Invite returns a kubeconfig with which the node agent of that name can join the
-// control plane with the data directory. server is the host, optionally with a port,
-// by which the node reaches it; empty means the address used on this host. The
-// invitation works once, during life. The control plane must be running.
+// Invite returns a kubeconfig with which a node agent can join, under the name node, the control plane of the data
+// directory. server is the host, optionally with a port, at which the node reaches it; empty means the address used on
+// this host. The invitation works once, during life. The control plane must be running.
 func Invite(ctx context.Context, dataDir, node, server string, life time.Duration) ([]byte, error) {
 	return invite(ctx, dataDir, server, identity.Invite{Node: node, Seconds: int64(life / time.Second)})
 }

@@ -35,7 +35,7 @@ func (o Options) join(ctx context.Context, step func(what string)) (node string,
 	if o.Join == "" {
 		return o.Node, nil
 	}
-	// Until the keys are there, no other process may make some.
+	// No other process may create keys in the directory until these have arrived.
 	dir, err := datadir.Open(o.DataDir)
 	if err != nil {
 		return "", err
@@ -62,8 +62,8 @@ func (o Options) join(ctx context.Context, step func(what string)) (node string,
 	return facts.Name, j.run(ctx)
 }
 
-// joiningFacts reads the invitation and looks into the data directory. The configuration is nil if there is no
-// invitation any more.
+// joiningFacts reads the invitation and inspects the data directory. The configuration is nil if the invitation is
+// gone.
 func (o Options) joiningFacts(dir *datadir.Dir) (f decide.Joining, config *rest.Config, err error) {
 	f = decide.Joining{File: o.Join, Node: o.Node, DataDir: dir.Path, Used: dir.Used(), Store: !o.Store.IsZero()}
 	config, err = readInvitation(o.Join)
@@ -107,7 +107,7 @@ func readInvitation(file string) (*rest.Config, error) {
 // joining is a host that becomes a control plane.
 type joining struct {
 	config *rest.Config
-	// authority is the hash of the one that has invited.
+	// authority is the hash of the inviting authority.
 	authority string
 	// dir is the data directory.
 	dir string

@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { standalonetest.Main(m) }
 
-// told collects what logs and errors say.
+// told collects logs and errors.
 type told struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -42,7 +42,7 @@ type Options struct {
 	RootDir string
 	// Listen is the API server's address, host:port; port 0 chooses a free port.
 	Listen string
-	// Names are additional host names and addresses by which nodes reach this host.
+	// Names are additional host names and addresses under which nodes reach this host.
 	Names []string
 	// Node is the name of this host's Node; empty means the one of the last start, or else the host's name.
 	Node string
@@ -61,16 +61,16 @@ type Options struct {
 	// DisableForceDetachOnTimeout says that a volume is not detached by force after its
 	// node has not been ready for six minutes.
 	DisableForceDetachOnTimeout bool
-	// Store is the etcd of others that has the objects; zero means that of the last start, or one in DataDir.
+	// Store is an etcd that others run, which holds the objects; zero means that of the last start, or one in DataDir.
 	Store external.Options
-	// Join is the path of the invitation by which this host becomes a control plane of another one's objects; empty for
-	// none. A host that has joined needs the file no more.
+	// Join is the path of the invitation with which this host becomes a control plane for the objects of another one;
+	// empty means none. After joining, the host no longer needs the file.
 	Join string
 	// Backups configure the automatic backups.
 	Backups Backups
 	// Docker says where and which claims are served to docker and podman.
 	Docker Door
-	// Page is the loopback address of the page to look at, host:port; empty for none.
+	// Page is the loopback address of the web page, host:port; empty means no page.
 	Page string
 	// Storage says where and which claims are served to systemd.
 	Storage Door

@@ -131,7 +131,7 @@ func joins(ctx context.Context, data, node, server string) error {
 	if host != server {
 		return fmt.Errorf("the invitation leads to %s", config.Host)
 	}
-	// There is no such name here: only the connection goes elsewhere.
+	// The name does not exist here: only the connection is redirected.
 	config.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
 	}
@@ -185,7 +185,7 @@ func TestSlowStart(t *testing.T) {
 	})
 }
 
-// collects looks whether what belongs to an object goes with it.
+// collects checks that dependents of an object are deleted with it.
 func collects(t *testing.T, data string) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(data, "admin.kubeconfig"))

@@ -39,8 +39,8 @@ type attacher struct {
 	median, ninetyNinth time.Duration
 }
 
-// measureAttaching has volplane and Kubernetes' controllers attach volumes to nodes and detach them, all at
-// once and one after the other.
+// measureAttaching makes volplane and Kubernetes' controllers attach volumes to nodes and detach them, all together and
+// one after the other.
 func measureAttaching(ctx context.Context, figures map[string]any, volumes int) error {
 	peers := []*attacher{
 		{name: "volplane", volumes: volumes, oneByOne: 200, run: func(ctx context.Context, a *arena) error {

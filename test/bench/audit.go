@@ -14,7 +14,7 @@ import (
 // "patch volumeattachments/status", with the code if it refused.
 type asked struct {
 	requests map[string]float64
-	// renewals are the writes of the leases by which the programs exclude each other.
+	// renewals are the lease renewals with which the programs exclude each other.
 	renewals float64
 	// watches are those that are open, by what is watched.
 	watches map[string]int

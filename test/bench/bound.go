@@ -75,7 +75,7 @@ func measureOneByOne(
 	return nil
 }
 
-// idle returns a function that writes a volume with which nobody has anything to do, as a controller of volplane does.
+// idle returns a function that writes a volume which needs no work, as a controller of volplane does.
 func (a *arena) idle(ctx context.Context) (write func() error, err error) {
 	client, err := kubernetes.NewForConfig(a.server.ClientConfig(app.User("binder")))
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 type stage struct {
 	dir  string
 	host *host.Host
-	// told are the changes of drivers, and when they were told.
+	// told are the reported changes of drivers, with their times.
 	told chan change
 }
 
@@ -33,9 +33,8 @@ type change struct {
 	at time.Time
 }
 
-// measureFlex has a host find so many FlexVolume drivers, one after the other,
-// and one that is rewritten 1,000 times in 2 s; calls a driver; has it mount as
-// many volumes at once; and examines one.
+// measureFlex makes a host find a number of FlexVolume drivers, one after the other, and one that is rewritten 1,000
+// times in 2 s; calls a driver; makes it mount as many volumes in parallel; and examines one.
 func measureFlex(ctx context.Context, figures map[string]any, drivers int) (err error) {
 	dir, err := os.MkdirTemp("", "volplane-bench-")
 	if err != nil {

@@ -21,7 +21,7 @@ const (
 	resting = 30 * time.Second
 	// leasing is how long the writes of leases are counted.
 	leasing = time.Minute
-	// tick is the pause between two looks at the programs.
+	// tick is the pause between two checks of the programs.
 	tick = 100 * time.Millisecond
 )
 
@@ -242,8 +242,8 @@ func (s *sidecars) end(ctx context.Context) error {
 	})
 }
 
-// restart has others take the place of the programs, first after these were killed, then after they were told to end,
-// and measures how long it takes until a new volume is attached.
+// restart starts new programs in the place of the old ones, first after a kill, then after a regular end, and measures
+// how long it takes until a new volume is attached.
 func (s *sidecars) restart(ctx context.Context) error {
 	for _, how := range []struct {
 		figure string
@@ -293,8 +293,7 @@ func (s *sidecars) replace(ctx context.Context, figure string, end func(*plane.P
 	return s.vanish(ctx, figure)
 }
 
-// appear returns when a new claim is bound, and its volume attached to the node of a new Pod, and tells when it was
-// bound.
+// appear returns when a new claim is bound, and its volume attached to the node of a new Pod, and when it was bound.
 func (s *sidecars) appear(ctx context.Context, name string) (bound time.Time, err error) {
 	s.sights.clear()
 	claims := s.client.CoreV1().PersistentVolumeClaims(space)

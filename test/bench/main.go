@@ -152,8 +152,7 @@ func measureStart(ctx context.Context, dir string, figures map[string]any, round
 	return nil
 }
 
-// measureIdle lets the start's work settle, then watches an interval in which
-// nobody asks for anything.
+// measureIdle lets the start's work settle, then watches an interval without requests.
 func measureIdle(p *plane.Plane, figures map[string]any) error {
 	const interval = 20 * time.Second
 	time.Sleep(10 * time.Second)

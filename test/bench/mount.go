@@ -34,8 +34,8 @@ type mounter struct {
 	median, ninetyNinth, storm time.Duration
 }
 
-// measureMounting has volplane's node agent and a kubelet mount attached volumes: one Pod after the other,
-// many at once, and while a call of the driver hangs.
+// measureMounting has volplane's node agent and a kubelet mount attached volumes: one Pod after the other, many in
+// parallel, and while a call of the driver hangs.
 func measureMounting(ctx context.Context, figures map[string]any, pods int, hang time.Duration) error {
 	peers := []*mounter{
 		{name: "volplane", oneByOne: 200, run: runAgent},

@@ -202,7 +202,7 @@ func (m *manyPlanes) measureWaiting(ctx context.Context, figures map[string]any)
 }
 
 // measureEnds measures how long after the end of the control plane that leads a claim of another host is mounted, and
-// how many commands fail meanwhile on the host whose control plane has ended.
+// how many commands fail until then on the host whose control plane has ended.
 func (m *manyPlanes) measureEnds(ctx context.Context, figures map[string]any, n int) error {
 	var commands, failed atomic.Int64
 	for how, end := range map[string]func(*plane.Plane){"sigterm": (*plane.Plane).Stop, "sigkill": (*plane.Plane).Kill} {

@@ -95,7 +95,7 @@ func askFromFar(ctx context.Context, figures map[string]any, kubeconfig, far str
 	return nil
 }
 
-// askWhy returns the median time of a question. An answer that something waits is no error.
+// askWhy returns the median time of an explanation. An exit code for something that waits is not an error.
 func askWhy(ctx context.Context, kubeconfig string, rounds int, what ...string) (time.Duration, error) {
 	var times []time.Duration
 	for range rounds {

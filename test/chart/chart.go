@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/internal/observe"
 )
 
-// files are the parts of the chart that are no objects of the manifests.
+// files are the parts of the chart that are not objects of the manifests.
 //
 //go:embed all:files
 var files embed.FS
@@ -51,7 +51,7 @@ func chart(root string) (map[string][]byte, error) {
 	return out, nil
 }
 
-// written are the conditions under which each kind of object is rendered, besides the shape.
+// written are the conditions under which each kind of object is rendered, in addition to the shape.
 func written() map[string]string {
 	return map[string]string{
 		"ServiceAccount": ".Values.serviceAccount.create", "CSIDriver": ".Values.csiDriver.create",

@@ -12,8 +12,8 @@ import (
 	"volplane.dev/volplane/internal/manifest"
 )
 
-// Texts and numbers that stand for values. The driver's name is so long that names of objects have it in a shorter
-// form.
+// These texts and numbers are placeholders for values. The driver's name is so long that names of objects have it in a
+// shorter form.
 const (
 	wordDriver    = "word-driver.with-a-name-of.more-than-forty.characters"
 	wordNamespace = "word-namespace"

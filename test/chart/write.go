@@ -116,7 +116,7 @@ func (n *node) condition() string {
 	return allOf(when, "not ("+unless+")")
 }
 
-// allOf joins two conditions, of which the second may be empty.
+// allOf joins two conditions, the second of which may be empty.
 func allOf(a, b string) string {
 	if b == "" {
 		return a
@@ -131,7 +131,7 @@ func anyOf(conditions []string) string {
 	return "or (" + strings.Join(conditions, ") (") + ")"
 }
 
-// scalar returns a value, in which words stand for what is in the values.
+// scalar returns a value with placeholders replaced by expressions over the values.
 func (t *text) scalar(n *node) string {
 	switch {
 	case n.fields != nil:
@@ -154,7 +154,7 @@ func (t *text) scalar(n *node) string {
 	return number
 }
 
-// string returns a text, in which words stand for what is in the values.
+// string returns a text with placeholders replaced by expressions over the values.
 func (t *text) string(whole string) string {
 	format, used := strings.ReplaceAll(whole, "%", "%%"), []string{}
 	for {
@@ -174,7 +174,7 @@ func (t *text) string(whole string) string {
 	return "{{ printf " + quoted(format) + " (" + strings.Join(used, ") (") + ") | quote }}"
 }
 
-// first returns where the first word of a text is; less than 0 if there is none.
+// first returns the position of the first placeholder in a text; negative if there is none.
 func (t *text) first(in string) (at int, word [2]string) {
 	at = -1
 	for _, w := range t.words {

@@ -52,8 +52,8 @@ func (w *world) configurePodman() {
 
 const podmanImage = "localhost/" + image
 
-// TestPodman: podman counts its containers itself, and mounts by one id for all. It waits for five seconds: a mount
-// that takes longer is available for the next try.
+// TestPodman: podman counts its containers itself, and mounts under one id for all. It waits for five seconds: a mount
+// that takes longer is ready at the next try.
 func TestPodman(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)

@@ -28,8 +28,8 @@ const (
 )
 
 // TestStorageProvider: a volume that was acquired stays as long as it is in use in any way, even if its provider and
-// volplaned are killed, and no longer. There is no program of systemd with storage volumes here: the test does with
-// descriptors what mount.storage does.
+// volplaned are killed, and no longer. No systemd with storage volumes is available here: the test handles descriptors
+// as mount.storage does.
 func TestStorageProvider(t *testing.T) {
 	t.Parallel()
 	w := newStorageWorld(t)

@@ -22,10 +22,10 @@ import (
 	"volplane.dev/volplane/test/internal/planetest"
 )
 
-// TestForeign plays testdata/foreign/*.txtar, each with a control plane of its own: drivers of others, which
-// users have built. Their programs are below the directory $DRIVERS; a driver whose programs are not there, or
-// which needs what this kernel has not, is listed so and not played. `make foreign` runs it. Without
-// $DRIVERS it only reads the scripts.
+// TestForeign plays testdata/foreign/*.txtar, each with a control plane of its own: third-party drivers, which users
+// have built. Their programs are below the directory $DRIVERS; a driver whose programs are missing, or which needs
+// something that this kernel lacks, is listed as such and not played. `make foreign` runs it. Without $DRIVERS it only
+// reads the scripts.
 func TestForeign(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join("testdata", "foreign", "*.txtar"))
 	if err != nil || len(paths) == 0 {

@@ -127,8 +127,8 @@ func (h *containers) startNode() {
 	h.must(h.node.Import(h.ctx, upstream))
 }
 
-// sidecarImages returns images as the release makes them, and upstream's. Of upstream's programs for nodes and health
-// the tests have none: volplane's have their names, too. The driver's image takes its tools from the host.
+// sidecarImages returns images as the release makes them, and upstream's. The tests do not have upstream's programs for
+// nodes and health: volplane's have their names, too. The driver's image takes its tools from the host.
 func sidecarImages() (ours, upstream node.Image) {
 	ours = node.Image{
 		Names: map[string][]string{"example.com/driver:v1": {"/volplane"}},

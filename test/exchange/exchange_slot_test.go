@@ -20,7 +20,7 @@ import (
 // slot is a claim with what users want of it, or none.
 type slot struct {
 	number int
-	// name is the claim's, and that of its Pod; empty if there is none.
+	// name is the claim's name, and that of its Pod; empty without a claim.
 	name      string
 	gibibytes int64
 	pod       bool
@@ -93,7 +93,7 @@ func (e *exchange) grow(ctx context.Context, s *slot) string {
 	return fmt.Sprint(" grow ", s.name)
 }
 
-// shoot takes a snapshot, or deletes the one that there is.
+// shoot takes a snapshot, or deletes the existing one.
 func (e *exchange) shoot(ctx context.Context, s *slot) string {
 	if len(s.snapshots) > 0 {
 		return e.dropSnapshots(ctx, s)
@@ -276,7 +276,7 @@ func (e *exchange) inDriver(ctx context.Context) []string {
 	return out
 }
 
-// note remembers how many calls there were when the volumes were there, and their creation was over.
+// note remembers the number of calls at which the volumes existed and their creation was over.
 func (e *exchange) note() {
 	for _, v := range e.driver.Volumes() {
 		if e.answered[v.Name] == 0 {

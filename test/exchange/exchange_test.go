@@ -18,7 +18,7 @@ import (
 const (
 	// fewExchanges is how often `make test` exchanges programs: there and back.
 	fewExchanges = 2
-	// exchangeLimit is how long it may take until nothing is to be done.
+	// exchangeLimit is how long it may take until no work is left.
 	exchangeLimit = 2 * time.Minute
 )
 
@@ -66,7 +66,7 @@ type exchange struct {
 	silence *silence
 	// cut counts the calls that had no answer when programs were exchanged.
 	cut map[string]int
-	// answered says how many calls there were when a volume was there, dropped when its claim was deleted.
+	// answered is the number of calls at which a volume existed, and dropped that at which its claim was deleted.
 	answered, dropped map[string]int
 	// named counts the names that were given.
 	named int
@@ -168,7 +168,7 @@ func (e *exchange) exchange() {
 	e.start()
 }
 
-// round has users and the driver do something, exchanges the programs, and sometimes waits until nothing is to be done.
+// round makes users and the driver do something, exchanges the programs, and sometimes waits until no work is left.
 func (e *exchange) round(round int) {
 	if e.rand.IntN(3) > 0 {
 		e.silence.begin(e.rand)

@@ -65,7 +65,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: external
 subjects: [{kind: ServiceAccount, name: backup, namespace: default}]
 `
 
-// metadataResource is the custom resource by which clients find the service, as upstream's 1.1 has it.
+// metadataResource is the custom resource with which clients find the service, as in upstream's 1.1.
 const metadataResource = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -210,7 +210,7 @@ func (w *metadataWorld) discard(id string, at, length int64) {
 	w.Must(f.Sync())
 }
 
-// snapshot takes a snapshot, and makes the objects that stand for it.
+// snapshot takes a snapshot, and creates its objects.
 func (w *metadataWorld) snapshot(id, name string) {
 	w.T.Helper()
 	s, err := w.driver.ControllerClient().CreateSnapshot(w.Ctx, &csipb.CreateSnapshotRequest{

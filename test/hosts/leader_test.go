@@ -23,8 +23,8 @@ const (
 	renewDeadline = 6 * time.Second
 )
 
-// newWorldWithLeaders runs the controllers of the array's driver on hosts of their own, the leaders, of
-// whom the first one leads. The other hosts have a node agent.
+// newWorldWithLeaders runs the controllers of the array's driver on hosts of their own, the leaders, the first of which
+// leads. The other hosts have a node agent.
 func newWorldWithLeaders(t *testing.T, nodes, leaders []string) *world {
 	t.Helper()
 	w := startWorld(t, append(nodes, leaders...)...)

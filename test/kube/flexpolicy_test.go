@@ -17,7 +17,7 @@ import (
 
 // team is a namespace whose users may create Pods. The user trusted and the service account trusted may also use one
 // FlexVolume driver inline, and the user several may use three. There are three CSI drivers: a bridge serves the first
-// for the FlexVolume driver, and the others are no FlexVolume drivers.
+// for the FlexVolume driver, and the others are not FlexVolume drivers.
 const team = `
 apiVersion: v1
 kind: Namespace

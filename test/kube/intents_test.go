@@ -203,8 +203,8 @@ func ofLog(r cluster.Request) bool {
 	return r.ObjectRef.Resource == "leases" && (name || r.Verb == "create" || r.Verb == "list" && label)
 }
 
-// aloneInLog fails the test if another has written to its log, or it to another's,
-// or had to read its own more than once in each of its lives.
+// aloneInLog fails the test if another process has written to its log, or it to another's, or if it had to read its own
+// more than once in each of its lives.
 func (m *maker) aloneInLog(log string) {
 	m.T.Helper()
 	reads, writes := 0, 0

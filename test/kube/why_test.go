@@ -240,8 +240,7 @@ func (w *whyCluster) said(as string, args ...string) (string, int) {
 		" "), cmd.ProcessState.ExitCode()
 }
 
-// tells waits until an answer with the exit code has all the words; stars in them
-// stand for what differs.
+// tells waits until an answer with the exit code has all the words; stars in them match what differs.
 func (w *whyCluster) tells(as string, code int, object string, words ...string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, answerLimit)
@@ -278,7 +277,7 @@ func missingOf(text string, words []string) string {
 	return ""
 }
 
-// healthy: a claim that a Pod of the kubelet uses is well, and the exit code says so.
+// healthy: a claim that a Pod of the kubelet uses is healthy, and the exit code shows it.
 func (w *whyCluster) healthy() {
 	w.claim("c1")
 	w.pod("p1", "c1", "n1", false)

@@ -33,8 +33,7 @@ type flexPodCase struct {
 	keeps, made bool
 	// secret says that the driver gets one, group that files are to be of one.
 	secret, group bool
-	// reader says that the Pod only reads, printed that the volume's object says
-	// so.
+	// reader means that the Pod only reads, and printed that the volume's object makes it read-only.
 	reader, printed bool
 }
 
@@ -168,8 +167,7 @@ func flexSecret() *corev1.Secret {
 	}
 }
 
-// flexWords returns what is to be said in the place of what is a side's own, and
-// of what is secret.
+// flexWords returns replacements for words that are specific to a side, and for secrets.
 func flexWords(side string, uids map[string]string) []string {
 	words := []string{base64.StdEncoding.EncodeToString([]byte(flexPassword)), "BASE64-OF-PASSWORD"}
 	for name, uid := range uids {

@@ -90,8 +90,7 @@ func otherMode(line string) string {
 	return strings.Replace(line, reads, writes, 1)
 }
 
-// differsBy says that a line that only one side has is on the other side as it
-// is there: asOurs, or asTheirs.
+// differsBy says whether a line that only one side has occurs on the other side as expected there: asOurs, or asTheirs.
 func differsBy(d difference, line, asOurs, asTheirs string) bool {
 	if slices.Contains(d.OnlyOurs, line) {
 		return line != asTheirs && slices.Contains(d.OnlyTheirs, asTheirs)

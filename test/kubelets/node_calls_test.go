@@ -64,9 +64,8 @@ func describe(path string) string {
 	return fmt.Sprintf("%v of group %d, read only %v", info.Mode(), st.Gid, fs.Flags&unix.ST_RDONLY != 0)
 }
 
-// lines returns the calls in words that are the same for every node, by volume
-// and in order; calls of the same kind that follow each other are for several
-// Pods, in any order. names has what is to be said in the place of what.
+// lines returns the calls in words that are the same for every node, by volume and in order; calls of the same kind
+// that follow each other are for several Pods, in any order. names replaces words that differ between nodes.
 func (l *callLog) lines(names *strings.Replacer) ([]string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,7 +130,7 @@ func requestText(r proto.Message) (string, error) {
 	return string(data), err
 }
 
-// tokensText returns for whom tokens are and to whom they are bound.
+// tokensText returns the audiences of tokens, and the objects to which they are bound.
 func tokensText(text string) (string, error) {
 	var tokens map[string]struct{ Token, ExpirationTimestamp string }
 	if err := json.Unmarshal([]byte(text), &tokens); err != nil {

@@ -19,7 +19,7 @@ const (
 	loose    = "loose.csi.example.com"
 )
 
-// group is the one that Pods want their files to belong to.
+// group is the fsGroup of the Pods.
 const group = 4321
 
 func describedDrivers() []*storagev1.CSIDriver {
@@ -138,8 +138,7 @@ func (g guest) podOn(node string) *corev1.Pod {
 	return pod
 }
 
-// volumeOn returns the volume that a guest brings to a node, nil when it has
-// none or another one's.
+// volumeOn returns the volume that a guest brings to a node, nil if it has none or one of another node.
 func (g guest) volumeOn(node string) *corev1.PersistentVolume {
 	if g.inline || len(g.modes) == 0 {
 		return nil

@@ -62,7 +62,7 @@ metadata: {name: s, namespace: default}
 spec: {source: {persistentVolumeClaimName: c}}
 `
 
-// largerRestore is a claim of twice the size of the one that the snapshot is of.
+// largerRestore is a claim twice as large as the source of the snapshot.
 const largerRestore = `
 apiVersion: v1
 kind: PersistentVolumeClaim

@@ -5,7 +5,7 @@ package main
 type bound struct {
 	// prefix is how the import paths of the packages begin.
 	prefix string
-	// file is one file of the package; none is for all together.
+	// file is one file of the package; empty means all together.
 	file    string
 	percent float64
 }

@@ -116,7 +116,7 @@ type livingHosts struct {
 	stays []string
 	// seen has the UIDs of all objects that lives have used.
 	seen *sync.Map
-	// looking are the looks at callers of the array.
+	// looking counts the checks of callers of the array that are in progress.
 	looking sync.WaitGroup
 	// played counts the lives; held and unread the calls of the array whose caller held the lease, and those in which it
 	// could not be read.
@@ -153,8 +153,8 @@ func newLivingHosts(t *testing.T, names []string) *livingHosts {
 	return h
 }
 
-// called takes a moment, as a call of an array does, so that calls of two would meet, and has mustHold look at the
-// caller.
+// called takes a moment, as a call of an array does, which makes calls of two hosts overlap, and makes mustHold check
+// the caller.
 func (h *livingHosts) called(ctx context.Context, client kubernetes.Interface, host string) {
 	came := time.Now()
 	h.looking.Go(func() { h.mustHold(client, host, came) })

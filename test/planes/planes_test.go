@@ -18,8 +18,8 @@ import (
 )
 
 // TestLivesWhilePlanesDie: control planes are killed and stopped, one after the other, while claims are made, mounted
-// and deleted on the nodes of the others by any API server. Volumes of a node whose control plane is away wait, and
-// are there when it is back. At the end nothing is left behind anywhere.
+// and deleted on the nodes of the others by any API server. Volumes of a node whose control plane is down wait, and
+// come up when it is back. At the end nothing is left behind anywhere.
 func TestLivesWhilePlanesDie(t *testing.T) {
 	t.Parallel()
 	names := []string{"n1", "n2", "n3"}
@@ -187,7 +187,7 @@ func TestGivenUp(t *testing.T) {
 	for _, name := range []string{"next", "late", "lost"} {
 		w.delete("n2", name)
 	}
-	delete(w.planes, "n1") // its host is gone, with what is there
+	delete(w.planes, "n1") // its host is gone, with everything on it
 	w.nothingLeft("n2")
 }
 

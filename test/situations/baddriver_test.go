@@ -201,7 +201,7 @@ func (w *badWorld) mounted(ctx context.Context, pod string) error {
 	})
 }
 
-// told waits until the answer of `volplane why` has all words.
+// told waits until the answer of `volplane why` contains all words.
 func (w *badWorld) told(ctx context.Context, t *testing.T, subject string, words []string) {
 	t.Helper()
 	w.until(ctx, t, func() string {

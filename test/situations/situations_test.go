@@ -38,7 +38,7 @@ type situation struct {
 	steps []string
 	// ask is the object, headline the answer about it in one line.
 	ask, headline string
-	// also is what the answer has besides; empty when nothing is expected.
+	// also is what the answer must contain as well; empty means nothing.
 	also string
 }
 
@@ -218,9 +218,8 @@ func (w *badWorld) agree(ctx context.Context, t *testing.T, ns string) {
 	}
 }
 
-// tell has the driver answer a method with a code and words, or "hang", from now on. "ListVolumes on NODE"
-// has it say that all volumes are attached to that node, and it is called immediately because it registers
-// again.
+// tell makes the driver answer a method with a code and words, or "hang", from now on. "ListVolumes on NODE" makes it
+// report that all volumes are attached to that node, and it is called immediately because it registers again.
 func (w *badWorld) tell(t *testing.T, words string) (method string) {
 	t.Helper()
 	part := strings.SplitN(words, " ", 3)

@@ -19,8 +19,8 @@ import (
 // TestSystemdBoots boots a machine with systemd twice, whose fstab has volumes: they are mounted when remote-fs.target
 // is reached, or at the first access, stay when the control plane is restarted, and are unmounted, with its help, when
 // the machine is switched off. Then another machine boots, whose docker requests a volume before the control plane
-// runs. They share some hierarchies of control groups, in which one would remove what the other has made at the same
-// time.
+// runs. The machines share some hierarchies of control groups, where one would remove groups that the other has just
+// created.
 func TestSystemdBoots(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -143,8 +143,8 @@ func verifyUnits(t *testing.T, fstab string) string {
 	return string(out)
 }
 
-// ownGroups makes a control group of this name in each hierarchy that systemd uses, and returns the commands by which a
-// shell enters them: systemd takes the group in which it starts for the top.
+// ownGroups creates a control group with a name in each hierarchy that systemd uses, and returns the shell commands
+// that enter them: systemd considers the group in which it starts to be the top.
 func ownGroups(t *testing.T, name string) string {
 	t.Helper()
 	var enter strings.Builder

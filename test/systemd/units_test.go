@@ -14,7 +14,7 @@ const (
 	nodeUnitFile   = "../../deploy/systemd/volplane-node.service"
 )
 
-// TestUnits: systemd has nothing to say against the units.
+// TestUnits: systemd-analyze finds nothing wrong with the units.
 func TestUnits(t *testing.T) {
 	dir := t.TempDir()
 	units := map[string]string{

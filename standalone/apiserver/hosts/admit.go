@@ -52,7 +52,7 @@ var (
 // SetExternalKubeClientSet sets the client with which the plugin reads objects.
 func (p *plugin) SetExternalKubeClientSet(c kubernetes.Interface) { p.client = c }
 
-// SetExternalKubeInformerFactory sets the informers by which the plugin knows drivers and volumes.
+// SetExternalKubeInformerFactory sets the informers that show the plugin drivers and volumes.
 func (p *plugin) SetExternalKubeInformerFactory(inf informers.SharedInformerFactory) {
 	p.drivers, p.handles = driversOf(inf), handlesOf(inf)
 }
@@ -188,8 +188,8 @@ func (w *write) scopeOf(driver string) (volume.Scope, error) {
 		"its CSIDriver", driver, volume.AnnControllers, d.Annotations[volume.AnnControllers])
 }
 
-// unread returns the error for an object that could not be read. It is no refusal unless the object does not exist:
-// what is refused is deleted at the driver.
+// unread returns the error for an object that could not be read. It counts as a refusal only if the object does not
+// exist, because a refused volume is deleted at the driver.
 func unread(what string, err error) error {
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("%s does not exist", what)

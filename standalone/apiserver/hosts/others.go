@@ -17,8 +17,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// claim checks a write of a claim: the finalizer of a claim that is cloned, and that another node is to be selected.
-// The status tells how its volume grows.
+// claim checks a write of a claim: the finalizer of a claim that is being cloned, or the request to select another
+// node. The status shows how its volume grows.
 func (w *write) claim() error {
 	if w.GetOperation() != admission.Update || w.GetSubresource() != "" && w.GetSubresource() != "status" {
 		return errOther
@@ -132,8 +132,8 @@ func (w *write) capacity() error {
 	return nil
 }
 
-// ofClass returns an error unless the class of a CSIStorageCapacity is of its driver: schedulers look at the class and
-// at no label.
+// ofClass returns an error unless the class of a CSIStorageCapacity is of its driver: schedulers use the class and no
+// label.
 func (w *write) ofClass(c *storagev1.CSIStorageCapacity) error {
 	class, err := w.client.StorageV1().StorageClasses().Get(w.ctx, c.StorageClassName, metav1.GetOptions{})
 	if err != nil {

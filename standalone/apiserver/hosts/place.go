@@ -60,8 +60,8 @@ func (h handles) free(v *corev1.PersistentVolume) error {
 	return nil
 }
 
-// accessible returns an error unless a volume of a node-local driver is accessible from where the node is, and from
-// nowhere else: elsewhere, its handle may name data of others.
+// accessible returns an error unless a volume of a node-local driver is accessible only from the node's segment:
+// elsewhere, its handle may name other users' data.
 func (w *write) accessible(v *corev1.PersistentVolume, scope volume.Scope) error {
 	if scope.Has("") {
 		return nil
@@ -185,7 +185,7 @@ func (w *write) moves(driver string, was, there topology.Segment) error {
 	return nil
 }
 
-// metaOf returns the metadata of an object; those of an empty one if there is no object.
+// metaOf returns the metadata of an object; empty metadata if there is no object.
 func metaOf(o runtime.Object) metav1.Object {
 	m, err := meta.Accessor(o)
 	if err != nil {

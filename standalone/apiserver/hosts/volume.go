@@ -94,7 +94,7 @@ func (w *write) newVolume(v *corev1.PersistentVolume) error {
 	if err != nil {
 		return err
 	}
-	// A refused volume is deleted at the driver. That it was saved before is no refusal, whatever has changed since.
+	// A refused volume is deleted at the driver. If it was saved before, it is not refused, whatever has changed since.
 	_, err = w.client.CoreV1().PersistentVolumes().Get(w.ctx, v.Name, metav1.GetOptions{})
 	switch {
 	case err == nil:

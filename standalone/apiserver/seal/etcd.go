@@ -19,7 +19,7 @@ const sealed = "k8s:enc:"
 // entry is a Secret as etcd has it.
 type entry struct {
 	key, name string
-	// revision is the one that was looked at.
+	// revision is the one that was read.
 	revision int64
 	// sealed names provider and key; err is why it cannot be read.
 	sealed string
@@ -29,8 +29,7 @@ type entry struct {
 // findings is what a scan finds; stale is what should be written again.
 type findings struct{ stale, unreadable []entry }
 
-// scan looks at all Secrets. Without a transformer whatever is encrypted cannot be
-// read.
+// scan reads all Secrets. Without a transformer, encrypted ones are unreadable.
 func (o Options) scan(ctx context.Context, how value.Transformer) (findings, error) {
 	var f findings
 	prefix := o.Prefix + "/secrets/"
@@ -110,7 +109,7 @@ func (o Options) rewrite(ctx context.Context, how value.Transformer, e entry) er
 	return o.replace(ctx, e, clientv3.OpPut(e.key, string(stored)))
 }
 
-// replace writes an entry that is still the one that was looked at.
+// replace writes an entry, unless it has changed since it was read.
 func (o Options) replace(ctx context.Context, e entry, op clientv3.Op) error {
 	r, err := o.Etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(e.key), "=", e.revision)).Then(op).Commit()
 	if err != nil {
@@ -122,7 +121,8 @@ func (o Options) replace(ctx context.Context, e entry, op clientv3.Op) error {
 	return nil
 }
 
-// shrink drops all revisions but the last one, and the pages that they were on. It leaves those of others alone.
+// shrink drops all revisions but the last one, and the pages that they were on. It leaves an etcd that others run
+// alone.
 func (o Options) shrink(ctx context.Context) error {
 	if o.Defragment == nil {
 		return nil

@@ -18,11 +18,11 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// about tells who finds the file what it is.
+// about explains the file to people who find it.
 const about = "# The key of all Secrets in the data directory. Without this file they are lost.\n"
 
-// newConfig makes a key, and what tells the API server to use it. What is in clear
-// can be read, too, until it is written again.
+// newConfig makes a key, and the configuration with which the API server uses it. Secrets in clear text remain readable
+// until they are written again.
 func newConfig() ([]byte, error) {
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {

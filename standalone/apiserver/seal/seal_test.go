@@ -20,7 +20,7 @@ import (
 const (
 	prefix   = "/registry"
 	sentinel = "SENTINEL-0123456789"
-	// many is more than is read at once.
+	// many is more than one page.
 	many = 450
 )
 
@@ -79,13 +79,13 @@ func (h *host) fill(n int) {
 			h.t.Fatal(err)
 		}
 	}
-	// Its neighbours are none of its business.
+	// Neighbouring keys must be ignored.
 	if _, err := c.Put(h.t.Context(), prefix+"/secretsandmore/ns/x", "k8s:enc:other:v1:k:x"); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-// seal runs with at most so many writes; a negative number is no limit.
+// seal runs with a limited number of writes; a negative number means no limit.
 func (h *host) seal(o seal.Options, writes int) (int, error) {
 	h.t.Helper()
 	c := h.etcd.Client()
@@ -261,7 +261,7 @@ func (h *host) rename(from, to string) {
 	}
 }
 
-// refused makes sure that nothing is done, and that the user is told all about it.
+// refused makes sure that nothing is done, and that the error has everything that the user needs.
 func (h *host) refused(what string, o seal.Options, key string) {
 	h.t.Helper()
 	n, err := h.seal(o, -1)

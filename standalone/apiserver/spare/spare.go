@@ -47,7 +47,7 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if plan.RefuseNew && (a.GetOperation() == admission.Create || plan.RefuseChanges && !ending(a.GetObject())) {
 		return admission.NewForbidden(a, fmt.Errorf("%s: %s", plan.Because.Reason, plan.Because.Message))
 	}
-	// Who writes a status is a controller, and tells what is.
+	// A status is written by a controller, and describes what exists.
 	if a.GetNamespace() == "" || a.GetSubresource() != "" {
 		return nil
 	}
@@ -68,8 +68,8 @@ func ours(u user.Info) bool {
 		slices.Contains(u.GetGroups(), identity.HostsGroup))
 }
 
-// stored says whether what is created is a new object that is kept: reviews are
-// only answered, tokens and bindings belong to what is there.
+// stored says whether a new object would be stored: reviews are only answered, and tokens and bindings belong to
+// existing objects.
 func stored(a admission.Attributes) bool {
 	switch a.GetResource().Group {
 	case "authentication.k8s.io", "authorization.k8s.io":

@@ -161,8 +161,7 @@ func touchNodes(ctx context.Context, s side, space string, mark int) error {
 	return nil
 }
 
-// needsAttach has the driver say whether it needs attaching. That cannot be changed, but
-// the object can be recreated.
+// needsAttach sets whether the driver needs attaching. The field is immutable, but the object can be recreated.
 func needsAttach(ctx context.Context, s side, required bool) error {
 	if required {
 		if err := noteLeftBehind(ctx, s); err != nil {

@@ -37,7 +37,7 @@ func theirAttacher(t *testing.T, s side, driver *csitest.Driver) (stop func()) {
 		"--retry-interval-max="+upstream.LongestRetry.String())...)
 }
 
-// uses has a node say which volumes it uses, as a kubelet does.
+// uses sets a node's volumesInUse, as a kubelet does.
 func uses(ctx context.Context, s side, node string, all ...corev1.UniqueVolumeName) error {
 	if all == nil {
 		all = []corev1.UniqueVolumeName{}

@@ -242,8 +242,8 @@ func madeByHand(d difference, v string) bool {
 	return differential.Has(attachments(slices.Concat(d.Ours, d.Theirs), v), annByHand+"=yes")
 }
 
-// pausing says whether a driver has failed to attach a volume, and it is attached
-// here, or at neither side; one for many nodes to each node where it is to be.
+// pausing says whether a driver has failed to attach a volume, and it is attached at volplane only, or on neither side;
+// for a volume of many nodes, at each node that needs it.
 func pausing(d difference, v string) bool {
 	later := func(here, there []string) bool {
 		attached := func(lines []string) bool { return differential.Has(lines, " attached=true ") }

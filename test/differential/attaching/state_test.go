@@ -18,10 +18,9 @@ import (
 	"volplane.dev/volplane/test/internal/differential"
 )
 
-// unwantedMount begins the line of a volume that its node uses and no Pod there
-// wants: volplane immediately removes it from the volumes that may be mounted, Kubernetes
-// only when it is about to be detached. A Pod that comes to the node in between finds it
-// there at both.
+// unwantedMount begins the line of a volume that its node uses and no Pod there wants: volplane immediately removes it
+// from the volumes that may be mounted, Kubernetes only when it is about to be detached. A Pod that arrives on the node
+// in between finds it attached on both sides.
 const unwantedMount = differential.Aside + "without a pod may be mounted: "
 
 // attached adds a line for each attachment, node and Pod.

@@ -30,7 +30,7 @@ func (d *provisioningDice) changeAttributes() op {
 	}}
 }
 
-// wantAttributes lets a claim that has none, or others, want some.
+// wantAttributes gives a claim attributes, if it has none or different ones.
 func (d *provisioningDice) wantAttributes() op {
 	claim, name := d.made(), differential.Pick(d, "gold", "silver")
 	return op{

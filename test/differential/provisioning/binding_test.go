@@ -39,8 +39,7 @@ func bindingDifferential(t *testing.T) *differential.Differential {
 	}
 }
 
-// bindingMayDiffer returns the reason why two states after binding may differ,
-// "" if there is none.
+// bindingMayDiffer returns the reason why two states after binding may differ, or "".
 func bindingMayDiffer(ours, theirs []string) string {
 	switch {
 	case slices.Equal(anonymous(unreserved(ours, theirs)), anonymous(unreserved(theirs, ours))),

@@ -134,8 +134,7 @@ func (e *eachNode) claims() {
 	})
 }
 
-// tells returns the calls of the drivers, and what was written. Of claims that any node may have, the node is called
-// X.
+// tells returns the calls of the drivers, and what was written. For claims that any node may get, the node is called X.
 func (e *eachNode) tells() string {
 	e.t.Helper()
 	var out []string

@@ -19,7 +19,7 @@ type snapshotRow struct {
 // subject is the snapshot, or the content without one, that a line is about, in both states.
 type subject struct {
 	difference
-	// shot is the name of the snapshot, content that of its content, "" if there is none.
+	// shot is the name of the snapshot, and content that of its content, or "".
 	shot, content string
 }
 
@@ -211,7 +211,7 @@ func unknownKey(about subject, _ string) bool {
 		strings.Contains(shot, " bound=none ") && !strings.Contains(shot, " error=none ")
 }
 
-// untimed says whether Kubernetes has a time of 1970 where volplane has none, or another.
+// untimed says whether Kubernetes has a time of 1970 where volplane has no time, or a different one.
 func untimed(about subject, line string) bool {
 	created := regexp.MustCompile(` created=\S+ `)
 	same := func(ours, theirs string) bool {
@@ -224,7 +224,7 @@ func untimed(about subject, line string) bool {
 	return same(about.shotIn(about.Ours), about.shotIn(about.Theirs))
 }
 
-// keptBefore says whether a snapshot whose content is another's is kept by volplane only.
+// keptBefore says whether only volplane keeps a snapshot whose content belongs to another.
 func keptBefore(about subject, _ string) bool {
 	ours, theirs := about.shotIn(about.OnlyOurs), about.shotIn(about.OnlyTheirs)
 	return strings.Contains(ours, " of content ") && strings.Contains(ours, " bound=none ") &&

@@ -15,7 +15,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// Drivers of volumes and classes, beside the one that both sides call.
+// These are drivers of volumes and classes, in addition to the one that both sides call.
 const (
 	// nobodys is a driver that no program calls.
 	nobodys = "nobodys.csi.example.com"
@@ -353,7 +353,7 @@ func changeContent(name, what, patch string) op {
 	}
 }
 
-// newRestore makes a claim that is to be made from a snapshot.
+// newRestore creates a claim with a snapshot as its source.
 func (d *snapshotDice) newRestore() op {
 	name := fmt.Sprint("r", d.restores)
 	d.restores++

@@ -142,7 +142,7 @@ func shotLines(s side, o *snapshotv1.VolumeSnapshot, contents map[string]bool) [
 		moment(status.CreationTime), size, problem, kept, going))
 }
 
-// moment prints a time that the driver has reported, and of others only that they exist.
+// moment prints a time that the driver has reported, and only the existence of other times.
 func moment(t *metav1.Time) string {
 	switch {
 	case t == nil:

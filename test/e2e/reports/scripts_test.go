@@ -118,8 +118,8 @@ func (w *world) sh(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // tell is the command `driver METHOD [after] CODE WORDS`: from now on the driver answers the method's calls with an
-// error, `after` it has done the work. `hang` stands for a call that does not return, `empty` for an answer without
-// content, `ok` for a driver in order. `driver dies` and `driver returns` are about the process.
+// error, `after` it has done the work. `hang` means a call that does not return, `empty` an answer without content,
+// `ok` a driver without faults. `driver dies` and `driver returns` are about the process.
 func tell(ts *testscript.TestScript, neg bool, args []string) {
 	d := ts.Value(driverKey{}).(*csitest.Driver)
 	switch {
@@ -185,8 +185,8 @@ func called(ts *testscript.TestScript, neg bool, args []string) {
 	wait(ts, seen)
 }
 
-// has is the command `has VOLUMES SNAPSHOTS`: it waits until the driver has so many, besides the snapshot that it has
-// from its beginning.
+// has is the command `has VOLUMES SNAPSHOTS`: it waits until the driver has that many, not counting the snapshot that
+// it has from the start.
 func has(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: has VOLUMES SNAPSHOTS")

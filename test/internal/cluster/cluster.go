@@ -29,9 +29,8 @@ import (
 // startLimit bounds the start of etcd and the API server.
 const startLimit = 5 * time.Minute
 
-// Cluster is a control plane of Kubernetes itself: etcd and kube-apiserver, with
-// RBAC, and whatever else a test starts over them. There are no kubelets: the
-// nodes are objects.
+// Cluster is a control plane of Kubernetes itself: etcd and kube-apiserver, with RBAC, and whatever else a test starts
+// over them. It has no kubelets: the nodes are objects.
 type Cluster struct {
 	t         *testing.T
 	dir       string

@@ -94,8 +94,7 @@ type Differential struct {
 	Patience time.Duration
 	// Draw draws a sequence from a seed.
 	Draw func(seed uint64, length int) Sequence
-	// Allowed returns the reason why two states may differ, "" if there is
-	// none; counted counts the reasons.
+	// Allowed returns the reason why two states may differ, or ""; counted counts the reasons.
 	Allowed func(ours, theirs []string) string
 	// Beyond, if set, returns what is wrong in lines that are not compared, one line each.
 	Beyond  func(ours, theirs []string) string
@@ -142,7 +141,8 @@ func (d *Differential) play(ctx context.Context, all []Sequence) ([]string, erro
 	return out, d.cleanUp(ctx)
 }
 
-// differ returns the difference between the states of a sequence, "" if there is none or if it is allowed for a reason.
+// differ returns the difference between the states of a sequence, or "" if they are equal or the difference is allowed
+// for a reason.
 func (d *Differential) differ(ours, theirs []string) (difference, reason string) {
 	if difference = compare(compared(ours), compared(theirs)); difference != "" {
 		if reason = d.Allowed(ours, theirs); reason != "" {

@@ -106,7 +106,7 @@ func (d *disturber) see(ctx context.Context, object runtime.Object) {
 	}
 }
 
-// chosen says whether a version of an object is to be edited.
+// chosen says whether a version of an object is chosen for an edit.
 func (d *disturber) chosen(o metav1.Object) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -31,7 +31,7 @@ func EndClaims(ctx context.Context, s Side) error {
 	return nil
 }
 
-// DeleteKinds deletes the objects of sequences until there are none.
+// DeleteKinds deletes the objects of sequences until all are gone.
 func (s Side) DeleteKinds(ctx context.Context, kinds ...schema.GroupVersionResource) error {
 	ours := func(name string) bool { return s.Memory.space.MatchString(name) }
 	for _, r := range kinds {

@@ -25,7 +25,7 @@ type anew int
 
 const (
 	noRestart anew = iota
-	// meanwhile: users do things while no controller runs.
+	// With meanwhile, users act while no controller runs.
 	meanwhile
 	// immediately: the controllers end as soon as users have done things.
 	immediately
@@ -33,9 +33,9 @@ const (
 	// have or have not done their work, and have not answered.
 	beforehand
 	afterwards
-	// WithoutAttach has the driver say afterwards that it needs no attaching; no controller is restarted.
+	// WithoutAttach makes the driver declare afterwards that it needs no attaching; no controller is restarted.
 	WithoutAttach
-	// WithAttach has it say that it does.
+	// WithAttach makes it declare that it does.
 	WithAttach
 )
 

@@ -34,9 +34,9 @@ type Topic struct {
 	Awake func(ctx context.Context, s Side, name string) error
 	// Touch edits objects of a sequence, which ends the pauses of controllers.
 	Touch func(ctx context.Context, s Side, space string, mark int) error
-	// Remove deletes what sequences leave, besides what belongs to their namespaces, classes and volumes.
+	// Remove deletes what sequences leave, other than what belongs to their namespaces, classes and volumes.
 	Remove func(ctx context.Context, s Side) error
-	// NeedsAttach has the driver say whether it needs attaching.
+	// NeedsAttach sets whether the driver needs attaching.
 	NeedsAttach func(ctx context.Context, s Side, required bool) error
 }
 
@@ -240,8 +240,8 @@ func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]st
 		Annotations(v.Annotations), Sorted(v.Finalizers), v.DeletionTimestamp != nil, text), err
 }
 
-// Annotations returns all annotations except that of the disturber, those with which Kubernetes'
-// provisioner says that there is no secret, and those with a secret for calls that volplane never makes.
+// Annotations returns all annotations except that of the disturber, those with which Kubernetes' provisioner records
+// that there is no secret, and those with a secret for calls that volplane never makes.
 func Annotations(all map[string]string) []string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(all)) {

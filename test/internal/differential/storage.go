@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/test/internal/upstream"
 )
 
-// ParameterSpace is a parameter of every class by which the driver knows which sequence a volume belongs to.
+// ParameterSpace is a parameter of every class that shows the driver to which sequence a volume belongs.
 const ParameterSpace = "space"
 
 // Storage is a side's driver, which fails as the sequences want it to. A side that only binds has a storage

@@ -51,7 +51,7 @@ func (c *containers) Version(context.Context, *cri.VersionRequest) (*cri.Version
 		nil
 }
 
-// Status says that all is well.
+// Status reports that the runtime is healthy.
 func (c *containers) Status(context.Context, *cri.StatusRequest) (*cri.StatusResponse, error) {
 	return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{
 		{Type: cri.RuntimeReady, Status: true}, {Type: cri.NetworkReady, Status: true},

@@ -55,7 +55,7 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 }
 
 func (n *Node) start(ctx context.Context, o Options) error {
-	// Those of all nodes are different, and none is part of another one.
+	// These names are unique among all nodes, and none is a substring of another.
 	group := fmt.Sprintf("volplane-node-%d.", os.Getpid())
 	for name, text := range map[string]string{
 		"containerd.toml": fmt.Sprintf(containerdConfiguration, o.Dir), "cni/bridge.conflist": network,

@@ -73,7 +73,7 @@ func Mounted(pod *corev1.Pod) (bool, string) {
 	return false, "no condition yet"
 }
 
-// WaitPods watches the Pods of the default namespace until done says so.
+// WaitPods watches the Pods of the default namespace until done returns true.
 func WaitPods(ctx context.Context, client kubernetes.Interface, done func(watch.EventType, *corev1.Pod) bool) error {
 	pods := client.CoreV1().Pods("default")
 	list, err := pods.List(ctx, metav1.ListOptions{})
