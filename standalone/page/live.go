@@ -23,8 +23,8 @@ const (
 	// shortest is the shortest pause between two renderings, and busy how many times as long as a rendering it is at
 	// least: a plane where much happens spends no more than a fifth of a core on its page.
 	shortest, busy = 250 * time.Millisecond, 4
-	// tick is the pause between checks whether the time or this host alone has changed what is shown, and idle multiplies
-	// the time that such a check took.
+	// tick is the shortest pause between checks whether time alone, or this host, has changed what is shown, and idle how
+	// many times as long as a rendering it is at least.
 	tick, idle = 10 * time.Second, 200
 	// beat is how often a stream without news says that it lives.
 	beat = 15 * time.Second
