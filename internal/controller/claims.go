@@ -14,7 +14,7 @@ import (
 // claimPlaces is the number of calls that may be in flight at each driver; one namespace may have half of them.
 const claimPlaces = 20
 
-// ClaimController is a controller that has drivers change the volumes of claims: the resizer or the modifier.
+// ClaimController is a controller that calls drivers to change the volumes of claims: the resizer or the modifier.
 type ClaimController struct {
 	Env
 	*Controller

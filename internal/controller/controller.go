@@ -165,7 +165,7 @@ func (c *Controller) Enter(k Key, lane Lane, report func(volume.Because)) (pause
 // Measure reports to a meter what becomes of keys. It must be called before Run.
 func (c *Controller) Measure(m queue.Meter[Key]) { c.init(); c.queue.Measure(m) }
 
-// Load returns what a measured controller has to do.
+// Load returns the load of a measured controller.
 func (c *Controller) Load() queue.Load { c.init(); return c.queue.Load() }
 
 // Latest returns the state of an object after a change: after, or before if it was deleted.

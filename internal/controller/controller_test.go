@@ -58,7 +58,7 @@ func TestFailedKeyComesBackLaterAndLater(t *testing.T) {
 	})
 }
 
-// TestPace: what a user has chosen goes before what the controller's author has.
+// TestPace: a user's choice overrides that of the controller's author.
 func TestPace(t *testing.T) {
 	own := queue.Backoff{Min: time.Second, Max: time.Minute}
 	for _, c := range []struct {

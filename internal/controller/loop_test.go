@@ -33,8 +33,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestClosing: what is done last is done when all work has ended, has a few seconds
-// for it although all is to end, and its error is the end's.
+// TestClosing: closing runs after all work has ended, has a few seconds although the context is done, and its error
+// becomes the result.
 func TestClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
@@ -132,7 +132,7 @@ func TestWaitingIsTold(t *testing.T) {
 	})
 }
 
-// TestBusyIsExplained: who waits reads what for, and whose turn it is.
+// TestBusyIsExplained: the reason of a waiting key names what it waits for, and whose turn it is.
 func TestBusyIsExplained(t *testing.T) {
 	want := volume.Because{
 		Reason: volume.ReasonDriverBusy, Next: volume.Driver("d"),

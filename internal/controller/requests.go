@@ -16,7 +16,7 @@ type Requests struct {
 	serves func(driver, node string) bool
 	// enqueue queues a claim at the provisioner when its request is new.
 	enqueue func(claim types.UID)
-	// drivers holds the driver that is to create the volume of each claim.
+	// drivers holds, by claim, the driver that creates the volume.
 	drivers map[types.UID]string
 }
 

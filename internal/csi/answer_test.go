@@ -184,8 +184,7 @@ func TestLongestAnswersAreTaken(t *testing.T) {
 	}
 }
 
-// TestTextsMayHaveLines: a volume's context may be a text, and what a list goes on
-// with is the driver's own affair.
+// TestTextsMayHaveLines: a volume's context may contain newlines, and a list's token is the driver's own affair.
 func TestTextsMayHaveLines(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	c := dial(t, d)

@@ -105,8 +105,8 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// FuzzShown wants no secret in what is shown of a request that carries it, wherever else it stands, and of an answer
-// that repeats it.
+// FuzzShown: no secret is in what is shown of a request that carries it, wherever else it occurs, or of an answer that
+// repeats it.
 func FuzzShown(f *testing.F) {
 	f.Add("hunter22", "before ", " after", "key")
 	f.Add("a\"b\\c<>&", "", "\n", "hunter22=\u009b")

@@ -164,8 +164,8 @@ func (l *CallLog) forget(driver string, key failingCall) {
 	}
 }
 
-// isQuestion says whether a call only asks what the driver is, while a connection to it is made. The code that makes
-// the connection reports what is wrong with it.
+// isQuestion says whether a call only identifies the driver while a connection to it is made. The code that makes the
+// connection reports what is wrong with it.
 func isQuestion(method string) bool {
 	return strings.HasPrefix(method, "/"+csipb.Identity_ServiceDesc.ServiceName+"/") ||
 		strings.HasSuffix(method, "GetCapabilities") || method == csipb.Node_NodeGetInfo_FullMethodName
@@ -176,7 +176,7 @@ func keyOf(ctx context.Context, c Made) failingCall {
 	return failingCall{c.Method, volumeOf(c.Request), s}
 }
 
-// write writes a line with what is known of a call. What the driver or its caller has said is without secrets.
+// write writes a line with what is known of a call. Text from the driver or its caller is redacted.
 func (l *CallLog) write(ctx context.Context, level slog.Level, text string, c Made, more ...any) {
 	if !l.log.Enabled(ctx, level) {
 		return

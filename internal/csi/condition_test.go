@@ -99,7 +99,7 @@ func TestUnreadableConditions(t *testing.T) {
 	}
 }
 
-// TestSecretsInConditions: of a driver that announces conditions, none has a secret in it that the driver was given.
+// TestSecretsInConditions: no condition shows a secret that its driver has received.
 func TestSecretsInConditions(t *testing.T) {
 	const secret = "correct-horse-battery"
 	const quoting = `{"volume_condition":{"abnormal":true,"message":"key=` + secret + `"}}`

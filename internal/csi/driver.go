@@ -21,7 +21,7 @@ const (
 )
 
 // HeaderNodeOnly is the header with which a registrar of volplane answers the node agent that asks for its driver, if
-// the driver is known to have no service but that of the node at the socket.
+// the driver is known to have only the node service at the socket.
 const HeaderNodeOnly = "volplane-node-only"
 
 // ErrControllerLost says that the connection to a driver was lost when it was asked for its controller: some drivers

@@ -25,8 +25,8 @@ const maxAnswer = 4 << 20
 // host may have hundreds of drivers, most of which are idle.
 const connectionBuffer = 4 << 10
 
-// window is how many bytes of a call's answers wait until they are read. By itself gRPC makes it as large as 16 MiB
-// when much is sent, and a driver's stream may be read slowly.
+// window is how many bytes of a call's answers wait until they are read. gRPC would let it grow to 16 MiB under load,
+// and a driver's stream may be read slowly.
 const window = 64 << 10
 
 // nameLimit is the time limit for reading the driver's name on a new connection.

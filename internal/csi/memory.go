@@ -75,7 +75,7 @@ func hideInError(err error, hide func(string) string) error {
 	if err == nil || !ok {
 		return err
 	}
-	// The details of a status may quote secrets, too; CSI wants them empty.
+	// The details of a status may quote secrets, too; CSI requires them to be empty.
 	return status.Error(s.Code(), hide(s.Message()))
 }
 

@@ -27,9 +27,9 @@ func (d *Driver) On(node string, segment map[string]string) *Driver {
 }
 
 // Within returns the driver for a caller that may call it during a term only, as the holder of a lease may. Once term
-// has ended, calls fail with ErrTerm; those in flight end with it, and their outcome is unknown. So do calls when
-// certain returns false: a process that was suspended knows by the clock that the term may be over before it can end
-// it. Both share one connection: to close or retire one of them does so for both.
+// has ended, calls fail with ErrTerm; those in flight end with it, and their outcome is unknown. Calls also fail with
+// ErrTerm when certain returns false: after a suspension, the clock shows that the term may be over before it can be
+// ended. Both drivers share one connection: closing or retiring one affects both.
 func (d *Driver) Within(term context.Context, certain func() bool) *Driver {
 	limited := *d
 	limited.service.call = withTerm(term, certain)(d.service.call)

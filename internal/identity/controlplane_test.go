@@ -21,7 +21,7 @@ import (
 // keyHolder is a control plane that gives its keys away, in a test.
 type keyHolder struct {
 	t *testing.T
-	// next is what becomes of the next requests, in order; then all go well.
+	// next are the results of the next requests, in order; later ones succeed.
 	next []error
 	said string
 	// names and keys are those of the requests.

@@ -28,7 +28,7 @@ const life = 6 * 24 * time.Hour
 type authority struct {
 	t   *testing.T
 	key *ecdsa.PrivateKey
-	// next is what becomes of the next requests, in order; then all go well.
+	// next are the results of the next requests, in order; later ones succeed.
 	next []error
 	// as is the name that it issues instead of the requested one.
 	as string

@@ -31,7 +31,7 @@ import (
 const (
 	// serversName is the file with the addresses of control planes.
 	serversName = "control-planes.json"
-	// stagger is how long an attempt to connect is alone before the next address is tried beside it.
+	// stagger is the head start of an attempt to connect before the next address is tried at the same time.
 	stagger = 300 * time.Millisecond
 	// dialLimit bounds an attempt.
 	dialLimit = 10 * time.Second
@@ -70,8 +70,8 @@ func serversBelow(root string) *servers {
 	}).DialContext}
 }
 
-// Reach has clients with a configuration connect to any control plane of its cluster whose address is stored below the
-// root of this host's agent, first to the one in the configuration. It calls moved when another one answers than
+// Reach makes clients with a configuration connect to any control plane of its cluster whose address is stored below
+// the root of this host's agent, first to the one in the configuration. It calls moved when another one responds than
 // before. Configurations of other servers stay as they are.
 func Reach(config *rest.Config, root string, moved func(before, now string)) {
 	s := serversBelow(root)
@@ -152,7 +152,7 @@ func (a *attempts) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// WrappedRoundTripper returns the RoundTripper that does the requests, as client-go wants it.
+// WrappedRoundTripper returns the RoundTripper that performs the requests, as client-go expects.
 func (a *attempts) WrappedRoundTripper() http.RoundTripper { return a.RoundTripper }
 
 // answer is what came of an attempt to connect.
@@ -219,7 +219,7 @@ func (s *servers) attempt(ctx context.Context, network, to string, answers chan<
 	}
 }
 
-// prefer has an address be tried first from now on.
+// prefer makes an address the first to be tried from now on.
 func (s *servers) prefer(address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

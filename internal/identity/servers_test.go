@@ -87,8 +87,8 @@ func TestDialEnds(t *testing.T) {
 	})
 }
 
-// TestServersLast: addresses survive a restart, those that are gone are forgotten, and the order stays. Addresses of
-// another cluster are not used.
+// TestServersLast: addresses survive a restart in the same order, and removed ones are forgotten. Addresses of another
+// cluster are not used.
 func TestServersLast(t *testing.T) {
 	root := t.TempDir()
 	for _, step := range []struct{ authority, now, want string }{

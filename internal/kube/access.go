@@ -27,8 +27,7 @@ type Access struct {
 // names with that prefix.
 type Field struct {
 	Path string
-	// Shared says why the writers of a field that has several do not work against
-	// each other; a field without it has one writer.
+	// Shared says why several writers of a field do not work against each other; a field without it has one writer.
 	Shared string
 }
 

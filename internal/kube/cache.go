@@ -90,7 +90,7 @@ func (c *Cache[T]) waitForKind(ctx context.Context) {
 	})
 }
 
-// Forgone says that the process does without the objects of this kind, so that none to be found means nothing.
+// Forgone says that the process works without the objects of this kind, so finding none means nothing.
 func (c *Cache[T]) Forgone() bool { return c.forgone }
 
 // optionalResource returns the resource of a kind that a server may not have, or "".
@@ -127,8 +127,7 @@ func (c *Cache[T]) ByUID(uid string) (T, bool) {
 	return none, false
 }
 
-// Wrote lays the result of a write over the cache. It is for writes by another client: a Writer
-// does so by itself.
+// Wrote applies the result of a write to the cache. It is for writes by another client: a Writer does so itself.
 func (c *Cache[T]) Wrote(o T) { c.store.recordWrite(o) }
 
 // Watch calls f for every change that the watch reports, one after the other: before is the zero

@@ -111,7 +111,7 @@ func (c *Caches) prepare(o any) (any, error) {
 	return c.trimmer.trim(o)
 }
 
-// Forgo has the caches of these resources stay empty, for a process that may not read them and can do without. It must
+// Forgo keeps the caches of these resources empty, for a process that may not read them and can work without. It must
 // be called before they are requested.
 func (c *Caches) Forgo(resources ...string) { c.forgone = resources }
 
@@ -169,8 +169,8 @@ func (c *Caches) CSIDrivers() *Cache[*storagev1.CSIDriver] {
 	return unless(c, "csidrivers", cacheFor(c, &c.csiDrivers, c.client.StorageV1().CSIDrivers(), "", nil))
 }
 
-// LimitCapacities has Capacities hold those of one namespace only: a sidecar may have no right to read others. It must
-// be called before Capacities.
+// LimitCapacities limits Capacities to one namespace: a sidecar may have no right to read others. It must be called
+// before Capacities.
 func (c *Caches) LimitCapacities(namespace string) { c.capacityNamespace = namespace }
 
 // Capacities returns the cache of CSIStorageCapacities.
@@ -228,8 +228,8 @@ func sourceOf[L runtime.Object](c *Caches, api listWatcher[L], selector string) 
 	}, c.client)
 }
 
-// Start starts the caches that were requested and returns when they hold the objects of the first
-// list, but for those of kinds that a server may not have. They follow the cluster until ctx ends.
+// Start starts the caches that were requested and returns when they hold the objects of the first list, except those of
+// kinds that a server may not have. They follow the cluster until ctx ends.
 func (c *Caches) Start(ctx context.Context) error {
 	for _, m := range c.created {
 		m.start(ctx)
@@ -238,7 +238,7 @@ func (c *Caches) Start(ctx context.Context) error {
 }
 
 // WaitForOptional returns when the caches of those inputs that a server may not have hold the objects of the first
-// list: where custom resources are not installed, when they are.
+// list. Where custom resources are not installed, it waits until they are.
 func (c *Caches) WaitForOptional(ctx context.Context, inputs []Access) error {
 	return c.wait(ctx, func(optional string) bool {
 		return slices.ContainsFunc(inputs, func(a Access) bool { return a.Resource == optional })

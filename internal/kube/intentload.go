@@ -68,7 +68,8 @@ func ReadIntentLogs(
 	return logs, nil
 }
 
-// Expire has the log read again before its next use, because another process may have written it. It may be repeated.
+// Expire makes the log be read again before its next use, because another process may have written it. It may be
+// repeated.
 func (l *IntentLog) Expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

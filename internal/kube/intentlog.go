@@ -21,8 +21,8 @@ const (
 	maxWait = 20 * time.Millisecond
 	// minOpenToWait is how many intents must be unresolved for a write to wait at all.
 	minOpenToWait = 8
-	// maxObjects is how many objects a log has at most: a role has to list all their names. If no
-	// object is free, new intents join the unresolved ones of another object, up to the limit of its kind.
+	// maxObjects is the maximum number of objects of a log: a role has to list all their names. If no object is free, new
+	// intents join the unresolved ones of another object, up to the limit of its kind.
 	maxObjects = 16
 )
 
@@ -112,8 +112,8 @@ type IntentLog struct {
 	// pending holds, by name, the objects that a write of unknown outcome may still change, in
 	// their state before that write; nil if the write creates the object.
 	pending map[string]*corev1.ConfigMap
-	// fences holds the names of objects that are not deleted until the process ends, because a
-	// pending write would create them once more.
+	// fences holds the names of objects that are not deleted until the process ends, because a pending write would create
+	// them again.
 	fences map[string]bool
 }
 

@@ -113,8 +113,8 @@ func sheetOf(lease *coordinationv1.Lease) (*corev1.ConfigMap, error) {
 	return sheet, nil
 }
 
-// ListIntents returns what all intent logs of a namespace have, of each object: those beside drivers keep it in Leases,
-// and others in ConfigMaps. An error may come with what could be read.
+// ListIntents returns the content of all intent logs of a namespace, by object: logs beside drivers are in Leases,
+// others in ConfigMaps. An error may come with a partial result.
 func ListIntents(ctx context.Context, client kubernetes.Interface, namespace string) ([]map[string]string, error) {
 	var out []map[string]string
 	var failed error

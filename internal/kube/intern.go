@@ -45,7 +45,7 @@ func (s *internPool[T]) intern(key []byte, v T) T {
 	return s.internFunc(key, func() T { return v })
 }
 
-// internFunc is intern with a value that is only made if the pool has none.
+// internFunc is intern with a value that is created only if the pool has none.
 func (s *internPool[T]) internFunc(key []byte, first func() T) T {
 	if len(key) > maxInternedLength {
 		return first()

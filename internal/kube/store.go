@@ -37,7 +37,7 @@ type store[T Object] struct {
 	// overlays holds the results of own writes that the watch has not caught up with.
 	overlays map[string]overlay[T]
 	indexes  map[string]index
-	// listeners hear of each change.
+	// listeners are notified of each change.
 	listeners []*listener[T]
 
 	synced   chan struct{}
@@ -189,7 +189,7 @@ func (s *store[T]) replaceOne(key string, o T, upTo uint64) {
 	s.notify(s.set(key, o, exists, upTo)...)
 }
 
-// forget drops what is known of a key. No listener hears of it.
+// forget drops what is known of a key. No listener is notified.
 func (s *store[T]) forget(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +218,8 @@ func (s *store[T]) seenUpTo(key string) uint64 {
 	return s.seen
 }
 
-// name has what objects name be read, and returns what to call when they can be read themselves.
+// name makes the store read the objects that others name, and returns what to call when those become visible
+// themselves.
 func (s *store[T]) name(objects ...T) (seen func()) {
 	if s.named == nil {
 		return func() {}
@@ -261,9 +262,9 @@ func (s *store[T]) set(key string, o T, exists bool, upTo uint64) (changes []cha
 	return changes
 }
 
-// changesBetween returns the changes of which listeners are notified when the watch reports an
-// object. If it was deleted and created under the same name while the watch was interrupted, these
-// are two changes. Objects of test fakes have no versions: each report is a change.
+// changesBetween returns the changes for the listeners when the watch reports an object. If it was deleted and created
+// under the same name while the watch was interrupted, these are two changes. Objects of test fakes have no versions:
+// each report is a change.
 func changesBetween[T Object](before, after T, known bool) []change[T] {
 	var none T
 	switch {

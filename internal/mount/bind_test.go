@@ -80,8 +80,7 @@ func (g *grove) below(path string, want int) []Point {
 	return points
 }
 
-// TestBindTakesWhatIsBelow: what is written through a bind is where the driver
-// put it, not beside it.
+// TestBindTakesWhatIsBelow: writes through a bind go where the driver's mounts are, not underneath them.
 func TestBindTakesWhatIsBelow(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -93,7 +92,7 @@ func TestBindTakesWhatIsBelow(t *testing.T) {
 	if got, err := os.ReadFile(g.at("backend/view/file")); err != nil || string(got) != "data" {
 		t.Errorf("the back end has %q, %v", got, err)
 	}
-	// What is mounted below later is visible; what is unmounted concerns only the source.
+	// Later mounts below are visible; unmounts concern only the source.
 	g.ok(os.Mkdir(g.at("source/late"), 0o700))
 	g.mount("source/late")
 	g.below("bound", 4)
@@ -106,8 +105,7 @@ func TestBindTakesWhatIsBelow(t *testing.T) {
 	g.below("source", 0)
 }
 
-// TestBindForbidsBelow: what a bind forbids is forbidden everywhere in it, also
-// what comes later.
+// TestBindForbidsBelow: the restrictions of a bind apply everywhere below it, including later mounts.
 func TestBindForbidsBelow(t *testing.T) {
 	g := newGrove(t)
 	g.backed()
@@ -144,8 +142,8 @@ func TestBindIsWhole(t *testing.T) {
 	g.below("bound", 0)
 }
 
-// TestUnmountInnermostFirst, in whatever order they were mounted, and beside what
-// only begins with the same name.
+// TestUnmountInnermostFirst: the order does not depend on the order of mounting, and other paths with the same prefix
+// are not affected.
 func TestUnmountInnermostFirst(t *testing.T) {
 	for name, unmount := range map[string]func(string) error{"unmount": Unmount, "detach": Detach} {
 		t.Run(name, func(t *testing.T) {

@@ -40,8 +40,7 @@ func broken(t *testing.T, requests ...string) (device string) {
 	return device
 }
 
-// noticed is what the kernel, or an earlier check, writes when it finds errors:
-// without it e2fsck does not check.
+// noticed is what the kernel, or an earlier check, writes when it finds errors: otherwise e2fsck does not check.
 const noticed = "set_super_value state 2"
 
 // TestSmallDamageIsMended: files whose blocks and inodes the bitmaps say are
@@ -98,7 +97,7 @@ func TestBadDamageIsRefused(t *testing.T) {
 	}
 }
 
-// TestNoGrowthOfDamage: what is to grow before it is mounted is refused as well.
+// TestNoGrowthOfDamage: a filesystem that has to grow before it is mounted is refused as well.
 func TestNoGrowthOfDamage(t *testing.T) {
 	device := broken(t, "clri dir")
 	file, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/backing_file"))
@@ -207,7 +206,7 @@ func TestWhatChecksSay(t *testing.T) {
 	}
 }
 
-// unchecked wants no check of what is under these names.
+// unchecked requires that no device is checked, given the filesystem types by device.
 func unchecked(t *testing.T, fsTypes map[string]string) {
 	t.Helper()
 	calls := pretend(t, "exit 4")

@@ -78,8 +78,8 @@ func seatOf(i, parent *mountinfo.Info, peers string) seat {
 	return seat{placeOf(i), peers, filepath.Join(parent.Root, offset(i, parent))}
 }
 
-// goesWith says whether the kernel unmounts a mount together with one of those that go: what it is mounted
-// on is their peer, or receives what happens to it.
+// goesWith says whether the kernel unmounts a mount together with one of the given ones: its parent is their peer, or
+// receives their propagation.
 func (c covers) goesWith(i *mountinfo.Info, goes map[seat]bool) bool {
 	parent := c.byID[i.Parent]
 	if parent == nil {
@@ -218,15 +218,15 @@ func tableOf(pid string, seen map[view]bool) (v view, infos []*mountinfo.Info, e
 	defer f.Close()
 	if infos, err = mountinfo.GetMountsFromReader(f, nil); err == nil {
 		if now, _ := viewOf(pid); now != v {
-			// The process has ended or gone elsewhere, and these are the mounts of another one.
+			// The process has ended or changed its namespace, and these are the mounts of another one.
 			err = fs.ErrNotExist
 		}
 	}
 	return v, infos, err
 }
 
-// viewOf returns what a process sees. The namespace is empty if the caller may not know it: then the
-// process has capabilities that the caller lacks, but its mounts can be read.
+// viewOf returns the mount namespace and the root of a process. The namespace is empty if the caller may not know it:
+// then the process has capabilities that the caller lacks, but its mounts can be read.
 func viewOf(pid string) (v view, err error) {
 	if v.ns, err = os.Readlink("/proc/" + pid + "/ns/mnt"); err == nil {
 		v.root, err = os.Readlink("/proc/" + pid + "/root")

@@ -18,7 +18,7 @@ func TestFindCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		// script runs beside the mount, which is $1 in a shared directory, says that it is ready, and ends with its input.
+		// script runs beside the mount, which is $1 in a shared directory, reports that it is ready, and ends with its input.
 		script string
 		copy   bool
 	}{

@@ -59,8 +59,8 @@ func lookFS(fsType string) (filesystem, error) {
 	return f, nil
 }
 
-// Format makes a filesystem on a blank device. If the device has a filesystem of the same type
-// already, it is left as it is; other content is ErrNotBlank. It may be repeated.
+// Format makes a filesystem on a blank device. If the device has a filesystem of the same type already, it is left as
+// it is; the error for other content is ErrNotBlank. It may be repeated.
 func Format(ctx context.Context, device, fsType string) error {
 	if _, err := lookFS(fsType); err != nil {
 		return err
@@ -77,7 +77,7 @@ func Format(ctx context.Context, device, fsType string) error {
 	return FormatBlank(ctx, device, fsType)
 }
 
-// FormatBlank makes a filesystem on a device that the caller holds, and has seen to be blank: it is overwritten.
+// FormatBlank makes a filesystem on a device that the caller holds, and has checked to be blank: it is overwritten.
 func FormatBlank(ctx context.Context, device, fsType string) error {
 	f, err := lookFS(fsType)
 	if err != nil {

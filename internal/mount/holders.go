@@ -127,8 +127,8 @@ func namespaceOf(process string) string {
 	return name
 }
 
-// holders returns first what the kernel uses a mount for and the processes that use it, which keeps it from being
-// unmounted, and then one process of each namespace that has a copy.
+// holders returns first the kernel's own uses of a mount and the processes that use it, which prevent an unmount, and
+// then one process of each namespace that has a copy.
 func (s *scan) holders(ctx context.Context) []Holder {
 	seen := map[string]bool{}
 	for _, pid := range s.pids {

@@ -202,7 +202,7 @@ func TestCostDoesNotGrow(t *testing.T) {
 	}
 }
 
-// BenchmarkLife is what a bind mount and its end cost beside others.
+// BenchmarkLife measures a bind mount and its unmount beside many other mounts.
 func BenchmarkLife(b *testing.B) {
 	for _, n := range []int{10, 5000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -267,8 +267,8 @@ func loopSequence(disk string) string {
 	return string(text[:n])
 }
 
-// isLost says whether a loop device that could not be inspected is not that of a file which exists here: its own file
-// was deleted or is lost, or the caller may attach none and so has not attached it.
+// isLost says whether a loop device that could not be inspected has certainly another file: its own file was deleted or
+// is lost, or the caller may attach none and so has not attached it.
 func isLost(name string, unread error) bool {
 	return strings.HasSuffix(name, " (deleted)") || errors.Is(unread, unix.ESTALE) ||
 		os.Geteuid() != 0 && errors.Is(unread, ErrNotPermitted)

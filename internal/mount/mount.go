@@ -16,15 +16,15 @@ import (
 // disk must not be killed.
 const toolLimit = 5 * time.Minute
 
-// Device mounts the filesystem of a block device at target, an existing directory. Options are
-// those of mount(8). An ext2, ext3 or ext4 filesystem that is not mounted anywhere yet, and is not
-// to be mounted read-only, is checked before; the error is ErrNeedsPerson if e2fsck cannot repair
-// it by itself, and ErrHeld if another process uses the device. It may be repeated.
+// Device mounts the filesystem of a block device at target, an existing directory. Options are those of mount(8). An
+// ext2, ext3 or ext4 filesystem that is not mounted anywhere yet, and will be writable, is checked first; the error is
+// ErrNeedsPerson if e2fsck cannot repair it automatically, and ErrHeld if another process uses the device. It may be
+// repeated.
 func Device(ctx context.Context, device, target, fsType string, options []string) error {
 	return mountDevice(ctx, device, target, fsType, options, !readOnly(options))
 }
 
-// NewDevice is Device for a filesystem that the caller has just made, which needs no check.
+// NewDevice is Device for a filesystem that the caller has just created, which needs no check.
 func NewDevice(ctx context.Context, device, target, fsType string, options []string) error {
 	return mountDevice(ctx, device, target, fsType, options, false)
 }

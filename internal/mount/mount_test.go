@@ -116,7 +116,8 @@ func gone(t *testing.T, file string) {
 	}
 }
 
-// TestLoopIsSearchedOnce: a device that was just made is found without a search, and one without a file is in none.
+// TestLoopIsSearchedOnce: a device that was just created is found without a search, and for a file without a device
+// there is no second search.
 func TestLoopIsSearchedOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a")
 	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {

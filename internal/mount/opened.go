@@ -97,7 +97,7 @@ func (o openSearch) look(link string) {
 	}
 }
 
-// backing adds what loop devices have opened by way of paths of ours: no process has it open.
+// backing adds files that loop devices have opened through our paths: no process has them open.
 func (o openSearch) backing(ours func(path string) bool) error {
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {

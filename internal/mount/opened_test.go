@@ -116,7 +116,7 @@ func tmpfs(t *testing.T) string {
 	return dir
 }
 
-// keepOpen has another process keep a file open.
+// keepOpen makes another process keep a file open.
 func keepOpen(t *testing.T, path string) (end func()) {
 	t.Helper()
 	f, err := os.Open(path)

@@ -85,8 +85,7 @@ func (g *grove) watch(dir, untouched string) (stop func()) {
 	}
 }
 
-// exchange exchanges two paths until it is stopped, which leaves them as they
-// were.
+// exchange swaps two paths repeatedly until it is stopped, which restores them.
 func (g *grove) exchange(a, b string) (stop func()) {
 	var ended sync.WaitGroup
 	end := make(chan struct{})

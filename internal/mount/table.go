@@ -19,8 +19,8 @@ import (
 type Point struct {
 	// ID is the mount id of the kernel, which may reuse it after an unmount.
 	ID int
-	// Path is the mount point. Root is the directory of the filesystem that is visible there ("/"
-	// is all of it).
+	// Path is the mount point. Root is the directory of the filesystem that is visible there ("/" is the whole
+	// filesystem).
 	Path, Root string
 	// Device is "major:minor" of the filesystem.
 	Device string
@@ -58,8 +58,9 @@ func (p Point) reached() (Point, bool, error) {
 }
 
 // Table is the mount table, which is read only after the kernel has reported a change. It reports none when a directory
-// above a mount point is renamed, and when a filesystem becomes read-only by itself: NoWrites may be outdated, and
-// callers that are about to unmount use At. The zero value is ready for use. It is safe for concurrent use.
+// above a mount point is renamed, and when a filesystem becomes read-only because of an error: NoWrites may be
+// outdated, and callers that are about to unmount use At. The zero value is ready for use. It is safe for concurrent
+// use.
 type Table struct {
 	mu   sync.Mutex
 	file *os.File
@@ -74,8 +75,8 @@ type Snapshot struct {
 	paths []string
 }
 
-// All returns all mounts, hidden ones as well, in the order in which they were made. It must not be changed, and does
-// not say which are hidden.
+// All returns all mounts, including hidden ones, in the order in which they were made. The result must not be changed,
+// and does not say which are hidden.
 func (t *Table) All() ([]Point, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,8 +151,8 @@ func (t *Table) LookBelow(path string) ([]Point, error) {
 	return t.Below(path)
 }
 
-// Places returns what is mounted at some paths, and below what is mounted there, for paths at which only what answers
-// can be mounted: that is asked. Other mounts may be left out.
+// Places returns the mounts at some paths and below them, for paths at which only responsive filesystems can be
+// mounted, because these are accessed. Other mounts may be left out.
 func (t *Table) Places(paths []string) (Snapshot, error) {
 	s := Snapshot{At: map[string]Point{}}
 	for _, path := range paths {
@@ -330,8 +331,8 @@ func points(infos []*mountinfo.Info) []Point {
 	return out
 }
 
-// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it. What is mounted there
-// is not accessed, so it reads the whole mount table for all but a path at which nothing is mounted.
+// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it. The filesystem there
+// is not accessed, so At reads the whole mount table, except for a path at which nothing is mounted.
 func At(path string) (Point, bool, error) {
 	if free(path) {
 		return Point{}, false, nil

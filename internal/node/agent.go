@@ -47,7 +47,7 @@ type Options struct {
 	Client kubernetes.Interface
 	// Caches come from kube.NewNodeCaches and are not started yet.
 	Caches *kube.Caches
-	// ByName has the caches read those claims and volumes only that concern this node.
+	// ByName makes the caches read only those claims and volumes that concern this node.
 	ByName bool
 	// Drivers receives the drivers that register.
 	Drivers *csi.Set

@@ -9,7 +9,8 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 )
 
-// standstill is the time in which each loop of an agent goes round, also if the API server or a driver does not answer.
+// standstill is the time within which each loop of an agent iterates, even if the API server or a driver does not
+// respond.
 const standstill = 3 * time.Minute
 
 // pulse knows when the loops of an agent went round last.

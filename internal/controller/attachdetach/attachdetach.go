@@ -52,7 +52,7 @@ type attachDetach struct {
 	volumes     kube.Writer[*corev1.PersistentVolume]
 }
 
-// Options are the controller's dependencies beside its Env.
+// Options are the controller's dependencies in addition to its Env.
 type Options struct {
 	// Now returns the current time.
 	Now func() time.Time

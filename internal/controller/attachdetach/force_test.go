@@ -167,8 +167,8 @@ func look(t *testing.T, c *attachDetach, attachment string) time.Duration {
 	return result.After
 }
 
-// TestDeletionOfAVersion: an attachment is deleted as it was seen, as long as it
-// could go without a detach; with the attacher's finalizer whatever it says.
+// TestDeletionOfAVersion: an attachment that could disappear without a detach is deleted only in the version that was
+// read; one with the attacher's finalizer in any version.
 func TestDeletionOfAVersion(t *testing.T) {
 	for name, finalizers := range map[string][]string{"1": nil, "": {volume.AttacherFinalizer("d")}} {
 		va := attachment()

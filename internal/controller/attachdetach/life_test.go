@@ -17,8 +17,7 @@ import (
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
-// life is that of a volume on a node: a Pod comes, and goes. step does each of its
-// steps.
+// life is that of a volume on a node: a Pod is created and deleted. step performs each step.
 func life(w *world, step func(func())) {
 	w.Helper()
 	step(func() { w.Users.Put(pod("p", "n1", "a")); w.pass(soon) })
@@ -66,9 +65,8 @@ type fate struct {
 	done, killed bool
 }
 
-// meets has the write of a number, counted from 1, of all that the controller
-// makes meet its fate. The result says whether the process has ended since it was
-// asked last.
+// meets gives the controller's write with a number, counted from 1, its fate. The result says whether the process has
+// ended since the last call.
 func (w *world) meets(number int, f fate) (killed func() bool) {
 	n, dead := 0, false
 	w.OnStart = func() { dead = false }
@@ -125,8 +123,8 @@ func TestUseThatIsNotSeenYet(t *testing.T) {
 	}, alone()...)
 }
 
-// TestAttacherIsQuicker: the attacher takes hold of an attachment while it is about
-// to be deleted: it goes through its hands then (kubernetes/kubernetes#77988).
+// TestAttacherIsQuicker: the attacher adds its finalizer to an attachment while it is about to be deleted: the deletion
+// then waits for the attacher (kubernetes/kubernetes#77988).
 func TestAttacherIsQuicker(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		w.Users.Put(pod("p", "n1", "a"))

@@ -118,8 +118,8 @@ func TestUsedElsewhereAfterAStart(t *testing.T) {
 	}, node("n1", using("a")), node("n2"), attachment("a", "n1", attached))
 }
 
-// TestOneOfTwo: of two nodes that want a volume at the same moment one gets it, and
-// the other when that one does not want it any more, though it was never attached.
+// TestOneOfTwo: of two nodes that want a volume at the same moment, one gets it, and the other gets it when the first
+// no longer wants it, even if it was never attached.
 func TestOneOfTwo(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		w.Users.Put(pod("p", "n1", "a"), pod("q", "n2", "a"))

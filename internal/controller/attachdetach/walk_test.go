@@ -92,7 +92,7 @@ func (k *walk) comes(n, v string) {
 	}
 }
 
-// goes has a Pod deleted, which its node ends.
+// goes deletes a Pod, whose node completes the deletion.
 func (k *walk) goes(n, v string) {
 	if k.pod(n, v) != nil {
 		if err := k.pods().Delete(k.Context(), v+"-"+n, metav1.DeleteOptions{}); err != nil {
@@ -183,7 +183,7 @@ func (k *walk) proved(at string, p *corev1.Pod) bool {
 
 func other(n string) string { return map[string]string{"n1": "n2", "n2": "n1"}[n] }
 
-// ends has all Pods go, and both nodes and the attacher do their work.
+// ends deletes all Pods, and lets both nodes and the attacher do their work.
 func (k *walk) ends() {
 	k.Helper()
 	for _, n := range []string{"n1", "n2"} {

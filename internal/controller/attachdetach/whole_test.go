@@ -60,8 +60,7 @@ func TestWholeAttachment(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotAttached: a volume goes only to a Pod whose own claim it is bound
-// to, both ways.
+// TestWhatIsNotAttached: a volume is attached only for a Pod whose own claim is bound to it, in both directions.
 func TestWhatIsNotAttached(t *testing.T) {
 	type objects struct {
 		v   *corev1.PersistentVolume
@@ -147,9 +146,9 @@ func TestNodeIsTold(t *testing.T) {
 	}
 }
 
-// TestAnEarlierMachine: an attachment to the machine that had the node's name before goes when the driver registers
-// with another id, and the node's agent does not begin to use the volume for that; not while a Pod may have it, which
-// the same machine may have mounted.
+// TestAnEarlierMachine: when a driver registers with another node id, the attachment to the node's earlier machine is
+// removed, and the node agent does not use the volume before that; but the attachment stays while a Pod may have the
+// volume, because the same machine may have mounted it.
 func TestAnEarlierMachine(t *testing.T) {
 	t.Parallel()
 	for reason, goes := range map[volume.Reason]bool{

@@ -33,8 +33,7 @@ const (
 	patience = 6 * time.Minute
 )
 
-// world is one in which the controller works, while the test plays the attacher and the
-// nodes, too.
+// world is a World in which the test also plays the attacher and the nodes.
 type world struct{ *kubetest.World }
 
 // inWorld plays in a world that has objects at its start.
@@ -151,7 +150,7 @@ func readable(text string) string {
 	return strings.NewReplacer(names...).Replace(text)
 }
 
-// place says which volume an attachment brings to which node.
+// place returns the volume and the node of an attachment.
 func place(a *storagev1.VolumeAttachment) string {
 	return ptr.Deref(a.Spec.Source.PersistentVolumeName, "") + ">" + a.Spec.NodeName
 }

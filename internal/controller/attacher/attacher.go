@@ -47,7 +47,7 @@ func Declaration() controller.Declaration {
 	}
 }
 
-// Options are the attacher's dependencies beside its Env.
+// Options are the attacher's dependencies in addition to its Env.
 type Options struct {
 	// Drivers holds the drivers that the attacher serves.
 	Drivers *csi.Set

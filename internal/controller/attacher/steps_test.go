@@ -20,7 +20,7 @@ import (
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
-// TestSteps: what the attacher does step by step, by itself, and when it is killed.
+// TestSteps: what the attacher does step by step, on its own, and when it is killed.
 func TestSteps(t *testing.T) {
 	config := csitest.Full()
 	config.Name = driverName

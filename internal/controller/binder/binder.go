@@ -320,7 +320,7 @@ func (b *binder) write(ctx context.Context, w bind.Write, last *versions) (err e
 }
 
 // withUnused adds the condition Unused to a claim that becomes Bound: the protection, which keeps it from then on,
-// would write the claim once more for it.
+// would otherwise need another write of the claim.
 func (b *binder) withUnused(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	unused := protect.Unused(c, b.pods.By(cluster.PodsByClaim, cluster.Key(c)), metav1.Now())
 	if unused == nil {

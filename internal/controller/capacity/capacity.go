@@ -51,7 +51,7 @@ func Declaration() controller.Declaration {
 	}
 }
 
-// Options are the controller's dependencies beside its Env.
+// Options are the controller's dependencies in addition to its Env.
 type Options struct {
 	// Drivers holds the drivers that this process can call.
 	Drivers *csi.Set

@@ -16,7 +16,7 @@ import (
 // event is a change, and the keys that it queues.
 type event struct {
 	resource schema.GroupVersionResource
-	// goes is the name of what goes, is what comes or changes.
+	// goes names the deleted object, and is is the new state of an object.
 	goes string
 	is   runtime.Object
 	want []string

@@ -37,12 +37,12 @@ type Decision[S, C, O any] struct {
 	Content     C
 	ContentName string
 	Plan        snapshot.PlanOf[S, C, O]
-	// Refused decides about a write of the plan that the API server has refused for good; ok is false if nothing is
-	// done about that.
+	// Refused decides about a write of the plan that the API server has refused for good; ok is false if the refusal has
+	// no consequence.
 	Refused func(problem string) (then snapshot.PlanOf[S, C, O], ok bool)
 }
 
-// Do does the step of a decision. done says that no other step is to follow.
+// Do performs the step of a decision. done says that no step follows.
 func (b *Binding[S, C, O]) Do(ctx context.Context, d Decision[S, C, O]) (done bool, err error) {
 	if d.Plan.Step == snapshot.Confirm {
 		return false, Look(ctx, b.Contents, "", d.ContentName)

@@ -52,8 +52,8 @@ type Kind[C object[C]] interface {
 	// Others returns the names of other contents that refer to c's driver's snapshot with a handle, or to one of its
 	// members.
 	Others(c C, handle string, members []string) []string
-	// Take and Find make the call of a plan and return the decision about the answer. Delete has the driver delete what a
-	// plan names.
+	// Take and Find make the call of a plan and return the decision about the answer. Delete makes the driver delete what
+	// a plan names.
 	Take(ctx context.Context, d *csi.Driver, c C, p snapshot.PlanFor[C], secret map[string]string) snapshot.PlanFor[C]
 	Find(ctx context.Context, d *csi.Driver, c C, p snapshot.PlanFor[C], secret map[string]string) snapshot.PlanFor[C]
 	Delete(ctx context.Context, d *csi.Driver, p snapshot.PlanFor[C], secret map[string]string) volume.Answer
@@ -67,12 +67,12 @@ type Loop[C object[C]] struct {
 	Decide  *snapshot.ContentKind[C]
 	Options snapshot.Options
 	Writer  kube.Writer[C]
-	// Call names the calls about contents of this kind, of which a limited number may be in flight at each driver.
+	// Call names the calls about contents of this kind, whose number in flight is limited at each driver.
 	Call string
 
 	controller *controller.Controller
 	mu         sync.Mutex
-	// known holds, by content, what the last calls have said and what is not written to the API.
+	// known holds, by content, facts from the last calls that are not in the API.
 	known map[types.UID]knowledge
 }
 
@@ -103,7 +103,7 @@ func (l *Loop[C]) driver(c C) *csi.Driver {
 	return nil
 }
 
-// Facts are those on which the decision about an answer depends.
+// Facts returns the facts for the decision about an answer.
 func Facts[C object[C]](c C) snapshot.DriverFactsOf[C] {
 	return snapshot.DriverFactsOf[C]{Content: c, Now: metav1.Now()}
 }

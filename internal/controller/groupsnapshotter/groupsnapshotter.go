@@ -37,7 +37,7 @@ func Declaration() controller.Declaration {
 	}
 }
 
-// snapshotter has drivers take and delete groups of snapshots.
+// snapshotter calls drivers to create and delete groups of snapshots.
 type snapshotter struct {
 	contents kube.Writer[*groupv1.VolumeGroupSnapshotContent]
 	classes  *kube.Cache[*groupv1.VolumeGroupSnapshotClass]

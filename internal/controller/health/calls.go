@@ -30,7 +30,7 @@ type calls struct {
 	page func(ctx context.Context, token string) (entries []entry, next string, err error)
 	// unhealthyOnly says that healthy volumes are not in the list.
 	unhealthyOnly bool
-	// one asks about one volume; it is nil if the driver has no such call.
+	// one queries one volume; it is nil if the driver has no such call.
 	one func(ctx context.Context, id string) (said, error)
 }
 

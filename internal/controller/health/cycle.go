@@ -50,7 +50,7 @@ type secret struct {
 }
 
 // list returns what the driver's list reports about volumes, by their handles, and whether that is all. Nothing is
-// returned of a list without an end, because more about the same volume may have followed.
+// returned of an incomplete list, because more about the same volume may have followed.
 func (c *cycle) list(
 	ctx context.Context, volumes []*corev1.PersistentVolume,
 ) (told map[string][]health.Report, complete bool) {
@@ -115,7 +115,7 @@ func (c *cycle) limited(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, c.options.Timeout)
 }
 
-// askEach asks a driver that has no list about each of its volumes.
+// askEach queries each volume separately at a driver without a list.
 func (c *cycle) askEach(ctx context.Context, volumes []*corev1.PersistentVolume) []said {
 	if c.page != nil {
 		return nil

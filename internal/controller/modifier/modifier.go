@@ -24,7 +24,7 @@ import (
 const (
 	// status is the subresource of a claim that is written.
 	status = "status"
-	// refusedPause is the pause after a driver has refused a class for good.
+	// refusedPause is the pause after a driver has permanently refused a class.
 	refusedPause = 5 * time.Minute
 )
 
@@ -163,7 +163,7 @@ func (m *modifier) apply(ctx context.Context, f modify.Facts, p modify.Plan) (co
 	return controller.Result{After: m.pause(f.Claim)}, err
 }
 
-// pause returns for how long a claim is left alone because its class was refused for good.
+// pause returns how long a claim is left alone because its class was permanently refused.
 func (m *modifier) pause(c *corev1.PersistentVolumeClaim) time.Duration {
 	if !modify.IsRefusedForGood(c) {
 		return 0

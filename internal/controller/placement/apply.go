@@ -34,8 +34,7 @@ func (p *placer) reconcile(ctx context.Context, key controller.Key) (controller.
 	return result, err
 }
 
-// relevant says whether a Pod needs a node, or has a node and claims on which the node may have to
-// be selected.
+// relevant says whether a Pod needs a node, or has a node that may have to be selected for its claims.
 func relevant(pod *corev1.Pod) bool {
 	switch {
 	case pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 || cluster.Finished(pod):

@@ -23,8 +23,8 @@ type memory struct {
 	reserved map[string]string
 
 	mu sync.Mutex
-	// placed holds the Pods for which a node was chosen, until the node is written to them. Before
-	// that, their claims may have to be bound.
+	// placed holds the Pods for which a node was chosen, until the node is written to them. Their claims may have to be
+	// bound first.
 	placed map[types.UID]placed
 	// unplaced holds the claims for which no node was found.
 	unplaced map[controller.Key]bool

@@ -38,11 +38,11 @@ func Declaration() controller.Declaration {
 	}
 }
 
-// snapshotter has drivers take and delete snapshots.
+// snapshotter calls drivers to create and delete snapshots.
 type snapshotter struct {
 	contents kube.Writer[*cluster.VolumeSnapshotContent]
 	classes  *kube.Cache[*cluster.VolumeSnapshotClass]
-	// topology says that contents are to say where their snapshots can be used.
+	// topology means that contents record where their snapshots can be used.
 	topology bool
 }
 

@@ -19,7 +19,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestSteps: what the snapshotter does with its driver, step by step, by itself, and when it is killed.
+// TestSteps: what the snapshotter does with its driver, step by step, on its own, and when it is killed.
 func TestSteps(t *testing.T) {
 	config := csitest.Full()
 	config.Name, config.Snapshots = "d.example", []string{"shot"}

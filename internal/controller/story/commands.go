@@ -49,7 +49,7 @@ func commands() map[string]builtin {
 	}
 }
 
-// lineCommands are those whose argument is all that follows.
+// lineCommands take the rest of the line as one argument.
 func lineCommands() map[string]func(c *Scene, text string) error {
 	return map[string]func(*Scene, string) error{
 		"apply": (*Scene).apply, "written": (*Scene).written, "patch": (*Scene).patch,
@@ -111,7 +111,7 @@ func (c *Scene) live() {
 // life is the present process.
 func (c *Scene) life() *kubetest.Process { return c.lives[len(c.lives)-1] }
 
-// readsCount has requests that read be noted or not: those that fill caches are not.
+// readsCount switches the recording of reads, which is off while caches are filled.
 func (c *Scene) readsCount(yes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

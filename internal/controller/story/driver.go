@@ -83,7 +83,7 @@ func (c *Scene) setCapabilities(words []string) error {
 	return nil
 }
 
-// busy has calls be in flight: their number, the call, the namespace, and the driver if it is another one.
+// busy puts calls in flight: their number, the call, the namespace, and the driver if it is another one.
 func (c *Scene) busy(args []string) error {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {

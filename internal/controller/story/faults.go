@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// Ways in which one write or call fails when a script is repeated.
+// These are the ways in which one write or call fails when a script is repeated.
 const (
 	refused    = "is refused"
 	unanswered = "is not answered"
@@ -24,7 +24,7 @@ const (
 	diesAfter  = "is the last one before the controller dies"
 )
 
-// ways are those in which a write or a call of the driver can fail; what a driver answers is a matter of its own.
+// ways returns the ways in which a write or a driver call can fail; a driver's answers are separate.
 func ways(tried string) []string {
 	if isCall(tried) {
 		return []string{diesBefore, diesAfter}
@@ -85,7 +85,7 @@ func (c *Scene) takeFired() bool {
 // rule says what becomes of requests and calls.
 type rule struct {
 	match, effect string
-	// left is how many are still meant; negative is all.
+	// left is the number of matches that remain; negative means all.
 	left int
 }
 
@@ -147,7 +147,7 @@ func (c *Scene) take(what string) string {
 // byScript is what an error says that a script has ordered.
 const byScript = "refused by the script"
 
-// refusal is the answer to a request of which a rule has this effect.
+// refusal is the answer to a request that matches a rule with this effect.
 func refusal(effect string) error {
 	things, why := schema.GroupResource{Resource: "objects"}, errors.New(byScript)
 	known := map[string]error{

@@ -111,7 +111,7 @@ func (c *Scene) find(object string) (runtime.Object, error) {
 	return c.API.Tracker().Get(kubetest.ResourceOf(k.object), strings.Join(word[1:len(word)-1], ""), word[len(word)-1])
 }
 
-// keep has a client create or replace objects; before a process has begun, they appear to have always been so.
+// keep makes a client create or replace objects; before the first process begins, they appear to have always existed.
 func (c *Scene) keep(all ...runtime.Object) {
 	for _, o := range all {
 		if c.begun {

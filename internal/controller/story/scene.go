@@ -34,7 +34,7 @@ type Scene struct {
 	// end are the objects at the end.
 	end string
 
-	// begun says that a process has begun, works that the last one works by itself, and dead that it was killed.
+	// begun means that a process has begun, works that the last one works on its own, and dead that it was killed.
 	begun, works, dead bool
 	// lives are the processes so far.
 	lives []*kubetest.Process
@@ -167,7 +167,7 @@ func (c *Scene) hear(e *corev1.Event) {
 	if next := e.Annotations[volume.AnnNext]; next != "" {
 		line += " (" + next + ")"
 	}
-	// How often workers try that only call the API depends on the order in which they run.
+	// The order in which workers run determines how often those that only call the API retry.
 	if e.Count > 1 && (!c.works || c.driver != nil) {
 		line += fmt.Sprintf(" ×%d", e.Count)
 	}

@@ -31,15 +31,15 @@ type Cast struct {
 	Names []string
 	// Driver is the driver, with the capabilities that a script does not change; nil if there is none.
 	Driver *csitest.Config
-	// Usual are requests of which a script shows only what differs.
+	// Usual are requests for which a script shows only the differences.
 	Usual []proto.Message
 	// Answers are the driver's answers by method, where it does not answer by what it stores.
 	Answers map[string]proto.Message
-	// Lazy is a resource whose writes are not shown while the controller works by itself: how many they are
-	// depends on the order in which its workers run.
+	// Lazy is a resource whose writes are not shown while the controller works on its own: their number depends on the
+	// order in which its workers run.
 	Lazy string
-	// Holds, if set, says what is wrong of what must be true at any time. In scripts with faults it is called before each
-	// call of the driver and after each write, with all of them up to that one.
+	// Holds, if set, returns the violated invariant, or nil. In scripts with faults it is called before each call of the
+	// driver and after each write, with all of them up to that one.
 	Holds func(api *kubetest.API, steps []string) error
 }
 

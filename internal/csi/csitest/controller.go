@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// defaultBytes is the size of a volume whose request names none.
+	// defaultBytes is the size of a volume if the request has none.
 	defaultBytes = 1 << 30
 	// maxBytes is the largest volume that Driver creates.
 	maxBytes = 1 << 50

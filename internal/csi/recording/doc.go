@@ -2,5 +2,5 @@
 // the driver has answered.
 //
 // The file has one JSON object in each line: a Header, and then the calls as they were traced, without secrets. A
-// Player answers a request by what was answered to it, in the same order, and repeats the last answer.
+// Player returns the recorded answers to a request, in the same order, and repeats the last one.
 package recording

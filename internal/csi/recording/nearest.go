@@ -16,7 +16,7 @@ const (
 	maxValue = 80
 )
 
-// nearest says in what a request differs from the one of the recorded ones from which it differs least.
+// nearest returns the difference between a request and the most similar recorded one.
 func nearest(request json.RawMessage, recorded []json.RawMessage) string {
 	asked := leaves(request)
 	var least []string

@@ -199,7 +199,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// FuzzPlay wants no recording to disturb who plays it.
+// FuzzPlay: no recording disturbs the process that plays it.
 func FuzzPlay(f *testing.F) {
 	f.Add(played)
 	f.Add(`{"volplane":"driver recording","version":1}` + "\n" + `{"request":"too large","code":"OK"}`)

@@ -175,7 +175,7 @@ func TestRefused(t *testing.T) {
 	a.gone()
 }
 
-// TestPatient: a driver that may not end with a refusal stays where the agent asks again.
+// TestPatient: a driver that may not end with a refusal keeps its socket for the agent's next attempt.
 func TestPatient(t *testing.T) {
 	r := announced(t)
 	r.Patient = true

@@ -137,7 +137,7 @@ func (s *faults) next(driver, method string) (f *Fault, cleared <-chan struct{},
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// call makes a call, or has it fail as a fault says.
+// call makes a call, or makes it fail as a fault says.
 func (s *faults) call(ctx context.Context, driver, method string, call func() error) error {
 	f, cleared, text := s.next(driver, method)
 	if f == nil {

@@ -9,7 +9,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 )
 
-// Limits of what is remembered. A driver that is called often does not displace the calls of another one, as long as
+// These limit what is remembered. A driver that is called often does not displace the calls of another one, as long as
 // there is room for both.
 const (
 	maxAge     = time.Hour
@@ -17,7 +17,7 @@ const (
 	maxBytes   = 512 << 10
 	maxAll     = 4 << 20
 	maxDrivers = 256
-	// overhead is about what a call takes beside its text, in bytes.
+	// overhead is about what a call takes in addition to its text, in bytes.
 	overhead = 96
 )
 

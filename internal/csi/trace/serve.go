@@ -37,7 +37,7 @@ type Trace struct {
 // New returns a Trace without calls and faults.
 func New() *Trace { return &Trace{newRing(), newFaults()} }
 
-// Options are the options of each connection to a driver whose calls are to be traced.
+// Options are the options of each connection to a driver whose calls are traced.
 func (t *Trace) Options() []csi.Option {
 	return []csi.Option{csi.WithTrace(t.calls.add), csi.WithFault(t.faults.call)}
 }

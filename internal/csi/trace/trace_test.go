@@ -175,7 +175,7 @@ func TestParseFaults(t *testing.T) {
 	}
 }
 
-// FuzzParseFaults wants what is accepted to say what it is.
+// FuzzParseFaults: the text of an accepted fault parses to the same fault.
 func FuzzParseFaults(f *testing.F) {
 	f.Add("NodeStageVolume:hang 30s once,CreateVolume:Unavailable 20%")
 	f.Fuzz(func(t *testing.T, text string) {

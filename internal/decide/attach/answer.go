@@ -21,7 +21,7 @@ type Answer struct {
 
 // Result is what follows from an answer.
 type Result struct {
-	// Status has the fields to be changed in the attachment's status; nil when it says all of it already.
+	// Status has the fields to change in the attachment's status; nil if it is up to date.
 	Status map[string]any
 	// Warn says that the reason is new and becomes an event: a call that fails is repeated many times.
 	Warn bool
@@ -149,8 +149,8 @@ func underOtherID(a *storagev1.VolumeAttachment, now string) bool {
 	return recorded != "" && now != "" && recorded != now
 }
 
-// Problem returns why the node may not mount; empty if it may. wait says that this is not a failure,
-// and that no watch reports its end.
+// Problem returns why the node may not mount; empty if it may. wait means that this is not a failure, and that no watch
+// reports its end.
 func (m Mount) Problem() (text string, wait bool) {
 	a, name := m.Attachment, NameOf(m.Driver, m.Handle, m.Node)
 	switch {

@@ -44,14 +44,14 @@ type Step int
 const (
 	// Nothing: it is as it should be, or another program's turn.
 	Nothing Step = iota
-	// Mark writes that it is attached: the driver has nothing to do (S1-046).
+	// Mark writes that it is attached: the driver needs no call (S1-046).
 	Mark
 	// Attach records what detach needs, calls ControllerPublishVolume and
 	// writes the status.
 	Attach
 	// Detach calls ControllerUnpublishVolume and lets the attachment go.
 	Detach
-	// Release lets an attachment go for which the driver was never called.
+	// Release releases an attachment for which the driver was never called.
 	Release
 	// Refuse writes why it cannot be attached or detached. It need not be
 	// repeated: what is missing wakes the attachment when it comes.
@@ -102,7 +102,7 @@ func SourceOf(a *storagev1.VolumeAttachment, object *corev1.PersistentVolume) *c
 }
 
 // ServedBy returns the node whose controllers attach and detach a volume of a node-local driver: the one on which it
-// was made, or, if it has no object any more, the attachment's; "" if the volume was made on no particular node.
+// was created, or, if the volume has no object any more, the attachment's; "" if it was created on no particular node.
 func ServedBy(f Facts) string {
 	if f.Volume == nil {
 		return f.Attachment.Spec.NodeName
@@ -115,8 +115,8 @@ func IsLost(f Facts) bool {
 	return ServedBy(f) == f.Attachment.Spec.NodeName && volume.IsLost(f.Attachment.Annotations, f.Attachment.Spec.NodeName)
 }
 
-// NodeID returns the driver's id of an attachment's node: the one in the CSINode, else the one recorded
-// in the attachment, else the one in the Node's annotation (S1-050); "" if there is none.
+// NodeID returns the driver's id of an attachment's node: the one in the CSINode, otherwise the one recorded in the
+// attachment, otherwise the one in the Node's annotation (S1-050); "" if there is none.
 func NodeID(c *storagev1.CSINode, a *storagev1.VolumeAttachment, n *corev1.Node) string {
 	if c != nil {
 		for _, d := range c.Spec.Drivers {
@@ -165,7 +165,7 @@ func isSettled(f Facts) bool {
 	return a.Status.Attached && !f.Again && (f.Trivial || HasFinalizer(a) || !isRecorded(a))
 }
 
-// terminating returns the reason for which a detached attachment that is being deleted still exists.
+// terminating returns the reason why a detached attachment that is being deleted still exists.
 func terminating(a *storagev1.VolumeAttachment) Plan {
 	if len(a.Finalizers) == 0 {
 		return plan(Nothing, volume.ReasonTerminating, volume.APIServer(),
@@ -394,7 +394,7 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 	return nil, finalizerStays(v, attached, has)
 }
 
-// finalizerStays returns the reason for which a volume keeps the attacher's finalizer.
+// finalizerStays returns the reason why a volume keeps the attacher's finalizer.
 func finalizerStays(v *corev1.PersistentVolume, attached, has bool) volume.Because {
 	switch {
 	case !has || v.DeletionTimestamp == nil:

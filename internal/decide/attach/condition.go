@@ -23,8 +23,8 @@ func (p NodePlan) Wanted(v *corev1.PersistentVolume, node string) volume.Conditi
 	return volume.Condition{Because: p.Because, Stuck: p.Because.Reason == volume.ReasonNodeGone}
 }
 
-// Unwanted returns the plan's condition of an attachment; false if Pods want it, or if the attacher
-// acts next.
+// Unwanted returns the condition that the plan gives an attachment; false if Pods want it, or if the attacher acts
+// next.
 func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (volume.Condition, bool) {
 	if i := slices.IndexFunc(p.Detach, func(d Detachment) bool { return d.Attachment.Name == a.Name }); i >= 0 {
 		return volume.Condition{Because: p.Detach[i].Because, Stuck: p.Detach[i].Stuck}, true

@@ -188,8 +188,8 @@ func usedOn(
 	return "", nil
 }
 
-// podsOf returns a Pod of a node that has a volume, whether one has it, and whether one waits for it. A
-// finished Pod may have it if none waits; it is not returned.
+// podsOf returns a Pod of a node that has a volume, whether any Pod has it, and whether any waits for it. A finished
+// Pod may have it if none waits; it is not returned.
 func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (pod *corev1.Pod, has, waits bool) {
 	ended := false
 	for _, same := range view.Volumes.By(cluster.VolumesByHandle, Key(v)) {

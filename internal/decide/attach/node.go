@@ -74,7 +74,7 @@ type NodeFacts struct {
 type Notice struct {
 	Pod    *corev1.Pod
 	Volume string
-	// Warn says that the Pod cannot go on.
+	// Warn means that the Pod is blocked.
 	Warn    bool
 	Because volume.Because
 }
@@ -93,11 +93,11 @@ type Detachment struct {
 	Attachment *storagev1.VolumeAttachment
 	// Unique is the volume's name in the node's status; "" when unknown.
 	Unique string
-	// Force says that it is detached even while the node says that it uses
-	// it, because the node is dead; Stuck that it would be, but may not.
+	// Force means that it is detached even while the node reports it in use, because the node is dead; Stuck that it would
+	// be, but may not.
 	Force, Stuck bool
-	// Unknown is the name of the attachment's PersistentVolume if it is neither cached nor recorded. The API has to be
-	// asked for it first: if it exists, the decision is made again.
+	// Unknown is the name of the attachment's PersistentVolume if it is neither cached nor recorded. It must be read from
+	// the API first: if it exists, the decision is repeated.
 	Unknown string
 	Because volume.Because
 }
@@ -114,8 +114,7 @@ type NodePlan struct {
 	Detach  []Detachment
 	Attach  []Attachable
 	Notices []Notice
-	// Kept are attachments that no Pod wants and that are not taken away, because
-	// another program has made them.
+	// Kept are attachments that no Pod wants and that are not deleted, because another program created them.
 	Kept []*storagev1.VolumeAttachment
 	// There are the volumes that the attachments are for.
 	There   map[string]bool
@@ -409,8 +408,8 @@ func (d *nodeDecision) detachUnwanted(a *storagev1.VolumeAttachment, unique stri
 	d.Detach = append(d.Detach, out)
 }
 
-// stillMounted returns the reason of an unwanted attachment that its node uses. late says that the node
-// is not ready and its time is over.
+// stillMounted returns the reason of an unwanted attachment that its node uses. late means that the node is not ready
+// and its time is over.
 func (d *nodeDecision) stillMounted(a *storagev1.VolumeAttachment, late bool) volume.Because {
 	b := volume.Say(volume.ReasonStillMounted, volume.NodeAgent(d.Name), Name(a)+" is still mounted on node "+d.Name)
 	switch {

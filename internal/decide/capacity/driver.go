@@ -40,8 +40,7 @@ type Removal struct {
 
 // Plan is the decision about a driver's objects.
 type Plan struct {
-	// Items are the items that the driver has to be asked about, by name; none if it cannot be
-	// called.
+	// Items are the items that need a call of the driver, by name; none if it cannot be called.
 	Items  map[string]Item
 	Delete []Removal
 }

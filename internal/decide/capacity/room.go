@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// The words of Refuses. Short is what a cluster's scheduler says, too, and Untold is what only volplane says.
+// These are the words of Refuses. Short is also what a cluster's scheduler says, and Untold what only volplane says.
 const (
 	Short  = "node(s) did not have enough free storage"
 	Untold = " has not told how much"

@@ -20,5 +20,5 @@
 // sidecars of one Pod have the same name, that of the Pod, and work each with one lease. Nor is the mark alone:
 // client-go keeps the annotations of the lease that it takes.
 //
-// Life cycle: none, it consists of functions of their arguments.
+// Life cycle: none; these are pure functions.
 package election

@@ -95,9 +95,9 @@ type Start struct {
 	For string
 }
 
-// Beside decides whether a process may call a driver beside those who hold leases elsewhere. A holder that lives renews
-// its lease; one that has not done so for the recorded duration does not work. It takes this process that long to know,
-// because clocks are not compared.
+// Beside decides whether a process may call a driver while others elsewhere may hold its leases. A live holder renews
+// its lease; one that has not done so for the recorded duration does not work. This process has to observe that for as
+// long, because clocks are not compared.
 func Beside(all []Elsewhere) Start {
 	var start Start
 	for _, l := range all {
@@ -132,8 +132,8 @@ type Times struct {
 	Retry time.Duration
 }
 
-// LongDuration is how long upstream's sidecars wait for the leases of a leader that was killed, but for the first one.
-// A person who goes back to them in such a moment waits for no longer.
+// LongDuration is how long upstream's sidecars wait for all leases of a killed leader but the first. A user who
+// switches back to them at such a moment waits no longer than that.
 const LongDuration = 2 * time.Minute
 
 // First returns the times of the only lease of a process, or of its first one. It is renewed at a time after the retry

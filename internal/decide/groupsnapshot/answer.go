@@ -105,7 +105,7 @@ func noteTaken(f DriverFacts, t Taken) DriverPlan {
 	return out
 }
 
-// createdAt returns the time at which a group was taken, in whole seconds: the API has no others.
+// createdAt returns the time at which a group was taken, in whole seconds: the API has no fractions.
 func createdAt(f DriverFacts, t Taken) *metav1.Time {
 	const second = 1e9
 	switch {

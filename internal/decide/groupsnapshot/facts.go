@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// kindGroup begins the keys of the parameters that name a group, and namePrefix usually the name under which a driver
-	// is asked to take it.
+	// kindGroup begins the keys of the parameters that name a group, and namePrefix is the usual prefix of the group's
+	// name at the driver.
 	kindGroup, namePrefix = "volumegroupsnapshot", "groupsnapshot"
 	// forGetting is the purpose of the Secret of a class for calls that look for a group.
 	forGetting = "group-snapshotter-get"
@@ -135,7 +135,7 @@ func MembersOf(c *groupv1.VolumeGroupSnapshotContent) []string {
 }
 
 // OthersOf returns the names of contents, other than c and those of its own members, that refer to a group of c's
-// driver or to a snapshot in it, in order. If c is to be released, those that keep nothing are left out.
+// driver or to a snapshot in it, in order. If c is being released, those that keep nothing are left out.
 func OthersOf(
 	c *groupv1.VolumeGroupSnapshotContent, handle string, members []string,
 	groups []*groupv1.VolumeGroupSnapshotContent, snapshots []*cluster.VolumeSnapshotContent,
@@ -211,7 +211,7 @@ func membersOf(view cluster.View, f Facts) []Member {
 	return out
 }
 
-// givenOf returns the snapshots of a group taken by another program, which the group is to own: the driver has reported
+// givenOf returns the snapshots of a group taken by another program, which the group will own: the driver has reported
 // that their contents are parts of the group.
 func givenOf(view cluster.View, f Facts) []*snapshotv1.VolumeSnapshot {
 	c, given := f.Content, f.Content.Spec.Source.GroupSnapshotHandles

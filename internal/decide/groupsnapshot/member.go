@@ -16,7 +16,7 @@ import (
 )
 
 // member returns the next step for a member of a group that the driver has taken; an empty plan if there is none. The
-// snapshot is created before its content: the group finds it by its owner, and both go with the group.
+// snapshot is created before its content: the group finds it by its owner, and both are deleted with the group.
 func (f Facts) member(m Member) Plan {
 	g := f.Group
 	name, contentName := snapshot.MemberNames(g.UID, m.Info.VolumeHandle)
@@ -138,7 +138,7 @@ func (f Facts) memberOf(name string, m Member) *cluster.VolumeSnapshotContent {
 	}
 }
 
-// MemberFacts is everything on which it depends whether a snapshot stays because of its group.
+// MemberFacts is everything that decides whether a snapshot stays because of its group.
 type MemberFacts struct {
 	Snapshot *snapshotv1.VolumeSnapshot
 	// Group has the name of the snapshot's group; nil if there is none. Absent means that the API server itself has

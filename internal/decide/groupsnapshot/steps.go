@@ -28,13 +28,13 @@ type Facts struct {
 	Content *groupv1.VolumeGroupSnapshotContent
 	// Absent means that the API server itself has confirmed that the content does not exist: a cache may not have it yet.
 	Absent bool
-	// Sources are the claims that the group is to be taken of, which Chosen returns, while there is no content.
+	// Sources are the source claims of the group, which Chosen returns, as long as there is no content.
 	Sources []Source
 	// Members are what the driver has taken for the content, in the order of its status.
 	Members []Member
-	// Given are snapshots of members of a group, taken by another program, whose owner the group is not yet, in order.
+	// Given are snapshots of members of a group, taken by another program, which the group does not own yet, in order.
 	Given []*snapshotv1.VolumeSnapshot
-	// Children are the snapshots whose owner the group is, in order.
+	// Children are the snapshots that the group owns, in order.
 	Children []Child
 	// Now is the time at which errors are noted.
 	Now metav1.Time
@@ -55,7 +55,7 @@ type Member struct {
 	Content  *cluster.VolumeSnapshotContent
 }
 
-// Child is a snapshot of a group with the claims without a volume whose data are to come from it.
+// Child is a snapshot of a group with the claims without a volume that will be restored from it.
 type Child struct {
 	Snapshot *snapshotv1.VolumeSnapshot
 	Restores []*corev1.PersistentVolumeClaim

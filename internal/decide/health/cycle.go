@@ -24,8 +24,8 @@ const (
 	Told
 )
 
-// enough is in how many complete lists in a row a volume is absent before it counts as well: a driver that has just
-// started may not know of all problems yet.
+// enough is the number of consecutive complete lists without a volume after which it counts as healthy: a driver that
+// has just started may not know of all problems yet.
 const enough = 2
 
 // Facts are what a cycle has found out about a volume.
@@ -52,7 +52,7 @@ type Plan struct {
 	Absences int
 }
 
-// OfClaim decides what a claim is to say of its volume. No failure makes a volume well.
+// OfClaim decides which health a claim reports for its volume. A failed call does not make a volume healthy.
 func OfClaim(f Facts, now metav1.Time) Plan {
 	if !f.bound() || f.Answer == Silent {
 		return Plan{Absences: f.Absences}

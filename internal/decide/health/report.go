@@ -109,7 +109,7 @@ type problem struct {
 	texts []string
 }
 
-// message returns all that was said of a problem, whatever the order in which it was said.
+// message joins the texts about a problem, independently of their order.
 func (p problem) message() string {
 	slices.Sort(p.texts)
 	return cut(strings.Join(slices.Compact(p.texts), "; "), maxMessage)

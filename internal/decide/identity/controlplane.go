@@ -19,7 +19,7 @@ type Inviting struct {
 
 // Reasons why a control plane is not invited.
 var (
-	// ErrNotAdministrator says that the user may not do everything.
+	// ErrNotAdministrator says that the user does not have all rights.
 	ErrNotAdministrator = errors.New("not an administrator")
 	// ErrOwnStore says that no other host reaches the objects.
 	ErrOwnStore = errors.New("an etcd of its own")
@@ -63,8 +63,8 @@ func (q Invite) Validate() error {
 	return nil
 }
 
-// Keys are what a host needs to be a control plane of the objects of another one. Their text must not get into logs,
-// errors, or files that others may read.
+// Keys are what a host needs to be a control plane of the objects of another one. They must not get into logs, errors,
+// or files that others may read.
 type Keys struct {
 	// CACert, CAKey and ServiceAccountKey are the files of the certificate authority.
 	CACert            []byte `json:"caCert"`

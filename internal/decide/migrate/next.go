@@ -34,7 +34,7 @@ func Next(f Facts) Step {
 			return f.step(Nothing, volume.ReasonMigrated, volume.Actor{},
 				"volume %s was moved to driver %s", f.Name, driverOf(f.Volume))
 		}
-		// The volume of that journal has had its end; this is another one.
+		// The volume of that journal has reached its end; this is another one.
 		return firstStep(f)
 	}
 	if foreign := cmp.Or(f.foreignObject(), f.otherClaim(f.Journal.Back)); foreign != "" {

@@ -14,8 +14,8 @@ import (
 
 // Verdict is what an answer to ControllerModifyVolume means for a claim.
 type Verdict struct {
-	// Volume and Claim are written in this order: whoever restores the claim takes the class from the volume. Nil leaves
-	// the object as it is.
+	// Volume and Claim are written in this order: a repair of the claim takes the class from the volume. Nil leaves the
+	// object as it is.
 	Volume *corev1.PersistentVolume
 	Claim  *corev1.PersistentVolumeClaim
 	// Because becomes an event of the claim: a warning immediately, any other after all writes.
@@ -91,8 +91,8 @@ func Begun(c *corev1.PersistentVolumeClaim, class string, now metav1.Time) *core
 	return out
 }
 
-// Refused returns a claim whose class is one of another driver, with the words because. Upstream asks the driver, which
-// refuses; the claim says here what it says there.
+// Refused returns a claim whose class belongs to another driver, with because as the message. Upstream calls the
+// driver, which refuses; the claim shows the same here.
 func Refused(f Facts, because string, now metav1.Time) *corev1.PersistentVolumeClaim {
 	f.Claim = Begun(f.Claim, f.Target(), now)
 	return After(f, volume.Answer{Outcome: volume.Failed, Code: "InvalidArgument", Text: because}, now).Claim
@@ -121,7 +121,7 @@ func condition(
 }
 
 // setConditions sets conditions of a claim and leaves the others as they are. The time of a transition stays while
-// status and reason do, as upstream has it.
+// status and reason do, as upstream does.
 func setConditions(
 	c *corev1.PersistentVolumeClaim, now metav1.Time, all ...corev1.PersistentVolumeClaimCondition,
 ) {

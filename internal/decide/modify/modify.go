@@ -44,7 +44,7 @@ type Facts struct {
 	// Refused says that the driver's last answer about the target in the claim's status was a final no: no call for it is
 	// in progress. Without memory of the answer it may be.
 	Refused bool
-	// Due says that a class that the driver has refused for good may be tried again.
+	// Due means that a permanently refused class may be tried again.
 	Due bool
 }
 
@@ -85,7 +85,7 @@ func Claim(f Facts) Plan {
 	return change(f, target)
 }
 
-// change decides about a claim whose volume is to get the attributes of class target.
+// change decides about a claim whose volume must get the attributes of class target.
 func change(f Facts, target string) Plan {
 	c, v := f.Claim, f.Volume
 	switch {

@@ -14,8 +14,8 @@ import (
 // admission is which Pods may have the volume.
 type admission struct {
 	pods []Consumer
-	// label is the label that it is mounted with. remount says that it is mounted with another one for Pods that do not
-	// want it any more.
+	// label is the label that it is mounted with. remount means that the current mount has another one, which no Pod wants
+	// any more.
 	label   string
 	remount bool
 	// own is why other Pods wait, by path; held is the first of these reasons, and has no reason if no Pod waits.
@@ -67,7 +67,7 @@ func (f Facts) keeps(c Consumer) bool {
 func (c Consumer) fits() bool { return c.Refused == "" && c.Apart == "" }
 
 // Misplaced returns why a volume is not mounted on a node for a Pod that does not have it yet, or "": its nodeAffinity,
-// which may change, excludes the node, as another program than volplane's placement may not have seen.
+// which may change, excludes the node, which another scheduler than volplane's placement may not have noticed.
 func Misplaced(pv *corev1.PersistentVolume, n *corev1.Node) string {
 	if pv.Spec.NodeAffinity == nil || topology.Selects(pv.Spec.NodeAffinity.Required, n) {
 		return ""

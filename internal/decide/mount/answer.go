@@ -99,7 +99,7 @@ func Stale(r *Record, attachment string, wanted []Consumer) (stale, unstage bool
 type Failure struct {
 	// Answer is the error; its code is empty if the driver was not called.
 	volume.Answer
-	// Obstacle says that the host or the API prevents the step, and a person has to change that.
+	// Obstacle means that the host or the API prevents the step, and a user has to remove the cause.
 	Obstacle bool
 	// NotDone says that the driver reported success without the effect.
 	NotDone bool
@@ -107,8 +107,8 @@ type Failure struct {
 	OtherID bool
 }
 
-// StepFailed is the reason of a step that failed. A person is next when something is in the way, the driver when it
-// did not answer or has not done what it says, and otherwise the node, which tries again after a back-off.
+// StepFailed is the reason of a step that failed. A user acts next if an obstacle prevents it, the driver if it did not
+// respond or did not do what it reported, and otherwise the node, which tries again after a back-off.
 func StepFailed(v Verb, driver, node string, c Failure) volume.Because {
 	next := volume.NodeAgent(node)
 	switch {

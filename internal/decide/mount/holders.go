@@ -10,7 +10,7 @@ import (
 // Holder is a process that keeps a mount in use; without a PID it is the kernel, and Use says for what.
 type Holder struct {
 	PID int
-	// Command is the name of its program, Use what the process has of the mount.
+	// Command is the name of its program, and Use how the process uses the mount.
 	Command, Use string
 	// Namespace is its mount namespace, empty when that is the node agent's.
 	Namespace string

@@ -19,7 +19,7 @@ type Facts struct {
 	Ephemeral bool
 	// DriverReady says that the driver is registered; CanStage that it stages.
 	DriverReady, CanStage bool
-	// Absent is the reason for which the driver is not registered, if it is known.
+	// Absent is the reason why the driver is not registered, if it is known.
 	Absent volume.Because
 	// AttachRequired says that the volume must be attached first; Attached
 	// that the node's volumesAttached has it.
@@ -34,11 +34,10 @@ type Facts struct {
 	Record *Record
 	// Verify says that the mount table is read, and preferred to Record.
 	Verify bool
-	// Mounted are the paths at which something is mounted, or at which a device
-	// is that was published. Dead are those of them whose filesystem will never
-	// answer again, because its server is gone.
+	// Mounted are the paths at which something is mounted, or at which a published device exists. Dead are those of them
+	// whose filesystem will never respond again, because its server is gone.
 	Mounted, Dead map[string]bool
-	// Bare are the paths of the record at which nothing at all is mounted, not even a part.
+	// Bare are the paths of the record at which nothing is mounted, not even partially.
 	Bare map[string]bool
 	// Covered names, by path, the filesystem that is mounted there over the volume.
 	Covered map[string]string
@@ -55,9 +54,9 @@ type Consumer struct {
 	// Apart names the PersistentVolume with which the volume is staged, if the Pod's own PersistentVolume needs different
 	// staging.
 	Apart string
-	// Grow is the size in bytes that the node has to grow the volume to for the Pod's claim; 0 when nothing is asked.
+	// Grow is the size in bytes to which the node has to grow the volume for the Pod's claim; 0 means no growth.
 	Grow int64
-	// HostPath is a directory of the host at which the volume is mounted, too.
+	// HostPath is a directory of the host at which the volume is also mounted.
 	HostPath string
 	// HostOptions are those of the mount there.
 	HostOptions BindOptions
@@ -263,16 +262,16 @@ func (p *planner) teardown() Plan {
 	}
 }
 
-// stagingRenewable says whether the staged mount is dead and can be replaced, and no Pod has a mount
-// that works: such a mount is worth more than the next Pod.
+// stagingRenewable says whether the staged mount is dead and can be replaced, and no Pod has a working mount: such a
+// mount takes precedence over a new Pod.
 func (f Facts) stagingRenewable() bool {
 	r := f.Record
 	return r.Stage == Staged && f.renewable(r.StagingPath) &&
 		!slices.ContainsFunc(r.Targets, func(t Target) bool { return f.Mounted[t.Path] && !f.Dead[t.Path] })
 }
 
-// mountFor mounts the volume for those who want it. Unmounts come first; they delay no Pod unless only
-// one Pod may have the volume.
+// mountFor mounts the volume for the Pods that want it. Unmounts come first; they delay no Pod unless only one Pod may
+// have the volume.
 func (p *planner) mountFor(a admission) Plan {
 	r, wanted := p.f.Record, a.pods
 	switch {
@@ -291,8 +290,8 @@ func (p *planner) mountFor(a admission) Plan {
 }
 
 // unstageFirst says that a volume whose unstaging has begun must be unstaged before it is staged again. If the driver
-// has refused that, for which a process that never ends may be the reason, it is asked to stage the volume as it is, as
-// kubelets do: NodeStageVolume is idempotent.
+// has refused to unstage it, perhaps because of a process that never ends, the volume is staged as it is, as kubelets
+// do: NodeStageVolume is idempotent.
 func (r *Record) unstageFirst() bool { return r.Stage == Unstaging && !r.UnstageRefused }
 
 // addMounts adds the actions that mount the volume, or returns the plan if they have to wait.
@@ -439,8 +438,8 @@ func (f Facts) growNeeded(wanted []Consumer) []Consumer {
 	return out
 }
 
-// stagingGivenUp says that the outcome of staging is unknown, and that the driver has come back without it: it is not
-// asked again, and what it may have mounted is taken away.
+// stagingGivenUp says that the outcome of staging is unknown, and that the driver has come back without that
+// capability: it is not called again, and whatever it may have mounted is removed.
 func (f Facts) stagingGivenUp() bool {
 	return f.Record.Stage == Staging && f.DriverReady && !f.CanStage
 }

@@ -76,11 +76,10 @@ type Record struct {
 	// Short says that the filesystem at StagingPath came with the data of a smaller volume and was not grown yet.
 	Short   bool     `json:"short,omitempty"`
 	Targets []Target `json:"targets,omitempty"`
-	// Lost is how Pods have lost the volume, by the paths of targets at which
-	// they had it and do not have it again.
+	// Lost is how Pods have lost the volume, by the paths of the targets that have not been restored.
 	Lost map[string]Loss `json:"lost,omitempty"`
-	// GrowRefused is the largest size that the driver will not grow the volume to as
-	// it is mounted now; 0 when it has not refused.
+	// GrowRefused is the largest size to which the driver refuses to grow the volume as it is mounted now; 0 if it has not
+	// refused.
 	GrowRefused int64 `json:"growRefused,omitempty"`
 	// Boot names the boot of the host in which the phases were reached.
 	Boot string `json:"boot,omitempty"`
@@ -162,8 +161,8 @@ func (r *Record) Target(path string) *Target {
 	return nil
 }
 
-// Attempted returns where a driver was last asked to publish a volume that is published nowhere; it is empty if that
-// came to nothing. ok is false while the volume is being taken away.
+// Attempted returns where the driver was last called to publish a volume that is published nowhere; it is empty if
+// those calls had no effect. ok is false while the volume is being removed.
 func (r *Record) Attempted() (path string, ok bool) {
 	for _, t := range r.Targets {
 		switch t.Phase {

@@ -91,8 +91,8 @@ func WithLabel(options []string, label string) []string {
 	return append(slices.Clone(options), fmt.Sprintf("context=%q", label))
 }
 
-// admitLabel admits the Pods that request one label: the one that is mounted if a Pod wants that, otherwise that of the
-// first Pod. A filesystem has one label on a node, so the others wait. A Pod that has the volume keeps it as it is.
+// admitLabel admits the Pods that request one label: the mounted one if a Pod wants it, otherwise that of the first
+// Pod. A filesystem has one label on a node, so the others wait. A Pod that has the volume keeps it as it is.
 func (f Facts) admitLabel() admission {
 	a, first := admission{own: map[string]volume.Because{}}, f.labelledBy()
 	if first >= 0 {

@@ -46,7 +46,7 @@ type LostPlan struct {
 	Refused bool
 	// Fence says that the identity of the host is revoked first, and nothing else is done before.
 	Fence bool
-	// Taint says that the Node is to get the taint out-of-service, so that its attachments are taken away by force.
+	// Taint means that the Node gets the taint out-of-service, which removes its attachments by force.
 	Taint bool
 	// Volumes, Contents and Attachments are marked as lost with the node.
 	Volumes     []*corev1.PersistentVolume
@@ -168,7 +168,7 @@ func (f LostFacts) isElsewhere(v *corev1.PersistentVolume) bool {
 // mostNamed is how many objects a report names of each kind.
 const mostNamed = 20
 
-// LostReport says what is lost with a host, what goes on elsewhere, and what may still run there.
+// LostReport says what is lost with a host, what continues elsewhere, and what may still run there.
 func LostReport(f LostFacts) string {
 	var out strings.Builder
 	list := func(title string, lines []string) {

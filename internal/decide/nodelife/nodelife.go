@@ -24,7 +24,7 @@ type Facts struct {
 
 // Plan is the decision about a node.
 type Plan struct {
-	// Mark says that the node's condition Ready is to become Unknown.
+	// Mark means that the node's condition Ready becomes Unknown.
 	Mark bool
 	// Wait is the time until the next decision; 0 waits for a change.
 	Wait    time.Duration

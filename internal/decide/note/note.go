@@ -35,8 +35,8 @@ func Inherit(pv *corev1.PersistentVolume, v *corev1.Volume) {
 	}
 }
 
-// Of returns what is wrong with each driver of which a Node has notes, by CSI name; "" for a driver of its host that is
-// all right. It is nil if the Node has no valid notes.
+// Of returns what is wrong with each driver that a Node has notes about, by CSI name; "" means a healthy driver of its
+// host. It is nil if the Node has no valid notes.
 func Of(n *corev1.Node) map[string]string {
 	refused, hosted := refusedOn(n), hostedOn(n)
 	if hosted == nil {
@@ -111,8 +111,8 @@ func (d Driver) Elsewhere() string {
 // to be installed.
 func Install(b volume.Because) []string { return flex.Install(b) }
 
-// Absent returns why a driver has not registered on a node, and who has to do what. The reason is empty if the notes do
-// not say.
+// Absent returns why a driver has not registered on a node, and who has to act. The reason is empty if the notes do not
+// say.
 func Absent(csi string, n *corev1.Node) volume.Because {
 	if wrong := refusedOn(n)[csi]; wrong != "" {
 		return volume.Sayf(volume.ReasonRegistrationRefused, volume.Administrator(n.Name),

@@ -258,9 +258,8 @@ type Facts struct {
 	Driver string
 	// Own is the topology segment of the driver's node, if it has one.
 	Own topology.Segment
-	// Before are the PersistentVolumes, which were read first. First is the driver's list, read
-	// after that. Then Claims and Intents were read, then the PersistentVolumes once more (After),
-	// and at last the driver's list (Second).
+	// Before are the PersistentVolumes, which were read first. First is the driver's list, read after that. Then Claims
+	// and Intents were read, then the PersistentVolumes again (After), and finally the driver's list (Second).
 	Before, After []*corev1.PersistentVolume
 	First, Second []Entry
 	Claims        []*corev1.PersistentVolumeClaim

@@ -215,8 +215,8 @@ func preference(f Facts) func(a, b Node) int {
 	}
 }
 
-// refusals returns how late a node's driver has refused to make a volume of a claim, beside those of other nodes; 0 if
-// it has not.
+// refusals returns how recently a node's driver has refused to create a volume for a claim, compared with other nodes;
+// 0 if it has not.
 func refusals(f Facts, n Node) (late int) {
 	for _, c := range f.Claims {
 		if c.Volume == nil {
@@ -226,7 +226,7 @@ func refusals(f Facts, n Node) (late int) {
 	return late
 }
 
-// copies returns how many volumes are to be made of data that are, as far as that is known, on other nodes.
+// copies returns how many of the new volumes have their data, as far as is known, on other nodes.
 func copies(f Facts, n Node) (count int) {
 	for _, c := range f.Claims {
 		if c.Volume == nil && !c.Origin.Has(n.Object) {

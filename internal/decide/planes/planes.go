@@ -32,8 +32,8 @@ func First(nodes []*corev1.Node) string {
 	}).Name
 }
 
-// Published returns the data of volume.ConfigPlanes: the addresses, with commas, at which the control planes on nodes
-// say that other hosts reach them.
+// Published returns the data of volume.ConfigPlanes: the addresses, separated by commas, at which other hosts reach the
+// control planes on nodes.
 func Published(nodes []*corev1.Node) map[string]string {
 	out := map[string]string{}
 	for _, n := range nodes {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// tryGrace is how long the next try after one that has failed may take.
+// tryGrace is how long the next attempt after a failed one may take.
 const tryGrace = 2 * time.Minute
 
 // Limit is the greatest number of users of one volume, so that they fit into an annotation.
@@ -27,7 +27,7 @@ type Reference struct {
 // References are the users of one volume by id.
 type References map[string]Reference
 
-// Parse reads an annotation. What cannot be read is an error: who uses the volume is unknown then.
+// Parse reads an annotation. An unreadable one is an error, because the users of the volume are then unknown.
 func Parse(text string) (References, error) {
 	refs := References{}
 	if text == "" {
@@ -99,7 +99,7 @@ func (r References) Release(id string, now time.Time) References {
 	return out
 }
 
-// Held says whether a volume is mounted for anybody else than the node agent.
+// Held says whether a volume is mounted for anything but the node agent.
 type Held string
 
 // Values of Held.

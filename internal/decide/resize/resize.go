@@ -27,8 +27,7 @@ const (
 	Expand
 	// Hand records for the node that the volume has grown, which repairs a crash between the two writes of an expansion.
 	Hand
-	// Settle takes from the volume what it was before its resize: that is
-	// over.
+	// Settle removes from the volume the record of its size before the resize, which is complete.
 	Settle
 )
 
@@ -45,8 +44,7 @@ type Facts struct {
 	Refused bool
 	// Due says that a size that can never be may be asked for again.
 	Due bool
-	// Node is one on which a Pod uses the claim, if anybody has looked; Unused
-	// says that none does.
+	// Node is a node on which a Pod uses the claim, if that was determined; Unused means that no Pod uses it.
 	Node   string
 	Unused bool
 }
@@ -54,7 +52,7 @@ type Facts struct {
 // Plan is the next step and its reason.
 type Plan struct {
 	Step Step
-	// Size is what the volume is to have.
+	// Size is the target size of the volume.
 	Size resource.Quantity
 	// Tell means that the user has not been notified yet.
 	Tell    bool
@@ -118,8 +116,8 @@ func infeasible(c *corev1.PersistentVolumeClaim) Plan {
 	return nothing(reason, volume.User(), "claim "+c.Name+" cannot have the size that it requests: "+problem(c))
 }
 
-// IsInfeasible says whether the claim's present request was refused for good. If only the node cannot
-// expand the filesystem, a new request changes nothing, because the volume is larger already.
+// IsInfeasible says whether the claim's present request was permanently refused. If only the node cannot expand the
+// filesystem, a new request changes nothing, because the volume is larger already.
 func IsInfeasible(c *corev1.PersistentVolumeClaim) bool {
 	want := c.Spec.Resources.Requests[corev1.ResourceStorage]
 	switch StateOf(c) {
@@ -212,7 +210,7 @@ func Settled(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return out
 }
 
-// enlarged returns the volume with its new size, and with the old one if the node has to end the resize.
+// enlarged returns the volume with its new size, and with the old one if the node has to complete the resize.
 func enlarged(v *corev1.PersistentVolume, size resource.Quantity, nodeExpands bool) *corev1.PersistentVolume {
 	out := v.DeepCopy()
 	if nodeExpands && !isMarked(v) {
@@ -239,7 +237,7 @@ func Started(c *corev1.PersistentVolumeClaim, size resource.Quantity, now metav1
 	return out
 }
 
-// Infeasible returns the claim after the driver has refused size for good.
+// Infeasible returns the claim after the driver has permanently refused size.
 func Infeasible(
 	c *corev1.PersistentVolumeClaim, size resource.Quantity, message string, now metav1.Time,
 ) *corev1.PersistentVolumeClaim {
@@ -353,7 +351,8 @@ func FailedOnNode(c *corev1.PersistentVolumeClaim, repeats volume.Actor, a volum
 // NodeVerdict is what an answer to NodeExpandVolume means. A call that failed is repeated after a
 // back-off unless it must not be.
 type NodeVerdict struct {
-	// State is what the claim says from now on of its size; nil when it stays as it is, and empty when the growth is done.
+	// State is what the claim's status says from now on; nil leaves it as it is, and empty means that the growth is
+	// complete.
 	State *corev1.ClaimResourceStatus
 	// Refused says that the driver is not asked for this size before the volume is mounted again: CSI forbids it.
 	Refused bool

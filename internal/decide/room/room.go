@@ -77,8 +77,7 @@ func Quota(total, size int64) int64 {
 	return max(min(max(total/10, leastQuota), mostQuota), size+leastQuota)
 }
 
-// Kept returns the space that volumes on the same disk must leave free for the database, beside the
-// reserve.
+// Kept returns the space that volumes on the same disk must leave free for the database, in addition to the reserve.
 func Kept(total int64) int64 { return min(max(total/50, 4*low), gib, total/4) }
 
 // soft returns the part of a quota above which new objects are refused.
@@ -241,7 +240,7 @@ type Report struct {
 	Next    volume.Actor `json:"next,omitzero"`
 	// Backup is the time of the newest backup in the data directory; nil if there is none.
 	Backup *time.Time `json:"backup,omitempty"`
-	// NoBackups says that backups are not made by themselves.
+	// NoBackups means that no backups are made automatically.
 	NoBackups bool `json:"noBackups,omitempty"`
 	// Members describes an etcd that is run by others, which Free, Total and Reserve do not describe; nil for the control
 	// plane's own.

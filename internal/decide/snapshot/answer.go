@@ -20,13 +20,13 @@ type Taken struct {
 	Handle string
 	// Source is the handle of the volume that it was taken of; "" if the driver does not say.
 	Source string
-	// Created is the time at which it was taken, in nanoseconds since 1970, and Bytes the size of a volume that its data
-	// need; 0 if the driver does not say.
+	// Created is the time at which it was taken, in nanoseconds since 1970, and Bytes the minimum size of a volume
+	// restored from it; 0 if the driver does not say.
 	Created, Bytes int64
 	Ready          bool
 	// Group is the handle of the driver's group that it belongs to, or "".
 	Group string
-	// Places are the segments in which it can be used; none if it can be in all, or the driver does not say.
+	// Places are the segments in which it can be used; empty if it can be used in all, or if the driver does not say.
 	Places []topology.Segment
 }
 
@@ -82,7 +82,7 @@ func afterTaken(f DriverFacts, a Answer, source string) DriverPlan {
 	case len(t.Places) > maxPlaces:
 		problem = fmt.Sprintf("driver %s names %d places in which snapshot %s can be used: %d are allowed", driver,
 			len(t.Places), t.Handle, maxPlaces)
-	case a.TakenBy != "" && !viewOf(f.Content).Taken: // A content that has its handle may be joined by one made by hand.
+	case a.TakenBy != "" && !viewOf(f.Content).Taken: // A content with a handle may share it with one made by hand.
 		problem = "driver " + driver + " names snapshot " + t.Handle + ", which content " + a.TakenBy + " stands for"
 	}
 	if problem != "" {
@@ -106,7 +106,7 @@ func noteTaken(f DriverFacts, t Taken) DriverPlan {
 		s.RestoreSize = &t.Bytes
 	}
 	if t.Group != "" && c.Spec.Source.SnapshotHandle != nil {
-		// Only what another program has taken can be a part of a group that volplane has not asked for.
+		// Only a snapshot taken by another program can belong to a group that volplane did not request.
 		s.VolumeGroupSnapshotHandle = &t.Group
 	}
 	if c.Status != nil {

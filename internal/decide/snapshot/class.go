@@ -142,7 +142,7 @@ func DefaultClass(classes []*cluster.VolumeSnapshotClass, driver string) (*clust
 		ClassOf)
 }
 
-// DefaultOf returns the default among the classes of a driver, or why none is. kind is the name of their kind.
+// DefaultOf returns the default among the classes of a driver, or why there is none. kind is the name of their kind.
 func DefaultOf[K any](
 	classes []*K, kind, driver string, isDefault func(*K) bool, of func(*K) *Class,
 ) (class *K, problem string) {

@@ -62,7 +62,7 @@ func restoring(s *snapshotv1.VolumeSnapshot) string {
 		volume.FinalizerRestoring + ")"
 }
 
-// waiting returns the names of the claims that wait to be restored, in order.
+// waiting returns the names of the claims that wait for their restore, in order.
 func waiting(restores []*corev1.PersistentVolumeClaim) []string {
 	var names []string
 	for _, c := range restores {

@@ -4,5 +4,5 @@
 // Single is the Kind of snapshots; that of groups is in package groupsnapshot.
 //
 // The objects, annotations, finalizers and reasons are those of upstream's snapshot-controller and csi-snapshotter, so
-// that either of them can go on where this program has stopped, and the other way round.
+// either program can continue where the other has stopped.
 package snapshot

@@ -303,7 +303,7 @@ func (k *ContentKind[C]) SecretUnread(f DriverFactsOf[C], a volume.Answer) PlanF
 	return k.CallProblem(f, a, k.TakeFailed, "driver "+k.View(f.Content).Driver+" was not asked: "+a.Text).Again()
 }
 
-// RivalsOf returns the contents of a driver for which nothing is taken yet.
+// RivalsOf returns the contents of a driver for which nothing has been taken yet.
 func (k *ContentKind[C]) RivalsOf(o Options, driver string, all []C) []Rival {
 	var out []Rival
 	for _, c := range all {
@@ -314,7 +314,7 @@ func (k *ContentKind[C]) RivalsOf(o Options, driver string, all []C) []Rival {
 	return out
 }
 
-// SameAs returns the names of contents, other than c, that refer to a handle of c's driver, in order. If c is to be
+// SameAs returns the names of contents, other than c, that refer to a handle of c's driver, in order. If c is being
 // released, those that keep nothing are left out.
 func (k *ContentKind[C]) SameAs(c C, handle string, all []C) []string {
 	var names []string

@@ -25,8 +25,8 @@ func groupController() volume.Actor { return volume.Controller("group-snapshot-c
 // that are made for other snapshots begin like the latter.
 const memberName, memberContent = "snapshot-", "snapcontent-"
 
-// kindSnapshot begins the keys of the parameters that name a snapshot, and namePrefix usually the name under which a
-// driver is asked to take it.
+// kindSnapshot begins the keys of the parameters that name a snapshot, and namePrefix is the usual prefix of the
+// snapshot's name at the driver.
 const kindSnapshot, namePrefix = "volumesnapshot", "snapshot"
 
 // yes is the value of the annotations that say something by being there.
@@ -46,7 +46,7 @@ type Facts struct {
 	// Claim is the claim from which the snapshot is taken, and Volume that claim's volume; or nil.
 	Claim  *corev1.PersistentVolumeClaim
 	Volume *corev1.PersistentVolume
-	// Restores are the claims without a volume whose data are to come from the snapshot.
+	// Restores are the claims without a volume that will be restored from the snapshot.
 	Restores []*corev1.PersistentVolumeClaim
 	// Now is the time at which errors are noted.
 	Now metav1.Time
@@ -185,7 +185,7 @@ func InGroup(s *snapshotv1.VolumeSnapshot) bool {
 	return cluster.GroupOf(s) != nil || has(s, volume.FinalizerSnapshotInGroup)
 }
 
-// itsGroup names the group that a snapshot is a member of, as far as it is known.
+// itsGroup names the group of a snapshot, as far as it is known.
 func itsGroup(s *snapshotv1.VolumeSnapshot) string {
 	if owner := cluster.GroupOf(s); owner != nil {
 		return "group snapshot " + owner.Name

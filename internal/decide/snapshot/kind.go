@@ -20,7 +20,7 @@ type Object[T any] interface {
 // has created, and C its content. Other is what else is written for it.
 type Kind[S Object[S], C Object[C], Other any] struct {
 	ContentKind[C]
-	// State returns where the status of S, which it adds if S has none, keeps its error, and whether S is ready.
+	// State returns the address of the error in the status of S, which it adds if S has none, and whether S is ready.
 	State func(S) (problem **snapshotv1.VolumeSnapshotError, ready **bool)
 	// Bind has a content refer to the UID of S, and to its class unless it names one.
 	Bind func(C, S)
@@ -36,7 +36,7 @@ type ContentKind[C Object[C]] struct {
 	View func(C) View
 	// ContentState is State for a content.
 	ContentState func(C) (problem **snapshotv1.VolumeSnapshotError, ready **bool)
-	// Wanted is what the driver is to take, in a sentence.
+	// Wanted describes, as part of a sentence, what the driver must take.
 	Wanted func(View) string
 	// Look queries the driver about something that existed before its content.
 	Look func(DriverFactsOf[C]) PlanFor[C]
@@ -57,12 +57,12 @@ type Marks struct {
 
 // Words are those in which the sentences differ.
 type Words struct {
-	// Noun is what a user has made, ClassKind the kind of its class, and One and Several what the driver takes.
+	// Noun is what a user has created, ClassKind the kind of its class, and One and Several what the driver takes.
 	Noun, ClassKind, One, Several string
 	// Sources are what the source of a content can be; Part is added where another content may refer to a part.
 	Sources, Part string
-	// Keys begins the keys of the parameters that name the content, Prefix usually the names of what a driver takes, and
-	// Capability is what it needs for that.
+	// Keys begins the keys of the parameters that name the content, Prefix is the usual prefix of names at the driver, and
+	// Capability is what the driver needs.
 	Keys, Prefix, Capability string
 }
 
@@ -75,8 +75,8 @@ type View struct {
 	// it names one of them.
 	Given, Valid bool
 	Sources      []string
-	// Handle is what the driver has, and Members are its parts, as far as they are known. Taken says that the status
-	// names it.
+	// Handle is the driver's handle, and Members are its parts, as far as they are known. Taken means that the status has
+	// the handle.
 	Handle  string
 	Members []string
 	Taken   bool

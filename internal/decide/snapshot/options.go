@@ -92,15 +92,15 @@ func withMetadata(parameters string, more map[string]string) string {
 	return string(text)
 }
 
-// Rival is a content of the same driver for which nothing is taken yet.
+// Rival is a content of the same driver for which nothing has been taken yet.
 type Rival struct {
-	// Content is its name, and Name that under which the driver is asked for it.
+	// Content is its name, and Name the name in the driver request.
 	Content, Name string
 	// Intended says that the driver may have been asked.
 	Intended bool
 }
 
-// before says whether a rival goes first.
+// before says whether a rival has precedence.
 func (r Rival) before(other Rival) bool {
 	if r.Intended != other.Intended {
 		return r.Intended

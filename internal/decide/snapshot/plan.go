@@ -18,7 +18,7 @@ const (
 	Rest DriverStep = iota
 	// Record writes the content with the intent, and continues with Take.
 	Record
-	// Take has the driver take it, or say whether it is ready.
+	// Take makes the driver take it, or report whether it is ready.
 	Take
 	// Get queries the driver: another program has taken the snapshot.
 	Get
@@ -28,7 +28,7 @@ const (
 	Note
 	// Forget writes the content, which has no intent any more.
 	Forget
-	// Remove has the driver delete it.
+	// Remove makes the driver delete it.
 	Remove
 	// Release writes the content, which the driver does not keep any more.
 	Release
@@ -81,8 +81,8 @@ func (p PlanFor[C]) Again() PlanFor[C] {
 	return p
 }
 
-// NotTaken returns the plan after a call that has taken nothing, or not certainly: then, and if the content is to stay,
-// the call is made again.
+// NotTaken returns the plan after a call that has taken nothing, or not certainly: unless the content is deleted and
+// nothing was taken, the call is repeated.
 func (p PlanFor[C]) NotTaken(certainly, deleted bool) PlanFor[C] {
 	p.Refused, p.Repeat = certainly, !certainly || !deleted
 	return p

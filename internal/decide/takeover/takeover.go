@@ -11,12 +11,12 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Facts are what the cluster has, and what was asked for.
+// Facts are what the cluster has, and the user's wishes.
 type Facts struct {
 	// Driver is the driver's name, ManagedBy the label of objects that are ours.
 	Driver, ManagedBy string
-	// Namespace and Shape are those that were asked for; empty for none. WithoutNodes says whether the
-	// nodes' part is wanted; nil if nothing was said.
+	// Namespace and Shape are the user's wishes; empty means no wish. WithoutNodes says whether the nodes' part is
+	// omitted; nil means no wish.
 	Namespace, Shape string
 	WithoutNodes     *bool
 	// Controllers are those to run. ChoseControllers says that they were asked for.
@@ -28,12 +28,12 @@ type Facts struct {
 	Found *storagev1.CSIDriver
 	// Wanted has the fields of the CSIDriver that were asked for.
 	Wanted storagev1.CSIDriverSpec
-	// Workloads are those of the cluster, of any driver or none.
+	// Workloads are all workloads of the cluster, with or without a driver.
 	Workloads []Workload
 	// CSINodes and NodeLabels are those of the nodes; NodeLabels by the node's name.
 	CSINodes   []storagev1.CSINode
 	NodeLabels map[string]map[string]string
-	// InTree are the names of the volumes of a plugin of Kubernetes' own whose place the driver has taken, in order.
+	// InTree are the names of the in-tree volumes that the driver has taken over, in order.
 	InTree []string
 }
 

@@ -56,7 +56,7 @@ func (f Facts) ofAnother(w Workload) bool {
 	})
 }
 
-// released says whether the Helm release that has made the CSIDriver has also made the workload.
+// released says whether the Helm release that created the CSIDriver also created the workload.
 func (f Facts) released(w Workload) bool {
 	const name, namespace = "meta.helm.sh/release-name", "meta.helm.sh/release-namespace"
 	return f.Found != nil && f.Found.Annotations[name] != "" && f.Found.Annotations[name] == w.Annotations[name] &&
@@ -74,7 +74,7 @@ func (w Workload) containers() []corev1.Container {
 	return out
 }
 
-// words returns everything in which a driver is named.
+// words returns all text that may name a driver.
 func (w Workload) words() string {
 	var out []string
 	for _, c := range w.containers() {
@@ -199,7 +199,7 @@ func (p *Plan) places(f Facts, mine []Workload) {
 	}
 }
 
-// namespace decides about the namespace, of those in which the driver runs.
+// namespace chooses the namespace among those in which the driver runs.
 func (p *Plan) namespace(f Facts, of []string) {
 	switch {
 	case len(of) == 0:
@@ -249,8 +249,8 @@ func immutable(field string) bool {
 // change is a field of a CSIDriver that has one value, and should have another one.
 type change struct{ field, is, wanted string }
 
-// differences returns the fields that are wanted otherwise than they are, in the order of the type. A field that is
-// not set is wanted as it is. All fields of the type count, also those that are added to it later.
+// differences returns the fields whose wanted value differs, in the order of the type. An unset field is wanted as it
+// is. All fields of the type count, including later additions.
 func differences(is, wanted storagev1.CSIDriverSpec) []change {
 	var out []change
 	was, will := reflect.ValueOf(is), reflect.ValueOf(wanted)
@@ -276,7 +276,7 @@ func text(v reflect.Value) string {
 	return strings.Trim(string(out), `"`)
 }
 
-// overlay returns a spec with the fields of another one that are set.
+// overlay returns a spec with the fields that another one sets.
 func overlay(is, wanted storagev1.CSIDriverSpec) storagev1.CSIDriverSpec {
 	out := *is.DeepCopy()
 	to, from := reflect.ValueOf(&out).Elem(), reflect.ValueOf(*wanted.DeepCopy())

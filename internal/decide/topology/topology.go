@@ -20,7 +20,7 @@ var (
 	ErrNode = errors.New("selected node has no topology of the driver")
 	// ErrNone says that no node has a segment.
 	ErrNone = errors.New("no node has a topology of the driver")
-	// ErrSource says that no segment in which the volume may be is one from which its data can be read.
+	// ErrSource says that the volume's data cannot be read from any segment in which the volume may be.
 	ErrSource = errors.New("no allowed topology has the data of which the volume is to be made")
 )
 
@@ -35,7 +35,7 @@ type Facts struct {
 	Claim string
 	// Selected is the name of the claim's selected node; "" with immediate binding.
 	Selected string
-	// Only is the one node on which the volume can be made; "" if it may be any.
+	// Only is the one node on which the volume can be created; "" means any.
 	Only string
 	// Strict means that the volume must be created where the selected node is, not anywhere else that its class allows.
 	Strict bool
@@ -93,8 +93,7 @@ func Require(f Facts) (Requirement, error) {
 	return Requirement{Requisite: all, Preferred: slices.Concat(all[first:], all[:first])}, nil
 }
 
-// isAnywhere says whether the driver is to choose the place of a volume that neither a node, nor the class, nor its
-// data limit.
+// isAnywhere says whether the driver chooses the place of a volume, because no node, class or source limits it.
 func (f Facts) isAnywhere(selected string) bool {
 	return f.NotImmediate && selected == "" && len(Flatten(f.Allowed)) == 0 && f.Source == nil
 }

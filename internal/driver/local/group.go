@@ -24,8 +24,8 @@ type groupController struct {
 	*controller
 }
 
-// CreateVolumeGroupSnapshot copies volumes as they are at one moment, or finds the copies that an
-// equal call has made: also when the volumes are gone by now.
+// CreateVolumeGroupSnapshot copies volumes as they are at one moment, or finds the copies that an equal call has made,
+// even if the volumes have been deleted since.
 func (c *groupController) CreateVolumeGroupSnapshot(
 	ctx context.Context, r *csipb.CreateVolumeGroupSnapshotRequest,
 ) (*csipb.CreateVolumeGroupSnapshotResponse, error) {

@@ -129,7 +129,7 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 		}
 	}
 	if v.Preallocated {
-		// What was given back before is taken again. If that is not there any more, the volume is used without it.
+		// Space that was given back before is taken again. If the disk no longer has it, the volume is used without it.
 		_ = n.pool.allocate(v.ID, v.Size, n.keep)
 	}
 	options = append(slices.Clone(options), ownOptions(v, fsType)...)
@@ -285,8 +285,8 @@ func (n *node) fit(ctx context.Context, v record, r *csipb.NodeExpandVolumeReque
 	return n.grow(ctx, v, at, r.GetStagingTargetPath())
 }
 
-// grow expands the filesystem of a locked volume that is mounted at a point, and staged at a path. The kernel does so
-// by a mount that is writable, which the Pod's may not be.
+// grow expands the filesystem of a locked volume that is mounted at a point, and staged at a path. The kernel needs a
+// writable mount for that, which the Pod's may not be.
 func (n *node) grow(ctx context.Context, v record, at mount.Point, staging string) error {
 	if at.ReadOnly {
 		staged, _, err := n.pool.mounts.Look(staging)

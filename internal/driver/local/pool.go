@@ -51,7 +51,7 @@ type pool struct {
 	// loops finds the devices of volumes, mounts what is mounted.
 	loops  mount.Loops
 	mounts mount.Table
-	// search finds who has a device in use.
+	// search finds the processes that use a device.
 	search mount.Search
 }
 

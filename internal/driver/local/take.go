@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// use is what a node wants a volume's device for.
+// use is how a node uses a volume's device.
 type use struct {
 	// node is the digest of the node's id, how that of the filesystem's type and the mount options, which the kernel
 	// takes from the first of several mounts and ignores in the others.
@@ -41,7 +41,7 @@ const (
 // takeTries is how often a device is looked up again that its last user has just released.
 const takeTries = 10
 
-// note is the text that is left with a device: who uses it, and how its filesystem was mounted.
+// note is the text stored with a device: its user, and how its filesystem was mounted.
 func (u use) note() string { return notePrefix + ":" + u.node + ":" + u.how }
 
 // readNote reads a note; ok is false for one that this driver has not written.
@@ -88,7 +88,7 @@ func (p *pool) take(ctx context.Context, v record, u use) (string, error) {
 // errOthers says that a device is in use in a way that excludes this use.
 var errOthers = errors.New("it is in use otherwise")
 
-// again decides whether a device can be used once more, and returns the note for it. shown says that a claimed device
+// again decides whether an existing device can be used, and returns the note for it. shown means that a claimed device
 // is mounted where the driver sees it.
 func (u use) again(s mount.LoopState, shown bool) (note string, err error) {
 	last, ours := readNote(s.Note)
@@ -109,7 +109,7 @@ func (u use) again(s mount.LoopState, shown bool) (note string, err error) {
 	return last.note(), nil
 }
 
-// stillOpen is the error of an operation that has to wait for what has a device in use. It names that.
+// stillOpen is the error of an operation that has to wait for the users of a device. It names one.
 func (p *pool) stillOpen(ctx context.Context, id, device string) error {
 	who := "a process"
 	// Without an answer no process is named.

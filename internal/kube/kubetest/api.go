@@ -19,12 +19,11 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
-// API keeps objects as the API server does: each has an identity, and each write
-// gives it a new version; one of an older version or of another object of the name is a
-// conflict; a status is written by itself, and nothing else with it; a deleted object
-// stays until its last finalizer is gone, or its node releases it. It is a client that
-// may do anything, and records its requests. Methods that compare writes or events wait
-// until all goroutines rest, and are for tests in a bubble of synctest.
+// API keeps objects as the API server does: each has a UID, and each write gives it a new version; a write of an older
+// version or of an earlier object of the same name is a conflict; a status is written separately from the rest; a
+// deleted object stays until its last finalizer is gone, or its node releases it. It is a client that may do anything,
+// and records its requests. Methods that compare writes or events wait until all goroutines rest, and are for tests in
+// a bubble of synctest.
 type API struct {
 	*fake.Clientset
 	// Fate, when set, decides about each write, by its number, counted from 1, and its
@@ -110,7 +109,7 @@ func (a *API) Client(rights func() []kube.Access) *fake.Clientset {
 // and ignores finalizers.
 func (a *API) Tracker() clienttesting.ObjectTracker { return a.objects }
 
-// Put has another client create objects or replace all of them.
+// Put makes another client create objects or replace all of them.
 func (a *API) Put(all ...runtime.Object) {
 	a.t.Helper()
 	for _, o := range all {
@@ -144,7 +143,7 @@ func (a *API) Edit(o runtime.Object) {
 	}
 }
 
-// Delete has another client delete an object, which stays as long as something keeps it.
+// Delete makes another client delete an object, which stays as long as a finalizer keeps it.
 func (a *API) Delete(o runtime.Object, options metav1.DeleteOptions) error {
 	return a.end(ResourceOf(o), o, options)
 }
@@ -158,8 +157,7 @@ func (a *API) Drop(o runtime.Object) {
 	}
 }
 
-// Silence has watches that begin later report nothing: what caches list at their start is
-// all that they receive from others.
+// Silence makes later watches report nothing: caches then receive from others only what they list at their start.
 func (a *API) Silence() {
 	a.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
 		return true, watch.NewRaceFreeFake(), nil
@@ -220,7 +218,7 @@ func (a *API) Forget() {
 	a.writes, a.told = nil, nil
 }
 
-// Has compares objects as they are with what they are wanted to be.
+// Has compares the current objects with the wanted ones.
 func (a *API) Has(want ...runtime.Object) {
 	a.t.Helper()
 	synctest.Wait()
@@ -229,8 +227,7 @@ func (a *API) Has(want ...runtime.Object) {
 	}
 }
 
-// Is compares an object as it is now with what it is wanted to be; more are further
-// options of the comparison.
+// Is compares the current object with the wanted one; more are further options of the comparison.
 func (a *API) Is(want runtime.Object, more ...cmp.Option) {
 	a.t.Helper()
 	m := MetaOf(want)

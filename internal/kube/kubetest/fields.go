@@ -17,8 +17,8 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
-// fields has a write done, and fails the test if it changes a field of the object that no
-// right to it names. Without rights, the writer may change anything.
+// fields performs a write, and fails the test if it changes a field of the object that no right names. Without rights,
+// the writer may change anything.
 func fields(
 	t testing.TB, rights []kube.Access, tracker clienttesting.ObjectTracker, a clienttesting.Action,
 	do func() (runtime.Object, error),

@@ -19,8 +19,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Writes returns what a client has written, one line for each, without events: with
-// what a patch says, and what a deletion depends on.
+// Writes returns a client's writes, one line for each, without events: with the content of a patch and the
+// preconditions of a deletion.
 func Writes(c *fake.Clientset) []string {
 	var out []string
 	for _, a := range c.Actions() {
@@ -95,7 +95,7 @@ func Told(t testing.TB, client *fake.Clientset, want ...string) {
 	})
 }
 
-// Notes are the keys that a controller was to reconcile. They are safe for concurrent use.
+// Notes are the keys that a controller had to reconcile. They are safe for concurrent use.
 type Notes struct {
 	mu  sync.Mutex
 	all []string
@@ -107,8 +107,7 @@ func KeyOf(text string) controller.Key {
 	return controller.Key{Kind: word[0], Namespace: strings.Join(word[1:len(word)-1], ""), Name: word[len(word)-1]}
 }
 
-// Instead has a controller only record which keys it is to reconcile, and returns what it
-// would do.
+// Instead makes a controller only record its keys, and returns its Reconcile.
 func (n *Notes) Instead(
 	c *controller.Controller,
 ) (do func(context.Context, controller.Key) (controller.Result, error)) {

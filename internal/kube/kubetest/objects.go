@@ -48,7 +48,7 @@ func (s *objects) stamped(o runtime.Object) runtime.Object {
 	return o
 }
 
-// Add has a client create an object.
+// Add makes a client create an object.
 func (s *objects) Add(o runtime.Object) error {
 	return s.Create(ResourceOf(o), o, MetaOf(o).GetNamespace())
 }

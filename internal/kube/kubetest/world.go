@@ -24,7 +24,7 @@ type World struct {
 	// Users is the client of everybody else, Own the controller's.
 	Users *API
 	Own   *fake.Clientset
-	// OnStart, when set, is called before the controller starts once more.
+	// OnStart, when set, is called before the controller starts again.
 	OnStart func()
 
 	build func(controller.Env) *controller.Controller

@@ -219,9 +219,9 @@ func covered(t decide.Target, points map[string]mount.Point) bool {
 	return mounted && !p.MayShow(t.Filesystem)
 }
 
-// becameReadOnly says whether the filesystem at a path has become read-only after it was mounted to be
-// writable. A driver that mounts read-only sets the flag of the mount; so a filesystem that is
-// read-only without that flag, or that was writable here before, has changed.
+// becameReadOnly says whether the filesystem at a path has become read-only after a writable mount. A driver that
+// mounts read-only sets the flag of the mount; so a filesystem that is read-only without that flag, or that was
+// writable here before, has changed.
 func (m *Monitor) becameReadOnly(path string, points map[string]mount.Point) bool {
 	p, mounted := points[path]
 	m.mu.Lock()

@@ -207,7 +207,7 @@ type Stats struct {
 	Usage mount.Usage
 	// ReadOnly says that all its mounts on this host are read-only, so that it does not become fuller.
 	ReadOnly bool
-	// Health is what is wrong with it, empty if nothing is; Next is who has to act.
+	// Health is what is wrong with it, empty if it is healthy; Next is who has to act.
 	Health string
 	Next   volume.Actor
 	// Told means that the driver has reported the volume's health, and Conditions is that report in the form of the API.

@@ -202,8 +202,8 @@ func (n *Node) recreateNode(ctx context.Context) {
 	}
 }
 
-// refused records at the Node why a driver is not registered, and with nil that it is so no longer. The node acts next
-// if the driver answered with an error after which it tries again; otherwise a user has to act.
+// refused records at the Node why a driver is not registered; nil removes that record. The node acts next if it tries
+// again after the driver's error; otherwise a user has to act.
 func (n *Node) refused(ctx context.Context, socket, driver string, err error) {
 	if noted := n.object.noteRefused(ctx, driver, err); noted != nil && ctx.Err() == nil {
 		n.Log.Warn("node cannot be told of a refused driver", "driver", driver, "err", noted)

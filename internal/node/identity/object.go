@@ -47,7 +47,7 @@ type object struct {
 	controlPlane string
 	log          *slog.Logger
 
-	// owner is the Node as it was written last, which its Lease belongs to; nil before it was written.
+	// owner is the Node as last written, which owns its Lease; nil before the first write.
 	owner atomic.Pointer[metav1.OwnerReference]
 
 	// mu serialises the changes of drivers.
@@ -199,7 +199,7 @@ func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) e
 	entry := storagev1.CSINodeDriver{
 		Name: name, NodeID: info.ID, TopologyKeys: slices.Sorted(maps.Keys(info.Topology)), Allocatable: allocatable(info),
 	}
-	// The API allows no other change of an entry than that of its limit, so one that says something else goes first.
+	// The API allows no change of an entry other than of its limit, so a different entry is removed first.
 	err = o.csiNode(ctx, node, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
 		return slices.DeleteFunc(slices.Clone(drivers), func(d storagev1.CSINodeDriver) bool {
 			return d.Name == name && (d.NodeID != entry.NodeID || !slices.Equal(d.TopologyKeys, entry.TopologyKeys))
@@ -213,7 +213,7 @@ func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) e
 	})
 }
 
-// maxSegments bounds the labels that a driver adds to the Node, which stay when it goes.
+// maxSegments bounds the labels that a driver adds to the Node, which stay after it unregisters.
 const maxSegments = 32
 
 // reserved is the prefix of the labels that volplane itself gives a meaning.
@@ -366,7 +366,7 @@ func newCSINode(
 	return c
 }
 
-// ownerOf returns what has the garbage collector take an object when the Node is gone.
+// ownerOf returns the owner reference that makes the garbage collector delete an object after its Node.
 func ownerOf(node *corev1.Node) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
 }

@@ -240,8 +240,7 @@ func (s search) addTarget(r *decide.Record, pv *corev1.PersistentVolume, uid str
 	}
 }
 
-// addTargetsOf adds the targets at which the same filesystem is mounted as at the staging path, for a
-// volume whose object is gone.
+// addTargetsOf adds the targets that show the same filesystem as the staging path, for a volume whose object is gone.
 func (s search) addTargetsOf(r *decide.Record, staging string) {
 	staged, mounted := s.mounted[staging]
 	if !mounted {

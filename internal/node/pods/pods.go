@@ -128,7 +128,7 @@ func (p *Pods) syncPod(ctx context.Context, key string) (queue.Result, error) {
 	return queue.Result{}, err
 }
 
-// podState returns where the volumes of the Pod are mounted, or nil and why not all of them are. own says that the
+// podState returns where the volumes of the Pod are mounted, or nil and why not all of them are. own means that the
 // cause is the Pod or its claims, for which no other event is recorded.
 func (p *Pods) podState(pod *corev1.Pod) (paths map[string]string, why volume.Because, own bool) {
 	refused := ""
@@ -192,8 +192,7 @@ func (p *Pods) End(ctx context.Context, pod *corev1.Pod) error {
 	return p.delete(ctx, pod, metav1.DeleteOptions{})
 }
 
-// deletePod deletes a terminating Pod for good when the journal has no target of it. The API server
-// keeps it until then.
+// deletePod finally deletes a terminating Pod when the journal has no target of it. The API server keeps it until then.
 func (p *Pods) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	if len(p.Journal.Of(string(pod.UID))) > 0 {
 		return nil

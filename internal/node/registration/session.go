@@ -210,7 +210,7 @@ func (s *session) register(ctx context.Context) error {
 	return err
 }
 
-// accept registers the driver that info describes, and of which nodeOnly says that it has its controller elsewhere.
+// accept registers the driver that info describes; nodeOnly means that its controller is elsewhere.
 func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo, nodeOnly bool) error {
 	endpoint, err := endpointOf(info, s.path)
 	if err != nil {

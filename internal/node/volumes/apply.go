@@ -256,8 +256,8 @@ func (d *applier) checkStagingFree(path string) error {
 	return err
 }
 
-// observe returns what the host shows at a path after a call. It looks for a block device only where
-// nothing is mounted, because a mounted filesystem may not answer.
+// observe returns what is mounted at a path after a call. It looks for a block device only where nothing is mounted,
+// because a mounted filesystem may not answer.
 func (d *applier) observe(path string, block bool) (decide.Observed, error) {
 	mounted, err := d.table.Mounted(path)
 	return decide.Observed{
